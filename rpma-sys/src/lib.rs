@@ -1,0 +1,16 @@
+//! Raw bindings to libibverbs and librdmacm (rdma-core 44 or newer) for the `rpma` crate.
+//!
+//! They are generated from the installed headers when the crate is built. What to know:
+//!
+//! * The `static inline` functions of `verbs.h` are bound through C functions that bindgen generates, so that their semantics are the
+//!   header's own.
+//! * Four names are macros that bindgen cannot see. Use [`rpma_sys_get_device_list`], [`rpma_sys_query_port`], [`rpma_sys_reg_mr`] and
+//!   [`rpma_sys_reg_mr_iova`]; the exported functions behind the same names have older semantics and are not bound.
+//! * C enums are newtypes: a value that this version does not know stays a number.
+//! * Native flush (`ibv_wr_flush`) and native atomic write (`ibv_wr_atomic_write`) exist from rdma-core 45 and 44 on. A dependant's build
+//!   script finds `DEP_RPMA_VERBS_NATIVE_FLUSH` and `DEP_RPMA_VERBS_NATIVE_ATOMIC_WRITE`, each `1` or `0`.
+
+#![allow(non_camel_case_types, non_snake_case, non_upper_case_globals)]
+#![allow(missing_docs, clippy::all, unnecessary_transmutes)]
+
+include!(concat!(env!("OUT_DIR"), "/bindings.rs"));

@@ -1,0 +1,206 @@
+//! The error type of the whole crate: librpma's codes as variants, and never without the cause.
+//!
+//! librpma has one number for each kind of failure and writes the cause to a log. Here the failing
+//! verb and its errno travel with the error, and where the cause is known, what to do about it.
+
+use std::fmt;
+use std::io;
+
+use rustix::io::Errno;
+
+/// The result of this crate's functions.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// Why a call failed.
+///
+/// It converts to [`io::Error`] with the fitting [`io::ErrorKind`] (`WouldBlock` for
+/// [`NoCompletion`](Self::NoCompletion) and [`NoEvent`](Self::NoEvent)).
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// A verb or a function of librdmacm or the system failed (`RPMA_E_PROVIDER`).
+    #[error("{call} failed: {source}{}", Hint(*.hint))]
+    Provider {
+        /// The function that failed, by its C name.
+        call: &'static str,
+        /// What it reported. [`io::Error::raw_os_error`] gives the errno.
+        source: io::Error,
+        /// What usually causes this and what to do, where that is known.
+        hint: Option<&'static str>,
+    },
+
+    /// An argument was refused before anything happened (`RPMA_E_INVAL`): the text says which one,
+    /// which limit, and what to do.
+    #[error("{0}")]
+    InvalidArgument(Box<str>),
+
+    /// The device, the memory or the peer cannot do this (`RPMA_E_NOSUPP`): the text says what is
+    /// missing.
+    #[error("{0}")]
+    NotSupported(Box<str>),
+
+    /// Every slot of the queue holds an operation whose completion has not been polled yet.
+    ///
+    /// Nothing was posted. Poll completions with `Cq::get_wc`; see [`Queue`] for when a slot
+    /// comes back.
+    #[error(
+        "the {queue} is full: none of its {depth} slots is free. A slot comes back when a completion \
+         is polled (Cq::get_wc); ConnCfg::{} asks for more slots",
+        .queue.setter()
+    )]
+    QueueFull {
+        /// The queue that is full.
+        queue: Queue,
+        /// How many slots it has.
+        depth: u32,
+    },
+
+    /// The connection is not in a state in which this can be done: the text says which.
+    #[error("{0}")]
+    NotConnected(&'static str),
+
+    /// There is no completion now (`RPMA_E_NO_COMPLETION`): the time limit passed, or the
+    /// descriptor is non-blocking.
+    #[error("no completion is available")]
+    NoCompletion,
+
+    /// There is no event now (`RPMA_E_NO_EVENT`): the time limit passed, or the descriptor is
+    /// non-blocking.
+    #[error("no event is available")]
+    NoEvent,
+}
+
+/// The queues of a connection whose slots are counted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Queue {
+    /// The send queue. A slot comes back when the completion of its operation, or of a later
+    /// operation posted with `Flags::COMPLETION_ALWAYS`, is polled.
+    Send,
+    /// The receive queue. A slot comes back when the completion of its receive is polled.
+    Receive,
+}
+
+impl Queue {
+    fn setter(self) -> &'static str {
+        match self {
+            Self::Send => "set_sq_size",
+            Self::Receive => "set_rq_size",
+        }
+    }
+}
+
+impl fmt::Display for Queue {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Send => "send queue",
+            Self::Receive => "receive queue",
+        })
+    }
+}
+
+impl Error {
+    /// A failure of the C function `call`, without a hint.
+    pub(crate) fn provider(call: &'static str, source: impl Into<io::Error>) -> Self {
+        Self::Provider {
+            call,
+            source: source.into(),
+            hint: None,
+        }
+    }
+
+    /// Adds what is known of the cause.
+    pub(crate) fn with_hint(mut self, text: &'static str) -> Self {
+        if let Self::Provider { hint, .. } = &mut self {
+            *hint = Some(text);
+        }
+        self
+    }
+
+    pub(crate) fn invalid(text: impl Into<Box<str>>) -> Self {
+        Self::InvalidArgument(text.into())
+    }
+
+    pub(crate) fn not_supported(text: impl Into<Box<str>>) -> Self {
+        Self::NotSupported(text.into())
+    }
+
+    /// The errno of a [`Provider`](Self::Provider) failure, if it has one.
+    #[must_use]
+    pub fn raw_os_error(&self) -> Option<i32> {
+        match self {
+            Self::Provider { source, .. } => source.raw_os_error(),
+            _ => None,
+        }
+    }
+
+    /// Whether the failing call reported `errno`.
+    pub(crate) fn is_errno(&self, errno: Errno) -> bool {
+        self.raw_os_error() == Some(errno.raw_os_error())
+    }
+}
+
+impl From<Error> for io::Error {
+    fn from(error: Error) -> Self {
+        let kind = match &error {
+            Error::Provider { source, .. } => source.kind(),
+            Error::InvalidArgument(_) => io::ErrorKind::InvalidInput,
+            Error::NotSupported(_) => io::ErrorKind::Unsupported,
+            Error::QueueFull { .. } => io::ErrorKind::ResourceBusy,
+            Error::NotConnected(_) => io::ErrorKind::NotConnected,
+            Error::NoCompletion | Error::NoEvent => io::ErrorKind::WouldBlock,
+        };
+        Self::new(kind, error)
+    }
+}
+
+/// The end of a message: nothing, or the hint after a full stop.
+struct Hint(Option<&'static str>);
+
+impl fmt::Display for Hint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            Some(hint) => write!(f, ". {hint}"),
+            None => Ok(()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_provider_error_names_the_call_the_errno_and_the_hint() {
+        let error = Error::provider("ibv_reg_mr", Errno::NOMEM).with_hint("Raise RLIMIT_MEMLOCK");
+        assert_eq!(
+            error.to_string(),
+            "ibv_reg_mr failed: Cannot allocate memory (os error 12). Raise RLIMIT_MEMLOCK"
+        );
+        assert!(error.is_errno(Errno::NOMEM));
+        assert_eq!(io::Error::from(error).kind(), io::ErrorKind::OutOfMemory);
+    }
+
+    #[test]
+    fn nothing_pending_would_block() {
+        for error in [Error::NoCompletion, Error::NoEvent] {
+            assert_eq!(io::Error::from(error).kind(), io::ErrorKind::WouldBlock);
+        }
+    }
+
+    #[test]
+    fn a_full_queue_names_its_remedy() {
+        let text = Error::QueueFull {
+            queue: Queue::Receive,
+            depth: 10,
+        }
+        .to_string();
+        assert!(text.contains("receive queue is full"), "{text}");
+        assert!(text.contains("set_rq_size"), "{text}");
+    }
+
+    #[test]
+    fn the_error_is_small() {
+        assert!(size_of::<Error>() <= 48, "{}", size_of::<Error>());
+    }
+}
