@@ -1,6 +1,7 @@
 //! The computer that we run on: the clone, the Rust toolchain, a clean environment for commands.
 
 use std::ffi::OsString;
+use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -31,6 +32,18 @@ impl Workspace {
         let dir = self.root.join("target/xtask").join(name);
         std::fs::create_dir_all(&dir).with_context(|| format!("cannot make {}", dir.display()))?;
         Ok(dir)
+    }
+
+    /// A directory that this process has for itself as long as the returned file is open.
+    pub(crate) fn own_dir(&self, name: &str) -> Result<(PathBuf, File)> {
+        let dir = self.state_dir(name)?;
+        let path = dir.join("lock");
+        let lock =
+            File::create(&path).with_context(|| format!("cannot open {}", path.display()))?;
+        if lock.try_lock().is_err() {
+            bail!("`cargo xtask {name}` is at work in this clone already; wait until it has ended");
+        }
+        Ok((dir, lock))
     }
 
     /// An empty log file.

@@ -1,10 +1,13 @@
 //! The project's own commands, `cargo xtask …`: the demo, the tests, and the virtual machine with
 //! RDMA and persistent memory in which both run.
 
+mod demo;
 mod guest;
 mod host;
+mod host_device;
 mod packages;
 mod progress;
+mod test;
 mod vm;
 
 use std::io::IsTerminal;
@@ -25,6 +28,27 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Action {
+    /// Write to persistent memory over RDMA, flush, cut the power, and look what is still there
+    Demo {
+        /// Use this host's RDMA device instead of the guest (no power cut)
+        #[arg(long)]
+        host: bool,
+        /// Install missing system packages without asking
+        #[arg(long)]
+        yes: bool,
+    },
+    /// Everything that has to hold before a change lands: format, lints, documentation, tests
+    Test {
+        /// Also run the tests that are marked as long
+        #[arg(long)]
+        long: bool,
+        /// Use this host's RDMA device instead of the guest
+        #[arg(long)]
+        host: bool,
+        /// Install missing system packages without asking
+        #[arg(long)]
+        yes: bool,
+    },
     /// The guest machine: RDMA (soft-RoCE), persistent memory, this clone at /src
     #[command(subcommand)]
     Vm(VmAction),
@@ -63,6 +87,21 @@ fn main() -> ExitCode {
 fn run(action: Action) -> Result<ExitCode> {
     let workspace = Workspace::find()?;
     match action {
+        Action::Demo { host: true, yes } => {
+            packages::ensure(&[packages::BUILD], yes)?;
+            demo::on_host(&workspace)?;
+        }
+        Action::Demo { host: false, yes } => {
+            packages::ensure(&[packages::GUEST], yes)?;
+            demo::in_guest(&workspace)?;
+        }
+        Action::Test { long, host, yes } => {
+            let guest: &[packages::Need] = if host { &[] } else { packages::GUEST };
+            packages::ensure(&[packages::BUILD, guest], yes)?;
+            if !test::run(&workspace, test::Options { long, host })? {
+                return Ok(ExitCode::FAILURE);
+            }
+        }
         Action::Vm(VmAction::Up { yes }) => {
             packages::ensure(&[packages::GUEST], yes)?;
             vm::up(&Guest::get(&workspace)?, &workspace)?;

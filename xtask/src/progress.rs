@@ -96,14 +96,16 @@ impl Step {
     }
 }
 
-/// Starts `command` with everything that it prints going to the file `log` (appended).
-pub(crate) fn spawn_logged(command: &mut Command, log: &Path) -> Result<Child> {
-    let out = File::options().create(true).append(true).open(log);
-    let out = out.with_context(|| format!("cannot write the log {}", log.display()))?;
-    command
-        .stdin(Stdio::null())
-        .stdout(out.try_clone()?)
-        .stderr(out);
+/// Starts `command` with everything that it prints going to the file `log` (appended), or its
+/// standard output to a file of its own.
+pub(crate) fn spawn_logged(command: &mut Command, log: &Path, out: Option<&Path>) -> Result<Child> {
+    let err = File::options().create(true).append(true).open(log);
+    let err = err.with_context(|| format!("cannot write the log {}", log.display()))?;
+    let out = match out {
+        Some(path) => File::create(path)?,
+        None => err.try_clone()?,
+    };
+    command.stdin(Stdio::null()).stdout(out).stderr(err);
     let program = command.get_program().to_owned();
     command
         .spawn()
@@ -113,7 +115,7 @@ pub(crate) fn spawn_logged(command: &mut Command, log: &Path) -> Result<Child> {
 /// Runs a command as one step that has to succeed. The error quotes the end of the log.
 pub(crate) fn run_step(name: &str, command: &mut Command, log: &Path) -> Result<()> {
     let mut step = Step::start(name);
-    let mut child = spawn_logged(command, log)?;
+    let mut child = spawn_logged(command, log, None)?;
     match step.wait(&mut child, None)? {
         Some(status) if status.success() => {
             step.done("");

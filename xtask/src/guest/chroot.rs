@@ -6,6 +6,7 @@
 use std::path::Path;
 use std::process::Command;
 
+use super::Guest;
 use crate::host::{self, Toolchain, Workspace};
 
 /// Where the rdma-core 44 headers lie in the root.
@@ -97,13 +98,14 @@ pub(crate) enum Headers {
     Old44,
 }
 
-/// `cargo` inside the guest's root, in the clone, with the host's toolchain and without a network:
-/// everything must have been fetched before.
-pub(crate) fn cargo(
-    root: &Path,
+/// `program` inside the guest's root, in the clone, with the host's Rust toolchain and without a
+/// network: everything must have been fetched before. Nothing but the clone can be written.
+pub(crate) fn command(
+    guest: &Guest,
     workspace: &Workspace,
     toolchain: &Toolchain,
     headers: Headers,
+    program: &str,
 ) -> Command {
     let registry = toolchain.cargo_home.join("registry");
     let git = toolchain.cargo_home.join("git");
@@ -124,7 +126,7 @@ pub(crate) fn cargo(
     if config.is_file() {
         mounts.push((false, &config, "/opt/cargo/config.toml"));
     }
-    let mut command = enter(root, false, &mounts, "env");
+    let mut command = enter(&guest.root(), false, &mounts, "env");
     command.args([
         "-i",
         "--chdir=/src",
@@ -153,6 +155,6 @@ pub(crate) fn cargo(
             command.arg(format!("PKG_CONFIG_SYSROOT_DIR={RDMA_CORE_44}"));
         }
     }
-    command.arg("cargo");
+    command.arg(program);
     command
 }

@@ -4,6 +4,7 @@
 //! [`Vm::boot`] show what survives. The root disk is the guest's image; what is written to it is
 //! thrown away.
 
+mod remote;
 mod ssh;
 mod up;
 
@@ -17,6 +18,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, bail};
 
+pub(crate) use remote::{Line, Remote};
 pub(crate) use ssh::Ssh;
 pub(crate) use up::{attach, attach_to, down, up};
 
@@ -118,10 +120,6 @@ impl Vm {
 
     pub(crate) fn ssh(&self) -> &Ssh {
         &self.ssh
-    }
-
-    pub(crate) fn accel(&self) -> Accel {
-        self.accel
     }
 
     /// What a power cut is to a computer: QEMU ends at this instruction.

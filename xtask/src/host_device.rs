@@ -1,0 +1,91 @@
+//! The host's own RDMA device, for `--host`: found in sysfs, or named by the `RPMA_TEST_*`
+//! variables that the device tests read.
+
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+
+use anyhow::{Context, Result, bail};
+use serde_json::Value;
+
+const SYSFS: &str = "/sys/class/infiniband";
+
+/// What the device tests are told: an address of the device, and what the caller set.
+pub(crate) fn test_env() -> Result<Vec<(&'static str, String)>> {
+    let mut env = Vec::new();
+    let names = ["RPMA_TEST_DEVDAX", "RPMA_TEST_FSDAX", "RPMA_TEST_EXT4"];
+    for name in names
+        .into_iter()
+        .chain(["RPMA_TEST_ADDR", "RPMA_TEST_ADDR6"])
+    {
+        if let Ok(value) = std::env::var(name) {
+            env.push((name, value));
+        }
+    }
+    let has = |env: &[(&str, String)], name| env.iter().any(|(known, _)| *known == name);
+    if has(&env, "RPMA_TEST_ADDR") {
+        return Ok(env);
+    }
+    let (device, netdev) = active_device()?;
+    for (name, family) in [("RPMA_TEST_ADDR", "inet"), ("RPMA_TEST_ADDR6", "inet6")] {
+        if let Some(address) = address_of(&netdev, family)? {
+            env.push((name, address));
+        }
+    }
+    if !has(&env, "RPMA_TEST_ADDR") {
+        bail!(
+            "the RDMA device {device} is active but its network interface {netdev} has no IPv4 \
+             address: give it one, or set RPMA_TEST_ADDR to an address of the device"
+        );
+    }
+    Ok(env)
+}
+
+/// The first device with an active port and a network interface.
+fn active_device() -> Result<(String, String)> {
+    let mut devices: Vec<_> = fs::read_dir(SYSFS)
+        .into_iter()
+        .flatten()
+        .flatten()
+        .collect();
+    devices.sort_by_key(fs::DirEntry::file_name);
+    for device in &devices {
+        let port = device.path().join("ports/1");
+        let state = fs::read_to_string(port.join("state")).unwrap_or_default();
+        let netdev = fs::read_to_string(port.join("gid_attrs/ndevs/0")).unwrap_or_default();
+        if state.contains("ACTIVE") && !netdev.trim().is_empty() {
+            let name = device.file_name().to_string_lossy().into_owned();
+            return Ok((name, netdev.trim().to_owned()));
+        }
+    }
+    if devices.is_empty() && !Path::new(SYSFS).exists() {
+        bail!(
+            "this host has no RDMA device. Load the driver of its adapter, or make a software \
+             device on a network interface (modprobe rdma_rxe; rdma link add rxe0 type rxe netdev \
+             INTERFACE); or leave out --host to run in the guest, which brings one"
+        );
+    }
+    bail!(
+        "this host has no RDMA device with an active port (`rdma link` shows them): bring up its \
+         network interface, or leave out --host to run in the guest"
+    );
+}
+
+/// The first address of an interface that is not link-local.
+fn address_of(netdev: &str, family: &str) -> Result<Option<String>> {
+    let output = Command::new("ip")
+        .args(["-j", "addr", "show", "dev", netdev])
+        .output();
+    let output = output.context("cannot run `ip` (package iproute2); or set RPMA_TEST_ADDR")?;
+    let links: Value = serde_json::from_slice(&output.stdout).unwrap_or_default();
+    let addresses = links[0]["addr_info"]
+        .as_array()
+        .cloned()
+        .unwrap_or_default();
+    let usable = addresses
+        .iter()
+        .find(|info| info["family"] == family && info["scope"] != "link");
+    Ok(usable
+        .and_then(|info| info["local"].as_str())
+        .map(str::to_owned))
+}
