@@ -1,1 +1,283 @@
-//! pmem
+//! Persistent memory, mapped and made durable.
+//!
+//! Not a part of librpma, whose examples use libpmem for it: what a program needs to offer
+//! persistent memory to a remote host and to make durable what was stored there. [`PmemMap`] maps a
+//! device-DAX device, a file on a DAX file system or any other file, says which it is
+//! ([`PmemKind`]), and its [`persist`](PmemMap::persist) does what that kind needs:
+//!
+//! | kind | `persist` | what is safe once it returned |
+//! |---|---|---|
+//! | [`DeviceDax`](PmemKind::DeviceDax) | cache-line write-back, fence | survives a loss of power |
+//! | [`FsDax`](PmemKind::FsDax) | cache-line write-back, fence | survives a loss of power |
+//! | [`File`](PmemKind::File) | `msync(MS_SYNC)` | as safe as after the file system's `fsync` |
+//!
+//! For the first two this needs a platform that, when the power fails, still writes out what its
+//! memory controller has accepted (ADR, which machines with persistent memory have). Volatile
+//! memory that the kernel presents as persistent (`memmap=`) keeps nothing, whatever the kind says,
+//! and a `File` on tmpfs is durable against nothing.
+//!
+//! A file counts as `FsDax` only if the kernel grants `MAP_SYNC`. Without it the file system may
+//! still owe its metadata to the disk when the data is already safe, so a DAX file on a device that
+//! cannot grant it is a `File`, where `msync` settles both.
+//!
+//! # What can be registered
+//!
+//! * `DeviceDax`: yes, on every adapter, for every use.
+//! * `FsDax`: only on an adapter with on-demand paging. The kernel does not pin such a file for
+//!   long, because the file system may want to move its blocks: `EOPNOTSUPP`.
+//! * `File`: since Linux 6.5 not for writing, except on tmpfs and hugetlbfs: `EFAULT`. The kernel
+//!   could not notice which pages a device wrote, and so not write them to the disk.
+//!
+//! # What a mapping does not protect from
+//!
+//! Accessing a page that a file no longer has (somebody truncated it), that a full file system has
+//! no room for (a sparse file: use `fallocate`), or that is broken in hardware, ends the process
+//! with `SIGBUS`, as with every mapping.
+//!
+//! # Teardown
+//!
+//! A map owns its mapping and nothing else: the descriptor is closed once the memory is mapped.
+//! Dropping it unmaps. It makes nothing durable.
+//!
+//! # Sources
+//!
+//! [mmap(2)] on `MAP_SYNC`; the kernel's documentation of [DAX] and of a device-DAX device's
+//! [attributes].
+//!
+//! [mmap(2)]: https://man7.org/linux/man-pages/man2/mmap.2.html
+//! [DAX]: https://docs.kernel.org/filesystems/dax.html
+//! [attributes]: https://www.kernel.org/doc/Documentation/ABI/testing/sysfs-bus-dax
+
+mod cache;
+mod mapping;
+mod open;
+mod sysfs;
+#[cfg(test)]
+mod tests;
+
+use std::fmt;
+use std::ops::{Bound, Range, RangeBounds};
+use std::path::Path;
+use std::sync::Arc;
+
+use self::mapping::Mapping;
+use crate::error::{Error, Result};
+
+/// A device-DAX device or a file, mapped shared for reading and writing.
+///
+/// Whoever else maps the same memory, and a remote host to which it was offered, can change it at
+/// any time. So no method returns a reference into it: [`read_at`](Self::read_at) and
+/// [`write_at`](Self::write_at) copy.
+///
+/// ```no_run
+/// # fn main() -> rpma::Result<()> {
+/// use rpma::pmem::PmemMap;
+///
+/// let map = PmemMap::open("/dev/dax0.0", 4096)?;
+/// map.write_at(0, b"hello")?;
+/// map.persist(0..5)?;
+/// println!("stored on {}", map.kind());
+/// # Ok(())
+/// # }
+/// ```
+pub struct PmemMap {
+    path: Box<Path>,
+    mapping: Arc<Mapping>,
+}
+
+/// What a [`PmemMap`] maps, and with that what makes stores to it durable.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum PmemKind {
+    /// A device-DAX character device: persistent memory without a file system.
+    DeviceDax,
+    /// A file on a file system mounted with DAX: persistent memory, mapped with `MAP_SYNC`.
+    FsDax,
+    /// Any other file: a mapping of the page cache.
+    File,
+}
+
+impl PmemMap {
+    /// Maps all of the device or file at `path`, which must offer at least `min_len` bytes.
+    ///
+    /// Nothing is created, resized or written. Of a device-DAX device, what is left beyond the last
+    /// multiple of its alignment cannot be mapped.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Provider`] if `stat`, `open` or `mmap` fails (no such path, no permission to read
+    /// and write, a file system that cannot share files with memory). [`Error::InvalidArgument`] if
+    /// `path` is a directory, a block device or another device that is not device-DAX, or is empty
+    /// or smaller than `min_len`.
+    pub fn open(path: impl AsRef<Path>, min_len: usize) -> Result<Self> {
+        let path = path.as_ref();
+        Ok(Self {
+            path: path.into(),
+            mapping: Arc::new(open::open(path, min_len)?),
+        })
+    }
+
+    /// What is mapped.
+    #[must_use]
+    pub fn kind(&self) -> PmemKind {
+        self.mapping.kind()
+    }
+
+    /// Whether this is persistent memory, rather than a file in the page cache.
+    #[must_use]
+    pub fn is_pmem(&self) -> bool {
+        self.kind().is_pmem()
+    }
+
+    /// The length in bytes. Never 0.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.mapping.len()
+    }
+
+    /// Always false: there is no map of nothing.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The first byte, page-aligned.
+    ///
+    /// The memory stays mapped there until the map is dropped, wherever the map itself is moved.
+    /// See the type's description for why making a reference of this pointer is hardly ever sound.
+    #[must_use]
+    pub fn as_ptr(&self) -> *mut u8 {
+        self.mapping.as_ptr()
+    }
+
+    /// Makes what was stored in `range` (byte offsets) durable; the [module](self) says against
+    /// what.
+    ///
+    /// Stores by this thread, by others that happened before, and by devices, as far as they have
+    /// arrived in memory or in a cache of this machine. An empty range is only a fence.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::InvalidArgument`] if `range` is not inside the map. [`Error::NotSupported`] if user
+    /// space cannot write cache lines of a device-DAX device back on this processor.
+    /// [`Error::Provider`] if `msync` fails: then it is unknown what is durable.
+    #[doc(alias = "pmem_persist")]
+    pub fn persist(&self, range: impl RangeBounds<usize>) -> Result<()> {
+        self.mapping.persist(checked(range, self.len())?)
+    }
+
+    /// Fills `dst` with the bytes from `offset` on.
+    ///
+    /// While somebody else writes them, it is any mixture of old and new bytes.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::InvalidArgument`] if that reaches past the end of the map.
+    pub fn read_at(&self, offset: usize, dst: &mut [u8]) -> Result<()> {
+        self.mapping.read_at(offset, dst)
+    }
+
+    /// Writes `src` to the bytes from `offset` on, and to no others. It is durable only after
+    /// [`persist`](Self::persist).
+    ///
+    /// # Errors
+    ///
+    /// [`Error::InvalidArgument`] if that reaches past the end of the map.
+    pub fn write_at(&self, offset: usize, src: &[u8]) -> Result<()> {
+        self.mapping.write_at(offset, src)
+    }
+
+    /// What makes ranges of this map durable when the map itself is out of reach, because a memory
+    /// region owns it.
+    pub(crate) fn persister(&self) -> Persister {
+        Persister(Arc::clone(&self.mapping))
+    }
+}
+
+impl fmt::Debug for PmemMap {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PmemMap")
+            .field("path", &self.path)
+            .field("kind", &self.kind())
+            .field("ptr", &self.as_ptr())
+            .field("len", &self.len())
+            .finish()
+    }
+}
+
+impl PmemKind {
+    /// Whether this is persistent memory, rather than a file in the page cache.
+    #[must_use]
+    pub fn is_pmem(self) -> bool {
+        matches!(self, Self::DeviceDax | Self::FsDax)
+    }
+}
+
+impl fmt::Display for PmemKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::DeviceDax => "device-DAX",
+            Self::FsDax => "file on a DAX file system",
+            Self::File => "ordinary file",
+        })
+    }
+}
+
+/// Makes ranges of a [`PmemMap`] durable without access to the map.
+///
+/// It keeps the memory mapped, so that it needs no promise of its user: the mapping goes when the
+/// map and its last persister are gone.
+#[derive(Clone, Debug)]
+pub(crate) struct Persister(Arc<Mapping>);
+
+impl Persister {
+    /// As [`PmemMap::persist`], for a map that is registered for writing by a device.
+    ///
+    /// A device writes to the memory behind the kernel's back. Where that memory is an ordinary
+    /// file (registered before Linux 6.5), the kernel takes a page for clean from one write-back
+    /// on, and `msync` would skip it: each page is marked dirty first.
+    pub(crate) fn persist(&self, range: impl RangeBounds<usize>) -> Result<()> {
+        let range = checked(range, self.0.len())?;
+        self.0.mark_dirty(range.clone());
+        self.0.persist(range)
+    }
+}
+
+/// The offsets that `range` means in something of `len` bytes, which it must not leave.
+fn checked(range: impl RangeBounds<usize>, len: usize) -> Result<Range<usize>> {
+    let start = match range.start_bound() {
+        Bound::Included(&start) => Some(start),
+        Bound::Excluded(&before) => before.checked_add(1),
+        Bound::Unbounded => Some(0),
+    };
+    let end = match range.end_bound() {
+        Bound::Included(&last) => last.checked_add(1),
+        Bound::Excluded(&end) => Some(end),
+        Bound::Unbounded => Some(len),
+    };
+    match (start, end) {
+        (Some(start), Some(end)) if start <= end && end <= len => Ok(start..end),
+        _ => Err(Error::invalid(format!(
+            "the range {} is not inside the persistent memory, which has {len} bytes",
+            BoundsText(range.start_bound(), range.end_bound()),
+        ))),
+    }
+}
+
+/// A range as the caller wrote it.
+struct BoundsText<'a>(Bound<&'a usize>, Bound<&'a usize>);
+
+impl fmt::Display for BoundsText<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            Bound::Included(start) => write!(f, "{start}..")?,
+            Bound::Excluded(before) => write!(f, "(after {before})..")?,
+            Bound::Unbounded => f.write_str("..")?,
+        }
+        match self.1 {
+            Bound::Included(last) => write!(f, "={last}"),
+            Bound::Excluded(end) => write!(f, "{end}"),
+            Bound::Unbounded => Ok(()),
+        }
+    }
+}

@@ -1,0 +1,219 @@
+//! [`ConnCfg`]: how a connection is made (`struct rpma_conn_cfg`).
+
+use std::time::Duration;
+
+use crate::error::{Error, Result};
+
+/// The settings of a connection. Plain data: it is read when a request is made, and may be changed or
+/// dropped afterwards.
+///
+/// The defaults are librpma's, except where those hang: see
+/// [`set_retry_count`](Self::set_retry_count).
+#[derive(Clone, Debug)]
+pub struct ConnCfg {
+    timeout: Duration,
+    cq_size: u32,
+    sq_size: u32,
+    rq_size: u32,
+    retry_count: u8,
+    rnr_retry_count: u8,
+    ack_timeout: Option<u8>,
+    force_fallback: bool,
+}
+
+impl Default for ConnCfg {
+    fn default() -> Self {
+        Self {
+            timeout: Duration::from_millis(1000),
+            cq_size: 10,
+            sq_size: 10,
+            rq_size: 10,
+            retry_count: 6,
+            rnr_retry_count: 7,
+            ack_timeout: None,
+            force_fallback: false,
+        }
+    }
+}
+
+impl ConnCfg {
+    /// The default settings.
+    #[doc(alias = "rpma_conn_cfg_new")]
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Sets how long an outgoing request may take to resolve the address, and again to resolve the
+    /// route. The default is 1 s. It does not limit the peer's answer.
+    #[doc(alias = "rpma_conn_cfg_set_timeout")]
+    pub fn set_timeout(&mut self, limit: Duration) -> &mut Self {
+        self.timeout = limit;
+        self
+    }
+
+    /// See [`set_timeout`](Self::set_timeout).
+    #[doc(alias = "rpma_conn_cfg_get_timeout")]
+    #[must_use]
+    pub fn get_timeout(&self) -> Duration {
+        self.timeout
+    }
+
+    /// Sets how many completions the completion queue has room for at least. The default is 10.
+    ///
+    /// It gets room for every operation that the other queues can hold in any case, so that no
+    /// completion is ever lost.
+    #[doc(alias = "rpma_conn_cfg_set_cq_size")]
+    pub fn set_cq_size(&mut self, entries: u32) -> &mut Self {
+        self.cq_size = entries;
+        self
+    }
+
+    /// See [`set_cq_size`](Self::set_cq_size).
+    #[doc(alias = "rpma_conn_cfg_get_cq_size")]
+    #[must_use]
+    pub fn get_cq_size(&self) -> u32 {
+        self.cq_size
+    }
+
+    /// Sets how many slots the send queue has: how many operations may be posted whose completions have
+    /// not been polled. The default is 10. See [`Queue::Send`](crate::Queue::Send).
+    #[doc(alias = "rpma_conn_cfg_set_sq_size")]
+    pub fn set_sq_size(&mut self, slots: u32) -> &mut Self {
+        self.sq_size = slots;
+        self
+    }
+
+    /// See [`set_sq_size`](Self::set_sq_size).
+    #[doc(alias = "rpma_conn_cfg_get_sq_size")]
+    #[must_use]
+    pub fn get_sq_size(&self) -> u32 {
+        self.sq_size
+    }
+
+    /// Sets how many slots the receive queue has. The default is 10. See
+    /// [`Queue::Receive`](crate::Queue::Receive).
+    #[doc(alias = "rpma_conn_cfg_set_rq_size")]
+    pub fn set_rq_size(&mut self, slots: u32) -> &mut Self {
+        self.rq_size = slots;
+        self
+    }
+
+    /// See [`set_rq_size`](Self::set_rq_size).
+    #[doc(alias = "rpma_conn_cfg_get_rq_size")]
+    #[must_use]
+    pub fn get_rq_size(&self) -> u32 {
+        self.rq_size
+    }
+
+    /// Sets how often a message is sent again that the peer does not acknowledge: 0 to 7. The default
+    /// is 6; librpma has 7, which on rxe means for ever, so that a dead peer is never noticed.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::InvalidArgument`] for more than 7: the field has 3 bits.
+    pub fn set_retry_count(&mut self, count: u8) -> Result<&mut Self> {
+        self.retry_count = three_bits("retry", count)?;
+        Ok(self)
+    }
+
+    /// See [`set_retry_count`](Self::set_retry_count).
+    #[must_use]
+    pub fn get_retry_count(&self) -> u8 {
+        self.retry_count
+    }
+
+    /// Sets how often a message is sent again for which the peer had no receive posted: 0 to 6, or 7
+    /// for ever. The default is 7, as in librpma.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::InvalidArgument`] for more than 7: the field has 3 bits.
+    pub fn set_rnr_retry_count(&mut self, count: u8) -> Result<&mut Self> {
+        self.rnr_retry_count = three_bits("rnr retry", count)?;
+        Ok(self)
+    }
+
+    /// See [`set_rnr_retry_count`](Self::set_rnr_retry_count).
+    #[must_use]
+    pub fn get_rnr_retry_count(&self) -> u8 {
+        self.rnr_retry_count
+    }
+
+    /// Sets after which time an unacknowledged message is sent again: 4.096 µs · 2^`exponent`. `None`
+    /// leaves it to the kernel (`exponent` 17 on Linux 6.12, about 0.5 s; 19 on 6.1). A dead peer is
+    /// noticed after that time, as many times as [`set_retry_count`](Self::set_retry_count) says and
+    /// once more.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::InvalidArgument`] outside 1 to 31: the field has 5 bits, and 0 means for ever.
+    pub fn set_ack_timeout(&mut self, exponent: Option<u8>) -> Result<&mut Self> {
+        if let Some(exponent @ (0 | 32..)) = exponent {
+            return Err(Error::invalid(format!(
+                "an acknowledge timeout of 4.096 µs · 2^{exponent}: the exponent is 1 to 31"
+            )));
+        }
+        self.ack_timeout = exponent;
+        Ok(self)
+    }
+
+    /// See [`set_ack_timeout`](Self::set_ack_timeout).
+    #[must_use]
+    pub fn get_ack_timeout(&self) -> Option<u8> {
+        self.ack_timeout
+    }
+
+    /// Makes the connection use the fallbacks of flush and atomic write even where the device has the
+    /// native operations. The default is `false`.
+    ///
+    /// For a target whose device has none: a native flush would break the connection there.
+    pub fn set_force_fallback(&mut self, force: bool) -> &mut Self {
+        self.force_fallback = force;
+        self
+    }
+
+    /// See [`set_force_fallback`](Self::set_force_fallback).
+    #[must_use]
+    pub fn get_force_fallback(&self) -> bool {
+        self.force_fallback
+    }
+}
+
+fn three_bits(what: &str, count: u8) -> Result<u8> {
+    match count {
+        0..=7 => Ok(count),
+        _ => Err(Error::invalid(format!(
+            "a {what} count of {count}: it is 0 to 7"
+        ))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn defaults_are_librpmas_but_for_the_endless_retry() {
+        let cfg = ConnCfg::new();
+        assert_eq!(cfg.get_timeout(), Duration::from_secs(1));
+        assert_eq!(
+            (cfg.get_cq_size(), cfg.get_sq_size(), cfg.get_rq_size()),
+            (10, 10, 10)
+        );
+        assert_eq!((cfg.get_retry_count(), cfg.get_rnr_retry_count()), (6, 7));
+        assert_eq!(cfg.get_ack_timeout(), None);
+        assert!(!cfg.get_force_fallback());
+    }
+
+    #[test]
+    fn what_the_wire_cannot_carry_is_refused() {
+        let mut cfg = ConnCfg::new();
+        assert!(cfg.set_retry_count(8).is_err());
+        assert!(cfg.set_rnr_retry_count(8).is_err());
+        assert!(cfg.set_ack_timeout(Some(0)).is_err());
+        assert!(cfg.set_ack_timeout(Some(32)).is_err());
+        assert!(cfg.set_ack_timeout(Some(31)).is_ok());
+        assert_eq!(cfg.get_retry_count(), 6, "a refused value changes nothing");
+    }
+}

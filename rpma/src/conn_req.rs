@@ -1,0 +1,283 @@
+//! [`ConnReq`]: a connection before it is made (`struct rpma_conn_req`).
+//!
+//! It owns the connection-manager id, its queue pair and the completion queue, and hands them on to the
+//! [`Conn`]. Dropping it destroys the queue pair, the id (which rejects an incoming request) and the
+//! queue, in this order.
+
+use std::fmt;
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use crate::address;
+use crate::conn::Conn;
+use crate::conn_cfg::ConnCfg;
+use crate::cq::Cq;
+use crate::credits::{CONCURRENT_POSTS, Credits};
+use crate::device::Side;
+use crate::error::{Error, Result};
+use crate::peer::Peer;
+use crate::verbs::{CmId, ConnParam, IncomingRequest, NativeOps, QpAttr, QueuePair};
+
+/// What a request to connect has room for.
+const MAX_CONNECT_DATA: usize = 56;
+/// What an answer has room for. Accepting with more makes the kernel reject the request.
+const MAX_ACCEPT_DATA: usize = 196;
+/// The fallback of an atomic write sends its 8 bytes inside the work request.
+const INLINE_DATA: u32 = 8;
+/// librdmacm puts the device's limit in the place of this value (`RDMA_MAX_INIT_DEPTH`).
+const MAX_READS: u8 = 0xFF;
+
+/// A request for a connection: an outgoing one, made by [`new`](Self::new), or an incoming one, from
+/// [`Ep::next_conn_req`](crate::Ep::next_conn_req).
+///
+/// Dropping an incoming request rejects it.
+pub struct ConnReq {
+    // The order in which a request that is dropped is torn down.
+    pub(crate) qp: QueuePair,
+    pub(crate) cq: Cq,
+    pub(crate) credits: Arc<Credits>,
+    pub(crate) private_data: Box<[u8]>,
+    pub(crate) max_message: u32,
+    pub(crate) peer: Peer,
+    direction: Direction,
+    retry_count: u8,
+    rnr_retry_count: u8,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Direction {
+    Outgoing,
+    Incoming {
+        responder_resources: u8,
+        initiator_depth: u8,
+    },
+}
+
+impl ConnReq {
+    /// Prepares a connection to `addr` (as in [`Device::from_addr`](crate::Device::from_addr)) and
+    /// `port`: resolves the address and the route, each within
+    /// [`ConnCfg::set_timeout`], and makes the queues. Nothing is sent to the other program yet.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::InvalidArgument`] for a wildcard address, a name that cannot be resolved, an address that
+    /// is reached through another device than the peer's, or a queue larger than the device's.
+    /// [`Error::Provider`] naming `rdma_resolve_addr`, `rdma_resolve_route` (`ETIMEDOUT` past the limit)
+    /// or the verb that could not make a queue.
+    #[doc(alias = "rpma_conn_req_new")]
+    pub fn new(peer: &Peer, addr: &str, port: u16, cfg: &ConnCfg) -> Result<Self> {
+        check_sizes(peer, cfg)?;
+        let id = address::try_each(addr, port, |found| resolve(peer, found, cfg))?;
+        log::info!("requesting a connection to {addr}:{port}");
+        Self::prepare(peer, id, cfg, Direction::Outgoing).map_err(|(error, _id)| error)
+    }
+
+    /// A request that a client sent, or its id back if the queues cannot be made.
+    pub(crate) fn incoming(
+        peer: &Peer,
+        request: IncomingRequest,
+        cfg: &ConnCfg,
+    ) -> Result<Self, (Error, CmId)> {
+        let max = peer.attributes().max_rd_atom;
+        let direction = Direction::Incoming {
+            // At least 1 each: with 0 a read would never complete and report nothing.
+            responder_resources: request.initiator_depth.clamp(1, max),
+            initiator_depth: request.responder_resources.clamp(1, max),
+        };
+        let mut req = Self::prepare(peer, request.id, cfg, direction)?;
+        req.private_data = request.private_data;
+        Ok(req)
+    }
+
+    fn prepare(
+        peer: &Peer,
+        mut id: CmId,
+        cfg: &ConnCfg,
+        direction: Direction,
+    ) -> Result<Self, (Error, CmId)> {
+        let credits = Arc::new(Credits::new(cfg.get_sq_size()));
+        let made = (|| {
+            if let Some(exponent) = cfg.get_ack_timeout() {
+                id.set_ack_timeout(exponent)?;
+            }
+            let max_message = peer.pd().context().max_message_size(id.device_port())?;
+            let cq = Cq::new(peer.pd().context(), completions(cfg), &credits)?;
+            Ok((max_message, cq))
+        })();
+        let (max_message, cq) = match made {
+            Ok(made) => made,
+            Err(error) => return Err((error, id)),
+        };
+        let attr = QpAttr {
+            send_cq: cq.queue(),
+            recv_cq: cq.queue(),
+            max_send_wr: sends(cfg),
+            max_recv_wr: cfg.get_rq_size(),
+            max_inline_data: INLINE_DATA,
+            native: match cfg.get_force_fallback() {
+                true => NativeOps::default(),
+                false => peer.native_ops(),
+            },
+        };
+        let qp = QueuePair::new(id, peer.pd(), &attr)?;
+        Ok(Self {
+            qp,
+            cq,
+            credits,
+            private_data: Box::default(),
+            max_message,
+            peer: peer.clone(),
+            direction,
+            retry_count: cfg.get_retry_count(),
+            rnr_retry_count: cfg.get_rnr_retry_count(),
+        })
+    }
+
+    /// Connects (an outgoing request) or accepts (an incoming one). It does not wait for the peer:
+    /// `Conn::next_event` tells how it ended.
+    ///
+    /// `private_data` travels with the request (up to 56 bytes) or with the answer (up to 196);
+    /// `&[]` is none. The peer receives it padded with zeros to the full length, so that it must carry
+    /// its own length.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::InvalidArgument`] if the private data is too long: then nothing has happened, and
+    /// [`ConnectError::req`] gives the request back. [`Error::Provider`] if `rdma_connect` or
+    /// `rdma_accept` fails (`EINVAL` on accept: the client is gone): then the request is gone, too.
+    #[doc(alias = "rpma_conn_req_connect")]
+    pub fn connect(self, private_data: &[u8]) -> Result<Conn, ConnectError> {
+        let (limit, call) = match self.direction {
+            Direction::Outgoing => (MAX_CONNECT_DATA, "connect"),
+            Direction::Incoming { .. } => (MAX_ACCEPT_DATA, "accept"),
+        };
+        if private_data.len() > limit {
+            let error = Error::invalid(format!(
+                "{} bytes of private data are more than the {limit} that fit when you {call}",
+                private_data.len()
+            ));
+            return Err(ConnectError {
+                error,
+                req: Some(Box::new(self)),
+            });
+        }
+        let (responder_resources, initiator_depth) = match self.direction {
+            Direction::Outgoing => (MAX_READS, MAX_READS),
+            Direction::Incoming {
+                responder_resources,
+                initiator_depth,
+            } => (responder_resources, initiator_depth),
+        };
+        let param = ConnParam {
+            private_data,
+            responder_resources,
+            initiator_depth,
+            retry_count: self.retry_count,
+            rnr_retry_count: self.rnr_retry_count,
+        };
+        let made = match self.direction {
+            Direction::Outgoing => Conn::connect(self, param),
+            Direction::Incoming { .. } => Conn::accept(self, param),
+        };
+        made.map_err(|error| ConnectError { error, req: None })
+    }
+
+    /// What the client sent with its request, padded with zeros (to 56 bytes on InfiniBand and RoCE).
+    /// Empty for an outgoing request.
+    #[doc(alias = "rpma_conn_req_get_private_data")]
+    #[must_use]
+    pub fn get_private_data(&self) -> &[u8] {
+        &self.private_data
+    }
+
+    /// Drops the request and tells whether everything could be freed. An incoming request is rejected.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Provider`] with the first verb that failed; the rest is freed all the same.
+    #[doc(alias = "rpma_conn_req_delete")]
+    pub fn delete(self) -> Result<()> {
+        let queue_pair = self.qp.destroy();
+        queue_pair.and(self.cq.destroy())
+    }
+}
+
+impl fmt::Debug for ConnReq {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ConnReq")
+            .field("qp", &self.qp)
+            .field("direction", &self.direction)
+            .finish_non_exhaustive()
+    }
+}
+
+/// An id that is bound to the peer's device and knows the way to `addr`.
+fn resolve(peer: &Peer, addr: SocketAddr, cfg: &ConnCfg) -> Result<CmId> {
+    address::refuse_wildcard(addr)?;
+    let mut id = CmId::new()?;
+    let limit = cfg.get_timeout();
+    id.resolve_addr(addr, limit)
+        .map_err(|error| address::hint(error, Side::Remote))?;
+    peer.pd().check_device(&id)?;
+    id.resolve_route(limit)
+        .map_err(|error| address::hint(error, Side::Remote))?;
+    Ok(id)
+}
+
+/// The send queue's real size: room for the threads that may be posting (see [`crate::credits`]).
+fn sends(cfg: &ConnCfg) -> u32 {
+    cfg.get_sq_size().saturating_add(CONCURRENT_POSTS)
+}
+
+/// The completion queue's real size: every operation that can be posted may give a completion.
+fn completions(cfg: &ConnCfg) -> u32 {
+    sends(cfg)
+        .saturating_add(cfg.get_rq_size())
+        .max(cfg.get_cq_size())
+}
+
+/// Refuses queues that the device cannot have, with its limits.
+pub(crate) fn check_sizes(peer: &Peer, cfg: &ConnCfg) -> Result<()> {
+    let attributes = peer.attributes();
+    let (wr, cqe) = (attributes.max_qp_wr, attributes.max_cqe);
+    for (what, asked, needed, limit) in [
+        ("send queue", cfg.get_sq_size(), sends(cfg), wr),
+        ("receive queue", cfg.get_rq_size(), cfg.get_rq_size(), wr),
+        ("completion queue", cfg.get_cq_size(), completions(cfg), cqe),
+    ] {
+        if needed > limit {
+            return Err(Error::invalid(format!(
+                "a {what} of {asked} needs {needed} entries, and the device has at most {limit}: ask for \
+                 less"
+            )));
+        }
+    }
+    Ok(())
+}
+
+/// A connection that could not be made.
+#[derive(Debug)]
+pub struct ConnectError {
+    /// Why.
+    pub error: Error,
+    /// The request, if it was refused before anything happened.
+    pub req: Option<Box<ConnReq>>,
+}
+
+impl fmt::Display for ConnectError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.error.fmt(f)
+    }
+}
+
+impl std::error::Error for ConnectError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        std::error::Error::source(&self.error)
+    }
+}
+
+impl From<ConnectError> for Error {
+    fn from(error: ConnectError) -> Self {
+        error.error
+    }
+}

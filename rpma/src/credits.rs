@@ -1,0 +1,379 @@
+//! The slots of a connection's queues: what may be posted before something is polled.
+//!
+//! Adapters free a send-queue slot only when a completion is polled, and count that in their
+//! providers: the completion of an operation frees its slot and those of all operations before it. rxe
+//! frees slots by itself and drops completions for which the completion queue has no room. So the
+//! counting is done here, in the providers' way, with the same answer on every device:
+//! [`Error::QueueFull`]. Then the completion queue, which is made large enough for every slot, never
+//! overflows, and no completion is lost; not even when a connection fails and every operation that is
+//! in flight completes, also those that would not have.
+//!
+//! Posting changes one counter, and polling one other; nothing is locked. Threads that post to one
+//! connection at the same time may reach its send queue in another order than they were counted in.
+//! Then one slot for each thread that is in the middle of posting may come back too early, which
+//! [`CONCURRENT_POSTS`] entries more in each queue make room for.
+
+use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
+
+use crate::error::{Error, Queue, Result};
+use crate::verbs::Signal;
+
+/// How many threads may be in the middle of posting to one connection before a completion could be
+/// lost, if the connection fails at that moment with all its slots in use.
+pub(crate) const CONCURRENT_POSTS: u32 = 64;
+
+/// The slots of one connection.
+#[derive(Debug)]
+pub(crate) struct Credits {
+    state: AtomicU8,
+    send: SendSlots,
+}
+
+/// Whether a connection takes operations.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub(crate) enum State {
+    /// Not yet.
+    Connecting,
+    /// It does.
+    Open,
+    /// An operation has failed: the queue pair is in the error state.
+    Failed,
+    /// This side or the peer has closed the connection, or it was never made.
+    Closed,
+}
+
+impl Credits {
+    /// Slots for `sends` operations, once the connection is [`open`](Self::open).
+    pub(crate) fn new(sends: u32) -> Self {
+        Self {
+            state: AtomicU8::new(State::Connecting as u8),
+            send: SendSlots::new(sends),
+        }
+    }
+
+    /// From now on operations may be posted, unless the connection has ended already.
+    pub(crate) fn open(&self) {
+        let (from, to) = (State::Connecting as u8, State::Open as u8);
+        if self
+            .state
+            .compare_exchange(from, to, Ordering::AcqRel, Ordering::Relaxed)
+            .is_ok()
+        {
+            self.send.limit.store(self.send.depth, Ordering::Release);
+            // It may have ended in between.
+            if self.state.load(Ordering::Acquire) != to {
+                self.send.limit.store(0, Ordering::Release);
+            }
+        }
+    }
+
+    /// Nothing may be posted any more. The first end counts.
+    pub(crate) fn end(&self, state: State) {
+        let ended = |now: u8| (now <= State::Open as u8).then_some(state as u8);
+        let _ = self
+            .state
+            .fetch_update(Ordering::AcqRel, Ordering::Acquire, ended);
+        self.send.limit.store(0, Ordering::Release);
+    }
+
+    /// Takes `count` slots of the send queue for one operation.
+    #[inline]
+    pub(crate) fn reserve_send(&self, count: u32, signal: Signal) -> Result<Reservation> {
+        self.send
+            .reserve(count, signal)
+            .ok_or_else(|| self.refusal())
+    }
+
+    /// Gives the slots of an operation back that the provider refused for want of room.
+    #[cold]
+    pub(crate) fn give_back(&self, reservation: Reservation) -> Error {
+        if !self.send.give_back(reservation) {
+            // Other threads posted in between, and the count of what is to complete is off by one.
+            log::error!(
+                "the provider's send queue is smaller than it said: the connection is given up"
+            );
+            self.end(State::Failed);
+        }
+        Error::QueueFull {
+            queue: Queue::Send,
+            depth: self.send.depth,
+        }
+    }
+
+    /// Notes that the completions of `count` operations were polled.
+    #[inline]
+    pub(crate) fn polled_sends(&self, count: u32) {
+        self.send.polled.fetch_add(count, Ordering::Release);
+    }
+
+    #[cold]
+    fn refusal(&self) -> Error {
+        let state = self.state.load(Ordering::Acquire);
+        if state == State::Open as u8 {
+            Error::QueueFull {
+                queue: Queue::Send,
+                depth: self.send.depth,
+            }
+        } else if state == State::Connecting as u8 {
+            Error::NotConnected(
+                "the connection is not established yet: wait for ConnEvent::Established with \
+                 Conn::next_event",
+            )
+        } else if state == State::Failed as u8 {
+            Error::NotConnected(
+                "an operation on the connection has failed, which ended it: poll the remaining \
+                 completions, disconnect, and connect again",
+            )
+        } else {
+            Error::NotConnected("the connection is closed")
+        }
+    }
+}
+
+/// The send queue, as a provider counts it.
+///
+/// `posted` counts all operations (low half) and those that will give a completion (high half). The
+/// n-th of the latter notes in `marks[n]` how many operations there were up to it. As completions come
+/// in the order of posting, `polled` of them say that everything up to `marks[polled − 1]` is done.
+#[derive(Debug)]
+struct SendSlots {
+    depth: u32,
+    /// `depth` while operations may be posted, else 0.
+    limit: AtomicU32,
+    posted: AtomicU64,
+    polled: AtomicU32,
+    /// A power of two of them, more than can be outstanding.
+    marks: Box<[AtomicU32]>,
+}
+
+/// Slots that were taken, to give them back.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Reservation {
+    before: u64,
+    after: u64,
+}
+
+impl SendSlots {
+    fn new(depth: u32) -> Self {
+        let marks = depth.saturating_add(CONCURRENT_POSTS).next_power_of_two();
+        Self {
+            depth,
+            limit: AtomicU32::new(0),
+            posted: AtomicU64::new(0),
+            polled: AtomicU32::new(0),
+            marks: (0..marks).map(|_| AtomicU32::new(0)).collect(),
+        }
+    }
+
+    #[inline]
+    fn reserve(&self, count: u32, signal: Signal) -> Option<Reservation> {
+        // `posted` is read first. If it is still the same in the exchange, nobody has posted since, and
+        // so nobody has reused the mark that is read below.
+        let mut before = self.posted.load(Ordering::Relaxed);
+        loop {
+            let (signaled, total) = ((before >> 32) as u32, before as u32);
+            let used = total.wrapping_sub(self.done());
+            if used > self.limit.load(Ordering::Acquire).checked_sub(count)? {
+                let now = self.posted.load(Ordering::Relaxed);
+                if now == before {
+                    return None;
+                }
+                before = now;
+                continue;
+            }
+            let total = total.wrapping_add(count);
+            let signaled_now = signaled.wrapping_add(u32::from(signal == Signal::Always));
+            let after = u64::from(signaled_now) << 32 | u64::from(total);
+            let exchanged = self.posted.compare_exchange_weak(
+                before,
+                after,
+                Ordering::Relaxed,
+                Ordering::Relaxed,
+            );
+            match exchanged {
+                Ok(_) => {
+                    if signal == Signal::Always {
+                        self.mark(signaled).store(total, Ordering::Release);
+                    }
+                    return Some(Reservation { before, after });
+                }
+                Err(now) => before = now,
+            }
+        }
+    }
+
+    /// Up to where, in `posted`'s count, everything is done.
+    #[inline]
+    fn done(&self) -> u32 {
+        let polled = self.polled.load(Ordering::Acquire);
+        self.mark(polled.wrapping_sub(1)).load(Ordering::Acquire)
+    }
+
+    /// The mark of the n-th operation with a completion.
+    #[inline]
+    fn mark(&self, n: u32) -> &AtomicU32 {
+        // The length is a power of two, so that the index is right also when `n` wraps.
+        &self.marks[n as usize & (self.marks.len() - 1)]
+    }
+
+    /// Whether that was still possible. Operations without a completion need no giving back: their
+    /// slots come back with the next one that has.
+    fn give_back(&self, Reservation { before, after }: Reservation) -> bool {
+        let exchanged =
+            self.posted
+                .compare_exchange(after, before, Ordering::Relaxed, Ordering::Relaxed);
+        exchanged.is_ok() || before >> 32 == after >> 32
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Barrier;
+    use std::thread;
+
+    use super::*;
+
+    fn open(depth: u32) -> Credits {
+        let credits = Credits::new(depth);
+        credits.open();
+        credits
+    }
+
+    fn fill(credits: &Credits, signal: Signal) -> u32 {
+        (0..)
+            .take_while(|_| credits.reserve_send(1, signal).is_ok())
+            .count() as u32
+    }
+
+    #[test]
+    fn a_queue_takes_as_many_as_it_has_slots() {
+        for depth in [0, 1, 10, 63, 64, 1000] {
+            assert_eq!(fill(&open(depth), Signal::Always), depth);
+            assert_eq!(fill(&open(depth), Signal::OnError), depth);
+        }
+    }
+
+    #[test]
+    fn a_polled_completion_frees_its_slot_and_all_before_it() {
+        let credits = open(4);
+        let reserve = |signal| credits.reserve_send(1, signal).map(drop);
+        reserve(Signal::OnError).expect("slot 1");
+        reserve(Signal::OnError).expect("slot 2");
+        reserve(Signal::Always).expect("slot 3");
+        reserve(Signal::OnError).expect("slot 4");
+        let error = reserve(Signal::Always).expect_err("full");
+        assert!(
+            matches!(
+                error,
+                Error::QueueFull {
+                    queue: Queue::Send,
+                    depth: 4
+                }
+            ),
+            "{error:?}"
+        );
+        credits.polled_sends(1);
+        assert_eq!(fill(&credits, Signal::Always), 3, "slot 4 is still taken");
+    }
+
+    #[test]
+    fn operations_without_a_completion_are_not_freed_by_anything_else() {
+        let credits = open(3);
+        assert_eq!(fill(&credits, Signal::OnError), 3);
+        credits.polled_sends(0);
+        assert_eq!(fill(&credits, Signal::OnError), 0);
+    }
+
+    #[test]
+    fn an_operation_of_several_requests_takes_several_slots() {
+        let credits = open(4);
+        credits
+            .reserve_send(3, Signal::Always)
+            .expect("three slots");
+        credits
+            .reserve_send(2, Signal::Always)
+            .expect_err("only one is left");
+        credits
+            .reserve_send(5, Signal::Always)
+            .expect_err("more than there are");
+        credits.polled_sends(1);
+        credits.reserve_send(4, Signal::Always).expect("all four");
+    }
+
+    #[test]
+    fn counters_may_wrap() {
+        let credits = open(5);
+        let near_the_end = u32::MAX - 7;
+        credits.send.posted.store(
+            u64::from(near_the_end) << 32 | u64::from(near_the_end),
+            Ordering::Relaxed,
+        );
+        credits.send.polled.store(near_the_end, Ordering::Relaxed);
+        credits
+            .send
+            .mark(near_the_end - 1)
+            .store(near_the_end, Ordering::Relaxed);
+        for _ in 0..100 {
+            assert_eq!(fill(&credits, Signal::Always), 5);
+            credits.polled_sends(5);
+        }
+    }
+
+    #[test]
+    fn what_the_provider_refused_comes_back() {
+        let credits = open(2);
+        let refused = credits.reserve_send(1, Signal::Always).expect("a slot");
+        assert!(matches!(
+            credits.give_back(refused),
+            Error::QueueFull { .. }
+        ));
+        assert_eq!(fill(&credits, Signal::Always), 2);
+    }
+
+    #[test]
+    fn nothing_is_posted_before_and_after_the_connection() {
+        let text = |credits: &Credits| match credits.reserve_send(1, Signal::Always) {
+            Err(Error::NotConnected(text)) => text,
+            other => panic!("{other:?}"),
+        };
+        let credits = Credits::new(10);
+        assert!(text(&credits).contains("not established"));
+        credits.open();
+        credits.reserve_send(1, Signal::Always).expect("open");
+        credits.end(State::Failed);
+        credits.end(State::Closed);
+        credits.open();
+        assert!(text(&credits).contains("has failed"));
+    }
+
+    /// The promise under contention: never more than the depth is outstanding, and nothing gets stuck.
+    #[test]
+    fn threads_share_the_slots() {
+        const THREADS: u32 = 4;
+        const ROUNDS: u32 = 20_000;
+        const DEPTH: u32 = 2;
+        let credits = open(DEPTH);
+        let (barrier, in_flight) = (Barrier::new(THREADS as usize), AtomicU32::new(0));
+        thread::scope(|scope| {
+            for _ in 0..THREADS {
+                scope.spawn(|| {
+                    barrier.wait();
+                    let mut done = 0;
+                    while done < ROUNDS {
+                        if credits.reserve_send(1, Signal::Always).is_err() {
+                            thread::yield_now();
+                            continue;
+                        }
+                        let now = in_flight.fetch_add(1, Ordering::SeqCst) + 1;
+                        assert!(now <= DEPTH, "{now} in flight");
+                        in_flight.fetch_sub(1, Ordering::SeqCst);
+                        credits.polled_sends(1);
+                        done += 1;
+                    }
+                });
+            }
+        });
+        assert_eq!(fill(&credits, Signal::Always), DEPTH, "all slots came back");
+    }
+}

@@ -1,0 +1,105 @@
+//! [`Device`]: an open RDMA device (`rpma_utils_get_ibv_context`).
+//!
+//! A device is found through an address of it. What it owns is a connection-manager id that is bound
+//! to that address and keeps librdmacm's device open; it is destroyed when the last [`Peer`], region or
+//! connection of the device is gone.
+//!
+//! [`Peer`]: crate::Peer
+
+use std::fmt;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::address;
+use crate::error::{Error, Result};
+use crate::verbs::{CmId, Context};
+
+/// The C library's fixed limit for resolving a remote address.
+const RESOLVE_LIMIT: Duration = Duration::from_secs(1);
+
+/// Which side an address is on (`enum rpma_util_ibv_context_type`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[expect(
+    clippy::exhaustive_enums,
+    reason = "an address is on this side or on the other"
+)]
+pub enum Side {
+    /// The address is this host's: the device is the one that has it.
+    Local,
+    /// The address is another host's: the device is the one through which it is reached.
+    Remote,
+}
+
+/// An open RDMA device. Clones are handles of the same device.
+#[derive(Clone)]
+pub struct Device {
+    context: Arc<Context>,
+}
+
+impl Device {
+    /// Opens the device to which `addr` belongs ([`Side::Local`]) or through which it is reached
+    /// ([`Side::Remote`], which takes up to 1 s for each address that a host name stands for).
+    ///
+    /// `addr` is an IPv4 or IPv6 address (link-local ones with their scope: `fe80::1%eth0`), or a host
+    /// name; of several addresses the first one that works is taken.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::InvalidArgument`] for a wildcard address (`0.0.0.0`, `::`), which belongs to no device
+    /// in particular, and for a name that cannot be resolved. [`Error::Provider`] if the host has no
+    /// RDMA device, or none with that address: `rdma_create_event_channel`, `rdma_create_id`,
+    /// `rdma_bind_addr` (`ENODEV`, `EADDRNOTAVAIL`) or `rdma_resolve_addr` (`ENODEV`, `ENETUNREACH`,
+    /// `ETIMEDOUT`).
+    #[doc(alias = "rpma_utils_get_ibv_context")]
+    pub fn from_addr(addr: &str, side: Side) -> Result<Self> {
+        address::try_each(addr, 0, |found| Self::open(found, side))
+    }
+
+    fn open(addr: SocketAddr, side: Side) -> Result<Self> {
+        address::refuse_wildcard(addr)?;
+        let mut id = CmId::new()?;
+        let bound = match side {
+            Side::Local => id.bind_addr(addr),
+            Side::Remote => id.resolve_addr(addr, RESOLVE_LIMIT),
+        };
+        bound.map_err(|error| address::hint(error, side))?;
+        let context = Context::of(id).map_err(|_id| {
+            Error::invalid(format!(
+                "{} belongs to no RDMA device: use an address of a network interface that has one \
+                 (`rdma link` lists them)",
+                addr.ip()
+            ))
+        })?;
+        Ok(Self { context })
+    }
+
+    /// The device's name, as `ibv_devices` and `rdma link` print it.
+    #[must_use]
+    pub fn get_name(&self) -> &str {
+        self.context.name()
+    }
+
+    /// Whether the device supports on-demand paging for reads and writes of reliable connections, which
+    /// a file on a DAX file system needs to be registered.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Provider`] if `ibv_query_device_ex` fails.
+    #[doc(alias = "rpma_utils_ibv_context_is_odp_capable")]
+    pub fn is_odp_capable(&self) -> Result<bool> {
+        Ok(self.context.query_device()?.odp)
+    }
+
+    pub(crate) fn context(&self) -> &Arc<Context> {
+        &self.context
+    }
+}
+
+impl fmt::Debug for Device {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Device")
+            .field("name", &self.get_name())
+            .finish()
+    }
+}

@@ -1,0 +1,147 @@
+//! [`Ep`]: a listening endpoint (`struct rpma_ep`).
+//!
+//! It owns a listening connection-manager id and its event channel. Requests get channels of their own
+//! before anybody sees them, so they and their connections outlive the endpoint.
+
+use std::fmt;
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
+use std::time::Duration;
+
+use crate::address;
+use crate::conn_cfg::ConnCfg;
+use crate::conn_req::{ConnReq, check_sizes};
+use crate::device::Side;
+use crate::error::{Error, Result};
+use crate::peer::Peer;
+use crate::verbs::{CmId, Deadline};
+
+/// An endpoint at which clients ask for connections.
+pub struct Ep {
+    id: CmId,
+    peer: Peer,
+}
+
+impl Ep {
+    /// Listens at `addr` (as in [`Device::from_addr`](crate::Device::from_addr)) and `port`. With port 0
+    /// the kernel chooses one: see [`get_port`](Self::get_port).
+    ///
+    /// # Errors
+    ///
+    /// [`Error::InvalidArgument`] for a wildcard address, an address of another device than the peer's,
+    /// or a name that cannot be resolved. [`Error::Provider`] naming `rdma_bind_addr` (`ENODEV` or
+    /// `EADDRNOTAVAIL`: no RDMA device has the address; `EADDRINUSE`: the port is taken) or `rdma_listen`.
+    #[doc(alias = "rpma_ep_listen")]
+    pub fn listen(peer: &Peer, addr: &str, port: u16) -> Result<Self> {
+        let id = address::try_each(addr, port, |found| bind(peer, found))?;
+        log::info!("waiting for connections on {addr}:{port}");
+        Ok(Self {
+            id,
+            peer: peer.clone(),
+        })
+    }
+
+    /// Waits for the next request, without a limit, and makes its queues as `cfg` says.
+    ///
+    /// A client that vanishes meanwhile is skipped: its request was never there.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NoEvent`] if the descriptor was made non-blocking and there is no request.
+    /// [`Error::InvalidArgument`] if `cfg` asks for a queue larger than the device's; requests keep
+    /// waiting. [`Error::Provider`] if a verb fails; a request whose queues cannot be made is rejected.
+    #[doc(alias = "rpma_ep_next_conn_req")]
+    pub fn next_conn_req(&self, cfg: &ConnCfg) -> Result<ConnReq> {
+        self.next(cfg, Deadline::Never)
+    }
+
+    /// As [`next_conn_req`](Self::next_conn_req), for at most `limit`.
+    ///
+    /// # Errors
+    ///
+    /// As [`next_conn_req`](Self::next_conn_req), and [`Error::NoEvent`] when the limit has passed.
+    pub fn next_conn_req_timeout(&self, cfg: &ConnCfg, limit: Duration) -> Result<ConnReq> {
+        self.next(cfg, Deadline::after(limit))
+    }
+
+    fn next(&self, cfg: &ConnCfg, deadline: Deadline) -> Result<ConnReq> {
+        check_sizes(&self.peer, cfg)?;
+        loop {
+            let request = match self.id.next_request(deadline)? {
+                None => return Err(Error::NoEvent),
+                Some(Ok(request)) => request,
+                Some(Err(event)) => {
+                    log::info!("a client gave up before its request was taken: {event:?}");
+                    continue;
+                }
+            };
+            match ConnReq::incoming(&self.peer, request, cfg) {
+                Ok(req) => return Ok(req),
+                Err((error, id)) if id.has_event()? => {
+                    log::info!("a client gave up while its request was prepared: {error}");
+                }
+                Err((error, _id)) => return Err(error),
+            }
+        }
+    }
+
+    /// The port that the endpoint listens on.
+    #[must_use]
+    pub fn get_port(&self) -> u16 {
+        self.id.local_addr().map_or(0, |addr| addr.port())
+    }
+
+    /// The descriptor of the endpoint's event channel, as [`AsRawFd`] gives it.
+    ///
+    /// For `poll`, `epoll` and `fcntl` only: whoever reads from it steals an event. It is readable when a
+    /// request may be there.
+    #[doc(alias = "rpma_ep_get_fd")]
+    #[must_use]
+    pub fn get_fd(&self) -> RawFd {
+        self.as_raw_fd()
+    }
+
+    /// Stops listening and tells whether everything could be freed. Dropping does the same.
+    ///
+    /// Requests that nobody has taken are rejected; connections are not touched.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Provider`] if `rdma_destroy_id` fails.
+    #[doc(alias = "rpma_ep_shutdown")]
+    pub fn shutdown(mut self) -> Result<()> {
+        self.id.release()
+    }
+}
+
+/// An id that listens at `addr`.
+fn bind(peer: &Peer, addr: SocketAddr) -> Result<CmId> {
+    address::refuse_wildcard(addr)?;
+    let mut id = CmId::new()?;
+    id.bind_addr(addr)
+        .map_err(|error| address::hint(error, Side::Local))?;
+    peer.pd().check_device(&id)?;
+    id.listen()?;
+    Ok(id)
+}
+
+impl AsFd for Ep {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.id.as_fd()
+    }
+}
+
+impl AsRawFd for Ep {
+    fn as_raw_fd(&self) -> RawFd {
+        self.as_fd().as_raw_fd()
+    }
+}
+
+impl fmt::Debug for Ep {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Ep")
+            .field("id", &self.id)
+            .field("peer", &self.peer)
+            .finish()
+    }
+}

@@ -1,0 +1,151 @@
+//! [`ConnEvent`]: what happens to a connection (`enum rpma_conn_event`).
+
+use std::fmt;
+
+use crate::verbs::{CmEvent, CmEventKind};
+
+/// An event of a connection.
+///
+/// It is a copy: the connection manager's own event was acknowledged before it was returned.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum ConnEvent {
+    /// The connection is established (`RPMA_CONN_ESTABLISHED`).
+    Established,
+    /// The peer has closed the connection, or this side has and the peer has answered
+    /// (`RPMA_CONN_CLOSED`). Unless this side has, it calls `Conn::disconnect` next or drops the
+    /// connection: the peer waits for that.
+    Closed,
+    /// The time is over in which late packets of the closed connection may arrive. librpma reports it
+    /// as a second `RPMA_CONN_CLOSED`.
+    TimewaitExit,
+    /// The connection is lost: the device is gone, or the queue pair could not be set up
+    /// (`RPMA_CONN_LOST`).
+    Lost {
+        /// A negative errno, or 0.
+        status: i32,
+    },
+    /// The peer has rejected the connection, or nobody listens on the port (`RPMA_CONN_REJECTED`).
+    Rejected {
+        /// Why.
+        reason: RejectReason,
+        /// What the peer sent with the reject, padded with zeros to 148 bytes; empty if the transport
+        /// carried nothing.
+        private_data: Box<[u8]>,
+    },
+    /// The peer does not answer (`RPMA_CONN_UNREACHABLE`).
+    Unreachable {
+        /// A negative errno (`-ETIMEDOUT`, for instance), or 0.
+        status: i32,
+    },
+    /// An event that librpma does not know either (`enum rdma_cm_event_type`).
+    Other {
+        /// The event's number.
+        event: u32,
+        /// Its status.
+        status: i32,
+    },
+}
+
+impl ConnEvent {
+    pub(crate) fn from_cm(event: CmEvent) -> Self {
+        let status = event.status;
+        match event.kind {
+            CmEventKind::Established => Self::Established,
+            CmEventKind::Disconnected => Self::Closed,
+            CmEventKind::TimewaitExit => Self::TimewaitExit,
+            CmEventKind::ConnectError | CmEventKind::DeviceRemoval => Self::Lost { status },
+            CmEventKind::Rejected => Self::Rejected {
+                reason: RejectReason(status),
+                private_data: event.private_data,
+            },
+            CmEventKind::Unreachable => Self::Unreachable { status },
+            CmEventKind::Other(event) => Self::Other { event, status },
+            // These end a resolution or reach an endpoint, never a connection.
+            CmEventKind::AddrResolved => Self::Other { event: 0, status },
+            CmEventKind::RouteResolved => Self::Other { event: 2, status },
+            CmEventKind::ConnectRequest => Self::Other { event: 4, status },
+        }
+    }
+}
+
+impl fmt::Display for ConnEvent {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Established => f.write_str("Connection established"),
+            Self::Closed => f.write_str("Connection closed"),
+            Self::TimewaitExit => f.write_str("Connection closed, its last packets have expired"),
+            Self::Lost { status } => write!(f, "Connection lost{}", Status(*status)),
+            Self::Rejected { reason, .. } => write!(f, "Connection rejected: {reason}"),
+            Self::Unreachable { status } => write!(f, "Connection unreachable{}", Status(*status)),
+            Self::Other { event, status } => {
+                write!(f, "Unsupported connection event {event}{}", Status(*status))
+            }
+        }
+    }
+}
+
+/// Why a connection was rejected: the reason code of the transport (for InfiniBand and RoCE those of
+/// the connection manager's REJ message), or a negative errno.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct RejectReason(pub i32);
+
+impl RejectReason {
+    /// Nobody listens on that port: the service ID is unknown.
+    pub const NO_LISTENER: Self = Self(8);
+    /// The program on the other side has rejected the request, or dropped it.
+    pub const CONSUMER: Self = Self(28);
+}
+
+impl fmt::Display for RejectReason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match *self {
+            Self::NO_LISTENER => f.write_str("nobody listens on that port (reason 8)"),
+            Self::CONSUMER => f.write_str("by the program on the other side (reason 28)"),
+            Self(reason) if reason < 0 => std::io::Error::from_raw_os_error(-reason).fmt(f),
+            Self(reason) => write!(f, "reason {reason}"),
+        }
+    }
+}
+
+struct Status(i32);
+
+impl fmt::Display for Status {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            0 => Ok(()),
+            errno if errno < 0 => write!(f, ": {}", std::io::Error::from_raw_os_error(-errno)),
+            status => write!(f, ": status {status}"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_texts_tell_the_cause() {
+        let rejected = ConnEvent::Rejected {
+            reason: RejectReason(8),
+            private_data: Box::default(),
+        };
+        assert!(
+            rejected.to_string().contains("nobody listens"),
+            "{rejected}"
+        );
+        let unreachable = ConnEvent::Unreachable { status: -110 };
+        assert!(
+            unreachable.to_string().contains("timed out"),
+            "{unreachable}"
+        );
+        let other = ConnEvent::Other {
+            event: 99,
+            status: 3,
+        };
+        assert_eq!(
+            other.to_string(),
+            "Unsupported connection event 99: status 3"
+        );
+    }
+}

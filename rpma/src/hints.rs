@@ -1,0 +1,32 @@
+//! What usually causes a failure, and what to do.
+
+use rustix::io::Errno;
+
+use crate::error::Error;
+
+/// A failure to register memory; `persistent` if the right to flush to persistence was asked for.
+pub(crate) fn registration(error: Error, persistent: bool) -> Error {
+    let Some(errno) = error.raw_os_error().map(Errno::from_raw_os_error) else {
+        return error;
+    };
+    match errno {
+        Errno::NOMEM => error.with_hint(
+            "Registered memory is locked: raise RLIMIT_MEMLOCK (`ulimit -l unlimited`, LimitMEMLOCK= \
+             of a systemd unit) or give the process CAP_IPC_LOCK",
+        ),
+        Errno::OPNOTSUPP => error.with_hint(
+            "A file on a DAX file system can be registered only on a device with on-demand paging: \
+             use a device-DAX (/dev/dax…) instead",
+        ),
+        Errno::FAULT => error.with_hint(
+            "Since Linux 6.5 the kernel does not pin a mapping of an ordinary file for writing, and a \
+             mapping must have the rights that the usage needs: use a device-DAX, or register \
+             anonymous memory and copy to the file",
+        ),
+        Errno::INVAL if persistent => error.with_hint(
+            "MrUsage::FLUSH_TYPE_PERSISTENT is for persistent memory: this memory is not, or the \
+             device does not know that it is",
+        ),
+        _ => error,
+    }
+}

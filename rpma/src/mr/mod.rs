@@ -1,0 +1,419 @@
+//! [`Mr`]: registered memory of this host (`struct rpma_mr_local`).
+//!
+//! It owns the memory, so that no order of drops, no panic and no [`std::mem::forget`] can free memory
+//! that a device may still touch. Torn down in this order: the registration ends (`ibv_dereg_mr`; the
+//! device touches the memory no more, whatever is in flight), then the memory is freed or given back.
+
+mod range;
+mod remote;
+mod usage;
+
+use std::fmt;
+use std::marker::PhantomData;
+use std::ops::{Range, RangeBounds};
+use std::ptr::NonNull;
+
+pub use self::remote::{MrRemote, RemoteSlice};
+pub use self::usage::MrUsage;
+pub(crate) use self::usage::require;
+use crate::error::{Error, Result};
+use crate::hints;
+use crate::peer::{Peer, PeerKey};
+use crate::pmem::PmemMap;
+use crate::verbs::{AccessFlags, LocalBuffer, RawMemory, RegisterableMemory, Registered};
+
+/// A registered memory region, and the memory itself.
+///
+/// A device and, with the rights that the region gives, remote hosts can change the memory at any time.
+/// So no safe method returns a reference into it: [`read_at`](Self::read_at) and
+/// [`write_at`](Self::write_at) copy. What was read may mix old and new bytes if somebody writes at the
+/// same time.
+///
+/// Dropping a region while operations on it are in flight is safe, and ends those connections: the
+/// operations complete with an error.
+pub struct Mr<M> {
+    registered: Registered<M>,
+    usage: MrUsage,
+    writable: bool,
+    peer: Peer,
+}
+
+impl<M: RegisterableMemory> Mr<M> {
+    /// Registers `memory` for `usage`.
+    ///
+    /// Registered memory is locked in RAM (it counts against `RLIMIT_MEMLOCK` without
+    /// `CAP_IPC_LOCK`), except on a file of a DAX file system, which is registered for on-demand paging
+    /// where the device can do that.
+    ///
+    /// # Errors
+    ///
+    /// The error gives the memory back. [`Error::InvalidArgument`] if the memory has no bytes or more
+    /// than the device takes, if `usage` is empty, or if it needs writing and the memory is read-only.
+    /// [`Error::Provider`] if `ibv_reg_mr` fails: `ENOMEM` (the limit of locked memory), `EOPNOTSUPP` (a
+    /// DAX file without on-demand paging), `EFAULT` (a mapping that the kernel does not pin for writing),
+    /// `EINVAL` (persistent flush on memory that is not persistent), each with what to do.
+    #[doc(alias = "rpma_mr_reg")]
+    pub fn reg(peer: &Peer, memory: M, usage: MrUsage) -> Result<Self, RegError<M>> {
+        if let Err(error) = check(peer, &memory, usage) {
+            return Err(RegError { error, memory });
+        }
+        let writable = memory.is_writable();
+        let context = peer.pd().context();
+        let access = usage::access(usage, peer.is_native_flush_capable(), context.is_iwarp());
+        let registered = match Registered::new(peer.pd(), memory, access) {
+            Err((error, memory)) if needs_paging(&error) && peer.is_odp_capable() => {
+                log::debug!("{error}: trying again with on-demand paging");
+                Registered::new(peer.pd(), memory, access | AccessFlags::ON_DEMAND)
+            }
+            result => result,
+        };
+        match registered {
+            Ok(registered) => Ok(Self {
+                registered,
+                usage,
+                writable,
+                peer: peer.clone(),
+            }),
+            Err((error, memory)) => {
+                let persistent = usage.contains(MrUsage::FLUSH_TYPE_PERSISTENT);
+                Err(RegError {
+                    error: hints::registration(error, persistent),
+                    memory,
+                })
+            }
+        }
+    }
+
+    /// Ends the registration and gives the memory back. Dropping does the same and frees the memory.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Provider`] if `ibv_dereg_mr` fails. The memory then stays allocated for ever: the
+    /// device may still use it.
+    #[doc(alias = "rpma_mr_dereg")]
+    pub fn dereg(self) -> Result<M> {
+        self.registered.release()
+    }
+}
+
+fn check<M: RegisterableMemory>(peer: &Peer, memory: &M, usage: MrUsage) -> Result<()> {
+    let (len, max) = (memory.len(), peer.attributes().max_mr_size);
+    if len == 0 {
+        return Err(Error::invalid("memory of 0 bytes cannot be registered"));
+    }
+    if len as u64 > max {
+        return Err(Error::invalid(format!(
+            "{len} bytes of memory are more than the device registers as one region ({max})"
+        )));
+    }
+    if usage.is_empty() {
+        return Err(Error::invalid(
+            "a memory region without any usage: say what it is for",
+        ));
+    }
+    let written = MrUsage::READ_DST | MrUsage::WRITE_DST | MrUsage::RECV;
+    if usage.intersects(written) && !memory.is_writable() {
+        return Err(Error::invalid(format!(
+            "the usage {} writes to the memory, which is read-only",
+            usage & written
+        )));
+    }
+    Ok(())
+}
+
+fn needs_paging(error: &Error) -> bool {
+    error.is_errno(rustix::io::Errno::OPNOTSUPP)
+}
+
+impl Mr<RawMemory> {
+    /// Registers memory that this crate does not own.
+    ///
+    /// # Errors
+    ///
+    /// As [`reg`](Self::reg).
+    ///
+    /// # Safety
+    ///
+    /// Until the returned value is dropped or [`dereg`](Self::dereg) has succeeded (also if it is
+    /// forgotten: then for ever), the caller makes sure that the `len` bytes at `address`:
+    ///
+    /// * are mapped and initialised, and may be read from any thread, and written if `usage` writes or
+    ///   [`write_at`](Self::write_at) is called;
+    /// * are neither freed nor unmapped nor moved;
+    /// * are behind no live Rust reference while the device or a peer may write to them.
+    #[expect(unsafe_code, reason = "a declaration: the contract is the caller's")]
+    pub unsafe fn reg_raw(
+        peer: &Peer,
+        address: NonNull<u8>,
+        len: usize,
+        usage: MrUsage,
+    ) -> Result<Self> {
+        // SAFETY: the caller promises what `RawMemory` needs.
+        let memory = unsafe { RawMemory::new(address, len) };
+        Ok(Self::reg(peer, memory, usage)?)
+    }
+}
+
+impl Mr<PmemMap> {
+    /// Makes what was stored in `range` of the map persistent, as [`PmemMap::persist`] does.
+    ///
+    /// This covers stores of this host's processors. What a peer wrote over RDMA is flushed by the
+    /// peer (`Conn::flush`), or by this call after the peer has told that its write is complete (the
+    /// general-purpose server method).
+    ///
+    /// # Errors
+    ///
+    /// As [`PmemMap::persist`].
+    pub fn persist(&self, range: Range<usize>) -> Result<()> {
+        self.registered.persist(range)
+    }
+}
+
+impl<M> Mr<M> {
+    /// The region's descriptor, with which a peer makes its [`MrRemote`]: 21 bytes, as in librpma.
+    ///
+    /// Whoever has it can use the region as `usage` says, over any connection of this peer.
+    #[doc(alias = "rpma_mr_get_descriptor")]
+    #[must_use]
+    pub fn get_descriptor(&self) -> [u8; 21] {
+        let address = self.registered.address().as_ptr().expose_provenance() as u64;
+        let size = self.registered.len() as u64;
+        MrRemote::new(address, size, self.registered.rkey(), self.usage).to_descriptor()
+    }
+
+    /// The size of the region's descriptor in bytes: always 21.
+    #[doc(alias = "rpma_mr_get_descriptor_size")]
+    #[must_use]
+    pub fn get_descriptor_size(&self) -> usize {
+        remote::DESCRIPTOR_SIZE
+    }
+
+    /// Where the memory begins. Reading or writing through the pointer races with the device.
+    #[doc(alias = "rpma_mr_get_ptr")]
+    #[must_use]
+    pub fn get_ptr(&self) -> *mut u8 {
+        self.registered.address().as_ptr()
+    }
+
+    /// The size of the memory in bytes.
+    #[doc(alias = "rpma_mr_get_size")]
+    #[must_use]
+    pub fn get_size(&self) -> usize {
+        self.registered.len()
+    }
+
+    /// What the region may be used for.
+    #[must_use]
+    pub fn get_usage(&self) -> MrUsage {
+        self.usage
+    }
+
+    /// A part of the region, checked once, for operations. `..` is all of it.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::InvalidArgument`] if the range is not inside the region.
+    pub fn slice(&self, range: impl RangeBounds<usize>) -> Result<MrSlice<'_>> {
+        let (start, len) = self.resolve(&range)?;
+        Ok(MrSlice {
+            address: self.registered.address().as_ptr().expose_provenance() as u64 + start as u64,
+            len,
+            lkey: self.registered.lkey(),
+            usage: self.usage,
+            peer: self.peer.key(),
+            _region: PhantomData,
+        })
+    }
+
+    /// Copies `bytes.len()` bytes at `offset` into `bytes`.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::InvalidArgument`] if they are not inside the region.
+    pub fn read_at(&self, offset: usize, bytes: &mut [u8]) -> Result<()> {
+        self.resolve(&(offset..offset.saturating_add(bytes.len())))?;
+        self.registered.read(offset, bytes);
+        Ok(())
+    }
+
+    /// Copies `bytes` to `offset`. No other byte is written.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::InvalidArgument`] if they do not fit inside the region, or if the memory is read-only.
+    pub fn write_at(&self, offset: usize, bytes: &[u8]) -> Result<()> {
+        self.resolve(&(offset..offset.saturating_add(bytes.len())))?;
+        self.check_writable()?;
+        self.registered.write(offset, bytes);
+        Ok(())
+    }
+
+    /// Loads 8 bytes at `offset` at once, in host byte order.
+    ///
+    /// Whatever was written before the value is visible after the load (it acquires).
+    ///
+    /// # Errors
+    ///
+    /// [`Error::InvalidArgument`] if the bytes are not inside the region, or their address is not a
+    /// multiple of 8.
+    pub fn load_u64(&self, offset: usize) -> Result<u64> {
+        self.check_atomic(offset)?;
+        Ok(self.registered.load_u64(offset))
+    }
+
+    /// Stores 8 bytes at `offset` at once, in host byte order, after everything stored before (it
+    /// releases).
+    ///
+    /// # Errors
+    ///
+    /// As [`load_u64`](Self::load_u64), or if the memory is read-only.
+    pub fn store_u64(&self, offset: usize, value: u64) -> Result<()> {
+        self.check_atomic(offset)?;
+        self.check_writable()?;
+        self.registered.store_u64(offset, value);
+        Ok(())
+    }
+
+    /// The whole memory as a slice.
+    ///
+    /// # Safety
+    ///
+    /// While the slice lives, nothing writes to the memory: no operation that writes to it is in
+    /// flight, no peer that has the descriptor with a right to write uses it, and no other thread or
+    /// process writes.
+    #[expect(unsafe_code, reason = "a declaration: the contract is the caller's")]
+    #[must_use]
+    pub unsafe fn as_slice(&self) -> &[u8] {
+        // SAFETY: the caller promises what is asked for.
+        unsafe { self.registered.as_slice() }
+    }
+
+    /// The whole memory as a mutable slice.
+    ///
+    /// # Safety
+    ///
+    /// The memory is writable, and while the slice lives nothing else reads or writes it: no operation
+    /// on it is in flight, no peer that has the descriptor uses it, and no other thread or process
+    /// accesses it.
+    #[expect(unsafe_code, reason = "a declaration: the contract is the caller's")]
+    #[must_use]
+    pub unsafe fn as_mut_slice(&mut self) -> &mut [u8] {
+        // SAFETY: the caller promises what is asked for.
+        unsafe { self.registered.as_mut_slice() }
+    }
+
+    fn resolve(&self, range: &impl RangeBounds<usize>) -> Result<(usize, u64)> {
+        let (start, len) = range::resolve(
+            range.start_bound().map(|&start| start as u64),
+            range.end_bound().map(|&end| end as u64),
+            self.registered.len() as u64,
+            "local",
+        )?;
+        // It fits: it is at most the region's size.
+        Ok((start as usize, len))
+    }
+
+    fn check_writable(&self) -> Result<()> {
+        match self.writable {
+            true => Ok(()),
+            false => Err(Error::invalid("the memory of this region is read-only")),
+        }
+    }
+
+    fn check_atomic(&self, offset: usize) -> Result<()> {
+        self.resolve(&(offset..offset.saturating_add(size_of::<u64>())))?;
+        let address = self.registered.address().as_ptr().addr() + offset;
+        match address.is_multiple_of(size_of::<u64>()) {
+            true => Ok(()),
+            false => Err(Error::invalid(format!(
+                "the 8 bytes at offset {offset} begin at {address:#x}, which is not a multiple of 8"
+            ))),
+        }
+    }
+}
+
+impl<M> fmt::Debug for Mr<M> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Mr")
+            .field("registered", &self.registered)
+            .field("usage", &self.usage)
+            .finish_non_exhaustive()
+    }
+}
+
+/// A part of a local region, as an operation takes it. It borrows the region; the operation does not:
+/// once it is posted, the region may even be dropped.
+#[derive(Clone, Copy, Debug)]
+pub struct MrSlice<'mr> {
+    address: u64,
+    len: u64,
+    lkey: u32,
+    usage: MrUsage,
+    peer: PeerKey,
+    _region: PhantomData<&'mr ()>,
+}
+
+impl MrSlice<'_> {
+    /// The length in bytes.
+    #[must_use]
+    pub fn len(&self) -> u64 {
+        self.len
+    }
+
+    /// Whether the part has no bytes.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    pub(crate) fn usage(&self) -> MrUsage {
+        self.usage
+    }
+
+    pub(crate) fn peer(&self) -> PeerKey {
+        self.peer
+    }
+
+    /// The work request's view. The caller has checked that the length has 32 bits.
+    pub(crate) fn buffer(&self, len: u32) -> LocalBuffer {
+        LocalBuffer {
+            address: self.address,
+            len,
+            lkey: self.lkey,
+        }
+    }
+}
+
+/// A failed registration: why, and the memory.
+pub struct RegError<M> {
+    /// Why the memory could not be registered.
+    pub error: Error,
+    /// The memory, as it was.
+    pub memory: M,
+}
+
+impl<M> fmt::Debug for RegError<M> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RegError")
+            .field("error", &self.error)
+            .finish_non_exhaustive()
+    }
+}
+
+impl<M> fmt::Display for RegError<M> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.error.fmt(f)
+    }
+}
+
+impl<M> std::error::Error for RegError<M> {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        std::error::Error::source(&self.error)
+    }
+}
+
+impl<M> From<RegError<M>> for Error {
+    fn from(error: RegError<M>) -> Self {
+        error.error
+    }
+}

@@ -1,0 +1,247 @@
+//! [`MrRemote`]: a region of the peer, made from the descriptor that it sent.
+
+use std::ops::RangeBounds;
+
+use super::range;
+use super::usage::MrUsage;
+use crate::error::{Error, Result};
+use crate::verbs::RemoteAddress;
+
+/// The size of a region's descriptor in bytes.
+pub(crate) const DESCRIPTOR_SIZE: usize = 21;
+
+/// A memory region of a peer (`struct rpma_mr_remote`): where it is and what it may be used for.
+///
+/// It is plain data and owns nothing. What it says is the peer's word: an operation on a region that
+/// does not exist or does not have these rights is refused by the peer's device, and breaks the
+/// connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MrRemote {
+    address: u64,
+    size: u64,
+    rkey: u32,
+    usage: MrUsage,
+}
+
+impl MrRemote {
+    /// Decodes a descriptor that `Mr::get_descriptor` or librpma made: 21 bytes, little-endian (address
+    /// u64, size u64, rkey u32, usage u8). Bytes after those are ignored, as in librpma.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::InvalidArgument`] if the descriptor is shorter, has no usage (both as in librpma), has
+    /// no size, or describes memory that ends beyond the address space.
+    #[doc(alias = "rpma_mr_remote_from_descriptor")]
+    pub fn from_descriptor(descriptor: &[u8]) -> Result<Self> {
+        let Some((bytes, _rest)) = descriptor.split_first_chunk::<DESCRIPTOR_SIZE>() else {
+            return Err(Error::invalid(format!(
+                "a memory region's descriptor has {DESCRIPTOR_SIZE} bytes, this one has {}",
+                descriptor.len()
+            )));
+        };
+        let mr = Self {
+            address: u64::from_le_bytes(field(bytes, 0)),
+            size: u64::from_le_bytes(field(bytes, 8)),
+            rkey: u32::from_le_bytes(field(bytes, 16)),
+            usage: MrUsage::from_bits_retain(bytes[20]),
+        };
+        let refused = if mr.usage.is_empty() {
+            "allows no usage at all".to_owned()
+        } else if mr.size == 0 {
+            "has a size of 0 bytes".to_owned()
+        } else if mr.address.checked_add(mr.size - 1).is_none() {
+            format!(
+                "has {} bytes at {:#x}, beyond the end of the address space",
+                mr.size, mr.address
+            )
+        } else {
+            log::debug!("remote memory region: {mr:?}");
+            return Ok(mr);
+        };
+        Err(Error::invalid(format!(
+            "the descriptor's memory region {refused}"
+        )))
+    }
+
+    pub(super) fn new(address: u64, size: u64, rkey: u32, usage: MrUsage) -> Self {
+        Self {
+            address,
+            size,
+            rkey,
+            usage,
+        }
+    }
+
+    pub(super) fn to_descriptor(self) -> [u8; DESCRIPTOR_SIZE] {
+        let mut bytes = [0; DESCRIPTOR_SIZE];
+        bytes[0..8].copy_from_slice(&self.address.to_le_bytes());
+        bytes[8..16].copy_from_slice(&self.size.to_le_bytes());
+        bytes[16..20].copy_from_slice(&self.rkey.to_le_bytes());
+        bytes[20] = self.usage.bits();
+        bytes
+    }
+
+    /// The size of the region in bytes.
+    #[doc(alias = "rpma_mr_remote_get_size")]
+    #[must_use]
+    pub fn get_size(&self) -> u64 {
+        self.size
+    }
+
+    /// What the region may be used for.
+    #[must_use]
+    pub fn get_usage(&self) -> MrUsage {
+        self.usage
+    }
+
+    /// The flush types that the region supports: none, one or both of
+    /// [`MrUsage::FLUSH_TYPE_VISIBILITY`] and [`MrUsage::FLUSH_TYPE_PERSISTENT`].
+    #[doc(alias = "rpma_mr_remote_get_flush_type")]
+    #[must_use]
+    pub fn get_flush_type(&self) -> MrUsage {
+        self.usage & (MrUsage::FLUSH_TYPE_VISIBILITY | MrUsage::FLUSH_TYPE_PERSISTENT)
+    }
+
+    /// A part of the region, checked once, for operations. `..` is all of it.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::InvalidArgument`] if the range is not inside the region.
+    pub fn slice(&self, range: impl RangeBounds<u64>) -> Result<RemoteSlice> {
+        let (start, len) = range::resolve(
+            range.start_bound().cloned(),
+            range.end_bound().cloned(),
+            self.size,
+            "remote",
+        )?;
+        Ok(RemoteSlice {
+            address: self.address + start,
+            len,
+            rkey: self.rkey,
+            usage: self.usage,
+        })
+    }
+}
+
+impl TryFrom<&[u8]> for MrRemote {
+    type Error = Error;
+
+    fn try_from(descriptor: &[u8]) -> Result<Self> {
+        Self::from_descriptor(descriptor)
+    }
+}
+
+/// The bytes of a field. The callers' offsets are constants inside the descriptor.
+fn field<const N: usize>(bytes: &[u8; DESCRIPTOR_SIZE], offset: usize) -> [u8; N] {
+    std::array::from_fn(|i| bytes[offset + i])
+}
+
+/// A part of a peer's region, as an operation takes it. Plain data.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RemoteSlice {
+    address: u64,
+    len: u64,
+    rkey: u32,
+    usage: MrUsage,
+}
+
+impl RemoteSlice {
+    /// The length in bytes.
+    #[must_use]
+    pub fn len(&self) -> u64 {
+        self.len
+    }
+
+    /// Whether the part has no bytes.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    pub(crate) fn usage(&self) -> MrUsage {
+        self.usage
+    }
+
+    pub(crate) fn address(&self) -> RemoteAddress {
+        RemoteAddress {
+            address: self.address,
+            rkey: self.rkey,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// Observed on librpma 1.3.0: READ_SRC | WRITE_DST | RECV, 8192 bytes.
+    const SAMPLE: [u8; 21] = [
+        0x00, 0x70, 0x5c, 0xf3, 0xe8, 0x55, 0, 0, 0x00, 0x20, 0, 0, 0, 0, 0, 0, 0xdb, 0x02, 0, 0,
+        0x89,
+    ];
+
+    #[test]
+    fn the_bytes_are_librpmas() {
+        let mr = MrRemote::from_descriptor(&SAMPLE).expect("a valid descriptor");
+        assert_eq!(mr.address, 0x55e8_f35c_7000);
+        assert_eq!(mr.get_size(), 8192);
+        assert_eq!(mr.rkey, 0x2db);
+        assert_eq!(
+            mr.get_usage(),
+            MrUsage::READ_SRC | MrUsage::WRITE_DST | MrUsage::RECV
+        );
+        assert_eq!(mr.to_descriptor(), SAMPLE);
+    }
+
+    #[test]
+    fn a_bad_descriptor_is_refused_with_the_reason() {
+        let with = |offset: usize, bytes: &[u8]| {
+            let mut descriptor = SAMPLE;
+            descriptor[offset..offset + bytes.len()].copy_from_slice(bytes);
+            descriptor
+        };
+        for (descriptor, reason) in [
+            (&SAMPLE[..20], "this one has 20"),
+            (&[], "this one has 0"),
+            (&with(20, &[0]), "no usage"),
+            (&with(8, &[0; 8]), "size of 0"),
+            (&with(0, &[0xff; 8]), "beyond the end"),
+            (&with(8, &[0xff; 8]), "beyond the end"),
+        ] {
+            let error = MrRemote::from_descriptor(descriptor).expect_err(reason);
+            assert!(error.to_string().contains(reason), "{error}");
+        }
+    }
+
+    #[test]
+    fn the_last_byte_of_the_address_space_is_inside_it() {
+        let mr = MrRemote::new(u64::MAX - 7, 8, 1, MrUsage::READ_SRC);
+        let decoded = MrRemote::from_descriptor(&mr.to_descriptor()).expect("ends at the end");
+        assert_eq!(decoded.slice(7..8).expect("inside").address, u64::MAX);
+    }
+
+    proptest! {
+        #[test]
+        fn every_valid_descriptor_survives_a_round_trip(
+            address: u64, size in 1..=u64::MAX, rkey: u32, usage in 1..=u8::MAX, tail: Vec<u8>,
+        ) {
+            prop_assume!(address.checked_add(size - 1).is_some());
+            let mr = MrRemote::new(address, size, rkey, MrUsage::from_bits_retain(usage));
+            let mut bytes = mr.to_descriptor().to_vec();
+            bytes.extend(tail);
+            prop_assert_eq!(MrRemote::from_descriptor(&bytes).expect("valid"), mr);
+        }
+
+        #[test]
+        fn no_bytes_panic_and_no_slice_leaves_the_region(bytes: Vec<u8>, start: u64, len: u64) {
+            if let Ok(mr) = MrRemote::from_descriptor(&bytes) {
+                if let Ok(slice) = mr.slice(start..start.saturating_add(len)) {
+                    prop_assert!(slice.address >= mr.address);
+                    prop_assert!(slice.address - mr.address + slice.len <= mr.size);
+                }
+            }
+        }
+    }
+}

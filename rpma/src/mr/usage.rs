@@ -1,0 +1,143 @@
+//! What a memory region is for, and the access rights that this needs.
+
+use std::fmt;
+
+use crate::error::{Error, Result};
+use crate::verbs::AccessFlags;
+
+bitflags::bitflags! {
+    /// What a memory region may be used for (`RPMA_MR_USAGE_*`).
+    ///
+    /// The bits travel in the region's descriptor and have librpma's values. An operation on a region
+    /// that lacks the right is refused when it is posted, on both sides of the connection.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+    pub struct MrUsage: u8 {
+        /// A peer reads from the region.
+        const READ_SRC = 0x01;
+        /// Reads of a peer's memory land in the region.
+        const READ_DST = 0x02;
+        /// Writes to a peer's memory come from the region.
+        const WRITE_SRC = 0x04;
+        /// A peer writes to the region.
+        const WRITE_DST = 0x08;
+        /// A peer flushes the region to global visibility.
+        const FLUSH_TYPE_VISIBILITY = 0x10;
+        /// A peer flushes the region to persistence. The memory must be persistent where the device
+        /// checks it (rxe does).
+        const FLUSH_TYPE_PERSISTENT = 0x20;
+        /// Sends come from the region.
+        const SEND = 0x40;
+        /// Receives land in the region.
+        const RECV = 0x80;
+    }
+}
+
+impl fmt::Display for MrUsage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        bitflags::parser::to_writer(self, f)
+    }
+}
+
+/// The rights that a region with `usage` is registered with.
+///
+/// They are librpma's, with two differences. A flush right brings the right to read whether or not the
+/// device has native flush, so that either kind of initiator can flush the region (W-10). And a source
+/// of writes is not made writable: verbs does not need that, and a read-only mapping can be one.
+pub(crate) fn access(usage: MrUsage, native_flush: bool, iwarp: bool) -> AccessFlags {
+    let mut access = AccessFlags::empty();
+    if usage.contains(MrUsage::READ_SRC) {
+        access |= AccessFlags::REMOTE_READ;
+    }
+    if usage.contains(MrUsage::READ_DST) {
+        access |= AccessFlags::LOCAL_WRITE;
+        if iwarp {
+            access |= AccessFlags::REMOTE_WRITE;
+        }
+    }
+    if usage.contains(MrUsage::WRITE_DST) {
+        access |= AccessFlags::REMOTE_WRITE | AccessFlags::LOCAL_WRITE;
+    }
+    for (flush, right) in [
+        (MrUsage::FLUSH_TYPE_VISIBILITY, AccessFlags::FLUSH_GLOBAL),
+        (
+            MrUsage::FLUSH_TYPE_PERSISTENT,
+            AccessFlags::FLUSH_PERSISTENT,
+        ),
+    ] {
+        if usage.contains(flush) {
+            access |= AccessFlags::REMOTE_READ;
+            if native_flush {
+                access |= right;
+            }
+        }
+    }
+    if usage.contains(MrUsage::RECV) {
+        access |= AccessFlags::LOCAL_WRITE;
+    }
+    access
+}
+
+/// An error unless `usage` contains `needed`.
+#[inline]
+pub(crate) fn require(usage: MrUsage, needed: MrUsage, side: &'static str) -> Result<()> {
+    if usage.contains(needed) {
+        return Ok(());
+    }
+    Err(missing(usage, needed, side))
+}
+
+#[cold]
+fn missing(usage: MrUsage, needed: MrUsage, side: &'static str) -> Error {
+    Error::invalid(format!(
+        "the {side} memory region was registered for {usage}, and this operation needs {needed}: \
+         register it with that usage as well"
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rights_follow_the_table_of_the_c_library() {
+        use AccessFlags as A;
+        use MrUsage as U;
+        for (usage, plain) in [
+            (U::READ_SRC, A::REMOTE_READ),
+            (U::READ_DST, A::LOCAL_WRITE),
+            (U::WRITE_SRC, A::empty()),
+            (U::WRITE_DST, A::REMOTE_WRITE.union(A::LOCAL_WRITE)),
+            (U::FLUSH_TYPE_VISIBILITY, A::REMOTE_READ),
+            (U::FLUSH_TYPE_PERSISTENT, A::REMOTE_READ),
+            (U::SEND, A::empty()),
+            (U::RECV, A::LOCAL_WRITE),
+        ] {
+            assert_eq!(access(usage, false, false), plain, "{usage}");
+        }
+        assert_eq!(
+            access(U::READ_DST, false, true),
+            A::LOCAL_WRITE | A::REMOTE_WRITE
+        );
+    }
+
+    #[test]
+    fn a_flush_right_keeps_the_right_to_read() {
+        let native = access(MrUsage::FLUSH_TYPE_PERSISTENT, true, false);
+        assert_eq!(
+            native,
+            AccessFlags::FLUSH_PERSISTENT | AccessFlags::REMOTE_READ
+        );
+        let native = access(MrUsage::FLUSH_TYPE_VISIBILITY, true, false);
+        assert_eq!(native, AccessFlags::FLUSH_GLOBAL | AccessFlags::REMOTE_READ);
+    }
+
+    #[test]
+    fn a_missing_usage_is_named() {
+        let error = require(MrUsage::READ_SRC, MrUsage::WRITE_DST, "remote").expect_err("missing");
+        let text = error.to_string();
+        assert!(
+            text.contains("READ_SRC") && text.contains("WRITE_DST"),
+            "{text}"
+        );
+    }
+}

@@ -1,0 +1,145 @@
+//! [`Peer`]: this host's side of everything (`struct rpma_peer`).
+//!
+//! It owns a protection domain and remembers what the device can do. Regions, endpoints and
+//! connections hold it; the domain is freed after the last of them.
+
+use std::fmt;
+use std::sync::{Arc, OnceLock};
+
+use crate::device::Device;
+use crate::error::Result;
+use crate::hints;
+use crate::verbs::{
+    AccessFlags, AlignedBuf, DeviceAttributes, LocalBuffer, NativeOps, Pd, Registered,
+};
+
+/// A fallback flush reads at most this much: any read pushes the earlier writes out.
+pub(crate) const FLUSH_READ_LEN: u32 = 8;
+
+/// A protection domain of a device: memory and connections of one peer may be used together.
+///
+/// Clones are handles of the same domain.
+#[derive(Clone)]
+pub struct Peer {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    /// Where the reads of fallback flushes land, of all connections: nobody looks at the bytes. It
+    /// goes before the domain.
+    flush_target: OnceLock<Registered<AlignedBuf>>,
+    pd: Arc<Pd>,
+    attributes: DeviceAttributes,
+}
+
+impl Peer {
+    /// Allocates a protection domain on `device` and asks what the device can do.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Provider`](crate::Error::Provider) if `ibv_query_device_ex` or `ibv_alloc_pd` fails.
+    #[doc(alias = "rpma_peer_new")]
+    pub fn new(device: &Device) -> Result<Self> {
+        let attributes = device.context().query_device()?;
+        for (has, what) in [
+            (attributes.native_flush, "flush"),
+            (attributes.native_atomic_write, "atomic write"),
+        ] {
+            if !has {
+                log::info!(
+                    "{}: no native {what}, its fallback is used",
+                    device.get_name()
+                );
+            }
+        }
+        let pd = Pd::new(device.context())?;
+        Ok(Self {
+            inner: Arc::new(Inner {
+                flush_target: OnceLock::new(),
+                pd,
+                attributes,
+            }),
+        })
+    }
+
+    /// The name of the peer's device.
+    #[must_use]
+    pub fn get_device_name(&self) -> &str {
+        self.inner.pd.context().name()
+    }
+
+    /// Whether the device has native flush (both global visibility and persistence). A connection uses
+    /// it unless its `ConnCfg` forces the fallback.
+    #[must_use]
+    pub fn is_native_flush_capable(&self) -> bool {
+        self.inner.attributes.native_flush
+    }
+
+    /// Whether the device has the native atomic write.
+    #[must_use]
+    pub fn is_native_atomic_write_capable(&self) -> bool {
+        self.inner.attributes.native_atomic_write
+    }
+
+    /// Whether the device supports on-demand paging for reads and writes.
+    #[must_use]
+    pub fn is_odp_capable(&self) -> bool {
+        self.inner.attributes.odp
+    }
+
+    pub(crate) fn attributes(&self) -> &DeviceAttributes {
+        &self.inner.attributes
+    }
+
+    pub(crate) fn native_ops(&self) -> NativeOps {
+        NativeOps {
+            flush: self.inner.attributes.native_flush,
+            atomic_write: self.inner.attributes.native_atomic_write,
+        }
+    }
+
+    /// Local memory for the reads of fallback flushes, registered when the first connection asks.
+    pub(crate) fn flush_target(&self) -> Result<LocalBuffer> {
+        let target = match self.inner.flush_target.get() {
+            Some(target) => target,
+            None => {
+                let buffer = AlignedBuf::zeroed(FLUSH_READ_LEN as usize)?;
+                let mut access = AccessFlags::LOCAL_WRITE;
+                if self.pd().context().is_iwarp() {
+                    access |= AccessFlags::REMOTE_WRITE;
+                }
+                let region = Registered::new(self.pd(), buffer, access)
+                    .map_err(|(error, _buffer)| hints::registration(error, false))?;
+                // Another connection may have been first: then this region goes again.
+                self.inner.flush_target.get_or_init(|| region)
+            }
+        };
+        Ok(LocalBuffer {
+            address: target.address().as_ptr() as u64,
+            len: FLUSH_READ_LEN,
+            lkey: target.lkey(),
+        })
+    }
+
+    /// What tells domains apart without holding one.
+    pub(crate) fn key(&self) -> PeerKey {
+        PeerKey(Arc::as_ptr(&self.inner).addr())
+    }
+
+    pub(crate) fn pd(&self) -> &Arc<Pd> {
+        &self.inner.pd
+    }
+}
+
+/// Identifies a peer for as long as something holds it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct PeerKey(usize);
+
+impl fmt::Debug for Peer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Peer")
+            .field("device", &self.get_device_name())
+            .field("attributes", &self.inner.attributes)
+            .finish()
+    }
+}

@@ -1,0 +1,115 @@
+//! [`PeerCfg`]: what a peer declares about its platform (`struct rpma_peer_cfg`).
+
+use crate::error::{Error, Result};
+
+/// What one side tells the other about how its memory behaves. Plain data.
+///
+/// The side whose memory is written declares it, sends the descriptor (in private data, for instance),
+/// and the other side applies it with `Conn::apply_remote_peer_cfg`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PeerCfg {
+    direct_write_to_pmem: bool,
+}
+
+impl PeerCfg {
+    /// A configuration that promises nothing.
+    #[doc(alias = "rpma_peer_cfg_new")]
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Declares whether data that a device writes to this host's persistent memory is in its
+    /// persistence domain as soon as it is globally visible.
+    ///
+    /// It is on a platform with eADR (the processor caches are part of the domain), or with an ordinary
+    /// one (ADR) if the device's writes bypass the caches (DDIO is off for it). It is a promise about
+    /// the platform which no software can check: a wrong `true` makes persistent flushes lose data when
+    /// the power fails.
+    #[doc(alias = "rpma_peer_cfg_set_direct_write_to_pmem")]
+    pub fn set_direct_write_to_pmem(&mut self, supported: bool) -> &mut Self {
+        self.direct_write_to_pmem = supported;
+        self
+    }
+
+    /// See [`set_direct_write_to_pmem`](Self::set_direct_write_to_pmem). The default is `false`.
+    #[doc(alias = "rpma_peer_cfg_get_direct_write_to_pmem")]
+    #[must_use]
+    pub fn get_direct_write_to_pmem(&self) -> bool {
+        self.direct_write_to_pmem
+    }
+
+    /// The configuration's descriptor for the peer: 1 byte, 0 or 1, as in librpma.
+    #[doc(alias = "rpma_peer_cfg_get_descriptor")]
+    #[must_use]
+    pub fn get_descriptor(&self) -> [u8; 1] {
+        [u8::from(self.direct_write_to_pmem)]
+    }
+
+    /// The size of the descriptor in bytes: always 1.
+    #[doc(alias = "rpma_peer_cfg_get_descriptor_size")]
+    #[must_use]
+    pub fn get_descriptor_size(&self) -> usize {
+        self.get_descriptor().len()
+    }
+
+    /// Decodes a peer's descriptor. As in librpma, any byte but 0 is "supported", and bytes after the
+    /// first are ignored.
+    ///
+    /// The descriptor is the peer's word, sent without authentication.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::InvalidArgument`] if it is empty.
+    #[doc(alias = "rpma_peer_cfg_from_descriptor")]
+    pub fn from_descriptor(descriptor: &[u8]) -> Result<Self> {
+        let Some(&byte) = descriptor.first() else {
+            return Err(Error::invalid(
+                "a peer configuration's descriptor has 1 byte, this one is empty",
+            ));
+        };
+        let cfg = Self {
+            direct_write_to_pmem: byte != 0,
+        };
+        log::info!(
+            "the peer says that direct write to persistent memory is {}",
+            if cfg.direct_write_to_pmem {
+                "supported"
+            } else {
+                "not supported"
+            }
+        );
+        Ok(cfg)
+    }
+}
+
+impl TryFrom<&[u8]> for PeerCfg {
+    type Error = Error;
+
+    fn try_from(descriptor: &[u8]) -> Result<Self> {
+        Self::from_descriptor(descriptor)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_descriptor_is_librpmas() {
+        let mut cfg = PeerCfg::new();
+        assert_eq!(cfg.get_descriptor(), [0]);
+        assert_eq!(cfg.set_direct_write_to_pmem(true).get_descriptor(), [1]);
+        assert!(
+            PeerCfg::from_descriptor(&[0x80, 7])
+                .expect("valid")
+                .get_direct_write_to_pmem()
+        );
+        assert!(
+            !PeerCfg::from_descriptor(&[0])
+                .expect("valid")
+                .get_direct_write_to_pmem()
+        );
+        assert!(PeerCfg::from_descriptor(&[]).is_err());
+    }
+}

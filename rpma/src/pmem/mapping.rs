@@ -1,0 +1,182 @@
+//! The mapping behind a map: the system calls, and all access to the memory.
+
+#![expect(unsafe_code, reason = "maps memory and works on its addresses")]
+
+use std::hint::black_box;
+use std::io;
+use std::ops::Range;
+use std::os::fd::BorrowedFd;
+use std::ptr::{self, NonNull};
+use std::sync::atomic::{AtomicU8, Ordering};
+
+use rustix::io::Errno;
+use rustix::mm::{MapFlags, MsyncFlags, ProtFlags, mmap, msync, munmap};
+use rustix::param::page_size;
+
+use super::PmemKind;
+use super::cache::CacheLines;
+use crate::error::{Error, Result};
+use crate::verbs::{copy_from_shared, copy_to_shared};
+
+/// `len` bytes mapped shared, readable and writable, at a page-aligned address, until it is
+/// dropped.
+#[derive(Debug)]
+pub(super) struct Mapping {
+    addr: NonNull<u8>,
+    len: usize,
+    kind: PmemKind,
+    /// How to write cache lines back; none on processors where user space cannot.
+    lines: Option<CacheLines>,
+}
+
+// SAFETY: a mapping belongs to the process, not to a thread, and whichever thread drops it may
+// unmap it.
+unsafe impl Send for Mapping {}
+
+// SAFETY: through a shared reference the memory is only copied by the routines of `verbs::copy`,
+// marked dirty by an atomic, written back and passed to msync, all of which may run at the same
+// time as any other access to it; the fields never change.
+unsafe impl Sync for Mapping {}
+
+impl Mapping {
+    /// Maps the first `len` bytes of a device-DAX device; `len` is a multiple of its alignment.
+    pub(super) fn device_dax(device: BorrowedFd<'_>, len: usize) -> rustix::io::Result<Self> {
+        Self::new(device, len, MapFlags::SHARED, PmemKind::DeviceDax)
+    }
+
+    /// Maps the first `len` bytes of a regular file.
+    ///
+    /// Whether it is on a DAX file system, only the kernel knows: it grants `MAP_SYNC` there and
+    /// refuses it with `EOPNOTSUPP` elsewhere, provided that `MAP_SHARED_VALIDATE` asks (plain
+    /// `MAP_SHARED` ignores what it does not know). Before 4.15 it knew neither: `EINVAL`.
+    pub(super) fn file(file: BorrowedFd<'_>, len: usize) -> rustix::io::Result<Self> {
+        let synchronous = MapFlags::SHARED_VALIDATE | MapFlags::SYNC;
+        match Self::new(file, len, synchronous, PmemKind::FsDax) {
+            Err(Errno::OPNOTSUPP | Errno::INVAL) => {
+                Self::new(file, len, MapFlags::SHARED, PmemKind::File)
+            }
+            other => other,
+        }
+    }
+
+    pub(super) fn kind(&self) -> PmemKind {
+        self.kind
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.len
+    }
+
+    pub(super) fn as_ptr(&self) -> *mut u8 {
+        self.addr.as_ptr()
+    }
+
+    pub(super) fn read_at(&self, offset: usize, dst: &mut [u8]) -> Result<()> {
+        let src = self.at(offset, dst.len())?;
+        // SAFETY: `at` checked that the bytes lie inside the mapping, which `self` keeps; `dst` is
+        // not in it, because no Rust reference is.
+        unsafe { copy_from_shared(src, dst) };
+        Ok(())
+    }
+
+    pub(super) fn write_at(&self, offset: usize, src: &[u8]) -> Result<()> {
+        let dst = self.at(offset, src.len())?;
+        // SAFETY: `at` checked that the bytes lie inside the mapping, which `self` keeps and which
+        // is writable; no Rust reference points into it, so neither does `src`.
+        unsafe { copy_to_shared(src, dst) };
+        Ok(())
+    }
+
+    /// Makes `range`, which lies inside, durable in the way of this kind.
+    pub(super) fn persist(&self, range: Range<usize>) -> Result<()> {
+        match (self.kind, self.lines) {
+            (PmemKind::DeviceDax | PmemKind::FsDax, Some(lines)) => {
+                debug_assert!(range.end <= self.len);
+                let start = self.as_ptr().wrapping_add(range.start);
+                // SAFETY: the range lies inside the mapping, which `self` keeps.
+                unsafe { lines.write_back(start, range.len()) };
+                Ok(())
+            }
+            (PmemKind::FsDax | PmemKind::File, _) => self.sync_pages(range),
+            (PmemKind::DeviceDax, None) => Err(Error::not_supported(
+                "this processor lets no program write cache lines back to persistent memory, and a \
+                 device-DAX device has no msync: use a file on a DAX file system",
+            )),
+        }
+    }
+
+    /// Makes the kernel believe that each page of `range`, which lies inside, was written to. Only
+    /// an ordinary file needs it.
+    pub(super) fn mark_dirty(&self, range: Range<usize>) {
+        if self.kind != PmemKind::File || range.is_empty() {
+            return;
+        }
+        let (first, page) = (range.start, page_size());
+        let later = (first / page + 1) * page;
+        for offset in std::iter::once(first).chain((later..range.end).step_by(page)) {
+            let address = self.as_ptr().wrapping_add(offset);
+            // SAFETY: `offset` lies inside the range, which lies inside the mapping; a byte is
+            // always aligned, and no Rust reference points to it.
+            let byte = unsafe { AtomicU8::from_ptr(address) };
+            // Writes the value that is there, whoever changes it meanwhile. The compiler would make
+            // a plain load of it if it knew the 0.
+            byte.fetch_or(black_box(0), Ordering::Relaxed);
+        }
+    }
+
+    fn new(
+        file: BorrowedFd<'_>,
+        len: usize,
+        flags: MapFlags,
+        kind: PmemKind,
+    ) -> rustix::io::Result<Self> {
+        let access = ProtFlags::READ | ProtFlags::WRITE;
+        // SAFETY: with no address asked for, the kernel takes one that nothing else is mapped at.
+        let addr = unsafe { mmap(ptr::null_mut(), len, access, flags, file, 0) }?;
+        Ok(Self {
+            addr: NonNull::new(addr.cast()).ok_or(Errno::NOMEM)?,
+            len,
+            kind,
+            lines: CacheLines::detect(),
+        })
+    }
+
+    /// The address of `len` bytes at `offset`, if they lie inside.
+    fn at(&self, offset: usize, len: usize) -> Result<*mut u8> {
+        match offset.checked_add(len) {
+            Some(end) if end <= self.len => Ok(self.as_ptr().wrapping_add(offset)),
+            _ => Err(Error::invalid(format!(
+                "{len} bytes at offset {offset} reach past the end of the persistent memory, which \
+                 has {} bytes",
+                self.len
+            ))),
+        }
+    }
+
+    fn sync_pages(&self, range: Range<usize>) -> Result<()> {
+        if range.is_empty() {
+            return Ok(());
+        }
+        let start = range.start - range.start % page_size();
+        let address = self.as_ptr().wrapping_add(start);
+        // SAFETY: whole pages of the mapping, which `self` keeps; msync changes nothing in memory.
+        unsafe { msync(address.cast(), range.end - start, MsyncFlags::SYNC) }.map_err(|errno| {
+            Error::provider("msync", io::Error::from(errno))
+                .with_hint("Whether the range is durable is unknown: treat it as lost")
+        })
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: mapped by `new` with this length and never unmapped since; that `self` is being
+        // dropped means that nobody uses it any more.
+        if let Err(errno) = unsafe { munmap(self.as_ptr().cast(), self.len) } {
+            log::error!(
+                "munmap of {} bytes at {:p} failed: {errno}; the mapping is leaked",
+                self.len,
+                self.as_ptr()
+            );
+        }
+    }
+}

@@ -1,0 +1,181 @@
+//! From a path to a mapping: what it is, how long, and what is wrong with it.
+
+use std::fs::{self, File, FileType, Metadata, OpenOptions};
+use std::io;
+use std::os::fd::AsFd;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::path::Path;
+
+use rustix::fs::{major, minor};
+use rustix::io::Errno;
+
+use super::mapping::Mapping;
+use super::sysfs;
+use crate::error::{Error, Result};
+
+/// Maps all of the device or file at `path`.
+pub(super) fn open(path: &Path, min_len: usize) -> Result<Mapping> {
+    // Merely opening some devices does something (a watchdog, a tape), so look first.
+    let found = fs::metadata(path).map_err(|error| path_error("stat", path, error))?;
+    Target::new(path, &found)?;
+
+    let file = open_file(path)?;
+    let opened = file
+        .metadata()
+        .map_err(|error| path_error("fstat", path, error))?;
+    let target = Target::new(path, &opened)?;
+    target.check_len(path, min_len)?;
+    target
+        .map(&file)
+        .map_err(|errno| path_error("mmap", path, errno.into()))
+}
+
+/// What can be mapped, with its length in bytes.
+#[derive(Debug, PartialEq, Eq)]
+enum Target {
+    DeviceDax(usize),
+    File(usize),
+}
+
+impl Target {
+    fn new(path: &Path, metadata: &Metadata) -> Result<Self> {
+        let file_type = metadata.file_type();
+        if file_type.is_file() {
+            return file_len(path, metadata.len()).map(Self::File);
+        }
+        if file_type.is_char_device() {
+            let (major, minor) = (major(metadata.rdev()), minor(metadata.rdev()));
+            return sysfs::dax_len(Path::new("/sys"), path, major, minor).map(Self::DeviceDax);
+        }
+        Err(wrong_type(path, file_type))
+    }
+
+    fn check_len(&self, path: &Path, min_len: usize) -> Result<()> {
+        let path = path.display();
+        match *self {
+            Self::File(0) => Err(Error::invalid(format!(
+                "the file {path} is empty: give it a size first (fallocate -l SIZE {path})"
+            ))),
+            Self::File(len) if len < min_len => Err(Error::invalid(format!(
+                "the file {path} has {len} bytes, but {min_len} are needed: make it larger \
+                 (fallocate -l {min_len} {path}) or ask for less"
+            ))),
+            Self::DeviceDax(len) if len < min_len => Err(Error::invalid(format!(
+                "the device {path} has {len} bytes that can be mapped, but {min_len} are needed: \
+                 make its namespace larger (ndctl create-namespace --size) or ask for less"
+            ))),
+            _ => Ok(()),
+        }
+    }
+
+    fn map(&self, file: &File) -> rustix::io::Result<Mapping> {
+        match *self {
+            Self::DeviceDax(len) => Mapping::device_dax(file.as_fd(), len),
+            Self::File(len) => Mapping::file(file.as_fd(), len),
+        }
+    }
+}
+
+fn open_file(path: &Path) -> Result<File> {
+    OpenOptions::new()
+        .read(true)
+        .write(true)
+        .open(path)
+        .map_err(|error| path_error("open", path, error))
+}
+
+fn file_len(path: &Path, len: u64) -> Result<usize> {
+    usize::try_from(len).map_err(|_| {
+        Error::invalid(format!(
+            "the file {} has {len} bytes, more than this machine can address",
+            path.display()
+        ))
+    })
+}
+
+fn wrong_type(path: &Path, file_type: FileType) -> Error {
+    let path = path.display();
+    let text = if file_type.is_dir() {
+        format!("{path} is a directory: name a file in it, or a device such as /dev/dax0.0")
+    } else if file_type.is_block_device() {
+        format!(
+            "{path} is a block device: make a file system on it, mount that with -o dax and name a \
+             file there, or turn the namespace into a device-DAX device (ndctl create-namespace \
+             --force --mode=devdax --reconfig=NAMESPACE, which erases it)"
+        )
+    } else {
+        format!("{path} is a pipe or a socket: name a file, or a device such as /dev/dax0.0")
+    };
+    Error::invalid(text)
+}
+
+/// A failed system call, with the path, and with what to do where that is known.
+fn path_error(call: &'static str, path: &Path, error: io::Error) -> Error {
+    let hint = error
+        .raw_os_error()
+        .map(Errno::from_raw_os_error)
+        .and_then(|errno| hint(call, errno));
+    let text = format!("{}: {error}", path.display());
+    let error = Error::provider(call, io::Error::new(error.kind(), text));
+    match hint {
+        Some(hint) => error.with_hint(hint),
+        None => error,
+    }
+}
+
+fn hint(call: &str, errno: Errno) -> Option<&'static str> {
+    match errno {
+        Errno::NOENT => Some(
+            "Nothing is created here: create the file first (fallocate -l SIZE FILE), or name a \
+             device such as /dev/dax0.0 (`ndctl list` shows which there are)",
+        ),
+        Errno::ACCESS | Errno::PERM => Some(
+            "It is mapped for reading and writing, so this user needs both rights, and the right \
+             to enter the directory",
+        ),
+        Errno::ROFS => Some("It is mapped for writing: the file system must be mounted writable"),
+        Errno::NODEV | Errno::INVAL if call == "mmap" => Some(
+            "This file system does not share its files with memory (9p without a cache does not): \
+             use another one",
+        ),
+        Errno::NOMEM => Some(
+            "There is no room for it in the address space, or the process has too many mappings: \
+             see `ulimit -v` and vm.max_map_count",
+        ),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_failed_call_names_the_path_and_the_remedy() {
+        let denied = path_error("open", Path::new("/dev/dax0.0"), Errno::ACCESS.into());
+        let text = denied.to_string();
+        assert!(
+            text.starts_with("open failed: /dev/dax0.0: Permission denied"),
+            "{text}"
+        );
+        assert!(text.contains("needs both rights"), "{text}");
+        assert_eq!(
+            io::Error::from(denied).kind(),
+            io::ErrorKind::PermissionDenied
+        );
+    }
+
+    #[test]
+    fn a_small_device_names_both_sizes_and_the_remedy() {
+        let error = Target::DeviceDax(4096).check_len(Path::new("/dev/dax0.0"), 8192);
+        let text = error.unwrap_err().to_string();
+        for part in ["/dev/dax0.0", "4096", "8192", "ndctl"] {
+            assert!(text.contains(part), "{text}");
+        }
+        assert!(
+            Target::DeviceDax(4096)
+                .check_len(Path::new("/dev/dax0.0"), 4096)
+                .is_ok()
+        );
+    }
+}

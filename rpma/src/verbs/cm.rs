@@ -1,0 +1,501 @@
+//! The connection manager: event channels, ids and events (`struct rdma_event_channel`,
+//! `struct rdma_cm_id`, `struct rdma_cm_event`).
+//!
+//! The connection-manager calls of one id are not thread-safe among themselves: the active side's next
+//! event moves the queue pair, and destroying an id frees what an event points to. Every id here has an
+//! event channel of its own (a listening id's requests are moved to new channels before anybody sees
+//! them), so the channel's lock is the id's lock. It is never held while blocking.
+
+use std::ffi::c_int;
+use std::fmt;
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::ptr::{self, NonNull};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use rpma_sys as sys;
+use rpma_sys::rdma_cm_event_type as EventType;
+use rustix::fs::{OFlags, fcntl_setfl};
+use rustix::io::Errno;
+use socket2::SockAddr;
+
+use super::take::{Deadline, acquire, flags, readable_now, take};
+use super::{check_minus_one, check_non_null, log_leak};
+use crate::error::{Error, Result};
+
+const NO_RDMA: &str = "Is there an RDMA device, and is the module rdma_ucm loaded (`rdma link`, `modprobe rdma_ucm`)? \
+     The README says how to make a software device (rxe)";
+
+/// Where an id's events arrive.
+pub(crate) struct EventChannel {
+    raw: NonNull<sys::rdma_event_channel>,
+    lock: Mutex<()>,
+}
+
+// SAFETY: the struct behind the pointer holds one descriptor that never changes; the calls that read
+// events from it are serialised by `lock`.
+unsafe impl Send for EventChannel {}
+// SAFETY: as above.
+unsafe impl Sync for EventChannel {}
+
+impl EventChannel {
+    pub(crate) fn new() -> Result<Arc<Self>> {
+        // SAFETY: no preconditions.
+        let raw = unsafe { sys::rdma_create_event_channel() };
+        let raw = check_non_null("rdma_create_event_channel", raw).map_err(|error| {
+            match error.is_errno(Errno::MFILE) || error.is_errno(Errno::NFILE) {
+                true => error.with_hint("Raise the limit of open files (RLIMIT_NOFILE)"),
+                false => error.with_hint(NO_RDMA),
+            }
+        })?;
+        Ok(Arc::new(Self {
+            raw,
+            lock: Mutex::new(()),
+        }))
+    }
+}
+
+impl AsFd for EventChannel {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        // SAFETY: the channel is alive as long as `self`.
+        let fd = unsafe { (*self.raw.as_ptr()).fd };
+        // SAFETY: the channel owns the open descriptor and closes it when it is destroyed.
+        unsafe { BorrowedFd::borrow_raw(fd) }
+    }
+}
+
+impl fmt::Debug for EventChannel {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("EventChannel")
+            .field("fd", &self.as_fd().as_raw_fd())
+            .finish()
+    }
+}
+
+impl Drop for EventChannel {
+    fn drop(&mut self) {
+        // SAFETY: every id on this channel holds an `Arc` of it, so none is left, and no thread reads
+        // from it.
+        unsafe { sys::rdma_destroy_event_channel(self.raw.as_ptr()) };
+    }
+}
+
+/// A connection-manager id, without a queue pair. Dropping it destroys it; a connection request that it
+/// stands for is rejected by that (consumer-defined reject, without private data).
+pub(crate) struct CmId {
+    raw: NonNull<sys::rdma_cm_id>,
+    channel: Arc<EventChannel>,
+    released: bool,
+}
+
+// SAFETY: calls that change the id are serialised by its channel's lock or take `&mut self`.
+unsafe impl Send for CmId {}
+// SAFETY: as above; what `&self` reads without the lock (`verbs`, `port_num`) is set before an id is
+// shared and does not change then.
+unsafe impl Sync for CmId {}
+
+/// An event, copied out of librdmacm's struct, which was acknowledged already.
+#[derive(Debug)]
+pub(crate) struct CmEvent {
+    pub(crate) kind: CmEventKind,
+    /// 0, a negative errno, or the reason of a reject.
+    pub(crate) status: i32,
+    /// As the transport delivers it: padded with zeros to the field's full length.
+    pub(crate) private_data: Box<[u8]>,
+    initiator_depth: u8,
+    responder_resources: u8,
+}
+
+/// `enum rdma_cm_event_type`, as far as this crate acts on it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum CmEventKind {
+    AddrResolved,
+    RouteResolved,
+    ConnectRequest,
+    Established,
+    Disconnected,
+    TimewaitExit,
+    ConnectError,
+    DeviceRemoval,
+    Rejected,
+    Unreachable,
+    /// Any other, by its number.
+    Other(u32),
+}
+
+impl CmEventKind {
+    fn from_raw(raw: EventType) -> Self {
+        match raw {
+            EventType::RDMA_CM_EVENT_ADDR_RESOLVED => Self::AddrResolved,
+            EventType::RDMA_CM_EVENT_ROUTE_RESOLVED => Self::RouteResolved,
+            EventType::RDMA_CM_EVENT_CONNECT_REQUEST => Self::ConnectRequest,
+            EventType::RDMA_CM_EVENT_ESTABLISHED => Self::Established,
+            EventType::RDMA_CM_EVENT_DISCONNECTED => Self::Disconnected,
+            EventType::RDMA_CM_EVENT_TIMEWAIT_EXIT => Self::TimewaitExit,
+            EventType::RDMA_CM_EVENT_CONNECT_ERROR => Self::ConnectError,
+            EventType::RDMA_CM_EVENT_DEVICE_REMOVAL => Self::DeviceRemoval,
+            EventType::RDMA_CM_EVENT_REJECTED => Self::Rejected,
+            EventType::RDMA_CM_EVENT_UNREACHABLE => Self::Unreachable,
+            EventType(other) => Self::Other(other),
+        }
+    }
+}
+
+/// A client's connection request, on an event channel of its own.
+#[derive(Debug)]
+pub(crate) struct IncomingRequest {
+    pub(crate) id: CmId,
+    pub(crate) private_data: Box<[u8]>,
+    /// Reads that the client wants to have in flight.
+    pub(crate) initiator_depth: u8,
+    /// Reads that the client is ready to serve at a time.
+    pub(crate) responder_resources: u8,
+}
+
+impl CmId {
+    /// An id for reliable connections that is bound to nothing yet.
+    pub(crate) fn new() -> Result<Self> {
+        let channel = EventChannel::new()?;
+        let mut raw = ptr::null_mut();
+        let space = sys::rdma_port_space::RDMA_PS_TCP;
+        // SAFETY: the channel is alive; `raw` takes the new id.
+        let ret = unsafe {
+            sys::rdma_create_id(channel.raw.as_ptr(), &raw mut raw, ptr::null_mut(), space)
+        };
+        check_minus_one("rdma_create_id", ret).map_err(|error| error.with_hint(NO_RDMA))?;
+        let raw = check_non_null("rdma_create_id", raw)?;
+        Ok(Self {
+            raw,
+            channel,
+            released: false,
+        })
+    }
+
+    /// Binds to a local address, and thereby to its device, if it is a device's address.
+    pub(crate) fn bind_addr(&mut self, addr: SocketAddr) -> Result<()> {
+        let addr = SockAddr::from(addr);
+        // SAFETY: the id is alive; the address is a full sockaddr, which the call only reads.
+        let ret = unsafe { sys::rdma_bind_addr(self.as_ptr(), addr.as_ptr().cast_mut().cast()) };
+        check_minus_one("rdma_bind_addr", ret)
+    }
+
+    pub(crate) fn listen(&mut self) -> Result<()> {
+        // SAFETY: the id is alive. A backlog of 0 is the kernel's maximum.
+        let ret = unsafe { sys::rdma_listen(self.as_ptr(), 0) };
+        check_minus_one("rdma_listen", ret)
+    }
+
+    /// Finds the device and the source address through which `addr` is reached, within `limit`.
+    pub(crate) fn resolve_addr(&mut self, addr: SocketAddr, limit: Duration) -> Result<()> {
+        let addr = SockAddr::from(addr);
+        let (dst, ms) = (addr.as_ptr().cast_mut().cast(), milliseconds(limit));
+        // SAFETY: the id is alive; NULL lets the kernel choose the source; the call only reads `dst`.
+        let ret = unsafe { sys::rdma_resolve_addr(self.as_ptr(), ptr::null_mut(), dst, ms) };
+        check_minus_one("rdma_resolve_addr", ret)?;
+        self.wait_resolved("rdma_resolve_addr", CmEventKind::AddrResolved, limit)
+    }
+
+    pub(crate) fn resolve_route(&mut self, limit: Duration) -> Result<()> {
+        // SAFETY: the id is alive.
+        let ret = unsafe { sys::rdma_resolve_route(self.as_ptr(), milliseconds(limit)) };
+        check_minus_one("rdma_resolve_route", ret)?;
+        self.wait_resolved("rdma_resolve_route", CmEventKind::RouteResolved, limit)
+    }
+
+    /// Waits for the outcome of a resolution. The kernel keeps `limit`; the grace is for its event to
+    /// arrive.
+    fn wait_resolved(
+        &self,
+        call: &'static str,
+        wanted: CmEventKind,
+        limit: Duration,
+    ) -> Result<()> {
+        const GRACE: Duration = Duration::from_secs(2);
+        let event = self.next_event(Deadline::after(limit.saturating_add(GRACE)))?;
+        match event {
+            Some(event) if event.kind == wanted => Ok(()),
+            Some(event) if event.status < 0 => Err(Error::provider(
+                call,
+                std::io::Error::from_raw_os_error(-event.status),
+            )),
+            Some(event) => Err(Error::provider(
+                call,
+                std::io::Error::other(format!(
+                    "event {:?} with status {}",
+                    event.kind, event.status
+                )),
+            )),
+            None => Err(Error::provider(call, Errno::TIMEDOUT)),
+        }
+    }
+
+    /// The context of the device that the id is bound to.
+    pub(super) fn verbs(&self) -> Option<NonNull<sys::ibv_context>> {
+        // SAFETY: the id is alive; librdmacm sets the field when the id is bound.
+        NonNull::new(unsafe { (*self.as_ptr()).verbs })
+    }
+
+    /// The port of the device that the id is bound to.
+    pub(crate) fn device_port(&self) -> u8 {
+        // SAFETY: the id is alive; set together with `verbs`.
+        unsafe { (*self.as_ptr()).port_num }
+    }
+
+    /// The local address, with the port that the kernel chose if port 0 was bound.
+    pub(crate) fn local_addr(&self) -> Option<SocketAddr> {
+        // SAFETY: the id is alive; the function returns a pointer to a field of it.
+        let addr = unsafe { sys::rdma_get_local_addr(self.as_ptr()) };
+        // SAFETY: the field is a sockaddr union of at least sockaddr_in6's size, as large as its family
+        // says.
+        unsafe { socket_addr(addr) }
+    }
+
+    /// The time after which an unacknowledged message is sent again is 4.096 µs · 2^`exponent`.
+    pub(crate) fn set_ack_timeout(&mut self, exponent: u8) -> Result<()> {
+        let mut value = exponent;
+        let (level, name) = (sys::RDMA_OPTION_ID.0, sys::RDMA_OPTION_ID_ACK_TIMEOUT.0);
+        // SAFETY: the id is alive; the option takes one byte, which the call only reads.
+        let ret = unsafe {
+            sys::rdma_set_option(
+                self.as_ptr(),
+                level as c_int,
+                name as c_int,
+                (&raw mut value).cast(),
+                size_of::<u8>(),
+            )
+        };
+        check_minus_one("rdma_set_option", ret)
+    }
+
+    /// The next event of this id; `None` if `deadline` passes first, or at once if the user made the
+    /// descriptor non-blocking.
+    pub(crate) fn next_event(&self, deadline: Deadline) -> Result<Option<CmEvent>> {
+        take(self.as_fd(), &self.channel.lock, deadline, || {
+            Ok(self.get_event()?.map(|event| event.acknowledge()))
+        })
+    }
+
+    /// The next connection request of a listening id, or another event that arrived instead: one of a
+    /// client that is gone.
+    pub(crate) fn next_request(
+        &self,
+        deadline: Deadline,
+    ) -> Result<Option<Result<IncomingRequest, CmEvent>>> {
+        take(self.as_fd(), &self.channel.lock, deadline, || {
+            match self.get_event()? {
+                None => Ok(None),
+                Some(event) => event.into_request().map(Some),
+            }
+        })
+    }
+
+    /// Whether an event has arrived.
+    pub(crate) fn has_event(&self) -> Result<bool> {
+        readable_now(self.as_fd())
+    }
+
+    /// Reads one event, under the channel's lock.
+    fn get_event(&self) -> Result<Option<RawEvent>> {
+        let fd = self.as_fd();
+        if !readable_now(fd)? {
+            return Ok(None);
+        }
+        // librdmacm reads again by itself when it swallows an event (one that follows a failed
+        // connect, for instance), which would block for ever on a blocking descriptor.
+        let _nonblocking = NonBlocking::set(fd)?;
+        let mut event = ptr::null_mut();
+        // SAFETY: the channel is alive, and its lock is held: nobody destroys an id whose event this is.
+        let ret = unsafe { sys::rdma_get_cm_event(self.channel.raw.as_ptr(), &raw mut event) };
+        match check_minus_one("rdma_get_cm_event", ret) {
+            Ok(()) => Ok(Some(RawEvent(check_non_null("rdma_get_cm_event", event)?))),
+            Err(error) if error.is_errno(Errno::AGAIN) || error.is_errno(Errno::NODATA) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Runs connection-manager calls on the id, one thread at a time.
+    pub(super) fn serialised<R>(&self, calls: impl FnOnce(*mut sys::rdma_cm_id) -> R) -> R {
+        let _guard = acquire(&self.channel.lock);
+        calls(self.as_ptr())
+    }
+
+    pub(super) fn as_ptr(&self) -> *mut sys::rdma_cm_id {
+        self.raw.as_ptr()
+    }
+
+    /// Destroys the id, once. A failure leaves it allocated.
+    pub(crate) fn release(&mut self) -> Result<()> {
+        if std::mem::replace(&mut self.released, true) {
+            return Ok(());
+        }
+        // SAFETY: `released` says that the id is alive, and nothing uses it after this. Every event
+        // was acknowledged under the same lock, so that the call does not wait.
+        let ret = self.serialised(|id| unsafe { sys::rdma_destroy_id(id) });
+        check_minus_one("rdma_destroy_id", ret)
+    }
+}
+
+impl AsFd for CmId {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.channel.as_fd()
+    }
+}
+
+impl fmt::Debug for CmId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("CmId")
+            .field("fd", &self.as_fd().as_raw_fd())
+            .finish_non_exhaustive()
+    }
+}
+
+impl Drop for CmId {
+    fn drop(&mut self) {
+        log_leak(self.release());
+    }
+}
+
+/// An event that librdmacm lent; it must be acknowledged exactly once.
+struct RawEvent(NonNull<sys::rdma_cm_event>);
+
+impl RawEvent {
+    fn acknowledge(self) -> CmEvent {
+        let event = self.copy();
+        drop(self);
+        event
+    }
+
+    /// Copies what the event says, private data included: all of it dies with the acknowledgement.
+    fn copy(&self) -> CmEvent {
+        // SAFETY: the event is not acknowledged yet, so its struct is alive.
+        let event = unsafe { self.0.as_ref() };
+        // SAFETY: librdmacm zeroes the event first and fills in `conn` for ids of connected services;
+        // all bits are valid for it.
+        let conn = unsafe { event.param.conn };
+        let private_data = if conn.private_data.is_null() {
+            Box::default()
+        } else {
+            let (data, len) = (
+                conn.private_data.cast::<u8>(),
+                usize::from(conn.private_data_len),
+            );
+            // SAFETY: the pointer and the length describe a buffer inside the event.
+            Box::from(unsafe { std::slice::from_raw_parts(data, len) })
+        };
+        CmEvent {
+            kind: CmEventKind::from_raw(event.event),
+            status: event.status,
+            private_data,
+            initiator_depth: conn.initiator_depth,
+            responder_resources: conn.responder_resources,
+        }
+    }
+
+    /// The request's new id, moved to a channel of its own. Runs under the lock of the listener's
+    /// channel, so that no other thread can take a later event of the new id.
+    fn into_request(self) -> Result<Result<IncomingRequest, CmEvent>> {
+        // SAFETY: the event is not acknowledged yet.
+        let raw = unsafe { (*self.0.as_ptr()).id };
+        let event = self.acknowledge();
+        if event.kind != CmEventKind::ConnectRequest {
+            return Ok(Err(event));
+        }
+        let raw = check_non_null("rdma_get_cm_event", raw)?;
+        let migrated = EventChannel::new().and_then(|channel| {
+            // SAFETY: id and channel are alive, and all events of the id are acknowledged, so that the
+            // call does not wait.
+            let ret = unsafe { sys::rdma_migrate_id(raw.as_ptr(), channel.raw.as_ptr()) };
+            check_minus_one("rdma_migrate_id", ret).map(|()| channel)
+        });
+        match migrated {
+            Ok(channel) => Ok(Ok(IncomingRequest {
+                id: CmId {
+                    raw,
+                    channel,
+                    released: false,
+                },
+                private_data: event.private_data,
+                initiator_depth: event.initiator_depth,
+                responder_resources: event.responder_resources,
+            })),
+            Err(error) => {
+                // SAFETY: the request's id is alive and nobody else knows it. The kernel rejects the
+                // request.
+                let ret = unsafe { sys::rdma_destroy_id(raw.as_ptr()) };
+                log_leak(check_minus_one("rdma_destroy_id", ret));
+                Err(error)
+            }
+        }
+    }
+}
+
+impl Drop for RawEvent {
+    fn drop(&mut self) {
+        // SAFETY: the event came from `rdma_get_cm_event` and is acknowledged only here.
+        let ret = unsafe { sys::rdma_ack_cm_event(self.0.as_ptr()) };
+        log_leak(check_minus_one("rdma_ack_cm_event", ret));
+    }
+}
+
+/// Makes a descriptor non-blocking for a moment, if it is not already.
+struct NonBlocking<'fd> {
+    fd: BorrowedFd<'fd>,
+    before: OFlags,
+}
+
+impl<'fd> NonBlocking<'fd> {
+    fn set(fd: BorrowedFd<'fd>) -> Result<Self> {
+        let before = flags(fd)?;
+        if !before.contains(OFlags::NONBLOCK) {
+            fcntl_setfl(fd, before | OFlags::NONBLOCK)
+                .map_err(|errno| Error::provider("fcntl(F_SETFL)", errno))?;
+        }
+        Ok(Self { fd, before })
+    }
+}
+
+impl Drop for NonBlocking<'_> {
+    fn drop(&mut self) {
+        if !self.before.contains(OFlags::NONBLOCK) {
+            if let Err(errno) = fcntl_setfl(self.fd, self.before) {
+                log::error!("fcntl(F_SETFL) failed: {errno}; the event channel stays non-blocking");
+            }
+        }
+    }
+}
+
+/// # Safety
+///
+/// `addr` is NULL or points to a socket address that is as large as its family says.
+unsafe fn socket_addr(addr: *const libc::sockaddr) -> Option<SocketAddr> {
+    if addr.is_null() {
+        return None;
+    }
+    // SAFETY: not NULL, so it is a socket address.
+    let family = c_int::from(unsafe { (*addr).sa_family });
+    match family {
+        libc::AF_INET => {
+            // SAFETY: the family says that it is a sockaddr_in.
+            let v4 = unsafe { addr.cast::<libc::sockaddr_in>().read_unaligned() };
+            let ip = u32::from_be(v4.sin_addr.s_addr).into();
+            Some(SocketAddr::new(
+                std::net::IpAddr::V4(ip),
+                u16::from_be(v4.sin_port),
+            ))
+        }
+        libc::AF_INET6 => {
+            // SAFETY: the family says that it is a sockaddr_in6.
+            let v6 = unsafe { addr.cast::<libc::sockaddr_in6>().read_unaligned() };
+            let (ip, port) = (v6.sin6_addr.s6_addr.into(), u16::from_be(v6.sin6_port));
+            let v6 = std::net::SocketAddrV6::new(ip, port, v6.sin6_flowinfo, v6.sin6_scope_id);
+            Some(SocketAddr::V6(v6))
+        }
+        _ => None,
+    }
+}
+
+/// A limit as the connection manager takes it: at least one millisecond, at most `i32::MAX`.
+fn milliseconds(limit: Duration) -> c_int {
+    c_int::try_from(limit.as_millis().max(1)).unwrap_or(c_int::MAX)
+}

@@ -1,0 +1,190 @@
+//! The device context and its protection domain (`struct ibv_context`, `struct ibv_pd`).
+
+use std::ffi::CStr;
+use std::fmt;
+use std::mem::MaybeUninit;
+use std::ptr::{self, NonNull};
+use std::sync::Arc;
+
+use rpma_sys as sys;
+
+use super::{CmId, check_errno, check_non_null, log_leak};
+use crate::error::{Error, Result};
+
+/// `IB_UVERBS_DEVICE_FLUSH_GLOBAL`, `_FLUSH_PERSISTENT` and `_ATOMIC_WRITE` of the kernel's
+/// `rdma/ib_user_verbs.h`, which rdma-core 44 does not have. They are bits of `device_cap_flags_ex`.
+const CAP_FLUSH_GLOBAL: u64 = 1 << 38;
+const CAP_FLUSH_PERSISTENT: u64 = 1 << 39;
+const CAP_ATOMIC_WRITE: u64 = 1 << 40;
+
+/// An open RDMA device.
+///
+/// librdmacm opens each device once and owns the context; an id that is bound to the device keeps it
+/// from going away.
+pub(crate) struct Context {
+    raw: NonNull<sys::ibv_context>,
+    _id: CmId,
+}
+
+// SAFETY: verbs may be called from any thread; this type only reads fields that never change.
+unsafe impl Send for Context {}
+// SAFETY: as above.
+unsafe impl Sync for Context {}
+
+/// What a device can do, as far as this crate asks.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct DeviceAttributes {
+    pub(crate) max_qp_wr: u32,
+    pub(crate) max_cqe: u32,
+    pub(crate) max_mr_size: u64,
+    /// Reads and atomic operations that one queue pair can have in flight, as initiator and as target.
+    pub(crate) max_rd_atom: u8,
+    pub(crate) native_flush: bool,
+    pub(crate) native_atomic_write: bool,
+    /// On-demand paging for RC reads and writes.
+    pub(crate) odp: bool,
+}
+
+impl Context {
+    /// The context of the device that `id` is bound to, or the id back if it is bound to none.
+    pub(crate) fn of(id: CmId) -> Result<Arc<Self>, CmId> {
+        match id.verbs() {
+            Some(raw) => Ok(Arc::new(Self { raw, _id: id })),
+            None => Err(id),
+        }
+    }
+
+    pub(super) fn as_ptr(&self) -> *mut sys::ibv_context {
+        self.raw.as_ptr()
+    }
+
+    /// The device's name, as `ibv_devices` prints it.
+    pub(crate) fn name(&self) -> &str {
+        // SAFETY: the context is open for as long as the id of this value lives, and `device` is set
+        // when it is opened.
+        let device = unsafe { (*self.raw.as_ptr()).device };
+        // SAFETY: `device` belongs to an open context.
+        let name = unsafe { sys::ibv_get_device_name(device) };
+        if name.is_null() {
+            return "";
+        }
+        // SAFETY: the name is a NUL-terminated array inside the device, which lives as long as the
+        // context.
+        let name = unsafe { CStr::from_ptr(name) };
+        name.to_str().unwrap_or("")
+    }
+
+    /// Whether this device's messages travel over iWARP, whose reads need remote-write rights at their
+    /// destination.
+    pub(crate) fn is_iwarp(&self) -> bool {
+        // SAFETY: as in `name`.
+        let device = unsafe { (*self.raw.as_ptr()).device };
+        // SAFETY: the device of an open context is a valid struct.
+        let transport = unsafe { (*device).transport_type };
+        transport == sys::ibv_transport_type::IBV_TRANSPORT_IWARP
+    }
+
+    pub(crate) fn query_device(&self) -> Result<DeviceAttributes> {
+        let mut attr = MaybeUninit::<sys::ibv_device_attr_ex>::zeroed();
+        // SAFETY: the context is open, NULL asks for no optional input, and `attr` has the size that
+        // the header's inline function passes on.
+        let ret =
+            unsafe { sys::ibv_query_device_ex(self.as_ptr(), ptr::null(), attr.as_mut_ptr()) };
+        check_errno("ibv_query_device_ex", ret)?;
+        // SAFETY: integers and newtypes of integers only, zeroed before the call: any bits are valid.
+        let attr = unsafe { attr.assume_init() };
+        let caps = attr.device_cap_flags_ex;
+        let odp = &attr.odp_caps;
+        let odp_general = u64::from(sys::ibv_odp_general_caps::IBV_ODP_SUPPORT.0);
+        let odp_rc = sys::ibv_odp_transport_cap_bits::IBV_ODP_SUPPORT_WRITE.0
+            | sys::ibv_odp_transport_cap_bits::IBV_ODP_SUPPORT_READ.0;
+        let rd_atom = attr
+            .orig_attr
+            .max_qp_rd_atom
+            .min(attr.orig_attr.max_qp_init_rd_atom);
+        Ok(DeviceAttributes {
+            max_qp_wr: u32::try_from(attr.orig_attr.max_qp_wr).unwrap_or(0),
+            max_cqe: u32::try_from(attr.orig_attr.max_cqe).unwrap_or(0),
+            max_mr_size: attr.orig_attr.max_mr_size,
+            max_rd_atom: u8::try_from(rd_atom.clamp(1, 0xFE)).unwrap_or(1),
+            native_flush: cfg!(native_flush)
+                && caps & CAP_FLUSH_GLOBAL != 0
+                && caps & CAP_FLUSH_PERSISTENT != 0,
+            native_atomic_write: cfg!(native_atomic_write) && caps & CAP_ATOMIC_WRITE != 0,
+            odp: odp.general_caps & odp_general != 0
+                && odp.per_transport_caps.rc_odp_caps & odp_rc == odp_rc,
+        })
+    }
+
+    /// The longest message that `port` takes, in bytes.
+    pub(crate) fn max_message_size(&self, port: u8) -> Result<u32> {
+        let mut attr = MaybeUninit::<sys::ibv_port_attr>::zeroed();
+        // SAFETY: the context is open; the wrapped macro passes the size of this very struct.
+        let ret = unsafe { sys::rpma_sys_query_port(self.as_ptr(), port, attr.as_mut_ptr()) };
+        check_errno("ibv_query_port", ret)?;
+        // SAFETY: integers and newtypes of integers only, zeroed before the call: any bits are valid.
+        let attr = unsafe { attr.assume_init() };
+        Ok(attr.max_msg_sz)
+    }
+}
+
+impl fmt::Debug for Context {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Context")
+            .field("name", &self.name())
+            .finish_non_exhaustive()
+    }
+}
+
+/// A protection domain: regions and queue pairs of one domain may be used together.
+#[derive(Debug)]
+pub(crate) struct Pd {
+    raw: NonNull<sys::ibv_pd>,
+    context: Arc<Context>,
+}
+
+// SAFETY: `ibv_pd` may be used from any thread: libibverbs and the providers lock where they change it.
+unsafe impl Send for Pd {}
+// SAFETY: as above.
+unsafe impl Sync for Pd {}
+
+impl Pd {
+    pub(crate) fn new(context: &Arc<Context>) -> Result<Arc<Self>> {
+        // SAFETY: the context is open.
+        let pd = unsafe { sys::ibv_alloc_pd(context.as_ptr()) };
+        let raw = check_non_null("ibv_alloc_pd", pd)?;
+        Ok(Arc::new(Self {
+            raw,
+            context: Arc::clone(context),
+        }))
+    }
+
+    pub(crate) fn context(&self) -> &Arc<Context> {
+        &self.context
+    }
+
+    pub(super) fn as_ptr(&self) -> *mut sys::ibv_pd {
+        self.raw.as_ptr()
+    }
+
+    /// An error unless `id` is bound to this domain's device: librdmacm refuses a queue pair across
+    /// devices with a bare EINVAL.
+    pub(crate) fn check_device(&self, id: &CmId) -> Result<()> {
+        if id.verbs() == Some(self.context.raw) {
+            return Ok(());
+        }
+        Err(Error::invalid(format!(
+            "the address belongs to another RDMA device than the peer's ({}): make the Peer from a \
+             Device::from_addr of this address",
+            self.context.name()
+        )))
+    }
+}
+
+impl Drop for Pd {
+    fn drop(&mut self) {
+        // SAFETY: everything made from this domain holds an `Arc` of it, so nothing is left.
+        let ret = unsafe { sys::ibv_dealloc_pd(self.raw.as_ptr()) };
+        log_leak(check_errno("ibv_dealloc_pd", ret));
+    }
+}

@@ -1,0 +1,183 @@
+//! Completion channels and completion queues (`struct ibv_comp_channel`, `struct ibv_cq`).
+
+use std::ffi::{c_int, c_void};
+use std::fmt;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::ptr::{self, NonNull};
+use std::sync::{Arc, Mutex};
+
+use rpma_sys as sys;
+
+use super::take::{Deadline, acquire, readable_now, take};
+use super::{Context, Wc, check_errno, check_minus_one, check_non_null, check_poll, log_leak};
+use crate::error::{Error, Result};
+
+/// Where the completion events of one or more queues arrive.
+///
+/// Its lock serialises taking an event with destroying a queue. So an event is never taken for a queue
+/// that is being destroyed, and destroying never waits for an acknowledgement: each event is
+/// acknowledged before the lock is released.
+pub(crate) struct CompChannel {
+    raw: NonNull<sys::ibv_comp_channel>,
+    lock: Mutex<()>,
+    context: Arc<Context>,
+}
+
+// SAFETY: the fields of the struct behind the pointer that change are guarded by libibverbs.
+unsafe impl Send for CompChannel {}
+// SAFETY: as above.
+unsafe impl Sync for CompChannel {}
+
+impl CompChannel {
+    pub(crate) fn new(context: &Arc<Context>) -> Result<Arc<Self>> {
+        // SAFETY: the context is open.
+        let raw = unsafe { sys::ibv_create_comp_channel(context.as_ptr()) };
+        let raw = check_non_null("ibv_create_comp_channel", raw)?;
+        Ok(Arc::new(Self {
+            raw,
+            lock: Mutex::new(()),
+            context: Arc::clone(context),
+        }))
+    }
+
+    /// Takes one completion event: gets it, arms its queue again, notes whose it is, and acknowledges
+    /// it as the last touch. Returns the `key` of its queue; `None` if `deadline` passes first, or at
+    /// once if the user made the descriptor non-blocking.
+    ///
+    /// Whoever called this must then poll the queue until it is empty: the completions that came
+    /// before the queue was armed again give no further event.
+    pub(crate) fn wait(&self, deadline: Deadline) -> Result<Option<u64>> {
+        take(self.as_fd(), &self.lock, deadline, || {
+            if !readable_now(self.as_fd())? {
+                return Ok(None);
+            }
+            let (mut cq, mut key) = (ptr::null_mut::<sys::ibv_cq>(), ptr::null_mut::<c_void>());
+            // SAFETY: the channel is alive. The call does not block: an event is there, and whoever
+            // could take it away (another waiter, or a queue's destruction) needs the lock.
+            let ret =
+                unsafe { sys::ibv_get_cq_event(self.raw.as_ptr(), &raw mut cq, &raw mut key) };
+            check_minus_one("ibv_get_cq_event", ret)?;
+            // SAFETY: the queue of the event is alive: its destruction needs the lock.
+            let armed = unsafe { sys::ibv_req_notify_cq(cq, 0) };
+            // SAFETY: as above; the event is acknowledged once, also when arming failed.
+            unsafe { sys::ibv_ack_cq_events(cq, 1) };
+            check_errno("ibv_req_notify_cq", armed)?;
+            Ok(Some(key.addr() as u64))
+        })
+    }
+}
+
+impl AsFd for CompChannel {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        // SAFETY: the channel is alive as long as `self`.
+        let fd = unsafe { (*self.raw.as_ptr()).fd };
+        // SAFETY: the channel owns the open descriptor and closes it when it is destroyed.
+        unsafe { BorrowedFd::borrow_raw(fd) }
+    }
+}
+
+impl fmt::Debug for CompChannel {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("CompChannel")
+            .field("fd", &self.as_fd().as_raw_fd())
+            .finish()
+    }
+}
+
+impl Drop for CompChannel {
+    fn drop(&mut self) {
+        // SAFETY: every queue on this channel holds an `Arc` of it, so none is left.
+        let ret = unsafe { sys::ibv_destroy_comp_channel(self.raw.as_ptr()) };
+        log_leak(check_errno("ibv_destroy_comp_channel", ret));
+    }
+}
+
+/// A completion queue, armed from its creation on.
+pub(crate) struct CompletionQueue {
+    raw: NonNull<sys::ibv_cq>,
+    channel: Arc<CompChannel>,
+    released: bool,
+}
+
+// SAFETY: the providers lock a queue while it is polled or armed.
+unsafe impl Send for CompletionQueue {}
+// SAFETY: as above.
+unsafe impl Sync for CompletionQueue {}
+
+impl CompletionQueue {
+    /// A queue with room for at least `entries` completions. `key` is what [`CompChannel::wait`]
+    /// returns for its events.
+    pub(crate) fn new(channel: &Arc<CompChannel>, entries: u32, key: u64) -> Result<Arc<Self>> {
+        let entries = c_int::try_from(entries)
+            .map_err(|_| Error::invalid(format!("a completion queue of {entries} is too large")))?;
+        let key = ptr::without_provenance_mut::<c_void>(key as usize);
+        let context = channel.context.as_ptr();
+        // SAFETY: context and channel are alive; the key is never dereferenced; vector 0 always exists.
+        let raw = unsafe { sys::ibv_create_cq(context, entries, key, channel.raw.as_ptr(), 0) };
+        let raw = check_non_null("ibv_create_cq", raw)?;
+        let queue = Self {
+            raw,
+            channel: Arc::clone(channel),
+            released: false,
+        };
+        queue.req_notify()?;
+        Ok(Arc::new(queue))
+    }
+
+    pub(super) fn as_ptr(&self) -> *mut sys::ibv_cq {
+        self.raw.as_ptr()
+    }
+
+    pub(crate) fn channel(&self) -> &Arc<CompChannel> {
+        &self.channel
+    }
+
+    /// Asks for one event when the next completion arrives.
+    pub(crate) fn req_notify(&self) -> Result<()> {
+        // SAFETY: the queue is alive.
+        let ret = unsafe { sys::ibv_req_notify_cq(self.raw.as_ptr(), 0) };
+        check_errno("ibv_req_notify_cq", ret)
+    }
+
+    /// Moves completions into `wcs`, as many as there are and fit.
+    #[inline]
+    pub(crate) fn poll(&self, wcs: &mut [Wc]) -> Result<usize> {
+        let entries = c_int::try_from(wcs.len()).unwrap_or(c_int::MAX);
+        // SAFETY: the queue is alive, and the slice has room for `entries` completions: `Wc` is a
+        // transparent `ibv_wc`.
+        let polled =
+            unsafe { sys::ibv_poll_cq(self.raw.as_ptr(), entries, wcs.as_mut_ptr().cast()) };
+        check_poll(polled)
+    }
+
+    /// Destroys the queue if this is its last owner. A failure leaves it allocated.
+    pub(crate) fn destroy(self: Arc<Self>) -> Result<()> {
+        Arc::into_inner(self).map_or(Ok(()), |mut queue| queue.release())
+    }
+
+    fn release(&mut self) -> Result<()> {
+        if std::mem::replace(&mut self.released, true) {
+            return Ok(());
+        }
+        let _guard = acquire(&self.channel.lock);
+        // SAFETY: every queue pair that uses this queue holds an `Arc` of it, so none is left, and
+        // `released` says that it is alive. Under the lock every event that was taken is acknowledged,
+        // so that the call does not wait.
+        let ret = unsafe { sys::ibv_destroy_cq(self.raw.as_ptr()) };
+        check_errno("ibv_destroy_cq", ret)
+    }
+}
+
+impl fmt::Debug for CompletionQueue {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("CompletionQueue")
+            .field("channel", &self.channel)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Drop for CompletionQueue {
+    fn drop(&mut self) {
+        log_leak(self.release());
+    }
+}

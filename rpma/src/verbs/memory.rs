@@ -1,0 +1,205 @@
+//! What can be registered: owners of memory that stays in its place.
+
+use std::fmt;
+use std::ptr::NonNull;
+
+use memmap2::{Mmap, MmapMut};
+
+use crate::error::{Error, Result};
+use crate::pmem::PmemMap;
+
+/// An owner of memory that can be registered with [`Mr::reg`](crate::Mr::reg).
+///
+/// # Safety
+///
+/// The implementor promises, for as long as the value exists:
+///
+/// * [`as_mut_ptr`](Self::as_mut_ptr) and [`len`](Self::len) always give the same answer, also after the
+///   value has moved: the memory is not inside the value itself;
+/// * the memory is `len` initialised bytes that may be read, and written if
+///   [`is_writable`](Self::is_writable) says so;
+/// * the value is the memory's only owner: no safe code can make a Rust reference to the memory while
+///   the value is not lent out (another mapping of the same file or device is not a Rust reference);
+/// * nothing but the value's own `Drop` frees or unmaps the memory.
+///
+/// `'static` is what makes [`std::mem::forget`] harmless: the memory then stays registered and
+/// allocated for ever. So borrowed memory is not registerable:
+///
+/// ```compile_fail,E0277
+/// # fn with(peer: &rpma::Peer) {
+/// let mut bytes = vec![0u8; 64];
+/// let slice: &mut [u8] = &mut bytes;
+/// let mr = rpma::Mr::reg(peer, slice, rpma::MrUsage::WRITE_SRC);
+/// # }
+/// ```
+///
+/// and neither is shared memory, to whose bytes others hold references:
+///
+/// ```compile_fail,E0277
+/// # fn with(peer: &rpma::Peer) {
+/// let shared: std::sync::Arc<[u8]> = vec![0u8; 64].into();
+/// let mr = rpma::Mr::reg(peer, shared, rpma::MrUsage::WRITE_SRC);
+/// # }
+/// ```
+pub unsafe trait RegisterableMemory: Send + 'static {
+    /// Where the memory begins.
+    fn as_mut_ptr(&mut self) -> *mut u8;
+
+    /// How many bytes it has.
+    fn len(&self) -> usize;
+
+    /// Whether it has no bytes. Such memory cannot be registered.
+    fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Whether the memory may be written. If not, only usages that never write it are possible.
+    fn is_writable(&self) -> bool {
+        true
+    }
+}
+
+// SAFETY: a boxed slice is on the heap: fixed while the box moves, initialised, freed by its Drop only.
+unsafe impl RegisterableMemory for Box<[u8]> {
+    fn as_mut_ptr(&mut self) -> *mut u8 {
+        <[u8]>::as_mut_ptr(self)
+    }
+
+    fn len(&self) -> usize {
+        <[u8]>::len(self)
+    }
+}
+
+// SAFETY: as for a boxed slice; only the initialised part counts, and nothing can grow the vector while
+// it is owned by a region.
+unsafe impl RegisterableMemory for Vec<u8> {
+    fn as_mut_ptr(&mut self) -> *mut u8 {
+        Self::as_mut_ptr(self)
+    }
+
+    fn len(&self) -> usize {
+        Self::len(self)
+    }
+}
+
+// SAFETY: a mapping stays in its place until its Drop unmaps it, and is readable and writable.
+unsafe impl RegisterableMemory for MmapMut {
+    fn as_mut_ptr(&mut self) -> *mut u8 {
+        <[u8]>::as_mut_ptr(self)
+    }
+
+    fn len(&self) -> usize {
+        <[u8]>::len(self)
+    }
+}
+
+// SAFETY: as above; it says that it is not writable.
+unsafe impl RegisterableMemory for Mmap {
+    fn as_mut_ptr(&mut self) -> *mut u8 {
+        self.as_ptr().cast_mut()
+    }
+
+    fn len(&self) -> usize {
+        <[u8]>::len(self)
+    }
+
+    fn is_writable(&self) -> bool {
+        false
+    }
+}
+
+// SAFETY: the map is a raw mapping, fixed until its Drop unmaps it, readable and writable; it never
+// gives out references.
+unsafe impl RegisterableMemory for PmemMap {
+    fn as_mut_ptr(&mut self) -> *mut u8 {
+        self.as_ptr()
+    }
+
+    fn len(&self) -> usize {
+        Self::len(self)
+    }
+}
+
+/// Zeroed memory of its own pages, for buffers that should not share a page with anything else.
+pub struct AlignedBuf(MmapMut);
+
+impl AlignedBuf {
+    /// `len` zero bytes at the beginning of a page.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::InvalidArgument`] if `len` is 0; [`Error::Provider`] if the system has no memory.
+    pub fn zeroed(len: usize) -> Result<Self> {
+        if len == 0 {
+            return Err(Error::invalid(
+                "an AlignedBuf of 0 bytes: ask for at least 1",
+            ));
+        }
+        let map = MmapMut::map_anon(len).map_err(|source| Error::provider("mmap", source))?;
+        Ok(Self(map))
+    }
+}
+
+impl std::ops::Deref for AlignedBuf {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+impl std::ops::DerefMut for AlignedBuf {
+    fn deref_mut(&mut self) -> &mut [u8] {
+        &mut self.0
+    }
+}
+
+impl fmt::Debug for AlignedBuf {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("AlignedBuf")
+            .field("len", &self.0.len())
+            .finish()
+    }
+}
+
+// SAFETY: as for the mapping inside.
+unsafe impl RegisterableMemory for AlignedBuf {
+    fn as_mut_ptr(&mut self) -> *mut u8 {
+        RegisterableMemory::as_mut_ptr(&mut self.0)
+    }
+
+    fn len(&self) -> usize {
+        self.0.len()
+    }
+}
+
+/// Memory that somebody else owns, for [`Mr::reg_raw`](crate::Mr::reg_raw).
+#[derive(Debug)]
+pub struct RawMemory {
+    address: NonNull<u8>,
+    len: usize,
+}
+
+impl RawMemory {
+    /// # Safety
+    ///
+    /// See `Mr::reg_raw`.
+    pub(crate) unsafe fn new(address: NonNull<u8>, len: usize) -> Self {
+        Self { address, len }
+    }
+}
+
+// SAFETY: the pointer is only handed to the device and to the copy routine; who made the value promised
+// that the memory may be used from any thread.
+unsafe impl Send for RawMemory {}
+
+// SAFETY: who made the value promised all of this for as long as it exists.
+unsafe impl RegisterableMemory for RawMemory {
+    fn as_mut_ptr(&mut self) -> *mut u8 {
+        self.address.as_ptr()
+    }
+
+    fn len(&self) -> usize {
+        self.len
+    }
+}

@@ -1,0 +1,228 @@
+//! Memory regions (`struct ibv_mr`) and the memory that they own.
+
+use std::fmt;
+use std::mem::MaybeUninit;
+use std::ops::Range;
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+use rpma_sys as sys;
+
+use super::copy::{copy_from_shared, copy_to_shared, load_u64, store_u64};
+use super::{Pd, RegisterableMemory, check_errno, check_non_null, log_leak};
+use crate::error::Result;
+use crate::pmem::PmemMap;
+
+bitflags::bitflags! {
+    /// `enum ibv_access_flags`. The two flush rights have the kernel's values: rdma-core 44 lacks them.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub(crate) struct AccessFlags: u32 {
+        const LOCAL_WRITE = sys::ibv_access_flags::IBV_ACCESS_LOCAL_WRITE.0;
+        const REMOTE_WRITE = sys::ibv_access_flags::IBV_ACCESS_REMOTE_WRITE.0;
+        const REMOTE_READ = sys::ibv_access_flags::IBV_ACCESS_REMOTE_READ.0;
+        const ON_DEMAND = sys::ibv_access_flags::IBV_ACCESS_ON_DEMAND.0;
+        const FLUSH_GLOBAL = 1 << 8;
+        const FLUSH_PERSISTENT = 1 << 9;
+    }
+}
+
+/// Registered memory: a region and the owner of its bytes.
+///
+/// Deregistering comes before freeing, always: after `ibv_dereg_mr` no device touches the memory,
+/// whatever is still in flight. If it fails, the owner is leaked.
+///
+/// The owner is kept as [`MaybeUninit`], and no reference to it is ever made while it is registered:
+/// a `Box` in a moved struct claims to be the only way to its bytes, which a device's writes would
+/// contradict.
+pub(crate) struct Registered<M> {
+    region: NonNull<sys::ibv_mr>,
+    address: NonNull<u8>,
+    len: usize,
+    memory: MaybeUninit<M>,
+    /// Set while `region` and `memory` are this value's to release.
+    live: bool,
+    _pd: Arc<Pd>,
+}
+
+// SAFETY: `M` is `Send` (a supertrait of `RegisterableMemory`), so the owner may be dropped on another
+// thread; the region may be deregistered on any thread.
+unsafe impl<M: RegisterableMemory> Send for Registered<M> {}
+// SAFETY: no `&M` is ever given out, and the bytes are read and written only through routines that
+// expect others to do the same at any time.
+unsafe impl<M: RegisterableMemory> Sync for Registered<M> {}
+
+impl<M: RegisterableMemory> Registered<M> {
+    /// Registers `memory`, or gives it back. Its length must not be 0.
+    pub(crate) fn new(
+        pd: &Arc<Pd>,
+        memory: M,
+        access: AccessFlags,
+    ) -> Result<Self, (crate::Error, M)> {
+        let mut memory = MaybeUninit::new(memory);
+        // SAFETY: initialised in the line above.
+        let owner = unsafe { memory.assume_init_mut() };
+        let (address, len) = (owner.as_mut_ptr(), owner.len());
+        // SAFETY: the domain is alive. `RegisterableMemory` promises that `address` and `len` describe
+        // memory that stays where it is until the owner is dropped, which happens after the region
+        // is gone.
+        let region =
+            unsafe { sys::rpma_sys_reg_mr(pd.as_ptr(), address.cast(), len, access.bits()) };
+        let found = check_non_null("ibv_reg_mr", region)
+            .and_then(|region| Ok((region, check_non_null("ibv_reg_mr", address)?)));
+        match found {
+            Ok((region, address)) => Ok(Self {
+                region,
+                address,
+                len,
+                memory,
+                live: true,
+                _pd: Arc::clone(pd),
+            }),
+            // SAFETY: initialised above, and read only here.
+            Err(error) => Err((error, unsafe { memory.assume_init_read() })),
+        }
+    }
+
+    /// Deregisters the memory and gives it back. On failure it stays registered and allocated, for
+    /// ever.
+    pub(crate) fn release(mut self) -> Result<M> {
+        self.deregister()?;
+        // SAFETY: `deregister` cleared `live`, so `Drop` does not touch the owner, which was
+        // initialised in `new` and is read only here.
+        Ok(unsafe { self.memory.assume_init_read() })
+    }
+}
+
+impl<M> Registered<M> {
+    pub(crate) fn address(&self) -> NonNull<u8> {
+        self.address
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.len
+    }
+
+    pub(crate) fn lkey(&self) -> u32 {
+        // SAFETY: the region is alive.
+        unsafe { (*self.region.as_ptr()).lkey }
+    }
+
+    pub(crate) fn rkey(&self) -> u32 {
+        // SAFETY: the region is alive.
+        unsafe { (*self.region.as_ptr()).rkey }
+    }
+
+    /// Copies bytes out of the memory. The caller has checked that `offset` and the length are inside.
+    pub(crate) fn read(&self, offset: usize, bytes: &mut [u8]) {
+        assert!(
+            self.contains(offset, bytes.len()),
+            "the caller checked the range"
+        );
+        // SAFETY: inside the memory, by the assertion.
+        let from = unsafe { self.address.add(offset) };
+        // SAFETY: the memory is initialised and stays mapped while it is owned here, and `bytes` is
+        // not part of it: a `&mut` into registered memory cannot be had safely.
+        unsafe { copy_from_shared(from.as_ptr(), bytes) };
+    }
+
+    /// Copies bytes into the memory, which must be writable. The caller has checked the range.
+    pub(crate) fn write(&self, offset: usize, bytes: &[u8]) {
+        assert!(
+            self.contains(offset, bytes.len()),
+            "the caller checked the range"
+        );
+        // SAFETY: inside the memory, by the assertion.
+        let to = unsafe { self.address.add(offset) };
+        // SAFETY: as in `read`; the caller knows that the memory is writable.
+        unsafe { copy_to_shared(bytes, to.as_ptr()) };
+    }
+
+    /// Loads 8 bytes at once. The caller has checked the range and the alignment.
+    pub(crate) fn load_u64(&self, offset: usize) -> u64 {
+        // SAFETY: `load_u64` needs initialised, mapped, aligned memory: see `atomic`.
+        unsafe { load_u64(self.atomic(offset)) }
+    }
+
+    /// Stores 8 bytes at once. The caller has checked the range, the alignment, and that the memory is
+    /// writable.
+    pub(crate) fn store_u64(&self, offset: usize, value: u64) {
+        // SAFETY: as in `load_u64`; the caller knows that the memory is writable.
+        unsafe { store_u64(self.atomic(offset), value) };
+    }
+
+    /// The address of 8 aligned bytes inside the memory.
+    fn atomic(&self, offset: usize) -> *mut u64 {
+        assert!(
+            self.contains(offset, size_of::<u64>()),
+            "the caller checked the range"
+        );
+        // SAFETY: inside the memory, by the assertion.
+        let address = unsafe { self.address.add(offset) }.as_ptr();
+        assert!(
+            address.addr().is_multiple_of(size_of::<u64>()),
+            "the caller checked the alignment"
+        );
+        address.cast()
+    }
+
+    /// # Safety
+    ///
+    /// See `Mr::as_slice`.
+    pub(crate) unsafe fn as_slice(&self) -> &[u8] {
+        // SAFETY: the memory is initialised and `len` bytes long; the caller promises that nothing
+        // changes it while the slice lives.
+        unsafe { std::slice::from_raw_parts(self.address.as_ptr(), self.len) }
+    }
+
+    /// # Safety
+    ///
+    /// See `Mr::as_mut_slice`.
+    pub(crate) unsafe fn as_mut_slice(&mut self) -> &mut [u8] {
+        // SAFETY: as in `as_slice`; the caller promises that nothing else accesses it.
+        unsafe { std::slice::from_raw_parts_mut(self.address.as_ptr(), self.len) }
+    }
+
+    /// Afterwards the owner is the caller's to free, unless this failed.
+    fn deregister(&mut self) -> Result<()> {
+        self.live = false;
+        // SAFETY: the region is alive: `release` and `drop` call this once, while `live` is set.
+        let ret = unsafe { sys::ibv_dereg_mr(self.region.as_ptr()) };
+        check_errno("ibv_dereg_mr", ret)
+    }
+
+    fn contains(&self, offset: usize, len: usize) -> bool {
+        offset.checked_add(len).is_some_and(|end| end <= self.len)
+    }
+}
+
+impl Registered<PmemMap> {
+    pub(crate) fn persist(&self, range: Range<usize>) -> Result<()> {
+        // SAFETY: the owner is initialised until it is released. A reference to it claims nothing
+        // about the memory: a map holds a raw pointer.
+        unsafe { self.memory.assume_init_ref() }.persist(range)
+    }
+}
+
+impl<M> fmt::Debug for Registered<M> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Registered")
+            .field("address", &self.address)
+            .field("len", &self.len)
+            .field("lkey", &self.lkey())
+            .field("rkey", &self.rkey())
+            .finish()
+    }
+}
+
+impl<M> Drop for Registered<M> {
+    fn drop(&mut self) {
+        if !self.live {
+            return;
+        }
+        match self.deregister() {
+            // SAFETY: the region is gone, and the owner was initialised in `new` and not taken out.
+            Ok(()) => unsafe { self.memory.assume_init_drop() },
+            Err(error) => log_leak(Err(error)),
+        }
+    }
+}

@@ -1,0 +1,323 @@
+//! Work completions (`struct ibv_wc`): only the fields that are valid can be read.
+
+use std::fmt;
+
+use rpma_sys as sys;
+
+/// A work completion: the outcome of one operation.
+///
+/// A failed completion carries only a few valid fields (on rxe its opcode reads as "send"), so the
+/// outcome decides what can be read: see [`result`](Self::result).
+///
+/// `Wc::default()` fills the array that `Cq::get_wc` polls into.
+#[derive(Clone, Copy, Default)]
+#[repr(transparent)]
+pub struct Wc(sys::ibv_wc);
+
+impl Wc {
+    /// The `op_context` that was given when the operation was posted. Always valid.
+    #[must_use]
+    pub fn wr_id(&self) -> u64 {
+        self.0.wr_id
+    }
+
+    /// The number of the queue pair, as `Conn::get_qp_num` gives it. Always valid.
+    #[must_use]
+    pub fn qp_num(&self) -> u32 {
+        self.0.qp_num
+    }
+
+    /// The status. Always valid.
+    #[must_use]
+    pub fn status(&self) -> WcStatus {
+        WcStatus(self.0.status.0)
+    }
+
+    /// What is valid when the operation succeeded, or what is valid when it failed.
+    ///
+    /// # Errors
+    ///
+    /// [`WcFailure`] if the status is not [`WcStatus::SUCCESS`]. It is a [`std::error::Error`], so `?`
+    /// passes it on. The first failure of a connection moves its queue pair to the error state: every
+    /// later operation completes with a failure as well, and `Conn::disconnect` is next.
+    pub fn result(&self) -> Result<WcSuccess<'_>, WcFailure> {
+        match self.status() {
+            WcStatus::SUCCESS => Ok(WcSuccess(&self.0)),
+            status => Err(WcFailure {
+                wr_id: self.wr_id(),
+                qp_num: self.qp_num(),
+                status,
+                vendor_err: self.0.vendor_err,
+            }),
+        }
+    }
+}
+
+impl fmt::Debug for Wc {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.result() {
+            Ok(success) => success.fmt(f),
+            Err(failure) => failure.fmt(f),
+        }
+    }
+}
+
+/// The completion of an operation that succeeded.
+#[derive(Clone, Copy)]
+pub struct WcSuccess<'wc>(&'wc sys::ibv_wc);
+
+impl WcSuccess<'_> {
+    /// Which kind of operation completed.
+    ///
+    /// A fallback flush is a [`WcOpcode::RDMA_READ`], a native one a [`WcOpcode::FLUSH`].
+    #[must_use]
+    pub fn opcode(&self) -> WcOpcode {
+        WcOpcode(self.0.opcode.0)
+    }
+
+    /// How many bytes a receive took. `None` for every other operation, whose count the providers do
+    /// not agree on.
+    #[must_use]
+    pub fn byte_len(&self) -> Option<u32> {
+        self.opcode().is_receive().then_some(self.0.byte_len)
+    }
+
+    /// The immediate data that came with the message, in host byte order.
+    #[must_use]
+    pub fn imm_data(&self) -> Option<u32> {
+        if !self.flags().contains(WcFlags::WITH_IMM) {
+            return None;
+        }
+        // SAFETY: the flag says that the union holds immediate data; both variants are plain u32s.
+        let imm_data = unsafe { self.0.__bindgen_anon_1.imm_data };
+        Some(u32::from_be(imm_data))
+    }
+
+    /// Which optional fields are valid.
+    #[must_use]
+    pub fn flags(&self) -> WcFlags {
+        WcFlags::from_bits_retain(self.0.wc_flags)
+    }
+}
+
+impl fmt::Debug for WcSuccess<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("WcSuccess")
+            .field("wr_id", &self.0.wr_id)
+            .field("qp_num", &self.0.qp_num)
+            .field("opcode", &self.opcode())
+            .field("byte_len", &self.byte_len())
+            .field("imm_data", &self.imm_data())
+            .finish()
+    }
+}
+
+/// The completion of an operation that failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "the operation {wr_id:#x} on queue pair {qp_num} failed: {status} (vendor error {vendor_err:#x})"
+)]
+#[non_exhaustive]
+pub struct WcFailure {
+    /// The `op_context` of the operation.
+    pub wr_id: u64,
+    /// The number of the queue pair.
+    pub qp_num: u32,
+    /// Why it failed.
+    pub status: WcStatus,
+    /// The provider's own code.
+    pub vendor_err: u32,
+}
+
+bitflags::bitflags! {
+    /// `enum ibv_wc_flags`.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+    pub struct WcFlags: u32 {
+        /// The completion carries immediate data.
+        const WITH_IMM = sys::ibv_wc_flags::IBV_WC_WITH_IMM.0;
+        const _ = !0;
+    }
+}
+
+/// `enum ibv_wc_status`. A value that this version does not know stays a number.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct WcStatus(pub u32);
+
+/// `enum ibv_wc_opcode`. A value that this version does not know stays a number.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct WcOpcode(pub u32);
+
+/// Constants with a name and, for `Display`, a text.
+macro_rules! codes {
+    ($type:ident { $($(#[$doc:meta])* $name:ident = $value:expr, $text:literal;)* }) => {
+        impl $type {
+            $($(#[$doc])* pub const $name: Self = Self($value);)*
+
+            fn known(self) -> Option<(&'static str, &'static str)> {
+                match self {
+                    $(Self::$name => Some((stringify!($name), $text)),)*
+                    _ => None,
+                }
+            }
+        }
+
+        impl fmt::Debug for $type {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                match self.known() {
+                    Some((name, _)) => f.write_str(name),
+                    None => write!(f, concat!(stringify!($type), "({})"), self.0),
+                }
+            }
+        }
+
+        impl fmt::Display for $type {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                match self.known() {
+                    Some((name, text)) => write!(f, "{text} ({name}, {})", self.0),
+                    None => write!(f, "unknown code {}", self.0),
+                }
+            }
+        }
+    };
+}
+
+codes!(WcStatus {
+    /// The operation succeeded.
+    SUCCESS = 0, "success";
+    /// The message was longer than the receive buffer.
+    LOC_LEN_ERR = 1, "local length error";
+    /// An internal consistency error of the queue pair, or an operation that the kernel does not know.
+    LOC_QP_OP_ERR = 2, "local queue pair operation error";
+    /// End-to-end context error (reliable datagrams).
+    LOC_EEC_OP_ERR = 3, "local end-to-end context operation error";
+    /// A local address or key that is not registered with the needed rights.
+    LOC_PROT_ERR = 4, "local protection error";
+    /// The operation was flushed: the queue pair is in the error state. On rxe also the first error of
+    /// a connection can be this.
+    WR_FLUSH_ERR = 5, "work request flushed";
+    /// A memory window could not be bound.
+    MW_BIND_ERR = 6, "memory window bind error";
+    /// The responder answered unexpectedly.
+    BAD_RESP_ERR = 7, "bad response";
+    /// A receive was refused by its own memory region.
+    LOC_ACCESS_ERR = 8, "local access error";
+    /// The responder found the request invalid.
+    REM_INV_REQ_ERR = 9, "remote invalid request error";
+    /// The remote region does not allow the access: wrong key, out of range, or a missing right.
+    REM_ACCESS_ERR = 10, "remote access error";
+    /// The responder could not complete the request.
+    REM_OP_ERR = 11, "remote operation error";
+    /// The peer did not answer although the message was sent again and again.
+    RETRY_EXC_ERR = 12, "transport retry counter exceeded";
+    /// The peer had no receive posted, for too long.
+    RNR_RETRY_EXC_ERR = 13, "receiver-not-ready retry counter exceeded";
+    /// Reliable datagrams.
+    LOC_RDD_VIOL_ERR = 14, "local reliable datagram domain violation";
+    /// Reliable datagrams.
+    REM_INV_RD_REQ_ERR = 15, "remote invalid reliable datagram request";
+    /// The responder aborted the operation.
+    REM_ABORT_ERR = 16, "remote aborted error";
+    /// Reliable datagrams.
+    INV_EECN_ERR = 17, "invalid end-to-end context number";
+    /// Reliable datagrams.
+    INV_EEC_STATE_ERR = 18, "invalid end-to-end context state";
+    /// The queue pair suffered a fatal error.
+    FATAL_ERR = 19, "fatal error";
+    /// The responder timed out.
+    RESP_TIMEOUT_ERR = 20, "response timeout";
+    /// None of the others.
+    GENERAL_ERR = 21, "general error";
+});
+
+codes!(WcOpcode {
+    /// A send.
+    SEND = 0, "send";
+    /// A write, with or without immediate data, or a fallback atomic write.
+    RDMA_WRITE = 1, "RDMA write";
+    /// A read, or a fallback flush.
+    RDMA_READ = 2, "RDMA read";
+    /// A native flush.
+    FLUSH = 8, "flush";
+    /// A native atomic write.
+    ATOMIC_WRITE = 9, "atomic write";
+    /// A receive that took a send.
+    RECV = 128, "receive";
+    /// A receive that a write with immediate data consumed.
+    RECV_RDMA_WITH_IMM = 129, "receive of an RDMA write with immediate data";
+});
+
+impl WcOpcode {
+    /// Whether this is the completion of a receive.
+    #[must_use]
+    pub fn is_receive(self) -> bool {
+        self.0 & Self::RECV.0 != 0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn wc(status: u32) -> Wc {
+        Wc(sys::ibv_wc {
+            wr_id: 7,
+            qp_num: 3,
+            status: sys::ibv_wc_status(status),
+            ..Default::default()
+        })
+    }
+
+    #[test]
+    fn a_failed_completion_shows_only_what_is_valid() {
+        let failure = wc(10).result().expect_err("status 10 is a failure");
+        assert_eq!(failure.status, WcStatus::REM_ACCESS_ERR);
+        assert_eq!((failure.wr_id, failure.qp_num), (7, 3));
+        assert!(
+            failure.to_string().contains("remote access error"),
+            "{failure}"
+        );
+    }
+
+    #[test]
+    fn unknown_codes_stay_numbers() {
+        let failure = wc(4711)
+            .result()
+            .expect_err("an unknown status is a failure");
+        assert_eq!(failure.status, WcStatus(4711));
+        assert_eq!(failure.status.to_string(), "unknown code 4711");
+        assert_eq!(format!("{:?}", WcOpcode(77)), "WcOpcode(77)");
+    }
+
+    #[test]
+    fn immediate_data_is_converted_from_network_order() {
+        let mut raw = wc(0);
+        assert_eq!(raw.result().expect("success").imm_data(), None);
+        raw.0.wc_flags = WcFlags::WITH_IMM.bits();
+        raw.0.__bindgen_anon_1.imm_data = 0x0102_0304_u32.to_be();
+        assert_eq!(raw.result().expect("success").imm_data(), Some(0x0102_0304));
+    }
+
+    #[test]
+    fn the_codes_are_the_headers() {
+        assert_eq!(WcOpcode::RECV.0, sys::ibv_wc_opcode::IBV_WC_RECV.0);
+        assert_eq!(
+            WcOpcode::RDMA_READ.0,
+            sys::ibv_wc_opcode::IBV_WC_RDMA_READ.0
+        );
+        assert_eq!(
+            WcStatus::REM_ACCESS_ERR.0,
+            sys::ibv_wc_status::IBV_WC_REM_ACCESS_ERR.0
+        );
+        assert_eq!(
+            WcStatus::GENERAL_ERR.0,
+            sys::ibv_wc_status::IBV_WC_GENERAL_ERR.0
+        );
+        #[cfg(native_flush)]
+        assert_eq!(WcOpcode::FLUSH.0, sys::ibv_wc_opcode::IBV_WC_FLUSH.0);
+        #[cfg(native_atomic_write)]
+        assert_eq!(
+            WcOpcode::ATOMIC_WRITE.0,
+            sys::ibv_wc_opcode::IBV_WC_ATOMIC_WRITE.0
+        );
+    }
+}
