@@ -1,1 +1,12 @@
-fn main() {}
+//! Turns what rpma-sys found in the headers into cfgs for the examples and the device tests.
+
+fn main() {
+    println!("cargo::rerun-if-changed=build.rs");
+    for name in ["native_flush", "native_atomic_write"] {
+        println!("cargo::rustc-check-cfg=cfg({name})");
+        let variable = format!("DEP_RPMA_VERBS_{}", name.to_uppercase());
+        if std::env::var(variable).is_ok_and(|value| value == "1") {
+            println!("cargo::rustc-cfg={name}");
+        }
+    }
+}

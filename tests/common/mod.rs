@@ -1,0 +1,224 @@
+//! What the device tests share: addresses, a connected pair, and the kernel's count of objects.
+//!
+//! `cargo xtask test` runs these tests in its guest and sets the `RPMA_TEST_…` variables. A device
+//! that is not there is a failure, never a skip.
+
+#![allow(dead_code, reason = "each test program uses a part of it")]
+
+use std::collections::BTreeMap;
+use std::env;
+use std::process::Command;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use rpma::{
+    Conn, ConnCfg, ConnEvent, ConnReq, Device, Ep, Mr, MrRemote, MrUsage, Peer, RegisterableMemory,
+    Side, Wc,
+};
+
+/// No wait in a test is longer: emulation is slow, but not that slow.
+pub(crate) const LIMIT: Duration = Duration::from_secs(60);
+
+/// The IPv4 address of the RDMA device.
+pub(crate) fn addr() -> String {
+    variable(
+        "RPMA_TEST_ADDR",
+        "an IPv4 address of this host's RDMA device",
+    )
+}
+
+/// The IPv6 address of the RDMA device.
+pub(crate) fn addr6() -> String {
+    variable(
+        "RPMA_TEST_ADDR6",
+        "an IPv6 address of this host's RDMA device",
+    )
+}
+
+/// A device-DAX device whose contents the tests may destroy.
+pub(crate) fn devdax() -> String {
+    variable(
+        "RPMA_TEST_DEVDAX",
+        "a device-DAX device (/dev/dax…) whose contents may be destroyed",
+    )
+}
+
+/// A directory on a DAX file system.
+pub(crate) fn fsdax() -> String {
+    variable("RPMA_TEST_FSDAX", "a directory on a DAX file system")
+}
+
+/// A directory on an ordinary ext4 file system.
+pub(crate) fn ext4() -> String {
+    variable(
+        "RPMA_TEST_EXT4",
+        "a directory on an ordinary ext4 file system",
+    )
+}
+
+fn variable(name: &str, what: &str) -> String {
+    env::var(name).unwrap_or_else(|_| panic!("set {name} to {what}, or use `cargo xtask test`"))
+}
+
+/// A peer on the test device.
+pub(crate) fn peer() -> Peer {
+    let device = Device::from_addr(&addr(), Side::Local).expect("the test device opens");
+    Peer::new(&device).expect("a peer on the test device")
+}
+
+/// Runs a test and fails it if the kernel has more objects afterwards than before: nothing leaks.
+///
+/// Destroying is partly asynchronous, so the count may take a moment to come down.
+pub(crate) fn device_test(test: impl FnOnce()) {
+    let before = objects();
+    test();
+    let deadline = Instant::now() + Duration::from_secs(5);
+    loop {
+        let after = objects();
+        if after == before {
+            return;
+        }
+        assert!(
+            Instant::now() < deadline,
+            "objects leak: {before:?} before, {after:?} after"
+        );
+        thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// How many objects of each kind all processes have on all devices, but for contexts: librdmacm keeps
+/// a device open for as long as the process runs.
+fn objects() -> BTreeMap<String, u64> {
+    let output = Command::new("rdma").args(["resource", "show"]).output();
+    let output = output.expect("`rdma` of iproute2 counts the kernel's objects");
+    assert!(
+        output.status.success(),
+        "`rdma resource show` works: {output:?}"
+    );
+    let text = String::from_utf8(output.stdout).expect("text");
+    let mut counts = BTreeMap::new();
+    for line in text.lines() {
+        // 0: rxe0: pd 1 cq 1 qp 1 cm_id 0 mr 0 ctx 0 srq 0
+        let words: Vec<&str> = line.split_whitespace().skip(2).collect();
+        for pair in words.chunks_exact(2) {
+            if pair[0] != "ctx" {
+                let count: u64 = pair[1].parse().expect("a count");
+                *counts.entry(pair[0].to_owned()).or_default() += count;
+            }
+        }
+    }
+    assert!(counts.contains_key("qp"), "no RDMA device: {text:?}");
+    counts
+}
+
+/// Two ends of one connection.
+pub(crate) struct Pair {
+    pub(crate) client: Conn,
+    pub(crate) server: Conn,
+}
+
+impl Pair {
+    pub(crate) fn new(peer: &Peer) -> Self {
+        Self::with(peer, &ConnCfg::new(), &ConnCfg::new())
+    }
+
+    pub(crate) fn with(peer: &Peer, client: &ConnCfg, server: &ConnCfg) -> Self {
+        Self::over(&addr(), peer, client, server, (&[], &[]))
+    }
+
+    /// A pair whose private data is the given one of the client and of the server.
+    pub(crate) fn over(
+        addr: &str,
+        peer: &Peer,
+        client: &ConnCfg,
+        server: &ConnCfg,
+        private_data: (&[u8], &[u8]),
+    ) -> Self {
+        let ep = Ep::listen(peer, addr, 0).expect("listens");
+        let req = ConnReq::new(peer, addr, ep.get_port(), client).expect("resolves");
+        let client = req.connect(private_data.0).expect("asks for a connection");
+        let req = ep.next_conn_req_timeout(server, LIMIT).expect("a request");
+        let server = req.connect(private_data.1).expect("accepts");
+        assert_eq!(event(&client), ConnEvent::Established);
+        assert_eq!(event(&server), ConnEvent::Established);
+        Self { client, server }
+    }
+}
+
+/// The next event, in time.
+pub(crate) fn event(conn: &Conn) -> ConnEvent {
+    conn.next_event_timeout(LIMIT).expect("an event in time")
+}
+
+/// Waits until `count` completions came, and returns them.
+pub(crate) fn completions(conn: &Conn, count: usize) -> Vec<Wc> {
+    let mut all = Vec::new();
+    let deadline = Instant::now() + LIMIT;
+    while all.len() < count {
+        let mut wcs = [Wc::default(); 16];
+        let polled = conn.get_cq().get_wc(&mut wcs).expect("polling works");
+        all.extend_from_slice(&wcs[..polled]);
+        assert!(
+            Instant::now() < deadline,
+            "{} of {count} completions in time",
+            all.len()
+        );
+        if polled == 0 {
+            thread::yield_now();
+        }
+    }
+    assert_eq!(
+        all.len(),
+        count,
+        "no more completions than expected: {all:?}"
+    );
+    all
+}
+
+/// Waits for the one completion that is outstanding.
+pub(crate) fn completion(conn: &Conn) -> Wc {
+    completions(conn, 1)[0]
+}
+
+/// Sees that no completion comes for a while.
+pub(crate) fn no_completion(conn: &Conn) {
+    let until = Instant::now() + Duration::from_millis(200);
+    while Instant::now() < until {
+        let mut wcs = [Wc::default()];
+        assert_eq!(
+            conn.get_cq().get_wc(&mut wcs).expect("polling works"),
+            0,
+            "{wcs:?}"
+        );
+        thread::yield_now();
+    }
+}
+
+/// Zeroed memory, registered.
+pub(crate) fn region(peer: &Peer, len: usize, usage: MrUsage) -> Mr<Vec<u8>> {
+    Mr::reg(peer, vec![0; len], usage).expect("registers")
+}
+
+/// A region as the other side sees it: through its descriptor.
+pub(crate) fn remote<M: RegisterableMemory>(mr: &Mr<M>) -> MrRemote {
+    MrRemote::from_descriptor(&mr.get_descriptor()).expect("a valid descriptor")
+}
+
+/// All bytes of a region.
+pub(crate) fn contents<M: RegisterableMemory>(mr: &Mr<M>) -> Vec<u8> {
+    let mut bytes = vec![0; mr.get_size()];
+    mr.read_at(0, &mut bytes).expect("all of it is inside");
+    bytes
+}
+
+/// Bytes in which a shifted or repeated copy shows.
+pub(crate) fn pattern(len: usize, seed: u64) -> Vec<u8> {
+    let mut state = seed | 1;
+    let next = |_| {
+        state = state
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1_442_695_040_888_963_407);
+        (state >> 56) as u8
+    };
+    (0..len).map(next).collect()
+}

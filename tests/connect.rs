@@ -1,0 +1,328 @@
+//! Connections: made, refused, lost and ended, with private data.
+
+mod common;
+
+use std::os::fd::AsFd;
+use std::time::{Duration, Instant};
+
+use common::{LIMIT, Pair, addr, addr6, device_test, event, peer};
+use rpma::{ConnCfg, ConnEvent, ConnReq, Device, Ep, Error, Peer, RejectReason, Side};
+use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
+
+#[test]
+fn a_device_is_found_from_either_side() {
+    device_test(|| {
+        for addr in [addr(), addr6()] {
+            let local = Device::from_addr(&addr, Side::Local).expect("the device of the address");
+            let remote = Device::from_addr(&addr, Side::Remote).expect("the way to the address");
+            assert_eq!(local.get_name(), remote.get_name());
+            assert!(!local.get_name().is_empty());
+        }
+    });
+}
+
+#[test]
+fn connects_over_both_families() {
+    device_test(|| {
+        let peer = peer();
+        for addr in [addr(), addr6()] {
+            let cfg = ConnCfg::new();
+            let pair = Pair::over(&addr, &peer, &cfg, &cfg, (&[], &[]));
+            assert_ne!(pair.client.get_qp_num(), pair.server.get_qp_num());
+        }
+    });
+}
+
+/// The C library's receivers see the fixed field, padded: so do ours, and nothing is cut.
+#[test]
+fn private_data_travels_both_ways() {
+    device_test(|| {
+        let peer = peer();
+        let cfg = ConnCfg::new();
+        let (question, answer) = ([7; 56], [9; 196]);
+        for (question, answer) in [(&question[..], &answer[..]), (b"hi", b"ho"), (&[], &[])] {
+            let ep = Ep::listen(&peer, &addr(), 0).expect("listens");
+            let req = ConnReq::new(&peer, &addr(), ep.get_port(), &cfg).expect("resolves");
+            assert_eq!(req.get_private_data(), []);
+            let client = req.connect(question).expect("asks");
+            assert_eq!(client.get_private_data(), [], "nothing before the answer");
+
+            let req = ep.next_conn_req_timeout(&cfg, LIMIT).expect("a request");
+            assert_eq!(req.get_private_data().len(), 56);
+            assert_eq!(req.get_private_data()[..question.len()], *question);
+            assert!(
+                req.get_private_data()[question.len()..]
+                    .iter()
+                    .all(|&byte| byte == 0)
+            );
+            let server = req.connect(answer).expect("accepts");
+
+            assert_eq!(event(&client), ConnEvent::Established);
+            assert_eq!(event(&server), ConnEvent::Established);
+            assert_eq!(client.get_private_data().len(), 196);
+            assert_eq!(client.get_private_data()[..answer.len()], *answer);
+            assert_eq!(server.get_private_data()[..question.len()], *question);
+        }
+    });
+}
+
+#[test]
+fn private_data_that_is_too_long_is_refused_and_the_request_lives_on() {
+    device_test(|| {
+        let peer = peer();
+        let cfg = ConnCfg::new();
+        let ep = Ep::listen(&peer, &addr(), 0).expect("listens");
+        let req = ConnReq::new(&peer, &addr(), ep.get_port(), &cfg).expect("resolves");
+        let refused = req.connect(&[1; 57]).expect_err("56 bytes fit");
+        assert!(refused.to_string().contains("56"), "{refused}");
+        let client = refused
+            .req
+            .expect("the request")
+            .connect(&[1; 56])
+            .expect("asks");
+
+        let req = ep.next_conn_req_timeout(&cfg, LIMIT).expect("a request");
+        let refused = req.connect(&[2; 197]).expect_err("196 bytes fit");
+        assert!(refused.to_string().contains("196"), "{refused}");
+        let server = refused
+            .req
+            .expect("the request")
+            .connect(&[2; 196])
+            .expect("accepts");
+        assert_eq!(event(&client), ConnEvent::Established);
+        assert_eq!(event(&server), ConnEvent::Established);
+    });
+}
+
+#[test]
+fn a_dropped_request_is_a_reject() {
+    device_test(|| {
+        let peer = peer();
+        let cfg = ConnCfg::new();
+        let ep = Ep::listen(&peer, &addr(), 0).expect("listens");
+        for delete in [false, true] {
+            let req = ConnReq::new(&peer, &addr(), ep.get_port(), &cfg).expect("resolves");
+            let client = req.connect(&[]).expect("asks");
+            let req = ep.next_conn_req_timeout(&cfg, LIMIT).expect("a request");
+            match delete {
+                true => req.delete().expect("everything is freed"),
+                false => drop(req),
+            }
+            match event(&client) {
+                ConnEvent::Rejected { reason, .. } => assert_eq!(reason, RejectReason::CONSUMER),
+                other => panic!("{other:?}"),
+            }
+            let refused = client.disconnect();
+            assert!(
+                refused.is_ok(),
+                "as in librpma, disconnecting is possible: {refused:?}"
+            );
+        }
+    });
+}
+
+#[test]
+fn nobody_listens() {
+    device_test(|| {
+        let peer = peer();
+        let port = Ep::listen(&peer, &addr(), 0)
+            .expect("a port that was free")
+            .get_port();
+        let req = ConnReq::new(&peer, &addr(), port, &ConnCfg::new()).expect("resolves");
+        let client = req.connect(&[]).expect("asks");
+        match event(&client) {
+            ConnEvent::Rejected { reason, .. } => assert_eq!(reason, RejectReason::NO_LISTENER),
+            other => panic!("{other:?}"),
+        }
+    });
+}
+
+/// An address in the device's network that no host has.
+#[test]
+fn an_unreachable_address_is_an_error_within_the_limit() {
+    device_test(|| {
+        let peer = peer();
+        let mut octets: Vec<String> = addr().split('.').map(str::to_owned).collect();
+        octets[3] = "222".to_owned();
+        let nowhere = octets.join(".");
+        let start = Instant::now();
+        let mut cfg = ConnCfg::new();
+        cfg.set_timeout(Duration::from_millis(300));
+        let error = ConnReq::new(&peer, &nowhere, 7204, &cfg).expect_err("nobody is there");
+        let text = error.to_string();
+        assert!(
+            text.contains("rdma_resolve_addr") && text.contains("cannot be reached"),
+            "{text}"
+        );
+        assert!(start.elapsed() < LIMIT / 4, "{:?}", start.elapsed());
+        let error = Device::from_addr(&nowhere, Side::Remote).expect_err("nobody is there");
+        assert!(error.to_string().contains("rdma_resolve_addr"), "{error}");
+    });
+}
+
+#[test]
+fn a_client_that_vanishes_does_not_hurt_the_endpoint() {
+    device_test(|| {
+        let peer = peer();
+        let cfg = ConnCfg::new();
+        let ep = Ep::listen(&peer, &addr(), 0).expect("listens");
+        for _ in 0..20 {
+            let req = ConnReq::new(&peer, &addr(), ep.get_port(), &cfg).expect("resolves");
+            drop(req.connect(&[]).expect("asks"));
+        }
+        // Those that were still waiting are skipped or can be taken and fail by themselves.
+        let req = ConnReq::new(&peer, &addr(), ep.get_port(), &cfg).expect("resolves");
+        let client = req.connect(b"the one that stays").expect("asks");
+        let server = loop {
+            let req = ep
+                .next_conn_req_timeout(&cfg, LIMIT)
+                .expect("the endpoint works");
+            let stays = req.get_private_data().starts_with(b"the one that stays");
+            match req.connect(&[]) {
+                Ok(server) if stays => break server,
+                Ok(_) => {}
+                Err(error) => assert!(!stays, "{error}"),
+            }
+        };
+        assert_eq!(event(&client), ConnEvent::Established);
+        assert_eq!(event(&server), ConnEvent::Established);
+    });
+}
+
+#[test]
+fn a_request_outlives_its_client_and_its_endpoint() {
+    device_test(|| {
+        let peer = peer();
+        let cfg = ConnCfg::new();
+        let ep = Ep::listen(&peer, &addr(), 0).expect("listens");
+        let req = ConnReq::new(&peer, &addr(), ep.get_port(), &cfg).expect("resolves");
+        let client = req.connect(&[]).expect("asks");
+        let req = ep.next_conn_req_timeout(&cfg, LIMIT).expect("a request");
+        ep.shutdown().expect("everything is freed");
+        let server = req.connect(&[]).expect("accepts without the endpoint");
+        assert_eq!(event(&client), ConnEvent::Established);
+        assert_eq!(event(&server), ConnEvent::Established);
+        drop(client);
+        assert_eq!(event(&server), ConnEvent::Closed);
+
+        let ep = Ep::listen(&peer, &addr(), 0).expect("listens");
+        let req = ConnReq::new(&peer, &addr(), ep.get_port(), &cfg).expect("resolves");
+        drop(req.connect(&[]).expect("asks"));
+        if let Ok(req) = ep.next_conn_req_timeout(&cfg, Duration::from_secs(1)) {
+            // The accept fails, or the connection ends with an event.
+            if let Ok(server) = req.connect(&[]) {
+                let event = event(&server);
+                assert_ne!(event, ConnEvent::Established, "the client is gone");
+            }
+        }
+    });
+}
+
+#[test]
+fn closing_is_seen_by_both_sides() {
+    device_test(|| {
+        let peer = peer();
+        let pair = Pair::new(&peer);
+        pair.client.disconnect().expect("disconnects");
+        assert_eq!(event(&pair.server), ConnEvent::Closed);
+        pair.server.disconnect().expect("answers");
+        assert_eq!(event(&pair.client), ConnEvent::Closed);
+        assert_eq!(
+            event(&pair.client),
+            ConnEvent::TimewaitExit,
+            "another event, not the same again"
+        );
+        pair.client.disconnect().expect("once more is harmless");
+        pair.client.delete().expect("everything is freed");
+        pair.server.delete().expect("everything is freed");
+    });
+}
+
+#[test]
+fn dropping_a_connection_tells_the_peer_and_does_not_wait_for_it() {
+    device_test(|| {
+        let peer = peer();
+        let Pair { client, server } = Pair::new(&peer);
+        let start = Instant::now();
+        drop(client);
+        assert!(
+            start.elapsed() < Duration::from_secs(5),
+            "{:?}",
+            start.elapsed()
+        );
+        assert_eq!(event(&server), ConnEvent::Closed);
+    });
+}
+
+/// W-2: the C library reports a provider error, and logs one, when nothing is pending.
+#[test]
+fn nothing_pending_is_no_event_at_once_on_a_non_blocking_descriptor() {
+    device_test(|| {
+        let peer = peer();
+        let ep = Ep::listen(&peer, &addr(), 0).expect("listens");
+        let pair = Pair::new(&peer);
+        for fd in [
+            ep.as_fd(),
+            pair.client.as_fd(),
+            pair.client.get_cq().as_fd(),
+        ] {
+            let flags = fcntl_getfl(fd).expect("flags");
+            assert!(!flags.contains(OFlags::NONBLOCK), "blocking by default");
+            fcntl_setfl(fd, flags | OFlags::NONBLOCK).expect("non-blocking");
+        }
+        assert!(matches!(
+            ep.next_conn_req(&ConnCfg::new()),
+            Err(Error::NoEvent)
+        ));
+        assert!(matches!(pair.client.next_event(), Err(Error::NoEvent)));
+        assert!(matches!(
+            pair.client.get_cq().wait(),
+            Err(Error::NoCompletion)
+        ));
+        let error = std::io::Error::from(pair.client.next_event().expect_err("nothing"));
+        assert_eq!(error.kind(), std::io::ErrorKind::WouldBlock);
+        for fd in [
+            ep.as_fd(),
+            pair.client.as_fd(),
+            pair.client.get_cq().as_fd(),
+        ] {
+            assert!(
+                fcntl_getfl(fd).expect("flags").contains(OFlags::NONBLOCK),
+                "and it stays so"
+            );
+        }
+    });
+}
+
+#[test]
+fn time_limits_are_kept() {
+    device_test(|| {
+        let peer = peer();
+        let ep = Ep::listen(&peer, &addr(), 0).expect("listens");
+        let pair = Pair::new(&peer);
+        let limit = Duration::from_millis(100);
+        let start = Instant::now();
+        let none = ep.next_conn_req_timeout(&ConnCfg::new(), limit);
+        assert!(matches!(none, Err(Error::NoEvent)), "{none:?}");
+        assert!(matches!(
+            pair.client.next_event_timeout(limit),
+            Err(Error::NoEvent)
+        ));
+        assert!(start.elapsed() >= 2 * limit);
+        assert!(start.elapsed() < LIMIT / 4, "{:?}", start.elapsed());
+    });
+}
+
+/// The device goes away only after everything that was made on it.
+#[test]
+fn the_device_lives_as_long_as_what_was_made_on_it() {
+    device_test(|| {
+        let device = Device::from_addr(&addr(), Side::Local).expect("opens");
+        let peer = Peer::new(&device).expect("a peer");
+        drop(device);
+        let pair = Pair::new(&peer);
+        drop(peer);
+        drop(pair.client);
+        assert_eq!(event(&pair.server), ConnEvent::Closed);
+    });
+}

@@ -1,0 +1,468 @@
+//! Write, flush and read back: the main job, on DRAM and on persistent memory, with the device's flush
+//! and with the fallback.
+
+mod common;
+
+use common::{
+    LIMIT, Pair, completion, completions, contents, devdax, device_test, event, no_completion,
+    pattern, peer, region, remote,
+};
+use rpma::pmem::PmemMap;
+use rpma::{
+    Conn, ConnCfg, ConnEvent, Error, Flags, FlushType, Mr, MrUsage, Peer, PeerCfg, Queue,
+    RegisterableMemory, Wc, WcOpcode, WcStatus,
+};
+
+const SIZES: [usize; 10] = [1, 2, 7, 8, 9, 64, 1000, 4096, 65_536, 1 << 20];
+
+/// Both ways to flush. rdma-core 44 has no native one: there it is the fallback twice.
+fn configurations() -> [ConnCfg; 2] {
+    let mut fallback = ConnCfg::new();
+    fallback.set_force_fallback(true);
+    [ConnCfg::new(), fallback]
+}
+
+fn direct_write() -> PeerCfg {
+    let mut cfg = PeerCfg::new();
+    cfg.set_direct_write_to_pmem(true);
+    PeerCfg::from_descriptor(&cfg.get_descriptor()).expect("a valid descriptor")
+}
+
+fn succeeded(wc: Wc, wr_id: u64) -> WcOpcode {
+    assert_eq!(wc.wr_id(), wr_id);
+    wc.result().expect("the operation succeeds").opcode()
+}
+
+/// Writes, flushes and reads back every size; returns what the target must hold in the end.
+fn write_flush_read<M: RegisterableMemory>(
+    peer: &Peer,
+    conn: &Conn,
+    target: &Mr<M>,
+    flush_type: FlushType,
+) {
+    let max = *SIZES.last().expect("sizes");
+    let source = region(peer, max, MrUsage::WRITE_SRC);
+    let back = region(peer, max, MrUsage::READ_DST);
+    let remote = remote(target);
+    for (round, len) in SIZES.into_iter().enumerate() {
+        let bytes = pattern(len, round as u64 + 1);
+        let offset = (target.get_size() - len).min(13 * round);
+        let part = remote
+            .slice(offset as u64..(offset + len) as u64)
+            .expect("inside");
+        source.write_at(0, &bytes).expect("inside");
+
+        let local = source.slice(..len).expect("inside");
+        conn.write(part, local, Flags::COMPLETION_ON_ERROR, 1)
+            .expect("posted");
+        conn.flush(part, flush_type, Flags::COMPLETION_ALWAYS, 2)
+            .expect("posted");
+        let expected = match conn.has_native_flush() {
+            true => WcOpcode::FLUSH,
+            false => WcOpcode::RDMA_READ,
+        };
+        assert_eq!(succeeded(completion(conn), 2), expected, "{len} bytes");
+
+        let mut there = vec![0; len];
+        target.read_at(offset, &mut there).expect("inside");
+        assert_eq!(
+            there, bytes,
+            "{len} bytes are there when the flush has completed"
+        );
+
+        let local = back.slice(..len).expect("inside");
+        conn.read(local, part, Flags::COMPLETION_ALWAYS, 3)
+            .expect("posted");
+        assert_eq!(succeeded(completion(conn), 3), WcOpcode::RDMA_READ);
+        let mut here = vec![0; len];
+        back.read_at(0, &mut here).expect("inside");
+        assert_eq!(here, bytes, "{len} bytes come back");
+    }
+}
+
+const TARGET: MrUsage = MrUsage::WRITE_DST
+    .union(MrUsage::READ_SRC)
+    .union(MrUsage::FLUSH_TYPE_VISIBILITY);
+
+#[test]
+fn write_flush_and_read_back_on_dram() {
+    device_test(|| {
+        let peer = peer();
+        for cfg in configurations() {
+            let pair = Pair::with(&peer, &cfg, &cfg);
+            let native = peer.is_native_flush_capable() && !cfg.get_force_fallback();
+            assert_eq!(pair.client.has_native_flush(), native);
+            let target = region(&peer, (1 << 20) + 4096, TARGET);
+            write_flush_read(&peer, &pair.client, &target, FlushType::Visibility);
+        }
+    });
+}
+
+#[test]
+fn write_flush_and_read_back_on_device_dax() {
+    device_test(|| {
+        let peer = peer();
+        for cfg in configurations() {
+            let map = PmemMap::open(devdax(), 2 << 20).expect("maps the device");
+            assert!(map.is_pmem());
+            let usage = TARGET | MrUsage::FLUSH_TYPE_PERSISTENT;
+            let target = Mr::reg(&peer, map, usage).expect("registers persistent memory");
+            let pair = Pair::with(&peer, &cfg, &cfg);
+            pair.client.apply_remote_peer_cfg(&direct_write());
+            write_flush_read(&peer, &pair.client, &target, FlushType::Persistent);
+            write_flush_read(&peer, &pair.client, &target, FlushType::Visibility);
+        }
+    });
+}
+
+/// The guest's rdma-core 56 and kernel have the native operation: if this fails, the tests above did
+/// not test it.
+#[test]
+#[cfg(native_flush)]
+fn the_native_flush_is_there_to_be_tested() {
+    device_test(|| {
+        let peer = peer();
+        assert!(peer.is_native_flush_capable());
+        assert!(Pair::new(&peer).client.has_native_flush());
+    });
+}
+
+/// W-11: the C library's fallback always reads 8 bytes, also past the end of the region.
+#[test]
+fn the_last_byte_of_a_region_can_be_flushed() {
+    device_test(|| {
+        let peer = peer();
+        for cfg in configurations() {
+            let pair = Pair::with(&peer, &cfg, &cfg);
+            let target = region(&peer, 100, TARGET);
+            let last = remote(&target).slice(99..).expect("inside");
+            pair.client
+                .flush(last, FlushType::Visibility, Flags::COMPLETION_ALWAYS, 5)
+                .expect("posted");
+            succeeded(completion(&pair.client), 5);
+        }
+    });
+}
+
+/// W-10: a region that was registered with the native rights serves an initiator that reads.
+#[test]
+fn one_region_serves_both_kinds_of_flush() {
+    device_test(|| {
+        let peer = peer();
+        let target = region(
+            &peer,
+            64,
+            MrUsage::WRITE_DST | MrUsage::FLUSH_TYPE_VISIBILITY,
+        );
+        for cfg in configurations() {
+            let pair = Pair::with(&peer, &cfg, &ConnCfg::new());
+            let part = remote(&target).slice(..).expect("inside");
+            pair.client
+                .flush(part, FlushType::Visibility, Flags::COMPLETION_ALWAYS, 5)
+                .expect("posted");
+            succeeded(completion(&pair.client), 5);
+        }
+    });
+}
+
+#[test]
+fn every_refusal_of_flush() {
+    device_test(|| {
+        let peer = peer();
+        let part = |usage| {
+            let mr = region(&peer, 64, usage);
+            remote(&mr).slice(..).expect("inside")
+        };
+        for cfg in configurations() {
+            let pair = Pair::with(&peer, &cfg, &cfg);
+            let conn = &pair.client;
+            let refused = |usage, flush_type| {
+                let error = conn
+                    .flush(part(usage), flush_type, Flags::COMPLETION_ALWAYS, 1)
+                    .expect_err("refused");
+                assert!(matches!(error, Error::NotSupported(_)), "{error:?}");
+                error.to_string()
+            };
+            let both = MrUsage::WRITE_DST | MrUsage::FLUSH_TYPE_VISIBILITY;
+            let text = refused(both, FlushType::Persistent);
+            assert!(text.contains("has not declared"), "{text}");
+            conn.apply_remote_peer_cfg(&direct_write());
+            let text = refused(both, FlushType::Persistent);
+            assert!(text.contains("without FLUSH_TYPE_PERSISTENT"), "{text}");
+            let text = refused(
+                MrUsage::WRITE_DST | MrUsage::READ_SRC,
+                FlushType::Visibility,
+            );
+            assert!(text.contains("without FLUSH_TYPE_VISIBILITY"), "{text}");
+            conn.apply_remote_peer_cfg(&PeerCfg::new());
+            let text = refused(both, FlushType::Persistent);
+            assert!(
+                text.contains("has not declared"),
+                "it can be taken back: {text}"
+            );
+
+            let mr = region(&peer, 64, both);
+            let empty = remote(&mr).slice(5..5).expect("inside");
+            let error = conn
+                .flush(empty, FlushType::Visibility, Flags::COMPLETION_ALWAYS, 1)
+                .expect_err("nothing to flush");
+            assert!(matches!(error, Error::InvalidArgument(_)), "{error:?}");
+            no_completion(conn);
+        }
+    });
+}
+
+#[test]
+fn a_region_without_the_usage_is_refused_before_anything_is_sent() {
+    device_test(|| {
+        let peer = peer();
+        let pair = Pair::new(&peer);
+        let all = MrUsage::all() - MrUsage::FLUSH_TYPE_PERSISTENT;
+        let mr = |usage| region(&peer, 64, usage);
+        let flags = Flags::COMPLETION_ALWAYS;
+        for missing in [
+            MrUsage::WRITE_DST,
+            MrUsage::WRITE_SRC,
+            MrUsage::READ_DST,
+            MrUsage::READ_SRC,
+        ] {
+            let (whole, without) = (mr(all), mr(all - missing));
+            let (local, part) = match missing {
+                MrUsage::WRITE_SRC | MrUsage::READ_DST => (&without, remote(&whole)),
+                _ => (&whole, remote(&without)),
+            };
+            let (local, part) = (local.slice(..).expect("all"), part.slice(..).expect("all"));
+            let posted = match missing {
+                MrUsage::WRITE_DST | MrUsage::WRITE_SRC => pair.client.write(part, local, flags, 1),
+                _ => pair.client.read(local, part, flags, 1),
+            };
+            let error = posted.expect_err("refused");
+            assert!(matches!(error, Error::InvalidArgument(_)), "{error:?}");
+            assert!(
+                error.to_string().contains(&format!("needs {missing}")),
+                "{error}"
+            );
+        }
+        no_completion(&pair.client);
+
+        // The connection is as good as before.
+        let (local, target) = (mr(MrUsage::WRITE_SRC), mr(MrUsage::WRITE_DST));
+        let part = remote(&target).slice(..).expect("all");
+        pair.client
+            .write(part, local.slice(..).expect("all"), flags, 2)
+            .expect("posted");
+        succeeded(completion(&pair.client), 2);
+    });
+}
+
+#[test]
+fn lengths_must_match_and_regions_must_be_the_peers() {
+    device_test(|| {
+        let (one, other) = (peer(), peer());
+        let pair = Pair::new(&one);
+        let target = remote(&region(&one, 64, MrUsage::WRITE_DST | MrUsage::READ_SRC));
+        let local = region(&one, 64, MrUsage::WRITE_SRC | MrUsage::READ_DST);
+        let foreign = region(&other, 64, MrUsage::WRITE_SRC | MrUsage::READ_DST);
+        let (part, short) = (
+            target.slice(..).expect("all"),
+            local.slice(..63).expect("inside"),
+        );
+        let foreign = foreign.slice(..).expect("all");
+        let flags = Flags::COMPLETION_ALWAYS;
+        for (error, reason) in [
+            (
+                pair.client.write(part, short, flags, 1),
+                "63 bytes and the remote part 64",
+            ),
+            (
+                pair.client.read(short, part, flags, 1),
+                "63 bytes and the remote part 64",
+            ),
+            (pair.client.write(part, foreign, flags, 1), "another Peer"),
+            (pair.client.read(foreign, part, flags, 1), "another Peer"),
+        ] {
+            let error = error.expect_err(reason);
+            assert!(matches!(error, Error::InvalidArgument(_)), "{error:?}");
+            assert!(error.to_string().contains(reason), "{error}");
+        }
+        no_completion(&pair.client);
+    });
+}
+
+/// Every accepted operation completes, every refused one is `QueueFull`, and polling makes room again.
+#[test]
+fn a_thousand_writes_without_a_poll() {
+    device_test(|| {
+        let peer = peer();
+        let source = region(&peer, 8, MrUsage::WRITE_SRC);
+        let target = region(&peer, 8, MrUsage::WRITE_DST);
+        let part = remote(&target).slice(..).expect("all");
+        for depth in [1, 10, 500] {
+            let mut cfg = ConnCfg::new();
+            cfg.set_sq_size(depth);
+            let pair = Pair::with(&peer, &cfg, &cfg);
+            for round in 0..3 {
+                let mut accepted = Vec::new();
+                for wr_id in 0..1000 {
+                    let local = source.slice(..).expect("all");
+                    match pair
+                        .client
+                        .write(part, local, Flags::COMPLETION_ALWAYS, wr_id)
+                    {
+                        Ok(()) => accepted.push(wr_id),
+                        Err(Error::QueueFull {
+                            queue: Queue::Send,
+                            depth: said,
+                        }) => {
+                            assert_eq!(said, depth);
+                        }
+                        Err(error) => panic!("{error:?}"),
+                    }
+                }
+                assert_eq!(accepted.len(), depth as usize, "round {round}");
+                let wcs = completions(&pair.client, accepted.len());
+                for (wc, wr_id) in wcs.into_iter().zip(accepted) {
+                    succeeded(wc, wr_id);
+                }
+                no_completion(&pair.client);
+            }
+        }
+    });
+}
+
+/// Unsignaled operations take slots until a later completion is polled, on rxe as on an adapter.
+#[test]
+fn writes_without_completions_fill_the_queue_as_well() {
+    device_test(|| {
+        let peer = peer();
+        let pair = Pair::new(&peer);
+        let source = region(&peer, 8, MrUsage::WRITE_SRC);
+        let target = region(&peer, 8, MrUsage::WRITE_DST);
+        let part = remote(&target).slice(..).expect("all");
+        let write = |flags, wr_id| {
+            pair.client
+                .write(part, source.slice(..).expect("all"), flags, wr_id)
+        };
+        for _ in 0..50 {
+            for wr_id in 0..9 {
+                write(Flags::COMPLETION_ON_ERROR, wr_id).expect("a slot");
+            }
+            write(Flags::COMPLETION_ALWAYS, 9).expect("the last slot");
+            let error = write(Flags::COMPLETION_ALWAYS, 10).expect_err("full");
+            assert!(matches!(error, Error::QueueFull { .. }), "{error:?}");
+            succeeded(completion(&pair.client), 9);
+        }
+    });
+}
+
+/// A connection that fails flushes everything that is in flight, also what would not have completed;
+/// rxe takes operations after that, too. Nothing may push a completion out of the queue.
+#[test]
+fn a_failed_connection_loses_no_completion() {
+    device_test(|| {
+        let peer = peer();
+        let source = region(&peer, 64, MrUsage::WRITE_SRC);
+        let target = region(&peer, 64, MrUsage::WRITE_DST);
+        let good = remote(&target).slice(..).expect("all");
+        let gone = remote(&region(&peer, 64, MrUsage::WRITE_DST))
+            .slice(..)
+            .expect("all");
+        let mut cfg = ConnCfg::new();
+        cfg.set_sq_size(200);
+        for _ in 0..5 {
+            let pair = Pair::with(&peer, &cfg, &cfg);
+            let local = source.slice(..).expect("all");
+            let mut signaled = 0;
+            for wr_id in 0..10_000 {
+                let part = if wr_id == 3 { gone } else { good };
+                let flags = match wr_id % 2 {
+                    0 => Flags::COMPLETION_ALWAYS,
+                    _ => Flags::COMPLETION_ON_ERROR,
+                };
+                match pair.client.write(part, local, flags, wr_id) {
+                    Ok(()) => signaled += usize::from(wr_id % 2 == 0),
+                    Err(Error::QueueFull { .. }) => {}
+                    Err(error) => panic!("{error:?}"),
+                }
+            }
+            let mut wcs = Vec::new();
+            while wcs.iter().filter(|wc: &&Wc| wc.wr_id() % 2 == 0).count() < signaled {
+                wcs.extend(completions(&pair.client, 1));
+            }
+            let first = wcs
+                .iter()
+                .find_map(|wc| wc.result().err())
+                .expect("a failure");
+            assert_eq!(first.status, WcStatus::REM_ACCESS_ERR, "{first}");
+            assert_eq!(first.wr_id, 3, "{first}");
+
+            let error = pair.client.write(good, local, Flags::COMPLETION_ALWAYS, 1);
+            let error = error.expect_err("the connection has failed");
+            assert!(matches!(error, Error::NotConnected(_)), "{error:?}");
+            assert!(error.to_string().contains("has failed"), "{error}");
+        }
+    });
+}
+
+#[test]
+fn operations_before_and_after_the_connection_are_refused() {
+    device_test(|| {
+        let peer = peer();
+        let cfg = ConnCfg::new();
+        let source = region(&peer, 8, MrUsage::WRITE_SRC);
+        let target = region(&peer, 8, MrUsage::WRITE_DST);
+        let part = remote(&target).slice(..).expect("all");
+        let refused = |conn: &Conn, reason: &str| {
+            let local = source.slice(..).expect("all");
+            let error = conn
+                .write(part, local, Flags::COMPLETION_ALWAYS, 1)
+                .expect_err(reason);
+            assert!(matches!(error, Error::NotConnected(_)), "{error:?}");
+            assert!(error.to_string().contains(reason), "{error}");
+        };
+        let ep = rpma::Ep::listen(&peer, &common::addr(), 0).expect("listens");
+        let req =
+            rpma::ConnReq::new(&peer, &common::addr(), ep.get_port(), &cfg).expect("resolves");
+        let client = req.connect(&[]).expect("asks");
+        refused(&client, "not established yet");
+        let server = ep.next_conn_req_timeout(&cfg, LIMIT).expect("a request");
+        let server = server.connect(&[]).expect("accepts");
+        assert_eq!(event(&client), ConnEvent::Established);
+        // What was refused before is not sent later.
+        no_completion(&client);
+        assert_eq!(contents(&target), [0; 8]);
+        client.disconnect().expect("disconnects");
+        refused(&client, "is closed");
+        assert_eq!(event(&server), ConnEvent::Established);
+        assert_eq!(event(&server), ConnEvent::Closed);
+        refused(&server, "is closed");
+    });
+}
+
+/// A waiter sleeps until the completion arms it, and an event may come without one.
+#[test]
+fn waiting_for_a_completion() {
+    device_test(|| {
+        let peer = peer();
+        let pair = Pair::new(&peer);
+        let source = region(&peer, 8, MrUsage::WRITE_SRC);
+        let target = region(&peer, 8, MrUsage::WRITE_DST);
+        let part = remote(&target).slice(..).expect("all");
+        for wr_id in 0..50 {
+            let local = source.slice(..).expect("all");
+            pair.client
+                .write(part, local, Flags::COMPLETION_ALWAYS, wr_id)
+                .expect("posted");
+            loop {
+                pair.client.get_cq().wait().expect("an event");
+                let mut wcs = [Wc::default(); 4];
+                let polled = pair.client.get_cq().get_wc(&mut wcs).expect("polls");
+                if polled > 0 {
+                    assert_eq!(polled, 1);
+                    succeeded(wcs[0], wr_id);
+                    break;
+                }
+            }
+        }
+    });
+}
