@@ -80,11 +80,11 @@ pub(crate) fn in_guest(workspace: &Workspace) -> Result<()> {
     let mut client = stage.client(pmem, "client-pmem.log")?;
     client.wait_for(FLUSHED, LIMIT)?;
     let completed = Instant::now();
+    // Before ssh notices and says so in the server's name.
+    server.catch_up();
     vm.cut_power()?;
     let delay = completed.elapsed().as_secs_f64() * 1e3;
-    server.catch_up();
-    say("server", server.seen());
-    say("client", client.seen());
+    tell(&server, &client);
     drop((client, server));
     println!(
         "  ** power cut: the machine was killed {delay:.1} ms after the flush had completed **"
@@ -153,8 +153,7 @@ pub(crate) fn on_host(workspace: &Workspace) -> Result<()> {
     let mut client = stage.client(pmem, "client-pmem.log")?;
     client.finish(LIMIT)?;
     server.finish(LIMIT)?;
-    say("server", server.seen());
-    say("client", client.seen());
+    tell(&server, &client);
     println!("\nA new server on the same memory");
     let kept = stage.look("persistent memory", pmem)?;
     if kept.as_deref() != Some(VALUE) {
@@ -280,8 +279,7 @@ impl Stage<'_> {
         client.finish(LIMIT)?;
         let value = server.wait_for(NEW, LIMIT)?;
         server.finish(LIMIT)?;
-        say("server", server.seen());
-        say("client", client.seen());
+        tell(&server, &client);
         if value != VALUE {
             bail!("the server has \"{value}\", not \"{VALUE}\"");
         }
@@ -306,6 +304,22 @@ fn old_value(server: &Remote) -> Option<String> {
         Line::Out(text) => text.strip_prefix(OLD).map(|value| value.trim().to_owned()),
         Line::Err(_) => None,
     })
+}
+
+/// Prints what the two programs said, and what it means.
+fn tell(server: &Remote, client: &Remote) {
+    say("server", server.seen());
+    say("client", client.seen());
+    let persistent = Line::Out("RPMA_FLUSH_TYPE_PERSISTENT is supported".to_owned());
+    println!(
+        "  {}",
+        if client.seen().contains(&persistent) {
+            "=> The flush was for persistence: the memory's descriptor allows it, and the server has\n     \
+            said that what arrives from the network goes straight to persistent memory."
+        } else {
+            "=> The flush was for visibility only: the server's memory is not persistent."
+        }
+    );
 }
 
 /// Prints what a program said. Of its log, the message without time, level and module.

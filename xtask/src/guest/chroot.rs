@@ -16,6 +16,7 @@ const RDMA_CORE_44: &str = "/opt/rdma-core-44";
 /// and again, up to `--` and the command.
 const ENTER: &str = r#"
 set -eu
+PATH=$PATH:/usr/sbin:/sbin
 root=$1
 shift
 mount --rbind "$root" "$root"

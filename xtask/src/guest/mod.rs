@@ -12,6 +12,8 @@ mod recipe;
 use std::fs::{self, File, TryLockError};
 use std::io;
 use std::path::{Path, PathBuf};
+use std::thread::sleep;
+use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 
@@ -36,20 +38,23 @@ impl Guest {
         let lock_path = cache.join(format!("{name}.lock"));
         let lock = open_lock(&lock_path)?;
 
-        lock.lock_shared()?;
+        wait_for(&lock, File::try_lock_shared)?;
         if dir.is_dir() {
             return Ok(Self { dir, lock });
         }
         lock.unlock()?;
-        lock_exclusive(&lock)?;
+        wait_for(&lock, File::try_lock)?;
         if !dir.is_dir() {
             build::build(workspace, &cache, &dir)?;
             prune(&cache, &name);
         }
-        // Not atomic: between the two the guest can only be deleted by a run with another recipe.
-        lock.lock_shared()?;
+        // Not atomic: in between, a run with another recipe could delete the guest.
+        wait_for(&lock, File::try_lock_shared)?;
         if !dir.is_dir() {
-            bail!("the guest {} was deleted while it was built", dir.display());
+            bail!(
+                "the guest {} was deleted as soon as it was built",
+                dir.display()
+            );
         }
         Ok(Self { dir, lock })
     }
@@ -100,22 +105,23 @@ fn open_lock(path: &Path) -> Result<File> {
     file.with_context(|| format!("cannot open the lock file {}", path.display()))
 }
 
-fn lock_exclusive(lock: &File) -> Result<()> {
-    match lock.try_lock() {
-        Ok(()) => return Ok(()),
-        Err(TryLockError::WouldBlock) => {}
-        Err(TryLockError::Error(error)) => return Err(error.into()),
-    }
-    let mut step = Step::start("another run is building the guest: waiting for it");
+/// Takes a lock in the given way; says so if that takes time.
+fn wait_for(lock: &File, take: fn(&File) -> Result<(), TryLockError>) -> Result<()> {
+    let mut waiting = None;
     loop {
-        match lock.try_lock() {
+        match take(lock) {
             Ok(()) => break,
-            Err(TryLockError::WouldBlock) => step.tick(),
-            Err(TryLockError::Error(error)) => return Err(error.into()),
+            Err(TryLockError::Error(error)) => return Err(error).context("cannot lock the guest"),
+            Err(TryLockError::WouldBlock) => {}
         }
-        std::thread::sleep(std::time::Duration::from_millis(100));
+        waiting
+            .get_or_insert_with(|| Step::start("waiting for the run that builds the guest"))
+            .tick();
+        sleep(Duration::from_millis(100));
     }
-    step.done("");
+    if let Some(step) = waiting {
+        step.done("");
+    }
     Ok(())
 }
 

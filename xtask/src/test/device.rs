@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
-use std::process::Command;
-use std::time::Duration;
+use std::process::{Command, ExitStatus};
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use serde_json::Value;
@@ -16,7 +16,7 @@ use super::{Options, libtest};
 use crate::guest::Guest;
 use crate::host::Workspace;
 use crate::progress::{Step, spawn_logged, tail};
-use crate::vm::{Lifetime, Ssh, Vm, attach_to};
+use crate::vm::{CONSOLE, Lifetime, Ssh, Vm, attach_to};
 
 /// The package whose tests need a device, and the feature that says so.
 const PACKAGE: &str = "rpma-examples";
@@ -24,6 +24,8 @@ const FEATURE: &str = "device";
 /// The longest that one test program may take.
 const LIMIT: Duration = Duration::from_secs(300);
 const LONG_LIMIT: Duration = Duration::from_secs(3600);
+/// How ssh itself ends when the connection fails or is lost.
+const SSH_FAILED: i32 = 255;
 /// After which a guest that does not answer is given up.
 const GRACE: Duration = Duration::from_secs(30);
 
@@ -137,11 +139,13 @@ impl<'a> Machine<'a> {
     }
 
     /// A guest that no longer answers is replaced. One that `vm up` started is left to its owner.
-    fn restart(&mut self) -> Result<()> {
+    /// The console of the old one is kept as `console`.
+    fn restart(&mut self, console: &Path) -> Result<()> {
         let Some(vm) = self.own.take() else {
             bail!("the guest of `cargo xtask vm up` does not answer; see its console log");
         };
         vm.cut_power()?;
+        fs::copy(self.dir.join(CONSOLE), console).context("cannot keep the console log")?;
         let vm = Vm::boot(
             self.guest,
             self.workspace,
@@ -172,25 +176,45 @@ impl Place<'_> {
 
         let limit = if options.long { LONG_LIMIT } else { LIMIT };
         let mut command = self.command(program, limit, options.long);
+        let started = Instant::now();
         let mut child = spawn_logged(&mut command, &log, None)?;
         let status = step.wait(&mut child, Some(limit + GRACE))?;
-        let late = format!("killed after {} s:\n{}", limit.as_secs(), tail(&log, 10));
-        let (ended, lost) = match status {
-            Some(status) if status.success() => (Ok(()), false),
-            // `timeout` reports the signal that it sent.
-            Some(status) if status.code() == Some(137) || status.signal() == Some(9) => {
-                (Err(late), false)
+        let late = || {
+            let tail = tail(&log, 10);
+            format!(
+                "not finished after {} s; it said last:\n{tail}",
+                limit.as_secs()
+            )
+        };
+        // Of a local program we see the signal itself, of a remote one what the shell makes of it.
+        let signal = |status: ExitStatus| match status.code() {
+            Some(code @ 129..=192) => Some(code - 128),
+            _ => status.signal(),
+        };
+        let console = log.with_extension("console");
+        let mut lost = false;
+        let ended = match status {
+            Some(status) if status.success() => Ok(()),
+            Some(status) if signal(status) == Some(9) && started.elapsed() >= limit => Err(late()),
+            Some(status) if status.code() == Some(SSH_FAILED) => {
+                lost = true;
+                Err(format!(
+                    "the guest went away; its console: {}",
+                    console.display()
+                ))
             }
-            // ssh has lost the guest.
-            Some(status) if status.code() == Some(255) => {
-                (Err("the guest went away".to_owned()), true)
+            Some(status) => Err(match signal(status) {
+                Some(signal) => format!("the program was killed by signal {signal}"),
+                None => format!("the program ended with {status}"),
+            }),
+            None => {
+                lost = true;
+                Err(late())
             }
-            Some(status) => (Err(format!("the program ended with {status}")), false),
-            None => (Err(late), true),
         };
         report.program(step, name, listed, ended, &log);
         match self {
-            Self::Guest(machine) if lost => machine.restart(),
+            Self::Guest(machine) if lost => machine.restart(&console),
             _ => Ok(()),
         }
     }
@@ -211,7 +235,16 @@ impl Place<'_> {
         }
         match self {
             Self::Guest(machine) => {
-                let argv = [vec!["env", "RUST_BACKTRACE=1"], argv].concat();
+                // Without a shell that waits, ssh would report a signal as a failure of its own.
+                let shell = vec![
+                    "env",
+                    "RUST_BACKTRACE=1",
+                    "sh",
+                    "-c",
+                    "\"$@\"; exit $?",
+                    "sh",
+                ];
+                let argv = [shell, argv].concat();
                 machine.ssh.command(&argv, false)
             }
             Self::Host(env) => {

@@ -29,7 +29,8 @@ use crate::progress::{Step, tail};
 /// The two NVDIMMs: device-DAX, and fsdax with a file system.
 const NVDIMMS: [&str; 2] = ["nvdimm0.img", "nvdimm1.img"];
 const NVDIMM_SIZE: u64 = 256 << 20;
-const CONSOLE: &str = "console.log";
+/// What the machine wrote on its console, in its directory.
+pub(crate) const CONSOLE: &str = "console.log";
 const QEMU_LOG: &str = "qemu.log";
 /// From start to ready. A boot takes 10 s under emulation on an idle machine.
 const BOOT_LIMIT: Duration = Duration::from_secs(300);
