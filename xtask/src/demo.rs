@@ -173,7 +173,7 @@ fn build(workspace: &Workspace, guest: &Guest) -> Result<()> {
         fetch.args(["fetch", "--locked"]),
         &log,
     )?;
-    let mut cargo = chroot::command(guest, workspace, &toolchain, Headers::Native, "cargo");
+    let mut cargo = chroot::command(guest, workspace, &toolchain, Headers::Native, "cargo")?;
     cargo.args(["build", "--locked", "--example", EXAMPLE]);
     run_step("compile the example", &mut cargo, &log)
 }

@@ -3,8 +3,11 @@
 //! Every run has its own mount namespace, so that no mount outlives it, and its own process
 //! namespace, whose first process dies with us and takes the others with it.
 
+use std::fs;
 use std::path::Path;
 use std::process::Command;
+
+use anyhow::{Context, Result};
 
 use super::Guest;
 use crate::host::{self, Toolchain, Workspace};
@@ -99,6 +102,30 @@ pub(crate) enum Headers {
     Old44,
 }
 
+impl Headers {
+    /// The name of the target directory. It is emptied when it is from another guest: cargo does
+    /// not see that the system's headers and libraries are others.
+    fn target(self, guest: &Guest, workspace: &Workspace) -> Result<&'static str> {
+        let name = match self {
+            Self::Native => "guest",
+            Self::Old44 => "guest-44",
+        };
+        let dir = workspace.root().join("target").join(name);
+        let marker = dir.join("built-in");
+        // A guest's host key is its own alone.
+        let identity = fs::read(guest.file("known_hosts"))?;
+        if fs::read(&marker).is_ok_and(|found| found == identity) {
+            return Ok(name);
+        }
+        if dir.exists() {
+            fs::remove_dir_all(&dir).with_context(|| format!("cannot empty {}", dir.display()))?;
+        }
+        fs::create_dir_all(&dir)?;
+        fs::write(&marker, identity)?;
+        Ok(name)
+    }
+}
+
 /// `program` inside the guest's root, in the clone, with the host's Rust toolchain and without a
 /// network: everything must have been fetched before. Nothing but the clone can be written.
 pub(crate) fn command(
@@ -107,7 +134,8 @@ pub(crate) fn command(
     toolchain: &Toolchain,
     headers: Headers,
     program: &str,
-) -> Command {
+) -> Result<Command> {
+    let target = headers.target(guest, workspace)?;
     let registry = toolchain.cargo_home.join("registry");
     let git = toolchain.cargo_home.join("git");
     let config = toolchain.cargo_home.join("config.toml");
@@ -145,17 +173,12 @@ pub(crate) fn command(
         "RUSTC_WORKSPACE_WRAPPER=",
         "RUST_BACKTRACE=1",
     ]);
-    match headers {
-        Headers::Native => {
-            command.arg("CARGO_TARGET_DIR=/src/target/guest");
-        }
-        Headers::Old44 => {
-            let own = "/usr/lib/x86_64-linux-gnu/pkgconfig";
-            command.arg("CARGO_TARGET_DIR=/src/target/guest-44");
-            command.arg(format!("PKG_CONFIG_LIBDIR={RDMA_CORE_44}{own}:{own}"));
-            command.arg(format!("PKG_CONFIG_SYSROOT_DIR={RDMA_CORE_44}"));
-        }
+    command.arg(format!("CARGO_TARGET_DIR=/src/target/{target}"));
+    if headers == Headers::Old44 {
+        let own = "/usr/lib/x86_64-linux-gnu/pkgconfig";
+        command.arg(format!("PKG_CONFIG_LIBDIR={RDMA_CORE_44}{own}:{own}"));
+        command.arg(format!("PKG_CONFIG_SYSROOT_DIR={RDMA_CORE_44}"));
     }
     command.arg(program);
-    command
+    Ok(command)
 }

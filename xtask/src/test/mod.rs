@@ -153,19 +153,19 @@ struct Lab<'a> {
 }
 
 impl Lab<'_> {
-    fn in_root(&self, headers: Headers, program: &str) -> Command {
+    fn in_root(&self, headers: Headers, program: &str) -> Result<Command> {
         chroot::command(self.guest, self.workspace, self.toolchain, headers, program)
     }
 
     /// The host's checks once more where the guest's newer rdma-core brings other code to life.
     /// Without xtask, which is a program of the host.
     fn checks(&self, report: &mut Report<'_>) -> Result<()> {
-        let mut clippy = self.in_root(Headers::Native, "cargo");
+        let mut clippy = self.in_root(Headers::Native, "cargo")?;
         clippy
             .args(words(CLIPPY))
             .args(["--exclude=xtask", "--", "-Dwarnings"]);
         report.check("guest: clippy", &mut clippy, false)?;
-        let mut test = self.in_root(Headers::Native, "cargo");
+        let mut test = self.in_root(Headers::Native, "cargo")?;
         test.args(words(TEST))
             .arg("--exclude=xtask")
             .args(long_args(self.options));
@@ -183,10 +183,10 @@ impl Lab<'_> {
             (Headers::Native, "device"),
             (Headers::Old44, "rdma-core 44"),
         ] {
-            let mut examples = self.in_root(headers, "cargo");
+            let mut examples = self.in_root(headers, "cargo")?;
             examples.args(device::example_args());
             report.check(&format!("{label}: examples"), &mut examples, false)?;
-            let mut build = self.in_root(headers, "cargo");
+            let mut build = self.in_root(headers, "cargo")?;
             build.args(device::build_args());
             let Some(build) = report.check(&format!("{label}: build"), &mut build, true)? else {
                 report.not_run(&format!("{label}: tests"), "they do not build");
@@ -210,7 +210,7 @@ impl Lab<'_> {
                     continue;
                 };
                 // In the root and not in the guest: there is nothing to wait for.
-                let mut list = self.in_root(headers, &program.display().to_string());
+                let mut list = self.in_root(headers, &program.display().to_string())?;
                 list.args(["--list", "--format=terse"]);
                 place.run(report, &step, program, &mut list, &self.options)?;
             }
