@@ -1,2 +1,26 @@
-//! x
-fn main() {}
+//! A client writes a greeting into the server's persistent memory and flushes it there: when the
+//! flush has completed, the greeting is safe, and no program of the server had to do anything.
+//!
+//! ```text
+//! 05-flush-to-persistent server <server_address> <port> [<pmem-path> [on]]
+//! 05-flush-to-persistent client <server_address> <port> [<pmem-path> [<pmem-offset>]]
+//! ```
+
+#[path = "../common/cli.rs"]
+mod cli;
+mod client;
+#[path = "../common/conn.rs"]
+mod conn;
+#[path = "../common/data.rs"]
+mod data;
+#[path = "../common/hello.rs"]
+mod hello;
+#[path = "../common/memory.rs"]
+mod memory;
+mod server;
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    cli::run(&client::ROLE, &server::ROLE)
+}

@@ -1,0 +1,93 @@
+//! The client: writes its greeting into the server's memory, and flushes.
+
+use anyhow::{Context, Result};
+use rpma::{Device, Flags, FlushType, MrRemote, MrUsage, Peer, PeerCfg, Side};
+
+use crate::cli::{Role, number};
+use crate::data::CommonData;
+use crate::memory::Memory;
+use crate::{conn, hello, memory};
+
+pub(crate) const ROLE: Role = Role {
+    usage: "<server_address> <port> [<pmem-path> [<pmem-offset>]]",
+    notes: memory::NOTES,
+    main,
+};
+
+/// Tells the flush from other operations; any number would do.
+const FLUSH_ID: u64 = 0xF01D;
+
+fn main(addr: &str, port: u16, more: &[String]) -> Result<()> {
+    let (size, initial) = (hello::SIZE, hello::first());
+    let memory = match more {
+        [] => Memory::dram(size, &initial)?,
+        [path] => Memory::pmem(path, 0, size, &initial)?,
+        [path, offset, ..] => Memory::pmem(path, number("offset", offset)?, size, &initial)?,
+    };
+
+    // The device through which the server is reached, and on it a peer: what this program registers
+    // and connects.
+    let device = Device::from_addr(addr, Side::Remote)?;
+    let peer = Peer::new(&device)?;
+
+    // The device takes what it writes directly from the registered memory.
+    let src = memory.register(&peer, MrUsage::WRITE_SRC)?;
+    let hello = src.load::<{ hello::SIZE }>()?;
+    println!("Next value: {}", hello::text(&hello[hello::STR_OFFSET..]));
+
+    // With its answer the server has sent where its memory is, and what holds for it.
+    let conn = conn::connect(&peer, addr, port, &[])?;
+    let data = CommonData::from_bytes(conn.get_private_data())?;
+    let pcfg = data
+        .pcfg_desc
+        .context("the server has sent no peer configuration")?;
+    let pcfg = PeerCfg::from_descriptor(&pcfg)?;
+    conn.apply_remote_peer_cfg(&pcfg);
+    let remote = MrRemote::from_descriptor(&data.mr_desc)?;
+    let from = u64::from(data.data_offset);
+    let dst = remote.slice(from..from + hello::STR_SIZE as u64)?;
+    log::info!(
+        "the server offers {} bytes of memory; writing {} of them through {}",
+        remote.get_size(),
+        dst.len(),
+        device.get_name()
+    );
+
+    // A write of remote memory. Even its completion would say only that the server's device has the
+    // bytes: they may still be on their way to the memory. So it asks for one only on an error.
+    let string = src.slice(hello::STR_OFFSET..hello::SIZE)?;
+    conn.write(dst, string, Flags::COMPLETION_ON_ERROR, 0)?;
+
+    // A flush of the same bytes. It comes after the write on the same connection, and its completion
+    // says that the bytes have arrived: in persistent memory, so that they survive a loss of power;
+    // or, if the server does not promise that they get there directly, only where every program
+    // of the server sees them.
+    let flush_type = if pcfg.get_direct_write_to_pmem() {
+        println!("RPMA_FLUSH_TYPE_PERSISTENT is supported");
+        FlushType::Persistent
+    } else {
+        println!(
+            "RPMA_FLUSH_TYPE_PERSISTENT is NOT supported, RPMA_FLUSH_TYPE_VISIBILITY is used instead"
+        );
+        FlushType::Visibility
+    };
+    log::info!(
+        "{}",
+        if conn.has_native_flush() {
+            "flushing with the device's own flush operation"
+        } else {
+            "flushing by a small read behind the write: the device, or the rdma-core that this was \
+             built with, has no flush operation"
+        }
+    );
+    conn.flush(dst, flush_type, Flags::COMPLETION_ALWAYS, FLUSH_ID)?;
+    let opcode = conn::wait_for_completion(&conn, FLUSH_ID)?;
+    log::info!("the flush of {} bytes has completed: {opcode}", dst.len());
+
+    // The next run says it in the other language.
+    let hello = hello::translate(&hello);
+    src.store(&hello)?;
+    println!("Translation: {}", hello::text(&hello[hello::STR_OFFSET..]));
+
+    conn::disconnect_and_wait(&conn)
+}

@@ -1,0 +1,61 @@
+//! What every example does before its client or its server begins: arguments, log, exit status.
+
+use std::process::ExitCode;
+use std::str::FromStr;
+
+use anyhow::{Result, anyhow};
+
+/// The client or the server of an example.
+pub(crate) struct Role {
+    /// The arguments, as the usage line shows them.
+    pub(crate) usage: &'static str,
+    /// What the usage line does not explain by itself.
+    pub(crate) notes: &'static str,
+    /// Gets the address, the port, and the arguments after those.
+    pub(crate) main: fn(&str, u16, &[String]) -> Result<()>,
+}
+
+/// Runs the role that the first argument names.
+///
+/// The exit status is 0 if all went well, 255 if arguments are missing, and 1 after every other
+/// failure, whose reason is on stderr.
+pub(crate) fn run(client: &Role, server: &Role) -> ExitCode {
+    // The library tells through the `log` crate what it does; RUST_LOG=debug shows more of it.
+    let level = env_logger::Env::default().default_filter_or("info");
+    env_logger::Builder::from_env(level)
+        .format_timestamp(None)
+        .init();
+
+    let args: Vec<String> = std::env::args().collect();
+    let program = args.first().map_or("example", String::as_str);
+    let role = match args.get(1).map(String::as_str) {
+        Some("client") => client,
+        Some("server") => server,
+        _ => {
+            eprintln!("usage: {program} client {}", client.usage);
+            eprintln!("       {program} server {}", server.usage);
+            return ExitCode::from(255);
+        }
+    };
+    let [_, name, addr, port, more @ ..] = args.as_slice() else {
+        eprintln!("usage: {program} {} {}", args[1], role.usage);
+        eprint!("{}", role.notes);
+        return ExitCode::from(255);
+    };
+    match number("port", port).and_then(|port| (role.main)(addr, port, more)) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("{name}: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// The number that `text` is.
+pub(crate) fn number<T: FromStr<Err = std::num::ParseIntError>>(
+    what: &str,
+    text: &str,
+) -> Result<T> {
+    text.parse()
+        .map_err(|error| anyhow!("the {what} \"{text}\" is not usable: {error}"))
+}

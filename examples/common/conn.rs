@@ -1,0 +1,61 @@
+//! Making and ending a connection, and waiting for an operation.
+
+use anyhow::{Result, bail};
+use rpma::{Conn, ConnCfg, ConnEvent, ConnReq, Ep, Peer, Wc, WcOpcode};
+
+/// Connects to the server at `addr` and `port`.
+pub(crate) fn connect(peer: &Peer, addr: &str, port: u16, private_data: &[u8]) -> Result<Conn> {
+    let req = ConnReq::new(peer, addr, port, &ConnCfg::new())?;
+    let conn = req.connect(private_data)?;
+    // The connection can be used when the server has answered.
+    expect(&conn, &ConnEvent::Established)?;
+    Ok(conn)
+}
+
+/// Waits for a client and accepts its connection.
+pub(crate) fn accept(ep: &Ep, private_data: &[u8]) -> Result<Conn> {
+    let req = ep.next_conn_req(&ConnCfg::new())?;
+    let conn = req.connect(private_data)?;
+    expect(&conn, &ConnEvent::Established)?;
+    Ok(conn)
+}
+
+/// Ends the connection from this side: tells the peer, and waits until it has answered.
+pub(crate) fn disconnect_and_wait(conn: &Conn) -> Result<()> {
+    conn.disconnect()?;
+    expect(conn, &ConnEvent::Closed)
+}
+
+/// Waits until the peer ends the connection, and answers. A peer that is killed ends it as well.
+pub(crate) fn wait_and_disconnect(conn: &Conn) -> Result<()> {
+    expect(conn, &ConnEvent::Closed)?;
+    Ok(conn.disconnect()?)
+}
+
+fn expect(conn: &Conn, wanted: &ConnEvent) -> Result<()> {
+    match conn.next_event()? {
+        event if event == *wanted => Ok(()),
+        event => bail!("{event}, while waiting for: {wanted}"),
+    }
+}
+
+/// Waits for the completion of the operation that was posted with `op_context`, and tells which
+/// kind of operation it was.
+///
+/// Posting an operation only puts it into a queue of the device. When the device is done with it, it
+/// puts a completion into the completion queue and wakes us.
+pub(crate) fn wait_for_completion(conn: &Conn, op_context: u64) -> Result<WcOpcode> {
+    let cq = conn.get_cq();
+    let mut wcs = [Wc::default()];
+    loop {
+        cq.wait()?;
+        // One event may stand for many completions: take all of them before waiting again.
+        while cq.get_wc(&mut wcs)? > 0 {
+            // After a failed operation nothing that was posted later happens: it ends the example.
+            let success = wcs[0].result()?;
+            if wcs[0].wr_id() == op_context {
+                return Ok(success.opcode());
+            }
+        }
+    }
+}
