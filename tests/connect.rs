@@ -170,7 +170,7 @@ fn a_client_that_vanishes_does_not_hurt_the_endpoint() {
             let req = ConnReq::new(&peer, &addr(), ep.get_port(), &cfg).expect("resolves");
             drop(req.connect(&[]).expect("asks"));
         }
-        // Those that were still waiting are skipped or can be taken and fail by themselves.
+        // Those that are gone are skipped; one that has gone just now may still be taken, and fails.
         let req = ConnReq::new(&peer, &addr(), ep.get_port(), &cfg).expect("resolves");
         let client = req.connect(b"the one that stays").expect("asks");
         let server = loop {
@@ -324,5 +324,43 @@ fn the_device_lives_as_long_as_what_was_made_on_it() {
         drop(peer);
         drop(pair.client);
         assert_eq!(event(&pair.server), ConnEvent::Closed);
+    });
+}
+
+/// W-3: the C library leaves the client without an answer for more than a minute.
+#[test]
+fn a_request_whose_queues_cannot_be_made_is_refused() {
+    device_test(|| {
+        let peer = peer();
+        let ep = Ep::listen(&peer, &addr(), 0).expect("listens");
+        let req = ConnReq::new(&peer, &addr(), ep.get_port(), &ConnCfg::new()).expect("resolves");
+        let client = req.connect(&[]).expect("asks");
+        let mut greedy = ConnCfg::new();
+        greedy.set_sq_size(u32::MAX);
+        let error = ep
+            .next_conn_req_timeout(&greedy, LIMIT)
+            .expect_err("no device has that");
+        assert!(matches!(error, Error::InvalidArgument(_)), "{error:?}");
+        assert!(error.to_string().contains("send queue"), "{error}");
+        // The request was not touched: with a better configuration it can be taken.
+        let server = ep
+            .next_conn_req_timeout(&ConnCfg::new(), LIMIT)
+            .expect("still there");
+        let server = server.connect(&[]).expect("accepts");
+        assert_eq!(event(&client), ConnEvent::Established);
+        assert_eq!(event(&server), ConnEvent::Established);
+        for (setter, what) in [
+            (
+                ConnCfg::set_sq_size as fn(&mut ConnCfg, u32) -> &mut ConnCfg,
+                "send queue",
+            ),
+            (ConnCfg::set_rq_size, "receive queue"),
+            (ConnCfg::set_cq_size, "completion queue"),
+        ] {
+            let mut cfg = ConnCfg::new();
+            setter(&mut cfg, 1 << 21);
+            let error = ConnReq::new(&peer, &addr(), ep.get_port(), &cfg).expect_err("too many");
+            assert!(error.to_string().contains(what), "{error}");
+        }
     });
 }

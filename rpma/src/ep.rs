@@ -77,10 +77,14 @@ impl Ep {
             };
             match ConnReq::incoming(&self.peer, request, cfg) {
                 Ok(req) => return Ok(req),
-                Err((error, id)) if id.has_event()? => {
-                    log::info!("a client gave up while its request was prepared: {error}");
-                }
-                Err((error, _id)) => return Err(error),
+                // Of a client that is gone no event tells: the queue pair cannot be set up, and neither
+                // can the request be rejected.
+                Err((error, id)) => match id.reject() {
+                    Ok(()) => return Err(error),
+                    Err(gone) => {
+                        log::info!("a client gave up before it was answered: {error}; {gone}")
+                    }
+                },
             }
         }
     }

@@ -323,7 +323,7 @@ impl<M> Mr<M> {
     fn check_atomic(&self, offset: usize) -> Result<()> {
         self.resolve(&(offset..offset.saturating_add(size_of::<u64>())))?;
         let address = self.registered.address().as_ptr().addr() + offset;
-        match address.is_multiple_of(size_of::<u64>()) {
+        match address % size_of::<u64>() == 0 {
             true => Ok(()),
             false => Err(Error::invalid(format!(
                 "the 8 bytes at offset {offset} begin at {address:#x}, which is not a multiple of 8"

@@ -290,9 +290,11 @@ impl CmId {
         })
     }
 
-    /// Whether an event has arrived.
-    pub(crate) fn has_event(&self) -> Result<bool> {
-        readable_now(self.as_fd())
+    /// Rejects the request that the id stands for. It fails if the client is gone.
+    pub(crate) fn reject(&self) -> Result<()> {
+        // SAFETY: the id is alive; there is no private data to read.
+        let ret = self.serialised(|id| unsafe { sys::rdma_reject(id, ptr::null(), 0) });
+        check_minus_one("rdma_reject", ret)
     }
 
     /// Reads one event, under the channel's lock.

@@ -159,7 +159,7 @@ impl<M> Registered<M> {
         // SAFETY: inside the memory, by the assertion.
         let address = unsafe { self.address.add(offset) }.as_ptr();
         assert!(
-            address.addr().is_multiple_of(size_of::<u64>()),
+            address.addr() % size_of::<u64>() == 0,
             "the caller checked the alignment"
         );
         address.cast()

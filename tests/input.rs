@@ -1,0 +1,343 @@
+//! Bad input: each mistake gives one clear error that names the limit and what to do, before anything
+//! is sent, and leaves nothing behind.
+
+mod common;
+
+use std::env;
+use std::process::Command;
+
+use common::{Pair, addr, completion, devdax, device_test, ext4, fsdax, peer, region, remote};
+use memmap2::MmapMut;
+use rpma::pmem::{PmemKind, PmemMap};
+use rpma::{
+    AlignedBuf, ConnCfg, ConnReq, Device, Ep, Error, Flags, Mr, MrRemote, MrUsage, Peer,
+    RegisterableMemory, Side,
+};
+use rustix::io::Errno;
+
+const RIGHTS: MrUsage = MrUsage::WRITE_DST.union(MrUsage::READ_SRC);
+
+/// The text of an error that must be about an argument.
+fn invalid<T>(result: Result<T, Error>) -> String {
+    match result {
+        Err(Error::InvalidArgument(text)) => text.into(),
+        Err(other) => panic!("an argument error expected: {other:?}"),
+        Ok(_) => panic!("an error expected"),
+    }
+}
+
+/// The text of an error that a verb must have reported.
+fn provider<T>(result: Result<T, Error>, call: &str, errno: Errno) -> String {
+    let Err(error) = result else {
+        panic!("an error expected")
+    };
+    assert_eq!(error.raw_os_error(), Some(errno.raw_os_error()), "{error}");
+    let text = error.to_string();
+    assert!(text.starts_with(call), "{text}");
+    text
+}
+
+/// A file of `len` bytes, removed when the test ends.
+fn file(dir: &str, len: u64) -> tempfile::TempPath {
+    let file = tempfile::NamedTempFile::new_in(dir).expect("a file can be made");
+    file.as_file().set_len(len).expect("the file grows");
+    file.into_temp_path()
+}
+
+#[test]
+fn addresses() {
+    device_test(|| {
+        let peer = peer();
+        let cfg = ConnCfg::new();
+        for wildcard in ["0.0.0.0", "::"] {
+            for side in [Side::Local, Side::Remote] {
+                assert!(invalid(Device::from_addr(wildcard, side)).contains("wildcard"));
+            }
+            assert!(invalid(Ep::listen(&peer, wildcard, 0)).contains("wildcard"));
+            assert!(invalid(ConnReq::new(&peer, wildcard, 1, &cfg)).contains("wildcard"));
+        }
+        for wrong in ["", "not an address", "10.77.0.1.2"] {
+            assert!(invalid(Device::from_addr(wrong, Side::Local)).contains("cannot be resolved"));
+        }
+        // An address that no interface of this host has.
+        let text = Device::from_addr("192.0.2.1", Side::Local)
+            .expect_err("not here")
+            .to_string();
+        assert!(
+            text.contains("rdma_bind_addr") && text.contains("rdma link"),
+            "{text}"
+        );
+        let text = Ep::listen(&peer, "192.0.2.1", 0)
+            .expect_err("not here")
+            .to_string();
+        assert!(
+            text.contains("rdma_bind_addr") && text.contains("rdma link"),
+            "{text}"
+        );
+        // An interface without an RDMA device.
+        let text = Device::from_addr("127.0.0.1", Side::Local)
+            .expect_err("no device")
+            .to_string();
+        assert!(text.contains("RDMA device"), "{text}");
+        assert!(Ep::listen(&peer, "127.0.0.1", 0).is_err());
+    });
+}
+
+#[test]
+fn a_port_that_is_taken() {
+    device_test(|| {
+        let peer = peer();
+        let ep = Ep::listen(&peer, &addr(), 0).expect("listens");
+        let taken = Ep::listen(&peer, &addr(), ep.get_port());
+        let text = provider(taken, "rdma_bind_addr", Errno::ADDRINUSE);
+        assert!(text.contains("choose another"), "{text}");
+    });
+}
+
+#[test]
+fn persistent_memory_that_is_not_there_or_too_small() {
+    device_test(|| {
+        let missing = PmemMap::open("/dev/dax-there-is-none", 1).expect_err("missing");
+        assert!(
+            missing.to_string().contains("/dev/dax-there-is-none"),
+            "{missing}"
+        );
+        let text = invalid(PmemMap::open(devdax(), usize::MAX));
+        assert!(
+            text.contains(&devdax()) && text.contains(&usize::MAX.to_string()),
+            "{text}"
+        );
+        let small = file(&ext4(), 4096);
+        assert!(invalid(PmemMap::open(&small, 4097)).contains("4096"));
+    });
+}
+
+/// Whoever registers a file on a DAX file system must be told why it does not work, and what does.
+#[test]
+fn a_dax_file_without_on_demand_paging() {
+    device_test(|| {
+        let peer = peer();
+        assert!(
+            !peer.is_odp_capable(),
+            "rxe of this kernel has none: the test needs another device"
+        );
+        let path = file(&fsdax(), 1 << 20);
+        let map = PmemMap::open(&path, 1).expect("maps");
+        assert_eq!(map.kind(), PmemKind::FsDax);
+        let error = Mr::reg(&peer, map, RIGHTS).expect_err("cannot be pinned");
+        assert_eq!(error.memory.len(), 1 << 20, "the memory comes back");
+        let text = provider(Err::<(), _>(error.into()), "ibv_reg_mr", Errno::OPNOTSUPP);
+        assert!(
+            text.contains("on-demand paging") && text.contains("device-DAX"),
+            "{text}"
+        );
+    });
+}
+
+/// Linux 6.5 and newer do not pin a page-cache mapping for writing; reading from it works.
+#[test]
+fn an_ordinary_file_that_a_peer_wants_to_write() {
+    device_test(|| {
+        let peer = peer();
+        let path = file(&ext4(), 1 << 20);
+        let map = PmemMap::open(&path, 1).expect("maps");
+        assert_eq!(map.kind(), PmemKind::File);
+        let error = Mr::reg(&peer, map, RIGHTS).expect_err("cannot be pinned for writing");
+        let map = error.memory;
+        let text = provider(Err::<(), _>(error.error), "ibv_reg_mr", Errno::FAULT);
+        assert!(
+            text.contains("6.5") && text.contains("device-DAX"),
+            "{text}"
+        );
+        Mr::reg(&peer, map, MrUsage::READ_SRC | MrUsage::WRITE_SRC).expect("can be read from");
+    });
+}
+
+#[test]
+fn dram_is_not_persistent_memory() {
+    device_test(|| {
+        let peer = peer();
+        if !peer.is_native_flush_capable() {
+            // Without the device's flush nothing checks this: the peer's word is all there is.
+            return;
+        }
+        let error = Mr::reg(&peer, vec![0; 64], MrUsage::FLUSH_TYPE_PERSISTENT).expect_err("DRAM");
+        let text = provider(Err::<(), _>(error.into()), "ibv_reg_mr", Errno::INVAL);
+        assert!(text.contains("persistent memory"), "{text}");
+    });
+}
+
+#[test]
+fn memory_that_cannot_be_registered() {
+    device_test(|| {
+        let peer = peer();
+        let empty = Mr::reg(&peer, Vec::new(), MrUsage::SEND).expect_err("nothing");
+        assert!(invalid(Err::<(), _>(empty.into())).contains("0 bytes"));
+        let aimless = Mr::reg(&peer, vec![1, 2], MrUsage::empty()).expect_err("no usage");
+        assert_eq!(aimless.memory, [1, 2], "the memory comes back");
+        assert!(invalid(Err::<(), _>(aimless.into())).contains("usage"));
+        for usage in [MrUsage::READ_DST, MrUsage::WRITE_DST, MrUsage::RECV] {
+            let read_only = MmapMut::map_anon(4096).and_then(MmapMut::make_read_only);
+            let error = Mr::reg(&peer, read_only.expect("maps"), usage).expect_err("read-only");
+            assert!(invalid(Err::<(), _>(error.into())).contains("read-only"));
+        }
+        let read_only = MmapMut::map_anon(4096)
+            .and_then(MmapMut::make_read_only)
+            .expect("maps");
+        let mr = Mr::reg(&peer, read_only, MrUsage::WRITE_SRC | MrUsage::SEND).expect("readable");
+        assert!(invalid(mr.write_at(0, &[1])).contains("read-only"));
+        assert!(invalid(mr.store_u64(0, 1)).contains("read-only"));
+    });
+}
+
+#[test]
+fn every_kind_of_memory_can_be_registered_and_comes_back() {
+    device_test(|| {
+        fn round_trip<M: RegisterableMemory>(peer: &Peer, memory: M) -> M {
+            let mr = Mr::reg(peer, memory, RIGHTS).expect("registers");
+            mr.write_at(3, b"here").expect("inside");
+            let mut bytes = [0; 6];
+            mr.read_at(2, &mut bytes).expect("inside");
+            assert_eq!(&bytes, b"\0here\0");
+            mr.store_u64(8, 0x0102_0304_0506_0708).expect("aligned");
+            assert_eq!(mr.load_u64(8).expect("aligned"), 0x0102_0304_0506_0708);
+            mr.dereg().expect("deregisters")
+        }
+        let peer = peer();
+        let boxed = round_trip(&peer, vec![0; 64].into_boxed_slice());
+        assert_eq!(&boxed[3..7], b"here");
+        assert_eq!(&round_trip(&peer, vec![0; 64])[3..7], b"here");
+        assert_eq!(
+            &round_trip(&peer, AlignedBuf::zeroed(64).expect("maps"))[3..7],
+            b"here"
+        );
+        assert_eq!(
+            &round_trip(&peer, MmapMut::map_anon(64).expect("maps"))[3..7],
+            b"here"
+        );
+        let map = PmemMap::open(devdax(), 4096).expect("maps");
+        map.write_at(0, &[0; 16]).expect("inside");
+        let map = round_trip(&peer, map);
+        let mut bytes = [0; 4];
+        map.read_at(3, &mut bytes).expect("inside");
+        assert_eq!(&bytes, b"here");
+    });
+}
+
+#[test]
+fn ranges_outside_a_region() {
+    device_test(|| {
+        let peer = peer();
+        let mr = region(&peer, 64, MrUsage::all() - MrUsage::FLUSH_TYPE_PERSISTENT);
+        let far = remote(&mr);
+        for (start, end) in [
+            (0, 65),
+            (64, 65),
+            (65, 65),
+            (10, 9),
+            (0, usize::MAX),
+            (usize::MAX, 0),
+        ] {
+            let text = invalid(mr.slice(start..end));
+            assert!(text.contains("64 bytes"), "{text}");
+            let text = invalid(far.slice(start as u64..end as u64));
+            assert!(text.contains("64 bytes"), "{text}");
+        }
+        for (offset, len) in [(0, 65), (64, 1), (usize::MAX, 1), (usize::MAX, 2)] {
+            assert!(invalid(mr.read_at(offset, &mut vec![0; len])).contains("64 bytes"));
+            assert!(invalid(mr.write_at(offset, &vec![0; len])).contains("64 bytes"));
+        }
+        mr.read_at(64, &mut []).expect("nothing, at the end");
+        let base = mr.get_ptr() as usize;
+        let odd = (1..8)
+            .find(|offset| !(base + offset).is_multiple_of(8))
+            .expect("an odd offset");
+        assert!(invalid(mr.load_u64(odd)).contains("multiple of 8"));
+        assert!(invalid(mr.store_u64(57, 1)).contains("64 bytes"));
+    });
+}
+
+/// One message of this device carries at most 2 GiB less one; nothing is truncated to 32 bits (W-8).
+#[test]
+fn a_message_that_is_too_long() {
+    device_test(|| {
+        let peer = peer();
+        let pair = Pair::new(&peer);
+        let len = (1usize << 32) + 64;
+        // Virtual memory only: registration would pin it, so the region is made up.
+        let far = {
+            let mut descriptor = region(&peer, 64, RIGHTS).get_descriptor();
+            descriptor[8..16].copy_from_slice(&(len as u64).to_le_bytes());
+            MrRemote::from_descriptor(&descriptor).expect("valid")
+        };
+        let mr = region(&peer, 64, MrUsage::WRITE_SRC);
+        let text = invalid(pair.client.write(
+            far.slice(..).expect("all"),
+            mr.slice(..).expect("all"),
+            Flags::COMPLETION_ALWAYS,
+            1,
+        ));
+        assert!(
+            text.contains("64 bytes and the remote part 4294967360"),
+            "{text}"
+        );
+    });
+}
+
+/// Bounded by RLIMIT_MEMLOCK unless the process may lock anything: so it runs without that right.
+#[test]
+fn too_little_lockable_memory() {
+    const CHILD: &str = "RPMA_TEST_WITHOUT_CAP_IPC_LOCK";
+    const NAME: &str = "too_little_lockable_memory";
+    if env::var_os(CHILD).is_some() {
+        device_test(|| {
+            let peer = peer();
+            let error = Mr::reg(&peer, vec![0; 1 << 20], RIGHTS).expect_err("64 KiB may be locked");
+            assert_eq!(error.memory.len(), 1 << 20, "the memory comes back");
+            let text = provider(Err::<(), _>(error.into()), "ibv_reg_mr", Errno::NOMEM);
+            assert!(text.contains("RLIMIT_MEMLOCK"), "{text}");
+            // What fits still works.
+            Mr::reg(&peer, vec![0; 64], RIGHTS).expect("registers");
+        });
+        return;
+    }
+    let program = env::current_exe().expect("this program");
+    let output = Command::new("setpriv")
+        .args(["--bounding-set", "-ipc_lock", "prlimit", "--memlock=65536"])
+        .arg(program)
+        .args([NAME, "--exact", "--nocapture"])
+        .env(CHILD, "1")
+        .output()
+        .expect("setpriv of util-linux starts");
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(
+        output.status.success(),
+        "{text}{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+    assert!(text.contains("1 passed"), "{text}");
+}
+
+/// The peer's descriptor is not checked against anything before it is used: a wrong one ends the
+/// connection, with a failure that says so.
+#[test]
+fn a_descriptor_that_lies() {
+    device_test(|| {
+        let peer = peer();
+        let source = region(&peer, 64, MrUsage::WRITE_SRC);
+        let target = region(&peer, 64, MrUsage::READ_SRC);
+        let mut descriptor = target.get_descriptor();
+        descriptor[20] = MrUsage::all().bits();
+        let lie = MrRemote::from_descriptor(&descriptor).expect("well-formed");
+        let pair = Pair::new(&peer);
+        let (part, local) = (lie.slice(..).expect("all"), source.slice(..).expect("all"));
+        pair.client
+            .write(part, local, Flags::COMPLETION_ALWAYS, 7)
+            .expect("posted");
+        let failure = completion(&pair.client)
+            .result()
+            .expect_err("the target refuses");
+        assert_eq!(failure.wr_id, 7);
+        assert_eq!(failure.status, rpma::WcStatus::REM_ACCESS_ERR, "{failure}");
+    });
+}

@@ -1,0 +1,339 @@
+//! Tearing down: in any order, with operations in flight, forgotten, and from several threads.
+
+mod common;
+
+use std::any::Any;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use common::{
+    LIMIT, Pair, addr, completion, contents, device_test, event, pattern, peer, region, remote,
+};
+use rpma::{
+    ConnCfg, ConnEvent, ConnReq, Device, Ep, Error, Flags, FlushType, MrUsage, Peer, Side, Wc,
+    WcStatus,
+};
+
+/// All orders of `n` things.
+fn permutations(n: usize) -> Vec<Vec<usize>> {
+    if n == 0 {
+        return vec![Vec::new()];
+    }
+    let mut all = Vec::new();
+    for shorter in permutations(n - 1) {
+        for at in 0..n {
+            let mut longer = shorter.clone();
+            longer.insert(at, n - 1);
+            all.push(longer);
+        }
+    }
+    all
+}
+
+/// Every order in which a program can drop what it has frees everything, and nothing fails.
+#[test]
+fn objects_may_be_dropped_in_each_order() {
+    device_test(|| {
+        for order in permutations(5) {
+            let peer = peer();
+            let cfg = ConnCfg::new();
+            let ep = Ep::listen(&peer, &addr(), 0).expect("listens");
+            let req = ConnReq::new(&peer, &addr(), ep.get_port(), &cfg).expect("resolves");
+            let client = req.connect(&[]).expect("asks");
+            let req = ep.next_conn_req_timeout(&cfg, LIMIT).expect("a request");
+            let server = req.connect(&[]).expect("accepts");
+            assert_eq!(event(&client), ConnEvent::Established);
+            let mr = region(&peer, 64, MrUsage::WRITE_SRC | MrUsage::WRITE_DST);
+            let part = remote(&mr).slice(..).expect("all");
+            let local = mr.slice(..).expect("all");
+            client
+                .write(part, local, Flags::COMPLETION_ALWAYS, 1)
+                .expect("posted");
+
+            let mut things: Vec<Option<Box<dyn Any>>> = vec![
+                Some(Box::new(peer)),
+                Some(Box::new(ep)),
+                Some(Box::new(client)),
+                Some(Box::new(server)),
+                Some(Box::new(mr)),
+            ];
+            for index in order {
+                drop(things[index].take().expect("each once"));
+            }
+        }
+    });
+}
+
+/// After its region is gone the memory is nobody's but its owner's, whatever is still in flight.
+#[test]
+fn memory_is_not_touched_after_deregistration() {
+    const LEN: usize = 4 << 20;
+    device_test(|| {
+        let peer = peer();
+        let source = region(&peer, LEN, MrUsage::READ_SRC);
+        source.write_at(0, &pattern(LEN, 3)).expect("inside");
+        let part = remote(&source).slice(..).expect("all");
+        for delay in [0, 1, 20, 100] {
+            let pair = Pair::new(&peer);
+            let target = region(&peer, LEN, MrUsage::READ_DST);
+            for wr_id in 0..4 {
+                let local = target.slice(..).expect("all");
+                pair.client
+                    .read(local, part, Flags::COMPLETION_ALWAYS, wr_id)
+                    .expect("posted");
+            }
+            thread::sleep(Duration::from_millis(delay));
+            let memory = target.dereg().expect("deregisters with reads in flight");
+            let before = memory.clone();
+            let until = Instant::now() + Duration::from_millis(500);
+            while Instant::now() < until {
+                assert!(
+                    memory == before,
+                    "the device wrote into memory that was given back"
+                );
+            }
+        }
+    });
+}
+
+/// Operations on a region that is dropped end their connection with an error; nothing else happens.
+#[test]
+fn a_region_dropped_with_work_posted_ends_the_connection() {
+    const LEN: usize = 1 << 20;
+    device_test(|| {
+        let peer = peer();
+        let target = region(&peer, LEN, MrUsage::WRITE_DST);
+        let part = remote(&target).slice(..).expect("all");
+        let pair = Pair::new(&peer);
+        let source = region(&peer, LEN, MrUsage::WRITE_SRC);
+        for wr_id in 0..8 {
+            let local = source.slice(..).expect("all");
+            pair.client
+                .write(part, local, Flags::COMPLETION_ALWAYS, wr_id)
+                .expect("posted");
+        }
+        drop(source);
+        let wcs = common::completions(&pair.client, 8);
+        let failed = wcs.iter().filter(|wc| wc.result().is_err()).count();
+        assert!(
+            failed > 0,
+            "8 MiB were not sent in the time that a drop takes: {wcs:?}"
+        );
+    });
+}
+
+#[test]
+fn a_connection_dropped_with_work_posted() {
+    const LEN: usize = 1 << 20;
+    device_test(|| {
+        let peer = peer();
+        let target = region(
+            &peer,
+            LEN,
+            MrUsage::WRITE_DST | MrUsage::FLUSH_TYPE_VISIBILITY,
+        );
+        let source = region(&peer, LEN, MrUsage::WRITE_SRC);
+        let part = remote(&target).slice(..).expect("all");
+        for side in 0..4 {
+            let Pair { client, server } = Pair::new(&peer);
+            for wr_id in 0..4 {
+                let local = source.slice(..).expect("all");
+                client
+                    .write(part, local, Flags::COMPLETION_ALWAYS, wr_id)
+                    .expect("posted");
+                let flags = Flags::COMPLETION_ALWAYS;
+                client
+                    .flush(part, FlushType::Visibility, flags, wr_id)
+                    .expect("posted");
+            }
+            let start = Instant::now();
+            match side {
+                0 => drop(client),
+                1 => drop(server),
+                2 => client.delete().expect("everything is freed"),
+                _ => server.delete().expect("everything is freed"),
+            }
+            assert!(
+                start.elapsed() < Duration::from_secs(10),
+                "{:?}",
+                start.elapsed()
+            );
+        }
+    });
+}
+
+/// The requester learns of a peer that is gone, in bounded time: the default retry count is not the
+/// endless one.
+#[test]
+fn a_peer_that_is_gone_is_noticed() {
+    device_test(|| {
+        let peer = peer();
+        let target = region(&peer, 8, MrUsage::WRITE_DST);
+        let source = region(&peer, 8, MrUsage::WRITE_SRC);
+        let Pair { client, server } = Pair::new(&peer);
+        drop(server);
+        let part = remote(&target).slice(..).expect("all");
+        let local = source.slice(..).expect("all");
+        client
+            .write(part, local, Flags::COMPLETION_ALWAYS, 1)
+            .expect("not known yet");
+        let failure = completion(&client).result().expect_err("nobody answers");
+        assert_eq!(failure.status, WcStatus::RETRY_EXC_ERR, "{failure}");
+        assert_eq!(event(&client), ConnEvent::Closed);
+        let error = client
+            .write(part, local, Flags::COMPLETION_ALWAYS, 2)
+            .expect_err("failed");
+        assert!(matches!(error, Error::NotConnected(_)), "{error:?}");
+    });
+}
+
+/// A region that is forgotten stays registered, and the memory allocated: the device may go on writing.
+#[test]
+fn a_forgotten_region_is_harmless() {
+    let peer = peer();
+    let pair = Pair::new(&peer);
+    let target = region(&peer, 64, MrUsage::WRITE_DST | MrUsage::READ_SRC);
+    let part = remote(&target).slice(..).expect("all");
+    std::mem::forget(target);
+    let source = region(&peer, 64, MrUsage::WRITE_SRC | MrUsage::READ_DST);
+    source.write_at(0, &[5; 64]).expect("inside");
+    let local = source.slice(..).expect("all");
+    pair.client
+        .write(part, local, Flags::COMPLETION_ALWAYS, 1)
+        .expect("posted");
+    completion(&pair.client)
+        .result()
+        .expect("the memory is still there");
+    source.write_at(0, &[0; 64]).expect("inside");
+    pair.client
+        .read(local, part, Flags::COMPLETION_ALWAYS, 2)
+        .expect("posted");
+    completion(&pair.client)
+        .result()
+        .expect("the memory is still there");
+    assert_eq!(contents(&source), [5; 64]);
+}
+
+/// A panic unwinds through everything and leaves nothing behind.
+#[test]
+fn a_panic_leaks_nothing() {
+    device_test(|| {
+        let result = std::panic::catch_unwind(|| {
+            let peer = peer();
+            let pair = Pair::new(&peer);
+            let mr = region(&peer, 64, MrUsage::WRITE_SRC | MrUsage::WRITE_DST);
+            let part = remote(&mr).slice(..).expect("all");
+            let local = mr.slice(..).expect("all");
+            pair.client
+                .write(part, local, Flags::COMPLETION_ALWAYS, 1)
+                .expect("posted");
+            panic!("on purpose");
+        });
+        assert!(result.is_err());
+    });
+}
+
+/// Posting, polling and waiting for events from several threads at once.
+#[test]
+fn threads_share_a_connection() {
+    const POSTS: u64 = 500;
+    device_test(|| {
+        let peer = peer();
+        let mut cfg = ConnCfg::new();
+        cfg.set_sq_size(32);
+        let pair = Pair::with(&peer, &cfg, &cfg);
+        let source = region(&peer, 64, MrUsage::WRITE_SRC);
+        let target = region(&peer, 64, MrUsage::WRITE_DST);
+        let part = remote(&target).slice(..).expect("all");
+        let done = AtomicBool::new(false);
+        let polled = thread::scope(|scope| {
+            let posters: Vec<_> = (0..3)
+                .map(|poster| {
+                    let (client, source) = (&pair.client, &source);
+                    scope.spawn(move || {
+                        for n in 0..POSTS {
+                            let local = source.slice(..).expect("all");
+                            let wr_id = poster * POSTS + n;
+                            while let Err(error) =
+                                client.write(part, local, Flags::COMPLETION_ALWAYS, wr_id)
+                            {
+                                assert!(matches!(error, Error::QueueFull { .. }), "{error:?}");
+                                thread::yield_now();
+                            }
+                        }
+                    })
+                })
+                .collect();
+            let poller = scope.spawn(|| {
+                let (mut polled, start) = (Vec::new(), Instant::now());
+                while polled.len() < 3 * POSTS as usize {
+                    let mut wcs = [Wc::default(); 8];
+                    let count = pair.client.get_cq().get_wc(&mut wcs).expect("polls");
+                    for wc in &wcs[..count] {
+                        wc.result().expect("every write succeeds");
+                        polled.push(wc.wr_id());
+                    }
+                    assert!(
+                        start.elapsed() < LIMIT,
+                        "{} completions in time",
+                        polled.len()
+                    );
+                }
+                polled
+            });
+            let watcher = scope.spawn(|| {
+                while !done.load(Ordering::Relaxed) {
+                    let none = pair.client.next_event_timeout(Duration::from_millis(10));
+                    assert!(matches!(none, Err(Error::NoEvent)), "{none:?}");
+                }
+            });
+            for poster in posters {
+                poster.join().expect("posts everything");
+            }
+            let polled = poller.join().expect("polls everything");
+            done.store(true, Ordering::Relaxed);
+            watcher.join().expect("sees no event");
+            polled
+        });
+        let mut unique = polled.clone();
+        unique.sort_unstable();
+        unique.dedup();
+        assert_eq!(
+            unique.len(),
+            3 * POSTS as usize,
+            "every operation completes once"
+        );
+    });
+}
+
+/// Two threads in the connection manager at once: one waits for events, the other disconnects.
+#[test]
+fn disconnecting_while_another_thread_waits() {
+    device_test(|| {
+        let peer = peer();
+        for _ in 0..10 {
+            let pair = Pair::new(&peer);
+            thread::scope(|scope| {
+                let waiter = scope.spawn(|| event(&pair.client));
+                pair.client.disconnect().expect("disconnects");
+                pair.server.disconnect().expect("disconnects");
+                assert_eq!(waiter.join().expect("an event"), ConnEvent::Closed);
+            });
+        }
+    });
+}
+
+/// Everything may move to another thread, and be dropped there.
+#[test]
+fn everything_can_be_sent_to_another_thread() {
+    device_test(|| {
+        let device = Device::from_addr(&addr(), Side::Local).expect("opens");
+        let peer = Peer::new(&device).expect("a peer");
+        let pair = Pair::new(&peer);
+        let mr = region(&peer, 64, MrUsage::WRITE_SRC);
+        thread::spawn(move || drop((mr, pair.server, device, pair.client, peer)))
+            .join()
+            .expect("drops everything");
+    });
+}
