@@ -39,9 +39,6 @@ impl CommonData {
             bail!("the peer has sent {len} bytes of private data, not the 28 that describe memory");
         };
         let [low, high, mr_desc_size, pcfg_desc_size, descriptors @ ..] = *bytes;
-        let Some((&mr_desc, rest)) = descriptors.split_first_chunk::<21>() else {
-            unreachable!("24 bytes begin with 21 bytes")
-        };
         ensure!(
             mr_desc_size == 21,
             "the peer has sent no description of its memory: the size of the region's descriptor is \
@@ -49,12 +46,12 @@ impl CommonData {
         );
         let pcfg_desc = match pcfg_desc_size {
             0 => None,
-            1 => Some([rest[0]]),
+            1 => Some([descriptors[21]]),
             size => bail!("the size of the peer configuration's descriptor is {size}, not 0 or 1"),
         };
         Ok(Self {
             data_offset: u16::from_le_bytes([low, high]),
-            mr_desc,
+            mr_desc: descriptors[..21].try_into()?,
             pcfg_desc,
         })
     }

@@ -56,10 +56,6 @@ impl Memory {
         Ok(Self::Pmem(map, data_offset))
     }
 
-    pub(crate) fn is_pmem(&self) -> bool {
-        matches!(self, Self::Pmem(..))
-    }
-
     /// Registers all of the memory, so that the device can reach it.
     pub(crate) fn register(self, peer: &Peer, usage: MrUsage) -> Result<Region> {
         Ok(match self {

@@ -1,0 +1,35 @@
+//! Two programs connect, and exchange a message each while they do.
+//!
+//! ```text
+//! 01-connection server <addr> <port>
+//! 01-connection client <addr> <port>
+//! ```
+
+#[path = "../common/cli.rs"]
+mod cli;
+mod client;
+mod server;
+
+use std::ffi::CStr;
+use std::process::ExitCode;
+
+use anyhow::{Context, Result};
+
+fn main() -> ExitCode {
+    cli::run(&client::ROLE, &server::ROLE)
+}
+
+/// Prints the message in the private data of a connection: a text that ends with a zero. Private
+/// data arrives padded with zeros, also if the peer has sent none.
+fn print_message(private_data: &[u8]) -> Result<()> {
+    if private_data.iter().all(|&byte| byte == 0) {
+        println!("No message received");
+        return Ok(());
+    }
+    let message = CStr::from_bytes_until_nul(private_data)
+        .ok()
+        .and_then(|message| message.to_str().ok())
+        .context("the peer's private data is not a text that ends with a zero")?;
+    println!("Received a message: {message}");
+    Ok(())
+}

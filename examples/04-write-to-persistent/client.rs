@@ -1,0 +1,70 @@
+//! The client: writes its greeting into the server's memory, and reads a little after it.
+
+use anyhow::{Result, ensure};
+use rpma::{AlignedBuf, Device, Flags, Mr, MrRemote, MrUsage, Peer, Side, WcOpcode};
+
+use crate::cli::{Role, number};
+use crate::data::CommonData;
+use crate::memory::Memory;
+use crate::{conn, hello, memory};
+
+pub(crate) const ROLE: Role = Role {
+    usage: "<server_address> <port> [<pmem-path> [<pmem-offset>]]",
+    notes: memory::NOTES,
+    main,
+};
+
+/// How much is read after the write: it does not matter what.
+const RAW_SIZE: usize = 8;
+/// Tells the read from other operations; any number would do.
+const RAW_ID: u64 = 1;
+
+fn main(addr: &str, port: u16, more: &[String]) -> Result<()> {
+    let (size, initial) = (hello::SIZE, hello::first());
+    let memory = match more {
+        [] => Memory::dram(size, &initial)?,
+        [path] => Memory::pmem(path, 0, size, &initial)?,
+        [path, offset, ..] => Memory::pmem(path, number("offset", offset)?, size, &initial)?,
+    };
+
+    // The device through which the server is reached, and on it a peer: what this program registers
+    // and connects.
+    let device = Device::from_addr(addr, Side::Remote)?;
+    let peer = Peer::new(&device)?;
+
+    // The device takes what it writes directly from the registered memory, and what it reads from
+    // the server lands in such memory.
+    let src = memory.register(&peer, MrUsage::WRITE_SRC)?;
+    let raw = Mr::reg(&peer, AlignedBuf::zeroed(RAW_SIZE)?, MrUsage::READ_DST)?;
+    let hello = src.load::<{ hello::SIZE }>()?;
+    println!("Next value: {}", hello::text(&hello[hello::STR_OFFSET..]));
+
+    // With its answer the server has sent where its memory is.
+    let conn = conn::connect(&peer, addr, port, &[])?;
+    let data = CommonData::from_bytes(conn.get_private_data())?;
+    let remote = MrRemote::from_descriptor(&data.mr_desc)?;
+    let from = u64::from(data.data_offset);
+    let dst = remote.slice(from..from + hello::STR_SIZE as u64)?;
+
+    // A write of remote memory. Even its completion would say only that the server's device has the
+    // bytes: they may still be on their way to the memory. So it asks for one only on an error.
+    let string = src.slice(hello::STR_OFFSET..hello::SIZE)?;
+    conn.write(dst, string, Flags::COMPLETION_ON_ERROR, 0)?;
+
+    // A read of the same memory region. The server's device does it after the write, and the answer
+    // cannot overtake the written bytes on their way: when it is here, they have arrived.
+    let head = remote.slice(..RAW_SIZE as u64)?;
+    conn.read(raw.slice(..)?, head, Flags::COMPLETION_ALWAYS, RAW_ID)?;
+    let opcode = conn::wait_for_completion(&conn, RAW_ID)?;
+    ensure!(
+        opcode == WcOpcode::RDMA_READ,
+        "the completion of the read is one of another operation: {opcode}"
+    );
+
+    // The next run says it in the other language.
+    let hello = hello::translate(&hello);
+    src.store(&hello)?;
+    println!("Translation: {}", hello::text(&hello[hello::STR_OFFSET..]));
+
+    conn::disconnect_and_wait(&conn)
+}

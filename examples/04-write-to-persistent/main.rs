@@ -1,0 +1,26 @@
+//! A client writes a greeting into the server's memory, and makes sure with a read that it has
+//! arrived there. (Example 05 does that with a flush.)
+//!
+//! ```text
+//! 04-write-to-persistent server <server_address> <port> [<pmem-path>]
+//! 04-write-to-persistent client <server_address> <port> [<pmem-path> [<pmem-offset>]]
+//! ```
+
+#[path = "../common/cli.rs"]
+mod cli;
+mod client;
+#[path = "../common/conn.rs"]
+mod conn;
+#[path = "../common/data.rs"]
+mod data;
+#[path = "../common/hello.rs"]
+mod hello;
+#[path = "../common/memory.rs"]
+mod memory;
+mod server;
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    cli::run(&client::ROLE, &server::ROLE)
+}
