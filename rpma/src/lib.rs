@@ -1,8 +1,89 @@
-//! Remote persistent memory access.
+//! Remote persistent memory access: write to another host's persistent memory over RDMA, and know when
+//! the data is safe.
+//!
+//! This is for Rust programs what librpma was for C programs: the same objects under the same names,
+//! the same bytes on the wire, directly on libibverbs and librdmacm. What C leaves to the caller is
+//! ruled out by types or refused with an [`Error`] that says what to do.
+//!
+//! # The objects
+//!
+//! | | | librpma |
+//! |---|---|---|
+//! | [`Device`] | an RDMA device, found through an address | `ibv_context` |
+//! | [`Peer`] | this host's side of everything: a protection domain | `rpma_peer` |
+//! | [`Mr`], [`MrRemote`] | registered memory, here and at the peer | `rpma_mr_local`, `rpma_mr_remote` |
+//! | [`Ep`] | listens for connection requests | `rpma_ep` |
+//! | [`ConnReq`], [`ConnCfg`] | a connection before it is made, and how to make it | `rpma_conn_req`, `rpma_conn_cfg` |
+//! | [`Conn`] | a connection: reads, writes, flushes | `rpma_conn` |
+//! | [`Cq`], [`Wc`] | where operations complete, and how | `rpma_cq`, `ibv_wc` |
+//! | [`PeerCfg`] | what a peer says of its platform | `rpma_peer_cfg` |
+//! | [`pmem`] | persistent memory, mapped | (libpmem) |
+//!
+//! Each function `rpma_<object>_<verb>` is `<Object>::<verb>`; searching this documentation for the C
+//! name finds it.
+//!
+//! # A write that survives a loss of power
+//!
+//! One side registers persistent memory and sends two descriptors: the region's, and what its platform
+//! promises. The other side writes, flushes, and waits for the flush:
+//!
+//! ```no_run
+//! use rpma::{ConnCfg, ConnEvent, ConnReq, Device, Flags, FlushType, Mr, MrRemote, MrUsage, Peer, PeerCfg};
+//! use rpma::{Side, Wc};
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let device = Device::from_addr("192.0.2.7", Side::Remote)?;
+//! let peer = Peer::new(&device)?;
+//! let source = Mr::reg(&peer, b"Hello world!".to_vec(), MrUsage::WRITE_SRC)?;
+//!
+//! let conn = ConnReq::new(&peer, "192.0.2.7", 7204, &ConnCfg::new())?.connect(&[])?;
+//! assert_eq!(conn.next_event()?, ConnEvent::Established);
+//! // How the other side lays out its private data is the programs' agreement: here the region's
+//! // descriptor and the configuration's.
+//! let data = conn.get_private_data();
+//! let target = MrRemote::from_descriptor(data)?.slice(..source.get_size() as u64)?;
+//! conn.apply_remote_peer_cfg(&PeerCfg::from_descriptor(&data[source.get_descriptor_size()..])?);
+//!
+//! conn.write(target, source.slice(..)?, Flags::COMPLETION_ON_ERROR, 1)?;
+//! conn.flush(target, FlushType::Persistent, Flags::COMPLETION_ALWAYS, 2)?;
+//! let mut wc = [Wc::default()];
+//! while conn.get_cq().get_wc(&mut wc)? == 0 {
+//!     conn.get_cq().wait()?;
+//! }
+//! wc[0].result()?; // From here on the data is in the persistence domain of the other host.
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! # Safety
+//!
+//! No sequence of safe calls can corrupt memory: not [`std::mem::forget`], drops in any order, panics,
+//! threads, nor a hostile peer. A region owns its memory and is deregistered before the memory is
+//! freed; no safe method lends a reference into memory that a device can write.
+//!
+//! A peer that has a region's descriptor can read and write the region as its usage says. That is all
+//! that a peer can do; but it is unauthenticated, as RDMA is.
+//!
+//! # Threads
+//!
+//! Every type is [`Send`] and [`Sync`], and operations take `&self`. The data path takes no lock of
+//! this crate, allocates nothing and copies nothing.
+//!
+//! # Processes
+//!
+//! The kernel refuses verbs in the child of a `fork`, and in a process that has changed its
+//! credentials, for devices that were opened before: open them afterwards.
+//!
+//! # Logs
+//!
+//! What happens to connections, and failures that have no caller to report to (in a `Drop`), goes to
+//! the [`log`] crate.
 
 #![deny(unsafe_code)]
 
 mod address;
+#[cfg(doctest)]
+mod compile_fail;
 mod conn;
 mod conn_cfg;
 mod conn_req;
@@ -38,3 +119,31 @@ pub use crate::verbs::{
     AlignedBuf, RawMemory, RegisterableMemory, Wc, WcFailure, WcFlags, WcOpcode, WcStatus,
     WcSuccess,
 };
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The reasons stand with each type: the providers lock, and what is not locked does not change.
+    #[test]
+    fn every_type_may_be_shared_and_sent() {
+        fn check<T: Send + Sync>() {}
+        check::<Device>();
+        check::<Peer>();
+        check::<Mr<Vec<u8>>>();
+        // A region shares memory whose owner may not be shared itself.
+        check::<Mr<RawMemory>>();
+        check::<MrSlice<'_>>();
+        check::<MrRemote>();
+        check::<RemoteSlice>();
+        check::<Ep>();
+        check::<ConnReq>();
+        check::<ConnCfg>();
+        check::<Conn>();
+        check::<Cq>();
+        check::<Wc>();
+        check::<PeerCfg>();
+        check::<pmem::PmemMap>();
+        check::<Error>();
+    }
+}

@@ -1,0 +1,198 @@
+//! What the types rule out: for each promise a program that compiles, and its twin that must not.
+//!
+//! The twins differ in one line, so that nothing else can be the reason. rustdoc runs them.
+
+/// A part of a region cannot be used after the region is gone.
+///
+/// ```
+/// fn write(conn: &rpma::Conn, to: rpma::RemoteSlice, mr: rpma::Mr<Vec<u8>>) -> rpma::Result<()> {
+///     let part = mr.slice(..)?;
+///     conn.write(to, part, rpma::Flags::COMPLETION_ALWAYS, 0)?;
+///     drop(mr);
+///     Ok(())
+/// }
+/// ```
+///
+/// ```compile_fail,E0505
+/// fn write(conn: &rpma::Conn, to: rpma::RemoteSlice, mr: rpma::Mr<Vec<u8>>) -> rpma::Result<()> {
+///     let part = mr.slice(..)?;
+///     drop(mr);
+///     conn.write(to, part, rpma::Flags::COMPLETION_ALWAYS, 0)?;
+///     Ok(())
+/// }
+/// ```
+struct SliceOutlivesRegion;
+
+/// Only owned memory can be registered: a forgotten region would outlive a borrow.
+///
+/// ```
+/// fn register(peer: &rpma::Peer, bytes: Vec<u8>) {
+///     let _ = rpma::Mr::reg(peer, bytes, rpma::MrUsage::READ_DST);
+/// }
+/// ```
+///
+/// ```compile_fail,E0277
+/// fn register(peer: &rpma::Peer, bytes: &'static mut [u8]) {
+///     let _ = rpma::Mr::reg(peer, bytes, rpma::MrUsage::READ_DST);
+/// }
+/// ```
+///
+/// ```compile_fail,E0277
+/// fn register(peer: &rpma::Peer, bytes: std::sync::Arc<[u8]>) {
+///     let _ = rpma::Mr::reg(peer, bytes, rpma::MrUsage::READ_DST);
+/// }
+/// ```
+struct BorrowedMemory;
+
+/// What can be registered is a promise that only `unsafe` code can make.
+///
+/// ```
+/// struct Mine;
+/// unsafe impl rpma::RegisterableMemory for Mine {
+///     fn as_mut_ptr(&mut self) -> *mut u8 { std::ptr::null_mut() }
+///     fn len(&self) -> usize { 0 }
+/// }
+/// ```
+///
+/// ```compile_fail,E0200
+/// struct Mine;
+/// impl rpma::RegisterableMemory for Mine {
+///     fn as_mut_ptr(&mut self) -> *mut u8 { std::ptr::null_mut() }
+///     fn len(&self) -> usize { 0 }
+/// }
+/// ```
+struct UnpromisedMemory;
+
+/// Safe code copies registered memory and never refers to it.
+///
+/// ```
+/// fn first(mr: &rpma::Mr<Vec<u8>>) -> u8 {
+///     unsafe { mr.as_slice()[0] }
+/// }
+/// ```
+///
+/// ```compile_fail,E0133
+/// fn first(mr: &rpma::Mr<Vec<u8>>) -> u8 {
+///     mr.as_slice()[0]
+/// }
+/// ```
+///
+/// ```compile_fail,E0608
+/// fn first(mr: &rpma::Mr<Vec<u8>>) -> u8 {
+///     mr[0]
+/// }
+/// ```
+///
+/// ```compile_fail,E0608
+/// fn first(map: &rpma::pmem::PmemMap) -> u8 {
+///     map[0]
+/// }
+/// ```
+struct ReferenceIntoRegion;
+
+/// Registering memory that somebody else owns needs `unsafe`.
+///
+/// ```
+/// fn register(peer: &rpma::Peer, at: std::ptr::NonNull<u8>) {
+///     let _ = unsafe { rpma::Mr::reg_raw(peer, at, 8, rpma::MrUsage::READ_SRC) };
+/// }
+/// ```
+///
+/// ```compile_fail,E0133
+/// fn register(peer: &rpma::Peer, at: std::ptr::NonNull<u8>) {
+///     let _ = rpma::Mr::reg_raw(peer, at, 8, rpma::MrUsage::READ_SRC);
+/// }
+/// ```
+struct ForeignMemory;
+
+/// A region that was deregistered is gone.
+///
+/// ```
+/// fn finish(mr: rpma::Mr<Vec<u8>>) -> rpma::Result<[u8; 21]> {
+///     let descriptor = mr.get_descriptor();
+///     mr.dereg()?;
+///     Ok(descriptor)
+/// }
+/// ```
+///
+/// ```compile_fail,E0382
+/// fn finish(mr: rpma::Mr<Vec<u8>>) -> rpma::Result<[u8; 21]> {
+///     mr.dereg()?;
+///     let descriptor = mr.get_descriptor();
+///     Ok(descriptor)
+/// }
+/// ```
+struct UseAfterDereg;
+
+/// A request becomes a connection, once (W-35).
+///
+/// ```
+/// fn connect(req: rpma::ConnReq) -> rpma::Result<rpma::Conn> {
+///     Ok(req.connect(&[])?)
+/// }
+/// ```
+///
+/// ```compile_fail,E0382
+/// fn connect(req: rpma::ConnReq) -> rpma::Result<rpma::Conn> {
+///     req.connect(&[])?;
+///     Ok(req.connect(&[])?)
+/// }
+/// ```
+struct RequestUsedTwice;
+
+/// A completion queue does not outlive its connection (W-26).
+///
+/// ```
+/// fn poll(conn: rpma::Conn, wcs: &mut [rpma::Wc]) -> rpma::Result<usize> {
+///     let cq = conn.get_cq();
+///     let polled = cq.get_wc(wcs)?;
+///     drop(conn);
+///     Ok(polled)
+/// }
+/// ```
+///
+/// ```compile_fail,E0505
+/// fn poll(conn: rpma::Conn, wcs: &mut [rpma::Wc]) -> rpma::Result<usize> {
+///     let cq = conn.get_cq();
+///     drop(conn);
+///     let polled = cq.get_wc(wcs)?;
+///     Ok(polled)
+/// }
+/// ```
+struct QueueOutlivesConnection;
+
+/// "No flags", which the C library refuses when it runs, cannot be written (W-13), and neither can an
+/// unknown flush type (W-12).
+///
+/// ```
+/// let flags = rpma::Flags::COMPLETION_ON_ERROR;
+/// let flush_type = rpma::FlushType::Visibility;
+/// ```
+///
+/// ```compile_fail,E0423
+/// let flags = rpma::Flags(0);
+/// ```
+///
+/// ```compile_fail,E0599
+/// let flags = rpma::Flags::default();
+/// ```
+///
+/// ```compile_fail,E0308
+/// let flush_type: rpma::FlushType = 7;
+/// ```
+struct Flags;
+
+/// The opcode of a failed completion cannot be read (W-24).
+///
+/// ```
+/// fn opcode(wc: &rpma::Wc) -> Result<rpma::WcOpcode, rpma::WcFailure> {
+///     Ok(wc.result()?.opcode())
+/// }
+/// ```
+///
+/// ```compile_fail,E0599
+/// fn opcode(wc: &rpma::Wc) -> Result<rpma::WcOpcode, rpma::WcFailure> {
+///     Ok(wc.opcode())
+/// }
+/// ```
+struct OpcodeOfFailure;
