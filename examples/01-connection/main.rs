@@ -29,6 +29,7 @@ fn print_message(private_data: &[u8]) -> Result<()> {
     let message = CStr::from_bytes_until_nul(private_data)
         .ok()
         .and_then(|message| message.to_str().ok())
+        .filter(|message| !message.is_empty())
         .context("the peer's private data is not a text that ends with a zero")?;
     println!("Received a message: {message}");
     Ok(())
