@@ -120,6 +120,11 @@ pub use crate::verbs::{
     WcSuccess,
 };
 
+/// The program in the README compiles.
+#[cfg(doctest)]
+#[doc = include_str!("../../README.md")]
+struct Readme;
+
 #[cfg(test)]
 mod tests {
     use super::*;
