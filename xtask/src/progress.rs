@@ -16,7 +16,8 @@ use anyhow::{Context, Result, bail};
 const POLL: Duration = Duration::from_millis(50);
 const HEARTBEAT: Duration = Duration::from_secs(30);
 
-/// A step that is running. Whoever starts one ends it with [`Step::done`] or [`Step::failed`].
+/// A step that is running. Whoever starts one ends it with
+/// [`Step::done`], [`Step::failed`] or [`Step::gave_up`].
 #[derive(Debug)]
 pub(crate) struct Step {
     name: String,
@@ -61,6 +62,11 @@ impl Step {
 
     pub(crate) fn failed(self, note: &str) {
         self.end("FAIL", note);
+    }
+
+    /// It did not work, and there is another way.
+    pub(crate) fn gave_up(self, note: &str) {
+        self.end("no", note);
     }
 
     fn end(self, verdict: &str, note: &str) {

@@ -94,7 +94,7 @@ impl Vm {
                     step.done("");
                     return Ok(vm);
                 }
-                Err(_) => step.failed("KVM does not work here: emulating instead"),
+                Err(_) => step.gave_up("it does not work here: emulating instead"),
             }
         }
         let mut step = Step::start(format!("{name} (emulated: no KVM)"));
@@ -280,6 +280,10 @@ impl Boot<'_> {
             if let Some(status) = exited {
                 let log = self.dir.join(QEMU_LOG);
                 bail!("QEMU ended ({status}): {}", tail(&log, 5).trim());
+            }
+            // QEMU stops the machine then, and does not end.
+            if fs::read_to_string(self.dir.join(QEMU_LOG))?.contains("KVM internal error") {
+                bail!("KVM internal error");
             }
             if started.elapsed() > limit {
                 bail!("it was not ready within {} s", limit.as_secs());
