@@ -160,6 +160,9 @@ impl Boot<'_> {
             port,
             ssh: Ssh::at(self.guest.dir(), port),
         };
+        if self.lifetime == Lifetime::Detached {
+            up::record(self.dir, vm.qemu.id(), port, self.guest, false)?;
+        }
         let ready = self.wait_ready(&mut vm, &console, limit, step);
         ready
             .and_then(|()| self.wait_ssh(&vm, step))

@@ -15,6 +15,8 @@ use crate::guest::Guest;
 use crate::host::Workspace;
 use crate::progress::Step;
 
+/// The command, and the directory of its files.
+const NAME: &str = "vm";
 const STATE: &str = "state.json";
 
 /// A machine that `vm up` started.
@@ -23,10 +25,20 @@ struct Running {
     pid: Pid,
     port: u16,
     guest: PathBuf,
+    /// Whether it has booted.
+    ready: bool,
 }
 
 fn dir(workspace: &Workspace) -> Result<PathBuf> {
-    workspace.state_dir("vm")
+    workspace.state_dir(NAME)
+}
+
+/// Records a machine that may outlive us; before it has booted, so that it is found whatever
+/// happens to us meanwhile.
+pub(super) fn record(dir: &Path, pid: u32, port: u16, guest: &Guest, ready: bool) -> Result<()> {
+    let state = json!({ "pid": pid, "port": port, "guest": guest.dir(), "ready": ready });
+    let path = dir.join(STATE);
+    fs::write(&path, state.to_string()).with_context(|| format!("cannot write {}", path.display()))
 }
 
 /// The machine on record, if it still runs.
@@ -49,12 +61,13 @@ fn running(dir: &Path) -> Option<Running> {
         pid: Pid::from_raw(raw)?,
         port: u16::try_from(state["port"].as_u64()?).ok()?,
         guest: PathBuf::from(state["guest"].as_str()?),
+        ready: state["ready"].as_bool()?,
     })
 }
 
 /// The way into the machine of `vm up`.
 pub(crate) fn attach(workspace: &Workspace) -> Result<Ssh> {
-    match running(&dir(workspace)?) {
+    match running(&dir(workspace)?).filter(|running| running.ready) {
         Some(found) => Ok(Ssh::at(&found.guest, found.port)),
         None => bail!("no guest is up: start one with `cargo xtask vm up`"),
     }
@@ -62,13 +75,19 @@ pub(crate) fn attach(workspace: &Workspace) -> Result<Ssh> {
 
 /// The same, only if one runs and was made from this guest.
 pub(crate) fn attach_to(guest: &Guest, workspace: &Workspace) -> Result<Option<Ssh>> {
-    let found = running(&dir(workspace)?).filter(|running| running.guest == guest.dir());
+    let found =
+        running(&dir(workspace)?).filter(|running| running.ready && running.guest == guest.dir());
     Ok(found.map(|found| Ssh::at(&found.guest, found.port)))
 }
 
 pub(crate) fn up(guest: &Guest, workspace: &Workspace) -> Result<()> {
-    let dir = dir(workspace)?;
-    if let Some(found) = running(&dir) {
+    let (dir, _lock) = workspace.own_dir(NAME)?;
+    let mut found = running(&dir);
+    if let Some(dead) = found.take_if(|found| !found.ready) {
+        println!("An earlier start was interrupted: starting again.");
+        stop(&dir, &dead)?;
+    }
+    if let Some(found) = found {
         let pid = found.pid.as_raw_nonzero();
         if found.guest != guest.dir() {
             bail!(
@@ -80,8 +99,7 @@ pub(crate) fn up(guest: &Guest, workspace: &Workspace) -> Result<()> {
         return Ok(());
     }
     let vm = Vm::boot(guest, workspace, &dir, Lifetime::Detached, "boot")?;
-    let state = json!({ "pid": vm.qemu.id(), "port": vm.port, "guest": guest.dir() });
-    fs::write(dir.join(STATE), state.to_string())?;
+    record(&dir, vm.qemu.id(), vm.port, guest, true)?;
     println!(
         "The guest is up (process {}{}). The clone is at /src, read-only.\n  \
          cargo xtask vm exec -- CMD…   cargo xtask vm shell   cargo xtask vm down",
@@ -95,34 +113,43 @@ pub(crate) fn up(guest: &Guest, workspace: &Workspace) -> Result<()> {
     Ok(())
 }
 
-/// Stops the machine. What its file systems have not written yet is written first, if it still
-/// listens.
+/// Stops the machine, if one runs.
 pub(crate) fn down(workspace: &Workspace) -> Result<()> {
-    let dir = dir(workspace)?;
-    let Some(found) = running(&dir) else {
-        println!("No guest is up.");
-        return Ok(());
-    };
-    let mut step = Step::start("stopping the guest");
-    let ssh = Ssh::at(&found.guest, found.port);
-    let mut sync = ssh.command(&["sync"], false);
-    sync.stdin(Stdio::null())
-        .stdout(Stdio::null())
-        .stderr(Stdio::null());
-    step.wait(
-        &mut sync.spawn().context("cannot start ssh")?,
-        Some(Duration::from_secs(20)),
-    )?;
-
-    kill_process(found.pid, Signal::TERM)?;
-    let started = Instant::now();
-    while running(&dir).is_some() {
-        if started.elapsed() > Duration::from_secs(10) {
-            kill_process(found.pid, Signal::KILL)?;
+    let (dir, _lock) = workspace.own_dir(NAME)?;
+    match running(&dir) {
+        Some(found) => stop(&dir, &found),
+        None => {
+            println!("No guest is up.");
+            Ok(())
         }
+    }
+}
+
+/// Ends the process. What the machine's file systems have not written yet is written first, if it
+/// still listens.
+fn stop(dir: &Path, found: &Running) -> Result<()> {
+    let mut step = Step::start("stopping the guest");
+    if found.ready {
+        let mut sync = Ssh::at(&found.guest, found.port).command(&["sync"], false);
+        sync.stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null());
+        step.wait(
+            &mut sync.spawn().context("cannot start ssh")?,
+            Some(Duration::from_secs(20)),
+        )?;
+    }
+    let started = Instant::now();
+    let mut signal = Signal::TERM;
+    // It is looked up each time: the number could be somebody else's once ours has ended.
+    while running(dir).is_some() {
         if started.elapsed() > Duration::from_secs(20) {
             step.failed("");
             bail!("process {} does not end", found.pid.as_raw_nonzero());
+        }
+        kill_process(found.pid, signal)?;
+        if started.elapsed() > Duration::from_secs(10) {
+            signal = Signal::KILL;
         }
         step.tick();
         sleep(Duration::from_millis(50));
