@@ -45,26 +45,20 @@ pub(crate) fn refuse_wildcard(addr: SocketAddr) -> Result<()> {
 
 /// What to do about a failure to bind or to resolve an address.
 pub(crate) fn hint(error: Error, side: Side) -> Error {
-    const NO_DEVICE: &str = "No RDMA device has this address: use an address of a network interface \
-                             that has one (`rdma link` lists them)";
+    const NO_DEVICE: &str = "No RDMA device has this address or leads to it: use an address of a \
+                             network interface that has one (`rdma link` lists them)";
     const NO_ROUTE: &str = "The address cannot be reached from any RDMA device of this host: is it \
                             right, is the other host up, and is there a route to it?";
+    const TAKEN: &str = "Another program listens on this port: choose another one";
     let Some(errno) = error.raw_os_error().map(Errno::from_raw_os_error) else {
         return error;
     };
     match (side, errno) {
-        (Side::Local, Errno::NODEV | Errno::ADDRNOTAVAIL) => error.with_hint(NO_DEVICE),
-        (Side::Local, Errno::ADDRINUSE) => {
-            error.with_hint("Another program listens on this port: choose another one")
+        (_, Errno::NODEV) | (Side::Local, Errno::ADDRNOTAVAIL) => error.with_hint(NO_DEVICE),
+        (Side::Local, Errno::ADDRINUSE) => error.with_hint(TAKEN),
+        (Side::Remote, Errno::NETUNREACH | Errno::HOSTUNREACH | Errno::TIMEDOUT) => {
+            error.with_hint(NO_ROUTE)
         }
-        (
-            Side::Remote,
-            Errno::NODEV
-            | Errno::NETUNREACH
-            | Errno::HOSTUNREACH
-            | Errno::TIMEDOUT
-            | Errno::ADDRNOTAVAIL,
-        ) => error.with_hint(NO_ROUTE),
         _ => error,
     }
 }

@@ -270,11 +270,7 @@ impl fmt::Display for ConnectError {
     }
 }
 
-impl std::error::Error for ConnectError {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        std::error::Error::source(&self.error)
-    }
-}
+impl std::error::Error for ConnectError {}
 
 impl From<ConnectError> for Error {
     fn from(error: ConnectError) -> Self {

@@ -19,12 +19,13 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 #[non_exhaustive]
 pub enum Error {
     /// A verb or a function of librdmacm or the system failed (`RPMA_E_PROVIDER`).
-    #[error("{call} failed: {source}{}", Hint(*.hint))]
+    #[error("{call} failed: {cause}{}", Hint(*.hint))]
     Provider {
         /// The function that failed, by its C name.
         call: &'static str,
-        /// What it reported. [`io::Error::raw_os_error`] gives the errno.
-        source: io::Error,
+        /// What it reported; see also [`Error::raw_os_error`]. It is in the message already, and so
+        /// not its [`source`](std::error::Error::source).
+        cause: io::Error,
         /// What usually causes this and what to do, where that is known.
         hint: Option<&'static str>,
     },
@@ -101,10 +102,10 @@ impl fmt::Display for Queue {
 
 impl Error {
     /// A failure of the C function `call`, without a hint.
-    pub(crate) fn provider(call: &'static str, source: impl Into<io::Error>) -> Self {
+    pub(crate) fn provider(call: &'static str, cause: impl Into<io::Error>) -> Self {
         Self::Provider {
             call,
-            source: source.into(),
+            cause: cause.into(),
             hint: None,
         }
     }
@@ -129,7 +130,7 @@ impl Error {
     #[must_use]
     pub fn raw_os_error(&self) -> Option<i32> {
         match self {
-            Self::Provider { source, .. } => source.raw_os_error(),
+            Self::Provider { cause, .. } => cause.raw_os_error(),
             _ => None,
         }
     }
@@ -143,7 +144,7 @@ impl Error {
 impl From<Error> for io::Error {
     fn from(error: Error) -> Self {
         let kind = match &error {
-            Error::Provider { source, .. } => source.kind(),
+            Error::Provider { cause, .. } => cause.kind(),
             Error::InvalidArgument(_) => io::ErrorKind::InvalidInput,
             Error::NotSupported(_) => io::ErrorKind::Unsupported,
             Error::QueueFull { .. } => io::ErrorKind::ResourceBusy,

@@ -406,11 +406,7 @@ impl<M> fmt::Display for RegError<M> {
     }
 }
 
-impl<M> std::error::Error for RegError<M> {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        std::error::Error::source(&self.error)
-    }
-}
+impl<M> std::error::Error for RegError<M> {}
 
 impl<M> From<RegError<M>> for Error {
     fn from(error: RegError<M>) -> Self {

@@ -120,6 +120,22 @@ unsafe impl RegisterableMemory for PmemMap {
     }
 }
 
+// SAFETY: the box holds an owner that promises all of this, and leaves it where it is: the memory is not
+// inside the owner.
+unsafe impl RegisterableMemory for Box<dyn RegisterableMemory> {
+    fn as_mut_ptr(&mut self) -> *mut u8 {
+        (**self).as_mut_ptr()
+    }
+
+    fn len(&self) -> usize {
+        (**self).len()
+    }
+
+    fn is_writable(&self) -> bool {
+        (**self).is_writable()
+    }
+}
+
 /// Zeroed memory of its own pages, for buffers that should not share a page with anything else.
 pub struct AlignedBuf(MmapMut);
 
