@@ -27,6 +27,11 @@ const NEW: &str = "New value:";
 const FLUSHED: &str = "Translation:";
 const PMEM_PORT: &str = "7204";
 const DRAM_PORT: &str = "7205";
+/// What the programs say that means nothing to a visitor.
+const NOISE: [&str; 2] = [
+    "No <pmem-path> provided. Using DRAM instead.",
+    "translating...",
+];
 const LIMIT: Duration = Duration::from_secs(60);
 
 /// Where the two programs run.
@@ -87,7 +92,8 @@ pub(crate) fn in_guest(workspace: &Workspace) -> Result<()> {
     tell(&server, &client);
     drop((client, server));
     println!(
-        "  ** power cut: the machine was killed {delay:.1} ms after the flush had completed **"
+        "  ** power cut: the machine died {delay:.0} ms after the client had said that its flush \
+         had completed **"
     );
 
     println!("\n4. The machine boots again, with the same NVDIMM and nothing else of before");
@@ -311,15 +317,13 @@ fn tell(server: &Remote, client: &Remote) {
     say("server", server.seen());
     say("client", client.seen());
     let persistent = Line::Out("RPMA_FLUSH_TYPE_PERSISTENT is supported".to_owned());
-    println!(
-        "  {}",
-        if client.seen().contains(&persistent) {
-            "=> The flush was for persistence: the memory's descriptor allows it, and the server has\n     \
-            said that what arrives from the network goes straight to persistent memory."
-        } else {
-            "=> The flush was for visibility only: the server's memory is not persistent."
-        }
-    );
+    let meaning = if client.seen().contains(&persistent) {
+        "The flush was for persistence: the memory's descriptor allows it, and the server has\n     \
+         said that what arrives from the network goes straight to persistent memory."
+    } else {
+        "The flush was for visibility only: the server's memory is not persistent."
+    };
+    println!("  => {meaning}");
 }
 
 /// Prints what a program said. Of its log, the message without time, level and module.
@@ -329,7 +333,7 @@ fn say(who: &str, lines: &[Line]) {
             Line::Out(text) => text.as_str(),
             Line::Err(text) => log_message(text),
         };
-        if !text.is_empty() {
+        if !text.is_empty() && !NOISE.contains(&text) {
             println!("  {who}  {text}");
         }
     }

@@ -61,7 +61,7 @@ fn running(dir: &Path) -> Option<Running> {
         pid: Pid::from_raw(raw)?,
         port: u16::try_from(state["port"].as_u64()?).ok()?,
         guest: PathBuf::from(state["guest"].as_str()?),
-        ready: state["ready"].as_bool()?,
+        ready: state["ready"].as_bool() != Some(false),
     })
 }
 
