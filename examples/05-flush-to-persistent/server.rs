@@ -27,7 +27,7 @@ fn main(addr: &str, port: u16, more: &[String]) -> Result<()> {
     // Registering memory gives the device access to it, and says what a client may do there. A
     // persistent flush makes sense only for persistent memory.
     let mut usage = MrUsage::WRITE_DST | MrUsage::FLUSH_TYPE_VISIBILITY;
-    if matches!(memory, Memory::Pmem(..)) {
+    if !more.is_empty() {
         usage |= MrUsage::FLUSH_TYPE_PERSISTENT;
     }
     let region = memory.register(&peer, usage)?;

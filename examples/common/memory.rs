@@ -3,8 +3,8 @@
 use std::ops::Range;
 
 use anyhow::{Context, Result, anyhow, ensure};
-use rpma::pmem::PmemMap;
-use rpma::{AlignedBuf, Mr, MrSlice, MrUsage, Peer};
+use rpma::pmem::{Persister, PmemMap};
+use rpma::{AlignedBuf, Mr, MrSlice, MrUsage, Peer, RegisterableMemory};
 
 /// What the examples' usage lines leave open.
 pub(crate) const NOTES: &str = "\
@@ -17,10 +17,12 @@ where <pmem-path> can be:
 const SIGNATURE: &[u8; 17] = b"RPMA_EXAMPLE_SIG\0";
 
 /// Memory that is not registered yet.
-pub(crate) enum Memory {
-    Dram(AlignedBuf),
-    /// The map, and where the data begins in it.
-    Pmem(PmemMap, usize),
+pub(crate) struct Memory {
+    owner: Box<dyn RegisterableMemory>,
+    /// Makes stores durable, if the memory is persistent.
+    persister: Option<Persister>,
+    /// Where the data begins.
+    data: usize,
 }
 
 impl Memory {
@@ -29,7 +31,11 @@ impl Memory {
         log::info!("No <pmem-path> provided. Using DRAM instead.");
         let mut memory = AlignedBuf::zeroed(size)?;
         memory[..initial.len()].copy_from_slice(initial);
-        Ok(Self::Dram(memory))
+        Ok(Self {
+            owner: Box::new(memory),
+            persister: None,
+            data: 0,
+        })
     }
 
     /// The persistent memory at `path`: at `offset` the signature, then `size` bytes of data. What
@@ -37,7 +43,7 @@ impl Memory {
     pub(crate) fn pmem(path: &str, offset: usize, size: usize, initial: &[u8]) -> Result<Self> {
         let needed = offset.checked_add(SIGNATURE.len() + size);
         let map = PmemMap::open(path, needed.context("the offset is too large")?)?;
-        let data_offset = offset + SIGNATURE.len();
+        let data = offset + SIGNATURE.len();
         ensure!(
             map.is_pmem(),
             "{path} is not an actual PMEM: it is an {}",
@@ -48,74 +54,70 @@ impl Memory {
         if found != *SIGNATURE {
             // The signature comes last, and only when the data is safe: whenever the power fails,
             // the next run finds good data behind a signature, or none.
-            map.write_at(data_offset, initial)?;
-            map.persist(data_offset..data_offset + initial.len())?;
+            map.write_at(data, initial)?;
+            map.persist(data..data + initial.len())?;
             map.write_at(offset, SIGNATURE)?;
-            map.persist(offset..data_offset)?;
+            map.persist(offset..data)?;
         }
-        Ok(Self::Pmem(map, data_offset))
+        Ok(Self {
+            persister: Some(map.persister()),
+            owner: Box::new(map),
+            data,
+        })
     }
 
     /// Registers all of the memory, so that the device can reach it.
     pub(crate) fn register(self, peer: &Peer, usage: MrUsage) -> Result<Region> {
-        Ok(match self {
-            Self::Dram(memory) => Region::Dram(Mr::reg(peer, memory, usage)?),
-            Self::Pmem(map, data_offset) => Region::Pmem(Mr::reg(peer, map, usage)?, data_offset),
+        Ok(Region {
+            mr: Mr::reg(peer, self.owner, usage).map_err(rpma::Error::from)?,
+            persister: self.persister,
+            data: self.data,
         })
     }
 }
 
 /// Registered memory. Offsets count from where the data begins.
-pub(crate) enum Region {
-    Dram(Mr<AlignedBuf>),
-    Pmem(Mr<PmemMap>, usize),
+pub(crate) struct Region {
+    mr: Mr<Box<dyn RegisterableMemory>>,
+    persister: Option<Persister>,
+    data: usize,
 }
 
 impl Region {
     /// Where the data begins in the memory region, as a peer is told.
     pub(crate) fn data_offset(&self) -> Result<u16> {
-        match self {
-            Self::Dram(_) => Ok(0),
-            Self::Pmem(_, offset) => u16::try_from(*offset).map_err(|_| {
-                anyhow!("the data begins at {offset}, beyond the 65535 that a peer can be told")
-            }),
-        }
+        u16::try_from(self.data).map_err(|_| {
+            anyhow!(
+                "the data begins at {}, beyond the 65535 that a peer can be told",
+                self.data
+            )
+        })
     }
 
     /// With this a peer can use the region.
     pub(crate) fn descriptor(&self) -> [u8; 21] {
-        match self {
-            Self::Dram(mr) => mr.get_descriptor(),
-            Self::Pmem(mr, _) => mr.get_descriptor(),
-        }
+        self.mr.get_descriptor()
     }
 
     /// A part of the data, for an operation.
     pub(crate) fn slice(&self, range: Range<usize>) -> rpma::Result<MrSlice<'_>> {
-        match self {
-            Self::Dram(mr) => mr.slice(range),
-            Self::Pmem(mr, data) => mr.slice(data + range.start..data + range.end),
-        }
+        self.mr
+            .slice(self.data + range.start..self.data + range.end)
     }
 
     /// The first `N` bytes of the data.
     pub(crate) fn load<const N: usize>(&self) -> rpma::Result<[u8; N]> {
         let mut bytes = [0; N];
-        match self {
-            Self::Dram(mr) => mr.read_at(0, &mut bytes)?,
-            Self::Pmem(mr, data) => mr.read_at(*data, &mut bytes)?,
-        }
+        self.mr.read_at(self.data, &mut bytes)?;
         Ok(bytes)
     }
 
     /// Stores `bytes` at the beginning of the data, and makes them durable where that is possible.
     pub(crate) fn store(&self, bytes: &[u8]) -> rpma::Result<()> {
-        match self {
-            Self::Dram(mr) => mr.write_at(0, bytes),
-            Self::Pmem(mr, data) => {
-                mr.write_at(*data, bytes)?;
-                mr.persist(*data..data + bytes.len())
-            }
+        self.mr.write_at(self.data, bytes)?;
+        match &self.persister {
+            Some(persister) => persister.persist(self.data..self.data + bytes.len()),
+            None => Ok(()),
         }
     }
 }

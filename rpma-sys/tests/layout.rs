@@ -27,6 +27,7 @@ macro_rules! rows {
 }
 
 fn rows() -> Vec<Row> {
+    #[cfg_attr(not(native_flush), expect(unused_mut, reason = "one more row with it"))]
     let mut rows = rows! {
         ibv_wc { wr_id, status, opcode, vendor_err, byte_len, qp_num, src_qp, wc_flags }
         ibv_sge { addr, length, lkey }

@@ -100,6 +100,7 @@ mod mr;
 mod peer;
 mod peer_cfg;
 pub mod pmem;
+mod range;
 mod verbs;
 
 pub use crate::conn::Conn;
@@ -149,6 +150,7 @@ mod tests {
         check::<Wc>();
         check::<PeerCfg>();
         check::<pmem::PmemMap>();
+        check::<pmem::Persister>();
         check::<Error>();
     }
 }

@@ -4,7 +4,6 @@
 //! that a device may still touch. Torn down in this order: the registration ends (`ibv_dereg_mr`; the
 //! device touches the memory no more, whatever is in flight), then the memory is freed or given back.
 
-mod range;
 mod remote;
 mod usage;
 
@@ -20,6 +19,7 @@ use crate::error::{Error, Result};
 use crate::hints;
 use crate::peer::{Peer, PeerKey};
 use crate::pmem::PmemMap;
+use crate::range;
 use crate::verbs::{AccessFlags, LocalBuffer, RawMemory, RegisterableMemory, Registered};
 
 /// A registered memory region, and the memory itself.
@@ -155,17 +155,15 @@ impl Mr<RawMemory> {
 }
 
 impl Mr<PmemMap> {
-    /// Makes what was stored in `range` of the map persistent, as [`PmemMap::persist`] does.
-    ///
-    /// This covers stores of this host's processors. What a peer wrote over RDMA is flushed by the
-    /// peer (`Conn::flush`), or by this call after the peer has told that its write is complete (the
+    /// Makes what is in `range` of the map persistent, as [`PmemMap::persist`] does: what this host's
+    /// processors stored, and what a peer wrote if it has told since that its write is complete (the
     /// general-purpose server method).
     ///
     /// # Errors
     ///
     /// As [`PmemMap::persist`].
-    pub fn persist(&self, range: Range<usize>) -> Result<()> {
-        self.registered.persist(range)
+    pub fn persist(&self, range: impl RangeBounds<usize>) -> Result<()> {
+        self.registered.persister().persist(range)
     }
 }
 
@@ -214,10 +212,10 @@ impl<M> Mr<M> {
     ///
     /// [`Error::InvalidArgument`] if the range is not inside the region.
     pub fn slice(&self, range: impl RangeBounds<usize>) -> Result<MrSlice<'_>> {
-        let (start, len) = self.resolve(&range)?;
+        let Range { start, end } = self.resolve(&range)?;
         Ok(MrSlice {
             address: self.registered.address().as_ptr().expose_provenance() as u64 + start as u64,
-            len,
+            len: (end - start) as u64,
             lkey: self.registered.lkey(),
             usage: self.usage,
             peer: self.peer.key(),
@@ -302,15 +300,8 @@ impl<M> Mr<M> {
         unsafe { self.registered.as_mut_slice() }
     }
 
-    fn resolve(&self, range: &impl RangeBounds<usize>) -> Result<(usize, u64)> {
-        let (start, len) = range::resolve(
-            range.start_bound().map(|&start| start as u64),
-            range.end_bound().map(|&end| end as u64),
-            self.registered.len() as u64,
-            "local",
-        )?;
-        // It fits: it is at most the region's size.
-        Ok((start as usize, len))
+    fn resolve(&self, range: &impl RangeBounds<usize>) -> Result<Range<usize>> {
+        range::resolve_local(range, self.registered.len(), "local memory region")
     }
 
     fn check_writable(&self) -> Result<()> {

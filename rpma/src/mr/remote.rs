@@ -2,9 +2,9 @@
 
 use std::ops::RangeBounds;
 
-use super::range;
 use super::usage::MrUsage;
 use crate::error::{Error, Result};
+use crate::range;
 use crate::verbs::RemoteAddress;
 
 /// The size of a region's descriptor in bytes.
@@ -112,7 +112,7 @@ impl MrRemote {
             range.start_bound().cloned(),
             range.end_bound().cloned(),
             self.size,
-            "remote",
+            "remote memory region",
         )?;
         Ok(RemoteSlice {
             address: self.address + start,

@@ -56,12 +56,13 @@ mod sysfs;
 mod tests;
 
 use std::fmt;
-use std::ops::{Bound, Range, RangeBounds};
+use std::ops::RangeBounds;
 use std::path::Path;
 use std::sync::Arc;
 
 use self::mapping::Mapping;
-use crate::error::{Error, Result};
+use crate::error::Result;
+use crate::range::resolve_local;
 
 /// A device-DAX device or a file, mapped shared for reading and writing.
 ///
@@ -163,7 +164,8 @@ impl PmemMap {
     /// [`Error::Provider`] if `msync` fails: then it is unknown what is durable.
     #[doc(alias = "pmem_persist")]
     pub fn persist(&self, range: impl RangeBounds<usize>) -> Result<()> {
-        self.mapping.persist(checked(range, self.len())?)
+        self.mapping
+            .persist(resolve_local(&range, self.len(), "persistent memory")?)
     }
 
     /// Fills `dst` with the bytes from `offset` on.
@@ -189,7 +191,8 @@ impl PmemMap {
 
     /// What makes ranges of this map durable when the map itself is out of reach, because a memory
     /// region owns it.
-    pub(crate) fn persister(&self) -> Persister {
+    #[must_use]
+    pub fn persister(&self) -> Persister {
         Persister(Arc::clone(&self.mapping))
     }
 }
@@ -228,56 +231,21 @@ impl fmt::Display for PmemKind {
 /// It keeps the memory mapped, so that it needs no promise of its user: the mapping goes when the
 /// map and its last persister are gone.
 #[derive(Clone, Debug)]
-pub(crate) struct Persister(Arc<Mapping>);
+pub struct Persister(Arc<Mapping>);
 
 impl Persister {
-    /// As [`PmemMap::persist`], for a map that is registered for writing by a device.
+    /// As [`PmemMap::persist`], also for what a device wrote.
     ///
     /// A device writes to the memory behind the kernel's back. Where that memory is an ordinary
     /// file (registered before Linux 6.5), the kernel takes a page for clean from one write-back
     /// on, and `msync` would skip it: each page is marked dirty first.
-    pub(crate) fn persist(&self, range: impl RangeBounds<usize>) -> Result<()> {
-        let range = checked(range, self.0.len())?;
+    ///
+    /// # Errors
+    ///
+    /// As [`PmemMap::persist`].
+    pub fn persist(&self, range: impl RangeBounds<usize>) -> Result<()> {
+        let range = resolve_local(&range, self.0.len(), "persistent memory")?;
         self.0.mark_dirty(range.clone());
         self.0.persist(range)
-    }
-}
-
-/// The offsets that `range` means in something of `len` bytes, which it must not leave.
-fn checked(range: impl RangeBounds<usize>, len: usize) -> Result<Range<usize>> {
-    let start = match range.start_bound() {
-        Bound::Included(&start) => Some(start),
-        Bound::Excluded(&before) => before.checked_add(1),
-        Bound::Unbounded => Some(0),
-    };
-    let end = match range.end_bound() {
-        Bound::Included(&last) => last.checked_add(1),
-        Bound::Excluded(&end) => Some(end),
-        Bound::Unbounded => Some(len),
-    };
-    match (start, end) {
-        (Some(start), Some(end)) if start <= end && end <= len => Ok(start..end),
-        _ => Err(Error::invalid(format!(
-            "the range {} is not inside the persistent memory, which has {len} bytes",
-            BoundsText(range.start_bound(), range.end_bound()),
-        ))),
-    }
-}
-
-/// A range as the caller wrote it.
-struct BoundsText<'a>(Bound<&'a usize>, Bound<&'a usize>);
-
-impl fmt::Display for BoundsText<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.0 {
-            Bound::Included(start) => write!(f, "{start}..")?,
-            Bound::Excluded(before) => write!(f, "(after {before})..")?,
-            Bound::Unbounded => f.write_str("..")?,
-        }
-        match self.1 {
-            Bound::Included(last) => write!(f, "={last}"),
-            Bound::Excluded(end) => write!(f, "{end}"),
-            Bound::Unbounded => Ok(()),
-        }
     }
 }

@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::io;
+use std::ops::Bound;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
@@ -108,16 +109,16 @@ fn a_range_that_leaves_the_map_is_refused() {
     let text = refusal((Bound::Included(90), Bound::Excluded(101)));
     assert_eq!(
         text,
-        "the range 90..101 is not inside the persistent memory, which has 100 bytes"
+        "the range 90..101 is not inside the persistent memory of 100 bytes"
     );
     let text = refusal((Bound::Excluded(usize::MAX), Bound::Included(usize::MAX)));
     assert!(
-        text.contains(&format!("(after {0})..={0}", usize::MAX)),
+        text.contains("18446744073709551616..18446744073709551616"),
         "{text}"
     );
-    assert!(refusal((Bound::Included(101), Bound::Unbounded)).contains(" 101.. "));
+    assert!(refusal((Bound::Included(101), Bound::Unbounded)).contains(" 101..100 "));
     assert!(refusal((Bound::Included(2), Bound::Excluded(1))).contains(" 2..1 "));
-    assert!(refusal((Bound::Unbounded, Bound::Included(100))).contains(" ..=100 "));
+    assert!(refusal((Bound::Unbounded, Bound::Included(100))).contains(" 0..101 "));
 }
 
 #[test]

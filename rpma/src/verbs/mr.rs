@@ -2,7 +2,6 @@
 
 use std::fmt;
 use std::mem::MaybeUninit;
-use std::ops::Range;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
@@ -11,7 +10,7 @@ use rpma_sys as sys;
 use super::copy::{copy_from_shared, copy_to_shared, load_u64, store_u64};
 use super::{Pd, RegisterableMemory, check_errno, check_non_null, log_leak};
 use crate::error::Result;
-use crate::pmem::PmemMap;
+use crate::pmem::{Persister, PmemMap};
 
 bitflags::bitflags! {
     /// `enum ibv_access_flags`. The two flush rights have the kernel's values: rdma-core 44 lacks them.
@@ -196,10 +195,10 @@ impl<M> Registered<M> {
 }
 
 impl Registered<PmemMap> {
-    pub(crate) fn persist(&self, range: Range<usize>) -> Result<()> {
+    pub(crate) fn persister(&self) -> Persister {
         // SAFETY: the owner is initialised until it is released. A reference to it claims nothing
         // about the memory: a map holds a raw pointer.
-        unsafe { self.memory.assume_init_ref() }.persist(range)
+        unsafe { self.memory.assume_init_ref() }.persister()
     }
 }
 

@@ -1,16 +1,16 @@
-//! Ranges inside a region.
+//! Ranges inside memory.
 
-use std::ops::Bound;
+use std::ops::{Bound, Range, RangeBounds};
 
 use crate::error::{Error, Result};
 
-/// The offset and the length of a range in a region of `size` bytes.
+/// The offset and the length of a range in memory of `size` bytes; `what` names it in the error.
 #[inline]
 pub(crate) fn resolve(
     start: Bound<u64>,
     end: Bound<u64>,
     size: u64,
-    side: &'static str,
+    what: &'static str,
 ) -> Result<(u64, u64)> {
     // Wide enough for every end: an included end is one more than its number.
     let start = match start {
@@ -24,16 +24,33 @@ pub(crate) fn resolve(
         Bound::Unbounded => size.into(),
     };
     if start > end || end > size.into() {
-        return Err(outside(start, end, size, side));
+        return Err(outside(start, end, size, what));
     }
     // Both fit: they are at most `size`.
     Ok((start as u64, (end - start) as u64))
 }
 
+/// As [`resolve`], for offsets in memory of this host.
+#[inline]
+pub(crate) fn resolve_local(
+    range: &impl RangeBounds<usize>,
+    size: usize,
+    what: &'static str,
+) -> Result<Range<usize>> {
+    let (start, len) = resolve(
+        range.start_bound().map(|&start| start as u64),
+        range.end_bound().map(|&end| end as u64),
+        size as u64,
+        what,
+    )?;
+    // Both fit: they are at most `size`.
+    Ok(start as usize..(start + len) as usize)
+}
+
 #[cold]
-fn outside(start: u128, end: u128, size: u64, side: &'static str) -> Error {
+fn outside(start: u128, end: u128, size: u64, what: &'static str) -> Error {
     Error::invalid(format!(
-        "the range {start}..{end} is not inside the {side} memory region of {size} bytes"
+        "the range {start}..{end} is not inside the {what} of {size} bytes"
     ))
 }
 
@@ -43,7 +60,7 @@ mod tests {
 
     #[test]
     fn every_kind_of_range() {
-        let resolve = |(start, end)| resolve(start, end, 100, "remote").ok();
+        let resolve = |(start, end)| resolve(start, end, 100, "memory").ok();
         use Bound::{Excluded, Included, Unbounded};
         assert_eq!(resolve((Unbounded, Unbounded)), Some((0, 100)));
         assert_eq!(resolve((Included(10), Excluded(20))), Some((10, 10)));
