@@ -110,6 +110,9 @@ impl PmemMap {
     /// and write, a file system that cannot share files with memory). [`Error::InvalidArgument`] if
     /// `path` is a directory, a block device or another device that is not device-DAX, or is empty
     /// or smaller than `min_len`.
+    ///
+    /// [`Error::InvalidArgument`]: crate::Error::InvalidArgument
+    /// [`Error::Provider`]: crate::Error::Provider
     pub fn open(path: impl AsRef<Path>, min_len: usize) -> Result<Self> {
         let path = path.as_ref();
         Ok(Self {
@@ -162,6 +165,10 @@ impl PmemMap {
     /// [`Error::InvalidArgument`] if `range` is not inside the map. [`Error::NotSupported`] if user
     /// space cannot write cache lines of a device-DAX device back on this processor.
     /// [`Error::Provider`] if `msync` fails: then it is unknown what is durable.
+    ///
+    /// [`Error::InvalidArgument`]: crate::Error::InvalidArgument
+    /// [`Error::NotSupported`]: crate::Error::NotSupported
+    /// [`Error::Provider`]: crate::Error::Provider
     #[doc(alias = "pmem_persist")]
     pub fn persist(&self, range: impl RangeBounds<usize>) -> Result<()> {
         self.mapping
@@ -175,6 +182,8 @@ impl PmemMap {
     /// # Errors
     ///
     /// [`Error::InvalidArgument`] if that reaches past the end of the map.
+    ///
+    /// [`Error::InvalidArgument`]: crate::Error::InvalidArgument
     pub fn read_at(&self, offset: usize, dst: &mut [u8]) -> Result<()> {
         self.mapping.read_at(offset, dst)
     }
@@ -185,6 +194,8 @@ impl PmemMap {
     /// # Errors
     ///
     /// [`Error::InvalidArgument`] if that reaches past the end of the map.
+    ///
+    /// [`Error::InvalidArgument`]: crate::Error::InvalidArgument
     pub fn write_at(&self, offset: usize, src: &[u8]) -> Result<()> {
         self.mapping.write_at(offset, src)
     }
