@@ -2,7 +2,10 @@
 
 use std::time::Duration;
 
+use crate::compl_channel::ComplChannel;
 use crate::error::{Error, Result};
+use crate::srq::Srq;
+use crate::verbs::Notify;
 
 /// The settings of a connection. Plain data: it is read when a request is made, and may be changed or
 /// dropped afterwards.
@@ -13,8 +16,14 @@ use crate::error::{Error, Result};
 pub struct ConnCfg {
     timeout: Duration,
     cq_size: u32,
+    rcq_size: u32,
+    rcq_notify: Notify,
     sq_size: u32,
     rq_size: u32,
+    max_send_sge: u32,
+    max_inline_data: u32,
+    compl_channel: ComplChannel,
+    srq: Option<Srq>,
     retry_count: u8,
     rnr_retry_count: u8,
     ack_timeout: Option<u8>,
@@ -26,8 +35,14 @@ impl Default for ConnCfg {
         Self {
             timeout: Duration::from_millis(1000),
             cq_size: 10,
+            rcq_size: 0,
+            rcq_notify: Notify::Any,
             sq_size: 10,
             rq_size: 10,
+            max_send_sge: 1,
+            max_inline_data: 8,
+            compl_channel: ComplChannel::PerCq,
+            srq: None,
             retry_count: 6,
             rnr_retry_count: 7,
             ack_timeout: None,
@@ -74,6 +89,103 @@ impl ConnCfg {
     #[must_use]
     pub fn get_cq_size(&self) -> u32 {
         self.cq_size
+    }
+
+    /// Sets how many completions a completion queue of its own for receives has room for at least (it
+    /// gets room for every receive in any case). With 0, the default, there is none: receives complete
+    /// in the main queue. It has no effect with a shared receive queue that has its own.
+    #[doc(alias = "rpma_conn_cfg_set_rcq_size")]
+    pub fn set_rcq_size(&mut self, entries: u32) -> &mut Self {
+        self.rcq_size = entries;
+        self
+    }
+
+    /// See [`set_rcq_size`](Self::set_rcq_size).
+    #[doc(alias = "rpma_conn_cfg_get_rcq_size")]
+    #[must_use]
+    pub fn get_rcq_size(&self) -> u32 {
+        self.rcq_size
+    }
+
+    /// Sets which completions the receive completion queue gives events for, from its creation on. The
+    /// default is [`Notify::Any`].
+    ///
+    /// With [`Notify::Solicited`], rxe of Linux 6.12 gives no event when a connection fails. So
+    /// [`Cq::wait`](crate::Cq::wait) and [`Conn::wait`](crate::Conn::wait) on such a queue return after
+    /// a second at the latest, as if there had been an event: poll, and wait again.
+    pub fn set_rcq_notify(&mut self, notify: Notify) -> &mut Self {
+        self.rcq_notify = notify;
+        self
+    }
+
+    /// See [`set_rcq_notify`](Self::set_rcq_notify).
+    #[must_use]
+    pub fn get_rcq_notify(&self) -> Notify {
+        self.rcq_notify
+    }
+
+    /// Sets where the completion events arrive. The default is [`ComplChannel::PerCq`];
+    /// [`ComplChannel::Shared`] is librpma's shared completion channel.
+    #[doc(alias = "rpma_conn_cfg_set_compl_channel")]
+    pub fn set_compl_channel(&mut self, channel: ComplChannel) -> &mut Self {
+        self.compl_channel = channel;
+        self
+    }
+
+    /// See [`set_compl_channel`](Self::set_compl_channel).
+    #[doc(alias = "rpma_conn_cfg_get_compl_channel")]
+    #[must_use]
+    pub fn get_compl_channel(&self) -> &ComplChannel {
+        &self.compl_channel
+    }
+
+    /// Makes the connection receive from a shared receive queue. `None`, the default, gives it one of
+    /// its own.
+    #[doc(alias = "rpma_conn_cfg_set_srq")]
+    pub fn set_srq(&mut self, srq: Option<&Srq>) -> &mut Self {
+        self.srq = srq.cloned();
+        self
+    }
+
+    /// See [`set_srq`](Self::set_srq).
+    #[doc(alias = "rpma_conn_cfg_get_srq")]
+    #[must_use]
+    pub fn get_srq(&self) -> Option<&Srq> {
+        self.srq.as_ref()
+    }
+
+    /// Sets of how many local parts a write or a send may be gathered. The default is 1; at most 16
+    /// are possible, or what the device has.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::InvalidArgument`] for 0.
+    pub fn set_max_send_sge(&mut self, parts: u32) -> Result<&mut Self> {
+        if parts == 0 {
+            return Err(Error::invalid("an operation has at least 1 local part"));
+        }
+        self.max_send_sge = parts;
+        Ok(self)
+    }
+
+    /// See [`set_max_send_sge`](Self::set_max_send_sge).
+    #[must_use]
+    pub fn get_max_send_sge(&self) -> u32 {
+        self.max_send_sge
+    }
+
+    /// Sets how many bytes an operation with [`Flags::INLINE`](crate::Flags::INLINE) can have. The
+    /// default is 8, which every device has; what a device has beyond that shows when the request is
+    /// made.
+    pub fn set_max_inline_data(&mut self, bytes: u32) -> &mut Self {
+        self.max_inline_data = bytes;
+        self
+    }
+
+    /// See [`set_max_inline_data`](Self::set_max_inline_data).
+    #[must_use]
+    pub fn get_max_inline_data(&self) -> u32 {
+        self.max_inline_data
     }
 
     /// Sets how many slots the send queue has: how many operations may be posted whose completions have
@@ -201,6 +313,9 @@ mod tests {
             (cfg.get_cq_size(), cfg.get_sq_size(), cfg.get_rq_size()),
             (10, 10, 10)
         );
+        assert_eq!((cfg.get_rcq_size(), cfg.get_max_inline_data()), (0, 8));
+        assert!(matches!(cfg.get_compl_channel(), ComplChannel::PerCq));
+        assert!(cfg.get_srq().is_none());
         assert_eq!((cfg.get_retry_count(), cfg.get_rnr_retry_count()), (6, 7));
         assert_eq!(cfg.get_ack_timeout(), None);
         assert!(!cfg.get_force_fallback());
@@ -214,6 +329,7 @@ mod tests {
         assert!(cfg.set_ack_timeout(Some(0)).is_err());
         assert!(cfg.set_ack_timeout(Some(32)).is_err());
         assert!(cfg.set_ack_timeout(Some(31)).is_ok());
+        assert!(cfg.set_max_send_sge(0).is_err());
         assert_eq!(cfg.get_retry_count(), 6, "a refused value changes nothing");
     }
 }

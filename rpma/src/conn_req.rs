@@ -6,24 +6,23 @@
 
 use std::fmt;
 use std::net::SocketAddr;
-use std::sync::Arc;
 
 use crate::address;
 use crate::conn::Conn;
 use crate::conn_cfg::ConnCfg;
-use crate::cq::Cq;
-use crate::credits::{CONCURRENT_POSTS, Credits};
 use crate::device::Side;
 use crate::error::{Error, Result};
+use crate::mr::MrSlice;
 use crate::peer::Peer;
-use crate::verbs::{CmId, ConnParam, IncomingRequest, NativeOps, QpAttr, QueuePair};
+use crate::queues::{self, Queues};
+use crate::verbs::{CmId, ConnParam, IncomingRequest};
 
 /// What a request to connect has room for.
 const MAX_CONNECT_DATA: usize = 56;
 /// What an answer has room for. Accepting with more makes the kernel reject the request.
 const MAX_ACCEPT_DATA: usize = 196;
-/// The fallback of an atomic write sends its 8 bytes inside the work request.
-const INLINE_DATA: u32 = 8;
+/// What a reject has room for.
+const MAX_REJECT_DATA: usize = 148;
 /// librdmacm puts the device's limit in the place of this value (`RDMA_MAX_INIT_DEPTH`).
 const MAX_READS: u8 = 0xFF;
 
@@ -32,13 +31,8 @@ const MAX_READS: u8 = 0xFF;
 ///
 /// Dropping an incoming request rejects it.
 pub struct ConnReq {
-    // The order in which a request that is dropped is torn down.
-    pub(crate) qp: QueuePair,
-    pub(crate) cq: Cq,
-    pub(crate) credits: Arc<Credits>,
+    pub(crate) queues: Queues,
     pub(crate) private_data: Box<[u8]>,
-    pub(crate) max_message: u32,
-    pub(crate) peer: Peer,
     direction: Direction,
     retry_count: u8,
     rnr_retry_count: u8,
@@ -61,12 +55,12 @@ impl ConnReq {
     /// # Errors
     ///
     /// [`Error::InvalidArgument`] for a wildcard address, a name that cannot be resolved, an address that
-    /// is reached through another device than the peer's, or a queue larger than the device's.
-    /// [`Error::Provider`] naming `rdma_resolve_addr`, `rdma_resolve_route` (`ETIMEDOUT` past the limit)
-    /// or the verb that could not make a queue.
+    /// is reached through another device than the peer's, or a configuration that cannot be had on the
+    /// peer's device. [`Error::Provider`] naming `rdma_resolve_addr`, `rdma_resolve_route` (`ETIMEDOUT`
+    /// past the limit) or the verb that could not make a queue.
     #[doc(alias = "rpma_conn_req_new")]
     pub fn new(peer: &Peer, addr: &str, port: u16, cfg: &ConnCfg) -> Result<Self> {
-        check_sizes(peer, cfg)?;
+        queues::check(peer, cfg)?;
         let id = address::try_each(addr, port, |found| resolve(peer, found, cfg))?;
         log::info!("requesting a connection to {addr}:{port}");
         Self::prepare(peer, id, cfg, Direction::Outgoing).map_err(|(error, _id)| error)
@@ -91,46 +85,28 @@ impl ConnReq {
 
     fn prepare(
         peer: &Peer,
-        mut id: CmId,
+        id: CmId,
         cfg: &ConnCfg,
         direction: Direction,
     ) -> Result<Self, (Error, CmId)> {
-        let credits = Arc::new(Credits::new(cfg.get_sq_size()));
-        let made = (|| {
-            if let Some(exponent) = cfg.get_ack_timeout() {
-                id.set_ack_timeout(exponent)?;
-            }
-            let max_message = peer.pd().context().max_message_size(id.device_port())?;
-            let cq = Cq::new(peer.pd().context(), completions(cfg), &credits)?;
-            Ok((max_message, cq))
-        })();
-        let (max_message, cq) = match made {
-            Ok(made) => made,
-            Err(error) => return Err((error, id)),
-        };
-        let attr = QpAttr {
-            send_cq: cq.queue(),
-            recv_cq: cq.queue(),
-            max_send_wr: sends(cfg),
-            max_recv_wr: cfg.get_rq_size(),
-            max_inline_data: INLINE_DATA,
-            native: match cfg.get_force_fallback() {
-                true => NativeOps::default(),
-                false => peer.native_ops(),
-            },
-        };
-        let qp = QueuePair::new(id, peer.pd(), &attr)?;
         Ok(Self {
-            qp,
-            cq,
-            credits,
+            queues: Queues::new(peer, id, cfg)?,
             private_data: Box::default(),
-            max_message,
-            peer: peer.clone(),
             direction,
             retry_count: cfg.get_retry_count(),
             rnr_retry_count: cfg.get_rnr_retry_count(),
         })
+    }
+
+    /// Posts a receive before the connection exists, so that the peer's first message finds it. The
+    /// connection takes it over. [`MrSlice::EMPTY`] takes messages of 0 bytes.
+    ///
+    /// # Errors
+    ///
+    /// As [`Conn::recv`].
+    #[doc(alias = "rpma_conn_req_recv")]
+    pub fn recv(&self, dst: MrSlice<'_>, op_context: u64) -> Result<()> {
+        self.queues.recv(dst, op_context)
     }
 
     /// Connects (an outgoing request) or accepts (an incoming one). It does not wait for the peer:
@@ -190,6 +166,37 @@ impl ConnReq {
         &self.private_data
     }
 
+    /// Rejects an incoming request, and tells the client why: it finds up to 148 bytes of
+    /// `private_data` in [`ConnEvent::Rejected`](crate::ConnEvent::Rejected), padded with zeros. Dropping
+    /// the request rejects it without any.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::InvalidArgument`] for an outgoing request, or if the private data is too long: then
+    /// nothing has happened, and [`ConnectError::req`] gives the request back. [`Error::Provider`] if
+    /// `rdma_reject` fails (`EINVAL`: the client is gone), or if something could not be freed.
+    pub fn reject(self, private_data: &[u8]) -> Result<(), ConnectError> {
+        let refused = match self.direction {
+            Direction::Outgoing => Err(Error::invalid(
+                "an outgoing request cannot be rejected: drop it, and nothing is sent",
+            )),
+            Direction::Incoming { .. } => {
+                check_private_data(private_data, MAX_REJECT_DATA, "reject")
+            }
+        };
+        if let Err(error) = refused {
+            return Err(ConnectError {
+                error,
+                req: Some(Box::new(self)),
+            });
+        }
+        let rejected = self.queues.qp.reject(private_data);
+        let freed = self.queues.destroy();
+        rejected
+            .and(freed)
+            .map_err(|error| ConnectError { error, req: None })
+    }
+
     /// Drops the request and tells whether everything could be freed. An incoming request is rejected.
     ///
     /// # Errors
@@ -197,15 +204,24 @@ impl ConnReq {
     /// [`Error::Provider`] with the first verb that failed; the rest is freed all the same.
     #[doc(alias = "rpma_conn_req_delete")]
     pub fn delete(self) -> Result<()> {
-        let queue_pair = self.qp.destroy();
-        queue_pair.and(self.cq.destroy())
+        self.queues.destroy()
     }
+}
+
+fn check_private_data(data: &[u8], limit: usize, call: &str) -> Result<()> {
+    if data.len() <= limit {
+        return Ok(());
+    }
+    Err(Error::invalid(format!(
+        "{} bytes of private data are more than the {limit} that fit when you {call}",
+        data.len()
+    )))
 }
 
 impl fmt::Debug for ConnReq {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("ConnReq")
-            .field("qp", &self.qp)
+            .field("queues", &self.queues)
             .field("direction", &self.direction)
             .finish_non_exhaustive()
     }
@@ -222,37 +238,6 @@ fn resolve(peer: &Peer, addr: SocketAddr, cfg: &ConnCfg) -> Result<CmId> {
     id.resolve_route(limit)
         .map_err(|error| address::hint(error, Side::Remote))?;
     Ok(id)
-}
-
-/// The send queue's real size: room for the threads that may be posting (see [`crate::credits`]).
-fn sends(cfg: &ConnCfg) -> u32 {
-    cfg.get_sq_size().saturating_add(CONCURRENT_POSTS)
-}
-
-/// The completion queue's real size: every operation that can be posted may give a completion.
-fn completions(cfg: &ConnCfg) -> u32 {
-    sends(cfg)
-        .saturating_add(cfg.get_rq_size())
-        .max(cfg.get_cq_size())
-}
-
-/// Refuses queues that the device cannot have, with its limits.
-pub(crate) fn check_sizes(peer: &Peer, cfg: &ConnCfg) -> Result<()> {
-    let attributes = peer.attributes();
-    let (wr, cqe) = (attributes.max_qp_wr, attributes.max_cqe);
-    for (what, asked, needed, limit) in [
-        ("send queue", cfg.get_sq_size(), sends(cfg), wr),
-        ("receive queue", cfg.get_rq_size(), cfg.get_rq_size(), wr),
-        ("completion queue", cfg.get_cq_size(), completions(cfg), cqe),
-    ] {
-        if needed > limit {
-            return Err(Error::invalid(format!(
-                "a {what} of {asked} needs {needed} entries, and the device has at most {limit}: ask for \
-                 less"
-            )));
-        }
-    }
-    Ok(())
 }
 
 /// A connection that could not be made.

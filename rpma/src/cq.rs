@@ -1,16 +1,19 @@
 //! [`Cq`]: a completion queue (`struct rpma_cq`).
 //!
-//! It is made with its connection and lives as long as that. It owns the verbs queue and a share of the
-//! completion channel; the queue is destroyed after the queue pair that uses it and before the channel.
+//! It is made with its connection, or with its shared receive queue, and lives as long as that. It owns
+//! the verbs queue and a share of the completion channel; the queue is destroyed after the queue pairs
+//! that use it and before the channel.
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::sync::Arc;
+use std::time::Duration;
 
-use crate::credits::{Credits, State};
+use crate::compl_channel;
+use crate::credits::{Credits, RecvSlots, State};
 use crate::error::{Error, Result};
-use crate::verbs::{CompChannel, CompletionQueue, Context, Deadline, Wc};
+use crate::verbs::{CompChannel, CompletionQueue, CqKind, CqTag, Deadline, Notify, Wc};
 
-/// A completion queue of a connection.
+/// A completion queue.
 ///
 /// The way to wait for completions: [`wait`](Self::wait), then [`get_wc`](Self::get_wc) until it
 /// returns 0, then `wait` again. The queue is armed before `wait` returns, so a completion that comes
@@ -18,20 +21,40 @@ use crate::verbs::{CompChannel, CompletionQueue, Context, Deadline, Wc};
 #[derive(Debug)]
 pub struct Cq {
     queue: Arc<CompletionQueue>,
-    credits: Arc<Credits>,
+    kind: CqKind,
+    shared: bool,
+    slots: Slots,
+}
+
+/// Whose slots come back when completions are polled.
+#[derive(Clone, Debug)]
+pub(crate) struct Slots {
+    /// The connection's, unless the queue belongs to a shared receive queue.
+    pub(crate) conn: Option<Arc<Credits>>,
+    /// Those of the shared receive queue, if receives come from one.
+    pub(crate) srq: Option<Arc<RecvSlots>>,
+}
+
+/// How a queue is made.
+#[derive(Debug)]
+pub(crate) struct CqAttr<'a> {
+    pub(crate) channel: &'a Arc<CompChannel>,
+    /// Whether other queues use the channel.
+    pub(crate) shared: bool,
+    pub(crate) entries: u32,
+    pub(crate) tag: CqTag,
+    pub(crate) notify: Notify,
+    pub(crate) slots: Slots,
 }
 
 impl Cq {
-    pub(crate) fn new(
-        context: &Arc<Context>,
-        entries: u32,
-        credits: &Arc<Credits>,
-    ) -> Result<Self> {
-        let channel = CompChannel::new(context)?;
-        let queue = CompletionQueue::new(&channel, entries, 0)?;
+    pub(crate) fn new(attr: CqAttr<'_>) -> Result<Self> {
+        let queue = CompletionQueue::new(attr.channel, attr.entries, attr.tag, attr.notify)?;
         Ok(Self {
             queue,
-            credits: Arc::clone(credits),
+            kind: attr.tag.kind,
+            shared: attr.shared,
+            slots: attr.slots,
         })
     }
 
@@ -39,10 +62,15 @@ impl Cq {
         &self.queue
     }
 
+    /// Which completions the queue gives events for.
+    pub(crate) fn notify(&self) -> Notify {
+        self.queue.notify()
+    }
+
     /// The descriptor of the queue's completion channel, as [`AsRawFd`] gives it.
     ///
     /// For `poll`, `epoll` and `fcntl` only: whoever reads from it steals an event. It is readable when
-    /// [`wait`](Self::wait) will not block.
+    /// [`wait`](Self::wait) will not block. Where queues share a channel, this is that channel's.
     #[doc(alias = "rpma_cq_get_fd")]
     #[must_use]
     pub fn get_fd(&self) -> RawFd {
@@ -57,14 +85,42 @@ impl Cq {
     ///
     /// # Errors
     ///
+    /// [`Error::SharedChannel`] if the queue does not have its channel for itself.
     /// [`Error::NoCompletion`] if the descriptor was made non-blocking and there is no event.
     /// [`Error::Provider`] if `ibv_get_cq_event` or `ibv_req_notify_cq` fails.
     #[doc(alias = "rpma_cq_wait")]
     pub fn wait(&self) -> Result<()> {
-        match self.queue.channel().wait(Deadline::Never)? {
-            Some(_key) => Ok(()),
-            None => Err(Error::NoCompletion),
+        self.wait_until(Deadline::Never)
+    }
+
+    /// As [`wait`](Self::wait), for at most `limit`.
+    ///
+    /// # Errors
+    ///
+    /// As [`wait`](Self::wait), and [`Error::NoCompletion`] when the limit has passed.
+    pub fn wait_timeout(&self, limit: Duration) -> Result<()> {
+        self.wait_until(Deadline::after(limit))
+    }
+
+    fn wait_until(&self, deadline: Deadline) -> Result<()> {
+        if self.shared {
+            return Err(Error::SharedChannel);
         }
+        compl_channel::wait(self.queue.channel(), self.notify(), deadline).map(drop)
+    }
+
+    /// Asks for one event when the next completion of that kind arrives, and again after each event.
+    ///
+    /// [`wait`](Self::wait) and its relatives do this by themselves; it is for programs that wait in
+    /// another way (`poll`, `epoll`), and to change what the queue gives events for. An earlier request
+    /// that has not given its event yet stays in force: a queue that was made for every completion
+    /// gives one such event more. What is in the queue already gives no event.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Provider`] if `ibv_req_notify_cq` fails.
+    pub fn req_notify(&self, notify: Notify) -> Result<()> {
+        self.queue.req_notify(notify)
     }
 
     /// Moves completions from the queue into `wcs`, as many as there are and fit, and returns how
@@ -83,26 +139,83 @@ impl Cq {
         Ok(count)
     }
 
+    /// Waits for the completion of the operation that was posted with `op_context`, for at most
+    /// `limit`. Completions of other operations that come before it are handed to `other`.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Operation`] if the operation failed. [`Error::NoCompletion`] when the limit has passed.
+    /// Otherwise as [`wait`](Self::wait) and [`get_wc`](Self::get_wc).
+    pub fn wait_for(
+        &self,
+        op_context: u64,
+        limit: Duration,
+        mut other: impl FnMut(Wc),
+    ) -> Result<Wc> {
+        let deadline = Deadline::after(limit);
+        loop {
+            // One at a time: what comes after it stays in the queue.
+            let mut wcs = [Wc::default()];
+            while self.get_wc(&mut wcs)? > 0 {
+                if wcs[0].wr_id() == op_context {
+                    wcs[0].result()?;
+                    return Ok(wcs[0]);
+                }
+                other(wcs[0]);
+            }
+            self.wait_until(deadline)?;
+        }
+    }
+
     /// Gives the slots of polled operations back, or ends the connection on a failure.
     #[inline]
     fn settle(&self, wcs: &[Wc]) {
-        let mut sends = 0;
+        let (mut sends, mut receives, mut failed) = (0, 0, false);
         for wc in wcs {
             match wc.result() {
-                Ok(success) => sends += u32::from(!success.opcode().is_receive()),
-                // The queue pair is in the error state. What kind of operation failed cannot be told,
-                // and no slot is needed any more.
-                Err(_failure) => self.credits.end(State::Failed),
+                Ok(success) if success.opcode().is_receive() => receives += 1,
+                Ok(_) => sends += 1,
+                // What kind of operation it was can be told only where there is but one kind.
+                Err(_failure) => {
+                    failed = true;
+                    receives += u32::from(self.kind == CqKind::Receive);
+                }
             }
         }
-        if sends > 0 {
-            self.credits.polled_sends(sends);
+        if let Some(conn) = &self.slots.conn {
+            if sends > 0 {
+                conn.polled_sends(sends);
+            }
+            if failed {
+                // The queue pair is in the error state.
+                conn.end(State::Failed);
+            }
+        }
+        if receives > 0 {
+            match (&self.slots.srq, &self.slots.conn) {
+                (Some(srq), _) => srq.give_back(receives),
+                (None, Some(conn)) => conn.receive().give_back(receives),
+                (None, None) => {}
+            }
         }
     }
 
     /// Destroys the queue and, if it is the last user, its channel.
     pub(crate) fn destroy(self) -> Result<()> {
-        self.queue.destroy()
+        let queue = Arc::clone(&self.queue);
+        drop(self);
+        queue.destroy()
+    }
+}
+
+impl Drop for Cq {
+    /// Receives of a shared receive queue whose completions nobody has polled: their slots come back.
+    fn drop(&mut self) {
+        if self.slots.srq.is_none() || self.slots.conn.is_none() {
+            return;
+        }
+        let mut wcs = [Wc::default(); 16];
+        while let Ok(1..) = self.get_wc(&mut wcs) {}
     }
 }
 

@@ -16,7 +16,6 @@
 use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
 
 use crate::error::{Error, Queue, Result};
-use crate::verbs::Signal;
 
 /// How many threads may be in the middle of posting to one connection before a completion could be
 /// lost, if the connection fails at that moment with all its slots in use.
@@ -27,6 +26,7 @@ pub(crate) const CONCURRENT_POSTS: u32 = 64;
 pub(crate) struct Credits {
     state: AtomicU8,
     send: SendSlots,
+    receive: RecvSlots,
 }
 
 /// Whether a connection takes operations.
@@ -44,11 +44,12 @@ pub(crate) enum State {
 }
 
 impl Credits {
-    /// Slots for `sends` operations, once the connection is [`open`](Self::open).
-    pub(crate) fn new(sends: u32) -> Self {
+    /// Slots for `sends` operations, once the connection is [`open`](Self::open), and for `receives`.
+    pub(crate) fn new(sends: u32, receives: u32) -> Self {
         Self {
             state: AtomicU8::new(State::Connecting as u8),
             send: SendSlots::new(sends),
+            receive: RecvSlots::new(receives, Queue::Receive),
         }
     }
 
@@ -68,20 +69,36 @@ impl Credits {
         }
     }
 
-    /// Nothing may be posted any more. The first end counts.
-    pub(crate) fn end(&self, state: State) {
+    /// Nothing may be posted any more. The first end counts. Returns what the state was.
+    pub(crate) fn end(&self, state: State) -> State {
         let ended = |now: u8| (now <= State::Open as u8).then_some(state as u8);
-        let _ = self
+        let before = self
             .state
             .fetch_update(Ordering::AcqRel, Ordering::Acquire, ended);
         self.send.limit.store(0, Ordering::Release);
+        self.receive.limit.store(0, Ordering::Release);
+        State::from_u8(before.unwrap_or_else(|now| now))
+    }
+
+    /// The slots of the connection's own receive queue.
+    pub(crate) fn receive(&self) -> &RecvSlots {
+        &self.receive
+    }
+
+    /// Takes a slot of the receive queue.
+    #[inline]
+    pub(crate) fn reserve_receive(&self) -> Result<()> {
+        self.receive.reserve().map_err(|full| match self.state() {
+            State::Connecting | State::Open => full,
+            _ => self.refusal(),
+        })
     }
 
     /// Takes `count` slots of the send queue for one operation.
     #[inline]
-    pub(crate) fn reserve_send(&self, count: u32, signal: Signal) -> Result<Reservation> {
+    pub(crate) fn reserve_send(&self, count: u32, signaled: bool) -> Result<Reservation> {
         self.send
-            .reserve(count, signal)
+            .reserve(count, signaled)
             .ok_or_else(|| self.refusal())
     }
 
@@ -107,26 +124,87 @@ impl Credits {
         self.send.polled.fetch_add(count, Ordering::Release);
     }
 
+    fn state(&self) -> State {
+        State::from_u8(self.state.load(Ordering::Acquire))
+    }
+
     #[cold]
     fn refusal(&self) -> Error {
-        let state = self.state.load(Ordering::Acquire);
-        if state == State::Open as u8 {
-            Error::QueueFull {
+        match self.state() {
+            State::Open => Error::QueueFull {
                 queue: Queue::Send,
                 depth: self.send.depth,
-            }
-        } else if state == State::Connecting as u8 {
-            Error::NotConnected(
+            },
+            State::Connecting => Error::NotConnected(
                 "the connection is not established yet: wait for ConnEvent::Established with \
                  Conn::next_event",
-            )
-        } else if state == State::Failed as u8 {
-            Error::NotConnected(
+            ),
+            State::Failed => Error::NotConnected(
                 "an operation on the connection has failed, which ended it: poll the remaining \
                  completions, disconnect, and connect again",
-            )
-        } else {
-            Error::NotConnected("the connection is closed")
+            ),
+            State::Closed => Error::NotConnected("the connection is closed"),
+        }
+    }
+}
+
+impl State {
+    fn from_u8(state: u8) -> Self {
+        [Self::Connecting, Self::Open, Self::Failed]
+            .into_iter()
+            .find(|&known| known as u8 == state)
+            .unwrap_or(Self::Closed)
+    }
+}
+
+/// A receive queue: each receive that was posted completes, once.
+#[derive(Debug)]
+pub(crate) struct RecvSlots {
+    queue: Queue,
+    depth: u32,
+    /// `depth` while receives may be posted, else 0.
+    limit: AtomicU32,
+    /// Posted and not polled.
+    owed: AtomicU32,
+}
+
+impl RecvSlots {
+    pub(crate) fn new(depth: u32, queue: Queue) -> Self {
+        Self {
+            queue,
+            depth,
+            limit: AtomicU32::new(depth),
+            owed: AtomicU32::new(0),
+        }
+    }
+
+    pub(crate) fn depth(&self) -> u32 {
+        self.depth
+    }
+
+    /// Takes a slot.
+    #[inline]
+    pub(crate) fn reserve(&self) -> Result<()> {
+        let limit = self.limit.load(Ordering::Acquire);
+        let before = self.owed.fetch_add(1, Ordering::Relaxed);
+        if before < limit {
+            return Ok(());
+        }
+        self.owed.fetch_sub(1, Ordering::Relaxed);
+        Err(self.full())
+    }
+
+    /// Notes that the completions of `count` receives were polled, or that the provider refused them.
+    #[inline]
+    pub(crate) fn give_back(&self, count: u32) {
+        self.owed.fetch_sub(count, Ordering::Relaxed);
+    }
+
+    #[cold]
+    pub(crate) fn full(&self) -> Error {
+        Error::QueueFull {
+            queue: self.queue,
+            depth: self.depth,
         }
     }
 }
@@ -167,12 +245,12 @@ impl SendSlots {
     }
 
     #[inline]
-    fn reserve(&self, count: u32, signal: Signal) -> Option<Reservation> {
+    fn reserve(&self, count: u32, signaled: bool) -> Option<Reservation> {
         // `posted` is read first. If it is still the same in the exchange, nobody has posted since, and
         // so nobody has reused the mark that is read below.
         let mut before = self.posted.load(Ordering::Relaxed);
         loop {
-            let (signaled, total) = ((before >> 32) as u32, before as u32);
+            let (nth, total) = ((before >> 32) as u32, before as u32);
             let used = total.wrapping_sub(self.done());
             if used > self.limit.load(Ordering::Acquire).checked_sub(count)? {
                 let now = self.posted.load(Ordering::Relaxed);
@@ -183,7 +261,7 @@ impl SendSlots {
                 continue;
             }
             let total = total.wrapping_add(count);
-            let signaled_now = signaled.wrapping_add(u32::from(signal == Signal::Always));
+            let signaled_now = nth.wrapping_add(u32::from(signaled));
             let after = u64::from(signaled_now) << 32 | u64::from(total);
             let exchanged = self.posted.compare_exchange_weak(
                 before,
@@ -193,8 +271,8 @@ impl SendSlots {
             );
             match exchanged {
                 Ok(_) => {
-                    if signal == Signal::Always {
-                        self.mark(signaled).store(total, Ordering::Release);
+                    if signaled {
+                        self.mark(nth).store(total, Ordering::Release);
                     }
                     return Some(Reservation { before, after });
                 }
@@ -235,34 +313,34 @@ mod tests {
     use super::*;
 
     fn open(depth: u32) -> Credits {
-        let credits = Credits::new(depth);
+        let credits = Credits::new(depth, 0);
         credits.open();
         credits
     }
 
-    fn fill(credits: &Credits, signal: Signal) -> u32 {
+    fn fill(credits: &Credits, signaled: bool) -> u32 {
         (0..)
-            .take_while(|_| credits.reserve_send(1, signal).is_ok())
+            .take_while(|_| credits.reserve_send(1, signaled).is_ok())
             .count() as u32
     }
 
     #[test]
     fn a_queue_takes_as_many_as_it_has_slots() {
         for depth in [0, 1, 10, 63, 64, 1000] {
-            assert_eq!(fill(&open(depth), Signal::Always), depth);
-            assert_eq!(fill(&open(depth), Signal::OnError), depth);
+            assert_eq!(fill(&open(depth), true), depth);
+            assert_eq!(fill(&open(depth), false), depth);
         }
     }
 
     #[test]
     fn a_polled_completion_frees_its_slot_and_all_before_it() {
         let credits = open(4);
-        let reserve = |signal| credits.reserve_send(1, signal).map(drop);
-        reserve(Signal::OnError).expect("slot 1");
-        reserve(Signal::OnError).expect("slot 2");
-        reserve(Signal::Always).expect("slot 3");
-        reserve(Signal::OnError).expect("slot 4");
-        let error = reserve(Signal::Always).expect_err("full");
+        let reserve = |signaled| credits.reserve_send(1, signaled).map(drop);
+        reserve(false).expect("slot 1");
+        reserve(false).expect("slot 2");
+        reserve(true).expect("slot 3");
+        reserve(false).expect("slot 4");
+        let error = reserve(true).expect_err("full");
         assert!(
             matches!(
                 error,
@@ -274,31 +352,27 @@ mod tests {
             "{error:?}"
         );
         credits.polled_sends(1);
-        assert_eq!(fill(&credits, Signal::Always), 3, "slot 4 is still taken");
+        assert_eq!(fill(&credits, true), 3, "slot 4 is still taken");
     }
 
     #[test]
     fn operations_without_a_completion_are_not_freed_by_anything_else() {
         let credits = open(3);
-        assert_eq!(fill(&credits, Signal::OnError), 3);
+        assert_eq!(fill(&credits, false), 3);
         credits.polled_sends(0);
-        assert_eq!(fill(&credits, Signal::OnError), 0);
+        assert_eq!(fill(&credits, false), 0);
     }
 
     #[test]
     fn an_operation_of_several_requests_takes_several_slots() {
         let credits = open(4);
+        credits.reserve_send(3, true).expect("three slots");
+        credits.reserve_send(2, true).expect_err("only one is left");
         credits
-            .reserve_send(3, Signal::Always)
-            .expect("three slots");
-        credits
-            .reserve_send(2, Signal::Always)
-            .expect_err("only one is left");
-        credits
-            .reserve_send(5, Signal::Always)
+            .reserve_send(5, true)
             .expect_err("more than there are");
         credits.polled_sends(1);
-        credits.reserve_send(4, Signal::Always).expect("all four");
+        credits.reserve_send(4, true).expect("all four");
     }
 
     #[test]
@@ -315,7 +389,7 @@ mod tests {
             .mark(near_the_end - 1)
             .store(near_the_end, Ordering::Relaxed);
         for _ in 0..100 {
-            assert_eq!(fill(&credits, Signal::Always), 5);
+            assert_eq!(fill(&credits, true), 5);
             credits.polled_sends(5);
         }
     }
@@ -323,28 +397,57 @@ mod tests {
     #[test]
     fn what_the_provider_refused_comes_back() {
         let credits = open(2);
-        let refused = credits.reserve_send(1, Signal::Always).expect("a slot");
+        let refused = credits.reserve_send(1, true).expect("a slot");
         assert!(matches!(
             credits.give_back(refused),
             Error::QueueFull { .. }
         ));
-        assert_eq!(fill(&credits, Signal::Always), 2);
+        assert_eq!(fill(&credits, true), 2);
     }
 
     #[test]
     fn nothing_is_posted_before_and_after_the_connection() {
-        let text = |credits: &Credits| match credits.reserve_send(1, Signal::Always) {
+        let text = |credits: &Credits| match credits.reserve_send(1, true) {
             Err(Error::NotConnected(text)) => text,
             other => panic!("{other:?}"),
         };
-        let credits = Credits::new(10);
+        let credits = Credits::new(10, 0);
         assert!(text(&credits).contains("not established"));
         credits.open();
-        credits.reserve_send(1, Signal::Always).expect("open");
+        credits.reserve_send(1, true).expect("open");
         credits.end(State::Failed);
         credits.end(State::Closed);
         credits.open();
         assert!(text(&credits).contains("has failed"));
+    }
+
+    #[test]
+    fn a_receive_queue_takes_as_many_as_it_has_slots() {
+        let credits = Credits::new(1, 3);
+        for _ in 0..10 {
+            for _ in 0..3 {
+                credits
+                    .reserve_receive()
+                    .expect("also before the connection is there");
+            }
+            let error = credits.reserve_receive().expect_err("full");
+            assert!(
+                matches!(
+                    error,
+                    Error::QueueFull {
+                        queue: Queue::Receive,
+                        depth: 3
+                    }
+                ),
+                "{error:?}"
+            );
+            credits.receive().give_back(3);
+        }
+        assert_eq!(credits.end(State::Closed), State::Connecting);
+        assert!(matches!(
+            credits.reserve_receive(),
+            Err(Error::NotConnected(_))
+        ));
     }
 
     /// The promise under contention: never more than the depth is outstanding, and nothing gets stuck.
@@ -361,7 +464,7 @@ mod tests {
                     barrier.wait();
                     let mut done = 0;
                     while done < ROUNDS {
-                        if credits.reserve_send(1, Signal::Always).is_err() {
+                        if credits.reserve_send(1, true).is_err() {
                             thread::yield_now();
                             continue;
                         }
@@ -374,6 +477,6 @@ mod tests {
                 });
             }
         });
-        assert_eq!(fill(&credits, Signal::Always), DEPTH, "all slots came back");
+        assert_eq!(fill(&credits, true), DEPTH, "all slots came back");
     }
 }

@@ -10,10 +10,11 @@ use std::time::Duration;
 
 use crate::address;
 use crate::conn_cfg::ConnCfg;
-use crate::conn_req::{ConnReq, check_sizes};
+use crate::conn_req::ConnReq;
 use crate::device::Side;
 use crate::error::{Error, Result};
 use crate::peer::Peer;
+use crate::queues;
 use crate::verbs::{CmId, Deadline};
 
 /// An endpoint at which clients ask for connections.
@@ -48,8 +49,8 @@ impl Ep {
     /// # Errors
     ///
     /// [`Error::NoEvent`] if the descriptor was made non-blocking and there is no request.
-    /// [`Error::InvalidArgument`] if `cfg` asks for a queue larger than the device's; requests keep
-    /// waiting. [`Error::Provider`] if a verb fails; a request whose queues cannot be made is rejected.
+    /// [`Error::InvalidArgument`] if `cfg` cannot be had on the peer's device (a queue that is too large,
+    /// a completion channel or shared receive queue of another one); requests keep waiting. [`Error::Provider`] if a verb fails; a request whose queues cannot be made is rejected.
     #[doc(alias = "rpma_ep_next_conn_req")]
     pub fn next_conn_req(&self, cfg: &ConnCfg) -> Result<ConnReq> {
         self.next(cfg, Deadline::Never)
@@ -65,7 +66,7 @@ impl Ep {
     }
 
     fn next(&self, cfg: &ConnCfg, deadline: Deadline) -> Result<ConnReq> {
-        check_sizes(&self.peer, cfg)?;
+        queues::check(&self.peer, cfg)?;
         loop {
             let request = match self.id.next_request(deadline)? {
                 None => return Err(Error::NoEvent),
@@ -79,7 +80,7 @@ impl Ep {
                 Ok(req) => return Ok(req),
                 // Of a client that is gone no event tells: the queue pair cannot be set up, and neither
                 // can the request be rejected.
-                Err((error, id)) => match id.reject() {
+                Err((error, id)) => match id.reject(&[]) {
                     Ok(()) => return Err(error),
                     Err(gone) => {
                         log::info!("a client gave up before it was answered: {error}; {gone}")

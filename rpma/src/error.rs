@@ -8,6 +8,9 @@ use std::io;
 
 use rustix::io::Errno;
 
+use crate::event::ConnEvent;
+use crate::verbs::WcFailure;
+
 /// The result of this crate's functions.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
@@ -46,7 +49,7 @@ pub enum Error {
     /// comes back.
     #[error(
         "the {queue} is full: none of its {depth} slots is free. A slot comes back when a completion \
-         is polled (Cq::get_wc); ConnCfg::{} asks for more slots",
+         is polled (Cq::get_wc); {} asks for more slots",
         .queue.setter()
     )]
     QueueFull {
@@ -59,6 +62,36 @@ pub enum Error {
     /// The connection is not in a state in which this can be done: the text says which.
     #[error("{0}")]
     NotConnected(&'static str),
+
+    /// The connection was not established: the event says why.
+    #[error("the connection was not established: {0}")]
+    NotEstablished(Box<ConnEvent>),
+
+    /// An operation failed: its completion says why.
+    ///
+    /// So `wc.result()?` works in a function that returns this error.
+    #[error(transparent)]
+    Operation(#[from] WcFailure),
+
+    /// Something did not happen within the time limit: the text says what.
+    #[error("{0} within the time limit")]
+    TimedOut(&'static str),
+
+    /// The completion queue shares its channel with others (`RPMA_E_SHARED_CHANNEL`), so that waiting
+    /// for it alone could take their events.
+    #[error(
+        "the completion channel is shared: wait with Conn::wait, or with CompletionChannel::wait if the \
+         ConnCfg named one"
+    )]
+    SharedChannel,
+
+    /// The connection's completion queues have a channel each (`RPMA_E_NOT_SHARED_CHNL`), or one that
+    /// is shared with other connections.
+    #[error(
+        "the connection has no completion channel of its own for both its queues: wait with Cq::wait, or \
+         set ComplChannel::Shared"
+    )]
+    NotSharedChannel,
 
     /// There is no completion now (`RPMA_E_NO_COMPLETION`): the time limit passed, or the
     /// descriptor is non-blocking.
@@ -80,13 +113,17 @@ pub enum Queue {
     Send,
     /// The receive queue. A slot comes back when the completion of its receive is polled.
     Receive,
+    /// A shared receive queue. A slot comes back when the completion of its receive is polled,
+    /// whichever connection it arrived on.
+    SharedReceive,
 }
 
 impl Queue {
     fn setter(self) -> &'static str {
         match self {
-            Self::Send => "set_sq_size",
-            Self::Receive => "set_rq_size",
+            Self::Send => "ConnCfg::set_sq_size",
+            Self::Receive => "ConnCfg::set_rq_size",
+            Self::SharedReceive => "SrqCfg::set_rq_size",
         }
     }
 }
@@ -96,6 +133,7 @@ impl fmt::Display for Queue {
         f.write_str(match self {
             Self::Send => "send queue",
             Self::Receive => "receive queue",
+            Self::SharedReceive => "shared receive queue",
         })
     }
 }
@@ -149,6 +187,14 @@ impl From<Error> for io::Error {
             Error::NotSupported(_) => io::ErrorKind::Unsupported,
             Error::QueueFull { .. } => io::ErrorKind::ResourceBusy,
             Error::NotConnected(_) => io::ErrorKind::NotConnected,
+            Error::NotEstablished(event) => match **event {
+                ConnEvent::Rejected { .. } => io::ErrorKind::ConnectionRefused,
+                ConnEvent::Unreachable { .. } => io::ErrorKind::HostUnreachable,
+                _ => io::ErrorKind::ConnectionAborted,
+            },
+            Error::TimedOut(_) => io::ErrorKind::TimedOut,
+            Error::SharedChannel | Error::NotSharedChannel => io::ErrorKind::InvalidInput,
+            Error::Operation(_) => io::ErrorKind::Other,
             Error::NoCompletion | Error::NoEvent => io::ErrorKind::WouldBlock,
         };
         Self::new(kind, error)

@@ -1,8 +1,8 @@
 //! How an operation behaves.
 
-use std::ops::BitOr;
+use std::ops::{BitOr, BitOrAssign};
 
-use crate::verbs::Signal;
+use crate::verbs::SendFlags;
 
 /// The flags of an operation (`RPMA_F_*`).
 ///
@@ -16,18 +16,40 @@ impl Flags {
     ///
     /// Its slot in the send queue comes back with the completion of a later operation that has
     /// [`COMPLETION_ALWAYS`](Self::COMPLETION_ALWAYS).
-    pub const COMPLETION_ON_ERROR: Self = Self(1);
+    pub const COMPLETION_ON_ERROR: Self = Self(Self::ON_ERROR);
 
     /// A completion in any case.
-    pub const COMPLETION_ALWAYS: Self = Self(1 | Self::ON_SUCCESS);
+    pub const COMPLETION_ALWAYS: Self = Self(Self::ON_ERROR | Self::ON_SUCCESS);
 
+    /// The completion of the peer's receive gives an event also where the peer asked for events of
+    /// solicited messages only ([`Notify::Solicited`](crate::Notify)). For sends, and for writes with
+    /// immediate data.
+    pub const SOLICITED: Self = Self(Self::ON_ERROR | Self::SOLICIT);
+
+    /// The data is taken when the operation is posted, so that the source may be changed at once. For
+    /// writes and sends of up to `ConnCfg::set_max_inline_data` bytes.
+    pub const INLINE: Self = Self(Self::ON_ERROR | Self::IN_REQUEST);
+
+    const ON_ERROR: u8 = 1;
     const ON_SUCCESS: u8 = 2;
+    const SOLICIT: u8 = 4;
+    const IN_REQUEST: u8 = 8;
 
-    pub(crate) fn signal(self) -> Signal {
-        match self.0 & Self::ON_SUCCESS {
-            0 => Signal::OnError,
-            _ => Signal::Always,
-        }
+    pub(crate) fn signaled(self) -> bool {
+        self.0 & Self::ON_SUCCESS != 0
+    }
+
+    pub(crate) fn inline(self) -> bool {
+        self.0 & Self::IN_REQUEST != 0
+    }
+
+    #[inline]
+    pub(crate) fn to_verbs(self) -> SendFlags {
+        let mut flags = SendFlags::empty();
+        flags.set(SendFlags::SIGNALED, self.signaled());
+        flags.set(SendFlags::SOLICITED, self.0 & Self::SOLICIT != 0);
+        flags.set(SendFlags::INLINE, self.inline());
+        flags
     }
 }
 
@@ -36,5 +58,11 @@ impl BitOr for Flags {
 
     fn bitor(self, other: Self) -> Self {
         Self(self.0 | other.0)
+    }
+}
+
+impl BitOrAssign for Flags {
+    fn bitor_assign(&mut self, other: Self) {
+        *self = *self | other;
     }
 }

@@ -1,7 +1,6 @@
 //! What a flush promises, and how it is done.
 
 use crate::mr::MrUsage;
-use crate::verbs::LocalBuffer;
 
 /// What a flush waits for (`enum rpma_flush_type`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -41,7 +40,7 @@ impl FlushType {
 pub(crate) enum FlushMethod {
     /// The device's flush operation.
     Native,
-    /// A read of a few bytes of the range into this buffer. On one connection the responder executes
-    /// it after the writes before it, and PCI Express does not let the answer pass them.
-    Read(LocalBuffer),
+    /// A read of a few bytes of the range. On one connection the responder executes it after the writes
+    /// before it, and PCI Express does not let the answer pass them.
+    Read,
 }

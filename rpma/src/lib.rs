@@ -15,6 +15,8 @@
 //! | [`Ep`] | listens for connection requests | `rpma_ep` |
 //! | [`ConnReq`], [`ConnCfg`] | a connection before it is made, and how to make it | `rpma_conn_req`, `rpma_conn_cfg` |
 //! | [`Conn`] | a connection: reads, writes, flushes | `rpma_conn` |
+//! | [`Srq`] | a receive queue that connections share | `rpma_srq` |
+//! | [`CompletionChannel`] | waits for the queues of many connections | |
 //! | [`Cq`], [`Wc`] | where operations complete, and how | `rpma_cq`, `ibv_wc` |
 //! | [`PeerCfg`] | what a peer says of its platform | `rpma_peer_cfg` |
 //! | [`pmem`] | persistent memory, mapped | (libpmem) |
@@ -84,6 +86,7 @@
 mod address;
 #[cfg(doctest)]
 mod compile_fail;
+mod compl_channel;
 mod conn;
 mod conn_cfg;
 mod conn_req;
@@ -100,10 +103,13 @@ mod mr;
 mod peer;
 mod peer_cfg;
 pub mod pmem;
+mod queues;
 mod range;
+mod srq;
 mod verbs;
 
-pub use crate::conn::Conn;
+pub use crate::compl_channel::{ComplChannel, CompletionChannel, CqEvent};
+pub use crate::conn::{CloseError, Conn};
 pub use crate::conn_cfg::ConnCfg;
 pub use crate::conn_req::{ConnReq, ConnectError};
 pub use crate::cq::Cq;
@@ -113,12 +119,13 @@ pub use crate::error::{Error, Queue, Result};
 pub use crate::event::{ConnEvent, RejectReason};
 pub use crate::flags::Flags;
 pub use crate::flush::FlushType;
-pub use crate::mr::{Mr, MrRemote, MrSlice, MrUsage, RegError, RemoteSlice};
+pub use crate::mr::{Advice, AdviseFlags, Mr, MrRemote, MrSlice, MrUsage, RegError, RemoteSlice};
 pub use crate::peer::Peer;
 pub use crate::peer_cfg::PeerCfg;
+pub use crate::srq::{Srq, SrqCfg};
 pub use crate::verbs::{
-    AlignedBuf, RawMemory, RegisterableMemory, Wc, WcFailure, WcFlags, WcOpcode, WcStatus,
-    WcSuccess,
+    AlignedBuf, CqKind, Notify, RawMemory, RegisterableMemory, Wc, WcFailure, WcFlags, WcOpcode,
+    WcStatus, WcSuccess,
 };
 
 /// The program in the README compiles.
@@ -147,6 +154,11 @@ mod tests {
         check::<ConnCfg>();
         check::<Conn>();
         check::<Cq>();
+        check::<Srq>();
+        check::<SrqCfg>();
+        check::<CompletionChannel>();
+        check::<ConnectError>();
+        check::<CloseError>();
         check::<Wc>();
         check::<PeerCfg>();
         check::<pmem::PmemMap>();

@@ -14,7 +14,7 @@ use crate::verbs::{
 };
 
 /// A fallback flush reads at most this much: any read pushes the earlier writes out.
-pub(crate) const FLUSH_READ_LEN: u32 = 8;
+const FLUSH_READ_LEN: usize = 8;
 
 /// A protection domain of a device: memory and connections of one peer may be used together.
 ///
@@ -99,11 +99,11 @@ impl Peer {
     }
 
     /// Local memory for the reads of fallback flushes, registered when the first connection asks.
-    pub(crate) fn flush_target(&self) -> Result<LocalBuffer> {
+    pub(crate) fn flush_target(&self) -> Result<LocalBuffer<'_>> {
         let target = match self.inner.flush_target.get() {
             Some(target) => target,
             None => {
-                let buffer = AlignedBuf::zeroed(FLUSH_READ_LEN as usize)?;
+                let buffer = AlignedBuf::zeroed(FLUSH_READ_LEN)?;
                 let mut access = AccessFlags::LOCAL_WRITE;
                 if self.pd().context().is_iwarp() {
                     access |= AccessFlags::REMOTE_WRITE;
@@ -114,11 +114,7 @@ impl Peer {
                 self.inner.flush_target.get_or_init(|| region)
             }
         };
-        Ok(LocalBuffer {
-            address: target.address().as_ptr() as u64,
-            len: FLUSH_READ_LEN,
-            lkey: target.lkey(),
-        })
+        Ok(target.buffer(0, FLUSH_READ_LEN))
     }
 
     /// What tells domains apart without holding one.
@@ -134,6 +130,17 @@ impl Peer {
 /// Identifies a peer for as long as something holds it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct PeerKey(usize);
+
+impl PeerKey {
+    /// Of memory that belongs to no peer because there is none.
+    pub(crate) const ANY: Self = Self(0);
+
+    /// Whether memory of this peer may be used with a connection of `conn`.
+    #[inline]
+    pub(crate) fn fits(self, conn: Self) -> bool {
+        self == conn || self == Self::ANY
+    }
+}
 
 impl fmt::Debug for Peer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

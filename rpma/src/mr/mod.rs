@@ -8,13 +8,14 @@ mod remote;
 mod usage;
 
 use std::fmt;
-use std::marker::PhantomData;
 use std::ops::{Range, RangeBounds};
 use std::ptr::NonNull;
 
 pub use self::remote::{MrRemote, RemoteSlice};
 pub use self::usage::MrUsage;
 pub(crate) use self::usage::require;
+use rustix::io::Errno;
+
 use crate::error::{Error, Result};
 use crate::hints;
 use crate::peer::{Peer, PeerKey};
@@ -122,7 +123,7 @@ fn check<M: RegisterableMemory>(peer: &Peer, memory: &M, usage: MrUsage) -> Resu
 }
 
 fn needs_paging(error: &Error) -> bool {
-    error.is_errno(rustix::io::Errno::OPNOTSUPP)
+    error.is_errno(Errno::OPNOTSUPP)
 }
 
 impl Mr<RawMemory> {
@@ -174,7 +175,7 @@ impl<M> Mr<M> {
     #[doc(alias = "rpma_mr_get_descriptor")]
     #[must_use]
     pub fn get_descriptor(&self) -> [u8; 21] {
-        let address = self.registered.address().as_ptr().expose_provenance() as u64;
+        let address = self.registered.address().as_ptr().addr() as u64;
         let size = self.registered.len() as u64;
         MrRemote::new(address, size, self.registered.rkey(), self.usage).to_descriptor()
     }
@@ -212,14 +213,50 @@ impl<M> Mr<M> {
     ///
     /// [`Error::InvalidArgument`] if the range is not inside the region.
     pub fn slice(&self, range: impl RangeBounds<usize>) -> Result<MrSlice<'_>> {
-        let Range { start, end } = self.resolve(&range)?;
+        let range = self.resolve(&range)?;
         Ok(MrSlice {
-            address: self.registered.address().as_ptr().expose_provenance() as u64 + start as u64,
-            len: (end - start) as u64,
-            lkey: self.registered.lkey(),
+            buffer: self.registered.buffer(range.start, range.len()),
             usage: self.usage,
             peer: self.peer.key(),
-            _region: PhantomData,
+        })
+    }
+
+    /// Tells the device that a part of the memory will be used soon, so that it is paged in. For
+    /// regions with on-demand paging.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::InvalidArgument`] if the range is not inside the region or has more than 2³² − 1 bytes, or
+    /// if the device finds the advice wrong (`EINVAL`, `EFAULT`). [`Error::NotSupported`] if the device
+    /// has no such call. [`Error::Provider`] if `ibv_advise_mr` fails otherwise.
+    #[doc(alias = "rpma_mr_advise")]
+    pub fn advise(
+        &self,
+        range: impl RangeBounds<usize>,
+        advice: Advice,
+        flags: AdviseFlags,
+    ) -> Result<()> {
+        let range = self.resolve(&range)?;
+        let len = u32::try_from(range.len()).map_err(|_| {
+            Error::invalid(format!(
+                "advice on {} bytes: at most {} at a time",
+                range.len(),
+                u32::MAX
+            ))
+        })?;
+        let wait = flags == AdviseFlags::Flush;
+        let result = self
+            .registered
+            .advise(range.start, len, advice as u32, wait);
+        result.map_err(|error| match error.raw_os_error().map(Errno::from_raw_os_error) {
+            Some(Errno::OPNOTSUPP) => {
+                Error::not_supported("this device takes no advice on memory regions (ibv_advise_mr)")
+            }
+            Some(Errno::INVAL | Errno::FAULT) => Error::invalid(format!(
+                "the device refuses the advice (is the region on-demand paged, and does its usage fit \
+                 the advice?): {error}"
+            )),
+            _ => error,
         })
     }
 
@@ -336,25 +373,29 @@ impl<M> fmt::Debug for Mr<M> {
 /// once it is posted, the region may even be dropped.
 #[derive(Clone, Copy, Debug)]
 pub struct MrSlice<'mr> {
-    address: u64,
-    len: u64,
-    lkey: u32,
+    buffer: LocalBuffer<'mr>,
     usage: MrUsage,
     peer: PeerKey,
-    _region: PhantomData<&'mr ()>,
 }
 
-impl MrSlice<'_> {
+impl<'mr> MrSlice<'mr> {
+    /// No memory at all, for operations of 0 bytes: the C library's NULL.
+    pub const EMPTY: MrSlice<'static> = MrSlice {
+        buffer: LocalBuffer::EMPTY,
+        usage: MrUsage::all(),
+        peer: PeerKey::ANY,
+    };
+
     /// The length in bytes.
     #[must_use]
     pub fn len(&self) -> u64 {
-        self.len
+        self.buffer.len()
     }
 
     /// Whether the part has no bytes.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.len == 0
+        self.len() == 0
     }
 
     pub(crate) fn usage(&self) -> MrUsage {
@@ -365,14 +406,33 @@ impl MrSlice<'_> {
         self.peer
     }
 
-    /// The work request's view. The caller has checked that the length has 32 bits.
-    pub(crate) fn buffer(&self, len: u32) -> LocalBuffer {
-        LocalBuffer {
-            address: self.address,
-            len,
-            lkey: self.lkey,
-        }
+    pub(crate) fn buffer(&self) -> LocalBuffer<'mr> {
+        self.buffer
     }
+}
+
+/// What a device is told about memory (`enum ibv_advise_mr_advice`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+#[repr(u32)]
+pub enum Advice {
+    /// Page it in for reading.
+    Prefetch = 0,
+    /// Page it in for writing.
+    PrefetchWrite = 1,
+    /// Page in what needs no page fault.
+    PrefetchNoFault = 2,
+}
+
+/// Whether [`Mr::advise`] waits.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[expect(clippy::exhaustive_enums, reason = "to wait or not to wait")]
+pub enum AdviseFlags {
+    /// It does not.
+    #[default]
+    None,
+    /// It returns when the advice was followed (`IBV_ADVISE_MR_FLAG_FLUSH`).
+    Flush,
 }
 
 /// A failed registration: why, and the memory.

@@ -146,6 +146,14 @@ pub struct RemoteSlice {
 }
 
 impl RemoteSlice {
+    /// No memory at all, for operations of 0 bytes: the C library's NULL.
+    pub const EMPTY: Self = Self {
+        address: 0,
+        len: 0,
+        rkey: 0,
+        usage: MrUsage::all(),
+    };
+
     /// The length in bytes.
     #[must_use]
     pub fn len(&self) -> u64 {

@@ -290,10 +290,13 @@ impl CmId {
         })
     }
 
-    /// Rejects the request that the id stands for. It fails if the client is gone.
-    pub(crate) fn reject(&self) -> Result<()> {
-        // SAFETY: the id is alive; there is no private data to read.
-        let ret = self.serialised(|id| unsafe { sys::rdma_reject(id, ptr::null(), 0) });
+    /// Rejects the request that the id stands for. It fails if the client is gone. The caller has
+    /// checked that the private data fits.
+    pub(crate) fn reject(&self, private_data: &[u8]) -> Result<()> {
+        let len = u8::try_from(private_data.len()).unwrap_or(u8::MAX);
+        let data = private_data.as_ptr().cast();
+        // SAFETY: the id is alive; the call copies the data.
+        let ret = self.serialised(|id| unsafe { sys::rdma_reject(id, data, len) });
         check_minus_one("rdma_reject", ret)
     }
 

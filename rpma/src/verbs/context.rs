@@ -35,6 +35,8 @@ unsafe impl Sync for Context {}
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct DeviceAttributes {
     pub(crate) max_qp_wr: u32,
+    pub(crate) max_sge: u32,
+    pub(crate) max_srq_wr: u32,
     pub(crate) max_cqe: u32,
     pub(crate) max_mr_size: u64,
     /// Reads and atomic operations that one queue pair can have in flight, as initiator and as target.
@@ -56,6 +58,11 @@ impl Context {
 
     pub(super) fn as_ptr(&self) -> *mut sys::ibv_context {
         self.raw.as_ptr()
+    }
+
+    /// Whether `other` is the same device: librdmacm opens each one once.
+    pub(crate) fn is_same(&self, other: &Self) -> bool {
+        self.raw == other.raw
     }
 
     /// The device's name, as `ibv_devices` prints it.
@@ -104,6 +111,8 @@ impl Context {
             .min(attr.orig_attr.max_qp_init_rd_atom);
         Ok(DeviceAttributes {
             max_qp_wr: u32::try_from(attr.orig_attr.max_qp_wr).unwrap_or(0),
+            max_sge: u32::try_from(attr.orig_attr.max_sge).unwrap_or(0),
+            max_srq_wr: u32::try_from(attr.orig_attr.max_srq_wr).unwrap_or(0),
             max_cqe: u32::try_from(attr.orig_attr.max_cqe).unwrap_or(0),
             max_mr_size: attr.orig_attr.max_mr_size,
             max_rd_atom: u8::try_from(rd_atom.clamp(1, 0xFE)).unwrap_or(1),

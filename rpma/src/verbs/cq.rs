@@ -4,6 +4,7 @@ use std::ffi::{c_int, c_void};
 use std::fmt;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::ptr::{self, NonNull};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
 use rpma_sys as sys;
@@ -41,28 +42,32 @@ impl CompChannel {
     }
 
     /// Takes one completion event: gets it, arms its queue again, notes whose it is, and acknowledges
-    /// it as the last touch. Returns the `key` of its queue; `None` if `deadline` passes first, or at
-    /// once if the user made the descriptor non-blocking.
+    /// it as the last touch. Returns what the queue was made with; `None` if `deadline` passes first,
+    /// or at once if the user made the descriptor non-blocking.
     ///
     /// Whoever called this must then poll the queue until it is empty: the completions that came
     /// before the queue was armed again give no further event.
-    pub(crate) fn wait(&self, deadline: Deadline) -> Result<Option<u64>> {
+    pub(crate) fn wait(&self, deadline: Deadline) -> Result<Option<CqTag>> {
         take(self.as_fd(), &self.lock, deadline, || {
             if !readable_now(self.as_fd())? {
                 return Ok(None);
             }
-            let (mut cq, mut key) = (ptr::null_mut::<sys::ibv_cq>(), ptr::null_mut::<c_void>());
+            let (mut cq, mut state) = (ptr::null_mut::<sys::ibv_cq>(), ptr::null_mut::<c_void>());
             // SAFETY: the channel is alive. The call does not block: an event is there, and whoever
             // could take it away (another waiter, or a queue's destruction) needs the lock.
             let ret =
-                unsafe { sys::ibv_get_cq_event(self.raw.as_ptr(), &raw mut cq, &raw mut key) };
+                unsafe { sys::ibv_get_cq_event(self.raw.as_ptr(), &raw mut cq, &raw mut state) };
             check_minus_one("ibv_get_cq_event", ret)?;
-            // SAFETY: the queue of the event is alive: its destruction needs the lock.
-            let armed = unsafe { sys::ibv_req_notify_cq(cq, 0) };
+            // SAFETY: the queue of the event is alive, as its destruction needs the lock, and with it
+            // the state whose address the queue was made with.
+            let state = unsafe { &*state.cast_const().cast::<CqState>() };
+            let tag = state.tag;
+            // SAFETY: the queue is alive.
+            let armed = unsafe { sys::ibv_req_notify_cq(cq, state.notify().solicited_only()) };
             // SAFETY: as above; the event is acknowledged once, also when arming failed.
             unsafe { sys::ibv_ack_cq_events(cq, 1) };
             check_errno("ibv_req_notify_cq", armed)?;
-            Ok(Some(key.addr() as u64))
+            Ok(Some(tag))
         })
     }
 }
@@ -92,35 +97,104 @@ impl Drop for CompChannel {
     }
 }
 
+/// Which of a connection's queues a completion queue is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[expect(clippy::exhaustive_enums, reason = "a connection has these two")]
+pub enum CqKind {
+    /// The one for operations, and for receives if there is no other.
+    Main,
+    /// The one for receives.
+    Receive,
+}
+
+/// Which completions give an event.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[expect(clippy::exhaustive_enums, reason = "verbs has these two")]
+pub enum Notify {
+    /// Every completion.
+    #[default]
+    Any,
+    /// Receives of messages that were sent with `Flags::SOLICITED`, and failures.
+    Solicited,
+}
+
+impl Notify {
+    fn solicited_only(self) -> c_int {
+        c_int::from(self == Self::Solicited)
+    }
+}
+
+/// Whose event it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct CqTag {
+    pub(crate) key: u64,
+    pub(crate) kind: CqKind,
+}
+
+/// What an event finds through its queue.
+struct CqState {
+    tag: CqTag,
+    solicited: AtomicBool,
+}
+
+impl CqState {
+    fn notify(&self) -> Notify {
+        match self.solicited.load(Ordering::Relaxed) {
+            true => Notify::Solicited,
+            false => Notify::Any,
+        }
+    }
+}
+
 /// A completion queue, armed from its creation on.
 pub(crate) struct CompletionQueue {
     raw: NonNull<sys::ibv_cq>,
+    /// From a box, which is freed when the queue is gone.
+    state: NonNull<CqState>,
     channel: Arc<CompChannel>,
     released: bool,
 }
 
-// SAFETY: the providers lock a queue while it is polled or armed.
+// SAFETY: the providers lock a queue while it is polled or armed; the state is atomic or constant.
 unsafe impl Send for CompletionQueue {}
 // SAFETY: as above.
 unsafe impl Sync for CompletionQueue {}
 
 impl CompletionQueue {
-    /// A queue with room for at least `entries` completions. `key` is what [`CompChannel::wait`]
-    /// returns for its events.
-    pub(crate) fn new(channel: &Arc<CompChannel>, entries: u32, key: u64) -> Result<Arc<Self>> {
+    /// A queue with room for at least `entries` completions.
+    pub(crate) fn new(
+        channel: &Arc<CompChannel>,
+        entries: u32,
+        tag: CqTag,
+        notify: Notify,
+    ) -> Result<Arc<Self>> {
         let entries = c_int::try_from(entries)
             .map_err(|_| Error::invalid(format!("a completion queue of {entries} is too large")))?;
-        let key = ptr::without_provenance_mut::<c_void>(key as usize);
-        let context = channel.context.as_ptr();
-        // SAFETY: context and channel are alive; the key is never dereferenced; vector 0 always exists.
-        let raw = unsafe { sys::ibv_create_cq(context, entries, key, channel.raw.as_ptr(), 0) };
-        let raw = check_non_null("ibv_create_cq", raw)?;
+        let solicited = AtomicBool::new(notify == Notify::Solicited);
+        let state = NonNull::from(Box::leak(Box::new(CqState { tag, solicited })));
+        let (context, raw_channel) = (channel.context.as_ptr(), channel.raw.as_ptr());
+        // SAFETY: context and channel are alive, and the state lives as long as the queue; vector 0
+        // always exists.
+        let raw = unsafe {
+            sys::ibv_create_cq(
+                context,
+                entries.max(1),
+                state.as_ptr().cast(),
+                raw_channel,
+                0,
+            )
+        };
+        let raw = check_non_null("ibv_create_cq", raw).inspect_err(|_| {
+            // SAFETY: the state came from a box, and no queue refers to it.
+            drop(unsafe { Box::from_raw(state.as_ptr()) });
+        })?;
         let queue = Self {
             raw,
+            state,
             channel: Arc::clone(channel),
             released: false,
         };
-        queue.req_notify()?;
+        queue.arm(notify)?;
         Ok(Arc::new(queue))
     }
 
@@ -132,11 +206,29 @@ impl CompletionQueue {
         &self.channel
     }
 
-    /// Asks for one event when the next completion arrives.
-    pub(crate) fn req_notify(&self) -> Result<()> {
+    /// Which completions the queue is armed for.
+    pub(crate) fn notify(&self) -> Notify {
+        self.state().notify()
+    }
+
+    /// Asks for one event when the next completion of the kind arrives; after an event the queue is
+    /// armed in the same way again.
+    pub(crate) fn req_notify(&self, notify: Notify) -> Result<()> {
+        self.state()
+            .solicited
+            .store(notify == Notify::Solicited, Ordering::Relaxed);
+        self.arm(notify)
+    }
+
+    fn arm(&self, notify: Notify) -> Result<()> {
         // SAFETY: the queue is alive.
-        let ret = unsafe { sys::ibv_req_notify_cq(self.raw.as_ptr(), 0) };
+        let ret = unsafe { sys::ibv_req_notify_cq(self.raw.as_ptr(), notify.solicited_only()) };
         check_errno("ibv_req_notify_cq", ret)
+    }
+
+    fn state(&self) -> &CqState {
+        // SAFETY: the state is freed by `release` only, after which nothing calls this.
+        unsafe { self.state.as_ref() }
     }
 
     /// Moves completions into `wcs`, as many as there are and fit.
@@ -164,7 +256,10 @@ impl CompletionQueue {
         // `released` says that it is alive. Under the lock every event that was taken is acknowledged,
         // so that the call does not wait.
         let ret = unsafe { sys::ibv_destroy_cq(self.raw.as_ptr()) };
-        check_errno("ibv_destroy_cq", ret)
+        check_errno("ibv_destroy_cq", ret)?;
+        // SAFETY: the state came from a box; the queue that referred to it is gone.
+        drop(unsafe { Box::from_raw(self.state.as_ptr()) });
+        Ok(())
     }
 }
 

@@ -10,7 +10,8 @@
 //! MemoryRegion ── Arc ─▶ Pd
 //! CompChannel ── Arc ─▶ Context
 //! CompletionQueue ── Arc ─▶ CompChannel
-//! QueuePair ── Arc ─▶ CompletionQueue (send, receive), Pd;  owns its CmId
+//! SharedReceiveQueue ── Arc ─▶ Pd
+//! QueuePair ── Arc ─▶ CompletionQueue (send, receive), SharedReceiveQueue, Pd;  owns its CmId
 //! ```
 //!
 //! A [`QueuePair`] destroys its queue pair first, then its id, then lets go of the rest. A destroy that
@@ -30,6 +31,7 @@ mod cq;
 mod memory;
 mod mr;
 mod qp;
+mod srq;
 mod take;
 mod wc;
 
@@ -40,12 +42,14 @@ use std::ptr::NonNull;
 pub(crate) use self::cm::{CmEvent, CmEventKind, CmId, IncomingRequest};
 pub(crate) use self::context::{Context, DeviceAttributes, Pd};
 pub(crate) use self::copy::{copy_from_shared, copy_to_shared};
-pub(crate) use self::cq::{CompChannel, CompletionQueue};
+pub(crate) use self::cq::{CompChannel, CompletionQueue, CqTag};
+pub use self::cq::{CqKind, Notify};
 pub use self::memory::{AlignedBuf, RawMemory, RegisterableMemory};
-pub(crate) use self::mr::{AccessFlags, Registered};
+pub(crate) use self::mr::{AccessFlags, LocalBuffer, Registered};
 pub(crate) use self::qp::{
-    ConnParam, LocalBuffer, NativeOps, Opcode, QpAttr, QueuePair, RemoteAddress, Signal,
+    ConnParam, MAX_SGE, NativeOps, Opcode, QpAttr, QueuePair, RemoteAddress, SendFlags,
 };
+pub(crate) use self::srq::SharedReceiveQueue;
 pub(crate) use self::take::Deadline;
 pub use self::wc::{Wc, WcFailure, WcFlags, WcOpcode, WcStatus, WcSuccess};
 use crate::error::{Error, Result};

@@ -1,6 +1,7 @@
 //! Memory regions (`struct ibv_mr`) and the memory that they own.
 
 use std::fmt;
+use std::marker::PhantomData;
 use std::mem::MaybeUninit;
 use std::ptr::NonNull;
 use std::sync::Arc;
@@ -25,6 +26,47 @@ bitflags::bitflags! {
     }
 }
 
+/// A part of a region that exists for as long as `'mr`, for work requests. Only a region makes one.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct LocalBuffer<'mr> {
+    address: u64,
+    len: u64,
+    lkey: u32,
+    region: PhantomData<&'mr ()>,
+}
+
+impl LocalBuffer<'_> {
+    /// No memory at all.
+    pub(crate) const EMPTY: Self = Self {
+        address: 0,
+        len: 0,
+        lkey: 0,
+        region: PhantomData,
+    };
+
+    pub(crate) fn len(&self) -> u64 {
+        self.len
+    }
+
+    /// The first `len` bytes.
+    pub(crate) fn first(self, len: u64) -> Self {
+        Self {
+            len: len.min(self.len),
+            ..self
+        }
+    }
+
+    /// The caller has checked that the length has 32 bits.
+    #[inline]
+    pub(super) fn to_sge(self) -> sys::ibv_sge {
+        sys::ibv_sge {
+            addr: self.address,
+            length: self.len as u32,
+            lkey: self.lkey,
+        }
+    }
+}
+
 /// Registered memory: a region and the owner of its bytes.
 ///
 /// Deregistering comes before freeing, always: after `ibv_dereg_mr` no device touches the memory,
@@ -40,7 +82,7 @@ pub(crate) struct Registered<M> {
     memory: MaybeUninit<M>,
     /// Set while `region` and `memory` are this value's to release.
     live: bool,
-    _pd: Arc<Pd>,
+    pd: Arc<Pd>,
 }
 
 // SAFETY: `M` is `Send` (a supertrait of `RegisterableMemory`), so the owner may be dropped on another
@@ -75,7 +117,7 @@ impl<M: RegisterableMemory> Registered<M> {
                 len,
                 memory,
                 live: true,
-                _pd: Arc::clone(pd),
+                pd: Arc::clone(pd),
             }),
             // SAFETY: initialised above, and read only here.
             Err(error) => Err((error, unsafe { memory.assume_init_read() })),
@@ -109,6 +151,30 @@ impl<M> Registered<M> {
     pub(crate) fn rkey(&self) -> u32 {
         // SAFETY: the region is alive.
         unsafe { (*self.region.as_ptr()).rkey }
+    }
+
+    /// A part of the memory, for work requests. The caller has checked the range.
+    pub(crate) fn buffer(&self, offset: usize, len: usize) -> LocalBuffer<'_> {
+        assert!(self.contains(offset, len), "the caller checked the range");
+        // SAFETY: inside the memory, by the assertion.
+        let address = unsafe { self.address.add(offset) };
+        LocalBuffer {
+            address: address.as_ptr().expose_provenance() as u64,
+            len: len as u64,
+            lkey: self.lkey(),
+            region: PhantomData,
+        }
+    }
+
+    /// Tells the device that a part of the memory will be used soon. The caller has checked the range.
+    pub(crate) fn advise(&self, offset: usize, len: u32, advice: u32, wait: bool) -> Result<()> {
+        let mut sge = self.buffer(offset, len as usize).to_sge();
+        let advice = sys::ib_uverbs_advise_mr_advice(advice);
+        // IBV_ADVISE_MR_FLAG_FLUSH, which the headers have as a macro only.
+        let flags = u32::from(wait);
+        // SAFETY: the domain is alive; the call reads the one entry.
+        let ret = unsafe { sys::ibv_advise_mr(self.pd.as_ptr(), advice, flags, &raw mut sge, 1) };
+        check_errno("ibv_advise_mr", ret)
     }
 
     /// Copies bytes out of the memory. The caller has checked that `offset` and the length are inside.

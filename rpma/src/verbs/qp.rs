@@ -8,6 +8,7 @@
 //! on that. So posting is safe, whatever becomes of the region before the operation is done.
 
 use std::fmt;
+use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::ptr::{self, NonNull};
 use std::sync::Arc;
@@ -15,11 +16,15 @@ use std::sync::Arc;
 use rpma_sys as sys;
 use rustix::io::Errno;
 
+use super::srq::recv_wr;
 use super::{
-    CmEvent, CmId, CompletionQueue, Deadline, Pd, check_errno, check_minus_one, check_non_null,
-    log_leak,
+    CmEvent, CmId, CompletionQueue, Deadline, LocalBuffer, Pd, SharedReceiveQueue, check_errno,
+    check_minus_one, check_non_null, log_leak,
 };
 use crate::error::{Error, Result};
+
+/// How many local buffers a work request can have: more would not fit the stack frame of a post.
+pub(crate) const MAX_SGE: usize = 16;
 
 /// The longest stretch that one native flush names: its length has 32 bits on the wire, and a
 /// responder refuses more than 2³¹ bytes.
@@ -35,6 +40,7 @@ pub(crate) struct QueuePair {
     released: bool,
     _send_cq: Arc<CompletionQueue>,
     _recv_cq: Arc<CompletionQueue>,
+    _srq: Option<Arc<SharedReceiveQueue>>,
     _pd: Arc<Pd>,
 }
 
@@ -51,7 +57,9 @@ pub(crate) struct QpAttr<'cq> {
     pub(crate) recv_cq: &'cq Arc<CompletionQueue>,
     pub(crate) max_send_wr: u32,
     pub(crate) max_recv_wr: u32,
+    pub(crate) max_send_sge: u32,
     pub(crate) max_inline_data: u32,
+    pub(crate) srq: Option<&'cq Arc<SharedReceiveQueue>>,
     pub(crate) native: NativeOps,
 }
 
@@ -110,41 +118,54 @@ impl ConnParam<'_> {
     }
 }
 
-/// A one-sided operation.
+/// What a work request of the send queue does.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Opcode {
     Read,
     Write,
+    /// With immediate data, in host byte order.
+    WriteWithImm(u32),
+    Send,
+    /// With immediate data, in host byte order.
+    SendWithImm(u32),
 }
 
-/// Registered local memory.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct LocalBuffer {
-    pub(crate) address: u64,
-    pub(crate) len: u32,
-    pub(crate) lkey: u32,
+impl Opcode {
+    #[inline]
+    fn to_raw(self) -> (sys::ibv_wr_opcode, u32) {
+        match self {
+            Self::Read => (sys::ibv_wr_opcode::IBV_WR_RDMA_READ, 0),
+            Self::Write => (sys::ibv_wr_opcode::IBV_WR_RDMA_WRITE, 0),
+            Self::WriteWithImm(imm) => (sys::ibv_wr_opcode::IBV_WR_RDMA_WRITE_WITH_IMM, imm),
+            Self::Send => (sys::ibv_wr_opcode::IBV_WR_SEND, 0),
+            Self::SendWithImm(imm) => (sys::ibv_wr_opcode::IBV_WR_SEND_WITH_IMM, imm),
+        }
+    }
 }
 
-/// Registered memory of the peer.
-#[derive(Clone, Copy, Debug)]
+/// Memory of the peer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct RemoteAddress {
     pub(crate) address: u64,
     pub(crate) rkey: u32,
 }
 
-/// Whether an operation that succeeds gives a completion. One that fails always does.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Signal {
-    Always,
-    OnError,
+impl RemoteAddress {
+    /// No memory at all: for messages, and for operations of 0 bytes.
+    pub(crate) const NONE: Self = Self {
+        address: 0,
+        rkey: 0,
+    };
 }
 
-impl Signal {
-    fn flags(self) -> u32 {
-        match self {
-            Self::Always => sys::ibv_send_flags::IBV_SEND_SIGNALED.0,
-            Self::OnError => 0,
-        }
+bitflags::bitflags! {
+    /// `enum ibv_send_flags`.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub(crate) struct SendFlags: u32 {
+        const FENCE = sys::ibv_send_flags::IBV_SEND_FENCE.0;
+        const SIGNALED = sys::ibv_send_flags::IBV_SEND_SIGNALED.0;
+        const SOLICITED = sys::ibv_send_flags::IBV_SEND_SOLICITED.0;
+        const INLINE = sys::ibv_send_flags::IBV_SEND_INLINE.0;
     }
 }
 
@@ -159,6 +180,7 @@ impl QueuePair {
                 released: false,
                 _send_cq: Arc::clone(attr.send_cq),
                 _recv_cq: Arc::clone(attr.recv_cq),
+                _srq: attr.srq.cloned(),
                 _pd: Arc::clone(pd),
             }),
             Err(error) => Err((error, id)),
@@ -197,10 +219,11 @@ impl QueuePair {
         let mut init = sys::ibv_qp_init_attr_ex {
             send_cq: attr.send_cq.as_ptr(),
             recv_cq: attr.recv_cq.as_ptr(),
+            srq: attr.srq.map_or(ptr::null_mut(), |srq| srq.as_ptr()),
             cap: sys::ibv_qp_cap {
                 max_send_wr: attr.max_send_wr,
                 max_recv_wr: attr.max_recv_wr,
-                max_send_sge: 1,
+                max_send_sge: attr.max_send_sge,
                 max_recv_sge: 1,
                 max_inline_data: attr.max_inline_data,
             },
@@ -253,6 +276,11 @@ impl QueuePair {
         check_minus_one("rdma_accept", ret)
     }
 
+    /// Rejects the request that the id stands for.
+    pub(crate) fn reject(&self, private_data: &[u8]) -> Result<()> {
+        self.id.reject(private_data)
+    }
+
     /// Moves the queue pair to the error state and tells the peer.
     pub(crate) fn disconnect(&self) -> Result<()> {
         // SAFETY: the id is alive and has a queue pair.
@@ -273,30 +301,71 @@ impl QueuePair {
         Ok(attr.max_rd_atomic)
     }
 
-    /// Posts a read or a write.
+    /// Posts a work request with up to [`MAX_SGE`] local buffers, whose lengths have 32 bits. Without
+    /// the flag `INLINE` the buffers are read when the request is executed.
     #[inline]
-    pub(crate) fn post(
+    pub(crate) fn post_send(
         &self,
         opcode: Opcode,
         remote: RemoteAddress,
-        local: LocalBuffer,
-        signal: Signal,
+        local: &[LocalBuffer<'_>],
+        flags: SendFlags,
         wr_id: u64,
     ) -> Result<()> {
+        let mut sges = [const { MaybeUninit::uninit() }; MAX_SGE];
+        let mut count = 0;
+        for buffer in local.iter().filter(|buffer| buffer.len() > 0) {
+            sges[count].write(buffer.to_sge());
+            count += 1;
+        }
+        self.post_sges(
+            opcode,
+            remote,
+            (sges.as_mut_ptr().cast(), count),
+            flags,
+            wr_id,
+        )
+    }
+
+    /// Posts a write of 8 bytes, which travel inside the work request.
+    pub(crate) fn post_inline_write(
+        &self,
+        remote: RemoteAddress,
+        bytes: &[u8; 8],
+        flags: SendFlags,
+        wr_id: u64,
+    ) -> Result<()> {
+        let address = bytes.as_ptr().expose_provenance() as u64;
         let mut sge = sys::ibv_sge {
-            addr: local.address,
-            length: local.len,
-            lkey: local.lkey,
+            addr: address,
+            length: 8,
+            lkey: 0,
         };
+        let flags = flags | SendFlags::INLINE;
+        self.post_sges(Opcode::Write, remote, (&raw mut sge, 1), flags, wr_id)
+    }
+
+    /// The entries are initialised and describe registered memory, or with `INLINE` memory that lives
+    /// now.
+    #[inline]
+    fn post_sges(
+        &self,
+        opcode: Opcode,
+        remote: RemoteAddress,
+        (sges, count): (*mut sys::ibv_sge, usize),
+        flags: SendFlags,
+        wr_id: u64,
+    ) -> Result<()> {
+        let (opcode, imm) = opcode.to_raw();
         let mut wr = sys::ibv_send_wr {
             wr_id,
-            sg_list: &raw mut sge,
-            num_sge: 1,
-            opcode: match opcode {
-                Opcode::Read => sys::ibv_wr_opcode::IBV_WR_RDMA_READ,
-                Opcode::Write => sys::ibv_wr_opcode::IBV_WR_RDMA_WRITE,
+            sg_list: sges,
+            num_sge: count as i32,
+            opcode,
+            send_flags: flags.bits(),
+            __bindgen_anon_1: sys::ibv_send_wr__bindgen_ty_1 {
+                imm_data: imm.to_be(),
             },
-            send_flags: signal.flags(),
             ..Default::default()
         };
         wr.wr.rdma = sys::ibv_send_wr__bindgen_ty_2__bindgen_ty_1 {
@@ -304,10 +373,44 @@ impl QueuePair {
             rkey: remote.rkey,
         };
         let mut bad = ptr::null_mut();
-        // SAFETY: the queue pair is alive; the call copies the request and its one entry. The device
-        // checks the keys: see the head of this module.
+        // SAFETY: the queue pair is alive; the call copies the request and its entries. Inline data is
+        // read now: every `LocalBuffer` borrows its region, whose memory lives and may be read. For
+        // what the device reads and writes later see the head of this module.
         let ret = unsafe { sys::ibv_post_send(self.raw.as_ptr(), &raw mut wr, &raw mut bad) };
         check_errno("ibv_post_send", ret)
+    }
+
+    /// Posts a receive.
+    #[inline]
+    pub(crate) fn post_recv(&self, local: LocalBuffer<'_>, wr_id: u64) -> Result<()> {
+        let mut sge = local.to_sge();
+        let mut wr = recv_wr(&mut sge, wr_id);
+        let mut bad = ptr::null_mut();
+        // SAFETY: the queue pair is alive; the call copies the request and its entry. The device checks
+        // the key.
+        let ret = unsafe { sys::ibv_post_recv(self.raw.as_ptr(), &raw mut wr, &raw mut bad) };
+        check_errno("ibv_post_recv", ret)
+    }
+
+    /// Posts a native atomic write, after all earlier reads (which may be fallback flushes).
+    #[cfg(native_atomic_write)]
+    pub(crate) fn post_atomic_write(
+        &self,
+        remote: RemoteAddress,
+        bytes: &[u8; 8],
+        flags: SendFlags,
+        wr_id: u64,
+    ) -> Result<()> {
+        debug_assert!(self.native.atomic_write, "the caller asked native_ops");
+        let batch = Batch::start(self);
+        batch.set(wr_id, flags | SendFlags::FENCE);
+        let (address, rkey) = (remote.address, remote.rkey);
+        // SAFETY: the queue pair was created with the operation, and the batch is open; the bytes are
+        // copied into the request.
+        unsafe {
+            sys::ibv_wr_atomic_write(batch.qp.as_ptr(), rkey, address, bytes.as_ptr().cast());
+        };
+        batch.complete()
     }
 
     /// How many send-queue slots a native flush of `len` bytes takes.
@@ -317,14 +420,14 @@ impl QueuePair {
     }
 
     /// Posts a native flush of `len` bytes, in as many requests as [`flush_slots`](Self::flush_slots)
-    /// says; the last one carries `signal`.
+    /// says; the last one carries `flags`.
     #[cfg(native_flush)]
     pub(crate) fn post_flush(
         &self,
         remote: RemoteAddress,
         len: u64,
         persistent: bool,
-        signal: Signal,
+        flags: SendFlags,
         wr_id: u64,
     ) -> Result<()> {
         debug_assert!(self.native.flush, "the caller asked native_ops");
@@ -337,7 +440,7 @@ impl QueuePair {
         while done < len {
             let chunk = (len - done).min(MAX_FLUSH);
             let last = done + chunk == len;
-            batch.set(wr_id, if last { signal } else { Signal::OnError });
+            batch.set(wr_id, if last { flags } else { SendFlags::empty() });
             let level = sys::ibv_selectivity_level::IBV_FLUSH_RANGE;
             // SAFETY: the queue pair was created with the flush operation, and the batch is open.
             unsafe {
@@ -401,27 +504,29 @@ impl Drop for QueuePair {
 
 /// Requests between `ibv_wr_start` and `ibv_wr_complete`. rxe holds the send queue's lock in between,
 /// so every way out must end the batch: dropping it aborts it.
-#[cfg(native_flush)]
+#[cfg(any(native_flush, native_atomic_write))]
 struct Batch {
     qp: NonNull<sys::ibv_qp_ex>,
 }
 
-#[cfg(native_flush)]
+#[cfg(any(native_flush, native_atomic_write))]
 impl Batch {
     fn start(qp: &QueuePair) -> Self {
-        // SAFETY: the queue pair is alive and was created with `send_ops_flags`, so it is extended.
-        let qp = unsafe { NonNull::new_unchecked(sys::ibv_qp_to_qp_ex(qp.raw.as_ptr())) };
+        // SAFETY: the queue pair is alive.
+        let qp = unsafe { sys::ibv_qp_to_qp_ex(qp.raw.as_ptr()) };
+        // SAFETY: not NULL: the queue pair was created with `send_ops_flags`, so it is extended.
+        let qp = unsafe { NonNull::new_unchecked(qp) };
         // SAFETY: as above; the batch ends in `complete` or in `drop`.
         unsafe { sys::ibv_wr_start(qp.as_ptr()) };
         Self { qp }
     }
 
     /// What the next request carries.
-    fn set(&self, wr_id: u64, signal: Signal) {
+    fn set(&self, wr_id: u64, flags: SendFlags) {
         // SAFETY: the queue pair is alive, and the open batch holds its lock.
         let qp = unsafe { &mut *self.qp.as_ptr() };
         qp.wr_id = wr_id;
-        qp.wr_flags = signal.flags();
+        qp.wr_flags = flags.bits();
     }
 
     fn complete(self) -> Result<()> {
@@ -432,7 +537,7 @@ impl Batch {
     }
 }
 
-#[cfg(native_flush)]
+#[cfg(any(native_flush, native_atomic_write))]
 impl Drop for Batch {
     fn drop(&mut self) {
         // SAFETY: the batch is open.

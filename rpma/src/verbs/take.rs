@@ -32,6 +32,21 @@ impl Deadline {
             .map_or(Self::Never, Self::At)
     }
 
+    /// Whichever comes first.
+    pub(crate) fn earlier(self, other: Self) -> Self {
+        match (self, other) {
+            (Self::At(one), Self::At(other)) => Self::At(one.min(other)),
+            (Self::Never, deadline) | (deadline, Self::Never) => deadline,
+        }
+    }
+
+    pub(crate) fn has_passed(self) -> bool {
+        match self {
+            Self::Never => false,
+            Self::At(instant) => Instant::now() >= instant,
+        }
+    }
+
     /// What is left, for `poll`. `None` is for ever.
     fn remaining(self) -> Option<Timespec> {
         match self {

@@ -1,0 +1,165 @@
+//! [`CompletionChannel`]: where the completion events of queues arrive, and which queues share one.
+//!
+//! A connection's queues have a channel each, or one together (librpma's shared completion channel), or
+//! use one that the program has made for the queues of many connections.
+
+use std::fmt;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::error::{Error, Result};
+use crate::peer::Peer;
+use crate::verbs::{CompChannel, Context, CqKind, CqTag, Deadline, Notify};
+
+/// How long a wait for solicited events may last before the queue is looked at all the same.
+///
+/// The specification counts a failed completion as solicited, but rxe of Linux 6.12 gives no event for
+/// requests that it flushes. A wait without a bound would not notice that a connection has failed.
+const SOLICITED_BOUND: Duration = Duration::from_secs(1);
+
+/// Where the completion events of a connection's queues arrive.
+#[derive(Clone, Debug, Default)]
+#[expect(
+    clippy::exhaustive_enums,
+    reason = "own, shared by one connection, shared by many"
+)]
+pub enum ComplChannel {
+    /// Each queue has a channel of its own: wait with [`Cq::wait`](crate::Cq::wait).
+    #[default]
+    PerCq,
+    /// The connection's two queues share one: wait with [`Conn::wait`](crate::Conn::wait).
+    Shared,
+    /// The connection's queues use this channel, as those of other connections may: wait with
+    /// [`CompletionChannel::wait`].
+    Of {
+        /// The channel, of the same device.
+        channel: CompletionChannel,
+        /// What its events are marked with.
+        key: u64,
+    },
+}
+
+/// A completion channel for the queues of many connections, so that one thread waits for all of them,
+/// or several channels, to steer the events of connections to threads.
+///
+/// Clones are handles of the same channel. It lives until the last handle and the last queue are gone,
+/// whichever goes first.
+#[derive(Clone)]
+pub struct CompletionChannel {
+    channel: Arc<CompChannel>,
+    context: Arc<Context>,
+}
+
+/// A completion event of a [`CompletionChannel`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub struct CqEvent {
+    /// The key that [`ComplChannel::Of`] or `SrqCfg::set_compl_channel` gave for the queue. Its
+    /// connection may have been dropped in the meantime.
+    pub key: u64,
+    /// Which of the connection's queues it is.
+    pub kind: CqKind,
+}
+
+impl CompletionChannel {
+    /// A channel on the peer's device.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Provider`] if `ibv_create_comp_channel` fails.
+    pub fn new(peer: &Peer) -> Result<Self> {
+        let context = peer.pd().context();
+        Ok(Self {
+            channel: CompChannel::new(context)?,
+            context: Arc::clone(context),
+        })
+    }
+
+    /// Waits for the next completion event of any queue on the channel, without a limit. The queue is
+    /// armed again before this returns: poll it until it is empty.
+    ///
+    /// With queues that give events for solicited completions only, use
+    /// [`wait_timeout`](Self::wait_timeout): see [`Notify::Solicited`].
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NoCompletion`] if the descriptor was made non-blocking and there is no event.
+    /// [`Error::Provider`] if `ibv_get_cq_event` or `ibv_req_notify_cq` fails.
+    pub fn wait(&self) -> Result<CqEvent> {
+        self.wait_until(Deadline::Never)
+    }
+
+    /// As [`wait`](Self::wait), for at most `limit`.
+    ///
+    /// # Errors
+    ///
+    /// As [`wait`](Self::wait), and [`Error::NoCompletion`] when the limit has passed.
+    pub fn wait_timeout(&self, limit: Duration) -> Result<CqEvent> {
+        self.wait_until(Deadline::after(limit))
+    }
+
+    fn wait_until(&self, deadline: Deadline) -> Result<CqEvent> {
+        let CqTag { key, kind } = self.channel.wait(deadline)?.ok_or(Error::NoCompletion)?;
+        Ok(CqEvent { key, kind })
+    }
+
+    /// The channel's descriptor, as [`AsRawFd`] gives it.
+    ///
+    /// For `poll`, `epoll` and `fcntl` only: whoever reads from it steals an event.
+    #[must_use]
+    pub fn get_fd(&self) -> RawFd {
+        self.as_raw_fd()
+    }
+
+    /// The verbs channel, for a queue on the peer's device.
+    pub(crate) fn for_peer(&self, peer: &Peer) -> Result<Arc<CompChannel>> {
+        let (own, peers) = (&self.context, peer.pd().context());
+        if own.is_same(peers) {
+            return Ok(Arc::clone(&self.channel));
+        }
+        Err(Error::invalid(format!(
+            "the completion channel was made for the device {}, and the peer is on {}",
+            own.name(),
+            peers.name()
+        )))
+    }
+}
+
+impl AsFd for CompletionChannel {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.channel.as_fd()
+    }
+}
+
+impl AsRawFd for CompletionChannel {
+    fn as_raw_fd(&self) -> RawFd {
+        self.as_fd().as_raw_fd()
+    }
+}
+
+impl fmt::Debug for CompletionChannel {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("CompletionChannel")
+            .field("channel", &self.channel)
+            .finish()
+    }
+}
+
+/// Waits for an event of a channel whose queues give events as `notify` says. `None` stands for an
+/// event that may have been lost: the queues are to be looked at.
+pub(crate) fn wait(
+    channel: &CompChannel,
+    notify: Notify,
+    deadline: Deadline,
+) -> Result<Option<CqTag>> {
+    let bound = match notify {
+        Notify::Any => Deadline::Never,
+        Notify::Solicited => Deadline::after(SOLICITED_BOUND),
+    };
+    match channel.wait(deadline.earlier(bound))? {
+        Some(tag) => Ok(Some(tag)),
+        None if bound.has_passed() && !deadline.has_passed() => Ok(None),
+        None => Err(Error::NoCompletion),
+    }
+}

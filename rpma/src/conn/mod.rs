@@ -1,0 +1,312 @@
+//! [`Conn`]: a connection (`struct rpma_conn`): its life, its events, and what belongs to it.
+//!
+//! It owns the queue pair with its id and event channel, and the completion queues. Torn down in this
+//! order: the queue pair; the id, which tells the peer; the completion queues and their channels; the
+//! share of the peer. Memory regions are not involved: see [`Mr`](crate::Mr).
+
+mod close;
+mod ops;
+
+use std::fmt;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+pub use self::close::CloseError;
+use crate::compl_channel;
+use crate::conn_req::ConnReq;
+use crate::cq::Cq;
+use crate::credits::State;
+use crate::error::{Error, Result};
+use crate::event::ConnEvent;
+use crate::flush::FlushMethod;
+use crate::peer_cfg::PeerCfg;
+use crate::queues::Queues;
+use crate::verbs::{CmEvent, CmEventKind, CompChannel, ConnParam, CqKind, Deadline, Notify};
+
+/// A connection to another program.
+///
+/// All methods take `&self`: threads may post, poll and wait for events at the same time. Dropping it
+/// takes milliseconds and never waits for the peer, which gets [`ConnEvent::Closed`]; what was posted
+/// and is not complete then is lost.
+pub struct Conn {
+    queues: Queues,
+    private_data: OnceLock<Box<[u8]>>,
+    flush_method: FlushMethod,
+    /// Whether the peer serves reads at all.
+    reads: AtomicBool,
+    direct_write_to_pmem: AtomicBool,
+}
+
+impl Conn {
+    pub(crate) fn connect(req: ConnReq, param: ConnParam<'_>) -> Result<Self> {
+        let conn = Self::new(req, OnceLock::new())?;
+        conn.queues.qp.connect(param)?;
+        Ok(conn)
+    }
+
+    pub(crate) fn accept(mut req: ConnReq, param: ConnParam<'_>) -> Result<Self> {
+        let private_data = OnceLock::from(std::mem::take(&mut req.private_data));
+        let conn = Self::new(req, private_data)?;
+        conn.queues.qp.accept(param)?;
+        // The queue pair can send from here on.
+        conn.open()?;
+        Ok(conn)
+    }
+
+    fn new(req: ConnReq, private_data: OnceLock<Box<[u8]>>) -> Result<Self> {
+        let flush_method = match req.queues.qp.native_ops().flush {
+            true => FlushMethod::Native,
+            false => {
+                // It must be there before the first flush.
+                req.queues.peer.flush_target()?;
+                FlushMethod::Read
+            }
+        };
+        Ok(Self {
+            queues: req.queues,
+            private_data,
+            flush_method,
+            reads: AtomicBool::new(true),
+            direct_write_to_pmem: AtomicBool::new(false),
+        })
+    }
+
+    /// The queue pair is connected: operations may be posted.
+    fn open(&self) -> Result<()> {
+        self.reads
+            .store(self.queues.qp.max_reads()? > 0, Ordering::Relaxed);
+        self.queues.credits.open();
+        Ok(())
+    }
+
+    /// Waits for the next event of the connection, without a limit. On the side that connects, this is
+    /// also what completes the handshake.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NoEvent`] if the descriptor was made non-blocking and there is no event.
+    /// [`Error::Provider`] if `rdma_get_cm_event` fails.
+    #[doc(alias = "rpma_conn_next_event")]
+    pub fn next_event(&self) -> Result<ConnEvent> {
+        self.event_until(Deadline::Never)
+    }
+
+    /// As [`next_event`](Self::next_event), for at most `limit`.
+    ///
+    /// # Errors
+    ///
+    /// As [`next_event`](Self::next_event), and [`Error::NoEvent`] when the limit has passed.
+    pub fn next_event_timeout(&self, limit: Duration) -> Result<ConnEvent> {
+        self.event_until(Deadline::after(limit))
+    }
+
+    /// Waits until the connection is established, for at most `limit`. Past it, or if the connection
+    /// fails, the connection is destroyed, so that it cannot be established later behind the program's
+    /// back.
+    ///
+    /// The kernel itself gives up on a peer that does not answer only after more than a minute.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::TimedOut`]. [`Error::NotEstablished`] with the event that came instead (rejected,
+    /// unreachable, …). [`Error::Provider`] if `rdma_get_cm_event` fails. [`Error::NoEvent`] if the
+    /// descriptor was made non-blocking and there is no event.
+    pub fn wait_established(self, limit: Duration) -> Result<Self> {
+        let deadline = Deadline::after(limit);
+        match self.event_until(deadline) {
+            Ok(ConnEvent::Established) => Ok(self),
+            Ok(event) => Err(Error::NotEstablished(Box::new(event))),
+            Err(Error::NoEvent) if deadline.has_passed() => {
+                Err(Error::TimedOut("the peer did not answer"))
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    fn event_until(&self, deadline: Deadline) -> Result<ConnEvent> {
+        let event = self.queues.qp.next_event(deadline)?.ok_or(Error::NoEvent)?;
+        self.note(event)
+    }
+
+    /// What an event changes here.
+    fn note(&self, mut event: CmEvent) -> Result<ConnEvent> {
+        match event.kind {
+            CmEventKind::Established => {
+                // The accepting side has the client's data already, and gets none here.
+                if !event.private_data.is_empty() {
+                    let data = std::mem::take(&mut event.private_data);
+                    self.private_data.get_or_init(|| data);
+                }
+                self.open()?;
+            }
+            CmEventKind::Other(_) => {}
+            _ => {
+                self.queues.credits.end(State::Closed);
+            }
+        }
+        let event = ConnEvent::from_cm(event);
+        log::info!("{event}");
+        Ok(event)
+    }
+
+    /// What the peer sent when it connected or accepted, padded with zeros (to 56 or 196 bytes on
+    /// InfiniBand and RoCE, whatever it sent, also nothing). Empty before
+    /// [`ConnEvent::Established`] on the side that connects.
+    #[doc(alias = "rpma_conn_get_private_data")]
+    #[must_use]
+    pub fn get_private_data(&self) -> &[u8] {
+        self.private_data.get().map_or(&[], |data| data)
+    }
+
+    /// Applies what the peer declared about its platform. It decides whether
+    /// [`FlushType::Persistent`] is possible.
+    #[doc(alias = "rpma_conn_apply_remote_peer_cfg")]
+    pub fn apply_remote_peer_cfg(&self, cfg: &PeerCfg) {
+        self.direct_write_to_pmem
+            .store(cfg.get_direct_write_to_pmem(), Ordering::Relaxed);
+    }
+
+    /// The connection's completion queue.
+    #[doc(alias = "rpma_conn_get_cq")]
+    #[must_use]
+    pub fn get_cq(&self) -> &Cq {
+        &self.queues.cq
+    }
+
+    /// The connection's completion queue for receives, if it has one of its own. With a shared receive
+    /// queue that has one, see [`Srq::get_rcq`](crate::Srq::get_rcq).
+    #[doc(alias = "rpma_conn_get_rcq")]
+    #[must_use]
+    pub fn get_rcq(&self) -> Option<&Cq> {
+        self.queues.rcq.as_ref()
+    }
+
+    /// The descriptor of the completion channel that the connection's two queues share.
+    ///
+    /// For `poll`, `epoll` and `fcntl` only: whoever reads from it steals an event. It is readable when
+    /// [`wait`](Self::wait) will not block.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NotSharedChannel`] unless the connection was made with
+    /// [`ComplChannel::Shared`](crate::ComplChannel::Shared).
+    #[doc(alias = "rpma_conn_get_compl_fd")]
+    pub fn get_compl_fd(&self) -> Result<RawFd> {
+        Ok(self.shared_channel()?.as_fd().as_raw_fd())
+    }
+
+    /// Waits for a completion event of either completion queue, without a limit, and returns the queue,
+    /// which is armed again: poll it until it is empty.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NotSharedChannel`] unless the connection was made with
+    /// [`ComplChannel::Shared`](crate::ComplChannel::Shared). [`Error::NoCompletion`] if the descriptor
+    /// was made non-blocking and there is no event. [`Error::Provider`] if `ibv_get_cq_event` or
+    /// `ibv_req_notify_cq` fails.
+    #[doc(alias = "rpma_conn_wait")]
+    pub fn wait(&self) -> Result<(&Cq, CqKind)> {
+        self.wait_until(Deadline::Never)
+    }
+
+    /// As [`wait`](Self::wait), for at most `limit`.
+    ///
+    /// # Errors
+    ///
+    /// As [`wait`](Self::wait), and [`Error::NoCompletion`] when the limit has passed.
+    pub fn wait_timeout(&self, limit: Duration) -> Result<(&Cq, CqKind)> {
+        self.wait_until(Deadline::after(limit))
+    }
+
+    fn wait_until(&self, deadline: Deadline) -> Result<(&Cq, CqKind)> {
+        let channel = self.shared_channel()?;
+        let notify = self.queues.rcq.as_ref().map_or(Notify::Any, Cq::notify);
+        let tag = compl_channel::wait(channel, notify, deadline)?;
+        // An event that may have been lost is one of the queue with solicited events.
+        let kind = tag.map_or(CqKind::Receive, |tag| tag.kind);
+        match (kind, &self.queues.rcq) {
+            (CqKind::Receive, Some(rcq)) => Ok((rcq, kind)),
+            _ => Ok((&self.queues.cq, CqKind::Main)),
+        }
+    }
+
+    fn shared_channel(&self) -> Result<&CompChannel> {
+        self.queues
+            .channel
+            .as_deref()
+            .ok_or(Error::NotSharedChannel)
+    }
+
+    /// The number of the queue pair, which its completions carry.
+    #[doc(alias = "rpma_conn_get_qp_num")]
+    #[must_use]
+    pub fn get_qp_num(&self) -> u32 {
+        self.queues.qp.number()
+    }
+
+    /// The descriptor of the connection's event channel, as [`AsRawFd`] gives it.
+    ///
+    /// For `poll`, `epoll` and `fcntl` only: whoever reads from it steals an event. It is readable when
+    /// [`next_event`](Self::next_event) will not block.
+    #[doc(alias = "rpma_conn_get_event_fd")]
+    #[must_use]
+    pub fn get_event_fd(&self) -> RawFd {
+        self.as_raw_fd()
+    }
+
+    /// Whether [`flush`](Self::flush) uses the device's own flush operation. If not, it reads.
+    #[must_use]
+    pub fn has_native_flush(&self) -> bool {
+        matches!(self.flush_method, FlushMethod::Native)
+    }
+
+    /// Ends the connection: moves the queue pair to the error state and tells the peer. Operations that
+    /// are not complete are lost, and complete with an error.
+    ///
+    /// It does not wait: [`ConnEvent::Closed`] comes when the peer has answered by disconnecting as well.
+    /// On a connection that the peer has closed, this is the answer that the peer waits for.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Provider`] if `rdma_disconnect` fails.
+    #[doc(alias = "rpma_conn_disconnect")]
+    pub fn disconnect(&self) -> Result<()> {
+        log::info!("disconnecting");
+        self.queues.credits.end(State::Closed);
+        self.queues.qp.disconnect()
+    }
+
+    /// Drops the connection and tells whether everything could be freed.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Provider`] with the first verb that failed; the rest is freed all the same, and what
+    /// could not be is leaked.
+    #[doc(alias = "rpma_conn_delete")]
+    pub fn delete(self) -> Result<()> {
+        self.queues.destroy()
+    }
+}
+
+impl AsFd for Conn {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.queues.qp.as_fd()
+    }
+}
+
+impl AsRawFd for Conn {
+    fn as_raw_fd(&self) -> RawFd {
+        self.as_fd().as_raw_fd()
+    }
+}
+
+impl fmt::Debug for Conn {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Conn")
+            .field("queues", &self.queues)
+            .field("flush_method", &self.flush_method)
+            .finish_non_exhaustive()
+    }
+}

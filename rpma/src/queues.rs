@@ -1,0 +1,273 @@
+//! The queues of one connection, from its request to its end.
+//!
+//! They are made together, for both sides, and torn down in the order of the fields: the queue pair with
+//! its id; the completion queues; the channel that they share, if they do; the share of the peer.
+
+use std::sync::Arc;
+
+use rustix::io::Errno;
+
+use crate::compl_channel::ComplChannel;
+use crate::conn_cfg::ConnCfg;
+use crate::cq::{Cq, CqAttr, Slots};
+use crate::credits::{CONCURRENT_POSTS, Credits};
+use crate::error::{Error, Result};
+use crate::mr::MrSlice;
+use crate::peer::Peer;
+use crate::srq::{Srq, check_receive};
+use crate::verbs::{
+    CmId, CompChannel, CqKind, CqTag, MAX_SGE, NativeOps, Notify, QpAttr, QueuePair,
+};
+
+/// In each queue a slot is kept for the marker of [`Conn::close`](crate::Conn::close).
+const MARKER: u32 = 1;
+/// The fallback of an atomic write sends its 8 bytes inside the work request.
+const MIN_INLINE_DATA: u32 = 8;
+
+/// The queues of one connection.
+#[derive(Debug)]
+pub(crate) struct Queues {
+    pub(crate) qp: QueuePair,
+    pub(crate) cq: Cq,
+    pub(crate) rcq: Option<Cq>,
+    /// The channel of both completion queues, for [`ComplChannel::Shared`].
+    pub(crate) channel: Option<Arc<CompChannel>>,
+    pub(crate) credits: Arc<Credits>,
+    pub(crate) srq: Option<Srq>,
+    pub(crate) limits: Limits,
+    pub(crate) peer: Peer,
+}
+
+/// What one operation may have.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Limits {
+    /// Bytes.
+    pub(crate) message: u32,
+    /// Bytes with [`Flags::INLINE`](crate::Flags::INLINE).
+    pub(crate) inline: u32,
+    /// Local parts.
+    pub(crate) sge: u32,
+}
+
+impl Queues {
+    /// Makes the queues on `id`, or gives the id back.
+    pub(crate) fn new(peer: &Peer, mut id: CmId, cfg: &ConnCfg) -> Result<Self, (Error, CmId)> {
+        let srq = cfg.get_srq().cloned();
+        let receives = if srq.is_some() { 0 } else { cfg.get_rq_size() };
+        let credits = Arc::new(Credits::new(cfg.get_sq_size(), receives));
+        let prepared = (|| {
+            if let Some(exponent) = cfg.get_ack_timeout() {
+                id.set_ack_timeout(exponent)?;
+            }
+            let message = peer.pd().context().max_message_size(id.device_port())?;
+            Ok((message, completion_queues(peer, cfg, &credits)?))
+        })();
+        let (message, (cq, rcq, channel)) = match prepared {
+            Ok(prepared) => prepared,
+            Err(error) => return Err((error, id)),
+        };
+        let receive_cq = srq
+            .as_ref()
+            .and_then(Srq::get_rcq)
+            .or(rcq.as_ref())
+            .unwrap_or(&cq);
+        let limits = Limits {
+            message,
+            inline: cfg.get_max_inline_data(),
+            sge: cfg.get_max_send_sge(),
+        };
+        let attr = QpAttr {
+            send_cq: cq.queue(),
+            recv_cq: receive_cq.queue(),
+            max_send_wr: sends(cfg),
+            max_recv_wr: receives.saturating_add(MARKER),
+            max_send_sge: limits.sge,
+            max_inline_data: limits.inline.max(MIN_INLINE_DATA),
+            srq: srq.as_ref().map(Srq::queue),
+            native: match cfg.get_force_fallback() {
+                true => NativeOps::default(),
+                false => peer.native_ops(),
+            },
+        };
+        let qp = QueuePair::new(id, peer.pd(), &attr).map_err(|(error, id)| {
+            let inline = limits.inline > MIN_INLINE_DATA && error.is_errno(Errno::INVAL);
+            match inline {
+                true => (
+                    error.with_hint("The device may not have that much inline data"),
+                    id,
+                ),
+                false => (error, id),
+            }
+        })?;
+        Ok(Self {
+            qp,
+            cq,
+            rcq,
+            channel,
+            credits,
+            srq,
+            limits,
+            peer: peer.clone(),
+        })
+    }
+
+    /// Posts a receive.
+    pub(crate) fn recv(&self, dst: MrSlice<'_>, op_context: u64) -> Result<()> {
+        if self.srq.is_some() {
+            return Err(Error::invalid(
+                "the connection receives from a shared receive queue: post to that, with Srq::recv",
+            ));
+        }
+        check_receive(&self.peer, dst)?;
+        self.credits.reserve_receive()?;
+        self.qp
+            .post_recv(dst.buffer(), op_context)
+            .map_err(|error| {
+                self.credits.receive().give_back(1);
+                match error.is_errno(Errno::NOMEM) {
+                    true => self.credits.receive().full(),
+                    false => error,
+                }
+            })
+    }
+
+    /// Frees everything; the first failure is returned.
+    pub(crate) fn destroy(self) -> Result<()> {
+        let queue_pair = self.qp.destroy();
+        let queue = self.cq.destroy();
+        let receive_queue = self.rcq.map_or(Ok(()), Cq::destroy);
+        queue_pair.and(queue).and(receive_queue)
+    }
+}
+
+/// The main queue, the one for receives, and the channel that they share.
+type CompletionQueues = (Cq, Option<Cq>, Option<Arc<CompChannel>>);
+
+fn completion_queues(
+    peer: &Peer,
+    cfg: &ConnCfg,
+    credits: &Arc<Credits>,
+) -> Result<CompletionQueues> {
+    let (common, key, own) = match cfg.get_compl_channel() {
+        ComplChannel::PerCq => (None, 0, None),
+        ComplChannel::Shared => {
+            let channel = CompChannel::new(peer.pd().context())?;
+            (Some(Arc::clone(&channel)), 0, Some(channel))
+        }
+        ComplChannel::Of { channel, key } => (Some(channel.for_peer(peer)?), *key, None),
+    };
+    let sizes = Sizes::of(cfg);
+    let slots = Slots {
+        conn: Some(Arc::clone(credits)),
+        srq: cfg.get_srq().map(|srq| Arc::clone(srq.slots())),
+    };
+    let make = |kind, entries, notify| {
+        let channel = match &common {
+            Some(channel) => Arc::clone(channel),
+            None => CompChannel::new(peer.pd().context())?,
+        };
+        Cq::new(CqAttr {
+            channel: &channel,
+            shared: common.is_some(),
+            entries,
+            tag: CqTag { key, kind },
+            notify,
+            slots: slots.clone(),
+        })
+    };
+    let cq = make(CqKind::Main, sizes.main, Notify::Any)?;
+    let rcq = match sizes.receive {
+        None => None,
+        Some(entries) => Some(make(CqKind::Receive, entries, cfg.get_rcq_notify())?),
+    };
+    Ok((cq, rcq, own))
+}
+
+/// The send queue's real size: room for the marker, and for the threads that may be in the middle of
+/// posting (see [`crate::credits`]).
+fn sends(cfg: &ConnCfg) -> u32 {
+    cfg.get_sq_size().saturating_add(CONCURRENT_POSTS + MARKER)
+}
+
+/// The real sizes of the completion queues: every operation that can be posted may give a completion.
+struct Sizes {
+    main: u32,
+    receive: Option<u32>,
+}
+
+impl Sizes {
+    fn of(cfg: &ConnCfg) -> Self {
+        let srq_has_own = cfg.get_srq().is_some_and(|srq| srq.get_rcq().is_some());
+        let receives = match cfg.get_srq() {
+            Some(_) if srq_has_own => 0,
+            Some(srq) => srq.slots().depth().saturating_add(CONCURRENT_POSTS),
+            None => cfg.get_rq_size().saturating_add(MARKER),
+        };
+        // As in librpma: the queue of the shared receive queue goes first.
+        if cfg.get_rcq_size() == 0 || srq_has_own {
+            let main = sends(cfg).saturating_add(receives).max(cfg.get_cq_size());
+            return Self {
+                main,
+                receive: None,
+            };
+        }
+        Self {
+            main: sends(cfg).max(cfg.get_cq_size()),
+            receive: Some(receives.max(cfg.get_rcq_size())),
+        }
+    }
+}
+
+/// Refuses what the device cannot have, with its limits, and what belongs to another device or peer.
+pub(crate) fn check(peer: &Peer, cfg: &ConnCfg) -> Result<()> {
+    let attributes = peer.attributes();
+    let (wr, cqe, sizes) = (attributes.max_qp_wr, attributes.max_cqe, Sizes::of(cfg));
+    for (what, asked, needed, limit) in [
+        ("send queue", cfg.get_sq_size(), sends(cfg), wr),
+        (
+            "receive queue",
+            cfg.get_rq_size(),
+            cfg.get_rq_size().saturating_add(MARKER),
+            wr,
+        ),
+        ("completion queue", cfg.get_cq_size(), sizes.main, cqe),
+        (
+            "receive completion queue",
+            cfg.get_rcq_size(),
+            sizes.receive.unwrap_or(0),
+            cqe,
+        ),
+    ] {
+        if needed > limit {
+            return Err(Error::invalid(format!(
+                "a {what} of {asked} needs {needed} entries, and the device has at most {limit}: ask for \
+                 less"
+            )));
+        }
+    }
+    let sge = attributes.max_sge.min(MAX_SGE as u32);
+    if cfg.get_max_send_sge() > sge {
+        return Err(Error::invalid(format!(
+            "{} local parts of one operation: at most {sge} are possible here",
+            cfg.get_max_send_sge()
+        )));
+    }
+    if let Some(srq) = cfg.get_srq() {
+        if srq.peer().key() != peer.key() {
+            return Err(Error::invalid(
+                "the shared receive queue was made for another Peer than the connection's",
+            ));
+        }
+        if matches!(cfg.get_compl_channel(), ComplChannel::Shared) && srq.get_rcq().is_some() {
+            return Err(Error::invalid(
+                "ComplChannel::Shared is for a connection's own two queues, and this connection's \
+                 receives complete in the queue of its shared receive queue: set SrqCfg::set_rcq_size to \
+                 0, or use ComplChannel::Of for both",
+            ));
+        }
+    }
+    if let ComplChannel::Of { channel, .. } = cfg.get_compl_channel() {
+        channel.for_peer(peer)?;
+    }
+    Ok(())
+}

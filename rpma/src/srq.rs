@@ -1,0 +1,271 @@
+//! [`Srq`]: a shared receive queue (`struct rpma_srq`), and [`SrqCfg`] (`struct rpma_srq_cfg`).
+//!
+//! It owns the verbs queue and, if asked for, a completion queue for its receives. Connections that use
+//! it hold it; it is destroyed after the last of them, the completion queue after it.
+
+use std::fmt;
+use std::sync::Arc;
+
+use rustix::io::Errno;
+
+use crate::compl_channel::CompletionChannel;
+use crate::cq::{Cq, CqAttr, Slots};
+use crate::credits::{CONCURRENT_POSTS, RecvSlots};
+use crate::error::{Error, Queue, Result};
+use crate::mr::{MrSlice, MrUsage, require};
+use crate::peer::Peer;
+use crate::verbs::{CompChannel, CqKind, CqTag, Notify, SharedReceiveQueue};
+
+/// The settings of a shared receive queue. Plain data.
+#[derive(Clone, Debug)]
+pub struct SrqCfg {
+    rq_size: u32,
+    rcq_size: u32,
+    rcq_notify: Notify,
+    channel: Option<(CompletionChannel, u64)>,
+}
+
+impl Default for SrqCfg {
+    fn default() -> Self {
+        Self {
+            rq_size: 20,
+            rcq_size: 20,
+            rcq_notify: Notify::Any,
+            channel: None,
+        }
+    }
+}
+
+impl SrqCfg {
+    /// The default settings.
+    #[doc(alias = "rpma_srq_cfg_new")]
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Sets how many receives may be posted whose completions have not been polled. The default is 20.
+    #[doc(alias = "rpma_srq_cfg_set_rq_size")]
+    pub fn set_rq_size(&mut self, slots: u32) -> &mut Self {
+        self.rq_size = slots;
+        self
+    }
+
+    /// See [`set_rq_size`](Self::set_rq_size).
+    #[doc(alias = "rpma_srq_cfg_get_rq_size")]
+    #[must_use]
+    pub fn get_rq_size(&self) -> u32 {
+        self.rq_size
+    }
+
+    /// Sets how many completions the queue's own completion queue has room for at least (it gets room
+    /// for every receive in any case). With 0 there is none: then receives complete in the queues of
+    /// the connections on which they arrive. The default is 20.
+    #[doc(alias = "rpma_srq_cfg_set_rcq_size")]
+    pub fn set_rcq_size(&mut self, entries: u32) -> &mut Self {
+        self.rcq_size = entries;
+        self
+    }
+
+    /// See [`set_rcq_size`](Self::set_rcq_size).
+    #[doc(alias = "rpma_srq_cfg_get_rcq_size")]
+    #[must_use]
+    pub fn get_rcq_size(&self) -> u32 {
+        self.rcq_size
+    }
+
+    /// Sets which completions the queue's own completion queue gives events for, from its creation on.
+    /// The default is [`Notify::Any`].
+    pub fn set_rcq_notify(&mut self, notify: Notify) -> &mut Self {
+        self.rcq_notify = notify;
+        self
+    }
+
+    /// See [`set_rcq_notify`](Self::set_rcq_notify).
+    #[must_use]
+    pub fn get_rcq_notify(&self) -> Notify {
+        self.rcq_notify
+    }
+
+    /// Makes the queue's own completion queue use a channel that others use as well; its events carry
+    /// the key. The default is a channel of its own.
+    pub fn set_compl_channel(&mut self, channel: Option<(CompletionChannel, u64)>) -> &mut Self {
+        self.channel = channel;
+        self
+    }
+
+    /// See [`set_compl_channel`](Self::set_compl_channel).
+    #[must_use]
+    pub fn get_compl_channel(&self) -> Option<&(CompletionChannel, u64)> {
+        self.channel.as_ref()
+    }
+}
+
+/// A receive queue that many connections share. Clones are handles of the same queue.
+///
+/// A connection uses it that was made with `ConnCfg::set_srq`. Its receives complete in the order in
+/// which messages arrive, on whichever connection: tell them apart with [`Wc::qp_num`](crate::Wc).
+#[derive(Clone)]
+pub struct Srq {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    queue: Arc<SharedReceiveQueue>,
+    rcq: Option<Cq>,
+    slots: Arc<RecvSlots>,
+    peer: Peer,
+}
+
+impl Srq {
+    /// Makes a shared receive queue.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::InvalidArgument`] if the queue is larger than the device's, or if the channel belongs to
+    /// another device. [`Error::Provider`] if `ibv_create_srq`, `ibv_create_comp_channel` or
+    /// `ibv_create_cq` fails.
+    #[doc(alias = "rpma_srq_new")]
+    pub fn new(peer: &Peer, cfg: &SrqCfg) -> Result<Self> {
+        let limit = peer.attributes().max_srq_wr;
+        if cfg.rq_size > limit {
+            return Err(Error::invalid(format!(
+                "a shared receive queue of {}: the device has at most {limit} slots in one",
+                cfg.rq_size
+            )));
+        }
+        let slots = Arc::new(RecvSlots::new(cfg.rq_size, Queue::SharedReceive));
+        let rcq = match cfg.rcq_size {
+            0 => None,
+            _ => Some(own_rcq(peer, cfg, &slots)?),
+        };
+        let queue = SharedReceiveQueue::new(peer.pd(), cfg.rq_size.max(1))?;
+        Ok(Self {
+            inner: Arc::new(Inner {
+                queue,
+                rcq,
+                slots,
+                peer: peer.clone(),
+            }),
+        })
+    }
+
+    /// Posts a receive. [`MrSlice::EMPTY`] takes messages of 0 bytes.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::InvalidArgument`] if the region belongs to another peer, lacks [`MrUsage::RECV`], or has
+    /// more than 2³² − 1 bytes. [`Error::QueueFull`], or [`Error::Provider`] if `ibv_post_srq_recv` fails.
+    #[doc(alias = "rpma_srq_recv")]
+    pub fn recv(&self, dst: MrSlice<'_>, op_context: u64) -> Result<()> {
+        check_receive(&self.inner.peer, dst)?;
+        self.inner.slots.reserve()?;
+        self.inner
+            .queue
+            .post_recv(dst.buffer(), op_context)
+            .map_err(|error| {
+                self.inner.slots.give_back(1);
+                match error.is_errno(Errno::NOMEM) {
+                    true => self.inner.slots.full(),
+                    false => error,
+                }
+            })
+    }
+
+    /// The queue's own completion queue, if its configuration asked for one.
+    #[doc(alias = "rpma_srq_get_rcq")]
+    #[must_use]
+    pub fn get_rcq(&self) -> Option<&Cq> {
+        self.inner.rcq.as_ref()
+    }
+
+    /// Drops this handle and, if it is the last and no connection uses the queue, tells whether
+    /// everything could be freed.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Provider`] with the first verb that failed.
+    #[doc(alias = "rpma_srq_delete")]
+    pub fn delete(self) -> Result<()> {
+        let Some(inner) = Arc::into_inner(self.inner) else {
+            return Ok(());
+        };
+        let queue = inner.queue.destroy();
+        queue.and(inner.rcq.map_or(Ok(()), Cq::destroy))
+    }
+
+    pub(crate) fn peer(&self) -> &Peer {
+        &self.inner.peer
+    }
+
+    pub(crate) fn queue(&self) -> &Arc<SharedReceiveQueue> {
+        &self.inner.queue
+    }
+
+    pub(crate) fn slots(&self) -> &Arc<RecvSlots> {
+        &self.inner.slots
+    }
+}
+
+/// The completion queue for the receives of `slots`.
+fn own_rcq(peer: &Peer, cfg: &SrqCfg, slots: &Arc<RecvSlots>) -> Result<Cq> {
+    let (channel, key) = match &cfg.channel {
+        Some((channel, key)) => (channel.for_peer(peer)?, *key),
+        None => (CompChannel::new(peer.pd().context())?, 0),
+    };
+    let entries = cfg
+        .rq_size
+        .saturating_add(CONCURRENT_POSTS)
+        .max(cfg.rcq_size);
+    let limit = peer.attributes().max_cqe;
+    if entries > limit {
+        return Err(Error::invalid(format!(
+            "a shared receive queue of {} needs {entries} completions, and the device has at most {limit} \
+             in a completion queue",
+            cfg.rq_size
+        )));
+    }
+    Cq::new(CqAttr {
+        channel: &channel,
+        shared: cfg.channel.is_some(),
+        entries,
+        tag: CqTag {
+            key,
+            kind: CqKind::Receive,
+        },
+        notify: cfg.rcq_notify,
+        slots: Slots {
+            conn: None,
+            srq: Some(Arc::clone(slots)),
+        },
+    })
+}
+
+/// Refuses memory that cannot take a receive.
+#[inline]
+pub(crate) fn check_receive(peer: &Peer, dst: MrSlice<'_>) -> Result<()> {
+    require(dst.usage(), MrUsage::RECV, "local")?;
+    if !dst.peer().fits(peer.key()) {
+        return Err(Error::invalid(
+            "the memory region was registered with another Peer than the queue's",
+        ));
+    }
+    if dst.len() > u32::MAX.into() {
+        return Err(Error::invalid(format!(
+            "a receive of {} bytes: at most {}",
+            dst.len(),
+            u32::MAX
+        )));
+    }
+    Ok(())
+}
+
+impl fmt::Debug for Srq {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Srq")
+            .field("queue", &self.inner.queue)
+            .field("rcq", &self.inner.rcq)
+            .field("slots", &self.inner.slots)
+            .finish()
+    }
+}

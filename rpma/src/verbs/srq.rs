@@ -1,0 +1,97 @@
+//! Shared receive queues (`struct ibv_srq`), and receives.
+
+use std::fmt;
+use std::ptr::{self, NonNull};
+use std::sync::Arc;
+
+use rpma_sys as sys;
+
+use super::{LocalBuffer, Pd, check_errno, check_non_null, log_leak};
+use crate::error::Result;
+
+/// A receive queue of many queue pairs.
+pub(crate) struct SharedReceiveQueue {
+    raw: NonNull<sys::ibv_srq>,
+    released: bool,
+    _pd: Arc<Pd>,
+}
+
+// SAFETY: the providers lock the queue while they write to it.
+unsafe impl Send for SharedReceiveQueue {}
+// SAFETY: as above.
+unsafe impl Sync for SharedReceiveQueue {}
+
+impl SharedReceiveQueue {
+    pub(crate) fn new(pd: &Arc<Pd>, max_wr: u32) -> Result<Arc<Self>> {
+        let mut init = sys::ibv_srq_init_attr {
+            attr: sys::ibv_srq_attr {
+                max_wr,
+                max_sge: 1,
+                srq_limit: 0,
+            },
+            ..Default::default()
+        };
+        // SAFETY: the domain is alive.
+        let raw = unsafe { sys::ibv_create_srq(pd.as_ptr(), &raw mut init) };
+        let raw = check_non_null("ibv_create_srq", raw)?;
+        Ok(Arc::new(Self {
+            raw,
+            released: false,
+            _pd: Arc::clone(pd),
+        }))
+    }
+
+    pub(super) fn as_ptr(&self) -> *mut sys::ibv_srq {
+        self.raw.as_ptr()
+    }
+
+    /// Posts a receive.
+    #[inline]
+    pub(crate) fn post_recv(&self, local: LocalBuffer<'_>, wr_id: u64) -> Result<()> {
+        let mut sge = local.to_sge();
+        let mut wr = recv_wr(&mut sge, wr_id);
+        let mut bad = ptr::null_mut();
+        // SAFETY: the queue is alive; the call copies the request and its entry. The device checks the
+        // key.
+        let ret = unsafe { sys::ibv_post_srq_recv(self.raw.as_ptr(), &raw mut wr, &raw mut bad) };
+        check_errno("ibv_post_srq_recv", ret)
+    }
+
+    /// Destroys the queue if this is its last owner. A failure leaves it allocated.
+    pub(crate) fn destroy(self: Arc<Self>) -> Result<()> {
+        Arc::into_inner(self).map_or(Ok(()), |mut queue| queue.release())
+    }
+
+    fn release(&mut self) -> Result<()> {
+        if std::mem::replace(&mut self.released, true) {
+            return Ok(());
+        }
+        // SAFETY: every queue pair that uses this queue holds an `Arc` of it, so none is left, and
+        // `released` says that it is alive.
+        let ret = unsafe { sys::ibv_destroy_srq(self.raw.as_ptr()) };
+        check_errno("ibv_destroy_srq", ret)
+    }
+}
+
+impl fmt::Debug for SharedReceiveQueue {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SharedReceiveQueue").finish_non_exhaustive()
+    }
+}
+
+impl Drop for SharedReceiveQueue {
+    fn drop(&mut self) {
+        log_leak(self.release());
+    }
+}
+
+/// The work request of a receive into one buffer, or into none if it has no bytes.
+#[inline]
+pub(super) fn recv_wr(sge: &mut sys::ibv_sge, wr_id: u64) -> sys::ibv_recv_wr {
+    sys::ibv_recv_wr {
+        wr_id,
+        next: ptr::null_mut(),
+        num_sge: i32::from(sge.length > 0),
+        sg_list: sge,
+    }
+}
