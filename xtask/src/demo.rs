@@ -16,7 +16,7 @@ use crate::guest::chroot::{self, Headers};
 use crate::host::{Toolchain, Workspace};
 use crate::host_device;
 use crate::progress::{Step, run_step};
-use crate::vm::{Lifetime, Line, Remote, Ssh, Vm};
+use crate::vm::{Lifetime, Remote, Ssh, Vm};
 
 const EXAMPLE: &str = "05-flush-to-persistent";
 /// What the client writes.
@@ -202,16 +202,16 @@ fn build_on_host(cargo: &mut Command, log: &Path) -> Result<PathBuf> {
 }
 
 impl Stage<'_> {
+    /// The example, with both its streams in one, so that its lines stay in order.
     fn command(&self, args: &[&str]) -> Command {
         let program = self.program.display().to_string();
+        let shell = ["sh", "-c", "RUST_LOG=info exec \"$@\" 2>&1", "sh", &program];
+        let words = [&shell, args].concat();
         match &self.place {
-            Place::Guest(ssh) => {
-                let words = [&["env", "RUST_LOG=info", &program], args].concat();
-                ssh.command(&words, false)
-            }
+            Place::Guest(ssh) => ssh.command(&words, false),
             Place::Host => {
-                let mut command = Command::new(program);
-                command.args(args).env("RUST_LOG", "info");
+                let mut command = Command::new(words[0]);
+                command.args(&words[1..]);
                 command
             }
         }
@@ -306,18 +306,16 @@ impl Stage<'_> {
 
 /// What a server said it found in its memory.
 fn old_value(server: &Remote) -> Option<String> {
-    server.seen().iter().find_map(|line| match line {
-        Line::Out(text) => text.strip_prefix(OLD).map(|value| value.trim().to_owned()),
-        Line::Err(_) => None,
-    })
+    let value = |line: &String| line.strip_prefix(OLD).map(|value| value.trim().to_owned());
+    server.seen().iter().find_map(value)
 }
 
 /// Prints what the two programs said, and what it means.
 fn tell(server: &Remote, client: &Remote) {
     say("server", server.seen());
     say("client", client.seen());
-    let persistent = Line::Out("RPMA_FLUSH_TYPE_PERSISTENT is supported".to_owned());
-    let meaning = if client.seen().contains(&persistent) {
+    let persistent = |line: &String| line == "RPMA_FLUSH_TYPE_PERSISTENT is supported";
+    let meaning = if client.seen().iter().any(persistent) {
         "The flush was for persistence: the memory's descriptor allows it, and the server has\n     \
          said that what arrives from the network goes straight to persistent memory."
     } else {
@@ -327,12 +325,9 @@ fn tell(server: &Remote, client: &Remote) {
 }
 
 /// Prints what a program said. Of its log, the message without time, level and module.
-fn say(who: &str, lines: &[Line]) {
+fn say(who: &str, lines: &[String]) {
     for line in lines {
-        let text = match line {
-            Line::Out(text) => text.as_str(),
-            Line::Err(text) => log_message(text),
-        };
+        let text = log_message(line);
         if !text.is_empty() && !NOISE.contains(&text) {
             println!("  {who}  {text}");
         }

@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, bail};
 
-pub(crate) use remote::{Line, Remote};
+pub(crate) use remote::Remote;
 pub(crate) use ssh::Ssh;
 pub(crate) use up::{attach, attach_to, down, up};
 

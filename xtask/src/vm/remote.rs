@@ -11,40 +11,30 @@ use anyhow::{Context, Result, anyhow, bail};
 
 use crate::progress::tail;
 
-/// A line, and which stream it came from.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Line {
-    Out(String),
-    Err(String),
-}
-
 /// A running program. It is killed when this value is dropped.
 #[derive(Debug)]
 pub(crate) struct Remote {
     name: String,
     child: Child,
-    lines: Receiver<Line>,
-    seen: Vec<Line>,
+    lines: Receiver<String>,
+    seen: Vec<String>,
     log: std::path::PathBuf,
 }
 
 impl Remote {
-    /// Starts `command`; everything it says is also written to the file `log`.
+    /// Starts `command`, whose standard output is read; all that it says is written to the file `log`.
     pub(crate) fn start(name: &str, mut command: Command, log: &Path) -> Result<Self> {
+        let file = File::create(log)?;
         command
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
-            .stderr(Stdio::piped());
+            .stderr(file.try_clone()?);
         let mut child = command
             .spawn()
             .with_context(|| format!("cannot start the {name}"))?;
-        let file = File::create(log)?;
         let (sender, lines) = mpsc::channel();
         if let Some(out) = child.stdout.take() {
-            read_lines(out, sender.clone(), Line::Out, file.try_clone()?);
-        }
-        if let Some(err) = child.stderr.take() {
-            read_lines(err, sender, Line::Err, file);
+            read_lines(out, sender, file);
         }
         let (name, log) = (name.to_owned(), log.to_owned());
         Ok(Self {
@@ -57,11 +47,11 @@ impl Remote {
     }
 
     /// What it has said so far, as far as it has been waited for.
-    pub(crate) fn seen(&self) -> &[Line] {
+    pub(crate) fn seen(&self) -> &[String] {
         &self.seen
     }
 
-    /// Waits for a line on standard output that starts with `prefix`; returns the rest of it.
+    /// Waits for a line that starts with `prefix`; returns the rest of it.
     pub(crate) fn wait_for(&mut self, prefix: &str, limit: Duration) -> Result<String> {
         let started = Instant::now();
         loop {
@@ -71,9 +61,7 @@ impl Remote {
             {
                 Ok(line) => {
                     self.seen.push(line.clone());
-                    if let Line::Out(text) = line
-                        && let Some(rest) = text.strip_prefix(prefix)
-                    {
+                    if let Some(rest) = line.strip_prefix(prefix) {
                         return Ok(rest.trim().to_owned());
                     }
                 }
@@ -143,18 +131,13 @@ impl Drop for Remote {
     }
 }
 
-fn read_lines(
-    stream: impl Read + Send + 'static,
-    sender: Sender<Line>,
-    kind: fn(String) -> Line,
-    mut log: File,
-) {
+fn read_lines(stream: impl Read + Send + 'static, sender: Sender<String>, mut log: File) {
     std::thread::spawn(move || {
         for line in BufReader::new(stream).split(b'\n') {
             let Ok(line) = line else { break };
             let line = String::from_utf8_lossy(&line).trim_end().to_owned();
             let _ = writeln!(log, "{line}");
-            if sender.send(kind(line)).is_err() {
+            if sender.send(line).is_err() {
                 break;
             }
         }
