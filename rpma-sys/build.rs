@@ -63,6 +63,17 @@ fn find_libraries() -> Result<Vec<PathBuf>, String> {
             })?;
         include_paths.extend(library.include_paths);
     }
+    let system = PathBuf::from("/usr/include");
+    for header in ["infiniband/verbs.h", "rdma/rdma_cma.h"] {
+        let dirs = include_paths.iter().chain([&system]);
+        // A newer rdma-core may have more.
+        for path in dirs
+            .map(|dir| dir.join(header))
+            .filter(|path| path.exists())
+        {
+            println!("cargo::rerun-if-changed={}", path.display());
+        }
+    }
     include_paths.sort();
     include_paths.dedup();
     Ok(include_paths)

@@ -27,6 +27,7 @@ pub struct ConnCfg {
     retry_count: u8,
     rnr_retry_count: u8,
     ack_timeout: Option<u8>,
+    min_rnr_timer: Option<u8>,
     force_fallback: bool,
 }
 
@@ -46,6 +47,7 @@ impl Default for ConnCfg {
             retry_count: 6,
             rnr_retry_count: 7,
             ack_timeout: None,
+            min_rnr_timer: None,
             force_fallback: false,
         }
     }
@@ -77,7 +79,8 @@ impl ConnCfg {
     /// Sets how many completions the completion queue has room for at least. The default is 10.
     ///
     /// It gets room for every operation that the other queues can hold in any case, so that no
-    /// completion is ever lost.
+    /// completion is ever lost (as long as no more than 64 threads post to the connection at the same
+    /// moment).
     #[doc(alias = "rpma_conn_cfg_set_cq_size")]
     pub fn set_cq_size(&mut self, entries: u32) -> &mut Self {
         self.cq_size = entries;
@@ -276,6 +279,29 @@ impl ConnCfg {
         self.ack_timeout
     }
 
+    /// Sets how long the **peer** waits before it sends a message again that met no receive here: a code
+    /// of the specification from 1 (0.01 ms) over 12 (0.64 ms) to 31 (491.52 ms). `None` leaves it at
+    /// code 0, which is the longest: 655.36 ms.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::InvalidArgument`] for more than 31: the field has 5 bits.
+    pub fn set_min_rnr_timer(&mut self, code: Option<u8>) -> Result<&mut Self> {
+        if let Some(code @ 32..) = code {
+            return Err(Error::invalid(format!(
+                "a minimal rnr timer of code {code}: it is 0 to 31"
+            )));
+        }
+        self.min_rnr_timer = code;
+        Ok(self)
+    }
+
+    /// See [`set_min_rnr_timer`](Self::set_min_rnr_timer).
+    #[must_use]
+    pub fn get_min_rnr_timer(&self) -> Option<u8> {
+        self.min_rnr_timer
+    }
+
     /// Makes the connection use the fallbacks of flush and atomic write even where the device has the
     /// native operations. The default is `false`.
     ///
@@ -330,6 +356,7 @@ mod tests {
         assert!(cfg.set_ack_timeout(Some(32)).is_err());
         assert!(cfg.set_ack_timeout(Some(31)).is_ok());
         assert!(cfg.set_max_send_sge(0).is_err());
+        assert!(cfg.set_min_rnr_timer(Some(32)).is_err());
         assert_eq!(cfg.get_retry_count(), 6, "a refused value changes nothing");
     }
 }

@@ -162,6 +162,9 @@ impl Cq {
                     return Ok(wcs[0]);
                 }
                 other(wcs[0]);
+                if deadline.has_passed() {
+                    return Err(Error::NoCompletion);
+                }
             }
             self.wait_until(deadline)?;
         }
@@ -186,9 +189,11 @@ impl Cq {
             if sends > 0 {
                 conn.polled_sends(sends);
             }
-            if failed {
-                // The queue pair is in the error state.
-                conn.end(State::Failed);
+            if failed && conn.end(State::Failed) == State::Open && self.kind == CqKind::Main {
+                // The queue pair is in the error state. The failure may have been a receive's: a queue
+                // pair that fails takes at most one from a shared receive queue with it. One slot too
+                // many is made good when that queue is empty; one too few would be lost for ever.
+                receives += u32::from(self.slots.srq.is_some());
             }
         }
         if receives > 0 {

@@ -10,8 +10,12 @@
 //!
 //! Posting changes one counter, and polling one other; nothing is locked. Threads that post to one
 //! connection at the same time may reach its send queue in another order than they were counted in.
-//! Then one slot for each thread that is in the middle of posting may come back too early, which
-//! [`CONCURRENT_POSTS`] entries more in each queue make room for.
+//! Then the slots of threads that are in the middle of posting may come back too early, which
+//! [`CONCURRENT_POSTS`] entries more in each queue make room for: one for each thread (a flush of more
+//! than 2 GiB counts as several).
+//!
+//! While no completion is outstanding, the last free slot is kept for an operation that gives one: if
+//! every slot were taken by operations that give none, no slot would ever come back.
 
 use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
 
@@ -54,17 +58,20 @@ impl Credits {
     }
 
     /// From now on operations may be posted, unless the connection has ended already.
+    ///
+    /// `open` and `end` each write one of `state` and `limit` and look at the other one, so that all of
+    /// it is in one order (`SeqCst`): whichever comes last sees the other.
     pub(crate) fn open(&self) {
         let (from, to) = (State::Connecting as u8, State::Open as u8);
         if self
             .state
-            .compare_exchange(from, to, Ordering::AcqRel, Ordering::Relaxed)
+            .compare_exchange(from, to, Ordering::SeqCst, Ordering::SeqCst)
             .is_ok()
         {
-            self.send.limit.store(self.send.depth, Ordering::Release);
+            self.send.limit.store(self.send.depth, Ordering::SeqCst);
             // It may have ended in between.
-            if self.state.load(Ordering::Acquire) != to {
-                self.send.limit.store(0, Ordering::Release);
+            if self.state.load(Ordering::SeqCst) != to {
+                self.send.limit.store(0, Ordering::SeqCst);
             }
         }
     }
@@ -74,9 +81,9 @@ impl Credits {
         let ended = |now: u8| (now <= State::Open as u8).then_some(state as u8);
         let before = self
             .state
-            .fetch_update(Ordering::AcqRel, Ordering::Acquire, ended);
-        self.send.limit.store(0, Ordering::Release);
-        self.receive.limit.store(0, Ordering::Release);
+            .fetch_update(Ordering::SeqCst, Ordering::SeqCst, ended);
+        self.send.limit.store(0, Ordering::SeqCst);
+        self.receive.limit.store(0, Ordering::SeqCst);
         State::from_u8(before.unwrap_or_else(|now| now))
     }
 
@@ -90,7 +97,7 @@ impl Credits {
     pub(crate) fn reserve_receive(&self) -> Result<()> {
         self.receive.reserve().map_err(|full| match self.state() {
             State::Connecting | State::Open => full,
-            _ => self.refusal(),
+            _ => self.refusal(0),
         })
     }
 
@@ -99,7 +106,7 @@ impl Credits {
     pub(crate) fn reserve_send(&self, count: u32, signaled: bool) -> Result<Reservation> {
         self.send
             .reserve(count, signaled)
-            .ok_or_else(|| self.refusal())
+            .ok_or_else(|| self.refusal(count))
     }
 
     /// Gives the slots of an operation back that the provider refused for want of room.
@@ -129,8 +136,13 @@ impl Credits {
     }
 
     #[cold]
-    fn refusal(&self) -> Error {
+    fn refusal(&self, count: u32) -> Error {
         match self.state() {
+            State::Open if count > self.send.depth => Error::invalid(format!(
+                "the operation takes {count} slots of the send queue, which has {}: split it, or ask \
+                 for more with ConnCfg::set_sq_size",
+                self.send.depth
+            )),
             State::Open => Error::QueueFull {
                 queue: Queue::Send,
                 depth: self.send.depth,
@@ -197,7 +209,11 @@ impl RecvSlots {
     /// Notes that the completions of `count` receives were polled, or that the provider refused them.
     #[inline]
     pub(crate) fn give_back(&self, count: u32) {
-        self.owed.fetch_sub(count, Ordering::Relaxed);
+        // More can be given back than is owed: see `Cq`, of failures that cannot be told apart.
+        let owed = |owed: u32| Some(owed.saturating_sub(count));
+        let _ = self
+            .owed
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, owed);
     }
 
     #[cold]
@@ -251,8 +267,11 @@ impl SendSlots {
         let mut before = self.posted.load(Ordering::Relaxed);
         loop {
             let (nth, total) = ((before >> 32) as u32, before as u32);
-            let used = total.wrapping_sub(self.done());
-            if used > self.limit.load(Ordering::Acquire).checked_sub(count)? {
+            let polled = self.polled.load(Ordering::Acquire);
+            let used = total.wrapping_sub(self.done(polled));
+            let keep_one = !signaled && nth == polled;
+            let needed = count.saturating_add(u32::from(keep_one));
+            if used > self.limit.load(Ordering::Acquire).checked_sub(needed)? {
                 let now = self.posted.load(Ordering::Relaxed);
                 if now == before {
                     return None;
@@ -281,10 +300,9 @@ impl SendSlots {
         }
     }
 
-    /// Up to where, in `posted`'s count, everything is done.
+    /// Up to where, in `posted`'s count, everything is done if `polled` completions were polled.
     #[inline]
-    fn done(&self) -> u32 {
-        let polled = self.polled.load(Ordering::Acquire);
+    fn done(&self, polled: u32) -> u32 {
         self.mark(polled.wrapping_sub(1)).load(Ordering::Acquire)
     }
 
@@ -328,7 +346,10 @@ mod tests {
     fn a_queue_takes_as_many_as_it_has_slots() {
         for depth in [0, 1, 10, 63, 64, 1000] {
             assert_eq!(fill(&open(depth), true), depth);
-            assert_eq!(fill(&open(depth), false), depth);
+            let credits = open(depth);
+            let kept = depth.min(1);
+            assert_eq!(fill(&credits, false), depth - kept);
+            assert_eq!(fill(&credits, true), kept, "one is kept for a completion");
         }
     }
 
@@ -358,9 +379,12 @@ mod tests {
     #[test]
     fn operations_without_a_completion_are_not_freed_by_anything_else() {
         let credits = open(3);
-        assert_eq!(fill(&credits, false), 3);
+        assert_eq!(fill(&credits, false), 2);
         credits.polled_sends(0);
         assert_eq!(fill(&credits, false), 0);
+        assert_eq!(fill(&credits, true), 1);
+        credits.polled_sends(1);
+        assert_eq!(fill(&credits, false), 2, "they all came back");
     }
 
     #[test]
@@ -368,9 +392,13 @@ mod tests {
         let credits = open(4);
         credits.reserve_send(3, true).expect("three slots");
         credits.reserve_send(2, true).expect_err("only one is left");
-        credits
+        let error = credits
             .reserve_send(5, true)
             .expect_err("more than there are");
+        assert!(
+            matches!(error, Error::InvalidArgument(_)),
+            "polling does not help: {error:?}"
+        );
         credits.polled_sends(1);
         credits.reserve_send(4, true).expect("all four");
     }
@@ -419,6 +447,46 @@ mod tests {
         credits.end(State::Closed);
         credits.open();
         assert!(text(&credits).contains("has failed"));
+    }
+
+    /// A connection that ends while it is being opened stays closed. The two threads meet at each one.
+    #[test]
+    fn opening_and_ending_at_the_same_time() {
+        const ROUNDS: usize = 100_000;
+        let all: Vec<_> = (0..ROUNDS)
+            .map(|_| (Credits::new(1, 0), AtomicU8::new(0)))
+            .collect();
+        let meet = |arrived: &AtomicU8| {
+            arrived.fetch_add(1, Ordering::SeqCst);
+            for spins in 1u32.. {
+                if arrived.load(Ordering::SeqCst) == 2 {
+                    break;
+                }
+                match spins % 1000 {
+                    0 => thread::yield_now(),
+                    _ => std::hint::spin_loop(),
+                }
+            }
+        };
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                all.iter().for_each(|(credits, arrived)| {
+                    meet(arrived);
+                    credits.open();
+                })
+            });
+            scope.spawn(|| {
+                all.iter().for_each(|(credits, arrived)| {
+                    meet(arrived);
+                    credits.end(State::Closed);
+                })
+            });
+        });
+        let open = all
+            .iter()
+            .filter(|(credits, _)| credits.reserve_send(1, true).is_ok())
+            .count();
+        assert_eq!(open, 0, "of {ROUNDS} connections");
     }
 
     #[test]

@@ -8,6 +8,8 @@ use std::net::SocketAddr;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::time::Duration;
 
+use rustix::io::Errno;
+
 use crate::address;
 use crate::conn_cfg::ConnCfg;
 use crate::conn_req::ConnReq;
@@ -15,7 +17,7 @@ use crate::device::Side;
 use crate::error::{Error, Result};
 use crate::peer::Peer;
 use crate::queues;
-use crate::verbs::{CmId, Deadline};
+use crate::verbs::{CmEventKind, CmId, Deadline};
 
 /// An endpoint at which clients ask for connections.
 pub struct Ep {
@@ -50,7 +52,8 @@ impl Ep {
     ///
     /// [`Error::NoEvent`] if the descriptor was made non-blocking and there is no request.
     /// [`Error::InvalidArgument`] if `cfg` cannot be had on the peer's device (a queue that is too large,
-    /// a completion channel or shared receive queue of another one); requests keep waiting. [`Error::Provider`] if a verb fails; a request whose queues cannot be made is rejected.
+    /// a completion channel or shared receive queue of another one); requests keep waiting. [`Error::Provider`] if a verb fails; a request whose queues cannot be made is
+    /// rejected, and `ENODEV` says that the device was removed.
     #[doc(alias = "rpma_ep_next_conn_req")]
     pub fn next_conn_req(&self, cfg: &ConnCfg) -> Result<ConnReq> {
         self.next(cfg, Deadline::Never)
@@ -71,8 +74,15 @@ impl Ep {
             let request = match self.id.next_request(deadline)? {
                 None => return Err(Error::NoEvent),
                 Some(Ok(request)) => request,
+                Some(Err(event)) if event.kind == CmEventKind::DeviceRemoval => {
+                    return Err(Error::provider("rdma_get_cm_event", Errno::NODEV)
+                        .with_hint("The RDMA device was removed: the endpoint is of no more use"));
+                }
                 Some(Err(event)) => {
                     log::info!("a client gave up before its request was taken: {event:?}");
+                    if deadline.has_passed() {
+                        return Err(Error::NoEvent);
+                    }
                     continue;
                 }
             };
@@ -82,6 +92,8 @@ impl Ep {
                 // can the request be rejected.
                 Err((error, id)) => match id.reject(&[]) {
                     Ok(()) => return Err(error),
+                    // Clients that come and go must not keep the caller beyond its limit.
+                    Err(_gone) if deadline.has_passed() => return Err(Error::NoEvent),
                     Err(gone) => {
                         log::info!("a client gave up before it was answered: {error}; {gone}")
                     }

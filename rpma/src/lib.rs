@@ -66,6 +66,11 @@
 //! A peer that has a region's descriptor can read and write the region as its usage says. That is all
 //! that a peer can do; but it is unauthenticated, as RDMA is.
 //!
+//! The descriptors that [`AsFd`](std::os::fd::AsFd) lends are for `poll`, `epoll` and `fcntl`. Like
+//! `/proc/self/mem`, they are outside of this promise: what is *written* to the descriptor of an endpoint
+//! or a connection is a command to the kernel, with addresses in it; and an event that is *read* from a
+//! completion channel's is never acknowledged, so that its queue can never be destroyed.
+//!
 //! # Threads
 //!
 //! Every type is [`Send`] and [`Sync`], and operations take `&self`. The data path takes no lock of
@@ -73,8 +78,10 @@
 //!
 //! # Processes
 //!
-//! The kernel refuses verbs in the child of a `fork`, and in a process that has changed its
-//! credentials, for devices that were opened before: open them afterwards.
+//! Open devices after a `fork`, and after a change of credentials. For devices that were opened before,
+//! the kernel refuses most verbs in the child and in the changed process. Destroying is not refused: a
+//! child that drops an inherited object destroys its parent's. It must end with `_exit` or `exec`, as a
+//! child of [`std::process::Command`] does.
 //!
 //! # Logs
 //!

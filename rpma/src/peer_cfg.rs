@@ -23,7 +23,8 @@ impl PeerCfg {
     /// persistence domain as soon as it is globally visible.
     ///
     /// It is on a platform with eADR (the processor caches are part of the domain), or with an ordinary
-    /// one (ADR) if the device's writes bypass the caches (DDIO is off for it). It is a promise about
+    /// one (ADR) if the device's writes bypass the caches (DDIO is off for it). Over soft-RoCE the
+    /// processor copies the data, through its caches: there it is true only with eADR. It is a promise about
     /// the platform which no software can check: a wrong `true` makes persistent flushes lose data when
     /// the power fails.
     #[doc(alias = "rpma_peer_cfg_set_direct_write_to_pmem")]

@@ -16,7 +16,7 @@ use crate::mr::MrSlice;
 use crate::peer::Peer;
 use crate::srq::{Srq, check_receive};
 use crate::verbs::{
-    CmId, CompChannel, CqKind, CqTag, MAX_SGE, NativeOps, Notify, QpAttr, QueuePair,
+    CmId, CompChannel, CqKind, CqTag, MAX_SGE, NativeOps, Notify, PostError, QpAttr, QueuePair,
 };
 
 /// In each queue a slot is kept for the marker of [`Conn::close`](crate::Conn::close).
@@ -35,6 +35,7 @@ pub(crate) struct Queues {
     pub(crate) credits: Arc<Credits>,
     pub(crate) srq: Option<Srq>,
     pub(crate) limits: Limits,
+    pub(crate) min_rnr_timer: Option<u8>,
     pub(crate) peer: Peer,
 }
 
@@ -60,6 +61,10 @@ impl Queues {
                 id.set_ack_timeout(exponent)?;
             }
             let message = peer.pd().context().max_message_size(id.device_port())?;
+            if cfg.get_force_fallback() || !peer.is_native_flush_capable() {
+                // Flushes will read into it.
+                peer.flush_target()?;
+            }
             Ok((message, completion_queues(peer, cfg, &credits)?))
         })();
         let (message, (cq, rcq, channel)) = match prepared {
@@ -107,6 +112,7 @@ impl Queues {
             credits,
             srq,
             limits,
+            min_rnr_timer: cfg.get_min_rnr_timer(),
             peer: peer.clone(),
         })
     }
@@ -120,15 +126,14 @@ impl Queues {
         }
         check_receive(&self.peer, dst)?;
         self.credits.reserve_receive()?;
-        self.qp
-            .post_recv(dst.buffer(), op_context)
-            .map_err(|error| {
-                self.credits.receive().give_back(1);
-                match error.is_errno(Errno::NOMEM) {
-                    true => self.credits.receive().full(),
-                    false => error,
-                }
-            })
+        let posted = self.qp.post_recv(dst.buffer(), op_context);
+        posted.map_err(|error| {
+            self.credits.receive().give_back(1);
+            match error {
+                PostError::Full => self.credits.receive().full(),
+                PostError::Failed(error) => error,
+            }
+        })
     }
 
     /// Frees everything; the first failure is returned.

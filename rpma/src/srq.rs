@@ -6,15 +6,13 @@
 use std::fmt;
 use std::sync::Arc;
 
-use rustix::io::Errno;
-
 use crate::compl_channel::CompletionChannel;
 use crate::cq::{Cq, CqAttr, Slots};
 use crate::credits::{CONCURRENT_POSTS, RecvSlots};
 use crate::error::{Error, Queue, Result};
 use crate::mr::{MrSlice, MrUsage, require};
 use crate::peer::Peer;
-use crate::verbs::{CompChannel, CqKind, CqTag, Notify, SharedReceiveQueue};
+use crate::verbs::{CompChannel, CqKind, CqTag, Notify, PostError, SharedReceiveQueue};
 
 /// The settings of a shared receive queue. Plain data.
 #[derive(Clone, Debug)]
@@ -155,21 +153,19 @@ impl Srq {
     /// # Errors
     ///
     /// [`Error::InvalidArgument`] if the region belongs to another peer, lacks [`MrUsage::RECV`], or has
-    /// more than 2³² − 1 bytes. [`Error::QueueFull`], or [`Error::Provider`] if `ibv_post_srq_recv` fails.
+    /// more than 2³¹ bytes. [`Error::QueueFull`], or [`Error::Provider`] if `ibv_post_srq_recv` fails.
     #[doc(alias = "rpma_srq_recv")]
     pub fn recv(&self, dst: MrSlice<'_>, op_context: u64) -> Result<()> {
         check_receive(&self.inner.peer, dst)?;
         self.inner.slots.reserve()?;
-        self.inner
-            .queue
-            .post_recv(dst.buffer(), op_context)
-            .map_err(|error| {
-                self.inner.slots.give_back(1);
-                match error.is_errno(Errno::NOMEM) {
-                    true => self.inner.slots.full(),
-                    false => error,
-                }
-            })
+        let posted = self.inner.queue.post_recv(dst.buffer(), op_context);
+        posted.map_err(|error| {
+            self.inner.slots.give_back(1);
+            match error {
+                PostError::Full => self.inner.slots.full(),
+                PostError::Failed(error) => error,
+            }
+        })
     }
 
     /// The queue's own completion queue, if its configuration asked for one.
@@ -179,8 +175,8 @@ impl Srq {
         self.inner.rcq.as_ref()
     }
 
-    /// Drops this handle and, if it is the last and no connection uses the queue, tells whether
-    /// everything could be freed.
+    /// Drops this handle. If it is the last one (connections and each `ConnCfg` that names the queue have
+    /// handles as well), it tells whether everything could be freed.
     ///
     /// # Errors
     ///
@@ -241,6 +237,9 @@ fn own_rcq(peer: &Peer, cfg: &SrqCfg, slots: &Arc<RecvSlots>) -> Result<Cq> {
     })
 }
 
+/// The longest message that the specification allows, in bytes.
+const MAX_RECEIVE: u64 = 1 << 31;
+
 /// Refuses memory that cannot take a receive.
 #[inline]
 pub(crate) fn check_receive(peer: &Peer, dst: MrSlice<'_>) -> Result<()> {
@@ -250,11 +249,10 @@ pub(crate) fn check_receive(peer: &Peer, dst: MrSlice<'_>) -> Result<()> {
             "the memory region was registered with another Peer than the queue's",
         ));
     }
-    if dst.len() > u32::MAX.into() {
+    if dst.len() > MAX_RECEIVE {
         return Err(Error::invalid(format!(
-            "a receive of {} bytes: at most {}",
-            dst.len(),
-            u32::MAX
+            "a receive of {} bytes: no message has more than {MAX_RECEIVE}",
+            dst.len()
         )));
     }
     Ok(())

@@ -29,6 +29,9 @@ impl Conn {
     /// come in order. Nothing can be posted meanwhile. Then it disconnects and frees everything; receives
     /// that were posted and not used come back as failed completions.
     ///
+    /// The `op_context` 0x7270_6d61_2065_6e64 ("rpma end") is the markers': completions of operations that
+    /// were posted with it are not returned.
+    ///
     /// A connection that has failed, or that the peer has closed, is only freed, and what is in flight
     /// comes back as failed completions. One that was never established is only freed.
     ///
@@ -73,26 +76,32 @@ impl Conn {
 
     /// Moves the queue pair to the error state, and takes what that flushes.
     fn flush_rest(&self, rest: &mut Rest) -> Result<()> {
+        // First, so that no message of the peer can take the marker's receive.
+        self.queues.qp.set_error()?;
         let mut markers = 0;
         if self.queues.srq.is_none() {
-            // Into the slot that the receive queue has for it: after all other receives.
             markers += u32::from(self.queues.qp.post_recv(LocalBuffer::EMPTY, MARKER).is_ok());
         }
+        markers += u32::from(self.post_marker().is_ok());
+        // It also makes rxe look at the receives again.
         let disconnected = match self.queues.qp.disconnect() {
-            // The peer's side is gone already; the queue pair is in the error state nevertheless.
+            // The peer's side is gone already.
             Err(error) if error.is_errno(Errno::INVAL) => Ok(()),
             result => result,
         };
-        markers += u32::from(self.post_marker().is_ok());
-        rest.collect(self, markers, Deadline::after(FLUSH_LIMIT))?;
-        disconnected
+        match rest.collect(self, markers, Deadline::after(FLUSH_LIMIT))? {
+            true => disconnected,
+            false => Err(Error::TimedOut("the device did not flush the queues")),
+        }
     }
 
     fn post_marker(&self) -> Result<()> {
         let flags = SendFlags::SIGNALED;
-        self.queues
+        let none = RemoteAddress::NONE;
+        Ok(self
+            .queues
             .qp
-            .post_send(Opcode::Write, RemoteAddress::NONE, &[], flags, MARKER)
+            .post_send(Opcode::Write, none, &[], flags, MARKER)?)
     }
 }
 

@@ -51,7 +51,7 @@ impl Conn {
         let conn = Self::new(req, private_data)?;
         conn.queues.qp.accept(param)?;
         // The queue pair can send from here on.
-        conn.open()?;
+        conn.open();
         Ok(conn)
     }
 
@@ -74,15 +74,23 @@ impl Conn {
     }
 
     /// The queue pair is connected: operations may be posted.
-    fn open(&self) -> Result<()> {
-        self.reads
-            .store(self.queues.qp.max_reads()? > 0, Ordering::Relaxed);
+    fn open(&self) {
+        let qp = &self.queues.qp;
+        if let Some(code) = self.queues.min_rnr_timer {
+            if let Err(error) = qp.set_min_rnr_timer(code) {
+                log::warn!("the minimal rnr timer stays as it was: {error}");
+            }
+        }
+        match qp.max_reads() {
+            Ok(max) => self.reads.store(max > 0, Ordering::Relaxed),
+            Err(error) => log::warn!("reads are assumed to be possible: {error}"),
+        }
         self.queues.credits.open();
-        Ok(())
     }
 
     /// Waits for the next event of the connection, without a limit. On the side that connects, this is
-    /// also what completes the handshake.
+    /// also what completes the handshake: the accepting side should wait for
+    /// [`ConnEvent::Established`] before it posts, or its first operations may find nobody.
     ///
     /// # Errors
     ///
@@ -127,11 +135,11 @@ impl Conn {
 
     fn event_until(&self, deadline: Deadline) -> Result<ConnEvent> {
         let event = self.queues.qp.next_event(deadline)?.ok_or(Error::NoEvent)?;
-        self.note(event)
+        Ok(self.note(event))
     }
 
     /// What an event changes here.
-    fn note(&self, mut event: CmEvent) -> Result<ConnEvent> {
+    fn note(&self, mut event: CmEvent) -> ConnEvent {
         match event.kind {
             CmEventKind::Established => {
                 // The accepting side has the client's data already, and gets none here.
@@ -139,7 +147,7 @@ impl Conn {
                     let data = std::mem::take(&mut event.private_data);
                     self.private_data.get_or_init(|| data);
                 }
-                self.open()?;
+                self.open();
             }
             CmEventKind::Other(_) => {}
             _ => {
@@ -148,7 +156,7 @@ impl Conn {
         }
         let event = ConnEvent::from_cm(event);
         log::info!("{event}");
-        Ok(event)
+        event
     }
 
     /// What the peer sent when it connected or accepted, padded with zeros (to 56 or 196 bytes on

@@ -13,7 +13,7 @@ use crate::error::{Error, Result};
 use crate::flags::Flags;
 use crate::flush::{FlushMethod, FlushType};
 use crate::mr::{MrSlice, MrUsage, RemoteSlice, require};
-use crate::verbs::{LocalBuffer, MAX_SGE, Opcode, RemoteAddress, SendFlags};
+use crate::verbs::{LocalBuffer, MAX_SGE, Opcode, PostError, RemoteAddress, SendFlags};
 
 /// # Operations
 ///
@@ -289,7 +289,7 @@ impl Conn {
         src: &[u8; 8],
         flags: SendFlags,
         op_context: u64,
-    ) -> Result<()> {
+    ) -> Result<(), PostError> {
         self.queues
             .qp
             .post_atomic_write(remote, src, flags, op_context)
@@ -303,23 +303,25 @@ impl Conn {
         _: &[u8; 8],
         _: SendFlags,
         _: u64,
-    ) -> Result<()> {
-        Err(Error::not_supported(
+    ) -> Result<(), PostError> {
+        Err(PostError::Failed(Error::not_supported(
             "rdma-core was built without native atomic write",
-        ))
+        )))
     }
 
     /// Flushes what was written to `dst` before, on this connection: [`FlushType`] says what its
     /// completion promises.
     ///
     /// With the device's flush operation ([`has_native_flush`](Self::has_native_flush)) its completion
-    /// is a [`WcOpcode::FLUSH`](crate::WcOpcode::FLUSH), and it takes a send-queue slot for each GiB.
+    /// is a [`WcOpcode::FLUSH`](crate::WcOpcode::FLUSH), and it takes a send-queue slot for each 2 GiB.
     /// Without, it reads up to 8 bytes of `dst`, and its completion is a
     /// [`WcOpcode::RDMA_READ`](crate::WcOpcode::RDMA_READ).
     ///
     /// A native flush of memory whose device has none is refused by that device and breaks the
     /// connection. `ConnCfg::set_force_fallback` is the remedy: the two sides cannot find out by
-    /// themselves.
+    /// themselves. It is also the remedy on a network that loses packets: soft-RoCE (up to Linux 7.3 at
+    /// least) sends a native flush or atomic write that is lost again with a wrong address, and the
+    /// connection fails with a remote access error.
     ///
     /// # Errors
     ///
@@ -390,10 +392,11 @@ impl Conn {
     }
 
     #[cold]
-    fn post_failed(&self, error: Error, reservation: Reservation) -> Error {
-        if error.is_errno(Errno::NOMEM) {
-            return self.queues.credits.give_back(reservation);
-        }
+    fn post_failed(&self, error: PostError, reservation: Reservation) -> Error {
+        let error = match error {
+            PostError::Full => return self.queues.credits.give_back(reservation),
+            PostError::Failed(error) => error,
+        };
         // The request may be in the queue nevertheless (rxe writes it first), so its slot stays taken,
         // and nothing may be posted that would make the device look.
         self.queues.credits.end(State::Failed);

@@ -139,9 +139,10 @@ impl Mr<RawMemory> {
     /// forgotten: then for ever), the caller makes sure that the `len` bytes at `address`:
     ///
     /// * are mapped and initialised, and may be read from any thread, and written if `usage` writes or
-    ///   [`write_at`](Self::write_at) is called;
+    ///   [`write_at`](Self::write_at) or [`store_u64`](Self::store_u64) is called;
     /// * are neither freed nor unmapped nor moved;
-    /// * are behind no live Rust reference while the device or a peer may write to them.
+    /// * are behind no live Rust reference while the device or a peer may write to them, or while
+    ///   `write_at` or `store_u64` is called, and behind no mutable one while anything reads them.
     #[expect(unsafe_code, reason = "a declaration: the contract is the caller's")]
     pub unsafe fn reg_raw(
         peer: &Peer,

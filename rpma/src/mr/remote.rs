@@ -115,7 +115,8 @@ impl MrRemote {
             "remote memory region",
         )?;
         Ok(RemoteSlice {
-            address: self.address + start,
+            // An empty part may begin just behind the end of the address space.
+            address: self.address.wrapping_add(start),
             len,
             rkey: self.rkey,
             usage: self.usage,
@@ -228,6 +229,7 @@ mod tests {
         let mr = MrRemote::new(u64::MAX - 7, 8, 1, MrUsage::READ_SRC);
         let decoded = MrRemote::from_descriptor(&mr.to_descriptor()).expect("ends at the end");
         assert_eq!(decoded.slice(7..8).expect("inside").address, u64::MAX);
+        assert!(decoded.slice(8..).expect("nothing, at the end").is_empty());
     }
 
     proptest! {

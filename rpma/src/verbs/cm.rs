@@ -75,8 +75,8 @@ impl fmt::Debug for EventChannel {
 
 impl Drop for EventChannel {
     fn drop(&mut self) {
-        // SAFETY: every id on this channel holds an `Arc` of it, so none is left, and no thread reads
-        // from it.
+        // SAFETY: every id on this channel holds an `Arc` of it, so none is left that anything uses (one
+        // that could not be destroyed is forgotten), and no thread reads from it.
         unsafe { sys::rdma_destroy_event_channel(self.raw.as_ptr()) };
     }
 }
@@ -99,7 +99,7 @@ unsafe impl Sync for CmId {}
 #[derive(Debug)]
 pub(crate) struct CmEvent {
     pub(crate) kind: CmEventKind,
-    /// 0, a negative errno, or the reason of a reject.
+    /// 0 or a negative errno; of a reject, its reason.
     pub(crate) status: i32,
     /// As the transport delivers it: padded with zeros to the field's full length.
     pub(crate) private_data: Box<[u8]>,
@@ -295,9 +295,11 @@ impl CmId {
     pub(crate) fn reject(&self, private_data: &[u8]) -> Result<()> {
         let len = u8::try_from(private_data.len()).unwrap_or(u8::MAX);
         let data = private_data.as_ptr().cast();
-        // SAFETY: the id is alive; the call copies the data.
-        let ret = self.serialised(|id| unsafe { sys::rdma_reject(id, data, len) });
-        check_minus_one("rdma_reject", ret)
+        self.serialised(|id| {
+            // SAFETY: the id is alive; the call copies the data.
+            let ret = unsafe { sys::rdma_reject(id, data, len) };
+            check_minus_one("rdma_reject", ret)
+        })
     }
 
     /// Reads one event, under the channel's lock.
@@ -312,8 +314,12 @@ impl CmId {
         let mut event = ptr::null_mut();
         // SAFETY: the channel is alive, and its lock is held: nobody destroys an id whose event this is.
         let ret = unsafe { sys::rdma_get_cm_event(self.channel.raw.as_ptr(), &raw mut event) };
+        let errno = std::io::Error::last_os_error().raw_os_error().unwrap_or(0);
         match check_minus_one("rdma_get_cm_event", ret) {
-            Ok(()) => Ok(Some(RawEvent(check_non_null("rdma_get_cm_event", event)?))),
+            Ok(()) => {
+                let event = check_non_null("rdma_get_cm_event", event)?;
+                Ok(Some(RawEvent { event, errno }))
+            }
             Err(error) if error.is_errno(Errno::AGAIN) || error.is_errno(Errno::NODATA) => Ok(None),
             Err(error) => Err(error),
         }
@@ -334,10 +340,12 @@ impl CmId {
         if std::mem::replace(&mut self.released, true) {
             return Ok(());
         }
-        // SAFETY: `released` says that the id is alive, and nothing uses it after this. Every event
-        // was acknowledged under the same lock, so that the call does not wait.
-        let ret = self.serialised(|id| unsafe { sys::rdma_destroy_id(id) });
-        check_minus_one("rdma_destroy_id", ret)
+        self.serialised(|id| {
+            // SAFETY: `released` says that the id is alive, and nothing uses it after this. Every
+            // event was acknowledged under the same lock, so that the call does not wait.
+            let ret = unsafe { sys::rdma_destroy_id(id) };
+            check_minus_one("rdma_destroy_id", ret)
+        })
     }
 }
 
@@ -362,7 +370,11 @@ impl Drop for CmId {
 }
 
 /// An event that librdmacm lent; it must be acknowledged exactly once.
-struct RawEvent(NonNull<sys::rdma_cm_event>);
+struct RawEvent {
+    event: NonNull<sys::rdma_cm_event>,
+    /// What errno was when the event came.
+    errno: i32,
+}
 
 impl RawEvent {
     fn acknowledge(self) -> CmEvent {
@@ -374,7 +386,7 @@ impl RawEvent {
     /// Copies what the event says, private data included: all of it dies with the acknowledgement.
     fn copy(&self) -> CmEvent {
         // SAFETY: the event is not acknowledged yet, so its struct is alive.
-        let event = unsafe { self.0.as_ref() };
+        let event = unsafe { self.event.as_ref() };
         // SAFETY: librdmacm zeroes the event first and fills in `conn` for ids of connected services;
         // all bits are valid for it.
         let conn = unsafe { event.param.conn };
@@ -390,7 +402,7 @@ impl RawEvent {
         };
         CmEvent {
             kind: CmEventKind::from_raw(event.event),
-            status: event.status,
+            status: status(event, self.errno),
             private_data,
             initiator_depth: conn.initiator_depth,
             responder_resources: conn.responder_resources,
@@ -401,7 +413,7 @@ impl RawEvent {
     /// channel, so that no other thread can take a later event of the new id.
     fn into_request(self) -> Result<Result<IncomingRequest, CmEvent>> {
         // SAFETY: the event is not acknowledged yet.
-        let raw = unsafe { (*self.0.as_ptr()).id };
+        let raw = unsafe { (*self.event.as_ptr()).id };
         let event = self.acknowledge();
         if event.kind != CmEventKind::ConnectRequest {
             return Ok(Err(event));
@@ -438,8 +450,26 @@ impl RawEvent {
 impl Drop for RawEvent {
     fn drop(&mut self) {
         // SAFETY: the event came from `rdma_get_cm_event` and is acknowledged only here.
-        let ret = unsafe { sys::rdma_ack_cm_event(self.0.as_ptr()) };
+        let ret = unsafe { sys::rdma_ack_cm_event(self.event.as_ptr()) };
         log_leak(check_minus_one("rdma_ack_cm_event", ret));
+    }
+}
+
+/// The status of an event as a negative errno, except for a reject's reason.
+///
+/// Where librdmacm itself has failed it says −1, with the reason in errno, or a positive errno.
+fn status(event: &sys::rdma_cm_event, errno: i32) -> i32 {
+    match (event.event, event.status) {
+        (
+            EventType::RDMA_CM_EVENT_ADDR_ERROR
+            | EventType::RDMA_CM_EVENT_ROUTE_ERROR
+            | EventType::RDMA_CM_EVENT_CONNECT_ERROR,
+            status,
+        ) if status >= -1 => match status {
+            -1 => -errno,
+            status => -status,
+        },
+        (_, status) => status,
     }
 }
 

@@ -47,7 +47,7 @@ pub use self::cq::{CqKind, Notify};
 pub use self::memory::{AlignedBuf, RawMemory, RegisterableMemory};
 pub(crate) use self::mr::{AccessFlags, LocalBuffer, Registered};
 pub(crate) use self::qp::{
-    ConnParam, MAX_SGE, NativeOps, Opcode, QpAttr, QueuePair, RemoteAddress, SendFlags,
+    ConnParam, MAX_SGE, NativeOps, Opcode, PostError, QpAttr, QueuePair, RemoteAddress, SendFlags,
 };
 pub(crate) use self::srq::SharedReceiveQueue;
 pub(crate) use self::take::Deadline;

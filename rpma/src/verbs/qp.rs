@@ -29,7 +29,7 @@ pub(crate) const MAX_SGE: usize = 16;
 /// The longest stretch that one native flush names: its length has 32 bits on the wire, and a
 /// responder refuses more than 2³¹ bytes.
 #[cfg(native_flush)]
-const MAX_FLUSH: u64 = 1 << 30;
+const MAX_FLUSH: u64 = 1 << 31;
 
 /// A queue pair and its id. Dropping it destroys the queue pair, then the id (which tells the peer),
 /// then lets go of the queues and the domain.
@@ -158,6 +158,39 @@ impl RemoteAddress {
     };
 }
 
+/// Why a work request was not posted.
+#[derive(Debug)]
+pub(crate) enum PostError {
+    /// The queue has no room. Nothing has happened.
+    Full,
+    /// It failed, and may be in the queue nevertheless.
+    Failed(Error),
+}
+
+impl From<PostError> for Error {
+    fn from(error: PostError) -> Self {
+        match error {
+            PostError::Full => Self::provider("ibv_post_send", Errno::NOMEM),
+            PostError::Failed(error) => error,
+        }
+    }
+}
+
+/// What a call that posts has returned. ENOMEM stands for a full queue only if the call also says which
+/// request it refused: the kernel may be out of memory after the request was queued.
+#[inline]
+pub(super) fn check_posted(
+    call: &'static str,
+    ret: std::ffi::c_int,
+    none_refused: bool,
+) -> Result<(), PostError> {
+    match check_errno(call, ret) {
+        Ok(()) => Ok(()),
+        Err(error) if error.is_errno(Errno::NOMEM) && !none_refused => Err(PostError::Full),
+        Err(error) => Err(PostError::Failed(error)),
+    }
+}
+
 bitflags::bitflags! {
     /// `enum ibv_send_flags`.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -233,11 +266,11 @@ impl QueuePair {
             send_ops_flags,
             ..Default::default()
         };
-        let ret = id.serialised(|id| {
+        id.serialised(|id| {
             // SAFETY: the id, the domain and the queues are alive and of one device.
-            unsafe { sys::rdma_create_qp_ex(id, &raw mut init) }
-        });
-        check_minus_one("rdma_create_qp", ret)?;
+            let ret = unsafe { sys::rdma_create_qp_ex(id, &raw mut init) };
+            check_minus_one("rdma_create_qp", ret)
+        })?;
         // SAFETY: the id is alive; the call above set its queue pair.
         let qp = unsafe { (*id.as_ptr()).qp };
         Ok((check_non_null("rdma_create_qp", qp)?, native))
@@ -259,21 +292,21 @@ impl QueuePair {
     /// Asks the peer for the connection. Its answer is an event.
     pub(crate) fn connect(&self, param: ConnParam<'_>) -> Result<()> {
         let mut raw = param.to_raw();
-        // SAFETY: the id is alive and has a queue pair; the call copies the parameters and the data.
-        let ret = self
-            .id
-            .serialised(|id| unsafe { sys::rdma_connect(id, &raw mut raw) });
-        check_minus_one("rdma_connect", ret)
+        self.id.serialised(|id| {
+            // SAFETY: the id is alive and has a queue pair; the call copies the parameters and the data.
+            let ret = unsafe { sys::rdma_connect(id, &raw mut raw) };
+            check_minus_one("rdma_connect", ret)
+        })
     }
 
     /// Accepts the request that the id stands for. The queue pair can send afterwards.
     pub(crate) fn accept(&self, param: ConnParam<'_>) -> Result<()> {
         let mut raw = param.to_raw();
-        // SAFETY: as in `connect`.
-        let ret = self
-            .id
-            .serialised(|id| unsafe { sys::rdma_accept(id, &raw mut raw) });
-        check_minus_one("rdma_accept", ret)
+        self.id.serialised(|id| {
+            // SAFETY: as in `connect`.
+            let ret = unsafe { sys::rdma_accept(id, &raw mut raw) };
+            check_minus_one("rdma_accept", ret)
+        })
     }
 
     /// Rejects the request that the id stands for.
@@ -283,9 +316,38 @@ impl QueuePair {
 
     /// Moves the queue pair to the error state and tells the peer.
     pub(crate) fn disconnect(&self) -> Result<()> {
-        // SAFETY: the id is alive and has a queue pair.
-        let ret = self.id.serialised(|id| unsafe { sys::rdma_disconnect(id) });
-        check_minus_one("rdma_disconnect", ret)
+        self.id.serialised(|id| {
+            // SAFETY: the id is alive and has a queue pair.
+            let ret = unsafe { sys::rdma_disconnect(id) };
+            check_minus_one("rdma_disconnect", ret)
+        })
+    }
+
+    /// Moves the queue pair to the error state, without telling the peer.
+    pub(crate) fn set_error(&self) -> Result<()> {
+        let mut attr = sys::ibv_qp_attr {
+            qp_state: sys::ibv_qp_state::IBV_QPS_ERR,
+            ..Default::default()
+        };
+        self.modify(&mut attr, sys::ibv_qp_attr_mask::IBV_QP_STATE)
+    }
+
+    /// Sets for how long a peer waits that met no receive here: a code of the specification.
+    pub(crate) fn set_min_rnr_timer(&self, code: u8) -> Result<()> {
+        let mut attr = sys::ibv_qp_attr {
+            min_rnr_timer: code,
+            ..Default::default()
+        };
+        self.modify(&mut attr, sys::ibv_qp_attr_mask::IBV_QP_MIN_RNR_TIMER)
+    }
+
+    fn modify(&self, attr: &mut sys::ibv_qp_attr, mask: sys::ibv_qp_attr_mask) -> Result<()> {
+        self.id.serialised(|_id| {
+            // SAFETY: the queue pair is alive; under the lock the connection manager does not change
+            // it at the same time.
+            let ret = unsafe { sys::ibv_modify_qp(self.raw.as_ptr(), attr, mask.0 as i32) };
+            check_errno("ibv_modify_qp", ret)
+        })
     }
 
     /// How many reads the connection may have in flight. With 0, a read would never complete.
@@ -311,7 +373,7 @@ impl QueuePair {
         local: &[LocalBuffer<'_>],
         flags: SendFlags,
         wr_id: u64,
-    ) -> Result<()> {
+    ) -> Result<(), PostError> {
         let mut sges = [const { MaybeUninit::uninit() }; MAX_SGE];
         let mut count = 0;
         for buffer in local.iter().filter(|buffer| buffer.len() > 0) {
@@ -334,7 +396,7 @@ impl QueuePair {
         bytes: &[u8; 8],
         flags: SendFlags,
         wr_id: u64,
-    ) -> Result<()> {
+    ) -> Result<(), PostError> {
         let address = bytes.as_ptr().expose_provenance() as u64;
         let mut sge = sys::ibv_sge {
             addr: address,
@@ -355,7 +417,7 @@ impl QueuePair {
         (sges, count): (*mut sys::ibv_sge, usize),
         flags: SendFlags,
         wr_id: u64,
-    ) -> Result<()> {
+    ) -> Result<(), PostError> {
         let (opcode, imm) = opcode.to_raw();
         let mut wr = sys::ibv_send_wr {
             wr_id,
@@ -377,19 +439,19 @@ impl QueuePair {
         // read now: every `LocalBuffer` borrows its region, whose memory lives and may be read. For
         // what the device reads and writes later see the head of this module.
         let ret = unsafe { sys::ibv_post_send(self.raw.as_ptr(), &raw mut wr, &raw mut bad) };
-        check_errno("ibv_post_send", ret)
+        check_posted("ibv_post_send", ret, bad.is_null())
     }
 
     /// Posts a receive.
     #[inline]
-    pub(crate) fn post_recv(&self, local: LocalBuffer<'_>, wr_id: u64) -> Result<()> {
+    pub(crate) fn post_recv(&self, local: LocalBuffer<'_>, wr_id: u64) -> Result<(), PostError> {
         let mut sge = local.to_sge();
         let mut wr = recv_wr(&mut sge, wr_id);
         let mut bad = ptr::null_mut();
         // SAFETY: the queue pair is alive; the call copies the request and its entry. The device checks
         // the key.
         let ret = unsafe { sys::ibv_post_recv(self.raw.as_ptr(), &raw mut wr, &raw mut bad) };
-        check_errno("ibv_post_recv", ret)
+        check_posted("ibv_post_recv", ret, bad.is_null())
     }
 
     /// Posts a native atomic write, after all earlier reads (which may be fallback flushes).
@@ -400,7 +462,7 @@ impl QueuePair {
         bytes: &[u8; 8],
         flags: SendFlags,
         wr_id: u64,
-    ) -> Result<()> {
+    ) -> Result<(), PostError> {
         debug_assert!(self.native.atomic_write, "the caller asked native_ops");
         let batch = Batch::start(self);
         batch.set(wr_id, flags | SendFlags::FENCE);
@@ -429,7 +491,7 @@ impl QueuePair {
         persistent: bool,
         flags: SendFlags,
         wr_id: u64,
-    ) -> Result<()> {
+    ) -> Result<(), PostError> {
         debug_assert!(self.native.flush, "the caller asked native_ops");
         let kind = match persistent {
             true => sys::ibv_placement_type::IBV_FLUSH_PERSISTENT,
@@ -523,17 +585,21 @@ impl Batch {
 
     /// What the next request carries.
     fn set(&self, wr_id: u64, flags: SendFlags) {
-        // SAFETY: the queue pair is alive, and the open batch holds its lock.
-        let qp = unsafe { &mut *self.qp.as_ptr() };
-        qp.wr_id = wr_id;
-        qp.wr_flags = flags.bits();
+        let qp = self.qp.as_ptr();
+        // SAFETY: the queue pair is alive; between start and complete these two fields are the
+        // caller's to write, one batch at a time: the provider's lock or, in one without, its
+        // promise that posting is thread-safe.
+        unsafe { (*qp).wr_id = wr_id };
+        // SAFETY: as above.
+        unsafe { (*qp).wr_flags = flags.bits() };
     }
 
-    fn complete(self) -> Result<()> {
+    fn complete(self) -> Result<(), PostError> {
         let batch = std::mem::ManuallyDrop::new(self);
         // SAFETY: the batch is open, and `drop` does not run.
         let ret = unsafe { sys::ibv_wr_complete(batch.qp.as_ptr()) };
-        check_errno("ibv_wr_complete", ret)
+        // The providers refuse what has no room before they publish it.
+        check_posted("ibv_wr_complete", ret, false)
     }
 }
 

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use rpma_sys as sys;
 
+use super::qp::{PostError, check_posted};
 use super::{LocalBuffer, Pd, check_errno, check_non_null, log_leak};
 use crate::error::Result;
 
@@ -47,14 +48,14 @@ impl SharedReceiveQueue {
 
     /// Posts a receive.
     #[inline]
-    pub(crate) fn post_recv(&self, local: LocalBuffer<'_>, wr_id: u64) -> Result<()> {
+    pub(crate) fn post_recv(&self, local: LocalBuffer<'_>, wr_id: u64) -> Result<(), PostError> {
         let mut sge = local.to_sge();
         let mut wr = recv_wr(&mut sge, wr_id);
         let mut bad = ptr::null_mut();
         // SAFETY: the queue is alive; the call copies the request and its entry. The device checks the
         // key.
         let ret = unsafe { sys::ibv_post_srq_recv(self.raw.as_ptr(), &raw mut wr, &raw mut bad) };
-        check_errno("ibv_post_srq_recv", ret)
+        check_posted("ibv_post_srq_recv", ret, bad.is_null())
     }
 
     /// Destroys the queue if this is its last owner. A failure leaves it allocated.

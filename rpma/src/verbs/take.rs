@@ -71,13 +71,16 @@ pub(super) fn take<T>(
     mut get: impl FnMut() -> Result<Option<T>>,
 ) -> Result<Option<T>> {
     loop {
-        {
+        let nonblocking = {
             let _guard = acquire(lock);
+            // Under the lock: `get` may make the descriptor non-blocking for a moment.
+            let nonblocking = flags(fd)?.contains(OFlags::NONBLOCK);
             if let Some(event) = get()? {
                 return Ok(Some(event));
             }
-        }
-        if flags(fd)?.contains(OFlags::NONBLOCK) || !readable(fd, deadline.remaining())? {
+            nonblocking
+        };
+        if nonblocking || !readable(fd, deadline.remaining())? {
             return Ok(None);
         }
     }
