@@ -222,3 +222,19 @@ pub(crate) fn pattern(len: usize, seed: u64) -> Vec<u8> {
     };
     (0..len).map(next).collect()
 }
+
+/// All orders of `n` things.
+pub(crate) fn permutations(n: usize) -> Vec<Vec<usize>> {
+    if n == 0 {
+        return vec![Vec::new()];
+    }
+    let mut all = Vec::new();
+    for shorter in permutations(n - 1) {
+        for at in 0..n {
+            let mut longer = shorter.clone();
+            longer.insert(at, n - 1);
+            all.push(longer);
+        }
+    }
+    all
+}
