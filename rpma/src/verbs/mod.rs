@@ -55,6 +55,7 @@ pub use self::wc::{Wc, WcFailure, WcFlags, WcOpcode, WcStatus, WcSuccess};
 use crate::error::{Error, Result};
 
 /// For verbs that return 0 or a positive errno.
+#[inline]
 fn check_errno(call: &'static str, ret: c_int) -> Result<()> {
     match ret {
         0 => Ok(()),
@@ -79,6 +80,7 @@ fn check_non_null<T>(call: &'static str, ptr: *mut T) -> Result<NonNull<T>> {
 }
 
 /// For `ibv_poll_cq`, which returns a count, or a negative number without an errno.
+#[inline]
 fn check_poll(ret: c_int) -> Result<usize> {
     usize::try_from(ret).map_err(|_| {
         Error::provider(
