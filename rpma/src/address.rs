@@ -4,8 +4,20 @@ use std::net::{SocketAddr, ToSocketAddrs};
 
 use rustix::io::Errno;
 
-use crate::device::Side;
 use crate::error::{Error, Result};
+
+/// Which side an address is on (`enum rpma_util_ibv_context_type`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[expect(
+    clippy::exhaustive_enums,
+    reason = "an address is on this side or on the other"
+)]
+pub enum Side {
+    /// The address is this host's: the device is the one that has it.
+    Local,
+    /// The address is another host's: the device is the one through which it is reached.
+    Remote,
+}
 
 /// Calls `attempt` with each address that `addr` stands for until one works. The error is the last
 /// one's.

@@ -7,10 +7,9 @@
 use std::fmt;
 use std::net::SocketAddr;
 
-use crate::address;
+use crate::address::{self, Side};
 use crate::conn::Conn;
 use crate::conn_cfg::ConnCfg;
-use crate::device::Side;
 use crate::error::{Error, Result};
 use crate::mr::MrSlice;
 use crate::peer::Peer;
@@ -31,8 +30,8 @@ const MAX_READS: u8 = 0xFF;
 ///
 /// Dropping an incoming request rejects it.
 pub struct ConnReq {
-    pub(crate) queues: Queues,
-    pub(crate) private_data: Box<[u8]>,
+    queues: Queues,
+    private_data: Box<[u8]>,
     direction: Direction,
     retry_count: u8,
     rnr_retry_count: u8,
@@ -152,8 +151,8 @@ impl ConnReq {
             rnr_retry_count: self.rnr_retry_count,
         };
         let made = match self.direction {
-            Direction::Outgoing => Conn::connect(self, param),
-            Direction::Incoming { .. } => Conn::accept(self, param),
+            Direction::Outgoing => Conn::connect(self.queues, param),
+            Direction::Incoming { .. } => Conn::accept(self.queues, self.private_data, param),
         };
         made.map_err(|error| ConnectError { error, req: None })
     }

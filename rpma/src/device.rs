@@ -11,25 +11,12 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::address;
+use crate::address::{self, Side};
 use crate::error::{Error, Result};
 use crate::verbs::{CmId, Context};
 
 /// The C library's fixed limit for resolving a remote address.
 const RESOLVE_LIMIT: Duration = Duration::from_secs(1);
-
-/// Which side an address is on (`enum rpma_util_ibv_context_type`).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[expect(
-    clippy::exhaustive_enums,
-    reason = "an address is on this side or on the other"
-)]
-pub enum Side {
-    /// The address is this host's: the device is the one that has it.
-    Local,
-    /// The address is another host's: the device is the one through which it is reached.
-    Remote,
-}
 
 /// An open RDMA device. Clones are handles of the same device.
 #[derive(Clone)]

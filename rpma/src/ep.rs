@@ -10,10 +10,9 @@ use std::time::Duration;
 
 use rustix::io::Errno;
 
-use crate::address;
+use crate::address::{self, Side};
 use crate::conn_cfg::ConnCfg;
 use crate::conn_req::ConnReq;
-use crate::device::Side;
 use crate::error::{Error, Result};
 use crate::peer::Peer;
 use crate::queues;

@@ -115,12 +115,13 @@ mod range;
 mod srq;
 mod verbs;
 
+pub use crate::address::Side;
 pub use crate::compl_channel::{ComplChannel, CompletionChannel, CqEvent};
 pub use crate::conn::{CloseError, Conn};
 pub use crate::conn_cfg::ConnCfg;
 pub use crate::conn_req::{ConnReq, ConnectError};
 pub use crate::cq::Cq;
-pub use crate::device::{Device, Side};
+pub use crate::device::Device;
 pub use crate::ep::Ep;
 pub use crate::error::{Error, Queue, Result};
 pub use crate::event::{ConnEvent, RejectReason};

@@ -15,7 +15,6 @@ use std::time::Duration;
 
 pub use self::close::CloseError;
 use crate::compl_channel;
-use crate::conn_req::ConnReq;
 use crate::cq::Cq;
 use crate::credits::State;
 use crate::error::{Error, Result};
@@ -40,32 +39,37 @@ pub struct Conn {
 }
 
 impl Conn {
-    pub(crate) fn connect(req: ConnReq, param: ConnParam<'_>) -> Result<Self> {
-        let conn = Self::new(req, OnceLock::new())?;
+    /// Asks the peer for the connection.
+    pub(crate) fn connect(queues: Queues, param: ConnParam<'_>) -> Result<Self> {
+        let conn = Self::new(queues, OnceLock::new())?;
         conn.queues.qp.connect(param)?;
         Ok(conn)
     }
 
-    pub(crate) fn accept(mut req: ConnReq, param: ConnParam<'_>) -> Result<Self> {
-        let private_data = OnceLock::from(std::mem::take(&mut req.private_data));
-        let conn = Self::new(req, private_data)?;
+    /// Accepts the peer's request, with which `private_data` came.
+    pub(crate) fn accept(
+        queues: Queues,
+        private_data: Box<[u8]>,
+        param: ConnParam<'_>,
+    ) -> Result<Self> {
+        let conn = Self::new(queues, OnceLock::from(private_data))?;
         conn.queues.qp.accept(param)?;
         // The queue pair can send from here on.
         conn.open();
         Ok(conn)
     }
 
-    fn new(req: ConnReq, private_data: OnceLock<Box<[u8]>>) -> Result<Self> {
-        let flush_method = match req.queues.qp.native_ops().flush {
+    fn new(queues: Queues, private_data: OnceLock<Box<[u8]>>) -> Result<Self> {
+        let flush_method = match queues.qp.native_ops().flush {
             true => FlushMethod::Native,
             false => {
                 // It must be there before the first flush.
-                req.queues.peer.flush_target()?;
+                queues.peer.flush_target()?;
                 FlushMethod::Read
             }
         };
         Ok(Self {
-            queues: req.queues,
+            queues,
             private_data,
             flush_method,
             reads: AtomicBool::new(true),
@@ -169,7 +173,7 @@ impl Conn {
     }
 
     /// Applies what the peer declared about its platform. It decides whether
-    /// [`FlushType::Persistent`] is possible.
+    /// [`FlushType::Persistent`](crate::FlushType::Persistent) is possible.
     #[doc(alias = "rpma_conn_apply_remote_peer_cfg")]
     pub fn apply_remote_peer_cfg(&self, cfg: &PeerCfg) {
         self.direct_write_to_pmem

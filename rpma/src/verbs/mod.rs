@@ -30,10 +30,12 @@ mod copy;
 mod cq;
 mod memory;
 mod mr;
+mod post;
 mod qp;
 mod srq;
 mod take;
 mod wc;
+mod wr;
 
 use std::ffi::c_int;
 use std::io;
@@ -46,12 +48,11 @@ pub(crate) use self::cq::{CompChannel, CompletionQueue, CqTag};
 pub use self::cq::{CqKind, Notify};
 pub use self::memory::{AlignedBuf, RawMemory, RegisterableMemory};
 pub(crate) use self::mr::{AccessFlags, LocalBuffer, Registered};
-pub(crate) use self::qp::{
-    ConnParam, MAX_SGE, NativeOps, Opcode, PostError, QpAttr, QueuePair, RemoteAddress, SendFlags,
-};
+pub(crate) use self::qp::{ConnParam, NativeOps, QpAttr, QueuePair};
 pub(crate) use self::srq::SharedReceiveQueue;
 pub(crate) use self::take::Deadline;
 pub use self::wc::{Wc, WcFailure, WcFlags, WcOpcode, WcStatus, WcSuccess};
+pub(crate) use self::wr::{MAX_SGE, Opcode, PostError, RemoteAddress, SendFlags};
 use crate::error::{Error, Result};
 
 /// For verbs that return 0 or a positive errno.

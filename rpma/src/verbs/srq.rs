@@ -1,4 +1,4 @@
-//! Shared receive queues (`struct ibv_srq`), and receives.
+//! Shared receive queues (`struct ibv_srq`).
 
 use std::fmt;
 use std::ptr::{self, NonNull};
@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use rpma_sys as sys;
 
-use super::qp::{PostError, check_posted};
+use super::wr::{PostError, check_posted, recv_wr};
 use super::{LocalBuffer, Pd, check_errno, check_non_null, log_leak};
 use crate::error::Result;
 
@@ -83,16 +83,5 @@ impl fmt::Debug for SharedReceiveQueue {
 impl Drop for SharedReceiveQueue {
     fn drop(&mut self) {
         log_leak(self.release());
-    }
-}
-
-/// The work request of a receive into one buffer, or into none if it has no bytes.
-#[inline]
-pub(super) fn recv_wr(sge: &mut sys::ibv_sge, wr_id: u64) -> sys::ibv_recv_wr {
-    sys::ibv_recv_wr {
-        wr_id,
-        next: ptr::null_mut(),
-        num_sge: i32::from(sge.length > 0),
-        sg_list: sge,
     }
 }
