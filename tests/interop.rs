@@ -923,7 +923,7 @@ fn closing_towards_a_c_server_loses_nothing() {
         let usage = MrUsage::WRITE_DST.bits().to_string();
         let (server, port) = Program::server(&peer, &["expose", &usage]);
         let mut cfg = ConnCfg::new();
-        cfg.set_sq_size(SHARED as u32 / 64);
+        cfg.set_sq_size(SHARED as u32 / 64 + 1);
         let conn = connect(&peer, port, &cfg, &[], &[]);
         let remote = take_offer(&conn);
         let bytes = pattern(SHARED, 9);
