@@ -82,7 +82,10 @@ fn main(addr: &str, port: u16, more: &[String]) -> Result<()> {
     );
     conn.flush(dst, flush_type, Flags::COMPLETION_ALWAYS, FLUSH_ID)?;
     let opcode = conn::wait_for_completion(&conn, FLUSH_ID)?;
-    log::info!("the flush of {} bytes has completed ({opcode:?})", dst.len());
+    log::info!(
+        "the flush of {} bytes has completed ({opcode:?})",
+        dst.len()
+    );
 
     // The next run says it in the other language.
     let hello = hello::translate(&hello);
