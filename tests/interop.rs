@@ -20,9 +20,9 @@ use common::{
 };
 use rpma::pmem::PmemMap;
 use rpma::{
-    Conn, ConnCfg, ConnEvent, ConnReq, Cq, Ep, Flags, FlushType, Mr, MrRemote, MrSlice, MrUsage,
-    Peer, PeerCfg, RegisterableMemory, RejectReason, RemoteSlice, Srq, SrqCfg, Wc, WcOpcode,
-    WcStatus,
+    Conn, ConnCfg, ConnEvent, ConnReq, Cq, Ep, Error, Flags, FlushType, Mr, MrRemote, MrSlice,
+    MrUsage, Peer, PeerCfg, RegisterableMemory, RejectReason, RemoteSlice, Srq, SrqCfg, Wc,
+    WcOpcode, WcStatus,
 };
 use rustix::process::{Pid, Signal, kill_process};
 
@@ -890,6 +890,23 @@ fn a_c_client_is_rejected() {
             }
             assert_eq!(find(&client.finish(), "event "), "Connection rejected");
         }
+    });
+}
+
+/// No verb refuses that much inline data before the request was taken, so this fails in the middle.
+#[test]
+fn a_c_client_whose_queues_cannot_be_made_is_rejected() {
+    device_test(|| {
+        let peer = peer();
+        let ep = listen(&peer);
+        let client = Program::client(&ep, &["connect", "3"]);
+        let mut cfg = ConnCfg::new();
+        cfg.set_max_inline_data(1 << 30);
+        let error = ep
+            .next_conn_req_timeout(&cfg, LIMIT)
+            .expect_err("no device has that");
+        assert!(matches!(error, Error::Provider { .. }), "{error:?}");
+        assert_eq!(find(&client.finish(), "event "), "Connection rejected");
     });
 }
 

@@ -12,6 +12,7 @@ use crate::verbs::Notify;
 ///
 /// The defaults are librpma's, except where those hang: see
 /// [`set_retry_count`](Self::set_retry_count).
+#[doc(alias = "rpma_conn_cfg_delete")]
 #[derive(Clone, Debug)]
 pub struct ConnCfg {
     timeout: Duration,

@@ -18,6 +18,7 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 ///
 /// It converts to [`io::Error`] with the fitting [`io::ErrorKind`] (`WouldBlock` for
 /// [`NoCompletion`](Self::NoCompletion) and [`NoEvent`](Self::NoEvent)).
+#[doc(alias = "rpma_err_2str")]
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {

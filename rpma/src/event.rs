@@ -7,6 +7,7 @@ use crate::verbs::{CmEvent, CmEventKind};
 /// An event of a connection.
 ///
 /// It is a copy: the connection manager's own event was acknowledged before it was returned.
+#[doc(alias = "rpma_utils_conn_event_2str")]
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ConnEvent {

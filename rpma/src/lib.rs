@@ -136,6 +136,14 @@ pub use crate::verbs::{
     WcStatus, WcSuccess,
 };
 
+// The file is a link to docs/porting-from-librpma.md, so that the package has it as well.
+#[cfg(any(doc, doctest))]
+#[doc = include_str!("../porting-from-librpma.md")]
+#[doc(alias = "rpma_log_set_threshold")]
+#[doc(alias = "rpma_log_get_threshold")]
+#[doc(alias = "rpma_log_set_function")]
+pub mod porting {}
+
 /// The program in the README compiles.
 #[cfg(doctest)]
 #[doc = include_str!("../../README.md")]

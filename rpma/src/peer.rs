@@ -19,6 +19,7 @@ const FLUSH_READ_LEN: usize = 8;
 /// A protection domain of a device: memory and connections of one peer may be used together.
 ///
 /// Clones are handles of the same domain.
+#[doc(alias = "rpma_peer_delete")]
 #[derive(Clone)]
 pub struct Peer {
     inner: Arc<Inner>,

@@ -6,6 +6,7 @@ use crate::error::{Error, Result};
 ///
 /// The side whose memory is written declares it, sends the descriptor (in private data, for instance),
 /// and the other side applies it with `Conn::apply_remote_peer_cfg`.
+#[doc(alias = "rpma_peer_cfg_delete")]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PeerCfg {
     direct_write_to_pmem: bool,

@@ -15,6 +15,7 @@ use crate::peer::Peer;
 use crate::verbs::{CompChannel, CqKind, CqTag, Notify, PostError, SharedReceiveQueue};
 
 /// The settings of a shared receive queue. Plain data.
+#[doc(alias = "rpma_srq_cfg_delete")]
 #[derive(Clone, Debug)]
 pub struct SrqCfg {
     rq_size: u32,

@@ -15,6 +15,7 @@ pub(crate) const DESCRIPTOR_SIZE: usize = 21;
 /// It is plain data and owns nothing. What it says is the peer's word: an operation on a region that
 /// does not exist or does not have these rights is refused by the peer's device, and breaks the
 /// connection.
+#[doc(alias = "rpma_mr_remote_delete")]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MrRemote {
     address: u64,
