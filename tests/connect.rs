@@ -364,3 +364,45 @@ fn a_request_whose_queues_cannot_be_made_is_refused() {
         }
     });
 }
+
+/// W-18: in the C library another thread that waits for requests can take an accepted connection's
+/// `Established`, because its id is moved to a channel of its own only after the accept.
+#[test]
+fn threads_that_wait_for_requests_take_nothing_else() {
+    const CLIENTS: usize = 30;
+    device_test(|| {
+        let peer = peer();
+        let cfg = ConnCfg::new();
+        let ep = Ep::listen(&peer, &addr(), 0).expect("listens");
+        std::thread::scope(|scope| {
+            let acceptor = || {
+                let mut accepted = 0;
+                loop {
+                    let req = ep.next_conn_req_timeout(&cfg, LIMIT).expect("a request");
+                    if req.get_private_data()[0] == b'!' {
+                        return accepted;
+                    }
+                    let server = req.connect(&[]).expect("accepts");
+                    assert_eq!(event(&server), ConnEvent::Established);
+                    accepted += 1;
+                }
+            };
+            let acceptors = [scope.spawn(acceptor), scope.spawn(acceptor)];
+            let connect = |private_data: &[u8]| {
+                let req = ConnReq::new(&peer, &addr(), ep.get_port(), &cfg).expect("resolves");
+                let client = req.connect(private_data).expect("asks");
+                (event(&client), client)
+            };
+            for _ in 0..CLIENTS {
+                let (event, _client) = connect(&[]);
+                assert_eq!(event, ConnEvent::Established);
+            }
+            // Each of these sends one thread home, which rejects it.
+            for _ in &acceptors {
+                assert!(matches!(connect(b"!").0, ConnEvent::Rejected { .. }));
+            }
+            let accepted = acceptors.map(|thread| thread.join().expect("accepts"));
+            assert_eq!(accepted.iter().sum::<usize>(), CLIENTS, "{accepted:?}");
+        });
+    });
+}

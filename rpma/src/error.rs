@@ -49,9 +49,10 @@ pub enum Error {
     /// Nothing was posted. Poll completions with `Cq::get_wc`; see [`Queue`] for when a slot
     /// comes back.
     #[error(
-        "the {queue} is full: none of its {depth} slots is free. A slot comes back when a completion \
-         is polled (Cq::get_wc); {} asks for more slots",
-        .queue.setter()
+        "the {queue} is full: no slot of {depth} is free for this operation. A slot comes back when a \
+         completion is polled (Cq::get_wc); {} asks for more slots{}",
+        .queue.setter(),
+        .queue.last_slot()
     )]
     QueueFull {
         /// The queue that is full.
@@ -110,7 +111,8 @@ pub enum Error {
 #[non_exhaustive]
 pub enum Queue {
     /// The send queue. A slot comes back when the completion of its operation, or of a later
-    /// operation posted with `Flags::COMPLETION_ALWAYS`, is polled.
+    /// operation posted with `Flags::COMPLETION_ALWAYS`, is polled. While no such operation is
+    /// outstanding the last free slot is kept for one: nothing else would ever free a slot.
     Send,
     /// The receive queue. A slot comes back when the completion of its receive is polled.
     Receive,
@@ -125,6 +127,16 @@ impl Queue {
             Self::Send => "ConnCfg::set_sq_size",
             Self::Receive => "ConnCfg::set_rq_size",
             Self::SharedReceive => "SrqCfg::set_rq_size",
+        }
+    }
+}
+
+impl Queue {
+    /// The end of the message of a full queue.
+    fn last_slot(self) -> &'static str {
+        match self {
+            Self::Send => " (the last one is kept for an operation with Flags::COMPLETION_ALWAYS)",
+            Self::Receive | Self::SharedReceive => "",
         }
     }
 }

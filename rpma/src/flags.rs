@@ -15,7 +15,8 @@ impl Flags {
     /// A completion only if the operation fails.
     ///
     /// Its slot in the send queue comes back with the completion of a later operation that has
-    /// [`COMPLETION_ALWAYS`](Self::COMPLETION_ALWAYS).
+    /// [`COMPLETION_ALWAYS`](Self::COMPLETION_ALWAYS), for which the last free slot is kept: see
+    /// [`Queue::Send`](crate::Queue::Send).
     pub const COMPLETION_ON_ERROR: Self = Self(Self::ON_ERROR);
 
     /// A completion in any case.

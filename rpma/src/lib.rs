@@ -22,7 +22,7 @@
 //! | [`pmem`] | persistent memory, mapped | (libpmem) |
 //!
 //! Each function `rpma_<object>_<verb>` is `<Object>::<verb>`; searching this documentation for the C
-//! name finds it.
+//! name finds it, and the page on [porting from librpma](crate::porting) lists them all.
 //!
 //! # A write that survives a loss of power
 //!

@@ -274,6 +274,13 @@ impl Conn {
         matches!(self.flush_method, FlushMethod::Native)
     }
 
+    /// Whether [`atomic_write`](Self::atomic_write) uses the device's own atomic write. If not, it is an
+    /// ordinary write behind a fence.
+    #[must_use]
+    pub fn has_native_atomic_write(&self) -> bool {
+        self.queues.qp.native_ops().atomic_write
+    }
+
     /// Ends the connection: moves the queue pair to the error state and tells the peer. Operations that
     /// are not complete are lost, and complete with an error.
     ///

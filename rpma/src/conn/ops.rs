@@ -321,7 +321,8 @@ impl Conn {
     /// connection. `ConnCfg::set_force_fallback` is the remedy: the two sides cannot find out by
     /// themselves. It is also the remedy on a network that loses packets: soft-RoCE (up to Linux 7.3 at
     /// least) sends a native flush or atomic write that is lost again with a wrong address, and the
-    /// connection fails with a remote access error.
+    /// connection fails with a remote access error. The fallback needs a region that may be read: a C
+    /// program whose device has native flush must register it with `RPMA_MR_USAGE_READ_SRC` as well.
     ///
     /// # Errors
     ///

@@ -82,10 +82,11 @@ impl WcSuccess<'_> {
         self.opcode().is_receive().then_some(self.0.byte_len)
     }
 
-    /// The immediate data that came with the message, in host byte order.
+    /// The immediate data that came with the message, in host byte order. Only a receive has it: rxe sets
+    /// the flag for the sender as well.
     #[must_use]
     pub fn imm_data(&self) -> Option<u32> {
-        if !self.flags().contains(WcFlags::WITH_IMM) {
+        if !self.opcode().is_receive() || !self.flags().contains(WcFlags::WITH_IMM) {
             return None;
         }
         // SAFETY: the flag says that the union holds immediate data; both variants are plain u32s.
@@ -294,6 +295,12 @@ mod tests {
         assert_eq!(raw.result().expect("success").imm_data(), None);
         raw.0.wc_flags = WcFlags::WITH_IMM.bits();
         raw.0.__bindgen_anon_1.imm_data = 0x0102_0304_u32.to_be();
+        assert_eq!(
+            raw.result().expect("success").imm_data(),
+            None,
+            "a send has none"
+        );
+        raw.0.opcode = sys::ibv_wc_opcode::IBV_WC_RECV;
         assert_eq!(raw.result().expect("success").imm_data(), Some(0x0102_0304));
     }
 
