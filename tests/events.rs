@@ -10,9 +10,11 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::hint;
 use std::io;
+use std::mem;
+use std::ops::Deref;
 use std::os::fd::{AsFd, AsRawFd};
 use std::panic;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::sync::{Arc, Barrier};
 use std::thread;
@@ -139,6 +141,25 @@ fn finished<T>(what: &str, Started { result, thread }: Started<T>) -> T {
     }
 }
 
+/// Something that is not dropped if the test fails: next to what hangs, that might hang as well.
+struct Kept<T>(Option<T>);
+
+impl<T> Deref for Kept<T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        self.0.as_ref().expect("dropped later")
+    }
+}
+
+impl<T> Drop for Kept<T> {
+    fn drop(&mut self) {
+        if thread::panicking() {
+            mem::forget(self.0.take());
+        }
+    }
+}
+
 /// Tells another thread to stop, also when the test fails.
 struct Stop(Arc<AtomicBool>);
 
@@ -241,8 +262,8 @@ fn a_completion_before_arming_gives_no_event() {
         receives(server, 4);
         let cq = server.get_cq();
         for arm in [None, Some(Notify::Any)] {
-            // The first message uses up the arm. rxe completes a receive before it acknowledges the
-            // message, so when the sender has its completion, the receive's is in the queue.
+            // The first message uses up the arm. rxe completes a receive before it acknowledges
+            // the message, so when the sender has its completion, the receive's is in the queue.
             for _ in 0..2 {
                 send(client, ALWAYS);
                 polled(client.get_cq(), 1);
@@ -413,8 +434,8 @@ impl Waited {
 }
 
 /// Promise: each event is acknowledged exactly once. Destroying a queue waits until as many events
-/// are acknowledged as were taken, for ever if they are too few or too many. So dropping it after any
-/// history shows it, for each way to wait.
+/// are acknowledged as were taken, for ever if they are too few or too many. So dropping it after
+/// any history shows it, for each way to wait.
 #[test]
 fn each_event_is_acknowledged_once() {
     type History = fn(&Waited, &Conn);
@@ -490,27 +511,42 @@ fn each_event_is_acknowledged_once() {
     });
 }
 
-/// Promise: queues may be destroyed while other threads wait on their channel. Neither hangs: not the
-/// drop, for an acknowledgement, nor a wait, for an event that was discarded after it was seen.
+/// Promise: queues may be destroyed while other threads wait on their channel. Neither hangs: not
+/// the drop, for an acknowledgement, nor a wait, for an event that was discarded after it was
+/// seen.
 fn drops_while_others_wait(rounds: u64) {
     const LAST: u64 = u64::MAX;
+    /// Now and then the thread is so slow that it meets events of queues that are being destroyed.
+    fn leave_events(random: &mut Random) {
+        if random.below(2) == 0 {
+            thread::sleep(Duration::from_micros(random.below(2_000)));
+        }
+    }
     let peer = peer();
     let channel = CompletionChannel::new(&peer).expect("a channel");
     let last = Pair::with(&peer, &on_channel(&channel, LAST), &ConnCfg::new());
+    let last = Kept(Some(last));
 
     let unlimited = started({
         let channel = channel.clone();
         move || {
-            while channel.wait().expect("waits without a limit").key != LAST {}
+            let mut random = Random(5);
+            while channel.wait().expect("waits without a limit").key != LAST {
+                leave_events(&mut random);
+            }
         }
     });
     let ((stop, stopped), waits) = (Stop::new(), Arc::new(AtomicU64::new(0)));
     let limited = started({
         let (channel, waits) = (channel.clone(), Arc::clone(&waits));
         move || {
+            let mut random = Random(6);
             while !stopped.load(Ordering::Relaxed) {
                 match channel.wait_timeout(Duration::from_millis(2)) {
-                    Ok(event) => assert!(event.key < 2 * rounds, "{event:?}"),
+                    Ok(event) => {
+                        assert!(event.key < 2 * rounds, "{event:?}");
+                        leave_events(&mut random);
+                    }
                     Err(error) => assert!(matches!(error, Error::NoCompletion), "{error:?}"),
                 }
                 waits.fetch_add(1, Ordering::Relaxed);
@@ -572,49 +608,51 @@ fn event_descriptors() -> usize {
         .count()
 }
 
-/// Promise: a channel lives until its last handle and its last queue are gone, whichever goes first,
-/// with and without events on it; then it is closed.
+/// Promise: a channel lives until its last handle and its last queue are gone, whichever goes
+/// first, with and without events on it; then it is closed.
 #[test]
 fn a_channel_outlives_its_queues_in_each_order() {
     device_test(|| {
-        drop(Pair::new(&peer()));
-        let before = event_descriptors();
-        for (n, order) in permutations(4).into_iter().enumerate() {
-            let peer = peer();
-            let channel = CompletionChannel::new(&peer).expect("a channel");
-            let pairs = [0, 1].map(|key| {
-                let pair = Pair::with(&peer, &on_channel(&channel, key), &ConnCfg::new());
-                if n % 2 == 0 {
-                    write(&pair.client);
-                }
-                pair
-            });
-            let [one, other] = pairs;
-            let (mut peer, mut channel) = (Some(peer), Some(channel));
-            let mut clients = [Some(one.client), Some(other.client)];
-            for thing in order {
-                match thing {
-                    0 => drop(peer.take()),
-                    1 => drop(channel.take()),
-                    client => drop(clients[client - 2].take()),
-                }
-                // Who is left can be used.
-                for client in clients.iter().flatten() {
-                    drain(client.get_cq());
-                    write(client);
-                    assert!(readable(client.get_cq(), LIMIT), "its event arrives");
-                }
-                if let Some(channel) = &channel {
-                    while channel.wait_timeout(SHORT / 10).is_ok() {}
+        in_time("dropping queues and their channel", || {
+            drop(Pair::new(&peer()));
+            let before = event_descriptors();
+            for (n, order) in permutations(4).into_iter().enumerate() {
+                let peer = peer();
+                let channel = CompletionChannel::new(&peer).expect("a channel");
+                let pairs = [0, 1].map(|key| {
+                    let pair = Pair::with(&peer, &on_channel(&channel, key), &ConnCfg::new());
+                    if n % 2 == 0 {
+                        write(&pair.client);
+                    }
+                    pair
+                });
+                let [one, other] = pairs;
+                let (mut peer, mut channel) = (Some(peer), Some(channel));
+                let mut clients = [Some(one.client), Some(other.client)];
+                for thing in order {
+                    match thing {
+                        0 => drop(peer.take()),
+                        1 => drop(channel.take()),
+                        client => drop(clients[client - 2].take()),
+                    }
+                    // Who is left can be used.
+                    for client in clients.iter().flatten() {
+                        drain(client.get_cq());
+                        write(client);
+                        assert!(readable(client.get_cq(), LIMIT), "its event arrives");
+                    }
+                    if let Some(channel) = &channel {
+                        while channel.wait_timeout(SHORT / 10).is_ok() {}
+                    }
                 }
             }
-        }
-        assert_eq!(event_descriptors(), before, "all channels are closed");
+            assert_eq!(event_descriptors(), before, "all channels are closed");
+        });
     });
 }
 
-/// Promise: the descriptor is blocking until the program changes that, and then each wait returns at
-/// once; for each way to wait.
+/// Promise: the descriptor is blocking until the program changes that, and then each wait returns
+/// at once; for each way to wait.
 #[test]
 fn the_descriptor_blocks_unless_it_was_made_non_blocking() {
     device_test(|| {
@@ -662,8 +700,8 @@ fn the_descriptor_blocks_unless_it_was_made_non_blocking() {
     });
 }
 
-/// Promise: one `poll` or `epoll` serves many queues: exactly the queues with events are ready, and a
-/// wait on those does not block. With an edge-triggered epoll as well.
+/// Promise: one `poll` or `epoll` serves many queues: exactly the queues with events are ready,
+/// and a wait on those does not block. With an edge-triggered epoll as well.
 #[test]
 fn poll_and_epoll_serve_many_queues() {
     const QUEUES: usize = 3;
@@ -728,8 +766,8 @@ impl Thread {
         Self(Pid::from_raw(id.parse().expect("a number")).expect("not 0"))
     }
 
-    /// Signals the thread: the kernel gives a process's signal to the thread with that id if it can.
-    /// It may have ended.
+    /// Signals the thread: the kernel gives a process's signal to the thread with that id if it
+    /// can. It may have ended.
     fn signal(self) {
         match kill_process(self.0, Signal::USR1) {
             Ok(()) | Err(rustix::io::Errno::SRCH) => {}
@@ -751,8 +789,8 @@ impl Thread {
 /// Promise: a signal does not end a wait (`EINTR` is retried), and does not make it longer.
 ///
 /// The handler interrupts `poll`, the only call in which a wait blocks. The kernel never restarts
-/// that, whatever `SA_RESTART` says (signal(7)). That the signals reach the waiting thread is seen in
-/// its count of sleeps: each wakes it, and it goes to sleep again.
+/// that, whatever `SA_RESTART` says (signal(7)). That the signals reach the waiting thread is seen
+/// in its count of sleeps: each wakes it, and it goes to sleep again.
 #[test]
 fn a_signal_does_not_end_a_wait() {
     device_test(|| {
@@ -807,8 +845,8 @@ fn a_signal_does_not_end_a_wait() {
     });
 }
 
-/// Promise: a time limit is kept by each of many threads that wait on one channel, also by those that
-/// see an event which another one takes: one event ends one wait.
+/// Promise: a time limit is kept by each of many threads that wait on one channel, also by those
+/// that see an event which another one takes: one event ends one wait.
 #[test]
 fn a_limit_is_kept_by_each_of_many_waiters() {
     const WAITERS: usize = 6;
@@ -817,6 +855,7 @@ fn a_limit_is_kept_by_each_of_many_waiters() {
         let peer = peer();
         let channel = CompletionChannel::new(&peer).expect("a channel");
         let pair = Pair::with(&peer, &on_channel(&channel, 3), &ConnCfg::new());
+        let pair = Kept(Some(pair));
         let barrier = Arc::new(Barrier::new(WAITERS + 1));
         let wait = |limit| {
             let (channel, barrier) = (channel.clone(), Arc::clone(&barrier));
@@ -859,8 +898,62 @@ fn a_limit_is_kept_by_each_of_many_waiters() {
     });
 }
 
-/// Promise: a queue for solicited events gives one for messages with [`Flags::SOLICITED`], from its
-/// creation on, and none for others; also after an event.
+/// Promise, as above, for the race between threads that see the same event: one takes it, and the
+/// others go back to waiting for the rest of their limits.
+#[test]
+fn one_event_ends_one_wait() {
+    const WAITERS: usize = 4;
+    const EVENTS: usize = 200;
+    device_test(|| {
+        let peer = peer();
+        let channel = CompletionChannel::new(&peer).expect("a channel");
+        let pair = Pair::with(&peer, &on_channel(&channel, 3), &ConnCfg::new());
+        let pair = Kept(Some(pair));
+        let (stop, stopped) = Stop::new();
+        let (taken, waits) = (
+            Arc::new(AtomicUsize::new(0)),
+            [(); WAITERS].map(|()| Arc::default()),
+        );
+        let waiters = waits.clone().map(|waits: Arc<AtomicUsize>| {
+            let (channel, stopped, taken) =
+                (channel.clone(), Arc::clone(&stopped), Arc::clone(&taken));
+            started(move || {
+                while !stopped.load(Ordering::Relaxed) {
+                    match channel.wait_timeout(Duration::from_millis(2)) {
+                        Ok(_) => drop(taken.fetch_add(1, Ordering::Relaxed)),
+                        Err(error) => assert!(matches!(error, Error::NoCompletion), "{error:?}"),
+                    }
+                    waits.fetch_add(1, Ordering::Relaxed);
+                }
+            })
+        });
+        let reaches = |count: &AtomicUsize, goal, what| {
+            let deadline = Instant::now() + LIMIT;
+            while count.load(Ordering::Relaxed) < goal {
+                assert!(Instant::now() < deadline, "{what}");
+                thread::yield_now();
+            }
+        };
+        for n in 1..=EVENTS {
+            write(&pair.client);
+            reaches(&taken, n, "nobody takes the event");
+            polled(pair.client.get_cq(), 1);
+            // There is no further event, and every wait ends in time.
+            let before = waits.each_ref().map(|waits| waits.load(Ordering::Relaxed));
+            for (waits, before) in waits.iter().zip(before) {
+                reaches(waits, before + 2, "a wait with a limit hangs");
+            }
+        }
+        drop(stop);
+        for waiter in waiters {
+            finished("a wait with a limit", waiter);
+        }
+        assert_eq!(taken.load(Ordering::Relaxed), EVENTS);
+    });
+}
+
+/// Promise: a queue for solicited events gives one for messages with [`Flags::SOLICITED`], from
+/// its creation on, and none for others; also after an event.
 #[test]
 fn only_solicited_messages_give_events() {
     device_test(|| {
@@ -1029,8 +1122,9 @@ fn req_notify_changes_what_gives_events() {
     });
 }
 
-/// Promise: each event of a channel names its queue, by key and kind, also while other queues on the
-/// channel are destroyed, with events of theirs on it. Of a dropped connection at most the key comes.
+/// Promise: each event of a channel names its queue, by key and kind, also while other queues on
+/// the channel are destroyed, with events of theirs on it. Of a dropped connection at most the key
+/// comes.
 #[test]
 fn the_queue_of_an_event_is_found_while_others_are_destroyed() {
     const STEPS: u64 = 400;
@@ -1121,7 +1215,8 @@ fn the_queue_of_an_event_is_found_while_others_are_destroyed() {
     });
 }
 
-/// Promise: with [`ComplChannel::Shared`] a wait tells the right one of the connection's two queues.
+/// Promise: with [`ComplChannel::Shared`] a wait tells the right one of the connection's two
+/// queues.
 #[test]
 fn a_shared_channel_tells_the_queue() {
     device_test(|| {
