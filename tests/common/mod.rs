@@ -12,8 +12,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use rpma::{
-    Conn, ConnCfg, ConnEvent, ConnReq, Device, Ep, Mr, MrRemote, MrUsage, Peer, RegisterableMemory,
-    Side, Wc,
+    Conn, ConnCfg, ConnEvent, ConnReq, Cq, Device, Ep, Error, Mr, MrRemote, MrUsage, Peer,
+    RegisterableMemory, Side, Wc, WcOpcode,
 };
 
 /// No wait in a test is longer: emulation is slow, but not that slow.
@@ -237,4 +237,36 @@ pub(crate) fn permutations(n: usize) -> Vec<Vec<usize>> {
         }
     }
     all
+}
+
+/// Waits for one completion of a queue.
+pub(crate) fn next_completion(cq: &Cq) -> Wc {
+    let deadline = Instant::now() + LIMIT;
+    let mut wcs = [Wc::default()];
+    while cq.get_wc(&mut wcs).expect("polling works") == 0 {
+        assert!(Instant::now() < deadline, "a completion in time");
+        thread::yield_now();
+    }
+    wcs[0]
+}
+
+/// A queue has no completion now.
+pub(crate) fn assert_empty(cq: &Cq) {
+    let mut wcs = [Wc::default()];
+    assert_eq!(cq.get_wc(&mut wcs).expect("polling works"), 0, "{wcs:?}");
+}
+
+/// What kind of operation succeeded, if it is the expected one.
+pub(crate) fn opcode_of(wc: &Wc, wr_id: u64) -> WcOpcode {
+    assert_eq!(wc.wr_id(), wr_id, "{wc:?}");
+    wc.result().expect("the operation succeeds").opcode()
+}
+
+/// The text of an error that must be about an argument.
+pub(crate) fn invalid<T>(result: Result<T, Error>) -> String {
+    match result {
+        Err(Error::InvalidArgument(text)) => text.into(),
+        Err(other) => panic!("an argument error expected: {other:?}"),
+        Ok(_) => panic!("an argument error expected"),
+    }
 }
