@@ -56,6 +56,8 @@ fn eight_bytes_arrive_and_nothing_else_changes() {
         let peer = peer();
         for cfg in configurations() {
             let pair = Pair::with(&peer, &cfg, &cfg);
+            let native = expected(&peer, &cfg) == WcOpcode::ATOMIC_WRITE;
+            assert_eq!(pair.client.has_native_atomic_write(), native);
             let dst = target(&peer, 64);
             let at = aligned(&dst) + 16;
             for (from, flags) in [

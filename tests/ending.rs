@@ -464,6 +464,8 @@ fn waiting_to_be_accepted() {
         let client = client.wait_established(LIMIT).expect("established");
         let server = server.wait_established(LIMIT).expect("established");
         assert!(client.get_private_data().starts_with(b"welcome"));
+        assert_ne!(client.get_event_fd(), server.get_event_fd());
+        assert_ne!(client.get_event_fd(), client.get_cq().get_fd());
         write_nothing(&client, 1).expect("posted");
         opcode_of(&completion(&client), 1);
         write_nothing(&server, 2).expect("posted");
