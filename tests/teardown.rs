@@ -8,28 +8,13 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use common::{
-    LIMIT, Pair, addr, completion, contents, device_test, event, pattern, peer, region, remote,
+    LIMIT, Pair, addr, completion, contents, device_test, event, pattern, peer, permutations,
+    region, remote,
 };
 use rpma::{
     ConnCfg, ConnEvent, ConnReq, Device, Ep, Error, Flags, FlushType, MrUsage, Peer, Side, Wc,
     WcStatus,
 };
-
-/// All orders of `n` things.
-fn permutations(n: usize) -> Vec<Vec<usize>> {
-    if n == 0 {
-        return vec![Vec::new()];
-    }
-    let mut all = Vec::new();
-    for shorter in permutations(n - 1) {
-        for at in 0..n {
-            let mut longer = shorter.clone();
-            longer.insert(at, n - 1);
-            all.push(longer);
-        }
-    }
-    all
-}
 
 /// Every order in which a program can drop what it has frees everything, and nothing fails.
 #[test]
