@@ -48,7 +48,7 @@ impl Default for ConnCfg {
             retry_count: 6,
             rnr_retry_count: 7,
             ack_timeout: None,
-            min_rnr_timer: None,
+            min_rnr_timer: Some(12),
             force_fallback: false,
         }
     }
@@ -222,8 +222,9 @@ impl ConnCfg {
         self.rq_size
     }
 
-    /// Sets how often a message is sent again that the peer does not acknowledge: 0 to 7. The default
-    /// is 6; librpma has 7, which on rxe means for ever, so that a dead peer is never noticed.
+    /// Sets how often a message is sent again that the other side does not acknowledge: 0 to 7. The
+    /// connecting side's setting counts for both. The default is 6; librpma has 7, which on rxe means for
+    /// ever, so that a dead peer is never noticed.
     ///
     /// # Errors
     ///
@@ -239,8 +240,8 @@ impl ConnCfg {
         self.retry_count
     }
 
-    /// Sets how often a message is sent again for which the peer had no receive posted: 0 to 6, or 7
-    /// for ever. The default is 7, as in librpma.
+    /// Sets how often the **peer** sends a message again that met no receive here: 0 to 6, or 7 for ever.
+    /// The default is 7, as in librpma.
     ///
     /// # Errors
     ///
@@ -281,8 +282,11 @@ impl ConnCfg {
     }
 
     /// Sets how long the **peer** waits before it sends a message again that met no receive here: a code
-    /// of the specification from 1 (0.01 ms) over 12 (0.64 ms) to 31 (491.52 ms). `None` leaves it at
-    /// code 0, which is the longest: 655.36 ms.
+    /// of the specification from 1 (0.01 ms) over 12 (0.64 ms, the default) to 31 (491.52 ms). `None` or
+    /// 0 is the longest, 655.36 ms, which librpma has: on rxe that is longer than the acknowledge
+    /// timeout, so that a message that waits for a receive fails after some seconds like one to a dead
+    /// peer. For a C program as the receiver, [`set_ack_timeout`](Self::set_ack_timeout) of at least 18
+    /// on this side helps.
     ///
     /// # Errors
     ///
@@ -344,6 +348,7 @@ mod tests {
         assert!(matches!(cfg.get_compl_channel(), ComplChannel::PerCq));
         assert!(cfg.get_srq().is_none());
         assert_eq!((cfg.get_retry_count(), cfg.get_rnr_retry_count()), (6, 7));
+        assert_eq!(cfg.get_min_rnr_timer(), Some(12), "not the longest");
         assert_eq!(cfg.get_ack_timeout(), None);
         assert!(!cfg.get_force_fallback());
     }

@@ -20,8 +20,8 @@ pub enum ConnEvent {
     /// The time is over in which late packets of the closed connection may arrive. librpma reports it
     /// as a second `RPMA_CONN_CLOSED`.
     TimewaitExit,
-    /// The connection is lost: the device is gone, or the queue pair could not be set up
-    /// (`RPMA_CONN_LOST`).
+    /// The connection is lost: the device is gone, or the queue pair could not be set up, also because
+    /// the peer has closed the connection before this side took its answer (`RPMA_CONN_LOST`).
     Lost {
         /// A negative errno, or 0.
         status: i32,

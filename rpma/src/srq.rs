@@ -104,6 +104,10 @@ impl SrqCfg {
 ///
 /// A connection uses it that was made with `ConnCfg::set_srq`. Its receives complete in the order in
 /// which messages arrive, on whichever connection: tell them apart with [`Wc::qp_num`](crate::Wc).
+///
+/// A client that dies in the middle of a message of several packets may take a receive with it: rxe never
+/// completes it, and its slot does not come back. Make the queue larger than it needs to be; where it is
+/// full and nothing arrives any more, make a new one.
 #[derive(Clone)]
 pub struct Srq {
     inner: Arc<Inner>,
