@@ -582,7 +582,7 @@ fn drops_while_others_wait(rounds: u64) {
 /// Protects programs that drop connections while one thread serves the events of all.
 #[test]
 fn queues_are_dropped_while_others_wait_on_their_channel() {
-    device_test(|| drops_while_others_wait(150));
+    device_test(|| drops_while_others_wait(100));
 }
 
 /// As above, for rarer races. Each round drops two connections.
@@ -593,8 +593,8 @@ fn queues_are_dropped_while_others_wait_on_their_channel_long() {
 }
 
 /// Promise, as above, for the moment in which a queue goes and its event is there: either the event
-/// is taken, with its right key, or it is discarded. The queue is that of a shared receive queue: with
-/// a connection's, the queue pair goes first, which takes long, and the event is taken by then.
+/// is taken, with its right key, or it is discarded. The queue is that of a shared receive queue:
+/// with a connection's, the queue pair goes first, which is slow, and the event is taken by then.
 fn events_taken_while_their_queue_is_destroyed(rounds: u64) {
     const WAITERS: u64 = 2;
     let peer = peer();
