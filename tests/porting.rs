@@ -113,9 +113,11 @@ fn sources() -> BTreeMap<String, Vec<PathBuf>> {
             if path.is_dir() {
                 dirs.push(path);
             } else if path.extension().is_some_and(|extension| extension == "rs") {
-                let stem = path.file_stem().and_then(|stem| stem.to_str());
-                let module = stem.expect("a name").to_owned();
-                found.entry(module).or_default().push(path);
+                // A module is a file or a directory of that name.
+                for named in [path.file_stem(), dir.file_name()].into_iter().flatten() {
+                    let module = named.to_str().expect("a name").to_owned();
+                    found.entry(module).or_default().push(path.clone());
+                }
             }
         }
     }

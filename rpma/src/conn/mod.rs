@@ -36,6 +36,8 @@ pub struct Conn {
     /// Whether the peer serves reads at all.
     reads: AtomicBool,
     direct_write_to_pmem: AtomicBool,
+    /// Which queue a wait returns that had no event, if both have solicited events only: each in turn.
+    receives_next: AtomicBool,
 }
 
 impl Conn {
@@ -74,6 +76,7 @@ impl Conn {
             flush_method,
             reads: AtomicBool::new(true),
             direct_write_to_pmem: AtomicBool::new(false),
+            receives_next: AtomicBool::new(true),
         })
     }
 
@@ -212,6 +215,10 @@ impl Conn {
     /// Waits for a completion event of either completion queue, without a limit, and returns the queue,
     /// which is armed again: poll it until it is empty.
     ///
+    /// If a queue gives events for solicited completions only ([`Notify::Solicited`](crate::Notify)),
+    /// the wait returns that queue after a second at the latest, as if there had been an event; if both
+    /// queues do, each in turn.
+    ///
     /// # Errors
     ///
     /// [`Error::NotSharedChannel`] unless the connection was made with
@@ -234,13 +241,25 @@ impl Conn {
 
     fn wait_until(&self, deadline: Deadline) -> Result<(&Cq, CqKind)> {
         let channel = self.shared_channel()?;
-        let notify = self.queues.rcq.as_ref().map_or(Notify::Any, Cq::notify);
-        let tag = compl_channel::wait(channel, notify, deadline)?;
-        // An event that may have been lost is one of the queue with solicited events.
-        let kind = tag.map_or(CqKind::Receive, |tag| tag.kind);
-        match (kind, &self.queues.rcq) {
+        let Queues { cq, rcq, .. } = &self.queues;
+        let of_receives = rcq.as_ref().map_or(Notify::Any, Cq::notify);
+        let notify = match (cq.notify(), of_receives) {
+            (Notify::Any, Notify::Any) => Notify::Any,
+            _ => Notify::Solicited,
+        };
+        let kind = match compl_channel::wait(channel, notify, deadline)? {
+            Some(tag) => tag.kind,
+            // An event may have been lost: one of a queue with solicited events.
+            None => match (cq.notify(), of_receives) {
+                (Notify::Any, _) => CqKind::Receive,
+                (_, Notify::Any) => CqKind::Main,
+                _ if self.receives_next.fetch_not(Ordering::Relaxed) => CqKind::Receive,
+                _ => CqKind::Main,
+            },
+        };
+        match (kind, rcq) {
             (CqKind::Receive, Some(rcq)) => Ok((rcq, kind)),
-            _ => Ok((&self.queues.cq, CqKind::Main)),
+            _ => Ok((cq, CqKind::Main)),
         }
     }
 

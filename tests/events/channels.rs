@@ -1,0 +1,249 @@
+//! Channels of several queues: whose event it is.
+
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use rpma::{
+    ComplChannel, CompletionChannel, ConnCfg, CqEvent, CqKind, Error, MrSlice, Srq, SrqCfg,
+};
+
+use crate::common::{LIMIT, Pair, device_test, peer};
+use crate::support::{
+    ALWAYS, Random, SHORT, Stop, finished, in_time, none, on_channel, polled, rcq, receives, send,
+    started, takes_event, with_channel, write,
+};
+
+/// Promise: each event of a channel names its queue, by key and kind, also while other queues on
+/// the channel are destroyed, with events of theirs on it. Of a dropped connection at most the key
+/// comes.
+#[test]
+fn the_queue_of_an_event_is_found_while_others_are_destroyed() {
+    const STEPS: u64 = 400;
+    const DROPPED: u64 = 1 << 32;
+    device_test(|| {
+        let peer = peer();
+        let channel = CompletionChannel::new(&peer).expect("a channel");
+        let stable = [0, 1].map(|key| {
+            let pair = Pair::with(&peer, &on_channel(&channel, key), &ConnCfg::new());
+            receives(&pair.client, 9);
+            pair
+        });
+        let (stop, stopped) = Stop::new();
+        let dropper = started({
+            let (peer, channel) = (peer.clone(), channel.clone());
+            move || {
+                let mut key = DROPPED;
+                while !stopped.load(Ordering::Relaxed) || key < DROPPED + 50 {
+                    let client = on_channel(&channel, key);
+                    let server = on_channel(&channel, key + 1);
+                    let Pair { client, server } = Pair::with(&peer, &client, &server);
+                    receives(&client, 1);
+                    write(&client);
+                    write(&server);
+                    send(&server, ALWAYS);
+                    drop(client);
+                    drop(server);
+                    key += 2;
+                }
+                key
+            }
+        });
+        let run = started({
+            let channel = channel.clone();
+            move || {
+                let (mut random, mut highest) = (Random(4), 0);
+                for _ in 0..STEPS {
+                    let key = random.below(2);
+                    let pair = &stable[key as usize];
+                    let (kind, cq) = match random.below(2) {
+                        0 => {
+                            write(&pair.client);
+                            (CqKind::Main, pair.client.get_cq())
+                        }
+                        _ => {
+                            send(&pair.server, ALWAYS);
+                            receives(&pair.client, 1);
+                            (CqKind::Receive, rcq(&pair.client))
+                        }
+                    };
+                    // Nothing else was posted to the two, so this is the only event of theirs.
+                    loop {
+                        let event = channel.wait_timeout(LIMIT).expect("its event comes");
+                        if event.key < DROPPED {
+                            assert_eq!((event.key, event.kind), (key, kind));
+                            break;
+                        }
+                        highest = highest.max(event.key);
+                    }
+                    polled(cq, 1);
+                    if kind == CqKind::Receive {
+                        polled(pair.server.get_cq(), 1);
+                    }
+                }
+                (stable, highest)
+            }
+        });
+        let (stable, highest) = finished("the waits for the connections that stay", run);
+        drop(stop);
+        let next = finished("dropping connections", dropper);
+        assert!(highest < next, "{highest} is nobody's key");
+        drop(stable);
+
+        // What a dropped queue left on the channel is discarded with it.
+        while channel.wait_timeout(Duration::ZERO).is_ok() {}
+        let pairs = [5, 6].map(|key| {
+            let pair = Pair::with(&peer, &on_channel(&channel, key), &ConnCfg::new());
+            write(&pair.client);
+            polled(pair.client.get_cq(), 1);
+            pair
+        });
+        let [one, other] = pairs;
+        drop(one);
+        let event = channel.wait_timeout(LIMIT).expect("the other's");
+        assert_eq!((event.key, event.kind), (6, CqKind::Main));
+        drop(other);
+        none(channel.wait_timeout(SHORT));
+    });
+}
+
+/// Promise: with [`ComplChannel::Shared`] a wait tells the right one of the connection's two
+/// queues.
+#[test]
+fn a_shared_channel_tells_the_queue() {
+    device_test(|| {
+        let peer = peer();
+        for rcq_size in [0, 10] {
+            let mut cfg = with_channel(ComplChannel::Shared);
+            cfg.set_rcq_size(rcq_size);
+            let Pair { client, server } = Pair::with(&peer, &cfg, &cfg);
+            receives(&client, 10);
+            let (main, receive) = (client.get_cq(), client.get_rcq().unwrap_or(client.get_cq()));
+            assert_eq!(client.get_compl_fd().expect("shared"), main.get_fd());
+            assert_eq!(client.get_compl_fd().expect("shared"), receive.get_fd());
+            let of_receives = match rcq_size {
+                0 => CqKind::Main,
+                _ => CqKind::Receive,
+            };
+            for step in 0..8 {
+                let (expected, expected_kind) = match step % 3 {
+                    0 => {
+                        write(&client);
+                        (main, CqKind::Main)
+                    }
+                    _ => {
+                        send(&server, ALWAYS);
+                        polled(server.get_cq(), 1);
+                        (receive, of_receives)
+                    }
+                };
+                let (cq, kind) = client.wait_timeout(LIMIT).expect("an event");
+                assert!(std::ptr::eq(cq, expected), "step {step}");
+                assert_eq!(kind, expected_kind, "step {step}");
+                polled(cq, 1);
+            }
+            none(client.wait_timeout(SHORT));
+        }
+    });
+}
+
+/// Promise: waiting where the events do not arrive is an error, and no wait for ever.
+#[test]
+fn waiting_where_no_events_arrive_is_refused() {
+    device_test(|| {
+        let peer = peer();
+        let channel = CompletionChannel::new(&peer).expect("a channel");
+        let of = ComplChannel::Of {
+            channel: channel.clone(),
+            key: 1,
+        };
+        for (kind, own, shared) in [
+            (ComplChannel::PerCq, true, false),
+            (ComplChannel::Shared, false, true),
+            (of, false, false),
+        ] {
+            let mut cfg = with_channel(kind);
+            cfg.set_rcq_size(10);
+            let Pair { client, server } = Pair::with(&peer, &cfg, &ConnCfg::new());
+            let conn = in_time("a wait in the wrong place", move || {
+                for cq in [client.get_cq(), rcq(&client)] {
+                    if !own {
+                        for refused in [
+                            cq.wait(),
+                            cq.wait_timeout(LIMIT),
+                            cq.wait_for(1, LIMIT, |_| {}).map(drop),
+                        ] {
+                            assert!(matches!(refused, Err(Error::SharedChannel)), "{refused:?}");
+                        }
+                    }
+                }
+                if !shared {
+                    for refused in [
+                        client.wait().map(drop),
+                        client.wait_timeout(LIMIT).map(drop),
+                        client.get_compl_fd().map(drop),
+                    ] {
+                        let refused = refused.expect_err("refused");
+                        assert!(matches!(refused, Error::NotSharedChannel), "{refused:?}");
+                    }
+                }
+                client
+            });
+            // The right place works.
+            write(&conn);
+            match (own, shared) {
+                (true, _) => takes_event(conn.get_cq()),
+                (_, true) => drop(conn.wait_timeout(LIMIT).expect("an event")),
+                _ => drop(channel.wait_timeout(LIMIT).expect("an event")),
+            }
+            drop(server);
+        }
+    });
+}
+
+/// Promise: the queue of a shared receive queue may use a channel as well, next to the queues of
+/// connections, and several channels keep their events apart.
+#[test]
+fn a_shared_receive_queue_may_use_a_channel() {
+    device_test(|| {
+        let peer = peer();
+        let channels = [(); 2].map(|()| CompletionChannel::new(&peer).expect("a channel"));
+        let mut cfg = SrqCfg::new();
+        cfg.set_compl_channel(Some((channels[0].clone(), 70)));
+        let srq = Srq::new(&peer, &cfg).expect("a shared receive queue");
+        let own = srq.get_rcq().expect("the default");
+        for n in 0..10 {
+            srq.recv(MrSlice::EMPTY, n).expect("posted");
+        }
+        let pairs = [71, 72].map(|key| {
+            let channel = channels[(key - 71) as usize].clone();
+            let mut cfg = with_channel(ComplChannel::Of { channel, key });
+            cfg.set_srq(Some(&srq));
+            Pair::with(&peer, &ConnCfg::new(), &cfg)
+        });
+        let refused = own.wait_timeout(LIMIT).expect_err("it is not its own");
+        assert!(matches!(refused, Error::SharedChannel), "{refused:?}");
+        assert_eq!(own.get_fd(), channels[0].get_fd());
+
+        let next = |channel: &CompletionChannel| {
+            let CqEvent { key, kind, .. } = channel.wait_timeout(LIMIT).expect("an event");
+            (key, kind)
+        };
+        for pair in &pairs {
+            send(&pair.client, ALWAYS);
+            assert_eq!(next(&channels[0]), (70, CqKind::Receive));
+            polled(own, 1);
+            polled(pair.client.get_cq(), 1);
+        }
+        for (n, pair) in pairs.iter().enumerate() {
+            write(&pair.server);
+            assert_eq!(next(&channels[n]), (71 + n as u64, CqKind::Main));
+            polled(pair.server.get_cq(), 1);
+        }
+        // It is destroyed with its last connection; the channel stays.
+        drop(srq);
+        drop(pairs);
+        for channel in channels {
+            none(channel.wait_timeout(SHORT));
+        }
+    });
+}

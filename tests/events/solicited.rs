@@ -1,0 +1,243 @@
+//! Queues that give events for solicited completions only.
+
+use std::time::{Duration, Instant};
+
+use rpma::{
+    ComplChannel, Conn, ConnCfg, CqKind, Flags, MrSlice, Notify, Peer, RemoteSlice, Srq, SrqCfg, Wc,
+};
+
+use crate::common::{LIMIT, Pair, device_test, peer};
+use crate::support::{
+    ALWAYS, SHORT, in_time, no_event, none, polled, rcq, readable, receives, send, solicited,
+    takes_event, with_channel, write,
+};
+
+/// Promise: a queue for solicited events gives one for messages with [`Flags::SOLICITED`], from
+/// its creation on, and none for others; also after an event.
+#[test]
+fn only_solicited_messages_give_events() {
+    device_test(|| {
+        let peer = peer();
+        let pair = solicited(&peer, ComplChannel::PerCq);
+        let (client, rcq) = (&pair.client, rcq(&pair.server));
+        for _ in 0..2 {
+            send(client, ALWAYS);
+            polled(rcq, 1);
+            assert!(!readable(rcq, SHORT), "a plain message gives no event");
+            none(rcq.wait_timeout(SHORT));
+            send(client, ALWAYS | Flags::SOLICITED);
+            assert!(readable(rcq, LIMIT), "a solicited one does");
+            takes_event(rcq);
+            polled(rcq, 1);
+        }
+        let imm = |flags, imm| {
+            client
+                .write_with_imm(RemoteSlice::EMPTY, MrSlice::EMPTY, flags, imm, 4)
+                .expect("posted");
+        };
+        imm(ALWAYS, 1);
+        polled(rcq, 1);
+        assert!(
+            !readable(rcq, SHORT),
+            "nor does a plain write with immediate data"
+        );
+        imm(ALWAYS | Flags::SOLICITED, 2);
+        assert!(readable(rcq, LIMIT), "a solicited one does");
+        takes_event(rcq);
+        polled(rcq, 1);
+
+        // The main queue's events are not affected.
+        write(&pair.server);
+        takes_event(pair.server.get_cq());
+    });
+}
+
+/// As above, on the completion queue of a shared receive queue.
+#[test]
+fn only_solicited_messages_give_events_of_a_shared_receive_queue() {
+    device_test(|| {
+        let peer = peer();
+        let mut cfg = SrqCfg::new();
+        cfg.set_rcq_notify(Notify::Solicited);
+        let srq = Srq::new(&peer, &cfg).expect("a shared receive queue");
+        for n in 0..10 {
+            srq.recv(MrSlice::EMPTY, n).expect("posted");
+        }
+        let mut cfg = ConnCfg::new();
+        cfg.set_srq(Some(&srq));
+        let pair = Pair::with(&peer, &ConnCfg::new(), &cfg);
+        let rcq = srq.get_rcq().expect("the default");
+        for _ in 0..2 {
+            send(&pair.client, ALWAYS);
+            polled(rcq, 1);
+            assert!(!readable(rcq, SHORT), "a plain message gives no event");
+            send(&pair.client, ALWAYS | Flags::SOLICITED);
+            assert!(readable(rcq, LIMIT), "a solicited one does");
+            takes_event(rcq);
+            polled(rcq, 1);
+        }
+    });
+}
+
+/// Promise: a wait for solicited events is bounded (1 s), so that a program that waits without a
+/// limit notices a failure, for which rxe of Linux 6.12 gives no event. A limit is kept as well.
+#[test]
+fn a_wait_for_solicited_events_is_bounded() {
+    /// Waits without a limit when there is no event; says how long it took.
+    fn bounded(server: Conn, shared: bool) -> (Conn, Duration) {
+        in_time("an unlimited wait for solicited events", move || {
+            let start = Instant::now();
+            match shared {
+                false => rcq(&server).wait().expect("as if there were an event"),
+                true => {
+                    let (cq, kind) = server.wait().expect("as if there were an event");
+                    assert!(std::ptr::eq(cq, rcq(&server)));
+                    assert_eq!(kind, CqKind::Receive);
+                }
+            }
+            let elapsed = start.elapsed();
+            (server, elapsed)
+        })
+    }
+    device_test(|| {
+        let peer = peer();
+        for shared in [false, true] {
+            let channel = match shared {
+                false => ComplChannel::PerCq,
+                true => ComplChannel::Shared,
+            };
+            let Pair { client, server } = solicited(&peer, channel);
+            // A message without an event is found.
+            send(&client, ALWAYS);
+            let (server, elapsed) = bounded(server, shared);
+            assert!(elapsed > SHORT, "it does wait: {elapsed:?}");
+            assert!(!readable(rcq(&server), Duration::ZERO), "there is no event");
+            polled(rcq(&server), 1);
+
+            let start = Instant::now();
+            none(match shared {
+                false => rcq(&server).wait_timeout(SHORT),
+                true => server.wait_timeout(SHORT).map(drop),
+            });
+            assert!(start.elapsed() >= SHORT);
+
+            // So is a failure.
+            server.disconnect().expect("fails the receives");
+            let deadline = Instant::now() + LIMIT;
+            let (mut server, mut failed) = (server, 0);
+            while failed < 9 {
+                (server, _) = bounded(server, shared);
+                let mut wcs = [Wc::default(); 16];
+                let count = rcq(&server).get_wc(&mut wcs).expect("polls");
+                assert!(wcs[..count].iter().all(|wc| wc.result().is_err()));
+                failed += count;
+                assert!(Instant::now() < deadline, "{failed} failures");
+            }
+        }
+    });
+}
+
+/// As above, for [`Conn::wait`], whichever of the two queues is for solicited events; if both are, it
+/// returns them in turn.
+#[test]
+fn a_wait_for_two_queues_is_bounded_by_either() {
+    use CqKind::{Main, Receive};
+    device_test(|| {
+        let peer = peer();
+        for (rcq_size, of_main, of_receives, expected) in [
+            (0, Notify::Solicited, Notify::Any, [Main, Main, Main]),
+            (10, Notify::Solicited, Notify::Any, [Main, Main, Main]),
+            (
+                10,
+                Notify::Any,
+                Notify::Solicited,
+                [Receive, Receive, Receive],
+            ),
+        ] {
+            let server = with_notify(&peer, rcq_size, of_main, of_receives);
+            assert_eq!(bounded_waits(server), expected);
+        }
+        let server = with_notify(&peer, 10, Notify::Solicited, Notify::Solicited);
+        let found = bounded_waits(server);
+        assert!(
+            found[0] != found[1] && found[0] == found[2],
+            "no queue is forgotten: {found:?}"
+        );
+    });
+}
+
+/// A connection with a shared completion channel, on which no event is pending.
+fn with_notify(peer: &Peer, rcq_size: u32, of_main: Notify, of_receives: Notify) -> Pair {
+    let mut cfg = with_channel(ComplChannel::Shared);
+    cfg.set_rcq_size(rcq_size).set_rcq_notify(of_receives);
+    let pair = Pair::with(peer, &ConnCfg::new(), &cfg);
+    let main = pair.server.get_cq();
+    main.req_notify(of_main).expect("armed");
+    // The queue was made for every completion: that request gives its event first.
+    write(&pair.server);
+    let (found, _) = pair.server.wait_timeout(LIMIT).expect("an event");
+    polled(found, 1);
+    pair
+}
+
+/// What three waits without a limit return when there is no event.
+fn bounded_waits(Pair { client, server }: Pair) -> [CqKind; 3] {
+    let found = in_time("an unlimited wait for solicited events", move || {
+        [(); 3].map(|()| {
+            let (cq, kind) = server.wait().expect("as if there were an event");
+            let own = match kind {
+                CqKind::Main => server.get_cq(),
+                CqKind::Receive => rcq(&server),
+            };
+            assert!(std::ptr::eq(cq, own), "the queue and its kind agree");
+            kind
+        })
+    });
+    drop(client);
+    found
+}
+
+/// Promise: `Cq::req_notify` changes what gives events; a request that was made before gives its
+/// event first.
+#[test]
+fn req_notify_changes_what_gives_events() {
+    device_test(|| {
+        let peer = peer();
+        let mut cfg = ConnCfg::new();
+        cfg.set_rcq_size(10);
+        let Pair { client, server } = Pair::with(&peer, &cfg, &cfg);
+        receives(&server, 10);
+        let rcq = rcq(&server);
+        let plain = |gives_event| {
+            send(&client, ALWAYS);
+            polled(rcq, 1);
+            match gives_event {
+                true => takes_event(rcq),
+                false => assert!(!readable(rcq, SHORT), "a plain message gives no event"),
+            }
+        };
+        plain(true);
+        rcq.req_notify(Notify::Solicited).expect("arms");
+        plain(true);
+        plain(false);
+        send(&client, ALWAYS | Flags::SOLICITED);
+        assert!(readable(rcq, LIMIT), "a solicited one gives an event");
+        takes_event(rcq);
+        polled(rcq, 1);
+        plain(false);
+        rcq.req_notify(Notify::Any).expect("arms");
+        plain(true);
+        plain(true);
+
+        // For programs that wait in another way: one event for each request.
+        for _ in 0..2 {
+            send(&client, ALWAYS);
+            polled(rcq, 1);
+            assert!(readable(rcq, LIMIT));
+            rcq.req_notify(Notify::Any).expect("arms");
+        }
+        takes_event(rcq);
+        takes_event(rcq);
+        no_event(rcq);
+    });
+}

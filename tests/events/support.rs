@@ -1,0 +1,262 @@
+//! What the tests of completion events share: operations that give one, waits that must end, and what
+//! cleans up after a test that fails.
+
+use std::ops::Deref;
+use std::os::fd::AsFd;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::RecvTimeoutError;
+use std::sync::{Arc, mpsc};
+use std::time::{Duration, Instant};
+use std::{hint, mem, panic, thread};
+
+use rpma::{
+    ComplChannel, CompletionChannel, Conn, ConnCfg, Cq, Error, Flags, MrSlice, Notify, Peer,
+    RemoteSlice, Wc,
+};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
+
+use crate::common::{LIMIT, Pair};
+
+/// How long "no event" is looked at.
+pub(crate) const SHORT: Duration = Duration::from_millis(100);
+
+pub(crate) const ALWAYS: Flags = Flags::COMPLETION_ALWAYS;
+
+/// Posts an operation that completes in the connection's main queue, and nowhere else.
+pub(crate) fn write(conn: &Conn) {
+    conn.write(RemoteSlice::EMPTY, MrSlice::EMPTY, ALWAYS, 1)
+        .expect("posted");
+}
+
+/// Posts a message of 0 bytes.
+pub(crate) fn send(conn: &Conn, flags: Flags) {
+    conn.send(MrSlice::EMPTY, flags | Flags::COMPLETION_ON_ERROR, 2)
+        .expect("posted");
+}
+
+/// Posts `count` receives.
+pub(crate) fn receives(conn: &Conn, count: u64) {
+    for n in 0..count {
+        conn.recv(MrSlice::EMPTY, n).expect("posted");
+    }
+}
+
+/// Polls until `count` completions came, without any wait for events; all must be successes.
+pub(crate) fn polled(cq: &Cq, count: usize) {
+    let (mut all, deadline) = (0, Instant::now() + LIMIT);
+    while all < count {
+        all += drain(cq);
+        assert!(Instant::now() < deadline, "{all} of {count} completions");
+        thread::yield_now();
+    }
+    assert_eq!(all, count, "no more completions than operations");
+}
+
+/// Polls until the queue is empty; all must be successes.
+pub(crate) fn drain(cq: &Cq) -> usize {
+    let mut all = 0;
+    loop {
+        let mut wcs = [Wc::default(); 8];
+        let count = cq.get_wc(&mut wcs).expect("polls");
+        if count == 0 {
+            return all;
+        }
+        for wc in &wcs[..count] {
+            wc.result().expect("the operation succeeds");
+        }
+        all += count;
+    }
+}
+
+/// There is an event, or there will be one.
+pub(crate) fn takes_event(cq: &Cq) {
+    cq.wait_timeout(LIMIT).expect("an event");
+}
+
+/// There is no event.
+pub(crate) fn no_event(cq: &Cq) {
+    none(cq.wait_timeout(SHORT));
+}
+
+pub(crate) fn none<T: std::fmt::Debug>(waited: Result<T, Error>) {
+    assert!(matches!(waited, Err(Error::NoCompletion)), "{waited:?}");
+}
+
+/// Whether the descriptor becomes readable within `limit`, which takes nothing.
+pub(crate) fn readable(fd: impl AsFd, limit: Duration) -> bool {
+    let limit = Timespec::try_from(limit).expect("a short time");
+    let mut fds = [PollFd::new(&fd, PollFlags::IN)];
+    poll(&mut fds, Some(&limit)).expect("polls") > 0
+}
+
+pub(crate) fn set_nonblocking(fd: impl AsFd, on: bool) {
+    let mut flags = fcntl_getfl(&fd).expect("flags");
+    flags.set(OFlags::NONBLOCK, on);
+    fcntl_setfl(&fd, flags).expect("sets the flags");
+}
+
+/// Runs in another thread what a broken promise lets hang, and fails if it does.
+pub(crate) fn in_time<T: Send + 'static>(
+    what: &str,
+    run: impl FnOnce() -> T + Send + 'static,
+) -> T {
+    finished(what, started(run))
+}
+
+/// Something that runs in another thread.
+pub(crate) struct Started<T> {
+    result: mpsc::Receiver<T>,
+    pub(crate) thread: thread::JoinHandle<()>,
+}
+
+pub(crate) fn started<T: Send + 'static>(run: impl FnOnce() -> T + Send + 'static) -> Started<T> {
+    let (sender, result) = mpsc::channel();
+    let thread = thread::spawn(move || {
+        let _test_has_failed = sender.send(run());
+    });
+    Started { result, thread }
+}
+
+pub(crate) fn finished<T>(what: &str, Started { result, thread }: Started<T>) -> T {
+    match result.recv_timeout(LIMIT) {
+        Ok(result) => {
+            thread.join().expect("it has finished");
+            result
+        }
+        Err(RecvTimeoutError::Timeout) => panic!("{what} hangs"),
+        Err(RecvTimeoutError::Disconnected) => match thread.join() {
+            Err(payload) => panic::resume_unwind(payload),
+            Ok(()) => unreachable!("it sends its result or panics"),
+        },
+    }
+}
+
+/// Something that is not dropped if the test fails: next to what hangs, that might hang as well.
+pub(crate) struct Kept<T>(pub(crate) Option<T>);
+
+impl<T> Deref for Kept<T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        self.0.as_ref().expect("dropped later")
+    }
+}
+
+impl<T> Drop for Kept<T> {
+    fn drop(&mut self) {
+        if thread::panicking() {
+            mem::forget(self.0.take());
+        }
+    }
+}
+
+/// Tells another thread to stop, also when the test fails.
+pub(crate) struct Stop(Arc<AtomicBool>);
+
+impl Stop {
+    pub(crate) fn new() -> (Self, Arc<AtomicBool>) {
+        let stop = Arc::new(AtomicBool::new(false));
+        (Self(Arc::clone(&stop)), stop)
+    }
+}
+
+impl Drop for Stop {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+/// Random numbers that are the same in every run.
+pub(crate) struct Random(pub(crate) u64);
+
+impl Random {
+    /// One of `0..end`.
+    pub(crate) fn below(&mut self, end: u64) -> u64 {
+        self.0 = self
+            .0
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 33) % end
+    }
+
+    /// Half of the time none, else up to 300 µs.
+    pub(crate) fn pause(&mut self) {
+        if self.below(2) == 0 {
+            let until = Instant::now() + Duration::from_micros(self.below(300));
+            while Instant::now() < until {
+                hint::spin_loop();
+            }
+        }
+    }
+}
+
+pub(crate) fn with_channel(channel: ComplChannel) -> ConnCfg {
+    let mut cfg = ConnCfg::new();
+    cfg.set_compl_channel(channel);
+    cfg
+}
+
+/// A connection whose events arrive on `channel`, with a queue of its own for receives.
+pub(crate) fn on_channel(channel: &CompletionChannel, key: u64) -> ConnCfg {
+    let channel = channel.clone();
+    let mut cfg = with_channel(ComplChannel::Of { channel, key });
+    cfg.set_rcq_size(10);
+    cfg
+}
+
+/// A client that connects to a server with a receive queue of which only solicited messages give
+/// events.
+pub(crate) fn solicited(peer: &Peer, channel: ComplChannel) -> Pair {
+    let mut cfg = with_channel(channel);
+    cfg.set_rcq_size(10).set_rcq_notify(Notify::Solicited);
+    let pair = Pair::with(peer, &ConnCfg::new(), &cfg);
+    receives(&pair.server, 10);
+    pair
+}
+
+pub(crate) fn rcq(conn: &Conn) -> &Cq {
+    conn.get_rcq().expect("a queue for receives")
+}
+
+/// The three ways to wait, as one.
+pub(crate) struct Waited {
+    pub(crate) conn: Conn,
+    channel: Option<CompletionChannel>,
+}
+
+impl Waited {
+    /// Each kind of channel, and the other side of its connection.
+    pub(crate) fn each(peer: &Peer) -> Vec<(Self, Conn)> {
+        let channel = CompletionChannel::new(peer).expect("a channel");
+        let mut all = Vec::new();
+        for own in [None, Some(channel)] {
+            let kinds = match own.clone() {
+                None => vec![ComplChannel::PerCq, ComplChannel::Shared],
+                Some(channel) => vec![ComplChannel::Of { channel, key: 9 }],
+            };
+            for kind in kinds {
+                let mut cfg = with_channel(kind);
+                cfg.set_rcq_size(10);
+                let Pair { client, server } = Pair::with(peer, &cfg, &ConnCfg::new());
+                let channel = own.clone();
+                all.push((
+                    Self {
+                        conn: client,
+                        channel,
+                    },
+                    server,
+                ));
+            }
+        }
+        all
+    }
+
+    pub(crate) fn wait(&self, limit: Duration) -> rpma::Result<()> {
+        match &self.channel {
+            Some(channel) => channel.wait_timeout(limit).map(drop),
+            None if self.conn.get_compl_fd().is_ok() => self.conn.wait_timeout(limit).map(drop),
+            None => self.conn.get_cq().wait_timeout(limit),
+        }
+    }
+}
