@@ -167,12 +167,11 @@ impl Place<'_> {
         name: &str,
         program: &Path,
         list: &mut Command,
-        options: &Options,
+        options: Options,
     ) -> Result<()> {
         let log = report.log(name)?;
         let mut step = Step::start(name);
-        let output = list.output().context("cannot list the tests")?;
-        let listed = libtest::listed(&String::from_utf8_lossy(&output.stdout));
+        let listed = libtest::list(list)?;
 
         let limit = if options.long { LONG_LIMIT } else { LIMIT };
         let mut command = self.command(program, limit, options.long);

@@ -2,6 +2,9 @@
 
 use std::fs;
 use std::path::Path;
+use std::process::Command;
+
+use anyhow::{Context, Result};
 
 /// How tests are marked that run only with `--long`: `#[ignore = "long: 20 minutes"]`.
 const LONG: &str = "ignored, long:";
@@ -58,8 +61,14 @@ fn number_before(text: &str, word: &str) -> usize {
         .unwrap_or(0)
 }
 
-/// How many tests a program has, from what it prints for `--list --format terse`.
-pub(super) fn listed(text: &str) -> usize {
+/// How many tests a program has. `list` is a command that prints them.
+pub(super) fn list(list: &mut Command) -> Result<usize> {
+    let output = list.output().context("cannot list the tests")?;
+    Ok(listed(&String::from_utf8_lossy(&output.stdout)))
+}
+
+/// From what a program prints for `--list --format=terse`.
+fn listed(text: &str) -> usize {
     text.lines().filter(|line| line.ends_with(": test")).count()
 }
 

@@ -66,6 +66,10 @@ fn fetch(report: &mut Report<'_>, workspace: &Workspace) -> Result<()> {
     Ok(())
 }
 
+/// The device tests of what another rdma-core changes, flushes and atomic writes, and of what they
+/// stand on. The build against rdma-core 44 runs these always and the others with `--long`.
+const CHANGED_BY_HEADERS: [&str; 3] = ["atomic", "connect", "transfer"];
+
 const CLIPPY: &str = "clippy --locked --all-targets --all-features --workspace";
 const TEST: &str = "test --locked --no-fail-fast --workspace";
 
@@ -135,7 +139,7 @@ fn host_device_tests(
             &format!("device: {name}"),
             program,
             &mut list,
-            &options,
+            options,
         )?;
     }
     Ok(())
@@ -212,7 +216,16 @@ impl Lab<'_> {
                 // In the root and not in the guest: there is nothing to wait for.
                 let mut list = self.in_root(headers, &program.display().to_string())?;
                 list.args(["--list", "--format=terse"]);
-                place.run(report, &step, program, &mut list, &self.options)?;
+                let mut options = self.options;
+                if headers == Headers::Old44 {
+                    if !options.long && !CHANGED_BY_HEADERS.contains(&name.as_str()) {
+                        report.left_for_long(libtest::list(&mut list)?);
+                        continue;
+                    }
+                    // Once is enough for what takes minutes.
+                    options.long = false;
+                }
+                place.run(report, &step, program, &mut list, options)?;
             }
         }
         Ok(())

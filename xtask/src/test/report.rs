@@ -147,6 +147,11 @@ impl<'a> Report<'a> {
         }
     }
 
+    /// Tests of a program that only `--long` runs.
+    pub(super) fn left_for_long(&mut self, tests: usize) {
+        self.long += tests;
+    }
+
     /// Something that could not be run at all.
     pub(super) fn not_run(&mut self, what: &str, why: &str) {
         Step::start(what).failed(why);
@@ -171,7 +176,7 @@ impl<'a> Report<'a> {
             }
         }
         if self.long > 0 {
-            println!("{} tests are long: run them with --long", self.long);
+            println!("{} tests more run with --long", self.long);
         }
         println!("{} passed, {} failed", self.passed, self.failed);
         self.failed == 0
