@@ -3,9 +3,11 @@
 mod common;
 
 use std::os::fd::AsFd;
+use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 use common::{LIMIT, Pair, addr, addr6, device_test, event, peer};
+use log::{Level, LevelFilter, Log, Metadata, Record};
 use rpma::{ConnCfg, ConnEvent, ConnReq, Device, Ep, Error, Peer, RejectReason, Side};
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 
@@ -404,5 +406,54 @@ fn threads_that_wait_for_requests_take_nothing_else() {
             let accepted = acceptors.map(|thread| thread.join().expect("accepts"));
             assert_eq!(accepted.iter().sum::<usize>(), CLIENTS, "{accepted:?}");
         });
+    });
+}
+
+/// The records of this crate's library that reached the program's logger.
+struct Records(Mutex<Vec<(Level, String)>>);
+
+static RECORDS: Records = Records(Mutex::new(Vec::new()));
+
+impl Log for Records {
+    fn enabled(&self, metadata: &Metadata<'_>) -> bool {
+        metadata.target().starts_with("rpma")
+    }
+
+    fn log(&self, record: &Record<'_>) {
+        if self.enabled(record.metadata()) {
+            let text = record.args().to_string();
+            self.0
+                .lock()
+                .expect("no panic")
+                .push((record.level(), text));
+        }
+    }
+
+    fn flush(&self) {}
+}
+
+/// What happens to a connection goes to the program's own logger, with its level.
+#[test]
+fn the_life_of_a_connection_is_logged() {
+    device_test(|| {
+        log::set_logger(&RECORDS).expect("no other test sets one");
+        log::set_max_level(LevelFilter::Info);
+        let Pair { client, server } = Pair::new(&peer());
+        client.disconnect().expect("tells the server");
+        assert_eq!(event(&server), ConnEvent::Closed);
+        log::set_max_level(LevelFilter::Off);
+
+        let records = std::mem::take(&mut *RECORDS.0.lock().expect("no panic"));
+        let infos = |text: &str| {
+            let of_it = |(level, found): &&(Level, String)| *level == Level::Info && found == text;
+            records.iter().filter(of_it).count()
+        };
+        assert_eq!(infos(&ConnEvent::Established.to_string()), 2, "{records:?}");
+        assert_eq!(infos("disconnecting"), 1, "{records:?}");
+        assert_eq!(infos(&ConnEvent::Closed.to_string()), 1, "{records:?}");
+        assert!(
+            records.iter().all(|(level, _)| *level >= Level::Info),
+            "nothing went wrong: {records:?}"
+        );
     });
 }

@@ -179,12 +179,14 @@ impl Pd {
     /// An error unless `id` is bound to this domain's device: librdmacm refuses a queue pair across
     /// devices with a bare EINVAL.
     pub(crate) fn check_device(&self, id: &CmId) -> Result<()> {
-        if id.verbs() == Some(self.context.raw) {
-            return Ok(());
-        }
+        let belongs_to = match id.verbs() {
+            Some(own) if own == self.context.raw => return Ok(()),
+            Some(_) => "another RDMA device than",
+            None => "no RDMA device, so not to",
+        };
         Err(Error::invalid(format!(
-            "the address belongs to another RDMA device than the peer's ({}): make the Peer from a \
-             Device::from_addr of this address",
+            "the address belongs to {belongs_to} the peer's ({}): listen and connect with an address of \
+             that device, or make the Peer from a Device::from_addr of this address",
             self.context.name()
         )))
     }
