@@ -6,25 +6,19 @@ mod common;
 use std::env;
 use std::process::Command;
 
-use common::{Pair, addr, completion, devdax, device_test, ext4, fsdax, peer, region, remote};
+use common::{
+    Pair, addr, completion, devdax, device_test, ext4, fsdax, invalid, other_addr, peer, region,
+    remote,
+};
 use memmap2::MmapMut;
 use rpma::pmem::{PmemKind, PmemMap};
 use rpma::{
-    AlignedBuf, ConnCfg, ConnReq, Device, Ep, Error, Flags, Mr, MrRemote, MrUsage, Peer,
-    RegisterableMemory, Side,
+    AlignedBuf, ComplChannel, CompletionChannel, ConnCfg, ConnReq, Device, Ep, Error, Flags, Mr,
+    MrRemote, MrUsage, Peer, RegisterableMemory, Side, Srq, SrqCfg,
 };
 use rustix::io::Errno;
 
 const RIGHTS: MrUsage = MrUsage::WRITE_DST.union(MrUsage::READ_SRC);
-
-/// The text of an error that must be about an argument.
-fn invalid<T>(result: Result<T, Error>) -> String {
-    match result {
-        Err(Error::InvalidArgument(text)) => text.into(),
-        Err(other) => panic!("an argument error expected: {other:?}"),
-        Ok(_) => panic!("an error expected"),
-    }
-}
 
 /// The text of an error that a verb must have reported.
 fn provider<T>(result: Result<T, Error>, call: &str, errno: Errno) -> String {
@@ -81,6 +75,47 @@ fn addresses() {
         assert!(text.contains("RDMA device"), "{text}");
         let text = invalid(Ep::listen(&peer, "127.0.0.1", 0));
         assert!(text.contains("belongs to no RDMA device"), "{text}");
+    });
+}
+
+/// Objects of two devices never meet: librdmacm would refuse that with a bare EINVAL, or only when the
+/// connection is used (W-20).
+#[test]
+fn devices_are_not_mixed() {
+    device_test(|| {
+        let peer = peer();
+        let device = Device::from_addr(&other_addr(), Side::Local).expect("a second device");
+        let other = Peer::new(&device).expect("a peer on it");
+        let another = "belongs to another RDMA device";
+        assert!(invalid(Ep::listen(&peer, &other_addr(), 0)).contains(another));
+        let mut cfg = ConnCfg::new();
+        assert!(invalid(ConnReq::new(&peer, &other_addr(), 1, &cfg)).contains(another));
+
+        let connect = |cfg: &ConnCfg| invalid(ConnReq::new(&peer, &addr(), 1, cfg));
+        let channel = CompletionChannel::new(&other).expect("a channel");
+        let key = 1;
+        cfg.set_compl_channel(ComplChannel::Of { channel, key });
+        let text = connect(&cfg);
+        assert!(text.contains("was made for the device"), "{text}");
+
+        let srq = Srq::new(&other, &SrqCfg::new()).expect("a shared receive queue");
+        cfg = ConnCfg::new();
+        cfg.set_srq(Some(&srq));
+        assert!(connect(&cfg).contains("another Peer"));
+
+        let foreign = region(&other, 8, MrUsage::READ_DST | MrUsage::WRITE_SRC);
+        let own = region(&peer, 8, MrUsage::READ_SRC | MrUsage::WRITE_DST);
+        let pair = Pair::new(&peer);
+        let (part, flags) = (remote(&own), Flags::COMPLETION_ALWAYS);
+        let (from, to) = (
+            foreign.slice(..).expect("all"),
+            part.slice(..).expect("all"),
+        );
+        assert!(invalid(pair.client.write(to, from, flags, 1)).contains("another Peer"));
+
+        // Each by itself works.
+        let ep = Ep::listen(&other, &other_addr(), 0).expect("listens");
+        ConnReq::new(&other, &other_addr(), ep.get_port(), &ConnCfg::new()).expect("resolves");
     });
 }
 

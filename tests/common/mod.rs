@@ -35,6 +35,14 @@ pub(crate) fn addr6() -> String {
     )
 }
 
+/// An IPv4 address of another RDMA device of this host.
+pub(crate) fn other_addr() -> String {
+    variable(
+        "RPMA_TEST_OTHER_ADDR",
+        "an IPv4 address of a second RDMA device of this host",
+    )
+}
+
 /// A device-DAX device whose contents the tests may destroy.
 pub(crate) fn devdax() -> String {
     variable(

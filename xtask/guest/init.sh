@@ -56,9 +56,15 @@ nic 52:54:00:77:00:01 roce0
 try ip addr add 10.77.0.1/24 dev roce0
 try ip addr add fd77::1/64 dev roce0 nodad
 try ip link set roce0 up
-for module in rdma_rxe rdma_ucm ib_uverbs; do try modprobe $module; done
+for module in rdma_rxe rdma_ucm ib_uverbs dummy; do try modprobe $module; done
 try rdma link add rxe0 type rxe netdev roce0
+# A second device, for what must not be mixed.
+try ip link add roce1 type dummy
+try ip addr add 10.78.0.1/24 dev roce1
+try ip link set roce1 up
+try rdma link add rxe1 type rxe netdev roce1
 await /sys/class/infiniband/rxe0 "soft-RoCE made no device"
+await /sys/class/infiniband/rxe1 "soft-RoCE made no second device"
 await /dev/infiniband/uverbs0 "the verbs device has no file"
 await /dev/infiniband/rdma_cm "the connection manager has no file"
 

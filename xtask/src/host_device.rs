@@ -13,11 +13,14 @@ const SYSFS: &str = "/sys/class/infiniband";
 /// What the device tests are told: an address of the device, and what the caller set.
 pub(crate) fn test_env() -> Result<Vec<(&'static str, String)>> {
     let mut env = Vec::new();
-    let names = ["RPMA_TEST_DEVDAX", "RPMA_TEST_FSDAX", "RPMA_TEST_EXT4"];
-    for name in names
-        .into_iter()
-        .chain(["RPMA_TEST_ADDR", "RPMA_TEST_ADDR6"])
-    {
+    for name in [
+        "RPMA_TEST_ADDR",
+        "RPMA_TEST_ADDR6",
+        "RPMA_TEST_OTHER_ADDR",
+        "RPMA_TEST_DEVDAX",
+        "RPMA_TEST_FSDAX",
+        "RPMA_TEST_EXT4",
+    ] {
         if let Ok(value) = std::env::var(name) {
             env.push((name, value));
         }
