@@ -6,14 +6,9 @@
 
 mod common;
 
-use std::fs::File;
-use std::io::{BufRead, BufReader, Read};
-use std::os::fd::AsRawFd;
-use std::path::Path;
-use std::process::{Child, ChildStdout, Command, Stdio};
-use std::sync::OnceLock;
 use std::time::Instant;
 
+use common::program::{Program, find, hex, unhex};
 use common::{
     LIMIT, addr, completion, completions, contents, devdax, device_test, event, pattern, peer,
     region,
@@ -24,7 +19,6 @@ use rpma::{
     MrUsage, Peer, PeerCfg, RegisterableMemory, RejectReason, RemoteSlice, Srq, SrqCfg, Wc,
     WcOpcode, WcStatus,
 };
-use rustix::process::{Pid, Signal, kill_process};
 
 /// How much memory each side offers to the other.
 const SHARED: usize = 8192;
@@ -34,124 +28,18 @@ const PARTS: [(usize, usize); 5] = [(13, 1), (20, 7), (40, 8), (64, 1000), (2000
 const MESSAGES: [usize; 5] = [1, 8, 1000, 4096, 0];
 const MESSAGE_MAX: usize = 4096;
 
-/// A C program at work. It ends after a minute at the latest, and when this is dropped.
-struct Program {
-    child: Child,
-    stdout: BufReader<ChildStdout>,
+/// A client that connects to `ep`.
+fn client(ep: &Ep, operation: &[&str]) -> Program {
+    let (addr, port) = (addr(), ep.get_port().to_string());
+    Program::c(
+        "tests/interop/client",
+        &[&[&*addr, &*port], operation].concat(),
+    )
 }
 
-impl Program {
-    fn start(name: &str, args: &[&str]) -> Self {
-        let program = executable(name);
-        let mut child = Command::new("timeout")
-            .args(["--kill-after=5", "60", &program])
-            .args(args)
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .spawn()
-            .expect("`timeout` of coreutils starts");
-        let stdout = BufReader::new(child.stdout.take().expect("a pipe"));
-        Self { child, stdout }
-    }
-
-    /// A client that connects to `ep`.
-    fn client(ep: &Ep, operation: &[&str]) -> Self {
-        let (addr, port) = (addr(), ep.get_port().to_string());
-        Self::start("client", &[&[&*addr, &*port], operation].concat())
-    }
-
-    /// A server, once it listens, and its port.
-    fn server(peer: &Peer, operation: &[&str]) -> (Self, u16) {
-        let ep = Ep::listen(peer, &addr(), 0).expect("a port that is free");
-        let port = ep.get_port();
-        ep.shutdown().expect("and is free again");
-        let (addr, name) = (addr(), port.to_string());
-        let mut server = Self::start("server", &[&[&*addr, &*name], operation].concat());
-        assert_eq!(server.line(), "listening");
-        (server, port)
-    }
-
-    /// The next line.
-    fn line(&mut self) -> String {
-        let mut line = String::new();
-        self.stdout.read_line(&mut line).expect("text");
-        if !line.ends_with('\n') {
-            let mut text = String::new();
-            let mut stderr = self.child.stderr.take().expect("a pipe");
-            stderr.read_to_string(&mut text).expect("text");
-            panic!("{:?} after {line:?}: {text}", self.child.wait());
-        }
-        line.truncate(line.len() - 1);
-        line
-    }
-
-    /// Waits for the end, which must be a success, and returns the lines up to it.
-    fn finish(mut self) -> Vec<String> {
-        let mut lines = Vec::new();
-        loop {
-            match self.line().as_str() {
-                "done" => break,
-                line => lines.push(line.to_owned()),
-            }
-        }
-        let status = self.child.wait().expect("its status");
-        assert!(status.success(), "{status}: {lines:?}");
-        lines
-    }
-}
-
-impl Drop for Program {
-    fn drop(&mut self) {
-        if let Ok(None) = self.child.try_wait() {
-            // `timeout` passes it on.
-            let _ = kill_process(Pid::from_child(&self.child), Signal::TERM);
-            let _ = self.child.wait();
-        }
-    }
-}
-
-/// The path of a C program, which is compiled at its first use.
-///
-/// The file has no name any more, so that nothing is left behind: it runs through this descriptor.
-fn executable(name: &str) -> String {
-    const NAMES: [&str; 3] = ["client", "server", "descriptors"];
-    static PROGRAMS: [OnceLock<File>; NAMES.len()] = [const { OnceLock::new() }; NAMES.len()];
-    let index = NAMES.iter().position(|known| *known == name);
-    let file = PROGRAMS[index.expect("a known program")].get_or_init(|| compile(name));
-    format!("/proc/{}/fd/{}", std::process::id(), file.as_raw_fd())
-}
-
-fn compile(name: &str) -> File {
-    let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/interop");
-    let dir = tempfile::tempdir().expect("a directory");
-    let program = dir.path().join(name);
-    let output = Command::new("cc")
-        .args(["-std=c11", "-D_POSIX_C_SOURCE=200809L", "-O1"])
-        .args(["-Wall", "-Wextra", "-Wpedantic", "-Werror", "-o"])
-        .args([&program, &sources.join(name).with_extension("c")])
-        .args(["-lrpma", "-libverbs"])
-        .output()
-        .expect("`cc` starts: librpma-dev and a C compiler are needed");
-    let text = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{name}.c: {text}");
-    File::open(program).expect("the program")
-}
-
-/// The rest of the line that begins with `name`.
-fn find<'a>(lines: &'a [String], name: &str) -> &'a str {
-    let found = lines.iter().find_map(|line| line.strip_prefix(name));
-    found
-        .unwrap_or_else(|| panic!("{name} in {lines:?}"))
-        .trim()
-}
-
-fn unhex(text: &str) -> Vec<u8> {
-    let byte = |at| u8::from_str_radix(&text[at..at + 2], 16).expect("hexadecimal digits");
-    (0..text.len()).step_by(2).map(byte).collect()
-}
-
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+/// A server, once it listens, and its port.
+fn server(peer: &Peer, operation: &[&str]) -> (Program, u16) {
+    Program::c_server("tests/interop/server", peer, &addr(), operation)
 }
 
 /// What `offer` of `interop.h` is: the descriptor of a region and of its platform.
@@ -215,7 +103,7 @@ fn finish(conn: Conn) {
 /// Lets a C client do `operation` on `target`, and returns what it told.
 fn serve<M>(peer: &Peer, target: &Mr<M>, direct_write: bool, operation: &[&str]) -> Vec<String> {
     let ep = listen(peer);
-    let client = Program::client(&ep, operation);
+    let client = client(&ep, operation);
     let conn = establish(
         request(&ep, &ConnCfg::new()),
         &offer(target, direct_write),
@@ -281,7 +169,7 @@ fn descriptors_are_the_same_on_both_sides() {
             .chain(&descriptors)
             .map(String::as_str)
             .collect();
-        let lines = Program::start("descriptors", &args).finish();
+        let lines = Program::c("tests/interop/descriptors", &args).finish();
         let (decoded, encoded) = lines.split_at(expected.len());
         assert_eq!(decoded, expected, "the C library reads ours");
 
@@ -321,7 +209,7 @@ fn private_data_of_a_c_client() {
         let peer = peer();
         let ep = listen(&peer);
         for (question, answer) in PRIVATE_DATA {
-            let client = Program::client(&ep, &["connect", &question.to_string()]);
+            let client = client(&ep, &["connect", &question.to_string()]);
             let conn = establish(request(&ep, &ConnCfg::new()), &pattern(answer, 2), &[]);
             assert_eq!(conn.get_private_data(), padded(question, 1, 56));
             finish(conn);
@@ -337,7 +225,7 @@ fn private_data_of_a_c_server() {
     device_test(|| {
         let peer = peer();
         for (question, answer) in PRIVATE_DATA {
-            let (server, port) = Program::server(&peer, &["connect", &answer.to_string()]);
+            let (server, port) = server(&peer, &["connect", &answer.to_string()]);
             let conn = connect(&peer, port, &ConnCfg::new(), &pattern(question, 1), &[]);
             assert_eq!(conn.get_private_data(), padded(answer, 2, 196));
             disconnect(conn);
@@ -389,7 +277,7 @@ fn rust_writes() {
     device_test(|| {
         let peer = peer();
         let usage = MrUsage::WRITE_DST.bits().to_string();
-        let (server, port) = Program::server(&peer, &["expose", &usage]);
+        let (server, port) = server(&peer, &["expose", &usage]);
         let conn = connect(&peer, port, &ConnCfg::new(), &[], &[]);
         write_parts(&peer, &conn, &take_offer(&conn), |_| {});
         disconnect(conn);
@@ -402,7 +290,7 @@ fn rust_reads() {
     device_test(|| {
         let peer = peer();
         let usage = MrUsage::READ_SRC.bits().to_string();
-        let (server, port) = Program::server(&peer, &["expose", &usage]);
+        let (server, port) = server(&peer, &["expose", &usage]);
         let conn = connect(&peer, port, &ConnCfg::new(), &[], &[]);
         let remote = take_offer(&conn);
         let target = region(&peer, SHARED, MrUsage::READ_DST);
@@ -473,7 +361,7 @@ fn rust_flushes(usage: MrUsage, path: Option<&str>, flush_type: FlushType) {
         let native = peer.is_native_flush_capable() && !cfg.get_force_fallback();
         let usage_bits = usage.bits().to_string();
         let operation: Vec<&str> = ["expose", &usage_bits].into_iter().chain(path).collect();
-        let (server, port) = Program::server(&peer, &operation);
+        let (server, port) = server(&peer, &operation);
         let conn = connect(&peer, port, &cfg, &[], &[]);
         assert_eq!(conn.has_native_flush(), native);
         let remote = take_offer(&conn);
@@ -558,7 +446,7 @@ fn rust_writes_atomically() {
         let peer = peer();
         for cfg in configurations() {
             let usage = MrUsage::WRITE_DST.bits().to_string();
-            let (server, port) = Program::server(&peer, &["expose", &usage]);
+            let (server, port) = server(&peer, &["expose", &usage]);
             let conn = connect(&peer, port, &cfg, &[], &[]);
             let remote = take_offer(&conn);
             let opcode = match peer.is_native_atomic_write_capable() && !cfg.get_force_fallback() {
@@ -616,7 +504,7 @@ fn echo(peer: &Peer, clients: usize, srq: Option<&Srq>) {
     let ep = listen(peer);
     let (mut programs, mut conns) = (Vec::new(), Vec::new());
     for _ in 0..clients {
-        programs.push(Program::client(&ep, &["send"]));
+        programs.push(client(&ep, &["send"]));
         let data = offer(&incoming, false);
         conns.push(establish(request(&ep, &cfg), &data, before));
     }
@@ -713,7 +601,7 @@ fn messages_to_a_c_server() {
         let peer = peer();
         let receive = region(&peer, MESSAGE_MAX, MrUsage::RECV);
         let landing = receive.slice(..).expect("all");
-        let (server, port) = Program::server(&peer, &["echo", "1"]);
+        let (server, port) = server(&peer, &["echo", "1"]);
         let conn = connect(&peer, port, &ConnCfg::new(), &[], &[(landing, 7)]);
         let conns = [conn];
         send_messages(&peer, &conns, &receive, None);
@@ -736,7 +624,7 @@ fn messages_of_two_clients_into_the_shared_queue_of_a_c_server() {
                 .expect("posted");
             let mut cfg = ConnCfg::new();
             cfg.set_srq(Some(&srq));
-            let (server, port) = Program::server(&peer, &["echo", "2"]);
+            let (server, port) = server(&peer, &["echo", "2"]);
             let conns = [(); 2].map(|()| connect(&peer, port, &cfg, &[], &[]));
             send_messages(&peer, &conns, &receive, Some(&srq));
             conns.into_iter().for_each(disconnect);
@@ -787,7 +675,7 @@ fn immediate_data_with_a_c_client() {
             (MrSlice::EMPTY, 3),
         ];
         let ep = listen(&peer);
-        let client = Program::client(&ep, &["imm"]);
+        let client = client(&ep, &["imm"]);
         let mut cfg = ConnCfg::new();
         cfg.set_rcq_size(10);
         let conn = establish(request(&ep, &cfg), &offer(&shared, false), &receives);
@@ -825,7 +713,7 @@ fn immediate_data_with_a_c_server() {
         let shared = filled(&peer, all);
         let message = region(&peer, 8, MrUsage::RECV);
         let receives = [(message.slice(..).expect("all"), 1), (MrSlice::EMPTY, 2)];
-        let (server, port) = Program::server(&peer, &["imm"]);
+        let (server, port) = server(&peer, &["imm"]);
         let mut cfg = ConnCfg::new();
         cfg.set_rcq_size(10);
         let conn = connect(&peer, port, &cfg, &offer(&shared, false), &receives);
@@ -865,7 +753,7 @@ fn immediate_data_with_a_c_server() {
 fn a_c_server_rejects() {
     device_test(|| {
         let peer = peer();
-        let (server, port) = Program::server(&peer, &["reject"]);
+        let (server, port) = server(&peer, &["reject"]);
         let req = ConnReq::new(&peer, &addr(), port, &ConnCfg::new()).expect("resolves");
         let conn = req.connect(&[]).expect("asks");
         match event(&conn) {
@@ -882,7 +770,7 @@ fn a_c_client_is_rejected() {
         let peer = peer();
         let ep = listen(&peer);
         for reason in [None, Some(b"not today")] {
-            let client = Program::client(&ep, &["connect", "3"]);
+            let client = client(&ep, &["connect", "3"]);
             let req = request(&ep, &ConnCfg::new());
             match reason {
                 Some(reason) => req.reject(reason).expect("rejects"),
@@ -899,7 +787,7 @@ fn a_c_client_whose_queues_cannot_be_made_is_rejected() {
     device_test(|| {
         let peer = peer();
         let ep = listen(&peer);
-        let client = Program::client(&ep, &["connect", "3"]);
+        let client = client(&ep, &["connect", "3"]);
         let mut cfg = ConnCfg::new();
         cfg.set_max_inline_data(1 << 30);
         let error = ep
@@ -916,7 +804,7 @@ fn a_c_server_closes() {
     device_test(|| {
         let peer = peer();
         for (times, how) in [("2", "disconnects"), ("0", "deletes its connection")] {
-            let (server, port) = Program::server(&peer, &["close", times]);
+            let (server, port) = server(&peer, &["close", times]);
             let conn = connect(&peer, port, &ConnCfg::new(), &[], &[]);
             assert_eq!(event(&conn), ConnEvent::Closed, "it {how}");
             conn.disconnect().expect("disconnects");
@@ -938,7 +826,7 @@ fn closing_towards_a_c_server_loses_nothing() {
     device_test(|| {
         let peer = peer();
         let usage = MrUsage::WRITE_DST.bits().to_string();
-        let (server, port) = Program::server(&peer, &["expose", &usage]);
+        let (server, port) = server(&peer, &["expose", &usage]);
         let mut cfg = ConnCfg::new();
         cfg.set_sq_size(SHARED as u32 / 64 + 1);
         let conn = connect(&peer, port, &cfg, &[], &[]);

@@ -5,6 +5,8 @@
 
 #![allow(dead_code, reason = "each test program uses a part of it")]
 
+pub(crate) mod program;
+
 use std::collections::BTreeMap;
 use std::env;
 use std::process::Command;

@@ -1,8 +1,8 @@
 /*
- * What the client and the server share.
+ * What the C programs share, those of tests/interop.rs and those of tests/swapped.rs.
  *
- * Both are driven by tests/interop.rs: what they find goes to stdout, one line each, and the test
- * judges it. Anything that the C library refuses ends the program with exit status 1.
+ * What they find goes to stdout, one line each, and the test that started them judges it. Anything
+ * that the C library refuses ends the program with exit status 1.
  */
 #ifndef INTEROP_H
 #define INTEROP_H

@@ -1,0 +1,218 @@
+//! Programs that tests start: this repository's examples, and C programs that use librpma.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::{BufRead, BufReader, Read};
+use std::os::fd::AsRawFd;
+use std::path::Path;
+use std::process::{Child, ChildStdout, Command, Stdio};
+use std::sync::{Mutex, PoisonError};
+use std::time::Instant;
+
+use rpma::{Ep, Peer};
+use rustix::process::{Pid, Signal, kill_process};
+
+use super::{LIMIT, addr};
+
+/// A program at work. It ends after a minute at the latest, and when this is dropped.
+pub(crate) struct Program {
+    child: Child,
+    stdout: BufReader<ChildStdout>,
+}
+
+/// How a program ended, and what it printed.
+#[derive(Debug)]
+pub(crate) struct Ended {
+    /// The exit status: 124 if the program had to be ended, none after a signal.
+    pub(crate) status: Option<i32>,
+    /// What it printed to stdout, but for the lines that were read before.
+    pub(crate) lines: Vec<String>,
+    pub(crate) stderr: String,
+}
+
+impl Program {
+    pub(crate) fn start(program: &str, args: &[&str]) -> Self {
+        let mut child = Command::new("timeout")
+            .args(["--kill-after=5", "60", program])
+            .args(args)
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("`timeout` of coreutils starts");
+        let stdout = BufReader::new(child.stdout.take().expect("a pipe"));
+        Self { child, stdout }
+    }
+
+    /// A C program of this repository: the path of its source, without `.c`.
+    pub(crate) fn c(source: &str, args: &[&str]) -> Self {
+        Self::start(&executable(source), args)
+    }
+
+    /// A C program that listens, once it does, and its port.
+    pub(crate) fn c_server(
+        source: &str,
+        peer: &Peer,
+        addr: &str,
+        operation: &[&str],
+    ) -> (Self, u16) {
+        let port = free_port(peer);
+        let mut server = Self::c(source, &[&[addr, &port.to_string()], operation].concat());
+        assert_eq!(server.line(), "listening");
+        (server, port)
+    }
+
+    /// An example: it was built beside the tests.
+    pub(crate) fn example(name: &str, args: &[&str]) -> Self {
+        let test = std::env::current_exe().expect("a path");
+        let built = test.ancestors().nth(2).expect("a target directory");
+        let program = built.join("examples").join(name);
+        assert!(program.is_file(), "{} is built", program.display());
+        Self::start(program.to_str().expect("text"), args)
+    }
+
+    /// The server of an example, once it listens, and its port.
+    pub(crate) fn example_server(
+        name: &str,
+        peer: &Peer,
+        addr: &str,
+        more: &[&str],
+    ) -> (Self, u16) {
+        let port = free_port(peer);
+        let text = port.to_string();
+        let mut server = Self::example(name, &[&["server", addr, &text], more].concat());
+        server.wait_until_it_listens(port);
+        (server, port)
+    }
+
+    /// Asks the kernel: a client that comes too early would be refused.
+    fn wait_until_it_listens(&mut self, port: u16) {
+        let start = Instant::now();
+        let source = format!(":{port} ");
+        loop {
+            let output = Command::new("rdma")
+                .args(["resource", "show", "cm_id"])
+                .output()
+                .expect("`rdma` of iproute2 starts");
+            let ids = String::from_utf8_lossy(&output.stdout);
+            if ids
+                .lines()
+                .any(|id| id.contains("state LISTEN") && id.contains(&source))
+            {
+                return;
+            }
+            if let Ok(Some(status)) = self.child.try_wait() {
+                let lines = self.rest();
+                panic!("{status} before it listens: {lines:?}, {}", self.stderr());
+            }
+            assert!(start.elapsed() < LIMIT, "it listens in time: {ids}");
+        }
+    }
+
+    /// The next line.
+    pub(crate) fn line(&mut self) -> String {
+        let mut line = String::new();
+        self.stdout.read_line(&mut line).expect("text");
+        if !line.ends_with('\n') {
+            let text = self.stderr();
+            panic!("{:?} after {line:?}: {text}", self.child.wait());
+        }
+        line.truncate(line.len() - 1);
+        line
+    }
+
+    /// All lines up to the end.
+    fn rest(&mut self) -> Vec<String> {
+        let mut text = String::new();
+        self.stdout.read_to_string(&mut text).expect("text");
+        text.lines().map(str::to_owned).collect()
+    }
+
+    fn stderr(&mut self) -> String {
+        let mut text = String::new();
+        if let Some(mut stderr) = self.child.stderr.take() {
+            stderr.read_to_string(&mut text).expect("text");
+        }
+        text
+    }
+
+    /// Waits for the end, whatever it is.
+    pub(crate) fn end(mut self) -> Ended {
+        Ended {
+            lines: self.rest(),
+            stderr: self.stderr(),
+            status: self.child.wait().expect("its status").code(),
+        }
+    }
+
+    /// Waits for the end of a C program, which must be a success, and returns the lines up to it.
+    pub(crate) fn finish(self) -> Vec<String> {
+        let mut ended = self.end();
+        assert_eq!(ended.status, Some(0), "{ended:?}");
+        assert_eq!(ended.lines.pop().as_deref(), Some("done"), "{ended:?}");
+        ended.lines
+    }
+}
+
+impl Drop for Program {
+    fn drop(&mut self) {
+        if let Ok(None) = self.child.try_wait() {
+            // `timeout` passes it on.
+            let _ = kill_process(Pid::from_child(&self.child), Signal::TERM);
+            let _ = self.child.wait();
+        }
+    }
+}
+
+/// A port that nobody listens on.
+pub(crate) fn free_port(peer: &Peer) -> u16 {
+    let ep = Ep::listen(peer, &addr(), 0).expect("a port that is free");
+    let port = ep.get_port();
+    ep.shutdown().expect("and is free again");
+    port
+}
+
+/// The path of a C program, which is compiled at its first use.
+///
+/// The file has no name any more, so that nothing is left behind: it runs through this descriptor.
+fn executable(source: &str) -> String {
+    static PROGRAMS: Mutex<BTreeMap<String, File>> = Mutex::new(BTreeMap::new());
+    let mut programs = PROGRAMS.lock().unwrap_or_else(PoisonError::into_inner);
+    let file = programs
+        .entry(source.to_owned())
+        .or_insert_with(|| compile(source));
+    format!("/proc/{}/fd/{}", std::process::id(), file.as_raw_fd())
+}
+
+fn compile(source: &str) -> File {
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("{source}.c"));
+    let dir = tempfile::tempdir().expect("a directory");
+    let program = dir.path().join("program");
+    let output = Command::new("cc")
+        .args(["-std=c11", "-D_POSIX_C_SOURCE=200809L", "-O1"])
+        .args(["-Wall", "-Wextra", "-Wpedantic", "-Werror", "-o"])
+        .args([&program, &source])
+        .args(["-lrpma", "-libverbs"])
+        .output()
+        .expect("`cc` starts: librpma-dev and a C compiler are needed");
+    let text = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{}: {text}", source.display());
+    File::open(program).expect("the program")
+}
+
+/// The rest of the line that begins with `name`.
+pub(crate) fn find<'a>(lines: &'a [String], name: &str) -> &'a str {
+    let found = lines.iter().find_map(|line| line.strip_prefix(name));
+    found
+        .unwrap_or_else(|| panic!("{name} in {lines:?}"))
+        .trim()
+}
+
+pub(crate) fn unhex(text: &str) -> Vec<u8> {
+    let byte = |at| u8::from_str_radix(&text[at..at + 2], 16).expect("hexadecimal digits");
+    (0..text.len()).step_by(2).map(byte).collect()
+}
+
+pub(crate) fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
