@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 use common::{
     LIMIT, Pair, addr, assert_empty, completion, completions, contents, device_test, event,
-    invalid, next_completion, opcode_of, peer, region,
+    invalid, next_completion, opcode_of, peer, region, remote,
 };
 use rpma::{
     ComplChannel, CompletionChannel, Conn, ConnCfg, ConnEvent, ConnReq, Cq, CqKind, Ep, Error,
@@ -460,6 +460,78 @@ fn a_failed_connection_leaves_the_receives_to_the_others() {
     });
 }
 
+/// A message that is too long for the receive that it takes: it fails on both sides.
+fn send_too_much(peer: &Peer, client: &Conn) {
+    let src = region(peer, 64, MrUsage::SEND);
+    let message = src.slice(..).expect("all");
+    client.send(message, ALWAYS, 1).expect("posted");
+    completion(client).result().expect_err("too long");
+}
+
+/// The receive that a failed connection took comes back, whatever the program learns first: that the
+/// peer is gone or that the receive has failed. Else a client could empty the queue for ever.
+#[test]
+fn a_failed_receive_comes_back_also_from_a_closed_connection() {
+    device_test(|| {
+        let peer = peer();
+        let srq = srq(&peer, 2, 0);
+        let cfg = using(&srq);
+        for end in ["event", "disconnect", "close", "drop"] {
+            assert_eq!(fill(&srq, 2), 2, "before {end}: all slots are back");
+            let [failing, other] = [(); 2].map(|()| Pair::with(&peer, &ConnCfg::new(), &cfg));
+            send_too_much(&peer, &failing.client);
+            let Pair { client, server } = failing;
+            match end {
+                "event" => {
+                    drop(client);
+                    assert_eq!(event(&server), ConnEvent::Closed);
+                    completion(&server).result().expect_err("too long");
+                }
+                "disconnect" => {
+                    server.disconnect().expect("tells the client");
+                    completion(&server).result().expect_err("too long");
+                }
+                "close" => {
+                    let error = server.close(LIMIT).expect_err("it has failed");
+                    assert_eq!(error.completions.len(), 1, "{error:?}");
+                }
+                _ => drop(server),
+            }
+            send(&other.client);
+            assert_eq!(opcode_of(&completion(&other.server), 1), WcOpcode::RECV);
+        }
+    });
+}
+
+/// What fails in a queue where no receive of the shared queue completes gives nothing back.
+#[test]
+fn a_failed_send_gives_no_receive_back() {
+    device_test(|| {
+        let peer = peer();
+        let gone = {
+            let target = region(&peer, 8, MrUsage::WRITE_DST);
+            remote(&target)
+        };
+        let src = region(&peer, 8, MrUsage::WRITE_SRC);
+        for (rcq_size, conn_rcq_size) in [(4, 0), (0, 4)] {
+            let srq = srq(&peer, 4, rcq_size);
+            let mut cfg = using(&srq);
+            cfg.set_rcq_size(conn_rcq_size);
+            assert_eq!(fill(&srq, 4), 4);
+            for _ in 0..2 {
+                let Pair { client, server } = Pair::with(&peer, &ConnCfg::new(), &cfg);
+                let (to, from) = (gone.slice(..).expect("all"), src.slice(..).expect("all"));
+                server.write(to, from, ALWAYS, 1).expect("posted");
+                completion(&server)
+                    .result()
+                    .expect_err("there is no such memory");
+                assert_eq!(fill(&srq, 4), 0, "4 receives are still posted");
+                drop(client);
+            }
+        }
+    });
+}
+
 /// What does not belong together is refused when it is put together, with the reason.
 #[test]
 fn every_refusal_of_a_shared_receive_queue() {
@@ -496,7 +568,16 @@ fn every_refusal_of_a_shared_receive_queue() {
             cfg.set_rq_size(rq_size).set_rcq_size(rcq_size);
             let text = invalid(Srq::new(&peer, &cfg));
             assert!(text.contains("at most"), "{text}");
+            let blamed = match rcq_size {
+                u32::MAX => format!("set_rcq_size ({rcq_size})"),
+                _ => "set_rq_size".to_owned(),
+            };
+            assert!(text.contains(&blamed), "{text}");
         }
+        // Receives of a shared queue may need more completions than one completion queue has.
+        let large = srq(&peer, 32_760, 0);
+        let text = invalid(ConnReq::new(&peer, &addr(), ep.get_port(), &using(&large)));
+        assert!(text.contains("SrqCfg::set_rq_size (32760)"), "{text}");
     });
 }
 

@@ -3,11 +3,12 @@
 
 mod common;
 
+use std::ptr::NonNull;
 use std::time::Instant;
 
 use common::{
-    LIMIT, Pair, completion, completions, contents, devdax, device_test, event, no_completion,
-    pattern, peer, region, remote,
+    LIMIT, Pair, completion, completions, contents, devdax, device_test, event, invalid,
+    no_completion, pattern, peer, region, remote,
 };
 use rpma::pmem::PmemMap;
 use rpma::{
@@ -474,5 +475,38 @@ fn waiting_for_a_completion() {
                 }
             }
         }
+    });
+}
+
+/// Memory that somebody else owns is used like any other, and never more than its owner promised, also
+/// when it is registered once more.
+#[test]
+fn foreign_memory_is_used_as_its_owner_promised() {
+    device_test(|| {
+        let peer = peer();
+        let memory = Box::into_raw(pattern(64, 3).into_boxed_slice());
+        let start = NonNull::new(memory.cast::<u8>()).expect("allocated");
+        // SAFETY: nobody else has the memory, and it is freed after the last owner is gone.
+        let source = unsafe { Mr::reg_raw(&peer, start, 64, MrUsage::READ_SRC) };
+        let source = source.expect("registers");
+        let copy = region(&peer, 64, MrUsage::READ_DST);
+        let pair = Pair::new(&peer);
+        let part = remote(&source);
+        let (to, from) = (copy.slice(..).expect("all"), part.slice(..).expect("all"));
+        let read = pair.client.read(to, from, Flags::COMPLETION_ALWAYS, 1);
+        read.expect("posted");
+        assert_eq!(succeeded(completion(&pair.client), 1), WcOpcode::RDMA_READ);
+        assert_eq!(contents(&copy), pattern(64, 3));
+
+        let text = invalid(source.write_at(0, &[0]));
+        assert!(text.contains("read-only"), "{text}");
+        let raw = source.dereg().expect("given back");
+        let refused = Mr::reg(&peer, raw, MrUsage::WRITE_DST).expect_err("nobody promised that");
+        assert!(refused.error.to_string().contains("read-only"), "{refused}");
+        let again = Mr::reg(&peer, refused.memory, MrUsage::READ_SRC).expect("as before");
+        assert_eq!(contents(&again), pattern(64, 3));
+        drop(again);
+        // SAFETY: from `into_raw`, and the last owner of a registration is gone.
+        drop(unsafe { Box::from_raw(memory) });
     });
 }

@@ -6,12 +6,15 @@
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use crate::compl_channel;
 use crate::credits::{Credits, RecvSlots, State};
 use crate::error::{Error, Result};
-use crate::verbs::{CompChannel, CompletionQueue, CqKind, CqTag, Deadline, Notify, Wc};
+use crate::verbs::{
+    CompChannel, CompletionQueue, CqKind, CqTag, Deadline, Notify, Wc, WcFailure, WcStatus,
+};
 
 /// A completion queue.
 ///
@@ -24,6 +27,8 @@ pub struct Cq {
     kind: CqKind,
     shared: bool,
     slots: Slots,
+    /// Whether a failure has been counted as a shared receive queue's: see `may_be_a_receive`.
+    receive_failed: AtomicBool,
 }
 
 /// Whose slots come back when completions are polled.
@@ -31,7 +36,7 @@ pub struct Cq {
 pub(crate) struct Slots {
     /// The connection's, unless the queue belongs to a shared receive queue.
     pub(crate) conn: Option<Arc<Credits>>,
-    /// Those of the shared receive queue, if receives come from one.
+    /// Those of the shared receive queue whose receives complete in this queue.
     pub(crate) srq: Option<Arc<RecvSlots>>,
 }
 
@@ -55,6 +60,7 @@ impl Cq {
             kind: attr.tag.kind,
             shared: attr.shared,
             slots: attr.slots,
+            receive_failed: AtomicBool::new(false),
         })
     }
 
@@ -82,6 +88,9 @@ impl Cq {
     /// An event does not promise a completion: the one that caused it may have been polled already.
     /// After an event, poll until the queue is empty: what came before the queue was armed again gives
     /// no further event.
+    ///
+    /// If the queue gives events for solicited completions only, the wait returns after a second at the
+    /// latest: see [`Notify::Solicited`].
     ///
     /// # Errors
     ///
@@ -114,7 +123,8 @@ impl Cq {
     /// [`wait`](Self::wait) and its relatives do this by themselves; it is for programs that wait in
     /// another way (`poll`, `epoll`), and to change what the queue gives events for. An earlier request
     /// that has not given its event yet stays in force: a queue that was made for every completion
-    /// gives one such event more. What is in the queue already gives no event.
+    /// gives one such event more. What is in the queue already gives no event. Of
+    /// [`Notify::Solicited`], see what it misses.
     ///
     /// # Errors
     ///
@@ -141,6 +151,9 @@ impl Cq {
 
     /// Waits for the completion of the operation that was posted with `op_context`, for at most
     /// `limit`. Completions of other operations that come before it are handed to `other`.
+    ///
+    /// What comes after it stays in the queue, and may have no event left: poll until the queue is empty
+    /// before you [`wait`](Self::wait). Another `wait_for` does that by itself.
     ///
     /// # Errors
     ///
@@ -178,10 +191,10 @@ impl Cq {
             match wc.result() {
                 Ok(success) if success.opcode().is_receive() => receives += 1,
                 Ok(_) => sends += 1,
-                // What kind of operation it was can be told only where there is but one kind.
-                Err(_failure) => {
+                Err(failure) => {
                     failed = true;
-                    receives += u32::from(self.kind == CqKind::Receive);
+                    let receive = self.kind == CqKind::Receive || self.may_be_a_receive(&failure);
+                    receives += u32::from(receive);
                 }
             }
         }
@@ -189,11 +202,8 @@ impl Cq {
             if sends > 0 {
                 conn.polled_sends(sends);
             }
-            if failed && conn.end(State::Failed) == State::Open && self.kind == CqKind::Main {
-                // The queue pair is in the error state. The failure may have been a receive's: a queue
-                // pair that fails takes at most one from a shared receive queue with it. One slot too
-                // many is made good when that queue is empty; one too few would be lost for ever.
-                receives += u32::from(self.slots.srq.is_some());
+            if failed {
+                conn.end(State::Failed);
             }
         }
         if receives > 0 {
@@ -203,6 +213,23 @@ impl Cq {
                 (None, None) => {}
             }
         }
+    }
+
+    /// Whether a failure in a queue of sends and receives is counted as a receive's. It does not say what
+    /// it is, so the first counts that can be one. A connection that fails takes at most one receive
+    /// from a shared receive queue with it. One slot too many is made good when that queue is empty; one
+    /// too few would be lost for ever.
+    #[cold]
+    fn may_be_a_receive(&self, failure: &WcFailure) -> bool {
+        let only_sends = [
+            WcStatus::RETRY_EXC_ERR,
+            WcStatus::RNR_RETRY_EXC_ERR,
+            // Receives of a shared receive queue are not flushed.
+            WcStatus::WR_FLUSH_ERR,
+        ];
+        self.slots.srq.is_some()
+            && !only_sends.contains(&failure.status)
+            && !self.receive_failed.swap(true, Ordering::Relaxed)
     }
 
     /// Destroys the queue and, if it is the last user, its channel.

@@ -110,7 +110,8 @@ impl Ep {
     /// The descriptor of the endpoint's event channel, as [`AsRawFd`] gives it.
     ///
     /// For `poll`, `epoll` and `fcntl` only: whoever reads from it steals an event. It is readable when a
-    /// request may be there.
+    /// request may be there. Make it non-blocking before other threads wait: a wait changes the flag for
+    /// moments, and puts back what it found.
     #[doc(alias = "rpma_ep_get_fd")]
     #[must_use]
     pub fn get_fd(&self) -> RawFd {

@@ -162,9 +162,12 @@ fn completion_queues(
         ComplChannel::Of { channel, key } => (Some(channel.for_peer(peer)?), *key, None),
     };
     let sizes = Sizes::of(cfg);
-    let slots = Slots {
-        conn: Some(Arc::clone(credits)),
-        srq: cfg.get_srq().map(|srq| Arc::clone(srq.slots())),
+    // The slots of a shared receive queue come back where its receives complete: in its own queue, or
+    // in ours for receives, or in our only one.
+    let shared = cfg.get_srq().filter(|srq| srq.get_rcq().is_none());
+    let takes_receives = match sizes.receive {
+        Some(_) => CqKind::Receive,
+        None => CqKind::Main,
     };
     let make = |kind, entries, notify| {
         let channel = match &common {
@@ -177,7 +180,12 @@ fn completion_queues(
             entries,
             tag: CqTag { key, kind },
             notify,
-            slots: slots.clone(),
+            slots: Slots {
+                conn: Some(Arc::clone(credits)),
+                srq: shared
+                    .filter(|_| kind == takes_receives)
+                    .map(|srq| Arc::clone(srq.slots())),
+            },
         })
     };
     let cq = make(CqKind::Main, sizes.main, Notify::Any)?;
@@ -226,27 +234,40 @@ impl Sizes {
 /// Refuses what the device cannot have, with its limits, and what belongs to another device or peer.
 pub(crate) fn check(peer: &Peer, cfg: &ConnCfg) -> Result<()> {
     let attributes = peer.attributes();
-    let (wr, cqe, sizes) = (attributes.max_qp_wr, attributes.max_cqe, Sizes::of(cfg));
-    for (what, asked, needed, limit) in [
-        ("send queue", cfg.get_sq_size(), sends(cfg), wr),
+    let (wr, cqe) = (attributes.max_qp_wr, attributes.max_cqe);
+    for (setter, queue, asked, needed) in [
+        ("set_sq_size", "send queue", cfg.get_sq_size(), sends(cfg)),
         (
+            "set_rq_size",
             "receive queue",
             cfg.get_rq_size(),
             cfg.get_rq_size().saturating_add(MARKER),
-            wr,
-        ),
-        ("completion queue", cfg.get_cq_size(), sizes.main, cqe),
-        (
-            "receive completion queue",
-            cfg.get_rcq_size(),
-            sizes.receive.unwrap_or(0),
-            cqe,
         ),
     ] {
-        if needed > limit {
+        if needed > wr {
             return Err(Error::invalid(format!(
-                "a {what} of {asked} needs {needed} entries, and the device has at most {limit}: ask for \
-                 less"
+                "ConnCfg::{setter}({asked}) needs a {queue} of {needed}, and the device has at most {wr}: ask \
+                 for less"
+            )));
+        }
+    }
+    let sizes = Sizes::of(cfg);
+    for (setter, asked, needed) in [
+        ("set_cq_size", cfg.get_cq_size(), sizes.main),
+        (
+            "set_rcq_size",
+            cfg.get_rcq_size(),
+            sizes.receive.unwrap_or(0),
+        ),
+    ] {
+        if needed > cqe {
+            let shared = cfg.get_srq().map_or(0, |srq| srq.slots().depth());
+            return Err(Error::invalid(format!(
+                "a completion queue of {needed} is needed, and the device has at most {cqe}: ask for less \
+                 with ConnCfg::{setter} ({asked}), set_sq_size ({}), set_rq_size ({}) or \
+                 SrqCfg::set_rq_size ({shared})",
+                cfg.get_sq_size(),
+                cfg.get_rq_size(),
             )));
         }
     }

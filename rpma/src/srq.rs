@@ -133,7 +133,7 @@ impl Srq {
         let limit = peer.attributes().max_srq_wr;
         if cfg.rq_size > limit {
             return Err(Error::invalid(format!(
-                "a shared receive queue of {}: the device has at most {limit} slots in one",
+                "SrqCfg::set_rq_size({}): the device has at most {limit} slots in a shared receive queue",
                 cfg.rq_size
             )));
         }
@@ -221,9 +221,9 @@ fn own_rcq(peer: &Peer, cfg: &SrqCfg, slots: &Arc<RecvSlots>) -> Result<Cq> {
     let limit = peer.attributes().max_cqe;
     if entries > limit {
         return Err(Error::invalid(format!(
-            "a shared receive queue of {} needs {entries} completions, and the device has at most {limit} \
-             in a completion queue",
-            cfg.rq_size
+            "a completion queue of {entries} is needed, and the device has at most {limit}: ask for less \
+             with SrqCfg::set_rq_size ({}) or set_rcq_size ({})",
+            cfg.rq_size, cfg.rcq_size
         )));
     }
     Cq::new(CqAttr {

@@ -110,7 +110,11 @@ fn a_wait_for_solicited_events_is_bounded() {
             // A message without an event is found.
             send(&client, ALWAYS);
             let (server, elapsed) = bounded(server, shared);
-            assert!(elapsed > SHORT, "it does wait: {elapsed:?}");
+            // A second, and what a busy machine makes of it.
+            assert!(
+                elapsed > SHORT && elapsed < LIMIT / 3,
+                "it does wait, and not long: {elapsed:?}"
+            );
             assert!(!readable(rcq(&server), Duration::ZERO), "there is no event");
             polled(rcq(&server), 1);
 

@@ -280,7 +280,8 @@ impl Conn {
     /// The descriptor of the connection's event channel, as [`AsRawFd`] gives it.
     ///
     /// For `poll`, `epoll` and `fcntl` only: whoever reads from it steals an event. It is readable when
-    /// [`next_event`](Self::next_event) will not block.
+    /// [`next_event`](Self::next_event) will not block. Make it non-blocking before other threads wait:
+    /// a wait changes the flag for moments, and puts back what it found.
     #[doc(alias = "rpma_conn_get_event_fd")]
     #[must_use]
     pub fn get_event_fd(&self) -> RawFd {

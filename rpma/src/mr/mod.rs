@@ -97,6 +97,11 @@ impl<M: RegisterableMemory> Mr<M> {
     }
 }
 
+/// The usages that let a device write to the memory.
+const WRITTEN: MrUsage = MrUsage::READ_DST
+    .union(MrUsage::WRITE_DST)
+    .union(MrUsage::RECV);
+
 fn check<M: RegisterableMemory>(peer: &Peer, memory: &M, usage: MrUsage) -> Result<()> {
     let (len, max) = (memory.len(), peer.attributes().max_mr_size);
     if len == 0 {
@@ -112,11 +117,10 @@ fn check<M: RegisterableMemory>(peer: &Peer, memory: &M, usage: MrUsage) -> Resu
             "a memory region without any usage: say what it is for",
         ));
     }
-    let written = MrUsage::READ_DST | MrUsage::WRITE_DST | MrUsage::RECV;
-    if usage.intersects(written) && !memory.is_writable() {
+    if usage.intersects(WRITTEN) && !memory.is_writable() {
         return Err(Error::invalid(format!(
             "the usage {} writes to the memory, which is read-only",
-            usage & written
+            usage & WRITTEN
         )));
     }
     Ok(())
@@ -129,17 +133,22 @@ fn needs_paging(error: &Error) -> bool {
 impl Mr<RawMemory> {
     /// Registers memory that this crate does not own.
     ///
+    /// [`write_at`](Self::write_at) and [`store_u64`](Self::store_u64) are possible only if `usage` lets
+    /// a device write.
+    ///
     /// # Errors
     ///
     /// As [`reg`](Self::reg).
     ///
     /// # Safety
     ///
-    /// Until the returned value is dropped or [`dereg`](Self::dereg) has succeeded (also if it is
-    /// forgotten: then for ever), the caller makes sure that the `len` bytes at `address`:
+    /// Until the [`RawMemory`] is dropped, with the returned value or after [`dereg`](Self::dereg) has
+    /// given it back (if it is forgotten, or `dereg` fails: for ever), the caller makes sure that the
+    /// `len` bytes at `address`:
     ///
-    /// * are mapped and initialised, and may be read from any thread, and written if `usage` writes or
-    ///   [`write_at`](Self::write_at) or [`store_u64`](Self::store_u64) is called;
+    /// * are mapped and initialised, and may be read from any thread, and written if `usage` lets a
+    ///   device write ([`READ_DST`](MrUsage::READ_DST), [`WRITE_DST`](MrUsage::WRITE_DST),
+    ///   [`RECV`](MrUsage::RECV));
     /// * are neither freed nor unmapped nor moved;
     /// * are behind no live Rust reference while the device or a peer may write to them, or while
     ///   `write_at` or `store_u64` is called, and behind no mutable one while anything reads them.
@@ -151,7 +160,7 @@ impl Mr<RawMemory> {
         usage: MrUsage,
     ) -> Result<Self> {
         // SAFETY: the caller promises what `RawMemory` needs.
-        let memory = unsafe { RawMemory::new(address, len) };
+        let memory = unsafe { RawMemory::new(address, len, usage.intersects(WRITTEN)) };
         Ok(Self::reg(peer, memory, usage)?)
     }
 }

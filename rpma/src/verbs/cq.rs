@@ -115,6 +115,13 @@ pub enum Notify {
     #[default]
     Any,
     /// Receives of messages that were sent with `Flags::SOLICITED`, and failures.
+    ///
+    /// The specification counts every failure as solicited, but rxe of Linux 6.12 gives no event for
+    /// requests that it flushes, as it does with all receives of a connection that ends. So
+    /// [`Cq::wait`](crate::Cq::wait) and [`Conn::wait`](crate::Conn::wait) on such a queue return after a
+    /// second at the latest, as if there had been an event. Nothing helps who waits in another way,
+    /// on a [`CompletionChannel`](crate::CompletionChannel) or with `poll` and `epoll`: set a limit
+    /// there, and poll the queues when it has passed.
     Solicited,
 }
 

@@ -189,19 +189,25 @@ unsafe impl RegisterableMemory for AlignedBuf {
     }
 }
 
-/// Memory that somebody else owns, for [`Mr::reg_raw`](crate::Mr::reg_raw).
+/// Memory that somebody else owns, for [`Mr::reg_raw`](crate::Mr::reg_raw), whose promise lasts until
+/// this is dropped: [`Mr::dereg`](crate::Mr::dereg) gives it back, and it can be registered again.
 #[derive(Debug)]
 pub struct RawMemory {
     address: NonNull<u8>,
     len: usize,
+    writable: bool,
 }
 
 impl RawMemory {
     /// # Safety
     ///
-    /// See `Mr::reg_raw`.
-    pub(crate) unsafe fn new(address: NonNull<u8>, len: usize) -> Self {
-        Self { address, len }
+    /// See `Mr::reg_raw`; it may be written only if `writable`.
+    pub(crate) unsafe fn new(address: NonNull<u8>, len: usize, writable: bool) -> Self {
+        Self {
+            address,
+            len,
+            writable,
+        }
     }
 }
 
@@ -217,5 +223,9 @@ unsafe impl RegisterableMemory for RawMemory {
 
     fn len(&self) -> usize {
         self.len
+    }
+
+    fn is_writable(&self) -> bool {
+        self.writable
     }
 }
