@@ -3,10 +3,9 @@
 use anyhow::{Result, ensure};
 use rpma::{AlignedBuf, Device, Flags, Mr, MrRemote, MrUsage, Peer, Side, WcOpcode};
 
-use crate::cli::{Role, number};
-use crate::data::CommonData;
-use crate::memory::Memory;
-use crate::{conn, hello, memory};
+use crate::common::cli::Role;
+use crate::common::data::CommonData;
+use crate::common::{conn, hello, memory};
 
 pub(crate) const ROLE: Role = Role {
     usage: "<server_address> <port> [<pmem-path> [<pmem-offset>]]",
@@ -20,12 +19,7 @@ const RAW_SIZE: usize = 8;
 const RAW_ID: u64 = 1;
 
 fn main(addr: &str, port: u16, more: &[String]) -> Result<()> {
-    let (size, initial) = (hello::SIZE, hello::first());
-    let memory = match more {
-        [] => Memory::dram(size, &initial)?,
-        [path] => Memory::pmem(path, 0, size, &initial)?,
-        [path, offset, ..] => Memory::pmem(path, number("offset", offset)?, size, &initial)?,
-    };
+    let memory = hello::client_memory(more)?;
 
     // The device through which the server is reached, and on it a peer: what this program registers
     // and connects.
@@ -36,19 +30,17 @@ fn main(addr: &str, port: u16, more: &[String]) -> Result<()> {
     // the server lands in such memory.
     let src = memory.register(&peer, MrUsage::WRITE_SRC)?;
     let raw = Mr::reg(&peer, AlignedBuf::zeroed(RAW_SIZE)?, MrUsage::READ_DST)?;
-    let hello = src.load::<{ hello::SIZE }>()?;
-    println!("Next value: {}", hello::text(&hello[hello::STR_OFFSET..]));
+    hello::print_next(&src)?;
 
     // With its answer the server has sent where its memory is.
     let conn = conn::connect(&peer, addr, port, &[])?;
     let data = CommonData::from_bytes(conn.get_private_data())?;
     let remote = MrRemote::from_descriptor(&data.mr_desc)?;
-    let from = u64::from(data.data_offset);
-    let dst = remote.slice(from..from + hello::STR_SIZE as u64)?;
+    let dst = remote.slice(data.range(hello::STR_SIZE))?;
 
     // A write of remote memory. Even its completion would say only that the server's device has the
     // bytes: they may still be on their way to the memory. So it asks for one only on an error.
-    let string = src.slice(hello::STR_OFFSET..hello::SIZE)?;
+    let string = src.slice(hello::STR)?;
     conn.write(dst, string, Flags::COMPLETION_ON_ERROR, 0)?;
 
     // A read of the same memory region. The server's device does it after the write, and the answer
@@ -62,9 +54,7 @@ fn main(addr: &str, port: u16, more: &[String]) -> Result<()> {
     );
 
     // The next run says it in the other language.
-    let hello = hello::translate(&hello);
-    src.store(&hello)?;
-    println!("Translation: {}", hello::text(&hello[hello::STR_OFFSET..]));
+    hello::translate(&src)?;
 
     conn::disconnect_and_wait(&conn)
 }

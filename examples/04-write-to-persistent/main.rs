@@ -6,21 +6,13 @@
 //! 04-write-to-persistent client <server_address> <port> [<pmem-path> [<pmem-offset>]]
 //! ```
 
-#[path = "../common/cli.rs"]
-mod cli;
 mod client;
-#[path = "../common/conn.rs"]
-mod conn;
-#[path = "../common/data.rs"]
-mod data;
-#[path = "../common/hello.rs"]
-mod hello;
-#[path = "../common/memory.rs"]
-mod memory;
+#[path = "../common/mod.rs"]
+mod common;
 mod server;
 
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    cli::run(&client::ROLE, &server::ROLE)
+    common::cli::run(&client::ROLE, &server::ROLE)
 }

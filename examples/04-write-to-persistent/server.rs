@@ -3,10 +3,9 @@
 use anyhow::Result;
 use rpma::{Device, Ep, MrUsage, Peer, Side};
 
-use crate::cli::Role;
-use crate::data::CommonData;
-use crate::memory::Memory;
-use crate::{conn, hello, memory};
+use crate::common::cli::Role;
+use crate::common::data::CommonData;
+use crate::common::{conn, hello, memory};
 
 pub(crate) const ROLE: Role = Role {
     usage: "<server_address> <port> [<pmem-path>]",
@@ -15,10 +14,7 @@ pub(crate) const ROLE: Role = Role {
 };
 
 fn main(addr: &str, port: u16, more: &[String]) -> Result<()> {
-    let memory = match more {
-        [] => Memory::dram(hello::STR_SIZE, b"\0")?,
-        [path, ..] => Memory::pmem(path, 0, hello::STR_SIZE, b"\0")?,
-    };
+    let memory = hello::server_memory(more)?;
 
     // The device that has the address, and on it a peer: what this program registers and connects.
     let device = Device::from_addr(addr, Side::Local)?;
@@ -26,15 +22,11 @@ fn main(addr: &str, port: u16, more: &[String]) -> Result<()> {
 
     // Registering memory gives the device access to it, and says what a client may do there.
     let region = memory.register(&peer, MrUsage::WRITE_DST | MrUsage::READ_SRC)?;
-
-    let old = region.load::<{ hello::STR_SIZE }>()?;
-    if old[0] != 0 {
-        println!("Old value: {}", hello::text(&old));
-    }
+    hello::print_old(&region)?;
 
     // The client learns from the region's descriptor where the memory is.
     let data = CommonData {
-        data_offset: region.data_offset()?,
+        data_offset: region.offset_of(0)?,
         mr_desc: region.descriptor(),
         pcfg_desc: None,
     };
@@ -44,7 +36,5 @@ fn main(addr: &str, port: u16, more: &[String]) -> Result<()> {
     // The client writes now, and nothing here takes part in it but the device.
     conn::wait_and_disconnect(&conn)?;
 
-    let new = region.load::<{ hello::STR_SIZE }>()?;
-    println!("New value: {}", hello::text(&new));
-    Ok(())
+    hello::print_new(&region)
 }

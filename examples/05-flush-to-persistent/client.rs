@@ -3,10 +3,9 @@
 use anyhow::{Context, Result};
 use rpma::{Device, Flags, FlushType, MrRemote, MrUsage, Peer, PeerCfg, Side};
 
-use crate::cli::{Role, number};
-use crate::data::CommonData;
-use crate::memory::Memory;
-use crate::{conn, hello, memory};
+use crate::common::cli::Role;
+use crate::common::data::CommonData;
+use crate::common::{conn, hello, memory};
 
 pub(crate) const ROLE: Role = Role {
     usage: "<server_address> <port> [<pmem-path> [<pmem-offset>]]",
@@ -18,12 +17,7 @@ pub(crate) const ROLE: Role = Role {
 const FLUSH_ID: u64 = 0xF01D;
 
 fn main(addr: &str, port: u16, more: &[String]) -> Result<()> {
-    let (size, initial) = (hello::SIZE, hello::first());
-    let memory = match more {
-        [] => Memory::dram(size, &initial)?,
-        [path] => Memory::pmem(path, 0, size, &initial)?,
-        [path, offset, ..] => Memory::pmem(path, number("offset", offset)?, size, &initial)?,
-    };
+    let memory = hello::client_memory(more)?;
 
     // The device through which the server is reached, and on it a peer: what this program registers
     // and connects.
@@ -32,8 +26,7 @@ fn main(addr: &str, port: u16, more: &[String]) -> Result<()> {
 
     // The device takes what it writes directly from the registered memory.
     let src = memory.register(&peer, MrUsage::WRITE_SRC)?;
-    let hello = src.load::<{ hello::SIZE }>()?;
-    println!("Next value: {}", hello::text(&hello[hello::STR_OFFSET..]));
+    hello::print_next(&src)?;
 
     // With its answer the server has sent where its memory is, and what holds for it.
     let conn = conn::connect(&peer, addr, port, &[])?;
@@ -44,8 +37,7 @@ fn main(addr: &str, port: u16, more: &[String]) -> Result<()> {
     let pcfg = PeerCfg::from_descriptor(&pcfg)?;
     conn.apply_remote_peer_cfg(&pcfg);
     let remote = MrRemote::from_descriptor(&data.mr_desc)?;
-    let from = u64::from(data.data_offset);
-    let dst = remote.slice(from..from + hello::STR_SIZE as u64)?;
+    let dst = remote.slice(data.range(hello::STR_SIZE))?;
     log::info!(
         "the server offers {} bytes of memory; writing {} of them through {}",
         remote.get_size(),
@@ -55,7 +47,7 @@ fn main(addr: &str, port: u16, more: &[String]) -> Result<()> {
 
     // A write of remote memory. Even its completion would say only that the server's device has the
     // bytes: they may still be on their way to the memory. So it asks for one only on an error.
-    let string = src.slice(hello::STR_OFFSET..hello::SIZE)?;
+    let string = src.slice(hello::STR)?;
     conn.write(dst, string, Flags::COMPLETION_ON_ERROR, 0)?;
 
     // A flush of the same bytes. It comes after the write on the same connection, and its completion
@@ -88,9 +80,7 @@ fn main(addr: &str, port: u16, more: &[String]) -> Result<()> {
     );
 
     // The next run says it in the other language.
-    let hello = hello::translate(&hello);
-    src.store(&hello)?;
-    println!("Translation: {}", hello::text(&hello[hello::STR_OFFSET..]));
+    hello::translate(&src)?;
 
     conn::disconnect_and_wait(&conn)
 }

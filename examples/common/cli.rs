@@ -1,9 +1,10 @@
 //! What every example does before its client or its server begins: arguments, log, exit status.
 
+use std::fmt;
 use std::process::ExitCode;
 use std::str::FromStr;
 
-use anyhow::{Result, anyhow};
+use anyhow::Result;
 
 /// The client or the server of an example.
 pub(crate) struct Role {
@@ -17,8 +18,8 @@ pub(crate) struct Role {
 
 /// Runs the role that the first argument names.
 ///
-/// The exit status is 0 if all went well, 255 if arguments are missing, and 1 after every other
-/// failure, whose reason is on stderr.
+/// The exit status is 0 if all went well, 255 if arguments are missing or not usable, and 1 after
+/// every other failure. The reason is on stderr.
 pub(crate) fn run(client: &Role, server: &Role) -> ExitCode {
     // The library tells through the `log` crate what it does; RUST_LOG=debug shows more of it.
     let level = env_logger::Env::default().default_filter_or("info");
@@ -37,25 +38,43 @@ pub(crate) fn run(client: &Role, server: &Role) -> ExitCode {
             return ExitCode::from(255);
         }
     };
-    let [_, name, addr, port, more @ ..] = args.as_slice() else {
-        eprintln!("usage: {program} {} {}", args[1], role.usage);
-        eprint!("{}", role.notes);
-        return ExitCode::from(255);
+    // Those that the usage line has outside of brackets.
+    let words = role.usage.split_whitespace();
+    let needed = words.filter(|word| word.starts_with('<')).count();
+    let (name, addr, port, more) = match args.as_slice() {
+        [_, name, addr, port, more @ ..] if more.len() + 2 >= needed => (name, addr, port, more),
+        _ => {
+            eprintln!("usage: {program} {} {}", args[1], role.usage);
+            eprint!("{}", role.notes);
+            return ExitCode::from(255);
+        }
     };
     match number("port", port).and_then(|port| (role.main)(addr, port, more)) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("{name}: {error}");
-            ExitCode::FAILURE
+            ExitCode::from(if error.is::<BadArgument>() { 255 } else { 1 })
         }
     }
 }
+
+/// An argument that cannot be used.
+#[derive(Debug)]
+pub(crate) struct BadArgument(pub(crate) String);
+
+impl fmt::Display for BadArgument {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for BadArgument {}
 
 /// The number that `text` is.
 pub(crate) fn number<T: FromStr<Err = std::num::ParseIntError>>(
     what: &str,
     text: &str,
 ) -> Result<T> {
-    text.parse()
-        .map_err(|error| anyhow!("the {what} \"{text}\" is not usable: {error}"))
+    let unusable = |error| BadArgument(format!("the {what} \"{text}\" is not usable: {error}"));
+    Ok(text.parse().map_err(unusable)?)
 }

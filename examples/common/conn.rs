@@ -6,15 +6,18 @@ use rpma::{Conn, ConnCfg, ConnEvent, ConnReq, Ep, Peer, Wc, WcOpcode};
 /// Connects to the server at `addr` and `port`.
 pub(crate) fn connect(peer: &Peer, addr: &str, port: u16, private_data: &[u8]) -> Result<Conn> {
     let req = ConnReq::new(peer, addr, port, &ConnCfg::new())?;
-    let conn = req.connect(private_data)?;
-    // The connection can be used when the server has answered.
-    expect(&conn, &ConnEvent::Established)?;
-    Ok(conn)
+    establish(req, private_data)
 }
 
 /// Waits for a client and accepts its connection.
 pub(crate) fn accept(ep: &Ep, private_data: &[u8]) -> Result<Conn> {
     let req = ep.next_conn_req(&ConnCfg::new())?;
+    establish(req, private_data)
+}
+
+/// Connects, or accepts the client's request. The connection can be used when both sides have
+/// answered.
+pub(crate) fn establish(req: ConnReq, private_data: &[u8]) -> Result<Conn> {
     let conn = req.connect(private_data)?;
     expect(&conn, &ConnEvent::Established)?;
     Ok(conn)

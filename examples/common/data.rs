@@ -1,4 +1,6 @@
-//! What a server tells its client when it accepts the connection: where its memory is.
+//! What one side tells the other when the connection is made: where its memory is.
+
+use std::ops::Range;
 
 use anyhow::{Result, bail, ensure};
 
@@ -19,6 +21,12 @@ pub(crate) struct CommonData {
 }
 
 impl CommonData {
+    /// The first `len` bytes of the data, as a part of the memory region.
+    pub(crate) fn range(&self, len: usize) -> Range<u64> {
+        let from = u64::from(self.data_offset);
+        from..from + len as u64
+    }
+
     pub(crate) fn to_bytes(&self) -> [u8; 28] {
         let mut bytes = [0; 28];
         bytes[0..2].copy_from_slice(&self.data_offset.to_le_bytes());

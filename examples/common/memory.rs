@@ -13,9 +13,6 @@ where <pmem-path> can be:
   - a file on File System DAX (/mnt/pmem/file for example)
 ";
 
-/// Says that the persistent memory after it was initialised.
-const SIGNATURE: &[u8; 17] = b"RPMA_EXAMPLE_SIG\0";
-
 /// Memory that is not registered yet.
 pub(crate) struct Memory {
     owner: Box<dyn RegisterableMemory>,
@@ -25,38 +22,53 @@ pub(crate) struct Memory {
     data: usize,
 }
 
+/// What the memory of an example holds.
+pub(crate) struct Contents<'a> {
+    /// Stands before the data in persistent memory, and says that the data was initialised.
+    pub(crate) signature: &'a [u8],
+    /// The size of the data.
+    pub(crate) size: usize,
+    /// How the data begins at first; the rest is zeros in DRAM, and anything in persistent memory.
+    pub(crate) initial: &'a [u8],
+}
+
 impl Memory {
-    /// `size` bytes of DRAM that begin with `initial`.
-    pub(crate) fn dram(size: usize, initial: &[u8]) -> Result<Self> {
+    /// DRAM whose data begin at `data`.
+    pub(crate) fn dram(data: usize, contents: &Contents<'_>) -> Result<Self> {
         log::info!("No <pmem-path> provided. Using DRAM instead.");
-        let mut memory = AlignedBuf::zeroed(size)?;
-        memory[..initial.len()].copy_from_slice(initial);
+        let mut memory = AlignedBuf::zeroed(data + contents.size)?;
+        memory[data..][..contents.initial.len()].copy_from_slice(contents.initial);
         Ok(Self {
             owner: Box::new(memory),
             persister: None,
-            data: 0,
+            data,
         })
     }
 
-    /// The persistent memory at `path`: at `offset` the signature, then `size` bytes of data. What
-    /// an earlier run has left there stays; if there is no signature, the data begins with `initial`.
-    pub(crate) fn pmem(path: &str, offset: usize, size: usize, initial: &[u8]) -> Result<Self> {
-        let needed = offset.checked_add(SIGNATURE.len() + size);
+    /// The persistent memory at `path`: at `offset` the signature, then the data. What an earlier
+    /// run has left there stays, if the signature is there.
+    pub(crate) fn pmem(path: &str, offset: usize, contents: &Contents<'_>) -> Result<Self> {
+        let Contents {
+            signature,
+            size,
+            initial,
+        } = *contents;
+        let needed = offset.checked_add(signature.len() + size);
         let map = PmemMap::open(path, needed.context("the offset is too large")?)?;
-        let data = offset + SIGNATURE.len();
+        let data = offset + signature.len();
         ensure!(
             map.is_pmem(),
             "{path} is not an actual PMEM: it is an {}",
             map.kind()
         );
-        let mut found = [0; SIGNATURE.len()];
+        let mut found = vec![0; signature.len()];
         map.read_at(offset, &mut found)?;
-        if found != *SIGNATURE {
+        if found != signature {
             // The signature comes last, and only when the data is safe: whenever the power fails,
             // the next run finds good data behind a signature, or none.
             map.write_at(data, initial)?;
             map.persist(data..data + initial.len())?;
-            map.write_at(offset, SIGNATURE)?;
+            map.write_at(offset, signature)?;
             map.persist(offset..data)?;
         }
         Ok(Self {
@@ -64,6 +76,11 @@ impl Memory {
             owner: Box::new(map),
             data,
         })
+    }
+
+    /// Whether it is persistent memory.
+    pub(crate) fn is_pmem(&self) -> bool {
+        self.persister.is_some()
     }
 
     /// Registers all of the memory, so that the device can reach it.
@@ -84,13 +101,11 @@ pub(crate) struct Region {
 }
 
 impl Region {
-    /// Where the data begins in the memory region, as a peer is told.
-    pub(crate) fn data_offset(&self) -> Result<u16> {
-        u16::try_from(self.data).map_err(|_| {
-            anyhow!(
-                "the data begins at {}, beyond the 65535 that a peer can be told",
-                self.data
-            )
+    /// Where byte `at` of the data is in the memory region, as a peer is told.
+    pub(crate) fn offset_of(&self, at: usize) -> Result<u16> {
+        let offset = self.data + at;
+        u16::try_from(offset).map_err(|_| {
+            anyhow!("the data is at {offset}, beyond the 65535 that a peer can be told")
         })
     }
 
@@ -112,11 +127,16 @@ impl Region {
         Ok(bytes)
     }
 
-    /// Stores `bytes` at the beginning of the data, and makes them durable where that is possible.
+    /// Stores `bytes` at the beginning of the data, and makes them durable.
     pub(crate) fn store(&self, bytes: &[u8]) -> rpma::Result<()> {
         self.mr.write_at(self.data, bytes)?;
+        self.persist(0..bytes.len())
+    }
+
+    /// Makes a part of the data durable, if the memory is persistent.
+    pub(crate) fn persist(&self, range: Range<usize>) -> rpma::Result<()> {
         match &self.persister {
-            Some(persister) => persister.persist(self.data..self.data + bytes.len()),
+            Some(persister) => persister.persist(self.data + range.start..self.data + range.end),
             None => Ok(()),
         }
     }
