@@ -7,4 +7,5 @@ pub(crate) mod conn;
 pub(crate) mod data;
 pub(crate) mod hello;
 pub(crate) mod memory;
+pub(crate) mod messages;
 pub(crate) mod watch;

@@ -4,11 +4,12 @@
 //! queue tells that. The connection does: it has an event. So whoever waits for a receive watches the
 //! connection as well.
 
+use std::os::fd::AsFd;
 use std::time::Duration;
 
 use anyhow::{Result, bail};
 use rpma::{Conn, Cq, Error, Wc};
-use rustix::event::{PollFd, PollFlags, poll};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::retry_on_intr;
 
 /// Waits for the next completion in any of `queues`: the connection's main queue, its queue for
@@ -69,4 +70,21 @@ fn take_event(conns: &[&Conn], cq: &Cq) -> Result<()> {
         Ok(()) | Err(Error::NoCompletion) => Ok(()),
         Err(error) => Err(error.into()),
     }
+}
+
+/// Waits until there is an event on a completion channel, for those who take it themselves. The end of
+/// the connection is an error, unless an event is there as well.
+///
+/// What is in a queue already gives no event: empty it before.
+pub(crate) fn completion_event(conn: &Conn, channel: impl AsFd) -> Result<()> {
+    let of_channel = PollFd::new(&channel, PollFlags::IN);
+    let mut fds = [of_channel, PollFd::new(conn, PollFlags::IN)];
+    retry_on_intr(|| poll(&mut fds, None))?;
+
+    // What the peer has sent before it ended the connection is there by now.
+    let now = Timespec::default();
+    if retry_on_intr(|| poll(&mut fds[..1], Some(&now)))? == 0 {
+        bail!("{}, while waiting for a completion", conn.next_event()?);
+    }
+    Ok(())
 }

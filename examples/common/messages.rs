@@ -1,0 +1,121 @@
+//! What the ping-pong examples send: a counter of 8 bytes, in the byte order of the host.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use anyhow::{Result, bail, ensure};
+use rpma::{Conn, Cq, Wc, WcOpcode};
+
+use super::cli::{BadArgument, number};
+use super::watch;
+
+pub(crate) const SIZE: usize = 8;
+/// What a client sends in place of a counter when it is done.
+pub(crate) const DONE: u64 = u64::MAX;
+
+/// How long a client waits for the acknowledgement of its last message.
+pub(crate) const LIMIT: Duration = Duration::from_secs(60);
+
+/// Tell sends from receives; any numbers would do.
+pub(crate) const SEND_ID: u64 = 1;
+pub(crate) const RECV_ID: u64 = 2;
+
+pub(crate) const CLIENT_USAGE: &str = "<server_address> <port> <seed> <rounds> [<sleep>]";
+pub(crate) const CLIENT_NOTES: &str = "\
+where <seed> is the first value of the counter, and <sleep> a pause after each round in µs
+";
+
+/// What a client is told by its arguments.
+pub(crate) struct ClientArgs {
+    pub(crate) seed: u64,
+    pub(crate) rounds: u64,
+    pub(crate) sleep: Duration,
+}
+
+impl ClientArgs {
+    pub(crate) fn parse(args: &[String]) -> Result<Self> {
+        let [seed, rounds, more @ ..] = args else {
+            bail!(BadArgument("the seed or the rounds are missing".to_owned()));
+        };
+        let sleep = more.first().map_or(Ok(0), |sleep| number("sleep", sleep))?;
+        let args = Self {
+            seed: number("seed", seed)?,
+            rounds: number("number of rounds", rounds)?,
+            sleep: Duration::from_micros(sleep),
+        };
+        match args.rounds {
+            0 => bail!(BadArgument("at least 1 round is needed".to_owned())),
+            _ => Ok(args),
+        }
+    }
+}
+
+/// Refuses a counter that would be taken for the end.
+pub(crate) fn check_counter(counter: u64) -> Result<()> {
+    ensure!(
+        counter != DONE,
+        "the counter has reached {DONE}, which is the message that ends the exchange"
+    );
+    Ok(())
+}
+
+/// Refuses a completion that is not one of a message of the right size.
+pub(crate) fn check_message(wc: &Wc) -> Result<()> {
+    let received = wc.result()?;
+    ensure!(
+        received.opcode() == WcOpcode::RECV && received.byte_len() == Some(SIZE as u32),
+        "the completion is not one of a message of {SIZE} bytes: {wc:?}"
+    );
+    Ok(())
+}
+
+/// The completions of a connection's sends and receives. They come in either order: the answer to a
+/// message can be here before the acknowledgement of that message.
+pub(crate) struct Completions<'a> {
+    conn: &'a Conn,
+    queues: Vec<&'a Cq>,
+    /// What has completed, and nobody has waited for yet.
+    sent: u32,
+    received: VecDeque<Wc>,
+}
+
+impl<'a> Completions<'a> {
+    /// The operations of `conn` complete in `queues`.
+    pub(crate) fn new(conn: &'a Conn, queues: Vec<&'a Cq>) -> Self {
+        Self {
+            conn,
+            queues,
+            sent: 0,
+            received: VecDeque::new(),
+        }
+    }
+
+    /// Waits until a message is sent. Before that its memory must not change.
+    pub(crate) fn wait_for_send(&mut self) -> Result<()> {
+        while self.sent == 0 {
+            self.next()?;
+        }
+        self.sent -= 1;
+        Ok(())
+    }
+
+    /// Waits until a message is here.
+    pub(crate) fn wait_for_message(&mut self) -> Result<Wc> {
+        loop {
+            if let Some(wc) = self.received.pop_front() {
+                check_message(&wc)?;
+                return Ok(wc);
+            }
+            self.next()?;
+        }
+    }
+
+    fn next(&mut self) -> Result<()> {
+        let wc = watch::next_completion(self.conn, &self.queues)?;
+        match wc.result()?.opcode() {
+            WcOpcode::SEND => self.sent += 1,
+            _ => self.received.push_back(wc),
+        }
+        Ok(())
+    }
+}
