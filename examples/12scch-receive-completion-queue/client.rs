@@ -1,0 +1,62 @@
+//! The client: sends a counter, gets it back increased, and sends that.
+
+use std::thread::sleep;
+
+use anyhow::Result;
+use rpma::{AlignedBuf, ConnReq, Device, Flags, Mr, MrUsage, Peer, Side};
+
+use crate::common::cli::Role;
+use crate::common::conn;
+use crate::common::messages::{self, ClientArgs};
+use crate::{Completed, conn_cfg};
+
+pub(crate) const ROLE: Role = Role {
+    usage: messages::CLIENT_USAGE,
+    notes: messages::CLIENT_NOTES,
+    main,
+};
+
+fn main(addr: &str, port: u16, more: &[String]) -> Result<()> {
+    let args = ClientArgs::parse(more)?;
+
+    // The device through which the server is reached, and on it a peer: what this program registers
+    // and connects.
+    let device = Device::from_addr(addr, Side::Remote)?;
+    let peer = Peer::new(&device)?;
+
+    // The device takes messages directly from registered memory, and puts them there.
+    let send = Mr::reg(&peer, AlignedBuf::zeroed(messages::SIZE)?, MrUsage::SEND)?;
+    let recv = Mr::reg(&peer, AlignedBuf::zeroed(messages::SIZE)?, MrUsage::RECV)?;
+
+    let req = ConnReq::new(&peer, addr, port, &conn_cfg())?;
+    let conn = conn::establish(req, &[])?;
+
+    let mut completed = Completed::default();
+    let mut counter = args.seed;
+    for _ in 1..args.rounds {
+        // First the receive for the answer, which may be here before the next line of this program.
+        conn.recv(recv.slice(..)?, messages::RECV_ID)?;
+
+        messages::check_counter(counter)?;
+        println!("CLIENT: Value sent: {counter}");
+        send.store_u64(0, counter)?;
+        conn.send(send.slice(..)?, Flags::COMPLETION_ALWAYS, messages::SEND_ID)?;
+
+        completed.wait_for_send(&conn)?;
+        completed.wait_for_message(&conn)?;
+        counter = recv.load_u64(0)?;
+        println!("CLIENT: Value received: {counter}");
+
+        sleep(args.sleep);
+    }
+
+    // The last message. Disconnecting discards what was not sent yet, so it is the server that
+    // disconnects, when it has this message; and without the completion we could not tell that from
+    // a server that dies before.
+    send.store_u64(0, messages::DONE)?;
+    conn.send(send.slice(..)?, Flags::COMPLETION_ALWAYS, messages::SEND_ID)?;
+    while completed.sends == 0 {
+        completed.take(conn.wait_timeout(messages::LIMIT)?)?;
+    }
+    conn::wait_and_disconnect(&conn)
+}
