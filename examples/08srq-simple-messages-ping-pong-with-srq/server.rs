@@ -1,0 +1,90 @@
+//! The server: sends each counter back, increased by one.
+
+use anyhow::{Context, Result, bail, ensure};
+use rpma::{AlignedBuf, ConnCfg, Device, Ep, Flags, Mr, MrUsage, Peer, Side, Srq, SrqCfg};
+
+use crate::common::cli::{BadArgument, Role};
+use crate::common::conn;
+use crate::common::messages::{self, Completions};
+
+pub(crate) const ROLE: Role = Role {
+    usage: "<server_address> <port> [m|r]",
+    notes: "",
+    main,
+};
+
+/// How many completions the connection's queue for receives has room for.
+const RCQ_SIZE: u32 = 10;
+
+fn main(addr: &str, port: u16, more: &[String]) -> Result<()> {
+    let place = more.first().map(String::as_str);
+    if !matches!(place, None | Some("m" | "r")) {
+        let text = format!("the third argument is m or r, not \"{}\"", more[0]);
+        bail!(BadArgument(text));
+    }
+
+    // The device that has the address, and on it a peer: what this program registers and connects.
+    let device = Device::from_addr(addr, Side::Local)?;
+    let peer = Peer::new(&device)?;
+
+    // The shared receive queue has a completion queue of its own, unless that has no size.
+    let mut srq_cfg = SrqCfg::new();
+    if place.is_some() {
+        srq_cfg.set_rcq_size(0);
+    }
+    let srq = Srq::new(&peer, &srq_cfg)?;
+
+    // Then receives complete in the queue for receives of the connection on which they arrive, if it
+    // has one, or else in its main queue.
+    let mut cfg = ConnCfg::new();
+    cfg.set_srq(Some(&srq));
+    if place == Some("r") {
+        cfg.set_rcq_size(RCQ_SIZE);
+    }
+
+    // The device takes messages directly from registered memory, and puts them there.
+    let send = Mr::reg(&peer, AlignedBuf::zeroed(messages::SIZE)?, MrUsage::SEND)?;
+    let recv = Mr::reg(&peer, AlignedBuf::zeroed(messages::SIZE)?, MrUsage::RECV)?;
+
+    // The client may send as soon as it is connected. So the first receive comes before that.
+    let ep = Ep::listen(&peer, addr, port)?;
+    srq.recv(recv.slice(..)?, messages::RECV_ID)?;
+    let conn = conn::establish(ep.next_conn_req(&cfg)?, &[])?;
+
+    let mut queues = vec![conn.get_cq()];
+    match place {
+        None => queues.push(srq.get_rcq().context("no queue for receives")?),
+        Some("r") => queues.push(conn.get_rcq().context("no queue for receives")?),
+        Some(_) => {}
+    }
+    let mut completions = Completions::new(&conn, queues);
+    let mut answered = false;
+    loop {
+        // With many connections this is what tells whose message it is.
+        let qp_num = completions.wait_for_message()?.qp_num();
+        ensure!(
+            qp_num == conn.get_qp_num(),
+            "the message came on queue pair {qp_num}, and the connection's is {}",
+            conn.get_qp_num()
+        );
+        let counter = recv.load_u64(0)?;
+        if counter == messages::DONE {
+            break;
+        }
+        println!("Value received: {counter}");
+
+        // First the receive for the next message, then the answer that makes the client send it.
+        srq.recv(recv.slice(..)?, messages::RECV_ID)?;
+
+        // The memory is free when the answer before is sent.
+        if answered {
+            completions.wait_for_send()?;
+        }
+        println!("Value sent: {}", counter + 1);
+        send.store_u64(0, counter + 1)?;
+        conn.send(send.slice(..)?, Flags::COMPLETION_ALWAYS, messages::SEND_ID)?;
+        answered = true;
+    }
+
+    conn::disconnect_and_wait(&conn)
+}
