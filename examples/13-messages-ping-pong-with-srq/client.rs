@@ -1,0 +1,61 @@
+//! A client: sends a counter, gets it back increased, and sends that. The first answer comes when the
+//! server has stopped accepting clients.
+
+use std::thread::sleep;
+
+use anyhow::Result;
+use rpma::{AlignedBuf, Device, Flags, Mr, MrUsage, Peer, Side};
+
+use crate::common::cli::Role;
+use crate::common::conn;
+use crate::common::messages::{self, ClientArgs, Completions};
+
+pub(crate) const ROLE: Role = Role {
+    usage: messages::CLIENT_USAGE,
+    notes: messages::CLIENT_NOTES,
+    main,
+};
+
+fn main(addr: &str, port: u16, more: &[String]) -> Result<()> {
+    let args = ClientArgs::parse(more)?;
+
+    // The device through which the server is reached, and on it a peer: what this program registers
+    // and connects.
+    let device = Device::from_addr(addr, Side::Remote)?;
+    let peer = Peer::new(&device)?;
+
+    // The device takes messages directly from registered memory, and puts them there.
+    let send = Mr::reg(&peer, AlignedBuf::zeroed(messages::SIZE)?, MrUsage::SEND)?;
+    let recv = Mr::reg(&peer, AlignedBuf::zeroed(messages::SIZE)?, MrUsage::RECV)?;
+
+    let conn = conn::connect(&peer, addr, port, &[])?;
+    let mut completions = Completions::new(&conn, vec![conn.get_cq()]);
+
+    let pid = std::process::id();
+    let mut counter = args.seed;
+    for _ in 0..args.rounds {
+        // First the receive for the answer, which may be here before the next line of this program.
+        conn.recv(recv.slice(..)?, messages::RECV_ID)?;
+
+        messages::check_counter(counter)?;
+        println!("[client #{pid}] value sent: {counter}");
+        send.store_u64(0, counter)?;
+        conn.send(send.slice(..)?, Flags::COMPLETION_ALWAYS, messages::SEND_ID)?;
+
+        completions.wait_for_send()?;
+        completions.wait_for_message()?;
+        counter = recv.load_u64(0)?;
+        println!("[client #{pid}] value received: {counter}");
+
+        sleep(args.sleep);
+    }
+
+    // The last message. Disconnecting discards what was not sent yet, so it is the server that
+    // disconnects, when it has this message; and without the completion we could not tell that from
+    // a server that dies before.
+    send.store_u64(0, messages::DONE)?;
+    conn.send(send.slice(..)?, Flags::COMPLETION_ALWAYS, messages::SEND_ID)?;
+    conn.get_cq()
+        .wait_for(messages::SEND_ID, messages::LIMIT, drop)?;
+    conn::wait_and_disconnect(&conn)
+}

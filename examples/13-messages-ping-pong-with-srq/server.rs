@@ -1,0 +1,103 @@
+//! The server: sends each client's counter back, increased by one.
+
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use rpma::{
+    AlignedBuf, Conn, ConnCfg, Cq, Device, Ep, Error, Flags, Mr, MrUsage, Peer, Side, Srq, SrqCfg,
+    WcOpcode,
+};
+
+use crate::common::cli::{BadArgument, Role, number};
+use crate::common::{conn, messages, watch};
+
+pub(crate) const ROLE: Role = Role {
+    usage: "<server_address> <port> [<timeout>]",
+    notes: "",
+    main,
+};
+
+const MAX_CLIENTS: usize = 10;
+
+fn main(addr: &str, port: u16, more: &[String]) -> Result<()> {
+    let timeout = match more {
+        [] => Duration::from_secs(5),
+        [seconds, ..] => Duration::from_secs(number::<u32>("timeout", seconds)?.into()),
+    };
+    if timeout.is_zero() {
+        bail!(BadArgument("the timeout is at least 1 second".to_owned()));
+    }
+
+    // The device that has the address, and on it a peer: what this program registers and connects.
+    let device = Device::from_addr(addr, Side::Local)?;
+    let peer = Peer::new(&device)?;
+
+    // All connections take their receives from this queue, which has its own completion queue.
+    let srq = Srq::new(&peer, &SrqCfg::new())?;
+    let mut cfg = ConnCfg::new();
+    cfg.set_srq(Some(&srq));
+
+    // Room for a message of each client.
+    let size = MAX_CLIENTS * messages::SIZE;
+    let recv = Mr::reg(&peer, AlignedBuf::zeroed(size)?, MrUsage::RECV)?;
+    let send = Mr::reg(&peer, AlignedBuf::zeroed(messages::SIZE)?, MrUsage::SEND)?;
+    let post_receive = |at: usize| srq.recv(recv.slice(at..at + messages::SIZE)?, at as u64);
+
+    let ep = Ep::listen(&peer, addr, port)?;
+    let mut conns: Vec<Conn> = Vec::new();
+    loop {
+        let req = match ep.next_conn_req_timeout(&cfg, timeout) {
+            Ok(req) => req,
+            Err(Error::NoEvent) => break,
+            Err(error) => return Err(error.into()),
+        };
+        if conns.len() == MAX_CLIENTS {
+            log::warn!("There are {MAX_CLIENTS} clients already: another one is rejected.");
+            continue;
+        }
+        // One more receive for one more client. The messages take the receives in the order in which
+        // they come, whoever sends them.
+        post_receive(conns.len() * messages::SIZE)?;
+        conns.push(conn::establish(req, &[])?);
+        println!("The client #{} has been connected.", conns.len());
+    }
+    println!("Server ended listening.");
+
+    let rcq = srq.get_rcq().context("no queue for receives")?;
+    let mut active: Vec<&Conn> = conns.iter().collect();
+    while !active.is_empty() {
+        // Messages complete in the queue of the shared receive queue, answers in those of their
+        // connections.
+        let queues: Vec<&Cq> = active.iter().map(|conn| conn.get_cq()).collect();
+        let wc = watch::next_completion_of(&active, &[&[rcq], &queues[..]].concat())?;
+        if wc.result()?.opcode() == WcOpcode::SEND {
+            continue;
+        }
+        messages::check_message(&wc)?;
+        let qp_num = wc.qp_num();
+        let client = active.iter().position(|conn| conn.get_qp_num() == qp_num);
+        let client = client.with_context(|| format!("no client has the queue pair {qp_num}"))?;
+        let at = wc.wr_id() as usize;
+        let counter = recv.load_u64(at)?;
+        if counter == messages::DONE {
+            active.remove(client);
+            continue;
+        }
+        println!("[server] value received: {counter} from the connection [qp#{qp_num}]");
+
+        // First the receive for the next message, then the answer that makes the client send it.
+        post_receive(at)?;
+
+        // The answer is taken out of the memory when it is posted, so that the memory is free for
+        // that to another client at once.
+        println!(
+            "[server] value sent: {} from the connection [qp#{qp_num}]",
+            counter + 1
+        );
+        send.store_u64(0, counter + 1)?;
+        let flags = Flags::COMPLETION_ALWAYS | Flags::INLINE;
+        active[client].send(send.slice(..)?, flags, messages::SEND_ID)?;
+    }
+
+    conns.iter().try_for_each(conn::disconnect_and_wait)
+}
