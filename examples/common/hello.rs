@@ -88,7 +88,7 @@ fn in_language(language: u32) -> [u8; SIZE] {
 }
 
 /// The text of a string that ends with a zero.
-fn text(string: &[u8]) -> Cow<'_, str> {
+pub(crate) fn text(string: &[u8]) -> Cow<'_, str> {
     let end = string.iter().position(|&byte| byte == 0);
     String::from_utf8_lossy(&string[..end.unwrap_or(string.len())])
 }

@@ -5,7 +5,9 @@
 pub(crate) mod cli;
 pub(crate) mod conn;
 pub(crate) mod data;
+pub(crate) mod epoll;
 pub(crate) mod hello;
 pub(crate) mod memory;
 pub(crate) mod messages;
+pub(crate) mod names;
 pub(crate) mod watch;

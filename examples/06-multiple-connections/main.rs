@@ -1,0 +1,19 @@
+//! A server with one thread serves up to 10 clients at a time: it reads the name of each.
+//!
+//! ```text
+//! 06-multiple-connections server <server_address> <port>
+//! 06-multiple-connections client <server_address> <port> <seed>
+//! ```
+//!
+//! The server ends when nothing has happened for 15 seconds.
+
+mod client;
+#[path = "../common/mod.rs"]
+mod common;
+mod server;
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    common::cli::run(&client::ROLE, &server::ROLE)
+}
