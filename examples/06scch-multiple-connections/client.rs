@@ -1,0 +1,40 @@
+//! A client: offers its name, and waits until the server ends the connection.
+
+use anyhow::Result;
+use rpma::{AlignedBuf, Device, Mr, MrUsage, Peer, Side};
+
+use crate::common::cli::{Role, number};
+use crate::common::data::CommonData;
+use crate::common::{conn, names};
+
+pub(crate) const ROLE: Role = Role {
+    usage: "<server_address> <port> <seed>",
+    notes: "",
+    main,
+};
+
+fn main(addr: &str, port: u16, more: &[String]) -> Result<()> {
+    let name = names::of_seed(number("seed", &more[0])?);
+    println!("My names is: {name}");
+
+    // The device through which the server is reached, and on it a peer: what this program registers
+    // and connects.
+    let device = Device::from_addr(addr, Side::Remote)?;
+    let peer = Peer::new(&device)?;
+
+    // Memory that the server may read.
+    let mut memory = AlignedBuf::zeroed(names::SIZE)?;
+    memory[..name.len()].copy_from_slice(name.as_bytes());
+    let mr = Mr::reg(&peer, memory, MrUsage::READ_SRC)?;
+
+    // The server learns from the request where it is.
+    let data = CommonData {
+        data_offset: 0,
+        mr_desc: mr.get_descriptor(),
+        pcfg_desc: None,
+    };
+    let conn = conn::connect(&peer, addr, port, &data.to_bytes())?;
+
+    // The server reads now, and nothing here takes part in it but the device.
+    conn::wait_and_disconnect(&conn)
+}

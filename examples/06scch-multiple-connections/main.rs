@@ -1,0 +1,20 @@
+//! A server with one thread serves up to 10 clients at a time, as in example 06. The completion queues
+//! of a connection share one completion channel.
+//!
+//! ```text
+//! 06scch-multiple-connections server <server_address> <port>
+//! 06scch-multiple-connections client <server_address> <port> <seed>
+//! ```
+//!
+//! The server ends when nothing has happened for 15 seconds.
+
+mod client;
+#[path = "../common/mod.rs"]
+mod common;
+mod server;
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    common::cli::run(&client::ROLE, &server::ROLE)
+}

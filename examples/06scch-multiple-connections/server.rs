@@ -1,0 +1,194 @@
+//! The server: one thread waits for everything that can happen at the endpoint and on the connections,
+//! and never for one of them alone.
+
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail, ensure};
+use rpma::{
+    AlignedBuf, ComplChannel, Conn, ConnCfg, ConnEvent, Device, Ep, Error, Flags, Mr, MrRemote,
+    MrUsage, Peer, Side, Wc,
+};
+
+use crate::common::cli::Role;
+use crate::common::data::CommonData;
+use crate::common::epoll::Epoll;
+use crate::common::{hello, names};
+
+pub(crate) const ROLE: Role = Role {
+    usage: "<server_address> <port>",
+    notes: "",
+    main,
+};
+
+const MAX_CLIENTS: usize = 10;
+/// The server ends when nothing has happened for so long.
+const LIMIT: Duration = Duration::from_secs(15);
+
+fn main(addr: &str, port: u16, _more: &[String]) -> Result<()> {
+    // The device that has the address, and on it a peer: what this program registers and connects.
+    let device = Device::from_addr(addr, Side::Local)?;
+    let peer = Peer::new(&device)?;
+
+    let mut cfg = ConnCfg::new();
+    cfg.set_compl_channel(ComplChannel::Shared);
+
+    let size = MAX_CLIENTS * names::SIZE;
+    let mut server = Server {
+        epoll: Epoll::new()?,
+        ep: Ep::listen(&peer, addr, port)?,
+        cfg,
+        names: Mr::reg(&peer, AlignedBuf::zeroed(size)?, MrUsage::READ_DST)?,
+        clients: Default::default(),
+        failures: 0,
+    };
+    server.epoll.add(&server.ep, Source::Endpoint.number())?;
+
+    println!("Today I have got in touch with:");
+    while let Some(number) = server.epoll.wait(LIMIT)? {
+        server.handle(Source::of(number))?;
+    }
+    eprintln!("Server timed out.");
+    ensure!(
+        server.failures == 0,
+        "{} clients have failed",
+        server.failures
+    );
+    Ok(())
+}
+
+/// What can have an event.
+enum Source {
+    /// The endpoint, on which clients ask for connections.
+    Endpoint,
+    /// The connection in this slot: it is established, or has ended.
+    Conn(usize),
+    /// The channel of its completion queues.
+    Channel(usize),
+}
+
+impl Source {
+    /// Its number for epoll.
+    fn number(&self) -> u64 {
+        match *self {
+            Self::Endpoint => 0,
+            Self::Conn(slot) => 1 + 2 * slot as u64,
+            Self::Channel(slot) => 2 + 2 * slot as u64,
+        }
+    }
+
+    fn of(number: u64) -> Self {
+        match (number as usize).checked_sub(1) {
+            None => Self::Endpoint,
+            Some(n) if n % 2 == 0 => Self::Conn(n / 2),
+            Some(n) => Self::Channel(n / 2),
+        }
+    }
+}
+
+struct Server {
+    epoll: Epoll,
+    ep: Ep,
+    /// The settings of the connections.
+    cfg: ConnCfg,
+    /// A name for each slot.
+    names: Mr<AlignedBuf>,
+    clients: [Option<Client>; MAX_CLIENTS],
+    failures: u32,
+}
+
+struct Client {
+    conn: Conn,
+    /// Its name is read, and its connection is ending.
+    served: bool,
+}
+
+impl Server {
+    fn handle(&mut self, source: Source) -> Result<()> {
+        let (slot, outcome) = match source {
+            Source::Endpoint => return self.accept(),
+            Source::Conn(slot) => (slot, self.handle_event(slot)),
+            Source::Channel(slot) => (slot, self.handle_completions(slot)),
+        };
+        // One client's failure is not that of the others. Dropping its connection ends it.
+        if let Err(error) = outcome {
+            eprintln!("[{slot}] {error}");
+            self.failures += 1;
+            self.clients[slot] = None;
+        }
+        Ok(())
+    }
+
+    /// Accepts a client if there is a free slot.
+    fn accept(&mut self) -> Result<()> {
+        let req = match self.ep.next_conn_req(&self.cfg) {
+            Ok(req) => req,
+            Err(Error::NoEvent) => return Ok(()),
+            Err(error) => return Err(error.into()),
+        };
+        let Some(slot) = self.clients.iter().position(Option::is_none) else {
+            eprintln!("No free slot: a client is rejected.");
+            return Ok(req.delete()?);
+        };
+        // That it is established is an event, which comes later.
+        let conn = req.connect(&[])?;
+        self.epoll.add(&conn, Source::Conn(slot).number())?;
+        // The descriptor of each of its completion queues is that of the channel (Conn::get_compl_fd).
+        self.epoll
+            .add(conn.get_cq(), Source::Channel(slot).number())?;
+        self.clients[slot] = Some(Client {
+            conn,
+            served: false,
+        });
+        Ok(())
+    }
+
+    fn handle_event(&mut self, slot: usize) -> Result<()> {
+        let Some(Client { conn, served }) = &self.clients[slot] else {
+            return Ok(());
+        };
+        match conn.next_event() {
+            Ok(ConnEvent::Established) => self.read_name(slot, conn),
+            // The client has answered, and its slot is free again.
+            Ok(ConnEvent::Closed) if *served => {
+                self.clients[slot] = None;
+                Ok(())
+            }
+            Ok(event) => bail!("{event}, before the client's name was read"),
+            Err(Error::NoEvent) => Ok(()),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Reads the client's name into its slot of the memory. The completion comes later.
+    fn read_name(&self, slot: usize, conn: &Conn) -> Result<()> {
+        let data = CommonData::from_bytes(conn.get_private_data())?;
+        let remote = MrRemote::from_descriptor(&data.mr_desc)?;
+        let src = remote.slice(data.range(names::SIZE))?;
+        let at = slot * names::SIZE;
+        let dst = self.names.slice(at..at + names::SIZE)?;
+        Ok(conn.read(dst, src, Flags::COMPLETION_ALWAYS, 0)?)
+    }
+
+    fn handle_completions(&mut self, slot: usize) -> Result<()> {
+        let Some(Client { conn, served }) = &mut self.clients[slot] else {
+            return Ok(());
+        };
+        // Waiting takes the event, asks for one of what completes from now on, and tells which of the
+        // connection's queues it was. (These connections have one queue, for want of receives.)
+        let (cq, _kind) = match conn.wait() {
+            Ok(queue) => queue,
+            Err(Error::NoCompletion) => return Ok(()),
+            Err(error) => return Err(error.into()),
+        };
+        let mut wcs = [Wc::default()];
+        while cq.get_wc(&mut wcs)? > 0 {
+            wcs[0].result().context("the read of the client's name")?;
+            let mut name = [0; names::SIZE];
+            self.names.read_at(slot * names::SIZE, &mut name)?;
+            println!("- {}", hello::text(&name));
+            *served = true;
+            conn.disconnect()?;
+        }
+        Ok(())
+    }
+}
