@@ -6,7 +6,7 @@ use std::time::Duration;
 use anyhow::{Result, bail};
 use rpma::{Conn, ConnCfg, ConnEvent, ConnReq, Device, Peer, Side};
 
-use crate::cli::Role;
+use crate::common::cli::Role;
 
 const MAX_TRIES: u32 = 10;
 const RETRY_DELAY: Duration = Duration::from_secs(5);

@@ -5,9 +5,9 @@
 //! 01-connection client <addr> <port>
 //! ```
 
-#[path = "../common/cli.rs"]
-mod cli;
 mod client;
+#[path = "../common/mod.rs"]
+mod common;
 mod server;
 
 use std::ffi::CStr;
@@ -16,7 +16,7 @@ use std::process::ExitCode;
 use anyhow::{Context, Result};
 
 fn main() -> ExitCode {
-    cli::run(&client::ROLE, &server::ROLE)
+    common::cli::run(&client::ROLE, &server::ROLE)
 }
 
 /// Prints the message in the private data of a connection: a text that ends with a zero. Private

@@ -3,7 +3,7 @@
 use anyhow::{Result, bail};
 use rpma::{ConnCfg, ConnEvent, Device, Ep, Peer, Side};
 
-use crate::cli::Role;
+use crate::common::cli::Role;
 
 pub(crate) const ROLE: Role = Role {
     usage: "<addr> <port>",
