@@ -19,6 +19,7 @@ const RAW_SIZE: usize = 8;
 const RAW_ID: u64 = 1;
 
 fn main(addr: &str, port: u16, more: &[String]) -> Result<()> {
+    // The greeting: in persistent memory, if the arguments name some.
     let memory = hello::client_memory(more)?;
 
     // The device through which the server is reached, and on it a peer: what this program registers

@@ -14,6 +14,7 @@ pub(crate) const ROLE: Role = Role {
 };
 
 fn main(addr: &str, port: u16, more: &[String]) -> Result<()> {
+    // Room for a string: in persistent memory, if the arguments name some.
     let memory = hello::server_memory(more)?;
 
     // The device that has the address, and on it a peer: what this program registers and connects.

@@ -17,6 +17,7 @@ pub(crate) const ROLE: Role = Role {
 const FLUSH_ID: u64 = 0xF01D;
 
 fn main(addr: &str, port: u16, more: &[String]) -> Result<()> {
+    // The greeting: in persistent memory, if the arguments name some.
     let memory = hello::client_memory(more)?;
 
     // The device through which the server is reached, and on it a peer: what this program registers

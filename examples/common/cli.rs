@@ -78,3 +78,12 @@ pub(crate) fn number<T: FromStr<Err = std::num::ParseIntError>>(
     let unusable = |error| BadArgument(format!("the {what} \"{text}\" is not usable: {error}"));
     Ok(text.parse().map_err(unusable)?)
 }
+
+/// Sees that `word`, and a zero behind it, have room in `size` bytes.
+pub(crate) fn check_word(word: &str, size: usize) -> Result<()> {
+    if word.len() < size {
+        return Ok(());
+    }
+    let (len, max) = (word.len(), size - 1);
+    Err(BadArgument(format!("a word of {len} bytes: there is room for {max}")).into())
+}
