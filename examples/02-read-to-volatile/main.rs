@@ -1,0 +1,17 @@
+//! A client reads a message from the server's memory, and no program of the server takes part in it.
+//!
+//! ```text
+//! 02-read-to-volatile server <server_address> <port>
+//! 02-read-to-volatile client <server_address> <port>
+//! ```
+
+mod client;
+#[path = "../common/mod.rs"]
+mod common;
+mod server;
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    common::cli::run(&client::ROLE, &server::ROLE)
+}

@@ -1,0 +1,40 @@
+//! The server: offers a message, and then only waits until the client is done.
+
+use anyhow::Result;
+use rpma::{AlignedBuf, Device, Ep, Mr, MrUsage, Peer, Side};
+
+use crate::common::cli::Role;
+use crate::common::conn;
+use crate::common::data::CommonData;
+
+pub(crate) const ROLE: Role = Role {
+    usage: "<server_address> <port>",
+    notes: "",
+    main,
+};
+
+const MESSAGE: &[u8] = b"Hello client!\0";
+
+fn main(addr: &str, port: u16, _more: &[String]) -> Result<()> {
+    let mut memory = AlignedBuf::zeroed(MESSAGE.len())?;
+    memory.copy_from_slice(MESSAGE);
+
+    // The device that has the address, and on it a peer: what this program registers and connects.
+    let device = Device::from_addr(addr, Side::Local)?;
+    let peer = Peer::new(&device)?;
+
+    // Registering memory gives the device access to it, and says what a client may do there: read.
+    let mr = Mr::reg(&peer, memory, MrUsage::READ_SRC)?;
+
+    // The client learns from the region's descriptor where the memory is.
+    let data = CommonData {
+        data_offset: 0,
+        mr_desc: mr.get_descriptor(),
+        pcfg_desc: None,
+    };
+    let ep = Ep::listen(&peer, addr, port)?;
+    let conn = conn::accept(&ep, &data.to_bytes())?;
+
+    // The client reads now, and nothing here takes part in it but the device.
+    conn::wait_and_disconnect(&conn)
+}
