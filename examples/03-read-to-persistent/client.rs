@@ -1,0 +1,42 @@
+//! The client: offers its greeting, and then only waits until the server has read it.
+
+use anyhow::Result;
+use rpma::{Device, MrUsage, Peer, Side};
+
+use crate::common::cli::Role;
+use crate::common::data::CommonData;
+use crate::common::{conn, hello, memory};
+
+pub(crate) const ROLE: Role = Role {
+    usage: "<server_address> <port> [<pmem-path> [<pmem-offset>]]",
+    notes: memory::NOTES,
+    main,
+};
+
+fn main(addr: &str, port: u16, more: &[String]) -> Result<()> {
+    // The greeting: in persistent memory, if the arguments name some.
+    let memory = hello::client_memory(more)?;
+
+    // The device through which the server is reached, and on it a peer: what this program registers
+    // and connects.
+    let device = Device::from_addr(addr, Side::Remote)?;
+    let peer = Peer::new(&device)?;
+
+    // Registering memory gives the device access to it, and says what the server may do there: read.
+    let src = memory.register(&peer, MrUsage::READ_SRC)?;
+    hello::print_next(&src)?;
+
+    // The server learns with the request where the memory is, and where the string is in it.
+    let data = CommonData {
+        data_offset: src.offset_of(hello::STR.start)?,
+        mr_desc: src.descriptor(),
+        pcfg_desc: None,
+    };
+    let conn = conn::connect(&peer, addr, port, &data.to_bytes())?;
+
+    // The server reads now, and ends the connection when it has the greeting.
+    conn::wait_and_disconnect(&conn)?;
+
+    // The next run says it in the other language.
+    hello::translate(&src)
+}

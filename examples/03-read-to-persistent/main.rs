@@ -1,0 +1,18 @@
+//! A server reads a greeting from the memory of its client into its own persistent memory: who
+//! connects and who reads are different questions.
+//!
+//! ```text
+//! 03-read-to-persistent server <server_address> <port> [<pmem-path>]
+//! 03-read-to-persistent client <server_address> <port> [<pmem-path> [<pmem-offset>]]
+//! ```
+
+mod client;
+#[path = "../common/mod.rs"]
+mod common;
+mod server;
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    common::cli::run(&client::ROLE, &server::ROLE)
+}
