@@ -1,0 +1,88 @@
+//! The messages of the two GPSPM examples: a client asks the server's program to make bytes durable,
+//! and the program answers.
+//!
+//! They are encoded with protobuf, as by librpma's `GPSPM_flush.proto`.
+
+use std::ops::Range;
+
+use anyhow::{Context, Result, ensure};
+use prost::Message;
+use rpma::{AlignedBuf, Mr, MrSlice, MrUsage, Peer, Wc};
+
+/// A wish to make bytes durable.
+#[derive(Clone, PartialEq, Message)]
+pub(crate) struct FlushRequest {
+    /// Where the bytes begin in the memory region.
+    #[prost(fixed64, required, tag = "1")]
+    pub(crate) offset: u64,
+    #[prost(fixed64, required, tag = "2")]
+    pub(crate) length: u64,
+    /// What the response is to carry.
+    #[prost(fixed64, required, tag = "3")]
+    pub(crate) op_context: u64,
+}
+
+/// The answer: the bytes of that request are durable.
+#[derive(Clone, PartialEq, Message)]
+pub(crate) struct FlushResponse {
+    #[prost(fixed64, required, tag = "1")]
+    pub(crate) op_context: u64,
+}
+
+impl FlushRequest {
+    /// The bytes, counted from the beginning of `data`, which is what the server offers of its memory
+    /// region.
+    pub(crate) fn range_in(&self, data: Range<u64>) -> Result<Range<usize>> {
+        let Self { offset, length, .. } = *self;
+        let end = offset.checked_add(length);
+        let inside = end.is_some_and(|end| data.start <= offset && offset < end && end <= data.end);
+        ensure!(
+            inside,
+            "the client asks for a flush of {length} bytes at {offset}, and is offered those at \
+             {data:?}"
+        );
+        let start = usize::try_from(offset - data.start)?;
+        Ok(start..start + usize::try_from(length)?)
+    }
+}
+
+/// How long a message can be.
+const SIZE: usize = 512;
+
+/// Memory for a message to send, and behind it for one to receive.
+pub(crate) struct Messages(Mr<AlignedBuf>);
+
+impl Messages {
+    pub(crate) fn new(peer: &Peer) -> Result<Self> {
+        let usage = MrUsage::SEND | MrUsage::RECV;
+        Ok(Self(Mr::reg(peer, AlignedBuf::zeroed(2 * SIZE)?, usage)?))
+    }
+
+    /// Encodes a message. The result is what to send.
+    pub(crate) fn put(&self, message: &impl Message) -> Result<MrSlice<'_>> {
+        let bytes = message.encode_to_vec();
+        ensure!(bytes.len() <= SIZE, "the message has no room");
+        self.0.write_at(0, &bytes)?;
+        Ok(self.0.slice(..bytes.len())?)
+    }
+
+    /// Where a message is received.
+    pub(crate) fn receive_buffer(&self) -> Result<MrSlice<'_>> {
+        Ok(self.0.slice(SIZE..)?)
+    }
+
+    /// Decodes the message whose receive has completed.
+    pub(crate) fn get<M: Message + Default>(&self, wc: &Wc) -> Result<M> {
+        let len = wc.result()?.byte_len();
+        let len = len.context("the completion is not one of a receive")?;
+        let mut bytes = vec![0; len.try_into()?];
+        self.0.read_at(SIZE, &mut bytes)?;
+        let message = M::decode(bytes.as_slice())?;
+        // To prost, a field that is missing is 0.
+        ensure!(
+            bytes.len() >= message.encoded_len(),
+            "the message lacks a required field"
+        );
+        Ok(message)
+    }
+}
