@@ -1,0 +1,18 @@
+//! A client writes into the server's memory, and tells the server so with immediate data: a number of
+//! 4 bytes that comes when the written bytes are there.
+//!
+//! ```text
+//! 11-write-with-imm server <server_address> <port>
+//! 11-write-with-imm client <server_address> <port> <imm>
+//! ```
+
+mod client;
+#[path = "../common/mod.rs"]
+mod common;
+mod server;
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    common::cli::run(&client::ROLE, &server::ROLE)
+}
