@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 use rpma::{
-    AlignedBuf, Conn, ConnCfg, ConnEvent, Device, Ep, Error, Flags, Mr, MrRemote, MrUsage, Peer,
-    Side, Wc,
+    AlignedBuf, Conn, ConnCfg, ConnEvent, ConnReq, Device, Ep, Error, Flags, Mr, MrRemote, MrUsage,
+    Peer, Side, Wc,
 };
 
 use crate::common::cli::Role;
@@ -103,16 +103,20 @@ impl Server {
             Source::Conn(slot) => (slot, self.handle_event(slot)),
             Source::Cq(slot) => (slot, self.handle_completions(slot)),
         };
-        // One client's failure is not that of the others. Dropping its connection ends it.
         if let Err(error) = outcome {
-            eprintln!("[{slot}] {error}");
-            self.failures += 1;
-            self.clients[slot] = None;
+            self.fail(slot, &error);
         }
         Ok(())
     }
 
-    /// Accepts a client if there is a free slot.
+    /// One client's failure is not that of the others. Dropping its connection ends it.
+    fn fail(&mut self, slot: usize, error: &anyhow::Error) {
+        eprintln!("[{slot}] {error:#}");
+        self.failures += 1;
+        self.clients[slot] = None;
+    }
+
+    /// Takes a client in if there is a free slot.
     fn accept(&mut self) -> Result<()> {
         let req = match self.ep.next_conn_req(&ConnCfg::new()) {
             Ok(req) => req,
@@ -123,14 +127,19 @@ impl Server {
             eprintln!("No free slot: a client is rejected.");
             return Ok(req.delete()?);
         };
-        // That it is established is an event, which comes later.
+        if let Err(error) = self.add_client(slot, req) {
+            self.fail(slot, &error);
+        }
+        Ok(())
+    }
+
+    /// Accepts the client. That it is established is an event, which comes later.
+    fn add_client(&mut self, slot: usize, req: ConnReq) -> Result<()> {
         let conn = req.connect(&[])?;
         self.epoll.add(&conn, Source::Conn(slot).number())?;
         self.epoll.add(conn.get_cq(), Source::Cq(slot).number())?;
-        self.clients[slot] = Some(Client {
-            conn,
-            served: false,
-        });
+        let served = false;
+        self.clients[slot] = Some(Client { conn, served });
         Ok(())
     }
 
