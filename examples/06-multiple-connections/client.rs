@@ -1,9 +1,9 @@
 //! A client: offers its name, and waits until the server ends the connection.
 
-use anyhow::Result;
+use anyhow::{Result, bail};
 use rpma::{AlignedBuf, Device, Mr, MrUsage, Peer, Side};
 
-use crate::common::cli::{Role, number};
+use crate::common::cli::{BadArgument, Role, number};
 use crate::common::data::CommonData;
 use crate::common::{conn, names};
 
@@ -14,7 +14,10 @@ pub(crate) const ROLE: Role = Role {
 };
 
 fn main(addr: &str, port: u16, more: &[String]) -> Result<()> {
-    let name = names::of_seed(number("seed", &more[0])?);
+    let [seed, ..] = more else {
+        bail!(BadArgument("no seed".to_owned()));
+    };
+    let name = names::of_seed(number("seed", seed)?);
     println!("My names is: {name}");
 
     // The device through which the server is reached, and on it a peer: what this program registers

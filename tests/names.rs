@@ -1,0 +1,30 @@
+//! The names that example 06 chooses.
+
+#[path = "../examples/common/names.rs"]
+#[expect(dead_code, reason = "only what needs no memory")]
+mod names;
+
+/// A client of this library says the name that librpma's says with the same seed. These were read off
+/// librpma's client where the seeds are small; the others off glibc's `rand`.
+#[test]
+fn a_seed_gives_the_name_of_glibcs_rand() {
+    for (seed, name) in [
+        (8, "Chet"),
+        (9, "Piotr"),
+        (11, "Piotr"),
+        (12, "Lukasz"),
+        // 0 stands for 1.
+        (0, "Andy"),
+        (1, "Andy"),
+        (0x7fff_ffff, "Kacper"),
+        // Negative in glibc's state.
+        (0x8000_0000, "Derek"),
+        (0x8000_0001, "Oksana"),
+        (0xffff_fffe, "Lukasz"),
+        // What srand takes is the seed modulo 2³² − 1.
+        (0xffff_ffff, "Andy"),
+        (0xffff_ffff + 8, "Chet"),
+    ] {
+        assert_eq!(names::of_seed(seed), name, "seed {seed}");
+    }
+}
