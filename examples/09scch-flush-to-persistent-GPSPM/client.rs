@@ -7,8 +7,9 @@ use rpma::{
 
 use crate::common::cli::Role;
 use crate::common::data::CommonData;
-use crate::common::{conn, hello, memory, watch};
+use crate::common::{conn, hello, memory};
 use crate::gpspm::{FlushRequest, FlushResponse, Messages};
+use crate::next_completion;
 
 pub(crate) const ROLE: Role = Role {
     usage: "<server_address> <port> [<pmem-path> [<pmem-offset>]]",
@@ -40,7 +41,6 @@ fn main(addr: &str, port: u16, more: &[String]) -> Result<()> {
     cfg.set_rcq_size(1);
     cfg.set_compl_channel(ComplChannel::Shared);
     let conn = conn::establish(ConnReq::new(&peer, addr, port, &cfg)?, &[])?;
-    let rcq = conn.get_rcq().context("no queue for receives")?;
 
     // With its answer the server has sent where its memory is.
     let data = CommonData::from_bytes(conn.get_private_data())?;
@@ -67,7 +67,7 @@ fn main(addr: &str, port: u16, more: &[String]) -> Result<()> {
     // server's response is here.
     let (mut sent, mut response) = (false, None);
     while !sent || response.is_none() {
-        let wc = watch::next_completion(&conn, &[conn.get_cq(), rcq])?;
+        let wc = next_completion(&conn)?;
         match wc.result()?.opcode() {
             WcOpcode::SEND => sent = true,
             _ => response = Some(messages.get(&wc)?),

@@ -1,12 +1,13 @@
 //! The server: offers its memory, and makes durable what the client asks for.
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Result, ensure};
 use rpma::{ComplChannel, ConnCfg, Device, Ep, Flags, MrUsage, Peer, Side, WcOpcode};
 
 use crate::common::cli::Role;
 use crate::common::data::CommonData;
-use crate::common::{conn, hello, memory, watch};
+use crate::common::{conn, hello, memory};
 use crate::gpspm::{FlushRequest, FlushResponse, Messages};
+use crate::next_completion;
 
 pub(crate) const ROLE: Role = Role {
     usage: "<server_address> <port> [<pmem-path>]",
@@ -48,11 +49,9 @@ fn main(addr: &str, port: u16, more: &[String]) -> Result<()> {
     let req = ep.next_conn_req(&cfg)?;
     req.recv(messages.receive_buffer()?, 0)?;
     let conn = conn::establish(req, &data.to_bytes())?;
-    let rcq = conn.get_rcq().context("no queue for receives")?;
-    let queues = [conn.get_cq(), rcq];
 
     // The client writes, and then asks for a flush.
-    let wc = watch::next_completion(&conn, &queues)?;
+    let wc = next_completion(&conn)?;
     let request: FlushRequest = messages.get(&wc)?;
     println!(
         "Flush request received: {{offset: 0x{:X}, length: 0x{:X}, op_context: 0x{:X}}}",
@@ -68,7 +67,7 @@ fn main(addr: &str, port: u16, more: &[String]) -> Result<()> {
         op_context: request.op_context,
     };
     conn.send(messages.put(&response)?, Flags::COMPLETION_ALWAYS, 0)?;
-    let opcode = watch::next_completion(&conn, &queues)?.result()?.opcode();
+    let opcode = next_completion(&conn)?.result()?.opcode();
     ensure!(
         opcode == WcOpcode::SEND,
         "the completion of the send is one of another operation: {opcode}"
