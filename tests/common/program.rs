@@ -147,10 +147,16 @@ impl Program {
 
     /// Waits for the end of a C program, which must be a success, and returns the lines up to it.
     pub(crate) fn finish(self) -> Vec<String> {
-        let mut ended = self.end();
-        assert_eq!(ended.status, Some(0), "{ended:?}");
-        assert_eq!(ended.lines.pop().as_deref(), Some("done"), "{ended:?}");
-        ended.lines
+        self.end().succeed()
+    }
+}
+
+impl Ended {
+    /// The lines of a C program, which must have been a success.
+    pub(crate) fn succeed(mut self) -> Vec<String> {
+        assert_eq!(self.status, Some(0), "{self:?}");
+        assert_eq!(self.lines.pop().as_deref(), Some("done"), "{self:?}");
+        self.lines
     }
 }
 
