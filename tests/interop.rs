@@ -8,7 +8,7 @@ mod common;
 
 use std::time::Instant;
 
-use common::program::{Program, find, hex, unhex};
+use common::program::{Program, find, free_port, hex, unhex};
 use common::{
     LIMIT, addr, completion, completions, contents, devdax, device_test, event, pattern, peer,
     region,
@@ -39,7 +39,10 @@ fn client(ep: &Ep, operation: &[&str]) -> Program {
 
 /// A server, once it listens, and its port.
 fn server(peer: &Peer, operation: &[&str]) -> (Program, u16) {
-    Program::c_server("tests/interop/server", peer, &addr(), operation)
+    let port = free_port(peer);
+    let (addr, name) = (addr(), port.to_string());
+    let args = [&[&*addr, &*name], operation].concat();
+    (Program::c("tests/interop/server", &args).listening(), port)
 }
 
 /// What `offer` of `interop.h` is: the descriptor of a region and of its platform.

@@ -1,15 +1,15 @@
 //! librpma's examples with one side in C: for each pair a client of the C library and this
 //! repository's server, and the other way round.
 //!
-//! The C sides (`tests/peers/*.c`) are small programs that speak the examples' protocols through the
-//! installed librpma. They tell the bytes that they see, and those are judged here, together with
+//! The C sides (`tests/peers`) speak the examples' protocols through the installed librpma. They tell the bytes that they see, and those are judged here, together with
 //! what the Rust side prints and how it ends.
 
 mod common;
 
 use std::ops::RangeBounds;
+use std::thread;
 
-use common::program::{Ended, Program, find, hex, unhex};
+use common::program::{Ended, Program, find, free_port, hex, unhex};
 use common::{addr, addr6, devdax, device_test, peer};
 use rpma::MrUsage;
 use rpma::pmem::PmemMap;
@@ -33,27 +33,22 @@ const TRANSLATED: [&str; 3] = [
 /// How the Rust side ended, and what the C side told.
 type Outcome = (Ended, Vec<String>);
 
-fn dial(addr: &str, port: u16, protocol: &[&str]) -> Program {
+/// One side in C, of `tests/peers/peer.c`.
+fn c(addr: &str, port: u16, side: &str, protocol: &[&str]) -> Program {
     let port = port.to_string();
-    Program::c("tests/peers/client", &[&[addr, &port], protocol].concat())
+    Program::c(
+        "tests/peers/peer",
+        &[&[addr, &port, side], protocol].concat(),
+    )
 }
 
-/// Lets a C client talk to the server of an example.
-fn c_client(example: &str, addr: &str, server: &[&str], protocol: &[&str]) -> Outcome {
-    let (server, port) = Program::example_server(example, &peer(), addr, server);
-    let client = dial(addr, port, protocol).end();
-    outcome(server.end(), client)
-}
-
-/// Lets the client of an example talk to a C server.
-fn c_server(example: &str, addr: &str, protocol: &[&str], client: &[&str]) -> Outcome {
-    let (server, port) = listen(addr, protocol);
-    let client = rust_client(example, addr, port, client).end();
-    outcome(client, server.end())
+fn dial(addr: &str, port: u16, protocol: &[&str]) -> Program {
+    c(addr, port, "client", protocol)
 }
 
 fn listen(addr: &str, protocol: &[&str]) -> (Program, u16) {
-    Program::c_server("tests/peers/server", &peer(), addr, protocol)
+    let port = free_port(&peer());
+    (c(addr, port, "server", protocol).listening(), port)
 }
 
 fn rust_client(example: &str, addr: &str, port: u16, more: &[&str]) -> Program {
@@ -61,9 +56,37 @@ fn rust_client(example: &str, addr: &str, port: u16, more: &[&str]) -> Program {
     Program::example(example, &[&["client", addr, &port], more].concat())
 }
 
-fn outcome(rust: Ended, c: Ended) -> Outcome {
+fn rust_server(example: &str, addr: &str, more: &[&str]) -> (Program, u16) {
+    let port = free_port(&peer());
+    (Program::example_server(example, addr, port, more), port)
+}
+
+/// Lets a C client talk to the server of an example.
+fn c_client(example: &str, addr: &str, server: &[&str], protocol: &[&str]) -> Outcome {
+    let (server, port) = rust_server(example, addr, server);
+    let client = dial(addr, port, protocol).end();
+    outcome(example, server.end(), client)
+}
+
+/// Lets the client of an example talk to a C server.
+fn c_server(example: &str, addr: &str, protocol: &[&str], client: &[&str]) -> Outcome {
+    let (server, port) = listen(addr, protocol);
+    let client = rust_client(example, addr, port, client).end();
+    outcome(example, client, server.end())
+}
+
+/// Checks each case, all of them at the same time: most of it is waiting for programs to start.
+fn together<T: Sync>(cases: &[T], check: impl Fn(&T) + Sync) {
+    thread::scope(|scope| {
+        for case in cases {
+            scope.spawn(|| check(case));
+        }
+    });
+}
+
+fn outcome(example: &str, rust: Ended, c: Ended) -> Outcome {
     // If a check fails, this tells more.
-    println!("Rust: {rust:?}\nC: {c:?}");
+    println!("{example}: {rust:?}\nC: {c:?}");
     (rust, c.succeed())
 }
 
@@ -120,11 +143,11 @@ fn assert_describes(
     assert!(data[26..].iter().all(|byte| *byte == 0), "{data:02x?}");
 }
 
-/// Where the device tests of persistent memory begin: without what an earlier one has left.
-fn empty_devdax() -> String {
+/// The persistent memory, which begins with these bytes and has only zeros behind them.
+fn devdax_with(bytes: &[u8]) -> String {
     let path = devdax();
     let map = PmemMap::open(&path, 4096).expect("maps");
-    map.write_at(0, &[0; 4096]).expect("inside");
+    map.write_at(0, &padded(bytes, 4096)).expect("inside");
     map.persist(0..4096).expect("persists");
     path
 }
@@ -210,28 +233,26 @@ fn c_server_of_02_offers_too_much() {
 fn c_client_of_03() {
     device_test(|| {
         // As on DRAM and as on persistent memory: behind the signature.
-        for (offset, greeting) in [(4, ES), (4 + SIGNATURE, EN)] {
+        together(&[(4, ES), (4 + SIGNATURE, EN)], |(offset, greeting)| {
             let (at, size) = (offset.to_string(), (offset + TEXT).to_string());
             let args = ["offer", &at, &size, &hex(greeting.as_bytes())];
             let (rust, _) = c_client("03-read-to-persistent", &addr(), &[], &args);
             assert_prints(&rust, &[&format!("New value: {greeting}")]);
-        }
+        });
     });
 }
 
 #[test]
 fn c_client_of_03_on_persistent_memory() {
     device_test(|| {
-        let pmem = empty_devdax();
-        let offer = |greeting: &str| {
-            let args = ["offer", "4", "1028", &hex(greeting.as_bytes())];
-            c_client("03-read-to-persistent", &addr6(), &[&pmem], &args).0
-        };
-        assert_prints(&offer(ES), &["New value: ¡Hola Mundo!"]);
+        // What librpma's server has left there in an earlier run.
+        let earlier = [b"RPMA_EXAMPLE_SIG\0", EN.as_bytes()].concat();
+        let pmem = devdax_with(&earlier);
+        let args = ["offer", "4", "1028", &hex(ES.as_bytes())];
+        let (rust, _) = c_client("03-read-to-persistent", &addr6(), &[&pmem], &args);
+        let lines = ["Old value: Hello world!", "New value: ¡Hola Mundo!"];
+        assert_prints(&rust, &lines);
         assert_eq!(on_devdax(SIGNATURE, TEXT), text(ES));
-        let second = ["Old value: ¡Hola Mundo!", "New value: Hello world!"];
-        assert_prints(&offer(EN), &second);
-        assert_eq!(on_devdax(SIGNATURE, TEXT), text(EN));
     });
 }
 
@@ -263,7 +284,7 @@ fn c_client_of_04() {
 #[test]
 fn c_client_of_04_on_persistent_memory() {
     device_test(|| {
-        let pmem = empty_devdax();
+        let pmem = devdax_with(&[]);
         let args = ["write", &hex(ES.as_bytes())];
         let (rust, c) = c_client("04-write-to-persistent", &addr6(), &[&pmem], &args);
         assert_prints(&rust, &["New value: ¡Hola Mundo!"]);
@@ -311,7 +332,7 @@ fn c_client_of_05() {
 #[test]
 fn c_client_of_05_on_persistent_memory() {
     device_test(|| {
-        let pmem = empty_devdax();
+        let pmem = devdax_with(&[]);
         let args = ["flush", &hex(ES.as_bytes())];
         let (rust, c) = c_client("05-flush-to-persistent", &addr6(), &[&pmem, "on"], &args);
         assert_prints(&rust, &["New value: ¡Hola Mundo!"]);
@@ -328,12 +349,13 @@ fn c_server_of_05() {
                                  RPMA_FLUSH_TYPE_VISIBILITY is used instead";
     device_test(|| {
         let [next, translating, translation] = TRANSLATED;
-        let pmem = empty_devdax();
-        for (usage, direct, path, line) in [
+        let pmem = devdax_with(&[]);
+        let cases = [
             (FLUSHABLE, "off", None, NOT_SUPPORTED),
             (DURABLE, "on", Some(&pmem), SUPPORTED),
-        ] {
-            let args = offer(usage, 17 + TEXT, 17, direct, &[7; 17]);
+        ];
+        together(&cases, |(usage, direct, path, line)| {
+            let args = offer(*usage, 17 + TEXT, 17, direct, &[7; 17]);
             let args: Vec<String> = args.into_iter().chain(path.cloned()).collect();
             let (rust, c) = c_server("05-flush-to-persistent", &addr(), &words(&args), &[]);
             if NATIVE {
@@ -342,68 +364,57 @@ fn c_server_of_05() {
                 assert_fails(&rust, "remote access error");
             }
             assert_eq!(told(&c, "memory "), [vec![7; 17], text(EN)].concat());
-        }
+        });
     });
 }
 
 // 06 and 06scch: the server reads the names of many clients.
 
-fn c_clients_of_06(example: &str) {
+const MULTIPLE: [&str; 2] = ["06-multiple-connections", "06scch-multiple-connections"];
+
+#[test]
+fn c_clients_of_06_and_06scch() {
     device_test(|| {
-        let (mut server, port) = Program::example_server(example, &peer(), &addr(), &[]);
-        assert_eq!(server.line(), "Today I have got in touch with:");
-        let name = |name: &str| {
-            let args = ["offer", "0", "32", &hex(name.as_bytes())];
-            dial(&addr(), port, &args)
-        };
-        // One that offers nothing is sent away, and the server goes on.
-        dial(&addr(), port, &["greet", ""]).finish();
-        let clients = ["Ada", "Grace", "a name of thirty-one characters"].map(name);
-        let mut lines = [(); 3].map(|()| server.line());
-        lines.sort();
-        let names = ["- Ada", "- Grace", "- a name of thirty-one characters"];
-        assert_eq!(lines, names);
-        for client in clients {
-            client.finish();
-        }
-        // tests/examples waits until the time limit ends such a server.
+        together(&MULTIPLE, |example| {
+            let (mut server, port) = rust_server(example, &addr(), &[]);
+            assert_eq!(server.line(), "Today I have got in touch with:");
+            // One that offers nothing is sent away, and the server goes on.
+            dial(&addr(), port, &["greet", ""]).finish();
+            let mut names = ["Ada", "Grace", "a name of thirty-one characters"];
+            let clients = names.map(|name| {
+                let args = ["offer", "0", "32", &hex(name.as_bytes())];
+                dial(&addr(), port, &args)
+            });
+            let mut lines = [(); 3].map(|()| server.line());
+            lines.sort();
+            names.sort();
+            assert_eq!(lines, names.map(|name| format!("- {name}")), "{example}");
+            for client in clients {
+                client.finish();
+            }
+            // tests/examples waits until the time limit ends such a server.
+        });
     });
 }
 
 #[test]
-fn c_clients_of_06_plain() {
-    c_clients_of_06("06-multiple-connections");
-}
-
-#[test]
-fn c_clients_of_06scch() {
-    c_clients_of_06("06scch-multiple-connections");
-}
-
-fn c_server_of_06(example: &str) {
+fn c_server_of_06_and_06scch() {
     device_test(|| {
-        let (server, port) = listen(&addr(), &["fetch", "32", "2"]);
-        let clients = ["8", "9"].map(|seed| rust_client(example, &addr(), port, &[seed]));
-        let [first, second] = clients.map(Program::end);
-        assert_prints(&first, &["My names is: Chet"]);
-        assert_prints(&second, &["My names is: Piotr"]);
-        let c = server.finish();
-        assert_describes(&c, TO_SERVER, 0, 32..=32, MrUsage::READ_SRC, None);
-        let mut names: Vec<_> = c.iter().filter(|l| l.starts_with("memory ")).collect();
-        names.sort();
-        let expected = ["Chet", "Piotr"].map(|name| format!("memory {}", hex(&padded(name, 32))));
-        assert!(names.into_iter().eq(&expected), "{c:?}");
+        together(&MULTIPLE, |example| {
+            let (server, port) = listen(&addr(), &["fetch", "32", "2"]);
+            let clients = ["8", "9"].map(|seed| rust_client(example, &addr(), port, &[seed]));
+            let [first, second] = clients.map(Program::end);
+            assert_prints(&first, &["My names is: Chet"]);
+            assert_prints(&second, &["My names is: Piotr"]);
+            let c = server.finish();
+            assert_describes(&c, TO_SERVER, 0, 32..=32, MrUsage::READ_SRC, None);
+            let mut names: Vec<_> = c.iter().filter(|l| l.starts_with("memory ")).collect();
+            names.sort();
+            let expected = ["Chet", "Piotr"].map(|name| hex(&padded(name, 32)));
+            let expected = expected.map(|name| format!("memory {name}"));
+            assert!(names.into_iter().eq(&expected), "{c:?}");
+        });
     });
-}
-
-#[test]
-fn c_server_of_06_plain() {
-    c_server_of_06("06-multiple-connections");
-}
-
-#[test]
-fn c_server_of_06scch() {
-    c_server_of_06("06scch-multiple-connections");
 }
 
 // 07: the client appends words to a log on the server.
@@ -440,21 +451,19 @@ fn c_client_of_07() {
 #[test]
 fn c_client_of_07_on_persistent_memory() {
     device_test(|| {
-        let pmem = empty_devdax();
-        let append = |word: &str| c_client("07-atomic-write", &addr6(), &[&pmem], &["log", word]);
-        let (rust, c) = append("first");
+        let pmem = devdax_with(&log(b"LOG", 22, b"first\0"));
+        let args = ["log", "second"];
+        let (rust, c) = c_client("07-atomic-write", &addr6(), &[&pmem], &args);
         let usage = WRITE_READ | MrUsage::FLUSH_TYPE_PERSISTENT;
         assert_describes(&c, TO_CLIENT, 8, 1040.., usage, None);
-        assert_eq!(find(&c, "used "), "16");
-        if !NATIVE {
-            assert!(c.contains(&flushed(0)), "{c:?}");
-            return;
-        }
-        assert_prints(&rust, &["first"]);
-        let (rust, c) = append("second");
         assert_eq!(find(&c, "used "), "22");
-        assert_prints(&rust, &["first", "second"]);
-        assert_eq!(on_devdax(0, LOG), log(b"LOG", 29, b"first\0second\0"));
+        if NATIVE {
+            assert_prints(&rust, &["first", "second"]);
+            assert_eq!(on_devdax(0, LOG), log(b"LOG", 29, b"first\0second\0"));
+        } else {
+            assert_prints(&rust, &["first"]);
+            assert!(c.contains(&flushed(0)), "{c:?}");
+        }
     });
 }
 
@@ -469,14 +478,11 @@ fn c_log(used: u64, words: &[&str]) -> Outcome {
 #[test]
 fn c_server_of_07() {
     device_test(|| {
-        let (rust, c) = c_log(16, &["1st_word", "2nd"]);
-        assert_prints(&rust, &["used value: 16"]);
-        assert_eq!(told(&c, "memory "), log(b"", 29, b"1st_word\x002nd\0"));
-        // A word that just fits.
-        let (rust, c) = c_log(1035, &["word"]);
-        assert_prints(&rust, &["used value: 1035"]);
+        // Two words that just fit.
+        let (rust, c) = c_log(1027, &["1st_word", "2nd"]);
+        assert_prints(&rust, &["used value: 1027"]);
         let mut expected = log(b"", 1040, b"");
-        expected[1035..1039].copy_from_slice(b"word");
+        expected[1027..].copy_from_slice(b"1st_word\x002nd\0");
         assert_eq!(told(&c, "memory "), expected);
     });
 }
@@ -485,15 +491,29 @@ fn c_server_of_07() {
 #[test]
 fn c_server_of_07_whose_log_has_no_room() {
     device_test(|| {
-        for used in [1036, 1040, u64::MAX - 1, 8] {
+        together(&[1036, u64::MAX - 1, 8], |&used| {
             let (rust, c) = c_log(used, &["word"]);
-            assert_fails(&rust, "");
+            let why = match used {
+                1036 => "need 5 bytes",
+                _ => "damaged",
+            };
+            assert_fails(&rust, why);
             assert_eq!(told(&c, "memory "), log(b"", used, b""), "{used}");
-        }
+        });
     });
 }
 
-// 08, 12 and 12scch: the client sends a value, the server answers with the next one.
+// 08, 12, 12scch and 08srq: the client sends a value, the server answers with the next one.
+
+/// The examples, and what their servers and clients put in front of each line.
+const PING_PONG: [(&str, &str, &str); 3] = [
+    ("08-messages-ping-pong", "", ""),
+    ("12-receive-completion-queue", "SERVER: ", "CLIENT: "),
+    ("12scch-receive-completion-queue", "SERVER: ", "CLIENT: "),
+];
+
+/// Here the server disconnects, and the rounds are counted without the last message.
+const SRQ: &str = "08srq-simple-messages-ping-pong-with-srq";
 
 fn value(value: u64) -> String {
     hex(&value.to_le_bytes())
@@ -515,114 +535,75 @@ fn without_events(lines: &[String]) -> Vec<&String> {
     lines.iter().filter(no_event).collect()
 }
 
-/// This client waits for the completion of its last message, so that its disconnect cannot discard it.
-fn c_client_of_ping_pong(example: &str, prefix: &str, server: &[&str], end: &str) {
+fn assert_serves_two_rounds(example: &str, prefix: &str, end: &str) {
+    let (rust, c) = c_client(example, &addr(), &[], &["ping", "7", "2", end]);
+    let lines = [
+        "Value received: 7",
+        "Value sent: 8",
+        "Value received: 8",
+        "Value sent: 9",
+    ]
+    .map(|line| format!("{prefix}{line}"));
+    assert_prints(&rust, &words(&lines));
+    assert!(without_events(&c).into_iter().eq(&two_rounds()), "{c:?}");
+}
+
+fn assert_asks_two_rounds(example: &str, prefix: &str, server: &str, rounds: &str) {
+    let (rust, c) = c_server(example, &addr(), &[server, "1"], &["7", rounds]);
+    let lines = [
+        "Value sent: 7",
+        "Value received: 8",
+        "Value sent: 8",
+        "Value received: 9",
+    ]
+    .map(|line| format!("{prefix}{line}"));
+    assert_prints(&rust, &words(&lines));
+    let expected = two_rounds_received();
+    assert!(without_events(&c).into_iter().eq(&expected), "{c:?}");
+}
+
+/// These clients wait for the completion of the last message, so that the disconnect cannot discard
+/// it.
+#[test]
+fn c_client_of_08_12_and_12scch() {
     device_test(|| {
-        let args = ["ping", "7", "2", end];
-        let (rust, c) = c_client(example, &addr(), server, &args);
-        let lines = [
-            "Value received: 7",
-            "Value sent: 8",
-            "Value received: 8",
-            "Value sent: 9",
-        ]
-        .map(|line| format!("{prefix}{line}"));
-        assert_prints(&rust, &words(&lines));
-        assert!(without_events(&c).into_iter().eq(&two_rounds()), "{c:?}");
+        together(&PING_PONG, |(example, prefix, _)| {
+            assert_serves_two_rounds(example, prefix, "leave");
+        });
     });
 }
 
-/// This client disconnects without its last message, as if that was lost.
-fn c_client_of_ping_pong_that_loses(example: &str) {
+/// These clients disconnect without the last message, as if it was lost: librpma's may lose it.
+#[test]
+fn c_client_of_08_12_and_12scch_that_loses_its_last_message() {
     device_test(|| {
-        let args = ["ping", "7", "2", "lose"];
-        let (rust, c) = c_client(example, &addr(), &[], &args);
-        assert_fails(&rust, "closed");
-        assert_eq!(rust.lines.len(), 4, "{rust:?}");
-        assert!(without_events(&c).into_iter().eq(&two_rounds()), "{c:?}");
+        together(&PING_PONG, |(example, ..)| {
+            let (rust, c) = c_client(example, &addr(), &[], &["ping", "7", "2", "lose"]);
+            assert_fails(&rust, "closed");
+            assert_eq!(rust.lines.len(), 4, "{rust:?}");
+            assert!(without_events(&c).into_iter().eq(&two_rounds()), "{c:?}");
+        });
     });
 }
 
-/// The Rust client never loses it: the C server has it each time.
-fn c_server_of_ping_pong(example: &str, prefix: &str, server: &str, rounds: &str) {
+/// The Rust clients never lose it.
+#[test]
+fn c_server_of_08_12_and_12scch() {
     device_test(|| {
-        let (rust, c) = c_server(example, &addr(), &[server, "1"], &["7", rounds]);
-        let lines = [
-            "Value sent: 7",
-            "Value received: 8",
-            "Value sent: 8",
-            "Value received: 9",
-        ]
-        .map(|line| format!("{prefix}{line}"));
-        assert_prints(&rust, &words(&lines));
-        let expected = two_rounds_received();
-        assert!(without_events(&c).into_iter().eq(&expected), "{c:?}");
+        together(&PING_PONG, |(example, _, prefix)| {
+            assert_asks_two_rounds(example, prefix, "ping", "3");
+        });
     });
 }
-
-#[test]
-fn c_client_of_08() {
-    c_client_of_ping_pong("08-messages-ping-pong", "", &[], "leave");
-}
-
-#[test]
-fn c_client_of_08_that_loses_its_last_message() {
-    c_client_of_ping_pong_that_loses("08-messages-ping-pong");
-}
-
-#[test]
-fn c_server_of_08() {
-    c_server_of_ping_pong("08-messages-ping-pong", "", "ping", "3");
-}
-
-#[test]
-fn c_client_of_12() {
-    c_client_of_ping_pong("12-receive-completion-queue", "SERVER: ", &[], "leave");
-}
-
-#[test]
-fn c_client_of_12_that_loses_its_last_message() {
-    c_client_of_ping_pong_that_loses("12-receive-completion-queue");
-}
-
-#[test]
-fn c_server_of_12() {
-    c_server_of_ping_pong("12-receive-completion-queue", "CLIENT: ", "ping", "3");
-}
-
-#[test]
-fn c_client_of_12scch() {
-    c_client_of_ping_pong("12scch-receive-completion-queue", "SERVER: ", &[], "leave");
-}
-
-#[test]
-fn c_client_of_12scch_that_loses_its_last_message() {
-    c_client_of_ping_pong_that_loses("12scch-receive-completion-queue");
-}
-
-#[test]
-fn c_server_of_12scch() {
-    c_server_of_ping_pong("12scch-receive-completion-queue", "CLIENT: ", "ping", "3");
-}
-
-// 08srq: the same, but the server disconnects, and the rounds are counted without the last message.
-
-const SRQ: &str = "08srq-simple-messages-ping-pong-with-srq";
 
 #[test]
 fn c_client_of_08srq() {
-    c_client_of_ping_pong(SRQ, "", &[], "stay");
-}
-
-#[test]
-fn c_client_of_08srq_whose_receives_complete_in_another_queue() {
-    c_client_of_ping_pong(SRQ, "", &["m"], "stay");
-    c_client_of_ping_pong(SRQ, "", &["r"], "stay");
+    device_test(|| assert_serves_two_rounds(SRQ, "", "stay"));
 }
 
 #[test]
 fn c_server_of_08srq() {
-    c_server_of_ping_pong(SRQ, "", "srq", "2");
+    device_test(|| assert_asks_two_rounds(SRQ, "", "srq", "2"));
 }
 
 // 13: many clients, over a shared receive queue.
@@ -633,7 +614,7 @@ const MANY: &str = "13-messages-ping-pong-with-srq";
 fn c_clients_of_13() {
     device_test(|| {
         // The server waits so long for one more client: the second is started at once.
-        let (server, port) = Program::example_server(MANY, &peer(), &addr(), &["5"]);
+        let (server, port) = rust_server(MANY, &addr(), &["5"]);
         let clients =
             ["100", "200"].map(|first| dial(&addr(), port, &["ping", first, "2", "stay"]));
         for (client, first) in clients.into_iter().zip([100, 200]) {
@@ -735,34 +716,35 @@ fn response(op_context: u64) -> Vec<u8> {
 
 const OP_CONTEXT: u64 = 0x1122_3344_AABB_CCDD;
 
-fn c_client_of_09(example: &str) {
+#[test]
+fn c_client_of_09_and_09scch() {
     device_test(|| {
-        let args = [
-            "gpspm",
-            &hex(ES.as_bytes()),
-            &hex(&request(0, 1024, OP_CONTEXT)),
-        ];
-        let (rust, c) = c_client(example, &addr(), &[], &args);
-        let lines = [
-            "Flush request received: {offset: 0x0, length: 0x400, op_context: 0x11223344AABBCCDD}",
-            "At this point, persist function should be called if persistent memory will be in use",
-            "New value: ¡Hola Mundo!",
-        ];
-        assert_prints(&rust, &lines);
-        assert_describes(&c, TO_CLIENT, 0, 1024..=1024, FLUSHABLE, None);
-        assert_eq!(told(&c, "answer "), response(OP_CONTEXT));
+        together(&GPSPM, |example| {
+            let request = hex(&request(0, 1024, OP_CONTEXT));
+            let args = ["gpspm", &hex(ES.as_bytes()), &request];
+            let (rust, c) = c_client(example, &addr(), &[], &args);
+            let lines = [
+                "Flush request received: \
+                 {offset: 0x0, length: 0x400, op_context: 0x11223344AABBCCDD}",
+                "New value: ¡Hola Mundo!",
+            ];
+            assert_prints(&rust, &lines);
+            assert_describes(&c, TO_CLIENT, 0, 1024..=1024, FLUSHABLE, None);
+            assert_eq!(told(&c, "answer "), response(OP_CONTEXT));
+        });
     });
 }
 
-fn c_client_of_09_on_persistent_memory(example: &str) {
+#[test]
+fn c_client_of_09_on_persistent_memory() {
     device_test(|| {
-        let pmem = empty_devdax();
+        let pmem = devdax_with(&[]);
         let args = [
             "gpspm",
             &hex(ES.as_bytes()),
             &hex(&request(17, 1024, 0xF01D)),
         ];
-        let (rust, c) = c_client(example, &addr6(), &[&pmem], &args);
+        let (rust, c) = c_client(GPSPM[0], &addr6(), &[&pmem], &args);
         let lines = [
             "Flush request received: {offset: 0x11, length: 0x400, op_context: 0xF01D}",
             "New value: ¡Hola Mundo!",
@@ -775,61 +757,30 @@ fn c_client_of_09_on_persistent_memory(example: &str) {
     });
 }
 
-fn c_server_of_09(example: &str) {
+#[test]
+fn c_server_of_09_and_09scch() {
     device_test(|| {
-        let args = ["gpspm", "17", "1041", &hex(&response(0xF01D))];
-        let (rust, c) = c_server(example, &addr(), &args, &[]);
-        assert_prints(&rust, &TRANSLATED);
-        assert_eq!(told(&c, "request "), request(17, 1024, 0xF01D));
-        assert_eq!(told(&c, "memory "), [vec![0; 17], text(EN)].concat());
+        together(&GPSPM, |example| {
+            let args = ["gpspm", "17", "1041", &hex(&response(0xF01D))];
+            let (rust, c) = c_server(example, &addr(), &args, &[]);
+            assert_prints(&rust, &TRANSLATED);
+            assert_eq!(told(&c, "request "), request(17, 1024, 0xF01D));
+            assert_eq!(told(&c, "memory "), [vec![0; 17], text(EN)].concat());
+        });
     });
-}
-
-#[test]
-fn c_client_of_09_plain() {
-    c_client_of_09(GPSPM[0]);
-}
-
-#[test]
-fn c_client_of_09_plain_on_persistent_memory() {
-    c_client_of_09_on_persistent_memory(GPSPM[0]);
-}
-
-#[test]
-fn c_server_of_09_plain() {
-    c_server_of_09(GPSPM[0]);
-}
-
-#[test]
-fn c_client_of_09scch() {
-    c_client_of_09(GPSPM[1]);
-}
-
-#[test]
-fn c_client_of_09scch_on_persistent_memory() {
-    c_client_of_09_on_persistent_memory(GPSPM[1]);
-}
-
-#[test]
-fn c_server_of_09scch() {
-    c_server_of_09(GPSPM[1]);
 }
 
 /// librpma's server would persist, and touch, whatever is there.
 #[test]
 fn c_client_of_09_that_asks_for_what_is_not_offered() {
     device_test(|| {
-        for (example, offset, length) in [
-            (GPSPM[0], 1, 1024),
-            (GPSPM[0], u64::MAX, 2),
-            (GPSPM[1], 0, 1025),
-            (GPSPM[1], 1 << 40, 1),
-        ] {
+        let cases = [(GPSPM[0], 1, 1024), (GPSPM[1], u64::MAX, 2)];
+        together(&cases, |&(example, offset, length)| {
             let request = hex(&request(offset, length, 0xF01D));
             let args = ["gpspm-refused", &hex(ES.as_bytes()), &request];
             let (rust, _) = c_client(example, &addr(), &[], &args);
-            assert_fails(&rust, &format!("{offset:#X}"));
-        }
+            assert_fails(&rust, &format!("{length} bytes at {offset}"));
+        });
     });
 }
 
@@ -838,32 +789,29 @@ fn c_client_of_09_whose_request_is_none() {
     device_test(|| {
         let whole = request(0, 1024, 0xF01D);
         let without_length = [&whole[..9], &whole[18..]].concat();
-        for (example, request) in [
-            (GPSPM[0], &whole[..26]),
-            (GPSPM[0], &without_length),
-            (GPSPM[1], &[]),
-        ] {
+        let cases = [(GPSPM[0], &whole[..26]), (GPSPM[1], &without_length)];
+        together(&cases, |(example, request)| {
             let args = ["gpspm-refused", &hex(ES.as_bytes()), &hex(request)];
             let (rust, _) = c_client(example, &addr(), &[], &args);
-            assert_fails(&rust, "request");
+            assert_fails(&rust, "message");
             assert!(rust.lines.is_empty(), "{rust:?}");
-        }
+        });
     });
 }
 
 #[test]
 fn c_server_of_09_whose_response_is_none() {
     device_test(|| {
-        for (example, answer) in [
-            (GPSPM[0], response(0xF01E)),
-            (GPSPM[0], response(0xF01D)[..8].to_vec()),
-            (GPSPM[1], Vec::new()),
-        ] {
-            let args = ["gpspm", "0", "1024", &hex(&answer)];
+        let cases = [
+            (GPSPM[0], response(0xF01E), "0xF01E"),
+            (GPSPM[1], Vec::new(), "message"),
+        ];
+        together(&cases, |(example, answer, why)| {
+            let args = ["gpspm", "0", "1024", &hex(answer)];
             let (rust, _) = c_server(example, &addr(), &args, &[]);
-            assert_fails(&rust, "response");
+            assert_fails(&rust, why);
             assert_eq!(rust.lines, ["Next value: Hello world!"], "{rust:?}");
-        }
+        });
     });
 }
 
@@ -876,13 +824,12 @@ fn c_client_of_10() {
     device_test(|| {
         let (data, imm, word) = (hex(&IMM.to_le_bytes()), IMM.to_string(), hex(b"1st_word"));
         let args = ["send-imm", &data, &imm, &word];
-        let (rust, _) = c_client("10-send-with-imm", &addr(), &[], &args);
-        let line = format!("Received value '1st_word' with immediate data '{IMM}'");
-        assert_prints(&rust, &[&line]);
         // Without a word the message is empty.
-        let (rust, _) = c_client("10-send-with-imm", &addr(), &[], &args[..3]);
-        let line = format!("Received value '' with immediate data '{IMM}'");
-        assert_prints(&rust, &[&line]);
+        together(&[(4, "1st_word"), (3, "")], |&(count, word)| {
+            let (rust, _) = c_client("10-send-with-imm", &addr(), &[], &args[..count]);
+            let line = format!("Received value '{word}' with immediate data '{IMM}'");
+            assert_prints(&rust, &[&line]);
+        });
     });
 }
 
@@ -900,18 +847,23 @@ fn c_client_of_10_that_sends_another_number() {
 fn c_server_of_10() {
     device_test(|| {
         let imm = IMM.to_string();
-        let send = |args: &[&str]| c_server("10-send-with-imm", &addr(), &["send-imm"], args);
-        let (rust, c) = send(&[&imm, "1st_word"]);
-        let line = format!("Sending value '1st_word' with immediate data '{IMM}'");
-        assert_prints(&rust, &[&line]);
-        assert_eq!(told(&c, "data "), padded(IMM.to_le_bytes(), TO_SERVER));
-        assert_eq!(find(&c, "imm "), "128 1024 800004d2");
-        assert_eq!(told(&c, "message "), text("1st_word"));
-
-        let (rust, c) = send(&[&imm]);
-        let line = format!("Sending immediate data '{IMM}'");
-        assert_prints(&rust, &[&line]);
-        assert_eq!(find(&c, "imm "), "128 0 800004d2");
+        let cases = [
+            (
+                &[&*imm, "1st_word"][..],
+                "value '1st_word' with ",
+                text("1st_word"),
+            ),
+            (&[&*imm], "", Vec::new()),
+        ];
+        together(&cases, |(args, what, message)| {
+            let (rust, c) = c_server("10-send-with-imm", &addr(), &["send-imm"], args);
+            let line = format!("Sending {what}immediate data '{IMM}'");
+            assert_prints(&rust, &[&line]);
+            assert_eq!(told(&c, "data "), padded(IMM.to_le_bytes(), TO_SERVER));
+            let imm = format!("128 {} 800004d2", message.len());
+            assert_eq!(find(&c, "imm "), imm);
+            assert_eq!(told(&c, "message "), *message);
+        });
     });
 }
 
@@ -955,23 +907,18 @@ fn c_server_of_11() {
 #[test]
 fn c_servers_that_describe_nothing() {
     device_test(|| {
-        let no_usage = padded([0, 0, 21, 0], 28);
-        let short = padded([0, 0, 20, 0, 1, 1, 1, 1], 28);
-        for (example, data, more) in [
-            ("02-read-to-volatile", &[][..], &[][..]),
-            ("02-read-to-volatile", &no_usage, &[]),
-            ("02-read-to-volatile", &short, &[]),
-            ("04-write-to-persistent", &[], &[]),
-            ("05-flush-to-persistent", &[], &[]),
-            ("07-atomic-write", &[], &["word"]),
-            (GPSPM[0], &[], &[]),
-            (GPSPM[1], &[], &[]),
-            ("11-write-with-imm", &[], &["7"]),
-        ] {
-            let args = ["answer", &hex(data)];
-            let (rust, _) = c_server(example, &addr(), &args, more);
+        let cases: [(&str, &[&str]); 6] = [
+            ("02-read-to-volatile", &[]),
+            ("04-write-to-persistent", &[]),
+            ("05-flush-to-persistent", &[]),
+            ("07-atomic-write", &["word"]),
+            (GPSPM[0], &[]),
+            ("11-write-with-imm", &["7"]),
+        ];
+        together(&cases, |(example, more)| {
+            let (rust, _) = c_server(example, &addr(), &["answer", ""], more);
             assert_fails(&rust, "descriptor");
-        }
+        });
     });
 }
 
@@ -988,15 +935,16 @@ fn a_c_client_of_03_that_describes_nothing() {
 #[test]
 fn c_servers_that_offer_too_little() {
     device_test(|| {
-        for (example, usage, direct) in [
+        let cases = [
             ("04-write-to-persistent", WRITE_READ, "none"),
             ("05-flush-to-persistent", FLUSHABLE, "off"),
-        ] {
+        ];
+        together(&cases, |&(example, usage, direct)| {
             let args = offer(usage, TEXT + 16, 17, direct, &[7; 17]);
             let (rust, c) = c_server(example, &addr(), &words(&args), &[]);
             assert_fails(&rust, "1040");
             let untouched = padded([7; 17], TEXT + 16);
             assert_eq!(told(&c, "memory "), untouched);
-        }
+        });
     });
 }

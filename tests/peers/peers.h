@@ -14,8 +14,8 @@
 #define MESSAGE 512
 
 struct side {
-	const char *addr, *port;
-	/* Those behind the protocol's name; behind the last one comes NULL. */
+	const char *addr, *port, *protocol;
+	/* The protocol's; behind the last one comes NULL. */
 	char **args;
 	struct rpma_peer *peer;
 	/* Two parts, as in the other programs; only the first is offered. */
@@ -124,18 +124,18 @@ struct protocol {
 	void (*run)(struct side *s);
 };
 
-/* Runs the protocol that argv[3] names. */
-static inline void run(const struct protocol *protocols, size_t count, struct side *s, char *name)
+/* Runs this side's protocol. */
+static inline void run(const struct protocol *protocols, size_t count, struct side *s)
 {
 	for (size_t i = 0; i < count; i++)
-		if (strcmp(protocols[i].name, name) == 0) {
+		if (strcmp(protocols[i].name, s->protocol) == 0) {
 			protocols[i].run(s);
 			TRY(rpma_mr_remote_delete(&s->remote));
 			TRY(rpma_mr_dereg(&s->shared));
 			TRY(rpma_mr_dereg(&s->local));
 			return;
 		}
-	fail(__LINE__, name, "no such protocol");
+	fail(__LINE__, s->protocol, "no such protocol");
 }
 
 static inline struct side new_side(char *argv[], enum rpma_util_ibv_context_type type)
@@ -143,19 +143,12 @@ static inline struct side new_side(char *argv[], enum rpma_util_ibv_context_type
 	return (struct side){
 		.addr = argv[1],
 		.port = argv[2],
-		.args = argv + 4,
+		.protocol = argv[4],
+		.args = argv + 5,
 		.peer = new_peer(argv[1], type),
 		.memory = new_memory(),
 		.cfg = new_cfg(),
 	};
-}
-
-static inline void end(struct side *s)
-{
-	TRY(rpma_conn_cfg_delete(&s->cfg));
-	TRY(rpma_peer_delete(&s->peer));
-	free(s->memory);
-	SAY("done");
 }
 
 #endif

@@ -1,5 +1,5 @@
 /*
- * The clients of librpma's examples: `client ADDR PORT PROTOCOL [ARGUMENT...]`. Bytes are given and
+ * The clients of librpma's examples: `peer ADDR PORT client PROTOCOL [ARGUMENT...]`. Bytes are given and
  * told in hexadecimal digits.
  *
  *   greet BYTES               (01) sends private data, tells those of the answer
@@ -19,7 +19,11 @@
  * Whatever is told to the server must have arrived there before this side disconnects: the
  * completion is waited for.
  */
+#ifndef CLIENT_H
+#define CLIENT_H
+
 #include "peers.h"
+
 
 static struct rpma_conn *dial(struct side *s, void *data, size_t len)
 {
@@ -35,7 +39,7 @@ static struct rpma_conn *dial(struct side *s, void *data, size_t len)
 	return conn;
 }
 
-static void greet(struct side *s)
+static void client_greet(struct side *s)
 {
 	struct rpma_conn *conn = dial(s, s->memory, unhex(s->args[0], s->memory, UINT8_MAX));
 
@@ -59,7 +63,7 @@ static void read_all(struct side *s)
 	leave(conn);
 }
 
-static void offer(struct side *s)
+static void client_offer(struct side *s)
 {
 	size_t offset = number(s->args[0]);
 	uint8_t data[COMMON_DATA];
@@ -178,7 +182,7 @@ static void append_words(struct side *s)
 	leave(conn);
 }
 
-static void ping(struct side *s)
+static void client_ping(struct side *s)
 {
 	struct rpma_conn *conn = dial(s, NULL, 0);
 	uint64_t value = number(s->args[0]);
@@ -217,7 +221,7 @@ static struct rpma_conn *ask_to_persist(struct side *s)
 	return conn;
 }
 
-static void gpspm(struct side *s)
+static void client_gpspm(struct side *s)
 {
 	struct rpma_conn *conn = ask_to_persist(s);
 	struct ibv_wc wc;
@@ -239,7 +243,7 @@ static void gpspm_refused(struct side *s)
 	TRY(rpma_conn_delete(&conn));
 }
 
-static void send_imm(struct side *s)
+static void client_send_imm(struct side *s)
 {
 	uint8_t data[UINT8_MAX];
 	struct rpma_conn *conn = dial(s, data, unhex(s->args[0], data, sizeof(data)));
@@ -255,7 +259,7 @@ static void send_imm(struct side *s)
 	leave(conn);
 }
 
-static void write_imm(struct side *s)
+static void client_write_imm(struct side *s)
 {
 	struct rpma_conn *conn = dial(s, NULL, 0);
 	size_t offset;
@@ -270,27 +274,18 @@ static void write_imm(struct side *s)
 	leave(conn);
 }
 
-static const struct protocol PROTOCOLS[] = {
-	{"greet", greet},
+static const struct protocol CLIENTS[] = {
+	{"greet", client_greet},
 	{"read", read_all},
-	{"offer", offer},
+	{"offer", client_offer},
 	{"write", write_and_read},
 	{"flush", write_and_flush},
 	{"log", append_words},
-	{"ping", ping},
-	{"gpspm", gpspm},
+	{"ping", client_ping},
+	{"gpspm", client_gpspm},
 	{"gpspm-refused", gpspm_refused},
-	{"send-imm", send_imm},
-	{"write-imm", write_imm},
+	{"send-imm", client_send_imm},
+	{"write-imm", client_write_imm},
 };
 
-int main(int argc, char *argv[])
-{
-	struct side s;
-
-	EXPECT(argc >= 4);
-	s = new_side(argv, RPMA_UTIL_IBV_CONTEXT_REMOTE);
-	run(PROTOCOLS, sizeof(PROTOCOLS) / sizeof(PROTOCOLS[0]), &s, argv[3]);
-	end(&s);
-	return 0;
-}
+#endif

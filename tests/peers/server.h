@@ -1,5 +1,5 @@
 /*
- * The servers of librpma's examples: `server ADDR PORT PROTOCOL [ARGUMENT...]`. Bytes are given and
+ * The servers of librpma's examples: `peer ADDR PORT server PROTOCOL [ARGUMENT...]`. Bytes are given and
  * told in hexadecimal digits.
  *
  *   greet BYTES                (01) tells the client's private data, answers, disconnects
@@ -15,6 +15,9 @@
  *   send-imm                   (10)
  *   write-imm                  (11)
  */
+#ifndef SERVER_H
+#define SERVER_H
+
 #include "peers.h"
 #include <fcntl.h>
 #include <sys/mman.h>
@@ -39,7 +42,7 @@ static struct rpma_conn *accept_client(struct side *s, void *data, size_t len, i
 	return conn;
 }
 
-static void greet(struct side *s)
+static void server_greet(struct side *s)
 {
 	size_t len = unhex(s->args[0], s->memory, UINT8_MAX);
 	struct rpma_conn *conn = accept_client(s, s->memory, len, 0, 0);
@@ -64,7 +67,7 @@ static uint8_t *map_device(const char *path)
 	return memory;
 }
 
-static void offer(struct side *s)
+static void server_offer(struct side *s)
 {
 	size_t size = number(s->args[1]);
 	uint8_t *base = s->args[5] == NULL ? s->memory : map_device(s->args[5]);
@@ -155,7 +158,7 @@ static void serve(struct side *s, struct rpma_srq *srq)
 		leave(conns[i]);
 }
 
-static void ping(struct side *s)
+static void server_ping(struct side *s)
 {
 	reg(s, NULL, 0, 0);
 	serve(s, NULL);
@@ -172,7 +175,7 @@ static void ping_srq(struct side *s)
 	TRY(rpma_srq_delete(&srq));
 }
 
-static void gpspm(struct side *s)
+static void server_gpspm(struct side *s)
 {
 	size_t offset = number(s->args[0]), size = number(s->args[1]), len;
 	uint8_t data[COMMON_DATA];
@@ -216,28 +219,16 @@ static void take_write_imm(struct side *s)
 	be_left(conn);
 }
 
-static const struct protocol PROTOCOLS[] = {
-	{"greet", greet},
+static const struct protocol SERVERS[] = {
+	{"greet", server_greet},
 	{"answer", answer},
-	{"offer", offer},
+	{"offer", server_offer},
 	{"fetch", fetch},
-	{"ping", ping},
+	{"ping", server_ping},
 	{"srq", ping_srq},
-	{"gpspm", gpspm},
+	{"gpspm", server_gpspm},
 	{"send-imm", take_send_imm},
 	{"write-imm", take_write_imm},
 };
 
-int main(int argc, char *argv[])
-{
-	struct side s;
-
-	EXPECT(argc >= 4);
-	s = new_side(argv, RPMA_UTIL_IBV_CONTEXT_LOCAL);
-	TRY(rpma_ep_listen(s.peer, s.addr, s.port, &s.ep));
-	SAY("listening");
-	run(PROTOCOLS, sizeof(PROTOCOLS) / sizeof(PROTOCOLS[0]), &s, argv[3]);
-	TRY(rpma_ep_shutdown(&s.ep));
-	end(&s);
-	return 0;
-}
+#endif
