@@ -16,6 +16,7 @@ use std::process::ExitCode;
 use anyhow::{Context, Result};
 use clap::{Parser, Subcommand};
 
+use demo::Demo;
 use guest::Guest;
 use host::Workspace;
 
@@ -28,8 +29,14 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Action {
-    /// Write to persistent memory over RDMA, flush, cut the power, and look what is still there
+    /// Write to persistent memory over RDMA, flush, cut the power, and look what is still there; or
+    /// run librpma's examples
     Demo {
+        /// Run this example instead; the beginning of its name is enough, such as 05 or 08srq
+        name: Option<String>,
+        /// Run all examples, with one line for each
+        #[arg(long, conflicts_with = "name")]
+        all: bool,
         /// Use this host's RDMA device instead of the guest (no power cut)
         #[arg(long)]
         host: bool,
@@ -87,13 +94,22 @@ fn main() -> ExitCode {
 fn run(action: Action) -> Result<ExitCode> {
     let workspace = Workspace::find()?;
     match action {
-        Action::Demo { host: true, yes } => {
-            packages::ensure(&[packages::BUILD], yes)?;
-            demo::on_host(&workspace)?;
-        }
-        Action::Demo { host: false, yes } => {
-            packages::ensure(&[packages::GUEST], yes)?;
-            demo::in_guest(&workspace)?;
+        Action::Demo {
+            name,
+            all,
+            host,
+            yes,
+        } => {
+            let demo = Demo::parse(name.as_deref(), all)?;
+            let needs = if host {
+                packages::BUILD
+            } else {
+                packages::GUEST
+            };
+            packages::ensure(&[needs], yes)?;
+            if !demo.run(&workspace, host)? {
+                return Ok(ExitCode::FAILURE);
+            }
         }
         Action::Test { long, host, yes } => {
             let guest: &[packages::Need] = if host { &[] } else { packages::GUEST };

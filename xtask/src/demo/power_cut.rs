@@ -1,22 +1,21 @@
-//! `cargo xtask demo`: a remote write into persistent memory, flushed, and the power cut that shows
-//! what the flush was for.
+//! A remote write into persistent memory, flushed, and the power cut that shows what the flush was
+//! for.
 //!
 //! The programs are librpma's example 05: its server offers memory, its client writes into it over
 //! RDMA, flushes, and prints a line only when the flush has completed. At that line the machine
 //! dies. What is still there after the next boot was in the memory's media file by then.
 
-use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
-use std::time::{Duration, Instant};
+use std::path::PathBuf;
+use std::process::Command;
+use std::time::Instant;
 
 use anyhow::{Result, bail};
 
+use super::build;
+use super::place::{DEVDAX, GUEST_ADDRESS, HostDevice, LIMIT, Place};
 use crate::guest::Guest;
-use crate::guest::chroot::{self, Headers};
-use crate::host::{Toolchain, Workspace};
-use crate::host_device;
-use crate::progress::{Step, run_step};
-use crate::vm::{Lifetime, Remote, Ssh, Vm};
+use crate::host::Workspace;
+use crate::vm::{Lifetime, Remote, Vm};
 
 const EXAMPLE: &str = "05-flush-to-persistent";
 /// What the client writes.
@@ -32,14 +31,6 @@ const NOISE: [&str; 2] = [
     "No <pmem-path> provided. Using DRAM instead.",
     "translating...",
 ];
-const LIMIT: Duration = Duration::from_secs(60);
-
-/// Where the two programs run.
-#[derive(Debug)]
-enum Place {
-    Guest(Ssh),
-    Host,
-}
 
 /// The example's programs, and what its servers offer.
 #[derive(Debug)]
@@ -58,21 +49,21 @@ enum Memory<'a> {
 }
 
 /// In the guest, with the power cut.
-pub(crate) fn in_guest(workspace: &Workspace) -> Result<()> {
+pub(super) fn in_guest(workspace: &Workspace) -> Result<()> {
     let (dir, _lock) = workspace.own_dir("demo")?;
     println!("rpma: a remote write, flushed to persistent memory\n");
     println!("1. A machine with RDMA (soft-RoCE) and persistent memory (an emulated NVDIMM)");
     let guest = Guest::get(workspace)?;
-    build(workspace, &guest)?;
+    let programs = build::in_guest(workspace, &guest, &[EXAMPLE])?;
     Vm::forget_memory(&dir)?;
     let vm = Vm::boot(&guest, workspace, &dir, Lifetime::Ours, "boot")?;
     let mut stage = Stage {
         workspace,
-        program: PathBuf::from("/src/target/guest/debug/examples").join(EXAMPLE),
-        address: "10.77.0.1".to_owned(),
+        program: programs.join(EXAMPLE),
+        address: GUEST_ADDRESS.to_owned(),
         place: Place::Guest(vm.ssh().clone()),
     };
-    let pmem = Memory::Pmem("/dev/dax0.0");
+    let pmem = Memory::Pmem(DEVDAX);
 
     println!("\n2. A client writes into the server's ordinary memory (DRAM)");
     stage.volatile_write()?;
@@ -121,32 +112,18 @@ pub(crate) fn in_guest(workspace: &Workspace) -> Result<()> {
 }
 
 /// On a host with an RDMA device: everything but the power cut.
-pub(crate) fn on_host(workspace: &Workspace) -> Result<()> {
-    let env = host_device::test_env()?;
-    let get = |name| {
-        env.iter()
-            .find(|(known, _)| *known == name)
-            .map(|(_, value)| value.clone())
-    };
+pub(super) fn on_host(workspace: &Workspace) -> Result<()> {
+    let device = HostDevice::find()?;
     println!("rpma: a remote write, flushed, on this host's RDMA device\n");
-    let log = workspace.log_file("demo-build.log")?;
-    let mut cargo = workspace.cargo();
-    let args = [
-        "build",
-        "--locked",
-        "--message-format=json-render-diagnostics",
-        "--example",
-    ];
-    cargo.args(args).arg(EXAMPLE);
     let stage = Stage {
         workspace,
-        program: build_on_host(&mut cargo, &log)?,
-        address: get("RPMA_TEST_ADDR").unwrap_or_default(),
+        program: build::on_host(workspace, &[EXAMPLE])?.join(EXAMPLE),
+        address: device.address,
         place: Place::Host,
     };
     println!("\nA client writes into the server's ordinary memory (DRAM)");
     stage.volatile_write()?;
-    let Some(path) = get("RPMA_TEST_DEVDAX") else {
+    let Some(path) = device.devdax else {
         println!(
             "\nFor persistent memory, name a device-DAX device or a file on it: \
              RPMA_TEST_DEVDAX=/dev/daxX.Y cargo xtask demo --host"
@@ -169,52 +146,12 @@ pub(crate) fn on_host(workspace: &Workspace) -> Result<()> {
     Ok(())
 }
 
-/// Compiles the example in the guest's root.
-fn build(workspace: &Workspace, guest: &Guest) -> Result<()> {
-    let toolchain = Toolchain::find(workspace)?;
-    let log = workspace.log_file("demo-build.log")?;
-    let mut fetch = workspace.cargo();
-    run_step(
-        "fetch dependencies",
-        fetch.args(["fetch", "--locked"]),
-        &log,
-    )?;
-    let mut cargo = chroot::command(guest, workspace, &toolchain, Headers::Native, "cargo")?;
-    cargo.args(["build", "--locked", "--example", EXAMPLE]);
-    run_step("compile the example", &mut cargo, &log)
-}
-
-fn build_on_host(cargo: &mut Command, log: &Path) -> Result<PathBuf> {
-    let step = Step::start("compile the example");
-    let output = cargo.stderr(Stdio::inherit()).output()?;
-    std::fs::write(log, &output.stdout)?;
-    let found = crate::test::executables(log)?.remove(EXAMPLE);
-    match found {
-        Some(program) if output.status.success() => {
-            step.done("");
-            Ok(program)
-        }
-        _ => {
-            step.failed("");
-            bail!("the example does not build; see {}", log.display())
-        }
-    }
-}
-
 impl Stage<'_> {
     /// The example, with both its streams in one, so that its lines stay in order.
     fn command(&self, args: &[&str]) -> Command {
         let program = self.program.display().to_string();
         let shell = ["sh", "-c", "RUST_LOG=info exec \"$@\" 2>&1", "sh", &program];
-        let words = [&shell, args].concat();
-        match &self.place {
-            Place::Guest(ssh) => ssh.command(&words, false),
-            Place::Host => {
-                let mut command = Command::new(words[0]);
-                command.args(&words[1..]);
-                command
-            }
-        }
+        self.place.command(&[&shell, args].concat())
     }
 
     fn log(&self, name: &str) -> Result<PathBuf> {
@@ -236,37 +173,9 @@ impl Stage<'_> {
             ),
         };
         let mut server = Remote::start("server", self.command(&args), &self.log(log)?)?;
-        let started = Instant::now();
-        while !self.listens(port)? {
-            server.still_runs()?;
-            if started.elapsed() > LIMIT {
-                bail!(
-                    "the server does not listen on port {port} after {} s",
-                    LIMIT.as_secs()
-                );
-            }
-        }
+        self.place.wait_listening(&mut server, port)?;
         server.catch_up();
         Ok(server)
-    }
-
-    /// Asks the kernel: a client that comes too early would be refused.
-    fn listens(&self, port: &str) -> Result<bool> {
-        let words = ["rdma", "resource", "show", "cm_id"];
-        let mut command = match &self.place {
-            Place::Guest(ssh) => ssh.command(&words, false),
-            Place::Host => {
-                let mut command = Command::new(words[0]);
-                command.args(&words[1..]);
-                command
-            }
-        };
-        let output = command.stdin(Stdio::null()).output()?;
-        let ids = String::from_utf8_lossy(&output.stdout).into_owned();
-        let source = format!(":{port} ");
-        Ok(ids
-            .lines()
-            .any(|id| id.contains("state LISTEN") && id.contains(&source)))
     }
 
     fn client(&self, memory: Memory<'_>, log: &str) -> Result<Remote> {
