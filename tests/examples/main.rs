@@ -1,0 +1,12 @@
+//! The examples: what each pair prints, how its programs end, and how they fail.
+//!
+//! Each of them is a program of its own here, started as a person would start it.
+
+#[path = "../common/mod.rs"]
+mod common;
+mod failures;
+mod memcheck;
+mod pairs;
+mod program;
+#[path = "../../examples/common/runs.rs"]
+mod runs;

@@ -1,0 +1,112 @@
+//! The pairs under valgrind's memcheck: no error, and nothing definitely lost.
+//!
+//! What the library's interface rules out for its users, the library itself and the C libraries below
+//! it could still do.
+
+use std::thread;
+use std::time::Duration;
+
+use crate::common::{addr, device_test};
+use crate::pairs::{Place, SLOW};
+use crate::program::free_port;
+use crate::runs::{self, EXAMPLES, Example, Values};
+
+/// Starting a program takes valgrind many seconds, under emulation and on a busy machine.
+const LIMIT: Duration = Duration::from_secs(280);
+const VALGRIND: [&str; 8] = [
+    "valgrind",
+    "--quiet",
+    "--error-exitcode=99",
+    "--leak-check=full",
+    "--errors-for-leak-kinds=definite",
+    "--show-leak-kinds=definite",
+    // These two only save time.
+    "--vgdb=no",
+    "--read-inline-info=no",
+];
+
+fn valgrind() -> Vec<String> {
+    VALGRIND.map(str::to_owned).to_vec()
+}
+
+fn example(name: &str) -> &'static Example {
+    runs::find(name).expect("a known example")
+}
+
+/// Both sides at once, on persistent memory if the pair knows it.
+fn memcheck(example: &Example) {
+    let place = match example.pmem {
+        Some(_) => Place::pmem(addr()),
+        None => Place::dram(addr()),
+    };
+    let mut place = Place {
+        server_wrapper: valgrind(),
+        client_wrapper: valgrind(),
+        limit: LIMIT,
+        ..place
+    };
+    place.run(example);
+}
+
+/// One side after the other, where the server would not wait for so slow a client.
+fn memcheck_slow(example: &Example) {
+    let place = Place {
+        limit: LIMIT,
+        wait: 120,
+        ..Place::dram(addr())
+    };
+    let mut servers = Place {
+        server_wrapper: valgrind(),
+        wait: 30,
+        ..place.clone()
+    };
+    servers.run(example);
+    let mut clients = Place {
+        client_wrapper: valgrind(),
+        ..place.clone()
+    };
+    if example.timeout.is_none() {
+        clients.run(example);
+        return;
+    }
+    // Other clients keep the server waiting meanwhile.
+    let values = Values {
+        pmem: None,
+        wait: 0,
+    };
+    let args = example.dram.clients[0].args(&values);
+    let port = free_port(&addr());
+    let server = place.server(example.name, port, &[]);
+    let mut slow = clients.client(example.name, port, &args);
+    while slow.runs() {
+        let quick = place.client(example.name, port, &args);
+        quick.finish().success(example.name);
+        thread::sleep(Duration::from_secs(2));
+    }
+    slow.finish().success(example.name);
+    server.kill();
+}
+
+/// A flush of persistent memory, messages, and two completion queues on one channel.
+#[test]
+fn no_memory_errors_in_three_pairs() {
+    device_test(|| {
+        thread::scope(|scope| {
+            for name in ["05", "08", "12scch"] {
+                scope.spawn(move || memcheck(example(name)));
+            }
+        });
+    });
+}
+
+#[test]
+#[ignore = "long: 10 minutes"]
+fn no_memory_errors_in_any_pair() {
+    for example in EXAMPLES {
+        device_test(|| match SLOW.contains(&example.name) {
+            true => memcheck_slow(example),
+            false => memcheck(example),
+        });
+        println!("{}: no error and no leak", example.name);
+    }
+}

@@ -1,0 +1,308 @@
+//! Each pair does what it should: on DRAM, on persistent memory, with IPv4, with IPv6.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::Path;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use rpma::pmem::PmemMap;
+
+use crate::common::{LIMIT, addr, addr6, devdax, device_test};
+use crate::program::{Ended, Program, executable, free_port};
+use crate::runs::{self, Contents, EXAMPLES, Example, LOG, Values, canonical};
+
+/// Three clients start within this time, on however busy a machine.
+const WAIT: u32 = 25;
+
+/// Where a pair runs, and how.
+#[derive(Clone, Debug)]
+pub(crate) struct Place {
+    pub(crate) addr: String,
+    /// The path of the persistent memory, and what the programs will find there.
+    pub(crate) pmem: Option<(String, Contents)>,
+    /// What the server and the clients are started with.
+    pub(crate) server_wrapper: Vec<String>,
+    pub(crate) client_wrapper: Vec<String>,
+    pub(crate) limit: Duration,
+    /// For how many seconds a server waits for one more client.
+    pub(crate) wait: u32,
+}
+
+impl Place {
+    pub(crate) fn dram(addr: String) -> Self {
+        Self {
+            addr,
+            pmem: None,
+            server_wrapper: Vec::new(),
+            client_wrapper: Vec::new(),
+            limit: LIMIT,
+            wait: WAIT,
+        }
+    }
+
+    /// Persistent memory in which nothing is.
+    pub(crate) fn pmem(addr: String) -> Self {
+        forget();
+        Self {
+            pmem: Some((devdax(), Contents::EMPTY)),
+            ..Self::dram(addr)
+        }
+    }
+
+    pub(crate) fn server(&self, name: &str, port: u16, args: &[String]) -> Program {
+        let mut server = self.start(&self.server_wrapper, [name, "server"], port, args);
+        server.wait_listening(port);
+        server
+    }
+
+    pub(crate) fn client(&self, name: &str, port: u16, args: &[String]) -> Program {
+        self.start(&self.client_wrapper, [name, "client"], port, args)
+    }
+
+    fn start(
+        &self,
+        wrapper: &[String],
+        [name, role]: [&str; 2],
+        port: u16,
+        args: &[String],
+    ) -> Program {
+        let (program, port) = (executable(name), port.to_string());
+        let mut words: Vec<&str> = wrapper.iter().map(String::as_str).collect();
+        words.extend([&*program, role, &self.addr, &port]);
+        words.extend(args.iter().map(String::as_str));
+        Program::start(&words, self.limit)
+    }
+
+    /// Runs a pair once. Both sides end with status 0 and print what they should.
+    pub(crate) fn run(&mut self, example: &Example) {
+        let run = match (&self.pmem, &example.pmem) {
+            (None, _) => &example.dram,
+            (Some(_), Some(run)) => run,
+            (Some(_), None) => panic!("{} knows no persistent memory", example.name),
+        };
+        let contents = self
+            .pmem
+            .as_ref()
+            .map_or(Contents::EMPTY, |(_, contents)| *contents);
+        let values = Values {
+            pmem: self.pmem.as_ref().map(|(path, _)| &**path),
+            wait: self.wait,
+        };
+        let what = format!("{} {} {:?}", example.name, self.addr, values);
+
+        let port = free_port(&self.addr);
+        let server = self.server(example.name, port, &run.server.args(&values));
+        let mut running = Vec::new();
+        for client in run.clients {
+            let started = self.client(example.name, port, &client.args(&values));
+            if run.together {
+                running.push((client, started));
+            } else {
+                check(
+                    &format!("{what}: client"),
+                    started.finish(),
+                    client,
+                    contents,
+                );
+            }
+        }
+        for (client, started) in running {
+            check(
+                &format!("{what}: client"),
+                started.finish(),
+                client,
+                contents,
+            );
+        }
+        let left = Instant::now();
+        let ended = server.finish();
+        if let Some(text) = example.timeout {
+            assert!(ended.says(text), "{what}: {ended:?}");
+            // The last event came before the client ended.
+            assert!(
+                left.elapsed() > Duration::from_secs(10),
+                "{what}: too early"
+            );
+        }
+        check(&format!("{what}: server"), ended, &run.server, contents);
+        if let Some((_, contents)) = &mut self.pmem {
+            *contents = contents.after(run);
+        }
+    }
+}
+
+fn check(what: &str, ended: Ended, expected: &runs::Program, contents: Contents) {
+    let ended = ended.success(what);
+    let expected = canonical(&expected.prints(contents));
+    assert_eq!(
+        canonical(&ended.stdout),
+        expected,
+        "{what}: {:?}",
+        ended.stderr
+    );
+}
+
+/// Empties the persistent memory: what the examples could find there is overwritten.
+pub(crate) fn forget() {
+    let map = PmemMap::open(devdax(), 16384).expect("maps");
+    map.write_at(0, &[0xA5; 16384]).expect("inside");
+    map.persist(..).expect("persists");
+}
+
+/// The second time on persistent memory, both sides find what the first time has left.
+const TIMES_ON_PMEM: usize = 2;
+
+/// On DRAM with IPv4, and on persistent memory with IPv6 if the pair knows it.
+fn pair(name: &str) {
+    let example = runs::find(name).expect("a known example");
+    device_test(|| {
+        Place::dram(addr()).run(example);
+        if example.pmem.is_none() {
+            Place::dram(addr6()).run(example);
+            return;
+        }
+        let mut place = Place::pmem(addr6());
+        for _ in 0..TIMES_ON_PMEM {
+            place.run(example);
+        }
+    });
+}
+
+macro_rules! pairs {
+    ($($test:ident: $name:literal,)*) => {
+        $(
+            #[test]
+            fn $test() {
+                pair($name);
+            }
+        )*
+        const QUICK: &[&str] = &[$($name),*];
+    };
+}
+
+pairs! {
+    connection: "01-connection",
+    read_to_volatile: "02-read-to-volatile",
+    read_to_persistent: "03-read-to-persistent",
+    write_to_persistent: "04-write-to-persistent",
+    flush_to_persistent: "05-flush-to-persistent",
+    atomic_write: "07-atomic-write",
+    messages_ping_pong: "08-messages-ping-pong",
+    messages_ping_pong_srq: "08srq-simple-messages-ping-pong-with-srq",
+    gpspm: "09-flush-to-persistent-GPSPM",
+    gpspm_shared_channel: "09scch-flush-to-persistent-GPSPM",
+    send_with_imm: "10-send-with-imm",
+    write_with_imm: "11-write-with-imm",
+    receive_completion_queue: "12-receive-completion-queue",
+    receive_completion_queue_shared_channel: "12scch-receive-completion-queue",
+}
+
+/// The servers of these wait for something that does not happen.
+pub(crate) const SLOW: [&str; 3] = [
+    "06-multiple-connections",
+    "06scch-multiple-connections",
+    "13-messages-ping-pong-with-srq",
+];
+
+/// All at the same time: each takes 15 or 25 seconds, most of them idle.
+#[test]
+fn multiple_connections_and_messages_of_many_clients() {
+    device_test(slow);
+}
+
+fn slow() {
+    let example = |name| runs::find(name).expect("a known example");
+    thread::scope(|scope| {
+        let running: Vec<_> = SLOW
+            .into_iter()
+            .flat_map(|name| [addr(), addr6()].map(|addr| (example(name), addr)))
+            .map(|(example, addr)| scope.spawn(move || Place::dram(addr).run(example)))
+            .collect();
+        for one in running {
+            one.join().expect("the pair works");
+        }
+    });
+}
+
+/// What the program and the library log goes to stderr, through each of two loggers.
+#[test]
+fn log() {
+    let ended = Program::example(LOG, &[]).finish().success(LOG);
+    let expected = [
+        "Let's write messages to stderr",
+        "Let's use custom log function to write messages to stderr",
+    ];
+    assert_eq!(ended.stdout, expected, "{ended:?}");
+    for text in [
+        "Just a notice",
+        "Important warning about value: 720401",
+        "Error due to order 66",
+    ] {
+        let lines: Vec<_> = ended
+            .stderr
+            .iter()
+            .filter(|line| line.contains(text))
+            .collect();
+        assert_eq!(lines.len(), 2, "{text}: {ended:?}");
+        assert!(
+            lines[0].starts_with('['),
+            "as env_logger writes it: {lines:?}"
+        );
+        assert!(
+            lines[1].starts_with("level: "),
+            "as the example does: {lines:?}"
+        );
+    }
+    let custom = ended
+        .stderr
+        .iter()
+        .filter(|line| *line == "Custom log handling:");
+    assert!(
+        custom.count() > 3,
+        "the library says something as well: {ended:?}"
+    );
+}
+
+#[test]
+fn every_example_is_known_and_tested() {
+    let examples = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples");
+    let dirs = fs::read_dir(examples).expect("the examples");
+    let found: BTreeSet<String> = dirs
+        .map(|entry| entry.expect("an entry").path())
+        .filter(|path| path.join("main.rs").is_file())
+        .map(|path| {
+            path.file_name()
+                .expect("a name")
+                .to_string_lossy()
+                .into_owned()
+        })
+        .collect();
+    let known = EXAMPLES.iter().map(|example| example.name).chain([LOG]);
+    assert_eq!(found, known.map(str::to_owned).collect(), "the table");
+    let tested = QUICK.iter().copied().chain(SLOW).chain([LOG]);
+    assert_eq!(found, tested.map(str::to_owned).collect(), "the tests");
+}
+
+#[test]
+#[ignore = "long: 20 minutes"]
+fn ten_times_with_each_memory_and_address() {
+    for time in 1..=10 {
+        for example in QUICK.iter().filter_map(|name| runs::find(name)) {
+            for addr in [addr(), addr6()] {
+                device_test(|| {
+                    Place::dram(addr.clone()).run(example);
+                    if example.pmem.is_some() {
+                        let mut place = Place::pmem(addr);
+                        for _ in 0..TIMES_ON_PMEM {
+                            place.run(example);
+                        }
+                    }
+                });
+            }
+            println!("{}: {time} of 10", example.name);
+        }
+        device_test(slow);
+        println!("{SLOW:?}: {time} of 10");
+    }
+}
