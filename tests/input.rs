@@ -7,8 +7,8 @@ use std::env;
 use std::process::Command;
 
 use common::{
-    Pair, addr, completion, devdax, device_test, ext4, fsdax, invalid, other_addr, peer, region,
-    remote,
+    Pair, addr, completion, devdax, device_test, ext4, fsdax, invalid, no_completion, other_addr,
+    peer, region, remote,
 };
 use memmap2::MmapMut;
 use rpma::pmem::{PmemKind, PmemMap};
@@ -152,11 +152,13 @@ fn persistent_memory_that_is_not_there_or_too_small() {
 #[test]
 fn a_dax_file_without_on_demand_paging() {
     device_test(|| {
-        let peer = peer();
+        let device = Device::from_addr(&addr(), Side::Local).expect("the test device opens");
+        let peer = Peer::new(&device).expect("a peer on the test device");
         assert!(
             !peer.is_odp_capable(),
             "rxe of this kernel has none: the test needs another device"
         );
+        assert!(!device.is_odp_capable().expect("the device says so"));
         let path = file(&fsdax(), 1 << 20);
         let map = PmemMap::open(&path, 1).expect("maps");
         assert_eq!(map.kind(), PmemKind::FsDax);
@@ -294,30 +296,69 @@ fn ranges_outside_a_region() {
     });
 }
 
-/// One message of this device carries at most 2 GiB less one; nothing is truncated to 32 bits (W-8).
+/// A message longer than the port takes is refused with the limit, also when it is gathered from parts
+/// of which each fits; one of exactly the limit is not. And no length is cut to 32 bits (W-8).
 #[test]
 fn a_message_that_is_too_long() {
+    const PARTS: usize = 16;
     device_test(|| {
         let peer = peer();
-        let pair = Pair::new(&peer);
-        let len = (1usize << 32) + 64;
+        let mut cfg = ConnCfg::new();
+        cfg.set_max_send_sge(PARTS as u32).expect("possible");
+        let pair = Pair::with(&peer, &cfg, &ConnCfg::new());
+        let conn = &pair.client;
         // Virtual memory only: registration would pin it, so the region is made up.
         let far = {
             let mut descriptor = region(&peer, 64, RIGHTS).get_descriptor();
-            descriptor[8..16].copy_from_slice(&(len as u64).to_le_bytes());
+            descriptor[8..16].copy_from_slice(&((1u64 << 32) + 64).to_le_bytes());
             MrRemote::from_descriptor(&descriptor).expect("valid")
         };
         let mr = region(&peer, 64, MrUsage::WRITE_SRC);
-        let text = invalid(pair.client.write(
-            far.slice(..).expect("all"),
-            mr.slice(..).expect("all"),
-            Flags::COMPLETION_ALWAYS,
-            1,
-        ));
+        let (all, flags) = (mr.slice(..).expect("all"), Flags::COMPLETION_ALWAYS);
+        let text = invalid(conn.write(far.slice(..).expect("all"), all, flags, 1));
         assert!(
             text.contains("64 bytes and the remote part 4294967360"),
             "{text}"
         );
+
+        // The same memory again and again is as long as it takes.
+        let mr = region(&peer, (1 << 27) + 1, MrUsage::WRITE_SRC | MrUsage::SEND);
+        let parts = |mut len: usize| {
+            [(); PARTS].map(|()| {
+                let part = len.min(mr.get_size());
+                len -= part;
+                mr.slice(..part).expect("inside")
+            })
+        };
+        let write = |len: usize| {
+            let to = far.slice(..len as u64).expect("inside");
+            conn.write_gather(to, &parts(len), flags, 1)
+        };
+        let send = |len: usize| conn.send_gather(&parts(len), flags, 1);
+        let most = PARTS * mr.get_size();
+        let text = invalid(write(most));
+        assert_eq!(text, invalid(send(most)));
+        assert!(
+            text.starts_with(&format!("{most} bytes are more than one message")),
+            "{text}"
+        );
+        let (_, limit) = text.split_once("can carry (").expect("the limit");
+        let (limit, _) = limit.split_once(')').expect("the limit");
+        let limit: usize = limit.parse().expect("a number");
+        assert!(limit < most, "{text}");
+        for operation in [&write as &dyn Fn(usize) -> Result<(), Error>, &send] {
+            assert_eq!(
+                invalid(operation(limit + 1)),
+                text.replace(&most.to_string(), &(limit + 1).to_string())
+            );
+        }
+        no_completion(conn);
+        // Only looked at: so much data takes its time.
+        conn.disconnect().expect("disconnects");
+        for operation in [&write as &dyn Fn(usize) -> Result<(), Error>, &send] {
+            let error = operation(limit).expect_err("disconnected");
+            assert!(matches!(error, Error::NotConnected(_)), "{error:?}");
+        }
     });
 }
 

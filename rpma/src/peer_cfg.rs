@@ -102,6 +102,7 @@ mod tests {
         let mut cfg = PeerCfg::new();
         assert_eq!(cfg.get_descriptor(), [0]);
         assert_eq!(cfg.set_direct_write_to_pmem(true).get_descriptor(), [1]);
+        assert_eq!(cfg.get_descriptor_size(), 1);
         assert!(
             PeerCfg::from_descriptor(&[0x80, 7])
                 .expect("valid")
