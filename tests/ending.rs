@@ -1,20 +1,22 @@
 //! How connections end, or never begin: closing without loss, refusing with a reason, time limits,
-//! peers that are gone, and a thousand clients that die.
+//! peers that are gone, and clients that die by the thousand.
 
 mod common;
 
 use std::net::Ipv4Addr;
+use std::process::{self, Child, Command, Stdio};
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::thread;
 use std::time::{Duration, Instant};
+use std::{env, iter, thread};
 
 use common::{
     LIMIT, Pair, addr, addr6, completion, contents, device_test, event, invalid, next_completion,
     no_completion, opcode_of, pattern, peer, region, remote,
 };
 use rpma::{
-    ComplChannel, Conn, ConnCfg, ConnEvent, ConnReq, Device, Ep, Error, Flags, FlushType, MrSlice,
-    MrUsage, Notify, Peer, RejectReason, RemoteSlice, Side, Srq, SrqCfg, Wc, WcOpcode, WcStatus,
+    ComplChannel, CompletionChannel, Conn, ConnCfg, ConnEvent, ConnReq, Device, Ep, Error, Flags,
+    FlushType, MrRemote, MrSlice, MrUsage, Notify, Peer, RejectReason, RemoteSlice, Side, Srq,
+    SrqCfg, Wc, WcOpcode, WcStatus,
 };
 
 const ALWAYS: Flags = Flags::COMPLETION_ALWAYS;
@@ -579,32 +581,52 @@ fn every_wait_can_be_limited() {
     });
 }
 
-/// With a short acknowledge timeout and few retries a dead peer is known much sooner than with the
-/// defaults; the same operation is compared with itself.
+/// A dead peer is known after the acknowledge timeout, as many times as there are retries and once
+/// more: so fewer retries make it known sooner, and a shorter timeout sooner still.
+///
+/// The three wait at once, and the kernel tells the order in which they end. If a setting were not
+/// heeded, the connection that began earlier would end earlier.
 #[test]
 fn a_dead_peer_can_be_known_sooner() {
-    fn until_known(peer: &Peer, cfg: &ConnCfg) -> Duration {
-        let Pair { client, server } = Pair::with(peer, cfg, cfg);
-        drop(server);
-        let start = Instant::now();
-        write_nothing(&client, 1).expect("not known yet");
-        let failure = completion(&client).result().expect_err("nobody answers");
-        assert_eq!(failure.status, WcStatus::RETRY_EXC_ERR, "{failure}");
-        start.elapsed()
-    }
     device_test(|| {
         let peer = peer();
-        let slow = until_known(&peer, &ConnCfg::new());
-        let mut cfg = ConnCfg::new();
-        cfg.set_retry_count(1).expect("possible");
-        let fewer = until_known(&peer, &cfg);
-        cfg.set_ack_timeout(Some(12)).expect("possible");
-        let fast = until_known(&peer, &cfg);
         // 7 × 0.5 s, 2 × 0.5 s and 2 × 17 ms by the book.
-        assert!(
-            fewer < slow && fast < slow / 2,
-            "{slow:?}, {fewer:?}, {fast:?}"
-        );
+        let cfgs = [(None, None), (Some(1), None), (Some(1), Some(12))];
+        let end_order = |pause: Duration| {
+            let channel = CompletionChannel::new(&peer).expect("a channel");
+            let mut clients = Vec::new();
+            for (key, (retries, timeout)) in (0..).zip(cfgs) {
+                let mut cfg = ConnCfg::new();
+                if let Some(retries) = retries {
+                    cfg.set_retry_count(retries).expect("possible");
+                }
+                cfg.set_ack_timeout(timeout).expect("possible");
+                let channel = channel.clone();
+                cfg.set_compl_channel(ComplChannel::Of { channel, key });
+                let pair = Pair::with(&peer, &cfg, &ConnCfg::new());
+                drop(pair.server);
+                clients.push(pair.client);
+            }
+            let start = Instant::now();
+            for client in &clients {
+                write_nothing(client, 1).expect("not known yet");
+                thread::sleep(pause);
+            }
+            let began = start.elapsed();
+            let ended = [(); 3].map(|()| {
+                let key = channel.wait_timeout(LIMIT).expect("ends in time").key;
+                let failure = completion(&clients[key as usize])
+                    .result()
+                    .expect_err("nobody answers");
+                assert_eq!(failure.status, WcStatus::RETRY_EXC_ERR, "{failure}");
+                key
+            });
+            (began, ended)
+        };
+        // If this program was held up while it began, the order says nothing.
+        let ended = iter::repeat_with(|| end_order(Duration::from_millis(50)))
+            .find_map(|(began, ended)| (began < Duration::from_millis(700)).then_some(ended));
+        assert_eq!(ended, Some([2, 1, 0]));
     });
 }
 
@@ -755,7 +777,7 @@ fn what_is_unknown_stays_a_number() {
 #[test]
 fn a_thousand_clients_die() {
     const CLIENTS: usize = 1000;
-    const KINDS: usize = 6;
+    const KINDS: usize = 5;
     device_test(|| {
         let peer = peer();
         let ep = Ep::listen(&peer, &addr(), 0).expect("listens");
@@ -765,33 +787,35 @@ fn a_thousand_clients_die() {
         let far = remote(&dst).slice(..).expect("all");
         let (next, left) = (AtomicUsize::new(0), AtomicUsize::new(2));
         let die = |kind: usize| {
-            let cfg = ConnCfg::new();
-            let req = ConnReq::new(&peer, &addr(), port, &cfg).expect("resolves");
-            req.recv(MrSlice::EMPTY, 1).expect("posted");
+            let request = || {
+                let req = ConnReq::new(&peer, &addr(), port, &ConnCfg::new()).expect("resolves");
+                req.recv(MrSlice::EMPTY, 1).expect("posted");
+                req
+            };
             if kind == 0 {
-                // Nothing was sent.
-                return;
+                // One more, of which the endpoint never hears.
+                drop(request());
             }
-            let client = req.connect(&[kind as u8]).expect("asks");
-            if kind == 1 {
+            let client = request().connect(&[kind as u8]).expect("asks");
+            if kind == 0 {
                 // The request may be anywhere.
                 return;
             }
             match client.wait_established(LIMIT) {
                 Ok(client) => {
-                    assert_ne!(kind, 2, "it was to be rejected");
+                    assert_ne!(kind, 1, "it was to be rejected");
                     for wr_id in 0..5 {
                         let near = src.slice(..).expect("all");
                         client.send(near, ALWAYS, wr_id).expect("posted");
                         client.write(far, near, ALWAYS, wr_id).expect("posted");
                     }
                     match kind {
-                        3 => {}
-                        4 => drop(next_completion(client.get_cq())),
+                        2 => {}
+                        3 => drop(next_completion(client.get_cq())),
                         _ => client.disconnect().expect("disconnects"),
                     }
                 }
-                Err(Error::NotEstablished(_)) => assert_eq!(kind, 2),
+                Err(Error::NotEstablished(_)) => assert_eq!(kind, 1),
                 Err(error) => panic!("{error:?}"),
             }
         };
@@ -811,9 +835,9 @@ fn a_thousand_clients_die() {
                 // Some are dropped as soon as they are there, the others when the client is gone.
                 accepted.retain(|(kind, conn): &(usize, Conn)| {
                     match conn.next_event_timeout(Duration::ZERO) {
-                        Ok(ConnEvent::Established) => *kind != 3,
+                        Ok(ConnEvent::Established) => *kind != 2,
                         Ok(_) => false,
-                        Err(Error::NoEvent) => *kind != 1,
+                        Err(Error::NoEvent) => *kind != 0,
                         Err(error) => panic!("a connection fails: {error:?}"),
                     }
                 });
@@ -824,7 +848,7 @@ fn a_thousand_clients_die() {
                 };
                 let kind = usize::from(req.get_private_data()[0]);
                 seen[kind] += 1;
-                if kind == 2 {
+                if kind == 1 {
                     req.reject(b"no").expect("this client waits");
                     continue;
                 }
@@ -835,44 +859,162 @@ fn a_thousand_clients_die() {
                 // A client that is gone cannot be accepted.
                 match req.connect(&[]) {
                     Ok(conn) => accepted.push((kind, conn)),
-                    Err(error) => assert_eq!(kind, 1, "{error}"),
+                    Err(error) => assert_eq!(kind, 0, "{error}"),
                 }
             }
-            for (kind, &seen) in seen.iter().enumerate().skip(2) {
-                let clients = (CLIENTS - kind).div_ceil(KINDS);
+            for (kind, &seen) in seen.iter().enumerate().skip(1) {
                 assert_eq!(
-                    seen, clients,
+                    seen,
+                    CLIENTS / KINDS,
                     "all that waited for an answer, of kind {kind}"
                 );
             }
         });
+        still_works(&ep, &peer);
+    });
+}
 
-        // One that stays.
-        let req = ConnReq::new(&peer, &addr(), port, &ConnCfg::new()).expect("resolves");
-        let client = req.connect(&[9]).expect("asks");
-        let server = loop {
+/// An endpoint takes a client, past those that are gone, and messages arrive.
+fn still_works(ep: &Ep, peer: &Peer) {
+    const STAYS: &[u8] = b"the one that stays";
+    let src = region(peer, 64, MrUsage::SEND);
+    let dst = region(peer, 64, MrUsage::RECV);
+    let req = ConnReq::new(peer, &addr(), ep.get_port(), &ConnCfg::new()).expect("resolves");
+    let client = req.connect(STAYS).expect("asks");
+    let server = loop {
+        let req = ep
+            .next_conn_req_timeout(&ConnCfg::new(), LIMIT)
+            .expect("the endpoint works");
+        let stays = req.get_private_data().starts_with(STAYS);
+        match req.connect(&[]) {
+            Ok(server) if stays => break server,
+            Ok(_) => {}
+            Err(error) => assert!(!stays, "{error}"),
+        }
+    };
+    let client = client.wait_established(LIMIT).expect("established");
+    let server = server.wait_established(LIMIT).expect("established");
+    src.write_at(0, &pattern(64, 5)).expect("inside");
+    server.recv(dst.slice(..).expect("all"), 1).expect("posted");
+    client
+        .send(src.slice(..).expect("all"), ALWAYS, 2)
+        .expect("posted");
+    opcode_of(&completion(&client), 2);
+    opcode_of(&completion(&server), 1);
+    assert_eq!(contents(&dst), pattern(64, 5));
+    no_completion(&client);
+}
+
+/// Programs that are killed at any moment: with a request that nobody has seen, when they were just
+/// accepted, and in the middle of sending and writing. The kernel tells the server, for which each is
+/// an ordinary end, and frees what they had.
+#[test]
+fn clients_that_are_killed() {
+    const CHILD: &str = "RPMA_TEST_CLIENT_TO_KILL";
+    const CLIENTS: usize = 12;
+    const MOMENTS: usize = 3;
+    if let Ok(port) = env::var(CHILD) {
+        let peer = peer();
+        connect_and_work(&peer, port.parse().expect("a port"));
+    }
+    device_test(|| {
+        let peer = peer();
+        let ep = Ep::listen(&peer, &addr(), 0).expect("listens");
+        let dst = region(&peer, 64, MrUsage::RECV);
+        let target = region(&peer, 1 << 20, MrUsage::WRITE_DST);
+        let start = || {
+            let child = Command::new(env::current_exe().expect("this program"))
+                .args(["clients_that_are_killed", "--exact", "--nocapture"])
+                .env(CHILD, ep.get_port().to_string())
+                .stdout(Stdio::null())
+                .spawn();
+            Killed(child.expect("this program starts"))
+        };
+        // One starts while another one is served.
+        let mut children = vec![start()];
+        for nth in 0..CLIENTS {
+            if nth + 1 < CLIENTS {
+                children.push(start());
+            }
             let req = ep
                 .next_conn_req_timeout(&ConnCfg::new(), LIMIT)
-                .expect("the endpoint works");
-            let stays = req.get_private_data()[0] == 9;
-            match req.connect(&[]) {
-                Ok(server) if stays => break server,
-                Ok(_) => {}
-                Err(error) => assert!(!stays, "{error}"),
+                .expect("a request");
+            let id = u32::from_ne_bytes(req.get_private_data()[..4].try_into().expect("4 bytes"));
+            let of_it = children.iter().position(|child| child.0.id() == id);
+            let child = children.swap_remove(of_it.expect("one of them"));
+            for wr_id in 0..5 {
+                let part = dst.slice(..).expect("all");
+                req.recv(part, wr_id).expect("posted");
             }
-        };
-        let client = client.wait_established(LIMIT).expect("established");
-        let server = server.wait_established(LIMIT).expect("established");
-        src.write_at(0, &pattern(64, 5)).expect("inside");
-        server.recv(dst.slice(..).expect("all"), 1).expect("posted");
-        client
-            .send(src.slice(..).expect("all"), ALWAYS, 2)
-            .expect("posted");
-        opcode_of(&completion(&client), 2);
-        opcode_of(&completion(&server), 1);
-        assert_eq!(contents(&dst), pattern(64, 5));
-        no_completion(&client);
+            match nth % MOMENTS {
+                0 => {
+                    drop(child);
+                    // The accept fails, or the connection ends.
+                    if let Ok(conn) = req.connect(&[]) {
+                        assert_ne!(event(&conn), ConnEvent::Established, "it is dead");
+                    }
+                    continue;
+                }
+                1 => {
+                    let conn = req.connect(&target.get_descriptor()).expect("accepts");
+                    drop(child);
+                    // Whether or not it came so far.
+                    if event(&conn) == ConnEvent::Established {
+                        assert_eq!(event(&conn), ConnEvent::Closed);
+                    }
+                }
+                _ => {
+                    let conn = req.connect(&target.get_descriptor()).expect("accepts");
+                    assert_eq!(event(&conn), ConnEvent::Established);
+                    let wc = completion(&conn);
+                    assert_eq!(opcode_of(&wc, 0), WcOpcode::RECV);
+                    drop(child);
+                    assert_eq!(event(&conn), ConnEvent::Closed);
+                    let rest = conn.close(LIMIT).expect("it is freed");
+                    assert_eq!(rest.len(), 4, "{rest:?}");
+                }
+            }
+        }
+        still_works(&ep, &peer);
     });
+}
+
+/// The work of a client that is to be killed: a message, then writes without an end.
+fn connect_and_work(peer: &Peer, port: u16) {
+    let mut cfg = ConnCfg::new();
+    cfg.set_sq_size(100);
+    let req = ConnReq::new(peer, &addr(), port, &cfg).expect("resolves");
+    let client = req.connect(&process::id().to_ne_bytes()).expect("asks");
+    let client = client.wait_established(LIMIT).expect("accepted");
+    let src = region(peer, 1 << 20, MrUsage::SEND | MrUsage::WRITE_SRC);
+    let far = MrRemote::from_descriptor(client.get_private_data()).expect("a descriptor");
+    client
+        .send(src.slice(..8).expect("inside"), ALWAYS, 0)
+        .expect("posted");
+    let start = Instant::now();
+    while start.elapsed() < LIMIT {
+        let (to, from) = (far.slice(..).expect("all"), src.slice(..).expect("all"));
+        match client.write(to, from, ALWAYS, 1) {
+            Ok(()) => {}
+            Err(Error::QueueFull { .. }) => {
+                let wc = next_completion(client.get_cq());
+                wc.result().expect("this side is not told to end");
+            }
+            Err(error) => panic!("{error}"),
+        }
+    }
+    panic!("not killed in time");
+}
+
+/// A program that is killed at the latest when this is dropped.
+struct Killed(Child);
+
+impl Drop for Killed {
+    fn drop(&mut self) {
+        // Whatever comes of it: it must not be left behind.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
 }
 
 /// Counts down when a thread ends, also by a panic.

@@ -104,14 +104,16 @@ fn finish(conn: Conn) {
 }
 
 /// Lets a C client do `operation` on `target`, and returns what it told.
-fn serve<M>(peer: &Peer, target: &Mr<M>, direct_write: bool, operation: &[&str]) -> Vec<String> {
+fn serve<M>(
+    peer: &Peer,
+    cfg: &ConnCfg,
+    target: &Mr<M>,
+    direct_write: bool,
+    operation: &[&str],
+) -> Vec<String> {
     let ep = listen(peer);
     let client = client(&ep, operation);
-    let conn = establish(
-        request(&ep, &ConnCfg::new()),
-        &offer(target, direct_write),
-        &[],
-    );
+    let conn = establish(request(&ep, cfg), &offer(target, direct_write), &[]);
     finish(conn);
     client.finish()
 }
@@ -245,7 +247,7 @@ fn c_writes() {
     device_test(|| {
         let peer = peer();
         let target = filled(&peer, MrUsage::WRITE_DST);
-        serve(&peer, &target, false, &["write"]);
+        serve(&peer, &ConnCfg::new(), &target, false, &["write"]);
         assert!(contents(&target) == written());
     });
 }
@@ -256,7 +258,7 @@ fn c_reads() {
         let peer = peer();
         let target = filled(&peer, MrUsage::READ_SRC);
         // The client compares.
-        serve(&peer, &target, false, &["read"]);
+        serve(&peer, &ConnCfg::new(), &target, false, &["read"]);
     });
 }
 
@@ -311,26 +313,29 @@ fn rust_reads() {
 }
 
 /// The C library flushes natively. A region that was registered for that serves it; one that was not,
-/// because this library was built with an rdma-core that has no native flush, refuses it.
+/// because this library was built with an rdma-core that has no native flush, refuses it. How this side's
+/// own operations are done makes no difference.
 fn c_flushes<M: RegisterableMemory>(peer: &Peer, target: &Mr<M>, flush_type: &str) {
-    target.write_at(0, &pattern(SHARED, 5)).expect("inside");
-    let lines = serve(peer, target, true, &["flush", flush_type]);
-    let results: Vec<&String> = lines
-        .iter()
-        .filter(|line| !line.starts_with("event"))
-        .collect();
-    let mut there = vec![0; SHARED];
-    target.read_at(0, &mut there).expect("inside");
-    if cfg!(native_flush) {
-        assert_eq!(results, [&format!("flushed {}", WcOpcode::FLUSH.0); 5]);
-        assert!(there == written());
-    } else {
-        assert_eq!(results, [&format!("failed {}", WcStatus::REM_ACCESS_ERR.0)]);
-        let (at, len) = PARTS[0];
-        assert!(
-            there[at..at + len] == written()[at..at + len],
-            "the write is done"
-        );
+    for cfg in configurations() {
+        target.write_at(0, &pattern(SHARED, 5)).expect("inside");
+        let lines = serve(peer, &cfg, target, true, &["flush", flush_type]);
+        let results: Vec<&String> = lines
+            .iter()
+            .filter(|line| !line.starts_with("event"))
+            .collect();
+        let mut there = vec![0; SHARED];
+        target.read_at(0, &mut there).expect("inside");
+        if cfg!(native_flush) {
+            assert_eq!(results, [&format!("flushed {}", WcOpcode::FLUSH.0); 5]);
+            assert!(there == written());
+        } else {
+            assert_eq!(results, [&format!("failed {}", WcStatus::REM_ACCESS_ERR.0)]);
+            let (at, len) = PARTS[0];
+            assert!(
+                there[at..at + len] == written()[at..at + len],
+                "the write is done"
+            );
+        }
     }
 }
 
@@ -437,9 +442,11 @@ fn atomically_written() -> Vec<u8> {
 fn c_writes_atomically() {
     device_test(|| {
         let peer = peer();
-        let target = filled(&peer, MrUsage::WRITE_DST);
-        serve(&peer, &target, false, &["atomic"]);
-        assert!(contents(&target) == atomically_written());
+        for cfg in configurations() {
+            let target = filled(&peer, MrUsage::WRITE_DST);
+            serve(&peer, &cfg, &target, false, &["atomic"]);
+            assert!(contents(&target) == atomically_written());
+        }
     });
 }
 

@@ -4,7 +4,7 @@
 mod common;
 
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use common::{
     LIMIT, Pair, addr, assert_empty, completion, completions, contents, device_test, event,
@@ -622,6 +622,38 @@ fn a_message_without_a_receive_may_fail_instead() {
             let error = conn.send(MrSlice::EMPTY, ALWAYS, 2).expect_err("failed");
             assert!(matches!(error, Error::NotConnected(_)), "{error:?}");
         }
+    });
+}
+
+/// How long the sender waits before it tries again is the receiver's to say, too: it says the code
+/// that was set, and no other.
+#[test]
+fn the_receiver_says_how_long_to_wait_for_a_receive() {
+    /// How often the sender tries again.
+    const TRIES: u8 = 3;
+    device_test(|| {
+        let peer = peer();
+        let until_failed = |code| {
+            let mut cfg = ConnCfg::new();
+            cfg.set_rnr_retry_count(TRIES).expect("possible");
+            cfg.set_min_rnr_timer(code).expect("possible");
+            // Long enough to have no part in it.
+            cfg.set_ack_timeout(Some(21)).expect("possible");
+            let pair = Pair::with(&peer, &cfg, &cfg);
+            let start = Instant::now();
+            pair.client.send(MrSlice::EMPTY, ALWAYS, 1).expect("posted");
+            let failure = failure(&completion(&pair.client));
+            assert_eq!(failure.status, WcStatus::RNR_RETRY_EXC_ERR, "{failure}");
+            start.elapsed()
+        };
+        let at_least = |micros| Duration::from_micros(micros) * TRIES.into();
+        let shortest = until_failed(Some(1));
+        let long = until_failed(Some(31));
+        let longest = until_failed(None);
+        assert!(long >= at_least(491_520), "{long:?}");
+        assert!(longest >= at_least(655_360), "{longest:?}");
+        // 0.03 ms by the book.
+        assert!(shortest < at_least(491_520), "{shortest:?}");
     });
 }
 

@@ -63,7 +63,9 @@ impl ConnCfg {
     }
 
     /// Sets how long an outgoing request may take to resolve the address, and again to resolve the
-    /// route. The default is 1 s. It does not limit the peer's answer.
+    /// route. The default is 1 s. It does not limit the peer's answer, and not the search for the
+    /// addresses of a host name, which is the system's resolver's (`resolv.conf` says how long it may
+    /// take): each address that it finds has this limit.
     #[doc(alias = "rpma_conn_cfg_set_timeout")]
     pub fn set_timeout(&mut self, limit: Duration) -> &mut Self {
         self.timeout = limit;
