@@ -24,23 +24,30 @@ pub enum Side {
 pub(crate) fn try_each<T>(
     addr: &str,
     port: u16,
-    mut attempt: impl FnMut(SocketAddr) -> Result<T>,
+    attempt: impl FnMut(SocketAddr) -> Result<T>,
 ) -> Result<T> {
     let found = (addr, port).to_socket_addrs().map_err(|error| {
         Error::invalid(format!("the address {addr:?} cannot be resolved: {error}"))
     })?;
-    let mut last = None;
+    try_found(addr, found, attempt)
+}
+
+fn try_found<T>(
+    name: &str,
+    found: impl Iterator<Item = SocketAddr>,
+    mut attempt: impl FnMut(SocketAddr) -> Result<T>,
+) -> Result<T> {
+    let mut last: Option<Error> = None;
     for addr in found {
+        if let Some(previous) = &last {
+            log::debug!("trying {addr}, the next address of {name:?}: {previous}");
+        }
         match attempt(addr) {
             Ok(value) => return Ok(value),
-            Err(error) => {
-                if let Some(previous) = last.replace(error) {
-                    log::debug!("trying the next address of {addr}: {previous}");
-                }
-            }
+            Err(error) => last = Some(error),
         }
     }
-    Err(last.unwrap_or_else(|| Error::invalid(format!("{addr:?} stands for no address"))))
+    Err(last.unwrap_or_else(|| Error::invalid(format!("{name:?} stands for no address"))))
 }
 
 /// librdmacm accepts a wildcard, and binds it to no device (W-19).
@@ -95,16 +102,37 @@ mod tests {
     }
 
     #[test]
+    fn an_address_stands_for_itself() {
+        let found = try_each("127.0.0.1", 7, Ok).expect("works");
+        assert_eq!(found, "127.0.0.1:7".parse().expect("an address"));
+    }
+
+    #[test]
     fn the_first_address_that_works_is_taken() {
-        let mut tried = 0;
-        let found = try_each("127.0.0.1", 7, |addr| {
-            tried += 1;
-            Ok(addr)
-        });
-        assert_eq!(
-            found.expect("works"),
-            "127.0.0.1:7".parse().expect("an address")
-        );
-        assert_eq!(tried, 1);
+        let addrs: Vec<SocketAddr> = ["192.0.2.1:7", "[2001:db8::2]:7", "192.0.2.3:7"]
+            .map(|addr| addr.parse().expect("an address"))
+            .into();
+        // How many fail before one works.
+        for failing in 0..=addrs.len() {
+            let mut tried = Vec::new();
+            let found = try_found("a name", addrs.iter().copied(), |addr| {
+                tried.push(addr);
+                match tried.len() > failing {
+                    true => Ok(addr),
+                    false => Err(Error::invalid(format!("nothing at {addr}"))),
+                }
+            });
+            let tries = addrs.len().min(failing + 1);
+            assert_eq!(tried, addrs[..tries], "in order, and none in vain");
+            match addrs.get(failing) {
+                Some(works) => assert_eq!(found.expect("works"), *works),
+                None => {
+                    let error = found.expect_err("none works").to_string();
+                    assert!(error.contains("nothing at 192.0.2.3:7"), "{error}");
+                }
+            }
+        }
+        let error = try_found("a name", [].into_iter(), Ok).expect_err("none");
+        assert!(error.to_string().contains("no address"), "{error}");
     }
 }

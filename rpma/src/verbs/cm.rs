@@ -534,3 +534,32 @@ unsafe fn socket_addr(addr: *const libc::sockaddr) -> Option<SocketAddr> {
 fn milliseconds(limit: Duration) -> c_int {
     c_int::try_from(limit.as_millis().max(1)).unwrap_or(c_int::MAX)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::event::ConnEvent;
+
+    /// Also those that end a resolution or a multicast join: none of them reads what is not there (W-5).
+    #[test]
+    fn events_that_no_connection_has_stay_numbers() {
+        let of = |number, status| {
+            ConnEvent::from_cm(CmEvent {
+                kind: CmEventKind::from_raw(EventType(number)),
+                status,
+                private_data: Box::default(),
+                initiator_depth: 0,
+                responder_resources: 0,
+            })
+        };
+        for event in (0..5).chain(12..15).chain([16, 4711, u32::MAX]) {
+            for status in [0, -110] {
+                assert_eq!(of(event, status), ConnEvent::Other { event, status });
+            }
+        }
+        assert_eq!(of(9, 0), ConnEvent::Established);
+        assert_eq!(of(10, 0), ConnEvent::Closed);
+        assert_eq!(of(11, -19), ConnEvent::Lost { status: -19 });
+        assert_eq!(of(15, 0), ConnEvent::TimewaitExit);
+    }
+}
