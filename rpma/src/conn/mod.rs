@@ -201,7 +201,7 @@ impl Conn {
     /// The descriptor of the completion channel that the connection's two queues share.
     ///
     /// For `poll`, `epoll` and `fcntl` only: whoever reads from it steals an event. It is readable when
-    /// [`wait`](Self::wait) will not block.
+    /// [`wait`](Self::wait) will not block. The queues' [`AsFd`] lends the same channel's.
     ///
     /// # Errors
     ///
