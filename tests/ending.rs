@@ -537,6 +537,27 @@ fn nobody_accepts_in_time() {
     });
 }
 
+/// The same for the side that accepts: a client that never takes the answer never completes the
+/// handshake. Afterwards it is too late for that.
+#[test]
+fn nobody_takes_the_answer_in_time() {
+    device_test(|| {
+        let peer = peer();
+        let (client, ep) = unanswered(&peer);
+        let req = ep
+            .next_conn_req_timeout(&ConnCfg::new(), LIMIT)
+            .expect("a request");
+        let server = req.connect(&[]).expect("accepts");
+        let start = Instant::now();
+        let error = server.wait_established(SOON).expect_err("nobody answers");
+        let took = start.elapsed();
+        assert!(took >= SOON && took < LIMIT / 2, "{took:?}");
+        assert!(matches!(error, Error::TimedOut(_)), "{error:?}");
+        let error = client.wait_established(LIMIT).expect_err("too late");
+        assert!(matches!(error, Error::NotEstablished(_)), "{error:?}");
+    });
+}
+
 /// A wait of at most some time, and how it ended.
 type Wait<'a> = &'a dyn Fn(Duration) -> Option<Error>;
 
@@ -568,14 +589,22 @@ fn every_wait_can_be_limited() {
         ];
         for (name, wait) in waits {
             for limit in [Duration::ZERO, Duration::from_millis(70)] {
-                let start = Instant::now();
-                let error = wait(limit);
-                assert!(
-                    matches!(error, Some(Error::NoEvent | Error::NoCompletion)),
-                    "{name}: {error:?}"
-                );
-                let took = start.elapsed();
-                assert!(took >= limit && took < LIMIT / 4, "{name}: {took:?}");
+                let took = || {
+                    let start = Instant::now();
+                    let error = wait(limit);
+                    assert!(
+                        matches!(error, Some(Error::NoEvent | Error::NoCompletion)),
+                        "{name}: {error:?}"
+                    );
+                    let took = start.elapsed();
+                    assert!(took >= limit, "{name}: {took:?}");
+                    took
+                };
+                // Something else may hold this program up, but not each time.
+                let kept = iter::repeat_with(took)
+                    .take(5)
+                    .any(|took| took < limit + Duration::from_millis(500));
+                assert!(kept, "{name}: much longer than {limit:?}, each time");
             }
         }
     });
@@ -590,8 +619,8 @@ fn every_wait_can_be_limited() {
 fn a_dead_peer_can_be_known_sooner() {
     device_test(|| {
         let peer = peer();
-        // 7 × 0.5 s, 2 × 0.5 s and 2 × 17 ms by the book.
-        let cfgs = [(None, None), (Some(1), None), (Some(1), Some(12))];
+        // 7 × 1.1 s, 2 × 1.1 s and 2 × 17 ms by the book.
+        let cfgs = [(None, 18), (Some(1), 18), (Some(1), 12)];
         let end_order = |pause: Duration| {
             let channel = CompletionChannel::new(&peer).expect("a channel");
             let mut clients = Vec::new();
@@ -600,19 +629,20 @@ fn a_dead_peer_can_be_known_sooner() {
                 if let Some(retries) = retries {
                     cfg.set_retry_count(retries).expect("possible");
                 }
-                cfg.set_ack_timeout(timeout).expect("possible");
+                cfg.set_ack_timeout(Some(timeout)).expect("possible");
                 let channel = channel.clone();
                 cfg.set_compl_channel(ComplChannel::Of { channel, key });
                 let pair = Pair::with(&peer, &cfg, &ConnCfg::new());
                 drop(pair.server);
                 clients.push(pair.client);
             }
-            let start = Instant::now();
+            let mut began = Duration::ZERO;
             for client in &clients {
+                let start = Instant::now();
                 write_nothing(client, 1).expect("not known yet");
                 thread::sleep(pause);
+                began = began.max(start.elapsed());
             }
-            let began = start.elapsed();
             let ended = [(); 3].map(|()| {
                 let key = channel.wait_timeout(LIMIT).expect("ends in time").key;
                 let failure = completion(&clients[key as usize])
@@ -623,9 +653,10 @@ fn a_dead_peer_can_be_known_sooner() {
             });
             (began, ended)
         };
-        // If this program was held up while it began, the order says nothing.
-        let ended = iter::repeat_with(|| end_order(Duration::from_millis(50)))
-            .find_map(|(began, ended)| (began < Duration::from_millis(700)).then_some(ended));
+        // If this program was held up between two of them, the order says nothing.
+        let ended = iter::repeat_with(|| end_order(Duration::from_millis(300)))
+            .take(10)
+            .find_map(|(began, ended)| (began < Duration::from_millis(1800)).then_some(ended));
         assert_eq!(ended, Some([2, 1, 0]));
     });
 }

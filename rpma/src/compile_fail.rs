@@ -1,6 +1,7 @@
 //! What the types rule out: for each promise a program that compiles, and its twin that must not.
 //!
-//! The twins differ in one line, so that nothing else can be the reason. rustdoc runs them.
+//! The twins differ in one line, so that nothing else can be the reason. rustdoc runs them. The codes of
+//! their errors are checked by a nightly compiler only: `cargo +nightly test --doc -p rpma compile_fail`.
 
 /// A part of a region cannot be used after the region is gone.
 ///
@@ -196,3 +197,218 @@ struct Flags;
 /// }
 /// ```
 struct OpcodeOfFailure;
+
+/// Nor can its length and its immediate data.
+///
+/// ```
+/// fn length(wc: &rpma::Wc) -> Result<Option<u32>, rpma::WcFailure> {
+///     Ok(wc.result()?.byte_len())
+/// }
+/// ```
+///
+/// ```compile_fail,E0599
+/// fn length(wc: &rpma::Wc) -> Result<Option<u32>, rpma::WcFailure> {
+///     Ok(wc.byte_len())
+/// }
+/// ```
+///
+/// ```
+/// fn number(wc: &rpma::Wc) -> Option<u32> {
+///     wc.result().ok()?.imm_data()
+/// }
+/// ```
+///
+/// ```compile_fail,E0599
+/// fn number(wc: &rpma::Wc) -> Option<u32> {
+///     wc.result().err()?.imm_data()
+/// }
+/// ```
+struct LengthOfFailure;
+
+/// Operations take registered memory only.
+///
+/// ```
+/// fn send(conn: &rpma::Conn, bytes: rpma::MrSlice<'_>) -> rpma::Result<()> {
+///     conn.send(bytes, rpma::Flags::COMPLETION_ALWAYS, 0)
+/// }
+/// ```
+///
+/// ```compile_fail,E0308
+/// fn send(conn: &rpma::Conn, bytes: &[u8]) -> rpma::Result<()> {
+///     conn.send(bytes, rpma::Flags::COMPLETION_ALWAYS, 0)
+/// }
+/// ```
+struct UnregisteredMemory;
+
+/// Here and there cannot be confused.
+///
+/// ```
+/// fn copy(conn: &rpma::Conn, near: rpma::MrSlice<'_>, far: rpma::RemoteSlice) -> rpma::Result<()> {
+///     conn.write(far, near, rpma::Flags::COMPLETION_ALWAYS, 0)?;
+///     conn.read(near, far, rpma::Flags::COMPLETION_ALWAYS, 1)
+/// }
+/// ```
+///
+/// ```compile_fail,E0308
+/// fn copy(conn: &rpma::Conn, near: rpma::MrSlice<'_>, far: rpma::RemoteSlice) -> rpma::Result<()> {
+///     conn.write(near, far, rpma::Flags::COMPLETION_ALWAYS, 0)?;
+///     conn.read(near, far, rpma::Flags::COMPLETION_ALWAYS, 1)
+/// }
+/// ```
+///
+/// ```compile_fail,E0308
+/// fn copy(conn: &rpma::Conn, near: rpma::MrSlice<'_>, far: rpma::RemoteSlice) -> rpma::Result<()> {
+///     conn.write(far, near, rpma::Flags::COMPLETION_ALWAYS, 0)?;
+///     conn.read(far, near, rpma::Flags::COMPLETION_ALWAYS, 1)
+/// }
+/// ```
+struct LocalAndRemoteSwapped;
+
+/// An atomic write is of 8 bytes (W-39).
+///
+/// ```
+/// fn store(conn: &rpma::Conn, far: rpma::RemoteSlice, word: &[u8; 8]) -> rpma::Result<()> {
+///     conn.atomic_write(far, word, rpma::Flags::COMPLETION_ALWAYS, 0)
+/// }
+/// ```
+///
+/// ```compile_fail,E0308
+/// fn store(conn: &rpma::Conn, far: rpma::RemoteSlice, word: &[u8; 4]) -> rpma::Result<()> {
+///     conn.atomic_write(far, word, rpma::Flags::COMPLETION_ALWAYS, 0)
+/// }
+/// ```
+struct AtomicWriteOfFourBytes;
+
+/// A connection need not have a completion queue for receives (W-33), nor a shared receive queue.
+///
+/// ```
+/// fn poll(conn: &rpma::Conn, wcs: &mut [rpma::Wc]) -> rpma::Result<usize> {
+///     conn.get_rcq().map_or(Ok(0), |rcq| rcq.get_wc(wcs))
+/// }
+/// ```
+///
+/// ```compile_fail,E0599
+/// fn poll(conn: &rpma::Conn, wcs: &mut [rpma::Wc]) -> rpma::Result<usize> {
+///     conn.get_rcq().get_wc(wcs)
+/// }
+/// ```
+///
+/// ```compile_fail,E0599
+/// fn poll(srq: &rpma::Srq, wcs: &mut [rpma::Wc]) -> rpma::Result<usize> {
+///     srq.get_rcq().get_wc(wcs)
+/// }
+/// ```
+struct ReceiveQueueThatMayBeMissing;
+
+/// Nor does that of a shared receive queue outlive it (W-26).
+///
+/// ```
+/// fn poll(srq: rpma::Srq, wcs: &mut [rpma::Wc]) -> rpma::Result<usize> {
+///     let rcq = srq.get_rcq().expect("one of its own");
+///     let polled = rcq.get_wc(wcs)?;
+///     drop(srq);
+///     Ok(polled)
+/// }
+/// ```
+///
+/// ```compile_fail,E0505
+/// fn poll(srq: rpma::Srq, wcs: &mut [rpma::Wc]) -> rpma::Result<usize> {
+///     let rcq = srq.get_rcq().expect("one of its own");
+///     drop(srq);
+///     let polled = rcq.get_wc(wcs)?;
+///     Ok(polled)
+/// }
+/// ```
+struct QueueOutlivesSharedReceiveQueue;
+
+/// What was closed, deleted or shut down is gone.
+///
+/// ```
+/// fn finish(conn: rpma::Conn) -> rpma::Result<()> {
+///     conn.disconnect()?;
+///     conn.close(std::time::Duration::from_secs(1))?;
+///     Ok(())
+/// }
+/// ```
+///
+/// ```compile_fail,E0382
+/// fn finish(conn: rpma::Conn) -> rpma::Result<()> {
+///     conn.close(std::time::Duration::from_secs(1))?;
+///     conn.disconnect()?;
+///     Ok(())
+/// }
+/// ```
+///
+/// ```
+/// fn finish(conn: rpma::Conn) -> rpma::Result<()> {
+///     conn.disconnect()?;
+///     conn.delete()?;
+///     Ok(())
+/// }
+/// ```
+///
+/// ```compile_fail,E0382
+/// fn finish(conn: rpma::Conn) -> rpma::Result<()> {
+///     conn.delete()?;
+///     conn.disconnect()?;
+///     Ok(())
+/// }
+/// ```
+///
+/// ```
+/// fn finish(ep: rpma::Ep, cfg: &rpma::ConnCfg) -> rpma::Result<rpma::ConnReq> {
+///     let req = ep.next_conn_req(cfg)?;
+///     ep.shutdown()?;
+///     Ok(req)
+/// }
+/// ```
+///
+/// ```compile_fail,E0382
+/// fn finish(ep: rpma::Ep, cfg: &rpma::ConnCfg) -> rpma::Result<rpma::ConnReq> {
+///     ep.shutdown()?;
+///     let req = ep.next_conn_req(cfg)?;
+///     Ok(req)
+/// }
+/// ```
+///
+/// ```
+/// fn finish(srq: rpma::Srq) -> rpma::Result<()> {
+///     srq.recv(rpma::MrSlice::EMPTY, 0)?;
+///     srq.delete()?;
+///     Ok(())
+/// }
+/// ```
+///
+/// ```compile_fail,E0382
+/// fn finish(srq: rpma::Srq) -> rpma::Result<()> {
+///     srq.delete()?;
+///     srq.recv(rpma::MrSlice::EMPTY, 0)?;
+///     Ok(())
+/// }
+/// ```
+struct UseAfterTheEnd;
+
+/// A request that was rejected cannot be accepted.
+///
+/// ```
+/// fn answer(req: rpma::ConnReq) -> rpma::Result<()> {
+///     req.connect(&[])?;
+///     Ok(())
+/// }
+/// ```
+///
+/// ```
+/// fn answer(req: rpma::ConnReq) -> rpma::Result<()> {
+///     req.reject(&[])?;
+///     Ok(())
+/// }
+/// ```
+///
+/// ```compile_fail,E0382
+/// fn answer(req: rpma::ConnReq) -> rpma::Result<()> {
+///     req.reject(&[])?;
+///     req.connect(&[])?;
+///     Ok(())
+/// }
+/// ```
+struct ConnectAfterReject;

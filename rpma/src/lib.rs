@@ -73,8 +73,9 @@
 //!
 //! # Threads
 //!
-//! Every type is [`Send`] and [`Sync`], and operations take `&self`. The data path takes no lock of
-//! this crate, allocates nothing and copies nothing.
+//! Every type is [`Send`] and [`Sync`], and operations take `&self`. The exception is [`RawMemory`], and a
+//! [`RegError`] that gives it back: its owner has promised that another thread may have it, not that
+//! several may. The data path takes no lock of this crate, allocates nothing and copies nothing.
 //!
 //! # Processes
 //!
@@ -149,6 +150,11 @@ pub mod porting {}
 #[doc = include_str!("../../README.md")]
 struct Readme;
 
+/// So do the loops in the page on completion events.
+#[cfg(doctest)]
+#[doc = include_str!("../../docs/completion-events.md")]
+struct CompletionEvents;
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -158,27 +164,56 @@ mod tests {
     fn every_type_may_be_shared_and_sent() {
         fn check<T: Send + Sync>() {}
         check::<Device>();
+        check::<Side>();
         check::<Peer>();
+        check::<PeerCfg>();
+        // Memory, and what can be registered.
         check::<Mr<Vec<u8>>>();
         // A region shares memory whose owner may not be shared itself.
         check::<Mr<RawMemory>>();
         check::<MrSlice<'_>>();
         check::<MrRemote>();
         check::<RemoteSlice>();
+        check::<MrUsage>();
+        check::<RegError<Vec<u8>>>();
+        check::<Advice>();
+        check::<AdviseFlags>();
+        check::<AlignedBuf>();
+        check::<pmem::PmemMap>();
+        check::<pmem::PmemKind>();
+        check::<pmem::Persister>();
+        // Connections.
         check::<Ep>();
-        check::<ConnReq>();
         check::<ConnCfg>();
+        check::<ConnReq>();
         check::<Conn>();
-        check::<Cq>();
+        check::<ConnEvent>();
+        check::<RejectReason>();
+        check::<Flags>();
+        check::<FlushType>();
         check::<Srq>();
         check::<SrqCfg>();
+        // Completions.
+        check::<Cq>();
+        check::<CqKind>();
+        check::<CqEvent>();
+        check::<Notify>();
+        check::<ComplChannel>();
         check::<CompletionChannel>();
+        check::<Wc>();
+        check::<WcSuccess>();
+        check::<WcFailure>();
+        check::<WcFlags>();
+        check::<WcOpcode>();
+        check::<WcStatus>();
+        // Errors.
+        check::<Error>();
+        check::<Queue>();
         check::<ConnectError>();
         check::<CloseError>();
-        check::<Wc>();
-        check::<PeerCfg>();
-        check::<pmem::PmemMap>();
-        check::<pmem::Persister>();
-        check::<Error>();
+
+        fn check_send<T: Send>() {}
+        check_send::<RawMemory>();
+        check_send::<RegError<RawMemory>>();
     }
 }

@@ -158,7 +158,9 @@ impl Conn {
         )
     }
 
-    /// Sends `src` as a message, which lands in a receive of the peer. Without one there it waits.
+    /// Sends `src` as a message, which lands in a receive of the peer. Without one there it waits, and
+    /// so does what is posted after it; on soft-RoCE that must not be a native flush or atomic write, see
+    /// [`flush`](Self::flush).
     ///
     /// It needs [`MrUsage::SEND`]. [`MrSlice::EMPTY`] makes a message of 0 bytes.
     ///
@@ -240,6 +242,9 @@ impl Conn {
     /// a fence ([`WcOpcode::RDMA_WRITE`](crate::WcOpcode::RDMA_WRITE)), and that the 8 bytes arrive at
     /// once is a property of the peer's hardware which verbs does not promise. It needs
     /// [`MrUsage::WRITE_DST`].
+    ///
+    /// On soft-RoCE a native atomic write must not be sent again, as happens behind a message that waits
+    /// for a receive: see [`flush`](Self::flush).
     ///
     /// # Errors
     ///
@@ -323,6 +328,11 @@ impl Conn {
     /// least) sends a native flush or atomic write that is lost again with a wrong address, and the
     /// connection fails with a remote access error. The fallback needs a region that may be read: a C
     /// program whose device has native flush must register it with `RPMA_MR_USAGE_READ_SRC` as well.
+    ///
+    /// soft-RoCE does the same, without any loss, with a native flush or atomic write behind a message
+    /// that waits for a receive: it sends all of them again. There, the peer must post its receives
+    /// before the messages come ([`ConnReq::recv`](crate::ConnReq::recv) can do so before the connection
+    /// exists), or this side must use the fallback.
     ///
     /// # Errors
     ///
