@@ -45,6 +45,10 @@ pub enum ComplChannel {
 ///
 /// Clones are handles of the same channel. It lives until the last handle and the last queue are gone,
 /// whichever goes first.
+///
+/// # Threads
+///
+/// Several threads may wait: each event is taken under a lock and goes to one of them.
 #[derive(Clone)]
 pub struct CompletionChannel {
     channel: Arc<CompChannel>,

@@ -29,6 +29,10 @@ const MAX_READS: u8 = 0xFF;
 /// [`Ep::next_conn_req`](crate::Ep::next_conn_req).
 ///
 /// Dropping an incoming request rejects it.
+///
+/// # Threads
+///
+/// Threads may post receives at the same time, which the provider locks; what ends the request consumes it.
 pub struct ConnReq {
     queues: Queues,
     private_data: Box<[u8]>,

@@ -21,6 +21,11 @@ use crate::verbs::{
 /// The way to wait for completions: [`wait`](Self::wait), then [`get_wc`](Self::get_wc) until it
 /// returns 0, then `wait` again. The queue is armed before `wait` returns, so a completion that comes
 /// while the queue is being drained gives another event, and none is missed.
+///
+/// # Threads
+///
+/// Threads may poll and arm it at the same time, which the provider locks: each completion goes to one of
+/// them.
 #[derive(Debug)]
 pub struct Cq {
     queue: Arc<CompletionQueue>,

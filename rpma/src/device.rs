@@ -19,6 +19,10 @@ use crate::verbs::{CmId, Context};
 const RESOLVE_LIMIT: Duration = Duration::from_secs(1);
 
 /// An open RDMA device. Clones are handles of the same device.
+///
+/// # Threads
+///
+/// Any thread may use it: verbs may be called from any, and what is read of the device never changes.
 #[derive(Clone)]
 pub struct Device {
     context: Arc<Context>,

@@ -19,6 +19,11 @@ use crate::queues;
 use crate::verbs::{CmEventKind, CmId, Deadline};
 
 /// An endpoint at which clients ask for connections.
+///
+/// # Threads
+///
+/// Several threads may wait for requests: each request goes to one of them, under the lock of the event
+/// channel.
 pub struct Ep {
     id: CmId,
     peer: Peer,

@@ -19,6 +19,10 @@ const FLUSH_READ_LEN: usize = 8;
 /// A protection domain of a device: memory and connections of one peer may be used together.
 ///
 /// Clones are handles of the same domain.
+///
+/// # Threads
+///
+/// Threads may register and connect at the same time: the provider locks what registering changes.
 #[doc(alias = "rpma_peer_delete")]
 #[derive(Clone)]
 pub struct Peer {

@@ -108,6 +108,10 @@ impl SrqCfg {
 /// A client that dies in the middle of a message of several packets may take a receive with it: rxe never
 /// completes it, and its slot does not come back. Make the queue larger than it needs to be; where it is
 /// full and nothing arrives any more, make a new one.
+///
+/// # Threads
+///
+/// Threads may post at the same time: the provider locks the queue, and slots are counted by atomics.
 #[derive(Clone)]
 pub struct Srq {
     inner: Arc<Inner>,

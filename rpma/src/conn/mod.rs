@@ -29,6 +29,11 @@ use crate::verbs::{CmEvent, CmEventKind, CompChannel, ConnParam, CqKind, Deadlin
 /// All methods take `&self`: threads may post, poll and wait for events at the same time. Dropping it
 /// takes milliseconds and never waits for the peer, which gets [`ConnEvent::Closed`]; what was posted
 /// and is not complete then is lost.
+///
+/// # Threads
+///
+/// The provider locks each queue while it posts to it; slots are counted by atomics; events are taken under
+/// the lock of the event channel, so that each goes to one thread.
 pub struct Conn {
     queues: Queues,
     private_data: OnceLock<Box<[u8]>>,

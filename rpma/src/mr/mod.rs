@@ -32,6 +32,11 @@ use crate::verbs::{AccessFlags, LocalBuffer, RawMemory, RegisterableMemory, Regi
 ///
 /// Dropping a region while operations on it are in flight is safe, and ends those connections: the
 /// operations complete with an error.
+///
+/// # Threads
+///
+/// Threads may read, write and post the same bytes at the same time, as devices do: each access copies, with
+/// routines that expect that.
 pub struct Mr<M> {
     registered: Registered<M>,
     usage: MrUsage,
