@@ -3,6 +3,7 @@
 use std::io::{BufRead, BufReader, Read};
 use std::path::PathBuf;
 use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::atomic::{AtomicU16, Ordering};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -86,7 +87,7 @@ impl Program {
                 let ended = self.end();
                 panic!("{} does not listen: {ended:?}", self.name);
             }
-            thread::sleep(Duration::from_millis(10));
+            thread::sleep(Duration::from_millis(30));
         }
     }
 
@@ -196,10 +197,15 @@ pub(crate) fn executable(name: &str) -> String {
     path.to_str().expect("text").to_owned()
 }
 
-/// A port on which nobody listens.
+/// A port on which nobody listens, and which nobody gets by chance: it is given once, and lies below
+/// those that the kernel picks for itself.
 pub(crate) fn free_port(addr: &str) -> u16 {
-    let ep = Ep::listen(&peer(), addr, 0).expect("a port that is free");
-    let port = ep.get_port();
-    ep.shutdown().expect("and is free again");
-    port
+    static NEXT: AtomicU16 = AtomicU16::new(20_000);
+    let peer = peer();
+    let is_free = |port: &u16| match Ep::listen(&peer, addr, *port) {
+        Ok(ep) => ep.shutdown().is_ok(),
+        Err(_) => false,
+    };
+    let mut ports = (0..1000).map(|_| NEXT.fetch_add(1, Ordering::Relaxed));
+    ports.find(is_free).expect("a port that is free")
 }
