@@ -38,8 +38,8 @@ fn client(ep: &Ep, operation: &[&str]) -> Program {
 }
 
 /// A server, once it listens, and its port.
-fn server(peer: &Peer, operation: &[&str]) -> (Program, u16) {
-    let port = free_port(peer);
+fn server(operation: &[&str]) -> (Program, u16) {
+    let port = free_port(&addr());
     let (addr, name) = (addr(), port.to_string());
     let args = [&[&*addr, &*name], operation].concat();
     (Program::c("tests/interop/server", &args).listening(), port)
@@ -115,7 +115,7 @@ fn serve<M>(
     let client = client(&ep, operation);
     let conn = establish(request(&ep, cfg), &offer(target, direct_write), &[]);
     finish(conn);
-    client.finish()
+    client.done()
 }
 
 /// Memory to offer, filled as that of the C server.
@@ -174,7 +174,7 @@ fn descriptors_are_the_same_on_both_sides() {
             .chain(&descriptors)
             .map(String::as_str)
             .collect();
-        let lines = Program::c("tests/interop/descriptors", &args).finish();
+        let lines = Program::c("tests/interop/descriptors", &args).done();
         let (decoded, encoded) = lines.split_at(expected.len());
         assert_eq!(decoded, expected, "the C library reads ours");
 
@@ -218,7 +218,7 @@ fn private_data_of_a_c_client() {
             let conn = establish(request(&ep, &ConnCfg::new()), &pattern(answer, 2), &[]);
             assert_eq!(conn.get_private_data(), padded(question, 1, 56));
             finish(conn);
-            let lines = client.finish();
+            let lines = client.done();
             assert_eq!(find(&lines, "event "), "Connection established");
             assert_eq!(unhex(find(&lines, "data")), padded(answer, 2, 196));
         }
@@ -230,14 +230,11 @@ fn private_data_of_a_c_server() {
     device_test(|| {
         let peer = peer();
         for (question, answer) in PRIVATE_DATA {
-            let (server, port) = server(&peer, &["connect", &answer.to_string()]);
+            let (server, port) = server(&["connect", &answer.to_string()]);
             let conn = connect(&peer, port, &ConnCfg::new(), &pattern(question, 1), &[]);
             assert_eq!(conn.get_private_data(), padded(answer, 2, 196));
             disconnect(conn);
-            assert_eq!(
-                unhex(find(&server.finish(), "data")),
-                padded(question, 1, 56)
-            );
+            assert_eq!(unhex(find(&server.done(), "data")), padded(question, 1, 56));
         }
     });
 }
@@ -282,11 +279,11 @@ fn rust_writes() {
     device_test(|| {
         let peer = peer();
         let usage = MrUsage::WRITE_DST.bits().to_string();
-        let (server, port) = server(&peer, &["expose", &usage]);
+        let (server, port) = server(&["expose", &usage]);
         let conn = connect(&peer, port, &ConnCfg::new(), &[], &[]);
         write_parts(&peer, &conn, &take_offer(&conn), |_| {});
         disconnect(conn);
-        assert!(unhex(find(&server.finish(), "memory")) == written());
+        assert!(unhex(find(&server.done(), "memory")) == written());
     });
 }
 
@@ -295,7 +292,7 @@ fn rust_reads() {
     device_test(|| {
         let peer = peer();
         let usage = MrUsage::READ_SRC.bits().to_string();
-        let (server, port) = server(&peer, &["expose", &usage]);
+        let (server, port) = server(&["expose", &usage]);
         let conn = connect(&peer, port, &ConnCfg::new(), &[], &[]);
         let remote = take_offer(&conn);
         let target = region(&peer, SHARED, MrUsage::READ_DST);
@@ -308,7 +305,7 @@ fn rust_reads() {
             assert!(contents(&target)[at..at + len] == pattern(SHARED, 5)[at..at + len]);
         }
         disconnect(conn);
-        server.finish();
+        server.done();
     });
 }
 
@@ -369,7 +366,7 @@ fn rust_flushes(usage: MrUsage, path: Option<&str>, flush_type: FlushType) {
         let native = peer.is_native_flush_capable() && !cfg.get_force_fallback();
         let usage_bits = usage.bits().to_string();
         let operation: Vec<&str> = ["expose", &usage_bits].into_iter().chain(path).collect();
-        let (server, port) = server(&peer, &operation);
+        let (server, port) = server(&operation);
         let conn = connect(&peer, port, &cfg, &[], &[]);
         assert_eq!(conn.has_native_flush(), native);
         let remote = take_offer(&conn);
@@ -384,7 +381,7 @@ fn rust_flushes(usage: MrUsage, path: Option<&str>, flush_type: FlushType) {
                 succeeded(completion(&conn), 100, opcode);
             });
             disconnect(conn);
-            assert!(unhex(find(&server.finish(), "memory")) == written());
+            assert!(unhex(find(&server.done(), "memory")) == written());
         } else {
             let part = slice(&remote, 0, 8);
             conn.flush(part, flush_type, Flags::COMPLETION_ALWAYS, 100)
@@ -392,7 +389,7 @@ fn rust_flushes(usage: MrUsage, path: Option<&str>, flush_type: FlushType) {
             let failure = completion(&conn).result().expect_err("no right to read");
             assert_eq!(failure.status, WcStatus::REM_ACCESS_ERR, "{failure}");
             disconnect(conn);
-            server.finish();
+            server.done();
         }
     }
 }
@@ -456,7 +453,7 @@ fn rust_writes_atomically() {
         let peer = peer();
         for cfg in configurations() {
             let usage = MrUsage::WRITE_DST.bits().to_string();
-            let (server, port) = server(&peer, &["expose", &usage]);
+            let (server, port) = server(&["expose", &usage]);
             let conn = connect(&peer, port, &cfg, &[], &[]);
             let remote = take_offer(&conn);
             let opcode = match peer.is_native_atomic_write_capable() && !cfg.get_force_fallback() {
@@ -471,7 +468,7 @@ fn rust_writes_atomically() {
                 succeeded(completion(&conn), 1, opcode);
             }
             disconnect(conn);
-            assert!(unhex(find(&server.finish(), "memory")) == atomically_written());
+            assert!(unhex(find(&server.done(), "memory")) == atomically_written());
         }
     });
 }
@@ -549,7 +546,7 @@ fn echo(peer: &Peer, clients: usize, srq: Option<&Srq>) {
     // Both may have ended, and the first waits for its answer.
     conns.into_iter().for_each(finish);
     for program in programs {
-        program.finish();
+        program.done();
     }
 }
 
@@ -611,12 +608,12 @@ fn messages_to_a_c_server() {
         let peer = peer();
         let receive = region(&peer, MESSAGE_MAX, MrUsage::RECV);
         let landing = receive.slice(..).expect("all");
-        let (server, port) = server(&peer, &["echo", "1"]);
+        let (server, port) = server(&["echo", "1"]);
         let conn = connect(&peer, port, &ConnCfg::new(), &[], &[(landing, 7)]);
         let conns = [conn];
         send_messages(&peer, &conns, &receive, None);
         conns.into_iter().for_each(disconnect);
-        server.finish();
+        server.done();
     });
 }
 
@@ -634,11 +631,11 @@ fn messages_of_two_clients_into_the_shared_queue_of_a_c_server() {
                 .expect("posted");
             let mut cfg = ConnCfg::new();
             cfg.set_srq(Some(&srq));
-            let (server, port) = server(&peer, &["echo", "2"]);
+            let (server, port) = server(&["echo", "2"]);
             let conns = [(); 2].map(|()| connect(&peer, port, &cfg, &[], &[]));
             send_messages(&peer, &conns, &receive, Some(&srq));
             conns.into_iter().for_each(disconnect);
-            server.finish();
+            server.done();
         }
     });
 }
@@ -710,7 +707,7 @@ fn immediate_data_with_a_c_client() {
             .expect("posted");
         succeeded(completion(&conn), 2, WcOpcode::RDMA_WRITE);
         finish(conn);
-        let lines = client.finish();
+        let lines = client.done();
         assert!(lines.iter().filter(is_imm).eq(&IMM_OF_SERVER), "{lines:?}");
     });
 }
@@ -723,7 +720,7 @@ fn immediate_data_with_a_c_server() {
         let shared = filled(&peer, all);
         let message = region(&peer, 8, MrUsage::RECV);
         let receives = [(message.slice(..).expect("all"), 1), (MrSlice::EMPTY, 2)];
-        let (server, port) = server(&peer, &["imm"]);
+        let (server, port) = server(&["imm"]);
         let mut cfg = ConnCfg::new();
         cfg.set_rcq_size(10);
         let conn = connect(&peer, port, &cfg, &offer(&shared, false), &receives);
@@ -752,7 +749,7 @@ fn immediate_data_with_a_c_server() {
         assert_eq!(contents(&message), pattern(100, 4)[..8]);
         assert!(contents(&shared) == with_imm(pattern(SHARED, 5), 4));
         disconnect(conn);
-        let lines = server.finish();
+        let lines = server.done();
         assert!(lines.iter().filter(is_imm).eq(&IMM_OF_CLIENT), "{lines:?}");
         assert_eq!(unhex(find(&lines, "message")), pattern(100, 3)[..8]);
         assert!(unhex(find(&lines, "memory")) == with_imm(vec![0; SHARED], 3));
@@ -763,14 +760,14 @@ fn immediate_data_with_a_c_server() {
 fn a_c_server_rejects() {
     device_test(|| {
         let peer = peer();
-        let (server, port) = server(&peer, &["reject"]);
+        let (server, port) = server(&["reject"]);
         let req = ConnReq::new(&peer, &addr(), port, &ConnCfg::new()).expect("resolves");
         let conn = req.connect(&[]).expect("asks");
         match event(&conn) {
             ConnEvent::Rejected { reason, .. } => assert_eq!(reason, RejectReason::CONSUMER),
             other => panic!("{other:?}"),
         }
-        server.finish();
+        server.done();
     });
 }
 
@@ -786,7 +783,7 @@ fn a_c_client_is_rejected() {
                 Some(reason) => req.reject(reason).expect("rejects"),
                 None => drop(req),
             }
-            assert_eq!(find(&client.finish(), "event "), "Connection rejected");
+            assert_eq!(find(&client.done(), "event "), "Connection rejected");
         }
     });
 }
@@ -804,7 +801,7 @@ fn a_c_client_whose_queues_cannot_be_made_is_rejected() {
             .next_conn_req_timeout(&cfg, LIMIT)
             .expect_err("no device has that");
         assert!(matches!(error, Error::Provider { .. }), "{error:?}");
-        assert_eq!(find(&client.finish(), "event "), "Connection rejected");
+        assert_eq!(find(&client.done(), "event "), "Connection rejected");
     });
 }
 
@@ -814,14 +811,14 @@ fn a_c_server_closes() {
     device_test(|| {
         let peer = peer();
         for (times, how) in [("2", "disconnects"), ("0", "deletes its connection")] {
-            let (server, port) = server(&peer, &["close", times]);
+            let (server, port) = server(&["close", times]);
             let conn = connect(&peer, port, &ConnCfg::new(), &[], &[]);
             assert_eq!(event(&conn), ConnEvent::Closed, "it {how}");
             conn.disconnect().expect("disconnects");
             if times == "2" {
                 assert_eq!(event(&conn), ConnEvent::TimewaitExit);
             }
-            let lines = server.finish();
+            let lines = server.done();
             let closed = lines
                 .iter()
                 .filter(|line| *line == "event Connection closed");
@@ -836,7 +833,7 @@ fn closing_towards_a_c_server_loses_nothing() {
     device_test(|| {
         let peer = peer();
         let usage = MrUsage::WRITE_DST.bits().to_string();
-        let (server, port) = server(&peer, &["expose", &usage]);
+        let (server, port) = server(&["expose", &usage]);
         let mut cfg = ConnCfg::new();
         cfg.set_sq_size(SHARED as u32 / 64 + 1);
         let conn = connect(&peer, port, &cfg, &[], &[]);
@@ -850,6 +847,6 @@ fn closing_towards_a_c_server_loses_nothing() {
         }
         let rest = conn.close(LIMIT).expect("everything is acknowledged");
         assert!(rest.is_empty(), "{rest:?}");
-        assert!(unhex(find(&server.finish(), "memory")) == bytes);
+        assert!(unhex(find(&server.done(), "memory")) == bytes);
     });
 }

@@ -10,7 +10,7 @@ use std::ops::RangeBounds;
 use std::thread;
 
 use common::program::{Ended, Program, find, free_port, hex, unhex};
-use common::{addr, addr6, devdax, device_test, peer};
+use common::{addr, addr6, devdax, device_test};
 use rpma::MrUsage;
 use rpma::pmem::PmemMap;
 
@@ -47,7 +47,7 @@ fn dial(addr: &str, port: u16, protocol: &[&str]) -> Program {
 }
 
 fn listen(addr: &str, protocol: &[&str]) -> (Program, u16) {
-    let port = free_port(&peer());
+    let port = free_port(addr);
     (c(addr, port, "server", protocol).listening(), port)
 }
 
@@ -57,22 +57,22 @@ fn rust_client(example: &str, addr: &str, port: u16, more: &[&str]) -> Program {
 }
 
 fn rust_server(example: &str, addr: &str, more: &[&str]) -> (Program, u16) {
-    let port = free_port(&peer());
+    let port = free_port(addr);
     (Program::example_server(example, addr, port, more), port)
 }
 
 /// Lets a C client talk to the server of an example.
 fn c_client(example: &str, addr: &str, server: &[&str], protocol: &[&str]) -> Outcome {
     let (server, port) = rust_server(example, addr, server);
-    let client = dial(addr, port, protocol).end();
-    outcome(example, server.end(), client)
+    let client = dial(addr, port, protocol).finish();
+    outcome(example, server.finish(), client)
 }
 
 /// Lets the client of an example talk to a C server.
 fn c_server(example: &str, addr: &str, protocol: &[&str], client: &[&str]) -> Outcome {
     let (server, port) = listen(addr, protocol);
-    let client = rust_client(example, addr, port, client).end();
-    outcome(example, client, server.end())
+    let client = rust_client(example, addr, port, client).finish();
+    outcome(example, client, server.finish())
 }
 
 /// Checks each case, all of them at the same time: most of it is waiting for programs to start.
@@ -87,12 +87,12 @@ fn together<T: Sync>(cases: &[T], check: impl Fn(&T) + Sync) {
 fn outcome(example: &str, rust: Ended, c: Ended) -> Outcome {
     // If a check fails, this tells more.
     println!("{example}: {rust:?}\nC: {c:?}");
-    (rust, c.succeed())
+    (rust, c.done())
 }
 
 #[track_caller]
 fn assert_prints(rust: &Ended, lines: &[&str]) {
-    assert_eq!(rust.lines, lines, "{rust:?}");
+    assert_eq!(rust.stdout, lines, "{rust:?}");
     assert_eq!(rust.status, Some(0), "{rust:?}");
 }
 
@@ -100,7 +100,7 @@ fn assert_prints(rust: &Ended, lines: &[&str]) {
 #[track_caller]
 fn assert_fails(rust: &Ended, why: &str) {
     assert_eq!(rust.status, Some(1), "{rust:?}");
-    assert!(rust.stderr.contains(why), "{why:?} in {rust:?}");
+    assert!(rust.says(why), "{why:?} in {rust:?}");
 }
 
 /// What the C side told under this name.
@@ -368,7 +368,7 @@ fn c_clients_of_06_and_06scch() {
             let (mut server, port) = rust_server(example, &addr(), &[]);
             assert_eq!(server.line(), "Today I have got in touch with:");
             // One that offers nothing is sent away, and the server goes on.
-            dial(&addr(), port, &["greet", ""]).finish();
+            dial(&addr(), port, &["greet", ""]).done();
             let mut names = ["Ada", "Grace", "a name of thirty-one characters"];
             let clients = names.map(|name| {
                 let args = ["offer", "0", "32", &hex(name.as_bytes())];
@@ -379,7 +379,7 @@ fn c_clients_of_06_and_06scch() {
             names.sort();
             assert_eq!(lines, names.map(|name| format!("- {name}")), "{example}");
             for client in clients {
-                client.finish();
+                client.done();
             }
             // tests/examples waits until the time limit ends such a server.
         });
@@ -392,10 +392,10 @@ fn c_server_of_06_and_06scch() {
         together(&MULTIPLE, |example| {
             let (server, port) = listen(&addr(), &["fetch", "32", "2"]);
             let clients = ["8", "9"].map(|seed| rust_client(example, &addr(), port, &[seed]));
-            let [first, second] = clients.map(Program::end);
+            let [first, second] = clients.map(Program::finish);
             assert_prints(&first, &["My names is: Chet"]);
             assert_prints(&second, &["My names is: Piotr"]);
-            let c = server.finish();
+            let c = server.done();
             assert_describes(&c, TO_SERVER, 0, 32..=32, MrUsage::READ_SRC, None);
             let mut names: Vec<_> = c.iter().filter(|l| l.starts_with("memory ")).collect();
             names.sort();
@@ -569,7 +569,7 @@ fn c_client_of_08_12_and_12scch_that_loses_its_last_message() {
         together(&PING_PONG, |(example, ..)| {
             let (rust, c) = c_client(example, &addr(), &[], &["ping", "7", "2", "lose"]);
             assert_fails(&rust, "closed");
-            assert_eq!(rust.lines.len(), 4, "{rust:?}");
+            assert_eq!(rust.stdout.len(), 4, "{rust:?}");
             assert!(without_events(&c).into_iter().eq(&two_rounds()), "{c:?}");
         });
     });
@@ -607,7 +607,7 @@ fn c_clients_of_13() {
         let clients =
             ["100", "200"].map(|first| dial(&addr(), port, &["ping", first, "2", "stay"]));
         for (client, first) in clients.into_iter().zip([100, 200]) {
-            let c = client.finish();
+            let c = client.done();
             let expected = [
                 ("sent", first),
                 ("received", first + 1),
@@ -617,9 +617,9 @@ fn c_clients_of_13() {
             .map(|(what, number)| format!("{what} {}", value(number)));
             assert!(without_events(&c).into_iter().eq(&expected), "{c:?}");
         }
-        let rust = server.end();
+        let rust = server.finish();
         assert_eq!(rust.status, Some(0), "{rust:?}");
-        let (listening, serving) = rust.lines.split_at(3);
+        let (listening, serving) = rust.stdout.split_at(3);
         let expected = [
             "The client #1 has been connected.",
             "The client #2 has been connected.",
@@ -657,13 +657,13 @@ fn c_server_of_13() {
         let (server, port) = listen(&addr(), &["srq", "2"]);
         let clients = ["100", "200"].map(|first| rust_client(MANY, &addr(), port, &[first, "2"]));
         for (client, first) in clients.into_iter().zip([100, 200]) {
-            let rust = client.end();
+            let rust = client.finish();
             assert_eq!(rust.status, Some(0), "{rust:?}");
             let line = |line: &String| {
                 let rest = line.strip_prefix("[client #").expect("a client");
                 rest.split_once("] ").expect("its number").1.to_owned()
             };
-            let lines: Vec<String> = rust.lines.iter().map(line).collect();
+            let lines: Vec<String> = rust.stdout.iter().map(line).collect();
             let expected = [
                 format!("value sent: {first}"),
                 format!("value received: {}", first + 1),
@@ -672,7 +672,7 @@ fn c_server_of_13() {
             ];
             assert_eq!(lines, expected);
         }
-        let c = server.finish();
+        let c = server.done();
         let mut lines = without_events(&c);
         lines.sort();
         let expected = [100, 101, 200, 201, u64::MAX, u64::MAX].map(value);
@@ -783,7 +783,7 @@ fn c_client_of_09_whose_request_is_none() {
             let args = ["gpspm-refused", &hex(ES.as_bytes()), &hex(request)];
             let (rust, _) = c_client(example, &addr(), &[], &args);
             assert_fails(&rust, "message");
-            assert!(rust.lines.is_empty(), "{rust:?}");
+            assert!(rust.stdout.is_empty(), "{rust:?}");
         });
     });
 }
@@ -799,7 +799,7 @@ fn c_server_of_09_whose_response_is_none() {
             let args = ["gpspm", "0", "1024", &hex(answer)];
             let (rust, _) = c_server(example, &addr(), &args, &[]);
             assert_fails(&rust, why);
-            assert_eq!(rust.lines, ["Next value: Hello world!"], "{rust:?}");
+            assert_eq!(rust.stdout, ["Next value: Hello world!"], "{rust:?}");
         });
     });
 }
@@ -882,7 +882,7 @@ fn c_client_of_10_and_11_whose_numbers_differ() {
         together(&cases, |(example, protocol)| {
             let (rust, _) = c_client(example, &addr(), &[], &[protocol, &number, "7"]);
             assert_fails(&rust, "7");
-            assert!(rust.lines.is_empty(), "{rust:?}");
+            assert!(rust.stdout.is_empty(), "{rust:?}");
         });
     });
 }

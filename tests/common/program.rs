@@ -1,59 +1,69 @@
-//! Programs that tests start: this repository's examples, and C programs that use librpma.
+//! Programs that tests start, this repository's examples and C programs that use librpma: read line by
+//! line, and never left behind.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read};
 use std::os::fd::AsRawFd;
-use std::path::Path;
-use std::process::{Child, ChildStderr, ChildStdout, Command, Stdio};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU16, Ordering};
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::sync::{Mutex, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
 
-use rpma::{Ep, Peer};
+use rpma::Ep;
 use rustix::process::{Pid, Signal, kill_process};
 
-use super::addr;
+use super::{LIMIT, peer};
 
-/// A program at work. It ends after a minute at the latest, and when this is dropped.
+/// A program at work. It ends at a time limit, and when this is dropped.
+#[derive(Debug)]
 pub(crate) struct Program {
+    name: String,
     child: Child,
-    stdout: BufReader<ChildStdout>,
-    stderr: BufReader<ChildStderr>,
+    lines: Receiver<Line>,
+    stdout: Vec<String>,
+    /// How many lines of `stdout` were read one by one.
+    read: usize,
+    stderr: Vec<String>,
+    deadline: Instant,
 }
 
-/// How a program ended, and what it printed.
+#[derive(Debug)]
+enum Line {
+    Out(String),
+    Err(String),
+}
+
+/// How a program has ended.
 #[derive(Debug)]
 pub(crate) struct Ended {
     /// The exit status: 124 if the program had to be ended, none after a signal.
     pub(crate) status: Option<i32>,
-    /// What it printed to stdout, but for the lines that were read before.
-    pub(crate) lines: Vec<String>,
-    pub(crate) stderr: String,
+    /// What it printed, but for the lines that were read before.
+    pub(crate) stdout: Vec<String>,
+    pub(crate) stderr: Vec<String>,
 }
 
 impl Program {
-    pub(crate) fn start(program: &str, args: &[&str]) -> Self {
-        let mut child = Command::new("timeout")
-            .args(["--kill-after=5", "60", program])
-            .args(args)
-            // An example says that it listens.
-            .env("RUST_LOG", "info")
-            .stdin(Stdio::null())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .spawn()
-            .expect("`timeout` of coreutils starts");
-        let stdout = BufReader::new(child.stdout.take().expect("a pipe"));
-        let stderr = BufReader::new(child.stderr.take().expect("a pipe"));
-        Self {
-            child,
-            stdout,
-            stderr,
-        }
+    /// The client or the server of an example.
+    pub(crate) fn example(name: &str, args: &[&str]) -> Self {
+        Self::start(&[&[&*executable(name)], args].concat(), LIMIT)
+    }
+
+    /// The server of an example, once it listens.
+    pub(crate) fn example_server(name: &str, addr: &str, port: u16, more: &[&str]) -> Self {
+        let text = port.to_string();
+        let mut server = Self::example(name, &[&["server", addr, &text], more].concat());
+        server.wait_listening(addr, port);
+        server
     }
 
     /// A C program of this repository: the path of its source, without `.c`.
     pub(crate) fn c(source: &str, args: &[&str]) -> Self {
-        Self::start(&executable(source), args)
+        Self::start(&[&[&*c_executable(source)], args].concat(), LIMIT)
     }
 
     /// Waits until a C server listens.
@@ -62,108 +72,187 @@ impl Program {
         self
     }
 
-    /// An example: it was built beside the tests.
-    pub(crate) fn example(name: &str, args: &[&str]) -> Self {
-        let test = std::env::current_exe().expect("a path");
-        let built = test.ancestors().nth(2).expect("a target directory");
-        let program = built.join("examples").join(name);
-        assert!(program.is_file(), "{} is built", program.display());
-        Self::start(program.to_str().expect("text"), args)
+    /// `words` are the program and its arguments.
+    pub(crate) fn start(words: &[&str], limit: Duration) -> Self {
+        // If this test is killed, nobody drops this: `timeout` ends the program then.
+        let mut child = Command::new("timeout")
+            .args(["--kill-after=5", &limit.as_secs().to_string()])
+            .args(words)
+            // An example's log says that it listens.
+            .env("RUST_LOG", "info")
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("`timeout` of coreutils starts");
+        let (sender, lines) = mpsc::channel();
+        let (stdout, stderr) = (child.stdout.take(), child.stderr.take());
+        read(stdout.expect("a pipe"), sender.clone(), Line::Out);
+        read(stderr.expect("a pipe"), sender, Line::Err);
+        Self {
+            name: words.join(" "),
+            child,
+            lines,
+            stdout: Vec::new(),
+            read: 0,
+            stderr: Vec::new(),
+            deadline: Instant::now() + limit,
+        }
     }
 
-    /// The server of an example, once it listens: a client that comes too early would be refused.
-    pub(crate) fn example_server(name: &str, addr: &str, port: u16, more: &[&str]) -> Self {
-        let text = port.to_string();
-        let mut server = Self::example(name, &[&["server", addr, &text], more].concat());
-        // What the library logs says it sooner, and takes less, than asking the kernel again and again.
-        let wanted = format!("waiting for connections on {addr}:{port}\n");
-        let mut line = String::new();
-        while !line.ends_with(&wanted) {
-            line.clear();
-            if server.stderr.read_line(&mut line).expect("text") == 0 {
-                panic!("it ends before it listens: {:?}", server.end());
+    /// Waits until an example listens: a client that comes too early would be rejected. The library's
+    /// log says it sooner, and for less, than asking the kernel again and again.
+    pub(crate) fn wait_listening(&mut self, addr: &str, port: u16) {
+        self.wait_for(&format!("waiting for connections on {addr}:{port}"));
+    }
+
+    /// The next line on stdout.
+    pub(crate) fn line(&mut self) -> String {
+        while self.stdout.len() == self.read {
+            if self.next().is_none() {
+                let ended = self.end();
+                panic!("{} ended: {ended:?}", self.name);
             }
         }
-        server
+        self.read += 1;
+        self.stdout[self.read - 1].clone()
     }
 
-    /// The next line.
-    pub(crate) fn line(&mut self) -> String {
-        let mut line = String::new();
-        self.stdout.read_line(&mut line).expect("text");
-        if !line.ends_with('\n') {
-            let text = self.stderr();
-            panic!("{:?} after {line:?}: {text}", self.child.wait());
+    /// Waits for a line on either stream that has `text` in it.
+    pub(crate) fn wait_for(&mut self, text: &str) {
+        while let Some(line) = self.next() {
+            if line.contains(text) {
+                return;
+            }
         }
-        line.truncate(line.len() - 1);
-        line
+        let ended = self.end();
+        panic!("{} ended without {text:?}: {ended:?}", self.name);
     }
 
-    /// All lines up to the end.
-    fn rest(&mut self) -> Vec<String> {
-        let mut text = String::new();
-        self.stdout.read_to_string(&mut text).expect("text");
-        text.lines().map(str::to_owned).collect()
+    /// Whether it still runs.
+    pub(crate) fn runs(&mut self) -> bool {
+        self.child.try_wait().expect("its status").is_none()
     }
 
-    fn stderr(&mut self) -> String {
-        let mut text = String::new();
-        self.stderr.read_to_string(&mut text).expect("text");
-        text
+    /// Waits for its end.
+    pub(crate) fn finish(mut self) -> Ended {
+        self.end()
     }
 
-    /// Waits for the end, whatever it is.
-    pub(crate) fn end(mut self) -> Ended {
+    /// Waits for the end of a C program, which must be a success, and returns its lines.
+    pub(crate) fn done(self) -> Vec<String> {
+        self.finish().done()
+    }
+
+    /// Kills it.
+    pub(crate) fn kill(self) {
+        drop(self);
+    }
+
+    fn end(&mut self) -> Ended {
+        while self.next().is_some() {}
         Ended {
-            lines: self.rest(),
-            stderr: self.stderr(),
             status: self.child.wait().expect("its status").code(),
+            stdout: self.stdout.split_off(self.read),
+            stderr: std::mem::take(&mut self.stderr),
         }
     }
 
-    /// Waits for the end of a C program, which must be a success, and returns the lines up to it.
-    pub(crate) fn finish(self) -> Vec<String> {
-        self.end().succeed()
-    }
-}
-
-impl Ended {
-    /// The lines of a C program, which must have been a success.
-    pub(crate) fn succeed(mut self) -> Vec<String> {
-        assert_eq!(self.status, Some(0), "{self:?}");
-        assert_eq!(self.lines.pop().as_deref(), Some("done"), "{self:?}");
-        self.lines
+    /// The next line of either stream, until both have ended.
+    fn next(&mut self) -> Option<String> {
+        // `timeout` and its child end before.
+        let late = self.deadline + Duration::from_secs(20);
+        let line = match self.lines.recv_timeout(late - Instant::now()) {
+            Ok(line) => line,
+            Err(RecvTimeoutError::Disconnected) => return None,
+            Err(RecvTimeoutError::Timeout) => {
+                panic!("{} hangs: {:?} {:?}", self.name, self.stdout, self.stderr)
+            }
+        };
+        let (seen, line) = match line {
+            Line::Out(line) => (&mut self.stdout, line),
+            Line::Err(line) => (&mut self.stderr, line),
+        };
+        seen.push(line.clone());
+        Some(line)
     }
 }
 
 impl Drop for Program {
     fn drop(&mut self) {
         if let Ok(None) = self.child.try_wait() {
-            // `timeout` passes it on.
+            // `timeout` passes it on, and waits.
             let _ = kill_process(Pid::from_child(&self.child), Signal::TERM);
             let _ = self.child.wait();
         }
     }
 }
 
-/// A port that nobody listens on, and that this gave to nobody before.
-pub(crate) fn free_port(peer: &Peer) -> u16 {
-    static GIVEN: Mutex<BTreeSet<u16>> = Mutex::new(BTreeSet::new());
-    loop {
-        let ep = Ep::listen(peer, &addr(), 0).expect("a port that is free");
-        let port = ep.get_port();
-        ep.shutdown().expect("and is free again");
-        let mut given = GIVEN.lock().unwrap_or_else(PoisonError::into_inner);
-        if given.insert(port) {
-            return port;
-        }
+impl Ended {
+    /// The lines of a C program, which must have been a success.
+    pub(crate) fn done(mut self) -> Vec<String> {
+        assert_eq!(self.status, Some(0), "{self:?}");
+        assert_eq!(self.stdout.pop().as_deref(), Some("done"), "{self:?}");
+        self.stdout
     }
+
+    /// It must have succeeded.
+    pub(crate) fn success(self, what: &str) -> Self {
+        assert_eq!(self.status, Some(0), "{what}: {self:?}");
+        self
+    }
+
+    /// It must have failed with this status, and said why.
+    pub(crate) fn failure(self, status: i32, what: &str) -> Self {
+        assert_eq!(self.status, Some(status), "{what}: {self:?}");
+        assert!(!self.stderr.is_empty(), "{what} says why: {self:?}");
+        self
+    }
+
+    /// Whether a line on stderr has `text` in it.
+    pub(crate) fn says(&self, text: &str) -> bool {
+        self.stderr.iter().any(|line| line.contains(text))
+    }
+}
+
+fn read(stream: impl Read + Send + 'static, sender: Sender<Line>, line: fn(String) -> Line) {
+    thread::spawn(move || {
+        for bytes in BufReader::new(stream).split(b'\n') {
+            let text = String::from_utf8_lossy(&bytes.expect("a pipe")).into_owned();
+            if sender.send(line(text)).is_err() {
+                break;
+            }
+        }
+    });
+}
+
+/// The path of an example, which cargo has built beside this test.
+pub(crate) fn executable(name: &str) -> String {
+    let test = std::env::current_exe().expect("the path of this test");
+    let profile = test.ancestors().nth(2).expect("the build directory");
+    let path: PathBuf = profile.join("examples").join(name);
+    let built = path.is_file();
+    assert!(built, "{path:?}: `cargo build --examples` comes first");
+    path.to_str().expect("text").to_owned()
+}
+
+/// A port on which nobody listens, and which nobody gets by chance: it is given once, and lies below
+/// those that the kernel picks for itself.
+pub(crate) fn free_port(addr: &str) -> u16 {
+    static NEXT: AtomicU16 = AtomicU16::new(20_000);
+    let peer = peer();
+    let is_free = |port: &u16| match Ep::listen(&peer, addr, *port) {
+        Ok(ep) => ep.shutdown().is_ok(),
+        Err(_) => false,
+    };
+    let mut ports = (0..1000).map(|_| NEXT.fetch_add(1, Ordering::Relaxed));
+    ports.find(is_free).expect("a port that is free")
 }
 
 /// The path of a C program, which is compiled at its first use.
 ///
 /// The file has no name any more, so that nothing is left behind: it runs through this descriptor.
-fn executable(source: &str) -> String {
+fn c_executable(source: &str) -> String {
     static PROGRAMS: Mutex<BTreeMap<String, File>> = Mutex::new(BTreeMap::new());
     let mut programs = PROGRAMS.lock().unwrap_or_else(PoisonError::into_inner);
     let file = programs

@@ -8,9 +8,9 @@ use std::time::{Duration, Instant};
 use rpma::pmem::PmemMap;
 use rpma::{Conn, ConnCfg, ConnEvent, ConnReq, Ep, Flags, Mr, MrUsage, Peer};
 
+use crate::common::program::{Ended, Program, free_port};
 use crate::common::{LIMIT, addr, completion, devdax, device_test, event, ext4, peer, region};
 use crate::pairs::forget;
-use crate::program::{Ended, Program, free_port};
 use crate::runs::{self, EXAMPLES, Values};
 
 /// Of a program that could not do what it should, and of one whose arguments cannot be used.
@@ -27,11 +27,7 @@ fn full(name: &str) -> &'static str {
 /// A server of an example, once it listens.
 fn server(name: &str, args: &[&str]) -> (Program, u16) {
     let (addr, port) = (addr(), free_port(&addr()));
-    let port_name = port.to_string();
-    let args = [&["server", &addr, &port_name], args].concat();
-    let mut server = Program::example(full(name), &args);
-    server.wait_listening(port);
-    (server, port)
+    (Program::example_server(full(name), &addr, port, args), port)
 }
 
 fn client(name: &str, port: u16, args: &[&str]) -> Program {
@@ -165,9 +161,7 @@ fn a_client_tries_again_until_the_server_listens() {
         let port = free_port(&addr());
         let mut client = client("01", port, &[]);
         client.wait_for("Retrying...");
-        let (addr, port_name) = (addr(), port.to_string());
-        let mut server = Program::example(full("01"), &["server", &addr, &port_name]);
-        server.wait_listening(port);
+        let server = Program::example_server(full("01"), &addr(), port, &[]);
         let client = client.finish().success("the client");
         assert_eq!(client.stdout, ["Received a message: Hello client!"]);
         server.finish().success("the server");

@@ -7,6 +7,5 @@ mod common;
 mod failures;
 mod memcheck;
 mod pairs;
-mod program;
 #[path = "../../examples/common/runs.rs"]
 mod runs;

@@ -6,9 +6,9 @@
 use std::thread;
 use std::time::Duration;
 
+use crate::common::program::free_port;
 use crate::common::{addr, device_test};
 use crate::pairs::{Place, SLOW};
-use crate::program::free_port;
 use crate::runs::{self, EXAMPLES, Example, Values};
 
 /// Starting a program takes valgrind many seconds, under emulation and on a busy machine.

@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 
 use rpma::pmem::PmemMap;
 
+use crate::common::program::{Ended, Program, executable, free_port};
 use crate::common::{LIMIT, addr, addr6, devdax, device_test};
-use crate::program::{Ended, Program, executable, free_port};
 use crate::runs::{self, Contents, EXAMPLES, Example, LOG, Values, canonical};
 
 /// Three clients start within this time, on however busy a machine.
@@ -52,7 +52,7 @@ impl Place {
 
     pub(crate) fn server(&self, name: &str, port: u16, args: &[String]) -> Program {
         let mut server = self.start(&self.server_wrapper, [name, "server"], port, args);
-        server.wait_listening(port);
+        server.wait_listening(&self.addr, port);
         server
     }
 

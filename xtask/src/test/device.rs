@@ -22,8 +22,8 @@ use crate::vm::{CONSOLE, Lifetime, Ssh, Vm, attach_to};
 const PACKAGE: &str = "rpma-examples";
 const FEATURE: &str = "device";
 /// The longest that one test program may take.
-const LIMIT: Duration = Duration::from_secs(300);
-const LONG_LIMIT: Duration = Duration::from_secs(3600);
+const LIMIT: Duration = Duration::from_secs(600);
+const LONG_LIMIT: Duration = Duration::from_secs(7200);
 /// How ssh itself ends when the connection fails or is lost.
 const SSH_FAILED: i32 = 255;
 /// After which a guest that does not answer is given up.
