@@ -1,0 +1,364 @@
+//! Closing without loss.
+
+use std::thread;
+use std::time::Duration;
+
+use rpma::{
+    ConnCfg, ConnEvent, Error, Flags, FlushType, MrSlice, MrUsage, Srq, SrqCfg, Wc, WcOpcode,
+    WcStatus,
+};
+
+use crate::common::{
+    LIMIT, Pair, completion, contents, device_test, event, next_completion, opcode_of, pattern,
+    peer, region, remote,
+};
+use crate::support::{ALWAYS, SOON, unanswered, write_nothing};
+
+/// Nothing that was posted before `close` is lost, however late the other side takes it: the C
+/// library has only a disconnect, which discards what is in the send queue (W-30).
+#[test]
+fn closing_loses_nothing_that_was_posted() {
+    const MESSAGES: u32 = 60;
+    device_test(|| {
+        let peer = peer();
+        let mut cfg = ConnCfg::new();
+        cfg.set_sq_size(MESSAGES).set_rq_size(MESSAGES);
+        cfg.set_min_rnr_timer(Some(12)).expect("possible");
+        let src = region(&peer, 4096, MrUsage::SEND | MrUsage::WRITE_SRC);
+        let dst = region(&peer, 4096, MrUsage::RECV | MrUsage::WRITE_DST);
+        for round in 0..12 {
+            let Pair { client, server } = Pair::with(&peer, &cfg, &cfg);
+            let (sender, receiver) = match round % 2 {
+                0 => (client, server),
+                _ => (server, client),
+            };
+            let post = || {
+                for wr_id in 0..MESSAGES.into() {
+                    receiver
+                        .recv(dst.slice(..).expect("all"), wr_id)
+                        .expect("posted");
+                }
+            };
+            // In some rounds the receiver is late.
+            if round % 3 > 0 {
+                post();
+            }
+            src.write_at(0, &pattern(4096, round)).expect("inside");
+            for n in 0..MESSAGES {
+                let flags = match n % 3 {
+                    0 => ALWAYS,
+                    _ => Flags::COMPLETION_ON_ERROR,
+                };
+                let part = src.slice(..n as usize * 60).expect("inside");
+                sender
+                    .send_with_imm(part, flags, n, n.into())
+                    .expect("posted");
+            }
+            let closed = thread::scope(|scope| {
+                let closing = scope.spawn(|| sender.close(LIMIT));
+                if round % 3 == 0 {
+                    thread::sleep(Duration::from_millis(50));
+                    post();
+                }
+                for n in 0..MESSAGES {
+                    let wc = next_completion(receiver.get_cq());
+                    let success = wc.result().expect("arrives");
+                    assert_eq!(success.imm_data(), Some(n), "round {round}");
+                    assert_eq!(success.byte_len(), Some(n * 60));
+                }
+                closing.join().expect("ends").expect("closes")
+            });
+            let ids: Vec<_> = closed
+                .iter()
+                .map(|wc| {
+                    wc.result().expect("was sent");
+                    wc.wr_id()
+                })
+                .collect();
+            let signaled: Vec<u64> = (0..MESSAGES.into()).step_by(3).collect();
+            assert_eq!(ids, signaled, "what was not polled comes back, in order");
+            assert_eq!(event(&receiver), ConnEvent::Closed);
+            let last = (MESSAGES as usize - 1) * 60;
+            assert_eq!(contents(&dst)[..last], pattern(4096, round)[..last]);
+        }
+    });
+}
+
+/// With a full send queue there is a slot for the marker nevertheless, and with the device's flush
+/// and atomic write in front of it too.
+#[test]
+fn closing_with_a_full_send_queue() {
+    device_test(|| {
+        let peer = peer();
+        for depth in [1, 4, 10] {
+            let mut cfg = ConnCfg::new();
+            cfg.set_sq_size(depth);
+            let pair = Pair::with(&peer, &cfg, &cfg);
+            let dst = region(
+                &peer,
+                64,
+                MrUsage::WRITE_DST | MrUsage::FLUSH_TYPE_VISIBILITY,
+            );
+            let base = (dst.get_ptr() as usize).next_multiple_of(8) - dst.get_ptr() as usize;
+            let base = base as u64;
+            let far = remote(&dst).slice(base..base + 8).expect("inside");
+            let mut posted = 0;
+            loop {
+                let result = match posted % 3 {
+                    0 => pair.client.atomic_write(far, &[7; 8], ALWAYS, posted),
+                    1 => pair
+                        .client
+                        .flush(far, FlushType::Visibility, ALWAYS, posted),
+                    _ => write_nothing(&pair.client, posted),
+                };
+                match result {
+                    Ok(()) => posted += 1,
+                    Err(Error::QueueFull { .. }) => break,
+                    Err(error) => panic!("{error:?}"),
+                }
+            }
+            assert_eq!(posted, depth.into());
+            let rest = pair.client.close(LIMIT).expect("closes");
+            for (n, wc) in rest.iter().enumerate() {
+                opcode_of(wc, n as u64);
+            }
+            assert_eq!(rest.len(), depth as usize);
+        }
+    });
+}
+
+/// What nobody has read comes back: completions as they are, receives that were not used as
+/// failures. With a completion queue for receives, too.
+#[test]
+fn closing_returns_what_nobody_has_read() {
+    device_test(|| {
+        let peer = peer();
+        for rcq_size in [0, 10] {
+            let mut cfg = ConnCfg::new();
+            cfg.set_rcq_size(rcq_size);
+            let pair = Pair::with(&peer, &cfg, &cfg);
+            for wr_id in 0..10 {
+                pair.client.recv(MrSlice::EMPTY, wr_id).expect("posted");
+            }
+            for wr_id in 10..20 {
+                write_nothing(&pair.client, wr_id).expect("posted");
+            }
+            for _ in 0..4 {
+                pair.server.send(MrSlice::EMPTY, ALWAYS, 1).expect("posted");
+                opcode_of(&completion(&pair.server), 1);
+            }
+            let rest = pair.client.close(LIMIT).expect("closes");
+            let ids = |keep: &dyn Fn(&Wc) -> bool| -> Vec<u64> {
+                rest.iter().filter(|wc| keep(wc)).map(Wc::wr_id).collect()
+            };
+            let sent = ids(&|wc| wc.wr_id() >= 10 && wc.result().is_ok());
+            assert_eq!(sent, (10..20).collect::<Vec<_>>());
+            let used = ids(&|wc| wc.wr_id() < 10 && wc.result().is_ok());
+            assert_eq!(used, [0, 1, 2, 3]);
+            let unused = ids(&|wc| wc.status() == WcStatus::WR_FLUSH_ERR);
+            assert_eq!(unused, [4, 5, 6, 7, 8, 9]);
+            assert_eq!(rest.len(), 20, "each once, and no marker: {rest:?}");
+            assert_eq!(event(&pair.server), ConnEvent::Closed);
+        }
+    });
+}
+
+/// Both sides close at once, each with something in flight: neither waits for the other.
+#[test]
+fn closing_on_both_sides_at_once() {
+    device_test(|| {
+        let peer = peer();
+        for _ in 0..10 {
+            let Pair { client, server } = Pair::new(&peer);
+            for conn in [&client, &server] {
+                for wr_id in 0..5 {
+                    write_nothing(conn, wr_id).expect("posted");
+                }
+            }
+            thread::scope(|scope| {
+                let sides = [client, server].map(|conn| scope.spawn(|| conn.close(LIMIT)));
+                for side in sides {
+                    // One may find the other gone before its last acknowledgement, and says so.
+                    let rest = match side.join().expect("ends") {
+                        Ok(rest) => rest,
+                        Err(error) => {
+                            let gone = matches!(error.error, Error::Operation(_));
+                            assert!(gone, "{error:?}");
+                            error.completions
+                        }
+                    };
+                    let ids: Vec<_> = rest.iter().map(Wc::wr_id).collect();
+                    assert_eq!(ids, [0, 1, 2, 3, 4]);
+                }
+            });
+        }
+    });
+}
+
+/// A connection that has failed is only freed; what was in flight comes back as failures.
+#[test]
+fn closing_a_failed_connection() {
+    device_test(|| {
+        let peer = peer();
+        let src = region(&peer, 8, MrUsage::WRITE_SRC);
+        let gone = remote(&region(&peer, 8, MrUsage::WRITE_DST))
+            .slice(..)
+            .expect("all");
+        // Whether or not anybody has noticed before.
+        for noticed in [true, false] {
+            let pair = Pair::new(&peer);
+            for wr_id in 0..3 {
+                pair.client.recv(MrSlice::EMPTY, wr_id).expect("posted");
+            }
+            for wr_id in 3..6 {
+                pair.client
+                    .write(gone, src.slice(..).expect("all"), ALWAYS, wr_id)
+                    .expect("posted");
+            }
+            let mut rest = Vec::new();
+            if noticed {
+                let wc = next_completion(pair.client.get_cq());
+                assert_eq!((wc.wr_id(), wc.status()), (3, WcStatus::REM_ACCESS_ERR));
+                rest.push(wc);
+                rest.extend(pair.client.close(LIMIT).expect("it is freed"));
+            } else {
+                let closed = pair.client.close(LIMIT).expect_err("it was not all sent");
+                let Error::Operation(failure) = closed.error else {
+                    panic!("{closed:?}")
+                };
+                assert_eq!(
+                    (failure.wr_id, failure.status),
+                    (3, WcStatus::REM_ACCESS_ERR)
+                );
+                rest.extend(closed.completions);
+            }
+            let mut ids: Vec<_> = rest.iter().map(Wc::wr_id).collect();
+            ids.sort_unstable();
+            assert_eq!(ids, [0, 1, 2, 3, 4, 5], "noticed: {noticed}");
+            assert!(rest.iter().all(|wc| wc.result().is_err()), "{rest:?}");
+        }
+    });
+}
+
+/// A connection that the peer has closed is freed, with what is in its queues.
+#[test]
+fn closing_after_the_peer() {
+    device_test(|| {
+        let peer = peer();
+        let Pair { client, server } = Pair::new(&peer);
+        client.recv(MrSlice::EMPTY, 1).expect("posted");
+        server.send(MrSlice::EMPTY, ALWAYS, 2).expect("posted");
+        opcode_of(&completion(&server), 2);
+        client.recv(MrSlice::EMPTY, 3).expect("posted");
+        assert!(server.close(LIMIT).expect("closes").is_empty());
+        assert_eq!(event(&client), ConnEvent::Closed);
+        let rest = client.close(LIMIT).expect("closes");
+        assert_eq!(rest.len(), 2);
+        assert_eq!(opcode_of(&rest[0], 1), WcOpcode::RECV);
+        assert_eq!(rest[1].status(), WcStatus::WR_FLUSH_ERR);
+        assert_eq!(rest[1].wr_id(), 3);
+    });
+}
+
+/// A peer that is gone without this side's knowing cannot acknowledge: the limit is kept, and the
+/// error brings what came before.
+#[test]
+fn closing_keeps_its_limit() {
+    device_test(|| {
+        let peer = peer();
+        for limit in [Duration::ZERO, SOON] {
+            let Pair { client, server } = Pair::new(&peer);
+            write_nothing(&client, 1).expect("posted");
+            completion(&client).result().expect("the peer is there");
+            client.recv(MrSlice::EMPTY, 2).expect("posted");
+            drop(server);
+            write_nothing(&client, 3).expect("not known yet");
+            let closed = client.close(limit).expect_err("nobody acknowledges");
+            assert!(matches!(closed.error, Error::TimedOut(_)), "{closed:?}");
+            let text = closed.to_string();
+            assert!(text.contains("did not acknowledge"), "{text}");
+            let mut ids: Vec<_> = closed.completions.iter().map(Wc::wr_id).collect();
+            ids.sort_unstable();
+            assert_eq!(ids, [2, 3]);
+            assert!(closed.completions.iter().all(|wc| wc.result().is_err()));
+            let error = std::io::Error::from(Error::from(closed));
+            assert_eq!(error.kind(), std::io::ErrorKind::TimedOut);
+        }
+        // A longer limit ends with the failure of the operation instead.
+        let mut cfg = ConnCfg::new();
+        cfg.set_retry_count(1).expect("possible");
+        cfg.set_ack_timeout(Some(14)).expect("possible");
+        let Pair { client, server } = Pair::with(&peer, &cfg, &cfg);
+        drop(server);
+        write_nothing(&client, 4).expect("not known yet");
+        let closed = client.close(LIMIT).expect_err("nobody acknowledges");
+        let Error::Operation(failure) = closed.error else {
+            panic!("{closed:?}")
+        };
+        assert_eq!(failure.status, WcStatus::RETRY_EXC_ERR, "{failure}");
+    });
+}
+
+/// A connection that was never established, on either side, is only freed.
+#[test]
+fn closing_what_was_never_established() {
+    device_test(|| {
+        let peer = peer();
+        let (client, ep) = unanswered(&peer);
+        client.recv(MrSlice::EMPTY, 1).expect("posted");
+        let rest = client.close(LIMIT).expect("it is freed");
+        assert!(rest.is_empty(), "{rest:?}");
+        drop(ep);
+
+        // Accepted, and the client does not complete the handshake: it never asks for the event.
+        let (client, ep) = unanswered(&peer);
+        let req = ep
+            .next_conn_req_timeout(&ConnCfg::new(), LIMIT)
+            .expect("a request");
+        let server = req.connect(&[]).expect("accepts");
+        match server.close(SOON) {
+            Ok(rest) => assert!(rest.is_empty(), "{rest:?}"),
+            Err(closed) => assert!(matches!(closed.error, Error::TimedOut(_)), "{closed:?}"),
+        }
+        drop(client);
+
+        // Rejected.
+        let (client, ep) = unanswered(&peer);
+        drop(
+            ep.next_conn_req_timeout(&ConnCfg::new(), LIMIT)
+                .expect("a request"),
+        );
+        assert!(matches!(event(&client), ConnEvent::Rejected { .. }));
+        client.close(LIMIT).expect("it is freed");
+    });
+}
+
+/// A shared receive queue is not closed with a connection: its receives stay for others, and what
+/// arrived on this one comes back.
+#[test]
+fn closing_with_a_shared_receive_queue() {
+    device_test(|| {
+        let peer = peer();
+        let mut cfg = SrqCfg::new();
+        cfg.set_rq_size(4).set_rcq_size(0);
+        let srq = Srq::new(&peer, &cfg).expect("a shared receive queue");
+        let mut cfg = ConnCfg::new();
+        cfg.set_srq(Some(&srq));
+        for wr_id in 0..4 {
+            srq.recv(MrSlice::EMPTY, wr_id).expect("posted");
+        }
+        for round in 0..2 {
+            let Pair { client, server } = Pair::with(&peer, &ConnCfg::new(), &cfg);
+            for _ in 0..2 {
+                client.send(MrSlice::EMPTY, ALWAYS, 1).expect("posted");
+                opcode_of(&completion(&client), 1);
+            }
+            write_nothing(&server, 9).expect("posted");
+            let mut rest: Vec<_> = server.close(LIMIT).expect("closes");
+            rest.sort_by_key(Wc::wr_id);
+            let ids: Vec<_> = rest.iter().map(Wc::wr_id).collect();
+            assert_eq!(ids, [2 * round, 2 * round + 1, 9]);
+            assert!(rest.iter().all(|wc| wc.result().is_ok()), "{rest:?}");
+        }
+    });
+}

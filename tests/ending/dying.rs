@@ -1,0 +1,271 @@
+//! Clients that die by the thousand.
+
+use std::process::{self, Child, Command, Stdio};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+use std::{env, thread};
+
+use rpma::{
+    Conn, ConnCfg, ConnEvent, ConnReq, Ep, Error, MrRemote, MrSlice, MrUsage, Peer, WcOpcode,
+};
+
+use crate::common::{
+    LIMIT, addr, completion, contents, device_test, event, next_completion, no_completion,
+    opcode_of, pattern, peer, region, remote,
+};
+use crate::support::ALWAYS;
+
+/// A thousand clients connect and die in every way, before and after they are accepted, with
+/// operations posted, rejected, waiting for an answer. The endpoint takes them as they come, and
+/// works afterwards as before.
+#[test]
+fn a_thousand_clients_die() {
+    const CLIENTS: usize = 1000;
+    const KINDS: usize = 5;
+    device_test(|| {
+        let peer = peer();
+        let ep = Ep::listen(&peer, &addr(), 0).expect("listens");
+        let port = ep.get_port();
+        let src = region(&peer, 64, MrUsage::SEND | MrUsage::WRITE_SRC);
+        let dst = region(&peer, 64, MrUsage::RECV | MrUsage::WRITE_DST);
+        let far = remote(&dst).slice(..).expect("all");
+        let (next, left) = (AtomicUsize::new(0), AtomicUsize::new(2));
+        let die = |kind: usize| {
+            let request = || {
+                let req = ConnReq::new(&peer, &addr(), port, &ConnCfg::new()).expect("resolves");
+                req.recv(MrSlice::EMPTY, 1).expect("posted");
+                req
+            };
+            if kind == 0 {
+                // One more, of which the endpoint never hears.
+                drop(request());
+            }
+            let client = request().connect(&[kind as u8]).expect("asks");
+            if kind == 0 {
+                // The request may be anywhere.
+                return;
+            }
+            match client.wait_established(LIMIT) {
+                Ok(client) => {
+                    assert_ne!(kind, 1, "it was to be rejected");
+                    for wr_id in 0..5 {
+                        let near = src.slice(..).expect("all");
+                        client.send(near, ALWAYS, wr_id).expect("posted");
+                        client.write(far, near, ALWAYS, wr_id).expect("posted");
+                    }
+                    match kind {
+                        2 => {}
+                        3 => drop(next_completion(client.get_cq())),
+                        _ => client.disconnect().expect("disconnects"),
+                    }
+                }
+                Err(Error::NotEstablished(_)) => assert_eq!(kind, 1),
+                Err(error) => panic!("{error:?}"),
+            }
+        };
+        thread::scope(|scope| {
+            for _ in 0..2 {
+                scope.spawn(|| {
+                    let _counts = Leaving(&left);
+                    while let nth @ 0..CLIENTS = next.fetch_add(1, Ordering::Relaxed) {
+                        die(nth % KINDS);
+                    }
+                });
+            }
+            let mut accepted = Vec::new();
+            let mut seen = [0; KINDS];
+            let cfg = ConnCfg::new();
+            while left.load(Ordering::Acquire) > 0 {
+                // Some are dropped as soon as they are there, the others when the client is gone.
+                accepted.retain(|(kind, conn): &(usize, Conn)| {
+                    match conn.next_event_timeout(Duration::ZERO) {
+                        Ok(ConnEvent::Established) => *kind != 2,
+                        Ok(_) => false,
+                        Err(Error::NoEvent) => *kind != 0,
+                        Err(error) => panic!("a connection fails: {error:?}"),
+                    }
+                });
+                let req = match ep.next_conn_req_timeout(&cfg, Duration::from_millis(5)) {
+                    Ok(req) => req,
+                    Err(Error::NoEvent) => continue,
+                    Err(error) => panic!("the endpoint fails: {error:?}"),
+                };
+                let kind = usize::from(req.get_private_data()[0]);
+                seen[kind] += 1;
+                if kind == 1 {
+                    req.reject(b"no").expect("this client waits");
+                    continue;
+                }
+                for wr_id in 0..5 {
+                    let part = dst.slice(..).expect("all");
+                    req.recv(part, wr_id).expect("posted");
+                }
+                // A client that is gone cannot be accepted.
+                match req.connect(&[]) {
+                    Ok(conn) => accepted.push((kind, conn)),
+                    Err(error) => assert_eq!(kind, 0, "{error}"),
+                }
+            }
+            for (kind, &seen) in seen.iter().enumerate().skip(1) {
+                assert_eq!(
+                    seen,
+                    CLIENTS / KINDS,
+                    "all that waited for an answer, of kind {kind}"
+                );
+            }
+        });
+        still_works(&ep, &peer);
+    });
+}
+
+/// An endpoint takes a client, past those that are gone, and messages arrive.
+fn still_works(ep: &Ep, peer: &Peer) {
+    const STAYS: &[u8] = b"the one that stays";
+    let src = region(peer, 64, MrUsage::SEND);
+    let dst = region(peer, 64, MrUsage::RECV);
+    let req = ConnReq::new(peer, &addr(), ep.get_port(), &ConnCfg::new()).expect("resolves");
+    let client = req.connect(STAYS).expect("asks");
+    let server = loop {
+        let req = ep
+            .next_conn_req_timeout(&ConnCfg::new(), LIMIT)
+            .expect("the endpoint works");
+        let stays = req.get_private_data().starts_with(STAYS);
+        match req.connect(&[]) {
+            Ok(server) if stays => break server,
+            Ok(_) => {}
+            Err(error) => assert!(!stays, "{error}"),
+        }
+    };
+    let client = client.wait_established(LIMIT).expect("established");
+    let server = server.wait_established(LIMIT).expect("established");
+    src.write_at(0, &pattern(64, 5)).expect("inside");
+    server.recv(dst.slice(..).expect("all"), 1).expect("posted");
+    client
+        .send(src.slice(..).expect("all"), ALWAYS, 2)
+        .expect("posted");
+    opcode_of(&completion(&client), 2);
+    opcode_of(&completion(&server), 1);
+    assert_eq!(contents(&dst), pattern(64, 5));
+    no_completion(&client);
+}
+
+/// Programs that are killed at any moment: with a request that nobody has seen, when they were just
+/// accepted, and in the middle of sending and writing. The kernel tells the server, for which each is
+/// an ordinary end, and frees what they had.
+#[test]
+fn clients_that_are_killed() {
+    const CHILD: &str = "RPMA_TEST_CLIENT_TO_KILL";
+    const CLIENTS: usize = 12;
+    const MOMENTS: usize = 3;
+    if let Ok(port) = env::var(CHILD) {
+        let peer = peer();
+        connect_and_work(&peer, port.parse().expect("a port"));
+    }
+    device_test(|| {
+        let peer = peer();
+        let ep = Ep::listen(&peer, &addr(), 0).expect("listens");
+        let dst = region(&peer, 64, MrUsage::RECV);
+        let target = region(&peer, 1 << 20, MrUsage::WRITE_DST);
+        let start = || {
+            let child = Command::new(env::current_exe().expect("this program"))
+                .args(["dying::clients_that_are_killed", "--exact", "--nocapture"])
+                .env(CHILD, ep.get_port().to_string())
+                .stdout(Stdio::null())
+                .spawn();
+            Killed(child.expect("this program starts"))
+        };
+        // One starts while another one is served.
+        let mut children = vec![start()];
+        for nth in 0..CLIENTS {
+            if nth + 1 < CLIENTS {
+                children.push(start());
+            }
+            let req = ep
+                .next_conn_req_timeout(&ConnCfg::new(), LIMIT)
+                .expect("a request");
+            let id = u32::from_ne_bytes(req.get_private_data()[..4].try_into().expect("4 bytes"));
+            let of_it = children.iter().position(|child| child.0.id() == id);
+            let child = children.swap_remove(of_it.expect("one of them"));
+            for wr_id in 0..5 {
+                let part = dst.slice(..).expect("all");
+                req.recv(part, wr_id).expect("posted");
+            }
+            match nth % MOMENTS {
+                0 => {
+                    drop(child);
+                    // The accept fails, or the connection ends.
+                    if let Ok(conn) = req.connect(&[]) {
+                        assert_ne!(event(&conn), ConnEvent::Established, "it is dead");
+                    }
+                    continue;
+                }
+                1 => {
+                    let conn = req.connect(&target.get_descriptor()).expect("accepts");
+                    drop(child);
+                    // Whether or not it came so far.
+                    if event(&conn) == ConnEvent::Established {
+                        assert_eq!(event(&conn), ConnEvent::Closed);
+                    }
+                }
+                _ => {
+                    let conn = req.connect(&target.get_descriptor()).expect("accepts");
+                    assert_eq!(event(&conn), ConnEvent::Established);
+                    let wc = completion(&conn);
+                    assert_eq!(opcode_of(&wc, 0), WcOpcode::RECV);
+                    drop(child);
+                    assert_eq!(event(&conn), ConnEvent::Closed);
+                    let rest = conn.close(LIMIT).expect("it is freed");
+                    assert_eq!(rest.len(), 4, "{rest:?}");
+                }
+            }
+        }
+        still_works(&ep, &peer);
+    });
+}
+
+/// The work of a client that is to be killed: a message, then writes without an end.
+fn connect_and_work(peer: &Peer, port: u16) {
+    let mut cfg = ConnCfg::new();
+    cfg.set_sq_size(100);
+    let req = ConnReq::new(peer, &addr(), port, &cfg).expect("resolves");
+    let client = req.connect(&process::id().to_ne_bytes()).expect("asks");
+    let client = client.wait_established(LIMIT).expect("accepted");
+    let src = region(peer, 1 << 20, MrUsage::SEND | MrUsage::WRITE_SRC);
+    let far = MrRemote::from_descriptor(client.get_private_data()).expect("a descriptor");
+    client
+        .send(src.slice(..8).expect("inside"), ALWAYS, 0)
+        .expect("posted");
+    let start = Instant::now();
+    while start.elapsed() < LIMIT {
+        let (to, from) = (far.slice(..).expect("all"), src.slice(..).expect("all"));
+        match client.write(to, from, ALWAYS, 1) {
+            Ok(()) => {}
+            Err(Error::QueueFull { .. }) => {
+                let wc = next_completion(client.get_cq());
+                wc.result().expect("this side is not told to end");
+            }
+            Err(error) => panic!("{error}"),
+        }
+    }
+    panic!("not killed in time");
+}
+
+/// A program that is killed at the latest when this is dropped.
+struct Killed(Child);
+
+impl Drop for Killed {
+    fn drop(&mut self) {
+        // Whatever comes of it: it must not be left behind.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// Counts down when a thread ends, also by a panic.
+struct Leaving<'a>(&'a AtomicUsize);
+
+impl Drop for Leaving<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Release);
+    }
+}

@@ -1,0 +1,23 @@
+//! What these tests share: operations of no bytes, and connections that nobody answers.
+
+use std::time::Duration;
+
+use rpma::{Conn, ConnCfg, ConnReq, Ep, Error, Flags, MrSlice, Peer, RemoteSlice};
+
+use crate::common::addr;
+
+pub(crate) const ALWAYS: Flags = Flags::COMPLETION_ALWAYS;
+
+/// Long enough that only a hang is longer, short enough that the kernel's own limits are longer.
+pub(crate) const SOON: Duration = Duration::from_millis(300);
+
+pub(crate) fn write_nothing(conn: &Conn, wr_id: u64) -> Result<(), Error> {
+    conn.write(RemoteSlice::EMPTY, MrSlice::EMPTY, ALWAYS, wr_id)
+}
+
+/// An outgoing connection that nobody has answered yet, and the endpoint that it asks.
+pub(crate) fn unanswered(peer: &Peer) -> (Conn, Ep) {
+    let ep = Ep::listen(peer, &addr(), 0).expect("listens");
+    let req = ConnReq::new(peer, &addr(), ep.get_port(), &ConnCfg::new()).expect("resolves");
+    (req.connect(&[]).expect("asks"), ep)
+}

@@ -1,0 +1,31 @@
+//! What these tests share: regions, and what a completion tells.
+
+use rpma::{Flags, Mr, MrSlice, MrUsage, Peer, Wc, WcFailure, WcFlags, WcOpcode};
+
+use crate::common::region;
+
+pub(crate) const ALWAYS: Flags = Flags::COMPLETION_ALWAYS;
+
+/// A region for everything but persistent flushes.
+pub(crate) fn any_use(peer: &Peer, len: usize) -> Mr<Vec<u8>> {
+    region(peer, len, MrUsage::all() - MrUsage::FLUSH_TYPE_PERSISTENT)
+}
+
+pub(crate) fn all<M: rpma::RegisterableMemory>(mr: &Mr<M>) -> MrSlice<'_> {
+    mr.slice(..).expect("all of it")
+}
+
+/// What a receive got: its kind, its length, and the immediate data.
+pub(crate) fn received(wc: &Wc, wr_id: u64) -> (WcOpcode, Option<u32>, Option<u32>) {
+    assert_eq!(wc.wr_id(), wr_id, "{wc:?}");
+    let success = wc.result().expect("the receive succeeds");
+    assert_eq!(
+        success.flags().contains(WcFlags::WITH_IMM),
+        success.imm_data().is_some()
+    );
+    (success.opcode(), success.byte_len(), success.imm_data())
+}
+
+pub(crate) fn failure(wc: &Wc) -> WcFailure {
+    wc.result().expect_err("the operation fails")
+}
