@@ -29,6 +29,9 @@ impl Conn {
     /// come in order. Nothing can be posted meanwhile. Then it disconnects and frees everything; receives
     /// that were posted and not used come back as failed completions.
     ///
+    /// Let only one side end a connection: a peer that disconnects as soon as it has the last message may
+    /// be gone before it acknowledges the marker, and then this fails although nothing was lost.
+    ///
     /// The `op_context` 0x7270_6d61_2065_6e64 ("rpma end") is the markers': completions of operations that
     /// were posted with it are not returned.
     ///
