@@ -29,7 +29,9 @@ fn main(addr: &str, port: u16, more: &[String]) -> Result<()> {
     let src = memory.register(&peer, MrUsage::WRITE_SRC)?;
     hello::print_next(&src)?;
 
-    // With its answer the server has sent where its memory is, and what holds for it.
+    // With its answer the server has sent where its memory is, and a promise: whether what a device
+    // writes there gets straight to persistent memory. The connection is told as well: it refuses a
+    // flush for persistence without that promise.
     let conn = conn::connect(&peer, addr, port, &[])?;
     let data = CommonData::from_bytes(conn.get_private_data())?;
     let pcfg = data
@@ -47,14 +49,15 @@ fn main(addr: &str, port: u16, more: &[String]) -> Result<()> {
     );
 
     // A write of remote memory. Even its completion would say only that the server's device has the
-    // bytes: they may still be on their way to the memory. So it asks for one only on an error.
+    // bytes: they may still be there, on their way, or in a cache of the processor. So no completion
+    // is asked for, unless the write fails: then the wait below gets that.
     let string = src.slice(hello::STR)?;
     conn.write(dst, string, Flags::COMPLETION_ON_ERROR, 0)?;
 
-    // A flush of the same bytes. It comes after the write on the same connection, and its completion
-    // says that the bytes have arrived: in persistent memory, so that they survive a loss of power;
-    // or, if the server does not promise that they get there directly, only where every program
-    // of the server sees them.
+    // A flush of the same bytes. Operations on one connection are done in their order, so it covers the
+    // write. Its completion says that the bytes have arrived: with the server's promise in persistent
+    // memory, where they survive a loss of power; without it only where every program of the server
+    // sees them, and a loss of power may still take them.
     let flush_type = if pcfg.get_direct_write_to_pmem() {
         println!("RPMA_FLUSH_TYPE_PERSISTENT is supported");
         FlushType::Persistent
@@ -69,8 +72,8 @@ fn main(addr: &str, port: u16, more: &[String]) -> Result<()> {
         if conn.has_native_flush() {
             "flushing with the device's own flush operation"
         } else {
-            "flushing by a small read behind the write: the device, or the rdma-core that this was \
-             built with, has no flush operation"
+            "flushing by a small read, which cannot overtake the write: the device, or the rdma-core \
+             that this was built with, has no flush operation"
         }
     );
     conn.flush(dst, flush_type, Flags::COMPLETION_ALWAYS, FLUSH_ID)?;

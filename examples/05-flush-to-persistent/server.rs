@@ -8,8 +8,8 @@ use crate::common::data::CommonData;
 use crate::common::{conn, hello, memory};
 
 pub(crate) const ROLE: Role = Role {
-    usage: "<server_address> <port> [<pmem-path>] [direct-pmem-write]",
-    notes: memory::NOTES,
+    usage: "<server_address> <port> [<pmem-path> [on]]",
+    notes: memory::NOTES_ON,
     main,
 };
 
@@ -21,8 +21,9 @@ fn main(addr: &str, port: u16, more: &[String]) -> Result<()> {
     let device = Device::from_addr(addr, Side::Local)?;
     let peer = Peer::new(&device)?;
 
-    // Registering memory gives the device access to it, and says what a client may do there. A
-    // persistent flush makes sense only for persistent memory.
+    // Registering memory gives the device access to it, and says what a client may do there. Of the
+    // flushes, one for persistence makes sense only on persistent memory. Whether it can be relied on
+    // is another question: see below.
     let mut usage = MrUsage::WRITE_DST | MrUsage::FLUSH_TYPE_VISIBILITY;
     if memory.is_pmem() {
         usage |= MrUsage::FLUSH_TYPE_PERSISTENT;
@@ -31,9 +32,10 @@ fn main(addr: &str, port: u16, more: &[String]) -> Result<()> {
     hello::print_old(&region)?;
 
     // What a device writes may get no further than into a cache of the processor, which loses it
-    // with the power. "on" is the word of whoever runs this machine that it does not: either the
-    // devices' writes bypass the caches, or the caches are saved when the power fails. Only with it
-    // will a client do a persistent flush.
+    // with the power. With "on", whoever runs this machine vouches that it is not lost: that the
+    // device's writes bypass the caches, or that the caches are saved when the power fails. Nothing
+    // can check that, and if it is wrong, data can be lost after a flush for persistence as well.
+    // Without it, no client will do such a flush.
     let mut pcfg = PeerCfg::new();
     pcfg.set_direct_write_to_pmem(more.get(1).is_some_and(|word| word == "on"));
 
@@ -49,5 +51,6 @@ fn main(addr: &str, port: u16, more: &[String]) -> Result<()> {
     // The client writes and flushes now, and nothing here takes part in it but the device.
     conn::wait_and_disconnect(&conn)?;
 
+    // Whether its flush has completed only the client knows: it may have been killed before.
     hello::print_new(&region)
 }

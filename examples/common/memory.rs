@@ -13,6 +13,14 @@ where <pmem-path> can be:
   - a file on File System DAX (/mnt/pmem/file for example)
 ";
 
+/// As above, for a server that also takes the word of whoever runs it.
+pub(crate) const NOTES_ON: &str = "\
+where <pmem-path> can be:
+  - a Device DAX (/dev/dax0.0 for example) or
+  - a file on File System DAX (/mnt/pmem/file for example)
+and \"on\" says that what an RDMA device writes gets straight to persistent memory
+";
+
 /// Memory that is not registered yet.
 pub(crate) struct Memory {
     owner: Box<dyn RegisterableMemory>,
