@@ -252,7 +252,7 @@ pub(crate) fn free_port(addr: &str) -> u16 {
 /// The path of a C program, which is compiled at its first use.
 ///
 /// The file has no name any more, so that nothing is left behind: it runs through this descriptor.
-fn c_executable(source: &str) -> String {
+pub(crate) fn c_executable(source: &str) -> String {
     static PROGRAMS: Mutex<BTreeMap<String, File>> = Mutex::new(BTreeMap::new());
     let mut programs = PROGRAMS.lock().unwrap_or_else(PoisonError::into_inner);
     let file = programs

@@ -118,7 +118,7 @@ const MANY: &str = "13-messages-ping-pong-with-srq";
 fn c_clients_of_13() {
     device_test(|| {
         // The server waits so long for one more client: the second is started at once.
-        let (server, port) = rust_server(MANY, &addr(), &["5"]);
+        let (server, port) = rust_server(MANY, &addr(), &["15"]);
         let clients =
             ["100", "200"].map(|first| dial(&addr(), port, &["ping", first, "2", "stay"]));
         for (client, first) in clients.into_iter().zip([100, 200]) {

@@ -7,7 +7,7 @@ use rpma::MrUsage;
 use rpma::pmem::PmemMap;
 
 use crate::common::devdax;
-use crate::common::program::{Ended, Program, find, free_port, hex, unhex};
+use crate::common::program::{Ended, Program, c_executable, find, free_port, hex, unhex};
 
 /// How long the greetings are on the wire, and what the examples with immediate data send.
 pub(crate) const TEXT: usize = 1024;
@@ -28,13 +28,12 @@ pub(crate) const TRANSLATED: [&str; 3] = [
 /// How the Rust side ended, and what the C side told.
 pub(crate) type Outcome = (Ended, Vec<String>);
 
-/// One side in C, of `tests/peers/peer.c`.
+const PEER: &str = "tests/peers/peer";
+
+/// One side in C.
 pub(crate) fn c(addr: &str, port: u16, side: &str, protocol: &[&str]) -> Program {
     let port = port.to_string();
-    Program::c(
-        "tests/peers/peer",
-        &[&[addr, &port, side], protocol].concat(),
-    )
+    Program::c(PEER, &[&[addr, &port, side], protocol].concat())
 }
 
 pub(crate) fn dial(addr: &str, port: u16, protocol: &[&str]) -> Program {
@@ -52,6 +51,8 @@ pub(crate) fn rust_client(example: &str, addr: &str, port: u16, more: &[&str]) -
 }
 
 pub(crate) fn rust_server(example: &str, addr: &str, more: &[&str]) -> (Program, u16) {
+    // Compiled before the server starts, which may wait for its client for a limited time only.
+    c_executable(PEER);
     let port = free_port(addr);
     (Program::example_server(example, addr, port, more), port)
 }
