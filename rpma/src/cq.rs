@@ -128,8 +128,8 @@ impl Cq {
     /// [`wait`](Self::wait) and its relatives do this by themselves; it is for programs that wait in
     /// another way (`poll`, `epoll`), and to change what the queue gives events for. An earlier request
     /// that has not given its event yet stays in force: a queue that was made for every completion
-    /// gives one such event more. What is in the queue already gives no event. Of
-    /// [`Notify::Solicited`], see what it misses.
+    /// gives one such event more. What is in the queue already gives no event.
+    /// [`Notify::Solicited`] says what it misses.
     ///
     /// # Errors
     ///
@@ -229,7 +229,7 @@ impl Cq {
         let only_sends = [
             WcStatus::RETRY_EXC_ERR,
             WcStatus::RNR_RETRY_EXC_ERR,
-            // Receives of a shared receive queue are not flushed.
+            // Sends are flushed whenever a connection ends, receives of a shared receive queue hardly ever.
             WcStatus::WR_FLUSH_ERR,
         ];
         self.slots.srq.is_some()
