@@ -21,6 +21,7 @@ pub(crate) const ROLE: Role = Role {
 };
 
 const MAX_CLIENTS: usize = 10;
+const MAX_FAILURES_IN_A_ROW: usize = 100;
 /// The server ends when nothing has happened for so long.
 const LIMIT: Duration = Duration::from_secs(15);
 
@@ -36,6 +37,7 @@ fn main(addr: &str, port: u16, _more: &[String]) -> Result<()> {
         names: Mr::reg(&peer, AlignedBuf::zeroed(size)?, MrUsage::READ_DST)?,
         clients: Default::default(),
         failures: 0,
+        failures_in_a_row: 0,
     };
     server.epoll.add(&server.ep, Source::Endpoint.number())?;
 
@@ -86,6 +88,8 @@ struct Server {
     names: Mr<AlignedBuf>,
     clients: [Option<Client>; MAX_CLIENTS],
     failures: usize,
+    /// Those of the endpoint, since it last gave a request.
+    failures_in_a_row: usize,
 }
 
 struct Client {
@@ -97,7 +101,7 @@ struct Client {
 impl Server {
     fn handle(&mut self, source: Source) -> Result<()> {
         let (slot, outcome) = match source {
-            Source::Endpoint => return self.accept(),
+            Source::Endpoint => return self.handle_request(),
             Source::Conn(slot) => (slot, self.handle_event(slot)),
             Source::Cq(slot) => (slot, self.handle_completions(slot)),
         };
@@ -112,6 +116,21 @@ impl Server {
         eprintln!("[{slot}] {error:#}");
         self.failures += 1;
         self.clients[slot] = None;
+    }
+
+    /// One client's failure is not that of the others. But an endpoint that fails again and again
+    /// would keep us busy for ever.
+    fn handle_request(&mut self) -> Result<()> {
+        match self.accept() {
+            Ok(()) => self.failures_in_a_row = 0,
+            Err(error) if self.failures_in_a_row < MAX_FAILURES_IN_A_ROW => {
+                eprintln!("{error:#}");
+                self.failures += 1;
+                self.failures_in_a_row += 1;
+            }
+            Err(error) => return Err(error),
+        }
+        Ok(())
     }
 
     /// Takes a client in if there is a free slot.
@@ -147,8 +166,8 @@ impl Server {
         };
         match conn.next_event() {
             Ok(ConnEvent::Established) => self.read_name(slot, conn),
-            // The client has answered, and its slot is free again.
-            Ok(ConnEvent::Closed) if *served => {
+            // The client has answered, or is gone: its slot is free again.
+            Ok(_end) if *served => {
                 self.clients[slot] = None;
                 Ok(())
             }

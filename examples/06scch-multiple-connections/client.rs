@@ -1,4 +1,5 @@
-//! A client: offers its name, and waits until the server ends the connection.
+//! A client: offers its name, and waits until the server ends the connection. It is example 06's: how the
+//! server waits for completions, a client does not see.
 
 use anyhow::{Result, bail};
 use rpma::{AlignedBuf, Device, Mr, MrUsage, Peer, Side};

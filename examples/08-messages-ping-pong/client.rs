@@ -53,7 +53,6 @@ fn main(addr: &str, port: u16, more: &[String]) -> Result<()> {
     // a server that dies before.
     send.store_u64(0, messages::DONE)?;
     conn.send(send.slice(..)?, Flags::COMPLETION_ALWAYS, messages::SEND_ID)?;
-    conn.get_cq()
-        .wait_for(messages::SEND_ID, messages::LIMIT, drop)?;
+    completions.wait_for_send()?;
     conn::wait_and_disconnect(&conn)
 }

@@ -38,7 +38,7 @@ fn main(addr: &str, port: u16, more: &[String]) -> Result<()> {
 
     let mut counter = args.seed;
     for _ in 1..args.rounds {
-        // First the receive for the answer, which may be here before the next line of this program.
+        // The receive comes first, as in example 08.
         conn.recv(recv.slice(..)?, messages::RECV_ID)?;
 
         messages::check_counter(counter)?;
@@ -55,11 +55,9 @@ fn main(addr: &str, port: u16, more: &[String]) -> Result<()> {
         sleep(args.sleep);
     }
 
-    // The last message. Disconnecting discards what was not sent yet, so it is the server that
-    // disconnects, when it has this message; and without the completion we could not tell that from
-    // a server that dies before.
+    // As in example 08: the server disconnects when it has the last message.
     send.store_u64(0, messages::DONE)?;
     conn.send(send.slice(..)?, Flags::COMPLETION_ALWAYS, messages::SEND_ID)?;
-    cq.wait_for(messages::SEND_ID, messages::LIMIT, drop)?;
+    watch::next_completion(&conn, &[cq])?;
     conn::wait_and_disconnect(&conn)
 }

@@ -34,7 +34,7 @@ fn main(addr: &str, port: u16, more: &[String]) -> Result<()> {
     let mut completed = Completed::default();
     let mut counter = args.seed;
     for _ in 1..args.rounds {
-        // First the receive for the answer, which may be here before the next line of this program.
+        // The receive comes first, as in example 08.
         conn.recv(recv.slice(..)?, messages::RECV_ID)?;
 
         messages::check_counter(counter)?;
@@ -50,13 +50,9 @@ fn main(addr: &str, port: u16, more: &[String]) -> Result<()> {
         sleep(args.sleep);
     }
 
-    // The last message. Disconnecting discards what was not sent yet, so it is the server that
-    // disconnects, when it has this message; and without the completion we could not tell that from
-    // a server that dies before.
+    // As in example 08: the server disconnects when it has the last message.
     send.store_u64(0, messages::DONE)?;
     conn.send(send.slice(..)?, Flags::COMPLETION_ALWAYS, messages::SEND_ID)?;
-    while completed.sends == 0 {
-        completed.take(conn.wait_timeout(messages::LIMIT)?)?;
-    }
+    completed.wait_for_send(&conn)?;
     conn::wait_and_disconnect(&conn)
 }

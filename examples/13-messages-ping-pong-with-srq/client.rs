@@ -1,5 +1,5 @@
-//! A client: sends a counter, gets it back increased, and sends that. The first answer comes when the
-//! server has stopped accepting clients.
+//! A client: sends a counter, gets it back increased, and sends that, as in example 08. The first answer
+//! comes when the server has stopped accepting clients.
 
 use std::thread::sleep;
 
@@ -24,7 +24,6 @@ fn main(addr: &str, port: u16, more: &[String]) -> Result<()> {
     let device = Device::from_addr(addr, Side::Remote)?;
     let peer = Peer::new(&device)?;
 
-    // The device takes messages directly from registered memory, and puts them there.
     let send = Mr::reg(&peer, AlignedBuf::zeroed(messages::SIZE)?, MrUsage::SEND)?;
     let recv = Mr::reg(&peer, AlignedBuf::zeroed(messages::SIZE)?, MrUsage::RECV)?;
 
@@ -34,7 +33,6 @@ fn main(addr: &str, port: u16, more: &[String]) -> Result<()> {
     let pid = std::process::id();
     let mut counter = args.seed;
     for _ in 0..args.rounds {
-        // First the receive for the answer, which may be here before the next line of this program.
         conn.recv(recv.slice(..)?, messages::RECV_ID)?;
 
         messages::check_counter(counter)?;
@@ -50,12 +48,9 @@ fn main(addr: &str, port: u16, more: &[String]) -> Result<()> {
         sleep(args.sleep);
     }
 
-    // The last message. Disconnecting discards what was not sent yet, so it is the server that
-    // disconnects, when it has this message; and without the completion we could not tell that from
-    // a server that dies before.
+    // As in example 08: the server disconnects when it has the last message.
     send.store_u64(0, messages::DONE)?;
     conn.send(send.slice(..)?, Flags::COMPLETION_ALWAYS, messages::SEND_ID)?;
-    conn.get_cq()
-        .wait_for(messages::SEND_ID, messages::LIMIT, drop)?;
+    completions.wait_for_send()?;
     conn::wait_and_disconnect(&conn)
 }

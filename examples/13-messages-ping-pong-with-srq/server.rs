@@ -1,6 +1,6 @@
 //! The server: sends each client's counter back, increased by one.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use rpma::{
@@ -9,7 +9,8 @@ use rpma::{
 };
 
 use crate::common::cli::{BadArgument, Role, number};
-use crate::common::{conn, messages, watch};
+use crate::common::watch::Watch;
+use crate::common::{conn, messages};
 
 pub(crate) const ROLE: Role = Role {
     usage: "<server_address> <port> [<timeout>]",
@@ -45,8 +46,9 @@ fn main(addr: &str, port: u16, more: &[String]) -> Result<()> {
 
     let ep = Ep::listen(&peer, addr, port)?;
     let mut conns: Vec<Conn> = Vec::new();
-    loop {
-        let req = match ep.next_conn_req_timeout(&cfg, timeout) {
+    let mut until = Instant::now() + timeout;
+    while let Some(left) = until.checked_duration_since(Instant::now()) {
+        let req = match ep.next_conn_req_timeout(&cfg, left) {
             Ok(req) => req,
             Err(Error::NoEvent) => break,
             Err(error) => return Err(error.into()),
@@ -60,16 +62,18 @@ fn main(addr: &str, port: u16, more: &[String]) -> Result<()> {
         post_receive(conns.len() * messages::SIZE)?;
         conns.push(conn::establish(req, &[])?);
         println!("The client #{} has been connected.", conns.len());
+        until = Instant::now() + timeout;
     }
     println!("Server ended listening.");
 
     let rcq = srq.get_rcq().context("no queue for receives")?;
     let mut active: Vec<&Conn> = conns.iter().collect();
+    let mut watch = Watch::default();
     while !active.is_empty() {
         // Messages complete in the queue of the shared receive queue, answers in those of their
         // connections.
         let queues: Vec<&Cq> = active.iter().map(|conn| conn.get_cq()).collect();
-        let wc = watch::next_completion_of(&active, &[&[rcq], &queues[..]].concat())?;
+        let wc = watch.next(&active, &[&[rcq], &queues[..]].concat())?;
         if wc.result()?.opcode() == WcOpcode::SEND {
             continue;
         }
@@ -99,5 +103,7 @@ fn main(addr: &str, port: u16, more: &[String]) -> Result<()> {
         active[client].send(send.slice(..)?, flags, messages::SEND_ID)?;
     }
 
-    conns.iter().try_for_each(conn::disconnect_and_wait)
+    // Each client is told before the first answer is waited for.
+    conns.iter().try_for_each(Conn::disconnect)?;
+    conns.iter().try_for_each(conn::wait_until_closed)
 }

@@ -1,5 +1,6 @@
 //! What every example does before its client or its server begins: arguments, log, exit status.
 
+use std::ffi::OsString;
 use std::fmt;
 use std::process::ExitCode;
 use std::str::FromStr;
@@ -27,7 +28,15 @@ pub(crate) fn run(client: &Role, server: &Role) -> ExitCode {
         .format_timestamp(None)
         .init();
 
-    let args: Vec<String> = std::env::args().collect();
+    let args: Result<Vec<String>, OsString> =
+        std::env::args_os().map(OsString::into_string).collect();
+    let args = match args {
+        Ok(args) => args,
+        Err(arg) => {
+            eprintln!("the argument {arg:?} is not UTF-8");
+            return ExitCode::from(255);
+        }
+    };
     let program = args.first().map_or("example", String::as_str);
     let role = match args.get(1).map(String::as_str) {
         Some("client") => client,

@@ -1,7 +1,9 @@
 //! Making and ending a connection, and waiting for an operation.
 
 use anyhow::{Result, bail};
-use rpma::{Conn, ConnCfg, ConnEvent, ConnReq, Ep, Peer, Wc, WcOpcode};
+use rpma::{Conn, ConnCfg, ConnEvent, ConnReq, Ep, Peer, WcOpcode};
+
+use super::watch;
 
 /// Connects to the server at `addr` and `port`.
 pub(crate) fn connect(peer: &Peer, addr: &str, port: u16, private_data: &[u8]) -> Result<Conn> {
@@ -26,13 +28,18 @@ pub(crate) fn establish(req: ConnReq, private_data: &[u8]) -> Result<Conn> {
 /// Ends the connection from this side: tells the peer, and waits until it has answered.
 pub(crate) fn disconnect_and_wait(conn: &Conn) -> Result<()> {
     conn.disconnect()?;
-    expect(conn, &ConnEvent::Closed)
+    wait_until_closed(conn)
 }
 
 /// Waits until the peer ends the connection, and answers. A peer that is killed ends it as well.
 pub(crate) fn wait_and_disconnect(conn: &Conn) -> Result<()> {
-    expect(conn, &ConnEvent::Closed)?;
+    wait_until_closed(conn)?;
     Ok(conn.disconnect()?)
+}
+
+/// Waits until the peer ends the connection, or has answered to its end.
+pub(crate) fn wait_until_closed(conn: &Conn) -> Result<()> {
+    expect(conn, &ConnEvent::Closed)
 }
 
 fn expect(conn: &Conn, wanted: &ConnEvent) -> Result<()> {
@@ -46,19 +53,13 @@ fn expect(conn: &Conn, wanted: &ConnEvent) -> Result<()> {
 /// kind of operation it was.
 ///
 /// Posting an operation only puts it into a queue of the device. When the device is done with it, it
-/// puts a completion into the completion queue and wakes us.
+/// puts a completion into the completion queue and wakes us. After a failed operation nothing that was
+/// posted later happens: its failure is ours.
 pub(crate) fn wait_for_completion(conn: &Conn, op_context: u64) -> Result<WcOpcode> {
-    let cq = conn.get_cq();
-    let mut wcs = [Wc::default()];
     loop {
-        cq.wait()?;
-        // One event may stand for many completions: take all of them before waiting again.
-        while cq.get_wc(&mut wcs)? > 0 {
-            // After a failed operation nothing that was posted later happens: it ends the example.
-            let success = wcs[0].result()?;
-            if wcs[0].wr_id() == op_context {
-                return Ok(success.opcode());
-            }
+        let wc = watch::next_completion(conn, &[conn.get_cq()])?;
+        if wc.wr_id() == op_context {
+            return Ok(wc.result()?.opcode());
         }
     }
 }

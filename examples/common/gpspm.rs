@@ -78,10 +78,10 @@ impl Messages {
         let mut bytes = vec![0; len.try_into()?];
         self.0.read_at(SIZE, &mut bytes)?;
         let message = M::decode(bytes.as_slice())?;
-        // To prost, a field that is missing is 0.
+        // To prost, a field that is missing is 0, and one that comes twice has its last value.
         ensure!(
-            bytes.len() >= message.encoded_len(),
-            "the message lacks a required field"
+            bytes == message.encode_to_vec(),
+            "the message has not each of its fields once, in order, and nothing else"
         );
         Ok(message)
     }

@@ -13,9 +13,6 @@ pub(crate) const SIZE: usize = 8;
 /// What a client sends in place of a counter when it is done.
 pub(crate) const DONE: u64 = u64::MAX;
 
-/// How long a client waits for the acknowledgement of its last message.
-pub(crate) const LIMIT: Duration = Duration::from_secs(60);
-
 /// Tell sends from receives; any numbers would do.
 pub(crate) const SEND_ID: u64 = 1;
 pub(crate) const RECV_ID: u64 = 2;

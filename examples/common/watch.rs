@@ -1,56 +1,80 @@
 //! Waiting for a completion that may never come.
 //!
 //! A receive completes when the peer has sent something. If the peer dies instead, no completion
-//! queue tells that. The connection does: it has an event. So whoever waits for a receive watches the
+//! queue tells that. An operation of our own fails then, but only when the device has given up trying.
+//! The connection tells it at once: it has an event. So whoever waits for a completion watches the
 //! connection as well.
 
 use std::os::fd::AsFd;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
 use rpma::{Conn, Cq, Error, Wc};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::retry_on_intr;
 
+/// For how long a completion may still come after the connection has ended. The two reach us by
+/// different ways: a message that the peer has sent just before it left can be the slower one.
+const GRACE: Duration = Duration::from_secs(1);
+
 /// Waits for the next completion in any of `queues`: the connection's main queue, its queue for
 /// receives, or that of a shared receive queue.
 ///
-/// A failed operation is an error, and so is an event of the connection, unless a completion is there
-/// as well: the peer may have sent its last message just before it left.
+/// A failed operation is an error, and so is the end of the connection.
 pub(crate) fn next_completion(conn: &Conn, queues: &[&Cq]) -> Result<Wc> {
-    next_completion_of(&[conn], queues)
+    Watch::default().next(&[conn], queues)
 }
 
-/// As [`next_completion`], where the queues are those of many connections.
-pub(crate) fn next_completion_of(conns: &[&Conn], queues: &[&Cq]) -> Result<Wc> {
-    let mut ended: Option<&Conn> = None;
-    loop {
-        let mut wcs = [Wc::default()];
-        for cq in queues {
-            if cq.get_wc(&mut wcs)? > 0 {
-                wcs[0].result()?;
-                return Ok(wcs[0]);
-            }
-        }
-        // The queues were empty once more after the event was seen.
-        if let Some(conn) = ended {
-            bail!("{}, while waiting for a completion", conn.next_event()?);
-        }
+/// Waits for completions of many connections.
+#[derive(Default)]
+pub(crate) struct Watch {
+    /// The queue pair of a connection that has ended, and until when a completion may come. The others
+    /// go on meanwhile: without this, their completions would keep us from ever telling.
+    ended: Option<(u32, Instant)>,
+}
 
-        // All queues are empty, and each gives an event for what comes from now on: sleep until
-        // there is one.
-        let fds = queues.iter().map(|cq| PollFd::new(cq, PollFlags::IN));
-        let fds = fds.chain(conns.iter().map(|conn| PollFd::new(conn, PollFlags::IN)));
-        let mut fds: Vec<PollFd<'_>> = fds.collect();
-        retry_on_intr(|| poll(&mut fds, None))?;
-        let (of_queues, of_conns) = fds.split_at(queues.len());
-        for (cq, fd) in queues.iter().zip(of_queues) {
-            if !fd.revents().is_empty() {
-                take_event(conns, cq)?;
+impl Watch {
+    /// As [`next_completion`]. The end of any of `conns` is an error.
+    pub(crate) fn next(&mut self, conns: &[&Conn], queues: &[&Cq]) -> Result<Wc> {
+        loop {
+            let mut wcs = [Wc::default()];
+            for cq in queues {
+                if cq.get_wc(&mut wcs)? > 0 {
+                    wcs[0].result()?;
+                    return Ok(wcs[0]);
+                }
+            }
+
+            // All queues are empty, and each gives an event for what comes from now on: sleep until
+            // there is one.
+            let (watched, limit) = match self.ended_of(conns) {
+                None => (conns, None),
+                Some((conn, until)) => match until.checked_duration_since(Instant::now()) {
+                    None => bail!("{}, while waiting for a completion", conn.next_event()?),
+                    Some(left) => (&[][..], Some(Timespec::try_from(left)?)),
+                },
+            };
+            let fds = queues.iter().map(|cq| PollFd::new(cq, PollFlags::IN));
+            let fds = fds.chain(watched.iter().map(|conn| PollFd::new(conn, PollFlags::IN)));
+            let mut fds: Vec<PollFd<'_>> = fds.collect();
+            retry_on_intr(|| poll(&mut fds, limit.as_ref()))?;
+            let (of_queues, of_conns) = fds.split_at(queues.len());
+            for (cq, fd) in queues.iter().zip(of_queues) {
+                if !fd.revents().is_empty() {
+                    take_event(conns, cq)?;
+                }
+            }
+            if let Some(i) = of_conns.iter().position(|fd| !fd.revents().is_empty()) {
+                self.ended = Some((conns[i].get_qp_num(), Instant::now() + GRACE));
             }
         }
-        let ready = of_conns.iter().position(|fd| !fd.revents().is_empty());
-        ended = ready.map(|i| conns[i]);
+    }
+
+    /// The connection that has ended, unless it is none of those any more that we wait for.
+    fn ended_of<'a>(&self, conns: &[&'a Conn]) -> Option<(&'a Conn, Instant)> {
+        let (qp_num, until) = self.ended?;
+        let conn = conns.iter().find(|conn| conn.get_qp_num() == qp_num)?;
+        Some((conn, until))
     }
 }
 
@@ -73,7 +97,7 @@ fn take_event(conns: &[&Conn], cq: &Cq) -> Result<()> {
 }
 
 /// Waits until there is an event on a completion channel, for those who take it themselves. The end of
-/// the connection is an error, unless an event is there as well.
+/// the connection is an error.
 ///
 /// What is in a queue already gives no event: empty it before.
 pub(crate) fn completion_event(conn: &Conn, channel: impl AsFd) -> Result<()> {
@@ -81,9 +105,8 @@ pub(crate) fn completion_event(conn: &Conn, channel: impl AsFd) -> Result<()> {
     let mut fds = [of_channel, PollFd::new(conn, PollFlags::IN)];
     retry_on_intr(|| poll(&mut fds, None))?;
 
-    // What the peer has sent before it ended the connection is there by now.
-    let now = Timespec::default();
-    if retry_on_intr(|| poll(&mut fds[..1], Some(&now)))? == 0 {
+    let grace = Timespec::try_from(GRACE)?;
+    if retry_on_intr(|| poll(&mut fds[..1], Some(&grace)))? == 0 {
         bail!("{}, while waiting for a completion", conn.next_event()?);
     }
     Ok(())
