@@ -25,8 +25,19 @@ const VALGRIND: [&str; 8] = [
     "--read-inline-info=no",
 ];
 
+/// What is not ours, with its reason.
+const SUPPRESSIONS: &str = concat!(
+    "--suppressions=",
+    env!("CARGO_MANIFEST_DIR"),
+    "/tests/examples/memcheck.supp"
+);
+
 fn valgrind() -> Vec<String> {
-    VALGRIND.map(str::to_owned).to_vec()
+    [&VALGRIND[..], &[SUPPRESSIONS]]
+        .concat()
+        .into_iter()
+        .map(str::to_owned)
+        .collect()
 }
 
 fn example(name: &str) -> &'static Example {
