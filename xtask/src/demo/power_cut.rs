@@ -173,7 +173,8 @@ impl Stage<'_> {
             ),
         };
         let mut server = Remote::start("server", self.command(&args), &self.log(log)?)?;
-        self.place.wait_listening(&mut server, port)?;
+        self.place
+            .wait_listening(&mut server, &self.address, port)?;
         server.catch_up();
         Ok(server)
     }
