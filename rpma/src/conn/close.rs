@@ -67,7 +67,8 @@ impl Conn {
     /// Waits until everything that was posted is acknowledged.
     fn send_rest(&self, limit: Duration, rest: &mut Rest) -> Result<()> {
         self.post_marker()?;
-        let all = rest.collect(self, 1, Deadline::after(limit))?;
+        rest.expected += 1;
+        let all = rest.collect(self, Deadline::after(limit))?;
         match rest.first_failure {
             Some(failure) => Err(failure.into()),
             None if all => Ok(()),
@@ -81,18 +82,18 @@ impl Conn {
     fn flush_rest(&self, rest: &mut Rest) -> Result<()> {
         // First, so that no message of the peer can take the marker's receive.
         self.queues.qp.set_error()?;
-        let mut markers = 0;
         if self.queues.srq.is_none() {
-            markers += u32::from(self.queues.qp.post_recv(LocalBuffer::EMPTY, MARKER).is_ok());
+            let posted = self.queues.qp.post_recv(LocalBuffer::EMPTY, MARKER);
+            rest.expected += u32::from(posted.is_ok());
         }
-        markers += u32::from(self.post_marker().is_ok());
+        rest.expected += u32::from(self.post_marker().is_ok());
         // It also makes rxe look at the receives again.
         let disconnected = match self.queues.qp.disconnect() {
             // The peer's side is gone already.
             Err(error) if error.is_errno(Errno::INVAL) => Ok(()),
             result => result,
         };
-        match rest.collect(self, markers, Deadline::after(FLUSH_LIMIT))? {
+        match rest.collect(self, Deadline::after(FLUSH_LIMIT))? {
             true => disconnected,
             false => Err(Error::TimedOut("the device did not flush the queues")),
         }
@@ -113,21 +114,22 @@ impl Conn {
 struct Rest {
     completions: Vec<Wc>,
     first_failure: Option<WcFailure>,
+    /// The markers that were posted, and those that have come. One for which we did not want to wait any
+    /// longer comes later, and must not be taken for another queue's.
+    expected: u32,
     markers: u32,
 }
 
 impl Rest {
-    /// Takes completions until `markers` more of the markers have come; `false` if `deadline` passes
-    /// first.
-    fn collect(&mut self, conn: &Conn, markers: u32, deadline: Deadline) -> Result<bool> {
-        let wanted = self.markers + markers;
+    /// Takes completions until all markers have come; `false` if `deadline` passes first.
+    fn collect(&mut self, conn: &Conn, deadline: Deadline) -> Result<bool> {
         loop {
             let last_look = deadline.has_passed();
             for cq in std::iter::once(&conn.queues.cq).chain(&conn.queues.rcq) {
                 self.drain(cq)?;
             }
-            if self.markers >= wanted || last_look {
-                return Ok(self.markers >= wanted);
+            if self.markers >= self.expected || last_look {
+                return Ok(self.markers >= self.expected);
             }
             thread::sleep(PAUSE);
         }
