@@ -2,11 +2,13 @@
 
 mod common;
 
+use std::io::Write;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::sync::Mutex;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use common::program::{Program, executable, free_port};
 use common::{LIMIT, Pair, addr, addr6, device_test, event, peer};
 use log::{Level, LevelFilter, Log, Metadata, Record};
 use rpma::{ConnCfg, ConnEvent, ConnReq, Device, Ep, Error, Peer, RejectReason, Side};
@@ -34,6 +36,34 @@ fn connects_over_both_families() {
             let pair = Pair::over(&addr, &peer, &cfg, &cfg, (&[], &[]));
             assert_ne!(pair.client.get_qp_num(), pair.server.get_qp_num());
         }
+    });
+}
+
+/// The names are in a hosts file that only these two programs see, in a mount namespace of their own.
+#[test]
+fn a_host_name_leads_to_its_addresses() {
+    const SEES: &str = r#"mount --bind "$1" /etc/hosts && shift && exec "$@""#;
+    device_test(|| {
+        let mut hosts = tempfile::NamedTempFile::new().expect("a file");
+        let text = format!("{} four.test\n{} six.test\n", addr(), addr6());
+        hosts.write_all(text.as_bytes()).expect("written");
+        let hosts = hosts.path().to_str().expect("text");
+        let example = executable("01-connection");
+        for name in ["four.test", "six.test"] {
+            let port = free_port(&addr());
+            let text = port.to_string();
+            let start = |role| {
+                let sees = ["unshare", "--mount", "sh", "-c", SEES, "sh", hosts];
+                Program::start(&[&sees[..], &[&example, role, name, &text]].concat(), LIMIT)
+            };
+            let mut server = start("server");
+            server.wait_listening(name, port);
+            let client = start("client").finish().success(name);
+            assert_eq!(client.stdout, ["Received a message: Hello client!"]);
+            server.finish().success(name);
+        }
+        let unknown = Device::from_addr("none.test", Side::Remote).expect_err("nobody's name");
+        assert!(unknown.to_string().contains("none.test"), "{unknown}");
     });
 }
 

@@ -205,6 +205,16 @@ mod tests {
         assert_eq!(mr.to_descriptor(), SAMPLE);
     }
 
+    /// `from_descriptor` logs this. The C library logs the bytes as if they were in the host's order.
+    #[test]
+    fn the_log_shows_what_a_descriptor_means() {
+        let mr = MrRemote::from_descriptor(&SAMPLE).expect("a valid descriptor");
+        let text = format!("{mr:?}");
+        for part in ["address: 94459003695104", "size: 8192", "rkey: 731", "READ_SRC"] {
+            assert!(text.contains(part), "{part}: {text}");
+        }
+    }
+
     #[test]
     fn a_bad_descriptor_is_refused_with_the_reason() {
         let with = |offset: usize, bytes: &[u8]| {
