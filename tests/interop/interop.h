@@ -1,5 +1,5 @@
 /*
- * What the C programs share, those of tests/interop.rs and those of tests/swapped.
+ * What the C programs share, those of tests/interop and those of tests/swapped.
  *
  * What they find goes to stdout, one line each, and the test that started them judges it. Anything
  * that the C library refuses ends the program with exit status 1.

@@ -210,7 +210,12 @@ mod tests {
     fn the_log_shows_what_a_descriptor_means() {
         let mr = MrRemote::from_descriptor(&SAMPLE).expect("a valid descriptor");
         let text = format!("{mr:?}");
-        for part in ["address: 94459003695104", "size: 8192", "rkey: 731", "READ_SRC"] {
+        for part in [
+            "address: 94459003695104",
+            "size: 8192",
+            "rkey: 731",
+            "READ_SRC",
+        ] {
             assert!(text.contains(part), "{part}: {text}");
         }
     }
