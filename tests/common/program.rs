@@ -3,12 +3,12 @@
 
 use std::collections::BTreeMap;
 use std::fs::File;
-use std::io::{BufRead, BufReader, Read};
+use std::io::{self, BufRead, BufReader};
 use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU16, Ordering};
-use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
 use std::sync::{Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -23,18 +23,25 @@ use super::{LIMIT, peer};
 pub(crate) struct Program {
     name: String,
     child: Child,
-    lines: Receiver<Line>,
+    lines: Receiver<Read>,
     stdout: Vec<String>,
     /// How many lines of `stdout` were read one by one.
     read: usize,
     stderr: Vec<String>,
+    /// When the last line of stdout came, or else when the program was started.
+    last_line: Instant,
+    /// When stdout was closed.
+    closed: Option<Instant>,
     deadline: Instant,
 }
 
+/// What comes from a stream.
 #[derive(Debug)]
-enum Line {
-    Out(String),
+enum Read {
+    Out(String, Instant),
     Err(String),
+    /// The end of stdout.
+    Closed(Instant),
 }
 
 /// How a program has ended.
@@ -45,6 +52,8 @@ pub(crate) struct Ended {
     /// What it printed, but for the lines that were read before.
     pub(crate) stdout: Vec<String>,
     pub(crate) stderr: Vec<String>,
+    /// For how long it had printed nothing when it ended, whenever the test has looked.
+    pub(crate) silent: Duration,
 }
 
 impl Program {
@@ -85,10 +94,22 @@ impl Program {
             .stderr(Stdio::piped())
             .spawn()
             .expect("`timeout` of coreutils starts");
-        let (sender, lines) = mpsc::channel();
+        let (to_err, lines) = mpsc::channel();
         let (stdout, stderr) = (child.stdout.take(), child.stderr.take());
-        read(stdout.expect("a pipe"), sender.clone(), Line::Out);
-        read(stderr.expect("a pipe"), sender, Line::Err);
+        let to_out = to_err.clone();
+        thread::spawn(move || {
+            for line in lines_of(stdout.expect("a pipe")) {
+                if to_out.send(Read::Out(line, Instant::now())).is_err() {
+                    return;
+                }
+            }
+            // Nobody may be there to hear it.
+            let _ = to_out.send(Read::Closed(Instant::now()));
+        });
+        thread::spawn(move || {
+            let mut lines = lines_of(stderr.expect("a pipe"));
+            lines.try_for_each(|line| to_err.send(Read::Err(line)))
+        });
         Self {
             name: words.join(" "),
             child,
@@ -96,6 +117,8 @@ impl Program {
             stdout: Vec::new(),
             read: 0,
             stderr: Vec::new(),
+            last_line: Instant::now(),
+            closed: None,
             deadline: Instant::now() + limit,
         }
     }
@@ -129,6 +152,15 @@ impl Program {
         panic!("{} ended without {text:?}: {ended:?}", self.name);
     }
 
+    /// Whether a line on either stream, of those that are here by now, has `text` in it.
+    pub(crate) fn has_said(&mut self, text: &str) -> bool {
+        while let Ok(read) = self.lines.try_recv() {
+            self.take(read);
+        }
+        let mut lines = self.stdout.iter().chain(&self.stderr);
+        lines.any(|line| line.contains(text))
+    }
+
     /// Whether it still runs.
     pub(crate) fn runs(&mut self) -> bool {
         self.child.try_wait().expect("its status").is_none()
@@ -151,10 +183,12 @@ impl Program {
 
     fn end(&mut self) -> Ended {
         while self.next().is_some() {}
+        let closed = self.closed.expect("both streams have ended");
         Ended {
             status: self.child.wait().expect("its status").code(),
             stdout: self.stdout.split_off(self.read),
             stderr: std::mem::take(&mut self.stderr),
+            silent: closed - self.last_line,
         }
     }
 
@@ -162,16 +196,33 @@ impl Program {
     fn next(&mut self) -> Option<String> {
         // `timeout` and its child end before.
         let late = self.deadline + Duration::from_secs(20);
-        let line = match self.lines.recv_timeout(late - Instant::now()) {
-            Ok(line) => line,
-            Err(RecvTimeoutError::Disconnected) => return None,
-            Err(RecvTimeoutError::Timeout) => {
-                panic!("{} hangs: {:?} {:?}", self.name, self.stdout, self.stderr)
+        loop {
+            match self.lines.recv_timeout(late - Instant::now()) {
+                Ok(read) => {
+                    if let Some(line) = self.take(read) {
+                        return Some(line);
+                    }
+                }
+                Err(RecvTimeoutError::Disconnected) => return None,
+                Err(RecvTimeoutError::Timeout) => {
+                    panic!("{} hangs: {:?} {:?}", self.name, self.stdout, self.stderr)
+                }
             }
-        };
-        let (seen, line) = match line {
-            Line::Out(line) => (&mut self.stdout, line),
-            Line::Err(line) => (&mut self.stderr, line),
+        }
+    }
+
+    /// Keeps what has come, and returns the line if it is one.
+    fn take(&mut self, read: Read) -> Option<String> {
+        let (seen, line) = match read {
+            Read::Out(line, at) => {
+                self.last_line = at;
+                (&mut self.stdout, line)
+            }
+            Read::Err(line) => (&mut self.stderr, line),
+            Read::Closed(at) => {
+                self.closed = Some(at);
+                return None;
+            }
         };
         seen.push(line.clone());
         Some(line)
@@ -215,15 +266,9 @@ impl Ended {
     }
 }
 
-fn read(stream: impl Read + Send + 'static, sender: Sender<Line>, line: fn(String) -> Line) {
-    thread::spawn(move || {
-        for bytes in BufReader::new(stream).split(b'\n') {
-            let text = String::from_utf8_lossy(&bytes.expect("a pipe")).into_owned();
-            if sender.send(line(text)).is_err() {
-                break;
-            }
-        }
-    });
+fn lines_of(stream: impl io::Read) -> impl Iterator<Item = String> {
+    let lines = BufReader::new(stream).split(b'\n');
+    lines.map(|bytes| String::from_utf8_lossy(&bytes.expect("a pipe")).into_owned())
 }
 
 /// The path of an example, which cargo has built beside this test.

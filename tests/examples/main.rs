@@ -5,7 +5,10 @@
 #[path = "../common/mod.rs"]
 mod common;
 mod failures;
+mod many;
 mod memcheck;
+mod order;
 mod pairs;
 #[path = "../../examples/common/runs.rs"]
 mod runs;
+mod support;

@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use crate::common::program::free_port;
 use crate::common::{addr, device_test};
-use crate::pairs::{Place, SLOW};
-use crate::runs::{self, EXAMPLES, Example, Values};
+use crate::pairs::{Place, SLOW, check};
+use crate::runs::{self, Contents, EXAMPLES, Example, Values};
 
 /// Starting a program takes valgrind many seconds, under emulation and on a busy machine.
 const LIMIT: Duration = Duration::from_secs(280);
@@ -85,16 +85,17 @@ fn memcheck_slow(example: &Example) {
         pmem: None,
         wait: 0,
     };
-    let args = example.dram.clients[0].args(&values);
+    let client = &example.dram.clients[0];
+    let args = client.args(&values);
     let port = free_port(&addr());
     let server = place.server(example.name, port, &[]);
     let mut slow = clients.client(example.name, port, &args);
     while slow.runs() {
         let quick = place.client(example.name, port, &args);
-        quick.finish().success(example.name);
+        check(example.name, quick.finish(), client, Contents::EMPTY);
         thread::sleep(Duration::from_secs(2));
     }
-    slow.finish().success(example.name);
+    check(example.name, slow.finish(), client, Contents::EMPTY);
     server.kill();
 }
 
