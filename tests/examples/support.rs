@@ -35,9 +35,9 @@ pub(crate) fn run(name: &str, server_args: &[&str], client_args: &[&str]) -> (En
 
 /// Waits for a program that has to fail without waiting for what cannot come.
 ///
-/// No clock tells that. The examples that are tested with this have no time limit of their own: one
-/// that waits is ended after [`LIMIT`], with another status. How long a program takes that does not
-/// wait, nobody knows, under emulation and on a busy machine.
+/// No clock tells that. What is tested with this has no time limit of its own (but for 13's, which is
+/// over before): one that waits is ended after [`LIMIT`], with another status. How long a program takes
+/// that does not wait, nobody knows, under emulation and on a busy machine.
 pub(crate) fn fails_at_once(program: Program, what: &str) -> Ended {
     program.finish().failure(FAILURE, what)
 }
@@ -105,6 +105,7 @@ pub(crate) fn counter(value: u64) -> [u8; 8] {
 }
 
 /// What a client and its server print when they send counters to and fro: `first`, and so many values.
+/// The lines begin with "Value" or "value", so their first letter is left to [`around`].
 pub(crate) fn ping_pong(first: u64, values: u64) -> (Vec<String>, Vec<String>) {
     let (mut client, mut server) = (Vec::new(), Vec::new());
     for value in first..first + values {
