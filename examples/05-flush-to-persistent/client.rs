@@ -13,15 +13,15 @@ pub(crate) const ROLE: Role = Role {
     main,
 };
 
-/// Tells the flush from other operations; any number would do.
+/// Tells the flush from other operations; any number but the write's would do.
 const FLUSH_ID: u64 = 0xF01D;
 
 fn main(addr: &str, port: u16, more: &[String]) -> Result<()> {
     // The greeting: in persistent memory, if the arguments name some.
     let memory = hello::client_memory(more)?;
 
-    // The device through which the server is reached, and on it a peer: what this program registers
-    // and connects.
+    // The device through which the server is reached, and a peer on it: with that this program registers
+    // memory and makes connections.
     let device = Device::from_addr(addr, Side::Remote)?;
     let peer = Peer::new(&device)?;
 
@@ -29,9 +29,9 @@ fn main(addr: &str, port: u16, more: &[String]) -> Result<()> {
     let src = memory.register(&peer, MrUsage::WRITE_SRC)?;
     hello::print_next(&src)?;
 
-    // With its answer the server has sent where its memory is, and a promise: whether what a device
-    // writes there gets straight to persistent memory. The connection is told as well: it refuses a
-    // flush for persistence without that promise.
+    // With its answer the server has sent where its memory is, and whether it promises that what a
+    // device has written there is not lost with the power. The connection has to be told as well:
+    // without the promise it refuses a flush for persistence.
     let conn = conn::connect(&peer, addr, port, &[])?;
     let data = CommonData::from_bytes(conn.get_private_data())?;
     let pcfg = data
@@ -48,16 +48,19 @@ fn main(addr: &str, port: u16, more: &[String]) -> Result<()> {
         device.get_name()
     );
 
-    // A write of remote memory. Even its completion would say only that the server's device has the
-    // bytes: they may still be there, on their way, or in a cache of the processor. So no completion
-    // is asked for, unless the write fails: then the wait below gets that.
+    // A write to remote memory. Even its completion would say only that the server's device has the
+    // bytes: they may still be in the device, on their way, or in a cache of the processor. So no
+    // completion is asked for, unless the write fails: then the wait below gets that.
     let string = src.slice(hello::STR)?;
     conn.write(dst, string, Flags::COMPLETION_ON_ERROR, 0)?;
 
-    // A flush of the same bytes. Operations on one connection are done in their order, so it covers the
-    // write. Its completion says that the bytes have arrived: with the server's promise in persistent
-    // memory, where they survive a loss of power; without it only where every program of the server
-    // sees them, and a loss of power may still take them.
+    // A flush of the same bytes. It covers every write that was posted before it on this connection.
+    // Its completion says that the bytes have arrived: where they survive a loss of power, if the server
+    // has promised that and is right; else only where whoever reads the server's memory sees them, and
+    // a loss of power may still take them. If it fails, nothing is known: all of the bytes may be there,
+    // or a part, or none.
+    //
+    // What is printed are the words of librpma's example. "Supported" means promised by the server.
     let flush_type = if pcfg.get_direct_write_to_pmem() {
         println!("RPMA_FLUSH_TYPE_PERSISTENT is supported");
         FlushType::Persistent
@@ -72,8 +75,8 @@ fn main(addr: &str, port: u16, more: &[String]) -> Result<()> {
         if conn.has_native_flush() {
             "flushing with the device's own flush operation"
         } else {
-            "flushing by a small read, which cannot overtake the write: the device, or the rdma-core \
-             that this was built with, has no flush operation"
+            "flushing by a small read, which cannot overtake the write and pushes it before it: the \
+             device, or the rdma-core that this was built with, has no flush operation"
         }
     );
     conn.flush(dst, flush_type, Flags::COMPLETION_ALWAYS, FLUSH_ID)?;
@@ -83,7 +86,8 @@ fn main(addr: &str, port: u16, more: &[String]) -> Result<()> {
         dst.len()
     );
 
-    // The next run says it in the other language.
+    // The flush has completed, so the greeting may change here. The next run says it in the other
+    // language, if it is in persistent memory.
     hello::translate(&src)?;
 
     conn::disconnect_and_wait(&conn)

@@ -17,13 +17,14 @@ fn main(addr: &str, port: u16, more: &[String]) -> Result<()> {
     // Room for a string: in persistent memory, if the arguments name some.
     let memory = hello::server_memory(more)?;
 
-    // The device that has the address, and on it a peer: what this program registers and connects.
+    // The device that has the address, and a peer on it: with that this program registers memory and
+    // makes connections.
     let device = Device::from_addr(addr, Side::Local)?;
     let peer = Peer::new(&device)?;
 
     // Registering memory gives the device access to it, and says what a client may do there. Of the
-    // flushes, one for persistence makes sense only on persistent memory. Whether it can be relied on
-    // is another question: see below.
+    // flushes, one for persistence makes sense only on persistent memory. This only permits it; whether
+    // it can be relied on is what "on" says, below.
     let mut usage = MrUsage::WRITE_DST | MrUsage::FLUSH_TYPE_VISIBILITY;
     if memory.is_pmem() {
         usage |= MrUsage::FLUSH_TYPE_PERSISTENT;
@@ -33,9 +34,12 @@ fn main(addr: &str, port: u16, more: &[String]) -> Result<()> {
 
     // What a device writes may get no further than into a cache of the processor, which loses it
     // with the power. With "on", whoever runs this machine vouches that it is not lost: that the
-    // device's writes bypass the caches, or that the caches are saved when the power fails. Nothing
-    // can check that, and if it is wrong, data can be lost after a flush for persistence as well.
-    // Without it, no client will do such a flush.
+    // device's writes bypass the caches (Intel's DDIO is off for it), or that the caches are saved when
+    // the power fails (eADR). No program can check that, and if it is wrong, data can be lost after a
+    // flush for persistence as well. Without "on" the client's library refuses such a flush: then only
+    // a program of the server can make the bytes durable (example 09).
+    //
+    // This is the configuration of our side, for the other side to read. Any other word is no promise.
     let mut pcfg = PeerCfg::new();
     pcfg.set_direct_write_to_pmem(more.get(1).is_some_and(|word| word == "on"));
 
@@ -51,6 +55,7 @@ fn main(addr: &str, port: u16, more: &[String]) -> Result<()> {
     // The client writes and flushes now, and nothing here takes part in it but the device.
     conn::wait_and_disconnect(&conn)?;
 
-    // Whether its flush has completed only the client knows: it may have been killed before.
+    // What is there now. Whether its flush has completed only the client knows: it may have been killed
+    // before.
     hello::print_new(&region)
 }

@@ -31,7 +31,7 @@ pub(crate) fn disconnect_and_wait(conn: &Conn) -> Result<()> {
     wait_until_closed(conn)
 }
 
-/// Waits until the peer ends the connection, and answers. A peer that is killed ends it as well.
+/// Waits until the peer ends the connection, and then ends it on this side. A peer that is killed ends it as well.
 pub(crate) fn wait_and_disconnect(conn: &Conn) -> Result<()> {
     wait_until_closed(conn)?;
     Ok(conn.disconnect()?)
@@ -54,7 +54,7 @@ fn expect(conn: &Conn, wanted: &ConnEvent) -> Result<()> {
 ///
 /// Posting an operation only puts it into a queue of the device. When the device is done with it, it
 /// puts a completion into the completion queue and wakes us. After a failed operation nothing that was
-/// posted later happens: its failure is ours.
+/// posted later happens, so the failure of an earlier one is returned as well.
 pub(crate) fn wait_for_completion(conn: &Conn, op_context: u64) -> Result<WcOpcode> {
     loop {
         let wc = watch::next_completion(conn, &[conn.get_cq()])?;

@@ -12,7 +12,7 @@ use anyhow::{Result, bail, ensure};
 ///      0     2  where the data begins in the memory region (little-endian)
 ///      2     1  the size of the region's descriptor: 21
 ///      3     1  the size of the peer configuration's descriptor: 0 or 1
-///      4    24  the two descriptors, one after the other
+///      4    24  the two descriptors, one after the other, then zeros
 /// ```
 pub(crate) struct CommonData {
     pub(crate) data_offset: u16,

@@ -63,7 +63,7 @@ pub(crate) fn print_old(server: &Region) -> Result<()> {
     Ok(())
 }
 
-/// Prints what the client has written.
+/// Prints what is there when the client is done.
 pub(crate) fn print_new(server: &Region) -> Result<()> {
     println!("New value: {}", text(&server.load::<STR_SIZE>()?));
     Ok(())

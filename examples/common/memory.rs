@@ -18,7 +18,7 @@ pub(crate) const NOTES_ON: &str = "\
 where <pmem-path> can be:
   - a Device DAX (/dev/dax0.0 for example) or
   - a file on File System DAX (/mnt/pmem/file for example)
-and \"on\" says that what an RDMA device writes gets straight to persistent memory
+and \"on\" is your word that what an RDMA device has written there is not lost with the power
 ";
 
 /// Memory that is not registered yet.
@@ -72,7 +72,7 @@ impl Memory {
         let mut found = vec![0; signature.len()];
         map.read_at(offset, &mut found)?;
         if found != signature {
-            // The signature comes last, and only when the data is safe: whenever the power fails,
+            // The signature comes last, and only when the data is safe: if the power fails meanwhile,
             // the next run finds good data behind a signature, or none.
             map.write_at(data, initial)?;
             map.persist(data..data + initial.len())?;

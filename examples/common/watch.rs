@@ -28,8 +28,8 @@ pub(crate) fn next_completion(conn: &Conn, queues: &[&Cq]) -> Result<Wc> {
 /// Waits for completions of many connections.
 #[derive(Default)]
 pub(crate) struct Watch {
-    /// The queue pair of a connection that has ended, and until when a completion may come. The others
-    /// go on meanwhile: without this, their completions would keep us from ever telling.
+    /// The queue pair of a connection that has ended, and until when a completion of it may come.
+    /// Completions of the other connections keep coming meanwhile; without this they would hide that.
     ended: Option<(u32, Instant)>,
 }
 
