@@ -31,7 +31,8 @@ pub(crate) fn disconnect_and_wait(conn: &Conn) -> Result<()> {
     wait_until_closed(conn)
 }
 
-/// Waits until the peer ends the connection, and then ends it on this side. A peer that is killed ends it as well.
+/// Waits until the peer ends the connection, and then ends it on this side. A peer that is killed ends it
+/// as well.
 pub(crate) fn wait_and_disconnect(conn: &Conn) -> Result<()> {
     wait_until_closed(conn)?;
     Ok(conn.disconnect()?)
