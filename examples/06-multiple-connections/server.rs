@@ -102,7 +102,7 @@ struct Client {
 impl Server {
     fn handle(&mut self, source: Source) -> Result<()> {
         let (slot, outcome) = match source {
-            Source::Endpoint => return self.handle_request(),
+            Source::Endpoint => return self.accept(),
             Source::Conn(slot) => (slot, self.handle_event(slot)),
             Source::Cq(slot) => (slot, self.handle_completions(slot)),
         };
@@ -119,31 +119,29 @@ impl Server {
         self.clients[slot] = None;
     }
 
-    /// One client's failure is not that of the others. But an endpoint that fails again and again
-    /// would keep us busy for ever.
-    fn handle_request(&mut self) -> Result<()> {
-        match self.accept() {
-            Ok(()) => self.failures_in_a_row = 0,
-            Err(error) if self.failures_in_a_row < MAX_FAILURES_IN_A_ROW => {
-                eprintln!("{error:#}");
-                self.failures += 1;
-                self.failures_in_a_row += 1;
-            }
-            Err(error) => return Err(error),
-        }
-        Ok(())
-    }
-
     /// Takes a client in if there is a free slot.
     fn accept(&mut self) -> Result<()> {
         let req = match self.ep.next_conn_req(&ConnCfg::new()) {
             Ok(req) => req,
             Err(Error::NoEvent) => return Ok(()),
+            // One request's failure is not that of the others. But an endpoint that fails again and
+            // again would keep us busy for ever.
+            Err(error) if self.failures_in_a_row < MAX_FAILURES_IN_A_ROW => {
+                eprintln!("{error}");
+                self.failures += 1;
+                self.failures_in_a_row += 1;
+                return Ok(());
+            }
             Err(error) => return Err(error.into()),
         };
+        self.failures_in_a_row = 0;
         let Some(slot) = self.clients.iter().position(Option::is_none) else {
             eprintln!("No free slot: a client is rejected.");
-            return Ok(req.delete()?);
+            if let Err(error) = req.delete() {
+                eprintln!("{error}");
+                self.failures += 1;
+            }
+            return Ok(());
         };
         if let Err(error) = self.add_client(slot, req) {
             self.fail(slot, &error);

@@ -58,8 +58,8 @@ fn main(addr: &str, port: u16, more: &[String]) -> Result<()> {
             log::warn!("There are {MAX_CLIENTS} clients already: another one is rejected.");
             continue;
         }
-        // One more receive for one more client. The messages take the receives in the order in which
-        // they come, whoever sends them.
+        // One more receive for one more client. A message takes the first receive that is left, whoever
+        // sends it.
         post_receive(conns.len() * messages::SIZE)?;
         conns.push(conn::establish(req, &[])?);
         println!("The client #{} has been connected.", conns.len());
@@ -71,10 +71,11 @@ fn main(addr: &str, port: u16, more: &[String]) -> Result<()> {
     let mut active: Vec<&Conn> = conns.iter().collect();
     let mut watch = Watch::default();
     while !active.is_empty() {
-        // Messages complete in the queue of the shared receive queue, answers in those of their
-        // connections.
-        let queues: Vec<&Cq> = active.iter().map(|conn| conn.get_cq()).collect();
-        let wc = watch.next(&active, &[&[rcq], &queues[..]].concat())?;
+        // Answers complete in the queues of their connections, messages in that of the shared receive
+        // queue. Answers come first: there are never more of them than messages.
+        let mut queues: Vec<&Cq> = active.iter().map(|conn| conn.get_cq()).collect();
+        queues.push(rcq);
+        let wc = watch.next(&active, &queues)?;
         if wc.result()?.opcode() == WcOpcode::SEND {
             continue;
         }

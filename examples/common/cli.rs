@@ -28,8 +28,10 @@ pub(crate) fn run(client: &Role, server: &Role) -> ExitCode {
         .format_timestamp(None)
         .init();
 
-    let args: Result<Vec<String>, OsString> =
-        std::env::args_os().map(OsString::into_string).collect();
+    let mut args = std::env::args_os();
+    let program = args.next().unwrap_or_else(|| "example".into());
+    let program = program.to_string_lossy();
+    let args: Result<Vec<String>, OsString> = args.map(OsString::into_string).collect();
     let args = match args {
         Ok(args) => args,
         Err(arg) => {
@@ -37,8 +39,7 @@ pub(crate) fn run(client: &Role, server: &Role) -> ExitCode {
             return ExitCode::from(255);
         }
     };
-    let program = args.first().map_or("example", String::as_str);
-    let role = match args.get(1).map(String::as_str) {
+    let role = match args.first().map(String::as_str) {
         Some("client") => client,
         Some("server") => server,
         _ => {
@@ -51,9 +52,9 @@ pub(crate) fn run(client: &Role, server: &Role) -> ExitCode {
     let words = role.usage.split_whitespace();
     let needed = words.filter(|word| word.starts_with('<')).count();
     let (name, addr, port, more) = match args.as_slice() {
-        [_, name, addr, port, more @ ..] if more.len() + 2 >= needed => (name, addr, port, more),
+        [name, addr, port, more @ ..] if more.len() + 2 >= needed => (name, addr, port, more),
         _ => {
-            eprintln!("usage: {program} {} {}", args[1], role.usage);
+            eprintln!("usage: {program} {} {}", args[0], role.usage);
             eprint!("{}", role.notes);
             return ExitCode::from(255);
         }

@@ -1,9 +1,10 @@
 //! Waiting for a completion that may never come.
 //!
-//! A receive completes when the peer has sent something. If the peer dies instead, no completion
-//! queue tells that. An operation of our own fails then, but only when the device has given up trying.
-//! The connection tells it at once: it has an event. So whoever waits for a completion watches the
-//! connection as well.
+//! A receive completes when the peer has sent something. If the peer ends or is killed instead, no
+//! completion queue tells that. An operation of our own fails then, but only when the device has given up
+//! trying. The connection tells it at once: it has an event, which the peer's kernel has sent. So whoever
+//! waits for a completion watches the connection as well. (A host that vanishes sends nothing. Programs
+//! that have to notice that set a limit to their waits.)
 
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};

@@ -102,8 +102,9 @@ impl SrqCfg {
 
 /// A receive queue that many connections share. Clones are handles of the same queue.
 ///
-/// A connection uses it that was made with `ConnCfg::set_srq`. Its receives complete in the order in
-/// which messages arrive, on whichever connection: tell them apart with [`Wc::qp_num`](crate::Wc).
+/// A connection uses it that was made with `ConnCfg::set_srq`. A message takes the first receive that is
+/// left, on whichever connection it arrives: tell them apart with [`Wc::qp_num`](crate::Wc). The receives of
+/// one connection complete in order. Those of several may not: the device works on them at the same time.
 ///
 /// A client that dies in the middle of a message of several packets may take a receive with it: rxe never
 /// completes it, and its slot does not come back. Make the queue larger than it needs to be; where it is

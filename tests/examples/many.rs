@@ -247,9 +247,11 @@ fn fifty_rounds() {
     assert_eq!(canonical(&ended.stdout), canonical(&expected));
 }
 
-/// 13: as the other servers of messages, but after it has listened.
+/// 13: as the other servers of messages, but after it has listened. The messages of another client do not
+/// hide that one is gone: it would go on for two minutes.
 fn fails_when_a_client_is_killed() {
     let (server, port) = server("13", &["15"]);
+    let other = client("13", port, &["100", "1200", "100000"]);
     // It pauses between its messages.
     let mut client = client("13", port, &["7", "1000", "60000000"]);
     client.wait_for("value received: 8");
@@ -257,6 +259,7 @@ fn fails_when_a_client_is_killed() {
     let ended = fails_at_once(server, "13");
     let answered = ended.stdout.iter().any(|line| line.contains("sent: 8"));
     assert!(answered, "{ended:?}");
+    other.finish().failure(FAILURE, "the other client");
 }
 
 /// 13: the client is gone while the server listens.

@@ -35,9 +35,10 @@ pub(crate) fn run(name: &str, server_args: &[&str], client_args: &[&str]) -> (En
 
 /// Waits for a program that has to fail without waiting for what cannot come.
 ///
-/// No clock tells that. What is tested with this has no time limit of its own (but for 13's, which is
-/// over before): one that waits is ended after [`LIMIT`], with another status. How long a program takes
-/// that does not wait, nobody knows, under emulation and on a busy machine.
+/// No clock tells that. Who waits for a message has no time limit (but for 13's, which is over before), and
+/// is ended after [`LIMIT`], with another status. (Who waits for an operation of its own gets its failure
+/// after some seconds.) How long a program takes that does not wait, nobody knows, under emulation and on a
+/// busy machine.
 pub(crate) fn fails_at_once(program: Program, what: &str) -> Ended {
     program.finish().failure(FAILURE, what)
 }

@@ -223,7 +223,8 @@ fn one_channel_over_the_queues_of_everything() {
 }
 
 /// One queue serves several connections. Each message lands in one receive, and the completion says
-/// on which connection; with a queue of its own they come in the order of the receives.
+/// on which connection. Those of one connection take the receives in their order; two connections may
+/// complete theirs in either order, as the device works on both at the same time.
 #[test]
 fn connections_are_told_apart() {
     const CLIENTS: usize = 4;
@@ -256,7 +257,8 @@ fn connections_are_told_apart() {
             };
             let bytes = contents(&dst);
             let mut used = BTreeMap::new();
-            for (nth, wc) in got.iter().enumerate() {
+            let mut last = BTreeMap::new();
+            for wc in &got {
                 let success = wc.result().expect("succeeds");
                 assert_eq!(
                     (success.opcode(), success.byte_len()),
@@ -265,9 +267,8 @@ fn connections_are_told_apart() {
                 let name = usize::from(bytes[wc.wr_id() as usize]);
                 assert_eq!(wc.qp_num(), pairs[name - 1].server.get_qp_num());
                 assert_eq!(used.insert(wc.wr_id(), name), None, "each receive once");
-                if rcq_size > 0 {
-                    assert_eq!(wc.wr_id(), nth as u64);
-                }
+                let before = last.insert(wc.qp_num(), wc.wr_id());
+                assert!(before < Some(wc.wr_id()), "in order: {got:?}");
             }
             for name in 1..=CLIENTS {
                 assert_eq!(used.values().filter(|&&n| n == name).count(), EACH);

@@ -15,6 +15,15 @@ use rpma_sys as sys;
 pub struct Wc(sys::ibv_wc);
 
 impl Wc {
+    #[cfg(test)]
+    pub(crate) fn for_test(wr_id: u64, status: WcStatus) -> Self {
+        Self(sys::ibv_wc {
+            wr_id,
+            status: sys::ibv_wc_status(status.0),
+            ..Default::default()
+        })
+    }
+
     /// The `op_context` that was given when the operation was posted. Always valid.
     #[must_use]
     pub fn wr_id(&self) -> u64 {
