@@ -49,10 +49,8 @@ fn main(addr: &str, port: u16, more: &[String]) -> Result<()> {
     }
 
     // The last message. Disconnecting discards what was not sent yet, so it is the server that
-    // disconnects, when it has this message; and without the completion we could not tell that from
-    // a server that dies before.
+    // disconnects, when it has this message.
     send.store_u64(0, messages::DONE)?;
     conn.send(send.slice(..)?, Flags::COMPLETION_ALWAYS, messages::SEND_ID)?;
-    completions.wait_for_send()?;
-    conn::wait_and_disconnect(&conn)
+    conn::end_after_last_message(&conn, completions.wait_for_send())
 }

@@ -58,6 +58,6 @@ fn main(addr: &str, port: u16, more: &[String]) -> Result<()> {
     // As in example 08: the server disconnects when it has the last message.
     send.store_u64(0, messages::DONE)?;
     conn.send(send.slice(..)?, Flags::COMPLETION_ALWAYS, messages::SEND_ID)?;
-    watch::next_completion(&conn, &[cq])?;
-    conn::wait_and_disconnect(&conn)
+    let sent = watch::next_completion(&conn, &[cq]).map(drop);
+    conn::end_after_last_message(&conn, sent)
 }

@@ -53,6 +53,5 @@ fn main(addr: &str, port: u16, more: &[String]) -> Result<()> {
     // As in example 08: the server disconnects when it has the last message.
     send.store_u64(0, messages::DONE)?;
     conn.send(send.slice(..)?, Flags::COMPLETION_ALWAYS, messages::SEND_ID)?;
-    completed.wait_for_send(&conn)?;
-    conn::wait_and_disconnect(&conn)
+    conn::end_after_last_message(&conn, completed.wait_for_send(&conn))
 }

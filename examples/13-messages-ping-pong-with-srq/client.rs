@@ -51,6 +51,5 @@ fn main(addr: &str, port: u16, more: &[String]) -> Result<()> {
     // As in example 08: the server disconnects when it has the last message.
     send.store_u64(0, messages::DONE)?;
     conn.send(send.slice(..)?, Flags::COMPLETION_ALWAYS, messages::SEND_ID)?;
-    completions.wait_for_send()?;
-    conn::wait_and_disconnect(&conn)
+    conn::end_after_last_message(&conn, completions.wait_for_send())
 }

@@ -3,7 +3,7 @@
 use anyhow::{Result, bail};
 use rpma::{Conn, ConnCfg, ConnEvent, ConnReq, Ep, Peer, WcOpcode};
 
-use super::watch;
+use super::watch::{self, Ended};
 
 /// Connects to the server at `addr` and `port`.
 pub(crate) fn connect(peer: &Peer, addr: &str, port: u16, private_data: &[u8]) -> Result<Conn> {
@@ -36,6 +36,25 @@ pub(crate) fn disconnect_and_wait(conn: &Conn) -> Result<()> {
 pub(crate) fn wait_and_disconnect(conn: &Conn) -> Result<()> {
     wait_until_closed(conn)?;
     Ok(conn.disconnect()?)
+}
+
+/// Ends the connection of a client that has posted its last message. `sent` is what waiting for the
+/// completion of that has given.
+///
+/// The server disconnects when it has the message. That is its answer, and may come before its device has
+/// acknowledged the message: then the completion never comes. (A server that is killed just then looks the
+/// same.) Disconnecting first would be wrong: it discards what has not been sent.
+pub(crate) fn end_after_last_message(conn: &Conn, sent: Result<()>) -> Result<()> {
+    match sent {
+        Ok(()) => wait_and_disconnect(conn),
+        Err(error) => match error.downcast_ref() {
+            Some(Ended(ConnEvent::Closed)) => {
+                log::warn!("the server has disconnected before it acknowledged the last message");
+                Ok(conn.disconnect()?)
+            }
+            _ => Err(error),
+        },
+    }
 }
 
 /// Waits until the peer ends the connection, or has answered to its end.
