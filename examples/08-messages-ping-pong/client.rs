@@ -48,9 +48,10 @@ fn main(addr: &str, port: u16, more: &[String]) -> Result<()> {
         sleep(args.sleep);
     }
 
-    // The last message. Disconnecting discards what was not sent yet, so it is the server that
-    // disconnects, when it has this message.
+    // The last message. Disconnecting discards what was not sent yet. So that comes only when the server's
+    // device has acknowledged this message.
     send.store_u64(0, messages::DONE)?;
     conn.send(send.slice(..)?, Flags::COMPLETION_ALWAYS, messages::SEND_ID)?;
-    conn::end_after_last_message(&conn, completions.wait_for_send())
+    completions.wait_for_send()?;
+    conn::disconnect_and_wait(&conn)
 }

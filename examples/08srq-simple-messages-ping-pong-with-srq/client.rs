@@ -47,8 +47,9 @@ fn main(addr: &str, port: u16, more: &[String]) -> Result<()> {
         sleep(args.sleep);
     }
 
-    // As in example 08: the server disconnects when it has the last message.
+    // As in example 08: the last message is acknowledged before the connection ends.
     send.store_u64(0, messages::DONE)?;
     conn.send(send.slice(..)?, Flags::COMPLETION_ALWAYS, messages::SEND_ID)?;
-    conn::end_after_last_message(&conn, completions.wait_for_send())
+    completions.wait_for_send()?;
+    conn::disconnect_and_wait(&conn)
 }

@@ -87,5 +87,5 @@ fn main(addr: &str, port: u16, more: &[String]) -> Result<()> {
         answered = true;
     }
 
-    conn::disconnect_and_wait(&conn)
+    conn::end_after_last_message(&[conn])
 }

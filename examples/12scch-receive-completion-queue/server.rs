@@ -53,5 +53,5 @@ fn main(addr: &str, port: u16, _more: &[String]) -> Result<()> {
         answered = true;
     }
 
-    conn::disconnect_and_wait(&conn)
+    conn::end_after_last_message(&[conn])
 }

@@ -105,7 +105,5 @@ fn main(addr: &str, port: u16, more: &[String]) -> Result<()> {
         active[client].send(send.slice(..)?, flags, messages::SEND_ID)?;
     }
 
-    // Each client is told before the first answer is waited for.
-    conns.iter().try_for_each(Conn::disconnect)?;
-    conns.iter().try_for_each(conn::wait_until_closed)
+    conn::end_after_last_message(&conns)
 }

@@ -29,8 +29,8 @@ fn answers_come_first(name: &str, rounds: &str) -> Ended {
         assert_eq!(receive(&conn, &peer), counter(value), "{name}");
     }
     assert_eq!(receive(&conn, &peer), counter(u64::MAX), "{name}");
-    conn.disconnect().expect("disconnects");
     assert_eq!(event(&conn), ConnEvent::Closed, "{name}");
+    conn.disconnect().expect("answers");
     client.finish().success(name)
 }
 

@@ -154,8 +154,12 @@ static void serve(struct side *s, struct rpma_srq *srq)
 		TRY(rpma_conn_get_cq(conns[from], &s->cq));
 		send_message(s, conns[from], sizeof(value));
 	}
+	/*
+	 * librpma's servers disconnect here, and may take the acknowledgement of the last message away with
+	 * the connection: whether its client sees that is luck.
+	 */
 	for (size_t i = 0; i < clients; i++)
-		leave(conns[i]);
+		be_left(conns[i]);
 }
 
 static void server_ping(struct side *s)
