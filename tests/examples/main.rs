@@ -7,6 +7,7 @@ mod common;
 mod failures;
 mod many;
 mod memcheck;
+mod memory;
 mod order;
 mod pairs;
 #[path = "../../examples/common/runs.rs"]

@@ -123,3 +123,9 @@ pub(crate) fn around(before: &str, lines: &[String], after: &str) -> Vec<String>
     let line = |line: &String| format!("{before}{line}{after}");
     lines.iter().map(line).collect()
 }
+
+/// Programs that were started at the same time, as they end.
+pub(crate) fn ends(started: Vec<(String, Program)>) -> impl Iterator<Item = (String, Ended)> {
+    let end = |(what, program): (String, Program)| (what, program.finish());
+    started.into_iter().map(end)
+}
