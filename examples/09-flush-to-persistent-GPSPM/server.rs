@@ -1,12 +1,12 @@
 //! The server: offers its memory, and makes durable what the client asks for.
 
-use anyhow::{Context, Result, ensure};
-use rpma::{ConnCfg, Device, Ep, Flags, MrUsage, Peer, Side, WcOpcode};
+use anyhow::{Context, Result};
+use rpma::{ConnCfg, Device, Ep, Flags, MrUsage, Peer, Side};
 
 use crate::common::cli::Role;
 use crate::common::data::CommonData;
 use crate::common::{conn, hello, memory, watch};
-use crate::gpspm::{FlushRequest, FlushResponse, Messages};
+use crate::gpspm::{self, FlushRequest, FlushResponse, Messages};
 
 pub(crate) const ROLE: Role = Role {
     usage: "<server_address> <port> [<pmem-path>]",
@@ -66,14 +66,6 @@ fn main(addr: &str, port: u16, more: &[String]) -> Result<()> {
         op_context: request.op_context,
     };
     conn.send(messages.put(&response)?, Flags::COMPLETION_ALWAYS, 0)?;
-    let opcode = watch::next_completion(&conn, &[conn.get_cq()])?
-        .result()?
-        .opcode();
-    ensure!(
-        opcode == WcOpcode::SEND,
-        "the completion of the send is one of another operation: {opcode}"
-    );
-
-    conn::wait_and_disconnect(&conn)?;
+    gpspm::end_after_response(&conn, watch::next_completion(&conn, &[conn.get_cq()]))?;
     hello::print_new(&region)
 }

@@ -1,12 +1,12 @@
 //! The server: offers its memory, and makes durable what the client asks for.
 
-use anyhow::{Result, ensure};
-use rpma::{ComplChannel, ConnCfg, Device, Ep, Flags, MrUsage, Peer, Side, WcOpcode};
+use anyhow::Result;
+use rpma::{ComplChannel, ConnCfg, Device, Ep, Flags, MrUsage, Peer, Side};
 
 use crate::common::cli::Role;
 use crate::common::data::CommonData;
 use crate::common::{conn, hello, memory};
-use crate::gpspm::{FlushRequest, FlushResponse, Messages};
+use crate::gpspm::{self, FlushRequest, FlushResponse, Messages};
 use crate::next_completion;
 
 pub(crate) const ROLE: Role = Role {
@@ -68,12 +68,6 @@ fn main(addr: &str, port: u16, more: &[String]) -> Result<()> {
         op_context: request.op_context,
     };
     conn.send(messages.put(&response)?, Flags::COMPLETION_ALWAYS, 0)?;
-    let opcode = next_completion(&conn)?.result()?.opcode();
-    ensure!(
-        opcode == WcOpcode::SEND,
-        "the completion of the send is one of another operation: {opcode}"
-    );
-
-    conn::wait_and_disconnect(&conn)?;
+    gpspm::end_after_response(&conn, next_completion(&conn))?;
     hello::print_new(&region)
 }

@@ -7,7 +7,9 @@ use std::ops::Range;
 
 use anyhow::{Context, Result, ensure};
 use prost::Message;
-use rpma::{AlignedBuf, Mr, MrSlice, MrUsage, Peer, Wc};
+use rpma::{AlignedBuf, Conn, ConnEvent, Mr, MrSlice, MrUsage, Peer, Wc, WcOpcode};
+
+use crate::common::{conn, watch::Ended};
 
 /// A wish to make bytes durable.
 #[derive(Clone, PartialEq, Message)]
@@ -84,5 +86,27 @@ impl Messages {
             "the message has not each of its fields once, in order, and nothing else"
         );
         Ok(message)
+    }
+}
+
+/// Waits until the client ends the connection, after the response was sent to it. `sent` is what
+/// waiting for the completion of that has given.
+///
+/// The client disconnects when it has the response. That is its answer too: with the connection the
+/// acknowledgement can go that the completion waits for.
+pub(crate) fn end_after_response(conn: &Conn, sent: Result<Wc>) -> Result<()> {
+    match sent {
+        Ok(wc) => {
+            let opcode = wc.result()?.opcode();
+            ensure!(
+                opcode == WcOpcode::SEND,
+                "the completion of the send is one of another operation: {opcode}"
+            );
+            conn::wait_and_disconnect(conn)
+        }
+        Err(error) => match error.downcast_ref() {
+            Some(Ended(ConnEvent::Closed)) => Ok(conn.disconnect()?),
+            _ => Err(error),
+        },
     }
 }

@@ -6,11 +6,12 @@
 //! waits for a completion watches the connection as well. (A host that vanishes sends nothing. Programs
 //! that have to notice that set a limit to their waits.)
 
+use std::fmt;
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
-use rpma::{Conn, Cq, Error, Wc};
+use rpma::{Conn, ConnEvent, Cq, Error, Wc};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::retry_on_intr;
 
@@ -18,10 +19,22 @@ use rustix::io::retry_on_intr;
 /// different ways: a message that the peer has sent just before it left can be the slower one.
 const GRACE: Duration = Duration::from_secs(1);
 
+/// The connection has ended instead.
+#[derive(Debug)]
+pub(crate) struct Ended(pub(crate) ConnEvent);
+
+impl fmt::Display for Ended {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}, while waiting for a completion", self.0)
+    }
+}
+
+impl std::error::Error for Ended {}
+
 /// Waits for the next completion in any of `queues`: the connection's main queue, its queue for
 /// receives, or that of a shared receive queue.
 ///
-/// A failed operation is an error, and so is the end of the connection.
+/// A failed operation is an error, and so is the end of the connection: [`Ended`].
 pub(crate) fn next_completion(conn: &Conn, queues: &[&Cq]) -> Result<Wc> {
     Watch::default().next(&[conn], queues)
 }
@@ -51,7 +64,7 @@ impl Watch {
             let (watched, limit) = match self.ended_of(conns) {
                 None => (conns, None),
                 Some((conn, until)) => match until.checked_duration_since(Instant::now()) {
-                    None => bail!("{}, while waiting for a completion", conn.next_event()?),
+                    None => bail!(Ended(conn.next_event()?)),
                     Some(left) => (&[][..], Some(Timespec::try_from(left)?)),
                 },
             };
@@ -108,7 +121,7 @@ pub(crate) fn completion_event(conn: &Conn, channel: impl AsFd) -> Result<()> {
 
     let grace = Timespec::try_from(GRACE)?;
     if retry_on_intr(|| poll(&mut fds[..1], Some(&grace)))? == 0 {
-        bail!("{}, while waiting for a completion", conn.next_event()?);
+        bail!(Ended(conn.next_event()?));
     }
     Ok(())
 }

@@ -396,6 +396,28 @@ fn a_flush_request_that_is_not_as_it_should_be_is_refused() {
     });
 }
 
+/// 09: a client disconnects when it has the response, and its device may not have acknowledged that by
+/// then. Here it never does, for want of a receive.
+#[test]
+fn a_disconnect_is_the_answer_to_the_response() {
+    fn check(name: &str) {
+        let (server, port) = server(name, &[]);
+        let peer = peer();
+        let conn = connect(&peer, port);
+        send(&conn, &peer, &request(&[(1, 0), (2, 1024), (3, 0xF01D)]));
+        conn.disconnect().expect("disconnects");
+        assert_eq!(event(&conn), ConnEvent::Closed, "{name}");
+        server.finish().success(name);
+    }
+    device_test(|| {
+        thread::scope(|scope| {
+            for name in ["09", "09scch"] {
+                scope.spawn(move || check(name));
+            }
+        });
+    });
+}
+
 /// Sends a message to a server, which has to fail then.
 fn send_to(server: Program, port: u16, message: &[u8], what: &str) -> Ended {
     let peer = peer();
