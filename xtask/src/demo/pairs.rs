@@ -76,7 +76,7 @@ pub(super) fn one(workspace: &Workspace, show: Show, host: bool) -> Result<()> {
 pub(super) fn all(workspace: &Workspace, host: bool) -> Result<bool> {
     let names: Vec<_> = Show::all().map(Show::name).collect();
     let theatre = Theatre::build(workspace, &names, host)?;
-    let passed = each(
+    let (passed, opened) = each(
         || theatre.open(),
         |stage, show| {
             let step = Step::start(show.name());
@@ -90,31 +90,32 @@ pub(super) fn all(workspace: &Workspace, host: bool) -> Result<bool> {
             }
             true
         },
-    )?;
+    );
     println!("\n{passed} passed, {} failed", names.len() - passed);
+    opened.context("the remaining examples had no place to run")?;
     Ok(passed == names.len())
 }
 
-/// Runs all examples; tells how many went well.
+/// Runs all examples; tells how many went well, and why some were not run, if so.
 ///
 /// A stage serves until an example fails on it. Nobody knows then what is in its memory, and whether
 /// a server that was left alone still has the port: the next example gets a new stage.
 fn each<S>(
     open: impl Fn() -> Result<S>,
     mut act: impl FnMut(&mut S, Show) -> bool,
-) -> Result<usize> {
+) -> (usize, Result<()>) {
     let (mut passed, mut kept) = (0, None);
     for show in Show::all() {
-        let mut stage = match kept.take() {
-            Some(stage) => stage,
-            None => open()?,
+        let mut stage = match kept.take().map_or_else(&open, Ok) {
+            Ok(stage) => stage,
+            Err(error) => return (passed, Err(error)),
         };
         if act(&mut stage, show) {
             passed += 1;
             kept = Some(stage);
         }
     }
-    Ok(passed)
+    (passed, Ok(()))
 }
 
 /// The programs, and where their stages come from.
@@ -430,14 +431,33 @@ mod tests {
             Ok(opened.get())
         };
         let (mut used, mut failing) = (Vec::new(), [0, 1, 5, last].into_iter().peekable());
-        let passed = each(open, |stage, _| {
+        let (passed, all) = each(open, |stage, _| {
             used.push(*stage);
             failing.next_if_eq(&(used.len() - 1)).is_none()
         });
-        assert_eq!(passed.unwrap(), last + 1 - 4);
+        all.unwrap();
+        assert_eq!(passed, last + 1 - 4);
         assert_eq!(used[..8], [1, 2, 3, 3, 3, 3, 4, 4]);
         assert_eq!(used[last], 4);
         assert_eq!(opened.get(), 4, "none is opened for nothing");
+    }
+
+    /// A guest that does not boot again: what went well before is told all the same.
+    #[test]
+    fn the_examples_before_a_stage_that_cannot_be_opened_count() {
+        let opened = Cell::new(0);
+        let open = || match opened.replace(opened.get() + 1) {
+            0 => Ok(()),
+            _ => bail!("no machine"),
+        };
+        let mut runs = 0;
+        let (passed, all) = each(open, |(), _| {
+            runs += 1;
+            runs < 3
+        });
+        assert_eq!(passed, 2);
+        assert_eq!(all.unwrap_err().to_string(), "no machine");
+        assert_eq!(runs, 3, "nothing runs without a stage");
     }
 
     fn name(text: &str) -> String {
