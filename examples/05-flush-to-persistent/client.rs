@@ -54,11 +54,11 @@ fn main(addr: &str, port: u16, more: &[String]) -> Result<()> {
     let string = src.slice(hello::STR)?;
     conn.write(dst, string, Flags::COMPLETION_ON_ERROR, 0)?;
 
-    // A flush of the same bytes. It covers every write that was posted before it on this connection.
-    // Its completion says that the bytes have arrived: where they survive a loss of power, if the server
-    // has promised that and is right; else only where whoever reads the server's memory sees them, and
-    // a loss of power may still take them. If it fails, nothing is known: all of the bytes may be there,
-    // or a part, or none.
+    // A flush of the same bytes. It covers every write to them that was posted before it on this
+    // connection. Its completion says that the bytes have arrived: where they survive a loss of power, if
+    // the server has promised that and is right; else only where whoever reads the server's memory sees
+    // them, and a loss of power may still take them. If it fails, nothing is known: all of the bytes may be
+    // there, or a part, or none.
     //
     // What is printed are the words of librpma's example. "Supported" means promised by the server.
     let flush_type = if pcfg.get_direct_write_to_pmem() {
@@ -86,8 +86,8 @@ fn main(addr: &str, port: u16, more: &[String]) -> Result<()> {
         dst.len()
     );
 
-    // The flush has completed, so the greeting may change here. The next run says it in the other
-    // language, if it is in persistent memory.
+    // The flush has completed, and so has the write before it: the greeting may change here. The next
+    // run says it in the other language, if it is in persistent memory.
     hello::translate(&src)?;
 
     conn::disconnect_and_wait(&conn)

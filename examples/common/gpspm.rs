@@ -1,13 +1,16 @@
-//! The messages of the two GPSPM examples: a client asks the server's program to make bytes durable,
-//! and the program answers.
+//! What the two GPSPM examples share: a client asks the server's program to make bytes durable, the
+//! program answers, and the connection ends.
 //!
-//! They are encoded with protobuf, as by librpma's `GPSPM_flush.proto`.
+//! The messages are encoded with protobuf, as by librpma's `GPSPM_flush.proto`.
 
 use std::ops::Range;
+use std::time::Duration;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Error, Result, ensure};
 use prost::Message;
-use rpma::{AlignedBuf, Conn, ConnEvent, Mr, MrSlice, MrUsage, Peer, Wc, WcOpcode};
+use rpma::{
+    AlignedBuf, Conn, ConnEvent, Mr, MrSlice, MrUsage, Peer, Wc, WcFailure, WcOpcode, WcStatus,
+};
 
 use crate::common::{conn, watch::Ended};
 
@@ -89,11 +92,12 @@ impl Messages {
     }
 }
 
-/// Waits until the client ends the connection, after the response was sent to it. `sent` is what
-/// waiting for the completion of that has given.
+/// Ends the connection after the response was sent. `sent` is what waiting for the completion of that
+/// has given.
 ///
-/// The client disconnects when it has the response. That is its answer too: with the connection the
-/// acknowledgement can go that the completion waits for.
+/// The client disconnects when it has the response. With the connection the acknowledgement can go that
+/// the completion waits for, so a disconnect is as good an answer. (A client that is killed just then
+/// looks the same. Whether it knows that the bytes are durable is then its own affair: they are.)
 pub(crate) fn end_after_response(conn: &Conn, sent: Result<Wc>) -> Result<()> {
     match sent {
         Ok(wc) => {
@@ -104,9 +108,24 @@ pub(crate) fn end_after_response(conn: &Conn, sent: Result<Wc>) -> Result<()> {
             );
             conn::wait_and_disconnect(conn)
         }
-        Err(error) => match error.downcast_ref() {
-            Some(Ended(ConnEvent::Closed)) => Ok(conn.disconnect()?),
-            _ => Err(error),
-        },
+        Err(error) if has_left(conn, &error) => {
+            log::warn!("the client has disconnected before it acknowledged the response");
+            Ok(conn.disconnect()?)
+        }
+        Err(error) => Err(error),
     }
+}
+
+/// Whether the completion did not come because the client has disconnected.
+fn has_left(conn: &Conn, error: &Error) -> bool {
+    if let Some(Ended(event)) = error.downcast_ref() {
+        return *event == ConnEvent::Closed;
+    }
+    // The device may be the first to give up.
+    let failure: Option<&WcFailure> = error.downcast_ref();
+    failure.is_some_and(|failure| failure.status == WcStatus::RETRY_EXC_ERR)
+        && matches!(
+            conn.next_event_timeout(Duration::from_secs(1)),
+            Ok(ConnEvent::Closed)
+        )
 }

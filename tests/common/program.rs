@@ -14,7 +14,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use rpma::Ep;
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 
 use super::{LIMIT, peer};
 
@@ -174,6 +174,15 @@ impl Program {
     /// Waits for the end of a C program, which must be a success, and returns its lines.
     pub(crate) fn done(self) -> Vec<String> {
         self.finish().done()
+    }
+
+    /// Does something while the program stands still, as on a busy machine.
+    pub(crate) fn standing_still(&self, act: impl FnOnce()) {
+        // `timeout` is the leader of a group.
+        let signal = |signal| kill_process_group(Pid::from_child(&self.child), signal);
+        signal(Signal::STOP).expect("stops");
+        act();
+        signal(Signal::CONT).expect("goes on");
     }
 
     /// Kills it.

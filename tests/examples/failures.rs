@@ -398,21 +398,37 @@ fn a_flush_request_that_is_not_as_it_should_be_is_refused() {
 
 /// 09: a client disconnects when it has the response, and its device may not have acknowledged that by
 /// then. Here it never does, for want of a receive.
+///
+/// A server that stands still meanwhile finds that its own device has given up.
 #[test]
 fn a_disconnect_is_the_answer_to_the_response() {
-    fn check(name: &str) {
+    fn check(name: &str, stands_still: bool) {
         let (server, port) = server(name, &[]);
         let peer = peer();
         let conn = connect(&peer, port);
         send(&conn, &peer, &request(&[(1, 0), (2, 1024), (3, 0xF01D)]));
-        conn.disconnect().expect("disconnects");
+        if stands_still {
+            // By then it has posted the response. (If not, this is the other case.)
+            thread::sleep(Duration::from_secs(2));
+            server.standing_still(|| {
+                conn.disconnect().expect("disconnects");
+                thread::sleep(Duration::from_secs(8));
+            });
+        } else {
+            conn.disconnect().expect("disconnects");
+        }
         assert_eq!(event(&conn), ConnEvent::Closed, "{name}");
-        server.finish().success(name);
+        let ended = server.finish().success(name);
+        let shown = "Flush request received: {offset: 0x0, length: 0x400, op_context: 0xF01D}";
+        assert_eq!(ended.stdout[0], shown, "{name}: {ended:?}");
+        let warning = "the client has disconnected before it acknowledged the response";
+        assert!(ended.says(warning), "{name}: {ended:?}");
     }
     device_test(|| {
         thread::scope(|scope| {
             for name in ["09", "09scch"] {
-                scope.spawn(move || check(name));
+                scope.spawn(move || check(name, false));
+                scope.spawn(move || check(name, true));
             }
         });
     });
