@@ -124,7 +124,7 @@ impl Conn {
 
     /// Waits until the connection is established, for at most `limit`. Past it, or if the connection
     /// fails, the connection is destroyed, so that it cannot be established later behind the program's
-    /// back.
+    /// back. A peer that answers just then may find it established, and then its end.
     ///
     /// The kernel itself gives up on a peer that does not answer only after more than a minute.
     ///
