@@ -41,8 +41,9 @@ pub(crate) struct Program {
     prints: &'static [&'static str],
 }
 
-/// The example that is not a pair.
+/// The example that is not a pair, and what it shows.
 pub(crate) const LOG: &str = "log";
+pub(crate) const LOG_SHOWS: &str = "what the library logs, and taking its log into one's own hands";
 
 /// The client's part of a persistent memory that both programs use. run-all-examples.sh has 1024,
 /// where the end of the server's data overwrites the signature of the client's.
@@ -437,6 +438,11 @@ pub(crate) fn find(name: &str) -> Option<&'static Example> {
     })
 }
 
+/// The name of the tests of an example: `cargo xtask demo` shows it by running them.
+pub(crate) fn test_name(example: &str) -> String {
+    format!("_{}", example.replace('-', "_").to_lowercase())
+}
+
 /// What the arguments stand for.
 #[derive(Debug)]
 pub(crate) struct Values<'a> {
@@ -543,4 +549,89 @@ fn numbered<'a>(line: &'a str, prefix: &str) -> Option<(&'a str, String)> {
     let (number, after) = after.split_once(']')?;
     let is_number = !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit());
     is_number.then(|| (number, format!("{before}{prefix}*]{after}")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn name(text: &str) -> &'static str {
+        find(text).map_or("", |example| example.name)
+    }
+
+    #[test]
+    fn the_beginning_of_a_name_is_enough() {
+        assert_eq!(name("01"), "01-connection");
+        assert_eq!(name("08-messages-ping-pong"), "08-messages-ping-pong");
+        assert_eq!(name("08"), "08-messages-ping-pong", "and not 08srq");
+        assert_eq!(name("08srq"), "08srq-simple-messages-ping-pong-with-srq");
+        assert_eq!(name("06s"), "06scch-multiple-connections");
+        assert_eq!(name("0"), "", "it is the beginning of many");
+    }
+
+    /// A prefix that leads to one example leads to that very one.
+    #[test]
+    fn every_example_is_found_by_its_name() {
+        for example in EXAMPLES {
+            assert_eq!(name(example.name), example.name);
+            let (number, _) = example.name.split_once('-').expect("a number and a name");
+            assert_eq!(name(number), example.name);
+        }
+    }
+
+    #[test]
+    fn what_was_left_in_persistent_memory_is_known() {
+        let run = |name| find(name).and_then(|example| example.pmem.as_ref());
+        let run5 = run("05").expect("05 knows persistent memory");
+        let first = Contents::EMPTY;
+        assert_eq!(run5.server.prints(first), ["New value: Hello world!"]);
+        let second = first.after(run5);
+        assert_eq!(
+            run5.server.prints(second),
+            ["Old value: Hello world!", "New value: ¡Hola Mundo!"]
+        );
+        let third = second.after(run5);
+        assert_eq!(
+            run5.server.prints(third),
+            ["Old value: ¡Hola Mundo!", "New value: Hello world!"]
+        );
+        let log = run("07").expect("07 knows persistent memory");
+        assert_eq!(log.clients[0].prints(third), ["used value: 16"]);
+        let fourth = third.after(log);
+        assert_eq!(log.clients[0].prints(fourth), ["used value: 43"]);
+        assert_eq!(log.server.prints(fourth).len(), 6);
+        // The log overwrites the server's greeting, and the client's stays.
+        assert_eq!(run5.server.prints(fourth), ["New value: Hello world!"]);
+    }
+
+    #[test]
+    fn arguments_are_filled_in() {
+        let values = Values {
+            pmem: Some("/dev/dax0.0"),
+            wait: 3,
+        };
+        let run = find("05").and_then(|example| example.pmem.as_ref());
+        let run = run.expect("05 knows persistent memory");
+        assert_eq!(run.server.args(&values), ["/dev/dax0.0", "on"]);
+        assert_eq!(run.clients[0].args(&values), ["/dev/dax0.0", "4096"]);
+        let run = &find("13").expect("known").dram;
+        assert_eq!(run.server.args(&values), ["3"]);
+    }
+
+    #[test]
+    fn clients_may_be_served_in_any_order() {
+        let lines = |text: &str| {
+            let lines: Vec<_> = text.lines().map(str::to_owned).collect();
+            canonical(&lines)
+        };
+        let a = lines("start\nx 1 [qp#7]\nx 5 [qp#8]\nx 2 [qp#7]\nend [client #12] here");
+        let b = lines("start\nx 5 [qp#1]\nx 1 [qp#2]\nx 2 [qp#2]\nend [client #3] here");
+        assert_eq!(a, b);
+        let c = lines("start\nx 5 [qp#1]\nx 2 [qp#2]\nx 1 [qp#2]\nend [client #3] here");
+        assert_ne!(a, c, "of one client the order counts");
+        let d = lines("start\nx 5 [qp#2]\nx 1 [qp#2]\nx 2 [qp#2]\nend [client #3] here");
+        assert_ne!(a, d, "these are of one client");
+        let e = lines("x 5 [qp#1]\nx 1 [qp#2]\nx 2 [qp#2]\nend [client #3] here\nstart");
+        assert_ne!(a, e, "the other lines have an order");
+    }
 }

@@ -68,6 +68,8 @@ impl Place {
         args: &[String],
     ) -> Program {
         let (program, port) = (executable(name), port.to_string());
+        let line = format!("  $ {name} {role} {} {port} {}", self.addr, args.join(" "));
+        println!("{}", line.trim_end());
         let mut words: Vec<&str> = wrapper.iter().map(String::as_str).collect();
         words.extend([&*program, role, &self.addr, &port]);
         words.extend(args.iter().map(String::as_str));
@@ -90,6 +92,9 @@ impl Place {
             wait: self.wait,
         };
         let what = format!("{} {} {:?}", example.name, self.addr, values);
+        let memory = values.pmem.unwrap_or("DRAM");
+        // `cargo xtask demo` shows the lines that begin like these.
+        println!("\nOn {memory}");
 
         let port = free_port(&self.addr);
         let server = self.server(example.name, port, &run.server.args(&values));
@@ -99,21 +104,11 @@ impl Place {
             if run.together {
                 running.push((client, started));
             } else {
-                check(
-                    &format!("{what}: client"),
-                    started.finish(),
-                    client,
-                    contents,
-                );
+                show("client", started.finish(), &what, client, contents);
             }
         }
         for (client, started) in running {
-            check(
-                &format!("{what}: client"),
-                started.finish(),
-                client,
-                contents,
-            );
+            show("client", started.finish(), &what, client, contents);
         }
         let ended = server.finish();
         if let Some(text) = example.timeout {
@@ -122,11 +117,19 @@ impl Place {
             let early = ended.silent < Duration::from_secs(10);
             assert!(!early, "{what}: too early: {ended:?}");
         }
-        check(&format!("{what}: server"), ended, &run.server, contents);
+        show("server", ended, &what, &run.server, contents);
         if let Some((_, contents)) = &mut self.pmem {
             *contents = contents.after(run);
         }
     }
+}
+
+/// Checks a program of a pair, and prints what it has printed.
+fn show(who: &str, ended: Ended, what: &str, expected: &runs::Program, contents: Contents) {
+    for line in &ended.stdout {
+        println!("  {who}  {line}");
+    }
+    check(&format!("{what}: {who}"), ended, expected, contents);
 }
 
 pub(crate) fn check(what: &str, ended: Ended, expected: &runs::Program, contents: Contents) {
@@ -150,49 +153,82 @@ pub(crate) fn forget() {
 /// The second time on persistent memory, both sides find what the first time has left.
 const TIMES_ON_PMEM: usize = 2;
 
-/// On DRAM with IPv4, and on persistent memory with IPv6 if the pair knows it.
-fn pair(name: &str) {
-    let example = runs::find(name).expect("a known example");
-    device_test(|| {
-        Place::dram(addr()).run(example);
-        if example.pmem.is_none() {
-            Place::dram(addr6()).run(example);
-            return;
+fn example(name: &str) -> &'static Example {
+    runs::find(name).expect("a known example")
+}
+
+/// Tests of pairs, under the names by which `cargo xtask demo` finds them.
+macro_rules! pairs {
+    ($place:ident: $run:ident; $($(#[$ignore:meta])* $test:ident: $name:literal,)*) => {
+        mod $place {
+            $(
+                #[test]
+                $(#[$ignore])*
+                fn $test() {
+                    super::$run($name);
+                }
+            )*
+            pub(super) const TESTED: &[(&str, &str)] = &[$((stringify!($test), $name)),*];
         }
-        let mut place = Place::pmem(addr6());
+    };
+}
+
+fn on_dram(name: &str) {
+    device_test(|| Place::dram(addr()).run(example(name)));
+}
+
+pairs! {
+    dram: on_dram;
+    _01_connection: "01-connection",
+    _02_read_to_volatile: "02-read-to-volatile",
+    _03_read_to_persistent: "03-read-to-persistent",
+    _04_write_to_persistent: "04-write-to-persistent",
+    _05_flush_to_persistent: "05-flush-to-persistent",
+    #[ignore = "long: it waits, and servers_of_many_clients runs it beside others"]
+    _06_multiple_connections: "06-multiple-connections",
+    #[ignore = "long: it waits, and servers_of_many_clients runs it beside others"]
+    _06scch_multiple_connections: "06scch-multiple-connections",
+    _07_atomic_write: "07-atomic-write",
+    _08_messages_ping_pong: "08-messages-ping-pong",
+    _08srq_simple_messages_ping_pong_with_srq: "08srq-simple-messages-ping-pong-with-srq",
+    _09_flush_to_persistent_gpspm: "09-flush-to-persistent-GPSPM",
+    _09scch_flush_to_persistent_gpspm: "09scch-flush-to-persistent-GPSPM",
+    _10_send_with_imm: "10-send-with-imm",
+    _11_write_with_imm: "11-write-with-imm",
+    _12_receive_completion_queue: "12-receive-completion-queue",
+    _12scch_receive_completion_queue: "12scch-receive-completion-queue",
+    #[ignore = "long: it waits, and servers_of_many_clients runs it beside others"]
+    _13_messages_ping_pong_with_srq: "13-messages-ping-pong-with-srq",
+}
+
+/// The second time on persistent memory, both sides find what the first time has left.
+fn on_pmem(name: &str) {
+    device_test(|| {
+        let mut place = Place::pmem(addr());
         for _ in 0..TIMES_ON_PMEM {
-            place.run(example);
+            place.run(example(name));
         }
     });
 }
 
-macro_rules! pairs {
-    ($($test:ident: $name:literal,)*) => {
-        $(
-            #[test]
-            fn $test() {
-                pair($name);
-            }
-        )*
-        const QUICK: &[&str] = &[$($name),*];
-    };
+pairs! {
+    pmem: on_pmem;
+    _03_read_to_persistent: "03-read-to-persistent",
+    _04_write_to_persistent: "04-write-to-persistent",
+    _05_flush_to_persistent: "05-flush-to-persistent",
+    _07_atomic_write: "07-atomic-write",
+    _09_flush_to_persistent_gpspm: "09-flush-to-persistent-GPSPM",
+    _09scch_flush_to_persistent_gpspm: "09scch-flush-to-persistent-GPSPM",
 }
 
-pairs! {
-    connection: "01-connection",
-    read_to_volatile: "02-read-to-volatile",
-    read_to_persistent: "03-read-to-persistent",
-    write_to_persistent: "04-write-to-persistent",
-    flush_to_persistent: "05-flush-to-persistent",
-    atomic_write: "07-atomic-write",
-    messages_ping_pong: "08-messages-ping-pong",
-    messages_ping_pong_srq: "08srq-simple-messages-ping-pong-with-srq",
-    gpspm: "09-flush-to-persistent-GPSPM",
-    gpspm_shared_channel: "09scch-flush-to-persistent-GPSPM",
-    send_with_imm: "10-send-with-imm",
-    write_with_imm: "11-write-with-imm",
-    receive_completion_queue: "12-receive-completion-queue",
-    receive_completion_queue_shared_channel: "12scch-receive-completion-queue",
+/// The memory has nothing to do with the address.
+#[test]
+fn all_work_over_ipv6() {
+    for example in EXAMPLES {
+        if !SLOW.contains(&example.name) {
+            device_test(|| Place::dram(addr6()).run(example));
+        }
+    }
 }
 
 /// The servers of these wait for something that does not happen.
@@ -204,7 +240,6 @@ pub(crate) const SLOW: [&str; 3] = [
 
 /// Each takes 15 or 25 seconds, most of them idle: [`together`] runs them.
 pub(crate) fn slow() -> Vec<Check> {
-    let example = |name| runs::find(name).expect("a known example");
     let runs = SLOW.into_iter().flat_map(|name| {
         [addr(), addr6()].map(|addr| {
             let run = {
@@ -219,8 +254,11 @@ pub(crate) fn slow() -> Vec<Check> {
 
 /// What the program and the library log goes to stderr, through each of two loggers.
 #[test]
-fn log() {
+fn _log() {
     let ended = Program::example(LOG, &[]).finish().success(LOG);
+    for line in ended.stdout.iter().chain(&ended.stderr) {
+        println!("\n  {line}");
+    }
     let expected = [
         "Let's write messages to stderr",
         "Let's use custom log function to write messages to stderr",
@@ -282,15 +320,28 @@ fn every_example_is_known_and_tested() {
         .collect();
     let known = EXAMPLES.iter().map(|example| example.name).chain([LOG]);
     assert_eq!(found, known.map(str::to_owned).collect(), "the table");
-    let tested = QUICK.iter().copied().chain(SLOW).chain([LOG]);
-    assert_eq!(found, tested.map(str::to_owned).collect(), "the tests");
+
+    let tests = |examples: &mut dyn Iterator<Item = &'static Example>| -> Vec<_> {
+        let test = |example: &'static Example| (runs::test_name(example.name), example.name);
+        examples.map(test).collect()
+    };
+    let tested = |tests: &[(&str, &'static str)]| -> Vec<_> {
+        let test = |(test, name): &(&str, &'static str)| (String::from(*test), *name);
+        tests.iter().map(test).collect()
+    };
+    assert_eq!(tests(&mut EXAMPLES.iter()), tested(dram::TESTED));
+    let mut knows_pmem = EXAMPLES.iter().filter(|example| example.pmem.is_some());
+    assert_eq!(tests(&mut knows_pmem), tested(pmem::TESTED));
 }
 
 #[test]
 #[ignore = "long: 20 minutes"]
 fn ten_times_with_each_memory_and_address() {
     for time in 1..=10 {
-        for example in QUICK.iter().filter_map(|name| runs::find(name)) {
+        for example in EXAMPLES
+            .iter()
+            .filter(|example| !SLOW.contains(&example.name))
+        {
             for addr in [addr(), addr6()] {
                 device_test(|| {
                     Place::dram(addr.clone()).run(example);
