@@ -1,0 +1,105 @@
+#!/bin/bash
+# cargo's runner for device tests: `runner.sh PROGRAM ARGUMENTS…`, as cargo calls it. It runs a test
+# program on the RDMA device, and sees to it that each test that the program lists is reported. A test
+# that says nothing for RPMA_TEST_LIMIT seconds, or that takes its program down, is named and has
+# failed, and the others go on.
+#
+# RPMA_GUEST is the command that runs a line of shell in the guest; without it the device is here.
+#
+# Besides libtest's own lines xtask reads these: "tests listed: N", "test NAME ... FAILED (why)", and
+# "machine lost: why".
+set -u
+limit=${RPMA_TEST_LIMIT:-600}
+
+# Listing needs no device.
+case " $* " in *" --list "*) exec "$@" ;; esac
+
+if [ -n "${RPMA_GUEST-}" ]; then
+    settings="RPMA_TEST_LIMIT=$limit RPMA_TEST_PIDFILE=/run/device-test.pid"
+    # Through a shell that waits: ssh would report a signal as a failure of its own.
+    $RPMA_GUEST "cd /src && $settings bash xtask/runner.sh ${*@Q}; exit \$?" </dev/null
+    status=$?
+    if [ $status = 255 ]; then echo "machine lost: the guest does not answer"; fi
+    exit $status
+fi
+
+program=$1
+shift
+options=() exact=() names=()
+for word; do
+    case $word in
+    --exact) exact=(--exact) ;;
+    -*) options+=("$word") ;;
+    *) names+=("$word") ;;
+    esac
+done
+mapfile -t left < <(
+    "$program" "${options[@]}" "${exact[@]}" "${names[@]}" --list --format=terse |
+        sed -n 's/: test$//p'
+)
+echo "tests listed: ${#left[@]}"
+if [ ${#left[@]} = 0 ]; then
+    echo "no test here has \"${names[*]}\" in its name; cargo xtask test --list shows all" >&2
+    exit 1
+fi
+
+# A run that was interrupted may have left its program in the guest, at work on the device.
+pidfile=${RPMA_TEST_PIDFILE-}
+if [ -n "$pidfile" ] && grep -qs -- --test-threads=1 "/proc/$(cat "$pidfile" 2>&1)/cmdline"; then
+    kill -KILL -- "-$(cat "$pidfile")"
+fi
+
+pid=
+trap 'if [ -n "$pid" ]; then kill -KILL -- "-$pid" 2>/dev/null; fi' EXIT
+trap 'exit 130' HUP INT TERM
+begin='^test ([^ ]+)( - should panic)? \.\.\. '
+result=0
+while [ ${#left[@]} != 0 ]; do
+    # In a session of its own, so that all of it can be killed.
+    exec {out}< <(
+        exec setsid "$program" --test-threads=1 "${options[@]}" --exact "${left[@]}" 2>&1
+    )
+    pid=$!
+    if [ -n "$pidfile" ]; then echo "$pid" >"$pidfile"; fi
+    current='' why='' reported='' patience=$limit
+    while :; do
+        IFS= read -r -t "$patience" -u "$out" line
+        got=$?
+        if [[ $line =~ $begin ]]; then
+            current=${BASH_REMATCH[1]}
+            for i in "${!left[@]}"; do
+                if [ "${left[i]}" = "$current" ]; then unset "left[i]"; fi
+            done
+        elif [[ $line == "test result: "* ]]; then
+            reported=yes patience=30
+        fi
+        if [ -n "$line" ] || [ $got = 0 ]; then printf '%s\n' "$line"; fi
+        if [ $got = 0 ]; then continue; fi
+        # Above 128: it is silent. Else: the end of its output.
+        if [ $got -le 128 ]; then break; fi
+        if [ -n "$why" ]; then
+            echo "machine lost: the program does not die"
+            exit 255
+        fi
+        why="said nothing for $patience s and was stopped" patience=30
+        kill -KILL -- "-$pid"
+    done
+    exec {out}<&-
+    wait "$pid"
+    status=$?
+    pid=
+    if [ -n "$reported" ]; then
+        # A program may also fail when its tests are over.
+        if [ $status != 0 ]; then result=101; fi
+        break
+    fi
+    result=101
+    if [ -z "$why" ] && [ $status -gt 128 ]; then why="killed by signal $((status - 128))"; fi
+    : "${why:=the program ended there, with status $status}"
+    if [ -z "$current" ]; then
+        for name in "${left[@]}"; do echo "test $name ... FAILED (not run: $why)"; done
+        break
+    fi
+    echo "test $current ... FAILED ($why)"
+done
+exit $result
