@@ -67,6 +67,7 @@ install -m 600 /srv/ssh_key.pub /root/.ssh/authorized_keys
 echo "guest $(cut -d ' ' -f 1,2 /etc/ssh/guest_host_key.pub)" >/srv/known_hosts
 install -m 644 "$here/sshd_config" /etc/ssh/sshd_config
 install -m 755 "$here/init.sh" /init
+install -m 644 "$here/ssh_config" /srv/ssh_config
 
 echo "== initramfs"
 mkdir -p initrd/bin initrd/lib initrd/proc initrd/sys initrd/dev initrd/root
@@ -87,4 +88,4 @@ rm -f /etc/modprobe.d/nvdimm-security.conf
 apt-get clean
 cd /
 rm -rf "$work" /var/lib/apt/lists/* /var/cache/apt/*.bin
-mkdir -p /src /opt/rust /opt/cargo /mnt/fsdax /var/tmp/ext4
+mkdir -p /src /opt/rust /opt/cargo /opt/guest /mnt/fsdax /var/tmp/ext4

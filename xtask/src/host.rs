@@ -1,11 +1,13 @@
-//! The computer that we run on: the clone, the Rust toolchain, a clean environment for commands.
+//! The computer that we run on: the clone, and the Rust toolchain.
 
-use std::ffi::OsString;
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result, bail};
+use rustix::fs::{FlockOperation, flock};
+
+use crate::process::output;
 
 /// The clone that this program belongs to.
 #[derive(Debug)]
@@ -40,7 +42,7 @@ impl Workspace {
         let path = dir.join("lock");
         let lock =
             File::create(&path).with_context(|| format!("cannot open {}", path.display()))?;
-        if lock.try_lock().is_err() {
+        if flock(&lock, FlockOperation::NonBlockingLockExclusive).is_err() {
             bail!("`cargo xtask {name}` is at work in this clone already; wait until it has ended");
         }
         Ok((dir, lock))
@@ -57,7 +59,6 @@ impl Workspace {
     pub(crate) fn cargo(&self) -> Command {
         let mut command = Command::new("cargo");
         command.current_dir(&self.root);
-        clean_env(&mut command);
         command
     }
 }
@@ -75,11 +76,9 @@ impl Toolchain {
         rustc
             .args(["--print", "sysroot"])
             .current_dir(workspace.root());
-        clean_env(&mut rustc);
-        let output = rustc.output().context("cannot run rustc")?;
-        let sysroot = PathBuf::from(String::from_utf8_lossy(&output.stdout).trim());
+        let sysroot = PathBuf::from(output(&mut rustc)?.trim());
         let usable = sysroot.join("bin/cargo").is_file() && sysroot != Path::new("/usr");
-        if !output.status.success() || !usable {
+        if !usable {
             bail!(
                 "the Rust toolchain in \"{}\" cannot be lent to the guest, whose system is not this \
                  one: it takes a toolchain in a directory of its own, as rustup installs it",
@@ -104,50 +103,4 @@ pub(crate) fn is_root() -> bool {
 
 pub(crate) fn cpus() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from)
-}
-
-/// Takes from a command what `cargo run` put into our environment, so that a cargo that we start
-/// sees what a cargo started by hand sees: otherwise the two would rebuild each other's work.
-fn clean_env(command: &mut Command) {
-    const OURS: [&str; 6] = [
-        "CARGO",
-        "CARGO_MAKEFLAGS",
-        "MAKEFLAGS",
-        "OUT_DIR",
-        "RUST_RECURSION_COUNT",
-        "TARGET",
-    ];
-    for (name, _) in std::env::vars_os() {
-        let Some(text) = name.to_str() else { continue };
-        let of_package = [
-            "CARGO_PKG_",
-            "CARGO_MANIFEST_",
-            "CARGO_BIN_",
-            "CARGO_CRATE_",
-            "DEP_",
-        ];
-        let leaked = of_package.iter().any(|prefix| text.starts_with(prefix));
-        if leaked || OURS.contains(&text) || text == "CARGO_PRIMARY_PACKAGE" {
-            command.env_remove(text);
-        }
-    }
-    // cargo puts its own directories in front of the user's.
-    if let Some(path) = std::env::var_os("LD_LIBRARY_PATH") {
-        let inherited = std::env::split_paths(&path).filter(|dir| !is_cargos(dir));
-        match std::env::join_paths(inherited) {
-            Ok(rest) if rest != OsString::new() => command.env("LD_LIBRARY_PATH", rest),
-            _ => command.env_remove("LD_LIBRARY_PATH"),
-        };
-    }
-}
-
-fn is_cargos(dir: &Path) -> bool {
-    let has = |file| dir.join(file).exists();
-    // A target directory or its deps/, or the lib/ of a toolchain.
-    let profile = if dir.ends_with("deps") {
-        dir.parent().unwrap_or(dir)
-    } else {
-        dir
-    };
-    profile.join(".fingerprint").exists() || has("rustlib") || dir.ends_with("out")
 }

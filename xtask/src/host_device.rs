@@ -6,7 +6,8 @@ use std::path::Path;
 use std::process::Command;
 
 use anyhow::{Context, Result, bail};
-use serde_json::Value;
+
+use crate::process::output;
 
 const SYSFS: &str = "/sys/class/infiniband";
 
@@ -76,19 +77,32 @@ fn active_device() -> Result<(String, String)> {
 
 /// The first address of an interface that is not link-local.
 fn address_of(netdev: &str, family: &str) -> Result<Option<String>> {
-    let output = Command::new("ip")
-        .args(["-j", "addr", "show", "dev", netdev])
-        .output();
-    let output = output.context("cannot run `ip` (package iproute2); or set RPMA_TEST_ADDR")?;
-    let links: Value = serde_json::from_slice(&output.stdout).unwrap_or_default();
-    let addresses = links[0]["addr_info"]
-        .as_array()
-        .cloned()
-        .unwrap_or_default();
-    let usable = addresses
-        .iter()
-        .find(|info| info["family"] == family && info["scope"] != "link");
-    Ok(usable
-        .and_then(|info| info["local"].as_str())
-        .map(str::to_owned))
+    let shown = output(Command::new("ip").args(["-o", "addr", "show", "dev", netdev]));
+    let shown = shown.context("`ip` (package iproute2) tells no address; or set RPMA_TEST_ADDR")?;
+    Ok(first_address(&shown, family))
+}
+
+/// From what `ip -o addr` prints: "2: eth0    inet 10.0.2.15/24 brd 10.0.2.255 scope global eth0".
+fn first_address(shown: &str, family: &str) -> Option<String> {
+    shown.lines().find_map(|line| {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        let after = |word| words.iter().skip_while(|known| **known != word).nth(1);
+        let address = after(family)?.split('/').next()?;
+        (after("scope") != Some(&"link")).then(|| address.to_owned())
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::first_address;
+
+    #[test]
+    fn the_first_address_that_others_can_reach() {
+        let shown = "2: eth0    inet 10.0.2.15/24 brd 10.0.2.255 scope global eth0\\ valid_lft\n\
+                     2: eth0    inet6 fe80::1/64 scope link \\       valid_lft forever\n\
+                     2: eth0    inet6 fd77::1/64 scope global nodad \\  valid_lft forever\n";
+        assert_eq!(first_address(shown, "inet").as_deref(), Some("10.0.2.15"));
+        assert_eq!(first_address(shown, "inet6").as_deref(), Some("fd77::1"));
+        assert_eq!(first_address("", "inet"), None);
+    }
 }

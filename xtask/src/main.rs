@@ -5,20 +5,23 @@ mod demo;
 mod guest;
 mod host;
 mod host_device;
+mod lab;
 mod packages;
+mod process;
 mod progress;
 mod test;
 mod vm;
 
 use std::io::IsTerminal;
-use std::process::ExitCode;
+use std::process::{ExitCode, ExitStatus};
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use clap::{Parser, Subcommand};
 
 use demo::Demo;
 use guest::Guest;
 use host::Workspace;
+use process::spawn;
 
 #[derive(Debug, Parser)]
 #[command(name = "cargo xtask", bin_name = "cargo xtask", about)]
@@ -40,21 +43,24 @@ enum Action {
         /// Use this host's RDMA device instead of the guest (no power cut)
         #[arg(long)]
         host: bool,
-        /// Install missing system packages without asking
-        #[arg(long)]
-        yes: bool,
     },
-    /// Everything that has to hold before a change lands: format, lints, documentation, tests
+    /// Everything that has to hold before a change lands: format, lints, documentation, tests; or
+    /// the device tests of one program, with all that they print
     Test {
-        /// Also run the tests that are marked as long
+        /// Run only the tests of this device test program, such as connect
+        program: Option<String>,
+        /// Of that program, only the tests that have one of these in their names
+        names: Vec<String>,
+        /// List the device tests instead of running them
+        #[arg(long)]
+        list: bool,
+        /// Also run the tests that are marked as long and, where everything is run, the checks of
+        /// versions
         #[arg(long)]
         long: bool,
         /// Use this host's RDMA device instead of the guest
         #[arg(long)]
         host: bool,
-        /// Install missing system packages without asking
-        #[arg(long)]
-        yes: bool,
     },
     /// The guest machine: RDMA (soft-RoCE), persistent memory, this clone at /src
     #[command(subcommand)]
@@ -64,11 +70,7 @@ enum Action {
 #[derive(Debug, Subcommand)]
 enum VmAction {
     /// Start the guest and leave it running
-    Up {
-        /// Install missing system packages without asking
-        #[arg(long)]
-        yes: bool,
-    },
+    Up,
     /// Stop it
     Down,
     /// Run a command in it
@@ -94,32 +96,43 @@ fn main() -> ExitCode {
 fn run(action: Action) -> Result<ExitCode> {
     let workspace = Workspace::find()?;
     match action {
-        Action::Demo {
-            name,
-            all,
-            host,
-            yes,
-        } => {
+        Action::Demo { name, all, host } => {
             let demo = Demo::parse(name.as_deref(), all)?;
-            let needs = if host {
+            packages::ensure(&[if host {
                 packages::BUILD
             } else {
                 packages::GUEST
-            };
-            packages::ensure(&[needs], yes)?;
+            }])?;
             if !demo.run(&workspace, host)? {
                 return Ok(ExitCode::FAILURE);
             }
         }
-        Action::Test { long, host, yes } => {
-            let guest: &[packages::Need] = if host { &[] } else { packages::GUEST };
-            packages::ensure(&[packages::BUILD, guest], yes)?;
-            if !test::run(&workspace, test::Options { long, host })? {
-                return Ok(ExitCode::FAILURE);
+        Action::Test {
+            program,
+            names,
+            list,
+            long,
+            host,
+        } => {
+            let options = test::Options { long, host };
+            // What is compiled for the guest is compiled in its root.
+            let everything = program.is_none() && !list;
+            let here = if host || everything {
+                packages::BUILD
+            } else {
+                &[]
+            };
+            let guest = if host { &[] } else { packages::GUEST };
+            packages::ensure(&[here, guest])?;
+            match &program {
+                program if list => test::list(&workspace, program.as_ref(), &names, host)?,
+                Some(program) => return test::some(&workspace, program, &names, options).map(code),
+                None if test::all(&workspace, options)? => {}
+                None => return Ok(ExitCode::FAILURE),
             }
         }
-        Action::Vm(VmAction::Up { yes }) => {
-            packages::ensure(&[packages::GUEST], yes)?;
+        Action::Vm(VmAction::Up) => {
+            packages::ensure(&[packages::GUEST])?;
             vm::up(&Guest::get(&workspace)?, &workspace)?;
         }
         Action::Vm(VmAction::Down) => vm::down(&workspace)?,
@@ -139,13 +152,11 @@ fn run(action: Action) -> Result<ExitCode> {
 /// Runs a command in the machine of `vm up` with our input and output; ends as it ends.
 fn vm_command(workspace: &Workspace, argv: &[String], terminal: bool) -> Result<ExitCode> {
     let ssh = vm::attach(workspace)?;
-    let status = ssh
-        .command(argv, terminal)
-        .status()
-        .context("cannot run ssh")?;
-    let code = status
-        .code()
-        .and_then(|code| u8::try_from(code).ok())
-        .unwrap_or(255);
-    Ok(ExitCode::from(code))
+    Ok(code(spawn(&mut ssh.command(argv, terminal))?.wait()?))
+}
+
+/// Our exit code for that of a program.
+fn code(status: ExitStatus) -> ExitCode {
+    let code = status.code().and_then(|code| u8::try_from(code).ok());
+    ExitCode::from(code.unwrap_or(255))
 }

@@ -1,46 +1,199 @@
 //! `cargo xtask demo`: the power cut, or librpma's examples.
+//!
+//! An example is shown by its tests (tests/examples/pairs.rs), which print what they start and what
+//! that prints.
 
-mod build;
-mod pairs;
-mod place;
 mod power_cut;
 #[path = "../../../examples/common/runs.rs"]
 mod runs;
 
-use anyhow::Result;
+use std::fs::File;
+use std::io::{BufRead, BufReader, Write};
+use std::process::Stdio;
+use std::time::Duration;
 
+use anyhow::{Result, bail};
+
+use crate::guest::chroot::Headers;
 use crate::host::Workspace;
-use pairs::Show;
+use crate::lab::Lab;
+use crate::process::{spawn, tail};
+use crate::progress::run_step;
+use runs::{EXAMPLES, LOG, LOG_SHOWS, find, test_name};
+
+/// What the names of the tests of the examples begin with: on DRAM, on persistent memory, and without
+/// memory.
+const MEMORIES: [&str; 3] = ["pairs::dram::", "pairs::pmem::", "pairs::"];
+/// The longest that one example may take: some wait for the end of a time limit.
+const LIMIT: Duration = Duration::from_secs(120);
 
 /// What is shown.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Demo(Kind);
-
-#[derive(Clone, Copy, Debug)]
-enum Kind {
+pub(crate) enum Demo {
     PowerCut,
-    One(Show),
+    /// The example of this name.
+    One(&'static str),
     All,
 }
 
 impl Demo {
     /// `name` is that of an example, or its beginning.
     pub(crate) fn parse(name: Option<&str>, all: bool) -> Result<Self> {
-        let kind = match name {
-            Some(name) => Kind::One(Show::find(name)?),
-            None if all => Kind::All,
-            None => Kind::PowerCut,
-        };
-        Ok(Self(kind))
+        match name {
+            Some(name) => Ok(Self::One(full_name(name)?)),
+            None if all => Ok(Self::All),
+            None => Ok(Self::PowerCut),
+        }
     }
 
     /// Shows it; tells whether all went well.
     pub(crate) fn run(self, workspace: &Workspace, host: bool) -> Result<bool> {
-        match (self.0, host) {
-            (Kind::PowerCut, false) => power_cut::in_guest(workspace).map(|()| true),
-            (Kind::PowerCut, true) => power_cut::on_host(workspace).map(|()| true),
-            (Kind::One(show), host) => pairs::one(workspace, show, host).map(|()| true),
-            (Kind::All, host) => pairs::all(workspace, host),
+        match (self, host) {
+            (Self::PowerCut, false) => power_cut::show(workspace).map(|()| true),
+            // Cutting this host's power is left to its owner.
+            (Self::PowerCut, true) => one(workspace, power_cut::EXAMPLE, true),
+            (Self::One(name), host) => one(workspace, name, host),
+            (Self::All, host) => all(workspace, host),
         }
+    }
+}
+
+fn full_name(name: &str) -> Result<&'static str> {
+    if name == LOG {
+        return Ok(LOG);
+    }
+    if let Some(example) = find(name) {
+        return Ok(example.name);
+    }
+    let mut known = String::new();
+    for (name, shows) in shows() {
+        known += &format!("\n  {name:<42} {shows}");
+    }
+    bail!(
+        "no example is called \"{name}\". The examples are (the beginning of a name is enough, such as \
+         05 or 08srq):{known}"
+    );
+}
+
+/// All examples, and what each shows.
+fn shows() -> impl Iterator<Item = (&'static str, &'static str)> {
+    let pairs = EXAMPLES.iter().map(|example| (example.name, example.shows));
+    pairs.chain([(LOG, LOG_SHOWS)])
+}
+
+/// Shows one example, with what its programs print.
+fn one(workspace: &Workspace, name: &str, host: bool) -> Result<bool> {
+    let shows = shows().find(|(known, _)| *known == name);
+    println!("{name}: {}\n", shows.map_or("", |(_, shows)| shows));
+    let test = test_name(name);
+    let tests = MEMORIES.map(|memory| format!("{memory}{test}"));
+    let options = ["--exact", "--nocapture"];
+    show(workspace, host, &options, &tests, |line| {
+        // The tests indent what is to be seen, below the name of the memory.
+        if line.starts_with("On ") {
+            println!("\n{line}");
+        } else if line.starts_with("  ") {
+            println!("{line}");
+        }
+    })
+}
+
+/// Runs all examples, with one line for each and each of its memories.
+fn all(workspace: &Workspace, host: bool) -> Result<bool> {
+    let (mut passed, mut failed) = (0, 0);
+    println!();
+    let tests = MEMORIES.map(|memory| format!("{memory}_"));
+    let ok = show(workspace, host, &[], &tests, |line| {
+        let Some((test, result)) = line
+            .strip_prefix("test ")
+            .and_then(|l| l.split_once(" ... "))
+        else {
+            return;
+        };
+        let example = test
+            .replace("pairs::", "")
+            .replace("::_", " ")
+            .replace('_', "-");
+        let ok = result == "ok";
+        *(if ok { &mut passed } else { &mut failed }) += 1;
+        println!(
+            "  {:<4} {}",
+            if ok { "ok" } else { "FAIL" },
+            example.trim_start_matches('-')
+        );
+    })?;
+    println!("\n{passed} passed, {failed} failed");
+    Ok(ok)
+}
+
+/// Runs tests of the examples, each line of which goes to `see`. Tells whether they passed.
+fn show(
+    workspace: &Workspace,
+    host: bool,
+    options: &[&str],
+    tests: &[String],
+    mut see: impl FnMut(&str),
+) -> Result<bool> {
+    let mut lab = Lab::open(workspace, "demo", host)?;
+    let log = workspace.log_file("demo.log")?;
+    let mut examples = lab.cargo(Headers::Native, "build --examples")?;
+    run_step("compile the examples", &mut examples, &log)?;
+    let mut build = lab.cargo(Headers::Native, "test --no-run --test examples")?;
+    run_step("compile what shows them", &mut build, &log)?;
+    let mut cargo = lab.cargo_on_device(Headers::Native, LIMIT)?;
+    cargo.args(["--test", "examples", "--", "--include-ignored"]);
+    cargo.args(options);
+    // A host need not have persistent memory.
+    let no_pmem = lab.is_host() && lab.host_env("RPMA_TEST_DEVDAX").is_none();
+    cargo.args(
+        tests
+            .iter()
+            .filter(|test| !(no_pmem && test.contains("pmem"))),
+    );
+
+    let mut file = File::options().append(true).open(&log)?;
+    cargo
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(file.try_clone()?);
+    let mut child = spawn(&mut cargo)?;
+    if let Some(stdout) = child.stdout.take() {
+        for line in BufReader::new(stdout).lines() {
+            let line = line?;
+            writeln!(file, "{line}")?;
+            see(&line);
+        }
+    }
+    let ok = child.wait()?.success();
+    if !ok {
+        println!(
+            "\nFAILED; the end of {}:\n{}",
+            log.display(),
+            tail(&log, 30)
+        );
+    }
+    Ok(ok)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_unknown_name_lists_the_known_ones() {
+        for unknown in ["", "0", "1", "l", "5", "05-flush-to-persistent-x"] {
+            let text = Demo::parse(Some(unknown), false).unwrap_err().to_string();
+            for (name, _) in shows() {
+                assert!(text.contains(name), "{unknown:?}: {text}");
+            }
+        }
+    }
+
+    #[test]
+    fn log_is_an_example_too() {
+        assert!(matches!(
+            Demo::parse(Some("log"), false),
+            Ok(Demo::One("log"))
+        ));
     }
 }

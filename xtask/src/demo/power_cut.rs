@@ -5,40 +5,43 @@
 //! RDMA, flushes, and prints a line only when the flush has completed. At that line the machine
 //! dies. What is still there after the next boot was in the memory's media file by then.
 
-use std::path::PathBuf;
-use std::process::Command;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use anyhow::{Result, bail};
+use anyhow::{Context, Result, bail};
 
-use super::build;
-use super::place::{DEVDAX, GUEST_ADDRESS, HostDevice, LIMIT, Place};
-use crate::guest::Guest;
+use crate::guest::chroot::Headers;
 use crate::host::Workspace;
-use crate::vm::{Lifetime, Remote, Vm};
+use crate::lab::Lab;
+use crate::process::Remote;
+use crate::progress::run_step;
+use crate::vm::Ssh;
 
-const EXAMPLE: &str = "05-flush-to-persistent";
+pub(super) const EXAMPLE: &str = "05-flush-to-persistent";
 /// What the client writes.
 const VALUE: &str = "Hello world!";
 const OLD: &str = "Old value:";
 const NEW: &str = "New value:";
 /// What the client prints first after its flush has completed.
 const FLUSHED: &str = "Translation:";
-const PMEM_PORT: &str = "7204";
-const DRAM_PORT: &str = "7205";
 /// What the programs say that means nothing to a visitor.
 const NOISE: [&str; 2] = [
     "No <pmem-path> provided. Using DRAM instead.",
     "translating...",
 ];
 
-/// The example's programs, and what its servers offer.
+/// The guest's address.
+const ADDRESS: &str = "10.77.0.1";
+/// Its persistent memory.
+const DEVDAX: &str = "/dev/dax0.0";
+/// For whatever a program does: emulation is slow.
+const LIMIT: Duration = Duration::from_secs(60);
+
+/// Where the example's programs run.
 #[derive(Debug)]
 struct Stage<'a> {
     workspace: &'a Workspace,
-    program: PathBuf,
-    address: String,
-    place: Place,
+    program: String,
+    ssh: Ssh,
 }
 
 /// The memory of a server.
@@ -48,52 +51,70 @@ enum Memory<'a> {
     Pmem(&'a str),
 }
 
-/// In the guest, with the power cut.
-pub(super) fn in_guest(workspace: &Workspace) -> Result<()> {
-    let (dir, _lock) = workspace.own_dir("demo")?;
+impl Memory<'_> {
+    fn port(self) -> &'static str {
+        match self {
+            Memory::Dram => "7205",
+            Memory::Pmem(_) => "7204",
+        }
+    }
+
+    fn name(self) -> &'static str {
+        match self {
+            Memory::Dram => "dram",
+            Memory::Pmem(_) => "pmem",
+        }
+    }
+}
+
+pub(super) fn show(workspace: &Workspace) -> Result<()> {
     println!("rpma: a remote write, flushed to persistent memory\n");
     println!("1. A machine with RDMA (soft-RoCE) and persistent memory (an emulated NVDIMM)");
-    let guest = Guest::get(workspace)?;
-    let programs = build::in_guest(workspace, &guest, &[EXAMPLE])?;
-    Vm::forget_memory(&dir)?;
-    let vm = Vm::boot(&guest, workspace, &dir, Lifetime::Ours, "boot")?;
+    let lab = Lab::open(workspace, "demo", false)?;
+    let mut build = lab.cargo(Headers::Native, &format!("build --example {EXAMPLE}"))?;
+    run_step(
+        "compile the example",
+        &mut build,
+        &workspace.log_file("demo-build.log")?,
+    )?;
+    lab.forget_memory()?;
+    let vm = lab.boot_own()?;
     let mut stage = Stage {
         workspace,
-        program: programs.join(EXAMPLE),
-        address: GUEST_ADDRESS.to_owned(),
-        place: Place::Guest(vm.ssh().clone()),
+        program: format!("/src/target/guest/debug/examples/{EXAMPLE}"),
+        ssh: vm.ssh().clone(),
     };
     let pmem = Memory::Pmem(DEVDAX);
 
     println!("\n2. A client writes into the server's ordinary memory (DRAM)");
     stage.volatile_write()?;
 
-    println!("\n3. A client writes into the server's persistent memory, /dev/dax0.0");
-    let mut server = stage.server(pmem)?;
+    println!("\n3. A client writes into the server's persistent memory, {DEVDAX}");
+    let server = stage.server(pmem)?;
     if let Some(value) = old_value(&server) {
         bail!("the memory is new and the server found \"{value}\" in it");
     }
-    let mut client = stage.client(pmem, "client-pmem.log")?;
+    let mut client = stage.client(pmem)?;
     client.wait_for(FLUSHED, LIMIT)?;
     let completed = Instant::now();
     // Before ssh notices and says so in the server's name.
-    server.catch_up();
+    let said = (server.said(), client.said());
     vm.cut_power()?;
     let delay = completed.elapsed().as_secs_f64() * 1e3;
-    tell(&server, &client);
     drop((client, server));
+    tell(&said.0, &said.1);
     println!(
         "  ** power cut: the machine died {delay:.0} ms after the client had said that its flush \
          had completed **"
     );
 
     println!("\n4. The machine boots again, with the same NVDIMM and nothing else of before");
-    let vm = Vm::boot(&guest, workspace, &dir, Lifetime::Ours, "boot")?;
-    stage.place = Place::Guest(vm.ssh().clone());
+    let vm = lab.boot_own()?;
+    stage.ssh = vm.ssh().clone();
     let survived = stage.look("persistent memory", pmem)?;
     let volatile = stage.look("DRAM", Memory::Dram)?;
     drop(vm);
-    Vm::forget_memory(&dir)?;
+    lab.forget_memory()?;
 
     if survived.as_deref() != Some(VALUE) {
         bail!("the value did not survive: the server found {survived:?}, not \"{VALUE}\"");
@@ -111,91 +132,45 @@ pub(super) fn in_guest(workspace: &Workspace) -> Result<()> {
     Ok(())
 }
 
-/// On a host with an RDMA device: everything but the power cut.
-pub(super) fn on_host(workspace: &Workspace) -> Result<()> {
-    let device = HostDevice::find()?;
-    println!("rpma: a remote write, flushed, on this host's RDMA device\n");
-    let stage = Stage {
-        workspace,
-        program: build::on_host(workspace, &[EXAMPLE])?.join(EXAMPLE),
-        address: device.address,
-        place: Place::Host,
-    };
-    println!("\nA client writes into the server's ordinary memory (DRAM)");
-    stage.volatile_write()?;
-    let Some(path) = device.devdax else {
-        println!(
-            "\nFor persistent memory, name a device-DAX device or a file on it: \
-             RPMA_TEST_DEVDAX=/dev/daxX.Y cargo xtask demo --host"
-        );
-        return Ok(());
-    };
-    println!("\nA client writes into the server's persistent memory, {path}");
-    let pmem = Memory::Pmem(&path);
-    let mut server = stage.server(pmem)?;
-    let mut client = stage.client(pmem, "client-pmem.log")?;
-    client.finish(LIMIT)?;
-    server.finish(LIMIT)?;
-    tell(&server, &client);
-    println!("\nA new server on the same memory");
-    let kept = stage.look("persistent memory", pmem)?;
-    if kept.as_deref() != Some(VALUE) {
-        bail!("the new server found {kept:?}, not \"{VALUE}\"");
-    }
-    println!("\nThe value is there. Cutting the power of this host is left to you.");
-    Ok(())
-}
-
 impl Stage<'_> {
-    /// The example, with both its streams in one, so that its lines stay in order.
-    fn command(&self, args: &[&str]) -> Command {
-        let program = self.program.display().to_string();
-        let shell = ["sh", "-c", "RUST_LOG=info exec \"$@\" 2>&1", "sh", &program];
-        self.place.command(&[&shell, args].concat())
+    /// Starts one side of the example, with both its streams in one, so that its lines stay in order.
+    fn start(&self, role: &'static str, memory: Memory<'_>, more: &[&str]) -> Result<Remote> {
+        let shell = [
+            "sh",
+            "-c",
+            "RUST_LOG=info exec \"$@\" 2>&1",
+            "sh",
+            &self.program,
+        ];
+        let words = [&shell[..], &[role, ADDRESS, memory.port()], more].concat();
+        let command = self.ssh.command(&words, false);
+        let log = format!("demo-{role}-{}.log", memory.name());
+        Remote::start(role, command, self.workspace.log_file(&log)?)
     }
 
-    fn log(&self, name: &str) -> Result<PathBuf> {
-        self.workspace.log_file(&format!("demo-{name}"))
-    }
-
-    /// Starts a server and waits until it listens.
+    /// Starts a server, and waits until it listens: a client that comes too early would be rejected.
     fn server(&self, memory: Memory<'_>) -> Result<Remote> {
-        let (args, port, log) = match memory {
-            Memory::Dram => (
-                vec!["server", &self.address, DRAM_PORT],
-                DRAM_PORT,
-                "server-dram.log",
-            ),
-            Memory::Pmem(path) => (
-                vec!["server", &self.address, PMEM_PORT, path, "on"],
-                PMEM_PORT,
-                "server-pmem.log",
-            ),
+        let more: &[&str] = match memory {
+            Memory::Dram => &[],
+            Memory::Pmem(path) => &[path, "on"],
         };
-        let mut server = Remote::start("server", self.command(&args), &self.log(log)?)?;
-        self.place
-            .wait_listening(&mut server, &self.address, port)?;
-        server.catch_up();
+        let mut server = self.start("server", memory, more)?;
+        server.wait_for("waiting for connections on ", LIMIT)?;
         Ok(server)
     }
 
-    fn client(&self, memory: Memory<'_>, log: &str) -> Result<Remote> {
-        let port = match memory {
-            Memory::Dram => DRAM_PORT,
-            Memory::Pmem(_) => PMEM_PORT,
-        };
-        let command = self.command(&["client", &self.address, port]);
-        Remote::start("client", command, &self.log(log)?)
+    fn client(&self, memory: Memory<'_>) -> Result<Remote> {
+        self.start("client", memory, &[])
     }
 
     /// The whole exchange on DRAM; the server has the value in the end.
     fn volatile_write(&self) -> Result<()> {
         let mut server = self.server(Memory::Dram)?;
-        let mut client = self.client(Memory::Dram, "client-dram.log")?;
+        let mut client = self.client(Memory::Dram)?;
         client.finish(LIMIT)?;
-        let value = server.wait_for(NEW, LIMIT)?;
         server.finish(LIMIT)?;
-        tell(&server, &client);
+        tell(&server.said(), &client.said());
+        let value = value_of(&server.said(), NEW).context("the server shows no new value")?;
         if value != VALUE {
             bail!("the server has \"{value}\", not \"{VALUE}\"");
         }
@@ -204,8 +179,7 @@ impl Stage<'_> {
 
     /// Starts a server only to see what it finds in its memory.
     fn look(&self, name: &str, memory: Memory<'_>) -> Result<Option<String>> {
-        let server = self.server(memory)?;
-        let value = old_value(&server);
+        let value = old_value(&self.server(memory)?);
         let shown = value
             .as_ref()
             .map_or("(nothing)".to_owned(), |value| format!("{OLD} {value}"));
@@ -214,18 +188,26 @@ impl Stage<'_> {
     }
 }
 
+/// The rest of the line that begins so.
+fn value_of(lines: &[String], prefix: &str) -> Option<String> {
+    let value = |line: &String| {
+        line.strip_prefix(prefix)
+            .map(|value| value.trim().to_owned())
+    };
+    lines.iter().find_map(value)
+}
+
 /// What a server said it found in its memory.
 fn old_value(server: &Remote) -> Option<String> {
-    let value = |line: &String| line.strip_prefix(OLD).map(|value| value.trim().to_owned());
-    server.seen().iter().find_map(value)
+    value_of(&server.said(), OLD)
 }
 
 /// Prints what the two programs said, and what it means.
-fn tell(server: &Remote, client: &Remote) {
-    say("server", server.seen());
-    say("client", client.seen());
+fn tell(server: &[String], client: &[String]) {
+    say("server", server);
+    say("client", client);
     let persistent = |line: &String| line == "RPMA_FLUSH_TYPE_PERSISTENT is supported";
-    let meaning = if client.seen().iter().any(persistent) {
+    let meaning = if client.iter().any(persistent) {
         "The flush was for persistence: the memory's descriptor allows it, and the server has\n     \
          said that what arrives from the network goes straight to persistent memory."
     } else {

@@ -2,13 +2,14 @@
 //! inside the new root.
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 use std::time::Instant;
 
 use anyhow::{Context, Result, bail};
 
-use super::{chroot, recipe};
+use super::chroot::{self, Access};
+use super::recipe;
 use crate::host::Workspace;
 use crate::progress::run_step;
 
@@ -52,21 +53,12 @@ pub(super) fn build(workspace: &Workspace, cache: &Path, dir: &Path) -> Result<(
     run_step("Debian packages", &mut mmdebstrap, &log)?;
 
     // Mount points that every Debian root has and nothing uses.
-    let mut mounts = vec![
-        (false, recipe_dir.as_path(), "/media"),
-        (true, out.as_path(), "/srv"),
-    ];
-    let mut image = chroot::enter(&root, false, &mounts, "sh");
-    let resolv_conf = PathBuf::from("/etc/resolv.conf");
-    if resolv_conf.exists() {
-        mounts.push((false, resolv_conf.as_path(), "/etc/resolv.conf"));
-    }
-    let mut customize = chroot::enter(&root, true, &mounts, "sh");
-    run_step(
-        "kernel, old headers, keys",
-        customize.arg("/media/customize.sh"),
-        &log,
-    )?;
+    let mut mounts = vec![(false, recipe_dir, "/media"), (true, out.clone(), "/srv")];
+    let mut image = chroot::enter(&root, Access::ReadOnly, &mounts, "sh");
+    mounts.extend(chroot::resolv_conf());
+    let mut customize = chroot::enter(&root, Access::Writable, &mounts, "sh");
+    customize.arg("/media/customize.sh");
+    run_step("kernel, old headers, keys", &mut customize, &log)?;
     run_step("disk image", image.arg("/media/image.sh"), &log)?;
 
     for entry in fs::read_dir(&out)? {
@@ -74,7 +66,14 @@ pub(super) fn build(workspace: &Workspace, cache: &Path, dir: &Path) -> Result<(
         fs::rename(entry.path(), partial.join(entry.file_name()))?;
     }
     fs::remove_dir(&out)?;
-    for file in ["vmlinuz", "initrd", "root.img", "ssh_key", "known_hosts"] {
+    for file in [
+        "vmlinuz",
+        "initrd",
+        "root.img",
+        "ssh_config",
+        "ssh_key",
+        "known_hosts",
+    ] {
         if !partial.join(file).is_file() {
             bail!(
                 "the guest has no {file} although no step failed; see {}",

@@ -4,7 +4,7 @@
 //! namespace, whose first process dies with us and takes the others with it.
 
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result};
@@ -15,15 +15,27 @@ use crate::host::{self, Toolchain, Workspace};
 /// Where the rdma-core 44 headers lie in the root.
 const RDMA_CORE_44: &str = "/opt/rdma-core-44";
 
-/// `$1` is the root; the other arguments are `ro|rw`, a source, a mount point in the root, again
-/// and again, up to `--` and the command.
+/// Where the guest's own files lie in the root.
+pub(crate) const GUEST_DIR: &str = "/opt/guest";
+
+/// `$1` is the root, and `$2` whether it can be written: `ro`, `rw`, or `layer`: into memory. The other
+/// arguments are `ro|rw`, a source, a mount point in the root, again and again, up to `--` and the
+/// command.
 const ENTER: &str = r#"
 set -eu
 PATH=$PATH:/usr/sbin:/sbin
 root=$1
 shift
 mount --rbind "$root" "$root"
-[ "$1" = rw ] || mount -o remount,bind,ro "$root"
+case $1 in
+ro) mount -o remount,bind,ro "$root" ;;
+layer)
+    layer=$root/media
+    mount -t tmpfs layer "$layer"
+    mkdir "$layer/new" "$layer/work"
+    mount -t overlay -o "lowerdir=$root,upperdir=$layer/new,workdir=$layer/work" layer "$root"
+    ;;
+esac
 shift
 mount -t proc proc "$root/proc"
 mount --rbind /dev "$root/dev"
@@ -48,7 +60,7 @@ exec chroot "$root" "$@"
 "#;
 
 /// A mount in the root: whether it can be written, what, where.
-type Mount<'a> = (bool, &'a Path, &'a str);
+pub(super) type Mount<'a> = (bool, PathBuf, &'a str);
 
 /// A command with its own mounts and processes, none of which outlives us.
 pub(super) fn namespace(program: &str) -> Command {
@@ -78,16 +90,29 @@ pub(super) fn namespace(program: &str) -> Command {
     command
 }
 
-/// `program` inside `root`, which can be written only if `writable`.
-pub(super) fn enter(root: &Path, writable: bool, mounts: &[Mount<'_>], program: &str) -> Command {
-    let mode = |writable| if writable { "rw" } else { "ro" };
+/// Whether a root can be written.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Access {
+    ReadOnly,
+    Writable,
+    /// Written into memory, and forgotten.
+    Layered,
+}
+
+/// `program` inside `root`.
+pub(super) fn enter(root: &Path, access: Access, mounts: &[Mount<'_>], program: &str) -> Command {
     let mut command = namespace("sh");
-    command
-        .args(["-c", ENTER, "enter"])
-        .arg(root)
-        .arg(mode(writable));
+    let access = match access {
+        Access::ReadOnly => "ro",
+        Access::Writable => "rw",
+        Access::Layered => "layer",
+    };
+    command.args(["-c", ENTER, "enter"]).arg(root).arg(access);
     for (writable, from, to) in mounts {
-        command.arg(mode(*writable)).arg(from).arg(to);
+        command
+            .arg(if *writable { "rw" } else { "ro" })
+            .arg(from)
+            .arg(to);
     }
     command.arg("--").arg(program);
     command
@@ -126,63 +151,109 @@ impl Headers {
     }
 }
 
-/// `program` inside the guest's root, in the clone, with the host's Rust toolchain and without a
+/// `cargo` inside the guest's root, in the clone, with the host's Rust toolchain and without a
 /// network: everything must have been fetched before. Nothing but the clone can be written.
-pub(crate) fn command(
+pub(crate) fn cargo(
     guest: &Guest,
     workspace: &Workspace,
     toolchain: &Toolchain,
     headers: Headers,
-    program: &str,
+    env: &[(&str, String)],
 ) -> Result<Command> {
     let target = headers.target(guest, workspace)?;
-    let registry = toolchain.cargo_home.join("registry");
-    let git = toolchain.cargo_home.join("git");
-    let config = toolchain.cargo_home.join("config.toml");
-    let mut mounts: Vec<Mount<'_>> = vec![
-        (true, workspace.root(), "/src"),
-        (false, &toolchain.sysroot, "/opt/rust"),
-        // Of the host's cargo home only what a build reads: its programs are rustup's, which have
-        // no rustup in here, and its login is nobody's business.
-        (true, Path::new("tmpfs"), "/opt/cargo"),
-    ];
-    if registry.is_dir() {
-        mounts.push((true, &registry, "/opt/cargo/registry"));
-    }
-    if git.is_dir() {
-        mounts.push((true, &git, "/opt/cargo/git"));
-    }
-    if config.is_file() {
-        mounts.push((false, &config, "/opt/cargo/config.toml"));
-    }
-    let mut command = enter(&guest.root(), false, &mounts, "env");
-    command.args([
-        "-i",
-        "--chdir=/src",
-        "PATH=/opt/rust/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
-        "HOME=/tmp",
-        "LANG=C.UTF-8",
-        "CARGO_HOME=/opt/cargo",
-        "CARGO_NET_OFFLINE=true",
-        "CARGO_INCREMENTAL=0",
-        // For programs that run under emulation: fewer instructions, with all checks, and no more
-        // for valgrind to read than a backtrace needs.
-        "CARGO_PROFILE_DEV_OPT_LEVEL=1",
-        "CARGO_PROFILE_DEV_DEBUG=line-tables-only",
-        "CARGO_TERM_COLOR=never",
-        // Whatever linker, flags or wrapper the host's settings name is not in here.
-        "CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_LINKER=cc",
-        "RUSTFLAGS=",
-        "RUSTC_WRAPPER=",
-        "RUSTC_WORKSPACE_WRAPPER=",
-        "RUST_BACKTRACE=1",
-    ]);
+    let mut mounts = mounts(workspace, &toolchain.cargo_home);
+    mounts.push((false, toolchain.sysroot.clone(), "/opt/rust"));
+    // The way into the running guest, for cargo's runner.
+    mounts.push((false, guest.dir().to_owned(), GUEST_DIR));
+    let mut command = enter(&guest.root(), Access::ReadOnly, &mounts, "env");
+    command
+        .args(ENVIRONMENT)
+        .arg("PATH=/opt/rust/bin:/usr/sbin:/usr/bin:/sbin:/bin");
     command.arg(format!("CARGO_TARGET_DIR=/src/target/{target}"));
     if headers == Headers::Old44 {
         let own = "/usr/lib/x86_64-linux-gnu/pkgconfig";
         command.arg(format!("PKG_CONFIG_LIBDIR={RDMA_CORE_44}{own}:{own}"));
         command.arg(format!("PKG_CONFIG_SYSROOT_DIR={RDMA_CORE_44}"));
     }
-    command.arg(program);
+    command.args(env.iter().map(|(name, value)| format!("{name}={value}")));
+    command.arg("cargo");
     Ok(command)
+}
+
+/// What every build in the root is told: nothing of the host's environment.
+const ENVIRONMENT: [&str; 15] = [
+    "-i",
+    "--chdir=/src",
+    "HOME=/tmp",
+    "LANG=C.UTF-8",
+    "CARGO_HOME=/opt/cargo",
+    "CARGO_NET_OFFLINE=true",
+    "CARGO_INCREMENTAL=0",
+    // For programs that run under emulation: fewer instructions, with all checks, and no more
+    // for valgrind to read than a backtrace needs.
+    "CARGO_PROFILE_DEV_OPT_LEVEL=1",
+    "CARGO_PROFILE_DEV_DEBUG=line-tables-only",
+    "CARGO_TERM_COLOR=never",
+    // Whatever linker, flags or wrapper the host's settings name is not in here.
+    "CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_LINKER=cc",
+    "RUSTFLAGS=",
+    "RUSTC_WRAPPER=",
+    "RUSTC_WORKSPACE_WRAPPER=",
+    "RUST_BACKTRACE=1",
+];
+
+/// The clone, and of the host's cargo home only what a build reads: its programs are rustup's, which
+/// have no rustup in here, and its login is nobody's business.
+fn mounts(workspace: &Workspace, cargo_home: &Path) -> Vec<Mount<'static>> {
+    let mut mounts = vec![
+        (true, workspace.root().to_owned(), "/src"),
+        (true, PathBuf::from("tmpfs"), "/opt/cargo"),
+    ];
+    for (writable, name, to) in [
+        (true, "registry", "/opt/cargo/registry"),
+        (true, "git", "/opt/cargo/git"),
+        (false, "config.toml", "/opt/cargo/config.toml"),
+    ] {
+        let path = cargo_home.join(name);
+        if path.exists() {
+            mounts.push((writable, path, to));
+        }
+    }
+    mounts
+}
+
+/// Compiles the whole workspace with the oldest Rust that it promises to take, which is Debian 13's
+/// own: in the guest's root, to which it is added for this once. That takes the network.
+pub(crate) fn oldest_rust(
+    guest: &Guest,
+    workspace: &Workspace,
+    toolchain: &Toolchain,
+    version: &str,
+) -> Command {
+    const SCRIPT: &str = r#"
+        set -eu
+        apt-get -q update
+        apt-get -q -y install --no-install-recommends cargo rustc
+        rustc --version
+        rustc --version | grep -q "^rustc $1\."
+        cargo check --locked --workspace --all-targets --all-features
+    "#;
+    let mut mounts = mounts(workspace, &toolchain.cargo_home);
+    mounts.extend(resolv_conf());
+    let mut command = enter(&guest.root(), Access::Layered, &mounts, "env");
+    command
+        .args(ENVIRONMENT)
+        .arg("PATH=/usr/sbin:/usr/bin:/sbin:/bin");
+    command.args([
+        "CARGO_TARGET_DIR=/src/target/oldest-rust",
+        "DEBIAN_FRONTEND=noninteractive",
+    ]);
+    command.args(["sh", "-c", SCRIPT, "sh", version]);
+    command
+}
+
+/// How names are looked up, for what takes the network.
+pub(super) fn resolv_conf() -> Option<Mount<'static>> {
+    let path = PathBuf::from("/etc/resolv.conf");
+    path.exists().then_some((false, path, "/etc/resolv.conf"))
 }

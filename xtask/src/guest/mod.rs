@@ -9,13 +9,15 @@ mod build;
 pub(crate) mod chroot;
 mod recipe;
 
-use std::fs::{self, File, TryLockError};
+use std::fs::{self, File};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::thread::sleep;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
+use rustix::fs::{FlockOperation, flock};
+use rustix::io::Errno;
 
 use crate::host::Workspace;
 use crate::progress::Step;
@@ -38,18 +40,18 @@ impl Guest {
         let lock_path = cache.join(format!("{name}.lock"));
         let lock = open_lock(&lock_path)?;
 
-        wait_for(&lock, File::try_lock_shared)?;
+        wait_for(&lock, FlockOperation::NonBlockingLockShared)?;
         if dir.is_dir() {
             return Ok(Self { dir, lock });
         }
-        lock.unlock()?;
-        wait_for(&lock, File::try_lock)?;
+        flock(&lock, FlockOperation::Unlock)?;
+        wait_for(&lock, FlockOperation::NonBlockingLockExclusive)?;
         if !dir.is_dir() {
             build::build(workspace, &cache, &dir)?;
             prune(&cache, &name);
         }
         // Not atomic: in between, a run with another recipe could delete the guest.
-        wait_for(&lock, File::try_lock_shared)?;
+        wait_for(&lock, FlockOperation::NonBlockingLockShared)?;
         if !dir.is_dir() {
             bail!(
                 "the guest {} was deleted as soon as it was built",
@@ -64,8 +66,8 @@ impl Guest {
         self.dir.join("root")
     }
 
-    /// One of the files that a boot needs: `vmlinuz`, `initrd`, `root.img`, `ssh_key`,
-    /// `known_hosts`.
+    /// One of the files that booting and reaching it takes: `vmlinuz`, `initrd`, `root.img`,
+    /// `ssh_config`, `ssh_key`, `known_hosts`.
     pub(crate) fn file(&self, name: &str) -> PathBuf {
         self.dir.join(name)
     }
@@ -105,18 +107,16 @@ fn open_lock(path: &Path) -> Result<File> {
     file.with_context(|| format!("cannot open the lock file {}", path.display()))
 }
 
-/// Takes a lock in the given way; says so if that takes time.
-fn wait_for(lock: &File, take: fn(&File) -> Result<(), TryLockError>) -> Result<()> {
+/// Takes a lock; says so if that takes time.
+fn wait_for(lock: &File, operation: FlockOperation) -> Result<()> {
     let mut waiting = None;
     loop {
-        match take(lock) {
+        match flock(lock, operation) {
             Ok(()) => break,
-            Err(TryLockError::Error(error)) => return Err(error).context("cannot lock the guest"),
-            Err(TryLockError::WouldBlock) => {}
+            Err(Errno::WOULDBLOCK) => {}
+            Err(error) => return Err(error).context("cannot lock the guest"),
         }
-        waiting
-            .get_or_insert_with(|| Step::start("waiting for the run that builds the guest"))
-            .tick();
+        waiting.get_or_insert_with(|| Step::start("waiting for the run that builds the guest"));
         sleep(Duration::from_millis(100));
     }
     if let Some(step) = waiting {
@@ -137,7 +137,7 @@ fn prune(cache: &Path, keep: &str) {
         let Ok(lock) = open_lock(&cache.join(format!("{base}.lock"))) else {
             continue;
         };
-        if lock.try_lock().is_ok() {
+        if flock(&lock, FlockOperation::NonBlockingLockExclusive).is_ok() {
             println!("       deleting the unused {name}");
             if let Err(error) = build::remove_tree(&entry.path()) {
                 eprintln!("       {error:#}");

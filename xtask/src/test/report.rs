@@ -1,20 +1,16 @@
 //! The count of a whole run: every step and every test is either passed or failed, and what could
 //! not run has failed.
 
-use std::path::{Path, PathBuf};
+use std::fs;
+use std::path::PathBuf;
 use std::process::Command;
 
 use anyhow::Result;
 
 use super::libtest::Outcome;
 use crate::host::Workspace;
-use crate::progress::{Step, spawn_logged};
-
-#[derive(Debug)]
-struct Failure {
-    what: String,
-    log: Option<PathBuf>,
-}
+use crate::process::spawn_logged;
+use crate::progress::Step;
 
 #[derive(Debug)]
 pub(super) struct Report<'a> {
@@ -24,7 +20,15 @@ pub(super) struct Report<'a> {
     failed: usize,
     /// Tests left for `--long`.
     long: usize,
-    failures: Vec<Failure>,
+    failures: Vec<String>,
+}
+
+/// How a run of tests has ended.
+#[derive(Debug)]
+pub(super) struct Ended {
+    pub(super) log: PathBuf,
+    /// The guest does not answer any more.
+    pub(super) machine_lost: bool,
 }
 
 impl<'a> Report<'a> {
@@ -40,156 +44,147 @@ impl<'a> Report<'a> {
     }
 
     /// An empty log file for the next step.
-    pub(super) fn log(&mut self, name: &str) -> Result<PathBuf> {
+    fn log(&mut self, name: &str) -> Result<PathBuf> {
         self.logs += 1;
-        let mut slug = String::new();
-        for char in name.chars() {
-            if char.is_ascii_alphanumeric() || char == '_' {
-                slug.push(char);
-            } else if !slug.ends_with('-') {
-                slug.push('-');
-            }
-        }
-        self.workspace
-            .log_file(&format!("{:02}-{}.log", self.logs, slug.trim_matches('-')))
+        let is_plain = |char: char| char.is_ascii_alphanumeric() || char == '_';
+        let words: Vec<_> = name
+            .split(|char| !is_plain(char))
+            .filter(|w| !w.is_empty())
+            .collect();
+        let file = format!("{:02}-{}.log", self.logs, words.join("-"));
+        self.workspace.log_file(&file)
     }
 
-    /// Runs a command that counts as one test. Its standard output is in the returned file if it
-    /// succeeded and `keep_output`.
-    pub(super) fn check(
-        &mut self,
-        name: &str,
-        command: &mut Command,
-        keep_output: bool,
-    ) -> Result<Option<PathBuf>> {
+    /// Runs a command that counts as one test; tells whether it succeeded.
+    pub(super) fn check(&mut self, name: &str, command: &mut Command) -> Result<bool> {
         let log = self.log(name)?;
-        let out = log.with_extension("out");
-        let mut step = Step::start(name);
-        let mut child = spawn_logged(command, &log, keep_output.then_some(&*out))?;
-        let status = step.wait(&mut child, None)?;
-        if status.is_some_and(|status| status.success()) {
+        let step = Step::start(name);
+        let status = spawn_logged(command, &log)?.wait()?;
+        if status.success() {
             step.done("");
             self.passed += 1;
-            return Ok(Some(out));
+        } else {
+            step.failed("");
+            self.fail(1, format!("{name}\n       {}", log.display()));
         }
-        step.failed("");
-        self.fail(1, name.to_owned(), Some(&log));
-        Ok(None)
+        Ok(status.success())
     }
 
-    /// Runs `cargo test`: counts what its programs report.
-    pub(super) fn cargo_test(&mut self, name: &str, command: &mut Command) -> Result<()> {
+    /// Runs `cargo test`, and counts what its programs report.
+    pub(super) fn cargo_test(&mut self, name: &str, command: &mut Command) -> Result<Ended> {
         let log = self.log(name)?;
-        let mut step = Step::start(name);
-        let mut child = spawn_logged(command, &log, None)?;
-        let status = step.wait(&mut child, None)?;
-        let outcome = Outcome::of_log(&log);
-        let mut problems = problems(outcome);
-        // It did not build, or a program ended in the middle of a test.
-        let crashed = status.is_some_and(|status| !status.success()) && outcome.failed == 0;
-        if crashed || outcome.programs == 0 {
-            problems.push("it did not end well".to_owned());
-        }
-        let failed =
-            outcome.failed + outcome.ignored + usize::from(crashed || outcome.programs == 0);
-        self.finish(step, name, outcome, failed, &problems, &log);
-        Ok(())
-    }
+        let step = Step::start(name);
+        let status = spawn_logged(command, &log)?.wait()?;
+        let outcome = Outcome::of(&String::from_utf8_lossy(&fs::read(&log)?));
 
-    /// Counts one test program that has been run by itself, of which `listed` tests exist.
-    pub(super) fn program(
-        &mut self,
-        step: Step,
-        name: &str,
-        listed: usize,
-        ended: Result<(), String>,
-        log: &Path,
-    ) {
-        let outcome = Outcome::of_log(log);
-        let mut problems = problems(outcome);
-        let lost = listed.saturating_sub(outcome.passed + outcome.failed + outcome.long);
-        let lost = lost.saturating_sub(outcome.ignored);
-        if lost > 0 {
-            problems.push(format!("{lost} of {listed} did not run"));
+        let mut problems = outcome.failures.clone();
+        let unnamed = outcome.failed.saturating_sub(outcome.failures.len());
+        for (count, what) in [
+            (unnamed, "failed"),
+            (outcome.lost(), "did not run"),
+            (outcome.ignored, "ignored, and not for their length"),
+        ] {
+            if count > 0 {
+                problems.push(format!("{count} of {} {what}", outcome.listed));
+            }
         }
-        let mut failed = outcome.failed + outcome.ignored + lost;
-        if let Err(why) = ended {
-            // All tests passed and yet the program failed, for example when it ended.
-            failed = failed.max(1);
-            problems.push(why);
-        } else if outcome.programs != 1 || listed == 0 {
-            failed = failed.max(1);
-            problems.push("it reported no result".to_owned());
+        let mut failed = outcome.failed + outcome.lost() + outcome.ignored;
+        problems.extend(outcome.machine_lost.clone());
+        if outcome.listed == 0 {
+            problems.push("no test was reported".to_owned());
+        } else if failed == 0 && !status.success() {
+            problems.push(format!("all tests passed, and then it failed ({status})"));
         }
-        self.finish(step, name, outcome, failed, &problems, log);
-    }
+        failed = failed.max(usize::from(!problems.is_empty()));
 
-    fn finish(
-        &mut self,
-        step: Step,
-        name: &str,
-        outcome: Outcome,
-        failed: usize,
-        problems: &[String],
-        log: &Path,
-    ) {
         self.passed += outcome.passed;
         self.long += outcome.long;
         if failed == 0 {
             step.done(&format!("{} tests", outcome.passed));
         } else {
             step.failed(&format!("{} passed, {failed} failed", outcome.passed));
+            let problems = problems.join("\n       ");
             self.fail(
                 failed,
-                format!("{name}: {}", problems.join(", ")),
-                Some(log),
+                format!("{name}\n       {problems}\n       {}", log.display()),
             );
         }
-    }
-
-    /// Tests of a program that only `--long` runs.
-    pub(super) fn left_for_long(&mut self, tests: usize) {
-        self.long += tests;
+        let machine_lost = outcome.machine_lost.is_some();
+        Ok(Ended { log, machine_lost })
     }
 
     /// Something that could not be run at all.
     pub(super) fn not_run(&mut self, what: &str, why: &str) {
         Step::start(what).failed(why);
-        self.fail(1, format!("{what}: not run, {why}"), None);
+        self.fail(1, format!("{what}: not run, {why}"));
     }
 
-    fn fail(&mut self, count: usize, what: String, log: Option<&Path>) {
+    fn fail(&mut self, count: usize, what: String) {
         self.failed += count;
-        self.failures.push(Failure {
-            what,
-            log: log.map(Path::to_owned),
-        });
+        self.failures.push(what);
     }
 
     /// Prints the failures and the one line that closes every run; tells whether all is well.
     pub(super) fn close(self) -> bool {
         println!();
         for failure in &self.failures {
-            println!("FAILED {}", failure.what);
-            if let Some(log) = &failure.log {
-                println!("       {}", log.display());
-            }
+            println!("FAILED {failure}");
         }
         if self.long > 0 {
-            println!("{} tests more run with --long", self.long);
+            println!(
+                "{} tests more, and the checks of versions, run with --long",
+                self.long
+            );
         }
         println!("{} passed, {} failed", self.passed, self.failed);
         self.failed == 0
     }
 }
 
-fn problems(outcome: Outcome) -> Vec<String> {
-    let mut problems = Vec::new();
-    if outcome.failed > 0 {
-        problems.push(format!("{} failed", outcome.failed));
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What `cargo test` says and how it ends; how many passed and failed by that.
+    fn count(says: &str, status: i32) -> (usize, usize) {
+        let workspace = Workspace::find().unwrap();
+        let mut report = Report::new(&workspace);
+        // A name of its own for each log: tests run at the same time.
+        let name = format!("report test {status} {}", says.len());
+        let mut command = Command::new("sh");
+        command.args([
+            "-c",
+            "echo \"$1\"; exit $2",
+            "sh",
+            says,
+            &status.to_string(),
+        ]);
+        report.cargo_test(&name, &mut command).unwrap();
+        (report.passed, report.failed)
     }
-    if outcome.ignored > 0 {
-        problems.push(format!("{} ignored", outcome.ignored));
+
+    #[test]
+    fn what_is_not_reported_has_failed() {
+        let good = "running 2 tests\ntest a ... ok\ntest b ... ignored, long: 5 minutes\n\
+                    test result: ok. 1 passed; 0 failed; 1 ignored";
+        assert_eq!(count(good, 0), (1, 0));
+        assert_eq!(
+            count(good, 101),
+            (1, 1),
+            "a program fails when its tests are over"
+        );
+        let reason = good.replace(", long: 5 minutes", ", I do not like it");
+        assert_eq!(
+            count(&reason, 0),
+            (1, 1),
+            "an ignored test without a reason"
+        );
+        assert_eq!(
+            count("running 2 tests\ntest a ... ok\n", 0),
+            (1, 1),
+            "b is lost"
+        );
+        assert_eq!(count("", 0), (0, 1), "no test at all");
+        assert_eq!(count("error: could not compile", 101), (0, 1));
     }
-    problems
 }

@@ -4,7 +4,6 @@
 //! [`Vm::boot`] show what survives. The root disk is the guest's image; what is written to it is
 //! thrown away.
 
-mod remote;
 mod ssh;
 mod up;
 
@@ -18,13 +17,13 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, bail};
 
-pub(crate) use remote::Remote;
 pub(crate) use ssh::Ssh;
 pub(crate) use up::{attach, attach_to, down, up};
 
 use crate::guest::Guest;
 use crate::host::{self, Workspace};
-use crate::progress::{Step, tail};
+use crate::process::{spawn, spawn_logged, tail, wait};
+use crate::progress::Step;
 
 /// The two NVDIMMs: device-DAX, and fsdax with a file system.
 const NVDIMMS: [&str; 2] = ["nvdimm0.img", "nvdimm1.img"];
@@ -88,8 +87,8 @@ impl Vm {
             lifetime,
         };
         if kvm_looks_usable() {
-            let mut step = Step::start(format!("{name} (KVM)"));
-            match boot.run(Accel::Kvm, KVM_BOOT_LIMIT, &mut step) {
+            let step = Step::start(format!("{name} (KVM)"));
+            match boot.run(Accel::Kvm, KVM_BOOT_LIMIT) {
                 Ok(vm) => {
                     step.done("");
                     return Ok(vm);
@@ -97,8 +96,8 @@ impl Vm {
                 Err(_) => step.gave_up("it does not work here: emulating instead"),
             }
         }
-        let mut step = Step::start(format!("{name} (emulated: no KVM)"));
-        let result = boot.run(Accel::Tcg, BOOT_LIMIT, &mut step);
+        let step = Step::start(format!("{name} (emulated: no KVM)"));
+        let result = boot.run(Accel::Tcg, BOOT_LIMIT);
         match &result {
             Ok(_) => step.done(""),
             Err(_) => step.failed(""),
@@ -149,7 +148,7 @@ struct Boot<'a> {
 }
 
 impl Boot<'_> {
-    fn run(&self, accel: Accel, limit: Duration, step: &mut Step) -> Result<Vm> {
+    fn run(&self, accel: Accel, limit: Duration) -> Result<Vm> {
         let console = self.dir.join(CONSOLE);
         fs::write(&console, "")?;
         let port = free_port()?;
@@ -163,18 +162,16 @@ impl Boot<'_> {
         if self.lifetime == Lifetime::Detached {
             up::record(self.dir, vm.qemu.id(), port, self.guest, false)?;
         }
-        let ready = self.wait_ready(&mut vm, &console, limit, step);
-        ready
-            .and_then(|()| self.wait_ssh(&vm, step))
-            .map_err(|why| {
-                // A detached machine that did not come up is nobody's.
-                vm.lifetime = Lifetime::Ours;
-                anyhow!(
-                    "the guest did not come up: {why}\nThe end of its console, {}:\n{}",
-                    console.display(),
-                    tail(&console, 20)
-                )
-            })?;
+        let ready = self.wait_ready(&mut vm, &console, limit);
+        ready.and_then(|()| self.wait_ssh(&vm)).map_err(|why| {
+            // A detached machine that did not come up is nobody's.
+            vm.lifetime = Lifetime::Ours;
+            anyhow!(
+                "the guest did not come up: {why}\nThe end of its console, {}:\n{}",
+                console.display(),
+                tail(&console, 20)
+            )
+        })?;
         Ok(vm)
     }
 
@@ -197,7 +194,7 @@ impl Boot<'_> {
         // QEMU does not read its input: there it holds the guest's lock for as long as it runs.
         command.stdin(Stdio::from(self.guest.share_lock()?));
         command.stdout(log.try_clone()?).stderr(log);
-        command.spawn().context("cannot start qemu-system-x86_64")
+        spawn(&mut command)
     }
 
     fn qemu_args(&self, accel: Accel, port: u16) -> Vec<String> {
@@ -258,13 +255,7 @@ impl Boot<'_> {
     }
 
     /// Waits for what init.sh says, or for a sign that it will not say it.
-    fn wait_ready(
-        &self,
-        vm: &mut Vm,
-        console: &Path,
-        limit: Duration,
-        step: &mut Step,
-    ) -> Result<()> {
+    fn wait_ready(&self, vm: &mut Vm, console: &Path, limit: Duration) -> Result<()> {
         let started = Instant::now();
         loop {
             let exited = vm.qemu.try_wait()?;
@@ -291,30 +282,25 @@ impl Boot<'_> {
             if started.elapsed() > limit {
                 bail!("it was not ready within {} s", limit.as_secs());
             }
-            step.tick();
             sleep(Duration::from_millis(100));
         }
     }
 
-    fn wait_ssh(&self, vm: &Vm, step: &mut Step) -> Result<()> {
-        let started = Instant::now();
+    fn wait_ssh(&self, vm: &Vm) -> Result<()> {
+        let (started, log) = (Instant::now(), self.dir.join("ssh.log"));
+        let limit = Duration::from_secs(60);
         loop {
-            let mut command = vm.ssh.command(&["true"], false);
-            command
-                .stdin(Stdio::null())
-                .stdout(Stdio::null())
-                .stderr(Stdio::piped());
-            let mut child = command.spawn().context("cannot start ssh")?;
-            let status = step.wait(&mut child, Some(Duration::from_secs(60)))?;
-            if status.is_some_and(|status| status.success()) {
+            fs::write(&log, "")?;
+            let mut child = spawn_logged(&mut vm.ssh.command(&["true"], false), &log)?;
+            if wait(&mut child, limit)?.is_some_and(|status| status.success()) {
                 return Ok(());
             }
-            if started.elapsed() > Duration::from_secs(60) {
-                let mut why = String::new();
-                if let Some(mut stderr) = child.stderr.take() {
-                    std::io::Read::read_to_string(&mut stderr, &mut why)?;
-                }
-                bail!("ssh does not reach it on port {}: {}", vm.port, why.trim());
+            if started.elapsed() > limit {
+                bail!(
+                    "ssh does not reach it on port {}:\n{}",
+                    vm.port,
+                    tail(&log, 5)
+                );
             }
             sleep(Duration::from_millis(500));
         }

@@ -6,51 +6,41 @@ use std::process::Command;
 /// The way into one running guest.
 #[derive(Clone, Debug)]
 pub(crate) struct Ssh {
-    key: PathBuf,
-    known_hosts: PathBuf,
+    /// The guest's files.
+    guest: PathBuf,
     port: u16,
 }
 
 impl Ssh {
-    /// For the guest whose files lie in `guest`.
     pub(super) fn at(guest: &Path, port: u16) -> Self {
-        Self {
-            key: guest.join("ssh_key"),
-            known_hosts: guest.join("known_hosts"),
-            port,
-        }
+        let guest = guest.to_owned();
+        Self { guest, port }
     }
 
     /// `argv` in the guest, in the clone's directory, with the arguments exactly as they are.
     /// `terminal` gives it one, as for a shell.
     pub(crate) fn command<S: AsRef<str>>(&self, argv: &[S], terminal: bool) -> Command {
         let mut ssh = Command::new("ssh");
-        ssh.args(["-F", "/dev/null", "-p", &self.port.to_string(), "-i"])
-            .arg(&self.key);
-        let options = [
-            "BatchMode=yes",
-            "ConnectTimeout=30",
-            "HostKeyAlias=guest",
-            "IdentitiesOnly=yes",
-            // Emulation is slow, and nobody listens in on the loopback.
-            "KexAlgorithms=curve25519-sha256",
-            "LogLevel=ERROR",
-            // A guest that died without a word is noticed after a minute.
-            "ServerAliveInterval=20",
-            "StrictHostKeyChecking=yes",
-        ];
-        for option in options {
-            ssh.args(["-o", option]);
-        }
-        ssh.arg("-o").arg(format!(
-            "UserKnownHostsFile=\"{}\"",
-            self.known_hosts.display()
-        ));
-        ssh.arg(if terminal { "-tt" } else { "-T" });
-        ssh.arg("root@127.0.0.1");
+        ssh.args(self.args(&self.guest));
+        ssh.args([if terminal { "-tt" } else { "-T" }, "guest"]);
         let words: Vec<String> = argv.iter().map(|word| quote(word.as_ref())).collect();
         ssh.arg(format!("cd /src && exec {}", words.join(" ")));
         ssh
+    }
+
+    /// The words that run a line of shell in the guest, for a place where its files are in `dir`.
+    pub(crate) fn words(&self, dir: &str) -> String {
+        format!("ssh {} -T guest", self.args(Path::new(dir)).join(" "))
+    }
+
+    fn args(&self, dir: &Path) -> Vec<String> {
+        let file = |name| dir.join(name).display().to_string();
+        let known = format!("UserKnownHostsFile=\"{}\"", file("known_hosts"));
+        let (config, key) = (file("ssh_config"), file("ssh_key"));
+        let port = self.port.to_string();
+        ["-F", &config, "-i", &key, "-o", &known, "-p", &port]
+            .map(str::to_owned)
+            .to_vec()
     }
 }
 

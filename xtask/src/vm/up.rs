@@ -2,7 +2,6 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::Stdio;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
@@ -13,6 +12,7 @@ use serde_json::json;
 use super::{Accel, Lifetime, Ssh, Vm};
 use crate::guest::Guest;
 use crate::host::Workspace;
+use crate::process::{spawn_logged, wait};
 use crate::progress::Step;
 
 /// The command, and the directory of its files.
@@ -128,16 +128,11 @@ pub(crate) fn down(workspace: &Workspace) -> Result<()> {
 /// Ends the process. What the machine's file systems have not written yet is written first, if it
 /// still listens.
 fn stop(dir: &Path, found: &Running) -> Result<()> {
-    let mut step = Step::start("stopping the guest");
+    let step = Step::start("stopping the guest");
     if found.ready {
         let mut sync = Ssh::at(&found.guest, found.port).command(&["sync"], false);
-        sync.stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .stderr(Stdio::null());
-        step.wait(
-            &mut sync.spawn().context("cannot start ssh")?,
-            Some(Duration::from_secs(20)),
-        )?;
+        let mut sync = spawn_logged(&mut sync, &dir.join("sync.log"))?;
+        wait(&mut sync, Duration::from_secs(20))?;
     }
     let started = Instant::now();
     let mut signal = Signal::TERM;
@@ -151,7 +146,6 @@ fn stop(dir: &Path, found: &Running) -> Result<()> {
         if started.elapsed() > Duration::from_secs(10) {
             signal = Signal::KILL;
         }
-        step.tick();
         sleep(Duration::from_millis(50));
     }
     fs::remove_file(dir.join(STATE))?;

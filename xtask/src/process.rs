@@ -1,0 +1,177 @@
+//! Child processes: what they say goes to a file, and no wait for them is without a limit where one
+//! is given.
+
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+
+/// Starts `command` with everything that it prints going to the file `log` (appended).
+pub(crate) fn spawn_logged(command: &mut Command, log: &Path) -> Result<Child> {
+    let file = File::options().create(true).append(true).open(log);
+    let file = file.with_context(|| format!("cannot write the log {}", log.display()))?;
+    command
+        .stdin(Stdio::null())
+        .stdout(file.try_clone()?)
+        .stderr(file);
+    spawn(command)
+}
+
+pub(crate) fn spawn(command: &mut Command) -> Result<Child> {
+    let child = command.spawn();
+    child.with_context(|| format!("cannot start {}", command.get_program().to_string_lossy()))
+}
+
+/// Waits for the end of `child`. `None`: it took longer than `limit` and was killed.
+pub(crate) fn wait(child: &mut Child, limit: Duration) -> Result<Option<ExitStatus>> {
+    let started = Instant::now();
+    loop {
+        if let Some(status) = child.try_wait()? {
+            return Ok(Some(status));
+        }
+        if started.elapsed() > limit {
+            child.kill()?;
+            child.wait()?;
+            return Ok(None);
+        }
+        sleep(Duration::from_millis(20));
+    }
+}
+
+/// Runs a command to its end, and returns what it has printed.
+pub(crate) fn output(command: &mut Command) -> Result<String> {
+    let program = command.get_program().to_string_lossy().into_owned();
+    let output = command.stdin(Stdio::null()).output();
+    let output = output.with_context(|| format!("cannot start {program}"))?;
+    if !output.status.success() {
+        let why = String::from_utf8_lossy(&output.stderr);
+        bail!("{program}: {}: {}", output.status, why.trim());
+    }
+    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+}
+
+/// The last lines of a file, for an error message; never fails.
+pub(crate) fn tail(path: &Path, lines: usize) -> String {
+    let text = fs::read(path).unwrap_or_default();
+    let text = String::from_utf8_lossy(&text);
+    let all: Vec<_> = text.lines().map(|line| format!("    {line}")).collect();
+    all[all.len().saturating_sub(lines)..].join("\n")
+}
+
+/// A program that runs, in the guest or here, while we look at what it says. It is killed when this
+/// value is dropped.
+#[derive(Debug)]
+pub(crate) struct Remote {
+    name: &'static str,
+    child: Child,
+    log: PathBuf,
+}
+
+impl Remote {
+    /// Starts `command`; all that it says is written to the file `log`.
+    pub(crate) fn start(name: &'static str, mut command: Command, log: PathBuf) -> Result<Self> {
+        File::create(&log)?;
+        let child = spawn_logged(&mut command, &log)?;
+        Ok(Self { name, child, log })
+    }
+
+    /// The lines that it has said so far.
+    pub(crate) fn said(&self) -> Vec<String> {
+        let text = fs::read(&self.log).unwrap_or_default();
+        let text = String::from_utf8_lossy(&text);
+        let complete = text.rfind('\n').map_or("", |end| &text[..end]);
+        complete.lines().map(str::to_owned).collect()
+    }
+
+    /// Waits for a line with `text` in it.
+    pub(crate) fn wait_for(&mut self, text: &str, limit: Duration) -> Result<()> {
+        let started = Instant::now();
+        loop {
+            let ended = self.child.try_wait()?;
+            if self.said().iter().any(|line| line.contains(text)) {
+                return Ok(());
+            }
+            if let Some(status) = ended {
+                bail!(self.error(&format!("ended ({status}) without saying \"{text}\"")));
+            }
+            if started.elapsed() > limit {
+                let seconds = limit.as_secs();
+                bail!(self.error(&format!("did not say \"{text}\" in {seconds} s")));
+            }
+            sleep(Duration::from_millis(2));
+        }
+    }
+
+    /// Waits until it has ended well.
+    pub(crate) fn finish(&mut self, limit: Duration) -> Result<()> {
+        match wait(&mut self.child, limit)? {
+            Some(status) if status.success() => Ok(()),
+            Some(status) => bail!(self.error(&format!("failed ({status})"))),
+            None => bail!(self.error(&format!("did not end in {} s", limit.as_secs()))),
+        }
+    }
+
+    fn error(&self, what: &str) -> String {
+        let (log, end) = (self.log.display(), tail(&self.log, 10));
+        format!("the {} {what}; the end of {log}:\n{end}", self.name)
+    }
+}
+
+impl Drop for Remote {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LIMIT: Duration = Duration::from_secs(60);
+
+    fn start(dir: &Path, script: &str) -> Remote {
+        let mut command = Command::new("sh");
+        command.args(["-c", script]);
+        Remote::start("program", command, dir.join("log")).unwrap()
+    }
+
+    #[test]
+    fn a_program_is_waited_for_by_what_it_says() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut program = start(
+            dir.path(),
+            "echo one; echo two >&2; printf incomplete; sleep 100",
+        );
+        program.wait_for("two", LIMIT).unwrap();
+        assert_eq!(program.said(), ["one", "two"]);
+        let error = program.finish(Duration::from_millis(100)).unwrap_err();
+        assert!(error.to_string().contains("did not end"), "{error}");
+    }
+
+    #[test]
+    fn the_end_of_a_program_ends_the_wait() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut program = start(dir.path(), "echo one; exit 3");
+        let text = program.wait_for("two", LIMIT).unwrap_err().to_string();
+        assert!(text.contains("without saying \"two\""), "{text}");
+        assert!(text.ends_with("    one"), "{text}");
+        let text = program.finish(LIMIT).unwrap_err().to_string();
+        assert!(text.contains("failed (exit status: 3)"), "{text}");
+    }
+
+    /// A server that waits for ever for a client that has failed would keep its port.
+    #[test]
+    fn a_program_ends_with_its_remote() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut program = start(dir.path(), "echo pid $$; exec sleep 1000");
+        program.wait_for("pid ", LIMIT).unwrap();
+        let pid = program.said()[0].replace("pid ", "");
+        assert!(Path::new("/proc").join(&pid).exists());
+        drop(program);
+        assert!(!Path::new("/proc").join(&pid).exists());
+    }
+}

@@ -1,0 +1,73 @@
+//! What `--long` adds: the versions that README.md and the manifests promise. These take an installed
+//! tool or the network, which `cargo xtask test` must do without.
+
+use std::fs;
+use std::process::Command;
+
+use anyhow::{Context, Result};
+
+use super::report::Report;
+use super::words;
+use crate::guest::Guest;
+use crate::guest::chroot;
+use crate::host::{Toolchain, Workspace};
+
+/// The crates that are published.
+const LIBRARIES: [&str; 4] = ["-p", "rpma-sys", "-p", "rpma"];
+
+pub(super) fn check(report: &mut Report<'_>, workspace: &Workspace) -> Result<()> {
+    let mut publish = workspace.cargo();
+    // Not only what is committed is tested.
+    publish.args(words(
+        "publish --dry-run --workspace --locked --allow-dirty",
+    ));
+    report.check("versions: publish, dry run", &mut publish)?;
+
+    let mut deny = workspace.cargo();
+    // Advisories are looked up where there is a network: in the forge's workflow.
+    deny.args(words("deny --all-features check licenses bans sources"));
+    report.check(
+        "versions: cargo deny (cargo install --locked cargo-deny)",
+        &mut deny,
+    )?;
+
+    let guest = Guest::get(workspace)?;
+    let toolchain = Toolchain::find(workspace)?;
+    let rust = env!("CARGO_PKG_RUST_VERSION");
+    let mut oldest = chroot::oldest_rust(&guest, workspace, &toolchain, rust);
+    report.check(&format!("versions: Rust {rust}"), &mut oldest)?;
+    oldest_dependencies(report, workspace)
+}
+
+/// The libraries with the oldest versions of what they depend on, in a copy of the clone: Cargo.lock
+/// becomes another one.
+fn oldest_dependencies(report: &mut Report<'_>, workspace: &Workspace) -> Result<()> {
+    let dir = workspace.state_dir("oldest")?;
+    let cargo = || {
+        let mut cargo = Command::new("cargo");
+        // Any toolchain can be told to take the options of a nightly one.
+        cargo.current_dir(&dir).env("RUSTC_BOOTSTRAP", "1");
+        cargo
+    };
+    for entry in fs::read_dir(workspace.root())? {
+        let entry = entry?;
+        let name = entry.file_name();
+        if name == "target" || name == ".git" {
+            continue;
+        }
+        let mut copy = Command::new("cp");
+        copy.args(["-a", "--remove-destination", "-T"])
+            .arg(entry.path())
+            .arg(dir.join(&name));
+        let status = copy.status().context("cannot run cp")?;
+        anyhow::ensure!(status.success(), "cannot copy {}", entry.path().display());
+    }
+    let mut update = cargo();
+    update.args(words("update -Z direct-minimal-versions"));
+    if report.check("versions: the oldest dependencies, resolved", &mut update)? {
+        let mut test = cargo();
+        test.args(["test", "--locked"]).args(LIBRARIES);
+        report.cargo_test("versions: the oldest dependencies, tested", &mut test)?;
+    }
+    Ok(())
+}
