@@ -11,6 +11,6 @@
 //!   script finds `DEP_RPMA_VERBS_NATIVE_FLUSH` and `DEP_RPMA_VERBS_NATIVE_ATOMIC_WRITE`, each `1` or `0`.
 
 #![allow(non_camel_case_types, non_snake_case, non_upper_case_globals)]
-#![allow(missing_docs, clippy::all, unnecessary_transmutes)]
+#![allow(missing_docs, clippy::all, unknown_lints, unnecessary_transmutes)]
 
 include!(concat!(env!("OUT_DIR"), "/bindings.rs"));

@@ -62,6 +62,9 @@ enum Action {
         #[arg(long)]
         host: bool,
     },
+    /// The versions that are promised: publishing (dry run), cargo-deny, the oldest Rust and the
+    /// oldest dependencies. Needs the network; part of `test --long`
+    Versions,
     /// The guest machine: RDMA (soft-RoCE), persistent memory, this clone at /src
     #[command(subcommand)]
     Vm(VmAction),
@@ -129,6 +132,12 @@ fn run(action: Action) -> Result<ExitCode> {
                 Some(program) => return test::some(&workspace, program, &names, options).map(code),
                 None if test::all(&workspace, options)? => {}
                 None => return Ok(ExitCode::FAILURE),
+            }
+        }
+        Action::Versions => {
+            packages::ensure(&[packages::BUILD, packages::GUEST])?;
+            if !test::versions(&workspace)? {
+                return Ok(ExitCode::FAILURE);
             }
         }
         Action::Vm(VmAction::Up) => {

@@ -77,6 +77,13 @@ pub(crate) fn all(workspace: &Workspace, options: Options) -> Result<bool> {
     Ok(report.close())
 }
 
+/// Only the checks of versions.
+pub(crate) fn versions(workspace: &Workspace) -> Result<bool> {
+    let mut report = Report::new(workspace);
+    versions::check(&mut report, workspace)?;
+    Ok(report.close())
+}
+
 /// What needs no device, with the host's own libraries.
 fn host_checks(report: &mut Report<'_>, workspace: &Workspace, options: Options) -> Result<()> {
     let mut fmt = workspace.cargo();
