@@ -392,12 +392,7 @@ fn a_failed_connection_loses_no_completion() {
                 }
             }
             let (mut wcs, start) = (Vec::new(), Instant::now());
-            while wcs
-                .iter()
-                .filter(|wc: &&Wc| wc.wr_id() % 2 == 0)
-                .count()
-                < signaled
-            {
+            while wcs.iter().filter(|wc: &&Wc| wc.wr_id() % 2 == 0).count() < signaled {
                 let mut some = [Wc::default(); 16];
                 let polled = pair.client.get_cq().get_wc(&mut some).expect("polls");
                 wcs.extend_from_slice(&some[..polled]);
