@@ -528,3 +528,17 @@ fn the_life_of_a_connection_is_logged() {
         );
     });
 }
+
+/// What a client says when it asks for a connection is there before the server accepts it.
+#[test]
+fn the_server_sees_private_data_before_it_accepts() {
+    device_test(|| {
+        let peer = peer();
+        let ep = Ep::listen(&peer, &addr(), 0).expect("listens");
+        let req = ConnReq::new(&peer, &addr(), ep.get_port(), &ConnCfg::new()).expect("resolves");
+        let _client = req.connect(b"hello").expect("asks for a connection");
+        let req = ep.next_conn_req_timeout(&ConnCfg::new(), LIMIT);
+        let data = req.expect("a request").get_private_data().to_vec();
+        assert_eq!(&data[..5], b"hello");
+    });
+}

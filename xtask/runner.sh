@@ -1,15 +1,15 @@
 #!/bin/bash
 # cargo's runner for device tests: `runner.sh PROGRAM ARGUMENTS…`, as cargo calls it. It runs a test
 # program on the RDMA device, and sees to it that each test that the program lists is reported. A test
-# that says nothing for RPMA_TEST_LIMIT seconds, or that takes its program down, is named and has
-# failed, and the others go on.
+# that takes longer than RPMA_TEST_LIMIT seconds, or that takes its program down, is named and has
+# failed, and the others go on in a new process.
 #
 # RPMA_GUEST is the command that runs a line of shell in the guest; without it the device is here.
 #
 # Besides libtest's own lines xtask reads these: "tests listed: N", "test NAME ... FAILED (why)", and
 # "machine lost: why".
 set -u
-limit=${RPMA_TEST_LIMIT:-600}
+limit=${RPMA_TEST_LIMIT:-300}
 
 # Listing needs no device.
 case " $* " in *" --list "*) exec "$@" ;; esac
@@ -52,8 +52,29 @@ fi
 pid=
 trap 'if [ -n "$pid" ]; then kill -KILL -- "-$pid" 2>/dev/null; fi' EXIT
 trap 'exit 130' HUP INT TERM
+
+# The third and fourth field of a process's status: its state, and its parent.
+state_of() { cut -d ' ' -f 3 "/proc/$1/stat" 2>/dev/null; }
+parent_of() { cut -d ' ' -f 4 "/proc/$1/stat" 2>/dev/null; }
+
+# Looks at what is silent just now: $1 is when the current test must have ended.
+idle() {
+    if [ -n "$pidfile" ] && [ "$(parent_of $PPID)" = 1 ]; then
+        exit 130 # Whoever wanted this to run is gone, and so is its connection.
+    elif [ -n "$why" ] && [ $SECONDS -gt $(($1 + 30)) ]; then
+        echo "machine lost: the program does not die"
+        exit 255
+    elif [ -z "$why" ] && [ $SECONDS -ge "$1" ]; then
+        why="stopped after $limit s"
+        kill -KILL -- "-$pid"
+    elif [[ $(state_of "$pid") != [A-Y] ]]; then
+        # It has ended, and what it has started holds its output.
+        kill -KILL -- "-$pid" 2>/dev/null
+    fi
+}
+
 begin='^test ([^ ]+)( - should panic)? \.\.\. '
-result=0
+result=0 failures=()
 while [ ${#left[@]} != 0 ]; do
     # In a session of its own, so that all of it can be killed.
     exec {out}< <(
@@ -61,28 +82,31 @@ while [ ${#left[@]} != 0 ]; do
     )
     pid=$!
     if [ -n "$pidfile" ]; then echo "$pid" >"$pidfile"; fi
-    current='' why='' reported='' patience=$limit
+    current='' why='' reported='' line='' deadline=$((SECONDS + limit))
     while :; do
-        IFS= read -r -t "$patience" -u "$out" line
+        IFS= read -r -t 1 -u "$out" part
         got=$?
-        if [[ $line =~ $begin ]]; then
+        line+=$part
+        # Above 128: no more for a second. 1: the end. What there is of a line is seen now.
+        printf '%s' "$part"
+        if [ $got = 0 ]; then echo; fi
+        if [[ $line =~ $begin ]] && [ "$current" != "${BASH_REMATCH[1]}" ]; then
             current=${BASH_REMATCH[1]}
+            deadline=$((SECONDS + limit))
             for i in "${!left[@]}"; do
                 if [ "${left[i]}" = "$current" ]; then unset "left[i]"; fi
             done
         elif [[ $line == "test result: "* ]]; then
-            reported=yes patience=30
+            reported=yes deadline=$((SECONDS + 30))
         fi
-        if [ -n "$line" ] || [ $got = 0 ]; then printf '%s\n' "$line"; fi
-        if [ $got = 0 ]; then continue; fi
-        # Above 128: it is silent. Else: the end of its output.
-        if [ $got -le 128 ]; then break; fi
-        if [ -n "$why" ]; then
-            echo "machine lost: the program does not die"
-            exit 255
+        if [ $got -gt 128 ]; then
+            idle "$deadline"
+            continue
         fi
-        why="said nothing for $patience s and was stopped" patience=30
-        kill -KILL -- "-$pid"
+        if [ $got != 0 ]; then break; fi
+        if [[ $line =~ $begin.*FAILED$ ]]; then failures+=("$current"); fi
+        line=''
+        if [ $SECONDS -ge "$deadline" ]; then idle "$deadline"; fi
     done
     exec {out}<&-
     wait "$pid"
@@ -98,8 +122,19 @@ while [ ${#left[@]} != 0 ]; do
     : "${why:=the program ended there, with status $status}"
     if [ -z "$current" ]; then
         for name in "${left[@]}"; do echo "test $name ... FAILED (not run: $why)"; done
+        failures+=("and ${#left[@]} that were not run")
         break
     fi
+    # The beginning of its line may have been seen.
+    if [ -n "$line" ]; then echo; fi
     echo "test $current ... FAILED ($why)"
+    failures+=("$current ($why)")
+    again=yes
 done
+# libtest has counted the tests of the last process only.
+if [ -n "${again-}" ]; then
+    echo
+    echo "failed, all together:"
+    printf '    %s\n' "${failures[@]}"
+fi
 exit $result

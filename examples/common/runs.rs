@@ -453,7 +453,7 @@ pub(crate) struct Values<'a> {
 /// What is in the persistent memory before a run: in the server's part a greeting, or a log to which
 /// the words were added so many times, or neither; in the client's part a greeting. DRAM is always
 /// empty.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Contents {
     old: Option<usize>,
     logged: usize,

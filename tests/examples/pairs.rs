@@ -94,7 +94,12 @@ impl Place {
         let what = format!("{} {} {:?}", example.name, self.addr, values);
         let memory = values.pmem.unwrap_or("DRAM");
         // `cargo xtask demo` shows the lines that begin like these.
-        println!("\nOn {memory}");
+        let again = if contents == Contents::EMPTY {
+            ""
+        } else {
+            ", with what is there now"
+        };
+        println!("\nOn {memory}{again}");
 
         let port = free_port(&self.addr);
         let server = self.server(example.name, port, &run.server.args(&values));

@@ -20,6 +20,9 @@ use crate::vm::{CONSOLE, Lifetime, Ssh, Vm, attach_to};
 pub(crate) const PACKAGE: &str = "rpma-examples";
 pub(crate) const FEATURE: &str = "device";
 
+/// What tells runner.sh for how many seconds a test may run.
+const LIMIT: &str = "RPMA_TEST_LIMIT";
+
 #[derive(Debug)]
 pub(crate) struct Lab<'a> {
     workspace: &'a Workspace,
@@ -115,10 +118,12 @@ impl<'a> Lab<'a> {
         Ok(cargo)
     }
 
-    /// `cargo test`, whose programs run on the device; a test may say nothing for so long. Boots the
+    /// `cargo test`, whose programs run on the device; a test may take so long, unless
+    /// the caller's RPMA_TEST_LIMIT says another number of seconds. Boots the
     /// guest if it is not up.
     pub(crate) fn cargo_on_device(&mut self, headers: Headers, limit: Duration) -> Result<Command> {
-        let mut env = vec![("RPMA_TEST_LIMIT", limit.as_secs().to_string())];
+        let limit = std::env::var(LIMIT).unwrap_or_else(|_| limit.as_secs().to_string());
+        let mut env = vec![(LIMIT, limit)];
         if let Some(ssh) = self.boot()? {
             env.push(("RPMA_GUEST", ssh.words(GUEST_DIR)));
         }

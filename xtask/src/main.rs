@@ -46,10 +46,11 @@ enum Action {
     },
     /// Everything that has to hold before a change lands: format, lints, documentation, tests; or
     /// the device tests of one program, with all that they print
+    #[command(after_help = TEST_HELP)]
     Test {
         /// Run only the tests of this device test program, such as connect
         program: Option<String>,
-        /// Of that program, only the tests that have one of these in their names
+        /// Of that program, only the tests that have one of these in their names, also the long ones
         names: Vec<String>,
         /// List the device tests instead of running them
         #[arg(long)]
@@ -69,6 +70,15 @@ enum Action {
     #[command(subcommand)]
     Vm(VmAction),
 }
+
+const TEST_HELP: &str = "\
+Examples:
+  cargo xtask test                             everything (the logs are in target/xtask/logs)
+  cargo xtask test --list                      the device tests
+  cargo xtask test connect                     all tests of tests/connect.rs
+  cargo xtask test connect a_dropped_request   one of them
+
+RPMA_TEST_LIMIT=SECONDS sets the longest that one device test may take (300, with --long 7200).";
 
 #[derive(Debug, Subcommand)]
 enum VmAction {

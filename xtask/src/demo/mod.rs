@@ -70,7 +70,7 @@ fn full_name(name: &str) -> Result<&'static str> {
         known += &format!("\n  {name:<42} {shows}");
     }
     bail!(
-        "no example is called \"{name}\". The examples are (the beginning of a name is enough, such as \
+        "\"{name}\" is not the name of an example, nor the beginning of just one. The examples are (the beginning of a name is enough, such as \
          05 or 08srq):{known}"
     );
 }

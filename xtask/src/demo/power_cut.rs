@@ -94,6 +94,7 @@ pub(super) fn show(workspace: &Workspace) -> Result<()> {
     if let Some(value) = old_value(&server) {
         bail!("the memory is new and the server found \"{value}\" in it");
     }
+    println!("  server  (there is no old value in it)");
     let mut client = stage.client(pmem)?;
     client.wait_for(FLUSHED, LIMIT)?;
     let completed = Instant::now();
@@ -204,8 +205,8 @@ fn old_value(server: &Remote) -> Option<String> {
 
 /// Prints what the two programs said, and what it means.
 fn tell(server: &[String], client: &[String]) {
-    say("server", server);
     say("client", client);
+    say("server", server);
     let persistent = |line: &String| line == "RPMA_FLUSH_TYPE_PERSISTENT is supported";
     let meaning = if client.iter().any(persistent) {
         "The flush was for persistence: the memory's descriptor allows it, and the server has\n     \

@@ -170,8 +170,8 @@ mod tests {
         for name in ${names[@]}; do
             printf "test $name ... "
             case $name in
-            b) sleep 1000 & sleep 1000 ;;
-            d) kill -SEGV $$ ;;
+            b) while :; do printf .; sleep 0.3; done ;;
+            d) sleep 1000 & kill -SEGV $$ ;;
             e) echo "ignored, long: an hour"; ignored=1; continue ;;
             f) exit 0 ;;
             g) echo FAILED; failed=1; continue ;;
@@ -197,7 +197,8 @@ mod tests {
         (output.status.code(), text)
     }
 
-    /// A test that hangs, one that crashes and one that ends its program are named; all others run.
+    /// A test that hangs (and prints), one that crashes (and leaves a process behind) and one that ends
+    /// its program are named; all others run.
     #[test]
     fn each_test_is_reported_whatever_one_of_them_does() {
         let dir = tempfile::tempdir().unwrap();
@@ -205,7 +206,7 @@ mod tests {
         assert_eq!(status, Some(101), "{text}");
         let outcome = Outcome::of(&text);
         let failures = [
-            "b (said nothing for 2 s and was stopped)",
+            "b (stopped after 2 s)",
             "d (killed by signal 11)",
             "f (the program ended there, with status 0)",
             "g",
@@ -214,6 +215,9 @@ mod tests {
         let counts = (outcome.listed, outcome.passed, outcome.failed, outcome.long);
         assert_eq!(counts, (8, 3, 4, 1), "{text}");
         assert_eq!(outcome.lost(), 0, "{text}");
+        let summary = text.split("failed, all together:\n").nth(1).unwrap();
+        let summary: Vec<_> = summary.lines().map(str::trim).collect();
+        assert_eq!(summary, failures, "{text}");
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use std::process::ExitStatus;
 
-use anyhow::Result;
+use anyhow::{Result, bail};
 
 use super::{Options, programs};
 use crate::guest::chroot::Headers::Native;
@@ -14,14 +14,14 @@ use crate::progress::run_step;
 /// The programs that start the examples.
 const STARTS_EXAMPLES: [&str; 2] = ["examples", "swapped"];
 
-/// Runs the tests of a program that have one of `names` in theirs, with all that they print. (cargo
-/// itself says so if there is no such program.)
+/// Runs the tests of a program that have one of `names` in theirs, with all that they print.
 pub(crate) fn some(
     workspace: &Workspace,
     program: &str,
     names: &[String],
     options: Options,
 ) -> Result<ExitStatus> {
+    is_known(workspace, program)?;
     let mut lab = Lab::open(workspace, "test", options.host)?;
     // First what can fail without a machine.
     let mut builds = vec![lab.cargo(Native, &format!("test --no-run --test {program}"))?];
@@ -34,10 +34,20 @@ pub(crate) fn some(
             return Ok(status);
         }
     }
+    if ask(&lab, program, names, &[])?.is_empty() {
+        bail!(
+            "no test of {program} has \"{}\" in its name; `cargo xtask test --list {program}` shows \
+             them",
+            names.join("\" or \"")
+        );
+    }
     let mut test = lab.cargo_on_device(Native, options.limit())?;
     test.args(["--test", program, "--", "--nocapture"]);
-    test.args(options.long_args()).args(names);
-    Ok(test.status()?)
+    // A long test that is named is meant to run.
+    if options.long || !names.is_empty() {
+        test.arg("--include-ignored");
+    }
+    Ok(test.args(names).status()?)
 }
 
 /// Prints the device tests, each as it is given to `cargo xtask test`.
@@ -47,36 +57,55 @@ pub(crate) fn list(
     names: &[String],
     host: bool,
 ) -> Result<()> {
-    let lab = Lab::open(workspace, "test", host)?;
-    let programs = match program {
-        Some(program) => vec![program.clone()],
-        None => programs(workspace)?,
+    let (programs, build) = match program {
+        Some(program) => {
+            is_known(workspace, program)?;
+            (
+                vec![program.clone()],
+                format!("test --no-run --test {program}"),
+            )
+        }
+        None => (programs(workspace)?, "test --no-run".to_owned()),
     };
-    let mut build = lab.cargo(Native, "test --no-run")?;
+    let lab = Lab::open(workspace, "test", host)?;
+    let log = workspace.log_file("list.log")?;
     run_step(
         "compile the device tests",
-        &mut build,
-        &workspace.log_file("list.log")?,
+        &mut lab.cargo(Native, &build)?,
+        &log,
     )?;
     for program in programs {
-        let ask = |options: &[&str]| {
-            let mut cargo = lab.cargo(Native, &format!("test --test {program}"))?;
-            cargo
-                .args(["--", "--list", "--format=terse"])
-                .args(options)
-                .args(names);
-            output(&mut cargo)
-        };
-        let long = ask(&["--ignored"])?;
-        for line in ask(&[])?.lines() {
-            if let Some(test) = line.strip_suffix(": test") {
-                let is_long = long.lines().any(|other| other == line);
-                println!(
-                    "{program} {test}{}",
-                    if is_long { "  (with --long)" } else { "" }
-                );
-            }
+        let long = ask(&lab, &program, names, &["--ignored"])?;
+        for test in ask(&lab, &program, names, &[])? {
+            println!(
+                "{program} {test}{}",
+                if long.contains(&test) { "  # long" } else { "" }
+            );
         }
+    }
+    Ok(())
+}
+
+/// The tests of a program that have one of `names` in theirs.
+fn ask(lab: &Lab<'_>, program: &str, names: &[String], options: &[&str]) -> Result<Vec<String>> {
+    let mut cargo = lab.cargo(Native, &format!("test --test {program}"))?;
+    cargo
+        .args(["--", "--list", "--format=terse"])
+        .args(options)
+        .args(names);
+    let tests = output(&mut cargo)?;
+    let tests = tests.lines().filter_map(|line| line.strip_suffix(": test"));
+    Ok(tests.map(str::to_owned).collect())
+}
+
+fn is_known(workspace: &Workspace, program: &str) -> Result<()> {
+    let known = programs(workspace)?;
+    if !known.iter().any(|name| name == program) {
+        bail!(
+            "there is no device test program \"{program}\". They are: {}. (`cargo xtask test --list` \
+             shows their tests; those without a device run with `cargo test`.)",
+            known.join(", ")
+        );
     }
     Ok(())
 }
