@@ -11,8 +11,12 @@ use crate::lab::Lab;
 use crate::process::output;
 use crate::progress::run_step;
 
-/// The programs that start the examples.
-const STARTS_EXAMPLES: [&str; 2] = ["examples", "swapped"];
+/// The programs that start examples, and which.
+const STARTS: [(&str, &str); 3] = [
+    ("connect", "build --example 01-connection"),
+    ("examples", "build --examples"),
+    ("swapped", "build --examples"),
+];
 
 /// Runs the tests of a program that have one of `names` in theirs, with all that they print.
 pub(crate) fn some(
@@ -25,8 +29,8 @@ pub(crate) fn some(
     let mut lab = Lab::open(workspace, "test", options.host)?;
     // First what can fail without a machine.
     let mut builds = vec![lab.cargo(Native, &format!("test --no-run --test {program}"))?];
-    if STARTS_EXAMPLES.contains(&program) {
-        builds.push(lab.cargo(Native, "build --examples")?);
+    for (_, build) in STARTS.iter().filter(|(name, _)| *name == program) {
+        builds.push(lab.cargo(Native, build)?);
     }
     for mut build in builds {
         let status = build.status()?;
