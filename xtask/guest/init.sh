@@ -25,7 +25,10 @@ mkdir -p /dev/pts /dev/shm /run/sshd
 mount -t devpts devpts /dev/pts
 mount -t tmpfs -o mode=1777 shm /dev/shm
 ln -sf /proc/self/fd /dev/fd
-hostname rpma-guest
+# Which of two machines this is.
+peer=$(sed -n 's/.*rpma\.peer=\([12]\).*/\1/p' /proc/cmdline)
+hostname "rpma-guest$peer"
+sed -i "s/=10\.77\.0\.1/=10.77.0.$peer/; s/=fd77::1/=fd77::$peer/" /etc/ssh/sshd_config
 # RDMA pins memory.
 ulimit -l unlimited
 
@@ -52,9 +55,9 @@ try ip link set ssh0 up
 /usr/sbin/sshd -D -e &
 sshd=$!
 
-nic 52:54:00:77:00:01 roce0
-try ip addr add 10.77.0.1/24 dev roce0
-try ip addr add fd77::1/64 dev roce0 nodad
+nic "52:54:00:77:01:0$peer" roce0
+try ip addr add "10.77.0.$peer/24" dev roce0
+try ip addr add "fd77::$peer/64" dev roce0 nodad
 try ip link set roce0 up
 for module in rdma_rxe rdma_ucm ib_uverbs dummy; do try modprobe $module; done
 try rdma link add rxe0 type rxe netdev roce0

@@ -6,14 +6,14 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-use anyhow::{Result, bail};
+use anyhow::{Context, Result, bail};
 
 use crate::guest::Guest;
 use crate::guest::chroot::{self, GUEST_DIR, Headers};
 use crate::host::{Toolchain, Workspace};
 use crate::host_device;
 use crate::progress::run_step;
-use crate::vm::{CONSOLE, Lifetime, Ssh, Vm, attach_to};
+use crate::vm::{Boot, CONSOLE, Hosts, Lifetime, Ssh, Vm, attach_to};
 
 /// The package that holds the examples and the device tests, and the feature that says that there is
 /// a device.
@@ -163,13 +163,21 @@ impl<'a> Lab<'a> {
     pub(crate) fn boot_own(&self) -> Result<Vm> {
         match &self.place {
             Place::Host(_) => bail!("this is the host"),
-            Place::Guest(inside) => Vm::boot(
-                &inside.guest,
-                self.workspace,
-                &self.dir,
-                Lifetime::Ours,
-                "boot",
-            ),
+            Place::Guest(inside) => {
+                let machine = Machine::boot(&inside.guest, self.workspace, &self.dir, "boot")?;
+                machine.own.context("it is ours")
+            }
+        }
+    }
+
+    /// Two machines with a link, both new, in the place of the one that may be up for this run.
+    pub(crate) fn boot_two(&mut self) -> Result<Hosts<'_>> {
+        match &mut self.place {
+            Place::Host(_) => bail!("this is the host"),
+            Place::Guest(inside) => {
+                inside.machine = None;
+                Hosts::boot(&inside.guest, self.workspace, &self.dir)
+            }
         }
     }
 
@@ -217,7 +225,14 @@ impl<'a> Lab<'a> {
 
 impl Machine {
     fn boot(guest: &Guest, workspace: &Workspace, dir: &Path, name: &str) -> Result<Self> {
-        let vm = Vm::boot(guest, workspace, dir, Lifetime::Ours, name)?;
+        let vm = Boot {
+            guest,
+            workspace,
+            dir,
+            lifetime: Lifetime::Ours,
+            peer: None,
+        }
+        .boot(name)?;
         Ok(Self {
             ssh: vm.ssh().clone(),
             own: Some(vm),

@@ -17,6 +17,7 @@ use std::process::{ExitCode, ExitStatus};
 
 use anyhow::Result;
 use clap::{Parser, Subcommand};
+use rustix::process::Signal;
 
 use demo::Demo;
 use guest::Guest;
@@ -82,18 +83,63 @@ RPMA_TEST_LIMIT=SECONDS sets the longest that one device test may take (300, wit
 
 #[derive(Debug, Subcommand)]
 enum VmAction {
-    /// Start the guest and leave it running
-    Up,
-    /// Stop it
+    /// Start the guest and leave it running; or two, with a link between them
+    Up {
+        /// How many: 1 or 2
+        #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=2))]
+        peers: u8,
+    },
+    /// Stop all that run
     Down,
     /// Run a command in it
     Exec {
+        #[command(flatten)]
+        which: Which,
         /// The command and its arguments
         #[arg(required = true, last = true)]
         command: Vec<String>,
     },
     /// Open a shell in it
-    Shell,
+    Shell {
+        #[command(flatten)]
+        which: Which,
+    },
+    /// Stop one of two machines with everything in it: its peer sees packets that are not answered
+    Freeze {
+        #[arg(value_parser = clap::value_parser!(u8).range(1..=2))]
+        peer: u8,
+    },
+    /// Let a frozen machine go on
+    Thaw {
+        #[arg(value_parser = clap::value_parser!(u8).range(1..=2))]
+        peer: u8,
+    },
+    /// Cut the power of one of two machines
+    Cut {
+        #[arg(value_parser = clap::value_parser!(u8).range(1..=2))]
+        peer: u8,
+    },
+    /// Boot a machine of two again, with the persistent memory that it had
+    Boot {
+        #[arg(value_parser = clap::value_parser!(u8).range(1..=2))]
+        peer: u8,
+    },
+    /// Spoil what a machine sends to its peer, as netem does: `loss 1%`, `delay 10ms`, `off`
+    Net {
+        #[arg(value_parser = clap::value_parser!(u8).range(1..=2))]
+        peer: u8,
+        /// `off`, or what `tc qdisc … netem` takes
+        #[arg(required = true)]
+        how: Vec<String>,
+    },
+}
+
+/// Which machine is meant.
+#[derive(Debug, clap::Args)]
+struct Which {
+    /// The first or the second of two
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=2))]
+    peer: u8,
 }
 
 fn main() -> ExitCode {
@@ -139,6 +185,11 @@ fn run(action: Action) -> Result<ExitCode> {
             packages::ensure(&[here, guest])?;
             match &program {
                 program if list => test::list(&workspace, program.as_ref(), &names, host)?,
+                Some(program) if program == "hosts" => {
+                    if !test::hosts(&workspace, options)? {
+                        return Ok(ExitCode::FAILURE);
+                    }
+                }
                 Some(program) => return test::some(&workspace, program, &names, options).map(code),
                 None if test::all(&workspace, options)? => {}
                 None => return Ok(ExitCode::FAILURE),
@@ -150,27 +201,47 @@ fn run(action: Action) -> Result<ExitCode> {
                 return Ok(ExitCode::FAILURE);
             }
         }
-        Action::Vm(VmAction::Up) => {
+        Action::Vm(action) => return vm(&workspace, action),
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn vm(workspace: &Workspace, action: VmAction) -> Result<ExitCode> {
+    match action {
+        VmAction::Up { peers } => {
             packages::ensure(&[packages::GUEST])?;
-            vm::up(&Guest::get(&workspace)?, &workspace)?;
+            vm::up(&Guest::get(workspace)?, workspace, peers)?;
         }
-        Action::Vm(VmAction::Down) => vm::down(&workspace)?,
-        Action::Vm(VmAction::Exec { command }) => {
+        VmAction::Boot { peer } => vm::boot(&Guest::get(workspace)?, workspace, peer)?,
+        VmAction::Down => vm::down(workspace)?,
+        VmAction::Freeze { peer } => vm::signal(workspace, peer, Signal::STOP)?,
+        VmAction::Thaw { peer } => vm::signal(workspace, peer, Signal::CONT)?,
+        VmAction::Cut { peer } => vm::signal(workspace, peer, Signal::KILL)?,
+        VmAction::Net { peer, how } => {
+            return vm_command(workspace, peer, &vm::netem(&how), false);
+        }
+        VmAction::Exec { which, command } => {
             let terminal = std::io::stdin().is_terminal()
                 && std::io::stdout().is_terminal()
                 && std::io::stderr().is_terminal();
-            return vm_command(&workspace, &command, terminal);
+            return vm_command(workspace, which.peer, &command, terminal);
         }
-        Action::Vm(VmAction::Shell) => {
-            return vm_command(&workspace, &["bash".to_owned(), "-l".to_owned()], true);
+        VmAction::Shell { which } => {
+            let shell = ["bash", "-l"].map(str::to_owned);
+            return vm_command(workspace, which.peer, &shell, true);
         }
     }
     Ok(ExitCode::SUCCESS)
 }
 
-/// Runs a command in the machine of `vm up` with our input and output; ends as it ends.
-fn vm_command(workspace: &Workspace, argv: &[String], terminal: bool) -> Result<ExitCode> {
-    let ssh = vm::attach(workspace)?;
+/// Runs a command in a machine of `vm up` with our input and output; ends as it ends.
+fn vm_command(
+    workspace: &Workspace,
+    peer: u8,
+    argv: &[String],
+    terminal: bool,
+) -> Result<ExitCode> {
+    let ssh = vm::attach(workspace, peer)?;
     Ok(code(spawn(&mut ssh.command(argv, terminal))?.wait()?))
 }
 

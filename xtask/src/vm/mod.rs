@@ -3,7 +3,11 @@
 //! The NVDIMMs are files that outlive the machine, so that [`Vm::cut_power`] and a second
 //! [`Vm::boot`] show what survives. The root disk is the guest's image; what is written to it is
 //! thrown away.
+//!
+//! Two machines may have a link of their own, as two hosts have: each listens on a socket, and the one
+//! that boots later joins the other's. So either may lose its power and boot again.
 
+mod hosts;
 mod ssh;
 mod up;
 
@@ -16,9 +20,11 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, bail};
+use rustix::process::{Pid, Signal, kill_process};
 
+pub(crate) use hosts::Hosts;
 pub(crate) use ssh::Ssh;
-pub(crate) use up::{attach, attach_to, down, up};
+pub(crate) use up::{attach, attach_to, boot, down, signal, up};
 
 use crate::guest::Guest;
 use crate::host::{self, Workspace};
@@ -56,55 +62,11 @@ pub(crate) enum Lifetime {
 pub(crate) struct Vm {
     qemu: Child,
     lifetime: Lifetime,
-    accel: Accel,
     port: u16,
     ssh: Ssh,
 }
 
 impl Vm {
-    /// Boots the guest with its files in `dir`. NVDIMMs that are already there keep their contents.
-    pub(crate) fn boot(
-        guest: &Guest,
-        workspace: &Workspace,
-        dir: &Path,
-        lifetime: Lifetime,
-        name: &str,
-    ) -> Result<Self> {
-        for nvdimm in NVDIMMS {
-            let path = dir.join(nvdimm);
-            let file = File::options()
-                .create(true)
-                .truncate(false)
-                .write(true)
-                .open(&path);
-            let grown = file.and_then(|file| file.set_len(NVDIMM_SIZE));
-            grown.with_context(|| format!("cannot make the NVDIMM {}", path.display()))?;
-        }
-        let boot = Boot {
-            guest,
-            workspace,
-            dir,
-            lifetime,
-        };
-        if kvm_looks_usable() {
-            let step = Step::start(format!("{name} (KVM)"));
-            match boot.run(Accel::Kvm, KVM_BOOT_LIMIT) {
-                Ok(vm) => {
-                    step.done("");
-                    return Ok(vm);
-                }
-                Err(_) => step.gave_up("it does not work here: emulating instead"),
-            }
-        }
-        let step = Step::start(format!("{name} (emulated: no KVM)"));
-        let result = boot.run(Accel::Tcg, BOOT_LIMIT);
-        match &result {
-            Ok(_) => step.done(""),
-            Err(_) => step.failed(""),
-        }
-        result
-    }
-
     /// Deletes the NVDIMMs of an earlier machine.
     pub(crate) fn forget_memory(dir: &Path) -> Result<()> {
         for nvdimm in NVDIMMS {
@@ -120,6 +82,12 @@ impl Vm {
 
     pub(crate) fn ssh(&self) -> &Ssh {
         &self.ssh
+    }
+
+    /// Stops the machine, its clock and all: its peer sees packets that are not answered. Or lets it
+    /// go on.
+    pub(crate) fn signal(&self, signal: Signal) -> Result<()> {
+        Ok(kill_process(Pid::from_child(&self.qemu), signal)?)
     }
 
     /// What a power cut is to a computer: QEMU ends at this instruction.
@@ -139,15 +107,56 @@ impl Drop for Vm {
     }
 }
 
-/// One try to boot.
-struct Boot<'a> {
-    guest: &'a Guest,
-    workspace: &'a Workspace,
-    dir: &'a Path,
-    lifetime: Lifetime,
+/// A machine on the link of two.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Peer {
+    /// 1 or 2; its address is 10.77.0.1 or 10.77.0.2.
+    pub(crate) number: u8,
+    /// Whether the other one is up and listens.
+    pub(crate) join: bool,
+}
+
+/// How to boot a machine.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Boot<'a> {
+    pub(crate) guest: &'a Guest,
+    pub(crate) workspace: &'a Workspace,
+    /// For its files. NVDIMMs that are already there keep their contents. The directory around it has
+    /// the sockets of the link.
+    pub(crate) dir: &'a Path,
+    pub(crate) lifetime: Lifetime,
+    pub(crate) peer: Option<Peer>,
 }
 
 impl Boot<'_> {
+    /// Boots it, as a step of this name.
+    pub(crate) fn boot(&self, name: &str) -> Result<Vm> {
+        for nvdimm in NVDIMMS {
+            let path = self.dir.join(nvdimm);
+            let mut options = File::options();
+            let file = options.create(true).truncate(false).write(true).open(&path);
+            let grown = file.and_then(|file| file.set_len(NVDIMM_SIZE));
+            grown.with_context(|| format!("cannot make the NVDIMM {}", path.display()))?;
+        }
+        if kvm_looks_usable() {
+            let step = Step::start(format!("{name} (KVM)"));
+            match self.run(Accel::Kvm, KVM_BOOT_LIMIT) {
+                Ok(vm) => {
+                    step.done("");
+                    return Ok(vm);
+                }
+                Err(_) => step.gave_up("it does not work here: emulating instead"),
+            }
+        }
+        let step = Step::start(format!("{name} (emulated: no KVM)"));
+        let result = self.run(Accel::Tcg, BOOT_LIMIT);
+        match &result {
+            Ok(_) => step.done(""),
+            Err(_) => step.failed(""),
+        }
+        result
+    }
+
     fn run(&self, accel: Accel, limit: Duration) -> Result<Vm> {
         let console = self.dir.join(CONSOLE);
         fs::write(&console, "")?;
@@ -155,12 +164,11 @@ impl Boot<'_> {
         let mut vm = Vm {
             qemu: self.start_qemu(accel, port)?,
             lifetime: self.lifetime,
-            accel,
             port,
             ssh: Ssh::at(self.guest.dir(), port),
         };
         if self.lifetime == Lifetime::Detached {
-            up::record(self.dir, vm.qemu.id(), port, self.guest, false)?;
+            up::record(self, &vm, false)?;
         }
         let ready = self.wait_ready(&mut vm, &console, limit);
         ready.and_then(|()| self.wait_ssh(&vm)).map_err(|why| {
@@ -191,6 +199,9 @@ impl Boot<'_> {
             }
         };
         command.args(self.qemu_args(accel, port));
+        // The sockets of the link are named from here: the whole path may be longer than a socket's
+        // name can be.
+        command.current_dir(self.dir);
         // QEMU does not read its input: there it holds the guest's lock for as long as it runs.
         command.stdin(Stdio::from(self.guest.share_lock()?));
         command.stdout(log.try_clone()?).stderr(log);
@@ -213,12 +224,14 @@ impl Boot<'_> {
         let mut args = [words(fixed), words(accel)].concat();
         let mut add = |option: &str, value: String| args.extend([option.to_owned(), value]);
 
-        add("-smp", host::cpus().min(2).to_string());
+        let number = self.peer.map_or(1, |peer| peer.number);
+        let share = if self.peer.is_some() { 2 } else { 1 };
+        add("-smp", (host::cpus() / share).clamp(1, 2).to_string());
         add("-kernel", self.guest.file("vmlinuz").display().to_string());
         add("-initrd", self.guest.file("initrd").display().to_string());
         add(
             "-append",
-            "console=ttyS0 loglevel=4 panic=-1 mitigations=off".to_owned(),
+            format!("console=ttyS0 loglevel=4 panic=-1 mitigations=off rpma.peer={number}"),
         );
         let image = file(self.guest.file("root.img"));
         add(
@@ -235,10 +248,30 @@ impl Boot<'_> {
         let share = "mount_tag=src,security_model=none,readonly=on,multidevs=remap";
         add("-virtfs", format!("local,path={source},{share}"));
         // init.sh knows the cards by their addresses.
-        add("-netdev", "user,id=roce,restrict=on".to_owned());
+        match self.peer {
+            None => add("-netdev", "user,id=roce,restrict=on".to_owned()),
+            Some(peer) => {
+                add("-netdev", "hubport,id=roce,hubid=0".to_owned());
+                let mut link = |id: &str, server: &str, number: u8| {
+                    let socket = format!("addr.type=unix,addr.path=../link{number}");
+                    add(
+                        "-netdev",
+                        format!("stream,id={id},server={server},{socket}"),
+                    );
+                    add(
+                        "-netdev",
+                        format!("hubport,id=hub-{id},hubid=0,netdev={id}"),
+                    );
+                };
+                link("listen", "on", peer.number);
+                if peer.join {
+                    link("join", "off", 3 - peer.number);
+                }
+            }
+        }
         add(
             "-device",
-            "virtio-net-pci,netdev=roce,mac=52:54:00:77:00:01,romfile=".to_owned(),
+            format!("virtio-net-pci,netdev=roce,mac=52:54:00:77:01:0{number},romfile="),
         );
         let forward = format!("hostfwd=tcp:127.0.0.1:{port}-10.0.2.15:22");
         add("-netdev", format!("user,id=ssh,restrict=on,{forward}"));
@@ -305,6 +338,19 @@ impl Boot<'_> {
             sleep(Duration::from_millis(500));
         }
     }
+}
+
+/// The command that spoils what a machine sends to its peer: "off", or what netem takes.
+pub(crate) fn netem(how: &[String]) -> Vec<String> {
+    let words = match how {
+        [off] if off == "off" => "tc qdisc del dev roce0 root",
+        _ => "tc qdisc replace dev roce0 root netem limit 100000",
+    };
+    let mut words: Vec<_> = words.split(' ').map(str::to_owned).collect();
+    if words[2] == "replace" {
+        words.extend(how.iter().flat_map(|how| how.split(' ')).map(str::to_owned));
+    }
+    words
 }
 
 /// Whether to try KVM: a processor that can, and a device that opens. It may still not work (a
