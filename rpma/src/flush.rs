@@ -1,6 +1,8 @@
-//! What a flush promises, and how it is done.
+//! What a flush promises, how it is done, and what stays behind it.
 
+use crate::error::{Error, Result};
 use crate::mr::MrUsage;
+use crate::verbs::SendFlags;
 
 /// What a flush waits for (`enum rpma_flush_type`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -43,4 +45,49 @@ pub(crate) enum FlushMethod {
     /// A read of a few bytes of the range. On one connection the responder executes it after the writes
     /// before it, and PCI Express does not let the answer pass them.
     Read,
+}
+
+impl FlushMethod {
+    /// What keeps an atomic write behind the flushes before it. `native`: it is the device's own
+    /// operation. `fence`: what stands for a fence on this device, nothing where it executes in order.
+    pub(crate) fn fence_of_atomic_write(self, native: bool, fence: SendFlags) -> Result<SendFlags> {
+        match self {
+            // The flushes are reads, and a fence covers earlier reads.
+            Self::Read => Ok(fence),
+            // An ATOMIC_WRITE stays behind a FLUSH by itself.
+            Self::Native if native => Ok(SendFlags::empty()),
+            // The device executes in order.
+            Self::Native if fence.is_empty() => Ok(SendFlags::empty()),
+            Self::Native => Err(Error::not_supported(
+                "the device has a flush of its own and no atomic write of its own, and nothing promises \
+                 that an ordinary write stays behind such a flush: poll the flush and then use \
+                 Conn::write, or make the connection with ConnCfg::set_force_fallback",
+            )),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NONE: SendFlags = SendFlags::empty();
+
+    /// No test with a device sees this: soft-RoCE keeps the order without, and others are not there.
+    #[test]
+    fn an_atomic_write_is_fenced_behind_fallback_flushes_and_never_on_soft_roce() {
+        for native in [true, false] {
+            let fence = |method: FlushMethod, fence| method.fence_of_atomic_write(native, fence);
+            assert_eq!(
+                fence(FlushMethod::Read, SendFlags::FENCE).unwrap(),
+                SendFlags::FENCE
+            );
+            assert_eq!(fence(FlushMethod::Read, NONE).unwrap(), NONE);
+            assert_eq!(fence(FlushMethod::Native, NONE).unwrap(), NONE);
+        }
+        let behind_native =
+            |native| FlushMethod::Native.fence_of_atomic_write(native, SendFlags::FENCE);
+        assert_eq!(behind_native(true).unwrap(), NONE);
+        assert!(matches!(behind_native(false), Err(Error::NotSupported(_))));
+    }
 }

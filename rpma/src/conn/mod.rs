@@ -22,13 +22,33 @@ use crate::event::ConnEvent;
 use crate::flush::FlushMethod;
 use crate::peer_cfg::PeerCfg;
 use crate::queues::Queues;
-use crate::verbs::{CmEvent, CmEventKind, CompChannel, ConnParam, CqKind, Deadline, Notify};
+use crate::verbs::{
+    CmEvent, CmEventKind, CompChannel, ConnParam, CqKind, Deadline, Notify, SendFlags,
+};
 
 /// A connection to another program.
 ///
 /// All methods take `&self`: threads may post, poll and wait for events at the same time. Dropping it
 /// takes milliseconds and never waits for the peer, which gets [`ConnEvent::Closed`]; what was posted
 /// and is not complete then is lost.
+///
+/// # Order
+///
+/// What takes effect in the peer's memory in which order, on one connection, and who promises it. Where no
+/// public source promises an order, this library assumes none, whatever soft-RoCE does (which executes
+/// one request after the other). Between connections there is no order at all.
+///
+/// | later | behind an earlier | promised by |
+/// |---|---|---|
+/// | write, message | write, message | InfiniBand specification 10.8.3.3 |
+/// | read, so a fallback flush | write | the same |
+/// | native flush, native atomic write | write | libfabric and the kernel (annex A19 is not public) |
+/// | native atomic write | native flush | libfabric |
+/// | [`atomic_write`](Self::atomic_write) | any flush | this library: by the line above, or by a fence |
+/// | anything with [`Flags::FENCE`](crate::Flags::FENCE) | read, so a fallback flush | InfiniBand specification 10.8.3.3 |
+/// | write | read, fallback flush, native flush | **nobody**: poll the completion first |
+///
+/// An operation that is posted after the completion of an earlier one was polled is behind it.
 ///
 /// # Threads
 ///
@@ -38,6 +58,8 @@ pub struct Conn {
     queues: Queues,
     private_data: OnceLock<Box<[u8]>>,
     flush_method: FlushMethod,
+    /// What keeps an operation behind earlier reads; empty on a device that executes in order.
+    fence: SendFlags,
     /// Whether the peer serves reads at all.
     reads: AtomicBool,
     direct_write_to_pmem: AtomicBool,
@@ -75,10 +97,15 @@ impl Conn {
                 FlushMethod::Read
             }
         };
+        let fence = match queues.peer.attributes().soft_roce {
+            true => SendFlags::empty(),
+            false => SendFlags::FENCE,
+        };
         Ok(Self {
             queues,
             private_data,
             flush_method,
+            fence,
             reads: AtomicBool::new(true),
             direct_write_to_pmem: AtomicBool::new(false),
             receives_next: AtomicBool::new(true),

@@ -59,7 +59,7 @@ impl Conn {
             Opcode::Read,
             src.address(),
             &[local],
-            flags.to_verbs(),
+            flags.to_verbs(self.fence),
             op_context,
         )
     }
@@ -124,7 +124,7 @@ impl Conn {
             opcode,
             dst.address(),
             &[local],
-            flags.to_verbs(),
+            flags.to_verbs(self.fence),
             op_context,
         )
     }
@@ -153,7 +153,7 @@ impl Conn {
             Opcode::Write,
             dst.address(),
             parts,
-            flags.to_verbs(),
+            flags.to_verbs(self.fence),
             op_context,
         )
     }
@@ -211,7 +211,7 @@ impl Conn {
             opcode,
             RemoteAddress::NONE,
             parts,
-            flags.to_verbs(),
+            flags.to_verbs(self.fence),
             op_context,
         )
     }
@@ -230,18 +230,21 @@ impl Conn {
         self.queues.recv(dst, op_context)
     }
 
-    /// Writes 8 bytes to `dst` of the peer at once: whoever reads them there sees the old ones or the
-    /// new ones. Earlier flushes of the connection are done before.
+    /// Writes 8 bytes to `dst` of the peer at once: a reader there sees the old ones or the new ones, and
+    /// sees the new ones only when all flushes that were posted earlier on this connection are done.
     ///
-    /// So a program that flushes data, then atomically writes a pointer to it, then flushes the pointer,
-    /// never shows a pointer to data that is not there. The write itself is not persistent before it is
-    /// flushed.
+    /// So a program may post the write of a record, its flush, the atomic write of a pointer to it, and
+    /// the flush of the pointer, one after the other: the pointer never shows a record that is not there.
+    /// With [`write`](Self::write) in the place of the atomic write it has to poll the first flush before
+    /// (see [what is ordered](Conn#order)). The atomic write itself is not persistent before it is flushed.
     ///
     /// With the device's own atomic write its completion is a
-    /// [`WcOpcode::ATOMIC_WRITE`](crate::WcOpcode::ATOMIC_WRITE). Without, it is an ordinary write behind
-    /// a fence ([`WcOpcode::RDMA_WRITE`](crate::WcOpcode::RDMA_WRITE)), and that the 8 bytes arrive at
-    /// once is a property of the peer's hardware which verbs does not promise. It needs
-    /// [`MrUsage::WRITE_DST`].
+    /// [`WcOpcode::ATOMIC_WRITE`](crate::WcOpcode::ATOMIC_WRITE). Without, it is an ordinary write
+    /// ([`WcOpcode::RDMA_WRITE`](crate::WcOpcode::RDMA_WRITE)), and that the 8 bytes arrive at once is a
+    /// property of the peer's hardware which verbs does not promise. It needs [`MrUsage::WRITE_DST`].
+    ///
+    /// Behind a fallback flush, which is a read, it carries a fence, but on soft-RoCE: that executes in
+    /// order, and after a lost packet its fence waits for ever.
     ///
     /// On soft-RoCE a native atomic write must not be sent again, as happens behind a message that waits
     /// for a receive: see [`flush`](Self::flush).
@@ -249,7 +252,8 @@ impl Conn {
     /// # Errors
     ///
     /// As all operations; [`Error::InvalidArgument`] unless `dst` has 8 bytes at an address that is a
-    /// multiple of 8.
+    /// multiple of 8. [`Error::NotSupported`] on a device with a flush of its own and no atomic write of
+    /// its own (none is known): no order between the two is promised there.
     #[doc(alias = "rpma_atomic_write")]
     pub fn atomic_write(
         &self,
@@ -268,21 +272,20 @@ impl Conn {
         }
         require(dst.usage(), MrUsage::WRITE_DST, "remote")?;
         let native = self.queues.qp.native_ops().atomic_write;
+        let behind_flushes = self
+            .flush_method
+            .fence_of_atomic_write(native, self.fence)?;
+        let verbs_flags = flags.to_verbs(self.fence) & (SendFlags::SIGNALED | SendFlags::FENCE);
+        let verbs_flags = verbs_flags | behind_flushes;
         if native {
             // The device counts it among the reads in flight.
             self.check_reads()?;
         }
-        let verbs_flags = flags.to_verbs() & SendFlags::SIGNALED;
         let reservation = self.queues.credits.reserve_send(1, flags.signaled())?;
+        let qp = &self.queues.qp;
         let posted = match native {
             true => self.post_native_atomic_write(remote, src, verbs_flags, op_context),
-            false => {
-                // The fence is for fallback flushes, which are reads.
-                let fenced = verbs_flags | SendFlags::FENCE;
-                self.queues
-                    .qp
-                    .post_inline_write(remote, src, fenced, op_context)
-            }
+            false => qp.post_inline_write(remote, src, verbs_flags, op_context),
         };
         posted.map_err(|error| self.post_failed(error, reservation))
     }
@@ -348,7 +351,7 @@ impl Conn {
         op_context: u64,
     ) -> Result<()> {
         self.check_flush(dst, flush_type)?;
-        let flags = flags.to_verbs() & SendFlags::SIGNALED;
+        let flags = flags.to_verbs(self.fence) & (SendFlags::SIGNALED | SendFlags::FENCE);
         match self.flush_method {
             FlushMethod::Native => self.post_native_flush(dst, flush_type, flags, op_context),
             FlushMethod::Read => {

@@ -113,7 +113,7 @@ impl QueuePair {
         check_posted("ibv_post_recv", ret, bad.is_null())
     }
 
-    /// Posts a native atomic write, after all earlier reads (which may be fallback flushes).
+    /// Posts a native atomic write.
     #[cfg(native_atomic_write)]
     pub(crate) fn post_atomic_write(
         &self,
@@ -127,7 +127,7 @@ impl QueuePair {
             "the caller asked native_ops"
         );
         let batch = Batch::start(self);
-        batch.set(wr_id, flags | SendFlags::FENCE);
+        batch.set(wr_id, flags);
         let (address, rkey) = (remote.address, remote.rkey);
         // SAFETY: the queue pair was created with the operation, and the batch is open; the bytes are
         // copied into the request.
