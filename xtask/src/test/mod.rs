@@ -1,6 +1,7 @@
 //! `cargo xtask test`: everything that has to hold before a change lands, counted as one number; or
 //! the tests of one program.
 
+mod hosts;
 mod libtest;
 mod one;
 mod report;
@@ -68,11 +69,27 @@ pub(crate) fn all(workspace: &Workspace, options: Options) -> Result<bool> {
                 guest_checks(&mut report, &lab, options)?;
             }
             device_tests(&mut report, workspace, &mut lab, options)?;
+            if !options.host {
+                hosts::run(&mut report, workspace, &mut lab, options)?;
+            }
         }
         Err(error) => report.not_run("everything in the guest", &format!("{error:#}")),
     }
     if options.long {
         versions::check(&mut report, workspace)?;
+    }
+    Ok(report.close())
+}
+
+/// Only what runs between two hosts.
+pub(crate) fn hosts(workspace: &Workspace, options: Options) -> Result<bool> {
+    let mut lab = Lab::open(workspace, "test", false)?;
+    let mut report = Report::new(workspace);
+    if report.check(
+        "compile",
+        &mut lab.cargo(Headers::Native, "build --bin hosts")?,
+    )? {
+        hosts::run(&mut report, workspace, &mut lab, options)?;
     }
     Ok(report.close())
 }

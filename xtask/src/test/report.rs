@@ -70,6 +70,21 @@ impl<'a> Report<'a> {
         Ok(status.success())
     }
 
+    /// Something that counts as one test, with a word on how it went.
+    pub(super) fn scenario(&mut self, name: &str, run: impl FnOnce() -> Result<String>) {
+        let step = Step::start(name);
+        match run() {
+            Ok(note) => {
+                step.done(&note);
+                self.passed += 1;
+            }
+            Err(error) => {
+                step.failed("");
+                self.fail(1, format!("{name}\n       {error:#}"));
+            }
+        }
+    }
+
     /// Runs `cargo test`, and counts what its programs report.
     pub(super) fn cargo_test(&mut self, name: &str, command: &mut Command) -> Result<Ended> {
         let log = self.log(name)?;

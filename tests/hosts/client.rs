@@ -1,0 +1,174 @@
+//! The host that writes.
+
+use std::thread;
+use std::time::{Duration, Instant};
+
+use rpma::{
+    Conn, ConnCfg, ConnReq, Device, Flags, FlushType, Mr, MrRemote, MrUsage, Peer, PeerCfg, Side,
+    Wc,
+};
+
+use crate::Result;
+use crate::log::{RECORD, TAIL, offset, record};
+
+/// Nothing may take longer with the default settings: they give up on a peer after 4 s, and the kernel
+/// is some times slower than it should be.
+const STALL: Duration = Duration::from_secs(20);
+/// For a peer that does not answer to a request for a connection.
+const CONNECT: Duration = Duration::from_secs(5);
+/// Before the next try.
+const PAUSE: Duration = Duration::from_millis(200);
+
+const SILENT: Flags = Flags::COMPLETION_ON_ERROR;
+const LAST: u64 = 0x1A57;
+
+/// The connection, and what it reaches.
+struct Target {
+    conn: Conn,
+    remote: MrRemote,
+}
+
+/// What is counted.
+#[derive(Default)]
+struct Counts {
+    acknowledged: u64,
+    connections: u64,
+    failures: u64,
+    longest: Duration,
+}
+
+pub(crate) fn append(
+    addr: &str,
+    port: &str,
+    seconds: &str,
+    group: &str,
+    method: &str,
+    tail_first: bool,
+) -> Result<()> {
+    let (port, group) = (port.parse()?, group.parse()?);
+    let until = Instant::now() + Duration::from_secs(seconds.parse()?);
+    let peer = Peer::new(&Device::from_addr(addr, Side::Remote)?)?;
+    let mut cfg = ConnCfg::new();
+    cfg.set_sq_size(32).set_force_fallback(method == "fallback");
+    let local = Mr::reg(
+        &peer,
+        vec![0; 16 * RECORD],
+        MrUsage::WRITE_SRC | MrUsage::READ_DST,
+    )?;
+
+    let mut counts = Counts::default();
+    while Instant::now() < until {
+        let started = Instant::now();
+        let worked = connect(&peer, addr, port, &cfg).and_then(|target| {
+            counts.connections += 1;
+            let mut tail = target.tail(&local)?;
+            println!("connected: {tail} records");
+            while Instant::now() < until {
+                let started = Instant::now();
+                match tail_first {
+                    false => target.append(&local, tail, group)?,
+                    true => target.append_wrongly(&local, tail, group)?,
+                }
+                counts.longest = counts.longest.max(started.elapsed());
+                tail += group;
+                counts.acknowledged = tail;
+                println!("acknowledged {tail}");
+            }
+            Ok(())
+        });
+        if let Err(error) = worked {
+            counts.failures += 1;
+            println!("failed after {} ms: {error}", started.elapsed().as_millis());
+            if error.to_string().contains("stall") {
+                return Err(error);
+            }
+            thread::sleep(PAUSE);
+        }
+    }
+    println!(
+        "acknowledged {}, connections {}, failures {}, longest {} ms",
+        counts.acknowledged,
+        counts.connections,
+        counts.failures,
+        counts.longest.as_millis()
+    );
+    Ok(())
+}
+
+fn connect(peer: &Peer, addr: &str, port: u16, cfg: &ConnCfg) -> Result<Target> {
+    let req = ConnReq::new(peer, addr, port, cfg)?;
+    let conn = req.connect(&[])?.wait_established(CONNECT)?;
+    let offer = conn.get_private_data();
+    let remote = MrRemote::from_descriptor(offer)?;
+    conn.apply_remote_peer_cfg(&PeerCfg::from_descriptor(&offer[21..])?);
+    Ok(Target { conn, remote })
+}
+
+impl Target {
+    fn tail(&self, local: &Mr<Vec<u8>>) -> Result<u64> {
+        let (dst, src) = (local.slice(..TAIL)?, self.remote.slice(..TAIL as u64)?);
+        self.conn.read(dst, src, Flags::COMPLETION_ALWAYS, LAST)?;
+        self.wait()?;
+        Ok(local.load_u64(0)?)
+    }
+
+    fn append(&self, local: &Mr<Vec<u8>>, first: u64, group: u64) -> Result<()> {
+        self.records(local, first, group, SILENT)?;
+        self.show(first + group)?;
+        self.wait()
+    }
+
+    /// A power cut between the two leaves a tail that shows what is not there.
+    fn append_wrongly(&self, local: &Mr<Vec<u8>>, first: u64, group: u64) -> Result<()> {
+        self.show(first + group)?;
+        self.wait()?;
+        println!("the tail is {}", first + group);
+        thread::sleep(Duration::from_secs(1));
+        self.records(local, first, group, Flags::COMPLETION_ALWAYS)?;
+        self.wait()
+    }
+
+    fn records(&self, local: &Mr<Vec<u8>>, first: u64, group: u64, flags: Flags) -> Result<()> {
+        for (at, number) in (first..first + group).enumerate() {
+            local.write_at(at * RECORD, &record(number))?;
+            let src = local.slice(at * RECORD..(at + 1) * RECORD)?;
+            let dst = offset(number) as u64;
+            let dst = self.remote.slice(dst..dst + RECORD as u64)?;
+            self.conn.write(dst, src, SILENT, number)?;
+        }
+        let all = offset(first) as u64..offset(first + group) as u64;
+        let all = self.remote.slice(all)?;
+        Ok(self.conn.flush(all, FlushType::Persistent, flags, LAST)?)
+    }
+
+    fn show(&self, tail: u64) -> Result<()> {
+        let dst = self.remote.slice(..TAIL as u64)?;
+        self.conn
+            .atomic_write(dst, &tail.to_le_bytes(), SILENT, 0)?;
+        let flags = Flags::COMPLETION_ALWAYS;
+        Ok(self.conn.flush(dst, FlushType::Persistent, flags, LAST)?)
+    }
+
+    /// Waits for the last operation; the failure of any one is an error.
+    fn wait(&self) -> Result<()> {
+        let started = Instant::now();
+        loop {
+            let mut wcs = [Wc::default(); 32];
+            let polled = self.conn.get_cq().get_wc(&mut wcs)?;
+            for wc in &wcs[..polled] {
+                wc.result()?;
+                if wc.wr_id() == LAST {
+                    return Ok(());
+                }
+            }
+            let left = STALL.saturating_sub(started.elapsed());
+            if left.is_zero() {
+                return Err(format!("stall: no completion in {} s", STALL.as_secs()).into());
+            }
+            match self.conn.get_cq().wait_timeout(left) {
+                Ok(()) | Err(rpma::Error::NoCompletion) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+}

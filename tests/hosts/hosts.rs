@@ -1,0 +1,45 @@
+//! A log of checksummed records in another host's persistent memory: what `cargo xtask test` runs
+//! between two guests while it stops them, cuts their power and loses their packets.
+//!
+//! * `hosts serve ADDRESS PORT PATH` offers the persistent memory of PATH to whoever connects.
+//! * `hosts append ADDRESS PORT SECONDS GROUP native|fallback` writes groups of records behind those that
+//!   are there, for so long, and connects again when a connection fails.
+//! * `hosts tail-first ADDRESS PORT SECONDS GROUP native|fallback` does it wrongly: the tail goes first.
+//! * `hosts verify PATH` looks whether every record that the tail shows is there and whole.
+//!
+//! A group is appended as docs/persistence.md says: its records, their flush, an atomic write of the
+//! tail, the flush of that, and one wait.
+
+mod client;
+mod log;
+mod server;
+
+use std::error::Error;
+use std::process::ExitCode;
+
+type Result<T> = std::result::Result<T, Box<dyn Error>>;
+
+fn main() -> ExitCode {
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    let args: Vec<&str> = args.iter().map(String::as_str).collect();
+    let result = match args[..] {
+        ["serve", addr, port, path] => server::serve(addr, port, path),
+        [
+            role @ ("append" | "tail-first"),
+            addr,
+            port,
+            seconds,
+            group,
+            method,
+        ] => client::append(addr, port, seconds, group, method, role == "tail-first"),
+        ["verify", path] => log::verify(path),
+        _ => Err("see the head of tests/hosts/hosts.rs".into()),
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            println!("error: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
