@@ -3,9 +3,10 @@
 use std::thread::sleep;
 use std::time::Duration;
 
-use anyhow::{Result, bail};
+use anyhow::{Context, Result, bail};
 use rpma::{Conn, ConnCfg, ConnEvent, ConnReq, Device, Peer, Side};
 
+use crate::ANSWER;
 use crate::common::cli::Role;
 
 const MAX_TRIES: u32 = 10;
@@ -29,7 +30,7 @@ fn main(addr: &str, port: u16, _more: &[String]) -> Result<()> {
     crate::print_message(conn.get_private_data())?;
 
     // The server ends the connection, and waits for the answer.
-    match conn.next_event()? {
+    match conn.next_event_timeout(ANSWER)? {
         ConnEvent::Closed => Ok(conn.disconnect()?),
         event => bail!("{event}, while waiting for the connection's end"),
     }
@@ -44,7 +45,8 @@ fn connect(peer: &Peer, addr: &str, port: u16) -> Result<Conn> {
         // the private data.
         let req = ConnReq::new(peer, addr, port, &ConnCfg::new())?;
         let conn = req.connect(b"Hello server!\0")?;
-        match conn.next_event()? {
+        let event = conn.next_event_timeout(ANSWER);
+        match event.context("the server does not answer")? {
             ConnEvent::Established => return Ok(conn),
             ConnEvent::Rejected { .. } if tries < MAX_TRIES => {
                 eprintln!("Retrying...");

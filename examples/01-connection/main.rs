@@ -12,8 +12,12 @@ mod server;
 
 use std::ffi::CStr;
 use std::process::ExitCode;
+use std::time::Duration;
 
 use anyhow::{Context, Result};
+
+/// For the other side to answer: it may stand still, and the kernel would wait with us.
+const ANSWER: Duration = Duration::from_secs(30);
 
 fn main() -> ExitCode {
     common::cli::run(&client::ROLE, &server::ROLE)

@@ -3,6 +3,7 @@
 use anyhow::{Result, bail};
 use rpma::{ConnCfg, ConnEvent, Device, Ep, Peer, Side};
 
+use crate::ANSWER;
 use crate::common::cli::Role;
 
 pub(crate) const ROLE: Role = Role {
@@ -24,7 +25,7 @@ fn main(addr: &str, port: u16, _more: &[String]) -> Result<()> {
 
     // Accepting the request. A few bytes travel with the answer: the private data.
     let conn = req.connect(b"Hello client!\0")?;
-    match conn.next_event()? {
+    match conn.next_event_timeout(ANSWER)? {
         ConnEvent::Established => {}
         event => bail!("{event}, while waiting for the connection"),
     }
@@ -35,7 +36,7 @@ fn main(addr: &str, port: u16, _more: &[String]) -> Result<()> {
 
     // Ending it: the client is told, and its answer is the last event.
     conn.disconnect()?;
-    match conn.next_event()? {
+    match conn.next_event_timeout(ANSWER)? {
         ConnEvent::Closed => Ok(()),
         event => bail!("{event}, while waiting for the connection's end"),
     }

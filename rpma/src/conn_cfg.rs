@@ -243,7 +243,12 @@ impl ConnCfg {
     }
 
     /// Sets how often the **peer** sends a message again that met no receive here: 0 to 6, or 7 for ever.
-    /// The default is 7, as in librpma.
+    ///
+    /// The default is 7, as in librpma. It is the one default with which an operation may wait for ever,
+    /// and only for a program that lives and takes no message: a peer whose program has ended, or whose
+    /// host is gone, is noticed by [`set_retry_count`](Self::set_retry_count). Anything finite would have
+    /// to be long, for programs that are slow to take their messages, and so would the pause before each
+    /// try ([`set_min_rnr_timer`](Self::set_min_rnr_timer)); it is the receiver's to say.
     ///
     /// # Errors
     ///

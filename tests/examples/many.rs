@@ -72,8 +72,26 @@ fn servers_of_many_clients() {
         Check::new("13: a client is killed", fails_when_a_client_is_killed),
         Check::new("13: a client sends nothing", fails_without_a_message),
     ]);
+    // These wait, too.
+    for name in ["01", "05", "10"] {
+        let check = move || gives_up_on_a_server_that_stands_still(name);
+        checks.push(Check::new(
+            format!("{name}: a server that stands still"),
+            check,
+        ));
+    }
     let checks = checks.into_iter().map(Check::in_its_turn).collect();
     device_test(|| together(checks));
+}
+
+/// A server that is stopped before it accepts. Its kernel asks the client's to wait, again and again.
+fn gives_up_on_a_server_that_stands_still(name: &str) {
+    let (server, port) = server(name, &[]);
+    server.standing_still(|| {
+        let ended = client(name, port, &[]).finish().failure(FAILURE, name);
+        assert!(ended.says("not answer"), "{name}: {ended:?}");
+    });
+    server.kill();
 }
 
 /// 06 goes on when one of its clients fails, which is no reason for the others to. Its status tells.

@@ -2,9 +2,10 @@
 //! between two guests while it stops them, cuts their power and loses their packets.
 //!
 //! * `hosts serve ADDRESS PORT PATH` offers the persistent memory of PATH to whoever connects.
-//! * `hosts append ADDRESS PORT SECONDS GROUP native|fallback` writes groups of records behind those that
+//! * `hosts append ADDRESS PORT SECONDS GROUP native|fallback|tight` writes groups of records behind those that
 //!   are there, for so long, and connects again when a connection fails.
 //! * `hosts tail-first ADDRESS PORT SECONDS GROUP native|fallback` does it wrongly: the tail goes first.
+//! * `tight` is the fallback with settings that give up soon.
 //! * `hosts verify PATH` looks whether every record that the tail shows is there and whole.
 //!
 //! A group is appended as docs/persistence.md says: its records, their flush, an atomic write of the
