@@ -329,8 +329,13 @@ impl Conn {
     /// connection. `ConnCfg::set_force_fallback` is the remedy: the two sides cannot find out by
     /// themselves. It is also the remedy on a network that loses packets: soft-RoCE (up to Linux 7.3 at
     /// least) sends a native flush or atomic write that is lost again with a wrong address, and the
-    /// connection fails with a remote access error. The fallback needs a region that may be read: a C
-    /// program whose device has native flush must register it with `RPMA_MR_USAGE_READ_SRC` as well.
+    /// connection fails with a remote access error. The fallback survives that, and over soft-RoCE it is
+    /// durable only where the caches are in the persistence domain (eADR). It needs a region that may be
+    /// read: a C program whose device has native flush must register it with `RPMA_MR_USAGE_READ_SRC` as
+    /// well.
+    ///
+    /// A [`write`](Self::write) that is posted behind a flush does not wait for it: poll the flush first,
+    /// or use [`atomic_write`](Self::atomic_write). See [what is ordered](Conn#order).
     ///
     /// soft-RoCE does the same, without any loss, with a native flush or atomic write behind a message
     /// that waits for a receive: it sends all of them again. There, the peer must post its receives
