@@ -1,7 +1,7 @@
 //! The guest as a running machine: a QEMU process with two NVDIMMs, soft-RoCE and a way in by ssh.
 //!
 //! The NVDIMMs are files that outlive the machine, so that [`Vm::cut_power`] and a second
-//! [`Vm::boot`] show what survives. The root disk is the guest's image; what is written to it is
+//! [`Boot::boot`] show what survives. The root disk is the guest's image; what is written to it is
 //! thrown away.
 //!
 //! Two machines may have a link of their own, as two hosts have: each listens on a socket, and the one
