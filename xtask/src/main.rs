@@ -78,6 +78,7 @@ Examples:
   cargo xtask test --list                      the device tests
   cargo xtask test connect                     all tests of tests/connect.rs
   cargo xtask test connect a_dropped_request   one of them
+  cargo xtask test hosts                       what runs between two guests
 
 RPMA_TEST_LIMIT=SECONDS sets the longest that one device test may take (300, with --long 7200).";
 

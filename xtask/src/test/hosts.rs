@@ -255,8 +255,16 @@ impl Test<'_> {
         }
     }
 
-    /// Starts the server, if it does not run.
+    /// Starts the server, if it does not run; and before that what a failed test has left cut or frozen.
     fn serve(&mut self) -> Result<()> {
+        for number in Hosts::NUMBERS {
+            if self.hosts.is_up(number) {
+                self.hosts.thaw(number)?;
+            } else {
+                self.server = None;
+                self.hosts.boot_again(number)?;
+            }
+        }
         if self.server.is_none() {
             let mut server = self.start(2, "server", &["serve", SERVER[0], SERVER[1], PMEM])?;
             server.wait_for("listening", LIMIT)?;

@@ -22,7 +22,7 @@ pub(crate) struct Hosts<'a> {
 }
 
 impl<'a> Hosts<'a> {
-    pub(super) const NUMBERS: [u8; 2] = [1, 2];
+    pub(crate) const NUMBERS: [u8; 2] = [1, 2];
 
     /// Boots both, with nothing in their memory.
     pub(crate) fn boot(guest: &'a Guest, workspace: &'a Workspace, dir: &Path) -> Result<Self> {
@@ -54,6 +54,10 @@ impl<'a> Hosts<'a> {
         };
         self.vms[at(number)] = Some(boot.boot(&format!("boot host {number}"))?);
         Ok(())
+    }
+
+    pub(crate) fn is_up(&self, number: u8) -> bool {
+        self.vms[at(number)].is_some()
     }
 
     /// The power of a machine is gone.
