@@ -178,11 +178,18 @@ impl Program {
 
     /// Does something while the program stands still, as on a busy machine.
     pub(crate) fn standing_still(&self, act: impl FnOnce()) {
+        /// Also if `act` panics: what stands still cannot be ended.
+        struct GoOn(Pid);
+        impl Drop for GoOn {
+            fn drop(&mut self) {
+                let _ = kill_process_group(self.0, Signal::CONT);
+            }
+        }
         // `timeout` is the leader of a group.
-        let signal = |signal| kill_process_group(Pid::from_child(&self.child), signal);
-        signal(Signal::STOP).expect("stops");
+        let group = Pid::from_child(&self.child);
+        kill_process_group(group, Signal::STOP).expect("stops");
+        let _go_on = GoOn(group);
         act();
-        signal(Signal::CONT).expect("goes on");
     }
 
     /// Kills it.
