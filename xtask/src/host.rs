@@ -4,7 +4,7 @@ use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 use rustix::fs::{FlockOperation, flock};
 
 use crate::process::output;
@@ -55,10 +55,11 @@ impl Workspace {
         Ok(path)
     }
 
-    /// The host's `cargo` in the clone.
-    pub(crate) fn cargo(&self) -> Command {
+    /// The host's `cargo` in the clone, with these words.
+    pub(crate) fn cargo(&self, words: &str) -> Command {
         let mut command = Command::new("cargo");
         command.current_dir(&self.root);
+        command.args(words.split_whitespace());
         command
     }
 }
@@ -73,23 +74,20 @@ pub(crate) struct Toolchain {
 impl Toolchain {
     pub(crate) fn find(workspace: &Workspace) -> Result<Self> {
         let mut rustc = Command::new("rustc");
-        rustc
-            .args(["--print", "sysroot"])
-            .current_dir(workspace.root());
-        let sysroot = PathBuf::from(output(&mut rustc)?.trim());
-        let usable = sysroot.join("bin/cargo").is_file() && sysroot != Path::new("/usr");
-        if !usable {
-            bail!(
-                "the Rust toolchain in \"{}\" cannot be lent to the guest, whose system is not this \
-                 one: it takes a toolchain in a directory of its own, as rustup installs it",
-                sysroot.display()
-            );
-        }
-        let home = || std::env::var_os("HOME").map(|home| PathBuf::from(home).join(".cargo"));
-        let cargo_home = std::env::var_os("CARGO_HOME")
-            .map(PathBuf::from)
-            .or_else(home);
-        let cargo_home = cargo_home.context("neither CARGO_HOME nor HOME is set")?;
+        rustc.args(["--print", "sysroot"]);
+        let sysroot = output(rustc.current_dir(workspace.root()))?;
+        let sysroot = PathBuf::from(sysroot.trim());
+        ensure!(
+            sysroot.join("bin/cargo").is_file() && sysroot != Path::new("/usr"),
+            "the Rust toolchain in \"{}\" cannot be lent to the guest, whose system is not this \
+             one: it takes a toolchain in a directory of its own, as rustup installs it",
+            sysroot.display()
+        );
+        let cargo_home = match (std::env::var_os("CARGO_HOME"), std::env::var_os("HOME")) {
+            (Some(cargo_home), _) => PathBuf::from(cargo_home),
+            (None, Some(home)) => Path::new(&home).join(".cargo"),
+            (None, None) => bail!("neither CARGO_HOME nor HOME is set"),
+        };
         Ok(Self {
             sysroot,
             cargo_home,

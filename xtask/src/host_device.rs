@@ -2,7 +2,6 @@
 //! variables that the device tests read.
 
 use std::fs;
-use std::path::Path;
 use std::process::Command;
 
 use anyhow::{Context, Result, bail};
@@ -11,58 +10,42 @@ use crate::process::output;
 
 const SYSFS: &str = "/sys/class/infiniband";
 
-/// What the device tests are told: an address of the device, and what the caller set.
+/// An address of the device, unless the caller has named one. What the caller has set, the device tests
+/// inherit.
 pub(crate) fn test_env() -> Result<Vec<(&'static str, String)>> {
     let mut env = Vec::new();
-    for name in [
-        "RPMA_TEST_ADDR",
-        "RPMA_TEST_ADDR6",
-        "RPMA_TEST_OTHER_ADDR",
-        "RPMA_TEST_DEVDAX",
-        "RPMA_TEST_FSDAX",
-        "RPMA_TEST_EXT4",
-    ] {
-        if let Ok(value) = std::env::var(name) {
-            env.push((name, value));
-        }
-    }
-    let has = |env: &[(&str, String)], name| env.iter().any(|(known, _)| *known == name);
-    if has(&env, "RPMA_TEST_ADDR") {
+    if std::env::var_os("RPMA_TEST_ADDR").is_some() {
         return Ok(env);
     }
     let (device, netdev) = active_device()?;
-    for (name, family) in [("RPMA_TEST_ADDR", "inet"), ("RPMA_TEST_ADDR6", "inet6")] {
-        if let Some(address) = address_of(&netdev, family)? {
-            env.push((name, address));
-        }
-    }
-    if !has(&env, "RPMA_TEST_ADDR") {
+    let Some(address) = address_of(&netdev, "inet")? else {
         bail!(
             "the RDMA device {device} is active but its network interface {netdev} has no IPv4 \
              address: give it one, or set RPMA_TEST_ADDR to an address of the device"
         );
+    };
+    env.push(("RPMA_TEST_ADDR", address));
+    if std::env::var_os("RPMA_TEST_ADDR6").is_none() {
+        let address = address_of(&netdev, "inet6")?;
+        env.extend(address.map(|address| ("RPMA_TEST_ADDR6", address)));
     }
     Ok(env)
 }
 
 /// The first device with an active port and a network interface.
 fn active_device() -> Result<(String, String)> {
-    let mut devices: Vec<_> = fs::read_dir(SYSFS)
-        .into_iter()
-        .flatten()
-        .flatten()
-        .collect();
-    devices.sort_by_key(fs::DirEntry::file_name);
+    let entries = fs::read_dir(SYSFS).into_iter().flatten().flatten();
+    let mut devices: Vec<_> = entries.map(|device| device.path()).collect();
+    devices.sort();
     for device in &devices {
-        let port = device.path().join("ports/1");
-        let state = fs::read_to_string(port.join("state")).unwrap_or_default();
-        let netdev = fs::read_to_string(port.join("gid_attrs/ndevs/0")).unwrap_or_default();
-        if state.contains("ACTIVE") && !netdev.trim().is_empty() {
-            let name = device.file_name().to_string_lossy().into_owned();
-            return Ok((name, netdev.trim().to_owned()));
+        let read = |file| fs::read_to_string(device.join("ports/1").join(file)).unwrap_or_default();
+        let netdev = read("gid_attrs/ndevs/0").trim().to_owned();
+        if read("state").contains("ACTIVE") && !netdev.is_empty() {
+            let name = device.strip_prefix(SYSFS)?.display().to_string();
+            return Ok((name, netdev));
         }
     }
-    if devices.is_empty() && !Path::new(SYSFS).exists() {
+    if devices.is_empty() {
         bail!(
             "this host has no RDMA device. Load the driver of its adapter, or make a software \
              device on a network interface (modprobe rdma_rxe; rdma link add rxe0 type rxe netdev \

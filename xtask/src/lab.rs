@@ -2,7 +2,7 @@
 //! compiled in its root, or on this host.
 
 use std::fs::{self, File};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use crate::guest::chroot::{self, GUEST_DIR, Headers};
 use crate::host::{Toolchain, Workspace};
 use crate::host_device;
 use crate::progress::run_step;
-use crate::vm::{Boot, CONSOLE, Hosts, Lifetime, Ssh, Vm, attach_to};
+use crate::vm::{Machines, NUMBERS, Ssh, attach_to};
 
 /// The package that holds the examples and the device tests, and the feature that says that there is
 /// a device.
@@ -27,30 +27,22 @@ const LIMIT: &str = "RPMA_TEST_LIMIT";
 pub(crate) struct Lab<'a> {
     workspace: &'a Workspace,
     /// For the guest's files, ours alone.
-    dir: PathBuf,
     _lock: File,
-    place: Place,
+    /// What the tests are told about this host, if they run here.
+    host_env: Vec<(&'static str, String)>,
+    inside: Option<Inside<'a>>,
 }
 
+/// The guest, and its machines that are for this run only.
 #[derive(Debug)]
-enum Place {
-    /// With what the tests are told about the host.
-    Host(Vec<(&'static str, String)>),
-    Guest(Box<Inside>),
-}
-
-#[derive(Debug)]
-struct Inside {
+pub(crate) struct Inside<'a> {
     guest: Guest,
     toolchain: Toolchain,
-    machine: Option<Machine>,
-}
-
-/// The machine that `vm up` started, or one for this run only.
-#[derive(Debug)]
-struct Machine {
-    ssh: Ssh,
-    own: Option<Vm>,
+    pub(crate) machines: Machines<'a>,
+    /// The way into the machine for tests.
+    ssh: Option<Ssh>,
+    /// That machine is the one that `vm up` started.
+    attached: bool,
 }
 
 impl<'a> Lab<'a> {
@@ -58,63 +50,48 @@ impl<'a> Lab<'a> {
     /// none, or finds this host's device.
     pub(crate) fn open(workspace: &'a Workspace, command: &str, host: bool) -> Result<Self> {
         let (dir, lock) = workspace.own_dir(command)?;
-        let place = if host {
-            Place::Host(host_device::test_env()?)
+        let (mut host_env, mut inside) = (Vec::new(), None);
+        if host {
+            host_env = host_device::test_env()?;
         } else {
             let toolchain = Toolchain::find(workspace)?;
             // Builds in the guest's root have no network.
-            let mut fetch = workspace.cargo();
+            let mut fetch = workspace.cargo("fetch --locked");
             let log = workspace.log_file("fetch.log")?;
-            run_step(
-                "fetch dependencies",
-                fetch.args(["fetch", "--locked"]),
-                &log,
-            )?;
-            let guest = Guest::get(workspace)?;
-            Place::Guest(Box::new(Inside {
-                guest,
+            run_step("fetch dependencies", &mut fetch, &log)?;
+            inside = Some(Inside {
+                guest: Guest::get(workspace)?,
                 toolchain,
-                machine: None,
-            }))
-        };
+                machines: Machines::ours(workspace, dir),
+                ssh: None,
+                attached: false,
+            });
+        }
         Ok(Self {
             workspace,
-            dir,
             _lock: lock,
-            place,
+            host_env,
+            inside,
         })
     }
 
     /// The headers that device tests are compiled against.
     pub(crate) fn headers(&self) -> &'static [Headers] {
-        match self.place {
-            Place::Host(_) => &[Headers::Native],
-            Place::Guest(_) => &[Headers::Native, Headers::Old44],
+        match self.inside {
+            None => &[Headers::Native],
+            Some(_) => &[Headers::Native, Headers::Old44],
         }
     }
 
-    pub(crate) fn is_host(&self) -> bool {
-        matches!(self.place, Place::Host(_))
-    }
-
-    /// What the device tests are told about this host, if they run here.
-    pub(crate) fn host_env(&self, name: &str) -> Option<&str> {
-        match &self.place {
-            Place::Host(env) => env
-                .iter()
-                .find(|(known, _)| *known == name)
-                .map(|(_, v)| &**v),
-            Place::Guest(_) => None,
-        }
+    pub(crate) fn inside(&self) -> Result<&Inside<'a>> {
+        self.inside.as_ref().context("this is the host")
     }
 
     /// cargo with a command on the examples and the device tests. What it starts runs where it runs
     /// itself.
     pub(crate) fn cargo(&self, headers: Headers, command: &str) -> Result<Command> {
-        let mut cargo = self.bare_cargo(headers, &[])?;
-        cargo
-            .args(command.split(' '))
-            .args(["--locked", "-p", PACKAGE, "--features", FEATURE]);
+        let mut cargo = self.bare_cargo(headers, command)?;
+        cargo.args(["--locked", "-p", PACKAGE, "--features", FEATURE]);
         Ok(cargo)
     }
 
@@ -124,118 +101,100 @@ impl<'a> Lab<'a> {
     pub(crate) fn cargo_on_device(&mut self, headers: Headers, limit: Duration) -> Result<Command> {
         let limit = std::env::var(LIMIT).unwrap_or_else(|_| limit.as_secs().to_string());
         let mut env = vec![(LIMIT, limit)];
-        if let Some(ssh) = self.boot()? {
+        let mut root = self.workspace.root();
+        if let Some(inside) = &mut self.inside {
+            let ssh = inside.ssh(self.workspace)?;
             env.push(("RPMA_GUEST", ssh.words(GUEST_DIR)));
+            root = Path::new("/src");
         }
-        let root = match self.place {
-            Place::Host(_) => self.workspace.root(),
-            Place::Guest(_) => Path::new("/src"),
-        };
         let runner = root.join("xtask/runner.sh").display().to_string();
-        let mut cargo = self.bare_cargo(headers, &env)?;
-        cargo.args([
-            "--config",
-            &format!("target.'cfg(all())'.runner = ['bash', {runner:?}]"),
-        ]);
-        cargo.args(["test", "--locked", "-p", PACKAGE, "--features", FEATURE]);
+        let runner = format!("target.'cfg(all())'.runner = ['bash', {runner:?}]");
+        let mut cargo = self.cargo_with(headers, &env)?;
+        cargo.args(["--config", &runner, "test", "--locked"]);
+        cargo.args(["-p", PACKAGE, "--features", FEATURE]);
         Ok(cargo)
     }
 
-    /// cargo, which compiles for the device.
-    pub(crate) fn bare_cargo(&self, headers: Headers, env: &[(&str, String)]) -> Result<Command> {
-        match &self.place {
-            Place::Host(of_host) => {
-                let mut cargo = self.workspace.cargo();
-                cargo.env("RUST_BACKTRACE", "1");
-                cargo.envs(of_host.iter().chain(env).map(|(name, value)| (name, value)));
-                Ok(cargo)
-            }
-            Place::Guest(inside) => {
-                let Inside {
-                    guest, toolchain, ..
-                } = &**inside;
-                chroot::cargo(guest, self.workspace, toolchain, headers, env)
-            }
-        }
+    /// cargo with a command, which compiles for the device.
+    pub(crate) fn bare_cargo(&self, headers: Headers, command: &str) -> Result<Command> {
+        let mut cargo = self.cargo_with(headers, &[])?;
+        cargo.args(command.split(' '));
+        Ok(cargo)
     }
 
-    /// Boots a guest for the caller alone, with the memory that the last one has left.
-    pub(crate) fn boot_own(&self) -> Result<Vm> {
-        match &self.place {
-            Place::Host(_) => bail!("this is the host"),
-            Place::Guest(inside) => {
-                let machine = Machine::boot(&inside.guest, self.workspace, &self.dir, "boot")?;
-                machine.own.context("it is ours")
-            }
-        }
+    fn cargo_with(&self, headers: Headers, env: &[(&str, String)]) -> Result<Command> {
+        let Some(inside) = &self.inside else {
+            let mut cargo = self.workspace.cargo("");
+            cargo.env("RUST_BACKTRACE", "1");
+            cargo.envs(self.host_env.iter().map(|(name, value)| (name, value)));
+            cargo.envs(env.iter().map(|(name, value)| (name, value)));
+            return Ok(cargo);
+        };
+        chroot::cargo(
+            &inside.guest,
+            self.workspace,
+            &inside.toolchain,
+            headers,
+            env,
+        )
     }
 
     /// Two machines with a link, both new, in the place of the one that may be up for this run.
-    pub(crate) fn boot_two(&mut self) -> Result<Hosts<'_>> {
-        match &mut self.place {
-            Place::Host(_) => bail!("this is the host"),
-            Place::Guest(inside) => {
-                inside.machine = None;
-                Hosts::boot(&inside.guest, self.workspace, &self.dir)
-            }
+    pub(crate) fn boot_two(&mut self) -> Result<&Inside<'a>> {
+        let inside = self.inside.as_mut().context("this is the host")?;
+        inside.ssh = None;
+        if inside.machines.is_up(1) {
+            inside.machines.cut(1)?;
         }
-    }
-
-    /// Empties the guest's persistent memory.
-    pub(crate) fn forget_memory(&self) -> Result<()> {
-        Vm::forget_memory(&self.dir)
-    }
-
-    /// The way into the guest, booted if it is not up; none to this host.
-    fn boot(&mut self) -> Result<Option<Ssh>> {
-        let Place::Guest(inside) = &mut self.place else {
-            return Ok(None);
-        };
-        if inside.machine.is_none() {
-            inside.machine = Some(match attach_to(&inside.guest, self.workspace)? {
-                Some(ssh) => {
-                    println!("       the guest is up already: using it");
-                    Machine { ssh, own: None }
-                }
-                None => {
-                    Vm::forget_memory(&self.dir)?;
-                    Machine::boot(&inside.guest, self.workspace, &self.dir, "boot")?
-                }
-            });
+        for number in NUMBERS {
+            inside.machines.forget_memory(number)?;
+            inside.boot(number, true)?;
         }
-        Ok(inside.machine.as_ref().map(|machine| machine.ssh.clone()))
+        Ok(inside)
     }
 
     /// Replaces a guest that no longer answers; its console is kept as `console`. One that `vm up`
     /// started is left to its owner.
     pub(crate) fn replace_machine(&mut self, console: &Path) -> Result<()> {
-        let Place::Guest(inside) = &mut self.place else {
+        let Some(inside) = &mut self.inside else {
             bail!("this host has a program that cannot be killed");
         };
-        let Some(vm) = inside.machine.take().and_then(|machine| machine.own) else {
+        if inside.attached {
             bail!("the guest of `cargo xtask vm up` does not answer; see its console log");
-        };
-        vm.cut_power()?;
-        fs::copy(self.dir.join(CONSOLE), console)?;
-        let booted = Machine::boot(&inside.guest, self.workspace, &self.dir, "boot again")?;
-        inside.machine = Some(booted);
+        }
+        if inside.machines.is_up(1) {
+            inside.machines.cut(1)?;
+        }
+        fs::copy(inside.machines.console(1), console)?;
+        inside.ssh = Some(inside.boot(1, false)?);
         Ok(())
     }
 }
 
-impl Machine {
-    fn boot(guest: &Guest, workspace: &Workspace, dir: &Path, name: &str) -> Result<Self> {
-        let vm = Boot {
-            guest,
-            workspace,
-            dir,
-            lifetime: Lifetime::Ours,
-            peer: None,
+impl Inside<'_> {
+    /// Boots a machine for this run, with the memory that its last one has left.
+    pub(crate) fn boot(&self, number: u8, linked: bool) -> Result<Ssh> {
+        self.machines.boot(&self.guest, number, linked)
+    }
+
+    /// The way into the machine for tests, booted if it is not up.
+    fn ssh(&mut self, workspace: &Workspace) -> Result<Ssh> {
+        if let Some(ssh) = &self.ssh {
+            return Ok(ssh.clone());
         }
-        .boot(name)?;
-        Ok(Self {
-            ssh: vm.ssh().clone(),
-            own: Some(vm),
-        })
+        let up = attach_to(&self.guest, workspace)?;
+        self.attached = up.is_some();
+        let ssh = match up {
+            Some(ssh) => {
+                println!("       the guest is up already: using it");
+                ssh
+            }
+            None => {
+                self.machines.forget_memory(1)?;
+                self.boot(1, false)?
+            }
+        };
+        self.ssh = Some(ssh.clone());
+        Ok(ssh)
     }
 }

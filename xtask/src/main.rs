@@ -23,6 +23,7 @@ use demo::Demo;
 use guest::Guest;
 use host::Workspace;
 use process::spawn;
+use vm::Machines;
 
 #[derive(Debug, Parser)]
 #[command(name = "cargo xtask", bin_name = "cargo xtask", about)]
@@ -79,6 +80,7 @@ Examples:
   cargo xtask test connect                     all tests of tests/connect.rs
   cargo xtask test connect a_dropped_request   one of them
   cargo xtask test hosts                       what runs between two guests
+  cargo xtask test hosts \"power cuts\"          a part of that
 
 RPMA_TEST_LIMIT=SECONDS sets the longest that one device test may take (300, with --long 7200).";
 
@@ -106,36 +108,24 @@ enum VmAction {
         which: Which,
     },
     /// Stop one of two machines with everything in it: its peer sees packets that are not answered
-    Freeze {
-        #[arg(value_parser = clap::value_parser!(u8).range(1..=2))]
-        peer: u8,
-    },
+    Freeze(Number),
     /// Let a frozen machine go on
-    Thaw {
-        #[arg(value_parser = clap::value_parser!(u8).range(1..=2))]
-        peer: u8,
-    },
+    Thaw(Number),
     /// Cut the power of one of two machines
-    Cut {
-        #[arg(value_parser = clap::value_parser!(u8).range(1..=2))]
-        peer: u8,
-    },
+    Cut(Number),
     /// Boot a machine of two again, with the persistent memory that it had
-    Boot {
-        #[arg(value_parser = clap::value_parser!(u8).range(1..=2))]
-        peer: u8,
-    },
+    Boot(Number),
     /// Spoil what a machine sends to its peer, as netem does: `loss 1%`, `delay 10ms`, `off`
     Net {
-        #[arg(value_parser = clap::value_parser!(u8).range(1..=2))]
-        peer: u8,
+        #[command(flatten)]
+        which: Number,
         /// `off`, or what `tc qdisc … netem` takes
         #[arg(required = true)]
         how: Vec<String>,
     },
 }
 
-/// Which machine is meant.
+/// Which machine is meant: an option.
 #[derive(Debug, clap::Args)]
 struct Which {
     /// The first or the second of two
@@ -143,14 +133,18 @@ struct Which {
     peer: u8,
 }
 
+/// Which machine is meant.
+#[derive(Debug, clap::Args)]
+struct Number {
+    #[arg(value_parser = clap::value_parser!(u8).range(1..=2))]
+    peer: u8,
+}
+
 fn main() -> ExitCode {
-    match run(Cli::parse().command) {
-        Ok(code) => code,
-        Err(error) => {
-            eprintln!("error: {error:#}");
-            ExitCode::FAILURE
-        }
-    }
+    run(Cli::parse().command).unwrap_or_else(|error| {
+        eprintln!("error: {error:#}");
+        ExitCode::FAILURE
+    })
 }
 
 fn run(action: Action) -> Result<ExitCode> {
@@ -158,14 +152,8 @@ fn run(action: Action) -> Result<ExitCode> {
     match action {
         Action::Demo { name, all, host } => {
             let demo = Demo::parse(name.as_deref(), all)?;
-            packages::ensure(&[if host {
-                packages::BUILD
-            } else {
-                packages::GUEST
-            }])?;
-            if !demo.run(&workspace, host)? {
-                return Ok(ExitCode::FAILURE);
-            }
+            packages::ensure(host, !host)?;
+            demo.run(&workspace, host).map(verdict)
         }
         Action::Test {
             program,
@@ -176,74 +164,61 @@ fn run(action: Action) -> Result<ExitCode> {
         } => {
             let options = test::Options { long, host };
             // What is compiled for the guest is compiled in its root.
-            let everything = program.is_none() && !list;
-            let here = if host || everything {
-                packages::BUILD
-            } else {
-                &[]
-            };
-            let guest = if host { &[] } else { packages::GUEST };
-            packages::ensure(&[here, guest])?;
-            match &program {
-                program if list => test::list(&workspace, program.as_ref(), &names, host)?,
-                Some(program) if program == "hosts" => {
-                    if !test::hosts(&workspace, options)? {
-                        return Ok(ExitCode::FAILURE);
-                    }
+            packages::ensure(host || (program.is_none() && !list), !host)?;
+            match program.as_deref() {
+                program if list => {
+                    test::list(&workspace, program, &names, host).map(|()| ExitCode::SUCCESS)
                 }
-                Some(program) => return test::some(&workspace, program, &names, options).map(code),
-                None if test::all(&workspace, options)? => {}
-                None => return Ok(ExitCode::FAILURE),
+                Some("hosts") => test::hosts(&workspace, &names, options).map(verdict),
+                Some(program) => test::some(&workspace, program, &names, options).map(code),
+                None => test::all(&workspace, options).map(verdict),
             }
         }
         Action::Versions => {
-            packages::ensure(&[packages::BUILD, packages::GUEST])?;
-            if !test::versions(&workspace)? {
-                return Ok(ExitCode::FAILURE);
-            }
+            packages::ensure(true, true)?;
+            test::versions(&workspace).map(verdict)
         }
-        Action::Vm(action) => return vm(&workspace, action),
+        Action::Vm(action) => vm(&workspace, action),
     }
-    Ok(ExitCode::SUCCESS)
 }
 
 fn vm(workspace: &Workspace, action: VmAction) -> Result<ExitCode> {
+    let machines = Machines::of_up(workspace)?;
+    // In a machine, with our input and output; it ends as the command does.
+    let run = |peer, argv: &[String], terminal| {
+        let mut command = machines.ssh(peer)?.command(argv, terminal);
+        Ok(code(spawn(&mut command)?.wait()?))
+    };
     match action {
         VmAction::Up { peers } => {
-            packages::ensure(&[packages::GUEST])?;
+            packages::ensure(false, true)?;
             vm::up(&Guest::get(workspace)?, workspace, peers)?;
         }
-        VmAction::Boot { peer } => vm::boot(&Guest::get(workspace)?, workspace, peer)?,
+        VmAction::Boot(Number { peer }) => vm::boot(&Guest::get(workspace)?, workspace, peer)?,
         VmAction::Down => vm::down(workspace)?,
-        VmAction::Freeze { peer } => vm::signal(workspace, peer, Signal::STOP)?,
-        VmAction::Thaw { peer } => vm::signal(workspace, peer, Signal::CONT)?,
-        VmAction::Cut { peer } => vm::signal(workspace, peer, Signal::KILL)?,
-        VmAction::Net { peer, how } => {
-            return vm_command(workspace, peer, &vm::netem(&how), false);
-        }
+        VmAction::Freeze(Number { peer }) => machines.signal(peer, Signal::STOP)?,
+        VmAction::Thaw(Number { peer }) => machines.signal(peer, Signal::CONT)?,
+        VmAction::Cut(Number { peer }) => machines.cut(peer)?,
+        VmAction::Net { which, how } => return run(which.peer, &vm::netem(&how.join(" ")), false),
         VmAction::Exec { which, command } => {
             let terminal = std::io::stdin().is_terminal()
                 && std::io::stdout().is_terminal()
                 && std::io::stderr().is_terminal();
-            return vm_command(workspace, which.peer, &command, terminal);
+            return run(which.peer, &command, terminal);
         }
         VmAction::Shell { which } => {
-            let shell = ["bash", "-l"].map(str::to_owned);
-            return vm_command(workspace, which.peer, &shell, true);
+            return run(which.peer, &["bash", "-l"].map(str::to_owned), true);
         }
     }
     Ok(ExitCode::SUCCESS)
 }
 
-/// Runs a command in a machine of `vm up` with our input and output; ends as it ends.
-fn vm_command(
-    workspace: &Workspace,
-    peer: u8,
-    argv: &[String],
-    terminal: bool,
-) -> Result<ExitCode> {
-    let ssh = vm::attach(workspace, peer)?;
-    Ok(code(spawn(&mut ssh.command(argv, terminal))?.wait()?))
+fn verdict(ok: bool) -> ExitCode {
+    if ok {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    }
 }
 
 /// Our exit code for that of a program.

@@ -8,10 +8,10 @@ use anyhow::{Result, bail};
 use crate::host;
 
 /// A line of shell that succeeds if it is there, the Debian package that brings it, and what for.
-pub(crate) type Need = (&'static str, &'static str, &'static str);
+type Need = (&'static str, &'static str, &'static str);
 
 /// For building rpma on this host. (What links programs was there to link this one.)
-pub(crate) const BUILD: &[Need] = &[
+const BUILD: &[Need] = &[
     (
         "command -v pkg-config",
         "pkg-config",
@@ -37,7 +37,7 @@ pub(crate) const BUILD: &[Need] = &[
 ];
 
 /// For building the guest, booting it and talking to it.
-pub(crate) const GUEST: &[Need] = &[
+const GUEST: &[Need] = &[
     (
         "command -v qemu-system-x86_64",
         "qemu-system-x86",
@@ -70,10 +70,9 @@ const USERNS: &[Need] = &[(
 /// How the packages are installed on Debian and Ubuntu; README.md and .ci/run say the same.
 const INSTALL: &str = "apt-get install --no-install-recommends";
 
-/// Sees to it that everything in `groups` is there, or says how to get it.
-pub(crate) fn ensure(groups: &[&'static [Need]]) -> Result<()> {
-    let mut groups = groups.to_vec();
-    let guest = groups.iter().any(|group| std::ptr::eq(*group, GUEST));
+/// Sees to it that everything is there for building on this host, or for the guest, or says how to get
+/// it.
+pub(crate) fn ensure(build: bool, guest: bool) -> Result<()> {
     if guest && !cfg!(all(target_arch = "x86_64", target_os = "linux")) {
         bail!(
             "the guest needs a Linux host with an x86-64 processor (this is {} on {}); with an \
@@ -82,24 +81,21 @@ pub(crate) fn ensure(groups: &[&'static [Need]]) -> Result<()> {
             std::env::consts::ARCH
         );
     }
-    if guest && !host::is_root() {
-        groups.push(USERNS);
+    let userns = guest && !host::is_root();
+    let groups = [(build, BUILD), (guest, GUEST), (userns, USERNS)];
+    let (mut reasons, mut packages) = (String::new(), String::new());
+    for (_, group) in groups.iter().filter(|(needed, _)| *needed) {
+        for (_, package, why) in group.iter().filter(|(probe, ..)| !succeeds(probe)) {
+            reasons += &format!("\n  {package:<24} {why}");
+            packages += &format!(" {package}");
+        }
     }
-    let all = groups.iter().flat_map(|group| group.iter());
-    let missing: Vec<&Need> = all.filter(|(probe, ..)| !succeeds(probe)).collect();
-    if missing.is_empty() {
+    if packages.is_empty() {
         return Ok(());
-    }
-    let mut reasons = String::new();
-    let mut packages = Vec::new();
-    for (_, package, why) in missing {
-        reasons += &format!("\n  {package:<24} {why}");
-        packages.push(*package);
     }
     bail!(
         "this needs what is not installed (the names are Debian's):{reasons}\n\
-         On Debian and Ubuntu, as root: {INSTALL} {}",
-        packages.join(" ")
+         On Debian and Ubuntu, as root: {INSTALL}{packages}"
     );
 }
 

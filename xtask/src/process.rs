@@ -25,20 +25,31 @@ pub(crate) fn spawn(command: &mut Command) -> Result<Child> {
     child.with_context(|| format!("cannot start {}", command.get_program().to_string_lossy()))
 }
 
-/// Waits for the end of `child`. `None`: it took longer than `limit` and was killed.
-pub(crate) fn wait(child: &mut Child, limit: Duration) -> Result<Option<ExitStatus>> {
+/// Asks until there is an answer. `None`: there was none within `limit`.
+pub(crate) fn poll<T>(
+    limit: Duration,
+    mut ask: impl FnMut() -> Result<Option<T>>,
+) -> Result<Option<T>> {
     let started = Instant::now();
     loop {
-        if let Some(status) = child.try_wait()? {
-            return Ok(Some(status));
+        // What is there when the limit is over still counts.
+        let late = started.elapsed() > limit;
+        let answer = ask()?;
+        if answer.is_some() || late {
+            return Ok(answer);
         }
-        if started.elapsed() > limit {
-            child.kill()?;
-            child.wait()?;
-            return Ok(None);
-        }
-        sleep(Duration::from_millis(20));
+        sleep(Duration::from_millis(5));
     }
+}
+
+/// Waits for the end of `child`. `None`: it took longer than `limit` and was killed.
+pub(crate) fn wait(child: &mut Child, limit: Duration) -> Result<Option<ExitStatus>> {
+    let status = poll(limit, || Ok(child.try_wait()?))?;
+    if status.is_none() {
+        child.kill()?;
+        child.wait()?;
+    }
+    Ok(status)
 }
 
 /// Runs a command to its end, and returns what it has printed.
@@ -53,10 +64,14 @@ pub(crate) fn output(command: &mut Command) -> Result<String> {
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
-/// The last lines of a file, for an error message; never fails.
-pub(crate) fn tail(path: &Path, lines: usize) -> String {
-    let text = fs::read(path).unwrap_or_default();
-    let text = String::from_utf8_lossy(&text);
+/// What a log has so far; nothing if it cannot be read.
+pub(crate) fn text(log: &Path) -> String {
+    String::from_utf8_lossy(&fs::read(log).unwrap_or_default()).into_owned()
+}
+
+/// The last lines of a log, for an error message.
+pub(crate) fn tail(log: &Path, lines: usize) -> String {
+    let text = text(log);
     let all: Vec<_> = text.lines().map(|line| format!("    {line}")).collect();
     all[all.len().saturating_sub(lines)..].join("\n")
 }
@@ -80,29 +95,28 @@ impl Remote {
 
     /// The lines that it has said so far.
     pub(crate) fn said(&self) -> Vec<String> {
-        let text = fs::read(&self.log).unwrap_or_default();
-        let text = String::from_utf8_lossy(&text);
+        let text = text(&self.log);
         let complete = text.rfind('\n').map_or("", |end| &text[..end]);
         complete.lines().map(str::to_owned).collect()
     }
 
     /// Waits for a line with `text` in it.
     pub(crate) fn wait_for(&mut self, text: &str, limit: Duration) -> Result<()> {
-        let started = Instant::now();
-        loop {
+        let said = poll(limit, || {
             let ended = self.child.try_wait()?;
             if self.said().iter().any(|line| line.contains(text)) {
-                return Ok(());
+                return Ok(Some(()));
             }
-            if let Some(status) = ended {
-                bail!(self.error(&format!("ended ({status}) without saying \"{text}\"")));
+            match ended {
+                Some(status) => {
+                    bail!(self.error(&format!("ended ({status}) without saying \"{text}\"")))
+                }
+                None => Ok(None),
             }
-            if started.elapsed() > limit {
-                let seconds = limit.as_secs();
-                bail!(self.error(&format!("did not say \"{text}\" in {seconds} s")));
-            }
-            sleep(Duration::from_millis(2));
-        }
+        })?;
+        said.with_context(|| {
+            self.error(&format!("did not say \"{text}\" in {} s", limit.as_secs()))
+        })
     }
 
     /// Waits until it has ended well.

@@ -70,8 +70,8 @@ fn full_name(name: &str) -> Result<&'static str> {
         known += &format!("\n  {name:<42} {shows}");
     }
     bail!(
-        "\"{name}\" is not the name of an example, nor the beginning of just one. The examples are (the beginning of a name is enough, such as \
-         05 or 08srq):{known}"
+        "\"{name}\" is not the name of an example, nor the beginning of just one. The examples \
+         are (the beginning of a name is enough, such as 05 or 08srq):{known}"
     );
 }
 
@@ -83,8 +83,10 @@ fn shows() -> impl Iterator<Item = (&'static str, &'static str)> {
 
 /// Shows one example, with what its programs print.
 fn one(workspace: &Workspace, name: &str, host: bool) -> Result<bool> {
-    let shows = shows().find(|(known, _)| *known == name);
-    println!("{name}: {}\n", shows.map_or("", |(_, shows)| shows));
+    let (_, what) = shows()
+        .find(|(known, _)| *known == name)
+        .unwrap_or_default();
+    println!("{name}: {what}\n");
     let test = test_name(name);
     let tests = MEMORIES.map(|memory| format!("{memory}{test}"));
     let options = ["--exact", "--nocapture"];
@@ -104,23 +106,19 @@ fn all(workspace: &Workspace, host: bool) -> Result<bool> {
     println!();
     let tests = MEMORIES.map(|memory| format!("{memory}_"));
     let ok = show(workspace, host, &[], &tests, |line| {
-        let Some((test, result)) = line
-            .strip_prefix("test ")
-            .and_then(|l| l.split_once(" ... "))
-        else {
+        let test = line.strip_prefix("test ");
+        let Some((test, result)) = test.and_then(|test| test.split_once(" ... ")) else {
             return;
         };
-        let example = test
-            .replace("pairs::", "")
-            .replace("::_", " ")
-            .replace('_', "-");
-        let ok = result == "ok";
-        *(if ok { &mut passed } else { &mut failed }) += 1;
-        println!(
-            "  {:<4} {}",
-            if ok { "ok" } else { "FAIL" },
-            example.trim_start_matches('-')
-        );
+        let example = test.replace("pairs::", "").replace("::_", " ");
+        let example = example.replace('_', "-");
+        let example = example.trim_start_matches('-');
+        let (count, verdict) = match result {
+            "ok" => (&mut passed, "ok"),
+            _ => (&mut failed, "FAIL"),
+        };
+        *count += 1;
+        println!("  {verdict:<4} {example}");
     })?;
     println!("\n{passed} passed, {failed} failed");
     Ok(ok)
@@ -144,12 +142,9 @@ fn show(
     cargo.args(["--test", "examples", "--", "--include-ignored"]);
     cargo.args(options);
     // A host need not have persistent memory.
-    let no_pmem = lab.is_host() && lab.host_env("RPMA_TEST_DEVDAX").is_none();
-    cargo.args(
-        tests
-            .iter()
-            .filter(|test| !(no_pmem && test.contains("pmem"))),
-    );
+    let no_pmem = host && std::env::var_os("RPMA_TEST_DEVDAX").is_none();
+    let tests = tests.iter();
+    cargo.args(tests.filter(|test| !(no_pmem && test.contains("pmem"))));
 
     let mut file = File::options().append(true).open(&log)?;
     cargo
@@ -166,11 +161,8 @@ fn show(
     }
     let ok = child.wait()?.success();
     if !ok {
-        println!(
-            "\nFAILED; the end of {}:\n{}",
-            log.display(),
-            tail(&log, 30)
-        );
+        let (log, end) = (log.display(), tail(&log, 30));
+        println!("\nFAILED; the end of {log}:\n{end}");
     }
     Ok(ok)
 }

@@ -7,7 +7,7 @@
 
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 
 use crate::guest::chroot::Headers;
 use crate::host::Workspace;
@@ -31,40 +31,33 @@ const NOISE: [&str; 2] = [
 
 /// The guest's address.
 const ADDRESS: &str = "10.77.0.1";
-/// Its persistent memory.
-const DEVDAX: &str = "/dev/dax0.0";
 /// For whatever a program does: emulation is slow.
 const LIMIT: Duration = Duration::from_secs(60);
 
+/// The memory of a server.
+struct Memory {
+    name: &'static str,
+    port: &'static str,
+    /// What the server is told of it.
+    args: &'static [&'static str],
+}
+
+const DRAM: Memory = Memory {
+    name: "DRAM",
+    port: "7205",
+    args: &[],
+};
+const DEVDAX: &str = "/dev/dax0.0";
+const PMEM: Memory = Memory {
+    name: "persistent memory",
+    port: "7204",
+    args: &[DEVDAX, "on"],
+};
+
 /// Where the example's programs run.
-#[derive(Debug)]
 struct Stage<'a> {
     workspace: &'a Workspace,
-    program: String,
     ssh: Ssh,
-}
-
-/// The memory of a server.
-#[derive(Clone, Copy, Debug)]
-enum Memory<'a> {
-    Dram,
-    Pmem(&'a str),
-}
-
-impl Memory<'_> {
-    fn port(self) -> &'static str {
-        match self {
-            Memory::Dram => "7205",
-            Memory::Pmem(_) => "7204",
-        }
-    }
-
-    fn name(self) -> &'static str {
-        match self {
-            Memory::Dram => "dram",
-            Memory::Pmem(_) => "pmem",
-        }
-    }
 }
 
 pub(super) fn show(workspace: &Workspace) -> Result<()> {
@@ -72,35 +65,28 @@ pub(super) fn show(workspace: &Workspace) -> Result<()> {
     println!("1. A machine with RDMA (soft-RoCE) and persistent memory (an emulated NVDIMM)");
     let lab = Lab::open(workspace, "demo", false)?;
     let mut build = lab.cargo(Headers::Native, &format!("build --example {EXAMPLE}"))?;
-    run_step(
-        "compile the example",
-        &mut build,
-        &workspace.log_file("demo-build.log")?,
-    )?;
-    lab.forget_memory()?;
-    let vm = lab.boot_own()?;
-    let mut stage = Stage {
-        workspace,
-        program: format!("/src/target/guest/debug/examples/{EXAMPLE}"),
-        ssh: vm.ssh().clone(),
-    };
-    let pmem = Memory::Pmem(DEVDAX);
+    let log = workspace.log_file("demo-build.log")?;
+    run_step("compile the example", &mut build, &log)?;
+    let inside = lab.inside()?;
+    inside.machines.forget_memory(1)?;
+    let ssh = inside.boot(1, false)?;
+    let mut stage = Stage { workspace, ssh };
 
     println!("\n2. A client writes into the server's ordinary memory (DRAM)");
     stage.volatile_write()?;
 
     println!("\n3. A client writes into the server's persistent memory, {DEVDAX}");
-    let server = stage.server(pmem)?;
-    if let Some(value) = old_value(&server) {
+    let server = stage.server(&PMEM)?;
+    if let Some(value) = value_of(&server, OLD) {
         bail!("the memory is new and the server found \"{value}\" in it");
     }
     println!("  server  (there is no old value in it)");
-    let mut client = stage.client(pmem)?;
+    let mut client = stage.start("client", &PMEM, &[])?;
     client.wait_for(FLUSHED, LIMIT)?;
     let completed = Instant::now();
     // Before ssh notices and says so in the server's name.
     let said = (server.said(), client.said());
-    vm.cut_power()?;
+    inside.machines.cut(1)?;
     let delay = completed.elapsed().as_secs_f64() * 1e3;
     drop((client, server));
     tell(&said.0, &said.1);
@@ -110,12 +96,11 @@ pub(super) fn show(workspace: &Workspace) -> Result<()> {
     );
 
     println!("\n4. The machine boots again, with the same NVDIMM and nothing else of before");
-    let vm = lab.boot_own()?;
-    stage.ssh = vm.ssh().clone();
-    let survived = stage.look("persistent memory", pmem)?;
-    let volatile = stage.look("DRAM", Memory::Dram)?;
-    drop(vm);
-    lab.forget_memory()?;
+    stage.ssh = inside.boot(1, false)?;
+    let survived = stage.look(&PMEM)?;
+    let volatile = stage.look(&DRAM)?;
+    inside.machines.cut(1)?;
+    inside.machines.forget_memory(1)?;
 
     if survived.as_deref() != Some(VALUE) {
         bail!("the value did not survive: the server found {survived:?}, not \"{VALUE}\"");
@@ -135,78 +120,65 @@ pub(super) fn show(workspace: &Workspace) -> Result<()> {
 
 impl Stage<'_> {
     /// Starts one side of the example, with both its streams in one, so that its lines stay in order.
-    fn start(&self, role: &'static str, memory: Memory<'_>, more: &[&str]) -> Result<Remote> {
-        let shell = [
-            "sh",
-            "-c",
-            "RUST_LOG=info exec \"$@\" 2>&1",
-            "sh",
-            &self.program,
-        ];
-        let words = [&shell[..], &[role, ADDRESS, memory.port()], more].concat();
+    fn start(&self, role: &'static str, memory: &Memory, more: &[&str]) -> Result<Remote> {
+        let program = format!("/src/target/guest/debug/examples/{EXAMPLE}");
+        let shell = ["sh", "-c", "RUST_LOG=info exec \"$@\" 2>&1", "sh", &program];
+        let words = [&shell[..], &[role, ADDRESS, memory.port], more].concat();
         let command = self.ssh.command(&words, false);
-        let log = format!("demo-{role}-{}.log", memory.name());
+        let log = format!("demo-{role}-{}.log", memory.port);
         Remote::start(role, command, self.workspace.log_file(&log)?)
     }
 
     /// Starts a server, and waits until it listens: a client that comes too early would be rejected.
-    fn server(&self, memory: Memory<'_>) -> Result<Remote> {
-        let more: &[&str] = match memory {
-            Memory::Dram => &[],
-            Memory::Pmem(path) => &[path, "on"],
-        };
-        let mut server = self.start("server", memory, more)?;
+    fn server(&self, memory: &Memory) -> Result<Remote> {
+        let mut server = self.start("server", memory, memory.args)?;
         server.wait_for("waiting for connections on ", LIMIT)?;
         Ok(server)
     }
 
-    fn client(&self, memory: Memory<'_>) -> Result<Remote> {
-        self.start("client", memory, &[])
-    }
-
     /// The whole exchange on DRAM; the server has the value in the end.
     fn volatile_write(&self) -> Result<()> {
-        let mut server = self.server(Memory::Dram)?;
-        let mut client = self.client(Memory::Dram)?;
+        let mut server = self.server(&DRAM)?;
+        let mut client = self.start("client", &DRAM, &[])?;
         client.finish(LIMIT)?;
         server.finish(LIMIT)?;
         tell(&server.said(), &client.said());
-        let value = value_of(&server.said(), NEW).context("the server shows no new value")?;
-        if value != VALUE {
-            bail!("the server has \"{value}\", not \"{VALUE}\"");
-        }
+        let value = value_of(&server, NEW).context("the server shows no new value")?;
+        ensure!(
+            value == VALUE,
+            "the server has \"{value}\", not \"{VALUE}\""
+        );
         Ok(())
     }
 
     /// Starts a server only to see what it finds in its memory.
-    fn look(&self, name: &str, memory: Memory<'_>) -> Result<Option<String>> {
-        let value = old_value(&self.server(memory)?);
-        let shown = value
-            .as_ref()
-            .map_or("(nothing)".to_owned(), |value| format!("{OLD} {value}"));
-        println!("  server on {name:<17}  {shown}");
+    fn look(&self, memory: &Memory) -> Result<Option<String>> {
+        let value = value_of(&self.server(memory)?, OLD);
+        let shown = match &value {
+            Some(value) => format!("{OLD} {value}"),
+            None => "(nothing)".to_owned(),
+        };
+        println!("  server on {:<17}  {shown}", memory.name);
         Ok(value)
     }
 }
 
 /// The rest of the line that begins so.
-fn value_of(lines: &[String], prefix: &str) -> Option<String> {
-    let value = |line: &String| {
-        line.strip_prefix(prefix)
-            .map(|value| value.trim().to_owned())
-    };
-    lines.iter().find_map(value)
-}
-
-/// What a server said it found in its memory.
-fn old_value(server: &Remote) -> Option<String> {
-    value_of(&server.said(), OLD)
+fn value_of(program: &Remote, prefix: &str) -> Option<String> {
+    let said = program.said();
+    let value = said.iter().find_map(|line| line.strip_prefix(prefix));
+    value.map(|value| value.trim().to_owned())
 }
 
 /// Prints what the two programs said, and what it means.
 fn tell(server: &[String], client: &[String]) {
-    say("client", client);
-    say("server", server);
+    for (who, lines) in [("client", client), ("server", server)] {
+        for text in lines.iter().map(|line| log_message(line)) {
+            if !text.is_empty() && !NOISE.contains(&text) {
+                println!("  {who}  {text}");
+            }
+        }
+    }
     let persistent = |line: &String| line == "RPMA_FLUSH_TYPE_PERSISTENT is supported";
     let meaning = if client.iter().any(persistent) {
         "The flush was for persistence: the memory's descriptor allows it, and the server has\n     \
@@ -215,16 +187,6 @@ fn tell(server: &[String], client: &[String]) {
         "The flush was for visibility only: the server's memory is not persistent."
     };
     println!("  => {meaning}");
-}
-
-/// Prints what a program said. Of its log, the message without time, level and module.
-fn say(who: &str, lines: &[String]) {
-    for line in lines {
-        let text = log_message(line);
-        if !text.is_empty() && !NOISE.contains(&text) {
-            println!("  {who}  {text}");
-        }
-    }
 }
 
 /// The message of a line that env_logger wrote: "[2026-01-01T00:00:00Z INFO  rpma::mr] message".

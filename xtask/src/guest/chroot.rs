@@ -35,6 +35,8 @@ layer)
     mkdir "$layer/new" "$layer/work"
     mount -t overlay -o "lowerdir=$root,upperdir=$layer/new,workdir=$layer/work" layer "$root"
     ;;
+rw) ;;
+*) exit 2 ;;
 esac
 shift
 mount -t proc proc "$root/proc"
@@ -64,55 +66,26 @@ pub(super) type Mount<'a> = (bool, PathBuf, &'a str);
 
 /// A command with its own mounts and processes, none of which outlives us.
 pub(super) fn namespace(program: &str) -> Command {
-    let mut command;
-    let death = ["--pdeathsig", "KILL", "--"];
-    if host::is_root() {
-        command = Command::new("setpriv");
-        command.args(death).arg("unshare");
-    } else {
+    let mut words = vec![];
+    if !host::is_root() {
         // A change of user clears the death signal: it is set after that.
-        command = Command::new("unshare");
-        command
-            .args(["--user", "--map-root-user", "--map-auto", "setpriv"])
-            .args(death);
-        command.arg("unshare");
+        words.extend(["unshare", "--user", "--map-root-user", "--map-auto", "--"]);
     }
-    command.args([
-        "--mount",
-        "--propagation",
-        "private",
-        "--pid",
-        "--fork",
-        "--kill-child",
-        "--",
-    ]);
-    command.arg(program);
+    words.extend(["setpriv", "--pdeathsig", "KILL", "--"]);
+    words.extend(["unshare", "--mount", "--propagation", "private"]);
+    words.extend(["--pid", "--fork", "--kill-child", "--", program]);
+    let mut command = Command::new(words[0]);
+    command.args(&words[1..]);
     command
 }
 
-/// Whether a root can be written.
-#[derive(Clone, Copy, Debug)]
-pub(super) enum Access {
-    ReadOnly,
-    Writable,
-    /// Written into memory, and forgotten.
-    Layered,
-}
-
-/// `program` inside `root`.
-pub(super) fn enter(root: &Path, access: Access, mounts: &[Mount<'_>], program: &str) -> Command {
+/// `program` inside `root`, to which [`ENTER`] gives this access.
+pub(super) fn enter(root: &Path, access: &str, mounts: &[Mount<'_>], program: &str) -> Command {
     let mut command = namespace("sh");
-    let access = match access {
-        Access::ReadOnly => "ro",
-        Access::Writable => "rw",
-        Access::Layered => "layer",
-    };
     command.args(["-c", ENTER, "enter"]).arg(root).arg(access);
     for (writable, from, to) in mounts {
-        command
-            .arg(if *writable { "rw" } else { "ro" })
-            .arg(from)
-            .arg(to);
+        let access = if *writable { "rw" } else { "ro" };
+        command.arg(access).arg(from).arg(to);
     }
     command.arg("--").arg(program);
     command
@@ -164,12 +137,12 @@ pub(crate) fn cargo(
     let mut mounts = mounts(workspace, &toolchain.cargo_home);
     mounts.push((false, toolchain.sysroot.clone(), "/opt/rust"));
     // The way into the running guest, for cargo's runner.
-    mounts.push((false, guest.dir().to_owned(), GUEST_DIR));
-    let mut command = enter(&guest.root(), Access::ReadOnly, &mounts, "env");
+    mounts.push((false, guest.dir.clone(), GUEST_DIR));
+    let mut command = enter(&guest.file("root"), "ro", &mounts, "env");
     command
         .args(ENVIRONMENT)
-        .arg("PATH=/opt/rust/bin:/usr/sbin:/usr/bin:/sbin:/bin");
-    command.arg(format!("CARGO_TARGET_DIR=/src/target/{target}"));
+        .arg("PATH=/opt/rust/bin:/usr/sbin:/usr/bin:/sbin:/bin")
+        .arg(format!("CARGO_TARGET_DIR=/src/target/{target}"));
     if headers == Headers::Old44 {
         let own = "/usr/lib/x86_64-linux-gnu/pkgconfig";
         command.arg(format!("PKG_CONFIG_LIBDIR={RDMA_CORE_44}{own}:{own}"));
@@ -240,15 +213,13 @@ pub(crate) fn oldest_rust(
     "#;
     let mut mounts = mounts(workspace, &toolchain.cargo_home);
     mounts.extend(resolv_conf());
-    let mut command = enter(&guest.root(), Access::Layered, &mounts, "env");
+    let mut command = enter(&guest.file("root"), "layer", &mounts, "env");
     command
         .args(ENVIRONMENT)
-        .arg("PATH=/usr/sbin:/usr/bin:/sbin:/bin");
-    command.args([
-        "CARGO_TARGET_DIR=/src/target/oldest-rust",
-        "DEBIAN_FRONTEND=noninteractive",
-    ]);
-    command.args(["sh", "-c", SCRIPT, "sh", version]);
+        .arg("PATH=/usr/sbin:/usr/bin:/sbin:/bin")
+        .arg("CARGO_TARGET_DIR=/src/target/oldest-rust")
+        .arg("DEBIAN_FRONTEND=noninteractive")
+        .args(["sh", "-c", SCRIPT, "sh", version]);
     command
 }
 

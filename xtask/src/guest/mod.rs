@@ -10,14 +10,10 @@ pub(crate) mod chroot;
 mod recipe;
 
 use std::fs::{self, File};
-use std::io;
 use std::path::{Path, PathBuf};
-use std::thread::sleep;
-use std::time::Duration;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 use rustix::fs::{FlockOperation, flock};
-use rustix::io::Errno;
 
 use crate::host::Workspace;
 use crate::progress::Step;
@@ -25,8 +21,9 @@ use crate::progress::Step;
 /// A complete guest, locked against deletion as long as this value lives.
 #[derive(Debug)]
 pub(crate) struct Guest {
-    dir: PathBuf,
-    lock: File,
+    pub(crate) dir: PathBuf,
+    /// Also for a process that uses the guest longer than we do.
+    pub(crate) lock: File,
 }
 
 impl Guest {
@@ -40,20 +37,17 @@ impl Guest {
         let lock_path = cache.join(format!("{name}.lock"));
         let lock = open_lock(&lock_path)?;
 
-        wait_for(&lock, FlockOperation::NonBlockingLockShared)?;
-        if dir.is_dir() {
-            return Ok(Self { dir, lock });
-        }
-        flock(&lock, FlockOperation::Unlock)?;
-        wait_for(&lock, FlockOperation::NonBlockingLockExclusive)?;
+        take(&lock, FlockOperation::LockShared)?;
         if !dir.is_dir() {
-            build::build(workspace, &cache, &dir)?;
-            prune(&cache, &name);
-        }
-        // Not atomic: in between, a run with another recipe could delete the guest.
-        wait_for(&lock, FlockOperation::NonBlockingLockShared)?;
-        if !dir.is_dir() {
-            bail!(
+            take(&lock, FlockOperation::LockExclusive)?;
+            if !dir.is_dir() {
+                build::build(workspace, &cache, &name)?;
+                prune(&cache, &name);
+            }
+            // Not atomic: in between, a run with another recipe could delete the guest.
+            take(&lock, FlockOperation::LockShared)?;
+            ensure!(
+                dir.is_dir(),
                 "the guest {} was deleted as soon as it was built",
                 dir.display()
             );
@@ -61,40 +55,21 @@ impl Guest {
         Ok(Self { dir, lock })
     }
 
-    /// The root directory, for [`chroot`].
-    pub(crate) fn root(&self) -> PathBuf {
-        self.dir.join("root")
-    }
-
-    /// One of the files that booting and reaching it takes: `vmlinuz`, `initrd`, `root.img`,
-    /// `ssh_config`, `ssh_key`, `known_hosts`.
+    /// `root`, the directory for [`chroot`], or one of the files that booting and reaching it takes:
+    /// `vmlinuz`, `initrd`, `root.img`, `ssh_config`, `ssh_key`, `known_hosts`.
     pub(crate) fn file(&self, name: &str) -> PathBuf {
         self.dir.join(name)
-    }
-
-    pub(crate) fn dir(&self) -> &Path {
-        &self.dir
-    }
-
-    /// The held lock once more, for a process that uses the guest longer than we do.
-    pub(crate) fn share_lock(&self) -> io::Result<File> {
-        self.lock.try_clone()
     }
 }
 
 fn cache_dir() -> Result<PathBuf> {
-    let absolute = |name| {
-        std::env::var_os(name)
-            .map(PathBuf::from)
-            .filter(|p| p.is_absolute())
-    };
-    if let Some(cache) = absolute("XDG_CACHE_HOME") {
-        return Ok(cache.join("rpma"));
+    for (name, within) in [("XDG_CACHE_HOME", "rpma"), ("HOME", ".cache/rpma")] {
+        let dir = PathBuf::from(std::env::var_os(name).unwrap_or_default());
+        if dir.is_absolute() {
+            return Ok(dir.join(within));
+        }
     }
-    match absolute("HOME") {
-        Some(home) => Ok(home.join(".cache/rpma")),
-        None => bail!("no place to keep the guest: set XDG_CACHE_HOME or HOME"),
-    }
+    bail!("no place to keep the guest: set XDG_CACHE_HOME or HOME");
 }
 
 fn open_lock(path: &Path) -> Result<File> {
@@ -107,19 +82,15 @@ fn open_lock(path: &Path) -> Result<File> {
     file.with_context(|| format!("cannot open the lock file {}", path.display()))
 }
 
-/// Takes a lock; says so if that takes time.
-fn wait_for(lock: &File, operation: FlockOperation) -> Result<()> {
-    let mut waiting = None;
-    loop {
-        match flock(lock, operation) {
-            Ok(()) => break,
-            Err(Errno::WOULDBLOCK) => {}
-            Err(error) => return Err(error).context("cannot lock the guest"),
-        }
-        waiting.get_or_insert_with(|| Step::start("waiting for the run that builds the guest"));
-        sleep(Duration::from_millis(100));
-    }
-    if let Some(step) = waiting {
+/// Takes a lock; says so if somebody else has it.
+fn take(lock: &File, operation: FlockOperation) -> Result<()> {
+    let at_once = match operation {
+        FlockOperation::LockShared => FlockOperation::NonBlockingLockShared,
+        _ => FlockOperation::NonBlockingLockExclusive,
+    };
+    if flock(lock, at_once).is_err() {
+        let step = Step::start("waiting for the run that builds the guest");
+        flock(lock, operation).context("cannot lock the guest")?;
         step.done("");
     }
     Ok(())

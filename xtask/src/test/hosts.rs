@@ -9,13 +9,14 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
+use rustix::process::Signal;
 
 use super::Options;
 use super::report::Report;
 use crate::host::Workspace;
-use crate::lab::Lab;
+use crate::lab::{Inside, Lab};
 use crate::process::{Remote, output};
-use crate::vm::Hosts;
+use crate::vm::NUMBERS;
 
 const PROGRAM: &str = "/src/target/guest/debug/hosts";
 const SERVER: [&str; 2] = ["10.77.0.2", "7204"];
@@ -25,181 +26,154 @@ const LIMIT: Duration = Duration::from_secs(60);
 /// The device's own flush and atomic write, and the fallbacks.
 const METHODS: [&str; 2] = ["native", "fallback"];
 
-/// Runs all, each as one test.
+/// What happens while the program runs with one of [`METHODS`].
+type Scenario<'a> = fn(&mut Test<'a>, &str) -> Result<String>;
+
+/// Runs those with one of `names` in theirs, each as one test; all if there are none.
 pub(super) fn run(
     report: &mut Report<'_>,
     workspace: &Workspace,
     lab: &mut Lab<'_>,
+    names: &[String],
     options: Options,
-) -> Result<()> {
+) {
     let hosts = match lab.boot_two() {
         Ok(hosts) => hosts,
-        Err(error) => {
-            report.not_run("two hosts", &format!("{error:#}"));
-            return Ok(());
-        }
+        Err(error) => return report.not_run("two hosts", &error),
     };
     let mut test = Test {
         workspace,
         hosts,
+        long: options.long,
         server: None,
         step: 0,
     };
+    let mut scenarios: Vec<(&str, Scenario<'_>)> = vec![
+        ("frozen for 1 s", Test::freezes),
+        ("1 % of packets lost", Test::loss),
+        ("killed programs", Test::kills),
+        ("a second client", Test::second_client),
+        ("power cuts", Test::power_cuts),
+    ];
+    if options.long {
+        scenarios.push(("frozen for 30 s", Test::long_freezes));
+        scenarios.push(("the writer's power cut", Test::writer_cut));
+    }
+    let mut all = Vec::new();
     for method in METHODS {
-        report.scenario(&format!("two hosts: frozen for 1 s, {method}"), || {
-            test.freezes(method, if options.long { 10 } else { 2 })
-        });
-        report.scenario(&format!("two hosts: 1 % of packets lost, {method}"), || {
-            test.loss(method, if options.long { 60 } else { 10 })
-        });
-        report.scenario(&format!("two hosts: killed programs, {method}"), || {
-            test.kills(method)
-        });
-        report.scenario(&format!("two hosts: power cuts, {method}"), || {
-            test.power_cuts(method, if options.long { 25 } else { 1 })
-        });
-        if options.long {
-            report.scenario(&format!("two hosts: frozen for 30 s, {method}"), || {
-                test.long_freezes(method)
-            });
+        for (what, scenario) in &scenarios {
+            all.push((format!("{what}, {method}"), *scenario, method));
         }
     }
-    report.scenario(
-        "two hosts: a peer that is gone is noticed as the settings say",
-        || test.notices(),
+    let (gone, found_out) = (
+        "a peer that is gone is noticed as the settings say",
+        "a tail before its records is found out",
     );
-    report.scenario("two hosts: a tail before its records is found out", || {
-        test.tail_first()
-    });
-    Ok(())
+    all.push((gone.to_owned(), Test::notices, ""));
+    all.push((found_out.to_owned(), Test::tail_first, ""));
+    for (what, scenario, method) in all {
+        if names.is_empty() || names.iter().any(|part| what.contains(part)) {
+            let name = format!("two hosts: {what}");
+            report.scenario(&name, || scenario(&mut test, method));
+        }
+    }
 }
 
 struct Test<'a> {
     workspace: &'a Workspace,
-    hosts: Hosts<'a>,
+    hosts: &'a Inside<'a>,
+    long: bool,
     server: Option<Remote>,
     step: usize,
 }
 
-/// What the program has counted.
-#[derive(Debug)]
-struct Counts {
-    acknowledged: u64,
-    failures: u64,
-    longest: String,
-}
-
 impl Test<'_> {
     /// One second of either host after the other. The fallback survives that.
-    fn freezes(&mut self, method: &str, times: u64) -> Result<String> {
-        self.serve()?;
-        let mut client = self.append(4 * times + 4, "4", method)?;
-        client.wait_for("acknowledged ", LIMIT)?;
-        for time in 0..times {
+    fn freezes(&mut self, method: &str) -> Result<String> {
+        let times = if self.long { 10 } else { 2 };
+        let client = self.append(4 * times + 4, "4", method)?;
+        for number in [2, 1].into_iter().cycle().take(times) {
             sleep(Duration::from_secs(2));
-            let number = if time % 2 == 0 { 2 } else { 1 };
-            self.hosts.freeze(number)?;
-            sleep(Duration::from_secs(1));
-            self.hosts.thaw(number)?;
+            self.freeze(number, 1)?;
         }
-        let counts = self.counts(client)?;
-        ensure!(method == "native" || counts.failures == 0, "{counts:?}");
-        self.note(&counts)
+        let (failures, counts) = self.counts(client)?;
+        ensure!(method == "native" || failures == 0, "{counts}");
+        Ok(counts)
     }
 
     /// Longer than the settings allow: the connection fails in time, and the next one goes on.
     fn long_freezes(&mut self, method: &str) -> Result<String> {
-        self.serve()?;
-        for number in [2, 1] {
-            let mut client = self.append(60, "4", method)?;
-            client.wait_for("acknowledged ", LIMIT)?;
-            self.hosts.freeze(number)?;
-            sleep(Duration::from_secs(30));
-            self.hosts.thaw(number)?;
-            let counts = self.counts(client)?;
-            // A writer that stands still itself has nothing to wait for.
-            ensure!(
-                number == 1 || counts.failures > 0,
-                "it was not noticed: {counts:?}"
-            );
-            if number == 1 {
-                return self.note(&counts);
-            }
-        }
-        bail!("two hosts")
+        let client = self.append(60, "4", method)?;
+        self.freeze(2, 30)?;
+        let (failures, counts) = self.counts(client)?;
+        ensure!(failures > 0, "it was not noticed: {counts}");
+        // A writer that stands still itself has nothing to wait for.
+        let client = self.append(60, "4", method)?;
+        self.freeze(1, 30)?;
+        Ok(self.counts(client)?.1)
     }
 
     /// Each side loses one packet of a hundred. The fallback survives that.
-    fn loss(&mut self, method: &str, seconds: u64) -> Result<String> {
+    fn loss(&mut self, method: &str) -> Result<String> {
         self.serve()?;
-        for number in [1, 2] {
-            self.hosts.net(number, "loss 1%")?;
+        for number in NUMBERS {
+            self.hosts.machines.net(number, "loss 1%")?;
         }
-        let client = self.append(seconds, "4", method)?;
-        let counts = self.counts(client);
-        for number in [1, 2] {
-            self.hosts.net(number, "off")?;
+        let client = self.append(if self.long { 60 } else { 10 }, "4", method);
+        let counts = client.and_then(|client| self.counts(client));
+        for number in NUMBERS {
+            self.hosts.machines.net(number, "off")?;
         }
-        let counts = counts?;
-        ensure!(method == "native" || counts.failures == 0, "{counts:?}");
-        self.note(&counts)
+        let (failures, counts) = counts?;
+        ensure!(method == "native" || failures == 0, "{counts}");
+        Ok(counts)
     }
 
     /// Programs that get no chance to say goodbye.
     fn kills(&mut self, method: &str) -> Result<String> {
-        self.serve()?;
-        let mut client = self.append(60, "1", method)?;
-        client.wait_for("acknowledged ", LIMIT)?;
-        output(
-            &mut self
-                .hosts
-                .command(1, &["pkill", "-KILL", "-f", "hosts append"])?,
-        )?;
-        let acknowledged = last_acknowledged(&client)?;
-        drop(client);
-        self.check(acknowledged)?;
+        let client = self.append(60, "1", method)?;
+        self.kill(1, "hosts append")?;
+        self.check(last_acknowledged(&client)?)?;
 
         let mut client = self.append(12, "16", method)?;
-        client.wait_for("acknowledged ", LIMIT)?;
-        let killed = Instant::now();
-        output(
-            &mut self
-                .hosts
-                .command(2, &["pkill", "-KILL", "-f", "hosts serve"])?,
-        )?;
-        client.wait_for("failed ", LIMIT)?;
-        let noticed = killed.elapsed().as_secs_f64();
+        self.kill(2, "hosts serve")?;
+        let noticed = time_to_fail(&mut client)?;
         self.server = None;
         self.serve()?;
-        let counts = self.counts(client)?;
-        ensure!(counts.failures > 0, "{counts:?}");
-        Ok(format!(
-            "{}, noticed in {noticed:.1} s",
-            self.note(&counts)?
-        ))
+        let (failures, counts) = self.counts(client)?;
+        ensure!(failures > 0, "{counts}");
+        Ok(format!("{counts}, noticed in {noticed:.1} s"))
+    }
+
+    /// Another client reads the log meanwhile; one is killed, and the next one is served. Neither the writer
+    /// nor the server notices.
+    fn second_client(&mut self, method: &str) -> Result<String> {
+        let writer = self.append(20, "4", method)?;
+        let watch = ["watch", SERVER[0], SERVER[1]];
+        let mut killed = self.start(1, "watcher", &[&watch[..], &["60"]].concat())?;
+        killed.wait_for("watching", LIMIT)?;
+        self.kill(1, "hosts watch")?;
+        let mut watcher = self.start(1, "watcher", &[&watch[..], &["6"]].concat())?;
+        watcher.finish(LIMIT)?;
+        let looks = watcher.said().pop().unwrap_or_default();
+        let (failures, counts) = self.counts(writer)?;
+        ensure!(method == "native" || failures == 0, "{counts}");
+        Ok(format!("{counts}; {looks}"))
     }
 
     /// The host that owns the memory loses its power, at any moment.
-    fn power_cuts(&mut self, method: &str, times: u64) -> Result<String> {
+    fn power_cuts(&mut self, method: &str) -> Result<String> {
+        let times = if self.long { 25 } else { 1 };
         let (mut slowest, mut total) = (0f64, 0);
         for time in 0..times {
-            self.serve()?;
-            let group = ["1", "4", "16"][time as usize % 3];
+            let group = ["1", "4", "16"][time % 3];
             let mut client = self.append(90, group, method)?;
-            client.wait_for("acknowledged ", LIMIT)?;
-            sleep(Duration::from_millis(1000 + 137 * time % 1000));
-            self.hosts.cut(2)?;
-            let cut = Instant::now();
-            client.wait_for("failed ", LIMIT)?;
-            slowest = slowest.max(cut.elapsed().as_secs_f64());
+            sleep(Duration::from_millis(1000 + 137 * time as u64 % 1000));
+            self.hosts.machines.cut(2)?;
+            slowest = slowest.max(time_to_fail(&mut client)?);
             let acknowledged = last_acknowledged(&client)?;
-            output(
-                &mut self
-                    .hosts
-                    .command(1, &["pkill", "-KILL", "-f", "hosts append"])?,
-            )?;
-            self.server = None;
-            self.hosts.boot_again(2)?;
+            self.kill(1, "hosts append")?;
+            self.boot(2)?;
             total = self.check(acknowledged)?;
         }
         Ok(format!(
@@ -207,47 +181,51 @@ impl Test<'_> {
         ))
     }
 
+    /// The host of the client loses its power. The server gets no event, and serves the next writer beside
+    /// the connection that stays.
+    fn writer_cut(&mut self, method: &str) -> Result<String> {
+        let writer = self.append(60, "4", method)?;
+        sleep(Duration::from_secs(1));
+        self.hosts.machines.cut(1)?;
+        let acknowledged = last_acknowledged(&writer)?;
+        drop(writer);
+        sleep(Duration::from_secs(10));
+        let told = self.server.as_ref().map(Remote::said).unwrap_or_default();
+        let last = told.last().context("the server said nothing")?;
+        ensure!(!last.contains(':'), "an event came: {last}");
+        self.check(acknowledged)?;
+        self.hosts.boot(1, true)?;
+        let writer = self.append(5, "4", method)?;
+        Ok(self.counts(writer)?.1)
+    }
+
     /// The host that owns the memory answers no more: with the default settings that is noticed after 7
     /// times 0.54 s, with tight ones after 3 times 0.07 s. Then it is back.
-    fn notices(&mut self) -> Result<String> {
-        self.serve()?;
-        let mut noticed = [0.0, 0.0];
-        for ((method, seconds), noticed) in
-            [("fallback", 15), ("tight", 8)].iter().zip(&mut noticed)
-        {
-            let mut client = self.append(*seconds, "4", method)?;
-            client.wait_for("acknowledged ", LIMIT)?;
-            let frozen = Instant::now();
-            self.hosts.freeze(2)?;
-            let failed = client.wait_for("failed ", LIMIT);
-            *noticed = frozen.elapsed().as_secs_f64();
-            self.hosts.thaw(2)?;
-            failed?;
-            let counts = self.counts(client)?;
-            ensure!(counts.failures > 0, "{method}: {counts:?}");
-        }
-        let [default, tight] = noticed;
-        ensure!(
-            tight < default / 2.0,
-            "after {default} s, with tight settings after {tight} s"
-        );
-        Ok(format!(
-            "after {default:.1} s, with tight settings after {tight:.1} s"
-        ))
+    fn notices(&mut self, _: &str) -> Result<String> {
+        let default = self.notice("fallback", 15)?;
+        let tight = self.notice("tight", 8)?;
+        let noticed = format!("after {default:.1} s, with tight settings after {tight:.1} s");
+        ensure!(tight < default / 2.0, "{noticed}");
+        Ok(noticed)
+    }
+
+    fn notice(&mut self, method: &str, seconds: usize) -> Result<f64> {
+        let mut client = self.append(seconds, "4", method)?;
+        self.hosts.machines.signal(2, Signal::STOP)?;
+        let noticed = time_to_fail(&mut client);
+        self.hosts.machines.signal(2, Signal::CONT)?;
+        let noticed = noticed?;
+        let (failures, counts) = self.counts(client)?;
+        ensure!(failures > 0, "{method}: {counts}");
+        Ok(noticed)
     }
 
     /// These tests find what they look for.
-    fn tail_first(&mut self) -> Result<String> {
-        self.serve()?;
-        let mut client = self.start(
-            1,
-            "client",
-            &["tail-first", SERVER[0], SERVER[1], "60", "4", "native"],
-        )?;
+    fn tail_first(&mut self, _: &str) -> Result<String> {
+        let mut client = self.client("tail-first", 60, "4", "native")?;
         client.wait_for("the tail is ", LIMIT)?;
-        self.hosts.cut(2)?;
-        self.server = None;
-        self.hosts.boot_again(2)?;
+        self.hosts.machines.cut(2)?;
+        self.boot(2)?;
         match self.check(0) {
             Ok(_) => bail!("the damage was not found"),
             Err(error) if error.to_string().contains("is damaged") => Ok("it is".to_owned()),
@@ -255,14 +233,29 @@ impl Test<'_> {
         }
     }
 
+    fn boot(&mut self, number: u8) -> Result<()> {
+        self.server = None;
+        self.hosts.boot(number, true).map(drop)
+    }
+
+    fn freeze(&self, number: u8, seconds: u64) -> Result<()> {
+        self.hosts.machines.signal(number, Signal::STOP)?;
+        sleep(Duration::from_secs(seconds));
+        self.hosts.machines.signal(number, Signal::CONT)
+    }
+
+    fn kill(&self, number: u8, program: &str) -> Result<()> {
+        let ssh = self.hosts.machines.ssh(number)?;
+        output(&mut ssh.command(&["pkill", "-KILL", "-f", program], false)).map(drop)
+    }
+
     /// Starts the server, if it does not run; and before that what a failed test has left cut or frozen.
     fn serve(&mut self) -> Result<()> {
-        for number in Hosts::NUMBERS {
-            if self.hosts.is_up(number) {
-                self.hosts.thaw(number)?;
+        for number in NUMBERS {
+            if self.hosts.machines.is_up(number) {
+                self.hosts.machines.signal(number, Signal::CONT)?;
             } else {
-                self.server = None;
-                self.hosts.boot_again(number)?;
+                self.boot(number)?;
             }
         }
         if self.server.is_none() {
@@ -273,63 +266,44 @@ impl Test<'_> {
         Ok(())
     }
 
-    fn append(&mut self, seconds: u64, group: &str, method: &str) -> Result<Remote> {
+    /// Starts a client that appends, and waits for its first records.
+    fn append(&mut self, seconds: usize, group: &str, method: &str) -> Result<Remote> {
+        let mut client = self.client("append", seconds, group, method)?;
+        client.wait_for("acknowledged ", LIMIT)?;
+        Ok(client)
+    }
+
+    fn client(&mut self, what: &str, seconds: usize, group: &str, method: &str) -> Result<Remote> {
+        self.serve()?;
         let seconds = seconds.to_string();
-        self.start(
-            1,
-            "client",
-            &["append", SERVER[0], SERVER[1], &seconds, group, method],
-        )
+        let args = [what, SERVER[0], SERVER[1], &seconds, group, method];
+        self.start(1, "client", &args)
     }
 
     fn start(&mut self, number: u8, role: &'static str, args: &[&str]) -> Result<Remote> {
         self.step += 1;
-        let log = self
-            .workspace
-            .log_file(&format!("hosts-{:02}-{role}.log", self.step))?;
-        let command = self.hosts.command(number, &[&[PROGRAM], args].concat())?;
-        Remote::start(role, command, log)
+        let log = format!("hosts-{:02}-{role}.log", self.step);
+        let ssh = self.hosts.machines.ssh(number)?;
+        let command = ssh.command(&[&[PROGRAM], args].concat(), false);
+        Remote::start(role, command, self.workspace.log_file(&log)?)
     }
 
-    /// Waits for the end of a client, which must be a good one, and looks at the log.
-    fn counts(&mut self, mut client: Remote) -> Result<Counts> {
+    /// Waits for the end of a client, which must be a good one, and looks at the log. Returns how often
+    /// its connection failed, and all that it has counted.
+    fn counts(&mut self, mut client: Remote) -> Result<(u64, String)> {
         client.finish(4 * LIMIT)?;
         let said = client.said();
         let last = said.last().context("it said nothing")?;
-        let number = |word: &str| -> Result<u64> {
-            let rest = last
-                .split(word)
-                .nth(1)
-                .with_context(|| format!("\"{last}\""))?;
-            Ok(rest
-                .trim()
-                .split([',', ' '])
-                .next()
-                .unwrap_or_default()
-                .parse()?)
+        let count = |name| {
+            let found = last.split(", ").find_map(|count| count.strip_prefix(name));
+            found.with_context(|| format!("no {name} in \"{last}\""))
         };
-        let counts = Counts {
-            acknowledged: number("acknowledged ")?,
-            failures: number("failures ")?,
-            longest: last
-                .rsplit("longest ")
-                .next()
-                .unwrap_or_default()
-                .to_owned(),
-        };
-        self.check(counts.acknowledged)?;
-        Ok(counts)
-    }
-
-    fn note(&self, counts: &Counts) -> Result<String> {
-        let Counts {
-            acknowledged,
-            failures,
-            longest,
-        } = counts;
-        Ok(format!(
-            "{acknowledged} records, {failures} failures, longest {longest}"
-        ))
+        let acknowledged = count("acknowledged ")?.parse()?;
+        let failures = count("failures ")?.parse()?;
+        let longest = count("longest ")?;
+        self.check(acknowledged)?;
+        let all = format!("{acknowledged} records, {failures} failures, longest {longest}");
+        Ok((failures, all))
     }
 
     /// Looks at the log on host 2: whole, with at least the records that were acknowledged. Returns how
@@ -348,12 +322,17 @@ impl Test<'_> {
     }
 }
 
+/// For how many seconds from now the client does not notice that its connection is gone.
+fn time_to_fail(client: &mut Remote) -> Result<f64> {
+    let started = Instant::now();
+    client.wait_for("failed ", LIMIT)?;
+    Ok(started.elapsed().as_secs_f64())
+}
+
 /// The number of records that a client was told are safe.
 fn last_acknowledged(client: &Remote) -> Result<u64> {
     let said = client.said();
-    let last = said
-        .iter()
-        .rev()
-        .find_map(|line| line.strip_prefix("acknowledged "));
+    let mut lines = said.iter().rev();
+    let last = lines.find_map(|line| line.strip_prefix("acknowledged "));
     Ok(last.context("nothing was acknowledged")?.parse()?)
 }

@@ -36,7 +36,7 @@ impl Outcome {
             } else if let Some(count) = line.strip_prefix("running ") {
                 all.close(&mut open);
                 if !announced {
-                    all.listed += first_number(count);
+                    all.listed += number_before(count, " test");
                 }
             } else if let Some(result) = line.strip_prefix("test result: ") {
                 open.passed = number_before(result, " passed");
@@ -85,21 +85,11 @@ impl Outcome {
     }
 }
 
-fn first_number(text: &str) -> usize {
-    let number = text
-        .split(' ')
-        .next()
-        .and_then(|number| number.parse().ok());
-    number.unwrap_or(0)
-}
-
 /// The number in front of `word`: "ok. 3 passed; 1 failed" gives 3 for " passed".
 fn number_before(text: &str, word: &str) -> usize {
-    let before = text
-        .split(word)
-        .next()
-        .and_then(|before| before.rsplit(' ').next());
-    before.and_then(|number| number.parse().ok()).unwrap_or(0)
+    let before = text.split(word).next().unwrap_or_default();
+    let number = before.rsplit(' ').next().unwrap_or_default();
+    number.parse().unwrap_or(0)
 }
 
 #[cfg(test)]

@@ -9,8 +9,8 @@ mod versions;
 
 use std::time::Duration;
 
-use anyhow::{Context, Result};
-use cargo_metadata::{MetadataCommand, TargetKind};
+use anyhow::{Context, Result, anyhow};
+use cargo_metadata::{MetadataCommand, Target, TargetKind};
 
 use crate::guest::chroot::Headers;
 use crate::host::Workspace;
@@ -49,31 +49,24 @@ const TEST: &str = "test --locked --no-fail-fast --workspace";
 /// stand on. The build against rdma-core 44 runs these always and the others with `--long`.
 const CHANGED_BY_HEADERS: [&str; 3] = ["atomic", "connect", "transfer"];
 
-fn words(text: &str) -> impl Iterator<Item = &str> {
-    text.split(' ')
-}
-
 /// Runs everything; tells whether all of it passed.
 pub(crate) fn all(workspace: &Workspace, options: Options) -> Result<bool> {
     let mut report = Report::new(workspace);
     // A host without a device is told so before anything long runs in vain.
-    let on_host = if options.host {
-        Some(Lab::open(workspace, "test", true)?)
-    } else {
-        None
-    };
+    let open = || Lab::open(workspace, "test", options.host);
+    let on_host = options.host.then(open).transpose()?;
     host_checks(&mut report, workspace, options)?;
-    match on_host.map_or_else(|| Lab::open(workspace, "test", false), Ok) {
+    match on_host.map_or_else(open, Ok) {
         Ok(mut lab) => {
             if !options.host {
                 guest_checks(&mut report, &lab, options)?;
             }
             device_tests(&mut report, workspace, &mut lab, options)?;
             if !options.host {
-                hosts::run(&mut report, workspace, &mut lab, options)?;
+                hosts::run(&mut report, workspace, &mut lab, &[], options);
             }
         }
-        Err(error) => report.not_run("everything in the guest", &format!("{error:#}")),
+        Err(error) => report.not_run("everything in the guest", &error),
     }
     if options.long {
         versions::check(&mut report, workspace)?;
@@ -81,15 +74,13 @@ pub(crate) fn all(workspace: &Workspace, options: Options) -> Result<bool> {
     Ok(report.close())
 }
 
-/// Only what runs between two hosts.
-pub(crate) fn hosts(workspace: &Workspace, options: Options) -> Result<bool> {
+/// Only what runs between two hosts, all of it or by name.
+pub(crate) fn hosts(workspace: &Workspace, names: &[String], options: Options) -> Result<bool> {
     let mut lab = Lab::open(workspace, "test", false)?;
     let mut report = Report::new(workspace);
-    if report.check(
-        "compile",
-        &mut lab.cargo(Headers::Native, "build --bin hosts")?,
-    )? {
-        hosts::run(&mut report, workspace, &mut lab, options)?;
+    let mut build = lab.cargo(Headers::Native, "build --bin hosts")?;
+    if report.check("compile", &mut build)? {
+        hosts::run(&mut report, workspace, &mut lab, names, options);
     }
     Ok(report.close())
 }
@@ -103,32 +94,24 @@ pub(crate) fn versions(workspace: &Workspace) -> Result<bool> {
 
 /// What needs no device, with the host's own libraries.
 fn host_checks(report: &mut Report<'_>, workspace: &Workspace, options: Options) -> Result<()> {
-    let mut fmt = workspace.cargo();
-    report.check("format", fmt.args(["fmt", "--all", "--check"]))?;
-    let mut clippy = workspace.cargo();
-    clippy.args(words(CLIPPY)).args(["--", "-Dwarnings"]);
+    report.check("format", &mut workspace.cargo("fmt --all --check"))?;
+    let mut clippy = workspace.cargo(&format!("{CLIPPY} -- -Dwarnings"));
     report.check("clippy", &mut clippy)?;
-    let mut doc = workspace.cargo();
-    doc.args(words("doc --locked --workspace --no-deps --all-features"));
+    let mut doc = workspace.cargo("doc --locked --workspace --no-deps --all-features");
     report.check("documentation", doc.env("RUSTDOCFLAGS", "-Dwarnings"))?;
-    let mut test = workspace.cargo();
-    test.args(words(TEST)).arg("--").args(options.long_args());
-    report.cargo_test("tests without a device", &mut test)?;
+    let mut test = workspace.cargo(&format!("{TEST} --"));
+    report.cargo_test("tests without a device", test.args(options.long_args()))?;
     Ok(())
 }
 
 /// The host's checks once more where the guest's newer rdma-core brings other code to life.
 /// Without xtask, which is a program of the host.
 fn guest_checks(report: &mut Report<'_>, lab: &Lab<'_>, options: Options) -> Result<()> {
-    let mut clippy = lab.bare_cargo(Headers::Native, &[])?;
-    clippy
-        .args(words(CLIPPY))
-        .args(["--exclude=xtask", "--", "-Dwarnings"]);
+    let clippy = format!("{CLIPPY} --exclude=xtask -- -Dwarnings");
+    let mut clippy = lab.bare_cargo(Headers::Native, &clippy)?;
     report.check("guest: clippy", &mut clippy)?;
-    let mut test = lab.bare_cargo(Headers::Native, &[])?;
-    test.args(words(TEST))
-        .args(["--exclude=xtask", "--"])
-        .args(options.long_args());
+    let mut test = lab.bare_cargo(Headers::Native, &format!("{TEST} --exclude=xtask --"))?;
+    test.args(options.long_args());
     report.cargo_test("guest: tests without a device", &mut test)?;
     Ok(())
 }
@@ -141,7 +124,7 @@ fn device_tests(
 ) -> Result<()> {
     let programs = programs(workspace)?;
     if programs.is_empty() {
-        report.not_run("device tests", "the root package has none");
+        report.not_run("device tests", &anyhow!("the root package has none"));
     }
     for &headers in lab.headers() {
         let label = match headers {
@@ -150,7 +133,7 @@ fn device_tests(
         };
         let mut build = lab.cargo(headers, "test --no-run")?;
         if !report.check(&format!("{label}: build"), &mut build)? {
-            report.not_run(&format!("{label}: tests"), "they do not build");
+            report.not_run(&format!("{label}: tests"), &anyhow!("they do not build"));
             continue;
         }
         for name in &programs {
@@ -166,18 +149,17 @@ fn device_tests(
             let mut test = match lab.cargo_on_device(headers, options.limit()) {
                 Ok(test) => test,
                 Err(error) => {
-                    report.not_run(&step, &format!("{error:#}"));
+                    report.not_run(&step, &error);
                     continue;
                 }
             };
             test.args(["--test", name, "--"]).args(options.long_args());
-            let ended = report.cargo_test(&step, &mut test)?;
-            if ended.machine_lost {
-                let console = ended.log.with_extension("console");
-                if let Err(error) = lab.replace_machine(&console) {
-                    report.not_run("the other device tests", &format!("{error:#}"));
-                    return Ok(());
-                }
+            let Some(log) = report.cargo_test(&step, &mut test)? else {
+                continue;
+            };
+            if let Err(error) = lab.replace_machine(&log.with_extension("console")) {
+                report.not_run("the other device tests", &error);
+                return Ok(());
             }
         }
     }
@@ -187,18 +169,15 @@ fn device_tests(
 /// The names of the programs whose tests need a device.
 fn programs(workspace: &Workspace) -> Result<Vec<String>> {
     let mut metadata = MetadataCommand::new();
-    metadata
-        .no_deps()
-        .manifest_path(workspace.root().join("Cargo.toml"));
-    let packages = metadata.exec().context("cargo metadata")?.packages;
-    let root = packages.into_iter().find(|package| package.name == PACKAGE);
-    let targets = root.map(|package| package.targets).unwrap_or_default();
-    let mut names: Vec<_> = targets
-        .into_iter()
-        .filter(|target| target.is_kind(TargetKind::Test))
-        .filter(|target| target.required_features.iter().any(|name| name == FEATURE))
-        .map(|target| target.name)
-        .collect();
+    metadata.no_deps().current_dir(workspace.root());
+    let metadata = metadata.exec().context("cargo metadata")?;
+    let package = metadata.packages.iter().find(|one| one.name == PACKAGE);
+    let targets = package.map_or(&[][..], |package| &package.targets);
+    let is_device_test = |target: &&Target| {
+        target.is_kind(TargetKind::Test) && target.required_features.contains(&FEATURE.to_owned())
+    };
+    let tests = targets.iter().filter(is_device_test);
+    let mut names: Vec<_> = tests.map(|test| test.name.clone()).collect();
     names.sort();
     Ok(names)
 }

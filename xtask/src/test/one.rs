@@ -2,7 +2,7 @@
 
 use std::process::ExitStatus;
 
-use anyhow::{Result, bail};
+use anyhow::{Result, bail, ensure};
 
 use super::{Options, programs};
 use crate::guest::chroot::Headers::Native;
@@ -57,34 +57,26 @@ pub(crate) fn some(
 /// Prints the device tests, each as it is given to `cargo xtask test`.
 pub(crate) fn list(
     workspace: &Workspace,
-    program: Option<&String>,
+    program: Option<&str>,
     names: &[String],
     host: bool,
 ) -> Result<()> {
     let (programs, build) = match program {
         Some(program) => {
             is_known(workspace, program)?;
-            (
-                vec![program.clone()],
-                format!("test --no-run --test {program}"),
-            )
+            (vec![program.to_owned()], format!(" --test {program}"))
         }
-        None => (programs(workspace)?, "test --no-run".to_owned()),
+        None => (programs(workspace)?, String::new()),
     };
     let lab = Lab::open(workspace, "test", host)?;
     let log = workspace.log_file("list.log")?;
-    run_step(
-        "compile the device tests",
-        &mut lab.cargo(Native, &build)?,
-        &log,
-    )?;
+    let mut build = lab.cargo(Native, &format!("test --no-run{build}"))?;
+    run_step("compile the device tests", &mut build, &log)?;
     for program in programs {
         let long = ask(&lab, &program, names, &["--ignored"])?;
         for test in ask(&lab, &program, names, &[])? {
-            println!(
-                "{program} {test}{}",
-                if long.contains(&test) { "  # long" } else { "" }
-            );
+            let mark = if long.contains(&test) { "  # long" } else { "" };
+            println!("{program} {test}{mark}");
         }
     }
     Ok(())
@@ -93,10 +85,8 @@ pub(crate) fn list(
 /// The tests of a program that have one of `names` in theirs.
 fn ask(lab: &Lab<'_>, program: &str, names: &[String], options: &[&str]) -> Result<Vec<String>> {
     let mut cargo = lab.cargo(Native, &format!("test --test {program}"))?;
-    cargo
-        .args(["--", "--list", "--format=terse"])
-        .args(options)
-        .args(names);
+    cargo.args(["--", "--list", "--format=terse"]);
+    cargo.args(options).args(names);
     let tests = output(&mut cargo)?;
     let tests = tests.lines().filter_map(|line| line.strip_suffix(": test"));
     Ok(tests.map(str::to_owned).collect())
@@ -104,12 +94,11 @@ fn ask(lab: &Lab<'_>, program: &str, names: &[String], options: &[&str]) -> Resu
 
 fn is_known(workspace: &Workspace, program: &str) -> Result<()> {
     let known = programs(workspace)?;
-    if !known.iter().any(|name| name == program) {
-        bail!(
-            "there is no device test program \"{program}\". They are: {}. (`cargo xtask test --list` \
-             shows their tests; those without a device run with `cargo test`.)",
-            known.join(", ")
-        );
-    }
+    ensure!(
+        known.iter().any(|name| name == program),
+        "there is no device test program \"{program}\". They are: {}. (`cargo xtask test --list` \
+         shows their tests; those without a device run with `cargo test`.)",
+        known.join(", ")
+    );
     Ok(())
 }

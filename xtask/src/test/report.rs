@@ -1,15 +1,14 @@
 //! The count of a whole run: every step and every test is either passed or failed, and what could
 //! not run has failed.
 
-use std::fs;
 use std::path::PathBuf;
 use std::process::Command;
 
-use anyhow::Result;
+use anyhow::{Error, Result, ensure};
 
 use super::libtest::Outcome;
 use crate::host::Workspace;
-use crate::process::spawn_logged;
+use crate::process::{spawn_logged, text};
 use crate::progress::Step;
 
 #[derive(Debug)]
@@ -21,14 +20,6 @@ pub(super) struct Report<'a> {
     /// Tests left for `--long`.
     long: usize,
     failures: Vec<String>,
-}
-
-/// How a run of tests has ended.
-#[derive(Debug)]
-pub(super) struct Ended {
-    pub(super) log: PathBuf,
-    /// The guest does not answer any more.
-    pub(super) machine_lost: bool,
 }
 
 impl<'a> Report<'a> {
@@ -47,10 +38,8 @@ impl<'a> Report<'a> {
     fn log(&mut self, name: &str) -> Result<PathBuf> {
         self.logs += 1;
         let is_plain = |char: char| char.is_ascii_alphanumeric() || char == '_';
-        let words: Vec<_> = name
-            .split(|char| !is_plain(char))
-            .filter(|w| !w.is_empty())
-            .collect();
+        let words = name.split(|char| !is_plain(char));
+        let words: Vec<_> = words.filter(|word| !word.is_empty()).collect();
         let file = format!("{:02}-{}.log", self.logs, words.join("-"));
         self.workspace.log_file(&file)
     }
@@ -58,24 +47,20 @@ impl<'a> Report<'a> {
     /// Runs a command that counts as one test; tells whether it succeeded.
     pub(super) fn check(&mut self, name: &str, command: &mut Command) -> Result<bool> {
         let log = self.log(name)?;
-        let step = Step::start(name);
-        let status = spawn_logged(command, &log)?.wait()?;
-        if status.success() {
-            step.done("");
-            self.passed += 1;
-        } else {
-            step.failed("");
-            self.fail(1, format!("{name}\n       {}", log.display()));
-        }
-        Ok(status.success())
+        Ok(self.scenario(name, || {
+            let status = spawn_logged(command, &log)?.wait()?;
+            ensure!(status.success(), "{}", log.display());
+            Ok(String::new())
+        }))
     }
 
-    /// Something that counts as one test, with a word on how it went.
-    pub(super) fn scenario(&mut self, name: &str, run: impl FnOnce() -> Result<String>) {
+    /// Something that counts as one test, with a word on how it went; tells whether it succeeded.
+    pub(super) fn scenario(&mut self, name: &str, run: impl FnOnce() -> Result<String>) -> bool {
         let step = Step::start(name);
-        match run() {
+        let result = run();
+        match &result {
             Ok(note) => {
-                step.done(&note);
+                step.done(note);
                 self.passed += 1;
             }
             Err(error) => {
@@ -83,14 +68,20 @@ impl<'a> Report<'a> {
                 self.fail(1, format!("{name}\n       {error:#}"));
             }
         }
+        result.is_ok()
     }
 
-    /// Runs `cargo test`, and counts what its programs report.
-    pub(super) fn cargo_test(&mut self, name: &str, command: &mut Command) -> Result<Ended> {
+    /// Runs `cargo test`, and counts what its programs report. Returns the log if the guest does not
+    /// answer any more.
+    pub(super) fn cargo_test(
+        &mut self,
+        name: &str,
+        command: &mut Command,
+    ) -> Result<Option<PathBuf>> {
         let log = self.log(name)?;
         let step = Step::start(name);
         let status = spawn_logged(command, &log)?.wait()?;
-        let outcome = Outcome::of(&String::from_utf8_lossy(&fs::read(&log)?));
+        let outcome = Outcome::of(&text(&log));
 
         let mut problems = outcome.failures.clone();
         let unnamed = outcome.failed.saturating_sub(outcome.failures.len());
@@ -124,13 +115,13 @@ impl<'a> Report<'a> {
                 format!("{name}\n       {problems}\n       {}", log.display()),
             );
         }
-        let machine_lost = outcome.machine_lost.is_some();
-        Ok(Ended { log, machine_lost })
+        Ok(outcome.machine_lost.map(|_| log))
     }
 
     /// Something that could not be run at all.
-    pub(super) fn not_run(&mut self, what: &str, why: &str) {
-        Step::start(what).failed(why);
+    pub(super) fn not_run(&mut self, what: &str, why: &Error) {
+        let why = format!("{why:#}");
+        Step::start(what).failed(&why);
         self.fail(1, format!("{what}: not run, {why}"));
     }
 

@@ -4,28 +4,21 @@
 use std::fs;
 use std::process::Command;
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 
 use super::report::Report;
-use super::words;
 use crate::guest::Guest;
 use crate::guest::chroot;
 use crate::host::{Toolchain, Workspace};
-
-/// The crates that are published.
-const LIBRARIES: [&str; 4] = ["-p", "rpma-sys", "-p", "rpma"];
+use crate::process::output;
 
 pub(super) fn check(report: &mut Report<'_>, workspace: &Workspace) -> Result<()> {
-    let mut publish = workspace.cargo();
     // Not only what is committed is tested.
-    publish.args(words(
-        "publish --dry-run --workspace --locked --allow-dirty",
-    ));
+    let mut publish = workspace.cargo("publish --dry-run --workspace --locked --allow-dirty");
     report.check("versions: publish, dry run", &mut publish)?;
 
-    let mut deny = workspace.cargo();
     // Advisories are looked up where there is a network: in the forge's workflow.
-    deny.args(words("deny --all-features check licenses bans sources"));
+    let mut deny = workspace.cargo("deny --all-features check licenses bans sources");
     report.check(
         "versions: cargo deny (cargo install --locked cargo-deny)",
         &mut deny,
@@ -43,8 +36,8 @@ pub(super) fn check(report: &mut Report<'_>, workspace: &Workspace) -> Result<()
 /// becomes another one.
 fn oldest_dependencies(report: &mut Report<'_>, workspace: &Workspace) -> Result<()> {
     let dir = workspace.state_dir("oldest")?;
-    let cargo = || {
-        let mut cargo = Command::new("cargo");
+    let cargo = |words| {
+        let mut cargo = workspace.cargo(words);
         // Any toolchain can be told to take the options of a nightly one.
         cargo.current_dir(&dir).env("RUSTC_BOOTSTRAP", "1");
         cargo
@@ -59,14 +52,11 @@ fn oldest_dependencies(report: &mut Report<'_>, workspace: &Workspace) -> Result
         copy.args(["-a", "--remove-destination", "-T"])
             .arg(entry.path())
             .arg(dir.join(&name));
-        let status = copy.status().context("cannot run cp")?;
-        anyhow::ensure!(status.success(), "cannot copy {}", entry.path().display());
+        output(&mut copy)?;
     }
-    let mut update = cargo();
-    update.args(words("update -Z direct-minimal-versions"));
+    let mut update = cargo("update -Z direct-minimal-versions");
     if report.check("versions: the oldest dependencies, resolved", &mut update)? {
-        let mut test = cargo();
-        test.args(["test", "--locked"]).args(LIBRARIES);
+        let mut test = cargo("test --locked -p rpma-sys -p rpma");
         report.cargo_test("versions: the oldest dependencies, tested", &mut test)?;
     }
     Ok(())

@@ -3,17 +3,21 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use serde::{Deserialize, Serialize};
+
+use crate::guest::Guest;
+
 /// The way into one running guest.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Ssh {
     /// The guest's files.
-    guest: PathBuf,
-    port: u16,
+    pub(super) guest: PathBuf,
+    pub(super) port: u16,
 }
 
 impl Ssh {
-    pub(super) fn at(guest: &Path, port: u16) -> Self {
-        let guest = guest.to_owned();
+    pub(super) fn new(guest: &Guest, port: u16) -> Self {
+        let guest = guest.dir.clone();
         Self { guest, port }
     }
 

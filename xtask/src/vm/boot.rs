@@ -1,0 +1,246 @@
+//! Booting a machine: QEMU's command line, and the wait until the guest can be reached.
+
+use std::fs::{self, File};
+use std::net::TcpListener;
+use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::thread::sleep;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+
+use super::{CONSOLE, Machines, NVDIMMS, Running, Ssh, in_option};
+use crate::guest::Guest;
+use crate::host;
+use crate::process::{poll, spawn, spawn_logged, tail, text, wait};
+use crate::progress::Step;
+
+const NVDIMM_SIZE: u64 = 256 << 20;
+/// From start to ready. A boot takes 10 s under emulation on an idle machine.
+const BOOT_LIMIT: Duration = Duration::from_secs(300);
+/// With hardware virtualisation that works.
+const KVM_BOOT_LIMIT: Duration = Duration::from_secs(60);
+const KVM: &str = "-accel kvm\n-cpu host";
+const TCG: &str = "-accel tcg,thread=multi\n-cpu max";
+
+/// One boot of a machine.
+struct Boot<'a> {
+    machines: &'a Machines<'a>,
+    guest: &'a Guest,
+    /// 1 or 2; its address is 10.77.0.1 or 10.77.0.2.
+    number: u8,
+    linked: bool,
+    dir: PathBuf,
+}
+
+impl Machines<'_> {
+    /// Boots a machine, as one of two if it is `linked`. NVDIMMs that are already there keep their
+    /// contents.
+    pub(crate) fn boot(&self, guest: &Guest, number: u8, linked: bool) -> Result<Ssh> {
+        let dir = self.dir(number);
+        fs::create_dir_all(&dir).with_context(|| format!("cannot make {}", dir.display()))?;
+        for nvdimm in NVDIMMS {
+            let path = dir.join(nvdimm);
+            let mut options = File::options();
+            let file = options.create(true).truncate(false).write(true).open(&path);
+            let grown = file.and_then(|file| file.set_len(NVDIMM_SIZE));
+            grown.with_context(|| format!("cannot make the NVDIMM {}", path.display()))?;
+        }
+        let boot = Boot {
+            machines: self,
+            guest,
+            number,
+            linked,
+            dir,
+        };
+        if kvm_looks_usable() {
+            let step = Step::start(format!("boot guest {number} (KVM)"));
+            let result = boot.run(KVM, KVM_BOOT_LIMIT);
+            if result.is_ok() {
+                step.done("");
+                return result;
+            }
+            step.gave_up("it does not work here: emulating instead");
+        }
+        let step = Step::start(format!("boot guest {number} (emulated: no KVM)"));
+        let result = boot.run(TCG, BOOT_LIMIT);
+        match &result {
+            Ok(_) => step.done(""),
+            Err(_) => step.failed(""),
+        }
+        result
+    }
+}
+
+impl Boot<'_> {
+    fn run(&self, accel: &str, limit: Duration) -> Result<Ssh> {
+        let console = self.dir.join(CONSOLE);
+        fs::write(&console, "")?;
+        let ssh = Ssh::new(self.guest, free_port()?);
+        let mut qemu = self.start_qemu(accel, ssh.port)?;
+        let mut running = Running {
+            pid: i32::try_from(qemu.id())?,
+            ssh: ssh.clone(),
+            ready: false,
+            linked: self.linked,
+        };
+        let recorded = self.machines.record(self.number, &running);
+        let up = recorded
+            .and_then(|()| self.wait_ready(&mut qemu, limit))
+            .and_then(|()| self.wait_ssh(&ssh));
+        if let Err(why) = up {
+            qemu.kill()?;
+            qemu.wait()?;
+            bail!(
+                "the guest did not come up: {why:#}\nThe end of its console, {}:\n{}",
+                console.display(),
+                tail(&console, 20)
+            );
+        }
+        running.ready = true;
+        self.machines.record(self.number, &running)?;
+        Ok(ssh)
+    }
+
+    fn start_qemu(&self, accel: &str, port: u16) -> Result<Child> {
+        let log = File::create(self.qemu_log())?;
+        let detached = self.machines.detached;
+        let when_we_end = if detached { "clear" } else { "KILL" };
+        let mut command = Command::new("setpriv");
+        command.args(["--pdeathsig", when_we_end, "--", "qemu-system-x86_64"]);
+        for line in self.qemu_options(accel, port).lines() {
+            command.args(line.trim().splitn(2, ' '));
+        }
+        // Out of reach of the terminal's Ctrl-C.
+        command.process_group(0);
+        // The sockets of the link are named from here: the whole path may be longer than a socket's
+        // name can be.
+        command.current_dir(&self.dir);
+        // QEMU does not read its input: there it holds the guest's lock for as long as it runs.
+        command.stdin(Stdio::from(self.guest.lock.try_clone()?));
+        command.stdout(log.try_clone()?).stderr(log);
+        spawn(&mut command)
+    }
+
+    /// QEMU's options, one in a line.
+    fn qemu_options(&self, accel: &str, port: u16) -> String {
+        let number = self.number;
+        let cpus = (host::cpus() / if self.linked { 2 } else { 1 }).clamp(1, 2);
+        let kernel = self.guest.file("vmlinuz").display().to_string();
+        let initrd = self.guest.file("initrd").display().to_string();
+        let image = in_option(&self.guest.file("root.img"));
+        let source = in_option(self.machines.workspace.root());
+        let console = in_option(&self.dir.join(CONSOLE));
+        let mut options = format!(
+            "-name rpma-guest
+             -no-user-config
+             -nodefaults
+             -no-reboot
+             -display none
+             -machine q35,nvdimm=on
+             -m 2G,slots=2,maxmem=4G
+             {accel}
+             -smp {cpus}
+             -kernel {kernel}
+             -initrd {initrd}
+             -append console=ttyS0 loglevel=4 panic=-1 mitigations=off rpma.peer={number}
+             -drive file={image},if=virtio,format=raw,snapshot=on
+             -virtfs local,path={source},mount_tag=src,security_model=none,readonly=on,multidevs=remap
+             -device virtio-net-pci,netdev=roce,mac=52:54:00:77:01:0{number},romfile=
+             -netdev user,id=ssh,restrict=on,hostfwd=tcp:127.0.0.1:{port}-10.0.2.15:22
+             -device virtio-net-pci,netdev=ssh,mac=52:54:00:77:00:02,romfile=
+             -chardev file,id=console,path={console}
+             -serial chardev:console"
+        );
+        for (slot, name) in NVDIMMS.iter().enumerate() {
+            let path = in_option(&self.dir.join(name));
+            options += &format!(
+                "
+                -object memory-backend-file,id=nv{slot},share=on,mem-path={path},size={NVDIMM_SIZE}
+                -device nvdimm,id=nvdimm{slot},memdev=nv{slot}"
+            );
+        }
+        // init.sh knows the cards by their addresses.
+        if !self.linked {
+            return options + "\n-netdev user,id=roce,restrict=on";
+        }
+        options += "\n-netdev hubport,id=roce,hubid=0";
+        let other = 3 - number;
+        let mut links = vec![("on", number)];
+        if self.machines.is_up(other) {
+            links.push(("off", other));
+        }
+        for (server, number) in links {
+            options += &format!(
+                "
+                -netdev stream,id=link{number},server={server},addr.type=unix,addr.path=../link{number}
+                -netdev hubport,id=hub{number},hubid=0,netdev=link{number}"
+            );
+        }
+        options
+    }
+
+    fn qemu_log(&self) -> PathBuf {
+        self.dir.join("qemu.log")
+    }
+
+    /// Waits for what init.sh says, or for a sign that it will not say it.
+    fn wait_ready(&self, qemu: &mut Child, limit: Duration) -> Result<()> {
+        let ready = poll(limit, || {
+            let exited = qemu.try_wait()?;
+            for line in text(&self.dir.join(CONSOLE)).lines() {
+                if line.contains("GUEST READY") {
+                    return Ok(Some(()));
+                }
+                if line.contains("GUEST FAILED") || line.contains("Kernel panic") {
+                    bail!("{}", line.trim());
+                }
+            }
+            if let Some(status) = exited {
+                bail!(
+                    "QEMU ended ({status}): {}",
+                    tail(&self.qemu_log(), 5).trim()
+                );
+            }
+            // QEMU stops the machine then, and does not end.
+            if text(&self.qemu_log()).contains("KVM internal error") {
+                bail!("KVM internal error");
+            }
+            Ok(None)
+        })?;
+        ready.with_context(|| format!("it was not ready within {} s", limit.as_secs()))
+    }
+
+    fn wait_ssh(&self, ssh: &Ssh) -> Result<()> {
+        let (limit, log) = (Duration::from_secs(60), self.dir.join("ssh.log"));
+        let reached = poll(limit, || {
+            fs::write(&log, "")?;
+            let mut child = spawn_logged(&mut ssh.command(&["true"], false), &log)?;
+            if wait(&mut child, limit)?.is_some_and(|status| status.success()) {
+                return Ok(Some(()));
+            }
+            sleep(Duration::from_millis(500));
+            Ok(None)
+        })?;
+        reached.with_context(|| {
+            let end = tail(&log, 5);
+            format!("ssh does not reach it on port {}:\n{end}", ssh.port)
+        })
+    }
+}
+
+/// Whether to try KVM: a processor that can, and a device that opens. It may still not work (a
+/// nested machine): a failed boot tells.
+fn kvm_looks_usable() -> bool {
+    let cpuinfo = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let mut words = cpuinfo.split_whitespace();
+    let device = File::options().read(true).write(true).open("/dev/kvm");
+    words.any(|word| word == "vmx" || word == "svm") && device.is_ok()
+}
+
+/// A port that was free a moment ago. If somebody takes it meanwhile QEMU says so and ends.
+fn free_port() -> Result<u16> {
+    let listener = TcpListener::bind(("127.0.0.1", 0)).context("no free port on the loopback")?;
+    Ok(listener.local_addr()?.port())
+}
