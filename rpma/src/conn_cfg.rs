@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::compl_channel::ComplChannel;
+use crate::compl_channel::{ComplChannel, CompletionChannel};
 use crate::error::{Error, Result};
 use crate::srq::Srq;
 use crate::verbs::Notify;
@@ -19,6 +19,7 @@ pub struct ConnCfg {
     cq_size: u32,
     rcq_size: u32,
     rcq_notify: Notify,
+    rcq_channel: Option<(CompletionChannel, u64)>,
     sq_size: u32,
     rq_size: u32,
     max_send_sge: u32,
@@ -39,6 +40,7 @@ impl Default for ConnCfg {
             cq_size: 10,
             rcq_size: 0,
             rcq_notify: Notify::Any,
+            rcq_channel: None,
             sq_size: 10,
             rq_size: 10,
             max_send_sge: 1,
@@ -82,8 +84,7 @@ impl ConnCfg {
     /// Sets how many completions the completion queue has room for at least. The default is 10.
     ///
     /// It gets room for every operation that the other queues can hold in any case, so that no
-    /// completion is ever lost (as long as no more than 64 threads post to the connection at the same
-    /// moment).
+    /// completion is ever lost.
     #[doc(alias = "rpma_conn_cfg_set_cq_size")]
     pub fn set_cq_size(&mut self, entries: u32) -> &mut Self {
         self.cq_size = entries;
@@ -113,10 +114,11 @@ impl ConnCfg {
         self.rcq_size
     }
 
-    /// Sets which completions the receive completion queue gives events for, from its creation on. The
-    /// default is [`Notify::Any`].
+    /// Sets which completions the completion queue for receives gives events for, from its creation on.
+    /// The default is [`Notify::Any`]. Without such a queue ([`set_rcq_size`](Self::set_rcq_size))
+    /// [`Notify::Solicited`] is refused when the request is made: sends would give no events.
     ///
-    /// With [`Notify::Solicited`], rxe of Linux 6.12 gives no event when a connection fails. So
+    /// With [`Notify::Solicited`], rxe gives no event when a connection fails. So
     /// [`Cq::wait`](crate::Cq::wait) and [`Conn::wait`](crate::Conn::wait) on such a queue return after
     /// a second at the latest, as if there had been an event: poll, and wait again.
     pub fn set_rcq_notify(&mut self, notify: Notify) -> &mut Self {
@@ -143,6 +145,23 @@ impl ConnCfg {
     #[must_use]
     pub fn get_compl_channel(&self) -> &ComplChannel {
         &self.compl_channel
+    }
+
+    /// Puts the completion queue for receives on this channel instead, where its events carry the key; so
+    /// the connection's two queues may be served by two threads. `None`, the default, puts it where
+    /// [`set_compl_channel`](Self::set_compl_channel) says.
+    ///
+    /// Without such a queue ([`set_rcq_size`](Self::set_rcq_size)), or together with
+    /// [`ComplChannel::Shared`], it is refused when the request is made.
+    pub fn set_rcq_channel(&mut self, channel: Option<(CompletionChannel, u64)>) -> &mut Self {
+        self.rcq_channel = channel;
+        self
+    }
+
+    /// See [`set_rcq_channel`](Self::set_rcq_channel).
+    #[must_use]
+    pub fn get_rcq_channel(&self) -> Option<&(CompletionChannel, u64)> {
+        self.rcq_channel.as_ref()
     }
 
     /// Makes the connection receive from a shared receive queue. `None`, the default, gives it one of

@@ -32,7 +32,7 @@ const MAX_READS: u8 = 0xFF;
 ///
 /// # Threads
 ///
-/// Threads may post receives at the same time, which the provider locks; what ends the request consumes it.
+/// Threads may post receives at the same time, one after the other; what ends the request consumes it.
 pub struct ConnReq {
     queues: Queues,
     private_data: Box<[u8]>,
@@ -123,7 +123,8 @@ impl ConnReq {
     ///
     /// [`Error::InvalidArgument`] if the private data is too long: then nothing has happened, and
     /// [`ConnectError::req`] gives the request back. [`Error::Provider`] if `rdma_connect` or
-    /// `rdma_accept` fails (`EINVAL` on accept: the client is gone): then the request is gone, too.
+    /// `rdma_accept` fails (`EINVAL` on accept: the client is gone), or, when accepting, `ibv_modify_qp` or
+    /// `ibv_query_qp`: then the request is gone, too.
     #[doc(alias = "rpma_conn_req_connect")]
     pub fn connect(self, private_data: &[u8]) -> Result<Conn, ConnectError> {
         let (limit, call) = match self.direction {

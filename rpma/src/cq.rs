@@ -5,16 +5,17 @@
 //! that use it and before the channel.
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, TryLockError};
 use std::time::Duration;
 
 use crate::compl_channel;
-use crate::credits::{Credits, RecvSlots, State};
 use crate::error::{Error, Result};
+use crate::slots::{ConnSlots, Kind, Pool};
 use crate::verbs::{
-    CompChannel, CompletionQueue, CqKind, CqTag, Deadline, Notify, Wc, WcFailure, WcStatus,
+    CompChannel, CompletionQueue, CqTag, Deadline, Notify, Wc, WcFailure, WcStatus,
 };
+
+const INCOMPLETE: &str = "the operation did not complete";
 
 /// A completion queue.
 ///
@@ -24,25 +25,30 @@ use crate::verbs::{
 ///
 /// # Threads
 ///
-/// Threads may poll and arm it at the same time, which the provider locks: each completion goes to one of
-/// them.
+/// Threads may poll and arm it at the same time, and poll one after the other: a lock is held while one
+/// does. Each completion goes to one of them. [`wait_for`](Self::wait_for) is for one thread at a time.
 #[derive(Debug)]
 pub struct Cq {
-    queue: Arc<CompletionQueue>,
-    kind: CqKind,
+    polled: Polled,
     shared: bool,
-    slots: Slots,
-    /// Whether a failure has been counted as a shared receive queue's: see `may_be_a_receive`.
-    receive_failed: AtomicBool,
+    /// Held by [`wait_for`](Self::wait_for).
+    waiting_for_one: Mutex<()>,
+}
+
+/// A queue, and whose completions it has. Clones are handles of the same queue.
+#[derive(Clone, Debug)]
+pub(crate) struct Polled {
+    queue: Arc<CompletionQueue>,
+    owners: Owners,
 }
 
 /// Whose slots come back when completions are polled.
 #[derive(Clone, Debug)]
-pub(crate) struct Slots {
-    /// The connection's, unless the queue belongs to a shared receive queue.
-    pub(crate) conn: Option<Arc<Credits>>,
-    /// Those of the shared receive queue whose receives complete in this queue.
-    pub(crate) srq: Option<Arc<RecvSlots>>,
+pub(crate) struct Owners {
+    /// The connection, unless the queue belongs to a shared receive queue.
+    pub(crate) conn: Option<Arc<ConnSlots>>,
+    /// The shared receive queue whose receives complete in this queue.
+    pub(crate) srq: Option<Arc<Pool>>,
 }
 
 /// How a queue is made.
@@ -54,34 +60,40 @@ pub(crate) struct CqAttr<'a> {
     pub(crate) entries: u32,
     pub(crate) tag: CqTag,
     pub(crate) notify: Notify,
-    pub(crate) slots: Slots,
+    pub(crate) owners: Owners,
 }
 
 impl Cq {
     pub(crate) fn new(attr: CqAttr<'_>) -> Result<Self> {
         let queue = CompletionQueue::new(attr.channel, attr.entries, attr.tag, attr.notify)?;
         Ok(Self {
-            queue,
-            kind: attr.tag.kind,
+            polled: Polled {
+                queue,
+                owners: attr.owners,
+            },
             shared: attr.shared,
-            slots: attr.slots,
-            receive_failed: AtomicBool::new(false),
+            waiting_for_one: Mutex::new(()),
         })
     }
 
     pub(crate) fn queue(&self) -> &Arc<CompletionQueue> {
-        &self.queue
+        &self.polled.queue
+    }
+
+    pub(crate) fn polled(&self) -> &Polled {
+        &self.polled
     }
 
     /// Which completions the queue gives events for.
     pub(crate) fn notify(&self) -> Notify {
-        self.queue.notify()
+        self.polled.queue.notify()
     }
 
     /// The descriptor of the queue's completion channel, as [`AsRawFd`] gives it.
     ///
-    /// For `poll`, `epoll` and `fcntl` only: whoever reads from it steals an event. It is readable when
-    /// [`wait`](Self::wait) will not block. Where queues share a channel, this is that channel's.
+    /// For `poll`, `epoll` and `fcntl` only: whoever reads from it steals an event, which can stop other
+    /// threads' waits on the channel, whatever their limits, and makes the drop of the queue wait for ever. It
+    /// is readable when [`wait`](Self::wait) will not block. Where queues share a channel, this is that channel's.
     #[doc(alias = "rpma_cq_get_fd")]
     #[must_use]
     pub fn get_fd(&self) -> RawFd {
@@ -120,13 +132,14 @@ impl Cq {
         if self.shared {
             return Err(Error::SharedChannel);
         }
-        compl_channel::wait(self.queue.channel(), self.notify(), deadline).map(drop)
+        compl_channel::wait(self.polled.queue.channel(), self.notify(), deadline).map(drop)
     }
 
     /// Asks for one event when the next completion of that kind arrives, and again after each event.
     ///
-    /// [`wait`](Self::wait) and its relatives do this by themselves; it is for programs that wait in
-    /// another way (`poll`, `epoll`), and to change what the queue gives events for. An earlier request
+    /// [`wait`](Self::wait) and its relatives do this by themselves, also in programs that learn from `poll`
+    /// or `epoll` that there is something to wait for. This is to change what the queue gives events for,
+    /// and to arm it after a wait has failed to. An earlier request
     /// that has not given its event yet stays in force: a queue that was made for every completion
     /// gives one such event more. What is in the queue already gives no event.
     /// [`Notify::Solicited`] says what it misses.
@@ -135,7 +148,7 @@ impl Cq {
     ///
     /// [`Error::Provider`] if `ibv_req_notify_cq` fails.
     pub fn req_notify(&self, notify: Notify) -> Result<()> {
-        self.queue.req_notify(notify)
+        self.polled.queue.req_notify(notify)
     }
 
     /// Moves completions from the queue into `wcs`, as many as there are and fit, and returns how
@@ -147,11 +160,7 @@ impl Cq {
     #[doc(alias = "rpma_cq_get_wc")]
     #[inline]
     pub fn get_wc(&self, wcs: &mut [Wc]) -> Result<usize> {
-        let count = self.queue.poll(wcs)?;
-        if count > 0 {
-            self.settle(&wcs[..count]);
-        }
-        Ok(count)
+        self.polled.poll(wcs, |_, _| {})
     }
 
     /// Waits for the completion of the operation that was posted with `op_context`, for at most
@@ -160,105 +169,159 @@ impl Cq {
     /// What comes after it stays in the queue, and may have no event left: poll until the queue is empty
     /// before you [`wait`](Self::wait). Another `wait_for` does that by itself.
     ///
+    /// One thread at a time: it would be handed what another one waits for. Where several threads post, let
+    /// one of them poll, and tell the others.
+    ///
     /// # Errors
     ///
-    /// [`Error::Operation`] if the operation failed. [`Error::NoCompletion`] when the limit has passed.
-    /// Otherwise as [`wait`](Self::wait) and [`get_wc`](Self::get_wc).
+    /// [`Error::InvalidArgument`] while another thread is in this call.
+    /// [`Error::Operation`] if the operation failed, with the reason: if an earlier failure ended the
+    /// connection and this operation was only flushed, that is the earlier one
+    /// ([`Conn::failure`](crate::Conn::failure)), also if `other` has had it. [`Error::TimedOut`] when the
+    /// limit has passed. Otherwise as [`wait`](Self::wait) and [`get_wc`](Self::get_wc).
     pub fn wait_for(
         &self,
         op_context: u64,
         limit: Duration,
         mut other: impl FnMut(Wc),
     ) -> Result<Wc> {
+        let _alone = match self.waiting_for_one.try_lock() {
+            Err(TryLockError::WouldBlock) => {
+                return Err(Error::invalid(
+                    "another thread is in Cq::wait_for of this queue, and would be handed the completion \
+                     that this one waits for: let one thread wait and tell the others",
+                ));
+            }
+            locked => locked,
+        };
         let deadline = Deadline::after(limit);
         loop {
             // One at a time: what comes after it stays in the queue.
             let mut wcs = [Wc::default()];
             while self.get_wc(&mut wcs)? > 0 {
                 if wcs[0].wr_id() == op_context {
-                    wcs[0].result()?;
-                    return Ok(wcs[0]);
+                    return match wcs[0].result() {
+                        Ok(_) => Ok(wcs[0]),
+                        Err(failure) => Err(self.reason(failure).into()),
+                    };
                 }
                 other(wcs[0]);
                 if deadline.has_passed() {
-                    return Err(Error::NoCompletion);
+                    return Err(Error::TimedOut(INCOMPLETE));
                 }
             }
-            self.wait_until(deadline)?;
+            self.wait_until(deadline).map_err(|error| match error {
+                Error::NoCompletion if deadline.has_passed() => Error::TimedOut(INCOMPLETE),
+                error => error,
+            })?;
         }
     }
 
-    /// Gives the slots of polled operations back, or ends the connection on a failure.
-    #[inline]
-    fn settle(&self, wcs: &[Wc]) {
-        let (mut sends, mut receives, mut failed) = (0, 0, false);
-        for wc in wcs {
-            match wc.result() {
-                Ok(success) if success.opcode().is_receive() => receives += 1,
-                Ok(_) => sends += 1,
-                Err(failure) => {
-                    failed = true;
-                    let receive = self.kind == CqKind::Receive || self.may_be_a_receive(&failure);
-                    receives += u32::from(receive);
-                }
-            }
-        }
-        if let Some(conn) = &self.slots.conn {
-            if sends > 0 {
-                conn.polled_sends(sends);
-            }
-            if failed {
-                conn.end(State::Failed);
-            }
-        }
-        if receives > 0 {
-            match (&self.slots.srq, &self.slots.conn) {
-                (Some(srq), _) => srq.give_back(receives),
-                (None, Some(conn)) => conn.receive().give_back(receives),
-                (None, None) => {}
-            }
-        }
-    }
-
-    /// Whether a failure in a queue of sends and receives is counted as a receive's. It does not say what
-    /// it is, so the first counts that can be one. A connection that fails takes at most one receive
-    /// from a shared receive queue with it. One slot too many is made good when that queue is empty; one
-    /// too few would be lost for ever.
-    #[cold]
-    fn may_be_a_receive(&self, failure: &WcFailure) -> bool {
-        let only_sends = [
-            WcStatus::RETRY_EXC_ERR,
-            WcStatus::RNR_RETRY_EXC_ERR,
-            // Sends are flushed whenever a connection ends, receives of a shared receive queue hardly ever.
-            WcStatus::WR_FLUSH_ERR,
-        ];
-        self.slots.srq.is_some()
-            && !only_sends.contains(&failure.status)
-            && !self.receive_failed.swap(true, Ordering::Relaxed)
+    /// Why an operation failed: a flushed one because of another.
+    fn reason(&self, failure: WcFailure) -> WcFailure {
+        let flushed = failure.status == WcStatus::WR_FLUSH_ERR;
+        let first = self
+            .polled
+            .owners
+            .conn
+            .as_ref()
+            .and_then(|conn| conn.failure());
+        first.filter(|_| flushed).unwrap_or(failure)
     }
 
     /// Destroys the queue and, if it is the last user, its channel.
     pub(crate) fn destroy(self) -> Result<()> {
-        let queue = Arc::clone(&self.queue);
+        let queue = Arc::clone(&self.polled.queue);
         drop(self);
         queue.destroy()
     }
 }
 
-impl Drop for Cq {
-    /// Receives of a shared receive queue whose completions nobody has polled: their slots come back.
-    fn drop(&mut self) {
-        if self.slots.srq.is_none() || self.slots.conn.is_none() {
-            return;
+impl Polled {
+    /// As [`Cq::get_wc`], and tells which markers have come.
+    #[inline]
+    pub(crate) fn poll(
+        &self,
+        wcs: &mut [Wc],
+        mut marker: impl FnMut(Kind, WcStatus),
+    ) -> Result<usize> {
+        // Until the entries of the completions have been read.
+        let _guard = self.queue.lock_polling();
+        let count = self.queue.poll(wcs)?;
+        let mut kept = 0;
+        for i in 0..count {
+            match self.settle(&mut wcs[i]) {
+                None => {
+                    if kept < i {
+                        wcs[kept] = wcs[i];
+                    }
+                    kept += 1;
+                }
+                Some(kind) => marker(kind, wcs[i].status()),
+            }
         }
-        let mut wcs = [Wc::default(); 16];
-        while let Ok(1..) = self.get_wc(&mut wcs) {}
+        Ok(kept)
+    }
+
+    /// Gives the slots of a request back and the program's number to its completion. Returns its kind if
+    /// it is a marker, which is not the program's.
+    #[inline]
+    fn settle(&self, wc: &mut Wc) -> Option<Kind> {
+        let Some((kind, op_context)) = self.complete(wc.wr_id()) else {
+            log::error!("{wc:?}: the device completes what was not posted");
+            return None;
+        };
+        wc.set_wr_id(op_context);
+        if !matches!(kind, Kind::Send | Kind::Receive | Kind::SharedReceive) {
+            return Some(kind);
+        }
+        if let (Err(failure), Some(conn)) = (wc.result(), &self.owners.conn) {
+            conn.fail(failure);
+        }
+        None
+    }
+
+    /// The kind of a request and its `op_context`.
+    #[inline]
+    fn complete(&self, wr_id: u64) -> Option<(Kind, u64)> {
+        let (kind, number) = Kind::of(wr_id)?;
+        let op_context = match kind {
+            Kind::SharedReceive => self.owners.srq.as_ref()?.complete(number)?,
+            _ => self.owners.conn.as_ref()?.complete(kind, number)?,
+        };
+        Some((kind, op_context))
+    }
+
+    /// Whether receives of a shared receive queue complete here, on a connection's queue.
+    pub(crate) fn takes_shared_receives(&self) -> bool {
+        self.owners.srq.is_some() && self.owners.conn.is_some()
+    }
+
+    /// Takes what nobody has polled: the slots of shared receives come back.
+    pub(crate) fn drain(&self) {
+        let (mut wcs, mut markers) = ([Wc::default(); 16], 0);
+        loop {
+            let before = markers;
+            match self.poll(&mut wcs, |_, _| markers += 1) {
+                Ok(count) if count > 0 || markers > before => {}
+                _ => return,
+            }
+        }
+    }
+}
+
+impl Drop for Cq {
+    /// What has come since its queue pair was about to be destroyed.
+    fn drop(&mut self) {
+        if self.polled.takes_shared_receives() {
+            self.polled.drain();
+        }
     }
 }
 
 impl AsFd for Cq {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.queue.channel().as_fd()
+        self.polled.queue.channel().as_fd()
     }
 }
 

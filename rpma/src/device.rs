@@ -35,6 +35,10 @@ impl Device {
     /// `addr` is an IPv4 or IPv6 address (link-local ones with their scope: `fe80::1%eth0`), or a host
     /// name; of several addresses the first one that works is taken.
     ///
+    /// [`Side::Remote`] needs the other host: while that is down, this fails (`ETIMEDOUT`,
+    /// `EHOSTUNREACH`). A program that starts before its peer tries again, or opens its own address with
+    /// [`Side::Local`], which works for connections as well.
+    ///
     /// # Errors
     ///
     /// [`Error::InvalidArgument`] for a wildcard address (`0.0.0.0`, `::`), which belongs to no device

@@ -50,7 +50,11 @@ impl Ep {
 
     /// Waits for the next request, without a limit, and makes its queues as `cfg` says.
     ///
-    /// A client that vanishes meanwhile is skipped: its request was never there.
+    /// A client that vanishes meanwhile is skipped: its request was never there. But of a client that gives up
+    /// while this host stands still, or whose packets are lost, nobody tells: its request is handed out all the
+    /// same, and its connection is never established. `Conn::wait_established` with a limit ends that; so
+    /// let other clients not wait for it (accept them all, and wait for each in its own thread, or for all
+    /// their descriptors).
     ///
     /// # Errors
     ///

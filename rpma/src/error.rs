@@ -50,14 +50,28 @@ pub enum Error {
     /// comes back.
     #[error(
         "the {queue} is full: no slot of {depth} is free for this operation. A slot comes back when a \
-         completion is polled (Cq::get_wc); {} asks for more slots{}",
-        .queue.setter(),
-        .queue.last_slot()
+         completion is polled (Cq::get_wc); {} asks for more slots",
+        .queue.setter()
     )]
     QueueFull {
         /// The queue that is full.
         queue: Queue,
         /// How many slots it has.
+        depth: u32,
+    },
+
+    /// The operation needs more slots of the send queue than are free, and polling frees none: no operation
+    /// with `Flags::COMPLETION_ALWAYS` is outstanding.
+    ///
+    /// Nothing was posted. Post one (an empty write will do: a slot is kept for it), poll its completion, and
+    /// try again; and give such a flag to an operation before the queue is full of those without.
+    #[error(
+        "the send queue of {depth} has too few free slots for this operation, and no completion is coming that \
+         would free one: post an operation with Flags::COMPLETION_ALWAYS, for which the last slot is kept, and \
+         poll its completion"
+    )]
+    NoCompletionDue {
+        /// How many slots the send queue has.
         depth: u32,
     },
 
@@ -112,7 +126,8 @@ pub enum Error {
 pub enum Queue {
     /// The send queue. A slot comes back when the completion of its operation, or of a later
     /// operation posted with `Flags::COMPLETION_ALWAYS`, is polled. While no such operation is
-    /// outstanding the last free slot is kept for one: nothing else would ever free a slot.
+    /// outstanding the last free slot is kept for one: nothing else would ever free a slot. See
+    /// [`Error::NoCompletionDue`].
     Send,
     /// The receive queue. A slot comes back when the completion of its receive is polled.
     Receive,
@@ -122,21 +137,11 @@ pub enum Queue {
 }
 
 impl Queue {
-    fn setter(self) -> &'static str {
+    pub(crate) fn setter(self) -> &'static str {
         match self {
             Self::Send => "ConnCfg::set_sq_size",
             Self::Receive => "ConnCfg::set_rq_size",
             Self::SharedReceive => "SrqCfg::set_rq_size",
-        }
-    }
-}
-
-impl Queue {
-    /// The end of the message of a full queue.
-    fn last_slot(self) -> &'static str {
-        match self {
-            Self::Send => " (the last one is kept for an operation with Flags::COMPLETION_ALWAYS)",
-            Self::Receive | Self::SharedReceive => "",
         }
     }
 }
@@ -198,7 +203,7 @@ impl From<Error> for io::Error {
             Error::Provider { cause, .. } => cause.kind(),
             Error::InvalidArgument(_) => io::ErrorKind::InvalidInput,
             Error::NotSupported(_) => io::ErrorKind::Unsupported,
-            Error::QueueFull { .. } => io::ErrorKind::ResourceBusy,
+            Error::QueueFull { .. } | Error::NoCompletionDue { .. } => io::ErrorKind::ResourceBusy,
             Error::NotConnected(_) => io::ErrorKind::NotConnected,
             Error::NotEstablished(event) => match **event {
                 ConnEvent::Rejected { .. } => io::ErrorKind::ConnectionRefused,

@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use rustix::io::Errno;
+
 use crate::verbs::{CmEvent, CmEventKind};
 
 /// An event of a connection.
@@ -76,6 +78,12 @@ impl fmt::Display for ConnEvent {
             Self::Established => f.write_str("Connection established"),
             Self::Closed => f.write_str("Connection closed"),
             Self::TimewaitExit => f.write_str("Connection closed, its last packets have expired"),
+            Self::Lost { status } if *status == -Errno::INVAL.raw_os_error() => write!(
+                f,
+                "Connection lost: the queue pair could not be set up, most likely because the peer has closed \
+                 the connection before its answer was taken{}",
+                Status(*status)
+            ),
             Self::Lost { status } => write!(f, "Connection lost{}", Status(*status)),
             Self::Rejected { reason, .. } => write!(f, "Connection rejected: {reason}"),
             Self::Unreachable { status } => write!(f, "Connection unreachable{}", Status(*status)),
@@ -94,7 +102,8 @@ pub struct RejectReason(pub i32);
 impl RejectReason {
     /// Nobody listens on that port: the service ID is unknown.
     pub const NO_LISTENER: Self = Self(8);
-    /// The program on the other side has rejected the request, or dropped it.
+    /// The program on the other side has rejected the request, or dropped it, or it has ended before it
+    /// answered: the kernel then rejects for it, with the same reason.
     pub const CONSUMER: Self = Self(28);
 }
 
@@ -102,7 +111,9 @@ impl fmt::Display for RejectReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match *self {
             Self::NO_LISTENER => f.write_str("nobody listens on that port (reason 8)"),
-            Self::CONSUMER => f.write_str("by the program on the other side (reason 28)"),
+            Self::CONSUMER => f.write_str(
+                "by the program on the other side, or because that has ended (reason 28)",
+            ),
             Self(reason) if reason < 0 => std::io::Error::from_raw_os_error(-reason).fmt(f),
             Self(reason) => write!(f, "reason {reason}"),
         }
@@ -140,6 +151,8 @@ mod tests {
             unreachable.to_string().contains("timed out"),
             "{unreachable}"
         );
+        let lost = ConnEvent::Lost { status: -22 };
+        assert!(lost.to_string().contains("closed the connection"), "{lost}");
         let other = ConnEvent::Other {
             event: 99,
             status: 3,

@@ -4,6 +4,17 @@ use rustix::io::Errno;
 
 use crate::error::Error;
 
+/// A failure to make something that has a descriptor.
+pub(crate) fn descriptors(error: Error) -> Error {
+    match error.raw_os_error().map(Errno::from_raw_os_error) {
+        Some(Errno::MFILE) => error.with_hint(
+            "Each connection has up to three descriptors: raise RLIMIT_NOFILE (`ulimit -n`, LimitNOFILE= of a \
+             systemd unit), or let connections share a CompletionChannel",
+        ),
+        _ => error,
+    }
+}
+
 /// A failure to register memory; `persistent` if the right to flush to persistence was asked for.
 pub(crate) fn registration(error: Error, persistent: bool) -> Error {
     let Some(errno) = error.raw_os_error().map(Errno::from_raw_os_error) else {

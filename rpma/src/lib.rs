@@ -63,8 +63,9 @@
 //! threads, nor a hostile peer. A region owns its memory and is deregistered before the memory is
 //! freed; no safe method lends a reference into memory that a device can write.
 //!
-//! A peer that has a region's descriptor can read and write the region as its usage says. That is all
-//! that a peer can do; but it is unauthenticated, as RDMA is.
+//! A peer that has a region's descriptor can use the region as its usage says, and read it if it may be
+//! flushed (and, on iWARP, write to destinations of reads). One without can guess, among the regions of the same [`Peer`]: make one for each domain of
+//! trust. Nothing is encrypted or authenticated. `docs/security.md` in the repository says more.
 //!
 //! The descriptors that [`AsFd`](std::os::fd::AsFd) lends are for `poll`, `epoll` and `fcntl`. Like
 //! `/proc/self/mem`, they are outside of this promise: what is *written* to the descriptor of an endpoint
@@ -75,7 +76,9 @@
 //!
 //! Every type is [`Send`] and [`Sync`], and operations take `&self`. The exception is [`RawMemory`], and a
 //! [`RegError`] that gives it back: its owner has promised that another thread may have it, not that
-//! several may. The data path takes no lock of this crate, allocates nothing and copies nothing.
+//! several may. The data path allocates nothing and copies nothing. Posting takes a lock of the queue, and
+//! polling one of the completion queue, which are free unless threads share them. So nothing may be posted
+//! or polled in a signal handler.
 //!
 //! # Processes
 //!
@@ -99,7 +102,6 @@ mod conn;
 mod conn_cfg;
 mod conn_req;
 mod cq;
-mod credits;
 mod device;
 mod ep;
 mod error;
@@ -113,6 +115,7 @@ mod peer_cfg;
 pub mod pmem;
 mod queues;
 mod range;
+mod slots;
 mod srq;
 mod verbs;
 
@@ -133,8 +136,8 @@ pub use crate::peer::Peer;
 pub use crate::peer_cfg::PeerCfg;
 pub use crate::srq::{Srq, SrqCfg};
 pub use crate::verbs::{
-    AlignedBuf, CqKind, Notify, RawMemory, RegisterableMemory, Wc, WcFailure, WcFlags, WcOpcode,
-    WcStatus, WcSuccess,
+    AlignedBuf, CqKind, Durability, Notify, RawMemory, RegisterableMemory, Wc, WcFailure, WcFlags,
+    WcOpcode, WcStatus, WcSuccess,
 };
 
 // The file is a link to docs/porting-from-librpma.md, so that the package has it as well.
@@ -150,10 +153,15 @@ pub mod porting {}
 #[doc = include_str!("../../README.md")]
 struct Readme;
 
-/// So do the loops in the page on completion events.
+/// So do the loops in the page on completion events,
 #[cfg(doctest)]
 #[doc = include_str!("../../docs/completion-events.md")]
 struct CompletionEvents;
+
+/// and those that connect again.
+#[cfg(doctest)]
+#[doc = include_str!("../../docs/failures.md")]
+struct Failures;
 
 #[cfg(test)]
 mod tests {

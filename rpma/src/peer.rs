@@ -20,6 +20,10 @@ const FLUSH_READ_LEN: usize = 8;
 ///
 /// Clones are handles of the same domain.
 ///
+/// Make one `Peer` for each domain of trust. Keys of regions are short, and every connection of a `Peer`
+/// can try them on every region of the same `Peer`; no key works across two. See `docs/security.md` in the
+/// repository.
+///
 /// # Threads
 ///
 /// Threads may register and connect at the same time: the provider locks what registering changes.

@@ -24,10 +24,14 @@ impl PeerCfg {
     /// persistence domain as soon as it is globally visible.
     ///
     /// It is on a platform with eADR (the processor caches are part of the domain), or with an ordinary
-    /// one (ADR) if the device's writes bypass the caches (DDIO is off for it). Over soft-RoCE the
-    /// processor copies the data, through its caches: there it is true only with eADR. It is a promise about
+    /// one (ADR) if the device's writes bypass the caches (DDIO is off for it). It is a promise about
     /// the platform which no software can check: a wrong `true` makes persistent flushes lose data when
     /// the power fails.
+    ///
+    /// Over soft-RoCE the processor copies the data, through its caches. With eADR it is true all the same.
+    /// With ADR it is true for clients whose flushes are native, which write the caches back
+    /// ([`Conn::has_native_flush`](crate::Conn::has_native_flush)), and false for others; a server does
+    /// not see which kind a client has, so say it only to clients that are known to have the first.
     #[doc(alias = "rpma_peer_cfg_set_direct_write_to_pmem")]
     pub fn set_direct_write_to_pmem(&mut self, supported: bool) -> &mut Self {
         self.direct_write_to_pmem = supported;

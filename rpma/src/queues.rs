@@ -9,18 +9,16 @@ use rustix::io::Errno;
 
 use crate::compl_channel::ComplChannel;
 use crate::conn_cfg::ConnCfg;
-use crate::cq::{Cq, CqAttr, Slots};
-use crate::credits::{CONCURRENT_POSTS, Credits};
+use crate::cq::{Cq, CqAttr, Owners, Polled};
 use crate::error::{Error, Result};
 use crate::mr::MrSlice;
 use crate::peer::Peer;
+use crate::slots::{ConnSlots, RECEIVE_MARKERS, SEND_MARKERS, State};
 use crate::srq::{Srq, check_receive};
 use crate::verbs::{
-    CmId, CompChannel, CqKind, CqTag, MAX_SGE, NativeOps, Notify, PostError, QpAttr, QueuePair,
+    CmId, CompChannel, CqKind, CqTag, Hooks, MAX_SGE, NativeOps, Notify, QpAttr, QueuePair,
 };
 
-/// In each queue a slot is kept for the marker of [`Conn::close`](crate::Conn::close).
-const MARKER: u32 = 1;
 /// The fallback of an atomic write sends its 8 bytes inside the work request.
 const MIN_INLINE_DATA: u32 = 8;
 
@@ -32,7 +30,7 @@ pub(crate) struct Queues {
     pub(crate) rcq: Option<Cq>,
     /// The channel of both completion queues, for [`ComplChannel::Shared`].
     pub(crate) channel: Option<Arc<CompChannel>>,
-    pub(crate) credits: Arc<Credits>,
+    pub(crate) slots: Arc<ConnSlots>,
     pub(crate) srq: Option<Srq>,
     pub(crate) limits: Limits,
     pub(crate) min_rnr_timer: Option<u8>,
@@ -55,7 +53,7 @@ impl Queues {
     pub(crate) fn new(peer: &Peer, mut id: CmId, cfg: &ConnCfg) -> Result<Self, (Error, CmId)> {
         let srq = cfg.get_srq().cloned();
         let receives = if srq.is_some() { 0 } else { cfg.get_rq_size() };
-        let credits = Arc::new(Credits::new(cfg.get_sq_size(), receives));
+        let slots = Arc::new(ConnSlots::new(cfg.get_sq_size(), receives));
         let prepared = (|| {
             if let Some(exponent) = cfg.get_ack_timeout() {
                 id.set_ack_timeout(exponent)?;
@@ -65,7 +63,7 @@ impl Queues {
                 // Flushes will read into it.
                 peer.flush_target()?;
             }
-            Ok((message, completion_queues(peer, cfg, &credits)?))
+            Ok((message, completion_queues(peer, cfg, &slots)?))
         })();
         let (message, (cq, rcq, channel)) = match prepared {
             Ok(prepared) => prepared,
@@ -85,7 +83,7 @@ impl Queues {
             send_cq: cq.queue(),
             recv_cq: receive_cq.queue(),
             max_send_wr: sends(cfg),
-            max_recv_wr: receives.saturating_add(MARKER),
+            max_recv_wr: receives.saturating_add(RECEIVE_MARKERS),
             max_send_sge: limits.sge,
             max_inline_data: limits.inline.max(MIN_INLINE_DATA),
             srq: srq.as_ref().map(Srq::queue),
@@ -94,7 +92,21 @@ impl Queues {
                 false => peer.native_ops(),
             },
         };
-        let qp = QueuePair::new(id, peer.pd(), &attr).map_err(|(error, id)| {
+        let failed = Arc::clone(&slots);
+        // Receives of a shared queue complete in the connection's, and their slots must not go with it.
+        let drained = std::iter::once(&cq).chain(&rcq).map(Cq::polled);
+        let drained = drained.filter(|polled| polled.takes_shared_receives());
+        let drained: Vec<_> = drained.cloned().collect();
+        let hooks = Hooks {
+            on_error: Arc::new(move || {
+                failed.end(State::Broken);
+            }),
+            before_destroy: match drained.is_empty() {
+                true => None,
+                false => Some(Box::new(move || drained.iter().for_each(Polled::drain))),
+            },
+        };
+        let qp = QueuePair::new(id, peer.pd(), &attr, hooks).map_err(|(error, id)| {
             let inline = limits.inline > MIN_INLINE_DATA && error.is_errno(Errno::INVAL);
             match inline {
                 true => (
@@ -109,7 +121,7 @@ impl Queues {
             cq,
             rcq,
             channel,
-            credits,
+            slots,
             srq,
             limits,
             min_rnr_timer: cfg.get_min_rnr_timer(),
@@ -125,15 +137,8 @@ impl Queues {
             ));
         }
         check_receive(&self.peer, dst)?;
-        self.credits.reserve_receive()?;
-        let posted = self.qp.post_recv(dst.buffer(), op_context);
-        posted.map_err(|error| {
-            self.credits.receive().give_back(1);
-            match error {
-                PostError::Full => self.credits.receive().full(),
-                PostError::Failed(error) => error,
-            }
-        })
+        let post = |wr_id| self.qp.post_recv(dst.buffer(), wr_id);
+        self.slots.post_receive(op_context, post)
     }
 
     /// Frees everything; the first failure is returned.
@@ -141,7 +146,13 @@ impl Queues {
         let queue_pair = self.qp.destroy();
         let queue = self.cq.destroy();
         let receive_queue = self.rcq.map_or(Ok(()), Cq::destroy);
-        queue_pair.and(queue).and(receive_queue)
+        let channel = self.channel.map_or(Ok(()), CompChannel::destroy);
+        let shared = self.srq.map_or(Ok(()), Srq::delete);
+        queue_pair
+            .and(queue)
+            .and(receive_queue)
+            .and(channel)
+            .and(shared)
     }
 }
 
@@ -151,7 +162,7 @@ type CompletionQueues = (Cq, Option<Cq>, Option<Arc<CompChannel>>);
 fn completion_queues(
     peer: &Peer,
     cfg: &ConnCfg,
-    credits: &Arc<Credits>,
+    slots: &Arc<ConnSlots>,
 ) -> Result<CompletionQueues> {
     let (common, key, own) = match cfg.get_compl_channel() {
         ComplChannel::PerCq => (None, 0, None),
@@ -164,25 +175,27 @@ fn completion_queues(
     let sizes = Sizes::of(cfg);
     // The slots of a shared receive queue come back where its receives complete: in its own queue, or
     // in ours for receives, or in our only one.
-    let shared = cfg.get_srq().filter(|srq| srq.get_rcq().is_none());
+    let srq_here = cfg.get_srq().filter(|srq| srq.get_rcq().is_none());
     let takes_receives = match sizes.receive {
         Some(_) => CqKind::Receive,
         None => CqKind::Main,
     };
+    let of_receives = cfg.get_rcq_channel();
     let make = |kind, entries, notify| {
-        let channel = match &common {
-            Some(channel) => Arc::clone(channel),
-            None => CompChannel::new(peer.pd().context())?,
+        let (channel, key, shared) = match (kind, of_receives, &common) {
+            (CqKind::Receive, Some((channel, key)), _) => (channel.for_peer(peer)?, *key, true),
+            (_, _, Some(channel)) => (Arc::clone(channel), key, true),
+            (_, _, None) => (CompChannel::new(peer.pd().context())?, 0, false),
         };
         Cq::new(CqAttr {
             channel: &channel,
-            shared: common.is_some(),
+            shared,
             entries,
             tag: CqTag { key, kind },
             notify,
-            slots: Slots {
-                conn: Some(Arc::clone(credits)),
-                srq: shared
+            owners: Owners {
+                conn: Some(Arc::clone(slots)),
+                srq: srq_here
                     .filter(|_| kind == takes_receives)
                     .map(|srq| Arc::clone(srq.slots())),
             },
@@ -196,10 +209,14 @@ fn completion_queues(
     Ok((cq, rcq, own))
 }
 
-/// The send queue's real size: room for the marker, and for the threads that may be in the middle of
-/// posting (see [`crate::credits`]).
+/// The send queue's real size: with room for the markers of [`Conn::close`](crate::Conn::close).
 fn sends(cfg: &ConnCfg) -> u32 {
-    cfg.get_sq_size().saturating_add(CONCURRENT_POSTS + MARKER)
+    cfg.get_sq_size().saturating_add(SEND_MARKERS)
+}
+
+/// The receive queue's.
+fn receives(cfg: &ConnCfg) -> u32 {
+    cfg.get_rq_size().saturating_add(RECEIVE_MARKERS)
 }
 
 /// The real sizes of the completion queues: every operation that can be posted may give a completion.
@@ -213,8 +230,8 @@ impl Sizes {
         let srq_has_own = cfg.get_srq().is_some_and(|srq| srq.get_rcq().is_some());
         let receives = match cfg.get_srq() {
             Some(_) if srq_has_own => 0,
-            Some(srq) => srq.slots().depth().saturating_add(CONCURRENT_POSTS),
-            None => cfg.get_rq_size().saturating_add(MARKER),
+            Some(srq) => srq.slots().depth(),
+            None => receives(cfg),
         };
         // As in librpma: the queue of the shared receive queue goes first.
         if cfg.get_rcq_size() == 0 || srq_has_own {
@@ -241,7 +258,7 @@ pub(crate) fn check(peer: &Peer, cfg: &ConnCfg) -> Result<()> {
             "set_rq_size",
             "receive queue",
             cfg.get_rq_size(),
-            cfg.get_rq_size().saturating_add(MARKER),
+            receives(cfg),
         ),
     ] {
         if needed > wr {
@@ -294,6 +311,27 @@ pub(crate) fn check(peer: &Peer, cfg: &ConnCfg) -> Result<()> {
     }
     if let ComplChannel::Of { channel, .. } = cfg.get_compl_channel() {
         channel.for_peer(peer)?;
+    }
+    if let Some((channel, _)) = cfg.get_rcq_channel() {
+        channel.for_peer(peer)?;
+        if matches!(cfg.get_compl_channel(), ComplChannel::Shared) {
+            return Err(Error::invalid(
+                "ComplChannel::Shared puts both queues on one channel, and ConnCfg::set_rcq_channel the one \
+                 for receives on another: leave out one of the two",
+            ));
+        }
+    }
+    if sizes.receive.is_none() {
+        let setting = match (cfg.get_rcq_channel(), cfg.get_rcq_notify()) {
+            (Some(_), _) => "set_rcq_channel",
+            (None, Notify::Solicited) => "set_rcq_notify(Solicited)",
+            (None, Notify::Any) => return Ok(()),
+        };
+        return Err(Error::invalid(format!(
+            "ConnCfg::{setting} is for a completion queue of the connection's receives, and it has none: ask \
+             for one with ConnCfg::set_rcq_size, or use SrqCfg if its receives are those of a shared \
+             receive queue"
+        )));
     }
     Ok(())
 }

@@ -7,12 +7,12 @@ use std::fmt;
 use std::sync::Arc;
 
 use crate::compl_channel::CompletionChannel;
-use crate::cq::{Cq, CqAttr, Slots};
-use crate::credits::{CONCURRENT_POSTS, RecvSlots};
+use crate::cq::{Cq, CqAttr, Owners};
 use crate::error::{Error, Queue, Result};
 use crate::mr::{MrSlice, MrUsage, require};
 use crate::peer::Peer;
-use crate::verbs::{CompChannel, CqKind, CqTag, Notify, PostError, SharedReceiveQueue};
+use crate::slots::{Kind, Pool, refused_by_a_full_queue};
+use crate::verbs::{CompChannel, CqKind, CqTag, Notify, SharedReceiveQueue};
 
 /// The settings of a shared receive queue. Plain data.
 #[doc(alias = "rpma_srq_cfg_delete")]
@@ -107,12 +107,16 @@ impl SrqCfg {
 /// one connection complete in order. Those of several may not: the device works on them at the same time.
 ///
 /// A client that dies in the middle of a message of several packets may take a receive with it: rxe never
-/// completes it, and its slot does not come back. Make the queue larger than it needs to be; where it is
-/// full and nothing arrives any more, make a new one.
+/// completes it, and its slot does not come back. Neither does that of a receive which the device may have
+/// although [`recv`](Self::recv) has failed ([`Error::Provider`]). Make the queue larger than
+/// it needs to be; where it is full and nothing arrives any more, make a new one.
+///
+/// Poll the queue's own completion queue until it is empty before you drop a connection: adapters take
+/// completions that nobody has polled along with their connection, and with them its messages and slots.
 ///
 /// # Threads
 ///
-/// Threads may post at the same time: the provider locks the queue, and slots are counted by atomics.
+/// Threads may post at the same time, one after the other: a lock is held while one posts.
 #[derive(Clone)]
 pub struct Srq {
     inner: Arc<Inner>,
@@ -121,7 +125,7 @@ pub struct Srq {
 struct Inner {
     queue: Arc<SharedReceiveQueue>,
     rcq: Option<Cq>,
-    slots: Arc<RecvSlots>,
+    slots: Arc<Pool>,
     peer: Peer,
 }
 
@@ -130,8 +134,8 @@ impl Srq {
     ///
     /// # Errors
     ///
-    /// [`Error::InvalidArgument`] if the queue is larger than the device's, or if the channel belongs to
-    /// another device. [`Error::Provider`] if `ibv_create_srq`, `ibv_create_comp_channel` or
+    /// [`Error::InvalidArgument`] if the queue is larger than the device's, if the channel belongs to
+    /// another device, or if a completion queue is configured that is not asked for. [`Error::Provider`] if `ibv_create_srq`, `ibv_create_comp_channel` or
     /// `ibv_create_cq` fails.
     #[doc(alias = "rpma_srq_new")]
     pub fn new(peer: &Peer, cfg: &SrqCfg) -> Result<Self> {
@@ -142,7 +146,14 @@ impl Srq {
                 cfg.rq_size
             )));
         }
-        let slots = Arc::new(RecvSlots::new(cfg.rq_size, Queue::SharedReceive));
+        if cfg.rcq_size == 0 && (cfg.rcq_notify == Notify::Solicited || cfg.channel.is_some()) {
+            return Err(Error::invalid(
+                "SrqCfg::set_rcq_notify(Solicited) and set_compl_channel are for the queue's own completion \
+                 queue, and it has none: ask for one with SrqCfg::set_rcq_size, or use ConnCfg for those of \
+                 the connections",
+            ));
+        }
+        let slots = Arc::new(Pool::new(cfg.rq_size));
         let rcq = match cfg.rcq_size {
             0 => None,
             _ => Some(own_rcq(peer, cfg, &slots)?),
@@ -167,15 +178,10 @@ impl Srq {
     #[doc(alias = "rpma_srq_recv")]
     pub fn recv(&self, dst: MrSlice<'_>, op_context: u64) -> Result<()> {
         check_receive(&self.inner.peer, dst)?;
-        self.inner.slots.reserve()?;
-        let posted = self.inner.queue.post_recv(dst.buffer(), op_context);
-        posted.map_err(|error| {
-            self.inner.slots.give_back(1);
-            match error {
-                PostError::Full => self.inner.slots.full(),
-                PostError::Failed(error) => error,
-            }
-        })
+        let Inner { queue, slots, .. } = &*self.inner;
+        let post = |number| Ok(queue.post_recv(dst.buffer(), Kind::SharedReceive.wr_id(number))?);
+        let posted = slots.post(op_context, post);
+        posted.map_err(|error| refused_by_a_full_queue(error, Queue::SharedReceive, slots.depth()))
     }
 
     /// The queue's own completion queue, if its configuration asked for one.
@@ -208,21 +214,18 @@ impl Srq {
         &self.inner.queue
     }
 
-    pub(crate) fn slots(&self) -> &Arc<RecvSlots> {
+    pub(crate) fn slots(&self) -> &Arc<Pool> {
         &self.inner.slots
     }
 }
 
 /// The completion queue for the receives of `slots`.
-fn own_rcq(peer: &Peer, cfg: &SrqCfg, slots: &Arc<RecvSlots>) -> Result<Cq> {
+fn own_rcq(peer: &Peer, cfg: &SrqCfg, slots: &Arc<Pool>) -> Result<Cq> {
     let (channel, key) = match &cfg.channel {
         Some((channel, key)) => (channel.for_peer(peer)?, *key),
         None => (CompChannel::new(peer.pd().context())?, 0),
     };
-    let entries = cfg
-        .rq_size
-        .saturating_add(CONCURRENT_POSTS)
-        .max(cfg.rcq_size);
+    let entries = cfg.rq_size.max(cfg.rcq_size);
     let limit = peer.attributes().max_cqe;
     if entries > limit {
         return Err(Error::invalid(format!(
@@ -240,7 +243,7 @@ fn own_rcq(peer: &Peer, cfg: &SrqCfg, slots: &Arc<RecvSlots>) -> Result<Cq> {
             kind: CqKind::Receive,
         },
         notify: cfg.rcq_notify,
-        slots: Slots {
+        owners: Owners {
             conn: None,
             srq: Some(Arc::clone(slots)),
         },

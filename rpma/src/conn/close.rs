@@ -7,19 +7,10 @@ use std::time::Duration;
 use rustix::io::Errno;
 
 use super::Conn;
-use crate::credits::State;
 use crate::error::{Error, Result};
 use crate::event::ConnEvent;
-use crate::verbs::{
-    Deadline, LocalBuffer, Opcode, RemoteAddress, SendFlags, Wc, WcFailure, WcStatus,
-};
-
-/// The `wr_id` of the marker behind everything that was posted. Each marker has its own: one that we
-/// gave up on comes later, and must not be taken for another one.
-const ALL_SENT: u64 = u64::from_be_bytes(*b"rpma end");
-/// That of the last send that is flushed, and of the last receive.
-const SENDS_FLUSHED: u64 = ALL_SENT + 1;
-const RECEIVES_FLUSHED: u64 = ALL_SENT + 2;
+use crate::slots::{Kind, State};
+use crate::verbs::{Deadline, LocalBuffer, Opcode, RemoteAddress, SendFlags, Wc, WcStatus};
 
 /// How long the device may take to flush a queue pair in the error state.
 const FLUSH_LIMIT: Duration = Duration::from_secs(5);
@@ -45,9 +36,6 @@ impl Conn {
     /// that the peer sends nothing any more: where receives are those of a shared receive queue, a
     /// message that arrives meanwhile may be lost.
     ///
-    /// The `op_context`s from 0x7270_6d61_2065_6e64 ("rpma end") to 0x7270_6d61_2065_6e66 are the markers'.
-    /// Post nothing with them: such completions are not returned, and may end the wait too soon.
-    ///
     /// A connection that has failed, or of which [`next_event`](Self::next_event) has said that the peer
     /// has closed it, is only freed, and what is in flight comes back as failed completions. One that was
     /// never established is only freed.
@@ -55,13 +43,12 @@ impl Conn {
     /// # Errors
     ///
     /// [`CloseError`], with the completions: [`Error::TimedOut`] if the peer does not acknowledge in time or
-    /// the device does not flush, [`Error::NotConnected`] if the peer has closed the connection before it
-    /// acknowledged everything,
-    /// [`Error::Operation`] with the first operation that failed before everything was acknowledged, or
+    /// the device does not flush, [`Error::NotConnected`] if the peer has closed the connection, or is gone,
+    /// before it acknowledged everything, [`Error::Operation`] with the first operation that failed, or
     /// [`Error::Provider`] if a verb fails. The connection is freed all the same.
     pub fn close(self, limit: Duration) -> Result<Vec<Wc>, CloseError> {
         let mut rest = Rest::default();
-        let state = self.queues.credits.end(State::Closed);
+        let state = self.queues.slots.end(State::Closed);
         let sent = match state {
             State::Open => self.send_rest(limit, &mut rest),
             _ => Ok(()),
@@ -82,18 +69,22 @@ impl Conn {
 
     /// Waits until everything that was posted is acknowledged.
     fn send_rest(&self, limit: Duration, rest: &mut Rest) -> Result<()> {
-        self.post_marker(ALL_SENT)?;
+        self.post_marker(Kind::AllSent)?;
         let deadline = Deadline::after(limit);
         let mut closed: Option<Deadline> = None;
-        let all = rest.collect(self, &[ALL_SENT], || {
+        let all = rest.collect(self, &[Kind::AllSent], || {
             if closed.is_none() && self.is_closed_by_the_peer() {
                 closed = Some(Deadline::after(GRACE));
             }
             deadline.has_passed() || closed.is_some_and(Deadline::has_passed)
         })?;
-        match rest.failure {
+        match self.failure() {
             Some(failure) => Err(failure.into()),
-            None if all => Ok(()),
+            None if rest.all_sent == Some(WcStatus::SUCCESS) => Ok(()),
+            None if all => Err(Error::NotConnected(
+                "the connection has ended before the peer acknowledged that it has everything: its host, its \
+                 device or the network is down, or its program has ended",
+            )),
             None if closed.is_some() => Err(Error::NotConnected(
                 "the peer has closed the connection before it acknowledged what was sent",
             )),
@@ -112,15 +103,15 @@ impl Conn {
     /// Moves the queue pair to the error state, and takes what that flushes.
     fn flush_rest(&self, rest: &mut Rest) -> Result<()> {
         // First, so that no message of the peer can take the marker's receive.
-        self.queues.qp.set_error()?;
-        let mut wanted = Vec::new();
+        let mut result = self.queues.qp.set_error();
+        let mut wanted = vec![Kind::SendsFlushed];
         if self.queues.srq.is_none() {
-            let none = LocalBuffer::EMPTY;
-            let posted = self.queues.qp.post_recv(none, RECEIVES_FLUSHED);
-            wanted.extend(posted.is_ok().then_some(RECEIVES_FLUSHED));
+            wanted.push(Kind::ReceivesFlushed);
         }
-        let posted = self.post_marker(SENDS_FLUSHED);
-        wanted.extend(posted.is_ok().then_some(SENDS_FLUSHED));
+        for &marker in &wanted {
+            // One that is not there is waited for in vain: what comes meanwhile is not lost.
+            result = result.and(self.post_marker(marker));
+        }
         // It also makes rxe look at the receives again.
         let disconnected = match self.queues.qp.disconnect() {
             // The peer's side is gone already.
@@ -128,19 +119,26 @@ impl Conn {
             result => result,
         };
         let deadline = Deadline::after(FLUSH_LIMIT);
-        match rest.collect(self, &wanted, || deadline.has_passed())? {
-            true => disconnected,
+        let all = rest.collect(self, &wanted, || deadline.has_passed());
+        result.and(disconnected)?;
+        match all? {
+            true => Ok(()),
             false => Err(Error::TimedOut("the device did not flush the queues")),
         }
     }
 
-    fn post_marker(&self, marker: u64) -> Result<()> {
-        let flags = SendFlags::SIGNALED;
-        let none = RemoteAddress::NONE;
-        Ok(self
-            .queues
-            .qp
-            .post_send(Opcode::Write, none, &[], flags, marker)?)
+    fn post_marker(&self, marker: Kind) -> Result<()> {
+        let qp = &self.queues.qp;
+        self.queues.slots.post_marker(marker, |wr_id| match marker {
+            Kind::ReceivesFlushed => qp.post_recv(LocalBuffer::EMPTY, wr_id),
+            _ => qp.post_send(
+                Opcode::Write,
+                RemoteAddress::NONE,
+                &[],
+                SendFlags::SIGNALED,
+                wr_id,
+            ),
+        })
     }
 }
 
@@ -148,10 +146,10 @@ impl Conn {
 #[derive(Default)]
 struct Rest {
     completions: Vec<Wc>,
-    /// The first that tells why the connection failed.
-    failure: Option<WcFailure>,
     /// The markers that have come.
-    markers: Vec<u64>,
+    markers: Vec<Kind>,
+    /// How the first of them has ended.
+    all_sent: Option<WcStatus>,
 }
 
 impl Rest {
@@ -159,15 +157,25 @@ impl Rest {
     fn collect(
         &mut self,
         conn: &Conn,
-        wanted: &[u64],
+        wanted: &[Kind],
         mut is_over: impl FnMut() -> bool,
     ) -> Result<bool> {
         loop {
             let last_look = is_over();
             for cq in std::iter::once(&conn.queues.cq).chain(&conn.queues.rcq) {
-                let mut wcs = [Wc::default(); 16];
-                while let count @ 1.. = cq.get_wc(&mut wcs)? {
-                    self.take(&wcs[..count]);
+                loop {
+                    let mut wcs = [Wc::default(); 16];
+                    let before = self.markers.len();
+                    let count = cq.polled().poll(&mut wcs, |marker, status| {
+                        self.markers.push(marker);
+                        if marker == Kind::AllSent {
+                            self.all_sent = Some(status);
+                        }
+                    })?;
+                    self.completions.extend(&wcs[..count]);
+                    if count == 0 && self.markers.len() == before {
+                        break;
+                    }
                 }
             }
             let all = self.has(wanted);
@@ -178,26 +186,8 @@ impl Rest {
         }
     }
 
-    fn has(&self, wanted: &[u64]) -> bool {
+    fn has(&self, wanted: &[Kind]) -> bool {
         wanted.iter().all(|marker| self.markers.contains(marker))
-    }
-
-    fn take(&mut self, wcs: &[Wc]) {
-        for wc in wcs {
-            if let Err(failure) = wc.result() {
-                // The queues are read one after the other, so what one operation's failure flushed in the
-                // one may be here before that failure in the other.
-                let explains = |failure: &WcFailure| failure.status != WcStatus::WR_FLUSH_ERR;
-                let explained = self.failure.as_ref().is_some_and(explains);
-                if self.failure.is_none() || !explained && explains(&failure) {
-                    self.failure = Some(failure);
-                }
-            }
-            match wc.wr_id() {
-                marker @ ALL_SENT..=RECEIVES_FLUSHED => self.markers.push(marker),
-                _ => self.completions.push(*wc),
-            }
-        }
     }
 }
 
@@ -221,51 +211,5 @@ impl std::error::Error for CloseError {}
 impl From<CloseError> for Error {
     fn from(error: CloseError) -> Self {
         error.error
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    const SUCCESS: WcStatus = WcStatus::SUCCESS;
-    const FLUSHED: WcStatus = WcStatus::WR_FLUSH_ERR;
-
-    fn rest(taken: &[(u64, WcStatus)]) -> Rest {
-        let mut rest = Rest::default();
-        for &(wr_id, status) in taken {
-            rest.take(&[Wc::for_test(wr_id, status)]);
-        }
-        rest
-    }
-
-    /// The device flushes sends and receives each in its own time. Counting the markers lost receives:
-    /// the two of the sends were taken for one of each queue.
-    #[test]
-    fn no_marker_stands_for_another() {
-        let sends = [(3, FLUSHED), (ALL_SENT, FLUSHED), (SENDS_FLUSHED, FLUSHED)];
-        let mut rest = rest(&sends);
-        let wanted = [RECEIVES_FLUSHED, SENDS_FLUSHED];
-        assert!(!rest.has(&wanted), "the receives have not come");
-        rest.take(&[
-            Wc::for_test(2, FLUSHED),
-            Wc::for_test(RECEIVES_FLUSHED, FLUSHED),
-        ]);
-        assert!(rest.has(&wanted));
-        let ids: Vec<_> = rest.completions.iter().map(Wc::wr_id).collect();
-        assert_eq!(ids, [3, 2], "the markers are not the program's");
-    }
-
-    #[test]
-    fn the_failure_is_the_one_that_explains_the_others() {
-        let status = |taken: &[(u64, WcStatus)]| rest(taken).failure.map(|f| (f.wr_id, f.status));
-        let (access, length) = (WcStatus::REM_ACCESS_ERR, WcStatus::LOC_LEN_ERR);
-        assert_eq!(status(&[(1, SUCCESS)]), None);
-        assert_eq!(status(&[(1, FLUSHED), (2, FLUSHED)]), Some((1, FLUSHED)));
-        assert_eq!(status(&[(1, FLUSHED), (2, length)]), Some((2, length)));
-        assert_eq!(
-            status(&[(1, access), (2, FLUSHED), (3, length)]),
-            Some((1, access))
-        );
     }
 }

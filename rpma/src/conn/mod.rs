@@ -16,14 +16,14 @@ use std::time::Duration;
 pub use self::close::CloseError;
 use crate::compl_channel;
 use crate::cq::Cq;
-use crate::credits::State;
 use crate::error::{Error, Result};
 use crate::event::ConnEvent;
 use crate::flush::FlushMethod;
 use crate::peer_cfg::PeerCfg;
 use crate::queues::Queues;
+use crate::slots::State;
 use crate::verbs::{
-    CmEvent, CmEventKind, CompChannel, ConnParam, CqKind, Deadline, Notify, SendFlags,
+    CmEvent, CmEventKind, CompChannel, ConnParam, CqKind, Deadline, Notify, SendFlags, WcFailure,
 };
 
 /// A connection to another program.
@@ -52,7 +52,7 @@ use crate::verbs::{
 ///
 /// # Threads
 ///
-/// The provider locks each queue while it posts to it; slots are counted by atomics; events are taken under
+/// Threads post to a queue one after the other, under its lock; events are taken under
 /// the lock of the event channel, so that each goes to one thread.
 pub struct Conn {
     queues: Queues,
@@ -84,7 +84,7 @@ impl Conn {
         let conn = Self::new(queues, OnceLock::from(private_data))?;
         conn.queues.qp.accept(param)?;
         // The queue pair can send from here on.
-        conn.open();
+        conn.open()?;
         Ok(conn)
     }
 
@@ -113,18 +113,19 @@ impl Conn {
     }
 
     /// The queue pair is connected: operations may be posted.
-    fn open(&self) {
+    fn open(&self) -> Result<()> {
         let qp = &self.queues.qp;
         if let Some(code) = self.queues.min_rnr_timer {
-            if let Err(error) = qp.set_min_rnr_timer(code) {
-                log::warn!("the minimal rnr timer stays as it was: {error}");
+            match qp.set_min_rnr_timer(code) {
+                // An operation has failed already (of receives that were posted before, say): its completion
+                // tells, and nothing is received any more.
+                Err(_) if qp.is_in_error()? => {}
+                result => result?,
             }
         }
-        match qp.max_reads() {
-            Ok(max) => self.reads.store(max > 0, Ordering::Relaxed),
-            Err(error) => log::warn!("reads are assumed to be possible: {error}"),
-        }
-        self.queues.credits.open();
+        self.reads.store(qp.max_reads()? > 0, Ordering::Relaxed);
+        self.queues.slots.open();
+        Ok(())
     }
 
     /// Waits for the next event of the connection, without a limit. On the side that connects, this is
@@ -134,7 +135,9 @@ impl Conn {
     /// # Errors
     ///
     /// [`Error::NoEvent`] if the descriptor was made non-blocking and there is no event.
-    /// [`Error::Provider`] if `rdma_get_cm_event` fails.
+    /// [`Error::Provider`] if `rdma_get_cm_event` fails, or if the queue pair of a connection that is
+    /// established just now does not take its settings (`ibv_modify_qp`, `ibv_query_qp`): then the
+    /// connection takes no operations.
     #[doc(alias = "rpma_conn_next_event")]
     pub fn next_event(&self) -> Result<ConnEvent> {
         self.event_until(Deadline::Never)
@@ -158,8 +161,8 @@ impl Conn {
     /// # Errors
     ///
     /// [`Error::TimedOut`]. [`Error::NotEstablished`] with the event that came instead (rejected,
-    /// unreachable, …). [`Error::Provider`] if `rdma_get_cm_event` fails. [`Error::NoEvent`] if the
-    /// descriptor was made non-blocking and there is no event.
+    /// unreachable, …). Otherwise as [`next_event`](Self::next_event); on a descriptor that was made
+    /// non-blocking that is [`Error::NoEvent`] at once, and the connection is destroyed as well.
     pub fn wait_established(self, limit: Duration) -> Result<Self> {
         let deadline = Deadline::after(limit);
         match self.event_until(deadline) {
@@ -174,11 +177,11 @@ impl Conn {
 
     fn event_until(&self, deadline: Deadline) -> Result<ConnEvent> {
         let event = self.queues.qp.next_event(deadline)?.ok_or(Error::NoEvent)?;
-        Ok(self.note(event))
+        self.note(event)
     }
 
     /// What an event changes here.
-    fn note(&self, mut event: CmEvent) -> ConnEvent {
+    fn note(&self, mut event: CmEvent) -> Result<ConnEvent> {
         match event.kind {
             CmEventKind::Established => {
                 // The accepting side has the client's data already, and gets none here.
@@ -186,16 +189,19 @@ impl Conn {
                     let data = std::mem::take(&mut event.private_data);
                     self.private_data.get_or_init(|| data);
                 }
-                self.open();
+                self.open().inspect_err(|_| {
+                    // Settings that are not what was asked for are no connection.
+                    self.queues.slots.end(State::Closed);
+                })?;
             }
             CmEventKind::Other(_) => {}
             _ => {
-                self.queues.credits.end(State::Closed);
+                self.queues.slots.end(State::Closed);
             }
         }
         let event = ConnEvent::from_cm(event);
         log::info!("{event}");
-        event
+        Ok(event)
     }
 
     /// What the peer sent when it connected or accepted, padded with zeros (to 56 or 196 bytes on
@@ -333,6 +339,18 @@ impl Conn {
         self.queues.qp.native_ops().atomic_write
     }
 
+    /// Why the connection failed: the first failed completion that was polled, from either of its queues.
+    /// `None` while none has. A flushed operation (`WR_FLUSH_ERR`) failed because of something else, and
+    /// is told only if nothing else was polled: if the program or its peer has disconnected, and on
+    /// soft-RoCE sometimes at the first error.
+    ///
+    /// Completions that go to a shared receive queue's own queue are not counted here, and an error that the
+    /// device reports of the queue pair itself has none (it is in the log).
+    #[must_use]
+    pub fn failure(&self) -> Option<WcFailure> {
+        self.queues.slots.failure()
+    }
+
     /// Ends the connection: moves the queue pair to the error state and tells the peer. Operations that
     /// are not complete are lost, and complete with an error.
     ///
@@ -345,7 +363,7 @@ impl Conn {
     #[doc(alias = "rpma_conn_disconnect")]
     pub fn disconnect(&self) -> Result<()> {
         log::info!("disconnecting");
-        self.queues.credits.end(State::Closed);
+        self.queues.slots.end(State::Closed);
         self.queues.qp.disconnect()
     }
 

@@ -1,18 +1,18 @@
 //! What a connection does: reads, writes, sends, receives, atomic writes and flushes.
 //!
-//! Each operation is checked, takes a slot of its queue, and is posted. Nothing is sent if one of these
-//! fails.
+//! Each operation is checked, takes a slot of its queue, and is posted. Nothing is sent if a check fails or
+//! there is no slot.
 
 use std::sync::atomic::Ordering;
 
 use rustix::io::Errno;
 
 use super::Conn;
-use crate::credits::{Reservation, State};
 use crate::error::{Error, Result};
 use crate::flags::Flags;
 use crate::flush::{FlushMethod, FlushType};
 use crate::mr::{MrSlice, MrUsage, RemoteSlice, require};
+use crate::slots::Kind;
 use crate::verbs::{LocalBuffer, MAX_SGE, Opcode, PostError, RemoteAddress, SendFlags};
 
 /// # Operations
@@ -21,12 +21,16 @@ use crate::verbs::{LocalBuffer, MAX_SGE, Opcode, PostError, RemoteAddress, SendF
 /// [`Wc::wr_id`](crate::Wc::wr_id). The operation uses the memory until it has completed; what becomes of
 /// the region before that is safe, see [`Mr`](crate::Mr).
 ///
-/// If posting fails nothing is sent. The errors that all share:
+/// If posting fails nothing is sent, with the exception of [`Error::Provider`]: then the device may have the
+/// request, and execute it or not. The errors that all share:
 ///
 /// * [`Error::InvalidArgument`] if lengths differ or are more than the port takes, if a region belongs to
 ///   another peer, or if a region lacks the usage that the operation needs;
 /// * [`Error::QueueFull`] if no slot is free;
-/// * [`Error::NotConnected`] before the connection is established, and after it has failed or ended;
+/// * [`Error::NoCompletionDue`] if too few are free, and polling would not free one;
+/// * [`Error::NotConnected`] before the connection is established (on the side that accepts: before it has
+///   accepted; but it should wait for [`ConnEvent::Established`](crate::ConnEvent::Established)), and after
+///   it has failed or ended;
 /// * [`Error::Provider`] if the verb fails (`ibv_post_send`, `ibv_post_recv` or `ibv_wr_complete`). After
 ///   a failed send, read, write or flush the connection takes no more of them.
 impl Conn {
@@ -281,13 +285,14 @@ impl Conn {
             // The device counts it among the reads in flight.
             self.check_reads()?;
         }
-        let reservation = self.queues.credits.reserve_send(1, flags.signaled())?;
         let qp = &self.queues.qp;
-        let posted = match native {
-            true => self.post_native_atomic_write(remote, src, verbs_flags, op_context),
-            false => qp.post_inline_write(remote, src, verbs_flags, op_context),
-        };
-        posted.map_err(|error| self.post_failed(error, reservation))
+        self.post_as(1, verbs_flags, op_context, |number| {
+            let wr_id = Kind::Send.wr_id(number);
+            match native {
+                true => self.post_native_atomic_write(remote, src, verbs_flags, wr_id),
+                false => qp.post_inline_write(remote, src, verbs_flags, wr_id),
+            }
+        })
     }
 
     #[cfg(native_atomic_write)]
@@ -296,11 +301,9 @@ impl Conn {
         remote: RemoteAddress,
         src: &[u8; 8],
         flags: SendFlags,
-        op_context: u64,
+        wr_id: u64,
     ) -> Result<(), PostError> {
-        self.queues
-            .qp
-            .post_atomic_write(remote, src, flags, op_context)
+        self.queues.qp.post_atomic_write(remote, src, flags, wr_id)
     }
 
     /// Not reached: without the operation in rdma-core no queue pair has it.
@@ -321,7 +324,8 @@ impl Conn {
     /// completion promises.
     ///
     /// With the device's flush operation ([`has_native_flush`](Self::has_native_flush)) its completion
-    /// is a [`WcOpcode::FLUSH`](crate::WcOpcode::FLUSH), and it takes a send-queue slot for each 2 GiB.
+    /// is a [`WcOpcode::FLUSH`](crate::WcOpcode::FLUSH), and it takes a send-queue slot for each 2 GiB. (If it
+    /// fails, each of these may give a failed completion, with the same `op_context`.)
     /// Without, it reads up to 8 bytes of `dst`, and its completion is a
     /// [`WcOpcode::RDMA_READ`](crate::WcOpcode::RDMA_READ).
     ///
@@ -376,13 +380,12 @@ impl Conn {
         op_context: u64,
     ) -> Result<()> {
         let slots = crate::verbs::QueuePair::flush_slots(dst.len());
-        let signaled = flags.contains(SendFlags::SIGNALED);
-        let reservation = self.queues.credits.reserve_send(slots, signaled)?;
         let persistent = flush_type == FlushType::Persistent;
-        self.queues
-            .qp
-            .post_flush(dst.address(), dst.len(), persistent, flags, op_context)
-            .map_err(|error| self.post_failed(error, reservation))
+        self.post_as(slots, flags, op_context, |first| {
+            let wr_id = |number| Kind::Send.wr_id(first.wrapping_add(number));
+            let qp = &self.queues.qp;
+            qp.post_flush(dst.address(), dst.len(), persistent, flags, wr_id)
+        })
     }
 
     /// Not reached: without the operation in rdma-core no queue pair has it.
@@ -402,30 +405,28 @@ impl Conn {
         flags: SendFlags,
         op_context: u64,
     ) -> Result<()> {
-        let signaled = flags.contains(SendFlags::SIGNALED);
-        let reservation = self.queues.credits.reserve_send(1, signaled)?;
-        self.queues
-            .qp
-            .post_send(opcode, remote, local, flags, op_context)
-            .map_err(|error| self.post_failed(error, reservation))
+        self.post_as(1, flags, op_context, |number| {
+            let wr_id = Kind::Send.wr_id(number);
+            let qp = &self.queues.qp;
+            qp.post_send(opcode, remote, local, flags, wr_id)
+        })
     }
 
-    #[cold]
-    fn post_failed(&self, error: PostError, reservation: Reservation) -> Error {
-        let error = match error {
-            PostError::Full => return self.queues.credits.give_back(reservation),
-            PostError::Failed(error) => error,
-        };
-        // The request may be in the queue nevertheless (rxe writes it first), so its slot stays taken,
-        // and nothing may be posted that would make the device look.
-        self.queues.credits.end(State::Failed);
-        match error.is_errno(Errno::ACCESS) {
-            true => error.with_hint(
-                "The kernel refuses verbs in the child of a fork and after a change of credentials: \
-                 do both before the device is opened",
-            ),
-            false => error,
-        }
+    /// Takes slots for an operation of so many requests, and posts it with the number of the first.
+    #[inline]
+    fn post_as(
+        &self,
+        slots: u32,
+        flags: SendFlags,
+        op_context: u64,
+        post: impl FnOnce(u32) -> Result<(), PostError>,
+    ) -> Result<()> {
+        let signaled = flags.contains(SendFlags::SIGNALED);
+        let posted = self
+            .queues
+            .slots
+            .post_send(slots, signaled, op_context, post);
+        posted.map_err(hint)
     }
 
     /// The work request's view of `local`, if it fits `remote` and belongs to this connection's peer.
@@ -533,6 +534,18 @@ impl Conn {
                  would never complete: the peer must connect or accept with more",
             )),
         }
+    }
+}
+
+/// Adds what is known of a failed verb.
+#[cold]
+fn hint(error: Error) -> Error {
+    match error.is_errno(Errno::ACCESS) {
+        true => error.with_hint(
+            "The kernel refuses verbs in the child of a fork and after a change of credentials: do both \
+             before the device is opened",
+        ),
+        false => error,
     }
 }
 

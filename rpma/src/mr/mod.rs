@@ -21,7 +21,9 @@ use crate::hints;
 use crate::peer::{Peer, PeerKey};
 use crate::pmem::PmemMap;
 use crate::range;
-use crate::verbs::{AccessFlags, LocalBuffer, RawMemory, RegisterableMemory, Registered};
+use crate::verbs::{
+    AccessFlags, Durability, LocalBuffer, RawMemory, RegisterableMemory, Registered,
+};
 
 /// A registered memory region, and the memory itself.
 ///
@@ -54,7 +56,9 @@ impl<M: RegisterableMemory> Mr<M> {
     /// # Errors
     ///
     /// The error gives the memory back. [`Error::InvalidArgument`] if the memory has no bytes or more
-    /// than the device takes, if `usage` is empty, or if it needs writing and the memory is read-only.
+    /// than the device takes, if `usage` is empty, if it needs writing and the memory is read-only, or if
+    /// it is for persistent flushes and the memory is known to be volatile
+    /// ([`RegisterableMemory::durability`]).
     /// [`Error::Provider`] if `ibv_reg_mr` fails: `ENOMEM` (the limit of locked memory), `EOPNOTSUPP` (a
     /// DAX file without on-demand paging), `EFAULT` (a mapping that the kernel does not pin for writing),
     /// `EINVAL` (persistent flush on memory that is not persistent), each with what to do.
@@ -128,6 +132,14 @@ fn check<M: RegisterableMemory>(peer: &Peer, memory: &M, usage: MrUsage) -> Resu
             usage & WRITTEN
         )));
     }
+    if usage.contains(MrUsage::FLUSH_TYPE_PERSISTENT) && memory.durability() == Durability::Volatile
+    {
+        return Err(Error::invalid(
+            "MrUsage::FLUSH_TYPE_PERSISTENT promises the peer that flushed data survives a loss of power, and \
+             this memory does not keep it: register a PmemMap of persistent memory (DeviceDax or FsDax), or \
+             only for MrUsage::FLUSH_TYPE_VISIBILITY. Mr::reg_raw registers what you vouch for",
+        ));
+    }
     Ok(())
 }
 
@@ -136,7 +148,8 @@ fn needs_paging(error: &Error) -> bool {
 }
 
 impl Mr<RawMemory> {
-    /// Registers memory that this crate does not own.
+    /// Registers memory that this crate does not own. Whether it is persistent is not known here: with
+    /// [`MrUsage::FLUSH_TYPE_PERSISTENT`] the caller vouches for it.
     ///
     /// [`write_at`](Self::write_at) and [`store_u64`](Self::store_u64) are possible only if `usage` lets
     /// a device write.

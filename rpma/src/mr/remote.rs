@@ -12,7 +12,9 @@ pub(crate) const DESCRIPTOR_SIZE: usize = 21;
 
 /// A memory region of a peer (`struct rpma_mr_remote`): where it is and what it may be used for.
 ///
-/// It is plain data and owns nothing. What it says is the peer's word: an operation on a region that
+/// It is plain data and owns nothing, and it does not know whose it is: a program with several peers, or
+/// that connects again, keeps each with its connection. With another's connection an operation fails if the
+/// key means nothing there, and hits other memory if it does. What it says is the peer's word: an operation on a region that
 /// does not exist or does not have these rights is refused by the peer's device, and breaks the
 /// connection.
 #[doc(alias = "rpma_mr_remote_delete")]

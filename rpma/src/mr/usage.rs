@@ -14,16 +14,18 @@ bitflags::bitflags! {
     pub struct MrUsage: u8 {
         /// A peer reads from the region.
         const READ_SRC = 0x01;
-        /// Reads of a peer's memory land in the region.
+        /// Reads of a peer's memory land in the region. On iWARP that makes it remotely writable: whoever
+        /// knows or guesses its key can write to it.
         const READ_DST = 0x02;
         /// Writes to a peer's memory come from the region.
         const WRITE_SRC = 0x04;
         /// A peer writes to the region.
         const WRITE_DST = 0x08;
-        /// A peer flushes the region to global visibility.
+        /// A peer flushes the region to global visibility, **and may read it**: a peer without native
+        /// flush flushes by reading.
         const FLUSH_TYPE_VISIBILITY = 0x10;
-        /// A peer flushes the region to persistence. The memory must be persistent where the device
-        /// checks it (rxe does).
+        /// A peer flushes the region to persistence, and may read it, as above. Memory that is known to be volatile is refused, by
+        /// this library and, with native flush, by rxe.
         const FLUSH_TYPE_PERSISTENT = 0x20;
         /// Sends come from the region.
         const SEND = 0x40;

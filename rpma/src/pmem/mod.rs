@@ -13,8 +13,11 @@
 //!
 //! For the first two this needs a platform that, when the power fails, still writes out what its
 //! memory controller has accepted (ADR, which machines with persistent memory have). Volatile
-//! memory that the kernel presents as persistent (`memmap=`) keeps nothing, whatever the kind says,
-//! and a `File` on tmpfs is durable against nothing.
+//! memory that the kernel presents as persistent keeps nothing, whatever the kind says: `memmap=`, and
+//! device-DAX devices of the drivers `dax_hmem` and `cxl`, which may be of DRAM. `readlink -f
+//! /sys/bus/dax/devices/dax0.0` has an `ndbus` in it for a namespace of `ndctl`, and `hmem` or `cxl` for the
+//! others; `cxl list -R` says of a CXL region whether it is `pmem`. A `File` on tmpfs is durable against
+//! nothing.
 //!
 //! A file counts as `FsDax` only if the kernel grants `MAP_SYNC`. Without it the file system may
 //! still owe its metadata to the disk when the data is already safe, so a DAX file on a device that

@@ -20,7 +20,8 @@ use rustix::fs::{OFlags, fcntl_setfl};
 use rustix::io::Errno;
 use socket2::SockAddr;
 
-use super::take::{Deadline, acquire, flags, readable_now, take};
+use super::device_events::DeviceEvents;
+use super::take::{Deadline, acquire, readable_now, set_nonblocking, take};
 use super::{check_minus_one, check_non_null, log_leak};
 use crate::error::{Error, Result};
 
@@ -236,6 +237,12 @@ impl CmId {
         NonNull::new(unsafe { (*self.as_ptr()).verbs })
     }
 
+    /// The events of that device.
+    fn device(&self) -> Option<DeviceEvents<'_>> {
+        // SAFETY: the device is open for as long as an id is bound to it.
+        self.verbs().map(|verbs| unsafe { DeviceEvents::of(verbs) })
+    }
+
     /// The port of the device that the id is bound to.
     pub(crate) fn device_port(&self) -> u8 {
         // SAFETY: the id is alive; set together with `verbs`.
@@ -271,8 +278,10 @@ impl CmId {
     /// The next event of this id; `None` if `deadline` passes first, or at once if the user made the
     /// descriptor non-blocking.
     pub(crate) fn next_event(&self, deadline: Deadline) -> Result<Option<CmEvent>> {
-        take(self.as_fd(), &self.channel.lock, deadline, || {
-            Ok(self.get_event()?.map(|event| event.acknowledge()))
+        let device = self.device();
+        let device = device.as_ref();
+        take(self.as_fd(), device, &self.channel.lock, deadline, || {
+            Ok(self.get_event(device)?.map(|event| event.acknowledge()))
         })
     }
 
@@ -282,12 +291,18 @@ impl CmId {
         &self,
         deadline: Deadline,
     ) -> Result<Option<Result<IncomingRequest, CmEvent>>> {
-        take(self.as_fd(), &self.channel.lock, deadline, || {
-            match self.get_event()? {
+        let device = self.device();
+        let device = device.as_ref();
+        take(
+            self.as_fd(),
+            device,
+            &self.channel.lock,
+            deadline,
+            || match self.get_event(device)? {
                 None => Ok(None),
                 Some(event) => event.into_request().map(Some),
-            }
-        })
+            },
+        )
     }
 
     /// Rejects the request that the id stands for. It fails if the client is gone. The caller has
@@ -303,9 +318,9 @@ impl CmId {
     }
 
     /// Reads one event, under the channel's lock.
-    fn get_event(&self) -> Result<Option<RawEvent>> {
+    fn get_event(&self, device: Option<&DeviceEvents<'_>>) -> Result<Option<RawEvent>> {
         let fd = self.as_fd();
-        if !readable_now(fd)? {
+        if !readable_now(fd, device)? {
             return Ok(None);
         }
         // librdmacm reads again by itself when it swallows an event (one that follows a failed
@@ -481,11 +496,7 @@ struct NonBlocking<'fd> {
 
 impl<'fd> NonBlocking<'fd> {
     fn set(fd: BorrowedFd<'fd>) -> Result<Self> {
-        let before = flags(fd)?;
-        if !before.contains(OFlags::NONBLOCK) {
-            fcntl_setfl(fd, before | OFlags::NONBLOCK)
-                .map_err(|errno| Error::provider("fcntl(F_SETFL)", errno))?;
-        }
+        let before = set_nonblocking(fd)?;
         Ok(Self { fd, before })
     }
 }

@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use rpma_sys as sys;
 
+use super::device_events::DeviceEvents;
 use super::{CmId, check_errno, check_non_null, log_leak};
 use crate::error::{Error, Result};
 
@@ -68,6 +69,12 @@ impl Context {
 
     pub(super) fn as_ptr(&self) -> *mut sys::ibv_context {
         self.raw.as_ptr()
+    }
+
+    /// What happens to the device.
+    pub(super) fn device_events(&self) -> DeviceEvents<'_> {
+        // SAFETY: the device is open for as long as the id of this value lives.
+        unsafe { DeviceEvents::of(self.raw) }
     }
 
     /// Whether `other` is the same device: librdmacm opens each one once.

@@ -5,13 +5,14 @@ use std::fmt;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::ptr::{self, NonNull};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use rpma_sys as sys;
 
 use super::take::{Deadline, acquire, readable_now, take};
 use super::{Context, Wc, check_errno, check_minus_one, check_non_null, check_poll, log_leak};
 use crate::error::{Error, Result};
+use crate::hints;
 
 /// Where the completion events of one or more queues arrive.
 ///
@@ -22,6 +23,7 @@ pub(crate) struct CompChannel {
     raw: NonNull<sys::ibv_comp_channel>,
     lock: Mutex<()>,
     context: Arc<Context>,
+    released: bool,
 }
 
 // SAFETY: the fields of the struct behind the pointer that change are guarded by libibverbs.
@@ -33,12 +35,28 @@ impl CompChannel {
     pub(crate) fn new(context: &Arc<Context>) -> Result<Arc<Self>> {
         // SAFETY: the context is open.
         let raw = unsafe { sys::ibv_create_comp_channel(context.as_ptr()) };
-        let raw = check_non_null("ibv_create_comp_channel", raw)?;
+        let raw = check_non_null("ibv_create_comp_channel", raw).map_err(hints::descriptors)?;
         Ok(Arc::new(Self {
             raw,
             lock: Mutex::new(()),
             context: Arc::clone(context),
+            released: false,
         }))
+    }
+
+    /// Destroys the channel if this is its last owner. A failure leaves it open.
+    pub(crate) fn destroy(self: Arc<Self>) -> Result<()> {
+        Arc::into_inner(self).map_or(Ok(()), |mut channel| channel.release())
+    }
+
+    fn release(&mut self) -> Result<()> {
+        if std::mem::replace(&mut self.released, true) {
+            return Ok(());
+        }
+        // SAFETY: every queue on this channel holds an `Arc` of it, so none is left, and `released` says
+        // that it is open.
+        let ret = unsafe { sys::ibv_destroy_comp_channel(self.raw.as_ptr()) };
+        check_errno("ibv_destroy_comp_channel", ret)
     }
 
     /// Takes one completion event: gets it, arms its queue again, notes whose it is, and acknowledges
@@ -48,8 +66,9 @@ impl CompChannel {
     /// Whoever called this must then poll the queue until it is empty: the completions that came
     /// before the queue was armed again give no further event.
     pub(crate) fn wait(&self, deadline: Deadline) -> Result<Option<CqTag>> {
-        take(self.as_fd(), &self.lock, deadline, || {
-            if !readable_now(self.as_fd())? {
+        let device = &self.context.device_events();
+        take(self.as_fd(), Some(device), &self.lock, deadline, || {
+            if !readable_now(self.as_fd(), Some(device))? {
                 return Ok(None);
             }
             let (mut cq, mut state) = (ptr::null_mut::<sys::ibv_cq>(), ptr::null_mut::<c_void>());
@@ -66,7 +85,7 @@ impl CompChannel {
             let armed = unsafe { sys::ibv_req_notify_cq(cq, state.notify().solicited_only()) };
             // SAFETY: as above; the event is acknowledged once, also when arming failed.
             unsafe { sys::ibv_ack_cq_events(cq, 1) };
-            check_errno("ibv_req_notify_cq", armed)?;
+            check_errno("ibv_req_notify_cq", armed).map_err(unarmed)?;
             Ok(Some(tag))
         })
     }
@@ -91,10 +110,15 @@ impl fmt::Debug for CompChannel {
 
 impl Drop for CompChannel {
     fn drop(&mut self) {
-        // SAFETY: every queue on this channel holds an `Arc` of it, so none is left.
-        let ret = unsafe { sys::ibv_destroy_comp_channel(self.raw.as_ptr()) };
-        log_leak(check_errno("ibv_destroy_comp_channel", ret));
+        log_leak(self.release());
     }
+}
+
+fn unarmed(error: Error) -> Error {
+    error.with_hint(
+        "The queue gives no event until Cq::req_notify succeeds: call it for the queues that were waited \
+         for, and poll them",
+    )
 }
 
 /// Which of a connection's queues a completion queue is.
@@ -116,8 +140,9 @@ pub enum Notify {
     Any,
     /// Receives of messages that were sent with `Flags::SOLICITED`, and failures.
     ///
-    /// The specification counts every failure as solicited, but rxe of Linux 6.12 gives no event for
-    /// requests that it flushes, as it does with all receives of a connection that ends. So
+    /// The specification counts every failure as solicited, but rxe gives no event for them: not for
+    /// requests that it flushes, as it does with all receives of a connection that ends, and not for those
+    /// that fail by themselves (`REM_ACCESS_ERR`, `LOC_QP_OP_ERR`). So
     /// [`Cq::wait`](crate::Cq::wait) and [`Conn::wait`](crate::Conn::wait) on such a queue return after a
     /// second at the latest, as if there had been an event. Nothing helps who waits in another way,
     /// on a [`CompletionChannel`](crate::CompletionChannel) or with `poll` and `epoll`: set a limit
@@ -159,6 +184,7 @@ pub(crate) struct CompletionQueue {
     /// From a box, which is freed when the queue is gone.
     state: NonNull<CqState>,
     channel: Arc<CompChannel>,
+    polling: Mutex<()>,
     released: bool,
 }
 
@@ -199,6 +225,7 @@ impl CompletionQueue {
             raw,
             state,
             channel: Arc::clone(channel),
+            polling: Mutex::new(()),
             released: false,
         };
         queue.arm(notify)?;
@@ -230,12 +257,18 @@ impl CompletionQueue {
     fn arm(&self, notify: Notify) -> Result<()> {
         // SAFETY: the queue is alive.
         let ret = unsafe { sys::ibv_req_notify_cq(self.raw.as_ptr(), notify.solicited_only()) };
-        check_errno("ibv_req_notify_cq", ret)
+        check_errno("ibv_req_notify_cq", ret).map_err(unarmed)
     }
 
     fn state(&self) -> &CqState {
         // SAFETY: the state is freed by `release` only, after which nothing calls this.
         unsafe { self.state.as_ref() }
+    }
+
+    /// For a caller that polls and has something to do with the completions before another one polls.
+    #[inline]
+    pub(crate) fn lock_polling(&self) -> MutexGuard<'_, ()> {
+        acquire(&self.polling)
     }
 
     /// Moves completions into `wcs`, as many as there are and fit.
@@ -249,9 +282,16 @@ impl CompletionQueue {
         check_poll(polled)
     }
 
-    /// Destroys the queue if this is its last owner. A failure leaves it allocated.
+    /// Destroys the queue if this is its last owner, and then its channel, if it was the last on it. What
+    /// fails stays allocated; the first failure is returned.
     pub(crate) fn destroy(self: Arc<Self>) -> Result<()> {
-        Arc::into_inner(self).map_or(Ok(()), |mut queue| queue.release())
+        let Some(mut queue) = Arc::into_inner(self) else {
+            return Ok(());
+        };
+        let released = queue.release();
+        let channel = Arc::clone(&queue.channel);
+        drop(queue);
+        released.and(channel.destroy())
     }
 
     fn release(&mut self) -> Result<()> {

@@ -6,7 +6,7 @@ use std::ptr::NonNull;
 use memmap2::{Mmap, MmapMut};
 
 use crate::error::{Error, Result};
-use crate::pmem::PmemMap;
+use crate::pmem::{PmemKind, PmemMap};
 
 /// An owner of memory that can be registered with [`Mr::reg`](crate::Mr::reg).
 ///
@@ -57,6 +57,25 @@ pub unsafe trait RegisterableMemory: Send + 'static {
     fn is_writable(&self) -> bool {
         true
     }
+
+    /// Whether what is in the memory survives a loss of power. Memory that does not cannot be registered
+    /// with `MrUsage::FLUSH_TYPE_PERSISTENT`.
+    fn durability(&self) -> Durability {
+        Durability::Unknown
+    }
+}
+
+/// Whether what is in some memory survives a loss of power, as far as its owner knows.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Durability {
+    /// Its owner does not know.
+    #[default]
+    Unknown,
+    /// It does not, or only after more than a flush.
+    Volatile,
+    /// It does, as soon as it is in the memory's persistence domain.
+    Persistent,
 }
 
 // SAFETY: a boxed slice is on the heap: fixed while the box moves, initialised, freed by its Drop only.
@@ -67,6 +86,10 @@ unsafe impl RegisterableMemory for Box<[u8]> {
 
     fn len(&self) -> usize {
         <[u8]>::len(self)
+    }
+
+    fn durability(&self) -> Durability {
+        Durability::Volatile
     }
 }
 
@@ -79,6 +102,10 @@ unsafe impl RegisterableMemory for Vec<u8> {
 
     fn len(&self) -> usize {
         Self::len(self)
+    }
+
+    fn durability(&self) -> Durability {
+        Durability::Volatile
     }
 }
 
@@ -118,6 +145,14 @@ unsafe impl RegisterableMemory for PmemMap {
     fn len(&self) -> usize {
         Self::len(self)
     }
+
+    fn durability(&self) -> Durability {
+        match self.kind() {
+            PmemKind::DeviceDax | PmemKind::FsDax => Durability::Persistent,
+            // What a device writes is in the page cache.
+            PmemKind::File => Durability::Volatile,
+        }
+    }
 }
 
 // SAFETY: the box holds an owner that promises all of this, and leaves it where it is: the memory is not
@@ -133,6 +168,10 @@ unsafe impl RegisterableMemory for Box<dyn RegisterableMemory> {
 
     fn is_writable(&self) -> bool {
         (**self).is_writable()
+    }
+
+    fn durability(&self) -> Durability {
+        (**self).durability()
     }
 }
 
@@ -186,6 +225,10 @@ unsafe impl RegisterableMemory for AlignedBuf {
 
     fn len(&self) -> usize {
         self.0.len()
+    }
+
+    fn durability(&self) -> Durability {
+        Durability::Volatile
     }
 }
 

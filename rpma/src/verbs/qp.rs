@@ -10,6 +10,7 @@ use std::sync::Arc;
 use rpma_sys as sys;
 use rustix::io::Errno;
 
+use super::device_events::Watched;
 use super::{
     CmEvent, CmId, CompletionQueue, Deadline, Pd, SharedReceiveQueue, check_errno, check_minus_one,
     check_non_null, log_leak,
@@ -23,6 +24,8 @@ pub(crate) struct QueuePair {
     native: NativeOps,
     id: CmId,
     released: bool,
+    watched: Option<Watched>,
+    before_destroy: Option<Box<dyn Fn() + Send + Sync>>,
     _send_cq: Arc<CompletionQueue>,
     _recv_cq: Arc<CompletionQueue>,
     _srq: Option<Arc<SharedReceiveQueue>>,
@@ -46,6 +49,15 @@ pub(crate) struct QpAttr<'cq> {
     pub(crate) max_inline_data: u32,
     pub(crate) srq: Option<&'cq Arc<SharedReceiveQueue>>,
     pub(crate) native: NativeOps,
+}
+
+/// What the owner of a queue pair is told.
+pub(crate) struct Hooks {
+    /// The device reports that the queue pair is in error. Called in a thread that waits for something.
+    pub(crate) on_error: Arc<dyn Fn() + Send + Sync>,
+    /// The queue pair is in the error state and is destroyed next: the last moment to poll its completions,
+    /// which some providers take out of the completion queues then.
+    pub(crate) before_destroy: Option<Box<dyn Fn() + Send + Sync>>,
 }
 
 /// The operations beyond plain verbs that a queue pair has, or should have.
@@ -105,13 +117,20 @@ impl ConnParam<'_> {
 
 impl QueuePair {
     /// Makes a queue pair on `id`, or gives the id back.
-    pub(crate) fn new(id: CmId, pd: &Arc<Pd>, attr: &QpAttr<'_>) -> Result<Self, (Error, CmId)> {
+    pub(crate) fn new(
+        id: CmId,
+        pd: &Arc<Pd>,
+        attr: &QpAttr<'_>,
+        hooks: Hooks,
+    ) -> Result<Self, (Error, CmId)> {
         match Self::create(&id, pd, attr) {
             Ok((raw, native)) => Ok(Self {
                 raw,
                 native,
                 id,
                 released: false,
+                before_destroy: hooks.before_destroy,
+                watched: Some(Watched::new(raw, hooks.on_error)),
                 _send_cq: Arc::clone(attr.send_cq),
                 _recv_cq: Arc::clone(attr.recv_cq),
                 _srq: attr.srq.cloned(),
@@ -257,15 +276,34 @@ impl QueuePair {
 
     /// How many reads the connection may have in flight. With 0, a read would never complete.
     pub(crate) fn max_reads(&self) -> Result<u8> {
+        Ok(self
+            .query(sys::ibv_qp_attr_mask::IBV_QP_MAX_QP_RD_ATOMIC)?
+            .max_rd_atomic)
+    }
+
+    /// Whether the queue pair is in the error state, where it takes no settings.
+    pub(crate) fn is_in_error(&self) -> Result<bool> {
+        let state = self.query(sys::ibv_qp_attr_mask::IBV_QP_STATE)?.qp_state;
+        Ok(state == sys::ibv_qp_state::IBV_QPS_ERR)
+    }
+
+    fn query(&self, mask: sys::ibv_qp_attr_mask) -> Result<sys::ibv_qp_attr> {
         let mut attr = sys::ibv_qp_attr::default();
         let mut init = sys::ibv_qp_init_attr::default();
-        let mask = sys::ibv_qp_attr_mask::IBV_QP_MAX_QP_RD_ATOMIC.0;
-        // SAFETY: the queue pair is alive; the call fills both structs.
-        let ret = unsafe {
-            sys::ibv_query_qp(self.raw.as_ptr(), &raw mut attr, mask as i32, &raw mut init)
-        };
+        let ret = self.id.serialised(|_id| {
+            // SAFETY: the queue pair is alive; the call fills both structs, and writes the state that it finds
+            // into the queue pair's, which the lock keeps from being changed at the same time.
+            unsafe {
+                sys::ibv_query_qp(
+                    self.raw.as_ptr(),
+                    &raw mut attr,
+                    mask.0 as i32,
+                    &raw mut init,
+                )
+            }
+        });
         check_errno("ibv_query_qp", ret)?;
-        Ok(attr.max_rd_atomic)
+        Ok(attr)
     }
 
     /// Destroys the queue pair and its id. What fails stays allocated; the first failure is returned.
@@ -278,6 +316,14 @@ impl QueuePair {
         if std::mem::replace(&mut self.released, true) {
             return Ok(());
         }
+        if let Some(before_destroy) = self.before_destroy.take() {
+            if let Err(error) = self.set_error() {
+                log::warn!("{error}; messages that arrive now may be lost");
+            }
+            before_destroy();
+        }
+        // First: another queue pair may get its address as soon as it is gone.
+        self.watched = None;
         // SAFETY: `released` says that the queue pair is alive, and nothing uses it after this.
         // librdmacm's own call would not tell whether it worked.
         let ret = unsafe { sys::ibv_destroy_qp(self.raw.as_ptr()) };

@@ -10,9 +10,10 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::fs::{OFlags, fcntl_getfl};
+use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 use rustix::io::Errno;
 
+use super::device_events::DeviceEvents;
 use crate::error::{Error, Result};
 
 /// Until when to wait.
@@ -66,11 +67,15 @@ impl Deadline {
 /// nothing to take. `Ok(None)` when `deadline` passed, or at once if the user made `fd` non-blocking.
 pub(super) fn take<T>(
     fd: BorrowedFd<'_>,
+    device: Option<&DeviceEvents<'_>>,
     lock: &Mutex<()>,
     deadline: Deadline,
     mut get: impl FnMut() -> Result<Option<T>>,
 ) -> Result<Option<T>> {
     loop {
+        if let Some(device) = device {
+            device.tell();
+        }
         let nonblocking = {
             let _guard = acquire(lock);
             // Under the lock: `get` may make the descriptor non-blocking for a moment.
@@ -80,7 +85,7 @@ pub(super) fn take<T>(
             }
             nonblocking
         };
-        if nonblocking || !readable(fd, deadline.remaining())? {
+        if nonblocking || !readable(fd, device, deadline)? {
             return Ok(None);
         }
     }
@@ -92,29 +97,56 @@ pub(super) fn acquire(lock: &Mutex<()>) -> MutexGuard<'_, ()> {
 }
 
 /// The status flags of `fd`.
-pub(super) fn flags(fd: BorrowedFd<'_>) -> Result<OFlags> {
+fn flags(fd: BorrowedFd<'_>) -> Result<OFlags> {
     fcntl_getfl(fd).map_err(|errno| Error::provider("fcntl(F_GETFL)", errno))
 }
 
 /// Whether a read of `fd` would not block now.
-pub(super) fn readable_now(fd: BorrowedFd<'_>) -> Result<bool> {
-    readable(
-        fd,
-        Some(Timespec {
-            tv_sec: 0,
-            tv_nsec: 0,
-        }),
-    )
+pub(super) fn readable_now(fd: BorrowedFd<'_>, device: Option<&DeviceEvents<'_>>) -> Result<bool> {
+    readable(fd, device, Deadline::At(Instant::now()))
 }
 
-/// Waits until `fd` can be read; `false` if `limit` passed first. A signal does not end the wait
-/// early: [`take`] computes what is left and comes back.
-fn readable(fd: BorrowedFd<'_>, limit: Option<Timespec>) -> Result<bool> {
-    let mut fds = [PollFd::from_borrowed_fd(fd, PollFlags::IN)];
-    match poll(&mut fds, limit.as_ref()) {
-        Ok(ready) => Ok(ready > 0),
-        // Reported as readable: the caller finds nothing to take and waits for the rest of its limit.
-        Err(Errno::INTR) => Ok(true),
-        Err(errno) => Err(Error::provider("poll", errno)),
+/// Waits until `fd` can be read; `false` if `deadline` passed first. Signals change nothing: also a wait of
+/// no time ends with `EINTR` if one is pending, which says nothing of the descriptor. What happens to the
+/// device meanwhile is taken as well.
+fn readable(
+    fd: BorrowedFd<'_>,
+    mut device: Option<&DeviceEvents<'_>>,
+    deadline: Deadline,
+) -> Result<bool> {
+    loop {
+        let own = PollFd::from_borrowed_fd(fd, PollFlags::IN);
+        let beside = device.map_or(fd, DeviceEvents::fd);
+        let mut fds = [own, PollFd::from_borrowed_fd(beside, PollFlags::IN)];
+        let watched = 1 + usize::from(device.is_some());
+        let ready = match poll(&mut fds[..watched], deadline.remaining().as_ref()) {
+            Err(Errno::INTR) => continue,
+            result => result.map_err(|errno| Error::provider("poll", errno))?,
+        };
+        let [own, beside] = fds.map(|fd| fd.revents());
+        if let Some(events) = device.filter(|_| !beside.is_empty()) {
+            if beside.contains(PollFlags::IN) {
+                events.take_all();
+            } else {
+                // Of a device that is gone: it would end every wait at once.
+                device = None;
+            }
+        }
+        if !own.is_empty() {
+            return Ok(true);
+        }
+        if ready == 0 {
+            return Ok(false);
+        }
     }
+}
+
+/// Makes a descriptor non-blocking, if it is not already, and returns its flags before that.
+pub(super) fn set_nonblocking(fd: BorrowedFd<'_>) -> Result<OFlags> {
+    let before = flags(fd)?;
+    if !before.contains(OFlags::NONBLOCK) {
+        fcntl_setfl(fd, before | OFlags::NONBLOCK)
+            .map_err(|errno| Error::provider("fcntl(F_SETFL)", errno))?;
+    }
+    Ok(before)
 }

@@ -15,19 +15,16 @@ use rpma_sys as sys;
 pub struct Wc(sys::ibv_wc);
 
 impl Wc {
-    #[cfg(test)]
-    pub(crate) fn for_test(wr_id: u64, status: WcStatus) -> Self {
-        Self(sys::ibv_wc {
-            wr_id,
-            status: sys::ibv_wc_status(status.0),
-            ..Default::default()
-        })
-    }
-
     /// The `op_context` that was given when the operation was posted. Always valid.
     #[must_use]
     pub fn wr_id(&self) -> u64 {
         self.0.wr_id
+    }
+
+    /// Puts the program's number in the place of ours.
+    #[inline]
+    pub(crate) fn set_wr_id(&mut self, wr_id: u64) {
+        self.0.wr_id = wr_id;
     }
 
     /// The number of the queue pair, as `Conn::get_qp_num` gives it. Always valid.
@@ -84,11 +81,19 @@ impl WcSuccess<'_> {
         WcOpcode(self.0.opcode.0)
     }
 
-    /// How many bytes a receive took. `None` for every other operation, whose count the providers do
-    /// not agree on.
+    /// How many bytes of a message are in the receive's memory, which is at least as long. `None` for every
+    /// other operation; see [`written_len`](Self::written_len) for the notice of a write.
     #[must_use]
     pub fn byte_len(&self) -> Option<u32> {
-        self.opcode().is_receive().then_some(self.0.byte_len)
+        (self.opcode() == WcOpcode::RECV).then_some(self.0.byte_len)
+    }
+
+    /// How many bytes the peer's write with immediate data had, of which this receive is the notice
+    /// ([`WcOpcode::RECV_RDMA_WITH_IMM`]). The peer chose it, and they are not in the receive's memory:
+    /// nothing is. `None` for every other operation.
+    #[must_use]
+    pub fn written_len(&self) -> Option<u32> {
+        (self.opcode() == WcOpcode::RECV_RDMA_WITH_IMM).then_some(self.0.byte_len)
     }
 
     /// The immediate data that came with the message, in host byte order. Only a receive has it: rxe sets
@@ -117,6 +122,7 @@ impl fmt::Debug for WcSuccess<'_> {
             .field("qp_num", &self.0.qp_num)
             .field("opcode", &self.opcode())
             .field("byte_len", &self.byte_len())
+            .field("written_len", &self.written_len())
             .field("imm_data", &self.imm_data())
             .finish()
     }
@@ -125,7 +131,8 @@ impl fmt::Debug for WcSuccess<'_> {
 /// The completion of an operation that failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "the operation {wr_id:#x} on queue pair {qp_num} failed: {status} (vendor error {vendor_err:#x})"
+    "the operation {wr_id:#x} on queue pair {qp_num} failed: {status} (vendor error {vendor_err:#x}){}",
+    .status.hint()
 )]
 #[non_exhaustive]
 pub struct WcFailure {
@@ -137,6 +144,18 @@ pub struct WcFailure {
     pub status: WcStatus,
     /// The provider's own code.
     pub vendor_err: u32,
+}
+
+#[cfg(test)]
+impl WcFailure {
+    pub(crate) fn for_test(wr_id: u64, status: WcStatus) -> Self {
+        Self {
+            wr_id,
+            qp_num: 0,
+            status,
+            vendor_err: 0,
+        }
+    }
 }
 
 bitflags::bitflags! {
@@ -256,6 +275,35 @@ codes!(WcOpcode {
     RECV_RDMA_WITH_IMM = 129, "receive of an RDMA write with immediate data";
 });
 
+impl WcStatus {
+    /// The end of a failure's message: what usually causes it and what to do, where that is known.
+    fn hint(self) -> &'static str {
+        match self {
+            Self::LOC_LEN_ERR => ". The message was longer than the receive that took it",
+            Self::WR_FLUSH_ERR => {
+                ". The connection had ended before: Conn::failure and Conn::next_event tell why"
+            }
+            Self::REM_INV_REQ_ERR => {
+                ". The peer's device may not know the operation (ConnCfg::set_force_fallback), or the \
+                 message was longer than the receive that took it"
+            }
+            Self::REM_ACCESS_ERR => {
+                ". The peer's memory region does not allow it or is gone; or, on soft-RoCE only, a packet of a \
+                 native flush or atomic write was lost: connect again, and use \
+                 ConnCfg::set_force_fallback on a network that loses packets"
+            }
+            Self::RETRY_EXC_ERR => {
+                ". The peer's host, its device, its program or the network is down: connect again when they \
+                 are back (ConnCfg::set_ack_timeout and set_retry_count say how long it is tried)"
+            }
+            Self::RNR_RETRY_EXC_ERR => {
+                ". The peer's program did not post a receive in time (its ConnCfg::set_rnr_retry_count)"
+            }
+            _ => "",
+        }
+    }
+}
+
 impl WcOpcode {
     /// Whether this is the completion of a receive.
     #[must_use]
@@ -282,10 +330,9 @@ mod tests {
         let failure = wc(10).result().expect_err("status 10 is a failure");
         assert_eq!(failure.status, WcStatus::REM_ACCESS_ERR);
         assert_eq!((failure.wr_id, failure.qp_num), (7, 3));
-        assert!(
-            failure.to_string().contains("remote access error"),
-            "{failure}"
-        );
+        let text = failure.to_string();
+        assert!(text.contains("remote access error"), "{text}");
+        assert!(text.contains("set_force_fallback"), "what to do: {text}");
     }
 
     #[test]
@@ -311,6 +358,23 @@ mod tests {
         );
         raw.0.opcode = sys::ibv_wc_opcode::IBV_WC_RECV;
         assert_eq!(raw.result().expect("success").imm_data(), Some(0x0102_0304));
+    }
+
+    /// A program may cut its receive's memory to the length that it is told: the peer must not choose one.
+    #[test]
+    fn the_length_of_a_write_is_not_that_of_a_receive() {
+        let mut raw = wc(0);
+        raw.0.byte_len = 4096;
+        for (opcode, lengths) in [
+            (WcOpcode::RECV, (Some(4096), None)),
+            (WcOpcode::RECV_RDMA_WITH_IMM, (None, Some(4096))),
+            (WcOpcode::SEND, (None, None)),
+            (WcOpcode::RDMA_READ, (None, None)),
+        ] {
+            raw.0.opcode = sys::ibv_wc_opcode(opcode.0);
+            let success = raw.result().expect("success");
+            assert_eq!((success.byte_len(), success.written_len()), lengths);
+        }
     }
 
     #[test]

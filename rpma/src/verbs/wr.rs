@@ -57,21 +57,14 @@ impl RemoteAddress {
 pub(crate) enum PostError {
     /// The queue has no room. Nothing has happened.
     Full,
+    /// The provider has refused the request for another reason. Nothing has happened.
+    Refused(Error),
     /// It failed, and may be in the queue nevertheless.
     Failed(Error),
 }
 
-impl From<PostError> for Error {
-    fn from(error: PostError) -> Self {
-        match error {
-            PostError::Full => Self::provider("ibv_post_send", Errno::NOMEM),
-            PostError::Failed(error) => error,
-        }
-    }
-}
-
-/// What a call that posts has returned. ENOMEM stands for a full queue only if the call also says which
-/// request it refused: the kernel may be out of memory after the request was queued.
+/// What a call that posts has returned. Nothing has happened only if the call also says which request it
+/// refused: the kernel may fail after the request was queued.
 #[inline]
 pub(super) fn check_posted(
     call: &'static str,
@@ -80,8 +73,9 @@ pub(super) fn check_posted(
 ) -> Result<(), PostError> {
     match check_errno(call, ret) {
         Ok(()) => Ok(()),
-        Err(error) if error.is_errno(Errno::NOMEM) && !none_refused => Err(PostError::Full),
-        Err(error) => Err(PostError::Failed(error)),
+        Err(error) if none_refused => Err(PostError::Failed(error)),
+        Err(error) if error.is_errno(Errno::NOMEM) => Err(PostError::Full),
+        Err(error) => Err(PostError::Refused(error)),
     }
 }
 

@@ -1,0 +1,323 @@
+//! The slots of a connection's queues: what may be posted before something is polled.
+//!
+//! Adapters free a send-queue slot only when a completion is polled, and count that in their
+//! providers: the completion of an operation frees its slot and those of all operations before it. rxe
+//! frees slots by itself and drops completions for which the completion queue has no room. So the
+//! counting is done here, in the providers' way, with the same answer on every device:
+//! [`Error::QueueFull`]. Then the completion queue, which is made large enough for every slot, never
+//! overflows, and no completion is lost; not even when a connection fails and every operation that is
+//! in flight completes, also those that would not have.
+//!
+//! The library owns the `wr_id`: the kind of a request, and the number of its entry in a [`Ring`] or, of a
+//! shared receive queue, a [`Pool`]. The entry has the program's `op_context`, which goes back into the
+//! completion when it is polled. Nothing has to be guessed: a failed completion, of which only the `wr_id`
+//! and the status are valid, says whether it was a send, a receive, or a marker of
+//! [`Conn::close`](crate::Conn::close).
+//!
+//! Each queue has a lock for posting ([`Ring`], [`Pool`]), and each completion queue one for polling
+//! ([`Cq`](crate::Cq)). The pollers' comes first where both are taken, which only a pool's entries need.
+
+mod pool;
+mod ring;
+#[cfg(test)]
+mod tests;
+
+use std::sync::atomic::AtomicU8;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+pub(crate) use self::pool::Pool;
+use self::ring::{Entry, NotPosted, NotTaken, Ring};
+use self::sync::Ordering;
+use crate::error::{Error, Queue, Result};
+use crate::verbs::{PostError, WcFailure, WcStatus};
+
+/// What ring.rs and pool.rs synchronise with: the package tests/loom has its own.
+mod sync {
+    pub(super) use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+    pub(super) use std::sync::{Mutex, MutexGuard};
+}
+
+/// In the send queue, entries for [`Kind::AllSent`] and [`Kind::SendsFlushed`].
+pub(crate) const SEND_MARKERS: u32 = 2;
+/// In the receive queue, an entry for [`Kind::ReceivesFlushed`].
+pub(crate) const RECEIVE_MARKERS: u32 = 1;
+
+/// What a work request is: the upper half of its `wr_id`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+pub(crate) enum Kind {
+    /// Of the send queue.
+    Send = 1,
+    /// Of the connection's own receive queue.
+    Receive = 2,
+    SharedReceive = 3,
+    /// The marker behind everything that was posted.
+    AllSent = 4,
+    /// The marker behind the last send that is flushed.
+    SendsFlushed = 5,
+    /// The marker behind the last receive.
+    ReceivesFlushed = 6,
+}
+
+impl Kind {
+    const ALL: [Self; 6] = [
+        Self::Send,
+        Self::Receive,
+        Self::SharedReceive,
+        Self::AllSent,
+        Self::SendsFlushed,
+        Self::ReceivesFlushed,
+    ];
+
+    /// The `wr_id` of the request with this entry.
+    #[inline]
+    pub(crate) fn wr_id(self, number: u32) -> u64 {
+        u64::from(self as u32) << 32 | u64::from(number)
+    }
+
+    /// The kind and the entry of a request; `None` if it is not ours.
+    #[inline]
+    pub(crate) fn of(wr_id: u64) -> Option<(Self, u32)> {
+        let kind = Self::ALL.get(((wr_id >> 32) as usize).wrapping_sub(1))?;
+        Some((*kind, wr_id as u32))
+    }
+}
+
+/// The slots of one connection.
+#[derive(Debug)]
+pub(crate) struct ConnSlots {
+    state: AtomicU8,
+    failure: Mutex<Option<WcFailure>>,
+    send: Ring,
+    receive: Ring,
+}
+
+/// Whether a connection takes operations.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub(crate) enum State {
+    /// Not yet.
+    Connecting,
+    /// It does.
+    Open,
+    /// An operation has failed: the queue pair is in the error state.
+    Failed,
+    /// The device has reported an error of the queue pair.
+    Broken,
+    /// This side or the peer has closed the connection, or it was never made.
+    Closed,
+}
+
+impl ConnSlots {
+    /// Slots for `sends` operations, once the connection is [`open`](Self::open), and for `receives`.
+    pub(crate) fn new(sends: u32, receives: u32) -> Self {
+        Self {
+            state: AtomicU8::new(State::Connecting as u8),
+            failure: Mutex::new(None),
+            send: Ring::new(sends, SEND_MARKERS),
+            receive: Ring::new(receives, RECEIVE_MARKERS),
+        }
+    }
+
+    /// From now on operations may be posted, unless the connection has ended already.
+    pub(crate) fn open(&self) {
+        let (from, to) = (State::Connecting as u8, State::Open as u8);
+        let _ = self
+            .state
+            .compare_exchange(from, to, Ordering::AcqRel, Ordering::Acquire);
+    }
+
+    /// Nothing may be posted any more. The first end counts. Returns what the state was.
+    pub(crate) fn end(&self, state: State) -> State {
+        let ended = |now: u8| (now <= State::Open as u8).then_some(state as u8);
+        let before = self
+            .state
+            .fetch_update(Ordering::AcqRel, Ordering::Acquire, ended);
+        State::from_u8(before.unwrap_or_else(|now| now))
+    }
+
+    /// Nothing may be posted any more, as an operation has failed.
+    #[cold]
+    pub(crate) fn fail(&self, failure: WcFailure) {
+        self.end(State::Failed);
+        let mut first = self.lock_failure();
+        let flushed = |failure: &WcFailure| failure.status == WcStatus::WR_FLUSH_ERR;
+        // What is flushed failed because of something else, which may be polled later, in another queue.
+        if first.is_none() || first.as_ref().is_some_and(flushed) && !flushed(&failure) {
+            *first = Some(failure);
+        }
+    }
+
+    /// The first failure.
+    pub(crate) fn failure(&self) -> Option<WcFailure> {
+        *self.lock_failure()
+    }
+
+    fn lock_failure(&self) -> MutexGuard<'_, Option<WcFailure>> {
+        // A panic cannot leave it half written.
+        self.failure.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Posts an operation of `count` requests, whose `wr_id`s are the kind's with the number given to
+    /// `post` and those that follow it.
+    #[inline]
+    pub(crate) fn post_send(
+        &self,
+        count: u32,
+        signaled: bool,
+        op_context: u64,
+        post: impl FnOnce(u32) -> Result<(), PostError>,
+    ) -> Result<()> {
+        let entry = Entry {
+            count,
+            signaled,
+            context: op_context,
+        };
+        // Under the ring's lock: behind a post that has failed no other may make the device look.
+        let posted = self.send.post(entry, |number| {
+            if self.state() != State::Open {
+                return Err(NotTaken::Refused(self.closed()));
+            }
+            post(number).map_err(|error| self.not_taken(error))
+        });
+        posted.map_err(|error| self.send_refused(error, count))
+    }
+
+    /// Posts a receive.
+    #[inline]
+    pub(crate) fn post_receive(
+        &self,
+        op_context: u64,
+        post: impl FnOnce(u64) -> Result<(), PostError>,
+    ) -> Result<()> {
+        if !matches!(self.state(), State::Connecting | State::Open) {
+            return Err(self.closed());
+        }
+        let entry = Entry {
+            count: 1,
+            signaled: true,
+            context: op_context,
+        };
+        let post = |number| Ok(post(Kind::Receive.wr_id(number))?);
+        let posted = self.receive.post(entry, post);
+        posted.map_err(|error| refused_by_a_full_queue(error, Queue::Receive, self.receive.depth()))
+    }
+
+    /// Posts a marker, whatever the state is.
+    pub(crate) fn post_marker(
+        &self,
+        marker: Kind,
+        post: impl FnOnce(u64) -> Result<(), PostError>,
+    ) -> Result<()> {
+        let ring = match marker {
+            Kind::ReceivesFlushed => &self.receive,
+            _ => &self.send,
+        };
+        let posted = ring.post_extra(|number| post(marker.wr_id(number)).map_err(NotTaken::from));
+        let (queue, depth) = (Queue::Send, ring.depth());
+        posted.map_err(|error| refused_by_a_full_queue(error, queue, depth))
+    }
+
+    /// Notes that a request is done, and returns its `op_context`; `None` if it is of no queue of the
+    /// connection. For the holder of the completion queue's lock.
+    #[inline]
+    pub(crate) fn complete(&self, kind: Kind, number: u32) -> Option<u64> {
+        match kind {
+            Kind::Send | Kind::AllSent | Kind::SendsFlushed => Some(self.send.complete(number)),
+            Kind::Receive | Kind::ReceivesFlushed => Some(self.receive.complete(number)),
+            Kind::SharedReceive => None,
+        }
+    }
+
+    fn state(&self) -> State {
+        State::from_u8(self.state.load(Ordering::Acquire))
+    }
+
+    #[cold]
+    fn not_taken(&self, error: PostError) -> NotTaken<Error> {
+        if !matches!(error, PostError::Full) {
+            // The device may have it all the same; or it refuses what was checked, and is not to be trusted.
+            self.end(State::Failed);
+        }
+        error.into()
+    }
+
+    #[cold]
+    fn send_refused(&self, error: NotPosted<Error>, count: u32) -> Error {
+        let depth = self.send.depth();
+        let ended = self.state() != State::Open;
+        match error {
+            NotPosted::Refused(error) | NotPosted::Failed(error) => error,
+            _ if ended => self.closed(),
+            NotPosted::TooLong => Error::invalid(format!(
+                "the operation takes {count} slots of the send queue, which has {depth}{}: ask for more with \
+                 ConnCfg::set_sq_size",
+                match count == depth {
+                    true =>
+                        ", and without Flags::COMPLETION_ALWAYS it needs one more for an operation with it",
+                    false => "",
+                },
+            )),
+            NotPosted::Full => Error::QueueFull {
+                queue: Queue::Send,
+                depth,
+            },
+            NotPosted::NoCompletionDue => Error::NoCompletionDue { depth },
+        }
+    }
+
+    #[cold]
+    fn closed(&self) -> Error {
+        Error::NotConnected(match self.state() {
+            State::Connecting => {
+                "the connection is not established yet: wait for ConnEvent::Established with \
+                 Conn::next_event"
+            }
+            State::Open | State::Failed => {
+                "an operation on the connection has failed, which ended it (Conn::failure): poll the \
+                 remaining completions, disconnect, and connect again"
+            }
+            State::Broken => {
+                "the device has reported an error of the connection's queue pair (see the log), which ended it: \
+                 completions may be missing; drop the connection, and connect again"
+            }
+            State::Closed => "the connection is closed",
+        })
+    }
+}
+
+/// Why a request was not posted to a queue of this depth in which every one gives a completion.
+#[cold]
+pub(crate) fn refused_by_a_full_queue(error: NotPosted<Error>, queue: Queue, depth: u32) -> Error {
+    match error {
+        NotPosted::Refused(error) | NotPosted::Failed(error) => error,
+        NotPosted::TooLong => Error::invalid(format!(
+            "the {queue} was made with no slots: ask for some with {}",
+            queue.setter()
+        )),
+        NotPosted::Full | NotPosted::NoCompletionDue => Error::QueueFull { queue, depth },
+    }
+}
+
+impl From<PostError> for NotTaken<Error> {
+    fn from(error: PostError) -> Self {
+        match error {
+            PostError::Full => Self::NoRoom,
+            PostError::Refused(error) => Self::Refused(error),
+            PostError::Failed(error) => Self::Failed(error),
+        }
+    }
+}
+
+impl State {
+    #[inline]
+    fn from_u8(state: u8) -> Self {
+        match state {
+            0 => Self::Connecting,
+            1 => Self::Open,
+            2 => Self::Failed,
+            3 => Self::Broken,
+            _ => Self::Closed,
+        }
+    }
+}

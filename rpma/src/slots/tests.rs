@@ -1,0 +1,317 @@
+//! What is counted, without a device.
+
+use std::sync::mpsc;
+use std::thread;
+use std::time::Duration;
+
+use super::*;
+
+/// A connection whose device takes every request, and completes what it is told to.
+struct Device {
+    slots: ConnSlots,
+    taken: Mutex<Vec<u32>>,
+}
+
+impl Device {
+    fn new(depth: u32) -> Self {
+        let slots = ConnSlots::new(depth, 0);
+        slots.open();
+        Self {
+            slots,
+            taken: Mutex::default(),
+        }
+    }
+
+    fn post(&self, count: u32, signaled: bool) -> Result<()> {
+        self.slots.post_send(count, signaled, 7, |first| {
+            let mut taken = self.taken.lock().expect("no panic");
+            taken.extend((0..count).map(|n| first.wrapping_add(n)));
+            Ok(())
+        })
+    }
+
+    /// The completion of the request that was posted before `back` others.
+    fn complete(&self, back: usize) {
+        let taken = self.taken.lock().expect("no panic");
+        let number = taken[taken.len() - 1 - back];
+        assert_eq!(self.slots.complete(Kind::Send, number), Some(7));
+    }
+
+    fn fill(&self, signaled: bool) -> u32 {
+        (0..).take_while(|_| self.post(1, signaled).is_ok()).count() as u32
+    }
+}
+
+#[test]
+fn a_queue_takes_as_many_as_it_has_slots() {
+    for depth in [0, 1, 10, 63, 64, 1000] {
+        assert_eq!(Device::new(depth).fill(true), depth);
+        let device = Device::new(depth);
+        let kept = depth.min(1);
+        assert_eq!(device.fill(false), depth - kept);
+        assert_eq!(device.fill(true), kept, "one is kept for a completion");
+    }
+}
+
+#[test]
+fn a_polled_completion_frees_its_slot_and_all_before_it() {
+    let device = Device::new(4);
+    for signaled in [false, false, true, false] {
+        device.post(1, signaled).expect("a slot");
+    }
+    let error = device.post(1, true).expect_err("full");
+    let Error::QueueFull { queue, depth } = error else {
+        panic!("{error:?}")
+    };
+    assert_eq!((queue, depth), (Queue::Send, 4));
+    device.complete(1);
+    assert_eq!(device.fill(true), 3, "slot 4 is still taken");
+}
+
+/// Polling helps only if a completion is due, and a program that polls on `QueueFull` would poll for ever.
+#[test]
+fn polling_is_not_the_advice_where_it_cannot_help() {
+    let due = |device: &Device, count, signaled| match device.post(count, signaled) {
+        Err(Error::QueueFull { .. }) => true,
+        Err(Error::NoCompletionDue { depth: 10 }) => false,
+        other => panic!("{other:?}"),
+    };
+    let device = Device::new(10);
+    assert_eq!(device.fill(false), 9);
+    assert!(!due(&device, 1, false), "nothing gives a completion");
+    assert!(
+        !due(&device, 2, true),
+        "neither will this one, if it does not fit"
+    );
+    device.post(1, true).expect("the slot that is kept");
+    assert!(due(&device, 1, false));
+    assert!(due(&device, 2, true));
+    device.complete(0);
+    assert_eq!(device.fill(false), 9, "they all came back");
+    assert!(!due(&device, 1, false));
+    // A failed one gives a completion whatever its flags are.
+    device.complete(3);
+    assert_eq!(device.fill(false), 6);
+}
+
+#[test]
+fn what_can_never_be_posted_is_refused_for_good() {
+    for (depth, count, signaled) in [(1, 1, false), (4, 5, true), (4, 4, false), (0, 1, true)] {
+        let error = Device::new(depth)
+            .post(count, signaled)
+            .expect_err("refused");
+        let Error::InvalidArgument(text) = error else {
+            panic!("{error:?}")
+        };
+        assert!(text.contains("set_sq_size"), "{text}");
+    }
+    Device::new(4).post(4, true).expect("all of them");
+    Device::new(4).post(3, false).expect("all but one");
+}
+
+#[test]
+fn numbers_may_wrap() {
+    let near_the_end = u32::MAX - 7;
+    let ring = Ring::starting_at(near_the_end, 5, 0);
+    let mut numbers = Vec::new();
+    for context in 0..100 {
+        let entry = Entry {
+            count: 3,
+            signaled: true,
+            context,
+        };
+        let posted: Result<_, NotPosted<()>> = ring.post(entry, |first| {
+            numbers.push(first);
+            Ok(())
+        });
+        posted.expect("a slot");
+        let full = ring.post(entry, |_| Err(NotTaken::Failed(())));
+        assert_eq!(full, Err(NotPosted::Full));
+        let last = numbers.last().expect("posted").wrapping_add(2);
+        assert_eq!(ring.complete(last), context);
+    }
+    assert!(numbers.contains(&1), "{numbers:?}");
+}
+
+/// A device that says the same twice, or nonsense, does not move the counters backwards.
+#[test]
+fn what_was_not_posted_completes_nothing() {
+    let device = Device::new(2);
+    assert_eq!(device.fill(true), 2);
+    device.complete(0);
+    for number in [0, 1, u32::MAX, 1 << 31] {
+        device.slots.complete(Kind::Send, number);
+    }
+    assert_eq!(device.fill(true), 2);
+}
+
+#[test]
+fn what_the_device_refused_has_no_slot() {
+    let device = Device::new(2);
+    let refused = device.slots.post_send(1, true, 0, |_| Err(PostError::Full));
+    assert!(
+        matches!(refused, Err(Error::QueueFull { .. })),
+        "{refused:?}"
+    );
+    assert_eq!(device.fill(true), 2);
+}
+
+/// Whether the device has it is not known: the connection takes nothing more, and the slot stays taken.
+#[test]
+fn a_failed_post_ends_the_connection() {
+    let device = Device::new(2);
+    let failed = PostError::Failed(Error::provider("ibv_wr_complete", rustix::io::Errno::NOMEM));
+    let error = device
+        .slots
+        .post_send(1, true, 0, |_| Err(failed))
+        .expect_err("failed");
+    assert!(error.is_errno(rustix::io::Errno::NOMEM), "{error:?}");
+    let refused = device.post(1, true);
+    assert!(
+        matches!(refused, Err(Error::NotConnected(_))),
+        "{refused:?}"
+    );
+    assert_eq!(
+        device.slots.complete(Kind::Send, 0),
+        Some(0),
+        "it may complete"
+    );
+}
+
+/// The device must not be made to look again: also not by one who waited for the lock meanwhile.
+#[test]
+fn nobody_posts_behind_a_failed_post() {
+    let device = Device::new(2);
+    thread::scope(|scope| {
+        let (failing, started) = mpsc::channel();
+        let device = &device;
+        scope.spawn(move || {
+            let failed = device.slots.post_send(1, true, 0, |_| {
+                failing.send(()).expect("wanted");
+                // The other one comes to the lock now. If it comes later it is refused anyway.
+                thread::sleep(Duration::from_millis(50));
+                let cause = rustix::io::Errno::NOMEM;
+                Err(PostError::Failed(Error::provider("ibv_post_send", cause)))
+            });
+            failed.expect_err("the device has failed");
+        });
+        started.recv().expect("it posts");
+        let refused = device.post(1, true);
+        assert!(
+            matches!(refused, Err(Error::NotConnected(_))),
+            "{refused:?}"
+        );
+    });
+    assert!(device.taken.lock().expect("no panic").is_empty());
+}
+
+#[test]
+fn a_queue_of_nothing_is_not_full() {
+    let slots = ConnSlots::new(1, 0);
+    let refused = slots.post_receive(0, |_| Ok(()));
+    assert!(
+        matches!(refused, Err(Error::InvalidArgument(_))),
+        "{refused:?}"
+    );
+    let posted: Result<(), NotPosted<()>> = Pool::new(0).post(0, |_| Ok(()));
+    assert_eq!(posted, Err(NotPosted::TooLong));
+}
+
+#[test]
+fn nothing_is_posted_before_and_after_the_connection() {
+    let text = |slots: &ConnSlots| match slots.post_send(1, true, 0, |_| Ok(())) {
+        Err(Error::NotConnected(text)) => text,
+        other => panic!("{other:?}"),
+    };
+    let slots = ConnSlots::new(10, 0);
+    assert!(text(&slots).contains("not established"));
+    slots.open();
+    slots.post_send(1, true, 0, |_| Ok(())).expect("open");
+    slots.end(State::Failed);
+    slots.end(State::Closed);
+    slots.open();
+    assert!(text(&slots).contains("has failed"));
+}
+
+#[test]
+fn a_receive_queue_takes_as_many_as_it_has_slots() {
+    let slots = ConnSlots::new(1, 3);
+    let mut posted = Vec::new();
+    for round in 0..10 {
+        for n in 0..3 {
+            let post = |wr_id| {
+                posted.push(Kind::of(wr_id).expect("ours"));
+                Ok(())
+            };
+            slots
+                .post_receive(3 * round + n, post)
+                .expect("before the connection is there");
+        }
+        let error = slots.post_receive(0, |_| Ok(())).expect_err("full");
+        let Error::QueueFull { queue, depth } = error else {
+            panic!("{error:?}")
+        };
+        assert_eq!((queue, depth), (Queue::Receive, 3));
+        for (n, (kind, number)) in (0..).zip(posted.drain(..)) {
+            assert_eq!(slots.complete(kind, number), Some(3 * round + n));
+        }
+    }
+    assert_eq!(slots.end(State::Closed), State::Connecting);
+    let refused = slots.post_receive(0, |_| Ok(()));
+    assert!(
+        matches!(refused, Err(Error::NotConnected(_))),
+        "{refused:?}"
+    );
+}
+
+/// Receives of several connections complete in any order, and each gives its own number back, once.
+#[test]
+fn a_shared_receive_queue_counts_in_any_order() {
+    let pool = Pool::new(3);
+    let post = |context| {
+        let mut number = None;
+        let posted: Result<_, NotPosted<()>> = pool.post(context, |taken| {
+            number = Some(taken);
+            Ok(())
+        });
+        posted.map(|()| number.expect("taken"))
+    };
+    let numbers: Vec<_> = (10..13)
+        .map(|context| post(context).expect("a slot"))
+        .collect();
+    assert_eq!(post(13), Err(NotPosted::Full));
+    assert_eq!(pool.complete(numbers[1]), Some(11));
+    assert_eq!(pool.complete(numbers[1]), None, "not twice");
+    assert_eq!(pool.complete(99), None, "not what was never posted");
+    post(14).expect("one slot is back");
+    assert_eq!(post(15), Err(NotPosted::Full));
+    assert_eq!(pool.complete(numbers[2]), Some(12));
+    assert_eq!(pool.complete(numbers[0]), Some(10));
+}
+
+#[test]
+fn a_completion_says_what_it_is_of() {
+    for kind in Kind::ALL {
+        assert_eq!(Kind::of(kind.wr_id(u32::MAX)), Some((kind, u32::MAX)));
+    }
+    for foreign in [0, 7, u64::MAX, 7 << 32] {
+        assert_eq!(Kind::of(foreign), None);
+    }
+}
+
+#[test]
+fn the_failure_is_the_one_that_explains_the_others() {
+    let (flushed, access) = (WcStatus::WR_FLUSH_ERR, WcStatus::REM_ACCESS_ERR);
+    let length = WcStatus::LOC_LEN_ERR;
+    let first = |failures: &[(u64, WcStatus)]| {
+        let slots = ConnSlots::new(1, 1);
+        for &(wr_id, status) in failures {
+            slots.fail(WcFailure::for_test(wr_id, status));
+        }
+        slots.failure().map(|failure| failure.wr_id)
+    };
+    assert_eq!(first(&[]), None);
+    assert_eq!(first(&[(1, flushed), (2, flushed)]), Some(1));
+    assert_eq!(first(&[(1, flushed), (2, length)]), Some(2));
+    assert_eq!(first(&[(1, access), (2, flushed), (3, length)]), Some(1));
+}

@@ -1,0 +1,241 @@
+//! Asynchronous events of devices (`ibv_get_async_event`): a queue pair in error, a port that goes down, a
+//! device that fails.
+//!
+//! No thread waits for them. Every wait of this library looks at the device's descriptor beside its own, in
+//! the same system call, and takes what is there: it is logged, and a connection whose queue pair is in
+//! error takes no more operations. Events are acknowledged as soon as they are read, so that destroying an
+//! object, which waits for the acknowledgement of its events, never waits. What they say is told later,
+//! without any lock: the program's logger may do anything.
+//!
+//! The device is open once in a process. Other code that uses it, a C library for instance, gets no
+//! asynchronous events beside this library, and finds the descriptor non-blocking.
+
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::ffi::CStr;
+use std::fmt;
+use std::marker::PhantomData;
+use std::os::fd::BorrowedFd;
+use std::ptr::NonNull;
+use std::sync::{Arc, LazyLock, Mutex, PoisonError};
+
+use rpma_sys as sys;
+
+use super::take::{acquire, set_nonblocking};
+
+/// Held while an event is read and acknowledged: of one device, each event goes to one thread.
+static TAKING: Mutex<()> = Mutex::new(());
+
+/// What to call when a queue pair is in error.
+type OnError = Arc<dyn Fn() + Send + Sync>;
+
+/// The queue pairs of this library, by their addresses: other code of the process may have queue pairs of
+/// the same device.
+static QUEUE_PAIRS: LazyLock<Mutex<HashMap<usize, OnError>>> = LazyLock::new(Mutex::default);
+
+/// A queue pair whose errors are told, until this is dropped.
+pub(super) struct Watched {
+    queue_pair: usize,
+}
+
+impl Watched {
+    pub(super) fn new(queue_pair: NonNull<sys::ibv_qp>, on_error: OnError) -> Self {
+        let queue_pair = queue_pair.addr().get();
+        with_queue_pairs(|all| all.insert(queue_pair, on_error));
+        Self { queue_pair }
+    }
+}
+
+impl fmt::Debug for Watched {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Watched").finish_non_exhaustive()
+    }
+}
+
+impl Drop for Watched {
+    fn drop(&mut self) {
+        with_queue_pairs(|all| all.remove(&self.queue_pair));
+    }
+}
+
+fn with_queue_pairs<T>(run: impl FnOnce(&mut HashMap<usize, OnError>) -> T) -> T {
+    // Nothing panics while it is locked.
+    run(&mut QUEUE_PAIRS.lock().unwrap_or_else(PoisonError::into_inner))
+}
+
+/// The events of an open device. What was taken is told when this is dropped, or before.
+pub(super) struct DeviceEvents<'device> {
+    context: NonNull<sys::ibv_context>,
+    taken: RefCell<Vec<Event>>,
+    _open: PhantomData<&'device ()>,
+}
+
+impl<'device> DeviceEvents<'device> {
+    /// # Safety
+    ///
+    /// The device is open for as long as `'device` lasts.
+    pub(super) unsafe fn of(context: NonNull<sys::ibv_context>) -> Self {
+        Self {
+            context,
+            taken: RefCell::default(),
+            _open: PhantomData,
+        }
+    }
+
+    /// Readable when there is an event.
+    pub(super) fn fd(&self) -> BorrowedFd<'device> {
+        // SAFETY: the device is open; the field never changes.
+        let fd = unsafe { (*self.context.as_ptr()).async_fd };
+        // SAFETY: the descriptor is open for as long as the device.
+        unsafe { BorrowedFd::borrow_raw(fd) }
+    }
+
+    /// Takes all that are there.
+    #[cold]
+    pub(super) fn take_all(&self) {
+        let _guard = acquire(&TAKING);
+        // For good: somebody else may have taken them since, and a read that blocks would block us all.
+        if set_nonblocking(self.fd()).is_err() {
+            return;
+        }
+        loop {
+            let mut event = sys::ibv_async_event {
+                element: sys::ibv_async_event__bindgen_ty_1 { port_num: 0 },
+                event_type: sys::ibv_event_type::IBV_EVENT_CQ_ERR,
+            };
+            // SAFETY: the device is open; the call fills the event, or leaves it if there is none.
+            if unsafe { sys::ibv_get_async_event(self.context.as_ptr(), &raw mut event) } != 0 {
+                return;
+            }
+            self.taken.borrow_mut().push(Event::of(&event));
+            // SAFETY: the event was taken and is acknowledged once.
+            unsafe { sys::ibv_ack_async_event(&raw mut event) };
+        }
+    }
+
+    /// Tells what was taken. For a caller that holds no lock.
+    pub(super) fn tell(&self) {
+        for event in self.taken.take() {
+            event.tell();
+        }
+    }
+}
+
+impl Drop for DeviceEvents<'_> {
+    fn drop(&mut self) {
+        self.tell();
+    }
+}
+
+/// What is left of an event when it has been acknowledged.
+struct Event {
+    kind: sys::ibv_event_type,
+    port: Option<i32>,
+    /// Of the queue pair, if it is ours.
+    on_error: Option<OnError>,
+}
+
+impl Event {
+    /// The event is not acknowledged yet: its queue pair exists.
+    fn of(event: &sys::ibv_async_event) -> Self {
+        use sys::ibv_event_type as kinds;
+        let (mut port, mut on_error) = (None, None);
+        match event.event_type {
+            kinds::IBV_EVENT_QP_FATAL
+            | kinds::IBV_EVENT_QP_REQ_ERR
+            | kinds::IBV_EVENT_QP_ACCESS_ERR => {
+                // SAFETY: an event of this kind is one of a queue pair; only its address is used.
+                let queue_pair = unsafe { event.element.qp }.addr();
+                on_error = with_queue_pairs(|all| all.get(&queue_pair).cloned());
+            }
+            kinds::IBV_EVENT_PORT_ERR | kinds::IBV_EVENT_PORT_ACTIVE => {
+                // SAFETY: an event of this kind has the number of a port.
+                port = Some(unsafe { event.element.port_num });
+            }
+            _ => {}
+        }
+        let kind = event.event_type;
+        Self {
+            kind,
+            port,
+            on_error,
+        }
+    }
+
+    fn tell(self) {
+        use sys::ibv_event_type as kinds;
+        let what = Name(self.kind);
+        if let Some(on_error) = self.on_error {
+            on_error();
+            log::error!("{what}: the connection takes no more operations");
+        } else if let Some(port) = self.port {
+            log::warn!("{what} (port {port})");
+        } else {
+            match self.kind {
+                kinds::IBV_EVENT_DEVICE_FATAL
+                | kinds::IBV_EVENT_CQ_ERR
+                | kinds::IBV_EVENT_SRQ_ERR
+                | kinds::IBV_EVENT_WQ_FATAL => log::error!("{what}"),
+                _ => log::debug!("{what}"),
+            }
+        }
+    }
+}
+
+/// The name of an event's kind.
+struct Name(sys::ibv_event_type);
+
+impl fmt::Display for Name {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // SAFETY: the function takes any number, and returns a constant text.
+        let text = unsafe { sys::ibv_event_type_str(self.0) };
+        // SAFETY: it is NUL-terminated.
+        let text = unsafe { CStr::from_ptr(text) };
+        write!(
+            f,
+            "asynchronous event of the device: {}",
+            text.to_string_lossy()
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicU32, Ordering};
+
+    use super::*;
+
+    /// No device here reports errors of queue pairs: soft-RoCE never does.
+    #[test]
+    fn an_error_is_told_to_the_connection_of_that_queue_pair() {
+        let told = Arc::new(AtomicU32::new(0));
+        let watch = |address: usize| {
+            let told = Arc::clone(&told);
+            let on_error = Arc::new(move || {
+                told.fetch_add(1, Ordering::Relaxed);
+            });
+            let address = std::ptr::without_provenance_mut(address);
+            Watched::new(NonNull::new(address).expect("not 0"), on_error)
+        };
+        let tell = |kind, address| {
+            let qp = std::ptr::without_provenance_mut(address);
+            let element = sys::ibv_async_event__bindgen_ty_1 { qp };
+            Event::of(&sys::ibv_async_event {
+                element,
+                event_type: kind,
+            })
+            .tell();
+            told.swap(0, Ordering::Relaxed)
+        };
+        let (fatal, established) = (
+            sys::ibv_event_type::IBV_EVENT_QP_FATAL,
+            sys::ibv_event_type::IBV_EVENT_COMM_EST,
+        );
+        let watched = watch(8);
+        assert_eq!(tell(fatal, 8), 1);
+        assert_eq!(tell(established, 8), 0, "is no error");
+        assert_eq!(tell(fatal, 16), 0, "of a C library, say");
+        drop(watched);
+        assert_eq!(tell(fatal, 8), 0);
+    }
+}

@@ -1,0 +1,321 @@
+//! The counting of slots (ring.rs and pool.rs, files of the library) under loom.
+//!
+//! The device is a queue in the order of posting, which completes everything. What is asked in every order
+//! of threads with up to three preemptions (of threads, not of memory accesses: the device's lock
+//! orders those): each request's number leads to its own `op_context`, never is more outstanding than
+//! there are slots, every slot comes back, and nothing gets stuck.
+
+#![cfg(test)]
+
+#[allow(dead_code, reason = "a part of it is tested")]
+#[path = "../../../rpma/src/slots/pool.rs"]
+mod pool;
+#[allow(dead_code, reason = "as above")]
+#[path = "../../../rpma/src/slots/ring.rs"]
+mod ring;
+
+mod sync {
+    pub(crate) use loom::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+    pub(crate) use loom::sync::{Mutex, MutexGuard};
+}
+
+use std::collections::VecDeque;
+
+use loom::sync::atomic::AtomicBool;
+use loom::sync::{Arc, Mutex};
+use loom::thread;
+use ring::{Entry, NotPosted, NotTaken, Ring};
+use sync::Ordering;
+
+/// A queue, the device behind it, and the completion queue's lock.
+struct Queue {
+    ring: Ring,
+    /// What was posted: its number, whether it completes, and its context.
+    device: Mutex<VecDeque<(u32, bool, u64)>>,
+    polling: Mutex<Vec<u64>>,
+    depth: usize,
+}
+
+impl Queue {
+    fn new(first: u32, depth: u32) -> Arc<Self> {
+        Self::with_extra(first, depth, 0)
+    }
+
+    fn with_extra(first: u32, depth: u32, extra: u32) -> Arc<Self> {
+        Arc::new(Self {
+            ring: Ring::starting_at(first, depth, extra),
+            device: Mutex::new(VecDeque::new()),
+            polling: Mutex::new(Vec::new()),
+            depth: depth as usize,
+        })
+    }
+
+    fn post(&self, signaled: bool, context: u64) -> Result<(), NotPosted<()>> {
+        let entry = Entry {
+            count: 1,
+            signaled,
+            context,
+        };
+        self.ring.post(entry, |number| {
+            // The poster may be stopped here for as long as it takes.
+            thread::yield_now();
+            let mut device = self.device.lock().unwrap();
+            device.push_back((number, signaled, context));
+            assert!(device.len() <= self.depth, "more than the queue has slots");
+            Ok(())
+        })
+    }
+
+    /// Polls one completion, if there is one: the device is done with all up to a signaled request.
+    fn poll(&self) -> bool {
+        let mut polled = self.polling.lock().unwrap();
+        let mut device = self.device.lock().unwrap();
+        let Some(end) = device.iter().position(|(_, signaled, _)| *signaled) else {
+            return false;
+        };
+        let (number, _, context) = device.drain(..=end).next_back().unwrap();
+        drop(device);
+        assert_eq!(self.ring.complete(number), context, "another one's context");
+        polled.push(context);
+        true
+    }
+
+    /// Polls the rest. What was posted has completed then, each once, and all slots are back.
+    fn check(&self, mut posted: Vec<u64>) {
+        while self.poll() {}
+        let mut polled = self.polling.lock().unwrap().clone();
+        polled.sort_unstable();
+        posted.sort_unstable();
+        assert_eq!(polled, posted);
+        for _ in 0..self.depth {
+            self.post(true, 0).expect("every slot has come back");
+        }
+        assert_eq!(self.post(true, 0), Err(NotPosted::Full));
+    }
+}
+
+/// Posts those for which there is a slot.
+fn poster(queue: &Arc<Queue>, contexts: [u64; 2]) -> thread::JoinHandle<Vec<u64>> {
+    let queue = Arc::clone(queue);
+    thread::spawn(move || {
+        let posted = |context: &u64| queue.post(true, *context).is_ok();
+        contexts.into_iter().filter(posted).collect()
+    })
+}
+
+fn poller(queue: &Arc<Queue>, times: usize) -> thread::JoinHandle<()> {
+    let queue = Arc::clone(queue);
+    thread::spawn(move || {
+        for _ in 0..times {
+            queue.poll();
+        }
+    })
+}
+
+fn model(preemptions: usize, test: impl Fn() + Sync + Send + 'static) {
+    let mut builder = loom::model::Builder::new();
+    builder.preemption_bound = Some(preemptions);
+    builder.check(test);
+}
+
+/// Two post, one polls: over more than a lap, and over the end of the numbers.
+#[test]
+fn two_posters_over_a_lap() {
+    for first in [0, u32::MAX] {
+        model(3, move || {
+            let queue = Queue::new(first, 1);
+            let posters = [poster(&queue, [1, 2]), poster(&queue, [3, 4])];
+            queue.poll();
+            queue.poll();
+            let posted = posters.map(|poster| poster.join().unwrap()).concat();
+            queue.check(posted);
+        });
+    }
+}
+
+/// Completions go to one poller each, and nobody overwrites an entry before it is read.
+#[test]
+fn two_pollers() {
+    model(3, || {
+        let queue = Queue::new(0, 2);
+        let pollers = [poller(&queue, 2), poller(&queue, 1)];
+        let posted = (1..=4).filter(|context| queue.post(true, *context).is_ok());
+        let posted = posted.collect();
+        for poller in pollers {
+            poller.join().unwrap();
+        }
+        queue.check(posted);
+    });
+}
+
+/// The last slot is kept for a request with a completion: nobody gets stuck behind those without.
+#[test]
+fn posters_without_completions_do_not_fill_the_queue() {
+    model(3, || {
+        let queue = Queue::new(0, 2);
+        let silent = {
+            let queue = Arc::clone(&queue);
+            thread::spawn(move || {
+                let _ = queue.post(false, 1);
+                let _ = queue.post(false, 2);
+            })
+        };
+        let mut posted = Vec::new();
+        for context in [3, 4] {
+            match queue.post(true, context) {
+                Ok(()) => posted.push(context),
+                Err(error) => assert_eq!(error, NotPosted::Full, "then polling helps"),
+            }
+            queue.poll();
+        }
+        silent.join().unwrap();
+        while queue.poll() {}
+        // It frees what gave no completion.
+        queue.post(true, 5).expect("the slot that is kept");
+        posted.push(5);
+        queue.check(posted);
+    });
+}
+
+/// What the device refuses leaves no hole, and no slot taken.
+#[test]
+fn a_refused_post() {
+    model(3, || {
+        let queue = Queue::new(0, 2);
+        let refused = {
+            let queue = Arc::clone(&queue);
+            thread::spawn(move || {
+                let entry = Entry {
+                    count: 1,
+                    signaled: true,
+                    context: 9,
+                };
+                let full: Result<(), NotPosted<()>> =
+                    queue.ring.post(entry, |_| Err(NotTaken::NoRoom));
+                assert_eq!(full, Err(NotPosted::Full));
+            })
+        };
+        for context in [1, 2] {
+            queue.post(true, context).expect("a slot");
+        }
+        refused.join().unwrap();
+        queue.check(vec![1, 2]);
+    });
+}
+
+/// Behind a request that failed, and that the device may have, nothing is posted that would make it look;
+/// what it has completes with its own context all the same.
+#[test]
+fn nothing_is_posted_behind_a_failure() {
+    model(3, || {
+        let queue = Queue::new(0, 3);
+        let ended = Arc::new(AtomicBool::new(false));
+        let post = |context, fails: bool| {
+            let (queue, ended) = (Arc::clone(&queue), Arc::clone(&ended));
+            thread::spawn(move || {
+                let entry = Entry {
+                    count: 1,
+                    signaled: true,
+                    context,
+                };
+                let posted = queue.ring.post(entry, |number| {
+                    if ended.load(Ordering::Acquire) {
+                        return Err(NotTaken::Refused(()));
+                    }
+                    let mut device = queue.device.lock().unwrap();
+                    device.push_back((number, true, context));
+                    drop(device);
+                    if fails {
+                        ended.store(true, Ordering::Release);
+                        return Err(NotTaken::Failed(()));
+                    }
+                    Ok(())
+                });
+                match posted {
+                    Err(NotPosted::Refused(())) => None,
+                    _ => Some(context),
+                }
+            })
+        };
+        let posters = [post(1, true), post(2, false)];
+        queue.poll();
+        let posted = posters.map(|poster| poster.join().unwrap());
+        let posted: Vec<u64> = posted.into_iter().flatten().collect();
+        let last = queue
+            .device
+            .lock()
+            .unwrap()
+            .back()
+            .map(|(_, _, context)| *context);
+        assert!(
+            last.is_none_or(|context| context == 1),
+            "posted behind the failure"
+        );
+        queue.check(posted);
+    });
+}
+
+/// A request of several parts has an entry for each, and a marker has one of its own.
+#[test]
+fn parts_and_markers() {
+    model(3, || {
+        let queue = Queue::with_extra(0, 2, 2);
+        let poller = poller(&queue, 2);
+        let entry = Entry {
+            count: 2,
+            signaled: true,
+            context: 7,
+        };
+        let posted: Result<(), NotPosted<()>> = queue.ring.post(entry, |first| {
+            let mut device = queue.device.lock().unwrap();
+            device.push_back((first, false, 7));
+            device.push_back((first.wrapping_add(1), true, 7));
+            Ok(())
+        });
+        posted.expect("both slots");
+        let marker: Result<(), NotPosted<()>> = queue.ring.post_extra(|number| {
+            queue.device.lock().unwrap().push_back((number, true, 0));
+            Ok(())
+        });
+        marker.expect("a slot of its own");
+        poller.join().unwrap();
+        queue.check(vec![0, 7]);
+    });
+}
+
+/// A shared receive queue: entries of two connections come back in any order.
+#[test]
+fn a_shared_queue_of_two_connections() {
+    model(3, || {
+        let pool = Arc::new(pool::Pool::new(2));
+        let device = Arc::new(Mutex::new(Vec::new()));
+        let post = |pool: &pool::Pool, device: &Mutex<Vec<(u32, u64)>>, context| {
+            let posted: Result<(), NotPosted<()>> = pool.post(context, |number| {
+                device.lock().unwrap().push((number, context));
+                Ok(())
+            });
+            posted
+        };
+        for context in [1, 2] {
+            post(&pool, &device, context).expect("a slot");
+        }
+        let poller = {
+            let (pool, device) = (Arc::clone(&pool), Arc::clone(&device));
+            thread::spawn(move || {
+                let (number, context) = device.lock().unwrap().swap_remove(0);
+                assert_eq!(pool.complete(number), Some(context));
+            })
+        };
+        let _ = post(&pool, &device, 3);
+        poller.join().unwrap();
+        let mut rest = std::mem::take(&mut *device.lock().unwrap());
+        assert!(rest.len() <= 2);
+        for (number, context) in rest.drain(..) {
+            assert_eq!(pool.complete(number), Some(context));
+        }
+        for context in [4, 5] {
+            post(&pool, &device, context).expect("all are back");
+        }
+        assert_eq!(post(&pool, &device, 6), Err(NotPosted::Full));
+    });
+}
