@@ -101,6 +101,20 @@ fn each_row_names_a_rust_item_as_a_link() {
     }
 }
 
+/// The library's documentation says that a search for a C name finds the Rust one.
+#[test]
+fn each_function_is_found_by_its_c_name() {
+    let all = sources().into_values().flatten();
+    let library = root().join("rpma/src");
+    let text: Vec<_> = all.filter(|path| path.starts_with(&library)).collect();
+    let text: String = text.iter().map(|path| read(path)).collect();
+    for row in table("Functions") {
+        let name = names(&row[0]).next().expect("a function in the first cell");
+        let alias = format!("#[doc(alias = \"{name}\")]");
+        assert!(text.contains(&alias), "nothing has {alias}");
+    }
+}
+
 /// Where the tests named `module::…` may be.
 fn sources() -> BTreeMap<String, Vec<PathBuf>> {
     let mut found: BTreeMap<_, Vec<_>> = BTreeMap::new();

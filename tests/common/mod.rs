@@ -80,9 +80,17 @@ pub(crate) fn peer() -> Peer {
 ///
 /// Destroying is partly asynchronous, so the count may take a moment to come down.
 pub(crate) fn device_test(test: impl FnOnce()) {
+    leaving(&[], test);
+}
+
+/// As `device_test`, for a test that leaves objects behind, so many of each kind.
+pub(crate) fn leaving(left: &[(&str, u64)], test: impl FnOnce()) {
     // Without a device, this says what to do.
     addr();
-    let before = objects();
+    let mut before = objects();
+    for (kind, count) in left {
+        *before.entry((*kind).to_owned()).or_default() += count;
+    }
     test();
     let deadline = Instant::now() + Duration::from_secs(5);
     loop {
@@ -92,7 +100,7 @@ pub(crate) fn device_test(test: impl FnOnce()) {
         }
         assert!(
             Instant::now() < deadline,
-            "objects leak: {before:?} before, {after:?} after"
+            "objects leak: {before:?} expected, {after:?} there"
         );
         thread::sleep(Duration::from_millis(20));
     }
@@ -146,8 +154,22 @@ impl Pair {
         server: &ConnCfg,
         private_data: (&[u8], &[u8]),
     ) -> Self {
-        let ep = Ep::listen(peer, addr, 0).expect("listens");
-        let req = ConnReq::new(peer, addr, ep.get_port(), client).expect("resolves");
+        Self::between(addr, (peer, client), (peer, server), private_data)
+    }
+
+    /// A client of one peer and a server of another, of the same device.
+    pub(crate) fn of_peers(client: (&Peer, &ConnCfg), server: (&Peer, &ConnCfg)) -> Self {
+        Self::between(&addr(), client, server, (&[], &[]))
+    }
+
+    fn between(
+        addr: &str,
+        (client_peer, client): (&Peer, &ConnCfg),
+        (server_peer, server): (&Peer, &ConnCfg),
+        private_data: (&[u8], &[u8]),
+    ) -> Self {
+        let ep = Ep::listen(server_peer, addr, 0).expect("listens");
+        let req = ConnReq::new(client_peer, addr, ep.get_port(), client).expect("resolves");
         let client = req.connect(private_data.0).expect("asks for a connection");
         let req = ep.next_conn_req_timeout(server, LIMIT).expect("a request");
         let server = req.connect(private_data.1).expect("accepts");

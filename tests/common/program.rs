@@ -310,19 +310,28 @@ pub(crate) fn free_port(addr: &str) -> u16 {
     ports.find(is_free).expect("a port that is free")
 }
 
-/// The path of a C program, which is compiled at its first use.
-///
-/// The file has no name any more, so that nothing is left behind: it runs through this descriptor.
+/// The path of a C program that uses librpma, which is compiled at its first use.
 pub(crate) fn c_executable(source: &str) -> String {
+    compiled(source, &["-lrpma", "-libverbs"])
+}
+
+/// The path of a shared object for `LD_PRELOAD`, which is compiled at its first use: that of its source,
+/// without `.c`.
+pub(crate) fn c_preload(source: &str) -> String {
+    compiled(source, &["-shared", "-fPIC", "-ldl"])
+}
+
+/// The file has no name any more, so that nothing is left behind: it is there through this descriptor.
+fn compiled(source: &str, options: &[&str]) -> String {
     static PROGRAMS: Mutex<BTreeMap<String, File>> = Mutex::new(BTreeMap::new());
     let mut programs = PROGRAMS.lock().unwrap_or_else(PoisonError::into_inner);
     let file = programs
         .entry(source.to_owned())
-        .or_insert_with(|| compile(source));
+        .or_insert_with(|| compile(source, options));
     format!("/proc/{}/fd/{}", std::process::id(), file.as_raw_fd())
 }
 
-fn compile(source: &str) -> File {
+fn compile(source: &str, options: &[&str]) -> File {
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("{source}.c"));
     let dir = tempfile::tempdir().expect("a directory");
     let program = dir.path().join("program");
@@ -330,7 +339,7 @@ fn compile(source: &str) -> File {
         .args(["-std=c11", "-D_POSIX_C_SOURCE=200809L"])
         .args(["-Wall", "-Wextra", "-Wpedantic", "-Werror", "-o"])
         .args([&program, &source])
-        .args(["-lrpma", "-libverbs"])
+        .args(options)
         .output()
         .expect("`cc` starts: librpma-dev and a C compiler are needed");
     let text = String::from_utf8_lossy(&output.stderr);

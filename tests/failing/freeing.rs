@@ -1,0 +1,307 @@
+//! What cannot be freed: it is told, the rest is freed all the same, and nothing is freed that is still in
+//! use.
+
+use std::ops::Range;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use log::{Level, LevelFilter, Log, Metadata, Record};
+use rpma::{
+    ComplChannel, Conn, ConnCfg, ConnEvent, Ep, Mr, MrSlice, MrUsage, Peer, RegisterableMemory,
+    Srq, SrqCfg, Wc,
+};
+use rustix::io::Errno;
+
+use crate::common::{
+    LIMIT, Pair, addr, completion, event, leaving, opcode_of, peer, region, remote,
+};
+use crate::support::{ALWAYS, Failing, How, with_failures, write};
+
+/// Keeps what is logged as an error.
+struct Errors(Mutex<Vec<String>>);
+
+static ERRORS: Errors = Errors(Mutex::new(Vec::new()));
+
+impl Log for Errors {
+    fn enabled(&self, metadata: &Metadata<'_>) -> bool {
+        metadata.level() == Level::Error
+    }
+
+    fn log(&self, record: &Record<'_>) {
+        if self.enabled(record.metadata()) {
+            self.lines().push(record.args().to_string());
+        }
+    }
+
+    fn flush(&self) {}
+}
+
+impl Errors {
+    fn lines(&self) -> MutexGuard<'_, Vec<String>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// From now on. A process has one log, and one test.
+    fn keep() {
+        log::set_logger(&ERRORS).expect("the first one");
+        log::set_max_level(LevelFilter::Error);
+    }
+}
+
+/// How a connection ends.
+#[derive(Clone, Copy, Debug)]
+enum End {
+    Delete,
+    Close,
+    Drop,
+}
+
+impl End {
+    const ALL: [Self; 3] = [Self::Delete, Self::Close, Self::Drop];
+
+    /// Ends the connection, for which `call` fails.
+    fn ends(self, conn: Conn, call: &'static str) {
+        ERRORS.lines().clear();
+        let failing = Failing::next(call, Errno::IO);
+        match self {
+            Self::Delete => failing.told(conn.delete()),
+            Self::Close => failing.told(conn.close(LIMIT)),
+            Self::Drop => {
+                drop(conn);
+                failing.happened();
+                let lines = std::mem::take(&mut *ERRORS.lines());
+                let told = |line: &String| line.starts_with(&format!("{call} failed: "));
+                assert!(lines.iter().any(told), "{call} is not logged: {lines:?}");
+            }
+        }
+    }
+}
+
+/// Two connections of one peer, one of which cannot be freed: the other one goes on. `left`: what stays.
+fn cannot_free(call: &'static str, left: &[(&str, u64)], cfg: &ConnCfg) {
+    for end in End::ALL {
+        leaving(left, || {
+            let peer = peer();
+            let [pair, other] = [(); 2].map(|()| Pair::with(&peer, cfg, &ConnCfg::new()));
+            write(&pair.client, 1).expect("posted");
+            end.ends(pair.client, call);
+            assert_eq!(event(&pair.server), ConnEvent::Closed, "{end:?}");
+            write(&other.client, 2).expect("posted");
+            opcode_of(&completion(&other.client), 2);
+        });
+    }
+}
+
+/// Settings with two queues, which have a channel each, or one.
+fn two_queues(channel: ComplChannel) -> ConnCfg {
+    let mut cfg = ConnCfg::new();
+    cfg.set_rcq_size(10).set_compl_channel(channel);
+    cfg
+}
+
+/// Promise: what ends a connection tells that its queue pair could not be destroyed. The queues of that and
+/// its domain stay as well: the device may use them.
+#[test]
+fn a_queue_pair_that_cannot_be_destroyed() {
+    with_failures(|| {
+        Errors::keep();
+        let left = [("qp", 1), ("cq", 2), ("pd", 1)];
+        cannot_free("ibv_destroy_qp", &left, &two_queues(ComplChannel::PerCq));
+    });
+}
+
+/// Promise, as above, for the id. The kernel destroys it with its event channel.
+#[test]
+fn an_id_that_cannot_be_destroyed() {
+    with_failures(|| {
+        Errors::keep();
+        // librdmacm has a domain of its own on a device while there is an id, and so for ever after this.
+        let _id = peer();
+        cannot_free("rdma_destroy_id", &[], &two_queues(ComplChannel::PerCq));
+        leaving(&[], || {
+            let ep = Ep::listen(&peer(), &addr(), 0).expect("listens");
+            Failing::next("rdma_destroy_id", Errno::IO).told(ep.shutdown());
+        });
+    });
+}
+
+/// Promise, as above, for a completion queue. The other one is freed.
+#[test]
+fn a_completion_queue_that_cannot_be_destroyed() {
+    with_failures(|| {
+        Errors::keep();
+        for channel in [ComplChannel::PerCq, ComplChannel::Shared] {
+            cannot_free("ibv_destroy_cq", &[("cq", 1)], &two_queues(channel));
+        }
+    });
+}
+
+/// Promise, as above, for a completion channel, whether a queue has it for itself or not.
+#[test]
+fn a_completion_channel_that_cannot_be_destroyed() {
+    with_failures(|| {
+        Errors::keep();
+        for channel in [ComplChannel::PerCq, ComplChannel::Shared] {
+            cannot_free("ibv_destroy_comp_channel", &[], &two_queues(channel));
+        }
+    });
+}
+
+fn srq(peer: &Peer) -> Srq {
+    Srq::new(peer, &SrqCfg::new()).expect("a shared receive queue")
+}
+
+/// Promise: `Srq::delete` tells the first verb that failed.
+#[test]
+fn a_shared_receive_queue_that_cannot_be_destroyed() {
+    with_failures(|| {
+        for (call, left) in [
+            ("ibv_destroy_srq", &[("srq", 1), ("pd", 1)][..]),
+            ("ibv_destroy_cq", &[("cq", 1)]),
+            ("ibv_destroy_comp_channel", &[]),
+        ] {
+            leaving(left, || {
+                let peer = peer();
+                let [one, other] = [(); 2].map(|()| srq(&peer));
+                Failing::next(call, Errno::IO).told(one.delete());
+                other.recv(MrSlice::EMPTY, 1).expect("posted");
+                other.delete().expect("everything is freed");
+            });
+        }
+    });
+}
+
+/// Promise: `Conn::delete` tells whether everything could be freed: also its shared receive queue, if it
+/// has the last handle of that.
+#[test]
+fn the_last_connection_of_a_shared_receive_queue_tells_its_failure() {
+    with_failures(|| {
+        for (call, left) in [
+            ("ibv_destroy_srq", &[("srq", 1), ("pd", 1)][..]),
+            ("ibv_destroy_cq", &[("cq", 1)]),
+        ] {
+            leaving(left, || {
+                let peer = peer();
+                let mut cfg = ConnCfg::new();
+                cfg.set_srq(Some(&srq(&peer)));
+                let pair = Pair::with(&peer, &ConnCfg::new(), &cfg);
+                drop(cfg);
+                // The connection's own queue goes first.
+                let nth = if call == "ibv_destroy_cq" { 2 } else { 1 };
+                let failing = Failing::nth(nth, call, Errno::IO, How::Refused);
+                failing.told(pair.server.delete());
+            });
+        }
+    });
+}
+
+/// Memory that tells when it is freed.
+struct Watched {
+    bytes: Vec<u8>,
+    freed: Arc<AtomicBool>,
+}
+
+// SAFETY: the bytes of the vector stay where they are until it is dropped, and nothing else refers to them.
+unsafe impl RegisterableMemory for Watched {
+    fn as_mut_ptr(&mut self) -> *mut u8 {
+        self.bytes.as_mut_ptr()
+    }
+
+    fn len(&self) -> usize {
+        self.bytes.len()
+    }
+}
+
+impl Drop for Watched {
+    fn drop(&mut self) {
+        self.freed.store(true, Ordering::Relaxed);
+    }
+}
+
+/// Promise: memory that cannot be deregistered stays allocated, as the device may still use it: peers go on
+/// writing to it. `Mr::dereg` tells, and so does the log if the region is dropped.
+#[test]
+fn memory_that_cannot_be_deregistered_stays() {
+    with_failures(|| {
+        Errors::keep();
+        for drops in [false, true] {
+            leaving(&[("mr", 1), ("pd", 1)], || {
+                let peer = peer();
+                let pair = Pair::new(&peer);
+                let freed = Arc::new(AtomicBool::new(false));
+                let memory = Watched {
+                    bytes: vec![0; 64],
+                    freed: Arc::clone(&freed),
+                };
+                let target = Mr::reg(&peer, memory, MrUsage::WRITE_DST).expect("registers");
+                let part = remote(&target).slice(..).expect("all");
+                let failing = Failing::next("ibv_dereg_mr", Errno::IO);
+                if drops {
+                    drop(target);
+                    failing.happened();
+                    let lines = std::mem::take(&mut *ERRORS.lines());
+                    let told = |line: &String| line.starts_with("ibv_dereg_mr failed: ");
+                    assert!(lines.iter().any(told), "{lines:?}");
+                } else {
+                    failing.told(target.dereg().map(drop));
+                }
+                assert!(!freed.load(Ordering::Relaxed), "it is registered");
+                let local = region(&peer, 64, MrUsage::WRITE_SRC);
+                let local = local.slice(..).expect("all");
+                pair.client.write(part, local, ALWAYS, 1).expect("posted");
+                opcode_of(&completion(&pair.client), 1);
+            });
+        }
+    });
+}
+
+/// Closes a connection with writes of the numbers 0 to 2 and receives of those from 10 to 14, for which the
+/// nth `call` fails. What comes back is in order, and all of it was posted.
+fn closes_with(nth: u32, call: &'static str) {
+    leaving(&[], || {
+        let Pair { client, server } = Pair::new(&peer());
+        for number in 10..15 {
+            client.recv(MrSlice::EMPTY, number).expect("posted");
+        }
+        for number in 0..3 {
+            write(&client, number).expect("posted");
+        }
+        let failing = Failing::nth(nth, call, Errno::IO, How::Refused);
+        let closed = client.close(LIMIT);
+        failing.happened();
+        let error = closed.expect_err(call);
+        let of = |range: Range<u64>| {
+            let mut numbers = range.clone();
+            let wcs = error.completions.iter().map(Wc::wr_id);
+            let mut wcs = wcs.filter(|number| range.contains(number));
+            wcs.all(|number| numbers.next() == Some(number))
+        };
+        assert!(of(0..3) && of(10..15), "{call}: {error:?}");
+        assert!(error.completions.len() <= 8, "{call}: {error:?}");
+        failing.told(Err::<(), _>(error));
+        assert_eq!(event(&server), ConnEvent::Closed);
+    });
+}
+
+/// Promise: `Conn::close` tells the verb that failed, whichever it was, and frees the connection all the
+/// same.
+#[test]
+fn closing_with_a_verb_that_fails() {
+    with_failures(|| {
+        // The marker behind what was sent; the move to the error state; both times that the queue is read.
+        closes_with(1, "ibv_post_send");
+        closes_with(1, "ibv_modify_qp");
+        closes_with(1, "ibv_poll_cq");
+        closes_with(2, "ibv_poll_cq");
+    });
+}
+
+/// Promise, as above, where the verb is one that marks the end of what is flushed: without the marker, what
+/// is flushed may be lost.
+#[test]
+fn closing_without_a_marker() {
+    with_failures(|| {
+        closes_with(2, "ibv_post_send");
+        closes_with(1, "ibv_post_recv");
+    });
+}

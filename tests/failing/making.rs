@@ -1,0 +1,194 @@
+//! What fails when something is made: nothing is left behind, and it can be made the next time.
+
+use rpma::{
+    ComplChannel, CompletionChannel, ConnCfg, ConnEvent, ConnReq, Ep, Error, Mr, MrUsage, Peer,
+    RejectReason, Srq, SrqCfg,
+};
+use rustix::io::Errno;
+
+use crate::common::{
+    LIMIT, Pair, addr, completion, device_test, event, leaving, opcode_of, peer, region,
+};
+use crate::support::{Failing, How, with_failures, write};
+
+/// Settings with a queue of its own for receives, so that two queues are made, and two channels or one.
+fn two_queues() -> [(ConnCfg, u32); 2] {
+    [(ComplChannel::PerCq, 2), (ComplChannel::Shared, 1)].map(|(channel, channels)| {
+        let mut cfg = ConnCfg::new();
+        cfg.set_rcq_size(10).set_compl_channel(channel);
+        (cfg, channels)
+    })
+}
+
+/// Each call that makes a queue, and how often it is made.
+fn calls(channels: u32) -> Vec<(&'static str, u32)> {
+    let per_call = [
+        ("ibv_create_comp_channel", channels),
+        ("ibv_create_cq", 2),
+        ("ibv_req_notify_cq", 2),
+    ];
+    let each = |(call, count)| (1..=count).map(move |nth| (call, nth));
+    per_call.into_iter().flat_map(each).collect()
+}
+
+/// Promise: `ConnReq::new` names the verb that could not make a queue, and leaves nothing behind.
+#[test]
+fn a_request_whose_queues_cannot_be_made() {
+    with_failures(|| {
+        device_test(|| {
+            let peer = peer();
+            let ep = Ep::listen(&peer, &addr(), 0).expect("listens");
+            for (cfg, channels) in two_queues() {
+                for (call, nth) in calls(channels) {
+                    let failing = Failing::nth(nth, call, Errno::NOSPC, How::Refused);
+                    // Nothing else stays in the kernel, also while the peer and the endpoint live on.
+                    leaving(&[], || {
+                        failing.told(ConnReq::new(&peer, &addr(), ep.get_port(), &cfg));
+                    });
+                }
+                let pair = Pair::with(&peer, &cfg, &cfg);
+                write(&pair.client, 1).expect("posted");
+                opcode_of(&completion(&pair.client), 1);
+            }
+        });
+    });
+}
+
+/// Promise: an incoming request whose queues cannot be made is rejected, and the endpoint goes on.
+#[test]
+fn an_incoming_request_whose_queues_cannot_be_made_is_rejected() {
+    with_failures(|| {
+        device_test(|| {
+            let peer = peer();
+            let ep = Ep::listen(&peer, &addr(), 0).expect("listens");
+            let ask = || {
+                let req = ConnReq::new(&peer, &addr(), ep.get_port(), &ConnCfg::new());
+                req.expect("resolves").connect(&[]).expect("asks")
+            };
+            for (cfg, channels) in two_queues() {
+                for (call, nth) in calls(channels) {
+                    let client = ask();
+                    let failing = Failing::nth(nth, call, Errno::NOSPC, How::Refused);
+                    failing.told(ep.next_conn_req_timeout(&cfg, LIMIT));
+                    match event(&client) {
+                        ConnEvent::Rejected { reason, .. } => {
+                            assert_eq!(reason, RejectReason::CONSUMER);
+                        }
+                        other => panic!("{call}: {other:?}"),
+                    }
+                }
+                let client = ask();
+                let req = ep.next_conn_req_timeout(&cfg, LIMIT).expect("a request");
+                let _server = req.connect(&[]).expect("accepts");
+                assert_eq!(event(&client), ConnEvent::Established);
+            }
+        });
+    });
+}
+
+/// Promise: `Srq::new` and `CompletionChannel::new` name the verb that failed, and leave nothing behind.
+#[test]
+fn a_shared_receive_queue_that_cannot_be_made() {
+    with_failures(|| {
+        device_test(|| {
+            let peer = peer();
+            let srq = || Srq::new(&peer, &SrqCfg::new());
+            for call in [
+                "ibv_create_comp_channel",
+                "ibv_create_cq",
+                "ibv_req_notify_cq",
+                "ibv_create_srq",
+            ] {
+                let failing = Failing::next(call, Errno::NOSPC);
+                leaving(&[], || failing.told(srq()));
+            }
+            srq().expect("the next one is made");
+            let failing = Failing::next("ibv_create_comp_channel", Errno::NOSPC);
+            failing.told(CompletionChannel::new(&peer));
+            CompletionChannel::new(&peer).expect("the next one is made");
+        });
+    });
+}
+
+/// Promise: an error says what to do where the cause is known. A channel is a file: each connection has
+/// some, so that a server meets the limit of open files here.
+#[test]
+fn too_many_open_files_have_a_hint() {
+    with_failures(|| {
+        device_test(|| {
+            let peer = peer();
+            let failing = Failing::next("ibv_create_comp_channel", Errno::MFILE);
+            let text = failing.text(CompletionChannel::new(&peer));
+            assert!(text.contains("RLIMIT_NOFILE"), "{text}");
+        });
+    });
+}
+
+/// Promise: `Mr::reg` gives the memory back if it cannot be registered. The same for the memory that
+/// belongs to the fallback of flushes, which the first connection asks for.
+#[test]
+fn memory_that_cannot_be_registered() {
+    with_failures(|| {
+        device_test(|| {
+            let peer = peer();
+            let failing = Failing::next("ibv_reg_mr", Errno::NOMEM);
+            let failed = Mr::reg(&peer, vec![7; 100], MrUsage::SEND);
+            let failed = failed.expect_err("it cannot be registered");
+            assert_eq!(failed.memory, [7; 100]);
+            let text = failed.to_string();
+            assert!(text.contains("RLIMIT_MEMLOCK"), "{text}");
+            failing.told(Err::<(), Error>(failed.into()));
+            region(&peer, 100, MrUsage::SEND);
+
+            let mut cfg = ConnCfg::new();
+            cfg.set_force_fallback(true);
+            let ep = Ep::listen(&peer, &addr(), 0).expect("listens");
+            let request = |peer: &Peer| ConnReq::new(peer, &addr(), ep.get_port(), &cfg);
+            let failing = Failing::next("ibv_reg_mr", Errno::NOMEM);
+            leaving(&[], || failing.told(request(&peer)));
+            request(&peer).expect("the next one is made");
+        });
+    });
+}
+
+/// Promise: a connection that cannot be set up is not one: the side that accepts is told so by
+/// `ConnReq::connect`.
+#[test]
+fn a_connection_that_cannot_be_set_up_is_not_accepted() {
+    with_failures(|| {
+        device_test(|| {
+            let (peer, cfg) = (peer(), ConnCfg::new());
+            let ep = Ep::listen(&peer, &addr(), 0).expect("listens");
+            for call in ["ibv_modify_qp", "ibv_query_qp"] {
+                let req = ConnReq::new(&peer, &addr(), ep.get_port(), &cfg).expect("resolves");
+                let client = req.connect(&[]).expect("asks");
+                let req = ep.next_conn_req_timeout(&cfg, LIMIT).expect("a request");
+                Failing::next(call, Errno::IO).told(req.connect(&[]));
+                // Accepted it may have been, but then it has ended.
+                while event(&client) == ConnEvent::Established {}
+            }
+            drop(Pair::new(&peer));
+        });
+    });
+}
+
+/// Promise, as above, for the side that asks: `Conn::next_event` tells.
+#[test]
+fn a_connection_that_cannot_be_set_up_is_not_established() {
+    with_failures(|| {
+        device_test(|| {
+            let (peer, cfg) = (peer(), ConnCfg::new());
+            let ep = Ep::listen(&peer, &addr(), 0).expect("listens");
+            for call in ["ibv_modify_qp", "ibv_query_qp"] {
+                let req = ConnReq::new(&peer, &addr(), ep.get_port(), &cfg).expect("resolves");
+                let client = req.connect(&[]).expect("asks");
+                let req = ep.next_conn_req_timeout(&cfg, LIMIT).expect("a request");
+                let _server = req.connect(&[]).expect("accepts");
+                Failing::next(call, Errno::IO).told(client.next_event_timeout(LIMIT));
+                let error = write(&client, 1).expect_err("it is not established");
+                assert!(matches!(error, Error::NotConnected(_)), "{error:?}");
+            }
+            drop(Pair::new(&peer));
+        });
+    });
+}

@@ -1,0 +1,419 @@
+//! What fails when an operation is posted: whether its slot is taken, and what becomes of the connection.
+
+use std::collections::BTreeSet;
+use std::thread;
+use std::time::Instant;
+
+use rpma::{
+    Conn, ConnCfg, ConnEvent, ConnReq, Ep, Error, Flags, FlushType, MrSlice, MrUsage, Queue,
+    RemoteSlice, Srq, SrqCfg, Wc, WcOpcode, WcStatus,
+};
+use rustix::io::Errno;
+
+use crate::common::{
+    LIMIT, Pair, addr, assert_empty, completions, device_test, event, next_completion, opcode_of,
+    peer, region, remote,
+};
+use crate::support::{ALWAYS, Failing, How, pause_in_posts, with_failures, write};
+
+const DEPTH: u64 = 10;
+
+/// Posts until the queue is full; how many there were.
+fn fill(queue: Queue, mut post: impl FnMut(u64) -> Result<(), Error>) -> u64 {
+    for posted in 0.. {
+        match post(posted) {
+            Ok(()) => {}
+            Err(error) => {
+                full(queue, Err(error));
+                return posted;
+            }
+        }
+    }
+    unreachable!("the queue has an end")
+}
+
+fn full(queue: Queue, result: Result<(), Error>) {
+    match result {
+        Err(Error::QueueFull { queue: said, depth }) => {
+            assert_eq!((said, u64::from(depth)), (queue, DEPTH));
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+/// Polls so many successes, whose numbers are `first` and those that follow it.
+fn in_order(conn: &Conn, opcode: WcOpcode, first: u64, count: u64) {
+    for (wc, number) in completions(conn, count as usize).iter().zip(first..) {
+        assert_eq!(opcode_of(wc, number), opcode);
+    }
+}
+
+/// The connection takes nothing any more.
+fn ended(conn: &Conn) {
+    let none = (RemoteSlice::EMPTY, MrSlice::EMPTY);
+    for result in [
+        conn.write(none.0, none.1, ALWAYS, 99),
+        conn.read(none.1, none.0, ALWAYS, 99),
+        conn.send(none.1, ALWAYS, 99),
+        conn.send(none.1, Flags::COMPLETION_ON_ERROR, 99),
+    ] {
+        let error = result.expect_err("the connection has ended");
+        assert!(matches!(error, Error::NotConnected(_)), "{error:?}");
+    }
+}
+
+/// Promise: a device whose queue is full is `QueueFull`, and nothing has happened: the connection goes on,
+/// and every slot can be used.
+#[test]
+fn a_device_without_room_is_a_full_queue() {
+    with_failures(|| {
+        device_test(|| {
+            let pair = Pair::new(&peer());
+            let conn = &pair.client;
+            for posted in 0..DEPTH {
+                for number in 0..posted {
+                    write(conn, number).expect("posted");
+                }
+                let failing = Failing::next("ibv_post_send", Errno::NOMEM);
+                full(Queue::Send, write(conn, 99));
+                failing.happened();
+                let rest = fill(Queue::Send, |number| write(conn, posted + number));
+                assert_eq!(rest, DEPTH - posted, "with {posted} in the queue");
+                in_order(conn, WcOpcode::RDMA_WRITE, 0, DEPTH);
+            }
+        });
+    });
+}
+
+/// Promise: after a failed post the connection takes no more operations, whether the device has the request
+/// or not. Nothing of it is lost: what was posted completes, with its own number, and the peer is told of
+/// the end.
+#[test]
+fn a_failed_post_ends_the_connection() {
+    with_failures(|| {
+        device_test(|| {
+            let peer = peer();
+            for (errno, how) in [
+                (Errno::INVAL, How::Refused),
+                (Errno::IO, How::Done),
+                (Errno::ACCESS, How::Done),
+                // The kernel, not the queue: nothing says that the request was refused.
+                (Errno::NOMEM, How::Done),
+            ] {
+                for closes in [false, true] {
+                    let Pair { client, server } = Pair::new(&peer);
+                    for number in 0..3 {
+                        client.recv(MrSlice::EMPTY, 10 + number).expect("posted");
+                        write(&client, number).expect("posted");
+                    }
+                    Failing::nth(1, "ibv_post_send", errno, how).told(write(&client, 3));
+                    ended(&client);
+                    let posted = if how.happens() { 4 } else { 3 };
+                    in_order(&client, WcOpcode::RDMA_WRITE, 0, posted);
+                    if closes {
+                        only_receives(&client.close(LIMIT).expect("it is freed"), 3);
+                    } else {
+                        assert_empty(client.get_cq());
+                        drop(client);
+                    }
+                    assert_eq!(event(&server), ConnEvent::Closed);
+                }
+            }
+        });
+    });
+}
+
+/// So many receives that were flushed, with the numbers from 10 on.
+fn only_receives(wcs: &[Wc], count: u64) {
+    assert_eq!(wcs.len() as u64, count, "{wcs:?}");
+    for (wc, number) in wcs.iter().zip(10..) {
+        let failure = wc.result().expect_err("flushed");
+        assert_eq!(
+            (failure.status, failure.wr_id),
+            (WcStatus::WR_FLUSH_ERR, number)
+        );
+    }
+}
+
+/// Promise, as above, for native flushes and atomic writes. The device publishes them before it asks the
+/// kernel for anything, so that ENOMEM is no full queue: the request is there, and completes with its own
+/// number. No other one is done before its time, and none is lost.
+#[test]
+fn a_native_operation_that_fails_and_happens_all_the_same() {
+    with_failures(|| {
+        device_test(|| {
+            let peer = peer();
+            let usage = MrUsage::WRITE_DST | MrUsage::READ_SRC | MrUsage::FLUSH_TYPE_VISIBILITY;
+            let target = region(&peer, 64, usage);
+            let part = remote(&target).slice(0..8).expect("inside");
+            let mut tried = 0;
+            for (opcode, errno, how) in [
+                (WcOpcode::FLUSH, Errno::NOMEM, How::Done),
+                (WcOpcode::FLUSH, Errno::ACCESS, How::Done),
+                (WcOpcode::FLUSH, Errno::NOMEM, How::Refused),
+                (WcOpcode::ATOMIC_WRITE, Errno::NOMEM, How::Done),
+                (WcOpcode::ATOMIC_WRITE, Errno::ACCESS, How::Done),
+                (WcOpcode::ATOMIC_WRITE, Errno::NOMEM, How::Refused),
+            ] {
+                let Pair { client, server } = Pair::new(&peer);
+                let flushes = opcode == WcOpcode::FLUSH;
+                if flushes && !client.has_native_flush() {
+                    continue; // rdma-core 44 has the atomic write only.
+                }
+                for number in 0..3 {
+                    client.recv(MrSlice::EMPTY, 10 + number).expect("posted");
+                    write(&client, number).expect("posted");
+                }
+                let failing = Failing::nth(1, "ibv_wr_complete", errno, how);
+                failing.told(match flushes {
+                    true => client.flush(part, FlushType::Visibility, ALWAYS, 3),
+                    false => client.atomic_write(part, &[5; 8], ALWAYS, 3),
+                });
+                ended(&client);
+                let done = completions(&client, if how.happens() { 4 } else { 3 });
+                for (number, wc) in done.iter().enumerate() {
+                    let written = opcode_of(wc, number as u64);
+                    assert_eq!(
+                        written,
+                        if number < 3 {
+                            WcOpcode::RDMA_WRITE
+                        } else {
+                            opcode
+                        }
+                    );
+                }
+                only_receives(&client.close(LIMIT).expect("it is freed"), 3);
+                assert_eq!(event(&server), ConnEvent::Closed);
+                tried += 1;
+            }
+            assert!(tried >= 3, "the guest has them");
+        });
+    });
+}
+
+/// Sends so many messages, whose receives have the numbers `first` and those that follow it.
+fn messages(pair: &Pair, first: u64, count: u64) {
+    for number in 0..count {
+        pair.client
+            .send(MrSlice::EMPTY, ALWAYS, number)
+            .expect("posted");
+        in_order(&pair.client, WcOpcode::SEND, number, 1);
+    }
+    in_order(&pair.server, WcOpcode::RECV, first, count);
+}
+
+/// Promise: a device whose receive queue is full is `QueueFull`, and nothing has happened, before the
+/// connection is made and after.
+#[test]
+fn a_device_without_room_for_a_receive_is_a_full_queue() {
+    with_failures(|| {
+        device_test(|| {
+            let (peer, cfg) = (peer(), ConnCfg::new());
+            let ep = Ep::listen(&peer, &addr(), 0).expect("listens");
+            let req = ConnReq::new(&peer, &addr(), ep.get_port(), &cfg).expect("resolves");
+            let client = req.connect(&[]).expect("asks");
+            let req = ep.next_conn_req_timeout(&cfg, LIMIT).expect("a request");
+            let recv = |number| req.recv(MrSlice::EMPTY, number);
+            recv(0).expect("posted");
+            let failing = Failing::next("ibv_post_recv", Errno::NOMEM);
+            full(Queue::Receive, recv(99));
+            failing.happened();
+            assert_eq!(fill(Queue::Receive, |number| recv(1 + number)), DEPTH - 1);
+            let server = req.connect(&[]).expect("accepts");
+            assert_eq!(event(&client), ConnEvent::Established);
+            assert_eq!(event(&server), ConnEvent::Established);
+            let pair = Pair { client, server };
+            messages(&pair, 0, DEPTH);
+            for posted in 0..DEPTH {
+                let recv = |number| pair.server.recv(MrSlice::EMPTY, number);
+                for number in 0..posted {
+                    recv(number).expect("posted");
+                }
+                let failing = Failing::next("ibv_post_recv", Errno::NOMEM);
+                full(Queue::Receive, recv(99));
+                failing.happened();
+                let rest = fill(Queue::Receive, |number| recv(posted + number));
+                assert_eq!(rest, DEPTH - posted, "with {posted} in the queue");
+                messages(&pair, 0, DEPTH);
+            }
+        });
+    });
+}
+
+/// Promise: a receive that failed and is in the queue all the same has a slot, until a message takes it: its
+/// completion has its own number, and no completion is without room. The connection goes on.
+#[test]
+fn a_receive_that_fails_and_happens_all_the_same() {
+    with_failures(|| {
+        device_test(|| {
+            let pair = Pair::new(&peer());
+            let recv = |number| pair.server.recv(MrSlice::EMPTY, number);
+            for errno in [Errno::IO, Errno::NOMEM] {
+                recv(0).expect("posted");
+                Failing::nth(1, "ibv_post_recv", errno, How::Done).told(recv(1));
+                assert_eq!(fill(Queue::Receive, |number| recv(2 + number)), DEPTH - 2);
+                messages(&pair, 0, DEPTH);
+            }
+            assert_eq!(fill(Queue::Receive, recv), DEPTH);
+        });
+    });
+}
+
+/// Promise: `QueueFull` says that every slot holds an operation whose completion has not been polled. One
+/// that the device has refused, and says so, holds none.
+#[test]
+fn a_receive_that_the_device_refuses_takes_no_slot() {
+    with_failures(|| {
+        device_test(|| {
+            let pair = Pair::new(&peer());
+            let recv = |number| pair.server.recv(MrSlice::EMPTY, number);
+            recv(0).expect("posted");
+            Failing::next("ibv_post_recv", Errno::INVAL).told(recv(99));
+            assert_eq!(fill(Queue::Receive, |number| recv(1 + number)), DEPTH - 1);
+            messages(&pair, 0, DEPTH);
+        });
+    });
+}
+
+/// A shared receive queue, with a completion queue of its own or without, and a connection that uses it.
+fn shared(rcq_size: u32) -> (Srq, Pair) {
+    let peer = peer();
+    let mut cfg = SrqCfg::new();
+    cfg.set_rq_size(DEPTH as u32).set_rcq_size(rcq_size);
+    let srq = Srq::new(&peer, &cfg).expect("a shared receive queue");
+    let mut cfg = ConnCfg::new();
+    cfg.set_srq(Some(&srq));
+    let pair = Pair::with(&peer, &ConnCfg::new(), &cfg);
+    (srq, pair)
+}
+
+/// Sends as many messages as there are receives; the numbers of these.
+fn shared_messages(srq: &Srq, pair: &Pair) -> Vec<u64> {
+    let receive = |number| {
+        pair.client
+            .send(MrSlice::EMPTY, ALWAYS, number)
+            .expect("posted");
+        in_order(&pair.client, WcOpcode::SEND, number, 1);
+        let wc = next_completion(srq.get_rcq().unwrap_or(pair.server.get_cq()));
+        opcode_of(&wc, wc.wr_id());
+        wc.wr_id()
+    };
+    (0..DEPTH).map(receive).collect()
+}
+
+/// Promise, as above, for shared receive queues.
+#[test]
+fn a_device_without_room_in_a_shared_receive_queue_is_a_full_queue() {
+    with_failures(|| {
+        device_test(|| {
+            for rcq_size in [0, 10] {
+                let (srq, pair) = shared(rcq_size);
+                let recv = |number| srq.recv(MrSlice::EMPTY, number);
+                for posted in 0..DEPTH {
+                    for number in 0..posted {
+                        recv(number).expect("posted");
+                    }
+                    let failing = Failing::next("ibv_post_srq_recv", Errno::NOMEM);
+                    full(Queue::SharedReceive, recv(99));
+                    failing.happened();
+                    let rest = fill(Queue::SharedReceive, |number| recv(posted + number));
+                    assert_eq!(rest, DEPTH - posted, "with {posted} in the queue");
+                    assert!(shared_messages(&srq, &pair).into_iter().eq(0..DEPTH));
+                }
+            }
+        });
+    });
+}
+
+/// Promise, as above.
+#[test]
+fn a_shared_receive_that_fails_and_happens_all_the_same() {
+    with_failures(|| {
+        device_test(|| {
+            for rcq_size in [0, 10] {
+                let (srq, pair) = shared(rcq_size);
+                let recv = |number| srq.recv(MrSlice::EMPTY, number);
+                for errno in [Errno::IO, Errno::NOMEM] {
+                    recv(0).expect("posted");
+                    Failing::nth(1, "ibv_post_srq_recv", errno, How::Done).told(recv(1));
+                    let rest = fill(Queue::SharedReceive, |number| recv(2 + number));
+                    assert_eq!(rest, DEPTH - 2);
+                    assert!(shared_messages(&srq, &pair).into_iter().eq(0..DEPTH));
+                }
+                assert_eq!(fill(Queue::SharedReceive, recv), DEPTH);
+            }
+        });
+    });
+}
+
+/// Promise, as above. Nothing else would ever give the slot back.
+#[test]
+fn a_shared_receive_that_the_device_refuses_takes_no_slot() {
+    with_failures(|| {
+        device_test(|| {
+            for rcq_size in [0, 10] {
+                let (srq, pair) = shared(rcq_size);
+                let recv = |number| srq.recv(MrSlice::EMPTY, number);
+                recv(0).expect("posted");
+                Failing::next("ibv_post_srq_recv", Errno::INVAL).told(recv(99));
+                assert_eq!(
+                    fill(Queue::SharedReceive, |number| recv(1 + number)),
+                    DEPTH - 1
+                );
+                assert!(shared_messages(&srq, &pair).into_iter().eq(0..DEPTH));
+            }
+        });
+    });
+}
+
+/// Promise: threads may post at the same time, wherever the scheduler stops them. One of them stands still
+/// in each post, before and after its request is in the queue, while others post and poll. Afterwards every
+/// slot can be used. (A number that was stored too late once filled the queue for ever.)
+#[test]
+fn a_thread_that_stops_in_the_middle_of_a_post() {
+    const BURSTS: u64 = 120;
+    const POSTERS: u64 = 4;
+    const EACH: u64 = 6;
+    with_failures(|| {
+        device_test(|| {
+            let pair = Pair::new(&peer());
+            let conn = &pair.client;
+            let deadline = Instant::now() + LIMIT;
+            for burst in 0..BURSTS {
+                let post = |poster: u64| {
+                    for n in 0..EACH {
+                        while let Err(error) = write(conn, poster * EACH + n) {
+                            assert!(matches!(error, Error::QueueFull { .. }), "{error:?}");
+                            assert!(Instant::now() < deadline, "stuck in burst {burst}");
+                            thread::yield_now();
+                        }
+                    }
+                };
+                let mut polled = BTreeSet::new();
+                thread::scope(|scope| {
+                    for poster in 0..POSTERS {
+                        scope.spawn(move || {
+                            pause_in_posts(if poster == 0 { 1000 } else { 0 });
+                            post(poster);
+                        });
+                    }
+                    while polled.len() < (POSTERS * EACH) as usize {
+                        let mut wcs = [Wc::default(); 16];
+                        let count = conn.get_cq().get_wc(&mut wcs).expect("polls");
+                        for wc in &wcs[..count] {
+                            opcode_of(wc, wc.wr_id());
+                            assert!(polled.insert(wc.wr_id()), "twice: {wc:?}");
+                        }
+                        assert!(Instant::now() < deadline, "{polled:?} in burst {burst}");
+                        thread::yield_now();
+                    }
+                });
+                assert!(polled.into_iter().eq(0..POSTERS * EACH));
+                assert_empty(conn.get_cq());
+                let all = fill(Queue::Send, |number| write(conn, number));
+                assert_eq!(all, DEPTH, "after burst {burst}");
+                in_order(conn, WcOpcode::RDMA_WRITE, 0, DEPTH);
+            }
+        });
+    });
+}

@@ -1,0 +1,197 @@
+//! What fails in a wait for events, and in polling.
+
+use std::thread;
+use std::time::Duration;
+
+use rpma::{
+    ComplChannel, CompletionChannel, Conn, ConnCfg, ConnEvent, ConnReq, Ep, Error, Notify, Wc,
+};
+use rustix::io::Errno;
+
+use crate::common::{LIMIT, Pair, addr, completion, device_test, event, opcode_of, peer};
+use crate::support::{Failing, How, with_failures, write};
+
+type Wait<'a> = Box<dyn Fn(Duration) -> Result<(), Error> + Sync + 'a>;
+
+/// A client with each kind of channel, its server, and the program's channel if it is on that.
+fn each() -> Vec<(Pair, Option<CompletionChannel>)> {
+    let peer = peer();
+    let own = CompletionChannel::new(&peer).expect("a channel");
+    let of = ComplChannel::Of {
+        channel: own.clone(),
+        key: 9,
+    };
+    let kinds = [
+        (ComplChannel::PerCq, None),
+        (ComplChannel::Shared, None),
+        (of, Some(own)),
+    ];
+    let pair = |(kind, own)| {
+        let mut cfg = ConnCfg::new();
+        cfg.set_compl_channel(kind);
+        (Pair::with(&peer, &cfg, &ConnCfg::new()), own)
+    };
+    kinds.map(pair).into()
+}
+
+/// The way to wait for completions of the connection.
+fn wait<'a>(conn: &'a Conn, own: &'a Option<CompletionChannel>) -> Wait<'a> {
+    match own {
+        Some(channel) => Box::new(|limit| channel.wait_timeout(limit).map(drop)),
+        None if conn.get_compl_fd().is_ok() => Box::new(|limit| conn.wait_timeout(limit).map(drop)),
+        None => Box::new(|limit| conn.get_cq().wait_timeout(limit)),
+    }
+}
+
+/// Promise: a wait whose event cannot be taken says so, each way to wait, and loses nothing: the event is
+/// there for the next one.
+#[test]
+fn an_event_that_cannot_be_taken_is_there_for_the_next_wait() {
+    with_failures(|| {
+        device_test(|| {
+            for (pair, own) in each() {
+                let wait = wait(&pair.client, &own);
+                for round in 0..3 {
+                    write(&pair.client, round).expect("posted");
+                    let failing = Failing::next("ibv_get_cq_event", Errno::IO);
+                    failing.told(wait(LIMIT));
+                    wait(LIMIT).expect("the event");
+                    opcode_of(&completion(&pair.client), round);
+                }
+            }
+        });
+    });
+}
+
+/// Promise: of those that wait one is told of a failure, and the others wait on. So one event is enough for
+/// two: it is still there for the other one.
+#[test]
+fn a_failure_ends_one_wait_of_two() {
+    with_failures(|| {
+        device_test(|| {
+            for (pair, own) in each() {
+                let wait = wait(&pair.client, &own);
+                let failing = Failing::next("ibv_get_cq_event", Errno::IO);
+                let results = thread::scope(|scope| {
+                    let waiters = [(); 2].map(|()| scope.spawn(|| wait(LIMIT)));
+                    write(&pair.client, 1).expect("posted");
+                    waiters.map(|waiter| waiter.join().expect("no panic"))
+                });
+                opcode_of(&completion(&pair.client), 1);
+                match results {
+                    [Ok(()), failed @ Err(_)] | [failed @ Err(_), Ok(())] => failing.told(failed),
+                    other => panic!("{other:?}"),
+                }
+            }
+        });
+    });
+}
+
+/// Promise: a wait after which the queue could not be armed says so. Its event is acknowledged all the
+/// same, or destroying the queue would wait for that for ever; and the queue can be armed again, as the error
+/// says.
+#[test]
+fn a_queue_that_cannot_be_armed_after_an_event() {
+    with_failures(|| {
+        device_test(|| {
+            for (pair, own) in each() {
+                let wait = wait(&pair.client, &own);
+                for round in 0..3 {
+                    write(&pair.client, round).expect("posted");
+                    let failing = Failing::next("ibv_req_notify_cq", Errno::NOMEM);
+                    let text = failing.text(wait(LIMIT));
+                    assert!(text.contains("Cq::req_notify"), "{text}");
+                    opcode_of(&completion(&pair.client), round);
+                    let cq = pair.client.get_cq();
+                    let failing = Failing::next("ibv_req_notify_cq", Errno::NOMEM);
+                    failing.told(cq.req_notify(Notify::Any));
+                    cq.req_notify(Notify::Any).expect("armed");
+                    write(&pair.client, round).expect("posted");
+                    wait(LIMIT).expect("an event");
+                    opcode_of(&completion(&pair.client), round);
+                }
+                write(&pair.client, 7).expect("posted");
+                Failing::next("ibv_req_notify_cq", Errno::NOMEM).told(wait(LIMIT));
+                drop(wait);
+                pair.client.delete().expect("everything is freed, at once");
+            }
+        });
+    });
+}
+
+/// Promise: polling that fails says so, in each call that polls, and loses no completion.
+#[test]
+fn a_queue_that_cannot_be_polled() {
+    with_failures(|| {
+        device_test(|| {
+            let pair = Pair::new(&peer());
+            let cq = pair.client.get_cq();
+            write(&pair.client, 1).expect("posted");
+            cq.wait_timeout(LIMIT).expect("it is there");
+            for _ in 0..3 {
+                let mut wcs = [Wc::default(); 4];
+                Failing::next("ibv_poll_cq", Errno::IO).told(cq.get_wc(&mut wcs));
+            }
+            opcode_of(&completion(&pair.client), 1);
+
+            write(&pair.client, 2).expect("posted");
+            let failing = Failing::next("ibv_poll_cq", Errno::IO);
+            failing.told(cq.wait_for(2, LIMIT, |wc| panic!("{wc:?}")));
+            let wc = cq.wait_for(2, LIMIT, |wc| panic!("{wc:?}"));
+            opcode_of(&wc.expect("it is there"), 2);
+        });
+    });
+}
+
+/// Promise: a wait for an event of a connection that cannot be taken says so, and loses nothing: the event
+/// is there for the next one. Both sides need it for the handshake, and to learn of the end.
+#[test]
+fn an_event_of_a_connection_that_cannot_be_taken() {
+    with_failures(|| {
+        device_test(|| {
+            let (peer, cfg) = (peer(), ConnCfg::new());
+            let ep = Ep::listen(&peer, &addr(), 0).expect("listens");
+            let req = ConnReq::new(&peer, &addr(), ep.get_port(), &cfg).expect("resolves");
+            let client = req.connect(&[]).expect("asks");
+            let failing = Failing::next("rdma_get_cm_event", Errno::IO);
+            failing.told(ep.next_conn_req_timeout(&cfg, LIMIT));
+            let req = ep.next_conn_req_timeout(&cfg, LIMIT).expect("a request");
+            let server = req.connect(&[]).expect("accepts");
+            for conn in [&client, &server] {
+                let failing = Failing::next("rdma_get_cm_event", Errno::IO);
+                failing.told(conn.next_event_timeout(LIMIT));
+                assert_eq!(event(conn), ConnEvent::Established);
+            }
+            write(&client, 1).expect("posted");
+            opcode_of(&completion(&client), 1);
+            client.disconnect().expect("disconnects");
+            let failing = Failing::next("rdma_get_cm_event", Errno::IO);
+            failing.told(server.next_event());
+            assert_eq!(event(&server), ConnEvent::Closed);
+        });
+    });
+}
+
+/// Promise: `Conn::wait_established` that fails destroys the connection, and `ConnReq::new` leaves nothing
+/// either.
+#[test]
+fn a_connection_whose_events_cannot_be_taken_is_not_made() {
+    with_failures(|| {
+        device_test(|| {
+            let (peer, cfg) = (peer(), ConnCfg::new());
+            let ep = Ep::listen(&peer, &addr(), 0).expect("listens");
+            // The first is that of the address, the second that of the route.
+            for nth in [1, 2] {
+                let failing = Failing::nth(nth, "rdma_get_cm_event", Errno::IO, How::Refused);
+                failing.told(ConnReq::new(&peer, &addr(), ep.get_port(), &cfg));
+            }
+            let req = ConnReq::new(&peer, &addr(), ep.get_port(), &cfg).expect("resolves");
+            let client = req.connect(&[]).expect("asks");
+            let req = ep.next_conn_req_timeout(&cfg, LIMIT).expect("a request");
+            let server = req.connect(&[]).expect("accepts");
+            Failing::next("rdma_get_cm_event", Errno::IO).told(client.wait_established(LIMIT));
+            let ended = server.next_event_timeout(LIMIT).expect("it is told");
+            assert_ne!(ended, ConnEvent::Established);
+        });
+    });
+}
