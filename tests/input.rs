@@ -14,7 +14,7 @@ use memmap2::MmapMut;
 use rpma::pmem::{PmemKind, PmemMap};
 use rpma::{
     AlignedBuf, ComplChannel, CompletionChannel, ConnCfg, ConnReq, Device, Ep, Error, Flags, Mr,
-    MrRemote, MrUsage, Peer, RegisterableMemory, Side, Srq, SrqCfg,
+    MrRemote, MrUsage, Notify, Peer, RegisterableMemory, Side, Srq, SrqCfg,
 };
 use rustix::io::Errno;
 
@@ -119,6 +119,38 @@ fn devices_are_not_mixed() {
     });
 }
 
+/// A setting of a completion queue that is not made would be ignored, and a program that counts on it would
+/// sleep for ever.
+#[test]
+fn settings_of_a_queue_that_is_not_there() {
+    device_test(|| {
+        let peer = peer();
+        let channel = CompletionChannel::new(&peer).expect("a channel");
+        let refused = |cfg: &ConnCfg, what: &str| {
+            let text = invalid(ConnReq::new(&peer, &addr(), 1, cfg));
+            assert!(text.contains(what), "{text}");
+        };
+        let mut cfg = ConnCfg::new();
+        cfg.set_rcq_notify(Notify::Solicited);
+        refused(&cfg, "set_rcq_notify");
+        let srq = Srq::new(&peer, &SrqCfg::new()).expect("with a queue of its own");
+        cfg.set_rcq_size(10).set_srq(Some(&srq));
+        refused(&cfg, "SrqCfg");
+        let mut cfg = ConnCfg::new();
+        cfg.set_rcq_channel(Some((channel.clone(), 1)));
+        refused(&cfg, "set_rcq_channel");
+        cfg.set_rcq_size(10).set_compl_channel(ComplChannel::Shared);
+        refused(&cfg, "Shared");
+
+        let mut cfg = SrqCfg::new();
+        cfg.set_rcq_size(0).set_rcq_notify(Notify::Solicited);
+        assert!(invalid(Srq::new(&peer, &cfg)).contains("set_rcq_size"));
+        let mut cfg = SrqCfg::new();
+        cfg.set_rcq_size(0).set_compl_channel(Some((channel, 1)));
+        assert!(invalid(Srq::new(&peer, &cfg)).contains("set_rcq_size"));
+    });
+}
+
 #[test]
 fn a_port_that_is_taken() {
     device_test(|| {
@@ -191,18 +223,33 @@ fn an_ordinary_file_that_a_peer_wants_to_write() {
     });
 }
 
+/// Memory that is known to be volatile is refused on every device, and comes back. What nobody knows is
+/// refused only by a device that looks; elsewhere the caller vouches.
 #[test]
 fn dram_is_not_persistent_memory() {
+    fn refused<M: RegisterableMemory>(peer: &Peer, memory: M) {
+        let error = Mr::reg(peer, memory, MrUsage::FLUSH_TYPE_PERSISTENT).err();
+        let text = invalid(Err::<(), _>(error.expect("volatile").into()));
+        assert!(text.contains("reg_raw"), "{text}");
+    }
     device_test(|| {
         let peer = peer();
-        if !peer.is_native_flush_capable() {
-            // Without the device's flush nothing checks this: the peer's word is all there is.
-            Mr::reg(&peer, vec![0; 64], MrUsage::FLUSH_TYPE_PERSISTENT).expect("nobody knows");
-            return;
+        refused(&peer, vec![0; 64]);
+        refused(&peer, vec![0; 64].into_boxed_slice());
+        refused(&peer, AlignedBuf::zeroed(64).expect("a page"));
+        refused::<Box<dyn RegisterableMemory>>(&peer, Box::new(vec![0; 64]));
+        let path = file(&ext4(), 4096);
+        refused(&peer, PmemMap::open(&path, 1).expect("maps"));
+
+        let unknown = MmapMut::map_anon(4096).expect("maps");
+        let registered = Mr::reg(&peer, unknown, MrUsage::FLUSH_TYPE_PERSISTENT);
+        if peer.is_native_flush_capable() {
+            let error = registered.map(drop).map_err(|error| error.error);
+            let text = provider(error, "ibv_reg_mr", Errno::INVAL);
+            assert!(text.contains("persistent memory"), "{text}");
+        } else {
+            registered.expect("nobody knows");
         }
-        let error = Mr::reg(&peer, vec![0; 64], MrUsage::FLUSH_TYPE_PERSISTENT).expect_err("DRAM");
-        let text = provider(Err::<(), _>(error.into()), "ibv_reg_mr", Errno::INVAL);
-        assert!(text.contains("persistent memory"), "{text}");
     });
 }
 

@@ -37,6 +37,24 @@ fn an_arm_gives_one_event() {
     });
 }
 
+/// Promise: arming again changes nothing as long as the first arm has not given its event.
+#[test]
+fn arms_are_not_counted() {
+    device_test(|| {
+        let pair = Pair::new(&peer());
+        let cq = pair.client.get_cq();
+        for _ in 0..3 {
+            cq.req_notify(Notify::Any).expect("arms");
+        }
+        for _ in 0..3 {
+            write(&pair.client);
+            polled(cq, 1);
+        }
+        takes_event(cq);
+        no_event(cq);
+    });
+}
+
 /// Promise: a completion that came before the queue was armed gives no event, and is in the queue.
 /// That is why a wait is followed by polling until the queue is empty.
 #[test]

@@ -1,16 +1,18 @@
 //! Channels of several queues: whose event it is.
 
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use rpma::{
-    ComplChannel, CompletionChannel, ConnCfg, CqEvent, CqKind, Error, MrSlice, Srq, SrqCfg,
+    ComplChannel, CompletionChannel, ConnCfg, CqEvent, CqKind, Error, MrSlice, RemoteSlice, Srq,
+    SrqCfg,
 };
 
 use crate::common::{LIMIT, Pair, device_test, peer};
 use crate::support::{
-    ALWAYS, Random, SHORT, Stop, finished, in_time, none, on_channel, polled, rcq, receives, send,
-    started, takes_event, with_channel, write,
+    ALWAYS, Random, SHORT, Stop, drain, finished, in_time, none, on_channel, polled, rcq, receives,
+    send, started, takes_event, with_channel, write,
 };
 
 /// Promise: each event of a channel names its queue, by key and kind, also while other queues on
@@ -143,6 +145,56 @@ fn a_shared_channel_tells_the_queue() {
             }
             none(client.wait_timeout(SHORT));
         }
+    });
+}
+
+/// Promise: a connection's two queues may be on two channels, each of which has the events of its own
+/// queue and no other's, so that two threads serve them. The channels may be those of two `Peer`s of the
+/// device.
+#[test]
+fn a_connections_queues_are_served_by_two_threads() {
+    const MESSAGES: usize = 50;
+    device_test(|| {
+        let (peer, other) = (peer(), peer());
+        let channel = CompletionChannel::new(&other).expect("a channel");
+        let of_receives = CompletionChannel::new(&peer).expect("a channel");
+        let mut cfg = with_channel(ComplChannel::Of {
+            channel: channel.clone(),
+            key: 1,
+        });
+        cfg.set_rcq_size(10).set_rq_size(MESSAGES as u32);
+        cfg.set_rcq_channel(Some((of_receives.clone(), 2)));
+        let Pair { client, server } = Pair::with(&peer, &ConnCfg::new(), &cfg);
+        receives(&server, MESSAGES as u64);
+        let server = Arc::new(server);
+        let serve = |channel: CompletionChannel, key, kind| {
+            let server = Arc::clone(&server);
+            started(move || {
+                let cq = match kind {
+                    CqKind::Main => server.get_cq(),
+                    CqKind::Receive => rcq(&server),
+                };
+                let mut count = 0;
+                while count < MESSAGES {
+                    let event = channel.wait_timeout(LIMIT).expect("an event");
+                    assert_eq!((event.key, event.kind), (key, kind));
+                    count += drain(cq);
+                }
+                none(channel.wait_timeout(SHORT));
+            })
+        };
+        let main = serve(channel, 1, CqKind::Main);
+        let receiver = serve(of_receives, 2, CqKind::Receive);
+        for _ in 0..MESSAGES {
+            send(&client, ALWAYS);
+            polled(client.get_cq(), 1);
+            while let Err(error) = server.write(RemoteSlice::EMPTY, MrSlice::EMPTY, ALWAYS, 1) {
+                assert!(matches!(error, Error::QueueFull { .. }), "{error:?}");
+                std::thread::yield_now();
+            }
+        }
+        finished("the thread of the operations", main);
+        finished("the thread of the receives", receiver);
     });
 }
 

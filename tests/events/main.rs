@@ -8,7 +8,9 @@ mod arming;
 mod channels;
 #[path = "../common/mod.rs"]
 mod common;
+mod device;
 mod drops;
+mod signals;
 mod solicited;
 mod support;
 mod waits;

@@ -52,6 +52,26 @@ fn only_solicited_messages_give_events() {
     });
 }
 
+/// Promise: an operation that succeeds is not solicited, whatever its flags are: these are for the peer.
+#[test]
+fn a_send_that_succeeds_is_not_solicited() {
+    device_test(|| {
+        let peer = peer();
+        let pair = solicited(&peer, ComplChannel::PerCq);
+        let cq = pair.client.get_cq();
+        cq.req_notify(Notify::Solicited).expect("armed");
+        // It was made for every completion: that request gives its event first.
+        write(&pair.client);
+        takes_event(cq);
+        polled(cq, 1);
+        for flags in [ALWAYS, ALWAYS | Flags::SOLICITED] {
+            send(&pair.client, flags);
+            polled(cq, 1);
+            assert!(!readable(cq, SHORT), "{flags:?}");
+        }
+    });
+}
+
 /// As above, on the completion queue of a shared receive queue.
 #[test]
 fn only_solicited_messages_give_events_of_a_shared_receive_queue() {

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::RecvTimeoutError;
 use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
-use std::{hint, mem, panic, thread};
+use std::{fs, hint, mem, panic, thread};
 
 use rpma::{
     ComplChannel, CompletionChannel, Conn, ConnCfg, Cq, Error, Flags, MrSlice, Notify, Peer,
@@ -15,6 +15,7 @@ use rpma::{
 };
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
+use rustix::process::{Pid, Signal, kill_process};
 
 use crate::common::{LIMIT, Pair};
 
@@ -79,6 +80,11 @@ pub(crate) fn no_event(cq: &Cq) {
     none(cq.wait_timeout(SHORT));
 }
 
+/// As [`none`], of a connection or an endpoint.
+pub(crate) fn nothing<T: std::fmt::Debug>(waited: Result<T, Error>) {
+    assert!(matches!(waited, Err(Error::NoEvent)), "{waited:?}");
+}
+
 pub(crate) fn none<T: std::fmt::Debug>(waited: Result<T, Error>) {
     assert!(matches!(waited, Err(Error::NoCompletion)), "{waited:?}");
 }
@@ -129,6 +135,37 @@ pub(crate) fn finished<T>(what: &str, Started { result, thread }: Started<T>) ->
             Err(payload) => panic::resume_unwind(payload),
             Ok(()) => unreachable!("it sends its result or panics"),
         },
+    }
+}
+
+/// A thread, as the kernel knows it.
+#[derive(Clone, Copy)]
+pub(crate) struct Thread(Pid);
+
+impl Thread {
+    pub(crate) fn current() -> Self {
+        let link = fs::read_link("/proc/thread-self").expect("who we are");
+        let id = link.file_name().and_then(|id| id.to_str()).expect("a name");
+        Self(Pid::from_raw(id.parse().expect("a number")).expect("not 0"))
+    }
+
+    /// Signals the thread: the kernel gives a process's signal to the thread with that id if it
+    /// can. It may have ended.
+    pub(crate) fn signal(self, signal: Signal) {
+        match kill_process(self.0, signal) {
+            Ok(()) | Err(rustix::io::Errno::SRCH) => {}
+            Err(error) => panic!("kill: {error}"),
+        }
+    }
+
+    /// How often it went to sleep.
+    pub(crate) fn sleeps(self) -> u64 {
+        let path = format!("/proc/self/task/{}/status", self.0.as_raw_nonzero());
+        let status = fs::read_to_string(path).expect("the thread lives");
+        let line = status
+            .lines()
+            .find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"));
+        line.and_then(|n| n.trim().parse().ok()).expect("a number")
     }
 }
 
@@ -226,6 +263,14 @@ pub(crate) struct Waited {
 }
 
 impl Waited {
+    /// Settings for connections whose events arrive on the same channel, if that can be.
+    pub(crate) fn cfg(&self) -> ConnCfg {
+        match self.channel.clone() {
+            Some(channel) => with_channel(ComplChannel::Of { channel, key: 8 }),
+            None => ConnCfg::new(),
+        }
+    }
+
     /// Each kind of channel, and the other side of its connection.
     pub(crate) fn each(peer: &Peer) -> Vec<(Self, Conn)> {
         let channel = CompletionChannel::new(peer).expect("a channel");

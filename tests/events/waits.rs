@@ -5,17 +5,17 @@ use std::os::fd::{AsFd, AsRawFd};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Barrier, mpsc};
 use std::time::{Duration, Instant};
-use std::{fs, io, panic, thread};
+use std::{io, thread};
 
 use rpma::{CompletionChannel, ConnCfg, CqKind, Error};
 use rustix::event::{Timespec, epoll};
 use rustix::fs::{OFlags, fcntl_getfl};
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::Signal;
 use signal_hook::consts::SIGUSR1;
 
 use crate::common::{LIMIT, Pair, device_test, peer};
 use crate::support::{
-    Kept, SHORT, Stop, Waited, finished, in_time, none, on_channel, polled, readable,
+    Kept, SHORT, Stop, Thread, Waited, finished, in_time, none, on_channel, polled, readable,
     set_nonblocking, started, write,
 };
 
@@ -123,37 +123,6 @@ fn ready(epoll: impl AsFd, limit: Duration) -> Vec<usize> {
         .collect()
 }
 
-/// A thread, as the kernel knows it.
-#[derive(Clone, Copy)]
-struct Thread(Pid);
-
-impl Thread {
-    fn current() -> Self {
-        let link = fs::read_link("/proc/thread-self").expect("who we are");
-        let id = link.file_name().and_then(|id| id.to_str()).expect("a name");
-        Self(Pid::from_raw(id.parse().expect("a number")).expect("not 0"))
-    }
-
-    /// Signals the thread: the kernel gives a process's signal to the thread with that id if it
-    /// can. It may have ended.
-    fn signal(self) {
-        match kill_process(self.0, Signal::USR1) {
-            Ok(()) | Err(rustix::io::Errno::SRCH) => {}
-            Err(error) => panic!("kill: {error}"),
-        }
-    }
-
-    /// How often it went to sleep.
-    fn sleeps(self) -> u64 {
-        let path = format!("/proc/self/task/{}/status", self.0.as_raw_nonzero());
-        let status = fs::read_to_string(path).expect("the thread lives");
-        let line = status
-            .lines()
-            .find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"));
-        line.and_then(|n| n.trim().parse().ok()).expect("a number")
-    }
-}
-
 /// Promise: a signal does not end a wait (`EINTR` is retried), and does not make it longer.
 ///
 /// The handler interrupts `poll`, the only call in which a wait blocks. The kernel never restarts
@@ -182,7 +151,7 @@ fn a_signal_does_not_end_a_wait() {
             for _ in 0..50 {
                 let (before, deadline) = (thread.sleeps(), Instant::now() + LIMIT);
                 handled.store(false, Ordering::Relaxed);
-                thread.signal();
+                thread.signal(Signal::USR1);
                 while !handled.load(Ordering::Relaxed) || thread.sleeps() == before {
                     assert!(!waiter.thread.is_finished(), "a signal ends the wait");
                     assert!(Instant::now() < deadline, "the thread sleeps on");
@@ -198,7 +167,7 @@ fn a_signal_does_not_end_a_wait() {
             let (waiter, thread) = wait(limit);
             let deadline = Instant::now() + LIMIT;
             while !waiter.thread.is_finished() {
-                thread.signal();
+                thread.signal(Signal::USR1);
                 assert!(
                     Instant::now() < deadline,
                     "each signal makes the wait longer"

@@ -8,8 +8,9 @@ use rpma::{ConnEvent, MrUsage, Peer};
 
 use crate::common::program::{Ended, Program, executable, free_port};
 use crate::common::{LIMIT, addr, completion, devdax, device_test, event, peer, region};
+use crate::expected::Values;
 use crate::pairs::forget;
-use crate::runs::{EXAMPLES, Values};
+use crate::runs::EXAMPLES;
 use crate::support::{
     FAILURE, USAGE, accept, around, client, connect, describe, ends, fails_at_once, full, listen,
     ping_pong, run, send, server,
@@ -107,7 +108,7 @@ fn nothing_listens() {
         };
         let mut started = Vec::new();
         for example in EXAMPLES.iter().filter(|known| known.name != full("01")) {
-            let args = example.dram.clients[0].args(&values);
+            let args = values.args(&example.dram.clients[0]);
             let args: Vec<&str> = args.iter().map(String::as_str).collect();
             started.push((example.name.to_owned(), client(example.name, port, &args)));
         }

@@ -4,6 +4,7 @@
 
 #[path = "../common/mod.rs"]
 mod common;
+mod expected;
 mod failures;
 mod many;
 mod memcheck;

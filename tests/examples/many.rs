@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 use rpma::{ConnEvent, Error, Flags, MrUsage};
 
 use crate::common::{LIMIT, completion, completions, device_test, event, peer, region};
+use crate::expected::canonical;
 use crate::pairs::slow;
-use crate::runs::canonical;
 use crate::support::{
     FAILURE, around, client, connect, describe, dial, fails_at_once, ping_pong, server,
 };

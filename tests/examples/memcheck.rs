@@ -8,8 +8,9 @@ use std::time::Duration;
 
 use crate::common::program::free_port;
 use crate::common::{addr, device_test};
+use crate::expected::{Contents, Values};
 use crate::pairs::{Place, SLOW, check};
-use crate::runs::{self, Contents, EXAMPLES, Example, Values};
+use crate::runs::{self, EXAMPLES, Example};
 
 /// Starting a program takes valgrind many seconds, under emulation and on a busy machine.
 const LIMIT: Duration = Duration::from_secs(280);
@@ -86,7 +87,7 @@ fn memcheck_slow(example: &Example) {
         wait: 0,
     };
     let client = &example.dram.clients[0];
-    let args = client.args(&values);
+    let args = values.args(client);
     let port = free_port(&addr());
     let server = place.server(example.name, port, &[]);
     let mut slow = clients.client(example.name, port, &args);

@@ -9,8 +9,9 @@ use rpma::pmem::PmemMap;
 
 use crate::common::program::{Ended, Program, executable, free_port};
 use crate::common::{LIMIT, addr, addr6, devdax, device_test};
+use crate::expected::{Contents, Values, canonical};
 use crate::many::{Check, together};
-use crate::runs::{self, Contents, EXAMPLES, Example, LOG, Values, canonical};
+use crate::runs::{self, EXAMPLES, Example, LOG};
 
 /// Three clients start within this time, on however busy a machine.
 const WAIT: u32 = 25;
@@ -102,10 +103,10 @@ impl Place {
         println!("\nOn {memory}{again}");
 
         let port = free_port(&self.addr);
-        let server = self.server(example.name, port, &run.server.args(&values));
+        let server = self.server(example.name, port, &values.args(&run.server));
         let mut running = Vec::new();
         for client in run.clients {
-            let started = self.client(example.name, port, &client.args(&values));
+            let started = self.client(example.name, port, &values.args(client));
             if run.together {
                 running.push((client, started));
             } else {
@@ -139,7 +140,7 @@ fn show(who: &str, ended: Ended, what: &str, expected: &runs::Program, contents:
 
 pub(crate) fn check(what: &str, ended: Ended, expected: &runs::Program, contents: Contents) {
     let ended = ended.success(what);
-    let expected = canonical(&expected.prints(contents));
+    let expected = canonical(&contents.printed(expected));
     assert_eq!(
         canonical(&ended.stdout),
         expected,

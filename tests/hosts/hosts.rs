@@ -5,6 +5,7 @@
 //! * `hosts append ADDRESS PORT SECONDS GROUP native|fallback|tight` writes groups of records behind those that
 //!   are there, for so long, and connects again when a connection fails.
 //! * `hosts tail-first ADDRESS PORT SECONDS GROUP native|fallback` does it wrongly: the tail goes first.
+//! * `hosts watch ADDRESS PORT SECONDS` looks whether what the tail shows is whole, while another one appends.
 //! * `tight` is the fallback with settings that give up soon.
 //! * `hosts verify PATH` looks whether every record that the tail shows is there and whole.
 //!
@@ -33,6 +34,7 @@ fn main() -> ExitCode {
             group,
             method,
         ] => client::append(addr, port, seconds, group, method, role == "tail-first"),
+        ["watch", addr, port, seconds] => client::watch(addr, port, seconds),
         ["verify", path] => log::verify(path),
         _ => Err("see the head of tests/hosts/hosts.rs".into()),
     };

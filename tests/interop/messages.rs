@@ -193,7 +193,10 @@ fn imm(wc: Wc) -> String {
     format!(
         "imm {} {} {:08x}",
         success.opcode().0,
-        success.byte_len().expect("of a receive"),
+        success
+            .byte_len()
+            .or(success.written_len())
+            .expect("of a receive"),
         success.imm_data().expect("immediate data")
     )
 }

@@ -6,8 +6,8 @@ use std::time::Duration;
 use rpma::{Conn, ConnCfg, ConnEvent, Error, MrSlice, Queue, RemoteSlice, Wc, WcOpcode, WcStatus};
 
 use crate::common::{
-    LIMIT, Pair, assert_empty, completion, completions, device_test, event, next_completion,
-    opcode_of, peer, remote,
+    LIMIT, Pair, assert_empty, completion, completions, device_test, event, invalid,
+    next_completion, opcode_of, peer, remote,
 };
 use crate::support::{ALWAYS, all, any_use, failure};
 
@@ -17,7 +17,13 @@ fn a_full_receive_queue() {
     device_test(|| {
         let peer = peer();
         let dst = any_use(&peer, 8);
-        for depth in [0, 1, 3, 100] {
+        let mut cfg = ConnCfg::new();
+        cfg.set_rq_size(0);
+        let pair = Pair::with(&peer, &ConnCfg::new(), &cfg);
+        let text = invalid(pair.server.recv(all(&dst), 1));
+        assert!(text.contains("set_rq_size"), "polling cannot help: {text}");
+        drop(pair);
+        for depth in [1, 3, 100] {
             let mut cfg = ConnCfg::new();
             cfg.set_rq_size(depth);
             let pair = Pair::with(&peer, &ConnCfg::new(), &cfg);
@@ -147,7 +153,7 @@ fn waiting_for_one_operation() {
 
         // Nothing comes: the limit is kept, and later completions are found.
         let error = cq.wait_for(9, Duration::from_millis(50), |wc| panic!("{wc:?}"));
-        assert!(matches!(error, Err(Error::NoCompletion)), "{error:?}");
+        assert!(matches!(error, Err(Error::TimedOut(_))), "{error:?}");
         thread::scope(|scope| {
             let waiter = scope.spawn(|| cq.wait_for(7, LIMIT, |wc| assert_eq!(wc.wr_id(), 6)));
             thread::sleep(Duration::from_millis(20));
@@ -159,7 +165,39 @@ fn waiting_for_one_operation() {
     });
 }
 
-/// A failure of the operation is the error; failures of others go to the closure, which sees why.
+/// One thread at a time: the other one would be handed the completion that the first waits for.
+#[test]
+fn waiting_for_two_operations_at_once() {
+    device_test(|| {
+        let pair = Pair::new(&peer());
+        let cq = pair.client.get_cq();
+        pair.client
+            .write(RemoteSlice::EMPTY, MrSlice::EMPTY, ALWAYS, 1)
+            .expect("posted");
+        pair.client
+            .write(RemoteSlice::EMPTY, MrSlice::EMPTY, ALWAYS, 2)
+            .expect("posted");
+        let mut refused = None;
+        cq.wait_for(2, LIMIT, |wc| {
+            assert_eq!(wc.wr_id(), 1);
+            refused = thread::scope(|scope| {
+                let other = scope.spawn(|| cq.wait_for(1, LIMIT, |_| {}).err());
+                other.join().expect("ends")
+            });
+        })
+        .expect("completes");
+        let text = invalid(Err::<(), _>(refused.expect("refused")));
+        assert!(text.contains("another thread"), "{text}");
+        // Another one may go on when the first has ended.
+        let error = cq
+            .wait_for(1, Duration::ZERO, |_| {})
+            .expect_err("handed to the first");
+        assert!(matches!(error, Error::TimedOut(_)), "{error:?}");
+    });
+}
+
+/// The error is why the operation failed: its own reason, or that of the earlier one for which it was
+/// flushed. The connection remembers it.
 #[test]
 fn waiting_for_one_operation_that_fails() {
     device_test(|| {
@@ -173,6 +211,7 @@ fn waiting_for_one_operation_that_fails() {
                     .write(gone, all(&source), ALWAYS, wr_id)
                     .expect("posted");
             }
+            assert_eq!(pair.client.failure(), None);
             let mut others = Vec::new();
             let error = pair
                 .client
@@ -182,11 +221,14 @@ fn waiting_for_one_operation_that_fails() {
             let Error::Operation(failure) = error else {
                 panic!("{error:?}")
             };
-            assert_eq!(failure.wr_id, asked);
-            match asked {
-                1 => assert_eq!(failure.status, WcStatus::REM_ACCESS_ERR, "{failure}"),
-                _ => assert_eq!(others, [WcStatus::REM_ACCESS_ERR]),
+            assert_eq!(failure.wr_id, 1, "the first");
+            assert_eq!(failure.status, WcStatus::REM_ACCESS_ERR, "{failure}");
+            let before = [WcStatus::REM_ACCESS_ERR];
+            assert_eq!(others, before[..asked as usize - 1]);
+            if asked == 1 {
+                completion(&pair.client).result().expect_err("flushed");
             }
+            assert_eq!(pair.client.failure(), Some(failure), "still the first");
         }
     });
 }

@@ -23,7 +23,8 @@ pub(crate) fn received(wc: &Wc, wr_id: u64) -> (WcOpcode, Option<u32>, Option<u3
         success.flags().contains(WcFlags::WITH_IMM),
         success.imm_data().is_some()
     );
-    (success.opcode(), success.byte_len(), success.imm_data())
+    let len = success.byte_len().or(success.written_len());
+    (success.opcode(), len, success.imm_data())
 }
 
 pub(crate) fn failure(wc: &Wc) -> WcFailure {

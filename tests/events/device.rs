@@ -1,0 +1,113 @@
+//! What happens to the device itself.
+
+use std::process::Command;
+use std::sync::Mutex;
+use std::time::{Duration, Instant};
+use std::{io, thread};
+
+use log::{LevelFilter, Log, Metadata, Record};
+use rpma::{CompletionChannel, ConnCfg, Device, Ep, Peer, Side};
+
+use crate::common::{LIMIT, device_test, other_addr};
+use crate::support::{SHORT, finished, none, nothing, started};
+
+/// The lines of the library's log.
+struct Lines(Mutex<Vec<String>>);
+
+static LINES: Lines = Lines(Mutex::new(Vec::new()));
+
+impl Lines {
+    fn count(&self, text: &str) -> usize {
+        let lines = self.0.lock().expect("no panic");
+        lines.iter().filter(|line| line.contains(text)).count()
+    }
+}
+
+impl Log for Lines {
+    fn enabled(&self, _: &Metadata<'_>) -> bool {
+        true
+    }
+
+    fn log(&self, record: &Record<'_>) {
+        let mut lines = self.0.lock().expect("no panic");
+        lines.push(record.args().to_string());
+    }
+
+    fn flush(&self) {}
+}
+
+/// The second device's network interface, which goes down and comes up again, also if the test fails.
+struct Interface(String);
+
+impl Interface {
+    fn of(addr: &str) -> Self {
+        let output = Command::new("ip")
+            .args(["-o", "addr", "show", "to", addr])
+            .output();
+        let text = String::from_utf8(output.expect("`ip` of iproute2").stdout).expect("text");
+        // 3: eth1    inet 10.78.0.1/24 …
+        let name = text
+            .split_whitespace()
+            .nth(1)
+            .expect("an interface has the address");
+        Self(name.to_owned())
+    }
+
+    fn set(&self, state: &str) -> io::Result<()> {
+        let status = Command::new("ip")
+            .args(["link", "set", "dev", &self.0, state])
+            .status()?;
+        status
+            .success()
+            .then_some(())
+            .ok_or_else(|| io::Error::other("ip link set"))
+    }
+}
+
+impl Drop for Interface {
+    fn drop(&mut self) {
+        self.set("up").expect("it was up before");
+    }
+}
+
+/// Promise: asynchronous events of the device are taken by whatever waits, also by waits that are over at
+/// once, and without making them shorter; they are in the log.
+#[test]
+fn a_port_that_goes_down_is_in_the_log() {
+    log::set_logger(&LINES).expect("the only logger");
+    log::set_max_level(LevelFilter::Info);
+    device_test(|| {
+        let device = Device::from_addr(&other_addr(), Side::Local).expect("opens");
+        let peer = Peer::new(&device).expect("a peer");
+        let channel = CompletionChannel::new(&peer).expect("a channel");
+        let ep = Ep::listen(&peer, &other_addr(), 0).expect("listens");
+        let interface = Interface::of(&other_addr());
+        let limit = SHORT * 20;
+        let waiter = started(move || {
+            let start = Instant::now();
+            (channel.wait_timeout(limit), start.elapsed())
+        });
+        interface.set("down").expect("goes down");
+        let (waited, elapsed) = finished("a wait", waiter);
+        none(waited);
+        assert!(elapsed >= limit, "{elapsed:?}");
+        let takes = || nothing(ep.next_conn_req_timeout(&ConnCfg::new(), Duration::ZERO));
+        comes("port error (port 1)", takes);
+
+        interface.set("up").expect("comes up");
+        comes("port active (port 1)", takes);
+    });
+}
+
+/// Waits, in moments, until there is one such line in the log.
+fn comes(text: &str, wait: impl Fn()) {
+    let deadline = Instant::now() + LIMIT;
+    loop {
+        wait();
+        match LINES.count(text) {
+            0 => assert!(Instant::now() < deadline, "{text}: {:?}", LINES.0),
+            count => return assert_eq!(count, 1, "{:?}", LINES.0),
+        }
+        thread::yield_now();
+    }
+}

@@ -1,0 +1,242 @@
+//! What a hostile peer can do, and what it cannot: each claim of docs/security.md.
+//!
+//! The attacker forges descriptors and has all rights in its own eyes. The victim has a second region and
+//! another connection, which must not notice.
+
+mod common;
+
+use std::ops::Range;
+
+use common::{Pair, completion, contents, device_test, pattern, peer};
+use rpma::{Conn, ConnCfg, Flags, FlushType, Mr, MrRemote, MrUsage, Peer, RemoteSlice, WcStatus};
+
+const SIZE: usize = 4096;
+const ALWAYS: Flags = Flags::COMPLETION_ALWAYS;
+
+/// A server with two regions and an honest client.
+struct Victim {
+    peer: Peer,
+    target: Mr<Vec<u8>>,
+    other: Mr<Vec<u8>>,
+    honest: Pair,
+}
+
+impl Victim {
+    fn new(usage: MrUsage) -> Self {
+        let peer = peer();
+        let region = |seed, usage| Mr::reg(&peer, pattern(SIZE, seed), usage).expect("registers");
+        Self {
+            target: region(1, usage),
+            other: region(2, MrUsage::WRITE_DST | MrUsage::READ_SRC),
+            honest: Pair::new(&peer),
+            peer,
+        }
+    }
+
+    /// Attacks with each operation, each over a connection of its own (the first refusal ends it), and
+    /// sees that nothing has changed.
+    fn withstands(&self, what: &str, place: RemoteSlice, attacks: &[Attack]) {
+        for &attack in attacks {
+            for fallback in [false, true] {
+                let attacker = peer();
+                let status = run(attack, &attacker, &self.peer, place, fallback);
+                assert_eq!(status, WcStatus::REM_ACCESS_ERR, "{what}: {attack:?}");
+            }
+        }
+        self.goes_on(what);
+    }
+
+    fn goes_on(&self, what: &str) {
+        assert!(
+            contents(&self.target) == pattern(SIZE, 1),
+            "{what}: the region has changed"
+        );
+        let (local, remote) = (&self.other, common::remote(&self.other));
+        let source = Mr::reg(&self.peer, pattern(SIZE, 2), MrUsage::WRITE_SRC).expect("registers");
+        let (all, bytes) = (remote.slice(..), source.slice(..));
+        let client = &self.honest.client;
+        client
+            .write(all.expect("all"), bytes.expect("all"), ALWAYS, 1)
+            .expect("posted");
+        completion(client).result().expect(what);
+        assert!(
+            contents(local) == pattern(SIZE, 2),
+            "{what}: another region has changed"
+        );
+    }
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Attack {
+    Write,
+    Read,
+    AtomicWrite,
+    Flush,
+}
+
+use Attack::{AtomicWrite, Flush, Read, Write};
+
+const ALL: &[Attack] = &[Write, Read, AtomicWrite, Flush];
+
+/// Does it, and returns how the operation ended; what was read must be nothing of the victim's.
+fn run(
+    attack: Attack,
+    attacker: &Peer,
+    victim: &Peer,
+    place: RemoteSlice,
+    fallback: bool,
+) -> WcStatus {
+    let mut cfg = ConnCfg::new();
+    cfg.set_force_fallback(fallback);
+    let Pair { client, server } = Pair::of_peers((attacker, &cfg), (victim, &ConnCfg::new()));
+    let usage = MrUsage::WRITE_SRC | MrUsage::READ_DST;
+    let bytes = Mr::reg(attacker, vec![0xEE; SIZE], usage).expect("registers");
+    let local = bytes.slice(..place.len() as usize).expect("as long");
+    post(&client, attack, place, local).expect("this side allows it");
+    let status = completion(&client).status();
+    if status != WcStatus::SUCCESS {
+        assert!(contents(&bytes) == [0xEE; SIZE], "nothing was read");
+    }
+    drop(server);
+    status
+}
+
+fn post(
+    conn: &Conn,
+    attack: Attack,
+    place: RemoteSlice,
+    local: rpma::MrSlice<'_>,
+) -> rpma::Result<()> {
+    match attack {
+        Write => conn.write(place, local, ALWAYS, 1),
+        Read => conn.read(local, place, ALWAYS, 1),
+        AtomicWrite => conn.atomic_write(place, &[0xEE; 8], ALWAYS, 1),
+        Flush => conn.flush(place, FlushType::Visibility, ALWAYS, 1),
+    }
+}
+
+/// The descriptor of a region with other numbers, and with every right.
+fn forged(descriptor: [u8; 21], shift: i64, rkey: impl FnOnce(u32) -> u32) -> MrRemote {
+    let mut bytes = descriptor;
+    let address = u64::from_le_bytes(bytes[..8].try_into().expect("8 bytes"));
+    bytes[..8].copy_from_slice(&address.wrapping_add_signed(shift).to_le_bytes());
+    let key = u32::from_le_bytes(bytes[16..20].try_into().expect("4 bytes"));
+    bytes[16..20].copy_from_slice(&rkey(key).to_le_bytes());
+    bytes[20] = MrUsage::all().bits();
+    MrRemote::from_descriptor(&bytes).expect("well-formed")
+}
+
+fn part(region: &MrRemote, range: Range<u64>) -> RemoteSlice {
+    region.slice(range).expect("inside")
+}
+
+#[test]
+fn nothing_outside_a_region() {
+    device_test(|| {
+        let everything = MrUsage::all() - MrUsage::FLUSH_TYPE_PERSISTENT;
+        let victim = Victim::new(everything);
+        let descriptor = victim.target.get_descriptor();
+        let (size, here) = (SIZE as i64, victim.target.get_ptr().addr() as i64);
+        let there = victim.other.get_ptr().addr() as i64;
+        for (what, shift) in [
+            ("8 bytes before it", -8),
+            ("8 bytes behind it", size),
+            ("another region by its key", there - here),
+        ] {
+            let place = part(&forged(descriptor, shift, |key| key), 0..8);
+            victim.withstands(what, place, ALL);
+        }
+        // An atomic write has 8 bytes at a multiple of 8, and a fallback flush reads the first 8: neither
+        // can cross the end.
+        let place = part(&forged(descriptor, size - 8, |key| key), 0..16);
+        victim.withstands("across its end", place, &[Write, Read]);
+    });
+}
+
+#[test]
+fn nothing_without_the_right() {
+    device_test(|| {
+        for (usage, attacks) in [
+            (MrUsage::READ_SRC, &[Write, AtomicWrite][..]),
+            (MrUsage::WRITE_DST, &[Read, Flush]),
+            (MrUsage::FLUSH_TYPE_VISIBILITY, &[Write, AtomicWrite]),
+            (
+                MrUsage::SEND | MrUsage::RECV | MrUsage::WRITE_SRC | MrUsage::READ_DST,
+                ALL,
+            ),
+        ] {
+            let victim = Victim::new(usage);
+            let place = part(&forged(victim.target.get_descriptor(), 0, |key| key), 0..8);
+            victim.withstands(&usage.to_string(), place, attacks);
+        }
+    });
+}
+
+#[test]
+fn nothing_after_the_registration_has_ended() {
+    device_test(|| {
+        let mut victim = Victim::new(MrUsage::all() - MrUsage::FLUSH_TYPE_PERSISTENT);
+        let place = part(&forged(victim.target.get_descriptor(), 0, |key| key), 0..8);
+        // The memory stays where it is, and gets another key.
+        let memory = victim.target.dereg().expect("ends");
+        victim.target = Mr::reg(&victim.peer, memory, MrUsage::WRITE_DST).expect("registers");
+        victim.withstands("a stale key", place, ALL);
+    });
+}
+
+#[test]
+fn nothing_with_the_key_of_another_peer_of_the_same_host() {
+    device_test(|| {
+        let victim = Victim::new(MrUsage::all() - MrUsage::FLUSH_TYPE_PERSISTENT);
+        let descriptor = victim.target.get_descriptor();
+        // The host has a second domain of trust, and the attacker a connection to that.
+        let elsewhere = Victim::new(MrUsage::WRITE_DST);
+        let place = part(&forged(descriptor, 0, |key| key), 0..8);
+        elsewhere.withstands("a key of another Peer", place, ALL);
+        victim.goes_on("another Peer is attacked");
+    });
+}
+
+#[test]
+fn a_wrong_guess_of_a_key_changes_nothing() {
+    device_test(|| {
+        let victim = Victim::new(MrUsage::all() - MrUsage::FLUSH_TYPE_PERSISTENT);
+        let others = [&victim.target, &victim.other].map(|mr| {
+            let descriptor = mr.get_descriptor();
+            u32::from_le_bytes(descriptor[16..20].try_into().expect("4 bytes"))
+        });
+        for guess in 1..16 {
+            let guessed = forged(victim.target.get_descriptor(), 0, |key| key ^ guess);
+            let key = others[0] ^ guess;
+            if key != others[1] {
+                victim.withstands(&format!("{key:#x}"), part(&guessed, 0..8), &[Write]);
+            }
+        }
+    });
+}
+
+/// What the page says that RDMA does not prevent: a descriptor is good for every connection of its `Peer`,
+/// and the right to flush is one to read.
+#[test]
+fn a_descriptor_is_a_key_for_everybody_who_has_it() {
+    device_test(|| {
+        let victim = Victim::new(MrUsage::WRITE_DST);
+        let place = part(&common::remote(&victim.target), 0..8);
+        let status = run(Write, &peer(), &victim.peer, place, false);
+        assert_eq!(
+            status,
+            WcStatus::SUCCESS,
+            "a client to which it was never sent"
+        );
+        assert_eq!(contents(&victim.target)[..8], [0xEE; 8]);
+
+        let victim = Victim::new(MrUsage::FLUSH_TYPE_VISIBILITY);
+        let place = part(&forged(victim.target.get_descriptor(), 0, |key| key), 0..8);
+        let status = run(Read, &peer(), &victim.peer, place, false);
+        assert_eq!(
+            status,
+            WcStatus::SUCCESS,
+            "a region that may only be flushed"
+        );
+    });
+}
