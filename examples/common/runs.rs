@@ -34,11 +34,11 @@ pub(crate) struct Run {
 pub(crate) struct Program {
     /// `{pmem}`: the path of the persistent memory. `{wait}`: for how many seconds the server waits
     /// for one more client.
-    args: &'static [&'static str],
+    pub(crate) args: &'static [&'static str],
     /// `{next}` is the greeting that the client has, and `{other}` the one in the other language. A
     /// line with `{old}` is there only if the server finds a greeting in its memory. `{used}` is the
     /// size of the log that is there, and the line `{logged}` is its words.
-    prints: &'static [&'static str],
+    pub(crate) prints: &'static [&'static str],
 }
 
 /// The example that is not a pair, and what it shows.
@@ -74,7 +74,7 @@ const fn example(name: &'static str, shows: &'static str, dram: Run) -> Example 
 const PMEM: &[&str] = &["{pmem}"];
 const PMEM_OFFSET: &[&str] = &["{pmem}", OFFSET];
 
-const GREETINGS: [&str; 2] = ["Hello world!", "¡Hola Mundo!"];
+pub(crate) const GREETINGS: [&str; 2] = ["Hello world!", "¡Hola Mundo!"];
 const OLD_NEW: &[&str] = &["Old value: {old}", "New value: {next}"];
 const TRANSLATED: &[&str] = &[
     "Next value: {next}",
@@ -356,12 +356,12 @@ const MULTIPLE: Run = pair(
     ],
 );
 
-const WORDS: &[&str] = &["1st_word", "2nd_word", "3rd_word"];
+pub(crate) const WORDS: &[&str] = &["1st_word", "2nd_word", "3rd_word"];
 const LOGGED: &[&str] = &["{logged}", WORDS[0], WORDS[1], WORDS[2]];
 const USED: &[&str] = &["used value: {used}"];
 /// What an empty log has used, and what it needs for the words.
-const EMPTY_LOG: usize = 16;
-const WORDS_SIZE: usize = 27;
+pub(crate) const EMPTY_LOG: usize = 16;
+pub(crate) const WORDS_SIZE: usize = 27;
 
 const PING_PONG_SRQ: Run = pair(
     program(
@@ -443,114 +443,6 @@ pub(crate) fn test_name(example: &str) -> String {
     format!("_{}", example.replace('-', "_").to_lowercase())
 }
 
-/// What the arguments stand for.
-#[derive(Debug)]
-pub(crate) struct Values<'a> {
-    pub(crate) pmem: Option<&'a str>,
-    pub(crate) wait: u32,
-}
-
-/// What is in the persistent memory before a run: in the server's part a greeting, or a log to which
-/// the words were added so many times, or neither; in the client's part a greeting. DRAM is always
-/// empty.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Contents {
-    old: Option<usize>,
-    logged: usize,
-    next: usize,
-}
-
-impl Contents {
-    pub(crate) const EMPTY: Self = Self {
-        old: None,
-        logged: 0,
-        next: 0,
-    };
-
-    /// What is there after this run on persistent memory.
-    pub(crate) fn after(self, run: &Run) -> Self {
-        if run.server.prints.contains(&"{logged}") {
-            return Self {
-                old: None,
-                logged: self.logged + 1,
-                ..self
-            };
-        }
-        Self {
-            old: Some(self.next),
-            logged: 0,
-            next: 1 - self.next,
-        }
-    }
-}
-
-impl Program {
-    pub(crate) fn args(&self, values: &Values<'_>) -> Vec<String> {
-        let fill = |arg: &&str| {
-            arg.replace("{pmem}", values.pmem.unwrap_or_default())
-                .replace("{wait}", &values.wait.to_string())
-        };
-        self.args.iter().map(fill).collect()
-    }
-
-    pub(crate) fn prints(&self, contents: Contents) -> Vec<String> {
-        let used = EMPTY_LOG + contents.logged * WORDS_SIZE;
-        let mut lines = Vec::new();
-        for line in self.prints {
-            let line = line
-                .replace("{next}", GREETINGS[contents.next])
-                .replace("{other}", GREETINGS[1 - contents.next])
-                .replace("{used}", &used.to_string());
-            if line == "{logged}" {
-                for _ in 0..contents.logged {
-                    lines.extend(WORDS.iter().map(|&word| word.to_owned()));
-                }
-                continue;
-            }
-            match contents.old {
-                Some(old) => lines.push(line.replace("{old}", GREETINGS[old])),
-                None if line.contains("{old}") => {}
-                None => lines.push(line),
-            }
-        }
-        lines
-    }
-}
-
-/// The lines without what differs from run to run: the numbers of processes and queue pairs, and the
-/// order in which several clients are served. That of the lines about one client stays.
-pub(crate) fn canonical(lines: &[String]) -> Vec<String> {
-    let (mut ordered, mut by_client) = (Vec::new(), Vec::<(&str, Vec<String>)>::new());
-    for line in lines {
-        match numbered(line, "[qp#") {
-            Some((client, line)) => {
-                match by_client.iter_mut().find(|(known, _)| *known == client) {
-                    Some((_, lines)) => lines.push(line),
-                    None => by_client.push((client, vec![line])),
-                }
-            }
-            None => {
-                let without = numbered(line, "[client #").map(|(_, line)| line);
-                ordered.push(without.unwrap_or_else(|| line.clone()));
-            }
-        }
-    }
-    let mut by_client: Vec<_> = by_client.into_iter().map(|(_, lines)| lines).collect();
-    by_client.sort();
-    ordered
-        .into_iter()
-        .chain(by_client.into_iter().flatten())
-        .collect()
-}
-
-/// The number between `prefix` and "]", and the line with a "*" for it.
-fn numbered<'a>(line: &'a str, prefix: &str) -> Option<(&'a str, String)> {
-    let (before, after) = line.split_once(prefix)?;
-    let (number, after) = after.split_once(']')?;
-    let is_number = !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit());
-    is_number.then(|| (number, format!("{before}{prefix}*]{after}")))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -577,61 +469,5 @@ mod tests {
             let (number, _) = example.name.split_once('-').expect("a number and a name");
             assert_eq!(name(number), example.name);
         }
-    }
-
-    #[test]
-    fn what_was_left_in_persistent_memory_is_known() {
-        let run = |name| find(name).and_then(|example| example.pmem.as_ref());
-        let run5 = run("05").expect("05 knows persistent memory");
-        let first = Contents::EMPTY;
-        assert_eq!(run5.server.prints(first), ["New value: Hello world!"]);
-        let second = first.after(run5);
-        assert_eq!(
-            run5.server.prints(second),
-            ["Old value: Hello world!", "New value: ¡Hola Mundo!"]
-        );
-        let third = second.after(run5);
-        assert_eq!(
-            run5.server.prints(third),
-            ["Old value: ¡Hola Mundo!", "New value: Hello world!"]
-        );
-        let log = run("07").expect("07 knows persistent memory");
-        assert_eq!(log.clients[0].prints(third), ["used value: 16"]);
-        let fourth = third.after(log);
-        assert_eq!(log.clients[0].prints(fourth), ["used value: 43"]);
-        assert_eq!(log.server.prints(fourth).len(), 6);
-        // The log overwrites the server's greeting, and the client's stays.
-        assert_eq!(run5.server.prints(fourth), ["New value: Hello world!"]);
-    }
-
-    #[test]
-    fn arguments_are_filled_in() {
-        let values = Values {
-            pmem: Some("/dev/dax0.0"),
-            wait: 3,
-        };
-        let run = find("05").and_then(|example| example.pmem.as_ref());
-        let run = run.expect("05 knows persistent memory");
-        assert_eq!(run.server.args(&values), ["/dev/dax0.0", "on"]);
-        assert_eq!(run.clients[0].args(&values), ["/dev/dax0.0", "4096"]);
-        let run = &find("13").expect("known").dram;
-        assert_eq!(run.server.args(&values), ["3"]);
-    }
-
-    #[test]
-    fn clients_may_be_served_in_any_order() {
-        let lines = |text: &str| {
-            let lines: Vec<_> = text.lines().map(str::to_owned).collect();
-            canonical(&lines)
-        };
-        let a = lines("start\nx 1 [qp#7]\nx 5 [qp#8]\nx 2 [qp#7]\nend [client #12] here");
-        let b = lines("start\nx 5 [qp#1]\nx 1 [qp#2]\nx 2 [qp#2]\nend [client #3] here");
-        assert_eq!(a, b);
-        let c = lines("start\nx 5 [qp#1]\nx 2 [qp#2]\nx 1 [qp#2]\nend [client #3] here");
-        assert_ne!(a, c, "of one client the order counts");
-        let d = lines("start\nx 5 [qp#2]\nx 1 [qp#2]\nx 2 [qp#2]\nend [client #3] here");
-        assert_ne!(a, d, "these are of one client");
-        let e = lines("x 5 [qp#1]\nx 1 [qp#2]\nx 2 [qp#2]\nend [client #3] here\nstart");
-        assert_ne!(a, e, "the other lines have an order");
     }
 }
