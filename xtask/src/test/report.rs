@@ -81,7 +81,8 @@ impl<'a> Report<'a> {
         let log = self.log(name)?;
         let step = Step::start(name);
         let status = spawn_logged(command, &log)?.wait()?;
-        let outcome = Outcome::of(&text(&log));
+        let said = text(&log);
+        let outcome = Outcome::of(&said);
 
         let mut problems = outcome.failures.clone();
         let unnamed = outcome.failed.saturating_sub(outcome.failures.len());
@@ -94,6 +95,7 @@ impl<'a> Report<'a> {
                 problems.push(format!("{count} of {} {what}", outcome.listed));
             }
         }
+        problems.extend(panics(&said));
         let mut failed = outcome.failed + outcome.lost() + outcome.ignored;
         problems.extend(outcome.machine_lost.clone());
         if outcome.listed == 0 {
@@ -110,6 +112,8 @@ impl<'a> Report<'a> {
         } else {
             step.failed(&format!("{} passed, {failed} failed", outcome.passed));
             let problems = problems.join("\n       ");
+            // At once: of a run that is stopped, or whose output is cut, this may be all there is.
+            println!("       {problems}");
             self.fail(
                 failed,
                 format!("{name}\n       {problems}\n       {}", log.display()),
@@ -147,9 +151,34 @@ impl<'a> Report<'a> {
     }
 }
 
+/// The panics in the output of test programs, each in one line: where, and what it says.
+fn panics(said: &str) -> Vec<String> {
+    let mut panics = Vec::new();
+    let mut lines = said.lines();
+    while let Some(line) = lines.next() {
+        if let Some((_, place)) = line.split_once(" panicked at ") {
+            let why = lines.by_ref().take_while(|line| !ends_a_panic(line));
+            let why: Vec<_> = why.map(str::trim).collect();
+            panics.push(format!("{place} {}", why.join(" ")));
+        }
+    }
+    panics
+}
+
+fn ends_a_panic(line: &str) -> bool {
+    line.is_empty() || line.starts_with("stack backtrace:") || line.starts_with("note: ")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_panic_is_one_line_of_the_report() {
+        let said = "test a ... thread 'a' (7) panicked at tests/a.rs:1:2:\n\
+                    assertion failed\n  left: 1\nstack backtrace:\n   0: x\ntest b ... ok";
+        assert_eq!(panics(said), ["tests/a.rs:1:2: assertion failed left: 1"]);
+    }
 
     /// What `cargo test` says and how it ends; how many passed and failed by that.
     fn count(says: &str, status: i32) -> (usize, usize) {
