@@ -4,15 +4,16 @@
 //! the verbs queue and a share of the completion channel; the queue is destroyed after the queue pairs
 //! that use it and before the channel.
 
+use std::ffi::c_int;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::sync::{Arc, Mutex, TryLockError};
 use std::time::Duration;
 
 use crate::compl_channel;
 use crate::error::{Error, Result};
-use crate::slots::{ConnSlots, Kind, Pool};
+use crate::slots::{ConnSlots, Held, Kind, Pool};
 use crate::verbs::{
-    CompChannel, CompletionQueue, CqTag, Deadline, Notify, Wc, WcFailure, WcStatus,
+    CompChannel, CompletionQueue, CqTag, Deadline, Notify, Wc, WcFailure, WcStatus, check_poll,
 };
 
 const INCOMPLETE: &str = "the operation did not complete";
@@ -160,7 +161,7 @@ impl Cq {
     #[doc(alias = "rpma_cq_get_wc")]
     #[inline]
     pub fn get_wc(&self, wcs: &mut [Wc]) -> Result<usize> {
-        self.polled.poll(wcs, |_, _| {})
+        self.polled.get_wc(wcs)
     }
 
     /// Waits for the completion of the operation that was posted with `op_context`, for at most
@@ -238,29 +239,67 @@ impl Cq {
 }
 
 impl Polled {
-    /// As [`Cq::get_wc`], and tells which markers have come.
-    #[inline]
-    pub(crate) fn poll(
-        &self,
-        wcs: &mut [Wc],
-        mut marker: impl FnMut(Kind, WcStatus),
-    ) -> Result<usize> {
+    /// See [`Cq::get_wc`].
+    #[inline(always)]
+    fn get_wc(&self, wcs: &mut [Wc]) -> Result<usize> {
         // Until the entries of the completions have been read.
-        let _guard = self.queue.lock_polling();
-        let count = self.queue.poll(wcs)?;
-        let mut kept = 0;
-        for i in 0..count {
-            match self.settle(&mut wcs[i]) {
-                None => {
-                    if kept < i {
-                        wcs[kept] = wcs[i];
-                    }
-                    kept += 1;
-                }
-                Some(kind) => marker(kind, wcs[i].status()),
+        let held = self.queue.lock_polling();
+        let polled = self.queue.poll(wcs);
+        if polled != 0 {
+            let left = match (&self.owners.conn, wcs.get_mut(..polled as usize)) {
+                (Some(conn), Some(wcs)) => conn.settle(wcs),
+                _ => polled as usize,
+            };
+            if left != 0 {
+                return self.settle_rest(held, wcs, polled, left);
             }
         }
+        drop(held);
+        Ok(polled as usize)
+    }
+
+    /// Settles what was polled, of which so many are left.
+    #[cold]
+    #[inline(never)]
+    fn settle_rest(
+        &self,
+        held: Held<'_>,
+        wcs: &mut [Wc],
+        polled: c_int,
+        left: usize,
+    ) -> Result<usize> {
+        let count = check_poll(polled)?;
+        let kept = self.settle_each(&mut wcs[..count], count - left, |_, _| {});
+        drop(held);
         Ok(kept)
+    }
+
+    /// As [`Cq::get_wc`], and tells which markers have come.
+    pub(crate) fn poll(&self, wcs: &mut [Wc], marker: impl FnMut(Kind, WcStatus)) -> Result<usize> {
+        let _held = self.queue.lock_polling();
+        let count = check_poll(self.queue.poll(wcs))?;
+        Ok(self.settle_each(&mut wcs[..count], 0, marker))
+    }
+
+    /// Gives the slots back of what was polled, and puts the program's numbers into it; the first ones are
+    /// `settled` already. Takes the markers out, and returns how many are left.
+    fn settle_each(
+        &self,
+        wcs: &mut [Wc],
+        settled: usize,
+        mut marker: impl FnMut(Kind, WcStatus),
+    ) -> usize {
+        let mut kept = settled;
+        for next in settled..wcs.len() {
+            match self.settle(&mut wcs[next]) {
+                None => {
+                    wcs[kept] = wcs[next];
+                    kept += 1;
+                }
+                Some(kind) => marker(kind, wcs[next].status()),
+            }
+        }
+        kept
     }
 
     /// Gives the slots of a request back and the program's number to its completion. Returns its kind if

@@ -44,43 +44,41 @@ impl Flags {
     /// packet.
     pub const FENCE: Self = Self(Self::ON_ERROR | Self::BEHIND_READS);
 
-    const ON_ERROR: u8 = 1;
-    const ON_SUCCESS: u8 = 2;
-    const SOLICIT: u8 = 4;
-    const IN_REQUEST: u8 = 8;
-    const BEHIND_READS: u8 = 16;
+    // The bits that verbs has are its own, so that nothing is converted.
+    const ON_SUCCESS: u8 = SendFlags::SIGNALED.bits() as u8;
+    const SOLICIT: u8 = SendFlags::SOLICITED.bits() as u8;
+    const IN_REQUEST: u8 = SendFlags::INLINE.bits() as u8;
+    const BEHIND_READS: u8 = SendFlags::FENCE.bits() as u8;
+    const ON_ERROR: u8 = 1 << 7;
 
-    pub(crate) fn signaled(self) -> bool {
-        self.0 & Self::ON_SUCCESS != 0
-    }
-
+    #[inline]
     pub(crate) fn inline(self) -> bool {
         self.0 & Self::IN_REQUEST != 0
     }
 
-    /// `fence`: what stands for a fence on this device.
     #[inline]
-    pub(crate) fn to_verbs(self, fence: SendFlags) -> SendFlags {
-        let mut flags = SendFlags::empty();
-        flags.set(SendFlags::SIGNALED, self.signaled());
-        flags.set(SendFlags::SOLICITED, self.0 & Self::SOLICIT != 0);
-        flags.set(SendFlags::INLINE, self.inline());
-        if self.0 & Self::BEHIND_READS != 0 {
-            flags |= fence;
-        }
-        flags
+    pub(crate) fn fence(self) -> bool {
+        self.0 & Self::BEHIND_READS != 0
+    }
+
+    /// Those of them that an operation on this device can have.
+    #[inline]
+    pub(crate) fn to_verbs(self, possible: SendFlags) -> SendFlags {
+        SendFlags::from_bits_retain(u32::from(self.0)) & possible
     }
 }
 
 impl BitOr for Flags {
     type Output = Self;
 
+    #[inline]
     fn bitor(self, other: Self) -> Self {
         Self(self.0 | other.0)
     }
 }
 
 impl BitOrAssign for Flags {
+    #[inline]
     fn bitor_assign(&mut self, other: Self) {
         *self = *self | other;
     }
@@ -94,9 +92,10 @@ mod tests {
     fn a_fence_is_what_the_device_takes_for_one() {
         let flags = Flags::FENCE | Flags::COMPLETION_ALWAYS;
         let fenced = SendFlags::SIGNALED | SendFlags::FENCE;
-        assert_eq!(flags.to_verbs(SendFlags::FENCE), fenced);
-        assert_eq!(flags.to_verbs(SendFlags::empty()), SendFlags::SIGNALED);
-        let plain = Flags::COMPLETION_ALWAYS.to_verbs(SendFlags::FENCE);
+        assert_eq!(flags.to_verbs(SendFlags::all()), fenced);
+        let none = SendFlags::all().difference(SendFlags::FENCE);
+        assert_eq!(flags.to_verbs(none), SendFlags::SIGNALED);
+        let plain = Flags::COMPLETION_ALWAYS.to_verbs(SendFlags::all());
         assert_eq!(plain, SendFlags::SIGNALED);
     }
 }

@@ -2,7 +2,7 @@
 
 use crate::error::{Error, Result};
 use crate::mr::MrUsage;
-use crate::verbs::SendFlags;
+use crate::verbs::{ReadTarget, SendFlags};
 
 /// What a flush waits for (`enum rpma_flush_type`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -44,7 +44,7 @@ pub(crate) enum FlushMethod {
     Native,
     /// A read of a few bytes of the range. On one connection the responder executes it after the writes
     /// before it, and PCI Express does not let the answer pass them.
-    Read,
+    Read(ReadTarget),
 }
 
 impl FlushMethod {
@@ -53,7 +53,7 @@ impl FlushMethod {
     pub(crate) fn fence_of_atomic_write(self, native: bool, fence: SendFlags) -> Result<SendFlags> {
         match self {
             // The flushes are reads, and a fence covers earlier reads.
-            Self::Read => Ok(fence),
+            Self::Read(_) => Ok(fence),
             // An ATOMIC_WRITE stays behind a FLUSH by itself.
             Self::Native if native => Ok(SendFlags::empty()),
             // The device executes in order.
@@ -72,17 +72,15 @@ mod tests {
     use super::*;
 
     const NONE: SendFlags = SendFlags::empty();
+    const READ: FlushMethod = FlushMethod::Read(ReadTarget::EMPTY);
 
     /// No test with a device sees this: soft-RoCE keeps the order without, and others are not there.
     #[test]
     fn an_atomic_write_is_fenced_behind_fallback_flushes_and_never_on_soft_roce() {
         for native in [true, false] {
             let fence = |method: FlushMethod, fence| method.fence_of_atomic_write(native, fence);
-            assert_eq!(
-                fence(FlushMethod::Read, SendFlags::FENCE).unwrap(),
-                SendFlags::FENCE
-            );
-            assert_eq!(fence(FlushMethod::Read, NONE).unwrap(), NONE);
+            assert_eq!(fence(READ, SendFlags::FENCE).unwrap(), SendFlags::FENCE);
+            assert_eq!(fence(READ, NONE).unwrap(), NONE);
             assert_eq!(fence(FlushMethod::Native, NONE).unwrap(), NONE);
         }
         let behind_native =

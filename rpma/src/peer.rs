@@ -4,10 +4,10 @@
 //! connections hold it; the domain is freed after the last of them.
 
 use std::fmt;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use crate::device::Device;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::hints;
 use crate::verbs::{
     AccessFlags, AlignedBuf, DeviceAttributes, LocalBuffer, NativeOps, Pd, Registered,
@@ -34,6 +34,7 @@ pub struct Peer {
 }
 
 struct Inner {
+    key: PeerKey,
     /// Where the reads of fallback flushes land, of all connections: nobody looks at the bytes. It
     /// goes before the domain.
     flush_target: OnceLock<Registered<AlignedBuf>>,
@@ -46,7 +47,8 @@ impl Peer {
     ///
     /// # Errors
     ///
-    /// [`Error::Provider`](crate::Error::Provider) if `ibv_query_device_ex` or `ibv_alloc_pd` fails.
+    /// [`Error::Provider`] if `ibv_query_device_ex` or `ibv_alloc_pd` fails. [`Error::NotSupported`] if the
+    /// process has 16,777,215 of them.
     #[doc(alias = "rpma_peer_new")]
     pub fn new(device: &Device) -> Result<Self> {
         let attributes = device.context().query_device()?;
@@ -64,6 +66,7 @@ impl Peer {
         let pd = Pd::new(device.context())?;
         Ok(Self {
             inner: Arc::new(Inner {
+                key: PeerKey::take()?,
                 flush_target: OnceLock::new(),
                 pd,
                 attributes,
@@ -127,8 +130,9 @@ impl Peer {
     }
 
     /// What tells domains apart without holding one.
+    #[inline]
     pub(crate) fn key(&self) -> PeerKey {
-        PeerKey(Arc::as_ptr(&self.inner).addr())
+        self.inner.key
     }
 
     pub(crate) fn pd(&self) -> &Arc<Pd> {
@@ -136,18 +140,49 @@ impl Peer {
     }
 }
 
-/// Identifies a peer for as long as something holds it.
+/// Identifies a peer for as long as something holds it. It has 24 bits, so that it fits into one word with
+/// what a region may be used for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct PeerKey(usize);
+pub(crate) struct PeerKey(u32);
+
+/// The keys that were given back, and the first that was never given out.
+static KEYS: Mutex<(Vec<u32>, u32)> = Mutex::new((Vec::new(), 1));
+
+fn keys() -> MutexGuard<'static, (Vec<u32>, u32)> {
+    // Nothing panics under it.
+    KEYS.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 impl PeerKey {
     /// Of memory that belongs to no peer because there is none.
     pub(crate) const ANY: Self = Self(0);
+    pub(crate) const BITS: u32 = 24;
 
-    /// Whether memory of this peer may be used with a connection of `conn`.
     #[inline]
-    pub(crate) fn fits(self, conn: Self) -> bool {
-        self == conn || self == Self::ANY
+    pub(crate) const fn number(self) -> u32 {
+        self.0
+    }
+
+    fn take() -> Result<Self> {
+        let mut keys = keys();
+        let (free, next) = &mut *keys;
+        if let Some(key) = free.pop() {
+            return Ok(Self(key));
+        }
+        if *next == 1 << Self::BITS {
+            return Err(Error::not_supported(
+                "a process can have 16,777,215 Peers at a time",
+            ));
+        }
+        *next += 1;
+        Ok(Self(*next - 1))
+    }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        // Every region of the peer holds it, and every slice borrows its region: nothing has the key now.
+        keys().0.push(self.key.0);
     }
 }
 

@@ -11,12 +11,13 @@ use crate::compl_channel::ComplChannel;
 use crate::conn_cfg::ConnCfg;
 use crate::cq::{Cq, CqAttr, Owners, Polled};
 use crate::error::{Error, Result};
-use crate::mr::MrSlice;
+use crate::mr::{MrSlice, MrUsage, Tag};
 use crate::peer::Peer;
-use crate::slots::{ConnSlots, RECEIVE_MARKERS, SEND_MARKERS, State};
-use crate::srq::{Srq, check_receive};
+use crate::slots::{ConnSlots, Held, Posted, RECEIVE_MARKERS, Refusal, SEND_MARKERS, State};
+use crate::srq::{MAX_RECEIVE, Srq, check_receive};
 use crate::verbs::{
-    CmId, CompChannel, CqKind, CqTag, Hooks, MAX_SGE, NativeOps, Notify, QpAttr, QueuePair,
+    CmId, CompChannel, CqKind, CqTag, Hooks, LocalBuffer, MAX_SGE, NativeOps, Notify, QpAttr,
+    QueuePair,
 };
 
 /// The fallback of an atomic write sends its 8 bytes inside the work request.
@@ -130,15 +131,61 @@ impl Queues {
     }
 
     /// Posts a receive.
+    #[inline]
     pub(crate) fn recv(&self, dst: MrSlice<'_>, op_context: u64) -> Result<()> {
-        if self.srq.is_some() {
-            return Err(Error::invalid(
-                "the connection receives from a shared receive queue: post to that, with Srq::recv",
-            ));
+        let tag = Tag::new(self.peer.key(), MrUsage::empty());
+        if !dst.tag().fits(tag, MrUsage::RECV) || dst.len() > MAX_RECEIVE {
+            return self.recv_any(&{ dst }, op_context);
         }
-        check_receive(&self.peer, dst)?;
-        let post = |wr_id| self.qp.post_recv(dst.buffer(), wr_id);
+        match self.post_receive(dst.buffer(), op_context) {
+            Ok(()) => Ok(()),
+            Err(refusal) => self.receive_refused(refusal),
+        }
+    }
+
+    /// Not inlined: its callers have nothing to keep in registers for it.
+    #[inline(never)]
+    fn post_receive(&self, local: LocalBuffer<'_>, op_context: u64) -> Posted {
+        let post = |wr_id| self.qp.post_recv(local, wr_id);
+        match self.slots.try_post_receive(op_context, post) {
+            Ok(posted) => posted,
+            Err(held) => self.post_receive_later(local, op_context, held),
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn post_receive_later(
+        &self,
+        local: LocalBuffer<'_>,
+        op_context: u64,
+        held: Option<Held<'_>>,
+    ) -> Posted {
+        drop(held);
+        let post = |wr_id| self.qp.post_recv(local, wr_id);
         self.slots.post_receive(op_context, post)
+    }
+
+    /// The long way, for what is unusual or wrong.
+    #[inline(never)]
+    fn recv_any(&self, dst: &MrSlice<'_>, op_context: u64) -> Result<()> {
+        if self.srq.is_none() {
+            check_receive(&self.peer, *dst)?;
+        }
+        let posted = self.post_receive(dst.buffer(), op_context);
+        posted.or_else(|refusal| self.receive_refused(refusal))
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn receive_refused(&self, refusal: Refusal) -> Result<()> {
+        Err(match self.srq {
+            // Its own queue has no slots.
+            Some(_) => Error::invalid(
+                "the connection receives from a shared receive queue: post to that, with Srq::recv",
+            ),
+            None => self.slots.receive_refused(refusal),
+        })
     }
 
     /// Frees everything; the first failure is returned.

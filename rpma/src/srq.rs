@@ -9,7 +9,7 @@ use std::sync::Arc;
 use crate::compl_channel::CompletionChannel;
 use crate::cq::{Cq, CqAttr, Owners};
 use crate::error::{Error, Queue, Result};
-use crate::mr::{MrSlice, MrUsage, require};
+use crate::mr::{MrSlice, MrUsage, Tag, require};
 use crate::peer::Peer;
 use crate::slots::{Kind, Pool, refused_by_a_full_queue};
 use crate::verbs::{CompChannel, CqKind, CqTag, Notify, SharedReceiveQueue};
@@ -181,7 +181,9 @@ impl Srq {
         let Inner { queue, slots, .. } = &*self.inner;
         let post = |number| Ok(queue.post_recv(dst.buffer(), Kind::SharedReceive.wr_id(number))?);
         let posted = slots.post(op_context, post);
-        posted.map_err(|error| refused_by_a_full_queue(error, Queue::SharedReceive, slots.depth()))
+        posted.map_err(|error| {
+            refused_by_a_full_queue(error.into(), Queue::SharedReceive, slots.depth())
+        })
     }
 
     /// The queue's own completion queue, if its configuration asked for one.
@@ -251,13 +253,13 @@ fn own_rcq(peer: &Peer, cfg: &SrqCfg, slots: &Arc<Pool>) -> Result<Cq> {
 }
 
 /// The longest message that the specification allows, in bytes.
-const MAX_RECEIVE: u64 = 1 << 31;
+pub(crate) const MAX_RECEIVE: u64 = 1 << 31;
 
 /// Refuses memory that cannot take a receive.
 #[inline]
 pub(crate) fn check_receive(peer: &Peer, dst: MrSlice<'_>) -> Result<()> {
-    require(dst.usage(), MrUsage::RECV, "local")?;
-    if !dst.peer().fits(peer.key()) {
+    require(dst.tag().usage(), MrUsage::RECV, "local")?;
+    if !dst.tag().is_of(Tag::new(peer.key(), MrUsage::empty())) {
         return Err(Error::invalid(
             "the memory region was registered with another Peer than the queue's",
         ));

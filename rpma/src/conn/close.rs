@@ -131,7 +131,7 @@ impl Conn {
         let qp = &self.queues.qp;
         self.queues.slots.post_marker(marker, |wr_id| match marker {
             Kind::ReceivesFlushed => qp.post_recv(LocalBuffer::EMPTY, wr_id),
-            _ => qp.post_send(
+            _ => qp.post_parts(
                 Opcode::Write,
                 RemoteAddress::NONE,
                 &[],

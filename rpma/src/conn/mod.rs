@@ -10,7 +10,7 @@ mod ops;
 use std::fmt;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::time::Duration;
 
 pub use self::close::CloseError;
@@ -19,6 +19,7 @@ use crate::cq::Cq;
 use crate::error::{Error, Result};
 use crate::event::ConnEvent;
 use crate::flush::FlushMethod;
+use crate::mr::{MrUsage, Tag};
 use crate::peer_cfg::PeerCfg;
 use crate::queues::Queues;
 use crate::slots::State;
@@ -56,13 +57,16 @@ use crate::verbs::{
 /// the lock of the event channel, so that each goes to one thread.
 pub struct Conn {
     queues: Queues,
-    private_data: OnceLock<Box<[u8]>>,
-    flush_method: FlushMethod,
-    /// What keeps an operation behind earlier reads; empty on a device that executes in order.
-    fence: SendFlags,
+    /// The peer's key, which the tags of local parts must have.
+    tag: Tag,
+    /// The flags that requests can have: without a fence on a device that executes in order.
+    possible: SendFlags,
     /// Whether the peer serves reads at all.
     reads: AtomicBool,
-    direct_write_to_pmem: AtomicBool,
+    /// The flushes whose promise this platform and the peer's can keep, as usages of a region.
+    flushes: AtomicU8,
+    flush_method: FlushMethod,
+    private_data: OnceLock<Box<[u8]>>,
     /// Which queue a wait returns that had no event, if both have solicited events only: each in turn.
     receives_next: AtomicBool,
 }
@@ -91,23 +95,20 @@ impl Conn {
     fn new(queues: Queues, private_data: OnceLock<Box<[u8]>>) -> Result<Self> {
         let flush_method = match queues.qp.native_ops().flush {
             true => FlushMethod::Native,
-            false => {
-                // It must be there before the first flush.
-                queues.peer.flush_target()?;
-                FlushMethod::Read
-            }
+            false => FlushMethod::Read(queues.peer.flush_target()?.into()),
         };
-        let fence = match queues.peer.attributes().soft_roce {
-            true => SendFlags::empty(),
-            false => SendFlags::FENCE,
+        let possible = match queues.peer.attributes().soft_roce {
+            true => SendFlags::all().difference(SendFlags::FENCE),
+            false => SendFlags::all(),
         };
         Ok(Self {
+            tag: Tag::new(queues.peer.key(), MrUsage::empty()),
             queues,
-            private_data,
-            flush_method,
-            fence,
+            possible,
             reads: AtomicBool::new(true),
-            direct_write_to_pmem: AtomicBool::new(false),
+            flushes: AtomicU8::new(MrUsage::FLUSH_TYPE_VISIBILITY.bits()),
+            flush_method,
+            private_data,
             receives_next: AtomicBool::new(true),
         })
     }
@@ -217,8 +218,12 @@ impl Conn {
     /// [`FlushType::Persistent`](crate::FlushType::Persistent) is possible.
     #[doc(alias = "rpma_conn_apply_remote_peer_cfg")]
     pub fn apply_remote_peer_cfg(&self, cfg: &PeerCfg) {
-        self.direct_write_to_pmem
-            .store(cfg.get_direct_write_to_pmem(), Ordering::Relaxed);
+        let mut flushes = MrUsage::FLUSH_TYPE_VISIBILITY;
+        flushes.set(
+            MrUsage::FLUSH_TYPE_PERSISTENT,
+            cfg.get_direct_write_to_pmem(),
+        );
+        self.flushes.store(flushes.bits(), Ordering::Relaxed);
     }
 
     /// The connection's completion queue.

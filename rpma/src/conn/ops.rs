@@ -2,18 +2,23 @@
 //!
 //! Each operation is checked, takes a slot of its queue, and is posted. Nothing is sent if a check fails or
 //! there is no slot.
+//!
+//! The usual case, one local part with some bytes and no fence, has a short way: one condition, which says no to
+//! everything unusual, and then the post. What it refuses goes the long way (`…_any`), which finds out
+//! what is wrong, if anything is. Both post through [`ConnSlots::post_send`](crate::slots::ConnSlots).
 
 use std::sync::atomic::Ordering;
-
-use rustix::io::Errno;
 
 use super::Conn;
 use crate::error::{Error, Result};
 use crate::flags::Flags;
 use crate::flush::{FlushMethod, FlushType};
 use crate::mr::{MrSlice, MrUsage, RemoteSlice, require};
-use crate::slots::Kind;
-use crate::verbs::{LocalBuffer, MAX_SGE, Opcode, PostError, RemoteAddress, SendFlags};
+use crate::queues::Queues;
+use crate::slots::{Held, Kind, Posted, Refusal};
+#[cfg(native_flush)]
+use crate::verbs::QueuePair;
+use crate::verbs::{LocalBuffer, MAX_SGE, Opcode, ReadTarget, RemoteAddress, Request, SendFlags};
 
 /// # Operations
 ///
@@ -43,6 +48,7 @@ impl Conn {
     ///
     /// As all operations, and [`Error::NotSupported`] if the peer serves no reads.
     #[doc(alias = "rpma_read")]
+    #[inline]
     pub fn read(
         &self,
         dst: MrSlice<'_>,
@@ -50,22 +56,16 @@ impl Conn {
         flags: Flags,
         op_context: u64,
     ) -> Result<()> {
-        let local = self.check_pair(dst, src)?;
-        require(src.usage(), MrUsage::READ_SRC, "remote")?;
-        require(dst.usage(), MrUsage::READ_DST, "local")?;
-        self.check_reads()?;
-        if flags.inline() {
-            return Err(Error::invalid(
-                "Flags::INLINE is for writes and sends, not for reads",
-            ));
+        let fits = !flags.fence()
+            && self.takes(&dst, MrUsage::READ_DST, self.queues.limits.message)
+            && dst.len() == src.len()
+            && src.usage().contains(MrUsage::READ_SRC)
+            && !flags.inline()
+            && self.reads.load(Ordering::Relaxed);
+        match fits {
+            true => self.post_one(Opcode::Read, src.address(), dst.buffer(), flags, op_context),
+            false => self.read_any(&{ dst }, &{ src }, flags, op_context),
         }
-        self.post(
-            Opcode::Read,
-            src.address(),
-            &[local],
-            flags.to_verbs(self.fence),
-            op_context,
-        )
     }
 
     /// Writes `src` to `dst` of the peer. The lengths must be equal.
@@ -100,6 +100,7 @@ impl Conn {
     ///
     /// As all operations.
     #[doc(alias = "rpma_write_with_imm")]
+    #[inline]
     pub fn write_with_imm(
         &self,
         dst: RemoteSlice,
@@ -111,7 +112,7 @@ impl Conn {
         self.write_as(Opcode::WriteWithImm(imm), dst, src, flags, op_context)
     }
 
-    #[inline]
+    #[inline(always)]
     fn write_as(
         &self,
         opcode: Opcode,
@@ -120,17 +121,14 @@ impl Conn {
         flags: Flags,
         op_context: u64,
     ) -> Result<()> {
-        let local = self.check_pair(src, dst)?;
-        require(dst.usage(), MrUsage::WRITE_DST, "remote")?;
-        require(src.usage(), MrUsage::WRITE_SRC, "local")?;
-        self.check_inline(flags, local.len())?;
-        self.post(
-            opcode,
-            dst.address(),
-            &[local],
-            flags.to_verbs(self.fence),
-            op_context,
-        )
+        let fits = !flags.fence()
+            && self.takes(&src, MrUsage::WRITE_SRC, self.limit(flags))
+            && src.len() == dst.len()
+            && dst.usage().contains(MrUsage::WRITE_DST);
+        match fits {
+            true => self.post_one(opcode, dst.address(), src.buffer(), flags, op_context),
+            false => self.write_any(opcode, &{ dst }, &[src], flags, op_context),
+        }
     }
 
     /// Writes several local parts, one after the other, to `dst` of the peer: up to as many as
@@ -146,20 +144,7 @@ impl Conn {
         flags: Flags,
         op_context: u64,
     ) -> Result<()> {
-        let mut parts = [LocalBuffer::EMPTY; MAX_SGE];
-        let (parts, len) = self.gather(src, MrUsage::WRITE_SRC, &mut parts)?;
-        if len != dst.len() {
-            return Err(lengths_differ(len, dst.len()));
-        }
-        require(dst.usage(), MrUsage::WRITE_DST, "remote")?;
-        self.check_inline(flags, len)?;
-        self.post(
-            Opcode::Write,
-            dst.address(),
-            parts,
-            flags.to_verbs(self.fence),
-            op_context,
-        )
+        self.write_any(Opcode::Write, &dst, src, flags, op_context)
     }
 
     /// Sends `src` as a message, which lands in a receive of the peer. Without one there it waits, and
@@ -172,8 +157,9 @@ impl Conn {
     ///
     /// As all operations.
     #[doc(alias = "rpma_send")]
+    #[inline]
     pub fn send(&self, src: MrSlice<'_>, flags: Flags, op_context: u64) -> Result<()> {
-        self.send_as(Opcode::Send, &[src], flags, op_context)
+        self.send_as(Opcode::Send, src, flags, op_context)
     }
 
     /// As [`send`](Self::send), with 4 bytes beside the message that the peer finds in its completion.
@@ -182,6 +168,7 @@ impl Conn {
     ///
     /// As all operations.
     #[doc(alias = "rpma_send_with_imm")]
+    #[inline]
     pub fn send_with_imm(
         &self,
         src: MrSlice<'_>,
@@ -189,7 +176,7 @@ impl Conn {
         imm: u32,
         op_context: u64,
     ) -> Result<()> {
-        self.send_as(Opcode::SendWithImm(imm), &[src], flags, op_context)
+        self.send_as(Opcode::SendWithImm(imm), src, flags, op_context)
     }
 
     /// Sends several local parts as one message: up to as many as `ConnCfg::set_max_send_sge` says.
@@ -198,26 +185,22 @@ impl Conn {
     ///
     /// As [`send`](Self::send), and [`Error::InvalidArgument`] for too many parts.
     pub fn send_gather(&self, src: &[MrSlice<'_>], flags: Flags, op_context: u64) -> Result<()> {
-        self.send_as(Opcode::Send, src, flags, op_context)
+        self.send_any(Opcode::Send, src, flags, op_context)
     }
 
+    #[inline(always)]
     fn send_as(
         &self,
         opcode: Opcode,
-        src: &[MrSlice<'_>],
+        src: MrSlice<'_>,
         flags: Flags,
         op_context: u64,
     ) -> Result<()> {
-        let mut parts = [LocalBuffer::EMPTY; MAX_SGE];
-        let (parts, len) = self.gather(src, MrUsage::SEND, &mut parts)?;
-        self.check_inline(flags, len)?;
-        self.post(
-            opcode,
-            RemoteAddress::NONE,
-            parts,
-            flags.to_verbs(self.fence),
-            op_context,
-        )
+        let fits = !flags.fence() && self.takes(&src, MrUsage::SEND, self.limit(flags));
+        match fits {
+            true => self.post_one(opcode, RemoteAddress::NONE, src.buffer(), flags, op_context),
+            false => self.send_any(opcode, &[src], flags, op_context),
+        }
     }
 
     /// Posts a receive for a message, or for the notice of a write with immediate data.
@@ -230,6 +213,7 @@ impl Conn {
     /// As all operations, and [`Error::InvalidArgument`] if the connection receives from a shared receive
     /// queue. Receives may be posted before the connection is established.
     #[doc(alias = "rpma_recv")]
+    #[inline]
     pub fn recv(&self, dst: MrSlice<'_>, op_context: u64) -> Result<()> {
         self.queues.recv(dst, op_context)
     }
@@ -259,6 +243,7 @@ impl Conn {
     /// multiple of 8. [`Error::NotSupported`] on a device with a flush of its own and no atomic write of
     /// its own (none is known): no order between the two is promised there.
     #[doc(alias = "rpma_atomic_write")]
+    #[inline]
     pub fn atomic_write(
         &self,
         dst: RemoteSlice,
@@ -267,57 +252,19 @@ impl Conn {
         op_context: u64,
     ) -> Result<()> {
         let remote = dst.address();
-        if dst.len() != 8 || remote.address % 8 != 0 {
-            return Err(Error::invalid(format!(
-                "an atomic write is of 8 bytes at a multiple of 8, not of {} at {:#x}",
-                dst.len(),
-                remote.address
-            )));
-        }
-        require(dst.usage(), MrUsage::WRITE_DST, "remote")?;
-        let native = self.queues.qp.native_ops().atomic_write;
-        let behind_flushes = self
-            .flush_method
-            .fence_of_atomic_write(native, self.fence)?;
-        let verbs_flags = flags.to_verbs(self.fence) & (SendFlags::SIGNALED | SendFlags::FENCE);
-        let verbs_flags = verbs_flags | behind_flushes;
-        if native {
+        let fits = !flags.fence()
+            && dst.len() == 8
+            && remote.address % 8 == 0
+            && dst.usage().contains(MrUsage::WRITE_DST)
             // The device counts it among the reads in flight.
-            self.check_reads()?;
+            && self.reads.load(Ordering::Relaxed);
+        #[cfg(native_atomic_write)]
+        if fits && self.queues.qp.native_ops().atomic_write {
+            let flags = flags.to_verbs(UNSOLICITED);
+            return self.posted(self.post_atomic_write(remote, src, flags, op_context));
         }
-        let qp = &self.queues.qp;
-        self.post_as(1, verbs_flags, op_context, |number| {
-            let wr_id = Kind::Send.wr_id(number);
-            match native {
-                true => self.post_native_atomic_write(remote, src, verbs_flags, wr_id),
-                false => qp.post_inline_write(remote, src, verbs_flags, wr_id),
-            }
-        })
-    }
-
-    #[cfg(native_atomic_write)]
-    fn post_native_atomic_write(
-        &self,
-        remote: RemoteAddress,
-        src: &[u8; 8],
-        flags: SendFlags,
-        wr_id: u64,
-    ) -> Result<(), PostError> {
-        self.queues.qp.post_atomic_write(remote, src, flags, wr_id)
-    }
-
-    /// Not reached: without the operation in rdma-core no queue pair has it.
-    #[cfg(not(native_atomic_write))]
-    fn post_native_atomic_write(
-        &self,
-        _: RemoteAddress,
-        _: &[u8; 8],
-        _: SendFlags,
-        _: u64,
-    ) -> Result<(), PostError> {
-        Err(PostError::Failed(Error::not_supported(
-            "rdma-core was built without native atomic write",
-        )))
+        let _ = fits;
+        self.atomic_write_any(&{ dst }, src, flags, op_context)
     }
 
     /// Flushes what was written to `dst` before, on this connection: [`FlushType`] says what its
@@ -352,6 +299,7 @@ impl Conn {
     /// persistent flush if the peer has not declared direct write to persistent memory, if the region
     /// does not support the flush type, or if a fallback flush meets a peer that serves no reads.
     #[doc(alias = "rpma_flush")]
+    #[inline]
     pub fn flush(
         &self,
         dst: RemoteSlice,
@@ -359,101 +307,359 @@ impl Conn {
         flags: Flags,
         op_context: u64,
     ) -> Result<()> {
-        self.check_flush(dst, flush_type)?;
-        let flags = flags.to_verbs(self.fence) & (SendFlags::SIGNALED | SendFlags::FENCE);
-        match self.flush_method {
-            FlushMethod::Native => self.post_native_flush(dst, flush_type, flags, op_context),
-            FlushMethod::Read => {
-                self.check_reads()?;
-                let target = self.queues.peer.flush_target()?.first(dst.len());
-                self.post(Opcode::Read, dst.address(), &[target], flags, op_context)
+        let needed = flush_type.usage();
+        let possible = MrUsage::from_bits_retain(self.flushes.load(Ordering::Relaxed));
+        let fits = !flags.fence()
+            && (dst.usage() & possible).contains(needed)
+            // For a fallback, and at most what one native flush takes.
+            && (8..=1 << 31).contains(&dst.len())
+            && self.reads.load(Ordering::Relaxed);
+        if !fits {
+            return self.flush_any(&{ dst }, flush_type, flags, op_context);
+        }
+        let remote = dst.address();
+        #[cfg(native_flush)]
+        let len = dst.len();
+        self.posted(match (self.flush_method, flush_type) {
+            (FlushMethod::Read(target), _) => {
+                self.post_reading_flush(remote, target, flags, op_context)
+            }
+            #[cfg(native_flush)]
+            (FlushMethod::Native, FlushType::Persistent) => {
+                self.post_flush::<true>(remote, len, flags, op_context)
+            }
+            #[cfg(native_flush)]
+            (FlushMethod::Native, FlushType::Visibility) => {
+                self.post_flush::<false>(remote, len, flags, op_context)
+            }
+            #[cfg(not(native_flush))]
+            (FlushMethod::Native, _) => {
+                return self.flush_any(&{ dst }, flush_type, flags, op_context);
+            }
+        })
+    }
+
+    #[inline(never)]
+    fn post_reading_flush(
+        &self,
+        remote: RemoteAddress,
+        target: ReadTarget,
+        flags: Flags,
+        op_context: u64,
+    ) -> Posted {
+        let mut request = Request::read(remote, target, flags.to_verbs(UNSOLICITED));
+        self.post_inlined(&mut request, op_context)
+    }
+
+    #[cfg(native_flush)]
+    #[inline(never)]
+    fn post_flush<const PERSISTENT: bool>(
+        &self,
+        remote: RemoteAddress,
+        len: u64,
+        flags: Flags,
+        op_context: u64,
+    ) -> Posted {
+        let flags = flags.to_verbs(UNSOLICITED);
+        let Queues { qp, slots, .. } = &self.queues;
+        let posted = slots.try_post_send(op_context, |number| {
+            let wr_id = Kind::Send.wr_id(number);
+            qp.post_flush(remote, len, PERSISTENT, flags, wr_id)?;
+            Ok((flags & SendFlags::SIGNALED).bits())
+        });
+        match posted {
+            Ok(posted) => posted,
+            Err(held) => {
+                drop(held);
+                self.post_long_flush(remote, len, PERSISTENT, flags, op_context)
             }
         }
     }
 
     #[cfg(native_flush)]
-    fn post_native_flush(
+    #[cold]
+    #[inline(never)]
+    fn post_long_flush(
         &self,
-        dst: RemoteSlice,
-        flush_type: FlushType,
+        remote: RemoteAddress,
+        len: u64,
+        persistent: bool,
         flags: SendFlags,
         op_context: u64,
-    ) -> Result<()> {
-        let slots = crate::verbs::QueuePair::flush_slots(dst.len());
-        let persistent = flush_type == FlushType::Persistent;
-        self.post_as(slots, flags, op_context, |first| {
+    ) -> Posted {
+        let Queues { qp, slots, .. } = &self.queues;
+        let requests = QueuePair::flush_slots(len);
+        let signaled = flags.contains(SendFlags::SIGNALED);
+        slots.post_send(requests, signaled, op_context, |first| {
             let wr_id = |number| Kind::Send.wr_id(first.wrapping_add(number));
-            let qp = &self.queues.qp;
-            qp.post_flush(dst.address(), dst.len(), persistent, flags, wr_id)
+            qp.post_long_flush(remote, len, persistent, flags, wr_id)
         })
     }
 
-    /// Not reached: without the operation in rdma-core no queue pair has it.
-    #[cfg(not(native_flush))]
-    fn post_native_flush(&self, _: RemoteSlice, _: FlushType, _: SendFlags, _: u64) -> Result<()> {
-        Err(Error::not_supported(
-            "rdma-core was built without native flush",
-        ))
+    #[cfg(native_atomic_write)]
+    #[inline(never)]
+    fn post_atomic_write(
+        &self,
+        remote: RemoteAddress,
+        bytes: &[u8; 8],
+        flags: SendFlags,
+        op_context: u64,
+    ) -> Posted {
+        let Queues { qp, slots, .. } = &self.queues;
+        let signaled = flags.contains(SendFlags::SIGNALED);
+        let posted = slots.try_post_send(op_context, |number| {
+            qp.post_atomic_write(remote, bytes, flags, Kind::Send.wr_id(number))?;
+            Ok((flags & SendFlags::SIGNALED).bits())
+        });
+        match posted {
+            Ok(posted) => posted,
+            Err(held) => {
+                drop(held);
+                slots.post_send(1, signaled, op_context, |number| {
+                    qp.post_atomic_write(remote, bytes, flags, Kind::Send.wr_id(number))
+                })
+            }
+        }
     }
 
-    #[inline]
-    fn post(
+    /// Whether this is a part that an operation may have without a closer look: of this connection's peer,
+    /// for this usage, with 1 to `limit` bytes.
+    #[inline(always)]
+    fn takes(&self, local: &MrSlice<'_>, usage: MrUsage, limit: u32) -> bool {
+        local.tag().fits(self.tag, usage) && local.buffer().len().wrapping_sub(1) < limit
+    }
+
+    /// The longest operation with these flags.
+    #[inline(always)]
+    fn limit(&self, flags: Flags) -> u32 {
+        match flags.inline() {
+            true => self.queues.limits.inline,
+            false => self.queues.limits.message,
+        }
+    }
+
+    #[inline(always)]
+    fn post_one(
+        &self,
+        opcode: Opcode,
+        remote: RemoteAddress,
+        local: LocalBuffer<'_>,
+        flags: Flags,
+        op_context: u64,
+    ) -> Result<()> {
+        let mut request = Request::new(opcode, remote, local, flags.to_verbs(SendFlags::all()));
+        self.posted(self.post(&mut request, op_context))
+    }
+
+    #[inline(always)]
+    fn posted(&self, posted: Posted) -> Result<()> {
+        match posted {
+            Ok(()) => Ok(()),
+            Err(refusal) => self.refused(refusal),
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn refused(&self, refusal: Refusal) -> Result<()> {
+        Err(self.queues.slots.send_refused(refusal, 1))
+    }
+
+    /// Posts a request. Not inlined: its callers have nothing to keep in registers for it.
+    #[inline(never)]
+    fn post(&self, request: &mut Request<'_>, op_context: u64) -> Posted {
+        self.post_inlined(request, op_context)
+    }
+
+    #[inline(always)]
+    fn post_inlined(&self, request: &mut Request<'_>, op_context: u64) -> Posted {
+        let Queues { qp, slots, .. } = &self.queues;
+        let posted = slots.try_post_send(op_context, |number| {
+            qp.post(request, Kind::Send.wr_id(number))?;
+            Ok(request.signaled())
+        });
+        match posted {
+            Ok(posted) => posted,
+            Err(held) => self.post_later(request, op_context, held),
+        }
+    }
+
+    /// As [`post`](Self::post), where somebody else posts or the entries have to be looked at.
+    #[cold]
+    #[inline(never)]
+    fn post_later(
+        &self,
+        request: &mut Request<'_>,
+        op_context: u64,
+        held: Option<Held<'_>>,
+    ) -> Posted {
+        drop(held);
+        let Queues { qp, slots, .. } = &self.queues;
+        slots.post_send(1, request.signaled() != 0, op_context, |number| {
+            qp.post(request, Kind::Send.wr_id(number))
+        })
+    }
+}
+
+/// The flags that a flush and an atomic write can have.
+const UNSOLICITED: SendFlags = SendFlags::SIGNALED.union(SendFlags::FENCE);
+
+/// The long way: everything is possible, and each error is named. It takes references to copies, which
+/// its callers make only when they come here.
+impl Conn {
+    #[inline(never)]
+    fn read_any(
+        &self,
+        dst: &MrSlice<'_>,
+        src: &RemoteSlice,
+        flags: Flags,
+        op_context: u64,
+    ) -> Result<()> {
+        let mut parts = [LocalBuffer::EMPTY; MAX_SGE];
+        let (parts, len) = self.gather(&[*dst], &mut parts)?;
+        self.check_lengths(len, src.len())?;
+        self.check_peers(&[*dst])?;
+        require(src.usage(), MrUsage::READ_SRC, "remote")?;
+        require(dst.tag().usage(), MrUsage::READ_DST, "local")?;
+        self.check_reads()?;
+        if flags.inline() {
+            return Err(Error::invalid(
+                "Flags::INLINE is for writes and sends, not for reads",
+            ));
+        }
+        self.post_parts(Opcode::Read, src.address(), parts, flags, op_context)
+    }
+
+    #[inline(never)]
+    fn write_any(
+        &self,
+        opcode: Opcode,
+        dst: &RemoteSlice,
+        src: &[MrSlice<'_>],
+        flags: Flags,
+        op_context: u64,
+    ) -> Result<()> {
+        let mut parts = [LocalBuffer::EMPTY; MAX_SGE];
+        let (parts, len) = self.gather(src, &mut parts)?;
+        self.check_lengths(len, dst.len())?;
+        self.check_peers(src)?;
+        require(dst.usage(), MrUsage::WRITE_DST, "remote")?;
+        for part in src {
+            require(part.tag().usage(), MrUsage::WRITE_SRC, "local")?;
+        }
+        self.check_inline(flags, len)?;
+        self.post_parts(opcode, dst.address(), parts, flags, op_context)
+    }
+
+    #[inline(never)]
+    fn send_any(
+        &self,
+        opcode: Opcode,
+        src: &[MrSlice<'_>],
+        flags: Flags,
+        op_context: u64,
+    ) -> Result<()> {
+        let mut parts = [LocalBuffer::EMPTY; MAX_SGE];
+        let (parts, len) = self.gather(src, &mut parts)?;
+        self.check_lengths(len, len)?;
+        self.check_peers(src)?;
+        for part in src {
+            require(part.tag().usage(), MrUsage::SEND, "local")?;
+        }
+        self.check_inline(flags, len)?;
+        self.post_parts(opcode, RemoteAddress::NONE, parts, flags, op_context)
+    }
+
+    #[inline(never)]
+    fn atomic_write_any(
+        &self,
+        dst: &RemoteSlice,
+        src: &[u8; 8],
+        flags: Flags,
+        op_context: u64,
+    ) -> Result<()> {
+        let remote = dst.address();
+        if dst.len() != 8 || remote.address % 8 != 0 {
+            return Err(Error::invalid(format!(
+                "an atomic write is of 8 bytes at a multiple of 8, not of {} at {:#x}",
+                dst.len(),
+                remote.address
+            )));
+        }
+        require(dst.usage(), MrUsage::WRITE_DST, "remote")?;
+        let qp = &self.queues.qp;
+        let (native, fence) = (
+            qp.native_ops().atomic_write,
+            self.possible & SendFlags::FENCE,
+        );
+        let behind_flushes = self.flush_method.fence_of_atomic_write(native, fence)?;
+        if native {
+            self.check_reads()?;
+        }
+        let flags = flags.to_verbs(self.possible & UNSOLICITED) | behind_flushes;
+        #[cfg(native_atomic_write)]
+        if native {
+            return self.posted(self.post_atomic_write(remote, src, flags, op_context));
+        }
+        self.posted(self.post(&mut Request::inline(remote, src, flags), op_context))
+    }
+
+    #[inline(never)]
+    fn flush_any(
+        &self,
+        dst: &RemoteSlice,
+        flush_type: FlushType,
+        flags: Flags,
+        op_context: u64,
+    ) -> Result<()> {
+        self.check_flush(dst, flush_type)?;
+        let flags = flags.to_verbs(self.possible & UNSOLICITED);
+        match self.flush_method {
+            FlushMethod::Native => {
+                #[cfg(native_flush)]
+                {
+                    let (remote, len) = (dst.address(), dst.len());
+                    let persistent = flush_type == FlushType::Persistent;
+                    let posted = self.post_long_flush(remote, len, persistent, flags, op_context);
+                    let requests = QueuePair::flush_slots(len);
+                    posted.map_err(|error| self.queues.slots.send_refused(error, requests))
+                }
+                // Not reached: without the operation in rdma-core no queue pair has it.
+                #[cfg(not(native_flush))]
+                Err(Error::not_supported(
+                    "rdma-core was built without native flush",
+                ))
+            }
+            FlushMethod::Read(target) => {
+                self.check_reads()?;
+                let target = target.first(dst.len());
+                let mut request = Request::read(dst.address(), target, flags);
+                self.posted(self.post(&mut request, op_context))
+            }
+        }
+    }
+
+    fn post_parts(
         &self,
         opcode: Opcode,
         remote: RemoteAddress,
         local: &[LocalBuffer<'_>],
-        flags: SendFlags,
+        flags: Flags,
         op_context: u64,
     ) -> Result<()> {
-        self.post_as(1, flags, op_context, |number| {
-            let wr_id = Kind::Send.wr_id(number);
-            let qp = &self.queues.qp;
-            qp.post_send(opcode, remote, local, flags, wr_id)
-        })
-    }
-
-    /// Takes slots for an operation of so many requests, and posts it with the number of the first.
-    #[inline]
-    fn post_as(
-        &self,
-        slots: u32,
-        flags: SendFlags,
-        op_context: u64,
-        post: impl FnOnce(u32) -> Result<(), PostError>,
-    ) -> Result<()> {
+        let flags = flags.to_verbs(self.possible);
         let signaled = flags.contains(SendFlags::SIGNALED);
-        let posted = self
-            .queues
-            .slots
-            .post_send(slots, signaled, op_context, post);
-        posted.map_err(hint)
+        let Queues { qp, slots, .. } = &self.queues;
+        let posted = slots.post_send(1, signaled, op_context, |number| {
+            qp.post_parts(opcode, remote, local, flags, Kind::Send.wr_id(number))
+        });
+        self.posted(posted)
     }
 
-    /// The work request's view of `local`, if it fits `remote` and belongs to this connection's peer.
-    #[inline]
-    fn check_pair<'mr>(
-        &self,
-        local: MrSlice<'mr>,
-        remote: RemoteSlice,
-    ) -> Result<LocalBuffer<'mr>> {
-        if local.len() == remote.len()
-            && local.len() <= self.queues.limits.message.into()
-            && local.peer().fits(self.queues.peer.key())
-        {
-            return Ok(local.buffer());
-        }
-        Err(if local.len() == remote.len() {
-            self.unfit(local.len())
-        } else {
-            lengths_differ(local.len(), remote.len())
-        })
-    }
-
-    /// The work request's view of several local parts, and their length together.
+    /// The work request's view of local parts, and their length together.
     fn gather<'a, 'mr>(
         &self,
         local: &[MrSlice<'mr>],
-        usage: MrUsage,
         parts: &'a mut [LocalBuffer<'mr>; MAX_SGE],
     ) -> Result<(&'a [LocalBuffer<'mr>], u64)> {
         let limit = self.queues.limits.sge as usize;
@@ -466,33 +672,37 @@ impl Conn {
         }
         let mut len = 0u64;
         for (part, local) in parts.iter_mut().zip(local) {
-            require(local.usage(), usage, "local")?;
-            if !local.peer().fits(self.queues.peer.key()) {
-                return Err(self.unfit(0));
-            }
             *part = local.buffer();
             // Lengths of memory that exists: their sum fits.
-            len = len.saturating_add(part.len());
+            len = len.saturating_add(local.len());
         }
-        match len <= self.queues.limits.message.into() {
-            true => Ok((&parts[..local.len()], len)),
-            false => Err(self.unfit(len)),
-        }
+        Ok((&parts[..local.len()], len))
     }
 
-    #[cold]
-    fn unfit(&self, len: u64) -> Error {
+    fn check_lengths(&self, local: u64, remote: u64) -> Result<()> {
         let limit = self.queues.limits.message;
-        Error::invalid(if len > limit.into() {
-            format!(
-                "{len} bytes are more than one message of this port can carry ({limit}): split them"
-            )
-        } else {
-            "the memory region was registered with another Peer than the connection's".to_owned()
-        })
+        if local != remote {
+            return Err(Error::invalid(format!(
+                "the local part has {local} bytes and the remote part {remote}"
+            )));
+        }
+        if local > limit.into() {
+            return Err(Error::invalid(format!(
+                "{local} bytes are more than one message of this port can carry ({limit}): split them"
+            )));
+        }
+        Ok(())
     }
 
-    #[inline]
+    fn check_peers(&self, local: &[MrSlice<'_>]) -> Result<()> {
+        match local.iter().all(|part| part.tag().is_of(self.tag)) {
+            true => Ok(()),
+            false => Err(Error::invalid(
+                "the memory region was registered with another Peer than the connection's",
+            )),
+        }
+    }
+
     fn check_inline(&self, flags: Flags, len: u64) -> Result<()> {
         let limit = self.queues.limits.inline;
         if !flags.inline() || len <= limit.into() {
@@ -504,12 +714,12 @@ impl Conn {
         )))
     }
 
-    fn check_flush(&self, dst: RemoteSlice, flush_type: FlushType) -> Result<()> {
+    fn check_flush(&self, dst: &RemoteSlice, flush_type: FlushType) -> Result<()> {
         if dst.is_empty() {
             return Err(Error::invalid("a flush of 0 bytes: flush what was written"));
         }
-        if flush_type == FlushType::Persistent && !self.direct_write_to_pmem.load(Ordering::Relaxed)
-        {
+        let possible = MrUsage::from_bits_retain(self.flushes.load(Ordering::Relaxed));
+        if !possible.contains(flush_type.usage()) {
             return Err(Error::not_supported(
                 "the peer has not declared that writes go directly to its persistent memory: apply its \
                  PeerCfg with Conn::apply_remote_peer_cfg, or flush with FlushType::Visibility and let \
@@ -535,23 +745,4 @@ impl Conn {
             )),
         }
     }
-}
-
-/// Adds what is known of a failed verb.
-#[cold]
-fn hint(error: Error) -> Error {
-    match error.is_errno(Errno::ACCESS) {
-        true => error.with_hint(
-            "The kernel refuses verbs in the child of a fork and after a change of credentials: do both \
-             before the device is opened",
-        ),
-        false => error,
-    }
-}
-
-#[cold]
-fn lengths_differ(local: u64, remote: u64) -> Error {
-    Error::invalid(format!(
-        "the local part has {local} bytes and the remote part {remote}"
-    ))
 }

@@ -13,7 +13,7 @@ use std::ptr::NonNull;
 
 pub use self::remote::{MrRemote, RemoteSlice};
 pub use self::usage::MrUsage;
-pub(crate) use self::usage::require;
+pub(crate) use self::usage::{Tag, require};
 use rustix::io::Errno;
 
 use crate::error::{Error, Result};
@@ -41,9 +41,10 @@ use crate::verbs::{
 /// routines that expect that.
 pub struct Mr<M> {
     registered: Registered<M>,
-    usage: MrUsage,
+    /// The usage, and the peer's key.
+    tag: Tag,
     writable: bool,
-    peer: Peer,
+    _peer: Peer,
 }
 
 impl<M: RegisterableMemory> Mr<M> {
@@ -80,9 +81,9 @@ impl<M: RegisterableMemory> Mr<M> {
         match registered {
             Ok(registered) => Ok(Self {
                 registered,
-                usage,
+                tag: Tag::new(peer.key(), usage),
                 writable,
-                peer: peer.clone(),
+                _peer: peer.clone(),
             }),
             Err((error, memory)) => {
                 let persistent = usage.contains(MrUsage::FLUSH_TYPE_PERSISTENT);
@@ -205,7 +206,7 @@ impl<M> Mr<M> {
     pub fn get_descriptor(&self) -> [u8; 21] {
         let address = self.registered.address().as_ptr().addr() as u64;
         let size = self.registered.len() as u64;
-        MrRemote::new(address, size, self.registered.rkey(), self.usage).to_descriptor()
+        MrRemote::new(address, size, self.registered.rkey(), self.get_usage()).to_descriptor()
     }
 
     /// The size of the region's descriptor in bytes: always 21.
@@ -232,7 +233,7 @@ impl<M> Mr<M> {
     /// What the region may be used for.
     #[must_use]
     pub fn get_usage(&self) -> MrUsage {
-        self.usage
+        self.tag.usage()
     }
 
     /// A part of the region, checked once, for operations. `..` is all of it.
@@ -240,12 +241,12 @@ impl<M> Mr<M> {
     /// # Errors
     ///
     /// [`Error::InvalidArgument`] if the range is not inside the region.
+    #[inline]
     pub fn slice(&self, range: impl RangeBounds<usize>) -> Result<MrSlice<'_>> {
         let range = self.resolve(&range)?;
         Ok(MrSlice {
             buffer: self.registered.buffer(range.start, range.len()),
-            usage: self.usage,
-            peer: self.peer.key(),
+            tag: self.tag.with_len(range.len() as u64),
         })
     }
 
@@ -365,6 +366,7 @@ impl<M> Mr<M> {
         unsafe { self.registered.as_mut_slice() }
     }
 
+    #[inline]
     fn resolve(&self, range: &impl RangeBounds<usize>) -> Result<Range<usize>> {
         range::resolve_local(range, self.registered.len(), "local memory region")
     }
@@ -392,7 +394,7 @@ impl<M> fmt::Debug for Mr<M> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Mr")
             .field("registered", &self.registered)
-            .field("usage", &self.usage)
+            .field("usage", &self.get_usage())
             .finish_non_exhaustive()
     }
 }
@@ -402,22 +404,21 @@ impl<M> fmt::Debug for Mr<M> {
 #[derive(Clone, Copy, Debug)]
 pub struct MrSlice<'mr> {
     buffer: LocalBuffer<'mr>,
-    usage: MrUsage,
-    peer: PeerKey,
+    tag: Tag,
 }
 
 impl<'mr> MrSlice<'mr> {
     /// No memory at all, for operations of 0 bytes: the C library's NULL.
     pub const EMPTY: MrSlice<'static> = MrSlice {
         buffer: LocalBuffer::EMPTY,
-        usage: MrUsage::all(),
-        peer: PeerKey::ANY,
+        tag: Tag::new(PeerKey::ANY, MrUsage::all()),
     };
 
     /// The length in bytes.
+    #[inline]
     #[must_use]
     pub fn len(&self) -> u64 {
-        self.buffer.len()
+        self.tag.len(self.buffer.len())
     }
 
     /// Whether the part has no bytes.
@@ -426,14 +427,12 @@ impl<'mr> MrSlice<'mr> {
         self.len() == 0
     }
 
-    pub(crate) fn usage(&self) -> MrUsage {
-        self.usage
+    #[inline]
+    pub(crate) fn tag(&self) -> Tag {
+        self.tag
     }
 
-    pub(crate) fn peer(&self) -> PeerKey {
-        self.peer
-    }
-
+    #[inline]
     pub(crate) fn buffer(&self) -> LocalBuffer<'mr> {
         self.buffer
     }

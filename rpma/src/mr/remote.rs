@@ -110,6 +110,7 @@ impl MrRemote {
     /// # Errors
     ///
     /// [`Error::InvalidArgument`] if the range is not inside the region.
+    #[inline]
     pub fn slice(&self, range: impl RangeBounds<u64>) -> Result<RemoteSlice> {
         let (start, len) = range::resolve(
             range.start_bound().cloned(),
@@ -160,6 +161,7 @@ impl RemoteSlice {
 
     /// The length in bytes.
     #[must_use]
+    #[inline]
     pub fn len(&self) -> u64 {
         self.len
     }
@@ -170,10 +172,12 @@ impl RemoteSlice {
         self.len == 0
     }
 
+    #[inline]
     pub(crate) fn usage(&self) -> MrUsage {
         self.usage
     }
 
+    #[inline]
     pub(crate) fn address(&self) -> RemoteAddress {
         RemoteAddress {
             address: self.address,

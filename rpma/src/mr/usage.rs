@@ -3,6 +3,7 @@
 use std::fmt;
 
 use crate::error::{Error, Result};
+use crate::peer::PeerKey;
 use crate::verbs::AccessFlags;
 
 bitflags::bitflags! {
@@ -77,6 +78,51 @@ pub(crate) fn access(usage: MrUsage, native_flush: bool, iwarp: bool) -> AccessF
         access |= AccessFlags::LOCAL_WRITE;
     }
     access
+}
+
+/// What a local part may be used for, with whom, and whether it is too long for any operation: all in one
+/// word, so that one comparison tells. From below: 8 bits of usage, 24 of the peer's key, 32 of the length,
+/// its upper half.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Tag(u64);
+
+impl Tag {
+    #[inline]
+    pub(crate) const fn new(peer: PeerKey, usage: MrUsage) -> Self {
+        Self((peer.number() as u64) << 8 | usage.bits() as u64)
+    }
+
+    /// That of a part of `len` bytes.
+    #[inline]
+    pub(crate) const fn with_len(self, len: u64) -> Self {
+        Self(self.0 | len >> 32 << 32)
+    }
+
+    /// The length, of which the lower half is known.
+    #[inline]
+    pub(crate) fn len(self, lower: u32) -> u64 {
+        self.0 >> 32 << 32 | u64::from(lower)
+    }
+
+    #[inline]
+    pub(crate) fn usage(self) -> MrUsage {
+        MrUsage::from_bits_retain(self.0 as u8)
+    }
+
+    /// Whether it is for a `needed` use with the peer of `of`, which has no usage, and its length has 32
+    /// bits.
+    #[inline(always)]
+    pub(crate) fn fits(self, of: Self, needed: MrUsage) -> bool {
+        let needed = u64::from(needed.bits());
+        self.0 & (!0xff | needed) == of.0 | needed
+    }
+
+    /// Whether it may be used with the peer of `of`: it is of the same peer, or of none.
+    #[inline]
+    pub(crate) fn is_of(self, of: Self) -> bool {
+        let peer = |tag: Self| (tag.0 as u32) >> 8;
+        peer(self) == peer(of) || peer(self) == PeerKey::ANY.number()
+    }
 }
 
 /// An error unless `usage` contains `needed`.

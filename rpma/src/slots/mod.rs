@@ -17,24 +17,43 @@
 //! Each queue has a lock for posting ([`Ring`], [`Pool`]), and each completion queue one for polling
 //! ([`Cq`](crate::Cq)). The pollers' comes first where both are taken, which only a pool's entries need.
 
+mod lock;
 mod pool;
 mod ring;
 #[cfg(test)]
 mod tests;
 
+use std::num::NonZeroU32;
 use std::sync::atomic::AtomicU8;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use rustix::io::Errno;
+
+pub(crate) use self::lock::{Held, Lock};
 pub(crate) use self::pool::Pool;
 use self::ring::{Entry, NotPosted, NotTaken, Ring};
 use self::sync::Ordering;
 use crate::error::{Error, Queue, Result};
-use crate::verbs::{PostError, WcFailure, WcStatus};
+use crate::verbs::{CallFailed, PostError, Wc, WcFailure, WcStatus};
 
-/// What ring.rs and pool.rs synchronise with: the package tests/loom has its own.
+/// What lock.rs, ring.rs and pool.rs synchronise with: the package tests/loom has its own.
 mod sync {
     pub(super) use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
     pub(super) use std::sync::{Mutex, MutexGuard};
+
+    use rustix::thread::futex::{Flags, wait, wake};
+
+    /// Sleeps if the word has this value, until somebody is woken; sometimes for no reason.
+    pub(super) fn sleep_while(word: &AtomicU32, value: u32) {
+        // It has another value, or there was a signal: whoever sleeps looks again in any case.
+        let _ = wait(word, Flags::PRIVATE, value, None);
+    }
+
+    /// Wakes one of those who sleep because of the word.
+    pub(super) fn wake_one(word: &AtomicU32) {
+        let woken = wake(word, Flags::PRIVATE, 1);
+        debug_assert!(woken.is_ok(), "{woken:?}");
+    }
 }
 
 /// In the send queue, entries for [`Kind::AllSent`] and [`Kind::SendsFlushed`].
@@ -85,11 +104,13 @@ impl Kind {
 
 /// The slots of one connection.
 #[derive(Debug)]
+#[repr(C)]
 pub(crate) struct ConnSlots {
-    state: AtomicU8,
-    failure: Mutex<Option<WcFailure>>,
+    /// First, so that its address is that of all of them, and takes no register of its own.
     send: Ring,
     receive: Ring,
+    state: AtomicU8,
+    failure: Mutex<Option<WcFailure>>,
 }
 
 /// Whether a connection takes operations.
@@ -129,6 +150,14 @@ impl ConnSlots {
 
     /// Nothing may be posted any more. The first end counts. Returns what the state was.
     pub(crate) fn end(&self, state: State) -> State {
+        let before = self.set_ended(state);
+        // The short ways do not look at the state.
+        self.send.stop();
+        self.receive.stop();
+        before
+    }
+
+    fn set_ended(&self, state: State) -> State {
         let ended = |now: u8| (now <= State::Open as u8).then_some(state as u8);
         let before = self
             .state
@@ -160,47 +189,87 @@ impl ConnSlots {
 
     /// Posts an operation of `count` requests, whose `wr_id`s are the kind's with the number given to
     /// `post` and those that follow it.
-    #[inline]
     pub(crate) fn post_send(
         &self,
         count: u32,
         signaled: bool,
         op_context: u64,
         post: impl FnOnce(u32) -> Result<(), PostError>,
-    ) -> Result<()> {
+    ) -> Posted {
         let entry = Entry {
             count,
             signaled,
             context: op_context,
         };
         // Under the ring's lock: behind a post that has failed no other may make the device look.
-        let posted = self.send.post(entry, |number| {
-            if self.state() != State::Open {
-                return Err(NotTaken::Refused(self.closed()));
-            }
-            post(number).map_err(|error| self.not_taken(error))
+        let posted = self.send.post(entry, |number| match self.state() {
+            State::Open => post(number).map_err(|error| self.not_taken(error)),
+            _ => Err(NotTaken::Refused(NoCall::Ended)),
         });
-        posted.map_err(|error| self.send_refused(error, count))
+        posted.map_err(Refusal::from)
+    }
+
+    /// As [`post_send`](Self::post_send) for one request, if that takes no time: see
+    /// [`Ring::try_post`].
+    #[inline(always)]
+    pub(crate) fn try_post_send(
+        &self,
+        op_context: u64,
+        post: impl FnOnce(u32) -> Result<u32, PostError>,
+    ) -> Result<Posted, Option<Held<'_>>> {
+        let posted = self.send.try_post(op_context, |number| match post(number) {
+            Ok(signaled) => Ok(signaled),
+            Err(error) => Err(self.not_taken(error)),
+        });
+        match posted? {
+            Ok(()) => Ok(Ok(())),
+            Err(error) => Ok(Err(error.into())),
+        }
     }
 
     /// Posts a receive.
-    #[inline]
     pub(crate) fn post_receive(
         &self,
         op_context: u64,
         post: impl FnOnce(u64) -> Result<(), PostError>,
-    ) -> Result<()> {
-        if !matches!(self.state(), State::Connecting | State::Open) {
-            return Err(self.closed());
-        }
+    ) -> Posted {
         let entry = Entry {
             count: 1,
             signaled: true,
             context: op_context,
         };
-        let post = |number| Ok(post(Kind::Receive.wr_id(number))?);
-        let posted = self.receive.post(entry, post);
-        posted.map_err(|error| refused_by_a_full_queue(error, Queue::Receive, self.receive.depth()))
+        let posted = self.receive.post(entry, |number| match self.state() {
+            State::Connecting | State::Open => Ok(post(Kind::Receive.wr_id(number))?),
+            _ => Err(NotTaken::Refused(NoCall::Ended)),
+        });
+        posted.map_err(Refusal::from)
+    }
+
+    /// The error of a receive.
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn receive_refused(&self, refusal: Refusal) -> Error {
+        match refusal.0.get() {
+            Refusal::ENDED => self.closed(),
+            _ => refused_by_a_full_queue(refusal, Queue::Receive, self.receive.depth()),
+        }
+    }
+
+    /// As [`post_receive`](Self::post_receive), if that takes no time.
+    #[inline(always)]
+    pub(crate) fn try_post_receive(
+        &self,
+        op_context: u64,
+        post: impl FnOnce(u64) -> Result<(), PostError>,
+    ) -> Result<Posted, Option<Held<'_>>> {
+        let posted = self.receive.try_post(op_context, |number| {
+            post(Kind::Receive.wr_id(number))?;
+            Ok(1)
+        });
+        match posted? {
+            Ok(()) => Ok(Ok(())),
+            Err(error) => Ok(Err(error.into())),
+        }
     }
 
     /// Posts a marker, whatever the state is.
@@ -215,7 +284,45 @@ impl ConnSlots {
         };
         let posted = ring.post_extra(|number| post(marker.wr_id(number)).map_err(NotTaken::from));
         let (queue, depth) = (Queue::Send, ring.depth());
-        posted.map_err(|error| refused_by_a_full_queue(error, queue, depth))
+        posted.map_err(|error| refused_by_a_full_queue(error.into(), queue, depth))
+    }
+
+    /// Settles what stands at the beginning of `wcs`, as long as it is of the same queue of the connection
+    /// and has succeeded: gives its slots back, and puts the `op_context`s into it. Returns how many are
+    /// left. For the holder of the completion queue's lock.
+    #[inline(never)]
+    pub(crate) fn settle(&self, wcs: &mut [Wc]) -> usize {
+        let all = wcs.len();
+        let Some(first) = wcs.first() else { return 0 };
+        let kind = first.wr_id() >> 32;
+        let ring = if kind == Kind::Send as u64 {
+            &self.send
+        } else if kind == Kind::Receive as u64 {
+            &self.receive
+        } else {
+            return all;
+        };
+        let contexts = ring.op_contexts();
+        // There is one at least; and the compiler sees that no index below is outside.
+        let Some(mask) = contexts.len().checked_sub(1) else {
+            return all;
+        };
+        let (mut settled, mut last) = (0, None);
+        while settled < all {
+            let wc = &mut wcs[settled];
+            let wr_id = wc.wr_id();
+            if (wr_id >> 32 ^ kind) as u32 | wc.status().0 != 0 {
+                break;
+            }
+            last = Some(wr_id as u32);
+            wc.set_wr_id(contexts[wr_id as u32 as usize & mask].load(Ordering::Relaxed));
+            settled += 1;
+        }
+        // All entries are read now.
+        if let Some(last) = last {
+            ring.done_with(last);
+        }
+        all - settled
     }
 
     /// Notes that a request is done, and returns its `op_context`; `None` if it is of no queue of the
@@ -234,22 +341,27 @@ impl ConnSlots {
     }
 
     #[cold]
-    fn not_taken(&self, error: PostError) -> NotTaken<Error> {
+    fn not_taken(&self, error: PostError) -> NotTaken<NoCall> {
         if !matches!(error, PostError::Full) {
             // The device may have it all the same; or it refuses what was checked, and is not to be trusted.
-            self.end(State::Failed);
+            // With the lock of the sends, of which the ring stops the short way by itself.
+            self.set_ended(State::Failed);
+            self.receive.stop();
         }
         error.into()
     }
 
     #[cold]
-    fn send_refused(&self, error: NotPosted<Error>, count: u32) -> Error {
+    #[inline(never)]
+    pub(crate) fn send_refused(&self, refusal: Refusal, count: u32) -> Error {
         let depth = self.send.depth();
         let ended = self.state() != State::Open;
-        match error {
-            NotPosted::Refused(error) | NotPosted::Failed(error) => error,
+        if let Some(call) = refusal.call() {
+            return hint(call.into());
+        }
+        match refusal.0.get() {
             _ if ended => self.closed(),
-            NotPosted::TooLong => Error::invalid(format!(
+            Refusal::TOO_LONG => Error::invalid(format!(
                 "the operation takes {count} slots of the send queue, which has {depth}{}: ask for more with \
                  ConnCfg::set_sq_size",
                 match count == depth {
@@ -258,11 +370,12 @@ impl ConnSlots {
                     false => "",
                 },
             )),
-            NotPosted::Full => Error::QueueFull {
+            Refusal::FULL => Error::QueueFull {
                 queue: Queue::Send,
                 depth,
             },
-            NotPosted::NoCompletionDue => Error::NoCompletionDue { depth },
+            Refusal::NO_COMPLETION_DUE => Error::NoCompletionDue { depth },
+            _ => self.closed(),
         }
     }
 
@@ -286,25 +399,89 @@ impl ConnSlots {
     }
 }
 
-/// Why a request was not posted to a queue of this depth in which every one gives a completion.
-#[cold]
-pub(crate) fn refused_by_a_full_queue(error: NotPosted<Error>, queue: Queue, depth: u32) -> Error {
-    match error {
-        NotPosted::Refused(error) | NotPosted::Failed(error) => error,
-        NotPosted::TooLong => Error::invalid(format!(
-            "the {queue} was made with no slots: ask for some with {}",
-            queue.setter()
-        )),
-        NotPosted::Full | NotPosted::NoCompletionDue => Error::QueueFull { queue, depth },
+/// Adds what is known of a failed verb.
+fn hint(error: Error) -> Error {
+    match error.is_errno(Errno::ACCESS) {
+        true => error.with_hint(
+            "The kernel refuses verbs in the child of a fork and after a change of credentials: do both \
+             before the device is opened",
+        ),
+        false => error,
     }
 }
 
-impl From<PostError> for NotTaken<Error> {
+/// Why a request was not posted to a queue of this depth in which every one gives a completion.
+#[cold]
+#[inline(never)]
+pub(crate) fn refused_by_a_full_queue(refusal: Refusal, queue: Queue, depth: u32) -> Error {
+    if let Some(call) = refusal.call() {
+        return hint(call.into());
+    }
+    match refusal.0.get() {
+        Refusal::TOO_LONG => Error::invalid(format!(
+            "the {queue} was made with no slots: ask for some with {}",
+            queue.setter()
+        )),
+        _ => Error::QueueFull { queue, depth },
+    }
+}
+
+/// Whether a request was posted: a word, and 0 if it was.
+pub(crate) type Posted = Result<(), Refusal>;
+
+/// Why a request was not posted, until it becomes an [`Error`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Refusal(NonZeroU32);
+
+impl Refusal {
+    const TOO_LONG: u32 = 1;
+    const FULL: u32 = 2;
+    const NO_COMPLETION_DUE: u32 = 3;
+    const ENDED: u32 = 4;
+    const CALL_FAILED: u32 = 5;
+    /// The bits of these.
+    const KINDS: u32 = 7;
+
+    /// The failed call, if it was one.
+    fn call(self) -> Option<CallFailed> {
+        let failed = self.0.get() & Self::KINDS == Self::CALL_FAILED;
+        failed.then(|| CallFailed::from_bits(self.0.get() >> 3))
+    }
+}
+
+impl From<NotPosted<NoCall>> for Refusal {
+    #[cold]
+    #[inline(never)]
+    fn from(error: NotPosted<NoCall>) -> Self {
+        let bits = match error {
+            NotPosted::TooLong => Self::TOO_LONG,
+            NotPosted::Full => Self::FULL,
+            NotPosted::NoCompletionDue => Self::NO_COMPLETION_DUE,
+            NotPosted::Refused(NoCall::Ended) | NotPosted::Failed(NoCall::Ended) => Self::ENDED,
+            NotPosted::Refused(NoCall::Failed(call)) | NotPosted::Failed(NoCall::Failed(call)) => {
+                call.to_bits() << 3 | Self::CALL_FAILED
+            }
+        };
+        // Not 0, by its lowest bits.
+        Self(NonZeroU32::new(bits).unwrap_or(NonZeroU32::MIN))
+    }
+}
+
+/// Why a request was not given to the device.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum NoCall {
+    /// The connection takes none.
+    Ended,
+    Failed(CallFailed),
+}
+
+impl From<PostError> for NotTaken<NoCall> {
+    #[cold]
     fn from(error: PostError) -> Self {
         match error {
             PostError::Full => Self::NoRoom,
-            PostError::Refused(error) => Self::Refused(error),
-            PostError::Failed(error) => Self::Failed(error),
+            PostError::Refused(call) => Self::Refused(NoCall::Failed(call)),
+            PostError::Failed(call) => Self::Failed(NoCall::Failed(call)),
         }
     }
 }

@@ -5,7 +5,7 @@
 //!
 //! What makes that exact:
 //!
-//! * A number is taken, its entry written, and the request posted under one lock, so that the numbers are
+//! * A number is taken, its entry written, and the request posted under one [lock](super::lock), so that the numbers are
 //!   in the order of the device's queue, and a thread that stops in between stops the others: none can
 //!   reuse its entry, a lap later.
 //! * [`done`](Ring::complete) is called by whoever holds the completion queue's lock, in the order of the
@@ -13,27 +13,33 @@
 //!
 //! The numbers wrap. All comparisons are of differences, which are at most the ring's size.
 
-use super::sync::{AtomicU32, AtomicU64, Mutex, MutexGuard, Ordering};
+use super::lock::{Held, Lock};
+use super::sync::{AtomicU32, AtomicU64, Ordering};
 
 /// The entries of a queue whose requests complete in the order of posting.
 #[derive(Debug)]
+#[repr(C)]
 pub(crate) struct Ring {
+    /// First, so that its address is the ring's, and takes no register of its own.
+    ///
+    /// Held by who posts: for the order of posting, and for `next`, `signaled` and `end`.
+    posting: Lock,
+    /// The number of the next request.
+    next: AtomicU32,
+    /// The number behind the last request that gives a completion when it succeeds.
+    signaled: AtomicU32,
+    /// How far one may post without looking: what `done` was when a poster looked last, and `depth` more.
+    /// Pollers write `done`, so that looking costs a cache line: it is done only when this does not leave
+    /// enough. At first and after [`stop`](Self::stop) it leaves nothing.
+    end: AtomicU32,
     /// How many entries a program may use; a few more are for us.
     depth: u32,
-    posting: Mutex<Posting>,
-    /// Everything before this number is done. Written by pollers, read by posters.
-    done: AtomicU32,
     /// The `op_context` of each entry; a power of two of them.
     contexts: Box<[AtomicU64]>,
-}
-
-/// What the lock guards, beside the order of posting.
-#[derive(Debug)]
-struct Posting {
-    /// The number of the next request.
-    next: u32,
-    /// The number behind the last request that gives a completion when it succeeds.
-    signaled: u32,
+    /// Their number less 1.
+    mask: u32,
+    /// Everything before this number is done. Written by pollers, read by posters.
+    done: AtomicU32,
 }
 
 /// A request that wants entries.
@@ -82,13 +88,14 @@ impl Ring {
     pub(crate) fn starting_at(first: u32, depth: u32, extra: u32) -> Self {
         let size = depth.saturating_add(extra).max(1).next_power_of_two();
         Self {
+            posting: Lock::new(),
+            next: AtomicU32::new(first),
+            signaled: AtomicU32::new(first),
+            end: AtomicU32::new(first),
             depth,
-            posting: Mutex::new(Posting {
-                next: first,
-                signaled: first,
-            }),
-            done: AtomicU32::new(first),
             contexts: (0..size).map(|_| AtomicU64::new(0)).collect(),
+            mask: size - 1,
+            done: AtomicU32::new(first),
         }
     }
 
@@ -99,22 +106,49 @@ impl Ring {
     /// Takes entries, and posts with the number of the first one. While no completion is due, the last
     /// entry is kept for a request that gives one: if requests that give none had all of them, none would
     /// ever come back.
-    #[inline]
     pub(crate) fn post<E>(
         &self,
         entry: Entry,
         post: impl FnOnce(u32) -> Result<(), NotTaken<E>>,
     ) -> Result<(), NotPosted<E>> {
-        let mut posting = self.lock();
-        let done = self.done.load(Ordering::Acquire);
-        let due = posting.signaled.wrapping_sub(done) as i32 > 0;
-        let kept = u32::from(!entry.signaled && !due);
-        let used = posting.next.wrapping_sub(done);
-        let needed = entry.count.saturating_add(kept);
-        if used.saturating_add(needed) > self.depth {
-            return Err(self.refusal(entry, due));
+        let _held = self.posting.acquire();
+        self.look(entry.count, entry.signaled)?;
+        self.publish(entry, post)
+    }
+
+    /// As [`post`](Self::post) for one request, if that takes no time: nobody else posts, and there are
+    /// entries without looking. If not, nothing has happened but that the lock may be held, which the
+    /// caller drops where that costs nothing. What `post` returns is not 0 if the request gives a completion
+    /// when it succeeds.
+    #[inline(always)]
+    pub(crate) fn try_post<E>(
+        &self,
+        context: u64,
+        post: impl FnOnce(u32) -> Result<u32, NotTaken<E>>,
+    ) -> Result<Result<(), NotPosted<E>>, Option<Held<'_>>> {
+        let Some(held) = self.posting.try_acquire() else {
+            return Err(None);
+        };
+        let next = self.next.load(Ordering::Relaxed);
+        let free = self.end.load(Ordering::Relaxed).wrapping_sub(next);
+        // Two are enough, whether one has to be kept or not. Our own entries lie beyond the end.
+        if (free as i32) < 2 {
+            return Err(Some(held));
         }
-        self.publish(&mut posting, entry, post)
+        self.context(next).store(context, Ordering::Relaxed);
+        match post(next) {
+            Ok(signaled) => {
+                self.taken(1, signaled != 0);
+                Ok(Ok(()))
+            }
+            Err(error) => Ok(Err(self.one_not_taken(held, error))),
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn one_not_taken<E>(&self, _held: Held<'_>, error: NotTaken<E>) -> NotPosted<E> {
+        self.not_taken(1, error)
     }
 
     /// As [`post`](Self::post), for one of the entries that programs cannot have.
@@ -122,8 +156,9 @@ impl Ring {
         &self,
         post: impl FnOnce(u32) -> Result<(), NotTaken<E>>,
     ) -> Result<(), NotPosted<E>> {
-        let mut posting = self.lock();
-        let used = posting.next.wrapping_sub(self.done.load(Ordering::Acquire));
+        let _held = self.posting.acquire();
+        let done = self.done.load(Ordering::Acquire);
+        let used = self.next.load(Ordering::Relaxed).wrapping_sub(done);
         if used as usize >= self.contexts.len() {
             return Err(NotPosted::Full);
         }
@@ -132,45 +167,85 @@ impl Ring {
             signaled: true,
             context: 0,
         };
-        self.publish(&mut posting, entry, post)
+        self.publish(entry, post)
     }
 
-    #[inline]
-    fn publish<E>(
-        &self,
-        posting: &mut Posting,
-        entry: Entry,
-        post: impl FnOnce(u32) -> Result<(), NotTaken<E>>,
-    ) -> Result<(), NotPosted<E>> {
-        let first = posting.next;
-        for n in 0..entry.count {
-            // Whoever has read what was in this entry has said so by `done`, which was read before.
-            let context = self.context(first.wrapping_add(n));
-            context.store(entry.context, Ordering::Relaxed);
-        }
-        let failed = match post(first) {
-            Ok(()) => None,
-            Err(NotTaken::Failed(error)) => Some(error),
-            Err(NotTaken::NoRoom) => return Err(NotPosted::Full),
-            Err(NotTaken::Refused(error)) => return Err(NotPosted::Refused(error)),
-        };
-        posting.next = first.wrapping_add(entry.count);
-        if entry.signaled {
-            posting.signaled = posting.next;
-        }
-        failed.map_or(Ok(()), |error| Err(NotPosted::Failed(error)))
+    /// From now on [`try_post`](Self::try_post) does nothing, until a [`post`](Self::post) succeeds.
+    pub(crate) fn stop(&self) {
+        let _held = self.posting.acquire();
+        self.stop_posting();
     }
 
-    #[cold]
-    fn refusal<E>(&self, entry: Entry, due: bool) -> NotPosted<E> {
+    /// Whether there is room, as it is now. With the lock held.
+    fn look<E>(&self, count: u32, signaled: bool) -> Result<(), NotPosted<E>> {
+        let done = self.done.load(Ordering::Acquire);
+        self.end
+            .store(done.wrapping_add(self.depth), Ordering::Relaxed);
+        let due = self.signaled.load(Ordering::Relaxed).wrapping_sub(done) as i32 > 0;
+        let kept = u32::from(!signaled && !due);
+        let used = self.next.load(Ordering::Relaxed).wrapping_sub(done);
+        if used.saturating_add(count.saturating_add(kept)) <= self.depth {
+            return Ok(());
+        }
         // A request that gives no completion needs another entry, for one that does.
-        if entry.count.saturating_add(u32::from(!entry.signaled)) > self.depth {
+        Err(if count.saturating_add(u32::from(!signaled)) > self.depth {
             NotPosted::TooLong
         } else if due {
             NotPosted::Full
         } else {
             NotPosted::NoCompletionDue
+        })
+    }
+
+    /// Posts what there is room for. With the lock held.
+    fn publish<E>(
+        &self,
+        entry: Entry,
+        post: impl FnOnce(u32) -> Result<(), NotTaken<E>>,
+    ) -> Result<(), NotPosted<E>> {
+        let first = self.next.load(Ordering::Relaxed);
+        // Whoever has read what was in these entries has said so by `done`, which was read before.
+        for n in 0..entry.count {
+            let context = self.context(first.wrapping_add(n));
+            context.store(entry.context, Ordering::Relaxed);
         }
+        if let Err(error) = post(first) {
+            return Err(self.not_taken(entry.count, error));
+        }
+        self.taken(entry.count, entry.signaled);
+        Ok(())
+    }
+
+    /// The device has so many requests more.
+    #[inline(always)]
+    fn taken(&self, count: u32, signaled: bool) {
+        let next = self.next.load(Ordering::Relaxed).wrapping_add(count);
+        self.next.store(next, Ordering::Relaxed);
+        if signaled {
+            self.signaled.store(next, Ordering::Relaxed);
+        }
+    }
+
+    /// The device has not taken so many requests. With the lock held.
+    fn not_taken<E>(&self, count: u32, error: NotTaken<E>) -> NotPosted<E> {
+        let error = match error {
+            NotTaken::NoRoom => return NotPosted::Full,
+            NotTaken::Refused(error) => NotPosted::Refused(error),
+            NotTaken::Failed(error) => {
+                // One that failed completes in any case, if the device has it.
+                self.taken(count, true);
+                NotPosted::Failed(error)
+            }
+        };
+        // Each further one looks whether it is wanted.
+        self.stop_posting();
+        error
+    }
+
+    /// With the lock held.
+    fn stop_posting(&self) {
+        let next = self.next.load(Ordering::Relaxed);
+        self.end.store(next, Ordering::Relaxed);
     }
 
     /// Notes that the request `number` is done, and all before it, and returns its `op_context`. One
@@ -178,26 +253,30 @@ impl Ring {
     #[inline]
     pub(crate) fn complete(&self, number: u32) -> u64 {
         let context = self.context(number).load(Ordering::Relaxed);
+        self.done_with(number);
+        context
+    }
+
+    /// The `op_context`s, a power of two: that of a number stands at its remainder.
+    #[inline(always)]
+    pub(crate) fn op_contexts(&self) -> &[AtomicU64] {
+        &self.contexts
+    }
+
+    /// Notes that the request `number` is done, and all before it: their entries were read.
+    #[inline(always)]
+    pub(crate) fn done_with(&self, number: u32) {
         let done = number.wrapping_add(1);
         let ahead = done.wrapping_sub(self.done.load(Ordering::Relaxed));
         // It never moves backwards, whatever a device may say.
         if ahead as usize <= self.contexts.len() {
             self.done.store(done, Ordering::Release);
         }
-        context
     }
 
     #[inline]
     fn context(&self, number: u32) -> &AtomicU64 {
-        // The length is a power of two, so that the index is right also when the numbers wrap.
-        &self.contexts[number as usize & (self.contexts.len() - 1)]
-    }
-
-    #[inline]
-    fn lock(&self) -> MutexGuard<'_, Posting> {
-        // Nothing panics under it before it is consistent again.
-        self.posting
-            .lock()
-            .unwrap_or_else(std::sync::PoisonError::into_inner)
+        // Right also when the numbers wrap.
+        &self.contexts[(number & self.mask) as usize]
     }
 }

@@ -23,7 +23,7 @@ impl Device {
     }
 
     fn post(&self, count: u32, signaled: bool) -> Result<()> {
-        self.slots.post_send(count, signaled, 7, |first| {
+        post_send(&self.slots, (count, signaled), 7, |first| {
             let mut taken = self.taken.lock().expect("no panic");
             taken.extend((0..count).map(|n| first.wrapping_add(n)));
             Ok(())
@@ -40,6 +40,37 @@ impl Device {
     fn fill(&self, signaled: bool) -> u32 {
         (0..).take_while(|_| self.post(1, signaled).is_ok()).count() as u32
     }
+}
+
+/// As the library posts: one request on the short way first.
+fn post_send(
+    slots: &ConnSlots,
+    (count, signaled): (u32, bool),
+    op_context: u64,
+    mut post: impl FnMut(u32) -> Result<(), PostError>,
+) -> Result<()> {
+    let mut posted = None;
+    if count == 1 {
+        let taken = slots.try_post_send(op_context, |number| {
+            post(number)?;
+            Ok(u32::from(signaled))
+        });
+        posted = taken.ok();
+    }
+    posted
+        .unwrap_or_else(|| slots.post_send(count, signaled, op_context, post))
+        .map_err(|refusal| slots.send_refused(refusal, count))
+}
+
+fn post_receive(
+    slots: &ConnSlots,
+    op_context: u64,
+    mut post: impl FnMut(u64) -> Result<(), PostError>,
+) -> Result<()> {
+    let taken = slots.try_post_receive(op_context, &mut post).ok();
+    taken
+        .unwrap_or_else(|| slots.post_receive(op_context, post))
+        .map_err(|refusal| slots.receive_refused(refusal))
 }
 
 #[test]
@@ -148,7 +179,7 @@ fn what_was_not_posted_completes_nothing() {
 #[test]
 fn what_the_device_refused_has_no_slot() {
     let device = Device::new(2);
-    let refused = device.slots.post_send(1, true, 0, |_| Err(PostError::Full));
+    let refused = post_send(&device.slots, (1, true), 0, |_| Err(PostError::Full));
     assert!(
         matches!(refused, Err(Error::QueueFull { .. })),
         "{refused:?}"
@@ -160,12 +191,9 @@ fn what_the_device_refused_has_no_slot() {
 #[test]
 fn a_failed_post_ends_the_connection() {
     let device = Device::new(2);
-    let failed = PostError::Failed(Error::provider("ibv_wr_complete", rustix::io::Errno::NOMEM));
-    let error = device
-        .slots
-        .post_send(1, true, 0, |_| Err(failed))
-        .expect_err("failed");
-    assert!(error.is_errno(rustix::io::Errno::NOMEM), "{error:?}");
+    let failed = PostError::Failed(CallFailed::for_test(Errno::NOMEM));
+    let error = post_send(&device.slots, (1, true), 0, |_| Err(failed)).expect_err("failed");
+    assert!(error.is_errno(Errno::NOMEM), "{error:?}");
     let refused = device.post(1, true);
     assert!(
         matches!(refused, Err(Error::NotConnected(_))),
@@ -186,12 +214,11 @@ fn nobody_posts_behind_a_failed_post() {
         let (failing, started) = mpsc::channel();
         let device = &device;
         scope.spawn(move || {
-            let failed = device.slots.post_send(1, true, 0, |_| {
+            let failed = post_send(&device.slots, (1, true), 0, |_| {
                 failing.send(()).expect("wanted");
                 // The other one comes to the lock now. If it comes later it is refused anyway.
                 thread::sleep(Duration::from_millis(50));
-                let cause = rustix::io::Errno::NOMEM;
-                Err(PostError::Failed(Error::provider("ibv_post_send", cause)))
+                Err(PostError::Failed(CallFailed::for_test(Errno::NOMEM)))
             });
             failed.expect_err("the device has failed");
         });
@@ -208,7 +235,7 @@ fn nobody_posts_behind_a_failed_post() {
 #[test]
 fn a_queue_of_nothing_is_not_full() {
     let slots = ConnSlots::new(1, 0);
-    let refused = slots.post_receive(0, |_| Ok(()));
+    let refused = post_receive(&slots, 0, |_| Ok(()));
     assert!(
         matches!(refused, Err(Error::InvalidArgument(_))),
         "{refused:?}"
@@ -219,14 +246,14 @@ fn a_queue_of_nothing_is_not_full() {
 
 #[test]
 fn nothing_is_posted_before_and_after_the_connection() {
-    let text = |slots: &ConnSlots| match slots.post_send(1, true, 0, |_| Ok(())) {
+    let text = |slots: &ConnSlots| match post_send(slots, (1, true), 0, |_| Ok(())) {
         Err(Error::NotConnected(text)) => text,
         other => panic!("{other:?}"),
     };
     let slots = ConnSlots::new(10, 0);
     assert!(text(&slots).contains("not established"));
     slots.open();
-    slots.post_send(1, true, 0, |_| Ok(())).expect("open");
+    post_send(&slots, (1, true), 0, |_| Ok(())).expect("open");
     slots.end(State::Failed);
     slots.end(State::Closed);
     slots.open();
@@ -243,11 +270,9 @@ fn a_receive_queue_takes_as_many_as_it_has_slots() {
                 posted.push(Kind::of(wr_id).expect("ours"));
                 Ok(())
             };
-            slots
-                .post_receive(3 * round + n, post)
-                .expect("before the connection is there");
+            post_receive(&slots, 3 * round + n, post).expect("before the connection is there");
         }
-        let error = slots.post_receive(0, |_| Ok(())).expect_err("full");
+        let error = post_receive(&slots, 0, |_| Ok(())).expect_err("full");
         let Error::QueueFull { queue, depth } = error else {
             panic!("{error:?}")
         };
@@ -257,7 +282,7 @@ fn a_receive_queue_takes_as_many_as_it_has_slots() {
         }
     }
     assert_eq!(slots.end(State::Closed), State::Connecting);
-    let refused = slots.post_receive(0, |_| Ok(()));
+    let refused = post_receive(&slots, 0, |_| Ok(()));
     assert!(
         matches!(refused, Err(Error::NotConnected(_))),
         "{refused:?}"
@@ -314,4 +339,25 @@ fn the_failure_is_the_one_that_explains_the_others() {
     assert_eq!(first(&[(1, flushed), (2, flushed)]), Some(1));
     assert_eq!(first(&[(1, flushed), (2, length)]), Some(2));
     assert_eq!(first(&[(1, access), (2, flushed), (3, length)]), Some(1));
+}
+
+/// What the data path carries as a word becomes the error that it was.
+#[test]
+fn a_failed_call_is_the_same_in_a_word() {
+    for call in CallFailed::each_for_test(Errno::ACCESS) {
+        let text = Error::from(call).to_string();
+        for error in [
+            NotPosted::Refused(NoCall::Failed(call)),
+            NotPosted::Failed(NoCall::Failed(call)),
+        ] {
+            let slots = ConnSlots::new(1, 1);
+            for error in [
+                slots.send_refused(error.into(), 1),
+                slots.receive_refused(error.into()),
+            ] {
+                assert!(error.to_string().starts_with(&text), "{error}, {text}");
+                assert!(error.to_string().contains("fork"), "with a hint: {error}");
+            }
+        }
+    }
 }

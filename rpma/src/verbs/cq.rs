@@ -5,14 +5,15 @@ use std::fmt;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::ptr::{self, NonNull};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex};
 
 use rpma_sys as sys;
 
 use super::take::{Deadline, acquire, readable_now, take};
-use super::{Context, Wc, check_errno, check_minus_one, check_non_null, check_poll, log_leak};
+use super::{Context, Wc, check_errno, check_minus_one, check_non_null, log_leak};
 use crate::error::{Error, Result};
 use crate::hints;
+use crate::slots::{Held, Lock};
 
 /// Where the completion events of one or more queues arrive.
 ///
@@ -184,9 +185,13 @@ pub(crate) struct CompletionQueue {
     /// From a box, which is freed when the queue is gone.
     state: NonNull<CqState>,
     channel: Arc<CompChannel>,
-    polling: Mutex<()>,
+    /// `ibv_poll_cq`, looked up once.
+    poll: PollCq,
+    polling: Lock,
     released: bool,
 }
+
+type PollCq = unsafe extern "C" fn(*mut sys::ibv_cq, c_int, *mut sys::ibv_wc) -> c_int;
 
 // SAFETY: the providers lock a queue while it is polled or armed; the state is atomic or constant.
 unsafe impl Send for CompletionQueue {}
@@ -201,6 +206,9 @@ impl CompletionQueue {
         tag: CqTag,
         notify: Notify,
     ) -> Result<Arc<Self>> {
+        // SAFETY: the context is open.
+        let poll = unsafe { (*channel.context.as_ptr()).ops }.poll_cq;
+        let poll = poll.ok_or_else(|| Error::not_supported("the provider cannot poll"))?;
         let entries = c_int::try_from(entries)
             .map_err(|_| Error::invalid(format!("a completion queue of {entries} is too large")))?;
         let solicited = AtomicBool::new(notify == Notify::Solicited);
@@ -225,7 +233,8 @@ impl CompletionQueue {
             raw,
             state,
             channel: Arc::clone(channel),
-            polling: Mutex::new(()),
+            poll,
+            polling: Lock::new(),
             released: false,
         };
         queue.arm(notify)?;
@@ -266,20 +275,19 @@ impl CompletionQueue {
     }
 
     /// For a caller that polls and has something to do with the completions before another one polls.
-    #[inline]
-    pub(crate) fn lock_polling(&self) -> MutexGuard<'_, ()> {
-        acquire(&self.polling)
+    #[inline(always)]
+    pub(crate) fn lock_polling(&self) -> Held<'_> {
+        self.polling.acquire()
     }
 
-    /// Moves completions into `wcs`, as many as there are and fit.
-    #[inline]
-    pub(crate) fn poll(&self, wcs: &mut [Wc]) -> Result<usize> {
-        let entries = c_int::try_from(wcs.len()).unwrap_or(c_int::MAX);
-        // SAFETY: the queue is alive, and the slice has room for `entries` completions: `Wc` is a
-        // transparent `ibv_wc`.
-        let polled =
-            unsafe { sys::ibv_poll_cq(self.raw.as_ptr(), entries, wcs.as_mut_ptr().cast()) };
-        check_poll(polled)
+    /// Moves completions into `wcs`, as many as there are and fit. Returns how many; what is negative is
+    /// an error, for [`check_poll`](super::check_poll).
+    #[inline(always)]
+    pub(crate) fn poll(&self, wcs: &mut [Wc]) -> c_int {
+        let entries = wcs.len().min(c_int::MAX as usize) as c_int;
+        // SAFETY: `ibv_poll_cq` of the queue's own context; the queue is alive, and the slice has room for
+        // `entries` completions: `Wc` is a transparent `ibv_wc`.
+        unsafe { (self.poll)(self.raw.as_ptr(), entries, wcs.as_mut_ptr().cast()) }
     }
 
     /// Destroys the queue if this is its last owner, and then its channel, if it was the last on it. What

@@ -34,6 +34,8 @@ mod mr;
 mod post;
 mod qp;
 mod srq;
+#[cfg(any(native_flush, native_atomic_write))]
+mod stream;
 mod take;
 mod wc;
 mod wr;
@@ -48,12 +50,14 @@ pub(crate) use self::copy::{copy_from_shared, copy_to_shared};
 pub(crate) use self::cq::{CompChannel, CompletionQueue, CqTag};
 pub use self::cq::{CqKind, Notify};
 pub use self::memory::{AlignedBuf, Durability, RawMemory, RegisterableMemory};
-pub(crate) use self::mr::{AccessFlags, LocalBuffer, Registered};
+pub(crate) use self::mr::{AccessFlags, LocalBuffer, ReadTarget, Registered};
 pub(crate) use self::qp::{ConnParam, Hooks, NativeOps, QpAttr, QueuePair};
 pub(crate) use self::srq::SharedReceiveQueue;
 pub(crate) use self::take::Deadline;
 pub use self::wc::{Wc, WcFailure, WcFlags, WcOpcode, WcStatus, WcSuccess};
-pub(crate) use self::wr::{MAX_SGE, Opcode, PostError, RemoteAddress, SendFlags};
+pub(crate) use self::wr::{
+    CallFailed, MAX_SGE, Opcode, PostError, RemoteAddress, Request, SendFlags,
+};
 use crate::error::{Error, Result};
 
 /// For verbs that return 0 or a positive errno.
@@ -82,8 +86,7 @@ fn check_non_null<T>(call: &'static str, ptr: *mut T) -> Result<NonNull<T>> {
 }
 
 /// For `ibv_poll_cq`, which returns a count, or a negative number without an errno.
-#[inline]
-fn check_poll(ret: c_int) -> Result<usize> {
+pub(crate) fn check_poll(ret: c_int) -> Result<usize> {
     usize::try_from(ret).map_err(|_| {
         Error::provider(
             "ibv_poll_cq",

@@ -27,11 +27,13 @@ bitflags::bitflags! {
 }
 
 /// A part of a region that exists for as long as `'mr`, for work requests. Only a region makes one.
-#[derive(Clone, Copy, Debug)]
+///
+/// Two words, so that it travels in registers.
+#[derive(Clone, Copy)]
 pub(crate) struct LocalBuffer<'mr> {
     address: u64,
-    len: u64,
-    lkey: u32,
+    /// The length in the lower half, the lkey in the upper one.
+    len_and_lkey: u64,
     region: PhantomData<&'mr ()>,
 }
 
@@ -39,31 +41,62 @@ impl LocalBuffer<'_> {
     /// No memory at all.
     pub(crate) const EMPTY: Self = Self {
         address: 0,
-        len: 0,
-        lkey: 0,
+        len_and_lkey: 0,
         region: PhantomData,
     };
 
-    pub(crate) fn len(&self) -> u64 {
-        self.len
+    #[inline(always)]
+    pub(crate) fn len(self) -> u32 {
+        self.len_and_lkey as u32
     }
 
     /// The first `len` bytes.
+    #[inline(always)]
     pub(crate) fn first(self, len: u64) -> Self {
+        let len = len.min(self.len().into());
         Self {
-            len: len.min(self.len),
+            len_and_lkey: self.len_and_lkey >> 32 << 32 | len,
             ..self
         }
     }
 
-    /// The caller has checked that the length has 32 bits.
-    #[inline]
+    #[inline(always)]
     pub(super) fn to_sge(self) -> sys::ibv_sge {
         sys::ibv_sge {
             addr: self.address,
-            length: self.len as u32,
-            lkey: self.lkey,
+            length: self.len(),
+            lkey: (self.len_and_lkey >> 32) as u32,
         }
+    }
+}
+
+/// Where reads land that nobody looks at. It does not keep its region alive: the device checks the key, and
+/// nothing but the device goes there.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ReadTarget(pub(super) LocalBuffer<'static>);
+
+impl ReadTarget {
+    #[cfg(test)]
+    pub(crate) const EMPTY: Self = Self(LocalBuffer::EMPTY);
+
+    /// The first `len` bytes.
+    pub(crate) fn first(self, len: u64) -> Self {
+        Self(self.0.first(len))
+    }
+}
+
+impl From<LocalBuffer<'_>> for ReadTarget {
+    fn from(buffer: LocalBuffer<'_>) -> Self {
+        Self(LocalBuffer {
+            region: PhantomData,
+            ..buffer
+        })
+    }
+}
+
+impl fmt::Debug for LocalBuffer<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.to_sge().fmt(f)
     }
 }
 
@@ -79,6 +112,7 @@ pub(crate) struct Registered<M> {
     region: NonNull<sys::ibv_mr>,
     address: NonNull<u8>,
     len: usize,
+    lkey: u32,
     memory: MaybeUninit<M>,
     /// Set while `region` and `memory` are this value's to release.
     live: bool,
@@ -115,6 +149,8 @@ impl<M: RegisterableMemory> Registered<M> {
                 region,
                 address,
                 len,
+                // SAFETY: the region is alive.
+                lkey: unsafe { (*region.as_ptr()).lkey },
                 memory,
                 live: true,
                 pd: Arc::clone(pd),
@@ -143,25 +179,21 @@ impl<M> Registered<M> {
         self.len
     }
 
-    pub(crate) fn lkey(&self) -> u32 {
-        // SAFETY: the region is alive.
-        unsafe { (*self.region.as_ptr()).lkey }
-    }
-
     pub(crate) fn rkey(&self) -> u32 {
         // SAFETY: the region is alive.
         unsafe { (*self.region.as_ptr()).rkey }
     }
 
-    /// A part of the memory, for work requests. The caller has checked the range.
+    /// A part of the memory, for work requests, of which the lower 32 bits of its length are kept. The
+    /// caller has checked the range.
+    #[inline]
     pub(crate) fn buffer(&self, offset: usize, len: usize) -> LocalBuffer<'_> {
         assert!(self.contains(offset, len), "the caller checked the range");
         // SAFETY: inside the memory, by the assertion.
         let address = unsafe { self.address.add(offset) };
         LocalBuffer {
             address: address.as_ptr().expose_provenance() as u64,
-            len: len as u64,
-            lkey: self.lkey(),
+            len_and_lkey: u64::from(self.lkey) << 32 | u64::from(len as u32),
             region: PhantomData,
         }
     }
@@ -255,6 +287,7 @@ impl<M> Registered<M> {
         check_errno("ibv_dereg_mr", ret)
     }
 
+    #[inline]
     fn contains(&self, offset: usize, len: usize) -> bool {
         offset.checked_add(len).is_some_and(|end| end <= self.len)
     }
@@ -273,7 +306,7 @@ impl<M> fmt::Debug for Registered<M> {
         f.debug_struct("Registered")
             .field("address", &self.address)
             .field("len", &self.len)
-            .field("lkey", &self.lkey())
+            .field("lkey", &self.lkey)
             .field("rkey", &self.rkey())
             .finish()
     }

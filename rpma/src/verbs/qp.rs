@@ -2,6 +2,7 @@
 //!
 //! What is posted to it: see [`super::post`].
 
+use std::ffi::c_int;
 use std::fmt;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::ptr::{self, NonNull};
@@ -11,6 +12,8 @@ use rpma_sys as sys;
 use rustix::io::Errno;
 
 use super::device_events::Watched;
+#[cfg(any(native_flush, native_atomic_write))]
+use super::stream::StreamCalls;
 use super::{
     CmEvent, CmId, CompletionQueue, Deadline, Pd, SharedReceiveQueue, check_errno, check_minus_one,
     check_non_null, log_leak,
@@ -21,6 +24,10 @@ use crate::error::{Error, Result};
 /// then lets go of the queues and the domain.
 pub(crate) struct QueuePair {
     raw: NonNull<sys::ibv_qp>,
+    pub(super) calls: Calls,
+    /// Of a queue pair with native operations.
+    #[cfg(any(native_flush, native_atomic_write))]
+    pub(super) stream: Option<StreamCalls>,
     native: NativeOps,
     id: CmId,
     released: bool,
@@ -37,6 +44,24 @@ pub(crate) struct QueuePair {
 unsafe impl Send for QueuePair {}
 // SAFETY: as above.
 unsafe impl Sync for QueuePair {}
+
+/// The calls that post, which `verbs.h` has as `static inline` look-ups: they are looked up once.
+#[derive(Clone, Copy)]
+pub(super) struct Calls {
+    pub(super) post_send: PostSend,
+    pub(super) post_recv: PostRecv,
+}
+
+type PostSend = unsafe extern "C" fn(
+    *mut sys::ibv_qp,
+    *mut sys::ibv_send_wr,
+    *mut *mut sys::ibv_send_wr,
+) -> c_int;
+type PostRecv = unsafe extern "C" fn(
+    *mut sys::ibv_qp,
+    *mut sys::ibv_recv_wr,
+    *mut *mut sys::ibv_recv_wr,
+) -> c_int;
 
 /// What a queue pair is made with.
 #[derive(Debug)]
@@ -123,37 +148,59 @@ impl QueuePair {
         attr: &QpAttr<'_>,
         hooks: Hooks,
     ) -> Result<Self, (Error, CmId)> {
-        match Self::create(&id, pd, attr) {
-            Ok((raw, native)) => Ok(Self {
-                raw,
-                native,
-                id,
-                released: false,
-                before_destroy: hooks.before_destroy,
-                watched: Some(Watched::new(raw, hooks.on_error)),
-                _send_cq: Arc::clone(attr.send_cq),
-                _recv_cq: Arc::clone(attr.recv_cq),
-                _srq: attr.srq.cloned(),
-                _pd: Arc::clone(pd),
-            }),
-            Err(error) => Err((error, id)),
-        }
+        let (raw, native, calls) = match Self::create(&id, pd, attr) {
+            Ok(created) => created,
+            Err(error) => return Err((error, id)),
+        };
+        #[cfg(any(native_flush, native_atomic_write))]
+        // SAFETY: the queue pair is alive as long as what is made here.
+        let stream = unsafe { StreamCalls::of(raw, native) };
+        #[cfg(any(native_flush, native_atomic_write))]
+        let native = match stream {
+            Some(_) => native,
+            None => NativeOps::default(),
+        };
+        Ok(Self {
+            raw,
+            calls,
+            #[cfg(any(native_flush, native_atomic_write))]
+            stream,
+            native,
+            id,
+            released: false,
+            before_destroy: hooks.before_destroy,
+            watched: Some(Watched::new(raw, hooks.on_error)),
+            _send_cq: Arc::clone(attr.send_cq),
+            _recv_cq: Arc::clone(attr.recv_cq),
+            _srq: attr.srq.cloned(),
+            _pd: Arc::clone(pd),
+        })
     }
 
     fn create(
         id: &CmId,
         pd: &Arc<Pd>,
         attr: &QpAttr<'_>,
-    ) -> Result<(NonNull<sys::ibv_qp>, NativeOps)> {
+    ) -> Result<(NonNull<sys::ibv_qp>, NativeOps, Calls)> {
         pd.check_device(id)?;
-        match Self::create_with(id, pd, attr, attr.native) {
+        // SAFETY: the context is open.
+        let ops = unsafe { (*pd.context().as_ptr()).ops };
+        let (Some(post_send), Some(post_recv)) = (ops.post_send, ops.post_recv) else {
+            return Err(Error::not_supported("the provider has no calls that post"));
+        };
+        let (raw, native) = match Self::create_with(id, pd, attr, attr.native) {
             // The kernel has the operation, but the provider of the installed rdma-core does not.
             Err(error) if attr.native.send_ops_flags() != 0 && error.is_errno(Errno::OPNOTSUPP) => {
                 log::info!("the provider has no native flush or atomic write: using the fallbacks");
                 Self::create_with(id, pd, attr, NativeOps::default())
             }
             result => result,
-        }
+        }?;
+        let calls = Calls {
+            post_send,
+            post_recv,
+        };
+        Ok((raw, native, calls))
     }
 
     fn create_with(
@@ -196,10 +243,12 @@ impl QueuePair {
         Ok((check_non_null("rdma_create_qp", qp)?, native))
     }
 
+    #[inline]
     pub(super) fn as_ptr(&self) -> *mut sys::ibv_qp {
         self.raw.as_ptr()
     }
 
+    #[inline]
     pub(crate) fn native_ops(&self) -> NativeOps {
         self.native
     }

@@ -1,18 +1,21 @@
 //! Shared receive queues (`struct ibv_srq`).
 
+use std::ffi::c_int;
 use std::fmt;
 use std::ptr::{self, NonNull};
 use std::sync::Arc;
 
 use rpma_sys as sys;
 
-use super::wr::{PostError, check_posted, recv_wr};
+use super::wr::{Call, PostError, check_posted, recv_wr};
 use super::{LocalBuffer, Pd, check_errno, check_non_null, log_leak};
-use crate::error::Result;
+use crate::error::{Error, Result};
 
 /// A receive queue of many queue pairs.
 pub(crate) struct SharedReceiveQueue {
     raw: NonNull<sys::ibv_srq>,
+    /// `ibv_post_srq_recv`, looked up once.
+    post: PostRecv,
     released: bool,
     _pd: Arc<Pd>,
 }
@@ -21,6 +24,12 @@ pub(crate) struct SharedReceiveQueue {
 unsafe impl Send for SharedReceiveQueue {}
 // SAFETY: as above.
 unsafe impl Sync for SharedReceiveQueue {}
+
+type PostRecv = unsafe extern "C" fn(
+    *mut sys::ibv_srq,
+    *mut sys::ibv_recv_wr,
+    *mut *mut sys::ibv_recv_wr,
+) -> c_int;
 
 impl SharedReceiveQueue {
     pub(crate) fn new(pd: &Arc<Pd>, max_wr: u32) -> Result<Arc<Self>> {
@@ -32,11 +41,16 @@ impl SharedReceiveQueue {
             },
             ..Default::default()
         };
+        // SAFETY: the context is open.
+        let post = unsafe { (*pd.context().as_ptr()).ops }
+            .post_srq_recv
+            .ok_or_else(|| Error::not_supported("the provider has no shared receive queues"))?;
         // SAFETY: the domain is alive.
         let raw = unsafe { sys::ibv_create_srq(pd.as_ptr(), &raw mut init) };
         let raw = check_non_null("ibv_create_srq", raw)?;
         Ok(Arc::new(Self {
             raw,
+            post,
             released: false,
             _pd: Arc::clone(pd),
         }))
@@ -54,8 +68,8 @@ impl SharedReceiveQueue {
         let mut bad = ptr::null_mut();
         // SAFETY: the queue is alive; the call copies the request and its entry. The device checks the
         // key.
-        let ret = unsafe { sys::ibv_post_srq_recv(self.raw.as_ptr(), &raw mut wr, &raw mut bad) };
-        check_posted("ibv_post_srq_recv", ret, bad.is_null())
+        let ret = unsafe { (self.post)(self.raw.as_ptr(), &raw mut wr, &raw mut bad) };
+        check_posted(Call::PostSrqRecv, ret, bad.is_null())
     }
 
     /// Destroys the queue if this is its last owner. A failure leaves it allocated.

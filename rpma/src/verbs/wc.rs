@@ -16,6 +16,7 @@ pub struct Wc(sys::ibv_wc);
 
 impl Wc {
     /// The `op_context` that was given when the operation was posted. Always valid.
+    #[inline]
     #[must_use]
     pub fn wr_id(&self) -> u64 {
         self.0.wr_id
@@ -34,6 +35,7 @@ impl Wc {
     }
 
     /// The status. Always valid.
+    #[inline]
     #[must_use]
     pub fn status(&self) -> WcStatus {
         WcStatus(self.0.status.0)

@@ -1,4 +1,4 @@
-//! The counting of slots (ring.rs and pool.rs, files of the library) under loom.
+//! The counting of slots (lock.rs, ring.rs and pool.rs, files of the library) under loom.
 //!
 //! The device is a queue in the order of posting, which completes everything. What is asked in every order
 //! of threads with up to three preemptions (of threads, not of memory accesses: the device's lock
@@ -8,6 +8,9 @@
 #![cfg(test)]
 
 #[allow(dead_code, reason = "a part of it is tested")]
+#[path = "../../../rpma/src/slots/lock.rs"]
+mod lock;
+#[allow(dead_code, reason = "as above")]
 #[path = "../../../rpma/src/slots/pool.rs"]
 mod pool;
 #[allow(dead_code, reason = "as above")]
@@ -17,6 +20,24 @@ mod ring;
 mod sync {
     pub(crate) use loom::sync::atomic::{AtomicU32, AtomicU64, Ordering};
     pub(crate) use loom::sync::{Mutex, MutexGuard};
+
+    loom::lazy_static! {
+        /// The kernel's side of a futex. There is one in a model.
+        static ref FUTEX: (Mutex<()>, loom::sync::Condvar) = Default::default();
+    }
+
+    /// The kernel looks at the word and puts the thread to sleep at once.
+    pub(crate) fn sleep_while(word: &AtomicU32, value: u32) {
+        let guard = FUTEX.0.lock().unwrap();
+        if word.load(Ordering::Relaxed) == value {
+            drop(FUTEX.1.wait(guard).unwrap());
+        }
+    }
+
+    pub(crate) fn wake_one(_: &AtomicU32) {
+        let _guard = FUTEX.0.lock().unwrap();
+        FUTEX.1.notify_one();
+    }
 }
 
 use std::collections::VecDeque;
@@ -50,18 +71,30 @@ impl Queue {
         })
     }
 
+    /// As the library does: the short way first.
     fn post(&self, signaled: bool, context: u64) -> Result<(), NotPosted<()>> {
+        let give = |number| {
+            // The poster may be stopped here for as long as it takes.
+            thread::yield_now();
+            let mut device = self.device.lock().unwrap();
+            device.push_back((number, signaled, context));
+            assert!(device.len() <= self.depth, "more than the queue has slots");
+        };
+        let posted = self.ring.try_post(context, |number| {
+            give(number);
+            Ok::<_, NotTaken<()>>(u32::from(signaled))
+        });
+        if let Ok(posted) = posted {
+            return posted;
+        }
+        drop(posted);
         let entry = Entry {
             count: 1,
             signaled,
             context,
         };
         self.ring.post(entry, |number| {
-            // The poster may be stopped here for as long as it takes.
-            thread::yield_now();
-            let mut device = self.device.lock().unwrap();
-            device.push_back((number, signaled, context));
-            assert!(device.len() <= self.depth, "more than the queue has slots");
+            give(number);
             Ok(())
         })
     }
@@ -116,6 +149,65 @@ fn model(preemptions: usize, test: impl Fn() + Sync + Send + 'static) {
     let mut builder = loom::model::Builder::new();
     builder.preemption_bound = Some(preemptions);
     builder.check(test);
+}
+
+/// One at a time, and nobody sleeps for ever: a lost wake-up is a deadlock, which loom tells.
+#[test]
+fn three_threads_and_a_lock() {
+    model(2, || {
+        let shared = Arc::new((lock::Lock::new(), AtomicBool::new(false)));
+        let enter = |shared: &Arc<(lock::Lock, AtomicBool)>| {
+            let (lock, inside) = &**shared;
+            let held = lock.acquire();
+            assert!(!inside.swap(true, Ordering::Relaxed), "two inside");
+            inside.store(false, Ordering::Relaxed);
+            drop(held);
+        };
+        let others = [(); 2].map(|()| {
+            let shared = Arc::clone(&shared);
+            thread::spawn(move || enter(&shared))
+        });
+        enter(&shared);
+        if let Some(held) = shared.0.try_acquire() {
+            assert!(!shared.1.load(Ordering::Relaxed), "somebody is inside");
+            drop(held);
+        }
+        for other in others {
+            other.join().unwrap();
+        }
+        assert!(shared.0.try_acquire().is_some(), "it is free at the end");
+    });
+}
+
+/// After a stop the short way does nothing, whoever was on the long one just then.
+#[test]
+fn the_short_way_ends_with_the_connection() {
+    model(3, || {
+        let queue = Queue::new(0, 4);
+        let ended = Arc::new(AtomicBool::new(false));
+        let ending = {
+            let (queue, ended) = (Arc::clone(&queue), Arc::clone(&ended));
+            thread::spawn(move || {
+                ended.store(true, Ordering::Release);
+                queue.ring.stop();
+            })
+        };
+        let entry = Entry {
+            count: 1,
+            signaled: true,
+            context: 1,
+        };
+        // As the library does: the state is looked at under the lock, on the long way only.
+        let _ = queue
+            .ring
+            .post(entry, |_| match ended.load(Ordering::Acquire) {
+                true => Err(NotTaken::Refused(())),
+                false => Ok(()),
+            });
+        ending.join().unwrap();
+        let posted = queue.ring.try_post(2, |_| Ok::<_, NotTaken<()>>(1));
+        assert!(posted.is_err(), "posted behind the end");
+    });
 }
 
 /// Two post, one polls: over more than a lap, and over the end of the numbers.

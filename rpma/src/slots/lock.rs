@@ -1,0 +1,73 @@
+//! The lock of the data path: one word, and the kernel's futex for who has to wait.
+//!
+//! Why not `std::sync::Mutex`: that looks for panics on both ways, which costs ten instructions, and it has
+//! no way to say in one of them that somebody else has it, without which the rest of a post does not stay in
+//! registers. It guards no data by itself; what it protects are atomics, or the device's queues.
+//!
+//! Two bits, so that taking it and letting it go are two instructions each (`lock bts`, `lock dec`, and a
+//! branch). Otherwise it is like the third mutex of Ulrich Drepper's "Futexes Are Tricky", as libc's and std's
+//! are. The package tests/loom looks for orders of threads in which it fails.
+
+use super::sync::{AtomicU32, Ordering, sleep_while, wake_one};
+
+const HELD: u32 = 1;
+/// Somebody sleeps, or may sleep, until it is free.
+const AWAITED: u32 = 2;
+
+#[derive(Debug)]
+pub(crate) struct Lock(AtomicU32);
+
+/// The lock, held until this is dropped.
+#[derive(Debug)]
+pub(crate) struct Held<'a>(&'a Lock);
+
+impl Lock {
+    pub(crate) fn new() -> Self {
+        Self(AtomicU32::new(0))
+    }
+
+    /// Takes the lock if nobody has it.
+    #[inline(always)]
+    pub(crate) fn try_acquire(&self) -> Option<Held<'_>> {
+        match self.0.fetch_or(HELD, Ordering::Acquire) & HELD {
+            0 => Some(Held(self)),
+            _ => None,
+        }
+    }
+
+    /// Takes the lock, and waits as long as another thread has it.
+    #[inline(always)]
+    pub(crate) fn acquire(&self) -> Held<'_> {
+        match self.try_acquire() {
+            Some(held) => held,
+            None => self.wait(),
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn wait(&self) -> Held<'_> {
+        // Who gets it here leaves it as awaited: others may sleep as well.
+        while self.0.fetch_or(HELD | AWAITED, Ordering::Acquire) & HELD != 0 {
+            sleep_while(&self.0, HELD | AWAITED);
+        }
+        Held(self)
+    }
+
+    /// Who is woken asks again, and says again that it is awaited.
+    #[cold]
+    #[inline(never)]
+    fn wake(&self) {
+        self.0.fetch_and(!AWAITED, Ordering::Relaxed);
+        wake_one(&self.0);
+    }
+}
+
+impl Drop for Held<'_> {
+    #[inline(always)]
+    fn drop(&mut self) {
+        if self.0.0.fetch_sub(HELD, Ordering::Release) != HELD {
+            self.0.wake();
+        }
+    }
+}

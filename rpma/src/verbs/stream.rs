@@ -1,0 +1,235 @@
+//! Posting through the calls of an extended queue pair (`struct ibv_qp_ex`), which native flushes and
+//! atomic writes need: `ibv_wr_start`, a call for each request, `ibv_wr_complete`.
+//!
+//! What holds for `post.rs` holds here. The calls, which `verbs.h` has as `static inline` look-ups, are
+//! looked up once.
+
+use std::ffi::{c_int, c_void};
+use std::ptr::NonNull;
+
+use rpma_sys as sys;
+
+use super::{NativeOps, QueuePair};
+use rustix::io::Errno;
+
+use super::wr::{Call, PostError, RemoteAddress, SendFlags, check_posted, not_posted};
+
+/// The longest stretch that one native flush names: its length has 32 bits on the wire, and a
+/// responder refuses more than 2³¹ bytes.
+#[cfg(native_flush)]
+const MAX_FLUSH: u64 = 1 << 31;
+
+/// The calls of an extended queue pair.
+#[derive(Clone, Copy)]
+pub(super) struct StreamCalls {
+    qp: NonNull<sys::ibv_qp_ex>,
+    start: unsafe extern "C" fn(*mut sys::ibv_qp_ex),
+    complete: unsafe extern "C" fn(*mut sys::ibv_qp_ex) -> c_int,
+    abort: unsafe extern "C" fn(*mut sys::ibv_qp_ex),
+    #[cfg(native_flush)]
+    flush: FlushCall,
+    #[cfg(native_atomic_write)]
+    atomic_write: AtomicWriteCall,
+}
+
+#[cfg(native_flush)]
+type FlushCall = unsafe extern "C" fn(*mut sys::ibv_qp_ex, u32, u64, usize, u8, u8);
+#[cfg(native_atomic_write)]
+type AtomicWriteCall = unsafe extern "C" fn(*mut sys::ibv_qp_ex, u32, u64, *const c_void);
+
+impl StreamCalls {
+    /// Those of a queue pair that was created with `native`; `None` if some are not there.
+    ///
+    /// # Safety
+    ///
+    /// The queue pair is alive, and is as long as the value is used.
+    pub(super) unsafe fn of(qp: NonNull<sys::ibv_qp>, native: NativeOps) -> Option<Self> {
+        if native == NativeOps::default() {
+            return None;
+        }
+        // SAFETY: the queue pair is alive.
+        let qp = NonNull::new(unsafe { sys::ibv_qp_to_qp_ex(qp.as_ptr()) })?;
+        // SAFETY: as above; nothing is posted yet that would change it.
+        let calls = unsafe { qp.as_ref() };
+        Some(Self {
+            qp,
+            start: calls.wr_start?,
+            complete: calls.wr_complete?,
+            abort: calls.wr_abort?,
+            #[cfg(native_flush)]
+            flush: match native.flush {
+                true => calls.wr_flush?,
+                false => no_flush,
+            },
+            #[cfg(native_atomic_write)]
+            atomic_write: match native.atomic_write {
+                true => calls.wr_atomic_write?,
+                false => no_atomic_write,
+            },
+        })
+    }
+}
+
+/// In the place of a call that the queue pair does not have, and that nothing calls.
+#[cfg(native_flush)]
+extern "C" fn no_flush(_: *mut sys::ibv_qp_ex, _: u32, _: u64, _: usize, _: u8, _: u8) {}
+
+#[cfg(native_atomic_write)]
+extern "C" fn no_atomic_write(_: *mut sys::ibv_qp_ex, _: u32, _: u64, _: *const c_void) {}
+
+impl QueuePair {
+    /// The calls, which a queue pair with native operations has.
+    #[inline(always)]
+    fn stream(&self) -> Result<&StreamCalls, PostError> {
+        match &self.stream {
+            Some(calls) => Ok(calls),
+            None => Err(not_posted(
+                Call::WrStart,
+                Errno::OPNOTSUPP.raw_os_error(),
+                false,
+            )),
+        }
+    }
+
+    /// How many send-queue slots a native flush of `len` bytes takes.
+    #[cfg(native_flush)]
+    pub(crate) fn flush_slots(len: u64) -> u32 {
+        u32::try_from(len.div_ceil(MAX_FLUSH)).unwrap_or(u32::MAX)
+    }
+
+    /// Posts a native flush of up to [`MAX_FLUSH`] bytes.
+    #[cfg(native_flush)]
+    #[inline(always)]
+    pub(crate) fn post_flush(
+        &self,
+        remote: RemoteAddress,
+        len: u64,
+        persistent: bool,
+        flags: SendFlags,
+        wr_id: u64,
+    ) -> Result<(), PostError> {
+        let stream = Stream::start(self.stream()?);
+        stream.flush(remote, len, persistent, flags, wr_id);
+        stream.complete()
+    }
+
+    /// Posts a native flush in as many requests as [`flush_slots`](Self::flush_slots) says; the last one
+    /// carries `flags`. `wr_id` numbers them, from 0 on.
+    #[cfg(native_flush)]
+    pub(crate) fn post_long_flush(
+        &self,
+        mut remote: RemoteAddress,
+        len: u64,
+        persistent: bool,
+        flags: SendFlags,
+        wr_id: impl Fn(u32) -> u64,
+    ) -> Result<(), PostError> {
+        let stream = Stream::start(self.stream()?);
+        let mut left = len;
+        for number in 0..Self::flush_slots(len) {
+            let chunk = left.min(MAX_FLUSH);
+            left -= chunk;
+            let flags = if left == 0 { flags } else { SendFlags::empty() };
+            stream.flush(remote, chunk, persistent, flags, wr_id(number));
+            remote.address = remote.address.wrapping_add(chunk);
+        }
+        stream.complete()
+    }
+
+    /// Posts a native atomic write.
+    #[cfg(native_atomic_write)]
+    #[inline(always)]
+    pub(crate) fn post_atomic_write(
+        &self,
+        remote: RemoteAddress,
+        bytes: &[u8; 8],
+        flags: SendFlags,
+        wr_id: u64,
+    ) -> Result<(), PostError> {
+        let calls = self.stream()?;
+        let stream = Stream::start(calls);
+        stream.request(wr_id, flags);
+        let RemoteAddress { address, rkey } = remote;
+        // SAFETY: `ibv_wr_atomic_write` of this queue pair, and the stream is open; it copies the bytes.
+        unsafe { (calls.atomic_write)(stream.qp(), rkey, address, bytes.as_ptr().cast()) };
+        stream.complete()
+    }
+}
+
+/// Requests between `ibv_wr_start` and `ibv_wr_complete`. rxe holds the send queue's lock in between,
+/// so every way out must end it: dropping it aborts it.
+struct Stream<'qp> {
+    calls: &'qp StreamCalls,
+}
+
+impl<'qp> Stream<'qp> {
+    #[inline(always)]
+    fn start(calls: &'qp StreamCalls) -> Self {
+        // SAFETY: the queue pair is alive, as `calls` is borrowed from it; the stream ends in `complete`
+        // or in `drop`.
+        unsafe { (calls.start)(calls.qp.as_ptr()) };
+        Self { calls }
+    }
+
+    #[inline(always)]
+    fn qp(&self) -> *mut sys::ibv_qp_ex {
+        self.calls.qp.as_ptr()
+    }
+
+    #[cfg(native_flush)]
+    #[inline(always)]
+    fn flush(
+        &self,
+        remote: RemoteAddress,
+        len: u64,
+        persistent: bool,
+        flags: SendFlags,
+        wr_id: u64,
+    ) {
+        let kind = match persistent {
+            true => sys::ibv_placement_type::IBV_FLUSH_PERSISTENT,
+            false => sys::ibv_placement_type::IBV_FLUSH_GLOBAL,
+        };
+        let level = sys::ibv_selectivity_level::IBV_FLUSH_RANGE;
+        self.request(wr_id, flags);
+        let (flush, RemoteAddress { address, rkey }) = (self.calls.flush, remote);
+        // SAFETY: `ibv_wr_flush` of this queue pair, and the stream is open.
+        unsafe {
+            flush(
+                self.qp(),
+                rkey,
+                address,
+                len as usize,
+                kind.0 as u8,
+                level.0 as u8,
+            )
+        };
+    }
+
+    /// What the next request carries.
+    #[inline(always)]
+    fn request(&self, wr_id: u64, flags: SendFlags) {
+        // SAFETY: the queue pair is alive; between start and complete these two fields are the
+        // caller's to write, one stream at a time: the provider's lock or, in one without, its
+        // promise that posting is thread-safe.
+        unsafe { (*self.qp()).wr_id = wr_id };
+        // SAFETY: as above.
+        unsafe { (*self.qp()).wr_flags = flags.bits() };
+    }
+
+    #[inline(always)]
+    fn complete(self) -> Result<(), PostError> {
+        let stream = std::mem::ManuallyDrop::new(self);
+        // SAFETY: the stream is open, and `drop` does not run.
+        let ret = unsafe { (stream.calls.complete)(stream.qp()) };
+        // Whatever it reports: rxe publishes the requests first, and then the kernel may be out of memory.
+        check_posted(Call::WrComplete, ret, true)
+    }
+}
+
+impl Drop for Stream<'_> {
+    fn drop(&mut self) {
+        // SAFETY: the stream is open.
+        unsafe { (self.calls.abort)(self.qp()) };
+    }
+}
