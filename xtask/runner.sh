@@ -14,6 +14,13 @@ limit=${RPMA_TEST_LIMIT:-300}
 # Listing needs no device.
 case " $* " in *" --list "*) exec "$@" ;; esac
 
+# `cargo bench`: no tests.
+case " $* " in *" --bench "*)
+    if [ -z "${RPMA_GUEST-}" ]; then exec "$@"; fi
+    exec $RPMA_GUEST "cd /src && ${*@Q}" </dev/null
+    ;;
+esac
+
 if [ -n "${RPMA_GUEST-}" ]; then
     settings="RPMA_TEST_LIMIT=$limit RPMA_TEST_PIDFILE=/run/device-test.pid"
     # Through a shell that waits: ssh would report a signal as a failure of its own.

@@ -95,10 +95,14 @@ impl<'a> Lab<'a> {
         Ok(cargo)
     }
 
-    /// `cargo test`, whose programs run on the device; a test may take so long, unless
-    /// the caller's RPMA_TEST_LIMIT says another number of seconds. Boots the
-    /// guest if it is not up.
-    pub(crate) fn cargo_on_device(&mut self, headers: Headers, limit: Duration) -> Result<Command> {
+    /// `cargo test` or `cargo bench`, whose programs run on the device; a test may take so long, unless
+    /// the caller's RPMA_TEST_LIMIT says another number of seconds. Boots the guest if it is not up.
+    pub(crate) fn cargo_on_device(
+        &mut self,
+        headers: Headers,
+        command: &str,
+        limit: Duration,
+    ) -> Result<Command> {
         let limit = std::env::var(LIMIT).unwrap_or_else(|_| limit.as_secs().to_string());
         let mut env = vec![(LIMIT, limit)];
         let mut root = self.workspace.root();
@@ -110,7 +114,7 @@ impl<'a> Lab<'a> {
         let runner = root.join("xtask/runner.sh").display().to_string();
         let runner = format!("target.'cfg(all())'.runner = ['bash', {runner:?}]");
         let mut cargo = self.cargo_with(headers, &env)?;
-        cargo.args(["--config", &runner, "test", "--locked"]);
+        cargo.args(["--config", &runner, command, "--locked"]);
         cargo.args(["-p", PACKAGE, "--features", FEATURE]);
         Ok(cargo)
     }

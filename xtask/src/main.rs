@@ -1,6 +1,7 @@
 //! The project's own commands, `cargo xtask …`: the demo, the tests, and the virtual machine with
 //! RDMA and persistent memory in which both run.
 
+mod bench;
 mod demo;
 mod guest;
 mod host;
@@ -65,6 +66,9 @@ enum Action {
         #[arg(long)]
         host: bool,
     },
+    /// Measure, in the guest
+    #[command(subcommand)]
+    Bench(BenchAction),
     /// The versions that are promised: publishing (dry run), cargo-deny, the oldest Rust and the
     /// oldest dependencies. Needs the network; part of `test --long`
     Versions,
@@ -83,6 +87,12 @@ Examples:
   cargo xtask test hosts \"power cuts\"          a part of that
 
 RPMA_TEST_LIMIT=SECONDS sets the longest that one device test may take (300, with --long 7200).";
+
+#[derive(Debug, Subcommand)]
+enum BenchAction {
+    /// The instructions that each operation costs, beside librpma's and those of bare verbs
+    Cost,
+}
 
 #[derive(Debug, Subcommand)]
 enum VmAction {
@@ -173,6 +183,10 @@ fn run(action: Action) -> Result<ExitCode> {
                 Some(program) => test::some(&workspace, program, &names, options).map(code),
                 None => test::all(&workspace, options).map(verdict),
             }
+        }
+        Action::Bench(BenchAction::Cost) => {
+            packages::ensure(false, true)?;
+            bench::cost(&workspace).map(code)
         }
         Action::Versions => {
             packages::ensure(true, true)?;

@@ -138,7 +138,7 @@ fn show(
     run_step("compile the examples", &mut examples, &log)?;
     let mut build = lab.cargo(Headers::Native, "test --no-run --test examples")?;
     run_step("compile what shows them", &mut build, &log)?;
-    let mut cargo = lab.cargo_on_device(Headers::Native, LIMIT)?;
+    let mut cargo = lab.cargo_on_device(Headers::Native, "test", LIMIT)?;
     cargo.args(["--test", "examples", "--", "--include-ignored"]);
     cargo.args(options);
     // A host need not have persistent memory.

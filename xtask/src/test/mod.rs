@@ -146,7 +146,7 @@ fn device_tests(
                 options.long = false;
             }
             let step = format!("{label}: {name}");
-            let mut test = match lab.cargo_on_device(headers, options.limit()) {
+            let mut test = match lab.cargo_on_device(headers, "test", options.limit()) {
                 Ok(test) => test,
                 Err(error) => {
                     report.not_run(&step, &error);

@@ -45,7 +45,7 @@ pub(crate) fn some(
             names.join("\" or \"")
         );
     }
-    let mut test = lab.cargo_on_device(Native, options.limit())?;
+    let mut test = lab.cargo_on_device(Native, "test", options.limit())?;
     test.args(["--test", program, "--", "--nocapture"]);
     // A long test that is named is meant to run.
     if options.long || !names.is_empty() {

@@ -1,0 +1,220 @@
+//! What each operation costs: the instructions of this library, of librpma, and of nothing but the verbs,
+//! counted by callgrind. `cargo xtask bench cost` runs it in the guest.
+//!
+//! * `cost`: the table.
+//! * `cost check COMPILER`: an error if this library costs more than counts.txt says, if that is of the same
+//!   compiler.
+//! * `cost record COMPILER`: prints a new counts.txt.
+
+#[cfg(native_flush)]
+mod bare;
+mod callgrind;
+#[path = "../common/mod.rs"]
+mod common;
+mod rpma;
+
+use std::collections::BTreeMap;
+use std::error::Error;
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+use std::{env, fs, thread};
+
+use common::program::free_port;
+
+/// How often each operation is done. A multiple of 16.
+const ROUNDS: usize = 64;
+/// The slots of each queue.
+const DEPTH: u32 = 100;
+/// Bytes of one operation.
+const LEN: usize = 64;
+
+/// Each operation, as it is called where it is counted, and in words.
+const OPERATIONS: [(&str, &str); 12] = [
+    ("write", "write"),
+    ("write_slices", "write, both slices made for each"),
+    ("write_inline", "write, inline"),
+    ("flush", "flush, native"),
+    ("flush_fallback", "flush, fallback"),
+    ("read", "read"),
+    ("send", "send"),
+    ("recv", "receive"),
+    ("atomic_write", "atomic write, native"),
+    ("get_wc_0", "`get_wc`, nothing there"),
+    ("get_wc_1", "`get_wc`, 1"),
+    ("get_wc_16", "`get_wc`, 16"),
+];
+
+/// What an operation may cost more than before: parts of a thousand, and instructions.
+const TOLERANCE: (u64, u64) = (30, 2);
+
+/// Of each operation: the instructions of the program and the library together, and of what is below.
+type Costs = BTreeMap<String, (u64, u64)>;
+
+type Outcome<T = ()> = Result<T, Box<dyn Error>>;
+
+fn main() -> Outcome {
+    let args: Vec<_> = env::args().filter(|arg| arg != "--bench").collect();
+    let words: Vec<_> = args.iter().map(String::as_str).collect();
+    match words[..] {
+        [_, "measured", "rpma", addr] => Ok(rpma::run(addr)?),
+        #[cfg(native_flush)]
+        [_, "measured", "bare", addr] => bare::run(addr),
+        [program, "check", compiler] => check(&of_rpma(program)?, compiler),
+        [program, "record", compiler] => {
+            println!("{compiler}");
+            for (name, (own, _)) in of_rpma(program)? {
+                println!("{name} {own}");
+            }
+            Ok(())
+        }
+        [program] => table(program),
+        _ => Err("cost [check COMPILER | record COMPILER]".into()),
+    }
+}
+
+/// What was counted since the last time is so many calls of `what`.
+fn counted(what: &str, times: usize) {
+    callgrind::dump(&format!("{what} {times}"));
+}
+
+/// Waits until what was posted has completed.
+fn came() {
+    thread::sleep(Duration::from_millis(500));
+}
+
+fn of_rpma(program: &str) -> Outcome<Costs> {
+    count(&[program, "measured", "rpma", &common::addr()])
+}
+
+fn table(program: &str) -> Outcome {
+    let addr = common::addr();
+    let dir = tempfile::tempdir()?;
+    let librpma = compile(&dir.path().join("librpma"))?;
+    let mut of_librpma = Costs::new();
+    for method in ["native", "fallback"] {
+        let port = free_port(&addr).to_string();
+        of_librpma.extend(count(&[&librpma, &addr, &port, method])?);
+    }
+    #[cfg(native_flush)]
+    let bare = count(&[program, "measured", "bare", &addr])?;
+    #[cfg(not(native_flush))]
+    let bare = Costs::new();
+    let rpma = of_rpma(program)?;
+
+    println!("| | librpma | bare verbs | rpma | the provider and libc |");
+    println!("|---|---|---|---|---|");
+    for (name, words) in OPERATIONS {
+        let Some((own, below)) = rpma.get(name) else {
+            continue;
+        };
+        let of = |costs: &Costs| {
+            costs
+                .get(name)
+                .map_or("–".to_owned(), |(own, _)| own.to_string())
+        };
+        println!(
+            "| {words} | {} | {} | **{own}** | {below} |",
+            of(&of_librpma),
+            of(&bare)
+        );
+    }
+    Ok(())
+}
+
+/// Compiles the program that uses librpma, and returns its path.
+fn compile(program: &Path) -> Outcome<String> {
+    let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/cost/librpma.c");
+    let status = Command::new("cc")
+        .args([
+            "-std=c11",
+            "-D_POSIX_C_SOURCE=200809L",
+            "-O2",
+            "-Wall",
+            "-Wextra",
+            "-Werror",
+        ])
+        .args([source, "-o"])
+        .arg(program)
+        .args(["-lrpma", "-libverbs"])
+        .status()?;
+    match status.success() {
+        true => Ok(program.display().to_string()),
+        false => Err(format!("cc: {status}").into()),
+    }
+}
+
+/// Compares with what was recorded.
+fn check(costs: &Costs, compiler: &str) -> Outcome {
+    let recorded = fs::read_to_string(concat!(
+        env!("CARGO_MANIFEST_DIR"),
+        "/tests/cost/counts.txt"
+    ))?;
+    let mut lines = recorded.lines();
+    let of = lines.next().unwrap_or_default();
+    if of != compiler {
+        println!("not compared: the counts are of {of}, and this is {compiler}");
+        return Ok(());
+    }
+    let mut more = Vec::new();
+    for line in lines {
+        let (name, before) = line
+            .split_once(' ')
+            .ok_or("counts.txt: a name and a number")?;
+        let before: u64 = before.parse()?;
+        let (now, _) = costs
+            .get(name)
+            .ok_or_else(|| format!("{name} was not counted"))?;
+        println!("{name}: {now}, before {before}");
+        let (parts, instructions) = TOLERANCE;
+        if *now > before + instructions && *now * 1000 > before * (1000 + parts) {
+            more.push(format!("{name} costs {now} instructions, before {before}"));
+        }
+    }
+    match more.is_empty() {
+        true => Ok(()),
+        false => Err(more.join("; ").into()),
+    }
+}
+
+/// Counts what a program does between its dumps.
+fn count(command: &[&str]) -> Outcome<Costs> {
+    let dir = tempfile::tempdir()?;
+    let output = Command::new("valgrind")
+        .args([
+            "--quiet",
+            "--tool=callgrind",
+            "--vgdb=no",
+            "--collect-atstart=no",
+        ])
+        .arg("--toggle-collect=*measured_*")
+        .arg(format!(
+            "--callgrind-out-file={}",
+            dir.path().join("out").display()
+        ))
+        .args(command)
+        .output()?;
+    if !output.status.success() {
+        let text = String::from_utf8_lossy(&output.stderr);
+        return Err(format!("{command:?}: {}, {text}", output.status).into());
+    }
+    let mut costs = Costs::new();
+    for file in fs::read_dir(dir.path())? {
+        let text = fs::read_to_string(file?.path())?;
+        let Some((trigger, objects)) = callgrind::read(&text) else {
+            continue;
+        };
+        let (name, times) = trigger.split_once(' ').ok_or("a dump without a name")?;
+        let times: u64 = times.parse()?;
+        let all: u64 = objects.values().sum();
+        let own = objects.iter().filter(|(object, _)| !is_below(object));
+        let own: u64 = own.map(|(_, cost)| cost).sum();
+        costs.insert(name.to_owned(), (own / times, (all - own) / times));
+    }
+    Ok(costs)
+}
+
+/// Whether an object is a library below us: everything but the program, and librpma.
+fn is_below(object: &str) -> bool {
+    object.contains(".so") && !object.contains("/librpma.so")
+}

@@ -1,0 +1,237 @@
+//! The operations with this library, each in a function of its own, [`ROUNDS`] times.
+//!
+//! Both ends are in this process and this thread. Everything is posted first and polled later, so that a
+//! function has nothing else in it.
+
+use rpma::{
+    Conn, ConnCfg, ConnReq, Cq, Device, Ep, Flags, FlushType, Mr, MrRemote, MrSlice, MrUsage, Peer,
+    PeerCfg, RemoteSlice, Result, Side, Wc,
+};
+
+use crate::{DEPTH, LEN, ROUNDS, came, counted};
+
+const ALWAYS: Flags = Flags::COMPLETION_ALWAYS;
+
+type Parts<'a> = [(RemoteSlice, MrSlice<'a>)];
+
+pub(crate) fn run(addr: &str) -> Result<()> {
+    let peer = Peer::new(&Device::from_addr(addr, Side::Local)?)?;
+    let usage = MrUsage::all().difference(MrUsage::FLUSH_TYPE_PERSISTENT);
+    let local = Mr::reg(&peer, vec![1; ROUNDS * LEN], usage)?;
+    let remote = Mr::reg(&peer, vec![0; ROUNDS * LEN], usage)?;
+    let remote = MrRemote::from_descriptor(&remote_descriptor(&remote))?;
+    let mut parts = Vec::new();
+    for n in 0..ROUNDS {
+        let (start, end) = (n * LEN, (n + 1) * LEN);
+        parts.push((
+            remote.slice(start as u64..end as u64)?,
+            local.slice(start..end)?,
+        ));
+    }
+    for fallback in [false, true] {
+        let (conn, server) = pair(&peer, addr, fallback)?;
+        let mut peer_cfg = PeerCfg::new();
+        peer_cfg.set_direct_write_to_pmem(true);
+        conn.apply_remote_peer_cfg(&peer_cfg);
+        if fallback {
+            measured_flush_fallback(&conn, &parts)?;
+            counted("flush_fallback", ROUNDS);
+            settle(conn.get_cq(), ROUNDS)?;
+        } else {
+            native(&conn, &server, &parts, &local, &remote)?;
+        }
+    }
+    Ok(())
+}
+
+fn remote_descriptor<M>(mr: &Mr<M>) -> [u8; 21] {
+    mr.get_descriptor()
+}
+
+fn native(
+    conn: &Conn,
+    server: &Conn,
+    parts: &Parts<'_>,
+    local: &Mr<Vec<u8>>,
+    remote: &MrRemote,
+) -> Result<()> {
+    let cq = conn.get_cq();
+    measured_write(conn, parts)?;
+    counted("write", ROUNDS);
+    settle(cq, ROUNDS)?;
+    measured_write_slices(conn, local, remote)?;
+    counted("write_slices", ROUNDS);
+    settle(cq, ROUNDS)?;
+    measured_write_inline(conn, parts)?;
+    counted("write_inline", ROUNDS);
+    settle(cq, ROUNDS)?;
+    measured_flush(conn, parts)?;
+    counted("flush", ROUNDS);
+    settle(cq, ROUNDS)?;
+    measured_read(conn, parts)?;
+    counted("read", ROUNDS);
+    settle(cq, ROUNDS)?;
+    let atomic: Vec<_> = parts
+        .iter()
+        .map(|_| remote.slice(..8))
+        .collect::<Result<_>>()?;
+    measured_atomic_write(conn, &atomic)?;
+    counted("atomic_write", ROUNDS);
+    settle(cq, ROUNDS)?;
+    measured_recv(server, parts)?;
+    counted("recv", ROUNDS);
+    measured_send(conn, parts)?;
+    counted("send", ROUNDS);
+    settle(cq, ROUNDS)?;
+    settle(server.get_cq(), ROUNDS)?;
+
+    let mut wcs = [Wc::default(); 16];
+    measured_get_wc_0(cq, &mut wcs[..1])?;
+    counted("get_wc_0", ROUNDS);
+    measured_write(conn, parts)?;
+    counted("write", ROUNDS);
+    came();
+    measured_get_wc_1(cq, &mut wcs[..1])?;
+    counted("get_wc_1", ROUNDS);
+    measured_write(conn, parts)?;
+    counted("write", ROUNDS);
+    came();
+    measured_get_wc_16(cq, &mut wcs)?;
+    counted("get_wc_16", ROUNDS / 16);
+    Ok(())
+}
+
+#[inline(never)]
+fn measured_write(conn: &Conn, parts: &Parts<'_>) -> Result<()> {
+    let (remote, local) = parts[0];
+    for n in 0..ROUNDS {
+        conn.write(remote, local, ALWAYS, n as u64)?;
+    }
+    Ok(())
+}
+
+#[inline(never)]
+fn measured_write_slices(conn: &Conn, local: &Mr<Vec<u8>>, remote: &MrRemote) -> Result<()> {
+    for n in 0..ROUNDS {
+        let (start, end) = (n * LEN, n * LEN + LEN);
+        let dst = remote.slice(start as u64..end as u64)?;
+        conn.write(dst, local.slice(start..end)?, ALWAYS, n as u64)?;
+    }
+    Ok(())
+}
+
+#[inline(never)]
+fn measured_write_inline(conn: &Conn, parts: &Parts<'_>) -> Result<()> {
+    let (remote, local) = parts[0];
+    for n in 0..ROUNDS {
+        conn.write(remote, local, ALWAYS | Flags::INLINE, n as u64)?;
+    }
+    Ok(())
+}
+
+#[inline(never)]
+fn measured_flush(conn: &Conn, parts: &Parts<'_>) -> Result<()> {
+    let (remote, _) = parts[0];
+    for n in 0..ROUNDS {
+        conn.flush(remote, FlushType::Visibility, ALWAYS, n as u64)?;
+    }
+    Ok(())
+}
+
+#[inline(never)]
+fn measured_flush_fallback(conn: &Conn, parts: &Parts<'_>) -> Result<()> {
+    let (remote, _) = parts[0];
+    for n in 0..ROUNDS {
+        conn.flush(remote, FlushType::Visibility, ALWAYS, n as u64)?;
+    }
+    Ok(())
+}
+
+#[inline(never)]
+fn measured_read(conn: &Conn, parts: &Parts<'_>) -> Result<()> {
+    let (remote, local) = parts[0];
+    for n in 0..ROUNDS {
+        conn.read(local, remote, ALWAYS, n as u64)?;
+    }
+    Ok(())
+}
+
+#[inline(never)]
+fn measured_atomic_write(conn: &Conn, parts: &[RemoteSlice]) -> Result<()> {
+    let remote = parts[0];
+    for n in 0..ROUNDS {
+        conn.atomic_write(remote, &n.to_ne_bytes(), ALWAYS, n as u64)?;
+    }
+    Ok(())
+}
+
+#[inline(never)]
+fn measured_send(conn: &Conn, parts: &Parts<'_>) -> Result<()> {
+    let (_, local) = parts[0];
+    for n in 0..ROUNDS {
+        conn.send(local, ALWAYS, n as u64)?;
+    }
+    Ok(())
+}
+
+#[inline(never)]
+fn measured_recv(conn: &Conn, parts: &Parts<'_>) -> Result<()> {
+    let (_, local) = parts[0];
+    for n in 0..ROUNDS {
+        conn.recv(local, n as u64)?;
+    }
+    Ok(())
+}
+
+#[inline(never)]
+fn measured_get_wc_0(cq: &Cq, wcs: &mut [Wc]) -> Result<()> {
+    for _ in 0..ROUNDS {
+        assert_eq!(cq.get_wc(wcs)?, 0, "nothing is there");
+    }
+    Ok(())
+}
+
+#[inline(never)]
+fn measured_get_wc_1(cq: &Cq, wcs: &mut [Wc]) -> Result<()> {
+    for _ in 0..ROUNDS {
+        assert_eq!(cq.get_wc(wcs)?, 1, "all are there");
+    }
+    Ok(())
+}
+
+#[inline(never)]
+fn measured_get_wc_16(cq: &Cq, wcs: &mut [Wc; 16]) -> Result<()> {
+    for _ in 0..ROUNDS / 16 {
+        assert_eq!(cq.get_wc(wcs)?, 16, "all are there");
+    }
+    Ok(())
+}
+
+/// Polls until that many operations have succeeded.
+fn settle(cq: &Cq, count: usize) -> Result<()> {
+    let (mut left, mut wcs) = (count, [Wc::default(); 16]);
+    while left > 0 {
+        let polled = cq.get_wc(&mut wcs)?;
+        for wc in &wcs[..polled] {
+            wc.result()?;
+        }
+        left -= polled;
+    }
+    Ok(())
+}
+
+/// Both ends of a connection.
+fn pair(peer: &Peer, addr: &str, fallback: bool) -> Result<(Conn, Conn)> {
+    let mut cfg = ConnCfg::new();
+    cfg.set_sq_size(DEPTH)
+        .set_rq_size(DEPTH)
+        .set_cq_size(2 * DEPTH);
+    cfg.set_max_inline_data(LEN as u32);
+    cfg.set_force_fallback(fallback);
+    let ep = Ep::listen(peer, addr, 0)?;
+    let client = ConnReq::new(peer, addr, ep.get_port(), &cfg)?.connect(&[])?;
+    let server = ep.next_conn_req(&cfg)?.connect(&[])?;
+    client.next_event()?;
+    server.next_event()?;
+    Ok((client, server))
+}
