@@ -126,7 +126,9 @@ impl Peer {
                 self.inner.flush_target.get_or_init(|| region)
             }
         };
-        Ok(target.buffer(0, FLUSH_READ_LEN))
+        Ok(target
+            .buffer(0, FLUSH_READ_LEN)
+            .unwrap_or(LocalBuffer::EMPTY))
     }
 
     /// What tells domains apart without holding one.

@@ -36,6 +36,8 @@ pub(crate) struct Queues {
     pub(crate) limits: Limits,
     pub(crate) min_rnr_timer: Option<u8>,
     pub(crate) peer: Peer,
+    /// The peer's key, which the tags of local parts must have.
+    pub(crate) tag: Tag,
 }
 
 /// What one operation may have.
@@ -127,14 +129,16 @@ impl Queues {
             limits,
             min_rnr_timer: cfg.get_min_rnr_timer(),
             peer: peer.clone(),
+            tag: Tag::new(peer.key(), MrUsage::empty()),
         })
     }
 
     /// Posts a receive.
     #[inline]
     pub(crate) fn recv(&self, dst: MrSlice<'_>, op_context: u64) -> Result<()> {
-        let tag = Tag::new(self.peer.key(), MrUsage::empty());
-        if !dst.tag().fits(tag, MrUsage::RECV) || dst.len() > MAX_RECEIVE {
+        let usual = dst.tag().fits(self.tag, MrUsage::RECV)
+            && u64::from(dst.buffer().len().wrapping_sub(1)) < MAX_RECEIVE;
+        if !usual {
             return self.recv_any(&{ dst }, op_context);
         }
         match self.post_receive(dst.buffer(), op_context) {
@@ -143,10 +147,10 @@ impl Queues {
         }
     }
 
-    /// Not inlined: its callers have nothing to keep in registers for it.
+    /// Posts a receive of some bytes. Not inlined: its callers have nothing to keep in registers for it.
     #[inline(never)]
     fn post_receive(&self, local: LocalBuffer<'_>, op_context: u64) -> Posted {
-        let post = |wr_id| self.qp.post_recv(local, wr_id);
+        let post = |wr_id| self.qp.post_recv_of_some(local, wr_id);
         match self.slots.try_post_receive(op_context, post) {
             Ok(posted) => posted,
             Err(held) => self.post_receive_later(local, op_context, held),
@@ -172,7 +176,7 @@ impl Queues {
         if self.srq.is_none() {
             check_receive(&self.peer, *dst)?;
         }
-        let posted = self.post_receive(dst.buffer(), op_context);
+        let posted = self.post_receive_later(dst.buffer(), op_context, None);
         posted.or_else(|refusal| self.receive_refused(refusal))
     }
 

@@ -4,54 +4,59 @@ use std::ops::{Bound, Range, RangeBounds};
 
 use crate::error::{Error, Result};
 
-/// The offset and the length of a range in memory of `size` bytes; `what` names it in the error.
-#[inline]
-pub(crate) fn resolve(
-    start: Bound<u64>,
-    end: Bound<u64>,
-    size: u64,
-    what: &'static str,
-) -> Result<(u64, u64)> {
-    // Wide enough for every end: an included end is one more than its number.
+/// The first offset of a range in memory of `size` bytes and the one behind its last, which are not checked;
+/// [`BEYOND`] if they have more than 64 bits.
+#[inline(always)]
+pub(crate) fn ends(start: Bound<u64>, end: Bound<u64>, size: u64) -> (u64, u64) {
     let start = match start {
-        Bound::Included(start) => u128::from(start),
-        Bound::Excluded(start) => u128::from(start) + 1,
-        Bound::Unbounded => 0,
+        Bound::Included(start) => Some(start),
+        Bound::Excluded(start) => start.checked_add(1),
+        Bound::Unbounded => Some(0),
     };
     let end = match end {
-        Bound::Included(end) => u128::from(end) + 1,
-        Bound::Excluded(end) => u128::from(end),
-        Bound::Unbounded => size.into(),
+        Bound::Included(end) => end.checked_add(1),
+        Bound::Excluded(end) => Some(end),
+        Bound::Unbounded => Some(size),
     };
-    if start > end || end > size.into() {
-        return Err(outside(start, end, size, what));
+    match (start, end) {
+        (Some(start), Some(end)) => (start, end),
+        _ => BEYOND,
     }
-    // Both fit: they are at most `size`.
-    Ok((start as u64, (end - start) as u64))
 }
 
-/// As [`resolve`], for offsets in memory of this host.
-#[inline]
+/// No range: its end is before its beginning.
+const BEYOND: (u64, u64) = (u64::MAX, 0);
+
+/// As [`ends`], for offsets in memory of this host.
+#[inline(always)]
+pub(crate) fn local_ends(range: &impl RangeBounds<usize>, size: usize) -> (usize, usize) {
+    let start = range.start_bound().map(|&start| start as u64);
+    let end = range.end_bound().map(|&end| end as u64);
+    let (start, end) = ends(start, end, size as u64);
+    (start as usize, end as usize)
+}
+
+/// The range, if it is inside memory of `size` bytes; `what` names that in the error.
 pub(crate) fn resolve_local(
     range: &impl RangeBounds<usize>,
     size: usize,
     what: &'static str,
 ) -> Result<Range<usize>> {
-    let (start, len) = resolve(
-        range.start_bound().map(|&start| start as u64),
-        range.end_bound().map(|&end| end as u64),
-        size as u64,
-        what,
-    )?;
-    // Both fit: they are at most `size`.
-    Ok(start as usize..(start + len) as usize)
+    let (start, end) = local_ends(range, size);
+    match start <= end && end <= size {
+        true => Ok(start..end),
+        false => Err(outside(start as u64, end as u64, size as u64, what)),
+    }
 }
 
+/// The error of a range that is not inside.
 #[cold]
-fn outside(start: u128, end: u128, size: u64, what: &'static str) -> Error {
-    Error::invalid(format!(
-        "the range {start}..{end} is not inside the {what} of {size} bytes"
-    ))
+#[inline(never)]
+pub(crate) fn outside(start: u64, end: u64, size: u64, what: &'static str) -> Error {
+    Error::invalid(match (start, end) {
+        BEYOND => format!("the range is not inside the {what} of {size} bytes: it ends at 2^64"),
+        _ => format!("the range {start}..{end} is not inside the {what} of {size} bytes"),
+    })
 }
 
 #[cfg(test)]
@@ -60,17 +65,20 @@ mod tests {
 
     #[test]
     fn every_kind_of_range() {
-        let resolve = |(start, end)| resolve(start, end, 100, "memory").ok();
+        let resolve = |ends: (Bound<usize>, Bound<usize>)| {
+            let range = resolve_local(&ends, 100, "memory").ok()?;
+            Some((range.start, range.end))
+        };
         use Bound::{Excluded, Included, Unbounded};
         assert_eq!(resolve((Unbounded, Unbounded)), Some((0, 100)));
-        assert_eq!(resolve((Included(10), Excluded(20))), Some((10, 10)));
-        assert_eq!(resolve((Included(10), Included(99))), Some((10, 90)));
-        assert_eq!(resolve((Excluded(10), Unbounded)), Some((11, 89)));
-        assert_eq!(resolve((Included(100), Unbounded)), Some((100, 0)));
+        assert_eq!(resolve((Included(10), Excluded(20))), Some((10, 20)));
+        assert_eq!(resolve((Included(10), Included(99))), Some((10, 100)));
+        assert_eq!(resolve((Excluded(10), Unbounded)), Some((11, 100)));
+        assert_eq!(resolve((Included(100), Unbounded)), Some((100, 100)));
         assert_eq!(resolve((Included(101), Unbounded)), None);
         assert_eq!(resolve((Included(20), Excluded(10))), None);
         assert_eq!(resolve((Included(0), Included(100))), None);
-        assert_eq!(resolve((Included(0), Included(u64::MAX))), None);
-        assert_eq!(resolve((Excluded(u64::MAX), Unbounded)), None);
+        assert_eq!(resolve((Included(0), Included(usize::MAX))), None);
+        assert_eq!(resolve((Excluded(usize::MAX), Unbounded)), None);
     }
 }

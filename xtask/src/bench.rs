@@ -1,17 +1,54 @@
-//! `cargo xtask bench`: what operations cost.
+//! `cargo xtask bench`: what operations cost, counted in the guest by tests/cost.
 
-use std::process::ExitStatus;
+use std::fs;
+use std::process::{Command, ExitStatus};
 use std::time::Duration;
 
-use anyhow::Result;
+use anyhow::{Result, ensure};
 
 use crate::guest::chroot::Headers;
 use crate::host::Workspace;
 use crate::lab::Lab;
+use crate::process::output;
+use crate::progress::run_step;
 
-/// Counts instructions, and prints the table.
-pub(crate) fn cost(workspace: &Workspace) -> Result<ExitStatus> {
+/// Where the counts of the last record are, in the clone.
+const COUNTS: &str = "tests/cost/counts.txt";
+
+/// Counts instructions, and prints the table; or records the counts of this library.
+pub(crate) fn cost(workspace: &Workspace, record: bool) -> Result<Option<ExitStatus>> {
     let mut lab = Lab::open(workspace, "bench", false)?;
+    let mut build = lab.cargo(Headers::Native, "bench --no-run --bench cost")?;
+    run_step("compile", &mut build, &workspace.log_file("bench.log")?)?;
+    let mut bench = command(&mut lab)?;
+    if !record {
+        return Ok(Some(bench.status()?));
+    }
+    let counts = output(bench.args(["--", "record", &compiler(workspace)?]))?;
+    ensure!(
+        counts.lines().count() > 1,
+        "nothing was counted: {counts:?}"
+    );
+    fs::write(workspace.root().join(COUNTS), counts)?;
+    Ok(None)
+}
+
+/// Fails if an operation costs more than recorded.
+pub(crate) fn check_cost(workspace: &Workspace, lab: &mut Lab<'_>) -> Result<Command> {
+    let mut bench = command(lab)?;
+    bench.args(["--", "check", &compiler(workspace)?]);
+    Ok(bench)
+}
+
+fn command(lab: &mut Lab<'_>) -> Result<Command> {
     let mut bench = lab.cargo_on_device(Headers::Native, "bench", Duration::ZERO)?;
-    Ok(bench.args(["--bench", "cost"]).status()?)
+    bench.args(["--bench", "cost"]);
+    Ok(bench)
+}
+
+/// Other compilers, other instructions.
+fn compiler(workspace: &Workspace) -> Result<String> {
+    let mut rustc = Command::new("rustc");
+    let version = output(rustc.arg("--version").current_dir(workspace.root()))?;
+    Ok(version.trim().to_owned())
 }

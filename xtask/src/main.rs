@@ -91,7 +91,11 @@ RPMA_TEST_LIMIT=SECONDS sets the longest that one device test may take (300, wit
 #[derive(Debug, Subcommand)]
 enum BenchAction {
     /// The instructions that each operation costs, beside librpma's and those of bare verbs
-    Cost,
+    Cost {
+        /// Write those of this library to tests/cost/counts.txt, with which `test` compares
+        #[arg(long)]
+        record: bool,
+    },
 }
 
 #[derive(Debug, Subcommand)]
@@ -184,9 +188,9 @@ fn run(action: Action) -> Result<ExitCode> {
                 None => test::all(&workspace, options).map(verdict),
             }
         }
-        Action::Bench(BenchAction::Cost) => {
+        Action::Bench(BenchAction::Cost { record }) => {
             packages::ensure(false, true)?;
-            bench::cost(&workspace).map(code)
+            Ok(bench::cost(&workspace, record)?.map_or(ExitCode::SUCCESS, code))
         }
         Action::Versions => {
             packages::ensure(true, true)?;

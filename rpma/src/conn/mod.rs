@@ -19,7 +19,7 @@ use crate::cq::Cq;
 use crate::error::{Error, Result};
 use crate::event::ConnEvent;
 use crate::flush::FlushMethod;
-use crate::mr::{MrUsage, Tag};
+use crate::mr::MrUsage;
 use crate::peer_cfg::PeerCfg;
 use crate::queues::Queues;
 use crate::slots::State;
@@ -57,8 +57,6 @@ use crate::verbs::{
 /// the lock of the event channel, so that each goes to one thread.
 pub struct Conn {
     queues: Queues,
-    /// The peer's key, which the tags of local parts must have.
-    tag: Tag,
     /// The flags that requests can have: without a fence on a device that executes in order.
     possible: SendFlags,
     /// Whether the peer serves reads at all.
@@ -102,7 +100,6 @@ impl Conn {
             false => SendFlags::all(),
         };
         Ok(Self {
-            tag: Tag::new(queues.peer.key(), MrUsage::empty()),
             queues,
             possible,
             reads: AtomicBool::new(true),

@@ -58,7 +58,7 @@ impl Conn {
     ) -> Result<()> {
         let fits = !flags.fence()
             && self.takes(&dst, MrUsage::READ_DST, self.queues.limits.message)
-            && dst.len() == src.len()
+            && u64::from(dst.buffer().len()) == src.len()
             && src.usage().contains(MrUsage::READ_SRC)
             && !flags.inline()
             && self.reads.load(Ordering::Relaxed);
@@ -123,7 +123,7 @@ impl Conn {
     ) -> Result<()> {
         let fits = !flags.fence()
             && self.takes(&src, MrUsage::WRITE_SRC, self.limit(flags))
-            && src.len() == dst.len()
+            && u64::from(src.buffer().len()) == dst.len()
             && dst.usage().contains(MrUsage::WRITE_DST);
         match fits {
             true => self.post_one(opcode, dst.address(), src.buffer(), flags, op_context),
@@ -369,10 +369,7 @@ impl Conn {
         });
         match posted {
             Ok(posted) => posted,
-            Err(held) => {
-                drop(held);
-                self.post_long_flush(remote, len, PERSISTENT, flags, op_context)
-            }
+            Err(held) => self.post_long_flush(remote, (len, PERSISTENT), flags, op_context, held),
         }
     }
 
@@ -382,11 +379,12 @@ impl Conn {
     fn post_long_flush(
         &self,
         remote: RemoteAddress,
-        len: u64,
-        persistent: bool,
+        (len, persistent): (u64, bool),
         flags: SendFlags,
         op_context: u64,
+        held: Option<Held<'_>>,
     ) -> Posted {
+        drop(held);
         let Queues { qp, slots, .. } = &self.queues;
         let requests = QueuePair::flush_slots(len);
         let signaled = flags.contains(SendFlags::SIGNALED);
@@ -406,27 +404,40 @@ impl Conn {
         op_context: u64,
     ) -> Posted {
         let Queues { qp, slots, .. } = &self.queues;
-        let signaled = flags.contains(SendFlags::SIGNALED);
         let posted = slots.try_post_send(op_context, |number| {
             qp.post_atomic_write(remote, bytes, flags, Kind::Send.wr_id(number))?;
             Ok((flags & SendFlags::SIGNALED).bits())
         });
         match posted {
             Ok(posted) => posted,
-            Err(held) => {
-                drop(held);
-                slots.post_send(1, signaled, op_context, |number| {
-                    qp.post_atomic_write(remote, bytes, flags, Kind::Send.wr_id(number))
-                })
-            }
+            Err(held) => self.post_atomic_write_later(remote, bytes, flags, op_context, held),
         }
+    }
+
+    #[cfg(native_atomic_write)]
+    #[cold]
+    #[inline(never)]
+    fn post_atomic_write_later(
+        &self,
+        remote: RemoteAddress,
+        bytes: &[u8; 8],
+        flags: SendFlags,
+        op_context: u64,
+        held: Option<Held<'_>>,
+    ) -> Posted {
+        drop(held);
+        let Queues { qp, slots, .. } = &self.queues;
+        let signaled = flags.contains(SendFlags::SIGNALED);
+        slots.post_send(1, signaled, op_context, |number| {
+            qp.post_atomic_write(remote, bytes, flags, Kind::Send.wr_id(number))
+        })
     }
 
     /// Whether this is a part that an operation may have without a closer look: of this connection's peer,
     /// for this usage, with 1 to `limit` bytes.
     #[inline(always)]
     fn takes(&self, local: &MrSlice<'_>, usage: MrUsage, limit: u32) -> bool {
-        local.tag().fits(self.tag, usage) && local.buffer().len().wrapping_sub(1) < limit
+        local.tag().fits(self.queues.tag, usage) && local.buffer().len().wrapping_sub(1) < limit
     }
 
     /// The longest operation with these flags.
@@ -620,7 +631,8 @@ impl Conn {
                 {
                     let (remote, len) = (dst.address(), dst.len());
                     let persistent = flush_type == FlushType::Persistent;
-                    let posted = self.post_long_flush(remote, len, persistent, flags, op_context);
+                    let flush = (len, persistent);
+                    let posted = self.post_long_flush(remote, flush, flags, op_context, None);
                     let requests = QueuePair::flush_slots(len);
                     posted.map_err(|error| self.queues.slots.send_refused(error, requests))
                 }
@@ -695,7 +707,7 @@ impl Conn {
     }
 
     fn check_peers(&self, local: &[MrSlice<'_>]) -> Result<()> {
-        match local.iter().all(|part| part.tag().is_of(self.tag)) {
+        match local.iter().all(|part| part.tag().is_of(self.queues.tag)) {
             true => Ok(()),
             false => Err(Error::invalid(
                 "the memory region was registered with another Peer than the connection's",

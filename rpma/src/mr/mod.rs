@@ -107,6 +107,9 @@ impl<M: RegisterableMemory> Mr<M> {
     }
 }
 
+/// What errors call it.
+const REGION: &str = "local memory region";
+
 /// The usages that let a device write to the memory.
 const WRITTEN: MrUsage = MrUsage::READ_DST
     .union(MrUsage::WRITE_DST)
@@ -243,11 +246,25 @@ impl<M> Mr<M> {
     /// [`Error::InvalidArgument`] if the range is not inside the region.
     #[inline]
     pub fn slice(&self, range: impl RangeBounds<usize>) -> Result<MrSlice<'_>> {
-        let range = self.resolve(&range)?;
-        Ok(MrSlice {
-            buffer: self.registered.buffer(range.start, range.len()),
-            tag: self.tag.with_len(range.len() as u64),
-        })
+        let (start, end) = range::local_ends(&range, self.registered.len());
+        match self.registered.buffer(start, end) {
+            Some(buffer) => Ok(MrSlice {
+                buffer,
+                tag: self.tag.with_len((end - start) as u64),
+            }),
+            None => Err(self.outside(start, end)),
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn outside(&self, start: usize, end: usize) -> Error {
+        range::outside(
+            start as u64,
+            end as u64,
+            self.registered.len() as u64,
+            REGION,
+        )
     }
 
     /// Tells the device that a part of the memory will be used soon, so that it is paged in. For
@@ -366,9 +383,8 @@ impl<M> Mr<M> {
         unsafe { self.registered.as_mut_slice() }
     }
 
-    #[inline]
     fn resolve(&self, range: &impl RangeBounds<usize>) -> Result<Range<usize>> {
-        range::resolve_local(range, self.registered.len(), "local memory region")
+        range::resolve_local(range, self.registered.len(), REGION)
     }
 
     fn check_writable(&self) -> Result<()> {

@@ -1,5 +1,6 @@
 //! [`MrRemote`]: a region of the peer, made from the descriptor that it sent.
 
+use std::fmt;
 use std::ops::RangeBounds;
 
 use super::usage::MrUsage;
@@ -112,18 +113,21 @@ impl MrRemote {
     /// [`Error::InvalidArgument`] if the range is not inside the region.
     #[inline]
     pub fn slice(&self, range: impl RangeBounds<u64>) -> Result<RemoteSlice> {
-        let (start, len) = range::resolve(
-            range.start_bound().cloned(),
-            range.end_bound().cloned(),
-            self.size,
-            "remote memory region",
-        )?;
+        let (start, end) = (range.start_bound().cloned(), range.end_bound().cloned());
+        let (start, end) = range::ends(start, end, self.size);
+        if start > end || end > self.size {
+            return Err(range::outside(
+                start,
+                end,
+                self.size,
+                "remote memory region",
+            ));
+        }
         Ok(RemoteSlice {
             // An empty part may begin just behind the end of the address space.
             address: self.address.wrapping_add(start),
-            len,
-            rkey: self.rkey,
-            usage: self.usage,
+            len: end - start,
+            key: Key::new(self.rkey, self.usage),
         })
     }
 }
@@ -142,12 +146,43 @@ fn field<const N: usize>(bytes: &[u8; DESCRIPTOR_SIZE], offset: usize) -> [u8; N
 }
 
 /// A part of a peer's region, as an operation takes it. Plain data.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 pub struct RemoteSlice {
     address: u64,
     len: u64,
-    rkey: u32,
-    usage: MrUsage,
+    key: Key,
+}
+
+/// The rkey of a region and what it may be used for, in one word.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Key(u64);
+
+impl Key {
+    #[inline]
+    const fn new(rkey: u32, usage: MrUsage) -> Self {
+        Self(rkey as u64 | (usage.bits() as u64) << 32)
+    }
+
+    #[inline(always)]
+    fn rkey(self) -> u32 {
+        self.0 as u32
+    }
+
+    #[inline(always)]
+    fn usage(self) -> MrUsage {
+        MrUsage::from_bits_retain((self.0 >> 32) as u8)
+    }
+}
+
+impl fmt::Debug for RemoteSlice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RemoteSlice")
+            .field("address", &self.address)
+            .field("len", &self.len)
+            .field("rkey", &self.key.rkey())
+            .field("usage", &self.key.usage())
+            .finish()
+    }
 }
 
 impl RemoteSlice {
@@ -155,8 +190,7 @@ impl RemoteSlice {
     pub const EMPTY: Self = Self {
         address: 0,
         len: 0,
-        rkey: 0,
-        usage: MrUsage::all(),
+        key: Key::new(0, MrUsage::all()),
     };
 
     /// The length in bytes.
@@ -174,14 +208,14 @@ impl RemoteSlice {
 
     #[inline]
     pub(crate) fn usage(&self) -> MrUsage {
-        self.usage
+        self.key.usage()
     }
 
     #[inline]
     pub(crate) fn address(&self) -> RemoteAddress {
         RemoteAddress {
             address: self.address,
-            rkey: self.rkey,
+            rkey: self.key.rkey(),
         }
     }
 }

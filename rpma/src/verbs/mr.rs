@@ -184,23 +184,27 @@ impl<M> Registered<M> {
         unsafe { (*self.region.as_ptr()).rkey }
     }
 
-    /// A part of the memory, for work requests, of which the lower 32 bits of its length are kept. The
-    /// caller has checked the range.
-    #[inline]
-    pub(crate) fn buffer(&self, offset: usize, len: usize) -> LocalBuffer<'_> {
-        assert!(self.contains(offset, len), "the caller checked the range");
-        // SAFETY: inside the memory, by the assertion.
-        let address = unsafe { self.address.add(offset) };
-        LocalBuffer {
+    /// The part of the memory from `start` to before `end`, for work requests, of which the lower 32 bits
+    /// of its length are kept; `None` if it is not inside.
+    #[inline(always)]
+    pub(crate) fn buffer(&self, start: usize, end: usize) -> Option<LocalBuffer<'_>> {
+        if start > end || end > self.len {
+            return None;
+        }
+        let len = end - start;
+        // SAFETY: inside the memory.
+        let address = unsafe { self.address.add(start) };
+        Some(LocalBuffer {
             address: address.as_ptr().expose_provenance() as u64,
             len_and_lkey: u64::from(self.lkey) << 32 | u64::from(len as u32),
             region: PhantomData,
-        }
+        })
     }
 
     /// Tells the device that a part of the memory will be used soon. The caller has checked the range.
     pub(crate) fn advise(&self, offset: usize, len: u32, advice: u32, wait: bool) -> Result<()> {
-        let mut sge = self.buffer(offset, len as usize).to_sge();
+        let part = self.buffer(offset, offset + len as usize);
+        let mut sge = part.expect("the caller checked the range").to_sge();
         let advice = sys::ib_uverbs_advise_mr_advice(advice);
         // IBV_ADVISE_MR_FLAG_FLUSH, which the headers have as a macro only.
         let flags = u32::from(wait);

@@ -58,11 +58,28 @@ impl QueuePair {
         check_posted(Call::PostSend, ret, bad.is_null())
     }
 
-    /// Posts a receive.
-    #[inline(always)]
+    /// Posts a receive, of some bytes or none.
     pub(crate) fn post_recv(&self, local: LocalBuffer<'_>, wr_id: u64) -> Result<(), PostError> {
         let mut sge = local.to_sge();
+        self.post_receive(recv_wr(&mut sge, wr_id))
+    }
+
+    /// As [`post_recv`](Self::post_recv), where it is known that there are some.
+    #[inline(always)]
+    pub(crate) fn post_recv_of_some(
+        &self,
+        local: LocalBuffer<'_>,
+        wr_id: u64,
+    ) -> Result<(), PostError> {
+        let mut sge = local.to_sge();
         let mut wr = recv_wr(&mut sge, wr_id);
+        wr.num_sge = 1;
+        self.post_receive(wr)
+    }
+
+    /// The entry of the request, if it has one, is alive.
+    #[inline(always)]
+    fn post_receive(&self, mut wr: sys::ibv_recv_wr) -> Result<(), PostError> {
         let mut bad = ptr::null_mut();
         // SAFETY: as in `post`, with `ibv_post_recv`. The device checks the key.
         let ret = unsafe { (self.calls.post_recv)(self.as_ptr(), &raw mut wr, &raw mut bad) };

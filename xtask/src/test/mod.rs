@@ -12,6 +12,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, anyhow};
 use cargo_metadata::{MetadataCommand, Target, TargetKind};
 
+use crate::bench;
 use crate::guest::chroot::Headers;
 use crate::host::Workspace;
 use crate::lab::{FEATURE, Lab, PACKAGE};
@@ -161,6 +162,14 @@ fn device_tests(
                 report.not_run("the other device tests", &error);
                 return Ok(());
             }
+        }
+    }
+    if !options.host {
+        // It takes valgrind, and counts of the guest's libraries.
+        let what = "the data path costs no more than recorded";
+        match bench::check_cost(workspace, lab) {
+            Ok(mut check) => drop(report.check(what, &mut check)?),
+            Err(error) => report.not_run(what, &error),
         }
     }
     Ok(())
