@@ -11,7 +11,7 @@ use std::fmt;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::ptr::{self, NonNull};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
 use rpma_sys as sys;
@@ -21,7 +21,7 @@ use rustix::io::Errno;
 use socket2::SockAddr;
 
 use super::device_events::DeviceEvents;
-use super::take::{Deadline, acquire, readable_now, set_nonblocking, take};
+use super::take::{Deadline, Turns, readable_now, set_nonblocking, take};
 use super::{check_minus_one, check_non_null, log_leak};
 use crate::error::{Error, Result};
 
@@ -31,11 +31,11 @@ const NO_RDMA: &str = "Is there an RDMA device, and is the module rdma_ucm loade
 /// Where an id's events arrive.
 pub(crate) struct EventChannel {
     raw: NonNull<sys::rdma_event_channel>,
-    lock: Mutex<()>,
+    turns: Turns,
 }
 
 // SAFETY: the struct behind the pointer holds one descriptor that never changes; the calls that read
-// events from it are serialised by `lock`.
+// events from it are serialised by `turns`.
 unsafe impl Send for EventChannel {}
 // SAFETY: as above.
 unsafe impl Sync for EventChannel {}
@@ -52,7 +52,7 @@ impl EventChannel {
         })?;
         Ok(Arc::new(Self {
             raw,
-            lock: Mutex::new(()),
+            turns: Turns::default(),
         }))
     }
 }
@@ -280,7 +280,7 @@ impl CmId {
     pub(crate) fn next_event(&self, deadline: Deadline) -> Result<Option<CmEvent>> {
         let device = self.device();
         let device = device.as_ref();
-        take(self.as_fd(), device, &self.channel.lock, deadline, || {
+        take(self.as_fd(), device, &self.channel.turns, deadline, |_| {
             Ok(self.get_event(device)?.map(|event| event.acknowledge()))
         })
     }
@@ -296,9 +296,9 @@ impl CmId {
         take(
             self.as_fd(),
             device,
-            &self.channel.lock,
+            &self.channel.turns,
             deadline,
-            || match self.get_event(device)? {
+            |_| match self.get_event(device)? {
                 None => Ok(None),
                 Some(event) => event.into_request().map(Some),
             },
@@ -342,7 +342,7 @@ impl CmId {
 
     /// Runs connection-manager calls on the id, one thread at a time.
     pub(super) fn serialised<R>(&self, calls: impl FnOnce(*mut sys::rdma_cm_id) -> R) -> R {
-        let _guard = acquire(&self.channel.lock);
+        let _guard = self.channel.turns.hold();
         calls(self.as_ptr())
     }
 

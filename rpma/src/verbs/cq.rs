@@ -4,12 +4,12 @@ use std::ffi::{c_int, c_void};
 use std::fmt;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::ptr::{self, NonNull};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex};
 
 use rpma_sys as sys;
 
-use super::take::{Deadline, acquire, readable_now, take};
+use super::take::{Deadline, Turns, readable_now, take};
 use super::{Context, Wc, check_errno, check_minus_one, check_non_null, log_leak};
 use crate::error::{Error, Result};
 use crate::hints;
@@ -22,7 +22,7 @@ use crate::slots::{Held, Lock};
 /// acknowledged before the lock is released.
 pub(crate) struct CompChannel {
     raw: NonNull<sys::ibv_comp_channel>,
-    lock: Mutex<()>,
+    turns: Turns,
     context: Arc<Context>,
     released: bool,
 }
@@ -39,7 +39,7 @@ impl CompChannel {
         let raw = check_non_null("ibv_create_comp_channel", raw).map_err(hints::descriptors)?;
         Ok(Arc::new(Self {
             raw,
-            lock: Mutex::new(()),
+            turns: Turns::default(),
             context: Arc::clone(context),
             released: false,
         }))
@@ -68,8 +68,8 @@ impl CompChannel {
     /// before the queue was armed again give no further event.
     pub(crate) fn wait(&self, deadline: Deadline) -> Result<Option<CqTag>> {
         let device = &self.context.device_events();
-        take(self.as_fd(), Some(device), &self.lock, deadline, || {
-            if !readable_now(self.as_fd(), Some(device))? {
+        take(self.as_fd(), Some(device), &self.turns, deadline, |sure| {
+            if !sure && !readable_now(self.as_fd(), Some(device))? {
                 return Ok(None);
             }
             let (mut cq, mut state) = (ptr::null_mut::<sys::ibv_cq>(), ptr::null_mut::<c_void>());
@@ -306,7 +306,7 @@ impl CompletionQueue {
         if std::mem::replace(&mut self.released, true) {
             return Ok(());
         }
-        let _guard = acquire(&self.channel.lock);
+        let _guard = self.channel.turns.hold();
         // SAFETY: every queue pair that uses this queue holds an `Arc` of it, so none is left, and
         // `released` says that it is alive. Under the lock every event that was taken is acknowledged,
         // so that the call does not wait.

@@ -21,7 +21,7 @@ use std::sync::{Arc, LazyLock, Mutex, PoisonError};
 
 use rpma_sys as sys;
 
-use super::take::{acquire, set_nonblocking};
+use super::take::set_nonblocking;
 
 /// Held while an event is read and acknowledged: of one device, each event goes to one thread.
 static TAKING: Mutex<()> = Mutex::new(());
@@ -93,7 +93,7 @@ impl<'device> DeviceEvents<'device> {
     /// Takes all that are there.
     #[cold]
     pub(super) fn take_all(&self) {
-        let _guard = acquire(&TAKING);
+        let _guard = TAKING.lock().unwrap_or_else(PoisonError::into_inner);
         // For good: somebody else may have taken them since, and a read that blocks would block us all.
         if set_nonblocking(self.fd()).is_err() {
             return;

@@ -63,37 +63,57 @@ impl Deadline {
     }
 }
 
-/// Takes one event with `get`, which runs under `lock`, must not block, and says `None` if there is
-/// nothing to take. `Ok(None)` when `deadline` passed, or at once if the user made `fd` non-blocking.
+/// Takes one event with `get`, which runs under the channel's lock, must not block, and says `None` if
+/// there is nothing to take. It is told whether an event is there for sure. `Ok(None)` when `deadline`
+/// passed, or at once if the user made `fd` non-blocking.
 pub(super) fn take<T>(
     fd: BorrowedFd<'_>,
     device: Option<&DeviceEvents<'_>>,
-    lock: &Mutex<()>,
+    turns: &Turns,
     deadline: Deadline,
-    mut get: impl FnMut() -> Result<Option<T>>,
+    mut get: impl FnMut(bool) -> Result<Option<T>>,
 ) -> Result<Option<T>> {
+    let mut seen = None;
     loop {
         if let Some(device) = device {
             device.tell();
         }
-        let nonblocking = {
-            let _guard = acquire(lock);
-            // Under the lock: `get` may make the descriptor non-blocking for a moment.
-            let nonblocking = flags(fd)?.contains(OFlags::NONBLOCK);
-            if let Some(event) = get()? {
-                return Ok(Some(event));
+        {
+            let mut gone = turns.acquire();
+            let event = get(seen == Some(*gone));
+            if !matches!(event, Ok(None)) {
+                *gone += 1;
+                return event;
             }
-            nonblocking
-        };
-        if nonblocking || !readable(fd, device, deadline)? {
+            // Under the lock: `get` may make the descriptor non-blocking for a moment.
+            if flags(fd)?.contains(OFlags::NONBLOCK) {
+                return Ok(None);
+            }
+            seen = Some(*gone);
+        }
+        if !readable(fd, device, deadline)? {
             return Ok(None);
         }
     }
 }
 
-/// Locks a mutex that guards no data, so that a panic under it has broken nothing.
-pub(super) fn acquire(lock: &Mutex<()>) -> MutexGuard<'_, ()> {
-    lock.lock().unwrap_or_else(PoisonError::into_inner)
+/// A channel's lock. It guards how many events have gone from the channel, taken or discarded: if none
+/// has since before it was seen to be readable, its event is still there.
+#[derive(Debug, Default)]
+pub(super) struct Turns(Mutex<u64>);
+
+impl Turns {
+    fn acquire(&self) -> MutexGuard<'_, u64> {
+        // A panic under it has broken nothing.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Holds the lock for what takes no event, but may discard some.
+    pub(super) fn hold(&self) -> MutexGuard<'_, u64> {
+        let mut gone = self.acquire();
+        *gone += 1;
+        gone
+    }
 }
 
 /// The status flags of `fd`.
