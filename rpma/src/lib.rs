@@ -77,8 +77,9 @@
 //! Every type is [`Send`] and [`Sync`], and operations take `&self`. The exception is [`RawMemory`], and a
 //! [`RegError`] that gives it back: its owner has promised that another thread may have it, not that
 //! several may. The data path allocates nothing and copies nothing. Posting takes a lock of the queue, and
-//! polling one of the completion queue, which are free unless threads share them. So nothing may be posted
-//! or polled in a signal handler.
+//! polling one of the completion queue: two atomic instructions, unless threads share them. A thread that
+//! waits for one sleeps. So nothing may be posted or polled in a signal handler: it might interrupt the
+//! thread that has the lock, and wait for it for ever.
 //!
 //! # Processes
 //!
