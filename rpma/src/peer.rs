@@ -165,6 +165,11 @@ impl PeerKey {
         self.0
     }
 
+    #[cfg(test)]
+    pub(crate) fn for_test(number: u32) -> Self {
+        Self(number)
+    }
+
     fn take() -> Result<Self> {
         let mut keys = keys();
         let (free, next) = &mut *keys;

@@ -188,4 +188,30 @@ mod tests {
             "{text}"
         );
     }
+
+    /// One comparison says what three would.
+    #[test]
+    fn a_tag_says_all_at_once() {
+        let lengths = [0, 1, u64::from(u32::MAX), 1 << 32, u64::MAX];
+        let (peer, other) = (PeerKey::for_test(1), PeerKey::for_test((1 << 24) - 1));
+        let of = Tag::new(peer, MrUsage::empty());
+        for usage in (0..=u8::MAX).map(MrUsage::from_bits_retain) {
+            for (key, len) in [peer, other, PeerKey::ANY]
+                .into_iter()
+                .flat_map(|key| lengths.map(|len| (key, len)))
+            {
+                let tag = Tag::new(key, usage).with_len(len);
+                assert_eq!((tag.usage(), tag.len(len as u32)), (usage, len));
+                assert_eq!(tag.is_of(of), key != other);
+                for needed in MrUsage::all().iter() {
+                    let expected = key == peer && usage.contains(needed) && len >> 32 == 0;
+                    assert_eq!(
+                        tag.fits(of, needed),
+                        expected,
+                        "{key:?} {usage} {len} {needed}"
+                    );
+                }
+            }
+        }
+    }
 }
