@@ -48,6 +48,13 @@ pub(crate) enum FlushMethod {
 }
 
 impl FlushMethod {
+    /// Whether an atomic write is the device's own and needs nothing to stay behind the flushes before it.
+    #[cfg(any(native_atomic_write, test))]
+    pub(crate) fn has_plain_atomic_writes(self, native: bool, fence: SendFlags) -> bool {
+        let behind = self.fence_of_atomic_write(native, fence);
+        native && behind.is_ok_and(|fence| fence.is_empty())
+    }
+
     /// What keeps an atomic write behind the flushes before it. `native`: it is the device's own
     /// operation. `fence`: what stands for a fence on this device, nothing where it executes in order.
     pub(crate) fn fence_of_atomic_write(self, native: bool, fence: SendFlags) -> Result<SendFlags> {
@@ -87,5 +94,20 @@ mod tests {
             |native| FlushMethod::Native.fence_of_atomic_write(native, SendFlags::FENCE);
         assert_eq!(behind_native(true).unwrap(), NONE);
         assert!(matches!(behind_native(false), Err(Error::NotSupported(_))));
+    }
+
+    /// The short way of an atomic write has no fence.
+    #[test]
+    fn only_an_atomic_write_without_a_fence_takes_the_short_way() {
+        for (method, native, fence, plain) in [
+            (FlushMethod::Native, true, SendFlags::FENCE, true),
+            (FlushMethod::Native, true, NONE, true),
+            (READ, true, NONE, true),
+            (READ, true, SendFlags::FENCE, false),
+            (READ, false, NONE, false),
+            (FlushMethod::Native, false, SendFlags::FENCE, false),
+        ] {
+            assert_eq!(method.has_plain_atomic_writes(native, fence), plain);
+        }
     }
 }

@@ -33,7 +33,10 @@ pub(crate) fn local_ends(range: &impl RangeBounds<usize>, size: usize) -> (usize
     let start = range.start_bound().map(|&start| start as u64);
     let end = range.end_bound().map(|&end| end as u64);
     let (start, end) = ends(start, end, size as u64);
-    (start as usize, end as usize)
+    match (start.try_into(), end.try_into()) {
+        (Ok(start), Ok(end)) => (start, end),
+        _ => (usize::MAX, 0),
+    }
 }
 
 /// The range, if it is inside memory of `size` bytes; `what` names that in the error.
@@ -54,7 +57,9 @@ pub(crate) fn resolve_local(
 #[inline(never)]
 pub(crate) fn outside(start: u64, end: u64, size: u64, what: &'static str) -> Error {
     Error::invalid(match (start, end) {
-        BEYOND => format!("the range is not inside the {what} of {size} bytes: it ends at 2^64"),
+        (start, 0) if start >= usize::MAX as u64 => format!(
+            "the range is not inside the {what} of {size} bytes: it goes beyond the address space"
+        ),
         _ => format!("the range {start}..{end} is not inside the {what} of {size} bytes"),
     })
 }

@@ -64,6 +64,9 @@ pub struct Conn {
     /// The flushes whose promise this platform and the peer's can keep, as usages of a region.
     flushes: AtomicU8,
     flush_method: FlushMethod,
+    /// Whether an atomic write is the device's own, and nothing has to keep it behind earlier flushes.
+    #[cfg(native_atomic_write)]
+    plain_atomic_writes: bool,
     private_data: OnceLock<Box<[u8]>>,
     /// Which queue a wait returns that had no event, if both have solicited events only: each in turn.
     receives_next: AtomicBool,
@@ -99,12 +102,19 @@ impl Conn {
             true => SendFlags::all().difference(SendFlags::FENCE),
             false => SendFlags::all(),
         };
+        #[cfg(native_atomic_write)]
+        let plain_atomic_writes = {
+            let native = queues.qp.native_ops().atomic_write;
+            flush_method.has_plain_atomic_writes(native, possible & SendFlags::FENCE)
+        };
         Ok(Self {
             queues,
             possible,
             reads: AtomicBool::new(true),
             flushes: AtomicU8::new(MrUsage::FLUSH_TYPE_VISIBILITY.bits()),
             flush_method,
+            #[cfg(native_atomic_write)]
+            plain_atomic_writes,
             private_data,
             receives_next: AtomicBool::new(true),
         })

@@ -5,7 +5,7 @@
 //!
 //! The usual case, one local part with some bytes and no fence, has a short way: one condition, which says no to
 //! everything unusual, and then the post. What it refuses goes the long way (`…_any`), which finds out
-//! what is wrong, if anything is. Both post through [`ConnSlots::post_send`](crate::slots::ConnSlots).
+//! what is wrong, if anything is.
 
 use std::sync::atomic::Ordering;
 
@@ -259,7 +259,7 @@ impl Conn {
             // The device counts it among the reads in flight.
             && self.reads.load(Ordering::Relaxed);
         #[cfg(native_atomic_write)]
-        if fits && self.queues.qp.native_ops().atomic_write {
+        if fits && self.plain_atomic_writes {
             let flags = flags.to_verbs(UNSOLICITED);
             return self.posted(self.post_atomic_write(remote, src, flags, op_context));
         }

@@ -15,7 +15,7 @@
 //! [`Conn::close`](crate::Conn::close).
 //!
 //! Each queue has a lock for posting ([`Ring`], [`Pool`]), and each completion queue one for polling
-//! ([`Cq`](crate::Cq)). The pollers' comes first where both are taken, which only a pool's entries need.
+//! ([`Cq`](crate::Cq)). Where several are taken their order is: the pollers', the sends', the receives'.
 
 mod lock;
 mod pool;
@@ -249,8 +249,9 @@ impl ConnSlots {
     #[cold]
     #[inline(never)]
     pub(crate) fn receive_refused(&self, refusal: Refusal) -> Error {
+        let ended = !matches!(self.state(), State::Connecting | State::Open);
         match refusal.0.get() {
-            Refusal::ENDED => self.closed(),
+            _ if ended && refusal.call().is_none() => self.closed(),
             _ => refused_by_a_full_queue(refusal, Queue::Receive, self.receive.depth()),
         }
     }

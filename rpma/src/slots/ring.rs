@@ -179,12 +179,13 @@ impl Ring {
     /// Whether there is room, as it is now. With the lock held.
     fn look<E>(&self, count: u32, signaled: bool) -> Result<(), NotPosted<E>> {
         let done = self.done.load(Ordering::Acquire);
-        self.end
-            .store(done.wrapping_add(self.depth), Ordering::Relaxed);
         let due = self.signaled.load(Ordering::Relaxed).wrapping_sub(done) as i32 > 0;
         let kept = u32::from(!signaled && !due);
         let used = self.next.load(Ordering::Relaxed).wrapping_sub(done);
         if used.saturating_add(count.saturating_add(kept)) <= self.depth {
+            // Only now: what is refused here says nothing of whether it is wanted.
+            let end = done.wrapping_add(self.depth);
+            self.end.store(end, Ordering::Relaxed);
             return Ok(());
         }
         // A request that gives no completion needs another entry, for one that does.

@@ -289,6 +289,48 @@ fn a_receive_queue_takes_as_many_as_it_has_slots() {
     );
 }
 
+/// Polling would not help.
+#[test]
+fn a_full_receive_queue_of_an_ended_connection_is_not_full() {
+    for depth in [0, 2] {
+        let slots = ConnSlots::new(1, depth);
+        for n in 0..depth {
+            post_receive(&slots, n.into(), |_| Ok(())).expect("a slot");
+        }
+        slots.end(State::Broken);
+        let refused = post_receive(&slots, 0, |_| Ok(()));
+        assert!(
+            matches!(refused, Err(Error::NotConnected(_))),
+            "{refused:?}"
+        );
+    }
+}
+
+/// A long operation for which there is no room does not let short ones in.
+#[test]
+fn nothing_opens_a_connection_that_has_ended() {
+    for ended in [true, false] {
+        let device = Device {
+            slots: ConnSlots::new(10, 0),
+            taken: Mutex::default(),
+        };
+        if ended {
+            device.slots.open();
+            device.post(8, true).expect("open");
+            device.slots.end(State::Closed);
+        }
+        for count in [3, 11] {
+            for count in [count, 1] {
+                let refused = device.post(count, true);
+                assert!(
+                    matches!(refused, Err(Error::NotConnected(_))),
+                    "{refused:?}"
+                );
+            }
+        }
+    }
+}
+
 /// Receives of several connections complete in any order, and each gives its own number back, once.
 #[test]
 fn a_shared_receive_queue_counts_in_any_order() {

@@ -210,8 +210,8 @@ impl<'qp> Stream<'qp> {
     #[inline(always)]
     fn request(&self, wr_id: u64, flags: SendFlags) {
         // SAFETY: the queue pair is alive; between start and complete these two fields are the
-        // caller's to write, one stream at a time: the provider's lock or, in one without, its
-        // promise that posting is thread-safe.
+        // caller's to write. One stream at a time: who posts holds the lock of the send queue's slots, and
+        // rxe, the one provider with these operations, a lock of its own from start to complete.
         unsafe { (*self.qp()).wr_id = wr_id };
         // SAFETY: as above.
         unsafe { (*self.qp()).wr_flags = flags.bits() };

@@ -127,7 +127,8 @@ impl SendWr {
 /// A request of the send queue with one local buffer, of 1 to 2³² − 1 bytes. Without the flag `INLINE` it
 /// is read when the request is executed.
 ///
-/// Its maker fills in everything but the number, so that posting exists once, with three arguments.
+/// Its maker fills in everything but the number and the place of the buffer, so that posting exists once, with
+/// three arguments.
 pub(crate) struct Request<'mr> {
     pub(super) wr: SendWr,
     pub(super) sge: sys::ibv_sge,

@@ -205,6 +205,10 @@ fn the_short_way_ends_with_the_connection() {
                 false => Ok(()),
             });
         ending.join().unwrap();
+        // Nor does one that has no room open it again.
+        let long = Entry { count: 5, ..entry };
+        let refused: Result<(), NotPosted<()>> = queue.ring.post(long, |_| Ok(()));
+        assert_eq!(refused, Err(NotPosted::TooLong));
         let posted = queue.ring.try_post(2, |_| Ok::<_, NotTaken<()>>(1));
         assert!(posted.is_err(), "posted behind the end");
     });
