@@ -2,6 +2,7 @@
 //! counted by callgrind. `cargo xtask bench cost` runs it in the guest.
 //!
 //! * `cost`: the table.
+//! * `cost connections`: a write and a poll with 1 to 1,000 connections, and what each takes of memory.
 //! * `cost check COMPILER`: an error if this library costs more than counts.txt says, if that is of the same
 //!   compiler.
 //! * `cost record COMPILER`: prints a new counts.txt.
@@ -58,6 +59,8 @@ fn main() -> Outcome {
     let words: Vec<_> = args.iter().map(String::as_str).collect();
     match words[..] {
         [_, "measured", "rpma", addr] => Ok(rpma::run(addr)?),
+        [_, "measured", "connections", addr, count] => Ok(rpma::run_many(addr, count.parse()?)?),
+        [program, "connections"] => connections(program),
         #[cfg(native_flush)]
         [_, "measured", "bare", addr] => bare::run(addr),
         [program, "check", compiler] => check(&of_rpma(program)?, compiler),
@@ -69,7 +72,7 @@ fn main() -> Outcome {
             Ok(())
         }
         [program] => table(program),
-        _ => Err("cost [check COMPILER | record COMPILER]".into()),
+        _ => Err("cost [connections | check COMPILER | record COMPILER]".into()),
     }
 }
 
@@ -84,7 +87,7 @@ fn came() {
 }
 
 fn of_rpma(program: &str) -> Outcome<Costs> {
-    count(&[program, "measured", "rpma", &common::addr()])
+    count_instructions(&[program, "measured", "rpma", &common::addr()])
 }
 
 fn table(program: &str) -> Outcome {
@@ -94,10 +97,10 @@ fn table(program: &str) -> Outcome {
     let mut of_librpma = Costs::new();
     for method in ["native", "fallback"] {
         let port = free_port(&addr).to_string();
-        of_librpma.extend(count(&[&librpma, &addr, &port, method])?);
+        of_librpma.extend(count_instructions(&[&librpma, &addr, &port, method])?);
     }
     #[cfg(native_flush)]
-    let bare = count(&[program, "measured", "bare", &addr])?;
+    let bare = count_instructions(&[program, "measured", "bare", &addr])?;
     #[cfg(not(native_flush))]
     let bare = Costs::new();
     let rpma = of_rpma(program)?;
@@ -118,6 +121,26 @@ fn table(program: &str) -> Outcome {
             of(&of_librpma),
             of(&bare)
         );
+    }
+    Ok(())
+}
+
+fn connections(program: &str) -> Outcome {
+    println!("| connections | write | `get_wc`, 1 | memory of one end, KiB |");
+    println!("|---|---|---|---|");
+    for count in ["1", "10", "100", "1000"] {
+        let command = [program, "measured", "connections", &common::addr(), count];
+        let costs = count_instructions(&command)?;
+        let of = |name: &str| costs.get(name).map_or(0, |(own, _)| *own);
+        // Without valgrind: that has its own share in the memory.
+        let output = Command::new(program).args(&command[1..]).output()?;
+        let said = String::from_utf8(output.stdout)?;
+        let bytes = said
+            .trim()
+            .strip_prefix("memory ")
+            .ok_or("how much memory")?;
+        let kib = bytes.parse::<u64>()? / 1024;
+        println!("| {count} | {} | {} | {kib} |", of("write"), of("get_wc_1"));
     }
     Ok(())
 }
@@ -178,7 +201,7 @@ fn check(costs: &Costs, compiler: &str) -> Outcome {
 }
 
 /// Counts what a program does between its dumps.
-fn count(command: &[&str]) -> Outcome<Costs> {
+fn count_instructions(command: &[&str]) -> Outcome<Costs> {
     let dir = tempfile::tempdir()?;
     let output = Command::new("valgrind")
         .args([

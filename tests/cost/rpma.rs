@@ -8,6 +8,8 @@ use rpma::{
     PeerCfg, RemoteSlice, Result, Side, Wc,
 };
 
+use rustix::process::{Resource, Rlimit, setrlimit};
+
 use crate::{DEPTH, LEN, ROUNDS, came, counted};
 
 const ALWAYS: Flags = Flags::COMPLETION_ALWAYS;
@@ -42,6 +44,72 @@ pub(crate) fn run(addr: &str) -> Result<()> {
         }
     }
     Ok(())
+}
+
+/// Posts a write on each of `count` connections in turn, and polls each in turn: as [`run`] counts.
+pub(crate) fn run_many(addr: &str, count: usize) -> Result<()> {
+    // Each end has three descriptors.
+    let files = Some(10_000);
+    let limit = Rlimit {
+        current: files,
+        maximum: files,
+    };
+    setrlimit(Resource::Nofile, limit).expect("more open files");
+    let peer = Peer::new(&Device::from_addr(addr, Side::Local)?)?;
+    let local = Mr::reg(&peer, vec![1; LEN], MrUsage::WRITE_SRC)?;
+    let remote = Mr::reg(&peer, vec![0; LEN], MrUsage::WRITE_DST)?;
+    let remote = MrRemote::from_descriptor(&remote_descriptor(&remote))?;
+    let parts = [(remote.slice(..)?, local.slice(..)?)];
+    let before = memory();
+    let pairs = (0..count)
+        .map(|_| pair(&peer, addr, false))
+        .collect::<Result<Vec<_>>>()?;
+    let used = memory().saturating_sub(before) / 2 / count as u64;
+    println!("memory {used}");
+    let conns: Vec<_> = pairs.iter().map(|(client, _)| client).collect();
+    let mut wcs = [Wc::default()];
+    // Each connection has looked once how much room it has.
+    for round in 0..2 {
+        measured_write_each(&conns, &parts)?;
+        counted(["ignored", "write"][round], count);
+        for conn in &conns {
+            settle(conn.get_cq(), 1)?;
+        }
+    }
+    measured_write_each(&conns, &parts)?;
+    counted("ignored", count);
+    came();
+    measured_get_wc_each(&conns, &mut wcs)?;
+    counted("get_wc_1", count);
+    // Thousands of connections end when the process does.
+    std::process::exit(0);
+}
+
+#[inline(never)]
+fn measured_write_each(conns: &[&Conn], parts: &Parts<'_>) -> Result<()> {
+    let (remote, local) = parts[0];
+    for (n, conn) in conns.iter().enumerate() {
+        conn.write(remote, local, ALWAYS, n as u64)?;
+    }
+    Ok(())
+}
+
+#[inline(never)]
+fn measured_get_wc_each(conns: &[&Conn], wcs: &mut [Wc]) -> Result<()> {
+    for conn in conns {
+        assert_eq!(conn.get_cq().get_wc(wcs)?, 1, "it is there");
+    }
+    Ok(())
+}
+
+/// The bytes of this process's memory that are in RAM.
+fn memory() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").expect("about this process");
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+    let kib = line.and_then(|line| line.trim().strip_suffix(" kB"));
+    kib.and_then(|kib| kib.trim().parse::<u64>().ok())
+        .expect("a size")
+        * 1024
 }
 
 fn remote_descriptor<M>(mr: &Mr<M>) -> [u8; 21] {

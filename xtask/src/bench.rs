@@ -15,22 +15,29 @@ use crate::progress::run_step;
 /// Where the counts of the last record are, in the clone.
 const COUNTS: &str = "tests/cost/counts.txt";
 
-/// Counts instructions, and prints the table; or records the counts of this library.
-pub(crate) fn cost(workspace: &Workspace, record: bool) -> Result<Option<ExitStatus>> {
-    let mut lab = Lab::open(workspace, "bench", false)?;
-    let mut build = lab.cargo(Headers::Native, "bench --no-run --bench cost")?;
-    run_step("compile", &mut build, &workspace.log_file("bench.log")?)?;
+/// Counts instructions, and prints the table of what tests/cost is asked for.
+pub(crate) fn cost(workspace: &Workspace, what: &[&str]) -> Result<ExitStatus> {
+    let mut lab = open(workspace)?;
+    Ok(command(&mut lab)?.arg("--").args(what).status()?)
+}
+
+/// Records the counts of this library.
+pub(crate) fn record_cost(workspace: &Workspace) -> Result<()> {
+    let mut lab = open(workspace)?;
     let mut bench = command(&mut lab)?;
-    if !record {
-        return Ok(Some(bench.status()?));
-    }
     let counts = output(bench.args(["--", "record", &compiler(workspace)?]))?;
     ensure!(
         counts.lines().count() > 1,
         "nothing was counted: {counts:?}"
     );
-    fs::write(workspace.root().join(COUNTS), counts)?;
-    Ok(None)
+    Ok(fs::write(workspace.root().join(COUNTS), counts)?)
+}
+
+fn open(workspace: &Workspace) -> Result<Lab<'_>> {
+    let lab = Lab::open(workspace, "bench", false)?;
+    let mut build = lab.cargo(Headers::Native, "bench --no-run --bench cost")?;
+    run_step("compile", &mut build, &workspace.log_file("bench.log")?)?;
+    Ok(lab)
 }
 
 /// Fails if an operation costs more than recorded.

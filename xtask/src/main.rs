@@ -96,6 +96,8 @@ enum BenchAction {
         #[arg(long)]
         record: bool,
     },
+    /// Those of a write and a poll with 1 to 1,000 connections, and what each connection takes of memory
+    Connections,
 }
 
 #[derive(Debug, Subcommand)]
@@ -188,9 +190,15 @@ fn run(action: Action) -> Result<ExitCode> {
                 None => test::all(&workspace, options).map(verdict),
             }
         }
-        Action::Bench(BenchAction::Cost { record }) => {
+        Action::Bench(action) => {
             packages::ensure(false, true)?;
-            Ok(bench::cost(&workspace, record)?.map_or(ExitCode::SUCCESS, code))
+            match action {
+                BenchAction::Cost { record: true } => {
+                    bench::record_cost(&workspace).map(|()| ExitCode::SUCCESS)
+                }
+                BenchAction::Cost { record: false } => bench::cost(&workspace, &[]).map(code),
+                BenchAction::Connections => bench::cost(&workspace, &["connections"]).map(code),
+            }
         }
         Action::Versions => {
             packages::ensure(true, true)?;
