@@ -22,6 +22,7 @@ use std::time::Duration;
 use std::{env, fs, thread};
 
 use common::program::free_port;
+use rustix::process::{Resource, Rlimit, setrlimit};
 
 /// How often each operation is done. A multiple of 16.
 const ROUNDS: usize = 64;
@@ -126,6 +127,13 @@ fn table(program: &str) -> Outcome {
 }
 
 fn connections(program: &str) -> Outcome {
+    // Each pair has four descriptors. The hard limit is for those that are started here.
+    let files = Some(10_000);
+    let limit = Rlimit {
+        current: files,
+        maximum: files,
+    };
+    setrlimit(Resource::Nofile, limit)?;
     println!("| connections | write | `get_wc`, 1 | memory of one end, KiB |");
     println!("|---|---|---|---|");
     for count in ["1", "10", "100", "1000"] {
