@@ -1,5 +1,6 @@
 //! The operations with nothing but the verbs: what a program costs that does no more than fill in a
-//! request and call `rpma_sys`.
+//! request and call `rpma_sys`. One thread makes each object after those that it needs, and frees none of
+//! them, so that every call is made with what is alive.
 
 use std::error::Error;
 use std::ffi::CString;

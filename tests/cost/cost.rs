@@ -8,6 +8,12 @@
 //! * `cost record COMPILER`: prints a new counts.txt.
 
 #[cfg(native_flush)]
+#[expect(
+    clippy::undocumented_unsafe_blocks,
+    clippy::multiple_unsafe_ops_per_block,
+    reason = "what the library is compared with: verbs and nothing else. One argument holds for all of it: \
+              one thread makes each object after those that it needs, and frees none"
+)]
 mod bare;
 mod callgrind;
 #[path = "../common/mod.rs"]

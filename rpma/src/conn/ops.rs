@@ -62,10 +62,10 @@ impl Conn {
             && src.usage().contains(MrUsage::READ_SRC)
             && !flags.inline()
             && self.reads.load(Ordering::Relaxed);
-        match fits {
-            true => self.post_one(Opcode::Read, src.address(), dst.buffer(), flags, op_context),
-            false => self.read_any(&{ dst }, &{ src }, flags, op_context),
+        if !fits {
+            return self.read_any(&{ dst }, &{ src }, flags, op_context);
         }
+        self.post_one(Opcode::Read, src.address(), dst.buffer(), flags, op_context)
     }
 
     /// Writes `src` to `dst` of the peer. The lengths must be equal.
@@ -125,10 +125,10 @@ impl Conn {
             && self.takes(&src, MrUsage::WRITE_SRC, self.limit(flags))
             && u64::from(src.buffer().len()) == dst.len()
             && dst.usage().contains(MrUsage::WRITE_DST);
-        match fits {
-            true => self.post_one(opcode, dst.address(), src.buffer(), flags, op_context),
-            false => self.write_any(opcode, &{ dst }, &[src], flags, op_context),
+        if !fits {
+            return self.write_any(opcode, &{ dst }, &[src], flags, op_context);
         }
+        self.post_one(opcode, dst.address(), src.buffer(), flags, op_context)
     }
 
     /// Writes several local parts, one after the other, to `dst` of the peer: up to as many as
@@ -197,10 +197,10 @@ impl Conn {
         op_context: u64,
     ) -> Result<()> {
         let fits = !flags.fence() && self.takes(&src, MrUsage::SEND, self.limit(flags));
-        match fits {
-            true => self.post_one(opcode, RemoteAddress::NONE, src.buffer(), flags, op_context),
-            false => self.send_any(opcode, &[src], flags, op_context),
+        if !fits {
+            return self.send_any(opcode, &[src], flags, op_context);
         }
+        self.post_one(opcode, RemoteAddress::NONE, src.buffer(), flags, op_context)
     }
 
     /// Posts a receive for a message, or for the notice of a write with immediate data.
@@ -458,16 +458,19 @@ impl Conn {
         flags: Flags,
         op_context: u64,
     ) -> Result<()> {
-        let mut request = Request::new(opcode, remote, local, flags.to_verbs(SendFlags::all()));
-        self.posted(self.post(&mut request, op_context))
+        let posted = {
+            let mut request = Request::new(opcode, remote, local, flags.to_verbs(SendFlags::all()));
+            self.post(&mut request, op_context)
+        };
+        self.posted(posted)
     }
 
     #[inline(always)]
     fn posted(&self, posted: Posted) -> Result<()> {
-        match posted {
-            Ok(()) => Ok(()),
-            Err(refusal) => self.refused(refusal),
+        if let Err(refusal) = posted {
+            return self.refused(refusal);
         }
+        Ok(())
     }
 
     #[cold]
