@@ -3,6 +3,7 @@
 //!
 //! * `cost`: the table.
 //! * `cost connections`: a write and a poll with 1 to 1,000 connections, and what each takes of memory.
+//! * `cost time`: how long a write and its flush take, beside librpma.
 //! * `cost check COMPILER`: an error if this library costs more than counts.txt says, if that is of the same
 //!   compiler.
 //! * `cost record COMPILER`: prints a new counts.txt.
@@ -34,6 +35,11 @@ use rustix::process::{Resource, Rlimit, setrlimit};
 const ROUNDS: usize = 64;
 /// The slots of each queue.
 const DEPTH: u32 = 100;
+/// How many writes with a flush are timed, behind so many that are not.
+const TIMED: u64 = 300;
+const WARM: u64 = 50;
+/// How often each program is timed.
+const TURNS: usize = 9;
 /// Bytes of one operation.
 const LEN: usize = 64;
 
@@ -68,6 +74,8 @@ fn main() -> Outcome {
         [_, "measured", "rpma", addr] => Ok(rpma::run(addr)?),
         [_, "measured", "connections", addr, count] => Ok(rpma::run_many(addr, count.parse()?)?),
         [program, "connections"] => connections(program),
+        [_, "timed", addr] => Ok(rpma::run_timed(addr)?),
+        [program, "time"] => time(program),
         #[cfg(native_flush)]
         [_, "measured", "bare", addr] => bare::run(addr),
         [program, "check", compiler] => check(&of_rpma(program)?, compiler),
@@ -79,7 +87,7 @@ fn main() -> Outcome {
             Ok(())
         }
         [program] => table(program),
-        _ => Err("cost [connections | check COMPILER | record COMPILER]".into()),
+        _ => Err("cost [connections | time | check COMPILER | record COMPILER]".into()),
     }
 }
 
@@ -155,6 +163,45 @@ fn connections(program: &str) -> Outcome {
             .ok_or("how much memory")?;
         let kib = bytes.parse::<u64>()? / 1024;
         println!("| {count} | {} | {} | {kib} |", of("write"), of("get_wc_1"));
+    }
+    Ok(())
+}
+
+/// Times the same in turn: librpma, this library, and librpma once more, which shows how much a run differs
+/// from the next by itself.
+fn time(program: &str) -> Outcome {
+    let addr = common::addr();
+    let dir = tempfile::tempdir()?;
+    let librpma = compile(&dir.path().join("librpma"))?;
+    let mut times = [const { Vec::new() }; 3];
+    for _ in 0..TURNS {
+        for (n, times) in times.iter_mut().enumerate() {
+            let port = free_port(&addr).to_string();
+            let command = match n {
+                1 => vec![program, "timed", &addr],
+                _ => vec![&librpma, &addr, &port, "timed"],
+            };
+            let output = Command::new(command[0]).args(&command[1..]).output()?;
+            let said = String::from_utf8(output.stdout)?;
+            times.push(
+                said.trim()
+                    .parse::<u64>()
+                    .map_err(|why| format!("{said:?}: {why}"))?,
+            );
+        }
+    }
+    println!(
+        "write of 64 bytes and native flush, each until it has completed: microseconds, of {TURNS} runs"
+    );
+    println!("| | least | median | most |");
+    println!("|---|---|---|---|");
+    for (name, times) in ["librpma", "rpma", "librpma again"]
+        .into_iter()
+        .zip(&mut times)
+    {
+        times.sort_unstable();
+        let [least, median, most] = [0, TURNS / 2, TURNS - 1].map(|n| times[n] / 1000);
+        println!("| {name} | {least} | {median} | {most} |");
     }
     Ok(())
 }

@@ -12,6 +12,8 @@
 #define ROUNDS 64
 #define DEPTH 100
 #define LEN 64
+#define TIMED 300
+#define WARM 50
 
 struct side {
 	struct rpma_conn *conn;
@@ -192,6 +194,30 @@ static void native(struct side client, struct side server)
 	COUNTED("get_wc_16", ROUNDS / 16);
 }
 
+/* Writes and flushes, one after the other, each until it is there; prints the nanoseconds of one. */
+static void timed(struct side client)
+{
+	struct timespec start, end;
+
+	for (uintptr_t n = 0; n < WARM + TIMED; n++) {
+		struct ibv_wc wc;
+		int ret;
+
+		if (n == WARM)
+			clock_gettime(CLOCK_MONOTONIC, &start);
+		TRY(rpma_write(client.conn, remote, 0, local, 0, LEN, RPMA_F_COMPLETION_ON_ERROR,
+			       (void *)n));
+		TRY(rpma_flush(client.conn, remote, 0, LEN, RPMA_FLUSH_TYPE_VISIBILITY,
+			       RPMA_F_COMPLETION_ALWAYS, (void *)n));
+		do {
+			ret = rpma_cq_get_wc(client.cq, 1, &wc, NULL);
+		} while (ret == RPMA_E_NO_COMPLETION);
+		EXPECT(ret == 0 && wc.status == IBV_WC_SUCCESS);
+	}
+	clock_gettime(CLOCK_MONOTONIC, &end);
+	SAY("%lld", ((end.tv_sec - start.tv_sec) * 1000000000LL + end.tv_nsec - start.tv_nsec) / TIMED);
+}
+
 static int (*query_device_ex)(struct ibv_context *, const struct ibv_query_device_ex_input *,
 			      struct ibv_device_attr_ex *, size_t);
 
@@ -206,7 +232,7 @@ static int query_plain_device(struct ibv_context *context,
 	return ret;
 }
 
-/* `librpma ADDRESS PORT native|fallback` */
+/* `librpma ADDRESS PORT native|fallback|timed` */
 int main(int argc, char *argv[])
 {
 	struct ibv_context *context;
@@ -236,7 +262,9 @@ int main(int argc, char *argv[])
 	TRY(rpma_mr_get_descriptor(local, descriptor));
 	TRY(rpma_mr_remote_from_descriptor(descriptor, size, &remote));
 	pair(argv[1], argv[2], &client, &server);
-	if (query_device_ex == NULL) {
+	if (strcmp(argv[3], "timed") == 0) {
+		timed(client);
+	} else if (query_device_ex == NULL) {
 		native(client, server);
 	} else {
 		measured_flush(client.conn);

@@ -8,9 +8,11 @@ use rpma::{
     PeerCfg, RemoteSlice, Result, Side, Wc,
 };
 
+use std::time::Instant;
+
 use rustix::process::{Resource, getrlimit, setrlimit};
 
-use crate::{DEPTH, LEN, ROUNDS, came, counted};
+use crate::{DEPTH, LEN, ROUNDS, TIMED, WARM, came, counted};
 
 const ALWAYS: Flags = Flags::COMPLETION_ALWAYS;
 
@@ -80,6 +82,28 @@ pub(crate) fn run_many(addr: &str, count: usize) -> Result<()> {
     counted("get_wc_1", count);
     // Thousands of connections end when the process does.
     std::process::exit(0);
+}
+
+/// Writes and flushes, one after the other, each until it is there; prints the nanoseconds of one.
+pub(crate) fn run_timed(addr: &str) -> Result<()> {
+    let peer = Peer::new(&Device::from_addr(addr, Side::Local)?)?;
+    let usage = MrUsage::WRITE_DST | MrUsage::FLUSH_TYPE_VISIBILITY;
+    let local = Mr::reg(&peer, vec![1; LEN], MrUsage::WRITE_SRC)?;
+    let remote = Mr::reg(&peer, vec![0; LEN], usage)?;
+    let remote = MrRemote::from_descriptor(&remote_descriptor(&remote))?;
+    let (remote, local) = (remote.slice(..)?, local.slice(..)?);
+    let (conn, _server) = pair(&peer, addr, false)?;
+    let mut start = Instant::now();
+    for n in 0..WARM + TIMED {
+        if n == WARM {
+            start = Instant::now();
+        }
+        conn.write(remote, local, Flags::COMPLETION_ON_ERROR, n)?;
+        conn.flush(remote, FlushType::Visibility, ALWAYS, n)?;
+        settle(conn.get_cq(), 1)?;
+    }
+    println!("{}", start.elapsed().as_nanos() / u128::from(TIMED));
+    Ok(())
 }
 
 #[inline(never)]

@@ -98,6 +98,8 @@ enum BenchAction {
     },
     /// Those of a write and a poll with 1 to 1,000 connections, and what each connection takes of memory
     Connections,
+    /// How long a write with its flush takes, beside librpma, in turn
+    Time,
 }
 
 #[derive(Debug, Subcommand)]
@@ -198,6 +200,7 @@ fn run(action: Action) -> Result<ExitCode> {
                 }
                 BenchAction::Cost { record: false } => bench::cost(&workspace, &[]).map(code),
                 BenchAction::Connections => bench::cost(&workspace, &["connections"]).map(code),
+                BenchAction::Time => bench::cost(&workspace, &["time"]).map(code),
             }
         }
         Action::Versions => {
