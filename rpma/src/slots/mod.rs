@@ -293,14 +293,37 @@ impl ConnSlots {
     /// left. For the holder of the completion queue's lock.
     #[inline(never)]
     pub(crate) fn settle(&self, wcs: &mut [Wc]) -> usize {
+        let [wc] = wcs else {
+            return self.settle_many(wcs);
+        };
+        let (wr_id, number) = (wc.wr_id(), wc.wr_id() as u32);
+        match self.ring_of(wr_id >> 32) {
+            Some(ring) if wc.status() == WcStatus::SUCCESS => {
+                wc.set_wr_id(ring.complete(number));
+                0
+            }
+            _ => 1,
+        }
+    }
+
+    /// The ring of the program's requests of this kind; `None` for all other kinds.
+    #[inline(always)]
+    fn ring_of(&self, kind: u64) -> Option<&Ring> {
+        if kind == Kind::Send as u64 {
+            Some(&self.send)
+        } else if kind == Kind::Receive as u64 {
+            Some(&self.receive)
+        } else {
+            None
+        }
+    }
+
+    #[inline(never)]
+    fn settle_many(&self, wcs: &mut [Wc]) -> usize {
         let all = wcs.len();
         let Some(first) = wcs.first() else { return 0 };
         let kind = first.wr_id() >> 32;
-        let ring = if kind == Kind::Send as u64 {
-            &self.send
-        } else if kind == Kind::Receive as u64 {
-            &self.receive
-        } else {
+        let Some(ring) = self.ring_of(kind) else {
             return all;
         };
         let contexts = ring.op_contexts();

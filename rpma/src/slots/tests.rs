@@ -403,3 +403,42 @@ fn a_failed_call_is_the_same_in_a_word() {
         }
     }
 }
+
+/// What is settled at once stops at the first completion of another queue, at a failure, and at what is not
+/// the program's; and it frees the slots of exactly those before.
+#[test]
+fn completions_are_settled_up_to_the_first_unlike() {
+    const DEPTH: u32 = 8;
+    let failed = WcStatus::REM_ACCESS_ERR;
+    let unlike = [
+        (Kind::Receive, WcStatus::SUCCESS),
+        (Kind::Send, failed),
+        (Kind::AllSent, WcStatus::SUCCESS),
+        (Kind::SharedReceive, WcStatus::SUCCESS),
+    ];
+    for (kind, status) in unlike {
+        for like in 0..=4 {
+            let slots = ConnSlots::new(DEPTH, DEPTH);
+            slots.open();
+            for n in 0..DEPTH {
+                let context = u64::from(n) + 100;
+                post_send(&slots, (1, true), context, |_| Ok(())).expect("a slot");
+            }
+            let mut wcs: Vec<_> = (0..like)
+                .map(|n| Wc::for_test(Kind::Send.wr_id(n), WcStatus::SUCCESS))
+                .collect();
+            wcs.push(Wc::for_test(kind.wr_id(like), status));
+            // A receive alone is settled like a send.
+            let left = usize::from(like > 0 || kind != Kind::Receive);
+            assert_eq!(slots.settle(&mut wcs), left, "{like} {kind:?}");
+            for (n, wc) in (0..like).zip(&wcs) {
+                assert_eq!(wc.wr_id(), u64::from(n) + 100);
+            }
+            if left == 1 {
+                assert_eq!(wcs[like as usize].wr_id(), kind.wr_id(like), "not touched");
+            }
+            let again = |_: &u32| post_send(&slots, (1, true), 0, |_| Ok(())).is_ok();
+            assert_eq!((0..).take_while(again).count() as u32, like);
+        }
+    }
+}

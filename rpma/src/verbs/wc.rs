@@ -61,6 +61,17 @@ impl Wc {
     }
 }
 
+#[cfg(test)]
+impl Wc {
+    pub(crate) fn for_test(wr_id: u64, status: WcStatus) -> Self {
+        Self(sys::ibv_wc {
+            wr_id,
+            status: sys::ibv_wc_status(status.0),
+            ..Default::default()
+        })
+    }
+}
+
 impl fmt::Debug for Wc {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.result() {
