@@ -149,11 +149,6 @@ impl Thread {
         Self(Pid::from_raw(id.parse().expect("a number")).expect("not 0"))
     }
 
-    /// What the kernel calls it.
-    pub(crate) fn number(self) -> i32 {
-        self.0.as_raw_nonzero().get()
-    }
-
     /// Signals the thread: the kernel gives a process's signal to the thread with that id if it
     /// can. It may have ended.
     pub(crate) fn signal(self, signal: Signal) {

@@ -1,14 +1,11 @@
 //! The descriptor, signals, limits, and many waiters.
 
 use std::collections::BTreeSet;
-use std::io::Write;
 use std::os::fd::{AsFd, AsRawFd};
-use std::path::Path;
-use std::process::Command;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Barrier, mpsc};
 use std::time::{Duration, Instant};
-use std::{fs, io, thread};
+use std::{io, thread};
 
 use rpma::{CompletionChannel, ConnCfg, CqKind, Error};
 use rustix::event::{Timespec, epoll};
@@ -290,69 +287,4 @@ fn one_event_ends_one_wait() {
         }
         assert_eq!(taken.load(Ordering::Relaxed), EVENTS);
     });
-}
-
-/// Promise: a wait makes three system calls if an event is there, and five if it blocks: it looks (`poll`),
-/// reads the flags of the descriptor, blocks (`poll`), takes the event (`read`) and arms the queue.
-#[test]
-fn a_wait_makes_few_system_calls() {
-    device_test(|| {
-        let pair = Kept(Some(Arc::new(Pair::new(&peer()))));
-        let cq = pair.client.get_cq();
-        // The first one may have more to do.
-        for _ in 0..2 {
-            write(&pair.client);
-            polled(cq, 1);
-            assert!(readable(cq, LIMIT));
-            let calls = system_calls(|| cq.wait_timeout(LIMIT).expect("an event"));
-            assert!(calls.len() <= 3, "an event was there: {calls:?}");
-        }
-        let writer = {
-            let pair = Arc::clone(&pair);
-            started(move || {
-                thread::sleep(SHORT * 5);
-                write(&pair.client);
-            })
-        };
-        let calls = system_calls(|| cq.wait_timeout(LIMIT).expect("an event"));
-        assert!(calls.len() <= 5, "it blocks: {calls:?}");
-        finished("the writer", writer);
-        polled(cq, 1);
-    });
-}
-
-/// The numbers of the system calls that this thread makes in `run`, from the kernel's own trace.
-fn system_calls(run: impl FnOnce()) -> Vec<String> {
-    const TRACE: &str = "/sys/kernel/tracing";
-    let set = |file: &str, value: &str| {
-        fs::write(format!("{TRACE}/{file}"), value).unwrap_or_else(|why| panic!("{file}: {why}"));
-    };
-    if !Path::new(TRACE).join("trace").exists() {
-        let mount = ["-t", "tracefs", "tracefs", TRACE];
-        let status = Command::new("mount").args(mount).status();
-        assert!(status.expect("mount").success(), "the kernel's trace");
-    }
-    set("tracing_on", "0");
-    set("trace", "");
-    let filter = format!("common_pid == {}", Thread::current().number());
-    set("events/raw_syscalls/sys_enter/filter", &filter);
-    set("events/raw_syscalls/sys_enter/enable", "1");
-    let switch = fs::OpenOptions::new()
-        .write(true)
-        .open(format!("{TRACE}/tracing_on"))
-        .expect("the switch");
-    let turn = |text: &[u8]| (&switch).write_all(text).expect("turns");
-    turn(b"1");
-    run();
-    turn(b"0");
-    let trace = fs::read_to_string(format!("{TRACE}/trace")).expect("the trace");
-    set("events/raw_syscalls/sys_enter/enable", "0");
-    set("events/raw_syscalls/sys_enter/filter", "0");
-    let calls = trace
-        .lines()
-        .filter_map(|line| line.split_once("sys_enter: NR "));
-    let mut calls: Vec<_> = calls.map(|(_, call)| call.to_owned()).collect();
-    // The one that turned it off.
-    calls.pop().expect("a call at least");
-    calls
 }

@@ -132,6 +132,8 @@ impl Boot<'_> {
         let image = in_option(&self.guest.file("root.img"));
         let source = in_option(self.machines.workspace.root());
         let console = in_option(&self.dir.join(CONSOLE));
+        // tsc=reliable: an emulated kernel that takes its clock for unstable changes its code for that while it
+        // runs, which QEMU's emulation does not always see in time: the guest dies of an int3.
         let mut options = format!(
             "-name rpma-guest
              -no-user-config
@@ -144,7 +146,7 @@ impl Boot<'_> {
              -smp {cpus}
              -kernel {kernel}
              -initrd {initrd}
-             -append console=ttyS0 loglevel=4 panic=-1 mitigations=off rpma.peer={number}
+             -append console=ttyS0 loglevel=4 panic=-1 mitigations=off tsc=reliable rpma.peer={number}
              -drive file={image},if=virtio,format=raw,snapshot=on
              -virtfs local,path={source},mount_tag=src,security_model=none,readonly=on,multidevs=remap
              -device virtio-net-pci,netdev=roce,mac=52:54:00:77:01:0{number},romfile=
