@@ -1,8 +1,8 @@
 //! The lock of the data path: one word, and the kernel's futex for who has to wait.
 //!
-//! Why not `std::sync::Mutex`: that looks for panics on both ways, which costs ten instructions, and it has
-//! no way to say in one of them that somebody else has it, without which the rest of a post does not stay in
-//! registers. It guards no data by itself; what it protects are atomics, or the device's queues.
+//! Why not `std::sync::Mutex`: that looks for panics on both ways; and a lock that may wait in the middle of a
+//! post makes the compiler keep the post's arguments in memory. This one is tried, and who does not get it
+//! goes another way. It guards no data by itself; what it protects are atomics, or the device's queues.
 //!
 //! Two bits, so that taking it and letting it go are two instructions each (`lock bts`, `lock dec`, and a
 //! branch). Otherwise it is like the third mutex of Ulrich Drepper's "Futexes Are Tricky", as libc's and std's
