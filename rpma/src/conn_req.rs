@@ -112,6 +112,15 @@ impl ConnReq {
         self.queues.recv(dst, op_context)
     }
 
+    /// As [`recv`](Self::recv), several at once: all of them, or none. See [`Conn::recv_many`].
+    ///
+    /// # Errors
+    ///
+    /// As [`Conn::recv_many`].
+    pub fn recv_many(&self, receives: &[(MrSlice<'_>, u64)]) -> Result<()> {
+        self.queues.recv_many(receives)
+    }
+
     /// Connects (an outgoing request) or accepts (an incoming one). It does not wait for the peer:
     /// `Conn::next_event` tells how it ended.
     ///

@@ -122,7 +122,7 @@ mod verbs;
 
 pub use crate::address::Side;
 pub use crate::compl_channel::{ComplChannel, CompletionChannel, CqEvent};
-pub use crate::conn::{CloseError, Conn};
+pub use crate::conn::{Batch, CloseError, Conn};
 pub use crate::conn_cfg::ConnCfg;
 pub use crate::conn_req::{ConnReq, ConnectError};
 pub use crate::cq::Cq;

@@ -13,8 +13,8 @@ use crate::cq::{Cq, CqAttr, Owners, Polled};
 use crate::error::{Error, Result};
 use crate::mr::{MrSlice, MrUsage, Tag};
 use crate::peer::Peer;
-use crate::slots::{ConnSlots, Held, Posted, RECEIVE_MARKERS, Refusal, SEND_MARKERS, State};
-use crate::srq::{MAX_RECEIVE, Srq, check_receive};
+use crate::slots::{ConnSlots, Held, Kind, Posted, RECEIVE_MARKERS, Refusal, SEND_MARKERS, State};
+use crate::srq::{MAX_RECEIVE, Srq, check_receive, check_receives};
 use crate::verbs::{
     CmId, CompChannel, CqKind, CqTag, Hooks, LocalBuffer, MAX_SGE, NativeOps, Notify, QpAttr,
     QueuePair,
@@ -143,7 +143,7 @@ impl Queues {
         }
         match self.post_receive(dst.buffer(), op_context) {
             Ok(()) => Ok(()),
-            Err(refusal) => self.receive_refused(refusal),
+            Err(refusal) => self.receive_refused(refusal, 1),
         }
     }
 
@@ -170,6 +170,19 @@ impl Queues {
         self.slots.post_receive(op_context, post)
     }
 
+    /// Posts receives: all of them or none.
+    pub(crate) fn recv_many(&self, receives: &[(MrSlice<'_>, u64)]) -> Result<()> {
+        let count = check_receives(self.srq.is_none().then_some(&self.peer), receives)?;
+        let posted = self.slots.post_receives(count, |entries| {
+            let numbered = (0..).zip(receives).map(|(index, (dst, op_context))| {
+                let number = entries.set_context(index, *op_context);
+                (dst.buffer(), Kind::Receive.wr_id(number))
+            });
+            self.qp.post_recvs(numbered)
+        });
+        posted.or_else(|refusal| self.receive_refused(refusal, count))
+    }
+
     /// The long way, for what is unusual or wrong.
     #[inline(never)]
     fn recv_any(&self, dst: &MrSlice<'_>, op_context: u64) -> Result<()> {
@@ -177,18 +190,18 @@ impl Queues {
             check_receive(&self.peer, *dst)?;
         }
         let posted = self.post_receive_later(dst.buffer(), op_context, None);
-        posted.or_else(|refusal| self.receive_refused(refusal))
+        posted.or_else(|refusal| self.receive_refused(refusal, 1))
     }
 
     #[cold]
     #[inline(never)]
-    fn receive_refused(&self, refusal: Refusal) -> Result<()> {
+    fn receive_refused(&self, refusal: Refusal, count: u32) -> Result<()> {
         Err(match self.srq {
             // Its own queue has no slots.
             Some(_) => Error::invalid(
                 "the connection receives from a shared receive queue: post to that, with Srq::recv",
             ),
-            None => self.slots.receive_refused(refusal),
+            None => self.slots.receive_refused(refusal, count),
         })
     }
 

@@ -182,7 +182,29 @@ impl Srq {
         let post = |number| Ok(queue.post_recv(dst.buffer(), Kind::SharedReceive.wr_id(number))?);
         let posted = slots.post(op_context, post);
         posted.map_err(|error| {
-            refused_by_a_full_queue(error.into(), Queue::SharedReceive, slots.depth())
+            refused_by_a_full_queue(error.into(), Queue::SharedReceive, slots.depth(), 1)
+        })
+    }
+
+    /// Posts several receives at once: all of them, or none. See [`Conn::recv_many`](crate::Conn::recv_many).
+    ///
+    /// # Errors
+    ///
+    /// As [`recv`](Self::recv); [`Error::InvalidArgument`] also if there are none, or more than the queue has
+    /// slots. After [`Error::Provider`] some may be posted, and the slots of the others do not come back.
+    pub fn recv_many(&self, receives: &[(MrSlice<'_>, u64)]) -> Result<()> {
+        let count = check_receives(Some(&self.inner.peer), receives)?;
+        let Inner { queue, slots, .. } = &*self.inner;
+        let context = |index: usize| receives[index].1;
+        let posted = slots.post_many(receives.len(), context, |numbers| {
+            let numbered = numbers
+                .iter()
+                .zip(receives)
+                .map(|(number, (dst, _))| (dst.buffer(), Kind::SharedReceive.wr_id(*number)));
+            Ok(queue.post_recvs(numbered)?)
+        });
+        posted.map_err(|error| {
+            refused_by_a_full_queue(error.into(), Queue::SharedReceive, slots.depth(), count)
         })
     }
 
@@ -271,6 +293,27 @@ pub(crate) fn check_receive(peer: &Peer, dst: MrSlice<'_>) -> Result<()> {
         )));
     }
     Ok(())
+}
+
+/// Refuses no receives, too many, and those that cannot be posted to a queue of this peer. (Without one all
+/// are refused later.) Returns how many there are.
+pub(crate) fn check_receives(peer: Option<&Peer>, receives: &[(MrSlice<'_>, u64)]) -> Result<u32> {
+    if receives.is_empty() {
+        return Err(Error::invalid("no receives: name one at least"));
+    }
+    if let Some(peer) = peer {
+        for (index, (dst, _)) in receives.iter().enumerate() {
+            check_receive(peer, *dst).map_err(|error| {
+                Error::invalid(format!(
+                    "receive {} of {}: {error}",
+                    index + 1,
+                    receives.len()
+                ))
+            })?;
+        }
+    }
+    u32::try_from(receives.len())
+        .map_err(|_| Error::invalid(format!("{} receives at once", receives.len())))
 }
 
 impl fmt::Debug for Srq {

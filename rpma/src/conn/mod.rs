@@ -4,6 +4,8 @@
 //! order: the queue pair; the id, which tells the peer; the completion queues and their channels; the
 //! share of the peer. Memory regions are not involved: see [`Mr`](crate::Mr).
 
+mod batch;
+mod checks;
 mod close;
 mod ops;
 
@@ -13,6 +15,7 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::time::Duration;
 
+pub use self::batch::Batch;
 pub use self::close::CloseError;
 use crate::compl_channel;
 use crate::cq::Cq;

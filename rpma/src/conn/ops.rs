@@ -3,22 +3,23 @@
 //! Each operation is checked, takes a slot of its queue, and is posted. Nothing is sent if a check fails or
 //! there is no slot.
 //!
-//! The usual case, one local part with some bytes and no fence, has a short way: one condition, which says no to
-//! everything unusual, and then the post. What it refuses goes the long way (`…_any`), which finds out
-//! what is wrong, if anything is.
-
-use std::sync::atomic::Ordering;
+//! The usual case, one local part with some bytes and no fence, has a short way: one condition
+//! ([`super::checks`]), which says no to everything unusual, and then the post. What it refuses goes the long
+//! way (`…_any`), which finds out what is wrong, if anything is.
 
 use super::Conn;
-use crate::error::{Error, Result};
+use super::checks::{Parts, UNSOLICITED};
+#[cfg(not(native_flush))]
+use crate::error::Error;
+use crate::error::Result;
 use crate::flags::Flags;
 use crate::flush::{FlushMethod, FlushType};
-use crate::mr::{MrSlice, MrUsage, RemoteSlice, require};
+use crate::mr::{MrSlice, RemoteSlice};
 use crate::queues::Queues;
 use crate::slots::{Held, Kind, Posted, Refusal};
 #[cfg(native_flush)]
 use crate::verbs::QueuePair;
-use crate::verbs::{LocalBuffer, MAX_SGE, Opcode, ReadTarget, RemoteAddress, Request, SendFlags};
+use crate::verbs::{LocalBuffer, Opcode, ReadTarget, RemoteAddress, Request, SendFlags};
 
 /// # Operations
 ///
@@ -56,13 +57,7 @@ impl Conn {
         flags: Flags,
         op_context: u64,
     ) -> Result<()> {
-        let fits = !flags.fence()
-            && self.takes(&dst, MrUsage::READ_DST, self.queues.limits.message)
-            && u64::from(dst.buffer().len()) == src.len()
-            && src.usage().contains(MrUsage::READ_SRC)
-            && !flags.inline()
-            && self.reads.load(Ordering::Relaxed);
-        if !fits {
+        if !self.reads_simply(&dst, &src, flags) {
             return self.read_any(&{ dst }, &{ src }, flags, op_context);
         }
         self.post_one(Opcode::Read, src.address(), dst.buffer(), flags, op_context)
@@ -121,11 +116,7 @@ impl Conn {
         flags: Flags,
         op_context: u64,
     ) -> Result<()> {
-        let fits = !flags.fence()
-            && self.takes(&src, MrUsage::WRITE_SRC, self.limit(flags))
-            && u64::from(src.buffer().len()) == dst.len()
-            && dst.usage().contains(MrUsage::WRITE_DST);
-        if !fits {
+        if !self.writes_simply(&dst, &src, flags) {
             return self.write_any(opcode, &{ dst }, &[src], flags, op_context);
         }
         self.post_one(opcode, dst.address(), src.buffer(), flags, op_context)
@@ -196,8 +187,7 @@ impl Conn {
         flags: Flags,
         op_context: u64,
     ) -> Result<()> {
-        let fits = !flags.fence() && self.takes(&src, MrUsage::SEND, self.limit(flags));
-        if !fits {
+        if !self.sends_simply(&src, flags) {
             return self.send_any(opcode, &[src], flags, op_context);
         }
         self.post_one(opcode, RemoteAddress::NONE, src.buffer(), flags, op_context)
@@ -216,6 +206,17 @@ impl Conn {
     #[inline]
     pub fn recv(&self, dst: MrSlice<'_>, op_context: u64) -> Result<()> {
         self.queues.recv(dst, op_context)
+    }
+
+    /// Posts several receives at once, each with its `op_context`: all of them, or none. They are as those of
+    /// [`recv`](Self::recv), with one call of `ibv_post_recv` for each 16.
+    ///
+    /// # Errors
+    ///
+    /// As [`recv`](Self::recv); [`Error::InvalidArgument`] also if there are none, or more than the receive queue
+    /// has slots. After [`Error::Provider`] the connection takes nothing more, and some of them may be posted.
+    pub fn recv_many(&self, receives: &[(MrSlice<'_>, u64)]) -> Result<()> {
+        self.queues.recv_many(receives)
     }
 
     /// Writes 8 bytes to `dst` of the peer at once: a reader there sees the old ones or the new ones, and
@@ -251,19 +252,11 @@ impl Conn {
         flags: Flags,
         op_context: u64,
     ) -> Result<()> {
-        let remote = dst.address();
-        let fits = !flags.fence()
-            && dst.len() == 8
-            && remote.address % 8 == 0
-            && dst.usage().contains(MrUsage::WRITE_DST)
-            // The device counts it among the reads in flight.
-            && self.reads.load(Ordering::Relaxed);
         #[cfg(native_atomic_write)]
-        if fits && self.plain_atomic_writes {
+        if self.writes_atomically_simply(&dst, flags) {
             let flags = flags.to_verbs(UNSOLICITED);
-            return self.posted(self.post_atomic_write(remote, src, flags, op_context));
+            return self.posted(self.post_atomic_write(dst.address(), src, flags, op_context));
         }
-        let _ = fits;
         self.atomic_write_any(&{ dst }, src, flags, op_context)
     }
 
@@ -307,14 +300,7 @@ impl Conn {
         flags: Flags,
         op_context: u64,
     ) -> Result<()> {
-        let needed = flush_type.usage();
-        let possible = MrUsage::from_bits_retain(self.flushes.load(Ordering::Relaxed));
-        let fits = !flags.fence()
-            && (dst.usage() & possible).contains(needed)
-            // For a fallback, and at most what one native flush takes.
-            && (8..=1 << 31).contains(&dst.len())
-            && self.reads.load(Ordering::Relaxed);
-        if !fits {
+        if !self.flushes_simply(&dst, flush_type, flags) {
             return self.flush_any(&{ dst }, flush_type, flags, op_context);
         }
         let remote = dst.address();
@@ -433,22 +419,6 @@ impl Conn {
         })
     }
 
-    /// Whether this is a part that an operation may have without a closer look: of this connection's peer,
-    /// for this usage, with 1 to `limit` bytes.
-    #[inline(always)]
-    fn takes(&self, local: &MrSlice<'_>, usage: MrUsage, limit: u32) -> bool {
-        local.tag().fits(self.queues.tag, usage) && local.buffer().len().wrapping_sub(1) < limit
-    }
-
-    /// The longest operation with these flags.
-    #[inline(always)]
-    fn limit(&self, flags: Flags) -> u32 {
-        match flags.inline() {
-            true => self.queues.limits.inline,
-            false => self.queues.limits.message,
-        }
-    }
-
     #[inline(always)]
     fn post_one(
         &self,
@@ -476,7 +446,7 @@ impl Conn {
     #[cold]
     #[inline(never)]
     fn refused(&self, refusal: Refusal) -> Result<()> {
-        Err(self.queues.slots.send_refused(refusal, 1))
+        Err(self.queues.slots.send_refused(refusal, "operation", 1))
     }
 
     /// Posts a request. Not inlined: its callers have nothing to keep in registers for it.
@@ -515,9 +485,6 @@ impl Conn {
     }
 }
 
-/// The flags that a flush and an atomic write can have.
-const UNSOLICITED: SendFlags = SendFlags::SIGNALED.union(SendFlags::FENCE);
-
 /// The long way: everything is possible, and each error is named. It takes references to copies, which
 /// its callers make only when they come here.
 impl Conn {
@@ -529,19 +496,8 @@ impl Conn {
         flags: Flags,
         op_context: u64,
     ) -> Result<()> {
-        let mut parts = [LocalBuffer::EMPTY; MAX_SGE];
-        let (parts, len) = self.gather(&[*dst], &mut parts)?;
-        self.check_lengths(len, src.len())?;
-        self.check_peers(&[*dst])?;
-        require(src.usage(), MrUsage::READ_SRC, "remote")?;
-        require(dst.tag().usage(), MrUsage::READ_DST, "local")?;
-        self.check_reads()?;
-        if flags.inline() {
-            return Err(Error::invalid(
-                "Flags::INLINE is for writes and sends, not for reads",
-            ));
-        }
-        self.post_parts(Opcode::Read, src.address(), parts, flags, op_context)
+        let parts = self.check_read(dst, src, flags)?;
+        self.post_parts(Opcode::Read, src.address(), &parts, flags, op_context)
     }
 
     #[inline(never)]
@@ -553,16 +509,8 @@ impl Conn {
         flags: Flags,
         op_context: u64,
     ) -> Result<()> {
-        let mut parts = [LocalBuffer::EMPTY; MAX_SGE];
-        let (parts, len) = self.gather(src, &mut parts)?;
-        self.check_lengths(len, dst.len())?;
-        self.check_peers(src)?;
-        require(dst.usage(), MrUsage::WRITE_DST, "remote")?;
-        for part in src {
-            require(part.tag().usage(), MrUsage::WRITE_SRC, "local")?;
-        }
-        self.check_inline(flags, len)?;
-        self.post_parts(opcode, dst.address(), parts, flags, op_context)
+        let parts = self.check_write(dst, src, flags)?;
+        self.post_parts(opcode, dst.address(), &parts, flags, op_context)
     }
 
     #[inline(never)]
@@ -573,15 +521,8 @@ impl Conn {
         flags: Flags,
         op_context: u64,
     ) -> Result<()> {
-        let mut parts = [LocalBuffer::EMPTY; MAX_SGE];
-        let (parts, len) = self.gather(src, &mut parts)?;
-        self.check_lengths(len, len)?;
-        self.check_peers(src)?;
-        for part in src {
-            require(part.tag().usage(), MrUsage::SEND, "local")?;
-        }
-        self.check_inline(flags, len)?;
-        self.post_parts(opcode, RemoteAddress::NONE, parts, flags, op_context)
+        let parts = self.check_send(src, flags)?;
+        self.post_parts(opcode, RemoteAddress::NONE, &parts, flags, op_context)
     }
 
     #[inline(never)]
@@ -592,27 +533,10 @@ impl Conn {
         flags: Flags,
         op_context: u64,
     ) -> Result<()> {
+        let flags = self.check_atomic_write(dst, flags)?;
         let remote = dst.address();
-        if dst.len() != 8 || remote.address % 8 != 0 {
-            return Err(Error::invalid(format!(
-                "an atomic write is of 8 bytes at a multiple of 8, not of {} at {:#x}",
-                dst.len(),
-                remote.address
-            )));
-        }
-        require(dst.usage(), MrUsage::WRITE_DST, "remote")?;
-        let qp = &self.queues.qp;
-        let (native, fence) = (
-            qp.native_ops().atomic_write,
-            self.possible & SendFlags::FENCE,
-        );
-        let behind_flushes = self.flush_method.fence_of_atomic_write(native, fence)?;
-        if native {
-            self.check_reads()?;
-        }
-        let flags = flags.to_verbs(self.possible & UNSOLICITED) | behind_flushes;
         #[cfg(native_atomic_write)]
-        if native {
+        if self.queues.qp.native_ops().atomic_write {
             return self.posted(self.post_atomic_write(remote, src, flags, op_context));
         }
         self.posted(self.post(&mut Request::inline(remote, src, flags), op_context))
@@ -637,7 +561,9 @@ impl Conn {
                     let flush = (len, persistent);
                     let posted = self.post_long_flush(remote, flush, flags, op_context, None);
                     let requests = QueuePair::flush_slots(len);
-                    posted.map_err(|error| self.queues.slots.send_refused(error, requests))
+                    posted.map_err(|error| {
+                        self.queues.slots.send_refused(error, "operation", requests)
+                    })
                 }
                 // Not reached: without the operation in rdma-core no queue pair has it.
                 #[cfg(not(native_flush))]
@@ -646,7 +572,6 @@ impl Conn {
                 ))
             }
             FlushMethod::Read(target) => {
-                self.check_reads()?;
                 let target = target.first(dst.len());
                 let mut request = Request::read(dst.address(), target, flags);
                 self.posted(self.post(&mut request, op_context))
@@ -658,7 +583,7 @@ impl Conn {
         &self,
         opcode: Opcode,
         remote: RemoteAddress,
-        local: &[LocalBuffer<'_>],
+        parts: &Parts<'_>,
         flags: Flags,
         op_context: u64,
     ) -> Result<()> {
@@ -666,98 +591,9 @@ impl Conn {
         let signaled = flags.contains(SendFlags::SIGNALED);
         let Queues { qp, slots, .. } = &self.queues;
         let posted = slots.post_send(1, signaled, op_context, |number| {
-            qp.post_parts(opcode, remote, local, flags, Kind::Send.wr_id(number))
+            let wr_id = Kind::Send.wr_id(number);
+            qp.post_parts(opcode, remote, parts.buffers(), flags, wr_id)
         });
         self.posted(posted)
-    }
-
-    /// The work request's view of local parts, and their length together.
-    fn gather<'a, 'mr>(
-        &self,
-        local: &[MrSlice<'mr>],
-        parts: &'a mut [LocalBuffer<'mr>; MAX_SGE],
-    ) -> Result<(&'a [LocalBuffer<'mr>], u64)> {
-        let limit = self.queues.limits.sge as usize;
-        if local.len() > limit {
-            return Err(Error::invalid(format!(
-                "{} local parts, and the connection was made for {limit}: ask for more with \
-                 ConnCfg::set_max_send_sge",
-                local.len()
-            )));
-        }
-        let mut len = 0u64;
-        for (part, local) in parts.iter_mut().zip(local) {
-            *part = local.buffer();
-            // Lengths of memory that exists: their sum fits.
-            len = len.saturating_add(local.len());
-        }
-        Ok((&parts[..local.len()], len))
-    }
-
-    fn check_lengths(&self, local: u64, remote: u64) -> Result<()> {
-        let limit = self.queues.limits.message;
-        if local != remote {
-            return Err(Error::invalid(format!(
-                "the local part has {local} bytes and the remote part {remote}"
-            )));
-        }
-        if local > limit.into() {
-            return Err(Error::invalid(format!(
-                "{local} bytes are more than one message of this port can carry ({limit}): split them"
-            )));
-        }
-        Ok(())
-    }
-
-    fn check_peers(&self, local: &[MrSlice<'_>]) -> Result<()> {
-        match local.iter().all(|part| part.tag().is_of(self.queues.tag)) {
-            true => Ok(()),
-            false => Err(Error::invalid(
-                "the memory region was registered with another Peer than the connection's",
-            )),
-        }
-    }
-
-    fn check_inline(&self, flags: Flags, len: u64) -> Result<()> {
-        let limit = self.queues.limits.inline;
-        if !flags.inline() || len <= limit.into() {
-            return Ok(());
-        }
-        Err(Error::invalid(format!(
-            "{len} bytes with Flags::INLINE, and the connection was made for {limit}: ask for more with \
-             ConnCfg::set_max_inline_data"
-        )))
-    }
-
-    fn check_flush(&self, dst: &RemoteSlice, flush_type: FlushType) -> Result<()> {
-        if dst.is_empty() {
-            return Err(Error::invalid("a flush of 0 bytes: flush what was written"));
-        }
-        let possible = MrUsage::from_bits_retain(self.flushes.load(Ordering::Relaxed));
-        if !possible.contains(flush_type.usage()) {
-            return Err(Error::not_supported(
-                "the peer has not declared that writes go directly to its persistent memory: apply its \
-                 PeerCfg with Conn::apply_remote_peer_cfg, or flush with FlushType::Visibility and let \
-                 the peer's program persist the data",
-            ));
-        }
-        if !dst.usage().contains(flush_type.usage()) {
-            return Err(Error::not_supported(format!(
-                "the remote memory region was registered for {}, without {}",
-                dst.usage(),
-                flush_type.usage()
-            )));
-        }
-        Ok(())
-    }
-
-    fn check_reads(&self) -> Result<()> {
-        match self.reads.load(Ordering::Relaxed) {
-            true => Ok(()),
-            false => Err(Error::not_supported(
-                "the connection was made with no reads in flight (initiator depth 0), so that a read \
-                 would never complete: the peer must connect or accept with more",
-            )),
-        }
     }
 }

@@ -31,7 +31,8 @@ use rustix::io::Errno;
 
 pub(crate) use self::lock::{Held, Lock};
 pub(crate) use self::pool::Pool;
-use self::ring::{Entry, NotPosted, NotTaken, Ring};
+pub(crate) use self::ring::Wanted;
+use self::ring::{Entries, NotPosted, NotTaken, Ring};
 use self::sync::Ordering;
 use crate::error::{Error, Queue, Result};
 use crate::verbs::{CallFailed, PostError, Wc, WcFailure, WcStatus};
@@ -196,14 +197,24 @@ impl ConnSlots {
         op_context: u64,
         post: impl FnOnce(u32) -> Result<(), PostError>,
     ) -> Posted {
-        let entry = Entry {
-            count,
-            signaled,
-            context: op_context,
-        };
+        let wanted = Wanted::one_operation(count, signaled);
+        self.post_sends(wanted, |entries| {
+            for index in 0..count {
+                entries.set_context(index, op_context);
+            }
+            post(entries.first())
+        })
+    }
+
+    /// Posts several operations: all of them or none. `post` sets the context of each.
+    pub(crate) fn post_sends(
+        &self,
+        wanted: Wanted,
+        post: impl FnOnce(Entries<'_>) -> Result<(), PostError>,
+    ) -> Posted {
         // Under the ring's lock: behind a post that has failed no other may make the device look.
-        let posted = self.send.post(entry, |number| match self.state() {
-            State::Open => post(number).map_err(|error| self.not_taken(error)),
+        let posted = self.send.post(wanted, |entries| match self.state() {
+            State::Open => post(entries).map_err(|error| self.not_taken(error)),
             _ => Err(NotTaken::Refused(NoCall::Ended)),
         });
         posted.map_err(Refusal::from)
@@ -227,32 +238,39 @@ impl ConnSlots {
         }
     }
 
+    /// Posts receives: all of them or none. `post` sets the context of each.
+    pub(crate) fn post_receives(
+        &self,
+        count: u32,
+        post: impl FnOnce(Entries<'_>) -> Result<(), PostError>,
+    ) -> Posted {
+        let wanted = Wanted::one_operation(count, true);
+        let posted = self.receive.post(wanted, |entries| match self.state() {
+            State::Connecting | State::Open => Ok(post(entries)?),
+            _ => Err(NotTaken::Refused(NoCall::Ended)),
+        });
+        posted.map_err(Refusal::from)
+    }
+
     /// Posts a receive.
     pub(crate) fn post_receive(
         &self,
         op_context: u64,
         post: impl FnOnce(u64) -> Result<(), PostError>,
     ) -> Posted {
-        let entry = Entry {
-            count: 1,
-            signaled: true,
-            context: op_context,
-        };
-        let posted = self.receive.post(entry, |number| match self.state() {
-            State::Connecting | State::Open => Ok(post(Kind::Receive.wr_id(number))?),
-            _ => Err(NotTaken::Refused(NoCall::Ended)),
-        });
-        posted.map_err(Refusal::from)
+        self.post_receives(1, |entries| {
+            post(Kind::Receive.wr_id(entries.set_context(0, op_context)))
+        })
     }
 
     /// The error of a receive.
     #[cold]
     #[inline(never)]
-    pub(crate) fn receive_refused(&self, refusal: Refusal) -> Error {
+    pub(crate) fn receive_refused(&self, refusal: Refusal, count: u32) -> Error {
         let ended = !matches!(self.state(), State::Connecting | State::Open);
         match refusal.0.get() {
             _ if ended && refusal.call().is_none() => self.closed(),
-            _ => refused_by_a_full_queue(refusal, Queue::Receive, self.receive.depth()),
+            _ => refused_by_a_full_queue(refusal, Queue::Receive, self.receive.depth(), count),
         }
     }
 
@@ -283,9 +301,12 @@ impl ConnSlots {
             Kind::ReceivesFlushed => &self.receive,
             _ => &self.send,
         };
-        let posted = ring.post_extra(|number| post(marker.wr_id(number)).map_err(NotTaken::from));
+        let posted = ring.post_extra(|entries| {
+            let number = entries.set_context(0, 0);
+            post(marker.wr_id(number)).map_err(NotTaken::from)
+        });
         let (queue, depth) = (Queue::Send, ring.depth());
-        posted.map_err(|error| refused_by_a_full_queue(error.into(), queue, depth))
+        posted.map_err(|error| refused_by_a_full_queue(error.into(), queue, depth, 1))
     }
 
     /// Settles what stands at the beginning of `wcs`, as long as it is of the same queue of the connection
@@ -377,7 +398,7 @@ impl ConnSlots {
 
     #[cold]
     #[inline(never)]
-    pub(crate) fn send_refused(&self, refusal: Refusal, count: u32) -> Error {
+    pub(crate) fn send_refused(&self, refusal: Refusal, what: &str, count: u32) -> Error {
         let depth = self.send.depth();
         let ended = self.state() != State::Open;
         if let Some(call) = refusal.call() {
@@ -386,7 +407,7 @@ impl ConnSlots {
         match refusal.0.get() {
             _ if ended => self.closed(),
             Refusal::TOO_LONG => Error::invalid(format!(
-                "the operation takes {count} slots of the send queue, which has {depth}{}: ask for more with \
+                "the {what} takes {count} slots of the send queue, which has {depth}{}: ask for more with \
                  ConnCfg::set_sq_size",
                 match count == depth {
                     true =>
@@ -423,9 +444,10 @@ impl ConnSlots {
     }
 }
 
-/// Adds what is known of a failed verb.
+/// Adds what is known of a failed verb, if it does not say already what to know of it.
 fn hint(error: Error) -> Error {
-    match error.is_errno(Errno::ACCESS) {
+    let has_none = matches!(error, Error::Provider { hint: None, .. });
+    match has_none && error.is_errno(Errno::ACCESS) {
         true => error.with_hint(
             "The kernel refuses verbs in the child of a fork and after a change of credentials: do both \
              before the device is opened",
@@ -434,17 +456,25 @@ fn hint(error: Error) -> Error {
     }
 }
 
-/// Why a request was not posted to a queue of this depth in which every one gives a completion.
+/// Why `count` requests were not posted to a queue of this depth in which every one gives a completion.
 #[cold]
 #[inline(never)]
-pub(crate) fn refused_by_a_full_queue(refusal: Refusal, queue: Queue, depth: u32) -> Error {
+pub(crate) fn refused_by_a_full_queue(
+    refusal: Refusal,
+    queue: Queue,
+    depth: u32,
+    count: u32,
+) -> Error {
     if let Some(call) = refusal.call() {
         return hint(call.into());
     }
+    let setter = queue.setter();
     match refusal.0.get() {
+        Refusal::TOO_LONG if depth == 0 => Error::invalid(format!(
+            "the {queue} was made with no slots: ask for some with {setter}"
+        )),
         Refusal::TOO_LONG => Error::invalid(format!(
-            "the {queue} was made with no slots: ask for some with {}",
-            queue.setter()
+            "{count} receives at once, and the {queue} has {depth} slots: ask for more with {setter}"
         )),
         _ => Error::QueueFull { queue, depth },
     }

@@ -39,22 +39,35 @@ impl Pool {
         context: u64,
         post: impl FnOnce(u32) -> Result<(), NotTaken<E>>,
     ) -> Result<(), NotPosted<E>> {
+        self.post_many(1, |_| context, |numbers| post(numbers[0]))
+    }
+
+    /// Takes `count` entries, of which `context` tells the contexts, and posts with their numbers. If the
+    /// device fails it may have some of them: then all stay taken.
+    pub(crate) fn post_many<E>(
+        &self,
+        count: usize,
+        context: impl Fn(usize) -> u64,
+        post: impl FnOnce(&[u32]) -> Result<(), NotTaken<E>>,
+    ) -> Result<(), NotPosted<E>> {
         let mut entries = self.lock();
-        let Some(&number) = entries.free.last() else {
-            return Err(match self.depth {
-                0 => NotPosted::TooLong,
-                _ => NotPosted::Full,
+        let Some(left) = entries.free.len().checked_sub(count) else {
+            return Err(match count > self.depth as usize {
+                true => NotPosted::TooLong,
+                false => NotPosted::Full,
             });
         };
-        // It may complete at once: then its poller waits for the lock.
-        let failed = match post(number) {
+        // They may complete at once: then their poller waits for the lock.
+        let failed = match post(&entries.free[left..]) {
             Ok(()) => None,
             Err(NotTaken::Failed(error)) => Some(error),
             Err(NotTaken::NoRoom) => return Err(NotPosted::Full),
             Err(NotTaken::Refused(error)) => return Err(NotPosted::Refused(error)),
         };
-        entries.free.pop();
-        entries.contexts[number as usize] = Some(context);
+        let Entries { free, contexts } = &mut *entries;
+        for (index, number) in free.drain(left..).enumerate() {
+            contexts[number as usize] = Some(context(index));
+        }
         failed.map_or(Ok(()), |error| Err(NotPosted::Failed(error)))
     }
 

@@ -42,14 +42,45 @@ pub(crate) struct Ring {
     done: AtomicU32,
 }
 
-/// A request that wants entries.
+/// Requests that are posted together.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Entry {
+pub(crate) struct Wanted {
     /// How many.
     pub(crate) count: u32,
-    /// Whether the last one gives a completion when it succeeds.
-    pub(crate) signaled: bool,
-    pub(crate) context: u64,
+    /// How many of them up to the last one that gives a completion when it succeeds; 0 if none does.
+    pub(crate) signaled: u32,
+}
+
+impl Wanted {
+    /// So many, of which the last one gives a completion or none does.
+    pub(crate) fn one_operation(count: u32, signaled: bool) -> Self {
+        Self {
+            count,
+            signaled: if signaled { count } else { 0 },
+        }
+    }
+}
+
+/// The entries for requests, before they are posted.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Entries<'ring> {
+    ring: &'ring Ring,
+    first: u32,
+}
+
+impl Entries<'_> {
+    /// The number of the first request; the others follow it.
+    pub(crate) fn first(self) -> u32 {
+        self.first
+    }
+
+    /// Sets the `op_context` of a request, and returns its number. The first one is 0.
+    #[inline(always)]
+    pub(crate) fn set_context(self, index: u32, context: u64) -> u32 {
+        let number = self.first.wrapping_add(index);
+        self.ring.context(number).store(context, Ordering::Relaxed);
+        number
+    }
 }
 
 /// What a device says that does not take a request.
@@ -103,17 +134,19 @@ impl Ring {
         self.depth
     }
 
-    /// Takes entries, and posts with the number of the first one. While no completion is due, the last
-    /// entry is kept for a request that gives one: if requests that give none had all of them, none would
-    /// ever come back.
+    /// Takes entries, and posts with them. While no completion is due, the last entry is kept for a request
+    /// that gives one: if requests that give none had all of them, none would ever come back.
+    ///
+    /// `post` sets the context of each, and says that the device has all of them or none, unless it has
+    /// failed.
     pub(crate) fn post<E>(
         &self,
-        entry: Entry,
-        post: impl FnOnce(u32) -> Result<(), NotTaken<E>>,
+        wanted: Wanted,
+        post: impl FnOnce(Entries<'_>) -> Result<(), NotTaken<E>>,
     ) -> Result<(), NotPosted<E>> {
         let _held = self.posting.acquire();
-        self.look(entry.count, entry.signaled)?;
-        self.publish(entry, post)
+        self.look(wanted.count, wanted.signaled > 0)?;
+        self.publish(wanted, post)
     }
 
     /// As [`post`](Self::post) for one request, if that takes no time: nobody else posts, and there are
@@ -138,7 +171,7 @@ impl Ring {
         self.context(next).store(context, Ordering::Relaxed);
         match post(next) {
             Ok(signaled) => {
-                self.taken(1, signaled != 0);
+                self.taken(1, u32::from(signaled != 0));
                 Ok(Ok(()))
             }
             Err(error) => Ok(Err(self.one_not_taken(held, error))),
@@ -154,7 +187,7 @@ impl Ring {
     /// As [`post`](Self::post), for one of the entries that programs cannot have.
     pub(crate) fn post_extra<E>(
         &self,
-        post: impl FnOnce(u32) -> Result<(), NotTaken<E>>,
+        post: impl FnOnce(Entries<'_>) -> Result<(), NotTaken<E>>,
     ) -> Result<(), NotPosted<E>> {
         let _held = self.posting.acquire();
         let done = self.done.load(Ordering::Acquire);
@@ -162,12 +195,7 @@ impl Ring {
         if used as usize >= self.contexts.len() {
             return Err(NotPosted::Full);
         }
-        let entry = Entry {
-            count: 1,
-            signaled: true,
-            context: 0,
-        };
-        self.publish(entry, post)
+        self.publish(Wanted::one_operation(1, true), post)
     }
 
     /// From now on [`try_post`](Self::try_post) does nothing, until a [`post`](Self::post) succeeds.
@@ -201,29 +229,30 @@ impl Ring {
     /// Posts what there is room for. With the lock held.
     fn publish<E>(
         &self,
-        entry: Entry,
-        post: impl FnOnce(u32) -> Result<(), NotTaken<E>>,
+        wanted: Wanted,
+        post: impl FnOnce(Entries<'_>) -> Result<(), NotTaken<E>>,
     ) -> Result<(), NotPosted<E>> {
-        let first = self.next.load(Ordering::Relaxed);
         // Whoever has read what was in these entries has said so by `done`, which was read before.
-        for n in 0..entry.count {
-            let context = self.context(first.wrapping_add(n));
-            context.store(entry.context, Ordering::Relaxed);
+        let entries = Entries {
+            ring: self,
+            first: self.next.load(Ordering::Relaxed),
+        };
+        if let Err(error) = post(entries) {
+            return Err(self.not_taken(wanted.count, error));
         }
-        if let Err(error) = post(first) {
-            return Err(self.not_taken(entry.count, error));
-        }
-        self.taken(entry.count, entry.signaled);
+        self.taken(wanted.count, wanted.signaled);
         Ok(())
     }
 
-    /// The device has so many requests more.
+    /// The device has so many requests more, of which those up to one that gives a completion are
+    /// `signaled`.
     #[inline(always)]
-    fn taken(&self, count: u32, signaled: bool) {
-        let next = self.next.load(Ordering::Relaxed).wrapping_add(count);
-        self.next.store(next, Ordering::Relaxed);
-        if signaled {
-            self.signaled.store(next, Ordering::Relaxed);
+    fn taken(&self, count: u32, signaled: u32) {
+        let next = self.next.load(Ordering::Relaxed);
+        self.next.store(next.wrapping_add(count), Ordering::Relaxed);
+        if signaled != 0 {
+            self.signaled
+                .store(next.wrapping_add(signaled), Ordering::Relaxed);
         }
     }
 
@@ -234,7 +263,7 @@ impl Ring {
             NotTaken::Refused(error) => NotPosted::Refused(error),
             NotTaken::Failed(error) => {
                 // One that failed completes in any case, if the device has it.
-                self.taken(count, true);
+                self.taken(count, count);
                 NotPosted::Failed(error)
             }
         };

@@ -59,7 +59,7 @@ fn post_send(
     }
     posted
         .unwrap_or_else(|| slots.post_send(count, signaled, op_context, post))
-        .map_err(|refusal| slots.send_refused(refusal, count))
+        .map_err(|refusal| slots.send_refused(refusal, "operation", count))
 }
 
 fn post_receive(
@@ -70,7 +70,7 @@ fn post_receive(
     let taken = slots.try_post_receive(op_context, &mut post).ok();
     taken
         .unwrap_or_else(|| slots.post_receive(op_context, post))
-        .map_err(|refusal| slots.receive_refused(refusal))
+        .map_err(|refusal| slots.receive_refused(refusal, 1))
 }
 
 #[test]
@@ -146,22 +146,72 @@ fn numbers_may_wrap() {
     let ring = Ring::starting_at(near_the_end, 5, 0);
     let mut numbers = Vec::new();
     for context in 0..100 {
-        let entry = Entry {
-            count: 3,
-            signaled: true,
-            context,
-        };
-        let posted: Result<_, NotPosted<()>> = ring.post(entry, |first| {
-            numbers.push(first);
+        let wanted = Wanted::one_operation(3, true);
+        let posted: Result<_, NotPosted<()>> = ring.post(wanted, |entries| {
+            numbers.push(entries.set_context(2, context));
             Ok(())
         });
         posted.expect("a slot");
-        let full = ring.post(entry, |_| Err(NotTaken::Failed(())));
+        let full = ring.post(wanted, |_| Err(NotTaken::Failed(())));
         assert_eq!(full, Err(NotPosted::Full));
-        let last = numbers.last().expect("posted").wrapping_add(2);
+        let last = *numbers.last().expect("posted");
         assert_eq!(ring.complete(last), context);
     }
-    assert!(numbers.contains(&1), "{numbers:?}");
+    assert!(numbers.contains(&0), "{numbers:?}");
+}
+
+/// Behind the last one with a completion there may be others: they come back with a later one's.
+#[test]
+fn a_batch_has_its_last_completion_anywhere() {
+    let device = Device::new(6);
+    let post = |count, signaled| {
+        let wanted = Wanted { count, signaled };
+        device.slots.post_sends(wanted, |entries| {
+            let mut taken = device.taken.lock().expect("no panic");
+            taken.extend((0..count).map(|index| entries.set_context(index, 7)));
+            Ok(())
+        })
+    };
+    post(6, 4).expect("all of them");
+    assert_eq!(
+        post(1, 1).map_err(|refusal| refusal.0.get()),
+        Err(Refusal::FULL)
+    );
+    device.complete(2);
+    // Four came back; one is kept as long as no completion is due.
+    let kept = Err(Refusal::NO_COMPLETION_DUE);
+    assert_eq!(post(4, 0).map_err(|refusal| refusal.0.get()), kept);
+    post(3, 0).expect("three are free");
+    post(1, 1).expect("the one that was kept");
+    device.complete(0);
+    assert_eq!(device.fill(true), 6);
+}
+
+/// All or none: a batch that does not fit takes nothing.
+#[test]
+fn a_batch_that_does_not_fit_takes_nothing() {
+    let device = Device::new(3);
+    device.post(1, true).expect("a slot");
+    let none = |_: Entries<'_>| panic!("the device is not asked");
+    let four = Wanted {
+        count: 4,
+        signaled: 4,
+    };
+    let refused = device
+        .slots
+        .post_sends(four, none)
+        .map_err(|refusal| refusal.0.get());
+    assert_eq!(refused, Err(Refusal::TOO_LONG));
+    let three = Wanted {
+        count: 3,
+        signaled: 3,
+    };
+    let refused = device
+        .slots
+        .post_sends(three, none)
+        .map_err(|refusal| refusal.0.get());
+    assert_eq!(refused, Err(Refusal::FULL));
+    assert_eq!(device.fill(true), 2);
 }
 
 /// A device that says the same twice, or nonsense, does not move the counters backwards.
@@ -394,11 +444,13 @@ fn a_failed_call_is_the_same_in_a_word() {
         ] {
             let slots = ConnSlots::new(1, 1);
             for error in [
-                slots.send_refused(error.into(), 1),
-                slots.receive_refused(error.into()),
+                slots.send_refused(error.into(), "operation", 1),
+                slots.receive_refused(error.into(), 1),
             ] {
                 assert!(error.to_string().starts_with(&text), "{error}, {text}");
-                assert!(error.to_string().contains("fork"), "with a hint: {error}");
+                let hints =
+                    ["fork", "refused a later one"].map(|hint| error.to_string().contains(hint));
+                assert_eq!(hints, [!call.in_the_middle, call.in_the_middle], "{error}");
             }
         }
     }

@@ -24,6 +24,7 @@
 
 #![expect(unsafe_code, reason = "this is the floor that calls C")]
 
+mod batch;
 mod cm;
 mod context;
 mod copy;
@@ -44,6 +45,7 @@ use std::ffi::c_int;
 use std::io;
 use std::ptr::NonNull;
 
+pub(crate) use self::batch::{NoRoom, Requests};
 pub(crate) use self::cm::{CmEvent, CmEventKind, CmId, IncomingRequest};
 pub(crate) use self::context::{Context, DeviceAttributes, Pd};
 pub(crate) use self::copy::{copy_from_shared, copy_to_shared};

@@ -13,7 +13,7 @@ use rpma_sys as sys;
 
 use super::wr::{
     Call, MAX_SGE, Opcode, PostError, RemoteAddress, Request, SendFlags, SendWr, check_posted,
-    recv_wr, request_not_posted,
+    post_receives, recv_wr, request_not_posted,
 };
 use super::{LocalBuffer, QueuePair};
 
@@ -75,6 +75,17 @@ impl QueuePair {
         let mut wr = recv_wr(&mut sge, wr_id);
         wr.num_sge = 1;
         self.post_receive(wr)
+    }
+
+    /// Posts receives into these buffers, of some bytes or none, with these numbers.
+    pub(crate) fn post_recvs<'mr>(
+        &self,
+        receives: impl Iterator<Item = (LocalBuffer<'mr>, u64)>,
+    ) -> Result<(), PostError> {
+        post_receives(Call::PostRecv, receives, |wr, bad| {
+            // SAFETY: as in `post_receive`, with a chain whose requests and entries are alive.
+            unsafe { (self.calls.post_recv)(self.as_ptr(), wr, bad) }
+        })
     }
 
     /// The entry of the request, if it has one, is alive.

@@ -92,6 +92,14 @@ pub(crate) struct NativeOps {
     pub(crate) atomic_write: bool,
 }
 
+/// The operations that every queue pair has, for one that has others as well.
+const PLAIN_OPS: u64 = {
+    type Op = sys::ibv_qp_create_send_ops_flags;
+    let writes = Op::IBV_QP_EX_WITH_RDMA_WRITE.0 | Op::IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM.0;
+    let sends = Op::IBV_QP_EX_WITH_SEND.0 | Op::IBV_QP_EX_WITH_SEND_WITH_IMM.0;
+    (writes | sends | Op::IBV_QP_EX_WITH_RDMA_READ.0) as u64
+};
+
 impl NativeOps {
     fn send_ops_flags(self) -> u64 {
         let mut flags = 0;
@@ -108,7 +116,11 @@ impl NativeOps {
                     u64::from(sys::ibv_qp_create_send_ops_flags::IBV_QP_EX_WITH_ATOMIC_WRITE.0);
             }
         }
-        flags
+        match flags {
+            0 => 0,
+            // Where there are such operations all others of a batch go the same way.
+            _ => flags | PLAIN_OPS,
+        }
     }
 }
 

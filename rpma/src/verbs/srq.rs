@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use rpma_sys as sys;
 
-use super::wr::{Call, PostError, check_posted, recv_wr};
+use super::wr::{Call, PostError, check_posted, post_receives, recv_wr};
 use super::{LocalBuffer, Pd, check_errno, check_non_null, log_leak};
 use crate::error::{Error, Result};
 
@@ -70,6 +70,17 @@ impl SharedReceiveQueue {
         // key.
         let ret = unsafe { (self.post)(self.raw.as_ptr(), &raw mut wr, &raw mut bad) };
         check_posted(Call::PostSrqRecv, ret, bad.is_null())
+    }
+
+    /// Posts receives into these buffers, of some bytes or none, with these numbers.
+    pub(crate) fn post_recvs<'mr>(
+        &self,
+        receives: impl Iterator<Item = (LocalBuffer<'mr>, u64)>,
+    ) -> Result<(), PostError> {
+        post_receives(Call::PostSrqRecv, receives, |wr, bad| {
+            // SAFETY: as in `post_recv`, with a chain whose requests and entries are alive.
+            unsafe { (self.post)(self.raw.as_ptr(), wr, bad) }
+        })
     }
 
     /// Destroys the queue if this is its last owner. A failure leaves it allocated.

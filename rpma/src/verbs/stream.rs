@@ -5,19 +5,18 @@
 //! looked up once.
 
 use std::ffi::{c_int, c_void};
-use std::ptr::NonNull;
+use std::ptr::{self, NonNull};
 
 use rpma_sys as sys;
-
-use super::{NativeOps, QueuePair};
 use rustix::io::Errno;
 
-use super::wr::{Call, PostError, RemoteAddress, SendFlags, check_posted, not_posted};
+use super::wr::{Call, PostError, RemoteAddress, SendFlags, SendWr, check_posted, not_posted};
+use super::{NativeOps, QueuePair};
 
 /// The longest stretch that one native flush names: its length has 32 bits on the wire, and a
 /// responder refuses more than 2³¹ bytes.
 #[cfg(native_flush)]
-const MAX_FLUSH: u64 = 1 << 31;
+pub(super) const MAX_FLUSH: u64 = 1 << 31;
 
 /// The calls of an extended queue pair.
 #[derive(Clone, Copy)]
@@ -26,12 +25,20 @@ pub(super) struct StreamCalls {
     start: unsafe extern "C" fn(*mut sys::ibv_qp_ex),
     complete: unsafe extern "C" fn(*mut sys::ibv_qp_ex) -> c_int,
     abort: unsafe extern "C" fn(*mut sys::ibv_qp_ex),
+    read: RdmaCall,
+    write: RdmaCall,
+    write_imm: unsafe extern "C" fn(*mut sys::ibv_qp_ex, u32, u64, u32),
+    send: unsafe extern "C" fn(*mut sys::ibv_qp_ex),
+    send_imm: unsafe extern "C" fn(*mut sys::ibv_qp_ex, u32),
+    set_sge: unsafe extern "C" fn(*mut sys::ibv_qp_ex, u32, u64, u32),
+    set_inline_data: unsafe extern "C" fn(*mut sys::ibv_qp_ex, *mut c_void, usize),
     #[cfg(native_flush)]
     flush: FlushCall,
     #[cfg(native_atomic_write)]
     atomic_write: AtomicWriteCall,
 }
 
+type RdmaCall = unsafe extern "C" fn(*mut sys::ibv_qp_ex, u32, u64);
 #[cfg(native_flush)]
 type FlushCall = unsafe extern "C" fn(*mut sys::ibv_qp_ex, u32, u64, usize, u8, u8);
 #[cfg(native_atomic_write)]
@@ -56,6 +63,13 @@ impl StreamCalls {
             start: calls.wr_start?,
             complete: calls.wr_complete?,
             abort: calls.wr_abort?,
+            read: calls.wr_rdma_read?,
+            write: calls.wr_rdma_write?,
+            write_imm: calls.wr_rdma_write_imm?,
+            send: calls.wr_send?,
+            send_imm: calls.wr_send_imm?,
+            set_sge: calls.wr_set_sge?,
+            set_inline_data: calls.wr_set_inline_data?,
             #[cfg(native_flush)]
             flush: match native.flush {
                 true => calls.wr_flush?,
@@ -80,7 +94,7 @@ extern "C" fn no_atomic_write(_: *mut sys::ibv_qp_ex, _: u32, _: u64, _: *const 
 impl QueuePair {
     /// The calls, which a queue pair with native operations has.
     #[inline(always)]
-    fn stream(&self) -> Result<&StreamCalls, PostError> {
+    pub(super) fn stream(&self) -> Result<&StreamCalls, PostError> {
         match &self.stream {
             Some(calls) => Ok(calls),
             None => Err(not_posted(
@@ -158,13 +172,13 @@ impl QueuePair {
 
 /// Requests between `ibv_wr_start` and `ibv_wr_complete`. rxe holds the send queue's lock in between,
 /// so every way out must end it: dropping it aborts it.
-struct Stream<'qp> {
+pub(super) struct Stream<'qp> {
     calls: &'qp StreamCalls,
 }
 
 impl<'qp> Stream<'qp> {
     #[inline(always)]
-    fn start(calls: &'qp StreamCalls) -> Self {
+    pub(super) fn start(calls: &'qp StreamCalls) -> Self {
         // SAFETY: the queue pair is alive, as `calls` is borrowed from it; the stream ends in `complete`
         // or in `drop`.
         unsafe { (calls.start)(calls.qp.as_ptr()) };
@@ -186,12 +200,18 @@ impl<'qp> Stream<'qp> {
         flags: SendFlags,
         wr_id: u64,
     ) {
+        self.request(wr_id, flags);
+        self.flush_range(remote, len, persistent);
+    }
+
+    #[cfg(native_flush)]
+    #[inline(always)]
+    fn flush_range(&self, remote: RemoteAddress, len: u64, persistent: bool) {
         let kind = match persistent {
             true => sys::ibv_placement_type::IBV_FLUSH_PERSISTENT,
             false => sys::ibv_placement_type::IBV_FLUSH_GLOBAL,
         };
         let level = sys::ibv_selectivity_level::IBV_FLUSH_RANGE;
-        self.request(wr_id, flags);
         let (flush, RemoteAddress { address, rkey }) = (self.calls.flush, remote);
         // SAFETY: `ibv_wr_flush` of this queue pair, and the stream is open.
         unsafe {
@@ -206,6 +226,54 @@ impl<'qp> Stream<'qp> {
         };
     }
 
+    /// Adds a request that is written down as [`SendWr`] has it, with at most one local buffer.
+    ///
+    /// # Safety
+    ///
+    /// What an inline or atomic write reads, as `sge` says, may be read now.
+    #[inline(always)]
+    pub(super) unsafe fn add(&self, wr: &SendWr, sge: sys::ibv_sge, wr_id: u64) {
+        type Code = sys::ibv_wr_opcode;
+        let (qp, calls) = (self.qp(), self.calls);
+        let (rkey, address, imm) = (wr.rkey, wr.remote_addr, wr.imm_data);
+        self.request(wr_id, SendFlags::from_bits_retain(wr.send_flags));
+        match wr.opcode {
+            // SAFETY: here and below: calls of this queue pair, whose stream is open. The immediate data is in
+            // network byte order, as they want it.
+            Code::IBV_WR_RDMA_WRITE => unsafe { (calls.write)(qp, rkey, address) },
+            // SAFETY: as above.
+            Code::IBV_WR_RDMA_WRITE_WITH_IMM => unsafe {
+                (calls.write_imm)(qp, rkey, address, imm);
+            },
+            // SAFETY: as above.
+            Code::IBV_WR_RDMA_READ => unsafe { (calls.read)(qp, rkey, address) },
+            // SAFETY: as above.
+            Code::IBV_WR_SEND => unsafe { (calls.send)(qp) },
+            // SAFETY: as above.
+            Code::IBV_WR_SEND_WITH_IMM => unsafe { (calls.send_imm)(qp, imm) },
+            #[cfg(native_atomic_write)]
+            Code::IBV_WR_ATOMIC_WRITE => {
+                let bytes = ptr::with_exposed_provenance::<c_void>(sge.addr as usize);
+                // SAFETY: as above; the caller promises that the 8 bytes may be read.
+                return unsafe { (calls.atomic_write)(qp, rkey, address, bytes) };
+            }
+            #[cfg(native_flush)]
+            Code::IBV_WR_FLUSH => {
+                let remote = RemoteAddress { address, rkey };
+                return self.flush_range(remote, sge.length.into(), imm != 0);
+            }
+            _ => unreachable!("no request is written down with {:?}", wr.opcode),
+        }
+        if wr.send_flags & SendFlags::INLINE.bits() != 0 {
+            let bytes = ptr::with_exposed_provenance_mut(sge.addr as usize);
+            // SAFETY: as above; the caller promises that the bytes may be read, which is all that the call does.
+            unsafe { (calls.set_inline_data)(qp, bytes, sge.length as usize) };
+        } else {
+            // SAFETY: as above.
+            unsafe { (calls.set_sge)(qp, sge.lkey, sge.addr, sge.length) };
+        }
+    }
+
     /// What the next request carries.
     #[inline(always)]
     fn request(&self, wr_id: u64, flags: SendFlags) {
@@ -218,7 +286,7 @@ impl<'qp> Stream<'qp> {
     }
 
     #[inline(always)]
-    fn complete(self) -> Result<(), PostError> {
+    pub(super) fn complete(self) -> Result<(), PostError> {
         let stream = std::mem::ManuallyDrop::new(self);
         // SAFETY: the stream is open, and `drop` does not run.
         let ret = unsafe { (stream.calls.complete)(stream.qp()) };

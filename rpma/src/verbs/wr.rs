@@ -65,7 +65,7 @@ pub(super) struct SendWr {
     pub(super) opcode: sys::ibv_wr_opcode,
     pub(super) send_flags: u32,
     /// In network byte order.
-    imm_data: u32,
+    pub(super) imm_data: u32,
     pub(super) remote_addr: u64,
     pub(super) rkey: u32,
     rest: MaybeUninit<[u8; size_of::<sys::ibv_send_wr>() - BEGINNING]>,
@@ -116,6 +116,48 @@ impl SendWr {
             rkey: remote.rkey,
             rest: MaybeUninit::uninit(),
         }
+    }
+
+    /// A native flush, for a [`Stream`](super::stream::Stream) only. It has no place in a chain's request for
+    /// what it promises, which takes the immediate data's; its length is its local buffer's.
+    #[cfg(native_flush)]
+    #[inline(always)]
+    pub(super) fn flush(persistent: bool, remote: RemoteAddress, flags: SendFlags) -> Self {
+        Self {
+            opcode: sys::ibv_wr_opcode::IBV_WR_FLUSH,
+            imm_data: persistent.into(),
+            ..Self::new(Opcode::Write, remote, 1, flags)
+        }
+    }
+
+    /// A native atomic write, for a [`Stream`](super::stream::Stream) only. Its local buffer is what it
+    /// writes.
+    #[cfg(native_atomic_write)]
+    #[inline(always)]
+    pub(super) fn atomic_write(remote: RemoteAddress, flags: SendFlags) -> Self {
+        Self {
+            opcode: sys::ibv_wr_opcode::IBV_WR_ATOMIC_WRITE,
+            ..Self::new(Opcode::Write, remote, 1, flags)
+        }
+    }
+
+    /// Whether only a stream has it.
+    pub(super) fn is_native(&self) -> bool {
+        #[cfg(native_flush)]
+        if self.opcode == sys::ibv_wr_opcode::IBV_WR_FLUSH {
+            return true;
+        }
+        #[cfg(native_atomic_write)]
+        if self.opcode == sys::ibv_wr_opcode::IBV_WR_ATOMIC_WRITE {
+            return true;
+        }
+        false
+    }
+
+    /// How many places it takes in a batch.
+    #[inline(always)]
+    pub(super) fn places(&self) -> usize {
+        (self.num_sge as usize).max(1)
     }
 
     #[inline(always)]
@@ -199,26 +241,48 @@ pub(crate) enum PostError {
     Failed(CallFailed),
 }
 
+impl PostError {
+    /// The same, of a request behind others that were posted by the same call.
+    #[cold]
+    pub(super) fn in_the_middle(self, call: Call) -> Self {
+        let call = match self {
+            Self::Full => CallFailed {
+                call,
+                errno: Errno::NOMEM.raw_os_error() as u16,
+                in_the_middle: true,
+            },
+            Self::Refused(call) | Self::Failed(call) => CallFailed {
+                in_the_middle: true,
+                ..call
+            },
+        };
+        Self::Failed(call)
+    }
+}
+
 /// A call that failed. Small, as the data path carries it.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct CallFailed {
     call: Call,
     errno: u16,
+    /// Of a request behind others that were posted together.
+    pub(crate) in_the_middle: bool,
 }
 
 impl CallFailed {
     /// As a number of 24 bits.
     pub(crate) fn to_bits(self) -> u32 {
-        u32::from(self.errno) << 8 | self.call as u32
+        u32::from(self.errno) << 8 | u32::from(self.in_the_middle) << 7 | self.call as u32
     }
 
     pub(crate) fn from_bits(bits: u32) -> Self {
         let call = Call::ALL
             .into_iter()
-            .find(|call| *call as u32 == bits & 0xff);
+            .find(|call| *call as u32 == bits & 0x7f);
         Self {
             call: call.unwrap_or(Call::PostSend),
             errno: (bits >> 8) as u16,
+            in_the_middle: bits & 1 << 7 != 0,
         }
     }
 
@@ -227,6 +291,7 @@ impl CallFailed {
         Self {
             call: Call::PostSend,
             errno: errno.raw_os_error() as u16,
+            in_the_middle: false,
         }
     }
 
@@ -234,14 +299,19 @@ impl CallFailed {
     #[cfg(test)]
     pub(crate) fn each_for_test(errno: Errno) -> impl Iterator<Item = Self> {
         let failed = Self::for_test(errno);
-        Call::ALL
-            .into_iter()
-            .map(move |call| Self { call, ..failed })
+        let calls = Call::ALL.into_iter();
+        calls.flat_map(move |call| {
+            [false, true].map(|in_the_middle| Self {
+                call,
+                in_the_middle,
+                ..failed
+            })
+        })
     }
 }
 
 /// A call that posts.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(super) enum Call {
     PostSend,
@@ -262,15 +332,22 @@ impl Call {
 }
 
 impl From<CallFailed> for Error {
-    fn from(CallFailed { call, errno }: CallFailed) -> Self {
-        let call = match call {
+    fn from(failed: CallFailed) -> Self {
+        let call = match failed.call {
             Call::PostSend => "ibv_post_send",
             Call::PostRecv => "ibv_post_recv",
             Call::PostSrqRecv => "ibv_post_srq_recv",
             Call::WrStart => "ibv_wr_start",
             Call::WrComplete => "ibv_wr_complete",
         };
-        Self::provider(call, io::Error::from_raw_os_error(errno.into()))
+        let error = Self::provider(call, io::Error::from_raw_os_error(failed.errno.into()));
+        match failed.in_the_middle {
+            true => error.with_hint(
+                "It took some of the requests that were posted together and refused a later one, or the call \
+                 for those behind them failed: what it took may be executed",
+            ),
+            false => error,
+        }
     }
 }
 
@@ -299,6 +376,7 @@ pub(super) fn not_posted(call: Call, ret: c_int, none_refused: bool) -> PostErro
     let failed = CallFailed {
         call,
         errno: u16::try_from(errno).unwrap_or(u16::MAX),
+        in_the_middle: false,
     };
     if none_refused {
         PostError::Failed(failed)
@@ -306,6 +384,23 @@ pub(super) fn not_posted(call: Call, ret: c_int, none_refused: bool) -> PostErro
         PostError::Full
     } else {
         PostError::Refused(failed)
+    }
+}
+
+/// What a call that posts a chain has returned. The provider says which request it has refused, if it is
+/// that; those before it are in the queue.
+#[cold]
+#[inline(never)]
+pub(super) fn chain_not_posted<Wr>(
+    call: Call,
+    ret: c_int,
+    first: *mut Wr,
+    bad: *mut Wr,
+) -> PostError {
+    let error = not_posted(call, ret, bad != first);
+    match bad.is_null() || bad == first {
+        true => error,
+        false => error.in_the_middle(call),
     }
 }
 
@@ -317,6 +412,48 @@ bitflags::bitflags! {
         const SIGNALED = sys::ibv_send_flags::IBV_SEND_SIGNALED.0;
         const SOLICITED = sys::ibv_send_flags::IBV_SEND_SOLICITED.0;
         const INLINE = sys::ibv_send_flags::IBV_SEND_INLINE.0;
+    }
+}
+
+/// How many receives one call posts at most.
+const CHAIN: usize = 16;
+
+/// Posts receives into these buffers with these numbers, in chains, with as few calls of `post` as that takes.
+/// Each is given a chain, whose first request has a successor only if there is one, and that lives and is
+/// written by nobody else during the call; and where to say which request was refused.
+pub(super) fn post_receives<'mr>(
+    call: Call,
+    mut receives: impl Iterator<Item = (LocalBuffer<'mr>, u64)>,
+    mut post: impl FnMut(*mut sys::ibv_recv_wr, *mut *mut sys::ibv_recv_wr) -> c_int,
+) -> Result<(), PostError> {
+    let mut posted = false;
+    loop {
+        let mut sges = [sys::ibv_sge::default(); CHAIN];
+        let mut wrs = [sys::ibv_recv_wr::default(); CHAIN];
+        let mut count = 0;
+        for ((sge, wr), (buffer, wr_id)) in sges.iter_mut().zip(&mut wrs).zip(receives.by_ref()) {
+            *sge = buffer.to_sge();
+            *wr = recv_wr(sge, wr_id);
+            count += 1;
+        }
+        if count == 0 {
+            return Ok(());
+        }
+        let first = wrs.as_mut_ptr();
+        for n in 1..count {
+            // SAFETY: it is in the array, which only pointers made of this one are used for from now on.
+            unsafe { (*first.wrapping_add(n - 1)).next = first.wrapping_add(n) };
+        }
+        let mut bad = ptr::null_mut();
+        let ret = post(first, &raw mut bad);
+        if ret != 0 {
+            let error = chain_not_posted(call, ret, first, bad);
+            return Err(match posted {
+                true => error.in_the_middle(call),
+                false => error,
+            });
+        }
+        posted = true;
     }
 }
 

@@ -45,7 +45,7 @@ use std::collections::VecDeque;
 use loom::sync::atomic::AtomicBool;
 use loom::sync::{Arc, Mutex};
 use loom::thread;
-use ring::{Entry, NotPosted, NotTaken, Ring};
+use ring::{NotPosted, NotTaken, Ring, Wanted};
 use sync::Ordering;
 
 /// A queue, the device behind it, and the completion queue's lock.
@@ -88,13 +88,9 @@ impl Queue {
             return posted;
         }
         drop(posted);
-        let entry = Entry {
-            count: 1,
-            signaled,
-            context,
-        };
-        self.ring.post(entry, |number| {
-            give(number);
+        let wanted = Wanted::one_operation(1, signaled);
+        self.ring.post(wanted, |entries| {
+            give(entries.set_context(0, context));
             Ok(())
         })
     }
@@ -192,21 +188,17 @@ fn the_short_way_ends_with_the_connection() {
                 queue.ring.stop();
             })
         };
-        let entry = Entry {
-            count: 1,
-            signaled: true,
-            context: 1,
-        };
+        let wanted = Wanted::one_operation(1, true);
         // As the library does: the state is looked at under the lock, on the long way only.
         let _ = queue
             .ring
-            .post(entry, |_| match ended.load(Ordering::Acquire) {
+            .post(wanted, |_| match ended.load(Ordering::Acquire) {
                 true => Err(NotTaken::Refused(())),
                 false => Ok(()),
             });
         ending.join().unwrap();
         // Nor does one that has no room open it again.
-        let long = Entry { count: 5, ..entry };
+        let long = Wanted::one_operation(5, true);
         let refused: Result<(), NotPosted<()>> = queue.ring.post(long, |_| Ok(()));
         assert_eq!(refused, Err(NotPosted::TooLong));
         let posted = queue.ring.try_post(2, |_| Ok::<_, NotTaken<()>>(1));
@@ -281,13 +273,9 @@ fn a_refused_post() {
         let refused = {
             let queue = Arc::clone(&queue);
             thread::spawn(move || {
-                let entry = Entry {
-                    count: 1,
-                    signaled: true,
-                    context: 9,
-                };
+                let wanted = Wanted::one_operation(1, true);
                 let full: Result<(), NotPosted<()>> =
-                    queue.ring.post(entry, |_| Err(NotTaken::NoRoom));
+                    queue.ring.post(wanted, |_| Err(NotTaken::NoRoom));
                 assert_eq!(full, Err(NotPosted::Full));
             })
         };
@@ -309,12 +297,9 @@ fn nothing_is_posted_behind_a_failure() {
         let post = |context, fails: bool| {
             let (queue, ended) = (Arc::clone(&queue), Arc::clone(&ended));
             thread::spawn(move || {
-                let entry = Entry {
-                    count: 1,
-                    signaled: true,
-                    context,
-                };
-                let posted = queue.ring.post(entry, |number| {
+                let wanted = Wanted::one_operation(1, true);
+                let posted = queue.ring.post(wanted, |entries| {
+                    let number = entries.set_context(0, context);
                     if ended.load(Ordering::Acquire) {
                         return Err(NotTaken::Refused(()));
                     }
@@ -351,31 +336,45 @@ fn nothing_is_posted_behind_a_failure() {
     });
 }
 
-/// A request of several parts has an entry for each, and a marker has one of its own.
+/// Requests that are posted together have an entry each, also behind the last one that gives a completion;
+/// and a marker has one of its own.
 #[test]
-fn parts_and_markers() {
+fn several_at_once_and_markers() {
     model(3, || {
-        let queue = Queue::with_extra(0, 2, 2);
-        let poller = poller(&queue, 2);
-        let entry = Entry {
-            count: 2,
-            signaled: true,
-            context: 7,
+        let queue = Queue::with_extra(u32::MAX, 3, 1);
+        let poller = poller(&queue, 1);
+        let wanted = Wanted {
+            count: 3,
+            signaled: 2,
         };
-        let posted: Result<(), NotPosted<()>> = queue.ring.post(entry, |first| {
+        let posted: Result<(), NotPosted<()>> = queue.ring.post(wanted, |entries| {
             let mut device = queue.device.lock().unwrap();
-            device.push_back((first, false, 7));
-            device.push_back((first.wrapping_add(1), true, 7));
+            for (index, signaled) in [false, true, false].into_iter().enumerate() {
+                let context = 7 + index as u64;
+                let number = entries.set_context(index as u32, context);
+                device.push_back((number, signaled, context));
+            }
             Ok(())
         });
-        posted.expect("both slots");
-        let marker: Result<(), NotPosted<()>> = queue.ring.post_extra(|number| {
+        posted.expect("all slots");
+        // Now or later one completion brings two entries back; the third request is still there.
+        let more = Wanted {
+            count: 3,
+            signaled: 3,
+        };
+        let refused: Result<(), NotPosted<()>> = queue.ring.post(more, |_| Ok(()));
+        assert!(matches!(
+            refused,
+            Err(NotPosted::Full | NotPosted::NoCompletionDue)
+        ));
+        let marker: Result<(), NotPosted<()>> = queue.ring.post_extra(|entries| {
+            let number = entries.set_context(0, 0);
             queue.device.lock().unwrap().push_back((number, true, 0));
             Ok(())
         });
         marker.expect("a slot of its own");
         poller.join().unwrap();
-        queue.check(vec![0, 7]);
+        queue.check(vec![0, 8]);
     });
 }
 

@@ -1,0 +1,476 @@
+//! [`Batch`]: several operations that are posted with one doorbell, all of them or none.
+//!
+//! Each is checked when it is added, as a single one is, and written down. Nothing is locked meanwhile.
+//! Posting numbers them, under one hold of the send queue's lock.
+
+use std::fmt;
+
+use super::Conn;
+use super::checks::UNSOLICITED;
+use crate::error::{Error, Result};
+use crate::flags::Flags;
+use crate::flush::{FlushMethod, FlushType};
+use crate::mr::{MrSlice, RemoteSlice};
+use crate::queues::Queues;
+use crate::slots::{Kind, Refusal, Wanted};
+use crate::verbs::{LocalBuffer, NoRoom, Opcode, RemoteAddress, Requests, SendFlags};
+
+/// Operations of one connection that are posted together: all of them, or none.
+///
+/// [`Conn::batch`] makes one, with room for `N` operations; each method adds one, after the checks of
+/// [`Conn`]'s method of that name; [`post`](Self::post) posts them, and leaves the batch empty for the next ones.
+/// They are executed in the order in which they were added, and what is [ordered](Conn#order) among them is
+/// what would be if they were posted one by one. Only the last one needs a completion.
+///
+/// An operation that is refused is not added, and the batch is as it was before: drop it, and nothing is sent.
+///
+/// What it costs less than single operations is the doorbell: the device is told once. Over soft-RoCE that
+/// is a system call; elsewhere a write to the device.
+///
+/// It lives on the stack and allocates nothing: about 170 bytes for each of the `N`. A part of a
+/// [gather](Self::write_gather) takes as much room as an operation, and so do each 2 GiB of a native flush.
+/// Data with [`Flags::INLINE`] and that of [`atomic_write`](Self::atomic_write) is read when the batch is
+/// posted: it is borrowed until then.
+///
+/// ```no_run
+/// use rpma::{Conn, Error, Flags, FlushType, MrRemote, Mr};
+///
+/// fn write_records(conn: &Conn, log: &MrRemote, at: u64, records: &Mr, count: u64) -> Result<(), Error> {
+///     let mut batch = conn.batch::<17>();
+///     for n in 0..count {
+///         let (from, to) = ((n * 64) as usize, at + n * 64);
+///         let record = records.slice(from..from + 64)?;
+///         batch.write(log.slice(to..to + 64)?, record, Flags::COMPLETION_ON_ERROR, n)?;
+///     }
+///     let written = log.slice(at..at + count * 64)?;
+///     batch.flush(written, FlushType::Persistent, Flags::COMPLETION_ALWAYS, count)?;
+///     batch.post()
+/// }
+/// ```
+///
+/// # How it is posted
+///
+/// As a chain of work requests with `ibv_post_send`. If it has a native flush or a native atomic write, between
+/// `ibv_wr_start` and `ibv_wr_complete`; and if it has gathers beside those, in as many parts as the two forms
+/// take turns, each with its doorbell. (The call for gathers of the second form sends wrong lengths on soft-RoCE
+/// before rdma-core 64.)
+#[must_use = "nothing is sent before `post`"]
+pub struct Batch<'a, const N: usize> {
+    conn: &'a Conn,
+    requests: Requests<'a, N>,
+}
+
+impl Conn {
+    /// An empty batch with room for `N` operations.
+    #[inline]
+    pub fn batch<const N: usize>(&self) -> Batch<'_, N> {
+        Batch {
+            conn: self,
+            requests: Requests::new(),
+        }
+    }
+}
+
+impl<'a, const N: usize> Batch<'a, N> {
+    /// As [`Conn::read`].
+    ///
+    /// # Errors
+    ///
+    /// [`Error::InvalidArgument`] and [`Error::NotSupported`] as there, and [`Error::InvalidArgument`] if the batch
+    /// has no room.
+    #[inline]
+    pub fn read(
+        &mut self,
+        dst: MrSlice<'a>,
+        src: RemoteSlice,
+        flags: Flags,
+        op_context: u64,
+    ) -> Result<()> {
+        if !self.conn.reads_simply(&dst, &src, flags) {
+            return self.read_any(&{ dst }, &{ src }, flags, op_context);
+        }
+        let (remote, local) = (src.address(), dst.buffer());
+        self.push(Opcode::Read, remote, local, flags, op_context)
+    }
+
+    /// As [`Conn::write`].
+    ///
+    /// # Errors
+    ///
+    /// As [`read`](Self::read).
+    #[inline]
+    pub fn write(
+        &mut self,
+        dst: RemoteSlice,
+        src: MrSlice<'a>,
+        flags: Flags,
+        op_context: u64,
+    ) -> Result<()> {
+        self.write_as(Opcode::Write, dst, src, flags, op_context)
+    }
+
+    /// As [`Conn::write_with_imm`].
+    ///
+    /// # Errors
+    ///
+    /// As [`read`](Self::read).
+    #[inline]
+    pub fn write_with_imm(
+        &mut self,
+        dst: RemoteSlice,
+        src: MrSlice<'a>,
+        flags: Flags,
+        imm: u32,
+        op_context: u64,
+    ) -> Result<()> {
+        self.write_as(Opcode::WriteWithImm(imm), dst, src, flags, op_context)
+    }
+
+    #[inline(always)]
+    fn write_as(
+        &mut self,
+        opcode: Opcode,
+        dst: RemoteSlice,
+        src: MrSlice<'a>,
+        flags: Flags,
+        op_context: u64,
+    ) -> Result<()> {
+        if !self.conn.writes_simply(&dst, &src, flags) {
+            return self.write_any(opcode, &{ dst }, &[src], flags, op_context);
+        }
+        self.push(opcode, dst.address(), src.buffer(), flags, op_context)
+    }
+
+    /// As [`Conn::write_gather`]. It takes as much room as it has parts.
+    ///
+    /// # Errors
+    ///
+    /// As [`read`](Self::read).
+    pub fn write_gather(
+        &mut self,
+        dst: RemoteSlice,
+        src: &[MrSlice<'a>],
+        flags: Flags,
+        op_context: u64,
+    ) -> Result<()> {
+        self.write_any(Opcode::Write, &dst, src, flags, op_context)
+    }
+
+    /// As [`Conn::send`].
+    ///
+    /// # Errors
+    ///
+    /// As [`read`](Self::read).
+    #[inline]
+    pub fn send(&mut self, src: MrSlice<'a>, flags: Flags, op_context: u64) -> Result<()> {
+        self.send_as(Opcode::Send, src, flags, op_context)
+    }
+
+    /// As [`Conn::send_with_imm`].
+    ///
+    /// # Errors
+    ///
+    /// As [`read`](Self::read).
+    #[inline]
+    pub fn send_with_imm(
+        &mut self,
+        src: MrSlice<'a>,
+        flags: Flags,
+        imm: u32,
+        op_context: u64,
+    ) -> Result<()> {
+        self.send_as(Opcode::SendWithImm(imm), src, flags, op_context)
+    }
+
+    #[inline(always)]
+    fn send_as(
+        &mut self,
+        opcode: Opcode,
+        src: MrSlice<'a>,
+        flags: Flags,
+        op_context: u64,
+    ) -> Result<()> {
+        if !self.conn.sends_simply(&src, flags) {
+            return self.send_any(opcode, &[src], flags, op_context);
+        }
+        self.push(opcode, RemoteAddress::NONE, src.buffer(), flags, op_context)
+    }
+
+    /// As [`Conn::send_gather`]. It takes as much room as it has parts.
+    ///
+    /// # Errors
+    ///
+    /// As [`read`](Self::read).
+    pub fn send_gather(
+        &mut self,
+        src: &[MrSlice<'a>],
+        flags: Flags,
+        op_context: u64,
+    ) -> Result<()> {
+        self.send_any(Opcode::Send, src, flags, op_context)
+    }
+
+    /// As [`Conn::atomic_write`]: it stays behind the flushes before it, also those of the same batch.
+    ///
+    /// # Errors
+    ///
+    /// As [`read`](Self::read).
+    #[inline]
+    pub fn atomic_write(
+        &mut self,
+        dst: RemoteSlice,
+        src: &'a [u8; 8],
+        flags: Flags,
+        op_context: u64,
+    ) -> Result<()> {
+        #[cfg(native_atomic_write)]
+        if self.conn.writes_atomically_simply(&dst, flags) {
+            let flags = flags.to_verbs(UNSOLICITED);
+            let requests = &mut self.requests;
+            let pushed = requests.push_atomic_write(dst.address(), src, flags, op_context);
+            return Self::added(pushed);
+        }
+        self.atomic_write_any(&{ dst }, src, flags, op_context)
+    }
+
+    /// As [`Conn::flush`]: it flushes also what the batch has written before.
+    ///
+    /// # Errors
+    ///
+    /// As [`read`](Self::read).
+    #[inline]
+    pub fn flush(
+        &mut self,
+        dst: RemoteSlice,
+        flush_type: FlushType,
+        flags: Flags,
+        op_context: u64,
+    ) -> Result<()> {
+        if !self.conn.flushes_simply(&dst, flush_type, flags) {
+            return self.flush_any(&{ dst }, flush_type, flags, op_context);
+        }
+        let flags = flags.to_verbs(UNSOLICITED);
+        self.push_flush(&dst, flush_type, flags, op_context)
+    }
+
+    /// How many operations it has. (A native flush of more than 2 GiB counts as one for each 2 GiB.)
+    #[inline]
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.requests.len() as usize
+    }
+
+    /// Whether it has none.
+    #[inline]
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Takes all operations out of it. None was sent.
+    #[inline]
+    pub fn clear(&mut self) {
+        self.requests.clear();
+    }
+
+    /// Posts all operations, and empties the batch. If it fails, nothing is sent (but see
+    /// [`Error::Provider`]), and the batch has them still: after [`Error::QueueFull`] poll completions, and
+    /// post it again.
+    ///
+    /// # Errors
+    ///
+    /// * [`Error::InvalidArgument`] if the batch is empty, or has more operations than the send queue has slots.
+    /// * [`Error::QueueFull`] and [`Error::NoCompletionDue`] if there are not enough free slots for all. One slot
+    ///   is kept, as for single operations, if no operation of the batch has a completion and none is due.
+    /// * [`Error::NotConnected`] as for single operations.
+    /// * [`Error::Provider`] if `ibv_post_send` or `ibv_wr_complete` fails. Then the connection takes nothing
+    ///   more; and some of the operations may be executed, if the device has taken those before the one
+    ///   that it refused: the error says so.
+    #[inline]
+    pub fn post(&mut self) -> Result<()> {
+        let wanted = Wanted {
+            count: self.requests.len(),
+            signaled: self.requests.signaled(),
+        };
+        if wanted.count == 0 {
+            return Err(empty());
+        }
+        let Queues { qp, slots, .. } = &self.conn.queues;
+        let posted = slots.post_sends(wanted, |entries| {
+            qp.post_batch(&mut self.requests, |index, op_context| {
+                Kind::Send.wr_id(entries.set_context(index, op_context))
+            })
+        });
+        match posted {
+            Ok(()) => {
+                self.requests.clear();
+                Ok(())
+            }
+            Err(refusal) => self.conn.batch_refused(refusal, wanted.count),
+        }
+    }
+
+    #[inline(always)]
+    fn push(
+        &mut self,
+        opcode: Opcode,
+        remote: RemoteAddress,
+        local: LocalBuffer<'a>,
+        flags: Flags,
+        op_context: u64,
+    ) -> Result<()> {
+        let flags = flags.to_verbs(SendFlags::all());
+        Self::added(self.requests.push(opcode, remote, local, flags, op_context))
+    }
+
+    #[inline(always)]
+    fn push_flush(
+        &mut self,
+        dst: &RemoteSlice,
+        flush_type: FlushType,
+        flags: SendFlags,
+        op_context: u64,
+    ) -> Result<()> {
+        let remote = dst.address();
+        Self::added(match self.conn.flush_method {
+            FlushMethod::Read(target) => {
+                let target = target.first(dst.len());
+                self.requests.push_read(remote, target, flags, op_context)
+            }
+            #[cfg(native_flush)]
+            FlushMethod::Native => {
+                let persistent = flush_type == FlushType::Persistent;
+                let requests = &mut self.requests;
+                requests.push_flush(remote, dst.len(), persistent, flags, op_context)
+            }
+            // Not reached: without the operation in rdma-core no queue pair has it.
+            #[cfg(not(native_flush))]
+            FlushMethod::Native => {
+                let _ = flush_type;
+                return Err(Error::not_supported(
+                    "rdma-core was built without native flush",
+                ));
+            }
+        })
+    }
+
+    #[inline(always)]
+    fn added(pushed: Result<(), NoRoom>) -> Result<()> {
+        match pushed {
+            Ok(()) => Ok(()),
+            Err(NoRoom) => Err(no_room(N)),
+        }
+    }
+}
+
+/// The long way, as in [`super::ops`].
+impl<'a, const N: usize> Batch<'a, N> {
+    #[inline(never)]
+    fn read_any(
+        &mut self,
+        dst: &MrSlice<'a>,
+        src: &RemoteSlice,
+        flags: Flags,
+        op_context: u64,
+    ) -> Result<()> {
+        let parts = self.conn.check_read(dst, src, flags)?;
+        let flags = flags.to_verbs(self.conn.possible);
+        let (remote, parts) = (src.address(), parts.buffers());
+        let requests = &mut self.requests;
+        Self::added(requests.push_parts(Opcode::Read, remote, parts, flags, op_context))
+    }
+
+    #[inline(never)]
+    fn write_any(
+        &mut self,
+        opcode: Opcode,
+        dst: &RemoteSlice,
+        src: &[MrSlice<'a>],
+        flags: Flags,
+        op_context: u64,
+    ) -> Result<()> {
+        let parts = self.conn.check_write(dst, src, flags)?;
+        let flags = flags.to_verbs(self.conn.possible);
+        let (remote, parts) = (dst.address(), parts.buffers());
+        let requests = &mut self.requests;
+        Self::added(requests.push_parts(opcode, remote, parts, flags, op_context))
+    }
+
+    #[inline(never)]
+    fn send_any(
+        &mut self,
+        opcode: Opcode,
+        src: &[MrSlice<'a>],
+        flags: Flags,
+        op_context: u64,
+    ) -> Result<()> {
+        let parts = self.conn.check_send(src, flags)?;
+        let flags = flags.to_verbs(self.conn.possible);
+        let (remote, parts) = (RemoteAddress::NONE, parts.buffers());
+        let requests = &mut self.requests;
+        Self::added(requests.push_parts(opcode, remote, parts, flags, op_context))
+    }
+
+    #[inline(never)]
+    fn atomic_write_any(
+        &mut self,
+        dst: &RemoteSlice,
+        src: &'a [u8; 8],
+        flags: Flags,
+        op_context: u64,
+    ) -> Result<()> {
+        let flags = self.conn.check_atomic_write(dst, flags)?;
+        let (remote, requests) = (dst.address(), &mut self.requests);
+        #[cfg(native_atomic_write)]
+        if self.conn.queues.qp.native_ops().atomic_write {
+            let pushed = requests.push_atomic_write(remote, src, flags, op_context);
+            return Self::added(pushed);
+        }
+        Self::added(requests.push_inline(remote, src, flags, op_context))
+    }
+
+    #[inline(never)]
+    fn flush_any(
+        &mut self,
+        dst: &RemoteSlice,
+        flush_type: FlushType,
+        flags: Flags,
+        op_context: u64,
+    ) -> Result<()> {
+        self.conn.check_flush(dst, flush_type)?;
+        let flags = flags.to_verbs(self.conn.possible & UNSOLICITED);
+        self.push_flush(dst, flush_type, flags, op_context)
+    }
+}
+
+impl Conn {
+    #[cold]
+    #[inline(never)]
+    fn batch_refused(&self, refusal: Refusal, count: u32) -> Result<()> {
+        Err(self.queues.slots.send_refused(refusal, "batch", count))
+    }
+}
+
+#[cold]
+#[inline(never)]
+fn empty() -> Error {
+    Error::invalid("the batch is empty: add operations, and then post it")
+}
+
+#[cold]
+#[inline(never)]
+fn no_room(room: usize) -> Error {
+    Error::invalid(format!(
+        "the batch has no room for the operation: it was made with Conn::batch for {room} (each part of a gather, \
+         and each 2 GiB of a native flush, counts as one)"
+    ))
+}
+
+impl<const N: usize> fmt::Debug for Batch<'_, N> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Batch")
+            .field("len", &self.len())
+            .field("room", &N)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,586 @@
+//! Batches: every kind of operation among others, with one doorbell, all of them or none; and many
+//! receives at once.
+
+mod common;
+
+use common::{
+    LIMIT, Pair, addr, assert_empty, completion, completions, contents, device_test, event,
+    invalid, next_completion, no_completion, opcode_of, pattern, peer, region, remote,
+};
+use rpma::{
+    Conn, ConnCfg, ConnEvent, ConnReq, Ep, Error, Flags, FlushType, Mr, MrRemote, MrSlice, MrUsage,
+    Queue, RemoteSlice, Srq, SrqCfg, WcOpcode, WcStatus,
+};
+
+const ALWAYS: Flags = Flags::COMPLETION_ALWAYS;
+const ON_ERROR: Flags = Flags::COMPLETION_ON_ERROR;
+const VISIBLE: FlushType = FlushType::Visibility;
+
+/// Both ways to flush, with room for everything below.
+fn configurations() -> [ConnCfg; 2] {
+    [false, true].map(|fallback| {
+        let mut cfg = ConnCfg::new();
+        cfg.set_sq_size(40).set_rq_size(40).set_cq_size(80);
+        cfg.set_max_inline_data(64);
+        cfg.set_max_send_sge(3).expect("three parts");
+        cfg.set_force_fallback(fallback);
+        cfg
+    })
+}
+
+fn all_usages() -> MrUsage {
+    MrUsage::all().difference(MrUsage::FLUSH_TYPE_PERSISTENT)
+}
+
+fn part(mr: &Mr<Vec<u8>>, at: usize, len: usize) -> MrSlice<'_> {
+    mr.slice(at..at + len).expect("inside")
+}
+
+fn there(mr: &MrRemote, at: u64, len: u64) -> RemoteSlice {
+    mr.slice(at..at + len).expect("inside")
+}
+
+/// What a batch costs is one completion: 16 records and their flush.
+#[test]
+fn records_and_their_flush() {
+    device_test(|| {
+        let peer = peer();
+        let source = region(&peer, 1024, MrUsage::WRITE_SRC);
+        source.write_at(0, &pattern(1024, 3)).expect("inside");
+        for cfg in configurations() {
+            let target = region(&peer, 1024, all_usages());
+            let far = remote(&target);
+            let pair = Pair::with(&peer, &cfg, &cfg);
+            let mut batch = pair.client.batch::<17>();
+            // Twice with the same one: posting empties it.
+            for at in [0, 512] {
+                for n in 0..16 {
+                    let at = at + n * 32;
+                    let to = there(&far, at as u64, 32);
+                    let added = batch.write(to, part(&source, at, 32), ON_ERROR, 1);
+                    added.expect("added");
+                }
+                batch
+                    .flush(there(&far, at as u64, 512), VISIBLE, ALWAYS, 2)
+                    .expect("added");
+                assert_eq!(batch.len(), 17);
+                batch.post().expect("posted");
+                assert!(batch.is_empty());
+                completion(&pair.client).result().expect("flushed");
+                let half = contents(&target)[at..at + 512].to_vec();
+                assert_eq!(half, contents(&source)[at..at + 512], "all of it is there");
+            }
+            no_completion(&pair.client);
+        }
+    });
+}
+
+/// Every operation has its place: data, order and `op_context`, also where gathers and what a chain does not have
+/// take turns, and where there is an operation without any bytes.
+#[test]
+fn every_kind_of_operation_among_others() {
+    device_test(|| {
+        let peer = peer();
+        for cfg in configurations() {
+            let source = region(&peer, 4096, all_usages());
+            source.write_at(0, &pattern(4096, 5)).expect("inside");
+            let target = region(&peer, 4096, all_usages());
+            let inbox = region(&peer, 4096, MrUsage::RECV);
+            let far = remote(&target);
+            let pair = Pair::with(&peer, &cfg, &cfg);
+            for n in 0..6 {
+                let receive = part(&inbox, n * 100, 100);
+                pair.server.recv(receive, 100 + n as u64).expect("posted");
+            }
+
+            let word = 0x0102_0304_0506_0708u64.to_le_bytes();
+            let parts = [
+                part(&source, 300, 10),
+                part(&source, 500, 0),
+                part(&source, 700, 20),
+            ];
+            let mut batch = pair.client.batch::<24>();
+            let add = |added: Result<(), Error>| added.expect("added");
+            add(batch.write(there(&far, 0, 100), part(&source, 0, 100), ALWAYS, 1));
+            add(batch.write(
+                there(&far, 100, 50),
+                part(&source, 100, 50),
+                ALWAYS | Flags::INLINE,
+                2,
+            ));
+            add(batch.write_with_imm(there(&far, 150, 8), part(&source, 150, 8), ALWAYS, 77, 3));
+            add(batch.write(RemoteSlice::EMPTY, MrSlice::EMPTY, ALWAYS, 4));
+            add(batch.flush(there(&far, 0, 158), VISIBLE, ALWAYS, 5));
+            add(batch.write_gather(there(&far, 200, 30), &parts, ALWAYS, 6));
+            add(batch.atomic_write(there(&far, 240, 8), &word, ALWAYS, 7));
+            add(batch.send(part(&source, 1000, 40), ALWAYS, 8));
+            add(batch.send_with_imm(part(&source, 1100, 40), ALWAYS | Flags::INLINE, 78, 9));
+            add(batch.send_gather(&parts, ALWAYS, 10));
+            add(batch.send(MrSlice::EMPTY, ALWAYS | Flags::SOLICITED, 11));
+            add(batch.flush(there(&far, 200, 48), VISIBLE, ALWAYS, 12));
+            add(batch.read(part(&source, 2000, 100), there(&far, 0, 100), ALWAYS, 13));
+            add(batch.write(
+                there(&far, 300, 4),
+                part(&source, 300, 4),
+                ALWAYS | Flags::FENCE,
+                14,
+            ));
+            add(batch.write_gather(
+                there(&far, 310, 20),
+                &[parts[2]],
+                ALWAYS | Flags::INLINE,
+                15,
+            ));
+            assert_eq!(batch.len(), 15);
+            batch.post().expect("posted");
+
+            let sent = completions(&pair.client, 15);
+            let native = (
+                pair.client.has_native_flush(),
+                pair.client.has_native_atomic_write(),
+            );
+            let flush = if native.0 {
+                WcOpcode::FLUSH
+            } else {
+                WcOpcode::RDMA_READ
+            };
+            let word_as = if native.1 {
+                WcOpcode::ATOMIC_WRITE
+            } else {
+                WcOpcode::RDMA_WRITE
+            };
+            let (write, send) = (WcOpcode::RDMA_WRITE, WcOpcode::SEND);
+            let kinds = [
+                write,
+                write,
+                write,
+                write,
+                flush,
+                write,
+                word_as,
+                send,
+                send,
+                send,
+                send,
+                flush,
+                WcOpcode::RDMA_READ,
+                write,
+                write,
+            ];
+            for (n, (wc, kind)) in sent.iter().zip(kinds).enumerate() {
+                assert_eq!(opcode_of(wc, n as u64 + 1), kind, "{n}");
+            }
+
+            let received = completions(&pair.server, 5);
+            let received = received.iter().map(|wc| {
+                let message = wc.result().expect("a message");
+                (wc.wr_id(), message.opcode(), message.imm_data())
+            });
+            let (message, notice) = (WcOpcode::RECV, WcOpcode::RECV_RDMA_WITH_IMM);
+            let expected = [
+                (100, notice, Some(77)),
+                (101, message, None),
+                (102, message, Some(78)),
+                (103, message, None),
+                (104, message, None),
+            ];
+            assert_eq!(received.collect::<Vec<_>>(), expected);
+
+            let (from, to) = (contents(&source), contents(&target));
+            assert_eq!(to[..158], from[..158], "writes");
+            let gathered = [&from[300..310], &from[700..720]].concat();
+            assert_eq!(to[200..230], gathered, "the gathered write");
+            assert_eq!(to[240..248], word, "the atomic write");
+            assert_eq!(to[300..304], from[300..304], "the fenced write");
+            assert_eq!(to[310..330], from[700..720], "the gathered inline write");
+            assert_eq!(from[2000..2100], from[..100], "the read");
+            let inbox = contents(&inbox);
+            assert_eq!(inbox[100..140], from[1000..1040], "a message");
+            assert_eq!(inbox[200..240], from[1100..1140], "an inline message");
+            assert_eq!(inbox[300..330], gathered, "a gathered message");
+        }
+    });
+}
+
+/// What is wrong is refused where it is added, and nothing is sent of a batch that is not posted.
+#[test]
+fn what_is_wrong_is_refused_and_the_rest_stays() {
+    device_test(|| {
+        let (peer, other) = (peer(), peer());
+        for cfg in configurations() {
+            let source = region(&peer, 100, all_usages());
+            let elsewhere = region(&other, 100, all_usages());
+            let target = region(&peer, 100, all_usages());
+            let write_only = region(&peer, 100, MrUsage::WRITE_DST);
+            let far = remote(&target);
+            let pair = Pair::with(&peer, &cfg, &cfg);
+            let conn = &pair.client;
+
+            let mut batch = conn.batch::<3>();
+            let to = there(&far, 0, 8);
+            batch
+                .write(to, part(&source, 0, 8), ALWAYS, 1)
+                .expect("added");
+            let text = invalid(batch.write(to, part(&elsewhere, 0, 8), ALWAYS, 2));
+            assert!(text.contains("another Peer"), "{text}");
+            let text = invalid(batch.write(to, part(&source, 0, 9), ALWAYS, 2));
+            assert!(text.contains("has 9 bytes and the remote part 8"), "{text}");
+            invalid(batch.read(
+                part(&source, 0, 8),
+                there(&remote(&write_only), 0, 8),
+                ALWAYS,
+                2,
+            ));
+            invalid(batch.send(part(&elsewhere, 0, 8), ALWAYS, 2));
+            invalid(batch.send(part(&source, 0, 65), ALWAYS | Flags::INLINE, 2));
+            invalid(batch.flush(RemoteSlice::EMPTY, VISIBLE, ALWAYS, 2));
+            let persistent = batch.flush(to, FlushType::Persistent, ALWAYS, 2);
+            assert!(
+                matches!(persistent, Err(Error::NotSupported(_))),
+                "{persistent:?}"
+            );
+            invalid(batch.atomic_write(there(&far, 4, 8), &[0; 8], ALWAYS, 2));
+            let parts = [part(&source, 0, 2); 4];
+            invalid(batch.write_gather(there(&far, 0, 8), &parts, ALWAYS, 2));
+
+            // A gather of three has no room beside the first; one of two has; then there is none.
+            let text = invalid(batch.write_gather(there(&far, 0, 6), &parts[..3], ALWAYS, 2));
+            assert!(text.contains("no room") && text.contains(" 3 "), "{text}");
+            batch
+                .write_gather(there(&far, 0, 4), &parts[..2], ALWAYS, 2)
+                .expect("added");
+            invalid(batch.flush(to, VISIBLE, ALWAYS, 3));
+            invalid(batch.atomic_write(to, &[0; 8], ALWAYS, 3));
+            invalid(batch.write(RemoteSlice::EMPTY, MrSlice::EMPTY, ALWAYS, 3));
+            assert_eq!(batch.len(), 2);
+
+            // Not sent: it is dropped, or taken back. An open one holds nothing: another operation is posted.
+            conn.write(RemoteSlice::EMPTY, MrSlice::EMPTY, ALWAYS, 9)
+                .expect("posted");
+            assert_eq!(completion(conn).wr_id(), 9);
+            drop(batch);
+            let mut batch = conn.batch::<3>();
+            batch.flush(to, VISIBLE, ALWAYS, 1).expect("added");
+            batch.clear();
+            let text = invalid(batch.post());
+            assert!(text.contains("empty"), "{text}");
+            no_completion(conn);
+            assert_eq!(contents(&target), [0; 100]);
+        }
+    });
+}
+
+/// All of a batch has slots or none; it can be posted again when completions were polled.
+#[test]
+fn a_batch_waits_for_slots_as_a_whole() {
+    device_test(|| {
+        let peer = peer();
+        for mut cfg in configurations() {
+            cfg.set_sq_size(4);
+            let pair = Pair::with(&peer, &cfg, &cfg);
+            let conn = &pair.client;
+            let empty = |flags, id| conn.write(RemoteSlice::EMPTY, MrSlice::EMPTY, flags, id);
+            let target = region(&peer, 8, all_usages());
+            let far = remote(&target);
+
+            let mut five = conn.batch::<5>();
+            for n in 0..5 {
+                five.flush(there(&far, 0, 8), VISIBLE, ALWAYS, n)
+                    .expect("added");
+            }
+            let text = invalid(five.post());
+            assert!(
+                text.contains("the batch takes 5 slots") && text.contains("has 4"),
+                "{text}"
+            );
+
+            let mut four = conn.batch::<4>();
+            for n in 0..4 {
+                let to = there(&far, 0, 8);
+                four.atomic_write(to, &[7; 8], ON_ERROR, n).expect("added");
+            }
+            let text = invalid(four.post());
+            assert!(text.contains("one more for an operation with it"), "{text}");
+
+            let mut three = conn.batch::<3>();
+            for n in 0..3 {
+                three
+                    .flush(there(&far, 0, 8), VISIBLE, ALWAYS, n)
+                    .expect("added");
+            }
+            empty(ALWAYS, 10).expect("posted");
+            empty(ON_ERROR, 11).expect("posted");
+            let full = three.post();
+            assert!(
+                matches!(
+                    full,
+                    Err(Error::QueueFull {
+                        queue: Queue::Send,
+                        depth: 4
+                    })
+                ),
+                "{full:?}"
+            );
+            assert_eq!(completion(conn).wr_id(), 10);
+            three.post().expect("there is room for three behind one");
+            let ids: Vec<_> = completions(conn, 3).iter().map(|wc| wc.wr_id()).collect();
+            assert_eq!(ids, [0, 1, 2]);
+
+            // Without any completion they would fill the queue for ever: one slot is kept.
+            for _ in 0..3 {
+                empty(ON_ERROR, 1).expect("posted");
+            }
+            let mut one = conn.batch::<1>();
+            one.flush(there(&far, 0, 8), VISIBLE, ON_ERROR, 20)
+                .expect("added");
+            let kept = one.post();
+            assert!(
+                matches!(kept, Err(Error::NoCompletionDue { depth: 4 })),
+                "{kept:?}"
+            );
+            one.clear();
+            one.flush(there(&far, 0, 8), VISIBLE, ALWAYS, 21)
+                .expect("added");
+            one.post().expect("it is kept for this one");
+            assert_eq!(completion(conn).wr_id(), 21);
+        }
+    });
+}
+
+/// What travels inside a request is read when the batch is posted, and then it may change.
+#[test]
+fn inline_data_is_read_when_it_is_posted() {
+    device_test(|| {
+        let peer = peer();
+        for cfg in configurations() {
+            let source = region(&peer, 64, all_usages());
+            let target = region(&peer, 64, all_usages());
+            let far = remote(&target);
+            let pair = Pair::with(&peer, &cfg, &cfg);
+            let mut batch = pair.client.batch::<3>();
+            let bytes = part(&source, 0, 64);
+            batch
+                .write(there(&far, 0, 64), bytes, ON_ERROR | Flags::INLINE, 1)
+                .expect("added");
+            batch
+                .flush(there(&far, 0, 64), VISIBLE, ALWAYS, 2)
+                .expect("added");
+            source.write_at(0, &[1; 64]).expect("inside");
+            batch.post().expect("posted");
+            source.write_at(0, &[2; 64]).expect("inside");
+            completion(&pair.client).result().expect("flushed");
+            assert_eq!(contents(&target), [1; 64]);
+        }
+    });
+}
+
+/// One that fails fails alone: those before it have succeeded, those behind it are flushed, each with its own
+/// `op_context`.
+#[test]
+fn a_failure_in_the_middle_of_a_batch() {
+    device_test(|| {
+        let peer = peer();
+        for cfg in configurations() {
+            let source = region(&peer, 8, all_usages());
+            let target = region(&peer, 8, all_usages());
+            let (far, gone) = {
+                let deregistered = region(&peer, 8, all_usages());
+                (remote(&target), remote(&deregistered))
+            };
+            let pair = Pair::with(&peer, &cfg, &cfg);
+            let mut batch = pair.client.batch::<5>();
+            for (n, to) in [far, far, gone, far, far].iter().enumerate() {
+                let to = there(to, 0, 8);
+                batch
+                    .write(to, part(&source, 0, 8), ON_ERROR, n as u64)
+                    .expect("added");
+            }
+            batch.post().expect("posted");
+            let failed: Vec<_> = completions(&pair.client, 3)
+                .iter()
+                .map(|wc| (wc.wr_id(), wc.status()))
+                .collect();
+            let (access, flushed) = (WcStatus::REM_ACCESS_ERR, WcStatus::WR_FLUSH_ERR);
+            assert_eq!(failed, [(2, access), (3, flushed), (4, flushed)]);
+            batch
+                .flush(there(&far, 0, 8), VISIBLE, ALWAYS, 9)
+                .expect("added");
+            let ended = batch.post();
+            assert!(matches!(ended, Err(Error::NotConnected(_))), "{ended:?}");
+        }
+    });
+}
+
+/// A batch and single operations of two threads: none is lost, none is told twice.
+#[test]
+fn batches_beside_single_operations() {
+    device_test(|| {
+        let peer = peer();
+        for cfg in configurations() {
+            let pair = Pair::with(&peer, &cfg, &cfg);
+            let target = region(&peer, 8, all_usages());
+            let far = remote(&target);
+            let conn = &pair.client;
+            let again = |mut post: Box<dyn FnMut() -> Result<(), Error> + '_>| loop {
+                match post() {
+                    Err(Error::QueueFull { .. }) => std::thread::yield_now(),
+                    posted => break posted.expect("posted"),
+                }
+            };
+            let ids = std::thread::scope(|scope| {
+                scope.spawn(|| {
+                    for n in 0..50 {
+                        let mut batch = conn.batch::<7>();
+                        for k in 0..7 {
+                            batch
+                                .flush(there(&far, 0, 8), VISIBLE, ALWAYS, n * 7 + k)
+                                .expect("added");
+                        }
+                        again(Box::new(|| batch.post()));
+                    }
+                });
+                scope.spawn(|| {
+                    for n in 1000..1200 {
+                        again(Box::new(|| {
+                            conn.write(RemoteSlice::EMPTY, MrSlice::EMPTY, ALWAYS, n)
+                        }));
+                    }
+                });
+                completions(conn, 550)
+            });
+            let (batches, singles): (Vec<_>, Vec<_>) =
+                ids.iter().map(|wc| wc.wr_id()).partition(|id| *id < 1000);
+            assert!(batches.into_iter().eq(0..350), "each once, in order");
+            assert!(singles.into_iter().eq(1000..1200), "each once, in order");
+        }
+    });
+}
+
+/// Many receives with one call: on a request, a connection and a shared queue; messages take them in order.
+#[test]
+fn many_receives_at_once() {
+    device_test(|| {
+        let peer = peer();
+        let cfg = &configurations()[0];
+        let inbox = region(&peer, 40 * 8, MrUsage::RECV);
+        let source = region(&peer, 8, all_usages());
+        let receives: Vec<_> = (0..40)
+            .map(|n| (part(&inbox, n * 8, 8), n as u64))
+            .collect();
+        let send = |conn: &Conn, count: u64| {
+            for n in 0..count {
+                source.store_u64(0, n + 1).expect("inside");
+                conn.send(part(&source, 0, 8), ALWAYS | Flags::INLINE, n)
+                    .expect("posted");
+            }
+            for wc in completions(conn, count as usize) {
+                wc.result().expect("sent");
+            }
+        };
+        let arrived = |count: u64| {
+            for n in 0..count {
+                let word = inbox.load_u64(n as usize * 8).expect("inside");
+                assert_eq!(word, n + 1, "message {n}");
+            }
+        };
+
+        // Before there is a connection, and on it.
+        let ep = Ep::listen(&peer, &addr(), 0).expect("listens");
+        let req = ConnReq::new(&peer, &addr(), ep.get_port(), cfg).expect("resolves");
+        let client = req.connect(&[]).expect("asks");
+        let req = ep.next_conn_req_timeout(cfg, LIMIT).expect("a request");
+        req.recv_many(&receives[..17]).expect("posted");
+        let server = req.connect(&[]).expect("accepts");
+        assert_eq!(event(&client), ConnEvent::Established);
+        assert_eq!(event(&server), ConnEvent::Established);
+        server.recv_many(&receives[17..]).expect("posted");
+        let full = server.recv_many(&receives[..1]);
+        assert!(
+            matches!(
+                full,
+                Err(Error::QueueFull {
+                    queue: Queue::Receive,
+                    depth: 40
+                })
+            ),
+            "{full:?}"
+        );
+        send(&client, 40);
+        let ids: Vec<_> = completions(&server, 40)
+            .iter()
+            .map(|wc| wc.wr_id())
+            .collect();
+        assert!(ids.into_iter().eq(0..40));
+        arrived(40);
+
+        // All or none.
+        server.recv(receives[0].0, 1).expect("posted");
+        let full = server.recv_many(&receives);
+        assert!(matches!(full, Err(Error::QueueFull { .. })), "{full:?}");
+        server.recv_many(&receives[1..]).expect("39 are left");
+        let text = invalid(server.recv_many(&[]));
+        assert!(text.contains("no receives"), "{text}");
+        let twice = [&receives[..], &receives].concat();
+        let text = invalid(server.recv_many(&twice));
+        assert!(
+            text.contains("80 receives at once") && text.contains("40 slots"),
+            "{text}"
+        );
+        let no_right = region(&peer, 8, MrUsage::WRITE_SRC);
+        let text = invalid(server.recv_many(&[receives[0], (part(&no_right, 0, 8), 1)]));
+        assert!(text.contains("receive 2 of 2"), "{text}");
+    });
+}
+
+/// The same of a shared queue, whose numbers come back in any order.
+#[test]
+fn many_receives_of_a_shared_queue() {
+    device_test(|| {
+        let peer = peer();
+        let mut srq_cfg = SrqCfg::new();
+        srq_cfg.set_rq_size(20);
+        let srq = Srq::new(&peer, &srq_cfg).expect("a shared queue");
+        let mut server = ConnCfg::new();
+        server.set_srq(Some(&srq));
+        let mut client = ConnCfg::new();
+        client.set_sq_size(20);
+        let pair = Pair::with(&peer, &client, &server);
+        let inbox = region(&peer, 20 * 8, MrUsage::RECV);
+        let source = region(&peer, 8, all_usages());
+        let receives: Vec<_> = (0..20)
+            .map(|n| (part(&inbox, n * 8, 8), n as u64))
+            .collect();
+
+        let text = invalid(pair.server.recv_many(&receives[..2]));
+        assert!(text.contains("shared receive queue"), "{text}");
+        let rcq = srq.get_rcq().expect("its own");
+        for _ in 0..3 {
+            srq.recv_many(&receives[..3]).expect("posted");
+            srq.recv_many(&receives[3..20]).expect("posted");
+            let full = srq.recv_many(&receives[..1]);
+            assert!(
+                matches!(
+                    full,
+                    Err(Error::QueueFull {
+                        queue: Queue::SharedReceive,
+                        depth: 20
+                    })
+                ),
+                "{full:?}"
+            );
+            for _ in 0..20 {
+                pair.client
+                    .send(part(&source, 0, 8), ALWAYS, 0)
+                    .expect("posted");
+            }
+            let ids: Vec<_> = (0..20).map(|_| next_completion(rcq).wr_id()).collect();
+            assert!(ids.into_iter().eq(0..20));
+            assert_empty(rcq);
+            completions(&pair.client, 20);
+        }
+        let twice = [&receives[..], &receives].concat();
+        let text = invalid(srq.recv_many(&twice));
+        assert!(text.contains("40 receives at once"), "{text}");
+        invalid(srq.recv_many(&[]));
+    });
+}
