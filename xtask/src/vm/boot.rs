@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 
-use super::{CONSOLE, Machines, NVDIMMS, Running, Ssh, in_option};
+use super::{CONSOLE, CONSOLE_BEFORE, Machines, NVDIMMS, Running, Ssh, in_option};
 use crate::guest::Guest;
 use crate::host;
 use crate::process::{poll, spawn, spawn_logged, tail, text, wait};
@@ -76,6 +76,10 @@ impl Machines<'_> {
 impl Boot<'_> {
     fn run(&self, accel: &str, limit: Duration) -> Result<Ssh> {
         let console = self.dir.join(CONSOLE);
+        // A machine that dies is booted again, and what it died of stands in what it wrote before.
+        if console.exists() {
+            fs::rename(&console, self.dir.join(CONSOLE_BEFORE))?;
+        }
         fs::write(&console, "")?;
         let ssh = Ssh::new(self.guest, free_port()?);
         let mut qemu = self.start_qemu(accel, ssh.port)?;

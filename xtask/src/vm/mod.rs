@@ -32,6 +32,8 @@ pub(crate) const NUMBERS: [u8; 2] = [1, 2];
 const NVDIMMS: [&str; 2] = ["nvdimm0.img", "nvdimm1.img"];
 /// What the machine wrote on its console, in its directory.
 const CONSOLE: &str = "console.log";
+/// And what it wrote before it was booted for the last time.
+const CONSOLE_BEFORE: &str = "console-before.log";
 const STATE: &str = "state.json";
 
 /// The machines of one command: one, or two with a link.
