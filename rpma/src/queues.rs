@@ -173,9 +173,9 @@ impl Queues {
     /// Posts receives: all of them or none.
     pub(crate) fn recv_many(&self, receives: &[(MrSlice<'_>, u64)]) -> Result<()> {
         let count = check_receives(self.srq.is_none().then_some(&self.peer), receives)?;
-        let posted = self.slots.post_receives(count, |entries| {
-            let numbered = (0..).zip(receives).map(|(index, (dst, op_context))| {
-                let number = entries.set_context(index, *op_context);
+        let posted = self.slots.post_receives(count, |mut entries| {
+            let numbered = receives.iter().map(move |(dst, op_context)| {
+                let number = entries.take(*op_context);
                 (dst.buffer(), Kind::Receive.wr_id(number))
             });
             self.qp.post_recvs(numbered)

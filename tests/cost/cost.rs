@@ -44,7 +44,7 @@ const TURNS: usize = 9;
 const LEN: usize = 64;
 
 /// Each operation, as it is called where it is counted, and in words.
-const OPERATIONS: [(&str, &str); 12] = [
+const OPERATIONS: [(&str, &str); 21] = [
     ("write", "write"),
     ("write_slices", "write, both slices made for each"),
     ("write_inline", "write, inline"),
@@ -57,6 +57,21 @@ const OPERATIONS: [(&str, &str); 12] = [
     ("get_wc_0", "`get_wc`, nothing there"),
     ("get_wc_1", "`get_wc`, 1"),
     ("get_wc_16", "`get_wc`, 16"),
+    ("batch", "in a batch of 16 writes and a native flush"),
+    (
+        "batch_fallback",
+        "in a batch of 16 writes and a fallback flush",
+    ),
+    ("batch_write", "write, in a batch of 16"),
+    ("batch_flush", "flush, native, in a batch of 16"),
+    ("batch_flush_fallback", "flush, fallback, in a batch of 16"),
+    ("batch_read", "read, in a batch of 16"),
+    ("batch_send", "send, in a batch of 16"),
+    (
+        "batch_atomic_write",
+        "atomic write, native, in a batch of 16",
+    ),
+    ("recv_many", "receive, one of 16 at once"),
 ];
 
 /// What an operation may cost more than before: parts of a thousand, and instructions.

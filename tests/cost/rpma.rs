@@ -15,6 +15,8 @@ use rustix::process::{Resource, getrlimit, setrlimit};
 use crate::{DEPTH, LEN, ROUNDS, TIMED, WARM, came, counted};
 
 const ALWAYS: Flags = Flags::COMPLETION_ALWAYS;
+/// How many operations there are in batches of 16 writes and a flush.
+const BATCHED: usize = ROUNDS / 16 * 17;
 
 type Parts<'a> = [(RemoteSlice, MrSlice<'a>)];
 
@@ -40,7 +42,14 @@ pub(crate) fn run(addr: &str) -> Result<()> {
         if fallback {
             measured_flush_fallback(&conn, &parts)?;
             counted("flush_fallback", ROUNDS);
-            settle(conn.get_cq(), ROUNDS)?;
+            let cq = conn.get_cq();
+            settle(cq, ROUNDS)?;
+            measured_batch(&conn, &parts)?;
+            counted("batch_fallback", BATCHED);
+            settle(cq, ROUNDS / 16)?;
+            measured_batch_flush(&conn, &parts)?;
+            counted("batch_flush_fallback", ROUNDS);
+            settle(cq, ROUNDS)?;
         } else {
             native(&conn, &server, &parts, &local, &remote)?;
         }
@@ -174,6 +183,28 @@ fn native(
     settle(cq, ROUNDS)?;
     settle(server.get_cq(), ROUNDS)?;
 
+    measured_batch(conn, parts)?;
+    counted("batch", BATCHED);
+    settle(cq, ROUNDS / 16)?;
+    measured_batch_write(conn, parts)?;
+    counted("batch_write", ROUNDS);
+    settle(cq, ROUNDS)?;
+    measured_batch_flush(conn, parts)?;
+    counted("batch_flush", ROUNDS);
+    settle(cq, ROUNDS)?;
+    measured_batch_read(conn, parts)?;
+    counted("batch_read", ROUNDS);
+    settle(cq, ROUNDS)?;
+    measured_batch_atomic_write(conn, &atomic)?;
+    counted("batch_atomic_write", ROUNDS);
+    settle(cq, ROUNDS)?;
+    measured_recv_many(server, parts)?;
+    counted("recv_many", ROUNDS);
+    measured_batch_send(conn, parts)?;
+    counted("batch_send", ROUNDS);
+    settle(cq, ROUNDS)?;
+    settle(server.get_cq(), ROUNDS)?;
+
     let mut wcs = [Wc::default(); 16];
     measured_get_wc_0(cq, &mut wcs[..1])?;
     counted("get_wc_0", ROUNDS);
@@ -268,6 +299,97 @@ fn measured_recv(conn: &Conn, parts: &Parts<'_>) -> Result<()> {
     let (_, local) = parts[0];
     for n in 0..ROUNDS {
         conn.recv(local, n as u64)?;
+    }
+    Ok(())
+}
+
+/// 16 records and their flush, of which only the flush has a completion.
+#[inline(never)]
+fn measured_batch(conn: &Conn, parts: &Parts<'_>) -> Result<()> {
+    let (remote, local) = parts[0];
+    for _ in 0..ROUNDS / 16 {
+        let mut batch = conn.batch::<17>();
+        for n in 0..16 {
+            batch.write(remote, local, Flags::COMPLETION_ON_ERROR, n)?;
+        }
+        batch.flush(remote, FlushType::Visibility, ALWAYS, 16)?;
+        batch.post()?;
+    }
+    Ok(())
+}
+
+#[inline(never)]
+fn measured_batch_write(conn: &Conn, parts: &Parts<'_>) -> Result<()> {
+    let (remote, local) = parts[0];
+    for _ in 0..ROUNDS / 16 {
+        let mut batch = conn.batch::<16>();
+        for n in 0..16 {
+            batch.write(remote, local, ALWAYS, n)?;
+        }
+        batch.post()?;
+    }
+    Ok(())
+}
+
+#[inline(never)]
+fn measured_batch_flush(conn: &Conn, parts: &Parts<'_>) -> Result<()> {
+    let (remote, _) = parts[0];
+    for _ in 0..ROUNDS / 16 {
+        let mut batch = conn.batch::<16>();
+        for n in 0..16 {
+            batch.flush(remote, FlushType::Visibility, ALWAYS, n)?;
+        }
+        batch.post()?;
+    }
+    Ok(())
+}
+
+#[inline(never)]
+fn measured_batch_read(conn: &Conn, parts: &Parts<'_>) -> Result<()> {
+    let (remote, local) = parts[0];
+    for _ in 0..ROUNDS / 16 {
+        let mut batch = conn.batch::<16>();
+        for n in 0..16 {
+            batch.read(local, remote, ALWAYS, n)?;
+        }
+        batch.post()?;
+    }
+    Ok(())
+}
+
+#[inline(never)]
+fn measured_batch_atomic_write(conn: &Conn, parts: &[RemoteSlice]) -> Result<()> {
+    let remote = parts[0];
+    let word = 7u64.to_ne_bytes();
+    for _ in 0..ROUNDS / 16 {
+        let mut batch = conn.batch::<16>();
+        for n in 0..16 {
+            batch.atomic_write(remote, &word, ALWAYS, n)?;
+        }
+        batch.post()?;
+    }
+    Ok(())
+}
+
+#[inline(never)]
+fn measured_batch_send(conn: &Conn, parts: &Parts<'_>) -> Result<()> {
+    let (_, local) = parts[0];
+    for _ in 0..ROUNDS / 16 {
+        let mut batch = conn.batch::<16>();
+        for n in 0..16 {
+            batch.send(local, ALWAYS, n)?;
+        }
+        batch.post()?;
+    }
+    Ok(())
+}
+
+#[inline(never)]
+fn measured_recv_many(conn: &Conn, parts: &Parts<'_>) -> Result<()> {
+    let (_, local) = parts[0];
+    for _ in 0..ROUNDS / 16 {
+        let receives: [_; 16] = std::array::from_fn(|n| (local, n as u64));
+        conn.recv_many(&receives)?;
     }
     Ok(())
 }

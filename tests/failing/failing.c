@@ -75,6 +75,8 @@ enum how {
 	REFUSED,
 	/* Nothing is there that says so: it has happened, as if the kernel had failed at the very end. */
 	DONE,
+	/* Of a chain, all but the last request is taken, and that one refused. */
+	LAST_REFUSED,
 };
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
@@ -167,6 +169,16 @@ static int req_notify_cq(struct ibv_cq *cq, int solicited_only)
 	return error != 0 ? error : device.req_notify_cq(cq, solicited_only);
 }
 
+/* Takes the last request from a chain. */
+#define CUT_OFF_LAST(wr, last)                                                                     \
+	do {                                                                                       \
+		__typeof__(wr) before = wr;                                                        \
+		while (before->next != NULL && before->next->next != NULL)                         \
+			before = before->next;                                                     \
+		last = before->next;                                                               \
+		before->next = NULL;                                                               \
+	} while (0)
+
 static int post_send(struct ibv_qp *qp, struct ibv_send_wr *wr, struct ibv_send_wr **bad)
 {
 	enum how how = DONE;
@@ -176,7 +188,12 @@ static int post_send(struct ibv_qp *qp, struct ibv_send_wr *wr, struct ibv_send_
 		return error;
 	}
 	stop_for_a_moment();
+	struct ibv_send_wr *last = NULL;
+	if (how == LAST_REFUSED)
+		CUT_OFF_LAST(wr, last);
 	int ret = device.post_send(qp, wr, bad);
+	if (ret == 0 && last != NULL)
+		*bad = last;
 	stop_for_a_moment();
 	return ret != 0 ? ret : error;
 }
@@ -189,7 +206,12 @@ static int post_recv(struct ibv_qp *qp, struct ibv_recv_wr *wr, struct ibv_recv_
 		*bad = wr;
 		return error;
 	}
+	struct ibv_recv_wr *last = NULL;
+	if (how == LAST_REFUSED)
+		CUT_OFF_LAST(wr, last);
 	int ret = device.post_recv(qp, wr, bad);
+	if (ret == 0 && last != NULL)
+		*bad = last;
 	return ret != 0 ? ret : error;
 }
 
@@ -201,7 +223,12 @@ static int post_srq_recv(struct ibv_srq *srq, struct ibv_recv_wr *wr, struct ibv
 		*bad = wr;
 		return error;
 	}
+	struct ibv_recv_wr *last = NULL;
+	if (how == LAST_REFUSED)
+		CUT_OFF_LAST(wr, last);
 	int ret = device.post_srq_recv(srq, wr, bad);
+	if (ret == 0 && last != NULL)
+		*bad = last;
 	return ret != 0 ? ret : error;
 }
 

@@ -10,4 +10,5 @@ mod freeing;
 mod making;
 mod posting;
 mod support;
+mod together;
 mod waiting;

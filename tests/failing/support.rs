@@ -60,6 +60,8 @@ pub(crate) enum How {
     Refused = 0,
     /// It does everything first.
     Done = 1,
+    /// It takes all requests of a chain but the last, and says that it refused that one.
+    LastRefused = 2,
 }
 
 impl How {

@@ -27,8 +27,9 @@ use crate::verbs::{LocalBuffer, NoRoom, Opcode, RemoteAddress, Requests, SendFla
 /// What it costs less than single operations is the doorbell: the device is told once. Over soft-RoCE that
 /// is a system call; elsewhere a write to the device.
 ///
-/// It lives on the stack and allocates nothing: about 170 bytes for each of the `N`. A part of a
-/// [gather](Self::write_gather) takes as much room as an operation, and so do each 2 GiB of a native flush.
+/// It lives on the stack and allocates nothing: 128 bytes for each of the `N`. An operation with several
+/// [parts](Self::write_gather) takes the room of two, from 9 parts on of three; a native flush that of one for
+/// each 2 GiB.
 /// Data with [`Flags::INLINE`] and that of [`atomic_write`](Self::atomic_write) is read when the batch is
 /// posted: it is borrowed until then.
 ///
@@ -141,7 +142,7 @@ impl<'a, const N: usize> Batch<'a, N> {
         self.push(opcode, dst.address(), src.buffer(), flags, op_context)
     }
 
-    /// As [`Conn::write_gather`]. It takes as much room as it has parts.
+    /// As [`Conn::write_gather`]. It takes more room than one operation.
     ///
     /// # Errors
     ///
@@ -196,7 +197,7 @@ impl<'a, const N: usize> Batch<'a, N> {
         self.push(opcode, RemoteAddress::NONE, src.buffer(), flags, op_context)
     }
 
-    /// As [`Conn::send_gather`]. It takes as much room as it has parts.
+    /// As [`Conn::send_gather`]. It takes more room than one operation.
     ///
     /// # Errors
     ///
@@ -257,7 +258,7 @@ impl<'a, const N: usize> Batch<'a, N> {
     #[inline]
     #[must_use]
     pub fn len(&self) -> usize {
-        self.requests.len() as usize
+        self.requests.count().0 as usize
     }
 
     /// Whether it has none.
@@ -288,17 +289,15 @@ impl<'a, const N: usize> Batch<'a, N> {
     ///   that it refused: the error says so.
     #[inline]
     pub fn post(&mut self) -> Result<()> {
-        let wanted = Wanted {
-            count: self.requests.len(),
-            signaled: self.requests.signaled(),
-        };
-        if wanted.count == 0 {
+        let (count, signaled) = self.requests.count();
+        let wanted = Wanted { count, signaled };
+        if count == 0 {
             return Err(empty());
         }
         let Queues { qp, slots, .. } = &self.conn.queues;
-        let posted = slots.post_sends(wanted, |entries| {
-            qp.post_batch(&mut self.requests, |index, op_context| {
-                Kind::Send.wr_id(entries.set_context(index, op_context))
+        let posted = slots.post_sends(wanted, |mut entries| {
+            qp.post_batch(&mut self.requests, move |op_context| {
+                Kind::Send.wr_id(entries.take(op_context))
             })
         });
         match posted {
@@ -306,7 +305,7 @@ impl<'a, const N: usize> Batch<'a, N> {
                 self.requests.clear();
                 Ok(())
             }
-            Err(refusal) => self.conn.batch_refused(refusal, wanted.count),
+            Err(refusal) => self.conn.batch_refused(refusal, count),
         }
     }
 
@@ -461,8 +460,8 @@ fn empty() -> Error {
 #[inline(never)]
 fn no_room(room: usize) -> Error {
     Error::invalid(format!(
-        "the batch has no room for the operation: it was made with Conn::batch for {room} (each part of a gather, \
-         and each 2 GiB of a native flush, counts as one)"
+        "the batch has no room for the operation: it was made with Conn::batch for {room} (one of several parts \
+         takes the room of two or three, and a native flush one for each 2 GiB)"
     ))
 }
 

@@ -214,7 +214,7 @@ impl Conn {
     /// # Errors
     ///
     /// As [`recv`](Self::recv); [`Error::InvalidArgument`] also if there are none, or more than the receive queue
-    /// has slots. After [`Error::Provider`] the connection takes nothing more, and some of them may be posted.
+    /// has slots. After [`Error::Provider`] some of them may be posted: the first ones.
     pub fn recv_many(&self, receives: &[(MrSlice<'_>, u64)]) -> Result<()> {
         self.queues.recv_many(receives)
     }

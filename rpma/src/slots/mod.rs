@@ -198,15 +198,16 @@ impl ConnSlots {
         post: impl FnOnce(u32) -> Result<(), PostError>,
     ) -> Posted {
         let wanted = Wanted::one_operation(count, signaled);
-        self.post_sends(wanted, |entries| {
-            for index in 0..count {
-                entries.set_context(index, op_context);
+        self.post_sends(wanted, |mut entries| {
+            let first = entries.take(op_context);
+            for _ in 1..count {
+                entries.take(op_context);
             }
-            post(entries.first())
+            post(first)
         })
     }
 
-    /// Posts several operations: all of them or none. `post` sets the context of each.
+    /// Posts several operations: all of them or none. `post` takes the entry of each.
     pub(crate) fn post_sends(
         &self,
         wanted: Wanted,
@@ -238,7 +239,7 @@ impl ConnSlots {
         }
     }
 
-    /// Posts receives: all of them or none. `post` sets the context of each.
+    /// Posts receives: all of them or none. `post` takes the entry of each.
     pub(crate) fn post_receives(
         &self,
         count: u32,
@@ -258,8 +259,8 @@ impl ConnSlots {
         op_context: u64,
         post: impl FnOnce(u64) -> Result<(), PostError>,
     ) -> Posted {
-        self.post_receives(1, |entries| {
-            post(Kind::Receive.wr_id(entries.set_context(0, op_context)))
+        self.post_receives(1, |mut entries| {
+            post(Kind::Receive.wr_id(entries.take(op_context)))
         })
     }
 
@@ -301,8 +302,8 @@ impl ConnSlots {
             Kind::ReceivesFlushed => &self.receive,
             _ => &self.send,
         };
-        let posted = ring.post_extra(|entries| {
-            let number = entries.set_context(0, 0);
+        let posted = ring.post_extra(|mut entries| {
+            let number = entries.take(0);
             post(marker.wr_id(number)).map_err(NotTaken::from)
         });
         let (queue, depth) = (Queue::Send, ring.depth());
@@ -381,6 +382,7 @@ impl ConnSlots {
         }
     }
 
+    #[inline]
     fn state(&self) -> State {
         State::from_u8(self.state.load(Ordering::Acquire))
     }

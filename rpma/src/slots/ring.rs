@@ -61,24 +61,25 @@ impl Wanted {
     }
 }
 
-/// The entries for requests, before they are posted.
-#[derive(Clone, Copy, Debug)]
+/// The entries for requests, before they are posted, in their order.
+#[derive(Debug)]
 pub(crate) struct Entries<'ring> {
-    ring: &'ring Ring,
-    first: u32,
+    contexts: &'ring [AtomicU64],
+    next: u32,
 }
 
 impl Entries<'_> {
-    /// The number of the first request; the others follow it.
-    pub(crate) fn first(self) -> u32 {
-        self.first
-    }
-
-    /// Sets the `op_context` of a request, and returns its number. The first one is 0.
+    /// Takes the entry of the next request, with its `op_context`, and returns its number: the next one's is
+    /// 1 more.
     #[inline(always)]
-    pub(crate) fn set_context(self, index: u32, context: u64) -> u32 {
-        let number = self.first.wrapping_add(index);
-        self.ring.context(number).store(context, Ordering::Relaxed);
+    pub(crate) fn take(&mut self, context: u64) -> u32 {
+        let number = self.next;
+        // There is one: they are a power of two.
+        let mask = self.contexts.len().wrapping_sub(1);
+        if let Some(entry) = self.contexts.get(number as usize & mask) {
+            entry.store(context, Ordering::Relaxed);
+        }
+        self.next = number.wrapping_add(1);
         number
     }
 }
@@ -137,7 +138,7 @@ impl Ring {
     /// Takes entries, and posts with them. While no completion is due, the last entry is kept for a request
     /// that gives one: if requests that give none had all of them, none would ever come back.
     ///
-    /// `post` sets the context of each, and says that the device has all of them or none, unless it has
+    /// `post` takes the entry of each, and says that the device has all of them or none, unless it has
     /// failed.
     pub(crate) fn post<E>(
         &self,
@@ -234,8 +235,8 @@ impl Ring {
     ) -> Result<(), NotPosted<E>> {
         // Whoever has read what was in these entries has said so by `done`, which was read before.
         let entries = Entries {
-            ring: self,
-            first: self.next.load(Ordering::Relaxed),
+            contexts: &self.contexts,
+            next: self.next.load(Ordering::Relaxed),
         };
         if let Err(error) = post(entries) {
             return Err(self.not_taken(wanted.count, error));

@@ -147,8 +147,10 @@ fn numbers_may_wrap() {
     let mut numbers = Vec::new();
     for context in 0..100 {
         let wanted = Wanted::one_operation(3, true);
-        let posted: Result<_, NotPosted<()>> = ring.post(wanted, |entries| {
-            numbers.push(entries.set_context(2, context));
+        let posted: Result<_, NotPosted<()>> = ring.post(wanted, |mut entries| {
+            entries.take(0);
+            entries.take(0);
+            numbers.push(entries.take(context));
             Ok(())
         });
         posted.expect("a slot");
@@ -166,9 +168,9 @@ fn a_batch_has_its_last_completion_anywhere() {
     let device = Device::new(6);
     let post = |count, signaled| {
         let wanted = Wanted { count, signaled };
-        device.slots.post_sends(wanted, |entries| {
+        device.slots.post_sends(wanted, |mut entries| {
             let mut taken = device.taken.lock().expect("no panic");
-            taken.extend((0..count).map(|index| entries.set_context(index, 7)));
+            taken.extend((0..count).map(|_| entries.take(7)));
             Ok(())
         })
     };

@@ -8,40 +8,51 @@
 //! Until it is posted a request is only written down, in the form of a chain's.
 
 use std::marker::PhantomData;
-use std::mem::MaybeUninit;
+use std::mem::{ManuallyDrop, MaybeUninit, offset_of};
 use std::ptr;
 
 use rpma_sys as sys;
 
-#[cfg(any(native_flush, native_atomic_write))]
-use super::stream::Stream;
-use super::wr::{Call, Opcode, PostError, RemoteAddress, SendFlags, SendWr, chain_not_posted};
+use super::wr::{
+    Call, Opcode, PostError, RemoteAddress, SendFlags, SendWr, bytes_sge, chain_not_posted,
+};
 use super::{LocalBuffer, QueuePair, ReadTarget};
 
 /// Room for `N` requests, or for fewer with several local buffers.
 ///
 /// It borrows what their `INLINE` data and atomic writes are read from when it is posted.
+#[repr(C)]
 pub(crate) struct Requests<'a, const N: usize> {
-    /// How much of the room is used: a request takes as many places as it has local buffers, and one if it
-    /// has none. It stands at the first of them; all its buffers are there.
+    /// How many places are used.
     used: usize,
-    requests: u32,
-    /// How many there are up to the last one that gives a completion when it succeeds.
-    signaled: u32,
-    /// Whether there is one that only a stream has.
+    /// How many are used up to the last request that gives a completion when it succeeds; 0 if none does.
+    signaled: usize,
+    /// Whether there is a request that only a stream has.
     streamed: bool,
-    /// Whether there is one that only a chain has.
+    /// Whether there is one that only a chain has, and so places that have no request.
     chained: bool,
-    wrs: [MaybeUninit<Listed>; N],
-    sges: [MaybeUninit<sys::ibv_sge>; N],
+    places: [MaybeUninit<Place>; N],
     local: PhantomData<&'a ()>,
 }
 
-/// A request that is written down. Its work request is at its beginning.
+/// What a place has. A request stands at the first one, and at that behind each other's last.
 #[repr(C)]
-struct Listed {
-    wr: SendWr,
-    op_context: u64,
+union Place {
+    request: ManuallyDrop<SendWr>,
+    /// Local buffers of the last request before, if it has several.
+    sges: [sys::ibv_sge; SGES],
+}
+
+/// How many local buffers a place has room for.
+const SGES: usize = size_of::<SendWr>() / size_of::<sys::ibv_sge>();
+
+/// How many places a request with so many local buffers takes.
+#[inline(always)]
+fn places_of(num_sge: usize) -> usize {
+    match num_sge {
+        0 | 1 => 1,
+        several => 1 + several.div_ceil(SGES),
+    }
 }
 
 /// That a request has no place.
@@ -53,31 +64,42 @@ impl<'a, const N: usize> Requests<'a, N> {
     pub(crate) fn new() -> Self {
         Self {
             used: 0,
-            requests: 0,
             signaled: 0,
             streamed: false,
             chained: false,
-            wrs: [const { MaybeUninit::uninit() }; N],
-            sges: [const { MaybeUninit::uninit() }; N],
+            places: [const { MaybeUninit::uninit() }; N],
             local: PhantomData,
         }
     }
 
+    /// How many there are, and how many up to the last one that gives a completion when it succeeds.
     #[inline]
-    pub(crate) fn len(&self) -> u32 {
-        self.requests
+    pub(crate) fn count(&self) -> (u32, u32) {
+        match self.chained {
+            false => (self.used as u32, self.signaled as u32),
+            true => self.count_between_buffers(),
+        }
     }
 
-    /// How many there are up to the last one that gives a completion when it succeeds; 0 if none does.
-    #[inline]
-    pub(crate) fn signaled(&self) -> u32 {
-        self.signaled
+    #[cold]
+    fn count_between_buffers(&self) -> (u32, u32) {
+        let (mut requests, mut signaled, mut place) = (0, 0, 0);
+        while place < self.used {
+            requests += 1;
+            if place < self.signaled {
+                signaled = requests;
+            }
+            // SAFETY: it is written.
+            let written = unsafe { self.places[place].assume_init_ref() };
+            // SAFETY: a request stands at the first place, and at each that follows its predecessor's last.
+            place += places_of(unsafe { &written.request }.num_sge as usize);
+        }
+        (requests, signaled)
     }
 
     #[inline]
     pub(crate) fn clear(&mut self) {
         self.used = 0;
-        self.requests = 0;
         self.signaled = 0;
         self.streamed = false;
         self.chained = false;
@@ -119,7 +141,7 @@ impl<'a, const N: usize> Requests<'a, N> {
         op_context: u64,
     ) -> Result<(), NoRoom> {
         let wr = SendWr::new(Opcode::Write, remote, 1, flags | SendFlags::INLINE);
-        self.push_with(wr, sge_of(bytes), op_context)
+        self.push_with(wr, bytes_sge(bytes), op_context)
     }
 
     /// An operation with any number of local buffers, none of which is empty.
@@ -131,24 +153,61 @@ impl<'a, const N: usize> Requests<'a, N> {
         flags: SendFlags,
         op_context: u64,
     ) -> Result<(), NoRoom> {
-        let first = self.used;
-        let places = parts.len().max(1);
-        if places > N - first {
+        let needed = places_of(parts.len());
+        if needed > N - self.used {
             return Err(NoRoom);
         }
-        for (sge, part) in self.sges[first..].iter_mut().zip(parts) {
-            sge.write(part.to_sge());
+        for (place, parts) in self.places[self.used + 1..]
+            .iter_mut()
+            .zip(parts.chunks(SGES))
+        {
+            let mut sges = [sys::ibv_sge::default(); SGES];
+            for (sge, part) in sges.iter_mut().zip(parts) {
+                *sge = part.to_sge();
+            }
+            if needed > 1 {
+                place.write(Place { sges });
+            }
         }
         let wr = SendWr::new(opcode, remote, parts.len(), flags);
-        self.wrs[first].write(Listed { wr, op_context });
-        self.chained |= places > 1;
-        self.note(places, flags);
+        let sge = parts
+            .first()
+            .map_or_else(Default::default, |part| part.to_sge());
+        self.push_with(wr, sge, op_context)?;
+        self.chained |= needed > 1;
+        self.used += needed - 1;
         Ok(())
     }
 
     /// A native flush, in as many requests as [`QueuePair::flush_slots`] says; the last one carries `flags`.
     #[cfg(native_flush)]
+    #[inline(always)]
     pub(crate) fn push_flush(
+        &mut self,
+        remote: RemoteAddress,
+        len: u64,
+        persistent: bool,
+        flags: SendFlags,
+        op_context: u64,
+    ) -> Result<(), NoRoom> {
+        if len > super::stream::MAX_FLUSH {
+            return self.push_long_flush(remote, len, persistent, flags, op_context);
+        }
+        let wr = SendWr::flush(persistent, remote, flags);
+        // At most MAX_FLUSH.
+        let length = len as u32;
+        let range = sys::ibv_sge {
+            length,
+            ..Default::default()
+        };
+        self.push_with(wr, range, op_context)?;
+        self.streamed = true;
+        Ok(())
+    }
+
+    #[cfg(native_flush)]
+    #[cold]
+    fn push_long_flush(
         &mut self,
         mut remote: RemoteAddress,
         len: u64,
@@ -156,26 +215,17 @@ impl<'a, const N: usize> Requests<'a, N> {
         flags: SendFlags,
         op_context: u64,
     ) -> Result<(), NoRoom> {
-        let count = QueuePair::flush_slots(len);
-        if count as usize > N - self.used {
+        if QueuePair::flush_slots(len) as usize > N - self.used {
             return Err(NoRoom);
         }
         let mut left = len;
-        for _ in 0..count {
+        while left > 0 {
             let chunk = left.min(super::stream::MAX_FLUSH);
             left -= chunk;
             let flags = if left == 0 { flags } else { SendFlags::empty() };
-            let wr = SendWr::flush(persistent, remote, flags);
-            let place = sys::ibv_sge {
-                addr: 0,
-                // At most MAX_FLUSH.
-                length: chunk as u32,
-                lkey: 0,
-            };
-            self.push_with(wr, place, op_context)?;
+            self.push_flush(remote, chunk, persistent, flags, op_context)?;
             remote.address = remote.address.wrapping_add(chunk);
         }
-        self.streamed = true;
         Ok(())
     }
 
@@ -190,38 +240,37 @@ impl<'a, const N: usize> Requests<'a, N> {
         op_context: u64,
     ) -> Result<(), NoRoom> {
         let wr = SendWr::atomic_write(remote, flags);
-        self.push_with(wr, sge_of(bytes), op_context)?;
+        self.push_with(wr, bytes_sge(bytes), op_context)?;
         self.streamed = true;
         Ok(())
     }
 
     #[inline(always)]
-    fn push_with(&mut self, wr: SendWr, sge: sys::ibv_sge, op_context: u64) -> Result<(), NoRoom> {
-        let place = self.used;
-        if place >= N {
+    fn push_with(
+        &mut self,
+        mut wr: SendWr,
+        sge: sys::ibv_sge,
+        op_context: u64,
+    ) -> Result<(), NoRoom> {
+        let Some(place) = self.places.get_mut(self.used) else {
             return Err(NoRoom);
+        };
+        let signaled = wr.send_flags & SendFlags::SIGNALED.bits() != 0;
+        wr.sge.write(sge);
+        wr.op_context.write(op_context);
+        let request = ManuallyDrop::new(wr);
+        place.write(Place { request });
+        self.used += 1;
+        if signaled {
+            self.signaled = self.used;
         }
-        let flags = SendFlags::from_bits_retain(wr.send_flags);
-        self.wrs[place].write(Listed { wr, op_context });
-        self.sges[place].write(sge);
-        self.note(1, flags);
         Ok(())
-    }
-
-    #[inline(always)]
-    fn note(&mut self, places: usize, flags: SendFlags) {
-        self.used += places;
-        self.requests += 1;
-        if flags.contains(SendFlags::SIGNALED) {
-            self.signaled = self.requests;
-        }
     }
 
     #[inline]
     fn list(&mut self) -> List<'_> {
         List {
-            wrs: self.wrs.as_mut_ptr().cast(),
-            sges: self.sges.as_mut_ptr().cast(),
+            places: self.places.as_mut_ptr().cast(),
             used: self.used,
             streamed: self.streamed,
             chained: self.chained,
@@ -230,19 +279,9 @@ impl<'a, const N: usize> Requests<'a, N> {
     }
 }
 
-#[inline(always)]
-fn sge_of(bytes: &[u8; 8]) -> sys::ibv_sge {
-    sys::ibv_sge {
-        addr: bytes.as_ptr().expose_provenance() as u64,
-        length: 8,
-        lkey: 0,
-    }
-}
-
 /// [`Requests`] of any length.
 struct List<'r> {
-    wrs: *mut Listed,
-    sges: *mut sys::ibv_sge,
+    places: *mut Place,
     used: usize,
     streamed: bool,
     chained: bool,
@@ -257,22 +296,14 @@ struct Run {
 }
 
 impl List<'_> {
-    /// The request at a place, and its first local buffer.
-    ///
-    /// # Safety
-    ///
-    /// One stands there, and no other reference to it is used afterwards.
-    #[inline(always)]
-    unsafe fn at<'l>(&mut self, place: usize) -> (&'l mut Listed, *mut sys::ibv_sge) {
-        debug_assert!(place < self.used);
-        // SAFETY: `Requests` has written it, and is borrowed for as long as the list.
-        let listed = unsafe { &mut *self.wrs.wrapping_add(place) };
-        (listed, self.sges.wrapping_add(place))
+    fn at(&self, place: usize) -> *mut Place {
+        debug_assert!(place <= self.used);
+        self.places.wrapping_add(place)
     }
 
     /// The run that begins at a place where a request stands.
     #[inline(always)]
-    fn run(&mut self, first: usize) -> Run {
+    fn run(&self, first: usize) -> Run {
         let mut run = Run {
             first,
             end: self.used,
@@ -286,12 +317,12 @@ impl List<'_> {
 
     #[cold]
     #[inline(never)]
-    fn shorten(&mut self, run: &mut Run) {
+    fn shorten(&self, run: &mut Run) {
         let mut streamed = None;
         let mut place = run.first;
         while place < self.used {
-            // SAFETY: a request stands at the first place, and at each that follows its predecessor's.
-            let (Listed { wr, .. }, _) = unsafe { self.at(place) };
+            // SAFETY: a request stands at the first place, and at each that follows its predecessor's last.
+            let wr = unsafe { &*self.at(place).cast::<SendWr>() };
             let needed = match wr.num_sge {
                 2.. => Some(false),
                 _ if wr.is_native() => Some(true),
@@ -301,7 +332,7 @@ impl List<'_> {
                 break;
             }
             streamed = streamed.or(needed);
-            place += wr.places();
+            place += places_of(wr.num_sge as usize);
         }
         run.end = place;
         run.streamed = streamed == Some(true);
@@ -309,34 +340,39 @@ impl List<'_> {
 }
 
 impl QueuePair {
-    /// Posts them all. `number` is told the index and the `op_context` of each, in order, and gives the
-    /// `wr_id`. [`PostError::Failed`] if some may have been posted and others not.
+    /// Posts them all. `number` is told the `op_context` of each, in order, and gives the `wr_id`.
+    /// [`PostError::Failed`] if some may have been posted and others not.
     #[inline(always)]
     pub(crate) fn post_batch<const N: usize>(
         &self,
         requests: &mut Requests<'_, N>,
-        number: impl FnMut(u32, u64) -> u64,
+        number: impl FnMut(u64) -> u64,
     ) -> Result<(), PostError> {
-        self.post_list(&mut requests.list(), number)
+        let list = requests.list();
+        let all = list.run(0);
+        match (all.streamed, list.chained) {
+            (false, false) => self.post_chain::<false>(&list, &all, number),
+            #[cfg(any(native_flush, native_atomic_write))]
+            (true, false) => self.post_stream(&list, &all, number),
+            _ => self.post_runs(&list, number),
+        }
     }
 
-    #[inline(always)]
-    fn post_list(
+    /// As chains and streams, as they take turns.
+    #[cold]
+    #[inline(never)]
+    fn post_runs(
         &self,
-        list: &mut List<'_>,
-        mut number: impl FnMut(u32, u64) -> u64,
+        list: &List<'_>,
+        mut number: impl FnMut(u64) -> u64,
     ) -> Result<(), PostError> {
-        let (mut place, mut index) = (0, 0);
+        let mut place = 0;
         while place < list.used {
             let run = list.run(place);
-            let mut number = |op_context| {
-                index += 1;
-                number(index - 1, op_context)
-            };
             let posted = match run.streamed {
                 #[cfg(any(native_flush, native_atomic_write))]
                 true => self.post_stream(list, &run, &mut number),
-                _ => self.post_chain(list, &run, &mut number),
+                _ => self.post_chain::<true>(list, &run, &mut number),
             };
             if let Err(error) = posted {
                 // What went before cannot be taken back.
@@ -350,33 +386,42 @@ impl QueuePair {
         Ok(())
     }
 
+    /// `GATHERS`: there are requests of several buffers, and so of several places.
     #[inline(always)]
-    fn post_chain(
+    fn post_chain<const GATHERS: bool>(
         &self,
-        list: &mut List<'_>,
+        list: &List<'_>,
         run: &Run,
-        number: &mut impl FnMut(u64) -> u64,
+        mut number: impl FnMut(u64) -> u64,
     ) -> Result<(), PostError> {
-        let mut place = run.first;
+        let (first, end) = (list.at(run.first), list.at(run.end));
+        let mut place = first;
+        let mut bad = ptr::null_mut();
         loop {
+            let sge = place.wrapping_byte_add(offset_of!(SendWr, sge)).cast();
             // SAFETY: a run begins with a request, and there is one behind each, before its end.
-            let (Listed { wr, op_context }, sges) = unsafe { list.at(place) };
-            wr.wr_id.write(number(*op_context));
-            wr.sg_list.write(sges);
-            place += wr.places();
-            if place >= run.end {
-                wr.next = ptr::null_mut();
+            let wr = unsafe { &mut *place.cast::<SendWr>() };
+            // SAFETY: it is written with the request.
+            let op_context = unsafe { wr.op_context.assume_init() };
+            wr.wr_id.write(number(op_context));
+            if GATHERS && wr.num_sge > 1 {
+                wr.sg_list.write(place.wrapping_add(1).cast());
+                place = place.wrapping_add(places_of(wr.num_sge as usize));
+            } else {
+                wr.sg_list.write(sge);
+                place = place.wrapping_add(1);
+            }
+            if place == end {
+                wr.next.write(ptr::null_mut());
                 break;
             }
-            // It begins with its work request. Not beyond the array: another one stands there.
-            wr.next = list.wrs.wrapping_add(place).cast();
+            wr.next.write(place.cast());
         }
-        let first = list.wrs.wrapping_add(run.first).cast();
-        let mut bad = ptr::null_mut();
+        let first = first.cast();
         // SAFETY: `ibv_post_send` of the queue pair's own context. The queue pair is alive; the call copies
-        // the requests, each of which is complete and points to the next one, and their entries, which
-        // have been written. Inline data is read now: `Requests` borrows it. For what the device reads and
-        // writes later see the head of `post.rs`.
+        // the requests, each of which is complete and points to the next one, and their buffers' addresses,
+        // which have been written. Inline data is read now: `Requests` borrows it. For what the device reads
+        // and writes later see the head of `post.rs`.
         let ret = unsafe { (self.calls.post_send)(self.as_ptr(), first, &raw mut bad) };
         match ret {
             0 => Ok(()),
@@ -386,26 +431,23 @@ impl QueuePair {
 
     /// Between start and complete, so that all of them are posted or none.
     #[cfg(any(native_flush, native_atomic_write))]
-    #[inline(always)]
+    #[inline(never)]
     fn post_stream(
         &self,
-        list: &mut List<'_>,
+        list: &List<'_>,
         run: &Run,
-        number: &mut impl FnMut(u64) -> u64,
+        mut number: impl FnMut(u64) -> u64,
     ) -> Result<(), PostError> {
-        let stream = Stream::start(self.stream()?);
-        let mut place = run.first;
-        while place < run.end {
-            // SAFETY: a run begins with a request, and there is one behind each, before its end.
-            let (Listed { wr, op_context }, sge) = unsafe { list.at(place) };
-            let sge = match wr.num_sge {
-                0 => sys::ibv_sge::default(),
-                // SAFETY: the request has one, which was written with it.
-                _ => unsafe { *sge },
-            };
-            // SAFETY: what an inline or atomic write reads is borrowed by `Requests`.
-            unsafe { stream.add(wr, sge, number(*op_context)) };
-            place += wr.places();
+        let stream = super::stream::Stream::start(self.stream()?);
+        let (mut place, end) = (list.at(run.first), list.at(run.end));
+        while place != end {
+            // SAFETY: a run begins with a request, and each of a stream's has one place.
+            let wr = unsafe { &*place.cast::<SendWr>() };
+            // SAFETY: it is written with the request.
+            let op_context = unsafe { wr.op_context.assume_init() };
+            // SAFETY: what an inline or atomic write reads is borrowed by `Requests`; its buffer is written.
+            unsafe { stream.add(wr, number(op_context)) };
+            place = place.wrapping_add(1);
         }
         stream.complete()
     }

@@ -22,7 +22,7 @@ impl QueuePair {
     #[inline(always)]
     pub(crate) fn post(&self, request: &mut Request<'_>, wr_id: u64) -> Result<(), PostError> {
         request.wr.wr_id.write(wr_id);
-        request.wr.sg_list.write(&raw mut request.sge);
+        request.wr.sg_list.write(request.wr.sge.as_mut_ptr());
         let (wr, bad) = (request.wr.as_ptr(), &raw mut request.bad);
         // SAFETY: `ibv_post_send` of the queue pair's own context. The queue pair is alive; the call copies
         // the request and its entry. Inline data is read now: a request borrows its buffer, whose memory
@@ -51,6 +51,7 @@ impl QueuePair {
         }
         let mut wr = SendWr::new(opcode, remote, count, flags);
         wr.wr_id.write(wr_id);
+        wr.next.write(ptr::null_mut());
         wr.sg_list.write(sges.as_mut_ptr());
         let mut bad = ptr::null_mut();
         // SAFETY: as in `post`; `count` entries are initialised, and every `LocalBuffer` borrows its region.

@@ -230,13 +230,49 @@ impl<'qp> Stream<'qp> {
     ///
     /// # Safety
     ///
-    /// What an inline or atomic write reads, as `sge` says, may be read now.
+    /// Its buffer is written, also if it has none; what an inline or atomic write reads, as its buffer says,
+    /// may be read now.
     #[inline(always)]
-    pub(super) unsafe fn add(&self, wr: &SendWr, sge: sys::ibv_sge, wr_id: u64) {
+    pub(super) unsafe fn add(&self, wr: &SendWr, wr_id: u64) {
+        type Code = sys::ibv_wr_opcode;
+        let (qp, calls) = (self.qp(), self.calls);
+        let (rkey, address) = (wr.rkey, wr.remote_addr);
+        self.request(wr_id, SendFlags::from_bits_retain(wr.send_flags));
+        // SAFETY: the caller promises it.
+        let sge = unsafe { wr.sge.assume_init() };
+        match wr.opcode {
+            Code::IBV_WR_RDMA_WRITE if wr.send_flags & SendFlags::INLINE.bits() == 0 => {
+                // SAFETY: a call of this queue pair, whose stream is open.
+                unsafe { (calls.write)(qp, rkey, address) };
+                // SAFETY: as above.
+                unsafe { (calls.set_sge)(qp, sge.lkey, sge.addr, sge.length) };
+            }
+            #[cfg(native_flush)]
+            Code::IBV_WR_FLUSH => {
+                let remote = RemoteAddress { address, rkey };
+                self.flush_range(remote, sge.length.into(), wr.imm_data != 0);
+            }
+            #[cfg(native_atomic_write)]
+            Code::IBV_WR_ATOMIC_WRITE => {
+                let bytes = ptr::with_exposed_provenance::<c_void>(sge.addr as usize);
+                // SAFETY: as above; the caller promises that the 8 bytes may be read.
+                unsafe { (calls.atomic_write)(qp, rkey, address, bytes) };
+            }
+            // SAFETY: the caller promises what is asked for.
+            _ => unsafe { self.add_any(wr, sge) },
+        }
+    }
+
+    /// As [`add`](Self::add), of a plain operation of any kind, whose number and flags are set.
+    ///
+    /// # Safety
+    ///
+    /// What an inline operation reads, as its buffer says, may be read now.
+    #[inline(never)]
+    unsafe fn add_any(&self, wr: &SendWr, sge: sys::ibv_sge) {
         type Code = sys::ibv_wr_opcode;
         let (qp, calls) = (self.qp(), self.calls);
         let (rkey, address, imm) = (wr.rkey, wr.remote_addr, wr.imm_data);
-        self.request(wr_id, SendFlags::from_bits_retain(wr.send_flags));
         match wr.opcode {
             // SAFETY: here and below: calls of this queue pair, whose stream is open. The immediate data is in
             // network byte order, as they want it.
@@ -251,17 +287,6 @@ impl<'qp> Stream<'qp> {
             Code::IBV_WR_SEND => unsafe { (calls.send)(qp) },
             // SAFETY: as above.
             Code::IBV_WR_SEND_WITH_IMM => unsafe { (calls.send_imm)(qp, imm) },
-            #[cfg(native_atomic_write)]
-            Code::IBV_WR_ATOMIC_WRITE => {
-                let bytes = ptr::with_exposed_provenance::<c_void>(sge.addr as usize);
-                // SAFETY: as above; the caller promises that the 8 bytes may be read.
-                return unsafe { (calls.atomic_write)(qp, rkey, address, bytes) };
-            }
-            #[cfg(native_flush)]
-            Code::IBV_WR_FLUSH => {
-                let remote = RemoteAddress { address, rkey };
-                return self.flush_range(remote, sge.length.into(), imm != 0);
-            }
             _ => unreachable!("no request is written down with {:?}", wr.opcode),
         }
         if wr.send_flags & SendFlags::INLINE.bits() != 0 {

@@ -54,12 +54,13 @@ impl RemoteAddress {
     };
 }
 
-/// A request of the send queue: the beginning of `struct ibv_send_wr`, and what is read for other
-/// operations and other kinds of queue pairs only, which is left as it is.
+/// A request of the send queue (`struct ibv_send_wr`). What is read for other operations and other kinds of
+/// queue pairs only is left as it is; its end, of which that is true, has room for what belongs to the
+/// request.
 #[repr(C)]
 pub(super) struct SendWr {
     pub(super) wr_id: MaybeUninit<u64>,
-    pub(super) next: *mut sys::ibv_send_wr,
+    pub(super) next: MaybeUninit<*mut sys::ibv_send_wr>,
     pub(super) sg_list: MaybeUninit<*mut sys::ibv_sge>,
     pub(super) num_sge: c_int,
     pub(super) opcode: sys::ibv_wr_opcode,
@@ -68,12 +69,17 @@ pub(super) struct SendWr {
     pub(super) imm_data: u32,
     pub(super) remote_addr: u64,
     pub(super) rkey: u32,
-    rest: MaybeUninit<[u8; size_of::<sys::ibv_send_wr>() - BEGINNING]>,
+    rest: MaybeUninit<[u8; size_of::<sys::ibv_send_wr>() - BEGINNING - END]>,
+    /// Where `sg_list` points to if there is one buffer.
+    pub(super) sge: MaybeUninit<sys::ibv_sge>,
+    /// Of a request in a batch, until it has its number.
+    pub(super) op_context: MaybeUninit<u64>,
 }
 
-/// How long the beginning is.
+/// How long the beginning is, and the end.
 const BEGINNING: usize =
     offset_of!(sys::ibv_send_wr, wr) + offset_of!(Rdma, rkey) + size_of::<u32>();
+const END: usize = size_of::<sys::ibv_sge>() + size_of::<u64>();
 
 type Rdma = sys::ibv_send_wr__bindgen_ty_2__bindgen_ty_1;
 
@@ -92,10 +98,12 @@ const _: () = {
     let wr = offset_of!(Theirs, wr);
     assert!(offset_of!(SendWr, remote_addr) == wr + offset_of!(Rdma, remote_addr));
     assert!(offset_of!(SendWr, rkey) == wr + offset_of!(Rdma, rkey));
+    // Behind it are the arguments of binding memory windows and of segmentation, and nothing else.
+    assert!(offset_of!(SendWr, sge) >= offset_of!(Theirs, __bindgen_anon_2));
 };
 
 impl SendWr {
-    /// A request alone, without its number, and without the place of its `num_sge` local buffers.
+    /// A request with up to one local buffer, without its number, its successor, and the place of its buffer.
     #[inline(always)]
     pub(super) fn new(
         opcode: Opcode,
@@ -106,7 +114,7 @@ impl SendWr {
         let (opcode, imm) = opcode.to_raw();
         Self {
             wr_id: MaybeUninit::uninit(),
-            next: ptr::null_mut(),
+            next: MaybeUninit::uninit(),
             sg_list: MaybeUninit::uninit(),
             num_sge: num_sge as c_int,
             opcode,
@@ -115,6 +123,8 @@ impl SendWr {
             remote_addr: remote.address,
             rkey: remote.rkey,
             rest: MaybeUninit::uninit(),
+            sge: MaybeUninit::uninit(),
+            op_context: MaybeUninit::uninit(),
         }
     }
 
@@ -154,12 +164,6 @@ impl SendWr {
         false
     }
 
-    /// How many places it takes in a batch.
-    #[inline(always)]
-    pub(super) fn places(&self) -> usize {
-        (self.num_sge as usize).max(1)
-    }
-
     #[inline(always)]
     pub(super) fn as_ptr(&mut self) -> *mut sys::ibv_send_wr {
         ptr::from_mut(self).cast()
@@ -173,7 +177,6 @@ impl SendWr {
 /// three arguments.
 pub(crate) struct Request<'mr> {
     pub(super) wr: SendWr,
-    pub(super) sge: sys::ibv_sge,
     /// Where the provider says which request it has refused.
     pub(super) bad: *mut sys::ibv_send_wr,
     local: PhantomData<&'mr ()>,
@@ -187,37 +190,35 @@ impl<'mr> Request<'mr> {
         local: LocalBuffer<'mr>,
         flags: SendFlags,
     ) -> Self {
-        Self {
-            wr: SendWr::new(opcode, remote, 1, flags),
-            sge: local.to_sge(),
-            bad: ptr::null_mut(),
-            local: PhantomData,
-        }
+        Self::with(SendWr::new(opcode, remote, 1, flags), local.to_sge())
     }
 
     /// A write of 8 bytes, which travel inside the request.
     #[inline(always)]
     pub(crate) fn inline(remote: RemoteAddress, bytes: &'mr [u8; 8], flags: SendFlags) -> Self {
         let flags = flags | SendFlags::INLINE;
-        Self {
-            wr: SendWr::new(Opcode::Write, remote, 1, flags),
-            sge: sys::ibv_sge {
-                addr: bytes.as_ptr().expose_provenance() as u64,
-                length: 8,
-                lkey: 0,
-            },
-            bad: ptr::null_mut(),
-            local: PhantomData,
-        }
+        Self::with(
+            SendWr::new(Opcode::Write, remote, 1, flags),
+            bytes_sge(bytes),
+        )
     }
 
     /// A read into `target`.
     #[inline(always)]
     pub(crate) fn read(remote: RemoteAddress, target: ReadTarget, flags: SendFlags) -> Self {
         let flags = flags.difference(SendFlags::INLINE);
+        Self::with(
+            SendWr::new(Opcode::Read, remote, 1, flags),
+            target.0.to_sge(),
+        )
+    }
+
+    #[inline(always)]
+    fn with(mut wr: SendWr, sge: sys::ibv_sge) -> Self {
+        wr.next.write(ptr::null_mut());
+        wr.sge.write(sge);
         Self {
-            wr: SendWr::new(Opcode::Read, remote, 1, flags),
-            sge: target.0.to_sge(),
+            wr,
             bad: ptr::null_mut(),
             local: PhantomData,
         }
@@ -227,6 +228,16 @@ impl<'mr> Request<'mr> {
     #[inline(always)]
     pub(crate) fn signaled(&self) -> u32 {
         self.wr.send_flags & SendFlags::SIGNALED.bits()
+    }
+}
+
+/// 8 bytes as a local buffer, for the provider to read when it takes the request.
+#[inline(always)]
+pub(super) fn bytes_sge(bytes: &[u8; 8]) -> sys::ibv_sge {
+    sys::ibv_sge {
+        addr: bytes.as_ptr().expose_provenance() as u64,
+        length: 8,
+        lkey: 0,
     }
 }
 

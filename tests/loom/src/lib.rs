@@ -89,8 +89,8 @@ impl Queue {
         }
         drop(posted);
         let wanted = Wanted::one_operation(1, signaled);
-        self.ring.post(wanted, |entries| {
-            give(entries.set_context(0, context));
+        self.ring.post(wanted, |mut entries| {
+            give(entries.take(context));
             Ok(())
         })
     }
@@ -298,8 +298,8 @@ fn nothing_is_posted_behind_a_failure() {
             let (queue, ended) = (Arc::clone(&queue), Arc::clone(&ended));
             thread::spawn(move || {
                 let wanted = Wanted::one_operation(1, true);
-                let posted = queue.ring.post(wanted, |entries| {
-                    let number = entries.set_context(0, context);
+                let posted = queue.ring.post(wanted, |mut entries| {
+                    let number = entries.take(context);
                     if ended.load(Ordering::Acquire) {
                         return Err(NotTaken::Refused(()));
                     }
@@ -347,11 +347,11 @@ fn several_at_once_and_markers() {
             count: 3,
             signaled: 2,
         };
-        let posted: Result<(), NotPosted<()>> = queue.ring.post(wanted, |entries| {
+        let posted: Result<(), NotPosted<()>> = queue.ring.post(wanted, |mut entries| {
             let mut device = queue.device.lock().unwrap();
             for (index, signaled) in [false, true, false].into_iter().enumerate() {
                 let context = 7 + index as u64;
-                let number = entries.set_context(index as u32, context);
+                let number = entries.take(context);
                 device.push_back((number, signaled, context));
             }
             Ok(())
@@ -367,8 +367,8 @@ fn several_at_once_and_markers() {
             refused,
             Err(NotPosted::Full | NotPosted::NoCompletionDue)
         ));
-        let marker: Result<(), NotPosted<()>> = queue.ring.post_extra(|entries| {
-            let number = entries.set_context(0, 0);
+        let marker: Result<(), NotPosted<()>> = queue.ring.post_extra(|mut entries| {
+            let number = entries.take(0);
             queue.device.lock().unwrap().push_back((number, true, 0));
             Ok(())
         });

@@ -1,0 +1,222 @@
+//! What fails when several are posted together: all of it or nothing, or an error that says what it may be.
+
+use rpma::{
+    Batch, Conn, ConnCfg, ConnEvent, Error, FlushType, MrSlice, MrUsage, RemoteSlice, Srq, SrqCfg,
+    WcOpcode,
+};
+use rustix::io::Errno;
+
+use crate::common::{
+    LIMIT, Pair, assert_empty, completions, device_test, event, next_completion, opcode_of, peer,
+    region, remote,
+};
+use crate::support::{ALWAYS, Failing, How, with_failures, write};
+
+fn writes<'a, const N: usize>(conn: &'a Conn, numbers: [u64; N]) -> Batch<'a, N> {
+    let mut batch = conn.batch();
+    for number in numbers {
+        let added = batch.write(RemoteSlice::EMPTY, MrSlice::EMPTY, ALWAYS, number);
+        added.expect("added");
+    }
+    batch
+}
+
+fn numbers(conn: &Conn, count: usize) -> Vec<u64> {
+    let wcs = completions(conn, count);
+    wcs.iter()
+        .map(|wc| {
+            opcode_of(wc, wc.wr_id());
+            wc.wr_id()
+        })
+        .collect()
+}
+
+fn ended(conn: &Conn) {
+    let error = write(conn, 99).expect_err("the connection has ended");
+    assert!(matches!(error, Error::NotConnected(_)), "{error:?}");
+}
+
+/// Promise: a device without room for the first one is `QueueFull`; nothing is sent, and the batch can be posted
+/// again.
+#[test]
+fn a_device_without_room_takes_nothing_of_a_batch() {
+    with_failures(|| {
+        device_test(|| {
+            let pair = Pair::new(&peer());
+            let mut batch = writes(&pair.client, [1, 2, 3]);
+            let failing = Failing::next("ibv_post_send", Errno::NOMEM);
+            let full = batch.post();
+            assert!(matches!(full, Err(Error::QueueFull { .. })), "{full:?}");
+            failing.happened();
+            assert_empty(pair.client.get_cq());
+            batch.post().expect("posted");
+            assert_eq!(numbers(&pair.client, 3), [1, 2, 3]);
+            write(&pair.client, 4).expect("the connection goes on");
+            assert_eq!(numbers(&pair.client, 1), [4]);
+        });
+    });
+}
+
+/// Promise: what a device has taken of a batch completes, each with its own number; the error says that there may
+/// be such, and the connection takes no more. Without room, too: it was not the queue as a whole.
+#[test]
+fn a_batch_that_is_refused_in_the_middle_ends_the_connection() {
+    with_failures(|| {
+        device_test(|| {
+            for (errno, how, taken) in [
+                (Errno::INVAL, How::LastRefused, 2),
+                (Errno::NOMEM, How::LastRefused, 2),
+                (Errno::INVAL, How::Refused, 0),
+                (Errno::IO, How::Done, 3),
+            ] {
+                let Pair { client, server } = Pair::new(&peer());
+                write(&client, 0).expect("posted");
+                let mut batch = writes(&client, [1, 2, 3]);
+                let failing = Failing::nth(1, "ibv_post_send", errno, how);
+                let text = failing.text(batch.post());
+                let middle = matches!(how, How::LastRefused);
+                assert_eq!(text.contains("refused a later one"), middle, "{text}");
+                ended(&client);
+                let ids = numbers(&client, 1 + taken);
+                assert!(ids.iter().copied().eq(0..=taken as u64), "{ids:?}");
+                assert_empty(client.get_cq());
+                client.close(LIMIT).expect("it is freed");
+                assert_eq!(event(&server), ConnEvent::Closed);
+            }
+        });
+    });
+}
+
+/// Promise, as above, where a gather and a native flush take two doorbells; and where all go by one stream.
+#[test]
+fn a_batch_of_two_doorbells_of_which_the_second_fails() {
+    with_failures(|| {
+        device_test(|| {
+            let peer = peer();
+            let usage = MrUsage::WRITE_DST | MrUsage::WRITE_SRC | MrUsage::FLUSH_TYPE_VISIBILITY;
+            let memory = region(&peer, 64, usage | MrUsage::READ_SRC);
+            let far = remote(&memory).slice(0..16).expect("inside");
+            let parts = [0, 16].map(|at| memory.slice(at..at + 8).expect("inside"));
+            let mut cfg = ConnCfg::new();
+            cfg.set_max_send_sge(2).expect("two parts");
+            for (errno, how, taken) in [
+                (Errno::NOMEM, How::Refused, 1),
+                (Errno::NOMEM, How::Done, 2),
+            ] {
+                let Pair { client, server } = Pair::with(&peer, &cfg, &ConnCfg::new());
+                if !client.has_native_flush() {
+                    return;
+                }
+                let mut batch = client.batch::<4>();
+                batch.write_gather(far, &parts, ALWAYS, 0).expect("added");
+                let flush = batch.flush(far, FlushType::Visibility, ALWAYS, 1);
+                flush.expect("added");
+                let failing = Failing::nth(1, "ibv_wr_complete", errno, how);
+                let text = failing.text(batch.post());
+                assert!(text.contains("some of the requests"), "{text}");
+                ended(&client);
+                let ids = numbers(&client, taken);
+                assert!(ids.iter().copied().eq(0..taken as u64), "{ids:?}");
+                client.close(LIMIT).expect("it is freed");
+                assert_eq!(event(&server), ConnEvent::Closed);
+
+                // One stream: nothing, or all of it.
+                let pair = Pair::with(&peer, &cfg, &ConnCfg::new());
+                let client = &pair.client;
+                let mut batch = client.batch::<4>();
+                for number in 0..3 {
+                    let flush = batch.flush(far, FlushType::Visibility, ALWAYS, number);
+                    flush.expect("added");
+                }
+                let failing = Failing::nth(1, "ibv_wr_complete", errno, how);
+                failing.told(batch.post());
+                ended(client);
+                let taken = if how.happens() { 3 } else { 0 };
+                let ids = numbers(client, taken);
+                assert!(ids.iter().copied().eq(0..taken as u64), "{ids:?}");
+            }
+        });
+    });
+}
+
+/// Promise: of many receives a device has all, or none if the first has no room. If it refuses a later one the
+/// error says that those before are there; they take messages, with their own numbers, and the connection
+/// goes on. Their slots come back with those of the ones behind them.
+#[test]
+fn many_receives_that_are_refused_in_the_middle() {
+    with_failures(|| {
+        device_test(|| {
+            for (nth, how, text, taken) in [
+                (1, How::Refused, "", 0),
+                (1, How::LastRefused, "refused a later one", 15),
+                // The second chain of 16.
+                (2, How::Refused, "for those behind them failed", 16),
+            ] {
+                let (mut client, mut server) = (ConnCfg::new(), ConnCfg::new());
+                client.set_sq_size(1);
+                server.set_rq_size(40);
+                let pair = Pair::with(&peer(), &client, &server);
+                let many = |first, count| -> Vec<_> {
+                    (first..first + count)
+                        .map(|n| (MrSlice::EMPTY, n))
+                        .collect()
+                };
+                let failing = Failing::nth(nth, "ibv_post_recv", Errno::NOMEM, how);
+                let posted = pair.server.recv_many(&many(0, 20));
+                if taken == 0 {
+                    assert!(matches!(posted, Err(Error::QueueFull { .. })), "{posted:?}");
+                    failing.happened();
+                    pair.server.recv_many(&many(0, 40)).expect("all are free");
+                    continue;
+                }
+                let said = failing.text(posted);
+                assert!(said.contains(text), "{said}");
+                pair.server
+                    .recv_many(&many(100, 20))
+                    .expect("the other half");
+                let full = pair.server.recv(MrSlice::EMPTY, 1);
+                assert!(matches!(full, Err(Error::QueueFull { .. })), "{full:?}");
+                for number in (0..taken).chain(100..120) {
+                    let sent = pair.client.send(MrSlice::EMPTY, ALWAYS, number);
+                    sent.expect("posted");
+                    assert_eq!(numbers(&pair.client, 1), [number]);
+                    assert_eq!(numbers(&pair.server, 1), [number]);
+                }
+                pair.server.recv_many(&many(0, 40)).expect("all are free");
+            }
+        });
+    });
+}
+
+/// Promise, as above, for a shared queue: the slots of those that it does not have do not come back.
+#[test]
+fn many_shared_receives_that_are_refused_in_the_middle() {
+    with_failures(|| {
+        device_test(|| {
+            let peer = peer();
+            let mut cfg = SrqCfg::new();
+            cfg.set_rq_size(10);
+            let srq = Srq::new(&peer, &cfg).expect("a shared receive queue");
+            let mut cfg = ConnCfg::new();
+            cfg.set_srq(Some(&srq));
+            let pair = Pair::with(&peer, &ConnCfg::new(), &cfg);
+            let receives: Vec<_> = (0..4).map(|n| (MrSlice::EMPTY, n)).collect();
+            let failing = Failing::nth(1, "ibv_post_srq_recv", Errno::NOMEM, How::LastRefused);
+            let said = failing.text(srq.recv_many(&receives));
+            assert!(said.contains("refused a later one"), "{said}");
+            srq.recv_many(&receives).expect("six are left");
+            let rcq = srq.get_rcq().expect("its own");
+            for expected in [0, 1, 2, 0, 1, 2, 3] {
+                let sent = pair.client.send(MrSlice::EMPTY, ALWAYS, 1);
+                sent.expect("posted");
+                completions(&pair.client, 1);
+                assert_eq!(opcode_of(&next_completion(rcq), expected), WcOpcode::RECV);
+            }
+            let nine: Vec<_> = (0..9).map(|n| (MrSlice::EMPTY, n)).collect();
+            srq.recv_many(&nine)
+                .expect("all but the one of which nothing is known");
+            let full = srq.recv(MrSlice::EMPTY, 1);
+            assert!(matches!(full, Err(Error::QueueFull { .. })), "{full:?}");
+        });
+    });
+}
