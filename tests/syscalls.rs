@@ -1,0 +1,194 @@
+//! How many system calls the library makes, counted by strace, under which each test starts itself again.
+
+mod common;
+
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+use std::{env, fs, thread};
+
+use common::{Pair, completion, completions, device_test, peer, region, remote};
+use rpma::{Conn, ConnCfg, Flags, FlushType, MrSlice, MrUsage, RemoteSlice, Wc};
+
+const ALWAYS: Flags = Flags::COMPLETION_ALWAYS;
+
+/// Set for the test under strace.
+const COUNTED: &str = "RPMA_TEST_COUNTED";
+
+/// Runs a test twice: under strace, with `measured`; and then `check` with the system calls of each
+/// [`counted`] part, by its name.
+fn with_strace(
+    name: &str,
+    measured: impl FnOnce(),
+    check: impl FnOnce(&dyn Fn(&str) -> Vec<String>),
+) {
+    if env::var_os(COUNTED).is_some() {
+        return device_test(measured);
+    }
+    // Without a device, this says what to do.
+    common::addr();
+    let dir = tempfile::tempdir().expect("a directory");
+    let trace = dir.path().join("trace");
+    let output = Command::new("strace")
+        .args(["-f", "-o"])
+        .arg(&trace)
+        .arg(env::current_exe().expect("the path of this test"))
+        .args(["--exact", name, "--nocapture", "--test-threads=1"])
+        .env(COUNTED, "1")
+        .output()
+        .expect("strace, which the guest has");
+    let said = String::from_utf8_lossy(&output.stdout);
+    assert!(
+        output.status.success(),
+        "{said}\n{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+    let trace = fs::read_to_string(&trace).expect("what strace wrote");
+    check(&|part| calls(&trace, part));
+}
+
+/// Marks what is counted by two system calls that fail: what the thread does in between is `part`.
+fn counted<T>(part: &str, what: impl FnOnce() -> T) -> T {
+    let [begin, end] = ["begin", "end"].map(|edge| format!("/{edge} {part}"));
+    assert!(!Path::new(&begin).exists());
+    let result = what();
+    assert!(!Path::new(&end).exists());
+    result
+}
+
+/// The system calls that the thread made in `part`.
+fn calls(trace: &str, part: &str) -> Vec<String> {
+    let begin = trace
+        .lines()
+        .find(|line| line.contains(&format!("\"/begin {part}\"")));
+    let thread = begin.and_then(|line| line.split_whitespace().next());
+    let thread = thread.unwrap_or_else(|| panic!("{part} is there"));
+    let of_thread = trace.lines().filter_map(|line| {
+        let (pid, call) = line.split_once(' ')?;
+        (pid == thread).then(|| call.trim_start())
+    });
+    of_thread
+        .skip_while(|call| !call.contains(&format!("\"/begin {part}\"")))
+        .skip(1)
+        .take_while(|call| !call.contains(&format!("\"/end {part}\"")))
+        // One that another thread's stands in the middle of has two lines.
+        .filter(|call| !call.starts_with("<..."))
+        .map(|call| call.split(['(', ' ']).next().unwrap_or_default().to_owned())
+        .collect()
+}
+
+fn write(conn: &Conn, op_context: u64) {
+    conn.write(RemoteSlice::EMPTY, MrSlice::EMPTY, ALWAYS, op_context)
+        .expect("posted");
+}
+
+/// Promise (docs/performance.md): a wait is 3 system calls if there is an event, 5 if it has to wait for one;
+/// polling is none.
+#[test]
+fn a_wait_makes_three_or_five_system_calls() {
+    let measured = || {
+        let pair = Pair::new(&peer());
+        let (conn, cq) = (&pair.client, pair.client.get_cq());
+        let mut wcs = [Wc::default()];
+        // The first ones look up symbols, which libc does by calls of its own.
+        for round in 0..3 {
+            let name = |part: &str| format!("{part} {round}");
+            write(conn, 1);
+            completion(conn);
+            counted(&name("ready"), || cq.wait_timeout(common::LIMIT)).expect("an event");
+            thread::scope(|scope| {
+                scope.spawn(|| {
+                    thread::sleep(Duration::from_millis(300));
+                    write(conn, 2);
+                });
+                counted(&name("blocks"), || cq.wait_timeout(common::LIMIT)).expect("an event");
+            });
+            let polled = counted(&name("polls"), || cq.get_wc(&mut wcs)).expect("polled");
+            assert_eq!(polled, 1, "the event's completion");
+        }
+    };
+    with_strace(
+        "a_wait_makes_three_or_five_system_calls",
+        measured,
+        |calls| {
+            for (part, count) in [("ready 2", 3), ("blocks 2", 5), ("polls 2", 0)] {
+                let calls = calls(part);
+                assert_eq!(calls.len(), count, "{part}: {calls:?}");
+            }
+        },
+    );
+}
+
+/// Promise (`Batch`): over soft-RoCE a doorbell is a system call, and a batch is one doorbell, with either way to
+/// flush; one with a gather beside a native flush is two. Receives are none.
+#[test]
+fn a_batch_is_one_system_call() {
+    let measured = || {
+        let peer = peer();
+        let usage = MrUsage::all().difference(MrUsage::FLUSH_TYPE_PERSISTENT);
+        let memory = region(&peer, 1024, usage);
+        let far = remote(&memory);
+        for fallback in [false, true] {
+            let name =
+                |part: &str| format!("{part} {}", if fallback { "fallback" } else { "native" });
+            let mut cfg = ConnCfg::new();
+            cfg.set_sq_size(40).set_rq_size(40).set_cq_size(80);
+            cfg.set_max_send_sge(2).expect("two parts");
+            cfg.set_force_fallback(fallback);
+            let pair = Pair::with(&peer, &cfg, &cfg);
+            let conn = &pair.client;
+            let part = |at: usize| memory.slice(at..at + 32).expect("inside");
+            let there = |at: u64, len: u64| far.slice(at..at + len).expect("inside");
+            for round in 0..2 {
+                let name = |part: &str| name(&format!("{part} {round}"));
+                counted(&name("16 and a flush"), || {
+                    let mut batch = conn.batch::<17>();
+                    for n in 0..16 {
+                        let to = there(n * 32, 32);
+                        batch
+                            .write(to, part(512), Flags::COMPLETION_ON_ERROR, n)
+                            .expect("added");
+                    }
+                    let flush = batch.flush(there(0, 512), FlushType::Visibility, ALWAYS, 16);
+                    flush.expect("added");
+                    batch.post().expect("posted");
+                });
+                completion(conn);
+                counted(&name("one by one"), || {
+                    for n in 0..3 {
+                        write(conn, n);
+                    }
+                });
+                completions(conn, 3);
+                counted(&name("a gather and a flush"), || {
+                    let mut batch = conn.batch::<4>();
+                    let parts = [part(0), part(32)];
+                    batch
+                        .write_gather(there(0, 64), &parts, ALWAYS, 1)
+                        .expect("added");
+                    let flush = batch.flush(there(0, 64), FlushType::Visibility, ALWAYS, 2);
+                    flush.expect("added");
+                    batch.post().expect("posted");
+                });
+                completions(conn, 2);
+            }
+            let receives: Vec<_> = (0..40).map(|n| (MrSlice::EMPTY, n)).collect();
+            let posted = counted(&name("receives"), || pair.server.recv_many(&receives));
+            posted.expect("posted");
+        }
+    };
+    with_strace("a_batch_is_one_system_call", measured, |calls| {
+        for (how, gather) in [("native", 2), ("fallback", 1)] {
+            for (part, count) in [
+                ("16 and a flush 1", 1),
+                ("one by one 1", 3),
+                ("a gather and a flush 1", gather),
+                ("receives", 0),
+            ] {
+                let calls = calls(&format!("{part} {how}"));
+                // The allocator's are not the library's, which allocates nothing here.
+                assert_eq!(calls.len(), count, "{part}, {how}: {calls:?}");
+            }
+        }
+    });
+}
