@@ -39,21 +39,24 @@ unsafe impl Send for Mapping {}
 unsafe impl Sync for Mapping {}
 
 impl Mapping {
-    /// Maps the first `len` bytes of a device-DAX device; `len` is a multiple of its alignment.
-    pub(super) fn device_dax(device: BorrowedFd<'_>, len: usize) -> rustix::io::Result<Self> {
-        Self::new(device, len, MapFlags::SHARED, PmemKind::DeviceDax)
+    /// Maps a range of a device-DAX device, whose ends are multiples of its alignment.
+    pub(super) fn device_dax(
+        device: BorrowedFd<'_>,
+        range: Range<usize>,
+    ) -> rustix::io::Result<Self> {
+        Self::new(device, range, MapFlags::SHARED, PmemKind::DeviceDax)
     }
 
-    /// Maps the first `len` bytes of a regular file.
+    /// Maps a range of a regular file, which begins at a multiple of the page size.
     ///
     /// Whether it is on a DAX file system, only the kernel knows: it grants `MAP_SYNC` there and
     /// refuses it with `EOPNOTSUPP` elsewhere, provided that `MAP_SHARED_VALIDATE` asks (plain
     /// `MAP_SHARED` ignores what it does not know). Before 4.15 it knew neither: `EINVAL`.
-    pub(super) fn file(file: BorrowedFd<'_>, len: usize) -> rustix::io::Result<Self> {
+    pub(super) fn file(file: BorrowedFd<'_>, range: Range<usize>) -> rustix::io::Result<Self> {
         let synchronous = MapFlags::SHARED_VALIDATE | MapFlags::SYNC;
-        match Self::new(file, len, synchronous, PmemKind::FsDax) {
+        match Self::new(file, range.clone(), synchronous, PmemKind::FsDax) {
             Err(Errno::OPNOTSUPP | Errno::INVAL) => {
-                Self::new(file, len, MapFlags::SHARED, PmemKind::File)
+                Self::new(file, range, MapFlags::SHARED, PmemKind::File)
             }
             other => other,
         }
@@ -126,13 +129,23 @@ impl Mapping {
 
     fn new(
         file: BorrowedFd<'_>,
-        len: usize,
+        range: Range<usize>,
         flags: MapFlags,
         kind: PmemKind,
     ) -> rustix::io::Result<Self> {
         let access = ProtFlags::READ | ProtFlags::WRITE;
+        let len = range.len();
         // SAFETY: with no address asked for, the kernel takes one that nothing else is mapped at.
-        let addr = unsafe { mmap(ptr::null_mut(), len, access, flags, file, 0) }?;
+        let addr = unsafe {
+            mmap(
+                ptr::null_mut(),
+                len,
+                access,
+                flags,
+                file,
+                range.start as u64,
+            )
+        }?;
         Ok(Self {
             addr: NonNull::new(addr.cast()).ok_or(Errno::NOMEM)?,
             len,

@@ -39,8 +39,8 @@
 //!
 //! # Teardown
 //!
-//! A map owns its mapping and nothing else: the descriptor is closed once the memory is mapped.
-//! Dropping it unmaps. It makes nothing durable.
+//! A map owns its mapping, with its parts and their persisters, and nothing else: the descriptor is closed
+//! once the memory is mapped. Dropping the last of them unmaps. It makes nothing durable.
 //!
 //! # Sources
 //!
@@ -59,12 +59,12 @@ mod sysfs;
 mod tests;
 
 use std::fmt;
-use std::ops::RangeBounds;
+use std::ops::{Range, RangeBounds};
 use std::path::Path;
 use std::sync::Arc;
 
 use self::mapping::Mapping;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::range::resolve_local;
 
 /// A device-DAX device or a file, mapped shared for reading and writing.
@@ -85,8 +85,36 @@ use crate::range::resolve_local;
 /// # }
 /// ```
 pub struct PmemMap {
-    path: Box<Path>,
+    path: Arc<Path>,
+    part: Part,
+}
+
+/// A part of a mapping, which it keeps. It lies inside.
+#[derive(Clone, Debug)]
+struct Part {
     mapping: Arc<Mapping>,
+    start: usize,
+    len: usize,
+}
+
+impl Part {
+    /// The place in the mapping of a range of this part.
+    fn resolve(&self, range: &impl RangeBounds<usize>) -> Result<Range<usize>> {
+        let range = resolve_local(range, self.len, "persistent memory")?;
+        Ok(self.start + range.start..self.start + range.end)
+    }
+
+    /// The place in the mapping of `len` bytes at `offset`.
+    fn at(&self, offset: usize, len: usize) -> Result<usize> {
+        match offset.checked_add(len) {
+            Some(end) if end <= self.len => Ok(self.start + offset),
+            _ => Err(Error::invalid(format!(
+                "{len} bytes at offset {offset} reach past the end of the persistent memory, which \
+                 has {} bytes",
+                self.len
+            ))),
+        }
+    }
 }
 
 /// What a [`PmemMap`] maps, and with that what makes stores to it durable.
@@ -118,16 +146,68 @@ impl PmemMap {
     /// [`Error::Provider`]: crate::Error::Provider
     pub fn open(path: impl AsRef<Path>, min_len: usize) -> Result<Self> {
         let path = path.as_ref();
-        Ok(Self {
+        Ok(Self::of(path, open::open(path, min_len)?))
+    }
+
+    /// Maps a part of the device or file at `path`: `range` is of byte offsets in it, and `..` is all.
+    ///
+    /// A mapping begins at a multiple of its alignment: of a file, the page size; of a device-DAX device, what
+    /// `align` in its directory in sysfs says (2 MiB as a rule), and there the length is a multiple of it as well.
+    /// To give several programs or clients a part each, of any length, map once and use [`part`](Self::part).
+    ///
+    /// # Errors
+    ///
+    /// As [`open`](Self::open). [`Error::InvalidArgument`] also if the range is empty or not inside the device or
+    /// file, or not aligned: the text has the alignment and the nearest ranges that are.
+    ///
+    /// [`Error::InvalidArgument`]: crate::Error::InvalidArgument
+    pub fn open_range(path: impl AsRef<Path>, range: impl RangeBounds<u64>) -> Result<Self> {
+        let path = path.as_ref();
+        let (start, end) = (range.start_bound().cloned(), range.end_bound().cloned());
+        Ok(Self::of(path, open::open_range(path, (start, end))?))
+    }
+
+    fn of(path: &Path, mapping: Mapping) -> Self {
+        let len = mapping.len();
+        Self {
             path: path.into(),
-            mapping: Arc::new(open::open(path, min_len)?),
+            part: Part {
+                mapping: Arc::new(mapping),
+                start: 0,
+                len,
+            },
+        }
+    }
+
+    /// A part of the map as a map of its own, whose offsets begin at 0. It keeps the memory mapped.
+    ///
+    /// Each part can be registered as a region, so that each client has a key of its own, which is of no use for
+    /// the bytes of the others: an adapter looks at each byte. Any range will do, also ranges that overlap.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::InvalidArgument`] if `range` is empty or not inside the map.
+    ///
+    /// [`Error::InvalidArgument`]: crate::Error::InvalidArgument
+    pub fn part(&self, range: impl RangeBounds<usize>) -> Result<Self> {
+        let range = self.part.resolve(&range)?;
+        if range.is_empty() {
+            return Err(Error::invalid("a part of 0 bytes of persistent memory"));
+        }
+        Ok(Self {
+            path: Arc::clone(&self.path),
+            part: Part {
+                mapping: Arc::clone(&self.part.mapping),
+                start: range.start,
+                len: range.len(),
+            },
         })
     }
 
     /// What is mapped.
     #[must_use]
     pub fn kind(&self) -> PmemKind {
-        self.mapping.kind()
+        self.part.mapping.kind()
     }
 
     /// Whether this is persistent memory, rather than a file in the page cache.
@@ -139,7 +219,7 @@ impl PmemMap {
     /// The length in bytes. Never 0.
     #[must_use]
     pub fn len(&self) -> usize {
-        self.mapping.len()
+        self.part.len
     }
 
     /// Always false: there is no map of nothing.
@@ -148,13 +228,13 @@ impl PmemMap {
         self.len() == 0
     }
 
-    /// The first byte, page-aligned.
+    /// The first byte: of a map that was opened, page-aligned; of a [`part`](Self::part), wherever it begins.
     ///
     /// The memory stays mapped there until the map is dropped, wherever the map itself is moved.
     /// See the type's description for why making a reference of this pointer is hardly ever sound.
     #[must_use]
     pub fn as_ptr(&self) -> *mut u8 {
-        self.mapping.as_ptr()
+        self.part.mapping.as_ptr().wrapping_add(self.part.start)
     }
 
     /// Makes what was stored in `range` (byte offsets) durable; the [module](self) says against
@@ -174,8 +254,7 @@ impl PmemMap {
     /// [`Error::Provider`]: crate::Error::Provider
     #[doc(alias = "pmem_persist")]
     pub fn persist(&self, range: impl RangeBounds<usize>) -> Result<()> {
-        self.mapping
-            .persist(resolve_local(&range, self.len(), "persistent memory")?)
+        self.part.mapping.persist(self.part.resolve(&range)?)
     }
 
     /// Fills `dst` with the bytes from `offset` on.
@@ -188,7 +267,8 @@ impl PmemMap {
     ///
     /// [`Error::InvalidArgument`]: crate::Error::InvalidArgument
     pub fn read_at(&self, offset: usize, dst: &mut [u8]) -> Result<()> {
-        self.mapping.read_at(offset, dst)
+        let offset = self.part.at(offset, dst.len())?;
+        self.part.mapping.read_at(offset, dst)
     }
 
     /// Writes `src` to the bytes from `offset` on, and to no others. It is durable only after
@@ -200,14 +280,15 @@ impl PmemMap {
     ///
     /// [`Error::InvalidArgument`]: crate::Error::InvalidArgument
     pub fn write_at(&self, offset: usize, src: &[u8]) -> Result<()> {
-        self.mapping.write_at(offset, src)
+        let offset = self.part.at(offset, src.len())?;
+        self.part.mapping.write_at(offset, src)
     }
 
     /// What makes ranges of this map durable when the map itself is out of reach, because a memory
     /// region owns it.
     #[must_use]
     pub fn persister(&self) -> Persister {
-        Persister(Arc::clone(&self.mapping))
+        Persister(self.part.clone())
     }
 }
 
@@ -245,7 +326,7 @@ impl fmt::Display for PmemKind {
 /// It keeps the memory mapped, so that it needs no promise of its user: the mapping goes when the
 /// map and its last persister are gone.
 #[derive(Clone, Debug)]
-pub struct Persister(Arc<Mapping>);
+pub struct Persister(Part);
 
 impl Persister {
     /// As [`PmemMap::persist`], also for what a device wrote.
@@ -258,8 +339,8 @@ impl Persister {
     ///
     /// As [`PmemMap::persist`].
     pub fn persist(&self, range: impl RangeBounds<usize>) -> Result<()> {
-        let range = resolve_local(&range, self.0.len(), "persistent memory")?;
-        self.0.mark_dirty(range.clone());
-        self.0.persist(range)
+        let range = self.0.resolve(&range)?;
+        self.0.mapping.mark_dirty(range.clone());
+        self.0.mapping.persist(range)
     }
 }

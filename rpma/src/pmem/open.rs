@@ -2,19 +2,36 @@
 
 use std::fs::{self, File, FileType, Metadata, OpenOptions};
 use std::io;
+use std::ops::{Bound, Range};
 use std::os::fd::AsFd;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::Path;
 
 use rustix::fs::{major, minor};
 use rustix::io::Errno;
+use rustix::param::page_size;
 
 use super::mapping::Mapping;
 use super::sysfs;
 use crate::error::{Error, Result};
+use crate::range;
 
 /// Maps all of the device or file at `path`.
 pub(super) fn open(path: &Path, min_len: usize) -> Result<Mapping> {
+    let (file, target) = look(path)?;
+    target.check_len(path, min_len)?;
+    target.map(path, &file, 0..target.len())
+}
+
+/// Maps a part of it.
+pub(super) fn open_range(path: &Path, (start, end): (Bound<u64>, Bound<u64>)) -> Result<Mapping> {
+    let (file, target) = look(path)?;
+    let range = target.resolve(path, start, end)?;
+    target.map(path, &file, range)
+}
+
+/// Opens it, and says what it is.
+fn look(path: &Path) -> Result<(File, Target)> {
     // Merely opening some devices does something (a watchdog, a tape), so look first.
     let found = fs::metadata(path).map_err(|error| path_error("stat", path, error))?;
     Target::new(path, &found)?;
@@ -24,16 +41,13 @@ pub(super) fn open(path: &Path, min_len: usize) -> Result<Mapping> {
         .metadata()
         .map_err(|error| path_error("fstat", path, error))?;
     let target = Target::new(path, &opened)?;
-    target.check_len(path, min_len)?;
-    target
-        .map(&file)
-        .map_err(|errno| path_error("mmap", path, errno.into()))
+    Ok((file, target))
 }
 
-/// What can be mapped, with its length in bytes.
+/// What can be mapped, with its length in bytes, and of what its mappings begin at multiples.
 #[derive(Debug, PartialEq, Eq)]
 enum Target {
-    DeviceDax(usize),
+    DeviceDax { len: usize, align: usize },
     File(usize),
 }
 
@@ -45,7 +59,9 @@ impl Target {
         }
         if file_type.is_char_device() {
             let (major, minor) = (major(metadata.rdev()), minor(metadata.rdev()));
-            return sysfs::dax_len(Path::new("/sys"), path, major, minor).map(Self::DeviceDax);
+            let sysfs = Path::new("/sys");
+            let (len, align) = sysfs::dax_len_and_align(sysfs, path, major, minor)?;
+            return Ok(Self::DeviceDax { len, align });
         }
         Err(wrong_type(path, file_type))
     }
@@ -60,7 +76,7 @@ impl Target {
                 "the file {path} has {len} bytes, but {min_len} are needed: make it larger \
                  (fallocate -l {min_len} {path}) or ask for less"
             ))),
-            Self::DeviceDax(len) if len < min_len => Err(Error::invalid(format!(
+            Self::DeviceDax { len, .. } if len < min_len => Err(Error::invalid(format!(
                 "the device {path} has {len} bytes that can be mapped, but {min_len} are needed: \
                  make its namespace larger (ndctl create-namespace --size) or ask for less"
             ))),
@@ -68,11 +84,57 @@ impl Target {
         }
     }
 
-    fn map(&self, file: &File) -> rustix::io::Result<Mapping> {
+    fn len(&self) -> usize {
         match *self {
-            Self::DeviceDax(len) => Mapping::device_dax(file.as_fd(), len),
-            Self::File(len) => Mapping::file(file.as_fd(), len),
+            Self::DeviceDax { len, .. } | Self::File(len) => len,
         }
+    }
+
+    /// The range, if it can be mapped.
+    fn resolve(&self, path: &Path, start: Bound<u64>, end: Bound<u64>) -> Result<Range<usize>> {
+        let len = self.len();
+        let (start, end) = range::ends(start, end, len as u64);
+        if start >= end || end > len as u64 {
+            return Err(match start == end && end <= len as u64 {
+                true => Error::invalid(format!("a range of 0 bytes of {}", path.display())),
+                false => Error::invalid(format!(
+                    "the range {start}..{end} is not inside {}, of which {len} bytes can be mapped",
+                    path.display()
+                )),
+            });
+        }
+        // Not more than `len`, so that they fit.
+        let (start, end) = (start as usize, end as usize);
+        let (align, aligned_end) = match *self {
+            Self::DeviceDax { align, .. } => (align, end % align == 0),
+            // A mapping ends where it is asked to.
+            Self::File(_) => (page_size(), true),
+        };
+        if start % align == 0 && aligned_end {
+            return Ok(start..end);
+        }
+        let (down, up) = (start - start % align, start.next_multiple_of(align));
+        let (inner, outer) = match *self {
+            Self::DeviceDax { .. } => (end - end % align, end.next_multiple_of(align)),
+            Self::File(_) => (end, end),
+        };
+        let inside = match up < inner {
+            true => format!(" or, inside it, {up}..{inner}"),
+            false => String::new(),
+        };
+        Err(Error::invalid(format!(
+            "the range {start}..{end} of {} cannot be mapped: its alignment is {align}. {down}..{outer} \
+             can{inside}; PmemMap::part takes any part of a map",
+            path.display(),
+        )))
+    }
+
+    fn map(&self, path: &Path, file: &File, range: Range<usize>) -> Result<Mapping> {
+        let mapped = match *self {
+            Self::DeviceDax { .. } => Mapping::device_dax(file.as_fd(), range),
+            Self::File(_) => Mapping::file(file.as_fd(), range),
+        };
+        mapped.map_err(|errno| path_error("mmap", path, errno.into()))
     }
 }
 
@@ -167,15 +229,57 @@ mod tests {
 
     #[test]
     fn a_small_device_names_both_sizes_and_the_remedy() {
-        let error = Target::DeviceDax(4096).check_len(Path::new("/dev/dax0.0"), 8192);
+        let device = Target::DeviceDax {
+            len: 4096,
+            align: 4096,
+        };
+        let error = device.check_len(Path::new("/dev/dax0.0"), 8192);
         let text = error.unwrap_err().to_string();
         for part in ["/dev/dax0.0", "4096", "8192", "ndctl"] {
             assert!(text.contains(part), "{text}");
         }
-        assert!(
-            Target::DeviceDax(4096)
-                .check_len(Path::new("/dev/dax0.0"), 4096)
-                .is_ok()
+        assert!(device.check_len(Path::new("/dev/dax0.0"), 4096).is_ok());
+    }
+
+    #[test]
+    fn a_range_that_is_not_aligned_names_the_nearest_ones() {
+        const MIB: u64 = 1 << 20;
+        let device = Target::DeviceDax {
+            len: 64 << 20,
+            align: 2 << 20,
+        };
+        let resolve = |target: &Target, start, end| {
+            let path = Path::new("/dev/dax0.0");
+            target.resolve(path, Bound::Included(start), Bound::Excluded(end))
+        };
+        assert_eq!(
+            resolve(&device, 4 * MIB, 8 * MIB).unwrap(),
+            4 << 20..8 << 20
         );
+        for (start, end, nearest) in [
+            (
+                MIB,
+                7 * MIB,
+                "its alignment is 2097152. 0..8388608 can or, inside it, 2097152..6291456;",
+            ),
+            (MIB, 2 * MIB, "its alignment is 2097152. 0..2097152 can;"),
+            (0, MIB, "its alignment is 2097152. 0..2097152 can;"),
+            (5, 5, "0 bytes of /dev/dax0.0"),
+            (
+                0,
+                64 * MIB + 1,
+                "is not inside /dev/dax0.0, of which 67108864 bytes",
+            ),
+            (8, 4, "the range 8..4 is not inside"),
+        ] {
+            let text = resolve(&device, start, end).unwrap_err().to_string();
+            assert!(text.contains(nearest), "{text}");
+        }
+        let page = page_size() as u64;
+        let file = Target::File(10 * page as usize);
+        assert!(resolve(&file, page, 3 * page + 5).is_ok());
+        let text = resolve(&file, page + 1, 4 * page).unwrap_err().to_string();
+        let nearest = format!("{page}..{} can or, inside it, {}..", 4 * page, 2 * page);
+        assert!(text.contains(&nearest), "{text}");
     }
 }

@@ -17,8 +17,13 @@ use crate::error::{Error, Result};
 const ALIGN: [&str; 3] = ["align", "../dax_region/align", "device/dax_region/align"];
 
 /// How many bytes of the character device at `path` can be mapped: the largest multiple of its
-/// alignment. `sysfs` is where sysfs is mounted.
-pub(super) fn dax_len(sysfs: &Path, path: &Path, major: u32, minor: u32) -> Result<usize> {
+/// alignment, which comes with it. `sysfs` is where sysfs is mounted.
+pub(super) fn dax_len_and_align(
+    sysfs: &Path,
+    path: &Path,
+    major: u32,
+    minor: u32,
+) -> Result<(usize, usize)> {
     let device = sysfs.join(format!("dev/char/{major}:{minor}"));
     check_is_dax(&device, path)?;
     let size = read_number(&device.join("size"))?;
@@ -31,7 +36,7 @@ pub(super) fn dax_len(sysfs: &Path, path: &Path, major: u32, minor: u32) -> Resu
             path.display()
         )));
     }
-    Ok(len)
+    Ok((len, align))
 }
 
 fn check_is_dax(device: &Path, path: &Path) -> Result<()> {
@@ -131,7 +136,8 @@ mod tests {
     }
 
     fn len(sysfs: &TempDir) -> Result<usize> {
-        dax_len(sysfs.path(), Path::new("/dev/dax0.0"), 252, 0)
+        let path = Path::new("/dev/dax0.0");
+        dax_len_and_align(sysfs.path(), path, 252, 0).map(|(len, _)| len)
     }
 
     fn error(sysfs: &TempDir) -> String {

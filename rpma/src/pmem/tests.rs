@@ -214,3 +214,67 @@ fn a_file_that_is_too_small_is_refused_with_both_sizes() {
     fs::write(&path, b"").unwrap();
     assert!(refusal(&path, 0).contains("is empty"));
 }
+
+#[test]
+fn a_range_of_a_file_is_mapped_alone() {
+    let page = rustix::param::page_size();
+    let bytes: Vec<u8> = (0..5 * page).map(|n| (n / page) as u8).collect();
+    let (_dir, path) = file(&bytes);
+    let map = PmemMap::open_range(&path, page as u64..3 * page as u64 + 10).unwrap();
+    assert_eq!(map.len(), 2 * page + 10);
+    let mut read = vec![0; map.len()];
+    map.read_at(0, &mut read).unwrap();
+    assert!(read == bytes[page..3 * page + 10]);
+    map.write_at(page, b"new").unwrap();
+    map.persist(page..page + 3).unwrap();
+    assert_eq!(fs::read(&path).unwrap()[2 * page..2 * page + 3], *b"new");
+    assert_eq!(PmemMap::open_range(&path, ..).unwrap().len(), 5 * page);
+
+    let refused = |start: usize, end: usize| {
+        let range = start as u64..end as u64;
+        let text = PmemMap::open_range(&path, range).unwrap_err().to_string();
+        assert!(text.contains(path.to_str().unwrap()), "{text}");
+        text
+    };
+    assert!(refused(0, 5 * page + 1).contains("is not inside"));
+    assert!(refused(page, page).contains("0 bytes"));
+    assert!(refused(1, page).contains(&format!("its alignment is {page}")));
+    assert!(PmemMap::open_range(&path, u64::MAX..).is_err());
+}
+
+/// Each part has its own offsets and ends, and keeps the memory mapped.
+#[test]
+fn parts_of_a_map() {
+    let (_dir, path) = file(&[0; 10_000]);
+    let map = PmemMap::open(&path, 0).unwrap();
+    let (first, second) = (map.part(..5000).unwrap(), map.part(5000..).unwrap());
+    let within = second.part(100..=109).unwrap();
+    drop(map);
+    assert_eq!((first.len(), second.len(), within.len()), (5000, 5000, 10));
+    assert_eq!(second.as_ptr().addr() - first.as_ptr().addr(), 5000);
+    within.write_at(2, b"here").unwrap();
+    within.persister().persist(2..6).unwrap();
+    assert_eq!(fs::read(&path).unwrap()[5102..5106], *b"here");
+    let mut bytes = [0; 4];
+    second.read_at(102, &mut bytes).unwrap();
+    assert_eq!(&bytes, b"here");
+
+    let text = within.write_at(7, b"here").unwrap_err().to_string();
+    assert!(
+        text.contains("4 bytes at offset 7 reach past the end") && text.contains("has 10 bytes")
+    );
+    let text = within.persister().persist(5..11).unwrap_err().to_string();
+    assert!(
+        text.contains("5..11 is not inside the persistent memory of 10 bytes"),
+        "{text}"
+    );
+    let text = second.part(4000..5001).unwrap_err().to_string();
+    assert!(text.contains("of 5000 bytes"), "{text}");
+    assert!(
+        second
+            .part(3..3)
+            .unwrap_err()
+            .to_string()
+            .contains("0 bytes")
+    );
+}

@@ -19,7 +19,8 @@ use crate::pmem::{PmemKind, PmemMap};
 /// * the memory is `len` initialised bytes that may be read, and written if
 ///   [`is_writable`](Self::is_writable) says so;
 /// * the value is the memory's only owner: no safe code can make a Rust reference to the memory while
-///   the value is not lent out (another mapping of the same file or device is not a Rust reference);
+///   the value is not lent out (another mapping of the same file or device, or another part of a mapping, is
+///   not a Rust reference);
 /// * nothing but the value's own `Drop` frees or unmaps the memory.
 ///
 /// `'static` is what makes [`std::mem::forget`] harmless: the memory then stays registered and
@@ -135,8 +136,8 @@ unsafe impl RegisterableMemory for Mmap {
     }
 }
 
-// SAFETY: the map is a raw mapping, fixed until its Drop unmaps it, readable and writable; it never
-// gives out references.
+// SAFETY: the map is a part of a raw mapping, which it keeps, and which is fixed until the last part's Drop
+// unmaps it, readable and writable; it never gives out references.
 unsafe impl RegisterableMemory for PmemMap {
     fn as_mut_ptr(&mut self) -> *mut u8 {
         self.as_ptr()
