@@ -3,7 +3,7 @@
 //!
 //! * `cost`: the table.
 //! * `cost connections`: a write and a poll with 1 to 1,000 connections, and what each takes of memory.
-//! * `cost time`: how long a write and its flush take, beside librpma.
+//! * `cost time`: how long writes and their flush take, beside librpma, and large writes, beside `ib_write_bw`.
 //! * `cost check COMPILER`: an error if this library costs more than counts.txt says, if that is of the same
 //!   compiler.
 //! * `cost record COMPILER`: prints a new counts.txt.
@@ -24,7 +24,7 @@ mod rpma;
 use std::collections::BTreeMap;
 use std::error::Error;
 use std::path::Path;
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::time::Duration;
 use std::{env, fs, thread};
 
@@ -35,9 +35,11 @@ use rustix::process::{Resource, Rlimit, setrlimit};
 const ROUNDS: usize = 64;
 /// The slots of each queue.
 const DEPTH: u32 = 100;
-/// How many writes with a flush are timed, behind so many that are not.
-const TIMED: u64 = 300;
-const WARM: u64 = 50;
+/// How many writes are timed, behind so many that are not. Multiples of 16.
+const TIMED: u64 = 3200;
+const WARM: u64 = 320;
+/// How many large writes, and their bytes.
+const LARGE: (u64, usize) = (300, 65_536);
 /// How often each program is timed.
 const TURNS: usize = 9;
 /// Bytes of one operation.
@@ -89,7 +91,8 @@ fn main() -> Outcome {
         [_, "measured", "rpma", addr] => Ok(rpma::run(addr)?),
         [_, "measured", "connections", addr, count] => Ok(rpma::run_many(addr, count.parse()?)?),
         [program, "connections"] => connections(program),
-        [_, "timed", addr] => Ok(rpma::run_timed(addr)?),
+        [_, "timed", addr, depth] => Ok(rpma::run_timed(addr, depth.parse()?)?),
+        [_, "large", addr] => Ok(rpma::run_large(addr, LARGE.1, LARGE.0)?),
         [program, "time"] => time(program),
         #[cfg(native_flush)]
         [_, "measured", "bare", addr] => bare::run(addr),
@@ -182,43 +185,104 @@ fn connections(program: &str) -> Outcome {
     Ok(())
 }
 
-/// Times the same in turn: librpma, this library, and librpma once more, which shows how much a run differs
-/// from the next by itself.
+/// Times the same in turn: another program, this library, and the other once more, which shows how much a run
+/// differs from the next by itself.
 fn time(program: &str) -> Outcome {
     let addr = common::addr();
     let dir = tempfile::tempdir()?;
     let librpma = compile(&dir.path().join("librpma"))?;
-    let mut times = [const { Vec::new() }; 3];
-    for _ in 0..TURNS {
-        for (n, times) in times.iter_mut().enumerate() {
+    println!("microseconds of one write: the least, the median and the most of {TURNS} runs each");
+    println!("| | beside | rpma | beside, again | rpma : beside |");
+    println!("|---|---|---|---|---|");
+    for (depth, what) in [
+        ("1", "write of 64 bytes and its native flush"),
+        (
+            "16",
+            "one of 16 writes of 64 bytes and their native flush (rpma: a batch)",
+        ),
+    ] {
+        let beside = || {
             let port = free_port(&addr).to_string();
-            let command = match n {
-                1 => vec![program, "timed", &addr],
-                _ => vec![&librpma, &addr, &port, "timed"],
-            };
-            let output = Command::new(command[0]).args(&command[1..]).output()?;
-            let said = String::from_utf8(output.stdout)?;
-            times.push(
-                said.trim()
-                    .parse::<u64>()
-                    .map_err(|why| format!("{said:?}: {why}"))?,
-            );
-        }
+            said(&[&librpma, &addr, &port, &format!("timed-{depth}")])
+        };
+        let ours = || said(&[program, "timed", &addr, depth]);
+        in_turn(&format!("{what}, beside librpma"), beside, ours)?;
     }
-    println!(
-        "write of 64 bytes and native flush, each until it has completed: microseconds, of {TURNS} runs"
-    );
-    println!("| | least | median | most |");
-    println!("|---|---|---|---|");
-    for (name, times) in ["librpma", "rpma", "librpma again"]
-        .into_iter()
-        .zip(&mut times)
+    let what = "write of 64 KiB, 16 at a time, beside `ib_write_bw`";
+    in_turn(
+        what,
+        || ib_write_bw(&addr),
+        || said(&[program, "large", &addr]),
+    )
+}
+
+fn in_turn(
+    what: &str,
+    mut beside: impl FnMut() -> Outcome<Vec<u64>>,
+    mut ours: impl FnMut() -> Outcome<Vec<u64>>,
+) -> Outcome {
+    let mut turns = [const { Vec::new() }; 3];
+    for _ in 0..TURNS {
+        turns[0].push(beside()?);
+        turns[1].push(ours()?);
+        turns[2].push(beside()?);
+    }
+    for (n, of_it) in ["", ", of that posting"][..turns[0][0].len()]
+        .iter()
+        .enumerate()
     {
-        times.sort_unstable();
-        let [least, median, most] = [0, TURNS / 2, TURNS - 1].map(|n| times[n] / 1000);
-        println!("| {name} | {least} | {median} | {most} |");
+        let mut medians = Vec::new();
+        let mut columns = Vec::new();
+        for turns in &turns {
+            let mut times: Vec<_> = turns.iter().map(|times| times[n]).collect();
+            times.sort_unstable();
+            let [least, median, most] = [0, TURNS / 2, TURNS - 1].map(|n| times[n] / 1000);
+            columns.push(format!("{least}, {median}, {most}"));
+            medians.push(times[TURNS / 2]);
+        }
+        let ratio = medians[1] * 200 / (medians[0] + medians[2]).max(1);
+        println!("| {what}{of_it} | {} | {ratio} % |", columns.join(" | "));
     }
     Ok(())
+}
+
+/// The numbers that a program prints.
+fn said(command: &[&str]) -> Outcome<Vec<u64>> {
+    let output = Command::new(command[0]).args(&command[1..]).output()?;
+    let said = String::from_utf8(output.stdout)?;
+    let numbers = said.split_whitespace().map(str::parse);
+    let numbers: Result<Vec<_>, _> = numbers.collect();
+    match numbers {
+        Ok(numbers) if !numbers.is_empty() => Ok(numbers),
+        _ => Err(format!("{command:?}: {said:?}").into()),
+    }
+}
+
+/// Nanoseconds of one write, by perftest.
+fn ib_write_bw(addr: &str) -> Outcome<Vec<u64>> {
+    let (count, len) = (LARGE.0.to_string(), LARGE.1.to_string());
+    let port = free_port(addr).to_string();
+    let args = [
+        "-R", "-F", "-t", "16", "-n", &count, "-s", &len, "-p", &port,
+    ];
+    let mut server = Command::new("ib_write_bw")
+        .args(args)
+        .stdout(Stdio::null())
+        .spawn()?;
+    // It says nothing when it listens.
+    thread::sleep(Duration::from_secs(1));
+    let client = Command::new("ib_write_bw").args(args).arg(addr).output();
+    server.kill()?;
+    server.wait()?;
+    let said = String::from_utf8(client?.stdout)?;
+    let mut rows = said.lines().map(str::split_whitespace);
+    let row = rows.find(|row| row.clone().next() == Some(len.as_str()));
+    // Bytes, iterations, MiB/s at the most and on the average.
+    let average = row.and_then(|mut row| row.nth(3)?.parse::<f64>().ok());
+    let average = average.ok_or_else(|| format!("ib_write_bw: {said}"))?;
+    Ok(vec![
+        (LARGE.1 as f64 / (average * 1_048_576.0) * 1e9) as u64,
+    ])
 }
 
 /// Compiles the program that uses librpma, and returns its path.

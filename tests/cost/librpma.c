@@ -5,6 +5,7 @@
 #include "../interop/interop.h"
 
 #include <rdma/rdma_cma.h>
+#include <stdlib.h>
 #include <time.h>
 #include <valgrind/callgrind.h>
 
@@ -12,8 +13,8 @@
 #define ROUNDS 64
 #define DEPTH 100
 #define LEN 64
-#define TIMED 300
-#define WARM 50
+#define TIMED 3200
+#define WARM 320
 
 struct side {
 	struct rpma_conn *conn;
@@ -194,28 +195,41 @@ static void native(struct side client, struct side server)
 	COUNTED("get_wc_16", ROUNDS / 16);
 }
 
-/* Writes and flushes, one after the other, each until it is there; prints the nanoseconds of one. */
-static void timed(struct side client)
+static long long now(void)
 {
-	struct timespec start, end;
+	struct timespec time;
 
-	for (uintptr_t n = 0; n < WARM + TIMED; n++) {
+	clock_gettime(CLOCK_MONOTONIC, &time);
+	return time.tv_sec * 1000000000LL + time.tv_nsec;
+}
+
+/* Posts so many writes and their flush, and waits for it, over and over; prints the nanoseconds of one write, and those
+ * of them that posting took. */
+static void timed(struct side client, uintptr_t depth)
+{
+	long long start = 0, posting = 0;
+
+	for (uintptr_t n = 0; n < (WARM + TIMED) / depth; n++) {
 		struct ibv_wc wc;
 		int ret;
 
-		if (n == WARM)
-			clock_gettime(CLOCK_MONOTONIC, &start);
-		TRY(rpma_write(client.conn, remote, 0, local, 0, LEN, RPMA_F_COMPLETION_ON_ERROR,
-			       (void *)n));
+		if (n == WARM / depth) {
+			start = now();
+			posting = 0;
+		}
+		posting -= now();
+		for (uintptr_t k = 0; k < depth; k++)
+			TRY(rpma_write(client.conn, remote, 0, local, 0, LEN,
+				       RPMA_F_COMPLETION_ON_ERROR, (void *)n));
 		TRY(rpma_flush(client.conn, remote, 0, LEN, RPMA_FLUSH_TYPE_VISIBILITY,
 			       RPMA_F_COMPLETION_ALWAYS, (void *)n));
+		posting += now();
 		do {
 			ret = rpma_cq_get_wc(client.cq, 1, &wc, NULL);
 		} while (ret == RPMA_E_NO_COMPLETION);
 		EXPECT(ret == 0 && wc.status == IBV_WC_SUCCESS);
 	}
-	clock_gettime(CLOCK_MONOTONIC, &end);
-	SAY("%lld", ((end.tv_sec - start.tv_sec) * 1000000000LL + end.tv_nsec - start.tv_nsec) / TIMED);
+	SAY("%lld %lld", (now() - start) / TIMED, posting / TIMED);
 }
 
 static int (*query_device_ex)(struct ibv_context *, const struct ibv_query_device_ex_input *,
@@ -232,7 +246,7 @@ static int query_plain_device(struct ibv_context *context,
 	return ret;
 }
 
-/* `librpma ADDRESS PORT native|fallback|timed` */
+/* `librpma ADDRESS PORT native|fallback|timed-1|timed-16` */
 int main(int argc, char *argv[])
 {
 	struct ibv_context *context;
@@ -262,8 +276,8 @@ int main(int argc, char *argv[])
 	TRY(rpma_mr_get_descriptor(local, descriptor));
 	TRY(rpma_mr_remote_from_descriptor(descriptor, size, &remote));
 	pair(argv[1], argv[2], &client, &server);
-	if (strcmp(argv[3], "timed") == 0) {
-		timed(client);
+	if (strncmp(argv[3], "timed-", 6) == 0) {
+		timed(client, strtoul(argv[3] + 6, NULL, 10));
 	} else if (query_device_ex == NULL) {
 		native(client, server);
 	} else {

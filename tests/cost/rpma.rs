@@ -8,7 +8,7 @@ use rpma::{
     PeerCfg, RemoteSlice, Result, Side, Wc,
 };
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use rustix::process::{Resource, getrlimit, setrlimit};
 
@@ -93,8 +93,9 @@ pub(crate) fn run_many(addr: &str, count: usize) -> Result<()> {
     std::process::exit(0);
 }
 
-/// Writes and flushes, one after the other, each until it is there; prints the nanoseconds of one.
-pub(crate) fn run_timed(addr: &str) -> Result<()> {
+/// Posts so many writes and their flush, and waits for it, over and over; prints the nanoseconds of one write,
+/// and those of them that posting took. More than one are posted as a batch.
+pub(crate) fn run_timed(addr: &str, depth: u64) -> Result<()> {
     let peer = Peer::new(&Device::from_addr(addr, Side::Local)?)?;
     let usage = MrUsage::WRITE_DST | MrUsage::FLUSH_TYPE_VISIBILITY;
     let local = Mr::reg(&peer, vec![1; LEN], MrUsage::WRITE_SRC)?;
@@ -102,16 +103,54 @@ pub(crate) fn run_timed(addr: &str) -> Result<()> {
     let remote = MrRemote::from_descriptor(&remote_descriptor(&remote))?;
     let (remote, local) = (remote.slice(..)?, local.slice(..)?);
     let (conn, _server) = pair(&peer, addr, false)?;
-    let mut start = Instant::now();
-    for n in 0..WARM + TIMED {
-        if n == WARM {
-            start = Instant::now();
+    let (mut start, mut posting) = (Instant::now(), Duration::ZERO);
+    for n in 0..(WARM + TIMED) / depth {
+        if n == WARM / depth {
+            (start, posting) = (Instant::now(), Duration::ZERO);
         }
-        conn.write(remote, local, Flags::COMPLETION_ON_ERROR, n)?;
-        conn.flush(remote, FlushType::Visibility, ALWAYS, n)?;
+        let begun = Instant::now();
+        if depth == 1 {
+            conn.write(remote, local, Flags::COMPLETION_ON_ERROR, n)?;
+            conn.flush(remote, FlushType::Visibility, ALWAYS, n)?;
+        } else {
+            let mut batch = conn.batch::<17>();
+            for _ in 0..depth {
+                batch.write(remote, local, Flags::COMPLETION_ON_ERROR, n)?;
+            }
+            batch.flush(remote, FlushType::Visibility, ALWAYS, n)?;
+            batch.post()?;
+        }
+        posting += begun.elapsed();
         settle(conn.get_cq(), 1)?;
     }
-    println!("{}", start.elapsed().as_nanos() / u128::from(TIMED));
+    let [all, posting] = [start.elapsed(), posting].map(|time| time.as_nanos() / u128::from(TIMED));
+    println!("{all} {posting}");
+    Ok(())
+}
+
+/// Writes so many bytes at a time, always 16 under way; prints the nanoseconds of one write.
+pub(crate) fn run_large(addr: &str, len: usize, count: u64) -> Result<()> {
+    let peer = Peer::new(&Device::from_addr(addr, Side::Local)?)?;
+    let local = Mr::reg(&peer, vec![1; len], MrUsage::WRITE_SRC)?;
+    let remote = Mr::reg(&peer, vec![0; len], MrUsage::WRITE_DST)?;
+    let remote = MrRemote::from_descriptor(&remote_descriptor(&remote))?;
+    let (remote, local) = (remote.slice(..)?, local.slice(..)?);
+    let (conn, _server) = pair(&peer, addr, false)?;
+    let (mut posted, mut done) = (0, 0);
+    let mut wcs = [Wc::default(); 16];
+    let start = Instant::now();
+    while done < count {
+        while posted < count && posted - done < 16 {
+            conn.write(remote, local, ALWAYS, posted)?;
+            posted += 1;
+        }
+        let polled = conn.get_cq().get_wc(&mut wcs)?;
+        for wc in &wcs[..polled] {
+            wc.result()?;
+        }
+        done += polled as u64;
+    }
+    println!("{}", start.elapsed().as_nanos() / u128::from(count));
     Ok(())
 }
 
