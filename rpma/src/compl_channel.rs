@@ -6,6 +6,7 @@
 use std::fmt;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use crate::error::{Error, Result};
@@ -53,6 +54,8 @@ pub enum ComplChannel {
 pub struct CompletionChannel {
     channel: Arc<CompChannel>,
     context: Arc<Context>,
+    /// Which connection is the first that [`next`](Self::next) looks at.
+    turn: Arc<AtomicUsize>,
 }
 
 /// A completion event of a [`CompletionChannel`].
@@ -77,7 +80,17 @@ impl CompletionChannel {
         Ok(Self {
             channel: CompChannel::new(context)?,
             context: Arc::clone(context),
+            turn: Arc::default(),
         })
+    }
+
+    pub(crate) fn channel(&self) -> &Arc<CompChannel> {
+        &self.channel
+    }
+
+    /// Another number each time.
+    pub(crate) fn turn(&self) -> usize {
+        self.turn.fetch_add(1, Ordering::Relaxed)
     }
 
     /// Waits for the next completion event of any queue on the channel, without a limit. The queue is

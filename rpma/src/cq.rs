@@ -81,6 +81,11 @@ impl Cq {
         &self.polled.queue
     }
 
+    /// Whether its channel is also that of other queues.
+    pub(crate) fn is_shared(&self) -> bool {
+        self.shared
+    }
+
     pub(crate) fn polled(&self) -> &Polled {
         &self.polled
     }

@@ -122,7 +122,7 @@ mod verbs;
 
 pub use crate::address::Side;
 pub use crate::compl_channel::{ComplChannel, CompletionChannel, CqEvent};
-pub use crate::conn::{Batch, CloseError, Conn};
+pub use crate::conn::{Batch, CloseError, Conn, Next};
 pub use crate::conn_cfg::ConnCfg;
 pub use crate::conn_req::{ConnReq, ConnectError};
 pub use crate::cq::Cq;
@@ -196,6 +196,8 @@ mod tests {
         check::<ConnCfg>();
         check::<ConnReq>();
         check::<Conn>();
+        check::<Batch<'_, 4>>();
+        check::<Next>();
         check::<ConnEvent>();
         check::<RejectReason>();
         check::<Flags>();

@@ -7,6 +7,7 @@
 mod batch;
 mod checks;
 mod close;
+mod next;
 mod ops;
 
 use std::fmt;
@@ -17,6 +18,7 @@ use std::time::Duration;
 
 pub use self::batch::Batch;
 pub use self::close::CloseError;
+pub use self::next::Next;
 use crate::compl_channel;
 use crate::cq::Cq;
 use crate::error::{Error, Result};

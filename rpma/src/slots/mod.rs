@@ -426,6 +426,11 @@ impl ConnSlots {
         }
     }
 
+    /// The error of a connection whose queue pair the device has given up, of which nothing more may be told.
+    pub(crate) fn broken(&self) -> Option<Error> {
+        (self.state() == State::Broken).then(|| self.closed())
+    }
+
     #[cold]
     fn closed(&self) -> Error {
         Error::NotConnected(match self.state() {

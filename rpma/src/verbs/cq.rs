@@ -8,8 +8,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use rpma_sys as sys;
+use rustix::event::PollFd;
 
-use super::take::{Deadline, Turns, readable_now, take};
+use super::take::{Deadline, Turns, any_readable, readable_now, take};
 use super::{Context, Wc, check_errno, check_minus_one, check_non_null, log_leak};
 use crate::error::{Error, Result};
 use crate::hints;
@@ -89,6 +90,19 @@ impl CompChannel {
             check_errno("ibv_req_notify_cq", armed).map_err(unarmed)?;
             Ok(Some(tag))
         })
+    }
+}
+
+impl CompChannel {
+    /// The descriptor of what happens to the channel's device.
+    pub(crate) fn device_fd(&self) -> BorrowedFd<'_> {
+        self.context.device_events().fd()
+    }
+
+    /// Sleeps until one of these can be read, or something has happened to the device; `false` if `deadline`
+    /// passed first. The first one is [`device_fd`](Self::device_fd).
+    pub(crate) fn sleep(&self, fds: &mut [PollFd<'_>], deadline: Deadline) -> Result<bool> {
+        any_readable(fds, &self.context.device_events(), deadline)
     }
 }
 

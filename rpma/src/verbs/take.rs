@@ -161,6 +161,34 @@ fn readable(
     }
 }
 
+/// Waits until one of several descriptors can be read, which their events then say, or something has happened
+/// to the device, which is taken and told; `false` if `deadline` passed first. The first descriptor is the
+/// device's.
+pub(super) fn any_readable(
+    fds: &mut [PollFd<'_>],
+    device: &DeviceEvents<'_>,
+    deadline: Deadline,
+) -> Result<bool> {
+    let mut from = 0;
+    loop {
+        fds.iter_mut().for_each(PollFd::clear_revents);
+        let ready = match poll(&mut fds[from..], deadline.remaining().as_ref()) {
+            Err(Errno::INTR) => continue,
+            result => result.map_err(|errno| Error::provider("poll", errno))?,
+        };
+        let beside = fds[0].revents();
+        if beside.contains(PollFlags::IN) {
+            device.take_all();
+            device.tell();
+        } else if !beside.is_empty() && ready == 1 {
+            // Of a device that is gone: it would end every wait at once.
+            from = 1;
+            continue;
+        }
+        return Ok(ready > 0);
+    }
+}
+
 /// Makes a descriptor non-blocking, if it is not already, and returns its flags before that.
 pub(super) fn set_nonblocking(fd: BorrowedFd<'_>) -> Result<OFlags> {
     let before = flags(fd)?;

@@ -1,0 +1,221 @@
+//! [`Conn::next`]: one wait for everything that a connection may have to say; and the same for all connections on a
+//! [`CompletionChannel`].
+//!
+//! It polls before it sleeps and after it has taken an event, and takes an event, which arms the queue again, only
+//! when the queues are empty. So an event stays in its channel, for others that sleep, as long as there may be
+//! something to poll. What is left without an event by others (`Cq::wait_for` leaves what comes after the one that
+//! it waits for) is found within [`BOUND`]: no sleep is longer.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use rustix::event::{PollFd, PollFlags};
+
+use super::Conn;
+use crate::compl_channel::CompletionChannel;
+use crate::cq::Cq;
+use crate::error::{Error, Result};
+use crate::event::ConnEvent;
+use crate::queues::Queues;
+use crate::verbs::{CompChannel, Deadline, Wc};
+
+/// How long it sleeps at most before it looks again: for completions that others have left without an event, and
+/// for those that give none ([`Notify::Solicited`](crate::Notify::Solicited)).
+const BOUND: Duration = Duration::from_secs(1);
+
+const NOTHING: Error = Error::TimedOut("neither a completion nor an event of the connection came");
+
+/// What came first.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[expect(clippy::exhaustive_enums, reason = "a connection has these two")]
+pub enum Next {
+    /// So many completions, at the beginning of what was given for them; 1 at least.
+    Completions(usize),
+    /// An event of the connection. All completions that had come before were returned before.
+    Event(ConnEvent),
+}
+
+impl Conn {
+    /// Waits for whatever comes first: completions, of either queue of the connection, or an event of the
+    /// connection, for at most `limit` (`Duration::MAX` is none). It misses nothing, whatever other threads poll
+    /// or wait for meanwhile: what they leave is found, within a second.
+    ///
+    /// Completions come first. So when the connection ends, those of what was under way come before
+    /// [`ConnEvent::Closed`], as far as they are there; more may follow it (what the peer sent just before it left
+    /// can be the slower one): call again until the limit.
+    ///
+    /// It works with queues that share a channel and with those that have one each, with a queue for receives and
+    /// without, and if they give events for solicited completions only (those of others are noticed within a
+    /// second). Receives that complete in a shared receive queue's own queue are not the connection's: wait for
+    /// them with [`Srq::get_rcq`](crate::Srq::get_rcq). A connection on a [`CompletionChannel`] waits with
+    /// [`CompletionChannel::next`].
+    ///
+    /// # Errors
+    ///
+    /// [`Error::TimedOut`] when the limit has passed. [`Error::NotConnected`] if the device has reported an error of the
+    /// queue pair, when all completions have been polled. [`Error::InvalidArgument`] if there is no room for a
+    /// completion, or if the connection is on a [`CompletionChannel`]. [`Error::Provider`] if `ibv_poll_cq`,
+    /// `ibv_get_cq_event`, `ibv_req_notify_cq`, `rdma_get_cm_event` or `poll` fails, or as
+    /// [`next_event`](Self::next_event).
+    pub fn next(&self, wcs: &mut [Wc], limit: Duration) -> Result<Next> {
+        refuse_no_room(wcs)?;
+        if self.is_on_a_completion_channel() {
+            return Err(Error::invalid(
+                "the connection is on a CompletionChannel, whose events are also those of others: wait with \
+                 CompletionChannel::next",
+            ));
+        }
+        let deadline = Deadline::after(limit);
+        let main = self.queues.cq.queue().channel();
+        let of_receives = self.queues.rcq.as_ref().map(|rcq| rcq.queue().channel());
+        // The same one counts once.
+        let of_receives = of_receives.filter(|channel| !Arc::ptr_eq(channel, main));
+        loop {
+            if let Some(next) = self.look(wcs)? {
+                return Ok(next);
+            }
+            let own = of_receives.unwrap_or(main);
+            let mut fds = [
+                PollFd::from_borrowed_fd(main.device_fd(), PollFlags::IN),
+                PollFd::new(self, PollFlags::IN),
+                PollFd::new(main, PollFlags::IN),
+                PollFd::new(own, PollFlags::IN),
+            ];
+            let watched = 3 + usize::from(of_receives.is_some());
+            sleep(main, &mut fds[..watched], deadline)?;
+            let [_, event, of_main, of_own] = fds.map(|fd| !fd.revents().is_empty());
+            if of_main {
+                take(main)?;
+            }
+            if of_own && of_receives.is_some() {
+                take(own)?;
+            }
+            if let Some(next) = self.look_again(wcs, event)? {
+                return Ok(next);
+            }
+            if deadline.has_passed() {
+                return Err(NOTHING);
+            }
+        }
+    }
+
+    /// Whether one of its queues uses a channel that the program has made.
+    fn is_on_a_completion_channel(&self) -> bool {
+        let Queues {
+            cq, rcq, channel, ..
+        } = &self.queues;
+        channel.is_none() && (cq.is_shared() || rcq.as_ref().is_some_and(Cq::is_shared))
+    }
+
+    /// Completions, if there are any.
+    fn look(&self, wcs: &mut [Wc]) -> Result<Option<Next>> {
+        let queues = &self.queues;
+        let mut both = [Some(&queues.cq), queues.rcq.as_ref()];
+        // One that is never empty must not keep the other one's from being seen.
+        if queues.rcq.is_some() && self.receives_next.fetch_not(Ordering::Relaxed) {
+            both.reverse();
+        }
+        let mut count = 0;
+        for cq in both.into_iter().flatten() {
+            if count < wcs.len() {
+                count += cq.get_wc(&mut wcs[count..])?;
+            }
+        }
+        Ok((count > 0).then_some(Next::Completions(count)))
+    }
+
+    /// What is there after a sleep: completions, or the event if one was seen.
+    fn look_again(&self, wcs: &mut [Wc], event: bool) -> Result<Option<Next>> {
+        if let Some(next) = self.look(wcs)? {
+            return Ok(Some(next));
+        }
+        if event {
+            match self.event_until(Deadline::after(Duration::ZERO)) {
+                // Another thread has taken it.
+                Err(Error::NoEvent) => {}
+                event => return event.map(|event| Some(Next::Event(event))),
+            }
+        }
+        match self.queues.slots.broken() {
+            Some(error) => Err(error),
+            None => Ok(None),
+        }
+    }
+}
+
+impl CompletionChannel {
+    /// As [`Conn::next`], for connections whose queues are all on this channel: waits for whatever comes first on
+    /// one of them, and returns which, by its place in `conns`. What the others have stays for the next call; each
+    /// has its turn.
+    ///
+    /// It looks at every connection each time, and allocates a little: a program with thousands of them has
+    /// [`wait`](Self::wait) and `epoll`.
+    ///
+    /// # Errors
+    ///
+    /// As [`Conn::next`], of the first connection that has one. [`Error::InvalidArgument`] also if there are no
+    /// connections, or one has a queue on another channel.
+    pub fn next(&self, conns: &[&Conn], wcs: &mut [Wc], limit: Duration) -> Result<(usize, Next)> {
+        refuse_no_room(wcs)?;
+        if conns.is_empty() {
+            return Err(Error::invalid("no connections to wait for"));
+        }
+        for (place, conn) in conns.iter().enumerate() {
+            let Queues { cq, rcq, .. } = &conn.queues;
+            let here = |cq: &Cq| Arc::ptr_eq(cq.queue().channel(), self.channel());
+            if !here(cq) || !rcq.as_ref().is_none_or(here) {
+                return Err(Error::invalid(format!(
+                    "connection {place} of {} has a queue that is not on this channel: ConnCfg::set_compl_channel \
+                     puts both there",
+                    conns.len()
+                )));
+            }
+        }
+        let deadline = Deadline::after(limit);
+        loop {
+            let turn = self.turn();
+            let in_turn = || (0..conns.len()).map(|n| (turn + n) % conns.len());
+            for place in in_turn() {
+                if let Some(next) = conns[place].look(wcs)? {
+                    return Ok((place, next));
+                }
+            }
+            let mut fds = vec![
+                PollFd::from_borrowed_fd(self.channel().device_fd(), PollFlags::IN),
+                PollFd::new(self.channel(), PollFlags::IN),
+            ];
+            fds.extend(conns.iter().map(|conn| PollFd::new(conn, PollFlags::IN)));
+            sleep(self.channel(), &mut fds, deadline)?;
+            let ready: Vec<_> = fds.iter().map(|fd| !fd.revents().is_empty()).collect();
+            if ready[1] {
+                take(self.channel())?;
+            }
+            for place in in_turn() {
+                if let Some(next) = conns[place].look_again(wcs, ready[2 + place])? {
+                    return Ok((place, next));
+                }
+            }
+            if deadline.has_passed() {
+                return Err(NOTHING);
+            }
+        }
+    }
+}
+
+fn refuse_no_room(wcs: &[Wc]) -> Result<()> {
+    match wcs.is_empty() {
+        true => Err(Error::invalid("no room for completions: pass one at least")),
+        false => Ok(()),
+    }
+}
+
+/// Sleeps until something is there, or it is time to look.
+fn sleep(channel: &CompChannel, fds: &mut [PollFd<'_>], deadline: Deadline) -> Result<bool> {
+    channel.sleep(fds, deadline.earlier(Deadline::after(BOUND)))
+}
+
+/// Takes an event, if it is still there, which arms its queue: what comes from now on gives another one.
+fn take(channel: &CompChannel) -> Result<()> {
+    channel.wait(Deadline::after(Duration::ZERO)).map(drop)
+}

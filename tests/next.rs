@@ -1,0 +1,301 @@
+//! One wait for everything: completions of either queue and events of the connection, on every setting of the
+//! completion channel, beside whatever other threads poll and wait for.
+
+mod common;
+
+use std::collections::BTreeSet;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use common::{LIMIT, Pair, completions, device_test, invalid, no_completion, peer, region};
+use rpma::{
+    ComplChannel, CompletionChannel, Conn, ConnCfg, ConnEvent, Error, Flags, MrSlice, MrUsage,
+    Next, Notify, RemoteSlice, Wc, WcStatus,
+};
+
+const ALWAYS: Flags = Flags::COMPLETION_ALWAYS;
+const SHORT: Duration = Duration::from_millis(50);
+
+/// Each setting of a server that waits.
+fn settings() -> Vec<(&'static str, ConnCfg)> {
+    let cfg = |set: &dyn Fn(&mut ConnCfg)| {
+        let mut cfg = ConnCfg::new();
+        set(&mut cfg);
+        cfg
+    };
+    let rcq = |cfg: &mut ConnCfg| {
+        cfg.set_rcq_size(10);
+    };
+    vec![
+        ("one queue", ConnCfg::new()),
+        ("a queue for receives", cfg(&rcq)),
+        (
+            "a shared channel",
+            cfg(&|cfg| {
+                rcq(cfg);
+                cfg.set_compl_channel(ComplChannel::Shared);
+            }),
+        ),
+        (
+            "solicited events",
+            cfg(&|cfg| {
+                rcq(cfg);
+                cfg.set_rcq_notify(Notify::Solicited);
+            }),
+        ),
+        (
+            "solicited events on a shared channel",
+            cfg(&|cfg| {
+                rcq(cfg);
+                cfg.set_rcq_notify(Notify::Solicited);
+                cfg.set_compl_channel(ComplChannel::Shared);
+            }),
+        ),
+    ]
+}
+
+fn write(conn: &Conn, op_context: u64) {
+    let posted = conn.write(RemoteSlice::EMPTY, MrSlice::EMPTY, ALWAYS, op_context);
+    posted.expect("posted");
+}
+
+/// What comes next: the numbers of completions, or the event.
+fn next(conn: &Conn) -> Result<Vec<u64>, ConnEvent> {
+    let mut wcs = [Wc::default(); 4];
+    match conn.next(&mut wcs, LIMIT).expect("in time") {
+        Next::Completions(count) => Ok(wcs[..count].iter().map(Wc::wr_id).collect()),
+        Next::Event(event) => Err(event),
+    }
+}
+
+/// So many completions, one after the other, in any order of the queues.
+fn numbers(conn: &Conn, count: usize) -> BTreeSet<u64> {
+    let mut all = BTreeSet::new();
+    while all.len() < count {
+        all.extend(next(conn).expect("completions"));
+    }
+    all
+}
+
+fn times_out(conn: &Conn) {
+    let began = Instant::now();
+    let result = conn.next(&mut [Wc::default()], SHORT);
+    assert!(matches!(result, Err(Error::TimedOut(_))), "{result:?}");
+    assert!(began.elapsed() >= SHORT);
+}
+
+/// Promise: completions of both queues and events of the connection, whichever comes, and nothing else ends the
+/// wait before its limit.
+#[test]
+fn whatever_comes_first_on_every_setting() {
+    device_test(|| {
+        let peer = peer();
+        for (what, cfg) in settings() {
+            println!("{what}");
+            let Pair { client, server } = Pair::with(&peer, &ConnCfg::new(), &cfg);
+            times_out(&server);
+            // What is there already.
+            for number in 0..3 {
+                server.recv(MrSlice::EMPTY, 10 + number).expect("posted");
+                write(&server, number);
+                let sent = client.send(MrSlice::EMPTY, ALWAYS | Flags::SOLICITED, 1);
+                sent.expect("posted");
+                completions(&client, 1);
+            }
+            let expected = BTreeSet::from([0, 1, 2, 10, 11, 12]);
+            assert_eq!(numbers(&server, 6), expected, "{what}");
+            times_out(&server);
+
+            // What comes while it waits. If its events were lost each would take until the next look, a second.
+            server.recv(MrSlice::EMPTY, 100).expect("posted");
+            let began = Instant::now();
+            for number in 0..20 {
+                let got = thread::scope(|scope| {
+                    scope.spawn(|| {
+                        thread::sleep(Duration::from_millis(30));
+                        match number % 2 {
+                            0 => write(&server, number),
+                            _ => client
+                                .send(MrSlice::EMPTY, ALWAYS | Flags::SOLICITED, 1)
+                                .expect("posted"),
+                        }
+                    });
+                    next(&server).expect("a completion")
+                });
+                match number % 2 {
+                    0 => assert_eq!(got, [number], "{what}"),
+                    _ => {
+                        assert_eq!(got, [100], "{what}");
+                        completions(&client, 1);
+                        server.recv(MrSlice::EMPTY, 100).expect("posted");
+                    }
+                }
+            }
+            let took = began.elapsed();
+            assert!(took < Duration::from_secs(10), "{what}: {took:?}");
+
+            // The end, while it waits; and before it, what was under way.
+            client
+                .send(MrSlice::EMPTY, ALWAYS | Flags::SOLICITED, 1)
+                .expect("posted");
+            completions(&client, 1);
+            thread::scope(|scope| {
+                scope.spawn(|| client.disconnect().expect("disconnects"));
+                assert_eq!(next(&server), Ok(vec![100]), "{what}");
+                assert_eq!(next(&server), Err(ConnEvent::Closed), "{what}");
+            });
+            // The other side is told in the same way.
+            server.disconnect().expect("disconnects");
+            assert_eq!(next(&client), Err(ConnEvent::Closed), "{what}");
+        }
+    });
+}
+
+/// Promise: it misses nothing that others leave. `wait_for` takes the event of several completions, and leaves those
+/// behind the one that it waits for without any.
+#[test]
+fn what_others_leave_is_found() {
+    device_test(|| {
+        let pair = Pair::new(&peer());
+        let conn = &pair.client;
+        thread::scope(|scope| {
+            let waits = scope.spawn(|| next(conn));
+            // It sleeps. Somebody else takes the event, and leaves one.
+            thread::sleep(SHORT);
+            let others = scope.spawn(|| {
+                let cq = conn.get_cq();
+                for number in 1..=2 {
+                    write(conn, number);
+                }
+                cq.wait_for(1, LIMIT, |_| {})
+            });
+            let one = others.join().expect("no panic");
+            let next = waits.join().expect("no panic").expect("a completion");
+            match one {
+                Ok(wc) => assert_eq!((wc.wr_id(), next), (1, vec![2])),
+                // The one that sleeps was faster: it has the first, or both.
+                Err(error) => assert!(matches!(error, Error::TimedOut(_)), "{error:?}"),
+            }
+        });
+    });
+}
+
+/// Promise: several threads may wait; each completion goes to one of them.
+#[test]
+fn two_threads_share_what_comes() {
+    device_test(|| {
+        let pair = Pair::new(&peer());
+        let conn = &pair.client;
+        let take = || {
+            let mut all = Vec::new();
+            let mut wcs = [Wc::default(); 2];
+            loop {
+                match conn.next(&mut wcs, Duration::from_secs(3)) {
+                    Ok(Next::Completions(count)) => {
+                        all.extend(wcs[..count].iter().map(Wc::wr_id));
+                    }
+                    Err(Error::TimedOut(_)) => return all,
+                    other => panic!("{other:?}"),
+                }
+            }
+        };
+        let mut all = thread::scope(|scope| {
+            let takers = [scope.spawn(take), scope.spawn(take)];
+            for number in 0..200 {
+                while let Err(error) =
+                    conn.write(RemoteSlice::EMPTY, MrSlice::EMPTY, ALWAYS, number)
+                {
+                    assert!(matches!(error, Error::QueueFull { .. }), "{error:?}");
+                    thread::yield_now();
+                }
+            }
+            takers.map(|taker| taker.join().expect("no panic")).concat()
+        });
+        all.sort_unstable();
+        assert!(all.into_iter().eq(0..200));
+    });
+}
+
+/// Promise: a failure is a completion like others; the event of the end comes behind it.
+#[test]
+fn failures_come_before_the_end() {
+    device_test(|| {
+        let peer = peer();
+        let Pair { client, server } = Pair::new(&peer);
+        let small = region(&peer, 1, MrUsage::RECV);
+        let source = region(&peer, 8, MrUsage::SEND);
+        server
+            .recv(small.slice(..).expect("all"), 7)
+            .expect("posted");
+        let sent = client.send(source.slice(..).expect("all"), ALWAYS, 1);
+        sent.expect("posted");
+        let mut wcs = [Wc::default(); 4];
+        let came = server.next(&mut wcs, LIMIT).expect("in time");
+        assert_eq!(came, Next::Completions(1));
+        // Which one is the device's choice.
+        assert_ne!(wcs[0].status(), WcStatus::SUCCESS);
+        let came = client.next(&mut wcs, LIMIT).expect("in time");
+        assert_eq!(came, Next::Completions(1));
+        assert_ne!(wcs[0].status(), WcStatus::SUCCESS);
+        drop(server);
+        assert_eq!(next(&client), Err(ConnEvent::Closed));
+    });
+}
+
+/// Promise: all connections of a channel with one wait, each in turn.
+#[test]
+fn ten_connections_on_one_channel() {
+    device_test(|| {
+        let peer = peer();
+        let channel = CompletionChannel::new(&peer).expect("a channel");
+        let pairs: Vec<_> = (0..10)
+            .map(|key| {
+                let mut cfg = ConnCfg::new();
+                let channel = channel.clone();
+                cfg.set_sq_size(30).set_rcq_size(10);
+                cfg.set_compl_channel(ComplChannel::Of { channel, key });
+                Pair::with(&peer, &ConnCfg::new(), &cfg)
+            })
+            .collect();
+        let servers: Vec<_> = pairs.iter().map(|pair| &pair.server).collect();
+        let mut wcs = [Wc::default(); 1];
+        let none = channel.next(&servers, &mut wcs, SHORT);
+        assert!(matches!(none, Err(Error::TimedOut(_))), "{none:?}");
+        // Nobody is forgotten while one is never quiet.
+        for (place, server) in servers.iter().enumerate() {
+            for number in 0..3 {
+                write(server, place as u64 * 10 + number);
+            }
+        }
+        let mut seen = BTreeSet::new();
+        for round in 0..30 {
+            if round < 20 {
+                write(servers[0], 5);
+            }
+            let (place, came) = channel.next(&servers, &mut wcs, LIMIT).expect("in time");
+            assert_eq!(came, Next::Completions(1));
+            assert_eq!(wcs[0].wr_id() / 10, place as u64);
+            seen.insert(place);
+        }
+        assert_eq!(seen.len(), 10, "each has its turn: {seen:?}");
+        let mut left = 20;
+        while left > 0 {
+            channel.next(&servers, &mut wcs, LIMIT).expect("in time");
+            left -= 1;
+        }
+        no_completion(servers[0]);
+        pairs[7].client.disconnect().expect("disconnects");
+        let closed = channel.next(&servers, &mut wcs, LIMIT).expect("in time");
+        assert_eq!(closed, (7, Next::Event(ConnEvent::Closed)));
+
+        // What is wrong.
+        let text = invalid(servers[0].next(&mut wcs, SHORT));
+        assert!(text.contains("CompletionChannel::next"), "{text}");
+        invalid(channel.next(&servers, &mut [], SHORT));
+        invalid(channel.next(&[], &mut wcs, SHORT));
+        let strange = [servers[0], &pairs[0].client];
+        let text = invalid(channel.next(&strange, &mut wcs, SHORT));
+        assert!(text.contains("connection 1 of 2"), "{text}");
+        invalid(pairs[0].client.next(&mut [], SHORT));
+    });
+}
