@@ -3,15 +3,19 @@
 mod common;
 
 use std::io::Write;
+use std::net::SocketAddr;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::sync::Mutex;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use common::program::{Program, executable, free_port};
-use common::{LIMIT, Pair, addr, addr6, device_test, event, peer};
+use common::{LIMIT, Pair, addr, addr6, device_test, event, peer, region, remote};
 use log::{Level, LevelFilter, Log, Metadata, Record};
-use rpma::{ConnCfg, ConnEvent, ConnReq, Device, Ep, Error, Peer, RejectReason, Side};
+use rpma::{
+    ConnCfg, ConnEvent, ConnReq, Device, Ep, Error, MrUsage, Offer, Peer, PeerCfg, RejectReason,
+    Side,
+};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 
@@ -337,6 +341,103 @@ fn nothing_pending_is_no_event_at_once_on_a_non_blocking_descriptor() {
     });
 }
 
+/// The same, by the library's own method, and back again.
+#[test]
+fn descriptors_are_made_non_blocking_and_blocking_again() {
+    device_test(|| {
+        let peer = peer();
+        let ep = Ep::listen(&peer, &addr(), 0).expect("listens");
+        let pair = Pair::new(&peer);
+        let (conn, cq) = (&pair.client, pair.client.get_cq());
+        let set = |on| {
+            ep.set_nonblocking(on).expect("set");
+            conn.set_nonblocking(on).expect("set");
+            cq.set_nonblocking(on).expect("set");
+        };
+        set(true);
+        let request = ep.next_conn_req_timeout(&ConnCfg::new(), LIMIT);
+        assert!(matches!(request, Err(Error::NoEvent)));
+        assert!(matches!(
+            conn.next_event_timeout(LIMIT),
+            Err(Error::NoEvent)
+        ));
+        assert!(matches!(cq.wait_timeout(LIMIT), Err(Error::NoCompletion)));
+        set(false);
+        for fd in [ep.as_fd(), conn.as_fd(), cq.as_fd()] {
+            let flags = fcntl_getfl(fd).expect("flags");
+            assert!(!flags.contains(OFlags::NONBLOCK), "blocking");
+        }
+        let short = Duration::from_millis(50);
+        let began = Instant::now();
+        assert!(matches!(
+            conn.next_event_timeout(short),
+            Err(Error::NoEvent)
+        ));
+        assert!(matches!(cq.wait_timeout(short), Err(Error::NoCompletion)));
+        assert!(began.elapsed() >= 2 * short, "it waits");
+    });
+}
+
+/// Promise: both sides know both addresses, and call them the same.
+#[test]
+fn each_side_knows_who_the_other_one_is() {
+    device_test(|| {
+        let peer = peer();
+        for addr in [addr(), addr6()] {
+            let ep = Ep::listen(&peer, &addr, 0).expect("listens");
+            let cfg = ConnCfg::new();
+            let req = ConnReq::new(&peer, &addr, ep.get_port(), &cfg).expect("resolves");
+            let at = SocketAddr::new(addr.parse().expect("an address"), ep.get_port());
+            assert_eq!(req.peer_addr().expect("known"), at);
+            let client = req.connect(&[]).expect("asks");
+            let req = ep.next_conn_req_timeout(&cfg, LIMIT).expect("a request");
+            let from = req.peer_addr().expect("known");
+            let server = req.connect(&[]).expect("accepts");
+            assert_eq!(event(&client), ConnEvent::Established);
+            assert_eq!(event(&server), ConnEvent::Established);
+            assert_eq!(client.peer_addr().expect("known"), at);
+            assert_eq!(client.local_addr().expect("known"), from);
+            assert_eq!(server.peer_addr().expect("known"), from);
+            assert_eq!(server.local_addr().expect("known"), at);
+            assert_eq!(from.ip(), at.ip(), "one host");
+        }
+    });
+}
+
+/// Promise: an offer of the longest data arrives in either direction, and one byte more is refused before anything
+/// is sent.
+#[test]
+fn offers_travel_both_ways() {
+    device_test(|| {
+        let peer = peer();
+        let usage = MrUsage::WRITE_DST | MrUsage::FLUSH_TYPE_VISIBILITY;
+        let memory = region(&peer, 64, usage);
+        let mut platform = PeerCfg::new();
+        platform.set_direct_write_to_pmem(true);
+        let full = |room| {
+            let mut offer = Offer::new(&platform);
+            let left = offer.add_region(&memory).left(room).expect("room");
+            offer.set_data(&vec![7; left]);
+            assert_eq!(offer.left(room), Some(0));
+            offer
+        };
+        let (from_client, from_server) = (full(Offer::CONNECT), full(Offer::ACCEPT));
+        let data = [
+            from_client.encode(Offer::CONNECT).expect("fits"),
+            from_server.encode(Offer::ACCEPT).expect("fits"),
+        ];
+        let cfg = ConnCfg::new();
+        let pair = Pair::over(&addr(), &peer, &cfg, &cfg, (&data[0], &data[1]));
+        for (conn, expected) in [(&pair.server, &from_client), (&pair.client, &from_server)] {
+            let offer = Offer::decode(conn.get_private_data()).expect("an offer");
+            assert_eq!(&offer, expected);
+            assert_eq!(offer.regions(), [remote(&memory)]);
+            assert!(offer.platform().get_direct_write_to_pmem());
+            conn.apply_remote_peer_cfg(offer.platform());
+        }
+    });
+}
+
 /// Whether `fd` is readable now.
 fn readable(fd: BorrowedFd<'_>) -> bool {
     let now = Timespec::default();
@@ -510,6 +611,8 @@ fn the_life_of_a_connection_is_logged() {
         log::set_max_level(LevelFilter::Info);
         assert_eq!(log::max_level(), LevelFilter::Info);
         let Pair { client, server } = Pair::new(&peer());
+        let names =
+            [&client, &server].map(|conn| (conn.local_addr().expect("known"), conn.get_qp_num()));
         client.disconnect().expect("tells the server");
         assert_eq!(event(&server), ConnEvent::Closed);
         log::set_max_level(LevelFilter::Off);
@@ -519,9 +622,16 @@ fn the_life_of_a_connection_is_logged() {
             let of_it = |(level, found): &&(Level, String)| *level == Level::Info && found == text;
             records.iter().filter(of_it).count()
         };
-        assert_eq!(infos(&ConnEvent::Established.to_string()), 2, "{records:?}");
-        assert_eq!(infos("disconnecting"), 1, "{records:?}");
-        assert_eq!(infos(&ConnEvent::Closed.to_string()), 1, "{records:?}");
+        // Each line names its connection: the other side, and the queue pair.
+        for (conn, other, text) in [
+            (&names[0], &names[1], ConnEvent::Established.to_string()),
+            (&names[1], &names[0], ConnEvent::Established.to_string()),
+            (&names[0], &names[1], "disconnecting".to_owned()),
+            (&names[1], &names[0], ConnEvent::Closed.to_string()),
+        ] {
+            let line = format!("{} (queue pair {}): {text}", other.0, conn.1);
+            assert_eq!(infos(&line), 1, "{line}: {records:?}");
+        }
         assert!(
             records.iter().all(|(level, _)| *level >= Level::Info),
             "nothing went wrong: {records:?}"

@@ -508,3 +508,70 @@ fn foreign_memory_is_used_as_its_owner_promised() {
         drop(unsafe { Box::from_raw(memory) });
     });
 }
+
+/// Promise: regions over parts of one map have keys of their own, each of which is good for its part only.
+#[test]
+fn parts_of_a_device_have_keys_of_their_own() {
+    const MIB: u64 = 1 << 20;
+    device_test(|| {
+        let text = invalid(PmemMap::open_range(devdax(), MIB..4 * MIB));
+        assert!(
+            text.contains("its alignment is 2097152. 0..4194304 can"),
+            "{text}"
+        );
+        let map = PmemMap::open_range(devdax(), 2 * MIB..4 * MIB).expect("aligned");
+        let peer = peer();
+        let usage = MrUsage::WRITE_DST | MrUsage::READ_SRC | MrUsage::FLUSH_TYPE_PERSISTENT;
+        const LEN: usize = 65_000;
+        let parts: Vec<_> = (0..10)
+            .map(|n| {
+                let part = map.part(n * LEN..(n + 1) * LEN).expect("inside");
+                Mr::reg(&peer, part, usage).expect("registers")
+            })
+            .collect();
+        let keys: std::collections::BTreeSet<_> = parts
+            .iter()
+            .map(|part| part.get_descriptor()[16..20].to_vec())
+            .collect();
+        assert_eq!(keys.len(), 10, "a key for each");
+
+        let source = region(&peer, 8, MrUsage::WRITE_SRC);
+        let write = |conn: &Conn, to: &rpma::MrRemote| {
+            let to = to.slice(..8).expect("inside");
+            let from = source.slice(..).expect("all");
+            conn.write(to, from, Flags::COMPLETION_ON_ERROR, 1)
+                .expect("posted");
+            conn.flush(to, FlushType::Persistent, Flags::COMPLETION_ALWAYS, 2)
+                .expect("posted");
+            completion(conn)
+        };
+        for (n, part) in parts.iter().enumerate() {
+            let pair = Pair::new(&peer);
+            pair.client.apply_remote_peer_cfg(&direct_write());
+            source.store_u64(0, 100 + n as u64).expect("inside");
+            write(&pair.client, &remote(part))
+                .result()
+                .expect("written");
+            let mut bytes = [0; 8];
+            map.read_at(n * LEN, &mut bytes).expect("inside");
+            assert_eq!(u64::from_ne_bytes(bytes), 100 + n as u64);
+            part.persist(..8).expect("persists");
+        }
+        // The key of one with the address of its neighbour.
+        let mut forged = parts[0].get_descriptor();
+        forged[..8].copy_from_slice(&parts[1].get_descriptor()[..8]);
+        let forged = rpma::MrRemote::from_descriptor(&forged).expect("a descriptor");
+        let pair = Pair::new(&peer);
+        pair.client.apply_remote_peer_cfg(&direct_write());
+        source.store_u64(0, 7).expect("inside");
+        assert_eq!(
+            write(&pair.client, &forged).status(),
+            WcStatus::REM_ACCESS_ERR
+        );
+        let mut bytes = [0; 8];
+        map.read_at(LEN, &mut bytes).expect("inside");
+        assert_eq!(u64::from_ne_bytes(bytes), 101, "untouched");
+        drop(map);
+        parts[3].persist(..).expect("the parts keep it mapped");
+    });
+}

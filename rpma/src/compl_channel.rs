@@ -129,6 +129,16 @@ impl CompletionChannel {
         self.as_raw_fd()
     }
 
+    /// Makes the channel's descriptor non-blocking, or blocking again: waits then return [`Error::NoCompletion`]
+    /// at once if there is no event. Other threads may wait meanwhile.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Provider`] if `fcntl` fails.
+    pub fn set_nonblocking(&self, on: bool) -> Result<()> {
+        self.channel.set_nonblocking(on)
+    }
+
     /// The verbs channel, for a queue on the peer's device.
     pub(crate) fn for_peer(&self, peer: &Peer) -> Result<Arc<CompChannel>> {
         let (own, peers) = (&self.context, peer.pd().context());

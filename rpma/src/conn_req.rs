@@ -171,6 +171,15 @@ impl ConnReq {
         made.map_err(|error| ConnectError { error, req: None })
     }
 
+    /// The address of the client, or that to which an outgoing request goes.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NotSupported`] if the connection manager knows none, which does not happen over IP.
+    pub fn peer_addr(&self) -> Result<SocketAddr> {
+        self.queues.ends.peer()
+    }
+
     /// What the client sent with its request, padded with zeros (to 56 bytes on InfiniBand and RoCE).
     /// Empty for an outgoing request.
     #[doc(alias = "rpma_conn_req_get_private_data")]

@@ -157,6 +157,17 @@ impl Cq {
         self.polled.queue.req_notify(notify)
     }
 
+    /// Makes the descriptor of the queue's completion channel non-blocking, or blocking again: waits on the channel
+    /// then return [`Error::NoCompletion`] at once if there is no event. Where queues share a channel, this is of
+    /// all of them. Other threads may wait meanwhile.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Provider`] if `fcntl` fails.
+    pub fn set_nonblocking(&self, on: bool) -> Result<()> {
+        self.polled.queue.channel().set_nonblocking(on)
+    }
+
     /// Moves completions from the queue into `wcs`, as many as there are and fit, and returns how
     /// many; 0 if there are none. It never waits.
     ///

@@ -103,7 +103,12 @@ impl Ep {
                     // Clients that come and go must not keep the caller beyond its limit.
                     Err(_gone) if deadline.has_passed() => return Err(Error::NoEvent),
                     Err(gone) => {
-                        log::info!("a client gave up before it was answered: {error}; {gone}")
+                        let client = id
+                            .peer_addr()
+                            .map_or_else(String::new, |addr| format!(" at {addr}"));
+                        log::info!(
+                            "a client{client} gave up before it was answered: {error}; {gone}"
+                        )
                     }
                 },
             }
@@ -114,6 +119,17 @@ impl Ep {
     #[must_use]
     pub fn get_port(&self) -> u16 {
         self.id.local_addr().map_or(0, |addr| addr.port())
+    }
+
+    /// Makes the descriptor of the endpoint's events non-blocking, or blocking again:
+    /// [`next_conn_req`](Self::next_conn_req) then returns [`Error::NoEvent`] at once if there is no request. Other
+    /// threads may wait meanwhile.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Provider`] if `fcntl` fails.
+    pub fn set_nonblocking(&self, on: bool) -> Result<()> {
+        self.id.set_nonblocking(on)
     }
 
     /// The descriptor of the endpoint's event channel, as [`AsRawFd`] gives it.

@@ -111,6 +111,7 @@ mod flags;
 mod flush;
 mod hints;
 mod mr;
+mod offer;
 mod peer;
 mod peer_cfg;
 pub mod pmem;
@@ -133,6 +134,7 @@ pub use crate::event::{ConnEvent, RejectReason};
 pub use crate::flags::Flags;
 pub use crate::flush::FlushType;
 pub use crate::mr::{Advice, AdviseFlags, Mr, MrRemote, MrSlice, MrUsage, RegError, RemoteSlice};
+pub use crate::offer::Offer;
 pub use crate::peer::Peer;
 pub use crate::peer_cfg::PeerCfg;
 pub use crate::srq::{Srq, SrqCfg};
@@ -176,6 +178,7 @@ mod tests {
         check::<Side>();
         check::<Peer>();
         check::<PeerCfg>();
+        check::<Offer>();
         // Memory, and what can be registered.
         check::<Mr<Vec<u8>>>();
         // A region shares memory whose owner may not be shared itself.

@@ -3,6 +3,8 @@
 //! They are made together, for both sides, and torn down in the order of the fields: the queue pair with
 //! its id; the completion queues; the channel that they share, if they do; the share of the peer.
 
+use std::fmt;
+use std::net::SocketAddr;
 use std::sync::Arc;
 
 use rustix::io::Errno;
@@ -38,6 +40,49 @@ pub(crate) struct Queues {
     pub(crate) peer: Peer,
     /// The peer's key, which the tags of local parts must have.
     pub(crate) tag: Tag,
+    pub(crate) ends: Ends,
+}
+
+/// The two ends of a connection. It is shown as the other one: what the log calls the connection.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Ends {
+    local: Option<SocketAddr>,
+    peer: Option<SocketAddr>,
+    qp_num: u32,
+}
+
+impl Ends {
+    fn of(qp: &QueuePair) -> Self {
+        let (local, peer) = qp.ends();
+        Self {
+            local,
+            peer,
+            qp_num: qp.number(),
+        }
+    }
+
+    pub(crate) fn local(&self) -> Result<SocketAddr> {
+        self.local.ok_or_else(no_address)
+    }
+
+    pub(crate) fn peer(&self) -> Result<SocketAddr> {
+        self.peer.ok_or_else(no_address)
+    }
+}
+
+fn no_address() -> Error {
+    Error::not_supported("the connection manager knows no IP address of it")
+}
+
+impl fmt::Display for Ends {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match (self.peer, self.qp_num) {
+            // It is not made yet.
+            (Some(peer), 0) => peer.fmt(f),
+            (Some(peer), number) => write!(f, "{peer} (queue pair {number})"),
+            (None, number) => write!(f, "queue pair {number}"),
+        }
+    }
 }
 
 /// What one operation may have.
@@ -96,13 +141,18 @@ impl Queues {
             },
         };
         let failed = Arc::clone(&slots);
+        let of_error = Ends {
+            peer: id.peer_addr(),
+            ..Ends::default()
+        };
         // Receives of a shared queue complete in the connection's, and their slots must not go with it.
         let drained = std::iter::once(&cq).chain(&rcq).map(Cq::polled);
         let drained = drained.filter(|polled| polled.takes_shared_receives());
         let drained: Vec<_> = drained.cloned().collect();
         let hooks = Hooks {
-            on_error: Arc::new(move || {
+            on_error: Arc::new(move |what| {
                 failed.end(State::Broken);
+                log::error!("{of_error}: {what}: the connection takes no more operations");
             }),
             before_destroy: match drained.is_empty() {
                 true => None,
@@ -120,6 +170,7 @@ impl Queues {
             }
         })?;
         Ok(Self {
+            ends: Ends::of(&qp),
             qp,
             cq,
             rcq,

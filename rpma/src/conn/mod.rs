@@ -11,6 +11,7 @@ mod next;
 mod ops;
 
 use std::fmt;
+use std::net::SocketAddr;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
@@ -213,7 +214,7 @@ impl Conn {
             }
         }
         let event = ConnEvent::from_cm(event);
-        log::info!("{event}");
+        log::info!("{}: {event}", self.queues.ends);
         Ok(event)
     }
 
@@ -325,6 +326,36 @@ impl Conn {
             .ok_or(Error::NotSharedChannel)
     }
 
+    /// The address of the other side, as the connection manager knows it: of a client, with the port that the
+    /// kernel chose for it.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NotSupported`] if it knows none, which does not happen with connections over IP.
+    pub fn peer_addr(&self) -> Result<SocketAddr> {
+        self.queues.ends.peer()
+    }
+
+    /// The address of this side.
+    ///
+    /// # Errors
+    ///
+    /// As [`peer_addr`](Self::peer_addr).
+    pub fn local_addr(&self) -> Result<SocketAddr> {
+        self.queues.ends.local()
+    }
+
+    /// Makes the descriptor of the connection's events ([`get_event_fd`](Self::get_event_fd)) non-blocking, or
+    /// blocking again: [`next_event`](Self::next_event) then returns [`Error::NoEvent`] at once if there is none.
+    /// Other threads may wait meanwhile. The descriptors of completions: [`Cq::set_nonblocking`].
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Provider`] if `fcntl` fails.
+    pub fn set_nonblocking(&self, on: bool) -> Result<()> {
+        self.queues.qp.set_nonblocking(on)
+    }
+
     /// The number of the queue pair, which its completions carry.
     #[doc(alias = "rpma_conn_get_qp_num")]
     #[must_use]
@@ -379,7 +410,7 @@ impl Conn {
     /// [`Error::Provider`] if `rdma_disconnect` fails.
     #[doc(alias = "rpma_conn_disconnect")]
     pub fn disconnect(&self) -> Result<()> {
-        log::info!("disconnecting");
+        log::info!("{}: disconnecting", self.queues.ends);
         self.queues.slots.end(State::Closed);
         self.queues.qp.disconnect()
     }

@@ -207,9 +207,14 @@ impl<M> Mr<M> {
     #[doc(alias = "rpma_mr_get_descriptor")]
     #[must_use]
     pub fn get_descriptor(&self) -> [u8; 21] {
+        self.as_remote().to_descriptor()
+    }
+
+    /// The region as the peer will see it.
+    pub(crate) fn as_remote(&self) -> MrRemote {
         let address = self.registered.address().as_ptr().addr() as u64;
         let size = self.registered.len() as u64;
-        MrRemote::new(address, size, self.registered.rkey(), self.get_usage()).to_descriptor()
+        MrRemote::new(address, size, self.registered.rkey(), self.get_usage())
     }
 
     /// The size of the region's descriptor in bytes: always 21.

@@ -67,7 +67,7 @@ impl MrRemote {
         )))
     }
 
-    pub(super) fn new(address: u64, size: u64, rkey: u32, usage: MrUsage) -> Self {
+    pub(crate) fn new(address: u64, size: u64, rkey: u32, usage: MrUsage) -> Self {
         Self {
             address,
             size,
@@ -76,7 +76,7 @@ impl MrRemote {
         }
     }
 
-    pub(super) fn to_descriptor(self) -> [u8; DESCRIPTOR_SIZE] {
+    pub(crate) fn to_descriptor(self) -> [u8; DESCRIPTOR_SIZE] {
         let mut bytes = [0; DESCRIPTOR_SIZE];
         bytes[0..8].copy_from_slice(&self.address.to_le_bytes());
         bytes[8..16].copy_from_slice(&self.size.to_le_bytes());

@@ -21,7 +21,7 @@ use rustix::io::Errno;
 use socket2::SockAddr;
 
 use super::device_events::DeviceEvents;
-use super::take::{Deadline, Turns, readable_now, set_nonblocking, take};
+use super::take::{Deadline, Turns, let_block, readable_now, set_nonblocking, take};
 use super::{check_minus_one, check_non_null, log_leak};
 use crate::error::{Error, Result};
 
@@ -258,6 +258,14 @@ impl CmId {
         unsafe { socket_addr(addr) }
     }
 
+    /// The address of the other side, of an id that is resolved or that stands for a request.
+    pub(crate) fn peer_addr(&self) -> Option<SocketAddr> {
+        // SAFETY: the id is alive; the function returns a pointer to a field of it.
+        let addr = unsafe { sys::rdma_get_peer_addr(self.as_ptr()) };
+        // SAFETY: as above.
+        unsafe { socket_addr(addr) }
+    }
+
     /// The time after which an unacknowledged message is sent again is 4.096 µs · 2^`exponent`.
     pub(crate) fn set_ack_timeout(&mut self, exponent: u8) -> Result<()> {
         let mut value = exponent;
@@ -338,6 +346,12 @@ impl CmId {
             Err(error) if error.is_errno(Errno::AGAIN) || error.is_errno(Errno::NODATA) => Ok(None),
             Err(error) => Err(error),
         }
+    }
+
+    /// Makes the descriptor non-blocking, or blocking.
+    pub(crate) fn set_nonblocking(&self, on: bool) -> Result<()> {
+        let _guard = self.channel.turns.hold();
+        let_block(self.as_fd(), !on)
     }
 
     /// Runs connection-manager calls on the id, one thread at a time.

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use rpma_sys as sys;
 use rustix::event::PollFd;
 
-use super::take::{Deadline, Turns, any_readable, readable_now, take};
+use super::take::{Deadline, Turns, any_readable, let_block, readable_now, take};
 use super::{Context, Wc, check_errno, check_minus_one, check_non_null, log_leak};
 use crate::error::{Error, Result};
 use crate::hints;
@@ -94,6 +94,12 @@ impl CompChannel {
 }
 
 impl CompChannel {
+    /// Makes the descriptor non-blocking, or blocking.
+    pub(crate) fn set_nonblocking(&self, on: bool) -> Result<()> {
+        let _guard = self.turns.hold();
+        let_block(self.as_fd(), !on)
+    }
+
     /// The descriptor of what happens to the channel's device.
     pub(crate) fn device_fd(&self) -> BorrowedFd<'_> {
         self.context.device_events().fd()

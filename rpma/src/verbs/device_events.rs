@@ -26,8 +26,8 @@ use super::take::set_nonblocking;
 /// Held while an event is read and acknowledged: of one device, each event goes to one thread.
 static TAKING: Mutex<()> = Mutex::new(());
 
-/// What to call when a queue pair is in error.
-type OnError = Arc<dyn Fn() + Send + Sync>;
+/// What to call when a queue pair is in error, with what the device says of it.
+pub(super) type OnError = Arc<dyn Fn(&dyn fmt::Display) + Send + Sync>;
 
 /// The queue pairs of this library, by their addresses: other code of the process may have queue pairs of
 /// the same device.
@@ -166,8 +166,7 @@ impl Event {
         use sys::ibv_event_type as kinds;
         let what = Name(self.kind);
         if let Some(on_error) = self.on_error {
-            on_error();
-            log::error!("{what}: the connection takes no more operations");
+            on_error(&what);
         } else if let Some(port) = self.port {
             log::warn!("{what} (port {port})");
         } else {
@@ -211,7 +210,7 @@ mod tests {
         let told = Arc::new(AtomicU32::new(0));
         let watch = |address: usize| {
             let told = Arc::clone(&told);
-            let on_error = Arc::new(move || {
+            let on_error = Arc::new(move |_: &dyn fmt::Display| {
                 told.fetch_add(1, Ordering::Relaxed);
             });
             let address = std::ptr::without_provenance_mut(address);

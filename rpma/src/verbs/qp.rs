@@ -4,6 +4,7 @@
 
 use std::ffi::c_int;
 use std::fmt;
+use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::ptr::{self, NonNull};
 use std::sync::Arc;
@@ -11,7 +12,7 @@ use std::sync::Arc;
 use rpma_sys as sys;
 use rustix::io::Errno;
 
-use super::device_events::Watched;
+use super::device_events::{OnError, Watched};
 #[cfg(any(native_flush, native_atomic_write))]
 use super::stream::StreamCalls;
 use super::{
@@ -79,7 +80,7 @@ pub(crate) struct QpAttr<'cq> {
 /// What the owner of a queue pair is told.
 pub(crate) struct Hooks {
     /// The device reports that the queue pair is in error. Called in a thread that waits for something.
-    pub(crate) on_error: Arc<dyn Fn() + Send + Sync>,
+    pub(crate) on_error: OnError,
     /// The queue pair is in the error state and is destroyed next: the last moment to poll its completions,
     /// which some providers take out of the completion queues then.
     pub(crate) before_destroy: Option<Box<dyn Fn() + Send + Sync>>,
@@ -270,6 +271,16 @@ impl QueuePair {
         unsafe { (*self.raw.as_ptr()).qp_num }
     }
 
+    /// The addresses of this side and of the other.
+    pub(crate) fn ends(&self) -> (Option<SocketAddr>, Option<SocketAddr>) {
+        (self.id.local_addr(), self.id.peer_addr())
+    }
+
+    /// Makes the descriptor of the event channel non-blocking, or blocking.
+    pub(crate) fn set_nonblocking(&self, on: bool) -> Result<()> {
+        self.id.set_nonblocking(on)
+    }
+
     pub(crate) fn next_event(&self, deadline: Deadline) -> Result<Option<CmEvent>> {
         self.id.next_event(deadline)
     }
@@ -379,7 +390,10 @@ impl QueuePair {
         }
         if let Some(before_destroy) = self.before_destroy.take() {
             if let Err(error) = self.set_error() {
-                log::warn!("{error}; messages that arrive now may be lost");
+                log::warn!(
+                    "queue pair {}: {error}; messages that arrive now may be lost",
+                    self.number()
+                );
             }
             before_destroy();
         }

@@ -189,6 +189,13 @@ pub(super) fn any_readable(
     }
 }
 
+/// Makes a descriptor blocking, or not. Under the lock of its channel: a take may change the flag for a moment.
+pub(super) fn let_block(fd: BorrowedFd<'_>, block: bool) -> Result<()> {
+    let mut flags = flags(fd)?;
+    flags.set(OFlags::NONBLOCK, !block);
+    fcntl_setfl(fd, flags).map_err(|errno| Error::provider("fcntl(F_SETFL)", errno))
+}
+
 /// Makes a descriptor non-blocking, if it is not already, and returns its flags before that.
 pub(super) fn set_nonblocking(fd: BorrowedFd<'_>) -> Result<OFlags> {
     let before = flags(fd)?;
