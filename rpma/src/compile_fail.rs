@@ -412,3 +412,60 @@ struct UseAfterTheEnd;
 /// }
 /// ```
 struct ConnectAfterReject;
+
+/// What a batch reads when it is posted lives until then: memory for `Flags::INLINE`, and the bytes of an atomic
+/// write. And its connection does.
+///
+/// ```
+/// use rpma::{Conn, Flags, Mr, RemoteSlice, Result};
+/// fn send(conn: &Conn, to: RemoteSlice, source: Mr<Vec<u8>>) -> Result<()> {
+///     let mut batch = conn.batch::<2>();
+///     batch.write(to, source.slice(..)?, Flags::INLINE, 1)?;
+///     batch.post()?;
+///     drop(source);
+///     Ok(())
+/// }
+/// ```
+///
+/// ```compile_fail,E0505
+/// use rpma::{Conn, Flags, Mr, RemoteSlice, Result};
+/// fn send(conn: &Conn, to: RemoteSlice, source: Mr<Vec<u8>>) -> Result<()> {
+///     let mut batch = conn.batch::<2>();
+///     batch.write(to, source.slice(..)?, Flags::INLINE, 1)?;
+///     drop(source);
+///     batch.post()?;
+///     Ok(())
+/// }
+/// ```
+///
+/// ```
+/// use rpma::{Conn, Flags, RemoteSlice, Result};
+/// fn send(conn: &Conn, to: RemoteSlice) -> Result<()> {
+///     let mut batch = conn.batch::<2>();
+///     let tail = 7u64.to_le_bytes();
+///     batch.atomic_write(to, &tail, Flags::COMPLETION_ALWAYS, 1)?;
+///     batch.post()
+/// }
+/// ```
+///
+/// ```compile_fail,E0597
+/// use rpma::{Conn, Flags, RemoteSlice, Result};
+/// fn send(conn: &Conn, to: RemoteSlice) -> Result<()> {
+///     let mut batch = conn.batch::<2>();
+///     {
+///         let tail = 7u64.to_le_bytes();
+///         batch.atomic_write(to, &tail, Flags::COMPLETION_ALWAYS, 1)?;
+///     }
+///     batch.post()
+/// }
+/// ```
+///
+/// ```compile_fail,E0505
+/// use rpma::{Conn, Result};
+/// fn end(conn: Conn) -> Result<()> {
+///     let mut batch = conn.batch::<2>();
+///     drop(conn);
+///     batch.post()
+/// }
+/// ```
+struct BatchOutlivesWhatItReads;

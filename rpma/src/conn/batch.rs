@@ -36,7 +36,7 @@ use crate::verbs::{LocalBuffer, NoRoom, Opcode, RemoteAddress, Requests, SendFla
 /// ```no_run
 /// use rpma::{Conn, Error, Flags, FlushType, MrRemote, Mr};
 ///
-/// fn write_records(conn: &Conn, log: &MrRemote, at: u64, records: &Mr, count: u64) -> Result<(), Error> {
+/// fn write_records<M>(conn: &Conn, log: &MrRemote, at: u64, records: &Mr<M>, count: u64) -> Result<(), Error> {
 ///     let mut batch = conn.batch::<17>();
 ///     for n in 0..count {
 ///         let (from, to) = ((n * 64) as usize, at + n * 64);
