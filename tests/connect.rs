@@ -10,11 +10,11 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use common::program::{Program, executable, free_port};
-use common::{LIMIT, Pair, addr, addr6, device_test, event, peer, region, remote};
+use common::{LIMIT, Pair, addr, addr6, device_test, event, invalid, peer, region, remote};
 use log::{Level, LevelFilter, Log, Metadata, Record};
 use rpma::{
-    ConnCfg, ConnEvent, ConnReq, Device, Ep, Error, MrUsage, Offer, Peer, PeerCfg, RejectReason,
-    Side,
+    ConnCfg, ConnEvent, ConnReq, Device, Ep, Error, MrUsage, Offer, Peer, PeerCfg, Progress,
+    RejectReason, Resolving, Side,
 };
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
@@ -401,6 +401,95 @@ fn each_side_knows_who_the_other_one_is() {
             assert_eq!(server.local_addr().expect("known"), at);
             assert_eq!(from.ip(), at.ip(), "one host");
         }
+    });
+}
+
+/// Goes on with a request as an event loop does: only when its descriptor is readable.
+fn resolved(mut resolving: Resolving) -> Result<ConnReq, Error> {
+    let deadline = Instant::now() + LIMIT;
+    loop {
+        resolving = match resolving.advance()? {
+            Progress::Ready(req) => return Ok(req),
+            Progress::Waiting(resolving) => resolving,
+        };
+        while !readable(resolving.as_fd()) {
+            assert!(Instant::now() < deadline, "the kernel says how it ended");
+            thread::sleep(Duration::from_millis(1));
+        }
+    }
+}
+
+/// Promise: connecting in steps, none of which waits; ten at once in one thread.
+#[test]
+fn connecting_does_not_block() {
+    device_test(|| {
+        let peer = peer();
+        let cfg = ConnCfg::new();
+        for addr in [addr(), addr6()] {
+            let at = SocketAddr::new(addr.parse().expect("an address"), 0);
+            let ep = Ep::listen_on(&peer, at).expect("listens");
+            ep.set_nonblocking(true).expect("set");
+            let at = SocketAddr::new(at.ip(), ep.get_port());
+            let resolving: Vec<_> = (0..10)
+                .map(|_| ConnReq::resolve(&peer, at, &cfg).expect("begins"))
+                .collect();
+            let clients: Vec<_> = resolving
+                .into_iter()
+                .map(|resolving| {
+                    let req = resolved(resolving).expect("resolves");
+                    let conn = req.connect(&[]).expect("asks");
+                    conn.set_nonblocking(true).expect("set");
+                    assert!(matches!(conn.next_event(), Err(Error::NoEvent)));
+                    conn
+                })
+                .collect();
+            let mut servers = Vec::new();
+            let deadline = Instant::now() + LIMIT;
+            while servers.len() < clients.len() {
+                assert!(Instant::now() < deadline, "all requests in time");
+                match ep.next_conn_req(&cfg) {
+                    Ok(req) => servers.push(req.connect(&[]).expect("accepts")),
+                    Err(Error::NoEvent) => thread::sleep(Duration::from_millis(1)),
+                    Err(error) => panic!("{error}"),
+                }
+            }
+            for conn in clients.iter().chain(&servers) {
+                while !readable(conn.as_fd()) {
+                    assert!(Instant::now() < deadline, "all are established in time");
+                    thread::sleep(Duration::from_millis(1));
+                }
+                let event = conn.next_event().expect("an event");
+                assert_eq!(event, ConnEvent::Established);
+            }
+            let blocking = ConnReq::to_addr(&peer, at, &cfg).expect("resolves");
+            assert_eq!(blocking.peer_addr().expect("known"), at);
+        }
+    });
+}
+
+/// Promise: what cannot be reached is an error within its limit, by an event; who gives up drops it.
+#[test]
+fn connecting_without_blocking_fails_in_time() {
+    device_test(|| {
+        let peer = peer();
+        let mut cfg = ConnCfg::new();
+        cfg.set_timeout(Duration::from_millis(300));
+        // Nobody has it, on this network.
+        let nobody = format!("{}:7", addr().replace(".1", ".99"));
+        let nobody: SocketAddr = nobody.parse().expect("an address");
+        let error = resolved(ConnReq::resolve(&peer, nobody, &cfg).expect("begins"));
+        let error = error.expect_err("nobody is there");
+        assert!(
+            error.to_string().starts_with("rdma_resolve_addr failed"),
+            "{error}"
+        );
+        assert!(error.to_string().contains("cannot be reached"), "{error}");
+        drop(ConnReq::resolve(&peer, nobody, &cfg).expect("begins"));
+
+        let wildcard = "0.0.0.0:7".parse().expect("an address");
+        let text = invalid(ConnReq::resolve(&peer, wildcard, &cfg));
+        assert!(text.contains("wildcard"), "{text}");
+        invalid(Ep::listen_on(&peer, wildcard));
     });
 }
 

@@ -294,7 +294,7 @@ fn every_kind_of_memory_can_be_registered_and_comes_back() {
         assert_eq!(&boxed[3..7], b"here");
         assert_eq!(&round_trip(&peer, vec![0; 64])[3..7], b"here");
         assert_eq!(
-            &round_trip(&peer, AlignedBuf::zeroed(64).expect("maps"))[3..7],
+            &round_trip(&peer, AlignedBuf::zeroed(64).expect("maps")).as_slice()[3..7],
             b"here"
         );
         assert_eq!(

@@ -17,7 +17,7 @@ const MESSAGE: &[u8] = b"Hello client!\0";
 
 fn main(addr: &str, port: u16, _more: &[String]) -> Result<()> {
     let mut memory = AlignedBuf::zeroed(MESSAGE.len())?;
-    memory.copy_from_slice(MESSAGE);
+    memory.as_mut_slice().copy_from_slice(MESSAGE);
 
     // The device that has the address, and a peer on it: with that this program registers memory and
     // makes connections.

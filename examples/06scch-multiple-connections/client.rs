@@ -28,7 +28,7 @@ fn main(addr: &str, port: u16, more: &[String]) -> Result<()> {
 
     // Memory that the server may read.
     let mut memory = AlignedBuf::zeroed(names::SIZE)?;
-    memory[..name.len()].copy_from_slice(name.as_bytes());
+    memory.as_mut_slice()[..name.len()].copy_from_slice(name.as_bytes());
     let mr = Mr::reg(&peer, memory, MrUsage::READ_SRC)?;
 
     // The server learns from the request where it is.

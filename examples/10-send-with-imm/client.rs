@@ -24,7 +24,7 @@ fn main(addr: &str, port: u16, more: &[String]) -> Result<()> {
     let mut memory = AlignedBuf::zeroed(SIZE)?;
     if let Some(word) = words.first() {
         cli::check_word(word, SIZE)?;
-        memory[..word.len()].copy_from_slice(word.as_bytes());
+        memory.as_mut_slice()[..word.len()].copy_from_slice(word.as_bytes());
     }
 
     // The device through which the server is reached, and a peer on it: with that this program registers

@@ -23,7 +23,7 @@ fn main(addr: &str, port: u16, more: &[String]) -> Result<()> {
     };
     let imm: u32 = cli::number("immediate data", imm)?;
     let mut memory = AlignedBuf::zeroed(SIZE)?;
-    memory[..4].copy_from_slice(&imm.to_le_bytes());
+    memory.as_mut_slice()[..4].copy_from_slice(&imm.to_le_bytes());
 
     // The device through which the server is reached, and a peer on it: with that this program registers
     // memory and makes connections.

@@ -45,7 +45,7 @@ impl Memory {
     pub(crate) fn dram(data: usize, contents: &Contents<'_>) -> Result<Self> {
         log::info!("No <pmem-path> provided. Using DRAM instead.");
         let mut memory = AlignedBuf::zeroed(data + contents.size)?;
-        memory[data..][..contents.initial.len()].copy_from_slice(contents.initial);
+        memory.as_mut_slice()[data..][..contents.initial.len()].copy_from_slice(contents.initial);
         Ok(Self {
             owner: Box::new(memory),
             persister: None,

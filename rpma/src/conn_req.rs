@@ -6,6 +6,8 @@
 
 use std::fmt;
 use std::net::SocketAddr;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
+use std::time::Duration;
 
 use crate::address::{self, Side};
 use crate::conn::Conn;
@@ -14,7 +16,7 @@ use crate::error::{Error, Result};
 use crate::mr::MrSlice;
 use crate::peer::Peer;
 use crate::queues::{self, Queues};
-use crate::verbs::{CmId, ConnParam, IncomingRequest};
+use crate::verbs::{CmId, ConnParam, Deadline, IncomingRequest, Resolution};
 
 /// What a request to connect has room for.
 const MAX_CONNECT_DATA: usize = 56;
@@ -63,10 +65,63 @@ impl ConnReq {
     /// past the limit) or the verb that could not make a queue.
     #[doc(alias = "rpma_conn_req_new")]
     pub fn new(peer: &Peer, addr: &str, port: u16, cfg: &ConnCfg) -> Result<Self> {
-        queues::check(peer, cfg)?;
-        let id = address::try_each(addr, port, |found| resolve(peer, found, cfg))?;
+        let req = address::try_each(addr, port, |found| Self::to_addr(peer, found, cfg))?;
         log::info!("requesting a connection to {addr}:{port}");
-        Self::prepare(peer, id, cfg, Direction::Outgoing).map_err(|(error, _id)| error)
+        Ok(req)
+    }
+
+    /// As [`new`](Self::new), for an address: no name is looked up.
+    ///
+    /// # Errors
+    ///
+    /// As [`new`](Self::new).
+    pub fn to_addr(peer: &Peer, addr: SocketAddr, cfg: &ConnCfg) -> Result<Self> {
+        match Self::resolve(peer, addr, cfg)?.advance_until(Deadline::Never)? {
+            Progress::Ready(req) => Ok(req),
+            // Not reached: each stage has a limit.
+            Progress::Waiting(resolving) => Err(resolving.stage.timed_out()),
+        }
+    }
+
+    /// As [`to_addr`](Self::to_addr), without blocking: it only begins, and
+    /// [`Resolving::advance`] goes on whenever the descriptor is readable.
+    ///
+    /// An event loop connects in these steps: `resolve`; `advance` until it is [`Progress::Ready`];
+    /// [`connect`](Self::connect), which does not block; [`Conn::set_nonblocking`]; and
+    /// [`Conn::next_event`] when the connection's descriptor is readable, until it is
+    /// [`ConnEvent::Established`](crate::ConnEvent::Established). The kernel gives up on an address and on a route after
+    /// [`ConnCfg::set_timeout`], and then the descriptor is readable. On a peer that does not answer it gives up only after
+    /// more than a minute: a loop has a limit of its own for that.
+    ///
+    /// ```no_run
+    /// use rpma::{Conn, ConnCfg, ConnReq, Peer, Progress, Result};
+    /// use std::net::SocketAddr;
+    /// use std::os::fd::AsFd;
+    ///
+    /// fn connect(peer: &Peer, addr: SocketAddr, until_readable: impl Fn(&dyn AsFd)) -> Result<Conn> {
+    ///     let mut resolving = ConnReq::resolve(peer, addr, &ConnCfg::new())?;
+    ///     let req = loop {
+    ///         resolving = match resolving.advance()? {
+    ///             Progress::Ready(req) => break req,
+    ///             Progress::Waiting(resolving) => resolving,
+    ///         };
+    ///         until_readable(&resolving);
+    ///     };
+    ///     let conn = req.connect(&[])?;
+    ///     conn.set_nonblocking(true)?;
+    ///     until_readable(&conn);
+    ///     println!("{}", conn.next_event()?);
+    ///     Ok(conn)
+    /// }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`Error::InvalidArgument`] for a wildcard address, or a configuration that cannot be had.
+    /// [`Error::Provider`] naming `rdma_resolve_addr` or what makes its id.
+    pub fn resolve(peer: &Peer, addr: SocketAddr, cfg: &ConnCfg) -> Result<Resolving> {
+        queues::check(peer, cfg)?;
+        Resolving::new(peer, addr, cfg)
     }
 
     /// A request that a client sent, or its id back if the queues cannot be made.
@@ -249,17 +304,92 @@ impl fmt::Debug for ConnReq {
     }
 }
 
-/// An id that is bound to the peer's device and knows the way to `addr`.
-fn resolve(peer: &Peer, addr: SocketAddr, cfg: &ConnCfg) -> Result<CmId> {
-    address::refuse_wildcard(addr)?;
-    let mut id = CmId::new()?;
-    let limit = cfg.get_timeout();
-    id.resolve_addr(addr, limit)
-        .map_err(|error| address::hint(error, Side::Remote))?;
-    peer.pd().check_device(&id)?;
-    id.resolve_route(limit)
-        .map_err(|error| address::hint(error, Side::Remote))?;
-    Ok(id)
+/// A request for a connection whose address and route are being resolved, without blocking: see
+/// [`ConnReq::resolve`].
+///
+/// Its descriptor ([`AsFd`]) is readable when [`advance`](Self::advance) has something to do. Dropping it gives up.
+#[derive(Debug)]
+#[must_use = "nothing happens before `advance`"]
+pub struct Resolving {
+    id: CmId,
+    stage: Resolution,
+    /// When the kernel must have told how this stage ended.
+    deadline: Deadline,
+    peer: Peer,
+    cfg: ConnCfg,
+}
+
+/// How far a [`Resolving`] is.
+#[derive(Debug)]
+#[expect(clippy::exhaustive_enums, reason = "it is ready or it is not")]
+#[expect(clippy::large_enum_variant, reason = "it is taken apart at once")]
+pub enum Progress {
+    /// The kernel is at work: wait until the descriptor is readable.
+    Waiting(Resolving),
+    /// The request can be connected.
+    Ready(ConnReq),
+}
+
+impl Resolving {
+    fn new(peer: &Peer, addr: SocketAddr, cfg: &ConnCfg) -> Result<Self> {
+        address::refuse_wildcard(addr)?;
+        let limit = cfg.get_timeout();
+        let mut id = CmId::new()?;
+        id.resolve_addr(addr, limit)
+            .map_err(|error| address::hint(error, Side::Remote))?;
+        Ok(Self {
+            id,
+            stage: Resolution::Addr,
+            deadline: Resolution::deadline(limit),
+            peer: peer.clone(),
+            cfg: cfg.clone(),
+        })
+    }
+
+    /// Goes on as far as it can without waiting.
+    ///
+    /// # Errors
+    ///
+    /// As [`ConnReq::new`]. The request is gone.
+    pub fn advance(self) -> Result<Progress> {
+        self.advance_until(Deadline::after(Duration::ZERO))
+    }
+
+    fn advance_until(mut self, deadline: Deadline) -> Result<Progress> {
+        let hint = |error| address::hint(error, Side::Remote);
+        loop {
+            let until = deadline.earlier(self.deadline);
+            if !self.id.resolved(self.stage, until).map_err(hint)? {
+                return match self.deadline.has_passed() {
+                    true => Err(hint(self.stage.timed_out())),
+                    false => Ok(Progress::Waiting(self)),
+                };
+            }
+            if self.stage == Resolution::Route {
+                break;
+            }
+            self.peer.pd().check_device(&self.id)?;
+            let limit = self.cfg.get_timeout();
+            self.id.resolve_route(limit).map_err(hint)?;
+            self.stage = Resolution::Route;
+            self.deadline = Resolution::deadline(limit);
+        }
+        let Self { id, peer, cfg, .. } = self;
+        let req = ConnReq::prepare(&peer, id, &cfg, Direction::Outgoing);
+        req.map(Progress::Ready).map_err(|(error, _id)| error)
+    }
+}
+
+impl AsFd for Resolving {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.id.as_fd()
+    }
+}
+
+impl AsRawFd for Resolving {
+    fn as_raw_fd(&self) -> RawFd {
+        self.as_fd().as_raw_fd()
+    }
 }
 
 /// A connection that could not be made.

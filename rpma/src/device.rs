@@ -56,7 +56,7 @@ impl Device {
         let mut id = CmId::new()?;
         let bound = match side {
             Side::Local => id.bind_addr(addr),
-            Side::Remote => id.resolve_addr(addr, RESOLVE_LIMIT),
+            Side::Remote => id.resolve_addr_now(addr, RESOLVE_LIMIT),
         };
         bound.map_err(|error| address::hint(error, side))?;
         let context = Context::of(id).map_err(|_id| {

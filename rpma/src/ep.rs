@@ -40,10 +40,19 @@ impl Ep {
     /// `EADDRNOTAVAIL`: no RDMA device has the address; `EADDRINUSE`: the port is taken) or `rdma_listen`.
     #[doc(alias = "rpma_ep_listen")]
     pub fn listen(peer: &Peer, addr: &str, port: u16) -> Result<Self> {
-        let id = address::try_each(addr, port, |found| bind(peer, found))?;
+        let ep = address::try_each(addr, port, |found| Self::listen_on(peer, found))?;
         log::info!("waiting for connections on {addr}:{port}");
+        Ok(ep)
+    }
+
+    /// As [`listen`](Self::listen), at an address: no name is looked up.
+    ///
+    /// # Errors
+    ///
+    /// As [`listen`](Self::listen).
+    pub fn listen_on(peer: &Peer, addr: SocketAddr) -> Result<Self> {
         Ok(Self {
-            id,
+            id: bind(peer, addr)?,
             peer: peer.clone(),
         })
     }

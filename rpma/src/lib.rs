@@ -125,7 +125,7 @@ pub use crate::address::Side;
 pub use crate::compl_channel::{ComplChannel, CompletionChannel, CqEvent};
 pub use crate::conn::{Batch, CloseError, Conn, Next};
 pub use crate::conn_cfg::ConnCfg;
-pub use crate::conn_req::{ConnReq, ConnectError};
+pub use crate::conn_req::{ConnReq, ConnectError, Progress, Resolving};
 pub use crate::cq::Cq;
 pub use crate::device::Device;
 pub use crate::ep::Ep;
@@ -198,6 +198,8 @@ mod tests {
         check::<Ep>();
         check::<ConnCfg>();
         check::<ConnReq>();
+        check::<Resolving>();
+        check::<Progress>();
         check::<Conn>();
         check::<Batch<'_, 4>>();
         check::<Next>();

@@ -6,7 +6,7 @@ use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 use std::{ptr, thread};
 
-use rpma::{ConnCfg, Ep};
+use rpma::{ConnCfg, Ep, Error, Wc};
 use rustix::process::Signal;
 
 use crate::common::{LIMIT, Pair, addr, device_test, peer};
@@ -54,6 +54,17 @@ fn storm(nonblocking: bool) {
             victim(|waited, _| (0..10).for_each(|_| none(waited.wait(MOMENT * 20)))),
             victim(|waited, _| {
                 (0..200).for_each(|_| nothing(waited.conn.next_event_timeout(MOMENT)))
+            }),
+            victim(|waited, _| {
+                for _ in 0..200 {
+                    let next = waited.conn.next(&mut [Wc::default()], MOMENT);
+                    // It refuses a connection whose channel is also that of others.
+                    let refused = matches!(next, Err(Error::InvalidArgument(_)));
+                    assert!(
+                        refused || matches!(next, Err(Error::TimedOut(_))),
+                        "{next:?}"
+                    );
+                }
             }),
             victim(|_, ep| {
                 let cfg = ConnCfg::new();

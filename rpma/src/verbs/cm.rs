@@ -96,6 +96,33 @@ unsafe impl Send for CmId {}
 // shared and does not change then.
 unsafe impl Sync for CmId {}
 
+/// What is found out before a connection can be asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Resolution {
+    Addr,
+    Route,
+}
+
+impl Resolution {
+    /// When the kernel, which keeps this limit, must have told how it ended.
+    pub(crate) fn deadline(limit: Duration) -> Deadline {
+        /// For its event to arrive.
+        const GRACE: Duration = Duration::from_secs(2);
+        Deadline::after(limit.saturating_add(GRACE))
+    }
+
+    pub(crate) fn timed_out(self) -> Error {
+        Error::provider(self.call(), Errno::TIMEDOUT)
+    }
+
+    fn call(self) -> &'static str {
+        match self {
+            Self::Addr => "rdma_resolve_addr",
+            Self::Route => "rdma_resolve_route",
+        }
+    }
+}
+
 /// An event, copied out of librdmacm's struct, which was acknowledged already.
 #[derive(Debug)]
 pub(crate) struct CmEvent {
@@ -187,47 +214,53 @@ impl CmId {
         check_minus_one("rdma_listen", ret)
     }
 
-    /// Finds the device and the source address through which `addr` is reached, within `limit`.
+    /// Begins to find the device and the source address through which `addr` is reached, within `limit`.
+    /// [`resolved`](Self::resolved) tells how it ended.
     pub(crate) fn resolve_addr(&mut self, addr: SocketAddr, limit: Duration) -> Result<()> {
         let addr = SockAddr::from(addr);
         let (dst, ms) = (addr.as_ptr().cast_mut().cast(), milliseconds(limit));
         // SAFETY: the id is alive; NULL lets the kernel choose the source; the call only reads `dst`.
         let ret = unsafe { sys::rdma_resolve_addr(self.as_ptr(), ptr::null_mut(), dst, ms) };
-        check_minus_one("rdma_resolve_addr", ret)?;
-        self.wait_resolved("rdma_resolve_addr", CmEventKind::AddrResolved, limit)
+        check_minus_one(Resolution::Addr.call(), ret)
     }
 
+    /// As [`resolve_addr`](Self::resolve_addr), and waits until it has ended.
+    pub(crate) fn resolve_addr_now(&mut self, addr: SocketAddr, limit: Duration) -> Result<()> {
+        self.resolve_addr(addr, limit)?;
+        match self.resolved(Resolution::Addr, Resolution::deadline(limit))? {
+            true => Ok(()),
+            false => Err(Resolution::Addr.timed_out()),
+        }
+    }
+
+    /// Begins to find the way there.
     pub(crate) fn resolve_route(&mut self, limit: Duration) -> Result<()> {
         // SAFETY: the id is alive.
         let ret = unsafe { sys::rdma_resolve_route(self.as_ptr(), milliseconds(limit)) };
-        check_minus_one("rdma_resolve_route", ret)?;
-        self.wait_resolved("rdma_resolve_route", CmEventKind::RouteResolved, limit)
+        check_minus_one(Resolution::Route.call(), ret)
     }
 
-    /// Waits for the outcome of a resolution. The kernel keeps `limit`; the grace is for its event to
-    /// arrive.
-    fn wait_resolved(
-        &self,
-        call: &'static str,
-        wanted: CmEventKind,
-        limit: Duration,
-    ) -> Result<()> {
-        const GRACE: Duration = Duration::from_secs(2);
-        let event = self.next_event(Deadline::after(limit.saturating_add(GRACE)))?;
-        match event {
-            Some(event) if event.kind == wanted => Ok(()),
+    /// Whether a resolution has ended; `false` if it has not when `deadline` passes. The kernel keeps the limit that
+    /// it was given, and says so by an event.
+    pub(crate) fn resolved(&self, what: Resolution, deadline: Deadline) -> Result<bool> {
+        let wanted = match what {
+            Resolution::Addr => CmEventKind::AddrResolved,
+            Resolution::Route => CmEventKind::RouteResolved,
+        };
+        match self.next_event(deadline)? {
+            Some(event) if event.kind == wanted => Ok(true),
             Some(event) if event.status < 0 => Err(Error::provider(
-                call,
+                what.call(),
                 std::io::Error::from_raw_os_error(-event.status),
             )),
             Some(event) => Err(Error::provider(
-                call,
+                what.call(),
                 std::io::Error::other(format!(
                     "event {:?} with status {}",
                     event.kind, event.status
                 )),
             )),
-            None => Err(Error::provider(call, Errno::TIMEDOUT)),
+            None => Ok(false),
         }
     }
 

@@ -194,19 +194,41 @@ impl AlignedBuf {
         let map = MmapMut::map_anon(len).map_err(|source| Error::provider("mmap", source))?;
         Ok(Self(map))
     }
-}
 
-impl std::ops::Deref for AlignedBuf {
-    type Target = [u8];
+    /// The length in bytes. Never 0.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.0.len()
+    }
 
-    fn deref(&self) -> &[u8] {
+    /// Always false: there is no buffer of nothing.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Its bytes.
+    #[must_use]
+    pub fn as_slice(&self) -> &[u8] {
         &self.0
+    }
+
+    /// Its bytes, to be changed.
+    #[must_use]
+    pub fn as_mut_slice(&mut self) -> &mut [u8] {
+        &mut self.0
     }
 }
 
-impl std::ops::DerefMut for AlignedBuf {
-    fn deref_mut(&mut self) -> &mut [u8] {
-        &mut self.0
+impl AsRef<[u8]> for AlignedBuf {
+    fn as_ref(&self) -> &[u8] {
+        self.as_slice()
+    }
+}
+
+impl AsMut<[u8]> for AlignedBuf {
+    fn as_mut(&mut self) -> &mut [u8] {
+        self.as_mut_slice()
     }
 }
 
