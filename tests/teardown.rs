@@ -12,8 +12,8 @@ use common::{
     region, remote,
 };
 use rpma::{
-    ConnCfg, ConnEvent, ConnReq, Device, Ep, Error, Flags, FlushType, MrUsage, Peer, Side, Wc,
-    WcStatus,
+    ConnCfg, ConnEvent, ConnReq, Device, Ep, Error, Flags, FlushType, MrSlice, MrUsage, Peer,
+    RemoteSlice, Side, Wc, WcStatus,
 };
 
 /// Every order in which a program can drop what it has frees everything, and nothing fails.
@@ -320,5 +320,39 @@ fn everything_can_be_sent_to_another_thread() {
         thread::spawn(move || drop((mr, pair.server, device, pair.client, peer)))
             .join()
             .expect("drops everything");
+    });
+}
+
+/// Promise: a handle of a queue may stay longer than its connection, in any order, with whatever watches its
+/// descriptor; the queue goes with the last one.
+#[test]
+fn handles_of_queues_outlive_their_connection() {
+    device_test(|| {
+        let peer = peer();
+        for receives_first in [true, false] {
+            let mut cfg = ConnCfg::new();
+            cfg.set_rcq_size(10);
+            let Pair { client, server } = Pair::with(&peer, &cfg, &ConnCfg::new());
+            let cq = client.get_cq().clone();
+            let rcq = client.get_rcq().expect("its own").clone();
+            let none = (RemoteSlice::EMPTY, MrSlice::EMPTY);
+            client
+                .write(none.0, none.1, Flags::COMPLETION_ALWAYS, 1)
+                .expect("posted");
+            // Another handle, the same queue.
+            assert_eq!(common::next_completion(&cq).wr_id(), 1);
+            common::assert_empty(client.get_cq());
+            cq.wait_timeout(LIMIT).expect("its event");
+            client.delete().expect("what it has alone is freed");
+            drop(server);
+            common::assert_empty(&cq);
+            let waited = rcq.wait_timeout(Duration::from_millis(10));
+            assert!(matches!(waited, Err(Error::NoCompletion)), "{waited:?}");
+            let again = cq.clone();
+            match receives_first {
+                true => drop((rcq, cq, again)),
+                false => drop((cq, again, rcq)),
+            }
+        }
     });
 }

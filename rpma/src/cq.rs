@@ -1,8 +1,8 @@
 //! [`Cq`]: a completion queue (`struct rpma_cq`).
 //!
-//! It is made with its connection, or with its shared receive queue, and lives as long as that. It owns
-//! the verbs queue and a share of the completion channel; the queue is destroyed after the queue pairs
-//! that use it and before the channel.
+//! It is made with its connection, or with its shared receive queue, and lives as long as that and its other
+//! handles. It owns the verbs queue and a share of the completion channel; the queue is destroyed after the queue
+//! pairs that use it and before the channel.
 
 use std::ffi::c_int;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
@@ -18,7 +18,9 @@ use crate::verbs::{
 
 const INCOMPLETE: &str = "the operation did not complete";
 
-/// A completion queue.
+/// A completion queue. Clones are handles of the same queue, and may stay longer than its connection: so one can live
+/// in a struct beside whatever watches its descriptor. When the connection is gone nothing comes any more. (What had come
+/// may be gone with it: adapters take it out of the queue.)
 ///
 /// The way to wait for completions: [`wait`](Self::wait), then [`get_wc`](Self::get_wc) until it
 /// returns 0, then `wait` again. The queue is armed before `wait` returns, so a completion that comes
@@ -28,12 +30,19 @@ const INCOMPLETE: &str = "the operation did not complete";
 ///
 /// Threads may poll and arm it at the same time, and poll one after the other: a lock is held while one
 /// does. Each completion goes to one of them. [`wait_for`](Self::wait_for) is for one thread at a time.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Cq {
     polled: Polled,
     shared: bool,
-    /// Held by [`wait_for`](Self::wait_for).
+    handles: Arc<Handles>,
+}
+
+/// What all handles of a queue have together.
+#[derive(Debug)]
+struct Handles {
+    /// Held by [`Cq::wait_for`].
     waiting_for_one: Mutex<()>,
+    polled: Polled,
 }
 
 /// A queue, and whose completions it has. Clones are handles of the same queue.
@@ -67,13 +76,17 @@ pub(crate) struct CqAttr<'a> {
 impl Cq {
     pub(crate) fn new(attr: CqAttr<'_>) -> Result<Self> {
         let queue = CompletionQueue::new(attr.channel, attr.entries, attr.tag, attr.notify)?;
+        let polled = Polled {
+            queue,
+            owners: attr.owners,
+        };
         Ok(Self {
-            polled: Polled {
-                queue,
-                owners: attr.owners,
-            },
+            handles: Arc::new(Handles {
+                waiting_for_one: Mutex::new(()),
+                polled: polled.clone(),
+            }),
+            polled,
             shared: attr.shared,
-            waiting_for_one: Mutex::new(()),
         })
     }
 
@@ -202,7 +215,7 @@ impl Cq {
         limit: Duration,
         mut other: impl FnMut(Wc),
     ) -> Result<Wc> {
-        let _alone = match self.waiting_for_one.try_lock() {
+        let _alone = match self.handles.waiting_for_one.try_lock() {
             Err(TryLockError::WouldBlock) => {
                 return Err(Error::invalid(
                     "another thread is in Cq::wait_for of this queue, and would be handed the completion \
@@ -246,7 +259,7 @@ impl Cq {
         first.filter(|_| flushed).unwrap_or(failure)
     }
 
-    /// Destroys the queue and, if it is the last user, its channel.
+    /// Destroys the queue, if this is its last handle, and, if it is the last user, its channel.
     pub(crate) fn destroy(self) -> Result<()> {
         let queue = Arc::clone(&self.polled.queue);
         drop(self);
@@ -365,8 +378,8 @@ impl Polled {
     }
 }
 
-impl Drop for Cq {
-    /// What has come since its queue pair was about to be destroyed.
+impl Drop for Handles {
+    /// With the last handle: what has come since its queue pair was about to be destroyed.
     fn drop(&mut self) {
         if self.polled.takes_shared_receives() {
             self.polled.drain();
