@@ -170,6 +170,14 @@ pub(crate) const EXAMPLES: &[Example] = &[
     Example {
         timeout: Some("Server timed out."),
         ..example(
+            "06tokio-multiple-connections",
+            "one thread that serves many clients, with tokio",
+            MULTIPLE,
+        )
+    },
+    Example {
+        timeout: Some("Server timed out."),
+        ..example(
             "06scch-multiple-connections",
             "the same with one completion channel for each connection",
             MULTIPLE,

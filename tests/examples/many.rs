@@ -62,7 +62,7 @@ pub(crate) fn together(checks: Vec<Check>) {
 fn servers_of_many_clients() {
     // The pairs as they should work.
     let mut checks = slow();
-    for name in ["06", "06scch"] {
+    for name in ["06", "06scch", "06tokio"] {
         checks.extend([
             Check::new(format!("{name}: a bad client"), || outlives_bad_ones(name)),
             Check::new(format!("{name}: eleven clients"), || serves_ten(name)),

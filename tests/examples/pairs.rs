@@ -194,6 +194,8 @@ pairs! {
     _06_multiple_connections: "06-multiple-connections",
     #[ignore = "long: it waits, and servers_of_many_clients runs it beside others"]
     _06scch_multiple_connections: "06scch-multiple-connections",
+    #[ignore = "long: it waits, and servers_of_many_clients runs it beside others"]
+    _06tokio_multiple_connections: "06tokio-multiple-connections",
     _07_atomic_write: "07-atomic-write",
     _08_messages_ping_pong: "08-messages-ping-pong",
     _08srq_simple_messages_ping_pong_with_srq: "08srq-simple-messages-ping-pong-with-srq",
@@ -238,9 +240,10 @@ fn pairs_work_over_ipv6() {
 }
 
 /// The servers of these wait for something that does not happen.
-pub(crate) const SLOW: [&str; 3] = [
+pub(crate) const SLOW: [&str; 4] = [
     "06-multiple-connections",
     "06scch-multiple-connections",
+    "06tokio-multiple-connections",
     "13-messages-ping-pong-with-srq",
 ];
 

@@ -1,0 +1,20 @@
+//! Example 06 with tokio: the server is one task for each client, all of them on one thread.
+//!
+//! ```text
+//! 06tokio-multiple-connections server <server_address> <port>
+//! 06tokio-multiple-connections client <server_address> <port> <seed>
+//! ```
+//!
+//! The client is that of example 06. The server ends when nothing has happened for 15 seconds.
+
+#[path = "../06-multiple-connections/client.rs"]
+mod client;
+#[path = "../common/mod.rs"]
+mod common;
+mod server;
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    common::cli::run(&client::ROLE, &server::ROLE)
+}
