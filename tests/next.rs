@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use common::{LIMIT, Pair, completions, device_test, invalid, no_completion, peer, region};
 use rpma::{
     ComplChannel, CompletionChannel, Conn, ConnCfg, ConnEvent, Error, Flags, MrSlice, MrUsage,
-    Next, Notify, RemoteSlice, Wc, WcStatus,
+    Next, Notify, RemoteSlice, Source, Srq, SrqCfg, Wc, WcStatus,
 };
 
 const ALWAYS: Flags = Flags::COMPLETION_ALWAYS;
@@ -259,7 +259,8 @@ fn ten_connections_on_one_channel() {
             .collect();
         let servers: Vec<_> = pairs.iter().map(|pair| &pair.server).collect();
         let mut wcs = [Wc::default(); 1];
-        let none = channel.next(&servers, &mut wcs, SHORT);
+        let sources: Vec<_> = servers.iter().map(|conn| Source::Conn(conn)).collect();
+        let none = channel.next(&sources, &mut wcs, SHORT);
         assert!(matches!(none, Err(Error::TimedOut(_))), "{none:?}");
         // Nobody is forgotten while one is never quiet.
         for (place, server) in servers.iter().enumerate() {
@@ -272,7 +273,7 @@ fn ten_connections_on_one_channel() {
             if round < 20 {
                 write(servers[0], 5);
             }
-            let (place, came) = channel.next(&servers, &mut wcs, LIMIT).expect("in time");
+            let (place, came) = channel.next(&sources, &mut wcs, LIMIT).expect("in time");
             assert_eq!(came, Next::Completions(1));
             assert_eq!(wcs[0].wr_id() / 10, place as u64);
             seen.insert(place);
@@ -280,22 +281,65 @@ fn ten_connections_on_one_channel() {
         assert_eq!(seen.len(), 10, "each has its turn: {seen:?}");
         let mut left = 20;
         while left > 0 {
-            channel.next(&servers, &mut wcs, LIMIT).expect("in time");
+            channel.next(&sources, &mut wcs, LIMIT).expect("in time");
             left -= 1;
         }
         no_completion(servers[0]);
         pairs[7].client.disconnect().expect("disconnects");
-        let closed = channel.next(&servers, &mut wcs, LIMIT).expect("in time");
+        let closed = channel.next(&sources, &mut wcs, LIMIT).expect("in time");
         assert_eq!(closed, (7, Next::Event(ConnEvent::Closed)));
+        assert_eq!(servers[7].ended(), Some(&ConnEvent::Closed));
+        assert_eq!(servers[6].ended(), None);
 
         // What is wrong.
         let text = invalid(servers[0].next(&mut wcs, SHORT));
         assert!(text.contains("CompletionChannel::next"), "{text}");
-        invalid(channel.next(&servers, &mut [], SHORT));
+        invalid(channel.next(&sources, &mut [], SHORT));
         invalid(channel.next(&[], &mut wcs, SHORT));
-        let strange = [servers[0], &pairs[0].client];
+        let strange = [sources[0], Source::Conn(&pairs[0].client)];
         let text = invalid(channel.next(&strange, &mut wcs, SHORT));
-        assert!(text.contains("connection 1 of 2"), "{text}");
+        assert!(text.contains("source 1 of 2"), "{text}");
         invalid(pairs[0].client.next(&mut [], SHORT));
+    });
+}
+
+/// Promise: a shared receive queue's own completion queue is waited for beside its connections.
+#[test]
+fn a_shared_receive_queue_beside_its_connections() {
+    device_test(|| {
+        let peer = peer();
+        let channel = CompletionChannel::new(&peer).expect("a channel");
+        let mut srq_cfg = SrqCfg::new();
+        srq_cfg.set_compl_channel(Some((channel.clone(), 1)));
+        let srq = Srq::new(&peer, &srq_cfg).expect("a shared receive queue");
+        let mut cfg = ConnCfg::new();
+        cfg.set_srq(Some(&srq));
+        cfg.set_compl_channel(ComplChannel::Of {
+            channel: channel.clone(),
+            key: 2,
+        });
+        let pair = Pair::with(&peer, &ConnCfg::new(), &cfg);
+        let sources = [Source::from(&pair.server), Source::from(&srq)];
+        let mut wcs = [Wc::default()];
+        for number in 0..5 {
+            srq.recv(MrSlice::EMPTY, number).expect("posted");
+            write(&pair.server, 100 + number);
+            let sent = pair.client.send(MrSlice::EMPTY, ALWAYS, 1);
+            sent.expect("posted");
+            completions(&pair.client, 1);
+            let mut came: Vec<_> = (0..2)
+                .map(|_| {
+                    let (place, next) = channel.next(&sources, &mut wcs, LIMIT).expect("in time");
+                    assert_eq!(next, Next::Completions(1));
+                    (place, wcs[0].wr_id())
+                })
+                .collect();
+            came.sort_unstable();
+            assert_eq!(came, [(0, 100 + number), (1, number)]);
+        }
+        let none = channel.next(&sources, &mut wcs, SHORT);
+        assert!(matches!(none, Err(Error::TimedOut(_))), "{none:?}");
+        let plain = Srq::new(&peer, SrqCfg::new().set_rcq_size(0)).expect("without its own");
+        invalid(channel.next(&[Source::Srq(&plain)], &mut wcs, SHORT));
     });
 }

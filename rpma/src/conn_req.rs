@@ -89,7 +89,8 @@ impl ConnReq {
     /// An event loop connects in these steps: `resolve`; `advance` until it is [`Progress::Ready`];
     /// [`connect`](Self::connect), which does not block; [`Conn::set_nonblocking`]; and
     /// [`Conn::next_event`] when the connection's descriptor is readable, until it is
-    /// [`ConnEvent::Established`](crate::ConnEvent::Established). The kernel gives up on an address and on a route after
+    /// [`ConnEvent::Established`](crate::ConnEvent::Established). (The peer's device is opened without blocking by an
+    /// address of this host: [`Side::Local`](crate::Side::Local).) The kernel gives up on an address and on a route after
     /// [`ConnCfg::set_timeout`], and then the descriptor is readable. On a peer that does not answer it gives up only after
     /// more than a minute: a loop has a limit of its own for that.
     ///
@@ -346,7 +347,8 @@ impl Resolving {
         })
     }
 
-    /// Goes on as far as it can without waiting.
+    /// Goes on as far as it can without waiting for the network. The first call may be the last one; the last one
+    /// makes the queues, which takes the device some milliseconds.
     ///
     /// # Errors
     ///

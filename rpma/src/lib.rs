@@ -123,7 +123,7 @@ mod verbs;
 
 pub use crate::address::Side;
 pub use crate::compl_channel::{ComplChannel, CompletionChannel, CqEvent};
-pub use crate::conn::{Batch, CloseError, Conn, Next};
+pub use crate::conn::{Batch, CloseError, Conn, Next, Source};
 pub use crate::conn_cfg::ConnCfg;
 pub use crate::conn_req::{ConnReq, ConnectError, Progress, Resolving};
 pub use crate::cq::Cq;
@@ -203,6 +203,7 @@ mod tests {
         check::<Conn>();
         check::<Batch<'_, 4>>();
         check::<Next>();
+        check::<Source<'_>>();
         check::<ConnEvent>();
         check::<RejectReason>();
         check::<Flags>();

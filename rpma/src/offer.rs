@@ -105,7 +105,7 @@ impl Offer {
             .zip(u8::try_from(self.data.len()).ok());
         let Some((regions, data)) = counts.filter(|_| self.left(room).is_some()) else {
             return Err(Error::invalid(format!(
-                "an offer of {} regions and {} bytes of data has {} bytes, and {room} fit",
+                "an offer with {} region(s) and {} bytes of data has {} bytes, and {room} fit",
                 self.regions.len(),
                 self.data.len(),
                 self.len()
@@ -158,7 +158,14 @@ impl Offer {
             )));
         };
         let (regions, data) = rest.split_at(regions * REGION);
-        let regions = regions.chunks_exact(REGION).map(MrRemote::from_descriptor);
+        let regions = regions
+            .chunks_exact(REGION)
+            .enumerate()
+            .map(|(place, region)| {
+                MrRemote::from_descriptor(region).map_err(|error| {
+                    Error::invalid(format!("region {place} of the peer's offer: {error}"))
+                })
+            });
         Ok(Self {
             platform: PeerCfg::from_descriptor(&[platform])?,
             regions: regions.collect::<Result<_>>()?,
@@ -263,7 +270,7 @@ mod tests {
                 "2 regions and 4 bytes of data, which are 53 bytes, and there are 32",
             ),
             (with(5, 5), "which are 33 bytes"),
-            (with(27, 0), "allows no usage"),
+            (with(27, 0), "region 0 of the peer's offer"),
         ] {
             let text = Offer::decode(&bytes).expect_err(reason).to_string();
             assert!(text.contains(reason), "{text}");

@@ -31,7 +31,7 @@ use crate::verbs::{LocalBuffer, NoRoom, Opcode, RemoteAddress, Requests, SendFla
 /// [parts](Self::write_gather) takes the room of two, from 9 parts on of three; a native flush that of one for
 /// each 2 GiB.
 /// Data with [`Flags::INLINE`] and that of [`atomic_write`](Self::atomic_write) is read when the batch is
-/// posted: it is borrowed until then.
+/// posted: it is borrowed until then, and as long as the batch is used for more. So make the batch where that is made.
 ///
 /// ```no_run
 /// use rpma::{Conn, Error, Flags, FlushType, MrRemote, Mr};

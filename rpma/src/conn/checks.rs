@@ -174,9 +174,9 @@ impl Conn {
         let possible = MrUsage::from_bits_retain(self.flushes.load(Ordering::Relaxed));
         if !possible.contains(flush_type.usage()) {
             return Err(Error::not_supported(
-                "the peer has not declared that writes go directly to its persistent memory: apply its \
-                 PeerCfg with Conn::apply_remote_peer_cfg, or flush with FlushType::Visibility and let \
-                 the peer's program persist the data",
+                "the peer has not declared that writes go directly to its persistent memory, or that they do not: \
+                 apply its PeerCfg with Conn::apply_remote_peer_cfg if it says so, or flush with \
+                 FlushType::Visibility and let the peer's program persist the data",
             ));
         }
         if !dst.usage().contains(flush_type.usage()) {

@@ -19,7 +19,7 @@ use std::time::Duration;
 
 pub use self::batch::Batch;
 pub use self::close::CloseError;
-pub use self::next::Next;
+pub use self::next::{Next, Source};
 use crate::compl_channel;
 use crate::cq::Cq;
 use crate::error::{Error, Result};
@@ -74,6 +74,8 @@ pub struct Conn {
     #[cfg(native_atomic_write)]
     plain_atomic_writes: bool,
     private_data: OnceLock<Box<[u8]>>,
+    /// The event with which it ended.
+    ended: OnceLock<ConnEvent>,
     /// Which queue a wait returns that had no event, if both have solicited events only: each in turn.
     receives_next: AtomicBool,
 }
@@ -122,6 +124,7 @@ impl Conn {
             #[cfg(native_atomic_write)]
             plain_atomic_writes,
             private_data,
+            ended: OnceLock::new(),
             receives_next: AtomicBool::new(true),
         })
     }
@@ -196,6 +199,7 @@ impl Conn {
 
     /// What an event changes here.
     fn note(&self, mut event: CmEvent) -> Result<ConnEvent> {
+        let mut ends = false;
         match event.kind {
             CmEventKind::Established => {
                 // The accepting side has the client's data already, and gets none here.
@@ -209,11 +213,18 @@ impl Conn {
                 })?;
             }
             CmEventKind::Other(_) => {}
+            CmEventKind::TimewaitExit => {
+                self.queues.slots.end(State::Closed);
+            }
             _ => {
                 self.queues.slots.end(State::Closed);
+                ends = true;
             }
         }
         let event = ConnEvent::from_cm(event);
+        if ends {
+            self.ended.get_or_init(|| event.clone());
+        }
         log::info!("{}: {event}", self.queues.ends);
         Ok(event)
     }
@@ -397,6 +408,13 @@ impl Conn {
     #[must_use]
     pub fn failure(&self) -> Option<WcFailure> {
         self.queues.slots.failure()
+    }
+
+    /// The event with which the connection ended, once it was taken ([`next_event`](Self::next_event),
+    /// [`next`](Self::next)): the first one, whoever took it.
+    #[must_use]
+    pub fn ended(&self) -> Option<&ConnEvent> {
+        self.ended.get()
     }
 
     /// Ends the connection: moves the queue pair to the error state and tells the peer. Operations that

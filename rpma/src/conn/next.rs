@@ -18,6 +18,7 @@ use crate::cq::Cq;
 use crate::error::{Error, Result};
 use crate::event::ConnEvent;
 use crate::queues::Queues;
+use crate::srq::Srq;
 use crate::verbs::{CompChannel, Deadline, Wc};
 
 /// How long it sleeps at most before it looks again: for completions that others have left without an event, and
@@ -41,7 +42,11 @@ impl Conn {
     /// connection, for at most `limit` (`Duration::MAX` is none). It misses nothing, whatever other threads poll
     /// or wait for meanwhile: what they leave is found, within a second.
     ///
-    /// Completions come first. So when the connection ends, those of what was under way come before
+    /// With a limit of 0 it looks once. When the limit has passed all queues are empty, and each gives an event for
+    /// what comes next, so that the program may wait for their descriptors. Whether these are non-blocking changes
+    /// nothing.
+    ///
+    /// Completions come first, also those of receives that were flushed before [`ConnEvent::Established`] was taken. So when the connection ends, those of what was under way come before
     /// [`ConnEvent::Closed`], as far as they are there; more may follow it (what the peer sent just before it left
     /// can be the slower one): call again until the limit.
     ///
@@ -144,40 +149,91 @@ impl Conn {
     }
 }
 
+/// What [`CompletionChannel::next`] waits for.
+#[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
+pub enum Source<'a> {
+    /// Completions and events of a connection.
+    Conn(&'a Conn),
+    /// Completions in a shared receive queue's own completion queue.
+    Srq(&'a Srq),
+}
+
+impl<'a> From<&'a Conn> for Source<'a> {
+    fn from(conn: &'a Conn) -> Self {
+        Self::Conn(conn)
+    }
+}
+
+impl<'a> From<&'a Srq> for Source<'a> {
+    fn from(srq: &'a Srq) -> Self {
+        Self::Srq(srq)
+    }
+}
+
+impl Source<'_> {
+    /// Its queues are all on this channel, and it has one.
+    fn is_on(&self, channel: &Arc<CompChannel>) -> bool {
+        let here = |cq: &Cq| Arc::ptr_eq(cq.queue().channel(), channel);
+        match self {
+            Self::Conn(conn) => {
+                let Queues { cq, rcq, .. } = &conn.queues;
+                here(cq) && rcq.as_ref().is_none_or(here)
+            }
+            Self::Srq(srq) => srq.get_rcq().is_some_and(here),
+        }
+    }
+
+    fn look(&self, wcs: &mut [Wc]) -> Result<Option<Next>> {
+        match self {
+            Self::Conn(conn) => conn.look(wcs),
+            Self::Srq(srq) => match srq.get_rcq().map_or(Ok(0), |rcq| rcq.get_wc(wcs))? {
+                0 => Ok(None),
+                count => Ok(Some(Next::Completions(count))),
+            },
+        }
+    }
+}
+
 impl CompletionChannel {
-    /// As [`Conn::next`], for connections whose queues are all on this channel: waits for whatever comes first on
-    /// one of them, and returns which, by its place in `conns`. What the others have stays for the next call; each
-    /// has its turn.
+    /// As [`Conn::next`], for connections and shared receive queues whose completion queues are all on this channel:
+    /// waits for whatever comes first on one of them, and returns which, by its place in `sources`. What the others
+    /// have stays for the next call; each has its turn. All that are on the channel should be there: it takes events
+    /// of any, and looks at these.
     ///
-    /// It looks at every connection each time, and allocates a little: a program with thousands of them has
+    /// It looks at every source each time, and allocates a little: a program with thousands of them has
     /// [`wait`](Self::wait) and `epoll`.
     ///
     /// # Errors
     ///
     /// As [`Conn::next`], of the first connection that has one. [`Error::InvalidArgument`] also if there are no
-    /// connections, or one has a queue on another channel.
-    pub fn next(&self, conns: &[&Conn], wcs: &mut [Wc], limit: Duration) -> Result<(usize, Next)> {
+    /// sources, or one has a queue on another channel.
+    pub fn next(
+        &self,
+        sources: &[Source<'_>],
+        wcs: &mut [Wc],
+        limit: Duration,
+    ) -> Result<(usize, Next)> {
         refuse_no_room(wcs)?;
-        if conns.is_empty() {
-            return Err(Error::invalid("no connections to wait for"));
+        if sources.is_empty() {
+            return Err(Error::invalid("nothing to wait for: name connections"));
         }
-        for (place, conn) in conns.iter().enumerate() {
-            let Queues { cq, rcq, .. } = &conn.queues;
-            let here = |cq: &Cq| Arc::ptr_eq(cq.queue().channel(), self.channel());
-            if !here(cq) || !rcq.as_ref().is_none_or(here) {
-                return Err(Error::invalid(format!(
-                    "connection {place} of {} has a queue that is not on this channel: ConnCfg::set_compl_channel \
-                     puts both there",
-                    conns.len()
-                )));
-            }
+        if let Some(place) = sources
+            .iter()
+            .position(|source| !source.is_on(self.channel()))
+        {
+            return Err(Error::invalid(format!(
+                "source {place} of {} has a queue that is not on this channel: ConnCfg::set_compl_channel and \
+                 SrqCfg::set_compl_channel put queues there",
+                sources.len()
+            )));
         }
         let deadline = Deadline::after(limit);
         loop {
             let turn = self.turn();
-            let in_turn = || (0..conns.len()).map(|n| (turn + n) % conns.len());
+            let in_turn = || (0..sources.len()).map(|n| (turn + n) % sources.len());
             for place in in_turn() {
-                if let Some(next) = conns[place].look(wcs)? {
+                if let Some(next) = sources[place].look(wcs)? {
                     return Ok((place, next));
                 }
             }
@@ -185,14 +241,22 @@ impl CompletionChannel {
                 PollFd::from_borrowed_fd(self.channel().device_fd(), PollFlags::IN),
                 PollFd::new(self.channel(), PollFlags::IN),
             ];
-            fds.extend(conns.iter().map(|conn| PollFd::new(conn, PollFlags::IN)));
+            fds.extend(sources.iter().map(|source| match source {
+                Source::Conn(conn) => PollFd::new(*conn, PollFlags::IN),
+                // It has no events but those of the channel.
+                Source::Srq(_) => PollFd::new(self.channel(), PollFlags::IN),
+            }));
             sleep(self.channel(), &mut fds, deadline)?;
             let ready: Vec<_> = fds.iter().map(|fd| !fd.revents().is_empty()).collect();
             if ready[1] {
                 take(self.channel())?;
             }
             for place in in_turn() {
-                if let Some(next) = conns[place].look_again(wcs, ready[2 + place])? {
+                let next = match sources[place] {
+                    Source::Conn(conn) => conn.look_again(wcs, ready[2 + place])?,
+                    Source::Srq(_) => sources[place].look(wcs)?,
+                };
+                if let Some(next) = next {
                     return Ok((place, next));
                 }
             }

@@ -95,6 +95,12 @@ impl Target {
         let len = self.len();
         let (start, end) = range::ends(start, end, len as u64);
         if start >= end || end > len as u64 {
+            if start > end {
+                return Err(Error::invalid(format!(
+                    "the range {start}..{end} of {} ends before it begins",
+                    path.display()
+                )));
+            }
             return Err(match start == end && end <= len as u64 {
                 true => Error::invalid(format!("a range of 0 bytes of {}", path.display())),
                 false => Error::invalid(format!(
@@ -270,7 +276,7 @@ mod tests {
                 64 * MIB + 1,
                 "is not inside /dev/dax0.0, of which 67108864 bytes",
             ),
-            (8, 4, "the range 8..4 is not inside"),
+            (8, 4, "8..4 of /dev/dax0.0 ends before it begins"),
         ] {
             let text = resolve(&device, start, end).unwrap_err().to_string();
             assert!(text.contains(nearest), "{text}");
