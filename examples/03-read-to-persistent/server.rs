@@ -5,7 +5,7 @@ use rpma::{Device, Ep, Flags, MrRemote, MrUsage, Peer, Side, WcOpcode};
 
 use crate::common::cli::Role;
 use crate::common::data::CommonData;
-use crate::common::{conn, hello, memory, watch};
+use crate::common::{conn, hello, memory};
 
 pub(crate) const ROLE: Role = Role {
     usage: "<server_address> <port> [<pmem-path>]",
@@ -37,7 +37,7 @@ fn main(addr: &str, port: u16, more: &[String]) -> Result<()> {
     // may be for ever: so this also watches the connection.
     let string = dst.slice(0..hello::STR_SIZE)?;
     conn.read(string, src, Flags::COMPLETION_ALWAYS, 0)?;
-    let wc = watch::next_completion(&conn, &[conn.get_cq()])?;
+    let wc = conn::next_completion(&conn)?;
     let opcode = wc.result()?.opcode();
     ensure!(
         opcode == WcOpcode::RDMA_READ,

@@ -30,7 +30,7 @@ fn main(addr: &str, port: u16, _more: &[String]) -> Result<()> {
     req.recv(recv.slice(..)?, messages::RECV_ID)?;
     let conn = conn::establish(req, &[])?;
 
-    let mut completions = Completions::new(&conn, vec![conn.get_cq()]);
+    let mut completions = Completions::new(&conn);
     let mut answered = false;
     loop {
         completions.wait_for_message()?;

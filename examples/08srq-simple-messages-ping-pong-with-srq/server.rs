@@ -1,7 +1,10 @@
 //! The server: sends each counter back, increased by one.
 
-use anyhow::{Context, Result, bail, ensure};
-use rpma::{AlignedBuf, ConnCfg, Device, Ep, Flags, Mr, MrUsage, Peer, Side, Srq, SrqCfg};
+use anyhow::{Result, bail, ensure};
+use rpma::{
+    AlignedBuf, ComplChannel, CompletionChannel, ConnCfg, Device, Ep, Flags, Mr, MrUsage, Peer,
+    Side, Srq, SrqCfg,
+};
 
 use crate::common::cli::{BadArgument, Role};
 use crate::common::conn;
@@ -30,14 +33,26 @@ fn main(addr: &str, port: u16, more: &[String]) -> Result<()> {
 
     // The shared receive queue has a completion queue of its own, unless that has no size.
     let mut srq_cfg = SrqCfg::new();
-    if place.is_some() {
-        srq_cfg.set_rcq_size(0);
+    let mut cfg = ConnCfg::new();
+    let channel = CompletionChannel::new(&peer)?;
+    match place {
+        Some(_) => {
+            srq_cfg.set_rcq_size(0);
+        }
+        // Its events and the connection's arrive on one channel. (The keys tell queues apart for who takes the events
+        // himself.)
+        None => {
+            srq_cfg.set_compl_channel(Some((channel.clone(), 1)));
+            cfg.set_compl_channel(ComplChannel::Of {
+                channel: channel.clone(),
+                key: 2,
+            });
+        }
     }
     let srq = Srq::new(&peer, &srq_cfg)?;
 
     // Then receives complete in the queue for receives of the connection on which they arrive, if it
     // has one, or else in its main queue.
-    let mut cfg = ConnCfg::new();
     cfg.set_srq(Some(&srq));
     if place == Some("r") {
         cfg.set_rcq_size(RCQ_SIZE);
@@ -52,13 +67,11 @@ fn main(addr: &str, port: u16, more: &[String]) -> Result<()> {
     srq.recv(recv.slice(..)?, messages::RECV_ID)?;
     let conn = conn::establish(ep.next_conn_req(&cfg)?, &[])?;
 
-    let mut queues = vec![conn.get_cq()];
-    match place {
-        None => queues.push(srq.get_rcq().context("no queue for receives")?),
-        Some("r") => queues.push(conn.get_rcq().context("no queue for receives")?),
-        Some(_) => {}
-    }
-    let mut completions = Completions::new(&conn, queues);
+    // The connection's own queues have one wait, and all queues of a channel have one.
+    let mut completions = match place {
+        None => Completions::with_srq(&conn, &channel, &srq),
+        Some(_) => Completions::new(&conn),
+    };
     let mut answered = false;
     loop {
         // With many connections this is what tells whose message it is.

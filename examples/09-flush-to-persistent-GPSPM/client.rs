@@ -1,12 +1,12 @@
 //! The client: writes its greeting into the server's memory, and asks for a flush.
 
-use anyhow::{Context, Result, ensure};
-use rpma::{ConnCfg, ConnReq, Device, Flags, MrRemote, MrUsage, Peer, Side, WcOpcode};
+use anyhow::{Result, ensure};
+use rpma::{ConnCfg, ConnReq, Device, Flags, MrRemote, MrUsage, Peer, Side};
 
 use crate::common::cli::Role;
 use crate::common::data::CommonData;
-use crate::common::{conn, hello, memory, watch};
-use crate::gpspm::{FlushRequest, FlushResponse, Messages};
+use crate::common::{conn, hello, memory};
+use crate::gpspm::{self, FlushRequest, FlushResponse, Messages};
 
 pub(crate) const ROLE: Role = Role {
     usage: "<server_address> <port> [<pmem-path> [<pmem-offset>]]",
@@ -36,7 +36,6 @@ fn main(addr: &str, port: u16, more: &[String]) -> Result<()> {
     let mut cfg = ConnCfg::new();
     cfg.set_rcq_size(1);
     let conn = conn::establish(ConnReq::new(&peer, addr, port, &cfg)?, &[])?;
-    let rcq = conn.get_rcq().context("no queue for receives")?;
 
     // With its answer the server has sent where its memory is.
     let data = CommonData::from_bytes(conn.get_private_data())?;
@@ -59,17 +58,8 @@ fn main(addr: &str, port: u16, more: &[String]) -> Result<()> {
     };
     conn.send(messages.put(&request)?, Flags::COMPLETION_ALWAYS, 0)?;
 
-    // Sending is complete, and so the message may be overwritten, when the server's device has it.
-    let wc = watch::next_completion(&conn, &[conn.get_cq()])?;
-    let opcode = wc.result()?.opcode();
-    ensure!(
-        opcode == WcOpcode::SEND,
-        "the completion of the send is one of another operation: {opcode}"
-    );
-
     // The bytes are durable when the server says so.
-    let wc = watch::next_completion(&conn, &[rcq])?;
-    let response: FlushResponse = messages.get(&wc)?;
+    let response: FlushResponse = gpspm::sent_and_answered(&conn, &messages)?;
     ensure!(
         response.op_context == FLUSH_ID,
         "the response is one to another request: 0x{:X}",

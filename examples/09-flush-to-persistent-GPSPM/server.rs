@@ -1,11 +1,11 @@
 //! The server: offers its memory, and makes durable what the client asks for.
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use rpma::{ConnCfg, Device, Ep, Flags, MrUsage, Peer, Side};
 
 use crate::common::cli::Role;
 use crate::common::data::CommonData;
-use crate::common::{conn, hello, memory, watch};
+use crate::common::{conn, hello, memory};
 use crate::gpspm::{self, FlushRequest, FlushResponse, Messages};
 
 pub(crate) const ROLE: Role = Role {
@@ -47,10 +47,9 @@ fn main(addr: &str, port: u16, more: &[String]) -> Result<()> {
     let req = ep.next_conn_req(&cfg)?;
     req.recv(messages.receive_buffer()?, 0)?;
     let conn = conn::establish(req, &data.to_bytes())?;
-    let rcq = conn.get_rcq().context("no queue for receives")?;
 
     // The client writes, and then asks for a flush.
-    let wc = watch::next_completion(&conn, &[rcq])?;
+    let wc = conn::next_completion(&conn)?;
     let request: FlushRequest = messages.get(&wc)?;
     println!(
         "Flush request received: {{offset: 0x{:X}, length: 0x{:X}, op_context: 0x{:X}}}",
@@ -66,6 +65,6 @@ fn main(addr: &str, port: u16, more: &[String]) -> Result<()> {
         op_context: request.op_context,
     };
     conn.send(messages.put(&response)?, Flags::COMPLETION_ALWAYS, 0)?;
-    gpspm::end_after_response(&conn, watch::next_completion(&conn, &[conn.get_cq()]))?;
+    gpspm::end_after_response(&conn, conn::next_completion(&conn))?;
     hello::print_new(&region)
 }

@@ -1,15 +1,12 @@
 //! The client: writes its greeting into the server's memory, and asks for a flush.
 
-use anyhow::{Context, Result, ensure};
-use rpma::{
-    ComplChannel, ConnCfg, ConnReq, Device, Flags, MrRemote, MrUsage, Peer, Side, WcOpcode,
-};
+use anyhow::{Result, ensure};
+use rpma::{ComplChannel, ConnCfg, ConnReq, Device, Flags, MrRemote, MrUsage, Peer, Side};
 
 use crate::common::cli::Role;
 use crate::common::data::CommonData;
 use crate::common::{conn, hello, memory};
-use crate::gpspm::{FlushRequest, FlushResponse, Messages};
-use crate::next_completion;
+use crate::gpspm::{self, FlushRequest, FlushResponse, Messages};
 
 pub(crate) const ROLE: Role = Role {
     usage: "<server_address> <port> [<pmem-path> [<pmem-offset>]]",
@@ -63,19 +60,8 @@ fn main(addr: &str, port: u16, more: &[String]) -> Result<()> {
     };
     conn.send(messages.put(&request)?, Flags::COMPLETION_ALWAYS, 0)?;
 
-    // Two completions come, in either order: nothing says that the send completes here before the
-    // server's response is here.
-    let (mut sent, mut response) = (false, None);
-    while !sent || response.is_none() {
-        let wc = next_completion(&conn)?;
-        match wc.result()?.opcode() {
-            WcOpcode::SEND => sent = true,
-            _ => response = Some(messages.get(&wc)?),
-        }
-    }
-
     // The bytes are durable when the server says so.
-    let response: FlushResponse = response.context("no response")?;
+    let response: FlushResponse = gpspm::sent_and_answered(&conn, &messages)?;
     ensure!(
         response.op_context == FLUSH_ID,
         "the response is one to another request: 0x{:X}",

@@ -15,26 +15,6 @@ mod server;
 
 use std::process::ExitCode;
 
-use anyhow::Result;
-use rpma::{Conn, Wc};
-
 fn main() -> ExitCode {
     common::cli::run(&client::ROLE, &server::ROLE)
-}
-
-/// Waits for the next completion in either queue of the connection. The connection's end is an error.
-///
-/// Here each queue gets one completion. Where it may get more, it has to be emptied before the next
-/// wait: what is in there already gives no event.
-fn next_completion(conn: &Conn) -> Result<Wc> {
-    let mut wcs = [Wc::default()];
-    loop {
-        // The descriptor of each of the two queues is that of their channel (Conn::get_compl_fd).
-        common::watch::completion_event(conn, conn.get_cq())?;
-        let (cq, _kind) = conn.wait()?;
-        if cq.get_wc(&mut wcs)? > 0 {
-            wcs[0].result()?;
-            return Ok(wcs[0]);
-        }
-    }
 }

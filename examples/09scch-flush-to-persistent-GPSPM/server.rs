@@ -7,7 +7,6 @@ use crate::common::cli::Role;
 use crate::common::data::CommonData;
 use crate::common::{conn, hello, memory};
 use crate::gpspm::{self, FlushRequest, FlushResponse, Messages};
-use crate::next_completion;
 
 pub(crate) const ROLE: Role = Role {
     usage: "<server_address> <port> [<pmem-path>]",
@@ -52,7 +51,7 @@ fn main(addr: &str, port: u16, more: &[String]) -> Result<()> {
     let conn = conn::establish(req, &data.to_bytes())?;
 
     // The client writes, and then asks for a flush.
-    let wc = next_completion(&conn)?;
+    let wc = conn::next_completion(&conn)?;
     let request: FlushRequest = messages.get(&wc)?;
     println!(
         "Flush request received: {{offset: 0x{:X}, length: 0x{:X}, op_context: 0x{:X}}}",
@@ -68,6 +67,6 @@ fn main(addr: &str, port: u16, more: &[String]) -> Result<()> {
         op_context: request.op_context,
     };
     conn.send(messages.put(&response)?, Flags::COMPLETION_ALWAYS, 0)?;
-    gpspm::end_after_response(&conn, next_completion(&conn))?;
+    gpspm::end_after_response(&conn, conn::next_completion(&conn))?;
     hello::print_new(&region)
 }

@@ -4,7 +4,7 @@ use anyhow::{Context, Result, ensure};
 use rpma::{AlignedBuf, ConnCfg, Device, Ep, Mr, MrUsage, Peer, Side, WcOpcode};
 
 use crate::common::cli::Role;
-use crate::common::{conn, watch};
+use crate::common::conn;
 
 pub(crate) const ROLE: Role = Role {
     usage: "<server_address> <port>",
@@ -34,7 +34,7 @@ fn main(addr: &str, port: u16, _more: &[String]) -> Result<()> {
     let expected = expected.context("the client has not sent the number to expect")?;
     let expected = u32::from_le_bytes(*expected);
 
-    let wc = watch::next_completion(&conn, &[conn.get_cq()])?;
+    let wc = conn::next_completion(&conn)?;
     let success = wc.result()?;
     let opcode = success.opcode();
     ensure!(

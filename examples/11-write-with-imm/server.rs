@@ -4,8 +4,8 @@ use anyhow::{Context, Result, ensure};
 use rpma::{AlignedBuf, ConnCfg, Device, Ep, Mr, MrSlice, MrUsage, Peer, Side, WcOpcode};
 
 use crate::common::cli::Role;
+use crate::common::conn;
 use crate::common::data::CommonData;
-use crate::common::{conn, watch};
 
 pub(crate) const ROLE: Role = Role {
     usage: "<server_address> <port>",
@@ -38,7 +38,7 @@ fn main(addr: &str, port: u16, _more: &[String]) -> Result<()> {
     req.recv(MrSlice::EMPTY, 0)?;
     let conn = conn::establish(req, &data.to_bytes())?;
 
-    let wc = watch::next_completion(&conn, &[conn.get_cq()])?;
+    let wc = conn::next_completion(&conn)?;
     let success = wc.result()?;
     let opcode = success.opcode();
     ensure!(

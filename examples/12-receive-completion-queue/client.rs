@@ -2,13 +2,13 @@
 
 use std::thread::sleep;
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use rpma::{AlignedBuf, ConnCfg, ConnReq, Device, Flags, Mr, MrUsage, Peer, Side};
 
 use crate::RCQ_SIZE;
 use crate::common::cli::Role;
-use crate::common::messages::{self, ClientArgs};
-use crate::common::{conn, watch};
+use crate::common::conn;
+use crate::common::messages::{self, ClientArgs, Completions};
 
 pub(crate) const ROLE: Role = Role {
     usage: messages::CLIENT_USAGE,
@@ -33,8 +33,7 @@ fn main(addr: &str, port: u16, more: &[String]) -> Result<()> {
     cfg.set_rcq_size(RCQ_SIZE);
     let req = ConnReq::new(&peer, addr, port, &cfg)?;
     let conn = conn::establish(req, &[])?;
-    let cq = conn.get_cq();
-    let rcq = conn.get_rcq().context("no queue for receives")?;
+    let mut completions = Completions::new(&conn);
 
     let mut counter = args.seed;
     for _ in 1..args.rounds {
@@ -46,9 +45,9 @@ fn main(addr: &str, port: u16, more: &[String]) -> Result<()> {
         send.store_u64(0, counter)?;
         conn.send(send.slice(..)?, Flags::COMPLETION_ALWAYS, messages::SEND_ID)?;
 
-        // Each queue has one kind of completions, so nothing has to be told apart.
-        watch::next_completion(&conn, &[cq])?;
-        messages::check_message(&watch::next_completion(&conn, &[rcq])?)?;
+        // One wait is for both queues (Conn::next). The answer may be there first.
+        completions.wait_for_send()?;
+        completions.wait_for_message()?;
         counter = recv.load_u64(0)?;
         println!("CLIENT: Value received: {counter}");
 
@@ -58,6 +57,6 @@ fn main(addr: &str, port: u16, more: &[String]) -> Result<()> {
     // As in example 08: the last message is acknowledged before the connection ends.
     send.store_u64(0, messages::DONE)?;
     conn.send(send.slice(..)?, Flags::COMPLETION_ALWAYS, messages::SEND_ID)?;
-    watch::next_completion(&conn, &[cq])?;
+    completions.wait_for_send()?;
     conn::disconnect_and_wait(&conn)
 }

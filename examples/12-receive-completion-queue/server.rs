@@ -1,11 +1,12 @@
 //! The server: sends each counter back, increased by one.
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use rpma::{AlignedBuf, ConnCfg, Device, Ep, Flags, Mr, MrUsage, Peer, Side};
 
 use crate::RCQ_SIZE;
 use crate::common::cli::Role;
-use crate::common::{conn, messages, watch};
+use crate::common::conn;
+use crate::common::messages::{self, Completions};
 
 pub(crate) const ROLE: Role = Role {
     usage: "<server_address> <port>",
@@ -33,13 +34,12 @@ fn main(addr: &str, port: u16, _more: &[String]) -> Result<()> {
     let req = ep.next_conn_req(&cfg)?;
     req.recv(recv.slice(..)?, messages::RECV_ID)?;
     let conn = conn::establish(req, &[])?;
-    let cq = conn.get_cq();
-    let rcq = conn.get_rcq().context("no queue for receives")?;
+    let mut completions = Completions::new(&conn);
 
     let mut answered = false;
     loop {
-        // Each queue has one kind of completions, so nothing has to be told apart.
-        messages::check_message(&watch::next_completion(&conn, &[rcq])?)?;
+        // One wait is for both queues (Conn::next).
+        completions.wait_for_message()?;
         let counter = recv.load_u64(0)?;
         if counter == messages::DONE {
             break;
@@ -51,7 +51,7 @@ fn main(addr: &str, port: u16, _more: &[String]) -> Result<()> {
 
         // The memory is free when the answer before is sent.
         if answered {
-            watch::next_completion(&conn, &[cq])?;
+            completions.wait_for_send()?;
         }
         println!("SERVER: Value sent: {}", counter + 1);
         send.store_u64(0, counter + 1)?;

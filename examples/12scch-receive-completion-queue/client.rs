@@ -7,8 +7,8 @@ use rpma::{AlignedBuf, ConnReq, Device, Flags, Mr, MrUsage, Peer, Side};
 
 use crate::common::cli::Role;
 use crate::common::conn;
-use crate::common::messages::{self, ClientArgs};
-use crate::{Completed, conn_cfg};
+use crate::common::messages::{self, ClientArgs, Completions};
+use crate::conn_cfg;
 
 pub(crate) const ROLE: Role = Role {
     usage: messages::CLIENT_USAGE,
@@ -31,7 +31,7 @@ fn main(addr: &str, port: u16, more: &[String]) -> Result<()> {
     let req = ConnReq::new(&peer, addr, port, &conn_cfg())?;
     let conn = conn::establish(req, &[])?;
 
-    let mut completed = Completed::default();
+    let mut completions = Completions::new(&conn);
     let mut counter = args.seed;
     for _ in 1..args.rounds {
         // The receive comes first, as in example 08.
@@ -42,8 +42,8 @@ fn main(addr: &str, port: u16, more: &[String]) -> Result<()> {
         send.store_u64(0, counter)?;
         conn.send(send.slice(..)?, Flags::COMPLETION_ALWAYS, messages::SEND_ID)?;
 
-        completed.wait_for_send(&conn)?;
-        completed.wait_for_message(&conn)?;
+        completions.wait_for_send()?;
+        completions.wait_for_message()?;
         counter = recv.load_u64(0)?;
         println!("CLIENT: Value received: {counter}");
 
@@ -53,6 +53,6 @@ fn main(addr: &str, port: u16, more: &[String]) -> Result<()> {
     // As in example 08: the last message is acknowledged before the connection ends.
     send.store_u64(0, messages::DONE)?;
     conn.send(send.slice(..)?, Flags::COMPLETION_ALWAYS, messages::SEND_ID)?;
-    completed.wait_for_send(&conn)?;
+    completions.wait_for_send()?;
     conn::disconnect_and_wait(&conn)
 }

@@ -4,8 +4,9 @@ use anyhow::Result;
 use rpma::{AlignedBuf, Device, Ep, Flags, Mr, MrUsage, Peer, Side};
 
 use crate::common::cli::Role;
-use crate::common::{conn, messages};
-use crate::{Completed, conn_cfg};
+use crate::common::conn;
+use crate::common::messages::{self, Completions};
+use crate::conn_cfg;
 
 pub(crate) const ROLE: Role = Role {
     usage: "<server_address> <port>",
@@ -30,10 +31,10 @@ fn main(addr: &str, port: u16, _more: &[String]) -> Result<()> {
     req.recv(recv.slice(..)?, messages::RECV_ID)?;
     let conn = conn::establish(req, &[])?;
 
-    let mut completed = Completed::default();
+    let mut completions = Completions::new(&conn);
     let mut answered = false;
     loop {
-        completed.wait_for_message(&conn)?;
+        completions.wait_for_message()?;
         let counter = recv.load_u64(0)?;
         if counter == messages::DONE {
             break;
@@ -45,7 +46,7 @@ fn main(addr: &str, port: u16, _more: &[String]) -> Result<()> {
 
         // The memory is free when the answer before is sent.
         if answered {
-            completed.wait_for_send(&conn)?;
+            completions.wait_for_send()?;
         }
         println!("SERVER: Value sent: {}", counter + 1);
         send.store_u64(0, counter + 1)?;

@@ -28,7 +28,7 @@ fn main(addr: &str, port: u16, more: &[String]) -> Result<()> {
     let recv = Mr::reg(&peer, AlignedBuf::zeroed(messages::SIZE)?, MrUsage::RECV)?;
 
     let conn = conn::connect(&peer, addr, port, &[])?;
-    let mut completions = Completions::new(&conn, vec![conn.get_cq()]);
+    let mut completions = Completions::new(&conn);
 
     let pid = std::process::id();
     let mut counter = args.seed;

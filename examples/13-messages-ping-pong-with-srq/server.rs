@@ -4,12 +4,11 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use rpma::{
-    AlignedBuf, Conn, ConnCfg, Cq, Device, Ep, Error, Flags, Mr, MrUsage, Peer, Side, Srq, SrqCfg,
-    WcOpcode,
+    AlignedBuf, ComplChannel, CompletionChannel, Conn, ConnCfg, Device, Ep, Error, Flags, Mr,
+    MrUsage, Next, Peer, Side, Source, Srq, SrqCfg, Wc, WcOpcode,
 };
 
 use crate::common::cli::{BadArgument, Role, number};
-use crate::common::watch::Watch;
 use crate::common::{conn, messages};
 
 pub(crate) const ROLE: Role = Role {
@@ -35,9 +34,17 @@ fn main(addr: &str, port: u16, more: &[String]) -> Result<()> {
     let peer = Peer::new(&device)?;
 
     // All connections take their receives from this queue, which has its own completion queue.
-    let srq = Srq::new(&peer, &SrqCfg::new())?;
+    // All queues have their events on one channel. (The keys tell them apart for who takes the events himself.)
+    let channel = CompletionChannel::new(&peer)?;
+    let mut srq_cfg = SrqCfg::new();
+    srq_cfg.set_compl_channel(Some((channel.clone(), 1)));
+    let srq = Srq::new(&peer, &srq_cfg)?;
     let mut cfg = ConnCfg::new();
     cfg.set_srq(Some(&srq));
+    cfg.set_compl_channel(ComplChannel::Of {
+        channel: channel.clone(),
+        key: 2,
+    });
 
     // Room for a message of each client.
     let size = MAX_CLIENTS * messages::SIZE;
@@ -67,15 +74,32 @@ fn main(addr: &str, port: u16, more: &[String]) -> Result<()> {
     }
     println!("Server ended listening.");
 
-    let rcq = srq.get_rcq().context("no queue for receives")?;
     let mut active: Vec<&Conn> = conns.iter().collect();
-    let mut watch = Watch::default();
+    // Until when a message of a client that has ended its connection may still come.
+    let mut until: Option<Instant> = None;
+    let mut wcs = [Wc::default()];
     while !active.is_empty() {
         // Answers complete in the queues of their connections, messages in that of the shared receive
-        // queue. Answers come first: there are never more of them than messages.
-        let mut queues: Vec<&Cq> = active.iter().map(|conn| conn.get_cq()).collect();
-        queues.push(rcq);
-        let wc = watch.next(&active, &queues)?;
+        // queue; one wait is for all of them, and for the end of a connection.
+        let sources = active.iter().map(|conn| Source::Conn(conn));
+        let sources: Vec<_> = sources.chain([Source::Srq(&srq)]).collect();
+        let ended = active.iter().find_map(|conn| conn.ended());
+        let limit = match ended {
+            None => Duration::MAX,
+            Some(_) => until
+                .get_or_insert_with(|| Instant::now() + conn::GRACE)
+                .saturating_duration_since(Instant::now()),
+        };
+        if ended.is_none() {
+            until = None;
+        }
+        match (channel.next(&sources, &mut wcs, limit), ended) {
+            (Ok((_, Next::Completions(_))), _) => {}
+            (Ok((_, Next::Event(_))), _) => continue,
+            (Err(Error::TimedOut(_)), Some(event)) => bail!(conn::Ended(event.clone())),
+            (Err(error), _) => return Err(error.into()),
+        }
+        let wc = wcs[0];
         if wc.result()?.opcode() == WcOpcode::SEND {
             continue;
         }

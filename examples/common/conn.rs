@@ -1,15 +1,33 @@
 //! Making and ending a connection, and waiting for an operation.
 
+use std::fmt;
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
-use rpma::{Conn, ConnCfg, ConnEvent, ConnReq, Ep, Error, Peer, WcOpcode};
-
-use super::watch;
+use rpma::{
+    CompletionChannel, Conn, ConnCfg, ConnEvent, ConnReq, Ep, Error, Next, Peer, Source, Srq, Wc,
+    WcOpcode,
+};
 
 /// For the other side to answer when a connection is made: a program that stands still does not, and the
 /// kernel would wait with us.
 const ANSWER: Duration = Duration::from_secs(30);
+
+/// For how long a completion may still come after the connection has ended. The two reach us by
+/// different ways: a message that the peer has sent just before it left can be the slower one.
+pub(crate) const GRACE: Duration = Duration::from_secs(1);
+
+/// The connection has ended instead.
+#[derive(Debug)]
+pub(crate) struct Ended(pub(crate) ConnEvent);
+
+impl fmt::Display for Ended {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}, while waiting for a completion", self.0)
+    }
+}
+
+impl std::error::Error for Ended {}
 
 /// Connects to the server at `addr` and `port`.
 pub(crate) fn connect(peer: &Peer, addr: &str, port: u16, private_data: &[u8]) -> Result<Conn> {
@@ -53,11 +71,12 @@ pub(crate) fn end_after_last_message(conns: &[Conn]) -> Result<()> {
     let mut staying = Vec::new();
     for conn in conns {
         let left = until.saturating_duration_since(Instant::now());
-        match conn.next_event_timeout(left) {
-            Ok(ConnEvent::Closed) => conn.disconnect()?,
-            Ok(event) => bail!("{event}, while waiting for: {}", ConnEvent::Closed),
-            Err(Error::NoEvent) => staying.push(conn),
-            Err(error) => return Err(error.into()),
+        match end(conn, left) {
+            Ok(()) => conn.disconnect()?,
+            Err(error) if matches!(error.downcast_ref(), Some(Error::NoEvent)) => {
+                staying.push(conn)
+            }
+            Err(error) => return Err(error),
         }
     }
     staying.iter().try_for_each(|conn| conn.disconnect())?;
@@ -70,9 +89,59 @@ pub(crate) fn end_after_last_message(conns: &[Conn]) -> Result<()> {
 /// program that has to notice that needs a limit, and messages that say that the peer lives.) On the
 /// second the kernel gives up, after more than a minute.
 pub(crate) fn wait_until_closed(conn: &Conn) -> Result<()> {
-    match conn.next_event()? {
+    end(conn, Duration::MAX)
+}
+
+/// Waits until the connection is closed. It may have said so already, to somebody who waited for a completion.
+fn end(conn: &Conn, limit: Duration) -> Result<()> {
+    let event = match conn.ended() {
+        Some(event) => event.clone(),
+        None => conn.next_event_timeout(limit)?,
+    };
+    match event {
         ConnEvent::Closed => Ok(()),
         event => bail!("{event}, while waiting for: {}", ConnEvent::Closed),
+    }
+}
+
+/// Waits for the next completion of the connection, in either of its queues.
+///
+/// It may never come. A receive completes when the peer has sent something; if the peer ends or is killed instead,
+/// the connection has an event, which the peer's kernel has sent. That is an error here, [`Ended`], as a failed
+/// operation is. (A host that vanishes sends nothing. Programs that have to notice that set a limit to their
+/// waits; here none is set, because a peer may take as long as it likes.)
+pub(crate) fn next_completion(conn: &Conn) -> Result<Wc> {
+    next_by(conn, |wcs, limit| conn.next(wcs, limit))
+}
+
+/// The same, also in the own queue of a shared receive queue. All are on one channel.
+pub(crate) fn next_completion_with_srq(
+    channel: &CompletionChannel,
+    conn: &Conn,
+    srq: &Srq,
+) -> Result<Wc> {
+    let sources = [Source::Conn(conn), Source::Srq(srq)];
+    next_by(conn, |wcs, limit| {
+        channel.next(&sources, wcs, limit).map(|(_, next)| next)
+    })
+}
+
+fn next_by(conn: &Conn, next: impl Fn(&mut [Wc], Duration) -> Result<Next, Error>) -> Result<Wc> {
+    let mut wcs = [Wc::default()];
+    loop {
+        let limit = match conn.ended() {
+            None => Duration::MAX,
+            Some(_) => GRACE,
+        };
+        match (next(&mut wcs, limit), conn.ended()) {
+            (Ok(Next::Completions(_)), _) => {
+                wcs[0].result()?;
+                return Ok(wcs[0]);
+            }
+            (Ok(Next::Event(_)), _) => {}
+            (Err(Error::TimedOut(_)), Some(event)) => bail!(Ended(event.clone())),
+            (Err(error), _) => return Err(error.into()),
+        }
     }
 }
 
@@ -84,7 +153,7 @@ pub(crate) fn wait_until_closed(conn: &Conn) -> Result<()> {
 /// posted later happens, so the failure of an earlier one is returned as well.
 pub(crate) fn wait_for_completion(conn: &Conn, op_context: u64) -> Result<WcOpcode> {
     loop {
-        let wc = watch::next_completion(conn, &[conn.get_cq()])?;
+        let wc = next_completion(conn)?;
         if wc.wr_id() == op_context {
             return Ok(wc.result()?.opcode());
         }

@@ -12,7 +12,7 @@ use rpma::{
     AlignedBuf, Conn, ConnEvent, Mr, MrSlice, MrUsage, Peer, Wc, WcFailure, WcOpcode, WcStatus,
 };
 
-use crate::common::{conn, watch::Ended};
+use crate::common::conn::{self, Ended};
 
 /// A wish to make bytes durable.
 #[derive(Clone, PartialEq, Message)]
@@ -92,6 +92,23 @@ impl Messages {
     }
 }
 
+/// Waits until the request is sent and its response is here: two completions, in either order. (Nothing says that the
+/// send completes here before the server's response is here.)
+pub(crate) fn sent_and_answered<M: Message + Default>(
+    conn: &Conn,
+    messages: &Messages,
+) -> Result<M> {
+    let (mut sent, mut response) = (false, None);
+    while !sent || response.is_none() {
+        let wc = conn::next_completion(conn)?;
+        match wc.result()?.opcode() {
+            WcOpcode::SEND => sent = true,
+            _ => response = Some(messages.get(&wc)?),
+        }
+    }
+    response.context("no response")
+}
+
 /// Ends the connection after the response was sent. `sent` is what waiting for the completion of that
 /// has given.
 ///
@@ -123,9 +140,10 @@ fn has_left(conn: &Conn, error: &Error) -> bool {
     }
     // The device may be the first to give up.
     let failure: Option<&WcFailure> = error.downcast_ref();
+    let event = match conn.ended() {
+        Some(event) => Ok(event.clone()),
+        None => conn.next_event_timeout(Duration::from_secs(1)),
+    };
     failure.is_some_and(|failure| failure.status == WcStatus::RETRY_EXC_ERR)
-        && matches!(
-            conn.next_event_timeout(Duration::from_secs(1)),
-            Ok(ConnEvent::Closed)
-        )
+        && matches!(event, Ok(ConnEvent::Closed))
 }

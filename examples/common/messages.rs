@@ -4,10 +4,10 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use anyhow::{Result, bail, ensure};
-use rpma::{Conn, Cq, Wc, WcOpcode};
+use rpma::{CompletionChannel, Conn, Srq, Wc, WcOpcode};
 
 use super::cli::{BadArgument, number};
-use super::watch;
+use super::conn;
 
 pub(crate) const SIZE: usize = 8;
 /// What a client sends in place of a counter when it is done.
@@ -70,20 +70,29 @@ pub(crate) fn check_message(wc: &Wc) -> Result<()> {
 /// message can be here before the acknowledgement of that message.
 pub(crate) struct Completions<'a> {
     conn: &'a Conn,
-    queues: Vec<&'a Cq>,
+    shared: Option<(&'a CompletionChannel, &'a Srq)>,
     /// What has completed, and nobody has waited for yet.
     sent: u32,
     received: VecDeque<Wc>,
 }
 
 impl<'a> Completions<'a> {
-    /// The operations of `conn` complete in `queues`.
-    pub(crate) fn new(conn: &'a Conn, queues: Vec<&'a Cq>) -> Self {
+    /// Those of a connection, in whichever of its queues they come.
+    pub(crate) fn new(conn: &'a Conn) -> Self {
         Self {
             conn,
-            queues,
+            shared: None,
             sent: 0,
             received: VecDeque::new(),
+        }
+    }
+
+    /// The same, if receives come in the shared receive queue's own queue, on the channel of all queues.
+    pub(crate) fn with_srq(conn: &'a Conn, channel: &'a CompletionChannel, srq: &'a Srq) -> Self {
+        let shared = Some((channel, srq));
+        Self {
+            shared,
+            ..Self::new(conn)
         }
     }
 
@@ -108,7 +117,10 @@ impl<'a> Completions<'a> {
     }
 
     fn next(&mut self) -> Result<()> {
-        let wc = watch::next_completion(self.conn, &self.queues)?;
+        let wc = match self.shared {
+            None => conn::next_completion(self.conn)?,
+            Some((channel, srq)) => conn::next_completion_with_srq(channel, self.conn, srq)?,
+        };
         match wc.result()?.opcode() {
             WcOpcode::SEND => self.sent += 1,
             _ => self.received.push_back(wc),

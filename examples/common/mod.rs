@@ -10,4 +10,3 @@ pub(crate) mod hello;
 pub(crate) mod memory;
 pub(crate) mod messages;
 pub(crate) mod names;
-pub(crate) mod watch;

@@ -54,7 +54,7 @@ pub enum ComplChannel {
 pub struct CompletionChannel {
     channel: Arc<CompChannel>,
     context: Arc<Context>,
-    /// Which connection is the first that [`next`](Self::next) looks at.
+    /// Which source is the first that [`next`](Self::next) looks at: the one behind the last that had something.
     turn: Arc<AtomicUsize>,
 }
 
@@ -88,9 +88,14 @@ impl CompletionChannel {
         &self.channel
     }
 
-    /// Another number each time.
+    /// Whose turn it is.
     pub(crate) fn turn(&self) -> usize {
-        self.turn.fetch_add(1, Ordering::Relaxed)
+        self.turn.load(Ordering::Relaxed)
+    }
+
+    /// It was the turn of `place`.
+    pub(crate) fn had_its_turn(&self, place: usize) {
+        self.turn.store(place + 1, Ordering::Relaxed);
     }
 
     /// Waits for the next completion event of any queue on the channel, without a limit. The queue is
@@ -130,7 +135,7 @@ impl CompletionChannel {
     }
 
     /// Makes the channel's descriptor non-blocking, or blocking again: waits then return [`Error::NoCompletion`]
-    /// at once if there is no event. Other threads may wait meanwhile.
+    /// at once if there is no event ([`next`](Self::next) has its limit in any case). Other threads may wait meanwhile.
     ///
     /// # Errors
     ///

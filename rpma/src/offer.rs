@@ -105,7 +105,7 @@ impl Offer {
             .zip(u8::try_from(self.data.len()).ok());
         let Some((regions, data)) = counts.filter(|_| self.left(room).is_some()) else {
             return Err(Error::invalid(format!(
-                "an offer with {} region(s) and {} bytes of data has {} bytes, and {room} fit",
+                "an offer with {} region(s) and {} bytes of data (255 at most of each) has {} bytes, and {room} fit",
                 self.regions.len(),
                 self.data.len(),
                 self.len()

@@ -193,9 +193,9 @@ pairs! {
     #[ignore = "long: it waits, and servers_of_many_clients runs it beside others"]
     _06_multiple_connections: "06-multiple-connections",
     #[ignore = "long: it waits, and servers_of_many_clients runs it beside others"]
-    _06scch_multiple_connections: "06scch-multiple-connections",
-    #[ignore = "long: it waits, and servers_of_many_clients runs it beside others"]
     _06tokio_multiple_connections: "06tokio-multiple-connections",
+    #[ignore = "long: it waits, and servers_of_many_clients runs it beside others"]
+    _06scch_multiple_connections: "06scch-multiple-connections",
     _07_atomic_write: "07-atomic-write",
     _08_messages_ping_pong: "08-messages-ping-pong",
     _08srq_simple_messages_ping_pong_with_srq: "08srq-simple-messages-ping-pong-with-srq",

@@ -77,6 +77,8 @@ enum how {
 	DONE,
 	/* Of a chain, all but the last request is taken, and that one refused. */
 	LAST_REFUSED,
+	/* The same, and what is returned is 0, as with siw. */
+	LAST_DROPPED,
 };
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
@@ -189,13 +191,13 @@ static int post_send(struct ibv_qp *qp, struct ibv_send_wr *wr, struct ibv_send_
 	}
 	stop_for_a_moment();
 	struct ibv_send_wr *last = NULL;
-	if (how == LAST_REFUSED)
+	if (how == LAST_REFUSED || how == LAST_DROPPED)
 		CUT_OFF_LAST(wr, last);
 	int ret = device.post_send(qp, wr, bad);
 	if (ret == 0 && last != NULL)
 		*bad = last;
 	stop_for_a_moment();
-	return ret != 0 ? ret : error;
+	return ret != 0 || how == LAST_DROPPED ? ret : error;
 }
 
 static int post_recv(struct ibv_qp *qp, struct ibv_recv_wr *wr, struct ibv_recv_wr **bad)
@@ -207,12 +209,12 @@ static int post_recv(struct ibv_qp *qp, struct ibv_recv_wr *wr, struct ibv_recv_
 		return error;
 	}
 	struct ibv_recv_wr *last = NULL;
-	if (how == LAST_REFUSED)
+	if (how == LAST_REFUSED || how == LAST_DROPPED)
 		CUT_OFF_LAST(wr, last);
 	int ret = device.post_recv(qp, wr, bad);
 	if (ret == 0 && last != NULL)
 		*bad = last;
-	return ret != 0 ? ret : error;
+	return ret != 0 || how == LAST_DROPPED ? ret : error;
 }
 
 static int post_srq_recv(struct ibv_srq *srq, struct ibv_recv_wr *wr, struct ibv_recv_wr **bad)
@@ -224,12 +226,12 @@ static int post_srq_recv(struct ibv_srq *srq, struct ibv_recv_wr *wr, struct ibv
 		return error;
 	}
 	struct ibv_recv_wr *last = NULL;
-	if (how == LAST_REFUSED)
+	if (how == LAST_REFUSED || how == LAST_DROPPED)
 		CUT_OFF_LAST(wr, last);
 	int ret = device.post_srq_recv(srq, wr, bad);
 	if (ret == 0 && last != NULL)
 		*bad = last;
-	return ret != 0 ? ret : error;
+	return ret != 0 || how == LAST_DROPPED ? ret : error;
 }
 
 static int wr_complete(struct ibv_qp_ex *qp)
@@ -241,7 +243,7 @@ static int wr_complete(struct ibv_qp_ex *qp)
 		return error;
 	}
 	int ret = device_wr_complete(qp);
-	return ret != 0 ? ret : error;
+	return ret != 0 || how == LAST_DROPPED ? ret : error;
 }
 
 /* Before it can have queues. */

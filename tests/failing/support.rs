@@ -62,6 +62,8 @@ pub(crate) enum How {
     Done = 1,
     /// It takes all requests of a chain but the last, and says that it refused that one.
     LastRefused = 2,
+    /// As that, but it returns 0.
+    LastDropped = 3,
 }
 
 impl How {

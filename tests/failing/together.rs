@@ -66,6 +66,8 @@ fn a_batch_that_is_refused_in_the_middle_ends_the_connection() {
             for (errno, how, taken) in [
                 (Errno::INVAL, How::LastRefused, 2),
                 (Errno::NOMEM, How::LastRefused, 2),
+                // What the library makes of 0 and a request that was refused.
+                (Errno::IO, How::LastDropped, 2),
                 (Errno::INVAL, How::Refused, 0),
                 (Errno::IO, How::Done, 3),
             ] {
@@ -74,7 +76,7 @@ fn a_batch_that_is_refused_in_the_middle_ends_the_connection() {
                 let mut batch = writes(&client, [1, 2, 3]);
                 let failing = Failing::nth(1, "ibv_post_send", errno, how);
                 let text = failing.text(batch.post());
-                let middle = matches!(how, How::LastRefused);
+                let middle = matches!(how, How::LastRefused | How::LastDropped);
                 assert_eq!(text.contains("refused a later one"), middle, "{text}");
                 ended(&client);
                 let ids = numbers(&client, 1 + taken);

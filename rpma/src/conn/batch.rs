@@ -285,8 +285,8 @@ impl<'a, const N: usize> Batch<'a, N> {
     ///   is kept, as for single operations, if no operation of the batch has a completion and none is due.
     /// * [`Error::NotConnected`] as for single operations.
     /// * [`Error::Provider`] if `ibv_post_send` or `ibv_wr_complete` fails. Then the connection takes nothing
-    ///   more; and some of the operations may be executed, if the device has taken those before the one
-    ///   that it refused: the error says so.
+    ///   more; and some of the operations may be executed. If the device has taken those before the one that it
+    ///   refused, the error says so; if its doorbell failed, all may be.
     #[inline]
     pub fn post(&mut self) -> Result<()> {
         let (count, signaled) = self.requests.count();

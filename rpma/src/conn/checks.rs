@@ -174,8 +174,8 @@ impl Conn {
         let possible = MrUsage::from_bits_retain(self.flushes.load(Ordering::Relaxed));
         if !possible.contains(flush_type.usage()) {
             return Err(Error::not_supported(
-                "the peer has not declared that writes go directly to its persistent memory, or that they do not: \
-                 apply its PeerCfg with Conn::apply_remote_peer_cfg if it says so, or flush with \
+                "the peer has not declared that writes go directly to its persistent memory, or has declared that \
+                 they do not: apply its PeerCfg with Conn::apply_remote_peer_cfg, or flush with \
                  FlushType::Visibility and let the peer's program persist the data",
             ));
         }
@@ -254,6 +254,7 @@ impl Conn {
     fn check_reads(&self) -> Result<()> {
         match self.reads.load(Ordering::Relaxed) {
             true => Ok(()),
+            false if self.queues.slots.is_connecting() => Err(self.queues.slots.closed()),
             false => Err(Error::not_supported(
                 "the connection was made with no reads in flight (initiator depth 0), so that a read \
                  would never complete: the peer must connect or accept with more",

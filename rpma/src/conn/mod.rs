@@ -118,7 +118,8 @@ impl Conn {
         Ok(Self {
             queues,
             possible,
-            reads: AtomicBool::new(true),
+            // Not before the connection says how many.
+            reads: AtomicBool::new(false),
             flushes: AtomicU8::new(MrUsage::FLUSH_TYPE_VISIBILITY.bits()),
             flush_method,
             #[cfg(native_atomic_write)]
@@ -433,7 +434,8 @@ impl Conn {
         self.queues.qp.disconnect()
     }
 
-    /// Drops the connection and tells whether everything could be freed.
+    /// Drops the connection and tells whether everything could be freed. (Queues of which there are other handles
+    /// go with the last of them.)
     ///
     /// # Errors
     ///

@@ -54,7 +54,8 @@ impl Conn {
     /// without, and if they give events for solicited completions only (those of others are noticed within a
     /// second). Receives that complete in a shared receive queue's own queue are not the connection's: wait for
     /// them with [`Srq::get_rcq`](crate::Srq::get_rcq). A connection on a [`CompletionChannel`] waits with
-    /// [`CompletionChannel::next`].
+    /// [`CompletionChannel::next`]; one whose two queues are not on one channel, of which one is the program's
+    /// (`ConnCfg::set_rcq_channel`), has neither: its queues are waited for apart.
     ///
     /// # Errors
     ///
@@ -90,15 +91,18 @@ impl Conn {
             let watched = 3 + usize::from(of_receives.is_some());
             sleep(main, &mut fds[..watched], deadline)?;
             let [_, event, of_main, of_own] = fds.map(|fd| !fd.revents().is_empty());
+            let mut taken = Ok(false);
             if of_main {
-                take(main)?;
+                taken = take(main);
             }
             if of_own && of_receives.is_some() {
-                take(own)?;
+                taken = taken.and(take(own));
             }
+            // A channel of a device that is gone fails each time: what else there is comes first.
             if let Some(next) = self.look_again(wcs, event)? {
                 return Ok(next);
             }
+            taken?;
             if deadline.has_passed() {
                 return Err(NOTHING);
             }
@@ -123,8 +127,11 @@ impl Conn {
         }
         let mut count = 0;
         for cq in both.into_iter().flatten() {
-            if count < wcs.len() {
-                count += cq.get_wc(&mut wcs[count..])?;
+            match cq.get_wc(&mut wcs[count..]) {
+                Ok(polled) => count += polled,
+                // It fails again next time; what has been polled is not lost.
+                Err(_) if count > 0 => {}
+                Err(error) => return Err(error),
             }
         }
         Ok((count > 0).then_some(Next::Completions(count)))
@@ -198,8 +205,9 @@ impl Source<'_> {
 impl CompletionChannel {
     /// As [`Conn::next`], for connections and shared receive queues whose completion queues are all on this channel:
     /// waits for whatever comes first on one of them, and returns which, by its place in `sources`. What the others
-    /// have stays for the next call; each has its turn. All that are on the channel should be there: it takes events
-    /// of any, and looks at these.
+    /// have stays for the next call; each has its turn. All that are on the channel should be there: it takes the
+    /// events of any, and looks at these. So [`wait`](Self::wait) in another thread may sleep beside completions, and
+    /// must not be used with it.
     ///
     /// It looks at every source each time, and allocates a little: a program with thousands of them has
     /// [`wait`](Self::wait) and `epoll`.
@@ -234,6 +242,7 @@ impl CompletionChannel {
             let in_turn = || (0..sources.len()).map(|n| (turn + n) % sources.len());
             for place in in_turn() {
                 if let Some(next) = sources[place].look(wcs)? {
+                    self.had_its_turn(place);
                     return Ok((place, next));
                 }
             }
@@ -248,8 +257,12 @@ impl CompletionChannel {
             }));
             sleep(self.channel(), &mut fds, deadline)?;
             let ready: Vec<_> = fds.iter().map(|fd| !fd.revents().is_empty()).collect();
-            if ready[1] {
-                take(self.channel())?;
+            // Each queue may have an event of what was polled before.
+            let mut taken = Ok(ready[1]);
+            for _ in 0..sources.len() {
+                if let Ok(true) = taken {
+                    taken = take(self.channel());
+                }
             }
             for place in in_turn() {
                 let next = match sources[place] {
@@ -257,9 +270,11 @@ impl CompletionChannel {
                     Source::Srq(_) => sources[place].look(wcs)?,
                 };
                 if let Some(next) = next {
+                    self.had_its_turn(place);
                     return Ok((place, next));
                 }
             }
+            taken?;
             if deadline.has_passed() {
                 return Err(NOTHING);
             }
@@ -279,7 +294,9 @@ fn sleep(channel: &CompChannel, fds: &mut [PollFd<'_>], deadline: Deadline) -> R
     channel.sleep(fds, deadline.earlier(Deadline::after(BOUND)))
 }
 
-/// Takes an event, if it is still there, which arms its queue: what comes from now on gives another one.
-fn take(channel: &CompChannel) -> Result<()> {
-    channel.wait(Deadline::after(Duration::ZERO)).map(drop)
+/// Takes an event, if it is still there, which arms its queue: what comes from now on gives another one. Tells
+/// whether one was there.
+fn take(channel: &CompChannel) -> Result<bool> {
+    let taken = channel.wait(Deadline::after(Duration::ZERO))?;
+    Ok(taken.is_some())
 }

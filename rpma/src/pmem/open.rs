@@ -7,7 +7,7 @@ use std::os::fd::AsFd;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::Path;
 
-use rustix::fs::{major, minor};
+use rustix::fs::{fstatfs, major, minor};
 use rustix::io::Errno;
 use rustix::param::page_size;
 
@@ -40,22 +40,40 @@ fn look(path: &Path) -> Result<(File, Target)> {
     let opened = file
         .metadata()
         .map_err(|error| path_error("fstat", path, error))?;
-    let target = Target::new(path, &opened)?;
+    let mut target = Target::new(path, &opened)?;
+    if let Target::File { huge, .. } = &mut target {
+        let system = fstatfs(&file).map_err(|errno| path_error("fstatfs", path, errno.into()))?;
+        // Pages of up to a gigabyte, as the file system says.
+        if system.f_type as i64 == HUGETLBFS {
+            *huge = usize::try_from(system.f_bsize).ok();
+        }
+    }
     Ok((file, target))
 }
 
 /// What can be mapped, with its length in bytes, and of what its mappings begin at multiples.
 #[derive(Debug, PartialEq, Eq)]
 enum Target {
-    DeviceDax { len: usize, align: usize },
-    File(usize),
+    DeviceDax {
+        len: usize,
+        align: usize,
+    },
+    /// The alignment is that of hugetlbfs, whose mappings end at multiples of it as well; others begin at pages.
+    File {
+        len: usize,
+        huge: Option<usize>,
+    },
 }
+
+/// `HUGETLBFS_MAGIC` of the kernel's `linux/magic.h`.
+const HUGETLBFS: i64 = 0x9584_58f6;
 
 impl Target {
     fn new(path: &Path, metadata: &Metadata) -> Result<Self> {
         let file_type = metadata.file_type();
         if file_type.is_file() {
-            return file_len(path, metadata.len()).map(Self::File);
+            let len = file_len(path, metadata.len())?;
+            return Ok(Self::File { len, huge: None });
         }
         if file_type.is_char_device() {
             let (major, minor) = (major(metadata.rdev()), minor(metadata.rdev()));
@@ -69,10 +87,10 @@ impl Target {
     fn check_len(&self, path: &Path, min_len: usize) -> Result<()> {
         let path = path.display();
         match *self {
-            Self::File(0) => Err(Error::invalid(format!(
+            Self::File { len: 0, .. } => Err(Error::invalid(format!(
                 "the file {path} is empty: give it a size first (fallocate -l SIZE {path})"
             ))),
-            Self::File(len) if len < min_len => Err(Error::invalid(format!(
+            Self::File { len, .. } if len < min_len => Err(Error::invalid(format!(
                 "the file {path} has {len} bytes, but {min_len} are needed: make it larger \
                  (fallocate -l {min_len} {path}) or ask for less"
             ))),
@@ -86,7 +104,7 @@ impl Target {
 
     fn len(&self) -> usize {
         match *self {
-            Self::DeviceDax { len, .. } | Self::File(len) => len,
+            Self::DeviceDax { len, .. } | Self::File { len, .. } => len,
         }
     }
 
@@ -111,18 +129,21 @@ impl Target {
         }
         // Not more than `len`, so that they fit.
         let (start, end) = (start as usize, end as usize);
-        let (align, aligned_end) = match *self {
-            Self::DeviceDax { align, .. } => (align, end % align == 0),
+        let (align, whole) = match *self {
+            Self::DeviceDax { align, .. } => (align, true),
+            Self::File {
+                huge: Some(align), ..
+            } => (align, true),
             // A mapping ends where it is asked to.
-            Self::File(_) => (page_size(), true),
+            Self::File { huge: None, .. } => (page_size(), false),
         };
-        if start % align == 0 && aligned_end {
+        if start % align == 0 && (!whole || end % align == 0) {
             return Ok(start..end);
         }
         let (down, up) = (start - start % align, start.next_multiple_of(align));
-        let (inner, outer) = match *self {
-            Self::DeviceDax { .. } => (end - end % align, end.next_multiple_of(align)),
-            Self::File(_) => (end, end),
+        let (inner, outer) = match whole {
+            true => (end - end % align, end.next_multiple_of(align)),
+            false => (end, end),
         };
         let inside = match up < inner {
             true => format!(" or, inside it, {up}..{inner}"),
@@ -138,7 +159,7 @@ impl Target {
     fn map(&self, path: &Path, file: &File, range: Range<usize>) -> Result<Mapping> {
         let mapped = match *self {
             Self::DeviceDax { .. } => Mapping::device_dax(file.as_fd(), range),
-            Self::File(_) => Mapping::file(file.as_fd(), range),
+            Self::File { .. } => Mapping::file(file.as_fd(), range),
         };
         mapped.map_err(|errno| path_error("mmap", path, errno.into()))
     }
@@ -282,10 +303,24 @@ mod tests {
             assert!(text.contains(nearest), "{text}");
         }
         let page = page_size() as u64;
-        let file = Target::File(10 * page as usize);
+        let file = Target::File {
+            len: 10 * page as usize,
+            huge: None,
+        };
         assert!(resolve(&file, page, 3 * page + 5).is_ok());
         let text = resolve(&file, page + 1, 4 * page).unwrap_err().to_string();
         let nearest = format!("{page}..{} can or, inside it, {}..", 4 * page, 2 * page);
         assert!(text.contains(&nearest), "{text}");
+        // Of hugetlbfs both ends count.
+        let huge = Target::File {
+            len: 8 << 20,
+            huge: Some(2 << 20),
+        };
+        assert!(resolve(&huge, 2 * MIB, 4 * MIB).is_ok());
+        let text = resolve(&huge, 0, 4096).unwrap_err().to_string();
+        assert!(
+            text.contains("its alignment is 2097152. 0..2097152 can;"),
+            "{text}"
+        );
     }
 }

@@ -426,13 +426,19 @@ impl ConnSlots {
         }
     }
 
+    /// Whether it takes no operations yet.
+    pub(crate) fn is_connecting(&self) -> bool {
+        self.state() == State::Connecting
+    }
+
     /// The error of a connection whose queue pair the device has given up, of which nothing more may be told.
     pub(crate) fn broken(&self) -> Option<Error> {
         (self.state() == State::Broken).then(|| self.closed())
     }
 
+    /// Why it takes no operations.
     #[cold]
-    fn closed(&self) -> Error {
+    pub(crate) fn closed(&self) -> Error {
         Error::NotConnected(match self.state() {
             State::Connecting => {
                 "the connection is not established yet: wait for ConnEvent::Established with \

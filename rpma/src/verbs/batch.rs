@@ -428,8 +428,8 @@ impl QueuePair {
         // which have been written. Inline data is read now: `Requests` borrows it. For what the device reads
         // and writes later see the head of `post.rs`.
         let ret = unsafe { (self.calls.post_send)(self.as_ptr(), first, &raw mut bad) };
-        match ret {
-            0 => Ok(()),
+        match (ret, bad.is_null()) {
+            (0, true) => Ok(()),
             _ => Err(chain_not_posted(Call::PostSend, ret, first, bad)),
         }
     }

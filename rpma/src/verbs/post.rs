@@ -7,6 +7,7 @@
 //! completes with an error. Registered memory is written by devices at any time, and its owners count
 //! on that. So posting is safe, whatever becomes of the region before the operation is done.
 
+use std::mem::offset_of;
 use std::ptr;
 
 use rpma_sys as sys;
@@ -22,8 +23,12 @@ impl QueuePair {
     #[inline(always)]
     pub(crate) fn post(&self, request: &mut Request<'_>, wr_id: u64) -> Result<(), PostError> {
         request.wr.wr_id.write(wr_id);
-        request.wr.sg_list.write(request.wr.sge.as_mut_ptr());
-        let (wr, bad) = (request.wr.as_ptr(), &raw mut request.bad);
+        let (wr, bad) = (&raw mut request.wr, &raw mut request.bad);
+        // Both pointers are made of one: the provider reads the request, and through it its buffer.
+        let sge = wr.wrapping_byte_add(offset_of!(SendWr, sge)).cast();
+        // SAFETY: it is the request's own field.
+        unsafe { (*wr).sg_list.write(sge) };
+        let wr = wr.cast();
         // SAFETY: `ibv_post_send` of the queue pair's own context. The queue pair is alive; the call copies
         // the request and its entry. Inline data is read now: a request borrows its buffer, whose memory
         // lives and may be read. For what the device reads and writes later see the head of this module.

@@ -398,8 +398,9 @@ pub(super) fn not_posted(call: Call, ret: c_int, none_refused: bool) -> PostErro
     }
 }
 
-/// What a call that posts a chain has returned. The provider says which request it has refused, if it is
-/// that; those before it are in the queue.
+/// What a call that posts a chain has returned, if it has not taken all of it. The provider says which request it
+/// has refused, if it is that; those before it are in the queue. (siw then returns what its doorbell for those has
+/// returned: 0.)
 #[cold]
 #[inline(never)]
 pub(super) fn chain_not_posted<Wr>(
@@ -408,8 +409,14 @@ pub(super) fn chain_not_posted<Wr>(
     first: *mut Wr,
     bad: *mut Wr,
 ) -> PostError {
-    let error = not_posted(call, ret, bad != first);
-    match bad.is_null() || bad == first {
+    let nothing = ret != 0 && bad == first;
+    let errno = if ret == 0 {
+        Errno::IO.raw_os_error()
+    } else {
+        ret
+    };
+    let error = not_posted(call, errno, !nothing);
+    match bad.is_null() || nothing {
         true => error,
         false => error.in_the_middle(call),
     }
@@ -457,7 +464,7 @@ pub(super) fn post_receives<'mr>(
         }
         let mut bad = ptr::null_mut();
         let ret = post(first, &raw mut bad);
-        if ret != 0 {
+        if ret != 0 || !bad.is_null() {
             let error = chain_not_posted(call, ret, first, bad);
             return Err(match posted {
                 true => error.in_the_middle(call),
