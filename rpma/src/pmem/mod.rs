@@ -182,7 +182,8 @@ impl PmemMap {
     /// A part of the map as a map of its own, whose offsets begin at 0. It keeps the memory mapped.
     ///
     /// Each part can be registered as a region, so that each client has a key of its own, which is of no use for
-    /// the bytes of the others: an adapter looks at each byte. Any range will do, also ranges that overlap.
+    /// the bytes of the others: an adapter looks at each byte. (Keys of one [`Peer`](crate::Peer) can be guessed:
+    /// clients that must not trust each other need peers of their own.) Any range will do, also ranges that overlap.
     ///
     /// # Errors
     ///

@@ -48,7 +48,7 @@ const TEST: &str = "test --locked --no-fail-fast --workspace";
 
 /// The device tests of what another rdma-core changes, flushes and atomic writes, and of what they
 /// stand on. The build against rdma-core 44 runs these always and the others with `--long`.
-const CHANGED_BY_HEADERS: [&str; 3] = ["atomic", "connect", "transfer"];
+const CHANGED_BY_HEADERS: [&str; 4] = ["atomic", "batch", "connect", "transfer"];
 
 /// Runs everything; tells whether all of it passed.
 pub(crate) fn all(workspace: &Workspace, options: Options) -> Result<bool> {
