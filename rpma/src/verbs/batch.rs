@@ -271,63 +271,24 @@ impl<'a, const N: usize> Requests<'a, N> {
         }
         Ok(())
     }
-
-    #[inline]
-    fn list(&mut self) -> List<'_> {
-        List {
-            places: self.places.as_mut_ptr().cast(),
-            used: self.used,
-            streamed: self.streamed,
-            chained: self.chained,
-            requests: PhantomData,
-        }
-    }
 }
 
-/// [`Requests`] of any length.
-struct List<'r> {
-    places: *mut Place,
-    used: usize,
-    streamed: bool,
-    chained: bool,
-    requests: PhantomData<&'r mut ()>,
-}
-
-/// Requests that go the same way, one after the other: the places from `first` on, before `end`.
+/// Requests that go the same way, one after the other: the places from `first` on, before `end`. A request stands
+/// at the first place, and at each that follows its predecessor's last; all are written, and only who posts has them.
+#[derive(Clone, Copy)]
 struct Run {
-    first: usize,
-    end: usize,
-    streamed: bool,
+    first: *mut Place,
+    end: *mut Place,
 }
 
-impl List<'_> {
-    fn at(&self, place: usize) -> *mut Place {
-        debug_assert!(place <= self.used);
-        self.places.wrapping_add(place)
-    }
-
-    /// The run that begins at a place where a request stands.
-    #[inline(always)]
-    fn run(&self, first: usize) -> Run {
-        let mut run = Run {
-            first,
-            end: self.used,
-            streamed: self.streamed,
-        };
-        if self.streamed && self.chained {
-            self.shorten(&mut run);
-        }
-        run
-    }
-
-    #[cold]
-    #[inline(never)]
-    fn shorten(&self, run: &mut Run) {
+impl Run {
+    /// As many as go the same way, at least one; and whether that is by a stream.
+    fn of_one_form(self) -> (Self, bool) {
         let mut streamed = None;
-        let mut place = run.first;
-        while place < self.used {
-            // SAFETY: a request stands at the first place, and at each that follows its predecessor's last.
-            let wr = unsafe { &*self.at(place).cast::<SendWr>() };
+        let mut place = self.first;
+        while place != self.end {
+            // SAFETY: a request stands there.
+            let wr = unsafe { &*place.cast::<SendWr>() };
             let needed = match wr.num_sge {
                 2.. => Some(false),
                 _ if wr.is_native() => Some(true),
@@ -337,10 +298,10 @@ impl List<'_> {
                 break;
             }
             streamed = streamed.or(needed);
-            place += places_of(wr.num_sge as usize);
+            place = place.wrapping_add(places_of(wr.num_sge as usize));
         }
-        run.end = place;
-        run.streamed = streamed == Some(true);
+        let run = Self { end: place, ..self };
+        (run, streamed == Some(true))
     }
 }
 
@@ -353,13 +314,16 @@ impl QueuePair {
         requests: &mut Requests<'_, N>,
         number: impl FnMut(u64) -> u64,
     ) -> Result<(), PostError> {
-        let list = requests.list();
-        let all = list.run(0);
-        match (all.streamed, list.chained) {
-            (false, false) => self.post_chain::<false>(&list, &all, number),
+        let first = requests.places.as_mut_ptr().cast();
+        let all = Run {
+            first,
+            end: first.wrapping_add(requests.used),
+        };
+        match (requests.streamed, requests.chained) {
+            (false, false) => self.post_chain::<false>(all, number),
             #[cfg(any(native_flush, native_atomic_write))]
-            (true, false) => self.post_stream(&list, &all, number),
-            _ => self.post_runs(&list, number),
+            (true, false) => self.post_stream(all, number),
+            (streamed, _) => self.post_runs(all, streamed, number),
         }
     }
 
@@ -368,25 +332,29 @@ impl QueuePair {
     #[inline(never)]
     fn post_runs(
         &self,
-        list: &List<'_>,
+        all: Run,
+        streamed: bool,
         mut number: impl FnMut(u64) -> u64,
     ) -> Result<(), PostError> {
-        let mut place = 0;
-        while place < list.used {
-            let run = list.run(place);
-            let posted = match run.streamed {
+        let mut rest = all;
+        while rest.first != rest.end {
+            let (run, streamed) = match streamed {
+                true => rest.of_one_form(),
+                false => (rest, false),
+            };
+            let posted = match streamed {
                 #[cfg(any(native_flush, native_atomic_write))]
-                true => self.post_stream(list, &run, &mut number),
-                _ => self.post_chain::<true>(list, &run, &mut number),
+                true => self.post_stream(run, &mut number),
+                _ => self.post_chain::<true>(run, &mut number),
             };
             if let Err(error) = posted {
                 // What went before cannot be taken back.
-                return Err(match place {
-                    0 => error,
-                    _ => error.in_the_middle(Call::PostSend),
+                return Err(match run.first == all.first {
+                    true => error,
+                    false => error.in_the_middle(Call::PostSend),
                 });
             }
-            place = run.end;
+            rest.first = run.end;
         }
         Ok(())
     }
@@ -395,11 +363,9 @@ impl QueuePair {
     #[inline(always)]
     fn post_chain<const GATHERS: bool>(
         &self,
-        list: &List<'_>,
-        run: &Run,
+        Run { first, end }: Run,
         mut number: impl FnMut(u64) -> u64,
     ) -> Result<(), PostError> {
-        let (first, end) = (list.at(run.first), list.at(run.end));
         let mut place = first;
         let mut bad = ptr::null_mut();
         loop {
@@ -439,12 +405,11 @@ impl QueuePair {
     #[inline(never)]
     fn post_stream(
         &self,
-        list: &List<'_>,
-        run: &Run,
+        Run { first, end }: Run,
         mut number: impl FnMut(u64) -> u64,
     ) -> Result<(), PostError> {
         let stream = super::stream::Stream::start(self.stream()?);
-        let (mut place, end) = (list.at(run.first), list.at(run.end));
+        let mut place = first;
         while place != end {
             // SAFETY: a run begins with a request, and each of a stream's has one place.
             let wr = unsafe { &*place.cast::<SendWr>() };
