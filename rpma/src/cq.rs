@@ -19,7 +19,8 @@ use crate::verbs::{
 const INCOMPLETE: &str = "the operation did not complete";
 
 /// A completion queue. Clones are handles of the same queue, and may stay longer than its connection: so one can live
-/// in a struct beside whatever watches its descriptor. When the connection is gone nothing comes any more. (What had come
+/// in a struct beside whatever watches its descriptor. When the connection is gone nothing comes any more. (What
+/// had come
 /// may be gone with it: adapters take it out of the queue.)
 ///
 /// The way to wait for completions: [`wait`](Self::wait), then [`get_wc`](Self::get_wc) until it
@@ -171,7 +172,8 @@ impl Cq {
     }
 
     /// Makes the descriptor of the queue's completion channel non-blocking, or blocking again: waits on the channel
-    /// then return [`Error::NoCompletion`] at once if there is no event ([`Conn::next`](crate::Conn::next) has its limit in
+    /// then return [`Error::NoCompletion`] at once if there is no event ([`Conn::next`](crate::Conn::next) has its
+    /// limit in
     /// any case). Where queues share a channel, this is of
     /// all of them. Other threads may wait meanwhile.
     ///

@@ -69,7 +69,8 @@ impl Ep {
     ///
     /// [`Error::NoEvent`] if the descriptor was made non-blocking and there is no request.
     /// [`Error::InvalidArgument`] if `cfg` cannot be had on the peer's device (a queue that is too large,
-    /// a completion channel or shared receive queue of another one); requests keep waiting. [`Error::Provider`] if a verb fails; a request whose queues cannot be made is
+    /// a completion channel or shared receive queue of another one); requests keep waiting. [`Error::Provider`] if
+    /// a verb fails; a request whose queues cannot be made is
     /// rejected, and `ENODEV` says that the device was removed.
     #[doc(alias = "rpma_ep_next_conn_req")]
     pub fn next_conn_req(&self, cfg: &ConnCfg) -> Result<ConnReq> {

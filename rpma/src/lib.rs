@@ -64,7 +64,8 @@
 //! freed; no safe method lends a reference into memory that a device can write.
 //!
 //! A peer that has a region's descriptor can use the region as its usage says, and read it if it may be
-//! flushed (and, on iWARP, write to destinations of reads). One without can guess, among the regions of the same [`Peer`]: make one for each domain of
+//! flushed (and, on iWARP, write to destinations of reads). One without can guess, among the regions of the same
+//! [`Peer`]: make one for each domain of
 //! trust. Nothing is encrypted or authenticated. `docs/security.md` in the repository says more.
 //!
 //! The descriptors that [`AsFd`](std::os::fd::AsFd) lends are for `poll`, `epoll` and `fcntl`. Like

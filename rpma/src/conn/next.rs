@@ -46,7 +46,8 @@ impl Conn {
     /// what comes next, so that the program may wait for their descriptors. Whether these are non-blocking changes
     /// nothing.
     ///
-    /// Completions come first, also those of receives that were flushed before [`ConnEvent::Established`] was taken. So when the connection ends, those of what was under way come before
+    /// Completions come first, also those of receives that were flushed before [`ConnEvent::Established`] was
+    /// taken. So when the connection ends, those of what was under way come before
     /// [`ConnEvent::Closed`], as far as they are there; more may follow it (what the peer sent just before it left
     /// can be the slower one): call again until the limit.
     ///

@@ -42,7 +42,8 @@ use crate::verbs::{LocalBuffer, Opcode, ReadTarget, RemoteAddress, Request, Send
 impl Conn {
     /// Reads `src` of the peer into `dst`. The lengths must be equal.
     ///
-    /// It needs [`MrUsage::READ_SRC`](crate::MrUsage::READ_SRC) and [`MrUsage::READ_DST`](crate::MrUsage::READ_DST). [`MrSlice::EMPTY`] and
+    /// It needs [`MrUsage::READ_SRC`](crate::MrUsage::READ_SRC) and
+    /// [`MrUsage::READ_DST`](crate::MrUsage::READ_DST). [`MrSlice::EMPTY`] and
     /// [`RemoteSlice::EMPTY`] make a read of 0 bytes, which tests the connection.
     ///
     /// # Errors
@@ -69,7 +70,8 @@ impl Conn {
     /// there: see [`flush`](Self::flush). Until then the bytes of `src` must not change, or the peer
     /// gets some of each.
     ///
-    /// It needs [`MrUsage::WRITE_SRC`](crate::MrUsage::WRITE_SRC) and [`MrUsage::WRITE_DST`](crate::MrUsage::WRITE_DST). [`MrSlice::EMPTY`] and
+    /// It needs [`MrUsage::WRITE_SRC`](crate::MrUsage::WRITE_SRC) and
+    /// [`MrUsage::WRITE_DST`](crate::MrUsage::WRITE_DST). [`MrSlice::EMPTY`] and
     /// [`RemoteSlice::EMPTY`] make a write of 0 bytes, which tests the connection.
     ///
     /// # Errors
@@ -195,7 +197,8 @@ impl Conn {
 
     /// Posts a receive for a message, or for the notice of a write with immediate data.
     ///
-    /// It needs [`MrUsage::RECV`](crate::MrUsage::RECV). [`MrSlice::EMPTY`] takes messages of 0 bytes. The memory must be as long
+    /// It needs [`MrUsage::RECV`](crate::MrUsage::RECV). [`MrSlice::EMPTY`] takes messages of 0 bytes. The memory
+    /// must be as long
     /// as the message, or the connection fails on both sides.
     ///
     /// # Errors
@@ -230,7 +233,8 @@ impl Conn {
     /// With the device's own atomic write its completion is a
     /// [`WcOpcode::ATOMIC_WRITE`](crate::WcOpcode::ATOMIC_WRITE). Without, it is an ordinary write
     /// ([`WcOpcode::RDMA_WRITE`](crate::WcOpcode::RDMA_WRITE)), and that the 8 bytes arrive at once is a
-    /// property of the peer's hardware which verbs does not promise. It needs [`MrUsage::WRITE_DST`](crate::MrUsage::WRITE_DST).
+    /// property of the peer's hardware which verbs does not promise. It needs
+    /// [`MrUsage::WRITE_DST`](crate::MrUsage::WRITE_DST).
     ///
     /// Behind a fallback flush, which is a read, it carries a fence, but on soft-RoCE: that executes in
     /// order, and after a lost packet its fence waits for ever.
