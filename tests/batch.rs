@@ -270,6 +270,36 @@ fn what_is_wrong_is_refused_and_the_rest_stays() {
     });
 }
 
+/// Promise: what a batch takes can be executed once it is posted. Whether the peer serves reads is not known before the
+/// connection is established, so that what needs them is refused until then, as the post of a single one is.
+#[test]
+fn nothing_that_reads_is_added_before_the_connection() {
+    device_test(|| {
+        let peer = peer();
+        for cfg in configurations() {
+            let memory = region(&peer, 64, all_usages());
+            let far = there(&remote(&memory), 0, 8);
+            let ep = Ep::listen(&peer, &addr(), 0).expect("listens");
+            let req = ConnReq::new(&peer, &addr(), ep.get_port(), &cfg).expect("resolves");
+            let client = req.connect(&[]).expect("asks");
+            let req = ep.next_conn_req_timeout(&cfg, LIMIT).expect("a request");
+            let server = req.connect(&[]).expect("accepts");
+            let mut batch = client.batch::<2>();
+            let read = batch.read(part(&memory, 8, 8), far, ALWAYS, 1);
+            assert!(matches!(read, Err(Error::NotConnected(_))), "{read:?}");
+            let single = client.read(part(&memory, 8, 8), far, ALWAYS, 1);
+            assert!(matches!(single, Err(Error::NotConnected(_))), "{single:?}");
+            assert_eq!(event(&client), ConnEvent::Established);
+            assert_eq!(event(&server), ConnEvent::Established);
+            batch
+                .read(part(&memory, 8, 8), far, ALWAYS, 1)
+                .expect("added");
+            batch.post().expect("posted");
+            assert_eq!(completion(&client).wr_id(), 1);
+        }
+    });
+}
+
 /// All of a batch has slots or none; it can be posted again when completions were polled.
 #[test]
 fn a_batch_waits_for_slots_as_a_whole() {

@@ -98,7 +98,8 @@ async fn accept_all(ep: Ep, server: Rc<Server>) -> Result<()> {
     }
 }
 
-/// Reads the client's name, and ends the connection.
+/// Reads the client's name, and ends the connection. Its waits have no limit of their own: the server ends, and all
+/// tasks with it, when nothing has happened for so long.
 async fn serve(server: &Server, slot: usize, req: ConnReq) -> Result<()> {
     // Each has its descriptor: what happens to the connection, and what completes on it.
     let conn = Rc::new(req.connect(&[])?);

@@ -85,6 +85,7 @@ fn main(addr: &str, port: u16, more: &[String]) -> Result<()> {
         let sources: Vec<_> = sources.chain([Source::Srq(&srq)]).collect();
         let ended = active.iter().find_map(|conn| conn.ended());
         let limit = match ended {
+            // A client may take as long as it likes: see conn::next_completion.
             None => Duration::MAX,
             Some(_) => until
                 .get_or_insert_with(|| Instant::now() + conn::GRACE)

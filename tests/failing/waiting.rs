@@ -1,14 +1,18 @@
 //! What fails in a wait for events, and in polling.
 
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rpma::{
-    ComplChannel, CompletionChannel, Conn, ConnCfg, ConnEvent, ConnReq, Ep, Error, Notify, Wc,
+    ComplChannel, CompletionChannel, Conn, ConnCfg, ConnEvent, ConnReq, Ep, Error, Flags, MrSlice,
+    Next, Notify, Wc,
 };
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 
-use crate::common::{LIMIT, Pair, addr, completion, device_test, event, opcode_of, peer};
+use crate::common::{
+    LIMIT, Pair, addr, completion, completions, device_test, event, opcode_of, peer,
+};
 use crate::support::{Failing, How, with_failures, write};
 
 type Wait<'a> = Box<dyn Fn(Duration) -> Result<(), Error> + Sync + 'a>;
@@ -192,6 +196,76 @@ fn a_connection_whose_events_cannot_be_taken_is_not_made() {
             Failing::next("rdma_get_cm_event", Errno::IO).told(client.wait_established(LIMIT));
             let ended = server.next_event_timeout(LIMIT).expect("it is told");
             assert_ne!(ended, ConnEvent::Established);
+        });
+    });
+}
+
+/// Promise: `Conn::next` loses nothing that it has polled because the other queue cannot be polled.
+#[test]
+fn next_returns_what_one_queue_has_if_the_other_fails() {
+    with_failures(|| {
+        device_test(|| {
+            let mut cfg = ConnCfg::new();
+            cfg.set_rcq_size(10);
+            let pair = Pair::with(&peer(), &ConnCfg::new(), &cfg);
+            let server = &pair.server;
+            // Which queue is looked at first is not said: each has its turn.
+            for round in 0..4 {
+                server.recv(MrSlice::EMPTY, 100 + round).expect("posted");
+                write(server, round).expect("posted");
+                write(&pair.client, 1).expect("posted");
+                let sent = pair
+                    .client
+                    .send(MrSlice::EMPTY, Flags::COMPLETION_ALWAYS, 2);
+                sent.expect("posted");
+                completions(&pair.client, 2);
+                // Both are there: the events say so.
+                server.get_cq().wait_timeout(LIMIT).expect("the write's");
+                let rcq = server.get_rcq().expect("its own");
+                rcq.wait_timeout(LIMIT).expect("the message's");
+                let failing = Failing::nth(2, "ibv_poll_cq", Errno::IO, How::Refused);
+                let mut came = Vec::new();
+                for _ in 0..2 {
+                    let mut wcs = [Wc::default(); 4];
+                    let next = server.next(&mut wcs, LIMIT).expect("what has been polled");
+                    assert_eq!(next, Next::Completions(1));
+                    came.push(wcs[0].wr_id());
+                }
+                failing.happened();
+                came.sort_unstable();
+                assert_eq!(came, [round, 100 + round]);
+            }
+        });
+    });
+}
+
+/// Promise: a channel that fails (that of a device which is gone does so each time) does not hide from `Conn::next`
+/// what else there is: the connection's end.
+#[test]
+fn next_tells_the_end_though_the_channel_fails() {
+    with_failures(|| {
+        device_test(|| {
+            let pair = Pair::new(&peer());
+            let conn = &pair.client;
+            // Its event stays when it has been polled.
+            write(conn, 1).expect("posted");
+            completion(conn);
+            pair.server.disconnect().expect("disconnects");
+            let deadline = Instant::now() + LIMIT;
+            let readable = || {
+                let mut fds = [PollFd::new(conn, PollFlags::IN)];
+                poll(&mut fds, Some(&Timespec::default())).expect("polls") > 0
+            };
+            while !readable() {
+                assert!(Instant::now() < deadline, "the end in time");
+                thread::sleep(Duration::from_millis(1));
+            }
+            let failing = Failing::next("ibv_get_cq_event", Errno::IO);
+            let next = conn.next(&mut [Wc::default()], LIMIT);
+            assert_eq!(next.expect("the end"), Next::Event(ConnEvent::Closed));
+            failing.happened();
+            let failing = Failing::next("ibv_get_cq_event", Errno::IO);
+            failing.told(conn.next(&mut [Wc::default()], LIMIT));
         });
     });
 }
