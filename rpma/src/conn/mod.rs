@@ -9,6 +9,7 @@ mod checks;
 mod close;
 mod next;
 mod ops;
+mod ops_any;
 
 use std::fmt;
 use std::net::SocketAddr;

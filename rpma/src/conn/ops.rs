@@ -5,13 +5,11 @@
 //!
 //! The usual case, one local part with some bytes and no fence, has a short way: one condition
 //! ([`super::checks`]), which says no to everything unusual, and then the post. What it refuses goes the long
-//! way (`…_any`), which finds out what is wrong, if anything is.
+//! way ([`super::ops_any`]), which finds out what is wrong, if anything is.
 
 use super::Conn;
-use super::checks::{Parts, UNSOLICITED};
-#[cfg(not(native_flush))]
-use crate::error::Error;
-use crate::error::Result;
+use super::checks::UNSOLICITED;
+use crate::error::{Error, Result};
 use crate::flags::Flags;
 use crate::flush::{FlushMethod, FlushType};
 use crate::mr::{MrSlice, RemoteSlice};
@@ -366,7 +364,7 @@ impl Conn {
     #[cfg(native_flush)]
     #[cold]
     #[inline(never)]
-    fn post_long_flush(
+    pub(super) fn post_long_flush(
         &self,
         remote: RemoteAddress,
         (len, persistent): (u64, bool),
@@ -386,7 +384,7 @@ impl Conn {
 
     #[cfg(native_atomic_write)]
     #[inline(never)]
-    fn post_atomic_write(
+    pub(super) fn post_atomic_write(
         &self,
         remote: RemoteAddress,
         bytes: &[u8; 8],
@@ -440,7 +438,7 @@ impl Conn {
     }
 
     #[inline(always)]
-    fn posted(&self, posted: Posted) -> Result<()> {
+    pub(super) fn posted(&self, posted: Posted) -> Result<()> {
         if let Err(refusal) = posted {
             return self.refused(refusal);
         }
@@ -450,12 +448,13 @@ impl Conn {
     #[cold]
     #[inline(never)]
     fn refused(&self, refusal: Refusal) -> Result<()> {
-        Err(self.queues.slots.send_refused(refusal, "operation", 1))
+        let error: Error = self.queues.slots.send_refused(refusal, "operation", 1);
+        Err(error)
     }
 
     /// Posts a request. Not inlined: its callers have nothing to keep in registers for it.
     #[inline(never)]
-    fn post(&self, request: &mut Request<'_>, op_context: u64) -> Posted {
+    pub(super) fn post(&self, request: &mut Request<'_>, op_context: u64) -> Posted {
         self.post_inlined(request, op_context)
     }
 
@@ -486,118 +485,5 @@ impl Conn {
         slots.post_send(1, request.signaled() != 0, op_context, |number| {
             qp.post(request, Kind::Send.wr_id(number))
         })
-    }
-}
-
-/// The long way: everything is possible, and each error is named. It takes references to copies, which
-/// its callers make only when they come here.
-impl Conn {
-    #[inline(never)]
-    fn read_any(
-        &self,
-        dst: &MrSlice<'_>,
-        src: &RemoteSlice,
-        flags: Flags,
-        op_context: u64,
-    ) -> Result<()> {
-        let parts = self.check_read(dst, src, flags)?;
-        self.post_parts(Opcode::Read, src.address(), &parts, flags, op_context)
-    }
-
-    #[inline(never)]
-    fn write_any(
-        &self,
-        opcode: Opcode,
-        dst: &RemoteSlice,
-        src: &[MrSlice<'_>],
-        flags: Flags,
-        op_context: u64,
-    ) -> Result<()> {
-        let parts = self.check_write(dst, src, flags)?;
-        self.post_parts(opcode, dst.address(), &parts, flags, op_context)
-    }
-
-    #[inline(never)]
-    fn send_any(
-        &self,
-        opcode: Opcode,
-        src: &[MrSlice<'_>],
-        flags: Flags,
-        op_context: u64,
-    ) -> Result<()> {
-        let parts = self.check_send(src, flags)?;
-        self.post_parts(opcode, RemoteAddress::NONE, &parts, flags, op_context)
-    }
-
-    #[inline(never)]
-    fn atomic_write_any(
-        &self,
-        dst: &RemoteSlice,
-        src: &[u8; 8],
-        flags: Flags,
-        op_context: u64,
-    ) -> Result<()> {
-        let flags = self.check_atomic_write(dst, flags)?;
-        let remote = dst.address();
-        #[cfg(native_atomic_write)]
-        if self.queues.qp.native_ops().atomic_write {
-            return self.posted(self.post_atomic_write(remote, src, flags, op_context));
-        }
-        self.posted(self.post(&mut Request::inline(remote, src, flags), op_context))
-    }
-
-    #[inline(never)]
-    fn flush_any(
-        &self,
-        dst: &RemoteSlice,
-        flush_type: FlushType,
-        flags: Flags,
-        op_context: u64,
-    ) -> Result<()> {
-        self.check_flush(dst, flush_type)?;
-        let flags = flags.to_verbs(self.possible & UNSOLICITED);
-        match self.flush_method {
-            FlushMethod::Native => {
-                #[cfg(native_flush)]
-                {
-                    let (remote, len) = (dst.address(), dst.len());
-                    let persistent = flush_type == FlushType::Persistent;
-                    let flush = (len, persistent);
-                    let posted = self.post_long_flush(remote, flush, flags, op_context, None);
-                    let requests = QueuePair::flush_slots(len);
-                    posted.map_err(|error| {
-                        self.queues.slots.send_refused(error, "operation", requests)
-                    })
-                }
-                // Not reached: without the operation in rdma-core no queue pair has it.
-                #[cfg(not(native_flush))]
-                Err(Error::not_supported(
-                    "rdma-core was built without native flush",
-                ))
-            }
-            FlushMethod::Read(target) => {
-                let target = target.first(dst.len());
-                let mut request = Request::read(dst.address(), target, flags);
-                self.posted(self.post(&mut request, op_context))
-            }
-        }
-    }
-
-    fn post_parts(
-        &self,
-        opcode: Opcode,
-        remote: RemoteAddress,
-        parts: &Parts<'_>,
-        flags: Flags,
-        op_context: u64,
-    ) -> Result<()> {
-        let flags = flags.to_verbs(self.possible);
-        let signaled = flags.contains(SendFlags::SIGNALED);
-        let Queues { qp, slots, .. } = &self.queues;
-        let posted = slots.post_send(1, signaled, op_context, |number| {
-            let wr_id = Kind::Send.wr_id(number);
-            qp.post_parts(opcode, remote, parts.buffers(), flags, wr_id)
-        });
-        self.posted(posted)
     }
 }

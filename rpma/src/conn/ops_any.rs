@@ -1,0 +1,129 @@
+//! The long way of an operation: everything is possible, and each error is named.
+//!
+//! [`super::ops`] comes here with what its one condition refuses. These take references to copies, which their callers
+//! make only then.
+
+use super::Conn;
+use super::checks::{Parts, UNSOLICITED};
+#[cfg(not(native_flush))]
+use crate::error::Error;
+use crate::error::Result;
+use crate::flags::Flags;
+use crate::flush::{FlushMethod, FlushType};
+use crate::mr::{MrSlice, RemoteSlice};
+use crate::queues::Queues;
+use crate::slots::Kind;
+#[cfg(native_flush)]
+use crate::verbs::QueuePair;
+use crate::verbs::{Opcode, RemoteAddress, Request, SendFlags};
+
+impl Conn {
+    #[inline(never)]
+    pub(super) fn read_any(
+        &self,
+        dst: &MrSlice<'_>,
+        src: &RemoteSlice,
+        flags: Flags,
+        op_context: u64,
+    ) -> Result<()> {
+        let parts = self.check_read(dst, src, flags)?;
+        self.post_parts(Opcode::Read, src.address(), &parts, flags, op_context)
+    }
+
+    #[inline(never)]
+    pub(super) fn write_any(
+        &self,
+        opcode: Opcode,
+        dst: &RemoteSlice,
+        src: &[MrSlice<'_>],
+        flags: Flags,
+        op_context: u64,
+    ) -> Result<()> {
+        let parts = self.check_write(dst, src, flags)?;
+        self.post_parts(opcode, dst.address(), &parts, flags, op_context)
+    }
+
+    #[inline(never)]
+    pub(super) fn send_any(
+        &self,
+        opcode: Opcode,
+        src: &[MrSlice<'_>],
+        flags: Flags,
+        op_context: u64,
+    ) -> Result<()> {
+        let parts = self.check_send(src, flags)?;
+        self.post_parts(opcode, RemoteAddress::NONE, &parts, flags, op_context)
+    }
+
+    #[inline(never)]
+    pub(super) fn atomic_write_any(
+        &self,
+        dst: &RemoteSlice,
+        src: &[u8; 8],
+        flags: Flags,
+        op_context: u64,
+    ) -> Result<()> {
+        let flags = self.check_atomic_write(dst, flags)?;
+        let remote = dst.address();
+        #[cfg(native_atomic_write)]
+        if self.queues.qp.native_ops().atomic_write {
+            return self.posted(self.post_atomic_write(remote, src, flags, op_context));
+        }
+        self.posted(self.post(&mut Request::inline(remote, src, flags), op_context))
+    }
+
+    #[inline(never)]
+    pub(super) fn flush_any(
+        &self,
+        dst: &RemoteSlice,
+        flush_type: FlushType,
+        flags: Flags,
+        op_context: u64,
+    ) -> Result<()> {
+        self.check_flush(dst, flush_type)?;
+        let flags = flags.to_verbs(self.possible & UNSOLICITED);
+        match self.flush_method {
+            FlushMethod::Native => {
+                #[cfg(native_flush)]
+                {
+                    let (remote, len) = (dst.address(), dst.len());
+                    let persistent = flush_type == FlushType::Persistent;
+                    let flush = (len, persistent);
+                    let posted = self.post_long_flush(remote, flush, flags, op_context, None);
+                    let requests = QueuePair::flush_slots(len);
+                    posted.map_err(|error| {
+                        self.queues.slots.send_refused(error, "operation", requests)
+                    })
+                }
+                // Not reached: without the operation in rdma-core no queue pair has it.
+                #[cfg(not(native_flush))]
+                Err(Error::not_supported(
+                    "rdma-core was built without native flush",
+                ))
+            }
+            FlushMethod::Read(target) => {
+                let target = target.first(dst.len());
+                let mut request = Request::read(dst.address(), target, flags);
+                self.posted(self.post(&mut request, op_context))
+            }
+        }
+    }
+
+    fn post_parts(
+        &self,
+        opcode: Opcode,
+        remote: RemoteAddress,
+        parts: &Parts<'_>,
+        flags: Flags,
+        op_context: u64,
+    ) -> Result<()> {
+        let flags = flags.to_verbs(self.possible);
+        let signaled = flags.contains(SendFlags::SIGNALED);
+        let Queues { qp, slots, .. } = &self.queues;
+        let posted = slots.post_send(1, signaled, op_context, |number| {
+            let wr_id = Kind::Send.wr_id(number);
+            qp.post_parts(opcode, remote, parts.buffers(), flags, wr_id)
+        });
+        self.posted(posted)
+    }
+}
