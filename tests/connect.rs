@@ -4,20 +4,17 @@ mod common;
 
 use std::io::Write;
 use std::net::SocketAddr;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::sync::Mutex;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use common::program::{Program, executable, free_port};
-use common::{LIMIT, Pair, addr, addr6, device_test, event, invalid, peer, region, remote};
+use common::{LIMIT, Pair, addr, addr6, device_test, event, peer, region, remote};
 use log::{Level, LevelFilter, Log, Metadata, Record};
 use rpma::{
-    ConnCfg, ConnEvent, ConnReq, Device, Ep, Error, MrUsage, Offer, Peer, PeerCfg, Progress,
-    RejectReason, Resolving, Side,
+    ConnCfg, ConnEvent, ConnReq, Device, Ep, Error, MrUsage, Offer, Peer, PeerCfg, RejectReason,
+    Side,
 };
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 
 #[test]
 fn a_device_is_found_from_either_side() {
@@ -301,83 +298,6 @@ fn dropping_a_connection_tells_the_peer_and_does_not_wait_for_it() {
     });
 }
 
-/// W-2: the C library reports a provider error, and logs one, when nothing is pending.
-#[test]
-fn nothing_pending_is_no_event_at_once_on_a_non_blocking_descriptor() {
-    device_test(|| {
-        let peer = peer();
-        let ep = Ep::listen(&peer, &addr(), 0).expect("listens");
-        let pair = Pair::new(&peer);
-        for fd in [
-            ep.as_fd(),
-            pair.client.as_fd(),
-            pair.client.get_cq().as_fd(),
-        ] {
-            let flags = fcntl_getfl(fd).expect("flags");
-            assert!(!flags.contains(OFlags::NONBLOCK), "blocking by default");
-            fcntl_setfl(fd, flags | OFlags::NONBLOCK).expect("non-blocking");
-        }
-        assert!(matches!(
-            ep.next_conn_req(&ConnCfg::new()),
-            Err(Error::NoEvent)
-        ));
-        assert!(matches!(pair.client.next_event(), Err(Error::NoEvent)));
-        assert!(matches!(
-            pair.client.get_cq().wait(),
-            Err(Error::NoCompletion)
-        ));
-        let error = std::io::Error::from(pair.client.next_event().expect_err("nothing"));
-        assert_eq!(error.kind(), std::io::ErrorKind::WouldBlock);
-        for fd in [
-            ep.as_fd(),
-            pair.client.as_fd(),
-            pair.client.get_cq().as_fd(),
-        ] {
-            assert!(
-                fcntl_getfl(fd).expect("flags").contains(OFlags::NONBLOCK),
-                "and it stays so"
-            );
-        }
-    });
-}
-
-/// The same, by the library's own method, and back again.
-#[test]
-fn descriptors_are_made_non_blocking_and_blocking_again() {
-    device_test(|| {
-        let peer = peer();
-        let ep = Ep::listen(&peer, &addr(), 0).expect("listens");
-        let pair = Pair::new(&peer);
-        let (conn, cq) = (&pair.client, pair.client.get_cq());
-        let set = |on| {
-            ep.set_nonblocking(on).expect("set");
-            conn.set_nonblocking(on).expect("set");
-            cq.set_nonblocking(on).expect("set");
-        };
-        set(true);
-        let request = ep.next_conn_req_timeout(&ConnCfg::new(), LIMIT);
-        assert!(matches!(request, Err(Error::NoEvent)));
-        assert!(matches!(
-            conn.next_event_timeout(LIMIT),
-            Err(Error::NoEvent)
-        ));
-        assert!(matches!(cq.wait_timeout(LIMIT), Err(Error::NoCompletion)));
-        set(false);
-        for fd in [ep.as_fd(), conn.as_fd(), cq.as_fd()] {
-            let flags = fcntl_getfl(fd).expect("flags");
-            assert!(!flags.contains(OFlags::NONBLOCK), "blocking");
-        }
-        let short = Duration::from_millis(50);
-        let began = Instant::now();
-        assert!(matches!(
-            conn.next_event_timeout(short),
-            Err(Error::NoEvent)
-        ));
-        assert!(matches!(cq.wait_timeout(short), Err(Error::NoCompletion)));
-        assert!(began.elapsed() >= 2 * short, "it waits");
-    });
-}
-
 /// Promise: both sides know both addresses, and call them the same.
 #[test]
 fn each_side_knows_who_the_other_one_is() {
@@ -401,95 +321,6 @@ fn each_side_knows_who_the_other_one_is() {
             assert_eq!(server.local_addr().expect("known"), at);
             assert_eq!(from.ip(), at.ip(), "one host");
         }
-    });
-}
-
-/// Goes on with a request as an event loop does: only when its descriptor is readable.
-fn resolved(mut resolving: Resolving) -> Result<ConnReq, Error> {
-    let deadline = Instant::now() + LIMIT;
-    loop {
-        resolving = match resolving.advance()? {
-            Progress::Ready(req) => return Ok(req),
-            Progress::Waiting(resolving) => resolving,
-        };
-        while !readable(resolving.as_fd()) {
-            assert!(Instant::now() < deadline, "the kernel says how it ended");
-            thread::sleep(Duration::from_millis(1));
-        }
-    }
-}
-
-/// Promise: connecting in steps, none of which waits; ten at once in one thread.
-#[test]
-fn connecting_does_not_block() {
-    device_test(|| {
-        let peer = peer();
-        let cfg = ConnCfg::new();
-        for addr in [addr(), addr6()] {
-            let at = SocketAddr::new(addr.parse().expect("an address"), 0);
-            let ep = Ep::listen_on(&peer, at).expect("listens");
-            ep.set_nonblocking(true).expect("set");
-            let at = SocketAddr::new(at.ip(), ep.get_port());
-            let resolving: Vec<_> = (0..10)
-                .map(|_| ConnReq::resolve(&peer, at, &cfg).expect("begins"))
-                .collect();
-            let clients: Vec<_> = resolving
-                .into_iter()
-                .map(|resolving| {
-                    let req = resolved(resolving).expect("resolves");
-                    let conn = req.connect(&[]).expect("asks");
-                    conn.set_nonblocking(true).expect("set");
-                    assert!(matches!(conn.next_event(), Err(Error::NoEvent)));
-                    conn
-                })
-                .collect();
-            let mut servers = Vec::new();
-            let deadline = Instant::now() + LIMIT;
-            while servers.len() < clients.len() {
-                assert!(Instant::now() < deadline, "all requests in time");
-                match ep.next_conn_req(&cfg) {
-                    Ok(req) => servers.push(req.connect(&[]).expect("accepts")),
-                    Err(Error::NoEvent) => thread::sleep(Duration::from_millis(1)),
-                    Err(error) => panic!("{error}"),
-                }
-            }
-            for conn in clients.iter().chain(&servers) {
-                while !readable(conn.as_fd()) {
-                    assert!(Instant::now() < deadline, "all are established in time");
-                    thread::sleep(Duration::from_millis(1));
-                }
-                let event = conn.next_event().expect("an event");
-                assert_eq!(event, ConnEvent::Established);
-            }
-            let blocking = ConnReq::to_addr(&peer, at, &cfg).expect("resolves");
-            assert_eq!(blocking.peer_addr().expect("known"), at);
-        }
-    });
-}
-
-/// Promise: what cannot be reached is an error within its limit, by an event; who gives up drops it.
-#[test]
-fn connecting_without_blocking_fails_in_time() {
-    device_test(|| {
-        let peer = peer();
-        let mut cfg = ConnCfg::new();
-        cfg.set_timeout(Duration::from_millis(300));
-        // Nobody has it, on this network.
-        let nobody = format!("{}:7", addr().replace(".1", ".99"));
-        let nobody: SocketAddr = nobody.parse().expect("an address");
-        let error = resolved(ConnReq::resolve(&peer, nobody, &cfg).expect("begins"));
-        let error = error.expect_err("nobody is there");
-        assert!(
-            error.to_string().starts_with("rdma_resolve_addr failed"),
-            "{error}"
-        );
-        assert!(error.to_string().contains("cannot be reached"), "{error}");
-        drop(ConnReq::resolve(&peer, nobody, &cfg).expect("begins"));
-
-        let wildcard = "0.0.0.0:7".parse().expect("an address");
-        let text = invalid(ConnReq::resolve(&peer, wildcard, &cfg));
-        assert!(text.contains("wildcard"), "{text}");
-        invalid(Ep::listen_on(&peer, wildcard));
     });
 }
 
@@ -523,54 +354,6 @@ fn offers_travel_both_ways() {
             assert_eq!(offer.regions(), [remote(&memory)]);
             assert!(offer.platform().get_direct_write_to_pmem());
             conn.apply_remote_peer_cfg(offer.platform());
-        }
-    });
-}
-
-/// Whether `fd` is readable now.
-fn readable(fd: BorrowedFd<'_>) -> bool {
-    let now = Timespec::default();
-    let mut fds = [PollFd::from_borrowed_fd(fd, PollFlags::IN)];
-    poll(&mut fds, Some(&now)).expect("polls") > 0
-}
-
-/// Waits until `fd` is readable.
-fn becomes_readable(fd: BorrowedFd<'_>) {
-    let start = Instant::now();
-    while !readable(fd) {
-        assert!(start.elapsed() < LIMIT, "readable in time");
-        thread::yield_now();
-    }
-}
-
-/// The descriptors of an endpoint and of a connection are readable when, and only when, the next request
-/// or event can be taken without waiting.
-#[test]
-fn descriptors_are_readable_when_there_is_something_to_take() {
-    device_test(|| {
-        let (peer, cfg) = (peer(), ConnCfg::new());
-        let ep = Ep::listen(&peer, &addr(), 0).expect("listens");
-        assert_eq!(ep.get_fd(), ep.as_fd().as_raw_fd());
-        for _ in 0..2 {
-            assert!(!readable(ep.as_fd()));
-            let req = ConnReq::new(&peer, &addr(), ep.get_port(), &cfg).expect("resolves");
-            let client = req.connect(&[]).expect("asks");
-            assert_eq!(client.get_event_fd(), client.as_fd().as_raw_fd());
-            assert!(!readable(client.as_fd()));
-            becomes_readable(ep.as_fd());
-            let req = ep.next_conn_req(&cfg).expect("there at once");
-            assert!(!readable(ep.as_fd()), "it was taken");
-            let server = req.connect(&[]).expect("accepts");
-            for conn in [&client, &server] {
-                becomes_readable(conn.as_fd());
-                assert_eq!(conn.next_event().expect("there"), ConnEvent::Established);
-                assert!(!readable(conn.as_fd()), "it was taken");
-            }
-            for (closes, is_told) in [(&client, &server), (&server, &client)] {
-                closes.disconnect().expect("disconnects, or answers");
-                becomes_readable(is_told.as_fd());
-                assert_eq!(is_told.next_event().expect("there"), ConnEvent::Closed);
-            }
         }
     });
 }
