@@ -38,8 +38,7 @@ pub(crate) struct Queues {
     pub(crate) limits: Limits,
     pub(crate) min_rnr_timer: Option<u8>,
     pub(crate) peer: Peer,
-    /// The peer's key, which the tags of local parts must have.
-    pub(crate) tag: Tag,
+    pub(crate) tags: Tags,
     pub(crate) ends: Ends,
 }
 
@@ -94,6 +93,30 @@ pub(crate) struct Limits {
     pub(crate) inline: u32,
     /// Local parts.
     pub(crate) sge: u32,
+}
+
+/// What the tags of local parts must have: the peer's key, and the usage.
+#[derive(Debug)]
+pub(crate) struct Tags {
+    /// For no usage.
+    pub(crate) none: Tag,
+    pub(crate) read_dst: Tag,
+    pub(crate) write_src: Tag,
+    pub(crate) send: Tag,
+    pub(crate) recv: Tag,
+}
+
+impl Tags {
+    fn of(peer: &Peer) -> Self {
+        let tag = |usage| Tag::new(peer.key(), usage);
+        Self {
+            none: tag(MrUsage::empty()),
+            read_dst: tag(MrUsage::READ_DST),
+            write_src: tag(MrUsage::WRITE_SRC),
+            send: tag(MrUsage::SEND),
+            recv: tag(MrUsage::RECV),
+        }
+    }
 }
 
 impl Queues {
@@ -180,14 +203,14 @@ impl Queues {
             limits,
             min_rnr_timer: cfg.get_min_rnr_timer(),
             peer: peer.clone(),
-            tag: Tag::new(peer.key(), MrUsage::empty()),
+            tags: Tags::of(peer),
         })
     }
 
     /// Posts a receive.
     #[inline]
     pub(crate) fn recv(&self, dst: MrSlice<'_>, op_context: u64) -> Result<()> {
-        let usual = dst.tag().fits(self.tag, MrUsage::RECV)
+        let usual = dst.tag().fits(self.tags.recv, MrUsage::RECV)
             && u64::from(dst.buffer().len().wrapping_sub(1)) < MAX_RECEIVE;
         if !usual {
             return self.recv_any(&{ dst }, op_context);

@@ -9,7 +9,7 @@ use super::Conn;
 use crate::error::{Error, Result};
 use crate::flags::Flags;
 use crate::flush::{FlushMethod, FlushType};
-use crate::mr::{MrSlice, MrUsage, RemoteSlice, require};
+use crate::mr::{MrSlice, MrUsage, RemoteSlice, Tag, require};
 use crate::verbs::{LocalBuffer, MAX_SGE, SendFlags};
 
 /// The flags that a flush and an atomic write can have.
@@ -32,7 +32,12 @@ impl Conn {
     #[inline(always)]
     pub(super) fn reads_simply(&self, dst: &MrSlice<'_>, src: &RemoteSlice, flags: Flags) -> bool {
         !flags.fence()
-            && self.takes(dst, MrUsage::READ_DST, self.queues.limits.message)
+            && self.takes(
+                dst,
+                MrUsage::READ_DST,
+                self.queues.tags.read_dst,
+                self.queues.limits.message,
+            )
             && u64::from(dst.buffer().len()) == src.len()
             && src.usage().contains(MrUsage::READ_SRC)
             && !flags.inline()
@@ -42,14 +47,19 @@ impl Conn {
     #[inline(always)]
     pub(super) fn writes_simply(&self, dst: &RemoteSlice, src: &MrSlice<'_>, flags: Flags) -> bool {
         !flags.fence()
-            && self.takes(src, MrUsage::WRITE_SRC, self.limit(flags))
+            && self.takes(
+                src,
+                MrUsage::WRITE_SRC,
+                self.queues.tags.write_src,
+                self.limit(flags),
+            )
             && u64::from(src.buffer().len()) == dst.len()
             && dst.usage().contains(MrUsage::WRITE_DST)
     }
 
     #[inline(always)]
     pub(super) fn sends_simply(&self, src: &MrSlice<'_>, flags: Flags) -> bool {
-        !flags.fence() && self.takes(src, MrUsage::SEND, self.limit(flags))
+        !flags.fence() && self.takes(src, MrUsage::SEND, self.queues.tags.send, self.limit(flags))
     }
 
     /// Whether it is the device's own.
@@ -83,8 +93,8 @@ impl Conn {
     /// Whether this is a part that an operation may have without a closer look: of this connection's peer,
     /// for this usage, with 1 to `limit` bytes.
     #[inline(always)]
-    fn takes(&self, local: &MrSlice<'_>, usage: MrUsage, limit: u32) -> bool {
-        local.tag().fits(self.queues.tag, usage) && local.buffer().len().wrapping_sub(1) < limit
+    fn takes(&self, local: &MrSlice<'_>, usage: MrUsage, tag: Tag, limit: u32) -> bool {
+        local.tag().fits(tag, usage) && local.buffer().len().wrapping_sub(1) < limit
     }
 
     /// The longest operation with these flags.
@@ -232,7 +242,10 @@ impl Conn {
     }
 
     fn check_peers(&self, local: &[MrSlice<'_>]) -> Result<()> {
-        match local.iter().all(|part| part.tag().is_of(self.queues.tag)) {
+        match local
+            .iter()
+            .all(|part| part.tag().is_of(self.queues.tags.none))
+        {
             true => Ok(()),
             false => Err(Error::invalid(
                 "the memory region was registered with another Peer than the connection's",

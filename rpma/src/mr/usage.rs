@@ -109,12 +109,11 @@ impl Tag {
         MrUsage::from_bits_retain(self.0 as u8)
     }
 
-    /// Whether it is for a `needed` use with the peer of `of`, which has no usage, and its length has 32
-    /// bits.
+    /// Whether it is for a `needed` use with the peer of `wanted`, which has that usage and no other, and its
+    /// length has 32 bits.
     #[inline(always)]
-    pub(crate) fn fits(self, of: Self, needed: MrUsage) -> bool {
-        let needed = u64::from(needed.bits());
-        self.0 & (!0xff | needed) == of.0 | needed
+    pub(crate) fn fits(self, wanted: Self, needed: MrUsage) -> bool {
+        self.0 & (!0xff | u64::from(needed.bits())) == wanted.0
     }
 
     /// Whether it may be used with the peer of `of`: it is of the same peer, or of none.
@@ -206,7 +205,7 @@ mod tests {
                 for needed in MrUsage::all().iter() {
                     let expected = key == peer && usage.contains(needed) && len >> 32 == 0;
                     assert_eq!(
-                        tag.fits(of, needed),
+                        tag.fits(Tag::new(peer, needed), needed),
                         expected,
                         "{key:?} {usage} {len} {needed}"
                     );
