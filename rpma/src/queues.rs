@@ -15,7 +15,10 @@ use crate::cq::{Cq, CqAttr, Owners, Polled};
 use crate::error::{Error, Result};
 use crate::mr::{MrSlice, MrUsage, Tag};
 use crate::peer::Peer;
-use crate::slots::{ConnSlots, Held, Kind, Posted, RECEIVE_MARKERS, Refusal, SEND_MARKERS, State};
+use crate::slots::{
+    ConnSlots, Held, Kind, NotTried, Posted, RECEIVE_MARKERS, Refusal, SEND_MARKERS, State,
+    receive_not_taken,
+};
 use crate::srq::{MAX_RECEIVE, Srq, check_receive, check_receives};
 use crate::verbs::{
     CmId, CompChannel, CqKind, CqTag, Hooks, LocalBuffer, MAX_SGE, NativeOps, Notify, QpAttr,
@@ -226,8 +229,9 @@ impl Queues {
     fn post_receive(&self, local: LocalBuffer<'_>, op_context: u64) -> Posted {
         let post = |wr_id| self.qp.post_recv_of_some(local, wr_id);
         match self.slots.try_post_receive(op_context, post) {
-            Ok(posted) => posted,
-            Err(held) => self.post_receive_later(local, op_context, held),
+            Ok(()) => Ok(()),
+            Err(NotTried::Later(held)) => self.post_receive_later(local, op_context, held),
+            Err(NotTried::NotTaken(ring, held, error)) => Err(receive_not_taken(ring, held, error)),
         }
     }
 

@@ -14,10 +14,14 @@ use crate::flags::Flags;
 use crate::flush::{FlushMethod, FlushType};
 use crate::mr::{MrSlice, RemoteSlice};
 use crate::queues::Queues;
-use crate::slots::{Held, Kind, Posted, Refusal};
-#[cfg(native_flush)]
-use crate::verbs::QueuePair;
+use crate::slots::{Held, Kind, NotTried, Posted, Refusal, send_not_taken};
+#[cfg(native_atomic_write)]
+use crate::verbs::NativeAtomicWrite;
+#[cfg(any(native_flush, native_atomic_write))]
+use crate::verbs::NativeOperation;
 use crate::verbs::{LocalBuffer, Opcode, ReadTarget, RemoteAddress, Request, SendFlags};
+#[cfg(native_flush)]
+use crate::verbs::{NativeFlush, QueuePair};
 
 /// # Operations
 ///
@@ -256,8 +260,12 @@ impl Conn {
     ) -> Result<()> {
         #[cfg(native_atomic_write)]
         if self.writes_atomically_simply(&dst, flags) {
-            let flags = flags.to_verbs(UNSOLICITED);
-            return self.posted(self.post_atomic_write(dst.address(), src, flags, op_context));
+            let write = NativeAtomicWrite {
+                remote: dst.address(),
+                bytes: src,
+                flags: flags.to_verbs(UNSOLICITED),
+            };
+            return self.posted(self.post_atomic_write(&write, op_context));
         }
         self.atomic_write_any(&{ dst }, src, flags, op_context)
     }
@@ -307,18 +315,20 @@ impl Conn {
         }
         let remote = dst.address();
         #[cfg(native_flush)]
-        let len = dst.len();
+        let (len, to_verbs) = (dst.len(), flags.to_verbs(UNSOLICITED));
         self.posted(match (self.flush_method, flush_type) {
             (FlushMethod::Read(target), _) => {
                 self.post_reading_flush(remote, target, flags, op_context)
             }
             #[cfg(native_flush)]
             (FlushMethod::Native, FlushType::Persistent) => {
-                self.post_flush::<true>(remote, len, flags, op_context)
+                let flags = to_verbs;
+                self.post_flush::<true>(&NativeFlush { remote, len, flags }, op_context)
             }
             #[cfg(native_flush)]
             (FlushMethod::Native, FlushType::Visibility) => {
-                self.post_flush::<false>(remote, len, flags, op_context)
+                let flags = to_verbs;
+                self.post_flush::<false>(&NativeFlush { remote, len, flags }, op_context)
             }
             #[cfg(not(native_flush))]
             (FlushMethod::Native, _) => {
@@ -343,81 +353,70 @@ impl Conn {
     #[inline(never)]
     fn post_flush<const PERSISTENT: bool>(
         &self,
-        remote: RemoteAddress,
-        len: u64,
-        flags: Flags,
+        flush: &NativeFlush<PERSISTENT>,
         op_context: u64,
     ) -> Posted {
-        let flags = flags.to_verbs(UNSOLICITED);
-        let Queues { qp, slots, .. } = &self.queues;
-        let posted = slots.try_post_send(op_context, |number| {
-            let wr_id = Kind::Send.wr_id(number);
-            qp.post_flush(remote, len, PERSISTENT, flags, wr_id)?;
-            Ok((flags & SendFlags::SIGNALED).bits())
-        });
-        match posted {
-            Ok(posted) => posted,
-            Err(held) => self.post_long_flush(remote, (len, PERSISTENT), flags, op_context, held),
-        }
-    }
-
-    #[cfg(native_flush)]
-    #[cold]
-    #[inline(never)]
-    pub(super) fn post_long_flush(
-        &self,
-        remote: RemoteAddress,
-        (len, persistent): (u64, bool),
-        flags: SendFlags,
-        op_context: u64,
-        held: Option<Held<'_>>,
-    ) -> Posted {
-        drop(held);
-        let Queues { qp, slots, .. } = &self.queues;
-        let requests = QueuePair::flush_slots(len);
-        let signaled = flags.contains(SendFlags::SIGNALED);
-        slots.post_send(requests, signaled, op_context, |first| {
-            let wr_id = |number| Kind::Send.wr_id(first.wrapping_add(number));
-            qp.post_long_flush(remote, len, persistent, flags, wr_id)
-        })
+        self.post_native(flush, op_context)
     }
 
     #[cfg(native_atomic_write)]
     #[inline(never)]
     pub(super) fn post_atomic_write(
         &self,
-        remote: RemoteAddress,
-        bytes: &[u8; 8],
-        flags: SendFlags,
+        write: &NativeAtomicWrite<'_>,
         op_context: u64,
     ) -> Posted {
+        self.post_native(write, op_context)
+    }
+
+    /// As [`post_inlined`](Self::post_inlined), of an operation of the device's own.
+    #[cfg(any(native_flush, native_atomic_write))]
+    #[inline(always)]
+    fn post_native(&self, native: &impl NativeOperation, op_context: u64) -> Posted {
         let Queues { qp, slots, .. } = &self.queues;
         let posted = slots.try_post_send(op_context, |number| {
-            qp.post_atomic_write(remote, bytes, flags, Kind::Send.wr_id(number))?;
+            let flags = qp.post_native(native, Kind::Send.wr_id(number))?;
             Ok((flags & SendFlags::SIGNALED).bits())
         });
         match posted {
-            Ok(posted) => posted,
-            Err(held) => self.post_atomic_write_later(remote, bytes, flags, op_context, held),
+            Ok(()) => Ok(()),
+            Err(NotTried::Later(held)) => self.post_native_later(native, op_context, held),
+            Err(NotTried::NotTaken(ring, held, error)) => Err(send_not_taken(ring, held, error)),
         }
     }
 
-    #[cfg(native_atomic_write)]
+    #[cfg(any(native_flush, native_atomic_write))]
     #[cold]
     #[inline(never)]
-    fn post_atomic_write_later(
+    fn post_native_later(
         &self,
-        remote: RemoteAddress,
-        bytes: &[u8; 8],
-        flags: SendFlags,
+        native: &impl NativeOperation,
         op_context: u64,
         held: Option<Held<'_>>,
     ) -> Posted {
         drop(held);
         let Queues { qp, slots, .. } = &self.queues;
-        let signaled = flags.contains(SendFlags::SIGNALED);
+        let signaled = native.flags().contains(SendFlags::SIGNALED);
         slots.post_send(1, signaled, op_context, |number| {
-            qp.post_atomic_write(remote, bytes, flags, Kind::Send.wr_id(number))
+            qp.post_native(native, Kind::Send.wr_id(number)).map(drop)
+        })
+    }
+
+    /// A native flush that may be longer than one request takes.
+    #[cfg(native_flush)]
+    pub(super) fn post_long_flush(
+        &self,
+        remote: RemoteAddress,
+        (len, persistent): (u64, bool),
+        flags: SendFlags,
+        op_context: u64,
+    ) -> Posted {
+        let Queues { qp, slots, .. } = &self.queues;
+        let requests = QueuePair::flush_slots(len);
+        let signaled = flags.contains(SendFlags::SIGNALED);
+        slots.post_send(requests, signaled, op_context, |first| {
+            let wr_id = |number| Kind::Send.wr_id(first.wrapping_add(number));
+            qp.post_long_flush(remote, len, persistent, flags, wr_id)
         })
     }
 
@@ -466,8 +465,9 @@ impl Conn {
             Ok(request.signaled())
         });
         match posted {
-            Ok(posted) => posted,
-            Err(held) => self.post_later(request, op_context, held),
+            Ok(()) => Ok(()),
+            Err(NotTried::Later(held)) => self.post_later(request, op_context, held),
+            Err(NotTried::NotTaken(ring, held, error)) => Err(send_not_taken(ring, held, error)),
         }
     }
 

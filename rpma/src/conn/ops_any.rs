@@ -13,6 +13,8 @@ use crate::flush::{FlushMethod, FlushType};
 use crate::mr::{MrSlice, RemoteSlice};
 use crate::queues::Queues;
 use crate::slots::Kind;
+#[cfg(native_atomic_write)]
+use crate::verbs::NativeAtomicWrite;
 #[cfg(native_flush)]
 use crate::verbs::QueuePair;
 use crate::verbs::{Opcode, RemoteAddress, Request, SendFlags};
@@ -67,7 +69,12 @@ impl Conn {
         let remote = dst.address();
         #[cfg(native_atomic_write)]
         if self.queues.qp.native_ops().atomic_write {
-            return self.posted(self.post_atomic_write(remote, src, flags, op_context));
+            let write = NativeAtomicWrite {
+                remote,
+                bytes: src,
+                flags,
+            };
+            return self.posted(self.post_atomic_write(&write, op_context));
         }
         self.posted(self.post(&mut Request::inline(remote, src, flags), op_context))
     }
@@ -89,7 +96,7 @@ impl Conn {
                     let (remote, len) = (dst.address(), dst.len());
                     let persistent = flush_type == FlushType::Persistent;
                     let flush = (len, persistent);
-                    let posted = self.post_long_flush(remote, flush, flags, op_context, None);
+                    let posted = self.post_long_flush(remote, flush, flags, op_context);
                     let requests = QueuePair::flush_slots(len);
                     posted.map_err(|error| {
                         self.queues.slots.send_refused(error, "operation", requests)

@@ -17,6 +17,7 @@
 //! Each queue has a lock for posting ([`Ring`], [`Pool`]), and each completion queue one for polling
 //! ([`Cq`](crate::Cq)). Where several are taken their order is: the pollers', the sends', the receives'.
 
+mod contexts;
 mod lock;
 mod pool;
 mod ring;
@@ -31,8 +32,8 @@ use rustix::io::Errno;
 
 pub(crate) use self::lock::{Held, Lock};
 pub(crate) use self::pool::Pool;
-pub(crate) use self::ring::Wanted;
 use self::ring::{Entries, NotPosted, NotTaken, Ring};
+pub(crate) use self::ring::{NotTried, Wanted};
 use self::sync::Ordering;
 use crate::error::{Error, Queue, Result};
 use crate::verbs::{CallFailed, PostError, Wc, WcFailure, WcStatus};
@@ -67,16 +68,18 @@ pub(crate) const RECEIVE_MARKERS: u32 = 1;
 #[repr(u32)]
 pub(crate) enum Kind {
     /// Of the send queue.
-    Send = 1,
+    ///
+    /// 0, so that the number of the entry is the whole `wr_id` already.
+    Send = 0,
     /// Of the connection's own receive queue.
-    Receive = 2,
-    SharedReceive = 3,
+    Receive = 1,
+    SharedReceive = 2,
     /// The marker behind everything that was posted.
-    AllSent = 4,
+    AllSent = 3,
     /// The marker behind the last send that is flushed.
-    SendsFlushed = 5,
+    SendsFlushed = 4,
     /// The marker behind the last receive.
-    ReceivesFlushed = 6,
+    ReceivesFlushed = 5,
 }
 
 impl Kind {
@@ -98,18 +101,17 @@ impl Kind {
     /// The kind and the entry of a request; `None` if it is not ours.
     #[inline]
     pub(crate) fn of(wr_id: u64) -> Option<(Self, u32)> {
-        let kind = Self::ALL.get(((wr_id >> 32) as usize).wrapping_sub(1))?;
+        let kind = Self::ALL.get((wr_id >> 32) as usize)?;
         Some((*kind, wr_id as u32))
     }
 }
 
 /// The slots of one connection.
 #[derive(Debug)]
-#[repr(C)]
 pub(crate) struct ConnSlots {
-    /// First, so that its address is that of all of them, and takes no register of its own.
-    send: Ring,
-    receive: Ring,
+    /// In a box, as what a ring consists of is then found from its own address alone, which takes one register.
+    send: Box<Ring>,
+    receive: Box<Ring>,
     state: AtomicU8,
     failure: Mutex<Option<WcFailure>>,
 }
@@ -136,8 +138,9 @@ impl ConnSlots {
         Self {
             state: AtomicU8::new(State::Connecting as u8),
             failure: Mutex::new(None),
-            send: Ring::new(sends, SEND_MARKERS),
-            receive: Ring::new(receives, RECEIVE_MARKERS),
+            send: Box::new(Ring::new(sends, SEND_MARKERS)),
+            // Receives may be posted before the connection is there.
+            receive: Box::new(Ring::new(receives, RECEIVE_MARKERS).started()),
         }
     }
 
@@ -153,8 +156,8 @@ impl ConnSlots {
     pub(crate) fn end(&self, state: State) -> State {
         let before = self.set_ended(state);
         // The short ways do not look at the state.
-        self.send.stop();
-        self.receive.stop();
+        self.send.end();
+        self.receive.end();
         before
     }
 
@@ -228,15 +231,8 @@ impl ConnSlots {
         &self,
         op_context: u64,
         post: impl FnOnce(u32) -> Result<u32, PostError>,
-    ) -> Result<Posted, Option<Held<'_>>> {
-        let posted = self.send.try_post(op_context, |number| match post(number) {
-            Ok(signaled) => Ok(signaled),
-            Err(error) => Err(self.not_taken(error)),
-        });
-        match posted? {
-            Ok(()) => Ok(Ok(())),
-            Err(error) => Ok(Err(error.into())),
-        }
+    ) -> Result<(), NotTried<'_, PostError>> {
+        self.send.try_post(op_context, post)
     }
 
     /// Posts receives: all of them or none. `post` takes the entry of each.
@@ -281,15 +277,11 @@ impl ConnSlots {
         &self,
         op_context: u64,
         post: impl FnOnce(u64) -> Result<(), PostError>,
-    ) -> Result<Posted, Option<Held<'_>>> {
-        let posted = self.receive.try_post(op_context, |number| {
+    ) -> Result<(), NotTried<'_, PostError>> {
+        self.receive.try_post(op_context, |number| {
             post(Kind::Receive.wr_id(number))?;
             Ok(1)
-        });
-        match posted? {
-            Ok(()) => Ok(Ok(())),
-            Err(error) => Ok(Err(error.into())),
-        }
+        })
     }
 
     /// Posts a marker, whatever the state is.
@@ -342,33 +334,30 @@ impl ConnSlots {
 
     #[inline(never)]
     fn settle_many(&self, wcs: &mut [Wc]) -> usize {
-        let all = wcs.len();
         let Some(first) = wcs.first() else { return 0 };
-        let kind = first.wr_id() >> 32;
-        let Some(ring) = self.ring_of(kind) else {
-            return all;
-        };
-        let contexts = ring.op_contexts();
-        // There is one at least; and the compiler sees that no index below is outside.
-        let Some(mask) = contexts.len().checked_sub(1) else {
-            return all;
+        let first = first.wr_id();
+        let Some(ring) = self.ring_of(first >> 32) else {
+            return wcs.len();
         };
         let (mut settled, mut last) = (0, None);
-        while settled < all {
-            let wc = &mut wcs[settled];
-            let wr_id = wc.wr_id();
-            if (wr_id >> 32 ^ kind) as u32 | wc.status().0 != 0 {
+        // Four at a time, which share what is asked of each; then one at a time.
+        for some in wcs.chunks_exact_mut(4) {
+            let Some(done) = settle_alike(ring, first, some) else {
                 break;
-            }
-            last = Some(wr_id as u32);
-            wc.set_wr_id(contexts[wr_id as u32 as usize & mask].load(Ordering::Relaxed));
-            settled += 1;
+            };
+            (settled, last) = (settled + 4, Some(done));
+        }
+        for one in wcs[settled..].chunks_exact_mut(1) {
+            let Some(done) = settle_alike(ring, first, one) else {
+                break;
+            };
+            (settled, last) = (settled + 1, Some(done));
         }
         // All entries are read now.
         if let Some(last) = last {
             ring.done_with(last);
         }
-        all - settled
+        wcs.len() - settled
     }
 
     /// Notes that a request is done, and returns its `op_context`; `None` if it is of no queue of the
@@ -393,7 +382,7 @@ impl ConnSlots {
             // The device may have it all the same; or it refuses what was checked, and is not to be trusted.
             // With the lock of the sends, of which the ring stops the short way by itself.
             self.set_ended(State::Failed);
-            self.receive.stop();
+            self.receive.end();
         }
         error.into()
     }
@@ -402,10 +391,12 @@ impl ConnSlots {
     #[inline(never)]
     pub(crate) fn send_refused(&self, refusal: Refusal, what: &str, count: u32) -> Error {
         let depth = self.send.depth();
-        let ended = self.state() != State::Open;
         if let Some(call) = refusal.call() {
+            // After the short way the ring has, so that nobody was in between.
+            self.end(State::Failed);
             return hint(call.into());
         }
+        let ended = self.state() != State::Open;
         match refusal.0.get() {
             _ if ended => self.closed(),
             Refusal::TOO_LONG => Error::invalid(format!(
@@ -455,6 +446,44 @@ impl ConnSlots {
             State::Closed => "the connection is closed",
         })
     }
+}
+
+/// What becomes of a request that [`ConnSlots::try_post_send`] has tried to post. The connection ends with
+/// [`ConnSlots::send_refused`]: the device may have the request all the same; or it refuses what was checked, and is
+/// not to be trusted.
+#[cold]
+#[inline(never)]
+pub(crate) fn send_not_taken(ring: &Ring, held: Held<'_>, error: PostError) -> Refusal {
+    let ends = !matches!(error, PostError::Full);
+    ring.one_not_taken(held, error.into(), ends).into()
+}
+
+/// As [`send_not_taken`], of a receive and [`ConnSlots::try_post_receive`].
+#[cold]
+#[inline(never)]
+pub(crate) fn receive_not_taken(ring: &Ring, held: Held<'_>, error: PostError) -> Refusal {
+    ring.one_not_taken(held, error.into(), false).into()
+}
+
+/// Puts the `op_context`s into completions and returns the number of the last one, if all of them succeeded and
+/// are of the queue that `first` is of. If not, nothing has happened.
+#[inline(always)]
+fn settle_alike(ring: &Ring, first: u64, wcs: &mut [Wc]) -> Option<u32> {
+    let (mut kinds, mut statuses) = (0, 0);
+    for wc in &*wcs {
+        kinds |= wc.wr_id() ^ first;
+        statuses |= wc.status().0;
+    }
+    if (kinds >> 32) as u32 | statuses != WcStatus::SUCCESS.0 {
+        return None;
+    }
+    let mut last = None;
+    for wc in wcs {
+        let number = wc.wr_id() as u32;
+        wc.set_wr_id(ring.op_contexts().of(number).load(Ordering::Relaxed));
+        last = Some(number);
+    }
+    last
 }
 
 /// Adds what is known of a failed verb, if it does not say already what to know of it.
@@ -521,6 +550,7 @@ impl From<NotPosted<NoCall>> for Refusal {
     #[inline(never)]
     fn from(error: NotPosted<NoCall>) -> Self {
         let bits = match error {
+            NotPosted::Ended => Self::ENDED,
             NotPosted::TooLong => Self::TOO_LONG,
             NotPosted::Full => Self::FULL,
             NotPosted::NoCompletionDue => Self::NO_COMPLETION_DUE,

@@ -13,8 +13,9 @@
 //!
 //! The numbers wrap. All comparisons are of differences, which are at most the ring's size.
 
+use super::contexts::Contexts;
 use super::lock::{Held, Lock};
-use super::sync::{AtomicU32, AtomicU64, Ordering};
+use super::sync::{AtomicU32, Ordering};
 
 /// The entries of a queue whose requests complete in the order of posting.
 #[derive(Debug)]
@@ -28,16 +29,18 @@ pub(crate) struct Ring {
     next: AtomicU32,
     /// The number behind the last request that gives a completion when it succeeds.
     signaled: AtomicU32,
-    /// How far one may post without looking: what `done` was when a poster looked last, and `depth` more.
+    /// How far one may post without looking: what `done` was when a poster looked last, and `limit` more.
     /// Pollers write `done`, so that looking costs a cache line: it is done only when this does not leave
-    /// enough. At first and after [`stop`](Self::stop) it leaves nothing.
+    /// enough.
     end: AtomicU32,
+    /// How many entries [`try_post`](Self::try_post) may use: `depth`; none at first, after a request that the
+    /// device has not taken, and after the [`end`](Self::end).
+    limit: AtomicU32,
+    /// Not 0 when nothing may be posted any more.
+    ended: AtomicU32,
     /// How many entries a program may use; a few more are for us.
     depth: u32,
-    /// The `op_context` of each entry; a power of two of them.
-    contexts: Box<[AtomicU64]>,
-    /// Their number less 1.
-    mask: u32,
+    contexts: Contexts,
     /// Everything before this number is done. Written by pollers, read by posters.
     done: AtomicU32,
 }
@@ -64,7 +67,7 @@ impl Wanted {
 /// The entries for requests, before they are posted, in their order.
 #[derive(Debug)]
 pub(crate) struct Entries<'ring> {
-    contexts: &'ring [AtomicU64],
+    contexts: &'ring Contexts,
     next: u32,
 }
 
@@ -74,11 +77,7 @@ impl Entries<'_> {
     #[inline(always)]
     pub(crate) fn take(&mut self, context: u64) -> u32 {
         let number = self.next;
-        // There is one: they are a power of two.
-        let mask = self.contexts.len().wrapping_sub(1);
-        if let Some(entry) = self.contexts.get(number as usize & mask) {
-            entry.store(context, Ordering::Relaxed);
-        }
+        self.contexts.of(number).store(context, Ordering::Relaxed);
         self.next = number.wrapping_add(1);
         number
     }
@@ -98,6 +97,8 @@ pub(crate) enum NotTaken<E> {
 /// Why a request was not posted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum NotPosted<E> {
+    /// Nothing may be posted any more.
+    Ended,
     /// The ring will never have that many entries.
     TooLong,
     /// Entries come back when completions are polled.
@@ -110,6 +111,16 @@ pub(crate) enum NotPosted<E> {
     Failed(E),
 }
 
+/// Why [`Ring::try_post`] did not post. The lock is held where it is given, and is dropped where that costs nothing.
+#[derive(Debug)]
+pub(crate) enum NotTried<'ring, E> {
+    /// Nothing has happened: somebody else posts, or there are no entries.
+    Later(Option<Held<'ring>>),
+    /// The device said so. It is for [`Ring::one_not_taken`] of this ring: who had to look for it again would keep
+    /// a register for where to look.
+    NotTaken(&'ring Ring, Held<'ring>, E),
+}
+
 impl Ring {
     /// A ring for `depth` requests of a program and `extra` of ours.
     pub(crate) fn new(depth: u32, extra: u32) -> Self {
@@ -118,17 +129,23 @@ impl Ring {
 
     /// As [`new`](Self::new), with this as its first number.
     pub(crate) fn starting_at(first: u32, depth: u32, extra: u32) -> Self {
-        let size = depth.saturating_add(extra).max(1).next_power_of_two();
         Self {
             posting: Lock::new(),
             next: AtomicU32::new(first),
             signaled: AtomicU32::new(first),
             end: AtomicU32::new(first),
+            limit: AtomicU32::new(0),
+            ended: AtomicU32::new(0),
             depth,
-            contexts: (0..size).map(|_| AtomicU64::new(0)).collect(),
-            mask: size - 1,
+            contexts: Contexts::new(depth.saturating_add(extra)),
             done: AtomicU32::new(first),
         }
+    }
+
+    /// As after a [`post`](Self::post).
+    pub(crate) fn started(mut self) -> Self {
+        self.limit = AtomicU32::new(self.depth);
+        self
     }
 
     pub(crate) fn depth(&self) -> u32 {
@@ -146,43 +163,57 @@ impl Ring {
         post: impl FnOnce(Entries<'_>) -> Result<(), NotTaken<E>>,
     ) -> Result<(), NotPosted<E>> {
         let _held = self.posting.acquire();
+        if self.ended.load(Ordering::Relaxed) != 0 {
+            return Err(NotPosted::Ended);
+        }
         self.look(wanted.count, wanted.signaled > 0)?;
         self.publish(wanted, post)
     }
 
-    /// As [`post`](Self::post) for one request, if that takes no time: nobody else posts, and there are
-    /// entries without looking. If not, nothing has happened but that the lock may be held, which the
-    /// caller drops where that costs nothing. What `post` returns is not 0 if the request gives a completion
-    /// when it succeeds.
+    /// As [`post`](Self::post) for one request, if that takes no time. What `post` returns is not 0 if the request
+    /// gives a completion when it succeeds.
     #[inline(always)]
     pub(crate) fn try_post<E>(
         &self,
         context: u64,
-        post: impl FnOnce(u32) -> Result<u32, NotTaken<E>>,
-    ) -> Result<Result<(), NotPosted<E>>, Option<Held<'_>>> {
+        post: impl FnOnce(u32) -> Result<u32, E>,
+    ) -> Result<(), NotTried<'_, E>> {
         let Some(held) = self.posting.try_acquire() else {
-            return Err(None);
+            return Err(NotTried::Later(None));
         };
         let next = self.next.load(Ordering::Relaxed);
-        let free = self.end.load(Ordering::Relaxed).wrapping_sub(next);
         // Two are enough, whether one has to be kept or not. Our own entries lie beyond the end.
-        if (free as i32) < 2 {
-            return Err(Some(held));
+        let is_room_until = |end: u32| end.wrapping_sub(next) as i32 >= 2;
+        if !is_room_until(self.end.load(Ordering::Relaxed)) {
+            let end = self.look_to(self.limit.load(Ordering::Relaxed));
+            if !is_room_until(end) {
+                return Err(NotTried::Later(Some(held)));
+            }
         }
-        self.context(next).store(context, Ordering::Relaxed);
+        self.contexts.of(next).store(context, Ordering::Relaxed);
         match post(next) {
             Ok(signaled) => {
                 self.taken(1, u32::from(signaled != 0));
-                Ok(Ok(()))
+                Ok(())
             }
-            Err(error) => Ok(Err(self.one_not_taken(held, error))),
+            Err(error) => Err(NotTried::NotTaken(self, held, error)),
         }
     }
 
+    /// What becomes of a request that [`try_post`](Self::try_post) has tried to post. If it `ends` the ring, nothing
+    /// is posted behind it.
     #[cold]
-    #[inline(never)]
-    fn one_not_taken<E>(&self, _held: Held<'_>, error: NotTaken<E>) -> NotPosted<E> {
-        self.not_taken(1, error)
+    pub(crate) fn one_not_taken<E>(
+        &self,
+        _held: Held<'_>,
+        error: NotTaken<E>,
+        ends: bool,
+    ) -> NotPosted<E> {
+        let error = self.not_taken(1, error);
+        if ends {
+            self.end_held();
+        }
+        error
     }
 
     /// As [`post`](Self::post), for one of the entries that programs cannot have.
@@ -199,10 +230,24 @@ impl Ring {
         self.publish(Wanted::one_operation(1, true), post)
     }
 
-    /// From now on [`try_post`](Self::try_post) does nothing, until a [`post`](Self::post) succeeds.
-    pub(crate) fn stop(&self) {
+    /// From now on nothing is posted but [extra](Self::post_extra) requests.
+    pub(crate) fn end(&self) {
         let _held = self.posting.acquire();
+        self.end_held();
+    }
+
+    /// With the lock held.
+    fn end_held(&self) {
+        self.ended.store(1, Ordering::Relaxed);
         self.stop_posting();
+    }
+
+    /// Looks how far one may post, with so many entries. With the lock held.
+    #[inline(always)]
+    fn look_to(&self, limit: u32) -> u32 {
+        let end = self.done.load(Ordering::Acquire).wrapping_add(limit);
+        self.end.store(end, Ordering::Relaxed);
+        end
     }
 
     /// Whether there is room, as it is now. With the lock held.
@@ -213,8 +258,8 @@ impl Ring {
         let used = self.next.load(Ordering::Relaxed).wrapping_sub(done);
         if used.saturating_add(count.saturating_add(kept)) <= self.depth {
             // Only now: what is refused here says nothing of whether it is wanted.
-            let end = done.wrapping_add(self.depth);
-            self.end.store(end, Ordering::Relaxed);
+            self.limit.store(self.depth, Ordering::Relaxed);
+            self.look_to(self.depth);
             return Ok(());
         }
         // A request that gives no completion needs another entry, for one that does.
@@ -273,24 +318,23 @@ impl Ring {
         error
     }
 
-    /// With the lock held.
+    /// [`try_post`](Self::try_post) does nothing until a [`post`](Self::post) succeeds. With the lock held.
     fn stop_posting(&self) {
-        let next = self.next.load(Ordering::Relaxed);
-        self.end.store(next, Ordering::Relaxed);
+        self.limit.store(0, Ordering::Relaxed);
+        self.look_to(0);
     }
 
     /// Notes that the request `number` is done, and all before it, and returns its `op_context`. One
     /// caller at a time, in the order of the completions.
     #[inline]
     pub(crate) fn complete(&self, number: u32) -> u64 {
-        let context = self.context(number).load(Ordering::Relaxed);
+        let context = self.contexts.of(number).load(Ordering::Relaxed);
         self.done_with(number);
         context
     }
 
-    /// The `op_context`s, a power of two: that of a number stands at its remainder.
     #[inline(always)]
-    pub(crate) fn op_contexts(&self) -> &[AtomicU64] {
+    pub(crate) fn op_contexts(&self) -> &Contexts {
         &self.contexts
     }
 
@@ -303,11 +347,5 @@ impl Ring {
         if ahead as usize <= self.contexts.len() {
             self.done.store(done, Ordering::Release);
         }
-    }
-
-    #[inline]
-    fn context(&self, number: u32) -> &AtomicU64 {
-        // Right also when the numbers wrap.
-        &self.contexts[(number & self.mask) as usize]
     }
 }

@@ -29,10 +29,11 @@ impl QueuePair {
         // SAFETY: it is the request's own field.
         unsafe { (*wr).sg_list.write(sge) };
         let wr = wr.cast();
+        let post_send = self.calls.post_send;
         // SAFETY: `ibv_post_send` of the queue pair's own context. The queue pair is alive; the call copies
         // the request and its entry. Inline data is read now: a request borrows its buffer, whose memory
         // lives and may be read. For what the device reads and writes later see the head of this module.
-        let ret = unsafe { (self.calls.post_send)(self.as_ptr(), wr, bad) };
+        let ret = unsafe { post_send(self.as_ptr(), wr, bad) };
         match ret {
             0 => Ok(()),
             _ => Err(request_not_posted(request, ret)),
@@ -98,8 +99,9 @@ impl QueuePair {
     #[inline(always)]
     fn post_receive(&self, mut wr: sys::ibv_recv_wr) -> Result<(), PostError> {
         let mut bad = ptr::null_mut();
+        let post_recv = self.calls.post_recv;
         // SAFETY: as in `post`, with `ibv_post_recv`. The device checks the key.
-        let ret = unsafe { (self.calls.post_recv)(self.as_ptr(), &raw mut wr, &raw mut bad) };
+        let ret = unsafe { post_recv(self.as_ptr(), &raw mut wr, &raw mut bad) };
         check_posted(Call::PostRecv, ret, bad.is_null())
     }
 }

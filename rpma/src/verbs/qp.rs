@@ -23,9 +23,12 @@ use crate::error::{Error, Result};
 
 /// A queue pair and its id. Dropping it destroys the queue pair, then the id (which tells the peer),
 /// then lets go of the queues and the domain.
+///
+/// The calls stand first: a post then loads its first argument last, where it belongs, and moves it no more.
+#[repr(C)]
 pub(crate) struct QueuePair {
-    raw: NonNull<sys::ibv_qp>,
     pub(super) calls: Calls,
+    raw: NonNull<sys::ibv_qp>,
     /// Of a queue pair with native operations.
     #[cfg(any(native_flush, native_atomic_write))]
     pub(super) stream: Option<StreamCalls>,

@@ -84,6 +84,19 @@ impl StreamCalls {
     }
 }
 
+impl StreamCalls {
+    /// What the next request carries.
+    #[inline(always)]
+    fn request(&self, wr_id: u64, flags: SendFlags) {
+        let qp = self.qp.as_ptr();
+        // SAFETY: the queue pair is alive; these two fields are the caller's to write, and the next call that adds
+        // a request reads them. One thread at a time: who posts holds the lock of the send queue's slots.
+        unsafe { (*qp).wr_id = wr_id };
+        // SAFETY: as above.
+        unsafe { (*qp).wr_flags = flags.bits() };
+    }
+}
+
 /// In the place of a call that the queue pair does not have, and that nothing calls.
 #[cfg(native_flush)]
 extern "C" fn no_flush(_: *mut sys::ibv_qp_ex, _: u32, _: u64, _: usize, _: u8, _: u8) {}
@@ -111,20 +124,25 @@ impl QueuePair {
         u32::try_from(len.div_ceil(MAX_FLUSH)).unwrap_or(u32::MAX)
     }
 
-    /// Posts a native flush of up to [`MAX_FLUSH`] bytes.
-    #[cfg(native_flush)]
+    /// Posts a native operation, and returns its flags.
+    ///
+    /// Its number and its flags are written before the stream is started, and the flags read back behind it, as
+    /// what is kept during the calls costs two instructions each.
+    #[cfg(any(native_flush, native_atomic_write))]
     #[inline(always)]
-    pub(crate) fn post_flush(
+    pub(crate) fn post_native(
         &self,
-        remote: RemoteAddress,
-        len: u64,
-        persistent: bool,
-        flags: SendFlags,
+        native: &impl NativeOperation,
         wr_id: u64,
-    ) -> Result<(), PostError> {
-        let stream = Stream::start(self.stream()?);
-        stream.flush(remote, len, persistent, flags, wr_id);
-        stream.complete()
+    ) -> Result<SendFlags, PostError> {
+        let calls = self.stream()?;
+        calls.request(wr_id, native.flags());
+        let stream = Stream::start(calls);
+        native.add(&stream);
+        stream.complete()?;
+        // SAFETY: the queue pair is alive, and nobody else posts.
+        let flags = unsafe { (*calls.qp.as_ptr()).wr_flags };
+        Ok(SendFlags::from_bits_retain(flags))
     }
 
     /// Posts a native flush in as many requests as [`flush_slots`](Self::flush_slots) says; the last one
@@ -149,30 +167,64 @@ impl QueuePair {
         }
         stream.complete()
     }
+}
 
-    /// Posts a native atomic write.
-    #[cfg(native_atomic_write)]
+/// An operation of the device's own, written down: in memory it takes no registers while the stream is started.
+#[cfg(any(native_flush, native_atomic_write))]
+pub(crate) trait NativeOperation {
+    fn flags(&self) -> SendFlags;
+
+    /// Adds it to a stream, which knows its number and its flags.
+    fn add(&self, stream: &Stream<'_>);
+}
+
+/// A flush of up to [`MAX_FLUSH`] bytes.
+#[cfg(native_flush)]
+pub(crate) struct NativeFlush<const PERSISTENT: bool> {
+    pub(crate) remote: RemoteAddress,
+    pub(crate) len: u64,
+    pub(crate) flags: SendFlags,
+}
+
+#[cfg(native_flush)]
+impl<const PERSISTENT: bool> NativeOperation for NativeFlush<PERSISTENT> {
     #[inline(always)]
-    pub(crate) fn post_atomic_write(
-        &self,
-        remote: RemoteAddress,
-        bytes: &[u8; 8],
-        flags: SendFlags,
-        wr_id: u64,
-    ) -> Result<(), PostError> {
-        let calls = self.stream()?;
-        let stream = Stream::start(calls);
-        stream.request(wr_id, flags);
-        let RemoteAddress { address, rkey } = remote;
+    fn flags(&self) -> SendFlags {
+        self.flags
+    }
+
+    #[inline(always)]
+    fn add(&self, stream: &Stream<'_>) {
+        stream.flush_range(self.remote, self.len, PERSISTENT);
+    }
+}
+
+#[cfg(native_atomic_write)]
+pub(crate) struct NativeAtomicWrite<'a> {
+    pub(crate) remote: RemoteAddress,
+    pub(crate) bytes: &'a [u8; 8],
+    pub(crate) flags: SendFlags,
+}
+
+#[cfg(native_atomic_write)]
+impl NativeOperation for NativeAtomicWrite<'_> {
+    #[inline(always)]
+    fn flags(&self) -> SendFlags {
+        self.flags
+    }
+
+    #[inline(always)]
+    fn add(&self, stream: &Stream<'_>) {
+        let RemoteAddress { address, rkey } = self.remote;
+        let call = stream.calls.atomic_write;
         // SAFETY: `ibv_wr_atomic_write` of this queue pair, and the stream is open; it copies the bytes.
-        unsafe { (calls.atomic_write)(stream.qp(), rkey, address, bytes.as_ptr().cast()) };
-        stream.complete()
+        unsafe { call(stream.qp(), rkey, address, self.bytes.as_ptr().cast()) };
     }
 }
 
 /// Requests between `ibv_wr_start` and `ibv_wr_complete`. rxe holds the send queue's lock in between,
 /// so every way out must end it: dropping it aborts it.
-pub(super) struct Stream<'qp> {
+pub(crate) struct Stream<'qp> {
     calls: &'qp StreamCalls,
 }
 
@@ -200,7 +252,7 @@ impl<'qp> Stream<'qp> {
         flags: SendFlags,
         wr_id: u64,
     ) {
-        self.request(wr_id, flags);
+        self.calls.request(wr_id, flags);
         self.flush_range(remote, len, persistent);
     }
 
@@ -236,12 +288,14 @@ impl<'qp> Stream<'qp> {
     pub(super) unsafe fn add(&self, wr: &SendWr, wr_id: u64) {
         type Code = sys::ibv_wr_opcode;
         let (qp, calls) = (self.qp(), self.calls);
-        let (rkey, address) = (wr.rkey, wr.remote_addr);
-        self.request(wr_id, SendFlags::from_bits_retain(wr.send_flags));
+        self.calls
+            .request(wr_id, SendFlags::from_bits_retain(wr.send_flags));
         // SAFETY: the caller promises it.
         let sge = unsafe { wr.sge.assume_init() };
         match wr.opcode {
             Code::IBV_WR_RDMA_WRITE if wr.send_flags & SendFlags::INLINE.bits() == 0 => {
+                // SAFETY: not a send.
+                let RemoteAddress { address, rkey } = unsafe { wr.remote() };
                 // SAFETY: a call of this queue pair, whose stream is open.
                 unsafe { (calls.write)(qp, rkey, address) };
                 // SAFETY: as above.
@@ -249,11 +303,14 @@ impl<'qp> Stream<'qp> {
             }
             #[cfg(native_flush)]
             Code::IBV_WR_FLUSH => {
-                let remote = RemoteAddress { address, rkey };
+                // SAFETY: not a send.
+                let remote = unsafe { wr.remote() };
                 self.flush_range(remote, sge.length.into(), wr.imm_data != 0);
             }
             #[cfg(native_atomic_write)]
             Code::IBV_WR_ATOMIC_WRITE => {
+                // SAFETY: not a send.
+                let RemoteAddress { address, rkey } = unsafe { wr.remote() };
                 let bytes = ptr::with_exposed_provenance::<c_void>(sge.addr as usize);
                 // SAFETY: as above; the caller promises that the 8 bytes may be read.
                 unsafe { (calls.atomic_write)(qp, rkey, address, bytes) };
@@ -271,23 +328,28 @@ impl<'qp> Stream<'qp> {
     #[inline(never)]
     unsafe fn add_any(&self, wr: &SendWr, sge: sys::ibv_sge) {
         type Code = sys::ibv_wr_opcode;
-        let (qp, calls) = (self.qp(), self.calls);
-        let (rkey, address, imm) = (wr.rkey, wr.remote_addr, wr.imm_data);
+        let (qp, calls, imm) = (self.qp(), self.calls, wr.imm_data);
         match wr.opcode {
             // SAFETY: here and below: calls of this queue pair, whose stream is open. The immediate data is in
             // network byte order, as they want it.
-            Code::IBV_WR_RDMA_WRITE => unsafe { (calls.write)(qp, rkey, address) },
-            // SAFETY: as above.
-            Code::IBV_WR_RDMA_WRITE_WITH_IMM => unsafe {
-                (calls.write_imm)(qp, rkey, address, imm);
-            },
-            // SAFETY: as above.
-            Code::IBV_WR_RDMA_READ => unsafe { (calls.read)(qp, rkey, address) },
-            // SAFETY: as above.
             Code::IBV_WR_SEND => unsafe { (calls.send)(qp) },
             // SAFETY: as above.
             Code::IBV_WR_SEND_WITH_IMM => unsafe { (calls.send_imm)(qp, imm) },
-            _ => unreachable!("no request is written down with {:?}", wr.opcode),
+            opcode => {
+                // SAFETY: not a send.
+                let RemoteAddress { address, rkey } = unsafe { wr.remote() };
+                match opcode {
+                    // SAFETY: as above.
+                    Code::IBV_WR_RDMA_WRITE => unsafe { (calls.write)(qp, rkey, address) },
+                    // SAFETY: as above.
+                    Code::IBV_WR_RDMA_WRITE_WITH_IMM => unsafe {
+                        (calls.write_imm)(qp, rkey, address, imm);
+                    },
+                    // SAFETY: as above.
+                    Code::IBV_WR_RDMA_READ => unsafe { (calls.read)(qp, rkey, address) },
+                    _ => unreachable!("no request is written down with {opcode:?}"),
+                }
+            }
         }
         if wr.send_flags & SendFlags::INLINE.bits() != 0 {
             let bytes = ptr::with_exposed_provenance_mut(sge.addr as usize);
@@ -297,17 +359,6 @@ impl<'qp> Stream<'qp> {
             // SAFETY: as above.
             unsafe { (calls.set_sge)(qp, sge.lkey, sge.addr, sge.length) };
         }
-    }
-
-    /// What the next request carries.
-    #[inline(always)]
-    fn request(&self, wr_id: u64, flags: SendFlags) {
-        // SAFETY: the queue pair is alive; between start and complete these two fields are the
-        // caller's to write. One stream at a time: who posts holds the lock of the send queue's slots, and
-        // rxe, the one provider with these operations, a lock of its own from start to complete.
-        unsafe { (*self.qp()).wr_id = wr_id };
-        // SAFETY: as above.
-        unsafe { (*self.qp()).wr_flags = flags.bits() };
     }
 
     #[inline(always)]

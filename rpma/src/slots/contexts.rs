@@ -1,0 +1,44 @@
+//! The `op_context` of each entry of a ring.
+//!
+//! It has a file of its own for one `unsafe` block: each operation, and each completion, looks up one entry, and
+//! the check of an index that is right by construction is 3 of some 70 instructions.
+
+#![expect(
+    unsafe_code,
+    reason = "the index of an entry, which is right by construction"
+)]
+
+use super::sync::AtomicU64;
+
+/// A power of two of entries.
+#[derive(Debug)]
+pub(crate) struct Contexts {
+    entries: Box<[AtomicU64]>,
+    /// Their number less 1. Neither is changed once they are made.
+    mask: u32,
+}
+
+impl Contexts {
+    /// So many at least.
+    pub(crate) fn new(count: u32) -> Self {
+        // More than a billion are asked for by nobody who has the memory.
+        let size = count.max(1).checked_next_power_of_two().unwrap_or(1 << 31);
+        Self {
+            entries: (0..size).map(|_| AtomicU64::new(0)).collect(),
+            mask: size - 1,
+        }
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.entries.len()
+    }
+
+    /// That of a number, which stands at its remainder: right also when the numbers wrap.
+    #[inline(always)]
+    pub(crate) fn of(&self, number: u32) -> &AtomicU64 {
+        let index = (number & self.mask) as usize;
+        debug_assert!(index < self.entries.len());
+        // SAFETY: `new` makes `mask + 1` entries, nothing changes either, and `index` is `mask` at most.
+        unsafe { self.entries.get_unchecked(index) }
+    }
+}
