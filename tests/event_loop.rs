@@ -9,7 +9,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use common::{LIMIT, Pair, addr, addr6, device_test, invalid, peer};
-use rpma::{ConnCfg, ConnEvent, ConnReq, Ep, Error, Progress, Resolving};
+use rpma::{ConnCfg, ConnEvent, ConnReq, Device, Ep, Error, Peer, Progress, Resolving, Side};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 
@@ -109,10 +109,11 @@ fn resolved(mut resolving: Resolving) -> Result<ConnReq, Error> {
 #[test]
 fn connecting_does_not_block() {
     device_test(|| {
-        let peer = peer();
         let cfg = ConnCfg::new();
         for addr in [addr(), addr6()] {
             let at = SocketAddr::new(addr.parse().expect("an address"), 0);
+            let device = Device::from_socket_addr(at, Side::Local).expect("opens");
+            let peer = Peer::new(&device).expect("a domain");
             let ep = Ep::listen_on(&peer, at).expect("listens");
             ep.set_nonblocking(true).expect("set");
             let at = SocketAddr::new(at.ip(), ep.get_port());
@@ -176,6 +177,7 @@ fn connecting_without_blocking_fails_in_time() {
         let text = invalid(ConnReq::resolve(&peer, wildcard, &cfg));
         assert!(text.contains("wildcard"), "{text}");
         invalid(Ep::listen_on(&peer, wildcard));
+        invalid(Device::from_socket_addr(wildcard, Side::Local));
     });
 }
 

@@ -48,10 +48,15 @@ impl Device {
     /// `ETIMEDOUT`).
     #[doc(alias = "rpma_utils_get_ibv_context")]
     pub fn from_addr(addr: &str, side: Side) -> Result<Self> {
-        address::try_each(addr, 0, |found| Self::open(found, side))
+        address::try_each(addr, 0, |found| Self::from_socket_addr(found, side))
     }
 
-    fn open(addr: SocketAddr, side: Side) -> Result<Self> {
+    /// As [`from_addr`](Self::from_addr), of an address with a port, which does not matter: no name is looked up.
+    ///
+    /// # Errors
+    ///
+    /// As [`from_addr`](Self::from_addr).
+    pub fn from_socket_addr(addr: SocketAddr, side: Side) -> Result<Self> {
         address::refuse_wildcard(addr)?;
         let mut id = CmId::new()?;
         let bound = match side {

@@ -471,7 +471,7 @@ impl Conn {
         }
     }
 
-    /// As [`post`](Self::post), where somebody else posts or the entries have to be looked at.
+    /// As [`post`](Self::post), where somebody else posts, or there seem to be no entries.
     #[cold]
     #[inline(never)]
     fn post_later(

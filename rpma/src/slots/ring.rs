@@ -23,7 +23,7 @@ use super::sync::{AtomicU32, Ordering};
 pub(crate) struct Ring {
     /// First, so that its address is the ring's, and takes no register of its own.
     ///
-    /// Held by who posts: for the order of posting, and for `next`, `signaled` and `end`.
+    /// Held by who posts: for the order of posting, and for everything that is not `done` and `contexts`.
     posting: Lock,
     /// The number of the next request.
     next: AtomicU32,
@@ -33,8 +33,8 @@ pub(crate) struct Ring {
     /// Pollers write `done`, so that looking costs a cache line: it is done only when this does not leave
     /// enough.
     end: AtomicU32,
-    /// How many entries [`try_post`](Self::try_post) may use: `depth`; none at first, after a request that the
-    /// device has not taken, and after the [`end`](Self::end).
+    /// How many entries [`try_post`](Self::try_post) may use: `depth`; none before a [`post`](Self::post) or
+    /// [`started`](Self::started), after a request that the device has not taken, and after the [`end`](Self::end).
     limit: AtomicU32,
     /// Not 0 when nothing may be posted any more.
     ended: AtomicU32,
@@ -114,7 +114,7 @@ pub(crate) enum NotPosted<E> {
 /// Why [`Ring::try_post`] did not post. The lock is held where it is given, and is dropped where that costs nothing.
 #[derive(Debug)]
 pub(crate) enum NotTried<'ring, E> {
-    /// Nothing has happened: somebody else posts, or there are no entries.
+    /// Nothing has happened: somebody else posts, there are no entries, or the ring is not open for it.
     Later(Option<Held<'ring>>),
     /// The device said so. It is for [`Ring::one_not_taken`] of this ring: who had to look for it again would keep
     /// a register for where to look.
@@ -183,12 +183,9 @@ impl Ring {
         };
         let next = self.next.load(Ordering::Relaxed);
         // Two are enough, whether one has to be kept or not. Our own entries lie beyond the end.
-        let is_room_until = |end: u32| end.wrapping_sub(next) as i32 >= 2;
-        if !is_room_until(self.end.load(Ordering::Relaxed)) {
-            let end = self.look_to(self.limit.load(Ordering::Relaxed));
-            if !is_room_until(end) {
-                return Err(NotTried::Later(Some(held)));
-            }
+        let free = self.end.load(Ordering::Relaxed).wrapping_sub(next);
+        if (free as i32) < 2 && !self.look_again(next) {
+            return Err(NotTried::Later(Some(held)));
         }
         self.contexts.of(next).store(context, Ordering::Relaxed);
         match post(next) {
@@ -242,12 +239,18 @@ impl Ring {
         self.stop_posting();
     }
 
-    /// Looks how far one may post, with so many entries. With the lock held.
+    /// Looks how far one may post by now, and tells whether it is far enough for [`try_post`](Self::try_post). With
+    /// the lock held.
     #[inline(always)]
-    fn look_to(&self, limit: u32) -> u32 {
+    fn look_again(&self, next: u32) -> bool {
+        let limit = self.limit.load(Ordering::Relaxed);
         let end = self.done.load(Ordering::Acquire).wrapping_add(limit);
-        self.end.store(end, Ordering::Relaxed);
-        end
+        // Never more than there may be, whatever a device says that it has done.
+        let is_room = (2..=limit).contains(&end.wrapping_sub(next));
+        if is_room {
+            self.end.store(end, Ordering::Relaxed);
+        }
+        is_room
     }
 
     /// Whether there is room, as it is now. With the lock held.
@@ -259,7 +262,8 @@ impl Ring {
         if used.saturating_add(count.saturating_add(kept)) <= self.depth {
             // Only now: what is refused here says nothing of whether it is wanted.
             self.limit.store(self.depth, Ordering::Relaxed);
-            self.look_to(self.depth);
+            self.end
+                .store(done.wrapping_add(self.depth), Ordering::Relaxed);
             return Ok(());
         }
         // A request that gives no completion needs another entry, for one that does.
@@ -318,10 +322,12 @@ impl Ring {
         error
     }
 
-    /// [`try_post`](Self::try_post) does nothing until a [`post`](Self::post) succeeds. With the lock held.
+    /// [`try_post`](Self::try_post) does nothing until a [`post`](Self::post) has looked and found room. With the
+    /// lock held.
     fn stop_posting(&self) {
         self.limit.store(0, Ordering::Relaxed);
-        self.look_to(0);
+        let next = self.next.load(Ordering::Relaxed);
+        self.end.store(next, Ordering::Relaxed);
     }
 
     /// Notes that the request `number` is done, and all before it, and returns its `op_context`. One

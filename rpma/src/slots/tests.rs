@@ -251,49 +251,132 @@ fn what_the_device_refused_has_no_slot() {
     assert_eq!(device.fill(true), 2);
 }
 
+/// A device on whose connection the short way is open already, or not yet.
+fn each_way() -> impl Iterator<Item = (Device, u32)> {
+    [0, 1].into_iter().map(|before| {
+        let device = Device::new(4);
+        for _ in 0..before {
+            device.post(1, true).expect("posts");
+        }
+        (device, before)
+    })
+}
+
 /// Whether the device has it is not known: the connection takes nothing more, and the slot stays taken.
 #[test]
 fn a_failed_post_ends_the_connection() {
-    let device = Device::new(2);
-    let failed = PostError::Failed(CallFailed::for_test(Errno::NOMEM));
-    let error = post_send(&device.slots, (1, true), 0, |_| Err(failed)).expect_err("failed");
-    assert!(error.is_errno(Errno::NOMEM), "{error:?}");
-    let refused = device.post(1, true);
-    assert!(
-        matches!(refused, Err(Error::NotConnected(_))),
-        "{refused:?}"
-    );
-    assert_eq!(
-        device.slots.complete(Kind::Send, 0),
-        Some(0),
-        "it may complete"
-    );
-}
-
-/// The device must not be made to look again: also not by one who waited for the lock meanwhile.
-#[test]
-fn nobody_posts_behind_a_failed_post() {
-    let device = Device::new(2);
-    thread::scope(|scope| {
-        let (failing, started) = mpsc::channel();
-        let device = &device;
-        scope.spawn(move || {
-            let failed = post_send(&device.slots, (1, true), 0, |_| {
-                failing.send(()).expect("wanted");
-                // The other one comes to the lock now. If it comes later it is refused anyway.
-                thread::sleep(Duration::from_millis(50));
-                Err(PostError::Failed(CallFailed::for_test(Errno::NOMEM)))
-            });
-            failed.expect_err("the device has failed");
-        });
-        started.recv().expect("it posts");
+    for (device, before) in each_way() {
+        let failed = PostError::Failed(CallFailed::for_test(Errno::NOMEM));
+        let error = post_send(&device.slots, (1, true), 0, |_| Err(failed)).expect_err("failed");
+        assert!(error.is_errno(Errno::NOMEM), "{error:?}");
         let refused = device.post(1, true);
         assert!(
             matches!(refused, Err(Error::NotConnected(_))),
             "{refused:?}"
         );
-    });
-    assert!(device.taken.lock().expect("no panic").is_empty());
+        let refused = post_receive(&device.slots, 0, |_| Ok(()));
+        assert!(
+            matches!(refused, Err(Error::NotConnected(_))),
+            "{refused:?}"
+        );
+        assert_eq!(
+            device.slots.complete(Kind::Send, before),
+            Some(0),
+            "it may complete"
+        );
+    }
+}
+
+/// The device must not be made to look again: also not by one who waited for the lock meanwhile.
+#[test]
+fn nobody_posts_behind_a_failed_post() {
+    for (device, before) in each_way() {
+        thread::scope(|scope| {
+            let (failing, started) = mpsc::channel();
+            let device = &device;
+            scope.spawn(move || {
+                let failed = post_send(&device.slots, (1, true), 0, |_| {
+                    failing.send(()).expect("wanted");
+                    // The other one comes to the lock now. If it comes later it is refused anyway.
+                    thread::sleep(Duration::from_millis(50));
+                    Err(PostError::Failed(CallFailed::for_test(Errno::NOMEM)))
+                });
+                failed.expect_err("the device has failed");
+            });
+            started.recv().expect("it posts");
+            let refused = device.post(1, true);
+            assert!(
+                matches!(refused, Err(Error::NotConnected(_))),
+                "{refused:?}"
+            );
+        });
+        let taken = device.taken.lock().expect("no panic").len();
+        assert_eq!(taken, before as usize);
+    }
+}
+
+/// Nor before the thread whose post failed on the short way has come to end the connection.
+#[test]
+fn nobody_posts_before_a_failed_post_has_ended_the_connection() {
+    let device = Device::new(4);
+    device.post(1, true).expect("posts");
+    let failed = PostError::Failed(CallFailed::for_test(Errno::NOMEM));
+    let posted = device.slots.try_post_send(0, |_| Err(failed));
+    let refusal = tried(posted, send_not_taken).expect("the short way is open");
+    for count in [1, 2] {
+        let refused = device.post(count, true);
+        assert!(
+            matches!(refused, Err(Error::NotConnected(_))),
+            "{refused:?}"
+        );
+    }
+    assert_eq!(device.taken.lock().expect("no panic").len(), 1);
+    let error = refusal.map_err(|refusal| device.slots.send_refused(refusal, "operation", 1));
+    assert!(error.expect_err("failed").is_errno(Errno::NOMEM));
+}
+
+/// A receive that the device refuses says nothing of the next one.
+#[test]
+fn a_refused_receive_ends_nothing() {
+    let slots = ConnSlots::new(1, 4);
+    let refused = PostError::Refused(CallFailed::for_test(Errno::INVAL));
+    for _ in 0..2 {
+        let error = post_receive(&slots, 0, |_| Err(refused)).expect_err("refused");
+        assert!(error.is_errno(Errno::INVAL), "{error:?}");
+    }
+    for _ in 0..4 {
+        post_receive(&slots, 0, |_| Ok(())).expect("each slot is there");
+    }
+}
+
+/// A device that says it has done what it was never given neither opens a connection nor makes its queue longer.
+#[test]
+fn a_device_that_is_ahead_opens_nothing() {
+    let ended = |ahead_first: bool| {
+        let device = Device::new(10);
+        device.post(1, true).expect("posts");
+        if ahead_first {
+            device.slots.complete(Kind::Send, 5);
+        }
+        device.slots.end(State::Closed);
+        if !ahead_first {
+            device.slots.complete(Kind::Send, 5);
+        }
+        device.slots
+    };
+    let connecting = ConnSlots::new(10, 0);
+    connecting.complete(Kind::Send, 5);
+    for slots in [ended(true), ended(false), connecting] {
+        let refused = post_send(&slots, (1, true), 0, |_| Ok(()));
+        assert!(
+            matches!(refused, Err(Error::NotConnected(_))),
+            "{refused:?}"
+        );
+    }
+    let device = Device::new(4);
+    device.post(1, true).expect("posts");
+    device.slots.complete(Kind::Send, 4);
+    assert!(device.fill(true) <= 3);
 }
 
 #[test]

@@ -142,6 +142,8 @@ impl QueuePair {
         stream.complete()?;
         // SAFETY: the queue pair is alive, and nobody else posts.
         let flags = unsafe { (*calls.qp.as_ptr()).wr_flags };
+        // They are this side's, to which the calls only look.
+        debug_assert_eq!(flags, native.flags().bits());
         Ok(SendFlags::from_bits_retain(flags))
     }
 
@@ -288,14 +290,12 @@ impl<'qp> Stream<'qp> {
     pub(super) unsafe fn add(&self, wr: &SendWr, wr_id: u64) {
         type Code = sys::ibv_wr_opcode;
         let (qp, calls) = (self.qp(), self.calls);
-        self.calls
-            .request(wr_id, SendFlags::from_bits_retain(wr.send_flags));
+        let (rkey, address) = (wr.rkey, wr.remote_addr);
+        calls.request(wr_id, SendFlags::from_bits_retain(wr.send_flags));
         // SAFETY: the caller promises it.
         let sge = unsafe { wr.sge.assume_init() };
         match wr.opcode {
             Code::IBV_WR_RDMA_WRITE if wr.send_flags & SendFlags::INLINE.bits() == 0 => {
-                // SAFETY: not a send.
-                let RemoteAddress { address, rkey } = unsafe { wr.remote() };
                 // SAFETY: a call of this queue pair, whose stream is open.
                 unsafe { (calls.write)(qp, rkey, address) };
                 // SAFETY: as above.
@@ -303,14 +303,11 @@ impl<'qp> Stream<'qp> {
             }
             #[cfg(native_flush)]
             Code::IBV_WR_FLUSH => {
-                // SAFETY: not a send.
-                let remote = unsafe { wr.remote() };
+                let remote = RemoteAddress { address, rkey };
                 self.flush_range(remote, sge.length.into(), wr.imm_data != 0);
             }
             #[cfg(native_atomic_write)]
             Code::IBV_WR_ATOMIC_WRITE => {
-                // SAFETY: not a send.
-                let RemoteAddress { address, rkey } = unsafe { wr.remote() };
                 let bytes = ptr::with_exposed_provenance::<c_void>(sge.addr as usize);
                 // SAFETY: as above; the caller promises that the 8 bytes may be read.
                 unsafe { (calls.atomic_write)(qp, rkey, address, bytes) };
@@ -328,28 +325,23 @@ impl<'qp> Stream<'qp> {
     #[inline(never)]
     unsafe fn add_any(&self, wr: &SendWr, sge: sys::ibv_sge) {
         type Code = sys::ibv_wr_opcode;
-        let (qp, calls, imm) = (self.qp(), self.calls, wr.imm_data);
+        let (qp, calls) = (self.qp(), self.calls);
+        let (rkey, address, imm) = (wr.rkey, wr.remote_addr, wr.imm_data);
         match wr.opcode {
             // SAFETY: here and below: calls of this queue pair, whose stream is open. The immediate data is in
             // network byte order, as they want it.
+            Code::IBV_WR_RDMA_WRITE => unsafe { (calls.write)(qp, rkey, address) },
+            // SAFETY: as above.
+            Code::IBV_WR_RDMA_WRITE_WITH_IMM => unsafe {
+                (calls.write_imm)(qp, rkey, address, imm);
+            },
+            // SAFETY: as above.
+            Code::IBV_WR_RDMA_READ => unsafe { (calls.read)(qp, rkey, address) },
+            // SAFETY: as above.
             Code::IBV_WR_SEND => unsafe { (calls.send)(qp) },
             // SAFETY: as above.
             Code::IBV_WR_SEND_WITH_IMM => unsafe { (calls.send_imm)(qp, imm) },
-            opcode => {
-                // SAFETY: not a send.
-                let RemoteAddress { address, rkey } = unsafe { wr.remote() };
-                match opcode {
-                    // SAFETY: as above.
-                    Code::IBV_WR_RDMA_WRITE => unsafe { (calls.write)(qp, rkey, address) },
-                    // SAFETY: as above.
-                    Code::IBV_WR_RDMA_WRITE_WITH_IMM => unsafe {
-                        (calls.write_imm)(qp, rkey, address, imm);
-                    },
-                    // SAFETY: as above.
-                    Code::IBV_WR_RDMA_READ => unsafe { (calls.read)(qp, rkey, address) },
-                    _ => unreachable!("no request is written down with {opcode:?}"),
-                }
-            }
+            _ => unreachable!("no request is written down with {:?}", wr.opcode),
         }
         if wr.send_flags & SendFlags::INLINE.bits() != 0 {
             let bytes = ptr::with_exposed_provenance_mut(sge.addr as usize);

@@ -67,9 +67,9 @@ pub(super) struct SendWr {
     pub(super) send_flags: u32,
     /// In network byte order.
     pub(super) imm_data: u32,
-    /// Not of a send, and so the key.
-    remote_addr: MaybeUninit<u64>,
-    rkey: MaybeUninit<u32>,
+    /// Of a send as well, and so the key: rxe's and siw's providers copy them whatever the operation is.
+    pub(super) remote_addr: u64,
+    pub(super) rkey: u32,
     rest: MaybeUninit<[u8; size_of::<sys::ibv_send_wr>() - BEGINNING - END]>,
     /// Where `sg_list` points to if there is one buffer.
     pub(super) sge: MaybeUninit<sys::ibv_sge>,
@@ -105,7 +105,6 @@ const _: () = {
 
 impl SendWr {
     /// A request with up to one local buffer, without its number, its successor, and the place of its buffer.
-    /// `remote` is not a send's.
     #[inline(always)]
     pub(super) fn new(
         opcode: Opcode,
@@ -113,9 +112,8 @@ impl SendWr {
         num_sge: usize,
         flags: SendFlags,
     ) -> Self {
-        let is_send = matches!(opcode, Opcode::Send | Opcode::SendWithImm(_));
         let (opcode, imm) = opcode.to_raw();
-        let mut wr = Self {
+        Self {
             wr_id: MaybeUninit::uninit(),
             next: MaybeUninit::uninit(),
             sg_list: MaybeUninit::uninit(),
@@ -123,31 +121,12 @@ impl SendWr {
             opcode,
             send_flags: flags.bits(),
             imm_data: imm.to_be(),
-            remote_addr: MaybeUninit::uninit(),
-            rkey: MaybeUninit::uninit(),
+            remote_addr: remote.address,
+            rkey: remote.rkey,
             rest: MaybeUninit::uninit(),
             sge: MaybeUninit::uninit(),
             op_context: MaybeUninit::uninit(),
-        };
-        if !is_send {
-            wr.remote_addr.write(remote.address);
-            wr.rkey.write(remote.rkey);
         }
-        wr
-    }
-
-    /// The memory of the peer.
-    ///
-    /// # Safety
-    ///
-    /// It is not a send.
-    #[inline(always)]
-    pub(super) unsafe fn remote(&self) -> RemoteAddress {
-        // SAFETY: `new` writes it, but of a send.
-        let address = unsafe { self.remote_addr.assume_init() };
-        // SAFETY: as above.
-        let rkey = unsafe { self.rkey.assume_init() };
-        RemoteAddress { address, rkey }
     }
 
     /// A native flush, for a [`Stream`](super::stream::Stream) only. It has no place in a chain's request for

@@ -47,7 +47,7 @@ use std::collections::VecDeque;
 use loom::sync::atomic::AtomicBool;
 use loom::sync::{Arc, Mutex};
 use loom::thread;
-use ring::{NotPosted, NotTaken, Ring, Wanted};
+use ring::{NotPosted, NotTaken, NotTried, Ring, Wanted};
 use sync::Ordering;
 
 /// A queue, the device behind it, and the completion queue's lock.
@@ -414,5 +414,46 @@ fn a_shared_queue_of_two_connections() {
             post(&pool, &device, context).expect("all are back");
         }
         assert_eq!(post(&pool, &device, 6), Err(NotPosted::Full));
+    });
+}
+
+/// The same on the short way, of which the ring alone knows until the connection has ended.
+#[test]
+fn nothing_is_posted_behind_a_failure_of_the_short_way() {
+    model(3, || {
+        let queue = Queue {
+            ring: Ring::starting_at(0, 3, 0).started(),
+            device: Mutex::new(VecDeque::new()),
+            polling: Mutex::new(Vec::new()),
+            depth: 3,
+        };
+        let queue = Arc::new(queue);
+        let failing = {
+            let queue = Arc::clone(&queue);
+            thread::spawn(move || {
+                let posted = queue.ring.try_post(1, |number| {
+                    let mut device = queue.device.lock().unwrap();
+                    device.push_back((number, true, 1));
+                    Err(())
+                });
+                if let Err(NotTried::NotTaken(ring, held, ())) = posted {
+                    ring.one_not_taken(held, NotTaken::Failed(()), true);
+                }
+            })
+        };
+        let other = {
+            let queue = Arc::clone(&queue);
+            thread::spawn(move || queue.post(true, 2))
+        };
+        queue.poll();
+        failing.join().unwrap();
+        let _ = other.join().unwrap();
+        let device = queue.device.lock().unwrap();
+        let contexts: Vec<_> = device.iter().map(|(_, _, context)| *context).collect();
+        assert_ne!(contexts, [1, 2], "posted behind the failure");
+        drop(device);
+        while queue.poll() {}
+        let polled = queue.polling.lock().unwrap().clone();
+        assert!([&[1][..], &[2], &[2, 1]].contains(&&*polled), "{polled:?}");
     });
 }
