@@ -8,6 +8,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use common::{LIMIT, Pair, completions, device_test, invalid, no_completion, peer, region};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
 use rpma::{
     ComplChannel, CompletionChannel, Conn, ConnCfg, ConnEvent, Error, Flags, MrSlice, MrUsage,
     Next, Notify, RemoteSlice, Source, Srq, SrqCfg, Wc, WcStatus,
@@ -343,4 +345,56 @@ fn a_shared_receive_queue_beside_its_connections() {
         let plain = Srq::new(&peer, SrqCfg::new().set_rcq_size(0)).expect("without its own");
         invalid(channel.next(&[Source::Srq(&plain)], &mut wcs, SHORT));
     });
+}
+
+/// Promise: one descriptor says when `next` has something, whatever it is, on every setting; and not when it has not.
+#[test]
+fn one_descriptor_for_everything() {
+    let readable = |conn: &Conn, limit: Duration| {
+        let fd = conn.get_next_fd().expect("a descriptor");
+        let mut fds = [PollFd::from_borrowed_fd(fd, PollFlags::IN)];
+        let limit = Timespec::try_from(limit).expect("short");
+        poll(&mut fds, Some(&limit)).expect("polls") > 0
+    };
+    // All that is there, as an event loop takes it.
+    let drain = |conn: &Conn| {
+        let (mut numbers, mut events, mut wcs) = (vec![], vec![], [Wc::default(); 4]);
+        loop {
+            match conn.next(&mut wcs, Duration::ZERO) {
+                Ok(Next::Completions(count)) => numbers.extend(wcs[..count].iter().map(Wc::wr_id)),
+                Ok(Next::Event(event)) => events.push(event),
+                Err(Error::TimedOut(_)) => return (numbers, events),
+                Err(error) => panic!("{error}"),
+            }
+        }
+    };
+    for (what, cfg) in settings() {
+        device_test(|| {
+            let peer = peer();
+            let Pair { client, server } = Pair::with(&peer, &ConnCfg::new(), &cfg);
+            assert!(!readable(&server, SHORT), "{what}: nothing is there");
+            for round in 0..3 {
+                write(&server, round);
+                assert!(readable(&server, LIMIT), "{what}: a completion");
+                assert_eq!(drain(&server), (vec![round], vec![]), "{what}");
+                assert!(!readable(&server, SHORT), "{what}: nothing more");
+                server.recv(MrSlice::EMPTY, 10 + round).expect("posted");
+                let sent = client.send(MrSlice::EMPTY, ALWAYS | Flags::SOLICITED, 1);
+                sent.expect("posted");
+                completions(&client, 1);
+                assert!(readable(&server, LIMIT), "{what}: a receive");
+                assert_eq!(drain(&server), (vec![10 + round], vec![]), "{what}");
+                assert!(!readable(&server, SHORT), "{what}: nothing more");
+            }
+            client.disconnect().expect("asks");
+            assert!(readable(&server, LIMIT), "{what}: the end");
+            let mut ended = drain(&server).1;
+            let deadline = Instant::now() + LIMIT;
+            while ended.is_empty() {
+                assert!(readable(&server, deadline - Instant::now()), "{what}");
+                ended = drain(&server).1;
+            }
+            assert_eq!(ended, [ConnEvent::Closed], "{what}");
+        });
+    }
 }

@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 use rpma::{
-    AlignedBuf, ConnCfg, ConnEvent, ConnReq, Device, Ep, Error, Flags, Mr, MrRemote, MrUsage, Peer,
-    Side, Wc,
+    AlignedBuf, ConnCfg, ConnEvent, ConnReq, Device, Ep, Error, Flags, Mr, MrRemote, MrUsage, Next,
+    Peer, Side, Wc,
 };
 use tokio::io::unix::AsyncFd;
 use tokio::runtime::Builder;
@@ -101,16 +101,14 @@ async fn accept_all(ep: Ep, server: Rc<Server>) -> Result<()> {
 /// Reads the client's name, and ends the connection. Its waits have no limit of their own: the server ends, and all
 /// tasks with it, when nothing has happened for so long.
 async fn serve(server: &Server, slot: usize, req: ConnReq) -> Result<()> {
-    // Each has its descriptor: what happens to the connection, and what completes on it.
-    let conn = Rc::new(req.connect(&[])?);
-    conn.set_nonblocking(true)?;
-    conn.get_cq().set_nonblocking(true)?;
-    let events = watch(Rc::clone(&conn))?;
-    let completions = watch(conn.get_cq().clone())?;
+    let conn = req.connect(&[])?;
+    // One descriptor for what happens to the connection and for what completes on it.
+    let something = watch(conn.get_next_fd()?.try_clone_to_owned()?)?;
+    let mut wcs = [Wc::default()];
 
-    match next(&events, |conn| conn.next_event()).await? {
-        ConnEvent::Established => {}
-        event => bail!("{event}, before the client's name was read"),
+    match next(&something, |_| conn.next(&mut wcs, Duration::ZERO)).await? {
+        Next::Event(ConnEvent::Established) => {}
+        other => bail!("{other:?}, before the client's name was read"),
     }
     let data = CommonData::from_bytes(conn.get_private_data())?;
     let remote = MrRemote::from_descriptor(&data.mr_desc)?;
@@ -119,26 +117,24 @@ async fn serve(server: &Server, slot: usize, req: ConnReq) -> Result<()> {
     let dst = server.names.slice(at..at + names::SIZE)?;
     conn.read(dst, src, Flags::COMPLETION_ALWAYS, 0)?;
 
-    let mut wcs = [Wc::default()];
-    while conn.get_cq().get_wc(&mut wcs)? == 0 {
-        // Waiting takes the event, and asks for one of what completes from now on.
-        next(&completions, |cq| cq.wait()).await?;
-    }
-    wcs[0].result().context("the read of the client's name")?;
+    match next(&something, |_| conn.next(&mut wcs, Duration::ZERO)).await? {
+        Next::Completions(_) => wcs[0].result().context("the read of the client's name")?,
+        Next::Event(event) => bail!("{event}, before the client's name was read"),
+    };
     let mut name = [0; names::SIZE];
     server.names.read_at(at, &mut name)?;
     println!("- {}", hello::text(&name));
 
     // The client answers, or is gone: its slot is free again.
     conn.disconnect()?;
-    next(&events, |conn| conn.next_event()).await?;
+    next(&something, |_| conn.next(&mut wcs, Duration::ZERO)).await?;
     Ok(())
 }
 
-/// Has tokio watch the descriptor of something of `rpma`.
+/// Has tokio watch a descriptor.
 fn watch<T: AsRawFd>(what: T) -> Result<AsyncFd<T>> {
-    // SAFETY: an `Ep`, a `Conn` and a `Cq` have one descriptor, which stays open and is nobody else's for as long as
-    // the value or one of its handles exists; the result owns such a one (of the connection, by its `Rc`).
+    // SAFETY: an `Ep` and an `OwnedFd` have one descriptor, which stays open and is nobody else's for as long as the
+    // value exists; the result owns it.
     let watched = unsafe { AsyncFd::register(what) };
     Ok(watched.map_err(io::Error::from)?)
 }
@@ -146,13 +142,13 @@ fn watch<T: AsRawFd>(what: T) -> Result<AsyncFd<T>> {
 /// Takes what is there, or waits until there is something.
 async fn next<T: AsRawFd, R>(
     watched: &AsyncFd<T>,
-    take: impl Fn(&T) -> Result<R, Error>,
+    mut take: impl FnMut(&T) -> Result<R, Error>,
 ) -> Result<R> {
     loop {
         let mut guard = watched.readable().await?;
         match take(watched.get_ref()) {
             // From now on tokio waits for the next time that it becomes readable.
-            Err(Error::NoEvent | Error::NoCompletion) => guard.clear_ready(),
+            Err(Error::NoEvent | Error::TimedOut(_)) => guard.clear_ready(),
             taken => return Ok(taken?),
         }
     }

@@ -41,7 +41,7 @@
 //! let conn = ConnReq::new(&peer, "192.0.2.7", 7204, &ConnCfg::new())?.connect(&[])?;
 //! assert_eq!(conn.next_event()?, ConnEvent::Established);
 //! // How the other side lays out its private data is the programs' agreement: here the region's
-//! // descriptor and the configuration's.
+//! // descriptor and the configuration's. (An `Offer` is an agreement that exists already.)
 //! let data = conn.get_private_data();
 //! let target = MrRemote::from_descriptor(data)?.slice(..source.get_size() as u64)?;
 //! conn.apply_remote_peer_cfg(&PeerCfg::from_descriptor(&data[source.get_descriptor_size()..])?);

@@ -13,7 +13,7 @@ mod ops_any;
 
 use std::fmt;
 use std::net::SocketAddr;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::time::Duration;
@@ -79,6 +79,8 @@ pub struct Conn {
     ended: OnceLock<ConnEvent>,
     /// Which queue a wait returns that had no event, if both have solicited events only: each in turn.
     receives_next: AtomicBool,
+    /// See [`get_next_fd`](Self::get_next_fd).
+    next_fd: OnceLock<OwnedFd>,
 }
 
 impl Conn {
@@ -128,6 +130,7 @@ impl Conn {
             private_data,
             ended: OnceLock::new(),
             receives_next: AtomicBool::new(true),
+            next_fd: OnceLock::new(),
         })
     }
 

@@ -6,11 +6,14 @@
 //! something to poll. What is left without an event by others (`Cq::wait_for` leaves what comes after the one that
 //! it waits for) is found within [`BOUND`]: no sleep is longer.
 
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use rustix::event::{PollFd, PollFlags};
+use rustix::event::{PollFd, PollFlags, epoll};
+use rustix::io::Errno;
 
 use super::Conn;
 use crate::compl_channel::CompletionChannel;
@@ -43,8 +46,8 @@ impl Conn {
     /// or wait for meanwhile: what they leave is found, within a second.
     ///
     /// With a limit of 0 it looks once. When the limit has passed all queues are empty, and each gives an event for
-    /// what comes next, so that the program may wait for their descriptors. Whether these are non-blocking changes
-    /// nothing.
+    /// what comes next, so that the program may wait for [`get_next_fd`](Self::get_next_fd), or for their descriptors
+    /// apart. Whether these are non-blocking changes nothing.
     ///
     /// Completions come first, also those of receives that were flushed before [`ConnEvent::Established`] was
     /// taken. So when the connection ends, those of what was under way come before
@@ -67,17 +70,8 @@ impl Conn {
     /// [`next_event`](Self::next_event).
     pub fn next(&self, wcs: &mut [Wc], limit: Duration) -> Result<Next> {
         refuse_no_room(wcs)?;
-        if self.is_on_a_completion_channel() {
-            return Err(Error::invalid(
-                "the connection is on a CompletionChannel, whose events are also those of others: wait with \
-                 CompletionChannel::next",
-            ));
-        }
+        let (main, of_receives) = self.channels()?;
         let deadline = Deadline::after(limit);
-        let main = self.queues.cq.queue().channel();
-        let of_receives = self.queues.rcq.as_ref().map(|rcq| rcq.queue().channel());
-        // The same one counts once.
-        let of_receives = of_receives.filter(|channel| !Arc::ptr_eq(channel, main));
         loop {
             if let Some(next) = self.look(wcs)? {
                 return Ok(next);
@@ -108,6 +102,54 @@ impl Conn {
                 return Err(NOTHING);
             }
         }
+    }
+
+    /// A descriptor for event loops, in the place of those of the connection and its queues: readable when
+    /// [`next`](Self::next) may have something. Then call that with a limit of 0, again and again until it says
+    /// [`Error::TimedOut`]; from there on the descriptor is readable when there is something new.
+    ///
+    /// It stays the same one, and open, as long as the connection; a copy of it (`try_clone_to_owned`) belongs to who
+    /// makes it. What `next` finds only by looking within a second (what others have left; completions without an
+    /// event, if [`Notify::Solicited`](crate::Notify::Solicited) is set) does not make it readable: a loop to which
+    /// that happens calls `next` each second as well.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::InvalidArgument`] if the connection is on a [`CompletionChannel`]. [`Error::Provider`] if
+    /// `epoll_create1` or `epoll_ctl` fails, which the first call makes.
+    pub fn get_next_fd(&self) -> Result<BorrowedFd<'_>> {
+        let (main, of_receives) = self.channels()?;
+        if let Some(fd) = self.next_fd.get() {
+            return Ok(fd.as_fd());
+        }
+        let flags = epoll::CreateFlags::CLOEXEC;
+        let fd = epoll::create(flags).map_err(|errno| failed("epoll_create1", errno))?;
+        let watched = [main.device_fd(), self.as_fd(), main.as_fd()];
+        let of_receives = of_receives.map(|channel| channel.as_fd());
+        for watched in watched.into_iter().chain(of_receives) {
+            // Which of them it was, `next` finds out.
+            let data = epoll::EventData::new_u64(0);
+            epoll::add(&fd, watched, data, epoll::EventFlags::IN)
+                .map_err(|errno| failed("epoll_ctl", errno))?;
+        }
+        // Another thread's may have been first.
+        Ok(self.next_fd.get_or_init(|| fd).as_fd())
+    }
+
+    /// The channel of its queues, and that of receives if it is another one.
+    fn channels(&self) -> Result<(&Arc<CompChannel>, Option<&Arc<CompChannel>>)> {
+        if self.is_on_a_completion_channel() {
+            return Err(Error::invalid(
+                "the connection is on a CompletionChannel, whose events are also those of others: wait with \
+                 CompletionChannel::next",
+            ));
+        }
+        let main = self.queues.cq.queue().channel();
+        let of_receives = self.queues.rcq.as_ref().map(|rcq| rcq.queue().channel());
+        Ok((
+            main,
+            of_receives.filter(|channel| !Arc::ptr_eq(channel, main)),
+        ))
     }
 
     /// Whether one of its queues uses a channel that the program has made.
@@ -281,6 +323,10 @@ impl CompletionChannel {
             }
         }
     }
+}
+
+fn failed(call: &'static str, errno: Errno) -> Error {
+    Error::provider(call, io::Error::from(errno))
 }
 
 fn refuse_no_room(wcs: &[Wc]) -> Result<()> {
