@@ -85,13 +85,33 @@ impl fmt::Display for ConnEvent {
                 Status(*status)
             ),
             Self::Lost { status } => write!(f, "Connection lost{}", Status(*status)),
-            Self::Rejected { reason, .. } => write!(f, "Connection rejected: {reason}"),
+            Self::Rejected {
+                reason,
+                private_data,
+            } => {
+                write!(f, "Connection rejected: {reason}")?;
+                match words(private_data) {
+                    Some(words) => write!(f, ", with the words \"{words}\""),
+                    None => Ok(()),
+                }
+            }
             Self::Unreachable { status } => write!(f, "Connection unreachable{}", Status(*status)),
             Self::Other { event, status } => {
                 write!(f, "Unsupported connection event {event}{}", Status(*status))
             }
         }
     }
+}
+
+/// What a peer sent, without the zeros behind it, if it is a line of text.
+fn words(private_data: &[u8]) -> Option<&str> {
+    let end = private_data.iter().rposition(|byte| *byte != 0)?;
+    let words = std::str::from_utf8(&private_data[..=end]).ok()?;
+    // It goes to terminals and logs, and the peer chose it.
+    let is_plain = words
+        .chars()
+        .all(|char| char == ' ' || char.is_ascii_graphic());
+    is_plain.then_some(words)
 }
 
 /// Why a connection was rejected: the reason code of the transport (for InfiniBand and RoCE those of
@@ -146,6 +166,19 @@ mod tests {
             rejected.to_string().contains("nobody listens"),
             "{rejected}"
         );
+        let with = |bytes: &[u8]| ConnEvent::Rejected {
+            reason: RejectReason(28),
+            private_data: bytes.into(),
+        };
+        let full = with(b"all slots are taken\0\0").to_string();
+        assert!(
+            full.ends_with(", with the words \"all slots are taken\""),
+            "{full}"
+        );
+        for bytes in [&b"\0\0"[..], b"\x1b[2J", b"\xff\0", b"two\nlines"] {
+            let text = with(bytes).to_string();
+            assert!(text.ends_with("(reason 28)"), "{text}");
+        }
         let unreachable = ConnEvent::Unreachable { status: -110 };
         assert!(
             unreachable.to_string().contains("timed out"),

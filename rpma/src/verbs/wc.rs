@@ -294,7 +294,8 @@ impl WcStatus {
         match self {
             Self::LOC_LEN_ERR => ". The message was longer than the receive that took it",
             Self::WR_FLUSH_ERR => {
-                ". The connection had ended before: Conn::failure and Conn::next_event tell why"
+                ". The connection had ended before: Conn::failure and Conn::next_event tell why, unless the device \
+                 gave it up and reports nothing else: connect again"
             }
             Self::REM_INV_REQ_ERR => {
                 ". The peer's device may not know the operation (ConnCfg::set_force_fallback), or the \
