@@ -75,14 +75,6 @@ impl<'a> Lab<'a> {
         })
     }
 
-    /// The headers that device tests are compiled against.
-    pub(crate) fn headers(&self) -> &'static [Headers] {
-        match self.inside {
-            None => &[Headers::Native],
-            Some(_) => &[Headers::Native, Headers::Old44],
-        }
-    }
-
     pub(crate) fn inside(&self) -> Result<&Inside<'a>> {
         self.inside.as_ref().context("this is the host")
     }

@@ -2,12 +2,16 @@
 
 use std::path::Path;
 use std::process::Command;
+use std::sync::LazyLock;
 use std::time::Duration;
 
 use anyhow::{Result, bail};
-use indicatif::{ProgressBar, ProgressStyle};
+use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
 
 use crate::process::{spawn_logged, tail};
+
+/// The steps that are running: two where something runs beside the guest.
+static STEPS: LazyLock<MultiProgress> = LazyLock::new(MultiProgress::new);
 
 /// A step that is running. Whoever starts one ends it with
 /// [`Step::done`], [`Step::failed`] or [`Step::gave_up`].
@@ -26,6 +30,7 @@ impl Step {
         let spinner = ProgressBar::new_spinner()
             .with_style(style)
             .with_message(name.clone());
+        let spinner = STEPS.add(spinner);
         spinner.enable_steady_tick(Duration::from_secs(1));
         Self { name, spinner }
     }
@@ -45,9 +50,11 @@ impl Step {
 
     fn end(self, verdict: &str, note: &str) {
         self.spinner.finish_and_clear();
+        STEPS.remove(&self.spinner);
         let comma = if note.is_empty() { "" } else { ", " };
         let seconds = self.spinner.elapsed().as_secs_f64();
-        println!("  {verdict:<4} {} ({note}{comma}{seconds:.1} s)", self.name);
+        let name = &self.name;
+        STEPS.suspend(|| println!("  {verdict:<4} {name} ({note}{comma}{seconds:.1} s)"));
     }
 }
 

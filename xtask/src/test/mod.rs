@@ -7,6 +7,7 @@ mod one;
 mod report;
 mod versions;
 
+use std::thread;
 use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow};
@@ -56,7 +57,7 @@ pub(crate) fn all(workspace: &Workspace, options: Options) -> Result<bool> {
     // A host without a device is told so before anything long runs in vain.
     let open = || Lab::open(workspace, "test", options.host);
     let on_host = options.host.then(open).transpose()?;
-    host_checks(&mut report, workspace, options)?;
+    host_checks(&mut report, workspace)?;
     match on_host.map_or_else(open, Ok) {
         Ok(mut lab) => {
             if !options.host {
@@ -67,7 +68,10 @@ pub(crate) fn all(workspace: &Workspace, options: Options) -> Result<bool> {
                 hosts::run(&mut report, workspace, &mut lab, &[], options);
             }
         }
-        Err(error) => report.not_run("everything in the guest", &error),
+        Err(error) => {
+            host_tests(&mut report, workspace, options)?;
+            report.not_run("everything in the guest", &error);
+        }
     }
     if options.long {
         versions::check(&mut report, workspace)?;
@@ -93,13 +97,17 @@ pub(crate) fn versions(workspace: &Workspace) -> Result<bool> {
     Ok(report.close())
 }
 
-/// What needs no device, with the host's own libraries.
-fn host_checks(report: &mut Report<'_>, workspace: &Workspace, options: Options) -> Result<()> {
+/// What needs no device, with the host's own libraries: first what says the most in the shortest time.
+fn host_checks(report: &mut Report<'_>, workspace: &Workspace) -> Result<()> {
     report.check("format", &mut workspace.cargo("fmt --all --check"))?;
     let mut clippy = workspace.cargo(&format!("{CLIPPY} -- -Dwarnings"));
     report.check("clippy", &mut clippy)?;
     let mut doc = workspace.cargo("doc --locked --workspace --no-deps --all-features");
     report.check("documentation", doc.env("RUSTDOCFLAGS", "-Dwarnings"))?;
+    Ok(())
+}
+
+fn host_tests(report: &mut Report<'_>, workspace: &Workspace, options: Options) -> Result<()> {
     let mut test = workspace.cargo(&format!("{TEST} --"));
     report.cargo_test("tests without a device", test.args(options.long_args()))?;
     Ok(())
@@ -127,44 +135,47 @@ fn device_tests(
     if programs.is_empty() {
         report.not_run("device tests", &anyhow!("the root package has none"));
     }
-    for &headers in lab.headers() {
-        let label = match headers {
-            Headers::Native => "device",
-            Headers::Old44 => "rdma-core 44",
+    let is_built = build(report, lab, Headers::Native)?;
+    let build_of_44 = match options.host {
+        true => None,
+        false => Some(lab.cargo(Headers::Old44, BUILD)?),
+    };
+    // The guest waits most of the time: for limits that have to pass, and for its own processor.
+    let (beside, answers) = thread::scope(|scope| {
+        let beside = scope.spawn(|| -> Result<_> {
+            let mut report = Report::beside(workspace);
+            host_tests(&mut report, workspace, options)?;
+            let label = format!("{}: build", label(Headers::Old44));
+            let is_built = match build_of_44 {
+                Some(mut build) => report.check(&label, &mut build)?,
+                None => false,
+            };
+            Ok((report, is_built))
+        });
+        let answers = match is_built {
+            true => programs_on_device(report, lab, Headers::Native, &programs, options),
+            false => Ok(true),
         };
-        let mut build = lab.cargo(headers, "test --no-run")?;
-        if !report.check(&format!("{label}: build"), &mut build)? {
-            report.not_run(&format!("{label}: tests"), &anyhow!("they do not build"));
-            continue;
-        }
-        for name in &programs {
-            let mut options = options;
-            if headers == Headers::Old44 {
-                if !options.long && !CHANGED_BY_HEADERS.contains(&name.as_str()) {
-                    continue;
-                }
-                // Once is enough for what takes minutes.
-                options.long = false;
-            }
-            let step = format!("{label}: {name}");
-            let mut test = match lab.cargo_on_device(headers, "test", options.limit()) {
-                Ok(test) => test,
-                Err(error) => {
-                    report.not_run(&step, &error);
-                    continue;
-                }
-            };
-            test.args(["--test", name, "--"]).args(options.long_args());
-            let Some(log) = report.cargo_test(&step, &mut test)? else {
-                continue;
-            };
-            if let Err(error) = lab.replace_machine(&log.with_extension("console")) {
-                report.not_run("the other device tests", &error);
-                return Ok(());
-            }
-        }
+        (beside.join().expect("no panic"), answers)
+    });
+    let (of_host, is_built) = beside?;
+    report.add(of_host);
+    if !answers? {
+        return Ok(());
     }
     if !options.host {
+        let is_changed = |name: &String| options.long || CHANGED_BY_HEADERS.contains(&&**name);
+        let programs: Vec<_> = programs.into_iter().filter(is_changed).collect();
+        // Once is enough for what takes minutes.
+        let options = Options {
+            long: false,
+            ..options
+        };
+        if !is_built {
+            not_built(report, Headers::Old44);
+        } else if !programs_on_device(report, lab, Headers::Old44, &programs, options)? {
+            return Ok(());
+        }
         // It takes valgrind, and counts of the guest's libraries.
         let what = "the data path costs no more than recorded";
         match bench::check_cost(workspace, lab) {
@@ -173,6 +184,59 @@ fn device_tests(
         }
     }
     Ok(())
+}
+
+const BUILD: &str = "test --no-run";
+
+fn label(headers: Headers) -> &'static str {
+    match headers {
+        Headers::Native => "device",
+        Headers::Old44 => "rdma-core 44",
+    }
+}
+
+/// Compiles the device tests; tells whether they are there.
+fn build(report: &mut Report<'_>, lab: &Lab<'_>, headers: Headers) -> Result<bool> {
+    let mut build = lab.cargo(headers, BUILD)?;
+    let is_built = report.check(&format!("{}: build", label(headers)), &mut build)?;
+    if !is_built {
+        not_built(report, headers);
+    }
+    Ok(is_built)
+}
+
+fn not_built(report: &mut Report<'_>, headers: Headers) {
+    let tests = format!("{}: tests", label(headers));
+    report.not_run(&tests, &anyhow!("they do not build"));
+}
+
+/// Runs these programs; tells whether there is a device for others.
+fn programs_on_device(
+    report: &mut Report<'_>,
+    lab: &mut Lab<'_>,
+    headers: Headers,
+    programs: &[String],
+    options: Options,
+) -> Result<bool> {
+    for name in programs {
+        let step = format!("{}: {name}", label(headers));
+        let mut test = match lab.cargo_on_device(headers, "test", options.limit()) {
+            Ok(test) => test,
+            Err(error) => {
+                report.not_run(&step, &error);
+                continue;
+            }
+        };
+        test.args(["--test", name, "--"]).args(options.long_args());
+        let Some(log) = report.cargo_test(&step, &mut test)? else {
+            continue;
+        };
+        if let Err(error) = lab.replace_machine(&log.with_extension("console")) {
+            report.not_run("the other device tests", &error);
+            return Ok(false);
+        }
+    }
+    Ok(true)
 }
 
 /// The names of the programs whose tests need a device.

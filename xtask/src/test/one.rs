@@ -45,12 +45,15 @@ pub(crate) fn some(
             names.join("\" or \"")
         );
     }
+    // A long test that is named is meant to run, for as long as it takes.
+    let is_long = !names.is_empty() && !ask(&lab, program, names, &["--ignored"])?.is_empty();
+    let options = Options {
+        long: options.long || is_long,
+        ..options
+    };
     let mut test = lab.cargo_on_device(Native, "test", options.limit())?;
     test.args(["--test", program, "--", "--nocapture"]);
-    // A long test that is named is meant to run.
-    if options.long || !names.is_empty() {
-        test.arg("--include-ignored");
-    }
+    test.args(options.long_args());
     Ok(test.args(names).status()?)
 }
 

@@ -34,6 +34,22 @@ impl<'a> Report<'a> {
         }
     }
 
+    /// For what runs beside another one: with other numbers for its logs.
+    pub(super) fn beside(workspace: &'a Workspace) -> Self {
+        Self {
+            logs: 50,
+            ..Self::new(workspace)
+        }
+    }
+
+    /// Counts what another one has counted, of the same run.
+    pub(super) fn add(&mut self, other: Report<'_>) {
+        self.passed += other.passed;
+        self.failed += other.failed;
+        self.long += other.long;
+        self.failures.extend(other.failures);
+    }
+
     /// An empty log file for the next step.
     fn log(&mut self, name: &str) -> Result<PathBuf> {
         self.logs += 1;
