@@ -202,6 +202,10 @@ impl Cq {
     /// What comes after it stays in the queue, and may have no event left: poll until the queue is empty
     /// before you [`wait`](Self::wait). Another `wait_for` does that by itself.
     ///
+    /// It does not look at the connection's events: a peer whose program was killed is known by its operations, after
+    /// [`ConnCfg::set_ack_timeout`](crate::ConnCfg::set_ack_timeout) and its retries, where
+    /// [`Conn::next`](crate::Conn::next) has [`ConnEvent::Closed`](crate::ConnEvent::Closed) at once.
+    ///
     /// One thread at a time: it would be handed what another one waits for. Where several threads post, let
     /// one of them poll, and tell the others.
     ///

@@ -71,7 +71,9 @@ impl Ep {
     /// [`Error::InvalidArgument`] if `cfg` cannot be had on the peer's device (a queue that is too large,
     /// a completion channel or shared receive queue of another one); requests keep waiting. [`Error::Provider`] if
     /// a verb fails; a request whose queues cannot be made is
-    /// rejected, and `ENODEV` says that the device was removed.
+    /// rejected, and `ENODEV` says that the device was removed. After every error but that one the endpoint is as
+    /// good as before: a server logs it and calls again (not at once without a pause, or an error that stays keeps
+    /// it busy).
     #[doc(alias = "rpma_ep_next_conn_req")]
     pub fn next_conn_req(&self, cfg: &ConnCfg) -> Result<ConnReq> {
         self.next(cfg, Deadline::Never)

@@ -41,7 +41,7 @@ const WARM: u64 = 320;
 /// How many large writes, and their bytes.
 const LARGE: (u64, usize) = (300, 65_536);
 /// How often each program is timed.
-const TURNS: usize = 9;
+const TURNS: usize = 5;
 /// Bytes of one operation.
 const LEN: usize = 64;
 

@@ -21,6 +21,13 @@ pub(crate) fn cost(workspace: &Workspace, what: &[&str]) -> Result<ExitStatus> {
     Ok(command(&mut lab)?.arg("--").args(what).status()?)
 }
 
+/// Measures times, by the instructions that pass meanwhile.
+pub(crate) fn time(workspace: &Workspace) -> Result<ExitStatus> {
+    let mut lab = open(workspace)?;
+    lab.count_instructions();
+    Ok(command(&mut lab)?.args(["--", "time"]).status()?)
+}
+
 /// Records the counts of this library.
 pub(crate) fn record_cost(workspace: &Workspace) -> Result<()> {
     let mut lab = open(workspace)?;

@@ -23,6 +23,7 @@ const BOOT_LIMIT: Duration = Duration::from_secs(300);
 const KVM_BOOT_LIMIT: Duration = Duration::from_secs(60);
 const KVM: &str = "-accel kvm\n-cpu host";
 const TCG: &str = "-accel tcg,thread=multi\n-cpu max";
+const COUNTED: &str = "-accel tcg,thread=single\n-icount shift=0,sleep=off\n-cpu max";
 
 /// One boot of a machine.
 struct Boot<'a> {
@@ -54,7 +55,8 @@ impl Machines<'_> {
             linked,
             dir,
         };
-        if kvm_looks_usable() {
+        let counted = self.counted;
+        if kvm_looks_usable() && !counted {
             let step = Step::start(format!("boot guest {number} (KVM)"));
             let result = boot.run(KVM, KVM_BOOT_LIMIT);
             if result.is_ok() {
@@ -63,8 +65,12 @@ impl Machines<'_> {
             }
             step.gave_up("it does not work here: emulating instead");
         }
-        let step = Step::start(format!("boot guest {number} (emulated: no KVM)"));
-        let result = boot.run(TCG, BOOT_LIMIT);
+        let (accel, how) = match counted {
+            true => (COUNTED, "emulated: instructions are its clock"),
+            false => (TCG, "emulated: no KVM"),
+        };
+        let step = Step::start(format!("boot guest {number} ({how})"));
+        let result = boot.run(accel, BOOT_LIMIT);
         match &result {
             Ok(_) => step.done(""),
             Err(_) => step.failed(""),
@@ -130,7 +136,8 @@ impl Boot<'_> {
     /// QEMU's options, one in a line.
     fn qemu_options(&self, accel: &str, port: u16) -> String {
         let number = self.number;
-        let cpus = (host::cpus() / if self.linked { 2 } else { 1 }).clamp(1, 2);
+        let most = if self.machines.counted { 1 } else { 2 };
+        let cpus = (host::cpus() / if self.linked { 2 } else { 1 }).clamp(1, most);
         let kernel = self.guest.file("vmlinuz").display().to_string();
         let initrd = self.guest.file("initrd").display().to_string();
         let image = in_option(&self.guest.file("root.img"));

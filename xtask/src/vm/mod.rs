@@ -44,6 +44,8 @@ pub(crate) struct Machines<'a> {
     dir: PathBuf,
     /// They end when they are told to, and not with this program.
     detached: bool,
+    /// Their clocks count instructions.
+    counted: bool,
 }
 
 /// A machine on record.
@@ -65,6 +67,7 @@ impl<'a> Machines<'a> {
             workspace,
             dir: workspace.state_dir(up::NAME)?,
             detached: true,
+            counted: false,
         })
     }
 
@@ -74,7 +77,19 @@ impl<'a> Machines<'a> {
             workspace,
             dir,
             detached: false,
+            counted: false,
         }
+    }
+
+    /// From now on a machine that is booted has one processor, and a clock that advances by a nanosecond with each
+    /// of its instructions and jumps where there is nothing to do: what is measured by that is the same whatever else
+    /// this host does.
+    pub(crate) fn count_instructions(&mut self) {
+        self.counted = true;
+    }
+
+    pub(crate) fn is_counted(&self) -> bool {
+        self.counted
     }
 
     fn dir(&self, number: u8) -> PathBuf {
