@@ -1,5 +1,5 @@
-//! The connection manager: event channels, ids and events (`struct rdma_event_channel`,
-//! `struct rdma_cm_id`, `struct rdma_cm_event`).
+//! The connection manager: event channels and ids (`struct rdma_event_channel`, `struct rdma_cm_id`); its events are in
+//! [`super::cm_event`].
 //!
 //! The connection-manager calls of one id are not thread-safe among themselves: the active side's next
 //! event moves the queue pair, and destroying an id frees what an event points to. Every id here has an
@@ -15,11 +15,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rpma_sys as sys;
-use rpma_sys::rdma_cm_event_type as EventType;
 use rustix::fs::{OFlags, fcntl_setfl};
 use rustix::io::Errno;
 use socket2::SockAddr;
 
+use super::cm_event::{CmEvent, CmEventKind, RawEvent};
 use super::device_events::DeviceEvents;
 use super::take::{Deadline, Turns, let_block, readable_now, set_nonblocking, take};
 use super::{check_minus_one, check_non_null, log_leak};
@@ -123,53 +123,6 @@ impl Resolution {
     }
 }
 
-/// An event, copied out of librdmacm's struct, which was acknowledged already.
-#[derive(Debug)]
-pub(crate) struct CmEvent {
-    pub(crate) kind: CmEventKind,
-    /// 0 or a negative errno; of a reject, its reason.
-    pub(crate) status: i32,
-    /// As the transport delivers it: padded with zeros to the field's full length.
-    pub(crate) private_data: Box<[u8]>,
-    initiator_depth: u8,
-    responder_resources: u8,
-}
-
-/// `enum rdma_cm_event_type`, as far as this crate acts on it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum CmEventKind {
-    AddrResolved,
-    RouteResolved,
-    ConnectRequest,
-    Established,
-    Disconnected,
-    TimewaitExit,
-    ConnectError,
-    DeviceRemoval,
-    Rejected,
-    Unreachable,
-    /// Any other, by its number.
-    Other(u32),
-}
-
-impl CmEventKind {
-    fn from_raw(raw: EventType) -> Self {
-        match raw {
-            EventType::RDMA_CM_EVENT_ADDR_RESOLVED => Self::AddrResolved,
-            EventType::RDMA_CM_EVENT_ROUTE_RESOLVED => Self::RouteResolved,
-            EventType::RDMA_CM_EVENT_CONNECT_REQUEST => Self::ConnectRequest,
-            EventType::RDMA_CM_EVENT_ESTABLISHED => Self::Established,
-            EventType::RDMA_CM_EVENT_DISCONNECTED => Self::Disconnected,
-            EventType::RDMA_CM_EVENT_TIMEWAIT_EXIT => Self::TimewaitExit,
-            EventType::RDMA_CM_EVENT_CONNECT_ERROR => Self::ConnectError,
-            EventType::RDMA_CM_EVENT_DEVICE_REMOVAL => Self::DeviceRemoval,
-            EventType::RDMA_CM_EVENT_REJECTED => Self::Rejected,
-            EventType::RDMA_CM_EVENT_UNREACHABLE => Self::Unreachable,
-            EventType(other) => Self::Other(other),
-        }
-    }
-}
-
 /// A client's connection request, on an event channel of its own.
 #[derive(Debug)]
 pub(crate) struct IncomingRequest {
@@ -179,6 +132,44 @@ pub(crate) struct IncomingRequest {
     pub(crate) initiator_depth: u8,
     /// Reads that the client is ready to serve at a time.
     pub(crate) responder_resources: u8,
+}
+
+impl IncomingRequest {
+    /// The request that an event tells of, with its new id moved to a channel of its own; any other event as it is. Runs under the lock of the listener's
+    /// channel, so that no other thread can take a later event of the new id.
+    fn of(event: RawEvent) -> Result<Result<Self, CmEvent>> {
+        let raw = event.id();
+        let event = event.acknowledge();
+        if event.kind != CmEventKind::ConnectRequest {
+            return Ok(Err(event));
+        }
+        let raw = check_non_null("rdma_get_cm_event", raw)?;
+        let migrated = EventChannel::new().and_then(|channel| {
+            // SAFETY: id and channel are alive, and all events of the id are acknowledged, so that the
+            // call does not wait.
+            let ret = unsafe { sys::rdma_migrate_id(raw.as_ptr(), channel.raw.as_ptr()) };
+            check_minus_one("rdma_migrate_id", ret).map(|()| channel)
+        });
+        match migrated {
+            Ok(channel) => Ok(Ok(Self {
+                id: CmId {
+                    raw,
+                    channel,
+                    released: false,
+                },
+                private_data: event.private_data,
+                initiator_depth: event.initiator_depth,
+                responder_resources: event.responder_resources,
+            })),
+            Err(error) => {
+                // SAFETY: the request's id is alive and nobody else knows it. The kernel rejects the
+                // request.
+                let ret = unsafe { sys::rdma_destroy_id(raw.as_ptr()) };
+                log_leak(check_minus_one("rdma_destroy_id", ret));
+                Err(error)
+            }
+        }
+    }
 }
 
 impl CmId {
@@ -341,7 +332,7 @@ impl CmId {
             deadline,
             |_| match self.get_event(device)? {
                 None => Ok(None),
-                Some(event) => event.into_request().map(Some),
+                Some(event) => IncomingRequest::of(event).map(Some),
             },
         )
     }
@@ -431,110 +422,6 @@ impl Drop for CmId {
     }
 }
 
-/// An event that librdmacm lent; it must be acknowledged exactly once.
-struct RawEvent {
-    event: NonNull<sys::rdma_cm_event>,
-    /// What errno was when the event came.
-    errno: i32,
-}
-
-impl RawEvent {
-    fn acknowledge(self) -> CmEvent {
-        let event = self.copy();
-        drop(self);
-        event
-    }
-
-    /// Copies what the event says, private data included: all of it dies with the acknowledgement.
-    fn copy(&self) -> CmEvent {
-        // SAFETY: the event is not acknowledged yet, so its struct is alive.
-        let event = unsafe { self.event.as_ref() };
-        // SAFETY: librdmacm zeroes the event first and fills in `conn` for ids of connected services;
-        // all bits are valid for it.
-        let conn = unsafe { event.param.conn };
-        let private_data = if conn.private_data.is_null() {
-            Box::default()
-        } else {
-            let (data, len) = (
-                conn.private_data.cast::<u8>(),
-                usize::from(conn.private_data_len),
-            );
-            // SAFETY: the pointer and the length describe a buffer inside the event.
-            Box::from(unsafe { std::slice::from_raw_parts(data, len) })
-        };
-        CmEvent {
-            kind: CmEventKind::from_raw(event.event),
-            status: status(event, self.errno),
-            private_data,
-            initiator_depth: conn.initiator_depth,
-            responder_resources: conn.responder_resources,
-        }
-    }
-
-    /// The request's new id, moved to a channel of its own. Runs under the lock of the listener's
-    /// channel, so that no other thread can take a later event of the new id.
-    fn into_request(self) -> Result<Result<IncomingRequest, CmEvent>> {
-        // SAFETY: the event is not acknowledged yet.
-        let raw = unsafe { (*self.event.as_ptr()).id };
-        let event = self.acknowledge();
-        if event.kind != CmEventKind::ConnectRequest {
-            return Ok(Err(event));
-        }
-        let raw = check_non_null("rdma_get_cm_event", raw)?;
-        let migrated = EventChannel::new().and_then(|channel| {
-            // SAFETY: id and channel are alive, and all events of the id are acknowledged, so that the
-            // call does not wait.
-            let ret = unsafe { sys::rdma_migrate_id(raw.as_ptr(), channel.raw.as_ptr()) };
-            check_minus_one("rdma_migrate_id", ret).map(|()| channel)
-        });
-        match migrated {
-            Ok(channel) => Ok(Ok(IncomingRequest {
-                id: CmId {
-                    raw,
-                    channel,
-                    released: false,
-                },
-                private_data: event.private_data,
-                initiator_depth: event.initiator_depth,
-                responder_resources: event.responder_resources,
-            })),
-            Err(error) => {
-                // SAFETY: the request's id is alive and nobody else knows it. The kernel rejects the
-                // request.
-                let ret = unsafe { sys::rdma_destroy_id(raw.as_ptr()) };
-                log_leak(check_minus_one("rdma_destroy_id", ret));
-                Err(error)
-            }
-        }
-    }
-}
-
-impl Drop for RawEvent {
-    fn drop(&mut self) {
-        // SAFETY: the event came from `rdma_get_cm_event` and is acknowledged only here.
-        let ret = unsafe { sys::rdma_ack_cm_event(self.event.as_ptr()) };
-        log_leak(check_minus_one("rdma_ack_cm_event", ret));
-    }
-}
-
-/// The status of an event as a negative errno, except for a reject's reason.
-///
-/// Where librdmacm itself has failed it says −1, with the reason in errno, or a positive errno.
-fn status(event: &sys::rdma_cm_event, errno: i32) -> i32 {
-    match (event.event, event.status) {
-        (
-            EventType::RDMA_CM_EVENT_ADDR_ERROR
-            | EventType::RDMA_CM_EVENT_ROUTE_ERROR
-            | EventType::RDMA_CM_EVENT_CONNECT_ERROR,
-            status,
-        ) if status >= -1 => match status {
-            -1 => -errno,
-            status => -status,
-        },
-        (_, status) => status,
-    }
-}
-
 /// Makes a descriptor non-blocking for a moment, if it is not already.
 struct NonBlocking<'fd> {
     fd: BorrowedFd<'fd>,
@@ -591,33 +478,4 @@ unsafe fn socket_addr(addr: *const libc::sockaddr) -> Option<SocketAddr> {
 /// A limit as the connection manager takes it: at least one millisecond, at most `i32::MAX`.
 fn milliseconds(limit: Duration) -> c_int {
     c_int::try_from(limit.as_millis().max(1)).unwrap_or(c_int::MAX)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::event::ConnEvent;
-
-    /// Also those that end a resolution or a multicast join: none of them reads what is not there (W-5).
-    #[test]
-    fn events_that_no_connection_has_stay_numbers() {
-        let of = |number, status| {
-            ConnEvent::from_cm(CmEvent {
-                kind: CmEventKind::from_raw(EventType(number)),
-                status,
-                private_data: Box::default(),
-                initiator_depth: 0,
-                responder_resources: 0,
-            })
-        };
-        for event in (0..5).chain(12..15).chain([16, 4711, u32::MAX]) {
-            for status in [0, -110] {
-                assert_eq!(of(event, status), ConnEvent::Other { event, status });
-            }
-        }
-        assert_eq!(of(9, 0), ConnEvent::Established);
-        assert_eq!(of(10, 0), ConnEvent::Closed);
-        assert_eq!(of(11, -19), ConnEvent::Lost { status: -19 });
-        assert_eq!(of(15, 0), ConnEvent::TimewaitExit);
-    }
 }

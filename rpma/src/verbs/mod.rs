@@ -26,6 +26,7 @@
 
 mod batch;
 mod cm;
+mod cm_event;
 mod context;
 mod copy;
 mod cq;
@@ -46,7 +47,8 @@ use std::io;
 use std::ptr::NonNull;
 
 pub(crate) use self::batch::{NoRoom, Requests};
-pub(crate) use self::cm::{CmEvent, CmEventKind, CmId, IncomingRequest, Resolution};
+pub(crate) use self::cm::{CmId, IncomingRequest, Resolution};
+pub(crate) use self::cm_event::{CmEvent, CmEventKind};
 pub(crate) use self::context::{Context, DeviceAttributes, Pd};
 pub(crate) use self::copy::{copy_from_shared, copy_to_shared};
 pub(crate) use self::cq::{CompChannel, CompletionQueue, CqTag};

@@ -1,0 +1,157 @@
+//! Events of the connection manager (`struct rdma_cm_event`), copied out and acknowledged.
+
+use std::ptr::NonNull;
+
+use rpma_sys as sys;
+use rpma_sys::rdma_cm_event_type as EventType;
+
+use super::{check_minus_one, log_leak};
+
+/// An event, copied out of librdmacm's struct, which was acknowledged already.
+#[derive(Debug)]
+pub(crate) struct CmEvent {
+    pub(crate) kind: CmEventKind,
+    /// 0 or a negative errno; of a reject, its reason.
+    pub(crate) status: i32,
+    /// As the transport delivers it: padded with zeros to the field's full length.
+    pub(crate) private_data: Box<[u8]>,
+    pub(super) initiator_depth: u8,
+    pub(super) responder_resources: u8,
+}
+
+/// `enum rdma_cm_event_type`, as far as this crate acts on it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum CmEventKind {
+    AddrResolved,
+    RouteResolved,
+    ConnectRequest,
+    Established,
+    Disconnected,
+    TimewaitExit,
+    ConnectError,
+    DeviceRemoval,
+    Rejected,
+    Unreachable,
+    /// Any other, by its number.
+    Other(u32),
+}
+
+impl CmEventKind {
+    fn from_raw(raw: EventType) -> Self {
+        match raw {
+            EventType::RDMA_CM_EVENT_ADDR_RESOLVED => Self::AddrResolved,
+            EventType::RDMA_CM_EVENT_ROUTE_RESOLVED => Self::RouteResolved,
+            EventType::RDMA_CM_EVENT_CONNECT_REQUEST => Self::ConnectRequest,
+            EventType::RDMA_CM_EVENT_ESTABLISHED => Self::Established,
+            EventType::RDMA_CM_EVENT_DISCONNECTED => Self::Disconnected,
+            EventType::RDMA_CM_EVENT_TIMEWAIT_EXIT => Self::TimewaitExit,
+            EventType::RDMA_CM_EVENT_CONNECT_ERROR => Self::ConnectError,
+            EventType::RDMA_CM_EVENT_DEVICE_REMOVAL => Self::DeviceRemoval,
+            EventType::RDMA_CM_EVENT_REJECTED => Self::Rejected,
+            EventType::RDMA_CM_EVENT_UNREACHABLE => Self::Unreachable,
+            EventType(other) => Self::Other(other),
+        }
+    }
+}
+
+/// An event that librdmacm lent; it must be acknowledged exactly once.
+pub(super) struct RawEvent {
+    pub(super) event: NonNull<sys::rdma_cm_event>,
+    /// What errno was when the event came.
+    pub(super) errno: i32,
+}
+
+impl RawEvent {
+    pub(super) fn acknowledge(self) -> CmEvent {
+        let event = self.copy();
+        drop(self);
+        event
+    }
+
+    /// Copies what the event says, private data included: all of it dies with the acknowledgement.
+    fn copy(&self) -> CmEvent {
+        // SAFETY: the event is not acknowledged yet, so its struct is alive.
+        let event = unsafe { self.event.as_ref() };
+        // SAFETY: librdmacm zeroes the event first and fills in `conn` for ids of connected services;
+        // all bits are valid for it.
+        let conn = unsafe { event.param.conn };
+        let private_data = if conn.private_data.is_null() {
+            Box::default()
+        } else {
+            let (data, len) = (
+                conn.private_data.cast::<u8>(),
+                usize::from(conn.private_data_len),
+            );
+            // SAFETY: the pointer and the length describe a buffer inside the event.
+            Box::from(unsafe { std::slice::from_raw_parts(data, len) })
+        };
+        CmEvent {
+            kind: CmEventKind::from_raw(event.event),
+            status: status(event, self.errno),
+            private_data,
+            initiator_depth: conn.initiator_depth,
+            responder_resources: conn.responder_resources,
+        }
+    }
+
+    /// The id that it is about: of a request, the new one.
+    pub(super) fn id(&self) -> *mut sys::rdma_cm_id {
+        // SAFETY: the event is not acknowledged yet.
+        unsafe { (*self.event.as_ptr()).id }
+    }
+}
+
+impl Drop for RawEvent {
+    fn drop(&mut self) {
+        // SAFETY: the event came from `rdma_get_cm_event` and is acknowledged only here.
+        let ret = unsafe { sys::rdma_ack_cm_event(self.event.as_ptr()) };
+        log_leak(check_minus_one("rdma_ack_cm_event", ret));
+    }
+}
+
+/// The status of an event as a negative errno, except for a reject's reason.
+///
+/// Where librdmacm itself has failed it says −1, with the reason in errno, or a positive errno.
+fn status(event: &sys::rdma_cm_event, errno: i32) -> i32 {
+    match (event.event, event.status) {
+        (
+            EventType::RDMA_CM_EVENT_ADDR_ERROR
+            | EventType::RDMA_CM_EVENT_ROUTE_ERROR
+            | EventType::RDMA_CM_EVENT_CONNECT_ERROR,
+            status,
+        ) if status >= -1 => match status {
+            -1 => -errno,
+            status => -status,
+        },
+        (_, status) => status,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::event::ConnEvent;
+
+    /// Also those that end a resolution or a multicast join: none of them reads what is not there (W-5).
+    #[test]
+    fn events_that_no_connection_has_stay_numbers() {
+        let of = |number, status| {
+            ConnEvent::from_cm(CmEvent {
+                kind: CmEventKind::from_raw(EventType(number)),
+                status,
+                private_data: Box::default(),
+                initiator_depth: 0,
+                responder_resources: 0,
+            })
+        };
+        for event in (0..5).chain(12..15).chain([16, 4711, u32::MAX]) {
+            for status in [0, -110] {
+                assert_eq!(of(event, status), ConnEvent::Other { event, status });
+            }
+        }
+        assert_eq!(of(9, 0), ConnEvent::Established);
+        assert_eq!(of(10, 0), ConnEvent::Closed);
+        assert_eq!(of(11, -19), ConnEvent::Lost { status: -19 });
+        assert_eq!(of(15, 0), ConnEvent::TimewaitExit);
+    }
+}
