@@ -135,8 +135,9 @@ pub(crate) struct IncomingRequest {
 }
 
 impl IncomingRequest {
-    /// The request that an event tells of, with its new id moved to a channel of its own; any other event as it is. Runs under the lock of the listener's
-    /// channel, so that no other thread can take a later event of the new id.
+    /// The request that an event tells of, with its new id moved to a channel of its own; any other event as it
+    /// is. Runs under the lock of the listener's channel, so that no other thread can take a later event of the
+    /// new id.
     fn of(event: RawEvent) -> Result<Result<Self, CmEvent>> {
         let raw = event.id();
         let event = event.acknowledge();
