@@ -8,7 +8,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use common::{LIMIT, Pair, completions, device_test, invalid, no_completion, peer, region};
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::buffer::spare_capacity;
+use rustix::event::{PollFd, PollFlags, Timespec, epoll, poll};
 
 use rpma::{
     ComplChannel, CompletionChannel, Conn, ConnCfg, ConnEvent, Error, Flags, MrSlice, MrUsage,
@@ -395,6 +396,63 @@ fn one_descriptor_for_everything() {
                 ended = drain(&server).1;
             }
             assert_eq!(ended, [ConnEvent::Closed], "{what}");
+        });
+    }
+}
+
+/// Promise: what is watched by edges, as tokio does, misses nothing either: when `next` has nothing more, each queue
+/// gives an event for what comes next, though the events of two queues stood in one channel.
+#[test]
+fn an_edge_of_the_descriptor_is_enough() {
+    for (what, cfg) in settings() {
+        device_test(|| {
+            let peer = peer();
+            let Pair { client, server } = Pair::with(&peer, &ConnCfg::new(), &cfg);
+            let edges = epoll::create(epoll::CreateFlags::CLOEXEC).expect("made");
+            let flags = epoll::EventFlags::IN | epoll::EventFlags::ET;
+            let fd = server.get_next_fd().expect("a descriptor");
+            epoll::add(&edges, fd, epoll::EventData::new_u64(0), flags).expect("added");
+            // As an event loop does it: sleep until the next edge, then take all that is there.
+            let take = |count: usize| {
+                let (mut wcs, mut got) = ([Wc::default(); 4], BTreeSet::new());
+                while got.len() < count {
+                    let limit = Timespec::try_from(LIMIT).expect("short");
+                    let mut events = Vec::with_capacity(4);
+                    let edge = epoll::wait(&edges, spare_capacity(&mut events), Some(&limit));
+                    assert_eq!(edge.expect("waits"), 1, "{what}: no edge, with {got:?}");
+                    loop {
+                        match server.next(&mut wcs, Duration::ZERO) {
+                            Ok(Next::Completions(count)) => {
+                                got.extend(wcs[..count].iter().map(Wc::wr_id));
+                            }
+                            Err(Error::TimedOut(_)) => break,
+                            other => panic!("{what}: {other:?}"),
+                        }
+                    }
+                }
+                got
+            };
+            let message = || {
+                let sent = client.send(MrSlice::EMPTY, ALWAYS | Flags::SOLICITED, 1);
+                sent.expect("posted");
+                completions(&client, 1);
+            };
+            let mut comes = BTreeSet::new();
+            for round in 0..5 {
+                // Both events are there before anything is taken.
+                server.recv(MrSlice::EMPTY, 10 + round).expect("posted");
+                write(&server, round);
+                message();
+                thread::sleep(SHORT);
+                comes.extend(take(2));
+                // And now one of each, after all was taken.
+                server.recv(MrSlice::EMPTY, 20 + round).expect("posted");
+                message();
+                comes.extend(take(1));
+                write(&server, 30 + round);
+                comes.extend(take(1));
+            }
+            assert_eq!(comes.len(), 20, "{what}: {comes:?}");
         });
     }
 }

@@ -91,7 +91,7 @@ impl fmt::Display for ConnEvent {
             } => {
                 write!(f, "Connection rejected: {reason}")?;
                 match words(private_data) {
-                    Some(words) => write!(f, ", with the words \"{words}\""),
+                    Some(words) => write!(f, ", with the words {words:?}"),
                     None => Ok(()),
                 }
             }

@@ -10,6 +10,7 @@ use std::sync::Arc;
 use rustix::io::Errno;
 
 use crate::compl_channel::ComplChannel;
+use crate::conn::GivenUp;
 use crate::conn_cfg::ConnCfg;
 use crate::cq::{Cq, CqAttr, Owners, Polled};
 use crate::error::{Error, Result};
@@ -34,6 +35,8 @@ pub(crate) struct Queues {
     pub(crate) qp: QueuePair,
     pub(crate) cq: Cq,
     pub(crate) rcq: Option<Cq>,
+    /// For [`Conn::get_next_fd`](crate::Conn::get_next_fd).
+    pub(crate) given_up: Arc<GivenUp>,
     /// The channel of both completion queues, for [`ComplChannel::Shared`].
     pub(crate) channel: Option<Arc<CompChannel>>,
     pub(crate) slots: Arc<ConnSlots>,
@@ -175,9 +178,12 @@ impl Queues {
         let drained = std::iter::once(&cq).chain(&rcq).map(Cq::polled);
         let drained = drained.filter(|polled| polled.takes_shared_receives());
         let drained: Vec<_> = drained.cloned().collect();
+        let given_up = Arc::new(GivenUp::default());
+        let wakes = Arc::clone(&given_up);
         let hooks = Hooks {
             on_error: Arc::new(move |what| {
                 failed.end(State::Broken);
+                wakes.wake();
                 log::error!("{of_error}: {what}: the connection takes no more operations");
             }),
             before_destroy: match drained.is_empty() {
@@ -207,6 +213,7 @@ impl Queues {
             min_rnr_timer: cfg.get_min_rnr_timer(),
             peer: peer.clone(),
             tags: Tags::of(peer),
+            given_up,
         })
     }
 

@@ -58,6 +58,11 @@ impl Step {
     }
 }
 
+/// A line of its own, whatever else is shown.
+pub(crate) fn say(line: &str) {
+    STEPS.suspend(|| println!("{line}"));
+}
+
 /// Runs a command as one step that has to succeed; what it says goes to the file `log`, and the error
 /// quotes its end.
 pub(crate) fn run_step(name: &str, command: &mut Command, log: &Path) -> Result<()> {

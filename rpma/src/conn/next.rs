@@ -7,12 +7,12 @@
 //! it waits for) is found within [`BOUND`]: no sleep is longer.
 
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd};
-use std::sync::Arc;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use rustix::event::{PollFd, PollFlags, epoll};
+use rustix::event::{EventfdFlags, PollFd, PollFlags, epoll, eventfd};
 use rustix::io::Errno;
 
 use super::Conn;
@@ -71,7 +71,7 @@ impl Conn {
     pub fn next(&self, wcs: &mut [Wc], limit: Duration) -> Result<Next> {
         refuse_no_room(wcs)?;
         let (main, of_receives) = self.channels()?;
-        let deadline = Deadline::after(limit);
+        let (deadline, mut rest) = (Deadline::after(limit), Rest::default());
         loop {
             if let Some(next) = self.look(wcs)? {
                 return Ok(next);
@@ -91,14 +91,13 @@ impl Conn {
                 taken = take(main);
             }
             if of_own && of_receives.is_some() {
-                taken = taken.and(take(own));
+                taken = taken.and_then(|of_main| Ok(take(own)? || of_main));
             }
             // A channel of a device that is gone fails each time: what else there is comes first.
             if let Some(next) = self.look_again(wcs, event)? {
                 return Ok(next);
             }
-            taken?;
-            if deadline.has_passed() {
+            if deadline.has_passed() && rest.is_taken(taken?) {
                 return Err(NOTHING);
             }
         }
@@ -106,17 +105,19 @@ impl Conn {
 
     /// A descriptor for event loops, in the place of those of the connection and its queues: readable when
     /// [`next`](Self::next) may have something. Then call that with a limit of 0, again and again until it says
-    /// [`Error::TimedOut`]; from there on the descriptor is readable when there is something new.
+    /// [`Error::TimedOut`] (after any other error the connection is at its end); from there on the descriptor is readable when there is something new.
     ///
     /// It stays the same one, and open, as long as the connection; a copy of it (`try_clone_to_owned`) belongs to who
     /// makes it. What `next` finds only by looking within a second (what others have left; completions without an
     /// event, if [`Notify::Solicited`](crate::Notify::Solicited) is set) does not make it readable: a loop to which
-    /// that happens calls `next` each second as well.
+    /// that happens calls `next` each second as well. Errors that the device itself reports (adapters do, soft-RoCE
+    /// does not) are read by whatever waits on the device, and make the descriptors of their connections readable
+    /// then: a loop calls `next` of any connection every few seconds.
     ///
     /// # Errors
     ///
     /// [`Error::InvalidArgument`] if the connection is on a [`CompletionChannel`]. [`Error::Provider`] if
-    /// `epoll_create1` or `epoll_ctl` fails, which the first call makes.
+    /// `epoll_create1`, `epoll_ctl` or `eventfd2` fails, which the first call makes.
     pub fn get_next_fd(&self) -> Result<BorrowedFd<'_>> {
         let (main, of_receives) = self.channels()?;
         if let Some(fd) = self.next_fd.get() {
@@ -124,13 +125,17 @@ impl Conn {
         }
         let flags = epoll::CreateFlags::CLOEXEC;
         let fd = epoll::create(flags).map_err(|errno| failed("epoll_create1", errno))?;
-        let watched = [main.device_fd(), self.as_fd(), main.as_fd()];
-        let of_receives = of_receives.map(|channel| channel.as_fd());
-        for watched in watched.into_iter().chain(of_receives) {
-            // Which of them it was, `next` finds out.
-            let data = epoll::EventData::new_u64(0);
-            epoll::add(&fd, watched, data, epoll::EventFlags::IN)
-                .map_err(|errno| failed("epoll_ctl", errno))?;
+        // The device's own descriptor is not among them: one that many watch through others wakes all of them, and
+        // the kernel allows 500.
+        let (of_main, of_receives) = (main.as_fd(), of_receives.map(|channel| channel.as_fd()));
+        for watched in [self.as_fd(), of_main].into_iter().chain(of_receives) {
+            watch(&fd, watched)?;
+        }
+        self.queues
+            .given_up
+            .watch(|given_up| watch(&fd, given_up))?;
+        if self.queues.slots.broken().is_some() {
+            self.queues.given_up.wake();
         }
         // Another thread's may have been first.
         Ok(self.next_fd.get_or_init(|| fd).as_fd())
@@ -279,7 +284,7 @@ impl CompletionChannel {
                 sources.len()
             )));
         }
-        let deadline = Deadline::after(limit);
+        let (deadline, mut rest) = (Deadline::after(limit), Rest::default());
         loop {
             let turn = self.turn();
             let in_turn = || (0..sources.len()).map(|n| (turn + n) % sources.len());
@@ -317,11 +322,65 @@ impl CompletionChannel {
                     return Ok((place, next));
                 }
             }
-            taken?;
-            if deadline.has_passed() {
+            if deadline.has_passed() && rest.is_taken(taken?) {
                 return Err(NOTHING);
             }
         }
+    }
+}
+
+/// Adds a descriptor. Which of them is readable, `next` finds out.
+fn watch(epoll: &OwnedFd, fd: BorrowedFd<'_>) -> Result<()> {
+    let (data, flags) = (epoll::EventData::new_u64(0), epoll::EventFlags::IN);
+    epoll::add(epoll, fd, data, flags).map_err(|errno| failed("epoll_ctl", errno))
+}
+
+/// A descriptor that becomes readable, and stays so, when the device has given the queue pair up, if anybody watches
+/// for it.
+#[derive(Debug, Default)]
+pub(crate) struct GivenUp(Mutex<Option<OwnedFd>>);
+
+impl GivenUp {
+    /// After the state has changed: see [`watch`](Self::watch).
+    pub(crate) fn wake(&self) {
+        if let Some(fd) = &*self.lock() {
+            // It fails if the counter is full: then it is readable already.
+            let _ = rustix::io::write(fd, &1_u64.to_ne_bytes());
+        }
+    }
+
+    /// Makes the descriptor, if there is none, and gives it to `watch`. Who looks at the state behind this, and calls
+    /// [`wake`](Self::wake) if it has changed already, misses nothing.
+    fn watch(&self, watch: impl FnOnce(BorrowedFd<'_>) -> Result<()>) -> Result<()> {
+        let mut fd = self.lock();
+        if fd.is_none() {
+            let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
+            *fd = Some(eventfd(0, flags).map_err(|errno| failed("eventfd2", errno))?);
+        }
+        fd.as_ref().map_or(Ok(()), |fd| watch(fd.as_fd()))
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Option<OwnedFd>> {
+        // A panic cannot leave it half written.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// What is left in the channels when the limit has passed.
+#[derive(Debug, Default)]
+struct Rest {
+    looks: u32,
+}
+
+impl Rest {
+    /// How often it looks for more, while others make queues give events and poll what came.
+    const MOST: u32 = 16;
+
+    /// Whether no event is left: behind one that was taken may be another, whose queue is not armed. Who waits
+    /// for the descriptor's next edge would miss what comes there.
+    fn is_taken(&mut self, one_was_taken: bool) -> bool {
+        self.looks += 1;
+        !one_was_taken || self.looks > Self::MOST
     }
 }
 
@@ -346,4 +405,31 @@ fn sleep(channel: &CompChannel, fds: &mut [PollFd<'_>], deadline: Deadline) -> R
 fn take(channel: &CompChannel) -> Result<bool> {
     let taken = channel.wait(Deadline::after(Duration::ZERO))?;
     Ok(taken.is_some())
+}
+
+#[cfg(test)]
+mod tests {
+    use rustix::event::{Timespec, poll};
+
+    use super::*;
+
+    /// No test with a device sees it: soft-RoCE gives no queue pair up.
+    #[test]
+    fn who_watches_is_woken_when_the_queue_pair_is_given_up() {
+        let readable = |fd: &OwnedFd| {
+            let mut fds = [PollFd::new(fd, PollFlags::IN)];
+            poll(&mut fds, Some(&Timespec::default())).unwrap() > 0
+        };
+        let given_up = GivenUp::default();
+        given_up.wake();
+        let [first, second] = [(); 2].map(|()| epoll::create(epoll::CreateFlags::CLOEXEC).unwrap());
+        for epoll in [&first, &second] {
+            given_up.watch(|fd| watch(epoll, fd)).unwrap();
+            assert!(!readable(epoll), "nothing has happened");
+        }
+        given_up.wake();
+        for epoll in [&first, &second] {
+            assert!(readable(epoll) && readable(epoll), "it stays so");
+        }
+    }
 }

@@ -9,7 +9,7 @@ use anyhow::{Error, Result, ensure};
 use super::libtest::Outcome;
 use crate::host::Workspace;
 use crate::process::{spawn_logged, text};
-use crate::progress::Step;
+use crate::progress::{Step, say};
 
 #[derive(Debug)]
 pub(super) struct Report<'a> {
@@ -129,7 +129,7 @@ impl<'a> Report<'a> {
             step.failed(&format!("{} passed, {failed} failed", outcome.passed));
             let problems = problems.join("\n       ");
             // At once: of a run that is stopped, or whose output is cut, this may be all there is.
-            println!("       {problems}");
+            say(&format!("       {problems}"));
             self.fail(
                 failed,
                 format!("{name}\n       {problems}\n       {}", log.display()),
