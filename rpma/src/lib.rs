@@ -110,6 +110,7 @@ mod error;
 mod event;
 mod flags;
 mod flush;
+mod given_up;
 mod hints;
 mod mr;
 mod offer;

@@ -10,10 +10,10 @@ use std::sync::Arc;
 use rustix::io::Errno;
 
 use crate::compl_channel::ComplChannel;
-use crate::conn::GivenUp;
 use crate::conn_cfg::ConnCfg;
 use crate::cq::{Cq, CqAttr, Owners, Polled};
 use crate::error::{Error, Result};
+use crate::given_up::GivenUp;
 use crate::mr::{MrSlice, MrUsage, Tag};
 use crate::peer::Peer;
 use crate::slots::{

@@ -20,7 +20,6 @@ use std::time::Duration;
 
 pub use self::batch::Batch;
 pub use self::close::CloseError;
-pub(crate) use self::next::GivenUp;
 pub use self::next::{Next, Source};
 use crate::compl_channel;
 use crate::cq::Cq;

@@ -6,14 +6,12 @@
 //! something to poll. What is left without an event by others (`Cq::wait_for` leaves what comes after the one that
 //! it waits for) is found within [`BOUND`]: no sleep is longer.
 
-use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use rustix::event::{EventfdFlags, PollFd, PollFlags, epoll, eventfd};
-use rustix::io::Errno;
+use rustix::event::{PollFd, PollFlags, epoll};
 
 use super::Conn;
 use crate::compl_channel::CompletionChannel;
@@ -124,7 +122,7 @@ impl Conn {
             return Ok(fd.as_fd());
         }
         let flags = epoll::CreateFlags::CLOEXEC;
-        let fd = epoll::create(flags).map_err(|errno| failed("epoll_create1", errno))?;
+        let fd = epoll::create(flags).map_err(|errno| Error::provider("epoll_create1", errno))?;
         // The device's own descriptor is not among them: one that many watch through others wakes all of them, and
         // the kernel allows 500.
         let (of_main, of_receives) = (main.as_fd(), of_receives.map(|channel| channel.as_fd()));
@@ -332,38 +330,7 @@ impl CompletionChannel {
 /// Adds a descriptor. Which of them is readable, `next` finds out.
 fn watch(epoll: &OwnedFd, fd: BorrowedFd<'_>) -> Result<()> {
     let (data, flags) = (epoll::EventData::new_u64(0), epoll::EventFlags::IN);
-    epoll::add(epoll, fd, data, flags).map_err(|errno| failed("epoll_ctl", errno))
-}
-
-/// A descriptor that becomes readable, and stays so, when the device has given the queue pair up, if anybody watches
-/// for it.
-#[derive(Debug, Default)]
-pub(crate) struct GivenUp(Mutex<Option<OwnedFd>>);
-
-impl GivenUp {
-    /// After the state has changed: see [`watch`](Self::watch).
-    pub(crate) fn wake(&self) {
-        if let Some(fd) = &*self.lock() {
-            // It fails if the counter is full: then it is readable already.
-            let _ = rustix::io::write(fd, &1_u64.to_ne_bytes());
-        }
-    }
-
-    /// Makes the descriptor, if there is none, and gives it to `watch`. Who looks at the state behind this, and calls
-    /// [`wake`](Self::wake) if it has changed already, misses nothing.
-    fn watch(&self, watch: impl FnOnce(BorrowedFd<'_>) -> Result<()>) -> Result<()> {
-        let mut fd = self.lock();
-        if fd.is_none() {
-            let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
-            *fd = Some(eventfd(0, flags).map_err(|errno| failed("eventfd2", errno))?);
-        }
-        fd.as_ref().map_or(Ok(()), |fd| watch(fd.as_fd()))
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Option<OwnedFd>> {
-        // A panic cannot leave it half written.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
+    epoll::add(epoll, fd, data, flags).map_err(|errno| Error::provider("epoll_ctl", errno))
 }
 
 /// What is left in the channels when the limit has passed.
@@ -384,10 +351,6 @@ impl Rest {
     }
 }
 
-fn failed(call: &'static str, errno: Errno) -> Error {
-    Error::provider(call, io::Error::from(errno))
-}
-
 fn refuse_no_room(wcs: &[Wc]) -> Result<()> {
     match wcs.is_empty() {
         true => Err(Error::invalid("no room for completions: pass one at least")),
@@ -405,31 +368,4 @@ fn sleep(channel: &CompChannel, fds: &mut [PollFd<'_>], deadline: Deadline) -> R
 fn take(channel: &CompChannel) -> Result<bool> {
     let taken = channel.wait(Deadline::after(Duration::ZERO))?;
     Ok(taken.is_some())
-}
-
-#[cfg(test)]
-mod tests {
-    use rustix::event::{Timespec, poll};
-
-    use super::*;
-
-    /// No test with a device sees it: soft-RoCE gives no queue pair up.
-    #[test]
-    fn who_watches_is_woken_when_the_queue_pair_is_given_up() {
-        let readable = |fd: &OwnedFd| {
-            let mut fds = [PollFd::new(fd, PollFlags::IN)];
-            poll(&mut fds, Some(&Timespec::default())).unwrap() > 0
-        };
-        let given_up = GivenUp::default();
-        given_up.wake();
-        let [first, second] = [(); 2].map(|()| epoll::create(epoll::CreateFlags::CLOEXEC).unwrap());
-        for epoll in [&first, &second] {
-            given_up.watch(|fd| watch(epoll, fd)).unwrap();
-            assert!(!readable(epoll), "nothing has happened");
-        }
-        given_up.wake();
-        for epoll in [&first, &second] {
-            assert!(readable(epoll) && readable(epoll), "it stays so");
-        }
-    }
 }
