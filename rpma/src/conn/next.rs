@@ -95,7 +95,8 @@ impl Conn {
             if let Some(next) = self.look_again(wcs, event)? {
                 return Ok(next);
             }
-            if deadline.has_passed() && rest.is_taken(taken?) {
+            let taken = taken?;
+            if deadline.has_passed() && rest.is_taken(taken) {
                 return Err(NOTHING);
             }
         }
@@ -320,7 +321,8 @@ impl CompletionChannel {
                     return Ok((place, next));
                 }
             }
-            if deadline.has_passed() && rest.is_taken(taken?) {
+            let taken = taken?;
+            if deadline.has_passed() && rest.is_taken(taken) {
                 return Err(NOTHING);
             }
         }
