@@ -296,6 +296,8 @@ fn ten_connections_on_one_channel() {
         assert_eq!(servers[6].ended(), None);
 
         // What is wrong.
+        let text = invalid(servers[0].get_next_fd());
+        assert!(text.contains("CompletionChannel::next"), "{text}");
         let text = invalid(servers[0].next(&mut wcs, SHORT));
         assert!(text.contains("CompletionChannel::next"), "{text}");
         invalid(channel.next(&sources, &mut [], SHORT));

@@ -91,10 +91,8 @@ impl ConnReq {
     /// [`Conn::next_event`] when the connection's descriptor is readable, until it is
     /// [`ConnEvent::Established`](crate::ConnEvent::Established). (The peer's device is opened without blocking by an
     /// address of this host: [`Side::Local`](crate::Side::Local).) The kernel gives up on an address and on a
-    /// route after
-    /// [`ConnCfg::set_timeout`], and then the descriptor is readable. On a peer that does not answer it gives up
-    /// only after
-    /// more than a minute: a loop has a limit of its own for that.
+    /// route after [`ConnCfg::set_timeout`], and then the descriptor is readable. On a peer that does not answer
+    /// it gives up only after more than a minute: a loop has a limit of its own for that.
     ///
     /// ```no_run
     /// use rpma::{Conn, ConnCfg, ConnReq, Peer, Progress, Result};

@@ -173,9 +173,7 @@ impl Cq {
 
     /// Makes the descriptor of the queue's completion channel non-blocking, or blocking again: waits on the channel
     /// then return [`Error::NoCompletion`] at once if there is no event ([`Conn::next`](crate::Conn::next) has its
-    /// limit in
-    /// any case). Where queues share a channel, this is of
-    /// all of them. Other threads may wait meanwhile.
+    /// limit in any case). Where queues share a channel, this is of all of them. Other threads may wait meanwhile.
     ///
     /// # Errors
     ///

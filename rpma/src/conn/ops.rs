@@ -200,8 +200,7 @@ impl Conn {
     /// Posts a receive for a message, or for the notice of a write with immediate data.
     ///
     /// It needs [`MrUsage::RECV`](crate::MrUsage::RECV). [`MrSlice::EMPTY`] takes messages of 0 bytes. The memory
-    /// must be as long
-    /// as the message, or the connection fails on both sides.
+    /// must be as long as the message, or the connection fails on both sides.
     ///
     /// # Errors
     ///
@@ -313,26 +312,26 @@ impl Conn {
         if !self.flushes_simply(&dst, flush_type, flags) {
             return self.flush_any(&{ dst }, flush_type, flags, op_context);
         }
-        let remote = dst.address();
+        #[cfg(not(native_flush))]
+        let asked = flags;
+        let (remote, flags) = (dst.address(), flags.to_verbs(UNSOLICITED));
         #[cfg(native_flush)]
-        let (len, to_verbs) = (dst.len(), flags.to_verbs(UNSOLICITED));
+        let len = dst.len();
         self.posted(match (self.flush_method, flush_type) {
             (FlushMethod::Read(target), _) => {
                 self.post_reading_flush(remote, target, flags, op_context)
             }
             #[cfg(native_flush)]
             (FlushMethod::Native, FlushType::Persistent) => {
-                let flags = to_verbs;
                 self.post_flush::<true>(&NativeFlush { remote, len, flags }, op_context)
             }
             #[cfg(native_flush)]
             (FlushMethod::Native, FlushType::Visibility) => {
-                let flags = to_verbs;
                 self.post_flush::<false>(&NativeFlush { remote, len, flags }, op_context)
             }
             #[cfg(not(native_flush))]
             (FlushMethod::Native, _) => {
-                return self.flush_any(&{ dst }, flush_type, flags, op_context);
+                return self.flush_any(&{ dst }, flush_type, asked, op_context);
             }
         })
     }
@@ -342,10 +341,10 @@ impl Conn {
         &self,
         remote: RemoteAddress,
         target: ReadTarget,
-        flags: Flags,
+        flags: SendFlags,
         op_context: u64,
     ) -> Posted {
-        let mut request = Request::read(remote, target, flags.to_verbs(UNSOLICITED));
+        let mut request = Request::read(remote, target, flags);
         self.post_inlined(&mut request, op_context)
     }
 
