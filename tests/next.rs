@@ -4,12 +4,15 @@
 mod common;
 
 use std::collections::BTreeSet;
+use std::fs::File;
+use std::os::fd::AsRawFd;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use common::{LIMIT, Pair, completions, device_test, invalid, no_completion, peer, region};
 use rustix::buffer::spare_capacity;
 use rustix::event::{PollFd, PollFlags, Timespec, epoll, poll};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use rpma::{
     ComplChannel, CompletionChannel, Conn, ConnCfg, ConnEvent, Error, Flags, MrSlice, MrUsage,
@@ -457,4 +460,26 @@ fn an_edge_of_the_descriptor_is_enough() {
             assert_eq!(comes.len(), 20, "{what}: {comes:?}");
         });
     }
+}
+
+/// Bad luck: no descriptor is left for the first call, or for the last of those that it makes. It says which call
+/// failed, keeps nothing, and works when there are some again.
+#[test]
+fn a_descriptor_that_cannot_be_made_is_an_error() {
+    device_test(|| {
+        let pair = Pair::new(&peer());
+        let before = getrlimit(Resource::Nofile);
+        let free = File::open("/dev/null").expect("opens").as_raw_fd() as u64;
+        for (left, call) in [(0, "epoll_create1"), (1, "eventfd2")] {
+            let current = Some(free + left);
+            let (maximum, resource) = (before.maximum, Resource::Nofile);
+            setrlimit(resource, Rlimit { current, maximum }).expect("set");
+            let refused = pair.client.get_next_fd().map(|fd| fd.as_raw_fd());
+            setrlimit(Resource::Nofile, before).expect("set");
+            let error = refused.expect_err("no descriptor is left").to_string();
+            assert!(error.starts_with(&format!("{call} failed")), "{error}");
+        }
+        let fd = pair.client.get_next_fd().expect("a descriptor").as_raw_fd();
+        assert_eq!(fd as u64, free, "nothing was left open, but one");
+    });
 }
