@@ -1,0 +1,247 @@
+//! Calls that fail because a test wants it.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use rustix::io::Errno;
+
+use crate::fabric::Host;
+use crate::state::Shared;
+
+/// The calls that can fail, by the names that C knows them by.
+pub(crate) const CALLS: [&str; 39] = [
+    "ibv_advise_mr",
+    "ibv_alloc_pd",
+    "ibv_create_comp_channel",
+    "ibv_create_cq",
+    "ibv_create_srq",
+    "ibv_dealloc_pd",
+    "ibv_dereg_mr",
+    "ibv_destroy_comp_channel",
+    "ibv_destroy_cq",
+    "ibv_destroy_qp",
+    "ibv_destroy_srq",
+    "ibv_get_cq_event",
+    "ibv_modify_qp",
+    "ibv_poll_cq",
+    "ibv_post_recv",
+    "ibv_post_send",
+    "ibv_post_srq_recv",
+    "ibv_query_device_ex",
+    "ibv_query_port",
+    "ibv_query_qp",
+    "ibv_reg_mr",
+    "ibv_req_notify_cq",
+    "ibv_wr_complete",
+    "rdma_accept",
+    "rdma_ack_cm_event",
+    "rdma_bind_addr",
+    "rdma_connect",
+    "rdma_create_event_channel",
+    "rdma_create_id",
+    "rdma_create_qp",
+    "rdma_destroy_id",
+    "rdma_disconnect",
+    "rdma_get_cm_event",
+    "rdma_listen",
+    "rdma_migrate_id",
+    "rdma_reject",
+    "rdma_resolve_addr",
+    "rdma_resolve_route",
+    "rdma_set_option",
+];
+
+/// How a call fails.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum How {
+    /// It does nothing. One that posts says which request it has refused.
+    #[default]
+    Refused,
+    /// It does everything first. Of calls that return an object there is no such failure: they are refused.
+    Done,
+    /// Of a call that posts: it takes all requests of a chain but the last one, and says that it refused that.
+    LastRefused,
+    /// As [`LastRefused`](Self::LastRefused), but it returns 0, as siw's provider does.
+    LastDropped,
+}
+
+/// What a call has to do now.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Fate {
+    failure: Option<(Errno, How)>,
+}
+
+impl Fate {
+    /// Ends a call that is to do nothing.
+    pub(crate) fn begin(self) -> Result<Self, Errno> {
+        match self.failure {
+            Some((errno, How::Refused)) => Err(errno),
+            _ => Ok(self),
+        }
+    }
+
+    /// The error of a call that has done everything.
+    pub(crate) fn end(self) -> Result<(), Errno> {
+        match self.failure {
+            Some((errno, How::Done)) => Err(errno),
+            _ => Ok(()),
+        }
+    }
+
+    /// As [`begin`](Self::begin), of a call that returns an object.
+    pub(crate) fn object(self) -> Result<(), Errno> {
+        self.failure.map_or(Ok(()), |(errno, _)| Err(errno))
+    }
+
+    /// Of a call that posts: what it returns for the last request of its chain, which it does not take.
+    pub(crate) fn last(self) -> Option<Result<(), Errno>> {
+        match self.failure {
+            Some((errno, How::LastRefused)) => Some(Err(errno)),
+            Some((_, How::LastDropped)) => Some(Ok(())),
+            _ => None,
+        }
+    }
+}
+
+/// Which calls fail, and how often each was made.
+#[derive(Debug, Default)]
+pub(crate) struct Failures {
+    armed: Vec<Armed>,
+    calls: BTreeMap<&'static str, u64>,
+    next: u64,
+}
+
+#[derive(Debug)]
+struct Armed {
+    number: u64,
+    call: &'static str,
+    host: Option<usize>,
+    /// How many calls are left before the one that fails.
+    before: u32,
+    errno: Errno,
+    how: How,
+}
+
+impl Failures {
+    /// A call is made on a host.
+    pub(crate) fn call(&mut self, call: &'static str, host: usize) -> Fate {
+        *self.calls.entry(call).or_default() += 1;
+        let mut failure = None;
+        self.armed.retain_mut(|armed| {
+            if armed.call != call || armed.host.is_some_and(|only| only != host) {
+                return true;
+            }
+            if armed.before > 0 {
+                armed.before -= 1;
+                return true;
+            }
+            if failure.is_some() {
+                return true;
+            }
+            failure = Some((armed.errno, armed.how));
+            false
+        });
+        Fate { failure }
+    }
+
+    pub(crate) fn calls(&self) -> BTreeMap<&'static str, u64> {
+        self.calls.clone()
+    }
+}
+
+/// A call that is to fail, once: see [`Fabric::fail`](crate::Fabric::fail).
+///
+/// Dropping it changes nothing; [`disarm`](Self::disarm) takes the failure back.
+#[derive(Debug)]
+pub struct Failing {
+    shared: Arc<Shared>,
+    call: &'static str,
+    host: Option<usize>,
+    how: How,
+    number: Option<u64>,
+}
+
+impl Failing {
+    /// # Panics
+    ///
+    /// If there is no such call.
+    pub(crate) fn new(shared: &Arc<Shared>, call: &str) -> Self {
+        let known = CALLS.iter().find(|name| **name == call);
+        let Some(call) = known else {
+            panic!("no call `{call}` can fail; those that can: {CALLS:?}");
+        };
+        Self {
+            shared: Arc::clone(shared),
+            call,
+            host: None,
+            how: How::default(),
+            number: None,
+        }
+    }
+
+    /// Only calls on this host are counted, and fail.
+    #[must_use]
+    pub fn on(mut self, host: &Host) -> Self {
+        self.host = Some(host.index());
+        self
+    }
+
+    /// How it fails, if not [`How::Refused`].
+    #[must_use]
+    pub fn how(mut self, how: How) -> Self {
+        self.how = how;
+        self
+    }
+
+    /// The next call fails.
+    #[must_use = "the answer tells later whether the call was made"]
+    pub fn next(self, errno: Errno) -> Self {
+        self.nth(1, errno)
+    }
+
+    /// The `nth` call from now on fails, 1 being the next one.
+    ///
+    /// # Panics
+    ///
+    /// If `nth` is 0, or the failure is armed already.
+    #[must_use = "the answer tells later whether the call was made"]
+    pub fn nth(mut self, nth: u32, errno: Errno) -> Self {
+        assert!(nth > 0, "the first call is number 1");
+        assert!(self.number.is_none(), "{} is armed already", self.call);
+        let mut state = self.shared.lock();
+        let failures = &mut state.failures;
+        failures.next += 1;
+        let armed = Armed {
+            number: failures.next,
+            call: self.call,
+            host: self.host,
+            before: nth - 1,
+            errno,
+            how: self.how,
+        };
+        self.number = Some(armed.number);
+        failures.armed.push(armed);
+        drop(state);
+        self
+    }
+
+    /// Whether the call is still to come.
+    #[must_use]
+    pub fn is_pending(&self) -> bool {
+        let state = self.shared.lock();
+        let own = |armed: &Armed| Some(armed.number) == self.number;
+        state.failures.armed.iter().any(own)
+    }
+
+    /// Takes it back if the call was not made, and says whether that was so.
+    pub fn disarm(&self) -> bool {
+        let mut state = self.shared.lock();
+        let before = state.failures.armed.len();
+        state
+            .failures
+            .armed
+            .retain(|armed| Some(armed.number) != self.number);
+        state.failures.armed.len() < before
+    }
+}

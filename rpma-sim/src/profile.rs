@@ -1,0 +1,134 @@
+//! What differs from one device to another.
+
+use std::time::Duration;
+
+use crate::types::ibv_wc_status;
+
+/// A kind of device: what it can do, and how it behaves where the specification leaves a choice or the device departs
+/// from it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Profile {
+    pub(crate) name: &'static str,
+    /// The beginning of the names of its devices.
+    pub(crate) device: &'static str,
+    pub(crate) vendor_id: u32,
+    /// Native flush and native atomic write.
+    pub(crate) native: bool,
+    pub(crate) max_msg_sz: u32,
+    /// The acknowledgement timeout of connections that set none: 4.096 µs · 2^this.
+    pub(crate) ack_timeout: u8,
+    pub(crate) timewait: Duration,
+    /// Whether a retry count of 7 has no end.
+    pub(crate) retries_for_ever: bool,
+    /// Of a request whose own memory is refused.
+    pub(crate) local_error: ibv_wc_status,
+    /// Of a send that is longer than the receive: at the requester, and at the receive.
+    pub(crate) too_long: (ibv_wc_status, ibv_wc_status),
+    /// Whether completions of flushed and failed requests are events for who asked for solicited ones.
+    pub(crate) errors_are_solicited: bool,
+    /// Whether the device tells of a queue pair's failure by an asynchronous event.
+    pub(crate) tells_failures: bool,
+    /// Whether the device tells that a failed queue pair takes no more of a shared receive queue.
+    pub(crate) tells_last_receive: bool,
+    /// Whether a queue has more room than was asked for: the next power of two, less one.
+    pub(crate) rounds_up: bool,
+    /// Whether a send queue's slot is free again only when a completion of it, or of a later request, is polled.
+    pub(crate) frees_slots_by_polling: bool,
+    /// Whether a write or a send may be executed before an earlier read, flush or atomic write.
+    pub(crate) reorders: bool,
+    /// Whether destroying a queue pair takes its completions out of the queues.
+    pub(crate) purges_completions: bool,
+}
+
+impl Profile {
+    /// soft-RoCE of Linux 6.12 with rdma-core 56: native flush and atomic write, everything in order.
+    ///
+    /// Departs from the specification where that kernel does: failures are not solicited
+    /// (`rxe_resp.c`, `rxe_comp.c`: completions are posted with solicited = 0), a request whose own memory is refused
+    /// ends as flushed, a send that is too long is a remote operation error (`rxe_resp.c`), and a retry count of 7 is
+    /// without end (`rxe_comp.c`).
+    pub const RXE_6_12: Self = Self {
+        name: "soft-RoCE of Linux 6.12",
+        device: "rxe",
+        vendor_id: 0xFF_FFFF,
+        native: true,
+        max_msg_sz: 1 << 31,
+        ack_timeout: 17,
+        timewait: Duration::from_millis(510),
+        retries_for_ever: true,
+        local_error: ibv_wc_status::IBV_WC_WR_FLUSH_ERR,
+        too_long: (
+            ibv_wc_status::IBV_WC_REM_OP_ERR,
+            ibv_wc_status::IBV_WC_LOC_QP_OP_ERR,
+        ),
+        errors_are_solicited: false,
+        tells_failures: false,
+        tells_last_receive: true,
+        rounds_up: true,
+        frees_slots_by_polling: false,
+        reorders: false,
+        purges_completions: false,
+    };
+
+    /// soft-RoCE of Linux 6.1: neither native flush nor native atomic write. From that kernel's source; no test here
+    /// compares it with one.
+    pub const RXE_6_1: Self = Self {
+        name: "soft-RoCE of Linux 6.1",
+        native: false,
+        max_msg_sz: 1 << 23,
+        ack_timeout: 19,
+        timewait: Duration::from_millis(2_050),
+        local_error: ibv_wc_status::IBV_WC_LOC_PROT_ERR,
+        errors_are_solicited: true,
+        tells_last_receive: false,
+        ..Self::RXE_6_12
+    };
+
+    /// An adapter that does no more than the specification promises.
+    ///
+    /// * A write or a send may be executed before an earlier read, flush or atomic write of its queue pair that
+    ///   it is not fenced behind. (A fence covers earlier reads and atomics, IBA 10.8.3.3. That it also covers
+    ///   flushes is promised by nothing public, so that it does not here.) What is promised: writes and sends stay in
+    ///   order; reads, flushes and atomic writes are executed after all that was posted before them.
+    /// * A queue has the room that was asked for, and a slot of a send queue is free only when a completion of
+    ///   its request or of a later one was polled.
+    /// * Failures have the specification's statuses, are solicited, and are told by asynchronous events.
+    /// * Destroying a queue pair takes its completions out of the completion queues, as mlx5 does.
+    pub const STRICT: Self = Self {
+        name: "a strict adapter",
+        device: "strict",
+        // Not a number that a vendor has.
+        vendor_id: 0x51_3D05,
+        retries_for_ever: false,
+        local_error: ibv_wc_status::IBV_WC_LOC_PROT_ERR,
+        too_long: (
+            ibv_wc_status::IBV_WC_REM_INV_REQ_ERR,
+            ibv_wc_status::IBV_WC_LOC_LEN_ERR,
+        ),
+        errors_are_solicited: true,
+        tells_failures: true,
+        rounds_up: false,
+        frees_slots_by_polling: true,
+        reorders: true,
+        purges_completions: true,
+        ..Self::RXE_6_12
+    };
+
+    /// All of them, for loops.
+    pub const ALL: [Self; 3] = [Self::RXE_6_12, Self::RXE_6_1, Self::STRICT];
+
+    /// What it is called.
+    #[must_use]
+    pub fn name(&self) -> &'static str {
+        self.name
+    }
+
+    /// The room of a queue that was asked for with `asked`.
+    pub(crate) fn room(&self, asked: u32) -> u32 {
+        match self.rounds_up {
+            true => (asked + 1).next_power_of_two() - 1,
+            false => asked,
+        }
+    }
+}

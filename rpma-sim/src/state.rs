@@ -1,0 +1,197 @@
+//! What a fabric consists of, under its one lock.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::ops::{Index, IndexMut};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
+
+use crate::cm::Id;
+use crate::cq::{Channel, Cq};
+use crate::device::Nic;
+use crate::fail::{Failures, Fate};
+use crate::memory::{Mr, Pd};
+use crate::profile::Profile;
+use crate::qp::Qp;
+use crate::srq::Srq;
+use crate::timer::{Clock, Timer};
+
+/// A fabric. Every id and every host keeps it, so that it lives as long as anything that was made in it is used.
+#[derive(Debug)]
+pub(crate) struct Shared {
+    state: Mutex<State>,
+    /// Something has changed that a call waits for: an acknowledgement, or the end of a stream.
+    pub(crate) changed: Condvar,
+}
+
+impl Shared {
+    pub(crate) fn new(profile: Profile) -> Arc<Self> {
+        Arc::new_cyclic(|weak: &Weak<Self>| Self {
+            state: Mutex::new(State {
+                clock: Clock::new(Weak::clone(weak)),
+                profile,
+                hosts: Vec::new(),
+                nics: Vec::new(),
+                pds: Table::starting_at(1),
+                mrs: Table::starting_at(1),
+                channels: Table::starting_at(1),
+                cqs: Table::starting_at(1),
+                srqs: Table::starting_at(1),
+                qps: Table::starting_at(17),
+                ids: Table::starting_at(1),
+                failures: Failures::default(),
+                random: 0x5EED,
+            }),
+            changed: Condvar::new(),
+        })
+    }
+
+    pub(crate) fn lock(&self) -> MutexGuard<'_, State> {
+        // Who panics under it has found a wrong use of verbs: the others go on.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits, with the lock given back meanwhile, until `until` holds.
+    pub(crate) fn wait_until<'a>(
+        &self,
+        mut state: MutexGuard<'a, State>,
+        mut until: impl FnMut(&mut State) -> bool,
+    ) -> MutexGuard<'a, State> {
+        while !until(&mut state) {
+            state = self
+                .changed
+                .wait(state)
+                .unwrap_or_else(PoisonError::into_inner);
+        }
+        state
+    }
+}
+
+#[derive(Debug)]
+pub(crate) struct State {
+    pub(crate) profile: Profile,
+    pub(crate) clock: Clock,
+    /// Their names.
+    pub(crate) hosts: Vec<String>,
+    pub(crate) nics: Vec<Nic>,
+    pub(crate) pds: Table<Pd>,
+    pub(crate) mrs: Table<Mr>,
+    pub(crate) channels: Table<Channel>,
+    pub(crate) cqs: Table<Cq>,
+    pub(crate) srqs: Table<Srq>,
+    pub(crate) qps: Table<Qp>,
+    pub(crate) ids: Table<Id>,
+    pub(crate) failures: Failures,
+    pub(crate) random: u64,
+}
+
+// SAFETY: the pointers inside are to objects that a call returned; they are used under the lock of the state, for fields
+// that the caller does not touch at the same time, or compared.
+unsafe impl Send for State {}
+
+impl State {
+    /// A call is made on the host of a device.
+    pub(crate) fn call(&mut self, call: &'static str, nic: usize) -> Fate {
+        let host = self.nics[nic].host;
+        self.failures.call(call, host)
+    }
+
+    /// The device that has an address.
+    pub(crate) fn nic_of(&self, addr: IpAddr) -> Option<usize> {
+        self.nics.iter().position(|nic| nic.has(addr))
+    }
+
+    /// How many objects there are of each kind, of the kinds that there are.
+    pub(crate) fn objects(&self) -> BTreeMap<&'static str, usize> {
+        let counts = [
+            ("pd", self.pds.len()),
+            ("mr", self.mrs.len()),
+            ("comp_channel", self.channels.len()),
+            ("cq", self.cqs.len()),
+            ("srq", self.srqs.len()),
+            ("qp", self.qps.len()),
+            ("cm_id", self.ids.len()),
+        ];
+        counts.into_iter().filter(|(_, count)| *count > 0).collect()
+    }
+
+    /// One of two, by chance, the same in each run.
+    pub(crate) fn toss(&mut self) -> bool {
+        self.random = self
+            .random
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1_442_695_040_888_963_407);
+        self.random >> 63 == 1
+    }
+
+    /// What was put off until now.
+    pub(crate) fn alarm(&mut self, timer: Timer) {
+        match timer {
+            Timer::Try { qp, attempt } => self.try_again(qp, attempt),
+            Timer::Unresolved { id } => self.unresolved(id),
+            Timer::Timewait { id } => self.timewait_is_over(id),
+        }
+    }
+}
+
+/// Objects by their numbers, none of which is given twice.
+#[derive(Debug)]
+pub(crate) struct Table<T> {
+    next: u32,
+    objects: BTreeMap<u32, T>,
+}
+
+impl<T> Table<T> {
+    fn starting_at(next: u32) -> Self {
+        Self {
+            next,
+            objects: BTreeMap::new(),
+        }
+    }
+
+    /// Adds what is made with its own number.
+    pub(crate) fn add(&mut self, make: impl FnOnce(u32) -> T) -> u32 {
+        let number = self.next;
+        self.next += 1;
+        self.objects.insert(number, make(number));
+        number
+    }
+
+    pub(crate) fn get(&self, number: u32) -> Option<&T> {
+        self.objects.get(&number)
+    }
+
+    pub(crate) fn get_mut(&mut self, number: u32) -> Option<&mut T> {
+        self.objects.get_mut(&number)
+    }
+
+    pub(crate) fn remove(&mut self, number: u32) -> Option<T> {
+        self.objects.remove(&number)
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (u32, &T)> {
+        self.objects
+            .iter()
+            .map(|(number, object)| (*number, object))
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.objects.len()
+    }
+}
+
+/// For objects that a caller has a pointer to, and that so exist.
+impl<T> Index<u32> for Table<T> {
+    type Output = T;
+
+    fn index(&self, number: u32) -> &T {
+        self.get(number).expect(DESTROYED)
+    }
+}
+
+impl<T> IndexMut<u32> for Table<T> {
+    fn index_mut(&mut self, number: u32) -> &mut T {
+        self.get_mut(number).expect(DESTROYED)
+    }
+}
+
+const DESTROYED: &str = "a call is given an object that was destroyed";
