@@ -1,0 +1,339 @@
+//! Devices: what they can do, and what happens to them.
+
+use std::collections::VecDeque;
+use std::ffi::{CStr, c_char, c_int, c_void};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::os::fd::AsFd;
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+use rustix::io::Errno;
+
+use crate::call::{Result, errno_of, minus_one};
+use crate::cq::{ibv_poll_cq, ibv_req_notify_cq};
+use crate::handle::{Context, of_context};
+use crate::pipe::{Pipe, wait_readable};
+use crate::qp::{ibv_post_recv, ibv_post_send};
+use crate::srq::ibv_post_srq_recv;
+use crate::state::{Shared, State};
+use crate::types::{
+    ibv_async_event, ibv_async_event__bindgen_ty_1, ibv_context, ibv_context_ops, ibv_cq,
+    ibv_device, ibv_device_attr_ex, ibv_event_type, ibv_mtu, ibv_node_type, ibv_port_attr,
+    ibv_port_state, ibv_qp, ibv_srq, ibv_transport_type,
+};
+
+/// `IB_UVERBS_DEVICE_FLUSH_GLOBAL`, `_FLUSH_PERSISTENT` and `_ATOMIC_WRITE` of the kernel's
+/// `rdma/ib_user_verbs.h`.
+const NATIVE_CAPS: u64 = 0b111 << 38;
+
+// What soft-RoCE has (`rxe_param.h`).
+pub(crate) const MAX_QP_WR: u32 = 1 << 20;
+pub(crate) const MAX_SGE: u32 = 32;
+pub(crate) const MAX_CQE: u32 = 32_767;
+pub(crate) const MAX_INLINE: u32 = 512;
+pub(crate) const MAX_RD_ATOM: u8 = 128;
+pub(crate) const MAX_SRQ_WR: u32 = 1 << 20;
+
+/// A device, which is open from the beginning: librdmacm opens each one once.
+#[derive(Debug)]
+pub(crate) struct Nic {
+    pub(crate) host: usize,
+    addrs: [IpAddr; 2],
+    pub(crate) context: NonNull<ibv_context>,
+    events: VecDeque<Event>,
+    pipe: Pipe,
+}
+
+/// An asynchronous event.
+#[derive(Clone, Copy, Debug)]
+struct Event {
+    kind: ibv_event_type,
+    of: Element,
+}
+
+/// What an asynchronous event is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Element {
+    Cq(u32),
+    Qp(u32),
+    Srq(u32),
+}
+
+impl Nic {
+    pub(crate) fn has(&self, addr: IpAddr) -> bool {
+        self.addrs.contains(&addr)
+    }
+
+    /// Its address of the same family.
+    pub(crate) fn addr_like(&self, other: IpAddr) -> IpAddr {
+        self.addrs[usize::from(other.is_ipv6())]
+    }
+}
+
+impl Drop for Nic {
+    fn drop(&mut self) {
+        // SAFETY: it came from a box in `add`; nothing of the fabric is used any more.
+        drop(unsafe { Box::from_raw(self.context.as_ptr().cast::<Context>()) });
+    }
+}
+
+/// Adds a device to a host; its name and its addresses.
+pub(crate) fn add(shared: &Arc<Shared>, host: usize) -> Result<(String, Ipv4Addr, Ipv6Addr)> {
+    let pipe = Pipe::new()?;
+    let mut state = shared.lock();
+    let nic = state.nics.len();
+    let number = state.nics.iter().filter(|nic| nic.host == host).count();
+    let name = format!("{}{number}", state.profile.device);
+    // The last byte of an address stays below 200.
+    let (net, last) = ((nic / 199) as u8, (nic % 199 + 1) as u8);
+    let addr = Ipv4Addr::new(10, 77, net, last);
+    let addr6 = Ipv6Addr::new(0xfd77, 0, 0, 0, 0, 0, net.into(), last.into());
+
+    let mut device = Box::new(ibv_device {
+        node_type: ibv_node_type::IBV_NODE_CA,
+        transport_type: ibv_transport_type::IBV_TRANSPORT_IB,
+        ..Default::default()
+    });
+    for (to, byte) in device.name.iter_mut().zip(name.bytes()) {
+        *to = byte as c_char;
+    }
+    let context = Box::new(Context {
+        ibv: ibv_context {
+            device: &raw mut *device,
+            ops: ibv_context_ops {
+                poll_cq: Some(ibv_poll_cq),
+                req_notify_cq: Some(ibv_req_notify_cq),
+                post_send: Some(ibv_post_send),
+                post_recv: Some(ibv_post_recv),
+                post_srq_recv: Some(ibv_post_srq_recv),
+                ..Default::default()
+            },
+            cmd_fd: -1,
+            async_fd: pipe.fd(),
+            num_comp_vectors: 1,
+            ..Default::default()
+        },
+        device,
+        shared: Arc::downgrade(shared),
+        nic,
+    });
+    state.nics.push(Nic {
+        host,
+        addrs: [addr.into(), addr6.into()],
+        context: NonNull::from(Box::leak(context)).cast(),
+        events: VecDeque::new(),
+        pipe,
+    });
+    Ok((name, addr, addr6))
+}
+
+/// Whether an address is in the network of all devices.
+pub(crate) fn is_in_network(addr: IpAddr) -> bool {
+    match addr {
+        IpAddr::V4(v4) => v4.octets()[..2] == [10, 77],
+        IpAddr::V6(v6) => v6.segments()[..4] == [0xfd77, 0, 0, 0],
+    }
+}
+
+impl State {
+    /// Something has happened to an object.
+    pub(crate) fn tell(&mut self, nic: usize, kind: ibv_event_type, of: Element) {
+        let nic = &mut self.nics[nic];
+        nic.events.push_back(Event { kind, of });
+        nic.pipe.add();
+    }
+
+    /// Forgets the events of an object that is destroyed, of those that nobody has read.
+    pub(crate) fn untell(&mut self, nic: usize, of: Element) {
+        let nic = &mut self.nics[nic];
+        let before = nic.events.len();
+        nic.events.retain(|event| event.of != of);
+        for _ in nic.events.len()..before {
+            nic.pipe.take();
+        }
+    }
+
+    /// How many events of an object were read, which its destruction waits for.
+    fn read_events(&mut self, of: Element) -> Option<&mut u32> {
+        match of {
+            Element::Cq(number) => self.cqs.get_mut(number).map(|cq| &mut cq.unacknowledged),
+            Element::Qp(number) => self.qps.get_mut(number).map(|qp| &mut qp.unacknowledged),
+            Element::Srq(number) => self.srqs.get_mut(number).map(|srq| &mut srq.unacknowledged),
+        }
+    }
+
+    fn element(&self, of: Element) -> Option<ibv_async_event__bindgen_ty_1> {
+        Some(match of {
+            Element::Cq(number) => ibv_async_event__bindgen_ty_1 {
+                cq: self.cqs.get(number)?.object.as_ptr(),
+            },
+            Element::Qp(number) => ibv_async_event__bindgen_ty_1 {
+                qp: self.qps.get(number)?.object.as_ptr().cast(),
+            },
+            Element::Srq(number) => ibv_async_event__bindgen_ty_1 {
+                srq: self.srqs.get(number)?.object.as_ptr(),
+            },
+        })
+    }
+}
+
+/// `ibv_get_async_event(3)`.
+pub unsafe extern "C" fn ibv_get_async_event(
+    context: *mut ibv_context,
+    event: *mut ibv_async_event,
+) -> c_int {
+    // SAFETY: the caller promises an open context.
+    let (shared, number) = unsafe { of_context(context) };
+    loop {
+        let mut state = shared.lock();
+        let nic = &mut state.nics[number];
+        if let Some(next) = nic.events.pop_front() {
+            nic.pipe.take();
+            let element = state.element(next.of).expect("events go with their object");
+            let told = ibv_async_event {
+                element,
+                event_type: next.kind,
+            };
+            if let Some(read) = state.read_events(next.of) {
+                *read += 1;
+            }
+            // SAFETY: the caller has room for an event.
+            unsafe { event.write(told) };
+            return 0;
+        }
+        let pipe = nic.pipe.duplicate();
+        drop(state);
+        let waited = match pipe {
+            Ok(pipe) => wait_readable(pipe.as_fd()),
+            Err(_) => Err(Errno::MFILE),
+        };
+        if waited.is_err() {
+            return minus_one(waited);
+        }
+    }
+}
+
+/// `ibv_ack_async_event(3)`.
+pub unsafe extern "C" fn ibv_ack_async_event(event: *mut ibv_async_event) {
+    type Kind = ibv_event_type;
+    // SAFETY: the caller has an event.
+    let ibv_async_event {
+        element,
+        event_type: kind,
+    } = unsafe { *event };
+    let (found, of): (_, fn(u32) -> Element) = match kind {
+        Kind::IBV_EVENT_CQ_ERR => {
+            // SAFETY: an event of this kind has a queue, which is not destroyed before this.
+            let cq: *mut ibv_cq = unsafe { element.cq };
+            // SAFETY: as above.
+            (unsafe { crate::handle::of(cq) }, Element::Cq)
+        }
+        Kind::IBV_EVENT_SRQ_ERR | Kind::IBV_EVENT_SRQ_LIMIT_REACHED => {
+            // SAFETY: as above.
+            let srq: *mut ibv_srq = unsafe { element.srq };
+            // SAFETY: as above.
+            (unsafe { crate::handle::of(srq) }, Element::Srq)
+        }
+        Kind::IBV_EVENT_QP_FATAL
+        | Kind::IBV_EVENT_QP_REQ_ERR
+        | Kind::IBV_EVENT_QP_ACCESS_ERR
+        | Kind::IBV_EVENT_QP_LAST_WQE_REACHED => {
+            // SAFETY: as above.
+            let qp: *mut ibv_qp = unsafe { element.qp };
+            // SAFETY: as above.
+            (unsafe { crate::handle::of(qp) }, Element::Qp)
+        }
+        _ => return,
+    };
+    let mut state = found.shared.lock();
+    if let Some(read) = state.read_events(of(found.number)) {
+        *read = read.saturating_sub(1);
+    }
+    drop(state);
+    found.shared.changed.notify_all();
+}
+
+/// `ibv_event_type_str(3)`.
+pub unsafe extern "C" fn ibv_event_type_str(kind: ibv_event_type) -> *const c_char {
+    type Kind = ibv_event_type;
+    let text: &CStr = match kind {
+        Kind::IBV_EVENT_CQ_ERR => c"CQ error",
+        Kind::IBV_EVENT_QP_FATAL => c"local work queue catastrophic error",
+        Kind::IBV_EVENT_QP_REQ_ERR => c"invalid request local work queue error",
+        Kind::IBV_EVENT_QP_ACCESS_ERR => c"local access violation work queue error",
+        Kind::IBV_EVENT_COMM_EST => c"communication established",
+        Kind::IBV_EVENT_QP_LAST_WQE_REACHED => c"last WQE reached",
+        Kind::IBV_EVENT_SRQ_ERR => c"SRQ catastrophic error",
+        Kind::IBV_EVENT_SRQ_LIMIT_REACHED => c"SRQ limit reached",
+        Kind::IBV_EVENT_DEVICE_FATAL => c"local catastrophic error",
+        Kind::IBV_EVENT_PORT_ACTIVE => c"port active",
+        Kind::IBV_EVENT_PORT_ERR => c"port error",
+        _ => c"unknown",
+    };
+    text.as_ptr()
+}
+
+/// `ibv_get_device_name(3)`.
+pub unsafe extern "C" fn ibv_get_device_name(device: *mut ibv_device) -> *const c_char {
+    // SAFETY: the caller has a device.
+    (unsafe { &raw const (*device).name }).cast()
+}
+
+/// `ibv_query_device_ex(3)`, as far as rpma reads what it says.
+pub unsafe extern "C" fn ibv_query_device_ex(
+    context: *mut ibv_context,
+    _input: *const c_void,
+    attr: *mut ibv_device_attr_ex,
+) -> c_int {
+    // SAFETY: the caller promises an open context.
+    let (shared, nic) = unsafe { of_context(context) };
+    let mut state = shared.lock();
+    errno_of((|| {
+        let fate = state.call("ibv_query_device_ex", nic).begin()?;
+        let mut found = ibv_device_attr_ex::default();
+        let plain = &mut found.orig_attr;
+        plain.vendor_id = state.profile.vendor_id;
+        plain.max_mr_size = u64::MAX;
+        plain.max_qp_wr = MAX_QP_WR as c_int;
+        plain.max_sge = MAX_SGE as c_int;
+        plain.max_cqe = MAX_CQE as c_int;
+        plain.max_qp_rd_atom = MAX_RD_ATOM.into();
+        plain.max_qp_init_rd_atom = MAX_RD_ATOM.into();
+        plain.max_srq_wr = MAX_SRQ_WR as c_int;
+        plain.max_srq_sge = 27;
+        plain.phys_port_cnt = 1;
+        if state.profile.native {
+            found.device_cap_flags_ex = NATIVE_CAPS;
+        }
+        // SAFETY: the caller has room for it.
+        unsafe { attr.write(found) };
+        fate.end()
+    })())
+}
+
+/// `ibv_query_port(3)`.
+pub unsafe extern "C" fn rpma_sys_query_port(
+    context: *mut ibv_context,
+    port: u8,
+    attr: *mut ibv_port_attr,
+) -> c_int {
+    // SAFETY: the caller promises an open context.
+    let (shared, nic) = unsafe { of_context(context) };
+    let mut state = shared.lock();
+    errno_of((|| {
+        let fate = state.call("ibv_query_port", nic).begin()?;
+        if port != 1 {
+            return Err(Errno::INVAL);
+        }
+        let found = ibv_port_attr {
+            state: ibv_port_state::IBV_PORT_ACTIVE,
+            max_mtu: ibv_mtu::IBV_MTU_4096,
+            active_mtu: ibv_mtu::IBV_MTU_1024,
+            max_msg_sz: state.profile.max_msg_sz,
+            ..Default::default()
+        };
+        // SAFETY: the caller has room for it.
+        unsafe { attr.write(found) };
+        fate.end()
+    })())
+}
