@@ -1,0 +1,554 @@
+//! What queue pairs do with requests: the requester's side, the responder's, and how both fail.
+//!
+//! A request is executed as a whole, by the thread that posted it or, if it had to wait, by the fabric's own. The head
+//! of a send queue is executed first, but for devices that [reorder](crate::Profile::STRICT). Completions are in
+//! order always.
+
+use std::time::Duration;
+
+use crate::device::Element;
+use crate::memory::{Part, access, copy, fetch, scatter};
+use crate::qp::{Data, Operation, QpState, Recv, Send, Waiting};
+use crate::state::State;
+use crate::timer::Timer;
+use crate::types::{
+    ibv_event_type, ibv_send_flags, ibv_wc, ibv_wc__bindgen_ty_1, ibv_wc_flags, ibv_wc_opcode,
+    ibv_wc_status,
+};
+
+/// How long a device that reorders keeps back what may be overtaken, if nobody polls.
+const KEPT_BACK: Duration = Duration::from_micros(200);
+
+/// How many bytes a queue pair moves at once. What is left waits for as long as a network takes for them.
+const AT_ONCE: u64 = 1 << 16;
+
+/// A slow network: 100 MB/s.
+const NANOSECONDS_A_BYTE: u64 = 10;
+
+/// How the execution of a request ends.
+enum Outcome {
+    Done(ibv_wc),
+    Failed(ibv_wc_status),
+    /// The peer has no receive.
+    NoReceive,
+    /// Nobody is there.
+    NoAnswer,
+    /// It is never executed: a connection without room for reads.
+    Never,
+}
+
+/// Why a responder does not do what it is asked for.
+enum Refusal {
+    NoReceive,
+    /// With the status at the requester, and the event that tells of it here.
+    Denied(ibv_wc_status, ibv_event_type),
+}
+
+impl State {
+    /// Requests were posted to a queue pair that has been connected.
+    pub(crate) fn posted(&mut self, number: u32) {
+        let qp = &self.qps[number];
+        if qp.state == QpState::Error {
+            return self.flush(number);
+        }
+        if qp.waiting.is_some() {
+            return;
+        }
+        if !self.profile.reorders {
+            return self.run(number);
+        }
+        self.run_ahead(number);
+        self.retire(number);
+        if self.qps.get(number).is_some_and(|qp| !qp.sends.is_empty()) {
+            self.put_off(number, KEPT_BACK);
+        }
+    }
+
+    /// Of a device that reorders: what was kept back for a queue pair that completes in this queue.
+    pub(crate) fn run_deferred(&mut self, cq: u32) {
+        if !self.profile.reorders {
+            return;
+        }
+        let deferred = |(number, qp): (u32, &crate::qp::Qp)| {
+            let is = qp.send_cq == cq && qp.waiting.is_none() && !qp.sends.is_empty();
+            (is && qp.state == QpState::ReadyToSend).then_some(number)
+        };
+        for number in self.qps.iter().filter_map(deferred).collect::<Vec<_>>() {
+            self.run(number);
+        }
+    }
+
+    /// It is time to try a queue pair's first request again.
+    pub(crate) fn try_again(&mut self, number: u32, attempt: u64) {
+        let Some(qp) = self.qps.get_mut(number) else {
+            return;
+        };
+        if qp.attempt != attempt || qp.state != QpState::ReadyToSend {
+            return;
+        }
+        let (left, status) = match &mut qp.waiting {
+            None => return self.run(number),
+            Some(Waiting::Network) => {
+                qp.waiting = None;
+                return self.run(number);
+            }
+            Some(Waiting::Receive { left }) => (left, ibv_wc_status::IBV_WC_RNR_RETRY_EXC_ERR),
+            Some(Waiting::Answer { left }) => (left, ibv_wc_status::IBV_WC_RETRY_EXC_ERR),
+        };
+        let for_ever = match status {
+            ibv_wc_status::IBV_WC_RNR_RETRY_EXC_ERR => true,
+            _ => self.profile.retries_for_ever,
+        };
+        match *left {
+            7 if for_ever => {}
+            0 => return self.fail_first(number, status),
+            _ => *left -= 1,
+        }
+        self.run(number);
+    }
+
+    /// Executes requests in order, as far as that goes.
+    fn run(&mut self, number: u32) {
+        let mut bytes = 0;
+        loop {
+            self.retire(number);
+            let qp = &mut self.qps[number];
+            if qp.state != QpState::ReadyToSend {
+                return;
+            }
+            if bytes >= AT_ONCE {
+                qp.waiting = Some(Waiting::Network);
+                return self.put_off(number, Duration::from_nanos(bytes * NANOSECONDS_A_BYTE));
+            }
+            let Some(first) = qp.sends.front() else {
+                return;
+            };
+            bytes += first.data.len();
+            match self.execute(number, 0) {
+                Outcome::Done(wc) => {
+                    let qp = &mut self.qps[number];
+                    qp.waiting = None;
+                    qp.sends[0].done = Some(wc);
+                }
+                Outcome::Failed(status) => return self.fail_first(number, status),
+                Outcome::NoReceive => return self.await_receive(number),
+                Outcome::NoAnswer => return self.await_answer(number),
+                Outcome::Never => return,
+            }
+        }
+    }
+
+    /// Executes writes and sends, some of them before earlier requests that nothing orders them behind.
+    fn run_ahead(&mut self, number: u32) {
+        // What is not executed yet of the requests before: one that a write may overtake, one that a fence waits
+        // for, one that nothing overtakes.
+        let (mut slow, mut fenced, mut stuck) = (false, false, false);
+        for index in 0..self.qps[number].sends.len() {
+            let send = &self.qps[number].sends[index];
+            if send.done.is_some() {
+                continue;
+            }
+            if !matches!(send.operation, Operation::Write(_) | Operation::Send(_)) {
+                slow = true;
+                fenced |= !matches!(send.operation, Operation::Flush { .. });
+                continue;
+            }
+            let has_to_wait = stuck || fenced && send.is(ibv_send_flags::IBV_SEND_FENCE);
+            if has_to_wait || slow && self.toss() {
+                stuck = true;
+                continue;
+            }
+            match self.execute(number, index) {
+                Outcome::Done(wc) => self.qps[number].sends[index].done = Some(wc),
+                // It is told in its turn.
+                _ => stuck = true,
+            }
+            if self.qps[number].state == QpState::Error {
+                return;
+            }
+        }
+    }
+
+    /// Completes the requests that are executed and behind no other.
+    fn retire(&mut self, number: u32) {
+        loop {
+            let sends = &mut self.qps[number].sends;
+            let Some(wc) = sends.front().and_then(|send| send.done) else {
+                return;
+            };
+            let send = sends.pop_front().expect("it is there");
+            let signaled = send.is(ibv_send_flags::IBV_SEND_SIGNALED);
+            self.complete_send(number, signaled.then_some(wc), false);
+        }
+    }
+
+    /// A request has left the send queue, with a completion or without.
+    fn complete_send(&mut self, number: u32, wc: Option<ibv_wc>, solicited: bool) {
+        let by_polling = self.profile.frees_slots_by_polling;
+        let qp = &mut self.qps[number];
+        if by_polling {
+            qp.unpolled += 1;
+            qp.kept_slots += 1;
+        }
+        if let Some(wc) = wc {
+            let slots = std::mem::take(&mut qp.unpolled);
+            let cq = qp.send_cq;
+            self.complete(cq, wc, solicited, slots);
+        }
+    }
+
+    fn put_off(&mut self, number: u32, delay: Duration) {
+        let qp = &mut self.qps[number];
+        qp.attempt += 1;
+        let attempt = qp.attempt;
+        let timer = Timer::Try {
+            qp: number,
+            attempt,
+        };
+        self.clock.after(delay, timer);
+    }
+
+    fn await_receive(&mut self, number: u32) {
+        let qp = &self.qps[number];
+        let left = match qp.waiting {
+            Some(Waiting::Receive { left }) => left,
+            _ => qp.rnr_retry_count,
+        };
+        if left == 0 {
+            return self.fail_first(number, ibv_wc_status::IBV_WC_RNR_RETRY_EXC_ERR);
+        }
+        let peer = qp.peer.and_then(|peer| self.qps.get(peer));
+        let delay = rnr_timer(peer.map_or(0, |peer| peer.min_rnr_timer));
+        self.qps[number].waiting = Some(Waiting::Receive { left });
+        self.put_off(number, delay);
+    }
+
+    fn await_answer(&mut self, number: u32) {
+        let qp = &mut self.qps[number];
+        let left = match qp.waiting {
+            Some(Waiting::Answer { left }) => left,
+            _ => qp.retry_count,
+        };
+        qp.waiting = Some(Waiting::Answer { left });
+        let delay = Duration::from_nanos(4_096 << qp.ack_timeout.min(31));
+        self.put_off(number, delay);
+    }
+
+    /// Executes a request of a send queue.
+    fn execute(&mut self, number: u32, index: usize) -> Outcome {
+        let qp = &self.qps[number];
+        let send = qp.sends[index].clone();
+        let (pd, max_reads) = (qp.pd, qp.max_rd_atomic);
+        let takes_credit = matches!(send.operation, Operation::Read | Operation::AtomicWrite);
+        if takes_credit && max_reads == 0 {
+            return Outcome::Never;
+        }
+        // Its own memory first.
+        let is_read = send.operation == Operation::Read;
+        let rights = if is_read { access::LOCAL_WRITE } else { 0 };
+        let parts = match &send.data {
+            Data::Inline(_) => Vec::new(),
+            Data::At(sges) => match self.parts(pd, sges, rights) {
+                Ok(parts) => parts,
+                Err(_) => return Outcome::Failed(self.profile.local_error),
+            },
+        };
+        let Some(peer) = self.peer_that_answers(number) else {
+            return Outcome::NoAnswer;
+        };
+        let answered = match is_read {
+            true => self
+                .serve_read(peer, &send)
+                .map(|bytes| scatter(&bytes, &parts)),
+            false => {
+                let bytes = gather(&send.data, &parts);
+                self.serve(peer, number, &send, &bytes)
+            }
+        };
+        match answered {
+            Ok(()) => Outcome::Done(success(number, &send)),
+            Err(Refusal::NoReceive) => Outcome::NoReceive,
+            Err(Refusal::Denied(status, event)) => {
+                let nic = self.qps[peer].nic;
+                self.fail_qp(peer);
+                if self.profile.tells_failures {
+                    self.tell(nic, event, Element::Qp(peer));
+                }
+                Outcome::Failed(status)
+            }
+        }
+    }
+
+    /// The other end of a connection, if it takes requests.
+    fn peer_that_answers(&self, number: u32) -> Option<u32> {
+        let peer = self.qps[number].peer?;
+        let other = self.qps.get(peer)?;
+        let takes = other.state == QpState::ReadyToSend;
+        (takes && other.peer == Some(number)).then_some(peer)
+    }
+
+    /// The responder's memory that a request names.
+    fn target(
+        &self,
+        peer: u32,
+        send: &Send,
+        len: u64,
+        right: u32,
+    ) -> Result<Option<Part>, Refusal> {
+        let qp = &self.qps[peer];
+        if qp.rights & right == 0 {
+            return Err(invalid_request());
+        }
+        // Without any bytes the key is not looked at.
+        if len == 0 {
+            return Ok(None);
+        }
+        match self.part(qp.pd, send.key, send.address, len, right) {
+            Ok(part) => Ok(Some(part)),
+            Err(_) => Err(Refusal::Denied(
+                ibv_wc_status::IBV_WC_REM_ACCESS_ERR,
+                ibv_event_type::IBV_EVENT_QP_ACCESS_ERR,
+            )),
+        }
+    }
+
+    fn serve_read(&mut self, peer: u32, send: &Send) -> Result<Vec<u8>, Refusal> {
+        let target = self.target(peer, send, send.data.len(), access::REMOTE_READ)?;
+        let mut bytes = Vec::new();
+        if let Some(part) = target {
+            fetch(part, &mut bytes);
+        }
+        Ok(bytes)
+    }
+
+    /// What a responder does with a request that brings bytes, or none.
+    fn serve(&mut self, peer: u32, from: u32, send: &Send, bytes: &[u8]) -> Result<(), Refusal> {
+        let len = bytes.len() as u64;
+        match send.operation {
+            Operation::Read => unreachable!("it is served elsewhere"),
+            Operation::Write(imm) => {
+                if imm.is_some() && !self.has_receive(peer) {
+                    return Err(Refusal::NoReceive);
+                }
+                if let Some(part) = self.target(peer, send, len, access::REMOTE_WRITE)? {
+                    copy(bytes, part);
+                }
+                if imm.is_some() {
+                    let receive = self.take_receive(peer).expect("there is one");
+                    let opcode = ibv_wc_opcode::IBV_WC_RECV_RDMA_WITH_IMM;
+                    self.received(peer, from, &receive, send, opcode, (bytes.len(), imm));
+                }
+                Ok(())
+            }
+            Operation::Send(imm) => self.serve_send(peer, from, send, bytes, imm),
+            Operation::Flush { persistent, len } => {
+                let right = match persistent {
+                    true => access::FLUSH_PERSISTENT,
+                    false => access::FLUSH_GLOBAL,
+                };
+                // 32 bits of the length travel (rdma-core's provider), of which a responder takes up to 2³¹.
+                let len = u64::from(len as u32);
+                if len > 1 << 31 {
+                    return Err(invalid_request());
+                }
+                self.target(peer, send, len, right).map(drop)
+            }
+            Operation::AtomicWrite => {
+                if send.address % 8 != 0 {
+                    return Err(invalid_request());
+                }
+                let target = self.target(peer, send, len, access::REMOTE_WRITE)?;
+                copy(bytes, target.expect("it has 8 bytes"));
+                Ok(())
+            }
+        }
+    }
+
+    fn serve_send(
+        &mut self,
+        peer: u32,
+        from: u32,
+        send: &Send,
+        bytes: &[u8],
+        imm: Option<u32>,
+    ) -> Result<(), Refusal> {
+        let Some(receive) = self.take_receive(peer) else {
+            return Err(Refusal::NoReceive);
+        };
+        let pd = self.qps[peer].pd;
+        let room: u64 = receive.sges.iter().map(|sge| u64::from(sge.length)).sum();
+        let (at_requester, here) = self.profile.too_long;
+        let failure = match self.parts(pd, &receive.sges, access::LOCAL_WRITE) {
+            Ok(parts) if bytes.len() as u64 <= room => {
+                scatter(bytes, &parts);
+                let opcode = ibv_wc_opcode::IBV_WC_RECV;
+                self.received(peer, from, &receive, send, opcode, (bytes.len(), imm));
+                return Ok(());
+            }
+            Ok(_) => (at_requester, here),
+            // rxe makes no difference (`RESPST_ERR_MALFORMED_WQE`).
+            Err(_) if !self.profile.tells_failures => (ibv_wc_status::IBV_WC_REM_OP_ERR, here),
+            Err(_) => (
+                ibv_wc_status::IBV_WC_REM_OP_ERR,
+                ibv_wc_status::IBV_WC_LOC_PROT_ERR,
+            ),
+        };
+        let wc = failed(peer, receive.wr_id, failure.1);
+        let solicited = self.profile.errors_are_solicited;
+        self.complete(self.qps[peer].recv_cq, wc, solicited, 0);
+        Err(Refusal::Denied(
+            failure.0,
+            ibv_event_type::IBV_EVENT_QP_REQ_ERR,
+        ))
+    }
+
+    fn has_receive(&self, number: u32) -> bool {
+        let qp = &self.qps[number];
+        match qp.srq {
+            Some(srq) => !self.srqs[srq].receives.is_empty(),
+            None => !qp.receives.is_empty(),
+        }
+    }
+
+    fn take_receive(&mut self, number: u32) -> Option<Recv> {
+        let qp = &mut self.qps[number];
+        match qp.srq {
+            Some(srq) => self.srqs[srq].receives.pop_front(),
+            None => qp.receives.pop_front(),
+        }
+    }
+
+    /// A receive has taken something.
+    fn received(
+        &mut self,
+        number: u32,
+        from: u32,
+        receive: &Recv,
+        send: &Send,
+        opcode: ibv_wc_opcode,
+        (len, imm): (usize, Option<u32>),
+    ) {
+        let flags = match imm {
+            Some(_) => ibv_wc_flags::IBV_WC_WITH_IMM.0,
+            None => 0,
+        };
+        let wc = ibv_wc {
+            wr_id: receive.wr_id,
+            status: ibv_wc_status::IBV_WC_SUCCESS,
+            opcode,
+            byte_len: len as u32,
+            qp_num: number,
+            src_qp: from,
+            wc_flags: flags,
+            __bindgen_anon_1: ibv_wc__bindgen_ty_1 {
+                imm_data: imm.unwrap_or(0),
+            },
+            ..Default::default()
+        };
+        let solicited = send.is(ibv_send_flags::IBV_SEND_SOLICITED);
+        self.complete(self.qps[number].recv_cq, wc, solicited, 0);
+    }
+
+    /// The first request has failed, and with it the queue pair.
+    fn fail_first(&mut self, number: u32, status: ibv_wc_status) {
+        let Some(send) = self.qps[number].sends.pop_front() else {
+            return;
+        };
+        let solicited = self.profile.errors_are_solicited;
+        let wc = failed(number, send.wr_id, status);
+        self.complete_send(number, Some(wc), solicited);
+        self.fail_qp(number);
+    }
+
+    /// Moves a queue pair to the error state.
+    pub(crate) fn fail_qp(&mut self, number: u32) {
+        let tells_last = self.profile.tells_last_receive;
+        let qp = &mut self.qps[number];
+        if qp.state != QpState::Error {
+            qp.state = QpState::Error;
+            qp.waiting = None;
+            qp.attempt += 1;
+            if let (Some(_), true) = (qp.srq, tells_last) {
+                let nic = qp.nic;
+                let last = ibv_event_type::IBV_EVENT_QP_LAST_WQE_REACHED;
+                self.tell(nic, last, Element::Qp(number));
+            }
+        }
+        self.flush(number);
+    }
+
+    /// Completes everything that a queue pair in the error state has.
+    pub(crate) fn flush(&mut self, number: u32) {
+        let (solicited, status) = (
+            self.profile.errors_are_solicited,
+            ibv_wc_status::IBV_WC_WR_FLUSH_ERR,
+        );
+        while let Some(send) = self.qps[number].sends.pop_front() {
+            let wc = failed(number, send.wr_id, status);
+            self.complete_send(number, Some(wc), solicited);
+        }
+        while let Some(receive) = self.qps[number].receives.pop_front() {
+            let wc = failed(number, receive.wr_id, status);
+            self.complete(self.qps[number].recv_cq, wc, solicited, 0);
+        }
+    }
+}
+
+fn gather(data: &Data, parts: &[Part]) -> Vec<u8> {
+    match data {
+        Data::Inline(bytes) => bytes.clone(),
+        Data::At(_) => {
+            let mut bytes = Vec::new();
+            for part in parts {
+                fetch(*part, &mut bytes);
+            }
+            bytes
+        }
+    }
+}
+
+fn invalid_request() -> Refusal {
+    Refusal::Denied(
+        ibv_wc_status::IBV_WC_REM_INV_REQ_ERR,
+        ibv_event_type::IBV_EVENT_QP_REQ_ERR,
+    )
+}
+
+fn success(number: u32, send: &Send) -> ibv_wc {
+    let (opcode, len) = match send.operation {
+        Operation::Read => (ibv_wc_opcode::IBV_WC_RDMA_READ, send.data.len()),
+        Operation::Write(_) => (ibv_wc_opcode::IBV_WC_RDMA_WRITE, send.data.len()),
+        Operation::Send(_) => (ibv_wc_opcode::IBV_WC_SEND, send.data.len()),
+        Operation::Flush { len, .. } => (ibv_wc_opcode::IBV_WC_FLUSH, len),
+        Operation::AtomicWrite => (ibv_wc_opcode::IBV_WC_ATOMIC_WRITE, send.data.len()),
+    };
+    ibv_wc {
+        wr_id: send.wr_id,
+        status: ibv_wc_status::IBV_WC_SUCCESS,
+        opcode,
+        byte_len: len as u32,
+        qp_num: number,
+        ..Default::default()
+    }
+}
+
+/// Of a failure only these fields are valid.
+fn failed(number: u32, wr_id: u64, status: ibv_wc_status) -> ibv_wc {
+    ibv_wc {
+        wr_id,
+        status,
+        qp_num: number,
+        ..Default::default()
+    }
+}
+
+/// For how long a code of the specification says that a requester waits for a receive (IBA, table 45).
+fn rnr_timer(code: u8) -> Duration {
+    /// In units of 10 µs.
+    const TIMES: [u32; 32] = [
+        65_536, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1_024,
+        1_536, 2_048, 3_072, 4_096, 6_144, 8_192, 12_288, 16_384, 24_576, 32_768, 49_152,
+    ];
+    let units = TIMES.get(usize::from(code)).copied().unwrap_or(TIMES[0]);
+    Duration::from_micros(10) * units
+}

@@ -1,0 +1,105 @@
+//! Shared receive queues.
+
+use std::collections::VecDeque;
+use std::ffi::c_int;
+use std::ptr::NonNull;
+
+use rustix::io::Errno;
+
+use crate::call::{errno_of, null};
+use crate::device::{Element, MAX_SRQ_WR};
+use crate::handle::of;
+use crate::qp::{Recv, post_receives};
+use crate::types::{ibv_pd, ibv_recv_wr, ibv_srq, ibv_srq_init_attr};
+
+/// A receive queue of many queue pairs.
+#[derive(Debug)]
+pub(crate) struct Srq {
+    pub(crate) object: NonNull<ibv_srq>,
+    pub(crate) pd: u32,
+    pub(crate) room: usize,
+    pub(crate) max_sge: u32,
+    pub(crate) receives: VecDeque<Recv>,
+    /// Asynchronous events that were read and not acknowledged.
+    pub(crate) unacknowledged: u32,
+}
+
+/// `ibv_create_srq(3)`.
+pub unsafe extern "C" fn ibv_create_srq(
+    pd: *mut ibv_pd,
+    attr: *mut ibv_srq_init_attr,
+) -> *mut ibv_srq {
+    // SAFETY: the caller promises a domain that is alive.
+    let of = unsafe { of(pd) };
+    // SAFETY: as above.
+    let context = unsafe { (*pd).context };
+    // SAFETY: the caller has made it.
+    let asked = unsafe { (*attr).attr };
+    let mut state = of.shared.lock();
+    null((|| {
+        state.call("ibv_create_srq", of.nic).object()?;
+        if asked.max_wr == 0 || asked.max_wr > MAX_SRQ_WR || asked.max_sge > 27 {
+            return Err(Errno::INVAL);
+        }
+        let room = state.profile.room(asked.max_wr);
+        let number = state.srqs.add(|handle| {
+            let object = Box::new(ibv_srq {
+                context,
+                pd,
+                handle,
+                ..Default::default()
+            });
+            Srq {
+                object: NonNull::from(Box::leak(object)),
+                pd: of.number,
+                room: room as usize,
+                max_sge: asked.max_sge,
+                receives: VecDeque::new(),
+                unacknowledged: 0,
+            }
+        });
+        // SAFETY: the caller's own.
+        unsafe { (*attr).attr.max_wr = room };
+        Ok(state.srqs[number].object.as_ptr())
+    })())
+}
+
+/// `ibv_destroy_srq(3)`.
+pub unsafe extern "C" fn ibv_destroy_srq(srq: *mut ibv_srq) -> c_int {
+    // SAFETY: the caller promises a queue that is alive.
+    let of = unsafe { of(srq) };
+    let mut state = of.shared.lock();
+    let fate = match state.call("ibv_destroy_srq", of.nic).begin() {
+        Ok(fate) => fate,
+        Err(errno) => return errno_of(Err(errno)),
+    };
+    let number = of.number;
+    if state.qps.iter().any(|(_, qp)| qp.srq == Some(number)) {
+        return errno_of(Err(Errno::BUSY));
+    }
+    state.untell(of.nic, Element::Srq(number));
+    let mut state = of
+        .shared
+        .wait_until(state, |state| state.srqs[number].unacknowledged == 0);
+    let gone = state.srqs.remove(number).expect("it is alive");
+    // SAFETY: it came from a box in `ibv_create_srq`, and the caller uses it no more.
+    drop(unsafe { Box::from_raw(gone.object.as_ptr()) });
+    errno_of(fate.end())
+}
+
+/// `ibv_post_srq_recv(3)`.
+pub unsafe extern "C" fn ibv_post_srq_recv(
+    srq: *mut ibv_srq,
+    wr: *mut ibv_recv_wr,
+    bad: *mut *mut ibv_recv_wr,
+) -> c_int {
+    // SAFETY: the caller promises a queue that is alive.
+    let of = unsafe { of(srq) };
+    let mut state = of.shared.lock();
+    let fate = state.call("ibv_post_srq_recv", of.nic);
+    let srq = &mut state.srqs[of.number];
+    let (room, max_sge) = (srq.room, srq.max_sge);
+    // SAFETY: the caller promises a chain of requests.
+    let posted = unsafe { post_receives(&mut srq.receives, room, max_sge, wr, bad, fate) };
+    errno_of(posted)
+}
