@@ -1,0 +1,330 @@
+//! The calls of ids.
+
+use std::ffi::{c_int, c_void};
+use std::ptr::{self, NonNull};
+use std::sync::Arc;
+use std::time::Duration;
+
+use libc::sockaddr;
+use rustix::io::Errno;
+
+use super::channel::of_channel;
+use super::{Depths, Id, addr};
+use crate::call::{Result, minus_one};
+use crate::fabric;
+use crate::state::{Shared, State};
+use crate::types::{
+    RDMA_OPTION_ID, RDMA_OPTION_ID_ACK_TIMEOUT, ibv_qp_init_attr_ex, rdma_cm_id, rdma_conn_param,
+    rdma_event_channel, rdma_port_space,
+};
+
+/// `struct rdma_cm_id`, and what it is.
+#[repr(C)]
+struct Object {
+    public: rdma_cm_id,
+    shared: Arc<Shared>,
+    number: u32,
+}
+
+/// An id that a caller has a pointer to.
+pub(super) struct Of {
+    pub(super) shared: Arc<Shared>,
+    pub(super) number: u32,
+}
+
+/// # Safety
+///
+/// The id is one of this crate, and alive.
+pub(super) unsafe fn of_id(id: *mut rdma_cm_id) -> Of {
+    let object = id.cast::<Object>();
+    // SAFETY: the caller promises it.
+    let shared = Arc::clone(unsafe { &(*object).shared });
+    // SAFETY: as above.
+    let number = unsafe { (*object).number };
+    Of { shared, number }
+}
+
+impl State {
+    /// Makes what the program has of an id.
+    pub(super) fn give(
+        &mut self,
+        shared: &Arc<Shared>,
+        number: u32,
+        channel: *mut rdma_event_channel,
+    ) -> *mut rdma_cm_id {
+        let object = Box::new(Object {
+            public: rdma_cm_id {
+                channel,
+                ps: rdma_port_space::RDMA_PS_TCP,
+                ..Default::default()
+            },
+            shared: Arc::clone(shared),
+            number,
+        });
+        let user = NonNull::from(Box::leak(object)).cast();
+        self.ids[number].user = Some(user);
+        self.show(number);
+        user.as_ptr()
+    }
+
+    /// Writes down for the program which device an id is bound to, and the addresses.
+    pub(super) fn show(&mut self, number: u32) {
+        let id = &self.ids[number];
+        let Some(user) = id.user.map(NonNull::as_ptr) else {
+            return;
+        };
+        if let Some(nic) = id.nic {
+            // SAFETY: the id is alive, and nobody else writes to it: connection-manager calls of one id are not
+            // made at the same time.
+            unsafe { (*user).verbs = self.nics[nic].context.as_ptr() };
+            // SAFETY: as above.
+            unsafe { (*user).port_num = 1 };
+        }
+        // SAFETY: as above.
+        let addrs = unsafe { &raw mut (*user).route.addr };
+        if let Some(src) = id.src {
+            // SAFETY: as above.
+            let to = unsafe { &raw mut (*addrs).__bindgen_anon_1 };
+            // SAFETY: it has room for either family.
+            unsafe { addr::write(src, to.cast()) };
+        }
+        if let Some(dst) = id.dst {
+            // SAFETY: as above.
+            let to = unsafe { &raw mut (*addrs).__bindgen_anon_2 };
+            // SAFETY: it has room for either family.
+            unsafe { addr::write(dst, to.cast()) };
+        }
+    }
+
+    /// Runs a call of an id that may be made to fail.
+    fn call_id(
+        &mut self,
+        number: u32,
+        call: &'static str,
+        run: impl FnOnce(&mut Self) -> Result<()>,
+    ) -> c_int {
+        let host = self.ids[number].host;
+        minus_one((|| {
+            let fate = self.failures.call(call, host).begin()?;
+            run(self)?;
+            fate.end()
+        })())
+    }
+}
+
+/// `rdma_create_id(3)`. It is the one call that asks which host the thread is on.
+pub unsafe extern "C" fn rdma_create_id(
+    channel: *mut rdma_event_channel,
+    id: *mut *mut rdma_cm_id,
+    context: *mut c_void,
+    _space: rdma_port_space,
+) -> c_int {
+    // SAFETY: the caller promises a channel that is alive.
+    let own = unsafe { of_channel(channel) };
+    minus_one((|| {
+        let host = fabric::current()?;
+        let mut state = host.shared().lock();
+        state
+            .failures
+            .call("rdma_create_id", host.index())
+            .object()?;
+        own.belongs_to(host.shared(), host.index())?;
+        let number = state.ids.add(|_| Id::new(host.index(), own));
+        let user = state.give(host.shared(), number, channel);
+        // SAFETY: nobody else has it yet.
+        unsafe { (*user).context = context };
+        // SAFETY: the caller has room for it.
+        unsafe { id.write(user) };
+        Ok(())
+    })())
+}
+
+/// `rdma_destroy_id(3)`: it waits until each event that was read is acknowledged.
+pub unsafe extern "C" fn rdma_destroy_id(id: *mut rdma_cm_id) -> c_int {
+    // SAFETY: the caller promises an id that is alive.
+    let of = unsafe { of_id(id) };
+    let mut state = of.shared.lock();
+    let host = state.ids[of.number].host;
+    let fate = match state.failures.call("rdma_destroy_id", host).begin() {
+        Ok(fate) => fate,
+        Err(errno) => return minus_one(Err(errno)),
+    };
+    let mut state = of
+        .shared
+        .wait_until(state, |state| state.ids[of.number].unacknowledged == 0);
+    state.forget(of.number);
+    drop(state);
+    // SAFETY: it came from a box in `give`, and the caller uses it no more.
+    drop(unsafe { Box::from_raw(id.cast::<Object>()) });
+    minus_one(fate.end())
+}
+
+/// `rdma_bind_addr(3)`.
+pub unsafe extern "C" fn rdma_bind_addr(id: *mut rdma_cm_id, addr: *mut sockaddr) -> c_int {
+    // SAFETY: the caller promises both.
+    let (of, addr) = (unsafe { of_id(id) }, unsafe { addr::read(addr) });
+    let mut state = of.shared.lock();
+    state.call_id(of.number, "rdma_bind_addr", |state| {
+        state.bind(of.number, addr?)
+    })
+}
+
+/// `rdma_listen(3)`.
+pub unsafe extern "C" fn rdma_listen(id: *mut rdma_cm_id, _backlog: c_int) -> c_int {
+    // SAFETY: the caller promises an id that is alive.
+    let of = unsafe { of_id(id) };
+    let mut state = of.shared.lock();
+    state.call_id(of.number, "rdma_listen", |state| state.listen(of.number))
+}
+
+/// `rdma_resolve_addr(3)`, without a source.
+pub unsafe extern "C" fn rdma_resolve_addr(
+    id: *mut rdma_cm_id,
+    _src: *mut sockaddr,
+    dst: *mut sockaddr,
+    timeout_ms: c_int,
+) -> c_int {
+    // SAFETY: the caller promises both.
+    let (of, dst) = (unsafe { of_id(id) }, unsafe { addr::read(dst) });
+    let limit = Duration::from_millis(timeout_ms.max(0) as u64);
+    let mut state = of.shared.lock();
+    state.call_id(of.number, "rdma_resolve_addr", |state| {
+        state.resolve_addr(of.number, dst?, limit)
+    })
+}
+
+/// `rdma_resolve_route(3)`.
+pub unsafe extern "C" fn rdma_resolve_route(id: *mut rdma_cm_id, _timeout_ms: c_int) -> c_int {
+    // SAFETY: the caller promises an id that is alive.
+    let of = unsafe { of_id(id) };
+    let mut state = of.shared.lock();
+    state.call_id(of.number, "rdma_resolve_route", |state| {
+        state.resolve_route(of.number)
+    })
+}
+
+/// `rdma_create_qp_ex(3)`; it fails by the name of `rdma_create_qp`.
+pub unsafe extern "C" fn rdma_create_qp_ex(
+    id: *mut rdma_cm_id,
+    attr: *mut ibv_qp_init_attr_ex,
+) -> c_int {
+    // SAFETY: the caller promises an id that is alive.
+    let of = unsafe { of_id(id) };
+    // SAFETY: the caller has made them.
+    let attr = unsafe { &mut *attr };
+    let mut state = of.shared.lock();
+    state.call_id(of.number, "rdma_create_qp", |state| {
+        let own = &state.ids[of.number];
+        let (Some(nic), None) = (own.nic, own.qp) else {
+            return Err(Errno::INVAL);
+        };
+        if !state.is_wanted(of.number) {
+            return Err(Errno::INVAL);
+        }
+        // SAFETY: the caller promises what the attributes name.
+        let qp = unsafe { state.create_qp(nic, attr) }?;
+        state.ids[of.number].qp = Some(qp);
+        // SAFETY: the id is alive.
+        unsafe { (*id).qp = state.qps[qp].object.as_ptr().cast() };
+        Ok(())
+    })
+}
+
+/// # Safety
+///
+/// The parameters' private data is as long as they say.
+unsafe fn private_data<'a>(data: *const c_void, len: u8) -> &'a [u8] {
+    match len {
+        0 => &[],
+        // SAFETY: the caller promises it.
+        len => unsafe { std::slice::from_raw_parts(data.cast(), len.into()) },
+    }
+}
+
+/// `rdma_connect(3)`.
+pub unsafe extern "C" fn rdma_connect(id: *mut rdma_cm_id, param: *mut rdma_conn_param) -> c_int {
+    // SAFETY: the caller promises both.
+    let (of, param) = (unsafe { of_id(id) }, unsafe { &*param });
+    // SAFETY: the caller promises it.
+    let data = unsafe { private_data(param.private_data, param.private_data_len) };
+    let mut state = of.shared.lock();
+    state.call_id(of.number, "rdma_connect", |state| {
+        state.connect(of.number, Depths::of(param), data)
+    })
+}
+
+/// `rdma_accept(3)`.
+pub unsafe extern "C" fn rdma_accept(id: *mut rdma_cm_id, param: *mut rdma_conn_param) -> c_int {
+    // SAFETY: the caller promises both.
+    let (of, param) = (unsafe { of_id(id) }, unsafe { &*param });
+    // SAFETY: the caller promises it.
+    let data = unsafe { private_data(param.private_data, param.private_data_len) };
+    let mut state = of.shared.lock();
+    state.call_id(of.number, "rdma_accept", |state| {
+        state.accept(of.number, Depths::of(param), data)
+    })
+}
+
+/// `rdma_reject(3)`.
+pub unsafe extern "C" fn rdma_reject(id: *mut rdma_cm_id, data: *const c_void, len: u8) -> c_int {
+    // SAFETY: the caller promises both.
+    let (of, data) = (unsafe { of_id(id) }, unsafe { private_data(data, len) });
+    let mut state = of.shared.lock();
+    state.call_id(of.number, "rdma_reject", |state| {
+        state.reject(of.number, data)
+    })
+}
+
+/// `rdma_disconnect(3)`.
+pub unsafe extern "C" fn rdma_disconnect(id: *mut rdma_cm_id) -> c_int {
+    // SAFETY: the caller promises an id that is alive.
+    let of = unsafe { of_id(id) };
+    let mut state = of.shared.lock();
+    state.call_id(of.number, "rdma_disconnect", |state| {
+        state.disconnect(of.number)
+    })
+}
+
+/// `rdma_set_option(3)`, of the acknowledgement timeout.
+pub unsafe extern "C" fn rdma_set_option(
+    id: *mut rdma_cm_id,
+    level: c_int,
+    name: c_int,
+    value: *mut c_void,
+    len: usize,
+) -> c_int {
+    // SAFETY: the caller promises an id that is alive.
+    let of = unsafe { of_id(id) };
+    let known = level == RDMA_OPTION_ID.0 as c_int && name == RDMA_OPTION_ID_ACK_TIMEOUT.0 as c_int;
+    let mut state = of.shared.lock();
+    state.call_id(of.number, "rdma_set_option", |state| {
+        if !known {
+            return Err(Errno::NOSYS);
+        }
+        if len != size_of::<u8>() {
+            return Err(Errno::INVAL);
+        }
+        // SAFETY: the caller promises so many bytes.
+        let exponent = unsafe { value.cast::<u8>().read() };
+        state.ids[of.number].ack_timeout = Some(exponent);
+        Ok(())
+    })
+}
+
+/// `rdma_get_local_addr(3)`.
+pub unsafe extern "C" fn rdma_get_local_addr(id: *mut rdma_cm_id) -> *mut sockaddr {
+    match id.is_null() {
+        true => ptr::null_mut(),
+        // SAFETY: the caller promises an id that is alive.
+        false => unsafe { &raw mut (*id).route.addr.__bindgen_anon_1 }.cast(),
+    }
+}
+
+/// `rdma_get_peer_addr(3)`.
+pub unsafe extern "C" fn rdma_get_peer_addr(id: *mut rdma_cm_id) -> *mut sockaddr {
+    match id.is_null() {
+        true => ptr::null_mut(),
+        // SAFETY: the caller promises an id that is alive.
+        false => unsafe { &raw mut (*id).route.addr.__bindgen_anon_2 }.cast(),
+    }
+}

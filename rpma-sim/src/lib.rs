@@ -1,0 +1,96 @@
+//! A simulated RDMA fabric, in the place of libibverbs and librdmacm.
+//!
+//! A program that uses [`rpma`](https://docs.rs/rpma) cannot be tested without RDMA, and a real device is kind: it
+//! executes in order and its calls never fail. With `rpma`'s feature `sim` the same program runs against this crate:
+//! in one process, without root, headers, libraries or a device.
+//!
+//! ```
+//! use rpma_sim::{Fabric, Profile};
+//!
+//! let fabric = Fabric::new(Profile::RXE_6_12);
+//! let (client, server) = (fabric.host("client"), fabric.host("server"));
+//! let serving = server.spawn(|| { /* listens on server.addr() */ });
+//! {
+//!     let _in_the_client = client.enter();
+//!     // What this thread makes from now on is the client's.
+//! }
+//! serving.join().expect("the server has finished");
+//! assert!(fabric.objects().is_empty(), "everything was freed");
+//! ```
+//!
+//! * A [`Fabric`] is a network of its own: tests with a fabric each run in parallel.
+//! * A [`Host`] has one device with an IPv4 and an IPv6 address, and more if asked. A thread is on a host after
+//!   [`Host::enter`], or if [`Host::spawn`] started it. That matters only for what begins without any object: opening
+//!   a device, listening, and connecting. A thread that is on no host gets an error there that says so.
+//! * A [`Profile`] says which device it is, and with it what differs from one device to another.
+//! * [`Fabric::fail`] lets a call fail.
+//!
+//! # How it is put in the place of the libraries
+//!
+//! By name, not by symbol: with the feature `sim`, `rpma-sys` re-exports [`verbs`], which has the functions and types
+//! of `verbs.h` and `rdma_cma.h` that `rpma` uses. No C symbol is defined, so that other code in the same program
+//! that links libibverbs is not served by accident. While no fabric is alive, opening a device fails and says so.
+//!
+//! # What is simulated, and what is not
+//!
+//! Work is done inside the calls, by the threads that make them; what has to wait (a peer without a receive, a peer that
+//! is gone) is tried again by one thread of the fabric. Descriptors are real pipes with a byte for each event. Time
+//! is real. A device's memory accesses are made by this process: 8 aligned bytes at once.
+
+#![allow(
+    clippy::missing_safety_doc,
+    reason = "the preconditions are those of the C functions"
+)]
+
+mod call;
+mod cm;
+mod cq;
+mod device;
+mod engine;
+mod fabric;
+mod fail;
+mod handle;
+mod memory;
+mod pipe;
+mod profile;
+mod qp;
+mod srq;
+mod state;
+mod timer;
+mod types;
+
+pub use rustix::io::Errno;
+
+pub use self::fabric::{Entered, Fabric, Host, Nic};
+pub use self::fail::{Failing, How};
+pub use self::profile::Profile;
+pub use self::qp::preempt_posts;
+
+/// The functions and types of `verbs.h` and `rdma_cma.h` that `rpma` uses, for `rpma-sys`.
+///
+/// What holds for the C functions holds for these: see their manual pages.
+pub mod verbs {
+    pub use crate::cm::{
+        rdma_accept, rdma_ack_cm_event, rdma_bind_addr, rdma_connect, rdma_create_event_channel,
+        rdma_create_id, rdma_create_qp_ex, rdma_destroy_event_channel, rdma_destroy_id,
+        rdma_disconnect, rdma_get_cm_event, rdma_get_local_addr, rdma_get_peer_addr, rdma_listen,
+        rdma_migrate_id, rdma_reject, rdma_resolve_addr, rdma_resolve_route, rdma_set_option,
+    };
+    pub use crate::cq::{
+        ibv_ack_cq_events, ibv_create_comp_channel, ibv_create_cq, ibv_destroy_comp_channel,
+        ibv_destroy_cq, ibv_get_cq_event, ibv_poll_cq, ibv_req_notify_cq,
+    };
+    pub use crate::device::{
+        ibv_ack_async_event, ibv_event_type_str, ibv_get_async_event, ibv_get_device_name,
+        ibv_query_device_ex, rpma_sys_query_port,
+    };
+    pub use crate::fabric::why_no_device;
+    pub use crate::memory::{
+        ibv_advise_mr, ibv_alloc_pd, ibv_dealloc_pd, ibv_dereg_mr, rpma_sys_reg_mr,
+    };
+    pub use crate::qp::{
+        ibv_destroy_qp, ibv_modify_qp, ibv_post_recv, ibv_post_send, ibv_qp_to_qp_ex, ibv_query_qp,
+    };
+    pub use crate::srq::{ibv_create_srq, ibv_destroy_srq, ibv_post_srq_recv};
+    pub use crate::types::*;
+}
