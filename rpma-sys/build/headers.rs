@@ -1,12 +1,8 @@
 //! Finds libibverbs and librdmacm with pkg-config, generates the bindings and compiles the `static inline` verbs.
-//!
-//! What the headers offer is handed on as metadata of the `links` key, so that a dependant's build script finds
-//! `DEP_RPMA_VERBS_NATIVE_FLUSH` and `DEP_RPMA_VERBS_NATIVE_ATOMIC_WRITE` (`1` or `0`).
 
 use std::env;
 use std::panic::{self, AssertUnwindSafe};
 use std::path::{Path, PathBuf};
-use std::process;
 
 /// libibverbs carries the version of rdma-core as its second and third number.
 const MIN_VERBS: &str = "1.14.44";
@@ -14,35 +10,14 @@ const MIN_VERBS: &str = "1.14.44";
 /// The library that holds the compiled `static inline` functions.
 const INLINE_LIB: &str = "rpma_sys_inline";
 
-fn main() {
+/// Writes the bindings to cargo's directory, and returns them.
+pub(crate) fn bind() -> Result<String, String> {
     println!("cargo::rerun-if-changed=wrapper.h");
-    println!("cargo::rerun-if-changed=build.rs");
-    if let Err(reason) = run() {
-        for line in reason.lines() {
-            println!("cargo::error={line}");
-        }
-        process::exit(1);
-    }
-}
-
-fn run() -> Result<(), String> {
     let include_paths = find_libraries()?;
     let out = PathBuf::from(env::var_os("OUT_DIR").ok_or("cargo did not set OUT_DIR")?);
     let bindings = generate(&include_paths, &out)?;
     compile_inlines(&include_paths, &out)?;
-
-    for (name, symbol) in [
-        ("native_flush", "ibv_wr_flush"),
-        ("native_atomic_write", "ibv_wr_atomic_write"),
-    ] {
-        let found = bindings.contains(&format!("pub fn {symbol}("));
-        println!("cargo::metadata={name}={}", u8::from(found));
-        println!("cargo::rustc-check-cfg=cfg({name})");
-        if found {
-            println!("cargo::rustc-cfg={name}");
-        }
-    }
-    Ok(())
+    Ok(bindings)
 }
 
 /// Where the headers are. pkg-config's own variables (`PKG_CONFIG_PATH`, `PKG_CONFIG_LIBDIR`, `PKG_CONFIG_SYSROOT_DIR`) select

@@ -1,6 +1,8 @@
 //! Raw bindings to libibverbs and librdmacm (rdma-core 44 or newer) for the `rpma` crate.
 //!
-//! They are generated from the installed headers when the crate is built. What to know:
+//! They are generated from the installed headers when the crate is built. With the feature `sim` the names are those of
+//! a simulated fabric, [`rpma-sim`](https://docs.rs/rpma-sim), as far as `rpma` needs them: then no header, no C
+//! compiler and no library is needed, and none is used. What to know:
 //!
 //! * The `static inline` functions of `verbs.h` are bound through C functions that bindgen generates, so that their semantics are the
 //!   header's own.
@@ -13,4 +15,11 @@
 #![allow(non_camel_case_types, non_snake_case, non_upper_case_globals)]
 #![allow(missing_docs, clippy::all, unknown_lints, unnecessary_transmutes)]
 
+#[cfg(not(feature = "sim"))]
 include!(concat!(env!("OUT_DIR"), "/bindings.rs"));
+
+#[cfg(feature = "sim")]
+pub use rpma_sim::verbs::*;
+
+#[cfg(feature = "sim")]
+pub use rpma_sim as sim;

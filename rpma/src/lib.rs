@@ -153,6 +153,9 @@ pub use crate::verbs::{
 #[doc(alias = "rpma_log_set_function")]
 pub mod porting {}
 
+#[cfg(feature = "sim")]
+pub use rpma_sys::sim;
+
 /// The program in the README compiles.
 #[cfg(doctest)]
 #[doc = include_str!("../../README.md")]

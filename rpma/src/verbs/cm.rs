@@ -25,8 +25,14 @@ use super::take::{Deadline, Turns, let_block, readable_now, set_nonblocking, tak
 use super::{check_minus_one, check_non_null, log_leak};
 use crate::error::{Error, Result};
 
-const NO_RDMA: &str = "Is there an RDMA device, and is the module rdma_ucm loaded (`rdma link`, `modprobe rdma_ucm`)? \
-     The README says how to make a software device (rxe)";
+/// Why there may be no RDMA here.
+fn no_rdma() -> &'static str {
+    #[cfg(not(feature = "sim"))]
+    return "Is there an RDMA device, and is the module rdma_ucm loaded (`rdma link`, `modprobe rdma_ucm`)? The \
+            README says how to make a software device (rxe)";
+    #[cfg(feature = "sim")]
+    sys::why_no_device()
+}
 
 /// Where an id's events arrive.
 pub(crate) struct EventChannel {
@@ -47,7 +53,7 @@ impl EventChannel {
         let raw = check_non_null("rdma_create_event_channel", raw).map_err(|error| {
             match error.is_errno(Errno::MFILE) || error.is_errno(Errno::NFILE) {
                 true => error.with_hint("Raise the limit of open files (RLIMIT_NOFILE)"),
-                false => error.with_hint(NO_RDMA),
+                false => error.with_hint(no_rdma()),
             }
         })?;
         Ok(Arc::new(Self {
@@ -183,7 +189,7 @@ impl CmId {
         let ret = unsafe {
             sys::rdma_create_id(channel.raw.as_ptr(), &raw mut raw, ptr::null_mut(), space)
         };
-        check_minus_one("rdma_create_id", ret).map_err(|error| error.with_hint(NO_RDMA))?;
+        check_minus_one("rdma_create_id", ret).map_err(|error| error.with_hint(no_rdma()))?;
         let raw = check_non_null("rdma_create_id", raw)?;
         Ok(Self {
             raw,
