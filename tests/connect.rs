@@ -42,6 +42,7 @@ fn connects_over_both_families() {
 
 /// The names are in a hosts file that only these two programs see, in a mount namespace of their own.
 #[test]
+#[cfg_attr(feature = "sim", ignore = "needs programs of their own")]
 fn a_host_name_leads_to_its_addresses() {
     // A guest that knows no other host has no such file.
     const SEES: &str = r#"[ -e /etc/hosts ] || touch /etc/hosts && mount --bind "$1" /etc/hosts && shift && exec "$@""#;

@@ -8,8 +8,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use common::{
-    LIMIT, Pair, addr, completion, contents, device_test, event, pattern, peer, permutations,
-    region, remote,
+    LIMIT, Pair, addr, completion, contents, device_test, event, leaving, pattern, peer,
+    permutations, region, remote,
 };
 use rpma::{
     ConnCfg, ConnEvent, ConnReq, Device, Ep, Error, Flags, FlushType, MrSlice, MrUsage, Peer,
@@ -176,28 +176,31 @@ fn a_peer_that_is_gone_is_noticed() {
 /// A region that is forgotten stays registered, and the memory allocated: the device may go on writing.
 #[test]
 fn a_forgotten_region_is_harmless() {
-    let peer = peer();
-    let pair = Pair::new(&peer);
-    let target = region(&peer, 64, MrUsage::WRITE_DST | MrUsage::READ_SRC);
-    let part = remote(&target).slice(..).expect("all");
-    std::mem::forget(target);
-    let source = region(&peer, 64, MrUsage::WRITE_SRC | MrUsage::READ_DST);
-    source.write_at(0, &[5; 64]).expect("inside");
-    let local = source.slice(..).expect("all");
-    pair.client
-        .write(part, local, Flags::COMPLETION_ALWAYS, 1)
-        .expect("posted");
-    completion(&pair.client)
-        .result()
-        .expect("the memory is still there");
-    source.write_at(0, &[0; 64]).expect("inside");
-    pair.client
-        .read(local, part, Flags::COMPLETION_ALWAYS, 2)
-        .expect("posted");
-    completion(&pair.client)
-        .result()
-        .expect("the memory is still there");
-    assert_eq!(contents(&source), [5; 64]);
+    // With the domain that it belongs to, and the id that keeps the device open.
+    leaving(&[("mr", 1), ("pd", 1), ("cm_id", 1)], || {
+        let peer = peer();
+        let pair = Pair::new(&peer);
+        let target = region(&peer, 64, MrUsage::WRITE_DST | MrUsage::READ_SRC);
+        let part = remote(&target).slice(..).expect("all");
+        std::mem::forget(target);
+        let source = region(&peer, 64, MrUsage::WRITE_SRC | MrUsage::READ_DST);
+        source.write_at(0, &[5; 64]).expect("inside");
+        let local = source.slice(..).expect("all");
+        pair.client
+            .write(part, local, Flags::COMPLETION_ALWAYS, 1)
+            .expect("posted");
+        completion(&pair.client)
+            .result()
+            .expect("the memory is still there");
+        source.write_at(0, &[0; 64]).expect("inside");
+        pair.client
+            .read(local, part, Flags::COMPLETION_ALWAYS, 2)
+            .expect("posted");
+        completion(&pair.client)
+            .result()
+            .expect("the memory is still there");
+        assert_eq!(contents(&source), [5; 64]);
+    });
 }
 
 /// A panic unwinds through everything and leaves nothing behind.

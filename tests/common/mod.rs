@@ -1,15 +1,17 @@
-//! What the device tests share: addresses, a connected pair, and the kernel's count of objects.
+//! What the device tests share: where they run, and a connected pair.
 //!
-//! `cargo xtask test` runs these tests in its guest and sets the `RPMA_TEST_…` variables. A device
-//! that is not there is a failure, never a skip.
+//! They run on a device (see `device.rs`), and those of one process also on a simulated fabric (see `fabric.rs`).
 
 #![allow(dead_code, reason = "each test program uses a part of it")]
 
+#[cfg(not(feature = "sim"))]
+#[path = "device.rs"]
+mod place;
+#[cfg(feature = "sim")]
+#[path = "fabric.rs"]
+pub(crate) mod place;
 pub(crate) mod program;
 
-use std::collections::BTreeMap;
-use std::env;
-use std::process::Command;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -18,57 +20,10 @@ use rpma::{
     RegisterableMemory, Side, Wc, WcOpcode,
 };
 
+pub(crate) use self::place::*;
+
 /// No wait in a test is longer: emulation is slow, but not that slow.
 pub(crate) const LIMIT: Duration = Duration::from_secs(60);
-
-/// The IPv4 address of the RDMA device.
-pub(crate) fn addr() -> String {
-    variable(
-        "RPMA_TEST_ADDR",
-        "an IPv4 address of this host's RDMA device",
-    )
-}
-
-/// The IPv6 address of the RDMA device.
-pub(crate) fn addr6() -> String {
-    variable(
-        "RPMA_TEST_ADDR6",
-        "an IPv6 address of this host's RDMA device",
-    )
-}
-
-/// An IPv4 address of another RDMA device of this host.
-pub(crate) fn other_addr() -> String {
-    variable(
-        "RPMA_TEST_OTHER_ADDR",
-        "an IPv4 address of a second RDMA device of this host",
-    )
-}
-
-/// A device-DAX device whose contents the tests may destroy.
-pub(crate) fn devdax() -> String {
-    variable(
-        "RPMA_TEST_DEVDAX",
-        "a device-DAX device (/dev/dax…) whose contents may be destroyed",
-    )
-}
-
-/// A directory on a DAX file system.
-pub(crate) fn fsdax() -> String {
-    variable("RPMA_TEST_FSDAX", "a directory on a DAX file system")
-}
-
-/// A directory on an ordinary ext4 file system.
-pub(crate) fn ext4() -> String {
-    variable(
-        "RPMA_TEST_EXT4",
-        "a directory on an ordinary ext4 file system",
-    )
-}
-
-fn variable(name: &str, what: &str) -> String {
-    env::var(name).unwrap_or_else(|_| panic!("set {name} to {what}, or use `cargo xtask test`"))
-}
 
 /// A peer on the test device.
 pub(crate) fn peer() -> Peer {
@@ -76,59 +31,9 @@ pub(crate) fn peer() -> Peer {
     Peer::new(&device).expect("a peer on the test device")
 }
 
-/// Runs a test and fails it if the kernel has more objects afterwards than before: nothing leaks.
-///
-/// Destroying is partly asynchronous, so the count may take a moment to come down.
+/// Runs a test and fails it if there are more objects afterwards than before: nothing leaks.
 pub(crate) fn device_test(test: impl FnOnce()) {
     leaving(&[], test);
-}
-
-/// As `device_test`, for a test that leaves objects behind, so many of each kind.
-pub(crate) fn leaving(left: &[(&str, u64)], test: impl FnOnce()) {
-    // Without a device, this says what to do.
-    addr();
-    let mut before = objects();
-    for (kind, count) in left {
-        *before.entry((*kind).to_owned()).or_default() += count;
-    }
-    test();
-    let deadline = Instant::now() + Duration::from_secs(5);
-    loop {
-        let after = objects();
-        if after == before {
-            return;
-        }
-        assert!(
-            Instant::now() < deadline,
-            "objects leak: {before:?} expected, {after:?} there"
-        );
-        thread::sleep(Duration::from_millis(20));
-    }
-}
-
-/// How many objects of each kind all processes have on all devices, but for contexts: librdmacm keeps
-/// a device open for as long as the process runs.
-fn objects() -> BTreeMap<String, u64> {
-    let output = Command::new("rdma").args(["resource", "show"]).output();
-    let output = output.expect("`rdma` of iproute2 counts the kernel's objects");
-    assert!(
-        output.status.success(),
-        "`rdma resource show` works: {output:?}"
-    );
-    let text = String::from_utf8(output.stdout).expect("text");
-    let mut counts = BTreeMap::new();
-    for line in text.lines() {
-        // 0: rxe0: pd 1 cq 1 qp 1 cm_id 0 mr 0 ctx 0 srq 0
-        let words: Vec<&str> = line.split_whitespace().skip(2).collect();
-        for pair in words.chunks_exact(2) {
-            if pair[0] != "ctx" {
-                let count: u64 = pair[1].parse().expect("a count");
-                *counts.entry(pair[0].to_owned()).or_default() += count;
-            }
-        }
-    }
-    assert!(counts.contains_key("qp"), "no RDMA device: {text:?}");
-    counts
 }
 
 /// Two ends of one connection.

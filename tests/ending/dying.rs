@@ -10,7 +10,7 @@ use rpma::{
 };
 
 use crate::common::{
-    LIMIT, addr, completion, contents, device_test, event, next_completion, no_completion,
+    LIMIT, addr, completion, contents, device_test, event, here, next_completion, no_completion,
     opcode_of, pattern, peer, region, remote,
 };
 use crate::support::ALWAYS;
@@ -65,12 +65,12 @@ fn a_thousand_clients_die() {
         };
         thread::scope(|scope| {
             for _ in 0..2 {
-                scope.spawn(|| {
+                scope.spawn(here(|| {
                     let _counts = Leaving(&left);
                     while let nth @ 0..CLIENTS = next.fetch_add(1, Ordering::Relaxed) {
                         die(nth % KINDS);
                     }
-                });
+                }));
             }
             let mut accepted = Vec::new();
             let mut seen = [0; KINDS];
@@ -153,6 +153,7 @@ fn still_works(ep: &Ep, peer: &Peer) {
 /// accepted, and in the middle of sending and writing. The kernel tells the server, for which each is
 /// an ordinary end, and frees what they had.
 #[test]
+#[cfg_attr(feature = "sim", ignore = "needs programs of their own")]
 fn clients_that_are_killed() {
     const CHILD: &str = "RPMA_TEST_CLIENT_TO_KILL";
     const CLIENTS: usize = 12;

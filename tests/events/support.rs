@@ -17,7 +17,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::common::{LIMIT, Pair};
+use crate::common::{LIMIT, Pair, here};
 
 /// How long "no event" is looked at.
 pub(crate) const SHORT: Duration = Duration::from_millis(100);
@@ -118,9 +118,9 @@ pub(crate) struct Started<T> {
 
 pub(crate) fn started<T: Send + 'static>(run: impl FnOnce() -> T + Send + 'static) -> Started<T> {
     let (sender, result) = mpsc::channel();
-    let thread = thread::spawn(move || {
+    let thread = thread::spawn(here(move || {
         let _test_has_failed = sender.send(run());
-    });
+    }));
     Started { result, thread }
 }
 

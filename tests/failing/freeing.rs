@@ -1,9 +1,10 @@
 //! What cannot be freed: it is told, the rest is freed all the same, and nothing is freed that is still in
 //! use.
 
+use std::cell::RefCell;
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Once};
 
 use log::{Level, LevelFilter, Log, Metadata, Record};
 use rpma::{
@@ -17,10 +18,12 @@ use crate::common::{
 };
 use crate::support::{ALWAYS, Failing, How, with_failures, write};
 
-/// Keeps what is logged as an error.
-struct Errors(Mutex<Vec<String>>);
+/// Keeps what a thread logs as an error.
+struct Errors;
 
-static ERRORS: Errors = Errors(Mutex::new(Vec::new()));
+thread_local! {
+    static LINES: RefCell<Vec<String>> = const { RefCell::new(Vec::new()) };
+}
 
 impl Log for Errors {
     fn enabled(&self, metadata: &Metadata<'_>) -> bool {
@@ -29,7 +32,7 @@ impl Log for Errors {
 
     fn log(&self, record: &Record<'_>) {
         if self.enabled(record.metadata()) {
-            self.lines().push(record.args().to_string());
+            LINES.with_borrow_mut(|lines| lines.push(record.args().to_string()));
         }
     }
 
@@ -37,14 +40,13 @@ impl Log for Errors {
 }
 
 impl Errors {
-    fn lines(&self) -> MutexGuard<'_, Vec<String>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// From now on. A process has one log, and one test.
+    /// From now on.
     fn keep() {
-        log::set_logger(&ERRORS).expect("the first one");
-        log::set_max_level(LevelFilter::Error);
+        static ONCE: Once = Once::new();
+        ONCE.call_once(|| {
+            log::set_logger(&Errors).expect("the only one");
+            log::set_max_level(LevelFilter::Error);
+        });
     }
 }
 
@@ -61,7 +63,7 @@ impl End {
 
     /// Ends the connection, for which `call` fails.
     fn ends(self, conn: Conn, call: &'static str) {
-        ERRORS.lines().clear();
+        LINES.take();
         let failing = Failing::next(call, Errno::IO);
         match self {
             Self::Delete => failing.told(conn.delete()),
@@ -69,7 +71,7 @@ impl End {
             Self::Drop => {
                 drop(conn);
                 failing.happened();
-                let lines = std::mem::take(&mut *ERRORS.lines());
+                let lines = LINES.take();
                 let told = |line: &String| line.starts_with(&format!("{call} failed: "));
                 assert!(lines.iter().any(told), "{call} is not logged: {lines:?}");
             }
@@ -239,7 +241,7 @@ fn memory_that_cannot_be_deregistered_stays() {
                 if drops {
                     drop(target);
                     failing.happened();
-                    let lines = std::mem::take(&mut *ERRORS.lines());
+                    let lines = LINES.take();
                     let told = |line: &String| line.starts_with("ibv_dereg_mr failed: ");
                     assert!(lines.iter().any(told), "{lines:?}");
                 } else {

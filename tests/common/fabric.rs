@@ -1,0 +1,122 @@
+//! Device tests on a simulated fabric: each has its own, with one host that has two devices.
+
+use std::cell::RefCell;
+use std::env;
+use std::rc::Rc;
+
+use rpma::sim::{Fabric, Host, Nic, Profile};
+
+/// What a test runs on.
+struct Place {
+    fabric: Fabric,
+    host: Host,
+    other: Nic,
+}
+
+thread_local! {
+    static PLACE: RefCell<Option<Rc<Place>>> = const { RefCell::new(None) };
+}
+
+fn place() -> Rc<Place> {
+    let place = PLACE.with_borrow(Option::clone);
+    place.expect("device_test comes first, in this thread")
+}
+
+/// The IPv4 address of the device.
+pub(crate) fn addr() -> String {
+    let host = Host::current().expect("a thread of a test begins with `here`");
+    host.addr().to_string()
+}
+
+/// The IPv6 address of the device.
+pub(crate) fn addr6() -> String {
+    place().host.addr6().to_string()
+}
+
+/// An IPv4 address of another RDMA device of this host.
+pub(crate) fn other_addr() -> String {
+    place().other.addr().to_string()
+}
+
+/// No test that needs one runs here.
+pub(crate) fn devdax() -> String {
+    unreachable!("there is no device-DAX on a simulated fabric")
+}
+
+/// No test that needs one runs here.
+pub(crate) fn fsdax() -> String {
+    unreachable!("there is no DAX file system on a simulated fabric")
+}
+
+/// A directory on an ordinary file system.
+pub(crate) fn ext4() -> String {
+    let directory = env::temp_dir();
+    directory.to_str().expect("text").to_owned()
+}
+
+/// The fabric of this test.
+pub(crate) fn with_fabric<T>(run: impl FnOnce(&Fabric, &Host) -> T) -> T {
+    let place = place();
+    run(&place.fabric, &place.host)
+}
+
+/// Puts what a thread of a test does on the test's host.
+pub(crate) fn here<T>(run: impl FnOnce() -> T) -> impl FnOnce() -> T {
+    let host = Host::current().expect("device_test comes first");
+    move || {
+        let _entered = host.enter();
+        run()
+    }
+}
+
+/// The devices that this run is about: `RPMA_SIM_PROFILE` is `rxe-6.12` (also if it is not set), `rxe-6.1` or
+/// `strict`.
+pub(crate) fn profile() -> Profile {
+    match env::var("RPMA_SIM_PROFILE").as_deref() {
+        Err(_) | Ok("rxe-6.12") => Profile::RXE_6_12,
+        Ok("rxe-6.1") => Profile::RXE_6_1,
+        Ok("strict") => Profile::STRICT,
+        Ok(other) => panic!("RPMA_SIM_PROFILE is {other}: rxe-6.12, rxe-6.1 or strict?"),
+    }
+}
+
+/// Runs a test on a fabric of its own, if it is not on one already.
+pub(crate) fn on_fabric(test: impl FnOnce()) {
+    if PLACE.with_borrow(Option::is_some) {
+        return test();
+    }
+    let fabric = Fabric::new(profile());
+    let host = fabric.host("here");
+    let other = host.add_nic();
+    let _entered = host.enter();
+    PLACE.set(Some(Rc::new(Place {
+        fabric,
+        host,
+        other,
+    })));
+    test();
+    PLACE.set(None);
+}
+
+/// Runs a test and fails it if there are not as many objects more afterwards, of each kind.
+pub(crate) fn leaving(left: &[(&str, u64)], test: impl FnOnce()) {
+    on_fabric(|| counted(&place(), left, test));
+}
+
+fn counted(place: &Place, left: &[(&str, u64)], test: impl FnOnce()) {
+    let count = || {
+        let mut objects = place.fabric.objects();
+        // The kernel's count does not have them.
+        objects.remove("comp_channel");
+        objects
+    };
+    let mut before = count();
+    for (kind, count) in left {
+        let kind = ["pd", "mr", "cq", "srq", "qp", "cm_id"]
+            .into_iter()
+            .find(|known| known == kind);
+        *before.entry(kind.expect("a kind")).or_default() += *count as usize;
+    }
+    test();
+    assert_eq!(count(), before, "objects leak");
+}
