@@ -1,7 +1,7 @@
 //! What queue pairs do with requests: the requester's side, the responder's, and how both fail.
 //!
 //! A request is executed as a whole, by the thread that posted it or, if it had to wait, by the fabric's own. The head
-//! of a send queue is executed first, but for devices that [reorder](crate::Profile::STRICT). Completions are in
+//! of a send queue is executed first, but for writes of devices that [reorder](crate::Profile::STRICT). Completions are in
 //! order always.
 
 use std::time::Duration;
@@ -29,6 +29,8 @@ const NANOSECONDS_A_BYTE: u64 = 10;
 enum Outcome {
     Done(ibv_wc),
     Failed(ibv_wc_status),
+    /// As that, and the responder has failed, which tells of it by this event.
+    Denied(ibv_wc_status, ibv_event_type),
     /// The peer has no receive.
     NoReceive,
     /// Nobody is there.
@@ -54,12 +56,12 @@ impl State {
         if qp.waiting.is_some() {
             return;
         }
-        if !self.profile.reorders {
-            return self.run(number);
-        }
-        self.run_ahead(number);
-        self.retire(number);
-        if self.qps.get(number).is_some_and(|qp| !qp.sends.is_empty()) {
+        let keeps_back = self.profile.reorders;
+        self.run_until(number, |send| keeps_back && send.operation.is_slow());
+        let qp = &self.qps[number];
+        let is_ready = qp.state == QpState::ReadyToSend && qp.waiting.is_none();
+        if is_ready && !qp.sends.is_empty() && keeps_back {
+            self.overtake(number);
             self.put_off(number, KEPT_BACK);
         }
     }
@@ -109,6 +111,11 @@ impl State {
 
     /// Executes requests in order, as far as that goes.
     fn run(&mut self, number: u32) {
+        self.run_until(number, |_| false);
+    }
+
+    /// As [`run`](Self::run), but not this one.
+    fn run_until(&mut self, number: u32, stop: impl Fn(&Send) -> bool) {
         let mut bytes = 0;
         loop {
             self.retire(number);
@@ -120,7 +127,7 @@ impl State {
                 qp.waiting = Some(Waiting::Network);
                 return self.put_off(number, Duration::from_nanos(bytes * NANOSECONDS_A_BYTE));
             }
-            let Some(first) = qp.sends.front() else {
+            let Some(first) = qp.sends.front().filter(|first| !stop(first)) else {
                 return;
             };
             bytes += first.data.len();
@@ -131,6 +138,7 @@ impl State {
                     qp.sends[0].done = Some(wc);
                 }
                 Outcome::Failed(status) => return self.fail_first(number, status),
+                Outcome::Denied(status, event) => return self.denied(number, status, event),
                 Outcome::NoReceive => return self.await_receive(number),
                 Outcome::NoAnswer => return self.await_answer(number),
                 Outcome::Never => return,
@@ -138,33 +146,29 @@ impl State {
         }
     }
 
-    /// Executes writes and sends, some of them before earlier requests that nothing orders them behind.
-    fn run_ahead(&mut self, number: u32) {
-        // What is not executed yet of the requests before: one that a write may overtake, one that a fence waits
-        // for, one that nothing overtakes.
-        let (mut slow, mut fenced, mut stuck) = (false, false, false);
+    /// Executes some of the writes behind a request that is kept back, where nothing orders them behind it.
+    fn overtake(&mut self, number: u32) {
+        // Whether an earlier request is one that a fence waits for.
+        let mut fenced = false;
         for index in 0..self.qps[number].sends.len() {
             let send = &self.qps[number].sends[index];
             if send.done.is_some() {
                 continue;
             }
-            if !matches!(send.operation, Operation::Write(_) | Operation::Send(_)) {
-                slow = true;
+            if send.operation.is_slow() {
                 fenced |= !matches!(send.operation, Operation::Flush { .. });
                 continue;
             }
-            let has_to_wait = stuck || fenced && send.is(ibv_send_flags::IBV_SEND_FENCE);
-            if has_to_wait || slow && self.toss() {
-                stuck = true;
-                continue;
+            let may = send.operation == Operation::Write(None)
+                && !(fenced && send.is(ibv_send_flags::IBV_SEND_FENCE));
+            if !may || self.toss() {
+                // Writes and sends stay in order.
+                return;
             }
             match self.execute(number, index) {
                 Outcome::Done(wc) => self.qps[number].sends[index].done = Some(wc),
-                // It is told in its turn.
-                _ => stuck = true,
-            }
-            if self.qps[number].state == QpState::Error {
-                return;
+                // It fails in its turn.
+                _ => return,
             }
         }
     }
@@ -268,15 +272,20 @@ impl State {
         match answered {
             Ok(()) => Outcome::Done(success(number, &send)),
             Err(Refusal::NoReceive) => Outcome::NoReceive,
-            Err(Refusal::Denied(status, event)) => {
-                let nic = self.qps[peer].nic;
-                self.fail_qp(peer);
-                if self.profile.tells_failures {
-                    self.tell(nic, event, Element::Qp(peer));
-                }
-                Outcome::Failed(status)
+            Err(Refusal::Denied(status, event)) => Outcome::Denied(status, event),
+        }
+    }
+
+    /// The responder does not allow the first request, and both ends fail.
+    fn denied(&mut self, number: u32, status: ibv_wc_status, event: ibv_event_type) {
+        if let Some(peer) = self.peer_that_answers(number) {
+            let nic = self.qps[peer].nic;
+            self.fail_qp(peer);
+            if self.profile.tells_failures {
+                self.tell(nic, event, Element::Qp(peer));
             }
         }
+        self.fail_first(number, status);
     }
 
     /// The other end of a connection, if it takes requests.

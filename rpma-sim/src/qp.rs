@@ -103,6 +103,13 @@ pub(crate) enum Operation {
     AtomicWrite,
 }
 
+impl Operation {
+    /// Whether a write may be executed before it that was posted behind it.
+    pub(crate) fn is_slow(self) -> bool {
+        !matches!(self, Self::Write(_) | Self::Send(_))
+    }
+}
+
 /// The bytes of a request.
 #[derive(Clone, Debug)]
 pub(crate) enum Data {

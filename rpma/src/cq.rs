@@ -4,9 +4,10 @@
 //! handles. It owns the verbs queue and a share of the completion channel; the queue is destroyed after the queue
 //! pairs that use it and before the channel.
 
+use std::collections::VecDeque;
 use std::ffi::c_int;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
-use std::sync::{Arc, Mutex, TryLockError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::Duration;
 
 use crate::compl_channel;
@@ -51,6 +52,9 @@ struct Handles {
 pub(crate) struct Polled {
     queue: Arc<CompletionQueue>,
     owners: Owners,
+    /// Of a shared receive queue's own queue: what was taken out of it before a queue pair was destroyed, as the
+    /// device has told it.
+    kept: Option<Arc<Mutex<VecDeque<Wc>>>>,
 }
 
 /// Whose slots come back when completions are polled.
@@ -77,9 +81,11 @@ pub(crate) struct CqAttr<'a> {
 impl Cq {
     pub(crate) fn new(attr: CqAttr<'_>) -> Result<Self> {
         let queue = CompletionQueue::new(attr.channel, attr.entries, attr.tag, attr.notify)?;
+        let kept = attr.owners.conn.is_none().then(Arc::default);
         let polled = Polled {
             queue,
             owners: attr.owners,
+            kept,
         };
         Ok(Self {
             handles: Arc::new(Handles {
@@ -276,12 +282,15 @@ impl Polled {
     /// See [`Cq::get_wc`].
     #[inline(always)]
     fn get_wc(&self, wcs: &mut [Wc]) -> Result<usize> {
+        let Some(conn) = &self.owners.conn else {
+            return self.get_shared(wcs);
+        };
         // Until the entries of the completions have been read.
         let held = self.queue.lock_polling();
         let polled = self.queue.poll(wcs);
         if polled != 0 {
-            let left = match (&self.owners.conn, wcs.get_mut(..polled as usize)) {
-                (Some(conn), Some(wcs)) => conn.settle(wcs),
+            let left = match wcs.get_mut(..polled as usize) {
+                Some(wcs) => conn.settle(wcs),
                 _ => polled as usize,
             };
             if left != 0 {
@@ -308,11 +317,55 @@ impl Polled {
         Ok(kept)
     }
 
+    /// As [`get_wc`](Self::get_wc), of a shared receive queue's own queue.
+    #[inline(never)]
+    fn get_shared(&self, wcs: &mut [Wc]) -> Result<usize> {
+        self.poll(wcs, |_, _| {})
+    }
+
     /// As [`Cq::get_wc`], and tells which markers have come.
     pub(crate) fn poll(&self, wcs: &mut [Wc], marker: impl FnMut(Kind, WcStatus)) -> Result<usize> {
         let _held = self.queue.lock_polling();
-        let count = check_poll(self.queue.poll(wcs))?;
+        // What was kept came first.
+        let mut count = self.kept().map_or(0, |mut kept| {
+            let count = wcs.len().min(kept.len());
+            let from = kept.drain(..count);
+            wcs.iter_mut().zip(from).for_each(|(wc, kept)| *wc = kept);
+            count
+        });
+        if count < wcs.len() {
+            match check_poll(self.queue.poll(&mut wcs[count..])) {
+                Ok(polled) => count += polled,
+                // What was kept has been taken, and is told; the failure will come again.
+                Err(error) if count == 0 => return Err(error),
+                Err(error) => log::warn!("{error}"),
+            }
+        }
         Ok(self.settle_each(&mut wcs[..count], 0, marker))
+    }
+
+    fn kept(&self) -> Option<MutexGuard<'_, VecDeque<Wc>>> {
+        // Nothing panics while it is locked.
+        let kept = self.kept.as_ref()?;
+        Some(kept.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// A queue pair whose receives complete here is destroyed next: adapters take its completions out of the queue
+    /// then. Of a connection's queue nobody polls them any more, and the slots of shared receives come back; of a
+    /// shared receive queue's own they are kept, with their slots, for who polls it.
+    pub(crate) fn before_destroy(&self) {
+        if self.kept.is_none() {
+            return self.drain();
+        }
+        // In this order, as where both are polled.
+        let _held = self.queue.lock_polling();
+        let Some(mut kept) = self.kept() else {
+            return;
+        };
+        let mut wcs = [Wc::default(); 16];
+        while let Ok(count @ 1..) = check_poll(self.queue.poll(&mut wcs)) {
+            kept.extend(&wcs[..count]);
+        }
     }
 
     /// Gives the slots back of what was polled, and puts the program's numbers into it; the first ones are
@@ -371,7 +424,7 @@ impl Polled {
     }
 
     /// Takes what nobody has polled: the slots of shared receives come back.
-    pub(crate) fn drain(&self) {
+    fn drain(&self) {
         let (mut wcs, mut markers) = ([Wc::default(); 16], 0);
         loop {
             let before = markers;

@@ -174,10 +174,11 @@ impl Queues {
             peer: id.peer_addr(),
             ..Ends::default()
         };
-        // Receives of a shared queue complete in the connection's, and their slots must not go with it.
+        // Receives of a shared queue complete in the connection's or in its own, and must not go with the connection.
         let drained = std::iter::once(&cq).chain(&rcq).map(Cq::polled);
         let drained = drained.filter(|polled| polled.takes_shared_receives());
-        let drained: Vec<_> = drained.cloned().collect();
+        let own = srq.as_ref().and_then(Srq::get_rcq).map(Cq::polled);
+        let drained: Vec<_> = drained.chain(own).cloned().collect();
         let given_up = Arc::new(GivenUp::default());
         let wakes = Arc::clone(&given_up);
         let hooks = Hooks {
@@ -188,7 +189,9 @@ impl Queues {
             }),
             before_destroy: match drained.is_empty() {
                 true => None,
-                false => Some(Box::new(move || drained.iter().for_each(Polled::drain))),
+                false => Some(Box::new(move || {
+                    drained.iter().for_each(Polled::before_destroy)
+                })),
             },
         };
         let qp = QueuePair::new(id, peer.pd(), &attr, hooks).map_err(|(error, id)| {
