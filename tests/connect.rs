@@ -2,9 +2,9 @@
 
 mod common;
 
+use std::cell::RefCell;
 use std::io::Write;
 use std::net::SocketAddr;
-use std::sync::Mutex;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -42,7 +42,7 @@ fn connects_over_both_families() {
 
 /// The names are in a hosts file that only these two programs see, in a mount namespace of their own.
 #[test]
-#[cfg_attr(feature = "sim", ignore = "needs programs of their own")]
+#[cfg_attr(feature = "sim", ignore = "on a device only: programs of their own")]
 fn a_host_name_leads_to_its_addresses() {
     // A guest that knows no other host has no such file.
     const SEES: &str = r#"[ -e /etc/hosts ] || touch /etc/hosts && mount --bind "$1" /etc/hosts && shift && exec "$@""#;
@@ -453,10 +453,12 @@ fn threads_that_wait_for_requests_take_nothing_else() {
     });
 }
 
-/// The records of this crate's library that reached the program's logger.
-struct Records(Mutex<Vec<(Level, String)>>);
+/// What this crate's library has told the program's logger in a thread.
+struct Records;
 
-static RECORDS: Records = Records(Mutex::new(Vec::new()));
+thread_local! {
+    static RECORDS: RefCell<Vec<(Level, String)>> = const { RefCell::new(Vec::new()) };
+}
 
 impl Log for Records {
     fn enabled(&self, metadata: &Metadata<'_>) -> bool {
@@ -465,11 +467,8 @@ impl Log for Records {
 
     fn log(&self, record: &Record<'_>) {
         if self.enabled(record.metadata()) {
-            let text = record.args().to_string();
-            self.0
-                .lock()
-                .expect("no panic")
-                .push((record.level(), text));
+            let line = (record.level(), record.args().to_string());
+            RECORDS.with_borrow_mut(|records| records.push(line));
         }
     }
 
@@ -480,7 +479,7 @@ impl Log for Records {
 #[test]
 fn the_life_of_a_connection_is_logged() {
     device_test(|| {
-        log::set_logger(&RECORDS).expect("no other test sets one");
+        log::set_logger(&Records).expect("no other test sets one");
         log::set_max_level(LevelFilter::Info);
         assert_eq!(log::max_level(), LevelFilter::Info);
         let Pair { client, server } = Pair::new(&peer());
@@ -490,7 +489,7 @@ fn the_life_of_a_connection_is_logged() {
         assert_eq!(event(&server), ConnEvent::Closed);
         log::set_max_level(LevelFilter::Off);
 
-        let records = std::mem::take(&mut *RECORDS.0.lock().expect("no panic"));
+        let records = RECORDS.take();
         let infos = |text: &str| {
             let of_it = |(level, found): &&(Level, String)| *level == Level::Info && found == text;
             records.iter().filter(of_it).count()

@@ -163,7 +163,7 @@ fn a_port_that_is_taken() {
 }
 
 #[test]
-#[cfg_attr(feature = "sim", ignore = "needs persistent memory")]
+#[cfg_attr(feature = "sim", ignore = "on a device only: persistent memory")]
 fn persistent_memory_that_is_not_there_or_too_small() {
     device_test(|| {
         let missing = PmemMap::open("/dev/dax-there-is-none", 1).expect_err("missing");
@@ -183,7 +183,7 @@ fn persistent_memory_that_is_not_there_or_too_small() {
 
 /// Whoever registers a file on a DAX file system must be told why it does not work, and what does.
 #[test]
-#[cfg_attr(feature = "sim", ignore = "needs a DAX file system")]
+#[cfg_attr(feature = "sim", ignore = "on a device only: a DAX file system")]
 fn a_dax_file_without_on_demand_paging() {
     device_test(|| {
         let device = Device::from_addr(&addr(), Side::Local).expect("the test device opens");
@@ -208,7 +208,10 @@ fn a_dax_file_without_on_demand_paging() {
 
 /// Linux 6.5 and newer do not pin a page-cache mapping for writing; reading from it works.
 #[test]
-#[cfg_attr(feature = "sim", ignore = "needs what the kernel does not pin")]
+#[cfg_attr(
+    feature = "sim",
+    ignore = "on a device only: what the kernel does not pin"
+)]
 fn an_ordinary_file_that_a_peer_wants_to_write() {
     device_test(|| {
         let peer = peer();
@@ -280,7 +283,7 @@ fn memory_that_cannot_be_registered() {
 }
 
 #[test]
-#[cfg_attr(feature = "sim", ignore = "needs persistent memory")]
+#[cfg_attr(feature = "sim", ignore = "on a device only: persistent memory")]
 fn every_kind_of_memory_can_be_registered_and_comes_back() {
     device_test(|| {
         fn round_trip<M: RegisterableMemory>(peer: &Peer, memory: M) -> M {
@@ -415,7 +418,10 @@ fn a_message_that_is_too_long() {
 
 /// Bounded by RLIMIT_MEMLOCK unless the process may lock anything: so it runs without that right.
 #[test]
-#[cfg_attr(feature = "sim", ignore = "needs what the kernel does not pin")]
+#[cfg_attr(
+    feature = "sim",
+    ignore = "on a device only: what the kernel does not pin"
+)]
 fn too_little_lockable_memory() {
     const CHILD: &str = "RPMA_TEST_WITHOUT_CAP_IPC_LOCK";
     const NAME: &str = "too_little_lockable_memory";

@@ -466,6 +466,7 @@ fn an_edge_of_the_descriptor_is_enough() {
 /// Bad luck: no descriptor is left for the first call, or for the last of those that it makes. It says which call
 /// failed, keeps nothing, and works when there are some again.
 #[test]
+#[cfg_attr(feature = "sim", ignore = "on a device only: a process for itself")]
 fn a_descriptor_that_cannot_be_made_is_an_error() {
     device_test(|| {
         let pair = Pair::new(&peer());

@@ -153,7 +153,7 @@ fn still_works(ep: &Ep, peer: &Peer) {
 /// accepted, and in the middle of sending and writing. The kernel tells the server, for which each is
 /// an ordinary end, and frees what they had.
 #[test]
-#[cfg_attr(feature = "sim", ignore = "needs programs of their own")]
+#[cfg_attr(feature = "sim", ignore = "on a device only: programs of their own")]
 fn clients_that_are_killed() {
     const CHILD: &str = "RPMA_TEST_CLIENT_TO_KILL";
     const CLIENTS: usize = 12;

@@ -73,7 +73,7 @@ impl Drop for Interface {
 /// Promise: asynchronous events of the device are taken by whatever waits, also by waits that are over at
 /// once, and without making them shorter; they are in the log.
 #[test]
-#[cfg_attr(feature = "sim", ignore = "needs a network interface")]
+#[cfg_attr(feature = "sim", ignore = "on a device only: a network interface")]
 fn a_port_that_goes_down_is_in_the_log() {
     log::set_logger(&LINES).expect("the only logger");
     log::set_max_level(LevelFilter::Info);

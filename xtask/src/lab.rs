@@ -20,6 +20,9 @@ use crate::vm::{Machines, NUMBERS, Ssh, attach_to};
 pub(crate) const PACKAGE: &str = "rpma-examples";
 pub(crate) const FEATURE: &str = "device";
 
+/// A feature that comes with it, of tests that can do with a simulated fabric as well.
+pub(crate) const ONE_PROCESS: &str = "one-process";
+
 /// What tells runner.sh for how many seconds a test may run.
 const LIMIT: &str = "RPMA_TEST_LIMIT";
 

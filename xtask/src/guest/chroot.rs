@@ -209,7 +209,8 @@ pub(crate) fn oldest_rust(
         apt-get -q -y install --no-install-recommends cargo rustc
         rustc --version
         rustc --version | grep -q "^rustc $1\."
-        cargo check --locked --workspace --all-targets --all-features
+        cargo check --locked --workspace --all-targets --features rpma-examples/device
+        cargo check --locked --workspace --all-targets --no-default-features --features rpma-examples/sim
     "#;
     let mut mounts = mounts(workspace, &toolchain.cargo_home);
     mounts.extend(resolv_conf());

@@ -4,6 +4,9 @@
 /// How tests are marked that run only with `--long`: `#[ignore = "long: 20 minutes"]`.
 const LONG: &str = "ignored, long:";
 
+/// How tests are marked that a simulated fabric cannot have: `#[cfg_attr(feature = "sim", ignore = "…")]`.
+const ON_A_DEVICE: &str = "ignored, on a device only:";
+
 /// What one or more test programs reported.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Outcome {
@@ -15,6 +18,8 @@ pub(super) struct Outcome {
     pub(super) failed: usize,
     /// Left for `--long`.
     pub(super) long: usize,
+    /// Left for a device.
+    pub(super) elsewhere: usize,
     /// Ignored for no such reason.
     pub(super) ignored: usize,
     /// What the machine was lost by.
@@ -66,6 +71,7 @@ impl Outcome {
         } else if result.starts_with("ignored") {
             self.ignored += 1;
             self.long += usize::from(result.starts_with(LONG));
+            self.elsewhere += usize::from(result.starts_with(ON_A_DEVICE));
         }
     }
 
@@ -74,13 +80,15 @@ impl Outcome {
         self.passed += open.passed;
         self.failed += open.failed;
         self.long += open.long;
-        self.ignored += open.ignored.saturating_sub(open.long);
+        self.elsewhere += open.elsewhere;
+        self.ignored += open.ignored.saturating_sub(open.long + open.elsewhere);
         self.failures.extend(open.failures);
     }
 
     /// How many tests were not reported.
     pub(super) fn lost(&self) -> usize {
-        let reported = self.passed + self.failed + self.long + self.ignored;
+        let left = self.long + self.elsewhere + self.ignored;
+        let reported = self.passed + self.failed + left;
         self.listed.saturating_sub(reported)
     }
 }
@@ -103,23 +111,25 @@ mod tests {
 
     #[test]
     fn results_of_several_programs_add_up() {
-        let text = "running 3 tests\n\
+        let text = "running 4 tests\n\
                     test a ... ok\n\
                     test b ... ignored, long: an hour\n\
-                    test c ... ignored\n\n\
-                    test result: ok. 1 passed; 0 failed; 2 ignored; 0 measured; 0 filtered out; \
+                    test c ... ignored\n\
+                    test f ... ignored, on a device only: the sun\n\n\
+                    test result: ok. 1 passed; 0 failed; 3 ignored; 0 measured; 0 filtered out; \
                     finished in 0.00s\n\n\
                     running 13 tests\n\
                     test d - should panic ... ok\n\
                     test e ... FAILED\n\
                     test result: FAILED. 12 passed; 1 failed; 0 ignored; 0 measured; 0 filtered out";
         let expected = Outcome {
-            listed: 16,
+            listed: 17,
             passed: 13,
             failures: vec!["e".to_owned()],
             failed: 1,
             ignored: 1,
             long: 1,
+            elsewhere: 1,
             machine_lost: None,
         };
         assert_eq!(Outcome::of(text), expected);

@@ -5,6 +5,7 @@ mod hosts;
 mod libtest;
 mod one;
 mod report;
+mod sim;
 mod versions;
 
 use std::thread;
@@ -16,7 +17,7 @@ use cargo_metadata::{MetadataCommand, Target, TargetKind};
 use crate::bench;
 use crate::guest::chroot::Headers;
 use crate::host::Workspace;
-use crate::lab::{FEATURE, Lab, PACKAGE};
+use crate::lab::{FEATURE, Lab, ONE_PROCESS, PACKAGE};
 pub(crate) use one::{list, some};
 use report::Report;
 
@@ -44,7 +45,11 @@ impl Options {
     }
 }
 
-const CLIPPY: &str = "clippy --locked --all-targets --all-features --workspace";
+/// All code but the simulator's side of it.
+const CLIPPY: &str = "clippy --locked --all-targets --workspace --features rpma-examples/device";
+
+/// That side: what is compiled where the simulated fabric is in the libraries' place.
+const SIM: &str = "--workspace --no-default-features --features rpma-examples/sim";
 const TEST: &str = "test --locked --no-fail-fast --workspace";
 
 /// The device tests of what another rdma-core changes, flushes and atomic writes, and of what they
@@ -102,7 +107,10 @@ fn host_checks(report: &mut Report<'_>, workspace: &Workspace) -> Result<()> {
     report.check("format", &mut workspace.cargo("fmt --all --check"))?;
     let mut clippy = workspace.cargo(&format!("{CLIPPY} -- -Dwarnings"));
     report.check("clippy", &mut clippy)?;
-    let mut doc = workspace.cargo("doc --locked --workspace --no-deps --all-features");
+    let clippy = format!("clippy --locked --all-targets {SIM} -- -Dwarnings");
+    report.check("clippy, simulated", &mut workspace.cargo(&clippy))?;
+    // As docs.rs builds it: with the simulator, and what it adds.
+    let mut doc = workspace.cargo(&format!("doc --locked --no-deps {SIM}"));
     report.check("documentation", doc.env("RUSTDOCFLAGS", "-Dwarnings"))?;
     Ok(())
 }
@@ -110,7 +118,7 @@ fn host_checks(report: &mut Report<'_>, workspace: &Workspace) -> Result<()> {
 fn host_tests(report: &mut Report<'_>, workspace: &Workspace, options: Options) -> Result<()> {
     let mut test = workspace.cargo(&format!("{TEST} --"));
     report.cargo_test("tests without a device", test.args(options.long_args()))?;
-    Ok(())
+    sim::run(report, workspace)
 }
 
 /// The host's checks once more where the guest's newer rdma-core brings other code to life.
@@ -255,7 +263,8 @@ fn programs(workspace: &Workspace) -> Result<Vec<String>> {
     let package = metadata.packages.iter().find(|one| one.name == PACKAGE);
     let targets = package.map_or(&[][..], |package| &package.targets);
     let is_device_test = |target: &&Target| {
-        target.is_kind(TargetKind::Test) && target.required_features.contains(&FEATURE.to_owned())
+        let needs = |feature: &&str| target.required_features.iter().any(|one| one == feature);
+        target.is_kind(TargetKind::Test) && [FEATURE, ONE_PROCESS].iter().any(needs)
     };
     let tests = targets.iter().filter(is_device_test);
     let mut names: Vec<_> = tests.map(|test| test.name.clone()).collect();
