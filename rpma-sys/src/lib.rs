@@ -6,8 +6,8 @@
 //!
 //! * The `static inline` functions of `verbs.h` are bound through C functions that bindgen generates, so that their semantics are the
 //!   header's own.
-//! * Four names are macros that bindgen cannot see. Use [`rpma_sys_get_device_list`], [`rpma_sys_query_port`], [`rpma_sys_reg_mr`] and
-//!   [`rpma_sys_reg_mr_iova`]; the exported functions behind the same names have older semantics and are not bound.
+//! * Four names are macros that bindgen cannot see. Use `rpma_sys_get_device_list`, `rpma_sys_query_port`, `rpma_sys_reg_mr` and
+//!   `rpma_sys_reg_mr_iova`; the exported functions behind the same names have older semantics and are not bound.
 //! * C enums are newtypes: a value that this version does not know stays a number.
 //! * Native flush (`ibv_wr_flush`) and native atomic write (`ibv_wr_atomic_write`) exist from rdma-core 45 and 44 on. A dependant's build
 //!   script finds `DEP_RPMA_VERBS_NATIVE_FLUSH` and `DEP_RPMA_VERBS_NATIVE_ATOMIC_WRITE`, each `1` or `0`.

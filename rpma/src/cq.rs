@@ -363,8 +363,12 @@ impl Polled {
             return;
         };
         let mut wcs = [Wc::default(); 16];
-        while let Ok(count @ 1..) = check_poll(self.queue.poll(&mut wcs)) {
-            kept.extend(&wcs[..count]);
+        loop {
+            match check_poll(self.queue.poll(&mut wcs)) {
+                Ok(0) => return,
+                Ok(count) => kept.extend(&wcs[..count]),
+                Err(error) => return not_drained(&error),
+            }
         }
     }
 
@@ -430,10 +434,17 @@ impl Polled {
             let before = markers;
             match self.poll(&mut wcs, |_, _| markers += 1) {
                 Ok(count) if count > 0 || markers > before => {}
-                _ => return,
+                Ok(_) => return,
+                Err(error) => return not_drained(&error),
             }
         }
     }
+}
+
+/// Of a queue that is polled where nobody can be told.
+#[cold]
+fn not_drained(error: &Error) {
+    log::error!("{error}; messages that have arrived may be lost, and the slots of their receives");
 }
 
 impl Drop for Handles {

@@ -93,6 +93,7 @@ impl Conn {
             }
             // A channel of a device that is gone fails each time: what else there is comes first.
             if let Some(next) = self.look_again(wcs, event)? {
+                taken.inspect_err(not_told).ok();
                 return Ok(next);
             }
             let taken = taken?;
@@ -177,7 +178,7 @@ impl Conn {
             match cq.get_wc(&mut wcs[count..]) {
                 Ok(polled) => count += polled,
                 // It fails again next time; what has been polled is not lost.
-                Err(_) if count > 0 => {}
+                Err(error) if count > 0 => not_told(&error),
                 Err(error) => return Err(error),
             }
         }
@@ -317,6 +318,7 @@ impl CompletionChannel {
                     Source::Srq(_) => sources[place].look(wcs)?,
                 };
                 if let Some(next) = next {
+                    taken.inspect_err(not_told).ok();
                     self.had_its_turn(place);
                     return Ok((place, next));
                 }
@@ -327,6 +329,12 @@ impl CompletionChannel {
             }
         }
     }
+}
+
+/// A failure that comes with something to return. It comes again if it lasts.
+#[cold]
+fn not_told(error: &Error) {
+    log::warn!("{error}; something else came first");
 }
 
 /// Adds a descriptor. Which of them is readable, `next` finds out.
