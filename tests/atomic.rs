@@ -8,8 +8,8 @@ use std::thread;
 use std::time::Instant;
 
 use common::{
-    LIMIT, Pair, completion, completions, contents, device_test, invalid, no_completion, opcode_of,
-    pattern, peer, region, remote,
+    LIMIT, Memory, Pair, completion, completions, contents, device_test, invalid, no_completion,
+    opcode_of, pattern, peer, region, remote,
 };
 use rpma::{
     ConnCfg, Error, Flags, FlushType, Mr, MrRemote, MrUsage, Peer, Queue, RemoteSlice, WcOpcode,
@@ -35,13 +35,13 @@ fn expected(peer: &Peer, cfg: &ConnCfg) -> WcOpcode {
     }
 }
 
-fn target(peer: &Peer, len: usize) -> Mr<Vec<u8>> {
+fn target(peer: &Peer, len: usize) -> Mr<Memory> {
     let usage = MrUsage::WRITE_DST | MrUsage::FLUSH_TYPE_VISIBILITY;
     region(peer, len, usage)
 }
 
 /// The offset of the first 8 aligned bytes: a `Vec` need not be aligned.
-fn aligned(mr: &Mr<Vec<u8>>) -> usize {
+fn aligned(mr: &Mr<Memory>) -> usize {
     (mr.get_ptr() as usize).next_multiple_of(8) - mr.get_ptr() as usize
 }
 

@@ -4,7 +4,7 @@
 mod common;
 
 use common::{
-    LIMIT, Pair, addr, assert_empty, completion, completions, contents, device_test, event,
+    LIMIT, Memory, Pair, addr, assert_empty, completion, completions, contents, device_test, event,
     invalid, next_completion, no_completion, opcode_of, pattern, peer, region, remote,
 };
 use rpma::{
@@ -32,7 +32,7 @@ fn all_usages() -> MrUsage {
     MrUsage::all().difference(MrUsage::FLUSH_TYPE_PERSISTENT)
 }
 
-fn part(mr: &Mr<Vec<u8>>, at: usize, len: usize) -> MrSlice<'_> {
+fn part(mr: &Mr<Memory>, at: usize, len: usize) -> MrSlice<'_> {
     mr.slice(at..at + len).expect("inside")
 }
 

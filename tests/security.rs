@@ -7,7 +7,7 @@ mod common;
 
 use std::ops::Range;
 
-use common::{Pair, completion, contents, device_test, pattern, peer};
+use common::{Memory, Pair, completion, contents, device_test, pattern, peer};
 use rpma::{Conn, ConnCfg, Flags, FlushType, Mr, MrRemote, MrUsage, Peer, RemoteSlice, WcStatus};
 
 const SIZE: usize = 4096;
@@ -16,8 +16,8 @@ const ALWAYS: Flags = Flags::COMPLETION_ALWAYS;
 /// A server with two regions and an honest client.
 struct Victim {
     peer: Peer,
-    target: Mr<Vec<u8>>,
-    other: Mr<Vec<u8>>,
+    target: Mr<Memory>,
+    other: Mr<Memory>,
     honest: Pair,
 }
 

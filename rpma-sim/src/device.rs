@@ -39,6 +39,7 @@ pub(crate) const MAX_SRQ_WR: u32 = 1 << 20;
 pub(crate) struct Nic {
     pub(crate) host: usize,
     addrs: [IpAddr; 2],
+    device: NonNull<ibv_device>,
     pub(crate) context: NonNull<ibv_context>,
     events: VecDeque<Event>,
     pipe: Pipe,
@@ -74,6 +75,8 @@ impl Drop for Nic {
     fn drop(&mut self) {
         // SAFETY: it came from a box in `add`; nothing of the fabric is used any more.
         drop(unsafe { Box::from_raw(self.context.as_ptr().cast::<Context>()) });
+        // SAFETY: as above; the context is gone.
+        drop(unsafe { Box::from_raw(self.device.as_ptr()) });
     }
 }
 
@@ -97,9 +100,10 @@ pub(crate) fn add(shared: &Arc<Shared>, host: usize) -> Result<(String, Ipv4Addr
     for (to, byte) in device.name.iter_mut().zip(name.bytes()) {
         *to = byte as c_char;
     }
+    let device = NonNull::from(Box::leak(device));
     let context = Box::new(Context {
         ibv: ibv_context {
-            device: &raw mut *device,
+            device: device.as_ptr(),
             ops: ibv_context_ops {
                 poll_cq: Some(ibv_poll_cq),
                 req_notify_cq: Some(ibv_req_notify_cq),
@@ -113,13 +117,13 @@ pub(crate) fn add(shared: &Arc<Shared>, host: usize) -> Result<(String, Ipv4Addr
             num_comp_vectors: 1,
             ..Default::default()
         },
-        device,
         shared: Arc::downgrade(shared),
         nic,
     });
     state.nics.push(Nic {
         host,
         addrs: [addr.into(), addr6.into()],
+        device,
         context: NonNull::from(Box::leak(context)).cast(),
         events: VecDeque::new(),
         pipe,

@@ -7,15 +7,12 @@
 use std::sync::{Arc, Weak};
 
 use crate::state::Shared;
-use crate::types::{
-    ibv_comp_channel, ibv_context, ibv_cq, ibv_device, ibv_mr, ibv_pd, ibv_qp, ibv_srq,
-};
+use crate::types::{ibv_comp_channel, ibv_context, ibv_cq, ibv_mr, ibv_pd, ibv_qp, ibv_srq};
 
 /// An open device: `struct ibv_context`, and what follows it.
 #[repr(C)]
 pub(crate) struct Context {
     pub(crate) ibv: ibv_context,
-    pub(crate) device: Box<ibv_device>,
     pub(crate) shared: Weak<Shared>,
     pub(crate) nic: usize,
 }

@@ -51,6 +51,8 @@ mod fabric;
 mod fail;
 mod handle;
 mod memory;
+#[cfg(miri)]
+mod miri;
 mod pipe;
 mod profile;
 mod qp;

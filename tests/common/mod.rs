@@ -133,9 +133,25 @@ pub(crate) fn no_completion(conn: &Conn) {
     }
 }
 
+/// Memory for regions, at a multiple of 8: the allocator's is, but for Miri's.
+#[cfg(not(miri))]
+pub(crate) type Memory = Vec<u8>;
+#[cfg(miri)]
+pub(crate) type Memory = rpma::AlignedBuf;
+
+#[cfg(not(miri))]
+fn zeroed(len: usize) -> Memory {
+    vec![0; len]
+}
+
+#[cfg(miri)]
+fn zeroed(len: usize) -> Memory {
+    rpma::AlignedBuf::zeroed(len).expect("memory")
+}
+
 /// Zeroed memory, registered.
-pub(crate) fn region(peer: &Peer, len: usize, usage: MrUsage) -> Mr<Vec<u8>> {
-    Mr::reg(peer, vec![0; len], usage).expect("registers")
+pub(crate) fn region(peer: &Peer, len: usize, usage: MrUsage) -> Mr<Memory> {
+    Mr::reg(peer, zeroed(len), usage).expect("registers")
 }
 
 /// A region as the other side sees it: through its descriptor.

@@ -5,18 +5,23 @@
 //! a byte twice, or to write one back. Here the accesses are inline assembly, which the compiler
 //! cannot look into: each byte asked for is read or written by the hardware, in no promised order
 //! and possibly torn, and no other byte is written. Other architectures, and Miri, use relaxed
-//! atomics on single bytes.
+//! atomics on single bytes; so does a build with `--cfg rpma_portable_copies`, for ThreadSanitizer, which does
+//! not see assembly either.
 //!
 //! Each block of assembly also keeps the compiler from moving other accesses to memory across it
 //! (none says `nomem` or `readonly`).
 
-#[cfg(all(target_arch = "x86_64", not(miri)))]
+#[cfg(all(target_arch = "x86_64", not(any(miri, rpma_portable_copies))))]
 use self::x86_64 as arch;
 
-#[cfg(all(target_arch = "aarch64", not(miri)))]
+#[cfg(all(target_arch = "aarch64", not(any(miri, rpma_portable_copies))))]
 use self::aarch64 as arch;
 
-#[cfg(any(miri, not(any(target_arch = "x86_64", target_arch = "aarch64"))))]
+#[cfg(any(
+    miri,
+    rpma_portable_copies,
+    not(any(target_arch = "x86_64", target_arch = "aarch64"))
+))]
 use self::portable as arch;
 
 /// Fills `dst` with the bytes at `src`.
@@ -72,7 +77,7 @@ pub(crate) unsafe fn store_u64(dst: *mut u64, value: u64) {
 
 /// `rep movsb`, and the plain 8-byte moves that are atomic, acquire and release on this
 /// architecture when the address is aligned.
-#[cfg(all(target_arch = "x86_64", not(miri)))]
+#[cfg(all(target_arch = "x86_64", not(any(miri, rpma_portable_copies))))]
 mod x86_64 {
     use std::arch::asm;
 
@@ -133,7 +138,7 @@ mod x86_64 {
 }
 
 /// A loop over words and then over bytes, and 8-byte accesses with a barrier.
-#[cfg(all(target_arch = "aarch64", not(miri)))]
+#[cfg(all(target_arch = "aarch64", not(any(miri, rpma_portable_copies))))]
 mod aarch64 {
     use std::arch::asm;
 
@@ -213,7 +218,12 @@ mod aarch64 {
 }
 
 /// Relaxed atomics on single bytes, and an atomic on 8.
-#[cfg(any(test, miri, not(any(target_arch = "x86_64", target_arch = "aarch64"))))]
+#[cfg(any(
+    test,
+    miri,
+    rpma_portable_copies,
+    not(any(target_arch = "x86_64", target_arch = "aarch64"))
+))]
 mod portable {
     use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
