@@ -1,0 +1,132 @@
+//! What stays behind what, on an adapter that keeps only the order that is promised: soft-RoCE executes everything in
+//! order, so that a fence which is missing shows nowhere else.
+//!
+//! In each round a flush or a read fails, because its memory is gone, and a write follows it: one that had to wait for it
+//! must not be executed any more.
+
+use rpma::sim::{Fabric, Profile};
+use rpma::{
+    Conn, ConnCfg, ConnReq, Device, Ep, Flags, FlushType, Mr, MrRemote, MrUsage, Peer, RemoteSlice,
+    Side, Wc,
+};
+
+const ROUNDS: usize = 40;
+const LIMIT: std::time::Duration = std::time::Duration::from_secs(10);
+
+/// What comes first, and what follows.
+#[derive(Clone, Copy, Debug)]
+enum First {
+    Read,
+    Flush,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Then {
+    Write(Flags),
+    AtomicWrite,
+}
+
+/// In how many rounds what follows was executed although what comes first has failed. `single`: it is posted by a call of
+/// its own.
+fn executed(force_fallback: bool, first: First, then: Then, single: bool) -> usize {
+    let fabric = Fabric::new(Profile::STRICT);
+    let host = fabric.host("here");
+    let _entered = host.enter();
+    let addr = host.addr().to_string();
+    let device = Device::from_addr(&addr, Side::Local).expect("opens");
+    let peer = Peer::new(&device).expect("a peer");
+    let source = Mr::reg(&peer, vec![1; 8], MrUsage::WRITE_SRC | MrUsage::READ_DST).expect("mr");
+    let usage = MrUsage::WRITE_DST | MrUsage::READ_SRC | MrUsage::FLUSH_TYPE_VISIBILITY;
+    let part = |mr: &Mr<Vec<u8>>| -> RemoteSlice {
+        let remote = MrRemote::from_descriptor(&mr.get_descriptor()).expect("a descriptor");
+        remote.slice(..).expect("all")
+    };
+    let gone = part(&Mr::reg(&peer, vec![0; 8], usage).expect("mr"));
+    let tail = Mr::reg(&peer, vec![0; 8], usage).expect("mr");
+    let mut cfg = ConnCfg::new();
+    cfg.set_force_fallback(force_fallback);
+    (0..ROUNDS)
+        .filter(|_| {
+            tail.store_u64(0, 0).expect("aligned");
+            let (conn, _server) = connect(&peer, &addr, &cfg);
+            let (to, from) = (part(&tail), source.slice(..).expect("all"));
+            let mut batch = conn.batch::<4>();
+            let always = Flags::COMPLETION_ALWAYS;
+            match first {
+                First::Read => batch.read(from, gone, always, 1),
+                First::Flush => batch.flush(gone, FlushType::Visibility, always, 1),
+            }
+            .expect("added");
+            if single {
+                batch.post().expect("posted");
+                batch.clear();
+            }
+            match then {
+                Then::Write(flags) => batch.write(to, from, always | flags, 2),
+                Then::AtomicWrite => batch.atomic_write(to, &[1; 8], always, 2),
+            }
+            .expect("added");
+            // The connection may have failed already.
+            let posted = batch.post();
+            let failed = conn.get_cq().wait_for(1, LIMIT, |_| {});
+            assert!(failed.is_err(), "its memory is gone: {failed:?}");
+            if posted.is_ok() {
+                let mut rest = [Wc::default(); 2];
+                conn.get_cq().get_wc(&mut rest).expect("polls");
+            }
+            tail.load_u64(0).expect("aligned") != 0
+        })
+        .count()
+}
+
+fn connect(peer: &Peer, addr: &str, cfg: &ConnCfg) -> (Conn, Conn) {
+    let ep = Ep::listen(peer, addr, 0).expect("listens");
+    let req = ConnReq::new(peer, addr, ep.get_port(), cfg).expect("resolves");
+    let asking = req.connect(&[]).expect("asks");
+    let req = ep.next_conn_req_timeout(cfg, LIMIT).expect("a request");
+    let server = req.connect(&[]).expect("accepts");
+    (asking.wait_established(LIMIT).expect("accepted"), server)
+}
+
+/// What the other tests stand on: this adapter does let a write overtake.
+#[test]
+fn a_plain_write_may_be_executed_first() {
+    for single in [true, false] {
+        for (force_fallback, first) in [
+            (false, First::Read),
+            (false, First::Flush),
+            (true, First::Flush),
+        ] {
+            let plain = Then::Write(Flags::COMPLETION_ALWAYS);
+            let ahead = executed(force_fallback, first, plain, single);
+            assert!((1..ROUNDS).contains(&ahead), "{first:?}: {ahead}");
+        }
+    }
+}
+
+/// Promise of `Flags::FENCE`: the operation stays behind earlier reads, and fallback flushes.
+#[test]
+fn a_fenced_write_stays_behind() {
+    for single in [true, false] {
+        for (force_fallback, first) in [(false, First::Read), (true, First::Flush)] {
+            let fenced = Then::Write(Flags::FENCE);
+            assert_eq!(
+                executed(force_fallback, first, fenced, single),
+                0,
+                "{first:?}"
+            );
+        }
+    }
+}
+
+/// Promise of `Conn::atomic_write`: it stays behind earlier flushes, the device's own and the fallback's. So a log's tail is
+/// never there before its data.
+#[test]
+fn an_atomic_write_stays_behind_a_flush() {
+    for single in [true, false] {
+        for force_fallback in [false, true] {
+            let ahead = executed(force_fallback, First::Flush, Then::AtomicWrite, single);
+            assert_eq!(ahead, 0, "fallback: {force_fallback}");
+        }
+    }
+}
