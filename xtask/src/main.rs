@@ -65,6 +65,10 @@ enum Action {
         /// Use this host's RDMA device instead of the guest
         #[arg(long)]
         host: bool,
+        /// Only Miri and the sanitizers, over the library on the simulated fabric; part of `--long`. Needs a
+        /// nightly toolchain, which it names
+        #[arg(long, conflicts_with_all = ["program", "list", "long", "host"])]
+        miri: bool,
     },
     /// Measure, in the guest
     #[command(subcommand)]
@@ -179,7 +183,11 @@ fn run(action: Action) -> Result<ExitCode> {
             list,
             long,
             host,
+            miri,
         } => {
+            if miri {
+                return test::checkers(&workspace).map(verdict);
+            }
             let options = test::Options { long, host };
             // What is compiled for the guest is compiled in its root.
             packages::ensure(host || (program.is_none() && !list), !host)?;

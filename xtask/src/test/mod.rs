@@ -1,6 +1,7 @@
 //! `cargo xtask test`: everything that has to hold before a change lands, counted as one number; or
 //! the tests of one program.
 
+mod checkers;
 mod hosts;
 mod libtest;
 mod one;
@@ -79,6 +80,8 @@ pub(crate) fn all(workspace: &Workspace, options: Options) -> Result<bool> {
         }
     }
     if options.long {
+        checkers::miri(&mut report, workspace)?;
+        checkers::sanitizers(&mut report, workspace)?;
         versions::check(&mut report, workspace)?;
     }
     Ok(report.close())
@@ -92,6 +95,14 @@ pub(crate) fn hosts(workspace: &Workspace, names: &[String], options: Options) -
     if report.check("compile", &mut build)? {
         hosts::run(&mut report, workspace, &mut lab, names, options);
     }
+    Ok(report.close())
+}
+
+/// Only Miri and the sanitizers, on the simulated fabric.
+pub(crate) fn checkers(workspace: &Workspace) -> Result<bool> {
+    let mut report = Report::new(workspace);
+    checkers::miri(&mut report, workspace)?;
+    checkers::sanitizers(&mut report, workspace)?;
     Ok(report.close())
 }
 

@@ -24,7 +24,7 @@ const PROFILES: [(&str, &[&str]); 3] = [
 const THREADS: &str = "16";
 
 /// What is compiled for it.
-const FEATURES: &str = "--no-default-features --features sim";
+pub(super) const FEATURES: &str = "--no-default-features --features sim";
 
 pub(super) fn run(report: &mut Report<'_>, workspace: &Workspace) -> Result<()> {
     let tests = format!("test --locked -p {PACKAGE} {FEATURES} --tests");

@@ -24,6 +24,13 @@ pub(super) fn check(report: &mut Report<'_>, workspace: &Workspace) -> Result<()
         &mut deny,
     )?;
 
+    // Its own assembly, and the simulator's types: neither headers nor a linker are needed to look.
+    let check = "check --locked -p rpma --no-default-features --features sim --target aarch64-unknown-linux-gnu";
+    report.check(
+        "versions: aarch64 (rustup target add aarch64-unknown-linux-gnu)",
+        &mut workspace.cargo(check),
+    )?;
+
     let guest = Guest::get(workspace)?;
     let toolchain = Toolchain::find(workspace)?;
     let rust = env!("CARGO_PKG_RUST_VERSION");

@@ -1,0 +1,112 @@
+//! Miri, ThreadSanitizer and AddressSanitizer over the whole library on the simulated fabric. They take a nightly
+//! toolchain of one date, so that they say tomorrow what they say today.
+
+use std::process::Command;
+
+use anyhow::{Result, ensure};
+
+use super::report::Report;
+use super::sim::FEATURES;
+use crate::host::Workspace;
+use crate::lab::PACKAGE;
+
+const NIGHTLY: &str = "nightly-2026-05-20";
+
+/// The programs that Miri runs, and those of their tests that take it more than half a minute.
+const MIRI: [(&str, &[&str]); 6] = [
+    ("order", &[]),
+    ("atomic", &[]),
+    ("batch", &[]),
+    ("messages", &[]),
+    (
+        "srq",
+        &[
+            "every_refusal_of_a_shared_receive_queue",
+            "objects_may_be_dropped_in_any_order",
+            "a_failed_connection_leaves_the_receives_to_the_others",
+        ],
+    ),
+    ("failing", &["a_thread_that_stops_in_the_middle_of_a_post"]),
+];
+
+/// What the sanitizers run: most of what has threads, or unsafe code below.
+const SANITIZED: [&str; 9] = [
+    "atomic", "batch", "events", "failing", "messages", "next", "srq", "teardown", "transfer",
+];
+
+/// A work request names memory by a number.
+const MIRIFLAGS: &str = "-Zmiri-permissive-provenance";
+
+pub(super) fn miri(report: &mut Report<'_>, workspace: &Workspace) -> Result<()> {
+    if !is_installed(report, "miri") {
+        return Ok(());
+    }
+    for (program, slow) in MIRI {
+        let mut miri = nightly(workspace, "miri test");
+        miri.env("MIRIFLAGS", MIRIFLAGS);
+        miri.args(["--test", program, "--no-fail-fast", "--"]);
+        for test in slow {
+            miri.args(["--skip", test]);
+        }
+        report.cargo_test(&format!("miri: {program}"), &mut miri)?;
+    }
+    Ok(())
+}
+
+pub(super) fn sanitizers(report: &mut Report<'_>, workspace: &Workspace) -> Result<()> {
+    if !is_installed(report, "sanitizers") {
+        return Ok(());
+    }
+    // ThreadSanitizer does not see assembly.
+    for (name, flags) in [
+        ("thread", "-Zsanitizer=thread --cfg rpma_portable_copies"),
+        ("address", "-Zsanitizer=address"),
+    ] {
+        // The standard library has to be compiled for it as well.
+        let mut test = nightly(workspace, "test -Zbuild-std");
+        test.args([
+            "--target",
+            &format!("{}-unknown-linux-gnu", std::env::consts::ARCH),
+        ]);
+        test.env("RUSTFLAGS", flags);
+        // What a failing destroy leaks it leaks on purpose.
+        test.env("ASAN_OPTIONS", "detect_leaks=0");
+        test.env(
+            "CARGO_TARGET_DIR",
+            workspace.root().join("target").join(name),
+        );
+        for program in SANITIZED {
+            test.args(["--test", program]);
+        }
+        test.arg("--no-fail-fast");
+        report.cargo_test(&format!("sanitizer: {name}"), &mut test)?;
+    }
+    Ok(())
+}
+
+fn nightly(workspace: &Workspace, command: &str) -> Command {
+    let mut cargo = Command::new("rustup");
+    cargo.current_dir(workspace.root());
+    // Those of the toolchain that runs this.
+    for variable in ["CARGO", "RUSTC", "RUSTDOC", "RUSTUP_TOOLCHAIN"] {
+        cargo.env_remove(variable);
+    }
+    cargo.args(["run", NIGHTLY, "cargo"]);
+    cargo.args(command.split(' '));
+    cargo.args(["--locked", "-p", PACKAGE]);
+    cargo.args(FEATURES.split(' '));
+    cargo
+}
+
+/// Whether the toolchain is there; if not, that is a failure.
+fn is_installed(report: &mut Report<'_>, what: &str) -> bool {
+    report.scenario(&format!("{what}: {NIGHTLY}"), || {
+        let mut miri = Command::new("rustup");
+        let found = miri.args(["run", NIGHTLY, "cargo", "miri", "--version"]).output();
+        ensure!(
+            found.is_ok_and(|found| found.status.success()),
+            "it is not installed: rustup toolchain install {NIGHTLY} --profile minimal -c miri -c rust-src"
+        );
+        Ok(String::new())
+    })
+}
