@@ -59,6 +59,9 @@ impl Conn {
     /// [`CompletionChannel::next`]; one whose two queues are not on one channel, of which one is the program's
     /// (`ConnCfg::set_rcq_channel`), has neither: its queues are waited for apart.
     ///
+    /// Nothing tells of a peer whose host is gone, or cut off, while nothing is under way: a program that must know
+    /// writes 0 bytes every few seconds (docs/failures.md).
+    ///
     /// # Errors
     ///
     /// [`Error::TimedOut`] when the limit has passed. [`Error::NotConnected`] if the device has reported an error of the

@@ -14,7 +14,7 @@ const NIGHTLY: &str = "nightly-2026-05-20";
 
 /// The programs that Miri runs, and those of their tests that take it more than half a minute.
 const MIRI: [(&str, &[&str]); 6] = [
-    ("order", &[]),
+    ("strict", &[]),
     ("atomic", &[]),
     ("batch", &[]),
     ("messages", &[]),

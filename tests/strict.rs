@@ -1,13 +1,13 @@
-//! What stays behind what, on an adapter that keeps only the order that is promised: soft-RoCE executes everything in
-//! order, so that a fence which is missing shows nowhere else.
+//! What an adapter does that soft-RoCE does not: it keeps only the order that is promised, so that a fence which is
+//! missing shows, and it tells of failed queue pairs.
 //!
-//! In each round a flush or a read fails, because its memory is gone, and a write follows it: one that had to wait for it
+//! Of order: in each round a flush or a read fails, because its memory is gone, and a write follows it: one that had to wait for it
 //! must not be executed any more.
 
 use rpma::sim::{Fabric, Profile};
 use rpma::{
-    Conn, ConnCfg, ConnReq, Device, Ep, Flags, FlushType, Mr, MrRemote, MrUsage, Peer, RemoteSlice,
-    Side, Wc,
+    AlignedBuf, Conn, ConnCfg, ConnReq, Device, Ep, Error, Flags, FlushType, Mr, MrRemote, MrUsage,
+    Peer, RemoteSlice, Side, Wc,
 };
 
 const ROUNDS: usize = 40;
@@ -35,14 +35,15 @@ fn executed(force_fallback: bool, first: First, then: Then, single: bool) -> usi
     let addr = host.addr().to_string();
     let device = Device::from_addr(&addr, Side::Local).expect("opens");
     let peer = Peer::new(&device).expect("a peer");
-    let source = Mr::reg(&peer, vec![1; 8], MrUsage::WRITE_SRC | MrUsage::READ_DST).expect("mr");
+    let source = Mr::reg(&peer, zeroed(), MrUsage::WRITE_SRC | MrUsage::READ_DST).expect("mr");
+    source.store_u64(0, 1).expect("aligned");
     let usage = MrUsage::WRITE_DST | MrUsage::READ_SRC | MrUsage::FLUSH_TYPE_VISIBILITY;
-    let part = |mr: &Mr<Vec<u8>>| -> RemoteSlice {
+    let part = |mr: &Mr<AlignedBuf>| -> RemoteSlice {
         let remote = MrRemote::from_descriptor(&mr.get_descriptor()).expect("a descriptor");
         remote.slice(..).expect("all")
     };
-    let gone = part(&Mr::reg(&peer, vec![0; 8], usage).expect("mr"));
-    let tail = Mr::reg(&peer, vec![0; 8], usage).expect("mr");
+    let gone = part(&Mr::reg(&peer, zeroed(), usage).expect("mr"));
+    let tail = Mr::reg(&peer, zeroed(), usage).expect("mr");
     let mut cfg = ConnCfg::new();
     cfg.set_force_fallback(force_fallback);
     (0..ROUNDS)
@@ -77,6 +78,11 @@ fn executed(force_fallback: bool, first: First, then: Then, single: bool) -> usi
             tail.load_u64(0).expect("aligned") != 0
         })
         .count()
+}
+
+/// 8 bytes, at a multiple of 8.
+fn zeroed() -> AlignedBuf {
+    AlignedBuf::zeroed(8).expect("memory")
 }
 
 fn connect(peer: &Peer, addr: &str, cfg: &ConnCfg) -> (Conn, Conn) {
@@ -129,4 +135,38 @@ fn an_atomic_write_stays_behind_a_flush() {
             assert_eq!(ahead, 0, "fallback: {force_fallback}");
         }
     }
+}
+
+/// Promise: what the device reports of a queue pair ends its connection, at the side that has done nothing wrong as well,
+/// and at once.
+#[test]
+fn a_failed_queue_pair_is_told() {
+    let fabric = Fabric::new(Profile::STRICT);
+    let host = fabric.host("here");
+    let _entered = host.enter();
+    let addr = host.addr().to_string();
+    let device = Device::from_addr(&addr, Side::Local).expect("opens");
+    let peer = Peer::new(&device).expect("a peer");
+    let (client, server) = connect(&peer, &addr, &ConnCfg::new());
+    let server = server.wait_established(LIMIT).expect("accepted");
+    let source = Mr::reg(&peer, zeroed(), MrUsage::WRITE_SRC).expect("mr");
+    let gone = {
+        let mr = Mr::reg(&peer, zeroed(), MrUsage::WRITE_DST).expect("mr");
+        MrRemote::from_descriptor(&mr.get_descriptor()).expect("a descriptor")
+    };
+    let (to, from) = (gone.slice(..).expect("all"), source.slice(..).expect("all"));
+    client
+        .write(to, from, Flags::COMPLETION_ALWAYS, 1)
+        .expect("posted");
+    client
+        .get_cq()
+        .wait_for(1, LIMIT, |_| {})
+        .expect_err("its memory is gone");
+    let told = server.next(&mut [Wc::default()], LIMIT);
+    assert!(matches!(told, Err(Error::NotConnected(_))), "{told:?}");
+    let refused = server.write(to, from, Flags::COMPLETION_ALWAYS, 1);
+    assert!(
+        matches!(refused, Err(Error::NotConnected(_))),
+        "{refused:?}"
+    );
 }
