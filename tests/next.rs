@@ -174,7 +174,7 @@ fn what_others_leave_is_found() {
                     write(conn, number);
                 }
                 // Shorter than usual: the one that sleeps may take both.
-                cq.wait_for(1, LIMIT / 6, |_| {})
+                cq.wait_for(1, LIMIT / 20, |_| {})
             });
             let one = others.join().expect("no panic");
             let next = waits.join().expect("no panic").expect("a completion");
