@@ -274,12 +274,8 @@ pub unsafe extern "C" fn ibv_get_cq_event(
         }
         let pipe = own.pipe.duplicate();
         drop(state);
-        let waited = match pipe {
-            Ok(pipe) => wait_readable(pipe.as_fd()),
-            Err(_) => Err(Errno::MFILE),
-        };
-        if waited.is_err() {
-            return minus_one(waited);
+        if let Err(errno) = pipe.and_then(|pipe| wait_readable(pipe.as_fd())) {
+            return minus_one(Err(errno));
         }
     }
 }

@@ -207,12 +207,8 @@ pub unsafe extern "C" fn ibv_get_async_event(
         }
         let pipe = nic.pipe.duplicate();
         drop(state);
-        let waited = match pipe {
-            Ok(pipe) => wait_readable(pipe.as_fd()),
-            Err(_) => Err(Errno::MFILE),
-        };
-        if waited.is_err() {
-            return minus_one(waited);
+        if let Err(errno) = pipe.and_then(|pipe| wait_readable(pipe.as_fd())) {
+            return minus_one(Err(errno));
         }
     }
 }

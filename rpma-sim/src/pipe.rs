@@ -2,7 +2,6 @@
 //!
 //! A pipe and not an eventfd: each event is an edge for `epoll`, and Miri knows it.
 
-use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 
 use rustix::event::{PollFd, PollFlags, poll};
@@ -34,8 +33,8 @@ impl Pipe {
 
     /// For waiting without a lock. The descriptor may be closed meanwhile only if its owner destroys the channel that
     /// somebody waits on, which verbs forbids.
-    pub(crate) fn duplicate(&self) -> io::Result<OwnedFd> {
-        self.read.try_clone()
+    pub(crate) fn duplicate(&self) -> Result<OwnedFd, Errno> {
+        rustix::io::fcntl_dupfd_cloexec(&self.read, 0)
     }
 
     /// An event has come.
