@@ -10,7 +10,8 @@ use rpma::{
     Peer, RemoteSlice, Side, Wc,
 };
 
-const ROUNDS: usize = 40;
+/// Miri takes a second for each.
+const ROUNDS: usize = if cfg!(miri) { 4 } else { 40 };
 const LIMIT: std::time::Duration = std::time::Duration::from_secs(10);
 
 /// What comes first, and what follows.
@@ -94,19 +95,18 @@ fn connect(peer: &Peer, addr: &str, cfg: &ConnCfg) -> (Conn, Conn) {
     (asking.wait_established(LIMIT).expect("accepted"), server)
 }
 
-/// What the other tests stand on: this adapter does let a write overtake.
+/// What the other tests stand on: this adapter does let a write overtake. (One that was posted together with what it
+/// overtakes: behind a post of its own the time between the two says what happens.)
 #[test]
 fn a_plain_write_may_be_executed_first() {
-    for single in [true, false] {
-        for (force_fallback, first) in [
-            (false, First::Read),
-            (false, First::Flush),
-            (true, First::Flush),
-        ] {
-            let plain = Then::Write(Flags::COMPLETION_ALWAYS);
-            let ahead = executed(force_fallback, first, plain, single);
-            assert!((1..ROUNDS).contains(&ahead), "{first:?}: {ahead}");
-        }
+    for (force_fallback, first) in [
+        (false, First::Read),
+        (false, First::Flush),
+        (true, First::Flush),
+    ] {
+        let plain = Then::Write(Flags::COMPLETION_ALWAYS);
+        let ahead = executed(force_fallback, first, plain, false);
+        assert!(ahead > 0, "{first:?}");
     }
 }
 

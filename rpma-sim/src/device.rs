@@ -13,7 +13,7 @@ use crate::call::{Result, errno_of, minus_one};
 use crate::cq::{ibv_poll_cq, ibv_req_notify_cq};
 use crate::handle::{Context, of_context};
 use crate::pipe::{Pipe, wait_readable};
-use crate::qp::{ibv_post_recv, ibv_post_send};
+use crate::post::{ibv_post_recv, ibv_post_send};
 use crate::srq::ibv_post_srq_recv;
 use crate::state::{Shared, State};
 use crate::types::{

@@ -54,10 +54,12 @@ mod memory;
 #[cfg(miri)]
 mod miri;
 mod pipe;
+mod post;
 mod profile;
 mod qp;
 mod srq;
 mod state;
+mod stream;
 mod timer;
 mod types;
 
@@ -65,8 +67,8 @@ pub use rustix::io::Errno;
 
 pub use self::fabric::{Entered, Fabric, Host, Nic};
 pub use self::fail::{Failing, How};
+pub use self::post::preempt_posts;
 pub use self::profile::Profile;
-pub use self::qp::preempt_posts;
 
 /// The functions and types of `verbs.h` and `rdma_cma.h` that `rpma` uses, for `rpma-sys`.
 ///
@@ -90,9 +92,9 @@ pub mod verbs {
     pub use crate::memory::{
         ibv_advise_mr, ibv_alloc_pd, ibv_dealloc_pd, ibv_dereg_mr, rpma_sys_reg_mr,
     };
-    pub use crate::qp::{
-        ibv_destroy_qp, ibv_modify_qp, ibv_post_recv, ibv_post_send, ibv_qp_to_qp_ex, ibv_query_qp,
-    };
+    pub use crate::post::{ibv_post_recv, ibv_post_send};
+    pub use crate::qp::{ibv_destroy_qp, ibv_modify_qp, ibv_query_qp};
     pub use crate::srq::{ibv_create_srq, ibv_destroy_srq, ibv_post_srq_recv};
+    pub use crate::stream::ibv_qp_to_qp_ex;
     pub use crate::types::*;
 }

@@ -9,7 +9,8 @@ use rustix::io::Errno;
 use crate::call::{errno_of, null};
 use crate::device::{Element, MAX_SRQ_WR};
 use crate::handle::of;
-use crate::qp::{Recv, post_receives};
+use crate::post::post_receives;
+use crate::qp::Recv;
 use crate::types::{ibv_pd, ibv_recv_wr, ibv_srq, ibv_srq_init_attr};
 
 /// A receive queue of many queue pairs.

@@ -1,0 +1,233 @@
+//! Posting to queue pairs and shared receive queues: chains of requests, written down.
+
+use std::cell::Cell;
+use std::collections::VecDeque;
+use std::ffi::c_int;
+use std::ptr;
+use std::thread;
+use std::time::Duration;
+
+use rustix::io::Errno;
+
+use crate::call::{Result, errno_of};
+use crate::fail::Fate;
+use crate::handle::of;
+use crate::qp::{Data, Operation, QpState, Recv, Send};
+use crate::stream::not_streaming;
+use crate::types::{ibv_qp, ibv_recv_wr, ibv_send_flags, ibv_send_wr, ibv_sge, ibv_wr_opcode};
+
+/// Writes down the requests of a chain.
+///
+/// # Safety
+///
+/// It is a chain of requests, whose lists of buffers are as long as they say, and whose inline data may be read.
+unsafe fn sends_of(
+    mut wr: *mut ibv_send_wr,
+    mut take: impl FnMut(*mut ibv_send_wr, bool, Send) -> Result<()>,
+) -> Result<()> {
+    while !wr.is_null() {
+        // SAFETY: the caller promises a chain. Only those fields are read that a request of its kind has.
+        let (flags, next) = (unsafe { (*wr).send_flags }, unsafe { (*wr).next });
+        // SAFETY: as above.
+        let (list, count) = (unsafe { (*wr).sg_list }, unsafe { (*wr).num_sge });
+        // SAFETY: as above.
+        let opcode = unsafe { (*wr).opcode };
+        let imm = || {
+            // SAFETY: as above.
+            let imm = unsafe { (*wr).__bindgen_anon_1 };
+            // SAFETY: a request with immediate data has some.
+            Some(unsafe { imm.imm_data })
+        };
+        let operation = match opcode {
+            ibv_wr_opcode::IBV_WR_RDMA_READ => Operation::Read,
+            ibv_wr_opcode::IBV_WR_RDMA_WRITE => Operation::Write(None),
+            ibv_wr_opcode::IBV_WR_RDMA_WRITE_WITH_IMM => Operation::Write(imm()),
+            ibv_wr_opcode::IBV_WR_SEND => Operation::Send(None),
+            ibv_wr_opcode::IBV_WR_SEND_WITH_IMM => Operation::Send(imm()),
+            _ => return Err(Errno::INVAL),
+        };
+        // SAFETY: the caller promises such a list.
+        let sges = unsafe { sges_of(list, count) };
+        let data = match flags & ibv_send_flags::IBV_SEND_INLINE.0 {
+            0 => Data::At(sges),
+            _ => {
+                let mut bytes = Vec::new();
+                for sge in &sges {
+                    // SAFETY: the caller promises that it may be read now.
+                    bytes.extend(unsafe { bytes_at(sge.addr, sge.length as usize) });
+                }
+                Data::Inline(bytes)
+            }
+        };
+        // SAFETY: every opcode above has it, or ignores it.
+        let remote = unsafe { (*wr).wr };
+        // SAFETY: as above.
+        let rdma = unsafe { remote.rdma };
+        let send = Send {
+            // SAFETY: as above.
+            wr_id: unsafe { (*wr).wr_id },
+            operation,
+            flags,
+            address: rdma.remote_addr,
+            key: rdma.rkey,
+            data,
+            done: None,
+        };
+        take(wr, next.is_null(), send)?;
+        wr = next;
+    }
+    Ok(())
+}
+
+/// # Safety
+///
+/// The list has so many entries.
+unsafe fn sges_of(list: *const ibv_sge, count: c_int) -> Vec<ibv_sge> {
+    let count = usize::try_from(count).unwrap_or(0);
+    // SAFETY: the caller promises it.
+    (0..count)
+        .map(|n| unsafe { list.wrapping_add(n).read() })
+        .collect()
+}
+
+/// # Safety
+///
+/// So many bytes may be read there.
+unsafe fn bytes_at(address: u64, len: usize) -> Vec<u8> {
+    let from = ptr::with_exposed_provenance::<u8>(address as usize);
+    // SAFETY: the caller promises it.
+    (0..len)
+        .map(|n| unsafe { from.wrapping_add(n).read() })
+        .collect()
+}
+
+thread_local! {
+    /// For how long each post of this thread stops.
+    static STOP: Cell<Duration> = const { Cell::new(Duration::ZERO) };
+}
+
+/// From now on each post to a queue pair by this thread stops for so long, before its request is in the queue and
+/// after that, as if another thread had the processor. It holds no lock of the fabric then.
+pub fn preempt_posts(stop: Duration) {
+    STOP.set(stop);
+}
+
+/// See [`preempt_posts`].
+fn be_preempted() {
+    let stop = STOP.get();
+    if !stop.is_zero() {
+        thread::sleep(stop);
+    }
+}
+
+/// `ibv_post_send(3)`.
+pub unsafe extern "C" fn ibv_post_send(
+    qp: *mut ibv_qp,
+    wr: *mut ibv_send_wr,
+    bad: *mut *mut ibv_send_wr,
+) -> c_int {
+    // SAFETY: the caller promises a queue pair that is alive.
+    let of = unsafe { of(qp) };
+    be_preempted();
+    let mut state = not_streaming(&of);
+    let fate = state.call("ibv_post_send", of.nic);
+    let refuse = |wr, errno| {
+        // SAFETY: the caller has room for it.
+        unsafe { bad.write(wr) };
+        errno_of(Err(errno))
+    };
+    if let Err(errno) = fate.begin() {
+        return refuse(wr, errno);
+    }
+    let (mut sends, mut refused) = (Vec::new(), None);
+    let own = &state.qps[of.number];
+    let taken = |at, is_last, send: Send| {
+        let checked = own.check(&send, sends.len());
+        let last = fate.last().filter(|_| is_last);
+        if let Some(answer) = checked.err().map(Err).or(last) {
+            refused = Some((at, answer));
+            return Err(Errno::CANCELED);
+        }
+        sends.push(send);
+        Ok(())
+    };
+    // SAFETY: the caller promises a chain of requests.
+    let all = unsafe { sends_of(wr, taken) };
+    let posted = state.post(of.number, sends);
+    drop(state);
+    be_preempted();
+    if let Some((at, answer)) = refused {
+        // SAFETY: the caller has room for it.
+        unsafe { bad.write(at) };
+        return errno_of(answer.and(posted));
+    }
+    match all {
+        Err(errno) => refuse(wr, errno),
+        Ok(()) => errno_of(posted.and(fate.end())),
+    }
+}
+
+/// Adds the receives of a chain to a queue.
+///
+/// # Safety
+///
+/// It is a chain of receives, whose lists of buffers are as long as they say; there is room for the refused one.
+pub(crate) unsafe fn post_receives(
+    queue: &mut VecDeque<Recv>,
+    room: usize,
+    max_sge: u32,
+    mut wr: *mut ibv_recv_wr,
+    bad: *mut *mut ibv_recv_wr,
+    fate: Fate,
+) -> Result<()> {
+    let refuse = |wr, answer: Result<()>| {
+        // SAFETY: the caller has room for it.
+        unsafe { bad.write(wr) };
+        answer
+    };
+    if let Err(errno) = fate.begin() {
+        return refuse(wr, Err(errno));
+    }
+    while !wr.is_null() {
+        // SAFETY: the caller promises a chain.
+        let one = unsafe { *wr };
+        // SAFETY: and such a list.
+        let sges = unsafe { sges_of(one.sg_list, one.num_sge) };
+        if let Some(answer) = fate.last().filter(|_| one.next.is_null()) {
+            return refuse(wr, answer);
+        }
+        if queue.len() >= room {
+            return refuse(wr, Err(Errno::NOMEM));
+        }
+        if sges.len() > max_sge as usize {
+            return refuse(wr, Err(Errno::INVAL));
+        }
+        let wr_id = one.wr_id;
+        queue.push_back(Recv { wr_id, sges });
+        wr = one.next;
+    }
+    fate.end()
+}
+
+/// `ibv_post_recv(3)`.
+pub unsafe extern "C" fn ibv_post_recv(
+    qp: *mut ibv_qp,
+    wr: *mut ibv_recv_wr,
+    bad: *mut *mut ibv_recv_wr,
+) -> c_int {
+    // SAFETY: the caller promises a queue pair that is alive.
+    let of = unsafe { of(qp) };
+    be_preempted();
+    let mut state = of.shared.lock();
+    let fate = state.call("ibv_post_recv", of.nic);
+    let own = &mut state.qps[of.number];
+    let (room, max_sge) = (own.cap.max_recv_wr as usize, own.cap.max_recv_sge);
+    // SAFETY: the caller promises a chain of receives.
+    let posted = unsafe { post_receives(&mut own.receives, room, max_sge, wr, bad, fate) };
+    if own.state == QpState::Error {
+        state.flush(of.number);
+    }
+    drop(state);
+    be_preempted();
+    errno_of(posted)
+}
