@@ -21,7 +21,7 @@ static ALIVE: AtomicUsize = AtomicUsize::new(0);
 
 /// A network of hosts with RDMA devices, apart from all others.
 ///
-/// What was made in it stays usable when it is dropped. Only new threads find no host then.
+/// Its hosts, and what was made in it, stay usable when it is dropped.
 #[derive(Debug)]
 pub struct Fabric {
     shared: Arc<Shared>,
@@ -72,7 +72,17 @@ impl Fabric {
 
     /// Lets a call fail once, for instance `fabric.fail("ibv_reg_mr").on(&host).nth(3, Errno::NOMEM)`.
     ///
-    /// `call` is the name that C knows it by (`ibv_reg_mr`, `rdma_connect`, `ibv_wr_complete`).
+    /// `call` is the name that C knows it by. Which call an operation makes:
+    ///
+    /// | | |
+    /// |---|---|
+    /// | making things | `rdma_create_id`, `ibv_alloc_pd`, `ibv_reg_mr`, `ibv_create_cq`, `ibv_create_srq`, `rdma_create_qp` |
+    /// | connecting | `rdma_resolve_addr`, `rdma_resolve_route`, `rdma_connect`, `rdma_get_cm_event`, `rdma_accept` |
+    /// | operations | `ibv_post_send`, `ibv_post_recv`, `ibv_post_srq_recv`; native flushes and atomic writes `ibv_wr_complete` |
+    /// | completions | `ibv_poll_cq` (which tells no errno), `ibv_get_cq_event`, `ibv_req_notify_cq` |
+    /// | ending | `rdma_disconnect`, `ibv_destroy_qp`, `ibv_destroy_cq`, `ibv_dereg_mr`, `rdma_destroy_id` |
+    ///
+    /// For a post `ENOMEM` says that the queue is full, as on a device: take another errno for a failure.
     ///
     /// # Panics
     ///

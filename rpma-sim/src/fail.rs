@@ -51,6 +51,22 @@ pub(crate) const CALLS: [&str; 39] = [
     "rdma_set_option",
 ];
 
+/// Those that return an object, or nothing that could be an error.
+const OBJECTS: [&str; 9] = [
+    "ibv_alloc_pd",
+    "ibv_create_comp_channel",
+    "ibv_create_cq",
+    "ibv_create_srq",
+    "ibv_reg_mr",
+    "rdma_ack_cm_event",
+    "rdma_create_event_channel",
+    "rdma_create_id",
+    "rdma_get_cm_event",
+];
+
+/// Those that post a chain of requests.
+const POSTS: [&str; 3] = ["ibv_post_recv", "ibv_post_send", "ibv_post_srq_recv"];
+
 /// How a call fails.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
@@ -58,11 +74,12 @@ pub enum How {
     /// It does nothing. One that posts says which request it has refused.
     #[default]
     Refused,
-    /// It does everything first. Of calls that return an object there is no such failure: they are refused.
+    /// It does everything first. Not of calls that return an object.
     Done,
     /// Of a call that posts: it takes all requests of a chain but the last one, and says that it refused that.
     LastRefused,
-    /// As [`LastRefused`](Self::LastRefused), but it returns 0, as siw's provider does.
+    /// As [`LastRefused`](Self::LastRefused), but it returns 0, as siw's provider does if it has taken some requests of
+    /// a chain.
     LastDropped,
 }
 
@@ -94,11 +111,12 @@ impl Fate {
         self.failure.map_or(Ok(()), |(errno, _)| Err(errno))
     }
 
-    /// Of a call that posts: what it returns for the last request of its chain, which it does not take.
-    pub(crate) fn last(self) -> Option<Result<(), Errno>> {
+    /// Of a call that posts: what it returns for the last request of its chain, which it does not take, when it has
+    /// taken so many.
+    pub(crate) fn last(self, taken: usize) -> Option<Result<(), Errno>> {
         match self.failure {
-            Some((errno, How::LastRefused)) => Some(Err(errno)),
-            Some((_, How::LastDropped)) => Some(Ok(())),
+            Some((_, How::LastDropped)) if taken > 0 => Some(Ok(())),
+            Some((errno, How::LastRefused | How::LastDropped)) => Some(Err(errno)),
             _ => None,
         }
     }
@@ -154,6 +172,7 @@ impl Failures {
 ///
 /// Dropping it changes nothing; [`disarm`](Self::disarm) takes the failure back.
 #[derive(Debug)]
+#[must_use = "`next` or `nth` arms it"]
 pub struct Failing {
     shared: Arc<Shared>,
     call: &'static str,
@@ -181,21 +200,18 @@ impl Failing {
     }
 
     /// Only calls on this host are counted, and fail.
-    #[must_use]
     pub fn on(mut self, host: &Host) -> Self {
         self.host = Some(host.index());
         self
     }
 
     /// How it fails, if not [`How::Refused`].
-    #[must_use]
     pub fn how(mut self, how: How) -> Self {
         self.how = how;
         self
     }
 
     /// The next call fails.
-    #[must_use = "the answer tells later whether the call was made"]
     pub fn next(self, errno: Errno) -> Self {
         self.nth(1, errno)
     }
@@ -204,11 +220,20 @@ impl Failing {
     ///
     /// # Panics
     ///
-    /// If `nth` is 0, or the failure is armed already.
-    #[must_use = "the answer tells later whether the call was made"]
+    /// If `nth` is 0, if the failure is armed already, or if the call cannot fail in that [way](Self::how).
     pub fn nth(mut self, nth: u32, errno: Errno) -> Self {
         assert!(nth > 0, "the first call is number 1");
         assert!(self.number.is_none(), "{} is armed already", self.call);
+        let fits = match self.how {
+            How::Refused => true,
+            How::Done => !OBJECTS.contains(&self.call),
+            How::LastRefused | How::LastDropped => POSTS.contains(&self.call),
+        };
+        assert!(
+            fits,
+            "{} cannot fail in that way: {:?}",
+            self.call, self.how
+        );
         let mut state = self.shared.lock();
         let failures = &mut state.failures;
         failures.next += 1;

@@ -143,7 +143,7 @@ pub unsafe extern "C" fn ibv_post_send(
     let own = &state.qps[of.number];
     let taken = |at, is_last, send: Send| {
         let checked = own.check(&send, sends.len());
-        let last = fate.last().filter(|_| is_last);
+        let last = fate.last(sends.len()).filter(|_| is_last);
         if let Some(answer) = checked.err().map(Err).or(last) {
             refused = Some((at, answer));
             return Err(Errno::CANCELED);
@@ -188,12 +188,13 @@ pub(crate) unsafe fn post_receives(
     if let Err(errno) = fate.begin() {
         return refuse(wr, Err(errno));
     }
+    let mut taken = 0;
     while !wr.is_null() {
         // SAFETY: the caller promises a chain.
         let one = unsafe { *wr };
         // SAFETY: and such a list.
         let sges = unsafe { sges_of(one.sg_list, one.num_sge) };
-        if let Some(answer) = fate.last().filter(|_| one.next.is_null()) {
+        if let Some(answer) = fate.last(taken).filter(|_| one.next.is_null()) {
             return refuse(wr, answer);
         }
         if queue.len() >= room {
@@ -204,6 +205,7 @@ pub(crate) unsafe fn post_receives(
         }
         let wr_id = one.wr_id;
         queue.push_back(Recv { wr_id, sges });
+        taken += 1;
         wr = one.next;
     }
     fate.end()

@@ -153,8 +153,73 @@ pub use crate::verbs::{
 #[doc(alias = "rpma_log_set_function")]
 pub mod porting {}
 
+/// A simulated fabric in the place of the libraries, for tests (feature `sim`).
+///
+/// With `rpma = { …, features = ["sim"] }` in the `[dev-dependencies]`, the tests of a program run in one process, without
+/// RDMA, headers or libraries, and `cargo build` links the libraries as before.
+///
+/// ```
+/// use std::time::Duration;
+///
+/// use rpma::sim::{Errno, Fabric, Profile};
+/// use rpma::{ConnCfg, ConnReq, Device, Ep, Flags, FlushType, Mr, MrRemote, MrUsage, Peer, Side};
+///
+/// const LIMIT: Duration = Duration::from_secs(10);
+///
+/// /// The program: it writes to the region whose descriptor the server sends.
+/// fn write(addr: &str, port: u16, bytes: &[u8]) -> rpma::Result<()> {
+///     let peer = Peer::new(&Device::from_addr(addr, Side::Remote)?)?;
+///     let source = Mr::reg(&peer, bytes.to_vec(), MrUsage::WRITE_SRC)?;
+///     let asking = ConnReq::new(&peer, addr, port, &ConnCfg::new())?.connect(&[])?;
+///     let conn = asking.wait_established(LIMIT)?;
+///     let target = MrRemote::from_descriptor(conn.get_private_data())?.slice(..bytes.len() as u64)?;
+///     conn.write(target, source.slice(..)?, Flags::COMPLETION_ON_ERROR, 1)?;
+///     conn.flush(target, FlushType::Visibility, Flags::COMPLETION_ALWAYS, 2)?;
+///     conn.get_cq().wait_for(2, LIMIT, |_| {})?;
+///     Ok(())
+/// }
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let fabric = Fabric::new(Profile::STRICT);
+/// let (client, server) = (fabric.host("client"), fabric.host("server"));
+/// let addr = server.addr().to_string();
+/// {
+///     // What this thread makes is the server's.
+///     let _entered = server.enter();
+///     let peer = Peer::new(&Device::from_addr(&addr, Side::Local)?)?;
+///     let usage = MrUsage::WRITE_DST | MrUsage::FLUSH_TYPE_VISIBILITY;
+///     let memory = Mr::reg(&peer, vec![0; 5], usage)?;
+///     let ep = Ep::listen(&peer, &addr, 0)?;
+///     let port = ep.get_port();
+///     let writing = client.spawn(move || write(&addr, port, b"hello"));
+///     let req = ep.next_conn_req_timeout(&ConnCfg::new(), LIMIT)?;
+///     let conn = req.connect(&memory.get_descriptor())?.wait_established(LIMIT)?;
+///     writing.join().expect("no panic")?;
+///     drop(conn);
+///     assert_eq!(memory.dereg()?, b"hello");
+///
+///     // A call that fails is told, and names itself.
+///     let addr = server.addr().to_string();
+///     let failing = fabric.fail("ibv_reg_mr").on(&client).next(Errno::NOMEM);
+///     let writing = client.spawn(move || write(&addr, port, b"hello"));
+///     let error = writing.join().expect("no panic").expect_err("it cannot register");
+///     assert!(error.to_string().contains("ibv_reg_mr"));
+///     assert!(!failing.is_pending());
+/// }
+/// assert!(fabric.objects().is_empty(), "everything was freed");
+/// # Ok(())
+/// # }
+/// ```
+///
+/// Time is real: where a test lets a peer die, [`ConnCfg::set_ack_timeout`] and
+/// [`set_retry_count`](ConnCfg::set_retry_count) say how soon that is noticed.
 #[cfg(feature = "sim")]
-pub use rpma_sys::sim;
+pub mod sim {
+    #[doc(inline)]
+    pub use rpma_sys::sim::{
+        Entered, Errno, Fabric, Failing, Host, How, Nic, Profile, preempt_posts,
+    };
+}
 
 /// The program in the README compiles.
 #[cfg(doctest)]
