@@ -2,8 +2,6 @@
 
 fn main() {
     println!("cargo::rerun-if-changed=build.rs");
-    // For ThreadSanitizer: see src/verbs/copy.rs.
-    println!("cargo::rustc-check-cfg=cfg(rpma_portable_copies)");
     for name in ["native_flush", "native_atomic_write"] {
         println!("cargo::rustc-check-cfg=cfg({name})");
         let variable = format!("DEP_RPMA_VERBS_{}", name.to_uppercase());

@@ -2,8 +2,8 @@
 
 use std::collections::VecDeque;
 use std::ffi::{c_int, c_void};
-use std::os::fd::AsFd;
 use std::ptr::NonNull;
+use std::sync::Arc;
 
 use rustix::io::Errno;
 
@@ -20,7 +20,7 @@ pub(crate) struct Channel {
     object: NonNull<CompChannel>,
     /// The queues whose events nobody has read yet.
     events: VecDeque<u32>,
-    pipe: Pipe,
+    pipe: Arc<Pipe>,
 }
 
 /// A completion queue.
@@ -128,7 +128,7 @@ pub unsafe extern "C" fn ibv_create_comp_channel(
     let mut state = shared.lock();
     null((|| {
         state.call("ibv_create_comp_channel", nic).object()?;
-        let pipe = Pipe::new()?;
+        let pipe = Arc::new(Pipe::new()?);
         let number = state.channels.add(|number| {
             let object = Box::new(CompChannel {
                 ibv: ibv_comp_channel {
@@ -272,9 +272,9 @@ pub unsafe extern "C" fn ibv_get_cq_event(
             unsafe { cq_context.write(its_context) };
             return minus_one(fate.end());
         }
-        let pipe = own.pipe.duplicate();
+        let pipe = Arc::clone(&own.pipe);
         drop(state);
-        if let Err(errno) = pipe.and_then(|pipe| wait_readable(pipe.as_fd())) {
+        if let Err(errno) = wait_readable(pipe.reader()) {
             return minus_one(Err(errno));
         }
     }

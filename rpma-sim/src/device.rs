@@ -3,7 +3,6 @@
 use std::collections::VecDeque;
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
-use std::os::fd::AsFd;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
@@ -42,7 +41,7 @@ pub(crate) struct Nic {
     device: NonNull<ibv_device>,
     pub(crate) context: NonNull<ibv_context>,
     events: VecDeque<Event>,
-    pipe: Pipe,
+    pipe: Arc<Pipe>,
 }
 
 /// An asynchronous event.
@@ -126,7 +125,7 @@ pub(crate) fn add(shared: &Arc<Shared>, host: usize) -> Result<(String, Ipv4Addr
         device,
         context: NonNull::from(Box::leak(context)).cast(),
         events: VecDeque::new(),
-        pipe,
+        pipe: Arc::new(pipe),
     });
     Ok((name, addr, addr6))
 }
@@ -193,7 +192,10 @@ pub unsafe extern "C" fn ibv_get_async_event(
         let nic = &mut state.nics[number];
         if let Some(next) = nic.events.pop_front() {
             nic.pipe.take();
-            let element = state.element(next.of).expect("events go with their object");
+            // Its object may have gone since.
+            let Some(element) = state.element(next.of) else {
+                continue;
+            };
             let told = ibv_async_event {
                 element,
                 event_type: next.kind,
@@ -205,9 +207,9 @@ pub unsafe extern "C" fn ibv_get_async_event(
             unsafe { event.write(told) };
             return 0;
         }
-        let pipe = nic.pipe.duplicate();
+        let pipe = Arc::clone(&nic.pipe);
         drop(state);
-        if let Err(errno) = pipe.and_then(|pipe| wait_readable(pipe.as_fd())) {
+        if let Err(errno) = wait_readable(pipe.reader()) {
             return minus_one(Err(errno));
         }
     }

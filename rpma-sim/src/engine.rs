@@ -62,7 +62,11 @@ impl State {
         let is_ready = qp.state == QpState::ReadyToSend && qp.waiting.is_none();
         if is_ready && !qp.sends.is_empty() && keeps_back {
             self.overtake(number);
-            self.put_off(number, KEPT_BACK);
+            // The first one's time counts.
+            if !self.qps[number].is_kept_back {
+                self.put_off(number, KEPT_BACK);
+                self.qps[number].is_kept_back = true;
+            }
         }
     }
 
@@ -88,6 +92,7 @@ impl State {
         if qp.attempt != attempt || qp.state != QpState::ReadyToSend {
             return;
         }
+        qp.is_kept_back = false;
         let (left, status) = match &mut qp.waiting {
             None => return self.run(number),
             Some(Waiting::Network) => {
@@ -203,6 +208,7 @@ impl State {
 
     fn put_off(&mut self, number: u32, delay: Duration) {
         let qp = &mut self.qps[number];
+        qp.is_kept_back = false;
         qp.attempt += 1;
         let attempt = qp.attempt;
         let timer = Timer::Try {
@@ -234,6 +240,10 @@ impl State {
             _ => qp.retry_count,
         };
         qp.waiting = Some(Waiting::Answer { left });
+        if qp.ack_timeout == 0 {
+            // It waits for ever.
+            return;
+        }
         let delay = Duration::from_nanos(4_096 << qp.ack_timeout.min(31));
         self.put_off(number, delay);
     }

@@ -63,8 +63,8 @@ impl Fabric {
         self.shared.lock().objects()
     }
 
-    /// How often each call was made, on all hosts, by the names that C knows them by. `ibv_poll_cq` and calls that take
-    /// back what was read are counted as well; those that cannot fail are not.
+    /// How often each call was made on a host of it, by the names that C knows them by: of the calls that can be made to
+    /// [fail](Self::fail).
     #[must_use]
     pub fn calls(&self) -> BTreeMap<&'static str, u64> {
         self.shared.lock().failures.calls()
@@ -136,8 +136,11 @@ impl Host {
 
     /// Puts the calling thread on this host until the returned value is dropped; then it is where it was before.
     pub fn enter(&self) -> Entered {
-        CURRENT.with_borrow_mut(|hosts| hosts.push(self.clone()));
+        static NEXT: AtomicUsize = AtomicUsize::new(0);
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        CURRENT.with_borrow_mut(|hosts| hosts.push((number, self.clone())));
         Entered {
+            number,
             _of_this_thread: PhantomData,
         }
     }
@@ -152,7 +155,7 @@ impl Host {
         run: impl FnOnce() -> T + Send + 'static,
     ) -> JoinHandle<T> {
         let host = self.clone();
-        let thread = thread::Builder::new().name(self.name());
+        let thread = thread::Builder::new().name(self.name().replace('\0', ""));
         let thread = thread.spawn(move || {
             let _entered = host.enter();
             run()
@@ -163,7 +166,7 @@ impl Host {
     /// The host that the calling thread is on.
     #[must_use]
     pub fn current() -> Option<Self> {
-        CURRENT.with_borrow(|hosts| hosts.last().cloned())
+        CURRENT.with_borrow(|hosts| hosts.last().map(|(_, host)| host.clone()))
     }
 
     pub(crate) fn index(&self) -> usize {
@@ -179,18 +182,24 @@ impl Host {
 #[derive(Debug)]
 #[must_use = "the thread is on the host until this is dropped"]
 pub struct Entered {
+    number: usize,
     _of_this_thread: PhantomData<*const ()>,
 }
 
 impl Drop for Entered {
     fn drop(&mut self) {
-        CURRENT.with_borrow_mut(Vec::pop);
+        // At the end of a thread there may be nothing left.
+        let _gone = CURRENT.try_with(|hosts| {
+            hosts
+                .borrow_mut()
+                .retain(|(number, _)| *number != self.number);
+        });
     }
 }
 
 thread_local! {
     /// The hosts that this thread is on, the innermost last.
-    static CURRENT: RefCell<Vec<Host>> = const { RefCell::new(Vec::new()) };
+    static CURRENT: RefCell<Vec<(usize, Host)>> = const { RefCell::new(Vec::new()) };
 }
 
 /// A device of a host, with its addresses.

@@ -200,13 +200,27 @@ impl Failing {
     }
 
     /// Only calls on this host are counted, and fail.
+    ///
+    /// # Panics
+    ///
+    /// If it is a host of another fabric, or the failure is armed already.
     pub fn on(mut self, host: &Host) -> Self {
+        assert!(
+            Arc::ptr_eq(&self.shared, host.shared()),
+            "a host of another fabric"
+        );
+        assert!(self.number.is_none(), "{} is armed already", self.call);
         self.host = Some(host.index());
         self
     }
 
     /// How it fails, if not [`How::Refused`].
+    ///
+    /// # Panics
+    ///
+    /// If the failure is armed already.
     pub fn how(mut self, how: How) -> Self {
+        assert!(self.number.is_none(), "{} is armed already", self.call);
         self.how = how;
         self
     }

@@ -29,13 +29,14 @@
 //!
 //! By name, not by symbol: with the feature `sim`, `rpma-sys` re-exports [`verbs`], which has the functions and types
 //! of `verbs.h` and `rdma_cma.h` that `rpma` uses. No C symbol is defined, so that other code in the same program
-//! that links libibverbs is not served by accident. While no fabric is alive, opening a device fails and says so.
+//! that links libibverbs is not served by accident. A thread that is on no host opens no device, and is told why.
 //!
 //! # What is simulated, and what is not
 //!
 //! Work is done inside the calls, by the threads that make them; what has to wait (a peer without a receive, a peer that
 //! is gone) is tried again by one thread of the fabric. Descriptors are real pipes with a byte for each event. Time
-//! is real. A device's memory accesses are made by this process: 8 aligned bytes at once.
+//! is real. A peer that answers neither a connect nor a disconnect is waited for without an end; what a device does that
+//! loses messages is not simulated yet. A device's memory accesses are made by this process: 8 aligned bytes at once.
 
 #![allow(
     clippy::missing_safety_doc,

@@ -101,6 +101,8 @@ impl State {
         let nic = self.pds[number].nic;
         self.call("ibv_reg_mr", nic).object()?;
         let known = (1 << 10) - 1;
+        // `IBV_ACCESS_OPTIONAL_RANGE`: what a device may ignore.
+        let rights = rights & !(0x3FF << 20);
         let native = access::FLUSH_GLOBAL | access::FLUSH_PERSISTENT;
         let writes = access::REMOTE_WRITE | access::REMOTE_ATOMIC;
         if rights & access::ON_DEMAND != 0 {
@@ -114,6 +116,10 @@ impl State {
             || rights & access::FLUSH_PERSISTENT != 0
         {
             return Err(Errno::INVAL);
+        }
+        // A key has 24 bits of the number.
+        if self.mrs.next() >> 24 != 0 {
+            return Err(Errno::NOMEM);
         }
         let end = base.addr().checked_add(len).ok_or(Errno::INVAL)?;
         if base.is_null() || isize::try_from(end).is_err() {
@@ -152,7 +158,8 @@ pub(crate) fn copy(from: &[u8], to: Part) {
     fence(Ordering::Release);
     while done < from.len() {
         let at = to.address.wrapping_add(done);
-        let word = from.get(done..done + 8).filter(|_| at.addr() % 8 == 0);
+        let word = from.get(done..done + 8);
+        let word = word.filter(|_| at.addr() % 8 == 0 && has_words(from.len()));
         if let Some(word) = word {
             let value = u64::from_ne_bytes(word.try_into().expect("8 bytes"));
             // SAFETY: inside of a region, whose owner keeps it and expects others to write to it; aligned.
@@ -173,18 +180,26 @@ pub(crate) fn fetch(from: Part, to: &mut Vec<u8>) {
     let mut done = 0;
     while done < from.len {
         let at = from.address.wrapping_add(done);
-        if from.len - done >= 8 && at.addr() % 8 == 0 {
+        if from.len - done >= 8 && at.addr() % 8 == 0 && has_words(from.len) {
             // SAFETY: inside of a region, whose owner keeps it and expects others to read it; aligned.
             let place = unsafe { AtomicU64::from_ptr(at.cast()) };
-            to.extend(place.load(Ordering::Acquire).to_ne_bytes());
+            to.extend(place.load(Ordering::Relaxed).to_ne_bytes());
             done += 8;
         } else {
             // SAFETY: as above.
             let place = unsafe { AtomicU8::from_ptr(at) };
-            to.push(place.load(Ordering::Acquire));
+            to.push(place.load(Ordering::Relaxed));
             done += 1;
         }
     }
+    // What was placed before it is read before what follows. (Loads that are allowed on read-only memory are relaxed.)
+    fence(Ordering::Acquire);
+}
+
+/// Whether so many bytes are copied in words. Where the program's own copies are portable ones, and so of single bytes,
+/// only 8 bytes alone are: Rust has no accesses of different sizes at the same time.
+fn has_words(len: usize) -> bool {
+    len == 8 || !cfg!(any(miri, rpma_portable_copies))
 }
 
 /// Spreads bytes over the parts, in order.

@@ -3,24 +3,32 @@
 //! A pipe and not an eventfd: each event is an edge for `epoll`, and Miri knows it.
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use rustix::event::{PollFd, PollFlags, poll};
-use rustix::fs::{OFlags, fcntl_getfl};
+use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 use rustix::io::Errno;
 use rustix::pipe::{PipeFlags, pipe_with};
 
 /// Bytes are added and taken under the lock of the queue whose events they stand for, so that there are always as many
-/// as events, and taking one never waits.
+/// as events, but for those that the pipe has no room for, and taking one never waits.
 #[derive(Debug)]
 pub(crate) struct Pipe {
     read: OwnedFd,
     write: OwnedFd,
+    /// Events that the pipe has no byte for: it is readable without.
+    beyond: AtomicUsize,
 }
 
 impl Pipe {
     pub(crate) fn new() -> Result<Self, Errno> {
         let (read, write) = pipe_with(PipeFlags::CLOEXEC)?;
-        Ok(Self { read, write })
+        fcntl_setfl(&write, OFlags::NONBLOCK)?;
+        Ok(Self {
+            read,
+            write,
+            beyond: AtomicUsize::new(0),
+        })
     }
 
     pub(crate) fn fd(&self) -> RawFd {
@@ -31,20 +39,29 @@ impl Pipe {
         self.read.as_fd()
     }
 
-    /// For waiting without a lock. The descriptor may be closed meanwhile only if its owner destroys the channel that
-    /// somebody waits on, which verbs forbids.
-    pub(crate) fn duplicate(&self) -> Result<OwnedFd, Errno> {
-        rustix::io::fcntl_dupfd_cloexec(&self.read, 0)
-    }
-
     /// An event has come.
     pub(crate) fn add(&self) {
-        // A pipe has room for 65,536 of them.
-        rustix::io::write(&self.write, &[1]).expect("a pipe takes a byte");
+        loop {
+            match rustix::io::write(&self.write, &[1]) {
+                Err(Errno::INTR) => {}
+                Err(Errno::AGAIN) => {
+                    self.beyond.fetch_add(1, Ordering::Relaxed);
+                    return;
+                }
+                added => {
+                    added.expect("a pipe takes a byte");
+                    return;
+                }
+            }
+        }
     }
 
     /// An event has gone.
     pub(crate) fn take(&self) {
+        if self.beyond.load(Ordering::Relaxed) > 0 {
+            self.beyond.fetch_sub(1, Ordering::Relaxed);
+            return;
+        }
         let mut byte = [0];
         loop {
             match rustix::io::read(&self.read, &mut byte) {

@@ -113,7 +113,7 @@ pub fn preempt_posts(stop: Duration) {
 }
 
 /// See [`preempt_posts`].
-fn be_preempted() {
+pub(crate) fn be_preempted() {
     let stop = STOP.get();
     if !stop.is_zero() {
         thread::sleep(stop);

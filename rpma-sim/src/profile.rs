@@ -35,7 +35,7 @@ pub struct Profile {
     pub(crate) rounds_up: bool,
     /// Whether a send queue's slot is free again only when a completion of it, or of a later request, is polled.
     pub(crate) frees_slots_by_polling: bool,
-    /// Whether a write or a send may be executed before an earlier read, flush or atomic write.
+    /// Whether a plain write may be executed before an earlier read, flush or atomic write.
     pub(crate) reorders: bool,
     /// Whether destroying a queue pair takes its completions out of the queues.
     pub(crate) purges_completions: bool,
@@ -87,8 +87,8 @@ impl Profile {
 
     /// An adapter that does no more than the specification promises.
     ///
-    /// * A write or a send may be executed before an earlier read, flush or atomic write of its queue pair that
-    ///   it is not fenced behind. (A fence covers earlier reads and atomics, IBA 10.8.3.3. That it also covers
+    /// * A plain write may be executed before an earlier read, flush or atomic write of its queue pair that
+    ///   it is not fenced behind. (So may a send, by the specification; here sends stay in order.) (A fence covers earlier reads and atomics, IBA 10.8.3.3. That it also covers
     ///   flushes is promised by nothing public, so that it does not here.) What is promised: writes and sends stay in
     ///   order; reads, flushes and atomic writes are executed after all that was posted before them.
     /// * A queue has the room that was asked for, and a slot of a send queue is free only when a completion of

@@ -49,6 +49,8 @@ pub(crate) struct Qp {
     pub(crate) waiting: Option<Waiting>,
     /// How often something was tried, so that a timer knows whether it is meant.
     pub(crate) attempt: u64,
+    /// A timer will execute what is kept back.
+    pub(crate) is_kept_back: bool,
     /// Requests between `ibv_wr_start` and `ibv_wr_complete`.
     pub(crate) stream: Option<Stream>,
     pub(crate) unacknowledged: u32,
@@ -236,6 +238,7 @@ impl State {
                 waiting: None,
                 attempt: 0,
                 stream: None,
+                is_kept_back: false,
                 unacknowledged: 0,
             }
         });
@@ -342,10 +345,16 @@ pub unsafe extern "C" fn ibv_destroy_qp(qp: *mut ibv_qp) -> c_int {
         Ok(fate) => fate,
         Err(errno) => return errno_of(Err(errno)),
     };
+    // From here on nothing happens to it.
+    let own = &mut state.qps[of.number];
+    own.state = QpState::Error;
+    own.peer = None;
     state.untell(of.nic, Element::Qp(of.number));
     let mut state = of
         .shared
         .wait_until(state, |state| state.qps[of.number].unacknowledged == 0);
+    state.untell(of.nic, Element::Qp(of.number));
+    state.has_no_qp(of.number);
     let gone = state.qps.remove(of.number).expect("it is alive");
     if state.profile.purges_completions {
         state.purge(gone.send_cq, of.number);

@@ -174,6 +174,15 @@ impl<T> Table<T> {
             .map(|(number, object)| (*number, object))
     }
 
+    pub(crate) fn values_mut(&mut self) -> impl Iterator<Item = &mut T> {
+        self.objects.values_mut()
+    }
+
+    /// The number of the next one.
+    pub(crate) fn next(&self) -> u32 {
+        self.next
+    }
+
     pub(crate) fn len(&self) -> usize {
         self.objects.len()
     }

@@ -8,6 +8,7 @@ use rustix::io::Errno;
 
 use crate::call::errno_of;
 use crate::handle::{Of, of};
+use crate::post::be_preempted;
 use crate::qp::{Data, Operation, Send};
 use crate::state::{Shared, State};
 use crate::types::{ibv_placement_type, ibv_qp, ibv_qp_create_send_ops_flags, ibv_qp_ex, ibv_sge};
@@ -98,16 +99,20 @@ fn end_stream(shared: &Arc<Shared>, state: &mut State, number: u32) -> Stream {
 unsafe extern "C" fn ibv_wr_complete(qp: *mut ibv_qp_ex) -> c_int {
     // SAFETY: the caller promises a queue pair that is alive.
     let of = unsafe { of_stream(qp) };
+    be_preempted();
     let mut state = of.shared.lock();
     let stream = end_stream(&of.shared, &mut state, of.number);
-    errno_of((|| {
+    let posted = (|| {
         let fate = state.call("ibv_wr_complete", of.nic).begin()?;
         if let Some(errno) = stream.error {
             return Err(errno);
         }
         state.post(of.number, stream.sends)?;
         fate.end()
-    })())
+    })();
+    drop(state);
+    be_preempted();
+    errno_of(posted)
 }
 
 /// `ibv_wr_abort(3)`.

@@ -103,8 +103,9 @@ impl State {
         call: &'static str,
         run: impl FnOnce(&mut Self) -> Result<()>,
     ) -> c_int {
-        let host = self.ids[number].host;
         minus_one((|| {
+            // The kernel forgets an id with its channel.
+            let host = self.ids.get(number).ok_or(Errno::NOENT)?.host;
             let fate = self.failures.call(call, host).begin()?;
             run(self)?;
             fate.end()
@@ -144,7 +145,12 @@ pub unsafe extern "C" fn rdma_destroy_id(id: *mut rdma_cm_id) -> c_int {
     // SAFETY: the caller promises an id that is alive.
     let of = unsafe { of_id(id) };
     let mut state = of.shared.lock();
-    let host = state.ids[of.number].host;
+    let Some(host) = state.ids.get(of.number).map(|own| own.host) else {
+        drop(state);
+        // SAFETY: it came from a box in `give`, and the caller uses it no more.
+        drop(unsafe { Box::from_raw(id.cast::<Object>()) });
+        return minus_one(Err(Errno::NOENT));
+    };
     let fate = match state.failures.call("rdma_destroy_id", host).begin() {
         Ok(fate) => fate,
         Err(errno) => return minus_one(Err(errno)),

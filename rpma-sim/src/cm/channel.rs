@@ -169,7 +169,7 @@ pub unsafe extern "C" fn rdma_migrate_id(
     let (of, to) = (unsafe { of_id(id) }, unsafe { of_channel(channel) });
     let mut state = of.shared.lock();
     minus_one((|| {
-        let host = state.ids[of.number].host;
+        let host = state.ids.get(of.number).ok_or(Errno::NOENT)?.host;
         let fate = state.failures.call("rdma_migrate_id", host).begin()?;
         to.belongs_to(&of.shared, host)?;
         let own = &mut state.ids[of.number];
@@ -202,7 +202,13 @@ pub unsafe extern "C" fn rdma_get_cm_event(
             let mut state = shared.lock();
             // It may have gone since.
             if state.ids.get(id).is_none() {
+                if let Kind::Request { request, .. } = kind {
+                    state.forget(request);
+                }
                 continue;
+            }
+            if let Kind::Request { request, .. } = &kind {
+                state.ids[*request].channel = Arc::clone(&own);
             }
             let read = state.read(shared, channel, id, kind);
             // SAFETY: the caller has room for it.

@@ -174,8 +174,7 @@ impl State {
         };
         let port = match addr.port() {
             0 => self.free_port(host),
-            port if self.is_taken(host, port) => return Err(Errno::ADDRINUSE),
-            port => port,
+            port => self.check_port(host, addr).map(|()| port)?,
         };
         let id = &mut self.ids[number];
         id.stage = Stage::Bound;
@@ -185,12 +184,22 @@ impl State {
         Ok(())
     }
 
-    fn is_taken(&self, host: usize, port: u16) -> bool {
-        // A request's address is that of its listener.
-        self.ids.iter().any(|(_, id)| {
-            let own = matches!(id.stage, Stage::Bound | Stage::Listening);
-            own && id.host == host && id.src.is_some_and(|src| src.port() == port)
-        })
+    /// Whether a port of a host can be bound at an address: not if it is taken there, or at all addresses.
+    fn check_port(&self, host: usize, addr: SocketAddr) -> Result<()> {
+        for (_, id) in self.ids.iter() {
+            // A request's address is that of its listener.
+            let own = matches!(id.stage, Stage::Bound | Stage::Listening) && id.host == host;
+            let Some(src) = id.src.filter(|src| own && src.port() == addr.port()) else {
+                continue;
+            };
+            if src.ip() == addr.ip() {
+                return Err(Errno::ADDRINUSE);
+            }
+            if src.ip().is_unspecified() || addr.ip().is_unspecified() {
+                return Err(Errno::ADDRNOTAVAIL);
+            }
+        }
+        Ok(())
     }
 
     fn free_port(&self, host: usize) -> u16 {
@@ -226,11 +235,12 @@ impl State {
         }
         // Its own address leads through the device that has it.
         let nic = to.filter(|to| self.nics[*to].host == host).unwrap_or(own);
-        let port = self.free_port(host);
-        let ip = self.nics[nic].addr_like(dst.ip());
+        let free = SocketAddr::new(self.nics[nic].addr_like(dst.ip()), self.free_port(host));
         let id = &mut self.ids[number];
+        let nic = id.nic.unwrap_or(nic);
         id.dst = Some(dst);
-        id.src = Some(SocketAddr::new(ip, port));
+        // What it is bound to stays.
+        id.src = id.src.filter(|_| id.nic.is_some()).or(Some(free));
         id.stage = Stage::ResolvingAddr;
         if to.is_none() && !dst.ip().is_loopback() {
             self.clock.after(limit, Timer::Unresolved { id: number });
@@ -271,8 +281,8 @@ impl State {
         let host = self.nics[nic].host;
         let at = |id: &Id| {
             let src = id.src?;
-            let own =
-                src.ip() == dst.ip() || src.ip().is_unspecified() && src.is_ipv6() == dst.is_ipv6();
+            let own = src.ip() == dst.ip()
+                || src.ip().is_unspecified() && (src.is_ipv6() || dst.is_ipv4());
             (id.stage == Stage::Listening && id.host == host && own && src.port() == dst.port())
                 .then_some(())
         };
@@ -377,6 +387,13 @@ impl State {
             if native {
                 qp.rights |= access::FLUSH_GLOBAL | access::FLUSH_PERSISTENT;
             }
+        }
+    }
+
+    /// A queue pair is destroyed.
+    pub(crate) fn has_no_qp(&mut self, qp: u32) {
+        for id in self.ids.values_mut().filter(|id| id.qp == Some(qp)) {
+            id.qp = None;
         }
     }
 
