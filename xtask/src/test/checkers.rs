@@ -12,12 +12,10 @@ use crate::lab::PACKAGE;
 
 const NIGHTLY: &str = "nightly-2026-05-20";
 
-/// The programs that Miri runs, and those of their tests that take it more than half a minute.
-const MIRI: [(&str, &[&str]); 6] = [
+/// The programs that Miri runs, and those of their tests that take it more than a minute.
+const MIRI: [(&str, &[&str]); 3] = [
     ("strict", &[]),
-    ("atomic", &[]),
     ("batch", &[]),
-    ("messages", &[]),
     (
         "srq",
         &[
@@ -26,7 +24,6 @@ const MIRI: [(&str, &[&str]); 6] = [
             "a_failed_connection_leaves_the_receives_to_the_others",
         ],
     ),
-    ("failing", &["a_thread_that_stops_in_the_middle_of_a_post"]),
 ];
 
 /// What the sanitizers run: most of what has threads, or unsafe code below.
