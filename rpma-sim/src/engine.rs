@@ -1,8 +1,8 @@
 //! What queue pairs do with requests: the requester's side, the responder's, and how both fail.
 //!
 //! A request is executed as a whole, by the thread that posted it or, if it had to wait, by the fabric's own. The head
-//! of a send queue is executed first, but for writes of devices that [reorder](crate::Profile::STRICT). Completions are in
-//! order always.
+//! of a send queue is executed first, but for writes of devices that [reorder](crate::Profile::STRICT). Completions
+//! are in order always.
 
 use std::time::Duration;
 

@@ -87,10 +87,11 @@ impl Profile {
 
     /// An adapter that does no more than the specification promises.
     ///
-    /// * A plain write may be executed before an earlier read, flush or atomic write of its queue pair that
-    ///   it is not fenced behind. (So may a send, by the specification; here sends stay in order.) (A fence covers earlier reads and atomics, IBA 10.8.3.3. That it also covers
-    ///   flushes is promised by nothing public, so that it does not here.) What is promised: writes and sends stay in
-    ///   order; reads, flushes and atomic writes are executed after all that was posted before them.
+    /// * A plain write may be executed before an earlier read, flush or atomic write of its queue pair that it is not
+    ///   fenced behind. A fence covers earlier reads and atomics (IBA 10.8.3.3); that it also covers flushes is
+    ///   promised by nothing public, so that it does not here. Writes and sends stay in order among themselves;
+    ///   reads, flushes and atomic writes are executed after all that was posted before them. (By the specification a
+    ///   send may overtake as well; here it does not.)
     /// * A queue has the room that was asked for, and a slot of a send queue is free only when a completion of
     ///   its request or of a later one was polled.
     /// * Failures have the specification's statuses, are solicited, and are told by asynchronous events.

@@ -1,5 +1,5 @@
-//! Queue pairs: made, changed and destroyed. What is posted to them: see [`crate::post`] and [`crate::stream`]; what they do
-//! with it: [`crate::engine`].
+//! Queue pairs: made, changed and destroyed. What is posted to them: see [`crate::post`] and [`crate::stream`]; what
+//! they do with it: [`crate::engine`].
 
 use std::collections::VecDeque;
 use std::ffi::c_int;
