@@ -58,6 +58,11 @@ fn variable(name: &str, what: &str) -> String {
     env::var(name).unwrap_or_else(|_| panic!("set {name} to {what}, or use `cargo xtask test`"))
 }
 
+/// Runs a test that counts nothing. (A simulated one makes its fabric here.)
+pub(crate) fn on_fabric(test: impl FnOnce()) {
+    test();
+}
+
 /// Runs what a thread of a test does. (On a simulated fabric a thread has to say on which host it is.)
 pub(crate) fn here<T>(run: impl FnOnce() -> T) -> impl FnOnce() -> T {
     run
