@@ -1,0 +1,203 @@
+//! What `rpma::sim` promises to those who write tests with it.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::thread;
+use std::time::Duration;
+
+use rpma::sim::{Entered, Errno, Fabric, Host, How, Profile};
+use rpma::{
+    Conn, ConnCfg, ConnEvent, ConnReq, Device, Ep, Error, Flags, Mr, MrSlice, MrUsage, Notify,
+    Peer, RejectReason, RemoteSlice, Side, Wc,
+};
+
+const LIMIT: Duration = Duration::from_secs(20);
+const ALWAYS: Flags = Flags::COMPLETION_ALWAYS;
+
+/// A peer on the host that the thread is on.
+fn peer() -> Peer {
+    let host = Host::current().expect("the thread is on a host");
+    let device = Device::from_addr(&host.addr().to_string(), Side::Local);
+    Peer::new(&device.expect("the host's device")).expect("a peer")
+}
+
+/// Two ends of a connection, both on the host that the thread is on.
+fn pair(peer: &Peer) -> (Conn, Conn) {
+    let addr = Host::current().expect("a host").addr().to_string();
+    let ep = Ep::listen(peer, &addr, 0).expect("listens");
+    let req = ConnReq::new(peer, &addr, ep.get_port(), &ConnCfg::new()).expect("resolves");
+    let asking = req.connect(&[]).expect("asks");
+    let req = ep.next_conn_req_timeout(&ConnCfg::new(), LIMIT);
+    let server = req.expect("a request").connect(&[]).expect("accepts");
+    (asking.wait_established(LIMIT).expect("accepted"), server)
+}
+
+/// Posts a write of no bytes, and polls until it is done.
+fn write(conn: &Conn) {
+    conn.write(RemoteSlice::EMPTY, MrSlice::EMPTY, ALWAYS, 1)
+        .expect("posted");
+    let mut wcs = [Wc::default()];
+    while conn.get_cq().get_wc(&mut wcs).expect("polls") == 0 {
+        thread::yield_now();
+    }
+    wcs[0].result().expect("it succeeds");
+}
+
+#[test]
+fn a_thread_on_no_host_is_told_what_to_do() {
+    let fabric = Fabric::new(Profile::RXE_6_12);
+    let addr = fabric.host("here").addr().to_string();
+    let error = Device::from_addr(&addr, Side::Local).expect_err("on no host");
+    let text = error.to_string();
+    assert!(
+        text.contains("Host::spawn") && text.contains("Host::enter"),
+        "{text}"
+    );
+}
+
+/// Each has the same addresses, and nothing of the other.
+#[test]
+fn fabrics_are_apart() {
+    let fabrics = [(); 2].map(|()| Fabric::new(Profile::RXE_6_12));
+    let [one, other] = [&fabrics[0], &fabrics[1]].map(|fabric| fabric.host("here"));
+    assert_eq!((one.addr(), one.addr6()), (other.addr(), other.addr6()));
+    let entered = one.enter();
+    let ep = Ep::listen(&peer(), &one.addr().to_string(), 7204).expect("listens");
+    drop(entered);
+    let _entered = other.enter();
+    let asking = ConnReq::new(&peer(), &one.addr().to_string(), 7204, &ConnCfg::new());
+    let asking = asking.expect("resolves").connect(&[]).expect("asks");
+    match asking.next_event_timeout(LIMIT).expect("an event") {
+        ConnEvent::Rejected { reason, .. } => assert_eq!(reason, RejectReason::NO_LISTENER),
+        event => panic!("{event}"),
+    }
+    assert_eq!(fabrics[0].objects().get("qp"), None);
+    drop((asking, ep));
+    assert!(fabrics.iter().all(|fabric| fabric.objects().is_empty()));
+}
+
+/// A thread is where the last guard that it still has says, in whatever order they go.
+#[test]
+fn guards_may_go_in_any_order() {
+    let fabric = Fabric::new(Profile::STRICT);
+    let [one, other] = ["one", "other"].map(|name| fabric.host(name));
+    let name = || Host::current().map(|host| host.name());
+    let first: Entered = one.enter();
+    let second = other.enter();
+    assert_eq!(name().as_deref(), Some("other"));
+    drop(first);
+    assert_eq!(name().as_deref(), Some("other"));
+    drop(second);
+    assert_eq!(name(), None);
+    let spawned = one.spawn(|| Host::current().map(|host| host.name()));
+    assert_eq!(spawned.join().expect("no panic").as_deref(), Some("one"));
+}
+
+/// A failure that could never happen is refused, so that no test stands on it.
+#[test]
+fn failures_that_cannot_be_are_refused() {
+    let fabric = Fabric::new(Profile::RXE_6_12);
+    let elsewhere = Fabric::new(Profile::RXE_6_12).host("elsewhere");
+    let refused = |run: &dyn Fn()| {
+        let panic = catch_unwind(AssertUnwindSafe(run)).expect_err("it is refused");
+        let text = panic.downcast_ref::<String>().cloned();
+        text.unwrap_or_else(|| (*panic.downcast_ref::<&str>().expect("a text")).to_owned())
+    };
+    let text = refused(&|| drop(fabric.fail("ibv_reg_mrs")));
+    assert!(
+        text.contains("ibv_reg_mrs") && text.contains("\"ibv_reg_mr\""),
+        "{text}"
+    );
+    for (call, how) in [
+        ("rdma_connect", How::LastRefused),
+        ("ibv_wr_complete", How::LastDropped),
+        ("ibv_reg_mr", How::Done),
+    ] {
+        let text = refused(&|| drop(fabric.fail(call).how(how).next(Errno::IO)));
+        assert!(text.contains(call), "{text}");
+    }
+    refused(&|| drop(fabric.fail("ibv_reg_mr").on(&elsewhere)));
+    refused(&|| drop(fabric.fail("ibv_reg_mr").nth(0, Errno::IO)));
+}
+
+/// It is the call of that number on that host, once; and it can be taken back.
+#[test]
+fn the_call_that_is_meant_fails() {
+    let fabric = Fabric::new(Profile::STRICT);
+    let [one, other] = ["one", "other"].map(|name| fabric.host(name));
+    let failing = fabric.fail("ibv_reg_mr").on(&one).nth(2, Errno::NOSPC);
+    let register = |peer: &Peer| Mr::reg(peer, vec![0; 8], MrUsage::WRITE_SRC);
+    let there = {
+        let _entered = other.enter();
+        peer()
+    };
+    let _entered = one.enter();
+    let here = peer();
+    let calls = |fabric: &Fabric| fabric.calls().get("ibv_reg_mr").copied().unwrap_or(0);
+    let before = calls(&fabric);
+    for _ in 0..3 {
+        register(&there).expect("of another host");
+    }
+    register(&here).expect("the first");
+    assert!(failing.is_pending());
+    let error = register(&here).expect_err("the second");
+    assert!(
+        error.to_string().starts_with("ibv_reg_mr failed"),
+        "{error}"
+    );
+    assert!(!failing.is_pending() && !failing.disarm());
+    register(&here).expect("the third");
+    assert_eq!(calls(&fabric) - before, 6);
+
+    let failing = fabric.fail("ibv_reg_mr").next(Errno::NOSPC);
+    assert!(failing.disarm());
+    register(&here).expect("taken back");
+}
+
+/// A request that a post drops in silence is the last one of several, as of the provider that does that.
+#[test]
+fn a_request_alone_is_not_dropped_in_silence() {
+    let fabric = Fabric::new(Profile::RXE_6_12);
+    let host = fabric.host("here");
+    let _entered = host.enter();
+    let (conn, _server) = pair(&peer());
+    let failing = fabric.fail("ibv_post_send").how(How::LastDropped);
+    let failing = failing.next(Errno::IO);
+    let posted = conn.write(RemoteSlice::EMPTY, MrSlice::EMPTY, ALWAYS, 1);
+    assert!(matches!(posted, Err(Error::Provider { .. })), "{posted:?}");
+    assert!(!failing.is_pending());
+}
+
+/// More events than a pipe has room for, of which nobody reads one: nothing waits for that.
+#[test]
+fn events_that_nobody_reads() {
+    const EVENTS: u32 = 70_000;
+    let fabric = Fabric::new(Profile::RXE_6_12);
+    let host = fabric.host("here");
+    let _entered = host.enter();
+    let (conn, server) = pair(&peer());
+    let cq = conn.get_cq();
+    for _ in 0..EVENTS {
+        cq.req_notify(Notify::Any).expect("armed");
+        write(&conn);
+    }
+    let mut read = 0;
+    while cq.wait_timeout(Duration::ZERO).is_ok() {
+        read += 1;
+    }
+    assert_eq!(read, EVENTS, "none is lost");
+    drop((conn, server));
+    assert!(fabric.objects().is_empty(), "{:?}", fabric.objects());
+}
+
+/// A port is taken at an address, not at all of them.
+#[test]
+fn a_port_at_each_address() {
+    let fabric = Fabric::new(Profile::RXE_6_12);
+    let host = fabric.host("here");
+    let _entered = host.enter();
+    let peer = peer();
+    let _four = Ep::listen(&peer, &host.addr().to_string(), 7204).expect("listens");
+    let _six = Ep::listen(&peer, &host.addr6().to_string(), 7204).expect("listens");
+    let again = Ep::listen(&peer, &host.addr().to_string(), 7204).expect_err("taken");
+    assert_eq!(again.raw_os_error(), Some(Errno::ADDRINUSE.raw_os_error()));
+}
