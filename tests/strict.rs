@@ -4,7 +4,7 @@
 //! Of order: in each round a flush or a read fails, because its memory is gone, and a write follows it: one that had to wait for it
 //! must not be executed any more.
 
-use rpma::sim::{Fabric, Profile};
+use rpma::sim::{Fabric, Host, Profile};
 use rpma::{
     AlignedBuf, Conn, ConnCfg, ConnReq, Device, Ep, Error, Flags, FlushType, Mr, MrRemote, MrUsage,
     Peer, RemoteSlice, Side, Wc,
@@ -33,9 +33,7 @@ fn executed(force_fallback: bool, first: First, then: Then, single: bool) -> usi
     let fabric = Fabric::new(Profile::STRICT);
     let host = fabric.host("here");
     let _entered = host.enter();
-    let addr = host.addr().to_string();
-    let device = Device::from_addr(&addr, Side::Local).expect("opens");
-    let peer = Peer::new(&device).expect("a peer");
+    let (addr, peer) = peer_on(&host);
     let source = Mr::reg(&peer, zeroed(), MrUsage::WRITE_SRC | MrUsage::READ_DST).expect("mr");
     source.store_u64(0, 1).expect("aligned");
     let usage = MrUsage::WRITE_DST | MrUsage::READ_SRC | MrUsage::FLUSH_TYPE_VISIBILITY;
@@ -84,6 +82,13 @@ fn executed(force_fallback: bool, first: First, then: Then, single: bool) -> usi
 /// 8 bytes, at a multiple of 8.
 fn zeroed() -> AlignedBuf {
     AlignedBuf::zeroed(8).expect("memory")
+}
+
+/// The address of a host, on which the thread is, and a peer there.
+fn peer_on(host: &Host) -> (String, Peer) {
+    let addr = host.addr().to_string();
+    let device = Device::from_addr(&addr, Side::Local).expect("opens");
+    (addr, Peer::new(&device).expect("a peer"))
 }
 
 fn connect(peer: &Peer, addr: &str, cfg: &ConnCfg) -> (Conn, Conn) {
@@ -144,9 +149,7 @@ fn a_failed_queue_pair_is_told() {
     let fabric = Fabric::new(Profile::STRICT);
     let host = fabric.host("here");
     let _entered = host.enter();
-    let addr = host.addr().to_string();
-    let device = Device::from_addr(&addr, Side::Local).expect("opens");
-    let peer = Peer::new(&device).expect("a peer");
+    let (addr, peer) = peer_on(&host);
     let (client, server) = connect(&peer, &addr, &ConnCfg::new());
     let server = server.wait_established(LIMIT).expect("accepted");
     let source = Mr::reg(&peer, zeroed(), MrUsage::WRITE_SRC).expect("mr");

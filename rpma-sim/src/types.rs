@@ -54,6 +54,17 @@ macro_rules! zeroed {
     };
 }
 
+/// C structs of which only pointers occur.
+macro_rules! opaque {
+    ($($name:ident)*) => {$(
+        #[repr(C)]
+        #[derive(Debug, Copy, Clone)]
+        pub struct $name {
+            _unused: [u8; 0],
+        }
+    )*};
+}
+
 /// A call that nobody makes.
 pub type Unused = Option<unsafe extern "C" fn()>;
 
@@ -1264,44 +1275,4 @@ pub const RDMA_OPTION_ID: rdma_option_level = rdma_option_level(0);
 numbers!(rdma_option_name: c_uint {});
 pub const RDMA_OPTION_ID_ACK_TIMEOUT: rdma_option_name = rdma_option_name(3);
 
-/// Only pointers to it occur.
-#[repr(C)]
-#[derive(Debug, Copy, Clone)]
-pub struct ibv_ah {
-    _unused: [u8; 0],
-}
-
-/// Only pointers to it occur.
-#[repr(C)]
-#[derive(Debug, Copy, Clone)]
-pub struct ibv_mw {
-    _unused: [u8; 0],
-}
-
-/// Only pointers to it occur.
-#[repr(C)]
-#[derive(Debug, Copy, Clone)]
-pub struct ibv_rwq_ind_table {
-    _unused: [u8; 0],
-}
-
-/// Only pointers to it occur.
-#[repr(C)]
-#[derive(Debug, Copy, Clone)]
-pub struct ibv_sa_path_rec {
-    _unused: [u8; 0],
-}
-
-/// Only pointers to it occur.
-#[repr(C)]
-#[derive(Debug, Copy, Clone)]
-pub struct ibv_wq {
-    _unused: [u8; 0],
-}
-
-/// Only pointers to it occur.
-#[repr(C)]
-#[derive(Debug, Copy, Clone)]
-pub struct ibv_xrcd {
-    _unused: [u8; 0],
-}
+opaque!(ibv_ah ibv_mw ibv_rwq_ind_table ibv_sa_path_rec ibv_wq ibv_xrcd);
