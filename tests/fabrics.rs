@@ -111,6 +111,8 @@ fn failures_that_cannot_be_are_refused() {
         ("rdma_connect", How::LastRefused),
         ("ibv_wr_complete", How::LastDropped),
         ("ibv_reg_mr", How::Done),
+        ("ibv_get_cq_event", How::Done),
+        ("rdma_create_qp", How::Done),
     ] {
         let text = refused(&|| drop(fabric.fail(call).how(how).next(Errno::IO)));
         assert!(text.contains(call), "{text}");

@@ -253,7 +253,7 @@ pub unsafe extern "C" fn ibv_get_cq_event(
     // SAFETY: the caller promises a channel that is alive.
     let of = unsafe { of(channel) };
     let fate = of.shared.lock().call("ibv_get_cq_event", of.nic);
-    if let Err(errno) = fate.begin() {
+    if let Err(errno) = fate.object() {
         return minus_one(Err(errno));
     }
     loop {
@@ -270,7 +270,7 @@ pub unsafe extern "C" fn ibv_get_cq_event(
             unsafe { cq.write(object) };
             // SAFETY: as above.
             unsafe { cq_context.write(its_context) };
-            return minus_one(fate.end());
+            return 0;
         }
         let pipe = Arc::clone(&own.pipe);
         drop(state);

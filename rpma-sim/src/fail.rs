@@ -51,16 +51,19 @@ pub(crate) const CALLS: [&str; 39] = [
     "rdma_set_option",
 ];
 
-/// Those that return an object, or nothing that could be an error.
-const OBJECTS: [&str; 9] = [
+/// Those that return an object or an event, or nothing that could be an error. Who gets an error from them has nothing
+/// to destroy or to acknowledge, so that it must not be there.
+const OBJECTS: [&str; 11] = [
     "ibv_alloc_pd",
     "ibv_create_comp_channel",
     "ibv_create_cq",
     "ibv_create_srq",
+    "ibv_get_cq_event",
     "ibv_reg_mr",
     "rdma_ack_cm_event",
     "rdma_create_event_channel",
     "rdma_create_id",
+    "rdma_create_qp",
     "rdma_get_cm_event",
 ];
 
@@ -74,7 +77,7 @@ pub enum How {
     /// It does nothing. One that posts says which request it has refused.
     #[default]
     Refused,
-    /// It does everything first. Not of calls that return an object.
+    /// It does everything first. Not of calls that return an object or an event.
     Done,
     /// Of a call that posts: it takes all requests of a chain but the last one, and says that it refused that.
     LastRefused,
@@ -106,7 +109,7 @@ impl Fate {
         }
     }
 
-    /// As [`begin`](Self::begin), of a call that returns an object.
+    /// As [`begin`](Self::begin), of a call that returns an object or an event.
     pub(crate) fn object(self) -> Result<(), Errno> {
         self.failure.map_or(Ok(()), |(errno, _)| Err(errno))
     }

@@ -27,8 +27,9 @@ const MIRI: [(&str, &[&str]); 3] = [
 ];
 
 /// What the sanitizers run: most of what has threads, or unsafe code below.
-const SANITIZED: [&str; 9] = [
-    "atomic", "batch", "events", "failing", "messages", "next", "srq", "teardown", "transfer",
+const SANITIZED: [&str; 10] = [
+    "atomic", "batch", "events", "failing", "messages", "next", "srq", "sweep", "teardown",
+    "transfer",
 ];
 
 /// A work request names memory by a number.
