@@ -1,0 +1,46 @@
+//! Numbers by chance that are the same in each run.
+
+/// A generator (SplitMix64) that a seed determines.
+#[derive(Clone, Debug)]
+pub(crate) struct Random(u64);
+
+impl Random {
+    pub(crate) fn new(seed: u64) -> Self {
+        Self(seed)
+    }
+
+    pub(crate) fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let mut mixed = self.0;
+        mixed = (mixed ^ mixed >> 30).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94D0_49BB_1331_11EB);
+        mixed ^ mixed >> 31
+    }
+
+    /// A number below `limit`, which is not 0.
+    pub(crate) fn below(&mut self, limit: usize) -> usize {
+        (self.next() % limit as u64) as usize
+    }
+
+    /// None of the bits, all of them, or any.
+    pub(crate) fn any_of(&mut self, bits: u8) -> u8 {
+        match self.below(3) {
+            0 => 0,
+            1 => bits,
+            _ => self.next() as u8 & bits,
+        }
+    }
+
+    /// Some of the bits, and not all, if there is more than one.
+    pub(crate) fn some_of(&mut self, bits: u8) -> u8 {
+        if bits.count_ones() < 2 {
+            return bits;
+        }
+        loop {
+            let some = self.next() as u8 & bits;
+            if some != 0 && some != bits {
+                return some;
+            }
+        }
+    }
+}
