@@ -10,7 +10,7 @@
 //! |---|---|---|
 //! | the program stores | into a cache | |
 //! | an adapter places a write | into the device | 1 |
-//! | soft-RoCE places a write | into a cache: the kernel copies | 2 |
+//! | soft-RoCE places a write | into a cache, one word after the other: the kernel copies | 2 |
 //! | a read, or a flush for visibility, of the same queue pair, executed later | its writes become visible (a flush: those in its range) | 1, 3 |
 //! | a message arrives on the same queue pair | its earlier writes become visible | 4 |
 //! | a native flush for persistence of the same queue pair | its writes in the range are durable | 3 |
@@ -97,7 +97,7 @@ impl Write {
 pub(crate) struct Lines {
     pub(crate) platform: Platform,
     /// Whether the device copies through the caches, as soft-RoCE does.
-    copies: bool,
+    pub(crate) copies: bool,
     /// What survives whatever happens.
     durable: Vec<u8>,
     /// What was there when it was looked at last.
@@ -190,17 +190,21 @@ impl Lines {
         found
     }
 
-    /// A device has placed bytes. Which the program has seen before is looked at before.
+    /// A device places bytes: they are on their way.
     pub(crate) fn placed(&mut self, memory: &Memory, range: &Range<usize>, writer: Writer) {
         let writer = Arc::new(writer);
-        let place = match self.copies {
-            true => Place::Cache,
-            false => Place::Device,
-        };
+        let place = Place::Device;
         for line in lines_of(range) {
             let now = memory.line(line);
             self.seen[line * LINE..(line + 1) * LINE].copy_from_slice(&now);
             self.arrive(line, words_in(line, range), now, place, &writer);
+        }
+    }
+
+    /// What a queue pair has placed in a range is in the caches, of a device that copies.
+    pub(crate) fn landed(&mut self, qp: u32, range: &Range<usize>) {
+        for line in self.lines_in(Some(range)) {
+            self.make_visible(line, qp, u8::MAX, self.platform == Platform::Eadr);
         }
     }
 
@@ -257,30 +261,29 @@ impl Lines {
     pub(crate) fn push(&mut self, qp: u32, range: Option<&Range<usize>>) {
         for line in self.lines_in(range) {
             let words = range.map_or(u8::MAX, |range| words_in(line, range));
-            let own = |write: &Write| match write.place == Place::Device && write.writer.is(qp) {
-                true => words,
-                false => 0,
-            };
-            if self.platform.keeps_what_is_visible() {
-                self.settle(line, own);
-                continue;
-            }
-            let writes = self.writes.get_mut(&line).expect("it has some");
-            for write in std::mem::take(writes) {
-                let visible = own(&write) & write.words;
-                let others = write.words & !visible;
-                if others != 0 {
+            self.make_visible(line, qp, words, self.platform.keeps_what_is_visible());
+        }
+    }
+
+    /// Words of a line that a queue pair has written leave the device: into a cache, or to where they are durable.
+    fn make_visible(&mut self, line: usize, qp: u32, words: u8, durable: bool) {
+        let own = |write: &Write| match write.place == Place::Device && write.writer.is(qp) {
+            true => words,
+            false => 0,
+        };
+        if durable {
+            return self.settle(line, own);
+        }
+        let writes = self.writes.get_mut(&line).expect("it has some");
+        for write in std::mem::take(writes) {
+            let visible = own(&write) & write.words;
+            let left = write.words & !visible;
+            for (words, place) in [(left, write.place), (visible, Place::Cache)] {
+                if words != 0 {
                     writes.push(Write {
-                        words: others,
-                        ..write.clone()
-                    });
-                }
-                if visible != 0 {
-                    let place = Place::Cache;
-                    writes.push(Write {
-                        words: visible,
+                        words,
                         place,
-                        ..write
+                        ..write.clone()
                     });
                 }
             }

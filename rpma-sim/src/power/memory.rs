@@ -1,0 +1,222 @@
+//! Memory that is called persistent: allocations that have a path.
+
+use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
+use std::collections::BTreeMap;
+use std::io;
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+
+use super::lines::{LINE, Line};
+use crate::fabric::Host;
+use crate::memory::{self, Part};
+use crate::state::Shared;
+
+/// What memory is made of, and so its alignment.
+pub(crate) const PAGE: usize = 4096;
+
+/// Memory that a path leads to: what a program of a host maps, or an image of it.
+#[derive(Debug)]
+pub struct Memory {
+    start: NonNull<u8>,
+    layout: Layout,
+    owner: Owner,
+}
+
+/// Whose it is.
+#[derive(Debug)]
+pub(crate) enum Owner {
+    /// Number `pmem` of a fabric.
+    Host { shared: Weak<Shared>, pmem: usize },
+    /// An image that a power cut may leave, which belongs to no host.
+    Image,
+}
+
+// SAFETY: it is an allocation, which any thread may free, and which is accessed by atomics and by those who have the
+// address.
+unsafe impl Send for Memory {}
+
+// SAFETY: as above.
+unsafe impl Sync for Memory {}
+
+impl Memory {
+    /// Memory that holds `bytes`, which are a multiple of the page's size and not none.
+    pub(crate) fn new(bytes: &[u8], owner: Owner) -> Self {
+        assert!(!bytes.is_empty() && bytes.len() % PAGE == 0, "whole pages");
+        let layout = Layout::from_size_align(bytes.len(), PAGE).expect("it has room");
+        // SAFETY: the layout has bytes.
+        let start = unsafe { alloc_zeroed(layout) };
+        let start = NonNull::new(start).unwrap_or_else(|| handle_alloc_error(layout));
+        // SAFETY: so many bytes were allocated, and nobody else knows of them.
+        unsafe {
+            start
+                .as_ptr()
+                .copy_from_nonoverlapping(bytes.as_ptr(), bytes.len())
+        };
+        Self {
+            start,
+            layout,
+            owner,
+        }
+    }
+
+    /// Its first byte. It stays there until the last reference to it is dropped.
+    #[must_use]
+    pub fn as_ptr(&self) -> *mut u8 {
+        self.start.as_ptr()
+    }
+
+    /// Its length in bytes.
+    #[must_use]
+    #[expect(clippy::len_without_is_empty, reason = "it is never empty")]
+    pub fn len(&self) -> usize {
+        self.layout.size()
+    }
+
+    /// The program has written these bytes back from its caches, and waited for it.
+    ///
+    /// # Panics
+    ///
+    /// If the range is not inside.
+    pub fn persisted(&self, range: Range<usize>) {
+        assert!(
+            range.start <= range.end && range.end <= self.len(),
+            "inside"
+        );
+        if let Owner::Host { shared, pmem } = &self.owner {
+            if let Some(shared) = shared.upgrade() {
+                shared.lock().written_back(*pmem, self, &range);
+            }
+        }
+    }
+
+    /// A line as it is now, whoever writes to it.
+    pub(crate) fn line(&self, number: usize) -> Line {
+        let part = Part {
+            address: self.as_ptr().wrapping_add(number * LINE),
+            len: LINE,
+        };
+        memory::line(part)
+    }
+
+    /// Where these bytes are in it, if they are.
+    pub(crate) fn range_of(&self, start: usize, len: usize) -> Option<Range<usize>> {
+        let from = start.checked_sub(self.start.as_ptr().addr())?;
+        let to = from.checked_add(len)?;
+        (to <= self.len()).then_some(from..to)
+    }
+}
+
+impl Drop for Memory {
+    fn drop(&mut self) {
+        // SAFETY: it was allocated with this layout in `new`, and nobody uses it any more.
+        unsafe { dealloc(self.start.as_ptr(), self.layout) };
+    }
+}
+
+/// What paths lead to.
+#[derive(Default)]
+struct Paths(BTreeMap<PathBuf, Entry>);
+
+struct Entry {
+    /// None while its host has no power.
+    memory: Option<Arc<Memory>>,
+    /// Whose programs find it: of an image, everybody's.
+    finders: Option<Finders>,
+}
+
+/// The threads of a host.
+#[derive(Clone, Debug)]
+pub(crate) struct Finders {
+    pub(crate) shared: Weak<Shared>,
+    pub(crate) host: usize,
+    pub(crate) name: String,
+}
+
+static PATHS: Mutex<Option<Paths>> = Mutex::new(None);
+
+/// How many entries there are, so that without any nothing is locked.
+static COUNT: AtomicUsize = AtomicUsize::new(0);
+
+/// Where all paths begin.
+pub(crate) const ROOT: &str = "/rpma-sim";
+
+fn with_paths<T>(run: impl FnOnce(&mut BTreeMap<PathBuf, Entry>) -> T) -> T {
+    let mut paths: MutexGuard<'_, Option<Paths>> =
+        PATHS.lock().unwrap_or_else(PoisonError::into_inner);
+    let paths = &mut paths.get_or_insert_default().0;
+    let result = run(paths);
+    COUNT.store(paths.len(), Ordering::Relaxed);
+    result
+}
+
+/// Lets a path lead to a memory, or while there is none to an error. It takes no lock but its own.
+pub(crate) fn publish(path: &Path, memory: Option<Arc<Memory>>, finders: Option<Finders>) {
+    let entry = Entry { memory, finders };
+    // What was there is dropped without the lock.
+    let _before = with_paths(|paths| paths.insert(path.to_owned(), entry));
+}
+
+/// Takes a path away.
+pub(crate) fn withdraw(path: &Path) {
+    let _before = with_paths(|paths| paths.remove(path));
+}
+
+/// The simulated memory at a path: none if the path is not of a simulated host.
+///
+/// # Errors
+///
+/// Its host has no power, or the calling thread is not on that host.
+#[doc(hidden)]
+pub fn memory_at(path: &Path) -> Option<io::Result<Arc<Memory>>> {
+    if COUNT.load(Ordering::Relaxed) == 0 || !path.starts_with(ROOT) {
+        return None;
+    }
+    let found = with_paths(|paths| {
+        let entry = paths.get(path)?;
+        Some((entry.memory.clone(), entry.finders.clone()))
+    });
+    let (memory, finders) = found?;
+    let Some(Finders { shared, host, name }) = finders else {
+        return memory.map(Ok);
+    };
+    let error = |text: String| Some(Err(io::Error::new(io::ErrorKind::NotFound, text)));
+    let Some(memory) = memory else {
+        return error(format!("the host {name} has no power: restart it"));
+    };
+    match Host::current() {
+        Some(current) if current.is(&shared, host) => Some(Ok(memory)),
+        Some(other) => error(format!(
+            "it is memory of the host {name}, and this thread is on {}",
+            other.name()
+        )),
+        None => error(format!(
+            "it is memory of the host {name}, and this thread is on no host: see Host::enter"
+        )),
+    }
+}
+
+/// A program has written bytes back from its caches by itself, and has waited for it (`clwb` and `sfence`, or
+/// `pmem_persist` of libpmem): see [`Host::pmem`](crate::Host::pmem). `PmemMap::persist` and `Mr::persist` tell it by
+/// themselves.
+///
+/// Bytes that are of no simulated memory are ignored, so that the call may stay where the program runs with a real
+/// device. Forgetting it gives a false alarm, and never hides a loss.
+pub fn persisted(start: *const u8, len: usize) {
+    if COUNT.load(Ordering::Relaxed) == 0 {
+        return;
+    }
+    let found = with_paths(|paths| {
+        let memories = paths.values().filter_map(|entry| entry.memory.as_ref());
+        let mut found = memories.filter_map(|memory| {
+            let range = memory.range_of(start.addr(), len)?;
+            Some((Arc::clone(memory), range))
+        });
+        found.next()
+    });
+    if let Some((memory, range)) = found {
+        memory.persisted(range);
+    }
+}
