@@ -1,0 +1,527 @@
+//! Cuts of the power: what may be left, at any event of a run.
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
+
+use super::explain;
+use super::lines::{LINE, Line, Lines};
+use super::memory::{Memory, Owner, ROOT, publish, withdraw};
+use super::platform::Platform;
+use super::pmem::{Pmem, Tracked};
+use super::random::Random;
+use crate::fabric::Fabric;
+use crate::state::State;
+
+/// How many images of a memory [`Cut::images`] gives at most.
+const IMAGES: usize = 256;
+
+/// A moment at which the power may fail: see [`Fabric::on_every_event`].
+pub struct Cut<'a> {
+    pub(crate) pmems: &'a [Tracked],
+    pub(crate) hosts: &'a [String],
+    event: u64,
+    what: String,
+    seed: u64,
+    /// Only these, to find out what matters of an image that failed.
+    only: Option<BTreeMap<usize, Arc<[u8]>>>,
+    /// What was given last, of each memory.
+    shown: RefCell<BTreeMap<usize, Arc<[u8]>>>,
+    images: Cell<u64>,
+}
+
+impl<'a> Cut<'a> {
+    /// The number of the event, 1 being the first.
+    #[must_use]
+    pub fn event(&self) -> u64 {
+        self.event
+    }
+
+    /// What has just happened, or is about to.
+    #[must_use]
+    pub fn what(&self) -> &str {
+        &self.what
+    }
+
+    /// What may be left of a memory if the power fails now: all that there is, up to 256 images, or else so many of
+    /// them: nothing and everything of what is not durable, each line for itself, and others by the seed.
+    ///
+    /// Each memory is for itself: loops one in the other see what is left of two hosts whose power fails at once.
+    ///
+    /// # Panics
+    ///
+    /// If it is memory of another fabric.
+    pub fn images<'c>(&'c self, pmem: &Pmem) -> Images<'c> {
+        self.images_up_to(pmem, IMAGES)
+    }
+
+    /// As [`images`](Self::images), with another limit, which is not 0.
+    ///
+    /// # Panics
+    ///
+    /// If it is memory of another fabric, or the limit is 0.
+    pub fn images_up_to<'c>(&'c self, pmem: &Pmem, limit: usize) -> Images<'c> {
+        let own = self.pmems.get(pmem.index);
+        assert!(
+            own.is_some_and(|own| own.path == pmem.path()),
+            "memory of another fabric"
+        );
+        assert!(limit > 0, "no images");
+        let plan = match &self.only {
+            Some(_) => Plan::default(),
+            None => {
+                let seed = self.seed ^ self.event << 16 ^ pmem.index as u64;
+                Plan::new(&self.pmems[pmem.index].lines, limit, Random::new(seed))
+            }
+        };
+        Images {
+            cut: self.shown_to(),
+            index: pmem.index,
+            plan,
+            next: 0,
+        }
+    }
+
+    pub(crate) fn seed(&self) -> u64 {
+        self.seed
+    }
+
+    fn shown_to(&self) -> Shown<'_> {
+        Shown {
+            pmems: self.pmems,
+            only: self.only.as_ref(),
+            shown: &self.shown,
+            images: &self.images,
+        }
+    }
+
+    /// As it is, with these images and no others.
+    fn with(&self, only: BTreeMap<usize, Arc<[u8]>>) -> Cut<'a> {
+        Cut {
+            what: self.what.clone(),
+            only: Some(only),
+            shown: RefCell::default(),
+            images: Cell::new(0),
+            ..*self
+        }
+    }
+}
+
+impl fmt::Debug for Cut<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Cut")
+            .field("event", &self.event)
+            .field("what", &self.what)
+            .finish_non_exhaustive()
+    }
+}
+
+/// What images need of a cut.
+#[derive(Clone, Copy)]
+struct Shown<'c> {
+    pmems: &'c [Tracked],
+    only: Option<&'c BTreeMap<usize, Arc<[u8]>>>,
+    shown: &'c RefCell<BTreeMap<usize, Arc<[u8]>>>,
+    images: &'c Cell<u64>,
+}
+
+/// What may be left of a memory, one after the other: see [`Cut::images`].
+pub struct Images<'c> {
+    cut: Shown<'c>,
+    index: usize,
+    plan: Plan,
+    next: usize,
+}
+
+impl fmt::Debug for Images<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Images")
+            .field("next", &self.next)
+            .field("count", &self.plan.count)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Iterator for Images<'_> {
+    type Item = Image;
+
+    fn next(&mut self) -> Option<Image> {
+        let lines = &self.cut.pmems[self.index].lines;
+        let bytes: Arc<[u8]> = match self.cut.only {
+            Some(_) if self.next > 0 => return None,
+            Some(only) => match only.get(&self.index) {
+                Some(bytes) => Arc::clone(bytes),
+                // It was not looked at when the check failed.
+                None => lines.newest().into(),
+            },
+            None => self.plan.image(lines, self.next)?.into(),
+        };
+        self.next += 1;
+        self.cut.images.set(self.cut.images.get() + 1);
+        let mut shown = self.cut.shown.borrow_mut();
+        shown.insert(self.index, Arc::clone(&bytes));
+        Some(Image {
+            bytes,
+            path: OnceLock::new(),
+        })
+    }
+}
+
+/// Which images there are of a memory.
+#[derive(Default)]
+pub(crate) struct Plan {
+    lines: Vec<usize>,
+    outcomes: Vec<Vec<Line>>,
+    /// Whether they are all that there is.
+    is_all: bool,
+    count: usize,
+    random: Option<Random>,
+}
+
+impl Plan {
+    fn new(lines: &Lines, limit: usize, mut random: Random) -> Self {
+        if lines.platform == Platform::Volatile {
+            return Self {
+                count: limit.min(2),
+                random: Some(random),
+                ..Self::default()
+            };
+        }
+        let numbers: Vec<usize> = lines.pending().map(|(line, _)| line).collect();
+        let outcome = |line: &usize| lines.outcomes(*line, &mut random);
+        let outcomes: Vec<_> = numbers.iter().map(outcome).collect();
+        let counts = outcomes.iter().map(|of_line| of_line.len());
+        let total = counts.fold(1_usize, usize::saturating_mul);
+        Self {
+            lines: numbers,
+            outcomes,
+            is_all: total <= limit,
+            count: total.min(limit),
+            random: Some(random),
+        }
+    }
+
+    /// One of all images of a memory.
+    pub(crate) fn any(lines: &Lines, mut random: Random) -> Vec<u8> {
+        let number = 2 + random.below(usize::MAX - 2);
+        let mut plan = Self::new(lines, usize::MAX, random);
+        // Not those that are first in a list, but by chance each line for itself.
+        (plan.lines, plan.outcomes) = (plan.lines, Vec::new());
+        plan.is_all = false;
+        plan.count = usize::MAX;
+        plan.image(lines, number).expect("it is below the limit")
+    }
+
+    /// Number `number` of them.
+    fn image(&mut self, lines: &Lines, number: usize) -> Option<Vec<u8>> {
+        if number >= self.count {
+            return None;
+        }
+        let random = self.random.as_mut()?;
+        if lines.platform == Platform::Volatile {
+            let len = lines.durable().len();
+            return Some(match number {
+                0 => vec![0; len],
+                _ => (0..len).map(|_| random.next() as u8).collect(),
+            });
+        }
+        let mut image = lines.durable().to_vec();
+        let mut put = |line: usize, bytes: &[u8]| {
+            image[line * LINE..(line + 1) * LINE].copy_from_slice(bytes);
+        };
+        let newest = |line: usize| &lines.newest()[line * LINE..(line + 1) * LINE];
+        if self.is_all {
+            let mut rest = number;
+            for (line, outcomes) in self.lines.iter().zip(&self.outcomes) {
+                put(*line, &outcomes[rest % outcomes.len()]);
+                rest /= outcomes.len();
+            }
+            return Some(image);
+        }
+        // Each outcome of each line, with nothing or everything of the others.
+        let mut alone = number.checked_sub(2);
+        let single = self
+            .lines
+            .iter()
+            .zip(&self.outcomes)
+            .find_map(|(line, outcomes)| {
+                let at = alone?;
+                alone = at.checked_sub(2 * outcomes.len());
+                alone
+                    .is_none()
+                    .then(|| (*line, &outcomes[at / 2], at % 2 == 1))
+            });
+        match (number, single) {
+            (0, _) => {}
+            (1, _) => self.lines.iter().for_each(|line| put(*line, newest(*line))),
+            (_, Some((line, outcome, others))) => {
+                if others {
+                    self.lines.iter().for_each(|line| put(*line, newest(*line)));
+                }
+                put(line, outcome);
+            }
+            (_, None) => {
+                for line in &self.lines {
+                    put(*line, &lines.outcome(*line, random));
+                }
+            }
+        }
+        Some(image)
+    }
+}
+
+/// What a power cut may leave of a memory.
+#[derive(Debug)]
+pub struct Image {
+    bytes: Arc<[u8]>,
+    path: OnceLock<PathBuf>,
+}
+
+impl Image {
+    /// What is left.
+    #[must_use]
+    pub fn bytes(&self) -> &[u8] {
+        &self.bytes
+    }
+
+    /// A path by which `PmemMap::open` maps a copy of it, for the program's own recovery, until this is dropped.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        static NEXT: AtomicUsize = AtomicUsize::new(1);
+        self.path.get_or_init(|| {
+            let number = NEXT.fetch_add(1, Ordering::Relaxed);
+            let path = PathBuf::from(format!("{ROOT}/image/{number}"));
+            let memory = Memory::new(&self.bytes, Owner::Image);
+            publish(&path, Some(Arc::new(memory)), None);
+            path
+        })
+    }
+}
+
+impl Drop for Image {
+    fn drop(&mut self) {
+        if let Some(path) = self.path.get() {
+            withdraw(path);
+        }
+    }
+}
+
+type Check<'a> = Box<dyn FnMut(&Cut<'_>) + Send + 'a>;
+
+/// Who looks at every event.
+pub(crate) struct Watch {
+    check: Check<'static>,
+    /// Whether a failure is expected.
+    is_quiet: bool,
+    /// Whether something has happened since it looked.
+    is_due: bool,
+    visited: Visited,
+    failed: Option<String>,
+}
+
+impl fmt::Debug for Watch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Watch")
+            .field("visited", &self.visited)
+            .field("failed", &self.failed)
+            .finish_non_exhaustive()
+    }
+}
+
+/// What [`Fabric::on_every_event`] has looked at.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Visited {
+    /// The moments at which the power could have failed.
+    pub events: u64,
+    /// The images that were looked at.
+    pub images: u64,
+}
+
+/// What a check has found: which bytes a power cut takes or leaves too early, who has written them, and what would have
+/// saved them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Loss {
+    report: String,
+}
+
+impl fmt::Display for Loss {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.report)
+    }
+}
+
+impl std::error::Error for Loss {}
+
+thread_local! {
+    /// This thread is in a check, and has the lock of a fabric.
+    static CHECKING: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Panics in a check that calls the fabric, which would wait for itself.
+pub(crate) fn assert_not_checking() {
+    assert!(
+        !CHECKING.get(),
+        "a check of on_every_event looks at images: it cannot call the fabric or rpma, but for PmemMap::open of an \
+         image's path"
+    );
+}
+
+impl Fabric {
+    /// Runs a program, and calls `check` at every event of it at which the power could fail: in the middle of each access
+    /// of a device to persistent memory and after it, after each operation, around each write-back of caches, and between
+    /// what the program has polled and its next call. `check` panics if an image is not what the program promises. It is
+    /// called under the lock of the fabric, by whatever thread is there, so that nothing else happens meanwhile, and it
+    /// cannot use the fabric itself.
+    ///
+    /// What the program has promised by then is the test's to know: a counter that the program's thread sets when an
+    /// append has returned, for instance, and that `check` reads.
+    ///
+    /// A failure is told when the program has ended: which bytes were lost, or came too early, who had written them,
+    /// and what would have saved them. To find that out `check` is called again, with parts of the image that failed.
+    ///
+    /// # Panics
+    ///
+    /// If a check fails; if `run` panics; if the fabric is watched already.
+    pub fn on_every_event<'a, T>(
+        &self,
+        check: impl FnMut(&Cut<'_>) + Send + 'a,
+        run: impl FnOnce() -> T,
+    ) -> T {
+        match self.watched(Box::new(check), false, run) {
+            Ok(value) => value,
+            Err(loss) => panic!("{loss}"),
+        }
+    }
+
+    /// As [`on_every_event`](Self::on_every_event), and returns what was found: for tests that expect it, of a program with
+    /// a fault.
+    ///
+    /// # Errors
+    ///
+    /// The first check that fails.
+    ///
+    /// # Panics
+    ///
+    /// If `run` panics and no check has failed; if the fabric is watched already.
+    pub fn find_loss<'a, T>(
+        &self,
+        check: impl FnMut(&Cut<'_>) + Send + 'a,
+        run: impl FnOnce() -> T,
+    ) -> Result<T, Loss> {
+        self.watched(Box::new(check), true, run)
+    }
+
+    fn watched<'a, T>(
+        &self,
+        check: Check<'a>,
+        is_quiet: bool,
+        run: impl FnOnce() -> T,
+    ) -> Result<T, Loss> {
+        explain::be_able_to_be_quiet();
+        // SAFETY: only the lifetime changes. The check is called under the lock of the fabric only, by who finds it
+        // there, and it is taken away below before this function, and with it `'a`, ends, by whatever way.
+        let check = unsafe { std::mem::transmute::<Check<'a>, Check<'static>>(check) };
+        let mut state = self.shared().lock();
+        assert!(state.power.watch.is_none(), "the fabric is watched already");
+        state.power.watch = Some(Watch {
+            check,
+            is_quiet,
+            is_due: true,
+            visited: Visited::default(),
+            failed: None,
+        });
+        drop(state);
+        let result = catch_unwind(AssertUnwindSafe(run));
+        let mut state = self.shared().lock();
+        state.visit(|_| "at the end".to_owned());
+        let watch = state.power.watch.take().expect("it is still there");
+        state.power.visited.events += watch.visited.events;
+        state.power.visited.images += watch.visited.images;
+        drop(state);
+        match (watch.failed, result) {
+            (Some(report), _) => Err(Loss { report }),
+            (None, Ok(value)) => Ok(value),
+            (None, Err(panic)) => resume_unwind(panic),
+        }
+    }
+
+    /// What was looked at so far.
+    #[must_use]
+    pub fn visited(&self) -> Visited {
+        self.shared().lock().power.visited
+    }
+
+    /// From now on images are sampled by this number. It is 0x5EED at first, and a check that fails says it.
+    pub fn set_seed(&self, seed: u64) {
+        self.shared().lock().power.seed = seed;
+    }
+}
+
+impl State {
+    /// Something has happened after which a program may promise more.
+    pub(crate) fn stir(&mut self) {
+        if let Some(watch) = &mut self.power.watch {
+            watch.is_due = true;
+        }
+    }
+
+    /// A program makes a call: the power could fail before.
+    pub(crate) fn before(&mut self, call: &str, nic: usize) {
+        if self.power.watch.as_ref().is_some_and(|watch| watch.is_due) {
+            let host = self.nics[nic].host;
+            self.visit(|state| format!("before {call} on {}", state.hosts[host]));
+        }
+    }
+
+    /// The power could fail now.
+    pub(crate) fn visit(&mut self, what: impl FnOnce(&Self) -> String) {
+        let Some(mut watch) = self.power.watch.take() else {
+            return;
+        };
+        watch.is_due = false;
+        if watch.failed.is_none() {
+            for index in 0..self.power.pmems.len() {
+                self.look(index);
+            }
+            let what = what(self);
+            self.check(&mut watch, what);
+        }
+        self.power.watch = Some(watch);
+    }
+
+    fn check(&self, watch: &mut Watch, what: String) {
+        watch.visited.events += 1;
+        let cut = Cut {
+            pmems: &self.power.pmems,
+            hosts: &self.hosts,
+            event: watch.visited.events,
+            what,
+            seed: self.power.seed,
+            only: None,
+            shown: RefCell::default(),
+            images: Cell::new(0),
+        };
+        CHECKING.set(true);
+        let mut run = || catch_unwind(AssertUnwindSafe(|| (watch.check)(&cut)));
+        let checked = match watch.is_quiet {
+            true => explain::quietly(run),
+            false => run(),
+        };
+        watch.visited.images += cut.images.get();
+        if let Err(panic) = checked {
+            let mut fails = |images: &BTreeMap<usize, Arc<[u8]>>| {
+                let cut = cut.with(images.clone());
+                explain::quietly(|| catch_unwind(AssertUnwindSafe(|| (watch.check)(&cut))).is_err())
+            };
+            let image = cut.shown.borrow().clone();
+            let report = explain::report(&cut, self.profile.copies, &*panic, image, &mut fails);
+            watch.failed = Some(report);
+        }
+        CHECKING.set(false);
+    }
+}

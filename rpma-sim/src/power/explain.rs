@@ -1,0 +1,244 @@
+//! Why a check has failed: which bytes matter, who has written them, and what would have saved them.
+
+use std::any::Any;
+use std::cell::Cell;
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::ops::Range;
+use std::panic;
+use std::sync::{Arc, Once};
+
+use super::cut::Cut;
+use super::lines::{LINE, Lines, Place, Write, Writer};
+use super::platform::Platform;
+
+thread_local! {
+    /// Panics of this thread are not shown.
+    static QUIET: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Lets panics be hidden that only answer a question.
+pub(crate) fn be_able_to_be_quiet() {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        let before = panic::take_hook();
+        panic::set_hook(Box::new(move |info| {
+            if !QUIET.get() {
+                before(info);
+            }
+        }));
+    });
+}
+
+pub(crate) fn quietly<T>(run: impl FnOnce() -> T) -> T {
+    QUIET.set(true);
+    let result = run();
+    QUIET.set(false);
+    result
+}
+
+type Images = BTreeMap<usize, Arc<[u8]>>;
+
+/// Says why a check has failed with these images.
+pub(crate) fn report(
+    cut: &Cut<'_>,
+    copies: bool,
+    panic: &(dyn Any + Send),
+    images: Images,
+    fails: &mut dyn FnMut(&Images) -> bool,
+) -> String {
+    let text = panic.downcast_ref::<String>().map(String::as_str);
+    let text = text.or_else(|| panic.downcast_ref::<&str>().copied());
+    let mut report = format!(
+        "{}\n\nThe power fails at event {}, {}. Seed {}.\n",
+        text.unwrap_or("the check has failed"),
+        cut.event(),
+        cut.what(),
+        cut.seed(),
+    );
+    if images.is_empty() {
+        report += "The check has failed before it asked for an image.\n";
+        return report;
+    }
+    if !fails(&images) {
+        report +=
+            "With the same images again the check does not fail: it depends on something else.\n";
+        return report;
+    }
+    let lost = reduced(cut, &images, fails, Lines::newest);
+    let early = reduced(cut, &lost, fails, Lines::durable);
+    let mut has_cause = false;
+    for (index, image) in &lost {
+        let tracked = &cut.pmems[*index];
+        let (lines, name) = (&tracked.lines, &tracked.name);
+        let name = format!("{name} of {}", cut.hosts[tracked.host]);
+        if lines.platform == Platform::Volatile {
+            has_cause = true;
+            let _ = writeln!(report, "{name} is volatile memory: nothing of it survives.");
+            continue;
+        }
+        let is_lost = |line: &usize| !same(image, lines.newest(), *line);
+        for Piece { bytes, write } in pieces(lines, image, lines.newest(), is_lost) {
+            has_cause = true;
+            let _ = writeln!(
+                report,
+                "Lost: {} of {name}, {}, by {}.\n    {}",
+                ranges(&bytes),
+                place_of(&write),
+                writer_of(&write),
+                what_saves(&write, lines.platform, copies)
+            );
+        }
+        let early = &early[index];
+        let is_early = |line: &usize| !is_lost(line) && !same(early, lines.durable(), *line);
+        for Piece { bytes, write } in pieces(lines, early, lines.durable(), is_early) {
+            has_cause = true;
+            let _ = writeln!(
+                report,
+                "There already: {} of {name}, {}, by {}.\n    Nothing has made them durable, and yet they may be. What \
+                 has to be there before them must be durable, and known to be, before they are written.",
+                ranges(&bytes),
+                place_of(&write),
+                writer_of(&write),
+            );
+        }
+    }
+    if !has_cause {
+        report += "It fails with an image that has lost nothing: the cause is not the power.\n";
+    }
+    report
+}
+
+fn same(one: &[u8], other: &[u8], line: usize) -> bool {
+    let bytes = line * LINE..(line + 1) * LINE;
+    one[bytes.clone()] == other[bytes]
+}
+
+/// The images, with every line that does not matter as `towards` has it.
+fn reduced(
+    cut: &Cut<'_>,
+    images: &Images,
+    fails: &mut dyn FnMut(&Images) -> bool,
+    towards: fn(&Lines) -> &[u8],
+) -> Images {
+    let mut images = images.clone();
+    let indices: Vec<usize> = images.keys().copied().collect();
+    for index in indices {
+        let lines = &cut.pmems[index].lines;
+        // All at once, then in halves.
+        let mut parts = vec![lines.pending().map(|(line, _)| line).collect::<Vec<_>>()];
+        while let Some(part) = parts.pop() {
+            let mut changed = images[&index].to_vec();
+            for line in &part {
+                let bytes = line * LINE..(line + 1) * LINE;
+                changed[bytes.clone()].copy_from_slice(&towards(lines)[bytes]);
+            }
+            if *changed == *images[&index] {
+                continue;
+            }
+            let mut tried = images.clone();
+            tried.insert(index, changed.into());
+            if fails(&tried) {
+                images = tried;
+            } else if part.len() > 1 {
+                let (one, other) = part.split_at(part.len() / 2);
+                parts.push(one.to_vec());
+                parts.push(other.to_vec());
+            }
+        }
+    }
+    images
+}
+
+/// Bytes that one write has changed.
+struct Piece {
+    bytes: Vec<Range<usize>>,
+    write: Write,
+}
+
+/// Where an image differs from `other` in some lines, by the writes that make the difference.
+fn pieces(lines: &Lines, image: &[u8], other: &[u8], which: impl Fn(&usize) -> bool) -> Vec<Piece> {
+    let mut pieces: Vec<Piece> = Vec::new();
+    for (line, writes) in lines.pending().filter(|(line, _)| which(line)) {
+        let mut told = Vec::new();
+        for write in writes.iter().rev() {
+            for word in write.written() {
+                let word = line * LINE + word.start..line * LINE + word.end;
+                if image[word.clone()] == other[word.clone()] || told.contains(&word.start) {
+                    continue;
+                }
+                told.push(word.start);
+                let own = pieces.iter_mut().find(|piece| {
+                    Arc::ptr_eq(&piece.write.writer, &write.writer)
+                        && piece.write.place == write.place
+                });
+                match own {
+                    Some(piece) => piece.add(word),
+                    None => pieces.push(Piece {
+                        bytes: vec![word],
+                        write: write.clone(),
+                    }),
+                }
+            }
+        }
+    }
+    pieces
+}
+
+impl Piece {
+    fn add(&mut self, word: Range<usize>) {
+        match self.bytes.last_mut() {
+            Some(last) if last.end == word.start => last.end = word.end,
+            _ => self.bytes.push(word),
+        }
+    }
+}
+
+fn ranges(ranges: &[Range<usize>]) -> String {
+    let mut text = "bytes ".to_owned();
+    for (number, range) in ranges.iter().enumerate() {
+        let comma = if number == 0 { "" } else { ", " };
+        if number == 4 {
+            let _ = write!(text, " and {} more places", ranges.len() - number);
+            break;
+        }
+        let _ = write!(text, "{comma}{}..{}", range.start, range.end);
+    }
+    text
+}
+
+fn place_of(write: &Write) -> &'static str {
+    match write.place {
+        Place::Device => "on their way in the device",
+        Place::Cache => "in a cache",
+    }
+}
+
+fn writer_of(write: &Write) -> String {
+    match &*write.writer {
+        Writer::Program => "the program's own stores".to_owned(),
+        Writer::Device { what, .. } => what.clone(),
+    }
+}
+
+fn what_saves(write: &Write, platform: Platform, copies: bool) -> &'static str {
+    match (write.place, &*write.writer) {
+        (_, Writer::Program) => {
+            "PmemMap::persist of these bytes would have saved them (or sim::persisted says that the program has \
+             written them back by itself)."
+        }
+        (_, Writer::Device { .. }) if copies => {
+            "soft-RoCE copies through the caches: a native flush for persistence of these bytes, or \
+             PmemMap::persist on that host, would have saved them. A flush by reading does not."
+        }
+        (Place::Device, _) if platform.keeps_what_is_visible() => {
+            "A flush on the same connection, behind the write, whose completion was polled before the program \
+             relied on it, would have saved them."
+        }
+        _ => {
+            "On this platform what leaves the device goes into a cache, which loses it: a flush by reading does not \
+             save it, and the host's PeerCfg must not promise direct writes. PmemMap::persist on that host saves it, \
+             or a native flush for persistence."
+        }
+    }
+}
