@@ -11,6 +11,7 @@ use crate::call::{Result, errno_of, minus_one, null};
 use crate::device::{Element, MAX_CQE};
 use crate::handle::{CompChannel, of, of_context};
 use crate::pipe::{Pipe, wait_readable};
+use crate::power::NO_POWER;
 use crate::state::State;
 use crate::types::{ibv_comp_channel, ibv_context, ibv_cq, ibv_event_type, ibv_wc};
 
@@ -21,6 +22,7 @@ pub(crate) struct Channel {
     /// The queues whose events nobody has read yet.
     events: VecDeque<u32>,
     pipe: Arc<Pipe>,
+    nic: usize,
 }
 
 /// A completion queue.
@@ -85,6 +87,15 @@ impl State {
         completions.retain(|completion| completion.wc.qp_num != qp);
     }
 
+    /// Ends the waits for events of devices without power.
+    pub(crate) fn wake_completion_channels(&mut self, host: usize) {
+        for channel in self.channels.values_mut() {
+            if self.nics[channel.nic].host == host {
+                channel.pipe.add();
+            }
+        }
+    }
+
     fn create_cq(
         &mut self,
         template: ibv_cq,
@@ -142,6 +153,7 @@ pub unsafe extern "C" fn ibv_create_comp_channel(
                 object: NonNull::from(Box::leak(object)),
                 events: VecDeque::new(),
                 pipe,
+                nic,
             }
         });
         Ok(state.channels[number].object.as_ptr().cast())
@@ -258,6 +270,9 @@ pub unsafe extern "C" fn ibv_get_cq_event(
     }
     loop {
         let mut state = of.shared.lock();
+        if state.nics[of.nic].is_dead() {
+            return minus_one(Err(NO_POWER));
+        }
         let own = &mut state.channels[of.number];
         if let Some(number) = own.events.pop_front() {
             own.pipe.take();
@@ -314,6 +329,9 @@ pub unsafe extern "C" fn ibv_poll_cq(cq: *mut ibv_cq, entries: c_int, wc: *mut i
         // SAFETY: the caller has room for so many.
         unsafe { wc.wrapping_add(polled as usize).write(next.wc) };
         polled += 1;
+    }
+    if polled > 0 {
+        state.stir();
     }
     match fate.end() {
         Ok(()) => polled,

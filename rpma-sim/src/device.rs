@@ -42,6 +42,18 @@ pub(crate) struct Nic {
     pub(crate) context: NonNull<ibv_context>,
     events: VecDeque<Event>,
     pipe: Arc<Pipe>,
+    name: String,
+    life: Life,
+}
+
+/// Whether a device has power.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Life {
+    Alive,
+    /// Its host has lost its power.
+    Dead,
+    /// And was started again, with another one in its place.
+    Replaced,
 }
 
 /// An asynchronous event.
@@ -61,7 +73,18 @@ pub(crate) enum Element {
 
 impl Nic {
     pub(crate) fn has(&self, addr: IpAddr) -> bool {
-        self.addrs.contains(&addr)
+        self.life == Life::Alive && self.addrs.contains(&addr)
+    }
+
+    pub(crate) fn is_dead(&self) -> bool {
+        self.life != Life::Alive
+    }
+
+    /// Its host loses its power.
+    pub(crate) fn die(&mut self) {
+        if self.life == Life::Alive {
+            self.life = Life::Dead;
+        }
     }
 
     /// Its address of the same family.
@@ -84,13 +107,42 @@ pub(crate) fn add(shared: &Arc<Shared>, host: usize) -> Result<(String, Ipv4Addr
     let pipe = Pipe::new()?;
     let mut state = shared.lock();
     let nic = state.nics.len();
-    let number = state.nics.iter().filter(|nic| nic.host == host).count();
+    let own = |nic: &&Nic| nic.host == host && nic.life != Life::Replaced;
+    let number = state.nics.iter().filter(own).count();
     let name = format!("{}{number}", state.profile.device);
     // The last byte of an address stays below 200.
     let (net, last) = ((nic / 199) as u8, (nic % 199 + 1) as u8);
     let addr = Ipv4Addr::new(10, 77, net, last);
     let addr6 = Ipv6Addr::new(0xfd77, 0, 0, 0, 0, 0, net.into(), last.into());
+    let addrs = [addr.into(), addr6.into()];
+    push(shared, &mut state, pipe, host, name.clone(), addrs);
+    Ok((name, addr, addr6))
+}
 
+/// The devices of a host that has lost its power come back, under their names and addresses.
+pub(crate) fn revive(shared: &Arc<Shared>, host: usize) -> Result<()> {
+    let mut state = shared.lock();
+    for dead in 0..state.nics.len() {
+        if state.nics[dead].host == host && state.nics[dead].life == Life::Dead {
+            let pipe = Pipe::new()?;
+            let nic = &mut state.nics[dead];
+            nic.life = Life::Replaced;
+            let (name, addrs) = (nic.name.clone(), nic.addrs);
+            push(shared, &mut state, pipe, host, name, addrs);
+        }
+    }
+    Ok(())
+}
+
+fn push(
+    shared: &Arc<Shared>,
+    state: &mut State,
+    pipe: Pipe,
+    host: usize,
+    name: String,
+    addrs: [IpAddr; 2],
+) {
+    let nic = state.nics.len();
     let mut device = Box::new(ibv_device {
         node_type: ibv_node_type::IBV_NODE_CA,
         transport_type: ibv_transport_type::IBV_TRANSPORT_IB,
@@ -121,13 +173,14 @@ pub(crate) fn add(shared: &Arc<Shared>, host: usize) -> Result<(String, Ipv4Addr
     });
     state.nics.push(Nic {
         host,
-        addrs: [addr.into(), addr6.into()],
+        addrs,
         device,
         context: NonNull::from(Box::leak(context)).cast(),
         events: VecDeque::new(),
         pipe: Arc::new(pipe),
+        name,
+        life: Life::Alive,
     });
-    Ok((name, addr, addr6))
 }
 
 /// Whether an address is in the network of all devices.

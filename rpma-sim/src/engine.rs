@@ -7,7 +7,7 @@
 use std::time::Duration;
 
 use crate::device::Element;
-use crate::memory::{Part, access, copy, fetch, scatter};
+use crate::memory::{Part, access, fetch};
 use crate::qp::{Data, Operation, QpState, Recv, Send, Waiting};
 use crate::state::State;
 use crate::timer::Timer;
@@ -272,15 +272,18 @@ impl State {
         };
         let answered = match is_read {
             true => self
-                .serve_read(peer, &send)
-                .map(|bytes| scatter(&bytes, &parts)),
+                .serve_read(peer, number, &send)
+                .map(|bytes| self.scatter(&bytes, &parts, number, &send)),
             false => {
                 let bytes = gather(&send.data, &parts);
                 self.serve(peer, number, &send, &bytes)
             }
         };
         match answered {
-            Ok(()) => Outcome::Done(success(number, &send)),
+            Ok(()) => {
+                self.visit(|state| format!("after {}", state.describe(number, &send)));
+                Outcome::Done(success(number, &send))
+            }
             Err(Refusal::NoReceive) => Outcome::NoReceive,
             Err(Refusal::Denied(status, event)) => Outcome::Denied(status, event),
         }
@@ -331,8 +334,9 @@ impl State {
         }
     }
 
-    fn serve_read(&mut self, peer: u32, send: &Send) -> Result<Vec<u8>, Refusal> {
+    fn serve_read(&mut self, peer: u32, from: u32, send: &Send) -> Result<Vec<u8>, Refusal> {
         let target = self.target(peer, send, send.data.len(), access::REMOTE_READ)?;
+        self.push_own(from, peer, None);
         let mut bytes = Vec::new();
         if let Some(part) = target {
             fetch(part, &mut bytes);
@@ -350,7 +354,7 @@ impl State {
                     return Err(Refusal::NoReceive);
                 }
                 if let Some(part) = self.target(peer, send, len, access::REMOTE_WRITE)? {
-                    copy(bytes, part);
+                    self.place(bytes, part, from, |state| state.describe(from, send));
                 }
                 if imm.is_some() {
                     let receive = self.take_receive(peer).expect("there is one");
@@ -370,14 +374,21 @@ impl State {
                 if len > 1 << 31 {
                     return Err(invalid_request());
                 }
-                self.target(peer, send, len, right).map(drop)
+                if let Some(part) = self.target(peer, send, len, right)? {
+                    self.push_own(from, peer, Some(part));
+                    if persistent {
+                        self.flush_pmem(from, part);
+                    }
+                }
+                Ok(())
             }
             Operation::AtomicWrite => {
                 if send.address % 8 != 0 {
                     return Err(invalid_request());
                 }
                 let target = self.target(peer, send, len, access::REMOTE_WRITE)?;
-                copy(bytes, target.expect("it has 8 bytes"));
+                let part = target.expect("it has 8 bytes");
+                self.place(bytes, part, from, |state| state.describe(from, send));
                 Ok(())
             }
         }
@@ -399,7 +410,7 @@ impl State {
         let (at_requester, here) = self.profile.too_long;
         let failure = match self.parts(pd, &receive.sges, access::LOCAL_WRITE) {
             Ok(parts) if bytes.len() as u64 <= room => {
-                scatter(bytes, &parts);
+                self.scatter(bytes, &parts, from, send);
                 let opcode = ibv_wc_opcode::IBV_WC_RECV;
                 self.received(peer, from, &receive, send, opcode, (bytes.len(), imm));
                 return Ok(());
@@ -419,6 +430,40 @@ impl State {
             failure.0,
             ibv_event_type::IBV_EVENT_QP_REQ_ERR,
         ))
+    }
+
+    /// What a queue pair has written to its peer's memory becomes visible.
+    fn push_own(&mut self, from: u32, peer: u32, part: Option<Part>) {
+        let host = self.nics[self.qps[peer].nic].host;
+        self.push(from, host, part);
+    }
+
+    /// Spreads bytes over parts of memory, in order.
+    fn scatter(&mut self, mut from: &[u8], to: &[Part], by: u32, send: &Send) {
+        for part in to {
+            let (these, others) = from.split_at(from.len().min(part.len));
+            self.place(these, *part, by, |state| state.describe(by, send));
+            from = others;
+        }
+    }
+
+    /// What a request is, for people.
+    fn describe(&self, number: u32, send: &Send) -> String {
+        let host = &self.hosts[self.nics[self.qps[number].nic].host];
+        let len = send.data.len();
+        let what = match send.operation {
+            Operation::Read => format!("a read of {len} bytes"),
+            Operation::Write(None) => format!("a write of {len} bytes"),
+            Operation::Write(Some(_)) => format!("a write of {len} bytes with immediate data"),
+            Operation::Send(_) => format!("a send of {len} bytes"),
+            Operation::Flush {
+                persistent: true,
+                len,
+            } => format!("a native flush for persistence of {len} bytes"),
+            Operation::Flush { len, .. } => format!("a native flush for visibility of {len} bytes"),
+            Operation::AtomicWrite => "an atomic write".to_owned(),
+        };
+        format!("{what} on connection {number} of {host}")
     }
 
     fn has_receive(&self, number: u32) -> bool {
@@ -464,6 +509,8 @@ impl State {
             },
             ..Default::default()
         };
+        // The program that polls it sees what was written before.
+        self.push_own(from, number, None);
         let solicited = send.is(ibv_send_flags::IBV_SEND_SOLICITED);
         self.complete(self.qps[number].recv_cq, wc, solicited, 0);
     }

@@ -4,8 +4,8 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::marker::PhantomData;
 use std::net::{Ipv4Addr, Ipv6Addr};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Weak};
 use std::thread::{self, JoinHandle};
 
 use rustix::io::Errno;
@@ -92,6 +92,12 @@ impl Fabric {
     }
 }
 
+impl Fabric {
+    pub(crate) fn shared(&self) -> &Arc<Shared> {
+        &self.shared
+    }
+}
+
 impl Drop for Fabric {
     fn drop(&mut self) {
         ALIVE.fetch_sub(1, Ordering::Relaxed);
@@ -134,11 +140,17 @@ impl Host {
         Nic::add(&self.shared, self.index)
     }
 
-    /// Puts the calling thread on this host until the returned value is dropped; then it is where it was before.
+    /// Puts the calling thread on this host, as it is since it was [started](Self::restart), until the returned value is dropped; then it is where it was before.
     pub fn enter(&self) -> Entered {
         static NEXT: AtomicUsize = AtomicUsize::new(0);
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
-        CURRENT.with_borrow_mut(|hosts| hosts.push((number, self.clone())));
+        let life = self.shared.lock().life(self.index);
+        let place = Place {
+            number,
+            life,
+            host: self.clone(),
+        };
+        CURRENT.with_borrow_mut(|places| places.push(place));
         Entered {
             number,
             _of_this_thread: PhantomData,
@@ -163,10 +175,18 @@ impl Host {
         thread.expect("the system has a thread")
     }
 
-    /// The host that the calling thread is on.
+    /// The host that the calling thread is on: none if it has lost its power since.
     #[must_use]
     pub fn current() -> Option<Self> {
-        CURRENT.with_borrow(|hosts| hosts.last().map(|(_, host)| host.clone()))
+        let last = |places: &Vec<Place>| places.last().map(|last| (last.host.clone(), last.life));
+        let (host, life) = CURRENT.with_borrow(last)?;
+        let is_alive = host.shared.lock().life(host.index) == life;
+        is_alive.then_some(host)
+    }
+
+    /// Whether it is this host of this fabric.
+    pub(crate) fn is(&self, shared: &Weak<Shared>, index: usize) -> bool {
+        std::ptr::eq(Arc::as_ptr(&self.shared), shared.as_ptr()) && self.index == index
     }
 
     pub(crate) fn index(&self) -> usize {
@@ -189,17 +209,26 @@ pub struct Entered {
 impl Drop for Entered {
     fn drop(&mut self) {
         // At the end of a thread there may be nothing left.
-        let _gone = CURRENT.try_with(|hosts| {
-            hosts
+        let _gone = CURRENT.try_with(|places| {
+            places
                 .borrow_mut()
-                .retain(|(number, _)| *number != self.number);
+                .retain(|place| place.number != self.number);
         });
     }
 }
 
+/// Where a thread is.
+#[derive(Debug)]
+struct Place {
+    number: usize,
+    /// How often the host had lost its power then.
+    life: usize,
+    host: Host,
+}
+
 thread_local! {
     /// The hosts that this thread is on, the innermost last.
-    static CURRENT: RefCell<Vec<(usize, Host)>> = const { RefCell::new(Vec::new()) };
+    static CURRENT: RefCell<Vec<Place>> = const { RefCell::new(Vec::new()) };
 }
 
 /// A device of a host, with its addresses.
@@ -250,6 +279,7 @@ pub fn why_no_device() -> &'static str {
         "This program is built with rpma's feature `sim`, and no simulated Fabric is alive: make one \
          (rpma::sim::Fabric), or build without that feature for real devices"
     } else {
-        "This thread is on no simulated host: start it with rpma::sim::Host::spawn, or call Host::enter in it"
+        "This thread is on no simulated host, or on one that has lost its power since: start it with \
+         rpma::sim::Host::spawn, or call Host::enter in it"
     }
 }

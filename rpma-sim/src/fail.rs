@@ -93,6 +93,12 @@ pub(crate) struct Fate {
 }
 
 impl Fate {
+    /// It does nothing, and fails.
+    pub(crate) fn refused(errno: Errno) -> Self {
+        let failure = Some((errno, How::Refused));
+        Self { failure }
+    }
+
     /// Ends a call that is to do nothing.
     pub(crate) fn begin(self) -> Result<Self, Errno> {
         match self.failure {

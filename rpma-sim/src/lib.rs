@@ -56,6 +56,7 @@ mod memory;
 mod miri;
 mod pipe;
 mod post;
+mod power;
 mod profile;
 mod qp;
 mod srq;
@@ -69,12 +70,16 @@ pub use rustix::io::Errno;
 pub use self::fabric::{Entered, Fabric, Host, Nic};
 pub use self::fail::{Failing, How};
 pub use self::post::preempt_posts;
+pub use self::power::{Cut, Image, Images, Loss, Platform, Pmem, Visited, persisted};
 pub use self::profile::Profile;
 
 /// The functions and types of `verbs.h` and `rdma_cma.h` that `rpma` uses, for `rpma-sys`.
 ///
 /// What holds for the C functions holds for these: see their manual pages.
 pub mod verbs {
+    #[doc(hidden)]
+    pub use crate::power::{Memory, memory_at};
+
     pub use crate::cm::{
         rdma_accept, rdma_ack_cm_event, rdma_bind_addr, rdma_connect, rdma_create_event_channel,
         rdma_create_id, rdma_create_qp_ex, rdma_destroy_event_channel, rdma_destroy_id,

@@ -112,8 +112,8 @@ impl State {
             || rights & !known != 0
             || rights & writes != 0 && rights & access::LOCAL_WRITE == 0
             || rights & native != 0 && !self.profile.native
-            // None of this process's memory is persistent.
             || rights & access::FLUSH_PERSISTENT != 0
+                && !self.is_persistent(Part { address: base, len })
         {
             return Err(Errno::INVAL);
         }
@@ -175,6 +175,26 @@ pub(crate) fn copy(from: &[u8], to: Part) {
     }
 }
 
+/// The bytes of a cache line, whoever writes to them.
+pub(crate) fn line(part: Part) -> [u8; 64] {
+    let mut line = [0; 64];
+    for (word, to) in line.chunks_exact_mut(8).enumerate() {
+        let at = part.address.wrapping_add(8 * word);
+        if has_words(64) {
+            // SAFETY: inside of an allocation that the caller keeps; a line is aligned.
+            let place = unsafe { AtomicU64::from_ptr(at.cast()) };
+            to.copy_from_slice(&place.load(Ordering::Relaxed).to_ne_bytes());
+            continue;
+        }
+        for (byte, to) in to.iter_mut().enumerate() {
+            // SAFETY: as above.
+            let place = unsafe { AtomicU8::from_ptr(at.wrapping_add(byte)) };
+            *to = place.load(Ordering::Relaxed);
+        }
+    }
+    line
+}
+
 /// As [`copy`], out of a region.
 pub(crate) fn fetch(from: Part, to: &mut Vec<u8>) {
     let mut done = 0;
@@ -200,15 +220,6 @@ pub(crate) fn fetch(from: Part, to: &mut Vec<u8>) {
 /// only 8 bytes alone are: Rust has no accesses of different sizes at the same time.
 fn has_words(len: usize) -> bool {
     len == 8 || !cfg!(any(miri, rpma_portable_copies))
-}
-
-/// Spreads bytes over the parts, in order.
-pub(crate) fn scatter(mut from: &[u8], to: &[Part]) {
-    for part in to {
-        let (these, others) = from.split_at(from.len().min(part.len));
-        copy(these, *part);
-        from = others;
-    }
 }
 
 /// `ibv_alloc_pd(3)`.

@@ -37,6 +37,8 @@ pub struct Profile {
     pub(crate) frees_slots_by_polling: bool,
     /// Whether a plain write may be executed before an earlier read, flush or atomic write.
     pub(crate) reorders: bool,
+    /// Whether its writes are copied by the processor, and so through its caches.
+    pub(crate) copies: bool,
     /// Whether destroying a queue pair takes its completions out of the queues.
     pub(crate) purges_completions: bool,
 }
@@ -68,6 +70,7 @@ impl Profile {
         rounds_up: true,
         frees_slots_by_polling: false,
         reorders: false,
+        copies: true,
         purges_completions: false,
     };
 
@@ -112,6 +115,7 @@ impl Profile {
         rounds_up: false,
         frees_slots_by_polling: true,
         reorders: true,
+        copies: false,
         purges_completions: true,
         ..Self::RXE_6_12
     };

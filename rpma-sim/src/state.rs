@@ -10,6 +10,7 @@ use crate::cq::{Channel, Cq};
 use crate::device::Nic;
 use crate::fail::{Failures, Fate};
 use crate::memory::{Mr, Pd};
+use crate::power::{NO_POWER, Power, assert_not_checking};
 use crate::profile::Profile;
 use crate::qp::Qp;
 use crate::srq::Srq;
@@ -39,6 +40,7 @@ impl Shared {
                 qps: Table::starting_at(17),
                 ids: Table::starting_at(1),
                 failures: Failures::default(),
+                power: Power::default(),
                 random: 0x5EED,
             }),
             changed: Condvar::new(),
@@ -46,6 +48,7 @@ impl Shared {
     }
 
     pub(crate) fn lock(&self) -> MutexGuard<'_, State> {
+        assert_not_checking();
         // Who panics under it has found a wrong use of verbs: the others go on.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -81,6 +84,7 @@ pub(crate) struct State {
     pub(crate) qps: Table<Qp>,
     pub(crate) ids: Table<Id>,
     pub(crate) failures: Failures,
+    pub(crate) power: Power,
     pub(crate) random: u64,
 }
 
@@ -91,8 +95,12 @@ unsafe impl Send for State {}
 impl State {
     /// A call is made on the host of a device.
     pub(crate) fn call(&mut self, call: &'static str, nic: usize) -> Fate {
-        let host = self.nics[nic].host;
-        self.failures.call(call, host)
+        self.before(call, nic);
+        let nic = &self.nics[nic];
+        match nic.is_dead() && !works_without_power(call) {
+            true => Fate::refused(NO_POWER),
+            false => self.failures.call(call, nic.host),
+        }
     }
 
     /// The device that has an address.
@@ -201,6 +209,15 @@ impl<T> IndexMut<u32> for Table<T> {
     fn index_mut(&mut self, number: u32) -> &mut T {
         self.get_mut(number).expect(DESTROYED)
     }
+}
+
+/// Whether a call only takes leave of a device.
+fn works_without_power(call: &str) -> bool {
+    call.starts_with("ibv_destroy")
+        || matches!(
+            call,
+            "ibv_dealloc_pd" | "ibv_dereg_mr" | "ibv_poll_cq" | "ibv_modify_qp"
+        )
 }
 
 const DESTROYED: &str = "a call is given an object that was destroyed";

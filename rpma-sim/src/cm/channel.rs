@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 use std::ffi::c_int;
 use std::ptr;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use rustix::io::Errno;
@@ -11,6 +12,7 @@ use super::calls::of_id;
 use crate::call::{Result, minus_one, null};
 use crate::fabric;
 use crate::pipe::{Pipe, wait_readable};
+use crate::power::NO_POWER;
 use crate::state::{Shared, State};
 use crate::types::{
     rdma_cm_event, rdma_cm_event__bindgen_ty_1, rdma_cm_event_type, rdma_cm_id, rdma_conn_param,
@@ -45,6 +47,8 @@ pub(crate) struct Channel {
     pipe: Pipe,
     /// The fabric and the host of its ids, from the first one on.
     owner: OnceLock<(Arc<Shared>, usize)>,
+    /// Its host has lost its power.
+    is_dead: AtomicBool,
 }
 
 impl Channel {
@@ -58,6 +62,13 @@ impl Channel {
         match Arc::ptr_eq(&owner.0, shared) && owner.1 == host {
             true => Ok(()),
             false => Err(Errno::INVAL),
+        }
+    }
+
+    /// Ends the waits for events: its host has lost its power.
+    pub(super) fn die(&self) {
+        if !self.is_dead.swap(true, Ordering::Relaxed) {
+            self.pipe.add();
         }
     }
 
@@ -146,6 +157,7 @@ pub unsafe extern "C" fn rdma_create_event_channel() -> *mut rdma_event_channel 
             events: Mutex::default(),
             pipe,
             owner: OnceLock::new(),
+            is_dead: AtomicBool::new(false),
         });
         Ok(Box::into_raw(Box::new(Object { public, channel })).cast())
     })())
@@ -197,6 +209,9 @@ pub unsafe extern "C" fn rdma_get_cm_event(
         }
     }
     loop {
+        if own.is_dead.load(Ordering::Relaxed) {
+            return minus_one(Err(NO_POWER));
+        }
         while let Some((id, kind)) = own.pop() {
             let (shared, _) = own.owner.get().expect("it has ids");
             let mut state = shared.lock();

@@ -227,7 +227,8 @@ impl State {
             return Err(Errno::INVAL);
         }
         let host = self.ids[number].host;
-        let own = self.nics.iter().position(|nic| nic.host == host);
+        let mut nics = self.nics.iter();
+        let own = nics.position(|nic| nic.host == host && !nic.is_dead());
         let own = own.ok_or(Errno::NODEV)?;
         let to = self.nic_of(dst.ip());
         if to.is_none() && !dst.ip().is_loopback() && !is_in_network(dst.ip()) {
@@ -524,6 +525,21 @@ impl State {
             }
         }
         self.ids.remove(number);
+    }
+
+    /// A host has lost its power: nothing happens to its ids any more, and nobody is told.
+    pub(crate) fn silence(&mut self, host: usize) {
+        for id in self.ids.values_mut().filter(|id| id.host == host) {
+            id.stage = Stage::Over;
+            id.peer = None;
+            id.src = None;
+            id.channel.die();
+        }
+        let silent = |(number, id): (u32, &Id)| (id.host == host).then_some(number);
+        let silent: Vec<u32> = self.ids.iter().filter_map(silent).collect();
+        for id in self.ids.values_mut() {
+            id.peer = id.peer.filter(|peer| !silent.contains(peer));
+        }
     }
 
     /// Forgets the ids whose events come here.

@@ -1,0 +1,110 @@
+//! A host loses its power, and is started again.
+//!
+//! The program on it cannot be killed: its threads are of this process. So all that they have of the host is dead
+//! from then on: its calls fail with `ENODEV`, its waits end, and what it stores to its mappings is never seen again. A
+//! host that was started again has devices with the same addresses, and new mappings of its memory.
+
+use std::sync::Arc;
+
+use rustix::io::Errno;
+
+use super::cut::Plan;
+use super::random::Random;
+use crate::device;
+use crate::fabric::{Fabric, Host};
+use crate::state::State;
+
+impl Fabric {
+    /// Cuts the power of a host, and leaves of each of its memories one of the images that may be left, by the
+    /// [seed](Self::set_seed).
+    ///
+    /// Its peers see a host that does not answer. What its programs have of it is dead: their calls fail with `ENODEV`,
+    /// and their waits end with an error, so that their threads can end. A thread goes on working on the host after it has
+    /// been [restarted](Host::restart) when it enters it again.
+    ///
+    /// # Panics
+    ///
+    /// If it is a host of another fabric, or has no power already.
+    pub fn power_cut(&self, host: &Host) {
+        assert!(
+            Arc::ptr_eq(self.shared(), host.shared()),
+            "a host of another fabric"
+        );
+        let index = host.index();
+        let mut state = self.shared().lock();
+        assert!(!state.is_dead(index), "the host has no power already");
+        state.power.cuts.push(index);
+        let seed = state.power.seed ^ (state.power.cuts.len() as u64) << 32;
+        for pmem in 0..state.power.pmems.len() {
+            if state.power.pmems[pmem].host == index {
+                state.look(pmem);
+                let random = Random::new(seed ^ pmem as u64);
+                let left = Plan::any(&state.power.pmems[pmem].lines, random);
+                state.detach(pmem, left);
+            }
+        }
+        state.power.dead.push(index);
+        state.die(index);
+        drop(state);
+        self.shared().changed.notify_all();
+    }
+}
+
+impl Host {
+    /// Starts it again after a [power cut](Fabric::power_cut): its devices have the same addresses, its memory what was
+    /// left. Threads enter it anew.
+    ///
+    /// # Panics
+    ///
+    /// If it has power, or the process has no descriptor left.
+    pub fn restart(&self) {
+        let shared = self.shared();
+        let mut state = shared.lock();
+        assert!(state.is_dead(self.index()), "the host has power");
+        state.power.dead.retain(|dead| *dead != self.index());
+        for pmem in 0..state.power.pmems.len() {
+            if state.power.pmems[pmem].host == self.index() {
+                state.attach(shared, pmem);
+            }
+        }
+        drop(state);
+        let revived = device::revive(shared, self.index());
+        revived.expect("the process has descriptors for its devices");
+    }
+
+    /// Whether it has power.
+    #[must_use]
+    pub fn has_power(&self) -> bool {
+        !self.shared().lock().is_dead(self.index())
+    }
+}
+
+impl State {
+    pub(crate) fn is_dead(&self, host: usize) -> bool {
+        self.power.dead.contains(&host)
+    }
+
+    /// How often a host has lost its power.
+    pub(crate) fn life(&self, host: usize) -> usize {
+        self.power.cuts.iter().filter(|of| **of == host).count()
+    }
+
+    /// Everything on a host ends.
+    fn die(&mut self, host: usize) {
+        for nic in self.nics.iter_mut().filter(|nic| nic.host == host) {
+            nic.die();
+        }
+        let on_it = |(number, qp): (u32, &crate::qp::Qp)| {
+            (self.nics[qp.nic].host == host).then_some(number)
+        };
+        for qp in self.qps.iter().filter_map(on_it).collect::<Vec<_>>() {
+            self.qps[qp].peer = None;
+            self.fail_qp(qp);
+        }
+        self.wake_completion_channels(host);
+        self.silence(host);
+    }
+}
+
+/// What a call on a host without power says.
+pub(crate) const NO_POWER: Errno = Errno::NODEV;

@@ -1,0 +1,318 @@
+//! Persistent memory of hosts, and what the fabric does with it.
+
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use super::cut::{Visited, Watch};
+use super::lines::{Lines, Writer};
+use super::memory::{Finders, Memory, Owner, PAGE, ROOT, publish, withdraw};
+use super::platform::Platform;
+use crate::fabric::Host;
+use crate::memory::{Part, copy};
+use crate::state::{Shared, State};
+
+/// Persistent memory of a host: see [`Host::pmem`]. Clones are the same memory.
+#[derive(Clone, Debug)]
+pub struct Pmem {
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) index: usize,
+    path: PathBuf,
+    len: usize,
+}
+
+impl Pmem {
+    /// Where programs of the host find it, as they find `/dev/dax0.0`.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Its length in bytes.
+    #[must_use]
+    #[expect(clippy::len_without_is_empty, reason = "it is never empty")]
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// What a program of the host would read now; without power, what the power cut has left.
+    #[must_use]
+    pub fn bytes(&self) -> Vec<u8> {
+        let mut state = self.shared.lock();
+        state.look(self.index);
+        state.power.pmems[self.index].lines.newest().to_vec()
+    }
+}
+
+/// What the fabric knows of a persistent memory.
+#[derive(Debug)]
+pub(crate) struct Tracked {
+    pub(crate) host: usize,
+    pub(crate) name: String,
+    pub(crate) path: PathBuf,
+    /// None while the host has no power.
+    pub(crate) memory: Option<Arc<Memory>>,
+    pub(crate) lines: Lines,
+}
+
+impl Drop for Tracked {
+    fn drop(&mut self) {
+        withdraw(&self.path);
+    }
+}
+
+/// Persistent memories, and who watches them.
+#[derive(Debug)]
+pub(crate) struct Power {
+    pub(crate) pmems: Vec<Tracked>,
+    /// By host, of those that are not as they are by default.
+    platforms: Vec<(usize, Platform)>,
+    pub(crate) watch: Option<Watch>,
+    pub(crate) visited: Visited,
+    /// By which images are sampled.
+    pub(crate) seed: u64,
+    /// The host of each power cut.
+    pub(crate) cuts: Vec<usize>,
+    /// The hosts that have no power.
+    pub(crate) dead: Vec<usize>,
+    /// The number of the fabric, once it has a path.
+    number: Option<usize>,
+}
+
+impl Default for Power {
+    fn default() -> Self {
+        Self {
+            pmems: Vec::new(),
+            platforms: Vec::new(),
+            watch: None,
+            visited: Visited::default(),
+            seed: 0x5EED,
+            cuts: Vec::new(),
+            dead: Vec::new(),
+            number: None,
+        }
+    }
+}
+
+impl Host {
+    /// Says what this host's memory keeps when its power fails. The default is [`Platform::AdrDdioOn`].
+    ///
+    /// # Panics
+    ///
+    /// If the host has persistent memory already.
+    pub fn set_platform(&self, platform: Platform) {
+        let mut state = self.shared().lock();
+        let mut pmems = state.power.pmems.iter();
+        assert!(
+            pmems.all(|pmem| pmem.host != self.index()),
+            "the platform comes first, then its memory"
+        );
+        state
+            .power
+            .platforms
+            .retain(|(host, _)| *host != self.index());
+        state.power.platforms.push((self.index(), platform));
+    }
+
+    /// What this host's memory keeps when its power fails.
+    #[must_use]
+    pub fn platform(&self) -> Platform {
+        self.shared().lock().platform(self.index())
+    }
+
+    /// Whether the host may promise, with a `PeerCfg`, that what a device writes goes straight to its persistent
+    /// memory: by its platform, its device, and whether the client flushes natively. The table is that of rpma's
+    /// `docs/persistence.md`.
+    #[must_use]
+    pub fn may_promise_direct_write(&self, client_flushes_natively: bool) -> bool {
+        let state = self.shared().lock();
+        match state.platform(self.index()) {
+            Platform::Volatile => false,
+            Platform::Eadr => true,
+            _ if client_flushes_natively => true,
+            Platform::AdrDdioOff => !state.profile.copies,
+            Platform::AdrDdioOn => false,
+        }
+    }
+
+    /// Adds persistent memory of at least `len` bytes to this host, filled with zeros. `PmemMap::open` of
+    /// [`Pmem::path`] maps it, in a thread of this host, as device-DAX, and a region of it can be registered for
+    /// persistent flushes (unless its platform is [`Platform::Volatile`] and the device asks the kernel, as for native flushes).
+    ///
+    /// What is lost of it when the power fails is decided by the rules of `power/lines.rs`. A program need not tell what
+    /// it stores: at each event of the fabric all of the memory is looked at. So make it small, some pages. One
+    /// that writes its caches back by itself calls [`persisted`](crate::persisted).
+    ///
+    /// # Panics
+    ///
+    /// If `len` is 0, the name has a `/` in it or is taken on this host, or the host has no power.
+    pub fn pmem(&self, name: &str, len: usize) -> Pmem {
+        static NEXT: AtomicUsize = AtomicUsize::new(1);
+        assert!(len > 0, "memory of no bytes");
+        assert!(
+            !name.is_empty() && !name.contains('/'),
+            "{name:?} is no name"
+        );
+        let len = len.next_multiple_of(PAGE);
+        let shared = self.shared();
+        let mut state = shared.lock();
+        assert!(!state.is_dead(self.index()), "the host has no power");
+        let own = |pmem: &Tracked| pmem.host == self.index() && pmem.name == name;
+        assert!(!state.power.pmems.iter().any(own), "{name} is taken");
+        let number = *state
+            .power
+            .number
+            .get_or_insert_with(|| NEXT.fetch_add(1, Ordering::Relaxed));
+        let host = state.hosts[self.index()].clone();
+        let path = PathBuf::from(format!("{ROOT}/{number}/{}-{host}/{name}", self.index()));
+        let bytes = vec![0; len];
+        let (platform, copies) = (state.platform(self.index()), state.profile.copies);
+        let index = state.power.pmems.len();
+        state.power.pmems.push(Tracked {
+            host: self.index(),
+            name: name.to_owned(),
+            path: path.clone(),
+            memory: None,
+            lines: Lines::new(platform, copies, bytes),
+        });
+        state.attach(shared, index);
+        Pmem {
+            shared: Arc::clone(shared),
+            index,
+            path,
+            len,
+        }
+    }
+}
+
+impl State {
+    fn platform(&self, host: usize) -> Platform {
+        let mut platforms = self.power.platforms.iter();
+        let own = platforms.find(|(of, _)| *of == host);
+        own.map_or_else(Platform::default, |(_, platform)| *platform)
+    }
+
+    /// Lets programs find a memory, which holds what survived.
+    pub(crate) fn attach(&mut self, shared: &Arc<Shared>, index: usize) {
+        let tracked = &mut self.power.pmems[index];
+        let owner = Owner::Host {
+            shared: Arc::downgrade(shared),
+            pmem: index,
+        };
+        let memory = Arc::new(Memory::new(tracked.lines.newest(), owner));
+        tracked.memory = Some(Arc::clone(&memory));
+        let finders = Finders {
+            shared: Arc::downgrade(shared),
+            host: tracked.host,
+            name: self.hosts[tracked.host].clone(),
+        };
+        publish(&tracked.path, Some(memory), Some(finders));
+    }
+
+    /// A memory is out of reach until the host is started again, and holds then what is left.
+    pub(crate) fn detach(&mut self, index: usize, left: Vec<u8>) {
+        let copies = self.profile.copies;
+        let tracked = &mut self.power.pmems[index];
+        tracked.memory = None;
+        tracked.lines = Lines::new(tracked.lines.platform, copies, left);
+        let host = tracked.host;
+        let finders = Finders {
+            shared: std::sync::Weak::new(),
+            host,
+            name: self.hosts[host].clone(),
+        };
+        publish(&tracked.path, None, Some(finders));
+    }
+
+    /// Finds what programs have stored to a memory; whether there is something.
+    pub(crate) fn look(&mut self, index: usize) -> bool {
+        let tracked = &mut self.power.pmems[index];
+        match &tracked.memory {
+            Some(memory) => tracked.lines.look(memory),
+            None => false,
+        }
+    }
+
+    /// The persistent memory that a part of a host's memory is of.
+    fn pmem_at(&self, part: Part) -> Option<(usize, Range<usize>)> {
+        let mut pmems = self.power.pmems.iter().enumerate();
+        pmems.find_map(|(index, tracked)| {
+            let memory = tracked.memory.as_ref()?;
+            let range = memory.range_of(part.address.addr(), part.len)?;
+            Some((index, range))
+        })
+    }
+
+    /// Whether it is persistent memory that has bytes at this place, and keeps them.
+    pub(crate) fn is_persistent(&self, part: Part) -> bool {
+        let found = self.pmem_at(part);
+        found.is_some_and(|(index, _)| self.power.pmems[index].lines.platform.is_persistent())
+    }
+
+    /// A device places bytes, by a request of a queue pair.
+    pub(crate) fn place(
+        &mut self,
+        bytes: &[u8],
+        part: Part,
+        qp: u32,
+        what: impl FnOnce(&Self) -> String,
+    ) {
+        let of = Part {
+            len: bytes.len(),
+            ..part
+        };
+        let Some((index, range)) = self.pmem_at(of) else {
+            return copy(bytes, part);
+        };
+        self.look(index);
+        copy(bytes, part);
+        let what = format!("{} to bytes {}..{}", what(self), range.start, range.end);
+        let tracked = &mut self.power.pmems[index];
+        if let Some(memory) = &tracked.memory {
+            let during = format!("in the middle of {what}");
+            let writer = Writer::Device { qp, what };
+            tracked.lines.placed(memory, &range, writer);
+            if tracked.lines.copies {
+                self.visit(|_| during);
+                self.power.pmems[index].lines.landed(qp, &range);
+            }
+        }
+    }
+
+    /// What a queue pair has written to its peer's host becomes visible: all, or in a part.
+    pub(crate) fn push(&mut self, qp: u32, host: usize, part: Option<Part>) {
+        let found = part.map(|part| self.pmem_at(part));
+        match found {
+            Some(None) => {}
+            Some(Some((index, range))) => self.power.pmems[index].lines.push(qp, Some(&range)),
+            None => {
+                let own = self.power.pmems.iter_mut().filter(|pmem| pmem.host == host);
+                own.for_each(|pmem| pmem.lines.push(qp, None));
+            }
+        }
+    }
+
+    /// A native flush for persistence.
+    pub(crate) fn flush_pmem(&mut self, qp: u32, part: Part) {
+        if let Some((index, range)) = self.pmem_at(part) {
+            self.look(index);
+            self.power.pmems[index].lines.flush(qp, &range);
+        }
+    }
+
+    /// A program has written caches back.
+    pub(crate) fn written_back(&mut self, index: usize, memory: &Memory, range: &Range<usize>) {
+        let current = self.power.pmems[index].memory.as_deref();
+        // Of a host that has lost its power since.
+        if !current.is_some_and(|current| std::ptr::eq(current, memory)) {
+            return;
+        }
+        let host = self.power.pmems[index].host;
+        let on = |state: &Self| format!("a write-back of caches on {}", state.hosts[host]);
+        self.look(index);
+        self.visit(|state| format!("before {}", on(state)));
+        self.power.pmems[index].lines.write_back(range);
+        self.visit(|state| format!("after {}", on(state)));
+    }
+}
