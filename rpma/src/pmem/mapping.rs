@@ -1,4 +1,5 @@
-//! The mapping behind a map: the system calls, and all access to the memory.
+//! The mapping behind a map: the system calls, and all access to the memory. With the feature `sim` it may be memory of a
+//! simulated host instead, of which the fabric is told what is written back.
 
 #![expect(unsafe_code, reason = "maps memory and works on its addresses")]
 
@@ -7,6 +8,8 @@ use std::io;
 use std::ops::Range;
 use std::os::fd::BorrowedFd;
 use std::ptr::{self, NonNull};
+#[cfg(feature = "sim")]
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
 
 use rustix::io::Errno;
@@ -27,6 +30,9 @@ pub(super) struct Mapping {
     kind: PmemKind,
     /// How to write cache lines back; none on processors where user space cannot.
     lines: Option<CacheLines>,
+    /// What it is instead of a mapping.
+    #[cfg(feature = "sim")]
+    simulated: Option<Arc<rpma_sys::Memory>>,
 }
 
 // SAFETY: a mapping belongs to the process, not to a thread, and whichever thread drops it may
@@ -62,6 +68,20 @@ impl Mapping {
         }
     }
 
+    /// Memory of a simulated host, as a device-DAX device of it.
+    #[cfg(feature = "sim")]
+    pub(super) fn simulated(memory: Arc<rpma_sys::Memory>, range: Range<usize>) -> Self {
+        assert!(range.end <= memory.len(), "the caller checked the range");
+        let addr = memory.as_ptr().wrapping_add(range.start);
+        Self {
+            addr: NonNull::new(addr).expect("memory has an address"),
+            len: range.len(),
+            kind: PmemKind::DeviceDax,
+            lines: None,
+            simulated: Some(memory),
+        }
+    }
+
     pub(super) fn kind(&self) -> PmemKind {
         self.kind
     }
@@ -92,6 +112,12 @@ impl Mapping {
 
     /// Makes `range`, which lies inside, durable in the way of this kind.
     pub(super) fn persist(&self, range: Range<usize>) -> Result<()> {
+        #[cfg(feature = "sim")]
+        if let Some(memory) = &self.simulated {
+            let start = self.as_ptr().addr() - memory.as_ptr().addr();
+            memory.persisted(start + range.start..start + range.end);
+            return Ok(());
+        }
         match (self.kind, self.lines) {
             (PmemKind::DeviceDax | PmemKind::FsDax, Some(lines)) => {
                 debug_assert!(range.end <= self.len);
@@ -151,6 +177,8 @@ impl Mapping {
             len,
             kind,
             lines: CacheLines::detect(),
+            #[cfg(feature = "sim")]
+            simulated: None,
         })
     }
 
@@ -182,6 +210,10 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
+        #[cfg(feature = "sim")]
+        if self.simulated.is_some() {
+            return;
+        }
         // SAFETY: mapped by `new` with this length and never unmapped since; that `self` is being
         // dropped means that nobody uses it any more.
         if let Err(errno) = unsafe { munmap(self.as_ptr().cast(), self.len) } {

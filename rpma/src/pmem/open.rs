@@ -18,6 +18,11 @@ use crate::range;
 
 /// Maps all of the device or file at `path`.
 pub(super) fn open(path: &Path, min_len: usize) -> Result<Mapping> {
+    #[cfg(feature = "sim")]
+    if let Some((memory, target)) = simulated(path)? {
+        target.check_len(path, min_len)?;
+        return Ok(Mapping::simulated(memory, 0..target.len()));
+    }
     let (file, target) = look(path)?;
     target.check_len(path, min_len)?;
     target.map(path, &file, 0..target.len())
@@ -25,9 +30,28 @@ pub(super) fn open(path: &Path, min_len: usize) -> Result<Mapping> {
 
 /// Maps a part of it.
 pub(super) fn open_range(path: &Path, (start, end): (Bound<u64>, Bound<u64>)) -> Result<Mapping> {
+    #[cfg(feature = "sim")]
+    if let Some((memory, target)) = simulated(path)? {
+        let range = target.resolve(path, start, end)?;
+        return Ok(Mapping::simulated(memory, range));
+    }
     let (file, target) = look(path)?;
     let range = target.resolve(path, start, end)?;
     target.map(path, &file, range)
+}
+
+/// Memory of a simulated host: a device-DAX device of it.
+#[cfg(feature = "sim")]
+fn simulated(path: &Path) -> Result<Option<(std::sync::Arc<rpma_sys::Memory>, Target)>> {
+    let Some(found) = rpma_sys::memory_at(path) else {
+        return Ok(None);
+    };
+    let memory = found.map_err(|error| path_error("open", path, error))?;
+    let target = Target::DeviceDax {
+        len: memory.len(),
+        align: 4096,
+    };
+    Ok(Some((memory, target)))
 }
 
 /// Opens it, and says what it is.
