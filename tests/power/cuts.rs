@@ -1,0 +1,270 @@
+//! What `Cut`, `Image` and `persisted` promise.
+
+use std::collections::BTreeSet;
+
+use anyhow::Result;
+use rpma::pmem::{PmemKind, PmemMap};
+use rpma::sim::{Fabric, Platform, Pmem, Profile, persisted};
+
+use crate::pair::{Pair, Way, fabric};
+
+/// The last images of a memory when `run` has ended, of which there may be so many.
+fn images(fabric: &Fabric, pmem: &Pmem, limit: usize, run: impl FnOnce()) -> Vec<Vec<u8>> {
+    let mut last = Vec::new();
+    let check = |cut: &rpma::sim::Cut<'_>| {
+        last = cut
+            .images_up_to(pmem, limit)
+            .map(|image| image.bytes().to_vec())
+            .collect();
+    };
+    fabric.on_every_event(check, run);
+    last
+}
+
+fn memory(platform: Platform) -> (Fabric, Pmem, PmemMap, rpma::sim::Entered) {
+    let fabric = fabric(&Profile::STRICT);
+    let host = fabric.host("host");
+    host.set_platform(platform);
+    let pmem = host.pmem("log", 1);
+    let entered = host.enter();
+    let map = PmemMap::open(pmem.path(), 4096).expect("memory");
+    assert_eq!((map.kind(), map.len()), (PmemKind::DeviceDax, pmem.len()));
+    (fabric, pmem, map, entered)
+}
+
+/// All of what a program has stored, and not persisted, is found: by the words that are not torn.
+#[test]
+fn stores_may_be_torn_by_words() -> Result<()> {
+    let (fabric, pmem, map, _entered) = memory(Platform::AdrDdioOff);
+    map.write_at(0, &[1; 24])?;
+    let found = images(&fabric, &pmem, 1000, || {
+        map.persist(24..32).expect("inside")
+    });
+    // It is the same line, and so was written back.
+    assert_eq!(found.len(), 1);
+    assert_eq!(found[0][..32], [&[1; 24][..], &[0; 8]].concat());
+
+    map.write_at(64, &[2; 24])?;
+    let found = images(&fabric, &pmem, 1000, || ());
+    let words: BTreeSet<Vec<u8>> = found.iter().map(|image| image[64..88].to_vec()).collect();
+    assert_eq!((found.len(), words.len()), (8, 8));
+    assert!(
+        words
+            .iter()
+            .all(|bytes| bytes.chunks(8).all(|word| word == [0; 8] || word == [2; 8]))
+    );
+    Ok(())
+}
+
+/// With eADR what a program has stored is there; on volatile memory nothing is.
+#[test]
+fn what_survives_depends_on_the_platform() -> Result<()> {
+    let (fabric, pmem, map, _entered) = memory(Platform::Eadr);
+    map.write_at(0, &[1; 200])?;
+    let found = images(&fabric, &pmem, 1000, || ());
+    assert_eq!(found.len(), 1);
+    assert_eq!(found[0][..200], [1; 200]);
+
+    let (fabric, pmem, map, _entered) = memory(Platform::Volatile);
+    map.write_at(0, &[1; 200])?;
+    map.persist(0..200)?;
+    let found = images(&fabric, &pmem, 1000, || ());
+    assert!(found.iter().all(|image| image[..200] != [1; 200]));
+    Ok(())
+}
+
+/// A program's own write-back counts when it is told, and not before.
+#[test]
+fn a_write_back_of_the_programs_own_is_told() -> Result<()> {
+    let (fabric, pmem, map, _entered) = memory(Platform::AdrDdioOn);
+    map.write_at(128, &[3; 64])?;
+    assert!(images(&fabric, &pmem, 10, || ()).len() > 1);
+    persisted(map.as_ptr().wrapping_add(128), 64);
+    let found = images(&fabric, &pmem, 10, || ());
+    assert_eq!(found.len(), 1);
+    assert_eq!(found[0][128..192], [3; 64]);
+    // Any other memory is nobody's.
+    persisted([0_u8; 8].as_ptr(), 8);
+    Ok(())
+}
+
+/// Where there are too many images the sample has nothing, everything, each line for itself, and others; it is the same
+/// each time, and another one with another seed.
+#[test]
+fn a_sample_is_by_the_seed() -> Result<()> {
+    let (fabric, pmem, map, _entered) = memory(Platform::AdrDdioOn);
+    map.write_at(0, &[9; 64 * 20])?;
+    let sample = |fabric: &Fabric| images(fabric, &pmem, 200, || ());
+    let (one, again) = (sample(&fabric), sample(&fabric));
+    assert_eq!(one.len(), 200);
+    assert!(one == again);
+    assert_eq!(one[0][..64 * 20], [0; 64 * 20]);
+    assert_eq!(one[1][..64 * 20], [9; 64 * 20]);
+    for line in 0..20 {
+        let bytes = line * 64..(line + 1) * 64;
+        let alone = |present: u8, others: u8| {
+            one.iter().any(|image| {
+                image[bytes.clone()].iter().all(|byte| *byte == present)
+                    && image[..64 * 20]
+                        .iter()
+                        .filter(|byte| **byte == others)
+                        .count()
+                        >= 64 * 19
+            })
+        };
+        assert!(alone(9, 0) && alone(0, 9), "line {line}");
+    }
+    fabric.set_seed(1);
+    assert!(sample(&fabric) != one);
+    Ok(())
+}
+
+/// A program's own recovery runs on an image, and changes nothing but its copy.
+#[test]
+fn an_image_can_be_mapped() -> Result<()> {
+    let (fabric, pmem, map, _entered) = memory(Platform::AdrDdioOn);
+    map.write_at(0, b"recover me")?;
+    map.persist(0..10)?;
+    let mut paths = Vec::new();
+    fabric.on_every_event(
+        |cut| {
+            for image in cut.images(&pmem) {
+                let map = PmemMap::open(image.path(), 4096).expect("an image");
+                let mut bytes = [0; 10];
+                map.read_at(0, &mut bytes).expect("inside");
+                assert_eq!(&bytes, b"recover me");
+                map.write_at(0, b"recovered!").expect("inside");
+                map.persist(..).expect("inside");
+                assert_eq!(&image.bytes()[..10], b"recover me");
+                paths.push(image.path().to_owned());
+            }
+        },
+        || map.persist(..).expect("inside"),
+    );
+    assert_eq!(&pmem.bytes()[..10], b"recover me");
+    // With the image its path is gone.
+    let error = PmemMap::open(paths.last().expect("images"), 0).expect_err("no image");
+    assert!(
+        error
+            .to_string()
+            .starts_with("stat failed: /rpma-sim/image/"),
+        "{error}"
+    );
+    Ok(())
+}
+
+/// Memory is found by threads of its host, and by others not.
+#[test]
+fn memory_is_of_its_host() {
+    let fabric = fabric(&Profile::RXE_6_12);
+    let (one, other) = (fabric.host("one"), fabric.host("other"));
+    let pmem = one.pmem("log", 5000);
+    assert_eq!(pmem.len(), 8192);
+    let open = || PmemMap::open(pmem.path(), 8192).map(|map| map.len());
+    let text = open().expect_err("no host").to_string();
+    assert!(
+        text.contains("this thread is on no host: see Host::enter"),
+        "{text}"
+    );
+    let text = other.spawn({
+        let pmem = pmem.clone();
+        move || {
+            PmemMap::open(pmem.path(), 1)
+                .expect_err("another host")
+                .to_string()
+        }
+    });
+    let text = text.join().expect("no panic");
+    assert!(
+        text.contains("memory of the host one, and this thread is on other"),
+        "{text}"
+    );
+    let _entered = one.enter();
+    assert_eq!(open().expect("its host"), 8192);
+    let text = PmemMap::open(pmem.path(), 8193)
+        .expect_err("it is smaller")
+        .to_string();
+    assert!(
+        text.contains("8192 bytes that can be mapped, but 8193 are needed"),
+        "{text}"
+    );
+    assert_eq!(
+        PmemMap::open_range(pmem.path(), 4096..)
+            .expect("a page")
+            .len(),
+        4096
+    );
+}
+
+/// A check that calls the fabric would wait for itself: it is told, and the run ends.
+#[test]
+#[should_panic(expected = "cannot call the fabric or rpma")]
+fn a_check_cannot_call_the_fabric() {
+    let (fabric, pmem, map, _entered) = memory(Platform::AdrDdioOn);
+    fabric.on_every_event(
+        |cut| {
+            let _ = cut.images(&pmem).count();
+            let _ = fabric.objects();
+        },
+        || map.persist(..).expect("inside"),
+    );
+}
+
+/// A panic of the program comes through, and the fabric can be watched again.
+#[test]
+fn a_panic_of_the_program_comes_through() {
+    let (fabric, pmem, map, _entered) = memory(Platform::AdrDdioOn);
+    let watched = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+        fabric.on_every_event(
+            |cut| assert!(cut.images(&pmem).count() > 0),
+            || panic!("its own"),
+        );
+    }));
+    let panic = watched.expect_err("it panics");
+    assert_eq!(panic.downcast_ref::<&str>(), Some(&"its own"));
+    let before = fabric.visited();
+    fabric.on_every_event(|_| (), || map.persist(..).expect("inside"));
+    assert!(fabric.visited().events > before.events);
+}
+
+/// A report has the operation, the bytes, the place, and what would have saved them; and only what matters.
+#[test]
+fn a_report_says_what_matters() -> Result<()> {
+    let fabric = fabric(&Profile::STRICT);
+    let way = Way {
+        platform: Platform::AdrDdioOff,
+        by_reading: true,
+        promise: None,
+    };
+    let pair = Pair::new(&fabric, way)?;
+    let lost = |cut: &rpma::sim::Cut<'_>| {
+        for image in cut.images(&pair.pmem) {
+            let image = image.bytes();
+            assert!(
+                image[512] == 0 || image[1024..1032] == [5; 8],
+                "the index leads nowhere"
+            );
+        }
+    };
+    let found = fabric.find_loss(lost, || -> Result<()> {
+        pair.write(256, &[4; 100])?;
+        pair.write(1024, &[5; 8])?;
+        pair.write(512, &[1])?;
+        pair.flush(512, 1)
+    });
+    let report = found.expect_err("a loss").to_string();
+    println!("{report}");
+    for part in [
+        "the index leads nowhere",
+        "The power fails at event ",
+        "after a write of 1 bytes on connection ",
+        "Lost: bytes 1024..1032 of log of server, on their way in the device, by a write of 8 bytes on connection",
+        "A flush on the same connection, behind the write, whose completion was polled",
+        "There already: bytes 512..520 of log of server, on their way in the device, by a write of 1 bytes",
+        "must be durable, and known to be, before they are written",
+    ] {
+        assert!(report.contains(part), "{part}: {report}");
+    }
+    assert!(!report.contains("256"), "{report}");
+    Ok(())
+}

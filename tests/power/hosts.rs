@@ -1,0 +1,158 @@
+//! Hosts that lose their power, and are started again.
+
+use std::time::Duration;
+
+use anyhow::Result;
+use rpma::pmem::PmemMap;
+use rpma::sim::{Fabric, Platform, Profile};
+use rpma::{ConnCfg, Device, Ep, Peer, Side};
+
+use crate::pair::{LIMIT, Pair, SIZE, Way, fabric};
+
+fn pair(fabric: &Fabric) -> Result<Pair> {
+    let way = Way {
+        platform: Platform::AdrDdioOff,
+        by_reading: false,
+        promise: None,
+    };
+    Pair::new(fabric, way)
+}
+
+/// What was flushed is there after the cut, in new memory; the old mapping is nobody's.
+#[test]
+fn what_was_flushed_is_there_after_a_restart() -> Result<()> {
+    for profile in Profile::ALL {
+        let fabric = fabric(&profile);
+        let old = pair(&fabric)?;
+        old.write(0, b"durable!")?;
+        match profile == Profile::STRICT || old.conn.has_native_flush() {
+            true => old.flush(0, 8)?,
+            false => old.ask_to_persist(0, 8)?,
+        }
+        fabric.power_cut(&old.server);
+        assert!(!old.server.has_power());
+        assert_eq!(&old.pmem.bytes()[..8], b"durable!");
+        // A program that is dead writes where nobody looks.
+        old.target.write_at(0, b"zombie!!")?;
+        old.target.persist(..)?;
+        {
+            let _entered = old.server.enter();
+            let error = PmemMap::open(old.pmem.path(), SIZE).expect_err("no power");
+            assert!(error.to_string().contains("has no power"), "{error}");
+        }
+
+        old.server.restart();
+        assert!(old.server.has_power());
+        let way = Way {
+            platform: Platform::AdrDdioOff,
+            by_reading: false,
+            promise: None,
+        };
+        let new = Pair::connect(
+            old.client.clone(),
+            old.server.clone(),
+            old.pmem.clone(),
+            way,
+        )?;
+        let mut bytes = [0; 8];
+        new.target.read_at(0, &mut bytes)?;
+        assert_eq!(&bytes, b"durable!");
+        new.write(8, b"again")?;
+        new.wait_for_write()?;
+    }
+    Ok(())
+}
+
+/// By the seed a cut leaves one legal image, the same each time, and over some seeds more than one.
+#[test]
+fn a_cut_leaves_one_image_by_the_seed() -> Result<()> {
+    let left = |seed| -> Result<Vec<u8>> {
+        let fabric = fabric(&Profile::STRICT);
+        fabric.set_seed(seed);
+        let pair = pair(&fabric)?;
+        pair.write(0, &[1; 256])?;
+        fabric.power_cut(&pair.server);
+        Ok(pair.pmem.bytes())
+    };
+    let mut all = Vec::new();
+    for seed in 0..20 {
+        let image = left(seed)?;
+        assert!(image == left(seed)?, "seed {seed}");
+        assert!(
+            image[..256]
+                .chunks(8)
+                .all(|word| word == [0; 8] || word == [1; 8])
+        );
+        assert!(image[256..].iter().all(|byte| *byte == 0));
+        all.push(image);
+    }
+    all.sort();
+    all.dedup();
+    assert!(all.len() > 10, "{}", all.len());
+    Ok(())
+}
+
+/// What a program has of a host without power ends its waits and fails, and can be dropped; nothing leaks.
+#[test]
+fn a_program_on_a_dead_host_ends() -> Result<()> {
+    for profile in Profile::ALL {
+        let fabric = fabric(&profile);
+        let server = fabric.host("server");
+        let addr = server.addr().to_string();
+        let serving = server.spawn(move || -> rpma::Result<()> {
+            let peer = Peer::new(&Device::from_addr(&addr, Side::Local)?)?;
+            let ep = Ep::listen(&peer, &addr, 7)?;
+            ep.next_conn_req(&ConnCfg::new()).map(drop)
+        });
+        // Listening, as far as anybody can tell.
+        while fabric
+            .calls()
+            .get("rdma_listen")
+            .is_none_or(|calls| *calls == 0)
+        {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        fabric.power_cut(&server);
+        let ended = serving.join().expect("no panic");
+        let error = ended.expect_err("its host has no power");
+        assert!(
+            error
+                .to_string()
+                .contains("rdma_get_cm_event failed: No such device"),
+            "{error}"
+        );
+
+        // A thread that was there before is on no host.
+        server.restart();
+        let _before = server.enter();
+        fabric.power_cut(&server);
+        let error = Device::from_addr(&server.addr().to_string(), Side::Local).expect_err("dead");
+        assert!(error.to_string().contains("lost its power"), "{error}");
+        server.restart();
+        let _entered = server.enter();
+        Device::from_addr(&server.addr().to_string(), Side::Local)?;
+        assert!(fabric.objects().is_empty(), "{:?}", fabric.objects());
+    }
+    Ok(())
+}
+
+/// A client of a host without power is told by its operations, and by no event; so is the one that waits on the dead
+/// host for completions.
+#[test]
+fn the_peers_of_a_dead_host_are_told_by_their_operations() -> Result<()> {
+    let fabric = fabric(&Profile::STRICT);
+    let pair = pair(&fabric)?;
+    fabric.power_cut(&pair.server);
+    pair.write(0, b"lost")?;
+    let told = pair.flush(0, 4).expect_err("nobody answers");
+    assert!(told.to_string().contains("RETRY_EXC_ERR"), "{told}");
+    let error = pair
+        .far
+        .get_cq()
+        .wait_for(9, LIMIT, |_| {})
+        .expect_err("no power");
+    println!("{error}");
+    drop(pair);
+    assert!(fabric.objects().is_empty(), "{:?}", fabric.objects());
+    Ok(())
+}

@@ -1,0 +1,10 @@
+//! Losses of power on the simulated fabric: what may be left of persistent memory.
+//!
+//! Promises: every image that a platform may leave is found, and none that it cannot; a fault in a protocol is found
+//! and explained, and a protocol without one raises no alarm.
+
+mod cuts;
+mod hosts;
+mod pair;
+mod protocols;
+mod table;

@@ -1,0 +1,197 @@
+//! Two hosts, a connection between them, and persistent memory of the server, all in one thread.
+
+use std::time::Duration;
+
+use anyhow::Result;
+use rpma::pmem::PmemMap;
+use rpma::sim::{Fabric, Host, Platform, Pmem, Profile};
+use rpma::{
+    Conn, ConnCfg, ConnReq, Device, Ep, Flags, FlushType, Mr, MrRemote, MrSlice, MrUsage, Peer,
+    PeerCfg, RemoteSlice, Side,
+};
+
+pub(crate) const LIMIT: Duration = Duration::from_secs(10);
+
+/// The size of the server's memory, and of the client's.
+pub(crate) const SIZE: usize = 4096;
+
+pub(crate) struct Pair {
+    pub(crate) client: Host,
+    pub(crate) server: Host,
+    pub(crate) pmem: Pmem,
+    pub(crate) conn: Conn,
+    /// The server's end.
+    pub(crate) far: Conn,
+    pub(crate) target: Mr<PmemMap>,
+    pub(crate) remote: MrRemote,
+    pub(crate) source: Mr<Vec<u8>>,
+    /// Another connection between the two.
+    other: (Conn, Conn),
+    /// The server's messages, in volatile memory.
+    messages: Mr<Vec<u8>>,
+}
+
+/// How the two are connected.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Way {
+    pub(crate) platform: Platform,
+    /// Whether the client flushes by reading, also where it need not.
+    pub(crate) by_reading: bool,
+    /// Whether the server promises direct writes to persistent memory; none: as it may.
+    pub(crate) promise: Option<bool>,
+}
+
+impl Pair {
+    pub(crate) fn new(fabric: &Fabric, way: Way) -> Result<Self> {
+        let (client, server) = (fabric.host("client"), fabric.host("server"));
+        server.set_platform(way.platform);
+        let pmem = server.pmem("log", SIZE);
+        Self::connect(client, server, pmem, way)
+    }
+
+    /// A connection to the memory of a host that has some.
+    pub(crate) fn connect(client: Host, server: Host, pmem: Pmem, way: Way) -> Result<Self> {
+        let addr = server.addr().to_string();
+        let mut cfg = ConnCfg::new();
+        cfg.set_force_fallback(way.by_reading);
+        let on_server = server.enter();
+        let peer = Peer::new(&Device::from_addr(&addr, Side::Local)?)?;
+        let usage = MrUsage::WRITE_DST
+            | MrUsage::READ_SRC
+            | MrUsage::FLUSH_TYPE_VISIBILITY
+            | MrUsage::FLUSH_TYPE_PERSISTENT;
+        let target = Mr::reg(&peer, PmemMap::open(pmem.path(), SIZE)?, usage)?;
+        let messages = Mr::reg(&peer, vec![0; 16], MrUsage::SEND | MrUsage::RECV)?;
+        let ep = Ep::listen(&peer, &addr, 0)?;
+        drop(on_server);
+
+        let _on_client = client.enter();
+        let peer = Peer::new(&Device::from_addr(&addr, Side::Remote)?)?;
+        let usage = MrUsage::WRITE_SRC | MrUsage::SEND | MrUsage::RECV | MrUsage::READ_DST;
+        let source = Mr::reg(&peer, vec![0; SIZE], usage)?;
+        let connect = || -> Result<(Conn, Conn)> {
+            let asking = ConnReq::new(&peer, &addr, ep.get_port(), &cfg)?.connect(&[])?;
+            let far = {
+                let _on_server = server.enter();
+                let asked = ep.next_conn_req_timeout(&ConnCfg::new(), LIMIT)?;
+                asked.connect(&target.get_descriptor())?
+            };
+            Ok((
+                asking.wait_established(LIMIT)?,
+                far.wait_established(LIMIT)?,
+            ))
+        };
+        let (conn, far) = connect()?;
+        let other = connect()?;
+        let remote = MrRemote::from_descriptor(conn.get_private_data())?;
+        let may = server.may_promise_direct_write(conn.has_native_flush());
+        let mut promise = PeerCfg::new();
+        promise.set_direct_write_to_pmem(way.promise.unwrap_or(may));
+        conn.apply_remote_peer_cfg(&promise);
+        other.0.apply_remote_peer_cfg(&promise);
+        Ok(Self {
+            client,
+            server,
+            pmem,
+            conn,
+            far,
+            target,
+            remote,
+            source,
+            other,
+            messages,
+        })
+    }
+
+    /// Writes to the server's memory what stands in the same place of the client's.
+    pub(crate) fn write(&self, offset: usize, bytes: &[u8]) -> Result<()> {
+        self.write_with(offset, bytes, Flags::COMPLETION_ON_ERROR)
+    }
+
+    pub(crate) fn write_with(&self, offset: usize, bytes: &[u8], flags: Flags) -> Result<()> {
+        self.source.write_at(offset, bytes)?;
+        let (to, from) = self.places(offset, bytes.len())?;
+        Ok(self.conn.write(to, from, flags, 0)?)
+    }
+
+    /// Waits until a write behind all others has completed.
+    pub(crate) fn wait_for_write(&self) -> Result<()> {
+        let (to, from) = self.places(SIZE - 8, 8)?;
+        self.conn.write(to, from, Flags::COMPLETION_ALWAYS, 6)?;
+        self.wait(6)
+    }
+
+    /// Writes 8 bytes at once, behind all flushes before.
+    pub(crate) fn atomic_write(&self, offset: usize, bytes: &[u8; 8]) -> Result<()> {
+        let to = self.remote.slice(offset as u64..offset as u64 + 8)?;
+        Ok(self
+            .conn
+            .atomic_write(to, bytes, Flags::COMPLETION_ON_ERROR, 0)?)
+    }
+
+    /// Flushes a part of it, and waits for that.
+    pub(crate) fn flush(&self, offset: usize, len: usize) -> Result<()> {
+        self.flush_as(offset, len, FlushType::Persistent)
+    }
+
+    pub(crate) fn flush_as(&self, offset: usize, len: usize, kind: FlushType) -> Result<()> {
+        let (to, _) = self.places(offset, len)?;
+        self.conn.flush(to, kind, Flags::COMPLETION_ALWAYS, 1)?;
+        self.wait(1)
+    }
+
+    /// Flushes a part of it, and waits for nothing.
+    pub(crate) fn post_flush(&self, offset: usize, len: usize, kind: FlushType) -> Result<()> {
+        let (to, _) = self.places(offset, len)?;
+        Ok(self.conn.flush(to, kind, Flags::COMPLETION_ON_ERROR, 0)?)
+    }
+
+    /// Flushes a part of it on another connection, and waits for that.
+    pub(crate) fn flush_on_other(&self, offset: usize, len: usize) -> Result<()> {
+        let (to, _) = self.places(offset, len)?;
+        let other = &self.other.0;
+        other.flush(to, FlushType::Persistent, Flags::COMPLETION_ALWAYS, 1)?;
+        other.get_cq().wait_for(1, LIMIT, |_| {})?;
+        Ok(())
+    }
+
+    pub(crate) fn wait(&self, op_context: u64) -> Result<()> {
+        self.conn.get_cq().wait_for(op_context, LIMIT, |_| {})?;
+        Ok(())
+    }
+
+    fn places(&self, offset: usize, len: usize) -> Result<(RemoteSlice, MrSlice<'_>)> {
+        let to = self.remote.slice(offset as u64..(offset + len) as u64)?;
+        Ok((to, self.source.slice(offset..offset + len)?))
+    }
+
+    /// Asks the server's program to make a part durable, and waits until it has: the general-purpose server's method.
+    pub(crate) fn ask_to_persist(&self, offset: usize, len: usize) -> Result<()> {
+        const MESSAGE: usize = SIZE - 64;
+        self.far.recv(self.messages.slice(..8)?, 4)?;
+        self.conn
+            .recv(self.source.slice(MESSAGE..MESSAGE + 8)?, 2)?;
+        let request = [(offset as u32).to_le_bytes(), (len as u32).to_le_bytes()].concat();
+        self.source.write_at(MESSAGE + 8, &request)?;
+        let message = self.source.slice(MESSAGE + 8..MESSAGE + 16)?;
+        self.conn.send(message, Flags::COMPLETION_ALWAYS, 3)?;
+
+        // The server's program.
+        self.far.get_cq().wait_for(4, LIMIT, |_| {})?;
+        let mut asked = [0; 8];
+        self.messages.read_at(0, &mut asked)?;
+        let [offset, len] = [&asked[..4], &asked[4..]]
+            .map(|bytes| u32::from_le_bytes(bytes.try_into().expect("4 bytes")) as usize);
+        self.target.persist(offset..offset + len)?;
+        let answer = self.messages.slice(8..)?;
+        self.far.send(answer, Flags::COMPLETION_ALWAYS, 5)?;
+        self.far.get_cq().wait_for(5, LIMIT, |_| {})?;
+
+        self.wait(2)
+    }
+}
+
+/// A fabric of these devices.
+pub(crate) fn fabric(profile: &Profile) -> Fabric {
+    Fabric::new(profile.clone())
+}

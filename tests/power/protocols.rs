@@ -1,0 +1,284 @@
+//! Protocols that survive every cut of the power, on every platform and device; and the same with a fault, which is
+//! found.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use anyhow::Result;
+use rpma::sim::{Cut, Loss, Platform, Pmem, Profile};
+use rpma::{Flags, FlushType};
+
+use crate::pair::{Pair, Way, fabric};
+
+/// How many records each run appends.
+const RECORDS: u64 = 20;
+/// Of a record, in bytes: not a multiple of a line.
+const LEN: usize = 104;
+/// Where the records begin; the tail is in front.
+const START: usize = 64;
+
+/// The bytes of a record.
+fn record(number: u64) -> Vec<u8> {
+    (0..LEN)
+        .map(|at| (number * 31 + at as u64 * 7 + 1) as u8)
+        .collect()
+}
+
+fn place(number: u64) -> usize {
+    START + number as usize * LEN
+}
+
+/// How a record and the tail that shows it become durable.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Protocol {
+    /// The record, a flush, its completion; the tail, a flush, its completion (docs/persistence.md, 1; example 05 for
+    /// each of the two).
+    PollInBetween,
+    /// One wait, with an atomic write for the tail (2; example 07).
+    AtomicWrite,
+    /// One wait, with a fenced plain write for the tail (3).
+    FencedWrite,
+    /// The server's program makes each durable (example 09).
+    Server,
+}
+
+/// What is wrong with it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Fault {
+    None,
+    /// Nobody flushes the record.
+    NoFlushOfTheRecord,
+    /// It is flushed before it is written.
+    FlushTooEarly,
+    /// It is flushed on another connection.
+    OtherConnection,
+    /// The tail is not flushed, and the record is taken for durable.
+    NoFlushOfTheTail,
+    /// The flushes are for visibility.
+    OnlyVisible,
+    /// The tail is a plain write right behind a flush that nobody has polled.
+    TailBeforeThePoll,
+    /// What is flushed is a part.
+    PartOfTheRecord,
+}
+
+fn append(pair: &Pair, protocol: Protocol, fault: Fault, number: u64) -> Result<()> {
+    let (at, bytes, tail) = (place(number), record(number), (number + 1).to_le_bytes());
+    let len = match fault {
+        Fault::PartOfTheRecord => LEN / 2,
+        _ => LEN,
+    };
+    let kind = match fault {
+        Fault::OnlyVisible => FlushType::Visibility,
+        _ => FlushType::Persistent,
+    };
+    let settle = |offset, len| match protocol {
+        Protocol::Server => pair.ask_to_persist(offset, len),
+        _ => pair.flush_as(offset, len, kind),
+    };
+    if fault == Fault::FlushTooEarly {
+        settle(at, LEN)?;
+    }
+    pair.write(at, &bytes)?;
+    match (fault, protocol) {
+        (Fault::NoFlushOfTheRecord | Fault::FlushTooEarly, _) => {}
+        (Fault::OtherConnection, _) => pair.flush_on_other(at, len)?,
+        (_, Protocol::PollInBetween | Protocol::Server) => settle(at, len)?,
+        (_, Protocol::AtomicWrite | Protocol::FencedWrite) => pair.post_flush(at, len, kind)?,
+    }
+    match protocol {
+        Protocol::AtomicWrite if fault != Fault::TailBeforeThePoll => {
+            pair.atomic_write(0, &tail)?
+        }
+        Protocol::FencedWrite if fault != Fault::TailBeforeThePoll => {
+            pair.write_with(0, &tail, Flags::COMPLETION_ON_ERROR | Flags::FENCE)?;
+        }
+        _ => pair.write(0, &tail)?,
+    }
+    match (fault, protocol) {
+        // It waits for what it has posted.
+        (Fault::NoFlushOfTheTail, Protocol::AtomicWrite | Protocol::FencedWrite) => {
+            pair.wait_for_write()
+        }
+        (Fault::NoFlushOfTheTail, _) => Ok(()),
+        _ => settle(0, 8),
+    }
+}
+
+/// What the log's recovery would find: it must have all that was acknowledged, and nothing torn.
+fn check_log(image: &[u8], acknowledged: u64) {
+    let tail = u64::from_le_bytes(image[..8].try_into().expect("8 bytes"));
+    assert!(
+        tail >= acknowledged,
+        "record {tail} was acknowledged, and is lost"
+    );
+    assert!(tail <= RECORDS, "a tail of {tail}");
+    for number in 0..tail {
+        let at = place(number);
+        assert!(
+            image[at..at + LEN] == record(number),
+            "record {number} is not what was written"
+        );
+    }
+}
+
+fn check(pmem: &Pmem, acknowledged: &AtomicU64, cut: &Cut<'_>) {
+    for image in cut.images(pmem) {
+        check_log(image.bytes(), acknowledged.load(Ordering::Relaxed));
+    }
+}
+
+/// Runs a protocol under every cut; how many images there were, or what was found.
+fn run(profile: &Profile, way: Way, protocol: Protocol, fault: Fault) -> Result<u64, Loss> {
+    let fabric = fabric(profile);
+    let pair = Pair::new(&fabric, way).expect("a connection");
+    let acknowledged = AtomicU64::new(0);
+    let append_all = || {
+        for number in 0..RECORDS {
+            append(&pair, protocol, fault, number).expect("nothing fails");
+            acknowledged.store(number + 1, Ordering::Relaxed);
+        }
+    };
+    let check = |cut: &Cut<'_>| check(&pair.pmem, &acknowledged, cut);
+    fabric.find_loss(check, append_all)?;
+    Ok(fabric.visited().images)
+}
+
+const PLATFORMS: [Platform; 3] = [Platform::AdrDdioOn, Platform::AdrDdioOff, Platform::Eadr];
+const PROTOCOLS: [Protocol; 4] = [
+    Protocol::PollInBetween,
+    Protocol::AtomicWrite,
+    Protocol::FencedWrite,
+    Protocol::Server,
+];
+
+fn is_copying(profile: &Profile) -> bool {
+    *profile != Profile::STRICT
+}
+
+/// Every device, platform, protocol and way to flush, where the server may promise what the protocol needs.
+fn every_way() -> Vec<(Profile, Way, Protocol)> {
+    let mut ways = Vec::new();
+    for profile in Profile::ALL {
+        for (platform, protocol) in PLATFORMS
+            .into_iter()
+            .flat_map(|platform| PROTOCOLS.map(|protocol| (platform, protocol)))
+        {
+            for by_reading in [false, true] {
+                let native = profile != Profile::RXE_6_1 && !by_reading;
+                let host = fabric(&profile).host("server");
+                host.set_platform(platform);
+                let may = match protocol {
+                    Protocol::Server => !by_reading,
+                    // It holds behind a flush by reading only.
+                    Protocol::FencedWrite => by_reading && host.may_promise_direct_write(native),
+                    _ => host.may_promise_direct_write(native),
+                };
+                let way = Way {
+                    platform,
+                    by_reading,
+                    promise: None,
+                };
+                if may {
+                    ways.push((profile.clone(), way, protocol));
+                }
+            }
+        }
+    }
+    ways
+}
+
+#[test]
+fn what_the_documentation_recommends_survives_every_cut() {
+    let mut images = [0; PLATFORMS.len()];
+    for (profile, way, protocol) in every_way() {
+        let name = profile.name();
+        let ran = run(&profile, way, protocol, Fault::None);
+        let ran = ran.unwrap_or_else(|report| panic!("{name}, {protocol:?}, {way:?}: {report}"));
+        let platform = PLATFORMS.iter().position(|one| *one == way.platform);
+        images[platform.expect("one of them")] += ran;
+    }
+    println!("images on {PLATFORMS:?}: {images:?}");
+    assert!(images.iter().all(|images| *images >= 10_000), "{images:?}");
+}
+
+/// Whether a fault can lose anything, by what the platform and the device do.
+fn loses(profile: &Profile, way: Way, protocol: Protocol, fault: Fault) -> bool {
+    let (copies, platform) = (is_copying(profile), way.platform);
+    let native = *profile != Profile::RXE_6_1 && !way.by_reading;
+    // soft-RoCE copies through caches, which eADR saves: what was written is durable.
+    if copies && platform == Platform::Eadr {
+        return false;
+    }
+    match fault {
+        Fault::None => false,
+        Fault::NoFlushOfTheRecord | Fault::FlushTooEarly | Fault::NoFlushOfTheTail => true,
+        // soft-RoCE writes the lines back, whoever has written them.
+        Fault::OtherConnection => !copies,
+        // What is visible is durable there.
+        Fault::OnlyVisible => {
+            protocol != Protocol::Server && (copies || platform == Platform::AdrDdioOn)
+        }
+        // Only the strict adapter lets a write pass a flush.
+        Fault::TailBeforeThePoll => {
+            !copies && matches!(protocol, Protocol::AtomicWrite | Protocol::FencedWrite)
+        }
+        Fault::PartOfTheRecord => match protocol {
+            // The request for it pushes all of the record; only what was pushed into a cache is lost.
+            Protocol::Server => copies || platform == Platform::AdrDdioOn,
+            // A read pushes all.
+            _ => copies || native,
+        },
+    }
+}
+
+#[test]
+fn every_fault_is_found_where_it_loses_something() {
+    const FAULTS: [Fault; 7] = [
+        Fault::NoFlushOfTheRecord,
+        Fault::FlushTooEarly,
+        Fault::OtherConnection,
+        Fault::NoFlushOfTheTail,
+        Fault::OnlyVisible,
+        Fault::TailBeforeThePoll,
+        Fault::PartOfTheRecord,
+    ];
+    for fault in FAULTS {
+        let (mut found, mut all) = (0, 0);
+        for (profile, way, protocol) in every_way() {
+            // The server's method flushes nothing.
+            if (protocol, fault) == (Protocol::Server, Fault::OtherConnection) {
+                continue;
+            }
+            let ran = run(&profile, way, protocol, fault);
+            let loses = loses(&profile, way, protocol, fault);
+            let what = format!("{}, {way:?}, {protocol:?}, {fault:?}", profile.name());
+            assert_eq!(ran.is_err(), loses, "{what}: {ran:?}");
+            if let Err(report) = ran {
+                let report = report.to_string();
+                assert!(report.contains("Lost: bytes "), "{what}: {report}");
+                found += 1;
+            }
+            all += 1;
+        }
+        println!("{fault:?}: found in {found} of {all} ways, and harmless in the others");
+        assert!(found > 0);
+    }
+}
+
+#[test]
+fn a_wrong_promise_is_found() {
+    for (profile, platform) in [
+        (Profile::STRICT, Platform::AdrDdioOn),
+        (Profile::RXE_6_12, Platform::AdrDdioOn),
+        (Profile::RXE_6_12, Platform::AdrDdioOff),
+    ] {
+        let way = Way {
+            platform,
+            by_reading: true,
+            promise: Some(true),
+        };
+        let report = run(&profile, way, Protocol::PollInBetween, Fault::None);
+        let report = report.expect_err("what was flushed is lost").to_string();
+        assert!(report.contains("PmemMap::persist on that host"), "{report}");
+    }
+}
