@@ -3,7 +3,12 @@
 //! Promises: every image that a platform may leave is found, and none that it cannot; a fault in a protocol is found
 //! and explained, and a protocol without one raises no alarm.
 
+#[path = "../../examples/sim-log/main.rs"]
+#[expect(dead_code, reason = "its main")]
+mod sim_log;
+
 mod cuts;
+mod example;
 mod hosts;
 mod pair;
 mod protocols;

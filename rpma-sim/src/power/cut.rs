@@ -519,7 +519,7 @@ impl State {
                 explain::quietly(|| catch_unwind(AssertUnwindSafe(|| (watch.check)(&cut))).is_err())
             };
             let image = cut.shown.borrow().clone();
-            let report = explain::report(&cut, self.profile.copies, &*panic, image, &mut fails);
+            let report = explain::report(&cut, &self.profile, &*panic, image, &mut fails);
             watch.failed = Some(report);
         }
         CHECKING.set(false);

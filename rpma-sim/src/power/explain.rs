@@ -11,6 +11,7 @@ use std::sync::{Arc, Once};
 use super::cut::Cut;
 use super::lines::{LINE, Lines, Place, Write, Writer};
 use super::platform::Platform;
+use crate::profile::Profile;
 
 thread_local! {
     /// Panics of this thread are not shown.
@@ -42,7 +43,7 @@ type Images = BTreeMap<usize, Arc<[u8]>>;
 /// Says why a check has failed with these images.
 pub(crate) fn report(
     cut: &Cut<'_>,
-    copies: bool,
+    profile: &Profile,
     panic: &(dyn Any + Send),
     images: Images,
     fails: &mut dyn FnMut(&Images) -> bool,
@@ -86,7 +87,7 @@ pub(crate) fn report(
                 ranges(&bytes),
                 place_of(&write),
                 writer_of(&write),
-                what_saves(&write, lines.platform, copies)
+                what_saves(&write, lines.platform, profile)
             );
         }
         let early = &early[index];
@@ -221,13 +222,13 @@ fn writer_of(write: &Write) -> String {
     }
 }
 
-fn what_saves(write: &Write, platform: Platform, copies: bool) -> &'static str {
+fn what_saves(write: &Write, platform: Platform, profile: &Profile) -> &'static str {
     match (write.place, &*write.writer) {
         (_, Writer::Program) => {
             "PmemMap::persist of these bytes would have saved them (or sim::persisted says that the program has \
              written them back by itself)."
         }
-        (_, Writer::Device { .. }) if copies => {
+        _ if profile.copies => {
             "soft-RoCE copies through the caches: a native flush for persistence of these bytes, or \
              PmemMap::persist on that host, would have saved them. A flush by reading does not."
         }
@@ -235,10 +236,15 @@ fn what_saves(write: &Write, platform: Platform, copies: bool) -> &'static str {
             "A flush on the same connection, behind the write, whose completion was polled before the program \
              relied on it, would have saved them."
         }
+        (Place::Device, _) if profile.native => {
+            "A native flush for persistence on the same connection, behind the write, whose completion was polled \
+             before the program relied on it, would have saved them, or PmemMap::persist on that host. A flush by \
+             reading moves them into a cache, which this platform loses."
+        }
         _ => {
-            "On this platform what leaves the device goes into a cache, which loses it: a flush by reading does not \
-             save it, and the host's PeerCfg must not promise direct writes. PmemMap::persist on that host saves it, \
-             or a native flush for persistence."
+            "They have left the device for a cache, which this platform loses: a flush by reading does not save them, \
+             and the host's PeerCfg must not promise direct writes. PmemMap::persist on that host saves them, or a \
+             native flush for persistence."
         }
     }
 }

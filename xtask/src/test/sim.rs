@@ -32,6 +32,9 @@ pub(super) fn run(report: &mut Report<'_>, workspace: &Workspace) -> Result<()> 
     if !report.check("simulated: build", &mut build)? {
         return Ok(());
     }
+    // The README's first command.
+    let mut sim_log = workspace.cargo(&format!("run --locked {FEATURES} --example sim-log"));
+    report.check("simulated: sim-log", &mut sim_log)?;
     for (profile, others) in PROFILES {
         let mut test = workspace.cargo(&format!("{tests} --no-fail-fast --"));
         test.env("RPMA_SIM_PROFILE", profile);
