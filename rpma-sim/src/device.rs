@@ -73,7 +73,12 @@ pub(crate) enum Element {
 
 impl Nic {
     pub(crate) fn has(&self, addr: IpAddr) -> bool {
-        self.life == Life::Alive && self.addrs.contains(&addr)
+        self.life == Life::Alive && self.had(addr)
+    }
+
+    /// As that, also after its host has lost its power.
+    pub(crate) fn had(&self, addr: IpAddr) -> bool {
+        self.addrs.contains(&addr)
     }
 
     pub(crate) fn is_dead(&self) -> bool {

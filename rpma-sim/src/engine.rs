@@ -7,6 +7,7 @@
 use std::time::Duration;
 
 use crate::device::Element;
+use crate::links::Fault;
 use crate::memory::{Part, access, fetch};
 use crate::qp::{Data, Operation, QpState, Recv, Send, Waiting};
 use crate::state::State;
@@ -53,7 +54,7 @@ impl State {
         if qp.state == QpState::Error {
             return self.flush(number);
         }
-        if qp.waiting.is_some() {
+        if qp.waiting.is_some() || self.is_frozen(number) {
             return;
         }
         let keeps_back = self.profile.reorders;
@@ -92,6 +93,10 @@ impl State {
         if qp.attempt != attempt || qp.state != QpState::ReadyToSend {
             return;
         }
+        if self.is_frozen(number) {
+            return;
+        }
+        let qp = &mut self.qps[number];
         qp.is_kept_back = false;
         let (left, status) = match &mut qp.waiting {
             None => return self.run(number),
@@ -115,13 +120,16 @@ impl State {
     }
 
     /// Executes requests in order, as far as that goes.
-    fn run(&mut self, number: u32) {
+    pub(crate) fn run(&mut self, number: u32) {
         self.run_until(number, |_| false);
     }
 
     /// As [`run`](Self::run), but not this one.
     fn run_until(&mut self, number: u32, stop: impl Fn(&Send) -> bool) {
         let mut bytes = 0;
+        if self.is_frozen(number) {
+            return;
+        }
         loop {
             self.retire(number);
             let qp = &mut self.qps[number];
@@ -132,7 +140,8 @@ impl State {
                 qp.waiting = Some(Waiting::Network);
                 return self.put_off(number, Duration::from_nanos(bytes * NANOSECONDS_A_BYTE));
             }
-            let Some(first) = qp.sends.front().filter(|first| !stop(first)) else {
+            let goes = |first: &&Send| !stop(first) && !first.way.travels();
+            let Some(first) = qp.sends.front().filter(goes) else {
                 return;
             };
             bytes += first.data.len();
@@ -165,6 +174,7 @@ impl State {
                 continue;
             }
             let may = send.operation == Operation::Write(None)
+                && !send.way.travels()
                 && !(fenced && send.is(ibv_send_flags::IBV_SEND_FENCE));
             if !may || self.toss() {
                 // Writes and sends stay in order.
@@ -270,18 +280,40 @@ impl State {
         let Some(peer) = self.peer_that_answers(number) else {
             return Outcome::NoAnswer;
         };
-        let answered = match is_read {
-            true => self
+        let fault = self.fault(number, index);
+        let lost = Outcome::Failed(ibv_wc_status::IBV_WC_RETRY_EXC_ERR);
+        if fault == Some(Fault::Request) {
+            return lost;
+        }
+        let takes_receive = send.operation.is_message() && self.has_receive(peer);
+        if takes_receive && self.loses_receive(peer) {
+            // Its own queue still has it, until it fails; a shared one has it no more.
+            if self.qps[peer].srq.is_some() {
+                self.take_receive(peer);
+            }
+            return lost;
+        }
+        let answered = match fault {
+            // The bytes come with the answer.
+            Some(_) if is_read => self.serve_read(peer, number, &send).map(drop),
+            None if is_read => self
                 .serve_read(peer, number, &send)
                 .map(|bytes| self.scatter(&bytes, &parts, number, &send)),
-            false => {
-                let bytes = gather(&send.data, &parts);
+            _ => {
+                let mut bytes = gather(&send.data, &parts);
+                if let Some(Fault::Rest { placed }) = fault {
+                    bytes.truncate(placed);
+                }
                 self.serve(peer, number, &send, &bytes)
             }
         };
         match answered {
             Ok(()) => {
                 self.visit(|state| format!("after {}", state.describe(number, &send)));
+                if fault.is_some() {
+                    self.is_lost(number, index);
+                    return lost;
+                }
                 Outcome::Done(success(number, &send))
             }
             Err(Refusal::NoReceive) => Outcome::NoReceive,
@@ -306,7 +338,9 @@ impl State {
         let peer = self.qps[number].peer?;
         let other = self.qps.get(peer)?;
         let takes = other.state == QpState::ReadyToSend;
-        (takes && other.peer == Some(number)).then_some(peer)
+        let (from, to) = (self.qps[number].nic, other.nic);
+        let reached = self.reaches(self.nics[from].host, self.nics[to].host);
+        (takes && reached && other.peer == Some(number)).then_some(peer)
     }
 
     /// The responder's memory that a request names.
@@ -346,7 +380,8 @@ impl State {
 
     /// What a responder does with a request that brings bytes, or none.
     fn serve(&mut self, peer: u32, from: u32, send: &Send, bytes: &[u8]) -> Result<(), Refusal> {
-        let len = bytes.len() as u64;
+        // Of a write that does not arrive as a whole the first packet says it.
+        let len = send.data.len();
         match send.operation {
             Operation::Read => unreachable!("it is served elsewhere"),
             Operation::Write(imm) => {
@@ -545,6 +580,9 @@ impl State {
 
     /// Completes everything that a queue pair in the error state has.
     pub(crate) fn flush(&mut self, number: u32) {
+        if self.is_frozen(number) {
+            return;
+        }
         let (solicited, status) = (
             self.profile.errors_are_solicited,
             ibv_wc_status::IBV_WC_WR_FLUSH_ERR,

@@ -90,9 +90,7 @@ impl Fabric {
     pub fn fail(&self, call: &str) -> Failing {
         Failing::new(&self.shared, call)
     }
-}
 
-impl Fabric {
     pub(crate) fn shared(&self) -> &Arc<Shared> {
         &self.shared
     }

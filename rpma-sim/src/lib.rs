@@ -24,6 +24,8 @@
 //!   a device, listening, and connecting. A thread that is on no host gets an error there that says so.
 //! * A [`Profile`] says which device it is, and with it what differs from one device to another.
 //! * [`Fabric::fail`] lets a call fail.
+//! * [`Fabric::between`] is the network between two hosts: a [`Link`] loses and delays requests, and is interrupted.
+//!   [`Host::freeze`] stops a host's devices.
 //!
 //! # How it is put in the place of the libraries
 //!
@@ -35,8 +37,7 @@
 //!
 //! Work is done inside the calls, by the threads that make them; what has to wait (a peer without a receive, a peer that
 //! is gone) is tried again by one thread of the fabric. Descriptors are real pipes with a byte for each event. Time
-//! is real. A peer that answers neither a connect nor a disconnect is waited for without an end; what a device does that
-//! loses messages is not simulated yet. A device's memory accesses are made by this process: 8 aligned bytes at once.
+//! is real. A device's memory accesses are made by this process: 8 aligned bytes at once.
 
 #![allow(
     clippy::missing_safety_doc,
@@ -51,6 +52,7 @@ mod engine;
 mod fabric;
 mod fail;
 mod handle;
+mod links;
 mod memory;
 #[cfg(miri)]
 mod miri;
@@ -69,6 +71,7 @@ pub use rustix::io::Errno;
 
 pub use self::fabric::{Entered, Fabric, Host, Nic};
 pub use self::fail::{Failing, How};
+pub use self::links::Link;
 pub use self::post::preempt_posts;
 pub use self::power::{Cut, Image, Images, Loss, Platform, Pmem, Visited, persisted};
 pub use self::profile::Profile;

@@ -12,6 +12,7 @@ use rustix::io::Errno;
 use crate::call::{Result, errno_of};
 use crate::fail::Fate;
 use crate::handle::of;
+use crate::links::Way;
 use crate::qp::{Data, Operation, QpState, Recv, Send};
 use crate::stream::not_streaming;
 use crate::types::{ibv_qp, ibv_recv_wr, ibv_send_flags, ibv_send_wr, ibv_sge, ibv_wr_opcode};
@@ -72,6 +73,7 @@ unsafe fn sends_of(
             key: rdma.rkey,
             data,
             done: None,
+            way: Way::default(),
         };
         take(wr, next.is_null(), send)?;
         wr = next;

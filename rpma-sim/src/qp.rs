@@ -10,6 +10,7 @@ use rustix::io::Errno;
 use crate::call::{Result, errno_of};
 use crate::device::{Element, MAX_INLINE, MAX_QP_WR, MAX_SGE};
 use crate::handle::of;
+use crate::links::Way;
 use crate::state::State;
 use crate::stream::{Stream, set_calls};
 use crate::types::{
@@ -86,6 +87,7 @@ pub(crate) struct Send {
     pub(crate) data: Data,
     /// It was executed before one that was posted earlier.
     pub(crate) done: Option<ibv_wc>,
+    pub(crate) way: Way,
 }
 
 /// What a request does.
@@ -106,6 +108,11 @@ impl Operation {
     /// Whether a write may be executed before it that was posted behind it.
     pub(crate) fn is_slow(self) -> bool {
         !matches!(self, Self::Write(_) | Self::Send(_))
+    }
+
+    /// Whether it takes a receive.
+    pub(crate) fn is_message(self) -> bool {
+        matches!(self, Self::Write(Some(_)) | Self::Send(_))
     }
 }
 
@@ -252,11 +259,13 @@ impl State {
         sends: impl IntoIterator<Item = Send>,
     ) -> Result<()> {
         let qp = &mut self.qps[number];
+        let first = qp.sends.len();
         qp.sends.extend(sends);
         // They are in the queue then, as rxe's provider leaves them (`rxe_post_send`).
         if qp.state < QpState::ReadyToSend {
             return Err(Errno::INVAL);
         }
+        self.set_out(number, first);
         self.posted(number);
         Ok(())
     }

@@ -9,6 +9,7 @@ use crate::cm::Id;
 use crate::cq::{Channel, Cq};
 use crate::device::Nic;
 use crate::fail::{Failures, Fate};
+use crate::links::Links;
 use crate::memory::{Mr, Pd};
 use crate::power::{NO_POWER, Power, assert_not_checking};
 use crate::profile::Profile;
@@ -41,6 +42,7 @@ impl Shared {
                 ids: Table::starting_at(1),
                 failures: Failures::default(),
                 power: Power::default(),
+                links: Links::default(),
                 random: 0x5EED,
             }),
             changed: Condvar::new(),
@@ -85,6 +87,7 @@ pub(crate) struct State {
     pub(crate) ids: Table<Id>,
     pub(crate) failures: Failures,
     pub(crate) power: Power,
+    pub(crate) links: Links,
     pub(crate) random: u64,
 }
 
@@ -106,6 +109,12 @@ impl State {
     /// The device that has an address.
     pub(crate) fn nic_of(&self, addr: IpAddr) -> Option<usize> {
         self.nics.iter().position(|nic| nic.has(addr))
+    }
+
+    /// The host that has an address, with power or without.
+    pub(crate) fn host_of_addr(&self, addr: IpAddr) -> Option<usize> {
+        let mut nics = self.nics.iter();
+        nics.find(|nic| nic.had(addr)).map(|nic| nic.host)
     }
 
     /// How many objects there are of each kind, of the kinds that there are.
@@ -137,6 +146,8 @@ impl State {
             Timer::Try { qp, attempt } => self.try_again(qp, attempt),
             Timer::Unresolved { id } => self.unresolved(id),
             Timer::Timewait { id } => self.timewait_is_over(id),
+            Timer::Unanswered { id, stage } => self.unanswered(id, stage),
+            Timer::Arrival { qp, delay } => self.arrived(qp, Some(delay)),
         }
     }
 }

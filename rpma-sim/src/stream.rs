@@ -8,6 +8,7 @@ use rustix::io::Errno;
 
 use crate::call::errno_of;
 use crate::handle::{Of, of};
+use crate::links::Way;
 use crate::post::be_preempted;
 use crate::qp::{Data, Operation, Send};
 use crate::state::{Shared, State};
@@ -143,6 +144,7 @@ unsafe fn add(qp: *mut ibv_qp_ex, operation: Operation, key: u32, address: u64, 
         key,
         data,
         done: None,
+        way: Way::default(),
     };
     let accepted = own.stream.as_ref().map_or(0, |stream| stream.sends.len());
     let checked = own.check(&send, accepted);

@@ -6,6 +6,7 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError, Weak};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
+use crate::cm::Stage;
 use crate::state::Shared;
 
 /// What is put off.
@@ -17,6 +18,10 @@ pub(crate) enum Timer {
     Unresolved { id: u32 },
     /// A connection is forgotten.
     Timewait { id: u32 },
+    /// The other end has not answered an id in this stage.
+    Unanswered { id: u32, stage: Stage },
+    /// Requests that were delayed arrive.
+    Arrival { qp: u32, delay: u64 },
 }
 
 /// What is put off, and until when.
@@ -66,6 +71,11 @@ impl Clock {
             let thread = thread.spawn(move || alarm.serve(&shared));
             self.thread = Some(thread.expect("the system has a thread for a fabric"));
         }
+    }
+
+    /// Takes back what was put off.
+    pub(crate) fn cancel(&mut self, timer: Timer) {
+        self.timers.retain(|_, of| *of != timer);
     }
 
     /// Takes one thing that is due.

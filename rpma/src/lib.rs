@@ -217,8 +217,8 @@ pub mod porting {}
 pub mod sim {
     #[doc(inline)]
     pub use rpma_sys::sim::{
-        Cut, Entered, Errno, Fabric, Failing, Host, How, Image, Images, Loss, Nic, Platform, Pmem,
-        Profile, Visited, persisted, preempt_posts,
+        Cut, Entered, Errno, Fabric, Failing, Host, How, Image, Images, Link, Loss, Nic, Platform,
+        Pmem, Profile, Visited, persisted, preempt_posts,
     };
 }
 

@@ -36,7 +36,10 @@ pub(super) enum Kind {
     /// With the reason, and private data.
     Rejected(c_int, Vec<u8>),
     Established,
-    Disconnected,
+    /// The other end does not answer.
+    Unreachable,
+    /// With a negative errno, or 0 if the other end has said or answered it.
+    Disconnected(c_int),
     TimewaitExit,
 }
 
@@ -279,7 +282,11 @@ impl State {
                 (Type::RDMA_CM_EVENT_REJECTED, reason, data)
             }
             Kind::Established => (Type::RDMA_CM_EVENT_ESTABLISHED, 0, Vec::new()),
-            Kind::Disconnected => (Type::RDMA_CM_EVENT_DISCONNECTED, 0, Vec::new()),
+            Kind::Unreachable => {
+                let status = -Errno::TIMEDOUT.raw_os_error();
+                (Type::RDMA_CM_EVENT_UNREACHABLE, status, Vec::new())
+            }
+            Kind::Disconnected(status) => (Type::RDMA_CM_EVENT_DISCONNECTED, status, Vec::new()),
             Kind::TimewaitExit => (Type::RDMA_CM_EVENT_TIMEWAIT_EXIT, 0, Vec::new()),
         };
         self.ids[id].unacknowledged += 1;

@@ -1,12 +1,13 @@
 //! The connection manager: ids, what they go through, and the messages between them.
 //!
-//! A message arrives when it is sent. What it does to an id is told by an event on the id's channel; some of it
-//! happens only when the program reads the event, as in librdmacm: a client's queue pair is connected then, and its
-//! last message is sent.
+//! A message arrives when it is sent, if the hosts reach each other (`messages.rs`). What it does to an id is told by
+//! an event on the id's channel; some of it happens only when the program reads the event, as in librdmacm: a client's
+//! queue pair is connected then, and its last message is sent.
 
 mod addr;
 mod calls;
 mod channel;
+mod messages;
 
 use std::net::SocketAddr;
 use std::ptr::NonNull;
@@ -25,6 +26,7 @@ pub use self::channel::{
     rdma_ack_cm_event, rdma_create_event_channel, rdma_destroy_event_channel, rdma_get_cm_event,
     rdma_migrate_id,
 };
+pub(crate) use self::messages::Message;
 use crate::call::Result;
 use crate::device::is_in_network;
 use crate::memory::access;
@@ -66,12 +68,14 @@ pub(crate) struct Id {
     own: Depths,
     /// What the request or the reply of the other end says.
     theirs: Depths,
+    /// The private data of its request, which may have to be repeated.
+    request: Vec<u8>,
     ack_timeout: Option<u8>,
 }
 
 /// What an id has gone through.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Stage {
+pub(crate) enum Stage {
     Idle,
     Bound,
     Listening,
@@ -99,6 +103,11 @@ impl Stage {
     /// Whether a connection was asked for.
     fn is_asked(self) -> bool {
         self > Self::RouteResolved
+    }
+
+    /// Whether the other end is to answer, within a limit.
+    fn awaits_answer(self) -> bool {
+        matches!(self, Self::Asked | Self::Accepted | Self::Ending)
     }
 }
 
@@ -138,6 +147,7 @@ impl Id {
             peer: None,
             own: Depths::default(),
             theirs: Depths::default(),
+            request: Vec::new(),
             ack_timeout: None,
         }
     }
@@ -243,14 +253,33 @@ impl State {
         // What it is bound to stays.
         id.src = id.src.filter(|_| id.nic.is_some()).or(Some(free));
         id.stage = Stage::ResolvingAddr;
-        if to.is_none() && !dst.ip().is_loopback() {
+        let reached = to.is_some_and(|to| self.reaches(host, self.nics[to].host));
+        if !reached && !dst.ip().is_loopback() {
             self.clock.after(limit, Timer::Unresolved { id: number });
             return Ok(());
         }
+        self.resolved(number, nic);
+        Ok(())
+    }
+
+    fn resolved(&mut self, number: u32, nic: usize) {
+        let id = &mut self.ids[number];
         id.nic = Some(nic);
         id.stage = Stage::AddrResolved;
         self.notify(number, Kind::AddrResolved);
-        Ok(())
+    }
+
+    /// Some hosts reach each other again: addresses of them are resolved.
+    pub(crate) fn resolve_again(&mut self) {
+        let answered = |(number, id): (u32, &Id)| {
+            let to = self.nic_of(id.dst.filter(|_| id.stage == Stage::ResolvingAddr)?.ip())?;
+            let nic = id.nic.or_else(|| self.nic_of(id.src?.ip()))?;
+            let reached = self.reaches(id.host, self.nics[to].host);
+            reached.then_some((number, nic))
+        };
+        for (number, nic) in self.ids.iter().filter_map(answered).collect::<Vec<_>>() {
+            self.resolved(number, nic);
+        }
     }
 
     /// Nobody has answered for an address.
@@ -297,46 +326,16 @@ impl State {
         if id.stage != Stage::RouteResolved || data.len() > REQUEST_DATA {
             return Err(Errno::INVAL);
         }
-        id.stage = Stage::Asked;
         id.own = depths;
-        let (src, dst) = (id.src, id.dst.expect("it is resolved"));
-        let Some(listener) = self.listener(dst) else {
-            let id = &mut self.ids[number];
-            id.stage = Stage::Over;
-            self.notify(
-                number,
-                Kind::Rejected(NO_LISTENER, padded(&[], REJECT_DATA)),
-            );
-            return Ok(());
-        };
-        let channel = Arc::clone(&self.ids[listener].channel);
-        if channel.requests(listener) >= BACKLOG {
-            // It is dropped. The kernel asks again, for longer than anybody waits.
-            return Ok(());
-        }
-        let host = self.ids[listener].host;
-        let request = self.ids.add(|_| Id {
-            stage: Stage::Requested,
-            nic: None,
-            src: Some(dst),
-            dst: src,
-            peer: Some(number),
-            theirs: depths,
-            ..Id::new(host, channel)
-        });
-        self.ids[request].nic = self.nic_of(dst.ip());
-        self.ids[number].peer = Some(request);
-        let request = Kind::Request {
-            request,
-            data: padded(data, REQUEST_DATA),
-        };
-        self.notify(listener, request);
+        id.request = padded(data, REQUEST_DATA);
+        self.enter(number, Stage::Asked);
+        self.send(number, Message::Request { client: number });
         Ok(())
     }
 
     fn accept(&mut self, number: u32, depths: Depths, data: &[u8]) -> Result<()> {
         let id = &self.ids[number];
-        let (Stage::Requested, Some(client), Some(qp)) = (id.stage, id.peer, id.qp) else {
+        let (Stage::Requested, Some(_), Some(qp)) = (id.stage, id.peer, id.qp) else {
             return Err(Errno::INVAL);
         };
         if data.len() > REPLY_DATA {
@@ -345,26 +344,28 @@ impl State {
             self.fail_qp(qp);
             return Err(Errno::INVAL);
         }
-        let id = &mut self.ids[number];
-        id.own = depths;
-        id.stage = Stage::Accepted;
-        self.ids[client].theirs = depths;
-        self.ids[client].stage = Stage::Answered;
+        self.ids[number].own = depths;
+        self.enter(number, Stage::Accepted);
         self.join(number);
-        self.notify(client, Kind::Response(padded(data, REPLY_DATA)));
+        let reply = Message::Reply {
+            server: number,
+            data: padded(data, REPLY_DATA),
+        };
+        self.send(number, reply);
         Ok(())
     }
 
     /// Connects an id's queue pair to that at the other end.
     fn join(&mut self, number: u32) {
         let id = &self.ids[number];
-        let peer = id.peer.map(|peer| &self.ids[peer]);
-        let (Some(qp), Some(peer)) = (id.qp, peer) else {
+        let Some(qp) = id.qp else {
             return;
         };
+        // The other end may have gone, of which this one does not know.
+        let peer = id.peer.and_then(|peer| self.ids.get(peer));
         let (own, theirs, is_client) = (id.own, id.theirs, id.stage == Stage::Answered);
         let ack_timeout = id.ack_timeout.unwrap_or(self.profile.ack_timeout);
-        let peer_qp = peer.qp;
+        let peer_qp = peer.and_then(|peer| peer.qp);
         // Each end can have as many reads in flight as the other one serves (`cm_rep_handler`).
         let (max_reads, serves) = match is_client {
             true => (theirs.responder_resources, theirs.initiator_depth),
@@ -405,11 +406,8 @@ impl State {
             return false;
         };
         self.join(number);
-        self.ids[number].stage = Stage::Established;
-        if self.ids[server].stage == Stage::Accepted {
-            self.ids[server].stage = Stage::Established;
-            self.notify(server, Kind::Established);
-        }
+        self.enter(number, Stage::Established);
+        self.send(number, Message::Ready { server });
         true
     }
 
@@ -419,25 +417,17 @@ impl State {
     }
 
     fn reject(&mut self, number: u32, data: &[u8]) -> Result<()> {
-        let id = &mut self.ids[number];
+        let id = &self.ids[number];
         let (Stage::Requested, true) = (id.stage, data.len() <= REJECT_DATA) else {
             return Err(Errno::INVAL);
         };
         let Some(client) = id.peer else {
             return Err(Errno::INVAL);
         };
-        id.stage = Stage::Over;
-        id.peer = None;
-        self.rejected(client, data);
+        self.refuse(number, client, data);
+        self.enter(number, Stage::Over);
+        self.ids[number].peer = None;
         Ok(())
-    }
-
-    /// An id learns that the other end does not want it.
-    fn rejected(&mut self, number: u32, data: &[u8]) {
-        let id = &mut self.ids[number];
-        id.stage = Stage::Over;
-        id.peer = None;
-        self.notify(number, Kind::Rejected(CONSUMER, padded(data, REJECT_DATA)));
     }
 
     fn disconnect(&mut self, number: u32) -> Result<()> {
@@ -456,26 +446,17 @@ impl State {
     /// An established connection ends, or its end is answered.
     fn end(&mut self, number: u32) {
         let id = &self.ids[number];
-        let peer = id.peer;
-        match id.stage {
+        let (stage, Some(to)) = (id.stage, id.peer) else {
+            return;
+        };
+        match stage {
             Stage::Established => {
-                self.ids[number].stage = Stage::Ending;
-                if let Some(peer) = peer {
-                    let other = &mut self.ids[peer];
-                    if matches!(other.stage, Stage::Established | Stage::Accepted) {
-                        other.stage = Stage::Ended;
-                        self.notify(peer, Kind::Disconnected);
-                    }
-                }
+                self.enter(number, Stage::Ending);
+                self.send(number, Message::Disconnect { from: number, to });
             }
             Stage::Ended => {
                 self.over(number);
-                if let Some(peer) = peer {
-                    if self.ids[peer].stage == Stage::Ending {
-                        self.notify(peer, Kind::Disconnected);
-                        self.over(peer);
-                    }
-                }
+                self.send(number, Message::Disconnected { to });
             }
             _ => {}
         }
@@ -483,7 +464,7 @@ impl State {
 
     /// A connection has ended at both ends. It is remembered for a while.
     fn over(&mut self, number: u32) {
-        self.ids[number].stage = Stage::Over;
+        self.enter(number, Stage::Over);
         self.ids[number].peer = None;
         let timewait = self.profile.timewait;
         self.clock.after(timewait, Timer::Timewait { id: number });
@@ -505,25 +486,20 @@ impl State {
         if let Some(peer) = peer {
             match stage {
                 // The server's next call fails.
-                Stage::Asked => {
-                    self.ids[peer].stage = Stage::Over;
+                Stage::Asked
+                    if self.reaches_other(number) && self.has_stage(peer, &[Stage::Requested]) =>
+                {
+                    self.enter(peer, Stage::Over);
                     self.ids[peer].peer = None;
                 }
-                Stage::Requested | Stage::Accepted | Stage::Answered => self.rejected(peer, &[]),
+                Stage::Requested | Stage::Accepted | Stage::Answered => {
+                    self.refuse(number, peer, &[]);
+                }
                 Stage::Established | Stage::Ended => self.end(number),
                 _ => {}
             }
-            if let Some(other) = self.ids.get_mut(peer) {
-                if other.peer == Some(number) {
-                    other.peer = None;
-                    // Nobody is left to answer.
-                    if other.stage == Stage::Ending {
-                        self.notify(peer, Kind::Disconnected);
-                        self.over(peer);
-                    }
-                }
-            }
         }
+        self.enter(number, Stage::Over);
         self.ids.remove(number);
     }
 
@@ -534,11 +510,6 @@ impl State {
             id.peer = None;
             id.src = None;
             id.channel.die();
-        }
-        let silent = |(number, id): (u32, &Id)| (id.host == host).then_some(number);
-        let silent: Vec<u32> = self.ids.iter().filter_map(silent).collect();
-        for id in self.ids.values_mut() {
-            id.peer = id.peer.filter(|peer| !silent.contains(peer));
         }
     }
 

@@ -1,0 +1,223 @@
+//! The messages between ids: how they arrive, and what becomes of an id whose message nobody answers.
+//!
+//! The kernel repeats a request, a reply and a disconnect until they are answered, and an answer to them for each
+//! repetition (`drivers/infiniband/core/cm.c`). So these wait for hosts that do not reach each other. All others are
+//! sent once.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use rustix::io::Errno;
+
+use super::channel::Kind;
+use super::{BACKLOG, CONSUMER, Id, NO_LISTENER, REJECT_DATA, Stage, padded};
+use crate::state::State;
+use crate::timer::Timer;
+
+/// For how long the kernel repeats a message that nobody answers: 4.096 µs · 2²⁰, 16 times (`CMA_CM_RESPONSE_TIMEOUT`,
+/// `CMA_MAX_CM_RETRIES` in `drivers/infiniband/core/cma.c`).
+const UNANSWERED: Duration = Duration::from_nanos((4_096 << 20) * 16);
+
+/// And for how long one that has arrived, but that the other program does not answer: its kernel asks for more time
+/// when the message is repeated, 4.096 µs · 2²⁴ each of the 15 times that are left (`CMA_CM_MRA_SETTING`).
+const NOT_DECIDED: Duration = Duration::from_nanos((4_096 << 20) + (4_096 << 24) * 15);
+
+/// A message that is repeated until it is answered, or an answer to one.
+#[derive(Debug)]
+pub(crate) enum Message {
+    Request {
+        client: u32,
+    },
+    /// A request is accepted, with private data.
+    Reply {
+        server: u32,
+        data: Vec<u8>,
+    },
+    /// The answer to a reply.
+    Ready {
+        server: u32,
+    },
+    Disconnect {
+        from: u32,
+        to: u32,
+    },
+    /// The answer to a disconnect.
+    Disconnected {
+        to: u32,
+    },
+}
+
+impl State {
+    /// An id is in another stage from now on.
+    pub(super) fn enter(&mut self, number: u32, stage: Stage) {
+        let before = std::mem::replace(&mut self.ids[number].stage, stage);
+        if before.awaits_answer() {
+            let stage = before;
+            self.clock.cancel(Timer::Unanswered { id: number, stage });
+        }
+        if stage.awaits_answer() {
+            self.limit(number, UNANSWERED);
+        }
+    }
+
+    /// The answer that an id waits for comes within this time.
+    fn limit(&mut self, number: u32, limit: Duration) {
+        let stage = self.ids[number].stage;
+        let timer = Timer::Unanswered { id: number, stage };
+        self.clock.cancel(timer);
+        self.clock.after(limit, timer);
+    }
+
+    /// Nobody has answered.
+    pub(crate) fn unanswered(&mut self, number: u32, stage: Stage) {
+        if self.ids.get(number).is_none_or(|id| id.stage != stage) {
+            return;
+        }
+        if stage == Stage::Ending {
+            let status = -Errno::TIMEDOUT.raw_os_error();
+            self.notify(number, Kind::Disconnected(status));
+            return self.over(number);
+        }
+        self.enter(number, Stage::Over);
+        let peer = self.ids[number].peer.take();
+        self.notify(number, Kind::Unreachable);
+        if let Some(peer) = peer {
+            self.ask_again(peer);
+        }
+    }
+
+    /// The host of an id, and that of the other end.
+    fn ends(&self, number: u32) -> (usize, usize) {
+        let id = &self.ids[number];
+        let to = id.dst.and_then(|dst| self.host_of_addr(dst.ip()));
+        (id.host, to.expect("a connection leads to a device"))
+    }
+
+    pub(super) fn reaches_other(&self, number: u32) -> bool {
+        let (from, to) = self.ends(number);
+        self.reaches(from, to)
+    }
+
+    /// An id sends a message.
+    pub(super) fn send(&mut self, number: u32, message: Message) {
+        let (from, to) = self.ends(number);
+        match self.reaches(from, to) {
+            true => self.deliver(message),
+            false => self.links.keep(from, to, message),
+        }
+    }
+
+    pub(crate) fn deliver(&mut self, message: Message) {
+        match message {
+            Message::Request { client } => self.requested(client),
+            Message::Reply { server, data } => self.replied(server, data),
+            Message::Ready { server } => {
+                if self.has_stage(server, &[Stage::Accepted]) {
+                    self.enter(server, Stage::Established);
+                    self.notify(server, Kind::Established);
+                }
+            }
+            Message::Disconnect { from, to } => {
+                // An id that is gone repeats nothing (`cm_destroy_id`).
+                if !self.has_stage(from, &[Stage::Ending]) {
+                    return;
+                }
+                // Both may say it at the same time.
+                if self.has_stage(to, &[Stage::Established, Stage::Accepted, Stage::Ending]) {
+                    self.enter(to, Stage::Ended);
+                    return self.notify(to, Kind::Disconnected(0));
+                }
+                // It is answered for an id that knows of no connection (`cm_issue_drep`).
+                if !self.has_stage(to, &[Stage::Ended]) {
+                    self.deliver(Message::Disconnected { to: from });
+                }
+            }
+            Message::Disconnected { to } => {
+                if self.has_stage(to, &[Stage::Ending]) {
+                    self.notify(to, Kind::Disconnected(0));
+                    self.over(to);
+                }
+            }
+        }
+    }
+
+    /// Whether there still is an id, in one of these stages.
+    pub(super) fn has_stage(&self, number: u32, stages: &[Stage]) -> bool {
+        let id = self.ids.get(number);
+        id.is_some_and(|id| stages.contains(&id.stage))
+    }
+
+    fn requested(&mut self, client: u32) {
+        if !self.has_stage(client, &[Stage::Asked]) {
+            return;
+        }
+        let id = &self.ids[client];
+        let (src, dst, depths) = (id.src, id.dst.expect("it is resolved"), id.own);
+        let Some(listener) = self.listener(dst) else {
+            return self.rejected(client, NO_LISTENER, &[]);
+        };
+        let channel = Arc::clone(&self.ids[listener].channel);
+        if channel.requests(listener) >= BACKLOG {
+            // It is dropped. The kernel asks again, here its time runs out.
+            return;
+        }
+        let host = self.ids[listener].host;
+        let request = self.ids.add(|_| Id {
+            stage: Stage::Requested,
+            nic: None,
+            src: Some(dst),
+            dst: src,
+            peer: Some(client),
+            theirs: depths,
+            ..Id::new(host, channel)
+        });
+        self.ids[request].nic = self.nic_of(dst.ip());
+        self.ids[client].peer = Some(request);
+        self.limit(client, NOT_DECIDED);
+        let data = self.ids[client].request.clone();
+        self.notify(listener, Kind::Request { request, data });
+    }
+
+    fn replied(&mut self, server: u32, data: Vec<u8>) {
+        if !self.has_stage(server, &[Stage::Accepted]) {
+            return;
+        }
+        let Some(client) = self.ids[server].peer else {
+            return;
+        };
+        if !self.has_stage(client, &[Stage::Asked]) {
+            return;
+        }
+        self.ids[client].theirs = self.ids[server].own;
+        self.enter(client, Stage::Answered);
+        self.limit(server, NOT_DECIDED);
+        self.notify(client, Kind::Response(data));
+    }
+
+    /// An id does not want a connection. That is said once: a client that is not reached asks again then.
+    pub(super) fn refuse(&mut self, number: u32, peer: u32, data: &[u8]) {
+        let waits = [Stage::Asked, Stage::Answered, Stage::Accepted];
+        if self.reaches_other(number) {
+            if self.has_stage(peer, &waits) {
+                self.rejected(peer, CONSUMER, data);
+            }
+        } else {
+            self.ask_again(peer);
+        }
+    }
+
+    /// The other end has forgotten a client's request, which is new to it when it is repeated.
+    fn ask_again(&mut self, client: u32) {
+        if self.has_stage(client, &[Stage::Asked]) {
+            self.ids[client].peer = None;
+            self.send(client, Message::Request { client });
+        }
+    }
+
+    /// An id learns that the other end does not want it.
+    fn rejected(&mut self, number: u32, reason: i32, data: &[u8]) {
+        self.enter(number, Stage::Over);
+        self.ids[number].peer = None;
+        self.notify(number, Kind::Rejected(reason, padded(data, REJECT_DATA)));
+    }
+}
