@@ -1,0 +1,795 @@
+//! What a program sees of a network that loses, delays and keeps back, and of hosts whose device stands still: each
+//! fault of `rpma::sim`, on each profile.
+
+mod common;
+
+use std::iter;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use rpma::sim::{Fabric, Host, Link, Profile};
+use rpma::{
+    Conn, ConnCfg, ConnEvent, ConnReq, Ep, Error, Flags, FlushType, Mr, MrSlice, MrUsage, Peer,
+    Progress, Queue, RemoteSlice, Srq, SrqCfg, Wc, WcStatus,
+};
+
+use self::common::{
+    LIMIT, Memory, assert_empty, contents, event, next_completion, opcode_of, pattern, peer,
+    region, remote,
+};
+
+const ALWAYS: Flags = Flags::COMPLETION_ALWAYS;
+/// More than the MTU.
+const LEN: usize = 4096;
+
+/// Two hosts.
+struct World {
+    hosts: [Host; 2],
+    /// From the first one to the second.
+    link: Link,
+    client: Peer,
+    server: Peer,
+    /// It goes last.
+    _fabric: Emptied,
+}
+
+/// A fabric on which nothing is left in the end.
+struct Emptied(Fabric);
+
+/// A connection, and memory at both ends.
+struct Both {
+    client: Conn,
+    server: Conn,
+    source: Mr<Memory>,
+    target: Mr<Memory>,
+}
+
+impl World {
+    fn new(profile: &Profile) -> Self {
+        let fabric = Fabric::new(profile.clone());
+        let hosts = ["client", "server"].map(|name| fabric.host(name));
+        let link = fabric.between(&hosts[0], &hosts[1]);
+        let [client, server] = hosts.each_ref().map(|host| {
+            let _entered = host.enter();
+            peer()
+        });
+        Self {
+            hosts,
+            link,
+            client,
+            server,
+            _fabric: Emptied(fabric),
+        }
+    }
+
+    fn listen(&self) -> Ep {
+        let _entered = self.hosts[1].enter();
+        Ep::listen(&self.server, &self.hosts[1].addr().to_string(), 0).expect("listens")
+    }
+
+    fn resolve(&self, ep: &Ep, cfg: &ConnCfg) -> rpma::Result<ConnReq> {
+        let _entered = self.hosts[0].enter();
+        let addr = self.hosts[1].addr().to_string();
+        ConnReq::new(&self.client, &addr, ep.get_port(), cfg)
+    }
+
+    fn ask(&self, ep: &Ep) -> Conn {
+        let req = self.resolve(ep, &patient()).expect("resolves");
+        req.connect(&[]).expect("asks")
+    }
+
+    fn connect(&self, client: &ConnCfg, server: &ConnCfg) -> (Conn, Conn) {
+        let ep = self.listen();
+        let req = self.resolve(&ep, client).expect("resolves");
+        let asking = req.connect(&[]).expect("asks");
+        let req = ep.next_conn_req_timeout(server, LIMIT);
+        let server = req.expect("a request").connect(&[]).expect("accepts");
+        let client = asking.wait_established(LIMIT).expect("accepted");
+        (client, server.wait_established(LIMIT).expect("established"))
+    }
+
+    /// A connection whose source has bytes that the target has not.
+    fn both(&self, cfg: &ConnCfg) -> Both {
+        let (client, server) = self.connect(cfg, cfg);
+        let source = MrUsage::WRITE_SRC | MrUsage::READ_DST | MrUsage::SEND;
+        let source = region(&self.client, LEN, source);
+        source.write_at(0, &pattern(LEN, 1)).expect("inside");
+        let target = MrUsage::WRITE_DST | MrUsage::READ_SRC | MrUsage::FLUSH_TYPE_VISIBILITY;
+        let target = region(&self.server, LEN, target);
+        Both {
+            client,
+            server,
+            source,
+            target,
+        }
+    }
+}
+
+impl Drop for Emptied {
+    fn drop(&mut self) {
+        let objects = self.0.objects();
+        assert!(thread::panicking() || objects.is_empty(), "{objects:?}");
+    }
+}
+
+impl Both {
+    fn write(&self, op_context: u64) {
+        let (from, to) = (self.source.slice(..).expect("all"), self.target());
+        self.client
+            .write(to, from, ALWAYS, op_context)
+            .expect("posted");
+    }
+
+    fn target(&self) -> RemoteSlice {
+        remote(&self.target).slice(..).expect("all")
+    }
+
+    fn written(&self) -> Vec<u8> {
+        contents(&self.target)
+    }
+}
+
+fn each(test: impl Fn(&World)) {
+    for profile in Profile::ALL {
+        test(&World::new(&profile));
+    }
+}
+
+/// Settings with which a requester waits for hours.
+fn patient() -> ConnCfg {
+    let mut cfg = ConnCfg::new();
+    cfg.set_retry_count(7).expect("possible");
+    cfg.set_ack_timeout(Some(31)).expect("possible");
+    cfg
+}
+
+/// Settings with which it fails at once.
+fn impatient() -> ConnCfg {
+    let mut cfg = ConnCfg::new();
+    cfg.set_retry_count(1).expect("possible");
+    cfg.set_ack_timeout(Some(1)).expect("possible");
+    cfg
+}
+
+/// The next completion.
+fn completion(conn: &Conn) -> Wc {
+    next_completion(conn.get_cq())
+}
+
+/// A completion says that the peer did not answer.
+fn unanswered(wc: &Wc, op_context: u64) {
+    let failure = wc.result().expect_err("nobody has answered");
+    assert_eq!(
+        (failure.status, failure.wr_id),
+        (WcStatus::RETRY_EXC_ERR, op_context),
+        "{failure}"
+    );
+}
+
+/// There is no event.
+fn nothing(conn: &Conn) {
+    let event = conn.next_event_timeout(Duration::ZERO);
+    assert!(matches!(event, Err(Error::NoEvent)), "{event:?}");
+}
+
+/// A write that is lost is not there, what was before it is, and what is behind it is flushed; each with the endless
+/// retries that rxe has as well.
+#[test]
+fn a_lost_request_is_not_executed() {
+    each(|world| {
+        let both = world.both(&patient());
+        world.link.lose_request(2);
+        let [first, rest] = [0..8, 8..LEN].map(|range| both.source.slice(range).expect("inside"));
+        let to = |range: std::ops::Range<u64>| remote(&both.target).slice(range).expect("inside");
+        let mut batch = both.client.batch::<3>();
+        batch.write(to(0..8), first, ALWAYS, 1).expect("added");
+        batch
+            .write(to(8..LEN as u64), rest, ALWAYS, 2)
+            .expect("added");
+        batch.write(to(16..24), first, ALWAYS, 3).expect("added");
+        batch.post().expect("posted");
+        opcode_of(&completion(&both.client), 1);
+        unanswered(&completion(&both.client), 2);
+        let flushed = completion(&both.client).result().expect_err("flushed");
+        assert_eq!(flushed.status, WcStatus::WR_FLUSH_ERR);
+        let mut expected = vec![0; LEN];
+        expected[..8].copy_from_slice(&pattern(LEN, 1)[..8]);
+        assert_eq!(both.written(), expected);
+        let failure = both.client.failure().expect("it has failed");
+        assert_eq!(failure.status, WcStatus::RETRY_EXC_ERR);
+    });
+}
+
+/// A failed write may have been executed all the same: nobody may conclude that it was not.
+#[test]
+fn a_lost_acknowledgement_leaves_what_was_written() {
+    each(|world| {
+        let both = world.both(&patient());
+        world.link.lose_acknowledgement(1);
+        both.write(1);
+        unanswered(&completion(&both.client), 1);
+        assert_eq!(both.written(), contents(&both.source));
+    });
+}
+
+/// The same of each other operation: an atomic write and a message are there, and a read brings nothing.
+#[test]
+fn an_acknowledgement_of_anything_can_be_lost() {
+    each(|world| {
+        let both = world.both(&patient());
+        world.link.lose_acknowledgement(1);
+        let to = remote(&both.target).slice(8..16).expect("inside");
+        both.client
+            .atomic_write(to, &[7; 8], ALWAYS, 1)
+            .expect("posted");
+        unanswered(&completion(&both.client), 1);
+        assert_eq!(both.written()[8..16], [7; 8]);
+
+        let both = world.both(&patient());
+        world.link.lose_acknowledgement(1);
+        let before = contents(&both.source);
+        let into = both.source.slice(..).expect("all");
+        both.client
+            .read(into, both.target(), ALWAYS, 2)
+            .expect("posted");
+        unanswered(&completion(&both.client), 2);
+        assert_eq!(contents(&both.source), before);
+
+        let both = world.both(&patient());
+        world.link.lose_acknowledgement(1);
+        both.server.recv(MrSlice::EMPTY, 4).expect("posted");
+        both.client.send(MrSlice::EMPTY, ALWAYS, 3).expect("posted");
+        unanswered(&completion(&both.client), 3);
+        opcode_of(&completion(&both.server), 4);
+
+        let both = world.both(&patient());
+        world.link.lose_acknowledgement(1);
+        both.client
+            .flush(both.target(), FlushType::Visibility, ALWAYS, 5)
+            .expect("posted");
+        unanswered(&completion(&both.client), 5);
+    });
+}
+
+/// A write may be there in part, and its beginning first. Only plain writes are counted for that.
+#[test]
+fn a_part_of_a_write() {
+    for placed in [0, 1, 1024, 2048, LEN, LEN + 1] {
+        each(|world| {
+            let both = world.both(&patient());
+            world.link.place_only(2, placed);
+            both.server.recv(MrSlice::EMPTY, 1).expect("posted");
+            both.client.send(MrSlice::EMPTY, ALWAYS, 1).expect("posted");
+            opcode_of(&completion(&both.client), 1);
+            both.client
+                .write(RemoteSlice::EMPTY, MrSlice::EMPTY, ALWAYS, 2)
+                .expect("posted");
+            opcode_of(&completion(&both.client), 2);
+            both.write(3);
+            unanswered(&completion(&both.client), 3);
+            let mut expected = contents(&both.source);
+            expected[placed.min(LEN)..].fill(0);
+            assert_eq!(both.written(), expected, "{placed} bytes");
+        });
+    }
+}
+
+/// A request that finds no receive and is repeated is one request, and the other direction is another link.
+#[test]
+fn requests_are_counted_once() {
+    each(|world| {
+        let both = world.both(&patient());
+        world.link.lose_request(2);
+        for n in 0..4 {
+            both.server
+                .write(RemoteSlice::EMPTY, MrSlice::EMPTY, ALWAYS, n)
+                .expect("posted");
+            opcode_of(&completion(&both.server), n);
+        }
+        both.client.send(MrSlice::EMPTY, ALWAYS, 1).expect("posted");
+        for _ in 0..100 {
+            assert_empty(both.client.get_cq());
+        }
+        both.server.recv(MrSlice::EMPTY, 1).expect("posted");
+        opcode_of(&completion(&both.client), 1);
+        both.write(2);
+        unanswered(&completion(&both.client), 2);
+    });
+}
+
+/// What is delayed is not there before its time, nor completed, and arrives in order.
+#[test]
+fn delayed_requests_stay_in_order() {
+    each(|world| {
+        let both = world.both(&patient());
+        let values = |n: u8| {
+            let to = remote(&both.target).slice(0..8).expect("inside");
+            let value = &[n; 8];
+            both.client
+                .atomic_write(to, value, ALWAYS, n.into())
+                .expect("posted");
+        };
+        world.link.delay(Duration::from_secs(3600));
+        (1..=3).for_each(values);
+        assert_empty(both.client.get_cq());
+        assert_eq!(both.written()[..8], [0; 8]);
+        world.link.delay(Duration::ZERO);
+        for n in 1..=3 {
+            opcode_of(&completion(&both.client), n);
+        }
+        assert_eq!(both.written()[..8], [3; 8]);
+
+        let delay = Duration::from_millis(20);
+        world.link.delay(delay);
+        let start = Instant::now();
+        (4..=9).for_each(values);
+        for n in 4..=9 {
+            opcode_of(&completion(&both.client), n);
+            assert!(start.elapsed() >= delay);
+        }
+        assert_eq!(both.written()[..8], [9; 8]);
+    });
+}
+
+/// What is posted during a partition is done after it: with retries without end, however long it took, and in both
+/// directions.
+#[test]
+fn a_partition_keeps_back() {
+    each(|world| {
+        let both = world.both(&patient());
+        world.link.partition();
+        both.write(1);
+        both.client.send(MrSlice::EMPTY, ALWAYS, 2).expect("posted");
+        both.server
+            .write(RemoteSlice::EMPTY, MrSlice::EMPTY, ALWAYS, 3)
+            .expect("posted");
+        both.server.recv(MrSlice::EMPTY, 4).expect("posted");
+        assert_empty(both.client.get_cq());
+        assert_empty(both.server.get_cq());
+        assert_eq!(both.written(), [0; LEN]);
+        world.link.heal();
+        opcode_of(&completion(&both.client), 1);
+        opcode_of(&completion(&both.client), 2);
+        let mut arrived = [3, 4].map(|_| completion(&both.server).wr_id());
+        arrived.sort_unstable();
+        assert_eq!(arrived, [3, 4]);
+        assert_eq!(both.written(), contents(&both.source));
+    });
+}
+
+/// And with a few retries it fails, also where 7 of them are without end.
+#[test]
+fn a_partition_exhausts_retries() {
+    each(|world| {
+        let both = world.both(&impatient());
+        world.link.partition();
+        both.write(1);
+        unanswered(&completion(&both.client), 1);
+        world.link.heal();
+        assert_eq!(both.written(), [0; LEN]);
+    });
+}
+
+/// Retries without end: however many there were, the request is done when the hosts reach each other.
+#[test]
+fn endless_retries_outlast_a_partition() {
+    for profile in [Profile::RXE_6_12, Profile::RXE_6_1] {
+        let world = World::new(&profile);
+        let mut cfg = impatient();
+        cfg.set_retry_count(7).expect("possible");
+        let both = world.both(&cfg);
+        world.link.partition();
+        both.write(1);
+        // Some thousand times as long as 8 tries take.
+        thread::sleep(Duration::from_millis(100));
+        assert_empty(both.client.get_cq());
+        world.link.heal();
+        opcode_of(&completion(&both.client), 1);
+        assert_eq!(both.written(), contents(&both.source));
+    }
+}
+
+/// A connection that is asked for, accepted or confirmed during a partition is there after it.
+#[test]
+fn connecting_across_a_partition() {
+    each(|world| {
+        let ep = world.listen();
+        let request = |limit| ep.next_conn_req_timeout(&patient(), limit);
+        let req = world.resolve(&ep, &patient()).expect("resolves");
+        world.link.partition();
+        let client = req.connect(b"it is me").expect("asks");
+        let none = request(Duration::ZERO);
+        assert!(matches!(none, Err(Error::NoEvent)), "{none:?}");
+        world.link.heal();
+        let req = request(LIMIT).expect("a request");
+        assert!(req.get_private_data().starts_with(b"it is me"));
+
+        world.link.partition();
+        let server = req.connect(b"welcome").expect("accepts");
+        nothing(&client);
+        world.link.heal();
+
+        world.link.partition();
+        let client = client.wait_established(LIMIT).expect("accepted");
+        assert!(client.get_private_data().starts_with(b"welcome"));
+        client
+            .write(RemoteSlice::EMPTY, MrSlice::EMPTY, ALWAYS, 1)
+            .expect("posted");
+        nothing(&server);
+        world.link.heal();
+        let _server = server.wait_established(LIMIT).expect("established");
+        opcode_of(&completion(&client), 1);
+    });
+}
+
+/// A reject is sent once: a client that does not get it asks again, and is heard again.
+#[test]
+fn a_reject_that_is_lost() {
+    each(|world| {
+        let ep = world.listen();
+        let request = || ep.next_conn_req_timeout(&patient(), LIMIT);
+        let client = world.ask(&ep);
+        let req = request().expect("a request");
+        world.link.partition();
+        req.reject(b"not you").expect("rejects");
+        nothing(&client);
+        world.link.heal();
+        let req = request().expect("it asks again");
+        nothing(&client);
+        req.reject(b"not you").expect("rejects");
+        match event(&client) {
+            ConnEvent::Rejected { private_data, .. } => {
+                assert!(private_data.starts_with(b"not you"));
+            }
+            event => panic!("{event}"),
+        }
+    });
+}
+
+/// Ends that go away during a partition leave the other end what it would have of a dead host; nothing else fails.
+#[test]
+fn ends_that_go_away_unheard() {
+    each(|world| {
+        let ep = world.listen();
+        let request = || ep.next_conn_req_timeout(&patient(), LIMIT);
+        // A client that gives up: its server accepts in vain.
+        let client = world.ask(&ep);
+        let req = request().expect("a request");
+        world.link.partition();
+        drop(client);
+        let server = req.connect(&[]).expect("accepts");
+        world.link.heal();
+        nothing(&server);
+        drop(server);
+
+        // A server that does.
+        let client = world.ask(&ep);
+        let req = request().expect("a request");
+        world.link.partition();
+        let server = req.connect(&[]).expect("accepts");
+        drop(server);
+        world.link.heal();
+        drop(request().expect("the client asks again"));
+        assert!(matches!(event(&client), ConnEvent::Rejected { .. }));
+
+        // A listener that is gone.
+        let req = world.resolve(&ep, &patient()).expect("resolves");
+        world.link.partition();
+        let client = req.connect(&[]).expect("asks");
+        ep.shutdown().expect("is gone");
+        nothing(&client);
+        world.link.heal();
+        assert!(matches!(event(&client), ConnEvent::Rejected { .. }));
+    });
+}
+
+/// A host that is not reached has no address, and one that is reached in time has.
+#[test]
+fn resolving_across_a_partition() {
+    each(|world| {
+        let ep = world.listen();
+        world.link.partition();
+        let mut cfg = ConnCfg::new();
+        cfg.set_timeout(Duration::from_millis(20));
+        let error = world.resolve(&ep, &cfg).expect_err("nobody answers");
+        assert!(error.to_string().contains("did not answer") || error.raw_os_error().is_some());
+
+        cfg.set_timeout(LIMIT);
+        let _entered = world.hosts[0].enter();
+        let to = (world.hosts[1].addr(), ep.get_port()).into();
+        let resolving = ConnReq::resolve(&world.client, to, &cfg).expect("begins");
+        let Progress::Waiting(resolving) = resolving.advance().expect("nothing yet") else {
+            panic!("it is not reached");
+        };
+        world.link.heal();
+        let Progress::Ready(_) = resolving.advance().expect("it is there") else {
+            panic!("it is resolved");
+        };
+    });
+}
+
+/// A disconnect does not wait for the peer, who learns of it when it is reached.
+#[test]
+fn disconnecting_across_a_partition() {
+    each(|world| {
+        let (client, server) = world.connect(&patient(), &patient());
+        world.link.partition();
+        client.disconnect().expect("says so");
+        nothing(&client);
+        nothing(&server);
+        world.link.heal();
+        assert_eq!(event(&server), ConnEvent::Closed);
+        server.disconnect().expect("answers");
+        assert_eq!(event(&client), ConnEvent::Closed);
+
+        // Both at the same time: one answers the other.
+        let (client, server) = world.connect(&patient(), &patient());
+        world.link.partition();
+        client.disconnect().expect("says so");
+        server.disconnect().expect("says so");
+        world.link.heal();
+        assert_eq!(event(&server), ConnEvent::Closed);
+        nothing(&client);
+        server.delete().expect("is freed");
+        assert_eq!(event(&client), ConnEvent::Closed);
+    });
+}
+
+/// `Conn::close` keeps its limit, and says that nothing was acknowledged. The peer does not hear of it, and sees that
+/// nobody is there when it sends something.
+#[test]
+fn closing_across_a_partition() {
+    each(|world| {
+        let (client, server) = world.connect(&patient(), &impatient());
+        world.link.partition();
+        let error = client.close(Duration::from_millis(10));
+        let error = error.expect_err("nobody acknowledges").error;
+        assert!(matches!(error, Error::TimedOut(_)), "{error:?}");
+        world.link.heal();
+        nothing(&server);
+        drop(server);
+
+        // The client's count is for both.
+        let (client, server) = world.connect(&impatient(), &impatient());
+        world.link.partition();
+        drop(client);
+        world.link.heal();
+        nothing(&server);
+        server
+            .write(RemoteSlice::EMPTY, MrSlice::EMPTY, ALWAYS, 1)
+            .expect("posted");
+        unanswered(&completion(&server), 1);
+    });
+}
+
+/// A device that stands still serves nobody, and serves them when it goes on.
+#[test]
+fn a_frozen_server() {
+    each(|world| {
+        let both = world.both(&patient());
+        world.hosts[1].freeze();
+        both.write(1);
+        both.server
+            .write(RemoteSlice::EMPTY, MrSlice::EMPTY, ALWAYS, 2)
+            .expect("its threads go on");
+        assert_empty(both.client.get_cq());
+        assert_empty(both.server.get_cq());
+        assert_eq!(both.written(), [0; LEN]);
+        world.hosts[1].thaw();
+        opcode_of(&completion(&both.client), 1);
+        opcode_of(&completion(&both.server), 2);
+
+        let both = world.both(&impatient());
+        world.hosts[1].freeze();
+        both.write(3);
+        unanswered(&completion(&both.client), 3);
+        world.hosts[1].thaw();
+        assert_eq!(both.written(), [0; LEN]);
+    });
+}
+
+/// The retries of a device that stands still do not count, and it flushes nothing.
+#[test]
+fn a_frozen_client() {
+    each(|world| {
+        let both = world.both(&impatient());
+        world.hosts[0].freeze();
+        both.write(1);
+        // Much longer than its retries take.
+        thread::sleep(Duration::from_millis(50));
+        assert_empty(both.client.get_cq());
+        assert_eq!(both.written(), [0; LEN]);
+        world.hosts[0].thaw();
+        opcode_of(&completion(&both.client), 1);
+        assert_eq!(both.written(), contents(&both.source));
+
+        world.hosts[0].freeze();
+        both.write(2);
+        both.client.disconnect().expect("is said later");
+        assert_empty(both.client.get_cq());
+        nothing(&both.server);
+        world.hosts[0].thaw();
+        let flushed = completion(&both.client).result().expect_err("flushed");
+        assert_eq!(flushed.status, WcStatus::WR_FLUSH_ERR);
+        assert_eq!(event(&both.server), ConnEvent::Closed);
+    });
+}
+
+/// Neither do those count that it was waiting for when it stopped.
+#[test]
+fn a_client_that_is_frozen_while_nobody_answers() {
+    each(|world| {
+        let mut cfg = ConnCfg::new();
+        cfg.set_retry_count(0).expect("possible");
+        // 67 ms.
+        cfg.set_ack_timeout(Some(14)).expect("possible");
+        let goes_on = || {
+            let both = world.both(&cfg);
+            world.link.partition();
+            let start = Instant::now();
+            both.write(1);
+            world.hosts[0].freeze();
+            let in_time = start.elapsed() < Duration::from_millis(60);
+            thread::sleep(Duration::from_millis(150));
+            assert!(!in_time || both.client.failure().is_none());
+            world.link.heal();
+            world.hosts[0].thaw();
+            let result = completion(&both.client).result().map(drop);
+            in_time.then_some(result)
+        };
+        // Something else may have held this program up.
+        let result = iter::repeat_with(goes_on)
+            .take(20)
+            .find_map(|result| result);
+        result.expect("once in time").expect("it was tried again");
+    });
+}
+
+/// A retry that was due while its device stood still is made when it goes on.
+#[test]
+fn a_client_that_is_frozen_while_it_retries() {
+    each(|world| {
+        let mut cfg = ConnCfg::new();
+        cfg.set_retry_count(6).expect("possible");
+        cfg.set_ack_timeout(Some(12)).expect("possible");
+        let both = world.both(&cfg);
+        both.client.send(MrSlice::EMPTY, ALWAYS, 1).expect("posted");
+        world.hosts[0].freeze();
+        both.server.recv(MrSlice::EMPTY, 2).expect("posted");
+        thread::sleep(Duration::from_millis(50));
+        assert_empty(both.server.get_cq());
+        world.hosts[0].thaw();
+        opcode_of(&completion(&both.client), 1);
+        opcode_of(&completion(&both.server), 2);
+    });
+}
+
+/// A message that is lost with its receive: the slot of the shared queue stays counted, as nothing says that the device
+/// has given it back, and the other receives go on serving the other clients.
+#[test]
+fn a_receive_that_never_completes() {
+    const DEPTH: u32 = 4;
+    each(|world| {
+        for rcq_size in [0, DEPTH] {
+            let mut cfg = SrqCfg::new();
+            cfg.set_rq_size(DEPTH).set_rcq_size(rcq_size);
+            let srq = Srq::new(&world.server, &cfg).expect("a shared receive queue");
+            let mut cfg = patient();
+            cfg.set_srq(Some(&srq));
+            let fill = || {
+                for posted in 0.. {
+                    match srq.recv(MrSlice::EMPTY, posted.into()) {
+                        Ok(()) => {}
+                        Err(Error::QueueFull {
+                            queue: Queue::SharedReceive,
+                            ..
+                        }) => return posted,
+                        Err(error) => panic!("{error}"),
+                    }
+                }
+                unreachable!("the queue has an end")
+            };
+            assert_eq!(fill(), DEPTH);
+            let lost = world.connect(&patient(), &cfg);
+            let (client, server) = world.connect(&patient(), &cfg);
+            world.hosts[1].lose_receive(1);
+            lost.0.send(MrSlice::EMPTY, ALWAYS, 1).expect("posted");
+            unanswered(&completion(&lost.0), 1);
+            drop(lost);
+            let rcq = srq.get_rcq().unwrap_or(server.get_cq());
+            assert_empty(rcq);
+            for n in 1..DEPTH.into() {
+                client.send(MrSlice::EMPTY, ALWAYS, n).expect("posted");
+                opcode_of(&completion(&client), n);
+                opcode_of(&next_completion(rcq), n);
+            }
+            assert_eq!(fill(), DEPTH - 1, "one stays counted");
+        }
+    });
+}
+
+/// A receive of a connection's own queue comes back when its connection ends.
+#[test]
+fn a_receive_of_ones_own_is_flushed() {
+    each(|world| {
+        let both = world.both(&patient());
+        world.hosts[1].lose_receive(2);
+        for n in 1..=3 {
+            both.server.recv(MrSlice::EMPTY, n).expect("posted");
+        }
+        both.client.send(MrSlice::EMPTY, ALWAYS, 1).expect("posted");
+        opcode_of(&completion(&both.client), 1);
+        let to = both.target();
+        let from = both.source.slice(..).expect("all");
+        both.client
+            .write_with_imm(to, from, ALWAYS, 7, 2)
+            .expect("posted");
+        unanswered(&completion(&both.client), 2);
+        opcode_of(&completion(&both.server), 1);
+        assert_empty(both.server.get_cq());
+        assert_eq!(both.written(), [0; LEN]);
+        let Both { client, server, .. } = both;
+        drop(client);
+        assert_eq!(event(&server), ConnEvent::Closed);
+        let flushed = server.close(LIMIT).expect("closes");
+        let flushed: Vec<_> = flushed.iter().map(Wc::wr_id).collect();
+        assert_eq!(flushed, [2, 3]);
+    });
+}
+
+/// Nobody waits for ever: what is not answered ends after the kernel's time.
+#[test]
+#[ignore = "long: 70 seconds"]
+fn the_connection_manager_gives_up() {
+    let world = World::new(&Profile::RXE_6_12);
+    let ep = world.listen();
+    let request = || ep.next_conn_req_timeout(&patient(), LIMIT);
+    let accepted = world.ask(&ep);
+    let req = request().expect("a request");
+    let (disconnected, other) = world.connect(&patient(), &patient());
+    let asking = world.resolve(&ep, &patient()).expect("resolves");
+    world.link.partition();
+    let start = Instant::now();
+    let asking = asking.connect(&[]).expect("asks");
+    let accepting = req.connect(&[]).expect("accepts");
+    disconnected.disconnect().expect("says so");
+    let late = |conn: &Conn| conn.next_event_timeout(2 * LIMIT).expect("an event");
+    assert!(matches!(
+        late(&asking),
+        ConnEvent::Unreachable { status: -110 }
+    ));
+    assert!(start.elapsed() > Duration::from_secs(68));
+    assert!(matches!(
+        late(&accepting),
+        ConnEvent::Unreachable { status: -110 }
+    ));
+    assert_eq!(late(&disconnected), ConnEvent::Closed);
+    assert_eq!(late(&disconnected), ConnEvent::TimewaitExit);
+    world.link.heal();
+    nothing(&other);
+    // Its server has given up, so that its repetition is a new request; the others have not asked.
+    let server = request().expect("it asks again").connect(&[]);
+    let server = server.expect("accepts");
+    let client = accepted.wait_established(LIMIT).expect("accepted");
+    drop((client, server));
+    let none = ep.next_conn_req_timeout(&patient(), Duration::ZERO);
+    assert!(matches!(none, Err(Error::NoEvent)), "{none:?}");
+}
+
+/// A fault that could never happen is refused, so that no test stands on it.
+#[test]
+fn faults_that_cannot_be_are_refused() {
+    let [here, there] = [(); 2].map(|()| Fabric::new(Profile::STRICT));
+    let [own, other] = [here.host("own"), there.host("other")];
+    let refused = |run: &dyn Fn()| {
+        catch_unwind(AssertUnwindSafe(run)).expect_err("it is refused");
+    };
+    refused(&|| drop(here.between(&own, &other)));
+    refused(&|| drop(here.between(&other, &own)));
+    let link = here.between(&own, &own);
+    refused(&|| link.lose_request(0));
+    refused(&|| link.lose_acknowledgement(0));
+    refused(&|| link.place_only(0, 1));
+    refused(&|| own.lose_receive(0));
+}
