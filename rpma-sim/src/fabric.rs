@@ -4,16 +4,20 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::marker::PhantomData;
 use std::net::{Ipv4Addr, Ipv6Addr};
+use std::ptr;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
-use std::thread::{self, JoinHandle};
+use std::thread;
+use std::time::Instant;
 
 use rustix::io::Errno;
 
 use crate::call::Result;
 use crate::device;
 use crate::fail::Failing;
+use crate::order::{Member, Trace};
 use crate::profile::Profile;
+use crate::spawned::JoinHandle;
 use crate::state::Shared;
 
 /// How many fabrics are alive.
@@ -25,16 +29,71 @@ static ALIVE: AtomicUsize = AtomicUsize::new(0);
 #[derive(Debug)]
 pub struct Fabric {
     shared: Arc<Shared>,
+    /// The place of the thread that has made it, with a seed.
+    place: Option<usize>,
 }
 
 impl Fabric {
     /// A fabric without hosts, all of whose devices are of one kind.
     #[must_use]
     pub fn new(profile: Profile) -> Self {
+        Self::of(profile, None)
+    }
+
+    /// A fabric on which threads run in an order that the seed chooses: see [`repeatable`](crate::repeatable), which
+    /// makes one for a test. The calling thread is one of them, until the fabric is dropped.
+    #[must_use]
+    pub fn seeded(profile: Profile, seed: u64) -> Self {
+        Self::of(profile, Some(seed))
+    }
+
+    fn of(profile: Profile, seed: Option<u64>) -> Self {
         ALIVE.fetch_add(1, Ordering::Relaxed);
-        Self {
-            shared: Shared::new(profile),
-        }
+        let shared = Shared::new(profile, seed);
+        let place = seed.map(|_| put(&shared, None, None));
+        Self { shared, place }
+    }
+
+    /// Lets the fabric's clock jump over waits inside of `rpma`. Everything else is real time: [`std::thread::sleep`],
+    /// [`Instant::now`] in the program, its own locks and channels, `poll` and `epoll` in the program, and threads that
+    /// are on no host.
+    ///
+    /// A thread on a host that is in one of these is busy, and for as long the clock goes as the system's. For threads
+    /// on no host it does not wait: stay on a host while you start threads. They measure limits with the system's
+    /// clock.
+    ///
+    /// From now on, when all threads on hosts of the fabric wait inside of `rpma`, for a [`JoinHandle`] or in
+    /// [`sleep`](crate::sleep), and nothing is there to take, the clock jumps to the end of the next limit, or to when
+    /// a device tries again. So an hour's limit passes at once. [`now`](Self::now) tells the fabric's time.
+    ///
+    /// A fabric with a [seed](Self::seeded) does that from the beginning.
+    pub fn jump_over_waits(&self) {
+        self.shared.order.jump_over_waits();
+    }
+
+    /// The fabric's time: the system's, and what was jumped. With a seed it is virtual: 1 µs for each call, and jumps.
+    #[must_use]
+    pub fn now(&self) -> Instant {
+        self.shared.order.time.now()
+    }
+
+    /// Its seed, if it has one; for what else the test leaves to chance.
+    #[must_use]
+    pub fn seed(&self) -> Option<u64> {
+        self.shared.order.seed()
+    }
+
+    /// What was called until now, by which thread, in which order; nothing without a seed.
+    #[must_use]
+    pub fn trace(&self) -> Trace {
+        self.shared.order.trace()
+    }
+
+    /// Why the same seed may not give the same run again, if something has happened that the fabric does not know of: a
+    /// thread waited elsewhere, came by itself, or is on no host.
+    #[must_use]
+    pub fn why_not_repeatable(&self) -> Option<String> {
+        self.shared.order.why_not()
     }
 
     /// Adds a host with one device.
@@ -99,6 +158,9 @@ impl Fabric {
 impl Drop for Fabric {
     fn drop(&mut self) {
         ALIVE.fetch_sub(1, Ordering::Relaxed);
+        if let Some(place) = self.place {
+            leave(place);
+        }
     }
 }
 
@@ -138,24 +200,20 @@ impl Host {
         Nic::add(&self.shared, self.index)
     }
 
-    /// Puts the calling thread on this host, as it is since it was [started](Self::restart), until the returned value is dropped; then it is where it was before.
+    /// Puts the calling thread on this host, as it is since it was [started](Self::restart), until the returned value
+    /// is dropped; then it is where it was before.
     pub fn enter(&self) -> Entered {
-        static NEXT: AtomicUsize = AtomicUsize::new(0);
-        let number = NEXT.fetch_add(1, Ordering::Relaxed);
-        let life = self.shared.lock().life(self.index);
-        let place = Place {
-            number,
-            life,
-            host: self.clone(),
-        };
-        CURRENT.with_borrow_mut(|places| places.push(place));
+        self.enter_as(None)
+    }
+
+    fn enter_as(&self, member: Option<Arc<Member>>) -> Entered {
         Entered {
-            number,
+            number: put(&self.shared, Some(self.clone()), member),
             _of_this_thread: PhantomData,
         }
     }
 
-    /// Starts a thread on this host.
+    /// Starts a thread on this host. It is one of the fabric's from now on.
     ///
     /// # Panics
     ///
@@ -164,27 +222,32 @@ impl Host {
         &self,
         run: impl FnOnce() -> T + Send + 'static,
     ) -> JoinHandle<T> {
-        let host = self.clone();
-        let thread = thread::Builder::new().name(self.name().replace('\0', ""));
-        let thread = thread.spawn(move || {
-            let _entered = host.enter();
+        let (host, name) = (self.clone(), self.name().replace('\0', ""));
+        let member = Member::new(&self.shared, name.clone(), false);
+        let number = member.number;
+        let thread = thread::Builder::new().name(name).spawn(move || {
+            let _entered = host.enter_as(Some(member));
             run()
         });
-        thread.expect("the system has a thread")
+        let thread = thread.expect("the system has a thread");
+        JoinHandle::new(thread, Arc::clone(&self.shared), number)
     }
 
     /// The host that the calling thread is on: none if it has lost its power since.
     #[must_use]
     pub fn current() -> Option<Self> {
-        let last = |places: &Vec<Place>| places.last().map(|last| (last.host.clone(), last.life));
-        let (host, life) = CURRENT.with_borrow(last)?;
-        let is_alive = host.shared.lock().life(host.index) == life;
+        let here = |places: &Vec<Place>| {
+            let place = places.iter().rev().find(|place| place.host.is_some())?;
+            Some((place.host.clone()?, place.life))
+        };
+        let (host, life) = PLACES.with_borrow(here)?;
+        let is_alive = host.shared.lock_quietly().life(host.index) == life;
         is_alive.then_some(host)
     }
 
     /// Whether it is this host of this fabric.
     pub(crate) fn is(&self, shared: &Weak<Shared>, index: usize) -> bool {
-        std::ptr::eq(Arc::as_ptr(&self.shared), shared.as_ptr()) && self.index == index
+        ptr::eq(Arc::as_ptr(&self.shared), shared.as_ptr()) && self.index == index
     }
 
     pub(crate) fn index(&self) -> usize {
@@ -206,27 +269,105 @@ pub struct Entered {
 
 impl Drop for Entered {
     fn drop(&mut self) {
-        // At the end of a thread there may be nothing left.
-        let _gone = CURRENT.try_with(|places| {
-            places
-                .borrow_mut()
-                .retain(|place| place.number != self.number);
-        });
+        leave(self.number);
     }
 }
 
 /// Where a thread is.
-#[derive(Debug)]
 struct Place {
     number: usize,
+    host: Option<Host>,
     /// How often the host had lost its power then.
     life: usize,
-    host: Host,
+    /// The thread, as its fabric knows it. A thread's places on one fabric share it.
+    member: Arc<Member>,
+}
+
+impl Place {
+    fn is_in(&self, shared: &Shared) -> bool {
+        ptr::eq(self.member.shared.as_ptr(), shared)
+    }
 }
 
 thread_local! {
-    /// The hosts that this thread is on, the innermost last.
-    static CURRENT: RefCell<Vec<Place>> = const { RefCell::new(Vec::new()) };
+    /// Where this thread is, the innermost place last.
+    static PLACES: RefCell<Vec<Place>> = const { RefCell::new(Vec::new()) };
+}
+
+/// Puts the calling thread on a fabric; the number of its place.
+fn put(shared: &Arc<Shared>, host: Option<Host>, member: Option<Arc<Member>>) -> usize {
+    static NEXT: AtomicUsize = AtomicUsize::new(0);
+    let number = NEXT.fetch_add(1, Ordering::Relaxed);
+    let known = PLACES.with_borrow(|places| {
+        let place = places.iter().find(|place| place.is_in(shared));
+        place.map(|place| Arc::clone(&place.member))
+    });
+    let begins = known.is_none();
+    let member = known.or(member).unwrap_or_else(|| {
+        let thread = thread::current();
+        Member::new(
+            shared,
+            thread.name().unwrap_or("without a name").to_owned(),
+            true,
+        )
+    });
+    let thread = member.number;
+    let life = host.as_ref().map_or(0, |host| {
+        let state = host.shared.lock_quietly();
+        state.life(host.index)
+    });
+    let place = Place {
+        number,
+        host,
+        life,
+        member,
+    };
+    PLACES.with_borrow_mut(|places| places.push(place));
+    if begins {
+        shared.begin(thread);
+    }
+    number
+}
+
+/// Takes the calling thread from a place, if it is there.
+fn leave(number: usize) {
+    // At the end of a thread there may be nothing left.
+    let gone = PLACES.try_with(|places| {
+        let mut places = places.borrow_mut();
+        let at = places.iter().position(|place| place.number == number);
+        at.map(|at| places.remove(at))
+    });
+    // It may end here, with the borrow over.
+    drop(gone);
+}
+
+/// The number that the calling thread has in a fabric, if it is there.
+pub(crate) fn thread_in(shared: &Shared) -> Option<u64> {
+    let place = PLACES.try_with(|places| {
+        let places = places.borrow();
+        let place = places.iter().find(|place| place.is_in(shared));
+        place.map(|place| place.member.number)
+    });
+    place.ok().flatten()
+}
+
+/// The fabric that the calling thread is on, and its number there.
+pub(crate) fn place() -> Option<(Arc<Shared>, u64)> {
+    let place = PLACES.try_with(|places| {
+        let places = places.borrow();
+        let member = &places.last()?.member;
+        Some((member.shared.upgrade()?, member.number))
+    });
+    place.ok().flatten()
+}
+
+/// The calling thread makes a call.
+pub(crate) fn calls(call: &'static str) {
+    let _gone = PLACES.try_with(|places| {
+        if let Some(place) = places.borrow().last() {
+            place.member.calls(call);
+        }
+    });
 }
 
 /// A device of a host, with its addresses.

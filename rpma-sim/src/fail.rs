@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use rustix::io::Errno;
 
-use crate::fabric::Host;
+use crate::fabric::{self, Host};
 use crate::state::Shared;
 
 /// The calls that can fail, by the names that C knows them by.
@@ -154,6 +154,7 @@ impl Failures {
     /// A call is made on a host.
     pub(crate) fn call(&mut self, call: &'static str, host: usize) -> Fate {
         *self.calls.entry(call).or_default() += 1;
+        fabric::calls(call);
         let mut failure = None;
         self.armed.retain_mut(|armed| {
             if armed.call != call || armed.host.is_some_and(|only| only != host) {

@@ -35,9 +35,11 @@
 //!
 //! # What is simulated, and what is not
 //!
-//! Work is done inside the calls, by the threads that make them; what has to wait (a peer without a receive, a peer that
-//! is gone) is tried again by one thread of the fabric. Descriptors are real pipes with a byte for each event. Time
-//! is real. A device's memory accesses are made by this process: 8 aligned bytes at once.
+//! Work is done inside the calls, by the threads that make them; what has to wait (a peer without a receive, a peer
+//! that is gone) is tried again by one thread of the fabric. Descriptors are real pipes with a byte for each event.
+//! Time is real, if the clock is not to [jump over waits](Fabric::jump_over_waits), and threads run as they like, if
+//! there is no [seed](repeatable). A device's memory accesses are made by this process: 8 aligned
+//! bytes at once.
 
 #![allow(
     clippy::missing_safety_doc,
@@ -56,25 +58,35 @@ mod links;
 mod memory;
 #[cfg(miri)]
 mod miri;
+mod order;
 mod pipe;
 mod post;
 mod power;
 mod profile;
 mod qp;
+mod repeat;
+mod spawned;
 mod srq;
 mod state;
 mod stream;
 mod timer;
 mod types;
+mod wait;
 
 pub use rustix::io::Errno;
 
 pub use self::fabric::{Entered, Fabric, Host, Nic};
 pub use self::fail::{Failing, How};
 pub use self::links::Link;
+pub use self::order::Trace;
 pub use self::post::preempt_posts;
 pub use self::power::{Cut, Image, Images, Loss, Platform, Pmem, Visited, persisted};
 pub use self::profile::Profile;
+pub use self::repeat::repeatable;
+pub use self::spawned::JoinHandle;
+#[doc(hidden)]
+pub use self::wait::{lock, pause, undivided, wait};
+pub use self::wait::{now, sleep};
 
 /// The functions and types of `verbs.h` and `rdma_cma.h` that `rpma` uses, for `rpma-sys`.
 ///

@@ -5,10 +5,12 @@
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use rustix::event::{PollFd, PollFlags, poll};
+use rustix::event::{PollFd, PollFlags};
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 use rustix::io::Errno;
 use rustix::pipe::{PipeFlags, pipe_with};
+
+use crate::wait::wait;
 
 /// Bytes are added and taken under the lock of the queue whose events they stand for, so that there are always as many
 /// as events, but for those that the pipe has no room for, and taking one never waits.
@@ -81,6 +83,6 @@ pub(crate) fn wait_readable(fd: BorrowedFd<'_>) -> Result<(), Errno> {
     if fcntl_getfl(fd)?.contains(OFlags::NONBLOCK) {
         return Err(Errno::AGAIN);
     }
-    poll(&mut [PollFd::from_borrowed_fd(fd, PollFlags::IN)], None)?;
+    wait(&mut [PollFd::from_borrowed_fd(fd, PollFlags::IN)], None)?;
     Ok(())
 }

@@ -4,7 +4,6 @@ use std::cell::Cell;
 use std::collections::VecDeque;
 use std::ffi::c_int;
 use std::ptr;
-use std::thread;
 use std::time::Duration;
 
 use rustix::io::Errno;
@@ -16,6 +15,7 @@ use crate::links::Way;
 use crate::qp::{Data, Operation, QpState, Recv, Send};
 use crate::stream::not_streaming;
 use crate::types::{ibv_qp, ibv_recv_wr, ibv_send_flags, ibv_send_wr, ibv_sge, ibv_wr_opcode};
+use crate::wait;
 
 /// Writes down the requests of a chain.
 ///
@@ -108,8 +108,9 @@ thread_local! {
     static STOP: Cell<Duration> = const { Cell::new(Duration::ZERO) };
 }
 
-/// From now on each post to a queue pair by this thread stops for so long, before its request is in the queue and
-/// after that, as if another thread had the processor. It holds no lock of the fabric then.
+/// From now on each post to a queue pair by this thread stops for so long, before its request is in the queue and after
+/// that, as if another thread had the processor, in the fabric's [time](crate::now). It holds no lock of the fabric
+/// then.
 pub fn preempt_posts(stop: Duration) {
     STOP.set(stop);
 }
@@ -118,7 +119,7 @@ pub fn preempt_posts(stop: Duration) {
 pub(crate) fn be_preempted() {
     let stop = STOP.get();
     if !stop.is_zero() {
-        thread::sleep(stop);
+        wait::sleep(stop);
     }
 }
 

@@ -3,6 +3,8 @@
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::ops::{Index, IndexMut};
+use std::panic::Location;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 
 use crate::cm::Id;
@@ -11,6 +13,7 @@ use crate::device::Nic;
 use crate::fail::{Failures, Fate};
 use crate::links::Links;
 use crate::memory::{Mr, Pd};
+use crate::order::{Order, mix};
 use crate::power::{NO_POWER, Power, assert_not_checking};
 use crate::profile::Profile;
 use crate::qp::Qp;
@@ -22,14 +25,35 @@ use crate::timer::{Clock, Timer};
 pub(crate) struct Shared {
     state: Mutex<State>,
     /// Something has changed that a call waits for: an acknowledgement, or the end of a stream.
-    pub(crate) changed: Condvar,
+    pub(crate) changed: Changed,
+    pub(crate) order: Order,
+}
+
+/// Tells those who wait of a change.
+#[derive(Debug, Default)]
+pub(crate) struct Changed {
+    count: AtomicU64,
+    told: Condvar,
+}
+
+impl Changed {
+    pub(crate) fn notify_all(&self) {
+        self.count.fetch_add(1, Ordering::Relaxed);
+        self.told.notify_all();
+    }
+
+    /// How often it was told.
+    pub(crate) fn count(&self) -> u64 {
+        self.count.load(Ordering::Relaxed)
+    }
 }
 
 impl Shared {
-    pub(crate) fn new(profile: Profile) -> Arc<Self> {
+    pub(crate) fn new(profile: Profile, seed: Option<u64>) -> Arc<Self> {
+        let order = Order::new(seed);
         Arc::new_cyclic(|weak: &Weak<Self>| Self {
             state: Mutex::new(State {
-                clock: Clock::new(Weak::clone(weak)),
+                clock: Clock::new(Weak::clone(weak), Arc::clone(&order.time)),
                 profile,
                 hosts: Vec::new(),
                 nics: Vec::new(),
@@ -41,15 +65,24 @@ impl Shared {
                 qps: Table::starting_at(17),
                 ids: Table::starting_at(1),
                 failures: Failures::default(),
-                power: Power::default(),
+                power: Power::new(seed),
                 links: Links::default(),
-                random: 0x5EED,
+                random: seed.map_or(0x5EED, mix),
             }),
-            changed: Condvar::new(),
+            changed: Changed::default(),
+            order,
         })
     }
 
+    /// For a call, which begins here: see [`Shared::point`].
+    #[track_caller]
     pub(crate) fn lock(&self) -> MutexGuard<'_, State> {
+        self.point(Location::caller());
+        self.lock_quietly()
+    }
+
+    /// As [`lock`](Self::lock), in the middle of something or behind the scenes.
+    pub(crate) fn lock_quietly(&self) -> MutexGuard<'_, State> {
         assert_not_checking();
         // Who panics under it has found a wrong use of verbs: the others go on.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
@@ -57,15 +90,20 @@ impl Shared {
 
     /// Waits, with the lock given back meanwhile, until `until` holds.
     pub(crate) fn wait_until<'a>(
-        &self,
+        &'a self,
         mut state: MutexGuard<'a, State>,
         mut until: impl FnMut(&mut State) -> bool,
     ) -> MutexGuard<'a, State> {
         while !until(&mut state) {
-            state = self
-                .changed
-                .wait(state)
-                .unwrap_or_else(PoisonError::into_inner);
+            let Some(thread) = self.waits_in_order() else {
+                let told = self.changed.told.wait(state);
+                state = told.unwrap_or_else(PoisonError::into_inner);
+                continue;
+            };
+            let seen = self.changed.count();
+            drop(state);
+            self.await_change(thread, seen);
+            state = self.lock_quietly();
         }
         state
     }
@@ -140,8 +178,20 @@ impl State {
         self.random >> 63 == 1
     }
 
-    /// What was put off until now.
-    pub(crate) fn alarm(&mut self, timer: Timer) {
+    /// Does what was put off until now; `true` if there was something.
+    pub(crate) fn run_due(&mut self) -> bool {
+        let mut ran = false;
+        while let Some(timer) = self.clock.due() {
+            self.alarm(timer);
+            ran = true;
+        }
+        if ran {
+            self.clock.set_alarm();
+        }
+        ran
+    }
+
+    fn alarm(&mut self, timer: Timer) {
         match timer {
             Timer::Try { qp, attempt } => self.try_again(qp, attempt),
             Timer::Unresolved { id } => self.unresolved(id),

@@ -2,12 +2,53 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError, Weak};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use crate::cm::Stage;
 use crate::state::Shared;
+
+/// A fabric's clock. It is that of the system, and what was jumped; or virtual altogether.
+#[derive(Debug)]
+pub(crate) struct Time {
+    start: Instant,
+    is_virtual: bool,
+    /// In nanoseconds.
+    ahead: AtomicU64,
+}
+
+impl Time {
+    pub(crate) fn new(is_virtual: bool) -> Self {
+        Self {
+            start: Instant::now(),
+            is_virtual,
+            ahead: AtomicU64::new(0),
+        }
+    }
+
+    pub(crate) fn now(&self) -> Instant {
+        let ahead = Duration::from_nanos(self.ahead.load(Ordering::Relaxed));
+        match self.is_virtual {
+            true => self.start + ahead,
+            false => Instant::now() + ahead,
+        }
+    }
+
+    pub(crate) fn is_virtual(&self) -> bool {
+        self.is_virtual
+    }
+
+    pub(crate) fn advance(&self, by: Duration) {
+        let by = u64::try_from(by.as_nanos()).unwrap_or(u64::MAX);
+        self.ahead.fetch_add(by, Ordering::Relaxed);
+    }
+
+    pub(crate) fn jump_to(&self, at: Instant) {
+        self.advance(at.saturating_duration_since(self.now()));
+    }
+}
 
 /// What is put off.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,6 +68,7 @@ pub(crate) enum Timer {
 /// What is put off, and until when.
 pub(crate) struct Clock {
     shared: Weak<Shared>,
+    time: Arc<Time>,
     timers: BTreeMap<(Instant, u64), Timer>,
     next: u64,
     alarm: Arc<Alarm>,
@@ -34,8 +76,8 @@ pub(crate) struct Clock {
 }
 
 /// What the thread waits for.
-#[derive(Default)]
 struct Alarm {
+    time: Arc<Time>,
     next: Mutex<Next>,
     changed: Condvar,
 }
@@ -47,25 +89,32 @@ struct Next {
 }
 
 impl Clock {
-    pub(crate) fn new(shared: Weak<Shared>) -> Self {
+    pub(crate) fn new(shared: Weak<Shared>, time: Arc<Time>) -> Self {
+        let alarm = Arc::new(Alarm {
+            time: Arc::clone(&time),
+            next: Mutex::default(),
+            changed: Condvar::new(),
+        });
         Self {
             shared,
+            time,
             timers: BTreeMap::new(),
             next: 0,
-            alarm: Arc::default(),
+            alarm,
             thread: None,
         }
     }
 
     /// Puts something off.
     pub(crate) fn after(&mut self, delay: Duration, timer: Timer) {
-        let Some(at) = Instant::now().checked_add(delay) else {
+        let Some(at) = self.time.now().checked_add(delay) else {
             return;
         };
         self.next += 1;
         self.timers.insert((at, self.next), timer);
         self.set_alarm();
-        if self.thread.is_none() {
+        // Virtual time is advanced by those who wait, and they do what is due.
+        if self.thread.is_none() && !self.time.is_virtual() {
             let (shared, alarm) = (Weak::clone(&self.shared), Arc::clone(&self.alarm));
             let thread = thread::Builder::new().name("rpma-sim".to_owned());
             let thread = thread.spawn(move || alarm.serve(&shared));
@@ -79,14 +128,20 @@ impl Clock {
     }
 
     /// Takes one thing that is due.
-    fn due(&mut self) -> Option<Timer> {
+    pub(crate) fn due(&mut self) -> Option<Timer> {
         let first = self.timers.first_entry()?;
-        let due = first.key().0 <= Instant::now();
+        let due = first.key().0 <= self.time.now();
         due.then(|| first.remove())
     }
 
-    fn set_alarm(&self) {
-        let first = self.timers.first_key_value().map(|((at, _), _)| *at);
+    /// When the next thing is due.
+    pub(crate) fn first(&self) -> Option<Instant> {
+        self.timers.first_key_value().map(|((at, _), _)| *at)
+    }
+
+    /// After the timers have changed, or the clock has jumped.
+    pub(crate) fn set_alarm(&self) {
+        let first = self.first();
         let mut next = self
             .alarm
             .next
@@ -104,13 +159,13 @@ impl Alarm {
             let Some(shared) = shared.upgrade() else {
                 return;
             };
-            let mut state = shared.lock();
-            while let Some(timer) = state.clock.due() {
-                state.alarm(timer);
-            }
+            let mut state = shared.lock_quietly();
+            state.run_due();
+            // Others may have done it.
             state.clock.set_alarm();
-            drop(state);
+            // Before the clock can jump.
             shared.changed.notify_all();
+            drop(state);
         }
     }
 
@@ -121,7 +176,7 @@ impl Alarm {
             if next.ended {
                 return false;
             }
-            let now = Instant::now();
+            let now = self.time.now();
             next = match next.at {
                 Some(at) if at <= now => return true,
                 Some(at) => {

@@ -80,14 +80,15 @@ pub(crate) struct Power {
     number: Option<usize>,
 }
 
-impl Default for Power {
-    fn default() -> Self {
+impl Power {
+    /// Of a fabric with a seed, if it has one.
+    pub(crate) fn new(seed: Option<u64>) -> Self {
         Self {
             pmems: Vec::new(),
             platforms: Vec::new(),
             watch: None,
             visited: Visited::default(),
-            seed: 0x5EED,
+            seed: seed.unwrap_or(0x5EED),
             cuts: Vec::new(),
             dead: Vec::new(),
             number: None,

@@ -1,0 +1,653 @@
+//! Time and order: a clock that jumps over waits, and a seed that chooses which thread goes on.
+//!
+//! Three kinds of fabrics. Usually nothing here does anything. If the clock jumps, threads run as they like, and the
+//! clock goes forward when all of them wait. If there is a seed, one thread runs at a time: at each call of verbs
+//! ([`Shared::point`]) and each wait it gives the turn to one of those that could go on, and only the seed says to
+//! which.
+//!
+//! Locks: the state's comes before the one here. The turn is waited for with neither.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
+use std::panic::Location;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+
+use crate::fabric;
+use crate::state::Shared;
+use crate::timer::Time;
+use crate::wait::{is_undivided, left, look};
+
+/// How long a call takes, where time is virtual.
+const CALL: Duration = Duration::from_micros(1);
+
+/// For how long a thread may sleep elsewhere before it loses its turn, in real time.
+const PATIENCE: Duration = Duration::from_secs(1);
+/// How often that is looked at. Slices are counted, and not the time, as a process may be stopped.
+const SLICE: Duration = Duration::from_millis(100);
+/// How much less a slice counts in which the thread was not asleep: it computes, or waits for a processor.
+const RUNNING: u32 = 30;
+
+/// How often who waits looks whether the clock can jump, or whether something has happened to it.
+const LOOK: Duration = Duration::from_millis(1);
+
+/// What was called, by which thread, in which order: two runs that did the same have the same one.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Trace {
+    /// How many calls and waits there were.
+    pub steps: u64,
+    /// A hash of the threads and of what they called. Programs that were built apart may have different ones.
+    pub hash: u64,
+}
+
+impl Trace {
+    fn add(&mut self, thread: u64, at: &Location<'_>) {
+        self.steps += 1;
+        let call = u64::from(at.line()) << 16 | u64::from(at.column());
+        self.hash = mix(self.hash ^ (thread << 48 | call));
+    }
+}
+
+/// Spreads bits (splitmix64).
+pub(crate) fn mix(number: u64) -> u64 {
+    let mut bits = number.wrapping_add(0x9E37_79B9_7F4A_7C15);
+    bits = (bits ^ bits >> 30).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+    bits = (bits ^ bits >> 27).wrapping_mul(0x94D0_49BB_1331_11EB);
+    bits ^ bits >> 31
+}
+
+/// The threads of a fabric, and whose turn it is.
+#[derive(Debug)]
+pub(crate) struct Order {
+    pub(crate) time: Arc<Time>,
+    seed: Option<u64>,
+    jumps: AtomicBool,
+    threads: Mutex<Threads>,
+    /// The turn was given.
+    given: Condvar,
+}
+
+#[derive(Debug)]
+struct Threads {
+    /// Those on a host, and the one that has made a fabric with a seed.
+    all: BTreeMap<u64, Thread>,
+    next: u64,
+    /// The thread that runs; nobody if none could.
+    turn: Option<u64>,
+    /// How often the turn was given.
+    turns: u64,
+    random: u64,
+    trace: Trace,
+    why_not: Option<String>,
+    /// Since when nobody has the turn, and when that was looked at.
+    idle: Option<(Instant, Instant)>,
+}
+
+#[derive(Debug)]
+struct Thread {
+    name: String,
+    last: Arc<Mutex<&'static str>>,
+    standing: Standing,
+    /// Where the kernel tells what it does.
+    stat: Option<PathBuf>,
+    /// How likely it goes on, compared with others.
+    weight: u64,
+}
+
+#[derive(Debug)]
+pub(crate) enum Standing {
+    /// It runs, or could.
+    Busy,
+    Waits(Wait),
+    /// It had the turn, and did not come back.
+    Away,
+}
+
+/// What a thread waits for: any of these.
+#[derive(Debug)]
+pub(crate) struct Wait {
+    /// Open, as the thread that waits has borrowed them.
+    readable: Vec<RawFd>,
+    deadline: Option<Instant>,
+    event: Event,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Event {
+    None,
+    /// That `Shared::changed` tells of something new.
+    Change(u64),
+    /// The end of a thread.
+    End(u64),
+}
+
+impl Threads {
+    /// The first deadline of those who wait.
+    fn nearest(&self) -> Option<Instant> {
+        let deadline = |thread: &Thread| match &thread.standing {
+            Standing::Waits(wait) => wait.deadline,
+            _ => None,
+        };
+        self.all.values().filter_map(deadline).min()
+    }
+
+    fn is_any_away(&self) -> bool {
+        let mut all = self.all.values();
+        all.any(|thread| matches!(thread.standing, Standing::Away))
+    }
+
+    fn give(&mut self, turn: Option<u64>) {
+        self.turn = turn;
+        self.turns += 1;
+    }
+
+    /// One of them, by chance.
+    fn one_of(&mut self, ready: &[u64]) -> Option<u64> {
+        let sum: u64 = ready.iter().map(|thread| self.all[thread].weight).sum();
+        let mut left = self.random().checked_rem(sum)?;
+        let chosen = |thread: &&u64| {
+            let weight = self.all[*thread].weight;
+            let is_it = left < weight;
+            left = left.saturating_sub(weight);
+            is_it
+        };
+        ready.iter().find(chosen).copied()
+    }
+
+    fn random(&mut self) -> u64 {
+        self.random = self.random.wrapping_add(1);
+        mix(self.random)
+    }
+
+    fn set(&mut self, thread: u64, standing: Standing) {
+        if let Some(thread) = self.all.get_mut(&thread) {
+            thread.standing = standing;
+        }
+    }
+
+    fn cannot_be_repeated(&mut self, why: impl FnOnce() -> String) {
+        self.why_not.get_or_insert_with(why);
+    }
+
+    /// The thread that has the turn does not come back.
+    fn take_from(&mut self, holder: u64) {
+        if let Some(thread) = self.all.get_mut(&holder) {
+            thread.standing = Standing::Away;
+            let thread = thread.describe();
+            self.cannot_be_repeated(|| {
+                format!(
+                    "{thread}, and did not come back to the fabric for {PATIENCE:?} of real time or more: it was in a \
+                     lock, a sleep, a join or a computation that the fabric does not know of"
+                )
+            });
+        }
+        self.give(None);
+    }
+
+    fn describe(&self) -> String {
+        let all: Vec<_> = self.all.values().map(Thread::describe).collect();
+        all.join("; ")
+    }
+}
+
+impl Thread {
+    /// Whether it is not asleep, as far as can be known.
+    fn is_running(&self) -> bool {
+        let Some(stat) = &self.stat else {
+            // It has not begun yet.
+            return true;
+        };
+        let stat = fs::read_to_string(stat).unwrap_or_default();
+        // Behind the name, in parentheses.
+        let state = stat.rsplit(')').next().unwrap_or_default().trim_start();
+        state.starts_with(['R', 'D'])
+    }
+
+    fn describe(&self) -> String {
+        let last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
+        format!("thread {} was last in {}", self.name, *last)
+    }
+}
+
+impl Order {
+    pub(crate) fn new(seed: Option<u64>) -> Self {
+        Self {
+            time: Arc::new(Time::new(seed.is_some())),
+            seed,
+            jumps: AtomicBool::new(false),
+            threads: Mutex::new(Threads {
+                all: BTreeMap::new(),
+                next: 0,
+                turn: None,
+                turns: 0,
+                random: mix(seed.unwrap_or(0)),
+                trace: Trace::default(),
+                why_not: None,
+                idle: None,
+            }),
+            given: Condvar::new(),
+        }
+    }
+
+    pub(crate) fn seed(&self) -> Option<u64> {
+        self.seed
+    }
+
+    pub(crate) fn jump_over_waits(&self) {
+        self.jumps.store(true, Ordering::Relaxed);
+    }
+
+    pub(crate) fn trace(&self) -> Trace {
+        self.lock().trace
+    }
+
+    pub(crate) fn why_not(&self) -> Option<String> {
+        self.lock().why_not.clone()
+    }
+
+    /// Whether waits are its own matter.
+    pub(crate) fn is_on(&self) -> bool {
+        self.seed.is_some() || self.jumps.load(Ordering::Relaxed)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Threads> {
+        // It is consistent whenever something could panic.
+        self.threads.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A thread of a fabric, for as long as this is kept.
+#[derive(Debug)]
+pub(crate) struct Member {
+    pub(crate) shared: Weak<Shared>,
+    pub(crate) number: u64,
+    last: Arc<Mutex<&'static str>>,
+}
+
+impl Member {
+    /// The next thread of a fabric: the calling one, or one that it will start.
+    pub(crate) fn new(shared: &Arc<Shared>, name: String, is_own: bool) -> Arc<Self> {
+        let last = Arc::new(Mutex::new("no call"));
+        let mut threads = shared.order.lock();
+        threads.next += 1;
+        let number = threads.next;
+        let is_first = threads.all.is_empty();
+        if is_own && !is_first && shared.order.seed.is_some() {
+            threads.cannot_be_repeated(|| {
+                format!(
+                    "thread {name} came to a host by itself, at any time: start it with Host::spawn"
+                )
+            });
+        }
+        // With each seed others are slow: if all were equal, who is started first would be through first.
+        let weight = 1 << (3 * (threads.random() % 3));
+        let thread = Thread {
+            name,
+            last: Arc::clone(&last),
+            standing: Standing::Busy,
+            stat: None,
+            weight,
+        };
+        threads.all.insert(number, thread);
+        if is_first && threads.turn.is_none() {
+            threads.give(Some(number));
+        }
+        drop(threads);
+        Arc::new(Self {
+            shared: Arc::downgrade(shared),
+            number,
+            last,
+        })
+    }
+
+    /// What the thread does.
+    pub(crate) fn calls(&self, call: &'static str) {
+        *self.last.lock().unwrap_or_else(PoisonError::into_inner) = call;
+    }
+}
+
+impl Drop for Member {
+    fn drop(&mut self) {
+        let Some(shared) = self.shared.upgrade() else {
+            return;
+        };
+        let mut threads = shared.order.lock();
+        threads.all.remove(&self.number);
+        let had_turn = threads.turn == Some(self.number);
+        drop(threads);
+        if had_turn {
+            shared.give_turn(self.number);
+        }
+    }
+}
+
+impl Shared {
+    /// Each call begins here, before it takes the lock of the state: with a seed, another thread may go on first.
+    pub(crate) fn point(&self, at: &'static Location<'static>) {
+        if self.order.seed.is_none() {
+            return;
+        }
+        match fabric::thread_in(self) {
+            Some(thread) => {
+                self.pass(thread, at, Standing::Busy);
+            }
+            None => {
+                let mut threads = self.order.lock();
+                if !threads.all.is_empty() {
+                    threads.cannot_be_repeated(|| {
+                        let thread = thread::current();
+                        let name = thread.name().unwrap_or("without a name").to_owned();
+                        format!("thread {name} called the fabric, and was on none of its hosts")
+                    });
+                }
+            }
+        }
+    }
+
+    /// A thread begins: it waits for its turn, if there are turns.
+    pub(crate) fn begin(&self, thread: u64) {
+        if self.order.seed.is_none() {
+            return;
+        }
+        let own = fs::read_link("/proc/thread-self");
+        let mut threads = self.order.lock();
+        if let (Some(thread), Ok(own)) = (threads.all.get_mut(&thread), own) {
+            thread.stat = Some(Path::new("/proc").join(own).join("stat"));
+        }
+        drop(self.await_turn(threads, thread));
+    }
+
+    /// Gives the turn away, and returns when it comes back; `false` if the thread is none of the fabric's any more.
+    pub(crate) fn pass(
+        &self,
+        thread: u64,
+        at: &'static Location<'static>,
+        standing: Standing,
+    ) -> bool {
+        let mut threads = self.order.lock();
+        if !threads.all.contains_key(&thread) {
+            return false;
+        }
+        if threads.turn != Some(thread) {
+            // It was away.
+            threads.set(thread, Standing::Busy);
+            threads = self.await_turn(threads, thread);
+        }
+        threads.trace.add(thread, at);
+        let goes_on = matches!(standing, Standing::Busy) && is_undivided();
+        threads.set(thread, standing);
+        self.order.time.advance(CALL);
+        drop(threads);
+        if goes_on {
+            self.run_due();
+            return true;
+        }
+        self.give_turn(thread);
+        let mut threads = self.await_turn(self.order.lock(), thread);
+        threads.set(thread, Standing::Busy);
+        true
+    }
+
+    /// Gives the turn to one of the threads that can go on. If none can, the clock jumps until one can.
+    fn give_turn(&self, from: u64) {
+        let began = Instant::now();
+        loop {
+            self.run_due();
+            let mut threads = self.order.lock();
+            if threads.turn != Some(from) {
+                return;
+            }
+            let ready = self.ready(&threads);
+            let chosen = threads.one_of(&ready);
+            if chosen.is_some() {
+                threads.idle = None;
+                threads.give(chosen);
+                break;
+            }
+            let mut next = None;
+            if !threads.all.is_empty() && !threads.is_any_away() {
+                let nearest = threads.nearest();
+                drop(threads);
+                let first = self.lock_quietly().clock.first();
+                // What is tried again for ever changes nothing.
+                let is_vain = nearest.is_none() && began.elapsed() > PATIENCE;
+                next = earlier(nearest, first).filter(|_| !is_vain);
+                threads = self.order.lock();
+            }
+            match next {
+                Some(at) => self.order.time.jump_to(at),
+                None => {
+                    if threads.turn == Some(from) {
+                        threads.give(None);
+                    }
+                    let now = Instant::now();
+                    threads.idle = threads.idle.or(Some((now, now)));
+                    break;
+                }
+            }
+        }
+        self.order.given.notify_all();
+    }
+
+    /// Waits for the turn. Who waits also sees when the one that has it does not come back, and when nobody has it.
+    fn await_turn<'a>(
+        &'a self,
+        mut threads: MutexGuard<'a, Threads>,
+        thread: u64,
+    ) -> MutexGuard<'a, Threads> {
+        let (mut away, mut turns) = (Duration::ZERO, threads.turns);
+        while threads.turn != Some(thread) && threads.all.contains_key(&thread) {
+            if turns != threads.turns {
+                (away, turns) = (Duration::ZERO, threads.turns);
+            }
+            let Some(holder) = threads.turn else {
+                threads = self.while_idle(threads, thread);
+                continue;
+            };
+            if away >= PATIENCE {
+                threads.take_from(holder);
+                continue;
+            }
+            let (again, waited) = self.sleep(threads, SLICE);
+            threads = again;
+            if waited {
+                let running = threads.all.get(&holder).is_some_and(Thread::is_running);
+                away += if running { SLICE / RUNNING } else { SLICE };
+            }
+        }
+        threads
+    }
+
+    /// Sleeps until the turn is given; `true` if it was not.
+    fn sleep<'a>(
+        &self,
+        threads: MutexGuard<'a, Threads>,
+        limit: Duration,
+    ) -> (MutexGuard<'a, Threads>, bool) {
+        let woken = self.order.given.wait_timeout(threads, limit);
+        let (threads, waited) = woken.unwrap_or_else(PoisonError::into_inner);
+        (threads, waited.timed_out())
+    }
+
+    /// Nobody can go on before a thread that is away comes back, or its real time has gone by.
+    fn while_idle<'a>(
+        &'a self,
+        mut threads: MutexGuard<'a, Threads>,
+        thread: u64,
+    ) -> MutexGuard<'a, Threads> {
+        let now = Instant::now();
+        let (since, looked) = threads.idle.unwrap_or((now, now));
+        if threads.is_any_away() {
+            self.order.time.advance(now - looked);
+        } else if now - since > PATIENCE && !thread::panicking() {
+            // The others find the same, in their turn.
+            threads.idle = None;
+            threads.set(thread, Standing::Busy);
+            let all = threads.describe();
+            drop(threads);
+            panic!("every thread of the fabric waits, and nothing is to come: {all}");
+        }
+        threads.idle = Some((since, now));
+        threads.give(Some(thread));
+        drop(threads);
+        self.give_turn(thread);
+        let threads = self.order.lock();
+        match threads.turn {
+            None => self.sleep(threads, LOOK).0,
+            Some(_) => threads,
+        }
+    }
+
+    /// Runs what is due.
+    fn run_due(&self) {
+        let mut state = self.lock_quietly();
+        if state.run_due() {
+            self.changed.notify_all();
+        }
+    }
+
+    /// If every thread waits, and has nothing to take, the clock jumps; `true` if so.
+    fn jump(&self) -> bool {
+        self.run_due();
+        // So that nothing happens meanwhile.
+        let state = self.lock_quietly();
+        let threads = self.order.lock();
+        if !self.ready(&threads).is_empty() {
+            return false;
+        }
+        let Some(at) = earlier(threads.nearest(), state.clock.first()) else {
+            return false;
+        };
+        self.order.time.jump_to(at);
+        state.clock.set_alarm();
+        true
+    }
+
+    /// Waits as a thread of the fabric, until a descriptor can be read, the deadline has come, or the event.
+    pub(crate) fn wait(
+        &self,
+        thread: u64,
+        fds: &mut [PollFd<'_>],
+        deadline: Option<Instant>,
+        event: Event,
+    ) -> Result<usize, Errno> {
+        let wait = |fds: &[PollFd<'_>]| Wait {
+            readable: fds.iter().map(|fd| fd.as_fd().as_raw_fd()).collect(),
+            deadline,
+            event,
+        };
+        let at = Location::caller();
+        let is_over = || {
+            deadline.is_some_and(|deadline| deadline <= self.order.time.now())
+                || self.has_come(event, &self.order.lock())
+        };
+        let _waiting = Waiting {
+            order: &self.order,
+            thread,
+        };
+        if self.order.seed.is_some() {
+            loop {
+                if !self.pass(thread, at, Standing::Waits(wait(fds))) {
+                    return poll(fds, left(deadline, self.order.time.now()).as_ref());
+                }
+                let found = look(fds)?;
+                if found > 0 || is_over() {
+                    return Ok(found);
+                }
+            }
+        }
+        self.order.lock().set(thread, Standing::Waits(wait(fds)));
+        loop {
+            let found = look(fds)?;
+            if found > 0 || is_over() {
+                return Ok(found);
+            }
+            if !self.jump() {
+                let limit = Timespec::try_from(LOOK).expect("a short time");
+                poll(fds, Some(&limit))?;
+            }
+        }
+    }
+
+    fn has_come(&self, event: Event, threads: &Threads) -> bool {
+        match event {
+            Event::None => false,
+            Event::Change(seen) => seen != self.changed.count(),
+            Event::End(other) => !threads.all.contains_key(&other),
+        }
+    }
+
+    /// Those that can go on.
+    fn ready(&self, threads: &Threads) -> Vec<u64> {
+        let now = self.order.time.now();
+        let ready = |(number, thread): (&u64, &Thread)| {
+            let ready = match &thread.standing {
+                Standing::Busy => true,
+                Standing::Away => false,
+                Standing::Waits(wait) => {
+                    wait.deadline.is_some_and(|deadline| deadline <= now)
+                        || self.has_come(wait.event, threads)
+                        || any_readable(&wait.readable)
+                }
+            };
+            ready.then_some(*number)
+        };
+        threads.all.iter().filter_map(ready).collect()
+    }
+
+    /// The calling thread, if others have to know that it waits.
+    pub(crate) fn waits_in_order(&self) -> Option<u64> {
+        fabric::thread_in(self).filter(|_| self.order.is_on())
+    }
+
+    /// Waits until `changed` tells of more than what was seen, or for less, with the state unlocked.
+    pub(crate) fn await_change(&self, thread: u64, seen: u64) {
+        // Who waits looks again after a signal, too.
+        let _ = self.wait(thread, &mut [], None, Event::Change(seen));
+    }
+
+    /// Waits until another thread of the fabric is at its end.
+    pub(crate) fn await_end(&self, other: u64) {
+        if let Some(thread) = self.waits_in_order() {
+            // A signal is no end.
+            while self.wait(thread, &mut [], None, Event::End(other)) == Err(Errno::INTR) {}
+        }
+    }
+}
+
+/// That a thread may have a [`Wait`], with descriptors that are borrowed for as long.
+struct Waiting<'a> {
+    order: &'a Order,
+    thread: u64,
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        self.order.lock().set(self.thread, Standing::Busy);
+    }
+}
+
+fn earlier(one: Option<Instant>, other: Option<Instant>) -> Option<Instant> {
+    one.into_iter().chain(other).min()
+}
+
+/// Of a [`Wait`], under the lock of the threads.
+fn any_readable(fds: &[RawFd]) -> bool {
+    let mut fds: Vec<_> = fds
+        .iter()
+        .map(|fd| {
+            // SAFETY: the thread that waits has borrowed it for as long as it has a `Waiting`, which takes the `Wait`
+            // away under the lock of the threads; that is held here.
+            let fd = unsafe { BorrowedFd::borrow_raw(*fd) };
+            PollFd::from_borrowed_fd(fd, PollFlags::IN)
+        })
+        .collect();
+    !fds.is_empty() && look(&mut fds).is_ok_and(|ready| ready > 0)
+}

@@ -1,0 +1,74 @@
+//! Tests that run again as they ran before.
+
+use std::collections::hash_map::RandomState;
+use std::env;
+use std::hash::BuildHasher;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+
+use crate::fabric::Fabric;
+use crate::profile::Profile;
+
+/// Runs a test on a fabric on which the order of threads follows from a seed, so that a run that fails can be run
+/// again.
+///
+/// It takes the seed from the environment variable `RPMA_SIM_SEED`. If that is not set it takes a new one each time,
+/// for as many runs as `RPMA_SIM_RUNS` says, or one. When the test panics it prints the seed, and goes on panicking:
+///
+/// ```text
+/// seed 123: run again with RPMA_SIM_SEED=123
+/// ```
+///
+/// On such a [fabric](Fabric::seeded) one thread runs at a time: the calling one, those that
+/// [`Host::spawn`](crate::Host::spawn) has started, and those that have entered a host. At each call of verbs, and when
+/// a thread waits in `rpma`, the seed chooses which thread goes on. Time is virtual ([`Fabric::now`],
+/// [`now`](crate::now)): 1 µs for each call, and when nobody can go on it jumps to the next limit, or to when a device
+/// tries again. What a device does by chance follows from the seed as well.
+///
+/// What the fabric does not know of is not repeated: a thread that waits for a lock, a channel or a sleep of the
+/// program (take [`sleep`](crate::sleep) and [`JoinHandle::join`](crate::JoinHandle::join)), the end of a
+/// [`std::thread::scope`], a thread that comes to a host by itself, and one on no host that makes calls. Whoever has
+/// the turn and sleeps elsewhere for a second of real time, or computes for half a minute, loses it; then time is real
+/// until it is back. The run goes on, and [`Fabric::why_not_repeatable`] has the reason, which is printed as well.
+///
+/// If every thread waits and nothing is to come, one of them panics, and says where all of them are.
+///
+/// ```
+/// use rpma_sim::{Profile, repeatable};
+///
+/// repeatable(Profile::STRICT, |fabric| {
+///     let host = fabric.host("here");
+///     let threads = [1, 2].map(|number| host.spawn(move || number));
+///     assert_eq!(threads.map(|thread| thread.join().expect("no panic")), [1, 2]);
+/// });
+/// ```
+///
+/// # Panics
+///
+/// If the test does, or if one of the variables is not a number.
+pub fn repeatable(profile: Profile, mut test: impl FnMut(&Fabric)) {
+    let seed = number("RPMA_SIM_SEED");
+    let runs = match seed {
+        Some(_) => 1,
+        None => number("RPMA_SIM_RUNS").unwrap_or(1),
+    };
+    for _ in 0..runs {
+        // Its keys are the system's random numbers.
+        let seed = seed.unwrap_or_else(|| RandomState::new().hash_one(0));
+        let fabric = Fabric::seeded(profile.clone(), seed);
+        let ended = catch_unwind(AssertUnwindSafe(|| test(&fabric)));
+        if let Some(why) = fabric.why_not_repeatable() {
+            eprintln!("seed {seed}: the run may not be repeated by it: {why}");
+        }
+        if let Err(panic) = ended {
+            eprintln!("seed {seed}: run again with RPMA_SIM_SEED={seed}");
+            drop(fabric);
+            resume_unwind(panic);
+        }
+    }
+}
+
+fn number(variable: &str) -> Option<u64> {
+    let text = env::var(variable).ok()?;
+    let number = text.parse();
+    Some(number.unwrap_or_else(|_| panic!("{variable} is {text}, which is not a number")))
+}

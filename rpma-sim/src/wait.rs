@@ -1,0 +1,114 @@
+//! Where threads wait: what `rpma` calls in the place of the system's clock, `poll`, sleeps and locks.
+
+use std::cell::Cell;
+use std::panic::Location;
+use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, Timespec, poll};
+use rustix::io::Errno;
+
+use crate::fabric;
+use crate::order::{Event, Standing};
+
+/// What is left, for `poll`. `None` is for ever.
+pub(crate) fn left(deadline: Option<Instant>, now: Instant) -> Option<Timespec> {
+    let left = deadline?.saturating_duration_since(now);
+    Some(Timespec::try_from(left).unwrap_or(Timespec {
+        tv_sec: i64::MAX,
+        tv_nsec: 0,
+    }))
+}
+
+/// What can be read now.
+pub(crate) fn look(fds: &mut [PollFd<'_>]) -> Result<usize, Errno> {
+    match poll(fds, Some(&Timespec::default())) {
+        // It has not waited.
+        Err(Errno::INTR) => look(fds),
+        found => found,
+    }
+}
+
+thread_local! {
+    /// The calling thread keeps the turn.
+    static UNDIVIDED: Cell<bool> = const { Cell::new(false) };
+}
+
+/// The time of the fabric whose host the calling thread is on; on no host that of the system.
+///
+/// It is what limits of `rpma` are measured with.
+#[must_use]
+pub fn now() -> Instant {
+    match fabric::place() {
+        Some((shared, _)) => shared.order.time.now(),
+        None => Instant::now(),
+    }
+}
+
+/// Sleeps for so long in the time of the fabric whose host the calling thread is on: a wait that the clock can jump
+/// over. On no host, as [`std::thread::sleep`].
+pub fn sleep(limit: Duration) {
+    let Some((shared, thread)) = fabric::place().filter(|(shared, _)| shared.order.is_on()) else {
+        return thread::sleep(limit);
+    };
+    let until = shared.order.time.now().checked_add(limit);
+    // A signal is no end.
+    while shared.wait(thread, &mut [], until, Event::None) == Err(Errno::INTR) {}
+}
+
+/// `poll(2)` until `deadline` by [`now`], for events of reading: where `rpma` waits.
+#[doc(hidden)]
+pub fn wait(fds: &mut [PollFd<'_>], deadline: Option<Instant>) -> Result<usize, Errno> {
+    match fabric::place() {
+        Some((shared, thread)) if shared.order.is_on() => {
+            shared.wait(thread, fds, deadline, Event::None)
+        }
+        Some((shared, _)) => poll(fds, left(deadline, shared.order.time.now()).as_ref()),
+        None => poll(fds, left(deadline, Instant::now()).as_ref()),
+    }
+}
+
+/// Lets another thread go on, for who has to wait for a lock; `false` if there are no turns.
+#[doc(hidden)]
+pub fn pause() -> bool {
+    match fabric::place() {
+        Some((shared, thread)) if shared.order.seed().is_some() => {
+            shared.pass(thread, Location::caller(), Standing::Busy)
+        }
+        _ => false,
+    }
+}
+
+/// Takes a lock that may be held across calls of verbs, poisoned or not.
+#[doc(hidden)]
+pub fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    loop {
+        match mutex.try_lock() {
+            Ok(guard) => return guard,
+            Err(TryLockError::Poisoned(poisoned)) => return poisoned.into_inner(),
+            Err(TryLockError::WouldBlock) if pause() => {}
+            Err(TryLockError::WouldBlock) => {
+                return mutex.lock().unwrap_or_else(PoisonError::into_inner);
+            }
+        }
+    }
+}
+
+/// Whether the calling thread keeps the turn.
+pub(crate) fn is_undivided() -> bool {
+    UNDIVIDED.get()
+}
+
+/// Runs something, and keeps the turn unless it waits: with a lock that threads of several fabrics use.
+#[doc(hidden)]
+pub fn undivided<T>(run: impl FnOnce() -> T) -> T {
+    struct Before(bool);
+    impl Drop for Before {
+        fn drop(&mut self) {
+            UNDIVIDED.set(self.0);
+        }
+    }
+    let _before = Before(UNDIVIDED.replace(true));
+    run()
+}
