@@ -77,6 +77,7 @@ impl Shared {
     /// For a call, which begins here: see [`Shared::point`].
     #[track_caller]
     pub(crate) fn lock(&self) -> MutexGuard<'_, State> {
+        assert_not_checking();
         self.point(Location::caller());
         self.lock_quietly()
     }

@@ -212,13 +212,16 @@ pub mod porting {}
 /// ```
 ///
 /// Time is real: where a test lets a peer die, [`ConnCfg::set_ack_timeout`] and
-/// [`set_retry_count`](ConnCfg::set_retry_count) say how soon that is noticed.
+/// [`set_retry_count`](ConnCfg::set_retry_count) say how soon that is noticed. A test that is not to wait lets the
+/// fabric's clock [jump over waits](sim::Fabric::jump_over_waits). With [`repeatable`](sim::repeatable) a seed chooses
+/// the order of threads, and a run that fails can be run again.
 #[cfg(feature = "sim")]
 pub mod sim {
     #[doc(inline)]
     pub use rpma_sys::sim::{
-        Cut, Entered, Errno, Fabric, Failing, Host, How, Image, Images, Link, Loss, Nic, Platform,
-        Pmem, Profile, Visited, persisted, preempt_posts,
+        Cut, Entered, Errno, Fabric, Failing, Host, How, Image, Images, JoinHandle, Link, Loss,
+        Nic, Platform, Pmem, Profile, Trace, Visited, now, persisted, preempt_posts, repeatable,
+        sleep,
     };
 }
 

@@ -1,20 +1,19 @@
 //! Numbers by chance that are the same in each run.
 
-/// A generator (SplitMix64) that a seed determines.
+use crate::order::mix;
+
+/// A generator that a seed determines.
 #[derive(Clone, Debug)]
 pub(crate) struct Random(u64);
 
 impl Random {
     pub(crate) fn new(seed: u64) -> Self {
-        Self(seed)
+        Self(mix(seed))
     }
 
     pub(crate) fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mut mixed = self.0;
-        mixed = (mixed ^ mixed >> 30).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94D0_49BB_1331_11EB);
-        mixed ^ mixed >> 31
+        self.0 = self.0.wrapping_add(1);
+        mix(self.0)
     }
 
     /// A number below `limit`, which is not 0.

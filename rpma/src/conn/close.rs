@@ -1,7 +1,6 @@
 //! Ending a connection without losing what was posted.
 
 use std::fmt;
-use std::thread;
 use std::time::Duration;
 
 use rustix::io::Errno;
@@ -10,6 +9,7 @@ use super::Conn;
 use crate::error::{Error, Result};
 use crate::event::ConnEvent;
 use crate::slots::{Kind, State};
+use crate::verbs::clock::sleep;
 use crate::verbs::{Deadline, LocalBuffer, Opcode, RemoteAddress, SendFlags, Wc, WcStatus};
 
 /// How long the device may take to flush a queue pair in the error state.
@@ -182,7 +182,7 @@ impl Rest {
             if all || last_look {
                 return Ok(all);
             }
-            thread::sleep(PAUSE);
+            sleep(PAUSE);
         }
     }
 

@@ -45,8 +45,14 @@ mod sync {
 
     use rustix::thread::futex::{Flags, wait, wake};
 
+    pub(super) use crate::verbs::clock::lock;
+    use crate::verbs::clock::pause;
+
     /// Sleeps if the word has this value, until somebody is woken; sometimes for no reason.
     pub(super) fn sleep_while(word: &AtomicU32, value: u32) {
+        if pause() {
+            return;
+        }
         // It has another value, or there was a signal: whoever sleeps looks again in any case.
         let _ = wait(word, Flags::PRIVATE, value, None);
     }

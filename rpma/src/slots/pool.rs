@@ -2,7 +2,7 @@
 //! free entries are on a list. One that the device has taken and never completes stays taken.
 
 use super::ring::{NotPosted, NotTaken};
-use super::sync::{Mutex, MutexGuard};
+use super::sync::{Mutex, MutexGuard, lock};
 
 #[derive(Debug)]
 pub(crate) struct Pool {
@@ -82,8 +82,6 @@ impl Pool {
 
     fn lock(&self) -> MutexGuard<'_, Entries> {
         // Nothing panics under it before it is consistent again.
-        self.entries
-            .lock()
-            .unwrap_or_else(std::sync::PoisonError::into_inner)
+        lock(&self.entries)
     }
 }

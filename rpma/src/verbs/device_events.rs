@@ -21,6 +21,7 @@ use std::sync::{Arc, LazyLock, Mutex, PoisonError};
 
 use rpma_sys as sys;
 
+use super::clock::undivided;
 use super::take::set_nonblocking;
 
 /// Held while an event is read and acknowledged: of one device, each event goes to one thread.
@@ -93,6 +94,10 @@ impl<'device> DeviceEvents<'device> {
     /// Takes all that are there.
     #[cold]
     pub(super) fn take_all(&self) {
+        undivided(|| self.take_each());
+    }
+
+    fn take_each(&self) {
         let _guard = TAKING.lock().unwrap_or_else(PoisonError::into_inner);
         // For good: somebody else may have taken them since, and a read that blocks would block us all.
         if set_nonblocking(self.fd()).is_err() {

@@ -25,6 +25,7 @@
 #![expect(unsafe_code, reason = "this is the floor that calls C")]
 
 mod batch;
+pub(crate) mod clock;
 mod cm;
 mod cm_event;
 mod context;

@@ -6,13 +6,14 @@
 //! cannot be destroyed meanwhile: destroying takes the same lock.
 
 use std::os::fd::BorrowedFd;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::event::{PollFd, PollFlags};
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 use rustix::io::Errno;
 
+use super::clock::{lock, now, poll};
 use super::device_events::DeviceEvents;
 use crate::error::{Error, Result};
 
@@ -28,9 +29,7 @@ pub(crate) enum Deadline {
 impl Deadline {
     /// The instant `limit` from now; one that the clock cannot express is never reached.
     pub(crate) fn after(limit: Duration) -> Self {
-        Instant::now()
-            .checked_add(limit)
-            .map_or(Self::Never, Self::At)
+        now().checked_add(limit).map_or(Self::Never, Self::At)
     }
 
     /// Whichever comes first.
@@ -44,21 +43,15 @@ impl Deadline {
     pub(crate) fn has_passed(self) -> bool {
         match self {
             Self::Never => false,
-            Self::At(instant) => Instant::now() >= instant,
+            Self::At(instant) => now() >= instant,
         }
     }
 
-    /// What is left, for `poll`. `None` is for ever.
-    fn remaining(self) -> Option<Timespec> {
+    /// For `poll`.
+    fn instant(self) -> Option<Instant> {
         match self {
             Self::Never => None,
-            Self::At(instant) => {
-                let left = instant.saturating_duration_since(Instant::now());
-                Some(Timespec::try_from(left).unwrap_or(Timespec {
-                    tv_sec: i64::MAX,
-                    tv_nsec: 0,
-                }))
-            }
+            Self::At(instant) => Some(instant),
         }
     }
 }
@@ -105,7 +98,7 @@ pub(super) struct Turns(Mutex<u64>);
 impl Turns {
     fn acquire(&self) -> MutexGuard<'_, u64> {
         // A panic under it has broken nothing.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.0)
     }
 
     /// Holds the lock for what takes no event, but may discard some.
@@ -123,7 +116,7 @@ fn flags(fd: BorrowedFd<'_>) -> Result<OFlags> {
 
 /// Whether a read of `fd` would not block now.
 pub(super) fn readable_now(fd: BorrowedFd<'_>, device: Option<&DeviceEvents<'_>>) -> Result<bool> {
-    readable(fd, device, Deadline::At(Instant::now()))
+    readable(fd, device, Deadline::At(now()))
 }
 
 /// Waits until `fd` can be read; `false` if `deadline` passed first. Signals change nothing: also a wait of
@@ -139,7 +132,7 @@ fn readable(
         let beside = device.map_or(fd, DeviceEvents::fd);
         let mut fds = [own, PollFd::from_borrowed_fd(beside, PollFlags::IN)];
         let watched = 1 + usize::from(device.is_some());
-        let ready = match poll(&mut fds[..watched], deadline.remaining().as_ref()) {
+        let ready = match poll(&mut fds[..watched], deadline.instant()) {
             Err(Errno::INTR) => continue,
             result => result.map_err(|errno| Error::provider("poll", errno))?,
         };
@@ -172,7 +165,7 @@ pub(super) fn any_readable(
     let mut from = 0;
     loop {
         fds.iter_mut().for_each(PollFd::clear_revents);
-        let ready = match poll(&mut fds[from..], deadline.remaining().as_ref()) {
+        let ready = match poll(&mut fds[from..], deadline.instant()) {
             Err(Errno::INTR) => continue,
             result => result.map_err(|errno| Error::provider("poll", errno))?,
         };

@@ -28,6 +28,10 @@ mod sync {
         static ref FUTEX: (Mutex<()>, loom::sync::Condvar) = Default::default();
     }
 
+    pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+        mutex.lock().unwrap()
+    }
+
     /// The kernel looks at the word and puts the thread to sleep at once.
     pub(crate) fn sleep_while(word: &AtomicU32, value: u32) {
         let guard = FUTEX.0.lock().unwrap();
