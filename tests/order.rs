@@ -1,0 +1,439 @@
+//! What `rpma::sim` promises of time and of the order of threads: a clock that jumps over waits, and runs that a seed
+//! repeats.
+
+use std::collections::BTreeSet;
+use std::env;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::process::Command;
+use std::sync::{Arc, Mutex};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use rpma::sim::{Fabric, Host, Profile, Trace, now, repeatable, sleep};
+use rpma::{
+    Conn, ConnCfg, ConnEvent, ConnReq, Device, Ep, Error, Flags, Mr, MrRemote, MrSlice, MrUsage,
+    Next, Peer, RemoteSlice, Side, Wc, WcStatus,
+};
+
+const LIMIT: Duration = Duration::from_secs(20);
+const HOUR: Duration = Duration::from_secs(3_600);
+const ALWAYS: Flags = Flags::COMPLETION_ALWAYS;
+
+/// A peer on the host that the thread is on.
+fn peer() -> Peer {
+    let host = Host::current().expect("the thread is on a host");
+    let device = Device::from_addr(&host.addr().to_string(), Side::Local);
+    Peer::new(&device.expect("the host's device")).expect("a peer")
+}
+
+/// Two ends of a connection, both on the host that the thread is on.
+fn pair_with(peer: &Peer, cfg: &ConnCfg) -> (Conn, Conn) {
+    let addr = Host::current().expect("a host").addr().to_string();
+    let ep = Ep::listen(peer, &addr, 0).expect("listens");
+    let req = ConnReq::new(peer, &addr, ep.get_port(), cfg).expect("resolves");
+    let asking = req.connect(&[]).expect("asks");
+    let req = ep.next_conn_req_timeout(cfg, LIMIT);
+    let server = req.expect("a request").connect(&[]).expect("accepts");
+    let client = asking.wait_established(LIMIT).expect("accepted");
+    let server = server.wait_established(LIMIT).expect("established");
+    (client, server)
+}
+
+fn pair() -> (Conn, Conn) {
+    pair_with(&peer(), &ConnCfg::new())
+}
+
+/// A write of no bytes, until it is done.
+fn write(conn: &Conn) {
+    let posted = conn.write(RemoteSlice::EMPTY, MrSlice::EMPTY, ALWAYS, 1);
+    posted.expect("posted");
+    let done = conn.get_cq().wait_for(1, LIMIT, |_| {});
+    done.expect("it succeeds");
+}
+
+/// A fabric whose clock jumps, and a host of it.
+fn jumping() -> (Fabric, Host) {
+    let fabric = Fabric::new(Profile::RXE_6_12);
+    fabric.jump_over_waits();
+    let host = fabric.host("here");
+    (fabric, host)
+}
+
+/// Time as such is not measured: an hour would be noticed.
+#[test]
+fn an_hour_passes_at_once() {
+    let (fabric, host) = jumping();
+    let _entered = host.enter();
+    let (conn, server) = pair();
+    let (real, before) = (Instant::now(), fabric.now());
+    let waited = conn.get_cq().wait_timeout(HOUR);
+    assert!(matches!(waited, Err(Error::NoCompletion)), "{waited:?}");
+    let passed = fabric.now() - before;
+    assert!(passed >= HOUR, "{passed:?}");
+
+    // The shorter limit is the first to come, also if a thread waits for another one's end.
+    let waiting = host.spawn(move || {
+        let next = server.next(&mut [Wc::default()], HOUR / 2);
+        (matches!(next, Err(Error::TimedOut(_))), now(), server)
+    });
+    sleep(HOUR);
+    let (timed_out, at, server) = waiting.join().expect("no panic");
+    assert!(timed_out && at < now());
+    let waiting = host.spawn(move || {
+        sleep(HOUR);
+        drop(server);
+    });
+    waiting.join().expect("no panic");
+    assert!(fabric.now() - before >= 3 * HOUR);
+    assert!(real.elapsed() < HOUR / 2);
+}
+
+/// The retries of a device take the time that they take, and nobody waits for it.
+#[test]
+fn retries_take_virtual_seconds() {
+    let (fabric, host) = jumping();
+    let _entered = host.enter();
+    let fails = |conn: &Conn, status: WcStatus| {
+        let before = fabric.now();
+        match conn.get_cq().wait_for(1, HOUR, |_| {}) {
+            Err(Error::Operation(failure)) => assert_eq!(failure.status, status),
+            result => panic!("{result:?}"),
+        }
+        let took = fabric.now() - before;
+        assert!(took > Duration::from_secs(3) && took < HOUR, "{took:?}");
+    };
+    // A peer without a receive: 6 times 655.36 ms.
+    let mut cfg = ConnCfg::new();
+    cfg.set_rnr_retry_count(6).expect("3 bits");
+    cfg.set_min_rnr_timer(Some(0)).expect("a code");
+    let peer = peer();
+    let (client, server) = pair_with(&peer, &cfg);
+    let sent = client.send(MrSlice::EMPTY, ALWAYS, 1);
+    sent.expect("posted");
+    fails(&client, WcStatus::RNR_RETRY_EXC_ERR);
+    drop((client, server));
+
+    // A peer that has destroyed its queue pair: 7 times 537 ms.
+    let (client, server) = pair_with(&peer, &ConnCfg::new());
+    drop(server);
+    let posted = client.write(RemoteSlice::EMPTY, MrSlice::EMPTY, ALWAYS, 1);
+    posted.expect("posted");
+    fails(&client, WcStatus::RETRY_EXC_ERR);
+}
+
+/// The clock does not jump over what a thread does that is on a host.
+#[test]
+fn no_jump_while_a_thread_is_busy() {
+    let (fabric, host) = jumping();
+    let _entered = host.enter();
+    let (client, server) = pair();
+    server.recv(MrSlice::EMPTY, 7).expect("posted");
+    let sending = host.spawn(move || {
+        // Of the program: the fabric does not know of it.
+        thread::sleep(Duration::from_millis(50));
+        client.send(MrSlice::EMPTY, ALWAYS, 1).expect("posted");
+        client
+    });
+    let before = fabric.now();
+    let limit = Duration::from_secs(10);
+    let next = server.next(&mut [Wc::default()], limit);
+    assert!(matches!(next, Ok(Next::Completions(1))), "{next:?}");
+    assert!(fabric.now() - before < limit);
+    sending.join().expect("no panic");
+}
+
+/// A thread on no host has the system's time, and those who wait for it too.
+#[test]
+fn off_a_host_time_is_real() {
+    let (fabric, host) = jumping();
+    let entered = host.enter();
+    sleep(HOUR);
+    assert!(now() > Instant::now() + HOUR / 2);
+    drop(entered);
+    assert!(now() < Instant::now() + HOUR / 2);
+    assert!(fabric.now() > Instant::now() + HOUR / 2);
+}
+
+/// What a run on a fabric with a seed was like.
+fn run<T>(profile: &Profile, seed: u64, test: impl FnOnce(&Host) -> T) -> (T, Trace) {
+    let fabric = Fabric::seeded(profile.clone(), seed);
+    let host = fabric.host("here");
+    let entered = host.enter();
+    let result = test(&host);
+    drop(entered);
+    assert_eq!(fabric.why_not_repeatable(), None);
+    assert!(fabric.objects().is_empty(), "{:?}", fabric.objects());
+    (result, fabric.trace())
+}
+
+/// Each seed twice: what the runs have found, and how many ways they went.
+fn twice<T: Ord + std::fmt::Debug>(
+    seeds: u64,
+    test: impl Fn(&Host) -> T,
+) -> (BTreeSet<T>, BTreeSet<u64>) {
+    let (mut results, mut traces) = (BTreeSet::new(), BTreeSet::new());
+    for profile in [Profile::RXE_6_12, Profile::STRICT] {
+        for seed in 0..seeds {
+            let first = run(&profile, seed, &test);
+            let again = run(&profile, seed, &test);
+            assert_eq!(first, again, "seed {seed}");
+            results.insert(first.0);
+            traces.insert(first.1.hash);
+        }
+    }
+    (results, traces)
+}
+
+/// Two threads with a connection each, who note when they have written.
+fn race(host: &Host) -> Vec<u32> {
+    let order = Arc::new(Mutex::new(Vec::new()));
+    let conns = [0, 1].map(|number| (number, pair()));
+    let threads = conns.map(|(number, (conn, server))| {
+        let order = Arc::clone(&order);
+        host.spawn(move || {
+            for _ in 0..2 {
+                write(&conn);
+                order.lock().expect("no panic").push(number);
+            }
+            drop(server);
+        })
+    });
+    for thread in threads {
+        thread.join().expect("no panic");
+    }
+    let order = order.lock().expect("no panic");
+    order.clone()
+}
+
+#[test]
+fn a_seed_repeats_a_race() {
+    let (orders, traces) = twice(50, race);
+    assert!(orders.contains(&vec![0, 0, 1, 1]), "{orders:?}");
+    assert!(orders.contains(&vec![1, 1, 0, 0]), "{orders:?}");
+    assert!(traces.len() > 25, "{}", traces.len());
+}
+
+/// Threads that use one connection wait for rpma's own locks, too.
+#[test]
+fn a_seed_repeats_threads_of_one_connection() {
+    let shares = |host: &Host| {
+        let (client, server) = pair();
+        let (client, server) = (Arc::new(client), Arc::new(server));
+        let posting = [1, 2].map(|number| {
+            let client = Arc::clone(&client);
+            host.spawn(move || {
+                for _ in 0..3 {
+                    let posted = client.write(RemoteSlice::EMPTY, MrSlice::EMPTY, ALWAYS, number);
+                    posted.expect("posted");
+                }
+            })
+        });
+        let waiting = [(); 2].map(|()| {
+            let client = Arc::clone(&client);
+            host.spawn(move || {
+                let (mut got, mut wcs) = (Vec::new(), [Wc::default(); 2]);
+                while let Ok(Next::Completions(count)) = client.next(&mut wcs, LIMIT) {
+                    got.extend(wcs[..count].iter().map(Wc::wr_id));
+                }
+                got
+            })
+        });
+        for thread in posting {
+            thread.join().expect("no panic");
+        }
+        let got = waiting.map(|thread| thread.join().expect("no panic"));
+        assert_eq!(got[0].len() + got[1].len(), 6, "{got:?}");
+        let server = Arc::into_inner(server).expect("nobody else has it");
+        drop(client);
+        assert!(matches!(
+            server.next_event_timeout(LIMIT),
+            Ok(ConnEvent::Closed)
+        ));
+        got
+    };
+    let (got, traces) = twice(15, shares);
+    assert!(got.len() > 5, "{got:?}");
+    assert!(traces.len() > 10, "{}", traces.len());
+}
+
+/// Two threads add 1 to a number at the peer, in three steps each: the number that they find at the end.
+fn add_twice(host: &Host) -> u64 {
+    let owner = peer();
+    let usage = MrUsage::READ_SRC | MrUsage::WRITE_DST;
+    let number = Mr::reg(&owner, vec![0; 8], usage).expect("registers");
+    let remote = MrRemote::from_descriptor(&number.get_descriptor()).expect("valid");
+    let conns = [(); 2].map(|()| pair_with(&owner, &ConnCfg::new()));
+    let adding = conns.map(|(conn, server)| {
+        let owner = owner.clone();
+        host.spawn(move || {
+            let usage = MrUsage::READ_DST | MrUsage::WRITE_SRC;
+            let own = Mr::reg(&owner, vec![0; 8], usage).expect("registers");
+            let (own_part, remote) = (own.slice(..).expect("all"), remote.slice(..).expect("all"));
+            let done = || conn.get_cq().wait_for(1, LIMIT, |_| {});
+            conn.read(own_part, remote, ALWAYS, 1).expect("posted");
+            done().expect("it succeeds");
+            let sum = own.load_u64(0).expect("8 bytes") + 1;
+            own.store_u64(0, sum).expect("8 bytes");
+            conn.write(remote, own_part, ALWAYS, 1).expect("posted");
+            done().expect("it succeeds");
+            drop(server);
+        })
+    });
+    for thread in adding {
+        thread.join().expect("no panic");
+    }
+    number.load_u64(0).expect("8 bytes")
+}
+
+/// Asks for the next test, which fails with some seeds.
+const PLANTED: &str = "RPMA_TEST_PLANTED";
+
+#[test]
+fn planted() {
+    if env::var_os(PLANTED).is_some() {
+        repeatable(Profile::RXE_6_12, |fabric| {
+            let host = fabric.host("here");
+            let _entered = host.enter();
+            assert_eq!(add_twice(&host), 2, "an addition is lost");
+        });
+    }
+}
+
+#[test]
+fn a_bug_is_found_again() {
+    let finds = |seed| run(&Profile::RXE_6_12, seed, add_twice).0 != 2;
+    let found: Vec<u64> = (0..50).filter(|seed| finds(*seed)).collect();
+    assert!(!found.is_empty() && found.len() < 50, "{found:?}");
+    let other = (0..50).find(|seed| !found.contains(seed));
+    for (seed, fails) in [(found[0], true), (other.expect("one"), false)] {
+        let program = env::current_exe().expect("its path");
+        let output = Command::new(program)
+            .args(["planted", "--exact", "--nocapture"])
+            .env(PLANTED, "")
+            .env("RPMA_SIM_SEED", seed.to_string())
+            .output()
+            .expect("it runs");
+        let told = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(!output.status.success(), fails, "{told}");
+        let again = format!("seed {seed}: run again with RPMA_SIM_SEED={seed}\n");
+        assert_eq!(told.contains(&again), fails, "{told}");
+        assert!(!told.contains("may not be repeated"), "{told}");
+    }
+}
+
+/// A thread that waits for a lock of the program has the turn, and comes back when the one goes on that has the lock.
+#[test]
+fn a_lock_of_the_program_is_told() {
+    let fabric = Fabric::seeded(Profile::RXE_6_12, 1);
+    let host = fabric.host("here");
+    let _entered = host.enter();
+    let lock = Arc::new(Mutex::new(0));
+    let own = Arc::clone(&lock);
+    let (conn, _server) = pair();
+    let holding = host.spawn(move || {
+        let mut held = own.lock().expect("no panic");
+        // Across calls, and long enough for the other one to come.
+        sleep(Duration::from_secs(1));
+        write(&conn);
+        *held += 1;
+    });
+    let waiting = host.spawn(move || {
+        sleep(Duration::from_millis(500));
+        *lock.lock().expect("no panic") += 1;
+        write(&pair().0);
+        *lock.lock().expect("no panic")
+    });
+    holding.join().expect("no panic");
+    assert_eq!(waiting.join().expect("no panic"), 2);
+    let why = fabric.why_not_repeatable().expect("it was away");
+    assert!(
+        why.contains("did not come back") && why.contains("lock"),
+        "{why}"
+    );
+}
+
+/// What comes at a time of its own is told as well.
+#[test]
+fn what_is_not_ordered_is_told() {
+    let fabric = Fabric::seeded(Profile::RXE_6_12, 1);
+    let host = fabric.host("here");
+    let there = host.clone();
+    let by_itself = thread::spawn(move || drop(there.enter()));
+    // It comes when this thread gives the turn away.
+    while fabric.why_not_repeatable().is_none() {
+        let _entered = host.enter();
+        sleep(Duration::from_millis(1));
+    }
+    by_itself.join().expect("no panic");
+    let why = fabric.why_not_repeatable().expect("it came");
+    assert!(why.contains("Host::spawn"), "{why}");
+
+    let fabric = Fabric::seeded(Profile::RXE_6_12, 1);
+    let host = fabric.host("here");
+    let called = thread::spawn(move || host.name()).join();
+    assert_eq!(called.expect("no panic"), "here");
+    let why = fabric.why_not_repeatable().expect("it called");
+    assert!(why.contains("none of its hosts"), "{why}");
+}
+
+/// A panic is one thread's, and threads may be started by threads.
+#[test]
+fn threads_come_and_go() {
+    let test = |host: &Host| {
+        let outer = host.clone();
+        let panics = host.spawn(|| {
+            let _conns = pair();
+            panic!("as it should");
+        });
+        let starts = host.spawn(move || {
+            let inner = outer.spawn(|| write(&pair().0));
+            write(&pair().0);
+            let entered = outer.enter();
+            inner.join().expect("no panic");
+            drop(entered);
+            Host::current().is_some()
+        });
+        assert!(panics.join().is_err());
+        starts.join().expect("no panic")
+    };
+    assert_eq!(twice(5, test).0, BTreeSet::from([true]));
+}
+
+/// A wait without an end, which no other thread ends: where the threads are is told.
+#[test]
+fn a_wait_in_vain_is_told() {
+    let panic = catch_unwind(AssertUnwindSafe(|| {
+        let fabric = Fabric::seeded(Profile::RXE_6_12, 1);
+        let host = fabric.host("here");
+        let _entered = host.enter();
+        let (conn, _server) = pair();
+        // It is tried again for ever.
+        let sent = conn.send(MrSlice::EMPTY, ALWAYS, 1);
+        sent.expect("posted");
+        drop(conn.get_cq().wait());
+    }));
+    let panic = panic.expect_err("nothing is to come");
+    let text = panic.downcast_ref::<String>().expect("a text");
+    assert!(
+        text.contains("nothing is to come") && text.contains("was last in"),
+        "{text}"
+    );
+}
+
+/// Virtual time goes with calls and jumps: the same in each run.
+#[test]
+fn time_is_repeated() {
+    let (times, _) = twice(3, |host| {
+        let began = now();
+        let (conn, _server) = pair();
+        let waiting = host.spawn(move || {
+            let waited = conn.get_cq().wait_timeout(HOUR);
+            assert!(matches!(waited, Err(Error::NoCompletion)), "{waited:?}");
+        });
+        waiting.join().expect("no panic");
+        let passed = now() - began;
+        assert!(passed >= HOUR && passed < 2 * HOUR, "{passed:?}");
+        passed
+    });
+    assert!(!times.is_empty());
+}
