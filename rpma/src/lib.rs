@@ -240,6 +240,11 @@ struct CompletionEvents;
 #[doc = include_str!("../../docs/failures.md")]
 struct Failures;
 
+/// The tests on the page on testing run.
+#[cfg(all(doctest, feature = "sim"))]
+#[doc = include_str!("../../docs/testing-your-program.md")]
+struct TestingYourProgram;
+
 #[cfg(test)]
 mod tests {
     use super::*;

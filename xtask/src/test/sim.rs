@@ -35,6 +35,11 @@ pub(super) fn run(report: &mut Report<'_>, workspace: &Workspace) -> Result<()> 
     // The README's first command.
     let mut sim_log = workspace.cargo(&format!("run --locked {FEATURES} --example sim-log"));
     report.check("simulated: sim-log", &mut sim_log)?;
+    // The examples in the documentation, of which those of `rpma::sim` need it.
+    let mut doc = workspace.cargo(&format!(
+        "test --locked --doc -p rpma -p rpma-sim {FEATURES}"
+    ));
+    report.cargo_test("simulated: documentation", &mut doc)?;
     for (profile, others) in PROFILES {
         let mut test = workspace.cargo(&format!("{tests} --no-fail-fast --"));
         test.env("RPMA_SIM_PROFILE", profile);
