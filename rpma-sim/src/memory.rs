@@ -282,6 +282,10 @@ pub unsafe extern "C" fn ibv_dereg_mr(mr: *mut ibv_mr) -> c_int {
     errno_of((|| {
         let fate = state.call("ibv_dereg_mr", of.nic).begin()?;
         let gone = state.mrs.remove(of.number).expect("it is alive");
+        state.settle_region(Part {
+            address: gone.base,
+            len: gone.len as usize,
+        });
         // SAFETY: it came from a box in `register`, and the caller uses it no more.
         drop(unsafe { Box::from_raw(gone.object.as_ptr()) });
         fate.end()

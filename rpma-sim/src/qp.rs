@@ -354,7 +354,11 @@ pub unsafe extern "C" fn ibv_destroy_qp(qp: *mut ibv_qp) -> c_int {
         Ok(fate) => fate,
         Err(errno) => return errno_of(Err(errno)),
     };
-    // From here on nothing happens to it.
+    // From here on nothing happens to it, and what came to it has arrived.
+    if let Some(peer) = state.qps[of.number].peer {
+        let host = state.nics[of.nic].host;
+        state.push(peer, host, None);
+    }
     let own = &mut state.qps[of.number];
     own.state = QpState::Error;
     own.peer = None;

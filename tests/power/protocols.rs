@@ -17,13 +17,13 @@ const LEN: usize = 104;
 const START: usize = 64;
 
 /// The bytes of a record.
-fn record(number: u64) -> Vec<u8> {
+pub(crate) fn record(number: u64) -> Vec<u8> {
     (0..LEN)
         .map(|at| (number * 31 + at as u64 * 7 + 1) as u8)
         .collect()
 }
 
-fn place(number: u64) -> usize {
+pub(crate) fn place(number: u64) -> usize {
     START + number as usize * LEN
 }
 
@@ -121,7 +121,7 @@ fn check_log(image: &[u8], acknowledged: u64) {
     }
 }
 
-fn check(pmem: &Pmem, acknowledged: &AtomicU64, cut: &Cut<'_>) {
+pub(crate) fn check(pmem: &Pmem, acknowledged: &AtomicU64, cut: &Cut<'_>) {
     for image in cut.images(pmem) {
         check_log(image.bytes(), acknowledged.load(Ordering::Relaxed));
     }

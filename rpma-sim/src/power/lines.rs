@@ -13,6 +13,7 @@
 //! | soft-RoCE places a write | into a cache, one word after the other: the kernel copies | 2 |
 //! | a read, or a flush for visibility, of the same queue pair, executed later | its writes become visible (a flush: those in its range) | 1, 3 |
 //! | a message arrives on the same queue pair | its earlier writes become visible | 4 |
+//! | the queue pair that they came to is destroyed, or their region deregistered | its writes, or those to the region, become visible: the memory may be freed then | 6 |
 //! | a native flush for persistence of the same queue pair | its writes in the range are durable | 3 |
 //! | the same on soft-RoCE | every cached write to the lines of the range is durable: it writes them back | 2 |
 //! | the program writes a range back (`clwb`, fence) | every cached write to its lines is durable | 5 |
@@ -34,7 +35,8 @@
 //! a read pushes. 2. The kernel's `rxe_resp.c` (`process_flush`: `rxe_flush_pmem_iova`, which calls
 //! `arch_wb_cache_pmem`) and `rxe_mr_copy`. 3. InfiniBand annex A19 (memory placement extensions), by `ibv_wr_flush(3)`.
 //! 4. InfiniBand 9.2.? and 10.8.3: a receive's completion comes behind the data of what was sent before it. 5. Intel's
-//! manual, `CLWB`, and the platform's promise of ADR.
+//! manual, `CLWB`, and the platform's promise of ADR. 6. `ibv_dereg_mr(3)`, `ibv_destroy_qp(3)`: programs free the
+//! memory behind them, so that nothing may arrive there later.
 //!
 //! [`AdrDdioOn`]: Platform::AdrDdioOn
 //! [`AdrDdioOff`]: Platform::AdrDdioOff
@@ -70,8 +72,15 @@ pub(crate) enum Writer {
 }
 
 impl Writer {
+    fn qp(&self) -> Option<u32> {
+        match self {
+            Self::Program => None,
+            Self::Device { qp, .. } => Some(*qp),
+        }
+    }
+
     fn is(&self, number: u32) -> bool {
-        matches!(self, Self::Device { qp, .. } if *qp == number)
+        self.qp() == Some(number)
     }
 }
 
@@ -287,6 +296,24 @@ impl Lines {
                     });
                 }
             }
+        }
+    }
+
+    /// What any queue pair has written to a range becomes visible.
+    pub(crate) fn push_all(&mut self, range: &Range<usize>) {
+        let writers = |writes: &Vec<Write>| -> Vec<u32> {
+            let writers = writes.iter().filter_map(|write| write.writer.qp());
+            writers.collect()
+        };
+        let mut qps: Vec<u32> = self
+            .writes
+            .range(lines_of(range))
+            .flat_map(|(_, writes)| writers(writes))
+            .collect();
+        qps.sort_unstable();
+        qps.dedup();
+        for qp in qps {
+            self.push(qp, Some(range));
         }
     }
 

@@ -294,6 +294,13 @@ impl State {
         }
     }
 
+    /// A region is deregistered: nothing arrives there any more.
+    pub(crate) fn settle_region(&mut self, part: Part) {
+        if let Some((index, range)) = self.pmem_at(part) {
+            self.power.pmems[index].lines.push_all(&range);
+        }
+    }
+
     /// A native flush for persistence.
     pub(crate) fn flush_pmem(&mut self, qp: u32, part: Part) {
         if let Some((index, range)) = self.pmem_at(part) {
