@@ -163,7 +163,6 @@ fn a_port_that_is_taken() {
 }
 
 #[test]
-#[cfg_attr(feature = "sim", ignore = "on a device only: persistent memory")]
 fn persistent_memory_that_is_not_there_or_too_small() {
     device_test(|| {
         let missing = PmemMap::open("/dev/dax-there-is-none", 1).expect_err("missing");
@@ -283,7 +282,6 @@ fn memory_that_cannot_be_registered() {
 }
 
 #[test]
-#[cfg_attr(feature = "sim", ignore = "on a device only: persistent memory")]
 fn every_kind_of_memory_can_be_registered_and_comes_back() {
     device_test(|| {
         fn round_trip<M: RegisterableMemory>(peer: &Peer, memory: M) -> M {

@@ -102,7 +102,6 @@ fn write_flush_and_read_back_on_dram() {
 }
 
 #[test]
-#[cfg_attr(feature = "sim", ignore = "on a device only: persistent memory")]
 fn write_flush_and_read_back_on_device_dax() {
     device_test(|| {
         let peer = peer();
@@ -512,7 +511,6 @@ fn foreign_memory_is_used_as_its_owner_promised() {
 
 /// Promise: regions over parts of one map have keys of their own, each of which is good for its part only.
 #[test]
-#[cfg_attr(feature = "sim", ignore = "on a device only: persistent memory")]
 fn parts_of_a_device_have_keys_of_their_own() {
     const MIB: u64 = 1 << 20;
     device_test(|| {

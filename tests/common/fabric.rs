@@ -1,16 +1,17 @@
 //! Device tests on a simulated fabric: each has its own, with one host that has two devices.
 
-use std::cell::RefCell;
+use std::cell::{OnceCell, RefCell};
 use std::env;
 use std::rc::Rc;
 
-use rpma::sim::{Fabric, Host, Nic, Profile};
+use rpma::sim::{Fabric, Host, Nic, Pmem, Profile};
 
 /// What a test runs on.
 struct Place {
     fabric: Fabric,
     host: Host,
     other: Nic,
+    dax: OnceCell<Pmem>,
 }
 
 thread_local! {
@@ -38,9 +39,11 @@ pub(crate) fn other_addr() -> String {
     place().other.addr().to_string()
 }
 
-/// No test that needs one runs here.
+/// Persistent memory, where a device-DAX is.
 pub(crate) fn devdax() -> String {
-    unreachable!("there is no device-DAX on a simulated fabric")
+    let place = place();
+    let dax = place.dax.get_or_init(|| place.host.pmem("dax0.0", 4 << 20));
+    dax.path().to_str().expect("text").to_owned()
 }
 
 /// No test that needs one runs here.
@@ -93,6 +96,7 @@ pub(crate) fn on_fabric(test: impl FnOnce()) {
         fabric,
         host,
         other,
+        dax: OnceCell::new(),
     })));
     test();
     PLACE.set(None);

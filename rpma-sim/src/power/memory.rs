@@ -14,8 +14,15 @@ use crate::fabric::Host;
 use crate::memory::{self, Part};
 use crate::state::Shared;
 
-/// What memory is made of, and so its alignment.
-pub(crate) const PAGE: usize = 4096;
+/// What memory is made of.
+const PAGE: usize = 4096;
+/// And large memory, as a device-DAX is.
+const LARGE: usize = 2 << 20;
+
+/// The alignment of mappings of so many bytes.
+pub(crate) fn align(len: usize) -> usize {
+    if len < LARGE { PAGE } else { LARGE }
+}
 
 /// Memory that a path leads to: what a program of a host maps, or an image of it.
 #[derive(Debug)]
@@ -73,6 +80,12 @@ impl Memory {
     #[expect(clippy::len_without_is_empty, reason = "it is never empty")]
     pub fn len(&self) -> usize {
         self.layout.size()
+    }
+
+    /// What mappings of it begin and end at multiples of: a page, or of a large one 2 MiB, as of a device-DAX.
+    #[must_use]
+    pub fn align(&self) -> usize {
+        align(self.len())
     }
 
     /// The program has written these bytes back from its caches, and waited for it.

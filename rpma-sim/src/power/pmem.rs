@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::cut::{Visited, Watch};
 use super::lines::{Lines, Writer};
-use super::memory::{Finders, Memory, Owner, PAGE, ROOT, publish, withdraw};
+use super::memory::{Finders, Memory, Owner, ROOT, align, publish, withdraw};
 use super::platform::Platform;
 use crate::fabric::Host;
 use crate::memory::{Part, copy};
@@ -155,7 +155,7 @@ impl Host {
             !name.is_empty() && !name.contains('/'),
             "{name:?} is no name"
         );
-        let len = len.next_multiple_of(PAGE);
+        let len = len.next_multiple_of(align(len));
         let shared = self.shared();
         let mut state = shared.lock();
         assert!(!state.is_dead(self.index()), "the host has no power");

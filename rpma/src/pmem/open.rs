@@ -49,7 +49,7 @@ fn simulated(path: &Path) -> Result<Option<(std::sync::Arc<rpma_sys::Memory>, Ta
     let memory = found.map_err(|error| path_error("open", path, error))?;
     let target = Target::DeviceDax {
         len: memory.len(),
-        align: 4096,
+        align: memory.align(),
     };
     Ok(Some((memory, target)))
 }
