@@ -24,8 +24,13 @@
 //!   a device, listening, and connecting. A thread that is on no host gets an error there that says so.
 //! * A [`Profile`] says which device it is, and with it what differs from one device to another.
 //! * [`Fabric::fail`] lets a call fail.
+//! * [`Host::pmem`] is persistent memory of a host, whose [`Platform`] says what a loss of power takes.
+//!   [`Fabric::on_every_event`] looks at every image of it that may be left, at every event of a run;
+//!   [`Fabric::power_cut`] leaves one, and [`Host::restart`] starts the host again with that.
 //! * [`Fabric::between`] is the network between two hosts: a [`Link`] loses and delays requests, and is interrupted.
 //!   [`Host::freeze`] stops a host's devices.
+//! * [`Fabric::jump_over_waits`] lets the clock jump, and [`repeatable`] runs a test with an order of threads that a seed
+//!   repeats.
 //!
 //! # How it is put in the place of the libraries
 //!

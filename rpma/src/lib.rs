@@ -156,7 +156,21 @@ pub mod porting {}
 /// A simulated fabric in the place of the libraries, for tests (feature `sim`).
 ///
 /// With `rpma = { …, features = ["sim"] }` in the `[dev-dependencies]`, the tests of a program run in one process, without
-/// RDMA, headers or libraries, and `cargo build` links the libraries as before.
+/// RDMA, headers or libraries, and `cargo build` links the libraries as before. [`docs/testing-your-program.md`][page]
+/// leads from there to a log that survives every cut of the power.
+///
+/// | to | take |
+/// |---|---|
+/// | run both sides in one process | [`Fabric`](sim::Fabric), [`Host`](sim::Host), [`Profile`](sim::Profile) |
+/// | let a call fail | [`Fabric::fail`](sim::Fabric::fail) |
+/// | lose requests and acknowledgements, delay, part, freeze | [`Fabric::between`](sim::Fabric::between), [`Host::freeze`](sim::Host::freeze) |
+/// | have persistent memory | [`Host::pmem`](sim::Host::pmem), [`Platform`](sim::Platform) |
+/// | look at all that a loss of power may leave, at every event | [`Fabric::on_every_event`](sim::Fabric::on_every_event), [`Cut`](sim::Cut) |
+/// | let a host lose its power and come back | [`Fabric::power_cut`](sim::Fabric::power_cut), [`Host::restart`](sim::Host::restart) |
+/// | wait for hours, at once | [`Fabric::jump_over_waits`](sim::Fabric::jump_over_waits) |
+/// | repeat a run with its order of threads | [`repeatable`](sim::repeatable) |
+///
+/// [page]: https://github.com/rpma-rs/rpma/blob/main/docs/testing-your-program.md
 ///
 /// ```
 /// use std::time::Duration;

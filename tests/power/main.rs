@@ -14,3 +14,4 @@ mod hosts;
 mod pair;
 mod protocols;
 mod table;
+mod torn;

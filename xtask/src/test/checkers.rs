@@ -27,9 +27,9 @@ const MIRI: [(&str, &[&str]); 3] = [
 ];
 
 /// What the sanitizers run: most of what has threads, or unsafe code below.
-const SANITIZED: [&str; 10] = [
-    "atomic", "batch", "events", "failing", "messages", "next", "srq", "sweep", "teardown",
-    "transfer",
+const SANITIZED: [&str; 13] = [
+    "atomic", "batch", "events", "failing", "links", "messages", "next", "order", "power", "srq",
+    "sweep", "teardown", "transfer",
 ];
 
 /// A work request names memory by a number.
