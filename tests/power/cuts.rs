@@ -1,6 +1,7 @@
 //! What `Cut`, `Image` and `persisted` promise.
 
 use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicU8, Ordering};
 
 use anyhow::Result;
 use rpma::pmem::{PmemKind, PmemMap};
@@ -266,5 +267,112 @@ fn a_report_says_what_matters() -> Result<()> {
         assert!(report.contains(part), "{part}: {report}");
     }
     assert!(!report.contains("256"), "{report}");
+    Ok(())
+}
+
+/// What a queue pair has received is there when it is destroyed, and what was written to a region when it is
+/// deregistered: programs may free the memory then.
+#[test]
+fn nothing_is_under_way_to_memory_that_may_be_freed() -> Result<()> {
+    let way = Way {
+        platform: Platform::AdrDdioOff,
+        by_reading: false,
+        promise: None,
+    };
+    for destroys in [true, false] {
+        let fabric = fabric(&Profile::STRICT);
+        let pair = Pair::new(&fabric, way)?;
+        pair.write(0, &[1; 64])?;
+        pair.wait_for_write()?;
+        let pmem = pair.pmem.clone();
+        assert!(images(&fabric, &pmem, 10, || ()).len() > 1);
+        let Pair {
+            far, target, conn, ..
+        } = pair;
+        match destroys {
+            true => drop(far),
+            false => drop(target.dereg()?),
+        }
+        let left = images(&fabric, &pmem, 10, || ());
+        assert_eq!(
+            (left.len(), &left[0][..64]),
+            (1, &[1; 64][..]),
+            "{destroys}"
+        );
+        drop(conn);
+    }
+    Ok(())
+}
+
+/// A native flush covers the bytes of its range, by words, and of a line nothing else.
+#[test]
+fn a_native_flush_covers_its_range() -> Result<()> {
+    let way = Way {
+        platform: Platform::AdrDdioOn,
+        by_reading: false,
+        promise: None,
+    };
+    let fabric = fabric(&Profile::STRICT);
+    let pair = Pair::new(&fabric, way)?;
+    pair.write(0, &[1; 32])?;
+    pair.flush(8, 9)?;
+    let left = images(&fabric, &pair.pmem, 100, || ());
+    assert_eq!(left.len(), 4, "the first and the last of four words");
+    assert!(left.iter().all(|image| image[8..24] == [1; 16]));
+    Ok(())
+}
+
+/// Of one line what was stored later is not there without what was there before: a cache writes all of it back.
+#[test]
+fn a_line_keeps_the_order_of_stores() -> Result<()> {
+    let (fabric, pmem, map, _entered) = memory(Platform::AdrDdioOn);
+    map.write_at(0, &[1; 8])?;
+    map.persist(64..65)?;
+    map.write_at(8, &[2; 8])?;
+    let left = images(&fabric, &pmem, 10, || ());
+    let words: BTreeSet<[u8; 2]> = left.iter().map(|image| [image[0], image[8]]).collect();
+    assert_eq!(words, BTreeSet::from([[0, 0], [1, 0], [1, 2]]));
+    Ok(())
+}
+
+/// A program that tells too early is found, though the data is durable a moment later: between what it has polled and
+/// its next call, and between a store and its write-back.
+#[test]
+fn a_promise_before_its_time_is_found() -> Result<()> {
+    let fabric = fabric(&Profile::RXE_6_12);
+    let way = Way {
+        platform: Platform::AdrDdioOn,
+        by_reading: false,
+        promise: None,
+    };
+    let pair = Pair::new(&fabric, way)?;
+    let told = AtomicU8::new(0);
+    let check = |cut: &rpma::sim::Cut<'_>| {
+        for image in cut.images(&pair.pmem) {
+            assert!(image.bytes()[0] >= told.load(Ordering::Relaxed), "told");
+        }
+    };
+    let remote = fabric.find_loss(check, || -> Result<()> {
+        pair.write(0, &[1])?;
+        pair.wait_for_write()?;
+        told.store(1, Ordering::Relaxed);
+        pair.flush(0, 1)
+    });
+    let report = remote.expect_err("it is told before the flush").to_string();
+    assert!(report.contains(", before ibv_"), "{report}");
+
+    told.store(0, Ordering::Relaxed);
+    let own = fabric.find_loss(check, || -> Result<()> {
+        pair.target.write_at(0, &[2])?;
+        told.store(2, Ordering::Relaxed);
+        Ok(pair.target.persist(..1)?)
+    });
+    let report = own
+        .expect_err("it is told before the write-back")
+        .to_string();
+    assert!(
+        report.contains(", before a write-back of caches on server"),
+        "{report}"
+    );
     Ok(())
 }
