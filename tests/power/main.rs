@@ -14,4 +14,5 @@ mod hosts;
 mod pair;
 mod protocols;
 mod table;
+mod threads;
 mod torn;

@@ -89,7 +89,7 @@ impl Pair {
         promise.set_direct_write_to_pmem(way.promise.unwrap_or(may));
         conn.apply_remote_peer_cfg(&promise);
         other.0.apply_remote_peer_cfg(&promise);
-        Ok(Self {
+        let pair = Self {
             client,
             server,
             pmem,
@@ -100,7 +100,9 @@ impl Pair {
             source,
             other,
             messages,
-        })
+        };
+        pair.expect_request()?;
+        Ok(pair)
     }
 
     /// Writes to the server's memory what stands in the same place of the client's.
@@ -167,27 +169,43 @@ impl Pair {
 
     /// Asks the server's program to make a part durable, and waits until it has: the general-purpose server's method.
     pub(crate) fn ask_to_persist(&self, offset: usize, len: usize) -> Result<()> {
+        self.ask(offset, len)?;
+        self.answer(true)?;
+        self.wait(2)
+    }
+
+    /// The server's program waits for a request from now on.
+    fn expect_request(&self) -> Result<()> {
+        Ok(self.far.recv(self.messages.slice(..8)?, 4)?)
+    }
+
+    /// Sends the request; [`wait`](Self::wait) for 2 waits for the answer.
+    pub(crate) fn ask(&self, offset: usize, len: usize) -> Result<()> {
         const MESSAGE: usize = SIZE - 64;
-        self.far.recv(self.messages.slice(..8)?, 4)?;
-        self.conn
-            .recv(self.source.slice(MESSAGE..MESSAGE + 8)?, 2)?;
+        let answer = self.source.slice(MESSAGE..MESSAGE + 8)?;
+        self.conn.recv(answer, 2)?;
         let request = [(offset as u32).to_le_bytes(), (len as u32).to_le_bytes()].concat();
         self.source.write_at(MESSAGE + 8, &request)?;
         let message = self.source.slice(MESSAGE + 8..MESSAGE + 16)?;
-        self.conn.send(message, Flags::COMPLETION_ALWAYS, 3)?;
+        Ok(self.conn.send(message, Flags::COMPLETION_ALWAYS, 3)?)
+    }
 
-        // The server's program.
+    /// The server's program: makes durable what it is asked for, and answers.
+    pub(crate) fn answer(&self, persists: bool) -> Result<()> {
         self.far.get_cq().wait_for(4, LIMIT, |_| {})?;
         let mut asked = [0; 8];
         self.messages.read_at(0, &mut asked)?;
         let [offset, len] = [&asked[..4], &asked[4..]]
             .map(|bytes| u32::from_le_bytes(bytes.try_into().expect("4 bytes")) as usize);
-        self.target.persist(offset..offset + len)?;
+        if persists {
+            self.target.persist(offset..offset + len)?;
+        }
+        // The next request may come as soon as this is answered.
+        self.expect_request()?;
         let answer = self.messages.slice(8..)?;
         self.far.send(answer, Flags::COMPLETION_ALWAYS, 5)?;
         self.far.get_cq().wait_for(5, LIMIT, |_| {})?;
-
-        self.wait(2)
+        Ok(())
     }
 }
 
