@@ -173,6 +173,12 @@ impl Qp {
 }
 
 impl State {
+    /// Whether a queue pair is there, and has not failed.
+    pub(crate) fn is_connected(&self, number: u32) -> bool {
+        let qp = self.qps.get(number);
+        qp.is_some_and(|qp| qp.state == QpState::ReadyToSend)
+    }
+
     /// A queue pair for an id of the connection manager (`rdma_create_qp_ex(3)`).
     ///
     /// # Safety

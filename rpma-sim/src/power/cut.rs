@@ -90,6 +90,12 @@ impl<'a> Cut<'a> {
         self.seed
     }
 
+    /// A memory, for people.
+    pub(crate) fn name(&self, index: usize) -> String {
+        let tracked = &self.pmems[index];
+        format!("{} of {}", tracked.name, self.hosts[tracked.host])
+    }
+
     fn shown_to(&self) -> Shown<'_> {
         Shown {
             pmems: self.pmems,
@@ -315,8 +321,6 @@ type Check<'a> = Box<dyn FnMut(&Cut<'_>) + Send + 'a>;
 /// Who looks at every event.
 pub(crate) struct Watch {
     check: Check<'static>,
-    /// Whether a failure is expected.
-    is_quiet: bool,
     /// Whether something has happened since it looked.
     is_due: bool,
     visited: Visited,
@@ -382,7 +386,8 @@ impl Fabric {
     /// append has returned, for instance, and that `check` reads.
     ///
     /// A failure is told when the program has ended: which bytes were lost, or came too early, who had written them,
-    /// and what would have saved them. To find that out `check` is called again, with parts of the image that failed.
+    /// and what would have saved them. To find that out `check` is called again, with parts of the image that failed:
+    /// so it goes on when a lock of its own is poisoned (`PoisonError::into_inner`).
     ///
     /// # Panics
     ///
@@ -392,10 +397,11 @@ impl Fabric {
         check: impl FnMut(&Cut<'_>) + Send + 'a,
         run: impl FnOnce() -> T,
     ) -> T {
-        match self.watched(Box::new(check), false, run) {
-            Ok(value) => value,
-            Err(loss) => panic!("{loss}"),
-        }
+        self.find_loss(check, run).unwrap_or_else(|loss| {
+            // Without the backtrace of a panic here, which says nothing.
+            eprintln!("{loss}");
+            resume_unwind(Box::new(loss.report))
+        })
     }
 
     /// As [`on_every_event`](Self::on_every_event), and returns what was found: for tests that expect it, of a program with
@@ -413,16 +419,8 @@ impl Fabric {
         check: impl FnMut(&Cut<'_>) + Send + 'a,
         run: impl FnOnce() -> T,
     ) -> Result<T, Loss> {
-        self.watched(Box::new(check), true, run)
-    }
-
-    fn watched<'a, T>(
-        &self,
-        check: Check<'a>,
-        is_quiet: bool,
-        run: impl FnOnce() -> T,
-    ) -> Result<T, Loss> {
         explain::be_able_to_be_quiet();
+        let check: Check<'a> = Box::new(check);
         // SAFETY: only the lifetime changes. The check is called under the lock of the fabric only, by who finds it
         // there, and it is taken away below before this function, and with it `'a`, ends, by whatever way.
         let check = unsafe { std::mem::transmute::<Check<'a>, Check<'static>>(check) };
@@ -430,7 +428,6 @@ impl Fabric {
         assert!(state.power.watch.is_none(), "the fabric is watched already");
         state.power.watch = Some(Watch {
             check,
-            is_quiet,
             is_due: true,
             visited: Visited::default(),
             failed: None,
@@ -507,19 +504,15 @@ impl State {
             images: Cell::new(0),
         };
         CHECKING.set(true);
-        let mut run = || catch_unwind(AssertUnwindSafe(|| (watch.check)(&cut)));
-        let checked = match watch.is_quiet {
-            true => explain::quietly(run),
-            false => run(),
-        };
+        let checked = explain::call(|| (watch.check)(&cut));
         watch.visited.images += cut.images.get();
-        if let Err(panic) = checked {
-            let mut fails = |images: &BTreeMap<usize, Arc<[u8]>>| {
+        if let Err(failed) = checked {
+            let images = cut.shown.borrow().clone();
+            let mut again = |images: &explain::Images| {
                 let cut = cut.with(images.clone());
-                explain::quietly(|| catch_unwind(AssertUnwindSafe(|| (watch.check)(&cut))).is_err())
+                explain::call(|| (watch.check)(&cut))
             };
-            let image = cut.shown.borrow().clone();
-            let report = explain::report(&cut, &self.profile, &*panic, image, &mut fails);
+            let report = explain::report(&cut, self, &failed, images, &mut again);
             watch.failed = Some(report);
         }
         CHECKING.set(false);

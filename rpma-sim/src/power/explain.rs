@@ -1,21 +1,22 @@
 //! Why a check has failed: which bytes matter, who has written them, and what would have saved them.
 
-use std::any::Any;
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::ops::Range;
-use std::panic;
+use std::panic::{self, AssertUnwindSafe};
 use std::sync::{Arc, Once};
 
 use super::cut::Cut;
 use super::lines::{LINE, Lines, Place, Write, Writer};
 use super::platform::Platform;
-use crate::profile::Profile;
+use crate::state::State;
 
 thread_local! {
     /// Panics of this thread are not shown.
     static QUIET: Cell<bool> = const { Cell::new(false) };
+    /// Where the last one was that was not shown.
+    static PLACE: RefCell<Option<String>> = const { RefCell::new(None) };
 }
 
 /// Lets panics be hidden that only answer a question.
@@ -23,91 +24,130 @@ pub(crate) fn be_able_to_be_quiet() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
         let before = panic::take_hook();
-        panic::set_hook(Box::new(move |info| {
-            if !QUIET.get() {
-                before(info);
-            }
+        panic::set_hook(Box::new(move |info| match QUIET.get() {
+            true => PLACE.set(info.location().map(ToString::to_string)),
+            false => before(info),
         }));
     });
 }
 
-pub(crate) fn quietly<T>(run: impl FnOnce() -> T) -> T {
+/// A check that has panicked.
+pub(crate) struct Failed {
+    text: String,
+    place: Option<String>,
+}
+
+/// Calls a check, and shows no panic of it.
+pub(crate) fn call(check: impl FnOnce()) -> Result<(), Failed> {
+    let called = quietly(|| panic::catch_unwind(AssertUnwindSafe(check)));
+    called.map_err(|panic| {
+        let text = panic.downcast_ref::<String>().map(String::as_str);
+        let text = text.or_else(|| panic.downcast_ref::<&str>().copied());
+        Failed {
+            text: text.unwrap_or("the check has failed").to_owned(),
+            place: PLACE.take(),
+        }
+    })
+}
+
+fn quietly<T>(run: impl FnOnce() -> T) -> T {
     QUIET.set(true);
     let result = run();
     QUIET.set(false);
     result
 }
 
-type Images = BTreeMap<usize, Arc<[u8]>>;
+pub(crate) type Images = BTreeMap<usize, Arc<[u8]>>;
+
+/// What a check is called with again, to find out what matters.
+pub(crate) type Again<'a> = &'a mut dyn FnMut(&Images) -> Result<(), Failed>;
 
 /// Says why a check has failed with these images.
 pub(crate) fn report(
     cut: &Cut<'_>,
-    profile: &Profile,
-    panic: &(dyn Any + Send),
+    state: &State,
+    failed: &Failed,
     images: Images,
-    fails: &mut dyn FnMut(&Images) -> bool,
+    again: Again<'_>,
 ) -> String {
-    let text = panic.downcast_ref::<String>().map(String::as_str);
-    let text = text.or_else(|| panic.downcast_ref::<&str>().copied());
-    let mut report = format!(
-        "{}\n\nThe power fails at event {}, {}. Seed {}.\n",
-        text.unwrap_or("the check has failed"),
-        cut.event(),
-        cut.what(),
-        cut.seed(),
+    let mut report = failed.text.clone();
+    if let Some(place) = &failed.place {
+        let _ = write!(report, "\n(the check, at {place})");
+    }
+    let (event, what, seed) = (cut.event(), cut.what(), cut.seed());
+    let _ = writeln!(
+        report,
+        "\n\nThe power fails at event {event}, {what}. Seed {seed}."
     );
     if images.is_empty() {
         report += "The check has failed before it asked for an image.\n";
         return report;
     }
-    if !fails(&images) {
+    // A lock that the first panic has poisoned fails each time.
+    let mut is_poisoned = false;
+    let mut fails = |images: &Images| match again(images) {
+        Ok(()) => false,
+        Err(failed) => {
+            is_poisoned |= failed.text.contains("PoisonError");
+            true
+        }
+    };
+    let fails_again = fails(&images);
+    let lost = reduced(cut, &images, &mut fails, Lines::newest);
+    let early = reduced(cut, &lost, &mut fails, Lines::durable);
+    let (lost, early) = match is_poisoned {
+        true => (images.clone(), images),
+        false => (lost, early),
+    };
+    if is_poisoned {
+        report += "The check could not be called again to find out what matters, as its panic has poisoned a lock \
+                   of its own (PoisonError::into_inner goes on); so this is all that is lost:\n";
+    } else if !fails_again {
         report +=
             "With the same images again the check does not fail: it depends on something else.\n";
         return report;
     }
-    let lost = reduced(cut, &images, fails, Lines::newest);
-    let early = reduced(cut, &lost, fails, Lines::durable);
     let mut has_cause = false;
     for (index, image) in &lost {
-        let tracked = &cut.pmems[*index];
-        let (lines, name) = (&tracked.lines, &tracked.name);
-        let name = format!("{name} of {}", cut.hosts[tracked.host]);
-        if lines.platform == Platform::Volatile {
-            has_cause = true;
-            let _ = writeln!(report, "{name} is volatile memory: nothing of it survives.");
-            continue;
-        }
-        let is_lost = |line: &usize| !same(image, lines.newest(), *line);
-        for Piece { bytes, write } in pieces(lines, image, lines.newest(), is_lost) {
-            has_cause = true;
-            let _ = writeln!(
-                report,
-                "Lost: {} of {name}, {}, by {}.\n    {}",
-                ranges(&bytes),
-                place_of(&write),
-                writer_of(&write),
-                what_saves(&write, lines.platform, profile)
-            );
-        }
-        let early = &early[index];
-        let is_early = |line: &usize| !is_lost(line) && !same(early, lines.durable(), *line);
-        for Piece { bytes, write } in pieces(lines, early, lines.durable(), is_early) {
-            has_cause = true;
-            let _ = writeln!(
-                report,
-                "There already: {} of {name}, {}, by {}.\n    Nothing has made them durable, and yet they may be. What \
-                 has to be there before them must be durable, and known to be, before they are written.",
-                ranges(&bytes),
-                place_of(&write),
-                writer_of(&write),
-            );
-        }
+        let pieces = explain(cut, state, *index, image, &early[index]);
+        has_cause |= !pieces.is_empty();
+        report += &pieces;
     }
-    if !has_cause {
-        report += "It fails with an image that has lost nothing: the cause is not the power.\n";
-    }
+    let names: Vec<String> = lost.keys().map(|index| cut.name(*index)).collect();
+    let names = names.join(" and ");
+    report += &match has_cause {
+        true => "(A record that nobody was promised may be lost; then recovery must not take it for whole.)\n".into(),
+        false => format!("It fails with what {names} holds, of which nothing is lost: the cause is not the power.\n"),
+    };
     report
+}
+
+/// What of a memory is lost that matters, and what is there that may not be.
+fn explain(cut: &Cut<'_>, state: &State, index: usize, image: &[u8], early: &[u8]) -> String {
+    let (lines, name) = (&cut.pmems[index].lines, cut.name(index));
+    if lines.platform == Platform::Volatile {
+        return format!("{name} is volatile memory: nothing of it survives.\n");
+    }
+    let mut text = String::new();
+    let is_lost = |line: &usize| !same(image, lines.newest(), *line);
+    for Piece { bytes, write } in pieces(lines, image, lines.newest(), is_lost) {
+        let (bytes, place, who) = (ranges(&bytes), place_of(&write), writer_of(&write));
+        let saves = what_saves(&write, lines.platform, state);
+        let _ = writeln!(
+            text,
+            "Lost: {bytes} of {name}, {place}, by {who}.\n    {saves}"
+        );
+    }
+    let is_early = |line: &usize| !is_lost(line) && !same(early, lines.durable(), *line);
+    for Piece { bytes, write } in pieces(lines, early, lines.durable(), is_early) {
+        let (bytes, place, who) = (ranges(&bytes), place_of(&write), writer_of(&write));
+        let _ = writeln!(
+            text,
+            "There already: {bytes} of {name}, {place}, by {who}.\n    Nothing has made them durable, and yet they may \
+             be. What has to be there before them must be durable, and known to be, before they are written."
+        );
+    }
+    text
 }
 
 fn same(one: &[u8], other: &[u8], line: usize) -> bool {
@@ -119,7 +159,7 @@ fn same(one: &[u8], other: &[u8], line: usize) -> bool {
 fn reduced(
     cut: &Cut<'_>,
     images: &Images,
-    fails: &mut dyn FnMut(&Images) -> bool,
+    mut fails: impl FnMut(&Images) -> bool,
     towards: fn(&Lines) -> &[u8],
 ) -> Images {
     let mut images = images.clone();
@@ -222,11 +262,16 @@ fn writer_of(write: &Write) -> String {
     }
 }
 
-fn what_saves(write: &Write, platform: Platform, profile: &Profile) -> &'static str {
+fn what_saves(write: &Write, platform: Platform, state: &State) -> &'static str {
+    let profile = &state.profile;
     match (write.place, &*write.writer) {
         (_, Writer::Program) => {
             "PmemMap::persist of these bytes would have saved them (or sim::persisted says that the program has \
              written them back by itself)."
+        }
+        (_, Writer::Device { qp, .. }) if !state.is_connected(*qp) && !profile.copies => {
+            "The connection that has written them has ended, and a flush on another one covers nothing of it: a new \
+             connection has to write them again, and flush that."
         }
         _ if profile.copies => {
             "soft-RoCE copies through the caches: a native flush for persistence of these bytes, or \
