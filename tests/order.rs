@@ -437,3 +437,18 @@ fn time_is_repeated() {
     });
     assert!(!times.is_empty());
 }
+
+/// Waits that nothing will end are told, and do not hang the test.
+#[test]
+fn a_wait_in_vain_is_told_without_a_seed() {
+    let (_fabric, host) = jumping();
+    let _entered = host.enter();
+    let peer = peer();
+    let ep = Ep::listen(&peer, &host.addr().to_string(), 0).expect("listens");
+    let waiting = host.spawn(move || ep.next_conn_req(&ConnCfg::new()).map(drop));
+    let ended = catch_unwind(AssertUnwindSafe(|| waiting.join()));
+    // Either of the two.
+    let panic = ended.unwrap_or_else(Err).expect_err("nobody asks");
+    let text = panic.downcast_ref::<String>().expect("a text");
+    assert!(text.contains("every thread of the fabric waits"), "{text}");
+}

@@ -35,6 +35,9 @@ const SLICE: Duration = Duration::from_millis(100);
 /// How much less a slice counts in which the thread was not asleep: it computes, or waits for a processor.
 const RUNNING: u32 = 30;
 
+/// For how long every thread may wait for nothing where the clock jumps: threads on no host may still do something.
+const VAIN: Duration = Duration::from_secs(5);
+
 /// How often who waits looks whether the clock can jump, or whether something has happened to it.
 const LOOK: Duration = Duration::from_millis(1);
 
@@ -376,7 +379,8 @@ impl Shared {
             return false;
         }
         if threads.turn != Some(thread) {
-            // It was away.
+            // It was away. Nobody has waited in vain meanwhile.
+            threads.idle = None;
             threads.set(thread, Standing::Busy);
             threads = self.await_turn(threads, thread);
         }
@@ -492,7 +496,7 @@ impl Shared {
             threads.set(thread, Standing::Busy);
             let all = threads.describe();
             drop(threads);
-            panic!("every thread of the fabric waits, and nothing is to come: {all}");
+            panic_in_vain(all);
         }
         threads.idle = Some((since, now));
         threads.give(Some(thread));
@@ -513,21 +517,21 @@ impl Shared {
         }
     }
 
-    /// If every thread waits, and has nothing to take, the clock jumps; `true` if so.
-    fn jump(&self) -> bool {
+    /// If every thread waits, and has nothing to take, the clock jumps.
+    fn jump(&self) -> Jump {
         self.run_due();
         // So that nothing happens meanwhile.
         let state = self.lock_quietly();
         let threads = self.order.lock();
         if !self.ready(&threads).is_empty() {
-            return false;
+            return Jump::NotNow;
         }
         let Some(at) = earlier(threads.nearest(), state.clock.first()) else {
-            return false;
+            return Jump::Nowhere;
         };
         self.order.time.jump_to(at);
         state.clock.set_alarm();
-        true
+        Jump::Done
     }
 
     /// Waits as a thread of the fabric, until a descriptor can be read, the deadline has come, or the event.
@@ -564,12 +568,22 @@ impl Shared {
             }
         }
         self.order.lock().set(thread, Standing::Waits(wait(fds)));
+        // Since when every thread waits for nothing.
+        let mut vain = None;
         loop {
             let found = look(fds)?;
             if found > 0 || is_over() {
                 return Ok(found);
             }
-            if !self.jump() {
+            let jump = self.jump();
+            vain = match jump {
+                Jump::Nowhere => vain.or_else(|| Some(Instant::now())),
+                _ => None,
+            };
+            if vain.is_some_and(|since| since.elapsed() > VAIN) && !thread::panicking() {
+                panic_in_vain(self.order.lock().describe());
+            }
+            if jump != Jump::Done {
                 let limit = Timespec::try_from(LOOK).expect("a short time");
                 poll(fds, Some(&limit))?;
             }
@@ -632,6 +646,20 @@ impl Drop for Waiting<'_> {
     fn drop(&mut self) {
         self.order.lock().set(self.thread, Standing::Busy);
     }
+}
+
+/// Whether the clock has jumped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Jump {
+    Done,
+    /// Some thread can go on.
+    NotNow,
+    /// Every thread waits, and nothing is to come.
+    Nowhere,
+}
+
+fn panic_in_vain(all: String) -> ! {
+    panic!("every thread of the fabric waits, and nothing is to come: {all}");
 }
 
 fn earlier(one: Option<Instant>, other: Option<Instant>) -> Option<Instant> {
