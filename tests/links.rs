@@ -778,6 +778,23 @@ fn the_connection_manager_gives_up() {
     assert!(matches!(none, Err(Error::NoEvent)), "{none:?}");
 }
 
+/// What was armed and has not happened can be taken back, and counted: of this way and no other.
+#[test]
+fn faults_that_have_not_happened_are_taken_back() {
+    let world = World::new(&Profile::RXE_6_12);
+    let both = world.both(&patient());
+    let back = world.fabric.0.between(&world.hosts[1], &world.hosts[0]);
+    world.link.lose_request(1);
+    world.link.lose_acknowledgement(2);
+    world.link.place_only(3, 8);
+    back.lose_request(1);
+    assert_eq!((world.link.disarm(), world.link.disarm()), (3, 0));
+    both.write(1);
+    let written = both.client.get_cq().wait_for(1, LIMIT, |_| {});
+    written.expect("nothing happens to it");
+    assert_eq!(back.disarm(), 1);
+}
+
 /// A fault that could never happen is refused, so that no test stands on it.
 #[test]
 fn faults_that_cannot_be_are_refused() {

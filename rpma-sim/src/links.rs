@@ -118,6 +118,11 @@ impl State {
         self.links.frozen.contains(&self.host_of(&self.qps[qp]))
     }
 
+    /// A host has lost its power: nothing of it is frozen any more.
+    pub(crate) fn thaw_dead(&mut self, host: usize) {
+        self.links.frozen.remove(&host);
+    }
+
     fn host_of(&self, qp: &Qp) -> usize {
         self.nics[qp.nic].host
     }
@@ -306,6 +311,8 @@ impl Link {
     /// From now on each request is executed so much later than it is posted. Requests stay in order, and many are on
     /// their way at the same time. Acknowledgements and the connection manager's messages take no time.
     ///
+    /// A delay is no silence: devices do not begin to count their retries for it, however long it is.
+    ///
     /// Those that are on their way keep their delay; with [`Duration::ZERO`] they arrive at once, and so do all later
     /// ones.
     pub fn delay(&self, duration: Duration) {
@@ -351,6 +358,16 @@ impl Link {
         if state.links.parted.remove(&both(self.from, self.to)) {
             state.go_on(None);
         }
+    }
+
+    /// Takes back the lost requests and acknowledgements and the partial writes on this way that have not happened yet;
+    /// how many there were.
+    pub fn disarm(&self) -> usize {
+        let mut state = self.shared.lock();
+        let armed = &mut state.links.armed;
+        let before = armed.len();
+        armed.retain(|armed| armed.from != Some(self.from) || armed.to != self.to);
+        before - armed.len()
     }
 
     fn arm(&self, nth: u32, fault: Fault) {
