@@ -9,6 +9,7 @@ use std::time::Duration;
 use crate::device::Element;
 use crate::links::Fault;
 use crate::memory::{Part, access, fetch};
+use crate::power::READS;
 use crate::qp::{Data, Operation, QpState, Recv, Send, Waiting};
 use crate::state::State;
 use crate::timer::Timer;
@@ -17,7 +18,8 @@ use crate::types::{
     ibv_wc_status,
 };
 
-/// How long a device that reorders keeps back what may be overtaken, if nobody polls.
+/// How long a device that reorders keeps back what may be overtaken, if nobody polls. Where somebody watches for losses of
+/// power every device does, so that the power can fail between a post and its execution.
 const KEPT_BACK: Duration = Duration::from_micros(200);
 
 /// How many bytes a queue pair moves at once. What is left waits for as long as a network takes for them.
@@ -57,23 +59,34 @@ impl State {
         if qp.waiting.is_some() || self.is_frozen(number) {
             return;
         }
-        let keeps_back = self.profile.reorders;
+        let keeps_back = self.profile.reorders || self.power.keeps_back;
         self.run_until(number, |send| keeps_back && send.operation.is_slow());
         let qp = &self.qps[number];
         let is_ready = qp.state == QpState::ReadyToSend && qp.waiting.is_none();
         if is_ready && !qp.sends.is_empty() && keeps_back {
-            self.overtake(number);
+            if self.profile.reorders {
+                self.overtake(number);
+            }
             // The first one's time counts.
             if !self.qps[number].is_kept_back {
-                self.put_off(number, KEPT_BACK);
+                self.put_off(number, self.kept_back());
                 self.qps[number].is_kept_back = true;
             }
         }
     }
 
-    /// Of a device that reorders: what was kept back for a queue pair that completes in this queue.
+    /// For how long something is kept back that nobody polls for.
+    fn kept_back(&self) -> Duration {
+        match self.power.keeps_back {
+            // So that not the time decides what the power takes.
+            true => 25 * KEPT_BACK,
+            false => KEPT_BACK,
+        }
+    }
+
+    /// What was kept back for a queue pair that completes in this queue.
     pub(crate) fn run_deferred(&mut self, cq: u32) {
-        if !self.profile.reorders {
+        if !self.profile.reorders && !self.power.keeps_back {
             return;
         }
         let deferred = |(number, qp): (u32, &crate::qp::Qp)| {
@@ -197,6 +210,10 @@ impl State {
             };
             let send = sends.pop_front().expect("it is there");
             let signaled = send.is(ibv_send_flags::IBV_SEND_SIGNALED);
+            if signaled {
+                // What was read before is there for who polls it.
+                self.push_read(number);
+            }
             self.complete_send(number, signaled.then_some(wc), false);
         }
     }
@@ -477,7 +494,11 @@ impl State {
     fn scatter(&mut self, mut from: &[u8], to: &[Part], by: u32, send: &Send) {
         for part in to {
             let (these, others) = from.split_at(from.len().min(part.len));
-            self.place(these, *part, by, |state| state.describe(by, send));
+            let source = match send.operation {
+                Operation::Read => by | READS,
+                _ => by,
+            };
+            self.place(these, *part, source, |state| state.describe(by, send));
             from = others;
         }
     }

@@ -98,7 +98,7 @@ pub use self::wait::{now, sleep};
 /// What holds for the C functions holds for these: see their manual pages.
 pub mod verbs {
     #[doc(hidden)]
-    pub use crate::power::{Memory, memory_at};
+    pub use crate::power::{Memory, memory_at, seen};
 
     pub use crate::cm::{
         rdma_accept, rdma_ack_cm_event, rdma_bind_addr, rdma_connect, rdma_create_event_channel,

@@ -11,6 +11,7 @@ use crate::call::{Result, errno_of};
 use crate::device::{Element, MAX_INLINE, MAX_QP_WR, MAX_SGE};
 use crate::handle::of;
 use crate::links::Way;
+use crate::power::READS;
 use crate::state::State;
 use crate::stream::{Stream, set_calls};
 use crate::types::{
@@ -175,7 +176,7 @@ impl Qp {
 impl State {
     /// Whether a queue pair is there, and has not failed.
     pub(crate) fn is_connected(&self, number: u32) -> bool {
-        let qp = self.qps.get(number);
+        let qp = self.qps.get(number & !READS);
         qp.is_some_and(|qp| qp.state == QpState::ReadyToSend)
     }
 
@@ -360,14 +361,15 @@ pub unsafe extern "C" fn ibv_destroy_qp(qp: *mut ibv_qp) -> c_int {
         Ok(fate) => fate,
         Err(errno) => return errno_of(Err(errno)),
     };
-    // From here on nothing happens to it, and what came to it has arrived.
-    if let Some(peer) = state.qps[of.number].peer {
-        let host = state.nics[of.nic].host;
-        state.push(peer, host, None);
-    }
+    // From here on nothing happens to it.
     let own = &mut state.qps[of.number];
     own.state = QpState::Error;
-    own.peer = None;
+    let peer = own.peer.take();
+    // Nor is anything on its way to this host's memory, from its peer or read by itself.
+    let host = state.nics[of.nic].host;
+    for writer in peer.into_iter().chain([of.number | READS]) {
+        state.push(writer, host, None);
+    }
     state.untell(of.nic, Element::Qp(of.number));
     let mut state = of
         .shared

@@ -3,16 +3,25 @@
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU8, Ordering};
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::thread;
+use std::time::Duration;
+
 use anyhow::Result;
 use rpma::pmem::{PmemKind, PmemMap};
-use rpma::sim::{Fabric, Platform, Pmem, Profile, persisted};
+use rpma::sim::{self, Fabric, Platform, Pmem, Profile, persisted};
 
 use crate::pair::{Pair, Way, fabric};
 
 /// The last images of a memory when `run` has ended, of which there may be so many.
-fn images(fabric: &Fabric, pmem: &Pmem, limit: usize, run: impl FnOnce()) -> Vec<Vec<u8>> {
+pub(crate) fn images(
+    fabric: &Fabric,
+    pmem: &Pmem,
+    limit: usize,
+    run: impl FnOnce(),
+) -> Vec<Vec<u8>> {
     let mut last = Vec::new();
-    let check = |cut: &rpma::sim::Cut<'_>| {
+    let check = |cut: &sim::Cut<'_>| {
         last = cut
             .images_up_to(pmem, limit)
             .map(|image| image.bytes().to_vec())
@@ -22,7 +31,7 @@ fn images(fabric: &Fabric, pmem: &Pmem, limit: usize, run: impl FnOnce()) -> Vec
     last
 }
 
-fn memory(platform: Platform) -> (Fabric, Pmem, PmemMap, rpma::sim::Entered) {
+fn memory(platform: Platform) -> (Fabric, Pmem, PmemMap, sim::Entered) {
     let fabric = fabric(&Profile::STRICT);
     let host = fabric.host("host");
     host.set_platform(platform);
@@ -215,7 +224,7 @@ fn a_check_cannot_call_the_fabric() {
 #[test]
 fn a_panic_of_the_program_comes_through() {
     let (fabric, pmem, map, _entered) = memory(Platform::AdrDdioOn);
-    let watched = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+    let watched = catch_unwind(AssertUnwindSafe(|| {
         fabric.on_every_event(
             |cut| assert!(cut.images(&pmem).count() > 0),
             || panic!("its own"),
@@ -238,7 +247,7 @@ fn a_report_says_what_matters() -> Result<()> {
         promise: None,
     };
     let pair = Pair::new(&fabric, way)?;
-    let lost = |cut: &rpma::sim::Cut<'_>| {
+    let lost = |cut: &sim::Cut<'_>| {
         for image in cut.images(&pair.pmem) {
             let image = image.bytes();
             assert!(
@@ -347,7 +356,7 @@ fn a_promise_before_its_time_is_found() -> Result<()> {
     };
     let pair = Pair::new(&fabric, way)?;
     let told = AtomicU8::new(0);
-    let check = |cut: &rpma::sim::Cut<'_>| {
+    let check = |cut: &sim::Cut<'_>| {
         for image in cut.images(&pair.pmem) {
             assert!(image.bytes()[0] >= told.load(Ordering::Relaxed), "told");
         }
@@ -375,4 +384,31 @@ fn a_promise_before_its_time_is_found() -> Result<()> {
         "{report}"
     );
     Ok(())
+}
+/// No check is called after on_every_event has ended, by whatever way.
+#[test]
+fn a_check_is_not_called_after_its_end() {
+    static CALLED: AtomicU8 = AtomicU8::new(0);
+    let fabric = Fabric::seeded(Profile::STRICT, 1);
+    let host = fabric.host("host");
+    let _on = host.enter();
+    let _other = host.spawn(|| sim::sleep(Duration::from_secs(3600)));
+    let ended = catch_unwind(AssertUnwindSafe(|| {
+        // It could as well have borrowed something of this frame.
+        let check = |_: &sim::Cut<'_>| {
+            CALLED.fetch_add(1, Ordering::Relaxed);
+        };
+        fabric.on_every_event(check, || thread::sleep(Duration::from_secs(4)));
+    }));
+    ended.expect("a thread that was away comes back");
+    let before = CALLED.load(Ordering::Relaxed);
+    let pmem = host.pmem("log", 1);
+    let map = PmemMap::open(pmem.path(), 1).expect("memory");
+    map.write_at(0, &[1]).expect("inside");
+    map.persist(..).expect("inside");
+    assert_eq!(
+        CALLED.load(Ordering::Relaxed),
+        before,
+        "the check is dangling"
+    );
 }

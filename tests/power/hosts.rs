@@ -1,11 +1,12 @@
 //! Hosts that lose their power, and are started again.
 
+use std::sync::mpsc;
 use std::time::Duration;
 
 use anyhow::Result;
 use rpma::pmem::PmemMap;
-use rpma::sim::{Fabric, Platform, Profile};
-use rpma::{ConnCfg, Device, Ep, Peer, Side};
+use rpma::sim::{Fabric, Host, Link, Platform, Profile};
+use rpma::{Conn, ConnCfg, ConnReq, Device, Ep, Peer, Side};
 
 use crate::pair::{LIMIT, Pair, SIZE, Way, fabric};
 
@@ -154,5 +155,90 @@ fn the_peers_of_a_dead_host_are_told_by_their_operations() -> Result<()> {
     println!("{error}");
     drop(pair);
     assert!(fabric.objects().is_empty(), "{:?}", fabric.objects());
+    Ok(())
+}
+
+/// Whatever a program waits for, without a limit of its own: the wait ends when its host loses its power, in each state of the network;
+/// after the restart everything works, and nothing is left.
+#[test]
+fn every_wait_on_a_dead_host_ends() -> Result<()> {
+    type Wait = fn(&Conn, &Ep, &Peer);
+    type Change = fn(&Link, &Host);
+    let waits: [(&str, Wait); 6] = [
+        ("completions", |conn, _, _| drop(conn.get_cq().wait())),
+        ("either queue", |conn, _, _| drop(conn.wait().map(drop))),
+        ("events", |conn, _, _| drop(conn.next_event())),
+        ("anything", |conn, _, _| drop(conn.next(&mut [], 6 * LIMIT))),
+        ("a request", |_, ep, _| {
+            drop(ep.next_conn_req(&ConnCfg::new()))
+        }),
+        ("an answer", |_, _, peer| {
+            let asked = ConnReq::new(peer, "10.77.0.1", 9, &ConnCfg::new());
+            let asking = asked.and_then(|asked| Ok(asked.connect(&[])?));
+            drop(asking.and_then(|asking| asking.next_event()));
+        }),
+    ];
+    let states: [(&str, Change); 4] = [
+        ("as it is", |_, _| ()),
+        ("frozen", |_, server| server.freeze()),
+        ("parted", |link, _| link.partition()),
+        ("slow", |link, _| link.delay(Duration::from_millis(1))),
+    ];
+    for (profile, state) in [Profile::RXE_6_12, Profile::STRICT]
+        .into_iter()
+        .flat_map(|profile| states.map(|state| (profile.clone(), state)))
+    {
+        for (what, wait) in waits {
+            let fabric = fabric(&profile);
+            let pair = pair(&fabric)?;
+            let link = fabric.between(&pair.client, &pair.server);
+            (state.1)(&link, &pair.server);
+            let (client, server, pmem) =
+                (pair.client.clone(), pair.server.clone(), pair.pmem.clone());
+            let Pair {
+                conn,
+                far,
+                target,
+                peers,
+                other,
+                messages,
+                source,
+                ..
+            } = pair;
+            let (ended, has_ended) = mpsc::channel();
+            let ((near, peer), other) = (peers, other);
+            let waiting = server.spawn(move || {
+                let addr = Host::current().map(|host| host.addr().to_string());
+                let ep = addr.map(|addr| Ep::listen(&peer, &addr, 0));
+                if let Some(Ok(ep)) = ep {
+                    wait(&far, &ep, &peer);
+                }
+                drop((far, target, messages, other.1));
+                let _ = ended.send(());
+            });
+            fabric.power_cut(&server);
+            let ended = has_ended.recv_timeout(2 * LIMIT);
+            assert!(ended.is_ok(), "{what}, {}: it does not end", state.0);
+            waiting.join().expect("no panic");
+            drop((conn, source, other.0, near));
+            link.heal();
+            server.restart();
+            let way = Way {
+                platform: Platform::AdrDdioOff,
+                by_reading: false,
+                promise: None,
+            };
+            let again = Pair::connect(client, server, pmem, way)?;
+            again.write(0, &[1])?;
+            again.wait_for_write()?;
+            drop(again);
+            assert!(
+                fabric.objects().is_empty(),
+                "{what}, {}: {:?}",
+                state.0,
+                fabric.objects()
+            );
+        }
+    }
     Ok(())
 }

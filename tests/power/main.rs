@@ -13,6 +13,7 @@ mod example;
 mod hosts;
 mod pair;
 mod protocols;
+mod rules;
 mod table;
 mod threads;
 mod torn;

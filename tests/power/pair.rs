@@ -26,9 +26,11 @@ pub(crate) struct Pair {
     pub(crate) remote: MrRemote,
     pub(crate) source: Mr<Vec<u8>>,
     /// Another connection between the two.
-    other: (Conn, Conn),
+    pub(crate) other: (Conn, Conn),
     /// The server's messages, in volatile memory.
-    messages: Mr<Vec<u8>>,
+    pub(crate) messages: Mr<Vec<u8>>,
+    /// Of the client, and of the server.
+    pub(crate) peers: (Peer, Peer),
 }
 
 /// How the two are connected.
@@ -65,6 +67,7 @@ impl Pair {
         let ep = Ep::listen(&peer, &addr, 0)?;
         drop(on_server);
 
+        let far_peer = peer;
         let _on_client = client.enter();
         let peer = Peer::new(&Device::from_addr(&addr, Side::Remote)?)?;
         let usage = MrUsage::WRITE_SRC | MrUsage::SEND | MrUsage::RECV | MrUsage::READ_DST;
@@ -100,6 +103,7 @@ impl Pair {
             source,
             other,
             messages,
+            peers: (peer, far_peer),
         };
         pair.expect_request()?;
         Ok(pair)
@@ -162,7 +166,7 @@ impl Pair {
         Ok(())
     }
 
-    fn places(&self, offset: usize, len: usize) -> Result<(RemoteSlice, MrSlice<'_>)> {
+    pub(crate) fn places(&self, offset: usize, len: usize) -> Result<(RemoteSlice, MrSlice<'_>)> {
         let to = self.remote.slice(offset as u64..(offset + len) as u64)?;
         Ok((to, self.source.slice(offset..offset + len)?))
     }

@@ -18,7 +18,7 @@ use crate::fabric::Fabric;
 use crate::state::State;
 
 /// How many images of a memory [`Cut::images`] gives at most.
-const IMAGES: usize = 256;
+const IMAGES: usize = 100;
 
 /// A moment at which the power may fail: see [`Fabric::on_every_event`].
 pub struct Cut<'a> {
@@ -47,8 +47,10 @@ impl<'a> Cut<'a> {
         &self.what
     }
 
-    /// What may be left of a memory if the power fails now: all that there is, up to 256 images, or else so many of
-    /// them: nothing and everything of what is not durable, each line for itself, and others by the seed.
+    /// What may be left of a memory if the power fails now: all that there is, up to 100 images, or else so many of
+    /// them. First come the combinations of what is likely to matter of each line (nothing, each write, all up to
+    /// it, one of them torn), or, if these are too many, nothing, everything, and each line for itself; then others
+    /// by the [seed](Fabric::set_seed).
     ///
     /// Each memory is for itself: loops one in the other see what is left of two hosts whose power fails at once.
     ///
@@ -182,8 +184,8 @@ impl Iterator for Images<'_> {
 pub(crate) struct Plan {
     lines: Vec<usize>,
     outcomes: Vec<Vec<Line>>,
-    /// Whether they are all that there is.
-    is_all: bool,
+    /// How many are combinations of the lines' outcomes, all of them.
+    combined: usize,
     count: usize,
     random: Option<Random>,
 }
@@ -198,15 +200,20 @@ impl Plan {
             };
         }
         let numbers: Vec<usize> = lines.pending().map(|(line, _)| line).collect();
-        let outcome = |line: &usize| lines.outcomes(*line, &mut random);
+        let mut is_all = true;
+        let outcome = |line: &usize| {
+            let (outcomes, is_complete) = lines.outcomes(*line, &mut random);
+            is_all &= is_complete;
+            outcomes
+        };
         let outcomes: Vec<_> = numbers.iter().map(outcome).collect();
         let counts = outcomes.iter().map(|of_line| of_line.len());
         let total = counts.fold(1_usize, usize::saturating_mul);
         Self {
             lines: numbers,
             outcomes,
-            is_all: total <= limit,
-            count: total.min(limit),
+            combined: if total <= limit { total } else { 0 },
+            count: if is_all { total.min(limit) } else { limit },
             random: Some(random),
         }
     }
@@ -217,7 +224,7 @@ impl Plan {
         let mut plan = Self::new(lines, usize::MAX, random);
         // Not those that are first in a list, but by chance each line for itself.
         (plan.lines, plan.outcomes) = (plan.lines, Vec::new());
-        plan.is_all = false;
+        plan.combined = 0;
         plan.count = usize::MAX;
         plan.image(lines, number).expect("it is below the limit")
     }
@@ -240,7 +247,7 @@ impl Plan {
             image[line * LINE..(line + 1) * LINE].copy_from_slice(bytes);
         };
         let newest = |line: usize| &lines.newest()[line * LINE..(line + 1) * LINE];
-        if self.is_all {
+        if number < self.combined {
             let mut rest = number;
             for (line, outcomes) in self.lines.iter().zip(&self.outcomes) {
                 put(*line, &outcomes[rest % outcomes.len()]);
@@ -249,7 +256,7 @@ impl Plan {
             return Some(image);
         }
         // Each outcome of each line, with nothing or everything of the others.
-        let mut alone = number.checked_sub(2);
+        let mut alone = number.checked_sub(2).filter(|_| self.combined == 0);
         let single = self
             .lines
             .iter()
@@ -262,8 +269,10 @@ impl Plan {
                     .then(|| (*line, &outcomes[at / 2], at % 2 == 1))
             });
         match (number, single) {
-            (0, _) => {}
-            (1, _) => self.lines.iter().for_each(|line| put(*line, newest(*line))),
+            (0, _) if self.combined == 0 => {}
+            (1, _) if self.combined == 0 => {
+                self.lines.iter().for_each(|line| put(*line, newest(*line)))
+            }
             (_, Some((line, outcome, others))) => {
                 if others {
                     self.lines.iter().for_each(|line| put(*line, newest(*line)));
@@ -368,26 +377,34 @@ thread_local! {
 
 /// Panics in a check that calls the fabric, which would wait for itself.
 pub(crate) fn assert_not_checking() {
-    assert!(
-        !CHECKING.get(),
-        "a check of on_every_event looks at images: it cannot call the fabric or rpma, but for PmemMap::open of an \
-         image's path"
-    );
+    const WRONG: &str = "a check of on_every_event looks at images: it cannot call the fabric or rpma, but for \
+                         PmemMap::open of an image's path";
+    if CHECKING.get() {
+        // The panic may be a hidden one, or out of a call that cannot unwind: then the process is aborted.
+        eprintln!("{WRONG}");
+        panic!("{WRONG}");
+    }
 }
 
 impl Fabric {
     /// Runs a program, and calls `check` at every event of it at which the power could fail: in the middle of each access
     /// of a device to persistent memory and after it, after each operation, around each write-back of caches, and between
     /// what the program has polled and its next call. `check` panics if an image is not what the program promises. It is
-    /// called under the lock of the fabric, by whatever thread is there, so that nothing else happens meanwhile, and it
-    /// cannot use the fabric itself.
+    /// called under the lock of the fabric, by whatever thread is there, so that nothing else happens meanwhile. It
+    /// cannot use the fabric or rpma itself, which ends the process if it happens inside of a call of verbs, but for
+    /// `PmemMap::open` of an [image's path](Image::path) and what is done with that map; and it must not wait for a lock
+    /// that the program holds while it calls rpma.
+    ///
+    /// Devices keep flushes, reads and atomic writes back until somebody polls, or for some milliseconds, so that the
+    /// power can fail between a post and its execution.
     ///
     /// What the program has promised by then is the test's to know: a counter that the program's thread sets when an
     /// append has returned, for instance, and that `check` reads.
     ///
     /// A failure is told when the program has ended: which bytes were lost, or came too early, who had written them,
     /// and what would have saved them. To find that out `check` is called again, with parts of the image that failed:
-    /// so it goes on when a lock of its own is poisoned (`PoisonError::into_inner`).
+    /// so it depends on nothing that an earlier call has left behind, and goes on when a lock of its own is poisoned
+    /// (`PoisonError::into_inner`).
     ///
     /// # Panics
     ///
@@ -426,6 +443,7 @@ impl Fabric {
         let check = unsafe { std::mem::transmute::<Check<'a>, Check<'static>>(check) };
         let mut state = self.shared().lock();
         assert!(state.power.watch.is_none(), "the fabric is watched already");
+        state.power.keeps_back = true;
         state.power.watch = Some(Watch {
             check,
             is_due: true,
@@ -434,7 +452,8 @@ impl Fabric {
         });
         drop(state);
         let result = catch_unwind(AssertUnwindSafe(run));
-        let mut state = self.shared().lock();
+        // Not as a call: with a seed that may panic, and the check would stay behind.
+        let mut state = self.shared().lock_quietly();
         state.visit(|_| "at the end".to_owned());
         let watch = state.power.watch.take().expect("it is still there");
         state.power.visited.events += watch.visited.events;

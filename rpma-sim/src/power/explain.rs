@@ -10,6 +10,7 @@ use std::sync::{Arc, Once};
 use super::cut::Cut;
 use super::lines::{LINE, Lines, Place, Write, Writer};
 use super::platform::Platform;
+use super::pmem::READS;
 use crate::state::State;
 
 thread_local! {
@@ -268,6 +269,12 @@ fn what_saves(write: &Write, platform: Platform, state: &State) -> &'static str 
         (_, Writer::Program) => {
             "PmemMap::persist of these bytes would have saved them (or sim::persisted says that the program has \
              written them back by itself)."
+        }
+        (_, Writer::Device { qp, .. }) if qp & READS != 0 => {
+            "What a read has brought is there when its completion was polled; PmemMap::persist makes it durable then."
+        }
+        (Place::Device, _) if profile.copies => {
+            "They are being copied: what is not complete may be torn, whatever the platform."
         }
         (_, Writer::Device { qp, .. }) if !state.is_connected(*qp) && !profile.copies => {
             "The connection that has written them has ended, and a flush on another one covers nothing of it: a new \

@@ -1,46 +1,6 @@
-//! What a loss of power leaves of persistent memory: the rules, all of them.
-//!
-//! Memory is looked at in lines of 64 bytes, which caches and memory controllers move. Of each line it is known what
-//! survives whatever happens, and which writes came since, oldest first. Such a write is in one of two places:
-//!
-//! * **in the device**, or between it and the caches: written by an RDMA operation, executed, and not pushed;
-//! * **in a cache** of the processors.
-//!
-//! | what happens | what it does | source |
-//! |---|---|---|
-//! | the program stores | into a cache | |
-//! | an adapter places a write | into the device | 1 |
-//! | soft-RoCE places a write | into a cache, one word after the other: the kernel copies | 2 |
-//! | a read, or a flush for visibility, of the same queue pair, executed later | its writes become visible (a flush: those in its range) | 1, 3 |
-//! | a message arrives on the same queue pair | its earlier writes become visible | 4 |
-//! | the queue pair that they came to is destroyed, or their region deregistered | its writes, or those to the region, become visible: the memory may be freed then | 6 |
-//! | a native flush for persistence of the same queue pair | its writes in the range are durable | 3 |
-//! | the same on soft-RoCE | every cached write to the lines of the range is durable: it writes them back | 2 |
-//! | the program writes a range back (`clwb`, fence) | every cached write to its lines is durable | 5 |
-//!
-//! To become **visible** means: into a cache where the device's writes go through the caches ([`AdrDdioOn`]), and
-//! durable where they bypass them ([`AdrDdioOff`]) or the caches are in the persistence domain ([`Eadr`]). With eADR
-//! what comes into a cache is durable.
-//!
-//! When the power fails each line is for itself:
-//!
-//! * of a write that is in the device, any of its aligned 8-byte words may have arrived, whatever became of others (RDMA
-//!   orders completions, not placement; 8 bytes are not torn);
-//! * of the writes in a cache all up to one of them, and of the next one any words: lines are evicted at any time.
-//!
-//! What is not generated: values that two stores leave between two events of the fabric (nobody looks in between), and
-//! memory that is torn within 8 aligned bytes.
-//!
-//! Sources: 1. Kashyap et al., "Correct, Fast Remote Persistence", arXiv 1909.02092: the persistence domains and what
-//! a read pushes. 2. The kernel's `rxe_resp.c` (`process_flush`: `rxe_flush_pmem_iova`, which calls
-//! `arch_wb_cache_pmem`) and `rxe_mr_copy`. 3. InfiniBand annex A19 (memory placement extensions), by `ibv_wr_flush(3)`.
-//! 4. InfiniBand 9.2.? and 10.8.3: a receive's completion comes behind the data of what was sent before it. 5. Intel's
-//! manual, `CLWB`, and the platform's promise of ADR. 6. `ibv_dereg_mr(3)`, `ibv_destroy_qp(3)`: programs free the
-//! memory behind them, so that nothing may arrive there later.
-//!
-//! [`AdrDdioOn`]: Platform::AdrDdioOn
-//! [`AdrDdioOff`]: Platform::AdrDdioOff
-//! [`Eadr`]: Platform::Eadr
+//! What a loss of power leaves of persistent memory: the rules, all of them. They stand in `rules.md`, which the
+//! documentation of [`Platform`] shows as well.
+#![doc = include_str!("rules.md")]
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -54,6 +14,12 @@ use super::random::Random;
 pub(crate) const LINE: usize = 64;
 /// The bytes that are not torn.
 const WORD: usize = 8;
+
+/// How many words of a line may be undecided for all its outcomes to be listed.
+const FEW: u32 = 4;
+
+/// How many writes to a line are known for themselves, if nobody flushes it. Of more the oldest are taken together.
+const MOST: usize = 32;
 
 pub(crate) type Line = [u8; LINE];
 
@@ -89,8 +55,13 @@ impl Writer {
 pub(crate) struct Write {
     /// A bit for each word.
     words: u8,
+    /// A bit for each byte, of these words: of a device exactly what it has written, of a program whole words.
+    mask: u64,
     bytes: Line,
     pub(crate) place: Place,
+    /// When it came, and when it was known to be in a cache.
+    came: u64,
+    landed: u64,
     pub(crate) writer: Arc<Writer>,
 }
 
@@ -113,6 +84,8 @@ pub(crate) struct Lines {
     seen: Vec<u8>,
     /// By the numbers of their lines, oldest first.
     writes: BTreeMap<usize, Vec<Write>>,
+    /// Counts what happens.
+    clock: u64,
 }
 
 /// The words of a line that a range of bytes of the memory touches.
@@ -131,10 +104,30 @@ fn words_of(words: u8) -> impl Iterator<Item = Range<usize>> + use<> {
     set.map(|word| word * WORD..(word + 1) * WORD)
 }
 
-fn put(to: &mut [u8], words: u8, from: &Line) {
-    for word in words_of(words) {
-        to[word.clone()].copy_from_slice(&from[word]);
+fn put(to: &mut [u8], mask: u64, from: &Line) {
+    for (at, to) in to.iter_mut().enumerate() {
+        if mask >> at & 1 == 1 {
+            *to = from[at];
+        }
     }
+}
+
+/// The bytes of words.
+fn bytes_of(words: u8) -> u64 {
+    words_of(words).fold(0, |mask, word| mask | 0xFF << word.start)
+}
+
+/// The words that bytes are of.
+fn words_with(mask: u64) -> u8 {
+    let words = words_of(u8::MAX).filter(|word| mask >> word.start & 0xFF != 0);
+    words.fold(0, |set, word| set | 1 << (word.start / WORD))
+}
+
+/// The bytes of a line that are in a range of the memory.
+fn bytes_in(line: usize, range: &Range<usize>) -> u64 {
+    let bytes = line * LINE..(line + 1) * LINE;
+    let inside = bytes.filter(|byte| range.contains(byte));
+    inside.fold(0, |mask, byte| mask | 1 << (byte % LINE))
 }
 
 fn differing(one: &[u8], other: &[u8]) -> u8 {
@@ -151,6 +144,7 @@ impl Lines {
             seen: bytes.clone(),
             durable: bytes,
             writes: BTreeMap::new(),
+            clock: 0,
         }
     }
 
@@ -175,6 +169,12 @@ impl Lines {
         self.writes.get(&line).map_or(&[], Vec::as_slice)
     }
 
+    /// Whether something that a queue pair has written is on its way.
+    pub(crate) fn has_on_way(&self, qp: u32) -> bool {
+        let own = |write: &Write| write.place == Place::Device && write.writer.is(qp);
+        self.writes.values().flatten().any(own)
+    }
+
     fn line(&self, line: usize) -> Line {
         let line = &self.durable[line * LINE..(line + 1) * LINE];
         line.try_into().expect("memory consists of lines")
@@ -193,7 +193,7 @@ impl Lines {
             let words = differing(seen, &now);
             seen.copy_from_slice(&now);
             let writer = writer.get_or_insert_with(|| Arc::new(Writer::Program));
-            self.arrive(line, words, now, Place::Cache, writer);
+            self.arrive(line, bytes_of(words), now, Place::Cache, writer);
             found = true;
         }
         found
@@ -205,8 +205,10 @@ impl Lines {
         let place = Place::Device;
         for line in lines_of(range) {
             let now = memory.line(line);
-            self.seen[line * LINE..(line + 1) * LINE].copy_from_slice(&now);
-            self.arrive(line, words_in(line, range), now, place, &writer);
+            let mask = bytes_in(line, range);
+            // Beside it a program may store at the same time.
+            put(&mut self.seen[line * LINE..(line + 1) * LINE], mask, &now);
+            self.arrive(line, mask, now, place, &writer);
         }
     }
 
@@ -217,14 +219,22 @@ impl Lines {
         }
     }
 
-    fn arrive(&mut self, line: usize, words: u8, bytes: Line, place: Place, writer: &Arc<Writer>) {
+    fn arrive(&mut self, line: usize, mask: u64, bytes: Line, place: Place, writer: &Arc<Writer>) {
+        self.clock += 1;
         let write = Write {
-            words,
+            words: words_with(mask),
+            mask,
+            came: self.clock,
+            landed: self.clock,
             bytes,
             place,
             writer: Arc::clone(writer),
         };
-        self.writes.entry(line).or_default().push(write);
+        let writes = self.writes.entry(line).or_default();
+        writes.push(write);
+        if writes.len() > MOST {
+            merge(writes);
+        }
         if place == Place::Cache && self.platform == Platform::Eadr {
             self.settle(line, |write| match write.place {
                 Place::Cache => write.words,
@@ -243,10 +253,11 @@ impl Lines {
         let mut over = 0;
         let mut newest: Line = [0; LINE];
         for write in writes.iter_mut().rev() {
-            let words = which(write) & write.words;
-            put(&mut newest, words & !over, &write.bytes);
-            over |= words;
-            write.words &= !over;
+            let mask = bytes_of(which(write)) & write.mask;
+            put(&mut newest, mask & !over, &write.bytes);
+            over |= mask;
+            write.mask &= !over;
+            write.words = words_with(write.mask);
         }
         put(durable, over, &newest);
         writes.retain(|write| write.words != 0);
@@ -283,15 +294,22 @@ impl Lines {
         if durable {
             return self.settle(line, own);
         }
+        self.clock += 1;
+        let landed = self.clock;
         let writes = self.writes.get_mut(&line).expect("it has some");
         for write in std::mem::take(writes) {
             let visible = own(&write) & write.words;
             let left = write.words & !visible;
-            for (words, place) in [(left, write.place), (visible, Place::Cache)] {
+            for (words, place, landed) in [
+                (left, write.place, write.landed),
+                (visible, Place::Cache, landed),
+            ] {
                 if words != 0 {
                     writes.push(Write {
                         words,
+                        mask: write.mask & bytes_of(words),
                         place,
+                        landed,
                         ..write.clone()
                     });
                 }
@@ -338,8 +356,8 @@ impl Lines {
         }
     }
 
-    /// What may be left of a line: all of it if there is little, or else what is likely to matter.
-    pub(crate) fn outcomes(&self, line: usize, random: &mut Random) -> Vec<Line> {
+    /// What may be left of a line, and whether that is all: it is if there is little, or else what is likely to matter.
+    pub(crate) fn outcomes(&self, line: usize, random: &mut Random) -> (Vec<Line>, bool) {
         let (base, writes) = (self.line(line), self.writes_to(line));
         let words: u32 = writes.iter().map(|write| write.words.count_ones()).sum();
         let mut outcomes = Vec::new();
@@ -350,7 +368,7 @@ impl Lines {
             }
         };
         let all: Vec<u8> = writes.iter().map(|write| write.words).collect();
-        if words <= 4 {
+        if words <= FEW {
             for subset in 0..1_u32 << words {
                 let mut left = subset;
                 let chosen: Vec<u8> = all
@@ -359,7 +377,7 @@ impl Lines {
                     .collect();
                 add(&chosen);
             }
-            return outcomes;
+            return (outcomes, true);
         }
         let mut chosen = vec![0; all.len()];
         add(&chosen);
@@ -373,7 +391,7 @@ impl Lines {
             alone[number] = all[number];
             add(&alone);
         }
-        outcomes
+        (outcomes, false)
     }
 
     /// One of all that may be left of a line.
@@ -384,7 +402,8 @@ impl Lines {
             .filter(|write| write.place == Place::Cache)
             .count();
         let mut arrived = random.below(cached + 1);
-        let mut is_torn = false;
+        // What comes behind this has not.
+        let mut end = u64::MAX;
         let chosen: Vec<u8> = writes
             .iter()
             .map(|write| match write.place {
@@ -393,14 +412,35 @@ impl Lines {
                     arrived -= 1;
                     write.words
                 }
-                Place::Cache if !is_torn => {
-                    is_torn = true;
-                    random.any_of(write.words)
+                Place::Cache => {
+                    let words = match write.came >= end {
+                        true => 0,
+                        false => random.any_of(write.words),
+                    };
+                    if words != write.words {
+                        end = end.min(write.landed);
+                    }
+                    words
                 }
-                Place::Cache => 0,
             })
             .collect();
         outcome(self.line(line), writes, &chosen)
+    }
+}
+
+/// Takes two writes that came one after the other, from the same writer and to the same place, for one.
+fn merge(writes: &mut Vec<Write>) {
+    let alike = |pair: &[Write]| {
+        pair[0].place == pair[1].place && pair[0].writer.qp() == pair[1].writer.qp()
+    };
+    if let Some(first) = writes.windows(2).position(alike) {
+        let old = writes.remove(first);
+        let new = &mut writes[first];
+        let mut bytes = old.bytes;
+        put(&mut bytes, new.mask, &new.bytes);
+        (new.bytes, new.came) = (bytes, old.came);
+        new.mask |= old.mask;
+        new.words |= old.words;
     }
 }
 
@@ -415,20 +455,22 @@ fn lines_of(range: &Range<usize>) -> Range<usize> {
 fn outcome(base: Line, writes: &[Write], chosen: &[u8]) -> Line {
     let mut line = base;
     for (write, words) in writes.iter().zip(chosen) {
-        put(&mut line, *words, &write.bytes);
+        put(&mut line, bytes_of(*words) & write.mask, &write.bytes);
     }
     line
 }
 
-/// Of what is in a cache: all up to one write, and any words of the next.
+/// Of what is in a cache: nothing without all that was there before it came.
 fn is_possible(writes: &[Write], chosen: &[u8]) -> bool {
-    let mut ends = false;
+    let mut end = u64::MAX;
     for (write, words) in writes.iter().zip(chosen) {
         if write.place == Place::Cache {
-            if ends && *words != 0 {
+            if write.came >= end && *words != 0 {
                 return false;
             }
-            ends |= *words != write.words;
+            if *words != write.words {
+                end = end.min(write.landed);
+            }
         }
     }
     true
@@ -442,4 +484,65 @@ fn take_bits(words: u8, from: &mut u32) -> u8 {
         *from >>= 1;
         taken | one << bit
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::memory::Owner;
+    use super::*;
+
+    fn store(memory: &Memory, at: usize, bytes: &[u8]) {
+        let part = crate::memory::Part {
+            address: memory.as_ptr().wrapping_add(at),
+            len: bytes.len(),
+        };
+        crate::memory::copy(bytes, part);
+    }
+
+    /// A store to a line while a device writes beside it is not taken for the device's, nor forgotten.
+    #[test]
+    fn a_store_beside_a_device_write_is_found() {
+        let memory = Memory::new(&[0; 4096], Owner::Image);
+        let mut lines = Lines::new(Platform::AdrDdioOff, false, vec![0; 4096]);
+        assert!(!lines.look(&memory));
+        // Between the look and the end of the device's write.
+        store(&memory, 8, &[2; 8]);
+        store(&memory, 0, &[1; 4]);
+        let writer = Writer::Device {
+            qp: 17,
+            what: String::new(),
+        };
+        lines.placed(&memory, &(0..4), writer);
+        assert!(lines.look(&memory));
+        lines.write_back(&(0..16));
+        assert_eq!(lines.durable()[..16], [[0; 8], [2; 8]].concat());
+        lines.push(17, None);
+        assert_eq!(lines.durable()[..8], [1, 1, 1, 1, 0, 0, 0, 0]);
+        assert_eq!(lines.pending().count(), 0);
+    }
+
+    /// A word that is written again and again and never flushed costs no more with each time, and both ends of its
+    /// history stay possible.
+    #[test]
+    fn a_heartbeat_is_bounded() {
+        let memory = Memory::new(&[0; 4096], Owner::Image);
+        let mut lines = Lines::new(Platform::AdrDdioOn, true, vec![0; 4096]);
+        for number in 1..=1000_u64 {
+            store(&memory, 0, &number.to_ne_bytes());
+            let writer = Writer::Device {
+                qp: 17,
+                what: String::new(),
+            };
+            lines.placed(&memory, &(0..8), writer);
+            lines.landed(17, &(0..8));
+        }
+        assert_eq!(lines.writes_to(0).len(), MOST);
+        let (outcomes, is_all) = lines.outcomes(0, &mut Random::new(1));
+        assert!(!is_all);
+        let numbers: Vec<u64> = outcomes
+            .iter()
+            .map(|line| u64::from_ne_bytes(line[..8].try_into().expect("8 bytes")))
+            .collect();
+        assert!([0, 999, 1000].iter().all(|number| numbers.contains(number)));
+    }
 }

@@ -105,6 +105,15 @@ impl Memory {
         }
     }
 
+    /// The program has read these bytes, and so they are visible. They are inside.
+    fn seen(&self, range: &Range<usize>) {
+        if let Owner::Host { shared, pmem } = &self.owner {
+            if let Some(shared) = shared.upgrade() {
+                shared.lock_quietly().seen(*pmem, self, range);
+            }
+        }
+    }
+
     /// A line as it is now, whoever writes to it.
     pub(crate) fn line(&self, number: usize) -> Line {
         let part = Part {
@@ -218,18 +227,30 @@ pub fn memory_at(path: &Path) -> Option<io::Result<Arc<Memory>>> {
 /// Bytes that are of no simulated memory are ignored, so that the call may stay where the program runs with a real
 /// device. Forgetting it gives a false alarm, and never hides a loss.
 pub fn persisted(start: *const u8, len: usize) {
-    if COUNT.load(Ordering::Relaxed) == 0 {
-        return;
+    if let Some((memory, range)) = memory_of(start, len) {
+        memory.persisted(range);
     }
-    let found = with_paths(|paths| {
+}
+
+/// A program has read bytes: what a processor has read is visible. `rpma` tells it where it copies out of memory.
+#[doc(hidden)]
+pub fn seen(start: *const u8, len: usize) {
+    if let Some((memory, range)) = memory_of(start, len) {
+        memory.seen(&range);
+    }
+}
+
+/// The memory that bytes are of, if they are of a simulated one, and where.
+fn memory_of(start: *const u8, len: usize) -> Option<(Arc<Memory>, Range<usize>)> {
+    if COUNT.load(Ordering::Relaxed) == 0 {
+        return None;
+    }
+    with_paths(|paths| {
         let memories = paths.values().filter_map(|entry| entry.memory.as_ref());
         let mut found = memories.filter_map(|memory| {
             let range = memory.range_of(start.addr(), len)?;
             Some((Arc::clone(memory), range))
         });
         found.next()
-    });
-    if let Some((memory, range)) = found {
-        memory.persisted(range);
-    }
+    })
 }

@@ -17,8 +17,8 @@ mod random;
 
 pub(crate) use self::cut::assert_not_checking;
 pub use self::cut::{Cut, Image, Images, Loss, Visited};
-pub use self::memory::{Memory, memory_at, persisted};
+pub use self::memory::{Memory, memory_at, persisted, seen};
 pub(crate) use self::off::NO_POWER;
 pub use self::platform::Platform;
 pub use self::pmem::Pmem;
-pub(crate) use self::pmem::Power;
+pub(crate) use self::pmem::{Power, READS};

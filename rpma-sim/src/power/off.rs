@@ -15,22 +15,33 @@ use crate::fabric::{Fabric, Host};
 use crate::state::State;
 
 impl Fabric {
-    /// Cuts the power of a host, and leaves of each of its memories one of the images that may be left, by the
-    /// [seed](Self::set_seed).
-    ///
-    /// Its peers see a host that does not answer. What its programs have of it is dead: their calls fail with `ENODEV`,
-    /// and their waits end with an error, so that their threads can end. A thread goes on working on the host after it has
-    /// been [restarted](Host::restart) when it enters it again.
+    /// Cuts the power of a host: see [`Host::power_cut`].
     ///
     /// # Panics
     ///
     /// If it is a host of another fabric, or has no power already.
     pub fn power_cut(&self, host: &Host) {
-        assert!(
-            Arc::ptr_eq(self.shared(), host.shared()),
-            "a host of another fabric"
-        );
-        let index = host.index();
+        let is_own = Arc::ptr_eq(self.shared(), host.shared());
+        assert!(is_own, "a host of another fabric");
+        host.power_cut();
+    }
+}
+
+impl Host {
+    /// Cuts its power, and leaves of each of its memories one of the images that may be left, by the
+    /// [seed](Fabric::set_seed).
+    ///
+    /// Its peers see a host that does not answer. What its programs have of it is dead: their calls fail with `ENODEV`,
+    /// and their waits end with an error, so that their threads can end. A thread goes on working on the host after it has
+    /// been [restarted](Host::restart) when it enters it again.
+    ///
+    /// What its devices had on their way to other hosts arrives, or not, as far as it was executed by now.
+    ///
+    /// # Panics
+    ///
+    /// If it has no power already.
+    pub fn power_cut(&self) {
+        let index = self.index();
         let mut state = self.shared().lock();
         assert!(!state.is_dead(index), "the host has no power already");
         state.power.cuts.push(index);
@@ -48,9 +59,7 @@ impl Fabric {
         drop(state);
         self.shared().changed.notify_all();
     }
-}
 
-impl Host {
     /// Starts it again after a [power cut](Fabric::power_cut): its devices have the same addresses, its memory what was
     /// left. Threads enter it anew.
     ///
@@ -91,6 +100,8 @@ impl State {
 
     /// Everything on a host ends.
     fn die(&mut self, host: usize) {
+        // What is started again is not frozen.
+        self.thaw_dead(host);
         for nic in self.nics.iter_mut().filter(|nic| nic.host == host) {
             nic.die();
         }

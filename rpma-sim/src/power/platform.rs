@@ -6,6 +6,10 @@ use std::fmt;
 ///
 /// ADR: the memory controller's queues are saved, the caches are not. eADR: the caches are saved as well. DDIO
 /// (Intel's; others have the like) lets devices write into the caches of the processor.
+///
+/// # What a loss of power leaves
+///
+#[doc = include_str!("rules.md")]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Platform {

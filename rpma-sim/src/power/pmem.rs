@@ -45,6 +45,10 @@ impl Pmem {
     }
 }
 
+/// What a queue pair reads into its own host's memory goes by its number with this: reads come back while its writes
+/// are still on their way, and both may be to the same host.
+pub(crate) const READS: u32 = 1 << 31;
+
 /// What the fabric knows of a persistent memory.
 #[derive(Debug)]
 pub(crate) struct Tracked {
@@ -76,6 +80,8 @@ pub(crate) struct Power {
     pub(crate) cuts: Vec<usize>,
     /// The hosts that have no power.
     pub(crate) dead: Vec<usize>,
+    /// Somebody has watched, so that devices keep back what they could execute later.
+    pub(crate) keeps_back: bool,
     /// The number of the fabric, once it has a path.
     number: Option<usize>,
 }
@@ -91,6 +97,7 @@ impl Power {
             seed: seed.unwrap_or(0x5EED),
             cuts: Vec::new(),
             dead: Vec::new(),
+            keeps_back: false,
             number: None,
         }
     }
@@ -141,9 +148,10 @@ impl Host {
     /// [`Pmem::path`] maps it, in a thread of this host, as device-DAX, and a region of it can be registered for
     /// persistent flushes (unless its platform is [`Platform::Volatile`] and the device asks the kernel, as for native flushes).
     ///
-    /// What is lost of it when the power fails is decided by the rules of `power/lines.rs`. A program need not tell what
-    /// it stores: at each event of the fabric all of the memory is looked at. So make it small, some pages. One
-    /// that writes its caches back by itself calls [`persisted`](crate::persisted).
+    /// What is lost of it when the power fails is decided by the [rules](Platform#what-a-loss-of-power-leaves). A
+    /// program need not tell what it stores: at each event all of the memory is looked at, which for 1 MiB takes some
+    /// milliseconds. So make it small, some pages. One that writes its caches back by itself calls
+    /// [`persisted`](crate::persisted).
     ///
     /// # Panics
     ///
@@ -283,6 +291,7 @@ impl State {
 
     /// What a queue pair has written to its peer's host becomes visible: all, or in a part.
     pub(crate) fn push(&mut self, qp: u32, host: usize, part: Option<Part>) {
+        self.before_push(qp);
         let found = part.map(|part| self.pmem_at(part));
         match found {
             Some(None) => {}
@@ -301,11 +310,47 @@ impl State {
         }
     }
 
+    /// What a queue pair has read into its own host's memory becomes visible.
+    pub(crate) fn push_read(&mut self, qp: u32) {
+        let host = self.nics[self.qps[qp].nic].host;
+        if self.power.pmems.iter().any(|pmem| pmem.host == host) {
+            self.push(qp | READS, host, None);
+        }
+    }
+
+    /// The power could fail while something of a queue pair is on its way: its program may have promised it since it was
+    /// placed, and a message is placed and pushed at once.
+    fn before_push(&mut self, qp: u32) {
+        if self
+            .power
+            .pmems
+            .iter()
+            .any(|pmem| pmem.lines.has_on_way(qp))
+        {
+            let what = match qp & READS {
+                0 => "written",
+                _ => "read",
+            };
+            let qp = qp & !READS;
+            self.visit(|_| format!("before what connection {qp} has {what} becomes visible"));
+        }
+    }
+
     /// A native flush for persistence.
     pub(crate) fn flush_pmem(&mut self, qp: u32, part: Part) {
         if let Some((index, range)) = self.pmem_at(part) {
+            self.visit(|_| "before a native flush for persistence".to_owned());
             self.look(index);
             self.power.pmems[index].lines.flush(qp, &range);
+        }
+    }
+
+    /// A program has read bytes of a memory.
+    pub(crate) fn seen(&mut self, index: usize, memory: &Memory, range: &Range<usize>) {
+        let tracked = &mut self.power.pmems[index];
+        let current = tracked.memory.as_deref();
+        if current.is_some_and(|current| std::ptr::eq(current, memory)) {
+            tracked.lines.push_all(range);
         }
     }
 

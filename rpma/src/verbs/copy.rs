@@ -33,6 +33,16 @@ use self::portable as arch;
 pub(crate) unsafe fn copy_from_shared(src: *const u8, dst: &mut [u8]) {
     // SAFETY: the caller vouches for `src`; `dst` is a unique reference to `dst.len()` bytes.
     unsafe { arch::copy_from_shared(src, dst) }
+    seen(src, dst.len());
+}
+
+/// The program has read these bytes: on a simulated fabric what is on its way to them counts as arrived.
+#[inline(always)]
+fn seen(src: *const u8, len: usize) {
+    #[cfg(feature = "sim")]
+    rpma_sys::seen(src, len);
+    #[cfg(not(feature = "sim"))]
+    let _ = (src, len);
 }
 
 /// Writes `src` to the bytes at `dst`.
@@ -59,7 +69,9 @@ pub(crate) unsafe fn copy_to_shared(src: &[u8], dst: *mut u8) {
 pub(crate) unsafe fn load_u64(src: *const u64) -> u64 {
     debug_assert!(src.is_aligned());
     // SAFETY: the caller vouches for `src`.
-    unsafe { arch::load_u64(src) }
+    let value = unsafe { arch::load_u64(src) };
+    seen(src.cast(), size_of::<u64>());
+    value
 }
 
 /// Writes 8 bytes at once, with release ordering: whoever sees the value also sees what this thread

@@ -1,0 +1,258 @@
+//! The rules of what may be left, where they were once wrong: images that were missing, and alarms that were false.
+
+use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
+
+use anyhow::Result;
+use rpma::pmem::PmemMap;
+use rpma::sim::{Cut, Fabric, Platform, Pmem, Profile};
+use rpma::{Flags, FlushType, Mr, MrUsage};
+
+use crate::cuts::images;
+use crate::pair::{LIMIT, Pair, SIZE, Way, fabric};
+
+fn way(platform: Platform) -> Way {
+    Way {
+        platform,
+        by_reading: false,
+        promise: Some(true),
+    }
+}
+
+/// All images of all events.
+fn all_images(fabric: &Fabric, pmem: &Pmem, run: impl FnOnce() -> Result<()>) -> BTreeSet<Vec<u8>> {
+    let all = Mutex::new(BTreeSet::new());
+    let check = |cut: &Cut<'_>| {
+        for image in cut.images(pmem) {
+            all.lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .insert(image.bytes()[..128].to_vec());
+        }
+    };
+    fabric.on_every_event(check, run).expect("nothing fails");
+    all.into_inner().expect("no panic")
+}
+
+fn last_images(fabric: &Fabric, pmem: &Pmem) -> BTreeSet<Vec<u8>> {
+    all_images(fabric, pmem, || Ok(()))
+}
+
+/// The most usual fault: acknowledged when the flush is posted, and not when it was polled.
+#[test]
+fn acknowledged_before_the_poll() -> Result<()> {
+    for profile in [Profile::RXE_6_12, Profile::STRICT] {
+        for platform in [Platform::AdrDdioOn, Platform::AdrDdioOff, Platform::Eadr] {
+            let fabric = fabric(&profile);
+            let pair = Pair::new(&fabric, way(platform))?;
+            let acknowledged = AtomicU64::new(0);
+            let check = |cut: &Cut<'_>| {
+                for image in cut.images(&pair.pmem) {
+                    let told = acknowledged.load(Ordering::Relaxed) == 1;
+                    assert!(!told || image.bytes()[0] == 1, "lost");
+                }
+            };
+            let found = fabric.find_loss(check, || -> Result<()> {
+                pair.write(0, &[1; 8])?;
+                let (to, _) = pair.places(0, 8)?;
+                let flags = Flags::COMPLETION_ALWAYS;
+                pair.conn.flush(to, FlushType::Persistent, flags, 1)?;
+                acknowledged.store(1, Ordering::Relaxed);
+                pair.wait(1)
+            });
+            // soft-RoCE copies a write at once, into caches that eADR saves.
+            let is_safe = profile != Profile::STRICT && platform == Platform::Eadr;
+            assert_eq!(found.is_ok(), is_safe, "{platform}, {profile:?}");
+        }
+    }
+    Ok(())
+}
+
+/// A write with immediate data is torn when the power fails in the middle of it.
+#[test]
+fn a_write_with_immediate_data_is_torn() -> Result<()> {
+    for platform in [Platform::AdrDdioOn, Platform::AdrDdioOff, Platform::Eadr] {
+        let fabric = fabric(&Profile::STRICT);
+        let pair = Pair::new(&fabric, way(platform))?;
+        pair.source.write_at(0, &[7; 32])?;
+        let all = all_images(&fabric, &pair.pmem, || {
+            pair.far.recv(pair.messages.slice(..8)?, 4)?;
+            let (to, from) = pair.places(0, 32)?;
+            pair.conn
+                .write_with_imm(to, from, Flags::COMPLETION_ALWAYS, 5, 3)?;
+            pair.wait(3)
+        });
+        let torn = all
+            .iter()
+            .filter(|image| image[..32] != [0; 32] && image[..32] != [7; 32]);
+        assert!(torn.count() > 0, "{platform}: {} images", all.len());
+    }
+    Ok(())
+}
+
+/// A message that lands in persistent memory is torn as well.
+#[test]
+fn a_message_into_persistent_memory_is_torn() -> Result<()> {
+    for platform in [Platform::AdrDdioOn, Platform::AdrDdioOff, Platform::Eadr] {
+        let fabric = fabric(&Profile::STRICT);
+        let pair = Pair::new(&fabric, way(platform))?;
+        let ring = {
+            let _on = pair.server.enter();
+            let map = PmemMap::open(pair.pmem.path(), SIZE)?;
+            Mr::reg(&pair.peers.1, map, MrUsage::RECV)?
+        };
+        pair.source.write_at(0, &[7; 32])?;
+        let all = all_images(&fabric, &pair.pmem, || {
+            let (conn, far) = &pair.other;
+            far.recv(ring.slice(..32)?, 4)?;
+            conn.send(pair.source.slice(..32)?, Flags::COMPLETION_ALWAYS, 5)?;
+            conn.get_cq().wait_for(5, LIMIT, |_| {})?;
+            Ok(())
+        });
+        let torn = all
+            .iter()
+            .filter(|image| image[..32] != [0; 32] && image[..32] != [7; 32]);
+        assert!(torn.count() > 0, "{platform}: {} images", all.len());
+    }
+    Ok(())
+}
+
+/// Replication by reading: what a program has read into its own persistent memory, polled and persisted, is durable.
+#[test]
+fn read_into_own_memory_and_persisted() -> Result<()> {
+    let mut bad = Vec::new();
+    for platform in [Platform::AdrDdioOn, Platform::AdrDdioOff, Platform::Eadr] {
+        let fabric = fabric(&Profile::STRICT);
+        let pair = Pair::new(&fabric, way(platform))?;
+        pair.client.set_platform(platform);
+        let own = pair.client.pmem("replica", SIZE);
+        let _on = pair.client.enter();
+        let replica = Mr::reg(
+            &pair.peers.0,
+            PmemMap::open(own.path(), SIZE)?,
+            MrUsage::READ_DST,
+        )?;
+        pair.target.write_at(0, &[9; 64])?;
+        pair.target.persist(..)?;
+        let (from, _) = pair.places(0, 64)?;
+        pair.conn
+            .read(replica.slice(..64)?, from, Flags::COMPLETION_ALWAYS, 8)?;
+        pair.wait(8)?;
+        replica.persist(..)?;
+        let images = last_images(&fabric, &own);
+        if images.iter().any(|image| image[..64] != [9; 64]) {
+            bad.push((platform, images.len()));
+        }
+    }
+    assert!(bad.is_empty(), "false alarms: {bad:?}");
+    Ok(())
+}
+
+/// Two clients, each with 4 bytes of a word: that one flushes does not save what the other has written.
+#[test]
+fn a_flush_saves_nothing_of_another_connection() -> Result<()> {
+    let fabric = fabric(&Profile::STRICT);
+    let pair = Pair::new(&fabric, way(Platform::AdrDdioOff))?;
+    pair.source.write_at(0, &[1; 8])?;
+    let (to, from) = pair.places(0, 4)?;
+    pair.conn.write(to, from, Flags::COMPLETION_ALWAYS, 1)?;
+    pair.wait(1)?;
+    let (to, from) = pair.places(4, 4)?;
+    pair.other
+        .0
+        .write(to, from, Flags::COMPLETION_ON_ERROR, 1)?;
+    pair.flush_on_other(4, 4)?;
+    let images = last_images(&fabric, &pair.pmem);
+    assert!(
+        images.iter().any(|image| image[..4] == [0; 4]),
+        "the first 4 bytes were flushed by nobody: {:?}",
+        images.iter().map(|image| &image[..8]).collect::<Vec<_>>()
+    );
+    Ok(())
+}
+
+/// As long as nothing was made durable no image goes away.
+#[test]
+fn to_be_visible_makes_nothing_durable() -> Result<()> {
+    let fabric = fabric(&Profile::STRICT);
+    let pair = Pair::new(&fabric, way(Platform::AdrDdioOn))?;
+    pair.write(0, &[1; 8])?;
+    pair.write(8, &[2; 8])?;
+    pair.wait_for_write()?;
+    let before = last_images(&fabric, &pair.pmem);
+    pair.flush_as(0, 16, FlushType::Visibility)?;
+    let after = last_images(&fabric, &pair.pmem);
+    let first = |set: &BTreeSet<Vec<u8>>| -> BTreeSet<(u8, u8)> {
+        set.iter().map(|image| (image[0], image[8])).collect()
+    };
+    assert_eq!(first(&before), first(&after));
+    Ok(())
+}
+
+/// Of a line of which more is undecided than is listed, others come by chance, up to the limit.
+#[test]
+fn images_of_one_line() -> Result<()> {
+    let fabric = fabric(&Profile::STRICT);
+    let host = fabric.host("host");
+    let pmem = host.pmem("log", 1);
+    let _on = host.enter();
+    let map = PmemMap::open(pmem.path(), 4096)?;
+    map.write_at(0, &[1; 32])?;
+    assert_eq!(last_images(&fabric, &pmem).len(), 16, "all of four words");
+    map.write_at(64, &[1; 40])?;
+    map.persist(..64)?;
+    let many = images(&fabric, &pmem, 2000, || ());
+    assert_eq!(many.len(), 2000);
+    let many: BTreeSet<Vec<u8>> = many.into_iter().collect();
+    assert_eq!(many.len(), 32, "all of five words, some more than once");
+    Ok(())
+}
+
+/// Once both ends of a connection are gone nothing is on its way: what the server persists then is durable.
+#[test]
+fn nothing_is_under_way_when_the_connection_is_gone() -> Result<()> {
+    let fabric = fabric(&Profile::STRICT);
+    let pair = Pair::new(&fabric, way(Platform::AdrDdioOff))?;
+    pair.write(0, &[5; 8])?;
+    pair.wait_for_write()?;
+    let Pair {
+        conn,
+        far,
+        target,
+        pmem,
+        ..
+    } = pair;
+    drop(conn);
+    drop(far);
+    let mut seen = [0; 8];
+    target.read_at(0, &mut seen)?;
+    assert_eq!(seen, [5; 8]);
+    target.persist(..)?;
+    let map = target.dereg();
+    drop(map);
+    let images = last_images(&fabric, &pmem);
+    assert!(
+        images.iter().all(|image| image[..8] == [5; 8]),
+        "a false alarm"
+    );
+    Ok(())
+}
+
+/// A server that polls its memory, sees the flag, persists it.
+#[test]
+fn what_was_seen_and_persisted_is_durable() -> Result<()> {
+    let fabric = fabric(&Profile::STRICT);
+    let pair = Pair::new(&fabric, way(Platform::AdrDdioOn))?;
+    pair.atomic_write(0, &[5; 8])?;
+    let mut seen = [0; 8];
+    let _ = pair.wait_for_write();
+    pair.target.read_at(0, &mut seen)?;
+    assert_eq!(seen, [5; 8]);
+    pair.target.persist(0..8)?;
+    let images = last_images(&fabric, &pair.pmem);
+    assert!(
+        images.iter().all(|image| image[..8] == [5; 8]),
+        "a false alarm"
+    );
+    Ok(())
+}
