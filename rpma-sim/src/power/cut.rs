@@ -1,17 +1,11 @@
-//! Cuts of the power: what may be left, at any event of a run.
+//! Cuts of the power, at every event of a run.
 
 use std::cell::{Cell, RefCell};
-use std::collections::BTreeMap;
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
-use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, OnceLock};
 
 use super::explain;
-use super::lines::{LINE, Line, Lines};
-use super::memory::{Memory, Owner, ROOT, publish, withdraw};
-use super::platform::Platform;
+use super::image::{Bytes, Images, Plan, Shown};
 use super::pmem::{Pmem, Tracked};
 use super::random::Random;
 use crate::fabric::Fabric;
@@ -28,9 +22,9 @@ pub struct Cut<'a> {
     what: String,
     seed: u64,
     /// Only these, to find out what matters of an image that failed.
-    only: Option<BTreeMap<usize, Arc<[u8]>>>,
+    only: Option<Bytes>,
     /// What was given last, of each memory.
-    shown: RefCell<BTreeMap<usize, Arc<[u8]>>>,
+    shown: RefCell<Bytes>,
     images: Cell<u64>,
 }
 
@@ -80,12 +74,7 @@ impl<'a> Cut<'a> {
                 Plan::new(&self.pmems[pmem.index].lines, limit, Random::new(seed))
             }
         };
-        Images {
-            cut: self.shown_to(),
-            index: pmem.index,
-            plan,
-            next: 0,
-        }
+        Images::new(self.shown_to(), pmem.index, plan)
     }
 
     pub(crate) fn seed(&self) -> u64 {
@@ -108,7 +97,7 @@ impl<'a> Cut<'a> {
     }
 
     /// As it is, with these images and no others.
-    fn with(&self, only: BTreeMap<usize, Arc<[u8]>>) -> Cut<'a> {
+    fn with(&self, only: Bytes) -> Cut<'a> {
         Cut {
             what: self.what.clone(),
             only: Some(only),
@@ -125,203 +114,6 @@ impl fmt::Debug for Cut<'_> {
             .field("event", &self.event)
             .field("what", &self.what)
             .finish_non_exhaustive()
-    }
-}
-
-/// What images need of a cut.
-#[derive(Clone, Copy)]
-struct Shown<'c> {
-    pmems: &'c [Tracked],
-    only: Option<&'c BTreeMap<usize, Arc<[u8]>>>,
-    shown: &'c RefCell<BTreeMap<usize, Arc<[u8]>>>,
-    images: &'c Cell<u64>,
-}
-
-/// What may be left of a memory, one after the other: see [`Cut::images`].
-pub struct Images<'c> {
-    cut: Shown<'c>,
-    index: usize,
-    plan: Plan,
-    next: usize,
-}
-
-impl fmt::Debug for Images<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Images")
-            .field("next", &self.next)
-            .field("count", &self.plan.count)
-            .finish_non_exhaustive()
-    }
-}
-
-impl Iterator for Images<'_> {
-    type Item = Image;
-
-    fn next(&mut self) -> Option<Image> {
-        let lines = &self.cut.pmems[self.index].lines;
-        let bytes: Arc<[u8]> = match self.cut.only {
-            Some(_) if self.next > 0 => return None,
-            Some(only) => match only.get(&self.index) {
-                Some(bytes) => Arc::clone(bytes),
-                // It was not looked at when the check failed.
-                None => lines.newest().into(),
-            },
-            None => self.plan.image(lines, self.next)?.into(),
-        };
-        self.next += 1;
-        self.cut.images.set(self.cut.images.get() + 1);
-        let mut shown = self.cut.shown.borrow_mut();
-        shown.insert(self.index, Arc::clone(&bytes));
-        Some(Image {
-            bytes,
-            path: OnceLock::new(),
-        })
-    }
-}
-
-/// Which images there are of a memory.
-#[derive(Default)]
-pub(crate) struct Plan {
-    lines: Vec<usize>,
-    outcomes: Vec<Vec<Line>>,
-    /// How many are combinations of the lines' outcomes, all of them.
-    combined: usize,
-    count: usize,
-    random: Option<Random>,
-}
-
-impl Plan {
-    fn new(lines: &Lines, limit: usize, mut random: Random) -> Self {
-        if lines.platform == Platform::Volatile {
-            return Self {
-                count: limit.min(2),
-                random: Some(random),
-                ..Self::default()
-            };
-        }
-        let numbers: Vec<usize> = lines.pending().map(|(line, _)| line).collect();
-        let mut is_all = true;
-        let outcome = |line: &usize| {
-            let (outcomes, is_complete) = lines.outcomes(*line, &mut random);
-            is_all &= is_complete;
-            outcomes
-        };
-        let outcomes: Vec<_> = numbers.iter().map(outcome).collect();
-        let counts = outcomes.iter().map(|of_line| of_line.len());
-        let total = counts.fold(1_usize, usize::saturating_mul);
-        Self {
-            lines: numbers,
-            outcomes,
-            combined: if total <= limit { total } else { 0 },
-            count: if is_all { total.min(limit) } else { limit },
-            random: Some(random),
-        }
-    }
-
-    /// One of all images of a memory.
-    pub(crate) fn any(lines: &Lines, mut random: Random) -> Vec<u8> {
-        let number = 2 + random.below(usize::MAX - 2);
-        let mut plan = Self::new(lines, usize::MAX, random);
-        // Not those that are first in a list, but by chance each line for itself.
-        (plan.lines, plan.outcomes) = (plan.lines, Vec::new());
-        plan.combined = 0;
-        plan.count = usize::MAX;
-        plan.image(lines, number).expect("it is below the limit")
-    }
-
-    /// Number `number` of them.
-    fn image(&mut self, lines: &Lines, number: usize) -> Option<Vec<u8>> {
-        if number >= self.count {
-            return None;
-        }
-        let random = self.random.as_mut()?;
-        if lines.platform == Platform::Volatile {
-            let len = lines.durable().len();
-            return Some(match number {
-                0 => vec![0; len],
-                _ => (0..len).map(|_| random.next() as u8).collect(),
-            });
-        }
-        let mut image = lines.durable().to_vec();
-        let mut put = |line: usize, bytes: &[u8]| {
-            image[line * LINE..(line + 1) * LINE].copy_from_slice(bytes);
-        };
-        let newest = |line: usize| &lines.newest()[line * LINE..(line + 1) * LINE];
-        if number < self.combined {
-            let mut rest = number;
-            for (line, outcomes) in self.lines.iter().zip(&self.outcomes) {
-                put(*line, &outcomes[rest % outcomes.len()]);
-                rest /= outcomes.len();
-            }
-            return Some(image);
-        }
-        // Each outcome of each line, with nothing or everything of the others.
-        let mut alone = number.checked_sub(2).filter(|_| self.combined == 0);
-        let single = self
-            .lines
-            .iter()
-            .zip(&self.outcomes)
-            .find_map(|(line, outcomes)| {
-                let at = alone?;
-                alone = at.checked_sub(2 * outcomes.len());
-                alone
-                    .is_none()
-                    .then(|| (*line, &outcomes[at / 2], at % 2 == 1))
-            });
-        match (number, single) {
-            (0, _) if self.combined == 0 => {}
-            (1, _) if self.combined == 0 => {
-                self.lines.iter().for_each(|line| put(*line, newest(*line)))
-            }
-            (_, Some((line, outcome, others))) => {
-                if others {
-                    self.lines.iter().for_each(|line| put(*line, newest(*line)));
-                }
-                put(line, outcome);
-            }
-            (_, None) => {
-                for line in &self.lines {
-                    put(*line, &lines.outcome(*line, random));
-                }
-            }
-        }
-        Some(image)
-    }
-}
-
-/// What a power cut may leave of a memory.
-#[derive(Debug)]
-pub struct Image {
-    bytes: Arc<[u8]>,
-    path: OnceLock<PathBuf>,
-}
-
-impl Image {
-    /// What is left.
-    #[must_use]
-    pub fn bytes(&self) -> &[u8] {
-        &self.bytes
-    }
-
-    /// A path by which `PmemMap::open` maps a copy of it, for the program's own recovery, until this is dropped.
-    #[must_use]
-    pub fn path(&self) -> &Path {
-        static NEXT: AtomicUsize = AtomicUsize::new(1);
-        self.path.get_or_init(|| {
-            let number = NEXT.fetch_add(1, Ordering::Relaxed);
-            let path = PathBuf::from(format!("{ROOT}/image/{number}"));
-            let memory = Memory::new(&self.bytes, Owner::Image);
-            publish(&path, Some(Arc::new(memory)), None);
-            path
-        })
-    }
-}
-
-impl Drop for Image {
-    fn drop(&mut self) {
-        if let Some(path) = self.path.get() {
-            withdraw(path);
-        }
     }
 }
 
@@ -527,7 +319,7 @@ impl State {
         watch.visited.images += cut.images.get();
         if let Err(failed) = checked {
             let images = cut.shown.borrow().clone();
-            let mut again = |images: &explain::Images| {
+            let mut again = |images: &Bytes| {
                 let cut = cut.with(images.clone());
                 explain::call(|| (watch.check)(&cut))
             };

@@ -1,13 +1,13 @@
 //! Why a check has failed: which bytes matter, who has written them, and what would have saved them.
 
 use std::cell::{Cell, RefCell};
-use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::ops::Range;
 use std::panic::{self, AssertUnwindSafe};
 use std::sync::{Arc, Once};
 
 use super::cut::Cut;
+use super::image::Bytes;
 use super::lines::{LINE, Lines, Place, Write, Writer};
 use super::platform::Platform;
 use super::pmem::READS;
@@ -58,17 +58,15 @@ fn quietly<T>(run: impl FnOnce() -> T) -> T {
     result
 }
 
-pub(crate) type Images = BTreeMap<usize, Arc<[u8]>>;
-
 /// What a check is called with again, to find out what matters.
-pub(crate) type Again<'a> = &'a mut dyn FnMut(&Images) -> Result<(), Failed>;
+pub(crate) type Again<'a> = &'a mut dyn FnMut(&Bytes) -> Result<(), Failed>;
 
 /// Says why a check has failed with these images.
 pub(crate) fn report(
     cut: &Cut<'_>,
     state: &State,
     failed: &Failed,
-    images: Images,
+    images: Bytes,
     again: Again<'_>,
 ) -> String {
     let mut report = failed.text.clone();
@@ -86,7 +84,7 @@ pub(crate) fn report(
     }
     // A lock that the first panic has poisoned fails each time.
     let mut is_poisoned = false;
-    let mut fails = |images: &Images| match again(images) {
+    let mut fails = |images: &Bytes| match again(images) {
         Ok(()) => false,
         Err(failed) => {
             is_poisoned |= failed.text.contains("PoisonError");
@@ -159,10 +157,10 @@ fn same(one: &[u8], other: &[u8], line: usize) -> bool {
 /// The images, with every line that does not matter as `towards` has it.
 fn reduced(
     cut: &Cut<'_>,
-    images: &Images,
-    mut fails: impl FnMut(&Images) -> bool,
+    images: &Bytes,
+    mut fails: impl FnMut(&Bytes) -> bool,
     towards: fn(&Lines) -> &[u8],
-) -> Images {
+) -> Bytes {
     let mut images = images.clone();
     let indices: Vec<usize> = images.keys().copied().collect();
     for index in indices {

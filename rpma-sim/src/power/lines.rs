@@ -9,6 +9,7 @@ use std::sync::Arc;
 use super::memory::Memory;
 use super::platform::Platform;
 use super::random::Random;
+use crate::memory::{self, Part};
 
 /// The bytes of a cache line.
 pub(crate) const LINE: usize = 64;
@@ -185,7 +186,7 @@ impl Lines {
         let mut found = false;
         let mut writer = None;
         for line in 0..self.seen.len() / LINE {
-            let now = memory.line(line);
+            let now = line_of(memory, line);
             let seen = &mut self.seen[line * LINE..(line + 1) * LINE];
             if seen == now {
                 continue;
@@ -204,7 +205,7 @@ impl Lines {
         let writer = Arc::new(writer);
         let place = Place::Device;
         for line in lines_of(range) {
-            let now = memory.line(line);
+            let now = line_of(memory, line);
             let mask = bytes_in(line, range);
             // Beside it a program may store at the same time.
             put(&mut self.seen[line * LINE..(line + 1) * LINE], mask, &now);
@@ -444,6 +445,14 @@ fn merge(writes: &mut Vec<Write>) {
     }
 }
 
+/// A line of a memory as it is now, whoever writes to it.
+fn line_of(memory: &Memory, number: usize) -> Line {
+    memory::line(Part {
+        address: memory.as_ptr().wrapping_add(number * LINE),
+        len: LINE,
+    })
+}
+
 fn lines_of(range: &Range<usize>) -> Range<usize> {
     match range.is_empty() {
         true => 0..0,
@@ -492,11 +501,11 @@ mod tests {
     use super::*;
 
     fn store(memory: &Memory, at: usize, bytes: &[u8]) {
-        let part = crate::memory::Part {
+        let part = Part {
             address: memory.as_ptr().wrapping_add(at),
             len: bytes.len(),
         };
-        crate::memory::copy(bytes, part);
+        memory::copy(bytes, part);
     }
 
     /// A store to a line while a device writes beside it is not taken for the device's, nor forgotten.

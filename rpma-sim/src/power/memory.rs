@@ -9,9 +9,7 @@ use std::ptr::NonNull;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
-use super::lines::{LINE, Line};
 use crate::fabric::Host;
-use crate::memory::{self, Part};
 use crate::state::Shared;
 
 /// What memory is made of.
@@ -112,15 +110,6 @@ impl Memory {
                 shared.lock_quietly().seen(*pmem, self, range);
             }
         }
-    }
-
-    /// A line as it is now, whoever writes to it.
-    pub(crate) fn line(&self, number: usize) -> Line {
-        let part = Part {
-            address: self.as_ptr().wrapping_add(number * LINE),
-            len: LINE,
-        };
-        memory::line(part)
     }
 
     /// Where these bytes are in it, if they are.

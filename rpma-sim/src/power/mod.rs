@@ -3,11 +3,12 @@
 //! * [`lines`] has the rules: what of a memory survives.
 //! * [`memory`] has the bytes, by paths that `PmemMap::open` takes.
 //! * [`pmem`] is what the fabric does with a host's memory, and what a test sees of it.
-//! * [`cut`] visits every event of a run, and makes images; [`explain`] says what was wrong with one.
+//! * [`cut`] visits every event of a run; [`image`] is what may be left then, and [`explain`] says what is wrong with it.
 //! * [`off`] cuts the power of a host, and starts it again.
 
 mod cut;
 mod explain;
+mod image;
 mod lines;
 mod memory;
 mod off;
@@ -15,10 +16,50 @@ mod platform;
 mod pmem;
 mod random;
 
+use self::cut::Watch;
 pub(crate) use self::cut::assert_not_checking;
-pub use self::cut::{Cut, Image, Images, Loss, Visited};
+pub use self::cut::{Cut, Loss, Visited};
+pub use self::image::{Image, Images};
 pub use self::memory::{Memory, memory_at, persisted, seen};
 pub(crate) use self::off::NO_POWER;
 pub use self::platform::Platform;
 pub use self::pmem::Pmem;
-pub(crate) use self::pmem::{Power, READS};
+pub(crate) use self::pmem::READS;
+use self::pmem::Tracked;
+
+/// Persistent memories, and who watches them.
+#[derive(Debug)]
+pub(crate) struct Power {
+    pmems: Vec<Tracked>,
+    /// By host, of those that are not as they are by default.
+    platforms: Vec<(usize, Platform)>,
+    watch: Option<Watch>,
+    visited: Visited,
+    /// By which images are sampled.
+    seed: u64,
+    /// The host of each power cut.
+    cuts: Vec<usize>,
+    /// The hosts that have no power.
+    dead: Vec<usize>,
+    /// Somebody has watched, so that devices keep back what they could execute later.
+    pub(crate) keeps_back: bool,
+    /// The number of the fabric, once it has a path.
+    number: Option<usize>,
+}
+
+impl Power {
+    /// Of a fabric with a seed, if it has one.
+    pub(crate) fn new(seed: Option<u64>) -> Self {
+        Self {
+            pmems: Vec::new(),
+            platforms: Vec::new(),
+            watch: None,
+            visited: Visited::default(),
+            seed: seed.unwrap_or(0x5EED),
+            cuts: Vec::new(),
+            dead: Vec::new(),
+            keeps_back: false,
+            number: None,
+        }
+    }
+}

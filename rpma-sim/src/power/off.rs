@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use rustix::io::Errno;
 
-use super::cut::Plan;
+use super::image::Plan;
 use super::random::Random;
 use crate::device;
 use crate::fabric::{Fabric, Host};

@@ -5,7 +5,6 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use super::cut::{Visited, Watch};
 use super::lines::{Lines, Writer};
 use super::memory::{Finders, Memory, Owner, ROOT, align, publish, withdraw};
 use super::platform::Platform;
@@ -63,43 +62,6 @@ pub(crate) struct Tracked {
 impl Drop for Tracked {
     fn drop(&mut self) {
         withdraw(&self.path);
-    }
-}
-
-/// Persistent memories, and who watches them.
-#[derive(Debug)]
-pub(crate) struct Power {
-    pub(crate) pmems: Vec<Tracked>,
-    /// By host, of those that are not as they are by default.
-    platforms: Vec<(usize, Platform)>,
-    pub(crate) watch: Option<Watch>,
-    pub(crate) visited: Visited,
-    /// By which images are sampled.
-    pub(crate) seed: u64,
-    /// The host of each power cut.
-    pub(crate) cuts: Vec<usize>,
-    /// The hosts that have no power.
-    pub(crate) dead: Vec<usize>,
-    /// Somebody has watched, so that devices keep back what they could execute later.
-    pub(crate) keeps_back: bool,
-    /// The number of the fabric, once it has a path.
-    number: Option<usize>,
-}
-
-impl Power {
-    /// Of a fabric with a seed, if it has one.
-    pub(crate) fn new(seed: Option<u64>) -> Self {
-        Self {
-            pmems: Vec::new(),
-            platforms: Vec::new(),
-            watch: None,
-            visited: Visited::default(),
-            seed: seed.unwrap_or(0x5EED),
-            cuts: Vec::new(),
-            dead: Vec::new(),
-            keeps_back: false,
-            number: None,
-        }
     }
 }
 
