@@ -268,16 +268,21 @@ fn programs_on_device(
 
 /// The names of the programs whose tests need a device.
 fn programs(workspace: &Workspace) -> Result<Vec<String>> {
+    programs_with(workspace, &[FEATURE, ONE_PROCESS])
+}
+
+/// The names of the test programs that need one of these features.
+fn programs_with(workspace: &Workspace, features: &[&str]) -> Result<Vec<String>> {
     let mut metadata = MetadataCommand::new();
     metadata.no_deps().current_dir(workspace.root());
     let metadata = metadata.exec().context("cargo metadata")?;
     let package = metadata.packages.iter().find(|one| one.name == PACKAGE);
     let targets = package.map_or(&[][..], |package| &package.targets);
-    let is_device_test = |target: &&Target| {
+    let is_one = |target: &&Target| {
         let needs = |feature: &&str| target.required_features.iter().any(|one| one == feature);
-        target.is_kind(TargetKind::Test) && [FEATURE, ONE_PROCESS].iter().any(needs)
+        target.is_kind(TargetKind::Test) && features.iter().any(needs)
     };
-    let tests = targets.iter().filter(is_device_test);
+    let tests = targets.iter().filter(is_one);
     let mut names: Vec<_> = tests.map(|test| test.name.clone()).collect();
     names.sort();
     Ok(names)

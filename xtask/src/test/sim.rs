@@ -1,10 +1,14 @@
-//! The device tests of one process, on the simulated fabric: in parallel, for each kind of device.
+//! The device tests of one process, on the simulated fabric: in parallel, for each kind of device; and those of the
+//! simulated fabric itself.
 
-use anyhow::Result;
+use std::fmt;
 
+use anyhow::{Result, ensure};
+
+use super::programs_with;
 use super::report::Report;
 use crate::host::Workspace;
-use crate::lab::PACKAGE;
+use crate::lab::{ONE_PROCESS, PACKAGE};
 
 /// A kind of device, by its name in tests/common/fabric.rs, and the tests that are not for it.
 const PROFILES: [(&str, &[&str]); 3] = [
@@ -19,6 +23,25 @@ const PROFILES: [(&str, &[&str]); 3] = [
     ),
     ("strict", &[]),
 ];
+
+/// Test programs, as arguments of cargo.
+struct Programs(Vec<String>);
+
+impl Programs {
+    /// Those that need a feature.
+    fn only(workspace: &Workspace, feature: &str) -> Result<Self> {
+        let programs = programs_with(workspace, &[feature])?;
+        ensure!(!programs.is_empty(), "no test program needs {feature}");
+        Ok(Self(programs))
+    }
+}
+
+impl fmt::Display for Programs {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let each = |program: &String| format!("--test {program}");
+        f.write_str(&self.0.iter().map(each).collect::<Vec<_>>().join(" "))
+    }
+}
 
 /// They wait most of the time.
 const THREADS: &str = "16";
@@ -40,8 +63,15 @@ pub(super) fn run(report: &mut Report<'_>, workspace: &Workspace) -> Result<()> 
         "test --locked --doc -p rpma -p rpma-sim {FEATURES}"
     ));
     report.cargo_test("simulated: documentation", &mut doc)?;
+    // What is about the simulator, on every kind of device by itself; and what runs in the guest as well, for each kind.
+    let own = Programs::only(workspace, "sim")?;
+    let both = Programs::only(workspace, ONE_PROCESS)?;
+    let tests = format!("test --locked -p {PACKAGE} {FEATURES} --no-fail-fast");
+    let mut test = workspace.cargo(&format!("{tests} {own} --"));
+    test.env("RUST_TEST_THREADS", THREADS);
+    report.cargo_test("simulated: every device", &mut test)?;
     for (profile, others) in PROFILES {
-        let mut test = workspace.cargo(&format!("{tests} --no-fail-fast --"));
+        let mut test = workspace.cargo(&format!("{tests} {both} --"));
         test.env("RPMA_SIM_PROFILE", profile);
         test.env("RUST_TEST_THREADS", THREADS);
         for other in others {
