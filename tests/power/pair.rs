@@ -152,6 +152,21 @@ impl Pair {
         Ok(self.conn.flush(to, kind, Flags::COMPLETION_ON_ERROR, 0)?)
     }
 
+    /// Appends a record and the tail that shows it, posted together.
+    pub(crate) fn append_as_batch(&self, at: usize, bytes: &[u8], tail: &[u8; 8]) -> Result<()> {
+        self.source.write_at(at, bytes)?;
+        let (to, from) = self.places(at, bytes.len())?;
+        let (tail_to, _) = self.places(0, 8)?;
+        let (kind, quiet) = (FlushType::Persistent, Flags::COMPLETION_ON_ERROR);
+        let mut batch = self.conn.batch::<4>();
+        batch.write(to, from, quiet, 0)?;
+        batch.flush(to, kind, quiet, 0)?;
+        batch.atomic_write(tail_to, tail, quiet, 0)?;
+        batch.flush(tail_to, kind, Flags::COMPLETION_ALWAYS, 1)?;
+        batch.post()?;
+        self.wait(1)
+    }
+
     /// Flushes a part of it on another connection, and waits for that.
     pub(crate) fn flush_on_other(&self, offset: usize, len: usize) -> Result<()> {
         let (to, _) = self.places(offset, len)?;
