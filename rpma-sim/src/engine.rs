@@ -70,7 +70,9 @@ impl State {
             // The first one's time counts.
             if !self.qps[number].is_kept_back {
                 self.put_off(number, self.kept_back());
-                self.qps[number].is_kept_back = true;
+                let spent = self.power.spent;
+                let qp = &mut self.qps[number];
+                (qp.is_kept_back, qp.kept_at) = (true, spent);
             }
         }
     }
@@ -95,6 +97,9 @@ impl State {
         };
         for number in self.qps.iter().filter_map(deferred).collect::<Vec<_>>() {
             self.run(number);
+            let qp = &mut self.qps[number];
+            // What is posted next has a time of its own.
+            qp.is_kept_back &= !qp.sends.is_empty();
         }
     }
 
@@ -109,7 +114,16 @@ impl State {
         if self.is_frozen(number) {
             return;
         }
+        let spent = self.power.spent;
         let qp = &mut self.qps[number];
+        let since = spent.saturating_sub(qp.kept_at);
+        if qp.is_kept_back && qp.waiting.is_none() && !since.is_zero() {
+            // Checks have taken so long: the program had no time to promise anything.
+            self.put_off(number, since);
+            let qp = &mut self.qps[number];
+            (qp.is_kept_back, qp.kept_at) = (true, spent);
+            return;
+        }
         qp.is_kept_back = false;
         let (left, status) = match &mut qp.waiting {
             None => return self.run(number),
@@ -387,9 +401,10 @@ impl State {
 
     fn serve_read(&mut self, peer: u32, from: u32, send: &Send) -> Result<Vec<u8>, Refusal> {
         let target = self.target(peer, send, send.data.len(), access::REMOTE_READ)?;
-        self.push_own(from, peer, None);
         let mut bytes = Vec::new();
+        // A read of no bytes reads no memory, and pushes nothing.
         if let Some(part) = target {
+            self.push_own(from, peer, None);
             fetch(part, &mut bytes);
         }
         Ok(bytes)
@@ -576,6 +591,8 @@ impl State {
         let Some(send) = self.qps[number].sends.pop_front() else {
             return;
         };
+        // What was read before is there for who polls the failure.
+        self.push_read(number);
         let solicited = self.profile.errors_are_solicited;
         let wc = failed(number, send.wr_id, status);
         self.complete_send(number, Some(wc), solicited);
@@ -608,6 +625,9 @@ impl State {
             self.profile.errors_are_solicited,
             ibv_wc_status::IBV_WC_WR_FLUSH_ERR,
         );
+        if !self.qps[number].sends.is_empty() {
+            self.push_read(number);
+        }
         while let Some(send) = self.qps[number].sends.pop_front() {
             let wc = failed(number, send.wr_id, status);
             self.complete_send(number, Some(wc), solicited);

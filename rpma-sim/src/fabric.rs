@@ -66,8 +66,8 @@ impl Fabric {
     /// [`sleep`](crate::sleep), and nothing is there to take, the clock jumps to the end of the next limit, or to when
     /// a device tries again. So an hour's limit passes at once. [`now`](Self::now) tells the fabric's time.
     ///
-    /// If all of them wait without a limit, and nothing is to come for 5 seconds of real time, one of them panics, and
-    /// says where all are.
+    /// If all of them wait without a limit, nothing is to come, and nobody calls the fabric for 5 seconds of real time,
+    /// one of them panics, and says where all are.
     ///
     /// A fabric with a [seed](Self::seeded) does that from the beginning.
     pub fn jump_over_waits(&self) {

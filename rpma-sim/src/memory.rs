@@ -44,6 +44,14 @@ pub(crate) struct Mr {
     rights: u32,
 }
 
+impl Mr {
+    /// Whether it has bytes of this part.
+    pub(crate) fn overlaps(&self, part: Part) -> bool {
+        let (start, other) = (self.base.addr(), part.address.addr());
+        start < other + part.len && other < start + self.len as usize
+    }
+}
+
 /// A part of a region, of which an access was allowed.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Part {
@@ -282,6 +290,7 @@ pub unsafe extern "C" fn ibv_dereg_mr(mr: *mut ibv_mr) -> c_int {
     errno_of((|| {
         let fate = state.call("ibv_dereg_mr", of.nic).begin()?;
         let gone = state.mrs.remove(of.number).expect("it is alive");
+        // Of this host: others have addresses of their own, in this process.
         state.settle_region(Part {
             address: gone.base,
             len: gone.len as usize,

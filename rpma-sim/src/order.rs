@@ -12,7 +12,7 @@ use std::fs;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::panic::Location;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -72,6 +72,8 @@ pub(crate) struct Order {
     pub(crate) time: Arc<Time>,
     seed: Option<u64>,
     jumps: AtomicBool,
+    /// How many calls there were, of threads on no host as well.
+    calls: AtomicU64,
     threads: Mutex<Threads>,
     /// The turn was given.
     given: Condvar,
@@ -225,6 +227,7 @@ impl Order {
             time: Arc::new(Time::new(seed.is_some())),
             seed,
             jumps: AtomicBool::new(false),
+            calls: AtomicU64::new(0),
             threads: Mutex::new(Threads {
                 all: BTreeMap::new(),
                 next: 0,
@@ -334,6 +337,7 @@ impl Drop for Member {
 impl Shared {
     /// Each call begins here, before it takes the lock of the state: with a seed, another thread may go on first.
     pub(crate) fn point(&self, at: &'static Location<'static>) {
+        self.order.calls.fetch_add(1, Ordering::Relaxed);
         if self.order.seed.is_none() {
             return;
         }
@@ -568,8 +572,8 @@ impl Shared {
             }
         }
         self.order.lock().set(thread, Standing::Waits(wait(fds)));
-        // Since when every thread waits for nothing.
-        let mut vain = None;
+        // Since when every thread waits for nothing, and nobody has called.
+        let (mut vain, mut calls) = (None, 0);
         loop {
             let found = look(fds)?;
             if found > 0 || is_over() {
@@ -580,6 +584,10 @@ impl Shared {
                 Jump::Nowhere => vain.or_else(|| Some(Instant::now())),
                 _ => None,
             };
+            let called = self.order.calls.load(Ordering::Relaxed);
+            if called != calls {
+                (vain, calls) = (None, called);
+            }
             if vain.is_some_and(|since| since.elapsed() > VAIN) && !thread::panicking() {
                 panic_in_vain(self.order.lock().describe());
             }

@@ -4,6 +4,7 @@
 use std::collections::VecDeque;
 use std::ffi::c_int;
 use std::ptr::NonNull;
+use std::time::Duration;
 
 use rustix::io::Errno;
 
@@ -53,6 +54,8 @@ pub(crate) struct Qp {
     pub(crate) attempt: u64,
     /// A timer will execute what is kept back.
     pub(crate) is_kept_back: bool,
+    /// How long checks had taken by then.
+    pub(crate) kept_at: Duration,
     /// Requests between `ibv_wr_start` and `ibv_wr_complete`.
     pub(crate) stream: Option<Stream>,
     pub(crate) unacknowledged: u32,
@@ -253,6 +256,7 @@ impl State {
                 attempt: 0,
                 stream: None,
                 is_kept_back: false,
+                kept_at: Duration::ZERO,
                 unacknowledged: 0,
             }
         });

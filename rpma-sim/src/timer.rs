@@ -122,6 +122,10 @@ impl Clock {
         }
     }
 
+    pub(crate) fn is_virtual(&self) -> bool {
+        self.time.is_virtual()
+    }
+
     /// Takes back what was put off.
     pub(crate) fn cancel(&mut self, timer: Timer) {
         self.timers.retain(|_, of| *of != timer);

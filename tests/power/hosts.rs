@@ -1,12 +1,13 @@
 //! Hosts that lose their power, and are started again.
 
 use std::sync::mpsc;
+use std::thread;
 use std::time::Duration;
 
 use anyhow::Result;
 use rpma::pmem::PmemMap;
 use rpma::sim::{Fabric, Host, Link, Platform, Profile};
-use rpma::{Conn, ConnCfg, ConnReq, Device, Ep, Peer, Side};
+use rpma::{Conn, ConnCfg, ConnReq, Device, Ep, Flags, Peer, Side};
 
 use crate::pair::{LIMIT, Pair, SIZE, Way, fabric};
 
@@ -111,7 +112,7 @@ fn a_program_on_a_dead_host_ends() -> Result<()> {
             .get("rdma_listen")
             .is_none_or(|calls| *calls == 0)
         {
-            std::thread::sleep(Duration::from_millis(1));
+            thread::sleep(Duration::from_millis(1));
         }
         fabric.power_cut(&server);
         let ended = serving.join().expect("no panic");
@@ -240,5 +241,36 @@ fn every_wait_on_a_dead_host_ends() -> Result<()> {
             );
         }
     }
+    Ok(())
+}
+
+/// A thread on no host works for some seconds, while a server waits.
+#[test]
+fn who_is_on_no_host_works() -> Result<()> {
+    let fabric = fabric(&Profile::STRICT);
+    fabric.jump_over_waits();
+    let pair = pair(&fabric)?;
+    let Pair {
+        server,
+        conn,
+        far,
+        target,
+        source,
+        remote,
+        other,
+        messages,
+        peers,
+        ..
+    } = pair;
+    let waiting = server.spawn(move || far.next_event().map(drop));
+    for _ in 0..60 {
+        thread::sleep(Duration::from_millis(100));
+        let to = remote.slice(0..8)?;
+        conn.write(to, source.slice(..8)?, Flags::COMPLETION_ALWAYS, 1)?;
+        conn.get_cq().wait_for(1, LIMIT, |_| {})?;
+    }
+    drop(conn);
+    assert!(waiting.join().is_ok(), "the server has not waited in vain");
+    drop((target, other, messages, peers));
     Ok(())
 }

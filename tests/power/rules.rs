@@ -256,3 +256,176 @@ fn what_was_seen_and_persisted_is_durable() -> Result<()> {
     );
     Ok(())
 }
+
+fn told_before(pair: &Pair, fabric: &Fabric, run: impl FnOnce(&dyn Fn()) -> Result<()>) -> bool {
+    let told = AtomicU64::new(0);
+    let check = |cut: &Cut<'_>| {
+        for image in cut.images(&pair.pmem) {
+            assert!(
+                told.load(Ordering::Relaxed) == 0 || image.bytes()[..8] == [5; 8],
+                "lost"
+            );
+        }
+    };
+    let tell = || told.store(1, Ordering::Relaxed);
+    fabric.find_loss(check, || run(&tell)).is_err()
+}
+
+/// Acknowledged when the write has completed; then another program of the host reads it.
+#[test]
+fn acknowledged_before_it_is_read() -> Result<()> {
+    let fabric = fabric(&Profile::STRICT);
+    let pair = Pair::new(&fabric, way(Platform::AdrDdioOff))?;
+    let found = told_before(&pair, &fabric, |tell| {
+        pair.write(0, &[5; 8])?;
+        pair.wait_for_write()?;
+        tell();
+        let mut seen = [0; 8];
+        Ok(pair.target.read_at(0, &mut seen)?)
+    });
+    assert!(found, "the loss between the acknowledgement and the read");
+    Ok(())
+}
+
+/// The same, and then a region is deregistered, of two at the same place.
+#[test]
+fn acknowledged_before_the_region_goes() -> Result<()> {
+    let fabric = fabric(&Profile::STRICT);
+    let pair = Pair::new(&fabric, way(Platform::AdrDdioOff))?;
+    let second = {
+        let _on = pair.server.enter();
+        let map = PmemMap::open(pair.pmem.path(), SIZE)?;
+        Mr::reg(&pair.peers.1, map, MrUsage::WRITE_DST)?
+    };
+    let found = told_before(&pair, &fabric, |tell| {
+        pair.write(0, &[5; 8])?;
+        // Posted, executed, not polled.
+        tell();
+        drop(second);
+        Ok(())
+    });
+    assert!(found, "the loss between the acknowledgement and the end");
+    Ok(())
+}
+
+/// 4 bytes are flushed; 4 bytes beside them, of another write, are not.
+#[test]
+fn a_flush_of_half_a_word() -> Result<()> {
+    let fabric = fabric(&Profile::STRICT);
+    let pair = Pair::new(&fabric, way(Platform::AdrDdioOff))?;
+    pair.write(0, &[1; 4])?;
+    pair.write(4, &[2; 4])?;
+    pair.flush(0, 4)?;
+    let images = images(&fabric, &pair.pmem, 100, || ());
+    assert!(images.iter().all(|image| image[..4] == [1; 4]));
+    assert!(
+        images.iter().any(|image| image[4..8] == [0; 4]),
+        "bytes 4..8 were not flushed"
+    );
+    Ok(())
+}
+
+/// A program persists what it has stored beside a device's write that is on its way.
+#[test]
+fn a_persist_beside_a_write_on_its_way() -> Result<()> {
+    let fabric = fabric(&Profile::STRICT);
+    let pair = Pair::new(&fabric, way(Platform::AdrDdioOff))?;
+    pair.write(0, &[1; 4])?;
+    pair.wait_for_write()?;
+    pair.target.write_at(4, &[2; 4])?;
+    pair.target.persist(4..8)?;
+    let images = images(&fabric, &pair.pmem, 100, || ());
+    assert!(images.iter().all(|image| image[4..8] == [2; 4]));
+    assert!(
+        images.iter().any(|image| image[..4] == [0; 4]),
+        "bytes 0..4 are still on their way"
+    );
+    Ok(())
+}
+
+/// A read of no bytes reads no memory, and pushes nothing.
+#[test]
+fn a_read_of_nothing_pushes_nothing() -> Result<()> {
+    let fabric = fabric(&Profile::STRICT);
+    let pair = Pair::new(&fabric, way(Platform::AdrDdioOff))?;
+    pair.write(0, &[5; 8])?;
+    let own = Mr::reg(&pair.peers.0, vec![0; 8], MrUsage::READ_DST)?;
+    let from = pair.remote.slice(0..0)?;
+    pair.conn
+        .read(own.slice(..0)?, from, Flags::COMPLETION_ALWAYS, 8)?;
+    pair.wait(8)?;
+    let images = images(&fabric, &pair.pmem, 100, || ());
+    assert!(images.iter().any(|image| image[..8] == [0; 8]));
+    Ok(())
+}
+
+/// The order of two words behind a large record.
+#[test]
+fn behind_a_large_write() -> Result<()> {
+    let fabric = fabric(&Profile::STRICT);
+    let pair = Pair::new(&fabric, way(Platform::AdrDdioOff))?;
+    let check = |cut: &Cut<'_>| {
+        for image in cut.images(&pair.pmem) {
+            let bytes = image.bytes();
+            assert!(bytes[3072] == 0 || bytes[3008] == 1, "flag without value");
+        }
+    };
+    let found = fabric.find_loss(check, || -> Result<()> {
+        pair.write(0, &[7; 2944])?;
+        pair.write(3008, &[1; 8])?;
+        pair.write(3072, &[1; 8])?;
+        pair.wait_for_write()
+    });
+    assert!(found.is_err(), "{:?}", fabric.visited());
+    Ok(())
+}
+
+/// A quorum that polls one replica and acknowledges: the other's flush was posted only.
+#[test]
+fn one_of_two_is_polled() -> Result<()> {
+    for profile in [Profile::RXE_6_12, Profile::STRICT] {
+        // Its time goes by calls, so that the flush is not executed meanwhile.
+        let fabric = Fabric::seeded(profile.clone(), 1);
+        let pair = Pair::new(&fabric, way(Platform::AdrDdioOn))?;
+        let found = told_before(&pair, &fabric, |tell| {
+            pair.write(0, &[5; 8])?;
+            pair.post_flush(0, 8, FlushType::Persistent)?;
+            let (to, from) = pair.places(128, 8)?;
+            let other = &pair.other.0;
+            other.write(to, from, Flags::COMPLETION_ON_ERROR, 1)?;
+            pair.flush_on_other(128, 8)?;
+            tell();
+            other.write(to, from, Flags::COMPLETION_ON_ERROR, 1)?;
+            pair.flush_on_other(128, 8)
+        });
+        assert!(found, "{profile:?}");
+    }
+    Ok(())
+}
+
+/// A read that is not signaled, and a failure behind it that is polled.
+#[test]
+fn a_read_before_a_failure() -> Result<()> {
+    let fabric = fabric(&Profile::STRICT);
+    let pair = Pair::new(&fabric, way(Platform::AdrDdioOff))?;
+    let own = pair.client.pmem("replica", SIZE);
+    let _on = pair.client.enter();
+    let map = PmemMap::open(own.path(), SIZE)?;
+    let replica = Mr::reg(&pair.peers.0, map, MrUsage::READ_DST)?;
+    pair.target.write_at(0, &[9; 64])?;
+    pair.target.persist(..)?;
+    fabric.between(&pair.client, &pair.server).lose_request(2);
+    let (from, _) = pair.places(0, 64)?;
+    pair.conn
+        .read(replica.slice(..64)?, from, Flags::COMPLETION_ON_ERROR, 8)?;
+    pair.conn
+        .read(replica.slice(64..128)?, from, Flags::COMPLETION_ALWAYS, 9)?;
+    pair.wait(9).expect_err("it is lost");
+    replica.persist(..)?;
+    let images = images(&fabric, &own, 100, || ());
+    assert!(
+        images.iter().all(|image| image[..64] == [9; 64]),
+        "a false alarm"
+    );
+    Ok(())
+}

@@ -3,6 +3,7 @@
 use std::cell::{Cell, RefCell};
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::time::Instant;
 
 use super::explain;
 use super::image::{Bytes, Images, Plan, Shown};
@@ -43,8 +44,8 @@ impl<'a> Cut<'a> {
 
     /// What may be left of a memory if the power fails now: all that there is, up to 100 images, or else so many of
     /// them. First come the combinations of what is likely to matter of each line (nothing, each write, all up to
-    /// it, one of them torn), or, if these are too many, nothing, everything, and each line for itself; then others
-    /// by the [seed](Fabric::set_seed).
+    /// it, one of them torn), or, if these are too many, nothing, everything, and each line for itself, as far as the
+    /// limit goes; then others by the [seed](Fabric::set_seed).
     ///
     /// Each memory is for itself: loops one in the other see what is left of two hosts whose power fails at once.
     ///
@@ -185,10 +186,11 @@ impl Fabric {
     /// called under the lock of the fabric, by whatever thread is there, so that nothing else happens meanwhile. It
     /// cannot use the fabric or rpma itself, which ends the process if it happens inside of a call of verbs, but for
     /// `PmemMap::open` of an [image's path](Image::path) and what is done with that map; and it must not wait for a lock
-    /// that the program holds while it calls rpma.
+    /// that the program holds while it calls rpma, which includes reading from memory (`read_at`).
     ///
-    /// Devices keep flushes, reads and atomic writes back until somebody polls, or for some milliseconds, so that the
-    /// power can fail between a post and its execution.
+    /// From now on, also when it is over, devices keep flushes, reads and atomic writes back until somebody polls
+    /// the queue that they complete in, or for some milliseconds, so that the power can fail between a post and its
+    /// execution.
     ///
     /// What the program has promised by then is the test's to know: a counter that the program's thread sets when an
     /// append has returned, for instance, and that `check` reads.
@@ -292,12 +294,16 @@ impl State {
             return;
         };
         watch.is_due = false;
+        let began = Instant::now();
         if watch.failed.is_none() {
             for index in 0..self.power.pmems.len() {
                 self.look(index);
             }
             let what = what(self);
             self.check(&mut watch, what);
+        }
+        if !self.clock.is_virtual() {
+            self.power.spent += began.elapsed();
         }
         self.power.watch = Some(watch);
     }

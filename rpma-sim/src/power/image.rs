@@ -83,6 +83,9 @@ impl Iterator for Images<'_> {
 pub(crate) struct Plan {
     lines: Vec<usize>,
     outcomes: Vec<Vec<Line>>,
+    /// Outcomes of one line, by their numbers, with nothing or everything of the others: if there are too many
+    /// combinations.
+    singles: Vec<(usize, usize, bool)>,
     /// How many are combinations of the lines' outcomes, all of them.
     combined: usize,
     count: usize,
@@ -108,9 +111,30 @@ impl Plan {
         let outcomes: Vec<_> = numbers.iter().map(outcome).collect();
         let counts = outcomes.iter().map(|of_line| of_line.len());
         let total = counts.fold(1_usize, usize::saturating_mul);
+        let mut singles = Vec::new();
+        if total > limit {
+            // First of each line all alone, and nothing alone missing; then what else may be left of it. From any line
+            // on, as there may be more than the limit.
+            let first = random.below(numbers.len());
+            let order = (first..numbers.len()).chain(0..first);
+            let mut others = Vec::new();
+            for at in order {
+                let line = numbers[at];
+                let newest = &lines.newest()[line * LINE..(line + 1) * LINE];
+                for (number, outcome) in outcomes[at].iter().enumerate() {
+                    match (number, outcome == newest) {
+                        (0, _) => singles.push((at, number, true)),
+                        (_, true) => singles.push((at, number, false)),
+                        _ => others.extend([(at, number, false), (at, number, true)]),
+                    }
+                }
+            }
+            singles.append(&mut others);
+        }
         Self {
             lines: numbers,
             outcomes,
+            singles,
             combined: if total <= limit { total } else { 0 },
             count: if is_all { total.min(limit) } else { limit },
             random: Some(random),
@@ -122,7 +146,7 @@ impl Plan {
         let number = 2 + random.below(usize::MAX - 2);
         let mut plan = Self::new(lines, usize::MAX, random);
         // Not those that are first in a list, but by chance each line for itself.
-        (plan.lines, plan.outcomes) = (plan.lines, Vec::new());
+        plan.singles.clear();
         plan.combined = 0;
         plan.count = usize::MAX;
         plan.image(lines, number).expect("it is below the limit")
@@ -155,18 +179,9 @@ impl Plan {
             return Some(image);
         }
         // Each outcome of each line, with nothing or everything of the others.
-        let mut alone = number.checked_sub(2).filter(|_| self.combined == 0);
-        let single = self
-            .lines
-            .iter()
-            .zip(&self.outcomes)
-            .find_map(|(line, outcomes)| {
-                let at = alone?;
-                alone = at.checked_sub(2 * outcomes.len());
-                alone
-                    .is_none()
-                    .then(|| (*line, &outcomes[at / 2], at % 2 == 1))
-            });
+        let single = number.checked_sub(2).and_then(|at| self.singles.get(at));
+        let single = single
+            .map(|(at, outcome, others)| (self.lines[*at], &self.outcomes[*at][*outcome], *others));
         match (number, single) {
             (0, _) if self.combined == 0 => {}
             (1, _) if self.combined == 0 => {

@@ -89,17 +89,6 @@ pub(crate) struct Lines {
     clock: u64,
 }
 
-/// The words of a line that a range of bytes of the memory touches.
-fn words_in(line: usize, range: &Range<usize>) -> u8 {
-    let start = range.start.max(line * LINE);
-    let end = range.end.min((line + 1) * LINE);
-    if start >= end {
-        return 0;
-    }
-    let (first, last) = (start % LINE / WORD, (end - 1) % LINE / WORD);
-    ((1_u16 << (last + 1)) - (1 << first)) as u8
-}
-
 fn words_of(words: u8) -> impl Iterator<Item = Range<usize>> + use<> {
     let set = (0..LINE / WORD).filter(move |word| words >> word & 1 == 1);
     set.map(|word| word * WORD..(word + 1) * WORD)
@@ -176,6 +165,16 @@ impl Lines {
         self.writes.values().flatten().any(own)
     }
 
+    /// Whether something is on its way to a range.
+    pub(crate) fn is_on_way(&self, range: &Range<usize>) -> bool {
+        let mut lines = self.writes.range(lines_of(range));
+        lines.any(|(line, writes)| {
+            let bytes = bytes_in(*line, range);
+            let is = |write: &Write| write.place == Place::Device && write.mask & bytes != 0;
+            writes.iter().any(is)
+        })
+    }
+
     fn line(&self, line: usize) -> Line {
         let line = &self.durable[line * LINE..(line + 1) * LINE];
         line.try_into().expect("memory consists of lines")
@@ -192,12 +191,28 @@ impl Lines {
                 continue;
             }
             let words = differing(seen, &now);
+            let same = (0..LINE).filter(|at| seen[*at] == now[*at]);
+            let same = same.fold(0_u64, |mask, at| mask | 1 << at);
             seen.copy_from_slice(&now);
             let writer = writer.get_or_insert_with(|| Arc::new(Writer::Program));
-            self.arrive(line, bytes_of(words), now, Place::Cache, writer);
+            let mask = bytes_of(words) & !(same & self.beside(line));
+            self.arrive(line, mask, now, Place::Cache, writer);
             found = true;
         }
         found
+    }
+
+    /// The bytes of a line that devices have on their way to a part of a word: what a program stores beside them does
+    /// not bring them.
+    fn beside(&self, line: usize) -> u64 {
+        self.writes_to(line).iter().fold(0, |bytes, write| {
+            let whole = words_of(u8::MAX).filter(|word| write.mask >> word.start & 0xFF == 0xFF);
+            let whole = whole.fold(0_u64, |mask, word| mask | 0xFF << word.start);
+            match write.place {
+                Place::Device => (bytes | write.mask) & !whole,
+                Place::Cache => bytes & !write.mask,
+            }
+        })
     }
 
     /// A device places bytes: they are on their way.
@@ -216,7 +231,7 @@ impl Lines {
     /// What a queue pair has placed in a range is in the caches, of a device that copies.
     pub(crate) fn landed(&mut self, qp: u32, range: &Range<usize>) {
         for line in self.lines_in(Some(range)) {
-            self.make_visible(line, qp, u8::MAX, self.platform == Platform::Eadr);
+            self.make_visible(line, qp, u64::MAX, self.platform == Platform::Eadr);
         }
     }
 
@@ -281,15 +296,16 @@ impl Lines {
     /// What a queue pair has written becomes visible: all of it, or that in a range.
     pub(crate) fn push(&mut self, qp: u32, range: Option<&Range<usize>>) {
         for line in self.lines_in(range) {
-            let words = range.map_or(u8::MAX, |range| words_in(line, range));
-            self.make_visible(line, qp, words, self.platform.keeps_what_is_visible());
+            let bytes = range.map_or(u64::MAX, |range| bytes_in(line, range));
+            self.make_visible(line, qp, bytes, self.platform.keeps_what_is_visible());
         }
     }
 
-    /// Words of a line that a queue pair has written leave the device: into a cache, or to where they are durable.
-    fn make_visible(&mut self, line: usize, qp: u32, words: u8, durable: bool) {
+    /// Bytes of a line that a queue pair has written leave the device, with the words that they are of: into a cache, or
+    /// to where they are durable.
+    fn make_visible(&mut self, line: usize, qp: u32, bytes: u64, durable: bool) {
         let own = |write: &Write| match write.place == Place::Device && write.writer.is(qp) {
-            true => words,
+            true => words_with(write.mask & bytes),
             false => 0,
         };
         if durable {
@@ -342,8 +358,11 @@ impl Lines {
             return self.write_back(range);
         }
         for line in self.lines_in(Some(range)) {
-            let words = words_in(line, range);
-            self.settle(line, |write| if write.writer.is(qp) { words } else { 0 });
+            let bytes = bytes_in(line, range);
+            self.settle(line, |write| match write.writer.is(qp) {
+                true => words_with(write.mask & bytes),
+                false => 0,
+            });
         }
     }
 
@@ -403,45 +422,44 @@ impl Lines {
             .filter(|write| write.place == Place::Cache)
             .count();
         let mut arrived = random.below(cached + 1);
-        // What comes behind this has not.
-        let mut end = u64::MAX;
-        let chosen: Vec<u8> = writes
+        let mut chosen: Vec<u8> = writes
             .iter()
             .map(|write| match write.place {
-                Place::Device => random.any_of(write.words),
                 Place::Cache if arrived > 0 => {
                     arrived -= 1;
                     write.words
                 }
-                Place::Cache => {
-                    let words = match write.came >= end {
-                        true => 0,
-                        false => random.any_of(write.words),
-                    };
-                    if words != write.words {
-                        end = end.min(write.landed);
-                    }
-                    words
-                }
+                _ => random.any_of(write.words),
             })
             .collect();
+        // What has come without what was there before has not.
+        while let Some(lacking) = (0..writes.len()).find(|at| lacks(writes, &chosen, *at)) {
+            chosen[lacking] = 0;
+        }
         outcome(self.line(line), writes, &chosen)
     }
 }
 
-/// Takes two writes that came one after the other, from the same writer and to the same place, for one.
+/// Takes the oldest two writes from the same writer and in the same place for one. What came between has overwritten the
+/// older one for good, and the two come and stay together: all that one of them needs, and is needed for.
 fn merge(writes: &mut Vec<Write>) {
-    let alike = |pair: &[Write]| {
-        pair[0].place == pair[1].place && pair[0].writer.qp() == pair[1].writer.qp()
-    };
-    if let Some(first) = writes.windows(2).position(alike) {
-        let old = writes.remove(first);
-        let new = &mut writes[first];
+    let alike =
+        |old: &Write, new: &Write| old.place == new.place && old.writer.qp() == new.writer.qp();
+    let pair = (0..writes.len()).find_map(|first| {
+        let mut later = first + 1..writes.len();
+        let second = later.find(|second| alike(&writes[first], &writes[*second]))?;
+        Some((first, second))
+    });
+    if let Some((first, second)) = pair {
+        let mut old = writes.remove(first);
+        let over = writes[first..second - 1].iter();
+        old.mask &= !over.fold(0, |mask, write| mask | write.mask);
+        let new = &mut writes[second - 1];
         let mut bytes = old.bytes;
         put(&mut bytes, new.mask, &new.bytes);
-        (new.bytes, new.came) = (bytes, old.came);
+        (new.bytes, new.landed) = (bytes, old.landed);
         new.mask |= old.mask;
-        new.words |= old.words;
+        new.words = words_with(new.mask);
     }
 }
 
@@ -469,20 +487,21 @@ fn outcome(base: Line, writes: &[Write], chosen: &[u8]) -> Line {
     line
 }
 
-/// Of what is in a cache: nothing without all that was there before it came.
+/// Whether a write needs another one that is not all there: of what is in a cache, nothing is there without all that was
+/// there before it came.
+fn lacks(writes: &[Write], chosen: &[u8], number: usize) -> bool {
+    let came = writes[number].came;
+    let mut all = writes.iter().zip(chosen).enumerate();
+    writes[number].place == Place::Cache
+        && chosen[number] != 0
+        && all.any(|(at, (other, words))| {
+            let is_before = other.place == Place::Cache && came >= other.landed;
+            at != number && is_before && *words != other.words
+        })
+}
+
 fn is_possible(writes: &[Write], chosen: &[u8]) -> bool {
-    let mut end = u64::MAX;
-    for (write, words) in writes.iter().zip(chosen) {
-        if write.place == Place::Cache {
-            if write.came >= end && *words != 0 {
-                return false;
-            }
-            if *words != write.words {
-                end = end.min(write.landed);
-            }
-        }
-    }
-    true
+    (0..writes.len()).all(|number| !lacks(writes, chosen, number))
 }
 
 /// Spreads bits over those of `words`.
@@ -553,5 +572,57 @@ mod tests {
             .map(|line| u64::from_ne_bytes(line[..8].try_into().expect("8 bytes")))
             .collect();
         assert!([0, 999, 1000].iter().all(|number| numbers.contains(number)));
+    }
+
+    fn device(qp: u32) -> Writer {
+        Writer::Device {
+            qp,
+            what: String::new(),
+        }
+    }
+
+    /// Two who write to one line in turns cost no more than one.
+    #[test]
+    fn two_heartbeats_are_bounded() {
+        let memory = Memory::new(&[0; 4096], Owner::Image);
+        let mut lines = Lines::new(Platform::AdrDdioOn, true, vec![0; 4096]);
+        for number in 1..=1000_u64 {
+            store(&memory, 0, &number.to_ne_bytes());
+            lines.placed(&memory, &(0..8), device(17));
+            lines.landed(17, &(0..8));
+            store(&memory, 8, &number.to_ne_bytes());
+            lines.look(&memory);
+        }
+        assert!(
+            lines.writes_to(0).len() <= 2 * MOST,
+            "{}",
+            lines.writes_to(0).len()
+        );
+    }
+
+    /// What was in the cache before a store is there with it, however many stores came later.
+    #[test]
+    fn merging_keeps_the_order() {
+        let memory = Memory::new(&[0; 4096], Owner::Image);
+        let mut lines = Lines::new(Platform::AdrDdioOn, false, vec![0; 4096]);
+        store(&memory, 0, &[7; 8]);
+        lines.placed(&memory, &(0..8), device(17));
+        store(&memory, 56, &[1; 8]);
+        lines.look(&memory);
+        lines.push(17, None);
+        // The flag, behind what is visible; then other things.
+        store(&memory, 8, &[1; 8]);
+        lines.look(&memory);
+        for number in 2..40 {
+            store(&memory, 56, &[number; 8]);
+            lines.look(&memory);
+        }
+        for seed in 0..100 {
+            let mut random = Random::new(seed);
+            let (outcomes, _) = lines.outcomes(0, &mut random);
+            for image in outcomes.into_iter().chain([lines.outcome(0, &mut random)]) {
+                assert!(image[8] == 0 || image[0] == 7, "a flag without its record");
+            }
+        }
     }
 }

@@ -16,6 +16,8 @@ mod platform;
 mod pmem;
 mod random;
 
+use std::time::Duration;
+
 use self::cut::Watch;
 pub(crate) use self::cut::assert_not_checking;
 pub use self::cut::{Cut, Loss, Visited};
@@ -43,6 +45,8 @@ pub(crate) struct Power {
     dead: Vec<usize>,
     /// Somebody has watched, so that devices keep back what they could execute later.
     pub(crate) keeps_back: bool,
+    /// How long checks have taken, where time is real.
+    pub(crate) spent: Duration,
     /// The number of the fabric, once it has a path.
     number: Option<usize>,
 }
@@ -59,6 +63,7 @@ impl Power {
             cuts: Vec::new(),
             dead: Vec::new(),
             keeps_back: false,
+            spent: Duration::ZERO,
             number: None,
         }
     }

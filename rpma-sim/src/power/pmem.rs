@@ -265,9 +265,15 @@ impl State {
         }
     }
 
-    /// A region is deregistered: nothing arrives there any more.
+    /// A region is deregistered: nothing arrives there any more, if no other one is at the same place.
     pub(crate) fn settle_region(&mut self, part: Part) {
+        if self.mrs.iter().any(|(_, other)| other.overlaps(part)) {
+            return;
+        }
         if let Some((index, range)) = self.pmem_at(part) {
+            if self.power.pmems[index].lines.is_on_way(&range) {
+                self.visit(|_| "before a region is deregistered".to_owned());
+            }
             self.power.pmems[index].lines.push_all(&range);
         }
     }
@@ -309,10 +315,14 @@ impl State {
 
     /// A program has read bytes of a memory.
     pub(crate) fn seen(&mut self, index: usize, memory: &Memory, range: &Range<usize>) {
-        let tracked = &mut self.power.pmems[index];
+        let tracked = &self.power.pmems[index];
         let current = tracked.memory.as_deref();
-        if current.is_some_and(|current| std::ptr::eq(current, memory)) {
-            tracked.lines.push_all(range);
+        let is_current = current.is_some_and(|current| std::ptr::eq(current, memory));
+        if is_current && tracked.lines.is_on_way(range) {
+            // Somebody may have promised it since it was placed.
+            let host = tracked.host;
+            self.visit(|state| format!("before a program reads on {}", state.hosts[host]));
+            self.power.pmems[index].lines.push_all(range);
         }
     }
 
