@@ -185,7 +185,7 @@ impl Fabric {
     /// what the program has polled and its next call. `check` panics if an image is not what the program promises. It is
     /// called under the lock of the fabric, by whatever thread is there, so that nothing else happens meanwhile. It
     /// cannot use the fabric or rpma itself, which ends the process if it happens inside of a call of verbs, but for
-    /// `PmemMap::open` of an [image's path](Image::path) and what is done with that map; and it must not wait for a lock
+    /// `PmemMap::open` of an [image's path](crate::Image::path) and what is done with that map; and it must not wait for a lock
     /// that the program holds while it calls rpma, which includes reading from memory (`read_at`).
     ///
     /// From now on, also when it is over, devices keep flushes, reads and atomic writes back until somebody polls

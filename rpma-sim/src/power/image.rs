@@ -25,7 +25,7 @@ pub(crate) struct Shown<'c> {
     pub(crate) images: &'c Cell<u64>,
 }
 
-/// What may be left of a memory, one after the other: see [`Cut::images`].
+/// What may be left of a memory, one after the other: see [`Cut::images`](crate::Cut::images).
 pub struct Images<'c> {
     cut: Shown<'c>,
     index: usize,
