@@ -9,7 +9,12 @@ use rpma::pmem::PmemMap;
 use rpma::sim::{Fabric, Host, Link, Platform, Profile};
 use rpma::{Conn, ConnCfg, ConnReq, Device, Ep, Flags, Peer, Side};
 
-use crate::pair::{LIMIT, Pair, SIZE, Way, fabric};
+use crate::pair::{LIMIT, Pair, SIZE, Way};
+
+/// In real time: threads wait here, and are waited for, as in any program.
+fn fabric(profile: &Profile) -> Fabric {
+    Fabric::new(profile.clone())
+}
 
 fn pair(fabric: &Fabric) -> Result<Pair> {
     let way = Way {
