@@ -43,8 +43,7 @@ pub(crate) fn cut_at_every_event(
     platform: Platform,
     fault: Fault,
 ) -> Result<Found> {
-    // With a seed threads take turns, and time goes by calls: each run is the same.
-    let fabric = Fabric::seeded(profile.clone(), 1);
+    let fabric = Fabric::new(profile.clone());
     let client = fabric.host("client");
     let hosts = ["replica-1", "replica-2"].map(|name| fabric.host(name));
     let addrs = hosts.each_ref().map(|host| host.addr().to_string());
