@@ -5,11 +5,12 @@ use std::collections::BTreeSet;
 use std::env;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process::Command;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use rpma::sim::{Fabric, Host, Profile, Trace, now, repeatable, sleep};
+use rpma::pmem::PmemMap;
+use rpma::sim::{Cut, Fabric, Host, Profile, Trace, now, repeatable, sleep};
 use rpma::{
     Conn, ConnCfg, ConnEvent, ConnReq, Device, Ep, Error, Flags, Mr, MrRemote, MrSlice, MrUsage,
     Next, Peer, RemoteSlice, Side, Wc, WcStatus,
@@ -451,4 +452,29 @@ fn a_wait_in_vain_is_told_without_a_seed() {
     let panic = ended.unwrap_or_else(Err).expect_err("nobody asks");
     let text = panic.downcast_ref::<String>().expect("a text");
     assert!(text.contains("every thread of the fabric waits"), "{text}");
+}
+
+/// A thread that is long in giving its turn away, because something else has the fabric's lock, is not taken for one
+/// that is away: it would never go on.
+#[test]
+fn who_gives_the_turn_away_slowly_is_not_away() {
+    let fabric = Fabric::seeded(Profile::STRICT, 1);
+    let host = fabric.host("here");
+    let pmem = host.pmem("log", 1);
+    let _entered = host.enter();
+    let map = PmemMap::open(pmem.path(), 1).expect("memory");
+    let (begins, has_begun) = mpsc::channel();
+    let check = move |_: &Cut<'_>| {
+        // The first check is that of the thread on no host.
+        let _ = begins.send(());
+        thread::sleep(Duration::from_secs(3));
+    };
+    fabric.on_every_event(check, || {
+        let waiting = host.spawn(|| sleep(HOUR));
+        let outside = thread::spawn(move || map.persist(..).expect("inside"));
+        has_begun.recv().expect("the check");
+        // The lock is taken: to give the turn away takes three seconds.
+        waiting.join().expect("it ends");
+        outside.join().expect("it ends");
+    });
 }

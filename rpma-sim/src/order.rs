@@ -100,6 +100,8 @@ struct Thread {
     name: String,
     last: Arc<Mutex<&'static str>>,
     standing: Standing,
+    /// It is in the code here, and gives the turn away or waits for it: so it is not away, however long that takes.
+    is_inside: bool,
     /// Where the kernel tells what it does.
     stat: Option<PathBuf>,
     /// How likely it goes on, compared with others.
@@ -174,6 +176,16 @@ impl Threads {
     fn set(&mut self, thread: u64, standing: Standing) {
         if let Some(thread) = self.all.get_mut(&thread) {
             thread.standing = standing;
+        }
+    }
+
+    fn is_inside(&self, thread: u64) -> bool {
+        self.all.get(&thread).is_some_and(|thread| thread.is_inside)
+    }
+
+    fn set_inside(&mut self, thread: u64, is_inside: bool) {
+        if let Some(thread) = self.all.get_mut(&thread) {
+            thread.is_inside = is_inside;
         }
     }
 
@@ -298,6 +310,7 @@ impl Member {
             name,
             last: Arc::clone(&last),
             standing: Standing::Busy,
+            is_inside: false,
             stat: None,
             weight,
         };
@@ -382,6 +395,7 @@ impl Shared {
         if !threads.all.contains_key(&thread) {
             return false;
         }
+        threads.set_inside(thread, true);
         if threads.turn != Some(thread) {
             // It was away. Nobody has waited in vain meanwhile.
             threads.idle = None;
@@ -395,11 +409,13 @@ impl Shared {
         drop(threads);
         if goes_on {
             self.run_due();
+            self.order.lock().set_inside(thread, false);
             return true;
         }
         self.give_turn(thread);
         let mut threads = self.await_turn(self.order.lock(), thread);
         threads.set(thread, Standing::Busy);
+        threads.set_inside(thread, false);
         true
     }
 
@@ -459,6 +475,9 @@ impl Shared {
                 threads = self.while_idle(threads, thread);
                 continue;
             };
+            if threads.is_inside(holder) {
+                away = Duration::ZERO;
+            }
             if away >= PATIENCE {
                 threads.take_from(holder);
                 continue;
