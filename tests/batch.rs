@@ -466,13 +466,14 @@ fn batches_beside_single_operations() {
                                 .flush(there(&far, 0, 8), VISIBLE, ALWAYS, n * 7 + k)
                                 .expect("added");
                         }
-                        again(Box::new(|| batch.post()));
+                        again(Box::new(|| batch.post().map(drop)));
                     }
                 });
                 scope.spawn(|| {
                     for n in 1000..1200 {
                         again(Box::new(|| {
                             conn.write(RemoteSlice::EMPTY, MrSlice::EMPTY, ALWAYS, n)
+                                .map(drop)
                         }));
                     }
                 });

@@ -14,7 +14,7 @@ use memmap2::MmapMut;
 use rpma::pmem::{PmemKind, PmemMap};
 use rpma::{
     AlignedBuf, ComplChannel, CompletionChannel, ConnCfg, ConnReq, Device, Ep, Error, Flags, Mr,
-    MrRemote, MrUsage, Notify, Peer, RegisterableMemory, Side, Srq, SrqCfg,
+    MrRemote, MrUsage, Notify, Peer, Posted, RegisterableMemory, Side, Srq, SrqCfg,
 };
 use rustix::io::Errno;
 
@@ -398,7 +398,7 @@ fn a_message_that_is_too_long() {
         let (limit, _) = limit.split_once(')').expect("the limit");
         let limit: usize = limit.parse().expect("a number");
         assert!(limit < most, "{text}");
-        for operation in [&write as &dyn Fn(usize) -> Result<(), Error>, &send] {
+        for operation in [&write as &dyn Fn(usize) -> Result<Posted, Error>, &send] {
             assert_eq!(
                 invalid(operation(limit + 1)),
                 text.replace(&most.to_string(), &(limit + 1).to_string())
@@ -407,7 +407,7 @@ fn a_message_that_is_too_long() {
         no_completion(conn);
         // Only looked at: so much data takes its time.
         conn.disconnect().expect("disconnects");
-        for operation in [&write as &dyn Fn(usize) -> Result<(), Error>, &send] {
+        for operation in [&write as &dyn Fn(usize) -> Result<Posted, Error>, &send] {
             let error = operation(limit).expect_err("disconnected");
             assert!(matches!(error, Error::NotConnected(_)), "{error:?}");
         }

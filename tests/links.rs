@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 
 use rpma::sim::{Fabric, Host, Link, Profile, now};
 use rpma::{
-    Conn, ConnCfg, ConnEvent, ConnReq, Ep, Error, Flags, FlushType, Mr, MrSlice, MrUsage, Peer,
-    Progress, Queue, RemoteSlice, Srq, SrqCfg, Wc, WcStatus,
+    Conn, ConnCfg, ConnEvent, ConnReq, Ep, Error, Failure, Flags, FlushType, Mr, MrSlice, MrUsage,
+    Notify, Peer, Posted, Progress, Queue, RemoteSlice, Srq, SrqCfg, Wc, WcStatus,
 };
 
 use self::common::{
@@ -114,11 +114,10 @@ impl Drop for Emptied {
 }
 
 impl Both {
-    fn write(&self, op_context: u64) {
+    fn write(&self, op_context: u64) -> Posted {
         let (from, to) = (self.source.slice(..).expect("all"), self.target());
-        self.client
-            .write(to, from, ALWAYS, op_context)
-            .expect("posted");
+        let posted = self.client.write(to, from, ALWAYS, op_context);
+        posted.expect("posted")
     }
 
     fn target(&self) -> RemoteSlice {
@@ -196,7 +195,9 @@ fn a_lost_request_is_not_executed() {
         let mut expected = vec![0; LEN];
         expected[..8].copy_from_slice(&pattern(LEN, 1)[..8]);
         assert_eq!(both.written(), expected);
-        let failure = both.client.failure().expect("it has failed");
+        let Some(Failure::Operation(failure)) = both.client.failure() else {
+            panic!("an operation has failed: {:?}", both.client.failure());
+        };
         assert_eq!(failure.status, WcStatus::RETRY_EXC_ERR);
     });
 }
@@ -789,9 +790,9 @@ fn faults_that_have_not_happened_are_taken_back() {
     world.link.place_only(3, 8);
     back.lose_request(1);
     assert_eq!((world.link.disarm(), world.link.disarm()), (3, 0));
-    both.write(1);
-    let written = both.client.get_cq().wait_for(1, LIMIT, |_| {});
-    written.expect("nothing happens to it");
+    let written = both.write(1);
+    let done = both.client.wait_for(written, LIMIT, |_| {});
+    done.expect("nothing happens to it");
     assert_eq!(back.disarm(), 1);
 }
 
@@ -810,4 +811,60 @@ fn faults_that_cannot_be_are_refused() {
     refused(&|| link.lose_acknowledgement(0));
     refused(&|| link.place_only(0, 1));
     refused(&|| own.lose_receive(0));
+}
+
+/// Promise: after a time-out the operation goes on, and its completion satisfies no other wait, although both have the
+/// same `op_context`. A log whose flush took longer than its limit acknowledged the next record by it.
+#[test]
+fn a_late_completion_satisfies_no_later_wait() {
+    each(|world| {
+        let both = world.both(&patient());
+        let flush = || {
+            let flush = FlushType::Visibility;
+            let posted = both.client.flush(both.target(), flush, ALWAYS, 1);
+            posted.expect("posted")
+        };
+        world.hosts[1].freeze();
+        let first = flush();
+        for limit in [Duration::ZERO, Duration::from_millis(20)] {
+            let late = both.client.wait_for(first, limit, |wc| panic!("{wc:?}"));
+            assert!(matches!(late, Err(Error::TimedOut(_))), "{late:?}");
+        }
+        let second = flush();
+        world.hosts[1].thaw();
+        let mut others = Vec::new();
+        let wc = both
+            .client
+            .wait_for(second, LIMIT, |wc| others.push(wc.posted()));
+        assert_eq!(wc.expect("it is flushed").posted(), Some(second));
+        assert_eq!(others, [Some(first)]);
+        // The name of an operation with a time-out is good for another wait.
+        world.hosts[1].freeze();
+        let third = flush();
+        let late = both.client.wait_for(third, Duration::ZERO, |_| {});
+        assert!(matches!(late, Err(Error::TimedOut(_))), "{late:?}");
+        world.hosts[1].thaw();
+        let wc = both.client.wait_for(third, LIMIT, |wc| panic!("{wc:?}"));
+        assert_eq!(wc.expect("it is flushed").posted(), Some(third));
+    });
+}
+
+/// Promise: a wait looks once more before it returns `TimedOut`: a queue for solicited events gives none for a
+/// completion that has come meanwhile.
+#[test]
+fn a_wait_looks_once_more_at_its_limit() {
+    each(|world| {
+        let both = world.both(&patient());
+        let solicited = both.client.get_cq().req_notify(Notify::Solicited);
+        solicited.expect("armed");
+        world.link.delay(Duration::from_millis(50));
+        // The first one takes the event that the queue was made for.
+        for number in 1..=2 {
+            let written = both.write(number);
+            // Less than the second after which each wait looks by itself.
+            let limit = Duration::from_millis(500);
+            let wc = both.client.wait_for(written, limit, |_| {});
+            assert_eq!(wc.expect("it has come").posted(), Some(written));
+        }
+    });
 }

@@ -106,7 +106,7 @@ fn post(
     attack: Attack,
     place: RemoteSlice,
     local: rpma::MrSlice<'_>,
-) -> rpma::Result<()> {
+) -> rpma::Result<rpma::Posted> {
     match attack {
         Write => conn.write(place, local, ALWAYS, 1),
         Read => conn.read(local, place, ALWAYS, 1),

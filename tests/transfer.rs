@@ -12,8 +12,8 @@ use common::{
 };
 use rpma::pmem::PmemMap;
 use rpma::{
-    Conn, ConnCfg, ConnEvent, Error, Flags, FlushType, Mr, MrUsage, Peer, PeerCfg, Queue,
-    RegisterableMemory, Wc, WcOpcode, WcStatus,
+    Conn, ConnCfg, ConnEvent, Error, Flags, FlushType, Mr, MrUsage, NotConnected, Peer, PeerCfg,
+    Queue, RegisterableMemory, Wc, WcOpcode, WcStatus,
 };
 
 const SIZES: [usize; 10] = [1, 2, 7, 8, 9, 64, 1000, 4096, 65_536, 1 << 20];
@@ -315,7 +315,7 @@ fn a_thousand_writes_without_a_poll() {
                         .client
                         .write(part, local, Flags::COMPLETION_ALWAYS, wr_id)
                     {
-                        Ok(()) => accepted.push(wr_id),
+                        Ok(_) => accepted.push(wr_id),
                         Err(Error::QueueFull {
                             queue: Queue::Send,
                             depth: said,
@@ -386,7 +386,7 @@ fn a_failed_connection_loses_no_completion() {
                     _ => Flags::COMPLETION_ON_ERROR,
                 };
                 match pair.client.write(part, local, flags, wr_id) {
-                    Ok(()) => signaled += usize::from(wr_id % 2 == 0),
+                    Ok(_) => signaled += usize::from(wr_id % 2 == 0),
                     Err(Error::QueueFull { .. }) => {}
                     Err(error) => panic!("{error:?}"),
                 }
@@ -407,8 +407,8 @@ fn a_failed_connection_loses_no_completion() {
 
             let error = pair.client.write(good, local, Flags::COMPLETION_ALWAYS, 1);
             let error = error.expect_err("the connection has failed");
-            assert!(matches!(error, Error::NotConnected(_)), "{error:?}");
-            assert!(error.to_string().contains("has failed"), "{error}");
+            let failed = Error::NotConnected(NotConnected::Failed);
+            assert_eq!(error.to_string(), failed.to_string());
         }
     });
 }

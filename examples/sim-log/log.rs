@@ -66,9 +66,9 @@ impl Replica {
             Fault::Tail => conn.write(tail, self.source.slice(RECORD..)?, quiet, 0)?,
             // It stays behind the flush before it.
             _ => conn.atomic_write(tail, &count, quiet, 0)?,
-        }
-        conn.flush(tail, FlushType::Persistent, Flags::COMPLETION_ALWAYS, 1)?;
-        conn.get_cq().wait_for(1, LIMIT, |_| {})?;
+        };
+        let flushed = conn.flush(tail, FlushType::Persistent, Flags::COMPLETION_ALWAYS, 0)?;
+        conn.wait_for(flushed, LIMIT, |_| {})?;
         Ok(())
     }
 }

@@ -7,17 +7,13 @@
 use std::collections::VecDeque;
 use std::ffi::c_int;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use crate::compl_channel;
 use crate::error::{Error, Result};
 use crate::slots::{ConnSlots, Held, Kind, Pool};
-use crate::verbs::{
-    CompChannel, CompletionQueue, CqTag, Deadline, Notify, Wc, WcFailure, WcStatus, check_poll,
-};
-
-const INCOMPLETE: &str = "the operation did not complete";
+use crate::verbs::{CompChannel, CompletionQueue, CqTag, Deadline, Notify, Wc, check_poll};
 
 /// A completion queue. Clones are handles of the same queue, and may stay longer than its connection: so one can live
 /// in a struct beside whatever watches its descriptor. When the connection is gone nothing comes any more. (What
@@ -31,19 +27,19 @@ const INCOMPLETE: &str = "the operation did not complete";
 /// # Threads
 ///
 /// Threads may poll and arm it at the same time, and poll one after the other: a lock is held while one
-/// does. Each completion goes to one of them. [`wait_for`](Self::wait_for) is for one thread at a time.
+/// does. Each completion goes to one of them.
+///
+/// To wait for one operation: [`Conn::wait_for`](crate::Conn::wait_for).
 #[derive(Clone, Debug)]
 pub struct Cq {
     polled: Polled,
     shared: bool,
-    handles: Arc<Handles>,
+    _handles: Arc<Handles>,
 }
 
-/// What all handles of a queue have together.
+/// Is dropped with the last handle of a queue.
 #[derive(Debug)]
 struct Handles {
-    /// Held by [`Cq::wait_for`].
-    waiting_for_one: Mutex<()>,
     polled: Polled,
 }
 
@@ -88,8 +84,7 @@ impl Cq {
             kept,
         };
         Ok(Self {
-            handles: Arc::new(Handles {
-                waiting_for_one: Mutex::new(()),
+            _handles: Arc::new(Handles {
                 polled: polled.clone(),
             }),
             polled,
@@ -200,76 +195,6 @@ impl Cq {
         self.polled.get_wc(wcs)
     }
 
-    /// Waits for the completion of the operation that was posted with `op_context`, for at most
-    /// `limit`. Completions of other operations that come before it are handed to `other`.
-    ///
-    /// What comes after it stays in the queue, and may have no event left: poll until the queue is empty
-    /// before you [`wait`](Self::wait). Another `wait_for` does that by itself.
-    ///
-    /// It does not look at the connection's events: a peer whose program was killed is known by its operations, after
-    /// [`ConnCfg::set_ack_timeout`](crate::ConnCfg::set_ack_timeout) and its retries, where
-    /// [`Conn::next`](crate::Conn::next) has [`ConnEvent::Closed`](crate::ConnEvent::Closed) at once.
-    ///
-    /// One thread at a time: it would be handed what another one waits for. Where several threads post, let
-    /// one of them poll, and tell the others.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::InvalidArgument`] while another thread is in this call.
-    /// [`Error::Operation`] if the operation failed, with the reason: if an earlier failure ended the
-    /// connection and this operation was only flushed, that is the earlier one
-    /// ([`Conn::failure`](crate::Conn::failure)), also if `other` has had it. [`Error::TimedOut`] when the
-    /// limit has passed. Otherwise as [`wait`](Self::wait) and [`get_wc`](Self::get_wc).
-    pub fn wait_for(
-        &self,
-        op_context: u64,
-        limit: Duration,
-        mut other: impl FnMut(Wc),
-    ) -> Result<Wc> {
-        let _alone = match self.handles.waiting_for_one.try_lock() {
-            Err(TryLockError::WouldBlock) => {
-                return Err(Error::invalid(
-                    "another thread is in Cq::wait_for of this queue, and would be handed the completion \
-                     that this one waits for: let one thread wait and tell the others",
-                ));
-            }
-            locked => locked,
-        };
-        let deadline = Deadline::after(limit);
-        loop {
-            // One at a time: what comes after it stays in the queue.
-            let mut wcs = [Wc::default()];
-            while self.get_wc(&mut wcs)? > 0 {
-                if wcs[0].wr_id() == op_context {
-                    return match wcs[0].result() {
-                        Ok(_) => Ok(wcs[0]),
-                        Err(failure) => Err(self.reason(failure).into()),
-                    };
-                }
-                other(wcs[0]);
-                if deadline.has_passed() {
-                    return Err(Error::TimedOut(INCOMPLETE));
-                }
-            }
-            self.wait_until(deadline).map_err(|error| match error {
-                Error::NoCompletion if deadline.has_passed() => Error::TimedOut(INCOMPLETE),
-                error => error,
-            })?;
-        }
-    }
-
-    /// Why an operation failed: a flushed one because of another.
-    fn reason(&self, failure: WcFailure) -> WcFailure {
-        let flushed = failure.status == WcStatus::WR_FLUSH_ERR;
-        let first = self
-            .polled
-            .owners
-            .conn
-            .as_ref()
-            .and_then(|conn| conn.failure());
-        first.filter(|_| flushed).unwrap_or(failure)
-    }
-
     /// Destroys the queue, if this is its last handle, and, if it is the last user, its channel.
     pub(crate) fn destroy(self) -> Result<()> {
         let queue = Arc::clone(&self.polled.queue);
@@ -312,19 +237,23 @@ impl Polled {
         left: usize,
     ) -> Result<usize> {
         let count = check_poll(polled)?;
-        let kept = self.settle_each(&mut wcs[..count], count - left, |_, _| {});
+        let kept = self.settle_each(&mut wcs[..count], count - left);
         drop(held);
-        Ok(kept)
+        match kept {
+            // Only markers: there may be more.
+            0 if count > 0 => self.get_wc_again(wcs),
+            _ => Ok(kept),
+        }
+    }
+
+    #[inline(never)]
+    fn get_wc_again(&self, wcs: &mut [Wc]) -> Result<usize> {
+        self.get_wc(wcs)
     }
 
     /// As [`get_wc`](Self::get_wc), of a shared receive queue's own queue.
     #[inline(never)]
     fn get_shared(&self, wcs: &mut [Wc]) -> Result<usize> {
-        self.poll(wcs, |_, _| {})
-    }
-
-    /// As [`Cq::get_wc`], and tells which markers have come.
-    pub(crate) fn poll(&self, wcs: &mut [Wc], marker: impl FnMut(Kind, WcStatus)) -> Result<usize> {
         let _held = self.queue.lock_polling();
         // What was kept came first.
         let mut count = self.kept().map_or(0, |mut kept| {
@@ -341,7 +270,7 @@ impl Polled {
                 Err(error) => log::warn!("{error}"),
             }
         }
-        Ok(self.settle_each(&mut wcs[..count], 0, marker))
+        Ok(self.settle_each(&mut wcs[..count], 0))
     }
 
     fn kept(&self) -> Option<MutexGuard<'_, VecDeque<Wc>>> {
@@ -372,54 +301,50 @@ impl Polled {
         }
     }
 
-    /// Gives the slots back of what was polled, and puts the program's numbers into it; the first ones are
-    /// `settled` already. Takes the markers out, and returns how many are left.
-    fn settle_each(
-        &self,
-        wcs: &mut [Wc],
-        settled: usize,
-        mut marker: impl FnMut(Kind, WcStatus),
-    ) -> usize {
+    /// Gives the slots of polled completions back and labels them; the first ones are `settled` already.
+    /// Takes the markers out, and returns how many are left.
+    fn settle_each(&self, wcs: &mut [Wc], settled: usize) -> usize {
         let mut kept = settled;
         for next in settled..wcs.len() {
-            match self.settle(&mut wcs[next]) {
-                None => {
-                    wcs[kept] = wcs[next];
-                    kept += 1;
-                }
-                Some(kind) => marker(kind, wcs[next].status()),
+            if self.settle(&mut wcs[next]) {
+                wcs[kept] = wcs[next];
+                kept += 1;
             }
         }
         kept
     }
 
-    /// Gives the slots of a request back and the program's number to its completion. Returns its kind if
-    /// it is a marker, which is not the program's.
-    #[inline]
-    fn settle(&self, wc: &mut Wc) -> Option<Kind> {
-        let Some((kind, op_context)) = self.complete(wc.wr_id()) else {
-            log::error!("{wc:?}: the device completes what was not posted");
-            return None;
+    /// Gives the slot of a request back and labels its completion. `false` if that is a marker, which no
+    /// program gets.
+    fn settle(&self, wc: &mut Wc) -> bool {
+        let Owners { conn, srq } = &self.owners;
+        let kind = match (Kind::of(wc.wr_id()), conn, srq) {
+            (Some((Kind::SharedReceive, number)), _, Some(srq)) => srq
+                .complete(number as u32)
+                .map(|op_context| wc.set_receive(op_context))
+                .map(|()| Kind::SharedReceive),
+            (Some((kind, number)), Some(conn), _) => {
+                conn.complete(wc, kind, number).then_some(kind)
+            }
+            _ => None,
         };
-        wc.set_wr_id(op_context);
-        if !matches!(kind, Kind::Send | Kind::Receive | Kind::SharedReceive) {
-            return Some(kind);
+        match (kind, conn) {
+            (None, _) => {
+                wc.set_receive(wc.wr_id());
+                log::error!("{wc:?}: the device completes what was not posted");
+            }
+            (Some(kind), Some(conn)) if kind.is_marker() => {
+                conn.marker_came(kind, wc.status());
+                return false;
+            }
+            (_, Some(conn)) => {
+                if let Err(failure) = wc.result() {
+                    conn.fail(failure);
+                }
+            }
+            _ => {}
         }
-        if let (Err(failure), Some(conn)) = (wc.result(), &self.owners.conn) {
-            conn.fail(failure);
-        }
-        None
-    }
-
-    /// The kind of a request and its `op_context`.
-    #[inline]
-    fn complete(&self, wr_id: u64) -> Option<(Kind, u64)> {
-        let (kind, number) = Kind::of(wr_id)?;
-        let op_context = match kind {
-            Kind::SharedReceive => self.owners.srq.as_ref()?.complete(number)?,
-            _ => self.owners.conn.as_ref()?.complete(kind, number)?,
-        };
-        Some((kind, op_context))
+        true
     }
 
     /// Whether receives of a shared receive queue complete here, on a connection's queue.
@@ -429,12 +354,11 @@ impl Polled {
 
     /// Takes what nobody has polled: the slots of shared receives come back.
     fn drain(&self) {
-        let (mut wcs, mut markers) = ([Wc::default(); 16], 0);
+        let mut wcs = [Wc::default(); 16];
         loop {
-            let before = markers;
-            match self.poll(&mut wcs, |_, _| markers += 1) {
-                Ok(count) if count > 0 || markers > before => {}
-                Ok(_) => return,
+            match self.get_wc(&mut wcs) {
+                Ok(0) => return,
+                Ok(_) => {}
                 Err(error) => return not_drained(&error),
             }
         }

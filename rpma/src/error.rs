@@ -9,6 +9,7 @@ use std::io;
 use rustix::io::Errno;
 
 use crate::event::ConnEvent;
+use crate::failure::NotConnected;
 use crate::verbs::WcFailure;
 
 /// The result of this crate's functions.
@@ -75,9 +76,24 @@ pub enum Error {
         depth: u32,
     },
 
-    /// The connection is not in a state in which this can be done: the text says which.
+    /// The connection takes no operations, for this reason.
     #[error("{0}")]
-    NotConnected(&'static str),
+    NotConnected(NotConnected),
+
+    /// The connection ended while the program waited for an operation: this event came instead.
+    ///
+    /// Whether the operation was executed is unknown.
+    #[error("the connection ended before the operation completed: {0}")]
+    Ended(Box<ConnEvent>),
+
+    /// The completion of this operation was polled already.
+    ///
+    /// `Cq::get_wc` or `Conn::next` returned it, or an earlier `Conn::wait_for` handed it over.
+    #[error(
+        "the completion of this operation was polled already: by Cq::get_wc, Conn::next, or a Conn::wait_for \
+         for another operation"
+    )]
+    PolledElsewhere,
 
     /// The connection was not established: the event says why.
     #[error("the connection was not established: {0}")]
@@ -90,6 +106,9 @@ pub enum Error {
     Operation(#[from] WcFailure),
 
     /// Something did not happen within the time limit: the text says what.
+    ///
+    /// An operation that was waited for goes on: the device still uses its memory, and its outcome is
+    /// unknown until its completion or the end of the connection.
     #[error("{0} within the time limit")]
     TimedOut(&'static str),
 
@@ -205,6 +224,8 @@ impl From<Error> for io::Error {
             Error::NotSupported(_) => io::ErrorKind::Unsupported,
             Error::QueueFull { .. } | Error::NoCompletionDue { .. } => io::ErrorKind::ResourceBusy,
             Error::NotConnected(_) => io::ErrorKind::NotConnected,
+            Error::Ended(_) => io::ErrorKind::ConnectionAborted,
+            Error::PolledElsewhere => io::ErrorKind::InvalidInput,
             Error::NotEstablished(event) => match **event {
                 ConnEvent::Rejected { .. } => io::ErrorKind::ConnectionRefused,
                 ConnEvent::Unreachable { .. } => io::ErrorKind::HostUnreachable,

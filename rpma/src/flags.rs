@@ -56,6 +56,12 @@ impl Flags {
         self.0 & Self::IN_REQUEST != 0
     }
 
+    /// Whether a successful operation completes, too.
+    #[inline]
+    pub(crate) fn completes(self) -> bool {
+        self.0 & Self::ON_SUCCESS != 0
+    }
+
     #[inline]
     pub(crate) fn fence(self) -> bool {
         self.0 & Self::BEHIND_READS != 0

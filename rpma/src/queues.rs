@@ -13,12 +13,12 @@ use crate::compl_channel::ComplChannel;
 use crate::conn_cfg::ConnCfg;
 use crate::cq::{Cq, CqAttr, Owners, Polled};
 use crate::error::{Error, Result};
+use crate::failure::Failure;
 use crate::given_up::GivenUp;
 use crate::mr::{MrSlice, MrUsage, Tag};
 use crate::peer::Peer;
 use crate::slots::{
-    ConnSlots, Held, Kind, NotTried, Posted, RECEIVE_MARKERS, Refusal, SEND_MARKERS, State,
-    receive_not_taken,
+    ConnSlots, Held, Kind, NotTried, Outcome, RECEIVE_MARKERS, Refusal, SEND_MARKERS, one_not_taken,
 };
 use crate::srq::{MAX_RECEIVE, Srq, check_receive, check_receives};
 use crate::verbs::{
@@ -183,7 +183,7 @@ impl Queues {
         let wakes = Arc::clone(&given_up);
         let hooks = Hooks {
             on_error: Arc::new(move |what| {
-                failed.end(State::Broken);
+                failed.fail(Failure::Device);
                 wakes.wake();
                 log::error!("{of_error}: {what}: the connection takes no more operations");
             }),
@@ -228,20 +228,20 @@ impl Queues {
         if !usual {
             return self.recv_any(&{ dst }, op_context);
         }
-        match self.post_receive(dst.buffer(), op_context) {
-            Ok(()) => Ok(()),
+        match self.post_receive(dst.buffer(), op_context).result() {
+            Ok(_) => Ok(()),
             Err(refusal) => self.receive_refused(refusal, 1),
         }
     }
 
     /// Posts a receive of some bytes. Not inlined: its callers have nothing to keep in registers for it.
     #[inline(never)]
-    fn post_receive(&self, local: LocalBuffer<'_>, op_context: u64) -> Posted {
+    fn post_receive(&self, local: LocalBuffer<'_>, op_context: u64) -> Outcome {
         let post = |wr_id| self.qp.post_recv_of_some(local, wr_id);
         match self.slots.try_post_receive(op_context, post) {
-            Ok(()) => Ok(()),
+            Ok(number) => Outcome::posted(number),
             Err(NotTried::Later(held)) => self.post_receive_later(local, op_context, held),
-            Err(NotTried::NotTaken(ring, held, error)) => Err(receive_not_taken(ring, held, error)),
+            Err(NotTried::NotTaken(ring, held, error)) => one_not_taken::<false>(ring, held, error),
         }
     }
 
@@ -252,7 +252,7 @@ impl Queues {
         local: LocalBuffer<'_>,
         op_context: u64,
         held: Option<Held<'_>>,
-    ) -> Posted {
+    ) -> Outcome {
         drop(held);
         let post = |wr_id| self.qp.post_recv(local, wr_id);
         self.slots.post_receive(op_context, post)
@@ -268,7 +268,10 @@ impl Queues {
             });
             self.qp.post_recvs(numbered)
         });
-        posted.or_else(|refusal| self.receive_refused(refusal, count))
+        match posted.result() {
+            Ok(_) => Ok(()),
+            Err(refusal) => self.receive_refused(refusal, count),
+        }
     }
 
     /// The long way, for what is unusual or wrong.
@@ -278,7 +281,10 @@ impl Queues {
             check_receive(&self.peer, *dst)?;
         }
         let posted = self.post_receive_later(dst.buffer(), op_context, None);
-        posted.or_else(|refusal| self.receive_refused(refusal, 1))
+        match posted.result() {
+            Ok(_) => Ok(()),
+            Err(refusal) => self.receive_refused(refusal, 1),
+        }
     }
 
     #[cold]
@@ -289,8 +295,38 @@ impl Queues {
             Some(_) => Error::invalid(
                 "the connection receives from a shared receive queue: post to that, with Srq::recv",
             ),
-            None => self.slots.receive_refused(refusal, count),
+            None => {
+                self.end_after(refusal.of_receive());
+                self.slots.receive_refused(refusal, count)
+            }
         })
+    }
+
+    /// Why an operation of `count` requests was not posted.
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn send_refused(&self, refusal: Refusal, what: &str, count: u32) -> Error {
+        self.end_after(refusal.of_send());
+        self.slots.send_refused(refusal, what, count)
+    }
+
+    /// Ends the connection if a call that posts has failed: the device may have the request, or not. In the
+    /// error state of the queue pair everything that it has completes.
+    fn end_after(&self, failure: Option<Failure>) {
+        let Some(failure) = failure else {
+            return;
+        };
+        self.slots.fail(failure);
+        log::error!(
+            "{}: {failure}: the connection takes no more operations",
+            self.ends
+        );
+        if let Err(error) = self.qp.set_error() {
+            log::error!(
+                "{}: {error}: what was posted before may not complete; drop the connection",
+                self.ends
+            );
+        }
     }
 
     /// Frees everything; the first failure is returned.

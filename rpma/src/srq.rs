@@ -179,7 +179,9 @@ impl Srq {
     pub fn recv(&self, dst: MrSlice<'_>, op_context: u64) -> Result<()> {
         check_receive(&self.inner.peer, dst)?;
         let Inner { queue, slots, .. } = &*self.inner;
-        let post = |number| Ok(queue.post_recv(dst.buffer(), Kind::SharedReceive.wr_id(number))?);
+        let post = |number: u32| {
+            Ok(queue.post_recv(dst.buffer(), Kind::SharedReceive.wr_id(number.into()))?)
+        };
         let posted = slots.post(op_context, post);
         posted.map_err(|error| {
             refused_by_a_full_queue(error.into(), Queue::SharedReceive, slots.depth(), 1)
@@ -197,10 +199,9 @@ impl Srq {
         let Inner { queue, slots, .. } = &*self.inner;
         let context = |index: usize| receives[index].1;
         let posted = slots.post_many(receives.len(), context, |numbers| {
-            let numbered = numbers
-                .iter()
-                .zip(receives)
-                .map(|(number, (dst, _))| (dst.buffer(), Kind::SharedReceive.wr_id(*number)));
+            let numbered = numbers.iter().zip(receives).map(|(number, (dst, _))| {
+                (dst.buffer(), Kind::SharedReceive.wr_id((*number).into()))
+            });
             Ok(queue.post_recvs(numbered)?)
         });
         posted.map_err(|error| {

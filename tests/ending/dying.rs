@@ -6,14 +6,15 @@ use std::time::{Duration, Instant};
 use std::{env, thread};
 
 use rpma::{
-    Conn, ConnCfg, ConnEvent, ConnReq, Ep, Error, MrRemote, MrSlice, MrUsage, Peer, WcOpcode,
+    Conn, ConnCfg, ConnEvent, ConnReq, Ep, Error, MrRemote, MrSlice, MrUsage, Next, Peer, Posted,
+    Wc, WcOpcode,
 };
 
 use crate::common::{
-    LIMIT, addr, completion, contents, device_test, event, here, next_completion, no_completion,
-    opcode_of, pattern, peer, region, remote,
+    LIMIT, Pair, addr, completion, contents, device_test, event, here, next_completion,
+    no_completion, opcode_of, pattern, peer, region, remote,
 };
-use crate::support::ALWAYS;
+use crate::support::{ALWAYS, SOON};
 
 /// A thousand clients connect and die in every way, before and after they are accepted, with
 /// operations posted, rejected, waiting for an answer. The endpoint takes them as they come, and
@@ -240,7 +241,7 @@ fn connect_and_work(peer: &Peer, port: u16) {
     while start.elapsed() < LIMIT {
         let (to, from) = (far.slice(..).expect("all"), src.slice(..).expect("all"));
         match client.write(to, from, ALWAYS, 1) {
-            Ok(()) => {}
+            Ok(_) => {}
             Err(Error::QueueFull { .. }) => {
                 let wc = next_completion(client.get_cq());
                 wc.result().expect("this side is not told to end");
@@ -269,4 +270,59 @@ impl Drop for Leaving<'_> {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::Release);
     }
+}
+
+/// A connection whose client waits for a message that no receive of the server takes, and that its device sends
+/// again for minutes.
+fn unheard(peer: &Peer) -> (Pair, Posted) {
+    let mut cfg = ConnCfg::new();
+    // 8.6 s, seven times.
+    cfg.set_ack_timeout(Some(21)).expect("possible");
+    let pair = Pair::with(peer, &cfg, &ConnCfg::new());
+    let sent = pair.client.send(MrSlice::EMPTY, ALWAYS, 1);
+    (pair, sent.expect("posted"))
+}
+
+/// Promise: a wait for an operation ends soon after the connection has, and not with the device's retries. The event
+/// with which it ended is not lost: it comes next.
+#[test]
+fn a_wait_for_an_operation_sees_the_end() {
+    device_test(|| {
+        let peer = peer();
+        let (Pair { client, server }, sent) = unheard(&peer);
+        let waited = client.wait_for(sent, Duration::ZERO, |_| {});
+        assert!(matches!(waited, Err(Error::TimedOut(_))), "{waited:?}");
+        drop(server);
+        for _ in 0..2 {
+            let waited = client.wait_for(sent, LIMIT, |_| {});
+            let Err(Error::Ended(end)) = waited else {
+                panic!("{waited:?}")
+            };
+            assert_eq!(*end, ConnEvent::Closed);
+        }
+        assert_eq!(client.ended(), Some(&ConnEvent::Closed));
+        let next = client.next(&mut [Wc::default()], Duration::ZERO);
+        assert_eq!(next.expect("it was kept"), Next::Event(ConnEvent::Closed));
+        let none = client.next_event_timeout(Duration::ZERO);
+        assert!(matches!(none, Err(Error::NoEvent)), "{none:?}");
+    });
+}
+
+/// Promise: a wait for an operation takes no event from a thread that sleeps for events, which would sleep on.
+#[test]
+fn a_wait_for_an_operation_leaves_events_to_their_waiters() {
+    device_test(|| {
+        let peer = peer();
+        let (Pair { client, server }, sent) = unheard(&peer);
+        thread::scope(|scope| {
+            let event = scope.spawn(|| client.next_event());
+            let waited = scope.spawn(|| client.wait_for(sent, LIMIT, |_| {}));
+            thread::sleep(SOON);
+            drop(server);
+            let event = event.join().expect("no panic");
+            assert_eq!(event.expect("an event"), ConnEvent::Closed);
+            let waited = waited.join().expect("no panic");
+            assert!(matches!(waited, Err(Error::Ended(_))), "{waited:?}");
+        });
+    });
 }

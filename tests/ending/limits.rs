@@ -3,10 +3,12 @@
 use std::time::{Duration, Instant};
 use std::{iter, thread};
 
-use rpma::{ComplChannel, CompletionChannel, ConnCfg, ConnEvent, ConnReq, Ep, Error, WcStatus};
+use rpma::{
+    ComplChannel, CompletionChannel, ConnCfg, ConnEvent, ConnReq, Ep, Error, MrSlice, WcStatus,
+};
 
 use crate::common::{LIMIT, Pair, addr, completion, device_test, opcode_of, peer};
-use crate::support::{SOON, unanswered, write_nothing};
+use crate::support::{ALWAYS, SOON, unanswered, write_nothing};
 
 /// `wait_established` gives the connection back when it is there.
 #[test]
@@ -133,6 +135,8 @@ fn every_wait_can_be_limited() {
         let mut cfg = ConnCfg::new();
         cfg.set_compl_channel(ComplChannel::Shared).set_rcq_size(1);
         let pair = Pair::with(&peer, &ConnCfg::new(), &cfg);
+        // The peer has no receive for it.
+        let unheard = pair.client.send(MrSlice::EMPTY, ALWAYS, 1).expect("posted");
         let waits: [(&str, Wait<'_>); 5] = [
             ("Ep::next_conn_req_timeout", &|limit| {
                 ep.next_conn_req_timeout(&ConnCfg::new(), limit).err()
@@ -146,8 +150,8 @@ fn every_wait_can_be_limited() {
             ("Conn::wait_timeout", &|limit| {
                 pair.server.wait_timeout(limit).err()
             }),
-            ("Cq::wait_for", &|limit| {
-                pair.client.get_cq().wait_for(1, limit, |_| {}).err()
+            ("Conn::wait_for", &|limit| {
+                pair.client.wait_for(unheard, limit, |_| {}).err()
             }),
         ];
         for (name, wait) in waits {

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use rpma::{Conn, ConnCfg, ConnReq, Ep, Error, Flags, MrSlice, Peer, RemoteSlice};
+use rpma::{Conn, ConnCfg, ConnReq, Ep, Error, Flags, MrSlice, Peer, Posted, RemoteSlice};
 
 use crate::common::addr;
 
@@ -11,7 +11,7 @@ pub(crate) const ALWAYS: Flags = Flags::COMPLETION_ALWAYS;
 /// Long enough that only a hang is longer, short enough that the kernel's own limits are longer.
 pub(crate) const SOON: Duration = Duration::from_millis(300);
 
-pub(crate) fn write_nothing(conn: &Conn, wr_id: u64) -> Result<(), Error> {
+pub(crate) fn write_nothing(conn: &Conn, wr_id: u64) -> Result<Posted, Error> {
     conn.write(RemoteSlice::EMPTY, MrSlice::EMPTY, ALWAYS, wr_id)
 }
 

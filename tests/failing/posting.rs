@@ -5,8 +5,8 @@ use std::thread;
 use std::time::Instant;
 
 use rpma::{
-    Conn, ConnCfg, ConnEvent, ConnReq, Ep, Error, Flags, FlushType, MrSlice, MrUsage, Queue,
-    RemoteSlice, Srq, SrqCfg, Wc, WcOpcode, WcStatus,
+    Conn, ConnCfg, ConnEvent, ConnReq, Ep, Error, Flags, FlushType, MrSlice, MrUsage, NotConnected,
+    Queue, RemoteSlice, Srq, SrqCfg, Wc, WcOpcode,
 };
 use rustix::io::Errno;
 
@@ -14,7 +14,7 @@ use crate::common::{
     LIMIT, Pair, addr, assert_empty, completions, device_test, event, next_completion, opcode_of,
     peer, region, remote,
 };
-use crate::support::{ALWAYS, Failing, How, pause_in_posts, with_failures, write};
+use crate::support::{ALWAYS, Failing, How, ends_with, pause_in_posts, with_failures, write};
 
 const DEPTH: u64 = 10;
 
@@ -75,9 +75,9 @@ fn a_device_without_room_is_a_full_queue() {
                     write(conn, number).expect("posted");
                 }
                 let failing = Failing::next("ibv_post_send", Errno::NOMEM);
-                full(Queue::Send, write(conn, 99));
+                full(Queue::Send, write(conn, 99).map(drop));
                 failing.happened();
-                let rest = fill(Queue::Send, |number| write(conn, posted + number));
+                let rest = fill(Queue::Send, |number| write(conn, posted + number).map(drop));
                 assert_eq!(rest, DEPTH - posted, "with {posted} in the queue");
                 in_order(conn, WcOpcode::RDMA_WRITE, 0, DEPTH);
             }
@@ -86,8 +86,8 @@ fn a_device_without_room_is_a_full_queue() {
 }
 
 /// Promise: after a failed post the connection takes no more operations, whether the device has the request
-/// or not. Nothing of it is lost: what was posted completes, with its own number, and the peer is told of
-/// the end.
+/// or not. It ends: everything that was posted completes, with its own number, what was not done as flushed;
+/// `failure` and `close` have the call; and the peer is told of the end.
 #[test]
 fn a_failed_post_ends_the_connection() {
     with_failures(|| {
@@ -109,30 +109,12 @@ fn a_failed_post_ends_the_connection() {
                     Failing::nth(1, "ibv_post_send", errno, how).told(write(&client, 3));
                     ended(&client);
                     let posted = if how.happens() { 4 } else { 3 };
-                    in_order(&client, WcOpcode::RDMA_WRITE, 0, posted);
-                    if closes {
-                        only_receives(&client.close(LIMIT).expect("it is freed"), 3);
-                    } else {
-                        assert_empty(client.get_cq());
-                        drop(client);
-                    }
+                    ends_with("ibv_post_send", errno, client, closes, (posted, 3));
                     assert_eq!(event(&server), ConnEvent::Closed);
                 }
             }
         });
     });
-}
-
-/// So many receives that were flushed, with the numbers from 10 on.
-fn only_receives(wcs: &[Wc], count: u64) {
-    assert_eq!(wcs.len() as u64, count, "{wcs:?}");
-    for (wc, number) in wcs.iter().zip(10..) {
-        let failure = wc.result().expect_err("flushed");
-        assert_eq!(
-            (failure.status, failure.wr_id),
-            (WcStatus::WR_FLUSH_ERR, number)
-        );
-    }
 }
 
 /// Promise, as above, for native flushes and atomic writes. The device publishes them before it asks the
@@ -170,19 +152,13 @@ fn a_native_operation_that_fails_and_happens_all_the_same() {
                     false => client.atomic_write(part, &[5; 8], ALWAYS, 3),
                 });
                 ended(&client);
-                let done = completions(&client, if how.happens() { 4 } else { 3 });
-                for (number, wc) in done.iter().enumerate() {
-                    let written = opcode_of(wc, number as u64);
-                    assert_eq!(
-                        written,
-                        if number < 3 {
-                            WcOpcode::RDMA_WRITE
-                        } else {
-                            opcode
-                        }
-                    );
+                let sends = if how.happens() { 4 } else { 3 };
+                for wc in ends_with("ibv_wr_complete", errno, client, false, (sends, 3)) {
+                    if let Ok(done) = wc.result() {
+                        let written = [WcOpcode::RDMA_WRITE, opcode][usize::from(wc.wr_id() == 3)];
+                        assert_eq!(done.opcode(), written);
+                    }
                 }
-                only_receives(&client.close(LIMIT).expect("it is freed"), 3);
                 assert_eq!(event(&server), ConnEvent::Closed);
                 tried += 1;
             }
@@ -240,21 +216,41 @@ fn a_device_without_room_for_a_receive_is_a_full_queue() {
     });
 }
 
-/// Promise: a receive that failed and is in the queue all the same has a slot, until a message takes it: its
-/// completion has its own number, and no completion is without room. The connection goes on.
+/// Promise: a receive that failed and may be in the queue ends the connection, as a failed send does: it completes
+/// with its own number if it is there.
 #[test]
 fn a_receive_that_fails_and_happens_all_the_same() {
     with_failures(|| {
         device_test(|| {
-            let pair = Pair::new(&peer());
-            let recv = |number| pair.server.recv(MrSlice::EMPTY, number);
+            let peer = peer();
             for errno in [Errno::IO, Errno::NOMEM] {
+                let Pair { client, server } = Pair::new(&peer);
+                let recv = |number: u64| client.recv(MrSlice::EMPTY, 10 + number);
                 recv(0).expect("posted");
                 Failing::nth(1, "ibv_post_recv", errno, How::Done).told(recv(1));
-                assert_eq!(fill(Queue::Receive, |number| recv(2 + number)), DEPTH - 2);
-                messages(&pair, 0, DEPTH);
+                let refused = recv(2).expect_err("the connection has ended");
+                let failed = Error::NotConnected(NotConnected::Failed);
+                assert_eq!(refused.to_string(), failed.to_string());
+                ended(&client);
+                ends_with("ibv_post_recv", errno, client, false, (0, 2));
+                assert_eq!(event(&server), ConnEvent::Closed);
             }
-            assert_eq!(fill(Queue::Receive, recv), DEPTH);
+        });
+    });
+}
+
+/// Promise: a receive that the device refuses changes nothing, and the connection goes on.
+#[test]
+fn a_refused_receive_ends_nothing() {
+    with_failures(|| {
+        device_test(|| {
+            let pair = Pair::new(&peer());
+            let recv = |number| pair.server.recv(MrSlice::EMPTY, number);
+            recv(0).expect("posted");
+            Failing::nth(1, "ibv_post_recv", Errno::INVAL, How::Refused).told(recv(1));
+            assert_eq!(fill(Queue::Receive, |number| recv(1 + number)), DEPTH - 1);
+            messages(&pair, 0, DEPTH);
+            assert_eq!(pair.server.failure(), None);
         });
     });
 }
@@ -410,7 +406,7 @@ fn a_thread_that_stops_in_the_middle_of_a_post() {
                 });
                 assert!(polled.into_iter().eq(0..POSTERS * EACH));
                 assert_empty(conn.get_cq());
-                let all = fill(Queue::Send, |number| write(conn, number));
+                let all = fill(Queue::Send, |number| write(conn, number).map(drop));
                 assert_eq!(all, DEPTH, "after burst {burst}");
                 in_order(conn, WcOpcode::RDMA_WRITE, 0, DEPTH);
             }

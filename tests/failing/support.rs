@@ -6,8 +6,10 @@
 use std::fmt::Debug;
 use std::io;
 
-use rpma::{Conn, Error, Flags, MrSlice, RemoteSlice};
+use rpma::{Conn, Error, Failure, Flags, MrSlice, Posted, RemoteSlice, Wc, WcStatus};
 use rustix::io::Errno;
+
+use crate::common::{LIMIT, completions};
 
 #[cfg(not(feature = "sim"))]
 use crate::preloaded as verbs;
@@ -98,6 +100,64 @@ impl Failing {
 }
 
 /// Posts a write of 0 bytes.
-pub(crate) fn write(conn: &Conn, op_context: u64) -> Result<(), Error> {
+pub(crate) fn write(conn: &Conn, op_context: u64) -> Result<Posted, Error> {
     conn.write(RemoteSlice::EMPTY, MrSlice::EMPTY, ALWAYS, op_context)
+}
+
+/// Promise: this call has failed, which `failure` tells, and so many sends and receives complete, from whatever
+/// gives them back.
+pub(crate) fn ends_with(
+    call: &'static str,
+    errno: Errno,
+    conn: Conn,
+    closes: bool,
+    (sends, receives): (usize, usize),
+) -> Vec<Wc> {
+    let failed = Failure::Post {
+        call,
+        errno: errno.raw_os_error(),
+    };
+    assert_eq!(conn.failure(), Some(failed));
+    let rest = match closes {
+        true => {
+            let error = conn.close(LIMIT).expect_err("it has failed");
+            let told = error.error.to_string();
+            assert!(told.starts_with(&failed.to_string()), "{told}");
+            error.completions
+        }
+        false => {
+            let rest = completions(&conn, sends + receives);
+            assert_eq!(conn.failure(), Some(failed), "still the first");
+            rest
+        }
+    };
+    let (sent, received): (Vec<_>, Vec<_>) = rest
+        .iter()
+        .copied()
+        .partition(|wc: &Wc| wc.posted().is_some());
+    only_receives(&received, receives as u64);
+    assert_eq!(sent.len(), sends, "{rest:?}");
+    let mut flushed = false;
+    for (number, wc) in sent.iter().enumerate() {
+        assert_eq!(wc.wr_id(), number as u64);
+        flushed |= wc.status() == WcStatus::WR_FLUSH_ERR;
+        assert!(flushed || wc.result().is_ok(), "{wc:?}");
+        assert!(
+            !flushed || wc.result().is_err(),
+            "executed after a flushed one"
+        );
+    }
+    rest
+}
+
+/// So many receives that were flushed, with the numbers from 10 on.
+pub(crate) fn only_receives(wcs: &[Wc], count: u64) {
+    assert_eq!(wcs.len() as u64, count, "{wcs:?}");
+    for (wc, number) in wcs.iter().zip(10..) {
+        let failure = wc.result().expect_err("flushed");
+        assert_eq!(
+            (failure.status, failure.wr_id),
+            (WcStatus::WR_FLUSH_ERR, number)
+        );
+    }
 }

@@ -138,10 +138,10 @@ fn a_queue_that_cannot_be_polled() {
             }
             opcode_of(&completion(&pair.client), 1);
 
-            write(&pair.client, 2).expect("posted");
-            let failing = Failing::next("ibv_poll_cq", Errno::IO);
-            failing.told(cq.wait_for(2, LIMIT, |wc| panic!("{wc:?}")));
-            let wc = cq.wait_for(2, LIMIT, |wc| panic!("{wc:?}"));
+            let written = write(&pair.client, 2).expect("posted");
+            let wait = || pair.client.wait_for(written, LIMIT, |wc| panic!("{wc:?}"));
+            Failing::next("ibv_poll_cq", Errno::IO).told(wait());
+            let wc = wait();
             opcode_of(&wc.expect("it is there"), 2);
         });
     });

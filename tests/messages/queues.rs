@@ -3,7 +3,10 @@
 use std::thread;
 use std::time::Duration;
 
-use rpma::{Conn, ConnCfg, ConnEvent, Error, MrSlice, Queue, RemoteSlice, Wc, WcOpcode, WcStatus};
+use rpma::{
+    Conn, ConnCfg, ConnEvent, Error, Failure, Flags, MrSlice, Queue, RemoteSlice, Wc, WcOpcode,
+    WcStatus,
+};
 
 use crate::common::{
     LIMIT, Pair, assert_empty, completion, completions, device_test, event, invalid,
@@ -122,46 +125,110 @@ fn polling_takes_as_many_as_fit() {
     });
 }
 
-/// `Cq::wait_for` returns the operation that was asked for, and hands over what came before it.
+/// `Conn::wait_for` returns the operation that was asked for, and hands over what came before it.
 #[test]
 fn waiting_for_one_operation() {
     device_test(|| {
-        let peer = peer();
-        let pair = Pair::new(&peer);
-        let cq = pair.client.get_cq();
+        let pair = Pair::new(&peer());
+        let conn = &pair.client;
         let write = |wr_id| {
-            pair.client
-                .write(RemoteSlice::EMPTY, MrSlice::EMPTY, ALWAYS, wr_id)
-                .expect("posted");
+            let posted = conn.write(RemoteSlice::EMPTY, MrSlice::EMPTY, ALWAYS, wr_id);
+            posted.expect("posted")
         };
-        for wr_id in 0..6 {
-            write(wr_id);
-        }
+        let posted: Vec<_> = (0..6).map(write).collect();
         let mut others = Vec::new();
-        let wc = cq
-            .wait_for(3, LIMIT, |wc| others.push(wc.wr_id()))
+        let wc = conn
+            .wait_for(posted[3], LIMIT, |wc| others.push(wc.posted()))
             .expect("completes");
         assert_eq!(opcode_of(&wc, 3), WcOpcode::RDMA_WRITE);
-        assert_eq!(others, [0, 1, 2]);
+        assert_eq!(wc.posted(), Some(posted[3]));
+        let before: Vec<_> = posted[..3].iter().map(|posted| Some(*posted)).collect();
+        assert_eq!(others, before);
         // What comes after it is still there.
-        let wc = cq
-            .wait_for(4, LIMIT, |wc| panic!("{wc:?}"))
-            .expect("completes");
-        assert_eq!(wc.wr_id(), 4);
-        cq.wait_for(5, LIMIT, |wc| panic!("{wc:?}"))
-            .expect("completes");
+        for (wr_id, posted) in (4..).zip(&posted[4..]) {
+            let wc = conn.wait_for(*posted, LIMIT, |wc| panic!("{wc:?}"));
+            assert_eq!(wc.expect("completes").wr_id(), wr_id);
+        }
+        // What was returned or handed over does not come again, which is known at once.
+        for posted in posted {
+            let again = conn.wait_for(posted, Duration::MAX, |wc| panic!("{wc:?}"));
+            assert!(matches!(again, Err(Error::PolledElsewhere)), "{again:?}");
+        }
+    });
+}
 
-        // Nothing comes: the limit is kept, and later completions are found.
-        let error = cq.wait_for(9, Duration::from_millis(50), |wc| panic!("{wc:?}"));
-        assert!(matches!(error, Err(Error::TimedOut(_))), "{error:?}");
-        thread::scope(|scope| {
-            let waiter = scope.spawn(|| cq.wait_for(7, LIMIT, |wc| assert_eq!(wc.wr_id(), 6)));
-            thread::sleep(Duration::from_millis(20));
-            write(6);
-            write(7);
-            let found = waiter.join().expect("ends").expect("completes");
-            assert_eq!(found.wr_id(), 7);
-        });
+/// Promise: no other completion satisfies a wait: not that of an operation with an equal number, before or after
+/// it, nor that of a receive.
+#[test]
+fn no_other_completion_satisfies_a_wait() {
+    device_test(|| {
+        let pair = Pair::new(&peer());
+        let (conn, far) = (&pair.client, &pair.server);
+        let write = || {
+            conn.write(RemoteSlice::EMPTY, MrSlice::EMPTY, ALWAYS, 7)
+                .expect("posted")
+        };
+        conn.recv(MrSlice::EMPTY, 7).expect("posted");
+        far.send(MrSlice::EMPTY, ALWAYS, 7).expect("posted");
+        completion(far).result().expect("it has arrived");
+        let (first, second, third) = (write(), write(), write());
+        assert!(first != second && second != third);
+        let mut others = Vec::new();
+        let wc = conn
+            .wait_for(second, LIMIT, |wc| others.push(wc))
+            .expect("completes");
+        assert_eq!(wc.posted(), Some(second));
+        others.sort_by_key(|wc| wc.posted().is_some());
+        let named: Vec<_> = others.iter().map(Wc::posted).collect();
+        assert_eq!(
+            named,
+            [None, Some(first)],
+            "the message and the earlier write"
+        );
+        let wc = conn
+            .wait_for(third, LIMIT, |wc| panic!("{wc:?}"))
+            .expect("completes");
+        assert_eq!(wc.posted(), Some(third));
+    });
+}
+
+/// Promise: waiting for something that cannot come is an error at once: of an operation without a completion, of
+/// another connection, and also where the connection has ended.
+#[test]
+fn waiting_for_what_cannot_come() {
+    device_test(|| {
+        let peer = peer();
+        let [pair, other] = [(); 2].map(|()| Pair::new(&peer));
+        let (to, from) = (RemoteSlice::EMPTY, MrSlice::EMPTY);
+        let quiet = pair.client.write(to, from, Flags::COMPLETION_ON_ERROR, 1);
+        let foreign = other.client.write(to, from, ALWAYS, 1).expect("posted");
+        let mut batch = pair.client.batch::<2>();
+        batch.write(to, from, ALWAYS, 2).expect("added");
+        batch
+            .write(to, from, Flags::COMPLETION_ON_ERROR, 3)
+            .expect("added");
+        let quiet_batch = batch.post().expect("posted");
+        let wait = |posted| {
+            invalid(
+                pair.client
+                    .wait_for(posted, Duration::MAX, |wc| panic!("{wc:?}")),
+            )
+        };
+        for ended in [false, true] {
+            for posted in [quiet.as_ref().copied().expect("posted"), quiet_batch] {
+                let text = wait(posted);
+                assert!(text.contains("COMPLETION_ALWAYS"), "{text}");
+            }
+            let text = wait(foreign);
+            assert!(text.contains("another connection"), "{text}");
+            if !ended {
+                pair.client.disconnect().expect("disconnects");
+            }
+        }
+        other
+            .client
+            .wait_for(foreign, LIMIT, |wc| panic!("{wc:?}"))
+            .expect("its own");
     });
 }
 
@@ -170,18 +237,16 @@ fn waiting_for_one_operation() {
 fn waiting_for_two_operations_at_once() {
     device_test(|| {
         let pair = Pair::new(&peer());
-        let cq = pair.client.get_cq();
-        pair.client
-            .write(RemoteSlice::EMPTY, MrSlice::EMPTY, ALWAYS, 1)
-            .expect("posted");
-        pair.client
-            .write(RemoteSlice::EMPTY, MrSlice::EMPTY, ALWAYS, 2)
-            .expect("posted");
+        let conn = &pair.client;
+        let [first, second] = [1, 2].map(|wr_id| {
+            let posted = conn.write(RemoteSlice::EMPTY, MrSlice::EMPTY, ALWAYS, wr_id);
+            posted.expect("posted")
+        });
         let mut refused = None;
-        cq.wait_for(2, LIMIT, |wc| {
-            assert_eq!(wc.wr_id(), 1);
+        conn.wait_for(second, LIMIT, |wc| {
+            assert_eq!(wc.posted(), Some(first));
             refused = thread::scope(|scope| {
-                let other = scope.spawn(|| cq.wait_for(1, LIMIT, |_| {}).err());
+                let other = scope.spawn(|| conn.wait_for(first, LIMIT, |_| {}).err());
                 other.join().expect("ends")
             });
         })
@@ -189,10 +254,10 @@ fn waiting_for_two_operations_at_once() {
         let text = invalid(Err::<(), _>(refused.expect("refused")));
         assert!(text.contains("another thread"), "{text}");
         // Another one may go on when the first has ended.
-        let error = cq
-            .wait_for(1, Duration::ZERO, |_| {})
+        let error = conn
+            .wait_for(first, LIMIT, |_| {})
             .expect_err("handed to the first");
-        assert!(matches!(error, Error::TimedOut(_)), "{error:?}");
+        assert!(matches!(error, Error::PolledElsewhere), "{error:?}");
     });
 }
 
@@ -206,17 +271,17 @@ fn waiting_for_one_operation_that_fails() {
         let gone = remote(&any_use(&peer, 8)).slice(..).expect("all");
         for asked in [1, 2] {
             let pair = Pair::new(&peer);
-            for wr_id in [1, 2] {
-                pair.client
-                    .write(gone, all(&source), ALWAYS, wr_id)
-                    .expect("posted");
-            }
+            let posted = [1, 2].map(|wr_id| {
+                let posted = pair.client.write(gone, all(&source), ALWAYS, wr_id);
+                posted.expect("posted")
+            });
             assert_eq!(pair.client.failure(), None);
             let mut others = Vec::new();
             let error = pair
                 .client
-                .get_cq()
-                .wait_for(asked, LIMIT, |wc| others.push(failure(&wc).status))
+                .wait_for(posted[asked - 1], LIMIT, |wc| {
+                    others.push(failure(&wc).status)
+                })
                 .expect_err("fails");
             let Error::Operation(failure) = error else {
                 panic!("{error:?}")
@@ -224,11 +289,12 @@ fn waiting_for_one_operation_that_fails() {
             assert_eq!(failure.wr_id, 1, "the first");
             assert_eq!(failure.status, WcStatus::REM_ACCESS_ERR, "{failure}");
             let before = [WcStatus::REM_ACCESS_ERR];
-            assert_eq!(others, before[..asked as usize - 1]);
+            assert_eq!(others, before[..asked - 1]);
             if asked == 1 {
                 completion(&pair.client).result().expect_err("flushed");
             }
-            assert_eq!(pair.client.failure(), Some(failure), "still the first");
+            let first = Some(Failure::Operation(failure));
+            assert_eq!(pair.client.failure(), first, "still the first");
         }
     });
 }

@@ -45,8 +45,7 @@ fn append(pair: &Pair, number: u64) -> Result<()> {
 
 fn read_tail(pair: &Pair) -> Result<u64> {
     let (from, to) = (pair.remote.slice(..8)?, pair.source.slice(SIZE - 8..)?);
-    pair.conn.read(to, from, Flags::COMPLETION_ALWAYS, 7)?;
-    pair.wait(7)?;
+    pair.wait(pair.conn.read(to, from, Flags::COMPLETION_ALWAYS, 7)?)?;
     let mut tail = [0; 8];
     pair.source.read_at(SIZE - 8, &mut tail)?;
     Ok(u64::from_le_bytes(tail))

@@ -9,7 +9,7 @@ use rpma::pmem::PmemMap;
 use rpma::sim::{Fabric, Host, Link, Platform, Profile};
 use rpma::{Conn, ConnCfg, ConnReq, Device, Ep, Flags, Peer, Side};
 
-use crate::pair::{LIMIT, Pair, SIZE, Way};
+use crate::pair::{LIMIT, Pair, SIZE, Way, arrives};
 
 /// In real time: threads wait here, and are waited for, as in any program.
 fn fabric(profile: &Profile) -> Fabric {
@@ -153,11 +153,7 @@ fn the_peers_of_a_dead_host_are_told_by_their_operations() -> Result<()> {
     pair.write(0, b"lost")?;
     let told = pair.flush(0, 4).expect_err("nobody answers");
     assert!(told.to_string().contains("RETRY_EXC_ERR"), "{told}");
-    let error = pair
-        .far
-        .get_cq()
-        .wait_for(9, LIMIT, |_| {})
-        .expect_err("no power");
+    let error = arrives(&pair.far, 9).expect_err("no power");
     println!("{error}");
     drop(pair);
     assert!(fabric.objects().is_empty(), "{:?}", fabric.objects());
@@ -271,8 +267,8 @@ fn who_is_on_no_host_works() -> Result<()> {
     for _ in 0..60 {
         thread::sleep(Duration::from_millis(100));
         let to = remote.slice(0..8)?;
-        conn.write(to, source.slice(..8)?, Flags::COMPLETION_ALWAYS, 1)?;
-        conn.get_cq().wait_for(1, LIMIT, |_| {})?;
+        let written = conn.write(to, source.slice(..8)?, Flags::COMPLETION_ALWAYS, 1)?;
+        conn.wait_for(written, LIMIT, |_| {})?;
     }
     drop(conn);
     assert!(waiting.join().is_ok(), "the server has not waited in vain");

@@ -6,8 +6,8 @@ use anyhow::Result;
 use rpma::pmem::PmemMap;
 use rpma::sim::{Fabric, Host, Platform, Pmem, Profile};
 use rpma::{
-    Conn, ConnCfg, ConnReq, Device, Ep, Flags, FlushType, Mr, MrRemote, MrSlice, MrUsage, Peer,
-    PeerCfg, RemoteSlice, Side,
+    Conn, ConnCfg, ConnReq, Device, Ep, Flags, FlushType, Mr, MrRemote, MrSlice, MrUsage, Next,
+    Peer, PeerCfg, Posted, RemoteSlice, Side, Wc,
 };
 
 pub(crate) const LIMIT: Duration = Duration::from_secs(10);
@@ -117,22 +117,22 @@ impl Pair {
     pub(crate) fn write_with(&self, offset: usize, bytes: &[u8], flags: Flags) -> Result<()> {
         self.source.write_at(offset, bytes)?;
         let (to, from) = self.places(offset, bytes.len())?;
-        Ok(self.conn.write(to, from, flags, 0)?)
+        self.conn.write(to, from, flags, 0)?;
+        Ok(())
     }
 
     /// Waits until a write behind all others has completed.
     pub(crate) fn wait_for_write(&self) -> Result<()> {
         let (to, from) = self.places(SIZE - 8, 8)?;
-        self.conn.write(to, from, Flags::COMPLETION_ALWAYS, 6)?;
-        self.wait(6)
+        self.wait(self.conn.write(to, from, Flags::COMPLETION_ALWAYS, 6)?)
     }
 
     /// Writes 8 bytes at once, behind all flushes before.
     pub(crate) fn atomic_write(&self, offset: usize, bytes: &[u8; 8]) -> Result<()> {
         let to = self.remote.slice(offset as u64..offset as u64 + 8)?;
-        Ok(self
-            .conn
-            .atomic_write(to, bytes, Flags::COMPLETION_ON_ERROR, 0)?)
+        self.conn
+            .atomic_write(to, bytes, Flags::COMPLETION_ON_ERROR, 0)?;
+        Ok(())
     }
 
     /// Flushes a part of it, and waits for that.
@@ -142,14 +142,14 @@ impl Pair {
 
     pub(crate) fn flush_as(&self, offset: usize, len: usize, kind: FlushType) -> Result<()> {
         let (to, _) = self.places(offset, len)?;
-        self.conn.flush(to, kind, Flags::COMPLETION_ALWAYS, 1)?;
-        self.wait(1)
+        self.wait(self.conn.flush(to, kind, Flags::COMPLETION_ALWAYS, 1)?)
     }
 
     /// Flushes a part of it, and waits for nothing.
     pub(crate) fn post_flush(&self, offset: usize, len: usize, kind: FlushType) -> Result<()> {
         let (to, _) = self.places(offset, len)?;
-        Ok(self.conn.flush(to, kind, Flags::COMPLETION_ON_ERROR, 0)?)
+        self.conn.flush(to, kind, Flags::COMPLETION_ON_ERROR, 0)?;
+        Ok(())
     }
 
     /// Appends a record and the tail that shows it, posted together.
@@ -163,21 +163,20 @@ impl Pair {
         batch.flush(to, kind, quiet, 0)?;
         batch.atomic_write(tail_to, tail, quiet, 0)?;
         batch.flush(tail_to, kind, Flags::COMPLETION_ALWAYS, 1)?;
-        batch.post()?;
-        self.wait(1)
+        self.wait(batch.post()?)
     }
 
     /// Flushes a part of it on another connection, and waits for that.
     pub(crate) fn flush_on_other(&self, offset: usize, len: usize) -> Result<()> {
         let (to, _) = self.places(offset, len)?;
         let other = &self.other.0;
-        other.flush(to, FlushType::Persistent, Flags::COMPLETION_ALWAYS, 1)?;
-        other.get_cq().wait_for(1, LIMIT, |_| {})?;
+        let flushed = other.flush(to, FlushType::Persistent, Flags::COMPLETION_ALWAYS, 1)?;
+        other.wait_for(flushed, LIMIT, |_| {})?;
         Ok(())
     }
 
-    pub(crate) fn wait(&self, op_context: u64) -> Result<()> {
-        self.conn.get_cq().wait_for(op_context, LIMIT, |_| {})?;
+    pub(crate) fn wait(&self, posted: Posted) -> Result<()> {
+        self.conn.wait_for(posted, LIMIT, |_| {})?;
         Ok(())
     }
 
@@ -190,7 +189,7 @@ impl Pair {
     pub(crate) fn ask_to_persist(&self, offset: usize, len: usize) -> Result<()> {
         self.ask(offset, len)?;
         self.answer(true)?;
-        self.wait(2)
+        self.wait_for_answer()
     }
 
     /// The server's program waits for a request from now on.
@@ -198,7 +197,11 @@ impl Pair {
         Ok(self.far.recv(self.messages.slice(..8)?, 4)?)
     }
 
-    /// Sends the request; [`wait`](Self::wait) for 2 waits for the answer.
+    pub(crate) fn wait_for_answer(&self) -> Result<()> {
+        arrives(&self.conn, 2)
+    }
+
+    /// Sends the request; [`wait_for_answer`](Self::wait_for_answer) waits for the answer.
     pub(crate) fn ask(&self, offset: usize, len: usize) -> Result<()> {
         const MESSAGE: usize = SIZE - 64;
         let answer = self.source.slice(MESSAGE..MESSAGE + 8)?;
@@ -206,12 +209,13 @@ impl Pair {
         let request = [(offset as u32).to_le_bytes(), (len as u32).to_le_bytes()].concat();
         self.source.write_at(MESSAGE + 8, &request)?;
         let message = self.source.slice(MESSAGE + 8..MESSAGE + 16)?;
-        Ok(self.conn.send(message, Flags::COMPLETION_ALWAYS, 3)?)
+        self.conn.send(message, Flags::COMPLETION_ALWAYS, 3)?;
+        Ok(())
     }
 
     /// The server's program: makes durable what it is asked for, and answers.
     pub(crate) fn answer(&self, persists: bool) -> Result<()> {
-        self.far.get_cq().wait_for(4, LIMIT, |_| {})?;
+        arrives(&self.far, 4)?;
         let mut asked = [0; 8];
         self.messages.read_at(0, &mut asked)?;
         let [offset, len] = [&asked[..4], &asked[4..]]
@@ -222,9 +226,22 @@ impl Pair {
         // The next request may come as soon as this is answered.
         self.expect_request()?;
         let answer = self.messages.slice(8..)?;
-        self.far.send(answer, Flags::COMPLETION_ALWAYS, 5)?;
-        self.far.get_cq().wait_for(5, LIMIT, |_| {})?;
+        let sent = self.far.send(answer, Flags::COMPLETION_ALWAYS, 5)?;
+        self.far.wait_for(sent, LIMIT, |_| {})?;
         Ok(())
+    }
+}
+
+/// Waits until a message has arrived in the receive with this number.
+pub(crate) fn arrives(conn: &Conn, op_context: u64) -> Result<()> {
+    let mut wcs = [Wc::default()];
+    loop {
+        if let Next::Completions(_) = conn.next(&mut wcs, LIMIT)? {
+            wcs[0].result()?;
+            if wcs[0].posted().is_none() && wcs[0].wr_id() == op_context {
+                return Ok(());
+            }
+        }
     }
 }
 

@@ -56,9 +56,9 @@ fn acknowledged_before_the_poll() -> Result<()> {
                 pair.write(0, &[1; 8])?;
                 let (to, _) = pair.places(0, 8)?;
                 let flags = Flags::COMPLETION_ALWAYS;
-                pair.conn.flush(to, FlushType::Persistent, flags, 1)?;
+                let flushed = pair.conn.flush(to, FlushType::Persistent, flags, 1)?;
                 acknowledged.store(1, Ordering::Relaxed);
-                pair.wait(1)
+                pair.wait(flushed)
             });
             // soft-RoCE copies a write at once, into caches that eADR saves.
             let is_safe = profile != Profile::STRICT && platform == Platform::Eadr;
@@ -78,9 +78,10 @@ fn a_write_with_immediate_data_is_torn() -> Result<()> {
         let all = all_images(&fabric, &pair.pmem, || {
             pair.far.recv(pair.messages.slice(..8)?, 4)?;
             let (to, from) = pair.places(0, 32)?;
-            pair.conn
+            let written = pair
+                .conn
                 .write_with_imm(to, from, Flags::COMPLETION_ALWAYS, 5, 3)?;
-            pair.wait(3)
+            pair.wait(written)
         });
         let torn = all
             .iter()
@@ -105,8 +106,8 @@ fn a_message_into_persistent_memory_is_torn() -> Result<()> {
         let all = all_images(&fabric, &pair.pmem, || {
             let (conn, far) = &pair.other;
             far.recv(ring.slice(..32)?, 4)?;
-            conn.send(pair.source.slice(..32)?, Flags::COMPLETION_ALWAYS, 5)?;
-            conn.get_cq().wait_for(5, LIMIT, |_| {})?;
+            let sent = conn.send(pair.source.slice(..32)?, Flags::COMPLETION_ALWAYS, 5)?;
+            conn.wait_for(sent, LIMIT, |_| {})?;
             Ok(())
         });
         let torn = all
@@ -135,9 +136,10 @@ fn read_into_own_memory_and_persisted() -> Result<()> {
         pair.target.write_at(0, &[9; 64])?;
         pair.target.persist(..)?;
         let (from, _) = pair.places(0, 64)?;
-        pair.conn
+        let read = pair
+            .conn
             .read(replica.slice(..64)?, from, Flags::COMPLETION_ALWAYS, 8)?;
-        pair.wait(8)?;
+        pair.wait(read)?;
         replica.persist(..)?;
         let images = last_images(&fabric, &own);
         if images.iter().any(|image| image[..64] != [9; 64]) {
@@ -155,8 +157,7 @@ fn a_flush_saves_nothing_of_another_connection() -> Result<()> {
     let pair = Pair::new(&fabric, way(Platform::AdrDdioOff))?;
     pair.source.write_at(0, &[1; 8])?;
     let (to, from) = pair.places(0, 4)?;
-    pair.conn.write(to, from, Flags::COMPLETION_ALWAYS, 1)?;
-    pair.wait(1)?;
+    pair.wait(pair.conn.write(to, from, Flags::COMPLETION_ALWAYS, 1)?)?;
     let (to, from) = pair.places(4, 4)?;
     pair.other
         .0
@@ -351,9 +352,10 @@ fn a_read_of_nothing_pushes_nothing() -> Result<()> {
     pair.write(0, &[5; 8])?;
     let own = Mr::reg(&pair.peers.0, vec![0; 8], MrUsage::READ_DST)?;
     let from = pair.remote.slice(0..0)?;
-    pair.conn
+    let read = pair
+        .conn
         .read(own.slice(..0)?, from, Flags::COMPLETION_ALWAYS, 8)?;
-    pair.wait(8)?;
+    pair.wait(read)?;
     let images = images(&fabric, &pair.pmem, 100, || ());
     assert!(images.iter().any(|image| image[..8] == [0; 8]));
     Ok(())
@@ -418,9 +420,10 @@ fn a_read_before_a_failure() -> Result<()> {
     let (from, _) = pair.places(0, 64)?;
     pair.conn
         .read(replica.slice(..64)?, from, Flags::COMPLETION_ON_ERROR, 8)?;
-    pair.conn
+    let read = pair
+        .conn
         .read(replica.slice(64..128)?, from, Flags::COMPLETION_ALWAYS, 9)?;
-    pair.wait(9).expect_err("it is lost");
+    pair.wait(read).expect_err("it is lost");
     replica.persist(..)?;
     let images = images(&fabric, &own, 100, || ());
     assert!(

@@ -41,7 +41,7 @@ fn run(profile: &Profile, seed: u64, forgets: bool) -> (Result<(), Loss>, Trace)
         for number in 1..=COUNT {
             pair.write(0, &number.to_le_bytes()).expect("posted");
             pair.ask(0, 8).expect("posted");
-            pair.wait(2).expect("answered");
+            pair.wait_for_answer().expect("answered");
             told.store(number, Ordering::Relaxed);
         }
         serving.join().expect("no panic").expect("served");

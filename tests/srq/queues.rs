@@ -53,9 +53,11 @@ fn check_row(peer: &Peer, srq: Option<&Srq>, rcq_size: u32, shared: bool, expect
         ] {
             match opcode {
                 WcOpcode::RECV => send(&client),
-                _ => server
-                    .write(RemoteSlice::EMPTY, MrSlice::EMPTY, ALWAYS, 7)
-                    .expect("posted"),
+                _ => {
+                    server
+                        .write(RemoteSlice::EMPTY, MrSlice::EMPTY, ALWAYS, 7)
+                        .expect("posted");
+                }
             }
             let cq = queues
                 .iter()
@@ -280,7 +282,7 @@ fn connections_are_told_apart() {
     });
 }
 
-/// Waiting for events on the queue's own completion queue, and for one receive.
+/// Waiting for events on the queue's own completion queue.
 #[test]
 fn waiting_for_receives() {
     device_test(|| {
@@ -297,8 +299,8 @@ fn waiting_for_receives() {
         for round in 5..8 {
             send(&pairs[round % 2].client);
         }
-        let mut before = 0;
-        rcq.wait_for(7, LIMIT, |_| before += 1).expect("arrives");
-        assert_eq!(before, 2);
+        for round in 5..8 {
+            opcode_of(&next_completion(rcq), round);
+        }
     });
 }

@@ -246,8 +246,8 @@ fn messages(pair: &Pair, client: &Base, server: &Base) -> Result<()> {
     let from = client.source.slice(..8)?;
     pair.client.send(from, ALWAYS, 1)?;
     let to = remote(&server.target)?;
-    pair.client.write_with_imm(to, from, ALWAYS, 5, 2)?;
-    pair.client.get_cq().wait_for(2, LIMIT, |_| {})?;
+    let written = pair.client.write_with_imm(to, from, ALWAYS, 5, 2)?;
+    pair.client.wait_for(written, LIMIT, |_| {})?;
     all_done(&pair.server, 2)?;
     pair.server.recv_many(&[(MrSlice::EMPTY, 3)])?;
     pair.client.send_with_imm(MrSlice::EMPTY, ALWAYS, 6, 3)?;

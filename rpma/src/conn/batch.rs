@@ -11,6 +11,7 @@ use crate::error::{Error, Result};
 use crate::flags::Flags;
 use crate::flush::{FlushMethod, FlushType};
 use crate::mr::{MrSlice, RemoteSlice};
+use crate::posted::Posted;
 use crate::queues::Queues;
 use crate::slots::{Kind, Refusal, Wanted};
 use crate::verbs::{LocalBuffer, NoRoom, Opcode, RemoteAddress, Requests, SendFlags};
@@ -35,6 +36,7 @@ use crate::verbs::{LocalBuffer, NoRoom, Opcode, RemoteAddress, Requests, SendFla
 ///
 /// ```no_run
 /// use rpma::{Conn, Error, Flags, FlushType, MrRemote, Mr};
+/// use std::time::Duration;
 ///
 /// fn write_records<M>(conn: &Conn, log: &MrRemote, at: u64, records: &Mr<M>, count: u64) -> Result<(), Error> {
 ///     let mut batch = conn.batch::<17>();
@@ -45,7 +47,9 @@ use crate::verbs::{LocalBuffer, NoRoom, Opcode, RemoteAddress, Requests, SendFla
 ///     }
 ///     let written = log.slice(at..at + count * 64)?;
 ///     batch.flush(written, FlushType::Persistent, Flags::COMPLETION_ALWAYS, count)?;
-///     batch.post()
+///     let flushed = batch.post()?;
+///     conn.wait_for(flushed, Duration::from_secs(10), |_other| {})?;
+///     Ok(())
 /// }
 /// ```
 ///
@@ -274,7 +278,7 @@ impl<'a, const N: usize> Batch<'a, N> {
         self.requests.clear();
     }
 
-    /// Posts all operations, and empties the batch. If it fails, nothing is sent (but see
+    /// Posts all operations, empties the batch, and returns the name of the last operation. If it fails, nothing is sent (but see
     /// [`Error::Provider`]), and the batch has them still: after [`Error::QueueFull`] poll completions, and
     /// post it again.
     ///
@@ -288,7 +292,7 @@ impl<'a, const N: usize> Batch<'a, N> {
     ///   more; and some of the operations may be executed. If the device has taken those before the one that it
     ///   refused, the error says so; if its doorbell failed, all may be.
     #[inline]
-    pub fn post(&mut self) -> Result<()> {
+    pub fn post(&mut self) -> Result<Posted> {
         let (count, signaled) = self.requests.count();
         let wanted = Wanted { count, signaled };
         if count == 0 {
@@ -300,10 +304,10 @@ impl<'a, const N: usize> Batch<'a, N> {
                 Kind::Send.wr_id(entries.take(op_context))
             })
         });
-        match posted {
-            Ok(()) => {
+        match posted.result() {
+            Ok(number) => {
                 self.requests.clear();
-                Ok(())
+                Ok(slots.name(number, signaled == count))
             }
             Err(refusal) => self.conn.batch_refused(refusal, count),
         }
@@ -445,8 +449,8 @@ impl<'a, const N: usize> Batch<'a, N> {
 impl Conn {
     #[cold]
     #[inline(never)]
-    fn batch_refused(&self, refusal: Refusal, count: u32) -> Result<()> {
-        Err(self.queues.slots.send_refused(refusal, "batch", count))
+    fn batch_refused(&self, refusal: Refusal, count: u32) -> Result<Posted> {
+        Err(self.queues.send_refused(refusal, "batch", count))
     }
 }
 

@@ -8,9 +8,10 @@ use rustix::io::Errno;
 use super::Conn;
 use crate::error::{Error, Result};
 use crate::event::ConnEvent;
+use crate::failure::NotConnected;
 use crate::slots::{Kind, State};
 use crate::verbs::clock::sleep;
-use crate::verbs::{Deadline, LocalBuffer, Opcode, RemoteAddress, SendFlags, Wc, WcStatus};
+use crate::verbs::{Deadline, LocalBuffer, Opcode, RemoteAddress, SendFlags, Wc};
 
 /// How long the device may take to flush a queue pair in the error state.
 const FLUSH_LIMIT: Duration = Duration::from_secs(5);
@@ -36,59 +37,66 @@ impl Conn {
     /// that the peer sends nothing any more: where receives are those of a shared receive queue, a
     /// message that arrives meanwhile may be lost.
     ///
-    /// A connection that has failed, or of which [`next_event`](Self::next_event) has said that the peer
-    /// has closed it, is only freed, and what is in flight comes back as failed completions. One that was
-    /// never established is only freed.
+    /// A connection that failed, or whose end the program has taken ([`next_event`](Self::next_event)), is only
+    /// freed, and its operations in flight come back as failed completions. One that was never established is only
+    /// freed.
     ///
     /// # Errors
     ///
-    /// [`CloseError`], with the completions: [`Error::TimedOut`] if the peer does not acknowledge in time or
-    /// the device does not flush, [`Error::NotConnected`] if the peer has closed the connection, or is gone,
-    /// before it acknowledged everything, [`Error::Operation`] with the first operation that failed, or
-    /// [`Error::Provider`] if a verb fails. The connection is freed all the same.
+    /// [`CloseError`], with the completions. The connection is freed in each case.
+    ///
+    /// * The first [`failure`](Self::failure) of the connection, whichever thread polled it:
+    ///   [`Error::Operation`], or [`Error::Provider`] after a failed post.
+    /// * [`Error::TimedOut`] if the peer does not acknowledge in time, or the device does not flush.
+    /// * [`Error::Ended`] if the peer closed the connection before it acknowledged everything.
+    /// * [`Error::NotConnected`] if the connection ended before that without such an event.
+    /// * [`Error::Provider`] if a verb fails.
     pub fn close(self, limit: Duration) -> Result<Vec<Wc>, CloseError> {
-        let mut rest = Rest::default();
+        let mut completions = Vec::new();
         let state = self.queues.slots.end(State::Closed);
         let sent = match state {
-            State::Open => self.send_rest(limit, &mut rest),
-            _ => Ok(()),
+            State::Open => self.send_rest(limit, &mut completions),
+            _ => self.how_it_ended(state),
         };
         let flushed = match state {
             State::Connecting => Ok(()),
-            _ => self.flush_rest(&mut rest),
+            _ => self.flush_rest(&mut completions),
         };
         let freed = self.delete();
         match sent.and(flushed).and(freed) {
-            Ok(()) => Ok(rest.completions),
-            Err(error) => Err(CloseError {
-                error,
-                completions: rest.completions,
-            }),
+            Ok(()) => Ok(completions),
+            Err(error) => Err(CloseError { error, completions }),
+        }
+    }
+
+    /// How a connection ended that is not open: an error if it failed, whoever polled the failure. After a
+    /// disconnect operations are flushed, which is no failure of the connection.
+    fn how_it_ended(&self, state: State) -> Result<()> {
+        match self.failure() {
+            Some(failure) if state != State::Closed || !failure.is_flushed() => Err(failure.into()),
+            _ => Ok(()),
         }
     }
 
     /// Waits until everything that was posted is acknowledged.
-    fn send_rest(&self, limit: Duration, rest: &mut Rest) -> Result<()> {
+    fn send_rest(&self, limit: Duration, completions: &mut Vec<Wc>) -> Result<()> {
         self.post_marker(Kind::AllSent)?;
         let deadline = Deadline::after(limit);
         let mut closed: Option<Deadline> = None;
-        let all = rest.collect(self, &[Kind::AllSent], || {
+        self.collect(completions, &[Kind::AllSent], || {
             if closed.is_none() && self.is_closed_by_the_peer() {
                 closed = Some(Deadline::after(GRACE));
             }
             deadline.has_passed() || closed.is_some_and(Deadline::has_passed)
         })?;
-        match self.failure() {
-            Some(failure) => Err(failure.into()),
-            None if rest.all_sent == Some(WcStatus::SUCCESS) => Ok(()),
-            None if all => Err(Error::NotConnected(
-                "the connection has ended before the peer acknowledged that it has everything: its host, its \
-                 device or the network is down, or its program has ended",
-            )),
-            None if closed.is_some() => Err(Error::NotConnected(
-                "the peer has closed the connection before it acknowledged what was sent",
-            )),
-            None => Err(Error::TimedOut(
+        if let Some(failure) = self.failure() {
+            return Err(failure.into());
+        }
+        match (self.queues.slots.marker(Kind::AllSent), self.ended()) {
+            (Some(true), _) => Ok(()),
+            (_, Some(event)) => Err(Error::Ended(Box::new(event.clone()))),
+            (Some(false), None) => Err(Error::NotConnected(NotConnected::Unacknowledged)),
+            (None, None) => Err(Error::TimedOut(
                 "the peer did not acknowledge what was sent",
             )),
         }
@@ -101,7 +109,7 @@ impl Conn {
     }
 
     /// Moves the queue pair to the error state, and takes what that flushes.
-    fn flush_rest(&self, rest: &mut Rest) -> Result<()> {
+    fn flush_rest(&self, completions: &mut Vec<Wc>) -> Result<()> {
         // First, so that no message of the peer can take the marker's receive.
         let mut result = self.queues.qp.set_error();
         let mut wanted = vec![Kind::SendsFlushed];
@@ -119,11 +127,40 @@ impl Conn {
             result => result,
         };
         let deadline = Deadline::after(FLUSH_LIMIT);
-        let all = rest.collect(self, &wanted, || deadline.has_passed());
+        let all = self.collect(completions, &wanted, || deadline.has_passed());
         result.and(disconnected)?;
         match all? {
             true => Ok(()),
             false => Err(Error::TimedOut("the device did not flush the queues")),
+        }
+    }
+
+    /// Takes completions until all `wanted` markers have come, whoever polled them, and the queues are empty;
+    /// `false` if it `is_over` before the markers have come.
+    fn collect(
+        &self,
+        completions: &mut Vec<Wc>,
+        wanted: &[Kind],
+        mut is_over: impl FnMut() -> bool,
+    ) -> Result<bool> {
+        let queues = &self.queues;
+        let came = |marker: &Kind| queues.slots.marker(*marker).is_some();
+        loop {
+            // Asked for each look: the queues may never be empty.
+            let is_last = is_over();
+            let before = completions.len();
+            for cq in std::iter::once(&queues.cq).chain(&queues.rcq) {
+                let mut wcs = [Wc::default(); 16];
+                let count = cq.get_wc(&mut wcs)?;
+                completions.extend(&wcs[..count]);
+            }
+            let (all, is_empty) = (wanted.iter().all(came), completions.len() == before);
+            if is_last || all && is_empty {
+                return Ok(all);
+            }
+            if is_empty {
+                sleep(PAUSE);
+            }
         }
     }
 
@@ -139,55 +176,6 @@ impl Conn {
                 wr_id,
             ),
         })
-    }
-}
-
-/// What was left in the queues.
-#[derive(Default)]
-struct Rest {
-    completions: Vec<Wc>,
-    /// The markers that have come.
-    markers: Vec<Kind>,
-    /// How the first of them has ended.
-    all_sent: Option<WcStatus>,
-}
-
-impl Rest {
-    /// Takes completions until all `wanted` markers have come; `false` if it `is_over` first.
-    fn collect(
-        &mut self,
-        conn: &Conn,
-        wanted: &[Kind],
-        mut is_over: impl FnMut() -> bool,
-    ) -> Result<bool> {
-        loop {
-            let last_look = is_over();
-            for cq in std::iter::once(&conn.queues.cq).chain(&conn.queues.rcq) {
-                loop {
-                    let mut wcs = [Wc::default(); 16];
-                    let before = self.markers.len();
-                    let count = cq.polled().poll(&mut wcs, |marker, status| {
-                        self.markers.push(marker);
-                        if marker == Kind::AllSent {
-                            self.all_sent = Some(status);
-                        }
-                    })?;
-                    self.completions.extend(&wcs[..count]);
-                    if count == 0 && self.markers.len() == before {
-                        break;
-                    }
-                }
-            }
-            let all = self.has(wanted);
-            if all || last_look {
-                return Ok(all);
-            }
-            sleep(PAUSE);
-        }
-    }
-
-    fn has(&self, wanted: &[Kind]) -> bool {
-        wanted.iter().all(|marker| self.markers.contains(marker))
     }
 }
 

@@ -10,28 +10,31 @@ mod close;
 mod next;
 mod ops;
 mod ops_any;
+mod wait_for;
 
 use std::fmt;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
+use std::sync::{Mutex, OnceLock};
 use std::time::Duration;
 
 pub use self::batch::Batch;
 pub use self::close::CloseError;
 pub use self::next::{Next, Source};
+use self::wait_for::Events;
 use crate::compl_channel;
 use crate::cq::Cq;
 use crate::error::{Error, Result};
 use crate::event::ConnEvent;
+use crate::failure::Failure;
 use crate::flush::FlushMethod;
 use crate::mr::MrUsage;
 use crate::peer_cfg::PeerCfg;
 use crate::queues::Queues;
 use crate::slots::State;
 use crate::verbs::{
-    CmEvent, CmEventKind, CompChannel, ConnParam, CqKind, Deadline, Notify, SendFlags, WcFailure,
+    CmEvent, CmEventKind, CompChannel, ConnParam, CqKind, Deadline, Notify, SendFlags,
 };
 
 /// A connection to another program.
@@ -77,6 +80,9 @@ pub struct Conn {
     private_data: OnceLock<Box<[u8]>>,
     /// The event with which it ended.
     ended: OnceLock<ConnEvent>,
+    events: Mutex<Events>,
+    /// Held by [`wait_for`](Self::wait_for).
+    waiting_for_one: Mutex<()>,
     /// Which queue a wait returns that had no event, if both have solicited events only: each in turn.
     receives_next: AtomicBool,
     /// See [`get_next_fd`](Self::get_next_fd).
@@ -129,6 +135,8 @@ impl Conn {
             plain_atomic_writes,
             private_data,
             ended: OnceLock::new(),
+            events: Mutex::default(),
+            waiting_for_one: Mutex::new(()),
             receives_next: AtomicBool::new(true),
             next_fd: OnceLock::new(),
         })
@@ -198,6 +206,10 @@ impl Conn {
     }
 
     fn event_until(&self, deadline: Deadline) -> Result<ConnEvent> {
+        let _sleeper = match self.kept_event_or_sleep() {
+            Ok(event) => return Ok(event),
+            Err(sleeper) => sleeper,
+        };
         let event = self.queues.qp.next_event(deadline)?.ok_or(Error::NoEvent)?;
         self.note(event)
     }
@@ -403,15 +415,16 @@ impl Conn {
         self.queues.qp.native_ops().atomic_write
     }
 
-    /// Why the connection failed: the first failed completion that was polled, from either of its queues.
-    /// `None` while none has. A flushed operation (`WR_FLUSH_ERR`) failed because of something else, and
-    /// is told only if nothing else was polled: if the program or its peer has disconnected, and on
-    /// soft-RoCE sometimes at the first error.
+    /// Why the connection failed: the first failed completion that was polled, from either of its queues; the
+    /// first call that failed to post; or the device's error of the queue pair. `None` while nothing failed.
     ///
-    /// Completions that go to a shared receive queue's own queue are not counted here, and an error that the
-    /// device reports of the queue pair itself has none (it is in the log).
+    /// A flushed operation (`WR_FLUSH_ERR`) failed because of an earlier failure. It is returned only if no other
+    /// failure is known: after this side or the peer has disconnected, and on soft-RoCE sometimes at the first
+    /// error.
+    ///
+    /// Completions in a shared receive queue's own queue do not count.
     #[must_use]
-    pub fn failure(&self) -> Option<WcFailure> {
+    pub fn failure(&self) -> Option<Failure> {
         self.queues.slots.failure()
     }
 

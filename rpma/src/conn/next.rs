@@ -24,7 +24,7 @@ use crate::verbs::{CompChannel, Deadline, Wc};
 
 /// How long it sleeps at most before it looks again: for completions that others have left without an event, and
 /// for those that give none ([`Notify::Solicited`](crate::Notify::Solicited)).
-const BOUND: Duration = Duration::from_secs(1);
+pub(super) const BOUND: Duration = Duration::from_secs(1);
 
 const NOTHING: Error = Error::TimedOut("neither a completion nor an event of the connection came");
 
@@ -71,11 +71,23 @@ impl Conn {
     /// [`next_event`](Self::next_event).
     pub fn next(&self, wcs: &mut [Wc], limit: Duration) -> Result<Next> {
         refuse_no_room(wcs)?;
+        if self.is_on_a_completion_channel() {
+            return Err(on_a_completion_channel());
+        }
+        // Before the clock is asked, which costs more.
+        match self.look(wcs)? {
+            Some(next) => Ok(next),
+            None => self.next_until(wcs, Deadline::after(limit)),
+        }
+    }
+
+    #[inline(never)]
+    fn next_until(&self, wcs: &mut [Wc], deadline: Deadline) -> Result<Next> {
         let (main, of_receives) = self.channels()?;
-        let (deadline, mut rest) = (Deadline::after(limit), Rest::default());
+        let mut rest = Rest::default();
         loop {
-            if let Some(next) = self.look(wcs)? {
-                return Ok(next);
+            if let Some(event) = self.kept_event() {
+                return Ok(Next::Event(event));
             }
             let own = of_receives.unwrap_or(main);
             let mut fds = [
@@ -147,10 +159,7 @@ impl Conn {
     /// The channel of its queues, and that of receives if it is another one.
     fn channels(&self) -> Result<(&Arc<CompChannel>, Option<&Arc<CompChannel>>)> {
         if self.is_on_a_completion_channel() {
-            return Err(Error::invalid(
-                "the connection is on a CompletionChannel, whose events are also those of others: wait with \
-                 CompletionChannel::next",
-            ));
+            return Err(on_a_completion_channel());
         }
         let main = self.queues.cq.queue().channel();
         let of_receives = self.queues.rcq.as_ref().map(|rcq| rcq.queue().channel());
@@ -161,7 +170,8 @@ impl Conn {
     }
 
     /// Whether one of its queues uses a channel that the program has made.
-    fn is_on_a_completion_channel(&self) -> bool {
+    #[inline(always)]
+    pub(super) fn is_on_a_completion_channel(&self) -> bool {
         let Queues {
             cq, rcq, channel, ..
         } = &self.queues;
@@ -334,6 +344,14 @@ impl CompletionChannel {
     }
 }
 
+#[cold]
+fn on_a_completion_channel() -> Error {
+    Error::invalid(
+        "the connection is on a CompletionChannel, whose events are also those of others: wait with \
+         CompletionChannel::next",
+    )
+}
+
 /// A failure that comes with something to return. It comes again if it lasts.
 #[cold]
 fn not_told(error: &Error) {
@@ -378,7 +396,7 @@ fn sleep(channel: &CompChannel, fds: &mut [PollFd<'_>], deadline: Deadline) -> R
 
 /// Takes an event, if it is still there, which arms its queue: what comes from now on gives another one. Tells
 /// whether one was there.
-fn take(channel: &CompChannel) -> Result<bool> {
+pub(super) fn take(channel: &CompChannel) -> Result<bool> {
     let taken = channel.wait(Deadline::after(Duration::ZERO))?;
     Ok(taken.is_some())
 }

@@ -9,12 +9,13 @@
 
 use super::Conn;
 use super::checks::UNSOLICITED;
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::flags::Flags;
 use crate::flush::{FlushMethod, FlushType};
 use crate::mr::{MrSlice, RemoteSlice};
+use crate::posted::Posted;
 use crate::queues::Queues;
-use crate::slots::{Held, Kind, NotTried, Posted, Refusal, send_not_taken};
+use crate::slots::{Held, Kind, NotTried, Outcome, Refusal, one_not_taken};
 #[cfg(native_atomic_write)]
 use crate::verbs::NativeAtomicWrite;
 #[cfg(any(native_flush, native_atomic_write))]
@@ -25,11 +26,13 @@ use crate::verbs::{NativeFlush, QueuePair};
 
 /// # Operations
 ///
-/// They are posted, and complete later: see [`Cq`](crate::Cq). `op_context` comes back as
-/// [`Wc::wr_id`](crate::Wc::wr_id). The operation uses the memory until it has completed; what becomes of
-/// the region before that is safe, see [`Mr`](crate::Mr).
+/// They are posted, and complete later: see [`Cq`](crate::Cq). Each post returns the operation's name
+/// ([`Posted`]), by which [`wait_for`](Self::wait_for) waits for its completion and [`Wc::posted`](crate::Wc::posted)
+/// finds it. `op_context` is the program's own, and comes back as [`Wc::wr_id`](crate::Wc::wr_id): several operations
+/// may have the same. The operation uses the memory until it has completed. A region that is dropped earlier does no
+/// harm, see [`Mr`](crate::Mr).
 ///
-/// If posting fails nothing is sent, with the exception of [`Error::Provider`]: then the device may have the
+/// If posting fails nothing is sent, except after [`Error::Provider`]: then the device may have the
 /// request, and execute it or not. The errors that all share:
 ///
 /// * [`Error::InvalidArgument`] if lengths differ or are more than the port takes, if a region belongs to
@@ -39,8 +42,9 @@ use crate::verbs::{NativeFlush, QueuePair};
 /// * [`Error::NotConnected`] before the connection is established (on the side that accepts: before it has
 ///   accepted; but it should wait for [`ConnEvent::Established`](crate::ConnEvent::Established)), and after
 ///   it has failed or ended;
-/// * [`Error::Provider`] if the verb fails (`ibv_post_send`, `ibv_post_recv` or `ibv_wr_complete`). After
-///   a failed send, read, write or flush the connection takes no more of them.
+/// * [`Error::Provider`] if the verb fails (`ibv_post_send`, `ibv_post_recv` or `ibv_wr_complete`). This ends
+///   the connection: the library moves the queue pair to the error state, every earlier operation completes, those
+///   that were not done as flushed, and [`failure`](Self::failure) returns the call.
 impl Conn {
     /// Reads `src` of the peer into `dst`. The lengths must be equal.
     ///
@@ -59,7 +63,7 @@ impl Conn {
         src: RemoteSlice,
         flags: Flags,
         op_context: u64,
-    ) -> Result<()> {
+    ) -> Result<Posted> {
         if !self.reads_simply(&dst, &src, flags) {
             return self.read_any(&{ dst }, &{ src }, flags, op_context);
         }
@@ -87,7 +91,7 @@ impl Conn {
         src: MrSlice<'_>,
         flags: Flags,
         op_context: u64,
-    ) -> Result<()> {
+    ) -> Result<Posted> {
         self.write_as(Opcode::Write, dst, src, flags, op_context)
     }
 
@@ -107,7 +111,7 @@ impl Conn {
         flags: Flags,
         imm: u32,
         op_context: u64,
-    ) -> Result<()> {
+    ) -> Result<Posted> {
         self.write_as(Opcode::WriteWithImm(imm), dst, src, flags, op_context)
     }
 
@@ -119,7 +123,7 @@ impl Conn {
         src: MrSlice<'_>,
         flags: Flags,
         op_context: u64,
-    ) -> Result<()> {
+    ) -> Result<Posted> {
         if !self.writes_simply(&dst, &src, flags) {
             return self.write_any(opcode, &{ dst }, &[src], flags, op_context);
         }
@@ -138,7 +142,7 @@ impl Conn {
         src: &[MrSlice<'_>],
         flags: Flags,
         op_context: u64,
-    ) -> Result<()> {
+    ) -> Result<Posted> {
         self.write_any(Opcode::Write, &dst, src, flags, op_context)
     }
 
@@ -153,7 +157,7 @@ impl Conn {
     /// As all operations.
     #[doc(alias = "rpma_send")]
     #[inline]
-    pub fn send(&self, src: MrSlice<'_>, flags: Flags, op_context: u64) -> Result<()> {
+    pub fn send(&self, src: MrSlice<'_>, flags: Flags, op_context: u64) -> Result<Posted> {
         self.send_as(Opcode::Send, src, flags, op_context)
     }
 
@@ -170,7 +174,7 @@ impl Conn {
         flags: Flags,
         imm: u32,
         op_context: u64,
-    ) -> Result<()> {
+    ) -> Result<Posted> {
         self.send_as(Opcode::SendWithImm(imm), src, flags, op_context)
     }
 
@@ -179,7 +183,12 @@ impl Conn {
     /// # Errors
     ///
     /// As [`send`](Self::send), and [`Error::InvalidArgument`] for too many parts.
-    pub fn send_gather(&self, src: &[MrSlice<'_>], flags: Flags, op_context: u64) -> Result<()> {
+    pub fn send_gather(
+        &self,
+        src: &[MrSlice<'_>],
+        flags: Flags,
+        op_context: u64,
+    ) -> Result<Posted> {
         self.send_any(Opcode::Send, src, flags, op_context)
     }
 
@@ -190,7 +199,7 @@ impl Conn {
         src: MrSlice<'_>,
         flags: Flags,
         op_context: u64,
-    ) -> Result<()> {
+    ) -> Result<Posted> {
         if !self.sends_simply(&src, flags) {
             return self.send_any(opcode, &[src], flags, op_context);
         }
@@ -256,7 +265,7 @@ impl Conn {
         src: &[u8; 8],
         flags: Flags,
         op_context: u64,
-    ) -> Result<()> {
+    ) -> Result<Posted> {
         #[cfg(native_atomic_write)]
         if self.writes_atomically_simply(&dst, flags) {
             let write = NativeAtomicWrite {
@@ -264,7 +273,7 @@ impl Conn {
                 bytes: src,
                 flags: flags.to_verbs(UNSOLICITED),
             };
-            return self.posted(self.post_atomic_write(&write, op_context));
+            return self.posted(self.post_atomic_write(&write, op_context), flags);
         }
         self.atomic_write_any(&{ dst }, src, flags, op_context)
     }
@@ -308,16 +317,15 @@ impl Conn {
         flush_type: FlushType,
         flags: Flags,
         op_context: u64,
-    ) -> Result<()> {
+    ) -> Result<Posted> {
         if !self.flushes_simply(&dst, flush_type, flags) {
             return self.flush_any(&{ dst }, flush_type, flags, op_context);
         }
-        #[cfg(not(native_flush))]
         let asked = flags;
         let (remote, flags) = (dst.address(), flags.to_verbs(UNSOLICITED));
         #[cfg(native_flush)]
         let len = dst.len();
-        self.posted(match (self.flush_method, flush_type) {
+        let posted = match (self.flush_method, flush_type) {
             (FlushMethod::Read(target), _) => {
                 self.post_reading_flush(remote, target, flags, op_context)
             }
@@ -333,7 +341,8 @@ impl Conn {
             (FlushMethod::Native, _) => {
                 return self.flush_any(&{ dst }, flush_type, asked, op_context);
             }
-        })
+        };
+        self.posted(posted, asked)
     }
 
     #[inline(never)]
@@ -343,7 +352,7 @@ impl Conn {
         target: ReadTarget,
         flags: SendFlags,
         op_context: u64,
-    ) -> Posted {
+    ) -> Outcome {
         let mut request = Request::read(remote, target, flags);
         self.post_inlined(&mut request, op_context)
     }
@@ -354,7 +363,7 @@ impl Conn {
         &self,
         flush: &NativeFlush<PERSISTENT>,
         op_context: u64,
-    ) -> Posted {
+    ) -> Outcome {
         self.post_native(flush, op_context)
     }
 
@@ -364,23 +373,23 @@ impl Conn {
         &self,
         write: &NativeAtomicWrite<'_>,
         op_context: u64,
-    ) -> Posted {
+    ) -> Outcome {
         self.post_native(write, op_context)
     }
 
     /// As [`post_inlined`](Self::post_inlined), of an operation of the device's own.
     #[cfg(any(native_flush, native_atomic_write))]
     #[inline(always)]
-    fn post_native(&self, native: &impl NativeOperation, op_context: u64) -> Posted {
+    fn post_native(&self, native: &impl NativeOperation, op_context: u64) -> Outcome {
         let Queues { qp, slots, .. } = &self.queues;
         let posted = slots.try_post_send(op_context, |number| {
             let flags = qp.post_native(native, Kind::Send.wr_id(number))?;
             Ok((flags & SendFlags::SIGNALED).bits())
         });
         match posted {
-            Ok(()) => Ok(()),
+            Ok(number) => Outcome::posted(number),
             Err(NotTried::Later(held)) => self.post_native_later(native, op_context, held),
-            Err(NotTried::NotTaken(ring, held, error)) => Err(send_not_taken(ring, held, error)),
+            Err(NotTried::NotTaken(ring, held, error)) => one_not_taken::<true>(ring, held, error),
         }
     }
 
@@ -392,7 +401,7 @@ impl Conn {
         native: &impl NativeOperation,
         op_context: u64,
         held: Option<Held<'_>>,
-    ) -> Posted {
+    ) -> Outcome {
         drop(held);
         let Queues { qp, slots, .. } = &self.queues;
         let signaled = native.flags().contains(SendFlags::SIGNALED);
@@ -409,12 +418,12 @@ impl Conn {
         (len, persistent): (u64, bool),
         flags: SendFlags,
         op_context: u64,
-    ) -> Posted {
+    ) -> Outcome {
         let Queues { qp, slots, .. } = &self.queues;
         let requests = QueuePair::flush_slots(len);
         let signaled = flags.contains(SendFlags::SIGNALED);
         slots.post_send(requests, signaled, op_context, |first| {
-            let wr_id = |number| Kind::Send.wr_id(first.wrapping_add(number));
+            let wr_id = |number| Kind::Send.wr_id(first + u64::from(number));
             qp.post_long_flush(remote, len, persistent, flags, wr_id)
         })
     }
@@ -427,46 +436,45 @@ impl Conn {
         local: LocalBuffer<'_>,
         flags: Flags,
         op_context: u64,
-    ) -> Result<()> {
+    ) -> Result<Posted> {
         let posted = {
             let mut request = Request::new(opcode, remote, local, flags.to_verbs(SendFlags::all()));
             self.post(&mut request, op_context)
         };
-        self.posted(posted)
+        self.posted(posted, flags)
     }
 
     #[inline(always)]
-    pub(super) fn posted(&self, posted: Posted) -> Result<()> {
-        if let Err(refusal) = posted {
-            return self.refused(refusal);
+    pub(super) fn posted(&self, posted: Outcome, flags: Flags) -> Result<Posted> {
+        match posted.result() {
+            Ok(number) => Ok(self.queues.slots.name(number, flags.completes())),
+            Err(refusal) => self.refused(refusal),
         }
-        Ok(())
     }
 
     #[cold]
     #[inline(never)]
-    fn refused(&self, refusal: Refusal) -> Result<()> {
-        let error: Error = self.queues.slots.send_refused(refusal, "operation", 1);
-        Err(error)
+    fn refused(&self, refusal: Refusal) -> Result<Posted> {
+        Err(self.queues.send_refused(refusal, "operation", 1))
     }
 
     /// Posts a request. Not inlined: its callers have nothing to keep in registers for it.
     #[inline(never)]
-    pub(super) fn post(&self, request: &mut Request<'_>, op_context: u64) -> Posted {
+    pub(super) fn post(&self, request: &mut Request<'_>, op_context: u64) -> Outcome {
         self.post_inlined(request, op_context)
     }
 
     #[inline(always)]
-    fn post_inlined(&self, request: &mut Request<'_>, op_context: u64) -> Posted {
+    fn post_inlined(&self, request: &mut Request<'_>, op_context: u64) -> Outcome {
         let Queues { qp, slots, .. } = &self.queues;
         let posted = slots.try_post_send(op_context, |number| {
             qp.post(request, Kind::Send.wr_id(number))?;
             Ok(request.signaled())
         });
         match posted {
-            Ok(()) => Ok(()),
+            Ok(number) => Outcome::posted(number),
             Err(NotTried::Later(held)) => self.post_later(request, op_context, held),
-            Err(NotTried::NotTaken(ring, held, error)) => Err(send_not_taken(ring, held, error)),
+            Err(NotTried::NotTaken(ring, held, error)) => one_not_taken::<true>(ring, held, error),
         }
     }
 
@@ -478,7 +486,7 @@ impl Conn {
         request: &mut Request<'_>,
         op_context: u64,
         held: Option<Held<'_>>,
-    ) -> Posted {
+    ) -> Outcome {
         drop(held);
         let Queues { qp, slots, .. } = &self.queues;
         slots.post_send(1, request.signaled() != 0, op_context, |number| {

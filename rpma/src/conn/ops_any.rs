@@ -11,6 +11,7 @@ use crate::error::Result;
 use crate::flags::Flags;
 use crate::flush::{FlushMethod, FlushType};
 use crate::mr::{MrSlice, RemoteSlice};
+use crate::posted::Posted;
 use crate::queues::Queues;
 use crate::slots::Kind;
 #[cfg(native_atomic_write)]
@@ -27,7 +28,7 @@ impl Conn {
         src: &RemoteSlice,
         flags: Flags,
         op_context: u64,
-    ) -> Result<()> {
+    ) -> Result<Posted> {
         let parts = self.check_read(dst, src, flags)?;
         self.post_parts(Opcode::Read, src.address(), &parts, flags, op_context)
     }
@@ -40,7 +41,7 @@ impl Conn {
         src: &[MrSlice<'_>],
         flags: Flags,
         op_context: u64,
-    ) -> Result<()> {
+    ) -> Result<Posted> {
         let parts = self.check_write(dst, src, flags)?;
         self.post_parts(opcode, dst.address(), &parts, flags, op_context)
     }
@@ -52,7 +53,7 @@ impl Conn {
         src: &[MrSlice<'_>],
         flags: Flags,
         op_context: u64,
-    ) -> Result<()> {
+    ) -> Result<Posted> {
         let parts = self.check_send(src, flags)?;
         self.post_parts(opcode, RemoteAddress::NONE, &parts, flags, op_context)
     }
@@ -64,7 +65,8 @@ impl Conn {
         src: &[u8; 8],
         flags: Flags,
         op_context: u64,
-    ) -> Result<()> {
+    ) -> Result<Posted> {
+        let asked = flags;
         let flags = self.check_atomic_write(dst, flags)?;
         let remote = dst.address();
         #[cfg(native_atomic_write)]
@@ -74,9 +76,10 @@ impl Conn {
                 bytes: src,
                 flags,
             };
-            return self.posted(self.post_atomic_write(&write, op_context));
+            return self.posted(self.post_atomic_write(&write, op_context), asked);
         }
-        self.posted(self.post(&mut Request::inline(remote, src, flags), op_context))
+        let posted = self.post(&mut Request::inline(remote, src, flags), op_context);
+        self.posted(posted, asked)
     }
 
     #[inline(never)]
@@ -86,8 +89,9 @@ impl Conn {
         flush_type: FlushType,
         flags: Flags,
         op_context: u64,
-    ) -> Result<()> {
+    ) -> Result<Posted> {
         self.check_flush(dst, flush_type)?;
+        let asked = flags;
         let flags = flags.to_verbs(self.possible & UNSOLICITED);
         match self.flush_method {
             FlushMethod::Native => {
@@ -97,10 +101,13 @@ impl Conn {
                     let persistent = flush_type == FlushType::Persistent;
                     let flush = (len, persistent);
                     let posted = self.post_long_flush(remote, flush, flags, op_context);
-                    let requests = QueuePair::flush_slots(len);
-                    posted.map_err(|error| {
-                        self.queues.slots.send_refused(error, "operation", requests)
-                    })
+                    match posted.result() {
+                        Ok(_) => self.posted(posted, asked),
+                        Err(refusal) => {
+                            let requests = QueuePair::flush_slots(len);
+                            Err(self.queues.send_refused(refusal, "operation", requests))
+                        }
+                    }
                 }
                 // Not reached: without the operation in rdma-core no queue pair has it.
                 #[cfg(not(native_flush))]
@@ -111,7 +118,7 @@ impl Conn {
             FlushMethod::Read(target) => {
                 let target = target.first(dst.len());
                 let mut request = Request::read(dst.address(), target, flags);
-                self.posted(self.post(&mut request, op_context))
+                self.posted(self.post(&mut request, op_context), asked)
             }
         }
     }
@@ -123,7 +130,8 @@ impl Conn {
         parts: &Parts<'_>,
         flags: Flags,
         op_context: u64,
-    ) -> Result<()> {
+    ) -> Result<Posted> {
+        let asked = flags;
         let flags = flags.to_verbs(self.possible);
         let signaled = flags.contains(SendFlags::SIGNALED);
         let Queues { qp, slots, .. } = &self.queues;
@@ -131,6 +139,6 @@ impl Conn {
             let wr_id = Kind::Send.wr_id(number);
             qp.post_parts(opcode, remote, parts.buffers(), flags, wr_id)
         });
-        self.posted(posted)
+        self.posted(posted, asked)
     }
 }

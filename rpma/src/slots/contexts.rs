@@ -33,10 +33,10 @@ impl Contexts {
         self.entries.len()
     }
 
-    /// That of a number, which stands at its remainder: right also when the numbers wrap.
+    /// That of a number, which stands at its remainder.
     #[inline(always)]
-    pub(crate) fn of(&self, number: u32) -> &AtomicU64 {
-        let index = (number & self.mask) as usize;
+    pub(crate) fn of(&self, number: u64) -> &AtomicU64 {
+        let index = (number as u32 & self.mask) as usize;
         debug_assert!(index < self.entries.len());
         // SAFETY: `new` makes `mask + 1` entries, nothing changes either, and `index` is `mask` at most.
         unsafe { self.entries.get_unchecked(index) }

@@ -8,8 +8,8 @@
 //! overflows, and no completion is lost; not even when a connection fails and every operation that is
 //! in flight completes, also those that would not have.
 //!
-//! The library owns the `wr_id`: the kind of a request, and the number of its entry in a [`Ring`] or, of a
-//! shared receive queue, a [`Pool`]. The entry has the program's `op_context`, which goes back into the
+//! The library owns the `wr_id`: the kind of a request in 3 bits, and in 61 its number in a [`Ring`] or, of a
+//! shared receive queue, in a [`Pool`]. The entry of that number has the program's `op_context`, which goes back into the
 //! completion when it is polled. Nothing has to be guessed: a failed completion, of which only the `wr_id`
 //! and the status are valid, says whether it was a send, a receive, or a marker of
 //! [`Conn::close`](crate::Conn::close).
@@ -25,7 +25,7 @@ mod ring;
 mod tests;
 
 use std::num::NonZeroU32;
-use std::sync::atomic::AtomicU8;
+use std::sync::atomic::{AtomicU8, AtomicU32};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use rustix::io::Errno;
@@ -36,7 +36,9 @@ use self::ring::{Entries, NotPosted, NotTaken, Ring};
 pub(crate) use self::ring::{NotTried, Wanted};
 use self::sync::Ordering;
 use crate::error::{Error, Queue, Result};
-use crate::verbs::{CallFailed, PostError, Wc, WcFailure, WcStatus};
+use crate::failure::{Failure, NotConnected};
+use crate::posted::{ConnId, Posted};
+use crate::verbs::{CallFailed, PostError, Wc, WcStatus};
 
 /// What lock.rs, ring.rs and pool.rs synchronise with: the package tests/loom has its own.
 mod sync {
@@ -69,9 +71,9 @@ pub(crate) const SEND_MARKERS: u32 = 2;
 /// In the receive queue, an entry for [`Kind::ReceivesFlushed`].
 pub(crate) const RECEIVE_MARKERS: u32 = 1;
 
-/// What a work request is: the upper half of its `wr_id`.
+/// What a work request is: the upper bits of its `wr_id`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u32)]
+#[repr(u64)]
 pub(crate) enum Kind {
     /// Of the send queue.
     ///
@@ -98,28 +100,47 @@ impl Kind {
         Self::ReceivesFlushed,
     ];
 
-    /// The `wr_id` of the request with this entry.
+    /// The bits of a `wr_id` that have the number.
+    const NUMBER: u32 = 61;
+
+    /// The `wr_id` of the request with this number.
     #[inline]
-    pub(crate) fn wr_id(self, number: u32) -> u64 {
-        u64::from(self as u32) << 32 | u64::from(number)
+    pub(crate) fn wr_id(self, number: u64) -> u64 {
+        (self as u64) << Self::NUMBER | number
     }
 
-    /// The kind and the entry of a request; `None` if it is not ours.
+    /// A marker is the library's own: no program gets its completion.
+    pub(crate) fn is_marker(self) -> bool {
+        matches!(
+            self,
+            Self::AllSent | Self::SendsFlushed | Self::ReceivesFlushed
+        )
+    }
+
+    /// The bits for a marker that has come, and for one that has succeeded.
+    fn marker_bits(self) -> (u32, u32) {
+        (1 << (2 * self as u64), 2 << (2 * self as u64))
+    }
+
+    /// The kind and the number of a request; `None` if it is not ours.
     #[inline]
-    pub(crate) fn of(wr_id: u64) -> Option<(Self, u32)> {
-        let kind = Self::ALL.get((wr_id >> 32) as usize)?;
-        Some((*kind, wr_id as u32))
+    pub(crate) fn of(wr_id: u64) -> Option<(Self, u64)> {
+        let kind = Self::ALL.get((wr_id >> Self::NUMBER) as usize)?;
+        Some((*kind, wr_id & ((1 << Self::NUMBER) - 1)))
     }
 }
 
 /// The slots of one connection.
 #[derive(Debug)]
 pub(crate) struct ConnSlots {
+    id: ConnId,
     /// In a box, as what a ring consists of is then found from its own address alone, which takes one register.
     send: Box<Ring>,
     receive: Box<Ring>,
     state: AtomicU8,
-    failure: Mutex<Option<WcFailure>>,
+    failure: Mutex<Option<Failure>>,
+    /// The markers that have completed, whoever polled them: two bits each, see [`Kind::marker_bits`].
+    markers: AtomicU32,
 }
 
 /// Whether a connection takes operations.
@@ -130,7 +151,7 @@ pub(crate) enum State {
     Connecting,
     /// It does.
     Open,
-    /// An operation has failed: the queue pair is in the error state.
+    /// An operation or a post has failed: the queue pair is in the error state.
     Failed,
     /// The device has reported an error of the queue pair.
     Broken,
@@ -142,8 +163,10 @@ impl ConnSlots {
     /// Slots for `sends` operations, once the connection is [`open`](Self::open), and for `receives`.
     pub(crate) fn new(sends: u32, receives: u32) -> Self {
         Self {
+            id: ConnId::new(),
             state: AtomicU8::new(State::Connecting as u8),
             failure: Mutex::new(None),
+            markers: AtomicU32::new(0),
             send: Box::new(Ring::new(sends, SEND_MARKERS)),
             // Receives may be posted before the connection is there.
             receive: Box::new(Ring::new(receives, RECEIVE_MARKERS).started()),
@@ -175,26 +198,66 @@ impl ConnSlots {
         State::from_u8(before.unwrap_or_else(|now| now))
     }
 
-    /// Nothing may be posted any more, as an operation has failed.
+    /// Nothing may be posted any more, for this reason.
     #[cold]
-    pub(crate) fn fail(&self, failure: WcFailure) {
-        self.end(State::Failed);
+    pub(crate) fn fail(&self, failure: impl Into<Failure>) {
+        let failure = failure.into();
         let mut first = self.lock_failure();
-        let flushed = |failure: &WcFailure| failure.status == WcStatus::WR_FLUSH_ERR;
-        // What is flushed failed because of something else, which may be polled later, in another queue.
-        if first.is_none() || first.as_ref().is_some_and(flushed) && !flushed(&failure) {
+        if first.is_none_or(|first| failure.explains(&first)) {
             *first = Some(failure);
         }
+        drop(first);
+        // After the reason is there: a thread that is refused asks for it.
+        self.end(match failure {
+            Failure::Device => State::Broken,
+            _ => State::Failed,
+        });
     }
 
-    /// The first failure.
-    pub(crate) fn failure(&self) -> Option<WcFailure> {
+    /// The first failure, or the one that explains it.
+    pub(crate) fn failure(&self) -> Option<Failure> {
         *self.lock_failure()
     }
 
-    fn lock_failure(&self) -> MutexGuard<'_, Option<WcFailure>> {
+    fn lock_failure(&self) -> MutexGuard<'_, Option<Failure>> {
         // A panic cannot leave it half written.
         self.failure.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The number of the operation, if it is of this connection.
+    #[inline(always)]
+    pub(crate) fn number_of(&self, posted: Posted) -> Option<u64> {
+        (posted.conn() == self.id).then(|| posted.number())
+    }
+
+    /// The name of the operation with this number.
+    #[inline(always)]
+    pub(crate) fn name(&self, number: u64, completes: bool) -> Posted {
+        Posted::new(self.id, number, completes)
+    }
+
+    /// Whether the completion of the operation with this number was polled, or that of a later one.
+    #[inline(always)]
+    pub(crate) fn was_polled(&self, number: u64) -> bool {
+        self.send.is_done(number)
+    }
+
+    /// Notes how a marker has completed.
+    #[cold]
+    pub(crate) fn marker_came(&self, marker: Kind, status: WcStatus) {
+        let (came, succeeded) = marker.marker_bits();
+        let bits = match status {
+            WcStatus::SUCCESS => came | succeeded,
+            _ => came,
+        };
+        self.markers.fetch_or(bits, Ordering::Release);
+    }
+
+    /// Whether a marker has completed, and then whether it succeeded.
+    pub(crate) fn marker(&self, marker: Kind) -> Option<bool> {
+        let (came, succeeded) = marker.marker_bits();
+        let markers = self.markers.load(Ordering::Acquire);
+        (markers & came != 0).then_some(markers & succeeded != 0)
     }
 
     /// Posts an operation of `count` requests, whose `wr_id`s are the kind's with the number given to
@@ -204,8 +267,8 @@ impl ConnSlots {
         count: u32,
         signaled: bool,
         op_context: u64,
-        post: impl FnOnce(u32) -> Result<(), PostError>,
-    ) -> Posted {
+        post: impl FnOnce(u64) -> Result<(), PostError>,
+    ) -> Outcome {
         let wanted = Wanted::one_operation(count, signaled);
         self.post_sends(wanted, |mut entries| {
             let first = entries.take(op_context);
@@ -221,13 +284,13 @@ impl ConnSlots {
         &self,
         wanted: Wanted,
         post: impl FnOnce(Entries<'_>) -> Result<(), PostError>,
-    ) -> Posted {
+    ) -> Outcome {
         // Under the ring's lock: behind a post that has failed no other may make the device look.
         let posted = self.send.post(wanted, |entries| match self.state() {
-            State::Open => post(entries).map_err(|error| self.not_taken(error)),
+            State::Open => post(entries).map_err(|error| self.not_taken::<true>(error)),
             _ => Err(NotTaken::Refused(NoCall::Ended)),
         });
-        posted.map_err(Refusal::from)
+        Outcome::of(posted)
     }
 
     /// As [`post_send`](Self::post_send) for one request, if that takes no time: see
@@ -236,8 +299,8 @@ impl ConnSlots {
     pub(crate) fn try_post_send(
         &self,
         op_context: u64,
-        post: impl FnOnce(u32) -> Result<u32, PostError>,
-    ) -> Result<(), NotTried<'_, PostError>> {
+        post: impl FnOnce(u64) -> Result<u32, PostError>,
+    ) -> Result<u64, NotTried<'_, PostError>> {
         self.send.try_post(op_context, post)
     }
 
@@ -246,13 +309,15 @@ impl ConnSlots {
         &self,
         count: u32,
         post: impl FnOnce(Entries<'_>) -> Result<(), PostError>,
-    ) -> Posted {
+    ) -> Outcome {
         let wanted = Wanted::one_operation(count, true);
         let posted = self.receive.post(wanted, |entries| match self.state() {
-            State::Connecting | State::Open => Ok(post(entries)?),
+            State::Connecting | State::Open => {
+                post(entries).map_err(|error| self.not_taken::<false>(error))
+            }
             _ => Err(NotTaken::Refused(NoCall::Ended)),
         });
-        posted.map_err(Refusal::from)
+        Outcome::of(posted)
     }
 
     /// Posts a receive.
@@ -260,7 +325,7 @@ impl ConnSlots {
         &self,
         op_context: u64,
         post: impl FnOnce(u64) -> Result<(), PostError>,
-    ) -> Posted {
+    ) -> Outcome {
         self.post_receives(1, |mut entries| {
             post(Kind::Receive.wr_id(entries.take(op_context)))
         })
@@ -283,7 +348,7 @@ impl ConnSlots {
         &self,
         op_context: u64,
         post: impl FnOnce(u64) -> Result<(), PostError>,
-    ) -> Result<(), NotTried<'_, PostError>> {
+    ) -> Result<u64, NotTried<'_, PostError>> {
         self.receive.try_post(op_context, |number| {
             post(Kind::Receive.wr_id(number))?;
             Ok(1)
@@ -305,56 +370,48 @@ impl ConnSlots {
             post(marker.wr_id(number)).map_err(NotTaken::from)
         });
         let (queue, depth) = (Queue::Send, ring.depth());
-        posted.map_err(|error| refused_by_a_full_queue(error.into(), queue, depth, 1))
+        let refused = |error: NotPosted<_>| refused_by_a_full_queue(error.into(), queue, depth, 1);
+        posted.map(drop).map_err(refused)
     }
 
-    /// Settles what stands at the beginning of `wcs`, as long as it is of the same queue of the connection
-    /// and has succeeded: gives its slots back, and puts the `op_context`s into it. Returns how many are
+    /// Settles the completions at the beginning of `wcs`, as long as they are of the same queue of the
+    /// connection and have succeeded: gives their slots back, and labels them. Returns how many are
     /// left. For the holder of the completion queue's lock.
     #[inline(never)]
     pub(crate) fn settle(&self, wcs: &mut [Wc]) -> usize {
-        let [wc] = wcs else {
-            return self.settle_many(wcs);
-        };
-        let (wr_id, number) = (wc.wr_id(), wc.wr_id() as u32);
-        match self.ring_of(wr_id >> 32) {
-            Some(ring) if wc.status() == WcStatus::SUCCESS => {
-                wc.set_wr_id(ring.complete(number));
-                0
-            }
-            _ => 1,
+        let Some(first) = wcs.first() else { return 0 };
+        match first.wr_id() >> Kind::NUMBER {
+            kind if kind == Kind::Send as u64 => self.settle_of::<true>(&self.send, wcs),
+            kind if kind == Kind::Receive as u64 => self.settle_of::<false>(&self.receive, wcs),
+            _ => wcs.len(),
         }
     }
 
-    /// The ring of the program's requests of this kind; `None` for all other kinds.
+    /// As [`settle`](Self::settle), where the first is of this ring: that of the sends or that of the receives.
     #[inline(always)]
-    fn ring_of(&self, kind: u64) -> Option<&Ring> {
-        if kind == Kind::Send as u64 {
-            Some(&self.send)
-        } else if kind == Kind::Receive as u64 {
-            Some(&self.receive)
-        } else {
-            None
+    fn settle_of<const SENDS: bool>(&self, ring: &Ring, wcs: &mut [Wc]) -> usize {
+        if let [wc] = wcs {
+            if wc.status() != WcStatus::SUCCESS {
+                return 1;
+            }
+            ring.done_with(self.label::<SENDS>(ring, wc));
+            return 0;
         }
+        self.settle_many::<SENDS>(ring, wcs)
     }
 
     #[inline(never)]
-    fn settle_many(&self, wcs: &mut [Wc]) -> usize {
-        let Some(first) = wcs.first() else { return 0 };
-        let first = first.wr_id();
-        let Some(ring) = self.ring_of(first >> 32) else {
-            return wcs.len();
-        };
+    fn settle_many<const SENDS: bool>(&self, ring: &Ring, wcs: &mut [Wc]) -> usize {
         let (mut settled, mut last) = (0, None);
         // Four at a time, which share what is asked of each; then one at a time.
         for some in wcs.chunks_exact_mut(4) {
-            let Some(done) = settle_alike(ring, first, some) else {
+            let Some(done) = self.settle_alike::<SENDS>(ring, some) else {
                 break;
             };
             (settled, last) = (settled + 4, Some(done));
         }
         for one in wcs[settled..].chunks_exact_mut(1) {
-            let Some(done) = settle_alike(ring, first, one) else {
+            let Some(done) = self.settle_alike::<SENDS>(ring, one) else {
                 break;
             };
             (settled, last) = (settled + 1, Some(done));
@@ -366,15 +423,53 @@ impl ConnSlots {
         wcs.len() - settled
     }
 
-    /// Notes that a request is done, and returns its `op_context`; `None` if it is of no queue of the
-    /// connection. For the holder of the completion queue's lock.
-    #[inline]
-    pub(crate) fn complete(&self, kind: Kind, number: u32) -> Option<u64> {
-        match kind {
-            Kind::Send | Kind::AllSent | Kind::SendsFlushed => Some(self.send.complete(number)),
-            Kind::Receive | Kind::ReceivesFlushed => Some(self.receive.complete(number)),
-            Kind::SharedReceive => None,
+    /// Labels completions and returns the number of the last one, if all of them succeeded and are of this
+    /// ring. If not, nothing has happened.
+    #[inline(always)]
+    fn settle_alike<const SENDS: bool>(&self, ring: &Ring, wcs: &mut [Wc]) -> Option<u64> {
+        let first = first_of::<SENDS>();
+        let (mut kinds, mut statuses) = (0, 0);
+        for wc in &*wcs {
+            kinds |= wc.wr_id() ^ first;
+            statuses |= wc.status().0;
         }
+        if (kinds >> Kind::NUMBER) as u32 | statuses != WcStatus::SUCCESS.0 {
+            return None;
+        }
+        let mut last = None;
+        for wc in wcs {
+            last = Some(self.label::<SENDS>(ring, wc));
+        }
+        last
+    }
+
+    /// Puts the program's `op_context` into a completion, and the name of its operation if it is a send
+    /// queue's. Returns its number.
+    #[inline(always)]
+    fn label<const SENDS: bool>(&self, ring: &Ring, wc: &mut Wc) -> u64 {
+        let number = wc.wr_id() ^ first_of::<SENDS>();
+        let op_context = ring.op_contexts().of(number).load(Ordering::Relaxed);
+        match SENDS {
+            true => wc.set_send(op_context, self.id, number),
+            false => wc.set_receive(op_context),
+        }
+        number
+    }
+
+    /// Gives the slot of a request back and labels its completion, whether it has failed or not; `false` if
+    /// it is of no queue of the connection. For the holder of the completion queue's lock.
+    #[inline]
+    pub(crate) fn complete(&self, wc: &mut Wc, kind: Kind, number: u64) -> bool {
+        match kind {
+            Kind::Send | Kind::AllSent | Kind::SendsFlushed => {
+                wc.set_send(self.send.complete(number), self.id, number);
+            }
+            Kind::Receive | Kind::ReceivesFlushed => {
+                wc.set_receive(self.receive.complete(number));
+            }
+            Kind::SharedReceive => return false,
+        }
+        true
     }
 
     #[inline]
@@ -383,12 +478,10 @@ impl ConnSlots {
     }
 
     #[cold]
-    fn not_taken(&self, error: PostError) -> NotTaken<NoCall> {
-        if !matches!(error, PostError::Full) {
-            // The device may have it all the same; or it refuses what was checked, and is not to be trusted.
-            // With the lock of the sends, of which the ring stops the short way by itself.
+    fn not_taken<const SENDS: bool>(&self, error: PostError) -> NotTaken<NoCall> {
+        if ends_the_connection::<SENDS>(&error) {
+            // With the ring's lock: `Queues` ends the other ring, without a lock.
             self.set_ended(State::Failed);
-            self.receive.end();
         }
         error.into()
     }
@@ -398,8 +491,6 @@ impl ConnSlots {
     pub(crate) fn send_refused(&self, refusal: Refusal, what: &str, count: u32) -> Error {
         let depth = self.send.depth();
         if let Some(call) = refusal.call() {
-            // After the short way the ring has, so that nobody was in between.
-            self.end(State::Failed);
             return hint(call.into());
         }
         let ended = self.state() != State::Open;
@@ -437,59 +528,45 @@ impl ConnSlots {
     #[cold]
     pub(crate) fn closed(&self) -> Error {
         Error::NotConnected(match self.state() {
-            State::Connecting => {
-                "the connection is not established yet: wait for ConnEvent::Established with \
-                 Conn::next_event"
-            }
-            State::Open | State::Failed => {
-                "an operation on the connection has failed, which ended it (Conn::failure): poll the \
-                 remaining completions, disconnect, and connect again"
-            }
-            State::Broken => {
-                "the device has reported an error of the connection's queue pair (see the log), which ended it: \
-                 completions may be missing; drop the connection, and connect again"
-            }
-            State::Closed => "the connection is closed",
+            State::Connecting => NotConnected::NotYet,
+            // A post has failed just now.
+            State::Open | State::Failed => NotConnected::Failed,
+            State::Broken => NotConnected::GivenUp,
+            State::Closed => NotConnected::Closed,
         })
     }
 }
 
-/// What becomes of a request that [`ConnSlots::try_post_send`] has tried to post. The connection ends with
-/// [`ConnSlots::send_refused`]: the device may have the request all the same; or it refuses what was checked, and is
-/// not to be trusted.
-#[cold]
-#[inline(never)]
-pub(crate) fn send_not_taken(ring: &Ring, held: Held<'_>, error: PostError) -> Refusal {
-    let ends = !matches!(error, PostError::Full);
-    ring.one_not_taken(held, error.into(), ends).into()
+/// Whether the connection ends because of this error: the device may have the request. A device that refuses a
+/// checked send cannot be trusted, and ends it as well. A refused receive has changed nothing.
+fn ends_the_connection<const SENDS: bool>(error: &PostError) -> bool {
+    match error {
+        PostError::Full => false,
+        PostError::Refused(_) => SENDS,
+        PostError::Failed(_) => true,
+    }
 }
 
-/// As [`send_not_taken`], of a receive and [`ConnSlots::try_post_receive`].
+/// What becomes of a request that [`ConnSlots::try_post_send`] or
+/// [`try_post_receive`](ConnSlots::try_post_receive) has tried to post. The connection ends when the caller has let
+/// go of the lock: see [`Refusal::of_send`] and [`Refusal::of_receive`].
 #[cold]
 #[inline(never)]
-pub(crate) fn receive_not_taken(ring: &Ring, held: Held<'_>, error: PostError) -> Refusal {
-    ring.one_not_taken(held, error.into(), false).into()
+pub(crate) fn one_not_taken<const SENDS: bool>(
+    ring: &Ring,
+    held: Held<'_>,
+    error: PostError,
+) -> Outcome {
+    let ends = ends_the_connection::<SENDS>(&error);
+    Refusal::from(ring.one_not_taken(held, error.into(), ends)).into()
 }
 
-/// Puts the `op_context`s into completions and returns the number of the last one, if all of them succeeded and
-/// are of the queue that `first` is of. If not, nothing has happened.
-#[inline(always)]
-fn settle_alike(ring: &Ring, first: u64, wcs: &mut [Wc]) -> Option<u32> {
-    let (mut kinds, mut statuses) = (0, 0);
-    for wc in &*wcs {
-        kinds |= wc.wr_id() ^ first;
-        statuses |= wc.status().0;
+/// The `wr_id` of number 0 of the sends or the receives.
+const fn first_of<const SENDS: bool>() -> u64 {
+    match SENDS {
+        true => (Kind::Send as u64) << Kind::NUMBER,
+        false => (Kind::Receive as u64) << Kind::NUMBER,
     }
-    if (kinds >> 32) as u32 | statuses != WcStatus::SUCCESS.0 {
-        return None;
-    }
-    let mut last = None;
-    for wc in wcs {
-        let number = wc.wr_id() as u32;
-        wc.set_wr_id(ring.op_contexts().of(number).load(Ordering::Relaxed));
-        last = Some(number);
-    }
-    last
 }
 
 /// Adds what is known of a failed verb, if it does not say already what to know of it.
@@ -528,8 +605,46 @@ pub(crate) fn refused_by_a_full_queue(
     }
 }
 
-/// Whether a request was posted: a word, and 0 if it was.
-pub(crate) type Posted = Result<(), Refusal>;
+/// Whether a request was posted: its number, or why not. One word, which is returned in a register.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Outcome(u64);
+
+impl Outcome {
+    /// Set if it was not posted. A number does not have it.
+    const REFUSED: u64 = 1 << 63;
+
+    #[inline(always)]
+    pub(crate) fn posted(number: u64) -> Self {
+        Self(number)
+    }
+
+    #[inline(always)]
+    fn of(posted: Result<u64, NotPosted<NoCall>>) -> Self {
+        match posted {
+            Ok(number) => Self(number),
+            Err(error) => Refusal::from(error).into(),
+        }
+    }
+
+    /// The number of the request, or of the last one if there are several.
+    #[inline(always)]
+    pub(crate) fn result(self) -> Result<u64, Refusal> {
+        match self.0 & Self::REFUSED {
+            0 => Ok(self.0),
+            // The kind of a refusal is never 0.
+            _ => Err(Refusal(
+                NonZeroU32::new(self.0 as u32).unwrap_or(NonZeroU32::MIN),
+            )),
+        }
+    }
+}
+
+impl From<Refusal> for Outcome {
+    #[inline(always)]
+    fn from(refusal: Refusal) -> Self {
+        Self(Self::REFUSED | u64::from(refusal.0.get()))
+    }
+}
 
 /// Why a request was not posted, until it becomes an [`Error`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -541,12 +656,26 @@ impl Refusal {
     const NO_COMPLETION_DUE: u32 = 3;
     const ENDED: u32 = 4;
     const CALL_FAILED: u32 = 5;
+    const CALL_REFUSED: u32 = 6;
     /// The bits of these.
     const KINDS: u32 = 7;
 
-    /// The failed call, if it was one.
-    fn call(self) -> Option<CallFailed> {
+    /// Why the connection fails, if this is of a send that does not leave it as it was.
+    pub(crate) fn of_send(self) -> Option<Failure> {
+        let call = self.call()?;
+        let (call, errno) = (call.name(), call.errno());
+        Some(Failure::Post { call, errno })
+    }
+
+    /// As [`of_send`](Self::of_send), of a receive.
+    pub(crate) fn of_receive(self) -> Option<Failure> {
         let failed = self.0.get() & Self::KINDS == Self::CALL_FAILED;
+        self.of_send().filter(|_| failed)
+    }
+
+    /// The call that failed or that refused the request, if there was one.
+    fn call(self) -> Option<CallFailed> {
+        let failed = self.0.get() & Self::KINDS >= Self::CALL_FAILED;
         failed.then(|| CallFailed::from_bits(self.0.get() >> 3))
     }
 }
@@ -561,9 +690,8 @@ impl From<NotPosted<NoCall>> for Refusal {
             NotPosted::Full => Self::FULL,
             NotPosted::NoCompletionDue => Self::NO_COMPLETION_DUE,
             NotPosted::Refused(NoCall::Ended) | NotPosted::Failed(NoCall::Ended) => Self::ENDED,
-            NotPosted::Refused(NoCall::Failed(call)) | NotPosted::Failed(NoCall::Failed(call)) => {
-                call.to_bits() << 3 | Self::CALL_FAILED
-            }
+            NotPosted::Refused(NoCall::Failed(call)) => call.to_bits() << 3 | Self::CALL_REFUSED,
+            NotPosted::Failed(NoCall::Failed(call)) => call.to_bits() << 3 | Self::CALL_FAILED,
         };
         // Not 0, by its lowest bits.
         Self(NonZeroU32::new(bits).unwrap_or(NonZeroU32::MIN))

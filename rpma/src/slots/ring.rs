@@ -1,7 +1,7 @@
 //! The entries of one queue: what was posted and has not been polled.
 //!
-//! Each posted request has a number, which is its `wr_id`'s lower half, and an entry, which keeps the
-//! program's `op_context`. So a completion says by itself whose it is, and up to where its queue is done.
+//! Each posted request has a number, which its `wr_id` carries, and an entry, which keeps the
+//! program's `op_context`. So a completion identifies its request, and shows how far its queue is done.
 //!
 //! What makes that exact:
 //!
@@ -11,11 +11,12 @@
 //! * [`done`](Ring::complete) is called by whoever holds the completion queue's lock, in the order of the
 //!   completions, after the entry was read: only then may it be written again.
 //!
-//! The numbers wrap. All comparisons are of differences, which are at most the ring's size.
+//! A number is never used again: they have 61 bits, which last for 73 years at a billion posts a second.
+//! So a number names exactly one request of its queue (see [`Posted`](crate::Posted)).
 
 use super::contexts::Contexts;
 use super::lock::{Held, Lock};
-use super::sync::{AtomicU32, Ordering};
+use super::sync::{AtomicU32, AtomicU64, Ordering};
 
 /// The entries of a queue whose requests complete in the order of posting.
 #[derive(Debug)]
@@ -26,23 +27,23 @@ pub(crate) struct Ring {
     /// Held by who posts: for the order of posting, and for everything that is not `done` and `contexts`.
     posting: Lock,
     /// The number of the next request.
-    next: AtomicU32,
-    /// The number behind the last request that gives a completion when it succeeds.
-    signaled: AtomicU32,
+    next: AtomicU64,
+    /// The number after that of the last request that gives a completion when it succeeds.
+    signaled: AtomicU64,
     /// How far one may post without looking: what `done` was when a poster looked last, and `limit` more.
     /// Pollers write `done`, so that looking costs a cache line: it is done only when this does not leave
     /// enough.
-    end: AtomicU32,
+    end: AtomicU64,
     /// How many entries [`try_post`](Self::try_post) may use: `depth`; none before a [`post`](Self::post) or
     /// [`started`](Self::started), after a request that the device has not taken, and after the [`end`](Self::end).
-    limit: AtomicU32,
+    limit: AtomicU64,
     /// Not 0 when nothing may be posted any more.
     ended: AtomicU32,
     /// How many entries a program may use; a few more are for us.
     depth: u32,
     contexts: Contexts,
     /// Everything before this number is done. Written by pollers, read by posters.
-    done: AtomicU32,
+    done: AtomicU64,
 }
 
 /// Requests that are posted together.
@@ -68,17 +69,17 @@ impl Wanted {
 #[derive(Debug)]
 pub(crate) struct Entries<'ring> {
     contexts: &'ring Contexts,
-    next: u32,
+    next: u64,
 }
 
 impl Entries<'_> {
     /// Takes the entry of the next request, with its `op_context`, and returns its number: the next one's is
     /// 1 more.
     #[inline(always)]
-    pub(crate) fn take(&mut self, context: u64) -> u32 {
+    pub(crate) fn take(&mut self, context: u64) -> u64 {
         let number = self.next;
         self.contexts.of(number).store(context, Ordering::Relaxed);
-        self.next = number.wrapping_add(1);
+        self.next = number + 1;
         number
     }
 }
@@ -128,23 +129,23 @@ impl Ring {
     }
 
     /// As [`new`](Self::new), with this as its first number.
-    pub(crate) fn starting_at(first: u32, depth: u32, extra: u32) -> Self {
+    pub(crate) fn starting_at(first: u64, depth: u32, extra: u32) -> Self {
         Self {
             posting: Lock::new(),
-            next: AtomicU32::new(first),
-            signaled: AtomicU32::new(first),
-            end: AtomicU32::new(first),
-            limit: AtomicU32::new(0),
+            next: AtomicU64::new(first),
+            signaled: AtomicU64::new(first),
+            end: AtomicU64::new(first),
+            limit: AtomicU64::new(0),
             ended: AtomicU32::new(0),
             depth,
             contexts: Contexts::new(depth.saturating_add(extra)),
-            done: AtomicU32::new(first),
+            done: AtomicU64::new(first),
         }
     }
 
     /// As after a [`post`](Self::post).
     pub(crate) fn started(mut self) -> Self {
-        self.limit = AtomicU32::new(self.depth);
+        self.limit = AtomicU64::new(self.depth.into());
         self
     }
 
@@ -156,12 +157,12 @@ impl Ring {
     /// that gives one: if requests that give none had all of them, none would ever come back.
     ///
     /// `post` takes the entry of each, and says that the device has all of them or none, unless it has
-    /// failed.
+    /// failed. Returns the number of the last one.
     pub(crate) fn post<E>(
         &self,
         wanted: Wanted,
         post: impl FnOnce(Entries<'_>) -> Result<(), NotTaken<E>>,
-    ) -> Result<(), NotPosted<E>> {
+    ) -> Result<u64, NotPosted<E>> {
         let _held = self.posting.acquire();
         if self.ended.load(Ordering::Relaxed) != 0 {
             return Err(NotPosted::Ended);
@@ -171,28 +172,26 @@ impl Ring {
     }
 
     /// As [`post`](Self::post) for one request, if that takes no time. What `post` returns is not 0 if the request
-    /// gives a completion when it succeeds.
+    /// gives a completion when it succeeds. Returns its number.
     #[inline(always)]
     pub(crate) fn try_post<E>(
         &self,
         context: u64,
-        post: impl FnOnce(u32) -> Result<u32, E>,
-    ) -> Result<(), NotTried<'_, E>> {
+        post: impl FnOnce(u64) -> Result<u32, E>,
+    ) -> Result<u64, NotTried<'_, E>> {
         let Some(held) = self.posting.try_acquire() else {
             return Err(NotTried::Later(None));
         };
         let next = self.next.load(Ordering::Relaxed);
         // Two are enough, whether one has to be kept or not. Our own entries lie beyond the end.
         let free = self.end.load(Ordering::Relaxed).wrapping_sub(next);
-        if (free as i32) < 2 && !self.look_again(next) {
+        if (free as i64) < 2 && !self.look_again(next) {
             return Err(NotTried::Later(Some(held)));
         }
         self.contexts.of(next).store(context, Ordering::Relaxed);
         match post(next) {
-            Ok(signaled) => {
-                self.taken(1, u32::from(signaled != 0));
-                Ok(())
-            }
+            // The number is read again: one that is kept during the call takes a register.
+            Ok(signaled) => Ok(self.taken(1, u32::from(signaled != 0))),
             Err(error) => Err(NotTried::NotTaken(self, held, error)),
         }
     }
@@ -217,7 +216,7 @@ impl Ring {
     pub(crate) fn post_extra<E>(
         &self,
         post: impl FnOnce(Entries<'_>) -> Result<(), NotTaken<E>>,
-    ) -> Result<(), NotPosted<E>> {
+    ) -> Result<u64, NotPosted<E>> {
         let _held = self.posting.acquire();
         let done = self.done.load(Ordering::Acquire);
         let used = self.next.load(Ordering::Relaxed).wrapping_sub(done);
@@ -242,7 +241,7 @@ impl Ring {
     /// Looks how far one may post by now, and tells whether it is far enough for [`try_post`](Self::try_post). With
     /// the lock held.
     #[inline(always)]
-    fn look_again(&self, next: u32) -> bool {
+    fn look_again(&self, next: u64) -> bool {
         let limit = self.limit.load(Ordering::Relaxed);
         let end = self.done.load(Ordering::Acquire).wrapping_add(limit);
         // Never more than there may be, whatever a device says that it has done.
@@ -256,14 +255,14 @@ impl Ring {
     /// Whether there is room, as it is now. With the lock held.
     fn look<E>(&self, count: u32, signaled: bool) -> Result<(), NotPosted<E>> {
         let done = self.done.load(Ordering::Acquire);
-        let due = self.signaled.load(Ordering::Relaxed).wrapping_sub(done) as i32 > 0;
+        let due = self.signaled.load(Ordering::Relaxed).wrapping_sub(done) as i64 > 0;
         let kept = u32::from(!signaled && !due);
         let used = self.next.load(Ordering::Relaxed).wrapping_sub(done);
-        if used.saturating_add(count.saturating_add(kept)) <= self.depth {
+        let depth = u64::from(self.depth);
+        if used.saturating_add(count.saturating_add(kept).into()) <= depth {
             // Only now: what is refused here says nothing of whether it is wanted.
-            self.limit.store(self.depth, Ordering::Relaxed);
-            self.end
-                .store(done.wrapping_add(self.depth), Ordering::Relaxed);
+            self.limit.store(depth, Ordering::Relaxed);
+            self.end.store(done.wrapping_add(depth), Ordering::Relaxed);
             return Ok(());
         }
         // A request that gives no completion needs another entry, for one that does.
@@ -281,7 +280,7 @@ impl Ring {
         &self,
         wanted: Wanted,
         post: impl FnOnce(Entries<'_>) -> Result<(), NotTaken<E>>,
-    ) -> Result<(), NotPosted<E>> {
+    ) -> Result<u64, NotPosted<E>> {
         // Whoever has read what was in these entries has said so by `done`, which was read before.
         let entries = Entries {
             contexts: &self.contexts,
@@ -290,20 +289,21 @@ impl Ring {
         if let Err(error) = post(entries) {
             return Err(self.not_taken(wanted.count, error));
         }
-        self.taken(wanted.count, wanted.signaled);
-        Ok(())
+        let first = self.taken(wanted.count, wanted.signaled);
+        Ok(first + u64::from(wanted.count.saturating_sub(1)))
     }
 
     /// The device has so many requests more, of which those up to one that gives a completion are
-    /// `signaled`.
+    /// `signaled`. Returns the number of the first.
     #[inline(always)]
-    fn taken(&self, count: u32, signaled: u32) {
+    fn taken(&self, count: u32, signaled: u32) -> u64 {
         let next = self.next.load(Ordering::Relaxed);
-        self.next.store(next.wrapping_add(count), Ordering::Relaxed);
+        self.next.store(next + u64::from(count), Ordering::Relaxed);
         if signaled != 0 {
-            self.signaled
-                .store(next.wrapping_add(signaled), Ordering::Relaxed);
+            let end = next + u64::from(signaled);
+            self.signaled.store(end, Ordering::Relaxed);
         }
+        next
     }
 
     /// The device has not taken so many requests. With the lock held.
@@ -333,10 +333,17 @@ impl Ring {
     /// Notes that the request `number` is done, and all before it, and returns its `op_context`. One
     /// caller at a time, in the order of the completions.
     #[inline]
-    pub(crate) fn complete(&self, number: u32) -> u64 {
+    pub(crate) fn complete(&self, number: u64) -> u64 {
         let context = self.contexts.of(number).load(Ordering::Relaxed);
         self.done_with(number);
         context
+    }
+
+    /// Whether the completion of the request `number`, or of a later one, was polled.
+    #[inline(always)]
+    pub(crate) fn is_done(&self, number: u64) -> bool {
+        // A number of this ring is less than `next`, and `done` never passes that.
+        self.done.load(Ordering::Acquire) > number
     }
 
     #[inline(always)]
@@ -346,7 +353,7 @@ impl Ring {
 
     /// Notes that the request `number` is done, and all before it: their entries were read.
     #[inline(always)]
-    pub(crate) fn done_with(&self, number: u32) {
+    pub(crate) fn done_with(&self, number: u64) {
         let done = number.wrapping_add(1);
         let ahead = done.wrapping_sub(self.done.load(Ordering::Relaxed));
         // It never moves backwards, whatever a device may say.

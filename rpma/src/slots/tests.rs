@@ -5,11 +5,12 @@ use std::thread;
 use std::time::Duration;
 
 use super::*;
+use crate::verbs::WcFailure;
 
 /// A connection whose device takes every request, and completes what it is told to.
 struct Device {
     slots: ConnSlots,
-    taken: Mutex<Vec<u32>>,
+    taken: Mutex<Vec<u64>>,
 }
 
 impl Device {
@@ -25,7 +26,7 @@ impl Device {
     fn post(&self, count: u32, signaled: bool) -> Result<()> {
         post_send(&self.slots, (count, signaled), 7, |first| {
             let mut taken = self.taken.lock().expect("no panic");
-            taken.extend((0..count).map(|n| first.wrapping_add(n)));
+            taken.extend((0..u64::from(count)).map(|n| first + n));
             Ok(())
         })
     }
@@ -34,7 +35,7 @@ impl Device {
     fn complete(&self, back: usize) {
         let taken = self.taken.lock().expect("no panic");
         let number = taken[taken.len() - 1 - back];
-        assert_eq!(self.slots.complete(Kind::Send, number), Some(7));
+        assert_eq!(complete(&self.slots, Kind::Send, number), Some(7));
     }
 
     fn fill(&self, signaled: bool) -> u32 {
@@ -47,7 +48,7 @@ fn post_send(
     slots: &ConnSlots,
     (count, signaled): (u32, bool),
     op_context: u64,
-    mut post: impl FnMut(u32) -> Result<(), PostError>,
+    mut post: impl FnMut(u64) -> Result<(), PostError>,
 ) -> Result<()> {
     let mut posted = None;
     if count == 1 {
@@ -55,23 +56,40 @@ fn post_send(
             post(number)?;
             Ok(u32::from(signaled))
         });
-        posted = tried(taken, send_not_taken);
+        posted = tried::<true>(taken);
     }
     posted
         .unwrap_or_else(|| slots.post_send(count, signaled, op_context, post))
-        .map_err(|refusal| slots.send_refused(refusal, "operation", count))
+        .result()
+        .map(drop)
+        .map_err(|refusal| {
+            ended_after(slots, refusal.of_send());
+            slots.send_refused(refusal, "operation", count)
+        })
+}
+
+/// A failed call ends the connection.
+fn ended_after(slots: &ConnSlots, failure: Option<Failure>) {
+    if let Some(failure) = failure {
+        slots.fail(failure);
+    }
 }
 
 /// Whether a request was posted; `None` if it was not tried.
-fn tried<'a>(
-    posted: Result<(), NotTried<'a, PostError>>,
-    not_taken: impl FnOnce(&'a Ring, Held<'a>, PostError) -> Refusal,
-) -> Option<Posted> {
+fn tried<const SENDS: bool>(posted: Result<u64, NotTried<'_, PostError>>) -> Option<Outcome> {
     match posted {
-        Ok(()) => Some(Ok(())),
+        Ok(number) => Some(Outcome::posted(number)),
         Err(NotTried::Later(_)) => None,
-        Err(NotTried::NotTaken(ring, held, error)) => Some(Err(not_taken(ring, held, error))),
+        Err(NotTried::NotTaken(ring, held, error)) => {
+            Some(one_not_taken::<SENDS>(ring, held, error))
+        }
     }
+}
+
+/// Completes a request, and returns its `op_context`.
+fn complete(slots: &ConnSlots, kind: Kind, number: u64) -> Option<u64> {
+    let mut wc = Wc::for_test(kind.wr_id(number), WcStatus::SUCCESS);
+    slots.complete(&mut wc, kind, number).then(|| wc.wr_id())
 }
 
 fn post_receive(
@@ -80,9 +98,14 @@ fn post_receive(
     mut post: impl FnMut(u64) -> Result<(), PostError>,
 ) -> Result<()> {
     let taken = slots.try_post_receive(op_context, &mut post);
-    tried(taken, receive_not_taken)
+    tried::<false>(taken)
         .unwrap_or_else(|| slots.post_receive(op_context, post))
-        .map_err(|refusal| slots.receive_refused(refusal, 1))
+        .result()
+        .map(drop)
+        .map_err(|refusal| {
+            ended_after(slots, refusal.of_receive());
+            slots.receive_refused(refusal, 1)
+        })
 }
 
 #[test]
@@ -152,9 +175,10 @@ fn what_can_never_be_posted_is_refused_for_good() {
     Device::new(4).post(3, false).expect("all but one");
 }
 
+/// A number names one request for ever: also when a queue has had more than 32 bits can count.
 #[test]
-fn numbers_may_wrap() {
-    let near_the_end = u32::MAX - 7;
+fn no_number_comes_again() {
+    let near_the_end = u64::from(u32::MAX) - 7;
     let ring = Ring::starting_at(near_the_end, 5, 0);
     let mut numbers = Vec::new();
     for context in 0..100 {
@@ -171,7 +195,8 @@ fn numbers_may_wrap() {
         let last = *numbers.last().expect("posted");
         assert_eq!(ring.complete(last), context);
     }
-    assert!(numbers.contains(&0), "{numbers:?}");
+    assert!(numbers.is_sorted_by(|one, next| one < next), "{numbers:?}");
+    assert!(*numbers.last().expect("posted") > u64::from(u32::MAX));
 }
 
 /// Behind the last one with a completion there may be others: they come back with a later one's.
@@ -180,21 +205,19 @@ fn a_batch_has_its_last_completion_anywhere() {
     let device = Device::new(6);
     let post = |count, signaled| {
         let wanted = Wanted { count, signaled };
-        device.slots.post_sends(wanted, |mut entries| {
+        let posted = device.slots.post_sends(wanted, |mut entries| {
             let mut taken = device.taken.lock().expect("no panic");
             taken.extend((0..count).map(|_| entries.take(7)));
             Ok(())
-        })
+        });
+        posted.result().map_err(|refusal| refusal.0.get())
     };
     post(6, 4).expect("all of them");
-    assert_eq!(
-        post(1, 1).map_err(|refusal| refusal.0.get()),
-        Err(Refusal::FULL)
-    );
+    assert_eq!(post(1, 1), Err(Refusal::FULL));
     device.complete(2);
     // Four came back; one is kept as long as no completion is due.
     let kept = Err(Refusal::NO_COMPLETION_DUE);
-    assert_eq!(post(4, 0).map_err(|refusal| refusal.0.get()), kept);
+    assert_eq!(post(4, 0), kept);
     post(3, 0).expect("three are free");
     post(1, 1).expect("the one that was kept");
     device.complete(0);
@@ -214,6 +237,7 @@ fn a_batch_that_does_not_fit_takes_nothing() {
     let refused = device
         .slots
         .post_sends(four, none)
+        .result()
         .map_err(|refusal| refusal.0.get());
     assert_eq!(refused, Err(Refusal::TOO_LONG));
     let three = Wanted {
@@ -223,6 +247,7 @@ fn a_batch_that_does_not_fit_takes_nothing() {
     let refused = device
         .slots
         .post_sends(three, none)
+        .result()
         .map_err(|refusal| refusal.0.get());
     assert_eq!(refused, Err(Refusal::FULL));
     assert_eq!(device.fill(true), 2);
@@ -234,8 +259,8 @@ fn what_was_not_posted_completes_nothing() {
     let device = Device::new(2);
     assert_eq!(device.fill(true), 2);
     device.complete(0);
-    for number in [0, 1, u32::MAX, 1 << 31] {
-        device.slots.complete(Kind::Send, number);
+    for number in [0, 1, u64::from(u32::MAX), 1 << 60] {
+        complete(&device.slots, Kind::Send, number);
     }
     assert_eq!(device.fill(true), 2);
 }
@@ -252,7 +277,7 @@ fn what_the_device_refused_has_no_slot() {
 }
 
 /// A device on whose connection the short way is open already, or not yet.
-fn each_way() -> impl Iterator<Item = (Device, u32)> {
+fn each_way() -> impl Iterator<Item = (Device, u64)> {
     [0, 1].into_iter().map(|before| {
         let device = Device::new(4);
         for _ in 0..before {
@@ -280,7 +305,7 @@ fn a_failed_post_ends_the_connection() {
             "{refused:?}"
         );
         assert_eq!(
-            device.slots.complete(Kind::Send, before),
+            complete(&device.slots, Kind::Send, before),
             Some(0),
             "it may complete"
         );
@@ -322,7 +347,7 @@ fn nobody_posts_before_a_failed_post_has_ended_the_connection() {
     device.post(1, true).expect("posts");
     let failed = PostError::Failed(CallFailed::for_test(Errno::NOMEM));
     let posted = device.slots.try_post_send(0, |_| Err(failed));
-    let refusal = tried(posted, send_not_taken).expect("the short way is open");
+    let refusal = tried::<true>(posted).expect("the short way is open");
     for count in [1, 2] {
         let refused = device.post(count, true);
         assert!(
@@ -331,7 +356,8 @@ fn nobody_posts_before_a_failed_post_has_ended_the_connection() {
         );
     }
     assert_eq!(device.taken.lock().expect("no panic").len(), 1);
-    let error = refusal.map_err(|refusal| device.slots.send_refused(refusal, "operation", 1));
+    let refused = refusal.result();
+    let error = refused.map_err(|refusal| device.slots.send_refused(refusal, "operation", 1));
     assert!(error.expect_err("failed").is_errno(Errno::NOMEM));
 }
 
@@ -356,16 +382,16 @@ fn a_device_that_is_ahead_opens_nothing() {
         let device = Device::new(10);
         device.post(1, true).expect("posts");
         if ahead_first {
-            device.slots.complete(Kind::Send, 5);
+            complete(&device.slots, Kind::Send, 5);
         }
         device.slots.end(State::Closed);
         if !ahead_first {
-            device.slots.complete(Kind::Send, 5);
+            complete(&device.slots, Kind::Send, 5);
         }
         device.slots
     };
     let connecting = ConnSlots::new(10, 0);
-    connecting.complete(Kind::Send, 5);
+    complete(&connecting, Kind::Send, 5);
     for slots in [ended(true), ended(false), connecting] {
         let refused = post_send(&slots, (1, true), 0, |_| Ok(()));
         assert!(
@@ -375,7 +401,7 @@ fn a_device_that_is_ahead_opens_nothing() {
     }
     let device = Device::new(4);
     device.post(1, true).expect("posts");
-    device.slots.complete(Kind::Send, 4);
+    complete(&device.slots, Kind::Send, 4);
     assert!(device.fill(true) <= 3);
 }
 
@@ -393,18 +419,18 @@ fn a_queue_of_nothing_is_not_full() {
 
 #[test]
 fn nothing_is_posted_before_and_after_the_connection() {
-    let text = |slots: &ConnSlots| match post_send(slots, (1, true), 0, |_| Ok(())) {
-        Err(Error::NotConnected(text)) => text,
+    let reason = |slots: &ConnSlots| match post_send(slots, (1, true), 0, |_| Ok(())) {
+        Err(Error::NotConnected(reason)) => reason,
         other => panic!("{other:?}"),
     };
     let slots = ConnSlots::new(10, 0);
-    assert!(text(&slots).contains("not established"));
+    assert_eq!(reason(&slots), NotConnected::NotYet);
     slots.open();
     post_send(&slots, (1, true), 0, |_| Ok(())).expect("open");
     slots.end(State::Failed);
     slots.end(State::Closed);
     slots.open();
-    assert!(text(&slots).contains("has failed"));
+    assert_eq!(reason(&slots), NotConnected::Failed);
 }
 
 #[test]
@@ -425,7 +451,7 @@ fn a_receive_queue_takes_as_many_as_it_has_slots() {
         };
         assert_eq!((queue, depth), (Queue::Receive, 3));
         for (n, (kind, number)) in (0..).zip(posted.drain(..)) {
-            assert_eq!(slots.complete(kind, number), Some(3 * round + n));
+            assert_eq!(complete(&slots, kind, number), Some(3 * round + n));
         }
     }
     assert_eq!(slots.end(State::Closed), State::Connecting);
@@ -506,9 +532,11 @@ fn a_shared_receive_queue_counts_in_any_order() {
 #[test]
 fn a_completion_says_what_it_is_of() {
     for kind in Kind::ALL {
-        assert_eq!(Kind::of(kind.wr_id(u32::MAX)), Some((kind, u32::MAX)));
+        for number in [0, (1 << 61) - 1] {
+            assert_eq!(Kind::of(kind.wr_id(number)), Some((kind, number)));
+        }
     }
-    for foreign in [6 << 32, u64::MAX] {
+    for foreign in [6 << 61, u64::MAX] {
         assert_eq!(Kind::of(foreign), None);
     }
 }
@@ -522,12 +550,23 @@ fn the_failure_is_the_one_that_explains_the_others() {
         for &(wr_id, status) in failures {
             slots.fail(WcFailure::for_test(wr_id, status));
         }
-        slots.failure().map(|failure| failure.wr_id)
+        slots.failure().map(|failure| match failure {
+            Failure::Operation(failure) => failure.wr_id,
+            other => panic!("{other:?}"),
+        })
     };
     assert_eq!(first(&[]), None);
     assert_eq!(first(&[(1, flushed), (2, flushed)]), Some(1));
     assert_eq!(first(&[(1, flushed), (2, length)]), Some(2));
     assert_eq!(first(&[(1, access), (2, flushed), (3, length)]), Some(1));
+
+    // The device's own word explains what was flushed, and no more.
+    let slots = ConnSlots::new(1, 1);
+    slots.fail(WcFailure::for_test(1, flushed));
+    slots.fail(Failure::Device);
+    assert_eq!(slots.failure(), Some(Failure::Device));
+    slots.fail(WcFailure::for_test(2, access));
+    assert!(matches!(slots.failure(), Some(Failure::Operation(failure)) if failure.wr_id == 2));
 }
 
 /// What the data path carries as a word becomes the error that it was.
@@ -581,13 +620,14 @@ fn completions_are_settled_up_to_the_first_unlike() {
             let left = usize::from(like > 0 || kind != Kind::Receive);
             assert_eq!(slots.settle(&mut wcs), left, "{like} {kind:?}");
             for (n, wc) in (0..like).zip(&wcs) {
-                assert_eq!(wc.wr_id(), u64::from(n) + 100);
+                assert_eq!(wc.wr_id(), n + 100);
+                assert_eq!(wc.posted(), Some(slots.name(n, true)));
             }
             if left == 1 {
                 assert_eq!(wcs[like as usize].wr_id(), kind.wr_id(like), "not touched");
             }
             let again = |_: &u32| post_send(&slots, (1, true), 0, |_| Ok(())).is_ok();
-            assert_eq!((0..).take_while(again).count() as u32, like);
+            assert_eq!((0..).take_while(again).count() as u64, like);
         }
     }
 }

@@ -4,6 +4,8 @@ use std::fmt;
 
 use rpma_sys as sys;
 
+use crate::posted::{ConnId, Posted};
+
 /// A work completion: the outcome of one operation.
 ///
 /// A failed completion carries only a few valid fields (on rxe its opcode reads as "send"), so the
@@ -22,10 +24,46 @@ impl Wc {
         self.0.wr_id
     }
 
-    /// Puts the program's number in the place of ours.
+    /// The operation that completed. Always valid for operations of the send queue, also failed ones;
+    /// `None` for receives.
+    ///
+    /// A native flush of more than 2 GiB is posted in parts. If one of them fails, each gives a completion:
+    /// only that of the last part has the name that the post returned.
     #[inline]
-    pub(crate) fn set_wr_id(&mut self, wr_id: u64) {
-        self.0.wr_id = wr_id;
+    #[must_use]
+    pub fn posted(&self) -> Option<Posted> {
+        let upper = u32::from(self.0.pkey_index) | u32::from(self.0.slid) << 16;
+        // SAFETY: both variants of the union are plain u32s, and any bits are valid.
+        let lower = unsafe { self.0.__bindgen_anon_1.imm_data };
+        let conn = ConnId::of_halves(lower, upper)?;
+        let number = u64::from(self.0.src_qp) | u64::from(self.0.wc_flags) << 32;
+        Some(Posted::new(conn, number, true))
+    }
+
+    /// Makes this the completion of a send queue's request: puts the program's `op_context` in the place of
+    /// our `wr_id`, and the name of the request into fields that belong to receives.
+    #[inline(always)]
+    pub(crate) fn set_send(&mut self, op_context: u64, conn: ConnId, number: u64) {
+        let (lower, upper) = conn.halves();
+        self.0.wr_id = op_context;
+        self.0.src_qp = number as u32;
+        self.0.wc_flags = (number >> 32) as u32;
+        self.0.__bindgen_anon_1.imm_data = lower;
+        self.set_upper(upper);
+    }
+
+    /// Makes this the completion of a receive, which has no name.
+    #[inline(always)]
+    pub(crate) fn set_receive(&mut self, op_context: u64) {
+        self.0.wr_id = op_context;
+        self.set_upper(0);
+    }
+
+    /// These two fields are of datagrams, which rpma does not have.
+    #[inline(always)]
+    fn set_upper(&mut self, upper: u32) {
+        self.0.pkey_index = upper as u16;
+        self.0.slid = (upper >> 16) as u16;
     }
 
     /// The number of the queue pair, as `Conn::get_qp_num` gives it. Always valid.
@@ -113,7 +151,7 @@ impl WcSuccess<'_> {
     /// the flag for the sender as well.
     #[must_use]
     pub fn imm_data(&self) -> Option<u32> {
-        if !self.opcode().is_receive() || !self.flags().contains(WcFlags::WITH_IMM) {
+        if !self.flags().contains(WcFlags::WITH_IMM) {
             return None;
         }
         // SAFETY: the flag says that the union holds immediate data; both variants are plain u32s.
@@ -121,10 +159,13 @@ impl WcSuccess<'_> {
         Some(u32::from_be(imm_data))
     }
 
-    /// Which optional fields are valid.
+    /// Which optional fields are valid: none for operations of the send queue.
     #[must_use]
     pub fn flags(&self) -> WcFlags {
-        WcFlags::from_bits_retain(self.0.wc_flags)
+        match self.opcode().is_receive() {
+            true => WcFlags::from_bits_retain(self.0.wc_flags),
+            false => WcFlags::empty(),
+        }
     }
 }
 
@@ -308,7 +349,9 @@ impl WcStatus {
             }
             Self::RETRY_EXC_ERR => {
                 ". The peer's host, its device, its program or the network is down: connect again when they \
-                 are back (ConnCfg::set_ack_timeout and set_retry_count say how long it is tried)"
+                 are back (ConnCfg::set_ack_timeout and set_retry_count set how long the device tries). On \
+                 soft-RoCE also: the answer of a native flush or atomic write was lost; \
+                 ConnCfg::set_force_fallback avoids that"
             }
             Self::RNR_RETRY_EXC_ERR => {
                 ". The peer's program did not post a receive in time (its ConnCfg::set_rnr_retry_count)"
@@ -347,6 +390,33 @@ mod tests {
         let text = failure.to_string();
         assert!(text.contains("remote access error"), "{text}");
         assert!(text.contains("set_force_fallback"), "what to do: {text}");
+    }
+
+    /// The name stands in fields of receives, which must not show it, and a failure keeps it.
+    #[test]
+    fn a_send_keeps_its_name_and_a_receive_has_none() {
+        let conn = ConnId::new();
+        for (status, number) in [(0, 3), (5, u64::from(u32::MAX) + 2), (12, (1 << 61) - 1)] {
+            let mut raw = wc(status);
+            raw.set_send(9, conn, number);
+            assert_eq!(raw.posted(), Some(Posted::new(conn, number, true)));
+            assert_eq!((raw.wr_id(), raw.qp_num()), (9, 3));
+            if let Ok(success) = raw.result() {
+                assert_eq!(
+                    (success.imm_data(), success.flags()),
+                    (None, WcFlags::empty())
+                );
+            }
+        }
+        let mut receive = wc(0);
+        receive.0.opcode = sys::ibv_wc_opcode::IBV_WC_RECV;
+        receive.0.wc_flags = WcFlags::WITH_IMM.bits();
+        receive.0.__bindgen_anon_1.imm_data = 7_u32.to_be();
+        // A device fills in fields of datagrams as it likes.
+        (receive.0.slid, receive.0.pkey_index, receive.0.src_qp) = (1, 2, 3);
+        receive.set_receive(9);
+        assert_eq!((receive.wr_id(), receive.posted()), (9, None));
+        assert_eq!(receive.result().expect("success").imm_data(), Some(7));
     }
 
     #[test]

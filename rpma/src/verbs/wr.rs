@@ -282,6 +282,21 @@ pub(crate) struct CallFailed {
 }
 
 impl CallFailed {
+    /// The function's C name.
+    pub(crate) fn name(self) -> &'static str {
+        match self.call {
+            Call::PostSend => "ibv_post_send",
+            Call::PostRecv => "ibv_post_recv",
+            Call::PostSrqRecv => "ibv_post_srq_recv",
+            Call::WrStart => "ibv_wr_start",
+            Call::WrComplete => "ibv_wr_complete",
+        }
+    }
+
+    pub(crate) fn errno(self) -> i32 {
+        self.errno.into()
+    }
+
     /// As a number of 24 bits.
     pub(crate) fn to_bits(self) -> u32 {
         u32::from(self.errno) << 8 | u32::from(self.in_the_middle) << 7 | self.call as u32
@@ -345,14 +360,7 @@ impl Call {
 
 impl From<CallFailed> for Error {
     fn from(failed: CallFailed) -> Self {
-        let call = match failed.call {
-            Call::PostSend => "ibv_post_send",
-            Call::PostRecv => "ibv_post_recv",
-            Call::PostSrqRecv => "ibv_post_srq_recv",
-            Call::WrStart => "ibv_wr_start",
-            Call::WrComplete => "ibv_wr_complete",
-        };
-        let error = Self::provider(call, io::Error::from_raw_os_error(failed.errno.into()));
+        let error = Self::provider(failed.name(), io::Error::from_raw_os_error(failed.errno()));
         match failed.in_the_middle {
             true => error.with_hint(
                 "It took some of the requests that were posted together and refused a later one, or the call \

@@ -27,8 +27,8 @@ fn write(addr: &str, port: u16, bytes: &[u8]) -> Result<(), Box<dyn std::error::
         .ok_or("the server offers no memory")?;
     let target = region.slice(..bytes.len() as u64)?;
     conn.write(target, source.slice(..)?, Flags::COMPLETION_ON_ERROR, 1)?;
-    conn.flush(target, FlushType::Visibility, Flags::COMPLETION_ALWAYS, 2)?;
-    conn.get_cq().wait_for(2, LIMIT, |_| {})?;
+    let flushed = conn.flush(target, FlushType::Visibility, Flags::COMPLETION_ALWAYS, 2)?;
+    conn.wait_for(flushed, LIMIT, |_| {})?;
     conn.close(LIMIT)?;
     Ok(())
 }

@@ -1,0 +1,272 @@
+//! [`Conn::wait_for`]: a wait that only one operation's completion satisfies.
+//!
+//! The usual case is that the completion is there: one poll, and no look at the clock. Otherwise the wait
+//! sleeps as [`Conn::next`] does: it polls before each sleep and after it, and no sleep is longer than
+//! [`BOUND`], so that it finds what other threads leave.
+//!
+//! It also watches the connection's events, because an operation whose peer is gone may not complete for a
+//! long time. An event that it takes is kept for [`Conn::next_event`]. It takes none while another thread
+//! sleeps there: that thread would not be woken.
+
+use std::collections::VecDeque;
+use std::os::fd::AsFd;
+use std::sync::{MutexGuard, PoisonError, TryLockError};
+use std::time::Duration;
+
+use rustix::event::{PollFd, PollFlags};
+
+use super::Conn;
+use super::next::{BOUND, take};
+use crate::error::{Error, Result};
+use crate::event::ConnEvent;
+use crate::posted::Posted;
+use crate::verbs::{Deadline, Wc, WcFailure, WcStatus};
+
+/// For how long a completion may still come after the connection's end: an acknowledgement and the peer's
+/// disconnect reach this host by different ways.
+const GRACE: Duration = Duration::from_secs(1);
+
+const INCOMPLETE: &str = "the operation did not complete";
+
+/// Events that a wait for an operation took, and the threads that sleep for events.
+#[derive(Debug, Default)]
+pub(super) struct Events {
+    kept: VecDeque<ConnEvent>,
+    sleepers: usize,
+}
+
+impl Conn {
+    /// Waits for the completion of the operation that `posted` names, for at most `limit`. No other
+    /// completion satisfies it. Completions of other operations that it polls meanwhile go to `other`.
+    ///
+    /// Later completions stay in the queue, and may have no event left: poll until the queue is empty
+    /// before [`Cq::wait`](crate::Cq::wait). Another `wait_for` and [`next`](Self::next) do that by themselves.
+    ///
+    /// It also looks at the connection's events. After the connection's end a completion may still come for
+    /// a second; then the wait ends with [`Error::Ended`]. Events stay for [`next_event`](Self::next_event)
+    /// and [`next`](Self::next), which return a kept event without waiting; the descriptor of events is not
+    /// readable for it.
+    ///
+    /// Operations of other threads: let one thread poll, and tell the others.
+    ///
+    /// ```no_run
+    /// # use rpma::{Conn, Flags, FlushType, RemoteSlice, Result};
+    /// # use std::time::Duration;
+    /// # fn flush(conn: &Conn, log: RemoteSlice) -> Result<()> {
+    /// let flushed = conn.flush(log, FlushType::Persistent, Flags::COMPLETION_ALWAYS, 0)?;
+    /// conn.wait_for(flushed, Duration::from_secs(10), |_other| {})?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// * [`Error::TimedOut`] when the limit has passed. The operation goes on: the device still uses its memory, and
+    ///   its outcome is unknown until its completion or the end of the connection. Wait for it again, or drop the
+    ///   connection.
+    /// * [`Error::Operation`] if the operation failed. If an earlier failure ended the connection and this operation
+    ///   was only flushed, the error is that failure ([`failure`](Self::failure)): another operation's,
+    ///   [`Error::Provider`] after a failed post, [`Error::NotConnected`] if the device gave the queue pair up.
+    /// * [`Error::Ended`] if the connection ended and the completion did not come.
+    /// * [`Error::PolledElsewhere`] if the completion was polled by another call.
+    /// * [`Error::InvalidArgument`] for an operation of another connection or without
+    ///   [`Flags::COMPLETION_ALWAYS`](crate::Flags::COMPLETION_ALWAYS), and while another thread is in this call.
+    /// * [`Error::SharedChannel`] if the connection is on a
+    ///   [`CompletionChannel`](crate::CompletionChannel): the wait could take the events of others.
+    /// * [`Error::Provider`] as [`next`](Self::next).
+    #[inline]
+    pub fn wait_for(
+        &self,
+        posted: Posted,
+        limit: Duration,
+        mut other: impl FnMut(Wc),
+    ) -> Result<Wc> {
+        self.wait_for_any(posted, limit, &mut other)
+    }
+
+    #[inline(never)]
+    fn wait_for_any(
+        &self,
+        posted: Posted,
+        limit: Duration,
+        other: &mut dyn FnMut(Wc),
+    ) -> Result<Wc> {
+        let slots = &self.queues.slots;
+        let Some(number) = slots.number_of(posted).filter(|_| posted.completes()) else {
+            return Err(self.not_awaited(posted));
+        };
+        if self.is_on_a_completion_channel() {
+            return Err(Error::SharedChannel);
+        }
+        let _alone = match self.waiting_for_one.try_lock() {
+            Err(TryLockError::WouldBlock) => return Err(not_alone()),
+            locked => locked,
+        };
+        if slots.was_polled(number) {
+            return Err(Error::PolledElsewhere);
+        }
+        // One at a time: what comes after it stays in the queue.
+        let mut wcs = [Wc::default()];
+        if self.queues.cq.get_wc(&mut wcs)? > 0 {
+            if wcs[0].posted() == Some(posted) {
+                return self.outcome(&wcs[0]);
+            }
+            other(wcs[0]);
+        }
+        self.wait_longer(posted, number, Deadline::after(limit), other)
+    }
+
+    /// As [`wait_for`](Self::wait_for), where the completion was not there at once.
+    #[cold]
+    #[inline(never)]
+    fn wait_longer(
+        &self,
+        posted: Posted,
+        number: u64,
+        deadline: Deadline,
+        other: &mut dyn FnMut(Wc),
+    ) -> Result<Wc> {
+        let slots = &self.queues.slots;
+        let main = self.queues.cq.queue().channel();
+        let mut grace: Option<Deadline> = None;
+        loop {
+            // Before the look: a wait looks once more after its limit.
+            let is_last = deadline.has_passed();
+            let is_over = grace.is_some_and(Deadline::has_passed);
+            let mut wcs = [Wc::default()];
+            while self.queues.cq.get_wc(&mut wcs)? > 0 {
+                if wcs[0].posted() == Some(posted) {
+                    return self.outcome(&wcs[0]);
+                }
+                other(wcs[0]);
+                if deadline.has_passed() {
+                    break;
+                }
+            }
+            if slots.was_polled(number) {
+                return Err(Error::PolledElsewhere);
+            }
+            if let Some(error) = slots.broken() {
+                return Err(error);
+            }
+            match self.ended() {
+                Some(end) if is_over => return Err(Error::Ended(Box::new(end.clone()))),
+                Some(_) => {
+                    grace.get_or_insert_with(|| Deadline::after(GRACE));
+                }
+                None => {}
+            }
+            if is_last {
+                return Err(Error::TimedOut(INCOMPLETE));
+            }
+            let until = deadline.earlier(Deadline::after(BOUND));
+            let until = grace.map_or(until, |grace| until.earlier(grace));
+            let mut fds = [
+                PollFd::from_borrowed_fd(main.device_fd(), PollFlags::IN),
+                PollFd::new(main, PollFlags::IN),
+                PollFd::from_borrowed_fd(self.as_fd(), PollFlags::IN),
+            ];
+            let watched = 2 + usize::from(grace.is_none() && !self.has_event_sleepers());
+            main.sleep(&mut fds[..watched], until)?;
+            if !fds[1].revents().is_empty() {
+                take(main)?;
+            }
+            if watched == 3 && !fds[2].revents().is_empty() {
+                self.keep_event()?;
+            }
+        }
+    }
+
+    /// The result of the completion that was waited for.
+    #[inline(always)]
+    fn outcome(&self, wc: &Wc) -> Result<Wc> {
+        match wc.status() {
+            WcStatus::SUCCESS => Ok(*wc),
+            _ => Err(self.reason(wc)),
+        }
+    }
+
+    /// Why an operation failed: a flushed one because of an earlier failure.
+    #[cold]
+    #[inline(never)]
+    fn reason(&self, wc: &Wc) -> Error {
+        let Err(failure) = wc.result() else {
+            return Error::TimedOut(INCOMPLETE);
+        };
+        let WcFailure { status, .. } = failure;
+        let first = self.failure().filter(|_| status == WcStatus::WR_FLUSH_ERR);
+        first.map_or(Error::Operation(failure), Error::from)
+    }
+
+    /// Why this operation cannot be waited for.
+    #[cold]
+    #[inline(never)]
+    fn not_awaited(&self, posted: Posted) -> Error {
+        Error::invalid(match self.queues.slots.number_of(posted) {
+            None => "the operation was posted on another connection: wait for it there",
+            Some(_) => {
+                "the operation was posted without Flags::COMPLETION_ALWAYS, and has no completion if it \
+                 succeeds: wait for a later operation that has the flag"
+            }
+        })
+    }
+
+    /// The next event that a wait for an operation has taken.
+    pub(super) fn kept_event(&self) -> Option<ConnEvent> {
+        self.lock_events().kept.pop_front()
+    }
+
+    /// As [`kept_event`](Self::kept_event). If there is none the caller sleeps for events from here on, until it
+    /// drops what it gets.
+    pub(super) fn kept_event_or_sleep(&self) -> Result<ConnEvent, Sleeper<'_>> {
+        let mut events = self.lock_events();
+        match events.kept.pop_front() {
+            Some(event) => Ok(event),
+            None => {
+                events.sleepers += 1;
+                Err(Sleeper(self))
+            }
+        }
+    }
+
+    fn has_event_sleepers(&self) -> bool {
+        self.lock_events().sleepers > 0
+    }
+
+    /// Takes an event, if there is one, and keeps it for [`Conn::next_event`].
+    fn keep_event(&self) -> Result<()> {
+        // Locked meanwhile: a thread that begins to sleep for events must find it.
+        let mut events = self.lock_events();
+        if events.sleepers > 0 {
+            return Ok(());
+        }
+        let now = Deadline::after(Duration::ZERO);
+        if let Some(event) = self.queues.qp.next_event(now)? {
+            events.kept.push_back(self.note(event)?);
+        }
+        Ok(())
+    }
+
+    fn lock_events(&self) -> MutexGuard<'_, Events> {
+        // A panic cannot leave it half changed.
+        self.events.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A thread that sleeps for events of the connection.
+pub(super) struct Sleeper<'conn>(&'conn Conn);
+
+impl Drop for Sleeper<'_> {
+    fn drop(&mut self) {
+        self.0.lock_events().sleepers -= 1;
+    }
+}
+
+#[cold]
+#[inline(never)]
+fn not_alone() -> Error {
+    Error::invalid(
+        "another thread is in Conn::wait_for of this connection, and would be handed the completion \
+         that this one waits for: let one thread wait and tell the others",
+    )
+}

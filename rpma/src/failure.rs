@@ -1,0 +1,123 @@
+//! Why a connection takes no operations: [`Failure`], the cause of its end, and [`NotConnected`], its state.
+
+use std::fmt;
+use std::io;
+
+use crate::error::Error;
+use crate::verbs::{WcFailure, WcStatus};
+
+/// Why a connection failed: [`Conn::failure`](crate::Conn::failure).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Failure {
+    /// An operation completed with an error.
+    Operation(WcFailure),
+    /// A call that posts failed, and the library moved the queue pair to the error state.
+    Post {
+        /// The function that failed, by its C name.
+        call: &'static str,
+        /// The errno that it reported.
+        errno: i32,
+    },
+    /// The device reported an error of the queue pair in an asynchronous event, which is in the log.
+    Device,
+}
+
+impl Failure {
+    /// Whether this explains more than an `earlier` failure, and takes its place.
+    pub(crate) fn explains(&self, earlier: &Self) -> bool {
+        self.rank() > earlier.rank()
+    }
+
+    /// Whether it is a flushed operation, which failed because of an earlier failure or a disconnect.
+    pub(crate) fn is_flushed(&self) -> bool {
+        matches!(self, Self::Operation(failure) if failure.status == WcStatus::WR_FLUSH_ERR)
+    }
+
+    fn rank(&self) -> u8 {
+        match self {
+            _ if self.is_flushed() => 0,
+            Self::Device => 1,
+            Self::Operation(_) | Self::Post { .. } => 2,
+        }
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Operation(failure) => failure.fmt(f),
+            Self::Post { call, errno } => {
+                write!(f, "{call} failed: {}", io::Error::from_raw_os_error(*errno))
+            }
+            Self::Device => f.write_str(NotConnected::GivenUp.text()),
+        }
+    }
+}
+
+impl std::error::Error for Failure {}
+
+impl From<WcFailure> for Failure {
+    fn from(failure: WcFailure) -> Self {
+        Self::Operation(failure)
+    }
+}
+
+impl From<Failure> for Error {
+    fn from(failure: Failure) -> Self {
+        match failure {
+            Failure::Operation(failure) => Self::Operation(failure),
+            Failure::Post { call, errno } => {
+                Self::provider(call, io::Error::from_raw_os_error(errno))
+                    .with_hint("This failed post ended the connection: connect again")
+            }
+            Failure::Device => Self::NotConnected(NotConnected::GivenUp),
+        }
+    }
+}
+
+/// Why a connection takes no operations: the reason of [`Error::NotConnected`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum NotConnected {
+    /// It is not established yet.
+    NotYet,
+    /// An operation or a post failed: [`Conn::failure`](crate::Conn::failure).
+    Failed,
+    /// The device reported an error of the queue pair. Completions may be missing.
+    GivenUp,
+    /// This side or the peer closed it.
+    Closed,
+    /// [`Conn::close`](crate::Conn::close): it ended before the peer acknowledged every operation.
+    Unacknowledged,
+}
+
+impl NotConnected {
+    fn text(self) -> &'static str {
+        match self {
+            Self::NotYet => {
+                "the connection is not established yet: wait for ConnEvent::Established with \
+                 Conn::next_event"
+            }
+            Self::Failed => {
+                "an operation on the connection failed, which ended it (Conn::failure): poll the \
+                 remaining completions, disconnect, and connect again"
+            }
+            Self::GivenUp => {
+                "the device reported an error of the connection's queue pair (see the log), which ended it: \
+                 completions may be missing; drop the connection, and connect again"
+            }
+            Self::Closed => "the connection is closed",
+            Self::Unacknowledged => {
+                "the connection ended before the peer acknowledged every operation: its host, its device \
+                 or the network is down, or its program has ended"
+            }
+        }
+    }
+}
+
+impl fmt::Display for NotConnected {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.text())
+    }
+}
