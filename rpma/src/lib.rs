@@ -192,8 +192,8 @@ pub mod porting {}
 ///     let conn = asking.wait_established(LIMIT)?;
 ///     let target = MrRemote::from_descriptor(conn.get_private_data())?.slice(..bytes.len() as u64)?;
 ///     conn.write(target, source.slice(..)?, Flags::COMPLETION_ON_ERROR, 1)?;
-///     conn.flush(target, FlushType::Visibility, Flags::COMPLETION_ALWAYS, 2)?;
-///     conn.get_cq().wait_for(2, LIMIT, |_| {})?;
+///     let flushed = conn.flush(target, FlushType::Visibility, Flags::COMPLETION_ALWAYS, 2)?;
+///     conn.wait_for(flushed, LIMIT, |_| {})?;
 ///     Ok(())
 /// }
 ///

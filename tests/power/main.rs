@@ -11,6 +11,7 @@ mod again;
 mod cuts;
 mod example;
 mod hosts;
+mod late;
 mod pair;
 mod protocols;
 mod rules;

@@ -3,7 +3,7 @@
 //!
 //! It polls before it sleeps and after it has taken an event, and takes an event, which arms the queue again, only
 //! when the queues are empty. So an event stays in its channel, for others that sleep, as long as there may be
-//! something to poll. What is left without an event by others (`Cq::wait_for` leaves what comes after the one that
+//! something to poll. What is left without an event by others (`Conn::wait_for` leaves what comes after the one that
 //! it waits for) is found within [`BOUND`]: no sleep is longer.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
