@@ -228,13 +228,13 @@ struct LengthOfFailure;
 /// Operations take registered memory only.
 ///
 /// ```
-/// fn send(conn: &rpma::Conn, bytes: rpma::MrSlice<'_>) -> rpma::Result<()> {
+/// fn send(conn: &rpma::Conn, bytes: rpma::MrSlice<'_>) -> rpma::Result<rpma::Posted> {
 ///     conn.send(bytes, rpma::Flags::COMPLETION_ALWAYS, 0)
 /// }
 /// ```
 ///
 /// ```compile_fail,E0308
-/// fn send(conn: &rpma::Conn, bytes: &[u8]) -> rpma::Result<()> {
+/// fn send(conn: &rpma::Conn, bytes: &[u8]) -> rpma::Result<rpma::Posted> {
 ///     conn.send(bytes, rpma::Flags::COMPLETION_ALWAYS, 0)
 /// }
 /// ```
@@ -243,21 +243,21 @@ struct UnregisteredMemory;
 /// Here and there cannot be confused.
 ///
 /// ```
-/// fn copy(conn: &rpma::Conn, near: rpma::MrSlice<'_>, far: rpma::RemoteSlice) -> rpma::Result<()> {
+/// fn copy(conn: &rpma::Conn, near: rpma::MrSlice<'_>, far: rpma::RemoteSlice) -> rpma::Result<rpma::Posted> {
 ///     conn.write(far, near, rpma::Flags::COMPLETION_ALWAYS, 0)?;
 ///     conn.read(near, far, rpma::Flags::COMPLETION_ALWAYS, 1)
 /// }
 /// ```
 ///
 /// ```compile_fail,E0308
-/// fn copy(conn: &rpma::Conn, near: rpma::MrSlice<'_>, far: rpma::RemoteSlice) -> rpma::Result<()> {
+/// fn copy(conn: &rpma::Conn, near: rpma::MrSlice<'_>, far: rpma::RemoteSlice) -> rpma::Result<rpma::Posted> {
 ///     conn.write(near, far, rpma::Flags::COMPLETION_ALWAYS, 0)?;
 ///     conn.read(near, far, rpma::Flags::COMPLETION_ALWAYS, 1)
 /// }
 /// ```
 ///
 /// ```compile_fail,E0308
-/// fn copy(conn: &rpma::Conn, near: rpma::MrSlice<'_>, far: rpma::RemoteSlice) -> rpma::Result<()> {
+/// fn copy(conn: &rpma::Conn, near: rpma::MrSlice<'_>, far: rpma::RemoteSlice) -> rpma::Result<rpma::Posted> {
 ///     conn.write(far, near, rpma::Flags::COMPLETION_ALWAYS, 0)?;
 ///     conn.read(far, near, rpma::Flags::COMPLETION_ALWAYS, 1)
 /// }
@@ -267,13 +267,13 @@ struct LocalAndRemoteSwapped;
 /// An atomic write is of 8 bytes (W-39).
 ///
 /// ```
-/// fn store(conn: &rpma::Conn, far: rpma::RemoteSlice, word: &[u8; 8]) -> rpma::Result<()> {
+/// fn store(conn: &rpma::Conn, far: rpma::RemoteSlice, word: &[u8; 8]) -> rpma::Result<rpma::Posted> {
 ///     conn.atomic_write(far, word, rpma::Flags::COMPLETION_ALWAYS, 0)
 /// }
 /// ```
 ///
 /// ```compile_fail,E0308
-/// fn store(conn: &rpma::Conn, far: rpma::RemoteSlice, word: &[u8; 4]) -> rpma::Result<()> {
+/// fn store(conn: &rpma::Conn, far: rpma::RemoteSlice, word: &[u8; 4]) -> rpma::Result<rpma::Posted> {
 ///     conn.atomic_write(far, word, rpma::Flags::COMPLETION_ALWAYS, 0)
 /// }
 /// ```
@@ -440,7 +440,7 @@ struct ConnectAfterReject;
 ///
 /// ```
 /// use rpma::{Conn, Flags, RemoteSlice, Result};
-/// fn send(conn: &Conn, to: RemoteSlice) -> Result<()> {
+/// fn send(conn: &Conn, to: RemoteSlice) -> Result<rpma::Posted> {
 ///     let mut batch = conn.batch::<2>();
 ///     let tail = 7u64.to_le_bytes();
 ///     batch.atomic_write(to, &tail, Flags::COMPLETION_ALWAYS, 1)?;
@@ -450,7 +450,7 @@ struct ConnectAfterReject;
 ///
 /// ```compile_fail,E0597
 /// use rpma::{Conn, Flags, RemoteSlice, Result};
-/// fn send(conn: &Conn, to: RemoteSlice) -> Result<()> {
+/// fn send(conn: &Conn, to: RemoteSlice) -> Result<rpma::Posted> {
 ///     let mut batch = conn.batch::<2>();
 ///     {
 ///         let tail = 7u64.to_le_bytes();
@@ -462,7 +462,7 @@ struct ConnectAfterReject;
 ///
 /// ```compile_fail,E0505
 /// use rpma::{Conn, Result};
-/// fn end(conn: Conn) -> Result<()> {
+/// fn end(conn: Conn) -> Result<rpma::Posted> {
 ///     let mut batch = conn.batch::<2>();
 ///     drop(conn);
 ///     batch.post()
