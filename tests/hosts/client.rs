@@ -4,8 +4,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use rpma::{
-    Conn, ConnCfg, ConnReq, Device, Flags, FlushType, Mr, MrRemote, MrUsage, Peer, PeerCfg, Side,
-    Wc,
+    Conn, ConnCfg, ConnReq, Device, Flags, FlushType, Mr, MrRemote, MrUsage, Peer, PeerCfg, Posted,
+    Side,
 };
 
 use crate::Result;
@@ -21,7 +21,6 @@ const CONNECT: Duration = Duration::from_secs(5);
 const PAUSE: Duration = Duration::from_millis(200);
 
 const SILENT: Flags = Flags::COMPLETION_ON_ERROR;
-const LAST: u64 = 0x1A57;
 
 /// The connection, and what it reaches.
 struct Target {
@@ -118,8 +117,8 @@ pub(crate) fn watch(addr: &str, port: &str, seconds: &str) -> Result<()> {
             let at = offset(number) as u64;
             let src = target.remote.slice(at..at + RECORD as u64)?;
             let flags = Flags::COMPLETION_ALWAYS;
-            target.conn.read(local.slice(..)?, src, flags, LAST)?;
-            target.wait()?;
+            let read = target.conn.read(local.slice(..)?, src, flags, 0)?;
+            target.wait(read)?;
             let mut found = [0; RECORD];
             local.read_at(0, &mut found)?;
             if found != record(number) {
@@ -147,28 +146,28 @@ fn connect(peer: &Peer, addr: &str, port: u16, cfg: &ConnCfg) -> Result<Target> 
 impl Target {
     fn tail(&self, local: &Mr<Vec<u8>>) -> Result<u64> {
         let (dst, src) = (local.slice(..TAIL)?, self.remote.slice(..TAIL as u64)?);
-        self.conn.read(dst, src, Flags::COMPLETION_ALWAYS, LAST)?;
-        self.wait()?;
+        let read = self.conn.read(dst, src, Flags::COMPLETION_ALWAYS, 0)?;
+        self.wait(read)?;
         Ok(local.load_u64(0)?)
     }
 
     fn append(&self, local: &Mr<Vec<u8>>, first: u64, group: u64) -> Result<()> {
         self.records(local, first, group, SILENT)?;
-        self.show(first + group)?;
-        self.wait()
+        let shown = self.show(first + group)?;
+        self.wait(shown)
     }
 
     /// A power cut between the two leaves a tail that shows what is not there.
     fn append_wrongly(&self, local: &Mr<Vec<u8>>, first: u64, group: u64) -> Result<()> {
-        self.show(first + group)?;
-        self.wait()?;
+        let shown = self.show(first + group)?;
+        self.wait(shown)?;
         println!("the tail is {}", first + group);
         thread::sleep(Duration::from_secs(1));
-        self.records(local, first, group, Flags::COMPLETION_ALWAYS)?;
-        self.wait()
+        let flushed = self.records(local, first, group, Flags::COMPLETION_ALWAYS)?;
+        self.wait(flushed)
     }
 
-    fn records(&self, local: &Mr<Vec<u8>>, first: u64, group: u64, flags: Flags) -> Result<()> {
+    fn records(&self, local: &Mr<Vec<u8>>, first: u64, group: u64, flags: Flags) -> Result<Posted> {
         for (at, number) in (first..first + group).enumerate() {
             local.write_at(at * RECORD, &record(number))?;
             let src = local.slice(at * RECORD..(at + 1) * RECORD)?;
@@ -178,31 +177,23 @@ impl Target {
         }
         let all = offset(first) as u64..offset(first + group) as u64;
         let all = self.remote.slice(all)?;
-        Ok(self.conn.flush(all, FlushType::Persistent, flags, LAST)?)
+        Ok(self.conn.flush(all, FlushType::Persistent, flags, 0)?)
     }
 
-    fn show(&self, tail: u64) -> Result<()> {
+    fn show(&self, tail: u64) -> Result<Posted> {
         let dst = self.remote.slice(..TAIL as u64)?;
         self.conn
             .atomic_write(dst, &tail.to_le_bytes(), SILENT, 0)?;
         let flags = Flags::COMPLETION_ALWAYS;
-        Ok(self.conn.flush(dst, FlushType::Persistent, flags, LAST)?)
+        Ok(self.conn.flush(dst, FlushType::Persistent, flags, 0)?)
     }
 
-    /// Waits for the last operation; the failure of any one is an error.
-    fn wait(&self) -> Result<()> {
+    /// Waits for this operation; the failure of an earlier one is an error, too.
+    fn wait(&self, posted: Posted) -> Result<()> {
         for _ in 0..STALL {
-            let mut wcs = [Wc::default(); 32];
-            let polled = self.conn.get_cq().get_wc(&mut wcs)?;
-            for wc in &wcs[..polled] {
-                wc.result()?;
-                if wc.wr_id() == LAST {
-                    return Ok(());
-                }
-            }
-            match self.conn.get_cq().wait_timeout(Duration::from_secs(1)) {
-                Ok(()) | Err(rpma::Error::NoCompletion) => {}
-                Err(error) => return Err(error.into()),
+            match self.conn.wait_for(posted, Duration::from_secs(1), |_| {}) {
+                Err(rpma::Error::TimedOut(_)) => {}
+                ended => return Ok(ended.map(drop)?),
             }
         }
         Err(format!("stall: no completion in {STALL} s").into())

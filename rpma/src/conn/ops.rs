@@ -9,6 +9,8 @@
 
 use super::Conn;
 use super::checks::UNSOLICITED;
+#[cfg(doc)]
+use crate::error::Error;
 use crate::error::Result;
 use crate::flags::Flags;
 use crate::flush::{FlushMethod, FlushType};
