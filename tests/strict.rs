@@ -4,10 +4,13 @@
 //! Of order: in each round a flush or a read fails, because its memory is gone, and a write follows it: one that had to wait for it
 //! must not be executed any more.
 
+use std::sync::{Arc, mpsc};
+use std::thread;
+
 use rpma::sim::{Fabric, Host, Profile};
 use rpma::{
-    AlignedBuf, Conn, ConnCfg, ConnReq, Device, Ep, Error, Flags, FlushType, Mr, MrRemote, MrUsage,
-    Peer, RemoteSlice, Side, Wc,
+    AlignedBuf, ComplChannel, Conn, ConnCfg, ConnReq, Device, Ep, Error, Flags, FlushType, Mr,
+    MrRemote, MrSlice, MrUsage, NotConnected, Peer, RemoteSlice, Side, Wc,
 };
 
 /// Miri takes a second for each.
@@ -152,9 +155,22 @@ fn a_failed_queue_pair_is_told() {
     let (addr, peer) = peer_on(&host);
     let (client, server) = connect(&peer, &addr, &ConnCfg::new());
     let server = server.wait_established(LIMIT).expect("accepted");
-    let source = Mr::reg(&peer, zeroed(), MrUsage::WRITE_SRC).expect("mr");
+    fail_both(&peer, &client);
+    let told = server.next(&mut [Wc::default()], LIMIT);
+    assert!(is_given_up(&told), "{told:?}");
+    let refused = server.recv(MrSlice::EMPTY, 1);
+    assert!(is_given_up(&refused), "{refused:?}");
+}
+
+fn is_given_up<T>(result: &rpma::Result<T>) -> bool {
+    matches!(result, Err(Error::NotConnected(NotConnected::GivenUp)))
+}
+
+/// Writes to memory that is gone: the queue pairs of both sides fail.
+fn fail_both(peer: &Peer, client: &Conn) {
+    let source = Mr::reg(peer, zeroed(), MrUsage::WRITE_SRC).expect("mr");
     let gone = {
-        let mr = Mr::reg(&peer, zeroed(), MrUsage::WRITE_DST).expect("mr");
+        let mr = Mr::reg(peer, zeroed(), MrUsage::WRITE_DST).expect("mr");
         MrRemote::from_descriptor(&mr.get_descriptor()).expect("a descriptor")
     };
     let (to, from) = (gone.slice(..).expect("all"), source.slice(..).expect("all"));
@@ -162,11 +178,38 @@ fn a_failed_queue_pair_is_told() {
     client
         .wait_for(written.expect("posted"), LIMIT, |_| {})
         .expect_err("its memory is gone");
-    let told = server.next(&mut [Wc::default()], LIMIT);
-    assert!(matches!(told, Err(Error::NotConnected(_))), "{told:?}");
-    let refused = server.write(to, from, Flags::COMPLETION_ALWAYS, 1);
-    assert!(
-        matches!(refused, Err(Error::NotConnected(_))),
-        "{refused:?}"
-    );
+}
+
+/// Promise of `Cq::wait` and `Conn::wait`: a wait ends when the device gives the queue pair up, whether it takes the
+/// news itself or another thread does. Before, it slept on: without a limit, for ever.
+#[test]
+fn a_wait_ends_with_its_queue_pair() {
+    let fabric = Fabric::new(Profile::STRICT);
+    let host = fabric.host("here");
+    let _entered = host.enter();
+    let (addr, peer) = peer_on(&host);
+    let mut shared = ConnCfg::new();
+    shared.set_compl_channel(ComplChannel::Shared);
+    type Wait = fn(&Conn) -> rpma::Result<()>;
+    let of_queue: Wait = |conn| conn.get_cq().wait();
+    let of_conn: Wait = |conn| conn.wait().map(drop);
+    for (cfg, wait) in [(ConnCfg::new(), of_queue), (shared, of_conn)] {
+        for waiters in [1, 2] {
+            let (client, server) = connect(&peer, &addr, &cfg);
+            let server = Arc::new(server.wait_established(LIMIT).expect("accepted"));
+            let (told, ends) = mpsc::channel();
+            for _ in 0..waiters {
+                let (server, told, host) = (Arc::clone(&server), told.clone(), host.clone());
+                thread::spawn(move || {
+                    let _entered = host.enter();
+                    told.send(wait(&server)).expect("the test goes on");
+                });
+            }
+            fail_both(&peer, &client);
+            for _ in 0..waiters {
+                let ended = ends.recv_timeout(LIMIT).expect("it sleeps on");
+                assert!(is_given_up(&ended), "{ended:?}");
+            }
+        }
+    }
 }

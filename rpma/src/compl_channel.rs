@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use crate::error::{Error, Result};
 use crate::peer::Peer;
+use crate::slots::ConnSlots;
 use crate::verbs::{CompChannel, Context, CqKind, CqTag, Deadline, Notify};
 
 /// How long a wait for solicited events may last before the queue is looked at all the same.
@@ -122,7 +123,10 @@ impl CompletionChannel {
     }
 
     fn wait_until(&self, deadline: Deadline) -> Result<CqEvent> {
-        let CqTag { key, kind } = self.channel.wait(deadline)?.ok_or(Error::NoCompletion)?;
+        let CqTag { key, kind } = self
+            .channel
+            .wait(None, deadline)?
+            .ok_or(Error::NoCompletion)?;
         Ok(CqEvent { key, kind })
     }
 
@@ -179,9 +183,11 @@ impl fmt::Debug for CompletionChannel {
 }
 
 /// Waits for an event of a channel whose queues give events as `notify` says. `None` stands for an
-/// event that may have been lost: the queues are to be looked at.
+/// event that may have been lost: the queues are to be looked at. Behind the last event, the error of a connection
+/// that is over.
 pub(crate) fn wait(
     channel: &CompChannel,
+    conn: Option<&ConnSlots>,
     notify: Notify,
     deadline: Deadline,
 ) -> Result<Option<CqTag>> {
@@ -189,9 +195,15 @@ pub(crate) fn wait(
         Notify::Any => Deadline::Never,
         Notify::Solicited => Deadline::after(SOLICITED_BOUND),
     };
-    match channel.wait(deadline.earlier(bound))? {
-        Some(tag) => Ok(Some(tag)),
-        None if bound.has_passed() && !deadline.has_passed() => Ok(None),
-        None => Err(Error::NoCompletion),
+    let bell = conn.map(ConnSlots::bell);
+    if let Some(tag) = channel.wait(bell, deadline.earlier(bound))? {
+        return Ok(Some(tag));
+    }
+    if let Some(error) = conn.and_then(ConnSlots::over) {
+        return Err(error);
+    }
+    match bound.has_passed() && !deadline.has_passed() {
+        true => Ok(None),
+        false => Err(Error::NoCompletion),
     }
 }

@@ -16,9 +16,8 @@ use crate::slots::{ConnSlots, Held, Kind, Pool};
 use crate::verbs::{CompChannel, CompletionQueue, CqTag, Deadline, Notify, Wc, check_poll};
 
 /// A completion queue. Clones are handles of the same queue, and may stay longer than its connection: so one can live
-/// in a struct beside whatever watches its descriptor. When the connection is gone nothing comes any more. (What
-/// had come
-/// may be gone with it: adapters take it out of the queue.)
+/// in a struct beside whatever watches its descriptor. When the connection is gone nothing comes any more, and
+/// [`wait`](Self::wait) is an error. (What had come may be gone with it: adapters take it out of the queue.)
 ///
 /// The way to wait for completions: [`wait`](Self::wait), then [`get_wc`](Self::get_wc) until it
 /// returns 0, then `wait` again. The queue is armed before `wait` returns, so a completion that comes
@@ -134,6 +133,8 @@ impl Cq {
     ///
     /// [`Error::SharedChannel`] if the queue does not have its channel for itself.
     /// [`Error::NoCompletion`] if the descriptor was made non-blocking and there is no event.
+    /// [`Error::NotConnected`] after the last event, if the device has given the connection's queue pair up, or the
+    /// connection was dropped: nothing more may come.
     /// [`Error::Provider`] if `ibv_get_cq_event` or `ibv_req_notify_cq` fails.
     #[doc(alias = "rpma_cq_wait")]
     pub fn wait(&self) -> Result<()> {
@@ -153,7 +154,14 @@ impl Cq {
         if self.shared {
             return Err(Error::SharedChannel);
         }
-        compl_channel::wait(self.polled.queue.channel(), self.notify(), deadline).map(drop)
+        let Polled { queue, owners, .. } = &self.polled;
+        compl_channel::wait(
+            queue.channel(),
+            owners.conn.as_deref(),
+            self.notify(),
+            deadline,
+        )
+        .map(drop)
     }
 
     /// Asks for one event when the next completion of that kind arrives, and again after each event.

@@ -97,6 +97,7 @@
 #![deny(unsafe_code)]
 
 mod address;
+mod bell;
 #[cfg(doctest)]
 mod compile_fail;
 mod compl_channel;
@@ -111,7 +112,6 @@ mod event;
 mod failure;
 mod flags;
 mod flush;
-mod given_up;
 mod hints;
 mod mr;
 mod offer;

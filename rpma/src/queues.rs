@@ -14,7 +14,6 @@ use crate::conn_cfg::ConnCfg;
 use crate::cq::{Cq, CqAttr, Owners, Polled};
 use crate::error::{Error, Result};
 use crate::failure::Failure;
-use crate::given_up::GivenUp;
 use crate::mr::{MrSlice, MrUsage, Tag};
 use crate::peer::Peer;
 use crate::slots::{
@@ -33,10 +32,10 @@ const MIN_INLINE_DATA: u32 = 8;
 #[derive(Debug)]
 pub(crate) struct Queues {
     pub(crate) qp: QueuePair,
+    /// After the queue pair.
+    gone: Gone,
     pub(crate) cq: Cq,
     pub(crate) rcq: Option<Cq>,
-    /// For [`Conn::get_next_fd`](crate::Conn::get_next_fd).
-    pub(crate) given_up: Arc<GivenUp>,
     /// The channel of both completion queues, for [`ComplChannel::Shared`].
     pub(crate) channel: Option<Arc<CompChannel>>,
     pub(crate) slots: Arc<ConnSlots>,
@@ -179,12 +178,9 @@ impl Queues {
         let drained = drained.filter(|polled| polled.takes_shared_receives());
         let own = srq.as_ref().and_then(Srq::get_rcq).map(Cq::polled);
         let drained: Vec<_> = drained.chain(own).cloned().collect();
-        let given_up = Arc::new(GivenUp::default());
-        let wakes = Arc::clone(&given_up);
         let hooks = Hooks {
             on_error: Arc::new(move |what| {
                 failed.fail(Failure::Device);
-                wakes.wake();
                 log::error!("{of_error}: {what}: the connection takes no more operations");
             }),
             before_destroy: match drained.is_empty() {
@@ -207,6 +203,7 @@ impl Queues {
         Ok(Self {
             ends: Ends::of(&qp),
             qp,
+            gone: Gone(Arc::clone(&slots)),
             cq,
             rcq,
             channel,
@@ -216,7 +213,6 @@ impl Queues {
             min_rnr_timer: cfg.get_min_rnr_timer(),
             peer: peer.clone(),
             tags: Tags::of(peer),
-            given_up,
         })
     }
 
@@ -332,6 +328,7 @@ impl Queues {
     /// Frees everything; the first failure is returned.
     pub(crate) fn destroy(self) -> Result<()> {
         let queue_pair = self.qp.destroy();
+        drop(self.gone);
         let queue = self.cq.destroy();
         let receive_queue = self.rcq.map_or(Ok(()), Cq::destroy);
         let channel = self.channel.map_or(Ok(()), CompChannel::destroy);
@@ -341,6 +338,16 @@ impl Queues {
             .and(receive_queue)
             .and(channel)
             .and(shared)
+    }
+}
+
+/// When this is dropped the queue pair is gone: threads that wait on handles of its completion queues wake.
+#[derive(Debug)]
+struct Gone(Arc<ConnSlots>);
+
+impl Drop for Gone {
+    fn drop(&mut self) {
+        self.0.gone();
     }
 }
 

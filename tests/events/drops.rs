@@ -5,7 +5,7 @@ use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 use std::{fs, thread};
 
-use rpma::{CompletionChannel, Conn, ConnCfg, CqKind, Error, MrSlice, Srq, SrqCfg};
+use rpma::{CompletionChannel, Conn, ConnCfg, CqKind, Error, MrSlice, NotConnected, Srq, SrqCfg};
 
 use crate::common::{LIMIT, Pair, device_test, peer, permutations};
 use crate::support::{
@@ -301,5 +301,38 @@ fn a_channel_outlives_its_queues_in_each_order() {
             }
             assert_eq!(event_descriptors(), before, "all channels are closed");
         });
+    });
+}
+
+/// Promise: a wait on a handle of the queue ends when the connection is dropped, as nothing comes any more. Before, it
+/// slept on: without a limit, for ever.
+#[test]
+fn a_wait_on_a_clone_ends_with_the_connection() {
+    device_test(|| {
+        for delete in [false, true] {
+            let Pair { client, .. } = Pair::new(&peer());
+            let cq = client.get_cq().clone();
+            let (tell, waits) = mpsc::channel();
+            let waiter = started(move || {
+                tell.send(()).expect("the test goes on");
+                loop {
+                    // An event of something that was flushed at the end.
+                    match cq.wait() {
+                        Ok(()) => _ = drain(&cq),
+                        Err(error) => return error,
+                    }
+                }
+            });
+            waits.recv().expect("it waits");
+            match delete {
+                true => client.delete().expect("freed"),
+                false => drop(client),
+            }
+            let ended = finished("the wait", waiter);
+            assert!(
+                matches!(ended, Error::NotConnected(NotConnected::Closed)),
+                "{ended:?}"
+            );
+        }
     });
 }

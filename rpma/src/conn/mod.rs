@@ -307,8 +307,8 @@ impl Conn {
     ///
     /// [`Error::NotSharedChannel`] unless the connection was made with
     /// [`ComplChannel::Shared`](crate::ComplChannel::Shared). [`Error::NoCompletion`] if the descriptor
-    /// was made non-blocking and there is no event. [`Error::Provider`] if `ibv_get_cq_event` or
-    /// `ibv_req_notify_cq` fails.
+    /// was made non-blocking and there is no event. [`Error::NotConnected`] after the last event, if the device has
+    /// given the queue pair up. [`Error::Provider`] if `ibv_get_cq_event` or `ibv_req_notify_cq` fails.
     #[doc(alias = "rpma_conn_wait")]
     pub fn wait(&self) -> Result<(&Cq, CqKind)> {
         self.wait_until(Deadline::Never)
@@ -331,7 +331,7 @@ impl Conn {
             (Notify::Any, Notify::Any) => Notify::Any,
             _ => Notify::Solicited,
         };
-        let kind = match compl_channel::wait(channel, notify, deadline)? {
+        let kind = match compl_channel::wait(channel, Some(&self.queues.slots), notify, deadline)? {
             Some(tag) => tag.kind,
             // An event may have been lost: one of a queue with solicited events.
             None => match (cq.notify(), of_receives) {

@@ -146,12 +146,7 @@ impl Conn {
         for watched in [self.as_fd(), of_main].into_iter().chain(of_receives) {
             watch(&fd, watched)?;
         }
-        self.queues
-            .given_up
-            .watch(|given_up| watch(&fd, given_up))?;
-        if self.queues.slots.broken().is_some() {
-            self.queues.given_up.wake();
-        }
+        watch(&fd, self.queues.slots.bell().fd()?)?;
         // Another thread's may have been first.
         Ok(self.next_fd.get_or_init(|| fd).as_fd())
     }
@@ -210,7 +205,7 @@ impl Conn {
                 event => return event.map(|event| Some(Next::Event(event))),
             }
         }
-        match self.queues.slots.broken() {
+        match self.queues.slots.over() {
             Some(error) => Err(error),
             None => Ok(None),
         }
@@ -397,6 +392,6 @@ fn sleep(channel: &CompChannel, fds: &mut [PollFd<'_>], deadline: Deadline) -> R
 /// Takes an event, if it is still there, which arms its queue: what comes from now on gives another one. Tells
 /// whether one was there.
 pub(super) fn take(channel: &CompChannel) -> Result<bool> {
-    let taken = channel.wait(Deadline::after(Duration::ZERO))?;
+    let taken = channel.wait(None, Deadline::after(Duration::ZERO))?;
     Ok(taken.is_some())
 }

@@ -146,7 +146,7 @@ impl Conn {
             if slots.was_polled(number) {
                 return Err(Error::PolledElsewhere);
             }
-            if let Some(error) = slots.broken() {
+            if let Some(error) = slots.over() {
                 return Err(error);
             }
             match self.ended() {

@@ -35,6 +35,7 @@ pub(crate) use self::pool::Pool;
 use self::ring::{Entries, NotPosted, NotTaken, Ring};
 pub(crate) use self::ring::{NotTried, Wanted};
 use self::sync::Ordering;
+use crate::bell::Bell;
 use crate::error::{Error, Queue, Result};
 use crate::failure::{Failure, NotConnected};
 use crate::posted::{ConnId, Posted};
@@ -138,6 +139,8 @@ pub(crate) struct ConnSlots {
     send: Box<Ring>,
     receive: Box<Ring>,
     state: AtomicU8,
+    /// Nothing more may come.
+    bell: Bell,
     failure: Mutex<Option<Failure>>,
     /// The markers that have completed, whoever polled them: two bits each, see [`Kind::marker_bits`].
     markers: AtomicU32,
@@ -165,6 +168,7 @@ impl ConnSlots {
         Self {
             id: ConnId::new(),
             state: AtomicU8::new(State::Connecting as u8),
+            bell: Bell::default(),
             failure: Mutex::new(None),
             markers: AtomicU32::new(0),
             send: Box::new(Ring::new(sends, SEND_MARKERS)),
@@ -212,6 +216,20 @@ impl ConnSlots {
             Failure::Device => State::Broken,
             _ => State::Failed,
         });
+        if failure == Failure::Device {
+            self.bell.ring();
+        }
+    }
+
+    /// The queue pair is gone.
+    pub(crate) fn gone(&self) {
+        self.end(State::Closed);
+        self.bell.ring();
+    }
+
+    /// Rings when completions may be missing from then on: see [`over`](Self::over).
+    pub(crate) fn bell(&self) -> &Bell {
+        &self.bell
     }
 
     /// The first failure, or the one that explains it.
@@ -519,9 +537,10 @@ impl ConnSlots {
         self.state() == State::Connecting
     }
 
-    /// The error of a connection whose queue pair the device has given up, of which nothing more may be told.
-    pub(crate) fn broken(&self) -> Option<Error> {
-        (self.state() == State::Broken).then(|| self.closed())
+    /// The error of a connection for which no completion may come any more: the device has given its queue pair up,
+    /// or the queue pair is gone.
+    pub(crate) fn over(&self) -> Option<Error> {
+        self.bell.has_rung().then(|| self.closed())
     }
 
     /// Why it takes no operations.

@@ -21,7 +21,7 @@ use socket2::SockAddr;
 
 use super::cm_event::{CmEvent, CmEventKind, RawEvent};
 use super::device_events::DeviceEvents;
-use super::take::{Deadline, Turns, let_block, readable_now, set_nonblocking, take};
+use super::take::{Beside, Deadline, Turns, let_block, readable_now, set_nonblocking, take};
 use super::{check_minus_one, check_non_null, log_leak};
 use crate::error::{Error, Result};
 
@@ -319,7 +319,8 @@ impl CmId {
     pub(crate) fn next_event(&self, deadline: Deadline) -> Result<Option<CmEvent>> {
         let device = self.device();
         let device = device.as_ref();
-        take(self.as_fd(), device, &self.channel.turns, deadline, |_| {
+        let beside = Beside { device, bell: None };
+        take(self.as_fd(), beside, &self.channel.turns, deadline, |_| {
             Ok(self.get_event(device)?.map(|event| event.acknowledge()))
         })
     }
@@ -332,9 +333,10 @@ impl CmId {
     ) -> Result<Option<Result<IncomingRequest, CmEvent>>> {
         let device = self.device();
         let device = device.as_ref();
+        let beside = Beside { device, bell: None };
         take(
             self.as_fd(),
-            device,
+            beside,
             &self.channel.turns,
             deadline,
             |_| match self.get_event(device)? {

@@ -10,8 +10,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use rpma_sys as sys;
 use rustix::event::PollFd;
 
-use super::take::{Deadline, Turns, any_readable, let_block, readable_now, take};
+use super::take::{Beside, Deadline, Turns, any_readable, let_block, readable_now, take};
 use super::{Context, Wc, check_errno, check_minus_one, check_non_null, log_leak};
+use crate::bell::Bell;
 use crate::error::{Error, Result};
 use crate::hints;
 use crate::slots::{Held, Lock};
@@ -62,14 +63,18 @@ impl CompChannel {
     }
 
     /// Takes one completion event: gets it, arms its queue again, notes whose it is, and acknowledges
-    /// it as the last touch. Returns what the queue was made with; `None` if `deadline` passes first,
-    /// or at once if the user made the descriptor non-blocking.
+    /// it as the last touch. Returns what the queue was made with; `None` if `deadline` passes first or
+    /// the bell has rung, or at once if the user made the descriptor non-blocking.
     ///
     /// Whoever called this must then poll the queue until it is empty: the completions that came
     /// before the queue was armed again give no further event.
-    pub(crate) fn wait(&self, deadline: Deadline) -> Result<Option<CqTag>> {
+    pub(crate) fn wait(&self, bell: Option<&Bell>, deadline: Deadline) -> Result<Option<CqTag>> {
         let device = &self.context.device_events();
-        take(self.as_fd(), Some(device), &self.turns, deadline, |sure| {
+        let beside = Beside {
+            device: Some(device),
+            bell,
+        };
+        take(self.as_fd(), beside, &self.turns, deadline, |sure| {
             if !sure && !readable_now(self.as_fd(), Some(device))? {
                 return Ok(None);
             }

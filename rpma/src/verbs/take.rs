@@ -15,6 +15,7 @@ use rustix::io::Errno;
 
 use super::clock::{lock, now, poll};
 use super::device_events::DeviceEvents;
+use crate::bell::Bell;
 use crate::error::{Error, Result};
 
 /// Until when to wait.
@@ -58,20 +59,18 @@ impl Deadline {
 
 /// Takes one event with `get`, which runs under the channel's lock, must not block, and says `None` if
 /// there is nothing to take. It is told whether an event is there for sure. `Ok(None)` when `deadline`
-/// passed, or at once if the user made `fd` non-blocking.
+/// passed or the bell has rung, or at once if the user made `fd` non-blocking.
 pub(super) fn take<T>(
     fd: BorrowedFd<'_>,
-    device: Option<&DeviceEvents<'_>>,
+    beside: Beside<'_, '_>,
     turns: &Turns,
     deadline: Deadline,
     mut get: impl FnMut(bool) -> Result<Option<T>>,
 ) -> Result<Option<T>> {
     let mut seen = None;
     loop {
-        if let Some(device) = device {
-            device.tell();
-        }
-        {
+        beside.tell();
+        let before = {
             let mut gone = turns.acquire();
             let event = get(seen == Some(*gone));
             if !matches!(event, Ok(None)) {
@@ -82,10 +81,16 @@ pub(super) fn take<T>(
             if flags(fd)?.contains(OFlags::NONBLOCK) {
                 return Ok(None);
             }
-            seen = Some(*gone);
-        }
-        if !readable(fd, device, deadline)? {
+            *gone
+        };
+        // `get` may have taken something: a thread that sleeps on must not keep it for itself.
+        beside.tell();
+        if beside.bell.is_some_and(Bell::has_rung) {
             return Ok(None);
+        }
+        match woken(fd, beside, deadline)? {
+            None => return Ok(None),
+            Some(readable) => seen = readable.then_some(before),
         }
     }
 }
@@ -114,44 +119,39 @@ fn flags(fd: BorrowedFd<'_>) -> Result<OFlags> {
     fcntl_getfl(fd).map_err(|errno| Error::provider("fcntl(F_GETFL)", errno))
 }
 
-/// Whether a read of `fd` would not block now.
-pub(super) fn readable_now(fd: BorrowedFd<'_>, device: Option<&DeviceEvents<'_>>) -> Result<bool> {
-    readable(fd, device, Deadline::At(now()))
+/// What a wait sees beside its own descriptor.
+#[derive(Clone, Copy)]
+pub(super) struct Beside<'wait, 'device> {
+    pub(super) device: Option<&'wait DeviceEvents<'device>>,
+    /// Ends the wait.
+    pub(super) bell: Option<&'wait Bell>,
 }
 
-/// Waits until `fd` can be read; `false` if `deadline` passed first. Signals change nothing: also a wait of
-/// no time ends with `EINTR` if one is pending, which says nothing of the descriptor. What happens to the
-/// device meanwhile is taken as well.
-fn readable(
-    fd: BorrowedFd<'_>,
-    mut device: Option<&DeviceEvents<'_>>,
-    deadline: Deadline,
-) -> Result<bool> {
-    loop {
-        let own = PollFd::from_borrowed_fd(fd, PollFlags::IN);
-        let beside = device.map_or(fd, DeviceEvents::fd);
-        let mut fds = [own, PollFd::from_borrowed_fd(beside, PollFlags::IN)];
-        let watched = 1 + usize::from(device.is_some());
-        let ready = match poll(&mut fds[..watched], deadline.instant()) {
-            Err(Errno::INTR) => continue,
-            result => result.map_err(|errno| Error::provider("poll", errno))?,
-        };
-        let [own, beside] = fds.map(|fd| fd.revents());
-        if let Some(events) = device.filter(|_| !beside.is_empty()) {
-            if beside.contains(PollFlags::IN) {
-                events.take_all();
-            } else {
-                // Of a device that is gone: it would end every wait at once.
-                device = None;
-            }
-        }
-        if !own.is_empty() {
-            return Ok(true);
-        }
-        if ready == 0 {
-            return Ok(false);
+impl Beside<'_, '_> {
+    fn tell(&self) {
+        if let Some(device) = self.device {
+            device.tell();
         }
     }
+}
+
+/// Whether a read of `fd` would not block now. What has happened to the device is taken.
+pub(super) fn readable_now(fd: BorrowedFd<'_>, device: Option<&DeviceEvents<'_>>) -> Result<bool> {
+    let mut fds = [device.map_or(fd, DeviceEvents::fd), fd]
+        .map(|watched| PollFd::from_borrowed_fd(watched, PollFlags::IN));
+    sleep(&mut fds, device, Deadline::At(now()))?;
+    Ok(!fds[1].revents().is_empty())
+}
+
+/// Waits until there may be something to take or to tell, and returns whether `fd` can be read; `None` if `deadline`
+/// passed first.
+fn woken(fd: BorrowedFd<'_>, beside: Beside<'_, '_>, deadline: Deadline) -> Result<Option<bool>> {
+    let bell = beside.bell.map(Bell::fd).transpose()?;
+    let device = beside.device.map(DeviceEvents::fd);
+    let mut fds = [device, Some(fd), bell]
+        .map(|watched| PollFd::from_borrowed_fd(watched.unwrap_or(fd), PollFlags::IN));
+    let woken = sleep(&mut fds, beside.device, deadline)?;
+    Ok(woken.then(|| !fds[1].revents().is_empty()))
 }
 
 /// Waits until one of several descriptors can be read, which their events then say, or something has happened
@@ -162,21 +162,35 @@ pub(super) fn any_readable(
     device: &DeviceEvents<'_>,
     deadline: Deadline,
 ) -> Result<bool> {
+    let woken = sleep(fds, Some(device), deadline);
+    device.tell();
+    woken
+}
+
+/// Waits until one of several descriptors can be read; `false` if `deadline` passed first. The first one is that of
+/// `device`, if there is one: what has happened to it is taken.
+fn sleep(
+    fds: &mut [PollFd<'_>],
+    device: Option<&DeviceEvents<'_>>,
+    deadline: Deadline,
+) -> Result<bool> {
     let mut from = 0;
     loop {
         fds.iter_mut().for_each(PollFd::clear_revents);
+        // Signals change nothing: also a wait of no time ends with `EINTR` if one is pending.
         let ready = match poll(&mut fds[from..], deadline.instant()) {
             Err(Errno::INTR) => continue,
             result => result.map_err(|errno| Error::provider("poll", errno))?,
         };
-        let beside = fds[0].revents();
-        if beside.contains(PollFlags::IN) {
-            device.take_all();
-            device.tell();
-        } else if !beside.is_empty() && ready == 1 {
-            // Of a device that is gone: it would end every wait at once.
-            from = 1;
-            continue;
+        let first = fds[0].revents();
+        if let Some(device) = device.filter(|_| !first.is_empty()) {
+            if first.contains(PollFlags::IN) {
+                device.take_all();
+            } else if ready == 1 {
+                // Of a device that is gone: it would end every wait at once.
+                from = 1;
+                continue;
+            }
         }
         return Ok(ready > 0);
     }

@@ -1,0 +1,77 @@
+//! A bell that wakes the waits of a connection for which nothing may come any more: the device has given its queue
+//! pair up, or the connection was dropped.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, Ordering, fence};
+
+use rustix::event::{EventfdFlags, eventfd};
+
+use crate::error::{Error, Result};
+
+/// It rings once, and for ever. Its descriptor is made for the first thread that sleeps beside it.
+#[derive(Debug, Default)]
+pub(crate) struct Bell {
+    rung: AtomicBool,
+    fd: OnceLock<OwnedFd>,
+}
+
+impl Bell {
+    pub(crate) fn ring(&self) {
+        self.rung.store(true, Ordering::Relaxed);
+        // With the one in `fd`: the sleeper's descriptor is seen here, or the ringing is seen there.
+        fence(Ordering::SeqCst);
+        if let Some(fd) = self.fd.get() {
+            wake(fd);
+        }
+    }
+
+    pub(crate) fn has_rung(&self) -> bool {
+        self.rung.load(Ordering::Acquire)
+    }
+
+    /// The descriptor that becomes readable when the bell rings, and stays so.
+    pub(crate) fn fd(&self) -> Result<BorrowedFd<'_>> {
+        if let Some(fd) = self.fd.get() {
+            return Ok(fd.as_fd());
+        }
+        let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
+        let made = eventfd(0, flags).map_err(|errno| Error::provider("eventfd2", errno))?;
+        // Another thread's may have been first.
+        let fd = self.fd.get_or_init(|| made);
+        fence(Ordering::SeqCst);
+        if self.has_rung() {
+            wake(fd);
+        }
+        Ok(fd.as_fd())
+    }
+}
+
+fn wake(fd: &OwnedFd) {
+    // It fails if the counter is full: then the descriptor is readable already.
+    let _ = rustix::io::write(fd, &1_u64.to_ne_bytes());
+}
+
+#[cfg(test)]
+mod tests {
+    use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+    use super::*;
+
+    fn readable(bell: &Bell) -> bool {
+        let mut fds = [PollFd::from_borrowed_fd(bell.fd().unwrap(), PollFlags::IN)];
+        poll(&mut fds, Some(&Timespec::default())).unwrap() > 0
+    }
+
+    /// A thread that goes to sleep after the end of its connection is woken as well.
+    #[test]
+    fn sleepers_before_and_after_the_ringing_are_woken() {
+        let (early, late) = (Bell::default(), Bell::default());
+        assert!(!readable(&early) && !early.has_rung());
+        for bell in [&early, &late] {
+            bell.ring();
+            assert!(bell.has_rung() && readable(bell));
+            assert!(readable(bell), "it stays so");
+        }
+    }
+}
