@@ -211,10 +211,17 @@ impl Conn {
             Err(sleeper) => sleeper,
         };
         let event = self.queues.qp.next_event(deadline)?.ok_or(Error::NoEvent)?;
-        self.note(event)
+        let event = self.note(event)?;
+        self.log(&event);
+        Ok(event)
     }
 
-    /// What an event changes here.
+    /// For a caller that holds no lock: the program's logger may call anything.
+    fn log(&self, event: &ConnEvent) {
+        log::info!("{}: {event}", self.queues.ends);
+    }
+
+    /// Does what an event changes here.
     fn note(&self, mut event: CmEvent) -> Result<ConnEvent> {
         let mut ends = false;
         match event.kind {
@@ -242,7 +249,6 @@ impl Conn {
         if ends {
             self.ended.get_or_init(|| event.clone());
         }
-        log::info!("{}: {event}", self.queues.ends);
         Ok(event)
     }
 

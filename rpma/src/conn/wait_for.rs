@@ -242,7 +242,10 @@ impl Conn {
         }
         let now = Deadline::after(Duration::ZERO);
         if let Some(event) = self.queues.qp.next_event(now)? {
-            events.kept.push_back(self.note(event)?);
+            let event = self.note(event)?;
+            events.kept.push_back(event.clone());
+            drop(events);
+            self.log(&event);
         }
         Ok(())
     }

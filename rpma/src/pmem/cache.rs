@@ -15,6 +15,7 @@
 mod arch;
 
 use std::sync::LazyLock;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use self::arch::Instruction;
 
@@ -31,10 +32,15 @@ impl CacheLines {
     pub(super) fn detect() -> Option<Self> {
         static DETECTED: LazyLock<Option<CacheLines>> = LazyLock::new(|| {
             let lines = arch::detect().map(|(instruction, size)| CacheLines { size, instruction });
-            log::debug!("cache-line write-back: {lines:?}");
             lines.filter(|lines| lines.size.is_power_of_two())
         });
-        *DETECTED
+        static TOLD: AtomicBool = AtomicBool::new(false);
+        let detected = *DETECTED;
+        // After that: the program's logger may come here.
+        if !TOLD.load(Ordering::Relaxed) && !TOLD.swap(true, Ordering::Relaxed) {
+            log::debug!("cache-line write-back: {detected:?}");
+        }
+        detected
     }
 
     /// Writes each line that `len` bytes at `start` touch back to memory, and waits for it. With a
