@@ -5,6 +5,7 @@ mod common;
 
 use std::env;
 use std::process::Command;
+use std::ptr::NonNull;
 
 use common::{
     Pair, addr, completion, devdax, device_test, ext4, fsdax, invalid, no_completion, other_addr,
@@ -228,8 +229,8 @@ fn an_ordinary_file_that_a_peer_wants_to_write() {
     });
 }
 
-/// Memory that is known to be volatile is refused on every device, and comes back. What nobody knows is
-/// refused only by a device that looks; elsewhere the caller vouches.
+/// Memory that is volatile, or may be, is refused on every device, and comes back. With `Mr::reg_raw` the caller
+/// vouches; a device that looks refuses even then.
 #[test]
 fn dram_is_not_persistent_memory() {
     fn refused<M: RegisterableMemory>(peer: &Peer, memory: M) {
@@ -246,14 +247,20 @@ fn dram_is_not_persistent_memory() {
         let path = file(&ext4(), 4096);
         refused(&peer, PmemMap::open(&path, 1).expect("maps"));
 
-        let unknown = MmapMut::map_anon(4096).expect("maps");
-        let registered = Mr::reg(&peer, unknown, MrUsage::FLUSH_TYPE_PERSISTENT);
+        let map = || MmapMut::map_anon(4096).expect("maps");
+        refused(&peer, map());
+        refused(&peer, map().make_read_only().expect("maps"));
+
+        let mut vouched = map();
+        let address = NonNull::new(vouched.as_mut_ptr()).expect("mapped");
+        let usage = MrUsage::FLUSH_TYPE_PERSISTENT;
+        // SAFETY: the map outlives the region, and nothing else uses it.
+        let registered = unsafe { Mr::reg_raw(&peer, address, vouched.len(), usage) };
         if peer.is_native_flush_capable() {
-            let error = registered.map(drop).map_err(|error| error.error);
-            let text = provider(error, "ibv_reg_mr", Errno::INVAL);
+            let text = provider(registered.map(drop), "ibv_reg_mr", Errno::INVAL);
             assert!(text.contains("persistent memory"), "{text}");
         } else {
-            registered.expect("nobody knows");
+            registered.expect("vouched for");
         }
     });
 }

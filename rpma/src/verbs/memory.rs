@@ -119,6 +119,11 @@ unsafe impl RegisterableMemory for MmapMut {
     fn len(&self) -> usize {
         <[u8]>::len(self)
     }
+
+    fn durability(&self) -> Durability {
+        // It may be anonymous memory, or a file, and does not tell: a PmemMap knows.
+        Durability::Volatile
+    }
 }
 
 // SAFETY: as above; it says that it is not writable.
@@ -133,6 +138,11 @@ unsafe impl RegisterableMemory for Mmap {
 
     fn is_writable(&self) -> bool {
         false
+    }
+
+    fn durability(&self) -> Durability {
+        // As of `MmapMut`.
+        Durability::Volatile
     }
 }
 
