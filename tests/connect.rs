@@ -5,15 +5,15 @@ mod common;
 use std::cell::RefCell;
 use std::io::Write;
 use std::net::SocketAddr;
-use std::thread;
 use std::time::{Duration, Instant};
+use std::{hint, thread};
 
 use common::program::{Program, executable, free_port};
-use common::{LIMIT, Pair, addr, addr6, device_test, event, peer, region, remote};
+use common::{LIMIT, Pair, addr, addr6, device_test, event, here, peer, region, remote};
 use log::{Level, LevelFilter, Log, Metadata, Record};
 use rpma::{
-    ConnCfg, ConnEvent, ConnReq, Device, Ep, Error, MrUsage, Offer, Peer, PeerCfg, RejectReason,
-    Side,
+    ConnCfg, ConnEvent, ConnReq, Device, Ep, Error, Flags, MrSlice, MrUsage, NotConnected, Offer,
+    Peer, PeerCfg, RejectReason, RemoteSlice, Side,
 };
 
 #[test]
@@ -522,5 +522,44 @@ fn the_server_sees_private_data_before_it_accepts() {
         let req = ep.next_conn_req_timeout(&ConnCfg::new(), LIMIT);
         let data = req.expect("a request").get_private_data().to_vec();
         assert_eq!(&data[..5], b"hello");
+    });
+}
+
+/// Promise of `NotConnected::NotYet`: an operation that comes too early is refused for that reason, also just as the
+/// connection opens. Before, some reads were "not supported" then.
+#[test]
+fn a_read_just_as_the_connection_opens() {
+    device_test(|| {
+        let (peer, cfg) = (peer(), ConnCfg::new());
+        let ep = Ep::listen(&peer, &addr(), 0).expect("listens");
+        for _ in 0..100 {
+            let req = ConnReq::new(&peer, &addr(), ep.get_port(), &cfg).expect("resolves");
+            let client = req.connect(&[]).expect("asks for a connection");
+            let req = ep.next_conn_req_timeout(&cfg, LIMIT).expect("a request");
+            let _server = req.connect(&[]).expect("accepts");
+            let read = || {
+                client.read(
+                    MrSlice::EMPTY,
+                    RemoteSlice::EMPTY,
+                    Flags::COMPLETION_ALWAYS,
+                    0,
+                )
+            };
+            let reader = || {
+                loop {
+                    match read() {
+                        Err(Error::NotConnected(NotConnected::NotYet)) => hint::spin_loop(),
+                        posted => return posted,
+                    }
+                }
+            };
+            let posted = thread::scope(|scope| {
+                let reader = scope.spawn(here(reader));
+                assert_eq!(event(&client), ConnEvent::Established);
+                reader.join().expect("no panic")
+            });
+            let posted = posted.expect("posted, once it is open");
+            client.wait_for(posted, LIMIT, |_| {}).expect("answered");
+        }
     });
 }

@@ -265,9 +265,12 @@ impl Conn {
     }
 
     fn check_reads(&self) -> Result<()> {
+        // In this order: a connection that opens sets `reads` first.
+        if self.queues.slots.is_connecting() {
+            return Err(self.queues.slots.closed());
+        }
         match self.reads.load(Ordering::Relaxed) {
             true => Ok(()),
-            false if self.queues.slots.is_connecting() => Err(self.queues.slots.closed()),
             false => Err(Error::not_supported(
                 "the connection was made with no reads in flight (initiator depth 0), so that a read \
                  would never complete: the peer must connect or accept with more",

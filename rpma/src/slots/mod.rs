@@ -548,6 +548,10 @@ impl ConnSlots {
     pub(crate) fn closed(&self) -> Error {
         Error::NotConnected(match self.state() {
             State::Connecting => NotConnected::NotYet,
+            // The operation came before it opened, just now.
+            State::Open if !self.send.has_ended() && !self.receive.has_ended() => {
+                NotConnected::NotYet
+            }
             // A post has failed just now.
             State::Open | State::Failed => NotConnected::Failed,
             State::Broken => NotConnected::GivenUp,

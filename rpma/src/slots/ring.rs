@@ -164,7 +164,7 @@ impl Ring {
         post: impl FnOnce(Entries<'_>) -> Result<(), NotTaken<E>>,
     ) -> Result<u64, NotPosted<E>> {
         let _held = self.posting.acquire();
-        if self.ended.load(Ordering::Relaxed) != 0 {
+        if self.has_ended() {
             return Err(NotPosted::Ended);
         }
         self.look(wanted.count, wanted.signaled > 0)?;
@@ -230,6 +230,10 @@ impl Ring {
     pub(crate) fn end(&self) {
         let _held = self.posting.acquire();
         self.end_held();
+    }
+
+    pub(crate) fn has_ended(&self) -> bool {
+        self.ended.load(Ordering::Relaxed) != 0
     }
 
     /// With the lock held.
