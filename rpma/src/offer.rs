@@ -167,7 +167,7 @@ impl Offer {
                 })
             });
         Ok(Self {
-            platform: PeerCfg::from_descriptor(&[platform])?,
+            platform: PeerCfg::from_byte(platform),
             regions: regions.collect::<Result<_>>()?,
             data: data.to_vec(),
         })

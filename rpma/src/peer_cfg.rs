@@ -74,9 +74,7 @@ impl PeerCfg {
                 "a peer configuration's descriptor has 1 byte, this one is empty",
             ));
         };
-        let cfg = Self {
-            direct_write_to_pmem: byte != 0,
-        };
+        let cfg = Self::from_byte(byte);
         log::info!(
             "the peer says that direct write to persistent memory is {}",
             if cfg.direct_write_to_pmem {
@@ -86,6 +84,13 @@ impl PeerCfg {
             }
         );
         Ok(cfg)
+    }
+
+    /// As [`from_descriptor`](Self::from_descriptor), of its only byte, and without a line in the log.
+    pub(crate) fn from_byte(byte: u8) -> Self {
+        Self {
+            direct_write_to_pmem: byte != 0,
+        }
     }
 }
 
