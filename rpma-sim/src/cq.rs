@@ -250,8 +250,12 @@ pub unsafe extern "C" fn ibv_req_notify_cq(cq: *mut ibv_cq, solicited_only: c_in
             0 => Armed::Any,
             _ => Armed::Solicited,
         };
+        let last_counts = state.profile.last_arm_counts;
         let armed = &mut state.cqs[of.number].armed;
-        *armed = asked.max(*armed);
+        *armed = match last_counts {
+            true => asked,
+            false => asked.max(*armed),
+        };
         fate.end()
     })())
 }

@@ -41,6 +41,9 @@ pub struct Profile {
     pub(crate) copies: bool,
     /// Whether destroying a queue pair takes its completions out of the queues.
     pub(crate) purges_completions: bool,
+    /// Whether a request for solicited events takes the place of an earlier one for all: the order of verbs says
+    /// nothing of it, and mlx5 writes the last request into its doorbell.
+    pub(crate) last_arm_counts: bool,
 }
 
 impl Profile {
@@ -72,6 +75,7 @@ impl Profile {
         reorders: false,
         copies: true,
         purges_completions: false,
+        last_arm_counts: false,
     };
 
     /// soft-RoCE of Linux 6.1: neither native flush nor native atomic write. From that kernel's source; no test here
@@ -117,6 +121,7 @@ impl Profile {
         reorders: true,
         copies: false,
         purges_completions: true,
+        last_arm_counts: true,
         ..Self::RXE_6_12
     };
 

@@ -168,9 +168,9 @@ impl Cq {
     ///
     /// [`wait`](Self::wait) and its relatives do this by themselves, also in programs that learn from `poll`
     /// or `epoll` that there is something to wait for. This is to change what the queue gives events for,
-    /// and to arm it after a wait has failed to. An earlier request
-    /// that has not given its event yet stays in force: a queue that was made for every completion
-    /// gives one such event more. What is in the queue already gives no event.
+    /// and to arm it after a wait has failed to. The last request counts, also beside a wait of another thread. An
+    /// earlier request for every completion that has not given its event yet stays in force on some devices (soft-RoCE),
+    /// and gives one such event more. What is in the queue already gives no event.
     /// [`Notify::Solicited`] says what it misses.
     ///
     /// # Errors

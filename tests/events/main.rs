@@ -11,6 +11,8 @@ mod common;
 mod device;
 mod drops;
 mod signals;
+#[cfg(feature = "sim")]
+mod simulated;
 mod solicited;
 mod support;
 mod waits;

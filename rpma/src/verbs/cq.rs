@@ -5,7 +5,7 @@ use std::fmt;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::ptr::{self, NonNull};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering, fence};
 
 use rpma_sys as sys;
 use rustix::event::PollFd;
@@ -89,10 +89,10 @@ impl CompChannel {
             let state = unsafe { &*state.cast_const().cast::<CqState>() };
             let tag = state.tag;
             // SAFETY: the queue is alive.
-            let armed = unsafe { sys::ibv_req_notify_cq(cq, state.notify().solicited_only()) };
+            let armed = unsafe { arm(cq, state) };
             // SAFETY: as above; the event is acknowledged once, also when arming failed.
             unsafe { sys::ibv_ack_cq_events(cq, 1) };
-            check_errno("ibv_req_notify_cq", armed).map_err(unarmed)?;
+            armed?;
             Ok(Some(tag))
         })
     }
@@ -204,6 +204,27 @@ impl CqState {
     }
 }
 
+/// Arms a queue for the events that were asked for last.
+///
+/// # Safety
+///
+/// The queue is alive, and the state is its own.
+unsafe fn arm(cq: *mut sys::ibv_cq, state: &CqState) -> Result<()> {
+    let mut notify = state.notify();
+    loop {
+        // SAFETY: the caller promises that the queue is alive.
+        let ret = unsafe { sys::ibv_req_notify_cq(cq, notify.solicited_only()) };
+        check_errno("ibv_req_notify_cq", ret).map_err(unarmed)?;
+        // Another thread may have asked for something else, and its request came before this one: on some devices
+        // the last one counts. With the same fence in that thread one of the two sees the other's.
+        fence(Ordering::SeqCst);
+        match state.notify() {
+            now if now == notify => return Ok(()),
+            now => notify = now,
+        }
+    }
+}
+
 /// A completion queue, armed from its creation on.
 pub(crate) struct CompletionQueue {
     raw: NonNull<sys::ibv_cq>,
@@ -262,7 +283,7 @@ impl CompletionQueue {
             polling: Lock::new(),
             released: false,
         };
-        queue.arm(notify)?;
+        queue.req_notify(notify)?;
         Ok(Arc::new(queue))
     }
 
@@ -285,13 +306,8 @@ impl CompletionQueue {
         self.state()
             .solicited
             .store(notify == Notify::Solicited, Ordering::Relaxed);
-        self.arm(notify)
-    }
-
-    fn arm(&self, notify: Notify) -> Result<()> {
-        // SAFETY: the queue is alive.
-        let ret = unsafe { sys::ibv_req_notify_cq(self.raw.as_ptr(), notify.solicited_only()) };
-        check_errno("ibv_req_notify_cq", ret).map_err(unarmed)
+        // SAFETY: the queue is alive, and the state is its own.
+        unsafe { arm(self.raw.as_ptr(), self.state()) }
     }
 
     fn state(&self) -> &CqState {

@@ -1,0 +1,61 @@
+//! Arming in every order of the threads.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use rpma::sim::{Fabric, Host, Profile};
+use rpma::{Conn, ConnCfg, ConnReq, Device, Ep, Flags, MrSlice, Notify, Peer, Result, Side, Wc};
+
+const LIMIT: Duration = Duration::from_secs(10);
+const ALWAYS: Flags = Flags::COMPLETION_ALWAYS;
+
+fn connect(host: &Host) -> Result<(Conn, Conn)> {
+    let addr = host.addr().to_string();
+    let peer = Peer::new(&Device::from_addr(&addr, Side::Local)?)?;
+    let ep = Ep::listen(&peer, &addr, 0)?;
+    let asking = ConnReq::new(&peer, &addr, ep.get_port(), &ConnCfg::new())?.connect(&[])?;
+    let server = ep.next_conn_req(&ConnCfg::new())?.connect(&[])?;
+    Ok((
+        asking.wait_established(LIMIT)?,
+        server.wait_established(LIMIT)?,
+    ))
+}
+
+/// Promise of `Cq::req_notify`: the last request counts, also if another thread's wait arms the queue at the same time.
+/// Before, the wait could leave the request of before, and the next message gave no event.
+#[test]
+fn a_wait_leaves_the_request_that_came_last() {
+    for seed in 0..200 {
+        let fabric = Fabric::seeded(Profile::STRICT, seed);
+        let host = fabric.host("here");
+        let _entered = host.enter();
+        let (client, server) = connect(&host).expect("connects");
+        let server = Arc::new(server);
+        let message = |flags| {
+            server.recv(MrSlice::EMPTY, 0).expect("posted");
+            let sent = client.send(MrSlice::EMPTY, flags, 0).expect("posted");
+            client.wait_for(sent, LIMIT, |_| {}).expect("sent");
+        };
+        let cq = server.get_cq();
+        // Takes the event that the queue was made for.
+        message(ALWAYS | Flags::SOLICITED);
+        cq.req_notify(Notify::Solicited).expect("armed");
+        let waits = host.spawn({
+            let server = Arc::clone(&server);
+            move || server.get_cq().wait_timeout(LIMIT)
+        });
+        let arms = host.spawn({
+            let server = Arc::clone(&server);
+            move || server.get_cq().req_notify(Notify::Any)
+        });
+        waits
+            .join()
+            .expect("no panic")
+            .expect("the message's event");
+        arms.join().expect("no panic").expect("armed");
+        while cq.get_wc(&mut [Wc::default()]).expect("polls") > 0 {}
+        message(ALWAYS);
+        cq.wait_timeout(LIMIT)
+            .unwrap_or_else(|error| panic!("seed {seed}: {error}"));
+    }
+}
