@@ -329,7 +329,7 @@ impl Polled {
         let kind = match (Kind::of(wc.wr_id()), conn, srq) {
             (Some((Kind::SharedReceive, number)), _, Some(srq)) => srq
                 .complete(number as u32)
-                .map(|op_context| wc.set_receive(op_context))
+                .map(|op_context| wc.set_any_receive(op_context))
                 .map(|()| Kind::SharedReceive),
             (Some((kind, number)), Some(conn), _) => {
                 conn.complete(wc, kind, number).then_some(kind)
@@ -338,7 +338,7 @@ impl Polled {
         };
         match (kind, conn) {
             (None, _) => {
-                wc.set_receive(wc.wr_id());
+                wc.set_any_receive(wc.wr_id());
                 log::error!("{wc:?}: the device completes what was not posted");
             }
             (Some(kind), Some(conn)) if kind.is_marker() => {

@@ -397,8 +397,33 @@ impl ConnSlots {
     /// left. For the holder of the completion queue's lock.
     #[inline(never)]
     pub(crate) fn settle(&self, wcs: &mut [Wc]) -> usize {
-        let Some(first) = wcs.first() else { return 0 };
-        match first.wr_id() >> Kind::NUMBER {
+        let [wc] = wcs else {
+            return self.settle_many(wcs);
+        };
+        if wc.status() != WcStatus::SUCCESS {
+            return 1;
+        }
+        if wc.wr_id() >> Kind::NUMBER != Kind::Send as u64 {
+            return self.settle_receive(wc);
+        }
+        self.send.done_with(self.label::<true>(&self.send, wc));
+        0
+    }
+
+    /// As [`settle`](Self::settle), for one that has succeeded and is no send.
+    #[inline(never)]
+    fn settle_receive(&self, wc: &mut Wc) -> usize {
+        if wc.wr_id() >> Kind::NUMBER != Kind::Receive as u64 {
+            return 1;
+        }
+        let number = self.label::<false>(&self.receive, wc);
+        self.receive.done_with(number);
+        0
+    }
+
+    #[inline(never)]
+    fn settle_many(&self, wcs: &mut [Wc]) -> usize {
+        match wcs.first().map_or(u64::MAX, Wc::wr_id) >> Kind::NUMBER {
             kind if kind == Kind::Send as u64 => self.settle_of::<true>(&self.send, wcs),
             kind if kind == Kind::Receive as u64 => self.settle_of::<false>(&self.receive, wcs),
             _ => wcs.len(),
@@ -408,18 +433,6 @@ impl ConnSlots {
     /// As [`settle`](Self::settle), where the first is of this ring: that of the sends or that of the receives.
     #[inline(always)]
     fn settle_of<const SENDS: bool>(&self, ring: &Ring, wcs: &mut [Wc]) -> usize {
-        if let [wc] = wcs {
-            if wc.status() != WcStatus::SUCCESS {
-                return 1;
-            }
-            ring.done_with(self.label::<SENDS>(ring, wc));
-            return 0;
-        }
-        self.settle_many::<SENDS>(ring, wcs)
-    }
-
-    #[inline(never)]
-    fn settle_many<const SENDS: bool>(&self, ring: &Ring, wcs: &mut [Wc]) -> usize {
         let (mut settled, mut last) = (0, None);
         // Four at a time, which share what is asked of each; then one at a time.
         for some in wcs.chunks_exact_mut(4) {
@@ -480,10 +493,10 @@ impl ConnSlots {
     pub(crate) fn complete(&self, wc: &mut Wc, kind: Kind, number: u64) -> bool {
         match kind {
             Kind::Send | Kind::AllSent | Kind::SendsFlushed => {
-                wc.set_send(self.send.complete(number), self.id, number);
+                wc.set_any_send(self.send.complete(number), self.id, number);
             }
             Kind::Receive | Kind::ReceivesFlushed => {
-                wc.set_receive(self.receive.complete(number));
+                wc.set_any_receive(self.receive.complete(number));
             }
             Kind::SharedReceive => return false,
         }

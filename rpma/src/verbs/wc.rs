@@ -6,6 +6,9 @@ use rpma_sys as sys;
 
 use crate::posted::{ConnId, Posted};
 
+/// The bit that the opcodes of all receives have (`IBV_WC_RECV`).
+const RECEIVE: u32 = WcOpcode::RECV.0;
+
 /// A work completion: the outcome of one operation.
 ///
 /// A failed completion carries only a few valid fields (on rxe its opcode reads as "send"), so the
@@ -32,38 +35,49 @@ impl Wc {
     #[inline]
     #[must_use]
     pub fn posted(&self) -> Option<Posted> {
-        let upper = u32::from(self.0.pkey_index) | u32::from(self.0.slid) << 16;
+        if self.0.opcode.0 & RECEIVE != 0 {
+            return None;
+        }
         // SAFETY: both variants of the union are plain u32s, and any bits are valid.
-        let lower = unsafe { self.0.__bindgen_anon_1.imm_data };
-        let conn = ConnId::of_halves(lower, upper)?;
+        let upper = unsafe { self.0.__bindgen_anon_1.imm_data };
+        let conn = ConnId::of_halves(self.0.byte_len, upper)?;
         let number = u64::from(self.0.src_qp) | u64::from(self.0.wc_flags) << 32;
         Some(Posted::new(conn, number, true))
     }
 
-    /// Makes this the completion of a send queue's request: puts the program's `op_context` in the place of
-    /// our `wr_id`, and the name of the request into fields that belong to receives.
+    /// Makes this the completion of a send queue's request that has succeeded: puts the program's `op_context` in
+    /// the place of our `wr_id`, and the name of the request into fields that belong to receives. Two stores: the
+    /// fields lie side by side.
     #[inline(always)]
     pub(crate) fn set_send(&mut self, op_context: u64, conn: ConnId, number: u64) {
         let (lower, upper) = conn.halves();
         self.0.wr_id = op_context;
         self.0.src_qp = number as u32;
         self.0.wc_flags = (number >> 32) as u32;
-        self.0.__bindgen_anon_1.imm_data = lower;
-        self.set_upper(upper);
+        self.0.byte_len = lower;
+        self.0.__bindgen_anon_1.imm_data = upper;
     }
 
-    /// Makes this the completion of a receive, which has no name.
+    /// Makes this the completion of a receive that has succeeded, which has no name.
     #[inline(always)]
     pub(crate) fn set_receive(&mut self, op_context: u64) {
         self.0.wr_id = op_context;
-        self.set_upper(0);
     }
 
-    /// These two fields are of datagrams, which rpma does not have.
-    #[inline(always)]
-    fn set_upper(&mut self, upper: u32) {
-        self.0.pkey_index = upper as u16;
-        self.0.slid = (upper >> 16) as u16;
+    /// As [`set_send`](Self::set_send), also of a request that has failed: devices leave its opcode as it is.
+    pub(crate) fn set_any_send(&mut self, op_context: u64, conn: ConnId, number: u64) {
+        if self.status() != WcStatus::SUCCESS {
+            self.0.opcode = sys::ibv_wc_opcode(WcOpcode::SEND.0);
+        }
+        self.set_send(op_context, conn, number);
+    }
+
+    /// As [`set_receive`](Self::set_receive), also of a receive that has failed.
+    pub(crate) fn set_any_receive(&mut self, op_context: u64) {
+        if self.status() != WcStatus::SUCCESS {
+            self.0.opcode = sys::ibv_wc_opcode(WcOpcode::RECV.0);
+        }
+        self.set_receive(op_context);
     }
 
     /// The number of the queue pair, as `Conn::get_qp_num` gives it. Always valid.
