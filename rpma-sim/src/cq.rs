@@ -108,7 +108,7 @@ impl State {
         if asked == 0 || asked > MAX_CQE {
             return Err(Errno::INVAL);
         }
-        let room = self.profile.room(asked);
+        let room = self.profile(nic).room(asked);
         let number = self.cqs.add(|handle| {
             let object = Box::new(ibv_cq {
                 handle,
@@ -250,7 +250,7 @@ pub unsafe extern "C" fn ibv_req_notify_cq(cq: *mut ibv_cq, solicited_only: c_in
             0 => Armed::Any,
             _ => Armed::Solicited,
         };
-        let last_counts = state.profile.last_arm_counts;
+        let last_counts = state.profile(of.nic).last_arm_counts;
         let armed = &mut state.cqs[of.number].armed;
         *armed = match last_counts {
             true => asked,

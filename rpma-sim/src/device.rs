@@ -114,7 +114,7 @@ pub(crate) fn add(shared: &Arc<Shared>, host: usize) -> Result<(String, Ipv4Addr
     let nic = state.nics.len();
     let own = |nic: &&Nic| nic.host == host && nic.life != Life::Replaced;
     let number = state.nics.iter().filter(own).count();
-    let name = format!("{}{number}", state.profile.device);
+    let name = format!("{}{number}", state.profiles[host].device);
     // The last byte of an address stays below 200.
     let (net, last) = ((nic / 199) as u8, (nic % 199 + 1) as u8);
     let addr = Ipv4Addr::new(10, 77, net, last);
@@ -352,7 +352,7 @@ pub unsafe extern "C" fn ibv_query_device_ex(
         let fate = state.call("ibv_query_device_ex", nic).begin()?;
         let mut found = ibv_device_attr_ex::default();
         let plain = &mut found.orig_attr;
-        plain.vendor_id = state.profile.vendor_id;
+        plain.vendor_id = state.profile(nic).vendor_id;
         plain.max_mr_size = u64::MAX;
         plain.max_qp_wr = MAX_QP_WR as c_int;
         plain.max_sge = MAX_SGE as c_int;
@@ -362,7 +362,7 @@ pub unsafe extern "C" fn ibv_query_device_ex(
         plain.max_srq_wr = MAX_SRQ_WR as c_int;
         plain.max_srq_sge = 27;
         plain.phys_port_cnt = 1;
-        if state.profile.native {
+        if state.profile(nic).native {
             found.device_cap_flags_ex = NATIVE_CAPS;
         }
         // SAFETY: the caller has room for it.
@@ -389,7 +389,7 @@ pub unsafe extern "C" fn rpma_sys_query_port(
             state: ibv_port_state::IBV_PORT_ACTIVE,
             max_mtu: ibv_mtu::IBV_MTU_4096,
             active_mtu: ibv_mtu::IBV_MTU_1024,
-            max_msg_sz: state.profile.max_msg_sz,
+            max_msg_sz: state.profile(nic).max_msg_sz,
             ..Default::default()
         };
         // SAFETY: the caller has room for it.

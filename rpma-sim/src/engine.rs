@@ -59,12 +59,13 @@ impl State {
         if qp.waiting.is_some() || self.is_frozen(number) {
             return;
         }
-        let keeps_back = self.profile.reorders || self.power.keeps_back;
+        let reorders = self.reorders(number);
+        let keeps_back = reorders || self.power.keeps_back;
         self.run_until(number, |send| keeps_back && send.operation.is_slow());
         let qp = &self.qps[number];
         let is_ready = qp.state == QpState::ReadyToSend && qp.waiting.is_none();
         if is_ready && !qp.sends.is_empty() && keeps_back {
-            if self.profile.reorders {
+            if reorders {
                 self.overtake(number);
             }
             // The first one's time counts.
@@ -75,6 +76,14 @@ impl State {
                 (qp.is_kept_back, qp.kept_at) = (true, spent);
             }
         }
+    }
+
+    /// Whether the device that executes a queue pair's requests may change their order.
+    fn reorders(&self, number: u32) -> bool {
+        let peer = self.qps[number]
+            .peer
+            .filter(|peer| self.qps.get(*peer).is_some());
+        self.profile_of(peer.unwrap_or(number)).reorders
     }
 
     /// For how long something is kept back that nobody polls for.
@@ -88,11 +97,11 @@ impl State {
 
     /// What was kept back for a queue pair that completes in this queue.
     pub(crate) fn run_deferred(&mut self, cq: u32) {
-        if !self.profile.reorders && !self.power.keeps_back {
-            return;
-        }
         let deferred = |(number, qp): (u32, &crate::qp::Qp)| {
-            let is = qp.send_cq == cq && qp.waiting.is_none() && !qp.sends.is_empty();
+            let is = (self.power.keeps_back || self.reorders(number))
+                && qp.send_cq == cq
+                && qp.waiting.is_none()
+                && !qp.sends.is_empty();
             (is && qp.state == QpState::ReadyToSend).then_some(number)
         };
         for number in self.qps.iter().filter_map(deferred).collect::<Vec<_>>() {
@@ -115,6 +124,7 @@ impl State {
             return;
         }
         let spent = self.power.spent;
+        let for_ever = self.profile_of(number).retries_for_ever;
         let qp = &mut self.qps[number];
         let since = spent.saturating_sub(qp.kept_at);
         if qp.is_kept_back && qp.waiting.is_none() && !since.is_zero() {
@@ -136,7 +146,7 @@ impl State {
         };
         let for_ever = match status {
             ibv_wc_status::IBV_WC_RNR_RETRY_EXC_ERR => true,
-            _ => self.profile.retries_for_ever,
+            _ => for_ever,
         };
         match *left {
             7 if for_ever => {}
@@ -234,7 +244,7 @@ impl State {
 
     /// A request has left the send queue, with a completion or without.
     fn complete_send(&mut self, number: u32, wc: Option<ibv_wc>, solicited: bool) {
-        let by_polling = self.profile.frees_slots_by_polling;
+        let by_polling = self.profile_of(number).frees_slots_by_polling;
         let qp = &mut self.qps[number];
         if by_polling {
             qp.unpolled += 1;
@@ -305,7 +315,7 @@ impl State {
             Data::Inline(_) => Vec::new(),
             Data::At(sges) => match self.parts(pd, sges, rights) {
                 Ok(parts) => parts,
-                Err(_) => return Outcome::Failed(self.profile.local_error),
+                Err(_) => return Outcome::Failed(self.profile_of(number).local_error),
             },
         };
         let Some(peer) = self.peer_that_answers(number) else {
@@ -357,7 +367,7 @@ impl State {
         if let Some(peer) = self.peer_that_answers(number) {
             let nic = self.qps[peer].nic;
             self.fail_qp(peer);
-            if self.profile.tells_failures {
+            if self.profile(nic).tells_failures {
                 self.tell(nic, event, Element::Qp(peer));
             }
         }
@@ -474,7 +484,7 @@ impl State {
         };
         let pd = self.qps[peer].pd;
         let room: u64 = receive.sges.iter().map(|sge| u64::from(sge.length)).sum();
-        let (at_requester, here) = self.profile.too_long;
+        let (at_requester, here) = self.profile_of(peer).too_long;
         let failure = match self.parts(pd, &receive.sges, access::LOCAL_WRITE) {
             Ok(parts) if bytes.len() as u64 <= room => {
                 self.scatter(bytes, &parts, from, send);
@@ -484,14 +494,16 @@ impl State {
             }
             Ok(_) => (at_requester, here),
             // rxe makes no difference (`RESPST_ERR_MALFORMED_WQE`).
-            Err(_) if !self.profile.tells_failures => (ibv_wc_status::IBV_WC_REM_OP_ERR, here),
+            Err(_) if !self.profile_of(peer).tells_failures => {
+                (ibv_wc_status::IBV_WC_REM_OP_ERR, here)
+            }
             Err(_) => (
                 ibv_wc_status::IBV_WC_REM_OP_ERR,
                 ibv_wc_status::IBV_WC_LOC_PROT_ERR,
             ),
         };
         let wc = failed(peer, receive.wr_id, failure.1);
-        let solicited = self.profile.errors_are_solicited;
+        let solicited = self.profile_of(peer).errors_are_solicited;
         self.complete(self.qps[peer].recv_cq, wc, solicited, 0);
         Err(Refusal::Denied(
             failure.0,
@@ -593,7 +605,7 @@ impl State {
         };
         // What was read before is there for who polls the failure.
         self.push_read(number);
-        let solicited = self.profile.errors_are_solicited;
+        let solicited = self.profile_of(number).errors_are_solicited;
         let wc = failed(number, send.wr_id, status);
         self.complete_send(number, Some(wc), solicited);
         self.fail_qp(number);
@@ -601,7 +613,7 @@ impl State {
 
     /// Moves a queue pair to the error state.
     pub(crate) fn fail_qp(&mut self, number: u32) {
-        let tells_last = self.profile.tells_last_receive;
+        let tells_last = self.profile_of(number).tells_last_receive;
         let qp = &mut self.qps[number];
         if qp.state != QpState::Error {
             qp.state = QpState::Error;
@@ -622,7 +634,7 @@ impl State {
             return;
         }
         let (solicited, status) = (
-            self.profile.errors_are_solicited,
+            self.profile_of(number).errors_are_solicited,
             ibv_wc_status::IBV_WC_WR_FLUSH_ERR,
         );
         if !self.qps[number].sends.is_empty() {

@@ -99,15 +99,27 @@ impl Fabric {
         self.shared.order.why_not()
     }
 
-    /// Adds a host with one device.
+    /// Adds a host with one device, of the fabric's profile.
     ///
     /// # Panics
     ///
     /// If the process has no descriptor left.
     pub fn host(&self, name: &str) -> Host {
+        let usual = self.shared.lock().usual.clone();
+        self.host_with(name, usual)
+    }
+
+    /// As [`host`](Self::host), with a profile of its own: hosts with different devices talk to each other. The device
+    /// that executes an operation decides about its order.
+    ///
+    /// # Panics
+    ///
+    /// As [`host`](Self::host).
+    pub fn host_with(&self, name: &str, profile: Profile) -> Host {
         let mut state = self.shared.lock();
         let index = state.hosts.len();
         state.hosts.push(name.to_owned());
+        state.profiles.push(profile);
         drop(state);
         let nic = Nic::add(&self.shared, index);
         Host {

@@ -119,7 +119,7 @@ impl State {
         if len == 0
             || rights & !known != 0
             || rights & writes != 0 && rights & access::LOCAL_WRITE == 0
-            || rights & native != 0 && !self.profile.native
+            || rights & native != 0 && !self.profile(nic).native
             || rights & access::FLUSH_PERSISTENT != 0
                 && !self.is_persistent(Part { address: base, len })
         {

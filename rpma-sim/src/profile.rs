@@ -134,6 +134,13 @@ impl Profile {
         self.name
     }
 
+    /// The same device with another vendor id: 0, say, of a driver that tells none.
+    #[must_use]
+    pub fn with_vendor_id(mut self, vendor_id: u32) -> Self {
+        self.vendor_id = vendor_id;
+        self
+    }
+
     /// The room of a queue that was asked for with `asked`.
     pub(crate) fn room(&self, asked: u32) -> u32 {
         match self.rounds_up {

@@ -213,8 +213,8 @@ impl State {
         {
             return Err(Errno::INVAL);
         }
-        cap.max_send_wr = self.profile.room(cap.max_send_wr);
-        cap.max_recv_wr = self.profile.room(cap.max_recv_wr);
+        cap.max_send_wr = self.profile(nic).room(cap.max_send_wr);
+        cap.max_recv_wr = self.profile(nic).room(cap.max_recv_wr);
         cap.max_inline_data = cap.max_inline_data.max(16 * cap.max_send_sge);
         let cap = *cap;
         // SAFETY: the caller promises it.
@@ -381,7 +381,7 @@ pub unsafe extern "C" fn ibv_destroy_qp(qp: *mut ibv_qp) -> c_int {
     state.untell(of.nic, Element::Qp(of.number));
     state.has_no_qp(of.number);
     let gone = state.qps.remove(of.number).expect("it is alive");
-    if state.profile.purges_completions {
+    if state.profile(of.nic).purges_completions {
         state.purge(gone.send_cq, of.number);
         state.purge(gone.recv_cq, of.number);
     }

@@ -42,7 +42,7 @@ pub unsafe extern "C" fn ibv_create_srq(
         if asked.max_wr == 0 || asked.max_wr > MAX_SRQ_WR || asked.max_sge > 27 {
             return Err(Errno::INVAL);
         }
-        let room = state.profile.room(asked.max_wr);
+        let room = state.profile(of.nic).room(asked.max_wr);
         let number = state.srqs.add(|handle| {
             let object = Box::new(ibv_srq {
                 context,

@@ -54,7 +54,8 @@ impl Shared {
         Arc::new_cyclic(|weak: &Weak<Self>| Self {
             state: Mutex::new(State {
                 clock: Clock::new(Weak::clone(weak), Arc::clone(&order.time)),
-                profile,
+                usual: profile,
+                profiles: Vec::new(),
                 hosts: Vec::new(),
                 nics: Vec::new(),
                 pds: Table::starting_at(1),
@@ -112,7 +113,10 @@ impl Shared {
 
 #[derive(Debug)]
 pub(crate) struct State {
-    pub(crate) profile: Profile,
+    /// That of hosts which are added without one.
+    pub(crate) usual: Profile,
+    /// Of each host.
+    pub(crate) profiles: Vec<Profile>,
     pub(crate) clock: Clock,
     /// Their names.
     pub(crate) hosts: Vec<String>,
@@ -143,6 +147,16 @@ impl State {
             true => Fate::refused(NO_POWER),
             false => self.failures.call(call, nic.host),
         }
+    }
+
+    /// What kind of a device it is.
+    pub(crate) fn profile(&self, nic: usize) -> &Profile {
+        &self.profiles[self.nics[nic].host]
+    }
+
+    /// What kind of a device a queue pair is on.
+    pub(crate) fn profile_of(&self, qp: u32) -> &Profile {
+        self.profile(self.qps[qp].nic)
     }
 
     /// The device that has an address.

@@ -364,14 +364,15 @@ impl State {
         // The other end may have gone, of which this one does not know.
         let peer = id.peer.and_then(|peer| self.ids.get(peer));
         let (own, theirs, is_client) = (id.own, id.theirs, id.stage == Stage::Answered);
-        let ack_timeout = id.ack_timeout.unwrap_or(self.profile.ack_timeout);
+        let profile = self.profile_of(qp);
+        let ack_timeout = id.ack_timeout.unwrap_or(profile.ack_timeout);
         let peer_qp = peer.and_then(|peer| peer.qp);
         // Each end can have as many reads in flight as the other one serves (`cm_rep_handler`).
         let (max_reads, serves) = match is_client {
             true => (theirs.responder_resources, theirs.initiator_depth),
             false => (own.initiator_depth, own.responder_resources),
         };
-        let native = self.profile.native;
+        let native = profile.native;
         let qp = &mut self.qps[qp];
         if qp.state == QpState::Error {
             return;
@@ -466,7 +467,7 @@ impl State {
     fn over(&mut self, number: u32) {
         self.enter(number, Stage::Over);
         self.ids[number].peer = None;
-        let timewait = self.profile.timewait;
+        let timewait = self.profiles[self.ids[number].host].timewait;
         self.clock.after(timewait, Timer::Timewait { id: number });
     }
 

@@ -11,6 +11,7 @@ use super::image::Bytes;
 use super::lines::{LINE, Lines, Place, Write, Writer};
 use super::platform::Platform;
 use super::pmem::READS;
+use crate::profile::Profile;
 use crate::state::State;
 
 thread_local! {
@@ -124,6 +125,7 @@ pub(crate) fn report(
 /// What of a memory is lost that matters, and what is there that may not be.
 fn explain(cut: &Cut<'_>, state: &State, index: usize, image: &[u8], early: &[u8]) -> String {
     let (lines, name) = (&cut.pmems[index].lines, cut.name(index));
+    let profile = &state.profiles[cut.pmems[index].host];
     if lines.platform == Platform::Volatile {
         return format!("{name} is volatile memory: nothing of it survives.\n");
     }
@@ -131,7 +133,7 @@ fn explain(cut: &Cut<'_>, state: &State, index: usize, image: &[u8], early: &[u8
     let is_lost = |line: &usize| !same(image, lines.newest(), *line);
     for Piece { bytes, write } in pieces(lines, image, lines.newest(), is_lost) {
         let (bytes, place, who) = (ranges(&bytes), place_of(&write), writer_of(&write));
-        let saves = what_saves(&write, lines.platform, state);
+        let saves = what_saves(&write, (lines.platform, profile), state);
         let _ = writeln!(
             text,
             "Lost: {bytes} of {name}, {place}, by {who}.\n    {saves}"
@@ -261,8 +263,11 @@ fn writer_of(write: &Write) -> String {
     }
 }
 
-fn what_saves(write: &Write, platform: Platform, state: &State) -> &'static str {
-    let profile = &state.profile;
+fn what_saves(
+    write: &Write,
+    (platform, profile): (Platform, &Profile),
+    state: &State,
+) -> &'static str {
     match (write.place, &*write.writer) {
         (_, Writer::Program) => {
             "PmemMap::persist of these bytes would have saved them (or sim::persisted says that the program has \

@@ -101,7 +101,7 @@ impl Host {
             Platform::Volatile => false,
             Platform::Eadr => true,
             _ if client_flushes_natively => true,
-            Platform::AdrDdioOff => !state.profile.copies,
+            Platform::AdrDdioOff => !state.profiles[self.index()].copies,
             Platform::AdrDdioOn => false,
         }
     }
@@ -138,7 +138,10 @@ impl Host {
         let host = state.hosts[self.index()].clone();
         let path = PathBuf::from(format!("{ROOT}/{number}/{}-{host}/{name}", self.index()));
         let bytes = vec![0; len];
-        let (platform, copies) = (state.platform(self.index()), state.profile.copies);
+        let (platform, copies) = (
+            state.platform(self.index()),
+            state.profiles[self.index()].copies,
+        );
         let index = state.power.pmems.len();
         state.power.pmems.push(Tracked {
             host: self.index(),
@@ -183,8 +186,8 @@ impl State {
 
     /// A memory is out of reach until the host is started again, and holds then what is left.
     pub(crate) fn detach(&mut self, index: usize, left: Vec<u8>) {
-        let copies = self.profile.copies;
         let tracked = &mut self.power.pmems[index];
+        let copies = self.profiles[tracked.host].copies;
         tracked.memory = None;
         tracked.lines = Lines::new(tracked.lines.platform, copies, left);
         let host = tracked.host;
