@@ -33,7 +33,17 @@ enum Then {
 /// In how many rounds what follows was executed although what comes first has failed. `single`: it is posted by a call of
 /// its own.
 fn executed(force_fallback: bool, first: First, then: Then, single: bool) -> usize {
-    let fabric = Fabric::new(Profile::STRICT);
+    executed_on(Profile::STRICT, force_fallback, first, then, single)
+}
+
+fn executed_on(
+    profile: Profile,
+    force_fallback: bool,
+    first: First,
+    then: Then,
+    single: bool,
+) -> usize {
+    let fabric = Fabric::new(profile);
     let host = fabric.host("here");
     let _entered = host.enter();
     let (addr, peer) = peer_on(&host);
@@ -130,6 +140,20 @@ fn a_fenced_write_stays_behind() {
                 "{first:?}"
             );
         }
+    }
+}
+
+/// Promise: an adapter keeps its fences also if its driver tells no vendor id (mana_ib did not). Before, such a device was
+/// taken for soft-RoCE, and a log's tail came before its data.
+#[test]
+fn a_device_without_a_vendor_id_has_fences() {
+    let nameless = || Profile::STRICT.with_vendor_id(0);
+    for single in [true, false] {
+        let fenced = Then::Write(Flags::FENCE);
+        let ahead = executed_on(nameless(), false, First::Read, fenced, single);
+        assert_eq!(ahead, 0);
+        let ahead = executed_on(nameless(), true, First::Flush, Then::AtomicWrite, single);
+        assert_eq!(ahead, 0);
     }
 }
 

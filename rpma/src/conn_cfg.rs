@@ -31,6 +31,7 @@ pub struct ConnCfg {
     ack_timeout: Option<u8>,
     min_rnr_timer: Option<u8>,
     force_fallback: bool,
+    peer_reorders: bool,
 }
 
 impl Default for ConnCfg {
@@ -52,6 +53,7 @@ impl Default for ConnCfg {
             ack_timeout: None,
             min_rnr_timer: Some(12),
             force_fallback: false,
+            peer_reorders: false,
         }
     }
 }
@@ -346,6 +348,24 @@ impl ConnCfg {
     #[must_use]
     pub fn get_force_fallback(&self) -> bool {
         self.force_fallback
+    }
+
+    /// Declares that the peer's device may execute an operation before earlier ones, as adapters do. The default is
+    /// `false`; an [`Offer`](crate::Offer) of such a peer declares it as well.
+    ///
+    /// It counts on soft-RoCE only, whose fence waits for ever after a lost packet and is never posted. With a peer on
+    /// soft-RoCE the order holds all the same. With an adapter it does not: then
+    /// [`Flags::FENCE`](crate::Flags::FENCE), and an atomic write behind a flush that was not polled, are
+    /// [`Error::NotSupported`].
+    pub fn set_peer_reorders(&mut self, reorders: bool) -> &mut Self {
+        self.peer_reorders = reorders;
+        self
+    }
+
+    /// See [`set_peer_reorders`](Self::set_peer_reorders).
+    #[must_use]
+    pub fn get_peer_reorders(&self) -> bool {
+        self.peer_reorders
     }
 }
 

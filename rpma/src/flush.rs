@@ -49,10 +49,8 @@ pub(crate) enum FlushMethod {
 
 impl FlushMethod {
     /// Whether an atomic write is the device's own and needs nothing to stay behind the flushes before it.
-    #[cfg(any(native_atomic_write, test))]
-    pub(crate) fn has_plain_atomic_writes(self, native: bool, fence: SendFlags) -> bool {
-        let behind = self.fence_of_atomic_write(native, fence);
-        native && behind.is_ok_and(|fence| fence.is_empty())
+    pub(crate) fn has_plain_atomic_writes(self, native: bool) -> bool {
+        native && matches!(self, Self::Native)
     }
 
     /// What keeps an atomic write behind the flushes before it. `native`: it is the device's own
@@ -99,15 +97,13 @@ mod tests {
     /// The short way of an atomic write has no fence.
     #[test]
     fn only_an_atomic_write_without_a_fence_takes_the_short_way() {
-        for (method, native, fence, plain) in [
-            (FlushMethod::Native, true, SendFlags::FENCE, true),
-            (FlushMethod::Native, true, NONE, true),
-            (READ, true, NONE, true),
-            (READ, true, SendFlags::FENCE, false),
-            (READ, false, NONE, false),
-            (FlushMethod::Native, false, SendFlags::FENCE, false),
+        for (method, native, plain) in [
+            (FlushMethod::Native, true, true),
+            (FlushMethod::Native, false, false),
+            (READ, true, false),
+            (READ, false, false),
         ] {
-            assert_eq!(method.has_plain_atomic_writes(native, fence), plain);
+            assert_eq!(method.has_plain_atomic_writes(native), plain);
         }
     }
 }

@@ -36,8 +36,9 @@ use crate::peer_cfg::PeerCfg;
 ///
 /// # Encoding
 ///
-/// Six bytes: `rpm` in ASCII, the version 1, how many regions, how many bytes of data; one byte, the descriptor of the
-/// platform ([`PeerCfg::get_descriptor`]); the regions, 21 bytes each ([`Mr::get_descriptor`]); the data. With one
+/// Six bytes: `rpm` in ASCII, the version 1, how many regions, how many bytes of data; one byte for the platform: bit 0
+/// is its descriptor ([`PeerCfg::get_descriptor`]), bit 1 is set if its device reorders ([`PeerCfg::set_reorders`]),
+/// and the others are 0; the regions, 21 bytes each ([`Mr::get_descriptor`]); the data. With one
 /// region that leaves 28 bytes of data to a client and 168 to a server: see [`left`](Self::left).
 ///
 /// It is the peer's word, sent without authentication or encryption: who has it can use the regions.
@@ -70,9 +71,13 @@ impl Offer {
         }
     }
 
-    /// Adds a memory region, behind those that are there.
+    /// Adds a memory region, behind those that are there. If its device is an adapter, the platform
+    /// [reorders](PeerCfg::set_reorders).
     pub fn add_region<M>(&mut self, region: &Mr<M>) -> &mut Self {
         self.regions.push(region.as_remote());
+        if region.device_reorders() {
+            self.platform.set_reorders(true);
+        }
         self
     }
 
@@ -113,7 +118,7 @@ impl Offer {
         };
         let mut bytes = MAGIC.to_vec();
         bytes.extend([VERSION, regions, data]);
-        bytes.extend(self.platform.get_descriptor());
+        bytes.push(self.platform.to_offer());
         for region in &self.regions {
             bytes.extend(region.to_descriptor());
         }
@@ -166,8 +171,13 @@ impl Offer {
                     Error::invalid(format!("region {place} of the peer's offer: {error}"))
                 })
             });
+        let Some(platform) = PeerCfg::from_offer(platform) else {
+            return Err(Error::invalid(format!(
+                "the peer's offer has bits in the byte of its platform that this library does not know: {platform:#04x}"
+            )));
+        };
         Ok(Self {
-            platform: PeerCfg::from_byte(platform),
+            platform,
             regions: regions.collect::<Result<_>>()?,
             data: data.to_vec(),
         })

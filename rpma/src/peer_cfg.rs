@@ -10,6 +10,7 @@ use crate::error::{Error, Result};
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PeerCfg {
     direct_write_to_pmem: bool,
+    reorders: bool,
 }
 
 impl PeerCfg {
@@ -45,7 +46,24 @@ impl PeerCfg {
         self.direct_write_to_pmem
     }
 
-    /// The configuration's descriptor for the peer: 1 byte, 0 or 1, as in librpma.
+    /// Declares whether this host's device may execute an operation before earlier ones: adapters may, soft-RoCE does
+    /// not. [`Offer::add_region`](crate::Offer::add_region) declares it, as a region knows its device.
+    ///
+    /// Only a peer on soft-RoCE needs it, which has no fence: see
+    /// [`ConnCfg::set_peer_reorders`](crate::ConnCfg::set_peer_reorders).
+    pub fn set_reorders(&mut self, reorders: bool) -> &mut Self {
+        self.reorders = reorders;
+        self
+    }
+
+    /// See [`set_reorders`](Self::set_reorders). The default is `false`.
+    #[must_use]
+    pub fn get_reorders(&self) -> bool {
+        self.reorders
+    }
+
+    /// The configuration's descriptor for the peer: 1 byte, 0 or 1, as in librpma. It does not have
+    /// [`set_reorders`](Self::set_reorders), which only an [`Offer`](crate::Offer) carries.
     #[doc(alias = "rpma_peer_cfg_get_descriptor")]
     #[must_use]
     pub fn get_descriptor(&self) -> [u8; 1] {
@@ -74,7 +92,10 @@ impl PeerCfg {
                 "a peer configuration's descriptor has 1 byte, this one is empty",
             ));
         };
-        let cfg = Self::from_byte(byte);
+        let cfg = Self {
+            direct_write_to_pmem: byte != 0,
+            reorders: false,
+        };
         log::info!(
             "the peer says that direct write to persistent memory is {}",
             if cfg.direct_write_to_pmem {
@@ -86,11 +107,17 @@ impl PeerCfg {
         Ok(cfg)
     }
 
-    /// As [`from_descriptor`](Self::from_descriptor), of its only byte, and without a line in the log.
-    pub(crate) fn from_byte(byte: u8) -> Self {
-        Self {
-            direct_write_to_pmem: byte != 0,
-        }
+    /// The byte of an offer: bit 0 is that of the descriptor, and bit 1 is set if the device reorders.
+    pub(crate) fn to_offer(self) -> u8 {
+        u8::from(self.direct_write_to_pmem) | u8::from(self.reorders) << 1
+    }
+
+    /// Decodes the byte of an offer; `None` if it has other bits.
+    pub(crate) fn from_offer(byte: u8) -> Option<Self> {
+        (byte & !3 == 0).then_some(Self {
+            direct_write_to_pmem: byte & 1 != 0,
+            reorders: byte & 2 != 0,
+        })
     }
 }
 

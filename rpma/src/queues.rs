@@ -42,6 +42,7 @@ pub(crate) struct Queues {
     pub(crate) srq: Option<Srq>,
     pub(crate) limits: Limits,
     pub(crate) min_rnr_timer: Option<u8>,
+    pub(crate) peer_reorders: bool,
     pub(crate) peer: Peer,
     pub(crate) tags: Tags,
     pub(crate) ends: Ends,
@@ -211,6 +212,7 @@ impl Queues {
             srq,
             limits,
             min_rnr_timer: cfg.get_min_rnr_timer(),
+            peer_reorders: cfg.get_peer_reorders(),
             peer: peer.clone(),
             tags: Tags::of(peer),
         })

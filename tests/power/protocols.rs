@@ -4,10 +4,10 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use anyhow::Result;
-use rpma::sim::{Cut, Loss, Platform, Pmem, Profile, Visited};
-use rpma::{Flags, FlushType};
+use rpma::sim::{Cut, Fabric, Loss, Platform, Pmem, Profile, Visited};
+use rpma::{Error, Flags, FlushType, Offer, PeerCfg};
 
-use crate::pair::{Pair, Way, fabric};
+use crate::pair::{Pair, SIZE, Way, fabric};
 
 /// How many records each run appends.
 const RECORDS: u64 = 20;
@@ -147,10 +147,14 @@ fn run_with(
     let fabric = fabric(profile);
     fabric.set_seed(seed);
     let pair = Pair::new(&fabric, way).expect("a connection");
+    run_on(&fabric, &pair, protocol, fault)
+}
+
+fn run_on(fabric: &Fabric, pair: &Pair, protocol: Protocol, fault: Fault) -> Result<Visited, Loss> {
     let acknowledged = AtomicU64::new(0);
     let append_all = || {
         for number in 0..RECORDS {
-            append(&pair, protocol, fault, number).expect("nothing fails");
+            append(pair, protocol, fault, number).expect("nothing fails");
             acknowledged.store(number + 1, Ordering::Relaxed);
         }
     };
@@ -304,4 +308,73 @@ fn a_wrong_promise_is_found() {
         let report = report.expect_err("what was flushed is lost").to_string();
         assert!(report.contains("PmemMap::persist on that host"), "{report}");
     }
+}
+
+/// A client that flushes by reading, and a server on another kind of device, on a platform where that is enough.
+fn mixed(client: Profile, server: Profile) -> (Fabric, Pair) {
+    let fabric = fabric(&client);
+    let platform = match is_copying(&server) {
+        true => Platform::Eadr,
+        false => Platform::AdrDdioOff,
+    };
+    let way = Way {
+        platform,
+        by_reading: true,
+        promise: None,
+    };
+    let (client, server) = (fabric.host("client"), fabric.host_with("server", server));
+    server.set_platform(platform);
+    let pmem = server.pmem("log", SIZE);
+    let pair = Pair::connect(client, server, pmem, way).expect("a connection");
+    (fabric, pair)
+}
+
+/// Promise of docs/persistence.md: an adapter posts its fences, and soft-RoCE at the other end executes in order.
+#[test]
+fn an_adapter_before_soft_roce_keeps_the_order() {
+    for protocol in PROTOCOLS {
+        let (fabric, pair) = mixed(Profile::STRICT, Profile::RXE_6_12);
+        let ran = run_on(&fabric, &pair, protocol, Fault::None);
+        ran.unwrap_or_else(|loss| panic!("{protocol:?}: {loss}"));
+    }
+}
+
+/// Promise of `ConnCfg::set_peer_reorders`: on soft-RoCE, whose fence cannot be used, nothing that needs one is posted to a
+/// peer whose device is declared to reorder; and polling in between survives every cut. A peer of which nothing is declared
+/// counts as soft-RoCE, and then the order is lost.
+#[test]
+fn soft_roce_before_an_adapter_polls_in_between() {
+    for protocol in [
+        Protocol::AtomicWrite,
+        Protocol::Batch,
+        Protocol::FencedWrite,
+    ] {
+        let (fabric, pair) = mixed(Profile::RXE_6_12, Profile::STRICT);
+        let ran = run_on(&fabric, &pair, protocol, Fault::None);
+        assert!(ran.is_err(), "{protocol:?}: nothing keeps the order");
+
+        let (_fabric, pair) = mixed(Profile::RXE_6_12, Profile::STRICT);
+        declare_reordering(&pair);
+        let error = append(&pair, protocol, Fault::None, 0).expect_err("a fence is missing");
+        let error = error.downcast_ref::<Error>().expect("rpma's");
+        let text = error.to_string();
+        let names = text.contains("poll the completion") && text.contains("set_peer_reorders");
+        assert!(matches!(error, Error::NotSupported(_)) && names, "{text}");
+    }
+    let (fabric, pair) = mixed(Profile::RXE_6_12, Profile::STRICT);
+    declare_reordering(&pair);
+    let ran = run_on(&fabric, &pair, Protocol::PollInBetween, Fault::None);
+    ran.unwrap_or_else(|loss| panic!("{loss}"));
+    // After the flush was polled nothing is missing.
+    pair.flush(0, 8).expect("flushed");
+    pair.atomic_write(0, &[1; 8]).expect("nothing is before it");
+}
+
+/// As the server's offer does: its region knows its device.
+fn declare_reordering(pair: &Pair) {
+    let mut offer = Offer::new(PeerCfg::new().set_direct_write_to_pmem(true));
+    offer.add_region(&pair.target);
+    let bytes = offer.encode(Offer::ACCEPT).expect("fits");
+    let offer = Offer::decode(&bytes).expect("an offer");
+    pair.conn.apply_remote_peer_cfg(offer.platform());
 }

@@ -7,6 +7,7 @@ use std::fmt;
 
 use super::Conn;
 use super::checks::UNSOLICITED;
+use super::fences::behind_a_flush;
 use crate::error::{Error, Result};
 use crate::flags::Flags;
 use crate::flush::{FlushMethod, FlushType};
@@ -63,6 +64,8 @@ use crate::verbs::{LocalBuffer, NoRoom, Opcode, RemoteAddress, Requests, SendFla
 pub struct Batch<'a, const N: usize> {
     conn: &'a Conn,
     requests: Requests<'a, N>,
+    /// It has flushes of the long way, which are to be noted if a fence is missing.
+    flushes: bool,
 }
 
 impl Conn {
@@ -72,6 +75,7 @@ impl Conn {
         Batch {
             conn: self,
             requests: Requests::new(),
+            flushes: false,
         }
     }
 }
@@ -276,6 +280,7 @@ impl<'a, const N: usize> Batch<'a, N> {
     #[inline]
     pub fn clear(&mut self) {
         self.requests.clear();
+        self.flushes = false;
     }
 
     /// Posts all operations, empties the batch, and returns the name of the last operation. If it fails, nothing is sent (but see
@@ -307,7 +312,12 @@ impl<'a, const N: usize> Batch<'a, N> {
         match posted.result() {
             Ok(number) => {
                 self.requests.clear();
-                Ok(slots.name(number, signaled == count))
+                let posted = slots.name(number, signaled == count);
+                if self.flushes {
+                    self.flushes = false;
+                    self.conn.fences.flushed(posted);
+                }
+                Ok(posted)
             }
             Err(refusal) => self.conn.batch_refused(refusal, count),
         }
@@ -377,7 +387,7 @@ impl<'a, const N: usize> Batch<'a, N> {
         op_context: u64,
     ) -> Result<()> {
         let parts = self.conn.check_read(dst, src, flags)?;
-        let flags = flags.to_verbs(self.conn.possible);
+        let flags = flags.to_verbs(self.conn.fences.possible());
         let (remote, parts) = (src.address(), parts.buffers());
         let requests = &mut self.requests;
         Self::added(requests.push_parts(Opcode::Read, remote, parts, flags, op_context))
@@ -393,7 +403,7 @@ impl<'a, const N: usize> Batch<'a, N> {
         op_context: u64,
     ) -> Result<()> {
         let parts = self.conn.check_write(dst, src, flags)?;
-        let flags = flags.to_verbs(self.conn.possible);
+        let flags = flags.to_verbs(self.conn.fences.possible());
         let (remote, parts) = (dst.address(), parts.buffers());
         let requests = &mut self.requests;
         Self::added(requests.push_parts(opcode, remote, parts, flags, op_context))
@@ -408,7 +418,7 @@ impl<'a, const N: usize> Batch<'a, N> {
         op_context: u64,
     ) -> Result<()> {
         let parts = self.conn.check_send(src, flags)?;
-        let flags = flags.to_verbs(self.conn.possible);
+        let flags = flags.to_verbs(self.conn.fences.possible());
         let (remote, parts) = (RemoteAddress::NONE, parts.buffers());
         let requests = &mut self.requests;
         Self::added(requests.push_parts(opcode, remote, parts, flags, op_context))
@@ -423,6 +433,11 @@ impl<'a, const N: usize> Batch<'a, N> {
         op_context: u64,
     ) -> Result<()> {
         let flags = self.conn.check_atomic_write(dst, flags)?;
+        let native = self.conn.queues.qp.native_ops().atomic_write;
+        let is_plain = self.conn.flush_method.has_plain_atomic_writes(native);
+        if self.flushes && !is_plain && self.conn.fences.is_missing() {
+            return Err(behind_a_flush());
+        }
         let (remote, requests) = (dst.address(), &mut self.requests);
         #[cfg(native_atomic_write)]
         if self.conn.queues.qp.native_ops().atomic_write {
@@ -440,9 +455,11 @@ impl<'a, const N: usize> Batch<'a, N> {
         flags: Flags,
         op_context: u64,
     ) -> Result<()> {
-        self.conn.check_flush(dst, flush_type)?;
-        let flags = flags.to_verbs(self.conn.possible & UNSOLICITED);
-        self.push_flush(dst, flush_type, flags, op_context)
+        self.conn.check_flush(dst, flush_type, flags)?;
+        let flags = flags.to_verbs(self.conn.fences.possible() & UNSOLICITED);
+        self.push_flush(dst, flush_type, flags, op_context)?;
+        self.flushes = true;
+        Ok(())
     }
 }
 

@@ -88,6 +88,8 @@ impl Conn {
             // For a fallback, and at most what one native flush takes.
             && (8..=1 << 31).contains(&dst.len())
             && self.reads.load(Ordering::Relaxed)
+            // Which must be noted otherwise.
+            && !self.fences.is_missing()
     }
 
     /// Whether this is a part that an operation may have without a closer look: of this connection's peer,
@@ -120,6 +122,7 @@ impl Conn {
         self.check_peers(&[*dst])?;
         require(src.usage(), MrUsage::READ_SRC, "remote")?;
         require(dst.tag().usage(), MrUsage::READ_DST, "local")?;
+        self.fences.check(flags)?;
         self.check_reads()?;
         if flags.inline() {
             return Err(Error::invalid(
@@ -142,6 +145,7 @@ impl Conn {
         for part in src {
             require(part.tag().usage(), MrUsage::WRITE_SRC, "local")?;
         }
+        self.fences.check(flags)?;
         self.check_inline(flags, len)?;
         Ok(parts)
     }
@@ -153,6 +157,7 @@ impl Conn {
         for part in src {
             require(part.tag().usage(), MrUsage::SEND, "local")?;
         }
+        self.fences.check(flags)?;
         self.check_inline(flags, len)?;
         Ok(parts)
     }
@@ -169,15 +174,27 @@ impl Conn {
         }
         require(dst.usage(), MrUsage::WRITE_DST, "remote")?;
         let native = self.queues.qp.native_ops().atomic_write;
-        let fence = self.possible & SendFlags::FENCE;
+        let fence = self.fences.possible() & SendFlags::FENCE;
         let behind_flushes = self.flush_method.fence_of_atomic_write(native, fence)?;
+        self.fences.check(flags)?;
+        if !self.flush_method.has_plain_atomic_writes(native) {
+            let slots = &self.queues.slots;
+            self.fences
+                .check_atomic_write(|flush| slots.was_polled(flush))?;
+        }
         if native {
             self.check_reads()?;
         }
-        Ok(flags.to_verbs(self.possible & UNSOLICITED) | behind_flushes)
+        Ok(flags.to_verbs(self.fences.possible() & UNSOLICITED) | behind_flushes)
     }
 
-    pub(super) fn check_flush(&self, dst: &RemoteSlice, flush_type: FlushType) -> Result<()> {
+    pub(super) fn check_flush(
+        &self,
+        dst: &RemoteSlice,
+        flush_type: FlushType,
+        flags: Flags,
+    ) -> Result<()> {
+        self.fences.check(flags)?;
         if dst.is_empty() {
             return Err(Error::invalid("a flush of 0 bytes: flush what was written"));
         }

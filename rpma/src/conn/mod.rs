@@ -7,6 +7,7 @@
 mod batch;
 mod checks;
 mod close;
+mod fences;
 mod next;
 mod ops;
 mod ops_any;
@@ -21,6 +22,7 @@ use std::time::Duration;
 
 pub use self::batch::Batch;
 pub use self::close::CloseError;
+use self::fences::Fences;
 pub use self::next::{Next, Source};
 use self::wait_for::Events;
 use crate::compl_channel;
@@ -33,9 +35,7 @@ use crate::mr::MrUsage;
 use crate::peer_cfg::PeerCfg;
 use crate::queues::Queues;
 use crate::slots::State;
-use crate::verbs::{
-    CmEvent, CmEventKind, CompChannel, ConnParam, CqKind, Deadline, Notify, SendFlags,
-};
+use crate::verbs::{CmEvent, CmEventKind, CompChannel, ConnParam, CqKind, Deadline, Notify};
 
 /// A connection to another program.
 ///
@@ -67,8 +67,7 @@ use crate::verbs::{
 /// the lock of the event channel, so that each goes to one thread.
 pub struct Conn {
     queues: Queues,
-    /// The flags that requests can have: without a fence on a device that executes in order.
-    possible: SendFlags,
+    fences: Fences,
     /// Whether the peer serves reads at all.
     reads: AtomicBool,
     /// The flushes whose promise this platform and the peer's can keep, as usages of a region.
@@ -111,22 +110,19 @@ impl Conn {
     }
 
     fn new(queues: Queues, private_data: OnceLock<Box<[u8]>>) -> Result<Self> {
+        let fences = Fences::new(queues.peer.attributes().soft_roce, queues.peer_reorders);
         let flush_method = match queues.qp.native_ops().flush {
             true => FlushMethod::Native,
             false => FlushMethod::Read(queues.peer.flush_target()?.into()),
         };
-        let possible = match queues.peer.attributes().soft_roce {
-            true => SendFlags::all().difference(SendFlags::FENCE),
-            false => SendFlags::all(),
-        };
         #[cfg(native_atomic_write)]
         let plain_atomic_writes = {
             let native = queues.qp.native_ops().atomic_write;
-            flush_method.has_plain_atomic_writes(native, possible & SendFlags::FENCE)
+            flush_method.has_plain_atomic_writes(native)
         };
         Ok(Self {
             queues,
-            possible,
+            fences,
             // Not before the connection says how many.
             reads: AtomicBool::new(false),
             flushes: AtomicU8::new(MrUsage::FLUSH_TYPE_VISIBILITY.bits()),
@@ -262,7 +258,8 @@ impl Conn {
     }
 
     /// Applies what the peer declared about its platform. It decides whether
-    /// [`FlushType::Persistent`](crate::FlushType::Persistent) is possible.
+    /// [`FlushType::Persistent`](crate::FlushType::Persistent) is possible, and on soft-RoCE whether this side relies on
+    /// the order of the peer's device ([`PeerCfg::set_reorders`]).
     #[doc(alias = "rpma_conn_apply_remote_peer_cfg")]
     pub fn apply_remote_peer_cfg(&self, cfg: &PeerCfg) {
         let mut flushes = MrUsage::FLUSH_TYPE_VISIBILITY;
@@ -271,6 +268,9 @@ impl Conn {
             cfg.get_direct_write_to_pmem(),
         );
         self.flushes.store(flushes.bits(), Ordering::Relaxed);
+        if cfg.get_reorders() {
+            self.fences.peer_reorders();
+        }
     }
 
     /// The connection's completion queue.

@@ -90,9 +90,21 @@ impl Conn {
         flags: Flags,
         op_context: u64,
     ) -> Result<Posted> {
-        self.check_flush(dst, flush_type)?;
+        self.check_flush(dst, flush_type, flags)?;
         let asked = flags;
-        let flags = flags.to_verbs(self.possible & UNSOLICITED);
+        let flags = flags.to_verbs(self.fences.possible() & UNSOLICITED);
+        let posted = self.flush_by_method(dst, flush_type, (flags, asked), op_context)?;
+        self.fences.flushed(posted);
+        Ok(posted)
+    }
+
+    fn flush_by_method(
+        &self,
+        dst: &RemoteSlice,
+        flush_type: FlushType,
+        (flags, asked): (SendFlags, Flags),
+        op_context: u64,
+    ) -> Result<Posted> {
         match self.flush_method {
             FlushMethod::Native => {
                 #[cfg(native_flush)]
@@ -132,7 +144,7 @@ impl Conn {
         op_context: u64,
     ) -> Result<Posted> {
         let asked = flags;
-        let flags = flags.to_verbs(self.possible);
+        let flags = flags.to_verbs(self.fences.possible());
         let signaled = flags.contains(SendFlags::SIGNALED);
         let Queues { qp, slots, .. } = &self.queues;
         let posted = slots.post_send(1, signaled, op_context, |number| {

@@ -44,7 +44,7 @@ pub struct Mr<M> {
     /// The usage, and the peer's key.
     tag: Tag,
     writable: bool,
-    _peer: Peer,
+    peer: Peer,
 }
 
 impl<M: RegisterableMemory> Mr<M> {
@@ -83,7 +83,7 @@ impl<M: RegisterableMemory> Mr<M> {
                 registered,
                 tag: Tag::new(peer.key(), usage),
                 writable,
-                _peer: peer.clone(),
+                peer: peer.clone(),
             }),
             Err((error, memory)) => {
                 let persistent = usage.contains(MrUsage::FLUSH_TYPE_PERSISTENT);
@@ -208,6 +208,11 @@ impl<M> Mr<M> {
     #[must_use]
     pub fn get_descriptor(&self) -> [u8; 21] {
         self.as_remote().to_descriptor()
+    }
+
+    /// Whether its device may execute an operation before earlier ones.
+    pub(crate) fn device_reorders(&self) -> bool {
+        !self.peer.attributes().soft_roce
     }
 
     /// The region as the peer will see it.

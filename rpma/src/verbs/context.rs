@@ -18,13 +18,14 @@ const CAP_FLUSH_GLOBAL: u64 = 1 << 38;
 const CAP_FLUSH_PERSISTENT: u64 = 1 << 39;
 const CAP_ATOMIC_WRITE: u64 = 1 << 40;
 
-/// The vendor ids of soft-RoCE, that of older kernels last (`rxe_param.h`, `RXE_VENDOR_ID`).
+/// The vendor id of soft-RoCE (`rxe_param.h`, `RXE_VENDOR_ID`). Kernels before 5.0 leave it 0, as the drivers of some
+/// adapters do: those have fences, and so has soft-RoCE there.
 ///
 /// Since Linux 5.19 its fence waits until all credits for reads and atomics are back
 /// (`rxe_wqe_is_fenced` in `rxe_req.c`), and a request that is sent again keeps the credit that it had:
 /// so after one lost packet a fenced request may wait for ever, without a completion. It needs no fence:
 /// its responder executes requests one by one, in order (`rxe_resp.c`).
-const SOFT_ROCE: [u32; 2] = [0xFF_FFFF, 0];
+const SOFT_ROCE: u32 = 0xFF_FFFF;
 
 /// An open RDMA device.
 ///
@@ -137,7 +138,7 @@ impl Context {
                 && caps & CAP_FLUSH_GLOBAL != 0
                 && caps & CAP_FLUSH_PERSISTENT != 0,
             native_atomic_write: cfg!(native_atomic_write) && caps & CAP_ATOMIC_WRITE != 0,
-            soft_roce: SOFT_ROCE.contains(&attr.orig_attr.vendor_id),
+            soft_roce: attr.orig_attr.vendor_id == SOFT_ROCE,
             odp: odp.general_caps & odp_general != 0
                 && odp.per_transport_caps.rc_odp_caps & odp_rc == odp_rc,
         })
