@@ -22,6 +22,7 @@ const LIMIT: std::time::Duration = std::time::Duration::from_secs(10);
 enum First {
     Read,
     Flush,
+    AtomicWrite,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -68,6 +69,7 @@ fn executed_on(
             match first {
                 First::Read => batch.read(from, gone, always, 1),
                 First::Flush => batch.flush(gone, FlushType::Visibility, always, 1),
+                First::AtomicWrite => batch.atomic_write(gone, &[1; 8], always, 1),
             }
             .expect("added");
             if single {
@@ -121,6 +123,7 @@ fn a_plain_write_may_be_executed_first() {
         (false, First::Read),
         (false, First::Flush),
         (true, First::Flush),
+        (false, First::AtomicWrite),
     ] {
         let plain = Then::Write(Flags::COMPLETION_ALWAYS);
         let ahead = executed(force_fallback, first, plain, false);

@@ -40,8 +40,9 @@ impl Flags {
     /// poll the flush first, or use [`Conn::atomic_write`](crate::Conn::atomic_write). See
     /// [what is ordered](crate::Conn#order).
     ///
-    /// On soft-RoCE it sets nothing: that executes in order, and its fence waits for ever after a lost
-    /// packet.
+    /// On soft-RoCE it sets nothing, as a fence waits for ever there after a lost packet: a peer on soft-RoCE executes
+    /// in order. If the peer's device reorders ([`ConnCfg::set_peer_reorders`](crate::ConnCfg::set_peer_reorders)) it is
+    /// [`Error::NotSupported`](crate::Error::NotSupported).
     pub const FENCE: Self = Self(Self::ON_ERROR | Self::BEHIND_READS);
 
     // The bits that verbs has are its own, so that nothing is converted.

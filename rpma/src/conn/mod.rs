@@ -45,21 +45,39 @@ use crate::verbs::{CmEvent, CmEventKind, CompChannel, ConnParam, CqKind, Deadlin
 ///
 /// # Order
 ///
-/// What takes effect in the peer's memory in which order, on one connection, and who promises it. Where no
-/// public source promises an order, this library assumes none, whatever soft-RoCE does (which executes
-/// one request after the other). Between connections there is no order at all.
+/// On one connection; between connections there is no order at all. Where no public source promises an order, this
+/// library assumes none, whatever soft-RoCE does (which executes one request after the other).
 ///
-/// | later | behind an earlier | promised by |
+/// In which order operations are executed, and so in which order their bytes become durable:
+///
+/// | later | after an earlier | promised by |
 /// |---|---|---|
 /// | write, message | write, message | InfiniBand specification 10.8.3.3 |
 /// | read, so a fallback flush | write | the same |
 /// | native flush, native atomic write | write | libfabric and the kernel (annex A19 is not public) |
 /// | native atomic write | native flush | libfabric |
-/// | [`atomic_write`](Self::atomic_write) | any flush | this library: by the line above, or by a fence |
+/// | native flush | native atomic write of the flushed range | libfabric |
+/// | [`atomic_write`](Self::atomic_write) | any flush | this library: by the lines above, or by a fence |
 /// | anything with [`Flags::FENCE`](crate::Flags::FENCE) | read, so a fallback flush | InfiniBand specification 10.8.3.3 |
-/// | write | read, fallback flush, native flush | **nobody**: poll the completion first |
+/// | write | read, fallback flush, native flush, native atomic write | **nobody**: poll the completion first |
+/// | native flush of another range | native atomic write | **nobody**: poll the completion first |
 ///
-/// An operation that is posted after the completion of an earlier one was polled is behind it.
+/// An operation that is posted after the completion of an earlier one was polled is after it. The order is the peer's
+/// device's: for soft-RoCE beside an adapter see [`ConnCfg::set_peer_reorders`](crate::ConnCfg::set_peer_reorders).
+///
+/// What a program on the peer's host may conclude, which is less (InfiniBand specification 9.5):
+///
+/// | it has | it may rely on |
+/// |---|---|
+/// | the completion of a receive | the bytes of all writes before that message |
+/// | the completion of a write's immediate data | the bytes of that write and of all before it |
+/// | read the new value of a native atomic write | the bytes of all writes before it |
+/// | read the new value of an [`atomic_write`](Self::atomic_write), native or not | the bytes that a flush before it covers |
+/// | heard of the completion of a flush (a message on another way, say) | the bytes that it covers |
+/// | read the bytes of a write | **nothing** else, not even other bytes of that write |
+///
+/// So "write the data, then write a flag that the peer's program polls" is wrong, although it works on soft-RoCE and
+/// on many adapters: send the notice, or write it with immediate data.
 ///
 /// # Threads
 ///

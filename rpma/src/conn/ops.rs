@@ -248,8 +248,8 @@ impl Conn {
     /// property of the peer's hardware which verbs does not promise. It needs
     /// [`MrUsage::WRITE_DST`](crate::MrUsage::WRITE_DST).
     ///
-    /// Behind a fallback flush, which is a read, it carries a fence, but on soft-RoCE: that executes in
-    /// order, and after a lost packet its fence waits for ever.
+    /// Behind a fallback flush, which is a read, it carries a fence, but on soft-RoCE: after a lost packet its fence
+    /// waits for ever, and a peer on soft-RoCE executes in order without it.
     ///
     /// On soft-RoCE a native atomic write must not be sent again, as happens behind a message that waits
     /// for a receive: see [`flush`](Self::flush).
@@ -258,7 +258,9 @@ impl Conn {
     ///
     /// As all operations; [`Error::InvalidArgument`] unless `dst` has 8 bytes at an address that is a
     /// multiple of 8. [`Error::NotSupported`] on a device with a flush of its own and no atomic write of
-    /// its own (none is known): no order between the two is promised there.
+    /// its own (none is known): no order between the two is promised there; and on soft-RoCE behind a flush that was
+    /// not polled, if the peer's device reorders and the atomic write is a fallback
+    /// ([`ConnCfg::set_peer_reorders`](crate::ConnCfg::set_peer_reorders)).
     #[doc(alias = "rpma_atomic_write")]
     #[inline]
     pub fn atomic_write(
