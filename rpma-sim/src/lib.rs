@@ -1,6 +1,6 @@
 //! A simulated RDMA fabric, in the place of libibverbs and librdmacm.
 //!
-//! A program that uses [`rpma`](https://docs.rs/rpma) cannot be tested without RDMA, and a real device is kind: it
+//! A program that uses `rpma` cannot be tested without RDMA, and a real device is kind: it
 //! executes in order and its calls never fail. With `rpma`'s feature `sim` the same program runs against this crate:
 //! in one process, without root, headers, libraries or a device.
 //!

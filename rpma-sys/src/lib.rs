@@ -1,7 +1,7 @@
 //! Raw bindings to libibverbs and librdmacm (rdma-core 44 or newer) for the `rpma` crate.
 //!
 //! They are generated from the installed headers when the crate is built. With the feature `sim` the names are those of
-//! a simulated fabric, [`rpma-sim`](https://docs.rs/rpma-sim), as far as `rpma` needs them: then no header, no C
+//! a simulated fabric, `rpma-sim`, as far as `rpma` needs them: then no header, no C
 //! compiler and no library is needed, and none is used. What to know:
 //!
 //! * The `static inline` functions of `verbs.h` are bound through C functions that bindgen generates, so that their semantics are the

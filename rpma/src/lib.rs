@@ -160,7 +160,7 @@ pub mod porting {}
 /// A simulated fabric in the place of the libraries, for tests (feature `sim`).
 ///
 /// With `rpma = { …, features = ["sim"] }` in the `[dev-dependencies]`, the tests of a program run in one process, without
-/// RDMA, headers or libraries, and `cargo build` links the libraries as before. [`docs/testing-your-program.md`][page]
+/// RDMA, headers or libraries, and `cargo build` links the libraries as before. `docs/testing-your-program.md`
 /// leads from there to a log that survives every cut of the power.
 ///
 /// | to | take |
@@ -173,8 +173,6 @@ pub mod porting {}
 /// | let a host lose its power and come back | [`Fabric::power_cut`](sim::Fabric::power_cut), [`Host::restart`](sim::Host::restart) |
 /// | wait for hours, at once | [`Fabric::jump_over_waits`](sim::Fabric::jump_over_waits) |
 /// | repeat a run with its order of threads | [`repeatable`](sim::repeatable) |
-///
-/// [page]: https://github.com/rpma-rs/rpma/blob/main/docs/testing-your-program.md
 ///
 /// ```
 /// use std::time::Duration;

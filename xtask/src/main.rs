@@ -1,6 +1,8 @@
 //! The project's own commands, `cargo xtask …`: the demo, the tests, and the virtual machine with
 //! RDMA and persistent memory in which both run.
 
+#[cfg(test)]
+mod addresses;
 mod bench;
 mod demo;
 mod guest;
