@@ -71,9 +71,14 @@ unsafe fn measure(addr: &str) -> Outcome {
     Ok(())
 }
 
+/// Each operation has a place of its own.
+fn place(memory: Memory, number: u64) -> u64 {
+    memory.address + number * LEN as u64
+}
+
 unsafe fn post(end: End, opcode: sys::ibv_wr_opcode, memory: Memory, wr_id: u64) {
     let mut sge = sys::ibv_sge {
-        addr: memory.address,
+        addr: place(memory, wr_id),
         length: LEN as u32,
         lkey: memory.lkey,
     };
@@ -85,7 +90,7 @@ unsafe fn post(end: End, opcode: sys::ibv_wr_opcode, memory: Memory, wr_id: u64)
         send_flags: sys::ibv_send_flags::IBV_SEND_SIGNALED.0,
         ..Default::default()
     };
-    wr.wr.rdma.remote_addr = memory.address;
+    wr.wr.rdma.remote_addr = place(memory, wr_id);
     wr.wr.rdma.rkey = memory.rkey;
     let mut bad = ptr::null_mut();
     let ret = unsafe { sys::ibv_post_send(end.qp, &raw mut wr, &raw mut bad) };
@@ -123,7 +128,8 @@ unsafe fn measured_flush(end: End, memory: Memory) {
             (*qp).wr_flags = sys::ibv_send_flags::IBV_SEND_SIGNALED.0;
             let kind = sys::ibv_placement_type::IBV_FLUSH_GLOBAL.0 as u8;
             let level = sys::ibv_selectivity_level::IBV_FLUSH_RANGE.0 as u8;
-            sys::ibv_wr_flush(qp, memory.rkey, memory.address, LEN, kind, level);
+            let address = place(memory, n as u64);
+            sys::ibv_wr_flush(qp, memory.rkey, address, LEN, kind, level);
             assert_eq!(sys::ibv_wr_complete(qp), 0, "posted");
         }
     }
@@ -138,7 +144,8 @@ unsafe fn measured_atomic_write(end: End, memory: Memory) {
             (*qp).wr_id = n as u64;
             (*qp).wr_flags = sys::ibv_send_flags::IBV_SEND_SIGNALED.0;
             let bytes = n.to_ne_bytes();
-            sys::ibv_wr_atomic_write(qp, memory.rkey, memory.address, bytes.as_ptr().cast());
+            let address = place(memory, n as u64);
+            sys::ibv_wr_atomic_write(qp, memory.rkey, address, bytes.as_ptr().cast());
             assert_eq!(sys::ibv_wr_complete(qp), 0, "posted");
         }
     }
@@ -148,7 +155,7 @@ unsafe fn measured_atomic_write(end: End, memory: Memory) {
 unsafe fn measured_recv(end: End, memory: Memory) {
     for n in 0..ROUNDS {
         let mut sge = sys::ibv_sge {
-            addr: memory.address,
+            addr: place(memory, n as u64),
             length: LEN as u32,
             lkey: memory.lkey,
         };

@@ -27,10 +27,19 @@ pub(crate) fn dump(name: &str) {
 /// The instructions of each object, by its path, between two dumps.
 pub(crate) type Objects = BTreeMap<String, u64>;
 
-/// Reads one dump: the function behind which it was made, and the costs.
+/// The calls of the simulated fabric, which is in the program itself. None of them makes another one.
+const SIMULATED: [&str; 3] = [
+    "rpma_sim::post::ibv_post_",
+    "rpma_sim::cq::ibv_poll_cq",
+    "rpma_sim::stream::ibv_wr_",
+];
+
+/// Reads one dump: the function behind which it was made, and the costs. If there were calls of the simulated fabric, they
+/// are one object, and all else is another one.
 pub(crate) fn read(text: &str) -> Option<(String, Objects)> {
-    let (mut trigger, mut names, mut objects) = (None, BTreeMap::new(), Objects::new());
-    let mut object = String::new();
+    let (mut trigger, mut names, mut functions) = (None, BTreeMap::new(), BTreeMap::new());
+    let (mut object, mut called) = (String::new(), String::new());
+    let (mut objects, mut simulated) = (Objects::new(), 0);
     let mut lines = text.lines();
     while let Some(line) = lines.next() {
         if let Some(function) = line.strip_prefix("desc: Trigger: Client Request: ") {
@@ -40,15 +49,35 @@ pub(crate) fn read(text: &str) -> Option<(String, Objects)> {
         } else if let Some(name) = line.strip_prefix("cob=") {
             // Only to know the name.
             whole(name, &mut names);
+        } else if let Some(name) = line.strip_prefix("fn=") {
+            whole(name, &mut functions);
+        } else if let Some(name) = line.strip_prefix("cfn=") {
+            called = whole(name, &mut functions);
         } else if line.starts_with("calls=") {
-            // The next line has the cost of the call, which is counted where it arises.
-            lines.next();
+            // The next line has the cost of the call with all below, which is counted where it arises.
+            let cost = cost(lines.next()?)?;
+            simulated += if is_simulated(&called) { cost } else { 0 };
         } else if line.starts_with(|first: char| first.is_ascii_digit() || "+-*".contains(first)) {
-            let cost = line.split_whitespace().nth(1)?.parse::<u64>().ok()?;
-            *objects.entry(object.clone()).or_default() += cost;
+            *objects.entry(object.clone()).or_default() += cost(line)?;
         }
     }
+    if simulated > 0 {
+        let all: u64 = objects.values().sum();
+        objects = [("program", all - simulated), ("fabric.so", simulated)]
+            .map(|(name, cost)| (name.to_owned(), cost))
+            .into();
+    }
     Some((trigger?, objects))
+}
+
+/// The second number of a line.
+fn cost(line: &str) -> Option<u64> {
+    line.split_whitespace().nth(1)?.parse().ok()
+}
+
+/// What is inside of such a call has a longer name.
+fn is_simulated(function: &str) -> bool {
+    SIMULATED.iter().any(|call| function.starts_with(call)) && !function.contains("{{")
 }
 
 /// `(1) name` gives a name its number, `(1)` is that name again.

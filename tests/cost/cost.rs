@@ -1,6 +1,8 @@
 //! What each operation costs: the instructions of this library, of librpma, and of nothing but the verbs,
 //! counted by callgrind. `cargo xtask bench cost` runs it in the guest.
 //!
+//! `check` and `record` need no device: they are of the simulated fabric, whose calls are not counted.
+//!
 //! * `cost`: the table.
 //! * `cost connections`: a write and a poll with 1 to 1,000 connections, and what each takes of memory.
 //! * `cost time`: how long writes and their flush take, beside librpma, and large writes, beside `ib_write_bw`.
@@ -8,7 +10,7 @@
 //!   compiler.
 //! * `cost record COMPILER`: prints a new counts.txt.
 
-#[cfg(native_flush)]
+#[cfg(all(native_flush, not(feature = "sim")))]
 #[expect(
     clippy::undocumented_unsafe_blocks,
     clippy::multiple_unsafe_ops_per_block,
@@ -46,7 +48,7 @@ const TURNS: usize = 5;
 const LEN: usize = 64;
 
 /// Each operation, as it is called where it is counted, and in words.
-const OPERATIONS: [(&str, &str); 21] = [
+const OPERATIONS: [(&str, &str); 23] = [
     ("write", "write"),
     ("write_slices", "write, both slices made for each"),
     ("write_inline", "write, inline"),
@@ -59,6 +61,8 @@ const OPERATIONS: [(&str, &str); 21] = [
     ("get_wc_0", "`get_wc`, nothing there"),
     ("get_wc_1", "`get_wc`, 1"),
     ("get_wc_16", "`get_wc`, 16"),
+    ("wait_for", "`Conn::wait_for`, ready"),
+    ("next", "`Conn::next`, ready"),
     ("batch", "in a batch of 16 writes and a native flush"),
     (
         "batch_fallback",
@@ -88,13 +92,13 @@ fn main() -> Outcome {
     let args: Vec<_> = env::args().filter(|arg| arg != "--bench").collect();
     let words: Vec<_> = args.iter().map(String::as_str).collect();
     match words[..] {
-        [_, "measured", "rpma", addr] => Ok(rpma::run(addr)?),
+        [_, "measured", "rpma"] => here(|| rpma::run(&common::addr())),
         [_, "measured", "connections", addr, count] => Ok(rpma::run_many(addr, count.parse()?)?),
         [program, "connections"] => connections(program),
         [_, "timed", addr, depth] => Ok(rpma::run_timed(addr, depth.parse()?)?),
         [_, "large", addr] => Ok(rpma::run_large(addr, LARGE.1, LARGE.0)?),
         [program, "time"] => time(program),
-        #[cfg(native_flush)]
+        #[cfg(all(native_flush, not(feature = "sim")))]
         [_, "measured", "bare", addr] => bare::run(addr),
         [program, "check", compiler] => check(&of_rpma(program)?, compiler),
         [program, "record", compiler] => {
@@ -109,6 +113,18 @@ fn main() -> Outcome {
     }
 }
 
+/// Runs what needs a device: on a simulated fabric, if that is in its place.
+fn here(run: impl FnOnce() -> ::rpma::Result<()>) -> Outcome {
+    #[cfg(feature = "sim")]
+    {
+        let mut outcome = Ok(());
+        common::on_fabric(|| outcome = run());
+        Ok(outcome?)
+    }
+    #[cfg(not(feature = "sim"))]
+    Ok(run()?)
+}
+
 /// What was counted since the last time is so many calls of `what`.
 fn counted(what: &str, times: usize) {
     callgrind::dump(&format!("{what} {times}"));
@@ -120,7 +136,7 @@ fn came() {
 }
 
 fn of_rpma(program: &str) -> Outcome<Costs> {
-    count_instructions(&[program, "measured", "rpma", &common::addr()])
+    count_instructions(&[program, "measured", "rpma"])
 }
 
 fn table(program: &str) -> Outcome {
@@ -132,9 +148,9 @@ fn table(program: &str) -> Outcome {
         let port = free_port(&addr).to_string();
         of_librpma.extend(count_instructions(&[&librpma, &addr, &port, method])?);
     }
-    #[cfg(native_flush)]
+    #[cfg(all(native_flush, not(feature = "sim")))]
     let bare = count_instructions(&[program, "measured", "bare", &addr])?;
-    #[cfg(not(native_flush))]
+    #[cfg(any(not(native_flush), feature = "sim"))]
     let bare = Costs::new();
     let rpma = of_rpma(program)?;
 

@@ -38,39 +38,39 @@ static struct rpma_mr_remote *remote;
 MEASURED measured_write(struct rpma_conn *conn)
 {
 	for (uintptr_t n = 0; n < ROUNDS; n++)
-		TRY(rpma_write(conn, remote, 0, local, 0, LEN, RPMA_F_COMPLETION_ALWAYS, (void *)n));
+		TRY(rpma_write(conn, remote, n * LEN, local, n * LEN, LEN, RPMA_F_COMPLETION_ALWAYS, (void *)n));
 }
 
 MEASURED measured_flush(struct rpma_conn *conn)
 {
 	for (uintptr_t n = 0; n < ROUNDS; n++)
-		TRY(rpma_flush(conn, remote, 0, LEN, RPMA_FLUSH_TYPE_VISIBILITY,
+		TRY(rpma_flush(conn, remote, n * LEN, LEN, RPMA_FLUSH_TYPE_VISIBILITY,
 			       RPMA_F_COMPLETION_ALWAYS, (void *)n));
 }
 
 MEASURED measured_read(struct rpma_conn *conn)
 {
 	for (uintptr_t n = 0; n < ROUNDS; n++)
-		TRY(rpma_read(conn, local, 0, remote, 0, LEN, RPMA_F_COMPLETION_ALWAYS, (void *)n));
+		TRY(rpma_read(conn, local, n * LEN, remote, n * LEN, LEN, RPMA_F_COMPLETION_ALWAYS, (void *)n));
 }
 
 MEASURED measured_atomic_write(struct rpma_conn *conn)
 {
 	for (uintptr_t n = 0; n < ROUNDS; n++)
-		TRY(rpma_atomic_write(conn, remote, 0, (const char *)&n, RPMA_F_COMPLETION_ALWAYS,
+		TRY(rpma_atomic_write(conn, remote, n * LEN, (const char *)&n, RPMA_F_COMPLETION_ALWAYS,
 				      (void *)n));
 }
 
 MEASURED measured_send(struct rpma_conn *conn)
 {
 	for (uintptr_t n = 0; n < ROUNDS; n++)
-		TRY(rpma_send(conn, local, 0, LEN, RPMA_F_COMPLETION_ALWAYS, (void *)n));
+		TRY(rpma_send(conn, local, n * LEN, LEN, RPMA_F_COMPLETION_ALWAYS, (void *)n));
 }
 
 MEASURED measured_recv(struct rpma_conn *conn)
 {
 	for (uintptr_t n = 0; n < ROUNDS; n++)
-		TRY(rpma_recv(conn, local, 0, LEN, (void *)n));
+		TRY(rpma_recv(conn, local, n * LEN, LEN, (void *)n));
 }
 
 MEASURED measured_get_wc_0(struct rpma_cq *cq, struct ibv_wc *wc)

@@ -5,7 +5,7 @@
 
 use rpma::{
     Conn, ConnCfg, ConnReq, Cq, Device, Ep, Flags, FlushType, Mr, MrRemote, MrSlice, MrUsage, Peer,
-    PeerCfg, RemoteSlice, Result, Side, Wc,
+    PeerCfg, Posted, RemoteSlice, Result, Side, Wc,
 };
 
 use std::time::{Duration, Instant};
@@ -14,6 +14,8 @@ use rustix::process::{Resource, getrlimit, setrlimit};
 
 use crate::{DEPTH, LEN, ROUNDS, TIMED, WARM, came, counted};
 
+/// For what is there already.
+const LIMIT: Duration = Duration::from_secs(10);
 const ALWAYS: Flags = Flags::COMPLETION_ALWAYS;
 /// How many operations there are in batches of 16 writes and a flush.
 const BATCHED: usize = ROUNDS / 16 * 17;
@@ -208,9 +210,8 @@ fn native(
     measured_read(conn, parts)?;
     counted("read", ROUNDS);
     settle(cq, ROUNDS)?;
-    let atomic: Vec<_> = parts
-        .iter()
-        .map(|_| remote.slice(..8))
+    let atomic: Vec<_> = (0..ROUNDS as u64)
+        .map(|n| remote.slice(n * LEN as u64..n * LEN as u64 + 8))
         .collect::<Result<_>>()?;
     measured_atomic_write(conn, &atomic)?;
     counted("atomic_write", ROUNDS);
@@ -245,6 +246,14 @@ fn native(
     settle(server.get_cq(), ROUNDS)?;
 
     let mut wcs = [Wc::default(); 16];
+    let posted = posted_writes(conn, parts)?;
+    came();
+    measured_wait_for(conn, &posted)?;
+    counted("wait_for", ROUNDS);
+    posted_writes(conn, parts)?;
+    came();
+    measured_next(conn, &mut wcs[..1])?;
+    counted("next", ROUNDS);
     measured_get_wc_0(cq, &mut wcs[..1])?;
     counted("get_wc_0", ROUNDS);
     measured_write(conn, parts)?;
@@ -262,8 +271,7 @@ fn native(
 
 #[inline(never)]
 fn measured_write(conn: &Conn, parts: &Parts<'_>) -> Result<()> {
-    let (remote, local) = parts[0];
-    for n in 0..ROUNDS {
+    for (n, &(remote, local)) in parts.iter().enumerate() {
         conn.write(remote, local, ALWAYS, n as u64)?;
     }
     Ok(())
@@ -281,8 +289,7 @@ fn measured_write_slices(conn: &Conn, local: &Mr<Vec<u8>>, remote: &MrRemote) ->
 
 #[inline(never)]
 fn measured_write_inline(conn: &Conn, parts: &Parts<'_>) -> Result<()> {
-    let (remote, local) = parts[0];
-    for n in 0..ROUNDS {
+    for (n, &(remote, local)) in parts.iter().enumerate() {
         conn.write(remote, local, ALWAYS | Flags::INLINE, n as u64)?;
     }
     Ok(())
@@ -290,8 +297,7 @@ fn measured_write_inline(conn: &Conn, parts: &Parts<'_>) -> Result<()> {
 
 #[inline(never)]
 fn measured_flush(conn: &Conn, parts: &Parts<'_>) -> Result<()> {
-    let (remote, _) = parts[0];
-    for n in 0..ROUNDS {
+    for (n, &(remote, _)) in parts.iter().enumerate() {
         conn.flush(remote, FlushType::Visibility, ALWAYS, n as u64)?;
     }
     Ok(())
@@ -299,8 +305,7 @@ fn measured_flush(conn: &Conn, parts: &Parts<'_>) -> Result<()> {
 
 #[inline(never)]
 fn measured_flush_fallback(conn: &Conn, parts: &Parts<'_>) -> Result<()> {
-    let (remote, _) = parts[0];
-    for n in 0..ROUNDS {
+    for (n, &(remote, _)) in parts.iter().enumerate() {
         conn.flush(remote, FlushType::Visibility, ALWAYS, n as u64)?;
     }
     Ok(())
@@ -308,8 +313,7 @@ fn measured_flush_fallback(conn: &Conn, parts: &Parts<'_>) -> Result<()> {
 
 #[inline(never)]
 fn measured_read(conn: &Conn, parts: &Parts<'_>) -> Result<()> {
-    let (remote, local) = parts[0];
-    for n in 0..ROUNDS {
+    for (n, &(remote, local)) in parts.iter().enumerate() {
         conn.read(local, remote, ALWAYS, n as u64)?;
     }
     Ok(())
@@ -317,8 +321,7 @@ fn measured_read(conn: &Conn, parts: &Parts<'_>) -> Result<()> {
 
 #[inline(never)]
 fn measured_atomic_write(conn: &Conn, parts: &[RemoteSlice]) -> Result<()> {
-    let remote = parts[0];
-    for n in 0..ROUNDS {
+    for (n, &remote) in parts.iter().enumerate() {
         conn.atomic_write(remote, &n.to_ne_bytes(), ALWAYS, n as u64)?;
     }
     Ok(())
@@ -326,8 +329,7 @@ fn measured_atomic_write(conn: &Conn, parts: &[RemoteSlice]) -> Result<()> {
 
 #[inline(never)]
 fn measured_send(conn: &Conn, parts: &Parts<'_>) -> Result<()> {
-    let (_, local) = parts[0];
-    for n in 0..ROUNDS {
+    for (n, &(_, local)) in parts.iter().enumerate() {
         conn.send(local, ALWAYS, n as u64)?;
     }
     Ok(())
@@ -335,8 +337,7 @@ fn measured_send(conn: &Conn, parts: &Parts<'_>) -> Result<()> {
 
 #[inline(never)]
 fn measured_recv(conn: &Conn, parts: &Parts<'_>) -> Result<()> {
-    let (_, local) = parts[0];
-    for n in 0..ROUNDS {
+    for (n, &(_, local)) in parts.iter().enumerate() {
         conn.recv(local, n as u64)?;
     }
     Ok(())
@@ -345,13 +346,12 @@ fn measured_recv(conn: &Conn, parts: &Parts<'_>) -> Result<()> {
 /// 16 records and their flush, of which only the flush has a completion.
 #[inline(never)]
 fn measured_batch(conn: &Conn, parts: &Parts<'_>) -> Result<()> {
-    let (remote, local) = parts[0];
-    for _ in 0..ROUNDS / 16 {
+    for parts in parts.chunks_exact(16) {
         let mut batch = conn.batch::<17>();
-        for n in 0..16 {
-            batch.write(remote, local, Flags::COMPLETION_ON_ERROR, n)?;
+        for (n, &(remote, local)) in parts.iter().enumerate() {
+            batch.write(remote, local, Flags::COMPLETION_ON_ERROR, n as u64)?;
         }
-        batch.flush(remote, FlushType::Visibility, ALWAYS, 16)?;
+        batch.flush(parts[0].0, FlushType::Visibility, ALWAYS, 16)?;
         batch.post()?;
     }
     Ok(())
@@ -359,11 +359,10 @@ fn measured_batch(conn: &Conn, parts: &Parts<'_>) -> Result<()> {
 
 #[inline(never)]
 fn measured_batch_write(conn: &Conn, parts: &Parts<'_>) -> Result<()> {
-    let (remote, local) = parts[0];
-    for _ in 0..ROUNDS / 16 {
+    for parts in parts.chunks_exact(16) {
         let mut batch = conn.batch::<16>();
-        for n in 0..16 {
-            batch.write(remote, local, ALWAYS, n)?;
+        for (n, &(remote, local)) in parts.iter().enumerate() {
+            batch.write(remote, local, ALWAYS, n as u64)?;
         }
         batch.post()?;
     }
@@ -372,11 +371,10 @@ fn measured_batch_write(conn: &Conn, parts: &Parts<'_>) -> Result<()> {
 
 #[inline(never)]
 fn measured_batch_flush(conn: &Conn, parts: &Parts<'_>) -> Result<()> {
-    let (remote, _) = parts[0];
-    for _ in 0..ROUNDS / 16 {
+    for parts in parts.chunks_exact(16) {
         let mut batch = conn.batch::<16>();
-        for n in 0..16 {
-            batch.flush(remote, FlushType::Visibility, ALWAYS, n)?;
+        for (n, &(remote, _)) in parts.iter().enumerate() {
+            batch.flush(remote, FlushType::Visibility, ALWAYS, n as u64)?;
         }
         batch.post()?;
     }
@@ -385,11 +383,10 @@ fn measured_batch_flush(conn: &Conn, parts: &Parts<'_>) -> Result<()> {
 
 #[inline(never)]
 fn measured_batch_read(conn: &Conn, parts: &Parts<'_>) -> Result<()> {
-    let (remote, local) = parts[0];
-    for _ in 0..ROUNDS / 16 {
+    for parts in parts.chunks_exact(16) {
         let mut batch = conn.batch::<16>();
-        for n in 0..16 {
-            batch.read(local, remote, ALWAYS, n)?;
+        for (n, &(remote, local)) in parts.iter().enumerate() {
+            batch.read(local, remote, ALWAYS, n as u64)?;
         }
         batch.post()?;
     }
@@ -398,12 +395,11 @@ fn measured_batch_read(conn: &Conn, parts: &Parts<'_>) -> Result<()> {
 
 #[inline(never)]
 fn measured_batch_atomic_write(conn: &Conn, parts: &[RemoteSlice]) -> Result<()> {
-    let remote = parts[0];
     let word = 7u64.to_ne_bytes();
-    for _ in 0..ROUNDS / 16 {
+    for parts in parts.chunks_exact(16) {
         let mut batch = conn.batch::<16>();
-        for n in 0..16 {
-            batch.atomic_write(remote, &word, ALWAYS, n)?;
+        for (n, &remote) in parts.iter().enumerate() {
+            batch.atomic_write(remote, &word, ALWAYS, n as u64)?;
         }
         batch.post()?;
     }
@@ -412,11 +408,10 @@ fn measured_batch_atomic_write(conn: &Conn, parts: &[RemoteSlice]) -> Result<()>
 
 #[inline(never)]
 fn measured_batch_send(conn: &Conn, parts: &Parts<'_>) -> Result<()> {
-    let (_, local) = parts[0];
-    for _ in 0..ROUNDS / 16 {
+    for parts in parts.chunks_exact(16) {
         let mut batch = conn.batch::<16>();
-        for n in 0..16 {
-            batch.send(local, ALWAYS, n)?;
+        for (n, &(_, local)) in parts.iter().enumerate() {
+            batch.send(local, ALWAYS, n as u64)?;
         }
         batch.post()?;
     }
@@ -425,10 +420,32 @@ fn measured_batch_send(conn: &Conn, parts: &Parts<'_>) -> Result<()> {
 
 #[inline(never)]
 fn measured_recv_many(conn: &Conn, parts: &Parts<'_>) -> Result<()> {
-    let (_, local) = parts[0];
-    for _ in 0..ROUNDS / 16 {
-        let receives: [_; 16] = std::array::from_fn(|n| (local, n as u64));
+    for parts in parts.chunks_exact(16) {
+        let receives: [_; 16] = std::array::from_fn(|n| (parts[n].1, n as u64));
         conn.recv_many(&receives)?;
+    }
+    Ok(())
+}
+
+fn posted_writes(conn: &Conn, parts: &Parts<'_>) -> Result<Vec<Posted>> {
+    let writes = parts.iter().take(ROUNDS);
+    writes
+        .map(|&(remote, local)| conn.write(remote, local, ALWAYS, 0))
+        .collect()
+}
+
+#[inline(never)]
+fn measured_wait_for(conn: &Conn, posted: &[Posted]) -> Result<()> {
+    for &posted in posted {
+        conn.wait_for(posted, LIMIT, |_| {})?;
+    }
+    Ok(())
+}
+
+#[inline(never)]
+fn measured_next(conn: &Conn, wcs: &mut [Wc]) -> Result<()> {
+    for _ in 0..ROUNDS {
+        conn.next(wcs, LIMIT)?;
     }
     Ok(())
 }

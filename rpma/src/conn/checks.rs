@@ -82,14 +82,12 @@ impl Conn {
         flush_type: FlushType,
         flags: Flags,
     ) -> bool {
-        let possible = MrUsage::from_bits_retain(self.flushes.load(Ordering::Relaxed));
+        let possible = MrUsage::from_bits_retain(self.simple_flushes.load(Ordering::Relaxed));
         !flags.fence()
             && (dst.usage() & possible).contains(flush_type.usage())
             // For a fallback, and at most what one native flush takes.
             && (8..=1 << 31).contains(&dst.len())
             && self.reads.load(Ordering::Relaxed)
-            // Which must be noted otherwise.
-            && !self.fences.is_missing()
     }
 
     /// Whether this is a part that an operation may have without a closer look: of this connection's peer,

@@ -90,6 +90,8 @@ pub struct Conn {
     reads: AtomicBool,
     /// The flushes whose promise this platform and the peer's can keep, as usages of a region.
     flushes: AtomicU8,
+    /// Of these, those that need not be noted for want of a fence: all or none.
+    simple_flushes: AtomicU8,
     flush_method: FlushMethod,
     /// Whether an atomic write is the device's own, and nothing has to keep it behind earlier flushes.
     #[cfg(native_atomic_write)]
@@ -138,12 +140,13 @@ impl Conn {
             let native = queues.qp.native_ops().atomic_write;
             flush_method.has_plain_atomic_writes(native)
         };
-        Ok(Self {
+        let conn = Self {
             queues,
             fences,
             // Not before the connection says how many.
             reads: AtomicBool::new(false),
-            flushes: AtomicU8::new(MrUsage::FLUSH_TYPE_VISIBILITY.bits()),
+            flushes: AtomicU8::new(0),
+            simple_flushes: AtomicU8::new(0),
             flush_method,
             #[cfg(native_atomic_write)]
             plain_atomic_writes,
@@ -153,7 +156,9 @@ impl Conn {
             waiting_for_one: Mutex::new(()),
             receives_next: AtomicBool::new(true),
             next_fd: OnceLock::new(),
-        })
+        };
+        conn.set_flushes(MrUsage::FLUSH_TYPE_VISIBILITY);
+        Ok(conn)
     }
 
     /// The queue pair is connected: operations may be posted.
@@ -285,10 +290,19 @@ impl Conn {
             MrUsage::FLUSH_TYPE_PERSISTENT,
             cfg.get_direct_write_to_pmem(),
         );
-        self.flushes.store(flushes.bits(), Ordering::Relaxed);
         if cfg.get_reorders() {
             self.fences.peer_reorders();
         }
+        self.set_flushes(flushes);
+    }
+
+    fn set_flushes(&self, flushes: MrUsage) {
+        self.flushes.store(flushes.bits(), Ordering::Relaxed);
+        let simple = match self.fences.is_missing() {
+            true => MrUsage::empty(),
+            false => flushes,
+        };
+        self.simple_flushes.store(simple.bits(), Ordering::Relaxed);
     }
 
     /// The connection's completion queue.
