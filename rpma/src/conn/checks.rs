@@ -70,9 +70,7 @@ impl Conn {
             && dst.len() == 8
             && dst.address().address % 8 == 0
             && dst.usage().contains(MrUsage::WRITE_DST)
-            // The device counts it among the reads in flight.
-            && self.reads.load(Ordering::Relaxed)
-            && self.plain_atomic_writes
+            && self.plain_atomic_writes.load(Ordering::Relaxed)
     }
 
     #[inline(always)]

@@ -95,7 +95,7 @@ pub struct Conn {
     flush_method: FlushMethod,
     /// Whether an atomic write is the device's own, and nothing has to keep it behind earlier flushes.
     #[cfg(native_atomic_write)]
-    plain_atomic_writes: bool,
+    plain_atomic_writes: AtomicBool,
     private_data: OnceLock<Box<[u8]>>,
     /// The event with which it ended.
     ended: OnceLock<ConnEvent>,
@@ -135,11 +135,6 @@ impl Conn {
             true => FlushMethod::Native,
             false => FlushMethod::Read(queues.peer.flush_target()?.into()),
         };
-        #[cfg(native_atomic_write)]
-        let plain_atomic_writes = {
-            let native = queues.qp.native_ops().atomic_write;
-            flush_method.has_plain_atomic_writes(native)
-        };
         let conn = Self {
             queues,
             fences,
@@ -149,7 +144,7 @@ impl Conn {
             simple_flushes: AtomicU8::new(0),
             flush_method,
             #[cfg(native_atomic_write)]
-            plain_atomic_writes,
+            plain_atomic_writes: AtomicBool::new(false),
             private_data,
             ended: OnceLock::new(),
             events: Mutex::default(),
@@ -172,7 +167,15 @@ impl Conn {
                 result => result?,
             }
         }
-        self.reads.store(qp.max_reads()? > 0, Ordering::Relaxed);
+        let reads = qp.max_reads()? > 0;
+        self.reads.store(reads, Ordering::Relaxed);
+        #[cfg(native_atomic_write)]
+        {
+            // The device counts them among the reads in flight.
+            let native = qp.native_ops().atomic_write;
+            let plain = reads && self.flush_method.has_plain_atomic_writes(native);
+            self.plain_atomic_writes.store(plain, Ordering::Relaxed);
+        }
         self.queues.slots.open();
         Ok(())
     }

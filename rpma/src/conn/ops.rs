@@ -272,12 +272,9 @@ impl Conn {
     ) -> Result<Posted> {
         #[cfg(native_atomic_write)]
         if self.writes_atomically_simply(&dst, flags) {
-            let write = NativeAtomicWrite {
-                remote: dst.address(),
-                bytes: src,
-                flags: flags.to_verbs(UNSOLICITED),
-            };
-            return self.posted(self.post_atomic_write(&write, op_context), flags);
+            let verbs = flags.to_verbs(UNSOLICITED);
+            let posted = self.post_atomic_write(dst.address(), src, verbs, op_context);
+            return self.posted(posted, flags);
         }
         self.atomic_write_any(&{ dst }, src, flags, op_context)
     }
@@ -375,10 +372,17 @@ impl Conn {
     #[inline(never)]
     pub(super) fn post_atomic_write(
         &self,
-        write: &NativeAtomicWrite<'_>,
+        remote: RemoteAddress,
+        bytes: &[u8; 8],
+        flags: SendFlags,
         op_context: u64,
     ) -> Outcome {
-        self.post_native(write, op_context)
+        let write = NativeAtomicWrite {
+            remote,
+            bytes,
+            flags,
+        };
+        self.post_native(&write, op_context)
     }
 
     /// As [`post_inlined`](Self::post_inlined), of an operation of the device's own.

@@ -14,8 +14,6 @@ use crate::mr::{MrSlice, RemoteSlice};
 use crate::posted::Posted;
 use crate::queues::Queues;
 use crate::slots::Kind;
-#[cfg(native_atomic_write)]
-use crate::verbs::NativeAtomicWrite;
 #[cfg(native_flush)]
 use crate::verbs::QueuePair;
 use crate::verbs::{Opcode, RemoteAddress, Request, SendFlags};
@@ -71,12 +69,8 @@ impl Conn {
         let remote = dst.address();
         #[cfg(native_atomic_write)]
         if self.queues.qp.native_ops().atomic_write {
-            let write = NativeAtomicWrite {
-                remote,
-                bytes: src,
-                flags,
-            };
-            return self.posted(self.post_atomic_write(&write, op_context), asked);
+            let posted = self.post_atomic_write(remote, src, flags, op_context);
+            return self.posted(posted, asked);
         }
         let posted = self.post(&mut Request::inline(remote, src, flags), op_context);
         self.posted(posted, asked)
