@@ -7,6 +7,7 @@
 use std::collections::VecDeque;
 use std::ffi::c_int;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
+use std::slice;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -221,6 +222,54 @@ impl Polled {
         // Until the entries of the completions have been read.
         let held = self.queue.lock_polling();
         let polled = self.queue.poll(wcs);
+        self.settle_polled(conn, held, wcs, polled)
+    }
+
+    /// Polls once, for the completion of the send queue's request with this number. `true` if that is what was there, and
+    /// it has succeeded. Otherwise `rest` is told what was polled.
+    #[inline(always)]
+    pub(crate) fn get_one(
+        &self,
+        number: u64,
+        wc: &mut Wc,
+        rest: impl FnOnce(Result<usize>),
+    ) -> bool {
+        let Some(conn) = &self.owners.conn else {
+            let polled = self.get_shared(slice::from_mut(wc));
+            rest(polled);
+            return false;
+        };
+        let held = self.queue.lock_polling();
+        let polled = self.queue.poll(slice::from_mut(wc));
+        if polled == 1 && conn.settle_expected(number, wc) {
+            drop(held);
+            return true;
+        }
+        let polled = self.settle_another(conn, held, wc, polled);
+        rest(polled);
+        false
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn settle_another(
+        &self,
+        conn: &ConnSlots,
+        held: Held<'_>,
+        wc: &mut Wc,
+        polled: c_int,
+    ) -> Result<usize> {
+        self.settle_polled(conn, held, slice::from_mut(wc), polled)
+    }
+
+    #[inline(always)]
+    fn settle_polled(
+        &self,
+        conn: &ConnSlots,
+        held: Held<'_>,
+        wcs: &mut [Wc],
+        polled: c_int,
+    ) -> Result<usize> {
         if polled != 0 {
             let left = match wcs.get_mut(..polled as usize) {
                 Some(wcs) => conn.settle(wcs),

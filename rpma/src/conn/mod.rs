@@ -101,7 +101,9 @@ pub struct Conn {
     ended: OnceLock<ConnEvent>,
     events: Mutex<Events>,
     /// Held by [`wait_for`](Self::wait_for).
-    waiting_for_one: Mutex<()>,
+    waits_for_one: AtomicBool,
+    /// Whether both queues' channels are the library's.
+    has_own_channels: bool,
     /// Which queue a wait returns that had no event, if both have solicited events only: each in turn.
     receives_next: AtomicBool,
     /// See [`get_next_fd`](Self::get_next_fd).
@@ -135,7 +137,7 @@ impl Conn {
             true => FlushMethod::Native,
             false => FlushMethod::Read(queues.peer.flush_target()?.into()),
         };
-        let conn = Self {
+        let mut conn = Self {
             queues,
             fences,
             // Not before the connection says how many.
@@ -148,10 +150,12 @@ impl Conn {
             private_data,
             ended: OnceLock::new(),
             events: Mutex::default(),
-            waiting_for_one: Mutex::new(()),
+            waits_for_one: AtomicBool::new(false),
+            has_own_channels: false,
             receives_next: AtomicBool::new(true),
             next_fd: OnceLock::new(),
         };
+        conn.has_own_channels = !conn.is_on_a_completion_channel();
         conn.set_flushes(MrUsage::FLUSH_TYPE_VISIBILITY);
         Ok(conn)
     }

@@ -117,6 +117,8 @@ impl Conn {
                 }
                 // Not reached: without the operation in rdma-core no queue pair has it.
                 #[cfg(not(native_flush))]
+                let _ = flush_type;
+                #[cfg(not(native_flush))]
                 Err(Error::not_supported(
                     "rdma-core was built without native flush",
                 ))

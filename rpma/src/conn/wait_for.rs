@@ -9,8 +9,10 @@
 //! sleeps there: that thread would not be woken.
 
 use std::collections::VecDeque;
+use std::mem;
 use std::os::fd::AsFd;
-use std::sync::{MutexGuard, PoisonError, TryLockError};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{MutexGuard, PoisonError};
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags};
@@ -81,13 +83,48 @@ impl Conn {
         limit: Duration,
         mut other: impl FnMut(Wc),
     ) -> Result<Wc> {
-        self.wait_for_any(posted, limit, &mut other)
+        let mut wc = Wc::default();
+        match self.look_for(posted, &mut wc) {
+            Looked::Found => Ok(wc),
+            looked => self.wait_for_later(looked, posted, wc, limit, &mut other),
+        }
     }
 
+    /// The usual case: polls once, and the completion is there.
     #[inline(never)]
-    fn wait_for_any(
+    fn look_for(&self, posted: Posted, wc: &mut Wc) -> Looked {
+        let slots = &self.queues.slots;
+        let number = slots.number_of(posted).filter(|_| posted.completes());
+        let Some(number) = number.filter(|_| self.has_own_channels) else {
+            return Looked::Refused;
+        };
+        let Some(alone) = Alone::of(self) else {
+            return Looked::Refused;
+        };
+        // One at a time: what comes after it stays in the queue.
+        let mut looked = Looked::Nothing;
+        let found = self.queues.cq.polled().get_one(number, wc, |polled| {
+            // A failure comes again.
+            if let Ok(1) = polled {
+                looked = Looked::Other;
+            }
+        });
+        if found {
+            return Looked::Found;
+        }
+        // The caller takes it over.
+        mem::forget(alone);
+        looked
+    }
+
+    /// As [`wait_for`](Self::wait_for), where the completion was not there at once.
+    #[cold]
+    #[inline(never)]
+    fn wait_for_later(
         &self,
+        looked: Looked,
         posted: Posted,
+        wc: Wc,
         limit: Duration,
         other: &mut dyn FnMut(Wc),
     ) -> Result<Wc> {
@@ -95,30 +132,25 @@ impl Conn {
         let Some(number) = slots.number_of(posted).filter(|_| posted.completes()) else {
             return Err(self.not_awaited(posted));
         };
-        if self.is_on_a_completion_channel() {
+        if !self.has_own_channels {
             return Err(Error::SharedChannel);
         }
-        let _alone = match self.waiting_for_one.try_lock() {
-            Err(TryLockError::WouldBlock) => return Err(not_alone()),
-            locked => locked,
+        let _alone = match looked {
+            Looked::Nothing | Looked::Other => Alone(&self.waits_for_one),
+            _ => Alone::of(self).ok_or_else(not_alone)?,
         };
+        if looked == Looked::Other {
+            if wc.posted() == Some(posted) {
+                return self.outcome(&wc);
+            }
+            other(wc);
+        }
         if slots.was_polled(number) {
             return Err(Error::PolledElsewhere);
-        }
-        // One at a time: what comes after it stays in the queue.
-        let mut wcs = [Wc::default()];
-        if self.queues.cq.get_wc(&mut wcs)? > 0 {
-            if wcs[0].posted() == Some(posted) {
-                return self.outcome(&wcs[0]);
-            }
-            other(wcs[0]);
         }
         self.wait_longer(posted, number, Deadline::after(limit), other)
     }
 
-    /// As [`wait_for`](Self::wait_for), where the completion was not there at once.
-    #[cold]
-    #[inline(never)]
     fn wait_longer(
         &self,
         posted: Posted,
@@ -178,7 +210,6 @@ impl Conn {
     }
 
     /// The result of the completion that was waited for.
-    #[inline(always)]
     fn outcome(&self, wc: &Wc) -> Result<Wc> {
         match wc.status() {
             WcStatus::SUCCESS => Ok(*wc),
@@ -253,6 +284,36 @@ impl Conn {
     fn lock_events(&self) -> MutexGuard<'_, Events> {
         // A panic cannot leave it half changed.
         self.events.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// What a look for an operation's completion has found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Looked {
+    /// It is there, and has succeeded.
+    Found,
+    /// Nothing is there. The caller is the only one that waits for an operation, until it drops its [`Alone`].
+    Nothing,
+    /// As `Nothing`, but there was another completion, or the operation has failed.
+    Other,
+    /// It did not look: it may not, or another thread waits.
+    Refused,
+}
+
+/// The only thread that waits for an operation.
+struct Alone<'conn>(&'conn AtomicBool);
+
+impl<'conn> Alone<'conn> {
+    #[inline(always)]
+    fn of(conn: &'conn Conn) -> Option<Self> {
+        let taken = conn.waits_for_one.swap(true, Ordering::Acquire);
+        (!taken).then_some(Self(&conn.waits_for_one))
+    }
+}
+
+impl Drop for Alone<'_> {
+    fn drop(&mut self) {
+        self.0.store(false, Ordering::Release);
     }
 }
 

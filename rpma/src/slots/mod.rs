@@ -410,6 +410,16 @@ impl ConnSlots {
         0
     }
 
+    /// As [`settle`](Self::settle), for the send with this number; `false` if it is another completion, or has failed.
+    #[inline(always)]
+    pub(crate) fn settle_expected(&self, number: u64, wc: &mut Wc) -> bool {
+        let is_it = wc.status() == WcStatus::SUCCESS && wc.wr_id() == Kind::Send.wr_id(number);
+        if is_it {
+            self.send.done_with(self.label::<true>(&self.send, wc));
+        }
+        is_it
+    }
+
     /// As [`settle`](Self::settle), for one that has succeeded and is no send.
     #[inline(never)]
     fn settle_receive(&self, wc: &mut Wc) -> usize {
