@@ -53,6 +53,25 @@ pub(crate) struct Polled {
     kept: Option<Arc<Mutex<VecDeque<Wc>>>>,
 }
 
+/// What a poll for one completion has found.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Got {
+    /// It, and it has succeeded.
+    Expected,
+    /// Another one, or it has failed.
+    Other,
+    Nothing,
+}
+
+impl Got {
+    fn of(polled: Result<usize>) -> Result<Self, Box<Error>> {
+        match polled? {
+            0 => Ok(Self::Nothing),
+            _ => Ok(Self::Other),
+        }
+    }
+}
+
 /// Whose slots come back when completions are polled.
 #[derive(Clone, Debug)]
 pub(crate) struct Owners {
@@ -225,29 +244,19 @@ impl Polled {
         self.settle_polled(conn, held, wcs, polled)
     }
 
-    /// Polls once, for the completion of the send queue's request with this number. `true` if that is what was there, and
-    /// it has succeeded. Otherwise `rest` is told what was polled.
+    /// Polls once, for the completion of the send queue's request with this number.
     #[inline(always)]
-    pub(crate) fn get_one(
-        &self,
-        number: u64,
-        wc: &mut Wc,
-        rest: impl FnOnce(Result<usize>),
-    ) -> bool {
+    pub(crate) fn get_one(&self, number: u64, wc: &mut Wc) -> Result<Got, Box<Error>> {
         let Some(conn) = &self.owners.conn else {
-            let polled = self.get_shared(slice::from_mut(wc));
-            rest(polled);
-            return false;
+            return Got::of(self.get_shared(slice::from_mut(wc)));
         };
         let held = self.queue.lock_polling();
         let polled = self.queue.poll(slice::from_mut(wc));
         if polled == 1 && conn.settle_expected(number, wc) {
             drop(held);
-            return true;
+            return Ok(Got::Expected);
         }
-        let polled = self.settle_another(conn, held, wc, polled);
-        rest(polled);
-        false
+        self.settle_another(conn, held, wc, polled)
     }
 
     #[cold]
@@ -258,8 +267,8 @@ impl Polled {
         held: Held<'_>,
         wc: &mut Wc,
         polled: c_int,
-    ) -> Result<usize> {
-        self.settle_polled(conn, held, slice::from_mut(wc), polled)
+    ) -> Result<Got, Box<Error>> {
+        Got::of(self.settle_polled(conn, held, slice::from_mut(wc), polled))
     }
 
     #[inline(always)]

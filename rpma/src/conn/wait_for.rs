@@ -19,6 +19,7 @@ use rustix::event::{PollFd, PollFlags};
 
 use super::Conn;
 use super::next::{BOUND, take};
+use crate::cq::Got;
 use crate::error::{Error, Result};
 use crate::event::ConnEvent;
 use crate::posted::Posted;
@@ -85,36 +86,32 @@ impl Conn {
     ) -> Result<Wc> {
         let mut wc = Wc::default();
         match self.look_for(posted, &mut wc) {
-            Looked::Found => Ok(wc),
-            looked => self.wait_for_later(looked, posted, wc, limit, &mut other),
+            Ok(Looked::Found) => Ok(wc),
+            Err(error) => Err(*error),
+            Ok(looked) => self.wait_for_later(looked, posted, wc, limit, &mut other),
         }
     }
 
     /// The usual case: polls once, and the completion is there.
     #[inline(never)]
-    fn look_for(&self, posted: Posted, wc: &mut Wc) -> Looked {
+    fn look_for(&self, posted: Posted, wc: &mut Wc) -> Result<Looked, Box<Error>> {
         let slots = &self.queues.slots;
         let number = slots.number_of(posted).filter(|_| posted.completes());
         let Some(number) = number.filter(|_| self.has_own_channels) else {
-            return Looked::Refused;
+            return Ok(Looked::Refused);
         };
         let Some(alone) = Alone::of(self) else {
-            return Looked::Refused;
+            return Ok(Looked::Refused);
         };
         // One at a time: what comes after it stays in the queue.
-        let mut looked = Looked::Nothing;
-        let found = self.queues.cq.polled().get_one(number, wc, |polled| {
-            // A failure comes again.
-            if let Ok(1) = polled {
-                looked = Looked::Other;
-            }
-        });
-        if found {
-            return Looked::Found;
-        }
+        let looked = match self.queues.cq.polled().get_one(number, wc)? {
+            Got::Expected => return Ok(Looked::Found),
+            Got::Other => Looked::Other,
+            Got::Nothing => Looked::Nothing,
+        };
         // The caller takes it over.
         mem::forget(alone);
-        looked
+        Ok(looked)
     }
 
     /// As [`wait_for`](Self::wait_for), where the completion was not there at once.
@@ -307,7 +304,7 @@ impl<'conn> Alone<'conn> {
     #[inline(always)]
     fn of(conn: &'conn Conn) -> Option<Self> {
         let taken = conn.waits_for_one.swap(true, Ordering::Acquire);
-        (!taken).then_some(Self(&conn.waits_for_one))
+        (!taken).then(|| Self(&conn.waits_for_one))
     }
 }
 
