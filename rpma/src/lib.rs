@@ -121,6 +121,7 @@ pub mod pmem;
 mod posted;
 mod queues;
 mod range;
+mod request;
 mod slots;
 mod srq;
 mod verbs;
@@ -143,10 +144,11 @@ pub use crate::offer::Offer;
 pub use crate::peer::Peer;
 pub use crate::peer_cfg::PeerCfg;
 pub use crate::posted::Posted;
+pub use crate::request::Request;
 pub use crate::srq::{Srq, SrqCfg};
 pub use crate::verbs::{
-    AlignedBuf, CqKind, Durability, Notify, RawMemory, RegisterableMemory, Wc, WcFailure, WcFlags,
-    WcOpcode, WcStatus, WcSuccess,
+    AlignedBuf, CqKind, Durability, Notify, RawMemory, RegisterableMemory, Wc,
+    WcFailure, WcFlags, WcOpcode, WcStatus, WcSuccess,
 };
 
 // The file is a link to docs/porting-from-librpma.md, so that the package has it as well.
@@ -295,6 +297,7 @@ mod tests {
         check::<Ep>();
         check::<ConnCfg>();
         check::<ConnReq>();
+        check::<Request>();
         check::<Resolving>();
         check::<Progress>();
         check::<Conn>();
