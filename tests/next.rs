@@ -300,9 +300,9 @@ fn ten_connections_on_one_channel() {
 
         // What is wrong.
         let text = invalid(servers[0].get_next_fd());
-        assert!(text.contains("CompletionChannel::next"), "{text}");
+        assert!(text.contains("Wait::next"), "{text}");
         let text = invalid(servers[0].next(&mut wcs, SHORT));
-        assert!(text.contains("CompletionChannel::next"), "{text}");
+        assert!(text.contains("Wait::next"), "{text}");
         invalid(channel.next(&sources, &mut [], SHORT));
         invalid(channel.next(&[], &mut wcs, SHORT));
         let strange = [sources[0], Source::Conn(&pairs[0].client)];

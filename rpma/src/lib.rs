@@ -125,6 +125,7 @@ mod request;
 mod slots;
 mod srq;
 mod verbs;
+pub mod wait;
 
 pub use crate::address::Side;
 pub use crate::compl_channel::{ComplChannel, CompletionChannel, CqEvent};
@@ -147,7 +148,7 @@ pub use crate::posted::Posted;
 pub use crate::request::Request;
 pub use crate::srq::{Srq, SrqCfg};
 pub use crate::verbs::{
-    AlignedBuf, CqKind, Durability, Notify, RawMemory, RegisterableMemory, Wc,
+    AlignedBuf, CqKind, DeviceEventKind, Durability, Notify, RawMemory, RegisterableMemory, Wc,
     WcFailure, WcFlags, WcOpcode, WcStatus, WcSuccess,
 };
 
@@ -308,6 +309,13 @@ mod tests {
         check::<RejectReason>();
         check::<Flags>();
         check::<FlushType>();
+        check::<wait::Wait>();
+        check::<wait::Place>();
+        check::<wait::Member>();
+        check::<wait::Happened>();
+        check::<wait::Waker>();
+        check::<wait::AddError<Conn>>();
+        check::<DeviceEventKind>();
         check::<Srq>();
         check::<SrqCfg>();
         // Completions.

@@ -24,7 +24,7 @@ use crate::verbs::{CompChannel, Deadline, Wc};
 
 /// How long it sleeps at most before it looks again: for completions that others have left without an event, and
 /// for those that give none ([`Notify::Solicited`](crate::Notify::Solicited)).
-pub(super) const BOUND: Duration = Duration::from_secs(1);
+pub(crate) const BOUND: Duration = Duration::from_secs(1);
 
 const NOTHING: Error = Error::TimedOut("neither a completion nor an event of the connection came");
 
@@ -156,6 +156,25 @@ impl Conn {
         Ok(self.next_fd.get_or_init(|| fd).as_fd())
     }
 
+    /// Polls both queues, for [`Wait`](crate::wait::Wait).
+    pub(crate) fn poll(&self, wcs: &mut [Wc]) -> Result<usize> {
+        match self.look(wcs)? {
+            Some(Next::Completions(count)) => Ok(count),
+            _ => Ok(0),
+        }
+    }
+
+    /// The event that is there, or [`Error::NoEvent`].
+    pub(crate) fn event_now(&self) -> Result<ConnEvent> {
+        self.event_until(Deadline::after(Duration::ZERO))
+    }
+
+    /// Calls this when the device gives the queue pair up; `None` ends that. Returns whether it has
+    /// done so before.
+    pub(crate) fn on_given_up(&self, call: Option<Box<dyn Fn() + Send + Sync>>) -> bool {
+        self.queues.given_up.set_call(call)
+    }
+
     /// The channel of its queues, and that of receives if it is another one.
     fn channels(&self) -> Result<(&Arc<CompChannel>, Option<&Arc<CompChannel>>)> {
         if self.is_on_a_completion_channel() {
@@ -204,7 +223,7 @@ impl Conn {
             return Ok(Some(next));
         }
         if event {
-            match self.event_until(Deadline::after(Duration::ZERO)) {
+            match self.event_now() {
                 // Another thread has taken it.
                 Err(Error::NoEvent) => {}
                 event => return event.map(|event| Some(Next::Event(event))),
@@ -347,8 +366,8 @@ impl CompletionChannel {
 #[cold]
 fn on_a_completion_channel() -> Error {
     Error::invalid(
-        "the connection is on a CompletionChannel, whose events are also those of others: wait with \
-         CompletionChannel::next",
+        "the connection is on a completion channel, whose events are also those of others: wait with \
+         Wait::next if it was made for a Wait, or else with CompletionChannel::wait",
     )
 }
 
@@ -382,7 +401,7 @@ impl Rest {
     }
 }
 
-fn refuse_no_room(wcs: &[Wc]) -> Result<()> {
+pub(crate) fn refuse_no_room(wcs: &[Wc]) -> Result<()> {
     match wcs.is_empty() {
         true => Err(Error::invalid("no room for completions: pass one at least")),
         false => Ok(()),
