@@ -16,6 +16,7 @@
 //! | [`ConnReq`], [`ConnCfg`] | a connection before it is made, and how to make it | `rpma_conn_req`, `rpma_conn_cfg` |
 //! | [`Conn`] | a connection: reads, writes, flushes | `rpma_conn` |
 //! | [`Srq`] | a receive queue that connections share | `rpma_srq` |
+//! | [`Wait`](wait::Wait) | waits for endpoints, connections and shared receive queues | |
 //! | [`CompletionChannel`] | waits for the queues of many connections | |
 //! | [`Cq`], [`Wc`] | where operations complete, and how | `rpma_cq`, `ibv_wc` |
 //! | [`PeerCfg`] | what a peer says of its platform | `rpma_peer_cfg` |
@@ -129,7 +130,7 @@ pub mod wait;
 
 pub use crate::address::Side;
 pub use crate::compl_channel::{ComplChannel, CompletionChannel, CqEvent};
-pub use crate::conn::{Batch, CloseError, Conn, Next, Source};
+pub use crate::conn::{Batch, CloseError, Conn, Next};
 pub use crate::conn_cfg::ConnCfg;
 pub use crate::conn_req::{ConnReq, ConnectError, Progress, Resolving};
 pub use crate::cq::Cq;
@@ -304,7 +305,6 @@ mod tests {
         check::<Conn>();
         check::<Batch<'_, 4>>();
         check::<Next>();
-        check::<Source<'_>>();
         check::<ConnEvent>();
         check::<RejectReason>();
         check::<Flags>();

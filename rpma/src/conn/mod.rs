@@ -21,8 +21,8 @@ use std::time::Duration;
 
 pub use self::batch::Batch;
 pub use self::close::CloseError;
+pub use self::next::Next;
 pub(crate) use self::next::{BOUND, refuse_no_room};
-pub use self::next::{Next, Source};
 use self::wait_for::Events;
 use crate::compl_channel;
 use crate::cq::Cq;
