@@ -1,8 +1,8 @@
 //! [`Request`]: a client's request for a connection, before it has any queues.
 //!
-//! It owns the connection-manager id of the request, on an event channel of its own. Dropping it destroys
-//! the id, which rejects the request. So a server can look at the private data and refuse a client
-//! without a queue pair or a completion queue.
+//! It owns the connection-manager id of the request, on an event channel of its own. Dropping it
+//! destroys the id, which rejects the request. So a server can look at the private data and refuse
+//! a client without a queue pair or a completion queue.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -52,15 +52,15 @@ impl Request {
         self.request.id.peer_addr().ok_or_else(queues::no_address)
     }
 
-    /// Makes the queues of the connection, as `cfg` describes them. The peer may be another one than the
-    /// endpoint's, of the same device. [`ConnReq::connect`] accepts the request then.
+    /// Makes the queues of the connection, as `cfg` describes them. The peer may be another one
+    /// than the endpoint's, of the same device. [`ConnReq::connect`] accepts the request then.
     ///
     /// # Errors
     ///
     /// The request is rejected after each error.
     ///
-    /// * [`Error::InvalidArgument`] if the device cannot have such queues, or if the peer belongs to another
-    ///   device.
+    /// * [`Error::InvalidArgument`] if the device cannot have such queues, or if the peer belongs
+    ///   to another device.
     /// * [`Error::Provider`] if a verb fails. The hint of the error names a client that is gone.
     pub fn into_req(self, peer: &Peer, cfg: &ConnCfg) -> Result<ConnReq> {
         peer.pd().check_device(&self.request.id)?;
@@ -76,8 +76,8 @@ impl Request {
     /// As [`into_req`](Self::into_req), after the checks.
     pub(crate) fn prepare(self, peer: &Peer, cfg: &ConnCfg) -> Result<ConnReq, NotMade> {
         ConnReq::incoming(peer, self.request, cfg).map_err(|(error, id)| {
-            // No event reports a client that is gone: its queue pair cannot be set up, and the request
-            // cannot be rejected.
+            // No event reports a client that is gone: its queue pair cannot be set up, and the
+            // request cannot be rejected.
             match id.reject(&[]) {
                 Ok(()) => NotMade::Failed(error),
                 Err(gone) => {
@@ -95,8 +95,9 @@ impl Request {
     ///
     /// # Errors
     ///
-    /// [`Error::InvalidArgument`] if the private data is too long: the request is rejected without any.
-    /// [`Error::Provider`] if `rdma_reject` fails (`EINVAL`: the client is gone) or `rdma_destroy_id`.
+    /// [`Error::InvalidArgument`] if the private data is too long: the request is rejected without
+    /// any. [`Error::Provider`] if `rdma_reject` fails (`EINVAL`: the client is gone) or
+    /// `rdma_destroy_id`.
     pub fn reject(mut self, private_data: &[u8]) -> Result<()> {
         check_private_data(private_data, MAX_REJECT_DATA, "reject")?;
         let rejected = self.request.id.reject(private_data);

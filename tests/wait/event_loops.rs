@@ -28,8 +28,8 @@ fn drain(wait: &mut Wait) -> Vec<Happened> {
     all
 }
 
-/// Promise: the descriptor is readable while `next` has something, whatever it is, also what is listed already; and
-/// not when it returned `None`.
+/// Promise: the descriptor is readable while `next` has something, whatever it is, also what is
+/// listed already; and not when it returned `None`.
 #[test]
 fn the_descriptor_is_readable_while_there_is_something() {
     device_test(|| {
@@ -64,7 +64,8 @@ fn the_descriptor_is_readable_while_there_is_something() {
         assert!(matches!(drain(&mut wait)[..], [Happened::Woken]));
         assert!(!readable(&wait, SHORT));
 
-        // One at a time: the rest is listed here, and no descriptor of the kernel's has an event for it.
+        // One at a time: the rest is listed here, and no descriptor of the kernel's has an event
+        // for it.
         let server = wait.conn(member).expect("a member");
         for number in 0..5 {
             server.recv(MrSlice::EMPTY, number).expect("posted");

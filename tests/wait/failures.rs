@@ -1,4 +1,4 @@
-//! What fails: it is reported once, with the member's name, and the others go on.
+//! Failures: each is reported once, with the member's name, and the others go on.
 
 use std::time::{Duration, Instant};
 
@@ -57,8 +57,8 @@ impl Drop for NoDescriptors {
     }
 }
 
-/// Promise: an endpoint that has no descriptor for a request reports `EMFILE` as its own failure, at most
-/// 10 times a second, and goes on; so do the others.
+/// Promise: an endpoint that has no descriptor for a request reports `EMFILE` as its own failure,
+/// at most 10 times a second, and goes on; so do the others.
 #[test]
 fn an_endpoint_without_descriptors() {
     const CLIENTS: u32 = 5;
@@ -134,8 +134,9 @@ mod simulated {
         written.expect_err("its memory is gone");
     }
 
-    /// Promise: a client that breaks its queue pair is reported once, with its member's name, after the member's
-    /// completions; and the others go on. (Soft-RoCE reports no such error: an adapter does.)
+    /// Promise: a client that breaks its queue pair is reported once, with its member's name,
+    /// after the member's completions; and the others go on. (Soft-RoCE reports no such error: an
+    /// adapter does.)
     #[test]
     fn a_broken_queue_pair_is_one_members_failure() {
         for before_it_is_added in [false, true] {
@@ -264,7 +265,8 @@ mod simulated {
         }
     }
 
-    /// Promise: a completion channel that fails is a failure of each of its members. Later members get another.
+    /// Promise: a completion channel that fails is a failure of each of its members. Later members
+    /// get another.
     #[test]
     fn a_channel_that_fails() {
         device_test(|| {

@@ -10,7 +10,8 @@ use rpma::{
 use crate::common::{LIMIT, completions, device_test, here, invalid, peer};
 use crate::support::{SHORT, joined, listening, next, nothing, pair, send, write};
 
-/// Promise: a waker of another thread ends a sleep, and a wake-up is kept for the next call. Several are one.
+/// Promise: a waker of another thread ends a sleep, and a wake-up is kept for the next call.
+/// Several are one.
 #[test]
 fn another_thread_wakes_the_wait() {
     device_test(|| {
@@ -35,7 +36,8 @@ fn another_thread_wakes_the_wait() {
     });
 }
 
-/// Promise: a place that was dropped is used again; a connection that was not made for its place is given back.
+/// Promise: a place that was dropped is used again; a connection that was not made for its place
+/// is given back.
 #[test]
 fn places_that_are_not_used_and_connections_without() {
     device_test(|| {
@@ -102,8 +104,8 @@ fn places_that_are_not_used_and_connections_without() {
     });
 }
 
-/// Promise: a member that was removed is never reported again, its completions stay in its queues, and its name
-/// stands for no later member.
+/// Promise: a member that was removed is never reported again, its completions stay in its queues,
+/// and its name stands for no later member.
 #[test]
 fn a_removed_member_is_gone() {
     device_test(|| {
@@ -157,8 +159,8 @@ fn a_removed_member_is_gone() {
     });
 }
 
-/// Promise: a wait, its connections, their clients, and places may be dropped in any order, with completions and
-/// events that nobody has taken.
+/// Promise: a wait, its connections, their clients, and places may be dropped in any order, with
+/// completions and events that nobody has taken.
 #[test]
 fn drops_in_each_order() {
     for order in 0..6 {
@@ -208,8 +210,9 @@ fn drops_in_each_order() {
     }
 }
 
-/// Promise: messages that complete in a shared receive queue's own completion queue are that member's completions,
-/// beside those of the connections, also when a connection is dropped that they came on.
+/// Promise: messages that complete in a shared receive queue's own completion queue are that
+/// member's completions, beside those of the connections, also when a connection is dropped that
+/// they came on.
 #[test]
 fn a_shared_receive_queue_is_a_member() {
     device_test(|| {

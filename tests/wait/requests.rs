@@ -6,8 +6,8 @@ use rpma::{ConnCfg, ConnEvent, ConnReq, Device, Error, Peer, RejectReason, Side,
 use crate::common::{LIMIT, addr, device_test, event, invalid, other_addr, peer};
 use crate::support::{SHORT, asking, listening, next, nothing, write};
 
-/// Promise: a server accepts clients with their private data in sight, and waits for them and for the
-/// endpoint in one call.
+/// Promise: a server accepts clients with their private data in sight, and waits for them and for
+/// the endpoint in one call.
 #[test]
 fn a_server_with_one_wait() {
     device_test(|| {
@@ -67,7 +67,8 @@ fn a_server_with_one_wait() {
     });
 }
 
-/// Promise: a request is rejected with private data, without any, and by being dropped; and after an error.
+/// Promise: a request is rejected with private data, without any, and by being dropped; and after
+/// an error.
 #[test]
 fn requests_that_are_not_accepted() {
     device_test(|| {
@@ -105,7 +106,8 @@ fn requests_that_are_not_accepted() {
     });
 }
 
-/// Promise: a client that vanished between its request and the answer is an error that names it, and nothing else.
+/// Promise: a client that vanished between its request and the answer is an error that names it,
+/// and nothing else.
 #[test]
 fn a_client_that_vanished() {
     device_test(|| {

@@ -1,4 +1,4 @@
-//! What these tests share: a wait and its clients.
+//! Functions of these tests: a wait and its clients.
 
 use std::time::Duration;
 
@@ -10,7 +10,8 @@ use crate::common::{LIMIT, addr, completion, event};
 pub(crate) const ALWAYS: Flags = Flags::COMPLETION_ALWAYS;
 pub(crate) const SHORT: Duration = Duration::from_millis(50);
 
-/// Connects a client to an endpoint, and accepts it for the wait. The member's `Established` is taken.
+/// Connects a client to an endpoint, and accepts it for the wait. The member's `Established` is
+/// taken.
 pub(crate) fn joined(wait: &mut Wait, ep: &Ep, peer: &Peer, cfg: &ConnCfg) -> (Member, Conn) {
     let place = wait.place();
     let cfg = place.cfg(peer, cfg).expect("settings");
@@ -59,12 +60,12 @@ pub(crate) fn send(client: &Conn) {
     completion(client);
 }
 
-/// What happens next, in time.
+/// The next thing that happens, in time.
 pub(crate) fn next(wait: &mut Wait, wcs: &mut [Wc]) -> Happened {
     wait.next(wcs, LIMIT).expect("waits").expect("something")
 }
 
-/// Nothing happens for a while.
+/// Sees that the wait returns `None` after a while.
 pub(crate) fn nothing(wait: &mut Wait) {
     let happened = wait.next(&mut [Wc::default()], SHORT).expect("waits");
     assert!(happened.is_none(), "{happened:?}");

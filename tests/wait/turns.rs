@@ -1,4 +1,4 @@
-//! Whose turn it is: no member keeps another one waiting.
+//! Turns: no member keeps another one waiting.
 
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
@@ -43,7 +43,7 @@ impl Flood {
         (flood, clients)
     }
 
-    /// One call. Returns what is no completion of a flooder.
+    /// One call. Returns anything but a completion of a flooder.
     fn turn(&mut self) -> Option<Happened> {
         for member in &self.flooders {
             let conn = self.wait.conn(*member).expect("a member");
@@ -59,7 +59,7 @@ impl Flood {
         }
     }
 
-    /// What is there comes within so many calls.
+    /// The next thing but the flood, within so many calls.
     fn comes_within(&mut self, bound: usize) -> Happened {
         let found = (0..bound).find_map(|_| self.turn());
         found.unwrap_or_else(|| panic!("nothing but the flood in {bound} turns"))
@@ -73,8 +73,8 @@ fn is_there(fd: impl AsFd) {
     assert_eq!(poll(&mut fds, Some(&limit)).expect("polls"), 1);
 }
 
-/// Promise: while the completions of one member never run dry, beside hundreds of idle members, an event of another
-/// one, its completions, a request, and a wake-up come within 16 turns each.
+/// Promise: while the completions of one member never run dry, beside hundreds of idle members, an
+/// event of another one, its completions, a request, and a wake-up come within 16 turns each.
 #[test]
 fn a_flood_keeps_no_other_member_waiting() {
     let idle = if cfg!(feature = "sim") { 200 } else { 60 };
@@ -115,8 +115,8 @@ fn a_flood_keeps_no_other_member_waiting() {
     });
 }
 
-/// Promise: if more members are ready, an event comes after 8 turns and one round; and each of them has as many turns
-/// as the others.
+/// Promise: if more members are ready, an event comes after 8 turns and one round; and each of
+/// them has as many turns as the others.
 #[test]
 fn each_of_many_has_its_turn() {
     const FLOODERS: usize = 40;
@@ -166,7 +166,8 @@ fn an_event_waits_for_one_turn_of_its_own_completions() {
     });
 }
 
-/// Promise: `None` means that the limit has passed and nothing was ready after it; with a limit of 0 the wait looks.
+/// Promise: `None` means that the limit has passed and nothing was ready after it; with a limit of
+/// 0 the wait looks.
 #[test]
 fn none_means_nothing() {
     device_test(|| {

@@ -17,9 +17,9 @@ const MOST_DEVICE_EVENTS: usize = 64;
 pub struct Waker(pub(super) Arc<Inbox>);
 
 impl Waker {
-    /// Makes [`Wait::next`](super::Wait::next) return
-    /// [`Happened::Woken`](super::Happened::Woken): the call that sleeps now, or the next one. Several calls
-    /// before that are reported as one. After the wait was dropped it does nothing.
+    /// Makes [`Wait::next`](super::Wait::next) return [`Happened::Woken`](super::Happened::Woken):
+    /// the call that sleeps now, or the next one. Several calls before that are reported as one.
+    /// After the wait was dropped it does nothing.
     pub fn wake(&self) {
         self.0.post(|news| news.woken = true);
     }

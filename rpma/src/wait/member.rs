@@ -5,7 +5,8 @@ use crate::ep::Ep;
 use crate::error::Error;
 use crate::srq::Srq;
 
-/// A member of a [`Wait`](super::Wait): a name that costs nothing to copy, and that is never used again.
+/// A member of a [`Wait`](super::Wait): a name that costs nothing to copy, and that is never used
+/// again.
 ///
 /// A program may keep it after the member was removed: the wait has no member of that name then.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]

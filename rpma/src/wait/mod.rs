@@ -1,7 +1,8 @@
 //! One wait for everything: [`Wait`].
 //!
-//! A server has an endpoint, many connections, and perhaps a shared receive queue. A [`Wait`] owns them as its
-//! members, and [`Wait::next`] returns what happens to any of them, with the name of the member.
+//! A server has an endpoint, many connections, and perhaps a shared receive queue. A [`Wait`] owns
+//! them as its members, and [`Wait::next`] returns what happens to any of them, with the name of
+//! the member.
 //!
 //! ```no_run
 //! use std::time::Duration;
@@ -42,14 +43,15 @@
 //!
 //! # How it works
 //!
-//! One epoll holds a descriptor for the events of each endpoint and each connection. The completion queues of all
-//! members of one device share a completion channel, which is one descriptor more. A completion event carries
-//! the key of its queue, and the key is the [`Member`]. Taking an event arms its queue again, and then the
-//! member is listed as ready: so a poll that leaves room finds everything that gave no event.
+//! One epoll holds a descriptor for the events of each endpoint and each connection. The
+//! completion queues of all members of one device share a completion channel, which is one
+//! descriptor more. A completion event carries the key of its queue, and the key is the
+//! [`Member`]. Taking an event arms its queue again, and then the member is listed as ready: so a
+//! poll that leaves room finds everything that gave no event.
 //!
-//! A turn is one poll of the member at the head of that list. If it fills the caller's room, the member goes
-//! to the end of the list. The wait asks epoll after at most 8 turns, even while the list is not
-//! empty. So a call costs what is ready, not what is registered.
+//! A turn is one poll of the member at the head of that list. If it fills the caller's room, the
+//! member goes to the end of the list. The wait asks epoll after at most 8 turns, even while the
+//! list is not empty. So a call costs what is ready, not what is registered.
 
 mod inbox;
 mod member;
@@ -86,7 +88,8 @@ use crate::srq::Srq;
 use crate::verbs::clock;
 use crate::verbs::{CompChannel, CqTag, Deadline, DeviceEventKind, Notify, Wc};
 
-/// Descriptors that one look reports at most. The kernel reports the others first at the next look.
+/// Descriptors that one look reports at most. The kernel reports the others first at the next
+/// look.
 const REPORTED: usize = 64;
 /// Completion events that one look takes at most from each channel.
 const TAKEN: u32 = 64;
@@ -95,17 +98,19 @@ const REST: Duration = Duration::from_millis(100);
 /// Looks that find events but nothing to return, before the wait keeps to its limit.
 const VAIN: u32 = 16;
 
-/// One wait for endpoints, connections, shared receive queues, devices, and wake-ups from other threads.
+/// One wait for endpoints, connections, shared receive queues, devices, and wake-ups from other
+/// threads.
 ///
-/// It owns its members. Each of them is added once. A connection is made for the wait ([`place`](Self::place)).
+/// It owns its members. Each of them is added once. A connection is made for the wait
+/// ([`place`](Self::place)).
 ///
 /// Dropping it drops its members, which ends their connections.
 ///
 /// # Fairness
 ///
-/// A request, an event or a completion is returned after at most 16 calls of [`next`](Self::next) if at most
-/// 8 members are ready. Otherwise it is returned after 8 calls and one round of the ready members, however
-/// many completions other members have.
+/// A request, an event or a completion is returned after at most 16 calls of [`next`](Self::next)
+/// if at most 8 members are ready. Otherwise it is returned after 8 calls and one round of the
+/// ready members, however many completions other members have.
 ///
 /// # Threads
 ///
@@ -126,7 +131,8 @@ pub struct Wait {
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Happened {
-    /// Operations of this member completed: so many completions are at the beginning of the caller's slice.
+    /// Operations of this member completed: so many completions are at the beginning of the
+    /// caller's slice.
     Completions(Member, usize),
     /// An event of this connection. Up to one slice of its completions was returned before.
     Event(Member, ConnEvent),
@@ -134,11 +140,12 @@ pub enum Happened {
     Request(Member, Request),
     /// This member failed. Each failure is returned once, after the member's completions.
     ///
-    /// * A connection or a shared receive queue: [`Error::NotConnected`] if the device gave its queue pair up,
-    ///   [`Error::Provider`] if a verb failed. Completions and events that come later are still returned,
-    ///   except those that the failed verb would return. Remove the member.
-    /// * An endpoint ([`Ep::next_request`]): a request failed, and the endpoint goes on. It rests for 100 ms
-    ///   first, so that an error that persists returns at most 10 times a second.
+    /// * A connection or a shared receive queue: [`Error::NotConnected`] if the device gave its
+    ///   queue pair up, [`Error::Provider`] if a verb failed. Completions and events that come
+    ///   later are still returned, except those that the failed verb would return. Remove the
+    ///   member.
+    /// * An endpoint ([`Ep::next_request`]): a request failed, and the endpoint goes on. It rests
+    ///   for 100 ms first, so that an error that persists returns at most 10 times a second.
     Failed(Member, Error),
     /// An event of the device of this name. (Errors of a queue pair are the member's failure.)
     ///
@@ -149,7 +156,8 @@ pub enum Happened {
 }
 
 impl Wait {
-    /// Makes a wait without members. Its completion channels are made when a device is used for the first time.
+    /// Makes a wait without members. Its completion channels are made when a device is used for
+    /// the first time.
     ///
     /// # Errors
     ///
@@ -183,9 +191,9 @@ impl Wait {
     ///
     /// # Errors
     ///
-    /// [`AddError`], which gives the connection back. [`Error::InvalidArgument`] if it was not made with
-    /// the settings of this place, or if the place is one of another wait. [`Error::Provider`] if `epoll_ctl`
-    /// fails.
+    /// [`AddError`], which gives the connection back. [`Error::InvalidArgument`] if it was not
+    /// made with the settings of this place, or if the place is one of another wait.
+    /// [`Error::Provider`] if `epoll_ctl` fails.
     pub fn add(&mut self, place: Place, conn: Conn) -> Result<Member, AddError<Conn>> {
         let queues = [Some(conn.get_cq()), conn.get_rcq()];
         let solicited = queues.iter().flatten().any(|cq| is_solicited(cq));
@@ -207,8 +215,8 @@ impl Wait {
         Ok(member)
     }
 
-    /// Adds a shared receive queue that was made for this place: the completions of its receives. The
-    /// connections that use it are members of their own. [`Wc::qp_num`] tells them apart.
+    /// Adds a shared receive queue that was made for this place: the completions of its receives.
+    /// The connections that use it are members of their own. [`Wc::qp_num`] is different for each of them.
     ///
     /// # Errors
     ///
@@ -296,9 +304,9 @@ impl Wait {
 
     /// Takes a connection out, and returns it. `None` as [`conn`](Self::conn).
     ///
-    /// Its queues stay on the wait's channel, where their events are ignored from here on. So poll them
-    /// ([`Cq::get_wc`]), [`close`](Conn::close) the connection or drop it: its methods that wait for completions
-    /// return [`Error::SharedChannel`]. It may outlive the wait.
+    /// Its queues stay on the wait's channel, where their events are ignored from here on. So poll
+    /// them ([`Cq::get_wc`]), [`close`](Conn::close) the connection or drop it: its methods that
+    /// wait for completions return [`Error::SharedChannel`]. It may outlive the wait.
     pub fn remove(&mut self, member: Member) -> Option<Conn> {
         self.conn(member)?;
         match self.take_out(member) {
@@ -335,19 +343,20 @@ impl Wait {
         kept
     }
 
-    /// Waits until something happens, for at most `limit` (`Duration::MAX` is none), and returns it.
-    /// `None` means that the limit has passed, and that nothing was ready after that. With a limit of 0 it looks
-    /// and does not sleep.
+    /// Waits until something happens, for at most `limit` (`Duration::MAX` is none), and returns
+    /// it. `None` means that the limit has passed, and that nothing was ready after that. With a
+    /// limit of 0 it looks and does not sleep.
     ///
     /// Completions go to `wcs`. Its length is the size of a turn: 16 is a good start.
     ///
-    /// Completions of a queue with [`Notify::Solicited`] that give no event are found within a second. Completions
-    /// and events that the program takes by itself, from a member's own methods, are not returned here.
+    /// Completions of a queue with [`Notify::Solicited`] that give no event are found within a
+    /// second. Completions and events that the program takes by itself, from a member's own
+    /// methods, are not returned here.
     ///
     /// # Errors
     ///
-    /// [`Error::InvalidArgument`] if `wcs` is empty. [`Error::Provider`] if `epoll_wait` or `poll` fails. A failure
-    /// of a member is [`Happened::Failed`], and never an error here.
+    /// [`Error::InvalidArgument`] if `wcs` is empty. [`Error::Provider`] if `epoll_wait` or `poll`
+    /// fails. A failure of a member is [`Happened::Failed`], and never an error here.
     pub fn next(&mut self, wcs: &mut [Wc], limit: Duration) -> Result<Option<Happened>> {
         refuse_no_room(wcs)?;
         let next = self.next_within(wcs, limit);
@@ -434,8 +443,8 @@ impl Wait {
         }
     }
 
-    /// Lists the members that the kernel reports, and those whose timers are due. Returns whether the kernel
-    /// reported anything.
+    /// Lists the members that the kernel reports, and those whose timers are due. Returns whether
+    /// the kernel reported anything.
     fn look(&mut self) -> Result<bool> {
         self.ready.asked();
         self.take_due_timers();
@@ -461,7 +470,8 @@ impl Wait {
             Source::Member(member) => {
                 if let Some(slot) = self.members.get_mut(member) {
                     slot.marks.event = true;
-                    // They may have come before the event, whose completion event is still on its way.
+                    // They may have come before the event, whose completion event is still on its
+                    // way.
                     slot.marks.may_have_completions();
                     self.list(member);
                 }
@@ -499,7 +509,8 @@ impl Wait {
         }
     }
 
-    /// The device gave the queue pair of this member up. It may report several errors of a queue pair.
+    /// The device gave the queue pair of this member up. It may report several errors of a queue
+    /// pair.
     fn note_broken(&mut self, member: Member) {
         if let Some(slot) = self.members.get_mut(member) {
             if !std::mem::replace(&mut slot.marks.is_broken, true) {
@@ -538,8 +549,8 @@ impl Wait {
         }
     }
 
-    /// A channel gives no more events: a failure of each member whose queues are on it. Later members
-    /// get another channel.
+    /// A channel gives no more events: a failure of each member whose queues are on it. Later
+    /// members get another channel.
     #[cold]
     fn fail_channel(&mut self, number: u32, channel: &Arc<CompChannel>, error: &Error) {
         self.channels.give_up(number, channel);
@@ -598,11 +609,12 @@ impl Wait {
         Waker(Arc::clone(&self.channels.inbox))
     }
 
-    /// Returns when the wait itself has something to do, if nothing happens before: an event loop calls
-    /// [`next`](Self::next) at this time. `None` if it has not. The answer is good until the next call of `next`.
+    /// Returns when the wait itself has something to do, if nothing happens before: an event loop
+    /// calls [`next`](Self::next) at this time. `None` if it has not. The answer is good until the
+    /// next call of `next`.
     ///
-    /// That is the end of an endpoint's rest after an error, and the look each second at queues with
-    /// [`Notify::Solicited`]. A thread that sleeps in `next` needs none of it.
+    /// That is the end of an endpoint's rest after an error, and the look each second at queues
+    /// with [`Notify::Solicited`]. A thread that sleeps in `next` needs none of it.
     #[must_use]
     pub fn deadline(&self) -> Option<Instant> {
         self.timers.first().map(|(at, _)| *at)
@@ -610,10 +622,11 @@ impl Wait {
 
     /// Returns the wait's descriptor, as [`AsRawFd`] does.
     ///
-    /// For `poll` and `epoll` only. It is readable when [`next`](Self::next) may have something. An event loop then
-    /// calls `next` with a limit of 0 until it returns `None`. After that the descriptor becomes readable, and
-    /// gives an edge, when something happens. The loop also calls `next` at the [`deadline`](Self::deadline).
-    /// It may be readable although `next` then returns `None`.
+    /// For `poll` and `epoll` only. It is readable when [`next`](Self::next) may have something.
+    /// An event loop then calls `next` with a limit of 0 until it returns `None`. After that the
+    /// descriptor becomes readable, and gives an edge, when something happens. The loop also calls
+    /// `next` at the [`deadline`](Self::deadline). It may be readable although `next` then returns
+    /// `None`.
     #[must_use]
     pub fn get_fd(&self) -> RawFd {
         self.as_raw_fd()
@@ -638,7 +651,8 @@ fn not_of_this_place() -> Error {
 
 impl AsFd for Wait {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        // From here on the descriptor is kept readable while members are listed; they may be already.
+        // From here on the descriptor is kept readable while members are listed; they may be
+        // already.
         if !self.is_lent.swap(true, Ordering::Relaxed) {
             self.channels.inbox.post(|_| {});
         }
@@ -664,9 +678,10 @@ impl fmt::Debug for Wait {
 /// A member that could not be added to a [`Wait`].
 #[derive(Debug)]
 pub struct AddError<T> {
-    /// Why.
+    /// The reason.
     pub error: Error,
-    /// What was to be added. If this is dropped, a connection ends and an endpoint stops listening.
+    /// What was to be added. If this is dropped, a connection ends and an endpoint stops
+    /// listening.
     pub refused: Box<T>,
 }
 

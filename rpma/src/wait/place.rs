@@ -1,4 +1,5 @@
-//! [`Place`]: the settings that put a connection's queues on a wait; and the descriptors of the wait.
+//! [`Place`]: the settings that put a connection's queues on a wait; and the descriptors of the
+//! wait.
 
 use std::fmt;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -18,9 +19,9 @@ use crate::verbs::{CompChannel, DeviceWatch, clock};
 
 /// A place for one connection, or for one shared receive queue, in a [`Wait`](super::Wait).
 ///
-/// A completion queue reports to one channel as long as it lives. So the queues of a connection are made for
-/// their wait: with settings that a place returns. Make one connection for a place, and
-/// [add](super::Wait::add) it with that place. Dropping a place gives it back.
+/// A completion queue reports to one channel as long as it lives. So the queues of a connection
+/// are made for their wait: with settings that a place returns. Make one connection for a place,
+/// and [add](super::Wait::add) it with that place. Dropping a place gives it back.
 pub struct Place {
     pub(super) member: Member,
     pub(super) channels: Arc<Channels>,
@@ -33,8 +34,8 @@ impl Place {
     /// # Errors
     ///
     /// [`Error::InvalidArgument`] if the settings name a completion channel
-    /// ([`ConnCfg::set_compl_channel`], [`ConnCfg::set_rcq_channel`]). [`Error::Provider`] if this is the first
-    /// place of a device and `ibv_create_comp_channel` or `epoll_ctl` fails.
+    /// ([`ConnCfg::set_compl_channel`], [`ConnCfg::set_rcq_channel`]). [`Error::Provider`] if this
+    /// is the first place of a device and `ibv_create_comp_channel` or `epoll_ctl` fails.
     pub fn cfg(&self, peer: &Peer, cfg: &ConnCfg) -> Result<ConnCfg> {
         let has_channel = !matches!(cfg.get_compl_channel(), ComplChannel::PerCq);
         if has_channel || cfg.get_rcq_channel().is_some() {
@@ -55,8 +56,8 @@ impl Place {
     ///
     /// # Errors
     ///
-    /// As [`cfg`](Self::cfg), and [`Error::InvalidArgument`] if the settings ask for no completion queue
-    /// ([`SrqCfg::set_rcq_size`]): its receives complete in the connections' queues then.
+    /// As [`cfg`](Self::cfg), and [`Error::InvalidArgument`] if the settings ask for no completion
+    /// queue ([`SrqCfg::set_rcq_size`]): its receives complete in the connections' queues then.
     pub fn srq_cfg(&self, peer: &Peer, cfg: &SrqCfg) -> Result<SrqCfg> {
         if cfg.get_compl_channel().is_some() || cfg.get_rcq_size() == 0 {
             return Err(Error::invalid(

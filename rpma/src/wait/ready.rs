@@ -1,16 +1,16 @@
-//! The list of ready members: whose turn it is, and when the kernel is asked again.
+//! The list of ready members: the order of their turns, and the time to ask the kernel again.
 
 use std::collections::VecDeque;
 
 use super::member::Member;
 use crate::verbs::DeviceEventKind;
 
-/// Turns between two looks at the kernel's list. A member that the kernel reports has its turn after
-/// those that were in the list before. So while at most 8 members are ready, an event waits for
-/// at most 16 turns.
+/// Turns between two looks at the kernel's list. A member that the kernel reports has its turn
+/// after those that were in the list before. So while at most 8 members are ready, an event waits
+/// for at most 16 turns.
 pub(super) const TURNS: u32 = 8;
 
-/// What has a turn.
+/// An entry of the list.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Ready {
     Member(Member),
@@ -42,7 +42,7 @@ impl ReadyList {
         self.list.push_back(ready);
     }
 
-    /// For a member whose turn goes on.
+    /// For a member that has another turn at once.
     pub(super) fn push_front(&mut self, ready: Ready) {
         self.list.push_front(ready);
     }
@@ -56,7 +56,8 @@ impl ReadyList {
 mod tests {
     use super::*;
 
-    /// Promise: the kernel is asked after at most 8 turns, and each in the list has its turn in order.
+    /// Promise: the kernel is asked after at most 8 turns, and each in the list has its turn in
+    /// order.
     #[test]
     fn the_kernel_is_asked_after_eight_turns() {
         let member = |key| Ready::Member(Member::of_key(key));

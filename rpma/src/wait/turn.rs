@@ -9,7 +9,8 @@ use crate::error::{Error, Result};
 use crate::verbs::{Deadline, Wc};
 
 impl Slot {
-    /// Completions come first. An event waits for one turn of them, and a failure until the queues are empty.
+    /// Completions come first. An event waits for one turn of them, and a failure until the queues
+    /// are empty.
     pub(super) fn turn(
         &mut self,
         member: Member,
@@ -22,7 +23,8 @@ impl Slot {
             match kept.poll(wcs) {
                 Ok(0) => marks.look = false,
                 Ok(count) => {
-                    // Less than there was room for: the queues were empty, and they were armed before.
+                    // Less than there was room for: the queues were empty, and they were armed
+                    // before.
                     marks.look = count == wcs.len();
                     marks.event_is_next = marks.event;
                     return Some(Happened::Completions(member, count));
