@@ -1,6 +1,8 @@
 //! One wait for everything: endpoints, connections, shared receive queues and wake-ups. The order of turns,
 //! failures, removals, and event loops.
 
+#[cfg(feature = "sim")]
+mod clocks;
 #[path = "../common/mod.rs"]
 mod common;
 mod event_loops;
