@@ -4,10 +4,13 @@ use std::thread;
 
 use rpma::wait::{Happened, Wait};
 use rpma::{
-    ComplChannel, CompletionChannel, ConnCfg, ConnEvent, Error, MrSlice, Notify, Srq, SrqCfg, Wc,
+    ComplChannel, CompletionChannel, ConnCfg, ConnEvent, ConnReq, Device, Ep, Error, MrSlice,
+    Notify, Peer, Side, Srq, SrqCfg, Wc,
 };
 
-use crate::common::{LIMIT, completions, device_test, here, invalid, peer};
+use crate::common::{
+    LIMIT, addr, completions, device_test, event, here, invalid, other_addr, peer,
+};
 use crate::support::{SHORT, joined, listening, next, nothing, pair, send, write};
 
 /// Promise: a waker of another thread ends a sleep, and a wake-up is kept for the next call.
@@ -293,5 +296,43 @@ fn unsolicited_completions_are_found() {
         );
         drop(wait.remove(member));
         assert_eq!(wait.deadline(), None);
+    });
+}
+
+/// Promise: one wait takes members of several devices.
+#[test]
+fn members_of_two_devices() {
+    device_test(|| {
+        let mut wait = Wait::new().expect("a wait");
+        let (mut members, mut wcs) = (vec![], [Wc::default()]);
+        for addr in [addr(), other_addr(), addr()] {
+            let device = Device::from_addr(&addr, Side::Local).expect("opens");
+            let peer = Peer::new(&device).expect("a peer");
+            let ep = Ep::listen(&peer, &addr, 0).expect("listens");
+            let place = wait.place();
+            let cfg = place.cfg(&peer, &ConnCfg::new()).expect("settings");
+            let req = ConnReq::new(&peer, &addr, ep.get_port(), &ConnCfg::new());
+            let client = req.expect("resolves").connect(&[]).expect("asks");
+            let req = ep.next_conn_req_timeout(&cfg, LIMIT).expect("a request");
+            let conn = req.connect(&[]).expect("accepts");
+            let member = wait.add(place, conn).expect("added");
+            // The client's side of the handshake.
+            event(&client);
+            let came = next(&mut wait, &mut wcs);
+            assert!(
+                matches!(came, Happened::Event(of, _) if of == member),
+                "{came:?}"
+            );
+            members.push((member, client));
+        }
+        for (member, _) in &members {
+            assert!(write(wait.conn(*member).expect("a member"), 1));
+            let came = next(&mut wait, &mut wcs);
+            assert!(
+                matches!(came, Happened::Completions(of, 1) if of == *member),
+                "{came:?}"
+            );
+        }
+        nothing(&mut wait);
     });
 }

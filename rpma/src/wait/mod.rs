@@ -132,9 +132,10 @@ pub struct Wait {
 #[non_exhaustive]
 pub enum Happened {
     /// Operations of this member completed: so many completions are at the beginning of the
-    /// caller's slice.
+    /// caller's slice. Those of receives may come before [`ConnEvent::Established`].
     Completions(Member, usize),
-    /// An event of this connection. Up to one slice of its completions was returned before.
+    /// An event of this connection. The wait returns up to one slice of the connection's
+    /// completions before it. More may follow.
     Event(Member, ConnEvent),
     /// A client asks this endpoint for a connection.
     Request(Member, Request),
