@@ -1,9 +1,11 @@
 //! Requests without queues: looking at them, accepting and rejecting them.
 
-use rpma::wait::{Happened, Wait};
-use rpma::{ConnCfg, ConnEvent, ConnReq, Device, Error, Peer, RejectReason, Side, Wc};
+use std::thread;
 
-use crate::common::{LIMIT, addr, device_test, event, invalid, other_addr, peer};
+use rpma::wait::{Happened, Wait};
+use rpma::{Conn, ConnCfg, ConnEvent, ConnReq, Device, Error, Peer, RejectReason, Side, Wc};
+
+use crate::common::{LIMIT, addr, device_test, event, here, invalid, other_addr, peer};
 use crate::support::{SHORT, asking, listening, next, nothing, write};
 
 /// Promise: a server accepts clients with their private data in sight, and waits for them and for
@@ -18,7 +20,9 @@ fn a_server_with_one_wait() {
         let (mut clients, mut members) = (vec![], vec![]);
         for number in 0..5_u8 {
             let req = ConnReq::new(&peer, &addr(), port, &ConnCfg::new()).expect("resolves");
-            clients.push(req.connect(&[b'c', number]).expect("asks"));
+            let client = req.connect(&[b'c', number]).expect("asks");
+            // The client's side of the handshake.
+            clients.push(thread::spawn(here(move || client.wait_established(LIMIT))));
         }
         let (mut established, mut wcs) = (0, [Wc::default()]);
         while established < 5 {
@@ -45,11 +49,12 @@ fn a_server_with_one_wait() {
                 }
                 happened => panic!("{happened:?}"),
             }
-            for client in &clients {
-                // The client's side of the handshake.
-                let _ = client.next_event_timeout(std::time::Duration::ZERO);
-            }
         }
+        let join = |client: thread::JoinHandle<_>| client.join().expect("no panic");
+        let clients: Vec<Conn> = clients
+            .into_iter()
+            .map(|client| join(client).expect("accepted"))
+            .collect();
         for (member, number) in &members {
             assert!(write(
                 wait.conn(*member).expect("a member"),
