@@ -9,14 +9,14 @@ use std::os::fd::AsRawFd;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use common::{LIMIT, Pair, completions, device_test, invalid, no_completion, peer, region};
+use common::{LIMIT, Pair, completions, device_test, invalid, peer, region};
 use rustix::buffer::spare_capacity;
 use rustix::event::{PollFd, PollFlags, Timespec, epoll, poll};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use rpma::{
     ComplChannel, CompletionChannel, Conn, ConnCfg, ConnEvent, Error, Flags, MrSlice, MrUsage,
-    Next, Notify, RemoteSlice, Source, Srq, SrqCfg, Wc, WcStatus,
+    Next, Notify, RemoteSlice, Wc, WcStatus,
 };
 
 const ALWAYS: Flags = Flags::COMPLETION_ALWAYS;
@@ -248,108 +248,23 @@ fn failures_come_before_the_end() {
     });
 }
 
-/// Promise: all connections of a channel with one wait, each in turn.
+/// Promise: without room for a completion, and on a channel of the program's, `next` is an error that names the remedy.
 #[test]
-fn ten_connections_on_one_channel() {
+fn where_there_is_no_next() {
     device_test(|| {
         let peer = peer();
         let channel = CompletionChannel::new(&peer).expect("a channel");
-        let pairs: Vec<_> = (0..10)
-            .map(|key| {
-                let mut cfg = ConnCfg::new();
-                let channel = channel.clone();
-                cfg.set_sq_size(30).set_rcq_size(10);
-                cfg.set_compl_channel(ComplChannel::Of { channel, key });
-                Pair::with(&peer, &ConnCfg::new(), &cfg)
-            })
-            .collect();
-        let servers: Vec<_> = pairs.iter().map(|pair| &pair.server).collect();
-        let mut wcs = [Wc::default(); 1];
-        let sources: Vec<_> = servers.iter().map(|conn| Source::Conn(conn)).collect();
-        let none = channel.next(&sources, &mut wcs, SHORT);
-        assert!(matches!(none, Err(Error::TimedOut(_))), "{none:?}");
-        // Nobody is forgotten while one is never quiet.
-        for (place, server) in servers.iter().enumerate() {
-            for number in 0..3 {
-                write(server, place as u64 * 10 + number);
-            }
-        }
-        let (mut seen, mut left) = (BTreeSet::new(), 30);
-        for _ in 0..200 {
-            let (none, to) = (MrSlice::EMPTY, RemoteSlice::EMPTY);
-            match servers[0].write(to, none, ALWAYS, 5) {
-                Ok(_) => left += 1,
-                Err(error) => assert!(matches!(error, Error::QueueFull { .. }), "{error:?}"),
-            }
-            let (place, came) = channel.next(&sources, &mut wcs, LIMIT).expect("in time");
-            assert_eq!(came, Next::Completions(1));
-            assert_eq!(wcs[0].wr_id() / 10, place as u64);
-            seen.insert(place);
-            left -= 1;
-        }
-        assert_eq!(seen.len(), 10, "each has its turn: {seen:?}");
-        for _ in 0..left {
-            channel.next(&sources, &mut wcs, LIMIT).expect("in time");
-        }
-        no_completion(servers[0]);
-        pairs[7].client.disconnect().expect("disconnects");
-        let closed = channel.next(&sources, &mut wcs, LIMIT).expect("in time");
-        assert_eq!(closed, (7, Next::Event(ConnEvent::Closed)));
-        assert_eq!(servers[7].ended(), Some(&ConnEvent::Closed));
-        assert_eq!(servers[6].ended(), None);
-
-        // What is wrong.
-        let text = invalid(servers[0].get_next_fd());
-        assert!(text.contains("CompletionChannel::next"), "{text}");
-        let text = invalid(servers[0].next(&mut wcs, SHORT));
-        assert!(text.contains("CompletionChannel::next"), "{text}");
-        invalid(channel.next(&sources, &mut [], SHORT));
-        invalid(channel.next(&[], &mut wcs, SHORT));
-        let strange = [sources[0], Source::Conn(&pairs[0].client)];
-        let text = invalid(channel.next(&strange, &mut wcs, SHORT));
-        assert!(text.contains("source 1 of 2"), "{text}");
-        invalid(pairs[0].client.next(&mut [], SHORT));
-    });
-}
-
-/// Promise: a shared receive queue's own completion queue is waited for beside its connections.
-#[test]
-fn a_shared_receive_queue_beside_its_connections() {
-    device_test(|| {
-        let peer = peer();
-        let channel = CompletionChannel::new(&peer).expect("a channel");
-        let mut srq_cfg = SrqCfg::new();
-        srq_cfg.set_compl_channel(Some((channel.clone(), 1)));
-        let srq = Srq::new(&peer, &srq_cfg).expect("a shared receive queue");
         let mut cfg = ConnCfg::new();
-        cfg.set_srq(Some(&srq));
-        cfg.set_compl_channel(ComplChannel::Of {
-            channel: channel.clone(),
-            key: 2,
-        });
+        cfg.set_compl_channel(ComplChannel::Of { channel, key: 1 });
         let pair = Pair::with(&peer, &ConnCfg::new(), &cfg);
-        let sources = [Source::from(&pair.server), Source::from(&srq)];
         let mut wcs = [Wc::default()];
-        for number in 0..5 {
-            srq.recv(MrSlice::EMPTY, number).expect("posted");
-            write(&pair.server, 100 + number);
-            let sent = pair.client.send(MrSlice::EMPTY, ALWAYS, 1);
-            sent.expect("posted");
-            completions(&pair.client, 1);
-            let mut came: Vec<_> = (0..2)
-                .map(|_| {
-                    let (place, next) = channel.next(&sources, &mut wcs, LIMIT).expect("in time");
-                    assert_eq!(next, Next::Completions(1));
-                    (place, wcs[0].wr_id())
-                })
-                .collect();
-            came.sort_unstable();
-            assert_eq!(came, [(0, 100 + number), (1, number)]);
+        for text in [
+            invalid(pair.server.get_next_fd()),
+            invalid(pair.server.next(&mut wcs, SHORT)),
+        ] {
+            assert!(text.contains("Wait::next"), "{text}");
         }
-        let none = channel.next(&sources, &mut wcs, SHORT);
-        assert!(matches!(none, Err(Error::TimedOut(_))), "{none:?}");
-        let plain = Srq::new(&peer, SrqCfg::new().set_rcq_size(0)).expect("without its own");
-        invalid(channel.next(&[Source::Srq(&plain)], &mut wcs, SHORT));
+        invalid(pair.client.next(&mut [], SHORT));
     });
 }
 

@@ -8,7 +8,8 @@ use std::time::Duration;
 use std::{env, fs, thread};
 
 use common::{Pair, completion, completions, device_test, peer, region, remote};
-use rpma::{Conn, ConnCfg, Flags, FlushType, MrSlice, MrUsage, RemoteSlice, Wc};
+use rpma::wait::Wait;
+use rpma::{Conn, ConnCfg, ConnReq, Ep, Flags, FlushType, MrSlice, MrUsage, RemoteSlice, Wc};
 
 const ALWAYS: Flags = Flags::COMPLETION_ALWAYS;
 
@@ -114,6 +115,76 @@ fn a_wait_makes_three_or_five_system_calls() {
             for (part, count) in [("ready 2", 3), ("blocks 2", 5), ("polls 2", 0)] {
                 let calls = calls(part);
                 assert_eq!(calls.len(), count, "{part}: {calls:?}");
+            }
+        },
+    );
+}
+
+/// Promise (docs/completion-events.md): `Wait::next` makes 5 system calls if a completion event is
+/// there, and 7 if it has to wait for one, beside one member or fifty. It makes one if nothing is
+/// there and the limit is 0.
+#[test]
+fn a_wait_of_many_members_makes_five_or_seven_system_calls() {
+    let measured = || {
+        for idle in [1, 50] {
+            let peer = peer();
+            let ep = Ep::listen(&peer, &common::addr(), 0).expect("listens");
+            let mut wait = Wait::new().expect("a wait");
+            let (mut members, mut clients, mut wcs) = (vec![], vec![], [Wc::default()]);
+            for _ in 0..idle {
+                let place = wait.place();
+                let cfg = place.cfg(&peer, &ConnCfg::new()).expect("settings");
+                let req = ConnReq::new(&peer, &common::addr(), ep.get_port(), &ConnCfg::new());
+                clients.push(req.expect("resolves").connect(&[]).expect("asks"));
+                let req = ep.next_conn_req_timeout(&cfg, common::LIMIT);
+                let conn = req.expect("a request").connect(&[]).expect("accepts");
+                members.push(wait.add(place, conn).expect("added"));
+                common::event(&clients[clients.len() - 1]);
+                assert!(wait.next(&mut wcs, common::LIMIT).expect("waits").is_some());
+            }
+            for round in 0..3 {
+                let name = |part: &str| format!("{part} {idle} {round}");
+                let came = counted(&name("nothing"), || wait.next(&mut wcs, Duration::ZERO));
+                assert!(came.expect("waits").is_none());
+                write(wait.conn(members[0]).expect("a member"), 1);
+                thread::sleep(Duration::from_millis(100));
+                let came = counted(&name("ready"), || wait.next(&mut wcs, common::LIMIT));
+                assert!(came.expect("waits").is_some());
+                assert!(
+                    wait.next(&mut wcs, Duration::ZERO)
+                        .expect("looks")
+                        .is_none()
+                );
+                let conn = wait.conn(members[0]).expect("a member");
+                conn.recv(MrSlice::EMPTY, 1).expect("posted");
+                let client = &clients[0];
+                thread::scope(|scope| {
+                    scope.spawn(|| {
+                        thread::sleep(Duration::from_millis(300));
+                        client.send(MrSlice::EMPTY, ALWAYS, 1).expect("posted");
+                    });
+                    let came = counted(&name("blocks"), || wait.next(&mut wcs, common::LIMIT));
+                    assert!(came.expect("waits").is_some());
+                });
+                completion(client);
+                assert!(
+                    wait.next(&mut wcs, Duration::ZERO)
+                        .expect("looks")
+                        .is_none()
+                );
+            }
+        }
+    };
+    with_strace(
+        "a_wait_of_many_members_makes_five_or_seven_system_calls",
+        measured,
+        |calls| {
+            for idle in [1, 50] {
+                for (part, count) in [("nothing", 1), ("ready", 5), ("blocks", 7)] {
+                    let part = format!("{part} {idle} 2");
+                    let calls = calls(&part);
+                    assert_eq!(calls.len(), count, "{part}: {calls:?}");
+                }
             }
         },
     );

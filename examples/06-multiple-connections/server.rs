@@ -4,14 +4,14 @@
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
+use rpma::wait::{Happened, Member, Wait};
 use rpma::{
-    AlignedBuf, Conn, ConnCfg, ConnEvent, ConnReq, Device, Ep, Error, Flags, Mr, MrRemote, MrUsage,
-    Peer, Side, Wc,
+    AlignedBuf, ConnCfg, ConnEvent, Device, Ep, Error, Flags, Mr, MrRemote, MrUsage, Peer, Request,
+    Side, Wc,
 };
 
 use crate::common::cli::Role;
 use crate::common::data::CommonData;
-use crate::common::epoll::Epoll;
 use crate::common::{hello, names};
 
 pub(crate) const ROLE: Role = Role {
@@ -32,19 +32,22 @@ fn main(addr: &str, port: u16, _more: &[String]) -> Result<()> {
     let peer = Peer::new(&device)?;
 
     let size = MAX_CLIENTS * names::SIZE;
+    let mut wait = Wait::new()?;
+    wait.add_ep(Ep::listen(&peer, addr, port)?)?;
     let mut server = Server {
-        epoll: Epoll::new()?,
-        ep: Ep::listen(&peer, addr, port)?,
+        wait,
         names: Mr::reg(&peer, AlignedBuf::zeroed(size)?, MrUsage::READ_DST)?,
+        peer,
         clients: Default::default(),
         failures: 0,
         failures_in_a_row: 0,
     };
-    server.epoll.add(&server.ep, Source::Endpoint.number())?;
 
     println!("Today I have got in touch with:");
-    while let Some(number) = server.epoll.wait(LIMIT)? {
-        server.handle(Source::of(number))?;
+    // A turn of a client is a completion: it has one at a time.
+    let mut wcs = [Wc::default()];
+    while let Some(happened) = server.wait.next(&mut wcs, LIMIT)? {
+        server.handle(happened, &wcs[0])?;
     }
     eprintln!("Server timed out.");
     let unserved = server.clients.iter().flatten().filter(|c| !c.served);
@@ -53,38 +56,9 @@ fn main(addr: &str, port: u16, _more: &[String]) -> Result<()> {
     Ok(())
 }
 
-/// What can have an event.
-enum Source {
-    /// The endpoint, on which clients ask for connections.
-    Endpoint,
-    /// The connection in this slot: it is established, or has ended.
-    Conn(usize),
-    /// Its completion queue.
-    Cq(usize),
-}
-
-impl Source {
-    /// Its number for epoll.
-    fn number(&self) -> u64 {
-        match *self {
-            Self::Endpoint => 0,
-            Self::Conn(slot) => 1 + 2 * slot as u64,
-            Self::Cq(slot) => 2 + 2 * slot as u64,
-        }
-    }
-
-    fn of(number: u64) -> Self {
-        match (number as usize).checked_sub(1) {
-            None => Self::Endpoint,
-            Some(n) if n % 2 == 0 => Self::Conn(n / 2),
-            Some(n) => Self::Cq(n / 2),
-        }
-    }
-}
-
 struct Server {
-    epoll: Epoll,
-    ep: Ep,
+    wait: Wait,
+    peer: Peer,
     /// A name for each slot.
     names: Mr<AlignedBuf>,
     clients: [Option<Client>; MAX_CLIENTS],
@@ -94,90 +68,113 @@ struct Server {
 }
 
 struct Client {
-    conn: Conn,
+    member: Member,
     /// Its name is read, and its connection is ending.
     served: bool,
 }
 
 impl Server {
-    fn handle(&mut self, source: Source) -> Result<()> {
-        let (slot, outcome) = match source {
-            Source::Endpoint => return self.accept(),
-            Source::Conn(slot) => (slot, self.handle_event(slot)),
-            Source::Cq(slot) => (slot, self.handle_completions(slot)),
+    fn handle(&mut self, happened: Happened, wc: &Wc) -> Result<()> {
+        let (member, outcome) = match happened {
+            Happened::Request(_endpoint, request) => {
+                self.accept(request);
+                return Ok(());
+            }
+            Happened::Event(member, event) => (member, self.handle_event(member, event)),
+            Happened::Completions(member, _one) => (member, self.handle_completion(member, wc)),
+            Happened::Failed(member, error) if self.slot(member).is_some() => {
+                (member, Err(error.into()))
+            }
+            Happened::Failed(_endpoint, error) => return self.endpoint_failed(error),
+            _ => return Ok(()),
         };
-        if let Err(error) = outcome {
+        if let (Err(error), Some(slot)) = (outcome, self.slot(member)) {
             self.fail(slot, &error);
         }
         Ok(())
     }
 
-    /// One client's failure is not that of the others. Dropping its connection ends it.
+    /// The slot of a client.
+    fn slot(&self, member: Member) -> Option<usize> {
+        let has_it = |client: &Option<Client>| client.as_ref().is_some_and(|c| c.member == member);
+        self.clients.iter().position(has_it)
+    }
+
+    /// One client's failure is not that of the others.
     fn fail(&mut self, slot: usize, error: &anyhow::Error) {
         eprintln!("[{slot}] {error:#}");
         self.failures += 1;
-        self.clients[slot] = None;
+        self.remove(slot);
+    }
+
+    /// Dropping its connection ends it.
+    fn remove(&mut self, slot: usize) {
+        if let Some(client) = self.clients[slot].take() {
+            drop(self.wait.remove(client.member));
+        }
+    }
+
+    /// One request's failure is not that of the others. But an endpoint that fails again and again is of
+    /// no use.
+    fn endpoint_failed(&mut self, error: Error) -> Result<()> {
+        if self.failures_in_a_row == MAX_FAILURES_IN_A_ROW {
+            return Err(error.into());
+        }
+        eprintln!("{error}");
+        self.failures += 1;
+        self.failures_in_a_row += 1;
+        Ok(())
     }
 
     /// Takes a client in if there is a free slot.
-    fn accept(&mut self) -> Result<()> {
-        let req = match self.ep.next_conn_req(&ConnCfg::new()) {
-            Ok(req) => req,
-            Err(Error::NoEvent) => return Ok(()),
-            // One request's failure is not that of the others. But an endpoint that fails again and
-            // again would keep us busy for ever.
-            Err(error) if self.failures_in_a_row < MAX_FAILURES_IN_A_ROW => {
-                eprintln!("{error}");
-                self.failures += 1;
-                self.failures_in_a_row += 1;
-                return Ok(());
-            }
-            Err(error) => return Err(error.into()),
-        };
+    fn accept(&mut self, request: Request) {
         self.failures_in_a_row = 0;
         let Some(slot) = self.clients.iter().position(Option::is_none) else {
             eprintln!("No free slot: a client is rejected.");
-            if let Err(error) = req.delete() {
+            if let Err(error) = request.reject(&[]) {
                 eprintln!("{error}");
                 self.failures += 1;
             }
-            return Ok(());
+            return;
         };
-        if let Err(error) = self.add_client(slot, req) {
+        if let Err(error) = self.add_client(slot, request) {
             self.fail(slot, &error);
         }
-        Ok(())
     }
 
     /// Accepts the client. That it is established is an event, which comes later.
-    fn add_client(&mut self, slot: usize, req: ConnReq) -> Result<()> {
-        let conn = req.connect(&[])?;
-        self.epoll.add(&conn, Source::Conn(slot).number())?;
-        self.epoll.add(conn.get_cq(), Source::Cq(slot).number())?;
+    fn add_client(&mut self, slot: usize, request: Request) -> Result<()> {
+        // The queues of the connection are made for its place in the wait.
+        let place = self.wait.place();
+        let cfg = place.cfg(&self.peer, &ConnCfg::new())?;
+        let conn = request.into_req(&self.peer, &cfg)?.connect(&[])?;
+        let member = self.wait.add(place, conn)?;
         let served = false;
-        self.clients[slot] = Some(Client { conn, served });
+        self.clients[slot] = Some(Client { member, served });
         Ok(())
     }
 
-    fn handle_event(&mut self, slot: usize) -> Result<()> {
-        let Some(Client { conn, served }) = &self.clients[slot] else {
+    fn handle_event(&mut self, member: Member, event: ConnEvent) -> Result<()> {
+        let Some(slot) = self.slot(member) else {
             return Ok(());
         };
-        match conn.next_event() {
-            Ok(ConnEvent::Established) => self.read_name(slot, conn),
+        let served = self.clients[slot]
+            .as_ref()
+            .is_some_and(|client| client.served);
+        match event {
+            ConnEvent::Established => self.read_name(slot, member),
             // The client has answered, or is gone: its slot is free again.
-            Ok(_end) if *served => {
-                self.clients[slot] = None;
+            _end if served => {
+                self.remove(slot);
                 Ok(())
             }
-            Ok(event) => bail!("{event}, before the client's name was read"),
-            Err(Error::NoEvent) => Ok(()),
-            Err(error) => Err(error.into()),
+            event => bail!("{event}, before the client's name was read"),
         }
     }
 
     /// Reads the client's name into its slot of the memory. The completion comes later.
-    fn read_name(&self, slot: usize, conn: &Conn) -> Result<()> {
+    fn read_name(&self, slot: usize, member: Member) -> Result<()> {
+        let conn = self.wait.conn(member).context("it is a member")?;
         let data = CommonData::from_bytes(conn.get_private_data())?;
         let remote = MrRemote::from_descriptor(&data.mr_desc)?;
         let src = remote.slice(data.range(names::SIZE))?;
@@ -187,26 +184,18 @@ impl Server {
         Ok(())
     }
 
-    fn handle_completions(&mut self, slot: usize) -> Result<()> {
-        let Some(Client { conn, served }) = &mut self.clients[slot] else {
+    fn handle_completion(&mut self, member: Member, wc: &Wc) -> Result<()> {
+        let Some(slot) = self.slot(member) else {
             return Ok(());
         };
-        // Waiting takes the event, and asks for one of what completes from now on.
-        let cq = conn.get_cq();
-        match cq.wait() {
-            Ok(()) => {}
-            Err(Error::NoCompletion) => return Ok(()),
-            Err(error) => return Err(error.into()),
+        wc.result().context("the read of the client's name")?;
+        let mut name = [0; names::SIZE];
+        self.names.read_at(slot * names::SIZE, &mut name)?;
+        println!("- {}", hello::text(&name));
+        if let Some(client) = &mut self.clients[slot] {
+            client.served = true;
         }
-        let mut wcs = [Wc::default()];
-        while cq.get_wc(&mut wcs)? > 0 {
-            wcs[0].result().context("the read of the client's name")?;
-            let mut name = [0; names::SIZE];
-            self.names.read_at(slot * names::SIZE, &mut name)?;
-            println!("- {}", hello::text(&name));
-            *served = true;
-            conn.disconnect()?;
-        }
-        Ok(())
+        let conn = self.wait.conn(member).context("it is a member")?;
+        Ok(conn.disconnect()?)
     }
 }

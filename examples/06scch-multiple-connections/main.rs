@@ -1,5 +1,5 @@
-//! A server with one thread serves up to 10 clients at a time, as in example 06. The completion queues
-//! of a connection share one completion channel.
+//! A server with one thread serves up to 10 clients at a time, as in example 06, with an
+//! epoll of the program's own. The completion queues of a connection share one completion channel.
 //!
 //! ```text
 //! 06scch-multiple-connections server <server_address> <port>

@@ -1,10 +1,8 @@
 //! The server: sends each counter back, increased by one.
 
-use anyhow::{Result, bail, ensure};
-use rpma::{
-    AlignedBuf, ComplChannel, CompletionChannel, ConnCfg, Device, Ep, Flags, Mr, MrUsage, Peer,
-    Side, Srq, SrqCfg,
-};
+use anyhow::{Context, Result, bail, ensure};
+use rpma::wait::Wait;
+use rpma::{AlignedBuf, ConnCfg, Device, Ep, Flags, Mr, MrUsage, Peer, Side, Srq, SrqCfg};
 
 use crate::common::cli::{BadArgument, Role};
 use crate::common::conn;
@@ -31,32 +29,27 @@ fn main(addr: &str, port: u16, more: &[String]) -> Result<()> {
     let device = Device::from_addr(addr, Side::Local)?;
     let peer = Peer::new(&device)?;
 
-    // The shared receive queue has a completion queue of its own, unless that has no size.
+    // One wait for the connection and for the shared receive queue, if that has a completion queue of its own.
+    // Their queues are made for their places in the wait.
+    let mut wait = Wait::new()?;
+    let (srq_place, conn_place) = (wait.place(), wait.place());
     let mut srq_cfg = SrqCfg::new();
-    let mut cfg = ConnCfg::new();
-    let channel = CompletionChannel::new(&peer)?;
-    match place {
-        Some(_) => {
-            srq_cfg.set_rcq_size(0);
-        }
-        // Its events and the connection's arrive on one channel. (The keys tell queues apart for who takes the events
-        // himself.)
-        None => {
-            srq_cfg.set_compl_channel(Some((channel.clone(), 1)));
-            cfg.set_compl_channel(ComplChannel::Of {
-                channel: channel.clone(),
-                key: 2,
-            });
-        }
+    let has_own = place.is_none();
+    if has_own {
+        srq_cfg = srq_place.srq_cfg(&peer, &srq_cfg)?;
+    } else {
+        srq_cfg.set_rcq_size(0);
     }
     let srq = Srq::new(&peer, &srq_cfg)?;
 
-    // Then receives complete in the queue for receives of the connection on which they arrive, if it
+    // Without it receives complete in the queue for receives of the connection on which they arrive, if it
     // has one, or else in its main queue.
+    let mut cfg = ConnCfg::new();
     cfg.set_srq(Some(&srq));
     if place == Some("r") {
         cfg.set_rcq_size(RCQ_SIZE);
     }
+    let cfg = conn_place.cfg(&peer, &cfg)?;
 
     // The device takes messages directly from registered memory, and puts them there.
     let send = Mr::reg(&peer, AlignedBuf::zeroed(messages::SIZE)?, MrUsage::SEND)?;
@@ -67,19 +60,19 @@ fn main(addr: &str, port: u16, more: &[String]) -> Result<()> {
     srq.recv(recv.slice(..)?, messages::RECV_ID)?;
     let conn = conn::establish(ep.next_conn_req(&cfg)?, &[])?;
 
-    // The connection's own queues have one wait, and all queues of a channel have one.
-    let mut completions = match place {
-        None => Completions::with_srq(&conn, &channel, &srq),
-        Some(_) => Completions::new(&conn),
-    };
+    let client = wait.add(conn_place, conn)?;
+    if has_own {
+        wait.add_srq(srq_place, srq.clone())?;
+    }
+    let mut completions = Completions::of_wait(&mut wait, client);
     let mut answered = false;
     loop {
         // With many connections this is what tells whose message it is.
         let qp_num = completions.wait_for_message()?.qp_num();
+        let own = completions.conn()?.get_qp_num();
         ensure!(
-            qp_num == conn.get_qp_num(),
-            "the message came on queue pair {qp_num}, and the connection's is {}",
-            conn.get_qp_num()
+            qp_num == own,
+            "the message came on queue pair {qp_num}, and the connection's is {own}"
         );
         let counter = recv.load_u64(0)?;
         if counter == messages::DONE {
@@ -96,9 +89,11 @@ fn main(addr: &str, port: u16, more: &[String]) -> Result<()> {
         }
         println!("Value sent: {}", counter + 1);
         send.store_u64(0, counter + 1)?;
-        conn.send(send.slice(..)?, Flags::COMPLETION_ALWAYS, messages::SEND_ID)?;
+        let (bytes, flags) = (send.slice(..)?, Flags::COMPLETION_ALWAYS);
+        completions.conn()?.send(bytes, flags, messages::SEND_ID)?;
         answered = true;
     }
 
+    let conn = wait.remove(client).context("it is a member")?;
     conn::end_after_last_message(&[conn])
 }

@@ -3,9 +3,10 @@
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
+use rpma::wait::{Happened, Member, Wait};
 use rpma::{
-    AlignedBuf, ComplChannel, CompletionChannel, Conn, ConnCfg, Device, Ep, Error, Flags, Mr,
-    MrUsage, Next, Peer, Side, Source, Srq, SrqCfg, Wc, WcOpcode,
+    AlignedBuf, Conn, ConnCfg, ConnEvent, Device, Ep, Error, Flags, Mr, MrUsage, Peer, Side, Srq,
+    SrqCfg, Wc, WcOpcode,
 };
 
 use crate::common::cli::{BadArgument, Role, number};
@@ -33,18 +34,14 @@ fn main(addr: &str, port: u16, more: &[String]) -> Result<()> {
     let device = Device::from_addr(addr, Side::Local)?;
     let peer = Peer::new(&device)?;
 
-    // All connections take their receives from this queue, which has its own completion queue.
-    // All queues have their events on one channel. (The keys tell them apart for who takes the events himself.)
-    let channel = CompletionChannel::new(&peer)?;
-    let mut srq_cfg = SrqCfg::new();
-    srq_cfg.set_compl_channel(Some((channel.clone(), 1)));
-    let srq = Srq::new(&peer, &srq_cfg)?;
+    // One wait for all connections and for the queue from which they take their receives. That queue has its own
+    // completion queue. The queues are made for their places in the wait.
+    let mut wait = Wait::new()?;
+    let place = wait.place();
+    let srq = Srq::new(&peer, &place.srq_cfg(&peer, &SrqCfg::new())?)?;
+    wait.add_srq(place, srq.clone())?;
     let mut cfg = ConnCfg::new();
     cfg.set_srq(Some(&srq));
-    cfg.set_compl_channel(ComplChannel::Of {
-        channel: channel.clone(),
-        key: 2,
-    });
 
     // Room for a message of each client.
     let size = MAX_CLIENTS * messages::SIZE;
@@ -53,37 +50,37 @@ fn main(addr: &str, port: u16, more: &[String]) -> Result<()> {
     let post_receive = |at: usize| srq.recv(recv.slice(at..at + messages::SIZE)?, at as u64);
 
     let ep = Ep::listen(&peer, addr, port)?;
-    let mut conns: Vec<Conn> = Vec::new();
+    let mut clients: Vec<Member> = Vec::new();
     let mut until = Instant::now() + timeout;
     while let Some(left) = until.checked_duration_since(Instant::now()) {
-        let req = match ep.next_conn_req_timeout(&cfg, left) {
-            Ok(req) => req,
+        let request = match ep.next_request_timeout(left) {
+            Ok(request) => request,
             Err(Error::NoEvent) => break,
             Err(error) => return Err(error.into()),
         };
-        if conns.len() == MAX_CLIENTS {
+        if clients.len() == MAX_CLIENTS {
             log::warn!("There are {MAX_CLIENTS} clients already: another one is rejected.");
             continue;
         }
         // One more receive for one more client. A message takes the first receive that is left, whoever
         // sends it.
-        post_receive(conns.len() * messages::SIZE)?;
-        conns.push(conn::establish(req, &[])?);
-        println!("The client #{} has been connected.", conns.len());
+        post_receive(clients.len() * messages::SIZE)?;
+        let place = wait.place();
+        let req = request.into_req(&peer, &place.cfg(&peer, &cfg)?)?;
+        clients.push(wait.add(place, conn::establish(req, &[])?)?);
+        println!("The client #{} has been connected.", clients.len());
         until = Instant::now() + timeout;
     }
     println!("Server ended listening.");
 
-    let mut active: Vec<&Conn> = conns.iter().collect();
+    let mut active = clients.clone();
     // Until when a message of a client that has ended its connection may still come.
     let mut until: Option<Instant> = None;
     let mut wcs = [Wc::default()];
     while !active.is_empty() {
         // Answers complete in the queues of their connections, messages in that of the shared receive
         // queue; one wait is for all of them, and for the end of a connection.
-        let sources = active.iter().map(|conn| Source::Conn(conn));
-        let sources: Vec<_> = sources.chain([Source::Srq(&srq)]).collect();
-        let ended = active.iter().find_map(|conn| conn.ended());
+        let ended = active.iter().find_map(|client| ended(&wait, *client));
         let limit = match ended {
             // A client may take as long as it likes: see conn::next_completion.
             None => Duration::MAX,
@@ -94,11 +91,11 @@ fn main(addr: &str, port: u16, more: &[String]) -> Result<()> {
         if ended.is_none() {
             until = None;
         }
-        match (channel.next(&sources, &mut wcs, limit), ended) {
-            (Ok((_, Next::Completions(_))), _) => {}
-            (Ok((_, Next::Event(_))), _) => continue,
-            (Err(Error::TimedOut(_)), Some(event)) => bail!(conn::Ended(event.clone())),
-            (Err(error), _) => return Err(error.into()),
+        match (wait.next(&mut wcs, limit)?, ended) {
+            (Some(Happened::Completions(..)), _) => {}
+            (Some(Happened::Failed(_, error)), _) => return Err(error.into()),
+            (None, Some(event)) => bail!(conn::Ended(event)),
+            _ => continue,
         }
         let wc = wcs[0];
         if wc.result()?.opcode() == WcOpcode::SEND {
@@ -106,7 +103,8 @@ fn main(addr: &str, port: u16, more: &[String]) -> Result<()> {
         }
         messages::check_message(&wc)?;
         let qp_num = wc.qp_num();
-        let client = active.iter().position(|conn| conn.get_qp_num() == qp_num);
+        let is_it = |client: &Member| wait.conn(*client).map(Conn::get_qp_num) == Some(qp_num);
+        let client = active.iter().position(is_it);
         let client = client.with_context(|| format!("no client has the queue pair {qp_num}"))?;
         let at = wc.wr_id() as usize;
         let counter = recv.load_u64(at)?;
@@ -127,8 +125,19 @@ fn main(addr: &str, port: u16, more: &[String]) -> Result<()> {
         );
         send.store_u64(0, counter + 1)?;
         let flags = Flags::COMPLETION_ALWAYS | Flags::INLINE;
-        active[client].send(send.slice(..)?, flags, messages::SEND_ID)?;
+        if let Some(conn) = wait.conn(active[client]) {
+            conn.send(send.slice(..)?, flags, messages::SEND_ID)?;
+        }
     }
 
+    let conns: Vec<_> = clients
+        .into_iter()
+        .filter_map(|client| wait.remove(client))
+        .collect();
     conn::end_after_last_message(&conns)
+}
+
+/// How this client's connection ended, if it has.
+fn ended(wait: &Wait, client: Member) -> Option<ConnEvent> {
+    wait.conn(client)?.ended().cloned()
 }

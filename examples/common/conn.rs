@@ -3,11 +3,9 @@
 use std::fmt;
 use std::time::{Duration, Instant};
 
-use anyhow::{Result, bail};
-use rpma::{
-    CompletionChannel, Conn, ConnCfg, ConnEvent, ConnReq, Ep, Error, Next, Peer, Source, Srq, Wc,
-    WcOpcode,
-};
+use anyhow::{Context, Result, bail};
+use rpma::wait::{Happened, Member, Wait};
+use rpma::{Conn, ConnCfg, ConnEvent, ConnReq, Ep, Error, Next, Peer, Wc, WcOpcode};
 
 /// For the other side to answer when a connection is made: a program that stands still does not, and the
 /// kernel would wait with us.
@@ -111,29 +109,9 @@ fn end(conn: &Conn, limit: Duration) -> Result<()> {
 /// operation is. (A host that vanishes sends nothing. Programs that have to notice that set a limit to their
 /// waits; here none is set, because a peer may take as long as it likes.)
 pub(crate) fn next_completion(conn: &Conn) -> Result<Wc> {
-    next_by(conn, |wcs, limit| conn.next(wcs, limit))
-}
-
-/// The same, also in the own queue of a shared receive queue. All are on one channel.
-pub(crate) fn next_completion_with_srq(
-    channel: &CompletionChannel,
-    conn: &Conn,
-    srq: &Srq,
-) -> Result<Wc> {
-    let sources = [Source::Conn(conn), Source::Srq(srq)];
-    next_by(conn, |wcs, limit| {
-        channel.next(&sources, wcs, limit).map(|(_, next)| next)
-    })
-}
-
-fn next_by(conn: &Conn, next: impl Fn(&mut [Wc], Duration) -> Result<Next, Error>) -> Result<Wc> {
     let mut wcs = [Wc::default()];
     loop {
-        let limit = match conn.ended() {
-            None => Duration::MAX,
-            Some(_) => GRACE,
-        };
-        match (next(&mut wcs, limit), conn.ended()) {
+        match (conn.next(&mut wcs, limit(conn)), conn.ended()) {
             (Ok(Next::Completions(_)), _) => {
                 wcs[0].result()?;
                 return Ok(wcs[0]);
@@ -142,6 +120,37 @@ fn next_by(conn: &Conn, next: impl Fn(&mut [Wc], Duration) -> Result<Next, Error
             (Err(Error::TimedOut(_)), Some(event)) => bail!(Ended(event.clone())),
             (Err(error), _) => return Err(error.into()),
         }
+    }
+}
+
+/// The same of a wait, whose only connection is this member: also the completions of a shared receive queue.
+pub(crate) fn next_completion_of(wait: &mut Wait, client: Member) -> Result<Wc> {
+    let mut wcs = [Wc::default()];
+    loop {
+        let conn = member(wait, client)?;
+        let (limit, ended) = (limit(conn), conn.ended().cloned());
+        match (wait.next(&mut wcs, limit)?, ended) {
+            (Some(Happened::Completions(..)), _) => {
+                wcs[0].result()?;
+                return Ok(wcs[0]);
+            }
+            (Some(Happened::Failed(_, error)), _) => return Err(error.into()),
+            (None, Some(event)) => bail!(Ended(event)),
+            _ => {}
+        }
+    }
+}
+
+/// A connection that this program has added to the wait and not removed.
+pub(crate) fn member(wait: &Wait, client: Member) -> Result<&Conn> {
+    wait.conn(client).context("it is a member")
+}
+
+/// How long a completion may take.
+fn limit(conn: &Conn) -> Duration {
+    match conn.ended() {
+        None => Duration::MAX,
+        Some(_) => GRACE,
     }
 }
 

@@ -4,7 +4,8 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use anyhow::{Result, bail, ensure};
-use rpma::{CompletionChannel, Conn, Srq, Wc, WcOpcode};
+use rpma::wait::{Member, Wait};
+use rpma::{Conn, Wc, WcOpcode};
 
 use super::cli::{BadArgument, number};
 use super::conn;
@@ -66,11 +67,17 @@ pub(crate) fn check_message(wc: &Wc) -> Result<()> {
     Ok(())
 }
 
+/// Where completions come from.
+enum Source<'a> {
+    Conn(&'a Conn),
+    /// A wait, and its only connection.
+    Wait(&'a mut Wait, Member),
+}
+
 /// The completions of a connection's sends and receives. They come in either order: the answer to a
 /// message can be here before the acknowledgement of that message.
 pub(crate) struct Completions<'a> {
-    conn: &'a Conn,
-    shared: Option<(&'a CompletionChannel, &'a Srq)>,
+    source: Source<'a>,
     /// What has completed, and nobody has waited for yet.
     sent: u32,
     received: VecDeque<Wc>,
@@ -79,20 +86,26 @@ pub(crate) struct Completions<'a> {
 impl<'a> Completions<'a> {
     /// Those of a connection, in whichever of its queues they come.
     pub(crate) fn new(conn: &'a Conn) -> Self {
+        Self::of(Source::Conn(conn))
+    }
+
+    /// The same of a wait: also receives that complete in the queue of a shared receive queue.
+    pub(crate) fn of_wait(wait: &'a mut Wait, client: Member) -> Self {
+        Self::of(Source::Wait(wait, client))
+    }
+
+    fn of(source: Source<'a>) -> Self {
         Self {
-            conn,
-            shared: None,
+            source,
             sent: 0,
             received: VecDeque::new(),
         }
     }
 
-    /// The same, if receives come in the shared receive queue's own queue, on the channel of all queues.
-    pub(crate) fn with_srq(conn: &'a Conn, channel: &'a CompletionChannel, srq: &'a Srq) -> Self {
-        let shared = Some((channel, srq));
-        Self {
-            shared,
-            ..Self::new(conn)
+    pub(crate) fn conn(&self) -> Result<&Conn> {
+        match &self.source {
+            Source::Conn(conn) => Ok(conn),
+            Source::Wait(wait, client) => conn::member(wait, *client),
         }
     }
 
@@ -117,9 +130,9 @@ impl<'a> Completions<'a> {
     }
 
     fn next(&mut self) -> Result<()> {
-        let wc = match self.shared {
-            None => conn::next_completion(self.conn)?,
-            Some((channel, srq)) => conn::next_completion_with_srq(channel, self.conn, srq)?,
+        let wc = match &mut self.source {
+            Source::Conn(conn) => conn::next_completion(conn)?,
+            Source::Wait(wait, client) => conn::next_completion_of(wait, *client)?,
         };
         match wc.result()?.opcode() {
             WcOpcode::SEND => self.sent += 1,

@@ -163,7 +163,7 @@ pub(crate) const EXAMPLES: &[Example] = &[
         timeout: Some("Server timed out."),
         ..example(
             "06-multiple-connections",
-            "one thread that serves many clients, with epoll",
+            "one thread that serves many clients, with one wait",
             MULTIPLE,
         )
     },
@@ -179,7 +179,7 @@ pub(crate) const EXAMPLES: &[Example] = &[
         timeout: Some("Server timed out."),
         ..example(
             "06scch-multiple-connections",
-            "the same with one completion channel for each connection",
+            "the same with epoll, and one completion channel for each connection",
             MULTIPLE,
         )
     },

@@ -1,20 +1,25 @@
 //! A bell that wakes the waits of a connection for which nothing may come any more: the device has given its queue
 //! pair up, or the connection was dropped.
 
+use std::fmt;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering, fence};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 use rustix::event::{EventfdFlags, eventfd};
 
 use crate::error::{Error, Result};
 
 /// It rings once, and for ever. Its descriptor is made for the first thread that sleeps beside it.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub(crate) struct Bell {
     rung: AtomicBool,
     fd: OnceLock<OwnedFd>,
+    call: Mutex<Option<Call>>,
 }
+
+/// What to call when it rings.
+pub(crate) type Call = Box<dyn Fn() + Send + Sync>;
 
 impl Bell {
     pub(crate) fn ring(&self) {
@@ -24,6 +29,21 @@ impl Bell {
         if let Some(fd) = self.fd.get() {
             wake(fd);
         }
+        if let Some(call) = &*self.lock_call() {
+            call();
+        }
+    }
+
+    /// Makes the ringing call this, which must not call back here; `None` ends that. Returns whether it has rung already.
+    pub(crate) fn set_call(&self, call: Option<Call>) -> bool {
+        let mut current = self.lock_call();
+        *current = call;
+        self.has_rung()
+    }
+
+    fn lock_call(&self) -> MutexGuard<'_, Option<Call>> {
+        // A panic cannot leave it half written.
+        self.call.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(crate) fn has_rung(&self) -> bool {
@@ -47,6 +67,15 @@ impl Bell {
     }
 }
 
+impl fmt::Debug for Bell {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Bell")
+            .field("rung", &self.has_rung())
+            .field("fd", &self.fd)
+            .finish_non_exhaustive()
+    }
+}
+
 fn wake(fd: &OwnedFd) {
     // It fails if the counter is full: then the descriptor is readable already.
     let _ = rustix::io::write(fd, &1_u64.to_ne_bytes());
@@ -54,6 +83,9 @@ fn wake(fd: &OwnedFd) {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::AtomicU32;
+
     use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
     use super::*;
@@ -73,5 +105,24 @@ mod tests {
             assert!(bell.has_rung() && readable(bell));
             assert!(readable(bell), "it stays so");
         }
+    }
+
+    /// A wait that begins to watch too late learns it at once, and a wait that has ended is not called.
+    #[test]
+    fn a_call_comes_with_the_ringing() {
+        let calls = Arc::new(AtomicU32::new(0));
+        let bell = Bell::default();
+        let set = || {
+            let calls = Arc::clone(&calls);
+            bell.set_call(Some(Box::new(move || {
+                calls.fetch_add(1, Ordering::Relaxed);
+            })))
+        };
+        assert!(!set(), "nothing has happened");
+        bell.ring();
+        assert!(set(), "it happened before");
+        assert!(bell.set_call(None));
+        bell.ring();
+        assert_eq!(calls.load(Ordering::Relaxed), 1);
     }
 }

@@ -6,7 +6,6 @@
 use std::fmt;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use crate::error::{Error, Result};
@@ -45,6 +44,9 @@ pub enum ComplChannel {
 /// A completion channel for the queues of many connections, so that one thread waits for all of them,
 /// or several channels, to steer the events of connections to threads.
 ///
+/// It reports completions alone. To wait for the events of connections and for endpoints as well, use a
+/// [`Wait`](crate::wait::Wait).
+///
 /// Clones are handles of the same channel. It lives until the last handle and the last queue are gone,
 /// whichever goes first.
 ///
@@ -55,8 +57,6 @@ pub enum ComplChannel {
 pub struct CompletionChannel {
     channel: Arc<CompChannel>,
     context: Arc<Context>,
-    /// Which source is the first that [`next`](Self::next) looks at: the one behind the last that had something.
-    turn: Arc<AtomicUsize>,
 }
 
 /// A completion event of a [`CompletionChannel`].
@@ -81,22 +81,11 @@ impl CompletionChannel {
         Ok(Self {
             channel: CompChannel::new(context)?,
             context: Arc::clone(context),
-            turn: Arc::default(),
         })
     }
 
     pub(crate) fn channel(&self) -> &Arc<CompChannel> {
         &self.channel
-    }
-
-    /// Whose turn it is.
-    pub(crate) fn turn(&self) -> usize {
-        self.turn.load(Ordering::Relaxed)
-    }
-
-    /// It was the turn of `place`.
-    pub(crate) fn had_its_turn(&self, place: usize) {
-        self.turn.store(place + 1, Ordering::Relaxed);
     }
 
     /// Waits for the next completion event of any queue on the channel, without a limit. The queue is
@@ -139,7 +128,7 @@ impl CompletionChannel {
     }
 
     /// Makes the channel's descriptor non-blocking, or blocking again: waits then return [`Error::NoCompletion`]
-    /// at once if there is no event ([`next`](Self::next) has its limit in any case). Other threads may wait meanwhile.
+    /// at once if there is no event. Other threads may wait meanwhile.
     ///
     /// # Errors
     ///

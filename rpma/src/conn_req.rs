@@ -23,7 +23,7 @@ const MAX_CONNECT_DATA: usize = 56;
 /// What an answer has room for. Accepting with more makes the kernel reject the request.
 const MAX_ACCEPT_DATA: usize = 196;
 /// What a reject has room for.
-const MAX_REJECT_DATA: usize = 148;
+pub(crate) const MAX_REJECT_DATA: usize = 148;
 /// librdmacm puts the device's limit in the place of this value (`RDMA_MAX_INIT_DEPTH`).
 const MAX_READS: u8 = 0xFF;
 
@@ -286,7 +286,7 @@ impl ConnReq {
     }
 }
 
-fn check_private_data(data: &[u8], limit: usize, call: &str) -> Result<()> {
+pub(crate) fn check_private_data(data: &[u8], limit: usize, call: &str) -> Result<()> {
     if data.len() <= limit {
         return Ok(());
     }

@@ -16,6 +16,7 @@ use crate::conn_req::ConnReq;
 use crate::error::{Error, Result};
 use crate::peer::Peer;
 use crate::queues;
+use crate::request::{NotMade, Request};
 use crate::verbs::{CmEventKind, CmId, Deadline};
 
 /// An endpoint at which clients ask for connections.
@@ -91,9 +92,47 @@ impl Ep {
     fn next(&self, cfg: &ConnCfg, deadline: Deadline) -> Result<ConnReq> {
         queues::check(&self.peer, cfg)?;
         loop {
-            let request = match self.id.next_request(deadline)? {
+            let request = self.next_request_until(deadline)?;
+            match request.prepare(&self.peer, cfg) {
+                Ok(req) => return Ok(req),
+                Err(NotMade::Failed(error)) => return Err(error),
+                // Clients that come and go must not keep the caller beyond its limit.
+                Err(NotMade::Gone(_)) if deadline.has_passed() => return Err(Error::NoEvent),
+                Err(NotMade::Gone(_)) => {}
+            }
+        }
+    }
+
+    /// Waits for the next request, without a limit, and makes no queues for it. The server may look at the
+    /// client's private data first, and choose the peer and the settings by it:
+    /// [`Request::into_req`].
+    ///
+    /// A client that vanishes meanwhile is skipped, as by [`next_conn_req`](Self::next_conn_req). To wait for
+    /// the endpoint together with connections: [`Wait::add_ep`](crate::wait::Wait::add_ep).
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NoEvent`] if the descriptor was made non-blocking and there is no request.
+    /// [`Error::Provider`] if `rdma_get_cm_event`, `rdma_create_event_channel` (`EMFILE`: the request is
+    /// rejected) or `rdma_migrate_id` fails. `ENODEV` means that the device was removed.
+    pub fn next_request(&self) -> Result<Request> {
+        self.next_request_until(Deadline::Never)
+    }
+
+    /// As [`next_request`](Self::next_request), for at most `limit`.
+    ///
+    /// # Errors
+    ///
+    /// As [`next_request`](Self::next_request), and [`Error::NoEvent`] when the limit has passed.
+    pub fn next_request_timeout(&self, limit: Duration) -> Result<Request> {
+        self.next_request_until(Deadline::after(limit))
+    }
+
+    pub(crate) fn next_request_until(&self, deadline: Deadline) -> Result<Request> {
+        loop {
+            match self.id.next_request(deadline)? {
                 None => return Err(Error::NoEvent),
-                Some(Ok(request)) => request,
+                Some(Ok(request)) => return Ok(Request::new(request)),
                 Some(Err(event)) if event.kind == CmEventKind::DeviceRemoval => {
                     return Err(Error::provider("rdma_get_cm_event", Errno::NODEV)
                         .with_hint("The RDMA device was removed: the endpoint is of no more use"));
@@ -103,26 +142,7 @@ impl Ep {
                     if deadline.has_passed() {
                         return Err(Error::NoEvent);
                     }
-                    continue;
                 }
-            };
-            match ConnReq::incoming(&self.peer, request, cfg) {
-                Ok(req) => return Ok(req),
-                // Of a client that is gone no event tells: the queue pair cannot be set up, and neither
-                // can the request be rejected.
-                Err((error, id)) => match id.reject(&[]) {
-                    Ok(()) => return Err(error),
-                    // Clients that come and go must not keep the caller beyond its limit.
-                    Err(_gone) if deadline.has_passed() => return Err(Error::NoEvent),
-                    Err(gone) => {
-                        let client = id
-                            .peer_addr()
-                            .map_or_else(String::new, |addr| format!(" at {addr}"));
-                        log::info!(
-                            "a client{client} gave up before it was answered: {error}; {gone}"
-                        )
-                    }
-                },
             }
         }
     }

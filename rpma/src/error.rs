@@ -115,8 +115,8 @@ pub enum Error {
     /// The completion queue shares its channel with others (`RPMA_E_SHARED_CHANNEL`), so that waiting
     /// for it alone could take their events.
     #[error(
-        "the completion channel is shared: wait with Conn::wait, or with CompletionChannel::wait if the \
-         ConnCfg named one"
+        "the completion channel is shared: wait with Conn::wait, with Wait::next if the connection was made \
+         for a Wait, or with CompletionChannel::wait if the ConnCfg named one"
     )]
     SharedChannel,
 

@@ -9,7 +9,7 @@ pub(crate) fn descriptors(error: Error) -> Error {
     match error.raw_os_error().map(Errno::from_raw_os_error) {
         Some(Errno::MFILE) => error.with_hint(
             "Each connection has up to three descriptors: raise RLIMIT_NOFILE (`ulimit -n`, LimitNOFILE= of a \
-             systemd unit), or let connections share a CompletionChannel",
+             systemd unit), or make the connections for a Wait, where they share a completion channel",
         ),
         _ => error,
     }

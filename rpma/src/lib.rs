@@ -16,6 +16,7 @@
 //! | [`ConnReq`], [`ConnCfg`] | a connection before it is made, and how to make it | `rpma_conn_req`, `rpma_conn_cfg` |
 //! | [`Conn`] | a connection: reads, writes, flushes | `rpma_conn` |
 //! | [`Srq`] | a receive queue that connections share | `rpma_srq` |
+//! | [`Wait`](wait::Wait) | waits for endpoints, connections and shared receive queues | |
 //! | [`CompletionChannel`] | waits for the queues of many connections | |
 //! | [`Cq`], [`Wc`] | where operations complete, and how | `rpma_cq`, `ibv_wc` |
 //! | [`PeerCfg`] | what a peer says of its platform | `rpma_peer_cfg` |
@@ -121,13 +122,15 @@ pub mod pmem;
 mod posted;
 mod queues;
 mod range;
+mod request;
 mod slots;
 mod srq;
 mod verbs;
+pub mod wait;
 
 pub use crate::address::Side;
 pub use crate::compl_channel::{ComplChannel, CompletionChannel, CqEvent};
-pub use crate::conn::{Batch, CloseError, Conn, Next, Source};
+pub use crate::conn::{Batch, CloseError, Conn, Next};
 pub use crate::conn_cfg::ConnCfg;
 pub use crate::conn_req::{ConnReq, ConnectError, Progress, Resolving};
 pub use crate::cq::Cq;
@@ -143,10 +146,11 @@ pub use crate::offer::Offer;
 pub use crate::peer::Peer;
 pub use crate::peer_cfg::PeerCfg;
 pub use crate::posted::Posted;
+pub use crate::request::Request;
 pub use crate::srq::{Srq, SrqCfg};
 pub use crate::verbs::{
-    AlignedBuf, CqKind, Durability, Notify, RawMemory, RegisterableMemory, Wc, WcFailure, WcFlags,
-    WcOpcode, WcStatus, WcSuccess,
+    AlignedBuf, CqKind, DeviceEventKind, Durability, Notify, RawMemory, RegisterableMemory, Wc,
+    WcFailure, WcFlags, WcOpcode, WcStatus, WcSuccess,
 };
 
 // The file is a link to docs/porting-from-librpma.md, so that the package has it as well.
@@ -293,16 +297,23 @@ mod tests {
         check::<Ep>();
         check::<ConnCfg>();
         check::<ConnReq>();
+        check::<Request>();
         check::<Resolving>();
         check::<Progress>();
         check::<Conn>();
         check::<Batch<'_, 4>>();
         check::<Next>();
-        check::<Source<'_>>();
         check::<ConnEvent>();
         check::<RejectReason>();
         check::<Flags>();
         check::<FlushType>();
+        check::<wait::Wait>();
+        check::<wait::Place>();
+        check::<wait::Member>();
+        check::<wait::Happened>();
+        check::<wait::Waker>();
+        check::<wait::AddError<Conn>>();
+        check::<DeviceEventKind>();
         check::<Srq>();
         check::<SrqCfg>();
         // Completions.

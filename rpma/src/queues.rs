@@ -75,7 +75,7 @@ impl Ends {
     }
 }
 
-fn no_address() -> Error {
+pub(crate) fn no_address() -> Error {
     Error::not_supported("the connection manager knows no IP address of it")
 }
 

@@ -6,7 +6,8 @@ use std::time::{Duration, Instant};
 use std::{io, thread};
 
 use log::{LevelFilter, Log, Metadata, Record};
-use rpma::{CompletionChannel, ConnCfg, Device, Ep, Peer, Side};
+use rpma::wait::{Happened, Wait};
+use rpma::{CompletionChannel, ConnCfg, Device, DeviceEventKind, Ep, Peer, Side, Wc};
 
 use crate::common::{LIMIT, device_test, other_addr};
 use crate::support::{SHORT, finished, none, nothing, started};
@@ -82,6 +83,9 @@ fn a_port_that_goes_down_is_in_the_log() {
         let peer = Peer::new(&device).expect("a peer");
         let channel = CompletionChannel::new(&peer).expect("a channel");
         let ep = Ep::listen(&peer, &other_addr(), 0).expect("listens");
+        let mut wait = Wait::new().expect("a wait");
+        let place = wait.place();
+        place.cfg(&peer, &ConnCfg::new()).expect("settings");
         let interface = Interface::of(&other_addr());
         let limit = SHORT * 20;
         let waiter = started(move || {
@@ -94,10 +98,24 @@ fn a_port_that_goes_down_is_in_the_log() {
         assert!(elapsed >= limit, "{elapsed:?}");
         let takes = || nothing(ep.next_conn_req_timeout(&ConnCfg::new(), Duration::ZERO));
         comes("port error (port 1)", takes);
+        is_told(&mut wait, DeviceEventKind::PortDown(1));
 
         interface.set("up").expect("comes up");
         comes("port active (port 1)", takes);
+        is_told(&mut wait, DeviceEventKind::PortUp(1));
     });
+}
+
+/// A wait that has a place on the device returns its event, although another wait has taken it.
+fn is_told(wait: &mut Wait, expected: DeviceEventKind) {
+    let mut wcs = [Wc::default()];
+    loop {
+        match wait.next(&mut wcs, LIMIT).expect("waits") {
+            Some(Happened::Device(_, kind)) if kind == expected => return,
+            Some(Happened::Device(..)) => {}
+            other => panic!("{expected:?}: {other:?}"),
+        }
+    }
 }
 
 /// Waits, in moments, until there is such a line in the log. There may be more: how many events it makes of

@@ -1,5 +1,5 @@
-//! [`Conn::next`]: one wait for everything that a connection may have to say; and the same for all connections on a
-//! [`CompletionChannel`].
+//! [`Conn::next`]: one wait for everything that a connection may have to say. For many connections:
+//! [`Wait`](crate::wait::Wait).
 //!
 //! It polls before it sleeps and after it has taken an event, and takes an event, which arms the queue again, only
 //! when the queues are empty. So an event stays in its channel, for others that sleep, as long as there may be
@@ -14,17 +14,15 @@ use std::time::Duration;
 use rustix::event::{PollFd, PollFlags, epoll};
 
 use super::Conn;
-use crate::compl_channel::CompletionChannel;
 use crate::cq::Cq;
 use crate::error::{Error, Result};
 use crate::event::ConnEvent;
 use crate::queues::Queues;
-use crate::srq::Srq;
 use crate::verbs::{CompChannel, Deadline, Wc};
 
 /// How long it sleeps at most before it looks again: for completions that others have left without an event, and
 /// for those that give none ([`Notify::Solicited`](crate::Notify::Solicited)).
-pub(super) const BOUND: Duration = Duration::from_secs(1);
+pub(crate) const BOUND: Duration = Duration::from_secs(1);
 
 const NOTHING: Error = Error::TimedOut("neither a completion nor an event of the connection came");
 
@@ -55,9 +53,9 @@ impl Conn {
     /// It works with queues that share a channel and with those that have one each, with a queue for receives and
     /// without, and if they give events for solicited completions only (those of others are noticed within a
     /// second). Receives that complete in a shared receive queue's own queue are not the connection's: wait for
-    /// them with [`Srq::get_rcq`](crate::Srq::get_rcq). A connection on a [`CompletionChannel`] waits with
-    /// [`CompletionChannel::next`]; one whose two queues are not on one channel, of which one is the program's
-    /// (`ConnCfg::set_rcq_channel`), has neither: its queues are waited for apart.
+    /// them with [`Srq::get_rcq`](crate::Srq::get_rcq). A connection of a
+    /// [`Wait`](crate::wait::Wait) waits there. For one on a [`CompletionChannel`](crate::CompletionChannel) this is an
+    /// error.
     ///
     /// Nothing tells of a peer whose host is gone, or cut off, while nothing is under way: a program that must know
     /// writes 0 bytes every few seconds (docs/failures.md).
@@ -66,7 +64,7 @@ impl Conn {
     ///
     /// [`Error::TimedOut`] when the limit has passed. [`Error::NotConnected`] if the device has reported an error of the
     /// queue pair, when all completions have been polled. [`Error::InvalidArgument`] if there is no room for a
-    /// completion, or if the connection is on a [`CompletionChannel`]. [`Error::Provider`] if `ibv_poll_cq`,
+    /// completion, or if the connection is on a [`CompletionChannel`](crate::CompletionChannel). [`Error::Provider`] if `ibv_poll_cq`,
     /// `ibv_get_cq_event`, `ibv_req_notify_cq`, `rdma_get_cm_event` or `poll` fails, or as
     /// [`next_event`](Self::next_event).
     pub fn next(&self, wcs: &mut [Wc], limit: Duration) -> Result<Next> {
@@ -131,7 +129,7 @@ impl Conn {
     ///
     /// # Errors
     ///
-    /// [`Error::InvalidArgument`] if the connection is on a [`CompletionChannel`]. [`Error::Provider`] if
+    /// [`Error::InvalidArgument`] if the connection is on a [`CompletionChannel`](crate::CompletionChannel). [`Error::Provider`] if
     /// `epoll_create1`, `epoll_ctl` or `eventfd2` fails, which the first call makes.
     pub fn get_next_fd(&self) -> Result<BorrowedFd<'_>> {
         let (main, of_receives) = self.channels()?;
@@ -149,6 +147,25 @@ impl Conn {
         watch(&fd, self.queues.slots.bell().fd()?)?;
         // Another thread's may have been first.
         Ok(self.next_fd.get_or_init(|| fd).as_fd())
+    }
+
+    /// Polls both queues, for [`Wait`](crate::wait::Wait).
+    pub(crate) fn poll(&self, wcs: &mut [Wc]) -> Result<usize> {
+        match self.look(wcs)? {
+            Some(Next::Completions(count)) => Ok(count),
+            _ => Ok(0),
+        }
+    }
+
+    /// The event that is there, or [`Error::NoEvent`].
+    pub(crate) fn event_now(&self) -> Result<ConnEvent> {
+        self.event_until(Deadline::after(Duration::ZERO))
+    }
+
+    /// Calls this when the device gives the queue pair up; `None` ends that. Returns whether it has
+    /// done so before.
+    pub(crate) fn on_given_up(&self, call: Option<Box<dyn Fn() + Send + Sync>>) -> bool {
+        self.queues.slots.bell().set_call(call)
     }
 
     /// The channel of its queues, and that of receives if it is another one.
@@ -199,7 +216,7 @@ impl Conn {
             return Ok(Some(next));
         }
         if event {
-            match self.event_until(Deadline::after(Duration::ZERO)) {
+            match self.event_now() {
                 // Another thread has taken it.
                 Err(Error::NoEvent) => {}
                 event => return event.map(|event| Some(Next::Event(event))),
@@ -212,138 +229,11 @@ impl Conn {
     }
 }
 
-/// What [`CompletionChannel::next`] waits for.
-#[derive(Clone, Copy, Debug)]
-#[non_exhaustive]
-pub enum Source<'a> {
-    /// Completions and events of a connection.
-    Conn(&'a Conn),
-    /// Completions in a shared receive queue's own completion queue.
-    Srq(&'a Srq),
-}
-
-impl<'a> From<&'a Conn> for Source<'a> {
-    fn from(conn: &'a Conn) -> Self {
-        Self::Conn(conn)
-    }
-}
-
-impl<'a> From<&'a Srq> for Source<'a> {
-    fn from(srq: &'a Srq) -> Self {
-        Self::Srq(srq)
-    }
-}
-
-impl Source<'_> {
-    /// Its queues are all on this channel, and it has one.
-    fn is_on(&self, channel: &Arc<CompChannel>) -> bool {
-        let here = |cq: &Cq| Arc::ptr_eq(cq.queue().channel(), channel);
-        match self {
-            Self::Conn(conn) => {
-                let Queues { cq, rcq, .. } = &conn.queues;
-                here(cq) && rcq.as_ref().is_none_or(here)
-            }
-            Self::Srq(srq) => srq.get_rcq().is_some_and(here),
-        }
-    }
-
-    fn look(&self, wcs: &mut [Wc]) -> Result<Option<Next>> {
-        match self {
-            Self::Conn(conn) => conn.look(wcs),
-            Self::Srq(srq) => match srq.get_rcq().map_or(Ok(0), |rcq| rcq.get_wc(wcs))? {
-                0 => Ok(None),
-                count => Ok(Some(Next::Completions(count))),
-            },
-        }
-    }
-}
-
-impl CompletionChannel {
-    /// As [`Conn::next`], for connections and shared receive queues whose completion queues are all on this channel:
-    /// waits for whatever comes first on one of them, and returns which, by its place in `sources`. What the others
-    /// have stays for the next call; each has its turn. All that are on the channel should be there: it takes the
-    /// events of any, and looks at these. So [`wait`](Self::wait) in another thread may sleep beside completions, and
-    /// must not be used with it.
-    ///
-    /// It looks at every source each time, and allocates a little: a program with thousands of them has
-    /// [`wait`](Self::wait) and `epoll`.
-    ///
-    /// # Errors
-    ///
-    /// As [`Conn::next`], of the first connection that has one. [`Error::InvalidArgument`] also if there are no
-    /// sources, or one has a queue on another channel.
-    pub fn next(
-        &self,
-        sources: &[Source<'_>],
-        wcs: &mut [Wc],
-        limit: Duration,
-    ) -> Result<(usize, Next)> {
-        refuse_no_room(wcs)?;
-        if sources.is_empty() {
-            return Err(Error::invalid("nothing to wait for: name connections"));
-        }
-        if let Some(place) = sources
-            .iter()
-            .position(|source| !source.is_on(self.channel()))
-        {
-            return Err(Error::invalid(format!(
-                "source {place} of {} has a queue that is not on this channel: ConnCfg::set_compl_channel and \
-                 SrqCfg::set_compl_channel put queues there",
-                sources.len()
-            )));
-        }
-        let (deadline, mut rest) = (Deadline::after(limit), Rest::default());
-        loop {
-            let turn = self.turn();
-            let in_turn = || (0..sources.len()).map(|n| (turn + n) % sources.len());
-            for place in in_turn() {
-                if let Some(next) = sources[place].look(wcs)? {
-                    self.had_its_turn(place);
-                    return Ok((place, next));
-                }
-            }
-            let mut fds = vec![
-                PollFd::from_borrowed_fd(self.channel().device_fd(), PollFlags::IN),
-                PollFd::new(self.channel(), PollFlags::IN),
-            ];
-            fds.extend(sources.iter().map(|source| match source {
-                Source::Conn(conn) => PollFd::new(*conn, PollFlags::IN),
-                // It has no events but those of the channel.
-                Source::Srq(_) => PollFd::new(self.channel(), PollFlags::IN),
-            }));
-            sleep(self.channel(), &mut fds, deadline)?;
-            let ready: Vec<_> = fds.iter().map(|fd| !fd.revents().is_empty()).collect();
-            // Each queue may have an event of what was polled before.
-            let mut taken = Ok(ready[1]);
-            for _ in 0..sources.len() {
-                if let Ok(true) = taken {
-                    taken = take(self.channel());
-                }
-            }
-            for place in in_turn() {
-                let next = match sources[place] {
-                    Source::Conn(conn) => conn.look_again(wcs, ready[2 + place])?,
-                    Source::Srq(_) => sources[place].look(wcs)?,
-                };
-                if let Some(next) = next {
-                    taken.inspect_err(not_told).ok();
-                    self.had_its_turn(place);
-                    return Ok((place, next));
-                }
-            }
-            let taken = taken?;
-            if deadline.has_passed() && rest.is_taken(taken) {
-                return Err(NOTHING);
-            }
-        }
-    }
-}
-
 #[cold]
 fn on_a_completion_channel() -> Error {
     Error::invalid(
-        "the connection is on a CompletionChannel, whose events are also those of others: wait with \
-         CompletionChannel::next",
+        "the connection is on a completion channel, whose events are also those of others: wait with \
+         Wait::next if it was made for a Wait, or else with CompletionChannel::wait",
     )
 }
 
@@ -377,7 +267,7 @@ impl Rest {
     }
 }
 
-fn refuse_no_room(wcs: &[Wc]) -> Result<()> {
+pub(crate) fn refuse_no_room(wcs: &[Wc]) -> Result<()> {
     match wcs.is_empty() {
         true => Err(Error::invalid("no room for completions: pass one at least")),
         false => Ok(()),

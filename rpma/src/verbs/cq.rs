@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering, fence};
 use rpma_sys as sys;
 use rustix::event::PollFd;
 
+use super::device_events::{DeviceWatch, OnDeviceEvent};
 use super::take::{Beside, Deadline, Turns, any_readable, let_block, readable_now, take};
 use super::{Context, Wc, check_errno, check_minus_one, check_non_null, log_leak};
 use crate::bell::Bell;
@@ -78,23 +79,51 @@ impl CompChannel {
             if !sure && !readable_now(self.as_fd(), Some(device))? {
                 return Ok(None);
             }
-            let (mut cq, mut state) = (ptr::null_mut::<sys::ibv_cq>(), ptr::null_mut::<c_void>());
-            // SAFETY: the channel is alive. The call does not block: an event is there, and whoever
-            // could take it away (another waiter, or a queue's destruction) needs the lock.
-            let ret =
-                unsafe { sys::ibv_get_cq_event(self.raw.as_ptr(), &raw mut cq, &raw mut state) };
-            check_minus_one("ibv_get_cq_event", ret)?;
-            // SAFETY: the queue of the event is alive, as its destruction needs the lock, and with it
-            // the state whose address the queue was made with.
-            let state = unsafe { &*state.cast_const().cast::<CqState>() };
-            let tag = state.tag;
-            // SAFETY: the queue is alive.
-            let armed = unsafe { arm(cq, state) };
-            // SAFETY: as above; the event is acknowledged once, also when arming failed.
-            unsafe { sys::ibv_ack_cq_events(cq, 1) };
+            let (tag, armed) = self.get_event(|_| true)?;
             armed?;
             Ok(Some(tag))
         })
+    }
+
+    /// Takes the events that are there, at most `most`, and does not sleep. Each is acknowledged at
+    /// once. `arms` gets the tag of each queue, and returns whether to arm that queue again. The tags
+    /// go to `taken`, each with the result of arming.
+    pub(crate) fn take_each(
+        &self,
+        most: u32,
+        arms: impl Fn(CqTag) -> bool,
+        taken: &mut Vec<(CqTag, Result<()>)>,
+    ) -> Result<()> {
+        let _guard = self.turns.hold();
+        for _ in 0..most {
+            if !readable_now(self.as_fd(), None)? {
+                return Ok(());
+            }
+            taken.push(self.get_event(&arms)?);
+        }
+        Ok(())
+    }
+
+    /// Gets an event that is there, arms its queue again if `arms` returns true for it, and
+    /// acknowledges the event as the last touch. The caller holds the lock.
+    fn get_event(&self, arms: impl FnOnce(CqTag) -> bool) -> Result<(CqTag, Result<()>)> {
+        let (mut cq, mut state) = (ptr::null_mut::<sys::ibv_cq>(), ptr::null_mut::<c_void>());
+        // SAFETY: the channel is alive. The call does not block: an event is there, and another
+        // waiter or a queue's destruction, which could take it away, needs the lock.
+        let ret = unsafe { sys::ibv_get_cq_event(self.raw.as_ptr(), &raw mut cq, &raw mut state) };
+        check_minus_one("ibv_get_cq_event", ret)?;
+        // SAFETY: the queue of the event is alive, as its destruction needs the lock, and with it
+        // the state whose address the queue was made with.
+        let state = unsafe { &*state.cast_const().cast::<CqState>() };
+        let tag = state.tag;
+        let armed = match arms(tag) {
+            // SAFETY: the queue is alive.
+            true => unsafe { arm(cq, state) },
+            false => Ok(()),
+        };
+        // SAFETY: as above; the event is acknowledged once, also when arming failed.
+        unsafe { sys::ibv_ack_cq_events(cq, 1) };
+        Ok((tag, armed))
     }
 }
 
@@ -108,6 +137,22 @@ impl CompChannel {
     /// The descriptor of what happens to the channel's device.
     pub(crate) fn device_fd(&self) -> BorrowedFd<'_> {
         self.context.device_events().fd()
+    }
+
+    pub(crate) fn device_name(&self) -> &str {
+        self.context.name()
+    }
+
+    /// Takes what has happened to the channel's device, and hands it to those that it concerns.
+    pub(crate) fn take_device_events(&self) {
+        let events = self.context.device_events();
+        events.take_all();
+        events.tell();
+    }
+
+    /// Calls `on_event` with each later event of the channel's device, until the result is dropped.
+    pub(crate) fn watch_device(&self, on_event: OnDeviceEvent) -> DeviceWatch {
+        DeviceWatch::new(self.context.as_ptr(), on_event)
     }
 
     /// Sleeps until one of these can be read, or something has happened to the device; `false` if `deadline`
@@ -293,6 +338,11 @@ impl CompletionQueue {
 
     pub(crate) fn channel(&self) -> &Arc<CompChannel> {
         &self.channel
+    }
+
+    /// What its events carry.
+    pub(crate) fn tag(&self) -> CqTag {
+        self.state().tag
     }
 
     /// Which completions the queue is armed for.

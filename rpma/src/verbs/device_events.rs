@@ -64,6 +64,57 @@ fn with_queue_pairs<T>(run: impl FnOnce(&mut HashMap<usize, OnError>) -> T) -> T
     run(&mut QUEUE_PAIRS.lock().unwrap_or_else(PoisonError::into_inner))
 }
 
+/// An event of a device itself, which concerns more than one connection:
+/// [`Happened::Device`](crate::wait::Happened::Device).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum DeviceEventKind {
+    /// This port of the device went down (`IBV_EVENT_PORT_ERR`).
+    PortDown(u32),
+    /// This port of the device came up (`IBV_EVENT_PORT_ACTIVE`).
+    PortUp(u32),
+    /// The device failed (`IBV_EVENT_DEVICE_FATAL`). Drop everything that belongs to it.
+    Fatal,
+    /// The device is gone, and reports nothing more.
+    Gone,
+    /// Another event, by the text of `ibv_event_type_str`: a change of addresses or keys, or the
+    /// failure of a completion queue or of a shared receive queue.
+    Other(&'static str),
+}
+
+/// What to call with an event of a device.
+pub(crate) type OnDeviceEvent = Arc<dyn Fn(DeviceEventKind) + Send + Sync>;
+
+/// The callbacks for each device, by the addresses of their contexts.
+static WATCHES: Mutex<Vec<(usize, OnDeviceEvent)>> = Mutex::new(Vec::new());
+
+/// A device whose events are handed to a callback, until this is dropped.
+pub(crate) struct DeviceWatch(OnDeviceEvent);
+
+impl DeviceWatch {
+    pub(super) fn new(context: *mut sys::ibv_context, on_event: OnDeviceEvent) -> Self {
+        with_watches(|all| all.push((context.addr(), Arc::clone(&on_event))));
+        Self(on_event)
+    }
+}
+
+impl fmt::Debug for DeviceWatch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("DeviceWatch").finish_non_exhaustive()
+    }
+}
+
+impl Drop for DeviceWatch {
+    fn drop(&mut self) {
+        with_watches(|all| all.retain(|(_, on_event)| !Arc::ptr_eq(on_event, &self.0)));
+    }
+}
+
+fn with_watches<T>(run: impl FnOnce(&mut Vec<(usize, OnDeviceEvent)>) -> T) -> T {
+    // Nothing panics while it is locked.
+    run(&mut WATCHES.lock().unwrap_or_else(PoisonError::into_inner))
+}
+
 /// The events of an open device. What was taken is told when this is dropped, or before.
 pub(super) struct DeviceEvents<'device> {
     context: NonNull<sys::ibv_context>,
@@ -112,7 +163,8 @@ impl<'device> DeviceEvents<'device> {
             if unsafe { sys::ibv_get_async_event(self.context.as_ptr(), &raw mut event) } != 0 {
                 return;
             }
-            self.taken.borrow_mut().push(Event::of(&event));
+            let taken = Event::of(&event, self.context.addr().get());
+            self.taken.borrow_mut().push(taken);
             // SAFETY: the event was taken and is acknowledged once.
             unsafe { sys::ibv_ack_async_event(&raw mut event) };
         }
@@ -138,11 +190,13 @@ struct Event {
     port: Option<i32>,
     /// Of the queue pair, if it is ours.
     on_error: Option<OnError>,
+    /// The address of the device's context.
+    context: usize,
 }
 
 impl Event {
     /// The event is not acknowledged yet: its queue pair exists.
-    fn of(event: &sys::ibv_async_event) -> Self {
+    fn of(event: &sys::ibv_async_event, context: usize) -> Self {
         use sys::ibv_event_type as kinds;
         let (mut port, mut on_error) = (None, None);
         match event.event_type {
@@ -164,11 +218,44 @@ impl Event {
             kind,
             port,
             on_error,
+            context,
+        }
+    }
+
+    /// What the event means for the device. `None` for events of one queue pair and for those that
+    /// are no failure of a queue.
+    fn of_device(&self) -> Option<DeviceEventKind> {
+        use sys::ibv_event_type as kinds;
+        let port = self.port.map(|port| u32::try_from(port).unwrap_or(0));
+        match (self.kind, port) {
+            (kinds::IBV_EVENT_PORT_ERR, Some(port)) => Some(DeviceEventKind::PortDown(port)),
+            (kinds::IBV_EVENT_PORT_ACTIVE, Some(port)) => Some(DeviceEventKind::PortUp(port)),
+            (kinds::IBV_EVENT_DEVICE_FATAL, _) => Some(DeviceEventKind::Fatal),
+            (
+                kinds::IBV_EVENT_CQ_ERR
+                | kinds::IBV_EVENT_SRQ_ERR
+                | kinds::IBV_EVENT_WQ_FATAL
+                | kinds::IBV_EVENT_LID_CHANGE
+                | kinds::IBV_EVENT_PKEY_CHANGE
+                | kinds::IBV_EVENT_GID_CHANGE
+                | kinds::IBV_EVENT_SM_CHANGE
+                | kinds::IBV_EVENT_CLIENT_REREGISTER,
+                _,
+            ) => Some(DeviceEventKind::Other(text(self.kind))),
+            _ => None,
         }
     }
 
     fn tell(self) {
         use sys::ibv_event_type as kinds;
+        if let Some(kind) = self.of_device() {
+            let all = with_watches(|all| all.clone());
+            for (context, on_event) in all {
+                if context == self.context {
+                    on_event(kind);
+                }
+            }
+        }
         let what = Name(self.kind);
         if let Some(on_error) = self.on_error {
             on_error(&what);
@@ -191,16 +278,16 @@ struct Name(sys::ibv_event_type);
 
 impl fmt::Display for Name {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // SAFETY: the function takes any number, and returns a constant text.
-        let text = unsafe { sys::ibv_event_type_str(self.0) };
-        // SAFETY: it is NUL-terminated.
-        let text = unsafe { CStr::from_ptr(text) };
-        write!(
-            f,
-            "asynchronous event of the device: {}",
-            text.to_string_lossy()
-        )
+        write!(f, "asynchronous event of the device: {}", text(self.0))
     }
+}
+
+fn text(kind: sys::ibv_event_type) -> &'static str {
+    // SAFETY: the function takes any number, and returns a constant text.
+    let text = unsafe { sys::ibv_event_type_str(kind) };
+    // SAFETY: it is NUL-terminated, and lives as long as the library, which is never unloaded.
+    let text: &'static CStr = unsafe { CStr::from_ptr(text) };
+    text.to_str().unwrap_or("an event whose name is no text")
 }
 
 #[cfg(test)]
@@ -224,11 +311,11 @@ mod tests {
         let tell = |kind, address| {
             let qp = std::ptr::without_provenance_mut(address);
             let element = sys::ibv_async_event__bindgen_ty_1 { qp };
-            Event::of(&sys::ibv_async_event {
+            let event = sys::ibv_async_event {
                 element,
                 event_type: kind,
-            })
-            .tell();
+            };
+            Event::of(&event, 0).tell();
             told.swap(0, Ordering::Relaxed)
         };
         let (fatal, established) = (
@@ -241,5 +328,34 @@ mod tests {
         assert_eq!(tell(fatal, 16), 0, "of a C library, say");
         drop(watched);
         assert_eq!(tell(fatal, 8), 0);
+    }
+
+    /// Each wait gets the events of its own devices, whichever thread took them.
+    #[test]
+    fn an_event_of_a_device_reaches_each_watch_of_that_device() {
+        let watch = |address: usize| {
+            let seen = Arc::new(Mutex::new(Vec::new()));
+            let sees = Arc::clone(&seen);
+            let on_event = Arc::new(move |kind| sees.lock().expect("no panic").push(kind));
+            let context = std::ptr::without_provenance_mut(address);
+            (DeviceWatch::new(context, on_event), seen)
+        };
+        let tell = |kind, context| {
+            let element = sys::ibv_async_event__bindgen_ty_1 { port_num: 1 };
+            let event = sys::ibv_async_event {
+                element,
+                event_type: kind,
+            };
+            Event::of(&event, context).tell();
+        };
+        let (first, second, other) = (watch(1008), watch(1008), watch(1016));
+        tell(sys::ibv_event_type::IBV_EVENT_PORT_ERR, 1008);
+        drop(second.0);
+        tell(sys::ibv_event_type::IBV_EVENT_PORT_ACTIVE, 1008);
+        tell(sys::ibv_event_type::IBV_EVENT_SQ_DRAINED, 1008);
+        let (down, up) = (DeviceEventKind::PortDown(1), DeviceEventKind::PortUp(1));
+        assert_eq!(*first.1.lock().expect("no panic"), [down, up]);
+        assert_eq!(*second.1.lock().expect("no panic"), [down]);
+        assert_eq!(*other.1.lock().expect("no panic"), []);
     }
 }

@@ -54,6 +54,8 @@ pub(crate) use self::context::{Context, DeviceAttributes, Pd};
 pub(crate) use self::copy::{copy_from_shared, copy_to_shared};
 pub(crate) use self::cq::{CompChannel, CompletionQueue, CqTag};
 pub use self::cq::{CqKind, Notify};
+pub use self::device_events::DeviceEventKind;
+pub(crate) use self::device_events::DeviceWatch;
 pub use self::memory::{AlignedBuf, Durability, RawMemory, RegisterableMemory};
 pub(crate) use self::mr::{AccessFlags, LocalBuffer, ReadTarget, Registered};
 pub(crate) use self::qp::{ConnParam, Hooks, NativeOps, QpAttr, QueuePair};

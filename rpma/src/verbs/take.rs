@@ -49,7 +49,7 @@ impl Deadline {
     }
 
     /// For `poll`.
-    fn instant(self) -> Option<Instant> {
+    pub(crate) fn instant(self) -> Option<Instant> {
         match self {
             Self::Never => None,
             Self::At(instant) => Some(instant),

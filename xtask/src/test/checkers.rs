@@ -44,9 +44,9 @@ const MIRI: [(&str, &[&str]); 4] = [
 ];
 
 /// What the sanitizers run: most of what has threads, or unsafe code below.
-const SANITIZED: [&str; 13] = [
+const SANITIZED: [&str; 14] = [
     "atomic", "batch", "events", "failing", "links", "messages", "next", "order", "power", "srq",
-    "sweep", "teardown", "transfer",
+    "sweep", "teardown", "transfer", "wait",
 ];
 
 /// A work request names memory by a number.

@@ -1,0 +1,114 @@
+//! [`Request`]: a client's request for a connection, before it has any queues.
+//!
+//! It owns the connection-manager id of the request, on an event channel of its own. Dropping it
+//! destroys the id, which rejects the request. So a server can look at the private data and refuse
+//! a client without a queue pair or a completion queue.
+
+use std::fmt;
+use std::net::SocketAddr;
+
+use crate::conn_cfg::ConnCfg;
+use crate::conn_req::{ConnReq, MAX_REJECT_DATA, check_private_data};
+use crate::error::{Error, Result};
+use crate::peer::Peer;
+use crate::queues;
+use crate::verbs::IncomingRequest;
+
+/// A client's request for a connection, from [`Ep::next_request`](crate::Ep::next_request) or
+/// [`Happened::Request`](crate::wait::Happened::Request). It has no queues yet.
+///
+/// Dropping it rejects the request.
+#[must_use = "dropping it rejects the request"]
+pub struct Request {
+    request: IncomingRequest,
+}
+
+/// Why a request did not become a [`ConnReq`].
+pub(crate) enum NotMade {
+    /// The queues could not be made. The client was rejected.
+    Failed(Error),
+    /// The client is gone. The error is that of the verb that noticed it.
+    Gone(Error),
+}
+
+impl Request {
+    pub(crate) fn new(request: IncomingRequest) -> Self {
+        Self { request }
+    }
+
+    /// Returns the data that the client sent with its request, padded with zeros (to 56 bytes on
+    /// InfiniBand and RoCE).
+    #[must_use]
+    pub fn private_data(&self) -> &[u8] {
+        &self.request.private_data
+    }
+
+    /// Returns the address of the client.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NotSupported`] if the connection manager has none, which does not happen over IP.
+    pub fn peer_addr(&self) -> Result<SocketAddr> {
+        self.request.id.peer_addr().ok_or_else(queues::no_address)
+    }
+
+    /// Makes the queues of the connection, as `cfg` describes them. The peer may be another one
+    /// than the endpoint's, of the same device. [`ConnReq::connect`] accepts the request then.
+    ///
+    /// # Errors
+    ///
+    /// The request is rejected after each error.
+    ///
+    /// * [`Error::InvalidArgument`] if the device cannot have such queues, or if the peer belongs
+    ///   to another device.
+    /// * [`Error::Provider`] if a verb fails. The hint of the error names a client that is gone.
+    pub fn into_req(self, peer: &Peer, cfg: &ConnCfg) -> Result<ConnReq> {
+        peer.pd().check_device(&self.request.id)?;
+        queues::check(peer, cfg)?;
+        self.prepare(peer, cfg).map_err(|not_made| match not_made {
+            NotMade::Failed(error) => error,
+            NotMade::Gone(error) => {
+                error.with_hint("The client gave up before its request was answered")
+            }
+        })
+    }
+
+    /// As [`into_req`](Self::into_req), after the checks.
+    pub(crate) fn prepare(self, peer: &Peer, cfg: &ConnCfg) -> Result<ConnReq, NotMade> {
+        ConnReq::incoming(peer, self.request, cfg).map_err(|(error, id)| {
+            // No event reports a client that is gone: its queue pair cannot be set up, and the
+            // request cannot be rejected.
+            match id.reject(&[]) {
+                Ok(()) => NotMade::Failed(error),
+                Err(gone) => {
+                    let client = id.peer_addr();
+                    let client = client.map_or_else(String::new, |addr| format!(" at {addr}"));
+                    log::info!("a client{client} gave up before it was answered: {error}; {gone}");
+                    NotMade::Gone(error)
+                }
+            }
+        })
+    }
+
+    /// Rejects the request. The client finds up to 148 bytes of `private_data` in
+    /// [`ConnEvent::Rejected`](crate::ConnEvent::Rejected), padded with zeros.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::InvalidArgument`] if the private data is too long: the request is rejected without
+    /// any. [`Error::Provider`] if `rdma_reject` fails (`EINVAL`: the client is gone) or
+    /// `rdma_destroy_id`.
+    pub fn reject(mut self, private_data: &[u8]) -> Result<()> {
+        check_private_data(private_data, MAX_REJECT_DATA, "reject")?;
+        let rejected = self.request.id.reject(private_data);
+        rejected.and(self.request.id.release())
+    }
+}
+
+impl fmt::Debug for Request {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Request")
+            .field("request", &self.request)
+            .finish()
+    }
+}

@@ -1,0 +1,709 @@
+//! One wait for everything: [`Wait`].
+//!
+//! A server has an endpoint, many connections, and perhaps a shared receive queue. A [`Wait`] owns
+//! them as its members, and [`Wait::next`] returns what happens to any of them, with the name of
+//! the member.
+//!
+//! ```no_run
+//! use std::time::Duration;
+//!
+//! use rpma::wait::{Happened, Wait};
+//! use rpma::{ConnCfg, ConnEvent, Ep, Peer, Wc};
+//!
+//! fn serve(peer: &Peer, ep: Ep) -> rpma::Result<()> {
+//!     let mut wait = Wait::new()?;
+//!     wait.add_ep(ep)?;
+//!     let mut wcs = [Wc::default(); 16];
+//!     while let Some(happened) = wait.next(&mut wcs, Duration::from_secs(15))? {
+//!         match happened {
+//!             // A client asks. Its queues are made for this wait.
+//!             Happened::Request(_endpoint, request) => {
+//!                 let place = wait.place();
+//!                 let cfg = place.cfg(peer, &ConnCfg::new())?;
+//!                 let accepted = request.into_req(peer, &cfg).and_then(|req| Ok(req.connect(&[])?));
+//!                 match accepted {
+//!                     Ok(conn) => drop(wait.add(place, conn)?),
+//!                     Err(error) => eprintln!("a client was not accepted: {error}"),
+//!                 }
+//!             }
+//!             Happened::Completions(client, count) => println!("{client:?}: {:?}", &wcs[..count]),
+//!             Happened::Event(client, ConnEvent::Established) => println!("{client:?} is here"),
+//!             // The client is gone. Dropping its connection frees it.
+//!             Happened::Event(client, _end) => drop(wait.remove(client)),
+//!             Happened::Failed(member, error) => {
+//!                 eprintln!("{member:?}: {error}");
+//!                 drop(wait.remove(member));
+//!             }
+//!             other => println!("{other:?}"),
+//!         }
+//!     }
+//!     Ok(())
+//! }
+//! ```
+//!
+//! # How it works
+//!
+//! One epoll holds a descriptor for the events of each endpoint and each connection. The
+//! completion queues of all members of one device share a completion channel, which is one
+//! descriptor more. A completion event carries the key of its queue, and the key is the
+//! [`Member`]. Taking an event arms its queue again, and then the member is listed as ready: so a
+//! poll that leaves room finds everything that gave no event.
+//!
+//! A turn is one poll of the member at the head of that list. If it fills the caller's room, the
+//! member goes to the end of the list. The wait asks epoll after at most 8 turns, even while the
+//! list is not empty. So a call costs what is ready, not what is registered.
+
+mod inbox;
+mod member;
+mod place;
+mod ready;
+mod turn;
+
+use std::collections::BTreeSet;
+use std::fmt;
+use std::io;
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, epoll};
+use rustix::io::Errno;
+
+pub use self::inbox::Waker;
+pub use self::member::Member;
+use self::member::{Kept, Members};
+pub use self::place::Place;
+use self::place::{Channels, Source};
+use self::ready::{Ready, ReadyList};
+use crate::conn::{BOUND, Conn, refuse_no_room};
+use crate::cq::Cq;
+use crate::ep::Ep;
+use crate::error::{Error, Result};
+use crate::event::ConnEvent;
+use crate::failure::NotConnected;
+use crate::request::Request;
+use crate::srq::Srq;
+use crate::verbs::clock;
+use crate::verbs::{CompChannel, CqTag, Deadline, DeviceEventKind, Notify, Wc};
+
+/// Descriptors that one look reports at most. The kernel reports the others first at the next
+/// look.
+const REPORTED: usize = 64;
+/// Completion events that one look takes at most from each channel.
+const TAKEN: u32 = 64;
+/// How long an endpoint rests after an error.
+const REST: Duration = Duration::from_millis(100);
+/// Looks that find events but nothing to return, before the wait keeps to its limit.
+const VAIN: u32 = 16;
+
+/// One wait for endpoints, connections, shared receive queues, devices, and wake-ups from other
+/// threads.
+///
+/// It owns its members. Each of them is added once. A connection is made for the wait
+/// ([`place`](Self::place)).
+///
+/// Dropping it drops its members, which ends their connections.
+///
+/// # Fairness
+///
+/// A request, an event or a completion is returned after at most 16 calls of [`next`](Self::next)
+/// if at most 8 members are ready. Otherwise it is returned after 8 calls and one round of the
+/// ready members, however many completions other members have.
+///
+/// # Threads
+///
+/// One thread waits. Others may call [`Waker::wake`], and may make the connection of a [`Place`].
+pub struct Wait {
+    members: Members,
+    ready: ReadyList,
+    is_wake_listed: bool,
+    /// When a member has a turn without an event.
+    timers: BTreeSet<(Instant, Member)>,
+    /// A program watches the descriptor.
+    is_lent: AtomicBool,
+    taken: Vec<(CqTag, Result<()>)>,
+    channels: Arc<Channels>,
+}
+
+/// What happened: the result of [`Wait::next`].
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum Happened {
+    /// Operations of this member completed: so many completions are at the beginning of the
+    /// caller's slice. Those of receives may come before [`ConnEvent::Established`].
+    Completions(Member, usize),
+    /// An event of this connection. The wait returns up to one slice of the connection's
+    /// completions before it. More may follow.
+    Event(Member, ConnEvent),
+    /// A client asks this endpoint for a connection.
+    Request(Member, Request),
+    /// This member failed. Each failure is returned once, after the member's completions.
+    ///
+    /// * A connection or a shared receive queue: [`Error::NotConnected`] if the device gave its
+    ///   queue pair up, [`Error::Provider`] if a verb failed. Completions and events that come
+    ///   later are still returned, except those that the failed verb would return. Remove the
+    ///   member.
+    /// * An endpoint ([`Ep::next_request`]): a request failed, and the endpoint goes on. It rests
+    ///   for 100 ms first, so that an error that persists returns at most 10 times a second.
+    Failed(Member, Error),
+    /// An event of the device of this name. (Errors of a queue pair are the member's failure.)
+    ///
+    /// Each wait that has a place on the device gets it, whichever thread took the event.
+    Device(Box<str>, DeviceEventKind),
+    /// A [`Waker`] was called.
+    Woken,
+}
+
+impl Wait {
+    /// Makes a wait without members. Its completion channels are made when a device is used for
+    /// the first time.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Provider`] if `epoll_create1`, `eventfd2` or `epoll_ctl` fails.
+    pub fn new() -> Result<Self> {
+        Ok(Self {
+            members: Members::default(),
+            ready: ReadyList::default(),
+            is_wake_listed: false,
+            timers: BTreeSet::new(),
+            is_lent: AtomicBool::new(false),
+            taken: Vec::new(),
+            channels: Arc::new(Channels::new()?),
+        })
+    }
+
+    /// Reserves a place for a connection or for a shared receive queue, whose queues are made with
+    /// [`Place::cfg`] or [`Place::srq_cfg`].
+    pub fn place(&mut self) -> Place {
+        for left in self.channels.inbox.take_left() {
+            self.members.free(left);
+        }
+        Place {
+            member: self.members.reserve(),
+            channels: Arc::clone(&self.channels),
+            is_used: false,
+        }
+    }
+
+    /// Adds a connection that was made for this place. It need not be established yet.
+    ///
+    /// # Errors
+    ///
+    /// [`AddError`], which gives the connection back. [`Error::InvalidArgument`] if it was not
+    /// made with the settings of this place, or if the place is one of another wait.
+    /// [`Error::Provider`] if `epoll_ctl` fails.
+    pub fn add(&mut self, place: Place, conn: Conn) -> Result<Member, AddError<Conn>> {
+        let queues = [Some(conn.get_cq()), conn.get_rcq()];
+        let solicited = queues.iter().flatten().any(|cq| is_solicited(cq));
+        let added = self.check(&place, &queues).and_then(|()| {
+            self.channels
+                .watch(conn.as_fd(), Source::Member(place.member))
+        });
+        if let Err(error) = added {
+            return Err(AddError::new(error, conn));
+        }
+        let (inbox, member) = (Arc::clone(&self.channels.inbox), place.member);
+        let is_broken = conn.on_given_up(Some(Box::new(move || {
+            inbox.post(|news| news.broken.push(member));
+        })));
+        self.fill(place, Kept::Conn(Box::new(conn)), solicited);
+        if is_broken {
+            self.note_broken(member);
+        }
+        Ok(member)
+    }
+
+    /// Adds a shared receive queue that was made for this place: the completions of its receives.
+    /// The connections that use it are members of their own. [`Wc::qp_num`] is different for each of them.
+    ///
+    /// # Errors
+    ///
+    /// As [`add`](Self::add).
+    pub fn add_srq(&mut self, place: Place, srq: Srq) -> Result<Member, AddError<Srq>> {
+        let checked = match srq.get_rcq() {
+            None => Err(not_of_this_place()),
+            rcq => self.check(&place, &[rcq]),
+        };
+        if let Err(error) = checked {
+            return Err(AddError::new(error, srq));
+        }
+        let (member, solicited) = (place.member, srq.get_rcq().is_some_and(is_solicited));
+        self.fill(place, Kept::Srq(srq), solicited);
+        Ok(member)
+    }
+
+    /// Adds an endpoint: the requests of its clients.
+    ///
+    /// # Errors
+    ///
+    /// [`AddError`], which gives the endpoint back: [`Error::Provider`] if `epoll_ctl` fails.
+    pub fn add_ep(&mut self, ep: Ep) -> Result<Member, AddError<Ep>> {
+        let place = self.place();
+        let member = place.member;
+        match self.channels.watch(ep.as_fd(), Source::Member(member)) {
+            Ok(()) => {
+                self.fill(place, Kept::Ep(ep), false);
+                Ok(member)
+            }
+            Err(error) => Err(AddError::new(error, ep)),
+        }
+    }
+
+    fn check(&self, place: &Place, queues: &[Option<&Cq>]) -> Result<()> {
+        if !Arc::ptr_eq(&place.channels, &self.channels) {
+            return Err(Error::invalid("the place is one of another Wait"));
+        }
+        match queues.iter().flatten().all(|cq| place.is_of(cq)) {
+            true => Ok(()),
+            false => Err(not_of_this_place()),
+        }
+    }
+
+    fn fill(&mut self, mut place: Place, kept: Kept, solicited: bool) {
+        place.is_used = true;
+        let member = place.member;
+        let Some(slot) = self.members.get_mut(member) else {
+            return;
+        };
+        slot.kept = kept;
+        slot.marks.may_have_completions();
+        self.list(member);
+        if solicited {
+            self.timers.insert((now_and(BOUND), member));
+        }
+    }
+
+    /// Returns a connection. `None` if it was removed, or if the member is no connection.
+    #[must_use]
+    pub fn conn(&self, member: Member) -> Option<&Conn> {
+        match &self.members.get(member)?.kept {
+            Kept::Conn(conn) => Some(conn),
+            _ => None,
+        }
+    }
+
+    /// Returns an endpoint, as [`conn`](Self::conn).
+    #[must_use]
+    pub fn ep(&self, member: Member) -> Option<&Ep> {
+        match &self.members.get(member)?.kept {
+            Kept::Ep(ep) => Some(ep),
+            _ => None,
+        }
+    }
+
+    /// Returns a shared receive queue, as [`conn`](Self::conn).
+    #[must_use]
+    pub fn srq(&self, member: Member) -> Option<&Srq> {
+        match &self.members.get(member)?.kept {
+            Kept::Srq(srq) => Some(srq),
+            _ => None,
+        }
+    }
+
+    /// Takes a connection out, and returns it. `None` as [`conn`](Self::conn).
+    ///
+    /// Its queues stay on the wait's channel, where their events are ignored from here on. So poll
+    /// them ([`Cq::get_wc`]), [`close`](Conn::close) the connection or drop it: its methods that
+    /// wait for completions return [`Error::SharedChannel`]. It may outlive the wait.
+    pub fn remove(&mut self, member: Member) -> Option<Conn> {
+        self.conn(member)?;
+        match self.take_out(member) {
+            Kept::Conn(conn) => {
+                conn.on_given_up(None);
+                Some(*conn)
+            }
+            _ => None,
+        }
+    }
+
+    /// Takes an endpoint out, and returns it. `None` as [`ep`](Self::ep).
+    pub fn remove_ep(&mut self, member: Member) -> Option<Ep> {
+        self.ep(member)?;
+        match self.take_out(member) {
+            Kept::Ep(ep) => Some(ep),
+            _ => None,
+        }
+    }
+
+    /// Takes a shared receive queue out, and returns it, as [`remove`](Self::remove).
+    pub fn remove_srq(&mut self, member: Member) -> Option<Srq> {
+        self.srq(member)?;
+        match self.take_out(member) {
+            Kept::Srq(srq) => Some(srq),
+            _ => None,
+        }
+    }
+
+    fn take_out(&mut self, member: Member) -> Kept {
+        let kept = self.members.free(member);
+        kept.unwatch(&self.channels);
+        self.timers.retain(|(_, of)| *of != member);
+        kept
+    }
+
+    /// Waits until something happens, for at most `limit` (`Duration::MAX` is none), and returns
+    /// it. `None` means that the limit has passed, and that nothing was ready after that. With a
+    /// limit of 0 it looks and does not sleep.
+    ///
+    /// Completions go to `wcs`. Its length is the size of a turn: 16 is a good start.
+    ///
+    /// Completions of a queue with [`Notify::Solicited`] that give no event are found within a
+    /// second. Completions and events that the program takes by itself, from a member's own
+    /// methods, are not returned here.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::InvalidArgument`] if `wcs` is empty. [`Error::Provider`] if `epoll_wait` or `poll`
+    /// fails. A failure of a member is [`Happened::Failed`], and never an error here.
+    pub fn next(&mut self, wcs: &mut [Wc], limit: Duration) -> Result<Option<Happened>> {
+        refuse_no_room(wcs)?;
+        let next = self.next_within(wcs, limit);
+        if self.is_lent.load(Ordering::Relaxed) && !self.ready.is_empty() {
+            self.channels.inbox.post(|_| {});
+        }
+        next
+    }
+
+    fn next_within(&mut self, wcs: &mut [Wc], limit: Duration) -> Result<Option<Happened>> {
+        let (mut deadline, mut is_last, mut vain) = (None, limit.is_zero(), 0);
+        loop {
+            while let Some(ready) = self.ready.turn() {
+                if let Some(happened) = self.turn(ready, wcs) {
+                    return Ok(Some(happened));
+                }
+            }
+            let found = self.look()? || !self.ready.is_empty();
+            if found && vain < VAIN {
+                vain += 1;
+                continue;
+            }
+            if is_last {
+                return Ok(None);
+            }
+            // The clock is not asked while something is ready.
+            let deadline = *deadline.get_or_insert_with(|| Deadline::after(limit));
+            if !found {
+                self.sleep(deadline)?;
+                vain = 0;
+            }
+            is_last = deadline.has_passed();
+        }
+    }
+
+    fn turn(&mut self, ready: Ready, wcs: &mut [Wc]) -> Option<Happened> {
+        let member = match ready {
+            Ready::Member(member) => member,
+            Ready::Woken => {
+                self.is_wake_listed = false;
+                return Some(Happened::Woken);
+            }
+            Ready::Device(device, kind) => return Some(Happened::Device(device, kind)),
+        };
+        let slot = self.members.get_mut(member)?;
+        let happened = slot.turn(member, &self.channels, wcs);
+        slot.marks.is_listed = slot.goes_on();
+        match (slot.marks.is_listed, slot.marks.event_is_next) {
+            (true, true) => self.ready.push_front(Ready::Member(member)),
+            (true, false) => self.ready.push(Ready::Member(member)),
+            (false, _) => {}
+        }
+        if matches!(
+            (&slot.kept, &happened),
+            (Kept::Ep(_), Some(Happened::Failed(..)))
+        ) {
+            self.timers.insert((now_and(REST), member));
+        }
+        happened
+    }
+
+    /// Puts a member into the list, if it is not there.
+    fn list(&mut self, member: Member) {
+        if let Some(slot) = self.members.get_mut(member) {
+            if !std::mem::replace(&mut slot.marks.is_listed, true) {
+                self.ready.push(Ready::Member(member));
+            }
+        }
+    }
+
+    /// Sleeps until a descriptor is readable or a timer is due.
+    fn sleep(&self, deadline: Deadline) -> Result<()> {
+        let until = match self.deadline() {
+            Some(timer) => deadline.earlier(Deadline::At(timer)),
+            None => deadline,
+        };
+        let mut fds = [PollFd::new(&*self.channels, PollFlags::IN)];
+        match clock::poll(&mut fds, until.instant()) {
+            // The caller looks and sleeps again.
+            Err(Errno::INTR) => Ok(()),
+            polled => polled
+                .map(drop)
+                .map_err(|errno| Error::provider("poll", errno)),
+        }
+    }
+
+    /// Lists the members that the kernel reports, and those whose timers are due. Returns whether
+    /// the kernel reported anything.
+    fn look(&mut self) -> Result<bool> {
+        self.ready.asked();
+        self.take_due_timers();
+        let mut room = [const { MaybeUninit::uninit() }; REPORTED];
+        let no_time = Timespec::default();
+        let reported = match epoll::wait(&*self.channels, &mut room, Some(&no_time)) {
+            // The caller looks again.
+            Err(Errno::INTR) => return Ok(true),
+            asked => {
+                asked
+                    .map_err(|errno| Error::provider("epoll_wait", errno))?
+                    .0
+            }
+        };
+        for event in reported.iter() {
+            self.is_readable(Source::of(event.data), event.flags);
+        }
+        Ok(!reported.is_empty())
+    }
+
+    fn is_readable(&mut self, source: Source, flags: epoll::EventFlags) {
+        match source {
+            Source::Member(member) => {
+                if let Some(slot) = self.members.get_mut(member) {
+                    slot.marks.event = true;
+                    // They may have come before the event, whose completion event is still on its
+                    // way.
+                    slot.marks.may_have_completions();
+                    self.list(member);
+                }
+            }
+            Source::Inbox => self.take_news(),
+            Source::Channel(number) => self.take_completion_events(number),
+            Source::Device(number) => {
+                let Some(device) = self.channels.device(number) else {
+                    return;
+                };
+                let channel = device.channel.channel();
+                if flags.contains(epoll::EventFlags::IN) {
+                    channel.take_device_events();
+                    self.take_news();
+                } else {
+                    // It would wake every sleep.
+                    self.channels.unwatch(channel.device_fd());
+                    let name = channel.device_name().into();
+                    self.ready.push(Ready::Device(name, DeviceEventKind::Gone));
+                }
+            }
+        }
+    }
+
+    fn take_news(&mut self) {
+        let news = self.channels.inbox.take();
+        if news.woken && !std::mem::replace(&mut self.is_wake_listed, true) {
+            self.ready.push(Ready::Woken);
+        }
+        for (device, kind) in news.devices {
+            self.ready.push(Ready::Device(device, kind));
+        }
+        for member in news.broken {
+            self.note_broken(member);
+        }
+    }
+
+    /// The device gave the queue pair of this member up. It may report several errors of a queue
+    /// pair.
+    fn note_broken(&mut self, member: Member) {
+        if let Some(slot) = self.members.get_mut(member) {
+            if !std::mem::replace(&mut slot.marks.is_broken, true) {
+                let given_up = || Error::NotConnected(NotConnected::GivenUp);
+                slot.marks.failed.get_or_insert_with(given_up);
+                slot.marks.may_have_completions();
+                self.list(member);
+            }
+        }
+    }
+
+    fn take_completion_events(&mut self, number: u32) {
+        let Some(device) = self.channels.device(number) else {
+            return;
+        };
+        let channel = device.channel.channel();
+        let mut taken = std::mem::take(&mut self.taken);
+        // The queues of a member that was removed give no more events.
+        let arms = |tag: CqTag| self.members.get(Member::of_key(tag.key)).is_some();
+        let result = channel.take_each(TAKEN, arms, &mut taken);
+        for (tag, armed) in taken.drain(..) {
+            let member = Member::of_key(tag.key);
+            if let Some(slot) = self.members.get_mut(member) {
+                slot.marks.may_have_completions();
+                if let Err(error) = armed {
+                    slot.marks.failed.get_or_insert(error);
+                }
+                if !matches!(slot.kept, Kept::Reserved) {
+                    self.list(member);
+                }
+            }
+        }
+        self.taken = taken;
+        if let Err(error) = result {
+            self.fail_channel(number, channel, &error);
+        }
+    }
+
+    /// A channel gives no more events: a failure of each member whose queues are on it. Later
+    /// members get another channel.
+    #[cold]
+    fn fail_channel(&mut self, number: u32, channel: &Arc<CompChannel>, error: &Error) {
+        self.channels.give_up(number, channel);
+        let errno = error.raw_os_error().unwrap_or(0);
+        for (member, slot) in self.members.all() {
+            let cq = match &slot.kept {
+                Kept::Conn(conn) => Some(conn.get_cq()),
+                Kept::Srq(srq) => srq.get_rcq(),
+                Kept::Ep(_) | Kept::Free | Kept::Reserved => None,
+            };
+            if cq.is_some_and(|cq| Arc::ptr_eq(cq.queue().channel(), channel)) {
+                let cause = io::Error::from_raw_os_error(errno);
+                let failed = || Error::provider("ibv_get_cq_event", cause);
+                slot.marks.failed.get_or_insert_with(failed);
+                slot.marks.may_have_completions();
+                if !std::mem::replace(&mut slot.marks.is_listed, true) {
+                    self.ready.push(Ready::Member(member));
+                }
+            }
+        }
+    }
+
+    fn take_due_timers(&mut self) {
+        if self.timers.is_empty() {
+            return;
+        }
+        let now = clock::now();
+        while let Some(&(at, member)) = self.timers.first() {
+            if at > now {
+                return;
+            }
+            self.timers.pop_first();
+            let Some(slot) = self.members.get_mut(member) else {
+                continue;
+            };
+            if let Kept::Ep(ep) = &slot.kept {
+                // It has rested. If it cannot be watched now it rests again.
+                if self
+                    .channels
+                    .watch(ep.as_fd(), Source::Member(member))
+                    .is_err()
+                {
+                    self.timers.insert((now + REST, member));
+                }
+            } else {
+                slot.marks.may_have_completions();
+                self.list(member);
+                self.timers.insert((now + BOUND, member));
+            }
+        }
+    }
+
+    /// Returns a waker of this wait, for other threads.
+    #[must_use]
+    pub fn waker(&self) -> Waker {
+        Waker(Arc::clone(&self.channels.inbox))
+    }
+
+    /// Returns when the wait itself has something to do, if nothing happens before: an event loop
+    /// calls [`next`](Self::next) at this time. `None` if it has not. The answer is good until the
+    /// next call of `next`.
+    ///
+    /// That is the end of an endpoint's rest after an error, and the look each second at queues
+    /// with [`Notify::Solicited`]. A thread that sleeps in `next` needs none of it.
+    #[must_use]
+    pub fn deadline(&self) -> Option<Instant> {
+        self.timers.first().map(|(at, _)| *at)
+    }
+
+    /// Returns the wait's descriptor, as [`AsRawFd`] does.
+    ///
+    /// For `poll` and `epoll` only. It is readable when [`next`](Self::next) may have something.
+    /// An event loop then calls `next` with a limit of 0 until it returns `None`. After that the
+    /// descriptor becomes readable, and gives an edge, when something happens. The loop also calls
+    /// `next` at the [`deadline`](Self::deadline). It may be readable although `next` then returns
+    /// `None`.
+    #[must_use]
+    pub fn get_fd(&self) -> RawFd {
+        self.as_raw_fd()
+    }
+}
+
+fn is_solicited(cq: &Cq) -> bool {
+    cq.notify() == Notify::Solicited
+}
+
+fn now_and(later: Duration) -> Instant {
+    clock::now() + later
+}
+
+#[cold]
+fn not_of_this_place() -> Error {
+    Error::invalid(
+        "its completion queues were not made for this place: make it with the settings that Place::cfg or \
+         Place::srq_cfg returns",
+    )
+}
+
+impl AsFd for Wait {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        // From here on the descriptor is kept readable while members are listed; they may be
+        // already.
+        if !self.is_lent.swap(true, Ordering::Relaxed) {
+            self.channels.inbox.post(|_| {});
+        }
+        self.channels.as_fd()
+    }
+}
+
+impl AsRawFd for Wait {
+    fn as_raw_fd(&self) -> RawFd {
+        self.as_fd().as_raw_fd()
+    }
+}
+
+impl fmt::Debug for Wait {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Wait")
+            .field("members", &self.members)
+            .field("deadline", &self.deadline())
+            .finish_non_exhaustive()
+    }
+}
+
+/// A member that could not be added to a [`Wait`].
+#[derive(Debug)]
+pub struct AddError<T> {
+    /// The reason.
+    pub error: Error,
+    /// What was to be added. If this is dropped, a connection ends and an endpoint stops
+    /// listening.
+    pub refused: Box<T>,
+}
+
+impl<T> AddError<T> {
+    #[cold]
+    fn new(error: Error, refused: T) -> Self {
+        let refused = Box::new(refused);
+        Self { error, refused }
+    }
+}
+
+impl<T> fmt::Display for AddError<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.error.fmt(f)
+    }
+}
+
+impl<T: fmt::Debug> std::error::Error for AddError<T> {}
+
+impl<T> From<AddError<T>> for Error {
+    fn from(error: AddError<T>) -> Self {
+        error.error
+    }
+}

@@ -1,0 +1,139 @@
+//! A wait on a fabric whose clock jumps, and whose threads run in the order of a seed.
+
+use std::time::Duration;
+
+use rpma::sim::{Fabric, Host, Trace, now, sleep};
+use rpma::wait::{Happened, Wait};
+use rpma::{ConnCfg, ConnEvent, ConnReq, Device, Ep, MrSlice, Notify, Peer, Side, Wc};
+
+use crate::common::profile;
+use crate::support::{ALWAYS, write};
+
+const HOUR: Duration = Duration::from_secs(3600);
+
+fn peer_on(host: &Host) -> Peer {
+    let device = Device::from_addr(&host.addr().to_string(), Side::Local).expect("opens");
+    Peer::new(&device).expect("a peer")
+}
+
+/// Promise: limits, timers and wake-ups follow the fabric's clock.
+#[test]
+fn an_hour_passes_at_once() {
+    let fabric = Fabric::new(profile());
+    fabric.jump_over_waits();
+    let host = fabric.host("here");
+    let _entered = host.enter();
+    let (peer, addr) = (peer_on(&host), host.addr().to_string());
+    let ep = Ep::listen(&peer, &addr, 0).expect("listens");
+    let (mut wait, mut wcs) = (Wait::new().expect("a wait"), [Wc::default(); 4]);
+    let began = now();
+    assert!(wait.next(&mut wcs, HOUR).expect("waits").is_none());
+    assert!(now() >= began + HOUR);
+
+    // A look each second, for an hour.
+    let mut cfg = ConnCfg::new();
+    cfg.set_rcq_size(10).set_rcq_notify(Notify::Solicited);
+    let place = wait.place();
+    let cfg = place.cfg(&peer, &cfg).expect("settings");
+    let req = ConnReq::new(&peer, &addr, ep.get_port(), &ConnCfg::new()).expect("resolves");
+    let client = req.connect(&[]).expect("asks");
+    let req = ep.next_conn_req_timeout(&cfg, HOUR).expect("a request");
+    let member = wait.add(place, req.connect(&[]).expect("accepts"));
+    let member = member.expect("added");
+    let client = client.wait_established(HOUR).expect("accepted");
+    let came = wait.next(&mut wcs, HOUR).expect("waits");
+    assert!(matches!(came, Some(Happened::Event(of, ConnEvent::Established)) if of == member));
+    let conn = wait.conn(member).expect("a member");
+    conn.recv(MrSlice::EMPTY, 7).expect("posted");
+    client.send(MrSlice::EMPTY, ALWAYS, 1).expect("posted");
+    let began = now();
+    let came = wait.next(&mut wcs, HOUR).expect("waits");
+    assert!(matches!(came, Some(Happened::Completions(of, 1)) if of == member));
+    assert!(now() < began + Duration::from_secs(3));
+    assert!(wait.next(&mut wcs, HOUR).expect("waits").is_none());
+
+    let waker = wait.waker();
+    let waking = host.spawn(move || {
+        sleep(HOUR / 2);
+        waker.wake();
+    });
+    let began = now();
+    let came = wait.next(&mut wcs, HOUR).expect("waits");
+    assert!(matches!(came, Some(Happened::Woken)));
+    assert!(now() < began + HOUR);
+    waking.join().expect("no panic");
+}
+
+/// A server with one wait, and its clients, each in a thread: every message and every event comes.
+fn serve(seed: u64) -> (Trace, Option<String>) {
+    const CLIENTS: usize = 3;
+    const MESSAGES: u64 = 6;
+    let fabric = Fabric::seeded(profile(), seed);
+    let (server, clients) = (fabric.host("server"), fabric.host("clients"));
+    {
+        let _entered = server.enter();
+        let (peer, addr) = (peer_on(&server), server.addr().to_string());
+        let ep = Ep::listen(&peer, &addr, 0).expect("listens");
+        let port = ep.get_port();
+        let mut wait = Wait::new().expect("a wait");
+        wait.add_ep(ep).expect("added");
+        let waker = wait.waker();
+        let running: Vec<_> = (0..CLIENTS)
+            .map(|_| {
+                let (addr, waker) = (addr.clone(), waker.clone());
+                clients.spawn(move || {
+                    let device = Device::from_addr(&addr, Side::Remote).expect("opens");
+                    let peer = Peer::new(&device).expect("a peer");
+                    let req = ConnReq::new(&peer, &addr, port, &ConnCfg::new()).expect("resolves");
+                    let asking = req.connect(&[]).expect("asks");
+                    let conn = asking.wait_established(HOUR).expect("accepted");
+                    for number in 0..MESSAGES {
+                        let sent = conn.send(MrSlice::EMPTY, ALWAYS, number).expect("posted");
+                        conn.wait_for(sent, HOUR, |_| {}).expect("sent");
+                    }
+                    waker.wake();
+                })
+            })
+            .collect();
+        let (mut wcs, mut received, mut ended, mut woken) = ([Wc::default(); 2], 0, 0, 0);
+        while ended < CLIENTS || received < CLIENTS as u64 * MESSAGES {
+            match wait.next(&mut wcs, HOUR).expect("waits").expect("in time") {
+                Happened::Request(_, request) => {
+                    let place = wait.place();
+                    let cfg = place.cfg(&peer, &ConnCfg::new()).expect("settings");
+                    let req = request.into_req(&peer, &cfg).expect("queues");
+                    for number in 0..MESSAGES {
+                        req.recv(MrSlice::EMPTY, number).expect("posted");
+                    }
+                    let conn = req.connect(&[]).expect("accepts");
+                    assert!(write(&conn, u64::MAX));
+                    wait.add(place, conn).expect("added");
+                }
+                Happened::Completions(_, count) => {
+                    let is_message = |wc: &&Wc| wc.wr_id() < MESSAGES && wc.result().is_ok();
+                    received += wcs[..count].iter().filter(is_message).count() as u64;
+                }
+                Happened::Event(_, ConnEvent::Established) => {}
+                Happened::Event(..) => ended += 1,
+                Happened::Woken => woken += 1,
+                happened => panic!("{happened:?}"),
+            }
+        }
+        for client in running {
+            client.join().expect("no panic");
+        }
+        assert!((1..=CLIENTS).contains(&woken), "{woken}");
+    }
+    (fabric.trace(), fabric.why_not_repeatable())
+}
+
+/// Promise: a server with one wait serves its clients in every order of threads, and the same seed
+/// gives the same run.
+#[test]
+fn every_order_of_threads() {
+    for seed in 0..40 {
+        let (first, reason) = serve(seed);
+        assert_eq!(reason, None, "seed {seed}");
+        assert_eq!(first, serve(seed).0, "seed {seed}");
+    }
+}

@@ -1,0 +1,72 @@
+//! Functions of these tests: a wait and its clients.
+
+use std::time::Duration;
+
+use rpma::wait::{Happened, Member, Wait};
+use rpma::{Conn, ConnCfg, ConnEvent, ConnReq, Ep, Error, Flags, MrSlice, Peer, RemoteSlice, Wc};
+
+use crate::common::{LIMIT, addr, completion, event};
+
+pub(crate) const ALWAYS: Flags = Flags::COMPLETION_ALWAYS;
+pub(crate) const SHORT: Duration = Duration::from_millis(50);
+
+/// Connects a client to an endpoint, and accepts it for the wait. The member's `Established` is
+/// taken.
+pub(crate) fn joined(wait: &mut Wait, ep: &Ep, peer: &Peer, cfg: &ConnCfg) -> (Member, Conn) {
+    let place = wait.place();
+    let cfg = place.cfg(peer, cfg).expect("settings");
+    let (client, server) = pair(ep, peer, &cfg);
+    let member = wait.add(place, server).expect("added");
+    assert!(is_established(wait, member));
+    (member, client)
+}
+
+fn is_established(wait: &mut Wait, member: Member) -> bool {
+    let happened = wait.next(&mut [Wc::default()], LIMIT).expect("waits");
+    matches!(happened, Some(Happened::Event(of, ConnEvent::Established)) if of == member)
+}
+
+/// A client that is established, and the server's side, which has not taken its event.
+pub(crate) fn pair(ep: &Ep, peer: &Peer, cfg: &ConnCfg) -> (Conn, Conn) {
+    let client = asking(ep, peer);
+    let req = ep.next_conn_req_timeout(cfg, LIMIT).expect("a request");
+    let server = req.connect(&[]).expect("accepts");
+    assert_eq!(event(&client), ConnEvent::Established);
+    (client, server)
+}
+
+/// A client that asks for a connection.
+pub(crate) fn asking(ep: &Ep, peer: &Peer) -> Conn {
+    let req = ConnReq::new(peer, &addr(), ep.get_port(), &ConnCfg::new()).expect("resolves");
+    req.connect(&[]).expect("asks")
+}
+
+pub(crate) fn listening(peer: &Peer) -> Ep {
+    Ep::listen(peer, &addr(), 0).expect("listens")
+}
+
+/// Posts a write of 0 bytes, if there is room for one.
+pub(crate) fn write(conn: &Conn, op_context: u64) -> bool {
+    match conn.write(RemoteSlice::EMPTY, MrSlice::EMPTY, ALWAYS, op_context) {
+        Ok(_) => true,
+        Err(Error::QueueFull { .. }) => false,
+        Err(error) => panic!("{error}"),
+    }
+}
+
+/// Sends a message of 0 bytes, and waits until it has arrived.
+pub(crate) fn send(client: &Conn) {
+    client.send(MrSlice::EMPTY, ALWAYS, 1).expect("posted");
+    completion(client);
+}
+
+/// The next thing that happens, in time.
+pub(crate) fn next(wait: &mut Wait, wcs: &mut [Wc]) -> Happened {
+    wait.next(wcs, LIMIT).expect("waits").expect("something")
+}
+
+/// Sees that the wait returns `None` after a while.
+pub(crate) fn nothing(wait: &mut Wait) {
+    let happened = wait.next(&mut [Wc::default()], SHORT).expect("waits");
+    assert!(happened.is_none(), "{happened:?}");
+}
