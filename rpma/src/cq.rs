@@ -234,7 +234,7 @@ impl Cq {
 impl Polled {
     /// See [`Cq::get_wc`].
     #[inline(always)]
-    fn get_wc(&self, wcs: &mut [Wc]) -> Result<usize> {
+    pub(crate) fn get_wc(&self, wcs: &mut [Wc]) -> Result<usize> {
         let Some(conn) = &self.owners.conn else {
             return self.get_shared(wcs);
         };

@@ -68,10 +68,23 @@ impl Conn {
     /// `ibv_get_cq_event`, `ibv_req_notify_cq`, `rdma_get_cm_event` or `poll` fails, or as
     /// [`next_event`](Self::next_event).
     pub fn next(&self, wcs: &mut [Wc], limit: Duration) -> Result<Next> {
-        refuse_no_room(wcs)?;
-        if self.is_on_a_completion_channel() {
+        if wcs.is_empty() || !self.has_own_channels {
+            refuse_no_room(wcs)?;
             return Err(on_a_completion_channel());
         }
+        // The usual case: one queue, and a completion is there.
+        if self.queues.rcq.is_none() {
+            let polled = self.queues.cq.polled().get_wc(wcs)?;
+            if polled > 0 {
+                return Ok(Next::Completions(polled));
+            }
+        }
+        self.next_later(wcs, limit)
+    }
+
+    /// As [`next`](Self::next), where nothing was there at once, or there are two queues.
+    #[inline(never)]
+    fn next_later(&self, wcs: &mut [Wc], limit: Duration) -> Result<Next> {
         // Before the clock is asked, which costs more.
         match self.look(wcs)? {
             Some(next) => Ok(next),
