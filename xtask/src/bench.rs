@@ -1,4 +1,5 @@
-//! `cargo xtask bench`: what operations cost, counted in the guest by tests/cost.
+//! `cargo xtask bench`: what operations cost, counted by tests/cost: in the guest beside others, and on the simulated
+//! fabric to see whether it has become more.
 
 use std::fs;
 use std::process::{Command, ExitStatus};
@@ -8,9 +9,10 @@ use anyhow::{Result, ensure};
 
 use crate::guest::chroot::Headers;
 use crate::host::Workspace;
-use crate::lab::Lab;
+use crate::lab::{Lab, PACKAGE};
 use crate::process::output;
 use crate::progress::run_step;
+use crate::test::FEATURES;
 
 /// Where the counts of the last record are, in the clone.
 const COUNTS: &str = "tests/cost/counts.txt";
@@ -30,9 +32,7 @@ pub(crate) fn time(workspace: &Workspace) -> Result<ExitStatus> {
 
 /// Records the counts of this library.
 pub(crate) fn record_cost(workspace: &Workspace) -> Result<()> {
-    let mut lab = open(workspace)?;
-    let mut bench = command(&mut lab)?;
-    let counts = output(bench.args(["--", "record", &compiler(workspace)?]))?;
+    let counts = output(&mut simulated(workspace, "record")?)?;
     ensure!(
         counts.lines().count() > 1,
         "nothing was counted: {counts:?}"
@@ -48,9 +48,16 @@ fn open(workspace: &Workspace) -> Result<Lab<'_>> {
 }
 
 /// Fails if an operation costs more than recorded.
-pub(crate) fn check_cost(workspace: &Workspace, lab: &mut Lab<'_>) -> Result<Command> {
-    let mut bench = command(lab)?;
-    bench.args(["--", "check", &compiler(workspace)?]);
+pub(crate) fn check_cost(workspace: &Workspace) -> Result<Command> {
+    simulated(workspace, "check")
+}
+
+/// Of this library alone, without a device.
+fn simulated(workspace: &Workspace, action: &str) -> Result<Command> {
+    let mut bench = workspace.cargo(&format!(
+        "bench --locked -p {PACKAGE} {FEATURES} --bench cost --"
+    ));
+    bench.args([action, &compiler(workspace)?]);
     Ok(bench)
 }
 

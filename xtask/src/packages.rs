@@ -10,7 +10,7 @@ use crate::host;
 /// A line of shell that succeeds if it is there, the Debian package that brings it, and what for.
 type Need = (&'static str, &'static str, &'static str);
 
-/// For building rpma on this host. (What links programs was there to link this one.)
+/// For building and checking rpma on this host. (What links programs was there to link this one.)
 const BUILD: &[Need] = &[
     (
         "command -v pkg-config",
@@ -33,6 +33,11 @@ const BUILD: &[Need] = &[
          /usr/local/lib | grep '^libclang[.-].*so'",
         "libclang-dev",
         "reads the C headers when rpma-sys is built",
+    ),
+    (
+        "command -v valgrind",
+        "valgrind",
+        "counts the instructions of the data path",
     ),
 ];
 

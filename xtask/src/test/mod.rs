@@ -15,12 +15,12 @@ use std::time::Duration;
 use anyhow::{Context, Result, anyhow};
 use cargo_metadata::{MetadataCommand, Target, TargetKind};
 
-use crate::bench;
 use crate::guest::chroot::Headers;
 use crate::host::Workspace;
 use crate::lab::{FEATURE, Lab, ONE_PROCESS, PACKAGE};
 pub(crate) use one::{list, some};
 use report::Report;
+pub(crate) use sim::FEATURES;
 
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Options {
@@ -202,12 +202,6 @@ fn device_tests(
             not_built(report, Headers::Old44);
         } else if !programs_on_device(report, lab, Headers::Old44, &programs, options)? {
             return Ok(());
-        }
-        // It takes valgrind, and counts of the guest's libraries.
-        let what = "the data path costs no more than recorded";
-        match bench::check_cost(workspace, lab) {
-            Ok(mut check) => drop(report.check(what, &mut check)?),
-            Err(error) => report.not_run(what, &error),
         }
     }
     Ok(())

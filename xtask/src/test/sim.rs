@@ -7,6 +7,7 @@ use anyhow::{Result, ensure};
 
 use super::programs_with;
 use super::report::Report;
+use crate::bench;
 use crate::host::Workspace;
 use crate::lab::{ONE_PROCESS, PACKAGE};
 
@@ -47,7 +48,7 @@ impl fmt::Display for Programs {
 const THREADS: &str = "16";
 
 /// What is compiled for it.
-pub(super) const FEATURES: &str = "--no-default-features --features sim";
+pub(crate) const FEATURES: &str = "--no-default-features --features sim";
 
 pub(super) fn run(report: &mut Report<'_>, workspace: &Workspace) -> Result<()> {
     let tests = format!("test --locked -p {PACKAGE} {FEATURES} --tests");
@@ -63,6 +64,11 @@ pub(super) fn run(report: &mut Report<'_>, workspace: &Workspace) -> Result<()> 
         "test --locked --doc -p rpma -p rpma-sim {FEATURES}"
     ));
     report.cargo_test("simulated: documentation", &mut doc)?;
+    // Its reader of callgrind's requests is of this processor.
+    if cfg!(target_arch = "x86_64") {
+        let what = "simulated: the data path costs no more than recorded";
+        report.check(what, &mut bench::check_cost(workspace)?)?;
+    }
     // What is about the simulator, on every kind of device by itself; and what runs in the guest as well, for each kind.
     let own = Programs::only(workspace, "sim")?;
     let both = Programs::only(workspace, ONE_PROCESS)?;
