@@ -368,7 +368,7 @@ impl State {
     fn peer_that_answers(&self, number: u32) -> Option<u32> {
         let peer = self.qps[number].peer?;
         let other = self.qps.get(peer)?;
-        let takes = other.state == QpState::ReadyToSend;
+        let takes = matches!(other.state, QpState::ReadyToReceive | QpState::ReadyToSend);
         let (from, to) = (self.qps[number].nic, other.nic);
         let reached = self.reaches(self.nics[from].host, self.nics[to].host);
         (takes && reached && other.peer == Some(number)).then_some(peer)

@@ -214,7 +214,7 @@ impl State {
         for number in self.qps_where(|qp| of_thawed(qp) || unanswered(qp)) {
             let qp = &mut self.qps[number];
             match qp.state {
-                QpState::Init => {}
+                QpState::Init | QpState::ReadyToReceive => {}
                 QpState::Error => self.flush(number),
                 QpState::ReadyToSend => {
                     qp.is_kept_back = false;
