@@ -739,6 +739,39 @@ fn a_receive_of_ones_own_is_flushed() {
     });
 }
 
+/// A client asks for retries without end, and its host is gone. The server notices that after as many retries as its own
+/// settings allow.
+#[test]
+fn an_accepting_side_counts_its_own_retries() {
+    /// Its first try, and the retries.
+    const TRIES: u32 = 4;
+    /// 137 s: what this test itself takes does not matter beside it.
+    const EXPONENT: u8 = 25;
+    each(|world| {
+        let mut cfg = ConnCfg::new();
+        cfg.set_retry_count(TRIES as u8 - 1).expect("possible");
+        cfg.set_ack_timeout(Some(EXPONENT)).expect("possible");
+        let (_client, server) = world.connect(&patient(), &cfg);
+        world.fabric.0.jump_over_waits();
+        let _entered = world.hosts[1].enter();
+        world.hosts[0].freeze();
+        let start = now();
+        let probe = server.write(RemoteSlice::EMPTY, MrSlice::EMPTY, ALWAYS, 1);
+        let noticed = server.wait_for(probe.expect("posted"), 60 * LIMIT, |_| {});
+        let noticed = noticed.expect_err("the client is gone");
+        let Error::Operation(failure) = &noticed else {
+            panic!("{noticed:?}");
+        };
+        assert_eq!(failure.status, WcStatus::RETRY_EXC_ERR, "{noticed}");
+        let (took, one) = (now() - start, Duration::from_nanos(4_096 << EXPONENT));
+        assert!(
+            took >= one * TRIES && took < one * (TRIES + 1),
+            "{took:?}, at {one:?} each"
+        );
+        world.hosts[0].thaw();
+    });
+}
+
 /// Nobody waits for ever: what is not answered ends after the kernel's time.
 #[test]
 fn the_connection_manager_gives_up() {

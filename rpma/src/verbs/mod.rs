@@ -24,6 +24,7 @@
 
 #![expect(unsafe_code, reason = "this is the floor that calls C")]
 
+mod accept;
 mod batch;
 pub(crate) mod clock;
 mod cm;

@@ -12,6 +12,7 @@ use std::sync::Arc;
 use rpma_sys as sys;
 use rustix::io::Errno;
 
+use super::accept::{accept, modify, set_error};
 use super::device_events::{OnError, Watched};
 #[cfg(any(native_flush, native_atomic_write))]
 use super::stream::StreamCalls;
@@ -39,7 +40,7 @@ pub(crate) struct QueuePair {
     before_destroy: Option<Box<dyn Fn() + Send + Sync>>,
     _send_cq: Arc<CompletionQueue>,
     _recv_cq: Arc<CompletionQueue>,
-    _srq: Option<Arc<SharedReceiveQueue>>,
+    srq: Option<Arc<SharedReceiveQueue>>,
     _pd: Arc<Pd>,
 }
 
@@ -139,8 +140,9 @@ pub(crate) struct ConnParam<'data> {
 }
 
 impl ConnParam<'_> {
-    /// The caller has checked that the private data fits.
-    fn to_raw(self) -> sys::rdma_conn_param {
+    /// The caller has checked that the private data fits. librdmacm reads the last two fields only if it sees no
+    /// queue pair of the id.
+    fn to_raw(self, qp_num: u32, has_srq: bool) -> sys::rdma_conn_param {
         sys::rdma_conn_param {
             private_data: self.private_data.as_ptr().cast(),
             private_data_len: u8::try_from(self.private_data.len()).unwrap_or(u8::MAX),
@@ -149,9 +151,8 @@ impl ConnParam<'_> {
             flow_control: 1,
             retry_count: self.retry_count,
             rnr_retry_count: self.rnr_retry_count,
-            // librdmacm takes these from the id's queue pair.
-            srq: 0,
-            qp_num: 0,
+            srq: has_srq.into(),
+            qp_num,
         }
     }
 }
@@ -188,7 +189,7 @@ impl QueuePair {
             watched: Some(Watched::new(raw, hooks.on_error)),
             _send_cq: Arc::clone(attr.send_cq),
             _recv_cq: Arc::clone(attr.recv_cq),
-            _srq: attr.srq.cloned(),
+            srq: attr.srq.cloned(),
             _pd: Arc::clone(pd),
         })
     }
@@ -290,7 +291,7 @@ impl QueuePair {
 
     /// Asks the peer for the connection. Its answer is an event.
     pub(crate) fn connect(&self, param: ConnParam<'_>) -> Result<()> {
-        let mut raw = param.to_raw();
+        let mut raw = self.raw_param(param);
         self.id.serialised(|id| {
             // SAFETY: the id is alive and has a queue pair; the call copies the parameters and the data.
             let ret = unsafe { sys::rdma_connect(id, &raw mut raw) };
@@ -298,14 +299,18 @@ impl QueuePair {
         })
     }
 
-    /// Accepts the request that the id stands for. The queue pair can send afterwards.
+    /// Accepts the request that the id stands for, with the retry counts and depths in `param`: see
+    /// [`super::accept`]. The queue pair can send afterwards. If this fails it is in the error state.
     pub(crate) fn accept(&self, param: ConnParam<'_>) -> Result<()> {
-        let mut raw = param.to_raw();
+        let mut raw = self.raw_param(param);
         self.id.serialised(|id| {
-            // SAFETY: as in `connect`.
-            let ret = unsafe { sys::rdma_accept(id, &raw mut raw) };
-            check_minus_one("rdma_accept", ret)
+            // SAFETY: the id is alive, and this is its queue pair; the lock is held.
+            unsafe { accept(id, self.raw, &mut raw) }
         })
+    }
+
+    fn raw_param(&self, param: ConnParam<'_>) -> sys::rdma_conn_param {
+        param.to_raw(self.number(), self.srq.is_some())
     }
 
     /// Rejects the request that the id stands for.
@@ -324,11 +329,10 @@ impl QueuePair {
 
     /// Moves the queue pair to the error state, without telling the peer.
     pub(crate) fn set_error(&self) -> Result<()> {
-        let mut attr = sys::ibv_qp_attr {
-            qp_state: sys::ibv_qp_state::IBV_QPS_ERR,
-            ..Default::default()
-        };
-        self.modify(&mut attr, sys::ibv_qp_attr_mask::IBV_QP_STATE)
+        self.id.serialised(|_id| {
+            // SAFETY: the queue pair is alive; the lock is held.
+            unsafe { set_error(self.raw) }
+        })
     }
 
     /// Sets for how long a peer waits that met no receive here: a code of the specification.
@@ -337,15 +341,10 @@ impl QueuePair {
             min_rnr_timer: code,
             ..Default::default()
         };
-        self.modify(&mut attr, sys::ibv_qp_attr_mask::IBV_QP_MIN_RNR_TIMER)
-    }
-
-    fn modify(&self, attr: &mut sys::ibv_qp_attr, mask: sys::ibv_qp_attr_mask) -> Result<()> {
+        let mask = sys::ibv_qp_attr_mask::IBV_QP_MIN_RNR_TIMER;
         self.id.serialised(|_id| {
-            // SAFETY: the queue pair is alive; under the lock the connection manager does not change
-            // it at the same time.
-            let ret = unsafe { sys::ibv_modify_qp(self.raw.as_ptr(), attr, mask.0 as i32) };
-            check_errno("ibv_modify_qp", ret)
+            // SAFETY: the queue pair is alive; the lock is held.
+            unsafe { modify(self.raw, &mut attr, mask.0 as c_int) }
         })
     }
 
