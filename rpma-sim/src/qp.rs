@@ -43,6 +43,9 @@ pub(crate) struct Qp {
     pub(crate) max_dest_rd_atomic: u8,
     pub(crate) sends: VecDeque<Send>,
     pub(crate) receives: VecDeque<Recv>,
+    /// Of a shared queue: what an incomplete message has taken.
+    pub(crate) begun: Option<Recv>,
+    pub(crate) last_receive: LastReceive,
     /// Requests that are done, of a device that frees their slots when a completion of them is polled, by the
     /// next completion.
     pub(crate) unpolled: u32,
@@ -68,6 +71,17 @@ pub(crate) enum QpState {
     ReadyToReceive,
     ReadyToSend,
     Error,
+}
+
+/// Whether a queue pair takes more receives of a shared queue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum LastReceive {
+    /// It may.
+    Open,
+    /// It has failed, and will give back what it has taken.
+    Due,
+    /// It has given back all that it gives back.
+    Over,
 }
 
 /// Why the first request is not executed yet, and how often it will be tried.
@@ -252,6 +266,8 @@ impl State {
                 max_dest_rd_atomic: 0,
                 sends: VecDeque::new(),
                 receives: VecDeque::new(),
+                begun: None,
+                last_receive: LastReceive::Open,
                 unpolled: 0,
                 kept_slots: 0,
                 waiting: None,
