@@ -57,7 +57,7 @@ pub(crate) use self::cq::{CompChannel, CompletionQueue, CqTag};
 pub use self::cq::{CqKind, Notify};
 pub use self::memory::{AlignedBuf, Durability, RawMemory, RegisterableMemory};
 pub(crate) use self::mr::{AccessFlags, LocalBuffer, ReadTarget, Registered};
-pub(crate) use self::qp::{ConnParam, Hooks, NativeOps, QpAttr, QueuePair};
+pub(crate) use self::qp::{BeforeDestroy, ConnParam, Hooks, NativeOps, QpAttr, QueuePair};
 pub(crate) use self::srq::SharedReceiveQueue;
 #[cfg(native_atomic_write)]
 pub(crate) use self::stream::NativeAtomicWrite;

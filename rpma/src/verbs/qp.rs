@@ -8,11 +8,13 @@ use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::ptr::{self, NonNull};
 use std::sync::Arc;
+use std::time::Duration;
 
 use rpma_sys as sys;
 use rustix::io::Errno;
 
 use super::accept::{accept, modify, set_error};
+use super::clock::sleep;
 use super::device_events::{OnError, Watched};
 #[cfg(any(native_flush, native_atomic_write))]
 use super::stream::StreamCalls;
@@ -37,7 +39,7 @@ pub(crate) struct QueuePair {
     id: CmId,
     released: bool,
     watched: Option<Watched>,
-    before_destroy: Option<Box<dyn Fn() + Send + Sync>>,
+    before_destroy: Option<BeforeDestroy>,
     _send_cq: Arc<CompletionQueue>,
     _recv_cq: Arc<CompletionQueue>,
     srq: Option<Arc<SharedReceiveQueue>>,
@@ -85,9 +87,18 @@ pub(crate) struct QpAttr<'cq> {
 pub(crate) struct Hooks {
     /// The device reports that the queue pair is in error. Called in a thread that waits for something.
     pub(crate) on_error: OnError,
-    /// The queue pair is in the error state and is destroyed next: the last moment to poll its completions,
-    /// which some providers take out of the completion queues then.
-    pub(crate) before_destroy: Option<Box<dyn Fn() + Send + Sync>>,
+    /// Of a queue pair with a shared receive queue.
+    pub(crate) before_destroy: Option<BeforeDestroy>,
+}
+
+/// What happens before a queue pair with a shared receive queue is destroyed.
+pub(crate) struct BeforeDestroy {
+    /// soft-RoCE does not report what it returns: see [`QueuePair::wait_for_last_receive`].
+    pub(crate) soft_roce: bool,
+    /// Called in the error state: the last moment to poll completions of the queue pair, which
+    /// some providers take out of the completion queues then. The argument is whether a receive
+    /// may be missing that a message has taken.
+    pub(crate) call: Box<dyn Fn(bool) + Send + Sync>,
 }
 
 /// The operations beyond plain verbs that a queue pair has, or should have.
@@ -140,8 +151,8 @@ pub(crate) struct ConnParam<'data> {
 }
 
 impl ConnParam<'_> {
-    /// The caller has checked that the private data fits. librdmacm reads the last two fields only if it sees no
-    /// queue pair of the id.
+    /// The caller has checked that the private data fits. librdmacm reads the last two fields only
+    /// if it sees no queue pair of the id.
     fn to_raw(self, qp_num: u32, has_srq: bool) -> sys::rdma_conn_param {
         sys::rdma_conn_param {
             private_data: self.private_data.as_ptr().cast(),
@@ -299,8 +310,9 @@ impl QueuePair {
         })
     }
 
-    /// Accepts the request that the id stands for, with the retry counts and depths in `param`: see
-    /// [`super::accept`]. The queue pair can send afterwards. If this fails it is in the error state.
+    /// Accepts the request that the id stands for, with the retry counts and depths in `param`:
+    /// see [`super::accept`]. The queue pair can send afterwards. If this fails it is in the error
+    /// state.
     pub(crate) fn accept(&self, param: ConnParam<'_>) -> Result<()> {
         let mut raw = self.raw_param(param);
         self.id.serialised(|id| {
@@ -380,6 +392,55 @@ impl QueuePair {
         Ok(attr)
     }
 
+    /// Moves a queue pair with a shared receive queue to the error state, and waits for its last
+    /// receive. Returns whether a receive may be missing that a message has taken.
+    fn end_shared_receives(&self, soft_roce: bool) -> bool {
+        let was_connected = match self.query(sys::ibv_qp_attr_mask::IBV_QP_STATE) {
+            Ok(attr) => attr.qp_state != sys::ibv_qp_state::IBV_QPS_INIT,
+            Err(error) => {
+                log::warn!(
+                    "queue pair {}: {error}; a receive may count as kept that is not",
+                    self.number()
+                );
+                true
+            }
+        };
+        if let Err(error) = self.set_error() {
+            log::warn!(
+                "queue pair {}: {error}; messages that arrive now may be lost",
+                self.number()
+            );
+            return was_connected;
+        }
+        was_connected && !self.wait_for_last_receive(soft_roce)
+    }
+
+    /// Waits, with a limit, until the device reports that a queue pair in the error state has
+    /// completed its receives. Returns whether it has. soft-RoCE is never taken at its word.
+    ///
+    /// soft-RoCE of Linux 6.12 reports the last receive and does not return it (`flush_recv_queue`
+    /// in `rxe_resp.c`). That of Linux 6.1 returns it, and does not report that.
+    fn wait_for_last_receive(&self, soft_roce: bool) -> bool {
+        /// Between two looks: other threads may take the event.
+        const PAUSE: Duration = Duration::from_micros(200);
+        let limit = match soft_roce {
+            true => Duration::from_millis(2),
+            false => Duration::from_millis(100),
+        };
+        let (deadline, device) = (Deadline::after(limit), self.id.device());
+        let had_last = || self.watched.as_ref().is_some_and(Watched::had_last_receive);
+        loop {
+            if let Some(device) = &device {
+                device.take_all();
+                device.tell();
+            }
+            if had_last() || deadline.has_passed() {
+                return had_last() && !soft_roce;
+            }
+            sleep(PAUSE);
+        }
+    }
+
     /// Destroys the queue pair and its id. What fails stays allocated; the first failure is returned.
     pub(crate) fn destroy(mut self) -> Result<()> {
         let queue_pair = self.release();
@@ -391,13 +452,7 @@ impl QueuePair {
             return Ok(());
         }
         if let Some(before_destroy) = self.before_destroy.take() {
-            if let Err(error) = self.set_error() {
-                log::warn!(
-                    "queue pair {}: {error}; messages that arrive now may be lost",
-                    self.number()
-                );
-            }
-            before_destroy();
+            (before_destroy.call)(self.end_shared_receives(before_destroy.soft_roce));
         }
         // First: another queue pair may get its address as soon as it is gone.
         self.watched = None;
