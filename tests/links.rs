@@ -669,7 +669,8 @@ fn a_client_that_is_frozen_while_it_retries() {
 /// Receives that a shared queue has room for, and each has no bytes.
 const DEPTH: u32 = 4;
 
-/// A shared receive queue, with a completion queue of its own or without, and the settings of a server that uses it.
+/// A shared receive queue, with a completion queue of its own or without, and the settings of a
+/// server that uses it.
 fn shared(world: &World, rcq_size: u32) -> (Srq, ConnCfg) {
     let mut cfg = SrqCfg::new();
     cfg.set_rq_size(DEPTH).set_rcq_size(rcq_size);
@@ -713,8 +714,8 @@ fn break_a_message(world: &World, cfg: &ConnCfg) {
     drop(server);
 }
 
-/// Whether a device returns the receive of an incomplete message. Then it is in the shared queue's own completion
-/// queue, or was in that of the connection.
+/// Whether a device returns the receive of an incomplete message. Then it is in the shared queue's
+/// own completion queue, or was in that of the connection.
 fn returned(profile: &Profile, srq: &Srq, count: u32) -> bool {
     let returns = *profile != Profile::RXE_6_12;
     if let Some(rcq) = srq.get_rcq().filter(|_| returns) {
@@ -726,9 +727,9 @@ fn returned(profile: &Profile, srq: &Srq, count: u32) -> bool {
     returns
 }
 
-/// A message that is lost with its receive. Dropping its connection waits until the device has returned the receive,
-/// where it does. Otherwise the slot of the shared queue stays counted, and the queue reports it. The other receives
-/// go on serving the other clients.
+/// A message that is lost with its receive. Dropping its connection waits until the device has
+/// returned the receive, where it does. Otherwise the slot of the shared queue stays counted, and
+/// the queue reports it. The other receives go on serving the other clients.
 #[test]
 fn a_receive_of_an_incomplete_message() {
     for profile in Profile::ALL {
@@ -754,8 +755,9 @@ fn a_receive_of_an_incomplete_message() {
     }
 }
 
-/// As many broken messages as a shared queue has slots. Where the device keeps their receives, the queue is used up and
-/// says so. A new queue serves new connections, while the old connections go on without messages until they end.
+/// As many broken messages as a shared queue has slots. Where the device keeps their receives, the
+/// queue is used up and says so. A new queue serves new connections, while the old connections go
+/// on without messages until they end.
 #[test]
 fn a_queue_that_is_used_up_is_replaced() {
     for profile in Profile::ALL {
@@ -800,8 +802,8 @@ fn a_queue_that_is_used_up_is_replaced() {
     }
 }
 
-/// A device that never reports the last receive of a connection delays its drop for a limited time, and the receive
-/// counts as kept until it comes back.
+/// A device that never reports the last receive of a connection delays its drop for a limited
+/// time, and the receive counts as kept until it comes back.
 #[test]
 fn a_last_receive_is_waited_for_with_a_limit() {
     each(|world| {
@@ -860,8 +862,8 @@ fn a_receive_of_ones_own_is_flushed() {
     });
 }
 
-/// A client asks for retries without end, and its host is gone. The server notices that after as many retries as its own
-/// settings allow.
+/// A client asks for retries without end, and its host is gone. The server notices that after as
+/// many retries as its own settings allow.
 #[test]
 fn an_accepting_side_counts_its_own_retries() {
     /// Its first try, and the retries.

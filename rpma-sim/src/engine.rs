@@ -610,8 +610,8 @@ impl State {
         self.flush(number);
     }
 
-    /// A failed queue pair takes nothing more from a shared queue. It gives back, some time later, what an incomplete
-    /// message has taken.
+    /// A failed queue pair takes nothing more from a shared queue. It gives back, some time later,
+    /// what an incomplete message has taken.
     fn end_shared(&mut self, number: u32) {
         let delay = self.profile.returns_last_receive.unwrap_or_default();
         let qp = &mut self.qps[number];
@@ -625,8 +625,8 @@ impl State {
         }
     }
 
-    /// A failed queue pair gives back what an incomplete message has taken, if it ever does, and tells that this was the
-    /// last receive.
+    /// A failed queue pair gives back what an incomplete message has taken, if it ever does, and
+    /// tells that this was the last receive.
     pub(crate) fn last_receive(&mut self, number: u32) {
         if self.qps.get(number).is_none() {
             return;

@@ -11,8 +11,9 @@ use crate::qp::QpState;
 use crate::state::State;
 use crate::types::{ibv_qp, ibv_qp_attr, ibv_qp_attr_mask, ibv_qp_state};
 
-/// Each transition of a connection's queue pair, with the attributes that it requires and those that it also accepts
-/// (`qp_state_table` in the kernel's `drivers/infiniband/core/verbs.c`). Any state may change to the error state.
+/// Each transition of a connection's queue pair, with the attributes that it requires and those
+/// that it also accepts (`qp_state_table` in the kernel's `drivers/infiniband/core/verbs.c`). Any
+/// state may change to the error state.
 const TRANSITIONS: [(QpState, QpState, &[Mask], &[Mask]); 4] = [
     (
         QpState::Init,
@@ -78,7 +79,8 @@ pub(crate) fn mask(attributes: &[Mask]) -> u32 {
     attributes.iter().fold(0, |all, one| all | one.0)
 }
 
-/// The state after a change of these attributes, if a queue pair in this state takes them (`ib_modify_qp_is_ok`).
+/// The state after a change of these attributes, if a queue pair in this state takes them
+/// (`ib_modify_qp_is_ok`).
 fn next_state(from: QpState, attr: &ibv_qp_attr, changes: u32) -> Result<QpState> {
     let to = match changes & Mask::IBV_QP_STATE.0 {
         0 => from,
@@ -102,7 +104,8 @@ fn next_state(from: QpState, attr: &ibv_qp_attr, changes: u32) -> Result<QpState
     }
 }
 
-/// The values that a device refuses (`rxe_qp_chk_attr`), and those that their fields of the wire cannot have.
+/// The values that a device refuses (`rxe_qp_chk_attr`), and those that their fields of the wire
+/// cannot have.
 fn check_values(attr: &ibv_qp_attr, changes: u32) -> Result<()> {
     let fits = |attribute: Mask, fits: bool| changes & attribute.0 == 0 || fits;
     let all = [
@@ -219,7 +222,8 @@ pub unsafe extern "C" fn ibv_modify_qp(
         let fate = state.call("ibv_modify_qp", of.nic).begin()?;
         state.modify_qp(of.number, attr, mask as u32)?;
         let now = state.qps[of.number].state.ibv();
-        // SAFETY: the queue pair is alive, and the caller changes its state in one thread at a time.
+        // SAFETY: the queue pair is alive, and the caller changes its state in one thread at a
+        // time.
         unsafe { (*qp).state = now };
         fate.end()
     })())

@@ -1,5 +1,5 @@
-//! Queue pairs: made and destroyed. How they are changed: see [`crate::modify`]; what is posted to them:
-//! [`crate::post`] and [`crate::stream`]; what they do with it: [`crate::engine`].
+//! Queue pairs: made and destroyed. How they are changed: see [`crate::modify`]; what is posted to
+//! them: [`crate::post`] and [`crate::stream`]; what they do with it: [`crate::engine`].
 
 use std::collections::VecDeque;
 use std::ffi::c_int;

@@ -61,11 +61,12 @@ pub enum Error {
         depth: u32,
     },
 
-    /// The shared receive queue is full, and the device may keep all of its receives for connections that have ended:
-    /// each of them took one for a message that was never complete.
+    /// The shared receive queue is full, and the device may keep all of its receives for
+    /// connections that have ended: each of them took one for a message that was never complete.
     ///
-    /// Nothing was posted. Poll the completions that are there. If messages do not arrive any more, make a new queue for
-    /// new connections, and drop the old one with the last of its connections.
+    /// Nothing was posted. Poll the completions that are there. If messages do not arrive any
+    /// more, make a new queue for new connections, and drop the old one with the last of its
+    /// connections.
     #[error(
         "the shared receive queue is full, and the device may keep {kept} of its {depth} receives for connections \
          that ended in the middle of a message: if polling frees no slot, make a new queue for new connections \

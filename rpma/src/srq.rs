@@ -106,10 +106,11 @@ impl SrqCfg {
 /// left, on whichever connection it arrives: tell them apart with [`Wc::qp_num`](crate::Wc). The receives of
 /// one connection complete in order. Those of several may not: the device works on them at the same time.
 ///
-/// A client that dies in the middle of a message of several packets takes a receive with it until its connection is
-/// dropped. Then the receive comes back as a failed completion. On soft-RoCE of Linux 6.12 it never does, and its slot is
-/// lost: [`kept`](Self::kept) counts such slots, and docs/security.md has the remedy. The slot of a receive which the
-/// device may have although [`recv`](Self::recv) has failed ([`Error::Provider`]) is lost as well. Make the queue larger
+/// A client that dies in the middle of a message of several packets takes a receive with it until
+/// its connection is dropped. Then the receive comes back as a failed completion. On soft-RoCE of
+/// Linux 6.12 it never does, and its slot is lost: [`kept`](Self::kept) counts such slots, and
+/// docs/security.md has the remedy. The slot of a receive which the device may have although
+/// [`recv`](Self::recv) has failed ([`Error::Provider`]) is lost as well. Make the queue larger
 /// than it needs to be.
 ///
 /// Poll the queue's own completion queue until it is empty before you drop a connection: adapters take
@@ -175,8 +176,8 @@ impl Srq {
     /// # Errors
     ///
     /// [`Error::InvalidArgument`] if the region belongs to another peer, lacks [`MrUsage::RECV`], or has
-    /// more than 2³¹ bytes. [`Error::QueueFull`]; [`Error::ReceivesKept`] instead if the device may keep all receives.
-    /// [`Error::Provider`] if `ibv_post_srq_recv` fails.
+    /// more than 2³¹ bytes. [`Error::QueueFull`]; [`Error::ReceivesKept`] instead if the device
+    /// may keep all receives. [`Error::Provider`] if `ibv_post_srq_recv` fails.
     #[doc(alias = "rpma_srq_recv")]
     pub fn recv(&self, dst: MrSlice<'_>, op_context: u64) -> Result<()> {
         check_receive(&self.inner.peer, dst)?;
@@ -219,14 +220,16 @@ impl Srq {
         }
     }
 
-    /// How many receives the device may keep for connections that have ended, at most: their slots do not come back.
+    /// Returns how many receives the device may keep for connections that have ended, at most.
+    /// Their slots do not come back.
     ///
-    /// A client that dies in the middle of a message takes a receive with it. Dropping the connection waits until the
-    /// device has returned that receive, for at most 0.1 s. soft-RoCE cannot be asked: each connection on it counts until
-    /// the receives that were posted before its end have completed. Receives whose completions have not been polled
-    /// count as well.
+    /// A client that dies in the middle of a message takes a receive with it. Dropping the
+    /// connection waits until the device has returned that receive, for at most 0.1 s. soft-RoCE
+    /// cannot be asked: each connection on it counts until the receives that were posted before
+    /// its end have completed. Receives whose completions have not been polled count as well.
     ///
-    /// When a large part of the queue may be kept, make a new queue for new connections: see docs/security.md.
+    /// When a large part of the queue may be kept, make a new queue for new connections: see
+    /// docs/security.md.
     #[must_use]
     pub fn kept(&self) -> u32 {
         self.inner.slots.kept()

@@ -315,8 +315,9 @@ fn endless() -> ConnCfg {
     cfg
 }
 
-/// Promise: a server retries as often as its own settings allow, whatever its client has asked for. So an operation
-/// towards a client that is gone fails. (The failing test waited for ever on soft-RoCE.)
+/// Promise: a server retries as often as its own settings allow, whatever its client has asked
+/// for. So an operation towards a client that is gone fails. (The failing test waited for ever on
+/// soft-RoCE.)
 #[test]
 fn a_client_cannot_make_a_server_retry_without_end() {
     device_test(|| {
@@ -339,7 +340,8 @@ fn a_client_cannot_make_a_server_retry_without_end() {
     });
 }
 
-/// Promise: an accepted connection ends with its queue pair, whichever side ends it and how: its receives come back.
+/// Promise: an accepted connection ends with its queue pair, whichever side ends it and how: its
+/// receives come back.
 #[test]
 fn an_accepted_queue_pair_ends_with_its_connection() {
     device_test(|| {

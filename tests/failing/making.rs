@@ -162,9 +162,10 @@ const ACCEPTING: [(&str, u32); 4] = [
     ("ibv_query_qp", 1),
 ];
 
-/// Promise: a connection that cannot be set up is not one: `ConnReq::connect` of the side that accepts returns the
-/// error of the verb, and the client's connection ends. Nothing leaks, whether or not the call that fails has had its
-/// effect (`rdma_accept` behind a queue pair that is ready to send, for example).
+/// Promise: a connection that cannot be set up is not one: `ConnReq::connect` of the side that
+/// accepts returns the error of the verb, and the client's connection ends. Nothing leaks, whether
+/// or not the call that fails has had its effect (`rdma_accept` behind a queue pair that is ready
+/// to send, for example).
 #[test]
 fn a_connection_that_cannot_be_set_up_is_not_accepted() {
     with_failures(|| {

@@ -7,8 +7,10 @@
 //! * `hosts tail-first ADDRESS PORT SECONDS GROUP native|fallback` does it wrongly: the tail goes first.
 //! * `hosts watch ADDRESS PORT SECONDS` looks whether what the tail shows is whole, while another one appends.
 //! * `tight` is the fallback with settings that give up soon.
-//! * `hosts probe ADDRESS PORT` accepts one client with such settings, and writes no bytes to it until that fails.
-//! * `hosts endless ADDRESS PORT SECONDS` connects with retries without end, as librpma does, and does nothing.
+//! * `hosts probe ADDRESS PORT` accepts one client with such settings, and writes no bytes to it
+//!   until that fails.
+//! * `hosts endless ADDRESS PORT SECONDS` connects with retries without end, as librpma does, and
+//!   does nothing.
 //! * `hosts verify PATH` looks whether every record that the tail shows is there and whole.
 //!
 //! A group is appended as docs/persistence.md says: its records, their flush, an atomic write of the

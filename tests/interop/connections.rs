@@ -175,7 +175,8 @@ fn a_c_server_closes() {
     });
 }
 
-/// The C library asks for retries without end on soft-RoCE. A server notices all the same that such a client is gone.
+/// The C library asks for retries without end on soft-RoCE. A server notices all the same that
+/// such a client is gone.
 #[test]
 fn a_c_client_that_is_killed_is_noticed() {
     device_test(|| {

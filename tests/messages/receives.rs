@@ -168,8 +168,8 @@ fn a_message_without_a_receive_waits_longer_than_for_a_dead_peer() {
     });
 }
 
-/// A limited number of tries ends the connection of a sender whose messages meet no receive. The accepting side's
-/// number counts for both sides: a client cannot make a server wait for ever.
+/// A limited number of tries ends the connection of a sender whose messages meet no receive. The
+/// accepting side's number counts for both sides: a client cannot make a server wait for ever.
 #[test]
 fn a_message_without_a_receive_may_fail_instead() {
     device_test(|| {

@@ -78,8 +78,8 @@ fn slots_come_back_from_dropped_connections() {
     });
 }
 
-/// Receives that a device may keep for connections that have ended are those that do not come back. A queue on which
-/// messages arrive has none.
+/// Receives that a device may keep for connections that have ended are those that do not come
+/// back. A queue on which messages arrive has none.
 #[test]
 fn receives_that_come_back_are_not_kept() {
     const DEPTH: u32 = 4;

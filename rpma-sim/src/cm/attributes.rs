@@ -1,5 +1,5 @@
-//! What the connection manager knows of a queue pair's attributes (`rdma_init_qp_attr(3)`), and what librdmacm does
-//! with it.
+//! What the connection manager knows of a queue pair's attributes (`rdma_init_qp_attr(3)`), and
+//! what librdmacm does with it.
 
 use std::ffi::c_int;
 
@@ -16,7 +16,8 @@ use crate::types::{
 };
 
 /// For the step to each state of a connection, the attributes that the connection manager knows
-/// (`cm_init_qp_init_attr`, `cm_init_qp_rtr_attr` and `cm_init_qp_rts_attr` in `drivers/infiniband/core/cm.c`).
+/// (`cm_init_qp_init_attr`, `cm_init_qp_rtr_attr` and `cm_init_qp_rts_attr` in
+/// `drivers/infiniband/core/cm.c`).
 fn known(to: ibv_qp_state) -> Result<u32> {
     let attributes: &[Mask] = match to {
         ibv_qp_state::IBV_QPS_INIT => &[
@@ -64,7 +65,8 @@ impl State {
         let is_client = id.is_client;
         let retry_cnt = if is_client { own } else { theirs }.retry_count;
         let mut rights = access::REMOTE_WRITE;
-        // The other end has as many reads in flight as this one serves (`cm_req_handler`, `cm_rep_handler`).
+        // The other end has as many reads in flight as this one serves (`cm_req_handler`,
+        // `cm_rep_handler`).
         if theirs.initiator_depth > 0 {
             rights |= access::REMOTE_READ | access::REMOTE_ATOMIC;
             if self.profile.native {
@@ -92,8 +94,8 @@ impl State {
         Ok((attr, known(to)?))
     }
 
-    /// Connects an id's queue pair to that at the other end, as librdmacm does: it is ready to send then. Nothing
-    /// happens to an id without one.
+    /// Connects an id's queue pair to that at the other end, as librdmacm does: it is ready to
+    /// send then. Nothing happens to an id without one.
     pub(super) fn join(&mut self, number: u32, accepted: Option<Depths>) -> Result<()> {
         let Some(qp) = self.shown_qp(number) else {
             return Ok(());

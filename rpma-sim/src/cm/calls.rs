@@ -247,8 +247,8 @@ unsafe fn private_data<'a>(data: *const c_void, len: u8) -> &'a [u8] {
     }
 }
 
-/// The number of the queue pair that a message names: of the id's, or if librdmacm sees none, the one that the
-/// parameters have.
+/// The number of the queue pair that a message names: of the id's, or if librdmacm sees none, the
+/// one that the parameters have.
 ///
 /// # Safety
 ///

@@ -374,7 +374,8 @@ impl State {
     /// An id's queue pair, if librdmacm sees it: the program may have taken it out of the id.
     fn shown_qp(&self, number: u32) -> Option<u32> {
         let id = &self.ids[number];
-        // SAFETY: the id is alive, and its calls are not made at the same time as others write to it.
+        // SAFETY: the id is alive, and its calls are not made at the same time as others write to
+        // it.
         let shown = unsafe { (*id.user?.as_ptr()).qp };
         id.qp.filter(|_| !shown.is_null())
     }

@@ -1,6 +1,7 @@
 //! The entries of a shared receive queue: receives of several connections complete in any order, so that
-//! free entries are on a list. One that the device has taken and never completes stays taken. How many those may be
-//! is counted: a connection that has ended keeps one at most, and one that was posted before its end.
+//! free entries are on a list. One that the device has taken and never completes stays taken.
+//! [`Pool::kept`] counts those: a connection that has ended keeps at most one entry, and only one
+//! that was posted before its end.
 
 use super::ring::{NotPosted, NotTaken};
 use super::sync::{Mutex, MutexGuard, lock};
@@ -111,8 +112,9 @@ impl Pool {
         self.lock().ends += 1;
     }
 
-    /// How many receives the device may keep for connections that have ended, at most: one of each, and only those that
-    /// were posted before. A receive that comes back later is none of them.
+    /// How many receives the device may keep for connections that have ended, at most: one of
+    /// each, and only those that were posted before. A receive that comes back later is none of
+    /// them.
     pub(crate) fn kept(&self) -> u32 {
         let entries = self.lock();
         let taken = entries.taken.iter().map(|entry| entry.since);

@@ -632,7 +632,8 @@ fn completions_are_settled_up_to_the_first_unlike() {
     }
 }
 
-/// A connection that has ended keeps one receive at most, and only one that was posted before its end.
+/// A connection that has ended keeps one receive at most, and only one that was posted before its
+/// end.
 #[test]
 fn receives_that_may_be_kept_are_counted() {
     let pool = Pool::new(4);

@@ -1,10 +1,11 @@
 //! Accepting a connection with this side's own retry counts.
 //!
-//! A client's request carries a retry count for both sides. `rdma_accept` makes the transitions of the queue pair with
-//! that count, so that a client could make a server wait for ever for a client that is gone (7 has no end on
-//! soft-RoCE). The count can be set only in the transition to "ready to send". So the transitions are made here, as
-//! librdmacm makes them (`ucma_modify_qp_rtr` and `ucma_modify_qp_rts` in librdmacm/cma.c), with other counts. Then
-//! `rdma_accept` must not make them again: it does not if it sees no queue pair.
+//! A client's request carries a retry count for both sides. `rdma_accept` makes the transitions of
+//! the queue pair with that count, so that a client could make a server wait for ever for a client
+//! that is gone (7 has no end on soft-RoCE). The count can be set only in the transition to "ready
+//! to send". So the transitions are made here, as librdmacm makes them (`ucma_modify_qp_rtr` and
+//! `ucma_modify_qp_rts` in librdmacm/cma.c), with other counts. Then `rdma_accept` must not make
+//! them again: it does not if it sees no queue pair.
 
 use std::ffi::c_int;
 use std::ptr::{self, NonNull};
@@ -14,21 +15,22 @@ use rpma_sys as sys;
 use super::{check_errno, check_minus_one};
 use crate::error::Result;
 
-/// The steps from a new queue pair to one that sends. The first one repeats the state of a new queue pair: the rights
-/// of the peer follow from the request.
+/// The steps from a new queue pair to one that sends. The first one repeats the state of a new
+/// queue pair: the rights of the peer follow from the request.
 const STEPS: [sys::ibv_qp_state; 3] = [
     sys::ibv_qp_state::IBV_QPS_INIT,
     sys::ibv_qp_state::IBV_QPS_RTR,
     sys::ibv_qp_state::IBV_QPS_RTS,
 ];
 
-/// Accepts the request that the id stands for, with the counts and depths in `param`, which names the queue pair. If
-/// this fails, the queue pair is in the error state, as after a failed `rdma_accept` that makes the transitions.
+/// Accepts the request that the id stands for, with the counts and depths in `param`, which names
+/// the queue pair. If this fails, the queue pair is in the error state, as after a failed
+/// `rdma_accept` that makes the transitions.
 ///
 /// # Safety
 ///
-/// The id is alive, and so is its queue pair, `qp`. `param` points to as much private data as it says. The lock of the
-/// id is held.
+/// The id is alive, and so is its queue pair, `qp`. `param` points to as much private data as it
+/// says. The lock of the id is held.
 pub(super) unsafe fn accept(
     id: *mut sys::rdma_cm_id,
     qp: NonNull<sys::ibv_qp>,
@@ -48,7 +50,8 @@ pub(super) unsafe fn accept(
     accepted
 }
 
-/// Changes the state of the queue pair with the connection manager's attributes, except the retry counts and depths.
+/// Changes the state of the queue pair with the connection manager's attributes, except the retry
+/// counts and depths.
 ///
 /// # Safety
 ///
@@ -64,7 +67,8 @@ unsafe fn step(
         ..Default::default()
     };
     let mut mask: c_int = 0;
-    // SAFETY: the id is alive; the call reads the state from the attributes, and writes them and the mask.
+    // SAFETY: the id is alive; the call reads the state from the attributes, and writes them and
+    // the mask.
     let ret = unsafe { sys::rdma_init_qp_attr(id, &raw mut attr, &raw mut mask) };
     check_minus_one("rdma_init_qp_attr", ret)?;
     // The mask has only what this state and this transport need: of iWARP none of these.
@@ -87,8 +91,8 @@ unsafe fn tell_the_client(
 ) -> Result<()> {
     // SAFETY: the caller promises it.
     let _hidden = unsafe { Hidden::of(id) };
-    // SAFETY: the id is alive; the call copies the parameters and the data, and takes the number of the queue pair from
-    // them.
+    // SAFETY: the id is alive; the call copies the parameters and the data, and takes the number
+    // of the queue pair from them.
     let ret = unsafe { sys::rdma_accept(id, param) };
     check_minus_one("rdma_accept", ret)
 }
@@ -112,8 +116,8 @@ pub(super) unsafe fn set_error(qp: NonNull<sys::ibv_qp>) -> Result<()> {
 ///
 /// # Safety
 ///
-/// The queue pair is alive, and the lock of its id is held: neither the connection manager nor another thread changes
-/// it at the same time.
+/// The queue pair is alive, and the lock of its id is held: neither the connection manager nor
+/// another thread changes it at the same time.
 pub(super) unsafe fn modify(
     qp: NonNull<sys::ibv_qp>,
     attr: &mut sys::ibv_qp_attr,
@@ -124,8 +128,8 @@ pub(super) unsafe fn modify(
     check_errno("ibv_modify_qp", ret)
 }
 
-/// An id whose queue pair librdmacm does not see. It sees the queue pair again when this is dropped: without it,
-/// `rdma_disconnect` and a reject would leave the queue pair alive.
+/// An id whose queue pair librdmacm does not see. It sees the queue pair again when this is
+/// dropped: without it, `rdma_disconnect` and a reject would leave the queue pair alive.
 struct Hidden {
     id: *mut sys::rdma_cm_id,
     qp: *mut sys::ibv_qp,

@@ -212,8 +212,8 @@ impl Test<'_> {
         Ok(noticed)
     }
 
-    /// A client asks for retries without end, and its host answers no more. The server notices that after 3 times
-    /// 0.07 s, as its own settings say.
+    /// A client asks for retries without end, and its host answers no more. The server notices
+    /// that after 3 times 0.07 s, as its own settings say.
     fn notices_endless(&mut self, _: &str) -> Result<String> {
         // That both hosts are there.
         self.serve()?;
