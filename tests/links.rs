@@ -666,38 +666,81 @@ fn a_client_that_is_frozen_while_it_retries() {
     });
 }
 
-/// A message that is lost with its receive: the slot of the shared queue stays counted, as nothing says that the device
-/// has given it back, and the other receives go on serving the other clients.
+/// Receives that a shared queue has room for, and each has no bytes.
+const DEPTH: u32 = 4;
+
+/// A shared receive queue, with a completion queue of its own or without, and the settings of a
+/// server that uses it.
+fn shared(world: &World, rcq_size: u32) -> (Srq, ConnCfg) {
+    let mut cfg = SrqCfg::new();
+    cfg.set_rq_size(DEPTH).set_rcq_size(rcq_size);
+    let srq = Srq::new(&world.server, &cfg).expect("a shared receive queue");
+    let mut cfg = patient();
+    cfg.set_srq(Some(&srq));
+    (srq, cfg)
+}
+
+/// Posts receives until there are no free slots; how many, and the error then.
+fn fill(srq: &Srq) -> (u32, Error) {
+    for posted in 0.. {
+        if let Err(error) = srq.recv(MrSlice::EMPTY, posted.into()) {
+            return (posted, error);
+        }
+    }
+    unreachable!("the queue has an end")
+}
+
+/// As [`fill`] of a queue that is full then.
+fn fill_up(srq: &Srq) -> u32 {
+    let (posted, error) = fill(srq);
+    let Error::QueueFull {
+        queue: Queue::SharedReceive,
+        ..
+    } = error
+    else {
+        panic!("{error:?}")
+    };
+    posted
+}
+
+/// A client that dies in the middle of a message.
+fn break_a_message(world: &World, cfg: &ConnCfg) {
+    let (client, server) = world.connect(&patient(), cfg);
+    world.hosts[1].lose_receive(1);
+    client.send(MrSlice::EMPTY, ALWAYS, 1).expect("posted");
+    unanswered(&completion(&client), 1);
+    drop(client);
+    let _entered = world.hosts[1].enter();
+    drop(server);
+}
+
+/// Whether a device returns the receive of an incomplete message. Then it is in the shared queue's
+/// own completion queue, or was in that of the connection.
+fn returned(profile: &Profile, srq: &Srq, count: u32) -> bool {
+    let returns = *profile != Profile::RXE_6_12;
+    if let Some(rcq) = srq.get_rcq().filter(|_| returns) {
+        for _ in 0..count {
+            let flushed = next_completion(rcq).result().expect_err("flushed");
+            assert_eq!(flushed.status, WcStatus::WR_FLUSH_ERR, "{flushed}");
+        }
+    }
+    returns
+}
+
+/// A message that is lost with its receive. Dropping its connection waits until the device has
+/// returned the receive, where it does. Otherwise the slot of the shared queue stays counted, and
+/// the queue reports it. The other receives go on serving the other clients.
 #[test]
-fn a_receive_that_never_completes() {
-    const DEPTH: u32 = 4;
-    each(|world| {
+fn a_receive_of_an_incomplete_message() {
+    for profile in Profile::ALL {
+        let world = World::new(&profile);
+        world.fabric.0.jump_over_waits();
         for rcq_size in [0, DEPTH] {
-            let mut cfg = SrqCfg::new();
-            cfg.set_rq_size(DEPTH).set_rcq_size(rcq_size);
-            let srq = Srq::new(&world.server, &cfg).expect("a shared receive queue");
-            let mut cfg = patient();
-            cfg.set_srq(Some(&srq));
-            let fill = || {
-                for posted in 0.. {
-                    match srq.recv(MrSlice::EMPTY, posted.into()) {
-                        Ok(()) => {}
-                        Err(Error::QueueFull {
-                            queue: Queue::SharedReceive,
-                            ..
-                        }) => return posted,
-                        Err(error) => panic!("{error}"),
-                    }
-                }
-                unreachable!("the queue has an end")
-            };
-            assert_eq!(fill(), DEPTH);
-            let lost = world.connect(&patient(), &cfg);
+            let (srq, cfg) = shared(&world, rcq_size);
+            assert_eq!(fill_up(&srq), DEPTH);
             let (client, server) = world.connect(&patient(), &cfg);
-            world.hosts[1].lose_receive(1);
-            lost.0.send(MrSlice::EMPTY, ALWAYS, 1).expect("posted");
-            unanswered(&completion(&lost.0), 1);
-            drop(lost);
+            break_a_message(&world, &cfg);
+            let returns = returned(&profile, &srq, 1);
             let rcq = srq.get_rcq().unwrap_or(server.get_cq());
             assert_empty(rcq);
             for n in 1..DEPTH.into() {
@@ -705,8 +748,88 @@ fn a_receive_that_never_completes() {
                 opcode_of(&completion(&client), n);
                 opcode_of(&next_completion(rcq), n);
             }
-            assert_eq!(fill(), DEPTH - 1, "one stays counted");
+            let kept = u32::from(!returns);
+            assert_eq!(srq.kept(), kept, "{}", profile.name());
+            assert_eq!(fill_up(&srq), DEPTH - kept, "{}", profile.name());
         }
+    }
+}
+
+/// As many broken messages as a shared queue has slots. Where the device keeps their receives, the
+/// queue is used up and says so. A new queue serves new connections, while the old connections go
+/// on without messages until they end.
+#[test]
+fn a_queue_that_is_used_up_is_replaced() {
+    for profile in Profile::ALL {
+        let world = World::new(&profile);
+        world.fabric.0.jump_over_waits();
+        for rcq_size in [0, DEPTH] {
+            let (old, cfg) = shared(&world, rcq_size);
+            assert_eq!(fill_up(&old), DEPTH);
+            let (old_client, old_server) = world.connect(&patient(), &cfg);
+            (0..DEPTH).for_each(|_| break_a_message(&world, &cfg));
+            if returned(&profile, &old, DEPTH) {
+                assert_eq!(fill_up(&old), DEPTH, "{}", profile.name());
+                assert_eq!(old.kept(), 0, "all are new");
+                continue;
+            }
+            assert_eq!(old.kept(), DEPTH);
+            let (0, error) = fill(&old) else {
+                panic!("no slot has come back")
+            };
+            let Error::ReceivesKept { kept, depth } = error else {
+                panic!("{error:?}")
+            };
+            assert_eq!((kept, depth), (DEPTH, DEPTH));
+            assert!(error.to_string().contains("Srq::new"), "{error}");
+
+            let (new, cfg) = shared(&world, rcq_size);
+            assert_eq!(fill_up(&new), DEPTH);
+            let (client, server) = world.connect(&patient(), &cfg);
+            client.send(MrSlice::EMPTY, ALWAYS, 1).expect("posted");
+            opcode_of(&completion(&client), 1);
+            let rcq = new.get_rcq().unwrap_or(server.get_cq());
+            opcode_of(&next_completion(rcq), 0);
+            // The old ones still write.
+            let nothing = (RemoteSlice::EMPTY, MrSlice::EMPTY);
+            let written = old_client.write(nothing.0, nothing.1, ALWAYS, 2);
+            written.expect("posted");
+            opcode_of(&completion(&old_client), 2);
+            old_server.delete().expect("everything is freed");
+            drop(cfg);
+            old.delete().expect("everything is freed");
+        }
+    }
+}
+
+/// A device that never reports the last receive of a connection delays its drop for a limited
+/// time, and the receive counts as kept until it comes back.
+#[test]
+fn a_last_receive_is_waited_for_with_a_limit() {
+    each(|world| {
+        let (srq, cfg) = shared(world, DEPTH);
+        let (client, server) = world.connect(&patient(), &cfg);
+        assert_eq!(fill_up(&srq), DEPTH);
+        world.fabric.0.jump_over_waits();
+        let start = now();
+        {
+            let _entered = world.hosts[1].enter();
+            // Its device reports nothing.
+            world.hosts[1].freeze();
+            drop(server);
+            world.hosts[1].thaw();
+        }
+        assert!(now() - start < Duration::from_secs(1));
+        assert_eq!(srq.kept(), 1, "it may be");
+        drop(client);
+        // The last message of a later connection proves that all are there.
+        let (client, _server) = world.connect(&patient(), &cfg);
+        for n in 0..DEPTH.into() {
+            client.send(MrSlice::EMPTY, ALWAYS, n).expect("posted");
+            opcode_of(&completion(&client), n);
+            opcode_of(&next_completion(srq.get_rcq().expect("its own")), n);
+        }
+        assert_eq!(srq.kept(), 0);
     });
 }
 
@@ -736,6 +859,39 @@ fn a_receive_of_ones_own_is_flushed() {
         let flushed = server.close(LIMIT).expect("closes");
         let flushed: Vec<_> = flushed.iter().map(Wc::wr_id).collect();
         assert_eq!(flushed, [2, 3]);
+    });
+}
+
+/// A client asks for retries without end, and its host is gone. The server notices that after as
+/// many retries as its own settings allow.
+#[test]
+fn an_accepting_side_counts_its_own_retries() {
+    /// Its first try, and the retries.
+    const TRIES: u32 = 4;
+    /// 137 s: what this test itself takes does not matter beside it.
+    const EXPONENT: u8 = 25;
+    each(|world| {
+        let mut cfg = ConnCfg::new();
+        cfg.set_retry_count(TRIES as u8 - 1).expect("possible");
+        cfg.set_ack_timeout(Some(EXPONENT)).expect("possible");
+        let (_client, server) = world.connect(&patient(), &cfg);
+        world.fabric.0.jump_over_waits();
+        let _entered = world.hosts[1].enter();
+        world.hosts[0].freeze();
+        let start = now();
+        let probe = server.write(RemoteSlice::EMPTY, MrSlice::EMPTY, ALWAYS, 1);
+        let noticed = server.wait_for(probe.expect("posted"), 60 * LIMIT, |_| {});
+        let noticed = noticed.expect_err("the client is gone");
+        let Error::Operation(failure) = &noticed else {
+            panic!("{noticed:?}");
+        };
+        assert_eq!(failure.status, WcStatus::RETRY_EXC_ERR, "{noticed}");
+        let (took, one) = (now() - start, Duration::from_nanos(4_096 << EXPONENT));
+        assert!(
+            took >= one * TRIES && took < one * (TRIES + 1),
+            "{took:?}, at {one:?} each"
+        );
+        world.hosts[0].thaw();
     });
 }
 

@@ -10,7 +10,7 @@ use crate::device::Element;
 use crate::links::Fault;
 use crate::memory::{Part, access, fetch};
 use crate::power::READS;
-use crate::qp::{Data, Operation, QpState, Recv, Send, Waiting};
+use crate::qp::{Data, LastReceive, Operation, QpState, Recv, Send, Waiting};
 use crate::state::State;
 use crate::timer::Timer;
 use crate::types::{
@@ -330,7 +330,7 @@ impl State {
         if takes_receive && self.loses_receive(peer) {
             // Its own queue still has it, until it fails; a shared one has it no more.
             if self.qps[peer].srq.is_some() {
-                self.take_receive(peer);
+                self.qps[peer].begun = self.take_receive(peer);
             }
             return lost;
         }
@@ -378,7 +378,7 @@ impl State {
     fn peer_that_answers(&self, number: u32) -> Option<u32> {
         let peer = self.qps[number].peer?;
         let other = self.qps.get(peer)?;
-        let takes = other.state == QpState::ReadyToSend;
+        let takes = matches!(other.state, QpState::ReadyToReceive | QpState::ReadyToSend);
         let (from, to) = (self.qps[number].nic, other.nic);
         let reached = self.reaches(self.nics[from].host, self.nics[to].host);
         (takes && reached && other.peer == Some(number)).then_some(peer)
@@ -613,19 +613,57 @@ impl State {
 
     /// Moves a queue pair to the error state.
     pub(crate) fn fail_qp(&mut self, number: u32) {
-        let tells_last = self.profile_of(number).tells_last_receive;
         let qp = &mut self.qps[number];
         if qp.state != QpState::Error {
             qp.state = QpState::Error;
             qp.waiting = None;
             qp.attempt += 1;
-            if let (Some(_), true) = (qp.srq, tells_last) {
-                let nic = qp.nic;
-                let last = ibv_event_type::IBV_EVENT_QP_LAST_WQE_REACHED;
-                self.tell(nic, last, Element::Qp(number));
-            }
         }
         self.flush(number);
+    }
+
+    /// A failed queue pair takes nothing more from a shared queue. It gives back, some time later,
+    /// what an incomplete message has taken.
+    fn end_shared(&mut self, number: u32) {
+        let delay = self.profile_of(number).returns_last_receive;
+        let delay = delay.unwrap_or_default();
+        let qp = &mut self.qps[number];
+        if qp.srq.is_none() || qp.last_receive != LastReceive::Open {
+            return;
+        }
+        qp.last_receive = LastReceive::Due;
+        match qp.begun.is_some() && !delay.is_zero() {
+            true => self.clock.after(delay, Timer::LastReceive { qp: number }),
+            false => self.last_receive(number),
+        }
+    }
+
+    /// A failed queue pair gives back what an incomplete message has taken, if it ever does, and
+    /// tells that this was the last receive.
+    pub(crate) fn last_receive(&mut self, number: u32) {
+        if self.qps.get(number).is_none() {
+            return;
+        }
+        let is_frozen = self.is_frozen(number);
+        let qp = &mut self.qps[number];
+        if is_frozen {
+            // It is flushed again later.
+            qp.last_receive = LastReceive::Open;
+            return;
+        }
+        qp.last_receive = LastReceive::Over;
+        let (nic, cq, begun) = (qp.nic, qp.recv_cq, qp.begun.take());
+        let profile = self.profile(nic);
+        let (solicited, tells_last) = (profile.errors_are_solicited, profile.tells_last_receive);
+        let returned = begun.filter(|_| profile.returns_last_receive.is_some());
+        if let Some(receive) = returned {
+            let wc = failed(number, receive.wr_id, ibv_wc_status::IBV_WC_WR_FLUSH_ERR);
+            self.complete(cq, wc, solicited, 0);
+        }
+        if tells_last {
+            let last = ibv_event_type::IBV_EVENT_QP_LAST_WQE_REACHED;
+            self.tell(nic, last, Element::Qp(number));
+        }
     }
 
     /// Completes everything that a queue pair in the error state has.
@@ -648,6 +686,7 @@ impl State {
             let wc = failed(number, receive.wr_id, status);
             self.complete(self.qps[number].recv_cq, wc, solicited, 0);
         }
+        self.end_shared(number);
     }
 }
 

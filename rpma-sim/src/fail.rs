@@ -9,7 +9,7 @@ use crate::fabric::{self, Host};
 use crate::state::Shared;
 
 /// The calls that can fail, by the names that C knows them by.
-pub(crate) const CALLS: [&str; 39] = [
+pub(crate) const CALLS: [&str; 40] = [
     "ibv_advise_mr",
     "ibv_alloc_pd",
     "ibv_create_comp_channel",
@@ -43,6 +43,7 @@ pub(crate) const CALLS: [&str; 39] = [
     "rdma_destroy_id",
     "rdma_disconnect",
     "rdma_get_cm_event",
+    "rdma_init_qp_attr",
     "rdma_listen",
     "rdma_migrate_id",
     "rdma_reject",

@@ -63,6 +63,7 @@ mod links;
 mod memory;
 #[cfg(miri)]
 mod miri;
+mod modify;
 mod order;
 mod pipe;
 mod post;
@@ -103,8 +104,9 @@ pub mod verbs {
     pub use crate::cm::{
         rdma_accept, rdma_ack_cm_event, rdma_bind_addr, rdma_connect, rdma_create_event_channel,
         rdma_create_id, rdma_create_qp_ex, rdma_destroy_event_channel, rdma_destroy_id,
-        rdma_disconnect, rdma_get_cm_event, rdma_get_local_addr, rdma_get_peer_addr, rdma_listen,
-        rdma_migrate_id, rdma_reject, rdma_resolve_addr, rdma_resolve_route, rdma_set_option,
+        rdma_disconnect, rdma_get_cm_event, rdma_get_local_addr, rdma_get_peer_addr,
+        rdma_init_qp_attr, rdma_listen, rdma_migrate_id, rdma_reject, rdma_resolve_addr,
+        rdma_resolve_route, rdma_set_option,
     };
     pub use crate::cq::{
         ibv_ack_cq_events, ibv_create_comp_channel, ibv_create_cq, ibv_destroy_comp_channel,
@@ -118,8 +120,9 @@ pub mod verbs {
     pub use crate::memory::{
         ibv_advise_mr, ibv_alloc_pd, ibv_dealloc_pd, ibv_dereg_mr, rpma_sys_reg_mr,
     };
+    pub use crate::modify::ibv_modify_qp;
     pub use crate::post::{ibv_post_recv, ibv_post_send};
-    pub use crate::qp::{ibv_destroy_qp, ibv_modify_qp, ibv_query_qp};
+    pub use crate::qp::{ibv_destroy_qp, ibv_query_qp};
     pub use crate::srq::{ibv_create_srq, ibv_destroy_srq, ibv_post_srq_recv};
     pub use crate::stream::ibv_qp_to_qp_ex;
     pub use crate::types::*;

@@ -214,7 +214,7 @@ impl State {
         for number in self.qps_where(|qp| of_thawed(qp) || unanswered(qp)) {
             let qp = &mut self.qps[number];
             match qp.state {
-                QpState::Init => {}
+                QpState::Init | QpState::ReadyToReceive => {}
                 QpState::Error => self.flush(number),
                 QpState::ReadyToSend => {
                     qp.is_kept_back = false;
@@ -401,8 +401,10 @@ impl Host {
     /// sends and writes with immediate data, of queue pairs of any host.
     ///
     /// At the requester it ends as `RETRY_EXC_ERR`, at once as of [`Link::lose_request`]. A receive of a shared receive
-    /// queue is gone, for all connections: soft-RoCE takes it out of the queue when the message begins (`rxe_resp.c`,
-    /// `get_srq_wqe`). One of a queue pair's own queue is flushed with the others when the queue pair fails.
+    /// queue is taken from all connections (`get_srq_wqe` in soft-RoCE's `rxe_resp.c`). When the
+    /// queue pair fails, a [strict](crate::Profile::STRICT) adapter and soft-RoCE of Linux 6.1
+    /// return it as flushed; soft-RoCE of Linux 6.12 never does. A receive of a queue pair's own
+    /// queue is flushed with the others when the queue pair fails.
     ///
     /// # Panics
     ///

@@ -31,6 +31,9 @@ pub struct Profile {
     pub(crate) tells_failures: bool,
     /// Whether the device tells that a failed queue pair takes no more of a shared receive queue.
     pub(crate) tells_last_receive: bool,
+    /// Whether a failed queue pair gives back the receive of a shared queue that an incomplete
+    /// message has taken, and after which time.
+    pub(crate) returns_last_receive: Option<Duration>,
     /// Whether a queue has more room than was asked for: the next power of two, less one.
     pub(crate) rounds_up: bool,
     /// Whether a send queue's slot is free again only when a completion of it, or of a later request, is polled.
@@ -52,7 +55,8 @@ impl Profile {
     /// Departs from the specification where that kernel does: failures are not solicited
     /// (`rxe_resp.c`, `rxe_comp.c`: completions are posted with solicited = 0), a request whose own memory is refused
     /// ends as flushed, a send that is too long is a remote operation error (`rxe_resp.c`), and a retry count of 7 is
-    /// without end (`rxe_comp.c`).
+    /// without end (`rxe_comp.c`). A receive of a shared queue that an incomplete message has
+    /// taken is lost with its queue pair (`flush_recv_queue` in `rxe_resp.c`).
     pub const RXE_6_12: Self = Self {
         name: "soft-RoCE of Linux 6.12",
         device: "rxe",
@@ -70,6 +74,7 @@ impl Profile {
         errors_are_solicited: false,
         tells_failures: false,
         tells_last_receive: true,
+        returns_last_receive: None,
         rounds_up: true,
         frees_slots_by_polling: false,
         reorders: false,
@@ -89,6 +94,7 @@ impl Profile {
         local_error: ibv_wc_status::IBV_WC_LOC_PROT_ERR,
         errors_are_solicited: true,
         tells_last_receive: false,
+        returns_last_receive: Some(Duration::ZERO),
         ..Self::RXE_6_12
     };
 
@@ -102,6 +108,9 @@ impl Profile {
     /// * A queue has the room that was asked for, and a slot of a send queue is free only when a completion of
     ///   its request or of a later one was polled.
     /// * Failures have the specification's statuses, are solicited, and are told by asynchronous events.
+    /// * A failed queue pair returns the receive that an incomplete message has taken from a
+    ///   shared queue, 2 ms later, and only then reports that it was the last one. One that is
+    ///   destroyed before does not return it.
     /// * Destroying a queue pair takes its completions out of the completion queues, as mlx5 does.
     pub const STRICT: Self = Self {
         name: "a strict adapter",
@@ -116,6 +125,7 @@ impl Profile {
         ),
         errors_are_solicited: true,
         tells_failures: true,
+        returns_last_receive: Some(Duration::from_millis(2)),
         rounds_up: false,
         frees_slots_by_polling: true,
         reorders: true,

@@ -1,5 +1,5 @@
-//! Queue pairs: made, changed and destroyed. What is posted to them: see [`crate::post`] and [`crate::stream`]; what
-//! they do with it: [`crate::engine`].
+//! Queue pairs: made and destroyed. How they are changed: see [`crate::modify`]; what is posted to
+//! them: [`crate::post`] and [`crate::stream`]; what they do with it: [`crate::engine`].
 
 use std::collections::VecDeque;
 use std::ffi::c_int;
@@ -16,9 +16,8 @@ use crate::power::READS;
 use crate::state::State;
 use crate::stream::{Stream, set_calls};
 use crate::types::{
-    ibv_qp, ibv_qp_attr, ibv_qp_attr_mask, ibv_qp_cap, ibv_qp_ex, ibv_qp_init_attr,
-    ibv_qp_init_attr_ex, ibv_qp_init_attr_mask, ibv_qp_state, ibv_qp_type, ibv_send_flags, ibv_sge,
-    ibv_wc,
+    ibv_qp, ibv_qp_attr, ibv_qp_cap, ibv_qp_ex, ibv_qp_init_attr, ibv_qp_init_attr_ex,
+    ibv_qp_init_attr_mask, ibv_qp_state, ibv_qp_type, ibv_send_flags, ibv_sge, ibv_wc,
 };
 
 /// A queue pair for a reliable connection.
@@ -41,8 +40,12 @@ pub(crate) struct Qp {
     /// For how long a peer waits that met no receive here: a code.
     pub(crate) min_rnr_timer: u8,
     pub(crate) max_rd_atomic: u8,
+    pub(crate) max_dest_rd_atomic: u8,
     pub(crate) sends: VecDeque<Send>,
     pub(crate) receives: VecDeque<Recv>,
+    /// Of a shared queue: what an incomplete message has taken.
+    pub(crate) begun: Option<Recv>,
+    pub(crate) last_receive: LastReceive,
     /// Requests that are done, of a device that frees their slots when a completion of them is polled, by the
     /// next completion.
     pub(crate) unpolled: u32,
@@ -65,8 +68,20 @@ pub(crate) struct Qp {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum QpState {
     Init,
+    ReadyToReceive,
     ReadyToSend,
     Error,
+}
+
+/// Whether a queue pair takes more receives of a shared queue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum LastReceive {
+    /// It may.
+    Open,
+    /// It has failed, and will give back what it has taken.
+    Due,
+    /// It has given back all that it gives back.
+    Over,
 }
 
 /// Why the first request is not executed yet, and how often it will be tried.
@@ -248,8 +263,11 @@ impl State {
                 rnr_retry_count: 0,
                 min_rnr_timer: 0,
                 max_rd_atomic: 0,
+                max_dest_rd_atomic: 0,
                 sends: VecDeque::new(),
                 receives: VecDeque::new(),
+                begun: None,
+                last_receive: LastReceive::Open,
                 unpolled: 0,
                 kept_slots: 0,
                 waiting: None,
@@ -282,33 +300,6 @@ impl State {
     }
 }
 
-/// `ibv_modify_qp(3)`, as far as rpma uses it: to the error state, and the time that a peer waits for a receive.
-pub unsafe extern "C" fn ibv_modify_qp(
-    qp: *mut ibv_qp,
-    attr: *mut ibv_qp_attr,
-    mask: c_int,
-) -> c_int {
-    // SAFETY: the caller promises a queue pair that is alive.
-    let of = unsafe { of(qp) };
-    // SAFETY: the caller has made it.
-    let attr = unsafe { &*attr };
-    let mut state = of.shared.lock();
-    errno_of((|| {
-        let fate = state.call("ibv_modify_qp", of.nic).begin()?;
-        let is_live = state.qps[of.number].state != QpState::Error;
-        match ibv_qp_attr_mask(mask as u32) {
-            ibv_qp_attr_mask::IBV_QP_STATE if attr.qp_state == ibv_qp_state::IBV_QPS_ERR => {
-                state.fail_qp(of.number);
-            }
-            ibv_qp_attr_mask::IBV_QP_MIN_RNR_TIMER if attr.min_rnr_timer < 32 && is_live => {
-                state.qps[of.number].min_rnr_timer = attr.min_rnr_timer;
-            }
-            _ => return Err(Errno::INVAL),
-        }
-        fate.end()
-    })())
-}
-
 /// `ibv_query_qp(3)`.
 pub unsafe extern "C" fn ibv_query_qp(
     qp: *mut ibv_qp,
@@ -322,11 +313,7 @@ pub unsafe extern "C" fn ibv_query_qp(
     errno_of((|| {
         let fate = state.call("ibv_query_qp", of.nic).begin()?;
         let own = &state.qps[of.number];
-        let qp_state = match own.state {
-            QpState::Init => ibv_qp_state::IBV_QPS_INIT,
-            QpState::ReadyToSend => ibv_qp_state::IBV_QPS_RTS,
-            QpState::Error => ibv_qp_state::IBV_QPS_ERR,
-        };
+        let qp_state = own.state.ibv();
         let found = ibv_qp_attr {
             qp_state,
             cur_qp_state: qp_state,
@@ -334,6 +321,7 @@ pub unsafe extern "C" fn ibv_query_qp(
             qp_access_flags: own.rights,
             cap: own.cap,
             max_rd_atomic: own.max_rd_atomic,
+            max_dest_rd_atomic: own.max_dest_rd_atomic,
             min_rnr_timer: own.min_rnr_timer,
             timeout: own.ack_timeout,
             retry_cnt: own.retry_count,

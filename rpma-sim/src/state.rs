@@ -212,6 +212,7 @@ impl State {
             Timer::Unresolved { id } => self.unresolved(id),
             Timer::Timewait { id } => self.timewait_is_over(id),
             Timer::Unanswered { id, stage } => self.unanswered(id, stage),
+            Timer::LastReceive { qp } => self.last_receive(qp),
             Timer::Arrival { qp, delay } => self.arrived(qp, Some(delay)),
         }
     }

@@ -61,6 +61,8 @@ pub(crate) enum Timer {
     Timewait { id: u32 },
     /// The other end has not answered an id in this stage.
     Unanswered { id: u32, stage: Stage },
+    /// A failed queue pair gives back what an incomplete message has taken.
+    LastReceive { qp: u32 },
     /// Requests that were delayed arrive.
     Arrival { qp: u32, delay: u64 },
 }

@@ -245,9 +245,13 @@ impl ConnCfg {
         self.rq_size
     }
 
-    /// Sets how often a message is sent again that the other side does not acknowledge: 0 to 7. The
-    /// connecting side's setting counts for both. The default is 6; librpma has 7, which on rxe means for
-    /// ever, so that a dead peer is never noticed.
+    /// Sets how often this side sends a message again that the other side does not acknowledge: 0
+    /// to 7. The default is 6. librpma has 7, which means for ever on soft-RoCE, so that a dead
+    /// peer is never noticed.
+    ///
+    /// Each side's setting counts for its own messages. A client's request names one count for
+    /// both sides, and [`ConnReq::connect`](crate::ConnReq::connect) of the accepting side
+    /// replaces it by its own. librpma accepts with the client's.
     ///
     /// # Errors
     ///
@@ -263,13 +267,18 @@ impl ConnCfg {
         self.retry_count
     }
 
-    /// Sets how often the **peer** sends a message again that met no receive here: 0 to 6, or 7 for ever.
+    /// Sets how often a message is sent again that meets no receive: 0 to 6, or 7 for ever.
+    ///
+    /// The accepting side's setting counts for both sides: for its own messages, and, through its
+    /// answer, for those of the client. The connecting side's setting counts only if the accepting
+    /// side uses another library, such as librpma, and then for the messages of that side.
     ///
     /// The default is 7, as in librpma. It is the one default with which an operation may wait for ever,
     /// and only for a program that lives and takes no message: a peer whose program has ended, or whose
     /// host is gone, is noticed by [`set_retry_count`](Self::set_retry_count). Anything finite would have
     /// to be long, for programs that are slow to take their messages, and so would the pause before each
-    /// try ([`set_min_rnr_timer`](Self::set_min_rnr_timer)); it is the receiver's to say.
+    /// try ([`set_min_rnr_timer`](Self::set_min_rnr_timer)). A server that sends to clients which
+    /// it does not trust sets a finite count.
     ///
     /// # Errors
     ///

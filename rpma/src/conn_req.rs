@@ -187,9 +187,10 @@ impl ConnReq {
     /// # Errors
     ///
     /// [`Error::InvalidArgument`] if the private data is too long: then nothing has happened, and
-    /// [`ConnectError::req`] gives the request back. [`Error::Provider`] if `rdma_connect` or
-    /// `rdma_accept` fails (`EINVAL` on accept: the client is gone), or, when accepting, `ibv_modify_qp` or
-    /// `ibv_query_qp`: then the request is gone, too.
+    /// [`ConnectError::req`] gives the request back. [`Error::Provider`] if `rdma_connect` fails,
+    /// or, when accepting, `rdma_init_qp_attr`, `ibv_modify_qp`, `rdma_accept` or `ibv_query_qp`
+    /// (`EINVAL` from `rdma_init_qp_attr` or `rdma_accept`: the client is gone). Then the request
+    /// is gone, too.
     #[doc(alias = "rpma_conn_req_connect")]
     pub fn connect(self, private_data: &[u8]) -> Result<Conn, ConnectError> {
         let (limit, call) = match self.direction {

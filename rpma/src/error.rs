@@ -61,6 +61,24 @@ pub enum Error {
         depth: u32,
     },
 
+    /// The shared receive queue is full, and the device may keep all of its receives for
+    /// connections that have ended: each of them took one for a message that was never complete.
+    ///
+    /// Nothing was posted. Poll the completions that are there. If messages do not arrive any
+    /// more, make a new queue for new connections, and drop the old one with the last of its
+    /// connections.
+    #[error(
+        "the shared receive queue is full, and the device may keep {kept} of its {depth} receives for connections \
+         that ended in the middle of a message: if polling frees no slot, make a new queue for new connections \
+         (Srq::new)"
+    )]
+    ReceivesKept {
+        /// How many receives the device may keep, at most.
+        kept: u32,
+        /// How many slots the queue has.
+        depth: u32,
+    },
+
     /// The operation needs more slots of the send queue than are free, and polling frees none: no operation
     /// with `Flags::COMPLETION_ALWAYS` is outstanding.
     ///
@@ -222,7 +240,9 @@ impl From<Error> for io::Error {
             Error::Provider { cause, .. } => cause.kind(),
             Error::InvalidArgument(_) => io::ErrorKind::InvalidInput,
             Error::NotSupported(_) => io::ErrorKind::Unsupported,
-            Error::QueueFull { .. } | Error::NoCompletionDue { .. } => io::ErrorKind::ResourceBusy,
+            Error::QueueFull { .. }
+            | Error::ReceivesKept { .. }
+            | Error::NoCompletionDue { .. } => io::ErrorKind::ResourceBusy,
             Error::NotConnected(_) => io::ErrorKind::NotConnected,
             Error::Ended(_) => io::ErrorKind::ConnectionAborted,
             Error::PolledElsewhere => io::ErrorKind::InvalidInput,

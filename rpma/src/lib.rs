@@ -260,6 +260,11 @@ struct CompletionEvents;
 #[doc = include_str!("../../docs/failures.md")]
 struct Failures;
 
+/// The remedy in the page on security compiles.
+#[cfg(doctest)]
+#[doc = include_str!("../../docs/security.md")]
+struct Security;
+
 /// The tests on the page on testing run.
 #[cfg(all(doctest, feature = "sim"))]
 #[doc = include_str!("../../docs/testing-your-program.md")]

@@ -21,8 +21,8 @@ use crate::slots::{
 };
 use crate::srq::{MAX_RECEIVE, Srq, check_receive, check_receives};
 use crate::verbs::{
-    CmId, CompChannel, CqKind, CqTag, Hooks, LocalBuffer, MAX_SGE, NativeOps, Notify, QpAttr,
-    QueuePair,
+    BeforeDestroy, CmId, CompChannel, CqKind, CqTag, Hooks, LocalBuffer, MAX_SGE, NativeOps,
+    Notify, QpAttr, QueuePair,
 };
 
 /// The fallback of an atomic write sends its 8 bytes inside the work request.
@@ -186,9 +186,17 @@ impl Queues {
             }),
             before_destroy: match drained.is_empty() {
                 true => None,
-                false => Some(Box::new(move || {
-                    drained.iter().for_each(Polled::before_destroy)
-                })),
+                false => {
+                    let pool = srq.as_ref().map(|srq| Arc::clone(srq.slots()));
+                    let call = Box::new(move |may_be_kept| {
+                        drained.iter().for_each(Polled::before_destroy);
+                        if let Some(pool) = pool.as_ref().filter(|_| may_be_kept) {
+                            pool.may_keep();
+                        }
+                    });
+                    let soft_roce = peer.attributes().soft_roce;
+                    Some(BeforeDestroy { soft_roce, call })
+                }
             },
         };
         let qp = QueuePair::new(id, peer.pd(), &attr, hooks).map_err(|(error, id)| {

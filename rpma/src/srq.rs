@@ -11,7 +11,7 @@ use crate::cq::{Cq, CqAttr, Owners};
 use crate::error::{Error, Queue, Result};
 use crate::mr::{MrSlice, MrUsage, Tag, require};
 use crate::peer::Peer;
-use crate::slots::{Kind, Pool, refused_by_a_full_queue};
+use crate::slots::{Kind, Pool, Refusal, refused_by_a_full_queue};
 use crate::verbs::{CompChannel, CqKind, CqTag, Notify, SharedReceiveQueue};
 
 /// The settings of a shared receive queue. Plain data.
@@ -106,10 +106,12 @@ impl SrqCfg {
 /// left, on whichever connection it arrives: tell them apart with [`Wc::qp_num`](crate::Wc). The receives of
 /// one connection complete in order. Those of several may not: the device works on them at the same time.
 ///
-/// A client that dies in the middle of a message of several packets may take a receive with it: rxe never
-/// completes it, and its slot does not come back. Neither does that of a receive which the device may have
-/// although [`recv`](Self::recv) has failed ([`Error::Provider`]). Make the queue larger than
-/// it needs to be; where it is full and nothing arrives any more, make a new one.
+/// A client that dies in the middle of a message of several packets takes a receive with it until
+/// its connection is dropped. Then the receive comes back as a failed completion. On soft-RoCE of
+/// Linux 6.12 it never does, and its slot is lost: [`kept`](Self::kept) counts such slots, and
+/// docs/security.md has the remedy. The slot of a receive which the device may have although
+/// [`recv`](Self::recv) has failed ([`Error::Provider`]) is lost as well. Make the queue larger
+/// than it needs to be.
 ///
 /// Poll the queue's own completion queue until it is empty before you drop a connection: adapters take
 /// completions that nobody has polled along with their connection, and with them its messages and slots.
@@ -174,7 +176,8 @@ impl Srq {
     /// # Errors
     ///
     /// [`Error::InvalidArgument`] if the region belongs to another peer, lacks [`MrUsage::RECV`], or has
-    /// more than 2³¹ bytes. [`Error::QueueFull`], or [`Error::Provider`] if `ibv_post_srq_recv` fails.
+    /// more than 2³¹ bytes. [`Error::QueueFull`]; [`Error::ReceivesKept`] instead if the device
+    /// may keep all receives. [`Error::Provider`] if `ibv_post_srq_recv` fails.
     #[doc(alias = "rpma_srq_recv")]
     pub fn recv(&self, dst: MrSlice<'_>, op_context: u64) -> Result<()> {
         check_receive(&self.inner.peer, dst)?;
@@ -183,9 +186,7 @@ impl Srq {
             Ok(queue.post_recv(dst.buffer(), Kind::SharedReceive.wr_id(number.into()))?)
         };
         let posted = slots.post(op_context, post);
-        posted.map_err(|error| {
-            refused_by_a_full_queue(error.into(), Queue::SharedReceive, slots.depth(), 1)
-        })
+        posted.map_err(|error| self.refused(error.into(), 1))
     }
 
     /// Posts several receives at once: all of them, or none. See [`Conn::recv_many`](crate::Conn::recv_many).
@@ -204,9 +205,34 @@ impl Srq {
             });
             Ok(queue.post_recvs(numbered)?)
         });
-        posted.map_err(|error| {
-            refused_by_a_full_queue(error.into(), Queue::SharedReceive, slots.depth(), count)
-        })
+        posted.map_err(|error| self.refused(error.into(), count))
+    }
+
+    #[cold]
+    fn refused(&self, refusal: Refusal, count: u32) -> Error {
+        let slots = &self.inner.slots;
+        let depth = slots.depth();
+        let error = refused_by_a_full_queue(refusal, Queue::SharedReceive, depth, count);
+        let is_full = matches!(error, Error::QueueFull { .. }) && depth > 0;
+        match slots.kept() {
+            kept if is_full && kept == depth => Error::ReceivesKept { kept, depth },
+            _ => error,
+        }
+    }
+
+    /// Returns how many receives the device may keep for connections that have ended, at most.
+    /// Their slots do not come back.
+    ///
+    /// A client that dies in the middle of a message takes a receive with it. Dropping the
+    /// connection waits until the device has returned that receive, for at most 0.1 s. soft-RoCE
+    /// cannot be asked: each connection on it counts until the receives that were posted before
+    /// its end have completed. Receives whose completions have not been polled count as well.
+    ///
+    /// When a large part of the queue may be kept, make a new queue for new connections: see
+    /// docs/security.md.
+    #[must_use]
+    pub fn kept(&self) -> u32 {
+        self.inner.slots.kept()
     }
 
     /// The queue's own completion queue, if its configuration asked for one.

@@ -7,14 +7,14 @@ use std::{env, thread};
 
 use rpma::{
     Conn, ConnCfg, ConnEvent, ConnReq, Ep, Error, MrRemote, MrSlice, MrUsage, Next, Peer, Posted,
-    Wc, WcOpcode,
+    Srq, SrqCfg, Wc, WcOpcode, WcStatus,
 };
 
 use crate::common::{
     LIMIT, Pair, addr, completion, contents, device_test, event, here, next_completion,
     no_completion, opcode_of, pattern, peer, region, remote,
 };
-use crate::support::{ALWAYS, SOON};
+use crate::support::{ALWAYS, SOON, write_nothing};
 
 /// A thousand clients connect and die in every way, before and after they are accepted, with
 /// operations posted, rejected, waiting for an answer. The endpoint takes them as they come, and
@@ -305,6 +305,67 @@ fn a_wait_for_an_operation_sees_the_end() {
         assert_eq!(next.expect("it was kept"), Next::Event(ConnEvent::Closed));
         let none = client.next_event_timeout(Duration::ZERO);
         assert!(matches!(none, Err(Error::NoEvent)), "{none:?}");
+    });
+}
+
+/// A client's settings: retries without end on soft-RoCE, as librpma asks for them.
+fn endless() -> ConnCfg {
+    let mut cfg = ConnCfg::new();
+    cfg.set_retry_count(7).expect("possible");
+    cfg
+}
+
+/// Promise: a server retries as often as its own settings allow, whatever its client has asked
+/// for. So an operation towards a client that is gone fails. (The failing test waited for ever on
+/// soft-RoCE.)
+#[test]
+fn a_client_cannot_make_a_server_retry_without_end() {
+    device_test(|| {
+        let peer = peer();
+        let srq = Srq::new(&peer, &SrqCfg::new()).expect("a shared receive queue");
+        for srq in [None, Some(&srq)] {
+            let mut cfg = ConnCfg::new();
+            cfg.set_srq(srq);
+            cfg.set_retry_count(1).expect("possible");
+            cfg.set_ack_timeout(Some(14)).expect("possible");
+            let Pair { client, server } = Pair::with(&peer, &endless(), &cfg);
+            write_nothing(&server, 1).expect("posted");
+            opcode_of(&completion(&server), 1);
+            drop(client);
+            write_nothing(&server, 2).expect("posted");
+            let failure = completion(&server).result().expect_err("it is gone");
+            assert_eq!(failure.status, WcStatus::RETRY_EXC_ERR, "{failure}");
+            assert_eq!(event(&server), ConnEvent::Closed);
+        }
+    });
+}
+
+/// Promise: an accepted connection ends with its queue pair, whichever side ends it and how: its
+/// receives come back.
+#[test]
+fn an_accepted_queue_pair_ends_with_its_connection() {
+    device_test(|| {
+        let peer = peer();
+        for rejected in [false, true] {
+            let ep = Ep::listen(&peer, &addr(), 0).expect("listens");
+            let req = ConnReq::new(&peer, &addr(), ep.get_port(), &endless()).expect("resolves");
+            let client = req.connect(&[]).expect("asks");
+            let req = ep.next_conn_req_timeout(&ConnCfg::new(), LIMIT);
+            let server = req.expect("a request").connect(&[]).expect("accepts");
+            server.recv(MrSlice::EMPTY, 1).expect("posted");
+            if rejected {
+                // It has not taken the answer: that is a reject.
+                drop(client);
+                let end = event(&server);
+                assert!(matches!(end, ConnEvent::Rejected { .. }), "{end:?}");
+            } else {
+                let _client = client.wait_established(LIMIT).expect("accepted");
+                assert_eq!(event(&server), ConnEvent::Established);
+                server.disconnect().expect("disconnects");
+            }
+            let flushed = completion(&server).result().expect_err("it has ended");
+            assert_eq!(flushed.status, WcStatus::WR_FLUSH_ERR, "{flushed}");
+        }
     });
 }
 

@@ -43,6 +43,8 @@ enum call {
 	WR_COMPLETE,
 	GET_CM_EVENT,
 	DESTROY_ID,
+	INIT_QP_ATTR,
+	ACCEPT,
 	CALLS
 };
 
@@ -67,6 +69,8 @@ static const char *const names[CALLS] = {
 	"ibv_wr_complete",
 	"rdma_get_cm_event",
 	"rdma_destroy_id",
+	"rdma_init_qp_attr",
+	"rdma_accept",
 };
 
 /* How a call fails. */
@@ -392,4 +396,21 @@ int rdma_destroy_id(struct rdma_cm_id *id)
 {
 	FAIL_BY_ERRNO(DESTROY_ID, -1);
 	return NEXT(rdma_destroy_id)(id);
+}
+
+int rdma_init_qp_attr(struct rdma_cm_id *id, struct ibv_qp_attr *attr, int *attr_mask)
+{
+	FAIL_BY_ERRNO(INIT_QP_ATTR, -1);
+	return NEXT(rdma_init_qp_attr)(id, attr, attr_mask);
+}
+
+int rdma_accept(struct rdma_cm_id *id, struct rdma_conn_param *param)
+{
+	enum how how = DONE;
+	int error = FAILURE(ACCEPT, &how);
+	int ret = how == REFUSED ? -1 : NEXT(rdma_accept)(id, param);
+	if (error == 0 || (how != REFUSED && ret != 0))
+		return ret;
+	errno = error;
+	return -1;
 }

@@ -7,6 +7,10 @@
 //! * `hosts tail-first ADDRESS PORT SECONDS GROUP native|fallback` does it wrongly: the tail goes first.
 //! * `hosts watch ADDRESS PORT SECONDS` looks whether what the tail shows is whole, while another one appends.
 //! * `tight` is the fallback with settings that give up soon.
+//! * `hosts probe ADDRESS PORT` accepts one client with such settings, and writes no bytes to it
+//!   until that fails.
+//! * `hosts endless ADDRESS PORT SECONDS` connects with retries without end, as librpma does, and
+//!   does nothing.
 //! * `hosts verify PATH` looks whether every record that the tail shows is there and whole.
 //!
 //! A group is appended as docs/persistence.md says: its records, their flush, an atomic write of the
@@ -14,6 +18,7 @@
 
 mod client;
 mod log;
+mod probe;
 mod server;
 
 use std::error::Error;
@@ -35,6 +40,8 @@ fn main() -> ExitCode {
             method,
         ] => client::append(addr, port, seconds, group, method, role == "tail-first"),
         ["watch", addr, port, seconds] => client::watch(addr, port, seconds),
+        ["probe", addr, port] => probe::probe(addr, port),
+        ["endless", addr, port, seconds] => probe::endless(addr, port, seconds),
         ["verify", path] => log::verify(path),
         _ => Err("see the head of tests/hosts/hosts.rs".into()),
     };

@@ -2,11 +2,12 @@
 
 use rpma::pmem::PmemMap;
 use rpma::{
-    ConnCfg, ConnEvent, ConnReq, Error, Flags, Mr, MrRemote, MrUsage, PeerCfg, RejectReason,
+    ConnCfg, ConnEvent, ConnReq, Error, Flags, Mr, MrRemote, MrSlice, MrUsage, PeerCfg,
+    RejectReason, RemoteSlice, WcStatus,
 };
 
 use crate::common::program::{Program, find, hex, unhex};
-use crate::common::{LIMIT, addr, devdax, device_test, event, pattern, peer, region};
+use crate::common::{LIMIT, addr, completion, devdax, device_test, event, pattern, peer, region};
 use crate::support::{
     SHARED, client, connect, disconnect, establish, finish, listen, request, server, slice,
     take_offer,
@@ -171,6 +172,29 @@ fn a_c_server_closes() {
                 .filter(|line| *line == "event Connection closed");
             assert_eq!(closed.count().to_string(), times);
         }
+    });
+}
+
+/// The C library asks for retries without end on soft-RoCE. A server notices all the same that
+/// such a client is gone.
+#[test]
+fn a_c_client_that_is_killed_is_noticed() {
+    device_test(|| {
+        let peer = peer();
+        let ep = listen(&peer);
+        let mut client = client(&ep, &["connect", "3"]);
+        let mut cfg = ConnCfg::new();
+        cfg.set_retry_count(1).expect("possible");
+        cfg.set_ack_timeout(Some(14)).expect("possible");
+        let conn = establish(request(&ep, &cfg), &[], &[]);
+        client.wait_for("data");
+        client.kill();
+        let always = Flags::COMPLETION_ALWAYS;
+        conn.write(RemoteSlice::EMPTY, MrSlice::EMPTY, always, 1)
+            .expect("its end was not taken yet");
+        let failure = completion(&conn).result().expect_err("it is gone");
+        assert_eq!(failure.status, WcStatus::RETRY_EXC_ERR, "{failure}");
+        assert_eq!(event(&conn), ConnEvent::Closed);
     });
 }
 

@@ -78,6 +78,34 @@ fn slots_come_back_from_dropped_connections() {
     });
 }
 
+/// Receives that a device may keep for connections that have ended are those that do not come
+/// back. A queue on which messages arrive has none.
+#[test]
+fn receives_that_come_back_are_not_kept() {
+    const DEPTH: u32 = 4;
+    device_test(|| {
+        let peer = peer();
+        let srq = srq(&peer, DEPTH, DEPTH);
+        assert_eq!(fill(&srq, DEPTH), DEPTH);
+        assert_eq!(srq.kept(), 0);
+        for round in 0..3 {
+            drop(Pair::with(&peer, &ConnCfg::new(), &using(&srq)));
+            assert!(srq.kept() <= 1, "{} after one connection", srq.kept());
+            let Pair { client, server } = Pair::with(&peer, &ConnCfg::new(), &using(&srq));
+            for _ in 0..DEPTH {
+                send(&client);
+            }
+            drop((client, server));
+            let rcq = srq.get_rcq().expect("its own");
+            for _ in 0..DEPTH {
+                next_completion(rcq).result().expect("succeeds");
+            }
+            assert_eq!(srq.kept(), 0, "round {round}: all have come back");
+            assert_eq!(fill(&srq, DEPTH), DEPTH);
+        }
+    });
+}
+
 /// Closing a connection returns the receives that arrived on it, and their slots come back.
 #[test]
 fn closing_returns_what_arrived() {

@@ -97,7 +97,7 @@ impl State {
     }
 
     /// Runs a call of an id that may be made to fail.
-    fn call_id(
+    pub(super) fn call_id(
         &mut self,
         number: u32,
         call: &'static str,
@@ -247,15 +247,33 @@ unsafe fn private_data<'a>(data: *const c_void, len: u8) -> &'a [u8] {
     }
 }
 
+/// The number of the queue pair that a message names: of the id's, or if librdmacm sees none, the
+/// one that the parameters have.
+///
+/// # Safety
+///
+/// The id is alive, and so is its queue pair if it points to one.
+unsafe fn qp_num(id: *mut rdma_cm_id, param: &rdma_conn_param) -> u32 {
+    // SAFETY: the caller promises it.
+    let qp = unsafe { (*id).qp };
+    match qp.is_null() {
+        true => param.qp_num,
+        // SAFETY: as above.
+        false => unsafe { (*qp).qp_num },
+    }
+}
+
 /// `rdma_connect(3)`.
 pub unsafe extern "C" fn rdma_connect(id: *mut rdma_cm_id, param: *mut rdma_conn_param) -> c_int {
     // SAFETY: the caller promises both.
     let (of, param) = (unsafe { of_id(id) }, unsafe { &*param });
     // SAFETY: the caller promises it.
     let data = unsafe { private_data(param.private_data, param.private_data_len) };
+    // SAFETY: as above.
+    let qp_num = unsafe { qp_num(id, param) };
     let mut state = of.shared.lock();
     state.call_id(of.number, "rdma_connect", |state| {
-        state.connect(of.number, Depths::of(param), data)
+        state.connect(of.number, Depths::of(param), qp_num, data)
     })
 }
 
@@ -265,9 +283,11 @@ pub unsafe extern "C" fn rdma_accept(id: *mut rdma_cm_id, param: *mut rdma_conn_
     let (of, param) = (unsafe { of_id(id) }, unsafe { &*param });
     // SAFETY: the caller promises it.
     let data = unsafe { private_data(param.private_data, param.private_data_len) };
+    // SAFETY: as above.
+    let qp_num = unsafe { qp_num(id, param) };
     let mut state = of.shared.lock();
     state.call_id(of.number, "rdma_accept", |state| {
-        state.accept(of.number, Depths::of(param), data)
+        state.accept(of.number, Depths::of(param), qp_num, data)
     })
 }
 

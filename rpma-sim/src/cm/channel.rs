@@ -276,7 +276,7 @@ impl State {
                 }
             },
             Kind::Rejected(reason, data) => {
-                if let Some(qp) = self.ids[id].qp {
+                if let Some(qp) = self.shown_qp(id) {
                     self.fail_qp(qp);
                 }
                 (Type::RDMA_CM_EVENT_REJECTED, reason, data)

@@ -153,6 +153,7 @@ impl State {
         }
         let id = &self.ids[client];
         let (src, dst, depths) = (id.src, id.dst.expect("it is resolved"), id.own);
+        let their_qp = id.own_qp;
         let Some(listener) = self.listener(dst) else {
             return self.rejected(client, NO_LISTENER, &[]);
         };
@@ -169,6 +170,7 @@ impl State {
             dst: src,
             peer: Some(client),
             theirs: depths,
+            their_qp,
             ..Id::new(host, channel)
         });
         self.ids[request].nic = self.nic_of(dst.ip());
@@ -189,6 +191,7 @@ impl State {
             return;
         }
         self.ids[client].theirs = self.ids[server].own;
+        self.ids[client].their_qp = self.ids[server].own_qp;
         self.enter(client, Stage::Answered);
         self.limit(server, NOT_DECIDED);
         self.notify(client, Kind::Response(data));

@@ -5,6 +5,7 @@
 //! queue pair is connected then, and its last message is sent.
 
 mod addr;
+mod attributes;
 mod calls;
 mod channel;
 mod messages;
@@ -16,6 +17,7 @@ use std::time::Duration;
 
 use rustix::io::Errno;
 
+pub use self::attributes::rdma_init_qp_attr;
 pub use self::calls::{
     rdma_accept, rdma_bind_addr, rdma_connect, rdma_create_id, rdma_create_qp_ex, rdma_destroy_id,
     rdma_disconnect, rdma_get_local_addr, rdma_get_peer_addr, rdma_listen, rdma_reject,
@@ -28,9 +30,7 @@ pub use self::channel::{
 };
 pub(crate) use self::messages::Message;
 use crate::call::Result;
-use crate::device::is_in_network;
-use crate::memory::access;
-use crate::qp::QpState;
+use crate::device::{MAX_RD_ATOM, is_in_network};
 use crate::state::State;
 use crate::timer::Timer;
 use crate::types::{rdma_cm_id, rdma_conn_param};
@@ -62,6 +62,12 @@ pub(crate) struct Id {
     src: Option<SocketAddr>,
     dst: Option<SocketAddr>,
     qp: Option<u32>,
+    /// The number of the queue pair that its request or its reply names.
+    own_qp: u32,
+    /// And that of the other end's.
+    their_qp: u32,
+    /// Whether it has asked for the connection.
+    is_client: bool,
     /// The id at the other end.
     peer: Option<u32>,
     /// What this end has asked for, or has accepted.
@@ -123,8 +129,9 @@ struct Depths {
 impl Depths {
     fn of(param: &rdma_conn_param) -> Self {
         Self {
-            responder_resources: param.responder_resources,
-            initiator_depth: param.initiator_depth,
+            // A larger number, as `RDMA_MAX_RESP_RES`, is the device's limit.
+            responder_resources: param.responder_resources.min(MAX_RD_ATOM),
+            initiator_depth: param.initiator_depth.min(MAX_RD_ATOM),
             // They have 3 bits.
             retry_count: param.retry_count & 7,
             rnr_retry_count: param.rnr_retry_count & 7,
@@ -144,6 +151,9 @@ impl Id {
             src: None,
             dst: None,
             qp: None,
+            own_qp: 0,
+            their_qp: 0,
+            is_client: false,
             peer: None,
             own: Depths::default(),
             theirs: Depths::default(),
@@ -321,32 +331,38 @@ impl State {
             .find_map(|(number, id)| at(id).map(|()| number))
     }
 
-    fn connect(&mut self, number: u32, depths: Depths, data: &[u8]) -> Result<()> {
+    fn connect(&mut self, number: u32, depths: Depths, qp_num: u32, data: &[u8]) -> Result<()> {
         let id = &mut self.ids[number];
         if id.stage != Stage::RouteResolved || data.len() > REQUEST_DATA {
             return Err(Errno::INVAL);
         }
         id.own = depths;
+        id.own_qp = qp_num;
+        id.is_client = true;
         id.request = padded(data, REQUEST_DATA);
         self.enter(number, Stage::Asked);
         self.send(number, Message::Request { client: number });
         Ok(())
     }
 
-    fn accept(&mut self, number: u32, depths: Depths, data: &[u8]) -> Result<()> {
+    fn accept(&mut self, number: u32, depths: Depths, qp_num: u32, data: &[u8]) -> Result<()> {
         let id = &self.ids[number];
-        let (Stage::Requested, Some(_), Some(qp)) = (id.stage, id.peer, id.qp) else {
+        let (Stage::Requested, Some(_)) = (id.stage, id.peer) else {
             return Err(Errno::INVAL);
         };
+        self.join(number, Some(depths))?;
         if data.len() > REPLY_DATA {
             // The kernel rejects the request as well.
             self.reject(number, &[])?;
-            self.fail_qp(qp);
+            if let Some(qp) = self.shown_qp(number) {
+                self.fail_qp(qp);
+            }
             return Err(Errno::INVAL);
         }
-        self.ids[number].own = depths;
+        let id = &mut self.ids[number];
+        id.own = depths;
+        id.own_qp = qp_num;
         self.enter(number, Stage::Accepted);
-        self.join(number);
         let reply = Message::Reply {
             server: number,
             data: padded(data, REPLY_DATA),
@@ -355,42 +371,13 @@ impl State {
         Ok(())
     }
 
-    /// Connects an id's queue pair to that at the other end.
-    fn join(&mut self, number: u32) {
+    /// An id's queue pair, if librdmacm sees it: the program may have taken it out of the id.
+    fn shown_qp(&self, number: u32) -> Option<u32> {
         let id = &self.ids[number];
-        let Some(qp) = id.qp else {
-            return;
-        };
-        // The other end may have gone, of which this one does not know.
-        let peer = id.peer.and_then(|peer| self.ids.get(peer));
-        let (own, theirs, is_client) = (id.own, id.theirs, id.stage == Stage::Answered);
-        let profile = self.profile_of(qp);
-        let ack_timeout = id.ack_timeout.unwrap_or(profile.ack_timeout);
-        let peer_qp = peer.and_then(|peer| peer.qp);
-        // Each end can have as many reads in flight as the other one serves (`cm_rep_handler`).
-        let (max_reads, serves) = match is_client {
-            true => (theirs.responder_resources, theirs.initiator_depth),
-            false => (own.initiator_depth, own.responder_resources),
-        };
-        let native = profile.native;
-        let qp = &mut self.qps[qp];
-        if qp.state == QpState::Error {
-            return;
-        }
-        qp.state = QpState::ReadyToSend;
-        qp.peer = peer_qp;
-        qp.ack_timeout = ack_timeout;
-        // The client's count of retries is for both; each tells the other how often to try without a receive.
-        qp.retry_count = if is_client { own } else { theirs }.retry_count;
-        qp.rnr_retry_count = theirs.rnr_retry_count;
-        qp.max_rd_atomic = max_reads;
-        qp.rights = access::REMOTE_WRITE;
-        if serves > 0 {
-            qp.rights |= access::REMOTE_READ | access::REMOTE_ATOMIC;
-            if native {
-                qp.rights |= access::FLUSH_GLOBAL | access::FLUSH_PERSISTENT;
-            }
-        }
+        // SAFETY: the id is alive, and its calls are not made at the same time as others write to
+        // it.
+        let shown = unsafe { (*id.user?.as_ptr()).qp };
+        id.qp.filter(|_| !shown.is_null())
     }
 
     /// A queue pair is destroyed.
@@ -406,7 +393,12 @@ impl State {
         let (Stage::Answered, Some(server)) = (id.stage, id.peer) else {
             return false;
         };
-        self.join(number);
+        if self.join(number, None).is_err() {
+            if let Some(qp) = self.shown_qp(number) {
+                self.fail_qp(qp);
+            }
+            return false;
+        }
         self.enter(number, Stage::Established);
         self.send(number, Message::Ready { server });
         true
@@ -432,9 +424,8 @@ impl State {
     }
 
     fn disconnect(&mut self, number: u32) -> Result<()> {
-        let id = &self.ids[number];
-        let is_asked = id.stage.is_asked();
-        if let Some(qp) = id.qp {
+        let is_asked = self.ids[number].stage.is_asked();
+        if let Some(qp) = self.shown_qp(number) {
             self.fail_qp(qp);
         }
         if !is_asked {

@@ -42,7 +42,8 @@ use crate::verbs::{CmEvent, CmEventKind, CompChannel, ConnParam, CqKind, Deadlin
 ///
 /// All methods take `&self`: threads may post, poll and wait for events at the same time. Dropping it
 /// takes milliseconds and never waits for the peer, which gets [`ConnEvent::Closed`]; what was posted
-/// and is not complete then is lost.
+/// and is not complete then is lost. With a shared receive queue it waits for the device to return
+/// the receive of an incomplete message, for at most 0.1 s.
 ///
 /// # Order
 ///

@@ -1,5 +1,7 @@
 //! The entries of a shared receive queue: receives of several connections complete in any order, so that
 //! free entries are on a list. One that the device has taken and never completes stays taken.
+//! [`Pool::kept`] counts those: a connection that has ended keeps at most one entry, and only one
+//! that was posted before its end.
 
 use super::ring::{NotPosted, NotTaken};
 use super::sync::{Mutex, MutexGuard, lock};
@@ -14,8 +16,24 @@ pub(crate) struct Pool {
 struct Entries {
     /// With room for all, so that nothing is allocated later.
     free: Vec<u32>,
-    /// The `op_context` of each entry that is taken.
-    contexts: Vec<Option<u64>>,
+    taken: Vec<Taken>,
+    /// 1, and 1 for each connection that has ended and may keep a receive.
+    ends: u64,
+}
+
+/// An entry that is taken, or free.
+#[derive(Clone, Copy, Debug)]
+struct Taken {
+    /// What [`Entries::ends`] was when it was taken. 0: it is free.
+    since: u64,
+    op_context: u64,
+}
+
+impl Taken {
+    const FREE: Self = Self {
+        since: 0,
+        op_context: 0,
+    };
 }
 
 impl Pool {
@@ -24,7 +42,8 @@ impl Pool {
             depth,
             entries: Mutex::new(Entries {
                 free: (0..depth).rev().collect(),
-                contexts: vec![None; depth as usize],
+                taken: vec![Taken::FREE; depth as usize],
+                ends: 1,
             }),
         }
     }
@@ -64,9 +83,12 @@ impl Pool {
             Err(NotTaken::NoRoom) => return Err(NotPosted::Full),
             Err(NotTaken::Refused(error)) => return Err(NotPosted::Refused(error)),
         };
-        let Entries { free, contexts } = &mut *entries;
+        let Entries { free, taken, ends } = &mut *entries;
         for (index, number) in free.drain(left..).enumerate() {
-            contexts[number as usize] = Some(context(index));
+            taken[number as usize] = Taken {
+                since: *ends,
+                op_context: context(index),
+            };
         }
         failed.map_or(Ok(()), |error| Err(NotPosted::Failed(error)))
     }
@@ -75,9 +97,33 @@ impl Pool {
     /// posted.
     pub(crate) fn complete(&self, number: u32) -> Option<u64> {
         let mut entries = self.lock();
-        let context = entries.contexts.get_mut(number as usize)?.take()?;
+        let entry = entries.taken.get_mut(number as usize)?;
+        if entry.since == 0 {
+            return None;
+        }
+        entry.since = 0;
+        let op_context = entry.op_context;
         entries.free.push(number);
-        Some(context)
+        Some(op_context)
+    }
+
+    /// A connection has ended, and the device may keep a receive that a message of it has taken.
+    pub(crate) fn may_keep(&self) {
+        self.lock().ends += 1;
+    }
+
+    /// How many receives the device may keep for connections that have ended, at most: one of
+    /// each, and only those that were posted before. A receive that comes back later is none of
+    /// them.
+    pub(crate) fn kept(&self) -> u32 {
+        let entries = self.lock();
+        let taken = entries.taken.iter().map(|entry| entry.since);
+        let older = taken.filter(|since| (1..entries.ends).contains(since));
+        let (count, oldest) = older
+            .fold((0, entries.ends), |(count, oldest): (u32, u64), since| {
+                (count + 1, oldest.min(since))
+            });
+        count.min(u32::try_from(entries.ends - oldest).unwrap_or(u32::MAX))
     }
 
     fn lock(&self) -> MutexGuard<'_, Entries> {

@@ -631,3 +631,40 @@ fn completions_are_settled_up_to_the_first_unlike() {
         }
     }
 }
+
+/// A connection that has ended keeps one receive at most, and only one that was posted before its
+/// end.
+#[test]
+fn receives_that_may_be_kept_are_counted() {
+    let pool = Pool::new(4);
+    let post = || {
+        let mut taken = None;
+        let posted = pool.post(7, |number| -> Result<(), NotTaken<()>> {
+            taken = Some(number);
+            Ok(())
+        });
+        assert!(posted.is_ok(), "there is room");
+        taken.expect("an entry")
+    };
+    let first = [post(), post()];
+    assert_eq!(pool.kept(), 0);
+    pool.may_keep();
+    assert_eq!(pool.kept(), 1, "one of two");
+    let later = [post(), post()];
+    (0..3).for_each(|_| pool.may_keep());
+    assert_eq!(pool.kept(), 4, "four connections, and four receives");
+    assert_eq!(pool.complete(first[0]), Some(7));
+    assert_eq!(pool.complete(first[1]), Some(7));
+    assert_eq!(pool.kept(), 2, "those that are missing");
+    let again = post();
+    assert_eq!(pool.complete(later[0]), Some(7));
+    assert_eq!(
+        pool.kept(),
+        1,
+        "the newest is of no connection that has ended"
+    );
+    assert_eq!(pool.complete(later[1]), Some(7));
+    assert_eq!(pool.kept(), 0);
+    assert_eq!(pool.complete(again), Some(7));
+    assert_eq!(pool.complete(again), None, "it is free");
+}

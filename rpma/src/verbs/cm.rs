@@ -269,7 +269,7 @@ impl CmId {
     }
 
     /// The events of that device.
-    fn device(&self) -> Option<DeviceEvents<'_>> {
+    pub(super) fn device(&self) -> Option<DeviceEvents<'_>> {
         // SAFETY: the device is open for as long as an id is bound to it.
         self.verbs().map(|verbs| unsafe { DeviceEvents::of(verbs) })
     }

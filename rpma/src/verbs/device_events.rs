@@ -17,6 +17,7 @@ use std::fmt;
 use std::marker::PhantomData;
 use std::os::fd::BorrowedFd;
 use std::ptr::NonNull;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, LazyLock, Mutex, PoisonError};
 
 use rpma_sys as sys;
@@ -32,18 +33,40 @@ pub(super) type OnError = Arc<dyn Fn(&dyn fmt::Display) + Send + Sync>;
 
 /// The queue pairs of this library, by their addresses: other code of the process may have queue pairs of
 /// the same device.
-static QUEUE_PAIRS: LazyLock<Mutex<HashMap<usize, OnError>>> = LazyLock::new(Mutex::default);
+static QUEUE_PAIRS: LazyLock<Mutex<HashMap<usize, Watch>>> = LazyLock::new(Mutex::default);
+
+/// What the events of a queue pair change.
+#[derive(Clone)]
+struct Watch {
+    on_error: OnError,
+    last_receive: Arc<AtomicBool>,
+}
 
 /// A queue pair whose errors are told, until this is dropped.
 pub(super) struct Watched {
     queue_pair: usize,
+    last_receive: Arc<AtomicBool>,
 }
 
 impl Watched {
     pub(super) fn new(queue_pair: NonNull<sys::ibv_qp>, on_error: OnError) -> Self {
         let queue_pair = queue_pair.addr().get();
-        with_queue_pairs(|all| all.insert(queue_pair, on_error));
-        Self { queue_pair }
+        let last_receive = Arc::new(AtomicBool::new(false));
+        let watch = Watch {
+            on_error,
+            last_receive: Arc::clone(&last_receive),
+        };
+        with_queue_pairs(|all| all.insert(queue_pair, watch));
+        Self {
+            queue_pair,
+            last_receive,
+        }
+    }
+
+    /// Whether the device has reported that the queue pair, which has failed, has completed all
+    /// receives that it took from a shared queue.
+    pub(super) fn had_last_receive(&self) -> bool {
+        self.last_receive.load(Ordering::Acquire)
     }
 }
 
@@ -59,7 +82,7 @@ impl Drop for Watched {
     }
 }
 
-fn with_queue_pairs<T>(run: impl FnOnce(&mut HashMap<usize, OnError>) -> T) -> T {
+fn with_queue_pairs<T>(run: impl FnOnce(&mut HashMap<usize, Watch>) -> T) -> T {
     // Nothing panics while it is locked.
     run(&mut QUEUE_PAIRS.lock().unwrap_or_else(PoisonError::into_inner))
 }
@@ -184,6 +207,17 @@ impl Drop for DeviceEvents<'_> {
     }
 }
 
+/// The queue pair that an event is about, if it is ours.
+///
+/// # Safety
+///
+/// The event is one of a queue pair.
+unsafe fn watch_of(event: &sys::ibv_async_event) -> Option<Watch> {
+    // SAFETY: the caller promises it; only the address is used.
+    let queue_pair = unsafe { event.element.qp }.addr();
+    with_queue_pairs(|all| all.get(&queue_pair).cloned())
+}
+
 /// What is left of an event when it has been acknowledged.
 struct Event {
     kind: sys::ibv_event_type,
@@ -203,9 +237,14 @@ impl Event {
             kinds::IBV_EVENT_QP_FATAL
             | kinds::IBV_EVENT_QP_REQ_ERR
             | kinds::IBV_EVENT_QP_ACCESS_ERR => {
-                // SAFETY: an event of this kind is one of a queue pair; only its address is used.
-                let queue_pair = unsafe { event.element.qp }.addr();
-                on_error = with_queue_pairs(|all| all.get(&queue_pair).cloned());
+                // SAFETY: an event of this kind is one of a queue pair.
+                on_error = unsafe { watch_of(event) }.map(|watch| watch.on_error);
+            }
+            kinds::IBV_EVENT_QP_LAST_WQE_REACHED => {
+                // SAFETY: as above.
+                if let Some(watch) = unsafe { watch_of(event) } {
+                    watch.last_receive.store(true, Ordering::Release);
+                }
             }
             kinds::IBV_EVENT_PORT_ERR | kinds::IBV_EVENT_PORT_ACTIVE => {
                 // SAFETY: an event of this kind has the number of a port.
@@ -323,6 +362,11 @@ mod tests {
             sys::ibv_event_type::IBV_EVENT_COMM_EST,
         );
         let watched = watch(8);
+        let last = sys::ibv_event_type::IBV_EVENT_QP_LAST_WQE_REACHED;
+        assert_eq!(tell(last, 16), 0, "of another queue pair");
+        assert!(!watched.had_last_receive());
+        assert_eq!(tell(last, 8), 0, "is no error");
+        assert!(watched.had_last_receive());
         assert_eq!(tell(fatal, 8), 1);
         assert_eq!(tell(established, 8), 0, "is no error");
         assert_eq!(tell(fatal, 16), 0, "of a C library, say");

@@ -24,6 +24,7 @@
 
 #![expect(unsafe_code, reason = "this is the floor that calls C")]
 
+mod accept;
 mod batch;
 pub(crate) mod clock;
 mod cm;
@@ -58,7 +59,7 @@ pub use self::device_events::DeviceEventKind;
 pub(crate) use self::device_events::DeviceWatch;
 pub use self::memory::{AlignedBuf, Durability, RawMemory, RegisterableMemory};
 pub(crate) use self::mr::{AccessFlags, LocalBuffer, ReadTarget, Registered};
-pub(crate) use self::qp::{ConnParam, Hooks, NativeOps, QpAttr, QueuePair};
+pub(crate) use self::qp::{BeforeDestroy, ConnParam, Hooks, NativeOps, QpAttr, QueuePair};
 pub(crate) use self::srq::SharedReceiveQueue;
 #[cfg(native_atomic_write)]
 pub(crate) use self::stream::NativeAtomicWrite;

@@ -8,10 +8,13 @@ use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::ptr::{self, NonNull};
 use std::sync::Arc;
+use std::time::Duration;
 
 use rpma_sys as sys;
 use rustix::io::Errno;
 
+use super::accept::{accept, modify, set_error};
+use super::clock::sleep;
 use super::device_events::{OnError, Watched};
 #[cfg(any(native_flush, native_atomic_write))]
 use super::stream::StreamCalls;
@@ -36,10 +39,10 @@ pub(crate) struct QueuePair {
     id: CmId,
     released: bool,
     watched: Option<Watched>,
-    before_destroy: Option<Box<dyn Fn() + Send + Sync>>,
+    before_destroy: Option<BeforeDestroy>,
     _send_cq: Arc<CompletionQueue>,
     _recv_cq: Arc<CompletionQueue>,
-    _srq: Option<Arc<SharedReceiveQueue>>,
+    srq: Option<Arc<SharedReceiveQueue>>,
     _pd: Arc<Pd>,
 }
 
@@ -84,9 +87,18 @@ pub(crate) struct QpAttr<'cq> {
 pub(crate) struct Hooks {
     /// The device reports that the queue pair is in error. Called in a thread that waits for something.
     pub(crate) on_error: OnError,
-    /// The queue pair is in the error state and is destroyed next: the last moment to poll its completions,
-    /// which some providers take out of the completion queues then.
-    pub(crate) before_destroy: Option<Box<dyn Fn() + Send + Sync>>,
+    /// Of a queue pair with a shared receive queue.
+    pub(crate) before_destroy: Option<BeforeDestroy>,
+}
+
+/// What happens before a queue pair with a shared receive queue is destroyed.
+pub(crate) struct BeforeDestroy {
+    /// soft-RoCE does not report what it returns: see [`QueuePair::wait_for_last_receive`].
+    pub(crate) soft_roce: bool,
+    /// Called in the error state: the last moment to poll completions of the queue pair, which
+    /// some providers take out of the completion queues then. The argument is whether a receive
+    /// may be missing that a message has taken.
+    pub(crate) call: Box<dyn Fn(bool) + Send + Sync>,
 }
 
 /// The operations beyond plain verbs that a queue pair has, or should have.
@@ -139,8 +151,9 @@ pub(crate) struct ConnParam<'data> {
 }
 
 impl ConnParam<'_> {
-    /// The caller has checked that the private data fits.
-    fn to_raw(self) -> sys::rdma_conn_param {
+    /// The caller has checked that the private data fits. librdmacm reads the last two fields only
+    /// if it sees no queue pair of the id.
+    fn to_raw(self, qp_num: u32, has_srq: bool) -> sys::rdma_conn_param {
         sys::rdma_conn_param {
             private_data: self.private_data.as_ptr().cast(),
             private_data_len: u8::try_from(self.private_data.len()).unwrap_or(u8::MAX),
@@ -149,9 +162,8 @@ impl ConnParam<'_> {
             flow_control: 1,
             retry_count: self.retry_count,
             rnr_retry_count: self.rnr_retry_count,
-            // librdmacm takes these from the id's queue pair.
-            srq: 0,
-            qp_num: 0,
+            srq: has_srq.into(),
+            qp_num,
         }
     }
 }
@@ -188,7 +200,7 @@ impl QueuePair {
             watched: Some(Watched::new(raw, hooks.on_error)),
             _send_cq: Arc::clone(attr.send_cq),
             _recv_cq: Arc::clone(attr.recv_cq),
-            _srq: attr.srq.cloned(),
+            srq: attr.srq.cloned(),
             _pd: Arc::clone(pd),
         })
     }
@@ -290,7 +302,7 @@ impl QueuePair {
 
     /// Asks the peer for the connection. Its answer is an event.
     pub(crate) fn connect(&self, param: ConnParam<'_>) -> Result<()> {
-        let mut raw = param.to_raw();
+        let mut raw = self.raw_param(param);
         self.id.serialised(|id| {
             // SAFETY: the id is alive and has a queue pair; the call copies the parameters and the data.
             let ret = unsafe { sys::rdma_connect(id, &raw mut raw) };
@@ -298,14 +310,19 @@ impl QueuePair {
         })
     }
 
-    /// Accepts the request that the id stands for. The queue pair can send afterwards.
+    /// Accepts the request that the id stands for, with the retry counts and depths in `param`:
+    /// see [`super::accept`]. The queue pair can send afterwards. If this fails it is in the error
+    /// state.
     pub(crate) fn accept(&self, param: ConnParam<'_>) -> Result<()> {
-        let mut raw = param.to_raw();
+        let mut raw = self.raw_param(param);
         self.id.serialised(|id| {
-            // SAFETY: as in `connect`.
-            let ret = unsafe { sys::rdma_accept(id, &raw mut raw) };
-            check_minus_one("rdma_accept", ret)
+            // SAFETY: the id is alive, and this is its queue pair; the lock is held.
+            unsafe { accept(id, self.raw, &mut raw) }
         })
+    }
+
+    fn raw_param(&self, param: ConnParam<'_>) -> sys::rdma_conn_param {
+        param.to_raw(self.number(), self.srq.is_some())
     }
 
     /// Rejects the request that the id stands for.
@@ -324,11 +341,10 @@ impl QueuePair {
 
     /// Moves the queue pair to the error state, without telling the peer.
     pub(crate) fn set_error(&self) -> Result<()> {
-        let mut attr = sys::ibv_qp_attr {
-            qp_state: sys::ibv_qp_state::IBV_QPS_ERR,
-            ..Default::default()
-        };
-        self.modify(&mut attr, sys::ibv_qp_attr_mask::IBV_QP_STATE)
+        self.id.serialised(|_id| {
+            // SAFETY: the queue pair is alive; the lock is held.
+            unsafe { set_error(self.raw) }
+        })
     }
 
     /// Sets for how long a peer waits that met no receive here: a code of the specification.
@@ -337,15 +353,10 @@ impl QueuePair {
             min_rnr_timer: code,
             ..Default::default()
         };
-        self.modify(&mut attr, sys::ibv_qp_attr_mask::IBV_QP_MIN_RNR_TIMER)
-    }
-
-    fn modify(&self, attr: &mut sys::ibv_qp_attr, mask: sys::ibv_qp_attr_mask) -> Result<()> {
+        let mask = sys::ibv_qp_attr_mask::IBV_QP_MIN_RNR_TIMER;
         self.id.serialised(|_id| {
-            // SAFETY: the queue pair is alive; under the lock the connection manager does not change
-            // it at the same time.
-            let ret = unsafe { sys::ibv_modify_qp(self.raw.as_ptr(), attr, mask.0 as i32) };
-            check_errno("ibv_modify_qp", ret)
+            // SAFETY: the queue pair is alive; the lock is held.
+            unsafe { modify(self.raw, &mut attr, mask.0 as c_int) }
         })
     }
 
@@ -381,6 +392,55 @@ impl QueuePair {
         Ok(attr)
     }
 
+    /// Moves a queue pair with a shared receive queue to the error state, and waits for its last
+    /// receive. Returns whether a receive may be missing that a message has taken.
+    fn end_shared_receives(&self, soft_roce: bool) -> bool {
+        let was_connected = match self.query(sys::ibv_qp_attr_mask::IBV_QP_STATE) {
+            Ok(attr) => attr.qp_state != sys::ibv_qp_state::IBV_QPS_INIT,
+            Err(error) => {
+                log::warn!(
+                    "queue pair {}: {error}; a receive may count as kept that is not",
+                    self.number()
+                );
+                true
+            }
+        };
+        if let Err(error) = self.set_error() {
+            log::warn!(
+                "queue pair {}: {error}; messages that arrive now may be lost",
+                self.number()
+            );
+            return was_connected;
+        }
+        was_connected && !self.wait_for_last_receive(soft_roce)
+    }
+
+    /// Waits, with a limit, until the device reports that a queue pair in the error state has
+    /// completed its receives. Returns whether it has. soft-RoCE is never taken at its word.
+    ///
+    /// soft-RoCE of Linux 6.12 reports the last receive and does not return it (`flush_recv_queue`
+    /// in `rxe_resp.c`). That of Linux 6.1 returns it, and does not report that.
+    fn wait_for_last_receive(&self, soft_roce: bool) -> bool {
+        /// Between two looks: other threads may take the event.
+        const PAUSE: Duration = Duration::from_micros(200);
+        let limit = match soft_roce {
+            true => Duration::from_millis(2),
+            false => Duration::from_millis(100),
+        };
+        let (deadline, device) = (Deadline::after(limit), self.id.device());
+        let had_last = || self.watched.as_ref().is_some_and(Watched::had_last_receive);
+        loop {
+            if let Some(device) = &device {
+                device.take_all();
+                device.tell();
+            }
+            if had_last() || deadline.has_passed() {
+                return had_last() && !soft_roce;
+            }
+            sleep(PAUSE);
+        }
+    }
+
     /// Destroys the queue pair and its id. What fails stays allocated; the first failure is returned.
     pub(crate) fn destroy(mut self) -> Result<()> {
         let queue_pair = self.release();
@@ -392,13 +452,7 @@ impl QueuePair {
             return Ok(());
         }
         if let Some(before_destroy) = self.before_destroy.take() {
-            if let Err(error) = self.set_error() {
-                log::warn!(
-                    "queue pair {}: {error}; messages that arrive now may be lost",
-                    self.number()
-                );
-            }
-            before_destroy();
+            (before_destroy.call)(self.end_shared_receives(before_destroy.soft_roce));
         }
         // First: another queue pair may get its address as soon as it is gone.
         self.watched = None;

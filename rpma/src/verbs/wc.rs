@@ -368,7 +368,8 @@ impl WcStatus {
                  ConnCfg::set_force_fallback avoids that"
             }
             Self::RNR_RETRY_EXC_ERR => {
-                ". The peer's program did not post a receive in time (its ConnCfg::set_rnr_retry_count)"
+                ". The peer's program did not post a receive in time (ConnCfg::set_rnr_retry_count of the \
+                 accepting side)"
             }
             _ => "",
         }

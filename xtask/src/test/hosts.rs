@@ -20,6 +20,7 @@ use crate::vm::NUMBERS;
 
 const PROGRAM: &str = "/src/target/guest/debug/hosts";
 const SERVER: [&str; 2] = ["10.77.0.2", "7204"];
+const PROBER: [&str; 2] = ["10.77.0.2", "7205"];
 const PMEM: &str = "/dev/dax0.0";
 /// For a program to start or to end; what it does in between has limits of its own.
 const LIMIT: Duration = Duration::from_secs(60);
@@ -65,11 +66,13 @@ pub(super) fn run(
             all.push((format!("{what}, {method}"), *scenario, method));
         }
     }
-    let (gone, found_out) = (
+    let (gone, endless, found_out) = (
         "a peer that is gone is noticed as the settings say",
+        "a client that asks for endless retries and is gone is noticed",
         "a tail before its records is found out",
     );
     all.push((gone.to_owned(), Test::notices, ""));
+    all.push((endless.to_owned(), Test::notices_endless, ""));
     all.push((found_out.to_owned(), Test::tail_first, ""));
     for (what, scenario, method) in all {
         if names.is_empty() || names.iter().any(|part| what.contains(part)) {
@@ -207,6 +210,26 @@ impl Test<'_> {
         let noticed = format!("after {default:.1} s, with tight settings after {tight:.1} s");
         ensure!(tight < default / 2.0, "{noticed}");
         Ok(noticed)
+    }
+
+    /// A client asks for retries without end, and its host answers no more. The server notices
+    /// that after 3 times 0.07 s, as its own settings say.
+    fn notices_endless(&mut self, _: &str) -> Result<String> {
+        // That both hosts are there.
+        self.serve()?;
+        let mut server = self.start(2, "prober", &["probe", PROBER[0], PROBER[1]])?;
+        server.wait_for("listening", LIMIT)?;
+        let mut client = self.start(1, "endless", &["endless", PROBER[0], PROBER[1], "5"])?;
+        server.wait_for("probing", LIMIT)?;
+        self.hosts.machines.signal(1, Signal::STOP)?;
+        let noticed = server.finish(LIMIT);
+        self.hosts.machines.signal(1, Signal::CONT)?;
+        noticed?;
+        client.finish(LIMIT)?;
+        let said = server.said();
+        let last = said.last().context("it said nothing")?;
+        ensure!(last.starts_with("failed "), "{last}");
+        Ok(last.clone())
     }
 
     fn notice(&mut self, method: &str, seconds: usize) -> Result<f64> {

@@ -1,0 +1,156 @@
+//! Accepting a connection with this side's own retry counts.
+//!
+//! A client's request carries a retry count for both sides. `rdma_accept` makes the transitions of
+//! the queue pair with that count, so that a client could make a server wait for ever for a client
+//! that is gone (7 has no end on soft-RoCE). The count can be set only in the transition to "ready
+//! to send". So the transitions are made here, as librdmacm makes them (`ucma_modify_qp_rtr` and
+//! `ucma_modify_qp_rts` in librdmacm/cma.c), with other counts. Then `rdma_accept` must not make
+//! them again: it does not if it sees no queue pair.
+
+use std::ffi::c_int;
+use std::ptr::{self, NonNull};
+
+use rpma_sys as sys;
+
+use super::{check_errno, check_minus_one};
+use crate::error::Result;
+
+/// The steps from a new queue pair to one that sends. The first one repeats the state of a new
+/// queue pair: the rights of the peer follow from the request.
+const STEPS: [sys::ibv_qp_state; 3] = [
+    sys::ibv_qp_state::IBV_QPS_INIT,
+    sys::ibv_qp_state::IBV_QPS_RTR,
+    sys::ibv_qp_state::IBV_QPS_RTS,
+];
+
+/// Accepts the request that the id stands for, with the counts and depths in `param`, which names
+/// the queue pair. If this fails, the queue pair is in the error state, as after a failed
+/// `rdma_accept` that makes the transitions.
+///
+/// # Safety
+///
+/// The id is alive, and so is its queue pair, `qp`. `param` points to as much private data as it
+/// says. The lock of the id is held.
+pub(super) unsafe fn accept(
+    id: *mut sys::rdma_cm_id,
+    qp: NonNull<sys::ibv_qp>,
+    param: &mut sys::rdma_conn_param,
+) -> Result<()> {
+    let mut steps = STEPS.into_iter();
+    // SAFETY: the caller promises it.
+    let connected = steps.try_for_each(|state| unsafe { step(id, qp, state, param) });
+    // SAFETY: the caller promises it.
+    let accepted = connected.and_then(|()| unsafe { tell_the_client(id, param) });
+    if accepted.is_err() {
+        // SAFETY: the caller promises it.
+        if let Err(error) = unsafe { set_error(qp) } {
+            log::warn!("{error}, of a queue pair that was not accepted");
+        }
+    }
+    accepted
+}
+
+/// Changes the state of the queue pair with the connection manager's attributes, except the retry
+/// counts and depths.
+///
+/// # Safety
+///
+/// As of [`accept`].
+unsafe fn step(
+    id: *mut sys::rdma_cm_id,
+    qp: NonNull<sys::ibv_qp>,
+    state: sys::ibv_qp_state,
+    param: &sys::rdma_conn_param,
+) -> Result<()> {
+    let mut attr = sys::ibv_qp_attr {
+        qp_state: state,
+        ..Default::default()
+    };
+    let mut mask: c_int = 0;
+    // SAFETY: the id is alive; the call reads the state from the attributes, and writes them and
+    // the mask.
+    let ret = unsafe { sys::rdma_init_qp_attr(id, &raw mut attr, &raw mut mask) };
+    check_minus_one("rdma_init_qp_attr", ret)?;
+    // The mask has only what this state and this transport need: of iWARP none of these.
+    attr.max_dest_rd_atomic = param.responder_resources;
+    attr.max_rd_atomic = param.initiator_depth;
+    attr.retry_cnt = param.retry_count;
+    attr.rnr_retry = param.rnr_retry_count;
+    // SAFETY: the caller promises it.
+    unsafe { modify(qp, &mut attr, mask) }
+}
+
+/// Calls `rdma_accept` for a queue pair that is ready to send.
+///
+/// # Safety
+///
+/// As of [`accept`].
+unsafe fn tell_the_client(
+    id: *mut sys::rdma_cm_id,
+    param: &mut sys::rdma_conn_param,
+) -> Result<()> {
+    // SAFETY: the caller promises it.
+    let _hidden = unsafe { Hidden::of(id) };
+    // SAFETY: the id is alive; the call copies the parameters and the data, and takes the number
+    // of the queue pair from them.
+    let ret = unsafe { sys::rdma_accept(id, param) };
+    check_minus_one("rdma_accept", ret)
+}
+
+/// Moves a queue pair to the error state.
+///
+/// # Safety
+///
+/// As of [`modify`].
+pub(super) unsafe fn set_error(qp: NonNull<sys::ibv_qp>) -> Result<()> {
+    let mut attr = sys::ibv_qp_attr {
+        qp_state: sys::ibv_qp_state::IBV_QPS_ERR,
+        ..Default::default()
+    };
+    let mask = sys::ibv_qp_attr_mask::IBV_QP_STATE;
+    // SAFETY: the caller promises it.
+    unsafe { modify(qp, &mut attr, mask.0 as c_int) }
+}
+
+/// Changes those attributes of a queue pair that the mask names.
+///
+/// # Safety
+///
+/// The queue pair is alive, and the lock of its id is held: neither the connection manager nor
+/// another thread changes it at the same time.
+pub(super) unsafe fn modify(
+    qp: NonNull<sys::ibv_qp>,
+    attr: &mut sys::ibv_qp_attr,
+    mask: c_int,
+) -> Result<()> {
+    // SAFETY: the caller promises it; the call only reads the attributes.
+    let ret = unsafe { sys::ibv_modify_qp(qp.as_ptr(), attr, mask) };
+    check_errno("ibv_modify_qp", ret)
+}
+
+/// An id whose queue pair librdmacm does not see. It sees the queue pair again when this is
+/// dropped: without it, `rdma_disconnect` and a reject would leave the queue pair alive.
+struct Hidden {
+    id: *mut sys::rdma_cm_id,
+    qp: *mut sys::ibv_qp,
+}
+
+impl Hidden {
+    /// # Safety
+    ///
+    /// The id is alive until this is dropped, and its lock is held until then.
+    unsafe fn of(id: *mut sys::rdma_cm_id) -> Self {
+        // SAFETY: the caller promises that the id is alive.
+        let field = unsafe { &raw mut (*id).qp };
+        // SAFETY: under the lock no other thread uses the field.
+        let qp = unsafe { field.replace(ptr::null_mut()) };
+        Self { id, qp }
+    }
+}
+
+impl Drop for Hidden {
+    fn drop(&mut self) {
+        // SAFETY: the id is alive, and its lock is held, as `of` requires.
+        unsafe { (*self.id).qp = self.qp };
+    }
+}
