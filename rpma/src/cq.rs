@@ -348,7 +348,7 @@ impl Polled {
     /// A queue pair whose receives complete here is destroyed next: adapters take its completions out of the queue
     /// then. Of a connection's queue nobody polls them any more, and the slots of shared receives come back; of a
     /// shared receive queue's own they are kept, with their slots, for who polls it.
-    pub(crate) fn before_destroy(&self) {
+    pub(crate) fn before_destroy(&self, qp_num: u32) {
         if self.kept.is_none() {
             return self.drain();
         }
@@ -360,11 +360,17 @@ impl Polled {
         let mut wcs = [Wc::default(); 16];
         loop {
             match check_poll(self.queue.poll(&mut wcs)) {
-                Ok(0) => return,
+                Ok(0) => break,
                 Ok(count) => kept.extend(&wcs[..count]),
-                Err(error) => return not_drained(&error),
+                Err(error) => {
+                    not_drained(&error);
+                    break;
+                }
             }
         }
+        // A new queue pair may get the number.
+        let of_it = kept.iter_mut().filter(|wc| wc.qp_num() == qp_num);
+        of_it.for_each(Wc::set_gone);
     }
 
     /// Gives the slots of polled completions back and labels them; the first ones are `settled` already.

@@ -11,7 +11,7 @@ use rustix::io::Errno;
 
 use crate::compl_channel::ComplChannel;
 use crate::conn_cfg::ConnCfg;
-use crate::cq::{Cq, CqAttr, Owners, Polled};
+use crate::cq::{Cq, CqAttr, Owners};
 use crate::error::{Error, Result};
 use crate::failure::Failure;
 use crate::mr::{MrSlice, MrUsage, Tag};
@@ -188,8 +188,10 @@ impl Queues {
                 true => None,
                 false => {
                     let pool = srq.as_ref().map(|srq| Arc::clone(srq.slots()));
-                    let call = Box::new(move |may_be_kept| {
-                        drained.iter().for_each(Polled::before_destroy);
+                    let call = Box::new(move |qp_num, may_be_kept| {
+                        drained
+                            .iter()
+                            .for_each(|polled| polled.before_destroy(qp_num));
                         if let Some(pool) = pool.as_ref().filter(|_| may_be_kept) {
                             pool.may_keep();
                         }

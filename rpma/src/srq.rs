@@ -113,8 +113,10 @@ impl SrqCfg {
 /// [`recv`](Self::recv) has failed ([`Error::Provider`]) is lost as well. Make the queue larger
 /// than it needs to be.
 ///
-/// Poll the queue's own completion queue until it is empty before you drop a connection: adapters take
-/// completions that nobody has polled along with their connection, and with them its messages and slots.
+/// Poll the queue's own completion queue until it is empty before you drop a connection, if it matters from which
+/// connection a message came. What is there when a connection is dropped is kept for the next
+/// [`get_wc`](crate::Cq::get_wc), with the number 0 in the place of the connection's
+/// ([`Wc::qp_num`](crate::Wc::qp_num)).
 ///
 /// # Threads
 ///

@@ -380,3 +380,30 @@ fn closing_with_a_shared_receive_queue() {
         }
     });
 }
+
+/// Promise of `Conn::disconnect`: when it has returned, the peer is cut off, also one that does not look at its events.
+#[test]
+fn a_disconnect_cuts_the_peer_off() {
+    device_test(|| {
+        let peer = peer();
+        let target = region(&peer, 8, MrUsage::WRITE_DST);
+        let source = region(&peer, 8, MrUsage::WRITE_SRC);
+        source.write_at(0, &[7; 8]).expect("inside");
+        let pair = Pair::new(&peer);
+        pair.server
+            .disconnect()
+            .expect("moves its queue pair to the error state");
+        let to = remote(&target).slice(..).expect("all");
+        let from = source.slice(..).expect("all");
+        let flags = Flags::COMPLETION_ALWAYS;
+        // Its device may have heard of the end.
+        if pair.client.write(to, from, flags, 1).is_ok() {
+            completion(&pair.client)
+                .result()
+                .expect_err("nobody serves it");
+        }
+        let mut bytes = [0; 8];
+        target.read_at(0, &mut bytes).expect("inside");
+        assert_ne!(bytes, [7; 8], "it was written");
+    });
+}

@@ -112,6 +112,35 @@ fn a_queue_pair_that_cannot_be_destroyed() {
     });
 }
 
+/// Promise: also then the peer is cut off. The queue pair stays, and nothing that the peer sends reaches memory by it.
+#[test]
+fn a_queue_pair_that_cannot_be_destroyed_serves_nobody() {
+    with_failures(|| {
+        leaving(&[("qp", 1), ("cq", 2), ("pd", 1)], || {
+            let peer = peer();
+            let target = region(&peer, 8, MrUsage::WRITE_DST);
+            let source = region(&peer, 8, MrUsage::WRITE_SRC);
+            source.write_at(0, &[7; 8]).expect("inside");
+            let cfg = two_queues(ComplChannel::PerCq);
+            let Pair { client, server } = Pair::with(&peer, &ConnCfg::new(), &cfg);
+            let failing = Failing::next("ibv_destroy_qp", Errno::IO);
+            drop(server);
+            failing.happened();
+            let to = remote(&target).slice(..).expect("all");
+            // The client may have heard of the end.
+            if client
+                .write(to, source.slice(..).expect("all"), ALWAYS, 1)
+                .is_ok()
+            {
+                completion(&client).result().expect_err("nobody serves it");
+            }
+            let mut bytes = [0; 8];
+            target.read_at(0, &mut bytes).expect("inside");
+            assert_ne!(bytes, [7; 8], "it was written");
+        });
+    });
+}
+
 /// Promise, as above, for the id. The kernel destroys it with its event channel.
 #[test]
 fn an_id_that_cannot_be_destroyed() {

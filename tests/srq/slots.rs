@@ -78,6 +78,30 @@ fn slots_come_back_from_dropped_connections() {
     });
 }
 
+/// A message that nobody had polled when its connection was dropped has the number 0 in the place of the connection's, which
+/// another one may have by then. Others keep theirs.
+#[test]
+fn a_message_of_a_dropped_connection_has_no_number() {
+    device_test(|| {
+        let peer = peer();
+        let srq = srq(&peer, 4, 4);
+        assert_eq!(fill(&srq, 4), 4);
+        let rcq = srq.get_rcq().expect("its own");
+        let mut pairs = pairs(&peer, &using(&srq), 2);
+        let (stays, goes) = (pairs.remove(0), pairs.remove(0));
+        send(&stays.client);
+        send(&goes.client);
+        let number = stays.server.get_qp_num();
+        drop(goes.server);
+        let numbers = [(); 2].map(|()| {
+            let wc = next_completion(rcq);
+            wc.result().expect("a message");
+            wc.qp_num()
+        });
+        assert_eq!(numbers, [number, 0]);
+    });
+}
+
 /// Receives that a device may keep for connections that have ended are those that do not come
 /// back. A queue on which messages arrive has none.
 #[test]

@@ -485,6 +485,9 @@ impl Conn {
     /// Ends the connection: moves the queue pair to the error state and tells the peer. Operations that
     /// are not complete are lost, and complete with an error.
     ///
+    /// It cuts the peer off: when it has returned `Ok`, nothing that the peer sends reaches this host's memory by this
+    /// connection.
+    ///
     /// It does not wait: [`ConnEvent::Closed`] comes when the peer has answered by disconnecting as well.
     /// On a connection that the peer has closed, this is the answer that the peer waits for.
     ///
@@ -499,7 +502,8 @@ impl Conn {
     }
 
     /// Drops the connection and tells whether everything could be freed. (Queues of which there are other handles
-    /// go with the last of them.)
+    /// go with the last of them.) A queue pair that cannot be destroyed is moved to the error state: the peer reaches no
+    /// memory by it, here and after a drop.
     ///
     /// # Errors
     ///

@@ -96,9 +96,9 @@ pub(crate) struct BeforeDestroy {
     /// soft-RoCE does not report what it returns: see [`QueuePair::wait_for_last_receive`].
     pub(crate) soft_roce: bool,
     /// Called in the error state: the last moment to poll completions of the queue pair, which
-    /// some providers take out of the completion queues then. The argument is whether a receive
-    /// may be missing that a message has taken.
-    pub(crate) call: Box<dyn Fn(bool) + Send + Sync>,
+    /// some providers take out of the completion queues then. The arguments are the queue pair's number,
+    /// and whether a receive may be missing that a message has taken.
+    pub(crate) call: Box<dyn Fn(u32, bool) + Send + Sync>,
 }
 
 /// The operations beyond plain verbs that a queue pair has, or should have.
@@ -452,14 +452,24 @@ impl QueuePair {
             return Ok(());
         }
         if let Some(before_destroy) = self.before_destroy.take() {
-            (before_destroy.call)(self.end_shared_receives(before_destroy.soft_roce));
+            let may_be_kept = self.end_shared_receives(before_destroy.soft_roce);
+            (before_destroy.call)(self.number(), may_be_kept);
         }
         // First: another queue pair may get its address as soon as it is gone.
         self.watched = None;
         // SAFETY: `released` says that the queue pair is alive, and nothing uses it after this.
         // librdmacm's own call would not tell whether it worked.
         let ret = unsafe { sys::ibv_destroy_qp(self.raw.as_ptr()) };
-        check_errno("ibv_destroy_qp", ret)?;
+        if let Err(error) = check_errno("ibv_destroy_qp", ret) {
+            // It stays for ever: the peer must reach no memory by it.
+            if let Err(worse) = self.set_error() {
+                log::error!(
+                    "queue pair {}: {worse}; the peer may still use it",
+                    self.number()
+                );
+            }
+            return Err(error);
+        }
         self.id.serialised(|id| {
             // SAFETY: the id is alive; it must not point to the queue pair that is gone.
             unsafe { (*id).qp = ptr::null_mut() };

@@ -80,7 +80,13 @@ impl Wc {
         self.set_receive(op_context);
     }
 
-    /// The number of the queue pair, as `Conn::get_qp_num` gives it. Always valid.
+    /// The queue pair is gone, and its number may be another one's.
+    pub(crate) fn set_gone(&mut self) {
+        self.0.qp_num = 0;
+    }
+
+    /// The number of the queue pair, as `Conn::get_qp_num` gives it. Always valid. It is 0 if a shared receive
+    /// queue's completion was polled after its connection was dropped: another connection may have the number then.
     #[must_use]
     pub fn qp_num(&self) -> u32 {
         self.0.qp_num
