@@ -160,7 +160,7 @@ impl State {
         attr: &ibv_qp_attr,
         changes: u32,
     ) -> Result<()> {
-        let qp = &mut self.qps[number];
+        let qp = self.qps.get_mut(number).ok_or(Errno::INVAL)?;
         let state = next_state(qp.state, attr, changes)?;
         check_values(attr, changes)?;
         if state == QpState::Error {

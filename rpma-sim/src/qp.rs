@@ -20,6 +20,9 @@ use crate::types::{
     ibv_qp_init_attr_mask, ibv_qp_state, ibv_qp_type, ibv_send_flags, ibv_sge, ibv_wc,
 };
 
+/// The number in the object of a queue pair that is gone although `ibv_destroy_qp` failed.
+const NO_NUMBER: u32 = u32::MAX;
+
 /// A queue pair for a reliable connection.
 #[derive(Debug)]
 pub(crate) struct Qp {
@@ -373,7 +376,13 @@ pub unsafe extern "C" fn ibv_destroy_qp(qp: *mut ibv_qp) -> c_int {
         state.purge(gone.send_cq, of.number);
         state.purge(gone.recv_cq, of.number);
     }
-    // SAFETY: it came from a box in `create_qp`, and the caller uses it no more.
-    drop(unsafe { Box::from_raw(gone.object.as_ptr()) });
-    errno_of(fate.end())
+    let ended = fate.end();
+    match ended {
+        // SAFETY: it came from a box in `create_qp`, and the caller uses it no more.
+        Ok(()) => drop(unsafe { Box::from_raw(gone.object.as_ptr()) }),
+        // As in libibverbs, the caller's object outlives a call that fails. Its number may get another owner.
+        // SAFETY: it is alive, and the caller is its only user.
+        Err(_) => unsafe { (*qp).handle = NO_NUMBER },
+    }
+    errno_of(ended)
 }
