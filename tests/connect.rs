@@ -511,7 +511,7 @@ fn the_life_of_a_connection_is_logged() {
     });
 }
 
-/// What a client says when it asks for a connection is there before the server accepts it.
+/// A client's private data is available before the server accepts the connection.
 #[test]
 fn the_server_sees_private_data_before_it_accepts() {
     device_test(|| {
