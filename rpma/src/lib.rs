@@ -1,34 +1,19 @@
-//! Remote persistent memory access: write to another host's persistent memory over RDMA, and know when
-//! the data is safe.
+//! Writes to another host's persistent memory over RDMA, and learns when the data is safe there.
 //!
-//! This is for Rust programs what librpma was for C programs: the same objects under the same names,
-//! the same bytes on the wire, directly on libibverbs and librdmacm. What C leaves to the caller is
-//! ruled out by types or refused with an [`Error`] that says what to do.
+//! rpma is the successor of librpma, a C library. It has librpma's objects under librpma's names,
+//! and sends the same bytes. It calls libibverbs and librdmacm directly. In a clone of the
+//! project, two commands show it, and need Rust and nothing else:
 //!
-//! # The objects
-//!
-//! | | | librpma |
-//! |---|---|---|
-//! | [`Device`] | an RDMA device, found through an address | `ibv_context` |
-//! | [`Peer`] | this host's side of everything: a protection domain | `rpma_peer` |
-//! | [`Mr`], [`MrRemote`] | registered memory, here and at the peer | `rpma_mr_local`, `rpma_mr_remote` |
-//! | [`Ep`] | listens for connection requests | `rpma_ep` |
-//! | [`ConnReq`], [`ConnCfg`] | a connection before it is made, and how to make it | `rpma_conn_req`, `rpma_conn_cfg` |
-//! | [`Conn`] | a connection: reads, writes, flushes | `rpma_conn` |
-//! | [`Srq`] | a receive queue that connections share | `rpma_srq` |
-//! | [`Wait`](wait::Wait) | waits for endpoints, connections and shared receive queues | |
-//! | [`CompletionChannel`] | waits for the queues of many connections | |
-//! | [`Cq`], [`Wc`] | where operations complete, and how | `rpma_cq`, `ibv_wc` |
-//! | [`PeerCfg`] | what a peer says of its platform | `rpma_peer_cfg` |
-//! | [`pmem`] | persistent memory, mapped | (libpmem) |
-//!
-//! Each function `rpma_<object>_<verb>` is `<Object>::<verb>`; searching this documentation for the C
-//! name finds it, and the page on [porting from librpma](crate::porting) lists them all.
+//! ```console
+//! $ cargo sim-log    # a replicated log: the power is cut at every event, and each image is recovered
+//! $ cargo sim-test   # all tests that run on the simulated fabric
+//! ```
 //!
 //! # A write that survives a loss of power
 //!
-//! One side registers persistent memory and sends two descriptors: the region's, and what its platform
-//! promises. The other side writes, flushes, and waits for the flush:
+//! The server registers persistent memory, and sends two descriptors as its private data. One is
+//! the region's. The other one describes its platform ([`PeerCfg`]). The client writes, flushes,
+//! and waits for the flush:
 //!
 //! ```no_run
 //! use rpma::{ConnCfg, ConnEvent, ConnReq, Device, Flags, FlushType, Mr, MrRemote, MrUsage, Peer, PeerCfg};
@@ -41,8 +26,8 @@
 //!
 //! let conn = ConnReq::new(&peer, "192.0.2.7", 7204, &ConnCfg::new())?.connect(&[])?;
 //! assert_eq!(conn.next_event()?, ConnEvent::Established);
-//! // How the other side lays out its private data is the programs' agreement: here the region's
-//! // descriptor and the configuration's. (An `Offer` is an agreement that exists already.)
+//! // Client and server agree on the layout of the private data. Here it is the descriptor of the
+//! // region, then the descriptor of the `PeerCfg`. (An `Offer` is a ready-made layout.)
 //! let data = conn.get_private_data();
 //! let target = MrRemote::from_descriptor(data)?.slice(..source.get_size() as u64)?;
 //! conn.apply_remote_peer_cfg(&PeerCfg::from_descriptor(&data[source.get_descriptor_size()..])?);
@@ -58,42 +43,83 @@
 //! # }
 //! ```
 //!
-//! # Safety
+//! # The objects
 //!
-//! No sequence of safe calls can corrupt memory: not [`std::mem::forget`], drops in any order, panics,
-//! threads, nor a hostile peer. A region owns its memory and is deregistered before the memory is
-//! freed; no safe method lends a reference into memory that a device can write.
+//! | | | librpma |
+//! |---|---|---|
+//! | [`Device`] | an RDMA device, found by an address | `ibv_context` |
+//! | [`Peer`] | a protection domain, for connections and memory | `rpma_peer` |
+//! | [`Mr`], [`MrRemote`] | registered memory, local and remote | `rpma_mr_local`, `rpma_mr_remote` |
+//! | [`Ep`] | listens for connection requests | `rpma_ep` |
+//! | [`ConnReq`], [`ConnCfg`] | a connection before it is made, and its settings | `rpma_conn_req`, `rpma_conn_cfg` |
+//! | [`Conn`] | a connection: reads, writes, flushes, messages | `rpma_conn` |
+//! | [`Srq`] | a receive queue that connections share | `rpma_srq` |
+//! | [`Wait`](wait::Wait) | waits for endpoints, connections and shared receive queues | |
+//! | [`CompletionChannel`] | waits for the completion queues of many connections | |
+//! | [`Cq`], [`Wc`] | a completion queue, and a work completion | `rpma_cq`, `ibv_wc` |
+//! | [`PeerCfg`] | the peer's statement about its platform | `rpma_peer_cfg` |
+//! | [`Offer`] | private data with a region's descriptor and a `PeerCfg` | |
+//! | [`pmem`] | mapped persistent memory | (libpmem) |
 //!
-//! A peer that has a region's descriptor can use the region as its usage says, and read it if it may be
-//! flushed (and, on iWARP, write to destinations of reads). One without can guess, among the regions of the same
-//! [`Peer`]: make one for each domain of
-//! trust. Nothing is encrypted or authenticated. `docs/security.md` in the repository says more.
+//! Each function `rpma_<object>_<verb>` is `<Object>::<verb>`. A search for the C name finds it,
+//! and the page on [porting from librpma](crate::porting) lists them all.
 //!
-//! The descriptors that [`AsFd`](std::os::fd::AsFd) lends are for `poll`, `epoll` and `fcntl`. Like
-//! `/proc/self/mem`, they are outside of this promise: what is *written* to the descriptor of an endpoint
-//! or a connection is a command to the kernel, with addresses in it; and an event that is *read* from a
-//! completion channel's is never acknowledged, so that its queue can never be destroyed.
+//! # What is safe
+//!
+//! **Memory.** No sequence of safe calls can corrupt memory, including [`std::mem::forget`], drops
+//! in any order, panics, threads, and a hostile peer. A region owns its memory, and is
+//! deregistered before the memory is freed. No safe method lends a reference to memory that a
+//! device can write.
+//!
+//! **Descriptors.** The descriptors of [`AsFd`](std::os::fd::AsFd) are for `poll`, `epoll` and
+//! `fcntl`. Like `/proc/self/mem`, they are an exception to this promise. Bytes that a program
+//! *writes* to the descriptor of an endpoint or a connection are a command to the kernel, with
+//! addresses in it. An event that a program *reads* from a completion channel is never
+//! acknowledged, and its queue can never be destroyed.
+//!
+//! **Data.** A completed [`FlushType::Persistent`] means that the data survives a loss of power.
+//! The conditions, and the order of operations, are in [`Conn`'s documentation](Conn#order) and in
+//! `docs/persistence.md` of the repository.
+//!
+//! **Peers.** A peer with a region's descriptor can use the region as its [`MrUsage`] allows, and
+//! can read it if it may be flushed. On iWARP it can also write to destinations of reads. A peer
+//! without the descriptor can guess it, among the regions of the same [`Peer`]: use one `Peer` for
+//! each domain of trust. Nothing is encrypted or authenticated. `docs/security.md` has the
+//! details.
 //!
 //! # Threads
 //!
-//! Every type is [`Send`] and [`Sync`], and operations take `&self`. The exception is [`RawMemory`], and a
-//! [`RegError`] that gives it back: its owner has promised that another thread may have it, not that
-//! several may. The data path allocates nothing and copies nothing. Posting takes a lock of the queue, and
-//! polling one of the completion queue: two atomic instructions, unless threads share them. A thread that
-//! waits for one sleeps. So nothing may be posted or polled in a signal handler: it might interrupt the
-//! thread that has the lock, and wait for it for ever.
+//! Every type is [`Send`] and [`Sync`], and operations take `&self`. The exceptions are
+//! [`RawMemory`] and a [`RegError`] that returns it. They are only `Send`, because their owner has
+//! promised no more.
+//!
+//! The data path allocates nothing and copies nothing. Posting takes the lock of the queue pair,
+//! and polling takes the lock of the completion queue. An uncontended lock costs two atomic
+//! instructions. A thread that waits for a lock sleeps. Never post or poll in a signal handler: it
+//! may interrupt the thread that holds the lock, and would then wait without end.
 //!
 //! # Processes
 //!
-//! Open devices after a `fork`, and after a change of credentials. For devices that were opened before,
-//! the kernel refuses most verbs in the child and in the changed process. Destroying is not refused: a
-//! child that drops an inherited object destroys its parent's. It must end with `_exit` or `exec`, as a
-//! child of [`std::process::Command`] does.
+//! Open devices after a `fork`, and after a change of credentials. For devices that were opened
+//! before, the kernel refuses most verbs in the child and in the changed process. It does not
+//! refuse to destroy: a child that drops an inherited object destroys its parent's. Such a child
+//! must end with `_exit` or `exec`, as a child of [`std::process::Command`] does.
 //!
 //! # Logs
 //!
-//! What happens to connections, and failures that have no caller to report to (in a `Drop`), goes to
-//! the [`log`] crate.
+//! The [`log`] crate receives the events of connections, and failures in a `Drop`, which have no
+//! caller to return to.
+//!
+//! # Building
+//!
+//! The build generates bindings from the installed headers of libibverbs and librdmacm (rdma-core
+//! 44 and newer), with libclang. A native flush needs headers of rdma-core 45 or newer.
+//!
+//! # Testing without hardware
+//!
+//! The feature `sim` replaces both libraries by a simulated fabric. Tests then run in one process,
+//! and need no RDMA, headers or libraries. `docs/testing-your-program.md` leads to a log that
+//! survives every power cut.
 
 #![deny(unsafe_code)]
 
