@@ -368,6 +368,14 @@ fn soft_roce_before_an_adapter_polls_in_between() {
     // After the flush was polled nothing is missing.
     pair.flush(0, 8).expect("flushed");
     pair.atomic_write(0, &[1; 8]).expect("nothing is before it");
+    // A flush that was posted before the declaration counts as well.
+    let (_fabric, pair) = mixed(Profile::RXE_6_12, Profile::STRICT);
+    pair.post_flush(0, 8, FlushType::Persistent).expect("posts");
+    declare_reordering(&pair);
+    let error = pair
+        .atomic_write(0, &[1; 8])
+        .expect_err("a fence is missing");
+    assert!(error.to_string().contains("poll the completion"), "{error}");
 }
 
 /// As the server's offer does: its region knows its device.

@@ -34,9 +34,14 @@ impl Fences {
         }
     }
 
-    pub(super) fn peer_reorders(&self) {
+    /// The peer is declared to reorder. Flushes that were posted until now were not noted, so each of the operations
+    /// that were `posted_so_far` counts as one.
+    pub(super) fn peer_reorders(&self, posted_so_far: impl FnOnce() -> u64) {
         let is_missing = !self.possible.contains(SendFlags::FENCE);
-        self.missing.store(is_missing, Ordering::Relaxed);
+        if is_missing && !self.missing.swap(true, Ordering::SeqCst) {
+            self.last_flush
+                .fetch_max(posted_so_far(), Ordering::Relaxed);
+        }
     }
 
     #[inline(always)]

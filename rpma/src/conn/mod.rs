@@ -300,7 +300,8 @@ impl Conn {
             cfg.get_direct_write_to_pmem(),
         );
         if cfg.get_reorders() {
-            self.fences.peer_reorders();
+            self.fences
+                .peer_reorders(|| self.queues.slots.posted_so_far());
         }
         self.set_flushes(flushes);
     }

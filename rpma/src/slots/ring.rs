@@ -343,6 +343,11 @@ impl Ring {
         context
     }
 
+    /// The number of the next request.
+    pub(crate) fn next_number(&self) -> u64 {
+        self.next.load(Ordering::SeqCst)
+    }
+
     /// Whether the completion of the request `number`, or of a later one, was polled.
     #[inline(always)]
     pub(crate) fn is_done(&self, number: u64) -> bool {
