@@ -1,5 +1,6 @@
 //! Closing without loss.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
@@ -405,5 +406,38 @@ fn a_disconnect_cuts_the_peer_off() {
         let mut bytes = [0; 8];
         target.read_at(0, &mut bytes).expect("inside");
         assert_ne!(bytes, [7; 8], "it was written");
+    });
+}
+
+/// Promise of `Conn::close`: its markers are its own. Another thread may poll them with another handle of the queue:
+/// that thread has completions of the program alone, and the close ends before its limit.
+#[test]
+fn closing_while_another_thread_polls() {
+    device_test(|| {
+        let peer = peer();
+        for _ in 0..10 {
+            let pair = Pair::new(&peer);
+            for wr_id in 0..10 {
+                write_nothing(&pair.client, wr_id).expect("posted");
+            }
+            let (cq, is_over) = (pair.client.get_cq().clone(), AtomicBool::new(false));
+            let (rest, polled) = thread::scope(|scope| {
+                let polling = scope.spawn(|| {
+                    let (mut polled, mut wcs) = (Vec::new(), [Wc::default(); 1]);
+                    while !is_over.load(Ordering::Relaxed) {
+                        let count = cq.get_wc(&mut wcs).expect("polls");
+                        polled.extend(&wcs[..count]);
+                    }
+                    polled
+                });
+                let rest = pair.client.close(LIMIT);
+                is_over.store(true, Ordering::Relaxed);
+                (rest, polling.join().expect("no panic"))
+            });
+            let rest = rest.expect("the peer acknowledges");
+            let mut ids: Vec<_> = rest.iter().chain(&polled).map(Wc::wr_id).collect();
+            ids.sort_unstable();
+            assert_eq!(ids, (0..10).collect::<Vec<_>>());
+        }
     });
 }
