@@ -5,8 +5,8 @@ use std::thread;
 use std::time::Duration;
 
 use rpma::{
-    ConnCfg, ConnEvent, Error, Flags, FlushType, MrSlice, MrUsage, NotConnected, Srq, SrqCfg, Wc,
-    WcOpcode, WcStatus,
+    ConnCfg, ConnEvent, Error, Flags, FlushType, MrSlice, MrUsage, NotConnected, RemoteSlice, Srq,
+    SrqCfg, Wc, WcOpcode, WcStatus,
 };
 use rustix::event::{PollFd, PollFlags, poll};
 
@@ -406,6 +406,32 @@ fn a_disconnect_cuts_the_peer_off() {
         let mut bytes = [0; 8];
         target.read_at(0, &mut bytes).expect("inside");
         assert_ne!(bytes, [7; 8], "it was written");
+    });
+}
+
+/// Promise of `Conn::close`: it is an error if the peer's end cut an operation off, also if another call has taken that
+/// event.
+#[test]
+fn closing_after_a_wait_has_taken_the_end() {
+    device_test(|| {
+        let Pair { client, server } = Pair::new(&peer());
+        drop(server);
+        let posted = client
+            .write(RemoteSlice::EMPTY, MrSlice::EMPTY, ALWAYS, 1)
+            .expect("posted");
+        let waited = client.wait_for(posted, LIMIT, |_| {});
+        assert!(matches!(waited, Err(Error::Ended(_))), "{waited:?}");
+        let closed = client.close(LIMIT).expect_err("the write was cut off");
+        unacknowledged(&closed.error);
+        assert_eq!(closed.completions.len(), 1, "{closed:?}");
+
+        // All was acknowledged.
+        let Pair { client, server } = Pair::new(&peer());
+        write_nothing(&client, 1).expect("posted");
+        opcode_of(&completion(&client), 1);
+        drop(server);
+        assert_eq!(event(&client), ConnEvent::Closed);
+        assert_eq!(client.close(LIMIT).expect("nothing was cut off").len(), 0);
     });
 }
 

@@ -37,9 +37,8 @@ impl Conn {
     /// that the peer sends nothing any more: where receives are those of a shared receive queue, a
     /// message that arrives meanwhile may be lost.
     ///
-    /// A connection that failed, or whose end the program has taken ([`next_event`](Self::next_event)), is only
-    /// freed, and its operations in flight come back as failed completions. One that was never established is only
-    /// freed.
+    /// A connection that failed, or whose end was taken by another call ([`ended`](Self::ended)), is only freed, and
+    /// its operations in flight come back as failed completions. One that was never established is only freed.
     ///
     /// # Errors
     ///
@@ -48,7 +47,8 @@ impl Conn {
     /// * The first [`failure`](Self::failure) of the connection, whichever thread polled it:
     ///   [`Error::Operation`], or [`Error::Provider`] after a failed post.
     /// * [`Error::TimedOut`] if the peer does not acknowledge in time, or the device does not flush.
-    /// * [`Error::Ended`] if the peer closed the connection before it acknowledged everything.
+    /// * [`Error::Ended`] if the peer closed the connection before it acknowledged everything. If another call took
+    ///   that event before, only the operations that come back here count.
     /// * [`Error::NotConnected`] if the connection ended before that without such an event.
     /// * [`Error::Provider`] if a verb fails.
     pub fn close(self, limit: Duration) -> Result<Vec<Wc>, CloseError> {
@@ -62,6 +62,7 @@ impl Conn {
             State::Connecting => Ok(()),
             _ => self.flush_rest(&mut completions),
         };
+        let sent = sent.and_then(|()| self.nothing_was_cut_off(state, &completions));
         let freed = self.delete();
         match sent.and(flushed).and(freed) {
             Ok(()) => Ok(completions),
@@ -74,6 +75,17 @@ impl Conn {
     fn how_it_ended(&self, state: State) -> Result<()> {
         match self.failure() {
             Some(failure) if state != State::Closed || !failure.is_flushed() => Err(failure.into()),
+            _ => Ok(()),
+        }
+    }
+
+    /// The program has taken the peer's end already: an error if that cut off an operation of this side.
+    fn nothing_was_cut_off(&self, state: State, completions: &[Wc]) -> Result<()> {
+        let is_cut_off = |wc: &Wc| wc.posted().is_some() && wc.result().is_err();
+        match self.ended() {
+            Some(event) if state == State::Closed && completions.iter().any(is_cut_off) => {
+                Err(Error::Ended(Box::new(event.clone())))
+            }
             _ => Ok(()),
         }
     }
