@@ -563,3 +563,23 @@ fn a_read_just_as_the_connection_opens() {
         }
     });
 }
+
+/// A connection is written to a log in a few lines, however long its queues are.
+#[test]
+fn a_connection_is_printed_in_a_few_lines() {
+    device_test(|| {
+        let mut cfg = ConnCfg::new();
+        cfg.set_sq_size(1000).set_rq_size(1000).set_rcq_size(10);
+        let Pair { client, server } = Pair::with(&peer(), &cfg, &cfg);
+        drop(server);
+        assert_eq!(event(&client), ConnEvent::Closed);
+        let text = format!("{client:?}");
+        assert!(
+            text.len() < 1000 && text.contains("ended: Some(Closed)"),
+            "{text}"
+        );
+        let queues = [Some(client.get_cq()), client.get_rcq()];
+        let text = format!("{queues:?}");
+        assert!(text.len() < 1000, "{text}");
+    });
+}

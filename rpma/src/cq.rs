@@ -6,6 +6,7 @@
 
 use std::collections::VecDeque;
 use std::ffi::c_int;
+use std::fmt;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::slice;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -30,11 +31,20 @@ use crate::verbs::{CompChannel, CompletionQueue, CqTag, Deadline, Notify, Wc, ch
 /// does. Each completion goes to one of them.
 ///
 /// To wait for one operation: [`Conn::wait_for`](crate::Conn::wait_for).
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct Cq {
     polled: Polled,
     shared: bool,
     _handles: Arc<Handles>,
+}
+
+impl fmt::Debug for Cq {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Cq")
+            .field("queue", &self.polled.queue)
+            .field("shared", &self.shared)
+            .finish_non_exhaustive()
+    }
 }
 
 /// Is dropped with the last handle of a queue.

@@ -350,7 +350,6 @@ impl fmt::Debug for Srq {
         f.debug_struct("Srq")
             .field("queue", &self.inner.queue)
             .field("rcq", &self.inner.rcq)
-            .field("slots", &self.inner.slots)
-            .finish()
+            .finish_non_exhaustive()
     }
 }

@@ -8,14 +8,24 @@
     reason = "the index of an entry, which is right by construction"
 )]
 
+use std::fmt;
+
 use super::sync::AtomicU64;
 
 /// A power of two of entries.
-#[derive(Debug)]
 pub(crate) struct Contexts {
     entries: Box<[AtomicU64]>,
     /// Their number less 1. Neither is changed once they are made.
     mask: u32,
+}
+
+impl fmt::Debug for Contexts {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // Not the entries: there may be thousands.
+        f.debug_struct("Contexts")
+            .field("len", &self.len())
+            .finish_non_exhaustive()
+    }
 }
 
 impl Contexts {
