@@ -109,7 +109,8 @@ pub(crate) fn cut_at_every_event(
 }
 
 fn main() -> Result<ExitCode> {
-    let args: Vec<String> = env::args().skip(1).collect();
+    // `cargo sim-log -- --break flush` passes the `--`, as the alias has one already.
+    let args: Vec<String> = env::args().skip(1).filter(|arg| arg != "--").collect();
     let args: Vec<&str> = args.iter().map(String::as_str).collect();
     let (fault, text) = match args[..] {
         [] => (Fault::Nothing, "Each image that may be left is recovered."),
@@ -141,7 +142,7 @@ fn main() -> Result<ExitCode> {
                     println!("{events} cuts, {images} images: all that was acknowledged is there");
                 }
                 Found::Refused => {
-                    println!("does not start: nobody promises that flushed data is safe")
+                    println!("does not start: flushed data would not be safe on this platform")
                 }
                 Found::Lost(loss) => {
                     println!(

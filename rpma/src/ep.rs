@@ -14,6 +14,7 @@ use crate::address::{self, Side};
 use crate::conn_cfg::ConnCfg;
 use crate::conn_req::ConnReq;
 use crate::error::{Error, Result};
+use crate::hints;
 use crate::peer::Peer;
 use crate::queues;
 use crate::request::{NotMade, Request};
@@ -135,7 +136,7 @@ impl Ep {
                 Some(Ok(request)) => return Ok(Request::new(request)),
                 Some(Err(event)) if event.kind == CmEventKind::DeviceRemoval => {
                     return Err(Error::provider("rdma_get_cm_event", Errno::NODEV)
-                        .with_hint("The RDMA device was removed: the endpoint is of no more use"));
+                        .with_hint(hints::DEVICE_REMOVED));
                 }
                 Some(Err(event)) => {
                     log::info!("a client gave up before its request was taken: {event:?}");

@@ -106,10 +106,11 @@ pub enum Error {
 
     /// The completion of this operation was polled already.
     ///
-    /// `Cq::get_wc` or `Conn::next` returned it, or an earlier `Conn::wait_for` handed it over.
+    /// `Cq::get_wc`, `Conn::next` or an earlier `Conn::wait_for` returned it or handed it over. Whether the
+    /// operation succeeded is in that completion, or in the error of that wait.
     #[error(
-        "the completion of this operation was polled already: by Cq::get_wc, Conn::next, or a Conn::wait_for \
-         for another operation"
+        "the completion of this operation was polled already, by Cq::get_wc, Conn::next or an earlier \
+         Conn::wait_for, which has its outcome; Conn::failure has the first failure of the connection"
     )]
     PolledElsewhere,
 
@@ -127,7 +128,7 @@ pub enum Error {
     ///
     /// An operation that was waited for goes on: the device still uses its memory, and its outcome is
     /// unknown until its completion or the end of the connection.
-    #[error("{0} within the time limit")]
+    #[error("the time limit has passed: {0}")]
     TimedOut(&'static str),
 
     /// The completion queue shares its channel with others (`RPMA_E_SHARED_CHANNEL`), so that waiting

@@ -23,6 +23,8 @@ pub enum Failure {
     Device,
 }
 
+pub(crate) const POST_ENDED_IT: &str = "This failed post ended the connection: connect again";
+
 impl Failure {
     /// Whether this explains more than an `earlier` failure, and takes its place.
     pub(crate) fn explains(&self, earlier: &Self) -> bool {
@@ -48,7 +50,8 @@ impl fmt::Display for Failure {
         match self {
             Self::Operation(failure) => failure.fmt(f),
             Self::Post { call, errno } => {
-                write!(f, "{call} failed: {}", io::Error::from_raw_os_error(*errno))
+                let cause = io::Error::from_raw_os_error(*errno);
+                write!(f, "{call} failed: {cause}. {POST_ENDED_IT}")
             }
             Self::Device => f.write_str(NotConnected::GivenUp.text()),
         }
@@ -68,8 +71,7 @@ impl From<Failure> for Error {
         match failure {
             Failure::Operation(failure) => Self::Operation(failure),
             Failure::Post { call, errno } => {
-                Self::provider(call, io::Error::from_raw_os_error(errno))
-                    .with_hint("This failed post ended the connection: connect again")
+                Self::provider(call, io::Error::from_raw_os_error(errno)).with_hint(POST_ENDED_IT)
             }
             Failure::Device => Self::NotConnected(NotConnected::GivenUp),
         }
@@ -96,8 +98,8 @@ impl NotConnected {
     fn text(self) -> &'static str {
         match self {
             Self::NotYet => {
-                "the connection is not established yet: wait for ConnEvent::Established with \
-                 Conn::next_event"
+                "the connection is not established yet: wait with Conn::wait_established, or for \
+                 ConnEvent::Established"
             }
             Self::Failed => {
                 "an operation on the connection failed, which ended it (Conn::failure): poll the \
@@ -107,7 +109,9 @@ impl NotConnected {
                 "the device reported an error of the connection's queue pair (see the log), which ended it: \
                  completions may be missing; drop the connection, and connect again"
             }
-            Self::Closed => "the connection is closed",
+            Self::Closed => {
+                "the connection is closed, by this side or by the peer (Conn::ended has its event): connect again"
+            }
             Self::Unacknowledged => {
                 "the connection ended before the peer acknowledged every operation: its host, its device \
                  or the network is down, or its program has ended"

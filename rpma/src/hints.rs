@@ -4,6 +4,10 @@ use rustix::io::Errno;
 
 use crate::error::Error;
 
+/// For `ENODEV` of an object that had a device.
+pub(crate) const DEVICE_REMOVED: &str = "This host's RDMA device was removed, and all objects on it have ended: drop \
+                                         them, and open the device again when it is back";
+
 /// A failure to make something that has a descriptor.
 pub(crate) fn descriptors(error: Error) -> Error {
     match error.raw_os_error().map(Errno::from_raw_os_error) {

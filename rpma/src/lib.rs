@@ -16,16 +16,19 @@
 //! and waits for the flush:
 //!
 //! ```no_run
-//! use rpma::{ConnCfg, ConnEvent, ConnReq, Device, Flags, FlushType, Mr, MrRemote, MrUsage, Peer, PeerCfg};
-//! use rpma::{Side, Wc};
+//! use std::time::Duration;
+//!
+//! use rpma::{ConnCfg, ConnReq, Device, Flags, FlushType, Mr, MrRemote, MrUsage, Peer, PeerCfg, Side};
+//!
+//! const LIMIT: Duration = Duration::from_secs(10);
 //!
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! let device = Device::from_addr("192.0.2.7", Side::Remote)?;
 //! let peer = Peer::new(&device)?;
 //! let source = Mr::reg(&peer, b"Hello world!".to_vec(), MrUsage::WRITE_SRC)?;
 //!
-//! let conn = ConnReq::new(&peer, "192.0.2.7", 7204, &ConnCfg::new())?.connect(&[])?;
-//! assert_eq!(conn.next_event()?, ConnEvent::Established);
+//! let asking = ConnReq::new(&peer, "192.0.2.7", 7204, &ConnCfg::new())?.connect(&[])?;
+//! let conn = asking.wait_established(LIMIT)?;
 //! // Client and server agree on the layout of the private data. Here it is the descriptor of the
 //! // region, then the descriptor of the `PeerCfg`. (An `Offer` is a ready-made layout.)
 //! let data = conn.get_private_data();
@@ -33,12 +36,9 @@
 //! conn.apply_remote_peer_cfg(&PeerCfg::from_descriptor(&data[source.get_descriptor_size()..])?);
 //!
 //! conn.write(target, source.slice(..)?, Flags::COMPLETION_ON_ERROR, 1)?;
-//! conn.flush(target, FlushType::Persistent, Flags::COMPLETION_ALWAYS, 2)?;
-//! let mut wc = [Wc::default()];
-//! while conn.get_cq().get_wc(&mut wc)? == 0 {
-//!     conn.get_cq().wait()?;
-//! }
-//! wc[0].result()?; // From here on the data is in the persistence domain of the other host.
+//! let flushed = conn.flush(target, FlushType::Persistent, Flags::COMPLETION_ALWAYS, 2)?;
+//! conn.wait_for(flushed, LIMIT, |_| {})?;
+//! // From here on the data is in the persistence domain of the other host.
 //! # Ok(())
 //! # }
 //! ```
@@ -90,13 +90,13 @@
 //! # Threads
 //!
 //! Every type is [`Send`] and [`Sync`], and operations take `&self`. The exceptions are
-//! [`RawMemory`] and a [`RegError`] that returns it. They are only `Send`, because their owner has
-//! promised no more.
+//! [`RawMemory`] and [`RegError`], which can contain it. They are only `Send`: their owner has
+//! promised that the memory may move to another thread, and not that threads may share it.
 //!
-//! The data path allocates nothing and copies nothing. Posting takes the lock of the queue pair,
-//! and polling takes the lock of the completion queue. An uncontended lock costs two atomic
-//! instructions. A thread that waits for a lock sleeps. Never post or poll in a signal handler: it
-//! may interrupt the thread that holds the lock, and would then wait without end.
+//! The data path allocates nothing and copies nothing. Posting takes the lock of the queue pair, and
+//! polling takes the lock of the completion queue. An uncontended lock costs two atomic
+//! instructions. A thread that waits for a lock sleeps. Never post or poll in a signal handler: if
+//! the handler interrupts the thread that holds the lock, the handler waits without end.
 //!
 //! # Processes
 //!

@@ -7,8 +7,8 @@
 
 include!(concat!(env!("OUT_DIR"), "/log-of-the-docs.rs"));
 
+use rpma::MrSlice;
 use rpma::sim::sleep;
-use rpma::{Error, MrSlice};
 
 /// Longer than the limit of a wait, 300 ms, and shorter than the device's retries.
 const PAUSE: Duration = Duration::from_millis(450);

@@ -476,8 +476,9 @@ impl Conn {
         self.queues.slots.failure()
     }
 
-    /// The event with which the connection ended, once it was taken ([`next_event`](Self::next_event),
-    /// [`next`](Self::next)): the first one, whoever took it.
+    /// Returns the event with which the connection ended, once it was taken ([`next_event`](Self::next_event),
+    /// [`next`](Self::next), [`wait_for`](Self::wait_for), [`Wait::next`](crate::wait::Wait::next)): the first one,
+    /// whichever thread took it.
     #[must_use]
     pub fn ended(&self) -> Option<&ConnEvent> {
         self.ended.get()
@@ -531,8 +532,10 @@ impl AsRawFd for Conn {
 impl fmt::Debug for Conn {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Conn")
-            .field("queues", &self.queues)
+            .field("qp", &self.queues.qp)
             .field("flush_method", &self.flush_method)
+            .field("failure", &self.failure())
+            .field("ended", &self.ended())
             .finish_non_exhaustive()
     }
 }

@@ -25,11 +25,12 @@ use crate::event::ConnEvent;
 use crate::posted::Posted;
 use crate::verbs::{Deadline, Wc, WcFailure, WcStatus};
 
+const INCOMPLETE: &str = "the operation did not complete and goes on; before you change its memory, wait for it again \
+                          or drop the connection";
+
 /// For how long a completion may still come after the connection's end: an acknowledgement and the peer's
 /// disconnect reach this host by different ways.
 const GRACE: Duration = Duration::from_secs(1);
-
-const INCOMPLETE: &str = "the operation did not complete";
 
 /// Events that a wait for an operation took, and the threads that sleep for events.
 #[derive(Debug, Default)]
@@ -71,7 +72,8 @@ impl Conn {
     ///   was only flushed, the error is that failure ([`failure`](Self::failure)): another operation's,
     ///   [`Error::Provider`] after a failed post, [`Error::NotConnected`] if the device gave the queue pair up.
     /// * [`Error::Ended`] if the connection ended and the completion did not come.
-    /// * [`Error::PolledElsewhere`] if the completion was polled by another call.
+    /// * [`Error::PolledElsewhere`] if the completion was polled by another call, including an earlier call of this
+    ///   method. That call has the outcome: only after [`Error::TimedOut`] is there something to wait for again.
     /// * [`Error::InvalidArgument`] for an operation of another connection or without
     ///   [`Flags::COMPLETION_ALWAYS`](crate::Flags::COMPLETION_ALWAYS), and while another thread is in this call.
     /// * [`Error::SharedChannel`] if the connection is on a
@@ -231,7 +233,10 @@ impl Conn {
     #[inline(never)]
     fn not_awaited(&self, posted: Posted) -> Error {
         Error::invalid(match self.queues.slots.number_of(posted) {
-            None => "the operation was posted on another connection: wait for it there",
+            None => {
+                "the operation was posted on another connection: wait for it there. If that connection was \
+                 dropped, the outcome of the operation is unknown"
+            }
             Some(_) => {
                 "the operation was posted without Flags::COMPLETION_ALWAYS, and has no completion if it \
                  succeeds: wait for a later operation that has the flag"

@@ -37,7 +37,8 @@ pub(crate) use self::ring::{NotTried, Wanted};
 use self::sync::Ordering;
 use crate::bell::Bell;
 use crate::error::{Error, Queue, Result};
-use crate::failure::{Failure, NotConnected};
+use crate::failure::{Failure, NotConnected, POST_ENDED_IT};
+use crate::hints::DEVICE_REMOVED;
 use crate::posted::{ConnId, Posted};
 use crate::verbs::{CallFailed, PostError, Wc, WcStatus};
 
@@ -537,7 +538,10 @@ impl ConnSlots {
     pub(crate) fn send_refused(&self, refusal: Refusal, what: &str, count: u32) -> Error {
         let depth = self.send.depth();
         if let Some(call) = refusal.call() {
-            return hint(call.into());
+            return match hint(call.into()) {
+                error @ Error::Provider { hint: None, .. } => error.with_hint(POST_ENDED_IT),
+                error => error,
+            };
         }
         let ended = self.state() != State::Open;
         match refusal.0.get() {
@@ -622,13 +626,14 @@ const fn first_of<const SENDS: bool>() -> u64 {
 
 /// Adds what is known of a failed verb, if it does not say already what to know of it.
 fn hint(error: Error) -> Error {
-    let has_none = matches!(error, Error::Provider { hint: None, .. });
-    match has_none && error.is_errno(Errno::ACCESS) {
-        true => error.with_hint(
+    match error {
+        Error::Provider { hint: Some(_), .. } => error,
+        error if error.is_errno(Errno::ACCESS) => error.with_hint(
             "The kernel refuses verbs in the child of a fork and after a change of credentials: do both \
              before the device is opened",
         ),
-        false => error,
+        error if error.is_errno(Errno::NODEV) => error.with_hint(DEVICE_REMOVED),
+        error => error,
     }
 }
 

@@ -24,6 +24,7 @@ use super::device_events::DeviceEvents;
 use super::take::{Beside, Deadline, Turns, let_block, readable_now, set_nonblocking, take};
 use super::{check_minus_one, check_non_null, log_leak};
 use crate::error::{Error, Result};
+use crate::hints;
 
 /// Why there may be no RDMA here.
 fn no_rdma() -> &'static str {
@@ -377,6 +378,9 @@ impl CmId {
                 Ok(Some(RawEvent { event, errno }))
             }
             Err(error) if error.is_errno(Errno::AGAIN) || error.is_errno(Errno::NODATA) => Ok(None),
+            Err(error) if error.is_errno(Errno::NODEV) => {
+                Err(error.with_hint(hints::DEVICE_REMOVED))
+            }
             Err(error) => Err(error),
         }
     }

@@ -355,8 +355,9 @@ impl WcStatus {
         match self {
             Self::LOC_LEN_ERR => ". The message was longer than the receive that took it",
             Self::WR_FLUSH_ERR => {
-                ". The connection had ended before: Conn::failure and Conn::next_event tell why, unless the device \
-                 gave it up and reports nothing else: connect again"
+                ". The connection had ended before: connect again. Conn::failure or Conn::next_event has the cause. \
+                 If they have no other failure than this, the device has reported no cause to this side: \
+                 soft-RoCE does not if it refused an operation of the peer"
             }
             Self::REM_INV_REQ_ERR => {
                 ". The peer's device may not know the operation (ConnCfg::set_force_fallback), or the \
