@@ -29,6 +29,7 @@ enum First {
 enum Then {
     Write(Flags),
     AtomicWrite,
+    Send(Flags),
 }
 
 /// In how many rounds what follows was executed although what comes first has failed. `single`: it is posted by a call of
@@ -62,7 +63,8 @@ fn executed_on(
     (0..ROUNDS)
         .filter(|_| {
             tail.store_u64(0, 0).expect("aligned");
-            let (conn, _server) = connect(&peer, &addr, &cfg);
+            let (conn, server) = connect(&peer, &addr, &cfg);
+            server.recv(MrSlice::EMPTY, 3).expect("posted");
             let (to, from) = (part(&tail), source.slice(..).expect("all"));
             let mut batch = conn.batch::<4>();
             let always = Flags::COMPLETION_ALWAYS;
@@ -79,6 +81,7 @@ fn executed_on(
             match then {
                 Then::Write(flags) => batch.write(to, from, always | flags, 2),
                 Then::AtomicWrite => batch.atomic_write(to, &[1; 8], always, 2),
+                Then::Send(flags) => batch.send(MrSlice::EMPTY, always | flags, 2),
             }
             .expect("added");
             // The connection may have failed already.
@@ -89,7 +92,10 @@ fn executed_on(
                 });
                 assert!(failed == 1 || last.is_err(), "its memory is gone: {last:?}");
             }
-            tail.load_u64(0).expect("aligned") != 0
+            let mut wcs = [Wc::default()];
+            let received =
+                server.get_cq().get_wc(&mut wcs).expect("polls") == 1 && wcs[0].result().is_ok();
+            received || tail.load_u64(0).expect("aligned") != 0
         })
         .count()
 }
@@ -131,17 +137,34 @@ fn a_plain_write_may_be_executed_first() {
     }
 }
 
-/// Promise of `Flags::FENCE`: the operation stays behind earlier reads, and fallback flushes.
+/// As above, a message: the peer may have it before the flush that was posted first.
 #[test]
-fn a_fenced_write_stays_behind() {
+fn a_message_may_be_executed_first() {
+    for (force_fallback, first) in [
+        (false, First::Read),
+        (false, First::Flush),
+        (true, First::Flush),
+        (false, First::AtomicWrite),
+    ] {
+        let ahead = executed(
+            force_fallback,
+            first,
+            Then::Send(Flags::COMPLETION_ALWAYS),
+            false,
+        );
+        assert!(ahead > 0, "{first:?}");
+    }
+}
+
+/// Promise of `Flags::FENCE`: the operation is executed after earlier reads, and after fallback flushes.
+#[test]
+fn a_fenced_operation_comes_after_reads() {
     for single in [true, false] {
         for (force_fallback, first) in [(false, First::Read), (true, First::Flush)] {
-            let fenced = Then::Write(Flags::FENCE);
-            assert_eq!(
-                executed(force_fallback, first, fenced, single),
-                0,
-                "{first:?}"
-            );
+            for fenced in [Then::Write(Flags::FENCE), Then::Send(Flags::FENCE)] {
+                let ahead = executed(force_fallback, first, fenced, single);
+                assert_eq!(ahead, 0, "{first:?}, {fenced:?}");
+            }
         }
     }
 }

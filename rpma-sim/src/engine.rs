@@ -197,7 +197,7 @@ impl State {
         }
     }
 
-    /// Executes some of the writes behind a request that is kept back, where nothing orders them behind it.
+    /// Executes some of the writes and messages after a request that is kept back, where nothing orders them.
     fn overtake(&mut self, number: u32) {
         // Whether an earlier request is one that a fence waits for.
         let mut fenced = false;
@@ -210,7 +210,12 @@ impl State {
                 fenced |= !matches!(send.operation, Operation::Flush { .. });
                 continue;
             }
-            let may = send.operation == Operation::Write(None)
+            // A message without a receive would wait, and hold up the requests before it.
+            let has_room = !send.operation.is_message()
+                || self
+                    .peer_that_answers(number)
+                    .is_some_and(|peer| self.has_receive(peer) && !self.may_lose_receive(peer));
+            let may = has_room
                 && !send.way.travels()
                 && !(fenced && send.is(ibv_send_flags::IBV_SEND_FENCE));
             if !may || self.toss() {

@@ -200,6 +200,13 @@ impl State {
         self.links.count(host, host, lost).is_some()
     }
 
+    /// Whether a message that takes a receive of a queue pair may be one that is never complete.
+    pub(crate) fn may_lose_receive(&self, peer: u32) -> bool {
+        let host = self.host_of(&self.qps[peer]);
+        let mut armed = self.links.armed.iter();
+        armed.any(|armed| armed.fault == Fault::Receive && armed.to == host)
+    }
+
     /// Some hosts reach each other again, of which one may have been frozen.
     fn go_on(&mut self, thawed: Option<usize>) {
         for (from, to, message) in std::mem::take(&mut self.links.kept) {

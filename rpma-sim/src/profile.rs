@@ -38,7 +38,7 @@ pub struct Profile {
     pub(crate) rounds_up: bool,
     /// Whether a send queue's slot is free again only when a completion of it, or of a later request, is polled.
     pub(crate) frees_slots_by_polling: bool,
-    /// Whether a plain write may be executed before an earlier read, flush or atomic write.
+    /// Whether a write or a message may be executed before an earlier read, flush or atomic write.
     pub(crate) reorders: bool,
     /// Whether its writes are copied by the processor, and so through its caches.
     pub(crate) copies: bool,
@@ -100,11 +100,11 @@ impl Profile {
 
     /// An adapter that does no more than the specification promises.
     ///
-    /// * A plain write may be executed before an earlier read, flush or atomic write of its queue pair that it is not
-    ///   fenced behind. A fence covers earlier reads and atomics (IBA 10.8.3.3); that it also covers flushes is
-    ///   promised by nothing public, so that it does not here. Writes and sends stay in order among themselves;
-    ///   reads, flushes and atomic writes are executed after all that was posted before them. (By the specification a
-    ///   send may overtake as well; here it does not.)
+    /// * A write or a message may be executed before an earlier read, flush or atomic write of its queue
+    ///   pair, unless it has a fence. A fence covers earlier reads and atomics (IBA 10.8.3.3). No public
+    ///   text guarantees that it covers flushes, so here it does not. Writes and messages stay in order
+    ///   among themselves. Reads, flushes and atomic writes are executed after everything that was
+    ///   posted before them.
     /// * A queue has the room that was asked for, and a slot of a send queue is free only when a completion of
     ///   its request or of a later one was polled.
     /// * Failures have the specification's statuses, are solicited, and are told by asynchronous events.

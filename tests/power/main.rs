@@ -17,4 +17,5 @@ mod protocols;
 mod rules;
 mod table;
 mod threads;
+mod told;
 mod torn;

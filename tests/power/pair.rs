@@ -193,8 +193,14 @@ impl Pair {
     }
 
     /// The server's program waits for a request from now on.
-    fn expect_request(&self) -> Result<()> {
+    pub(crate) fn expect_request(&self) -> Result<()> {
         Ok(self.far.recv(self.messages.slice(..8)?, 4)?)
+    }
+
+    /// Sends a message without any bytes.
+    pub(crate) fn notify(&self, flags: Flags) -> Result<()> {
+        self.conn.send(MrSlice::EMPTY, flags, 3)?;
+        Ok(())
     }
 
     pub(crate) fn wait_for_answer(&self) -> Result<()> {
