@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use rpma::sim::{Fabric, Host, Link, Profile, now};
 use rpma::{
     Conn, ConnCfg, ConnEvent, ConnReq, Ep, Error, Failure, Flags, FlushType, Mr, MrSlice, MrUsage,
-    Notify, Peer, Posted, Progress, Queue, RemoteSlice, Srq, SrqCfg, Wc, WcStatus,
+    Notify, Peer, Posted, Progress, Queue, RemoteSlice, Srq, SrqCfg, Wc, WcOpcode, WcStatus,
 };
 
 use self::common::{
@@ -892,6 +892,116 @@ fn an_accepting_side_counts_its_own_retries() {
             "{took:?}, at {one:?} each"
         );
         world.hosts[0].thaw();
+    });
+}
+
+/// The way back is closed: requests are executed, and complete when it is open again, each executed once.
+#[test]
+fn a_blocked_way_back_keeps_acknowledgements() {
+    each(|world| {
+        let both = world.both(&patient());
+        let _entered = world.hosts[1].enter();
+        for op_context in [7, 8] {
+            both.server
+                .recv(MrSlice::EMPTY, op_context)
+                .expect("posted");
+        }
+        let back = world.fabric.0.between(&world.hosts[1], &world.hosts[0]);
+        back.block();
+        let written = both.write(1);
+        let sent = both.client.send(MrSlice::EMPTY, ALWAYS, 2).expect("posted");
+        let (to, from) = (both.source.slice(..8).expect("8"), remote(&both.target));
+        let from = from.slice(..8).expect("8");
+        let read = both.client.read(to, from, ALWAYS, 3).expect("posted");
+        assert_eq!(both.written(), pattern(LEN, 1));
+        assert_eq!(opcode_of(&completion(&both.server), 7), WcOpcode::RECV);
+        let mut wcs = [Wc::default(); 4];
+        assert_eq!(both.client.get_cq().get_wc(&mut wcs).expect("polls"), 0);
+        // What the server says does not arrive either.
+        let unheard = both
+            .server
+            .write(RemoteSlice::EMPTY, MrSlice::EMPTY, ALWAYS, 9);
+        assert_eq!(both.server.get_cq().get_wc(&mut wcs).expect("polls"), 0);
+
+        both.target.write_at(0, &[9; 8]).expect("inside");
+        back.heal();
+        for posted in [written, sent, read] {
+            both.client
+                .wait_for(posted, LIMIT, |_| {})
+                .expect("acknowledged");
+        }
+        // A read that is sent again reads again.
+        assert_eq!(contents(&both.source)[..8], [9; 8]);
+        both.server
+            .wait_for(unheard.expect("posted"), LIMIT, |_| {})
+            .expect("it arrives");
+        assert_eq!(both.server.get_cq().get_wc(&mut wcs).expect("polls"), 0);
+    });
+}
+
+/// The first operation that fails need not be the first that was not executed: all of these were.
+#[test]
+fn acknowledgements_that_are_all_lost() {
+    each(|world| {
+        let both = world.both(&impatient());
+        world.fabric.0.jump_over_waits();
+        world.link.lose_acknowledgements(2);
+        let slice = |from: usize| both.source.slice(from..from + 8).expect("8");
+        let to = |from: u64| remote(&both.target).slice(from..from + 8).expect("8");
+        let posted: Vec<_> = (0..4)
+            .map(|n| {
+                both.client
+                    .write(to(8 * n), slice(8 * n as usize), ALWAYS, n)
+            })
+            .collect();
+        both.client
+            .wait_for(posted[0].as_ref().copied().expect("posted"), LIMIT, |_| {})
+            .expect("acknowledged");
+        unanswered(&completion(&both.client), 1);
+        for op_context in [2, 3] {
+            let flushed = completion(&both.client).result().expect_err("flushed");
+            let is = (flushed.status, flushed.wr_id);
+            assert_eq!(is, (WcStatus::WR_FLUSH_ERR, op_context));
+        }
+        assert_eq!(
+            both.written()[..32],
+            pattern(LEN, 1)[..32],
+            "all were executed"
+        );
+    });
+}
+
+/// A request that is refused while the way back is closed: the responder has failed, and the requester hears nothing.
+#[test]
+fn a_refusal_that_is_not_heard() {
+    each(|world| {
+        let both = world.both(&impatient());
+        world.fabric.0.jump_over_waits();
+        world
+            .fabric
+            .0
+            .between(&world.hosts[1], &world.hosts[0])
+            .block();
+        let Both {
+            client,
+            server,
+            source,
+            target,
+        } = both;
+        let to = remote(&target).slice(..).expect("all");
+        drop(target);
+        let from = source.slice(..).expect("all");
+        client.write(to, from, ALWAYS, 1).expect("posted");
+        unanswered(&completion(&client), 1);
+        if server.recv(MrSlice::EMPTY, 2).is_ok() {
+            let flushed = completion(&server);
+            flushed.result().expect_err("it has failed");
+        }
+        world
+            .fabric
+            .0
+            .between(&world.hosts[1], &world.hosts[0])
+            .heal();
     });
 }
 

@@ -56,8 +56,13 @@ impl State {
         if qp.state == QpState::Error {
             return self.flush(number);
         }
-        if qp.waiting.is_some() || self.is_frozen(number) {
+        if self.is_frozen(number) {
             return;
+        }
+        match qp.waiting {
+            Some(Waiting::Answer { .. }) => return self.send_on(number),
+            Some(_) => return,
+            None => {}
         }
         let reorders = self.reorders(number);
         let keeps_back = reorders || self.power.keeps_back;
@@ -191,9 +196,38 @@ impl State {
                 Outcome::Failed(status) => return self.fail_first(number, status),
                 Outcome::Denied(status, event) => return self.denied(number, status, event),
                 Outcome::NoReceive => return self.await_receive(number),
-                Outcome::NoAnswer => return self.await_answer(number),
+                Outcome::NoAnswer => {
+                    self.await_answer(number);
+                    return self.send_on(number);
+                }
                 Outcome::Never => return,
             }
+        }
+    }
+
+    /// Executes what follows requests whose acknowledgements are lost: the device sends on while it waits for these.
+    fn send_on(&mut self, number: u32) {
+        let mut reads = 0;
+        for index in 0.. {
+            let qp = &self.qps[number];
+            let Some(send) = qp.sends.get(index) else {
+                return;
+            };
+            let takes_credit = matches!(send.operation, Operation::Read | Operation::AtomicWrite);
+            if !send.way.is_executed() && send.done.is_none() {
+                let waits = send.way.travels()
+                    || takes_credit && reads >= qp.max_rd_atomic.into()
+                    || send.is(ibv_send_flags::IBV_SEND_FENCE) && reads > 0;
+                if waits || self.hears(number) {
+                    return;
+                }
+                self.execute(number, index);
+                let send = &self.qps[number].sends.get(index);
+                if !send.is_some_and(|send| send.way.is_executed()) {
+                    return;
+                }
+            }
+            reads += usize::from(takes_credit);
         }
     }
 
@@ -326,7 +360,15 @@ impl State {
         let Some(peer) = self.peer_that_answers(number) else {
             return Outcome::NoAnswer;
         };
-        let fault = self.fault(number, index);
+        if send.way.is_executed() {
+            return self.repeat(number, peer, &send, &parts);
+        }
+        let mut fault = self.fault(number, index);
+        if fault == Some(Fault::AllAcknowledgements) {
+            self.qps[number].is_deaf = true;
+            fault = None;
+        }
+        let hears = self.hears(number);
         let lost = Outcome::Failed(ibv_wc_status::IBV_WC_RETRY_EXC_ERR);
         if fault == Some(Fault::Request) {
             return lost;
@@ -341,7 +383,9 @@ impl State {
         }
         let answered = match fault {
             // The bytes come with the answer.
-            Some(_) if is_read => self.serve_read(peer, number, &send).map(drop),
+            _ if is_read && (fault.is_some() || !hears) => {
+                self.serve_read(peer, number, &send).map(drop)
+            }
             None if is_read => self
                 .serve_read(peer, number, &send)
                 .map(|bytes| self.scatter(&bytes, &parts, number, &send)),
@@ -360,23 +404,52 @@ impl State {
                     self.is_lost(number, index);
                     return lost;
                 }
+                if !hears {
+                    self.is_executed(number, index);
+                    return Outcome::NoAnswer;
+                }
                 Outcome::Done(success(number, &send))
             }
-            Err(Refusal::NoReceive) => Outcome::NoReceive,
-            Err(Refusal::Denied(status, event)) => Outcome::Denied(status, event),
+            Err(Refusal::NoReceive) if hears => Outcome::NoReceive,
+            Err(Refusal::NoReceive) => Outcome::NoAnswer,
+            Err(Refusal::Denied(status, event)) if hears => Outcome::Denied(status, event),
+            Err(Refusal::Denied(_, event)) => {
+                self.peer_failed(peer, event);
+                Outcome::NoAnswer
+            }
         }
+    }
+
+    /// A request that was executed is sent again: the responder acknowledges it, and reads once more for it.
+    fn repeat(&mut self, number: u32, peer: u32, send: &Send, parts: &[Part]) -> Outcome {
+        if !self.hears(number) {
+            return Outcome::NoAnswer;
+        }
+        if send.operation == Operation::Read {
+            match self.serve_read(peer, number, send) {
+                Ok(bytes) => self.scatter(&bytes, parts, number, send),
+                Err(Refusal::NoReceive) => return Outcome::NoReceive,
+                Err(Refusal::Denied(status, event)) => return Outcome::Denied(status, event),
+            }
+        }
+        Outcome::Done(success(number, send))
     }
 
     /// The responder does not allow the first request, and both ends fail.
     fn denied(&mut self, number: u32, status: ibv_wc_status, event: ibv_event_type) {
         if let Some(peer) = self.peer_that_answers(number) {
-            let nic = self.qps[peer].nic;
-            self.fail_qp(peer);
-            if self.profile(nic).tells_failures {
-                self.tell(nic, event, Element::Qp(peer));
-            }
+            self.peer_failed(peer, event);
         }
         self.fail_first(number, status);
+    }
+
+    /// A responder has failed, which its device may report.
+    fn peer_failed(&mut self, peer: u32, event: ibv_event_type) {
+        let nic = self.qps[peer].nic;
+        self.fail_qp(peer);
+        if self.profile(nic).tells_failures {
+            self.tell(nic, event, Element::Qp(peer));
+        }
     }
 
     /// The other end of a connection, if it takes requests.

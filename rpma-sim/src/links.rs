@@ -17,6 +17,8 @@ pub(crate) enum Fault {
     Request,
     /// It is executed, and the requester never hears of it.
     Acknowledgement,
+    /// As that, and so is every later request of its queue pair, until the retries are exhausted.
+    AllAcknowledgements,
     /// Of a plain write: only so many bytes of it arrive.
     Rest { placed: usize },
     /// Of a message: it takes a receive, and is never complete.
@@ -30,11 +32,17 @@ pub(crate) struct Way {
     travels: Option<u64>,
     is_counted: bool,
     fault: Option<Fault>,
+    /// It was executed, and its acknowledgement was lost.
+    is_executed: bool,
 }
 
 impl Way {
     pub(crate) fn travels(&self) -> bool {
         self.travels.is_some()
+    }
+
+    pub(crate) fn is_executed(&self) -> bool {
+        self.is_executed
     }
 }
 
@@ -42,7 +50,7 @@ impl Way {
 #[derive(Debug, Default)]
 pub(crate) struct Links {
     frozen: BTreeSet<usize>,
-    /// The hosts that do not reach each other, the lower number first.
+    /// From where to where nothing arrives.
     parted: BTreeSet<(usize, usize)>,
     delays: BTreeMap<(usize, usize), Duration>,
     next_delay: u64,
@@ -98,10 +106,6 @@ impl Links {
     }
 }
 
-fn both(one: usize, other: usize) -> (usize, usize) {
-    (one.min(other), one.max(other))
-}
-
 impl State {
     /// Whether what one host sends arrives at the other one.
     pub(crate) fn reaches(&self, from: usize, to: usize) -> bool {
@@ -110,7 +114,7 @@ impl State {
             && !self.is_dead(to)
             && !links.frozen.contains(&from)
             && !links.frozen.contains(&to)
-            && !links.parted.contains(&both(from, to))
+            && !links.parted.contains(&(from, to))
     }
 
     /// Whether a queue pair is of a device that does nothing.
@@ -180,7 +184,7 @@ impl State {
         if !send.way.is_counted {
             send.way.is_counted = true;
             send.way.fault = self.links.count(from, to, |fault| match fault {
-                Fault::Request | Fault::Acknowledgement => true,
+                Fault::Request | Fault::Acknowledgement | Fault::AllAcknowledgements => true,
                 Fault::Rest { .. } => is_plain_write,
                 Fault::Receive => false,
             });
@@ -191,6 +195,18 @@ impl State {
     /// A request has had its fault. If it is tried once more it must not be executed again.
     pub(crate) fn is_lost(&mut self, number: u32, index: usize) {
         self.qps[number].sends[index].way.fault = Some(Fault::Request);
+    }
+
+    /// Whether what the peer answers to a queue pair arrives.
+    pub(crate) fn hears(&self, number: u32) -> bool {
+        let qp = &self.qps[number];
+        let way = self.way_of(qp);
+        !qp.is_deaf && way.is_none_or(|(here, there)| self.reaches(there, here))
+    }
+
+    /// A request was executed, and its acknowledgement is lost.
+    pub(crate) fn is_executed(&mut self, number: u32, index: usize) {
+        self.qps[number].sends[index].way.is_executed = true;
     }
 
     /// Whether a message that takes a receive of a queue pair now is never complete.
@@ -300,6 +316,20 @@ impl Link {
         self.arm(nth, Fault::Acknowledgement);
     }
 
+    /// The `nth` request from now on, 1 being the next, is executed, and so are all later requests of its queue pair.
+    /// None of their acknowledgements arrives. The device sends the `nth` request again until its retries are
+    /// exhausted, and until then the requests that the program posts are executed as well. Then the `nth` request ends
+    /// as `RETRY_EXC_ERR`, and the others as flushed.
+    ///
+    /// So the first operation that failed need not be the first that was not executed.
+    ///
+    /// # Panics
+    ///
+    /// If `nth` is 0.
+    pub fn lose_acknowledgements(&self, nth: u32) {
+        self.arm(nth, Fault::AllAcknowledgements);
+    }
+
     /// Of the `nth` plain RDMA write from now on, 1 being the next, only the first `bytes` bytes are placed, and it
     /// ends as `RETRY_EXC_ERR`. Writes with immediate data, atomic writes and all other requests are not counted;
     /// `Conn::atomic_write` is a plain write where the device has no atomic one.
@@ -354,15 +384,28 @@ impl Link {
     /// * An address is resolved when its host is reached, if that is in time. (No host remembers where another one is,
     ///   as a kernel does for a while.)
     pub fn partition(&self) {
-        let pair = both(self.from, self.to);
-        self.shared.lock().links.parted.insert(pair);
+        let parted = &mut self.shared.lock().links.parted;
+        parted.extend([(self.from, self.to), (self.to, self.from)]);
     }
 
-    /// Ends a [`partition`](Self::partition): what it kept back arrives at once. (A device waits until it is time for
-    /// the next repetition.)
+    /// From now on nothing arrives in this direction, until [`heal`](Self::heal). The other direction is open.
+    ///
+    /// Requests of the other direction arrive and are executed, and their acknowledgements are lost: as of
+    /// [`lose_acknowledgements`](Self::lose_acknowledgements), for each connection. Requests of this direction, and
+    /// messages of the connection manager, are those of a [`partition`](Self::partition).
+    pub fn block(&self) {
+        let way = (self.from, self.to);
+        self.shared.lock().links.parted.insert(way);
+    }
+
+    /// Ends a [`partition`](Self::partition) or a [`block`](Self::block), in both directions: what it kept back arrives
+    /// at once. (A device waits until it is time for the next repetition.)
     pub fn heal(&self) {
         let mut state = self.shared.lock();
-        if state.links.parted.remove(&both(self.from, self.to)) {
+        let parted = &mut state.links.parted;
+        let there = parted.remove(&(self.from, self.to));
+        let back = parted.remove(&(self.to, self.from));
+        if there || back {
             state.go_on(None);
         }
     }

@@ -65,6 +65,8 @@ pub(crate) struct Qp {
     /// Requests between `ibv_wr_start` and `ibv_wr_complete`.
     pub(crate) stream: Option<Stream>,
     pub(crate) unacknowledged: u32,
+    /// It gets no acknowledgement any more.
+    pub(crate) is_deaf: bool,
 }
 
 /// `enum ibv_qp_state`, as far as connections have them.
@@ -279,6 +281,7 @@ impl State {
                 is_kept_back: false,
                 kept_at: Duration::ZERO,
                 unacknowledged: 0,
+                is_deaf: false,
             }
         });
         Ok(number)

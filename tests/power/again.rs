@@ -43,7 +43,7 @@ fn append(pair: &Pair, number: u64) -> Result<()> {
     pair.flush(0, 8)
 }
 
-fn read_tail(pair: &Pair) -> Result<u64> {
+pub(crate) fn read_tail(pair: &Pair) -> Result<u64> {
     let (from, to) = (pair.remote.slice(..8)?, pair.source.slice(SIZE - 8..)?);
     pair.wait(pair.conn.read(to, from, Flags::COMPLETION_ALWAYS, 7)?)?;
     let mut tail = [0; 8];
@@ -109,7 +109,7 @@ fn run(
 }
 
 /// Each device and platform on which a flush makes data durable, native and by reading.
-fn ways() -> Vec<(Profile, Way)> {
+pub(crate) fn ways() -> Vec<(Profile, Way)> {
     let mut ways = Vec::new();
     for profile in [Profile::RXE_6_12, Profile::STRICT] {
         for platform in [Platform::AdrDdioOn, Platform::AdrDdioOff, Platform::Eadr] {

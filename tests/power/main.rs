@@ -7,6 +7,7 @@
 #[expect(dead_code, reason = "its main")]
 mod sim_log;
 
+mod acks;
 mod again;
 mod cuts;
 mod example;

@@ -56,6 +56,8 @@ impl Pair {
         let addr = server.addr().to_string();
         let mut cfg = ConnCfg::new();
         cfg.set_force_fallback(way.by_reading);
+        // Retries end, also on soft-RoCE.
+        cfg.set_retry_count(2)?;
         let on_server = server.enter();
         let peer = Peer::new(&Device::from_addr(&addr, Side::Local)?)?;
         let usage = MrUsage::WRITE_DST
