@@ -8,7 +8,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use rpma::sim::{Fabric, Host, Link, Profile, now};
+use rpma::sim::{Fabric, Host, Link, Profile, now, sleep};
 use rpma::{
     Conn, ConnCfg, ConnEvent, ConnReq, Ep, Error, Failure, Flags, FlushType, Mr, MrSlice, MrUsage,
     Notify, Peer, Posted, Progress, Queue, RemoteSlice, Srq, SrqCfg, Wc, WcOpcode, WcStatus,
@@ -47,7 +47,10 @@ struct Both {
 
 impl World {
     fn new(profile: &Profile) -> Self {
-        let fabric = Fabric::new(profile.clone());
+        Self::on(Fabric::new(profile.clone()))
+    }
+
+    fn on(fabric: Fabric) -> Self {
         let hosts = ["client", "server"].map(|name| fabric.host(name));
         let link = fabric.between(&hosts[0], &hosts[1]);
         let [client, server] = hosts.each_ref().map(|host| {
@@ -1003,6 +1006,55 @@ fn a_refusal_that_is_not_heard() {
             .between(&world.hosts[1], &world.hosts[0])
             .heal();
     });
+}
+
+/// A prefix of the requests that are on their way lands after their requester has gone, whether it is destroyed or only
+/// disconnected, unless the responder has gone first.
+#[test]
+fn requests_that_outlive_their_requester() {
+    /// The number of writes that have landed.
+    fn landed(profile: &Profile, seed: u64, disconnects: bool, server_stays: bool) -> usize {
+        let world = World::on(Fabric::seeded(profile.clone(), seed));
+        let _entered = world.hosts[0].enter();
+        let Both {
+            client,
+            server,
+            source,
+            target,
+        } = world.both(&patient());
+        world.link.delay(Duration::from_millis(50));
+        for n in 0..3 {
+            let from = source.slice(8 * n..8 * n + 8).expect("8");
+            let at = 8 * n as u64;
+            let to = remote(&target).slice(at..at + 8).expect("8");
+            client.write(to, from, ALWAYS, 0).expect("posted");
+        }
+        if disconnects {
+            client.disconnect().expect("fails its queue pair");
+        } else {
+            drop((client, source));
+        }
+        let server = server_stays.then_some(server);
+        sleep(Duration::from_secs(1));
+        drop(server);
+        let (bytes, whole) = (contents(&target), pattern(LEN, 1));
+        let count = (0..3).take_while(|n| bytes[8 * n..8 * n + 8] == whole[8 * n..8 * n + 8]);
+        let count = count.count();
+        assert!(bytes[8 * count..].iter().all(|byte| *byte == 0), "a prefix");
+        count
+    }
+    for profile in Profile::ALL {
+        for disconnects in [true, false] {
+            let mut counts: Vec<_> = (0..40)
+                .map(|seed| landed(&profile, seed, disconnects, true))
+                .collect();
+            counts.sort_unstable();
+            counts.dedup();
+            assert_eq!(counts, [0, 1, 2, 3], "{}", profile.name());
+            let gone = (0..10).map(|seed| landed(&profile, seed, disconnects, false));
+            assert_eq!(gone.sum::<usize>(), 0, "the responder has gone");
+        }
+    }
 }
 
 /// Nobody waits for ever: what is not answered ends after the kernel's time.

@@ -92,7 +92,7 @@ impl State {
     }
 
     /// For how long something is kept back that nobody polls for.
-    fn kept_back(&self) -> Duration {
+    pub(crate) fn kept_back(&self) -> Duration {
         match self.power.keeps_back {
             // So that not the time decides what the power takes.
             true => 25 * KEPT_BACK,
@@ -549,6 +549,22 @@ impl State {
         }
     }
 
+    /// Whether a responder has done what a request asks for. If it refuses, it has failed.
+    pub(crate) fn serve_or_fail(
+        &mut self,
+        peer: u32,
+        from: u32,
+        send: &Send,
+        bytes: &[u8],
+    ) -> bool {
+        match self.serve(peer, from, send, bytes) {
+            Ok(()) => return true,
+            Err(Refusal::NoReceive) => {}
+            Err(Refusal::Denied(_, event)) => self.peer_failed(peer, event),
+        }
+        false
+    }
+
     fn serve_send(
         &mut self,
         peer: u32,
@@ -609,8 +625,8 @@ impl State {
     }
 
     /// What a request is, for people.
-    fn describe(&self, number: u32, send: &Send) -> String {
-        let host = &self.hosts[self.nics[self.qps[number].nic].host];
+    pub(crate) fn describe(&self, number: u32, send: &Send) -> String {
+        let host = &self.hosts[self.host_of_requester(number)];
         let len = send.data.len();
         let what = match send.operation {
             Operation::Read => format!("a read of {len} bytes"),
@@ -768,7 +784,7 @@ impl State {
     }
 }
 
-fn gather(data: &Data, parts: &[Part]) -> Vec<u8> {
+pub(crate) fn gather(data: &Data, parts: &[Part]) -> Vec<u8> {
     match data {
         Data::Inline(bytes) => bytes.clone(),
         Data::At(_) => {

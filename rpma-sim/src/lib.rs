@@ -74,6 +74,7 @@ mod repeat;
 mod spawned;
 mod srq;
 mod state;
+mod strays;
 mod stream;
 mod timer;
 mod types;

@@ -8,6 +8,7 @@ use crate::cm::Message;
 use crate::fabric::{Fabric, Host};
 use crate::qp::{Operation, Qp, QpState, Waiting};
 use crate::state::{Shared, State};
+use crate::strays::Strays;
 use crate::timer::Timer;
 
 /// What happens to a request on its way, which then ends as `IBV_WC_RETRY_EXC_ERR`.
@@ -44,6 +45,15 @@ impl Way {
     pub(crate) fn is_executed(&self) -> bool {
         self.is_executed
     }
+
+    /// It is on its way from now on, unless it is already.
+    pub(crate) fn set_out(&mut self, delay: u64) {
+        self.travels.get_or_insert(delay);
+    }
+
+    pub(crate) fn is(&self, delay: Option<u64>) -> bool {
+        self.travels == delay
+    }
 }
 
 /// The state of the network.
@@ -55,6 +65,7 @@ pub(crate) struct Links {
     delays: BTreeMap<(usize, usize), Duration>,
     next_delay: u64,
     armed: Vec<Armed>,
+    pub(crate) strays: Strays,
     /// Messages of the connection manager, with the hosts that do not reach each other.
     kept: Vec<(usize, usize, Message)>,
 }
@@ -71,6 +82,12 @@ struct Armed {
 }
 
 impl Links {
+    /// The number of one more delay.
+    pub(crate) fn new_delay(&mut self) -> u64 {
+        self.next_delay += 1;
+        self.next_delay
+    }
+
     /// A message of the connection manager waits until the hosts reach each other.
     pub(crate) fn keep(&mut self, from: usize, to: usize, message: Message) {
         self.kept.push((from, to, message));
@@ -117,6 +134,12 @@ impl State {
             && !links.parted.contains(&(from, to))
     }
 
+    /// Whether the network takes what one host has sent to another one, which may have lost its power since.
+    pub(crate) fn has_way(&self, from: usize, to: usize) -> bool {
+        let links = &self.links;
+        !self.is_dead(to) && !links.frozen.contains(&to) && !links.parted.contains(&(from, to))
+    }
+
     /// Whether a queue pair is of a device that does nothing.
     pub(crate) fn is_frozen(&self, qp: u32) -> bool {
         self.links.frozen.contains(&self.host_of(&self.qps[qp]))
@@ -149,8 +172,7 @@ impl State {
         let Some(delay) = way.and_then(|way| self.links.delays.get(&way).copied()) else {
             return;
         };
-        self.links.next_delay += 1;
-        let delay_number = self.links.next_delay;
+        let delay_number = self.links.new_delay();
         for send in self.qps[number].sends.iter_mut().skip(first) {
             send.way.travels = Some(delay_number);
         }
@@ -163,6 +185,7 @@ impl State {
 
     /// Requests have arrived: those of this delay, or all.
     pub(crate) fn arrived(&mut self, number: u32, delay: Option<u64>) {
+        self.strays_arrive(number, delay);
         let Some(qp) = self.qps.get_mut(number) else {
             return;
         };
@@ -349,6 +372,10 @@ impl Link {
     /// their way at the same time. Acknowledgements and the connection manager's messages take no time.
     ///
     /// A delay is no silence: devices do not begin to count their retries for it, however long it is.
+    ///
+    /// If the requester's queue pair fails, is disconnected or destroyed meanwhile, the seed chooses a prefix of the
+    /// requests that are on their way. They are executed in their time, if the responder's queue pair still takes
+    /// requests then. Nothing answers them.
     ///
     /// Those that are on their way keep their delay; with [`Duration::ZERO`] they arrive at once, and so do all later
     /// ones.

@@ -164,6 +164,7 @@ impl State {
         let state = next_state(qp.state, attr, changes)?;
         check_values(attr, changes)?;
         if state == QpState::Error {
+            self.leave_requests(number);
             self.fail_qp(number);
             return Ok(());
         }

@@ -20,9 +20,6 @@ use crate::types::{
     ibv_qp_init_attr_mask, ibv_qp_state, ibv_qp_type, ibv_send_flags, ibv_sge, ibv_wc,
 };
 
-/// The number in the object of a queue pair that is gone although `ibv_destroy_qp` failed.
-const NO_NUMBER: u32 = u32::MAX;
-
 /// A queue pair for a reliable connection.
 #[derive(Debug)]
 pub(crate) struct Qp {
@@ -359,6 +356,7 @@ pub unsafe extern "C" fn ibv_destroy_qp(qp: *mut ibv_qp) -> c_int {
         Ok(fate) => fate,
         Err(errno) => return errno_of(Err(errno)),
     };
+    state.leave_requests(of.number);
     // From here on nothing happens to it.
     let own = &mut state.qps[of.number];
     own.state = QpState::Error;
@@ -380,12 +378,10 @@ pub unsafe extern "C" fn ibv_destroy_qp(qp: *mut ibv_qp) -> c_int {
         state.purge(gone.recv_cq, of.number);
     }
     let ended = fate.end();
-    match ended {
+    // As in libibverbs, the caller's object outlives a call that fails.
+    if ended.is_ok() {
         // SAFETY: it came from a box in `create_qp`, and the caller uses it no more.
-        Ok(()) => drop(unsafe { Box::from_raw(gone.object.as_ptr()) }),
-        // As in libibverbs, the caller's object outlives a call that fails. Its number may get another owner.
-        // SAFETY: it is alive, and the caller is its only user.
-        Err(_) => unsafe { (*qp).handle = NO_NUMBER },
+        drop(unsafe { Box::from_raw(gone.object.as_ptr()) });
     }
     errno_of(ended)
 }

@@ -16,6 +16,7 @@ mod late;
 mod pair;
 mod protocols;
 mod rules;
+mod strays;
 mod table;
 mod threads;
 mod told;

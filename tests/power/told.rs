@@ -6,7 +6,7 @@ use anyhow::Result;
 use rpma::sim::{Fabric, Loss, Platform, Profile};
 use rpma::{Flags, FlushType};
 
-use crate::pair::{Pair, Way, arrives, fabric};
+use crate::pair::{Pair, Way, arrives};
 use crate::protocols::{check, place, record};
 
 /// How the client makes sure that the flush comes before its message.
@@ -22,8 +22,7 @@ enum Order {
 
 /// Appends two records. The server answers its user when it gets the message of each.
 fn run(profile: &Profile, by_reading: bool, order: Order, seed: u64) -> Result<(), Loss> {
-    let fabric: Fabric = fabric(profile);
-    fabric.set_seed(seed);
+    let fabric = Fabric::seeded(profile.clone(), seed);
     let way = Way {
         platform: match by_reading {
             true => Platform::AdrDdioOff,

@@ -426,6 +426,7 @@ impl State {
     fn disconnect(&mut self, number: u32) -> Result<()> {
         let is_asked = self.ids[number].stage.is_asked();
         if let Some(qp) = self.shown_qp(number) {
+            self.leave_requests(qp);
             self.fail_qp(qp);
         }
         if !is_asked {

@@ -109,6 +109,7 @@ impl State {
             (self.nics[qp.nic].host == host).then_some(number)
         };
         for qp in self.qps.iter().filter_map(on_it).collect::<Vec<_>>() {
+            self.leave_requests(qp);
             self.qps[qp].peer = None;
             self.fail_qp(qp);
         }

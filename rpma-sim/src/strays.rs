@@ -1,0 +1,123 @@
+//! Requests that outlive their requester: those that were on their way when its queue pair failed or was destroyed.
+//!
+//! A network delivers what it has. The responder executes it, in order, as long as its own queue pair takes requests:
+//! until it fails, is reset or destroyed. How many of the requests had left the device is chosen by the seed.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use crate::engine::gather;
+use crate::qp::{Operation, QpState, Send, Waiting};
+use crate::state::State;
+use crate::timer::Timer;
+
+/// The requests of each queue pair that has left some.
+#[derive(Debug, Default)]
+pub(crate) struct Strays(BTreeMap<u32, Left>);
+
+/// What a queue pair has left.
+#[derive(Debug)]
+struct Left {
+    /// Its peer, and the host that it was on.
+    peer: u32,
+    host: usize,
+    /// With the bytes that travel.
+    sends: VecDeque<(Send, Vec<u8>)>,
+}
+
+impl State {
+    /// A queue pair takes no more requests: some of those that it has may be on their way.
+    pub(crate) fn leave_requests(&mut self, number: u32) {
+        let qp = &self.qps[number];
+        let in_flight =
+            qp.state == QpState::ReadyToSend && matches!(qp.waiting, None | Some(Waiting::Network));
+        let Some(peer) = qp.peer.filter(|_| in_flight && !self.is_frozen(number)) else {
+            return;
+        };
+        let (pd, host) = (qp.pd, self.nics[qp.nic].host);
+        let mut sends = VecDeque::new();
+        for send in self.qps[number].sends.clone() {
+            if send.done.is_some() || send.way.is_executed() {
+                continue;
+            }
+            let parts = match &send.data {
+                crate::qp::Data::Inline(_) => Ok(Vec::new()),
+                crate::qp::Data::At(sges) => self.parts(pd, sges, 0),
+            };
+            // The others have not left the device.
+            let Some(parts) = parts.ok().filter(|_| self.toss() || self.toss()) else {
+                break;
+            };
+            let bytes = gather(&send.data, &parts);
+            sends.push_back((send, bytes));
+        }
+        if sends.is_empty() {
+            return;
+        }
+        if sends.iter().any(|(send, _)| !send.way.travels()) {
+            let (delay, late) = (self.links.new_delay(), self.kept_back());
+            for (send, _) in &mut sends {
+                send.way.set_out(delay);
+            }
+            self.clock.after(late, Timer::Arrival { qp: number, delay });
+        }
+        let left = Left { peer, host, sends };
+        self.links.strays.0.insert(number, left);
+    }
+
+    /// What a queue pair has left arrives.
+    pub(crate) fn strays_arrive(&mut self, number: u32, delay: Option<u64>) {
+        while let Some(left) = self.links.strays.0.get_mut(&number) {
+            let has_arrived = |(send, _): &(Send, Vec<u8>)| delay.is_none() || send.way.is(delay);
+            if !left.sends.front().is_some_and(has_arrived) {
+                break;
+            }
+            let (peer, host) = (left.peer, left.host);
+            let (send, bytes) = left.sends.pop_front().expect("it is there");
+            if !self.takes_from(peer, number, host)
+                || !self.serve_stray(number, peer, &send, &bytes)
+            {
+                self.links.strays.0.remove(&number);
+                return;
+            }
+        }
+        let left = self.links.strays.0.get(&number);
+        if left.is_some_and(|left| left.sends.is_empty()) {
+            self.links.strays.0.remove(&number);
+        }
+    }
+
+    /// Whether a responder takes requests of a queue pair that may be gone.
+    fn takes_from(&self, peer: u32, number: u32, host: usize) -> bool {
+        self.qps.get(peer).is_some_and(|qp| {
+            matches!(qp.state, QpState::ReadyToReceive | QpState::ReadyToSend)
+                && qp.peer == Some(number)
+                && self.has_way(host, self.nics[qp.nic].host)
+        })
+    }
+
+    /// Whether the requests after this one are served.
+    fn serve_stray(&mut self, number: u32, peer: u32, send: &Send, bytes: &[u8]) -> bool {
+        // Nobody gets the answer of a read.
+        if send.operation == Operation::Read {
+            return true;
+        }
+        let is_served = self.serve_or_fail(peer, number, send, bytes);
+        if is_served {
+            self.visit(|state| {
+                format!(
+                    "after {}, which its requester has left",
+                    state.describe(number, send)
+                )
+            });
+        }
+        is_served
+    }
+
+    /// The host that a queue pair is on, or was on when it left requests.
+    pub(crate) fn host_of_requester(&self, number: u32) -> usize {
+        match self.qps.get(number) {
+            Some(qp) => self.nics[qp.nic].host,
+            None => self.links.strays.0.get(&number).map_or(0, |left| left.host),
+        }
+    }
+}

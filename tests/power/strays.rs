@@ -1,0 +1,124 @@
+//! Requests that are on their way when their writer goes: they may land after it has connected again, for as long as the
+//! server keeps the old connection (docs/failures.md).
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use anyhow::Result;
+use rpma::sim::{Cut, Fabric, Link, Loss, Profile, sleep};
+
+use crate::again::{read_tail, ways};
+use crate::pair::{Pair, Way};
+use crate::protocols::{place, record};
+
+/// How long requests travel.
+const DELAY: Duration = Duration::from_millis(20);
+
+/// When the server drops the old connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Drops {
+    BeforeItAccepts,
+    Later,
+}
+
+/// A record of the second connection.
+fn other(number: u64) -> Vec<u8> {
+    record(number).iter().map(|byte| !byte).collect()
+}
+
+fn append(pair: &Pair, number: u64, bytes: &[u8]) -> Result<()> {
+    pair.write(place(number), bytes)?;
+    pair.flush(place(number), bytes.len())?;
+    pair.write(0, &(number + 1).to_le_bytes())?;
+    pair.flush(0, 8)
+}
+
+/// Appends a record, and loses the connection in the middle of the next one; connects again, and goes on.
+fn write_log(link: &Link, first: Pair, way: Way, drops: Drops, told: &AtomicU64) -> Result<()> {
+    append(&first, 0, &record(0))?;
+    told.store(1, Ordering::Relaxed);
+    link.delay(DELAY);
+    first.write(place(1), &record(1))?;
+    let Pair {
+        client,
+        server,
+        pmem,
+        conn,
+        far,
+        target,
+        other: others,
+        ..
+    } = first;
+    drop(conn);
+    link.delay(Duration::ZERO);
+    let old = match drops {
+        Drops::BeforeItAccepts => {
+            drop((far, others));
+            None
+        }
+        Drops::Later => Some((far, others)),
+    };
+    let second = Pair::connect(client, server, pmem, way)?;
+    let tail = read_tail(&second)?;
+    for number in tail..3 {
+        append(&second, number, &other(number))?;
+        told.store(number + 1, Ordering::Relaxed);
+        sleep(DELAY);
+    }
+    drop((old, target));
+    Ok(())
+}
+
+/// All that was acknowledged is there, as it was acknowledged.
+fn check(image: &[u8], told: u64) {
+    for number in 0..told {
+        let whole = match number {
+            0 => record(0),
+            _ => other(number),
+        };
+        let bytes = &image[place(number)..][..whole.len()];
+        assert!(
+            bytes == whole,
+            "record {number} is not the one that was acknowledged"
+        );
+    }
+}
+
+fn run(profile: &Profile, way: Way, drops: Drops, seed: u64) -> Result<(), Loss> {
+    let fabric = Fabric::seeded(profile.clone(), seed);
+    let pair = Pair::new(&fabric, way).expect("a connection");
+    let (link, pmem) = (
+        fabric.between(&pair.client, &pair.server),
+        pair.pmem.clone(),
+    );
+    let told = AtomicU64::new(0);
+    let check = |cut: &Cut<'_>| {
+        for image in cut.images(&pmem) {
+            check(image.bytes(), told.load(Ordering::Relaxed));
+        }
+    };
+    let write_log = || write_log(&link, pair, way, drops, &told);
+    fabric.find_loss(check, || write_log().expect("nothing else fails"))
+}
+
+/// A server that drops the old connection before it accepts the next one loses nothing.
+#[test]
+fn an_old_connection_that_is_dropped_first() {
+    for (profile, way) in ways() {
+        for seed in 1..=10 {
+            if let Err(loss) = run(&profile, way, Drops::BeforeItAccepts, seed) {
+                panic!("{}, {way:?}, {seed}: {loss}", profile.name());
+            }
+        }
+    }
+}
+
+/// A server that keeps it longer lets an old record overwrite a newer one, in some of the runs.
+#[test]
+fn an_old_connection_that_is_dropped_later() {
+    for (profile, way) in ways() {
+        let is_lost = |seed: &u64| run(&profile, way, Drops::Later, *seed).is_err();
+        let lost = (1..=10).filter(is_lost).count();
+        assert!(lost > 0, "{}, {way:?}", profile.name());
+    }
+}
