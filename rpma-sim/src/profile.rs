@@ -98,7 +98,8 @@ impl Profile {
         ..Self::RXE_6_12
     };
 
-    /// An adapter that does no more than the specification promises.
+    /// An adapter that does no more than the specification guarantees, and that has a native flush and a native atomic
+    /// write. No adapter has these today ([`ADAPTER`](Self::ADAPTER)).
     ///
     /// * A write or a message may be executed before an earlier read, flush or atomic write of its queue
     ///   pair, unless it has a fence. A fence covers earlier reads and atomics (IBA 10.8.3.3). No public
@@ -135,13 +136,32 @@ impl Profile {
         ..Self::RXE_6_12
     };
 
+    /// An adapter as there are today: [`STRICT`](Self::STRICT), without native flush and native atomic write.
+    pub const ADAPTER: Self = Self {
+        name: "an adapter of today",
+        native: false,
+        ..Self::STRICT
+    };
+
     /// All of them, for loops.
-    pub const ALL: [Self; 3] = [Self::RXE_6_12, Self::RXE_6_1, Self::STRICT];
+    pub const ALL: [Self; 4] = [Self::RXE_6_12, Self::RXE_6_1, Self::STRICT, Self::ADAPTER];
+
+    /// Whether it is an adapter, and not soft-RoCE, whose kernel copies what it places.
+    #[must_use]
+    pub fn is_adapter(&self) -> bool {
+        !self.copies
+    }
 
     /// What it is called.
     #[must_use]
     pub fn name(&self) -> &'static str {
         self.name
+    }
+
+    /// Whether it has a native flush and a native atomic write.
+    #[must_use]
+    pub fn flushes_natively(&self) -> bool {
+        self.native
     }
 
     /// The same device with another vendor id: 0, say, of a driver that tells none.

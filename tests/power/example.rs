@@ -10,7 +10,8 @@ fn keeps(profile: &Profile, platform: Platform) -> bool {
     match platform {
         Platform::Volatile => false,
         Platform::Eadr => true,
-        _ => *profile != Profile::RXE_6_1,
+        Platform::AdrDdioOff => profile.is_adapter() || profile.flushes_natively(),
+        _ => profile.flushes_natively(),
     }
 }
 

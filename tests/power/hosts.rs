@@ -32,7 +32,7 @@ fn what_was_flushed_is_there_after_a_restart() -> Result<()> {
         let fabric = fabric(&profile);
         let old = pair(&fabric)?;
         old.write(0, b"durable!")?;
-        match profile == Profile::STRICT || old.conn.has_native_flush() {
+        match profile.is_adapter() || old.conn.has_native_flush() {
             true => old.flush(0, 8)?,
             false => old.ask_to_persist(0, 8)?,
         }

@@ -173,7 +173,7 @@ const PROTOCOLS: [Protocol; 5] = [
 ];
 
 fn is_copying(profile: &Profile) -> bool {
-    *profile != Profile::STRICT
+    !profile.is_adapter()
 }
 
 /// Every device, platform, protocol and way to flush, where the server may promise what the protocol needs.
@@ -185,7 +185,7 @@ fn every_way() -> Vec<(Profile, Way, Protocol)> {
             .flat_map(|platform| PROTOCOLS.map(|protocol| (platform, protocol)))
         {
             for by_reading in [false, true] {
-                let native = profile != Profile::RXE_6_1 && !by_reading;
+                let native = profile.flushes_natively() && !by_reading;
                 let host = fabric(&profile).host("server");
                 host.set_platform(platform);
                 let may = match protocol {
@@ -230,7 +230,7 @@ fn what_the_documentation_recommends_survives_every_cut() {
 /// Whether a fault can lose anything, by what the platform and the device do.
 fn loses(profile: &Profile, way: Way, protocol: Protocol, fault: Fault) -> bool {
     let (copies, platform) = (is_copying(profile), way.platform);
-    let native = *profile != Profile::RXE_6_1 && !way.by_reading;
+    let native = profile.flushes_natively() && !way.by_reading;
     // soft-RoCE copies through caches, which eADR saves: what was written is durable.
     if copies && platform == Platform::Eadr {
         return false;

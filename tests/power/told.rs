@@ -66,8 +66,8 @@ fn losses(profile: &Profile, by_reading: bool, order: Order) -> usize {
 /// Whether this device makes data durable in this way.
 fn is_possible(profile: &Profile, by_reading: bool) -> bool {
     match by_reading {
-        true => *profile == Profile::STRICT,
-        false => *profile != Profile::RXE_6_1,
+        true => profile.is_adapter(),
+        false => profile.flushes_natively(),
     }
 }
 

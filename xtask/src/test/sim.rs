@@ -12,17 +12,17 @@ use crate::host::Workspace;
 use crate::lab::{ONE_PROCESS, PACKAGE};
 
 /// A kind of device, by its name in tests/common/fabric.rs, and the tests that are not for it.
-const PROFILES: [(&str, &[&str]); 3] = [
+const PROFILES: [(&str, &[&str]); 4] = [
     ("rxe-6.12", &[]),
-    // It has neither native flush nor native atomic write.
-    (
-        "rxe-6.1",
-        &[
-            "is_there_to_be_tested",
-            "a_native_operation_that_fails_and_happens_all_the_same",
-        ],
-    ),
+    ("rxe-6.1", NATIVE),
     ("strict", &[]),
+    ("adapter", NATIVE),
+];
+
+/// The tests that need a native flush and a native atomic write.
+const NATIVE: &[&str] = &[
+    "is_there_to_be_tested",
+    "a_native_operation_that_fails_and_happens_all_the_same",
 ];
 
 /// Test programs, as arguments of cargo.
