@@ -75,6 +75,23 @@ fn fabrics_are_apart() {
     assert!(fabrics.iter().all(|fabric| fabric.objects().is_empty()));
 }
 
+/// Objects are counted for each host, and by each clone of a fabric, which lives as long as one of its clones.
+#[test]
+fn objects_of_one_host() {
+    let fabric = Fabric::new(Profile::RXE_6_12);
+    let [one, other] = ["one", "other"].map(|name| fabric.host(name));
+    let clone = fabric.clone();
+    drop(fabric);
+    let _entered = one.enter();
+    let peer = peer();
+    let region = Mr::reg(&peer, vec![0; 8], MrUsage::WRITE_DST).expect("registers");
+    assert_eq!(one.objects().get("mr"), Some(&1));
+    assert_eq!(one.objects(), clone.objects());
+    assert!(other.objects().is_empty());
+    drop((region, peer));
+    assert!(one.objects().is_empty());
+}
+
 /// A thread is where the last guard that it still has says, in whatever order they go.
 #[test]
 fn guards_may_go_in_any_order() {

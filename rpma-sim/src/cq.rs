@@ -22,14 +22,14 @@ pub(crate) struct Channel {
     /// The queues whose events nobody has read yet.
     events: VecDeque<u32>,
     pipe: Arc<Pipe>,
-    nic: usize,
+    pub(crate) nic: usize,
 }
 
 /// A completion queue.
 #[derive(Debug)]
 pub(crate) struct Cq {
     pub(crate) object: NonNull<ibv_cq>,
-    nic: usize,
+    pub(crate) nic: usize,
     channel: Option<u32>,
     room: usize,
     completions: VecDeque<Completion>,

@@ -25,10 +25,17 @@ static ALIVE: AtomicUsize = AtomicUsize::new(0);
 
 /// A network of hosts with RDMA devices, apart from all others.
 ///
-/// Its hosts, and what was made in it, stay usable when it is dropped.
-#[derive(Debug)]
+/// Clones are the same fabric. Its hosts, and what was made in it, stay usable when it is dropped.
+#[derive(Clone, Debug)]
 pub struct Fabric {
     shared: Arc<Shared>,
+    /// Dropped with the last clone.
+    _alive: Arc<Alive>,
+}
+
+/// A fabric is there.
+#[derive(Debug)]
+struct Alive {
     /// The place of the thread that has made it, with a seed.
     place: Option<usize>,
 }
@@ -51,7 +58,8 @@ impl Fabric {
         ALIVE.fetch_add(1, Ordering::Relaxed);
         let shared = Shared::new(profile, seed);
         let place = seed.map(|_| put(&shared, None, None));
-        Self { shared, place }
+        let _alive = Arc::new(Alive { place });
+        Self { shared, _alive }
     }
 
     /// Lets the fabric's clock jump over waits inside of `rpma`. Everything else is real time: [`std::thread::sleep`],
@@ -134,7 +142,7 @@ impl Fabric {
     /// The kinds: `pd`, `mr`, `comp_channel`, `cq`, `srq`, `qp`, `cm_id`.
     #[must_use]
     pub fn objects(&self) -> BTreeMap<&'static str, usize> {
-        self.shared.lock().objects()
+        self.shared.lock().objects(None)
     }
 
     /// How often each call was made on a host of it, by the names that C knows them by: of the calls that can be made to
@@ -170,7 +178,7 @@ impl Fabric {
     }
 }
 
-impl Drop for Fabric {
+impl Drop for Alive {
     fn drop(&mut self) {
         ALIVE.fetch_sub(1, Ordering::Relaxed);
         if let Some(place) = self.place {
@@ -188,6 +196,12 @@ pub struct Host {
 }
 
 impl Host {
+    /// How many objects there are of each kind on this host: as [`Fabric::objects`].
+    #[must_use]
+    pub fn objects(&self) -> BTreeMap<&'static str, usize> {
+        self.shared.lock().objects(Some(self.index))
+    }
+
     /// Its name.
     #[must_use]
     pub fn name(&self) -> String {

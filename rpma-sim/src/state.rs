@@ -170,16 +170,22 @@ impl State {
         nics.find(|nic| nic.had(addr)).map(|nic| nic.host)
     }
 
-    /// How many objects there are of each kind, of the kinds that there are.
-    pub(crate) fn objects(&self) -> BTreeMap<&'static str, usize> {
+    /// How many objects there are of each kind, of the kinds that there are: on one host, or on all.
+    pub(crate) fn objects(&self, host: Option<usize>) -> BTreeMap<&'static str, usize> {
+        let is = |of: usize| host.is_none_or(|host| host == of);
+        let on = |nic: usize| is(self.nics[nic].host);
+        let of_pd = |pd: u32| self.pds.get(pd).is_some_and(|pd| on(pd.nic));
         let counts = [
-            ("pd", self.pds.len()),
-            ("mr", self.mrs.len()),
-            ("comp_channel", self.channels.len()),
-            ("cq", self.cqs.len()),
-            ("srq", self.srqs.len()),
-            ("qp", self.qps.len()),
-            ("cm_id", self.ids.len()),
+            ("pd", self.pds.count(|pd| on(pd.nic))),
+            ("mr", self.mrs.count(|mr| of_pd(mr.pd))),
+            (
+                "comp_channel",
+                self.channels.count(|channel| on(channel.nic)),
+            ),
+            ("cq", self.cqs.count(|cq| on(cq.nic))),
+            ("srq", self.srqs.count(|srq| of_pd(srq.pd))),
+            ("qp", self.qps.count(|qp| on(qp.nic))),
+            ("cm_id", self.ids.count(|id| is(id.host))),
         ];
         counts.into_iter().filter(|(_, count)| *count > 0).collect()
     }
@@ -268,8 +274,8 @@ impl<T> Table<T> {
         self.next
     }
 
-    pub(crate) fn len(&self) -> usize {
-        self.objects.len()
+    fn count(&self, is: impl Fn(&T) -> bool) -> usize {
+        self.objects.values().filter(|object| is(object)).count()
     }
 }
 
