@@ -1008,6 +1008,47 @@ fn a_refusal_that_is_not_heard() {
     });
 }
 
+/// Held requests stay on their way without a limit, and arrive in their order; those of a requester that has gone
+/// meanwhile, too.
+#[test]
+fn held_requests_are_released() {
+    each(|world| {
+        let both = world.both(&impatient());
+        world.fabric.0.jump_over_waits();
+        let _entered = world.hosts[0].enter();
+        world.link.hold();
+        let written = both.write(1);
+        let waited = both
+            .client
+            .wait_for(written, Duration::from_secs(3600), |_| {});
+        assert!(matches!(waited, Err(Error::TimedOut(_))), "{waited:?}");
+        assert!(both.written().iter().all(|byte| *byte == 0));
+        world.link.release();
+        both.client
+            .wait_for(written, LIMIT, |_| {})
+            .expect("it arrives");
+        assert_eq!(both.written(), pattern(LEN, 1));
+
+        both.target.write_at(0, &[0; LEN]).expect("inside");
+        let mut landed = false;
+        for _ in 0..20 {
+            world.link.hold();
+            let (client, server) = world.connect(&impatient(), &impatient());
+            let from = both.source.slice(..).expect("all");
+            client
+                .write(both.target(), from, ALWAYS, 2)
+                .expect("posted");
+            drop(client);
+            assert!(both.written().iter().all(|byte| *byte == 0));
+            world.link.release();
+            landed |= both.written() == pattern(LEN, 1);
+            both.target.write_at(0, &[0; LEN]).expect("inside");
+            drop(server);
+        }
+        assert!(landed, "by chance");
+    });
+}
+
 /// A prefix of the requests that are on their way lands after their requester has gone, whether it is destroyed or only
 /// disconnected, unless the responder has gone first.
 #[test]

@@ -63,6 +63,8 @@ pub(crate) struct Links {
     /// From where to where nothing arrives.
     parted: BTreeSet<(usize, usize)>,
     delays: BTreeMap<(usize, usize), Duration>,
+    /// Where requests stay on their way until they are released.
+    held: BTreeSet<(usize, usize)>,
     next_delay: u64,
     armed: Vec<Armed>,
     pub(crate) strays: Strays,
@@ -169,9 +171,14 @@ impl State {
     /// The requests of a send queue from one on were posted: where the network is slow they are on their way now.
     pub(crate) fn set_out(&mut self, number: u32, first: usize) {
         let way = self.way_of(&self.qps[number]);
-        let Some(delay) = way.and_then(|way| self.links.delays.get(&way).copied()) else {
+        let Some(way) = way else {
             return;
         };
+        let delay = self.links.delays.get(&way).copied();
+        let is_held = self.links.held.contains(&way);
+        if delay.is_none() && !is_held {
+            return;
+        }
         let delay_number = self.links.new_delay();
         for send in self.qps[number].sends.iter_mut().skip(first) {
             send.way.travels = Some(delay_number);
@@ -180,7 +187,9 @@ impl State {
             qp: number,
             delay: delay_number,
         };
-        self.clock.after(delay, arrival);
+        if let Some(delay) = delay.filter(|_| !is_held) {
+            self.clock.after(delay, arrival);
+        }
     }
 
     /// Requests have arrived: those of this delay, or all.
@@ -387,6 +396,29 @@ impl Link {
             return;
         }
         state.links.delays.remove(&way);
+        for number in state.qps_where(|qp| state.way_of(qp) == Some(way)) {
+            state.arrived(number, None);
+        }
+    }
+
+    /// From now on requests stay on their way until [`release`](Self::release): no device takes them for lost.
+    /// Acknowledgements and the connection manager's messages are not held.
+    ///
+    /// If their requester goes meanwhile, a prefix of them stays on its way, as of [`delay`](Self::delay).
+    pub fn hold(&self) {
+        let way = (self.from, self.to);
+        self.shared.lock().links.held.insert(way);
+    }
+
+    /// Ends a [`hold`](Self::hold): all requests that are on their way arrive at once, in their order, delayed ones as
+    /// well.
+    pub fn release(&self) {
+        let mut state = self.shared.lock();
+        let way = (self.from, self.to);
+        state.links.held.remove(&way);
+        for number in state.strays_on(way) {
+            state.strays_arrive(number, None);
+        }
         for number in state.qps_where(|qp| state.way_of(qp) == Some(way)) {
             state.arrived(number, None);
         }

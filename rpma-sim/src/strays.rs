@@ -86,6 +86,16 @@ impl State {
         }
     }
 
+    /// The queue pairs that have left requests on this way between two hosts.
+    pub(crate) fn strays_on(&self, (from, to): (usize, usize)) -> Vec<u32> {
+        let strays = self.links.strays.0.iter();
+        let those = strays.filter(|(_, left)| {
+            let peer = self.qps.get(left.peer);
+            left.host == from && peer.is_some_and(|peer| self.nics[peer.nic].host == to)
+        });
+        those.map(|(number, _)| *number).collect()
+    }
+
     /// Whether a responder takes requests of a queue pair that may be gone.
     fn takes_from(&self, peer: u32, number: u32, host: usize) -> bool {
         self.qps.get(peer).is_some_and(|qp| {
