@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use anyhow::Result;
 use rpma::pmem::PmemMap;
-use rpma::sim::{Fabric, Host, Link, Platform, Profile};
-use rpma::{Conn, ConnCfg, ConnReq, Device, Ep, Flags, Peer, Side};
+use rpma::sim::{Errno, Fabric, Host, Link, Platform, Profile};
+use rpma::{Conn, ConnCfg, ConnEvent, ConnReq, Device, Ep, Flags, Peer, Side};
 
 use crate::pair::{LIMIT, Pair, SIZE, Way, arrives};
 
@@ -66,6 +66,43 @@ fn what_was_flushed_is_there_after_a_restart() -> Result<()> {
         assert_eq!(&bytes, b"durable!");
         new.write(8, b"again")?;
         new.wait_for_write()?;
+    }
+    Ok(())
+}
+
+/// A program that is killed loses its connections, which its peers are told, and no byte of its memory.
+#[test]
+fn a_killed_program_loses_no_memory() -> Result<()> {
+    for profile in Profile::ALL {
+        let fabric = fabric(&profile);
+        let old = pair(&fabric)?;
+        old.write(0, b"written!")?;
+        old.wait_for_write()?;
+        old.target.write_at(8, b"stored!!")?;
+        old.server.kill();
+        assert!(old.server.has_power());
+        let event = old.conn.next_event_timeout(LIMIT)?;
+        assert_eq!(event, ConnEvent::Closed);
+        let addr = old.server.addr().to_string();
+        let dead = Ep::listen(&old.peers.1, &addr, 0).expect_err("it is of the killed program");
+        assert_eq!(dead.raw_os_error(), Some(Errno::NODEV.raw_os_error()));
+        // A program that is dead writes where no program looks.
+        old.target.write_at(0, b"zombie!!")?;
+
+        let way = Way {
+            platform: Platform::AdrDdioOff,
+            by_reading: false,
+            promise: None,
+        };
+        let (client, server, pmem) = (old.client.clone(), old.server.clone(), old.pmem.clone());
+        let new = Pair::connect(client, server, pmem, way)?;
+        let mut bytes = [0; 16];
+        new.target.read_at(0, &mut bytes)?;
+        assert_eq!(&bytes, b"written!stored!!");
+        new.write(0, b"goes on.")?;
+        new.wait_for_write()?;
+        drop((old, new));
+        assert!(fabric.objects().is_empty(), "{:?}", fabric.objects());
     }
     Ok(())
 }

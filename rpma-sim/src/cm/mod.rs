@@ -474,6 +474,22 @@ impl State {
         for request in self.ids[number].channel.discard(number) {
             self.forget(request);
         }
+        self.take_leave(number);
+        self.enter(number, Stage::Over);
+        self.ids.remove(number);
+    }
+
+    /// The programs on a host are killed: the kernel destroys their ids.
+    pub(crate) fn take_leave_of_all(&mut self, host: usize) {
+        let on_it = |(number, id): (u32, &Id)| (id.host == host).then_some(number);
+        for number in self.ids.iter().filter_map(on_it).collect::<Vec<_>>() {
+            self.take_leave(number);
+        }
+        self.silence(host);
+    }
+
+    /// An id that is destroyed tells its peer.
+    fn take_leave(&mut self, number: u32) {
         let id = &self.ids[number];
         let (stage, peer) = (id.stage, id.peer);
         if let Some(peer) = peer {
@@ -492,11 +508,9 @@ impl State {
                 _ => {}
             }
         }
-        self.enter(number, Stage::Over);
-        self.ids.remove(number);
     }
 
-    /// A host has lost its power: nothing happens to its ids any more, and nobody is told.
+    /// Nothing happens to the ids of a host any more, and their peers are not told.
     pub(crate) fn silence(&mut self, host: usize) {
         for id in self.ids.values_mut().filter(|id| id.host == host) {
             id.stage = Stage::Over;

@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use rustix::io::Errno;
 
+use super::READS;
 use super::image::Plan;
 use super::random::Random;
 use crate::device;
@@ -60,6 +61,39 @@ impl Host {
         self.shared().changed.notify_all();
     }
 
+    /// Kills the programs on it. The host, its devices and its memory go on.
+    ///
+    /// As the kernel does at the end of a process, it destroys all that the programs have of the devices. Their peers
+    /// get `ConnEvent::Closed`, and requests to them are not answered any more. Requests that are on their way to other
+    /// hosts may still land. Memory holds all that programs and devices have written, durable or not.
+    ///
+    /// The threads of the killed programs cannot be ended: their calls fail with `ENODEV`, as after a
+    /// [power cut](Host::power_cut). A thread that enters the host after this is another program.
+    ///
+    /// # Panics
+    ///
+    /// If it has no power, or the process has no descriptor left.
+    pub fn kill(&self) {
+        let (shared, index) = (self.shared(), self.index());
+        let mut state = shared.lock();
+        assert!(!state.is_dead(index), "the host has no power");
+        state.power.cuts.push(index);
+        state.take_leave_of_all(index);
+        state.settle_host(index);
+        for pmem in 0..state.power.pmems.len() {
+            if state.power.pmems[pmem].host == index {
+                state.look(pmem);
+                // What the killed programs store from now on is not seen.
+                state.attach(shared, pmem);
+            }
+        }
+        state.die(index);
+        drop(state);
+        shared.changed.notify_all();
+        let revived = device::revive(shared, index);
+        revived.expect("the process has descriptors for its devices");
+    }
+
     /// Starts it again after a [power cut](Fabric::power_cut): its devices have the same addresses, its memory what was
     /// left. Threads enter it anew.
     ///
@@ -93,7 +127,23 @@ impl State {
         self.power.dead.contains(&host)
     }
 
-    /// How often a host has lost its power.
+    /// What is on its way to a host's memory comes there, as its queue pairs are destroyed.
+    fn settle_host(&mut self, host: usize) {
+        let writers = |(number, qp): (u32, &crate::qp::Qp)| {
+            (self.nics[qp.nic].host == host).then_some([qp.peer.unwrap_or(number), number | READS])
+        };
+        for writer in self
+            .qps
+            .iter()
+            .filter_map(writers)
+            .flatten()
+            .collect::<Vec<_>>()
+        {
+            self.push(writer, host, None);
+        }
+    }
+
+    /// How often the programs of a host have ended, with its power or without.
     pub(crate) fn life(&self, host: usize) -> usize {
         self.power.cuts.iter().filter(|of| **of == host).count()
     }
