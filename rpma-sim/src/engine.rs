@@ -158,6 +158,9 @@ impl State {
             0 => return self.fail_first(number, status),
             _ => *left -= 1,
         }
+        if status == ibv_wc_status::IBV_WC_RETRY_EXC_ERR {
+            self.resend(number);
+        }
         self.run(number);
     }
 
@@ -319,6 +322,8 @@ impl State {
         }
         let peer = qp.peer.and_then(|peer| self.qps.get(peer));
         let delay = rnr_timer(peer.map_or(0, |peer| peer.min_rnr_timer));
+        // What follows it has been sent, too.
+        self.resend(number);
         self.qps[number].waiting = Some(Waiting::Receive { left });
         self.put_off(number, delay);
     }
@@ -360,15 +365,41 @@ impl State {
         let Some(peer) = self.peer_that_answers(number) else {
             return Outcome::NoAnswer;
         };
+        let is_native = matches!(
+            send.operation,
+            Operation::Flush { .. } | Operation::AtomicWrite
+        );
+        let cannot_be_repeated = is_native && !self.profile_of(number).repeats_natives;
         if send.way.is_executed() {
-            return self.repeat(number, peer, &send, &parts);
+            return match cannot_be_repeated {
+                true => Outcome::NoAnswer,
+                false => self.repeat(number, peer, &send, &parts),
+            };
         }
         let mut fault = self.fault(number, index);
-        if fault == Some(Fault::AllAcknowledgements) {
-            self.qps[number].is_deaf = true;
+        let mut hears = self.hears(number);
+        match fault {
+            Some(Fault::AllAcknowledgements) => {
+                self.qps[number].is_deaf = true;
+                hears = false;
+            }
+            Some(Fault::Answer) => hears = false,
+            Some(Fault::Packet) => {
+                self.fault_is_over(number, index);
+                return Outcome::NoAnswer;
+            }
+            _ => {}
+        }
+        if matches!(fault, Some(Fault::AllAcknowledgements | Fault::Answer)) {
+            self.fault_is_over(number, index);
             fault = None;
         }
-        let hears = self.hears(number);
+        if send.way.is_resent() && cannot_be_repeated {
+            return Outcome::Denied(
+                ibv_wc_status::IBV_WC_REM_ACCESS_ERR,
+                ibv_event_type::IBV_EVENT_QP_ACCESS_ERR,
+            );
+        }
         let lost = Outcome::Failed(ibv_wc_status::IBV_WC_RETRY_EXC_ERR);
         if fault == Some(Fault::Request) {
             return lost;

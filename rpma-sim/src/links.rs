@@ -20,6 +20,10 @@ pub(crate) enum Fault {
     Acknowledgement,
     /// As that, and so is every later request of its queue pair, until the retries are exhausted.
     AllAcknowledgements,
+    /// One packet of it is lost, and it is sent again.
+    Packet,
+    /// Its acknowledgement is lost once, and it is sent again.
+    Answer,
     /// Of a plain write: only so many bytes of it arrive.
     Rest { placed: usize },
     /// Of a message: it takes a receive, and is never complete.
@@ -35,6 +39,8 @@ pub(crate) struct Way {
     fault: Option<Fault>,
     /// It was executed, and its acknowledgement was lost.
     is_executed: bool,
+    /// It was sent, and is sent again.
+    is_resent: bool,
 }
 
 impl Way {
@@ -44,6 +50,10 @@ impl Way {
 
     pub(crate) fn is_executed(&self) -> bool {
         self.is_executed
+    }
+
+    pub(crate) fn is_resent(&self) -> bool {
+        self.is_resent
     }
 
     /// It is on its way from now on, unless it is already.
@@ -216,7 +226,11 @@ impl State {
         if !send.way.is_counted {
             send.way.is_counted = true;
             send.way.fault = self.links.count(from, to, |fault| match fault {
-                Fault::Request | Fault::Acknowledgement | Fault::AllAcknowledgements => true,
+                Fault::Request
+                | Fault::Acknowledgement
+                | Fault::AllAcknowledgements
+                | Fault::Packet
+                | Fault::Answer => true,
                 Fault::Rest { .. } => is_plain_write,
                 Fault::Receive => false,
             });
@@ -234,6 +248,18 @@ impl State {
         let qp = &self.qps[number];
         let way = self.way_of(qp);
         !qp.is_deaf && way.is_none_or(|(here, there)| self.reaches(there, here))
+    }
+
+    /// All requests of a queue are sent again: a device goes back to the first that was not acknowledged.
+    pub(crate) fn resend(&mut self, number: u32) {
+        for send in &mut self.qps[number].sends {
+            send.way.is_resent = true;
+        }
+    }
+
+    /// A fault of a request is over.
+    pub(crate) fn fault_is_over(&mut self, number: u32, index: usize) {
+        self.qps[number].sends[index].way.fault = None;
     }
 
     /// A request was executed, and its acknowledgement is lost.
@@ -360,6 +386,31 @@ impl Link {
     /// If `nth` is 0.
     pub fn lose_acknowledgements(&self, nth: u32) {
         self.arm(nth, Fault::AllAcknowledgements);
+    }
+
+    /// One packet of the `nth` request from now on, 1 being the next, is lost. The device sends the request again after
+    /// its acknowledgement timeout, and with it all later requests, so that nothing but time is lost.
+    ///
+    /// On soft-RoCE of Linux 6.12 a native flush or atomic write that is sent again fails with `REM_ACCESS_ERR`.
+    ///
+    /// # Panics
+    ///
+    /// If `nth` is 0.
+    pub fn lose_packet(&self, nth: u32) {
+        self.arm(nth, Fault::Packet);
+    }
+
+    /// The acknowledgement of the `nth` request from now on, 1 being the next, is lost once: the request is executed, and
+    /// completes after the device has sent it again.
+    ///
+    /// On soft-RoCE of Linux 6.12 a native flush or atomic write ends as `RETRY_EXC_ERR` instead, when its retries are
+    /// exhausted.
+    ///
+    /// # Panics
+    ///
+    /// If `nth` is 0.
+    pub fn lose_answer(&self, nth: u32) {
+        self.arm(nth, Fault::Answer);
     }
 
     /// Of the `nth` plain RDMA write from now on, 1 being the next, only the first `bytes` bytes are placed, and it

@@ -23,6 +23,8 @@ pub struct Profile {
     pub(crate) retries_for_ever: bool,
     /// Of a request whose own memory is refused.
     pub(crate) local_error: ibv_wc_status,
+    /// Whether a native flush or atomic write can be sent again.
+    pub(crate) repeats_natives: bool,
     /// Of a send that is longer than the receive: at the requester, and at the receive.
     pub(crate) too_long: (ibv_wc_status, ibv_wc_status),
     /// Whether completions of flushed and failed requests are events for who asked for solicited ones.
@@ -55,7 +57,9 @@ impl Profile {
     /// Departs from the specification where that kernel does: failures are not solicited
     /// (`rxe_resp.c`, `rxe_comp.c`: completions are posted with solicited = 0), a request whose own memory is refused
     /// ends as flushed, a send that is too long is a remote operation error (`rxe_resp.c`), and a retry count of 7 is
-    /// without end (`rxe_comp.c`). A receive of a shared queue that an incomplete message has
+    /// without end (`rxe_comp.c`). A native flush or atomic write that is sent again has a wrong address, and fails with
+    /// `REM_ACCESS_ERR`; if only its answer was lost, it is never answered (`req_retry` in `rxe_req.c`, `rxe_prepare_res`
+    /// in `rxe_resp.c`). A receive of a shared queue that an incomplete message has
     /// taken is lost with its queue pair (`flush_recv_queue` in `rxe_resp.c`).
     pub const RXE_6_12: Self = Self {
         name: "soft-RoCE of Linux 6.12",
@@ -67,6 +71,7 @@ impl Profile {
         timewait: Duration::from_millis(510),
         retries_for_ever: true,
         local_error: ibv_wc_status::IBV_WC_WR_FLUSH_ERR,
+        repeats_natives: false,
         too_long: (
             ibv_wc_status::IBV_WC_REM_OP_ERR,
             ibv_wc_status::IBV_WC_LOC_QP_OP_ERR,
@@ -124,6 +129,7 @@ impl Profile {
             ibv_wc_status::IBV_WC_REM_INV_REQ_ERR,
             ibv_wc_status::IBV_WC_LOC_LEN_ERR,
         ),
+        repeats_natives: true,
         errors_are_solicited: true,
         tells_failures: true,
         returns_last_receive: Some(Duration::from_millis(2)),
