@@ -279,6 +279,44 @@ fn a_report_says_what_matters() -> Result<()> {
     Ok(())
 }
 
+/// Bytes that are still in the device are not saved by `PmemMap::persist`, and the report does not recommend it alone.
+#[test]
+fn a_report_on_bytes_in_the_device() -> Result<()> {
+    for (profile, saves) in [
+        (Profile::STRICT, "A native flush for persistence"),
+        (Profile::ADAPTER, "The server's method"),
+    ] {
+        let fabric = fabric(&profile);
+        let way = Way {
+            platform: Platform::AdrDdioOn,
+            by_reading: false,
+            promise: None,
+        };
+        let pair = Pair::new(&fabric, way)?;
+        let told = AtomicU8::new(0);
+        let lost = |cut: &sim::Cut<'_>| {
+            for image in cut.images(&pair.pmem) {
+                assert!(image.bytes()[0] >= told.load(Ordering::Relaxed));
+            }
+        };
+        let found = fabric.find_loss(lost, || -> Result<()> {
+            pair.write(0, &[1])?;
+            pair.wait_for_write()?;
+            pair.target.persist(..8)?;
+            told.store(1, Ordering::Relaxed);
+            pair.wait_for_write()
+        });
+        let report = found.expect_err("a loss").to_string();
+        for part in [
+            saves,
+            "PmemMap::persist alone does not reach bytes in the device",
+        ] {
+            assert!(report.contains(part), "{part}: {report}");
+        }
+    }
+    Ok(())
+}
+
 /// What a queue pair has received is there when it is destroyed, and what was written to a region when it is
 /// deregistered: programs may free the memory then.
 #[test]

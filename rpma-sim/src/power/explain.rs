@@ -292,9 +292,15 @@ fn what_saves(
              relied on it, would have saved them."
         }
         (Place::Device, _) if profile.native => {
-            "A native flush for persistence on the same connection, behind the write, whose completion was polled \
-             before the program relied on it, would have saved them, or PmemMap::persist on that host. A flush by \
-             reading moves them into a cache, which this platform loses."
+            "A native flush for persistence on the same connection, after the write, whose completion was polled \
+             before the program relied on it, would have saved them. So would the server's method: a message after \
+             the write, and PmemMap::persist on that host when it has come. PmemMap::persist alone does not reach \
+             bytes in the device. A flush by reading moves them into a cache, which this platform loses."
+        }
+        (Place::Device, _) => {
+            "The server's method would have saved them: a message after the write, and PmemMap::persist on that host \
+             when it has come. PmemMap::persist alone does not reach bytes in the device. A flush by reading moves \
+             them into a cache, which this platform loses."
         }
         _ => {
             "They have left the device for a cache, which this platform loses: a flush by reading does not save them, \
