@@ -200,6 +200,7 @@ pub mod porting {}
 /// | lose requests and acknowledgements, delay, part, freeze | [`Fabric::between`](sim::Fabric::between), [`Host::freeze`](sim::Host::freeze) |
 /// | have persistent memory | [`Host::pmem`](sim::Host::pmem), [`Platform`](sim::Platform) |
 /// | look at all that a loss of power may leave, at every event | [`Fabric::on_every_event`](sim::Fabric::on_every_event), [`Cut`](sim::Cut) |
+/// | cut the power in recoveries | [`Fabric::find_loss_in_recovery`](sim::Fabric::find_loss_in_recovery) |
 /// | let a host lose its power and come back | [`Fabric::power_cut`](sim::Fabric::power_cut), [`Host::restart`](sim::Host::restart) |
 /// | wait for hours, at once | [`Fabric::jump_over_waits`](sim::Fabric::jump_over_waits) |
 /// | repeat a run with its order of threads | [`repeatable`](sim::repeatable) |

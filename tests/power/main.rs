@@ -15,6 +15,7 @@ mod hosts;
 mod late;
 mod pair;
 mod protocols;
+mod recovering;
 mod rules;
 mod strays;
 mod table;

@@ -155,6 +155,16 @@ pub struct Loss {
     report: String,
 }
 
+impl Loss {
+    /// As that of a recovery, which began with an image of this event.
+    pub(crate) fn of_recovery(mut self, event: &str) -> Self {
+        self.report += "The recovery lost its power as well. It began with an image that the program may leave at ";
+        self.report += event;
+        self.report += ".\n";
+        self
+    }
+}
+
 impl fmt::Display for Loss {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.report)

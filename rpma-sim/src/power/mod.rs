@@ -15,6 +15,7 @@ mod off;
 mod platform;
 mod pmem;
 mod random;
+mod recovery;
 
 use std::time::Duration;
 

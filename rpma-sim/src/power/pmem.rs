@@ -10,6 +10,7 @@ use super::memory::{Finders, Memory, Owner, ROOT, align, publish, withdraw};
 use super::platform::Platform;
 use crate::fabric::Host;
 use crate::memory::{Part, copy};
+use crate::profile::Profile;
 use crate::state::{Shared, State};
 
 /// Persistent memory of a host: see [`Host::pmem`]. Clones are the same memory.
@@ -22,6 +23,14 @@ pub struct Pmem {
 }
 
 impl Pmem {
+    /// The name, the devices and the platform of its host.
+    pub(crate) fn kind_of_host(&self) -> (String, Profile, Platform) {
+        let state = self.shared.lock();
+        let host = state.power.pmems[self.index].host;
+        let name = state.hosts[host].clone();
+        (name, state.profiles[host].clone(), state.platform(host))
+    }
+
     /// Where programs of the host find it, as they find `/dev/dax0.0`.
     #[must_use]
     pub fn path(&self) -> &Path {
@@ -119,7 +128,22 @@ impl Host {
     ///
     /// If `len` is 0, the name has a `/` in it or is taken on this host, or the host has no power.
     pub fn pmem(&self, name: &str, len: usize) -> Pmem {
+        self.pmem_of(name, vec![0; len])
+    }
+
+    /// As [`pmem`](Self::pmem), with these contents, which are durable: a device that was used before. Zeros follow them
+    /// up to a whole page.
+    ///
+    /// # Panics
+    ///
+    /// As [`pmem`](Self::pmem).
+    pub fn pmem_filled(&self, name: &str, bytes: &[u8]) -> Pmem {
+        self.pmem_of(name, bytes.to_vec())
+    }
+
+    fn pmem_of(&self, name: &str, mut bytes: Vec<u8>) -> Pmem {
         static NEXT: AtomicUsize = AtomicUsize::new(1);
+        let len = bytes.len();
         assert!(len > 0, "memory of no bytes");
         assert!(
             !name.is_empty() && !name.contains('/'),
@@ -137,7 +161,7 @@ impl Host {
             .get_or_insert_with(|| NEXT.fetch_add(1, Ordering::Relaxed));
         let host = state.hosts[self.index()].clone();
         let path = PathBuf::from(format!("{ROOT}/{number}/{}-{host}/{name}", self.index()));
-        let bytes = vec![0; len];
+        bytes.resize(len, 0);
         let (platform, copies) = (
             state.platform(self.index()),
             state.profiles[self.index()].copies,
