@@ -129,6 +129,34 @@ fn a_sample_is_by_the_seed() -> Result<()> {
     Ok(())
 }
 
+/// Of a record of 1.5 KiB two lines may be lost together, and nothing else: a recovery that mends one lost line is found
+/// out.
+#[test]
+fn two_lines_are_lost_together() -> Result<()> {
+    const LEN: usize = 1536;
+    for seed in 0..10 {
+        let (fabric, pmem, map, _entered) = memory(Platform::AdrDdioOff);
+        fabric.set_seed(seed);
+        let check = |cut: &sim::Cut<'_>| {
+            for image in cut.images(&pmem) {
+                let lines = image.bytes()[..LEN].chunks(64);
+                let lost = lines.filter(|line| **line == [0; 64]).count();
+                assert_ne!(lost, 2, "two lines are lost");
+            }
+        };
+        let found = fabric.find_loss(check, || -> Result<()> {
+            map.write_at(0, &[7; LEN])?;
+            Ok(map.persist(..LEN)?)
+        });
+        let report = found.expect_err("a loss").to_string();
+        assert!(
+            report.contains("two lines are lost"),
+            "seed {seed}: {report}"
+        );
+    }
+    Ok(())
+}
+
 /// A program's own recovery runs on an image, and changes nothing but its copy.
 #[test]
 fn an_image_can_be_mapped() -> Result<()> {

@@ -83,13 +83,76 @@ impl Iterator for Images<'_> {
 pub(crate) struct Plan {
     lines: Vec<usize>,
     outcomes: Vec<Vec<Line>>,
-    /// Outcomes of one line, by their numbers, with nothing or everything of the others: if there are too many
-    /// combinations.
-    singles: Vec<(usize, usize, bool)>,
+    /// What is looked at first, if there are too many combinations.
+    chosen: Vec<Chosen>,
     /// How many are combinations of the lines' outcomes, all of them.
     combined: usize,
     count: usize,
     random: Option<Random>,
+}
+
+/// An image that is likely to matter. Lines are numbers in [`Plan::lines`].
+enum Chosen {
+    /// Of these lines everything, and nothing of the others; or the other way.
+    Whole { lines: Vec<usize>, are_there: bool },
+    /// An outcome of one line, with nothing or everything of the others.
+    Torn {
+        line: usize,
+        outcome: usize,
+        others: bool,
+    },
+}
+
+/// The images that are likely to matter, of so many lines: each kind in turn, as there may be more than the limit.
+fn likely(
+    outcomes: &[Vec<Line>],
+    newest: &[&[u8]],
+    limit: usize,
+    random: &mut Random,
+) -> Vec<Chosen> {
+    let count = outcomes.len();
+    let whole = |lines: Vec<usize>, are_there| Chosen::Whole { lines, are_there };
+    // From any line on.
+    let first = random.below(count);
+    let order: Vec<usize> = (first..count).chain(0..first).collect();
+    let singles = order
+        .iter()
+        .flat_map(|line| [false, true].map(|there| whole(vec![*line], there)));
+    let parts = (2..count.saturating_sub(1))
+        .flat_map(|end| [true, false].map(|there| whole((0..end).collect(), there)));
+    let mut pairs = Vec::new();
+    while count > 2 && pairs.len() < limit {
+        let one = random.below(count);
+        let other = (one + 1 + random.below(count - 1)) % count;
+        pairs.extend([false, true].map(|there| whole(vec![one, other], there)));
+    }
+    let torn = order.iter().flat_map(|line| {
+        let is_torn =
+            |(number, outcome): &(usize, &Line)| *number > 0 && outcome[..] != *newest[*line];
+        let torn = outcomes[*line].iter().enumerate().filter(is_torn);
+        torn.flat_map(|(outcome, _)| {
+            [false, true].map(|others| Chosen::Torn {
+                line: *line,
+                outcome,
+                others,
+            })
+        })
+    });
+    let mut kinds: [Box<dyn Iterator<Item = Chosen> + '_>; 4] = [
+        Box::new(singles),
+        Box::new(parts),
+        Box::new(pairs.into_iter()),
+        Box::new(torn),
+    ];
+    let mut chosen = Vec::new();
+    while chosen.len() < limit {
+        let before = chosen.len();
+        chosen.extend(kinds.iter_mut().filter_map(Iterator::next));
+        if chosen.len() == before {
+            break;
+        }
+    }
+    chosen
 }
 
 impl Plan {
@@ -111,30 +174,18 @@ impl Plan {
         let outcomes: Vec<_> = numbers.iter().map(outcome).collect();
         let counts = outcomes.iter().map(|of_line| of_line.len());
         let total = counts.fold(1_usize, usize::saturating_mul);
-        let mut singles = Vec::new();
-        if total > limit {
-            // First of each line all alone, and nothing alone missing; then what else may be left of it. From any line
-            // on, as there may be more than the limit.
-            let first = random.below(numbers.len());
-            let order = (first..numbers.len()).chain(0..first);
-            let mut others = Vec::new();
-            for at in order {
-                let line = numbers[at];
-                let newest = &lines.newest()[line * LINE..(line + 1) * LINE];
-                for (number, outcome) in outcomes[at].iter().enumerate() {
-                    match (number, outcome == newest) {
-                        (0, _) => singles.push((at, number, true)),
-                        (_, true) => singles.push((at, number, false)),
-                        _ => others.extend([(at, number, false), (at, number, true)]),
-                    }
-                }
-            }
-            singles.append(&mut others);
+        let mut chosen = Vec::new();
+        if total > limit && !numbers.is_empty() {
+            let newest: Vec<&[u8]> = numbers
+                .iter()
+                .map(|line| &lines.newest()[line * LINE..(line + 1) * LINE])
+                .collect();
+            chosen = likely(&outcomes, &newest, limit, &mut random);
         }
         Self {
             lines: numbers,
             outcomes,
-            singles,
+            chosen,
             combined: if total <= limit { total } else { 0 },
             count: if is_all { total.min(limit) } else { limit },
             random: Some(random),
@@ -146,7 +197,7 @@ impl Plan {
         let number = 2 + random.below(usize::MAX - 2);
         let mut plan = Self::new(lines, usize::MAX, random);
         // Not those that are first in a list, but by chance each line for itself.
-        plan.singles.clear();
+        plan.chosen.clear();
         plan.combined = 0;
         plan.count = usize::MAX;
         plan.image(lines, number).expect("it is below the limit")
@@ -178,20 +229,31 @@ impl Plan {
             }
             return Some(image);
         }
-        // Each outcome of each line, with nothing or everything of the others.
-        let single = number.checked_sub(2).and_then(|at| self.singles.get(at));
-        let single = single
-            .map(|(at, outcome, others)| (self.lines[*at], &self.outcomes[*at][*outcome], *others));
-        match (number, single) {
+        let chosen = number.checked_sub(2).and_then(|at| self.chosen.get(at));
+        match (number, chosen) {
             (0, _) if self.combined == 0 => {}
             (1, _) if self.combined == 0 => {
                 self.lines.iter().for_each(|line| put(*line, newest(*line)))
             }
-            (_, Some((line, outcome, others))) => {
-                if others {
+            (_, Some(Chosen::Whole { lines, are_there })) => {
+                for (at, line) in self.lines.iter().enumerate() {
+                    if lines.contains(&at) == *are_there {
+                        put(*line, newest(*line));
+                    }
+                }
+            }
+            (
+                _,
+                Some(Chosen::Torn {
+                    line,
+                    outcome,
+                    others,
+                }),
+            ) => {
+                if *others {
                     self.lines.iter().for_each(|line| put(*line, newest(*line)));
                 }
-                put(line, outcome);
+                put(self.lines[*line], &self.outcomes[*line][*outcome]);
             }
             (_, None) => {
                 for line in &self.lines {
