@@ -1086,6 +1086,41 @@ fn what_is_sent_again_takes_a_time_out() {
     });
 }
 
+/// A network that loses packets and delays by chance: everything is written, in order, and another seed takes another
+/// time.
+#[test]
+fn a_bad_network_loses_time_alone() {
+    fn takes(profile: &Profile, seed: u64) -> Duration {
+        let world = World::on(Fabric::seeded(profile.clone(), seed));
+        let _entered = world.hosts[0].enter();
+        let both = world.both(&ConnCfg::new());
+        world.link.delay_up_to(Duration::from_millis(10));
+        world.link.lose_packets(5);
+        let start = now();
+        for number in 0..30_u8 {
+            both.source.write_at(0, &[number; LEN]).expect("inside");
+            let written = both.write(number.into());
+            both.client
+                .wait_for(written, LIMIT, |_| {})
+                .expect("sent again");
+            assert_eq!(both.written(), [number; LEN]);
+        }
+        now() - start
+    }
+    for profile in Profile::ALL {
+        let mut times: Vec<_> = (1..=5).map(|seed| takes(&profile, seed)).collect();
+        assert_eq!(takes(&profile, 1), times[0]);
+        // Some packets were lost.
+        assert!(
+            times.iter().all(|time| *time > Duration::from_millis(500)),
+            "{times:?}"
+        );
+        times.sort_unstable();
+        times.dedup();
+        assert_eq!(times.len(), 5);
+    }
+}
+
 /// On soft-RoCE of Linux 6.12 a native flush cannot be sent again: alone, after a message that waits for a receive, or if
 /// its answer was lost.
 #[test]

@@ -72,7 +72,9 @@ pub(crate) struct Links {
     frozen: BTreeSet<usize>,
     /// From where to where nothing arrives.
     parted: BTreeSet<(usize, usize)>,
-    delays: BTreeMap<(usize, usize), Duration>,
+    delays: BTreeMap<(usize, usize), Delay>,
+    /// One request in so many loses a packet.
+    loses: BTreeMap<(usize, usize), u32>,
     /// Where requests stay on their way until they are released.
     held: BTreeSet<(usize, usize)>,
     next_delay: u64,
@@ -80,6 +82,13 @@ pub(crate) struct Links {
     pub(crate) strays: Strays,
     /// Messages of the connection manager, with the hosts that do not reach each other.
     kept: Vec<(usize, usize, Message)>,
+}
+
+/// How much later than it is posted a request is executed.
+#[derive(Clone, Copy, Debug)]
+enum Delay {
+    Always(Duration),
+    UpTo(Duration),
 }
 
 /// A fault that is to happen, once.
@@ -197,9 +206,12 @@ impl State {
             qp: number,
             delay: delay_number,
         };
-        if let Some(delay) = delay.filter(|_| !is_held) {
-            self.clock.after(delay, arrival);
-        }
+        let delay = match delay.filter(|_| !is_held) {
+            Some(Delay::Always(delay)) => delay,
+            Some(Delay::UpTo(most)) => most * self.chance(1001) / 1000,
+            None => return,
+        };
+        self.clock.after(delay, arrival);
     }
 
     /// Requests have arrived: those of this delay, or all.
@@ -234,8 +246,14 @@ impl State {
                 Fault::Rest { .. } => is_plain_write,
                 Fault::Receive => false,
             });
+            let one_in = self.links.loses.get(&(from, to)).copied();
+            let is_lost = one_in.is_some_and(|one_in| self.chance(one_in) == 0);
+            let way = &mut self.qps[number].sends[index].way;
+            if is_lost && way.fault.is_none() {
+                way.fault = Some(Fault::Packet);
+            }
         }
-        send.way.fault
+        self.qps[number].sends[index].way.fault
     }
 
     /// A request has had its fault. If it is tried once more it must not be executed again.
@@ -443,12 +461,31 @@ impl Link {
         let mut state = self.shared.lock();
         let way = (self.from, self.to);
         if !duration.is_zero() {
-            state.links.delays.insert(way, duration);
+            state.links.delays.insert(way, Delay::Always(duration));
             return;
         }
         state.links.delays.remove(&way);
         for number in state.qps_where(|qp| state.way_of(qp) == Some(way)) {
             state.arrived(number, None);
+        }
+    }
+
+    /// As [`delay`](Self::delay), with another delay for each post, up to this one, by the seed. Requests of a connection
+    /// stay in order.
+    pub fn delay_up_to(&self, most: Duration) {
+        let way = (self.from, self.to);
+        let delays = &mut self.shared.lock().links.delays;
+        delays.insert(way, Delay::UpTo(most));
+    }
+
+    /// From now on one request in so many, by the seed, loses a packet, as of [`lose_packet`](Self::lose_packet). 0 ends
+    /// that.
+    pub fn lose_packets(&self, one_in: u32) {
+        let way = (self.from, self.to);
+        let loses = &mut self.shared.lock().links.loses;
+        match one_in {
+            0 => drop(loses.remove(&way)),
+            _ => drop(loses.insert(way, one_in)),
         }
     }
 

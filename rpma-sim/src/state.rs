@@ -192,11 +192,16 @@ impl State {
 
     /// One of two, by chance, the same in each run.
     pub(crate) fn toss(&mut self) -> bool {
+        self.chance(2) == 0
+    }
+
+    /// A number below this one, by chance, the same in each run. Not 0.
+    pub(crate) fn chance(&mut self, below: u32) -> u32 {
         self.random = self
             .random
             .wrapping_mul(6_364_136_223_846_793_005)
             .wrapping_add(1_442_695_040_888_963_407);
-        self.random >> 63 == 1
+        (((self.random >> 32) * u64::from(below)) >> 32) as u32
     }
 
     /// Does what was put off until now; `true` if there was something.
