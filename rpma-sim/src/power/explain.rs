@@ -132,19 +132,21 @@ fn explain(cut: &Cut<'_>, state: &State, index: usize, image: &[u8], early: &[u8
     let mut text = String::new();
     let is_lost = |line: &usize| !same(image, lines.newest(), *line);
     for Piece { bytes, write } in pieces(lines, image, lines.newest(), is_lost) {
+        let values = values(&bytes, image, lines.newest());
         let (bytes, place, who) = (ranges(&bytes), place_of(&write), writer_of(&write));
         let saves = what_saves(&write, (lines.platform, profile), state);
         let _ = writeln!(
             text,
-            "Lost: {bytes} of {name}, {place}, by {who}.\n    {saves}"
+            "Lost: {bytes} of {name}, {place}, by {who}.\n    {values}\n    {saves}"
         );
     }
     let is_early = |line: &usize| !is_lost(line) && !same(early, lines.durable(), *line);
     for Piece { bytes, write } in pieces(lines, early, lines.durable(), is_early) {
+        let values = values(&bytes, early, lines.durable());
         let (bytes, place, who) = (ranges(&bytes), place_of(&write), writer_of(&write));
         let _ = writeln!(
             text,
-            "There already: {bytes} of {name}, {place}, by {who}.\n    Nothing has made them durable, and yet they may \
+            "There already: {bytes} of {name}, {place}, by {who}.\n    {values}\n    Nothing has made them durable, and yet they may \
              be. What has to be there before them must be durable, and known to be, before they are written."
         );
     }
@@ -234,6 +236,29 @@ impl Piece {
             _ => self.bytes.push(word),
         }
     }
+}
+
+/// The first bytes of a piece: in the image, and in its place.
+fn values(ranges: &[Range<usize>], image: &[u8], other: &[u8]) -> String {
+    const SHOWN: usize = 8;
+    let first = ranges.first().cloned().unwrap_or_default();
+    let more = if first.len() > SHOWN || ranges.len() > 1 {
+        " …"
+    } else {
+        ""
+    };
+    let hex = |from: &[u8]| {
+        let bytes = from[first.clone()].iter().take(SHOWN);
+        bytes
+            .map(|byte| format!("{byte:02x}"))
+            .collect::<Vec<_>>()
+            .join(" ")
+    };
+    format!(
+        "In the image {}{more}, otherwise {}{more}.",
+        hex(image),
+        hex(other)
+    )
 }
 
 fn ranges(ranges: &[Range<usize>]) -> String {
