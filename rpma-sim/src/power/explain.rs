@@ -255,7 +255,7 @@ fn values(ranges: &[Range<usize>], image: &[u8], other: &[u8]) -> String {
             .join(" ")
     };
     format!(
-        "In the image {}{more}, otherwise {}{more}.",
+        "In the image: {}{more}; otherwise: {}{more}",
         hex(image),
         hex(other)
     )
