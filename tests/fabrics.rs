@@ -4,10 +4,10 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::thread;
 use std::time::Duration;
 
-use rpma::sim::{Entered, Errno, Fabric, Host, How, Profile};
+use rpma::sim::{Entered, Errno, Fabric, Host, How, Profile, sweep};
 use rpma::{
-    Conn, ConnCfg, ConnEvent, ConnReq, Device, Ep, Error, Flags, Mr, MrSlice, MrUsage, Notify,
-    Peer, RejectReason, RemoteSlice, Side, Wc,
+    Conn, ConnCfg, ConnEvent, ConnReq, Device, Ep, Error, Flags, FlushType, Mr, MrRemote, MrSlice,
+    MrUsage, Notify, Peer, RejectReason, RemoteSlice, Side, Wc,
 };
 
 const LIMIT: Duration = Duration::from_secs(20);
@@ -219,4 +219,46 @@ fn a_port_at_each_address() {
     let _six = Ep::listen(&peer, &host.addr6().to_string(), 7204).expect("listens");
     let again = Ep::listen(&peer, &host.addr().to_string(), 7204).expect_err("taken");
     assert_eq!(again.raw_os_error(), Some(Errno::ADDRINUSE.raw_os_error()));
+}
+
+/// Writes to another host's memory. After `Ok` the bytes are there.
+fn write_once(fabric: &Fabric, waits: bool) -> rpma::Result<()> {
+    let (client, server) = (fabric.host("client"), fabric.host("server"));
+    let addr = server.addr().to_string();
+    let on_server = server.enter();
+    let far_peer = Peer::new(&Device::from_addr(&addr, Side::Local)?)?;
+    let usage = MrUsage::WRITE_DST | MrUsage::FLUSH_TYPE_VISIBILITY;
+    let target = Mr::reg(&far_peer, vec![0; 8], usage).map_err(|error| error.error)?;
+    let ep = Ep::listen(&far_peer, &addr, 0)?;
+    drop(on_server);
+    let _on_client = client.enter();
+    let peer = Peer::new(&Device::from_addr(&addr, Side::Remote)?)?;
+    let source = Mr::reg(&peer, vec![7; 8], MrUsage::WRITE_SRC).map_err(|error| error.error)?;
+    let mut cfg = ConnCfg::new();
+    cfg.set_retry_count(2)?;
+    let asking = ConnReq::new(&peer, &addr, ep.get_port(), &cfg)?.connect(&[])?;
+    let request = ep.next_conn_req_timeout(&cfg, LIMIT)?;
+    let _far = request.connect(&target.get_descriptor())?;
+    let conn = asking.wait_established(LIMIT)?;
+    let to = MrRemote::from_descriptor(conn.get_private_data())?.slice(..8)?;
+    conn.write(to, source.slice(..)?, Flags::COMPLETION_ON_ERROR, 1)?;
+    let flushed = conn.flush(to, FlushType::Visibility, Flags::COMPLETION_ALWAYS, 2)?;
+    if waits {
+        conn.wait_for(flushed, LIMIT, |_| {})?;
+    }
+    let mut bytes = [0; 8];
+    target.read_at(0, &mut bytes)?;
+    assert_eq!(bytes, [7; 8], "it was acknowledged");
+    Ok(())
+}
+
+/// A sweep runs a program under each single fault, and finds one that does not wait for what it tells.
+#[test]
+fn a_sweep_has_every_fault() {
+    for profile in Profile::ALL {
+        let runs = sweep(&profile, |fabric| drop(write_once(fabric, true)));
+        assert!(runs > 60, "{runs}");
+        let wrong = || sweep(&profile, |fabric| drop(write_once(fabric, false)));
+        catch_unwind(AssertUnwindSafe(wrong)).expect_err("it tells too early");
+    }
 }

@@ -76,6 +76,7 @@ mod srq;
 mod state;
 mod strays;
 mod stream;
+mod sweep;
 mod timer;
 mod types;
 mod wait;
@@ -91,6 +92,7 @@ pub use self::power::{Cut, Image, Images, Loss, Platform, Pmem, Visited, persist
 pub use self::profile::Profile;
 pub use self::repeat::repeatable;
 pub use self::spawned::JoinHandle;
+pub use self::sweep::sweep;
 #[doc(hidden)]
 pub use self::wait::{lock, pause, undivided, wait};
 pub use self::wait::{now, sleep};

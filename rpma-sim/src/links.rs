@@ -78,6 +78,7 @@ pub(crate) struct Links {
     /// Where requests stay on their way until they are released.
     held: BTreeSet<(usize, usize)>,
     next_delay: u64,
+    requests: u32,
     armed: Vec<Armed>,
     pub(crate) strays: Strays,
     /// Messages of the connection manager, with the hosts that do not reach each other.
@@ -94,9 +95,9 @@ enum Delay {
 /// A fault that is to happen, once.
 #[derive(Debug)]
 struct Armed {
-    /// From anywhere, if there is none.
+    /// From anywhere and to anywhere, if there is none.
     from: Option<usize>,
-    to: usize,
+    to: Option<usize>,
     fault: Fault,
     /// How many requests are left before the one that it is about.
     before: u32,
@@ -114,7 +115,12 @@ impl Links {
         self.kept.push((from, to, message));
     }
 
-    fn arm(&mut self, from: Option<usize>, to: usize, nth: u32, fault: Fault) {
+    /// How many requests there were.
+    pub(crate) fn requests(&self) -> u32 {
+        self.requests
+    }
+
+    pub(crate) fn arm(&mut self, from: Option<usize>, to: Option<usize>, nth: u32, fault: Fault) {
         assert!(nth > 0, "the first one is number 1");
         let before = nth - 1;
         self.armed.push(Armed {
@@ -129,7 +135,8 @@ impl Links {
     fn count(&mut self, from: usize, to: usize, is_about: impl Fn(Fault) -> bool) -> Option<Fault> {
         let mut due = None;
         self.armed.retain_mut(|armed| {
-            let other_way = armed.to != to || armed.from.is_some_and(|only| only != from);
+            let is_other = |only: Option<usize>, host| only.is_some_and(|only| only != host);
+            let other_way = is_other(armed.to, to) || is_other(armed.from, from);
             if other_way || !is_about(armed.fault) {
                 return true;
             }
@@ -237,6 +244,7 @@ impl State {
         let is_plain_write = send.operation == Operation::Write(None);
         if !send.way.is_counted {
             send.way.is_counted = true;
+            self.links.requests += 1;
             send.way.fault = self.links.count(from, to, |fault| match fault {
                 Fault::Request
                 | Fault::Acknowledgement
@@ -296,7 +304,7 @@ impl State {
     pub(crate) fn may_lose_receive(&self, peer: u32) -> bool {
         let host = self.host_of(&self.qps[peer]);
         let mut armed = self.links.armed.iter();
-        armed.any(|armed| armed.fault == Fault::Receive && armed.to == host)
+        armed.any(|armed| armed.fault == Fault::Receive && armed.to == Some(host))
     }
 
     /// Some hosts reach each other again, of which one may have been frozen.
@@ -563,13 +571,13 @@ impl Link {
         let mut state = self.shared.lock();
         let armed = &mut state.links.armed;
         let before = armed.len();
-        armed.retain(|armed| armed.from != Some(self.from) || armed.to != self.to);
+        armed.retain(|armed| armed.from != Some(self.from) || armed.to != Some(self.to));
         before - armed.len()
     }
 
     fn arm(&self, nth: u32, fault: Fault) {
         let mut state = self.shared.lock();
-        state.links.arm(Some(self.from), self.to, nth, fault);
+        state.links.arm(Some(self.from), Some(self.to), nth, fault);
     }
 }
 
@@ -608,6 +616,8 @@ impl Host {
     /// If `nth` is 0.
     pub fn lose_receive(&self, nth: u32) {
         let mut state = self.shared().lock();
-        state.links.arm(None, self.index(), nth, Fault::Receive);
+        state
+            .links
+            .arm(None, Some(self.index()), nth, Fault::Receive);
     }
 }

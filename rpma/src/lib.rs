@@ -197,6 +197,7 @@ pub mod porting {}
 /// |---|---|
 /// | run both sides in one process | [`Fabric`](sim::Fabric), [`Host`](sim::Host), [`Profile`](sim::Profile) |
 /// | let a call fail | [`Fabric::fail`](sim::Fabric::fail) |
+/// | run under each single fault | [`sweep`](fn@sim::sweep) |
 /// | lose requests and acknowledgements, delay, part, freeze | [`Fabric::between`](sim::Fabric::between), [`Host::freeze`](sim::Host::freeze) |
 /// | have persistent memory | [`Host::pmem`](sim::Host::pmem), [`Platform`](sim::Platform) |
 /// | look at all that a loss of power may leave, at every event | [`Fabric::on_every_event`](sim::Fabric::on_every_event), [`Cut`](sim::Cut) |
@@ -268,7 +269,7 @@ pub mod sim {
     pub use rpma_sys::sim::{
         Cut, Entered, Errno, Fabric, Failing, Host, How, Image, Images, JoinHandle, Link, Loss,
         Nic, Platform, Pmem, Profile, Trace, Visited, now, persisted, preempt_posts, repeatable,
-        sleep,
+        sleep, sweep,
     };
 }
 
