@@ -1181,6 +1181,33 @@ fn a_native_flush_that_is_sent_again() {
     }
 }
 
+/// A host that stands still loses nothing: a native flush completes when it goes on, also where it could not be sent
+/// again. (Two guests: `two hosts: frozen for 1 s, native`.)
+#[test]
+fn a_native_flush_waits_for_a_frozen_host() {
+    each(|world| {
+        let mut cfg = ConnCfg::new();
+        cfg.set_ack_timeout(Some(14)).expect("possible");
+        cfg.set_retry_count(6).expect("possible");
+        let both = world.both(&cfg);
+        world.fabric.0.jump_over_waits();
+        let _entered = world.hosts[0].enter();
+        world.hosts[1].freeze();
+        let flushed = both
+            .client
+            .flush(both.target(), FlushType::Visibility, ALWAYS, 1)
+            .expect("posted");
+        let waited = both
+            .client
+            .wait_for(flushed, Duration::from_millis(200), |_| {});
+        assert!(matches!(waited, Err(Error::TimedOut(_))), "{waited:?}");
+        world.hosts[1].thaw();
+        both.client
+            .wait_for(flushed, LIMIT, |_| {})
+            .expect("it goes on");
+    });
+}
+
 /// A prefix of the requests that are on their way lands after their requester has gone, whether it is destroyed or only
 /// disconnected, unless the responder has gone first.
 #[test]

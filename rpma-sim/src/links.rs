@@ -278,6 +278,11 @@ impl State {
 
     /// All requests of a queue are sent again: a device goes back to the first that was not acknowledged.
     pub(crate) fn resend(&mut self, number: u32) {
+        let way = self.way_of(&self.qps[number]);
+        if way.is_some_and(|(_, to)| self.links.frozen.contains(&to)) {
+            // The first ones are not lost: the host takes them when it goes on.
+            return;
+        }
         for send in &mut self.qps[number].sends {
             send.way.is_resent = true;
         }
