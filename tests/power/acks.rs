@@ -9,7 +9,7 @@ use rpma::{Flags, FlushType, Posted};
 
 use crate::again::{read_tail, ways};
 use crate::pair::{LIMIT, Pair, Way, fabric};
-use crate::protocols::{place, record};
+use crate::protocols::{other_record, place, record};
 
 /// How many appends are in flight.
 const DEPTH: u64 = 2;
@@ -21,11 +21,6 @@ enum GoesOn {
     AfterTheTail,
     /// From the first append that failed, which it takes for one that was not executed.
     AtTheFirstFailure,
-}
-
-/// A record of the second connection.
-fn other(number: u64) -> Vec<u8> {
-    record(number).iter().map(|byte| !byte).collect()
 }
 
 fn post_append(pair: &Pair, number: u64, bytes: &[u8]) -> Result<Posted> {
@@ -75,7 +70,7 @@ fn write_log(
     };
     told.store(next, Ordering::Relaxed);
     for number in next..DEPTH + 1 {
-        let posted = post_append(&second, number, &other(number))?;
+        let posted = post_append(&second, number, &other_record(number))?;
         second.wait(posted)?;
         told.store(number + 1, Ordering::Relaxed);
     }
@@ -93,7 +88,7 @@ fn check(image: &[u8], told: u64) {
         let whole = record(number);
         let bytes = &image[place(number)..][..whole.len()];
         assert!(
-            bytes == whole || bytes == other(number),
+            bytes == whole || bytes == other_record(number),
             "record {number} is torn"
         );
     }

@@ -24,6 +24,11 @@ pub(crate) fn record(number: u64) -> Vec<u8> {
         .collect()
 }
 
+/// Another record in the same place: of a writer that has connected again.
+pub(crate) fn other_record(number: u64) -> Vec<u8> {
+    record(number).iter().map(|byte| !byte).collect()
+}
+
 pub(crate) fn place(number: u64) -> usize {
     START + number as usize * LEN
 }

@@ -9,7 +9,7 @@ use rpma::sim::{Cut, Fabric, Link, Loss, Profile, sleep};
 
 use crate::again::{read_tail, ways};
 use crate::pair::{Pair, Way};
-use crate::protocols::{place, record};
+use crate::protocols::{other_record, place, record};
 
 /// How long requests travel.
 const DELAY: Duration = Duration::from_millis(20);
@@ -19,11 +19,6 @@ const DELAY: Duration = Duration::from_millis(20);
 enum Drops {
     BeforeItAccepts,
     Later,
-}
-
-/// A record of the second connection.
-fn other(number: u64) -> Vec<u8> {
-    record(number).iter().map(|byte| !byte).collect()
 }
 
 fn append(pair: &Pair, number: u64, bytes: &[u8]) -> Result<()> {
@@ -61,7 +56,7 @@ fn write_log(link: &Link, first: Pair, way: Way, drops: Drops, told: &AtomicU64)
     let second = Pair::connect(client, server, pmem, way)?;
     let tail = read_tail(&second)?;
     for number in tail..3 {
-        append(&second, number, &other(number))?;
+        append(&second, number, &other_record(number))?;
         told.store(number + 1, Ordering::Relaxed);
         sleep(DELAY);
     }
@@ -74,7 +69,7 @@ fn check(image: &[u8], told: u64) {
     for number in 0..told {
         let whole = match number {
             0 => record(0),
-            _ => other(number),
+            _ => other_record(number),
         };
         let bytes = &image[place(number)..][..whole.len()];
         assert!(

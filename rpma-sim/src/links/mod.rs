@@ -1,0 +1,341 @@
+//! The network between hosts: what it loses, delays and keeps back, and hosts whose device does nothing. Tests arm all
+//! of it by [`Link`] and [`Host`](crate::Host).
+
+mod link;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+pub use self::link::Link;
+use crate::cm::Message;
+use crate::qp::{Operation, Qp, QpState, Waiting};
+use crate::state::State;
+use crate::strays::Strays;
+use crate::timer::Timer;
+
+/// What happens to a request on its way, which then ends as `IBV_WC_RETRY_EXC_ERR`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Fault {
+    /// It does not arrive.
+    Request,
+    /// It is executed, and the requester never hears of it.
+    Acknowledgement,
+    /// As that, and so is every later request of its queue pair, until the retries are exhausted.
+    AllAcknowledgements,
+    /// One packet of it is lost, and it is sent again.
+    Packet,
+    /// Its acknowledgement is lost once, and it is sent again.
+    Answer,
+    /// Of a plain write: only so many bytes of it arrive.
+    Rest { placed: usize },
+    /// Of a message: it takes a receive, and is never complete.
+    Receive,
+}
+
+/// What the network has to do with one request.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Way {
+    /// It is still on its way: the number of the delay that ends that.
+    travels: Option<u64>,
+    is_counted: bool,
+    fault: Option<Fault>,
+    /// It was executed, and its acknowledgement was lost.
+    is_executed: bool,
+    /// It was sent, and is sent again.
+    is_resent: bool,
+}
+
+impl Way {
+    pub(crate) fn travels(&self) -> bool {
+        self.travels.is_some()
+    }
+
+    pub(crate) fn is_executed(&self) -> bool {
+        self.is_executed
+    }
+
+    pub(crate) fn is_resent(&self) -> bool {
+        self.is_resent
+    }
+
+    /// It is on its way from now on, unless it is already.
+    pub(crate) fn set_out(&mut self, delay: u64) {
+        self.travels.get_or_insert(delay);
+    }
+
+    pub(crate) fn is(&self, delay: Option<u64>) -> bool {
+        self.travels == delay
+    }
+}
+
+/// The state of the network.
+#[derive(Debug, Default)]
+pub(crate) struct Links {
+    frozen: BTreeSet<usize>,
+    /// From where to where nothing arrives.
+    parted: BTreeSet<(usize, usize)>,
+    delays: BTreeMap<(usize, usize), Delay>,
+    /// One request in so many loses a packet.
+    loses: BTreeMap<(usize, usize), u32>,
+    /// Where requests stay on their way until they are released.
+    held: BTreeSet<(usize, usize)>,
+    next_delay: u64,
+    requests: u32,
+    armed: Vec<Armed>,
+    pub(crate) strays: Strays,
+    /// Messages of the connection manager, with the hosts that do not reach each other.
+    kept: Vec<(usize, usize, Message)>,
+}
+
+/// How much later than it is posted a request is executed.
+#[derive(Clone, Copy, Debug)]
+enum Delay {
+    Always(Duration),
+    UpTo(Duration),
+}
+
+/// A fault that is to happen, once.
+#[derive(Debug)]
+struct Armed {
+    /// From anywhere and to anywhere, if there is none.
+    from: Option<usize>,
+    to: Option<usize>,
+    fault: Fault,
+    /// How many requests are left before the one that it is about.
+    before: u32,
+}
+
+impl Links {
+    /// The number of one more delay.
+    pub(crate) fn new_delay(&mut self) -> u64 {
+        self.next_delay += 1;
+        self.next_delay
+    }
+
+    /// A message of the connection manager waits until the hosts reach each other.
+    pub(crate) fn keep(&mut self, from: usize, to: usize, message: Message) {
+        self.kept.push((from, to, message));
+    }
+
+    /// How many requests there were.
+    pub(crate) fn requests(&self) -> u32 {
+        self.requests
+    }
+
+    pub(crate) fn arm(&mut self, from: Option<usize>, to: Option<usize>, nth: u32, fault: Fault) {
+        assert!(nth > 0, "the first one is number 1");
+        let before = nth - 1;
+        self.armed.push(Armed {
+            from,
+            to,
+            fault,
+            before,
+        });
+    }
+
+    /// Counts something that arrives, for all armed faults that it is about; the first one that is due happens.
+    fn count(&mut self, from: usize, to: usize, is_about: impl Fn(Fault) -> bool) -> Option<Fault> {
+        let mut due = None;
+        self.armed.retain_mut(|armed| {
+            let is_other = |only: Option<usize>, host| only.is_some_and(|only| only != host);
+            let other_way = is_other(armed.to, to) || is_other(armed.from, from);
+            if other_way || !is_about(armed.fault) {
+                return true;
+            }
+            if armed.before > 0 || due.is_some() {
+                armed.before = armed.before.saturating_sub(1);
+                return true;
+            }
+            due = Some(armed.fault);
+            false
+        });
+        due
+    }
+}
+
+impl State {
+    /// Whether what one host sends arrives at the other one.
+    pub(crate) fn reaches(&self, from: usize, to: usize) -> bool {
+        let links = &self.links;
+        !self.is_dead(from)
+            && !self.is_dead(to)
+            && !links.frozen.contains(&from)
+            && !links.frozen.contains(&to)
+            && !links.parted.contains(&(from, to))
+    }
+
+    /// Whether the network takes what one host has sent to another one, which may have lost its power since.
+    pub(crate) fn has_way(&self, from: usize, to: usize) -> bool {
+        let links = &self.links;
+        !self.is_dead(to) && !links.frozen.contains(&to) && !links.parted.contains(&(from, to))
+    }
+
+    /// Whether a queue pair is of a device that does nothing.
+    pub(crate) fn is_frozen(&self, qp: u32) -> bool {
+        self.links.frozen.contains(&self.host_of(&self.qps[qp]))
+    }
+
+    /// A host has lost its power: nothing of it is frozen any more.
+    pub(crate) fn thaw_dead(&mut self, host: usize) {
+        self.links.frozen.remove(&host);
+    }
+
+    fn host_of(&self, qp: &Qp) -> usize {
+        self.nics[qp.nic].host
+    }
+
+    /// From where to where a queue pair's requests go.
+    fn way_of(&self, qp: &Qp) -> Option<(usize, usize)> {
+        let peer = self.qps.get(qp.peer?)?;
+        Some((self.host_of(qp), self.host_of(peer)))
+    }
+
+    /// The queue pairs for which that holds.
+    fn qps_where(&self, holds: impl Fn(&Qp) -> bool) -> Vec<u32> {
+        let those = self.qps.iter().filter(|(_, qp)| holds(qp));
+        those.map(|(number, _)| number).collect()
+    }
+
+    /// The requests of a send queue from one on were posted: where the network is slow they are on their way now.
+    pub(crate) fn set_out(&mut self, number: u32, first: usize) {
+        let way = self.way_of(&self.qps[number]);
+        let Some(way) = way else {
+            return;
+        };
+        let delay = self.links.delays.get(&way).copied();
+        let is_held = self.links.held.contains(&way);
+        if delay.is_none() && !is_held {
+            return;
+        }
+        let delay_number = self.links.new_delay();
+        for send in self.qps[number].sends.iter_mut().skip(first) {
+            send.way.travels = Some(delay_number);
+        }
+        let arrival = Timer::Arrival {
+            qp: number,
+            delay: delay_number,
+        };
+        let delay = match delay.filter(|_| !is_held) {
+            Some(Delay::Always(delay)) => delay,
+            Some(Delay::UpTo(most)) => most * self.chance(1001) / 1000,
+            None => return,
+        };
+        self.clock.after(delay, arrival);
+    }
+
+    /// Requests have arrived: those of this delay, or all.
+    pub(crate) fn arrived(&mut self, number: u32, delay: Option<u64>) {
+        self.strays_arrive(number, delay);
+        let Some(qp) = self.qps.get_mut(number) else {
+            return;
+        };
+        for send in &mut qp.sends {
+            if delay.is_none() || send.way.travels == delay {
+                send.way.travels = None;
+            }
+        }
+        if qp.state == QpState::ReadyToSend {
+            self.posted(number);
+        }
+    }
+
+    /// What happens to a request that reaches its peer now. Retries of it are not counted again.
+    pub(crate) fn fault(&mut self, number: u32, index: usize) -> Option<Fault> {
+        let (from, to) = self.way_of(&self.qps[number])?;
+        let send = &mut self.qps[number].sends[index];
+        let is_plain_write = send.operation == Operation::Write(None);
+        if !send.way.is_counted {
+            send.way.is_counted = true;
+            self.links.requests += 1;
+            send.way.fault = self.links.count(from, to, |fault| match fault {
+                Fault::Request
+                | Fault::Acknowledgement
+                | Fault::AllAcknowledgements
+                | Fault::Packet
+                | Fault::Answer => true,
+                Fault::Rest { .. } => is_plain_write,
+                Fault::Receive => false,
+            });
+            let one_in = self.links.loses.get(&(from, to)).copied();
+            let is_lost = one_in.is_some_and(|one_in| self.chance(one_in) == 0);
+            let way = &mut self.qps[number].sends[index].way;
+            if is_lost && way.fault.is_none() {
+                way.fault = Some(Fault::Packet);
+            }
+        }
+        self.qps[number].sends[index].way.fault
+    }
+
+    /// A request has had its fault. If it is tried once more it must not be executed again.
+    pub(crate) fn is_lost(&mut self, number: u32, index: usize) {
+        self.qps[number].sends[index].way.fault = Some(Fault::Request);
+    }
+
+    /// Whether what the peer answers to a queue pair arrives.
+    pub(crate) fn hears(&self, number: u32) -> bool {
+        let qp = &self.qps[number];
+        let way = self.way_of(qp);
+        !qp.is_deaf && way.is_none_or(|(here, there)| self.reaches(there, here))
+    }
+
+    /// All requests of a queue are sent again: a device goes back to the first that was not acknowledged.
+    pub(crate) fn resend(&mut self, number: u32) {
+        let way = self.way_of(&self.qps[number]);
+        if way.is_some_and(|(_, to)| self.links.frozen.contains(&to)) {
+            // The first ones are not lost: the host takes them when it goes on.
+            return;
+        }
+        for send in &mut self.qps[number].sends {
+            send.way.is_resent = true;
+        }
+    }
+
+    /// A fault of a request is over.
+    pub(crate) fn fault_is_over(&mut self, number: u32, index: usize) {
+        self.qps[number].sends[index].way.fault = None;
+    }
+
+    /// A request was executed, and its acknowledgement is lost.
+    pub(crate) fn is_executed(&mut self, number: u32, index: usize) {
+        self.qps[number].sends[index].way.is_executed = true;
+    }
+
+    /// Whether a message that takes a receive of a queue pair now is never complete.
+    pub(crate) fn loses_receive(&mut self, peer: u32) -> bool {
+        let host = self.host_of(&self.qps[peer]);
+        let lost = |fault| fault == Fault::Receive;
+        self.links.count(host, host, lost).is_some()
+    }
+
+    /// Whether a message that takes a receive of a queue pair may be one that is never complete.
+    pub(crate) fn may_lose_receive(&self, peer: u32) -> bool {
+        let host = self.host_of(&self.qps[peer]);
+        let mut armed = self.links.armed.iter();
+        armed.any(|armed| armed.fault == Fault::Receive && armed.to == Some(host))
+    }
+
+    /// Some hosts reach each other again, of which one may have been frozen.
+    fn go_on(&mut self, thawed: Option<usize>) {
+        for (from, to, message) in std::mem::take(&mut self.links.kept) {
+            match self.reaches(from, to) {
+                true => self.deliver(message),
+                false => self.links.keep(from, to, message),
+            }
+        }
+        self.resolve_again();
+        let of_thawed = |qp: &Qp| thawed == Some(self.host_of(qp));
+        let unanswered = |qp: &Qp| matches!(qp.waiting, Some(Waiting::Answer { .. }));
+        for number in self.qps_where(|qp| of_thawed(qp) || unanswered(qp)) {
+            let qp = &mut self.qps[number];
+            match qp.state {
+                QpState::Init | QpState::ReadyToReceive => {}
+                QpState::Error => self.flush(number),
+                QpState::ReadyToSend => {
+                    qp.is_kept_back = false;
+                    qp.waiting = qp.waiting.filter(|waiting| *waiting != Waiting::Network);
+                    self.run(number);
+                }
+            }
+        }
+    }
+}
