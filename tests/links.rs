@@ -8,7 +8,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use rpma::sim::{Fabric, Host, Link, Profile, now, sleep};
+use rpma::sim::{Errno, Fabric, Host, Link, Profile, now, sleep};
 use rpma::{
     Conn, ConnCfg, ConnEvent, ConnReq, Ep, Error, Failure, Flags, FlushType, Mr, MrSlice, MrUsage,
     Notify, Peer, Posted, Progress, Queue, RemoteSlice, Srq, SrqCfg, Wc, WcOpcode, WcStatus,
@@ -1205,6 +1205,53 @@ fn a_native_flush_waits_for_a_frozen_host() {
         both.client
             .wait_for(flushed, LIMIT, |_| {})
             .expect("it goes on");
+    });
+}
+
+/// An error names the next step: after a time-out, for an operation that was polled already, after a failed post, and
+/// when this host's device is gone.
+#[test]
+fn errors_name_the_next_step() {
+    fn has<T: std::fmt::Debug>(result: rpma::Result<T>, step: &str) {
+        let text = result.expect_err("an error").to_string();
+        assert!(text.contains(step), "{step}: {text}");
+    }
+    each(|world| {
+        let both = world.both(&impatient());
+        world.fabric.0.jump_over_waits();
+        let _entered = world.hosts[0].enter();
+        world.link.hold();
+        let written = both.write(1);
+        let wait = || {
+            both.client
+                .wait_for(written, Duration::from_millis(1), |_| {})
+        };
+        has(wait(), "wait for it again or drop the connection");
+        world.link.release();
+        world.link.lose_request(1);
+        both.client
+            .wait_for(written, LIMIT, |_| {})
+            .expect("it arrives");
+        has(wait(), "polled already");
+        let lost = both.write(2);
+        has(both.client.wait_for(lost, LIMIT, |_| {}), "connect again");
+        has(both.client.wait_for(lost, LIMIT, |_| {}), "Conn::failure");
+
+        let (client, _server) = world.connect(&impatient(), &impatient());
+        let failing = world.fabric.0.fail("ibv_post_send").next(Errno::IO);
+        let write = || client.write(RemoteSlice::EMPTY, MrSlice::EMPTY, ALWAYS, 1);
+        has(
+            write(),
+            "This failed post ended the connection: connect again",
+        );
+        assert!(!failing.is_pending());
+        let failure = client.failure().expect("a failed post").to_string();
+        assert!(failure.contains("connect again"), "{failure}");
+        has(write(), "Conn::failure");
+
+        let (client, _server) = world.connect(&impatient(), &impatient());
+        world.hosts[0].kill();
+        has(client.next_event(), "device was removed");
     });
 }
 
