@@ -292,6 +292,9 @@ impl Conn {
     /// Applies what the peer declared about its platform. It decides whether
     /// [`FlushType::Persistent`](crate::FlushType::Persistent) is possible, and on soft-RoCE whether this side relies on
     /// the order of the peer's device ([`PeerCfg::set_reorders`]).
+    ///
+    /// Flushes that were posted before this call count as well. Call it before other threads post: a flush that another
+    /// thread posts at the same moment may not count.
     #[doc(alias = "rpma_conn_apply_remote_peer_cfg")]
     pub fn apply_remote_peer_cfg(&self, cfg: &PeerCfg) {
         let mut flushes = MrUsage::FLUSH_TYPE_VISIBILITY;
