@@ -1,22 +1,20 @@
-//! What queue pairs do with requests: the requester's side, the responder's, and how both fail.
+//! What queue pairs do with requests: when and in which order they are executed, and how both sides fail. The responder's
+//! side: [`crate::responder`].
 //!
 //! A request is executed as a whole, by the thread that posted it or, if it had to wait, by the fabric's own. The head
-//! of a send queue is executed first, but for writes of devices that [reorder](crate::Profile::STRICT). Completions
-//! are in order always.
+//! of a send queue is executed first, except on devices that [reorder](crate::Profile::STRICT). Completions
+//! are always in order.
 
 use std::time::Duration;
 
 use crate::device::Element;
 use crate::links::Fault;
 use crate::memory::{Part, access, fetch};
-use crate::power::READS;
-use crate::qp::{Data, LastReceive, Operation, QpState, Recv, Send, Waiting};
+use crate::qp::{Data, LastReceive, Operation, QpState, Send, Waiting};
+use crate::responder::Refusal;
 use crate::state::State;
 use crate::timer::Timer;
-use crate::types::{
-    ibv_event_type, ibv_send_flags, ibv_wc, ibv_wc__bindgen_ty_1, ibv_wc_flags, ibv_wc_opcode,
-    ibv_wc_status,
-};
+use crate::types::{ibv_event_type, ibv_send_flags, ibv_wc, ibv_wc_opcode, ibv_wc_status};
 
 /// How long a device that reorders keeps back what may be overtaken, if nobody polls. Where somebody watches for losses of
 /// power every device does, so that the power can fail between a post and its execution.
@@ -40,13 +38,6 @@ enum Outcome {
     NoAnswer,
     /// It is never executed: a connection without room for reads.
     Never,
-}
-
-/// Why a responder does not do what it is asked for.
-enum Refusal {
-    NoReceive,
-    /// With the status at the requester, and the event that tells of it here.
-    Denied(ibv_wc_status, ibv_event_type),
 }
 
 impl State {
@@ -475,7 +466,7 @@ impl State {
     }
 
     /// A responder has failed, which its device may report.
-    fn peer_failed(&mut self, peer: u32, event: ibv_event_type) {
+    pub(crate) fn peer_failed(&mut self, peer: u32, event: ibv_event_type) {
         let nic = self.qps[peer].nic;
         self.fail_qp(peer);
         if self.profile(nic).tells_failures {
@@ -491,236 +482,6 @@ impl State {
         let (from, to) = (self.qps[number].nic, other.nic);
         let reached = self.reaches(self.nics[from].host, self.nics[to].host);
         (takes && reached && other.peer == Some(number)).then_some(peer)
-    }
-
-    /// The responder's memory that a request names.
-    fn target(
-        &self,
-        peer: u32,
-        send: &Send,
-        len: u64,
-        right: u32,
-    ) -> Result<Option<Part>, Refusal> {
-        let qp = &self.qps[peer];
-        if qp.rights & right == 0 {
-            return Err(invalid_request());
-        }
-        // Without any bytes the key is not looked at.
-        if len == 0 {
-            return Ok(None);
-        }
-        match self.part(qp.pd, send.key, send.address, len, right) {
-            Ok(part) => Ok(Some(part)),
-            Err(_) => Err(Refusal::Denied(
-                ibv_wc_status::IBV_WC_REM_ACCESS_ERR,
-                ibv_event_type::IBV_EVENT_QP_ACCESS_ERR,
-            )),
-        }
-    }
-
-    fn serve_read(&mut self, peer: u32, from: u32, send: &Send) -> Result<Vec<u8>, Refusal> {
-        let target = self.target(peer, send, send.data.len(), access::REMOTE_READ)?;
-        let mut bytes = Vec::new();
-        // A read of no bytes reads no memory, and pushes nothing.
-        if let Some(part) = target {
-            self.push_own(from, peer, None);
-            fetch(part, &mut bytes);
-        }
-        Ok(bytes)
-    }
-
-    /// What a responder does with a request that brings bytes, or none.
-    fn serve(&mut self, peer: u32, from: u32, send: &Send, bytes: &[u8]) -> Result<(), Refusal> {
-        // Of a write that does not arrive as a whole the first packet says it.
-        let len = send.data.len();
-        match send.operation {
-            Operation::Read => unreachable!("it is served elsewhere"),
-            Operation::Write(imm) => {
-                if imm.is_some() && !self.has_receive(peer) {
-                    return Err(Refusal::NoReceive);
-                }
-                if let Some(part) = self.target(peer, send, len, access::REMOTE_WRITE)? {
-                    self.place(bytes, part, from, |state| state.describe(from, send));
-                }
-                if imm.is_some() {
-                    let receive = self.take_receive(peer).expect("there is one");
-                    let opcode = ibv_wc_opcode::IBV_WC_RECV_RDMA_WITH_IMM;
-                    self.received(peer, from, &receive, send, opcode, (bytes.len(), imm));
-                }
-                Ok(())
-            }
-            Operation::Send(imm) => self.serve_send(peer, from, send, bytes, imm),
-            Operation::Flush { persistent, len } => {
-                let right = match persistent {
-                    true => access::FLUSH_PERSISTENT,
-                    false => access::FLUSH_GLOBAL,
-                };
-                // 32 bits of the length travel (rdma-core's provider), of which a responder takes up to 2³¹.
-                let len = u64::from(len as u32);
-                if len > 1 << 31 {
-                    return Err(invalid_request());
-                }
-                if let Some(part) = self.target(peer, send, len, right)? {
-                    self.push_own(from, peer, Some(part));
-                    if persistent {
-                        self.flush_pmem(from, part);
-                    }
-                }
-                Ok(())
-            }
-            Operation::AtomicWrite => {
-                if send.address % 8 != 0 {
-                    return Err(invalid_request());
-                }
-                let target = self.target(peer, send, len, access::REMOTE_WRITE)?;
-                let part = target.expect("it has 8 bytes");
-                self.place(bytes, part, from, |state| state.describe(from, send));
-                Ok(())
-            }
-        }
-    }
-
-    /// Whether a responder has done what a request asks for. If it refuses, it has failed.
-    pub(crate) fn serve_or_fail(
-        &mut self,
-        peer: u32,
-        from: u32,
-        send: &Send,
-        bytes: &[u8],
-    ) -> bool {
-        match self.serve(peer, from, send, bytes) {
-            Ok(()) => return true,
-            Err(Refusal::NoReceive) => {}
-            Err(Refusal::Denied(_, event)) => self.peer_failed(peer, event),
-        }
-        false
-    }
-
-    fn serve_send(
-        &mut self,
-        peer: u32,
-        from: u32,
-        send: &Send,
-        bytes: &[u8],
-        imm: Option<u32>,
-    ) -> Result<(), Refusal> {
-        let Some(receive) = self.take_receive(peer) else {
-            return Err(Refusal::NoReceive);
-        };
-        let pd = self.qps[peer].pd;
-        let room: u64 = receive.sges.iter().map(|sge| u64::from(sge.length)).sum();
-        let (at_requester, here) = self.profile_of(peer).too_long;
-        let failure = match self.parts(pd, &receive.sges, access::LOCAL_WRITE) {
-            Ok(parts) if bytes.len() as u64 <= room => {
-                self.scatter(bytes, &parts, from, send);
-                let opcode = ibv_wc_opcode::IBV_WC_RECV;
-                self.received(peer, from, &receive, send, opcode, (bytes.len(), imm));
-                return Ok(());
-            }
-            Ok(_) => (at_requester, here),
-            // rxe makes no difference (`RESPST_ERR_MALFORMED_WQE`).
-            Err(_) if !self.profile_of(peer).tells_failures => {
-                (ibv_wc_status::IBV_WC_REM_OP_ERR, here)
-            }
-            Err(_) => (
-                ibv_wc_status::IBV_WC_REM_OP_ERR,
-                ibv_wc_status::IBV_WC_LOC_PROT_ERR,
-            ),
-        };
-        let wc = failed(peer, receive.wr_id, failure.1);
-        let solicited = self.profile_of(peer).errors_are_solicited;
-        self.complete(self.qps[peer].recv_cq, wc, solicited, 0);
-        Err(Refusal::Denied(
-            failure.0,
-            ibv_event_type::IBV_EVENT_QP_REQ_ERR,
-        ))
-    }
-
-    /// What a queue pair has written to its peer's memory becomes visible.
-    fn push_own(&mut self, from: u32, peer: u32, part: Option<Part>) {
-        let host = self.nics[self.qps[peer].nic].host;
-        self.push(from, host, part);
-    }
-
-    /// Spreads bytes over parts of memory, in order.
-    fn scatter(&mut self, mut from: &[u8], to: &[Part], by: u32, send: &Send) {
-        for part in to {
-            let (these, others) = from.split_at(from.len().min(part.len));
-            let source = match send.operation {
-                Operation::Read => by | READS,
-                _ => by,
-            };
-            self.place(these, *part, source, |state| state.describe(by, send));
-            from = others;
-        }
-    }
-
-    /// What a request is, for people.
-    pub(crate) fn describe(&self, number: u32, send: &Send) -> String {
-        let host = &self.hosts[self.host_of_requester(number)];
-        let len = send.data.len();
-        let what = match send.operation {
-            Operation::Read => format!("a read of {len} bytes"),
-            Operation::Write(None) => format!("a write of {len} bytes"),
-            Operation::Write(Some(_)) => format!("a write of {len} bytes with immediate data"),
-            Operation::Send(_) => format!("a send of {len} bytes"),
-            Operation::Flush {
-                persistent: true,
-                len,
-            } => format!("a native flush for persistence of {len} bytes"),
-            Operation::Flush { len, .. } => format!("a native flush for visibility of {len} bytes"),
-            Operation::AtomicWrite => "an atomic write".to_owned(),
-        };
-        format!("{what} on connection {number} of {host}")
-    }
-
-    fn has_receive(&self, number: u32) -> bool {
-        let qp = &self.qps[number];
-        match qp.srq {
-            Some(srq) => !self.srqs[srq].receives.is_empty(),
-            None => !qp.receives.is_empty(),
-        }
-    }
-
-    fn take_receive(&mut self, number: u32) -> Option<Recv> {
-        let qp = &mut self.qps[number];
-        match qp.srq {
-            Some(srq) => self.srqs[srq].receives.pop_front(),
-            None => qp.receives.pop_front(),
-        }
-    }
-
-    /// A receive has taken something.
-    fn received(
-        &mut self,
-        number: u32,
-        from: u32,
-        receive: &Recv,
-        send: &Send,
-        opcode: ibv_wc_opcode,
-        (len, imm): (usize, Option<u32>),
-    ) {
-        let flags = match imm {
-            Some(_) => ibv_wc_flags::IBV_WC_WITH_IMM.0,
-            None => 0,
-        };
-        let wc = ibv_wc {
-            wr_id: receive.wr_id,
-            status: ibv_wc_status::IBV_WC_SUCCESS,
-            opcode,
-            byte_len: len as u32,
-            qp_num: number,
-            src_qp: from,
-            wc_flags: flags,
-            __bindgen_anon_1: ibv_wc__bindgen_ty_1 {
-                imm_data: imm.unwrap_or(0),
-            },
-            ..Default::default()
-        };
-        // The program that polls it sees what was written before.
-        self.push_own(from, number, None);
-        let solicited = send.is(ibv_send_flags::IBV_SEND_SOLICITED);
-        self.complete(self.qps[number].recv_cq, wc, solicited, 0);
     }
 
     /// The first request has failed, and with it the queue pair.
@@ -828,13 +589,6 @@ pub(crate) fn gather(data: &Data, parts: &[Part]) -> Vec<u8> {
     }
 }
 
-fn invalid_request() -> Refusal {
-    Refusal::Denied(
-        ibv_wc_status::IBV_WC_REM_INV_REQ_ERR,
-        ibv_event_type::IBV_EVENT_QP_REQ_ERR,
-    )
-}
-
 fn success(number: u32, send: &Send) -> ibv_wc {
     let (opcode, len) = match send.operation {
         Operation::Read => (ibv_wc_opcode::IBV_WC_RDMA_READ, send.data.len()),
@@ -854,7 +608,7 @@ fn success(number: u32, send: &Send) -> ibv_wc {
 }
 
 /// Of a failure only these fields are valid.
-fn failed(number: u32, wr_id: u64, status: ibv_wc_status) -> ibv_wc {
+pub(crate) fn failed(number: u32, wr_id: u64, status: ibv_wc_status) -> ibv_wc {
     ibv_wc {
         wr_id,
         status,

@@ -71,6 +71,7 @@ mod power;
 mod profile;
 mod qp;
 mod repeat;
+mod responder;
 mod spawned;
 mod srq;
 mod state;
