@@ -96,3 +96,62 @@ fn records_without_a_checksum_are_torn() {
         }
     }
 }
+
+/// How a program writes the number of the record that counts.
+#[derive(Clone, Copy, Debug)]
+enum Number {
+    /// As the first 8 bytes of a header of 16.
+    InAHeader,
+    /// By a plain write of 8 bytes, at a multiple of 8.
+    Alone,
+    /// By `Conn::atomic_write`.
+    Atomic,
+}
+
+/// Counts up from 0x00FF to 0x0100, of which a part of the bytes is another number.
+fn count(profile: &Profile, how: Number) -> Result<(), Loss> {
+    let fabric = fabric(profile);
+    let way = Way {
+        platform: Platform::Eadr,
+        by_reading: true,
+        promise: None,
+    };
+    let pair = Pair::new(&fabric, way).expect("a connection");
+    let check = |cut: &Cut<'_>| {
+        for image in cut.images(&pair.pmem) {
+            let number = u64::from_le_bytes(image.bytes()[..8].try_into().expect("8 bytes"));
+            assert!([0, 0xFF, 0x100].contains(&number), "{number:#x}");
+        }
+    };
+    fabric.find_loss(check, || {
+        for number in [0xFF_u64, 0x100] {
+            let bytes = number.to_le_bytes();
+            match how {
+                Number::InAHeader => pair.write(0, &[bytes, [7; 8]].concat()),
+                Number::Alone => pair.write(0, &bytes),
+                Number::Atomic => pair.atomic_write(0, &bytes),
+            }
+            .expect("posted");
+            pair.flush(0, 8).expect("flushed");
+        }
+    })
+}
+
+/// A number in a longer write may be torn at any byte, on every device.
+#[test]
+fn a_number_in_a_header_is_torn() {
+    for profile in Profile::ALL {
+        let loss = count(&profile, Number::InAHeader).expect_err("a torn number");
+        assert!(loss.to_string().starts_with("0x1ff"), "{loss}");
+    }
+}
+
+/// An aligned write of 8 bytes is not torn, nor is an atomic write.
+#[test]
+fn a_number_by_itself_is_whole() {
+    for profile in Profile::ALL {
+        for how in [Number::Alone, Number::Atomic] {
+            count(&profile, how).unwrap_or_else(|loss| panic!("{how:?}: {loss}"));
+        }
+    }
+}

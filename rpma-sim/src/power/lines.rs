@@ -13,11 +13,13 @@ use crate::memory::{self, Part};
 
 /// The bytes of a cache line.
 pub(crate) const LINE: usize = 64;
-/// The bytes that are not torn.
+/// The bytes of a word: an aligned one that is written by itself is not torn.
 const WORD: usize = 8;
 
 /// How many words of a line may be undecided for all its outcomes to be listed.
 const FEW: u32 = 4;
+/// Of how many words each way of tearing one is listed.
+const FEW_TORN: u32 = 2;
 
 /// How many writes to a line are known for themselves, if nobody flushes it. Of more the oldest are taken together.
 const MOST: usize = 32;
@@ -58,6 +60,8 @@ pub(crate) struct Write {
     words: u8,
     /// A bit for each byte, of these words: of a device exactly what it has written, of a program whole words.
     mask: u64,
+    /// The words that are not torn, in the device either.
+    whole: u8,
     bytes: Line,
     pub(crate) place: Place,
     /// When it came, and when it was known to be in a cache.
@@ -71,6 +75,54 @@ impl Write {
     pub(crate) fn written(&self) -> impl Iterator<Item = Range<usize>> + use<> {
         words_of(self.words)
     }
+
+    /// The words that may come in parts.
+    fn tearable(&self) -> u8 {
+        match self.place {
+            Place::Device => self.words & !self.whole,
+            Place::Cache => 0,
+        }
+    }
+
+    /// The bytes of these words.
+    fn bytes_in(&self, words: u8) -> u64 {
+        bytes_of(words) & self.mask
+    }
+
+    /// Some of its bytes, and not all, if they may come apart.
+    fn some(&self, random: &mut Random) -> u64 {
+        let words = random.some_of(self.words);
+        self.torn(words, random)
+    }
+
+    /// Bytes of it that may have come.
+    fn any(&self, random: &mut Random) -> u64 {
+        match random.below(4) {
+            0 => 0,
+            1 => self.mask,
+            _ => self.torn(random.any_of(self.words), random),
+        }
+    }
+
+    /// These words, and at times only a part of another one.
+    fn torn(&self, words: u8, random: &mut Random) -> u64 {
+        let bytes = self.bytes_in(words);
+        let tearable = self.tearable();
+        if tearable == 0 || self.words.count_ones() > 1 && random.below(2) == 0 {
+            return bytes;
+        }
+        let those: Vec<_> = words_of(tearable).collect();
+        let word = &those[random.below(those.len())];
+        let tears = tears(word);
+        bytes & !(0xFF << word.start) | tears[random.below(tears.len())] & self.mask
+    }
+}
+
+/// The parts of a word that come, or come first, if it is torn.
+fn tears(word: &Range<usize>) -> Vec<u64> {
+    let cuts = 1..WORD as u32;
+    let parts = cuts.flat_map(|cut| [0xFF >> cut, 0xFF << cut & 0xFF]);
+    parts.map(|part: u64| part << word.start).collect()
 }
 
 /// What is known of a memory.
@@ -196,7 +248,7 @@ impl Lines {
             seen.copy_from_slice(&now);
             let writer = writer.get_or_insert_with(|| Arc::new(Writer::Program));
             let mask = bytes_of(words) & !(same & self.beside(line));
-            self.arrive(line, mask, now, Place::Cache, writer);
+            self.arrive(line, (mask, u8::MAX), now, Place::Cache, writer);
             found = true;
         }
         found
@@ -219,12 +271,14 @@ impl Lines {
     pub(crate) fn placed(&mut self, memory: &Memory, range: &Range<usize>, writer: Writer) {
         let writer = Arc::new(writer);
         let place = Place::Device;
+        let is_word = range.len() == WORD && range.start % WORD == 0;
+        let whole = if is_word { u8::MAX } else { 0 };
         for line in lines_of(range) {
             let now = line_of(memory, line);
             let mask = bytes_in(line, range);
             // Beside it a program may store at the same time.
             put(&mut self.seen[line * LINE..(line + 1) * LINE], mask, &now);
-            self.arrive(line, mask, now, place, &writer);
+            self.arrive(line, (mask, whole), now, place, &writer);
         }
     }
 
@@ -235,11 +289,19 @@ impl Lines {
         }
     }
 
-    fn arrive(&mut self, line: usize, mask: u64, bytes: Line, place: Place, writer: &Arc<Writer>) {
+    fn arrive(
+        &mut self,
+        line: usize,
+        (mask, whole): (u64, u8),
+        bytes: Line,
+        place: Place,
+        writer: &Arc<Writer>,
+    ) {
         self.clock += 1;
         let write = Write {
             words: words_with(mask),
             mask,
+            whole,
             came: self.clock,
             landed: self.clock,
             bytes,
@@ -380,35 +442,53 @@ impl Lines {
     pub(crate) fn outcomes(&self, line: usize, random: &mut Random) -> (Vec<Line>, bool) {
         let (base, writes) = (self.line(line), self.writes_to(line));
         let words: u32 = writes.iter().map(|write| write.words.count_ones()).sum();
+        let all = |write: &Write| write.mask;
         let mut outcomes = Vec::new();
-        let mut add = |chosen: &[u8]| {
+        let mut add = |chosen: &[u64]| {
             let outcome = outcome(base, writes, chosen);
             if is_possible(writes, chosen) && !outcomes.contains(&outcome) {
                 outcomes.push(outcome);
             }
         };
-        let all: Vec<u8> = writes.iter().map(|write| write.words).collect();
         if words <= FEW {
             for subset in 0..1_u32 << words {
                 let mut left = subset;
-                let chosen: Vec<u8> = all
+                let chosen = writes
                     .iter()
-                    .map(|words| take_bits(*words, &mut left))
-                    .collect();
-                add(&chosen);
+                    .map(|write| write.bytes_in(take_bits(write.words, &mut left)));
+                add(&chosen.collect::<Vec<_>>());
             }
+        }
+        let tearable = writes.iter().map(|write| write.tearable().count_ones());
+        let tearable: u32 = tearable.sum();
+        if tearable <= FEW_TORN {
+            // Each way of tearing a word, with nothing and with all of the others.
+            for (number, write) in writes.iter().enumerate() {
+                for word in words_of(write.tearable()) {
+                    for tear in tears(&word) {
+                        let mut chosen = vec![0; writes.len()];
+                        chosen[number] = tear & write.mask;
+                        add(&chosen);
+                        chosen = writes.iter().map(all).collect();
+                        chosen[number] &= tear | !(0xFF << word.start);
+                        add(&chosen);
+                    }
+                }
+            }
+        }
+        if words <= FEW && tearable == 0 || words == 1 {
             return (outcomes, true);
         }
-        let mut chosen = vec![0; all.len()];
+        let mut chosen = vec![0; writes.len()];
         add(&chosen);
-        for number in 0..all.len() {
+        for number in 0..writes.len() {
             // It is torn, behind all that came before; all of it; and it alone.
-            chosen[number] = random.some_of(all[number]);
+            chosen[number] = writes[number].some(random);
             add(&chosen);
-            chosen[number] = all[number];
+            chosen[number] = all(&writes[number]);
             add(&chosen);
-            let mut alone = vec![0; all.len()];
-            alone[number] = all[number];
+            let mut alone = vec![0; writes.len()];
+            alone[number] = all(&writes[number]);
             add(&alone);
         }
         (outcomes, false)
@@ -422,14 +502,14 @@ impl Lines {
             .filter(|write| write.place == Place::Cache)
             .count();
         let mut arrived = random.below(cached + 1);
-        let mut chosen: Vec<u8> = writes
+        let mut chosen: Vec<u64> = writes
             .iter()
             .map(|write| match write.place {
                 Place::Cache if arrived > 0 => {
                     arrived -= 1;
-                    write.words
+                    write.mask
                 }
-                _ => random.any_of(write.words),
+                _ => write.any(random),
             })
             .collect();
         // What has come without what was there before has not.
@@ -459,6 +539,7 @@ fn merge(writes: &mut Vec<Write>) {
         put(&mut bytes, new.mask, &new.bytes);
         (new.bytes, new.landed) = (bytes, old.landed);
         new.mask |= old.mask;
+        new.whole &= old.whole | !words_with(old.mask);
         new.words = words_with(new.mask);
     }
 }
@@ -478,29 +559,29 @@ fn lines_of(range: &Range<usize>) -> Range<usize> {
     }
 }
 
-/// A line to which these words of each write have come.
-fn outcome(base: Line, writes: &[Write], chosen: &[u8]) -> Line {
+/// A line to which these bytes of each write have come.
+fn outcome(base: Line, writes: &[Write], chosen: &[u64]) -> Line {
     let mut line = base;
-    for (write, words) in writes.iter().zip(chosen) {
-        put(&mut line, bytes_of(*words) & write.mask, &write.bytes);
+    for (write, bytes) in writes.iter().zip(chosen) {
+        put(&mut line, *bytes, &write.bytes);
     }
     line
 }
 
 /// Whether a write needs another one that is not all there: of what is in a cache, nothing is there without all that was
 /// there before it came.
-fn lacks(writes: &[Write], chosen: &[u8], number: usize) -> bool {
+fn lacks(writes: &[Write], chosen: &[u64], number: usize) -> bool {
     let came = writes[number].came;
     let mut all = writes.iter().zip(chosen).enumerate();
     writes[number].place == Place::Cache
         && chosen[number] != 0
-        && all.any(|(at, (other, words))| {
+        && all.any(|(at, (other, bytes))| {
             let is_before = other.place == Place::Cache && came >= other.landed;
-            at != number && is_before && *words != other.words
+            at != number && is_before && *bytes != other.mask
         })
 }
 
-fn is_possible(writes: &[Write], chosen: &[u8]) -> bool {
+fn is_possible(writes: &[Write], chosen: &[u64]) -> bool {
     (0..writes.len()).all(|number| !lacks(writes, chosen, number))
 }
 
