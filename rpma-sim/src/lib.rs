@@ -89,7 +89,9 @@ pub use self::fail::{Failing, How};
 pub use self::links::Link;
 pub use self::order::Trace;
 pub use self::post::preempt_posts;
-pub use self::power::{Cut, Image, Images, Loss, Platform, Pmem, Visited, persisted};
+pub use self::power::{
+    Cut, Image, Images, JointImages, Loss, Platform, Pmem, Visited, persisted, seen,
+};
 pub use self::profile::Profile;
 pub use self::repeat::repeatable;
 pub use self::spawned::JoinHandle;
@@ -103,7 +105,9 @@ pub use self::wait::{now, sleep};
 /// What holds for the C functions holds for these: see their manual pages.
 pub mod verbs {
     #[doc(hidden)]
-    pub use crate::power::{Memory, memory_at, seen};
+    pub use crate::power::seen;
+    #[doc(hidden)]
+    pub use crate::power::{Memory, memory_at};
 
     pub use crate::cm::{
         rdma_accept, rdma_ack_cm_event, rdma_bind_addr, rdma_connect, rdma_create_event_channel,

@@ -267,9 +267,9 @@ pub mod porting {}
 pub mod sim {
     #[doc(inline)]
     pub use rpma_sys::sim::{
-        Cut, Entered, Errno, Fabric, Failing, Host, How, Image, Images, JoinHandle, Link, Loss,
-        Nic, Platform, Pmem, Profile, Trace, Visited, now, persisted, preempt_posts, repeatable,
-        sleep, sweep,
+        Cut, Entered, Errno, Fabric, Failing, Host, How, Image, Images, JoinHandle, JointImages,
+        Link, Loss, Nic, Platform, Pmem, Profile, Trace, Visited, now, persisted, preempt_posts,
+        repeatable, seen, sleep, sweep,
     };
 }
 

@@ -12,6 +12,7 @@ mod again;
 mod cuts;
 mod example;
 mod hosts;
+mod joint;
 mod late;
 mod pair;
 mod protocols;

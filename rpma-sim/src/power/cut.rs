@@ -6,7 +6,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::time::Instant;
 
 use super::explain;
-use super::image::{Bytes, Images, Plan, Shown};
+use super::image::{Bytes, Images, JointImages, Plan, Shown, lines_of};
 use super::pmem::{Pmem, Tracked};
 use super::random::Random;
 use crate::fabric::Fabric;
@@ -47,7 +47,8 @@ impl<'a> Cut<'a> {
     /// it, one of them torn), or, if these are too many, nothing, everything, and each line for itself, as far as the
     /// limit goes; then others by the [seed](Fabric::set_seed).
     ///
-    /// Each memory is for itself: loops one in the other see what is left of two hosts whose power fails at once.
+    /// Each memory is for itself. Images of several memories that lose their power together:
+    /// [`joint_images`](Self::joint_images).
     ///
     /// # Panics
     ///
@@ -62,20 +63,48 @@ impl<'a> Cut<'a> {
     ///
     /// If it is memory of another fabric, or the limit is 0.
     pub fn images_up_to<'c>(&'c self, pmem: &Pmem, limit: usize) -> Images<'c> {
-        let own = self.pmems.get(pmem.index);
-        assert!(
-            own.is_some_and(|own| own.path == pmem.path()),
-            "memory of another fabric"
-        );
-        assert!(limit > 0, "no images");
-        let plan = match &self.only {
-            Some(_) => Plan::default(),
-            None => {
-                let seed = self.seed ^ self.event << 16 ^ pmem.index as u64;
-                Plan::new(&self.pmems[pmem.index].lines, limit, Random::new(seed))
-            }
-        };
+        let plan = self.plan(&[pmem], limit);
         Images::new(self.shown_to(), pmem.index, plan)
+    }
+
+    /// The same of several memories whose power fails at once, an image of each: replicas, for instance. There are up to
+    /// 100 of these sets. First come those in which each memory has all or nothing of its latest writes.
+    ///
+    /// # Panics
+    ///
+    /// If one is memory of another fabric, or named twice; if there are none.
+    pub fn joint_images<'c>(&'c self, pmems: &[&Pmem]) -> JointImages<'c> {
+        self.joint_images_up_to(pmems, IMAGES)
+    }
+
+    /// As [`joint_images`](Self::joint_images), with another limit, which is not 0.
+    ///
+    /// # Panics
+    ///
+    /// As [`joint_images`](Self::joint_images), and if the limit is 0.
+    pub fn joint_images_up_to<'c>(&'c self, pmems: &[&Pmem], limit: usize) -> JointImages<'c> {
+        let plan = self.plan(pmems, limit);
+        JointImages::new(self.shown_to(), indices_of(pmems), plan)
+    }
+
+    fn plan(&self, pmems: &[&Pmem], limit: usize) -> Plan {
+        let is_own = |pmem: &&Pmem| {
+            let own = self.pmems.get(pmem.index);
+            own.is_some_and(|own| own.path == pmem.path())
+        };
+        assert!(pmems.iter().all(is_own), "memory of another fabric");
+        assert!(limit > 0 && !pmems.is_empty(), "no images");
+        let indices = indices_of(pmems);
+        let mut sorted = indices.clone();
+        sorted.sort_unstable();
+        sorted.dedup();
+        assert!(sorted.len() == indices.len(), "a memory twice");
+        if self.only.is_some() {
+            return Plan::default();
+        }
+        let seed = self.seed ^ self.event << 16 ^ indices[0] as u64;
+        let lines = lines_of(self.pmems, &indices);
+        Plan::new(&lines, limit, Random::new(seed))
     }
 
     pub(crate) fn seed(&self) -> u64 {
@@ -107,6 +136,10 @@ impl<'a> Cut<'a> {
             ..*self
         }
     }
+}
+
+fn indices_of(pmems: &[&Pmem]) -> Vec<usize> {
+    pmems.iter().map(|pmem| pmem.index).collect()
 }
 
 impl fmt::Debug for Cut<'_> {

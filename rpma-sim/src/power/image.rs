@@ -26,27 +26,51 @@ pub(crate) struct Shown<'c> {
 }
 
 /// What may be left of a memory, one after the other: see [`Cut::images`](crate::Cut::images).
-pub struct Images<'c> {
+pub struct Images<'c>(JointImages<'c>);
+
+/// What may be left of several memories, one after the other: see [`Cut::joint_images`](crate::Cut::joint_images).
+pub struct JointImages<'c> {
     cut: Shown<'c>,
-    index: usize,
+    indices: Vec<usize>,
     plan: Plan,
     next: usize,
 }
 
 impl<'c> Images<'c> {
     pub(crate) fn new(cut: Shown<'c>, index: usize, plan: Plan) -> Self {
+        Self(JointImages::new(cut, vec![index], plan))
+    }
+}
+
+impl<'c> JointImages<'c> {
+    pub(crate) fn new(cut: Shown<'c>, indices: Vec<usize>, plan: Plan) -> Self {
         Self {
             cut,
-            index,
+            indices,
             plan,
             next: 0,
         }
     }
+
+    fn lines(&self) -> Vec<&'c Lines> {
+        lines_of(self.cut.pmems, &self.indices)
+    }
+}
+
+/// What is known of some memories.
+pub(crate) fn lines_of<'c>(pmems: &'c [Tracked], indices: &[usize]) -> Vec<&'c Lines> {
+    indices.iter().map(|index| &pmems[*index].lines).collect()
 }
 
 impl fmt::Debug for Images<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Images")
+        f.debug_tuple("Images").field(&self.0).finish()
+    }
+}
+
+impl fmt::Debug for JointImages<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("JointImages")
             .field("next", &self.next)
             .field("count", &self.plan.count)
             .finish_non_exhaustive()
@@ -57,31 +81,51 @@ impl Iterator for Images<'_> {
     type Item = Image;
 
     fn next(&mut self) -> Option<Image> {
-        let lines = &self.cut.pmems[self.index].lines;
-        let bytes: Arc<[u8]> = match self.cut.only {
+        self.0.next()?.pop()
+    }
+}
+
+impl Iterator for JointImages<'_> {
+    /// An image of each memory, in the order in which they were named.
+    type Item = Vec<Image>;
+
+    fn next(&mut self) -> Option<Vec<Image>> {
+        let memories = self.lines();
+        let left: Vec<Arc<[u8]>> = match self.cut.only {
             Some(_) if self.next > 0 => return None,
-            Some(only) => match only.get(&self.index) {
-                Some(bytes) => Arc::clone(bytes),
-                // It was not looked at when the check failed.
-                None => lines.newest().into(),
-            },
-            None => self.plan.image(lines, self.next)?.into(),
+            Some(only) => {
+                let known = self.indices.iter().zip(memories);
+                let image = |(index, lines): (&usize, &Lines)| match only.get(index) {
+                    Some(bytes) => Arc::clone(bytes),
+                    // It was not looked at when the check failed.
+                    None => lines.newest().into(),
+                };
+                known.map(image).collect()
+            }
+            None => {
+                let left = self.plan.image(&memories, self.next)?.into_iter();
+                left.map(Into::into).collect()
+            }
         };
         self.next += 1;
         self.cut.images.set(self.cut.images.get() + 1);
         let mut shown = self.cut.shown.borrow_mut();
-        shown.insert(self.index, Arc::clone(&bytes));
-        Some(Image {
-            bytes,
-            path: OnceLock::new(),
-        })
+        let images = self.indices.iter().zip(left).map(|(index, bytes)| {
+            shown.insert(*index, Arc::clone(&bytes));
+            Image {
+                bytes,
+                path: OnceLock::new(),
+            }
+        });
+        Some(images.collect())
     }
 }
 
-/// Which images there are of a memory.
+/// Which images there are of some memories together.
 #[derive(Default)]
 pub(crate) struct Plan {
-    lines: Vec<usize>,
+    /// Each undecided line, after the number of its memory.
+    lines: Vec<(usize, usize)>,
     outcomes: Vec<Vec<Line>>,
     /// What is looked at first, if there are too many combinations.
     chosen: Vec<Chosen>,
@@ -101,6 +145,23 @@ enum Chosen {
         outcome: usize,
         others: bool,
     },
+}
+
+/// Of so many memories each number has a bit, in [`of_memories`].
+const SUBSETS: usize = 16;
+
+/// Everything of some memories, and nothing of the others: all such images, or some.
+fn of_memories(lines: &[(usize, usize)], count: usize) -> impl Iterator<Item = Chosen> + use<'_> {
+    let subsets = 1..(1_usize << count.min(SUBSETS)) - 1;
+    // One memory has no part.
+    subsets.filter(move |_| count > 1).map(move |subset| {
+        let is_in = |memory: usize| subset >> (memory % SUBSETS) & 1 == 1;
+        let those = (0..lines.len()).filter(|line| is_in(lines[*line].0));
+        Chosen::Whole {
+            lines: those.collect(),
+            are_there: true,
+        }
+    })
 }
 
 /// The images that are likely to matter, of so many lines: each kind in turn, as there may be more than the limit.
@@ -156,38 +217,42 @@ fn likely(
 }
 
 impl Plan {
-    pub(crate) fn new(lines: &Lines, limit: usize, mut random: Random) -> Self {
-        if lines.platform == Platform::Volatile {
-            return Self {
-                count: limit.min(2),
-                random: Some(random),
-                ..Self::default()
-            };
-        }
-        let numbers: Vec<usize> = lines.pending().map(|(line, _)| line).collect();
+    pub(crate) fn new(memories: &[&Lines], limit: usize, mut random: Random) -> Self {
         let mut is_all = true;
-        let outcome = |line: &usize| {
-            let (outcomes, is_complete) = lines.outcomes(*line, &mut random);
-            is_all &= is_complete;
-            outcomes
-        };
-        let outcomes: Vec<_> = numbers.iter().map(outcome).collect();
+        let (mut lines, mut outcomes) = (Vec::new(), Vec::new());
+        for (memory, known) in memories.iter().enumerate() {
+            // What is left of it is not made of lines.
+            if known.platform == Platform::Volatile {
+                is_all = false;
+                continue;
+            }
+            for (line, _) in known.pending() {
+                let (of_line, is_complete) = known.outcomes(line, &mut random);
+                is_all &= is_complete;
+                lines.push((memory, line));
+                outcomes.push(of_line);
+            }
+        }
         let counts = outcomes.iter().map(|of_line| of_line.len());
         let total = counts.fold(1_usize, usize::saturating_mul);
         let mut chosen = Vec::new();
-        if total > limit && !numbers.is_empty() {
-            let newest: Vec<&[u8]> = numbers
-                .iter()
-                .map(|line| &lines.newest()[line * LINE..(line + 1) * LINE])
-                .collect();
-            chosen = likely(&outcomes, &newest, limit, &mut random);
+        if total > limit && !lines.is_empty() {
+            let newest = |(memory, line): &(usize, usize)| newest_of(memories[*memory], *line);
+            let newest: Vec<&[u8]> = lines.iter().map(newest).collect();
+            chosen = of_memories(&lines, memories.len()).take(limit).collect();
+            chosen.extend(likely(&outcomes, &newest, limit, &mut random));
         }
+        let is_one = memories.len() == 1 && memories[0].platform == Platform::Volatile;
         Self {
-            lines: numbers,
+            lines,
             outcomes,
             chosen,
-            combined: if total <= limit { total } else { 0 },
-            count: if is_all { total.min(limit) } else { limit },
+            combined: if total <= limit && !is_one { total } else { 0 },
+            count: match is_one {
+                true => limit.min(2),
+                false if is_all => total.min(limit),
+                false => limit,
+            },
             random: Some(random),
         }
     }
@@ -195,39 +260,37 @@ impl Plan {
     /// One of all images of a memory.
     pub(crate) fn any(lines: &Lines, mut random: Random) -> Vec<u8> {
         let number = 2 + random.below(usize::MAX - 2);
-        let mut plan = Self::new(lines, usize::MAX, random);
+        let mut plan = Self::new(&[lines], usize::MAX, random);
         // Not those that are first in a list, but by chance each line for itself.
         plan.chosen.clear();
         plan.combined = 0;
         plan.count = usize::MAX;
-        plan.image(lines, number).expect("it is below the limit")
+        let left = plan.image(&[lines], number).and_then(|mut all| all.pop());
+        left.expect("it is below the limit")
     }
 
-    /// Number `number` of them.
-    fn image(&mut self, lines: &Lines, number: usize) -> Option<Vec<u8>> {
+    /// Number `number` of them, of each memory.
+    fn image(&mut self, memories: &[&Lines], number: usize) -> Option<Vec<Vec<u8>>> {
         if number >= self.count {
             return None;
         }
         let random = self.random.as_mut()?;
-        if lines.platform == Platform::Volatile {
-            let len = lines.durable().len();
-            return Some(match number {
-                0 => vec![0; len],
-                _ => (0..len).map(|_| random.next() as u8).collect(),
-            });
-        }
-        let mut image = lines.durable().to_vec();
-        let mut put = |line: usize, bytes: &[u8]| {
-            image[line * LINE..(line + 1) * LINE].copy_from_slice(bytes);
+        let start = |lines: &&Lines| match lines.platform {
+            Platform::Volatile => volatile(lines.durable().len(), number, random),
+            _ => lines.durable().to_vec(),
         };
-        let newest = |line: usize| &lines.newest()[line * LINE..(line + 1) * LINE];
+        let mut images: Vec<Vec<u8>> = memories.iter().map(start).collect();
+        let mut put = |(memory, line): (usize, usize), bytes: &[u8]| {
+            images[memory][line * LINE..(line + 1) * LINE].copy_from_slice(bytes);
+        };
+        let newest = |(memory, line): (usize, usize)| newest_of(memories[memory], line);
         if number < self.combined {
             let mut rest = number;
             for (line, outcomes) in self.lines.iter().zip(&self.outcomes) {
                 put(*line, &outcomes[rest % outcomes.len()]);
                 rest /= outcomes.len();
             }
-            return Some(image);
+            return Some(images);
         }
         let chosen = number.checked_sub(2).and_then(|at| self.chosen.get(at));
         match (number, chosen) {
@@ -256,12 +319,33 @@ impl Plan {
                 put(self.lines[*line], &self.outcomes[*line][*outcome]);
             }
             (_, None) => {
-                for line in &self.lines {
-                    put(*line, &lines.outcome(*line, random));
+                // Of several memories some are likely to have all or nothing.
+                let kinds: Vec<usize> = memories.iter().map(|_| random.below(4)).collect();
+                for (memory, line) in &self.lines {
+                    match kinds[*memory] {
+                        0 if memories.len() > 1 => {}
+                        1 if memories.len() > 1 => {
+                            put((*memory, *line), newest((*memory, *line)));
+                        }
+                        _ => put((*memory, *line), &memories[*memory].outcome(*line, random)),
+                    }
                 }
             }
         }
-        Some(image)
+        Some(images)
+    }
+}
+
+/// A line as the programs of its host see it.
+fn newest_of(lines: &Lines, line: usize) -> &[u8] {
+    &lines.newest()[line * LINE..(line + 1) * LINE]
+}
+
+/// What is left of volatile memory: zeros, or anything.
+fn volatile(len: usize, number: usize, random: &mut Random) -> Vec<u8> {
+    match number {
+        0 => vec![0; len],
+        _ => (0..len).map(|_| random.next() as u8).collect(),
     }
 }
 
