@@ -412,6 +412,7 @@ impl State {
                 .serve_read(peer, number, &send)
                 .map(|bytes| self.scatter(&bytes, &parts, number, &send)),
             _ => {
+                parts.iter().for_each(|part| self.read_out(*part));
                 let mut bytes = gather(&send.data, &parts);
                 if let Some(Fault::Rest { placed }) = fault {
                     bytes.truncate(placed);

@@ -54,6 +54,7 @@ impl State {
         // A read of no bytes reads no memory, and pushes nothing.
         if let Some(part) = target {
             self.push_own(from, peer, None);
+            self.read_out(part);
             fetch(part, &mut bytes);
         }
         Ok(bytes)

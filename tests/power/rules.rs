@@ -6,7 +6,7 @@ use std::sync::{Mutex, PoisonError};
 
 use anyhow::Result;
 use rpma::pmem::PmemMap;
-use rpma::sim::{Cut, Fabric, Platform, Pmem, Profile};
+use rpma::sim::{Cut, Fabric, Platform, Pmem, Profile, seen};
 use rpma::{Flags, FlushType, Mr, MrUsage};
 
 use crate::cuts::images;
@@ -255,6 +255,55 @@ fn what_was_seen_and_persisted_is_durable() -> Result<()> {
         images.iter().all(|image| image[..8] == [5; 8]),
         "a false alarm"
     );
+    Ok(())
+}
+
+/// Bytes that a read of another connection has returned have left the device; others have not.
+#[test]
+fn what_another_connection_has_read_is_visible() -> Result<()> {
+    let fabric = fabric(&Profile::STRICT);
+    let pair = Pair::new(&fabric, way(Platform::AdrDdioOff))?;
+    pair.write(0, &[5; 8])?;
+    pair.write(64, &[5; 8])?;
+    pair.wait_for_write()?;
+    let other = &pair.other.0;
+    let from = pair.remote.slice(0..8)?;
+    let read = other.read(
+        pair.source.slice(128..136)?,
+        from,
+        Flags::COMPLETION_ALWAYS,
+        1,
+    )?;
+    other.wait_for(read, LIMIT, |_| {})?;
+    let images = last_images(&fabric, &pair.pmem);
+    assert!(
+        images.iter().all(|image| image[..8] == [5; 8]),
+        "a false alarm"
+    );
+    let is_lost = |image: &Vec<u8>| image[64..72] == [0; 8];
+    assert!(images.iter().any(is_lost), "nothing has read it");
+    Ok(())
+}
+
+/// As `what_was_seen_and_persisted_is_durable`, by a program that reads through a pointer.
+#[test]
+fn what_was_seen_through_a_pointer_is_durable() -> Result<()> {
+    for tells in [false, true] {
+        let fabric = fabric(&Profile::STRICT);
+        let pair = Pair::new(&fabric, way(Platform::AdrDdioOn))?;
+        pair.atomic_write(0, &[5; 8])?;
+        pair.wait_for_write()?;
+        if tells {
+            seen(pair.target.get_ptr(), 8);
+        }
+        pair.target.persist(0..8)?;
+        let images = last_images(&fabric, &pair.pmem);
+        let is_durable = images.iter().all(|image| image[..8] == [5; 8]);
+        assert_eq!(
+            is_durable, tells,
+            "a write in the device is not written back"
+        );
+    }
     Ok(())
 }
 

@@ -221,8 +221,13 @@ pub fn persisted(start: *const u8, len: usize) {
     }
 }
 
-/// A program has read bytes: what a processor has read is visible. `rpma` tells it where it copies out of memory.
-#[doc(hidden)]
+/// A program reads bytes through a pointer: bytes that a processor has read are visible, and no longer in a device.
+///
+/// It is called after the read, by the thread that has read. `Mr::read_at`, `Mr::load_u64` and their like do so by
+/// themselves. Forgetting the call gives a false alarm where a program reads a peer's write through a pointer and then
+/// writes it back from its caches. It never hides a loss.
+///
+/// Bytes that are of no simulated memory are ignored, as with [`persisted`].
 pub fn seen(start: *const u8, len: usize) {
     if let Some((memory, range)) = memory_of(start, len) {
         memory.seen(&range);

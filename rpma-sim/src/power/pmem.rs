@@ -340,6 +340,19 @@ impl State {
         }
     }
 
+    /// A device reads bytes, for whichever queue pair: who gets them has seen them.
+    pub(crate) fn read_out(&mut self, part: Part) {
+        let Some((index, range)) = self.pmem_at(part) else {
+            return;
+        };
+        let tracked = &self.power.pmems[index];
+        if tracked.lines.is_on_way(&range) {
+            let host = tracked.host;
+            self.visit(|state| format!("before a device reads on {}", state.hosts[host]));
+            self.power.pmems[index].lines.push_all(&range);
+        }
+    }
+
     /// A program has read bytes of a memory.
     pub(crate) fn seen(&mut self, index: usize, memory: &Memory, range: &Range<usize>) {
         let tracked = &self.power.pmems[index];
