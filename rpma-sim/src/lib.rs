@@ -59,6 +59,7 @@ mod engine;
 mod fabric;
 mod fail;
 mod handle;
+mod late;
 mod links;
 mod memory;
 #[cfg(miri)]

@@ -291,10 +291,12 @@ pub unsafe extern "C" fn ibv_dereg_mr(mr: *mut ibv_mr) -> c_int {
         let fate = state.call("ibv_dereg_mr", of.nic).begin()?;
         let gone = state.mrs.remove(of.number).expect("it is alive");
         // Of this host: others have addresses of their own, in this process.
-        state.settle_region(Part {
+        let part = Part {
             address: gone.base,
             len: gone.len as usize,
-        });
+        };
+        state.land_in(part);
+        state.settle_region(part);
         // SAFETY: it came from a box in `register`, and the caller uses it no more.
         drop(unsafe { Box::from_raw(gone.object.as_ptr()) });
         fate.end()

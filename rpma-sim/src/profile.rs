@@ -111,6 +111,11 @@ impl Profile {
     ///   text guarantees that it covers flushes, so here it does not. Writes and messages stay in order
     ///   among themselves. Reads, flushes and atomic writes are executed after everything that was
     ///   posted before them.
+    /// * A plain write that was executed, and has completed, may become visible to the programs of its target
+    ///   later. Such writes become visible in any order, if they are not to the same bytes. A read, a flush of their
+    ///   range, a message, immediate data or a native atomic write that comes after them makes them visible; time does,
+    ///   too. So a flag by a plain write, or by an atomic write that is one (on [`ADAPTER`](Self::ADAPTER)), does not
+    ///   stand for data that were written before it ([`Fabric::early_reads`](crate::Fabric::early_reads)).
     /// * A queue has the room that was asked for, and a slot of a send queue is free only when a completion of
     ///   its request or of a later one was polled.
     /// * Failures have the specification's statuses, are solicited, and are told by asynchronous events.

@@ -77,7 +77,12 @@ impl State {
                     return Err(Refusal::NoReceive);
                 }
                 if let Some(part) = self.target(peer, send, len, access::REMOTE_WRITE)? {
-                    self.place(bytes, part, from, |state| state.describe(from, send));
+                    match imm {
+                        None => self.write(bytes, part, (from, peer), send),
+                        Some(_) => {
+                            self.place(bytes, part, from, |state| state.describe(from, send))
+                        }
+                    }
                 }
                 if imm.is_some() {
                     let receive = self.take_receive(peer).expect("there is one");
@@ -111,6 +116,8 @@ impl State {
                 }
                 let target = self.target(peer, send, len, access::REMOTE_WRITE)?;
                 let part = target.expect("it has 8 bytes");
+                let host = self.nics[self.qps[peer].nic].host;
+                self.land_of(from, host, None);
                 self.place(bytes, part, from, |state| state.describe(from, send));
                 Ok(())
             }

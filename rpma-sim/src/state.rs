@@ -11,6 +11,7 @@ use crate::cm::Id;
 use crate::cq::{Channel, Cq};
 use crate::device::Nic;
 use crate::fail::{Failures, Fate};
+use crate::late::LateWrites;
 use crate::links::Links;
 use crate::memory::{Mr, Pd};
 use crate::order::{Order, mix};
@@ -68,6 +69,7 @@ impl Shared {
                 failures: Failures::default(),
                 power: Power::new(seed),
                 links: Links::default(),
+                late: LateWrites::default(),
                 random: seed.map_or(0x5EED, mix),
             }),
             changed: Changed::default(),
@@ -131,6 +133,7 @@ pub(crate) struct State {
     pub(crate) failures: Failures,
     pub(crate) power: Power,
     pub(crate) links: Links,
+    pub(crate) late: LateWrites,
     pub(crate) random: u64,
 }
 
@@ -225,6 +228,7 @@ impl State {
             Timer::Unanswered { id, stage } => self.unanswered(id, stage),
             Timer::LastReceive { qp } => self.last_receive(qp),
             Timer::Arrival { qp, delay } => self.arrived(qp, Some(delay)),
+            Timer::Late { number } => self.late_lands(number),
         }
     }
 }

@@ -65,6 +65,8 @@ pub(crate) enum Timer {
     LastReceive { qp: u32 },
     /// Requests that were delayed arrive.
     Arrival { qp: u32, delay: u64 },
+    /// A write becomes visible that was executed before.
+    Late { number: u64 },
 }
 
 /// What is put off, and until when.
@@ -126,6 +128,11 @@ impl Clock {
 
     pub(crate) fn is_virtual(&self) -> bool {
         self.time.is_virtual()
+    }
+
+    /// Whose clock it is.
+    pub(crate) fn shared(&self) -> &Weak<Shared> {
+        &self.shared
     }
 
     /// Takes back what was put off.

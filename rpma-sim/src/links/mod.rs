@@ -175,6 +175,10 @@ impl State {
         self.links.frozen.contains(&self.host_of(&self.qps[qp]))
     }
 
+    pub(crate) fn is_host_frozen(&self, host: usize) -> bool {
+        self.links.frozen.contains(&host)
+    }
+
     /// A host has lost its power: nothing of it is frozen any more.
     pub(crate) fn thaw_dead(&mut self, host: usize) {
         self.links.frozen.remove(&host);

@@ -211,6 +211,11 @@ thread_local! {
     static CHECKING: Cell<bool> = const { Cell::new(false) };
 }
 
+/// Whether this thread is in a check.
+pub(crate) fn is_checking() -> bool {
+    CHECKING.get()
+}
+
 /// Panics in a check that calls the fabric, which would wait for itself.
 pub(crate) fn assert_not_checking() {
     const WRONG: &str = "a check of on_every_event looks at images: it cannot call the fabric or rpma, but for \

@@ -67,6 +67,8 @@ pub(crate) struct Write {
     /// When it came, and when it was known to be in a cache.
     came: u64,
     landed: u64,
+    /// Its number, while programs do not see it yet.
+    late: Option<u64>,
     pub(crate) writer: Arc<Writer>,
 }
 
@@ -135,6 +137,8 @@ pub(crate) struct Lines {
     durable: Vec<u8>,
     /// What was there when it was looked at last.
     seen: Vec<u8>,
+    /// As that, with what is late.
+    newest: Vec<u8>,
     /// By the numbers of their lines, oldest first.
     writes: BTreeMap<usize, Vec<Write>>,
     /// Counts what happens.
@@ -184,6 +188,7 @@ impl Lines {
             platform,
             copies,
             seen: bytes.clone(),
+            newest: bytes.clone(),
             durable: bytes,
             writes: BTreeMap::new(),
             clock: 0,
@@ -196,8 +201,13 @@ impl Lines {
     }
 
     /// What a program of the host sees.
-    pub(crate) fn newest(&self) -> &[u8] {
+    pub(crate) fn seen(&self) -> &[u8] {
         &self.seen
+    }
+
+    /// All that was written.
+    pub(crate) fn newest(&self) -> &[u8] {
+        &self.newest
     }
 
     /// The lines of which something may be lost, and the writes to each.
@@ -222,7 +232,9 @@ impl Lines {
         let mut lines = self.writes.range(lines_of(range));
         lines.any(|(line, writes)| {
             let bytes = bytes_in(*line, range);
-            let is = |write: &Write| write.place == Place::Device && write.mask & bytes != 0;
+            let is = |write: &Write| {
+                write.place == Place::Device && write.late.is_none() && write.mask & bytes != 0
+            };
             writes.iter().any(is)
         })
     }
@@ -248,7 +260,7 @@ impl Lines {
             seen.copy_from_slice(&now);
             let writer = writer.get_or_insert_with(|| Arc::new(Writer::Program));
             let mask = bytes_of(words) & !(same & self.beside(line));
-            self.arrive(line, (mask, u8::MAX), now, Place::Cache, writer);
+            self.arrive(line, (mask, u8::MAX), now, (Place::Cache, None), writer);
             found = true;
         }
         found
@@ -270,15 +282,56 @@ impl Lines {
     /// A device places bytes: they are on their way.
     pub(crate) fn placed(&mut self, memory: &Memory, range: &Range<usize>, writer: Writer) {
         let writer = Arc::new(writer);
-        let place = Place::Device;
-        let is_word = range.len() == WORD && range.start % WORD == 0;
-        let whole = if is_word { u8::MAX } else { 0 };
         for line in lines_of(range) {
             let now = line_of(memory, line);
             let mask = bytes_in(line, range);
             // Beside it a program may store at the same time.
             put(&mut self.seen[line * LINE..(line + 1) * LINE], mask, &now);
-            self.arrive(line, (mask, whole), now, place, &writer);
+            self.arrive(
+                line,
+                (mask, whole(range)),
+                now,
+                (Place::Device, None),
+                &writer,
+            );
+        }
+    }
+
+    /// A device has taken bytes, which programs do not see yet: they are on their way.
+    pub(crate) fn taken(&mut self, bytes: &[u8], range: &Range<usize>, late: u64, writer: Writer) {
+        let writer = Arc::new(writer);
+        for line in lines_of(range) {
+            let mut now: Line = [0; LINE];
+            for (at, to) in now.iter_mut().enumerate() {
+                let byte = (line * LINE + at).checked_sub(range.start);
+                *to = byte.and_then(|byte| bytes.get(byte)).copied().unwrap_or(0);
+            }
+            let mask = bytes_in(line, range);
+            let place = (Place::Device, Some(late));
+            self.arrive(line, (mask, whole(range)), now, place, &writer);
+        }
+    }
+
+    /// Programs see bytes that were taken before.
+    pub(crate) fn shown(&mut self, memory: &Memory, range: &Range<usize>, late: u64) {
+        for line in lines_of(range) {
+            let bytes = line * LINE..(line + 1) * LINE;
+            let now = line_of(memory, line);
+            let mask = bytes_in(line, range);
+            put(&mut self.seen[bytes.clone()], mask, &now);
+            let writes = self.writes.get_mut(&line).into_iter().flatten();
+            let own = writes.filter(|write| write.late == Some(late));
+            let mut writer = None;
+            for write in own {
+                write.late = None;
+                writer = Some(Arc::clone(&write.writer));
+            }
+            // What a program has stored there meanwhile is gone.
+            let over = (0..LINE).filter(|at| now[*at] != self.newest[bytes.start + at]);
+            let over = over.fold(0_u64, |over, at| over | 1 << at) & mask;
+            if let (Some(writer), 1..) = (writer, over) {
+                self.arrive(line, (over, 0), now, (Place::Device, None), &writer);
+            }
         }
     }
 
@@ -294,9 +347,14 @@ impl Lines {
         line: usize,
         (mask, whole): (u64, u8),
         bytes: Line,
-        place: Place,
+        (place, late): (Place, Option<u64>),
         writer: &Arc<Writer>,
     ) {
+        put(
+            &mut self.newest[line * LINE..(line + 1) * LINE],
+            mask,
+            &bytes,
+        );
         self.clock += 1;
         let write = Write {
             words: words_with(mask),
@@ -306,6 +364,7 @@ impl Lines {
             landed: self.clock,
             bytes,
             place,
+            late,
             writer: Arc::clone(writer),
         };
         let writes = self.writes.entry(line).or_default();
@@ -366,9 +425,12 @@ impl Lines {
     /// Bytes of a line that a queue pair has written leave the device, with the words that they are of: into a cache, or
     /// to where they are durable.
     fn make_visible(&mut self, line: usize, qp: u32, bytes: u64, durable: bool) {
-        let own = |write: &Write| match write.place == Place::Device && write.writer.is(qp) {
-            true => words_with(write.mask & bytes),
-            false => 0,
+        let own = |write: &Write| {
+            let is_own = write.place == Place::Device && write.writer.is(qp);
+            match is_own && write.late.is_none() {
+                true => words_with(write.mask & bytes),
+                false => 0,
+            }
         };
         if durable {
             return self.settle(line, own);
@@ -396,11 +458,11 @@ impl Lines {
         }
     }
 
-    /// What any queue pair has written to a range becomes visible.
+    /// What any queue pair has written to a range becomes visible, but for what is late.
     pub(crate) fn push_all(&mut self, range: &Range<usize>) {
         let writers = |writes: &Vec<Write>| -> Vec<u32> {
-            let writers = writes.iter().filter_map(|write| write.writer.qp());
-            writers.collect()
+            let there = writes.iter().filter(|write| write.late.is_none());
+            there.filter_map(|write| write.writer.qp()).collect()
         };
         let mut qps: Vec<u32> = self
             .writes
@@ -523,8 +585,10 @@ impl Lines {
 /// Takes the oldest two writes from the same writer and in the same place for one. What came between has overwritten the
 /// older one for good, and the two come and stay together: all that one of them needs, and is needed for.
 fn merge(writes: &mut Vec<Write>) {
-    let alike =
-        |old: &Write, new: &Write| old.place == new.place && old.writer.qp() == new.writer.qp();
+    let alike = |old: &Write, new: &Write| {
+        let is_late = old.late.is_some() || new.late.is_some();
+        !is_late && old.place == new.place && old.writer.qp() == new.writer.qp()
+    };
     let pair = (0..writes.len()).find_map(|first| {
         let mut later = first + 1..writes.len();
         let second = later.find(|second| alike(&writes[first], &writes[*second]))?;
@@ -550,6 +614,14 @@ fn line_of(memory: &Memory, number: usize) -> Line {
         address: memory.as_ptr().wrapping_add(number * LINE),
         len: LINE,
     })
+}
+
+/// The words of a device's write that are not torn.
+fn whole(range: &Range<usize>) -> u8 {
+    match range.len() == WORD && range.start % WORD == 0 {
+        true => u8::MAX,
+        false => 0,
+    }
 }
 
 fn lines_of(range: &Range<usize>) -> Range<usize> {

@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use crate::fabric::Host;
+use crate::late;
 use crate::state::Shared;
 
 /// What memory is made of.
@@ -229,6 +230,7 @@ pub fn persisted(start: *const u8, len: usize) {
 ///
 /// Bytes that are of no simulated memory are ignored, as with [`persisted`].
 pub fn seen(start: *const u8, len: usize) {
+    late::read(start, len);
     if let Some((memory, range)) = memory_of(start, len) {
         memory.seen(&range);
     }

@@ -20,8 +20,8 @@ mod recovery;
 use std::time::Duration;
 
 use self::cut::Watch;
-pub(crate) use self::cut::assert_not_checking;
 pub use self::cut::{Cut, Loss, Visited};
+pub(crate) use self::cut::{assert_not_checking, is_checking};
 pub use self::image::{Image, Images, JointImages};
 pub use self::memory::{Memory, memory_at, persisted, seen};
 pub(crate) use self::off::NO_POWER;

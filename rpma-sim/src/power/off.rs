@@ -152,6 +152,7 @@ impl State {
     fn die(&mut self, host: usize) {
         // What is started again is not frozen.
         self.thaw_dead(host);
+        self.lose_late(host);
         for nic in self.nics.iter_mut().filter(|nic| nic.host == host) {
             nic.die();
         }

@@ -49,7 +49,7 @@ impl Pmem {
     pub fn bytes(&self) -> Vec<u8> {
         let mut state = self.shared.lock();
         state.look(self.index);
-        state.power.pmems[self.index].lines.newest().to_vec()
+        state.power.pmems[self.index].lines.seen().to_vec()
     }
 }
 
@@ -198,7 +198,7 @@ impl State {
             shared: Arc::downgrade(shared),
             pmem: index,
         };
-        let memory = Arc::new(Memory::new(tracked.lines.newest(), owner));
+        let memory = Arc::new(Memory::new(tracked.lines.seen(), owner));
         tracked.memory = Some(Arc::clone(&memory));
         let finders = Finders {
             shared: Arc::downgrade(shared),
@@ -249,7 +249,7 @@ impl State {
     }
 
     /// A device places bytes, by a request of a queue pair.
-    pub(crate) fn place(
+    pub(crate) fn place_now(
         &mut self,
         bytes: &[u8],
         part: Part,
@@ -278,8 +278,34 @@ impl State {
         }
     }
 
+    /// A device takes bytes, which it will place later.
+    pub(crate) fn take(&mut self, bytes: &[u8], part: Part, (qp, late): (u32, u64), what: String) {
+        let Some((index, range)) = self.pmem_at(part) else {
+            return;
+        };
+        self.look(index);
+        let what = format!("{what} to bytes {}..{}", range.start, range.end);
+        let writer = Writer::Device { qp, what };
+        let lines = &mut self.power.pmems[index].lines;
+        lines.taken(bytes, &range, late, writer);
+    }
+
+    /// A device places bytes that it took before.
+    pub(crate) fn reveal(&mut self, bytes: &[u8], part: Part, late: u64) {
+        let Some((index, range)) = self.pmem_at(part) else {
+            return copy(bytes, part);
+        };
+        self.look(index);
+        copy(bytes, part);
+        let tracked = &mut self.power.pmems[index];
+        if let Some(memory) = &tracked.memory {
+            tracked.lines.shown(memory, &range, late);
+        }
+    }
+
     /// What a queue pair has written to its peer's host becomes visible: all, or in a part.
     pub(crate) fn push(&mut self, qp: u32, host: usize, part: Option<Part>) {
+        self.land_of(qp, host, part);
         self.before_push(qp);
         let found = part.map(|part| self.pmem_at(part));
         match found {

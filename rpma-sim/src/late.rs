@@ -1,0 +1,289 @@
+//! Writes that a device has executed, and that the programs of its host do not see yet.
+//!
+//! A device acknowledges a write before the bytes are in memory, and verbs orders completions and not placement. On a
+//! device that [reorders](crate::Profile::STRICT) some plain writes therefore wait here. They become visible in any
+//! order, but for writes to the same bytes. Something that the same queue pair sends after them brings them all: a
+//! read, a flush of their range, a message, immediate data, a native atomic write.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError, Weak};
+
+use crate::fabric::Fabric;
+use crate::memory::Part;
+use crate::power::is_checking;
+use crate::qp::Send;
+use crate::state::{Shared, State};
+use crate::timer::Timer;
+
+/// The fabrics on which a write is visible before an older one.
+static FABRICS: Mutex<Vec<Weak<Shared>>> = Mutex::new(Vec::new());
+
+/// How many these are, so that a read costs nothing without any.
+static COUNT: AtomicUsize = AtomicUsize::new(0);
+
+fn with_fabrics<T>(run: impl FnOnce(&mut Vec<Weak<Shared>>) -> T) -> T {
+    let mut fabrics = FABRICS.lock().unwrap_or_else(PoisonError::into_inner);
+    let result = run(&mut fabrics);
+    COUNT.store(fabrics.len(), Ordering::Relaxed);
+    result
+}
+
+/// How many reads are kept for [`Fabric::early_reads`].
+const MOST: usize = 100;
+
+/// The writes of a fabric that are late.
+#[derive(Debug, Default)]
+pub(crate) struct LateWrites {
+    /// Oldest first.
+    waiting: Vec<Write>,
+    /// Those that are visible before an older one of the same queue pair.
+    overtaking: Vec<Write>,
+    next: u64,
+    /// One of [`FABRICS`], while it is.
+    shared: Option<Weak<Shared>>,
+    early_reads: Vec<String>,
+}
+
+#[derive(Clone, Debug)]
+struct Write {
+    /// Which one came first.
+    number: u64,
+    /// The queue pair that has sent it, and the host that it came to.
+    from: u32,
+    host: usize,
+    part: Part,
+    bytes: Vec<u8>,
+    send: Send,
+    /// A program has read bytes of it.
+    is_seen: bool,
+}
+
+impl LateWrites {
+    fn is_late(&self, write: &Write) -> bool {
+        let mut waiting = self.waiting.iter();
+        waiting.any(|late| late.from == write.from && late.number < write.number)
+    }
+
+    fn overtakes(&mut self, write: Write, shared: &Weak<Shared>) {
+        self.overtaking.push(write);
+        if self.shared.is_none() {
+            self.shared = Some(Weak::clone(shared));
+            with_fabrics(|all| all.push(Weak::clone(shared)));
+        }
+    }
+
+    /// Forgets those that have nothing left to overtake.
+    fn clean(&mut self) {
+        let mut all = std::mem::take(&mut self.overtaking);
+        all.retain(|write| self.is_late(write));
+        self.overtaking = all;
+        if self.overtaking.is_empty() {
+            self.leave();
+        }
+    }
+
+    fn leave(&mut self) {
+        if let Some(shared) = self.shared.take() {
+            with_fabrics(|all| all.retain(|other| !other.ptr_eq(&shared)));
+        }
+    }
+}
+
+impl Drop for LateWrites {
+    fn drop(&mut self) {
+        self.leave();
+    }
+}
+
+fn overlap(one: Part, other: Part) -> bool {
+    let (start, other_start) = (one.address.addr(), other.address.addr());
+    start < other_start + other.len && other_start < start + one.len
+}
+
+impl State {
+    /// A responder executes a plain write.
+    pub(crate) fn write(
+        &mut self,
+        bytes: &[u8],
+        part: Part,
+        (from, peer): (u32, u32),
+        send: &Send,
+    ) {
+        let host = self.nics[self.qps[peer].nic].host;
+        self.late.next += 1;
+        let write = Write {
+            number: self.late.next,
+            from,
+            host,
+            part: Part {
+                len: bytes.len(),
+                ..part
+            },
+            bytes: bytes.to_vec(),
+            send: send.clone(),
+            is_seen: false,
+        };
+        if self.profile_of(peer).reorders && self.toss() {
+            let number = write.number;
+            let what = self.describe(from, send);
+            self.take(bytes, write.part, (from, number), what);
+            self.late.waiting.push(write);
+            return self.put_off_late(number);
+        }
+        self.place(bytes, part, from, |state| state.describe(from, send));
+        if self.late.is_late(&write) {
+            self.late.overtakes(write, self.clock.shared());
+        }
+    }
+
+    /// As [`place_now`](Self::place_now), after all that is late for the same bytes.
+    pub(crate) fn place(
+        &mut self,
+        bytes: &[u8],
+        part: Part,
+        qp: u32,
+        what: impl FnOnce(&Self) -> String,
+    ) {
+        self.land(|late| overlap(late.part, part));
+        self.place_now(bytes, part, qp, what);
+    }
+
+    fn put_off_late(&mut self, number: u64) {
+        const STEPS: u32 = 16;
+        let delay = self.kept_back() * (1 + self.chance(STEPS)) / STEPS;
+        self.clock.after(delay, Timer::Late { number });
+    }
+
+    /// It is time for a late write.
+    pub(crate) fn late_lands(&mut self, number: u64) {
+        let waiting = self.late.waiting.iter();
+        let Some(late) = waiting.clone().find(|late| late.number == number) else {
+            return;
+        };
+        if self.is_host_frozen(late.host) {
+            return self.put_off_late(number);
+        }
+        self.land(|late| late.number == number);
+        self.visit(|_| "after a write that was late is visible".to_owned());
+    }
+
+    /// What a queue pair has written to a host is visible to its programs: all, or in a part.
+    pub(crate) fn land_of(&mut self, from: u32, host: usize, part: Option<Part>) {
+        self.land(|late| {
+            late.from == from
+                && late.host == host
+                && part.is_none_or(|part| overlap(late.part, part))
+        });
+    }
+
+    /// What is late for a part of memory is visible: it may be freed.
+    pub(crate) fn land_in(&mut self, part: Part) {
+        self.land(|late| overlap(late.part, part));
+    }
+
+    /// Late writes become visible, and before each of them the older ones to the same bytes.
+    fn land(&mut self, which: impl Fn(&Write) -> bool) {
+        if self.late.waiting.is_empty() {
+            return;
+        }
+        let waiting = std::mem::take(&mut self.late.waiting);
+        let mut lands = vec![false; waiting.len()];
+        for at in (0..waiting.len()).rev() {
+            let mut newer = waiting.iter().zip(&lands).skip(at + 1);
+            let is_needed =
+                newer.any(|(newer, lands)| *lands && overlap(newer.part, waiting[at].part));
+            lands[at] = is_needed || which(&waiting[at]);
+        }
+        let (mut landing, mut left) = (Vec::new(), Vec::new());
+        for (write, lands) in waiting.into_iter().zip(lands) {
+            let to = if lands { &mut landing } else { &mut left };
+            to.push(write);
+        }
+        self.late.waiting = left;
+        for write in landing {
+            self.reveal(&write.bytes, write.part, write.number);
+            if self.late.is_late(&write) {
+                self.late.overtakes(write, self.clock.shared());
+            }
+        }
+        self.late.clean();
+    }
+
+    /// A host has lost its power, and what was late for it.
+    pub(crate) fn lose_late(&mut self, host: usize) {
+        self.late.waiting.retain(|late| late.host != host);
+        self.late.clean();
+    }
+
+    /// A program has read bytes.
+    fn is_read(&mut self, part: Part) {
+        let late = &self.late;
+        let mut pairs = late.waiting.iter().filter_map(|missing| {
+            let is_later = |seen: &&Write| {
+                seen.is_seen && seen.from == missing.from && seen.number > missing.number
+            };
+            let seen = late.overtaking.iter().find(is_later)?;
+            overlap(missing.part, part).then_some((seen, missing))
+        });
+        let text = pairs.next().map(|(seen, missing)| {
+            format!(
+                "a program on {} has read {}, and now reads where {} is not visible yet, which was posted before it. \
+                 Nothing orders the two. A read, a flush, a message or immediate data after the earlier write does, and \
+                 an atomic write of a device that has one.",
+                self.hosts[seen.host],
+                self.describe(seen.from, &seen.send),
+                self.describe(missing.from, &missing.send),
+            )
+        });
+        for write in &mut self.late.overtaking {
+            write.is_seen |= overlap(write.part, part);
+        }
+        let Some(text) = text else {
+            return;
+        };
+        let known = &mut self.late.early_reads;
+        if known.len() < MOST && !known.contains(&text) {
+            if known.is_empty() {
+                eprintln!("rpma-sim: {text}");
+            }
+            known.push(text);
+        }
+    }
+}
+
+impl Fabric {
+    /// Makes all writes visible that devices have executed, as time does: for a test that looks at a peer's memory
+    /// without a message of it.
+    pub fn settle(&self) {
+        self.shared().lock().land(|_| true);
+    }
+
+    /// Reads of programs that saw a plain write, and then old bytes where an earlier write of the same connection had been
+    /// executed and was not visible: for people, up to 100 different ones. The first is printed as well.
+    ///
+    /// That is no fault where the program proves by its data that all of it is there, by a checksum for instance. It is
+    /// one where a flag stands for the data.
+    ///
+    /// It happens on devices that [reorder](crate::Profile::STRICT), and is found where the program reads with `read_at` or
+    /// `load_u64`, or calls [`seen`](crate::seen).
+    #[must_use]
+    pub fn early_reads(&self) -> Vec<String> {
+        self.shared().lock_quietly().late.early_reads.clone()
+    }
+}
+
+/// The calling thread has read bytes.
+pub(crate) fn read(start: *const u8, len: usize) {
+    // A check looks at images.
+    if COUNT.load(Ordering::Relaxed) == 0 || is_checking() {
+        return;
+    }
+    let part = Part {
+        address: start.cast_mut(),
+        len,
+    };
+    let fabrics = with_fabrics(|fabrics| fabrics.clone());
+    for shared in fabrics.iter().filter_map(Weak::upgrade) {
+        shared.lock_quietly().is_read(part);
+    }
+}
