@@ -43,6 +43,7 @@ struct Both {
     server: Conn,
     source: Mr<Memory>,
     target: Mr<Memory>,
+    fabric: Fabric,
 }
 
 impl World {
@@ -105,6 +106,7 @@ impl World {
             server,
             source,
             target,
+            fabric: self.fabric.0.clone(),
         }
     }
 }
@@ -127,7 +129,9 @@ impl Both {
         remote(&self.target).slice(..).expect("all")
     }
 
+    /// What the target has, once all that was executed is visible.
     fn written(&self) -> Vec<u8> {
+        self.fabric.settle();
         contents(&self.target)
     }
 }
@@ -990,6 +994,7 @@ fn a_refusal_that_is_not_heard() {
             server,
             source,
             target,
+            ..
         } = both;
         let to = remote(&target).slice(..).expect("all");
         drop(target);
@@ -1268,6 +1273,7 @@ fn requests_that_outlive_their_requester() {
             server,
             source,
             target,
+            ..
         } = world.both(&patient());
         world.link.delay(Duration::from_millis(50));
         for n in 0..3 {

@@ -63,6 +63,13 @@ pub(crate) fn with_fabric<T>(run: impl FnOnce(&Fabric, &Host) -> T) -> T {
     run(&place.fabric, &place.host)
 }
 
+/// Makes writes visible that have completed, if this is a thread of a test.
+pub(crate) fn settle() {
+    if let Some(place) = PLACE.with_borrow(Option::clone) {
+        place.fabric.settle();
+    }
+}
+
 /// Puts what a thread of a test does on the test's host.
 pub(crate) fn here<T>(run: impl FnOnce() -> T) -> impl FnOnce() -> T {
     let host = Host::current().expect("device_test comes first");

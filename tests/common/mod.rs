@@ -159,8 +159,10 @@ pub(crate) fn remote<M: RegisterableMemory>(mr: &Mr<M>) -> MrRemote {
     MrRemote::from_descriptor(&mr.get_descriptor()).expect("a valid descriptor")
 }
 
-/// All bytes of a region.
+/// All bytes of a region, with all that a peer's device has executed.
 pub(crate) fn contents<M: RegisterableMemory>(mr: &Mr<M>) -> Vec<u8> {
+    #[cfg(feature = "sim")]
+    settle();
     let mut bytes = vec![0; mr.get_size()];
     mr.read_at(0, &mut bytes).expect("all of it is inside");
     bytes
