@@ -199,6 +199,7 @@ pub mod porting {}
 /// | let a call fail | [`Fabric::fail`](sim::Fabric::fail) |
 /// | run under each single fault | [`sweep`](fn@sim::sweep) |
 /// | lose requests and acknowledgements, delay, part, freeze | [`Fabric::between`](sim::Fabric::between), [`Host::freeze`](sim::Host::freeze) |
+/// | see writes out of order on the target | [`Fabric::early_reads`](sim::Fabric::early_reads) |
 /// | have persistent memory | [`Host::pmem`](sim::Host::pmem), [`Platform`](sim::Platform) |
 /// | look at all that a loss of power may leave, at every event | [`Fabric::on_every_event`](sim::Fabric::on_every_event), [`Cut`](sim::Cut) |
 /// | cut the power in recoveries | [`Fabric::find_loss_in_recovery`](sim::Fabric::find_loss_in_recovery) |

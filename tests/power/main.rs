@@ -10,6 +10,7 @@ mod sim_log;
 mod acks;
 mod again;
 mod cuts;
+mod early;
 mod example;
 mod hosts;
 mod joint;

@@ -341,7 +341,8 @@ impl<M> Mr<M> {
 
     /// Loads 8 bytes at `offset` at once, in host byte order.
     ///
-    /// Whatever was written before the value is visible after the load (it acquires).
+    /// The load acquires: everything that this host's threads stored before the value is visible after it. Of a peer's
+    /// writes that holds for few: see [`Conn`](crate::Conn#order).
     ///
     /// # Errors
     ///
