@@ -8,9 +8,10 @@
 use std::time::Duration;
 
 use crate::device::Element;
+use crate::fetch::gather;
 use crate::links::Fault;
-use crate::memory::{Part, access, fetch};
-use crate::qp::{Data, LastReceive, Operation, QpState, Send, Waiting};
+use crate::memory::{Part, access};
+use crate::qp::{Data, LastReceive, Operation, Qp, QpState, Send, Waiting};
 use crate::responder::Refusal;
 use crate::state::State;
 use crate::timer::Timer;
@@ -57,7 +58,9 @@ impl State {
         }
         let reorders = self.reorders(number);
         let keeps_back = reorders || self.power.keeps_back;
-        self.run_until(number, |send| keeps_back && send.operation.is_slow());
+        self.run_until(number, |send| {
+            keeps_back && (send.operation.is_slow() || send.fetched.is_some())
+        });
         let qp = &self.qps[number];
         let is_ready = qp.state == QpState::ReadyToSend && qp.waiting.is_none();
         if is_ready && !qp.sends.is_empty() && keeps_back {
@@ -75,7 +78,7 @@ impl State {
     }
 
     /// Whether the device that executes a queue pair's requests may change their order.
-    fn reorders(&self, number: u32) -> bool {
+    pub(crate) fn reorders(&self, number: u32) -> bool {
         let peer = self.qps[number]
             .peer
             .filter(|peer| self.qps.get(*peer).is_some());
@@ -93,9 +96,18 @@ impl State {
 
     /// What was kept back for a queue pair that completes in this queue.
     pub(crate) fn run_deferred(&mut self, cq: u32) {
-        let deferred = |(number, qp): (u32, &crate::qp::Qp)| {
+        self.run_deferred_of(|qp| qp.send_cq == cq);
+    }
+
+    /// What was kept back for any queue pair.
+    pub(crate) fn run_all_deferred(&mut self) {
+        self.run_deferred_of(|_| true);
+    }
+
+    fn run_deferred_of(&mut self, is_meant: impl Fn(&Qp) -> bool) {
+        let deferred = |(number, qp): (u32, &Qp)| {
             let is = (self.power.keeps_back || self.reorders(number))
-                && qp.send_cq == cq
+                && is_meant(qp)
                 && qp.waiting.is_none()
                 && !qp.sends.is_empty();
             (is && qp.state == QpState::ReadyToSend).then_some(number)
@@ -234,6 +246,9 @@ impl State {
             if send.done.is_some() {
                 continue;
             }
+            if send.fetched.is_some() {
+                return;
+            }
             if send.operation.is_slow() {
                 fenced |= !matches!(send.operation, Operation::Flush { .. });
                 continue;
@@ -354,6 +369,8 @@ impl State {
             },
         };
         let Some(peer) = self.peer_that_answers(number) else {
+            // All of it is sent again.
+            self.qps[number].sends[index].fetched = None;
             return Outcome::NoAnswer;
         };
         let is_native = matches!(
@@ -377,6 +394,7 @@ impl State {
             Some(Fault::Answer) => hears = false,
             Some(Fault::Packet) => {
                 self.fault_is_over(number, index);
+                self.send_first_packets(number, index, &parts);
                 return Outcome::NoAnswer;
             }
             _ => {}
@@ -413,7 +431,7 @@ impl State {
                 .map(|bytes| self.scatter(&bytes, &parts, number, &send)),
             _ => {
                 parts.iter().for_each(|part| self.read_out(*part));
-                let mut bytes = gather(&send.data, &parts);
+                let mut bytes = gather(&send, &parts);
                 if let Some(Fault::Rest { placed }) = fault {
                     bytes.truncate(placed);
                 }
@@ -574,19 +592,6 @@ impl State {
             self.complete(self.qps[number].recv_cq, wc, solicited, 0);
         }
         self.end_shared(number);
-    }
-}
-
-pub(crate) fn gather(data: &Data, parts: &[Part]) -> Vec<u8> {
-    match data {
-        Data::Inline(bytes) => bytes.clone(),
-        Data::At(_) => {
-            let mut bytes = Vec::new();
-            for part in parts {
-                fetch(*part, &mut bytes);
-            }
-            bytes
-        }
     }
 }
 

@@ -252,10 +252,12 @@ impl State {
 }
 
 impl Fabric {
-    /// Makes all writes visible that devices have executed, as time does: for a test that looks at a peer's memory
-    /// without a message of it.
+    /// Lets devices do what they keep back for some time, and makes all writes visible that they have executed: for a
+    /// test that looks at a peer's memory without a message of it.
     pub fn settle(&self) {
-        self.shared().lock().land(|_| true);
+        let mut state = self.shared().lock();
+        state.run_all_deferred();
+        state.land(|_| true);
     }
 
     /// Reads of programs that saw a plain write, and then old bytes where an earlier write of the same connection had been

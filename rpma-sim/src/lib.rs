@@ -58,6 +58,7 @@ mod device;
 mod engine;
 mod fabric;
 mod fail;
+mod fetch;
 mod handle;
 mod late;
 mod links;

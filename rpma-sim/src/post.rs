@@ -74,6 +74,7 @@ unsafe fn sends_of(
             data,
             done: None,
             way: Way::default(),
+            fetched: None,
         };
         take(wr, next.is_null(), send)?;
         wr = next;

@@ -111,6 +111,7 @@ impl Profile {
     ///   text guarantees that it covers flushes, so here it does not. Writes and messages stay in order
     ///   among themselves. Reads, flushes and atomic writes are executed after everything that was
     ///   posted before them.
+    /// * The data of a write or a message is read at any time between its post and its completion, in parts.
     /// * A plain write that was executed, and has completed, may become visible to the programs of its target
     ///   later. Such writes become visible in any order, if they are not to the same bytes. A read, a flush of their
     ///   range, a message, immediate data or a native atomic write that comes after them makes them visible; time does,

@@ -109,6 +109,8 @@ pub(crate) struct Send {
     /// It was executed before one that was posted earlier.
     pub(crate) done: Option<ibv_wc>,
     pub(crate) way: Way,
+    /// The device has read so much of its data, and will read the rest when it executes it.
+    pub(crate) fetched: Option<Vec<u8>>,
 }
 
 /// What a request does.
@@ -298,6 +300,7 @@ impl State {
             return Err(Errno::INVAL);
         }
         self.set_out(number, first);
+        self.begin_to_fetch(number, first);
         self.posted(number);
         Ok(())
     }

@@ -5,7 +5,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use crate::engine::gather;
+use crate::fetch::gather;
 use crate::qp::{Operation, QpState, Send, Waiting};
 use crate::state::State;
 use crate::timer::Timer;
@@ -47,7 +47,7 @@ impl State {
             let Some(parts) = parts.ok().filter(|_| self.toss() || self.toss()) else {
                 break;
             };
-            let bytes = gather(&send.data, &parts);
+            let bytes = gather(&send, &parts);
             sends.push_back((send, bytes));
         }
         if sends.is_empty() {

@@ -145,6 +145,7 @@ unsafe fn add(qp: *mut ibv_qp_ex, operation: Operation, key: u32, address: u64, 
         data,
         done: None,
         way: Way::default(),
+        fetched: None,
     };
     let accepted = own.stream.as_ref().map_or(0, |stream| stream.sends.len());
     let checked = own.check(&send, accepted);

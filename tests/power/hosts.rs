@@ -115,6 +115,7 @@ fn a_cut_leaves_one_image_by_the_seed() -> Result<()> {
         fabric.set_seed(seed);
         let pair = pair(&fabric)?;
         pair.write(0, &[1; 256])?;
+        fabric.settle();
         fabric.power_cut(&pair.server);
         Ok(pair.pmem.bytes())
     };

@@ -67,7 +67,12 @@ fn corrupt(
             counts.1 += 1;
         }
     };
-    fabric.on_every_event(check, || append(&pair, method, flushed))?;
+    let run = || {
+        append(&pair, method, flushed)?;
+        fabric.settle();
+        anyhow::Ok(())
+    };
+    fabric.on_every_event(check, run)?;
     let counts = *counts.lock().expect("no panic");
     Ok(counts)
 }

@@ -90,7 +90,8 @@ impl Link {
     }
 
     /// One packet of the `nth` request from now on, 1 being the next, is lost. The device sends the request again after
-    /// its acknowledgement timeout, and with it all later requests, so that nothing but time is lost.
+    /// its acknowledgement timeout, and with it all later requests, so that nothing but time is lost. It reads the data
+    /// of the lost packet and of all later ones again.
     ///
     /// On soft-RoCE of Linux 6.12 a native flush or atomic write that is sent again fails with `REM_ACCESS_ERR`.
     ///
