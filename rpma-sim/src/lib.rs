@@ -52,6 +52,7 @@
 )]
 
 mod call;
+mod caller;
 mod cm;
 mod cq;
 mod device;
@@ -86,6 +87,8 @@ mod wait;
 
 pub use rustix::io::Errno;
 
+#[doc(hidden)]
+pub use self::caller::{Caller, Posting, caller};
 pub use self::fabric::{Entered, Fabric, Host, Nic};
 pub use self::fail::{Failing, How};
 pub use self::links::Link;

@@ -9,6 +9,7 @@ use std::time::Duration;
 use rustix::io::Errno;
 
 use crate::call::{Result, errno_of};
+use crate::caller::next_caller;
 use crate::fail::Fate;
 use crate::handle::of;
 use crate::links::Way;
@@ -75,6 +76,7 @@ unsafe fn sends_of(
             done: None,
             way: Way::default(),
             fetched: None,
+            caller: next_caller(),
         };
         take(wr, next.is_null(), send)?;
         wr = next;

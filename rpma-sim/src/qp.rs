@@ -9,6 +9,7 @@ use std::time::Duration;
 use rustix::io::Errno;
 
 use crate::call::{Result, errno_of};
+use crate::caller::Caller;
 use crate::device::{Element, MAX_INLINE, MAX_QP_WR, MAX_SGE};
 use crate::handle::of;
 use crate::links::Way;
@@ -111,6 +112,7 @@ pub(crate) struct Send {
     pub(crate) way: Way,
     /// The device has read so much of its data, and will read the rest when it executes it.
     pub(crate) fetched: Option<Vec<u8>>,
+    pub(crate) caller: Option<Caller>,
 }
 
 /// What a request does.

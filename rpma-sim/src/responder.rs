@@ -105,7 +105,7 @@ impl State {
                 if let Some(part) = self.target(peer, send, len, right)? {
                     self.push_own(from, peer, Some(part));
                     if persistent {
-                        self.flush_pmem(from, part);
+                        self.flush_pmem(from, part, |state| state.describe(from, send));
                     }
                 }
                 Ok(())
@@ -215,7 +215,10 @@ impl State {
             Operation::Flush { len, .. } => format!("a native flush for visibility of {len} bytes"),
             Operation::AtomicWrite => "an atomic write".to_owned(),
         };
-        format!("{what} on connection {number} of {host}")
+        let by = send
+            .caller
+            .map_or_else(String::new, |by| format!(" ({by})"));
+        format!("{what}{by} on connection {number} of {host}")
     }
 
     pub(crate) fn has_receive(&self, number: u32) -> bool {

@@ -7,6 +7,7 @@ use std::sync::{Arc, MutexGuard};
 use rustix::io::Errno;
 
 use crate::call::errno_of;
+use crate::caller::next_caller;
 use crate::handle::{Of, of};
 use crate::links::Way;
 use crate::post::be_preempted;
@@ -146,6 +147,7 @@ unsafe fn add(qp: *mut ibv_qp_ex, operation: Operation, key: u32, address: u64, 
         done: None,
         way: Way::default(),
         fetched: None,
+        caller: next_caller(),
     };
     let accepted = own.stream.as_ref().map_or(0, |stream| stream.sends.len());
     let checked = own.check(&send, accepted);

@@ -295,8 +295,9 @@ fn a_report_says_what_matters() -> Result<()> {
     for part in [
         "the index leads nowhere",
         "The power fails at event ",
-        "after a write of 1 bytes on connection ",
-        "Lost: bytes 1024..1032 of log of server, on their way in the device, by a write of 8 bytes on connection",
+        "after a write of 1 bytes (op_context 0, tests/power/pair.rs:",
+        ") on connection ",
+        "Lost: bytes 1024..1032 of log of server, on their way in the device, by a write of 8 bytes (op_context 0, tests/power/pair.rs:",
         "A flush on the same connection, behind the write, whose completion was polled",
         "In the image: 00 00 00 00 00 00 00 00; otherwise: 05 05 05 05 05 05 05 05",
         "There already: bytes 512..520 of log of server, on their way in the device, by a write of 1 bytes",

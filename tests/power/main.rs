@@ -18,6 +18,7 @@ mod late;
 mod pair;
 mod protocols;
 mod recovering;
+mod reports;
 mod rules;
 mod strays;
 mod table;

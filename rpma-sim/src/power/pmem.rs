@@ -358,9 +358,9 @@ impl State {
     }
 
     /// A native flush for persistence.
-    pub(crate) fn flush_pmem(&mut self, qp: u32, part: Part) {
+    pub(crate) fn flush_pmem(&mut self, qp: u32, part: Part, what: impl FnOnce(&Self) -> String) {
         if let Some((index, range)) = self.pmem_at(part) {
-            self.visit(|_| "before a native flush for persistence".to_owned());
+            self.visit(|state| format!("before {}", what(state)));
             self.look(index);
             self.power.pmems[index].lines.flush(qp, &range);
         }

@@ -15,7 +15,7 @@ use crate::mr::{MrSlice, RemoteSlice};
 use crate::posted::Posted;
 use crate::queues::Queues;
 use crate::slots::{Kind, Refusal, Wanted};
-use crate::verbs::{LocalBuffer, NoRoom, Opcode, RemoteAddress, Requests, SendFlags};
+use crate::verbs::{LocalBuffer, NoRoom, Opcode, Posting, RemoteAddress, Requests, SendFlags};
 
 /// Operations of one connection that are posted together: all of them, or none.
 ///
@@ -88,6 +88,7 @@ impl<'a, const N: usize> Batch<'a, N> {
     /// [`Error::InvalidArgument`] and [`Error::NotSupported`] as there, and [`Error::InvalidArgument`] if the batch
     /// has no room.
     #[inline]
+    #[cfg_attr(feature = "sim", track_caller)]
     pub fn read(
         &mut self,
         dst: MrSlice<'a>,
@@ -95,6 +96,7 @@ impl<'a, const N: usize> Batch<'a, N> {
         flags: Flags,
         op_context: u64,
     ) -> Result<()> {
+        let _posting = Posting::of(op_context);
         if !self.conn.reads_simply(&dst, &src, flags) {
             return self.read_any(&{ dst }, &{ src }, flags, op_context);
         }
@@ -108,6 +110,7 @@ impl<'a, const N: usize> Batch<'a, N> {
     ///
     /// As [`read`](Self::read).
     #[inline]
+    #[cfg_attr(feature = "sim", track_caller)]
     pub fn write(
         &mut self,
         dst: RemoteSlice,
@@ -115,6 +118,7 @@ impl<'a, const N: usize> Batch<'a, N> {
         flags: Flags,
         op_context: u64,
     ) -> Result<()> {
+        let _posting = Posting::of(op_context);
         self.write_as(Opcode::Write, dst, src, flags, op_context)
     }
 
@@ -124,6 +128,7 @@ impl<'a, const N: usize> Batch<'a, N> {
     ///
     /// As [`read`](Self::read).
     #[inline]
+    #[cfg_attr(feature = "sim", track_caller)]
     pub fn write_with_imm(
         &mut self,
         dst: RemoteSlice,
@@ -132,6 +137,7 @@ impl<'a, const N: usize> Batch<'a, N> {
         imm: u32,
         op_context: u64,
     ) -> Result<()> {
+        let _posting = Posting::of(op_context);
         self.write_as(Opcode::WriteWithImm(imm), dst, src, flags, op_context)
     }
 
@@ -155,6 +161,7 @@ impl<'a, const N: usize> Batch<'a, N> {
     /// # Errors
     ///
     /// As [`read`](Self::read).
+    #[cfg_attr(feature = "sim", track_caller)]
     pub fn write_gather(
         &mut self,
         dst: RemoteSlice,
@@ -162,6 +169,7 @@ impl<'a, const N: usize> Batch<'a, N> {
         flags: Flags,
         op_context: u64,
     ) -> Result<()> {
+        let _posting = Posting::of(op_context);
         self.write_any(Opcode::Write, &dst, src, flags, op_context)
     }
 
@@ -171,7 +179,9 @@ impl<'a, const N: usize> Batch<'a, N> {
     ///
     /// As [`read`](Self::read).
     #[inline]
+    #[cfg_attr(feature = "sim", track_caller)]
     pub fn send(&mut self, src: MrSlice<'a>, flags: Flags, op_context: u64) -> Result<()> {
+        let _posting = Posting::of(op_context);
         self.send_as(Opcode::Send, src, flags, op_context)
     }
 
@@ -181,6 +191,7 @@ impl<'a, const N: usize> Batch<'a, N> {
     ///
     /// As [`read`](Self::read).
     #[inline]
+    #[cfg_attr(feature = "sim", track_caller)]
     pub fn send_with_imm(
         &mut self,
         src: MrSlice<'a>,
@@ -188,6 +199,7 @@ impl<'a, const N: usize> Batch<'a, N> {
         imm: u32,
         op_context: u64,
     ) -> Result<()> {
+        let _posting = Posting::of(op_context);
         self.send_as(Opcode::SendWithImm(imm), src, flags, op_context)
     }
 
@@ -210,12 +222,14 @@ impl<'a, const N: usize> Batch<'a, N> {
     /// # Errors
     ///
     /// As [`read`](Self::read).
+    #[cfg_attr(feature = "sim", track_caller)]
     pub fn send_gather(
         &mut self,
         src: &[MrSlice<'a>],
         flags: Flags,
         op_context: u64,
     ) -> Result<()> {
+        let _posting = Posting::of(op_context);
         self.send_any(Opcode::Send, src, flags, op_context)
     }
 
@@ -225,6 +239,7 @@ impl<'a, const N: usize> Batch<'a, N> {
     ///
     /// As [`read`](Self::read).
     #[inline]
+    #[cfg_attr(feature = "sim", track_caller)]
     pub fn atomic_write(
         &mut self,
         dst: RemoteSlice,
@@ -232,6 +247,7 @@ impl<'a, const N: usize> Batch<'a, N> {
         flags: Flags,
         op_context: u64,
     ) -> Result<()> {
+        let _posting = Posting::of(op_context);
         #[cfg(native_atomic_write)]
         if self.conn.writes_atomically_simply(&dst, flags) {
             let flags = flags.to_verbs(UNSOLICITED);
@@ -248,6 +264,7 @@ impl<'a, const N: usize> Batch<'a, N> {
     ///
     /// As [`read`](Self::read).
     #[inline]
+    #[cfg_attr(feature = "sim", track_caller)]
     pub fn flush(
         &mut self,
         dst: RemoteSlice,
@@ -255,6 +272,7 @@ impl<'a, const N: usize> Batch<'a, N> {
         flags: Flags,
         op_context: u64,
     ) -> Result<()> {
+        let _posting = Posting::of(op_context);
         if !self.conn.flushes_simply(&dst, flush_type, flags) {
             return self.flush_any(&{ dst }, flush_type, flags, op_context);
         }

@@ -22,7 +22,7 @@ use crate::slots::{Held, Kind, NotTried, Outcome, Refusal, one_not_taken};
 use crate::verbs::NativeAtomicWrite;
 #[cfg(any(native_flush, native_atomic_write))]
 use crate::verbs::NativeOperation;
-use crate::verbs::{LocalBuffer, Opcode, ReadTarget, RemoteAddress, Request, SendFlags};
+use crate::verbs::{LocalBuffer, Opcode, Posting, ReadTarget, RemoteAddress, Request, SendFlags};
 #[cfg(native_flush)]
 use crate::verbs::{NativeFlush, QueuePair};
 
@@ -59,6 +59,7 @@ impl Conn {
     /// As all operations, and [`Error::NotSupported`] if the peer serves no reads.
     #[doc(alias = "rpma_read")]
     #[inline]
+    #[cfg_attr(feature = "sim", track_caller)]
     pub fn read(
         &self,
         dst: MrSlice<'_>,
@@ -66,6 +67,7 @@ impl Conn {
         flags: Flags,
         op_context: u64,
     ) -> Result<Posted> {
+        let _posting = Posting::of(op_context);
         if !self.reads_simply(&dst, &src, flags) {
             return self.read_any(&{ dst }, &{ src }, flags, op_context);
         }
@@ -87,6 +89,7 @@ impl Conn {
     /// As all operations.
     #[doc(alias = "rpma_write")]
     #[inline]
+    #[cfg_attr(feature = "sim", track_caller)]
     pub fn write(
         &self,
         dst: RemoteSlice,
@@ -94,6 +97,7 @@ impl Conn {
         flags: Flags,
         op_context: u64,
     ) -> Result<Posted> {
+        let _posting = Posting::of(op_context);
         self.write_as(Opcode::Write, dst, src, flags, op_context)
     }
 
@@ -106,6 +110,7 @@ impl Conn {
     /// As all operations.
     #[doc(alias = "rpma_write_with_imm")]
     #[inline]
+    #[cfg_attr(feature = "sim", track_caller)]
     pub fn write_with_imm(
         &self,
         dst: RemoteSlice,
@@ -114,6 +119,7 @@ impl Conn {
         imm: u32,
         op_context: u64,
     ) -> Result<Posted> {
+        let _posting = Posting::of(op_context);
         self.write_as(Opcode::WriteWithImm(imm), dst, src, flags, op_context)
     }
 
@@ -138,6 +144,7 @@ impl Conn {
     /// # Errors
     ///
     /// As [`write`](Self::write), and [`Error::InvalidArgument`] for too many parts.
+    #[cfg_attr(feature = "sim", track_caller)]
     pub fn write_gather(
         &self,
         dst: RemoteSlice,
@@ -145,6 +152,7 @@ impl Conn {
         flags: Flags,
         op_context: u64,
     ) -> Result<Posted> {
+        let _posting = Posting::of(op_context);
         self.write_any(Opcode::Write, &dst, src, flags, op_context)
     }
 
@@ -159,7 +167,9 @@ impl Conn {
     /// As all operations.
     #[doc(alias = "rpma_send")]
     #[inline]
+    #[cfg_attr(feature = "sim", track_caller)]
     pub fn send(&self, src: MrSlice<'_>, flags: Flags, op_context: u64) -> Result<Posted> {
+        let _posting = Posting::of(op_context);
         self.send_as(Opcode::Send, src, flags, op_context)
     }
 
@@ -170,6 +180,7 @@ impl Conn {
     /// As all operations.
     #[doc(alias = "rpma_send_with_imm")]
     #[inline]
+    #[cfg_attr(feature = "sim", track_caller)]
     pub fn send_with_imm(
         &self,
         src: MrSlice<'_>,
@@ -177,6 +188,7 @@ impl Conn {
         imm: u32,
         op_context: u64,
     ) -> Result<Posted> {
+        let _posting = Posting::of(op_context);
         self.send_as(Opcode::SendWithImm(imm), src, flags, op_context)
     }
 
@@ -185,12 +197,14 @@ impl Conn {
     /// # Errors
     ///
     /// As [`send`](Self::send), and [`Error::InvalidArgument`] for too many parts.
+    #[cfg_attr(feature = "sim", track_caller)]
     pub fn send_gather(
         &self,
         src: &[MrSlice<'_>],
         flags: Flags,
         op_context: u64,
     ) -> Result<Posted> {
+        let _posting = Posting::of(op_context);
         self.send_any(Opcode::Send, src, flags, op_context)
     }
 
@@ -263,6 +277,7 @@ impl Conn {
     /// ([`ConnCfg::set_peer_reorders`](crate::ConnCfg::set_peer_reorders)).
     #[doc(alias = "rpma_atomic_write")]
     #[inline]
+    #[cfg_attr(feature = "sim", track_caller)]
     pub fn atomic_write(
         &self,
         dst: RemoteSlice,
@@ -270,6 +285,7 @@ impl Conn {
         flags: Flags,
         op_context: u64,
     ) -> Result<Posted> {
+        let _posting = Posting::of(op_context);
         #[cfg(native_atomic_write)]
         if self.writes_atomically_simply(&dst, flags) {
             let verbs = flags.to_verbs(UNSOLICITED);
@@ -312,6 +328,7 @@ impl Conn {
     /// does not support the flush type, or if a fallback flush meets a peer that serves no reads.
     #[doc(alias = "rpma_flush")]
     #[inline]
+    #[cfg_attr(feature = "sim", track_caller)]
     pub fn flush(
         &self,
         dst: RemoteSlice,
@@ -319,6 +336,7 @@ impl Conn {
         flags: Flags,
         op_context: u64,
     ) -> Result<Posted> {
+        let _posting = Posting::of(op_context);
         if !self.flushes_simply(&dst, flush_type, flags) {
             return self.flush_any(&{ dst }, flush_type, flags, op_context);
         }

@@ -13,6 +13,7 @@ use std::ptr;
 
 use rpma_sys as sys;
 
+use super::caller::Callers;
 use super::wr::{
     Call, Opcode, PostError, RemoteAddress, SendFlags, SendWr, bytes_sge, chain_not_posted,
 };
@@ -32,6 +33,7 @@ pub(crate) struct Requests<'a, const N: usize> {
     /// Whether there is one that only a chain has, and so places that have no request.
     chained: bool,
     places: [MaybeUninit<Place>; N],
+    callers: Callers,
     local: PhantomData<&'a ()>,
 }
 
@@ -73,6 +75,7 @@ impl<'a, const N: usize> Requests<'a, N> {
             streamed: false,
             chained: false,
             places: [const { MaybeUninit::uninit() }; N],
+            callers: Callers::new(),
             local: PhantomData,
         }
     }
@@ -108,6 +111,7 @@ impl<'a, const N: usize> Requests<'a, N> {
         self.signaled = 0;
         self.streamed = false;
         self.chained = false;
+        self.callers.clear();
     }
 
     /// An operation with one local buffer of some bytes.
@@ -266,6 +270,7 @@ impl<'a, const N: usize> Requests<'a, N> {
         let request = ManuallyDrop::new(wr);
         place.write(Place { request });
         self.used += 1;
+        self.callers.push();
         if signaled {
             self.signaled = self.used;
         }
@@ -314,6 +319,7 @@ impl QueuePair {
         requests: &mut Requests<'_, N>,
         number: impl FnMut(u64) -> u64,
     ) -> Result<(), PostError> {
+        let _posting = requests.callers.posting();
         let first = requests.places.as_mut_ptr().cast();
         let all = Run {
             first,

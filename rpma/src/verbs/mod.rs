@@ -26,6 +26,7 @@
 
 mod accept;
 mod batch;
+mod caller;
 pub(crate) mod clock;
 mod cm;
 mod cm_event;
@@ -49,6 +50,7 @@ use std::io;
 use std::ptr::NonNull;
 
 pub(crate) use self::batch::{NoRoom, Requests};
+pub(crate) use self::caller::Posting;
 pub(crate) use self::cm::{CmId, IncomingRequest, Resolution};
 pub(crate) use self::cm_event::{CmEvent, CmEventKind};
 pub(crate) use self::context::{Context, DeviceAttributes, Pd};
