@@ -415,6 +415,7 @@ impl State {
         }
         let takes_receive = send.operation.is_message() && self.has_receive(peer);
         if takes_receive && self.loses_receive(peer) {
+            self.note_fault(number, index, Fault::Receive);
             // Its own queue still has it, until it fails; a shared one has it no more.
             if self.qps[peer].srq.is_some() {
                 self.qps[peer].begun = self.take_receive(peer);

@@ -1,6 +1,6 @@
 //! Calls that fail because a test wants it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 use rustix::io::Errno;
@@ -138,7 +138,24 @@ pub(crate) struct Failures {
     armed: Vec<Armed>,
     calls: BTreeMap<&'static str, u64>,
     next: u64,
+    /// The last failures and faults.
+    happened: VecDeque<Happened>,
+    /// The number of the run's last event.
+    pub(crate) events: u64,
 }
+
+/// A failure or a fault that has happened.
+#[derive(Debug)]
+struct Happened {
+    /// The number of the last event before it.
+    events: u64,
+    what: String,
+    /// Of a call.
+    host: Option<usize>,
+}
+
+/// The number of them in a report.
+const LAST: usize = 8;
 
 #[derive(Debug)]
 struct Armed {
@@ -171,11 +188,49 @@ impl Failures {
             failure = Some((armed.errno, armed.how));
             false
         });
+        if let Some((errno, _)) = failure {
+            self.note(format!("{call} failed: {errno}"), Some(host));
+        }
         Fate { failure }
     }
 
     pub(crate) fn calls(&self) -> BTreeMap<&'static str, u64> {
         self.calls.clone()
+    }
+
+    /// A run begins, whose events are counted.
+    pub(crate) fn begin_run(&mut self) {
+        self.events = 0;
+        self.happened.iter_mut().for_each(|one| one.events = 0);
+    }
+
+    /// Keeps a failure or a fault for reports.
+    pub(crate) fn note(&mut self, what: String, host: Option<usize>) {
+        if self.happened.len() == LAST {
+            self.happened.pop_front();
+        }
+        self.happened.push_back(Happened {
+            events: self.events,
+            what,
+            host,
+        });
+    }
+
+    /// Lists the failures and faults that have happened, and the armed failures.
+    pub(crate) fn texts(&self, hosts: &[String]) -> Vec<String> {
+        let on = |host: Option<usize>| {
+            host.map_or(String::new(), |host| format!("on {}, ", hosts[host]))
+        };
+        let happened = self.happened.iter().map(|happened| {
+            let Happened { events, what, host } = happened;
+            format!("before event {}: {}{what}", events + 1, on(*host))
+        });
+        let armed = self.armed.iter().map(|armed| {
+            let (nth, host, errno) = (armed.before + 1, on(armed.host), armed.errno);
+            let call = armed.call;
+            format!("armed: {host}call {nth} of {call} from now fails: {errno}")
+        });
+        happened.chain(armed).collect()
     }
 }
 

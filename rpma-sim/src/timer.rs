@@ -135,6 +135,10 @@ impl Clock {
         &self.shared
     }
 
+    pub(crate) fn now(&self) -> Instant {
+        self.time.now()
+    }
+
     /// Takes back what was put off.
     pub(crate) fn cancel(&mut self, timer: Timer) {
         self.timers.retain(|_, of| *of != timer);

@@ -58,6 +58,7 @@ impl Pair {
         cfg.set_force_fallback(way.by_reading);
         // Retries end, also on soft-RoCE.
         cfg.set_retry_count(2)?;
+        cfg.set_max_send_sge(2)?;
         let on_server = server.enter();
         let peer = Peer::new(&Device::from_addr(&addr, Side::Local)?)?;
         let usage = MrUsage::WRITE_DST

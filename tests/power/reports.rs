@@ -1,10 +1,10 @@
-//! Reports name the program's operations by their lines.
+//! Reports name the program's operations by their lines, the last events and the faults.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::Result;
-use rpma::Flags;
-use rpma::sim::{Cut, Fabric, Platform, Profile};
+use rpma::sim::{Cut, Errno, Fabric, Platform, Profile};
+use rpma::{Flags, FlushType, Mr, MrUsage};
 
 use crate::pair::{Pair, Way, fabric};
 
@@ -35,6 +35,12 @@ fn report(fabric: &Fabric, pair: &Pair, run: impl FnOnce(&dyn Fn()) -> Result<()
 /// A line of this file, as a report has it.
 fn here(op_context: u64, line: u32) -> String {
     format!("(op_context {op_context}, {}:{line})", file!())
+}
+
+fn assert_has(report: &str, parts: &[String]) {
+    for part in parts {
+        assert!(report.contains(part), "{part}: {report}");
+    }
 }
 
 /// An operation is named by the program's line that posts it, and by the program's number: on each device, with each
@@ -79,5 +85,118 @@ fn an_operation_has_its_line() -> Result<()> {
             );
         }
     }
+    Ok(())
+}
+
+/// Each operation of a batch has the line that added it, also where the batch is posted in several parts.
+#[test]
+fn an_operation_of_a_batch_has_its_line() -> Result<()> {
+    for profile in [Profile::STRICT, Profile::ADAPTER] {
+        let fabric = fabric(&profile);
+        let pair = Pair::new(&fabric, way(false))?;
+        pair.source.write_at(0, &[1; 64])?;
+        let (to, from) = pair.places(0, 8)?;
+        let (other, _) = pair.places(64, 16)?;
+        let parts = [pair.source.slice(64..72)?, pair.source.slice(72..80)?];
+        let first = line!() + 4;
+        let report = report(&fabric, &pair, |tell| {
+            let (kind, quiet) = (FlushType::Persistent, Flags::COMPLETION_ON_ERROR);
+            let mut batch = pair.conn.batch::<8>();
+            batch.flush(other, kind, quiet, 70)?;
+            batch.write(to, from, quiet, 71)?;
+            batch.write_gather(other, &parts, quiet, 72)?;
+            batch.flush(other, kind, ALWAYS, 73)?;
+            let posted = batch.post()?;
+            pair.wait(posted)?;
+            tell();
+            pair.wait_for_write()
+        });
+        let lines = (0..4).map(|number| here(70 + number, first + number as u32));
+        assert_has(&report, &lines.collect::<Vec<_>>());
+        let lost = report.lines().find(|line| line.starts_with("Lost: "));
+        let name = here(71, first + 1);
+        assert!(lost.is_some_and(|lost| lost.contains(&name)), "{report}");
+    }
+    Ok(())
+}
+
+/// The event of a flush names the flush, native or by reading.
+#[test]
+fn a_flush_has_its_line() -> Result<()> {
+    for by_reading in [false, true] {
+        let fabric = fabric(&Profile::STRICT);
+        let pair = Pair::new(&fabric, way(by_reading))?;
+        let mut line = 0;
+        let report = report(&fabric, &pair, |tell| {
+            let (to, from) = pair.places(64, 8)?;
+            pair.conn.write(to, from, Flags::COMPLETION_ON_ERROR, 70)?;
+            line = line!() + 1;
+            let flushed = pair.conn.flush(to, FlushType::Persistent, ALWAYS, 71)?;
+            pair.wait(flushed)?;
+            tell();
+            pair.wait_for_write()
+        });
+        let what = match by_reading {
+            true => "after a read of 8 bytes",
+            false => "before a native flush for persistence of 8 bytes",
+        };
+        assert_has(
+            &report,
+            &[format!("{what} {} on connection", here(71, line))],
+        );
+    }
+    Ok(())
+}
+
+/// The last events come with their numbers and their times, and after them the faults: those that have happened, those
+/// that are armed, and those that last.
+#[test]
+fn a_report_has_the_last_events_and_the_faults() -> Result<()> {
+    let fabric = fabric(&Profile::STRICT);
+    let pair = Pair::new(&fabric, way(false))?;
+    let link = fabric.between(&pair.client, &pair.server);
+    let idle = fabric.host("idle");
+    idle.freeze();
+    fabric.between(&pair.client, &idle).block();
+    drop(
+        fabric
+            .fail("ibv_reg_mr")
+            .on(&pair.client)
+            .next(Errno::NOMEM),
+    );
+    drop(fabric.fail("ibv_reg_mr").on(&pair.server).nth(3, Errno::IO));
+    link.lose_packet(1);
+    link.place_only(9, 40);
+    let report = report(&fabric, &pair, |tell| {
+        pair.write(0, &[1])?;
+        pair.wait_for_write()?;
+        let _on = pair.client.enter();
+        Mr::reg(&pair.peers.0, vec![0; 8], MrUsage::WRITE_SRC).expect_err("it fails");
+        tell();
+        pair.wait_for_write()
+    });
+    let (_, end) = report.split_once("The last events:\n").expect("a list");
+    let (events, faults) = end.split_once("Faults:\n").expect("a list");
+    let events: Vec<&str> = events.lines().collect();
+    assert!((2..=8).contains(&events.len()), "{report}");
+    let last = events.last().expect("one");
+    let (number, what) = last.trim().split_once(", after ").expect("a number");
+    let (time, what) = what.split_once("s: ").expect("a time");
+    assert!(time.ends_with(['µ', 'm']), "{last}");
+    let now = format!("The power fails at event {number}, {what}. Seed ");
+    assert!(report.contains(&now), "{now}: {report}");
+    assert_has(
+        faults,
+        &[
+            "    before event 2: a write of 1 bytes (op_context 0, tests/power/pair.rs:",
+            " on connection 17 of client: a packet of it is lost, and it is sent again",
+            ": on client, ibv_reg_mr failed: ",
+            "    armed: on server, call 3 of ibv_reg_mr from now fails: ",
+            "    armed: write 6 from now, from client to server: only its first 40 bytes are placed",
+            "    idle is frozen",
+            "    nothing arrives from client to idle",
+        ]
+        .map(str::to_owned),
+    );
     Ok(())
 }

@@ -2,6 +2,7 @@
 //! of it by [`Link`] and [`Host`](crate::Host).
 
 mod link;
+mod text;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -265,6 +266,9 @@ impl State {
             let way = &mut self.qps[number].sends[index].way;
             if is_lost && way.fault.is_none() {
                 way.fault = Some(Fault::Packet);
+            }
+            if let Some(fault) = way.fault {
+                self.note_fault(number, index, fault);
             }
         }
         self.qps[number].sends[index].way.fault

@@ -1,9 +1,10 @@
 //! Cuts of the power, at every event of a run.
 
 use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use super::explain;
 use super::image::{Bytes, Images, JointImages, Plan, Shown, lines_of};
@@ -14,6 +15,9 @@ use crate::state::State;
 
 /// How many images of a memory [`Cut::images`] gives at most.
 const IMAGES: usize = 100;
+
+/// How many of the last events a report has.
+const LAST: usize = 8;
 
 /// A moment at which the power may fail: see [`Fabric::on_every_event`].
 pub struct Cut<'a> {
@@ -159,7 +163,12 @@ pub(crate) struct Watch {
     /// Whether something has happened since it looked.
     is_due: bool,
     visited: Visited,
-    failed: Option<String>,
+    /// The last events.
+    recent: VecDeque<String>,
+    /// When the run began, and how long checks had taken by then.
+    began: Instant,
+    spent: Duration,
+    failed: Option<Loss>,
 }
 
 impl fmt::Debug for Watch {
@@ -248,6 +257,9 @@ impl Fabric {
     /// so it depends on nothing that an earlier call has left behind, and goes on when a lock of its own is poisoned
     /// (`PoisonError::into_inner`).
     ///
+    /// The report names each operation by its `op_context` and by the program's line that posts it. (A build without
+    /// debug assertions has neither.) It ends with the last events and the faults.
+    ///
     /// # Panics
     ///
     /// If a check fails; if `run` panics; if the fabric is watched already.
@@ -286,10 +298,14 @@ impl Fabric {
         let mut state = self.shared().lock();
         assert!(state.power.watch.is_none(), "the fabric is watched already");
         state.power.keeps_back = true;
+        state.failures.begin_run();
         state.power.watch = Some(Watch {
             check,
             is_due: true,
             visited: Visited::default(),
+            recent: VecDeque::new(),
+            began: state.clock.now(),
+            spent: state.power.spent,
             failed: None,
         });
         drop(state);
@@ -302,7 +318,7 @@ impl Fabric {
         state.power.visited.images += watch.visited.images;
         drop(state);
         match (watch.failed, result) {
-            (Some(report), _) => Err(Loss { report }),
+            (Some(loss), _) => Err(loss),
             (None, Ok(value)) => Ok(value),
             (None, Err(panic)) => resume_unwind(panic),
         }
@@ -349,6 +365,7 @@ impl State {
             }
             let what = what(self);
             self.check(&mut watch, what);
+            self.failures.events = watch.visited.events;
         }
         if !self.clock.is_virtual() {
             self.power.spent += began.elapsed();
@@ -358,10 +375,19 @@ impl State {
 
     fn check(&self, watch: &mut Watch, what: String) {
         watch.visited.events += 1;
+        let spent = self.power.spent.saturating_sub(watch.spent);
+        let since = self.clock.now().saturating_duration_since(watch.began);
+        let since = Duration::from_micros(since.saturating_sub(spent).as_micros() as u64);
+        if watch.recent.len() == LAST {
+            watch.recent.pop_front();
+        }
+        let event = watch.visited.events;
+        let text = format!("{event}, after {since:?}: {what}");
+        watch.recent.push_back(text);
         let cut = Cut {
             pmems: &self.power.pmems,
             hosts: &self.hosts,
-            event: watch.visited.events,
+            event,
             what,
             seed: self.power.seed,
             only: None,
@@ -377,8 +403,9 @@ impl State {
                 let cut = cut.with(images.clone());
                 explain::call(|| (watch.check)(&cut))
             };
-            let report = explain::report(&cut, self, &failed, images, &mut again);
-            watch.failed = Some(report);
+            let mut report = explain::report(&cut, self, &failed, images, &mut again);
+            report += &explain::history(self, &watch.recent);
+            watch.failed = Some(Loss { report });
         }
         CHECKING.set(false);
     }

@@ -1,6 +1,7 @@
 //! Why a check has failed: which bytes matter, who has written them, and what would have saved them.
 
 use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
 use std::fmt::Write as _;
 use std::ops::Range;
 use std::panic::{self, AssertUnwindSafe};
@@ -120,6 +121,23 @@ pub(crate) fn report(
         false => format!("It fails with what {names} holds, of which nothing is lost: the cause is not the power.\n"),
     };
     report
+}
+
+/// Lists the last events of a run, and the faults that have happened or are armed.
+pub(crate) fn history(state: &State, events: &VecDeque<String>) -> String {
+    let without_power = state.power.dead.iter();
+    let without_power = without_power.map(|host| format!("{} has no power", state.hosts[*host]));
+    let faults = state.failures.texts(&state.hosts).into_iter();
+    let faults = faults.chain(state.network_faults()).chain(without_power);
+    let mut text = "The last events:\n".to_owned();
+    events
+        .iter()
+        .for_each(|event| text += &format!("    {event}\n"));
+    for (number, fault) in faults.enumerate() {
+        text += if number == 0 { "Faults:\n" } else { "" };
+        text += &format!("    {fault}\n");
+    }
+    text
 }
 
 /// What of a memory is lost that matters, and what is there that may not be.

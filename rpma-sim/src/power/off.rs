@@ -46,6 +46,8 @@ impl Host {
         let mut state = self.shared().lock();
         assert!(!state.is_dead(index), "the host has no power already");
         state.power.cuts.push(index);
+        let cut = format!("the power of {} was cut", state.hosts[index]);
+        state.failures.note(cut, None);
         let seed = state.power.seed ^ (state.power.cuts.len() as u64) << 32;
         for pmem in 0..state.power.pmems.len() {
             if state.power.pmems[pmem].host == index {
