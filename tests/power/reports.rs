@@ -1,8 +1,10 @@
-//! Reports name the program's operations by their lines, the last events and the faults.
+//! Reports name the program's operations by their lines, the last events and the faults, and the share of the images
+//! that the check was shown.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::Result;
+use rpma::pmem::PmemMap;
 use rpma::sim::{Cut, Errno, Fabric, Platform, Profile};
 use rpma::{Flags, FlushType, Mr, MrUsage};
 
@@ -198,5 +200,47 @@ fn a_report_has_the_last_events_and_the_faults() -> Result<()> {
         ]
         .map(str::to_owned),
     );
+    Ok(())
+}
+
+/// A report and the counts of a run have whether all images were looked at, or some of many.
+#[test]
+fn some_images_are_not_taken_for_all() -> Result<()> {
+    let find = |bytes: usize, limit: usize, taken: usize, lost: u8| {
+        let fabric = fabric(&Profile::STRICT);
+        let host = fabric.host("host");
+        let pmem = host.pmem("log", 1);
+        let _on = host.enter();
+        let map = PmemMap::open(pmem.path(), 4096).expect("the memory");
+        let check = |cut: &Cut<'_>| {
+            for image in cut.images_up_to(&pmem, limit).take(taken) {
+                let is_new = cut.what() == "at the end";
+                assert!(!is_new || image.bytes()[0] != lost, "lost");
+            }
+        };
+        let found = fabric.find_loss(check, || map.write_at(0, &vec![1; bytes]).expect("inside"));
+        found.map(|()| fabric.visited().sampled)
+    };
+    assert_eq!(find(24, 100, 100, 9), Ok(0), "8 images");
+    assert_eq!(find(24, 7, 100, 9), Ok(1), "7 of 8");
+    assert_eq!(find(24, 100, 7, 9), Ok(1), "7 of 8");
+    // Of five words of a line not all images are listed.
+    assert_eq!(find(40, 2000, 2000, 9), Ok(1), "by chance");
+    for (bytes, limit, part) in [
+        (24, 100, "image 1 of all 8 that may be left of log of host."),
+        (24, 7, "image 1 of a sample of 7, of 8 that may be left"),
+        (40, 100, "image 1 of a sample of 100, of at least "),
+        (
+            64 * 20,
+            100,
+            "image 1 of a sample of 100, of more than a million that",
+        ),
+    ] {
+        let report = find(bytes, limit, limit, 0)
+            .expect_err("a loss")
+            .to_string();
+        let part = format!("The check has failed with {part}");
+        assert!(report.contains(&part), "{part}: {report}");
+    }
     Ok(())
 }

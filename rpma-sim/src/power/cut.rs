@@ -7,7 +7,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::time::{Duration, Instant};
 
 use super::explain;
-use super::image::{Bytes, Images, JointImages, Plan, Shown, lines_of};
+use super::image::{Bytes, Images, JointImages, Plan, Share, Shares, Shown, lines_of};
 use super::pmem::{Pmem, Tracked};
 use super::random::Random;
 use crate::fabric::Fabric;
@@ -31,6 +31,8 @@ pub struct Cut<'a> {
     /// What was given last, of each memory.
     shown: RefCell<Bytes>,
     images: Cell<u64>,
+    /// How many images of each memory the check was shown.
+    shares: RefCell<Shares>,
 }
 
 impl<'a> Cut<'a> {
@@ -121,12 +123,17 @@ impl<'a> Cut<'a> {
         format!("{} of {}", tracked.name, self.hosts[tracked.host])
     }
 
+    pub(crate) fn shares(&self) -> Shares {
+        self.shares.borrow().clone()
+    }
+
     fn shown_to(&self) -> Shown<'_> {
         Shown {
             pmems: self.pmems,
             only: self.only.as_ref(),
             shown: &self.shown,
             images: &self.images,
+            shares: &self.shares,
         }
     }
 
@@ -137,6 +144,7 @@ impl<'a> Cut<'a> {
             only: Some(only),
             shown: RefCell::default(),
             images: Cell::new(0),
+            shares: RefCell::default(),
             ..*self
         }
     }
@@ -188,6 +196,18 @@ pub struct Visited {
     pub events: u64,
     /// The images that were looked at.
     pub images: u64,
+    /// The events at which the check was not shown all images of a memory: there are too many ([`Cut::images`]), or
+    /// the check did not take all of them. At all other events it was shown all images of each memory that it asked
+    /// for.
+    pub sampled: u64,
+}
+
+impl Visited {
+    pub(crate) fn add(&mut self, more: Self) {
+        self.events += more.events;
+        self.images += more.images;
+        self.sampled += more.sampled;
+    }
 }
 
 /// What a check has found: which bytes a power cut takes or leaves too early, who has written them, and what would have
@@ -314,8 +334,7 @@ impl Fabric {
         let mut state = self.shared().lock_quietly();
         state.visit(|_| "at the end".to_owned());
         let watch = state.power.watch.take().expect("it is still there");
-        state.power.visited.events += watch.visited.events;
-        state.power.visited.images += watch.visited.images;
+        state.power.visited.add(watch.visited);
         drop(state);
         match (watch.failed, result) {
             (Some(loss), _) => Err(loss),
@@ -393,10 +412,12 @@ impl State {
             only: None,
             shown: RefCell::default(),
             images: Cell::new(0),
+            shares: RefCell::default(),
         };
         CHECKING.set(true);
         let checked = explain::call(|| (watch.check)(&cut));
         watch.visited.images += cut.images.get();
+        watch.visited.sampled += u64::from(!cut.shares.borrow().values().all(Share::is_all));
         if let Err(failed) = checked {
             let images = cut.shown.borrow().clone();
             let mut again = |images: &Bytes| {

@@ -8,7 +8,7 @@ use std::panic::{self, AssertUnwindSafe};
 use std::sync::{Arc, Once};
 
 use super::cut::Cut;
-use super::image::Bytes;
+use super::image::{Bytes, Share};
 use super::lines::{LINE, Lines, Place, Write, Writer};
 use super::platform::Platform;
 use super::pmem::READS;
@@ -80,6 +80,10 @@ pub(crate) fn report(
         report,
         "\n\nThe power fails at event {event}, {what}. Seed {seed}."
     );
+    for (indices, share) in cut.shares() {
+        let names: Vec<String> = indices.iter().map(|index| cut.name(*index)).collect();
+        let _ = writeln!(report, "{} {}.", share.text(), names.join(" and "));
+    }
     if images.is_empty() {
         report += "The check has failed before it asked for an image.\n";
         return report;
@@ -121,6 +125,31 @@ pub(crate) fn report(
         false => format!("It fails with what {names} holds, of which nothing is lost: the cause is not the power.\n"),
     };
     report
+}
+
+impl Share {
+    /// Whether a check was shown all images.
+    pub(crate) fn is_all(&self) -> bool {
+        self.all_are_known && self.shown >= self.possible
+    }
+
+    fn text(&self) -> String {
+        const MANY: usize = 1_000_000;
+        let (number, offered, possible) = (self.shown, self.offered, self.possible);
+        let of = match self.all_are_known {
+            true if possible <= offered => {
+                return format!(
+                    "The check has failed with image {number} of all {possible} that may be left of"
+                );
+            }
+            _ if possible > MANY => "more than a million".to_owned(),
+            true => possible.to_string(),
+            false => format!("at least {possible}"),
+        };
+        format!(
+            "The check has failed with image {number} of a sample of {offered}, of {of} that may be left of"
+        )
+    }
 }
 
 /// Lists the last events of a run, and the faults that have happened or are armed.

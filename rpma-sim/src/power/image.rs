@@ -23,6 +23,21 @@ pub(crate) struct Shown<'c> {
     pub(crate) only: Option<&'c Bytes>,
     pub(crate) shown: &'c RefCell<Bytes>,
     pub(crate) images: &'c Cell<u64>,
+    pub(crate) shares: &'c RefCell<Shares>,
+}
+
+/// Of memories, by their numbers: those of which a check was shown images together.
+pub(crate) type Shares = BTreeMap<Vec<usize>, Share>;
+
+/// How many of a memory's images a check was shown.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Share {
+    pub(crate) shown: usize,
+    /// How many it would have been shown.
+    pub(crate) offered: usize,
+    /// How many there are, or more if not all of them are known.
+    pub(crate) possible: usize,
+    pub(crate) all_are_known: bool,
 }
 
 /// What may be left of a memory, one after the other: see [`Cut::images`](crate::Cut::images).
@@ -60,6 +75,22 @@ impl<'c> JointImages<'c> {
 /// What is known of some memories.
 pub(crate) fn lines_of<'c>(pmems: &'c [Tracked], indices: &[usize]) -> Vec<&'c Lines> {
     indices.iter().map(|index| &pmems[*index].lines).collect()
+}
+
+impl Drop for JointImages<'_> {
+    fn drop(&mut self) {
+        let share = Share {
+            shown: self.next,
+            offered: self.plan.count,
+            possible: self.plan.total,
+            all_are_known: self.plan.is_all,
+        };
+        let mut shares = self.cut.shares.borrow_mut();
+        let before = shares.entry(self.indices.clone()).or_insert(share);
+        if before.shown < share.shown {
+            *before = share;
+        }
+    }
 }
 
 impl fmt::Debug for Images<'_> {
@@ -132,6 +163,9 @@ pub(crate) struct Plan {
     /// How many are combinations of the lines' outcomes, all of them.
     combined: usize,
     count: usize,
+    /// How many combinations there are; more images if these are not all.
+    total: usize,
+    is_all: bool,
     random: Option<Random>,
 }
 
@@ -253,6 +287,8 @@ impl Plan {
                 false if is_all => total.min(limit),
                 false => limit,
             },
+            total,
+            is_all,
             random: Some(random),
         }
     }

@@ -85,8 +85,7 @@ impl Fabric {
             let recovered = fabric.find_loss(again, || recover(memory.path()));
             recovered.map_err(|loss| loss.of_recovery(&origin.event))?;
             let more = fabric.visited();
-            visited.events += more.events;
-            visited.images += more.images;
+            visited.add(more);
         }
         Ok(visited)
     }
