@@ -67,7 +67,8 @@ pub fn repeatable(profile: Profile, mut test: impl FnMut(&Fabric)) {
     }
 }
 
-fn number(variable: &str) -> Option<u64> {
+/// The number that an environment variable has.
+pub(crate) fn number(variable: &str) -> Option<u64> {
     let text = env::var(variable).ok()?;
     let number = text.parse();
     Some(number.unwrap_or_else(|_| panic!("{variable} is {text}, which is not a number")))

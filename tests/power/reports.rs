@@ -1,7 +1,9 @@
 //! Reports name the program's operations by their lines, the last events and the faults, and the share of the images
-//! that the check was shown.
+//! that the check was shown. A report's event can be run alone.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::process::{Command, Output};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::{env, fs};
 
 use anyhow::Result;
 use rpma::pmem::PmemMap;
@@ -242,5 +244,152 @@ fn some_images_are_not_taken_for_all() -> Result<()> {
         let part = format!("The check has failed with {part}");
         assert!(report.contains(&part), "{part}: {report}");
     }
+    Ok(())
+}
+
+/// Set in a process that runs one of the wrong programs below.
+const PLANTED: &str = "RPMA_TEST_PLANTED";
+const EVENT: &str = "RPMA_SIM_EVENT";
+
+/// Runs a wrong program in a process of its own, which prints its report.
+fn run_planted(name: &str, variables: &[(&str, &str)]) -> Result<Output> {
+    let output = Command::new(env::current_exe()?)
+        .args([&format!("reports::{name}"), "--exact", "--nocapture"])
+        .env(PLANTED, "")
+        .env_remove(EVENT)
+        .envs(variables.iter().copied())
+        .output()?;
+    Ok(output)
+}
+
+/// The event that a report names, and all of its text.
+fn event_of(output: &Output) -> (String, String) {
+    let text = String::from_utf8_lossy(&output.stderr).into_owned();
+    let (_, rest) = text.split_once("RPMA_SIM_EVENT=").expect("a variable");
+    let (event, _) = rest.split_once(": ").expect("its end");
+    (event.to_owned(), text)
+}
+
+#[test]
+fn planted() -> Result<()> {
+    if env::var_os(PLANTED).is_some() {
+        let fabric = fabric(&Profile::STRICT);
+        let pair = Pair::new(&fabric, way(false))?;
+        let report = report(&fabric, &pair, |tell| {
+            pair.write(0, &[1; 8])?;
+            pair.flush(64, 8)?;
+            tell();
+            pair.wait_for_write()
+        });
+        eprintln!("{report}");
+    }
+    Ok(())
+}
+
+/// The variable of a report runs its event again, alone, and writes the image to a file.
+#[test]
+fn an_event_is_run_alone() -> Result<()> {
+    let (event, first) = event_of(&run_planted("planted", &[])?);
+    let directory = tempfile::tempdir()?;
+    let path = directory.path().to_str().expect("a path");
+    let variables = [(EVENT, &*event), ("RPMA_SIM_IMAGES", path)];
+    let again = run_planted("planted", &variables)?;
+    let again = String::from_utf8_lossy(&again.stderr).into_owned();
+    // The same report, which ends otherwise.
+    let (report, _) = first.split_once("Run it again with").expect("a variable");
+    let (same, end) = again
+        .split_once("The image of log of server is in ")
+        .expect("a file");
+    assert_eq!(report, same);
+    let (file, _) = end.split_once(".\n").expect("its end");
+    assert!(file.starts_with(path), "{file}");
+    let image = fs::read(file)?;
+    assert_eq!(
+        (image.len(), image[0]),
+        (4096, 0),
+        "what was lost is not there"
+    );
+    assert_eq!(fs::read_dir(path)?.count(), 1);
+
+    let missing = directory.path().join("none");
+    let missing = missing.to_str().expect("a path");
+    let nowhere = run_planted("planted", &[(EVENT, &*event), ("RPMA_SIM_IMAGES", missing)])?;
+    let nowhere = String::from_utf8_lossy(&nowhere.stderr).into_owned();
+    assert!(nowhere.contains("cannot be written to"), "{nowhere}");
+
+    let late = run_planted("planted", &[(EVENT, "1000")])?;
+    let text = String::from_utf8_lossy(&late.stderr).into_owned();
+    assert!(
+        text.contains("the check was never called, as the run had "),
+        "{text}"
+    );
+    assert!(!late.status.success(), "the test expects a loss");
+    Ok(())
+}
+
+fn load(map: &PmemMap) -> u64 {
+    let mut word = [0; 8];
+    map.read_at(0, &mut word).expect("inside");
+    u64::from_le_bytes(word)
+}
+
+fn store(map: &PmemMap, value: u64) {
+    map.write_at(0, &value.to_le_bytes()).expect("inside");
+    map.persist(..8).expect("inside");
+}
+
+#[test]
+fn planted_in_recovery() -> Result<()> {
+    if env::var_os(PLANTED).is_some() {
+        let fabric = fabric(&Profile::STRICT);
+        let host = fabric.host("host");
+        let pmem = host.pmem("log", 1);
+        let _on = host.enter();
+        let counted = AtomicU64::new(0);
+        // It counts down before it stores the word again. The promise of 1 holds, which the first image of 2 has.
+        let recover = |path: &std::path::Path| {
+            let map = PmemMap::open(path, 4096).expect("the memory");
+            let value = load(&map);
+            if value == 2 {
+                store(&map, value - 1);
+                store(&map, value);
+            }
+            value
+        };
+        let found = fabric.find_loss_in_recovery(
+            &pmem,
+            || counted.load(Ordering::Relaxed),
+            recover,
+            |promise, found| assert!(found >= promise, "{promise} counted, {found} found"),
+            || {
+                let map = PmemMap::open(pmem.path(), 4096).expect("the memory");
+                for number in 1..4 {
+                    store(&map, number);
+                    counted.store(number, Ordering::Relaxed);
+                }
+            },
+        );
+        eprintln!("{}", found.expect_err("a loss"));
+    }
+    Ok(())
+}
+
+/// A loss of a recovery is found again by the event at which the program made the promise and left the image.
+#[test]
+fn a_recovery_is_run_again_from_its_event() -> Result<()> {
+    let (event, first) = event_of(&run_planted("planted_in_recovery", &[])?);
+    let origin = format!("It began with an image that the program may leave at event {event}, ");
+    assert!(first.contains(&origin), "{first}");
+    let directory = tempfile::tempdir()?;
+    let path = directory.path().to_str().expect("a path");
+    let variables = [(EVENT, &*event), ("RPMA_SIM_IMAGES", path)];
+    let again = run_planted("planted_in_recovery", &variables)?;
+    let again = String::from_utf8_lossy(&again.stderr).into_owned();
+    assert!(again.contains(&origin), "{again}");
+    assert!(
+        again.contains("The image of memory of host is in "),
+        "{again}"
+    );
+    assert_eq!(fs::read_dir(path)?.count(), 1);
     Ok(())
 }

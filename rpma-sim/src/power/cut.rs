@@ -4,13 +4,16 @@ use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::explain;
+use super::files;
 use super::image::{Bytes, Images, JointImages, Plan, Share, Shares, Shown, lines_of};
 use super::pmem::{Pmem, Tracked};
 use super::random::Random;
 use crate::fabric::Fabric;
+use crate::repeat::number;
 use crate::state::State;
 
 /// How many images of a memory [`Cut::images`] gives at most.
@@ -171,6 +174,8 @@ pub(crate) struct Watch {
     /// Whether something has happened since it looked.
     is_due: bool,
     visited: Visited,
+    /// If there is one, the check is called at this event alone.
+    only: Option<u64>,
     /// The last events.
     recent: VecDeque<String>,
     /// When the run began, and how long checks had taken by then.
@@ -212,18 +217,46 @@ impl Visited {
 
 /// What a check has found: which bytes a power cut takes or leaves too early, who has written them, and what would have
 /// saved them.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq)]
 pub struct Loss {
     report: String,
+    event: u64,
+    /// The images that the check has failed with, by the names of their memories.
+    images: Vec<(String, Arc<[u8]>)>,
 }
 
 impl Loss {
-    /// As that of a recovery, which began with an image of this event.
-    pub(crate) fn of_recovery(mut self, event: &str) -> Self {
-        self.report += "The recovery lost its power as well. It began with an image that the program may leave at ";
-        self.report += event;
-        self.report += ".\n";
+    /// Adds the event at which the program left the image with which a recovery began.
+    pub(crate) fn of_recovery(mut self, event: u64, what: &str) -> Self {
+        self.report += &format!(
+            "The recovery lost its power as well. It began with an image that the program may leave at event {event}, \
+             {what}.\n"
+        );
+        self.event = event;
         self
+    }
+
+    /// Adds the variable that runs its event alone. If that is set, writes the images and adds their paths.
+    pub(crate) fn with_files(mut self) -> Self {
+        self.report += &match number(files::EVENT) {
+            Some(_) => files::write(&self.images),
+            None => format!(
+                "Run it again with {}={}: the check is called at this event alone, and its image is written to a file.\n",
+                files::EVENT,
+                self.event
+            ),
+        };
+        self
+    }
+}
+
+impl fmt::Debug for Loss {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // An image may be long.
+        f.debug_struct("Loss")
+            .field("report", &self.report)
+            .field("event", &self.event)
+            .finish_non_exhaustive()
     }
 }
 
@@ -280,9 +313,18 @@ impl Fabric {
     /// The report names each operation by its `op_context` and by the program's line that posts it. (A build without
     /// debug assertions has neither.) It ends with the last events and the faults.
     ///
+    /// # One event alone
+    ///
+    /// With the environment variable `RPMA_SIM_EVENT=17` the check is called at event 17 alone. If it fails there, its
+    /// images are written to files, and the report has the paths. `RPMA_SIM_IMAGES` sets the directory of the files. The
+    /// default is the system's temporary directory. The variables hold for each run of the process: run one test.
+    ///
+    /// Event 17 is the same event in each run on a fabric with a [seed](Fabric::seeded), and of a program with one
+    /// thread.
+    ///
     /// # Panics
     ///
-    /// If a check fails; if `run` panics; if the fabric is watched already.
+    /// If a check fails; if `run` panics; if the fabric is watched already; if `RPMA_SIM_EVENT` is not a number.
     pub fn on_every_event<'a, T>(
         &self,
         check: impl FnMut(&Cut<'_>) + Send + 'a,
@@ -304,9 +346,20 @@ impl Fabric {
     ///
     /// # Panics
     ///
-    /// If `run` panics and no check has failed; if the fabric is watched already.
+    /// If `run` panics and no check has failed; if the fabric is watched already; if `RPMA_SIM_EVENT` is not a number.
     pub fn find_loss<'a, T>(
         &self,
+        check: impl FnMut(&Cut<'_>) + Send + 'a,
+        run: impl FnOnce() -> T,
+    ) -> Result<T, Loss> {
+        let found = self.find_loss_at(number(files::EVENT), check, run);
+        found.map_err(Loss::with_files)
+    }
+
+    /// As [`find_loss`](Self::find_loss), at each event or at one, without files.
+    pub(crate) fn find_loss_at<'a, T>(
+        &self,
+        only: Option<u64>,
         check: impl FnMut(&Cut<'_>) + Send + 'a,
         run: impl FnOnce() -> T,
     ) -> Result<T, Loss> {
@@ -323,6 +376,7 @@ impl Fabric {
             check,
             is_due: true,
             visited: Visited::default(),
+            only,
             recent: VecDeque::new(),
             began: state.clock.now(),
             spent: state.power.spent,
@@ -336,6 +390,12 @@ impl Fabric {
         let watch = state.power.watch.take().expect("it is still there");
         state.power.visited.add(watch.visited);
         drop(state);
+        if let Some(only) = only.filter(|only| *only > watch.visited.events) {
+            let (variable, events) = (files::EVENT, watch.visited.events);
+            eprintln!(
+                "{variable}={only}: the check was never called, as the run had {events} events"
+            );
+        }
         match (watch.failed, result) {
             (Some(loss), _) => Err(loss),
             (None, Ok(value)) => Ok(value),
@@ -403,6 +463,9 @@ impl State {
         let event = watch.visited.events;
         let text = format!("{event}, after {since:?}: {what}");
         watch.recent.push_back(text);
+        if watch.only.is_some_and(|only| only != event) {
+            return;
+        }
         let cut = Cut {
             pmems: &self.power.pmems,
             hosts: &self.hosts,
@@ -420,13 +483,20 @@ impl State {
         watch.visited.sampled += u64::from(!cut.shares.borrow().values().all(Share::is_all));
         if let Err(failed) = checked {
             let images = cut.shown.borrow().clone();
+            let named = images.iter();
+            let named = named.map(|(index, bytes)| (cut.name(*index), Arc::clone(bytes)));
+            let named = named.collect();
             let mut again = |images: &Bytes| {
                 let cut = cut.with(images.clone());
                 explain::call(|| (watch.check)(&cut))
             };
             let mut report = explain::report(&cut, self, &failed, images, &mut again);
             report += &explain::history(self, &watch.recent);
-            watch.failed = Some(Loss { report });
+            watch.failed = Some(Loss {
+                report,
+                event,
+                images: named,
+            });
         }
         CHECKING.set(false);
     }

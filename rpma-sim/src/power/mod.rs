@@ -4,10 +4,12 @@
 //! * [`memory`] has the bytes, by paths that `PmemMap::open` takes.
 //! * [`pmem`] is what the fabric does with a host's memory, and what a test sees of it.
 //! * [`cut`] visits every event of a run; [`image`] is what may be left then, and [`explain`] says what is wrong with it.
+//! * [`files`] writes an image that failed to a file.
 //! * [`off`] cuts the power of a host, and starts it again.
 
 mod cut;
 mod explain;
+mod files;
 mod image;
 mod lines;
 mod memory;

@@ -10,12 +10,12 @@ use crate::fabric::{Fabric, Host};
 /// From so many images recoveries are cut; of more, every second one or fewer.
 const ORIGINS: usize = 1000;
 
-/// Where a recovery begins.
-struct Origin<P> {
-    /// What the program had promised when it lost its power and left this image.
-    promises: Vec<P>,
-    /// The event, for people.
-    event: String,
+/// A promise of a program that lost its power and left an image.
+struct Promised<P> {
+    promise: P,
+    /// The event.
+    number: u64,
+    what: String,
 }
 
 impl Fabric {
@@ -27,6 +27,9 @@ impl Fabric {
     /// each image that this may leave. So a recovery that is not idempotent is found.
     ///
     /// Equal images are recovered once. Recoveries are cut from at most 1,000 images of the program.
+    ///
+    /// With [`RPMA_SIM_EVENT`](Self::on_every_event) the recoveries begin with the images of that event
+    /// of the program, and lose their power at each of their own events.
     ///
     /// `recover` runs under the lock of a fabric at times: it may use the map of its path, and nothing else of rpma
     /// ([`on_every_event`](Self::on_every_event)).
@@ -46,18 +49,19 @@ impl Fabric {
         check: impl Fn(&P, &R) + Sync,
         run: impl FnOnce(),
     ) -> Result<Visited, Loss> {
-        let mut origins: BTreeMap<Vec<u8>, Origin<P>> = BTreeMap::new();
+        let mut origins: BTreeMap<Vec<u8>, Vec<Promised<P>>> = BTreeMap::new();
         let first = |cut: &Cut<'_>| {
             let promised = promise();
             for image in cut.images(pmem) {
                 let bytes = image.bytes().to_vec();
                 check(&promised, &recover(image.path()));
-                let origin = origins.entry(bytes).or_insert_with(|| Origin {
-                    promises: Vec::new(),
-                    event: format!("event {}, {}", cut.event(), cut.what()),
-                });
-                if !origin.promises.contains(&promised) {
-                    origin.promises.push(promised.clone());
+                let promises = origins.entry(bytes).or_default();
+                if !promises.iter().any(|known| known.promise == promised) {
+                    promises.push(Promised {
+                        promise: promised.clone(),
+                        number: cut.event(),
+                        what: cut.what().to_owned(),
+                    });
                 }
             }
         };
@@ -65,25 +69,42 @@ impl Fabric {
         let mut visited = self.visited();
         let step = origins.len().div_ceil(ORIGINS).max(1);
         let mut known: BTreeMap<Vec<u8>, Vec<P>> = BTreeMap::new();
-        for (bytes, origin) in origins.iter().step_by(step) {
+        for (bytes, promises) in origins.iter().step_by(step) {
             let (fabric, host) = self.another(pmem);
             let memory = host.pmem_filled("memory", bytes);
             let _entered = host.enter();
+            // The promise that the first failure breaks.
+            let mut broken = None;
             let again = |cut: &Cut<'_>| {
                 for image in cut.images(&memory) {
                     let known = known.entry(image.bytes().to_vec()).or_default();
-                    let new = |promise: &&P| !known.contains(promise);
-                    let promises: Vec<P> = origin.promises.iter().filter(new).cloned().collect();
-                    if promises.is_empty() {
+                    let new = |promised: &&Promised<P>| !known.contains(&promised.promise);
+                    let new: Vec<&Promised<P>> = promises.iter().filter(new).collect();
+                    if new.is_empty() {
                         continue;
                     }
+                    // After a failure this is called again, for the report.
+                    let had_failed = broken.is_some();
+                    broken = broken.or(new.first().copied());
                     let found = recover(image.path());
-                    promises.iter().for_each(|promise| check(promise, &found));
-                    known.extend(promises);
+                    for promised in &new {
+                        if !had_failed {
+                            broken = Some(*promised);
+                        }
+                        check(&promised.promise, &found);
+                    }
+                    if !had_failed {
+                        broken = None;
+                    }
+                    known.extend(new.iter().map(|promised| promised.promise.clone()));
                 }
             };
-            let recovered = fabric.find_loss(again, || recover(memory.path()));
-            recovered.map_err(|loss| loss.of_recovery(&origin.event))?;
+            let recovered = fabric.find_loss_at(None, again, || recover(memory.path()));
+            recovered.map_err(|loss| {
+                let origin = broken.unwrap_or(&promises[0]);
+                let loss = loss.of_recovery(origin.number, &origin.what);
+                loss.with_files()
+            })?;
             let more = fabric.visited();
             visited.add(more);
         }
