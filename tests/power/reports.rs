@@ -231,7 +231,16 @@ fn some_images_are_not_taken_for_all() -> Result<()> {
     for (bytes, limit, part) in [
         (24, 100, "image 1 of all 8 that may be left of log of host."),
         (24, 7, "image 1 of a sample of 7, of 8 that may be left"),
-        (40, 100, "image 1 of a sample of 100, of at least "),
+        (
+            40,
+            100,
+            "image 1 of a sample of 100, the 3 likely ones and others by chance, of log",
+        ),
+        (
+            40,
+            2,
+            "image 1 of a sample of 2, of at least 3 that may be left",
+        ),
         (
             64 * 20,
             100,

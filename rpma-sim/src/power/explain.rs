@@ -82,7 +82,7 @@ pub(crate) fn report(
     );
     for (indices, share) in cut.shares() {
         let names: Vec<String> = indices.iter().map(|index| cut.name(*index)).collect();
-        let _ = writeln!(report, "{} {}.", share.text(), names.join(" and "));
+        let _ = writeln!(report, "{}", share.text(&names.join(" and ")));
     }
     if images.is_empty() {
         report += "The check has failed before it asked for an image.\n";
@@ -133,22 +133,24 @@ impl Share {
         self.all_are_known && self.shown >= self.possible
     }
 
-    fn text(&self) -> String {
+    fn text(&self, name: &str) -> String {
         const MANY: usize = 1_000_000;
         let (number, offered, possible) = (self.shown, self.offered, self.possible);
-        let of = match self.all_are_known {
-            true if possible <= offered => {
-                return format!(
-                    "The check has failed with image {number} of all {possible} that may be left of"
-                );
-            }
-            _ if possible > MANY => "more than a million".to_owned(),
-            true => possible.to_string(),
-            false => format!("at least {possible}"),
+        let failed = format!("The check has failed with image {number} of");
+        let many = match (possible > MANY, self.all_are_known) {
+            (true, _) => "more than a million".to_owned(),
+            (_, true) => possible.to_string(),
+            (_, false) => format!("at least {possible}"),
         };
-        format!(
-            "The check has failed with image {number} of a sample of {offered}, of {of} that may be left of"
-        )
+        match (possible > offered, self.all_are_known) {
+            (true, _) => {
+                format!("{failed} a sample of {offered}, of {many} that may be left of {name}.")
+            }
+            (_, true) => format!("{failed} all {possible} that may be left of {name}."),
+            (_, false) => format!(
+                "{failed} a sample of {offered}, the {possible} likely ones and others by chance, of {name}."
+            ),
+        }
     }
 }
 
