@@ -81,6 +81,7 @@ mod state;
 mod strays;
 mod stream;
 mod sweep;
+pub mod sync;
 mod timer;
 mod types;
 mod wait;

@@ -22,6 +22,7 @@ use rustix::io::Errno;
 
 use crate::fabric;
 use crate::state::Shared;
+use crate::sync::Waiter;
 use crate::timer::Time;
 use crate::wait::{is_undivided, left, look};
 
@@ -126,13 +127,15 @@ pub(crate) struct Wait {
     event: Event,
 }
 
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(crate) enum Event {
     None,
     /// That `Shared::changed` tells of something new.
     Change(u64),
     /// The end of a thread.
     End(u64),
+    /// A thread of the program wakes the waiter.
+    Woken(Arc<Waiter>),
 }
 
 impl Threads {
@@ -268,6 +271,25 @@ impl Order {
 
     pub(crate) fn why_not(&self) -> Option<String> {
         self.lock().why_not.clone()
+    }
+
+    /// The calling thread has done something that the seed does not repeat.
+    pub(crate) fn is_not_repeatable(&self, why: impl FnOnce(&str) -> String) {
+        if self.seed.is_some() {
+            let thread = thread::current();
+            let name = thread.name().unwrap_or("without a name");
+            self.lock().cannot_be_repeated(|| why(name));
+        }
+    }
+
+    /// A number below this one, by the seed. Not 0.
+    pub(crate) fn chance(&self, below: usize) -> usize {
+        (self.lock().random() % below as u64) as usize
+    }
+
+    /// Whether a thread is one of the fabric's.
+    pub(crate) fn has(&self, thread: u64) -> bool {
+        self.lock().all.contains_key(&thread)
     }
 
     /// Whether waits are its own matter.
@@ -568,12 +590,12 @@ impl Shared {
         let wait = |fds: &[PollFd<'_>]| Wait {
             readable: fds.iter().map(|fd| fd.as_fd().as_raw_fd()).collect(),
             deadline,
-            event,
+            event: event.clone(),
         };
         let at = Location::caller();
         let is_over = || {
             deadline.is_some_and(|deadline| deadline <= self.order.time.now())
-                || self.has_come(event, &self.order.lock())
+                || self.has_come(&event, &self.order.lock())
         };
         let _waiting = Waiting {
             order: &self.order,
@@ -582,7 +604,7 @@ impl Shared {
         if self.order.seed.is_some() {
             loop {
                 if !self.pass(thread, at, Standing::Waits(wait(fds))) {
-                    return poll(fds, left(deadline, self.order.time.now()).as_ref());
+                    return rest(fds, left(deadline, self.order.time.now()), &event);
                 }
                 let found = look(fds)?;
                 if found > 0 || is_over() {
@@ -612,16 +634,17 @@ impl Shared {
             }
             if jump != Jump::Done {
                 let limit = Timespec::try_from(LOOK).expect("a short time");
-                poll(fds, Some(&limit))?;
+                rest(fds, Some(limit), &event)?;
             }
         }
     }
 
-    fn has_come(&self, event: Event, threads: &Threads) -> bool {
+    fn has_come(&self, event: &Event, threads: &Threads) -> bool {
         match event {
             Event::None => false,
-            Event::Change(seen) => seen != self.changed.count(),
-            Event::End(other) => !threads.all.contains_key(&other),
+            Event::Change(seen) => *seen != self.changed.count(),
+            Event::End(other) => !threads.all.contains_key(other),
+            Event::Woken(waiter) => waiter.is_woken(),
         }
     }
 
@@ -634,7 +657,7 @@ impl Shared {
                 Standing::Away => false,
                 Standing::Waits(wait) => {
                     wait.deadline.is_some_and(|deadline| deadline <= now)
-                        || self.has_come(wait.event, threads)
+                        || self.has_come(&wait.event, threads)
                         || any_readable(&wait.readable)
                 }
             };
@@ -683,6 +706,17 @@ enum Jump {
     NotNow,
     /// Every thread waits, and nothing is to come.
     Nowhere,
+}
+
+/// Sleeps in real time: until a descriptor can be read, the limit has passed, or a thread wakes the waiter.
+fn rest(fds: &mut [PollFd<'_>], limit: Option<Timespec>, event: &Event) -> Result<usize, Errno> {
+    match event {
+        Event::Woken(waiter) if fds.is_empty() => {
+            waiter.park(limit.and_then(|limit| Duration::try_from(limit).ok()));
+            Ok(0)
+        }
+        _ => poll(fds, limit.as_ref()),
+    }
 }
 
 fn panic_in_vain(all: String) -> ! {

@@ -273,20 +273,25 @@ thread_local! {
     static CHECKING: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Whether this thread is in a check.
-pub(crate) fn is_checking() -> bool {
-    CHECKING.get()
-}
-
 /// Panics in a check that calls the fabric, which would wait for itself.
 pub(crate) fn assert_not_checking() {
     const WRONG: &str = "a check of on_every_event looks at images: it cannot call the fabric or rpma, but for \
                          PmemMap::open of an image's path";
-    if CHECKING.get() {
-        // The panic may be a hidden one, or out of a call that cannot unwind: then the process is aborted.
-        eprintln!("{WRONG}");
-        panic!("{WRONG}");
+    if is_checking() {
+        refuse(WRONG);
     }
+}
+
+/// Whether the calling thread is in a check.
+pub(crate) fn is_checking() -> bool {
+    CHECKING.get()
+}
+
+/// Ends a check that would wait for itself.
+pub(crate) fn refuse(why: &str) -> ! {
+    // The panic may be a hidden one, or out of a call that cannot unwind: then the process is aborted.
+    eprintln!("{why}");
+    panic!("{why}");
 }
 
 impl Fabric {

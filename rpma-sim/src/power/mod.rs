@@ -23,7 +23,7 @@ use std::time::Duration;
 
 use self::cut::Watch;
 pub use self::cut::{Cut, Loss, Visited};
-pub(crate) use self::cut::{assert_not_checking, is_checking};
+pub(crate) use self::cut::{assert_not_checking, is_checking, refuse};
 pub use self::image::{Image, Images, JointImages};
 pub use self::memory::{Memory, memory_at, persisted, seen};
 pub(crate) use self::off::NO_POWER;
