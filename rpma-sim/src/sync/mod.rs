@@ -3,6 +3,7 @@
 //! Locks: those here come after the state's and after order's `threads`. None is held while a thread waits.
 
 mod condvar;
+pub mod mpsc;
 mod mutex;
 
 use std::panic::Location;
@@ -113,6 +114,10 @@ impl Waiters {
             waiters: self,
             waiter,
         }
+    }
+
+    fn is_empty(&self) -> bool {
+        own(&self.all).is_empty()
     }
 
     /// Wakes one of them: the seed chooses, and without one the first.
