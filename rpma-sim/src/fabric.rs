@@ -17,8 +17,8 @@ use crate::device;
 use crate::fail::Failing;
 use crate::order::{Member, Trace};
 use crate::profile::Profile;
-use crate::spawned::JoinHandle;
 use crate::state::Shared;
+use crate::thread::{JoinHandle, Of};
 
 /// How many fabrics are alive.
 static ALIVE: AtomicUsize = AtomicUsize::new(0);
@@ -57,7 +57,7 @@ impl Fabric {
     fn of(profile: Profile, seed: Option<u64>) -> Self {
         ALIVE.fetch_add(1, Ordering::Relaxed);
         let shared = Shared::new(profile, seed);
-        let place = seed.map(|_| put(&shared, None, None));
+        let place = seed.map(|_| put(&shared, None, None, None));
         let _alive = Arc::new(Alive { place });
         Self { shared, _alive }
     }
@@ -208,6 +208,11 @@ impl Host {
         self.shared.lock().hosts[self.index].clone()
     }
 
+    /// Its name, in the middle of something: as no call.
+    fn quiet_name(&self) -> String {
+        self.shared.lock_quietly().hosts[self.index].clone()
+    }
+
     /// The IPv4 address of its first device.
     #[must_use]
     pub fn addr(&self) -> Ipv4Addr {
@@ -237,7 +242,7 @@ impl Host {
 
     fn enter_as(&self, member: Option<Arc<Member>>) -> Entered {
         Entered {
-            number: put(&self.shared, Some(self.clone()), member),
+            number: put(&self.shared, Some(self.clone()), None, member),
             _of_this_thread: PhantomData,
         }
     }
@@ -252,14 +257,17 @@ impl Host {
         run: impl FnOnce() -> T + Send + 'static,
     ) -> JoinHandle<T> {
         let (host, name) = (self.clone(), self.name().replace('\0', ""));
-        let member = Member::new(&self.shared, name.clone(), false);
-        let number = member.number;
+        let member = Member::new(&self.shared, name.clone(), false, None);
+        let of = Of {
+            shared: Arc::clone(&self.shared),
+            number: member.number,
+        };
         let thread = thread::Builder::new().name(name).spawn(move || {
             let _entered = host.enter_as(Some(member));
             run()
         });
         let thread = thread.expect("the system has a thread");
-        JoinHandle::new(thread, Arc::clone(&self.shared), number)
+        JoinHandle::new(thread, Some(of))
     }
 
     /// The host that the calling thread is on: none if it has lost its power since.
@@ -323,8 +331,13 @@ thread_local! {
     static PLACES: RefCell<Vec<Place>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Puts the calling thread on a fabric; the number of its place.
-fn put(shared: &Arc<Shared>, host: Option<Host>, member: Option<Arc<Member>>) -> usize {
+/// Puts the calling thread on a fabric; the number of its place. Without a life the host is as it is now.
+fn put(
+    shared: &Arc<Shared>,
+    host: Option<Host>,
+    life: Option<usize>,
+    member: Option<Arc<Member>>,
+) -> usize {
     static NEXT: AtomicUsize = AtomicUsize::new(0);
     let number = NEXT.fetch_add(1, Ordering::Relaxed);
     let known = PLACES.with_borrow(|places| {
@@ -338,12 +351,15 @@ fn put(shared: &Arc<Shared>, host: Option<Host>, member: Option<Arc<Member>>) ->
             shared,
             thread.name().unwrap_or("without a name").to_owned(),
             true,
+            None,
         )
     });
     let thread = member.number;
-    let life = host.as_ref().map_or(0, |host| {
-        let state = host.shared.lock_quietly();
-        state.life(host.index)
+    let life = life.unwrap_or_else(|| {
+        host.as_ref().map_or(0, |host| {
+            let state = host.shared.lock_quietly();
+            state.life(host.index)
+        })
     });
     let place = Place {
         number,
@@ -356,6 +372,54 @@ fn put(shared: &Arc<Shared>, host: Option<Host>, member: Option<Arc<Member>>) ->
         shared.begin(thread);
     }
     number
+}
+
+/// A thread that the calling one is about to start, in the same place.
+pub(crate) struct Birth {
+    host: Option<Host>,
+    life: usize,
+    shared: Arc<Shared>,
+    member: Arc<Member>,
+}
+
+/// If the calling thread is on a host or on a fabric, a thread that will be there as well.
+pub(crate) fn birth(name: Option<String>, scope: Option<usize>) -> Option<Birth> {
+    let (host, life, shared) = PLACES
+        .try_with(|places| {
+            let places = places.borrow();
+            let on_host = places.iter().rev().find(|place| place.host.is_some());
+            let place = on_host.or(places.last())?;
+            let shared = place.member.shared.upgrade()?;
+            Some((place.host.clone(), place.life, shared))
+        })
+        .ok()??;
+    let name = name
+        .or_else(|| host.as_ref().map(Host::quiet_name))
+        .unwrap_or_else(|| "without a name".to_owned());
+    let member = Member::new(&shared, name, false, scope);
+    Some(Birth {
+        host,
+        life,
+        shared,
+        member,
+    })
+}
+
+impl Birth {
+    pub(crate) fn of(&self) -> Of {
+        Of {
+            shared: Arc::clone(&self.shared),
+            number: self.member.number,
+        }
+    }
+
+    /// The calling thread is the one that was started.
+    pub(crate) fn enter(self) -> Entered {
+        Entered {
+            number: put(&self.shared, self.host, Some(self.life), Some(self.member)),
+            _of_this_thread: PhantomData,
+        }
+    }
 }
 
 /// Takes the calling thread from a place, if it is there.

@@ -75,13 +75,13 @@ mod profile;
 mod qp;
 mod repeat;
 mod responder;
-mod spawned;
 mod srq;
 mod state;
 mod strays;
 mod stream;
 mod sweep;
 pub mod sync;
+pub mod thread;
 mod timer;
 mod types;
 mod wait;
@@ -100,8 +100,8 @@ pub use self::power::{
 };
 pub use self::profile::Profile;
 pub use self::repeat::repeatable;
-pub use self::spawned::JoinHandle;
 pub use self::sweep::sweep;
+pub use self::thread::JoinHandle;
 #[doc(hidden)]
 pub use self::wait::{lock, pause, undivided, wait};
 pub use self::wait::{now, sleep};

@@ -107,6 +107,8 @@ struct Thread {
     stat: Option<PathBuf>,
     /// How likely it goes on, compared with others.
     weight: u64,
+    /// The [scope](crate::thread::scope) that waits for its end.
+    scope: Option<usize>,
 }
 
 #[derive(Debug)]
@@ -134,6 +136,8 @@ pub(crate) enum Event {
     Change(u64),
     /// The end of a thread.
     End(u64),
+    /// The end of all threads of a scope.
+    ScopeEnd(usize),
     /// A thread of the program wakes the waiter.
     Woken(Arc<Waiter>),
 }
@@ -312,8 +316,13 @@ pub(crate) struct Member {
 }
 
 impl Member {
-    /// The next thread of a fabric: the calling one, or one that it will start.
-    pub(crate) fn new(shared: &Arc<Shared>, name: String, is_own: bool) -> Arc<Self> {
+    /// The next thread of a fabric: the calling one, or one that it will start, perhaps in a scope.
+    pub(crate) fn new(
+        shared: &Arc<Shared>,
+        name: String,
+        is_own: bool,
+        scope: Option<usize>,
+    ) -> Arc<Self> {
         let last = Arc::new(Mutex::new("no call"));
         let mut threads = shared.order.lock();
         threads.next += 1;
@@ -335,6 +344,7 @@ impl Member {
             is_inside: false,
             stat: None,
             weight,
+            scope,
         };
         threads.all.insert(number, thread);
         if is_first && threads.turn.is_none() {
@@ -644,6 +654,7 @@ impl Shared {
             Event::None => false,
             Event::Change(seen) => *seen != self.changed.count(),
             Event::End(other) => !threads.all.contains_key(other),
+            Event::ScopeEnd(scope) => threads.all.values().all(|it| it.scope != Some(*scope)),
             Event::Woken(waiter) => waiter.is_woken(),
         }
     }
@@ -682,6 +693,17 @@ impl Shared {
         if let Some(thread) = self.waits_in_order() {
             // A signal is no end.
             while self.wait(thread, &mut [], None, Event::End(other)) == Err(Errno::INTR) {}
+        }
+    }
+
+    /// Waits until all threads of a scope are at their ends.
+    pub(crate) fn await_scope(&self, scope: usize) {
+        if let Some(thread) = self.waits_in_order() {
+            let event = Event::ScopeEnd(scope);
+            while !self.has_come(&event, &self.order.lock()) {
+                // A signal is no end.
+                let _ = self.wait(thread, &mut [], None, event.clone());
+            }
         }
     }
 }

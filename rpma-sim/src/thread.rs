@@ -1,0 +1,300 @@
+//! Threads of the program: as [`std::thread`], on the host of the thread that starts them.
+//!
+//! A fabric knows when such a thread begins, waits for another one, and ends.
+
+use std::fmt;
+use std::io;
+use std::panic::Location;
+use std::ptr;
+use std::sync::Arc;
+use std::thread;
+
+pub use std::thread::{
+    AccessError, LocalKey, Result, Thread, ThreadId, available_parallelism, current, panicking,
+};
+
+use crate::fabric::{self, Birth};
+use crate::power::is_checking;
+use crate::state::Shared;
+use crate::sync::begin;
+use crate::wait::pause;
+pub use crate::wait::sleep;
+
+/// As [`std::thread::spawn`]: the thread is on the calling thread's host, if that is on one.
+///
+/// # Panics
+///
+/// If the system has no thread.
+pub fn spawn<F, T>(run: F) -> JoinHandle<T>
+where
+    F: FnOnce() -> T + Send + 'static,
+    T: Send + 'static,
+{
+    Builder::new().spawn(run).expect(NO_THREAD)
+}
+
+/// As [`std::thread::scope`]: its threads are on the hosts of those that start them. At its end it waits for them as
+/// [`JoinHandle::join`] does.
+///
+/// # Panics
+///
+/// As [`std::thread::scope`].
+pub fn scope<'env, F, T>(run: F) -> T
+where
+    F: for<'scope> FnOnce(&'scope Scope<'scope, 'env>) -> T,
+{
+    thread::scope(|scope| {
+        // SAFETY: a `Scope` is a `thread::Scope`, with the same layout, for the same lifetimes.
+        let scope = unsafe { &*ptr::from_ref(scope).cast::<Scope<'_, 'env>>() };
+        let _ending = Ending(scope.number());
+        run(scope)
+    })
+}
+
+/// As [`std::thread::yield_now`]. With a seed another thread of the fabric may go on.
+pub fn yield_now() {
+    if is_checking() || !pause() {
+        thread::yield_now();
+    }
+}
+
+const NO_THREAD: &str = "the system has a thread";
+
+/// As [`std::thread::Builder`], for [`spawn`] and [`Scope::spawn`].
+#[derive(Debug)]
+#[must_use = "must eventually spawn the thread"]
+pub struct Builder {
+    inner: thread::Builder,
+    name: Option<String>,
+}
+
+impl Builder {
+    /// As [`std::thread::Builder::new`].
+    pub fn new() -> Self {
+        Self {
+            inner: thread::Builder::new(),
+            name: None,
+        }
+    }
+
+    /// As [`std::thread::Builder::name`]. A fabric calls the thread so, and without a name as its host.
+    pub fn name(self, name: String) -> Self {
+        Self {
+            inner: self.inner.name(name.clone()),
+            name: Some(name),
+        }
+    }
+
+    /// As [`std::thread::Builder::stack_size`].
+    pub fn stack_size(self, size: usize) -> Self {
+        Self {
+            inner: self.inner.stack_size(size),
+            name: self.name,
+        }
+    }
+
+    /// As [`std::thread::Builder::spawn`].
+    ///
+    /// # Errors
+    ///
+    /// If the system has no thread.
+    ///
+    /// # Panics
+    ///
+    /// If the name has a NUL byte.
+    pub fn spawn<F, T>(self, run: F) -> io::Result<JoinHandle<T>>
+    where
+        F: FnOnce() -> T + Send + 'static,
+        T: Send + 'static,
+    {
+        let birth = fabric::birth(self.name, None);
+        let of = birth.as_ref().map(Birth::of);
+        let thread = self.inner.spawn(move || {
+            let _entered = birth.map(Birth::enter);
+            run()
+        })?;
+        Ok(JoinHandle { thread, of })
+    }
+
+    /// As [`std::thread::Builder::spawn_scoped`].
+    ///
+    /// # Errors
+    ///
+    /// If the system has no thread.
+    ///
+    /// # Panics
+    ///
+    /// If the name has a NUL byte.
+    pub fn spawn_scoped<'scope, 'env, F, T>(
+        self,
+        scope: &'scope Scope<'scope, 'env>,
+        run: F,
+    ) -> io::Result<ScopedJoinHandle<'scope, T>>
+    where
+        F: FnOnce() -> T + Send + 'scope,
+        T: Send + 'scope,
+    {
+        let birth = fabric::birth(self.name, Some(scope.number()));
+        let of = birth.as_ref().map(Birth::of);
+        let run = move || {
+            let _entered = birth.map(Birth::enter);
+            run()
+        };
+        let thread = self.inner.spawn_scoped(&scope.0, run)?;
+        Ok(ScopedJoinHandle { thread, of })
+    }
+}
+
+impl Default for Builder {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// As [`std::thread::Scope`]: see [`scope`].
+#[repr(transparent)]
+pub struct Scope<'scope, 'env: 'scope>(thread::Scope<'scope, 'env>);
+
+impl<'scope, 'env> Scope<'scope, 'env> {
+    /// As [`std::thread::Scope::spawn`]: the thread is on the calling thread's host, if that is on one.
+    ///
+    /// # Panics
+    ///
+    /// If the system has no thread.
+    pub fn spawn<F, T>(&'scope self, run: F) -> ScopedJoinHandle<'scope, T>
+    where
+        F: FnOnce() -> T + Send + 'scope,
+        T: Send + 'scope,
+    {
+        let thread = Builder::new().spawn_scoped(self, run);
+        thread.expect(NO_THREAD)
+    }
+
+    /// No other scope has it meanwhile.
+    fn number(&self) -> usize {
+        ptr::from_ref(self).addr()
+    }
+}
+
+impl fmt::Debug for Scope<'_, '_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Scope").finish_non_exhaustive()
+    }
+}
+
+/// A scope, which ends with the last of its threads.
+struct Ending(usize);
+
+impl Drop for Ending {
+    fn drop(&mut self) {
+        if let Some((shared, _)) = fabric::place() {
+            fabric::calls("the end of thread::scope");
+            shared.await_scope(self.0);
+        }
+    }
+}
+
+/// A thread that [`spawn`] or [`Host::spawn`](crate::Host::spawn) has started: as [`std::thread::JoinHandle`], but its
+/// fabric knows of the thread that waits for its end.
+pub struct JoinHandle<T> {
+    thread: thread::JoinHandle<T>,
+    of: Option<Of>,
+}
+
+impl<T> JoinHandle<T> {
+    pub(crate) fn new(thread: thread::JoinHandle<T>, of: Option<Of>) -> Self {
+        Self { thread, of }
+    }
+
+    /// Waits for its end. The clock can jump meanwhile, and with a seed others have the turn.
+    ///
+    /// # Errors
+    ///
+    /// What it has panicked with.
+    pub fn join(self) -> Result<T> {
+        await_end(self.of.as_ref());
+        self.thread.join()
+    }
+
+    /// The thread.
+    #[must_use]
+    pub fn thread(&self) -> &Thread {
+        self.thread.thread()
+    }
+
+    /// Whether it has ended. On a fabric without a seed, in real time.
+    #[must_use]
+    #[track_caller]
+    pub fn is_finished(&self) -> bool {
+        match ended(self.of.as_ref(), Location::caller()) {
+            Some(ended) => ended,
+            None => self.thread.is_finished(),
+        }
+    }
+}
+
+impl<T> fmt::Debug for JoinHandle<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("JoinHandle").finish_non_exhaustive()
+    }
+}
+
+/// A thread of a [`Scope`]: as [`JoinHandle`].
+pub struct ScopedJoinHandle<'scope, T> {
+    thread: thread::ScopedJoinHandle<'scope, T>,
+    of: Option<Of>,
+}
+
+impl<T> ScopedJoinHandle<'_, T> {
+    /// As [`JoinHandle::join`].
+    ///
+    /// # Errors
+    ///
+    /// What it has panicked with.
+    pub fn join(self) -> Result<T> {
+        await_end(self.of.as_ref());
+        self.thread.join()
+    }
+
+    /// The thread.
+    #[must_use]
+    pub fn thread(&self) -> &Thread {
+        self.thread.thread()
+    }
+
+    /// As [`JoinHandle::is_finished`].
+    #[must_use]
+    #[track_caller]
+    pub fn is_finished(&self) -> bool {
+        match ended(self.of.as_ref(), Location::caller()) {
+            Some(ended) => ended,
+            None => self.thread.is_finished(),
+        }
+    }
+}
+
+impl<T> fmt::Debug for ScopedJoinHandle<'_, T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ScopedJoinHandle").finish_non_exhaustive()
+    }
+}
+
+/// The fabric of a thread, and its number there.
+pub(crate) struct Of {
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) number: u64,
+}
+
+fn await_end(of: Option<&Of>) {
+    if let Some(of) = of {
+        fabric::calls("JoinHandle::join");
+        of.shared.await_end(of.number);
+    }
+}
+
+/// Whether a thread has ended, as far as the seed repeats it.
+fn ended(of: Option<&Of>, at: &'static Location<'static>) -> Option<bool> {
+    let of = of.filter(|of| of.shared.order.seed().is_some())?;
+    begin("JoinHandle::is_finished", at);
+    Some(!of.shared.order.has(of.number))
+}
