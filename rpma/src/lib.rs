@@ -151,6 +151,8 @@ mod range;
 mod request;
 mod slots;
 mod srq;
+pub mod sync;
+pub mod thread;
 mod verbs;
 pub mod wait;
 

@@ -1,0 +1,44 @@
+//! Locks, condition variables and channels for programs whose tests run on a simulated fabric.
+//!
+//! Without the feature `sim` these are the types of [`std::sync`] themselves, re-exported. With it
+//! they have the same methods and the same errors, and the fabric knows which thread waits and
+//! which thread wakes it. Then, on a host of a fabric:
+//!
+//! * Limits are virtual, and the clock jumps while all threads wait.
+//! * With a seed (`rpma::sim::repeatable`), the seed chooses the thread that is woken and the
+//!   thread that gets a lock. A run is repeated by its seed.
+//! * If every thread waits and nothing is to come, one of them panics and names the last call of
+//!   each thread.
+//!
+//! Off a host they behave as std's. Start threads with [`thread`](crate::thread).
+//!
+//! ```
+//! use std::collections::VecDeque;
+//! use std::time::Duration;
+//!
+//! use rpma::sync::{Condvar, Mutex, mpsc};
+//! use rpma::thread;
+//!
+//! let (queue, is_filled) = (Mutex::new(VecDeque::new()), Condvar::new());
+//! let (answers, received) = mpsc::channel();
+//! thread::scope(|scope| {
+//!     scope.spawn(|| {
+//!         let queue = queue.lock().expect("no panic");
+//!         let mut queue = is_filled.wait_while(queue, |queue| queue.is_empty()).expect("no panic");
+//!         answers.send(queue.pop_front()).expect("a receiver");
+//!     });
+//!     queue.lock().expect("no panic").push_back(7);
+//!     is_filled.notify_one();
+//!     assert_eq!(received.recv_timeout(Duration::from_secs(10)), Ok(Some(7)));
+//! });
+//! ```
+//!
+//! `docs/testing-your-program.md` has a test of a program with threads. Other types of
+//! [`std::sync`] and other crates' locks wait in real time.
+
+pub use std::sync::{Arc, LockResult, PoisonError, TryLockError, TryLockResult, Weak, atomic};
+
+#[cfg(feature = "sim")]
+pub use rpma_sys::sim::sync::{Condvar, Mutex, MutexGuard, WaitTimeoutResult, mpsc};
+#[cfg(not(feature = "sim"))]
+pub use std::sync::{Condvar, Mutex, MutexGuard, WaitTimeoutResult, mpsc};
