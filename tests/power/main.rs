@@ -12,6 +12,7 @@ mod again;
 mod cuts;
 mod early;
 mod example;
+mod group;
 mod hosts;
 mod joint;
 mod late;
