@@ -215,6 +215,15 @@ impl Threads {
         self.give(None);
     }
 
+    /// Whether it may be the calling thread that panics when all wait in vain.
+    fn may_panic(&self, thread: u64) -> bool {
+        // The end of a scope would sleep elsewhere after a panic. The threads of the scope can panic.
+        let ends_scope = self.all.get(&thread).is_some_and(|thread| {
+            matches!(&thread.standing, Standing::Waits(wait) if matches!(wait.event, Event::ScopeEnd(_)))
+        });
+        !ends_scope && !thread::panicking()
+    }
+
     fn describe(&self) -> String {
         let all: Vec<_> = self.all.values().map(Thread::describe).collect();
         all.join("; ")
@@ -545,10 +554,12 @@ impl Shared {
         let (since, looked) = threads.idle.unwrap_or((now, now));
         if threads.is_any_away() {
             self.order.time.advance(now - looked);
-        } else if now - since > PATIENCE && !thread::panicking() {
+        } else if now - since > PATIENCE && threads.may_panic(thread) {
             // The others find the same, in their turn.
             threads.idle = None;
             threads.set(thread, Standing::Busy);
+            // From here on it may sleep elsewhere.
+            threads.set_inside(thread, false);
             let all = threads.describe();
             drop(threads);
             panic_in_vain(all);
@@ -639,8 +650,13 @@ impl Shared {
             if called != calls {
                 (vain, calls) = (None, called);
             }
-            if vain.is_some_and(|since| since.elapsed() > VAIN) && !thread::panicking() {
-                panic_in_vain(self.order.lock().describe());
+            if vain.is_some_and(|since| since.elapsed() > VAIN) {
+                let threads = self.order.lock();
+                if threads.may_panic(thread) {
+                    let all = threads.describe();
+                    drop(threads);
+                    panic_in_vain(all);
+                }
             }
             if jump != Jump::Done {
                 let limit = Timespec::try_from(LOOK).expect("a short time");
