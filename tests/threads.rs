@@ -1,4 +1,5 @@
-//! Promises of `rpma::sync` and `rpma::thread`: they are std's, and on a simulated host the fabric knows of their waits.
+//! Promises of `rpma::sync` and `rpma::thread`: they are std's, and on a simulated host
+//! their waits are in the order and in the time of the fabric.
 
 use std::collections::BTreeSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -439,7 +440,7 @@ fn the_seed_chooses_who_gets_a_lock() {
 }
 
 /// A flag that is set without the lock, between a thread's look at it and its wait: with some seeds the thread sleeps
-/// for ever, and that is told.
+/// for ever, and a panic reports it.
 #[test]
 fn a_lost_notification_is_found() {
     let ends = |seed| {
@@ -475,7 +476,7 @@ fn a_lost_notification_is_found() {
     assert_eq!(ends(*seed).as_ref(), Err(text));
 }
 
-/// Threads that wait for each other are told with their last calls, with a seed and without.
+/// Threads that wait for each other end with a panic that has their last calls, with a seed and without.
 #[test]
 fn a_deadlock_is_told() {
     for fabric in fabrics().into_iter().skip(1) {
@@ -510,7 +511,7 @@ fn a_deadlock_is_told() {
     assert!(text.contains("was last in Receiver::recv"), "{text}");
 }
 
-/// A thread on no host wakes one on a host, and the other way round; the fabric tells that it is not repeated.
+/// A thread on no host wakes one on a host, and the other way round. With a seed the fabric reports it.
 #[test]
 fn threads_on_no_host_wake_and_are_woken() {
     for fabric in fabrics() {

@@ -62,16 +62,15 @@ impl Fabric {
         Self { shared, _alive }
     }
 
-    /// Lets the fabric's clock jump over waits inside of `rpma`. Everything else is real time: [`std::thread::sleep`],
-    /// [`Instant::now`] in the program, its own locks and channels, `poll` and `epoll` in the program, and threads that
-    /// are on no host.
+    /// Lets the fabric's clock jump over waits inside of `rpma`, and in [`sync`](crate::sync) and
+    /// [`thread`](crate::thread). Everything else is real time: [`std::thread::sleep`], [`Instant::now`] in the program,
+    /// other locks and channels, `poll` and `epoll` in the program, and threads that are on no host.
     ///
     /// A thread on a host that is in one of these is busy, and for as long the clock goes as the system's. For threads
     /// on no host it does not wait: stay on a host while you start threads. They measure limits with the system's
     /// clock.
     ///
-    /// From now on, when all threads on hosts of the fabric wait inside of `rpma`, for a [`JoinHandle`] or in
-    /// [`sleep`](crate::sleep), and nothing is there to take, the clock jumps to the end of the next limit, or to when
+    /// From now on, when all threads on hosts of the fabric wait in one of these, and nothing is there to take, the clock jumps to the end of the next limit, or to when
     /// a device tries again. So an hour's limit passes at once. [`now`](Self::now) tells the fabric's time.
     ///
     /// If all of them wait without a limit, nothing is to come, and nobody calls the fabric for 5 seconds of real time,

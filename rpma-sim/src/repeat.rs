@@ -19,14 +19,15 @@ use crate::profile::Profile;
 /// ```
 ///
 /// On such a [fabric](Fabric::seeded) one thread runs at a time: the calling one, those that
-/// [`Host::spawn`](crate::Host::spawn) has started, and those that have entered a host. At each call of verbs, and when
-/// a thread waits in `rpma`, the seed chooses which thread goes on. Time is virtual ([`Fabric::now`],
+/// [`Host::spawn`](crate::Host::spawn) and [`thread`](crate::thread) have started, and those that have entered a host.
+/// At each call of verbs and of [`sync`](crate::sync), and when a thread waits in `rpma`, the seed chooses which thread
+/// goes on. Time is virtual ([`Fabric::now`],
 /// [`now`](crate::now)): 1 µs for each call, and when nobody can go on it jumps to the next limit, or to when a device
 /// tries again. What a device does by chance follows from the seed as well.
 ///
-/// What the fabric does not know of is not repeated: a thread that waits for a lock, a channel or a sleep of the
-/// program (take [`sleep`](crate::sleep) and [`JoinHandle::join`](crate::JoinHandle::join)), the end of a
-/// [`std::thread::scope`], a thread that comes to a host by itself, and one on no host that makes calls. Whoever has
+/// What the fabric does not know of is not repeated: a thread that waits for a lock, a channel, a sleep or a scope of
+/// std's or of another crate (take those of [`sync`](crate::sync) and [`thread`](crate::thread)), a thread that comes to
+/// a host by itself, and one on no host that makes calls or wakes a thread. Whoever has
 /// the turn and sleeps elsewhere for a second of real time, or computes for half a minute, loses it; then time is real
 /// until it is back. The run goes on, and [`Fabric::why_not_repeatable`] has the reason, which is printed as well.
 ///

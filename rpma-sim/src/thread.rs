@@ -1,6 +1,6 @@
 //! Threads of the program: as [`std::thread`], on the host of the thread that starts them.
 //!
-//! A fabric knows when such a thread begins, waits for another one, and ends.
+//! Such a thread is one of the fabric's, from the call that starts it until its end. `rpma::thread` has an example.
 
 use std::fmt;
 use std::io;
@@ -194,8 +194,8 @@ impl Drop for Ending {
     }
 }
 
-/// A thread that [`spawn`] or [`Host::spawn`](crate::Host::spawn) has started: as [`std::thread::JoinHandle`], but its
-/// fabric knows of the thread that waits for its end.
+/// A thread that [`spawn`] or [`Host::spawn`](crate::Host::spawn) has started: as [`std::thread::JoinHandle`]. Its fabric
+/// takes part in the wait for its end.
 pub struct JoinHandle<T> {
     thread: thread::JoinHandle<T>,
     of: Option<Of>,
@@ -210,7 +210,7 @@ impl<T> JoinHandle<T> {
     ///
     /// # Errors
     ///
-    /// What it has panicked with.
+    /// The value of its panic.
     pub fn join(self) -> Result<T> {
         await_end(self.of.as_ref());
         self.thread.join()
@@ -250,7 +250,7 @@ impl<T> ScopedJoinHandle<'_, T> {
     ///
     /// # Errors
     ///
-    /// What it has panicked with.
+    /// The value of its panic.
     pub fn join(self) -> Result<T> {
         await_end(self.of.as_ref());
         self.thread.join()

@@ -60,6 +60,7 @@
 //! | [`PeerCfg`] | the peer's statement about its platform | `rpma_peer_cfg` |
 //! | [`Offer`] | private data with a region's descriptor and a `PeerCfg` | |
 //! | [`pmem`] | mapped persistent memory | (libpmem) |
+//! | [`sync`], [`thread`] | std's locks, channels and threads, for tests with the feature `sim` | |
 //!
 //! Each function `rpma_<object>_<verb>` is `<Object>::<verb>`. A search for the C name finds it,
 //! and the page on [porting from librpma](crate::porting) lists them all.
@@ -208,6 +209,7 @@ pub mod porting {}
 /// | let a host lose its power and come back | [`Fabric::power_cut`](sim::Fabric::power_cut), [`Host::restart`](sim::Host::restart) |
 /// | wait for hours, at once | [`Fabric::jump_over_waits`](sim::Fabric::jump_over_waits) |
 /// | repeat a run with its order of threads | [`repeatable`](sim::repeatable) |
+/// | have threads that wait for each other | [`sync`], [`thread`] |
 ///
 /// ```
 /// use std::time::Duration;
@@ -265,7 +267,8 @@ pub mod porting {}
 /// Time is real: where a test lets a peer die, [`ConnCfg::set_ack_timeout`] and
 /// [`set_retry_count`](ConnCfg::set_retry_count) say how soon that is noticed. A test that is not to wait lets the
 /// fabric's clock [jump over waits](sim::Fabric::jump_over_waits). With [`repeatable`](sim::repeatable) a seed chooses
-/// the order of threads, and a run that fails can be run again.
+/// the order of threads, and a run that fails can be run again. A program with threads of its own takes them from
+/// [`thread`], and its locks and channels from [`sync`].
 #[cfg(feature = "sim")]
 pub mod sim {
     #[doc(inline)]

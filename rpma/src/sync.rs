@@ -1,8 +1,8 @@
-//! Locks, condition variables and channels for programs whose tests run on a simulated fabric.
+//! Locks, condition variables and channels for programs that are tested on a simulated fabric.
 //!
 //! Without the feature `sim` these are the types of [`std::sync`] themselves, re-exported. With it
-//! they have the same methods and the same errors, and the fabric knows which thread waits and
-//! which thread wakes it. Then, on a host of a fabric:
+//! they have the same methods and the same errors, and waits are in the order and in the time of
+//! the fabric. Then, on a host of a fabric:
 //!
 //! * Limits are virtual, and the clock jumps while all threads wait.
 //! * With a seed (`rpma::sim::repeatable`), the seed chooses the thread that is woken and the
@@ -24,8 +24,9 @@
 //! thread::scope(|scope| {
 //!     scope.spawn(|| {
 //!         let queue = queue.lock().expect("no panic");
-//!         let mut queue = is_filled.wait_while(queue, |queue| queue.is_empty()).expect("no panic");
-//!         answers.send(queue.pop_front()).expect("a receiver");
+//!         let queue = is_filled.wait_while(queue, |queue| queue.is_empty());
+//!         let first = queue.expect("no panic").pop_front();
+//!         answers.send(first).expect("a receiver");
 //!     });
 //!     queue.lock().expect("no panic").push_back(7);
 //!     is_filled.notify_one();

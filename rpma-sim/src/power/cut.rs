@@ -301,7 +301,8 @@ impl Fabric {
     /// called under the lock of the fabric, by whatever thread is there, so that nothing else happens meanwhile. It
     /// cannot use the fabric or rpma itself, which ends the process if it happens inside of a call of verbs, but for
     /// `PmemMap::open` of an [image's path](crate::Image::path) and what is done with that map; and it must not wait for a lock
-    /// that the program holds while it calls rpma, which includes reading from memory (`read_at`).
+    /// that the program holds while it calls rpma, which includes reading from memory (`read_at`). A check that locks such
+    /// a [`sync::Mutex`](crate::sync::Mutex) fails, and the message is about the lock.
     ///
     /// From now on, also when it is over, devices keep flushes, reads and atomic writes back until somebody polls
     /// the queue that they complete in, or for some milliseconds, so that the power can fail between a post and its

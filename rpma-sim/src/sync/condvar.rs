@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use super::{MutexGuard, Waiters, begin, deadline};
 use crate::wait::now;
 
-/// A [`std::sync::Condvar`] whose waits a fabric knows of; its locks are [`Mutex`](super::Mutex)es.
+/// A [`std::sync::Condvar`] for threads of a fabric. Its locks are [`Mutex`](super::Mutex)es.
 ///
 /// On a host of a fabric with a seed, the seed chooses which thread [`notify_one`](Self::notify_one) wakes, and limits
 /// are virtual. Where the clock jumps, limits are virtual too. Everywhere else it waits in real time. It never wakes a
@@ -167,7 +167,7 @@ impl Default for Condvar {
     }
 }
 
-/// Whether a wait has ended by its limit, as [`std::sync::WaitTimeoutResult`], of which only std can make values.
+/// Whether a wait has ended by its limit. It replaces [`std::sync::WaitTimeoutResult`], which has no constructor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WaitTimeoutResult(bool);
 

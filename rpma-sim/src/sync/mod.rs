@@ -1,6 +1,8 @@
-//! Locks, condition variables and channels of the program: as std's, with waits that the fabric knows of.
+//! Locks, condition variables and channels of the program: as std's, with waits in the order of a fabric.
 //!
-//! Locks: those here come after the state's and after order's `threads`. None is held while a thread waits.
+//! A thread that waits on a host is registered with the fabric, and so is each wake-up. `rpma::sync` has an example.
+//!
+//! Locks: those here come after the state's and after order's `threads`. A thread that waits holds no lock of these.
 
 mod condvar;
 pub mod mpsc;
@@ -52,7 +54,7 @@ fn own<T>(lock: &StdMutex<T>) -> StdGuard<'_, T> {
 pub(crate) struct Waiter {
     woken: StdMutex<bool>,
     told: StdCondvar,
-    /// The fabric that knows of the wait.
+    /// The fabric in which it waits.
     fabric: Option<Weak<Shared>>,
 }
 
@@ -146,7 +148,7 @@ struct Entry<'a> {
 }
 
 impl Entry<'_> {
-    /// Waits until a thread wakes it; `false` if none has at the deadline.
+    /// Waits until a thread wakes it; `false` after the deadline.
     fn wait(&self, deadline: Option<Instant>) -> bool {
         if is_checking() {
             refuse("a check of on_every_event waits for the program, which waits for the check");

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use super::{Waiters, begin, deadline, own};
 
-/// As [`std::sync::mpsc::channel`], with waits that a fabric knows of.
+/// As [`std::sync::mpsc::channel`], for threads of a fabric.
 #[must_use]
 pub fn channel<T>() -> (Sender<T>, Receiver<T>) {
     let channel = Arc::new(Channel::new(None));
@@ -21,8 +21,8 @@ pub fn channel<T>() -> (Sender<T>, Receiver<T>) {
     (sender, Receiver::new(channel))
 }
 
-/// As [`std::sync::mpsc::sync_channel`], with waits that a fabric knows of. With a bound of 0, each send waits until
-/// its value is taken.
+/// As [`std::sync::mpsc::sync_channel`], for threads of a fabric. If the bound is 0, each send waits until its value is
+/// taken.
 #[must_use]
 pub fn sync_channel<T>(bound: usize) -> (SyncSender<T>, Receiver<T>) {
     let channel = Arc::new(Channel::new(Some(bound)));

@@ -16,13 +16,13 @@ use crate::fabric;
 use crate::power::{is_checking, refuse};
 use crate::state::Shared;
 
-/// How often a thread looks again at a lock whose owner its fabric does not know, in real time.
+/// The real time between two attempts of a thread, while a thread outside of its fabric holds the lock.
 const LOOK: Duration = Duration::from_millis(1);
 
 /// For how long a check waits for a lock, in real time, on a fabric on which other threads run.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// A [`std::sync::Mutex`] whose waits a fabric knows of.
+/// A [`std::sync::Mutex`] for threads of a fabric.
 ///
 /// A thread on a host of a fabric with a seed gives the turn away while it waits for the lock, and the seed chooses
 /// which thread gets the lock next. Where the clock jumps, it can jump while a thread holds the lock and others wait
@@ -105,7 +105,7 @@ impl<T: ?Sized> Mutex<T> {
     ///
     /// # Errors
     ///
-    /// The guard, if the lock is poisoned; nothing, if another thread holds it.
+    /// The guard, if the lock is poisoned; `WouldBlock`, if another thread holds it.
     #[track_caller]
     pub fn try_lock(&self) -> TryLockResult<MutexGuard<'_, T>> {
         begin("Mutex::try_lock", Location::caller());
@@ -233,7 +233,7 @@ impl<T> From<T> for Mutex<T> {
 #[clippy::has_significant_drop]
 pub struct MutexGuard<'a, T: ?Sized + 'a> {
     pub(super) lock: &'a Mutex<T>,
-    /// None only while it is dropped.
+    /// `None` at the end of its drop.
     inner: Option<StdGuard<'a, T>>,
 }
 
