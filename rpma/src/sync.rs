@@ -43,3 +43,26 @@ pub use std::sync::{Arc, LockResult, PoisonError, TryLockError, TryLockResult, W
 pub use rpma_sys::sim::sync::{Condvar, Mutex, MutexGuard, WaitTimeoutResult, mpsc};
 #[cfg(not(feature = "sim"))]
 pub use std::sync::{Condvar, Mutex, MutexGuard, WaitTimeoutResult, mpsc};
+
+#[cfg(all(test, not(feature = "sim")))]
+mod tests {
+    use std::sync;
+
+    use super::{Condvar, Mutex, MutexGuard, mpsc};
+    use crate::thread;
+
+    /// Without the feature `sim` each type is std's own: a value of one is a value of the other.
+    #[test]
+    fn without_sim_they_are_std_s() {
+        let lock: sync::Mutex<u8> = Mutex::new(1);
+        let guard: sync::MutexGuard<'_, u8> = lock.lock().expect("no panic");
+        let guard: MutexGuard<'_, u8> = guard;
+        let changed: sync::Condvar = Condvar::new();
+        changed.notify_one();
+        drop(guard);
+        let channel: (sync::mpsc::Sender<u8>, sync::mpsc::Receiver<u8>) = mpsc::channel();
+        drop(channel);
+        let thread: std::thread::JoinHandle<u8> = thread::spawn(|| 1);
+        assert_eq!(thread.join().expect("no panic"), 1);
+    }
+}
