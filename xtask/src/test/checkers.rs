@@ -13,7 +13,7 @@ use crate::lab::PACKAGE;
 const NIGHTLY: &str = "nightly-2026-05-20";
 
 /// The programs that Miri runs, and those of their tests that it does not, most of which take it more than a minute.
-const MIRI: [(&str, &[&str]); 4] = [
+const MIRI: [(&str, &[&str]); 5] = [
     ("strict", &[]),
     ("batch", &[]),
     (
@@ -30,6 +30,7 @@ const MIRI: [(&str, &[&str]); 4] = [
         &[
             "again::",
             "example::",
+            "group::",
             "hosts::",
             "protocols::",
             "rules::",
@@ -41,12 +42,23 @@ const MIRI: [(&str, &[&str]); 4] = [
             "a_check_is_not_called_after_its_end",
         ],
     ),
+    (
+        "threads",
+        &[
+            "a_deadlock_is_told",
+            "a_lock_is_shared_between_fabrics",
+            "a_lost_notification_is_found",
+            "an_end_is_repeated",
+            "the_same_program_is_repeated_by_its_seed",
+            "the_seed_chooses_who_is_woken",
+        ],
+    ),
 ];
 
 /// What the sanitizers run: most of what has threads, or unsafe code below.
-const SANITIZED: [&str; 14] = [
+const SANITIZED: [&str; 15] = [
     "atomic", "batch", "events", "failing", "links", "messages", "next", "order", "power", "srq",
-    "sweep", "teardown", "transfer", "wait",
+    "sweep", "teardown", "threads", "transfer", "wait",
 ];
 
 /// A work request names memory by a number.
