@@ -37,9 +37,9 @@ impl State {
             // What is wrong with them is found in their turn.
             let parts = self.parts(self.qps[number].pd, sges, 0);
             let mut fetched = gather(&send, &parts.unwrap_or_default());
-            let read_by_now = match self.toss() {
+            let read_by_now = match self.toss() || fetched.is_empty() {
                 true => 0,
-                false => self.chance(fetched.len() as u32 + 1),
+                false => self.chance(fetched.len() as u32),
             };
             fetched.truncate(read_by_now as usize);
             self.qps[number].sends[index].fetched = Some(fetched);
