@@ -5,6 +5,7 @@
 //! of a send queue is executed first, except on devices that [reorder](crate::Profile::STRICT). Completions
 //! are always in order.
 
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use crate::device::Element;
@@ -442,6 +443,7 @@ impl State {
         match answered {
             Ok(()) => {
                 self.visit(|state| format!("after {}", state.describe(number, &send)));
+                self.steps.fetch_add(1, Ordering::Relaxed);
                 if fault.is_some() {
                     self.is_lost(number, index);
                     return lost;

@@ -77,6 +77,7 @@ mod repeat;
 mod responder;
 mod srq;
 mod state;
+mod steps;
 mod strays;
 mod stream;
 mod sweep;
@@ -100,7 +101,8 @@ pub use self::power::{
 };
 pub use self::profile::Profile;
 pub use self::repeat::repeatable;
-pub use self::sweep::sweep;
+pub use self::steps::AtStep;
+pub use self::sweep::{storm, sweep};
 pub use self::thread::JoinHandle;
 #[doc(hidden)]
 pub use self::wait::{lock, pause, undivided, wait};

@@ -13,7 +13,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::panic::Location;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -22,6 +22,7 @@ use rustix::io::Errno;
 
 use crate::fabric;
 use crate::state::Shared;
+use crate::steps::is_acting;
 use crate::sync::Waiter;
 use crate::timer::Time;
 use crate::wait::{is_undivided, left, look};
@@ -73,6 +74,8 @@ pub(crate) struct Order {
     pub(crate) time: Arc<Time>,
     seed: Option<u64>,
     jumps: AtomicBool,
+    /// When a thread that waits panics.
+    end: OnceLock<Instant>,
     /// How many calls there were, of threads on no host as well.
     calls: AtomicU64,
     threads: Mutex<Threads>,
@@ -255,6 +258,7 @@ impl Order {
             time: Arc::new(Time::new(seed.is_some())),
             seed,
             jumps: AtomicBool::new(false),
+            end: OnceLock::new(),
             calls: AtomicU64::new(0),
             threads: Mutex::new(Threads {
                 all: BTreeMap::new(),
@@ -272,6 +276,16 @@ impl Order {
 
     pub(crate) fn seed(&self) -> Option<u64> {
         self.seed
+    }
+
+    /// Lets a run whose time is virtual go on for so long.
+    pub(crate) fn end_after(&self, longest: Duration) {
+        let _is_set = self.end.set(self.time.now() + longest);
+    }
+
+    fn is_over(&self) -> bool {
+        let end = self.end.get();
+        end.is_some_and(|end| *end < self.time.now()) && !thread::panicking()
     }
 
     pub(crate) fn jump_over_waits(&self) {
@@ -391,9 +405,13 @@ impl Drop for Member {
 impl Shared {
     /// Each call begins here, before it takes the lock of the state: with a seed, another thread may go on first.
     pub(crate) fn point(&self, at: &'static Location<'static>) {
-        self.order.calls.fetch_add(1, Ordering::Relaxed);
-        if self.order.seed.is_none() {
+        if is_acting() {
             return;
+        }
+        self.order.calls.fetch_add(1, Ordering::Relaxed);
+        self.steps.add();
+        if self.order.seed.is_none() {
+            return self.steps.act();
         }
         match fabric::thread_in(self) {
             Some(thread) => {
@@ -410,6 +428,7 @@ impl Shared {
                 }
             }
         }
+        self.steps.act();
     }
 
     /// A thread begins: it waits for its turn, if there are turns.
@@ -585,6 +604,8 @@ impl Shared {
         if state.run_due() {
             self.changed.notify_all();
         }
+        drop(state);
+        self.steps.act();
     }
 
     /// If every thread waits, and has nothing to take, the clock jumps.
@@ -632,6 +653,10 @@ impl Shared {
                     return rest(fds, left(deadline, self.order.time.now()), &event);
                 }
                 let found = look(fds)?;
+                if self.order.is_over() {
+                    let all = self.order.lock().describe();
+                    panic!("the run waits on and on: a wait has no limit: {all}");
+                }
                 if found > 0 || is_over() {
                     return Ok(found);
                 }

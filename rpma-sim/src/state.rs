@@ -19,6 +19,7 @@ use crate::power::{NO_POWER, Power, assert_not_checking};
 use crate::profile::Profile;
 use crate::qp::Qp;
 use crate::srq::Srq;
+use crate::steps::Steps;
 use crate::timer::{Clock, Timer};
 
 /// A fabric. Every id and every host keeps it, so that it lives as long as anything that was made in it is used.
@@ -28,6 +29,7 @@ pub(crate) struct Shared {
     /// Something has changed that a call waits for: an acknowledgement, or the end of a stream.
     pub(crate) changed: Changed,
     pub(crate) order: Order,
+    pub(crate) steps: Steps,
 }
 
 /// Tells those who wait of a change.
@@ -52,6 +54,7 @@ impl Changed {
 impl Shared {
     pub(crate) fn new(profile: Profile, seed: Option<u64>) -> Arc<Self> {
         let order = Order::new(seed);
+        let steps = Steps::default();
         Arc::new_cyclic(|weak: &Weak<Self>| Self {
             state: Mutex::new(State {
                 clock: Clock::new(Weak::clone(weak), Arc::clone(&order.time)),
@@ -70,10 +73,12 @@ impl Shared {
                 power: Power::new(seed),
                 links: Links::default(),
                 late: LateWrites::default(),
+                steps: steps.counter(),
                 random: seed.map_or(0x5EED, mix),
             }),
             changed: Changed::default(),
             order,
+            steps,
         })
     }
 
@@ -134,6 +139,8 @@ pub(crate) struct State {
     pub(crate) power: Power,
     pub(crate) links: Links,
     pub(crate) late: LateWrites,
+    /// Counts the requests that were executed, with the calls.
+    pub(crate) steps: Arc<AtomicU64>,
     pub(crate) random: u64,
 }
 

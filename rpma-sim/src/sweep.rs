@@ -1,39 +1,99 @@
-//! A program under each fault, one at a time.
+//! A program under faults: each by itself, and several at once.
 
 use std::env;
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::str::FromStr;
+use std::sync::Arc;
+use std::time::Duration;
 
 use rustix::io::Errno;
 
 use crate::fabric::Fabric;
 use crate::links;
+use crate::order::mix;
+use crate::power::{self, quietly};
 use crate::profile::Profile;
+use crate::repeat::number;
+use crate::steps::AtStep;
 
-/// The variable that has the only fault of a sweep.
+/// The variable that has the only faults of a sweep.
 const ONLY: &str = "RPMA_SIM_FAULT";
+
+/// At so many steps hosts fail; of more, at every second one or fewer.
+const STEPS: u64 = 200;
+
+/// The longest run, in its own time: one that waits longer has a wait without a limit.
+const LONGEST: Duration = Duration::from_secs(3600);
 
 /// What goes wrong in one run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Fault {
     /// This call fails with `EIO`, and has done nothing.
     Call(String, u32),
-    /// This request, of all connections, is lost for good.
-    Request(u32),
+    /// This happens to a request, of all connections.
+    Request(OnWay, u32),
+    /// This happens to a host of this name at a step.
+    Host(OnHost, String, u64),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum OnWay {
+    /// It is lost for good.
+    Request,
     /// Its acknowledgement is lost for good.
-    Acknowledgement(u32),
+    Acknowledgement,
     /// It is sent again.
-    Packet(u32),
+    Packet,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum OnHost {
+    /// Its devices stand still.
+    Freeze,
+    /// Its programs are killed.
+    Kill,
+    /// It loses its power.
+    Cut,
+}
+
+const ON_WAY: [(OnWay, &str, links::Fault); 3] = [
+    (OnWay::Request, "request", links::Fault::Request),
+    (
+        OnWay::Acknowledgement,
+        "acknowledgement",
+        links::Fault::Acknowledgement,
+    ),
+    (OnWay::Packet, "packet", links::Fault::Packet),
+];
+
+const ON_HOST: [(OnHost, &str); 3] = [
+    (OnHost::Freeze, "freeze"),
+    (OnHost::Kill, "kill"),
+    (OnHost::Cut, "cut"),
+];
+
+impl OnWay {
+    fn entry(self) -> (&'static str, links::Fault) {
+        let found = ON_WAY.into_iter().find(|(of, _, _)| *of == self);
+        let (_, name, fault) = found.expect("it has all");
+        (name, fault)
+    }
+}
+
+impl OnHost {
+    fn name(self) -> &'static str {
+        let found = ON_HOST.into_iter().find(|(of, _)| *of == self);
+        found.expect("it has all").1
+    }
 }
 
 impl fmt::Display for Fault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Call(call, nth) => write!(f, "{call} {nth}"),
-            Self::Request(nth) => write!(f, "request {nth}"),
-            Self::Acknowledgement(nth) => write!(f, "acknowledgement {nth}"),
-            Self::Packet(nth) => write!(f, "packet {nth}"),
+            Self::Request(what, nth) => write!(f, "{} {nth}", what.entry().0),
+            Self::Host(what, host, step) => write!(f, "{} {host} {step}", what.name()),
         }
     }
 }
@@ -44,42 +104,98 @@ impl FromStr for Fault {
     fn from_str(text: &str) -> Result<Self, String> {
         let wrong = || {
             format!(
-                "{ONLY} is {text:?}: a call, request, acknowledgement or packet, and its number"
+                "{ONLY} has {text:?}: a call, request, acknowledgement or packet, and its number; or freeze, kill or cut, \
+                 a host, and a step"
             )
         };
-        let (what, nth) = text.split_once(' ').ok_or_else(wrong)?;
-        let nth = nth.parse().ok().filter(|nth| *nth > 0).ok_or_else(wrong)?;
-        Ok(match what {
-            "request" => Self::Request(nth),
-            "acknowledgement" => Self::Acknowledgement(nth),
-            "packet" => Self::Packet(nth),
-            call => Self::Call(call.to_owned(), nth),
+        let (what, at) = text.trim().rsplit_once(' ').ok_or_else(wrong)?;
+        let at: u64 = at.parse().ok().filter(|at| *at > 0).ok_or_else(wrong)?;
+        if let Some((kind, host)) = what.split_once(' ') {
+            let kind = ON_HOST.into_iter().find(|(_, name)| *name == kind);
+            let (kind, _) = kind.ok_or_else(wrong)?;
+            return Ok(Self::Host(kind, host.to_owned(), at));
+        }
+        let nth = u32::try_from(at).map_err(|_| wrong())?;
+        let on_way = ON_WAY.into_iter().find(|(_, name, _)| *name == what);
+        Ok(match on_way {
+            Some((kind, _, _)) => Self::Request(kind, nth),
+            None => Self::Call(what.to_owned(), nth),
         })
     }
 }
 
 impl Fault {
-    fn arm(&self, fabric: &Fabric) {
-        let (nth, fault) = match self {
-            Self::Call(call, nth) => {
-                drop(fabric.fail(call).nth(*nth, Errno::IO));
-                return;
+    fn arm(&self, fabric: &Fabric) -> Option<AtStep> {
+        match self {
+            Self::Call(call, nth) => drop(fabric.fail(call).nth(*nth, Errno::IO)),
+            Self::Request(what, nth) => {
+                let mut state = fabric.shared().lock();
+                state.links.arm(None, None, *nth, what.entry().1);
             }
-            Self::Request(nth) => (*nth, links::Fault::Request),
-            Self::Acknowledgement(nth) => (*nth, links::Fault::Acknowledgement),
-            Self::Packet(nth) => (*nth, links::Fault::Packet),
-        };
-        let mut state = fabric.shared().lock();
-        state.links.arm(None, None, nth, fault);
+            Self::Host(what, name, step) => {
+                let (what, name) = (*what, name.clone());
+                let shared = Arc::downgrade(fabric.shared());
+                return Some(fabric.at_step(*step, move || {
+                    let Some(shared) = shared.upgrade() else {
+                        return;
+                    };
+                    let index = shared.lock().hosts.iter().position(|host| *host == name);
+                    let Some(index) = index else {
+                        return;
+                    };
+                    match what {
+                        OnHost::Freeze => shared.lock().freeze(index),
+                        OnHost::Kill => drop(power::kill(&shared, index)),
+                        OnHost::Cut => drop(power::cut(&shared, index)),
+                    }
+                }));
+            }
+        }
+        None
     }
 }
 
-/// Runs a program again and again, each time with one fault: each of its calls of verbs fails once, and each of its
-/// requests is lost once, its acknowledgement is lost once, and it is sent again once. Returns the number of runs.
+/// Several faults, as a variable has them.
+fn text_of(faults: &[Fault]) -> String {
+    let texts: Vec<String> = faults.iter().map(Fault::to_string).collect();
+    texts.join("; ")
+}
+
+/// The faults that the variable has.
+fn only() -> Option<Vec<Fault>> {
+    let text = env::var(ONLY).ok()?;
+    let faults: Result<_, String> = text.split(';').map(str::parse).collect();
+    Some(faults.unwrap_or_else(|error| panic!("{error}")))
+}
+
+/// Runs a program with these faults. If it panics, so does this, after it has printed them.
+fn run(profile: &Profile, faults: &[Fault], program: &impl Fn(&Fabric)) {
+    if let Err(panic) = try_run(profile, faults, program) {
+        let text = text_of(faults);
+        eprintln!("with the fault \"{text}\": run it alone with {ONLY}=\"{text}\"");
+        resume_unwind(panic);
+    }
+}
+
+fn try_run(
+    profile: &Profile,
+    faults: &[Fault],
+    program: &impl Fn(&Fabric),
+) -> std::thread::Result<()> {
+    let fabric = Fabric::seeded(profile.clone(), 1);
+    fabric.shared().order.end_after(LONGEST);
+    let _armed: Vec<_> = faults.iter().map(|fault| fault.arm(&fabric)).collect();
+    catch_unwind(AssertUnwindSafe(|| program(&fabric)))
+}
+
+/// Runs a program again and again, each time with one fault. Each of its calls of verbs fails once. Each of its requests
+/// is lost once, its acknowledgement is lost once, and it is sent again once. Each of its hosts is frozen, killed and
+/// cut from the power at each [step](Fabric::steps), or at 200 steps if there are more. Returns the number of runs.
 ///
 /// The program gets a new fabric for each run, makes its hosts there, and judges itself: it may fail in any way that it
 /// documents, and panics if it breaks a promise, or if something is left of it (`Fabric::objects`). Its waits have limits,
-/// which pass at once: the fabric is a [seeded](Fabric::seeded) one.
+/// which pass at once: the fabric is a [seeded](Fabric::seeded) one. A run that still waits after an hour of its time
+/// panics.
 ///
 /// When it panics, the fault is printed, and a variable with which it is the only one:
 ///
@@ -91,40 +207,115 @@ impl Fault {
 ///
 /// If the program does, or if the variable has no fault.
 pub fn sweep(profile: &Profile, program: impl Fn(&Fabric)) -> usize {
-    let faults = match env::var(ONLY) {
-        Ok(text) => vec![text.parse().unwrap_or_else(|error| panic!("{error}"))],
-        Err(_) => faults_of(profile, &program),
-    };
+    if let Some(faults) = only() {
+        run(profile, &faults, &program);
+        return 1;
+    }
+    let faults = Extent::of(profile, &program).faults().concat();
     for fault in &faults {
-        let fabric = Fabric::seeded(profile.clone(), 1);
-        fault.arm(&fabric);
-        let ended = catch_unwind(AssertUnwindSafe(|| program(&fabric)));
-        if let Err(panic) = ended {
-            eprintln!("with the fault \"{fault}\": run it alone with {ONLY}=\"{fault}\"");
-            drop(fabric);
-            resume_unwind(panic);
-        }
+        run(profile, std::slice::from_ref(fault), &program);
     }
     faults.len() + 1
 }
 
-/// The faults that a program can have, by a run without any.
-fn faults_of(profile: &Profile, program: impl Fn(&Fabric)) -> Vec<Fault> {
-    let fabric = Fabric::seeded(profile.clone(), 1);
-    program(&fabric);
-    let calls = fabric.calls().into_iter();
-    let mut faults: Vec<Fault> = calls
-        .flat_map(|(call, count)| (1..=count as u32).map(|nth| Fault::Call(call.to_owned(), nth)))
-        .collect();
-    let requests = fabric.shared().lock().links.requests();
-    for nth in 1..=requests {
-        faults.extend([
-            Fault::Request(nth),
-            Fault::Acknowledgement(nth),
-            Fault::Packet(nth),
-        ]);
+/// As [`sweep`], with two to four faults at once, so many times. A seed draws them: the runs have the seeds from
+/// `RPMA_SIM_SEED` on, or from 1 on.
+///
+/// When the program panics, it runs again with fewer and fewer of the faults. Those that it needs to panic are printed, and
+/// the variable that brings them:
+///
+/// ```text
+/// with the fault "kill one 31; request 7": run it alone with RPMA_SIM_FAULT="kill one 31; request 7"
+/// ```
+///
+/// # Panics
+///
+/// As [`sweep`].
+pub fn storm(profile: &Profile, runs: u64, program: impl Fn(&Fabric)) {
+    if let Some(faults) = only() {
+        return run(profile, &faults, &program);
     }
-    faults
+    let all = Extent::of(profile, &program).faults();
+    let first = number("RPMA_SIM_SEED").unwrap_or(1);
+    for seed in first..first.saturating_add(runs) {
+        let mut faults = drawn(&all, seed);
+        if try_run(profile, &faults, &program).is_err() {
+            // Without the panics that only answer a question.
+            let mut at = 0;
+            while at < faults.len() {
+                let mut fewer = faults.clone();
+                fewer.remove(at);
+                match quietly(|| try_run(profile, &fewer, &program)) {
+                    Err(_) => faults = fewer,
+                    Ok(()) => at += 1,
+                }
+            }
+            eprintln!("seed {seed}:");
+            run(profile, &faults, &program);
+        }
+    }
+}
+
+/// Two to four faults. Each kind is as likely as the others.
+fn drawn(all: &[Vec<Fault>; 3], seed: u64) -> Vec<Fault> {
+    let mut random = mix(seed);
+    let mut below = |limit: usize| {
+        random = mix(random);
+        (random % limit as u64) as usize
+    };
+    let kinds: Vec<_> = all.iter().filter(|kind| !kind.is_empty()).collect();
+    if kinds.is_empty() {
+        return Vec::new();
+    }
+    let count = 2 + below(3);
+    let one = |_| {
+        let kind = kinds[below(kinds.len())];
+        kind[below(kind.len())].clone()
+    };
+    (0..count).map(one).collect()
+}
+
+/// What can fail in a program.
+struct Extent {
+    calls: Vec<(&'static str, u64)>,
+    requests: u32,
+    hosts: Vec<String>,
+    steps: u64,
+}
+
+impl Extent {
+    /// By a run without any fault.
+    fn of(profile: &Profile, program: impl Fn(&Fabric)) -> Self {
+        power::be_able_to_be_quiet();
+        let fabric = Fabric::seeded(profile.clone(), 1);
+        program(&fabric);
+        let calls = fabric.calls().into_iter().collect();
+        let steps = fabric.steps();
+        let state = fabric.shared().lock_quietly();
+        Self {
+            calls,
+            requests: state.links.requests(),
+            hosts: state.hosts.clone(),
+            steps,
+        }
+    }
+
+    /// By kind: of calls, requests and hosts.
+    fn faults(&self) -> [Vec<Fault>; 3] {
+        let calls = self.calls.iter();
+        let calls = calls.flat_map(|(call, count)| {
+            (1..=*count as u32).map(|nth| Fault::Call((*call).to_owned(), nth))
+        });
+        let requests = (1..=self.requests)
+            .flat_map(|nth| ON_WAY.map(|(kind, _, _)| Fault::Request(kind, nth)));
+        let every = self.steps.div_ceil(STEPS).max(1) as usize;
+        let hosts = (1..=self.steps).step_by(every).flat_map(|step| {
+            self.hosts.iter().flat_map(move |host| {
+                ON_HOST.map(|(kind, _)| Fault::Host(kind, host.clone(), step))
+            })
+        });
+        [calls.collect(), requests.collect(), hosts.collect()]
+    }
 }
 
 #[cfg(test)]
@@ -134,11 +325,19 @@ mod tests {
     /// A fault is written as it is read.
     #[test]
     fn a_fault_comes_back_from_its_text() {
-        for text in ["ibv_reg_mr 2", "request 1", "acknowledgement 3", "packet 4"] {
+        for text in [
+            "ibv_reg_mr 2",
+            "request 1",
+            "acknowledgement 3",
+            "packet 4",
+            "freeze server 5",
+            "kill the other one 6",
+            "cut server 7",
+        ] {
             let fault: Fault = text.parse().expect("a fault");
             assert_eq!(fault.to_string(), text);
         }
-        for text in ["", "request", "request 0", "packet x"] {
+        for text in ["", "request", "request 0", "packet x", "melt server 1"] {
             text.parse::<Fault>().expect_err("no fault");
         }
     }

@@ -200,7 +200,8 @@ pub mod porting {}
 /// |---|---|
 /// | run both sides in one process | [`Fabric`](sim::Fabric), [`Host`](sim::Host), [`Profile`](sim::Profile) |
 /// | let a call fail | [`Fabric::fail`](sim::Fabric::fail) |
-/// | run under each single fault | [`sweep`](fn@sim::sweep) |
+/// | run under each single fault, and under several | [`sweep`](fn@sim::sweep), [`storm`](sim::storm) |
+/// | do something at one step of a run | [`Fabric::at_step`](sim::Fabric::at_step) |
 /// | lose requests and acknowledgements, delay, part, freeze | [`Fabric::between`](sim::Fabric::between), [`Host::freeze`](sim::Host::freeze) |
 /// | see writes out of order on the target | [`Fabric::early_reads`](sim::Fabric::early_reads) |
 /// | have persistent memory | [`Host::pmem`](sim::Host::pmem), [`Platform`](sim::Platform) |
@@ -273,9 +274,9 @@ pub mod porting {}
 pub mod sim {
     #[doc(inline)]
     pub use rpma_sys::sim::{
-        Cut, Entered, Errno, Fabric, Failing, Host, How, Image, Images, JoinHandle, JointImages,
-        Link, Loss, Nic, Platform, Pmem, Profile, Trace, Visited, now, persisted, preempt_posts,
-        repeatable, seen, sleep, sweep,
+        AtStep, Cut, Entered, Errno, Fabric, Failing, Host, How, Image, Images, JoinHandle,
+        JointImages, Link, Loss, Nic, Platform, Pmem, Profile, Trace, Visited, now, persisted,
+        preempt_posts, repeatable, seen, sleep, storm, sweep,
     };
 }
 

@@ -266,7 +266,7 @@ impl Host {
     /// completed only after `thaw`. The connection manager goes on too, with its time limits, but sends and gets
     /// nothing.
     pub fn freeze(&self) {
-        self.shared().lock().links.frozen.insert(self.index());
+        self.shared().lock().freeze(self.index());
     }
 
     /// Ends a [`freeze`](Self::freeze): the devices do at once what they have to do.

@@ -176,6 +176,10 @@ impl State {
         self.links.frozen.contains(&self.host_of(&self.qps[qp]))
     }
 
+    pub(crate) fn freeze(&mut self, host: usize) {
+        self.links.frozen.insert(host);
+    }
+
     pub(crate) fn is_host_frozen(&self, host: usize) -> bool {
         self.links.frozen.contains(&host)
     }

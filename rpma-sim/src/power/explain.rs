@@ -53,7 +53,7 @@ pub(crate) fn call(check: impl FnOnce()) -> Result<(), Failed> {
     })
 }
 
-fn quietly<T>(run: impl FnOnce() -> T) -> T {
+pub(crate) fn quietly<T>(run: impl FnOnce() -> T) -> T {
     QUIET.set(true);
     let result = run();
     QUIET.set(false);

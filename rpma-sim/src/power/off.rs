@@ -13,7 +13,7 @@ use super::image::Plan;
 use super::random::Random;
 use crate::device;
 use crate::fabric::{Fabric, Host};
-use crate::state::State;
+use crate::state::{Shared, State};
 
 impl Fabric {
     /// Cuts the power of a host: see [`Host::power_cut`].
@@ -42,25 +42,8 @@ impl Host {
     ///
     /// If it has no power already.
     pub fn power_cut(&self) {
-        let index = self.index();
-        let mut state = self.shared().lock();
-        assert!(!state.is_dead(index), "the host has no power already");
-        state.power.cuts.push(index);
-        let cut = format!("the power of {} was cut", state.hosts[index]);
-        state.failures.note(cut, None);
-        let seed = state.power.seed ^ (state.power.cuts.len() as u64) << 32;
-        for pmem in 0..state.power.pmems.len() {
-            if state.power.pmems[pmem].host == index {
-                state.look(pmem);
-                let random = Random::new(seed ^ pmem as u64);
-                let left = Plan::any(&state.power.pmems[pmem].lines, random);
-                state.detach(pmem, left);
-            }
-        }
-        state.power.dead.push(index);
-        state.die(index);
-        drop(state);
-        self.shared().changed.notify_all();
+        let was_cut = cut(self.shared(), self.index());
+        assert!(was_cut, "the host has no power already");
     }
 
     /// Kills the programs on it. The host, its devices and its memory go on.
@@ -76,24 +59,8 @@ impl Host {
     ///
     /// If it has no power, or the process has no descriptor left.
     pub fn kill(&self) {
-        let (shared, index) = (self.shared(), self.index());
-        let mut state = shared.lock();
-        assert!(!state.is_dead(index), "the host has no power");
-        state.power.cuts.push(index);
-        state.take_leave_of_all(index);
-        state.settle_host(index);
-        for pmem in 0..state.power.pmems.len() {
-            if state.power.pmems[pmem].host == index {
-                state.look(pmem);
-                // What the killed programs store from now on is not seen.
-                state.attach(shared, pmem);
-            }
-        }
-        state.die(index);
-        drop(state);
-        shared.changed.notify_all();
-        let revived = device::revive(shared, index);
-        revived.expect("the process has descriptors for its devices");
+        let was_killed = kill(self.shared(), self.index());
+        assert!(was_killed, "the host has no power");
     }
 
     /// Starts it again after a [power cut](Fabric::power_cut): its devices have the same addresses, its memory what was
@@ -120,8 +87,59 @@ impl Host {
     /// Whether it has power.
     #[must_use]
     pub fn has_power(&self) -> bool {
-        !self.shared().lock().is_dead(self.index())
+        !self.shared().lock_quietly().is_dead(self.index())
     }
+}
+
+/// As [`Host::power_cut`]; `false` if the host has no power.
+pub(crate) fn cut(shared: &Shared, index: usize) -> bool {
+    let mut state = shared.lock_quietly();
+    if state.is_dead(index) {
+        return false;
+    }
+    state.power.cuts.push(index);
+    let cut = format!("the power of {} was cut", state.hosts[index]);
+    state.failures.note(cut, None);
+    let seed = state.power.seed ^ (state.power.cuts.len() as u64) << 32;
+    for pmem in 0..state.power.pmems.len() {
+        if state.power.pmems[pmem].host == index {
+            state.look(pmem);
+            let random = Random::new(seed ^ pmem as u64);
+            let left = Plan::any(&state.power.pmems[pmem].lines, random);
+            state.detach(pmem, left);
+        }
+    }
+    state.power.dead.push(index);
+    state.die(index);
+    drop(state);
+    shared.changed.notify_all();
+    true
+}
+
+/// As [`Host::kill`]; `false` if the host has no power.
+pub(crate) fn kill(shared: &Arc<Shared>, index: usize) -> bool {
+    let mut state = shared.lock_quietly();
+    if state.is_dead(index) {
+        return false;
+    }
+    state.power.cuts.push(index);
+    let killed = format!("the programs of {} were killed", state.hosts[index]);
+    state.failures.note(killed, None);
+    state.take_leave_of_all(index);
+    state.settle_host(index);
+    for pmem in 0..state.power.pmems.len() {
+        if state.power.pmems[pmem].host == index {
+            state.look(pmem);
+            // What the killed programs store from now on is not seen.
+            state.attach(shared, pmem);
+        }
+    }
+    state.die(index);
+    drop(state);
+    shared.changed.notify_all();
+    let revived = device::revive(shared, index);
+    revived.expect("the process has descriptors for its devices");
+    true
 }
 
 impl State {

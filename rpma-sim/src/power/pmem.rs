@@ -126,7 +126,7 @@ impl Host {
     ///
     /// # Panics
     ///
-    /// If `len` is 0, the name has a `/` in it or is taken on this host, or the host has no power.
+    /// If `len` is 0, or the name has a `/` in it or is taken on this host.
     pub fn pmem(&self, name: &str, len: usize) -> Pmem {
         self.pmem_of(name, vec![0; len])
     }
@@ -152,7 +152,6 @@ impl Host {
         let len = len.next_multiple_of(align(len));
         let shared = self.shared();
         let mut state = shared.lock();
-        assert!(!state.is_dead(self.index()), "the host has no power");
         let own = |pmem: &Tracked| pmem.host == self.index() && pmem.name == name;
         assert!(!state.power.pmems.iter().any(own), "{name} is taken");
         let number = *state
@@ -174,7 +173,10 @@ impl Host {
             memory: None,
             lines: Lines::new(platform, copies, bytes),
         });
-        state.attach(shared, index);
+        match state.is_dead(self.index()) {
+            true => state.out_of_reach(index),
+            false => state.attach(shared, index),
+        }
         Pmem {
             shared: Arc::clone(shared),
             index,
@@ -214,6 +216,12 @@ impl State {
         let copies = self.profiles[tracked.host].copies;
         tracked.memory = None;
         tracked.lines = Lines::new(tracked.lines.platform, copies, left);
+        self.out_of_reach(index);
+    }
+
+    /// No program finds a memory: its host has no power.
+    fn out_of_reach(&self, index: usize) {
+        let tracked = &self.power.pmems[index];
         let host = tracked.host;
         let finders = Finders {
             shared: std::sync::Weak::new(),
