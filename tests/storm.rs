@@ -1,0 +1,234 @@
+//! Programs under faults: `sweep` and `storm` of the simulated fabric, and what happens at a step.
+//!
+//! Promises: a host that is frozen, killed or cut from the power at any step is found where the program breaks its
+//! promise under it; several faults at once are drawn, shrunk, and run again by their text.
+
+use std::env;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::process::Command;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use rpma::pmem::PmemMap;
+use rpma::sim::{Fabric, Host, Platform, Pmem, Profile, storm, sweep};
+use rpma::{
+    Conn, ConnCfg, ConnReq, Device, Ep, Error, Flags, FlushType, Mr, MrRemote, MrUsage, Peer,
+    PeerCfg, Side,
+};
+
+const LIMIT: Duration = Duration::from_secs(10);
+const RECORD: [u8; 8] = [7; 8];
+const LEN: usize = 4096;
+
+/// What a program takes for the sign that a record is safe.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Safe {
+    /// The completion of a persistent flush on one replica.
+    Flushed,
+    /// The same, and the peer's disconnect before that.
+    Closed,
+    /// The same, and that the operations have failed on both replicas.
+    FailedOnBoth,
+    /// The same, waited for without a limit.
+    WithoutLimit,
+}
+
+struct Replica {
+    pmem: Pmem,
+    /// Dropped in this order.
+    conn: Conn,
+    source: Mr<Vec<u8>>,
+    to: MrRemote,
+    _peer: Peer,
+    _far: (Conn, Mr<PmemMap>, Peer),
+}
+
+fn connect(client: &Host, server: &Host, pmem: &Pmem) -> rpma::Result<Replica> {
+    let addr = server.addr().to_string();
+    let on_server = server.enter();
+    let far_peer = Peer::new(&Device::from_addr(&addr, Side::Local)?)?;
+    let usage =
+        MrUsage::WRITE_DST | MrUsage::FLUSH_TYPE_VISIBILITY | MrUsage::FLUSH_TYPE_PERSISTENT;
+    let map = PmemMap::open(pmem.path(), LEN)?;
+    let target = Mr::reg(&far_peer, map, usage).map_err(|error| error.error)?;
+    let ep = Ep::listen(&far_peer, &addr, 0)?;
+    drop(on_server);
+    let _on_client = client.enter();
+    let peer = Peer::new(&Device::from_addr(&addr, Side::Remote)?)?;
+    let source = Mr::reg(&peer, RECORD.to_vec(), MrUsage::WRITE_SRC);
+    let source = source.map_err(|error| error.error)?;
+    let mut cfg = ConnCfg::new();
+    cfg.set_retry_count(2)?;
+    let asking = ConnReq::new(&peer, &addr, ep.get_port(), &cfg)?.connect(&[])?;
+    let request = ep.next_conn_req_timeout(&cfg, LIMIT)?;
+    let far = request.connect(&target.get_descriptor())?;
+    let conn = asking.wait_established(LIMIT)?;
+    let far = far.wait_established(LIMIT)?;
+    let mut promise = PeerCfg::new();
+    promise.set_direct_write_to_pmem(true);
+    conn.apply_remote_peer_cfg(&promise);
+    Ok(Replica {
+        pmem: pmem.clone(),
+        to: MrRemote::from_descriptor(conn.get_private_data())?,
+        conn,
+        source,
+        _peer: peer,
+        _far: (far, target, far_peer),
+    })
+}
+
+impl Replica {
+    fn append(&self, safe: Safe) -> rpma::Result<()> {
+        let to = self.to.slice(..8)?;
+        let flags = Flags::COMPLETION_ALWAYS;
+        self.conn.write(to, self.source.slice(..)?, flags, 1)?;
+        let flushed = self.conn.flush(to, FlushType::Persistent, flags, 2)?;
+        let limit = match safe {
+            Safe::WithoutLimit => Duration::MAX,
+            _ => LIMIT,
+        };
+        self.conn.wait_for(flushed, limit, |_| {}).map(drop)
+    }
+}
+
+/// Appends a record to two replicas, and returns whether it told its user that the record is safe.
+fn append(fabric: &Fabric, safe: Safe) -> rpma::Result<bool> {
+    let client = fabric.host("client");
+    let servers = ["one", "the other"].map(|name| fabric.host(name));
+    let pmems = servers.each_ref().map(|server| {
+        server.set_platform(Platform::Eadr);
+        server.pmem("log", LEN)
+    });
+    let connect = |number: usize| connect(&client, &servers[number], &pmems[number]);
+    let replicas = [connect(0)?, connect(1)?];
+    let _on_client = client.enter();
+    let appended = replicas.each_ref().map(|replica| replica.append(safe));
+    let is_safe = |result: &rpma::Result<()>| match result {
+        Ok(()) => true,
+        Err(error) => safe == Safe::Closed && matches!(error, Error::Ended(_)),
+    };
+    let failed = |result: &rpma::Result<()>| matches!(result, Err(Error::Operation(_)));
+    // The power fails now, everywhere.
+    for server in servers.iter().filter(|server| server.has_power()) {
+        server.power_cut();
+    }
+    let has_it = |replica: &Replica| replica.pmem.bytes()[..8] == RECORD;
+    for (replica, appended) in replicas.iter().zip(&appended) {
+        assert!(
+            !is_safe(appended) || has_it(replica),
+            "{safe:?}: a record is lost"
+        );
+    }
+    let is_told = safe == Safe::FailedOnBoth && appended.iter().all(failed);
+    assert!(
+        !is_told || replicas.iter().any(has_it),
+        "{safe:?}: a record is lost"
+    );
+    Ok(is_told || appended.iter().any(is_safe))
+}
+
+/// A program that waits with limits for flushes keeps its promise under each fault, and under several.
+#[test]
+fn a_right_program_survives_every_fault() {
+    for profile in Profile::ALL {
+        let program = |fabric: &Fabric| drop(append(fabric, Safe::Flushed));
+        let runs = sweep(&profile, program);
+        assert!(runs > 500, "{runs}");
+        storm(&profile, 200, program);
+    }
+}
+
+fn finds(profile: &Profile, safe: Safe) -> bool {
+    let program = || sweep(profile, |fabric| drop(append(fabric, safe)));
+    catch_unwind(AssertUnwindSafe(program)).is_err()
+}
+
+/// A killed peer's disconnect is taken for its word; a wait without a limit meets a frozen host.
+#[test]
+fn faults_of_hosts_are_found() {
+    for profile in Profile::ALL {
+        assert!(finds(&profile, Safe::Closed), "{}: killed", profile.name());
+    }
+    assert!(finds(&Profile::STRICT, Safe::WithoutLimit), "frozen");
+}
+
+/// Two faults that a program takes for none are found, and not by a sweep, which has one at a time.
+#[test]
+fn two_faults_at_once_are_found() {
+    for profile in Profile::ALL {
+        let program = |fabric: &Fabric| drop(append(fabric, Safe::FailedOnBoth));
+        sweep(&profile, program);
+        let storm = || storm(&profile, 200, program);
+        catch_unwind(AssertUnwindSafe(storm)).expect_err("both fail");
+    }
+}
+
+/// A storm prints the faults that the program needs to break its promise, and the variable that brings them does.
+#[test]
+fn a_storm_prints_the_faults_that_it_needs() {
+    const WRONG: &str = "RPMA_TEST_STORM";
+    const FAULT: &str = "RPMA_SIM_FAULT";
+    if env::var(WRONG).is_ok() {
+        storm(&Profile::STRICT, 200, |fabric| {
+            drop(append(fabric, Safe::FailedOnBoth));
+        });
+        return;
+    }
+    let run = |fault: Option<&str>| {
+        let mut test = Command::new(env::current_exe().expect("this program"));
+        test.args(["--exact", "a_storm_prints_the_faults_that_it_needs"]);
+        test.args(["--nocapture"]).env(WRONG, "1");
+        if let Some(fault) = fault {
+            test.env(FAULT, fault);
+        }
+        let output = test.output().expect("it runs");
+        assert!(!output.status.success(), "the promise is broken");
+        String::from_utf8_lossy(&output.stderr).into_owned()
+    };
+    let printed = run(None);
+    let fault = |printed: &str| {
+        let (_, rest) = printed
+            .split_once("RPMA_SIM_FAULT=\"")
+            .expect("the variable");
+        rest.split('"').next().unwrap_or_default().to_owned()
+    };
+    let faults = fault(&printed);
+    assert_eq!(faults.split("; ").count(), 2, "{faults}");
+    assert_eq!(fault(&run(Some(&faults))), faults);
+}
+
+/// An action happens at its step, once, in the same moment of each run; not if it is taken back.
+#[test]
+fn an_action_happens_at_its_step() {
+    let steps = |at: Option<u64>| {
+        let fabric = Fabric::seeded(Profile::STRICT, 1);
+        let happened = Arc::new(AtomicU64::new(0));
+        let action = |step: u64| {
+            let (happened, of) = (Arc::clone(&happened), fabric.clone());
+            fabric.at_step(step, move || {
+                // Calls here are no steps.
+                let _ = of.objects();
+                happened.store(of.steps(), Ordering::Relaxed);
+            })
+        };
+        drop(action(1));
+        let armed = at.map(action);
+        append(&fabric, Safe::Flushed).expect("nothing fails");
+        assert!(!armed.as_ref().is_some_and(|armed| armed.is_pending()));
+        (
+            fabric.steps(),
+            happened.load(Ordering::Relaxed),
+            fabric.trace(),
+        )
+    };
+    let (all, none, trace) = steps(None);
+    assert_eq!(none, 0, "it was taken back");
+    for step in [1, all / 2, all] {
+        let (again, at, same) = steps(Some(step));
+        assert_eq!((again, same), (all, trace), "an action is no step");
+        // A request may be in the middle of a call.
+        assert!((step..step + 4).contains(&at), "{at} and not {step}");
+        assert_eq!(steps(Some(step)).1, at, "the same moment");
+    }
+}
