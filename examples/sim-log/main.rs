@@ -8,7 +8,7 @@
 //!
 //! `log.rs` is the program, here is its test.
 
-mod log;
+pub(crate) mod log;
 
 use std::env;
 use std::io::{self, Write as _};

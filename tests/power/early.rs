@@ -124,8 +124,8 @@ fn an_early_read_is_told() -> Result<()> {
     let (_, told) = run(&Profile::STRICT, Flag::Plain, 1)?;
     let text = told.concat();
     for part in [
-        "a program on server has read a write of 8 bytes on connection",
-        "where a write of 256 bytes on connection 17 of client is not visible yet",
+        "a program on server has read a write of 8 bytes (op_context 0, tests/power/pair.rs:",
+        "where a write of 256 bytes (op_context 0, tests/power/pair.rs:",
         "a message or immediate data",
     ] {
         assert!(text.contains(part), "{part}: {text}");

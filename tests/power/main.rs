@@ -21,6 +21,7 @@ mod protocols;
 mod recovering;
 mod reports;
 mod rules;
+mod storm;
 mod strays;
 mod table;
 mod threads;
