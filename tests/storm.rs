@@ -1,4 +1,4 @@
-//! Programs under faults: `sweep` and `storm` of the simulated fabric, and what happens at a step.
+//! Programs under faults: `sweep`, `storm` and `Fabric::at_step` of the simulated fabric.
 //!
 //! Promises: a host that is frozen, killed or cut from the power at any step is found where the program breaks its
 //! promise under it; several faults at once are drawn, shrunk, and run again by their text.
@@ -21,7 +21,7 @@ const LIMIT: Duration = Duration::from_secs(10);
 const RECORD: [u8; 8] = [7; 8];
 const LEN: usize = 4096;
 
-/// What a program takes for the sign that a record is safe.
+/// The sign by which a program takes a record for safe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Safe {
     /// The completion of a persistent flush on one replica.

@@ -1,4 +1,4 @@
-//! What a program on the target sees, and when: writes become visible in any order.
+//! Writes become visible to a program on the target in any order.
 
 use std::time::{Duration, Instant};
 
@@ -118,7 +118,7 @@ fn a_plain_flag_is_seen_before_its_data() -> Result<()> {
     Ok(())
 }
 
-/// The report names both writes, and what orders them.
+/// The report names both writes, and the operations that order them.
 #[test]
 fn an_early_read_is_told() -> Result<()> {
     let (_, told) = run(&Profile::STRICT, Flag::Plain, 1)?;

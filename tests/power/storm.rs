@@ -67,7 +67,7 @@ fn append(fabric: &Fabric, platform: Platform) -> Result<()> {
     ran
 }
 
-/// What the example does is right under each fault, and under several at once.
+/// The example keeps its promise under each fault, and under several at once.
 #[test]
 fn the_example_survives_faults() {
     for (profile, platform) in [
