@@ -58,7 +58,7 @@ impl State {
             None => {}
         }
         let reorders = self.reorders(number);
-        let keeps_back = reorders || self.power.keeps_back;
+        let keeps_back = self.keeps_back(number);
         self.run_until(number, |send| {
             keeps_back && (send.operation.is_slow() || send.fetched.is_some())
         });
@@ -78,8 +78,13 @@ impl State {
         }
     }
 
+    /// Whether requests of a queue pair wait, at times, until somebody polls.
+    fn keeps_back(&self, number: u32) -> bool {
+        self.power.keeps_back || self.reorders(number) || self.profile_of(number).reorders
+    }
+
     /// Whether the device that executes a queue pair's requests may change their order.
-    pub(crate) fn reorders(&self, number: u32) -> bool {
+    fn reorders(&self, number: u32) -> bool {
         let peer = self.qps[number]
             .peer
             .filter(|peer| self.qps.get(*peer).is_some());
@@ -107,7 +112,7 @@ impl State {
 
     fn run_deferred_of(&mut self, is_meant: impl Fn(&Qp) -> bool) {
         let deferred = |(number, qp): (u32, &Qp)| {
-            let is = (self.power.keeps_back || self.reorders(number))
+            let is = self.keeps_back(number)
                 && is_meant(qp)
                 && qp.waiting.is_none()
                 && !qp.sends.is_empty();

@@ -23,7 +23,7 @@ impl State {
     /// Requests from one on were posted. On a device that [reorders](crate::Profile::STRICT) a part of the data of some is
     /// read at once, and the rest when they are executed.
     pub(crate) fn begin_to_fetch(&mut self, number: u32, first: usize) {
-        if !self.reorders(number) {
+        if !self.profile_of(number).reorders {
             return;
         }
         for index in first..self.qps[number].sends.len() {

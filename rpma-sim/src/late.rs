@@ -176,6 +176,11 @@ impl State {
         });
     }
 
+    /// All that is late for a host is visible.
+    pub(crate) fn land_on(&mut self, host: usize) {
+        self.land(|late| late.host == host);
+    }
+
     /// What is late for a part of memory is visible: it may be freed.
     pub(crate) fn land_in(&mut self, part: Part) {
         self.land(|late| overlap(late.part, part));

@@ -127,6 +127,7 @@ pub(crate) fn kill(shared: &Arc<Shared>, index: usize) -> bool {
     state.failures.note(killed, None);
     state.take_leave_of_all(index);
     state.settle_host(index);
+    state.land_on(index);
     for pmem in 0..state.power.pmems.len() {
         if state.power.pmems[pmem].host == index {
             state.look(pmem);
