@@ -14,7 +14,7 @@ use rpma::{
 };
 
 /// Miri takes a second for each.
-const ROUNDS: usize = if cfg!(miri) { 4 } else { 40 };
+const ROUNDS: usize = if cfg!(miri) { 6 } else { 40 };
 const LIMIT: std::time::Duration = std::time::Duration::from_secs(10);
 
 /// What comes first, and what follows.
@@ -95,6 +95,7 @@ fn executed_on(
             let mut wcs = [Wc::default()];
             let received =
                 server.get_cq().get_wc(&mut wcs).expect("polls") == 1 && wcs[0].result().is_ok();
+            fabric.settle();
             received || tail.load_u64(0).expect("aligned") != 0
         })
         .count()
