@@ -138,7 +138,7 @@ impl<'a> Machines<'a> {
         Ok(self.booted(number)?.ssh)
     }
 
-    /// Stops a machine, its clock and all: its peer sees packets that are not answered. Or lets it go on.
+    /// Stops a machine, or lets it go on. Its peer sees packets that are not answered. Its clock goes on.
     pub(crate) fn signal(&self, number: u8, signal: Signal) -> Result<()> {
         self.booted(number)?.signal(signal)
     }
