@@ -15,7 +15,7 @@ use super::Options;
 use super::report::Report;
 use crate::host::Workspace;
 use crate::lab::{Inside, Lab};
-use crate::process::{Remote, output};
+use crate::process::{Remote, output, spawn_logged, wait};
 use crate::vm::NUMBERS;
 
 const PROGRAM: &str = "/src/target/guest/debug/hosts";
@@ -222,6 +222,7 @@ impl Test<'_> {
         let mut client = self.start(1, "endless", &["endless", PROBER[0], PROBER[1], "5"])?;
         server.wait_for("probing", LIMIT)?;
         self.hosts.machines.signal(1, Signal::STOP)?;
+        // The server ends during the freeze: its own host does not stand still.
         let noticed = server.finish(LIMIT);
         self.hosts.machines.signal(1, Signal::CONT)?;
         noticed?;
@@ -235,6 +236,7 @@ impl Test<'_> {
     fn notice(&mut self, method: &str, seconds: usize) -> Result<f64> {
         let mut client = self.append(seconds, "4", method)?;
         self.hosts.machines.signal(2, Signal::STOP)?;
+        // The client's line arrives during the freeze: its own host does not stand still.
         let noticed = time_to_fail(&mut client);
         self.hosts.machines.signal(2, Signal::CONT)?;
         let noticed = noticed?;
@@ -264,7 +266,30 @@ impl Test<'_> {
     fn freeze(&self, number: u8, seconds: u64) -> Result<()> {
         self.hosts.machines.signal(number, Signal::STOP)?;
         sleep(Duration::from_secs(seconds));
-        self.hosts.machines.signal(number, Signal::CONT)
+        // The answer takes a second itself.
+        let answered = match seconds {
+            0..=1 => Ok(()),
+            _ => self.answers(3 - number),
+        };
+        self.hosts.machines.signal(number, Signal::CONT)?;
+        answered
+    }
+
+    /// Fails if a host stands still because its neighbour is frozen. A frozen QEMU does not read the
+    /// link's socket, and the other QEMU can block in a send when that socket is full. The block
+    /// lasts until the thaw, so one answer at the end of a freeze covers the whole freeze. ssh
+    /// needs the loop of QEMU that blocks.
+    fn answers(&self, number: u8) -> Result<()> {
+        let ssh = self.hosts.machines.ssh(number)?;
+        let log = self.workspace.log_file("hosts-neighbour.log")?;
+        let mut asked = spawn_logged(&mut ssh.command(&["true"], false), &log)?;
+        let answer = wait(&mut asked, LIMIT)?;
+        ensure!(
+            answer.is_some_and(|status| status.success()),
+            "host {number} does not answer while host {} is frozen",
+            3 - number
+        );
+        Ok(())
     }
 
     fn kill(&self, number: u8, program: &str) -> Result<()> {

@@ -139,6 +139,7 @@ impl<'a> Machines<'a> {
     }
 
     /// Stops a machine, or lets it go on. Its peer sees packets that are not answered. Its clock goes on.
+    /// A full socket of the link can block the peer as well, until the machine goes on.
     pub(crate) fn signal(&self, number: u8, signal: Signal) -> Result<()> {
         self.booted(number)?.signal(signal)
     }
