@@ -45,6 +45,7 @@ pub use rpma_sys::sim::sync::{Condvar, Mutex, MutexGuard, WaitTimeoutResult, mps
 pub use std::sync::{Condvar, Mutex, MutexGuard, WaitTimeoutResult, mpsc};
 
 #[cfg(all(test, not(feature = "sim")))]
+#[expect(unused_qualifications, reason = "each name is compared with std's")]
 mod tests {
     use std::sync;
 
