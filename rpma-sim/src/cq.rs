@@ -55,6 +55,13 @@ enum Armed {
     Any,
 }
 
+impl Cq {
+    /// Whether a poll finds nothing.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.completions.is_empty()
+    }
+}
+
 impl State {
     /// A request is completed. Polling it frees `slots` of its send queue, of a device that frees them then.
     pub(crate) fn complete(&mut self, number: u32, wc: ibv_wc, solicited: bool, slots: u32) {

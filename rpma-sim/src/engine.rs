@@ -5,6 +5,7 @@
 //! of a send queue is executed first, except on devices that [reorder](crate::Profile::STRICT). Completions
 //! are always in order.
 
+use std::cell::Cell;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
@@ -100,17 +101,43 @@ impl State {
         }
     }
 
-    /// What was kept back for a queue pair that completes in this queue.
+    /// Somebody polls a queue: what was kept back for queue pairs that complete there is executed, one request after the
+    /// other, until there is a completion. What comes after that stays, so that the power can fail in between.
     pub(crate) fn run_deferred(&mut self, cq: u32) {
-        self.run_deferred_of(|qp| qp.send_cq == cq);
+        for number in self.deferred(|qp| qp.send_cq == cq) {
+            loop {
+                if !self.cqs[cq].is_empty() {
+                    return;
+                }
+                let before = self.qps[number].sends.len();
+                let is_next = Cell::new(true);
+                self.run_until(number, |_| !is_next.replace(false));
+                let qp = &self.qps[number];
+                let can_go_on = qp.state == QpState::ReadyToSend && qp.waiting.is_none();
+                if !can_go_on || qp.sends.is_empty() || qp.sends.len() == before {
+                    break;
+                }
+            }
+            self.time_of_next(number);
+        }
     }
 
-    /// What was kept back for any queue pair.
+    /// What was kept back for any queue pair is executed.
     pub(crate) fn run_all_deferred(&mut self) {
-        self.run_deferred_of(|_| true);
+        for number in self.deferred(|_| true) {
+            self.run(number);
+            self.time_of_next(number);
+        }
     }
 
-    fn run_deferred_of(&mut self, is_meant: impl Fn(&Qp) -> bool) {
+    /// What is posted next has a time of its own.
+    fn time_of_next(&mut self, number: u32) {
+        let qp = &mut self.qps[number];
+        qp.is_kept_back &= !qp.sends.is_empty();
+    }
+
+    /// The queue pairs of these for which something was kept back.
+    fn deferred(&self, is_meant: impl Fn(&Qp) -> bool) -> Vec<u32> {
         let deferred = |(number, qp): (u32, &Qp)| {
             let is = self.keeps_back(number)
                 && is_meant(qp)
@@ -118,12 +145,7 @@ impl State {
                 && !qp.sends.is_empty();
             (is && qp.state == QpState::ReadyToSend).then_some(number)
         };
-        for number in self.qps.iter().filter_map(deferred).collect::<Vec<_>>() {
-            self.run(number);
-            let qp = &mut self.qps[number];
-            // What is posted next has a time of its own.
-            qp.is_kept_back &= !qp.sends.is_empty();
-        }
+        self.qps.iter().filter_map(deferred).collect()
     }
 
     /// It is time to try a queue pair's first request again.

@@ -141,14 +141,14 @@ impl Fabric {
     /// The kinds: `pd`, `mr`, `comp_channel`, `cq`, `srq`, `qp`, `cm_id`.
     #[must_use]
     pub fn objects(&self) -> BTreeMap<&'static str, usize> {
-        self.shared.lock().objects(None)
+        self.shared.lock_to_look().objects(None)
     }
 
     /// How often each call was made on a host of it, by the names that C knows them by: of the calls that can be made to
     /// [fail](Self::fail).
     #[must_use]
     pub fn calls(&self) -> BTreeMap<&'static str, u64> {
-        self.shared.lock().failures.calls()
+        self.shared.lock_to_look().failures.calls()
     }
 
     /// Lets a call fail once, for instance `fabric.fail("ibv_reg_mr").on(&host).nth(3, Errno::NOMEM)`.
@@ -198,7 +198,7 @@ impl Host {
     /// How many objects there are of each kind on this host: as [`Fabric::objects`].
     #[must_use]
     pub fn objects(&self) -> BTreeMap<&'static str, usize> {
-        self.shared.lock().objects(Some(self.index))
+        self.shared.lock_to_look().objects(Some(self.index))
     }
 
     /// Its name.

@@ -160,8 +160,9 @@ impl State {
         let Some(late) = waiting.clone().find(|late| late.number == number) else {
             return;
         };
+        // It lands when the host goes on.
         if self.is_host_frozen(late.host) {
-            return self.put_off_late(number);
+            return;
         }
         self.land(|late| late.number == number);
         self.visit(|_| "after a write that was late is visible".to_owned());
@@ -275,7 +276,7 @@ impl Fabric {
     /// `load_u64`, or calls [`seen`](crate::seen).
     #[must_use]
     pub fn early_reads(&self) -> Vec<String> {
-        self.shared().lock_quietly().late.early_reads.clone()
+        self.shared().lock_to_look().late.early_reads.clone()
     }
 }
 

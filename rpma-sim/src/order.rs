@@ -408,10 +408,19 @@ impl Shared {
         if is_acting() {
             return;
         }
-        self.order.calls.fetch_add(1, Ordering::Relaxed);
         self.steps.add();
+        self.let_others_go_on(at);
+        self.steps.act();
+    }
+
+    /// With a seed, another thread may go on first.
+    pub(crate) fn let_others_go_on(&self, at: &'static Location<'static>) {
+        if is_acting() {
+            return;
+        }
+        self.order.calls.fetch_add(1, Ordering::Relaxed);
         if self.order.seed.is_none() {
-            return self.steps.act();
+            return;
         }
         match fabric::thread_in(self) {
             Some(thread) => {
@@ -428,7 +437,6 @@ impl Shared {
                 }
             }
         }
-        self.steps.act();
     }
 
     /// A thread begins: it waits for its turn, if there are turns.

@@ -90,6 +90,14 @@ impl Shared {
         self.lock_quietly()
     }
 
+    /// As [`lock`](Self::lock), for a test that looks at the fabric: no step, at which something happens.
+    #[track_caller]
+    pub(crate) fn lock_to_look(&self) -> MutexGuard<'_, State> {
+        assert_not_checking();
+        self.let_others_go_on(Location::caller());
+        self.lock_quietly()
+    }
+
     /// As [`lock`](Self::lock), in the middle of something or behind the scenes.
     pub(crate) fn lock_quietly(&self) -> MutexGuard<'_, State> {
         assert_not_checking();

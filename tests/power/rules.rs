@@ -307,6 +307,33 @@ fn what_was_seen_through_a_pointer_is_durable() -> Result<()> {
     Ok(())
 }
 
+/// The completion of the write is taken for that of the flush, which was posted after it and is not done. The poll that
+/// returns the one does not let the device execute the other.
+#[test]
+fn acknowledged_when_the_write_has_completed() -> Result<()> {
+    for profile in Profile::ALL {
+        for platform in [Platform::AdrDdioOn, Platform::AdrDdioOff, Platform::Eadr] {
+            let fabric = fabric(&profile);
+            let pair = Pair::new(&fabric, way(platform))?;
+            let found = told_before(&pair, &fabric, |tell| {
+                pair.source.write_at(0, &[5; 8])?;
+                let (to, from) = pair.places(0, 8)?;
+                let written = pair.conn.write(to, from, Flags::COMPLETION_ALWAYS, 1)?;
+                let flushed =
+                    pair.conn
+                        .flush(to, FlushType::Persistent, Flags::COMPLETION_ALWAYS, 2)?;
+                pair.wait(written)?;
+                tell();
+                pair.wait(flushed)
+            });
+            // soft-RoCE copies into the caches, which are durable there.
+            let is_durable = platform == Platform::Eadr && !profile.is_adapter();
+            assert_eq!(found, !is_durable, "{}, {platform}", profile.name());
+        }
+    }
+    Ok(())
+}
+
 fn told_before(pair: &Pair, fabric: &Fabric, run: impl FnOnce(&dyn Fn()) -> Result<()>) -> bool {
     let told = AtomicU64::new(0);
     let check = |cut: &Cut<'_>| {

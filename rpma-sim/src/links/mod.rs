@@ -335,6 +335,9 @@ impl State {
             }
         }
         self.resolve_again();
+        if let Some(host) = thawed {
+            self.land_on(host);
+        }
         let of_thawed = |qp: &Qp| thawed == Some(self.host_of(qp));
         let unanswered = |qp: &Qp| matches!(qp.waiting, Some(Waiting::Answer { .. }));
         for number in self.qps_where(|qp| of_thawed(qp) || unanswered(qp)) {

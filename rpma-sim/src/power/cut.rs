@@ -412,7 +412,7 @@ impl Fabric {
     /// What was looked at so far.
     #[must_use]
     pub fn visited(&self) -> Visited {
-        self.shared().lock().power.visited
+        self.shared().lock_to_look().power.visited
     }
 
     /// From now on images are sampled by this number. It is 0x5EED at first, and a check that fails says it.

@@ -87,7 +87,7 @@ impl Host {
     /// Whether it has power.
     #[must_use]
     pub fn has_power(&self) -> bool {
-        !self.shared().lock_quietly().is_dead(self.index())
+        !self.shared().lock_to_look().is_dead(self.index())
     }
 }
 

@@ -25,7 +25,7 @@ pub struct Pmem {
 impl Pmem {
     /// The name, the devices and the platform of its host.
     pub(crate) fn kind_of_host(&self) -> (String, Profile, Platform) {
-        let state = self.shared.lock();
+        let state = self.shared.lock_to_look();
         let host = state.power.pmems[self.index].host;
         let name = state.hosts[host].clone();
         (name, state.profiles[host].clone(), state.platform(host))
@@ -47,7 +47,7 @@ impl Pmem {
     /// What a program of the host would read now; without power, what the power cut has left.
     #[must_use]
     pub fn bytes(&self) -> Vec<u8> {
-        let mut state = self.shared.lock();
+        let mut state = self.shared.lock_to_look();
         state.look(self.index);
         state.power.pmems[self.index].lines.seen().to_vec()
     }
@@ -97,7 +97,7 @@ impl Host {
     /// What this host's memory keeps when its power fails.
     #[must_use]
     pub fn platform(&self) -> Platform {
-        self.shared().lock().platform(self.index())
+        self.shared().lock_to_look().platform(self.index())
     }
 
     /// Whether the host may promise, with a `PeerCfg`, that what a device writes goes straight to its persistent
@@ -105,7 +105,7 @@ impl Host {
     /// `docs/persistence.md`.
     #[must_use]
     pub fn may_promise_direct_write(&self, client_flushes_natively: bool) -> bool {
-        let state = self.shared().lock();
+        let state = self.shared().lock_to_look();
         match state.platform(self.index()) {
             Platform::Volatile => false,
             Platform::Eadr => true,
