@@ -142,7 +142,9 @@ fn count(profile: &Profile, how: Number) -> Result<(), Loss> {
 fn a_number_in_a_header_is_torn() {
     for profile in Profile::ALL {
         let loss = count(&profile, Number::InAHeader).expect_err("a torn number");
-        assert!(loss.to_string().starts_with("0x1ff"), "{loss}");
+        let report = loss.to_string();
+        assert!(report.starts_with("0x1ff"), "{report}");
+        assert!(report.contains("The word at byte 0 is torn."), "{report}");
     }
 }
 

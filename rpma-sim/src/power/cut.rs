@@ -237,11 +237,16 @@ impl Loss {
     }
 
     /// Adds the variable that runs its event alone. If that is set, writes the images and adds their paths.
-    pub(crate) fn with_files(mut self) -> Self {
+    pub(crate) fn with_files(mut self, seed: Option<u64>) -> Self {
+        let of_repeatable = match seed {
+            Some(seed) => format!(" A run of repeatable takes RPMA_SIM_SEED={seed} as well."),
+            None => String::new(),
+        };
         self.report += &match number(files::EVENT) {
             Some(_) => files::write(&self.images),
             None => format!(
-                "Run it again with {}={}: the check is called at this event alone, and its image is written to a file.\n",
+                "Run it again with {}={}: the check is called at this event alone, and its image is written to a \
+                 file.{of_repeatable}\n",
                 files::EVENT,
                 self.event
             ),
@@ -359,7 +364,7 @@ impl Fabric {
         run: impl FnOnce() -> T,
     ) -> Result<T, Loss> {
         let found = self.find_loss_at(number(files::EVENT), check, run);
-        found.map_err(Loss::with_files)
+        found.map_err(|loss| loss.with_files(self.shared().order.seed()))
     }
 
     /// As [`find_loss`](Self::find_loss), at each event or at one, without files.

@@ -9,7 +9,7 @@ use std::sync::{Arc, Once};
 
 use super::cut::Cut;
 use super::image::{Bytes, Share};
-use super::lines::{LINE, Lines, Place, Write, Writer};
+use super::lines::{LINE, Lines, Place, WORD, Write, Writer};
 use super::platform::Platform;
 use super::pmem::READS;
 use crate::profile::Profile;
@@ -122,7 +122,10 @@ pub(crate) fn report(
     let names = names.join(" and ");
     report += &match has_cause {
         true => "(A record that nobody was promised may be lost; then recovery must not take it for whole.)\n".into(),
-        false => format!("It fails with what {names} holds, of which nothing is lost: the cause is not the power.\n"),
+        false => format!(
+            "It fails with all that was written to {names}: nothing of it is lost. The program has promised something \
+             that no device has executed yet, or the cause is not the power.\n"
+        ),
     };
     report
 }
@@ -182,12 +185,19 @@ fn explain(cut: &Cut<'_>, state: &State, index: usize, image: &[u8], early: &[u8
     let is_lost = |line: &usize| !same(image, lines.newest(), *line);
     for Piece { bytes, write } in pieces(lines, image, lines.newest(), is_lost) {
         let values = values(&bytes, image, lines.newest());
+        let torn = torn_word(&bytes, image, lines);
         let (bytes, place, who) = (ranges(&bytes), place_of(&write), writer_of(&write));
         let saves = what_saves(&write, (lines.platform, profile), state);
         let _ = writeln!(
             text,
             "Lost: {bytes} of {name}, {place}, by {who}.\n    {values}\n    {saves}"
         );
+        if let Some(word) = torn {
+            let _ = writeln!(
+                text,
+                "    The word at byte {word} is torn. Only an aligned write of exactly 8 bytes is whole."
+            );
+        }
     }
     let is_early = |line: &usize| !is_lost(line) && !same(early, lines.durable(), *line);
     for Piece { bytes, write } in pieces(lines, early, lines.durable(), is_early) {
@@ -285,6 +295,18 @@ impl Piece {
             _ => self.bytes.push(word),
         }
     }
+}
+
+/// The first word of a piece of which the image has some new bytes, and some old ones.
+fn torn_word(ranges: &[Range<usize>], image: &[u8], lines: &Lines) -> Option<usize> {
+    let is_torn = |at: &usize| {
+        let word = *at..at + WORD;
+        let others = [lines.newest(), lines.durable()];
+        let is_other = |other: &[u8]| other[word.clone()] == image[word.clone()];
+        !others.into_iter().any(is_other)
+    };
+    let mut words = ranges.iter().flat_map(|range| range.clone().step_by(WORD));
+    words.find(is_torn)
 }
 
 /// The first bytes of a piece: in the image, and in its place.

@@ -14,7 +14,7 @@ use crate::memory::{self, Part};
 /// The bytes of a cache line.
 pub(crate) const LINE: usize = 64;
 /// The bytes of a word: an aligned one that is written by itself is not torn.
-const WORD: usize = 8;
+pub(crate) const WORD: usize = 8;
 
 /// How many words of a line may be undecided for all its outcomes to be listed.
 const FEW: u32 = 4;

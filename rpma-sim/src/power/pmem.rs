@@ -121,7 +121,7 @@ impl Host {
     ///
     /// What is lost of it when the power fails is decided by the [rules](Platform#what-a-loss-of-power-leaves). A
     /// program need not tell what it stores: at each event all of the memory is looked at, which for 1 MiB takes some
-    /// milliseconds. So make it small, some pages. One that writes its caches back by itself calls
+    /// 20 ms unoptimised. So make it small, some pages. One that writes its caches back by itself calls
     /// [`persisted`](crate::persisted).
     ///
     /// # Panics

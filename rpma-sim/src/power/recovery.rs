@@ -103,7 +103,7 @@ impl Fabric {
             recovered.map_err(|loss| {
                 let origin = broken.unwrap_or(&promises[0]);
                 let loss = loss.of_recovery(origin.number, &origin.what);
-                loss.with_files()
+                loss.with_files(self.shared().order.seed())
             })?;
             let more = fabric.visited();
             visited.add(more);
