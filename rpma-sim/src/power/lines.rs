@@ -16,11 +16,6 @@ pub(crate) const LINE: usize = 64;
 /// The bytes of a word: an aligned one that is written by itself is not torn.
 pub(crate) const WORD: usize = 8;
 
-/// How many words of a line may be undecided for all its outcomes to be listed.
-const FEW: u32 = 4;
-/// Of how many words each way of tearing one is listed.
-const FEW_TORN: u32 = 2;
-
 /// How many writes to a line are known for themselves, if nobody flushes it. Of more the oldest are taken together.
 const MOST: usize = 32;
 
@@ -57,16 +52,16 @@ impl Writer {
 #[derive(Clone, Debug)]
 pub(crate) struct Write {
     /// A bit for each word.
-    words: u8,
+    pub(super) words: u8,
     /// A bit for each byte, of these words: of a device exactly what it has written, of a program whole words.
-    mask: u64,
+    pub(super) mask: u64,
     /// The words that are not torn, in the device either.
     whole: u8,
-    bytes: Line,
+    pub(super) bytes: Line,
     pub(crate) place: Place,
     /// When it came, and when it was known to be in a cache.
-    came: u64,
-    landed: u64,
+    pub(super) came: u64,
+    pub(super) landed: u64,
     /// Its number, while programs do not see it yet.
     late: Option<u64>,
     pub(crate) writer: Arc<Writer>,
@@ -79,7 +74,7 @@ impl Write {
     }
 
     /// The words that may come in parts.
-    fn tearable(&self) -> u8 {
+    pub(super) fn tearable(&self) -> u8 {
         match self.place {
             Place::Device => self.words & !self.whole,
             Place::Cache => 0,
@@ -87,18 +82,18 @@ impl Write {
     }
 
     /// The bytes of these words.
-    fn bytes_in(&self, words: u8) -> u64 {
+    pub(super) fn bytes_in(&self, words: u8) -> u64 {
         bytes_of(words) & self.mask
     }
 
     /// Some of its bytes, and not all, if they may come apart.
-    fn some(&self, random: &mut Random) -> u64 {
+    pub(super) fn some(&self, random: &mut Random) -> u64 {
         let words = random.some_of(self.words);
         self.torn(words, random)
     }
 
     /// Bytes of it that may have come.
-    fn any(&self, random: &mut Random) -> u64 {
+    pub(super) fn any(&self, random: &mut Random) -> u64 {
         match random.below(4) {
             0 => 0,
             1 => self.mask,
@@ -121,7 +116,7 @@ impl Write {
 }
 
 /// The parts of a word that come, or come first, if it is torn.
-fn tears(word: &Range<usize>) -> Vec<u64> {
+pub(super) fn tears(word: &Range<usize>) -> Vec<u64> {
     let cuts = 1..WORD as u32;
     let parts = cuts.flat_map(|cut| [0xFF >> cut, 0xFF << cut & 0xFF]);
     parts.map(|part: u64| part << word.start).collect()
@@ -145,12 +140,12 @@ pub(crate) struct Lines {
     clock: u64,
 }
 
-fn words_of(words: u8) -> impl Iterator<Item = Range<usize>> + use<> {
+pub(super) fn words_of(words: u8) -> impl Iterator<Item = Range<usize>> + use<> {
     let set = (0..LINE / WORD).filter(move |word| words >> word & 1 == 1);
     set.map(|word| word * WORD..(word + 1) * WORD)
 }
 
-fn put(to: &mut [u8], mask: u64, from: &Line) {
+pub(super) fn put(to: &mut [u8], mask: u64, from: &Line) {
     for (at, to) in to.iter_mut().enumerate() {
         if mask >> at & 1 == 1 {
             *to = from[at];
@@ -239,7 +234,7 @@ impl Lines {
         })
     }
 
-    fn line(&self, line: usize) -> Line {
+    pub(super) fn line(&self, line: usize) -> Line {
         let line = &self.durable[line * LINE..(line + 1) * LINE];
         line.try_into().expect("memory consists of lines")
     }
@@ -499,87 +494,6 @@ impl Lines {
             });
         }
     }
-
-    /// What may be left of a line, and whether that is all: it is if there is little, or else what is likely to matter.
-    pub(crate) fn outcomes(&self, line: usize, random: &mut Random) -> (Vec<Line>, bool) {
-        let (base, writes) = (self.line(line), self.writes_to(line));
-        let words: u32 = writes.iter().map(|write| write.words.count_ones()).sum();
-        let all = |write: &Write| write.mask;
-        let mut outcomes = Vec::new();
-        let mut add = |chosen: &[u64]| {
-            let outcome = outcome(base, writes, chosen);
-            if is_possible(writes, chosen) && !outcomes.contains(&outcome) {
-                outcomes.push(outcome);
-            }
-        };
-        if words <= FEW {
-            for subset in 0..1_u32 << words {
-                let mut left = subset;
-                let chosen = writes
-                    .iter()
-                    .map(|write| write.bytes_in(take_bits(write.words, &mut left)));
-                add(&chosen.collect::<Vec<_>>());
-            }
-        }
-        let tearable = writes.iter().map(|write| write.tearable().count_ones());
-        let tearable: u32 = tearable.sum();
-        if tearable <= FEW_TORN {
-            // Each way of tearing a word, with nothing and with all of the others.
-            for (number, write) in writes.iter().enumerate() {
-                for word in words_of(write.tearable()) {
-                    for tear in tears(&word) {
-                        let mut chosen = vec![0; writes.len()];
-                        chosen[number] = tear & write.mask;
-                        add(&chosen);
-                        chosen = writes.iter().map(all).collect();
-                        chosen[number] &= tear | !(0xFF << word.start);
-                        add(&chosen);
-                    }
-                }
-            }
-        }
-        if words <= FEW && tearable == 0 || words == 1 {
-            return (outcomes, true);
-        }
-        let mut chosen = vec![0; writes.len()];
-        add(&chosen);
-        for number in 0..writes.len() {
-            // It is torn, behind all that came before; all of it; and it alone.
-            chosen[number] = writes[number].some(random);
-            add(&chosen);
-            chosen[number] = all(&writes[number]);
-            add(&chosen);
-            let mut alone = vec![0; writes.len()];
-            alone[number] = all(&writes[number]);
-            add(&alone);
-        }
-        (outcomes, false)
-    }
-
-    /// One of all that may be left of a line.
-    pub(crate) fn outcome(&self, line: usize, random: &mut Random) -> Line {
-        let writes = self.writes_to(line);
-        let cached = writes
-            .iter()
-            .filter(|write| write.place == Place::Cache)
-            .count();
-        let mut arrived = random.below(cached + 1);
-        let mut chosen: Vec<u64> = writes
-            .iter()
-            .map(|write| match write.place {
-                Place::Cache if arrived > 0 => {
-                    arrived -= 1;
-                    write.mask
-                }
-                _ => write.any(random),
-            })
-            .collect();
-        // What has come without what was there before has not.
-        while let Some(lacking) = (0..writes.len()).find(|at| lacks(writes, &chosen, *at)) {
-            chosen[lacking] = 0;
-        }
-        outcome(self.line(line), writes, &chosen)
-    }
 }
 
 /// Takes the oldest two writes from the same writer and in the same place for one. What came between has overwritten the
@@ -629,42 +543,6 @@ fn lines_of(range: &Range<usize>) -> Range<usize> {
         true => 0..0,
         false => range.start / LINE..(range.end - 1) / LINE + 1,
     }
-}
-
-/// A line to which these bytes of each write have come.
-fn outcome(base: Line, writes: &[Write], chosen: &[u64]) -> Line {
-    let mut line = base;
-    for (write, bytes) in writes.iter().zip(chosen) {
-        put(&mut line, *bytes, &write.bytes);
-    }
-    line
-}
-
-/// Whether a write needs another one that is not all there: of what is in a cache, nothing is there without all that was
-/// there before it came.
-fn lacks(writes: &[Write], chosen: &[u64], number: usize) -> bool {
-    let came = writes[number].came;
-    let mut all = writes.iter().zip(chosen).enumerate();
-    writes[number].place == Place::Cache
-        && chosen[number] != 0
-        && all.any(|(at, (other, bytes))| {
-            let is_before = other.place == Place::Cache && came >= other.landed;
-            at != number && is_before && *bytes != other.mask
-        })
-}
-
-fn is_possible(writes: &[Write], chosen: &[u64]) -> bool {
-    (0..writes.len()).all(|number| !lacks(writes, chosen, number))
-}
-
-/// Spreads bits over those of `words`.
-fn take_bits(words: u8, from: &mut u32) -> u8 {
-    let set = (0..8).filter(|bit| words >> bit & 1 == 1);
-    set.fold(0, |taken, bit| {
-        let one = (*from & 1) as u8;
-        *from >>= 1;
-        taken | one << bit
-    })
 }
 
 #[cfg(test)]

@@ -1,9 +1,9 @@
 //! Persistent memory, and losses of power.
 //!
-//! * [`lines`] has the rules: what of a memory survives.
+//! * [`lines`] has the rules: what of a memory survives. [`outcomes`] lists what may be left of a line.
 //! * [`memory`] has the bytes, by paths that `PmemMap::open` takes.
 //! * [`pmem`] is what the fabric does with a host's memory, and what a test sees of it.
-//! * [`cut`] visits every event of a run; [`image`] is what may be left then, and [`explain`] says what is wrong with it.
+//! * [`mod@cut`] visits every event of a run; [`image`] is what may be left then, and [`explain`] says what is wrong with it.
 //! * [`files`] writes an image that failed to a file.
 //! * [`off`] cuts the power of a host, and starts it again.
 
@@ -14,6 +14,7 @@ mod image;
 mod lines;
 mod memory;
 mod off;
+mod outcomes;
 mod platform;
 mod pmem;
 mod random;
