@@ -225,7 +225,10 @@ impl State {
     /// Does what was put off until now; `true` if there was something.
     pub(crate) fn run_due(&mut self) -> bool {
         let mut ran = false;
-        while let Some(timer) = self.clock.due() {
+        // What comes to be due meanwhile waits, so that other threads get the lock: retries may take longer than their
+        // time-out.
+        let now = self.clock.now();
+        while let Some(timer) = self.clock.due(now) {
             self.alarm(timer);
             ran = true;
         }
