@@ -1502,3 +1502,26 @@ fn a_buffer_that_is_used_again_too_early() {
         }
     }
 }
+
+/// Memory that is given back has all that devices have executed, and nothing is written to it later: a write that was late
+/// lands before its region is gone.
+#[test]
+fn late_writes_land_before_their_memory_is_freed() {
+    for profile in Profile::ALL {
+        for seed in 1..=10 {
+            let world = World::on(Fabric::seeded(profile.clone(), seed));
+            let both = world.both(&ConnCfg::new());
+            let written = both.write(1);
+            let waited = both.client.wait_for(written, LIMIT, |_| {});
+            waited.expect("it completes");
+            let Both { target, .. } = both;
+            let memory = target.dereg().expect("deregisters");
+            assert_eq!(
+                memory[..],
+                pattern(LEN, 1)[..],
+                "{}, {seed}",
+                profile.name()
+            );
+        }
+    }
+}
