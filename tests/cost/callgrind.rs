@@ -28,8 +28,9 @@ pub(crate) fn dump(name: &str) {
 pub(crate) type Objects = BTreeMap<String, u64>;
 
 /// The calls of the simulated fabric, which is in the program itself. None of them makes another one.
-const SIMULATED: [&str; 3] = [
+const SIMULATED: [&str; 4] = [
     "rpma_sim::post::ibv_post_",
+    "rpma_sim::srq::ibv_post_",
     "rpma_sim::cq::ibv_poll_cq",
     "rpma_sim::stream::ibv_wr_",
 ];

@@ -22,6 +22,7 @@ mod callgrind;
 #[path = "../common/mod.rs"]
 mod common;
 mod rpma;
+mod unusual;
 
 use std::collections::BTreeMap;
 use std::error::Error;
@@ -48,7 +49,7 @@ const TURNS: usize = 5;
 const LEN: usize = 64;
 
 /// Each operation, as it is called where it is counted, and in words.
-const OPERATIONS: [(&str, &str); 23] = [
+const OPERATIONS: [(&str, &str); 39] = [
     ("write", "write"),
     ("write_slices", "write, both slices made for each"),
     ("write_inline", "write, inline"),
@@ -78,6 +79,34 @@ const OPERATIONS: [(&str, &str); 23] = [
         "atomic write, native, in a batch of 16",
     ),
     ("recv_many", "receive, one of 16 at once"),
+    (
+        "write_tuple",
+        "write, both slices made for each, in a tuple of results",
+    ),
+    ("write_gather", "write of two local buffers"),
+    ("write_empty", "write of 0 bytes"),
+    ("write_fence", "write with `Flags::FENCE`"),
+    ("flush_short", "flush of 4 bytes, native"),
+    ("flush_short_fallback", "flush of 4 bytes, fallback"),
+    ("atomic_write_fallback", "atomic write, fallback"),
+    (
+        "batch_atomic_write_fallback",
+        "atomic write, fallback, in a batch of 16",
+    ),
+    ("batch_1", "batch of one write"),
+    ("get_wc_mixed", "`get_wc`, 16: sends and receives in turn"),
+    ("srq_recv", "`Srq::recv`"),
+    ("srq_recv_many", "`Srq::recv_many`, one of 16"),
+    ("srq_get_wc_1", "`get_wc` of a shared queue, 1"),
+    ("srq_get_wc_16", "`get_wc` of a shared queue, 16"),
+    (
+        "conn_srq_get_wc_1",
+        "`get_wc` of a connection with a shared queue, 1",
+    ),
+    (
+        "conn_srq_get_wc_16",
+        "`get_wc` of a connection with a shared queue, 16",
+    ),
 ];
 
 /// What an operation may cost more than before: parts of a thousand, and instructions.

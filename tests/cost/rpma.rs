@@ -5,22 +5,22 @@
 
 use rpma::{
     Conn, ConnCfg, ConnReq, Cq, Device, Ep, Flags, FlushType, Mr, MrRemote, MrSlice, MrUsage, Peer,
-    PeerCfg, Posted, RemoteSlice, Result, Side, Wc,
+    PeerCfg, Posted, RemoteSlice, Result, Side, Srq, SrqCfg, Wc,
 };
 
 use std::time::{Duration, Instant};
 
 use rustix::process::{Resource, getrlimit, setrlimit};
 
-use crate::{DEPTH, LEN, ROUNDS, TIMED, WARM, came, counted};
+use crate::{DEPTH, LEN, ROUNDS, TIMED, WARM, came, counted, unusual};
 
 /// For what is there already.
 const LIMIT: Duration = Duration::from_secs(10);
-const ALWAYS: Flags = Flags::COMPLETION_ALWAYS;
+pub(crate) const ALWAYS: Flags = Flags::COMPLETION_ALWAYS;
 /// How many operations there are in batches of 16 writes and a flush.
 const BATCHED: usize = ROUNDS / 16 * 17;
 
-type Parts<'a> = [(RemoteSlice, MrSlice<'a>)];
+pub(crate) type Parts<'a> = [(RemoteSlice, MrSlice<'a>)];
 
 pub(crate) fn run(addr: &str) -> Result<()> {
     let peer = Peer::new(&Device::from_addr(addr, Side::Local)?)?;
@@ -37,7 +37,7 @@ pub(crate) fn run(addr: &str) -> Result<()> {
         ));
     }
     for fallback in [false, true] {
-        let (conn, server) = pair(&peer, addr, fallback)?;
+        let (conn, server) = pair(&peer, addr, &cfg(fallback))?;
         let mut peer_cfg = PeerCfg::new();
         peer_cfg.set_direct_write_to_pmem(true);
         conn.apply_remote_peer_cfg(&peer_cfg);
@@ -52,9 +52,20 @@ pub(crate) fn run(addr: &str) -> Result<()> {
             measured_batch_flush(&conn, &parts)?;
             counted("batch_flush_fallback", ROUNDS);
             settle(cq, ROUNDS)?;
+            unusual::fallback(&conn, &remote)?;
         } else {
             native(&conn, &server, &parts, &local, &remote)?;
+            unusual::native(&conn, &server, &parts, &local, &remote)?;
         }
+    }
+    for own_queue in [DEPTH, 0] {
+        let mut srq_cfg = SrqCfg::new();
+        srq_cfg.set_rq_size(DEPTH).set_rcq_size(own_queue);
+        let srq = Srq::new(&peer, &srq_cfg)?;
+        let mut cfg = cfg(true);
+        cfg.set_srq(Some(&srq));
+        let (client, server) = pair(&peer, addr, &cfg)?;
+        unusual::shared_receives(&client, &server, &srq, &parts)?;
     }
     Ok(())
 }
@@ -72,7 +83,7 @@ pub(crate) fn run_many(addr: &str, count: usize) -> Result<()> {
     let parts = [(remote.slice(..)?, local.slice(..)?)];
     let before = memory();
     let pairs = (0..count)
-        .map(|_| pair(&peer, addr, false))
+        .map(|_| pair(&peer, addr, &cfg(false)))
         .collect::<Result<Vec<_>>>()?;
     let used = memory().saturating_sub(before) / 2 / count as u64;
     println!("memory {used}");
@@ -104,7 +115,7 @@ pub(crate) fn run_timed(addr: &str, depth: u64) -> Result<()> {
     let remote = Mr::reg(&peer, vec![0; LEN], usage)?;
     let remote = MrRemote::from_descriptor(&remote_descriptor(&remote))?;
     let (remote, local) = (remote.slice(..)?, local.slice(..)?);
-    let (conn, _server) = pair(&peer, addr, false)?;
+    let (conn, _server) = pair(&peer, addr, &cfg(false))?;
     let (mut start, mut posting) = (Instant::now(), Duration::ZERO);
     for n in 0..(WARM + TIMED) / depth {
         if n == WARM / depth {
@@ -137,7 +148,7 @@ pub(crate) fn run_large(addr: &str, len: usize, count: u64) -> Result<()> {
     let remote = Mr::reg(&peer, vec![0; len], MrUsage::WRITE_DST)?;
     let remote = MrRemote::from_descriptor(&remote_descriptor(&remote))?;
     let (remote, local) = (remote.slice(..)?, local.slice(..)?);
-    let (conn, _server) = pair(&peer, addr, false)?;
+    let (conn, _server) = pair(&peer, addr, &cfg(false))?;
     let (mut posted, mut done) = (0, 0);
     let mut wcs = [Wc::default(); 16];
     let start = Instant::now();
@@ -320,7 +331,7 @@ fn measured_read(conn: &Conn, parts: &Parts<'_>) -> Result<()> {
 }
 
 #[inline(never)]
-fn measured_atomic_write(conn: &Conn, parts: &[RemoteSlice]) -> Result<()> {
+pub(crate) fn measured_atomic_write(conn: &Conn, parts: &[RemoteSlice]) -> Result<()> {
     for (n, &remote) in parts.iter().enumerate() {
         conn.atomic_write(remote, &n.to_ne_bytes(), ALWAYS, n as u64)?;
     }
@@ -394,7 +405,7 @@ fn measured_batch_read(conn: &Conn, parts: &Parts<'_>) -> Result<()> {
 }
 
 #[inline(never)]
-fn measured_batch_atomic_write(conn: &Conn, parts: &[RemoteSlice]) -> Result<()> {
+pub(crate) fn measured_batch_atomic_write(conn: &Conn, parts: &[RemoteSlice]) -> Result<()> {
     let word = 7u64.to_ne_bytes();
     for parts in parts.chunks_exact(16) {
         let mut batch = conn.batch::<16>();
@@ -459,7 +470,7 @@ fn measured_get_wc_0(cq: &Cq, wcs: &mut [Wc]) -> Result<()> {
 }
 
 #[inline(never)]
-fn measured_get_wc_1(cq: &Cq, wcs: &mut [Wc]) -> Result<()> {
+pub(crate) fn measured_get_wc_1(cq: &Cq, wcs: &mut [Wc]) -> Result<()> {
     for _ in 0..ROUNDS {
         assert_eq!(cq.get_wc(wcs)?, 1, "all are there");
     }
@@ -467,7 +478,7 @@ fn measured_get_wc_1(cq: &Cq, wcs: &mut [Wc]) -> Result<()> {
 }
 
 #[inline(never)]
-fn measured_get_wc_16(cq: &Cq, wcs: &mut [Wc; 16]) -> Result<()> {
+pub(crate) fn measured_get_wc_16(cq: &Cq, wcs: &mut [Wc; 16]) -> Result<()> {
     for _ in 0..ROUNDS / 16 {
         assert_eq!(cq.get_wc(wcs)?, 16, "all are there");
     }
@@ -475,7 +486,7 @@ fn measured_get_wc_16(cq: &Cq, wcs: &mut [Wc; 16]) -> Result<()> {
 }
 
 /// Polls until that many operations have succeeded.
-fn settle(cq: &Cq, count: usize) -> Result<()> {
+pub(crate) fn settle(cq: &Cq, count: usize) -> Result<()> {
     let (mut left, mut wcs) = (count, [Wc::default(); 16]);
     while left > 0 {
         let polled = cq.get_wc(&mut wcs)?;
@@ -487,17 +498,23 @@ fn settle(cq: &Cq, count: usize) -> Result<()> {
     Ok(())
 }
 
-/// Both ends of a connection.
-fn pair(peer: &Peer, addr: &str, fallback: bool) -> Result<(Conn, Conn)> {
+/// How connections are made.
+fn cfg(fallback: bool) -> ConnCfg {
     let mut cfg = ConnCfg::new();
     cfg.set_sq_size(DEPTH)
         .set_rq_size(DEPTH)
         .set_cq_size(2 * DEPTH);
     cfg.set_max_inline_data(LEN as u32);
+    cfg.set_max_send_sge(2).expect("two local buffers");
     cfg.set_force_fallback(fallback);
+    cfg
+}
+
+/// Both ends of a connection.
+fn pair(peer: &Peer, addr: &str, cfg: &ConnCfg) -> Result<(Conn, Conn)> {
     let ep = Ep::listen(peer, addr, 0)?;
-    let client = ConnReq::new(peer, addr, ep.get_port(), &cfg)?.connect(&[])?;
-    let server = ep.next_conn_req(&cfg)?.connect(&[])?;
+    let client = ConnReq::new(peer, addr, ep.get_port(), cfg)?.connect(&[])?;
+    let server = ep.next_conn_req(cfg)?.connect(&[])?;
     client.next_event()?;
     server.next_event()?;
     Ok((client, server))

@@ -1,0 +1,195 @@
+//! The operations beside the main road: several local buffers, none, fences, short flushes, fallbacks, batches of
+//! one, and shared receive queues.
+
+use rpma::{Conn, Flags, FlushType, Mr, MrRemote, MrSlice, RemoteSlice, Result, Srq, Wc};
+
+use crate::rpma::{
+    ALWAYS, Parts, measured_atomic_write, measured_batch_atomic_write, measured_get_wc_1,
+    measured_get_wc_16, settle,
+};
+use crate::{LEN, ROUNDS, came, counted};
+
+pub(crate) fn native(
+    conn: &Conn,
+    server: &Conn,
+    parts: &Parts<'_>,
+    local: &Mr<Vec<u8>>,
+    remote: &MrRemote,
+) -> Result<()> {
+    let cq = conn.get_cq();
+    measured_write_tuple(conn, local, remote)?;
+    counted("write_tuple", ROUNDS);
+    settle(cq, ROUNDS)?;
+    let halves: Vec<_> = (0..ROUNDS)
+        .map(|n| {
+            let (start, middle, end) = (n * LEN, n * LEN + LEN / 2, n * LEN + LEN);
+            Ok([local.slice(start..middle)?, local.slice(middle..end)?])
+        })
+        .collect::<Result<_>>()?;
+    measured_write_gather(conn, parts, &halves)?;
+    counted("write_gather", ROUNDS);
+    settle(cq, ROUNDS)?;
+    let empty: Vec<_> = (0..ROUNDS)
+        .map(|n| {
+            let at = n * LEN;
+            Ok((remote.slice(at as u64..at as u64)?, local.slice(at..at)?))
+        })
+        .collect::<Result<_>>()?;
+    measured_write_empty(conn, &empty)?;
+    counted("write_empty", ROUNDS);
+    settle(cq, ROUNDS)?;
+    measured_write_fence(conn, parts)?;
+    counted("write_fence", ROUNDS);
+    settle(cq, ROUNDS)?;
+    measured_flush_short(conn, &words(remote, 4)?)?;
+    counted("flush_short", ROUNDS);
+    settle(cq, ROUNDS)?;
+    measured_batch_1(conn, parts)?;
+    counted("batch_1", ROUNDS);
+    settle(cq, ROUNDS)?;
+    // In turn: each message completes a send and a receive of this side.
+    for &(_, local) in parts.iter().take(ROUNDS / 2) {
+        conn.recv(local, 1)?;
+        server.recv(local, 2)?;
+        conn.send(local, ALWAYS, 3)?;
+        server.send(local, ALWAYS, 4)?;
+    }
+    came();
+    let mut wcs = [Wc::default(); 16];
+    measured_get_wc_16(cq, &mut wcs)?;
+    counted("get_wc_mixed", ROUNDS / 16);
+    settle(server.get_cq(), ROUNDS)
+}
+
+pub(crate) fn fallback(conn: &Conn, remote: &MrRemote) -> Result<()> {
+    let cq = conn.get_cq();
+    measured_flush_short(conn, &words(remote, 4)?)?;
+    counted("flush_short_fallback", ROUNDS);
+    settle(cq, ROUNDS)?;
+    let atomic = words(remote, 8)?;
+    measured_atomic_write(conn, &atomic)?;
+    counted("atomic_write_fallback", ROUNDS);
+    settle(cq, ROUNDS)?;
+    measured_batch_atomic_write(conn, &atomic)?;
+    counted("batch_atomic_write_fallback", ROUNDS);
+    settle(cq, ROUNDS)
+}
+
+/// Receives of `srq`, whose completions arrive in its own queue or in that of `server`.
+pub(crate) fn shared_receives(
+    client: &Conn,
+    server: &Conn,
+    srq: &Srq,
+    parts: &Parts<'_>,
+) -> Result<()> {
+    let (cq, prefix) = match srq.get_rcq() {
+        Some(own) => (own, "srq"),
+        None => (server.get_cq(), "conn_srq"),
+    };
+    let mut wcs = [Wc::default(); 16];
+    measured_srq_recv(srq, parts)?;
+    counted("srq_recv", ROUNDS);
+    send_all(client, parts)?;
+    measured_get_wc_1(cq, &mut wcs[..1])?;
+    counted(&format!("{prefix}_get_wc_1"), ROUNDS);
+    measured_srq_recv_many(srq, parts)?;
+    counted("srq_recv_many", ROUNDS);
+    send_all(client, parts)?;
+    measured_get_wc_16(cq, &mut wcs)?;
+    counted(&format!("{prefix}_get_wc_16"), ROUNDS / 16);
+    Ok(())
+}
+
+/// Sends a message for each receive, and waits until all have arrived.
+fn send_all(client: &Conn, parts: &Parts<'_>) -> Result<()> {
+    for &(_, local) in parts {
+        client.send(local, ALWAYS, 0)?;
+    }
+    settle(client.get_cq(), ROUNDS)?;
+    came();
+    Ok(())
+}
+
+/// The beginning of each operation's part.
+fn words(remote: &MrRemote, len: u64) -> Result<Vec<RemoteSlice>> {
+    let starts = (0..ROUNDS as u64).map(|n| n * LEN as u64);
+    starts
+        .map(|start| remote.slice(start..start + len))
+        .collect()
+}
+
+#[inline(never)]
+fn measured_write_tuple(conn: &Conn, local: &Mr<Vec<u8>>, remote: &MrRemote) -> Result<()> {
+    for n in 0..ROUNDS {
+        let (start, end) = (n * LEN, n * LEN + LEN);
+        let slices = (
+            remote.slice(start as u64..end as u64),
+            local.slice(start..end),
+        );
+        let (dst, src) = match slices {
+            (Ok(dst), Ok(src)) => (dst, src),
+            (Err(error), _) | (_, Err(error)) => return Err(error),
+        };
+        conn.write(dst, src, ALWAYS, n as u64)?;
+    }
+    Ok(())
+}
+
+#[inline(never)]
+fn measured_write_gather(conn: &Conn, parts: &Parts<'_>, src: &[[MrSlice<'_>; 2]]) -> Result<()> {
+    for (n, (&(remote, _), src)) in parts.iter().zip(src).enumerate() {
+        conn.write_gather(remote, src, ALWAYS, n as u64)?;
+    }
+    Ok(())
+}
+
+#[inline(never)]
+fn measured_write_empty(conn: &Conn, parts: &Parts<'_>) -> Result<()> {
+    for (n, &(remote, local)) in parts.iter().enumerate() {
+        conn.write(remote, local, ALWAYS, n as u64)?;
+    }
+    Ok(())
+}
+
+#[inline(never)]
+fn measured_write_fence(conn: &Conn, parts: &Parts<'_>) -> Result<()> {
+    for (n, &(remote, local)) in parts.iter().enumerate() {
+        conn.write(remote, local, ALWAYS | Flags::FENCE, n as u64)?;
+    }
+    Ok(())
+}
+
+#[inline(never)]
+fn measured_flush_short(conn: &Conn, parts: &[RemoteSlice]) -> Result<()> {
+    for (n, &remote) in parts.iter().enumerate() {
+        conn.flush(remote, FlushType::Visibility, ALWAYS, n as u64)?;
+    }
+    Ok(())
+}
+
+#[inline(never)]
+fn measured_batch_1(conn: &Conn, parts: &Parts<'_>) -> Result<()> {
+    for (n, &(remote, local)) in parts.iter().enumerate() {
+        let mut batch = conn.batch::<1>();
+        batch.write(remote, local, ALWAYS, n as u64)?;
+        batch.post()?;
+    }
+    Ok(())
+}
+
+#[inline(never)]
+fn measured_srq_recv(srq: &Srq, parts: &Parts<'_>) -> Result<()> {
+    for (n, &(_, local)) in parts.iter().enumerate() {
+        srq.recv(local, n as u64)?;
+    }
+    Ok(())
+}
+
+#[inline(never)]
+fn measured_srq_recv_many(srq: &Srq, parts: &Parts<'_>) -> Result<()> {
+    for parts in parts.chunks_exact(16) {
+        let receives: [_; 16] = std::array::from_fn(|n| (parts[n].1, n as u64));
+        srq.recv_many(&receives)?;
+    }
+    Ok(())
+}
