@@ -262,19 +262,16 @@ impl<M> Mr<M> {
                 buffer,
                 tag: self.tag.with_len((end - start) as u64),
             }),
-            None => Err(self.outside(start, end)),
+            None => Err(*self.outside(start, end)),
         }
     }
 
+    /// In a box: an error that is written through a pointer would keep the results of all callers in memory.
     #[cold]
     #[inline(never)]
-    fn outside(&self, start: usize, end: usize) -> Error {
-        range::outside(
-            start as u64,
-            end as u64,
-            self.registered.len() as u64,
-            REGION,
-        )
+    fn outside(&self, start: usize, end: usize) -> Box<Error> {
+        let (start, end, size) = (start as u64, end as u64, self.registered.len() as u64);
+        Box::new(range::outside(start, end, size, REGION))
     }
 
     /// Tells the device that a part of the memory will be used soon, so that it is paged in. For
@@ -449,6 +446,7 @@ impl<'mr> MrSlice<'mr> {
     }
 
     /// Whether the part has no bytes.
+    #[inline]
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0

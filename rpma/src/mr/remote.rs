@@ -116,12 +116,7 @@ impl MrRemote {
         let (start, end) = (range.start_bound().cloned(), range.end_bound().cloned());
         let (start, end) = range::ends(start, end, self.size);
         if start > end || end > self.size {
-            return Err(range::outside(
-                start,
-                end,
-                self.size,
-                "remote memory region",
-            ));
+            return Err(*self.outside(start, end));
         }
         Ok(RemoteSlice {
             // An empty part may begin just behind the end of the address space.
@@ -129,6 +124,14 @@ impl MrRemote {
             len: end - start,
             key: Key::new(self.rkey, self.usage),
         })
+    }
+
+    /// In a box: an error that is written through a pointer would keep the results of all callers in memory.
+    #[cold]
+    #[inline(never)]
+    fn outside(&self, start: u64, end: u64) -> Box<Error> {
+        let name = "remote memory region";
+        Box::new(range::outside(start, end, self.size, name))
     }
 }
 
@@ -201,6 +204,7 @@ impl RemoteSlice {
     }
 
     /// Whether the part has no bytes.
+    #[inline]
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len == 0
