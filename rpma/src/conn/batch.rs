@@ -3,11 +3,11 @@
 //! Each is checked when it is added, as a single one is, and written down. Nothing is locked meanwhile.
 //! Posting numbers them, under one hold of the send queue's lock.
 
-use std::fmt;
+use std::{fmt, slice};
 
 use super::Conn;
-use super::checks::UNSOLICITED;
 use super::fences::behind_a_flush;
+use super::short::AtomicWrites;
 use crate::error::{Error, Result};
 use crate::flags::Flags;
 use crate::flush::{FlushMethod, FlushType};
@@ -101,7 +101,7 @@ impl<'a, const N: usize> Batch<'a, N> {
             return self.read_any(&{ dst }, &{ src }, flags, op_context);
         }
         let (remote, local) = (src.address(), dst.buffer());
-        self.push(Opcode::Read, remote, local, flags, op_context)
+        self.push(Opcode::READ, remote, local, flags, op_context)
     }
 
     /// As [`Conn::write`].
@@ -119,7 +119,7 @@ impl<'a, const N: usize> Batch<'a, N> {
         op_context: u64,
     ) -> Result<()> {
         let _posting = Posting::of(op_context);
-        self.write_as(Opcode::Write, dst, src, flags, op_context)
+        self.write_as(Opcode::WRITE, dst, src, flags, op_context)
     }
 
     /// As [`Conn::write_with_imm`].
@@ -138,7 +138,7 @@ impl<'a, const N: usize> Batch<'a, N> {
         op_context: u64,
     ) -> Result<()> {
         let _posting = Posting::of(op_context);
-        self.write_as(Opcode::WriteWithImm(imm), dst, src, flags, op_context)
+        self.write_as(Opcode::write_with_imm(imm), dst, src, flags, op_context)
     }
 
     #[inline(always)]
@@ -170,7 +170,7 @@ impl<'a, const N: usize> Batch<'a, N> {
         op_context: u64,
     ) -> Result<()> {
         let _posting = Posting::of(op_context);
-        self.write_any(Opcode::Write, &dst, src, flags, op_context)
+        self.write_any(Opcode::WRITE, &dst, src, flags, op_context)
     }
 
     /// As [`Conn::send`].
@@ -182,7 +182,7 @@ impl<'a, const N: usize> Batch<'a, N> {
     #[cfg_attr(feature = "sim", track_caller)]
     pub fn send(&mut self, src: MrSlice<'a>, flags: Flags, op_context: u64) -> Result<()> {
         let _posting = Posting::of(op_context);
-        self.send_as(Opcode::Send, src, flags, op_context)
+        self.send_as(Opcode::SEND, src, flags, op_context)
     }
 
     /// As [`Conn::send_with_imm`].
@@ -200,7 +200,7 @@ impl<'a, const N: usize> Batch<'a, N> {
         op_context: u64,
     ) -> Result<()> {
         let _posting = Posting::of(op_context);
-        self.send_as(Opcode::SendWithImm(imm), src, flags, op_context)
+        self.send_as(Opcode::send_with_imm(imm), src, flags, op_context)
     }
 
     #[inline(always)]
@@ -230,7 +230,7 @@ impl<'a, const N: usize> Batch<'a, N> {
         op_context: u64,
     ) -> Result<()> {
         let _posting = Posting::of(op_context);
-        self.send_any(Opcode::Send, src, flags, op_context)
+        self.send_any(Opcode::SEND, src, flags, op_context)
     }
 
     /// As [`Conn::atomic_write`]: it stays behind the flushes before it, also those of the same batch.
@@ -248,14 +248,18 @@ impl<'a, const N: usize> Batch<'a, N> {
         op_context: u64,
     ) -> Result<()> {
         let _posting = Posting::of(op_context);
-        #[cfg(native_atomic_write)]
-        if self.conn.writes_atomically_simply(&dst, flags) {
-            let flags = flags.to_verbs(UNSOLICITED);
-            let requests = &mut self.requests;
-            let pushed = requests.push_atomic_write(dst.address(), src, flags, op_context);
-            return Self::added(pushed);
-        }
-        self.atomic_write_any(&{ dst }, src, flags, op_context)
+        let short = &self.conn.short;
+        let (remote, verbs) = (dst.address(), short.unsolicited(flags));
+        let requests = &mut self.requests;
+        Self::added(match self.conn.writes_atomically_simply(&dst, flags) {
+            #[cfg(native_atomic_write)]
+            AtomicWrites::Native => requests.push_atomic_write(remote, src, verbs, op_context),
+            AtomicWrites::Fallback => {
+                let verbs = verbs | short.after_flushes;
+                requests.push_inline(remote, src, verbs, op_context)
+            }
+            _ => return self.atomic_write_any(&{ dst }, src, flags, op_context),
+        })
     }
 
     /// As [`Conn::flush`]: it flushes also what the batch has written before.
@@ -276,7 +280,7 @@ impl<'a, const N: usize> Batch<'a, N> {
         if !self.conn.flushes_simply(&dst, flush_type, flags) {
             return self.flush_any(&{ dst }, flush_type, flags, op_context);
         }
-        let flags = flags.to_verbs(UNSOLICITED);
+        let flags = self.conn.short.unsolicited(flags);
         self.push_flush(&dst, flush_type, flags, op_context)
     }
 
@@ -350,7 +354,7 @@ impl<'a, const N: usize> Batch<'a, N> {
         flags: Flags,
         op_context: u64,
     ) -> Result<()> {
-        let flags = flags.to_verbs(SendFlags::all());
+        let flags = self.conn.short.flags(flags);
         Self::added(self.requests.push(opcode, remote, local, flags, op_context))
     }
 
@@ -404,11 +408,10 @@ impl<'a, const N: usize> Batch<'a, N> {
         flags: Flags,
         op_context: u64,
     ) -> Result<()> {
-        let parts = self.conn.check_read(dst, src, flags)?;
-        let flags = flags.to_verbs(self.conn.fences.possible());
-        let (remote, parts) = (src.address(), parts.buffers());
-        let requests = &mut self.requests;
-        Self::added(requests.push_parts(Opcode::Read, remote, parts, flags, op_context))
+        self.conn.check_read(dst, src, flags)?;
+        let flags = self.conn.short.flags(flags);
+        let (remote, parts) = (src.address(), slice::from_ref(dst));
+        self.push_parts(Opcode::READ, remote, parts, flags, op_context)
     }
 
     #[inline(never)]
@@ -420,11 +423,9 @@ impl<'a, const N: usize> Batch<'a, N> {
         flags: Flags,
         op_context: u64,
     ) -> Result<()> {
-        let parts = self.conn.check_write(dst, src, flags)?;
-        let flags = flags.to_verbs(self.conn.fences.possible());
-        let (remote, parts) = (dst.address(), parts.buffers());
-        let requests = &mut self.requests;
-        Self::added(requests.push_parts(opcode, remote, parts, flags, op_context))
+        self.conn.check_write(dst, src, flags)?;
+        let flags = self.conn.short.flags(flags);
+        self.push_parts(opcode, dst.address(), src, flags, op_context)
     }
 
     #[inline(never)]
@@ -435,9 +436,20 @@ impl<'a, const N: usize> Batch<'a, N> {
         flags: Flags,
         op_context: u64,
     ) -> Result<()> {
-        let parts = self.conn.check_send(src, flags)?;
-        let flags = flags.to_verbs(self.conn.fences.possible());
-        let (remote, parts) = (RemoteAddress::NONE, parts.buffers());
+        self.conn.check_send(src, flags)?;
+        let flags = self.conn.short.flags(flags);
+        self.push_parts(opcode, RemoteAddress::NONE, src, flags, op_context)
+    }
+
+    fn push_parts(
+        &mut self,
+        opcode: Opcode,
+        remote: RemoteAddress,
+        parts: &[MrSlice<'a>],
+        flags: SendFlags,
+        op_context: u64,
+    ) -> Result<()> {
+        let parts = parts.iter().map(MrSlice::buffer);
         let requests = &mut self.requests;
         Self::added(requests.push_parts(opcode, remote, parts, flags, op_context))
     }
@@ -474,7 +486,7 @@ impl<'a, const N: usize> Batch<'a, N> {
         op_context: u64,
     ) -> Result<()> {
         self.conn.check_flush(dst, flush_type, flags)?;
-        let flags = flags.to_verbs(self.conn.fences.possible() & UNSOLICITED);
+        let flags = self.conn.short.unsolicited(flags);
         self.push_flush(dst, flush_type, flags, op_context)?;
         self.flushes = true;
         Ok(())

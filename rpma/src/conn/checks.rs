@@ -1,121 +1,26 @@
-//! What an operation may be, for a single one and for one of a batch.
-//!
-//! Twice: as a condition of one line, which is true of the usual case only (`…_simply`), and as a check that
-//! knows every case and names what is wrong (`check_…`).
+//! What an operation may be, for a single one and for one of a batch: every case, with an error for each that is
+//! wrong. The usual cases are accepted before, by the conditions of [`super::short`].
 
+use std::slice;
 use std::sync::atomic::Ordering;
 
 use super::Conn;
 use crate::error::{Error, Result};
 use crate::flags::Flags;
 use crate::flush::{FlushMethod, FlushType};
-use crate::mr::{MrSlice, MrUsage, RemoteSlice, Tag, require};
-use crate::verbs::{LocalBuffer, MAX_SGE, SendFlags};
+use crate::mr::{MrSlice, MrUsage, RemoteSlice, require};
+use crate::verbs::SendFlags;
 
-/// The flags that a flush and an atomic write can have.
-pub(super) const UNSOLICITED: SendFlags = SendFlags::SIGNALED.union(SendFlags::FENCE);
-
-/// Local parts of an operation, without the empty ones.
-pub(super) struct Parts<'mr> {
-    buffers: [LocalBuffer<'mr>; MAX_SGE],
-    count: usize,
-}
-
-impl<'mr> Parts<'mr> {
-    pub(super) fn buffers(&self) -> &[LocalBuffer<'mr>] {
-        &self.buffers[..self.count]
-    }
-}
-
-/// Whether an operation is of the usual kind and right: one local part of 1 byte at least, and no fence.
 impl Conn {
-    #[inline(always)]
-    pub(super) fn reads_simply(&self, dst: &MrSlice<'_>, src: &RemoteSlice, flags: Flags) -> bool {
-        !flags.fence()
-            && self.takes(
-                dst,
-                MrUsage::READ_DST,
-                self.queues.tags.read_dst,
-                self.queues.limits.message,
-            )
-            && u64::from(dst.buffer().len()) == src.len()
-            && src.usage().contains(MrUsage::READ_SRC)
-            && !flags.inline()
-            && self.reads.load(Ordering::Relaxed)
-    }
-
-    #[inline(always)]
-    pub(super) fn writes_simply(&self, dst: &RemoteSlice, src: &MrSlice<'_>, flags: Flags) -> bool {
-        !flags.fence()
-            && self.takes(
-                src,
-                MrUsage::WRITE_SRC,
-                self.queues.tags.write_src,
-                self.limit(flags),
-            )
-            && u64::from(src.buffer().len()) == dst.len()
-            && dst.usage().contains(MrUsage::WRITE_DST)
-    }
-
-    #[inline(always)]
-    pub(super) fn sends_simply(&self, src: &MrSlice<'_>, flags: Flags) -> bool {
-        !flags.fence() && self.takes(src, MrUsage::SEND, self.queues.tags.send, self.limit(flags))
-    }
-
-    /// Whether it is the device's own.
-    #[cfg(native_atomic_write)]
-    #[inline(always)]
-    pub(super) fn writes_atomically_simply(&self, dst: &RemoteSlice, flags: Flags) -> bool {
-        !flags.fence()
-            && dst.len() == 8
-            && dst.address().address % 8 == 0
-            && dst.usage().contains(MrUsage::WRITE_DST)
-            && self.plain_atomic_writes.load(Ordering::Relaxed)
-    }
-
-    #[inline(always)]
-    pub(super) fn flushes_simply(
+    pub(super) fn check_read(
         &self,
-        dst: &RemoteSlice,
-        flush_type: FlushType,
-        flags: Flags,
-    ) -> bool {
-        let possible = MrUsage::from_bits_retain(self.simple_flushes.load(Ordering::Relaxed));
-        !flags.fence()
-            && (dst.usage() & possible).contains(flush_type.usage())
-            // For a fallback, and at most what one native flush takes.
-            && (8..=1 << 31).contains(&dst.len())
-            && self.reads.load(Ordering::Relaxed)
-    }
-
-    /// Whether this is a part that an operation may have without a closer look: of this connection's peer,
-    /// for this usage, with 1 to `limit` bytes.
-    #[inline(always)]
-    fn takes(&self, local: &MrSlice<'_>, usage: MrUsage, tag: Tag, limit: u32) -> bool {
-        local.tag().fits(tag, usage) && local.buffer().len().wrapping_sub(1) < limit
-    }
-
-    /// The longest operation with these flags.
-    #[inline(always)]
-    fn limit(&self, flags: Flags) -> u32 {
-        match flags.inline() {
-            true => self.queues.limits.inline,
-            false => self.queues.limits.message,
-        }
-    }
-}
-
-/// Every case, with an error for each that is wrong.
-impl Conn {
-    pub(super) fn check_read<'mr>(
-        &self,
-        dst: &MrSlice<'mr>,
+        dst: &MrSlice<'_>,
         src: &RemoteSlice,
         flags: Flags,
-    ) -> Result<Parts<'mr>> {
-        let (parts, len) = self.gather(&[*dst])?;
+    ) -> Result<()> {
+        let len = self.check_parts(slice::from_ref(dst))?;
         self.check_lengths(len, src.len())?;
-        self.check_peers(&[*dst])?;
+        self.check_peers(slice::from_ref(dst))?;
         require(src.usage(), MrUsage::READ_SRC, "remote")?;
         require(dst.tag().usage(), MrUsage::READ_DST, "local")?;
         self.fences.check(flags)?;
@@ -125,16 +30,16 @@ impl Conn {
                 "Flags::INLINE is for writes and sends, not for reads",
             ));
         }
-        Ok(parts)
+        Ok(())
     }
 
-    pub(super) fn check_write<'mr>(
+    pub(super) fn check_write(
         &self,
         dst: &RemoteSlice,
-        src: &[MrSlice<'mr>],
+        src: &[MrSlice<'_>],
         flags: Flags,
-    ) -> Result<Parts<'mr>> {
-        let (parts, len) = self.gather(src)?;
+    ) -> Result<()> {
+        let len = self.check_parts(src)?;
         self.check_lengths(len, dst.len())?;
         self.check_peers(src)?;
         require(dst.usage(), MrUsage::WRITE_DST, "remote")?;
@@ -142,20 +47,18 @@ impl Conn {
             require(part.tag().usage(), MrUsage::WRITE_SRC, "local")?;
         }
         self.fences.check(flags)?;
-        self.check_inline(flags, len)?;
-        Ok(parts)
+        self.check_inline(flags, len)
     }
 
-    pub(super) fn check_send<'mr>(&self, src: &[MrSlice<'mr>], flags: Flags) -> Result<Parts<'mr>> {
-        let (parts, len) = self.gather(src)?;
+    pub(super) fn check_send(&self, src: &[MrSlice<'_>], flags: Flags) -> Result<()> {
+        let len = self.check_parts(src)?;
         self.check_lengths(len, len)?;
         self.check_peers(src)?;
         for part in src {
             require(part.tag().usage(), MrUsage::SEND, "local")?;
         }
         self.fences.check(flags)?;
-        self.check_inline(flags, len)?;
-        Ok(parts)
+        self.check_inline(flags, len)
     }
 
     /// Returns its flags, with what keeps it behind the flushes before it.
@@ -181,7 +84,7 @@ impl Conn {
         if native {
             self.check_reads()?;
         }
-        Ok(flags.to_verbs(self.fences.possible() & UNSOLICITED) | behind_flushes)
+        Ok(self.short.unsolicited(flags) | behind_flushes)
     }
 
     pub(super) fn check_flush(
@@ -215,8 +118,8 @@ impl Conn {
         }
     }
 
-    /// The work request's view of local parts, and their length together.
-    fn gather<'mr>(&self, local: &[MrSlice<'mr>]) -> Result<(Parts<'mr>, u64)> {
+    /// Refuses too many local parts, and returns their length together.
+    fn check_parts(&self, local: &[MrSlice<'_>]) -> Result<u64> {
         let limit = self.queues.limits.sge as usize;
         if local.len() > limit {
             return Err(Error::invalid(format!(
@@ -225,18 +128,9 @@ impl Conn {
                 local.len()
             )));
         }
-        let mut parts = Parts {
-            buffers: [LocalBuffer::EMPTY; MAX_SGE],
-            count: 0,
-        };
-        let mut len = 0u64;
-        for local in local.iter().filter(|local| !local.is_empty()) {
-            parts.buffers[parts.count] = local.buffer();
-            parts.count += 1;
-            // Lengths of memory that exists: their sum fits.
-            len = len.saturating_add(local.len());
-        }
-        Ok((parts, len))
+        // Lengths of memory that exists: their sum fits.
+        let lens = local.iter().map(MrSlice::len);
+        Ok(lens.fold(0, u64::saturating_add))
     }
 
     fn check_lengths(&self, local: u64, remote: u64) -> Result<()> {
@@ -282,7 +176,7 @@ impl Conn {
         if self.queues.slots.is_connecting() {
             return Err(self.queues.slots.closed());
         }
-        match self.reads.load(Ordering::Relaxed) {
+        match self.short.reads() {
             true => Ok(()),
             false => Err(Error::not_supported(
                 "the connection was made with no reads in flight (initiator depth 0), so that a read \

@@ -11,7 +11,9 @@ use crate::event::ConnEvent;
 use crate::failure::NotConnected;
 use crate::slots::{Kind, State};
 use crate::verbs::clock::sleep;
-use crate::verbs::{Deadline, LocalBuffer, Opcode, RemoteAddress, SendFlags, Wc};
+use crate::verbs::{
+    Deadline, LocalBuffer, Opcode, RemoteAddress, Request, SendFlags, Wc, WorkRequest,
+};
 
 /// How long the device may take to flush a queue pair in the error state.
 const FLUSH_LIMIT: Duration = Duration::from_secs(5);
@@ -180,13 +182,11 @@ impl Conn {
         let qp = &self.queues.qp;
         self.queues.slots.post_marker(marker, |wr_id| match marker {
             Kind::ReceivesFlushed => qp.post_recv(LocalBuffer::EMPTY, wr_id),
-            _ => qp.post_parts(
-                Opcode::Write,
-                RemoteAddress::NONE,
-                &[],
-                SendFlags::SIGNALED,
-                wr_id,
-            ),
+            _ => {
+                let (remote, flags) = (RemoteAddress::NONE, SendFlags::SIGNALED);
+                let mut write = Request::without_data(Opcode::WRITE, remote, flags);
+                write.post(qp, wr_id).map(drop)
+            }
         })
     }
 }

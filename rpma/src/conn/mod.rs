@@ -11,6 +11,7 @@ mod fences;
 mod next;
 mod ops;
 mod ops_any;
+mod short;
 mod wait_for;
 
 use std::fmt;
@@ -25,6 +26,7 @@ pub use self::close::CloseError;
 use self::fences::Fences;
 pub use self::next::Next;
 pub(crate) use self::next::{BOUND, refuse_no_room};
+use self::short::Short;
 use self::wait_for::Events;
 use crate::compl_channel;
 use crate::cq::Cq;
@@ -87,17 +89,11 @@ use crate::verbs::{CmEvent, CmEventKind, CompChannel, ConnParam, CqKind, Deadlin
 /// the lock of the event channel, so that each goes to one thread.
 pub struct Conn {
     queues: Queues,
+    short: Short,
     fences: Fences,
-    /// Whether the peer serves reads at all.
-    reads: AtomicBool,
     /// The flushes whose promise this platform and the peer's can keep, as usages of a region.
     flushes: AtomicU8,
-    /// Of these, those that need not be noted for want of a fence: all or none.
-    simple_flushes: AtomicU8,
     flush_method: FlushMethod,
-    /// Whether an atomic write is the device's own, and nothing has to keep it behind earlier flushes.
-    #[cfg(native_atomic_write)]
-    plain_atomic_writes: AtomicBool,
     private_data: OnceLock<Box<[u8]>>,
     /// The event with which it ended.
     ended: OnceLock<ConnEvent>,
@@ -135,20 +131,17 @@ impl Conn {
 
     fn new(queues: Queues, private_data: OnceLock<Box<[u8]>>) -> Result<Self> {
         let fences = Fences::new(queues.peer.attributes().soft_roce, queues.peer_reorders);
-        let flush_method = match queues.qp.native_ops().flush {
+        let native = queues.qp.native_ops();
+        let flush_method = match native.flush {
             true => FlushMethod::Native,
             false => FlushMethod::Read(queues.peer.flush_target()?.into()),
         };
         let mut conn = Self {
             queues,
+            short: Short::new(flush_method, native, fences.possible()),
             fences,
-            // Not before the connection says how many.
-            reads: AtomicBool::new(false),
             flushes: AtomicU8::new(0),
-            simple_flushes: AtomicU8::new(0),
             flush_method,
-            #[cfg(native_atomic_write)]
-            plain_atomic_writes: AtomicBool::new(false),
             private_data,
             ended: OnceLock::new(),
             events: Mutex::default(),
@@ -174,14 +167,7 @@ impl Conn {
             }
         }
         let reads = qp.max_reads()? > 0;
-        self.reads.store(reads, Ordering::Relaxed);
-        #[cfg(native_atomic_write)]
-        {
-            // The device counts them among the reads in flight.
-            let native = qp.native_ops().atomic_write;
-            let plain = reads && self.flush_method.has_plain_atomic_writes(native);
-            self.plain_atomic_writes.store(plain, Ordering::Relaxed);
-        }
+        self.short.open(reads);
         self.queues.slots.open();
         Ok(())
     }
@@ -311,11 +297,8 @@ impl Conn {
 
     fn set_flushes(&self, flushes: MrUsage) {
         self.flushes.store(flushes.bits(), Ordering::Relaxed);
-        let simple = match self.fences.is_missing() {
-            true => MrUsage::empty(),
-            false => flushes,
-        };
-        self.simple_flushes.store(simple.bits(), Ordering::Relaxed);
+        let no_fences = self.fences.is_missing();
+        self.short.set_flushes(flushes, no_fences);
     }
 
     /// The connection's completion queue.

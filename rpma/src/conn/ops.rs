@@ -4,11 +4,11 @@
 //! there is no slot.
 //!
 //! The usual case, one local part with some bytes and no fence, has a short way: one condition
-//! ([`super::checks`]), which says no to everything unusual, and then the post. What it refuses goes the long
+//! ([`super::short`]), which says no to everything unusual, and then the post. What it refuses goes the long
 //! way ([`super::ops_any`]), which finds out what is wrong, if anything is.
 
 use super::Conn;
-use super::checks::UNSOLICITED;
+use super::short::{AtomicWrites, usually};
 #[cfg(doc)]
 use crate::error::Error;
 use crate::error::Result;
@@ -20,9 +20,9 @@ use crate::queues::Queues;
 use crate::slots::{Held, Kind, NotTried, Outcome, Refusal, one_not_taken};
 #[cfg(native_atomic_write)]
 use crate::verbs::NativeAtomicWrite;
-#[cfg(any(native_flush, native_atomic_write))]
-use crate::verbs::NativeOperation;
-use crate::verbs::{LocalBuffer, Opcode, Posting, ReadTarget, RemoteAddress, Request, SendFlags};
+use crate::verbs::{
+    Gather, LocalBuffer, Opcode, Posting, RemoteAddress, Request, SendFlags, WorkRequest,
+};
 #[cfg(native_flush)]
 use crate::verbs::{NativeFlush, QueuePair};
 
@@ -71,7 +71,7 @@ impl Conn {
         if !self.reads_simply(&dst, &src, flags) {
             return self.read_any(&{ dst }, &{ src }, flags, op_context);
         }
-        self.post_one(Opcode::Read, src.address(), dst.buffer(), flags, op_context)
+        self.post_one(Opcode::READ, src.address(), dst.buffer(), flags, op_context)
     }
 
     /// Writes `src` to `dst` of the peer. The lengths must be equal.
@@ -98,7 +98,7 @@ impl Conn {
         op_context: u64,
     ) -> Result<Posted> {
         let _posting = Posting::of(op_context);
-        self.write_as(Opcode::Write, dst, src, flags, op_context)
+        self.write_as(Opcode::WRITE, dst, src, flags, op_context)
     }
 
     /// As [`write`](Self::write), and tells the peer: a receive completes there (with
@@ -120,7 +120,7 @@ impl Conn {
         op_context: u64,
     ) -> Result<Posted> {
         let _posting = Posting::of(op_context);
-        self.write_as(Opcode::WriteWithImm(imm), dst, src, flags, op_context)
+        self.write_as(Opcode::write_with_imm(imm), dst, src, flags, op_context)
     }
 
     #[inline(always)]
@@ -144,6 +144,7 @@ impl Conn {
     /// # Errors
     ///
     /// As [`write`](Self::write), and [`Error::InvalidArgument`] for too many parts.
+    #[inline]
     #[cfg_attr(feature = "sim", track_caller)]
     pub fn write_gather(
         &self,
@@ -153,7 +154,11 @@ impl Conn {
         op_context: u64,
     ) -> Result<Posted> {
         let _posting = Posting::of(op_context);
-        self.write_any(Opcode::Write, &dst, src, flags, op_context)
+        let mut gather = Gather::new(Opcode::WRITE, dst.address(), self.short.flags(flags));
+        if !self.gathers_a_write((&mut gather, src), &dst, flags) {
+            return self.write_any(Opcode::WRITE, &{ dst }, src, flags, op_context);
+        }
+        self.posted(self.post_gather(&mut gather, op_context), flags)
     }
 
     /// Sends `src` as a message, which lands in a receive of the peer. Without one there it waits, and
@@ -170,7 +175,7 @@ impl Conn {
     #[cfg_attr(feature = "sim", track_caller)]
     pub fn send(&self, src: MrSlice<'_>, flags: Flags, op_context: u64) -> Result<Posted> {
         let _posting = Posting::of(op_context);
-        self.send_as(Opcode::Send, src, flags, op_context)
+        self.send_as(Opcode::SEND, src, flags, op_context)
     }
 
     /// As [`send`](Self::send), with 4 bytes beside the message that the peer finds in its completion.
@@ -189,7 +194,7 @@ impl Conn {
         op_context: u64,
     ) -> Result<Posted> {
         let _posting = Posting::of(op_context);
-        self.send_as(Opcode::SendWithImm(imm), src, flags, op_context)
+        self.send_as(Opcode::send_with_imm(imm), src, flags, op_context)
     }
 
     /// Sends several local parts as one message: up to as many as `ConnCfg::set_max_send_sge` says.
@@ -197,6 +202,7 @@ impl Conn {
     /// # Errors
     ///
     /// As [`send`](Self::send), and [`Error::InvalidArgument`] for too many parts.
+    #[inline]
     #[cfg_attr(feature = "sim", track_caller)]
     pub fn send_gather(
         &self,
@@ -205,7 +211,11 @@ impl Conn {
         op_context: u64,
     ) -> Result<Posted> {
         let _posting = Posting::of(op_context);
-        self.send_any(Opcode::Send, src, flags, op_context)
+        let mut gather = Gather::new(Opcode::SEND, RemoteAddress::NONE, self.short.flags(flags));
+        if !self.gathers_a_send((&mut gather, src), flags) {
+            return self.send_any(Opcode::SEND, src, flags, op_context);
+        }
+        self.posted(self.post_gather(&mut gather, op_context), flags)
     }
 
     #[inline(always)]
@@ -286,13 +296,17 @@ impl Conn {
         op_context: u64,
     ) -> Result<Posted> {
         let _posting = Posting::of(op_context);
-        #[cfg(native_atomic_write)]
-        if self.writes_atomically_simply(&dst, flags) {
-            let verbs = flags.to_verbs(UNSOLICITED);
-            let posted = self.post_atomic_write(dst.address(), src, verbs, op_context);
-            return self.posted(posted, flags);
-        }
-        self.atomic_write_any(&{ dst }, src, flags, op_context)
+        let (remote, verbs) = (dst.address(), self.short.unsolicited(flags));
+        let posted = match self.writes_atomically_simply(&dst, flags) {
+            #[cfg(native_atomic_write)]
+            AtomicWrites::Native => self.post_atomic_write(remote, src, verbs, op_context),
+            AtomicWrites::Fallback => {
+                let verbs = verbs | self.short.after_flushes;
+                self.post(&mut Request::inline(remote, src, verbs), op_context)
+            }
+            _ => return self.atomic_write_any(&{ dst }, src, flags, op_context),
+        };
+        self.posted(posted, flags)
     }
 
     /// Flushes what was written to `dst` before, on this connection: [`FlushType`] says what its
@@ -340,38 +354,35 @@ impl Conn {
         if !self.flushes_simply(&dst, flush_type, flags) {
             return self.flush_any(&{ dst }, flush_type, flags, op_context);
         }
-        let asked = flags;
-        let (remote, flags) = (dst.address(), flags.to_verbs(UNSOLICITED));
-        #[cfg(native_flush)]
-        let len = dst.len();
-        let posted = match (self.flush_method, flush_type) {
-            (FlushMethod::Read(target), _) => {
-                self.post_reading_flush(remote, target, flags, op_context)
-            }
+        let (remote, len) = (dst.address(), dst.len());
+        let verbs = self.short.unsolicited(flags);
+        let posted = match (&self.flush_method, flush_type) {
+            (FlushMethod::Read(_), _) => self.post_reading_flush(remote, len, verbs, op_context),
             #[cfg(native_flush)]
             (FlushMethod::Native, FlushType::Persistent) => {
-                self.post_flush::<true>(&NativeFlush { remote, len, flags }, op_context)
+                self.post_flush::<true>(remote, len, verbs, op_context)
             }
             #[cfg(native_flush)]
             (FlushMethod::Native, FlushType::Visibility) => {
-                self.post_flush::<false>(&NativeFlush { remote, len, flags }, op_context)
+                self.post_flush::<false>(remote, len, verbs, op_context)
             }
             #[cfg(not(native_flush))]
             (FlushMethod::Native, _) => {
-                return self.flush_any(&{ dst }, flush_type, asked, op_context);
+                return self.flush_any(&{ dst }, flush_type, flags, op_context);
             }
         };
-        self.posted(posted, asked)
+        self.posted(posted, flags)
     }
 
     #[inline(never)]
     fn post_reading_flush(
         &self,
         remote: RemoteAddress,
-        target: ReadTarget,
+        len: u64,
         flags: SendFlags,
         op_context: u64,
     ) -> Outcome {
+        let target = self.short.flush_target.first(len);
         let mut request = Request::read(remote, target, flags);
         self.post_inlined(&mut request, op_context)
     }
@@ -380,10 +391,13 @@ impl Conn {
     #[inline(never)]
     fn post_flush<const PERSISTENT: bool>(
         &self,
-        flush: &NativeFlush<PERSISTENT>,
+        remote: RemoteAddress,
+        len: u64,
+        flags: SendFlags,
         op_context: u64,
     ) -> Outcome {
-        self.post_native(flush, op_context)
+        let mut flush = NativeFlush::<PERSISTENT> { remote, len, flags };
+        self.post_inlined(&mut flush, op_context)
     }
 
     #[cfg(native_atomic_write)]
@@ -395,45 +409,12 @@ impl Conn {
         flags: SendFlags,
         op_context: u64,
     ) -> Outcome {
-        let write = NativeAtomicWrite {
+        let mut write = NativeAtomicWrite {
             remote,
             bytes,
             flags,
         };
-        self.post_native(&write, op_context)
-    }
-
-    /// As [`post_inlined`](Self::post_inlined), of an operation of the device's own.
-    #[cfg(any(native_flush, native_atomic_write))]
-    #[inline(always)]
-    fn post_native(&self, native: &impl NativeOperation, op_context: u64) -> Outcome {
-        let Queues { qp, slots, .. } = &self.queues;
-        let posted = slots.try_post_send(op_context, |number| {
-            let flags = qp.post_native(native, Kind::Send.wr_id(number))?;
-            Ok((flags & SendFlags::SIGNALED).bits())
-        });
-        match posted {
-            Ok(number) => Outcome::posted(number),
-            Err(NotTried::Later(held)) => self.post_native_later(native, op_context, held),
-            Err(NotTried::NotTaken(ring, held, error)) => one_not_taken::<true>(ring, held, error),
-        }
-    }
-
-    #[cfg(any(native_flush, native_atomic_write))]
-    #[cold]
-    #[inline(never)]
-    fn post_native_later(
-        &self,
-        native: &impl NativeOperation,
-        op_context: u64,
-        held: Option<Held<'_>>,
-    ) -> Outcome {
-        drop(held);
-        let Queues { qp, slots, .. } = &self.queues;
-        let signaled = native.flags().contains(SendFlags::SIGNALED);
-        slots.post_send(1, signaled, op_context, |number| {
-            qp.post_native(native, Kind::Send.wr_id(number)).map(drop)
-        })
+        self.post_inlined(&mut write, op_context)
     }
 
     /// A native flush that may be longer than one request takes.
@@ -464,7 +445,10 @@ impl Conn {
         op_context: u64,
     ) -> Result<Posted> {
         let posted = {
-            let mut request = Request::new(opcode, remote, local, flags.to_verbs(SendFlags::all()));
+            let mut request = Request::new(opcode, remote, local, self.short.flags(flags));
+            if !usually(local.len() > 0) {
+                request.leave_out_data();
+            }
             self.post(&mut request, op_context)
         };
         self.posted(posted, flags)
@@ -490,12 +474,17 @@ impl Conn {
         self.post_inlined(request, op_context)
     }
 
+    /// As [`post`](Self::post), of several local parts.
+    #[inline(never)]
+    pub(super) fn post_gather(&self, gather: &mut Gather<'_>, op_context: u64) -> Outcome {
+        self.post_inlined(gather, op_context)
+    }
+
     #[inline(always)]
-    fn post_inlined(&self, request: &mut Request<'_>, op_context: u64) -> Outcome {
+    fn post_inlined(&self, request: &mut impl WorkRequest, op_context: u64) -> Outcome {
         let Queues { qp, slots, .. } = &self.queues;
         let posted = slots.try_post_send(op_context, |number| {
-            qp.post(request, Kind::Send.wr_id(number))?;
-            Ok(request.signaled())
+            request.post(qp, Kind::Send.wr_id(number))
         });
         match posted {
             Ok(number) => Outcome::posted(number),
@@ -509,14 +498,14 @@ impl Conn {
     #[inline(never)]
     fn post_later(
         &self,
-        request: &mut Request<'_>,
+        request: &mut impl WorkRequest,
         op_context: u64,
         held: Option<Held<'_>>,
     ) -> Outcome {
         drop(held);
         let Queues { qp, slots, .. } = &self.queues;
         slots.post_send(1, request.signaled() != 0, op_context, |number| {
-            qp.post(request, Kind::Send.wr_id(number))
+            request.post(qp, Kind::Send.wr_id(number)).map(drop)
         })
     }
 }

@@ -3,8 +3,9 @@
 //! [`super::ops`] comes here with what its one condition refuses. These take references to copies, which their callers
 //! make only then.
 
+use std::slice;
+
 use super::Conn;
-use super::checks::{Parts, UNSOLICITED};
 #[cfg(not(native_flush))]
 use crate::error::Error;
 use crate::error::Result;
@@ -12,11 +13,9 @@ use crate::flags::Flags;
 use crate::flush::{FlushMethod, FlushType};
 use crate::mr::{MrSlice, RemoteSlice};
 use crate::posted::Posted;
-use crate::queues::Queues;
-use crate::slots::Kind;
 #[cfg(native_flush)]
 use crate::verbs::QueuePair;
-use crate::verbs::{Opcode, RemoteAddress, Request, SendFlags};
+use crate::verbs::{Gather, LocalBuffer, MAX_SGE, Opcode, RemoteAddress, Request, SendFlags};
 
 impl Conn {
     #[inline(never)]
@@ -27,8 +26,9 @@ impl Conn {
         flags: Flags,
         op_context: u64,
     ) -> Result<Posted> {
-        let parts = self.check_read(dst, src, flags)?;
-        self.post_parts(Opcode::Read, src.address(), &parts, flags, op_context)
+        self.check_read(dst, src, flags)?;
+        let parts = slice::from_ref(dst);
+        self.post_parts(Opcode::READ, src.address(), parts, flags, op_context)
     }
 
     #[inline(never)]
@@ -40,8 +40,8 @@ impl Conn {
         flags: Flags,
         op_context: u64,
     ) -> Result<Posted> {
-        let parts = self.check_write(dst, src, flags)?;
-        self.post_parts(opcode, dst.address(), &parts, flags, op_context)
+        self.check_write(dst, src, flags)?;
+        self.post_parts(opcode, dst.address(), src, flags, op_context)
     }
 
     #[inline(never)]
@@ -52,8 +52,8 @@ impl Conn {
         flags: Flags,
         op_context: u64,
     ) -> Result<Posted> {
-        let parts = self.check_send(src, flags)?;
-        self.post_parts(opcode, RemoteAddress::NONE, &parts, flags, op_context)
+        self.check_send(src, flags)?;
+        self.post_parts(opcode, RemoteAddress::NONE, src, flags, op_context)
     }
 
     #[inline(never)]
@@ -86,7 +86,7 @@ impl Conn {
     ) -> Result<Posted> {
         self.check_flush(dst, flush_type, flags)?;
         let asked = flags;
-        let flags = flags.to_verbs(self.fences.possible() & UNSOLICITED);
+        let flags = self.short.unsolicited(flags);
         let posted = self.flush_by_method(dst, flush_type, (flags, asked), op_context)?;
         self.fences.flushed(posted);
         Ok(posted)
@@ -131,22 +131,27 @@ impl Conn {
         }
     }
 
+    /// Posts an operation of any number of local parts, of which those without bytes are left out.
     fn post_parts(
         &self,
         opcode: Opcode,
         remote: RemoteAddress,
-        parts: &Parts<'_>,
+        parts: &[MrSlice<'_>],
         flags: Flags,
         op_context: u64,
     ) -> Result<Posted> {
-        let asked = flags;
-        let flags = flags.to_verbs(self.fences.possible());
-        let signaled = flags.contains(SendFlags::SIGNALED);
-        let Queues { qp, slots, .. } = &self.queues;
-        let posted = slots.post_send(1, signaled, op_context, |number| {
-            let wr_id = Kind::Send.wr_id(number);
-            qp.post_parts(opcode, remote, parts.buffers(), flags, wr_id)
-        });
-        self.posted(posted, asked)
+        let mut buffers = [LocalBuffer::EMPTY; MAX_SGE];
+        let with_bytes = parts
+            .iter()
+            .map(MrSlice::buffer)
+            .filter(|part| part.len() > 0);
+        let count = buffers
+            .iter_mut()
+            .zip(with_bytes)
+            .map(|(place, part)| *place = part)
+            .count();
+        let mut gather = Gather::new(opcode, remote, self.short.flags(flags));
+        gather.fill(&buffers[..count], |part| Some(*part));
+        self.posted(self.post_gather(&mut gather, op_context), flags)
     }
 }

@@ -137,7 +137,7 @@ impl<'a, const N: usize> Requests<'a, N> {
         flags: SendFlags,
         op_context: u64,
     ) -> Result<(), NoRoom> {
-        let wr = SendWr::new(Opcode::Read, remote, 1, flags);
+        let wr = SendWr::new(Opcode::READ, remote, 1, flags);
         self.push_with(wr, target.0.to_sge(), op_context)
     }
 
@@ -149,39 +149,39 @@ impl<'a, const N: usize> Requests<'a, N> {
         flags: SendFlags,
         op_context: u64,
     ) -> Result<(), NoRoom> {
-        let wr = SendWr::new(Opcode::Write, remote, 1, flags | SendFlags::INLINE);
+        let wr = SendWr::new(Opcode::WRITE, remote, 1, flags | SendFlags::INLINE);
         self.push_with(wr, bytes_sge(bytes), op_context)
     }
 
-    /// An operation with any number of local buffers, none of which is empty.
+    /// An operation with any number of local buffers, of which those without bytes are left out.
     pub(crate) fn push_parts(
         &mut self,
         opcode: Opcode,
         remote: RemoteAddress,
-        parts: &[LocalBuffer<'a>],
+        parts: impl Iterator<Item = LocalBuffer<'a>> + Clone,
         flags: SendFlags,
         op_context: u64,
     ) -> Result<(), NoRoom> {
-        let needed = places_of(parts.len());
+        let mut parts = parts.filter(|part| part.len() > 0);
+        let count = parts.clone().count();
+        let needed = places_of(count);
         if needed > N - self.used {
             return Err(NoRoom);
         }
-        for (place, parts) in self.places[self.used + 1..]
-            .iter_mut()
-            .zip(parts.chunks(SGES))
-        {
+        let wr = SendWr::new(opcode, remote, count, flags);
+        let first = match count {
+            1 => parts.next(),
+            _ => None,
+        };
+        let behind = &mut self.places[self.used + 1..][..needed - 1];
+        for place in behind {
             let mut sges = [sys::ibv_sge::default(); SGES];
-            for (sge, part) in sges.iter_mut().zip(parts) {
+            for (sge, part) in sges.iter_mut().zip(parts.by_ref()) {
                 *sge = part.to_sge();
             }
-            if needed > 1 {
-                place.write(Place { sges });
-            }
+            place.write(Place { sges });
         }
-        let wr = SendWr::new(opcode, remote, parts.len(), flags);
-        let sge = parts
-            .first()
-            .map_or_else(Default::default, |part| part.to_sge());
+        let sge = first.map_or_else(Default::default, |part| part.to_sge());
         self.push_with(wr, sge, op_context)?;
         self.chained |= needed > 1;
         self.used += needed - 1;

@@ -61,18 +61,17 @@ pub use self::device_events::DeviceEventKind;
 pub(crate) use self::device_events::DeviceWatch;
 pub use self::memory::{AlignedBuf, Durability, RawMemory, RegisterableMemory};
 pub(crate) use self::mr::{AccessFlags, LocalBuffer, ReadTarget, Registered};
+pub(crate) use self::post::WorkRequest;
 pub(crate) use self::qp::{BeforeDestroy, ConnParam, Hooks, NativeOps, QpAttr, QueuePair};
 pub(crate) use self::srq::SharedReceiveQueue;
 #[cfg(native_atomic_write)]
 pub(crate) use self::stream::NativeAtomicWrite;
 #[cfg(native_flush)]
 pub(crate) use self::stream::NativeFlush;
-#[cfg(any(native_flush, native_atomic_write))]
-pub(crate) use self::stream::NativeOperation;
 pub(crate) use self::take::Deadline;
 pub use self::wc::{Wc, WcFailure, WcFlags, WcOpcode, WcStatus, WcSuccess};
 pub(crate) use self::wr::{
-    CallFailed, MAX_SGE, Opcode, PostError, RemoteAddress, Request, SendFlags,
+    CallFailed, Gather, MAX_SGE, Opcode, PostError, RemoteAddress, Request, SendFlags,
 };
 use crate::error::{Error, Result};
 

@@ -76,10 +76,10 @@ impl LocalBuffer<'_> {
 pub(crate) struct ReadTarget(pub(super) LocalBuffer<'static>);
 
 impl ReadTarget {
-    #[cfg(test)]
     pub(crate) const EMPTY: Self = Self(LocalBuffer::EMPTY);
 
     /// The first `len` bytes.
+    #[inline(always)]
     pub(crate) fn first(self, len: u64) -> Self {
         Self(self.0.first(len))
     }

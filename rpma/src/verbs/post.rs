@@ -13,15 +13,50 @@ use std::ptr;
 use rpma_sys as sys;
 
 use super::wr::{
-    Call, MAX_SGE, Opcode, PostError, RemoteAddress, Request, SendFlags, SendWr, check_posted,
-    post_receives, recv_wr, request_not_posted,
+    Call, Gather, PostError, Request, SendFlags, SendWr, check_posted, post_receives, recv_wr,
+    request_not_posted,
 };
 use super::{LocalBuffer, QueuePair};
+
+/// A request of the send queue that is written down.
+pub(crate) trait WorkRequest {
+    /// Posts it. Returns [`signaled`](Self::signaled).
+    fn post(&mut self, qp: &QueuePair, wr_id: u64) -> Result<u32, PostError>;
+
+    /// Not 0 if it gives a completion when it succeeds.
+    fn signaled(&self) -> u32;
+}
+
+impl WorkRequest for Request<'_> {
+    #[inline(always)]
+    fn post(&mut self, qp: &QueuePair, wr_id: u64) -> Result<u32, PostError> {
+        qp.post(self, wr_id)?;
+        Ok(self.signaled())
+    }
+
+    #[inline(always)]
+    fn signaled(&self) -> u32 {
+        self.signaled()
+    }
+}
+
+impl WorkRequest for Gather<'_> {
+    #[inline(always)]
+    fn post(&mut self, qp: &QueuePair, wr_id: u64) -> Result<u32, PostError> {
+        qp.post_gather(self, wr_id)?;
+        Ok(self.signaled())
+    }
+
+    #[inline(always)]
+    fn signaled(&self) -> u32 {
+        self.wr.send_flags & SendFlags::SIGNALED.bits()
+    }
+}
 
 impl QueuePair {
     /// Posts a request.
     #[inline(always)]
-    pub(crate) fn post(&self, request: &mut Request<'_>, wr_id: u64) -> Result<(), PostError> {
+    fn post(&self, request: &mut Request<'_>, wr_id: u64) -> Result<(), PostError> {
         request.wr.wr_id.write(wr_id);
         let (wr, bad) = (&raw mut request.wr, &raw mut request.bad);
         // Both pointers are made of one: the provider reads the request, and through it its buffer.
@@ -40,28 +75,18 @@ impl QueuePair {
         }
     }
 
-    /// Posts a request with up to [`MAX_SGE`] buffers, which may be empty.
-    pub(crate) fn post_parts(
-        &self,
-        opcode: Opcode,
-        remote: RemoteAddress,
-        local: &[LocalBuffer<'_>],
-        flags: SendFlags,
-        wr_id: u64,
-    ) -> Result<(), PostError> {
-        let mut sges = [sys::ibv_sge::default(); MAX_SGE];
-        let mut count = 0;
-        for buffer in local.iter().filter(|buffer| buffer.len() > 0) {
-            sges[count] = buffer.to_sge();
-            count += 1;
-        }
-        let mut wr = SendWr::new(opcode, remote, count, flags);
+    /// Posts a request with any number of local buffers.
+    #[inline(always)]
+    fn post_gather(&self, gather: &mut Gather<'_>, wr_id: u64) -> Result<(), PostError> {
+        let Gather { wr, places, .. } = gather;
         wr.wr_id.write(wr_id);
         wr.next.write(ptr::null_mut());
-        wr.sg_list.write(sges.as_mut_ptr());
+        wr.sg_list.write(places.as_mut_ptr().cast());
         let mut bad = ptr::null_mut();
-        // SAFETY: as in `post`; `count` entries are initialised, and every `LocalBuffer` borrows its region.
-        let ret = unsafe { (self.calls.post_send)(self.as_ptr(), wr.as_ptr(), &raw mut bad) };
+        let post_send = self.calls.post_send;
+        // SAFETY: as in `post`; `fill` has written as many entries as the request has buffers, each of which borrows its
+        // region.
+        let ret = unsafe { post_send(self.as_ptr(), wr.as_ptr(), &raw mut bad) };
         check_posted(Call::PostSend, ret, bad.is_null())
     }
 

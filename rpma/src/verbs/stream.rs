@@ -10,6 +10,8 @@ use std::ptr::{self, NonNull};
 use rpma_sys as sys;
 use rustix::io::Errno;
 
+#[cfg(any(native_flush, native_atomic_write))]
+use super::post::WorkRequest;
 use super::wr::{Call, PostError, RemoteAddress, SendFlags, SendWr, check_posted, not_posted};
 use super::{NativeOps, QueuePair};
 
@@ -130,7 +132,7 @@ impl QueuePair {
     /// what is kept during the calls costs two instructions each.
     #[cfg(any(native_flush, native_atomic_write))]
     #[inline(always)]
-    pub(crate) fn post_native(
+    fn post_native(
         &self,
         native: &impl NativeOperation,
         wr_id: u64,
@@ -178,6 +180,20 @@ pub(crate) trait NativeOperation {
 
     /// Adds it to a stream, which knows its number and its flags.
     fn add(&self, stream: &Stream<'_>);
+}
+
+#[cfg(any(native_flush, native_atomic_write))]
+impl<Native: NativeOperation> WorkRequest for Native {
+    #[inline(always)]
+    fn post(&mut self, qp: &QueuePair, wr_id: u64) -> Result<u32, PostError> {
+        let flags = qp.post_native(self, wr_id)?;
+        Ok((flags & SendFlags::SIGNALED).bits())
+    }
+
+    #[inline(always)]
+    fn signaled(&self) -> u32 {
+        (self.flags() & SendFlags::SIGNALED).bits()
+    }
 }
 
 /// A flush of up to [`MAX_FLUSH`] bytes.

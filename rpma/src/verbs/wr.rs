@@ -14,27 +14,39 @@ use crate::error::Error;
 /// How many local buffers a work request can have: more would not fit the stack frame of a post.
 pub(crate) const MAX_SGE: usize = 16;
 
-/// What a work request of the send queue does.
+/// What a work request of the send queue does, with its immediate data, as verbs has them: nothing is converted when
+/// a request is made.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Opcode {
-    Read,
-    Write,
-    /// With immediate data, in host byte order.
-    WriteWithImm(u32),
-    Send,
-    /// With immediate data, in host byte order.
-    SendWithImm(u32),
+pub(crate) struct Opcode {
+    code: sys::ibv_wr_opcode,
+    /// In network byte order.
+    imm: u32,
 }
 
 impl Opcode {
+    pub(crate) const READ: Self = Self::plain(sys::ibv_wr_opcode::IBV_WR_RDMA_READ);
+    pub(crate) const WRITE: Self = Self::plain(sys::ibv_wr_opcode::IBV_WR_RDMA_WRITE);
+    pub(crate) const SEND: Self = Self::plain(sys::ibv_wr_opcode::IBV_WR_SEND);
+
+    const fn plain(code: sys::ibv_wr_opcode) -> Self {
+        Self { code, imm: 0 }
+    }
+
+    /// With immediate data, in host byte order.
     #[inline(always)]
-    pub(super) fn to_raw(self) -> (sys::ibv_wr_opcode, u32) {
-        match self {
-            Self::Read => (sys::ibv_wr_opcode::IBV_WR_RDMA_READ, 0),
-            Self::Write => (sys::ibv_wr_opcode::IBV_WR_RDMA_WRITE, 0),
-            Self::WriteWithImm(imm) => (sys::ibv_wr_opcode::IBV_WR_RDMA_WRITE_WITH_IMM, imm),
-            Self::Send => (sys::ibv_wr_opcode::IBV_WR_SEND, 0),
-            Self::SendWithImm(imm) => (sys::ibv_wr_opcode::IBV_WR_SEND_WITH_IMM, imm),
+    pub(crate) const fn write_with_imm(imm: u32) -> Self {
+        Self {
+            code: sys::ibv_wr_opcode::IBV_WR_RDMA_WRITE_WITH_IMM,
+            imm: imm.to_be(),
+        }
+    }
+
+    /// With immediate data, in host byte order.
+    #[inline(always)]
+    pub(crate) const fn send_with_imm(imm: u32) -> Self {
+        Self {
+            code: sys::ibv_wr_opcode::IBV_WR_SEND_WITH_IMM,
+            imm: imm.to_be(),
         }
     }
 }
@@ -112,15 +124,14 @@ impl SendWr {
         num_sge: usize,
         flags: SendFlags,
     ) -> Self {
-        let (opcode, imm) = opcode.to_raw();
         Self {
             wr_id: MaybeUninit::uninit(),
             next: MaybeUninit::uninit(),
             sg_list: MaybeUninit::uninit(),
             num_sge: num_sge as c_int,
-            opcode,
+            opcode: opcode.code,
             send_flags: flags.bits(),
-            imm_data: imm.to_be(),
+            imm_data: opcode.imm,
             remote_addr: remote.address,
             rkey: remote.rkey,
             rest: MaybeUninit::uninit(),
@@ -137,7 +148,7 @@ impl SendWr {
         Self {
             opcode: sys::ibv_wr_opcode::IBV_WR_FLUSH,
             imm_data: persistent.into(),
-            ..Self::new(Opcode::Write, remote, 1, flags)
+            ..Self::new(Opcode::WRITE, remote, 1, flags)
         }
     }
 
@@ -148,7 +159,7 @@ impl SendWr {
     pub(super) fn atomic_write(remote: RemoteAddress, flags: SendFlags) -> Self {
         Self {
             opcode: sys::ibv_wr_opcode::IBV_WR_ATOMIC_WRITE,
-            ..Self::new(Opcode::Write, remote, 1, flags)
+            ..Self::new(Opcode::WRITE, remote, 1, flags)
         }
     }
 
@@ -171,7 +182,7 @@ impl SendWr {
     }
 }
 
-/// A request of the send queue with one local buffer, of 1 to 2³² − 1 bytes. Without the flag `INLINE` it
+/// A request of the send queue with one local buffer, of 1 to 2³² − 1 bytes, or with none. Without the flag `INLINE` it
 /// is read when the request is executed.
 ///
 /// Its maker fills in everything but the number and the place of the buffer, so that posting exists once, with
@@ -199,7 +210,7 @@ impl<'mr> Request<'mr> {
     pub(crate) fn inline(remote: RemoteAddress, bytes: &'mr [u8; 8], flags: SendFlags) -> Self {
         let flags = flags | SendFlags::INLINE;
         Self::with(
-            SendWr::new(Opcode::Write, remote, 1, flags),
+            SendWr::new(Opcode::WRITE, remote, 1, flags),
             bytes_sge(bytes),
         )
     }
@@ -207,11 +218,24 @@ impl<'mr> Request<'mr> {
     /// A read into `target`.
     #[inline(always)]
     pub(crate) fn read(remote: RemoteAddress, target: ReadTarget, flags: SendFlags) -> Self {
-        let flags = flags.difference(SendFlags::INLINE);
+        debug_assert!(!flags.contains(SendFlags::INLINE));
         Self::with(
-            SendWr::new(Opcode::Read, remote, 1, flags),
+            SendWr::new(Opcode::READ, remote, 1, flags),
             target.0.to_sge(),
         )
+    }
+
+    /// A request without local buffers.
+    #[inline(always)]
+    pub(crate) fn without_data(opcode: Opcode, remote: RemoteAddress, flags: SendFlags) -> Self {
+        let wr = SendWr::new(opcode, remote, 0, flags);
+        Self::with(wr, sys::ibv_sge::default())
+    }
+
+    /// Leaves out its local buffer: one without bytes is of 2³¹ bytes to some devices.
+    #[inline(always)]
+    pub(crate) fn leave_out_data(&mut self) {
+        self.wr.num_sge = 0;
     }
 
     #[inline(always)]
@@ -227,8 +251,49 @@ impl<'mr> Request<'mr> {
 
     /// Not 0 if it gives a completion when it succeeds.
     #[inline(always)]
-    pub(crate) fn signaled(&self) -> u32 {
+    pub(super) fn signaled(&self) -> u32 {
         self.wr.send_flags & SendFlags::SIGNALED.bits()
+    }
+}
+
+/// A request of the send queue with any number of local buffers, up to [`MAX_SGE`].
+///
+/// It is filled in where it lies: moving it would copy all of its places.
+pub(crate) struct Gather<'mr> {
+    pub(super) wr: SendWr,
+    /// As many are written as the request has buffers.
+    pub(super) places: [MaybeUninit<sys::ibv_sge>; MAX_SGE],
+    local: PhantomData<&'mr ()>,
+}
+
+impl<'mr> Gather<'mr> {
+    /// A request without local buffers.
+    #[inline(always)]
+    pub(crate) fn new(opcode: Opcode, remote: RemoteAddress, flags: SendFlags) -> Self {
+        Self {
+            wr: SendWr::new(opcode, remote, 0, flags),
+            places: [const { MaybeUninit::uninit() }; MAX_SGE],
+            local: PhantomData,
+        }
+    }
+
+    /// Puts the local buffers of these parts into it, each of some bytes. Returns their length together; `None`, and
+    /// the request has none, if a part has none.
+    #[inline(always)]
+    pub(crate) fn fill<Part>(
+        &mut self,
+        parts: &[Part],
+        buffer: impl Fn(&Part) -> Option<LocalBuffer<'mr>>,
+    ) -> Option<u64> {
+        let places = &mut self.places[..parts.len()];
+        let mut len = 0;
+        for (place, part) in places.iter_mut().zip(parts) {
+            let buffer = buffer(part)?;
+            place.write(buffer.to_sge());
+            len += u64::from(buffer.len());
+        }
+        self.wr.num_sge = parts.len() as c_int;
+        Some(len)
     }
 }
 

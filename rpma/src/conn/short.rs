@@ -1,0 +1,307 @@
+//! The conditions of the short ways: each is true of the usual case of an operation only.
+//!
+//! What is refused here goes the long way ([`super::checks`]), which knows every case and names what is wrong. So a
+//! condition may refuse what is right, and must never accept what is wrong. What it looks at is kept ready in
+//! [`Short`], a word each.
+
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
+use std::sync::{Mutex, PoisonError};
+
+use super::Conn;
+use crate::flags::Flags;
+use crate::flush::{FlushMethod, FlushType};
+use crate::mr::{MrSlice, MrUsage, RemoteSlice, Tag};
+use crate::verbs::{Gather, NativeOps, ReadTarget, SendFlags};
+
+/// The flags that a flush and an atomic write can have.
+const UNSOLICITED: SendFlags = SendFlags::SIGNALED.union(SendFlags::FENCE);
+
+/// What the short ways of a connection look at. Each word is made of all settings, under their lock.
+#[derive(Debug)]
+pub(super) struct Short {
+    /// The flags that requests can have on this device.
+    possible: SendFlags,
+    /// What keeps a fallback atomic write after the flushes before it.
+    pub(super) after_flushes: SendFlags,
+    /// Whether fences are missing.
+    no_fences: AtomicBool,
+    /// Whether the peer serves reads at all.
+    reads: AtomicBool,
+    /// The flushes that take the short way, as usages of a region.
+    flushes: AtomicU8,
+    /// One of [`AtomicWrites`].
+    atomic_writes: AtomicU8,
+    /// Where fallback flushes read to.
+    pub(super) flush_target: ReadTarget,
+    settings: Mutex<Settings>,
+}
+
+#[derive(Debug)]
+struct Settings {
+    /// Whether flushes are the device's own, and atomic writes.
+    native: NativeOps,
+    /// Unknown before the connection is open: then it takes nothing.
+    reads: Option<bool>,
+    /// Those whose promise can be kept.
+    flushes: MrUsage,
+    no_fences: bool,
+}
+
+/// The atomic writes that take the short way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub(super) enum AtomicWrites {
+    None,
+    /// The device's own, which needs nothing to stay after the flushes before it.
+    Native,
+    /// A write whose bytes are in the request.
+    Fallback,
+}
+
+impl Short {
+    /// That of a connection which is not open yet. `possible`: the flags that requests can have.
+    pub(super) fn new(method: FlushMethod, native: NativeOps, possible: SendFlags) -> Self {
+        let fence = possible & SendFlags::FENCE;
+        let after_flushes = method.fence_of_atomic_write(native.atomic_write, fence);
+        Self {
+            possible,
+            after_flushes: after_flushes.unwrap_or(SendFlags::empty()),
+            no_fences: AtomicBool::new(false),
+            reads: AtomicBool::new(false),
+            flushes: AtomicU8::new(0),
+            atomic_writes: AtomicU8::new(AtomicWrites::None as u8),
+            flush_target: match method {
+                FlushMethod::Native => ReadTarget::EMPTY,
+                FlushMethod::Read(target) => target,
+            },
+            settings: Mutex::new(Settings {
+                native,
+                reads: None,
+                flushes: MrUsage::empty(),
+                no_fences: false,
+            }),
+        }
+    }
+
+    /// The connection is open, and the peer serves reads or not.
+    pub(super) fn open(&self, reads: bool) {
+        self.set(|settings| settings.reads = Some(reads));
+    }
+
+    /// These flushes keep their promise. `no_fences`: each operation that needs a fence takes the long way, and each
+    /// flush, which is noted there.
+    pub(super) fn set_flushes(&self, flushes: MrUsage, no_fences: bool) {
+        self.set(|settings| {
+            settings.flushes = flushes;
+            settings.no_fences |= no_fences;
+        });
+    }
+
+    fn set(&self, change: impl FnOnce(&mut Settings)) {
+        // A panic cannot leave it half written.
+        let mut settings = self.settings.lock().unwrap_or_else(PoisonError::into_inner);
+        change(&mut settings);
+        let Settings {
+            native,
+            reads,
+            flushes,
+            no_fences,
+        } = *settings;
+        let has_reads = reads == Some(true);
+        let flushes = match has_reads && !no_fences {
+            true => flushes,
+            false => MrUsage::empty(),
+        };
+        let atomic_writes = match (native.flush, native.atomic_write) {
+            // The device counts them among the reads in flight.
+            (true, true) if has_reads => AtomicWrites::Native,
+            (false, false) if reads.is_some() && !no_fences => AtomicWrites::Fallback,
+            _ => AtomicWrites::None,
+        };
+        self.no_fences.store(no_fences, Ordering::Relaxed);
+        self.reads.store(has_reads, Ordering::Relaxed);
+        self.flushes.store(flushes.bits(), Ordering::Relaxed);
+        self.atomic_writes
+            .store(atomic_writes as u8, Ordering::Relaxed);
+    }
+
+    #[inline(always)]
+    pub(super) fn reads(&self) -> bool {
+        self.reads.load(Ordering::Relaxed)
+    }
+
+    #[inline(always)]
+    fn atomic_writes(&self) -> AtomicWrites {
+        match self.atomic_writes.load(Ordering::Relaxed) {
+            native if native == AtomicWrites::Native as u8 => AtomicWrites::Native,
+            fallback if fallback == AtomicWrites::Fallback as u8 => AtomicWrites::Fallback,
+            _ => AtomicWrites::None,
+        }
+    }
+
+    /// Without a fence nothing is looked at: most flags are constants where an operation is inlined.
+    #[inline(always)]
+    fn takes(&self, flags: Flags) -> bool {
+        !flags.fence() || !self.no_fences.load(Ordering::Relaxed)
+    }
+
+    /// The flags of a request.
+    #[inline(always)]
+    pub(super) fn flags(&self, flags: Flags) -> SendFlags {
+        match flags.fence() {
+            true => flags.to_verbs(self.possible),
+            false => flags.to_verbs(SendFlags::all()),
+        }
+    }
+
+    /// As [`flags`](Self::flags), of a flush or an atomic write.
+    #[inline(always)]
+    pub(super) fn unsolicited(&self, flags: Flags) -> SendFlags {
+        self.flags(flags) & UNSOLICITED
+    }
+}
+
+/// A condition that is true nearly always: then each is a branch that is not taken, and none is calculated.
+#[inline(always)]
+pub(super) fn usually(condition: bool) -> bool {
+    if !condition {
+        rarely();
+    }
+    condition
+}
+
+#[cold]
+#[inline]
+fn rarely() {}
+
+/// Whether an operation is of the usual kind and right: one local part, and no fence that is missing.
+impl Conn {
+    #[inline(always)]
+    pub(super) fn reads_simply(&self, dst: &MrSlice<'_>, src: &RemoteSlice, flags: Flags) -> bool {
+        usually(self.short.takes(flags))
+            && usually(!flags.inline())
+            && usually(self.short.reads())
+            && usually(src.usage().contains(MrUsage::READ_SRC))
+            && self.takes(
+                dst,
+                MrUsage::READ_DST,
+                self.queues.tags.read_dst,
+                self.queues.limits.message,
+            )
+            && usually(u64::from(dst.buffer().len()) == src.len())
+    }
+
+    #[inline(always)]
+    pub(super) fn writes_simply(&self, dst: &RemoteSlice, src: &MrSlice<'_>, flags: Flags) -> bool {
+        usually(self.short.takes(flags))
+            && usually(dst.usage().contains(MrUsage::WRITE_DST))
+            && self.takes(
+                src,
+                MrUsage::WRITE_SRC,
+                self.queues.tags.write_src,
+                self.limit(flags),
+            )
+            && usually(u64::from(src.buffer().len()) == dst.len())
+    }
+
+    #[inline(always)]
+    pub(super) fn sends_simply(&self, src: &MrSlice<'_>, flags: Flags) -> bool {
+        usually(self.short.takes(flags))
+            && self.takes(src, MrUsage::SEND, self.queues.tags.send, self.limit(flags))
+    }
+
+    /// Which atomic write it is; `None` if it takes the long way.
+    #[inline(always)]
+    pub(super) fn writes_atomically_simply(&self, dst: &RemoteSlice, flags: Flags) -> AtomicWrites {
+        let is_simple = usually(self.short.takes(flags))
+            && usually(dst.len() == 8)
+            && usually(dst.address().address % 8 == 0)
+            && usually(dst.usage().contains(MrUsage::WRITE_DST));
+        match is_simple {
+            true => self.short.atomic_writes(),
+            false => AtomicWrites::None,
+        }
+    }
+
+    #[inline(always)]
+    pub(super) fn flushes_simply(
+        &self,
+        dst: &RemoteSlice,
+        flush_type: FlushType,
+        flags: Flags,
+    ) -> bool {
+        let possible = MrUsage::from_bits_retain(self.short.flushes.load(Ordering::Relaxed));
+        usually(self.short.takes(flags))
+            // What one native flush takes.
+            && usually(dst.len().wrapping_sub(1) < 1 << 31)
+            && usually((dst.usage() & possible).contains(flush_type.usage()))
+    }
+
+    /// As [`writes_simply`](Self::writes_simply), of several local parts, which are gathered meanwhile.
+    #[inline(always)]
+    pub(super) fn gathers_a_write<'mr>(
+        &self,
+        (gather, src): (&mut Gather<'mr>, &[MrSlice<'mr>]),
+        dst: &RemoteSlice,
+        flags: Flags,
+    ) -> bool {
+        let len = self.gather(
+            (gather, src),
+            MrUsage::WRITE_SRC,
+            self.queues.tags.write_src,
+        );
+        self.short.takes(flags)
+            && len == dst.len()
+            && len <= self.limit(flags).into()
+            && dst.usage().contains(MrUsage::WRITE_DST)
+    }
+
+    /// As [`sends_simply`](Self::sends_simply), of several local parts, which are gathered meanwhile.
+    #[inline(always)]
+    pub(super) fn gathers_a_send<'mr>(
+        &self,
+        (gather, src): (&mut Gather<'mr>, &[MrSlice<'mr>]),
+        flags: Flags,
+    ) -> bool {
+        let len = self.gather((gather, src), MrUsage::SEND, self.queues.tags.send);
+        usually(self.short.takes(flags)) && usually(len <= self.limit(flags).into())
+    }
+
+    /// The length of local parts together; [`u64::MAX`] if one needs a closer look, or if they are too many.
+    #[inline(always)]
+    fn gather<'mr>(
+        &self,
+        (gather, parts): (&mut Gather<'mr>, &[MrSlice<'mr>]),
+        usage: MrUsage,
+        tag: Tag,
+    ) -> u64 {
+        if !usually(parts.len() <= self.queues.limits.sge as usize) {
+            return u64::MAX;
+        }
+        let usual = |part: &MrSlice<'mr>| {
+            let buffer = part.buffer();
+            let is_usual = usually(part.tag().fits(tag, usage)) && usually(buffer.len() > 0);
+            is_usual.then_some(buffer)
+        };
+        gather.fill(parts, usual).unwrap_or(u64::MAX)
+    }
+
+    /// Whether this is a part that an operation may have without a closer look: of this connection's peer,
+    /// for this usage, with at most `limit` bytes; or no memory at all.
+    #[inline(always)]
+    fn takes(&self, local: &MrSlice<'_>, usage: MrUsage, tag: Tag, limit: u32) -> bool {
+        match usually(local.tag().fits(tag, usage)) {
+            true => usually(local.buffer().len() <= limit),
+            false => local.tag() == MrSlice::EMPTY.tag(),
+        }
+    }
+
+    /// The longest operation with these flags.
+    #[inline(always)]
+    fn limit(&self, flags: Flags) -> u32 {
+        match flags.inline() {
+            true => self.queues.limits.inline,
+            false => self.queues.limits.message,
+        }
+    }
+}
