@@ -7,9 +7,10 @@
 //!
 //! Locks: the state's comes before the one here. The turn is waited for with neither.
 
+mod waits;
+
 use std::collections::BTreeMap;
 use std::fs;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::panic::Location;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -17,15 +18,13 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::io::Errno;
-
+pub(crate) use self::waits::Event;
+use self::waits::{Wait, earlier, panic_in_vain};
 use crate::fabric;
 use crate::state::Shared;
 use crate::steps::is_acting;
-use crate::sync::Waiter;
 use crate::timer::Time;
-use crate::wait::{is_undivided, left, look};
+use crate::wait::is_undivided;
 
 /// How long a call takes, where time is virtual.
 const CALL: Duration = Duration::from_micros(1);
@@ -36,9 +35,6 @@ const PATIENCE: Duration = Duration::from_secs(1);
 const SLICE: Duration = Duration::from_millis(100);
 /// How much less a slice counts in which the thread was not asleep: it computes, or waits for a processor.
 const RUNNING: u32 = 30;
-
-/// For how long every thread may wait for nothing where the clock jumps: threads on no host may still do something.
-const VAIN: Duration = Duration::from_secs(5);
 
 /// How often who waits looks whether the clock can jump, or whether something has happened to it.
 const LOOK: Duration = Duration::from_millis(1);
@@ -121,28 +117,6 @@ pub(crate) enum Standing {
     Waits(Wait),
     /// It had the turn, and did not come back.
     Away,
-}
-
-/// What a thread waits for: any of these.
-#[derive(Debug)]
-pub(crate) struct Wait {
-    /// Open, as the thread that waits has borrowed them.
-    readable: Vec<RawFd>,
-    deadline: Option<Instant>,
-    event: Event,
-}
-
-#[derive(Clone, Debug)]
-pub(crate) enum Event {
-    None,
-    /// That `Shared::changed` tells of something new.
-    Change(u64),
-    /// The end of a thread.
-    End(u64),
-    /// The end of all threads of a scope.
-    ScopeEnd(usize),
-    /// A thread of the program wakes the waiter.
-    Woken(Arc<Waiter>),
 }
 
 impl Threads {
@@ -615,203 +589,4 @@ impl Shared {
         drop(state);
         self.steps.act();
     }
-
-    /// If every thread waits, and has nothing to take, the clock jumps.
-    fn jump(&self) -> Jump {
-        self.run_due();
-        // So that nothing happens meanwhile.
-        let state = self.lock_quietly();
-        let threads = self.order.lock();
-        if !self.ready(&threads).is_empty() {
-            return Jump::NotNow;
-        }
-        let Some(at) = earlier(threads.nearest(), state.clock.first()) else {
-            return Jump::Nowhere;
-        };
-        self.order.time.jump_to(at);
-        state.clock.set_alarm();
-        Jump::Done
-    }
-
-    /// Waits as a thread of the fabric, until a descriptor can be read, the deadline has come, or the event.
-    pub(crate) fn wait(
-        &self,
-        thread: u64,
-        fds: &mut [PollFd<'_>],
-        deadline: Option<Instant>,
-        event: Event,
-    ) -> Result<usize, Errno> {
-        let wait = |fds: &[PollFd<'_>]| Wait {
-            readable: fds.iter().map(|fd| fd.as_fd().as_raw_fd()).collect(),
-            deadline,
-            event: event.clone(),
-        };
-        let at = Location::caller();
-        let is_over = || {
-            deadline.is_some_and(|deadline| deadline <= self.order.time.now())
-                || self.has_come(&event, &self.order.lock())
-        };
-        let _waiting = Waiting {
-            order: &self.order,
-            thread,
-        };
-        if self.order.seed.is_some() {
-            loop {
-                if !self.pass(thread, at, Standing::Waits(wait(fds))) {
-                    return rest(fds, left(deadline, self.order.time.now()), &event);
-                }
-                let found = look(fds)?;
-                if self.order.is_over() {
-                    let all = self.order.lock().describe();
-                    panic!("the run waits on and on: a wait has no limit: {all}");
-                }
-                if found > 0 || is_over() {
-                    return Ok(found);
-                }
-            }
-        }
-        self.order.lock().set(thread, Standing::Waits(wait(fds)));
-        // Since when every thread waits for nothing, and nobody has called.
-        let (mut vain, mut calls) = (None, 0);
-        loop {
-            let found = look(fds)?;
-            if found > 0 || is_over() {
-                return Ok(found);
-            }
-            let jump = self.jump();
-            vain = match jump {
-                Jump::Nowhere => vain.or_else(|| Some(Instant::now())),
-                _ => None,
-            };
-            let called = self.order.calls.load(Ordering::Relaxed);
-            if called != calls {
-                (vain, calls) = (None, called);
-            }
-            if vain.is_some_and(|since| since.elapsed() > VAIN) {
-                let threads = self.order.lock();
-                if threads.may_panic(thread) {
-                    let all = threads.describe();
-                    drop(threads);
-                    panic_in_vain(all);
-                }
-            }
-            if jump != Jump::Done {
-                let limit = Timespec::try_from(LOOK).expect("a short time");
-                rest(fds, Some(limit), &event)?;
-            }
-        }
-    }
-
-    fn has_come(&self, event: &Event, threads: &Threads) -> bool {
-        match event {
-            Event::None => false,
-            Event::Change(seen) => *seen != self.changed.count(),
-            Event::End(other) => !threads.all.contains_key(other),
-            Event::ScopeEnd(scope) => threads.all.values().all(|it| it.scope != Some(*scope)),
-            Event::Woken(waiter) => waiter.is_woken(),
-        }
-    }
-
-    /// Those that can go on.
-    fn ready(&self, threads: &Threads) -> Vec<u64> {
-        let now = self.order.time.now();
-        let ready = |(number, thread): (&u64, &Thread)| {
-            let ready = match &thread.standing {
-                Standing::Busy => true,
-                Standing::Away => false,
-                Standing::Waits(wait) => {
-                    wait.deadline.is_some_and(|deadline| deadline <= now)
-                        || self.has_come(&wait.event, threads)
-                        || any_readable(&wait.readable)
-                }
-            };
-            ready.then_some(*number)
-        };
-        threads.all.iter().filter_map(ready).collect()
-    }
-
-    /// The calling thread, if others have to know that it waits.
-    pub(crate) fn waits_in_order(&self) -> Option<u64> {
-        fabric::thread_in(self).filter(|_| self.order.is_on())
-    }
-
-    /// Waits until `changed` tells of more than what was seen, or for less, with the state unlocked.
-    pub(crate) fn await_change(&self, thread: u64, seen: u64) {
-        // Who waits looks again after a signal, too.
-        let _ = self.wait(thread, &mut [], None, Event::Change(seen));
-    }
-
-    /// Waits until another thread of the fabric is at its end.
-    pub(crate) fn await_end(&self, other: u64) {
-        if let Some(thread) = self.waits_in_order() {
-            // A signal is no end.
-            while self.wait(thread, &mut [], None, Event::End(other)) == Err(Errno::INTR) {}
-        }
-    }
-
-    /// Waits until all threads of a scope are at their ends.
-    pub(crate) fn await_scope(&self, scope: usize) {
-        if let Some(thread) = self.waits_in_order() {
-            let event = Event::ScopeEnd(scope);
-            while !self.has_come(&event, &self.order.lock()) {
-                // A signal is no end.
-                let _ = self.wait(thread, &mut [], None, event.clone());
-            }
-        }
-    }
-}
-
-/// That a thread may have a [`Wait`], with descriptors that are borrowed for as long.
-struct Waiting<'a> {
-    order: &'a Order,
-    thread: u64,
-}
-
-impl Drop for Waiting<'_> {
-    fn drop(&mut self) {
-        self.order.lock().set(self.thread, Standing::Busy);
-    }
-}
-
-/// Whether the clock has jumped.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Jump {
-    Done,
-    /// Some thread can go on.
-    NotNow,
-    /// Every thread waits, and nothing is to come.
-    Nowhere,
-}
-
-/// Sleeps in real time: until a descriptor can be read, the limit has passed, or a thread wakes the waiter.
-fn rest(fds: &mut [PollFd<'_>], limit: Option<Timespec>, event: &Event) -> Result<usize, Errno> {
-    match event {
-        Event::Woken(waiter) if fds.is_empty() => {
-            waiter.park(limit.and_then(|limit| Duration::try_from(limit).ok()));
-            Ok(0)
-        }
-        _ => poll(fds, limit.as_ref()),
-    }
-}
-
-fn panic_in_vain(all: String) -> ! {
-    panic!("every thread of the fabric waits, and nothing is to come: {all}");
-}
-
-fn earlier(one: Option<Instant>, other: Option<Instant>) -> Option<Instant> {
-    one.into_iter().chain(other).min()
-}
-
-/// Of a [`Wait`], under the lock of the threads.
-fn any_readable(fds: &[RawFd]) -> bool {
-    let mut fds: Vec<_> = fds
-        .iter()
-        .map(|fd| {
-            // SAFETY: the thread that waits has borrowed it for as long as it has a `Waiting`, which takes the `Wait`
-            // away under the lock of the threads; that is held here.
-            let fd = unsafe { BorrowedFd::borrow_raw(*fd) };
-            PollFd::from_borrowed_fd(fd, PollFlags::IN)
-        })
-        .collect();
-    !fds.is_empty() && look(&mut fds).is_ok_and(|ready| ready > 0)
 }
