@@ -1,0 +1,93 @@
+//! Buffers that are changed too early, and memory that is freed.
+
+use rpma::ConnCfg;
+use rpma::sim::{Fabric, Profile};
+
+use crate::common::{LIMIT, pattern, remote};
+use crate::world::{ALWAYS, Both, LEN, World};
+
+/// When a program changes a buffer that it has posted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Reuse {
+    /// After the write's completion.
+    AfterItsCompletion,
+    /// Right after the post.
+    AfterThePost,
+}
+
+/// Sends numbered buffers out of the same memory; how many of them arrived as another one, and how many as a mixture.
+fn reuse(profile: &Profile, how: Reuse, loses_packets: bool, seed: u64) -> (usize, usize) {
+    const COUNT: usize = 8;
+    let world = World::on(Fabric::seeded(profile.clone(), seed));
+    let both = world.both(&ConnCfg::new());
+    if loses_packets {
+        world.link.lose_packets(3);
+    }
+    let part = LEN / 2;
+    let (mut other, mut mixed) = (0, 0);
+    for number in 1..=COUNT as u8 {
+        both.source
+            .write_at(0, &vec![number; part])
+            .expect("inside");
+        let from = both.source.slice(..part).expect("inside");
+        let to = remote(&both.target).slice(..part as u64).expect("inside");
+        let posted = both.client.write(to, from, ALWAYS, 1).expect("posted");
+        if how == Reuse::AfterThePost {
+            both.source.write_at(0, &vec![0xEE; part]).expect("inside");
+        }
+        let waited = both.client.wait_for(posted, LIMIT, |_| {});
+        waited.expect("it completes");
+        let written = &both.written()[..part];
+        match written.iter().filter(|byte| **byte != number).count() {
+            0 => {}
+            all if all == part => other += 1,
+            _ => mixed += 1,
+        }
+    }
+    (other, mixed)
+}
+
+/// A buffer belongs to the device until its completion: a program that changes it before sends other bytes, or a
+/// mixture. On adapters that happens by itself, and everywhere when a packet is sent again.
+#[test]
+fn a_buffer_that_is_used_again_too_early() {
+    for profile in Profile::ALL {
+        for loses_packets in [false, true] {
+            let runs = |how| (1..=10).map(move |seed| (how, seed));
+            let count = |how| {
+                let all = runs(how).map(|(how, seed)| reuse(&profile, how, loses_packets, seed));
+                all.fold((0, 0), |sum, one| (sum.0 + one.0, sum.1 + one.1))
+            };
+            let name = profile.name();
+            assert_eq!(count(Reuse::AfterItsCompletion), (0, 0), "{name}");
+            let (other, mixed) = count(Reuse::AfterThePost);
+            match loses_packets || profile.is_adapter() {
+                true => assert!(other > 0 && mixed > 0, "{name}: {other} and {mixed} of 80"),
+                false => assert_eq!((other, mixed), (0, 0), "{name}"),
+            }
+        }
+    }
+}
+
+/// Memory that is given back has all that devices have executed, and nothing is written to it later: a write that was late
+/// lands before its region is gone.
+#[test]
+fn late_writes_land_before_their_memory_is_freed() {
+    for profile in Profile::ALL {
+        for seed in 1..=10 {
+            let world = World::on(Fabric::seeded(profile.clone(), seed));
+            let both = world.both(&ConnCfg::new());
+            let written = both.write(1);
+            let waited = both.client.wait_for(written, LIMIT, |_| {});
+            waited.expect("it completes");
+            let Both { target, .. } = both;
+            let memory = target.dereg().expect("deregisters");
+            assert_eq!(
+                memory[..],
+                pattern(LEN, 1)[..],
+                "{}, {seed}",
+                profile.name()
+            );
+        }
+    }
+}

@@ -1,0 +1,202 @@
+//! Faults of one request: it or its acknowledgement is lost, a part of it is placed, or the fault is taken back.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use rpma::sim::{Fabric, Profile};
+use rpma::{Failure, FlushType, MrSlice, RemoteSlice, WcStatus};
+
+use crate::common::{LIMIT, assert_empty, contents, opcode_of, pattern, remote};
+use crate::world::{ALWAYS, LEN, World, completion, each, impatient, patient, unanswered};
+
+/// A write that is lost is not there, what was before it is, and what is behind it is flushed; each with the endless
+/// retries that rxe has as well.
+#[test]
+fn a_lost_request_is_not_executed() {
+    each(|world| {
+        let both = world.both(&patient());
+        world.link.lose_request(2);
+        let [first, rest] = [0..8, 8..LEN].map(|range| both.source.slice(range).expect("inside"));
+        let to = |range: std::ops::Range<u64>| remote(&both.target).slice(range).expect("inside");
+        let mut batch = both.client.batch::<3>();
+        batch.write(to(0..8), first, ALWAYS, 1).expect("added");
+        batch
+            .write(to(8..LEN as u64), rest, ALWAYS, 2)
+            .expect("added");
+        batch.write(to(16..24), first, ALWAYS, 3).expect("added");
+        batch.post().expect("posted");
+        opcode_of(&completion(&both.client), 1);
+        unanswered(&completion(&both.client), 2);
+        let flushed = completion(&both.client).result().expect_err("flushed");
+        assert_eq!(flushed.status, WcStatus::WR_FLUSH_ERR);
+        let mut expected = vec![0; LEN];
+        expected[..8].copy_from_slice(&pattern(LEN, 1)[..8]);
+        assert_eq!(both.written(), expected);
+        let Some(Failure::Operation(failure)) = both.client.failure() else {
+            panic!("an operation has failed: {:?}", both.client.failure());
+        };
+        assert_eq!(failure.status, WcStatus::RETRY_EXC_ERR);
+    });
+}
+
+/// A failed write may have been executed all the same: nobody may conclude that it was not.
+#[test]
+fn a_lost_acknowledgement_leaves_what_was_written() {
+    each(|world| {
+        let both = world.both(&patient());
+        world.link.lose_acknowledgement(1);
+        both.write(1);
+        unanswered(&completion(&both.client), 1);
+        assert_eq!(both.written(), contents(&both.source));
+    });
+}
+
+/// The same of each other operation: an atomic write and a message are there, and a read brings nothing.
+#[test]
+fn an_acknowledgement_of_anything_can_be_lost() {
+    each(|world| {
+        let both = world.both(&patient());
+        world.link.lose_acknowledgement(1);
+        let to = remote(&both.target).slice(8..16).expect("inside");
+        both.client
+            .atomic_write(to, &[7; 8], ALWAYS, 1)
+            .expect("posted");
+        unanswered(&completion(&both.client), 1);
+        assert_eq!(both.written()[8..16], [7; 8]);
+
+        let both = world.both(&patient());
+        world.link.lose_acknowledgement(1);
+        let before = contents(&both.source);
+        let into = both.source.slice(..).expect("all");
+        both.client
+            .read(into, both.target(), ALWAYS, 2)
+            .expect("posted");
+        unanswered(&completion(&both.client), 2);
+        assert_eq!(contents(&both.source), before);
+
+        let both = world.both(&patient());
+        world.link.lose_acknowledgement(1);
+        both.server.recv(MrSlice::EMPTY, 4).expect("posted");
+        both.client.send(MrSlice::EMPTY, ALWAYS, 3).expect("posted");
+        unanswered(&completion(&both.client), 3);
+        opcode_of(&completion(&both.server), 4);
+
+        let both = world.both(&patient());
+        world.link.lose_acknowledgement(1);
+        both.client
+            .flush(both.target(), FlushType::Visibility, ALWAYS, 5)
+            .expect("posted");
+        unanswered(&completion(&both.client), 5);
+    });
+}
+
+/// A write may be there in part, and its beginning first. Only plain writes are counted for that.
+#[test]
+fn a_part_of_a_write() {
+    for placed in [0, 1, 1024, 2048, LEN, LEN + 1] {
+        each(|world| {
+            let both = world.both(&patient());
+            world.link.place_only(2, placed);
+            both.server.recv(MrSlice::EMPTY, 1).expect("posted");
+            both.client.send(MrSlice::EMPTY, ALWAYS, 1).expect("posted");
+            opcode_of(&completion(&both.client), 1);
+            both.client
+                .write(RemoteSlice::EMPTY, MrSlice::EMPTY, ALWAYS, 2)
+                .expect("posted");
+            opcode_of(&completion(&both.client), 2);
+            both.write(3);
+            unanswered(&completion(&both.client), 3);
+            let mut expected = contents(&both.source);
+            expected[placed.min(LEN)..].fill(0);
+            assert_eq!(both.written(), expected, "{placed} bytes");
+        });
+    }
+}
+
+/// A request that finds no receive and is repeated is one request, and the other direction is another link.
+#[test]
+fn requests_are_counted_once() {
+    each(|world| {
+        let both = world.both(&patient());
+        world.link.lose_request(2);
+        for n in 0..4 {
+            both.server
+                .write(RemoteSlice::EMPTY, MrSlice::EMPTY, ALWAYS, n)
+                .expect("posted");
+            opcode_of(&completion(&both.server), n);
+        }
+        both.client.send(MrSlice::EMPTY, ALWAYS, 1).expect("posted");
+        for _ in 0..100 {
+            assert_empty(both.client.get_cq());
+        }
+        both.server.recv(MrSlice::EMPTY, 1).expect("posted");
+        opcode_of(&completion(&both.client), 1);
+        both.write(2);
+        unanswered(&completion(&both.client), 2);
+    });
+}
+
+/// The first operation that fails need not be the first that was not executed: all of these were.
+#[test]
+fn acknowledgements_that_are_all_lost() {
+    each(|world| {
+        let both = world.both(&impatient());
+        world.fabric.0.jump_over_waits();
+        world.link.lose_acknowledgements(2);
+        let slice = |from: usize| both.source.slice(from..from + 8).expect("8");
+        let to = |from: u64| remote(&both.target).slice(from..from + 8).expect("8");
+        let posted: Vec<_> = (0..4)
+            .map(|n| {
+                both.client
+                    .write(to(8 * n), slice(8 * n as usize), ALWAYS, n)
+            })
+            .collect();
+        both.client
+            .wait_for(posted[0].as_ref().copied().expect("posted"), LIMIT, |_| {})
+            .expect("acknowledged");
+        unanswered(&completion(&both.client), 1);
+        for op_context in [2, 3] {
+            let flushed = completion(&both.client).result().expect_err("flushed");
+            let is = (flushed.status, flushed.wr_id);
+            assert_eq!(is, (WcStatus::WR_FLUSH_ERR, op_context));
+        }
+        assert_eq!(
+            both.written()[..32],
+            pattern(LEN, 1)[..32],
+            "all were executed"
+        );
+    });
+}
+
+/// What was armed and has not happened can be taken back, and counted: of this way and no other.
+#[test]
+fn faults_that_have_not_happened_are_taken_back() {
+    let world = World::new(&Profile::RXE_6_12);
+    let both = world.both(&patient());
+    let back = world.fabric.0.between(&world.hosts[1], &world.hosts[0]);
+    world.link.lose_request(1);
+    world.link.lose_acknowledgement(2);
+    world.link.place_only(3, 8);
+    back.lose_request(1);
+    assert_eq!((world.link.disarm(), world.link.disarm()), (3, 0));
+    let written = both.write(1);
+    let done = both.client.wait_for(written, LIMIT, |_| {});
+    done.expect("nothing happens to it");
+    assert_eq!(back.disarm(), 1);
+}
+
+/// A fault that could never happen is refused, so that no test stands on it.
+#[test]
+fn faults_that_cannot_be_are_refused() {
+    let [here, there] = [(); 2].map(|()| Fabric::new(Profile::STRICT));
+    let [own, other] = [here.host("own"), there.host("other")];
+    let refused = |run: &dyn Fn()| {
+        catch_unwind(AssertUnwindSafe(run)).expect_err("it is refused");
+    };
+    refused(&|| drop(here.between(&own, &other)));
+    refused(&|| drop(here.between(&other, &own)));
+    let link = here.between(&own, &own);
+    refused(&|| link.lose_request(0));
+    refused(&|| link.lose_acknowledgement(0));
+    refused(&|| link.place_only(0, 1));
+    refused(&|| own.lose_receive(0));
+}
