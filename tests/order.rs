@@ -353,6 +353,18 @@ fn a_lock_of_the_program_is_told() {
     );
 }
 
+/// A thread that sleeps elsewhere until its end keeps the others waiting, and not in vain.
+#[test]
+fn a_thread_that_ends_elsewhere_has_ended() {
+    let fabric = Fabric::seeded(Profile::RXE_6_12, 1);
+    let host = fabric.host("here");
+    let _entered = host.enter();
+    let ends = host.spawn(|| thread::sleep(Duration::from_secs(3)));
+    ends.join().expect("no panic");
+    let why = fabric.why_not_repeatable().expect("it was away");
+    assert!(why.contains("did not come back"), "{why}");
+}
+
 /// What comes at a time of its own is told as well.
 #[test]
 fn what_is_not_ordered_is_told() {

@@ -367,6 +367,8 @@ impl Drop for Member {
             return;
         };
         let mut threads = shared.order.lock();
+        // It may have been away until its end. Then the others have not waited in vain.
+        threads.idle = None;
         threads.all.remove(&self.number);
         let had_turn = threads.turn == Some(self.number);
         drop(threads);
