@@ -28,7 +28,7 @@ pub(crate) struct Shared {
     state: Mutex<State>,
     /// Something has changed that a call waits for: an acknowledgement, or the end of a stream.
     pub(crate) changed: Changed,
-    pub(crate) order: Order,
+    pub(crate) order: Arc<Order>,
     pub(crate) steps: Steps,
 }
 
@@ -53,7 +53,10 @@ impl Changed {
 
 impl Shared {
     pub(crate) fn new(profile: Profile, seed: Option<u64>) -> Arc<Self> {
-        let order = Order::new(seed);
+        let order = Arc::new(Order::new(seed));
+        if seed.is_some() {
+            order.watch();
+        }
         let steps = Steps::default();
         Arc::new_cyclic(|weak: &Weak<Self>| Self {
             state: Mutex::new(State {

@@ -7,17 +7,18 @@
 //!
 //! Locks: the state's comes before the one here. The turn is waited for with neither.
 
+mod stalls;
 mod waits;
 
 use std::collections::BTreeMap;
-use std::fs;
 use std::panic::Location;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use self::stalls::{Check, is_running, own_stat};
 pub(crate) use self::waits::Event;
 use self::waits::{Wait, earlier, panic_in_vain};
 use crate::fabric;
@@ -74,6 +75,10 @@ pub(crate) struct Order {
     end: OnceLock<Instant>,
     /// How many calls there were, of threads on no host as well.
     calls: AtomicU64,
+    /// The same, with waits and checks.
+    calls_and_waits: AtomicU64,
+    check: Mutex<Option<Check>>,
+    is_watched: AtomicBool,
     threads: Mutex<Threads>,
     /// The turn was given.
     given: Condvar,
@@ -208,16 +213,8 @@ impl Threads {
 }
 
 impl Thread {
-    /// Whether it is not asleep, as far as can be known.
     fn is_running(&self) -> bool {
-        let Some(stat) = &self.stat else {
-            // It has not begun yet.
-            return true;
-        };
-        let stat = fs::read_to_string(stat).unwrap_or_default();
-        // Behind the name, in parentheses.
-        let state = stat.rsplit(')').next().unwrap_or_default().trim_start();
-        state.starts_with(['R', 'D'])
+        is_running(self.stat.as_deref())
     }
 
     fn describe(&self) -> String {
@@ -234,6 +231,9 @@ impl Order {
             jumps: AtomicBool::new(false),
             end: OnceLock::new(),
             calls: AtomicU64::new(0),
+            calls_and_waits: AtomicU64::new(0),
+            check: Mutex::default(),
+            is_watched: AtomicBool::new(false),
             threads: Mutex::new(Threads {
                 all: BTreeMap::new(),
                 next: 0,
@@ -262,8 +262,9 @@ impl Order {
         end.is_some_and(|end| *end < self.time.now()) && !thread::panicking()
     }
 
-    pub(crate) fn jump_over_waits(&self) {
+    pub(crate) fn jump_over_waits(self: &Arc<Self>) {
         self.jumps.store(true, Ordering::Relaxed);
+        self.watch();
     }
 
     pub(crate) fn trace(&self) -> Trace {
@@ -395,6 +396,7 @@ impl Shared {
             return;
         }
         self.order.calls.fetch_add(1, Ordering::Relaxed);
+        self.order.calls_and_waits.fetch_add(1, Ordering::Relaxed);
         if self.order.seed.is_none() {
             return;
         }
@@ -417,17 +419,13 @@ impl Shared {
 
     /// A thread begins: it waits for its turn, if there are turns.
     pub(crate) fn begin(&self, thread: u64) {
+        let stat = own_stat();
+        let mut threads = self.order.lock();
+        if let Some(thread) = threads.all.get_mut(&thread) {
+            thread.stat = stat;
+        }
         if self.order.seed.is_none() {
             return;
-        }
-        // Miri isolates programs from files.
-        let own = match cfg!(miri) {
-            true => None,
-            false => fs::read_link("/proc/thread-self").ok(),
-        };
-        let mut threads = self.order.lock();
-        if let (Some(thread), Some(own)) = (threads.all.get_mut(&thread), own) {
-            thread.stat = Some(Path::new("/proc").join(own).join("stat"));
         }
         drop(self.await_turn(threads, thread));
     }

@@ -71,6 +71,7 @@ impl Shared {
             deadline,
             event: event.clone(),
         };
+        self.order.calls_and_waits.fetch_add(1, Ordering::Relaxed);
         let at = Location::caller();
         let is_over = || {
             deadline.is_some_and(|deadline| deadline <= self.order.time.now())

@@ -12,7 +12,7 @@ use super::files;
 use super::image::{Bytes, Images, JointImages, Plan, Share, Shares, Shown, lines_of};
 use super::pmem::{Pmem, Tracked};
 use super::random::Random;
-use crate::fabric::Fabric;
+use crate::fabric::{self, Fabric};
 use crate::repeat::number;
 use crate::state::State;
 
@@ -394,6 +394,7 @@ impl Fabric {
             failed: None,
         });
         drop(state);
+        self.shared().order.watch();
         let result = catch_unwind(AssertUnwindSafe(run));
         // Not as a call: with a seed that may panic, and the check would stay behind.
         let mut state = self.shared().lock_quietly();
@@ -488,6 +489,11 @@ impl State {
             images: Cell::new(0),
             shares: RefCell::default(),
         };
+        let shared = self.clock.shared().upgrade();
+        let _checking = shared.map(|shared| {
+            let thread = fabric::thread_in(&shared);
+            shared.order.begin_check(thread)
+        });
         CHECKING.set(true);
         let checked = explain::call(|| (watch.check)(&cut));
         watch.visited.images += cut.images.get();
