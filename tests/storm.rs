@@ -21,6 +21,10 @@ const LIMIT: Duration = Duration::from_secs(10);
 const RECORD: [u8; 8] = [7; 8];
 const LEN: usize = 4096;
 
+/// Set in a process that runs a wrong program.
+const WRONG: &str = "RPMA_TEST_STORM";
+const FAULT: &str = "RPMA_SIM_FAULT";
+
 /// The sign by which a program takes a record for safe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Safe {
@@ -167,25 +171,13 @@ fn two_faults_at_once_are_found() {
 /// A storm prints the faults that the program needs to break its promise, and the variable that brings them does.
 #[test]
 fn a_storm_prints_the_faults_that_it_needs() {
-    const WRONG: &str = "RPMA_TEST_STORM";
-    const FAULT: &str = "RPMA_SIM_FAULT";
     if env::var(WRONG).is_ok() {
         storm(&Profile::STRICT, 200, |fabric| {
             drop(append(fabric, Safe::FailedOnBoth));
         });
         return;
     }
-    let run = |fault: Option<&str>| {
-        let mut test = Command::new(env::current_exe().expect("this program"));
-        test.args(["--exact", "a_storm_prints_the_faults_that_it_needs"]);
-        test.args(["--nocapture"]).env(WRONG, "1");
-        if let Some(fault) = fault {
-            test.env(FAULT, fault);
-        }
-        let output = test.output().expect("it runs");
-        assert!(!output.status.success(), "the promise is broken");
-        String::from_utf8_lossy(&output.stderr).into_owned()
-    };
+    let run = |fault| run_wrong("a_storm_prints_the_faults_that_it_needs", fault);
     let printed = run(None);
     let fault = |printed: &str| {
         let (_, rest) = printed
@@ -196,6 +188,119 @@ fn a_storm_prints_the_faults_that_it_needs() {
     let faults = fault(&printed);
     assert_eq!(faults.split("; ").count(), 2, "{faults}");
     assert_eq!(fault(&run(Some(&faults))), faults);
+}
+
+/// Runs another test of this program, with the variable that asks it for a wrong program; returns its errors.
+fn run_wrong(test: &str, fault: Option<&str>) -> String {
+    let mut command = Command::new(env::current_exe().expect("this program"));
+    command.args(["--exact", test, "--nocapture"]);
+    command.env(WRONG, "1").env_remove(FAULT);
+    command.envs(fault.map(|fault| (FAULT, fault)));
+    let output = command.output().expect("it runs");
+    assert!(!output.status.success(), "the promise is broken");
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+/// Appends to one replica, and panics when anything fails.
+fn wants_no_error(fabric: &Fabric) {
+    let (client, server) = (fabric.host("client"), fabric.host("one"));
+    server.set_platform(Platform::Eadr);
+    let pmem = server.pmem("log", LEN);
+    let replica = connect(&client, &server, &pmem).expect("a connection");
+    let _on_client = client.enter();
+    replica.append(Safe::Flushed).expect("it is written");
+}
+
+/// A program that panics also without a fault.
+fn panics_always(fabric: &Fabric) {
+    wants_no_error(fabric);
+    panic!("in any case");
+}
+
+#[test]
+fn planted() {
+    if env::var(WRONG).is_ok() {
+        sweep(&Profile::STRICT, wants_no_error);
+    }
+}
+
+#[test]
+fn planted_without_a_fault() {
+    if env::var(WRONG).is_ok() {
+        sweep(&Profile::STRICT, panics_always);
+    }
+}
+
+/// The line after a fault has its host, its call or operation, and the line of the program.
+#[test]
+fn a_sweep_names_the_place_of_its_fault() {
+    let line_of = |part: &str| {
+        let lines = include_str!("storm.rs").lines();
+        let line = lines.zip(1..).find(|(line, _)| line.contains(part));
+        line.expect("a line of this file").1
+    };
+    let registers = line_of("Mr::reg(&peer, RECORD");
+    let writes = line_of("self.conn.write(to");
+    let flushes = line_of("self.conn.flush(to");
+    for (fault, parts) in [
+        (
+            "ibv_reg_mr 2",
+            [
+                "on client, ibv_reg_mr failed: ".to_owned(),
+                format!(", at {}:{registers}\n", file!()),
+            ],
+        ),
+        (
+            "ibv_post_send 1",
+            [
+                format!(
+                    "on client, ibv_post_send (op_context 1, {}:{writes}) failed: ",
+                    file!()
+                ),
+                ")\n".to_owned(),
+            ],
+        ),
+        (
+            "request 2",
+            [
+                format!(
+                    " (op_context 2, {}:{flushes}) on connection 17 of client: it is lost",
+                    file!()
+                ),
+                "\n".to_owned(),
+            ],
+        ),
+        (
+            "kill one 20",
+            [
+                "on one, the programs are killed at step 20, in thread planted (last call: "
+                    .to_owned(),
+                format!("), at {}:", file!()),
+            ],
+        ),
+    ] {
+        let printed = run_wrong("planted", Some(fault));
+        let head =
+            format!("with the fault \"{fault}\": run it alone with {FAULT}=\"{fault}\"\n    ");
+        let (_, line) = printed
+            .split_once(&head)
+            .unwrap_or_else(|| panic!("{printed}"));
+        let line = line.split_inclusive('\n').next().unwrap_or_default();
+        for part in parts {
+            assert!(line.contains(&part), "{fault}, {part}: {printed}");
+        }
+    }
+}
+
+/// A program that panics without a fault is run alone by a variable, too.
+#[test]
+fn a_sweep_names_a_run_without_a_fault() {
+    const NONE: &str = "no fault";
+    for fault in [None, Some(NONE)] {
+        let printed = run_wrong("planted_without_a_fault", fault);
+        let line = format!("without a fault: run it alone with {FAULT}=\"{NONE}\"\n");
+        assert!(printed.contains(&line), "{printed}");
+    }
 }
 
 /// An action happens at its step, once, in the same moment of each run; not if it is taken back.

@@ -5,7 +5,9 @@ use std::sync::Arc;
 
 use rustix::io::Errno;
 
+use crate::caller::caller;
 use crate::fabric::{self, Host};
+use crate::origin::Origin;
 use crate::state::Shared;
 
 /// The calls that can fail, by the names that C knows them by.
@@ -142,6 +144,8 @@ pub(crate) struct Failures {
     happened: VecDeque<Happened>,
     /// The number of the run's last event.
     pub(crate) events: u64,
+    /// Failures keep the lines of the program.
+    pub(crate) keeps_origins: bool,
 }
 
 /// A failure or a fault that has happened.
@@ -152,6 +156,7 @@ struct Happened {
     what: String,
     /// Of a call.
     host: Option<usize>,
+    origin: Option<Origin>,
 }
 
 /// The number of them in a report.
@@ -189,7 +194,13 @@ impl Failures {
             false
         });
         if let Some((errno, _)) = failure {
-            self.note(format!("{call} failed: {errno}"), Some(host));
+            let operation = caller().filter(|_| is_post(call));
+            let named = operation.map_or(String::new(), |of| format!(" ({of})"));
+            self.note(format!("{call}{named} failed: {errno}"), Some(host));
+            if let Some(last) = self.happened.back_mut().filter(|_| operation.is_some()) {
+                // It has its line.
+                last.origin = None;
+            }
         }
         Fate { failure }
     }
@@ -206,6 +217,7 @@ impl Failures {
 
     /// Keeps a failure or a fault for reports.
     pub(crate) fn note(&mut self, what: String, host: Option<usize>) {
+        let origin = self.keeps_origins && host.is_some();
         if self.happened.len() == LAST {
             self.happened.pop_front();
         }
@@ -213,16 +225,28 @@ impl Failures {
             events: self.events,
             what,
             host,
+            origin: origin.then(Origin::here),
         });
+    }
+
+    /// Lists the failures and faults that have happened, with lines of the program, for a sweep.
+    pub(crate) fn with_origins(&self, hosts: &[String]) -> Vec<String> {
+        let happened = self.happened.iter().map(|happened| {
+            let Happened { what, host, .. } = happened;
+            let line = happened.origin.as_ref().and_then(Origin::line);
+            let line = line.map_or(String::new(), |line| format!(", at {line}"));
+            format!("{}{what}{line}", on(*host, hosts))
+        });
+        happened.collect()
     }
 
     /// Lists the failures and faults that have happened, and the armed failures.
     pub(crate) fn texts(&self, hosts: &[String]) -> Vec<String> {
-        let on = |host: Option<usize>| {
-            host.map_or(String::new(), |host| format!("on {}, ", hosts[host]))
-        };
+        let on = |host| on(host, hosts);
         let happened = self.happened.iter().map(|happened| {
-            let Happened { events, what, host } = happened;
+            let Happened {
+                events, what, host, ..
+            } = happened;
             format!("before event {}: {}{what}", events + 1, on(*host))
         });
         let armed = self.armed.iter().map(|armed| {
@@ -232,6 +256,15 @@ impl Failures {
         });
         happened.chain(armed).collect()
     }
+}
+
+/// Whether a call posts operations of the program.
+fn is_post(call: &str) -> bool {
+    POSTS.contains(&call) || call == "ibv_wr_complete"
+}
+
+fn on(host: Option<usize>, hosts: &[String]) -> String {
+    host.map_or(String::new(), |host| format!("on {}, ", hosts[host]))
 }
 
 /// A call that is to fail, once: see [`Fabric::fail`](crate::Fabric::fail).

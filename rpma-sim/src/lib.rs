@@ -68,6 +68,7 @@ mod memory;
 mod miri;
 mod modify;
 mod order;
+mod origin;
 mod pipe;
 mod post;
 mod power;

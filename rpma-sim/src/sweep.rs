@@ -9,16 +9,20 @@ use std::time::Duration;
 
 use rustix::io::Errno;
 
-use crate::fabric::Fabric;
+use crate::fabric::{self, Fabric};
 use crate::links;
 use crate::order::mix;
 use crate::power::{self, quietly};
 use crate::profile::Profile;
 use crate::repeat::number;
+use crate::state::Shared;
 use crate::steps::AtStep;
 
 /// The variable that has the only faults of a sweep.
 const ONLY: &str = "RPMA_SIM_FAULT";
+
+/// The variable has this for a run without any fault.
+const NONE: &str = "no fault";
 
 /// At so many steps hosts fail; of more, at every second one or fewer.
 const STEPS: u64 = 200;
@@ -88,6 +92,16 @@ impl OnHost {
     }
 }
 
+impl OnHost {
+    fn text(self) -> &'static str {
+        match self {
+            Self::Freeze => "the devices are frozen",
+            Self::Kill => "the programs are killed",
+            Self::Cut => "the power is cut",
+        }
+    }
+}
+
 impl fmt::Display for Fault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -133,9 +147,9 @@ impl Fault {
                 state.links.arm(None, None, *nth, what.entry().1);
             }
             Self::Host(what, name, step) => {
-                let (what, name) = (*what, name.clone());
+                let (what, name, step) = (*what, name.clone(), *step);
                 let shared = Arc::downgrade(fabric.shared());
-                return Some(fabric.at_step(*step, move || {
+                return Some(fabric.at_step(step, move || {
                     let Some(shared) = shared.upgrade() else {
                         return;
                     };
@@ -143,6 +157,7 @@ impl Fault {
                     let Some(index) = index else {
                         return;
                     };
+                    shared.note(what, step, index);
                     match what {
                         OnHost::Freeze => shared.lock().freeze(index),
                         OnHost::Kill => drop(power::kill(&shared, index)),
@@ -155,8 +170,21 @@ impl Fault {
     }
 }
 
+impl Shared {
+    /// Keeps a fault of a host for reports, with the thread whose call has come to the step.
+    fn note(&self, what: OnHost, step: u64, host: usize) {
+        let thread = fabric::thread_in(self).and_then(|it| self.order.text_of(it));
+        let thread = thread.map_or(String::new(), |thread| format!(", in thread {thread}"));
+        let text = format!("{} at step {step}{thread}", what.text());
+        self.lock().failures.note(text, Some(host));
+    }
+}
+
 /// Several faults, as a variable has them.
 fn text_of(faults: &[Fault]) -> String {
+    if faults.is_empty() {
+        return NONE.to_owned();
+    }
     let texts: Vec<String> = faults.iter().map(Fault::to_string).collect();
     texts.join("; ")
 }
@@ -164,28 +192,42 @@ fn text_of(faults: &[Fault]) -> String {
 /// The faults that the variable has.
 fn only() -> Option<Vec<Fault>> {
     let text = env::var(ONLY).ok()?;
+    if text.trim() == NONE {
+        return Some(Vec::new());
+    }
     let faults: Result<_, String> = text.split(';').map(str::parse).collect();
     Some(faults.unwrap_or_else(|error| panic!("{error}")))
 }
 
 /// Runs a program with these faults. If it panics, so does this, after it has printed them.
-fn run(profile: &Profile, faults: &[Fault], program: &impl Fn(&Fabric)) {
-    if let Err(panic) = try_run(profile, faults, program) {
+fn run(profile: &Profile, faults: &[Fault], program: &impl Fn(&Fabric)) -> Fabric {
+    let fabric = Fabric::seeded(profile.clone(), 1);
+    if let Err(panic) = try_run(&fabric, faults, program) {
         let text = text_of(faults);
-        eprintln!("with the fault \"{text}\": run it alone with {ONLY}=\"{text}\"");
+        let with = match faults.len() {
+            0 => "without a fault".to_owned(),
+            1 => format!("with the fault \"{text}\""),
+            _ => format!("with the faults \"{text}\""),
+        };
+        eprintln!("{with}: run it alone with {ONLY}=\"{text}\"");
+        let state = fabric.shared().lock_quietly();
+        let happened = state.failures.with_origins(&state.hosts);
+        drop(state);
+        happened.iter().for_each(|fault| eprintln!("    {fault}"));
         resume_unwind(panic);
     }
+    fabric
 }
 
 fn try_run(
-    profile: &Profile,
+    fabric: &Fabric,
     faults: &[Fault],
     program: &impl Fn(&Fabric),
 ) -> std::thread::Result<()> {
-    let fabric = Fabric::seeded(profile.clone(), 1);
     fabric.shared().order.end_after(LONGEST);
-    let _armed: Vec<_> = faults.iter().map(|fault| fault.arm(&fabric)).collect();
-    catch_unwind(AssertUnwindSafe(|| program(&fabric)))
+    fabric.shared().lock_quietly().failures.keeps_origins = true;
+    let _armed: Vec<_> = faults.iter().map(|fault| fault.arm(fabric)).collect();
+    catch_unwind(AssertUnwindSafe(|| program(fabric)))
 }
 
 /// Runs a program again and again, each time with one fault. Each of its calls of verbs fails once. Each of its requests
@@ -197,11 +239,15 @@ fn try_run(
 /// which pass at once: the fabric is a [seeded](Fabric::seeded) one. A run that still waits after an hour of its time
 /// panics.
 ///
-/// When it panics, the fault is printed, and a variable with which it is the only one:
+/// When it panics, the fault is printed, and a variable with which it is the only one. The next line has the host, the call
+/// or the operation, and the program's line, if the build has debug information:
 ///
 /// ```text
 /// with the fault "ibv_reg_mr 2": run it alone with RPMA_SIM_FAULT="ibv_reg_mr 2"
+///     on client, ibv_reg_mr failed: Input/output error (os error 5), at src/log.rs:70
 /// ```
+///
+/// A program that panics without a fault is run alone with `RPMA_SIM_FAULT="no fault"`.
 ///
 /// # Panics
 ///
@@ -225,7 +271,7 @@ pub fn sweep(profile: &Profile, program: impl Fn(&Fabric)) -> usize {
 /// the variable that brings them:
 ///
 /// ```text
-/// with the fault "kill one 31; request 7": run it alone with RPMA_SIM_FAULT="kill one 31; request 7"
+/// with the faults "kill one 31; request 7": run it alone with RPMA_SIM_FAULT="kill one 31; request 7"
 /// ```
 ///
 /// # Panics
@@ -233,21 +279,26 @@ pub fn sweep(profile: &Profile, program: impl Fn(&Fabric)) -> usize {
 /// As [`sweep`].
 pub fn storm(profile: &Profile, runs: u64, program: impl Fn(&Fabric)) {
     if let Some(faults) = only() {
-        return run(profile, &faults, &program);
+        drop(run(profile, &faults, &program));
+        return;
     }
     let all = Extent::of(profile, &program).faults();
     let first = number("RPMA_SIM_SEED").unwrap_or(1);
     for seed in first..first.saturating_add(runs) {
         let mut faults = drawn(&all, seed);
-        if try_run(profile, &faults, &program).is_err() {
+        let fails = |faults: &[Fault]| {
+            let fabric = Fabric::seeded(profile.clone(), 1);
+            try_run(&fabric, faults, &program).is_err()
+        };
+        if fails(&faults) {
             // Without the panics that only answer a question.
             let mut at = 0;
             while at < faults.len() {
                 let mut fewer = faults.clone();
                 fewer.remove(at);
-                match quietly(|| try_run(profile, &fewer, &program)) {
-                    Err(_) => faults = fewer,
-                    Ok(()) => at += 1,
+                match quietly(|| fails(&fewer)) {
+                    true => faults = fewer,
+                    false => at += 1,
                 }
             }
             eprintln!("seed {seed}:");
@@ -285,10 +336,9 @@ struct Extent {
 
 impl Extent {
     /// By a run without any fault.
-    fn of(profile: &Profile, program: impl Fn(&Fabric)) -> Self {
+    fn of(profile: &Profile, program: &impl Fn(&Fabric)) -> Self {
         power::be_able_to_be_quiet();
-        let fabric = Fabric::seeded(profile.clone(), 1);
-        program(&fabric);
+        let fabric = run(profile, &[], program);
         let calls = fabric.calls().into_iter().collect();
         let steps = fabric.steps();
         let state = fabric.shared().lock_quietly();

@@ -164,6 +164,13 @@ impl Order {
     }
 }
 
+impl Order {
+    /// Returns the name and the last call of a thread.
+    pub(crate) fn text_of(&self, thread: u64) -> Option<String> {
+        self.lock().all.get(&thread).map(Thread::text)
+    }
+}
+
 impl Thread {
     fn text(&self) -> String {
         let last = self.last.lock().unwrap_or_else(PoisonError::into_inner);

@@ -1,0 +1,79 @@
+//! The line of the program that has led to a call, for the reports of sweeps.
+//!
+//! The caller of a verb is a line of `rpma`. A backtrace has the lines before it, if the build has debug information.
+
+use std::backtrace::Backtrace;
+use std::path::Path;
+
+/// The packages whose lines are none of the program's.
+const OWN: [&str; 3] = ["rpma", "rpma-sim", "rpma-sys"];
+
+/// The way to a call.
+#[derive(Debug)]
+pub(crate) struct Origin(Option<Backtrace>);
+
+impl Origin {
+    /// Keeps the way to this call. Its lines are looked up later, if at all.
+    pub(crate) fn here() -> Self {
+        // Miri has no backtraces of this kind.
+        Self((!cfg!(miri)).then(Backtrace::force_capture))
+    }
+
+    /// Returns the innermost line of the program.
+    pub(crate) fn line(&self) -> Option<String> {
+        let text = self.0.as_ref()?.to_string();
+        let mut places = text
+            .lines()
+            .filter_map(|line| line.trim().strip_prefix("at "));
+        let place = places.find(|place| !is_own(place))?;
+        // Without the column.
+        let (line, _column) = place.rsplit_once(':')?;
+        Some(line.strip_prefix("./").unwrap_or(line).to_owned())
+    }
+}
+
+/// Whether a place is in `rpma`, in its other packages or in Rust's library.
+fn is_own(place: &str) -> bool {
+    let is_rust = place.starts_with("/rustc/") || place.contains("/rustlib/");
+    let mut folders = Path::new(place).components().rev();
+    let package = folders
+        .find(|folder| folder.as_os_str() == "src")
+        .and_then(|_| folders.next());
+    let name = package.map(|package| package.as_os_str().to_string_lossy());
+    let is_package = |own: &str| {
+        let rest = name.as_deref().and_then(|name| name.strip_prefix(own));
+        // In a registry a version follows.
+        rest.is_some_and(|rest| {
+            rest.chars()
+                .all(|it| it.is_ascii_digit() || "-.".contains(it))
+        })
+    };
+    is_rust || OWN.into_iter().any(is_package)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::is_own;
+
+    /// Lines of the library and of Rust are told from those of programs.
+    #[test]
+    fn a_program_is_told_from_the_library() {
+        for own in [
+            "./rpma/src/mr.rs:1:2",
+            "/home/me/clone/rpma-sim/src/fail.rs:1:2",
+            "/home/me/.cargo/registry/src/index.crates.io-1/rpma-sys-0.1.0/src/lib.rs:1:2",
+            "/rustc/5980/library/std/src/thread/mod.rs:1:2",
+            "/home/me/.rustup/toolchains/stable/lib/rustlib/src/rust/library/core/src/ops.rs:1:2",
+        ] {
+            assert!(is_own(own), "{own}");
+        }
+        for other in [
+            "./src/log.rs:1:2",
+            "./tests/storm.rs:1:2",
+            "/home/me/rpma-log/src/main.rs:1:2",
+            "/home/me/rpma/tests/storm.rs:1:2",
+        ] {
+            assert!(!is_own(other), "{other}");
+        }
+    }
+}
