@@ -8,7 +8,7 @@ use std::{env, fs};
 use anyhow::Result;
 use rpma::pmem::PmemMap;
 use rpma::sim::{Cut, Errno, Fabric, Platform, Profile};
-use rpma::{Flags, FlushType, Mr, MrUsage};
+use rpma::{Device, Flags, FlushType, Mr, MrUsage, Peer, Side};
 
 use crate::pair::{Pair, Way, fabric};
 
@@ -401,4 +401,39 @@ fn a_recovery_is_run_again_from_its_event() -> Result<()> {
     );
     assert_eq!(fs::read_dir(path)?.count(), 1);
     Ok(())
+}
+
+/// The times of the last events are in order, also if one of them has taken long to look at: many stores were there.
+#[test]
+fn the_times_of_events_are_in_order() {
+    const LEN: usize = 1 << 18;
+    // In real time.
+    let fabric = Fabric::new(Profile::STRICT);
+    let host = fabric.host("host");
+    let pmem = host.pmem("log", LEN);
+    let _on = host.enter();
+    let map = PmemMap::open(pmem.path(), LEN).expect("the memory");
+    let device = Device::from_addr(&host.addr().to_string(), Side::Local).expect("a device");
+    let check = |cut: &Cut<'_>| assert_ne!(cut.what(), "at the end");
+    let found = fabric.find_loss(check, || {
+        map.write_at(0, &vec![1; LEN]).expect("inside");
+        // The first event is the first call, which sees the stores.
+        let _peer = Peer::new(&device).expect("a peer");
+        map.persist(..8).expect("inside");
+    });
+    let report = found.expect_err("a failed check").to_string();
+    let times = report.lines().filter_map(|line| {
+        let (_, rest) = line.split_once(", after ")?;
+        let (time, _) = rest.split_once(": ")?;
+        let number: f64 = time.trim_end_matches(char::is_alphabetic).parse().ok()?;
+        let unit = match time.trim_start_matches(|it: char| it.is_ascii_digit() || it == '.') {
+            "s" => 1e6,
+            "ms" => 1e3,
+            _ => 1.0,
+        };
+        Some(number * unit)
+    });
+    let times: Vec<f64> = times.collect();
+    assert!(times.len() > 3, "{report}");
+    assert!(times.is_sorted(), "{report}");
 }

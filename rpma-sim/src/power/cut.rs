@@ -449,13 +449,14 @@ impl State {
             return;
         };
         watch.is_due = false;
-        let began = Instant::now();
+        // The fabric's time first: the time until the end of this event is not the program's. So the next one is later.
+        let (now, began) = (self.clock.now(), Instant::now());
         if watch.failed.is_none() {
             for index in 0..self.power.pmems.len() {
                 self.look(index);
             }
             let what = what(self);
-            self.check(&mut watch, what);
+            self.check(&mut watch, what, now);
             self.failures.events = watch.visited.events;
         }
         if !self.clock.is_virtual() {
@@ -464,10 +465,10 @@ impl State {
         self.power.watch = Some(watch);
     }
 
-    fn check(&self, watch: &mut Watch, what: String) {
+    fn check(&self, watch: &mut Watch, what: String, now: Instant) {
         watch.visited.events += 1;
         let spent = self.power.spent.saturating_sub(watch.spent);
-        let since = self.clock.now().saturating_duration_since(watch.began);
+        let since = now.saturating_duration_since(watch.began);
         let since = Duration::from_micros(since.saturating_sub(spent).as_micros() as u64);
         if watch.recent.len() == LAST {
             watch.recent.pop_front();
