@@ -4,8 +4,11 @@
 //! executes in order and its calls never fail. With `rpma`'s feature `sim` the same program runs against this crate:
 //! in one process, without root, headers, libraries or a device.
 //!
+//! A program depends on `rpma` alone, and has this crate as `rpma::sim`.
+//!
 //! ```
-//! use rpma_sim::{Fabric, Profile};
+//! # mod rpma { pub use rpma_sim as sim; }
+//! use rpma::sim::{Fabric, Profile};
 //!
 //! let fabric = Fabric::new(Profile::RXE_6_12);
 //! let (client, server) = (fabric.host("client"), fabric.host("server"));

@@ -34,7 +34,8 @@ use crate::profile::Profile;
 /// If every thread waits and nothing is to come, one of them panics, and says where all of them are.
 ///
 /// ```
-/// use rpma_sim::{Profile, repeatable};
+/// # mod rpma { pub use rpma_sim as sim; }
+/// use rpma::sim::{Profile, repeatable};
 ///
 /// repeatable(Profile::STRICT, |fabric| {
 ///     let host = fabric.host("here");

@@ -120,7 +120,8 @@ impl Fabric {
     /// `action` uses the fabric, its hosts and links, and nothing of rpma. It does not panic.
     ///
     /// ```
-    /// use rpma_sim::{Fabric, Profile};
+    /// # mod rpma { pub use rpma_sim as sim; }
+    /// use rpma::sim::{Fabric, Profile};
     ///
     /// let fabric = Fabric::seeded(Profile::STRICT, 1);
     /// let server = fabric.host("server");
