@@ -287,7 +287,7 @@ impl Failing {
     pub(crate) fn new(shared: &Arc<Shared>, call: &str) -> Self {
         let known = CALLS.iter().find(|name| **name == call);
         let Some(call) = known else {
-            panic!("no call `{call}` can fail; those that can: {CALLS:?}");
+            panic!("no call `{call}` can fail. These calls can: {CALLS:?}");
         };
         Self {
             shared: Arc::clone(shared),

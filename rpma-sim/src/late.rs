@@ -233,9 +233,9 @@ impl State {
         });
         let text = pairs.next().map(|(seen, missing)| {
             format!(
-                "a program on {} has read {}, and now reads where {} is not visible yet, which was posted before it. \
-                 Nothing orders the two. A read, a flush, a message or immediate data after the earlier write does, and \
-                 an atomic write of a device that has one.",
+                "a program on {} has read {}, and now reads old bytes. An earlier write is not visible yet: {}. The two \
+                 are not ordered. A read, a flush, a message or immediate data after the earlier write orders them. So \
+                 does a native atomic write.",
                 self.hosts[seen.host],
                 self.describe(seen.from, &seen.send),
                 self.describe(missing.from, &missing.send),

@@ -59,7 +59,7 @@ pub fn repeatable(profile: Profile, mut test: impl FnMut(&Fabric)) {
         let fabric = Fabric::seeded(profile.clone(), seed);
         let ended = catch_unwind(AssertUnwindSafe(|| test(&fabric)));
         if let Some(why) = fabric.why_not_repeatable() {
-            eprintln!("seed {seed}: the run may not be repeated by it: {why}");
+            eprintln!("seed {seed}: this seed may not repeat the run: {why}");
         }
         if let Err(panic) = ended {
             eprintln!("seed {seed}: run again with RPMA_SIM_SEED={seed}");

@@ -199,20 +199,22 @@ impl State {
         }
     }
 
-    /// What a request is, for people.
+    /// Returns the text of a request for reports.
     pub(crate) fn describe(&self, number: u32, send: &Send) -> String {
         let host = &self.hosts[self.host_of_requester(number)];
-        let len = send.data.len();
+        let len = bytes_of(send.data.len());
         let what = match send.operation {
-            Operation::Read => format!("a read of {len} bytes"),
-            Operation::Write(None) => format!("a write of {len} bytes"),
-            Operation::Write(Some(_)) => format!("a write of {len} bytes with immediate data"),
-            Operation::Send(_) => format!("a send of {len} bytes"),
+            Operation::Read => format!("a read of {len}"),
+            Operation::Write(None) => format!("a write of {len}"),
+            Operation::Write(Some(_)) => format!("a write of {len} with immediate data"),
+            Operation::Send(_) => format!("a send of {len}"),
             Operation::Flush {
                 persistent: true,
                 len,
-            } => format!("a native flush for persistence of {len} bytes"),
-            Operation::Flush { len, .. } => format!("a native flush for visibility of {len} bytes"),
+            } => format!("a native flush for persistence of {}", bytes_of(len)),
+            Operation::Flush { len, .. } => {
+                format!("a native flush for visibility of {}", bytes_of(len))
+            }
             Operation::AtomicWrite => "an atomic write".to_owned(),
         };
         let by = send
@@ -276,4 +278,11 @@ fn invalid_request() -> Refusal {
         ibv_wc_status::IBV_WC_REM_INV_REQ_ERR,
         ibv_event_type::IBV_EVENT_QP_REQ_ERR,
     )
+}
+
+fn bytes_of(len: u64) -> String {
+    match len {
+        1 => "1 byte".to_owned(),
+        _ => format!("{len} bytes"),
+    }
 }

@@ -115,7 +115,7 @@ impl State {
         if is_served {
             self.visit(|state| {
                 format!(
-                    "after {}, which its requester has left",
+                    "after {}, which was in flight when that connection ended",
                     state.describe(number, send)
                 )
             });

@@ -295,13 +295,13 @@ fn a_report_says_what_matters() -> Result<()> {
     for part in [
         "the index leads nowhere",
         "The power fails at event ",
-        "after a write of 1 bytes (op_context 0, tests/power/pair.rs:",
+        "after a write of 1 byte (op_context 0, tests/power/pair.rs:",
         ") on connection ",
-        "Lost: bytes 1024..1032 of log of server, on their way in the device, by a write of 8 bytes (op_context 0, tests/power/pair.rs:",
-        "A flush on the same connection, behind the write, whose completion was polled",
+        "Lost: bytes 1024..1032 of log of server, in flight in the device, by a write of 8 bytes (op_context 0, tests/power/pair.rs:",
+        "A flush on the same connection, after the write, would have saved them.",
         "In the image: 00 00 00 00 00 00 00 00; otherwise: 05 05 05 05 05 05 05 05",
-        "There already: bytes 512..520 of log of server, on their way in the device, by a write of 1 bytes",
-        "must be durable, and known to be, before they are written",
+        "There already: bytes 512..520 of log of server, in flight in the device, by a write of 1 byte",
+        "Write them only after a completed flush of all bytes that must be there before them.",
     ] {
         assert!(report.contains(part), "{part}: {report}");
     }

@@ -125,7 +125,7 @@ fn an_early_read_is_told() -> Result<()> {
     let text = told.concat();
     for part in [
         "a program on server has read a write of 8 bytes (op_context 0, tests/power/pair.rs:",
-        "where a write of 256 bytes (op_context 0, tests/power/pair.rs:",
+        "not visible yet: a write of 256 bytes (op_context 0, tests/power/pair.rs:",
         "a message or immediate data",
     ] {
         assert!(text.contains(part), "{part}: {text}");

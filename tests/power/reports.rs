@@ -192,7 +192,7 @@ fn a_report_has_the_last_events_and_the_faults() -> Result<()> {
     assert_has(
         faults,
         &[
-            "    before event 2: a write of 1 bytes (op_context 0, tests/power/pair.rs:",
+            "    before event 2: a write of 1 byte (op_context 0, tests/power/pair.rs:",
             " on connection 17 of client: a packet of it is lost, and it is sent again",
             ": on client, ibv_reg_mr failed: ",
             "    armed: on server, call 3 of ibv_reg_mr from now fails: ",

@@ -190,7 +190,7 @@ impl Threads {
             self.cannot_be_repeated(|| {
                 format!(
                     "{thread}, and did not come back to the fabric for {PATIENCE:?} of real time or more: it was in a \
-                     lock, a sleep, a join or a computation that the fabric does not know of"
+                     lock, a sleep, a join or a computation outside of the fabric"
                 )
             });
         }

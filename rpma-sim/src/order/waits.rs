@@ -89,7 +89,7 @@ impl Shared {
                 let found = look(fds)?;
                 if self.order.is_over() {
                     let all = self.order.lock().describe();
-                    panic!("the run waits on and on: a wait has no limit: {all}");
+                    panic!("the run is over its longest time, as a wait has no limit: {all}");
                 }
                 if found > 0 || is_over() {
                     return Ok(found);

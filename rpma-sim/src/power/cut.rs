@@ -280,7 +280,7 @@ thread_local! {
 
 /// Panics in a check that calls the fabric, which would wait for itself.
 pub(crate) fn assert_not_checking() {
-    const WRONG: &str = "a check of on_every_event looks at images: it cannot call the fabric or rpma, but for \
+    const WRONG: &str = "a check of on_every_event looks at images: it cannot call the fabric or rpma, except \
                          PmemMap::open of an image's path";
     if is_checking() {
         refuse(WRONG);

@@ -105,11 +105,11 @@ pub(crate) fn report(
         false => (lost, early),
     };
     if is_poisoned {
-        report += "The check could not be called again to find out what matters, as its panic has poisoned a lock \
-                   of its own (PoisonError::into_inner goes on); so this is all that is lost:\n";
+        report += "The panic of the check has poisoned a lock of its own, so that it fails with each image. \
+                   PoisonError::into_inner goes on. These are all lost bytes, also those that do not matter:\n";
     } else if !fails_again {
         report +=
-            "With the same images again the check does not fail: it depends on something else.\n";
+            "The check does not fail with the same images again: it depends on something else.\n";
         return report;
     }
     let mut has_cause = false;
@@ -121,10 +121,10 @@ pub(crate) fn report(
     let names: Vec<String> = lost.keys().map(|index| cut.name(*index)).collect();
     let names = names.join(" and ");
     report += &match has_cause {
-        true => "(A record that nobody was promised may be lost; then recovery must not take it for whole.)\n".into(),
+        true => "(A record that the program has not promised may be lost. Then recovery must not take it for whole.)\n".into(),
         false => format!(
-            "It fails with all that was written to {names}: nothing of it is lost. The program has promised something \
-             that no device has executed yet, or the cause is not the power.\n"
+            "The check fails with all bytes that were written to {names}: nothing of it is lost. The program has made \
+             a promise about an operation that no device has executed yet, or the cause is not the power.\n"
         ),
     };
     report
@@ -205,8 +205,8 @@ fn explain(cut: &Cut<'_>, state: &State, index: usize, image: &[u8], early: &[u8
         let (bytes, place, who) = (ranges(&bytes), place_of(&write), writer_of(&write));
         let _ = writeln!(
             text,
-            "There already: {bytes} of {name}, {place}, by {who}.\n    {values}\n    Nothing has made them durable, and yet they may \
-             be. What has to be there before them must be durable, and known to be, before they are written."
+            "There already: {bytes} of {name}, {place}, by {who}.\n    {values}\n    No flush has made them durable, and yet they \
+             may be. Write them only after a completed flush of all bytes that must be there before them."
         );
     }
     text
@@ -347,7 +347,7 @@ fn ranges(ranges: &[Range<usize>]) -> String {
 
 fn place_of(write: &Write) -> &'static str {
     match write.place {
-        Place::Device => "on their way in the device",
+        Place::Device => "in flight in the device",
         Place::Cache => "in a cache",
     }
 }
@@ -366,30 +366,30 @@ fn what_saves(
 ) -> &'static str {
     match (write.place, &*write.writer) {
         (_, Writer::Program) => {
-            "PmemMap::persist of these bytes would have saved them (or sim::persisted says that the program has \
-             written them back by itself)."
+            "PmemMap::persist of these bytes would have saved them. A program that writes caches back by itself calls \
+             rpma::sim::persisted."
         }
         (_, Writer::Device { qp, .. }) if qp & READS != 0 => {
-            "What a read has brought is there when its completion was polled; PmemMap::persist makes it durable then."
+            "The bytes of a read are there when its completion was polled. Then PmemMap::persist makes them durable."
         }
         (Place::Device, _) if profile.copies => {
-            "They are being copied: what is not complete may be torn, whatever the platform."
+            "The device is copying them. An incomplete copy may be torn, on each platform."
         }
         (_, Writer::Device { qp, .. }) if !state.is_connected(*qp) && !profile.copies => {
-            "The connection that has written them has ended, and a flush on another one covers nothing of it: a new \
-             connection has to write them again, and flush that."
+            "The connection that has written them has ended, and a flush on another connection does not cover them. A \
+             new connection has to write them again, and flush them."
         }
         _ if profile.copies => {
             "soft-RoCE copies through the caches: a native flush for persistence of these bytes, or \
              PmemMap::persist on that host, would have saved them. A flush by reading does not."
         }
         (Place::Device, _) if platform.keeps_what_is_visible() => {
-            "A flush on the same connection, behind the write, whose completion was polled before the program \
-             relied on it, would have saved them."
+            "A flush on the same connection, after the write, would have saved them. Its completion must be polled \
+             before the program relies on it."
         }
         (Place::Device, _) if profile.native => {
-            "A native flush for persistence on the same connection, after the write, whose completion was polled \
-             before the program relied on it, would have saved them. So would the server's method: a message after \
+            "A native flush for persistence on the same connection, after the write, would have saved them. Its \
+             completion must be polled before the program relies on it. So would the server's method: a message after \
              the write, and PmemMap::persist on that host when it has come. PmemMap::persist alone does not reach \
              bytes in the device. A flush by reading moves them into a cache, which this platform loses."
         }

@@ -357,11 +357,11 @@ impl State {
             .any(|pmem| pmem.lines.has_on_way(qp))
         {
             let what = match qp & READS {
-                0 => "written",
-                _ => "read",
+                0 => "writes",
+                _ => "reads",
             };
             let qp = qp & !READS;
-            self.visit(|_| format!("before what connection {qp} has {what} becomes visible"));
+            self.visit(|_| format!("before {what} of connection {qp} become visible"));
         }
     }
 
