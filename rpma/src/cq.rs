@@ -14,7 +14,8 @@ use std::time::Duration;
 
 use crate::compl_channel;
 use crate::error::{Error, Result};
-use crate::slots::{ConnSlots, Held, Kind, Pool};
+use crate::lock::Held;
+use crate::slots::{ConnSlots, Kind, Pool};
 use crate::verbs::{CompChannel, CompletionQueue, CqTag, Deadline, Notify, Wc, check_poll};
 
 /// A completion queue. Clones are handles of the same queue, and may stay longer than its connection: so one can live

@@ -14,10 +14,11 @@ use crate::conn_cfg::ConnCfg;
 use crate::cq::{Cq, CqAttr, Owners};
 use crate::error::{Error, Result};
 use crate::failure::Failure;
+use crate::lock::Held;
 use crate::mr::{MrSlice, MrUsage, Tag};
 use crate::peer::Peer;
 use crate::slots::{
-    ConnSlots, Held, Kind, NotTried, Outcome, RECEIVE_MARKERS, Refusal, SEND_MARKERS, one_not_taken,
+    ConnSlots, Kind, NotTried, Outcome, RECEIVE_MARKERS, Refusal, SEND_MARKERS, one_not_taken,
 };
 use crate::srq::{MAX_RECEIVE, Srq, check_receive, check_receives};
 use crate::verbs::{

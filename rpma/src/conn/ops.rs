@@ -14,10 +14,11 @@ use crate::error::Error;
 use crate::error::Result;
 use crate::flags::Flags;
 use crate::flush::{FlushMethod, FlushType};
+use crate::lock::Held;
 use crate::mr::{MrSlice, RemoteSlice};
 use crate::posted::Posted;
 use crate::queues::Queues;
-use crate::slots::{Held, Kind, NotTried, Outcome, Refusal, one_not_taken};
+use crate::slots::{Kind, NotTried, Outcome, Refusal, one_not_taken};
 #[cfg(native_atomic_write)]
 use crate::verbs::NativeAtomicWrite;
 use crate::verbs::{

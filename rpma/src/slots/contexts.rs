@@ -10,7 +10,7 @@
 
 use std::fmt;
 
-use super::sync::AtomicU64;
+use crate::primitives::AtomicU64;
 
 /// A power of two of entries.
 pub(crate) struct Contexts {

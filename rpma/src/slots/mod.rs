@@ -18,55 +18,27 @@
 //! ([`Cq`](crate::Cq)). Where several are taken their order is: the pollers', the sends', the receives'.
 
 mod contexts;
-mod lock;
 mod pool;
 mod ring;
 #[cfg(test)]
 mod tests;
 
 use std::num::NonZeroU32;
-use std::sync::atomic::{AtomicU8, AtomicU32};
+use std::sync::atomic::{AtomicU8, AtomicU32, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use rustix::io::Errno;
 
-pub(crate) use self::lock::{Held, Lock};
 pub(crate) use self::pool::Pool;
 use self::ring::{Entries, NotPosted, NotTaken, Ring};
 pub(crate) use self::ring::{NotTried, Wanted};
-use self::sync::Ordering;
 use crate::bell::Bell;
 use crate::error::{Error, Queue, Result};
 use crate::failure::{Failure, NotConnected, POST_ENDED_IT};
 use crate::hints::DEVICE_REMOVED;
+use crate::lock::Held;
 use crate::posted::{ConnId, Posted};
 use crate::verbs::{CallFailed, PostError, Wc, WcStatus};
-
-/// What lock.rs, ring.rs and pool.rs synchronise with: the package tests/loom has its own.
-mod sync {
-    pub(super) use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-    pub(super) use std::sync::{Mutex, MutexGuard};
-
-    use rustix::thread::futex::{Flags, wait, wake};
-
-    pub(super) use crate::verbs::clock::lock;
-    use crate::verbs::clock::pause;
-
-    /// Sleeps if the word has this value, until somebody is woken; sometimes for no reason.
-    pub(super) fn sleep_while(word: &AtomicU32, value: u32) {
-        if pause() {
-            return;
-        }
-        // It has another value, or there was a signal: whoever sleeps looks again in any case.
-        let _ = wait(word, Flags::PRIVATE, value, None);
-    }
-
-    /// Wakes one of those who sleep because of the word.
-    pub(super) fn wake_one(word: &AtomicU32) {
-        let woken = wake(word, Flags::PRIVATE, 1);
-        debug_assert!(woken.is_ok(), "{woken:?}");
-    }
-}
 
 /// In the send queue, entries for [`Kind::AllSent`] and [`Kind::SendsFlushed`].
 pub(crate) const SEND_MARKERS: u32 = 2;

@@ -4,7 +4,7 @@
 //! that was posted before its end.
 
 use super::ring::{NotPosted, NotTaken};
-use super::sync::{Mutex, MutexGuard, lock};
+use crate::primitives::{Mutex, MutexGuard, lock};
 
 #[derive(Debug)]
 pub(crate) struct Pool {

@@ -5,7 +5,7 @@
 //!
 //! What makes that exact:
 //!
-//! * A number is taken, its entry written, and the request posted under one [lock](super::lock), so that the numbers are
+//! * A number is taken, its entry written, and the request posted under one [lock](crate::lock), so that the numbers are
 //!   in the order of the device's queue, and a thread that stops in between stops the others: none can
 //!   reuse its entry, a lap later.
 //! * [`done`](Ring::complete) is called by whoever holds the completion queue's lock, in the order of the
@@ -15,8 +15,8 @@
 //! So a number names exactly one request of its queue (see [`Posted`](crate::Posted)).
 
 use super::contexts::Contexts;
-use super::lock::{Held, Lock};
-use super::sync::{AtomicU32, AtomicU64, Ordering};
+use crate::lock::{Held, Lock};
+use crate::primitives::{AtomicU32, AtomicU64, Ordering};
 
 /// The entries of a queue whose requests complete in the order of posting.
 #[derive(Debug)]

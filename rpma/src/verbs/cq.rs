@@ -16,7 +16,7 @@ use super::{Context, Wc, check_errno, check_minus_one, check_non_null, log_leak}
 use crate::bell::Bell;
 use crate::error::{Error, Result};
 use crate::hints;
-use crate::slots::{Held, Lock};
+use crate::lock::{Held, Lock};
 
 /// Where the completion events of one or more queues arrive.
 ///

@@ -1,4 +1,5 @@
-//! The counting of slots (contexts.rs, lock.rs, ring.rs and pool.rs, files of the library) under loom.
+//! The counting of slots (lock.rs, and contexts.rs, ring.rs and pool.rs of slots/, files of the library)
+//! under loom.
 //!
 //! The device is a queue in the order of posting, which completes everything. What is asked in every order
 //! of threads with up to three preemptions (of threads, not of memory accesses: the device's lock
@@ -10,7 +11,7 @@
 #[path = "../../../rpma/src/slots/contexts.rs"]
 mod contexts;
 #[allow(dead_code, reason = "a part of it is tested")]
-#[path = "../../../rpma/src/slots/lock.rs"]
+#[path = "../../../rpma/src/lock.rs"]
 mod lock;
 #[allow(dead_code, reason = "as above")]
 #[path = "../../../rpma/src/slots/pool.rs"]
@@ -19,7 +20,8 @@ mod pool;
 #[path = "../../../rpma/src/slots/ring.rs"]
 mod ring;
 
-mod sync {
+/// In the place of primitives.rs.
+mod primitives {
     pub(crate) use loom::sync::atomic::{AtomicU32, AtomicU64, Ordering};
     pub(crate) use loom::sync::{Mutex, MutexGuard};
 
@@ -51,8 +53,8 @@ use std::collections::VecDeque;
 use loom::sync::atomic::AtomicBool;
 use loom::sync::{Arc, Mutex};
 use loom::thread;
+use primitives::Ordering;
 use ring::{NotPosted, NotTaken, NotTried, Ring, Wanted};
-use sync::Ordering;
 
 /// A queue, the device behind it, and the completion queue's lock.
 struct Queue {

@@ -1,14 +1,14 @@
-//! The lock of the data path: one word, and the kernel's futex for who has to wait.
+//! The lock of the data path: one word, and the kernel's futex for threads that have to wait.
 //!
-//! Why not `std::sync::Mutex`: that looks for panics on both ways; and a lock that may wait in the middle of a
-//! post makes the compiler keep the post's arguments in memory. This one is tried, and who does not get it
-//! goes another way. It guards no data by itself; what it protects are atomics, or the device's queues.
+//! `std::sync::Mutex` looks for panics on both ways. And a lock that may wait in the middle of a post
+//! makes the compiler keep the post's arguments in memory. A poster tries this one, and takes another
+//! way without it. It guards no data by itself: it protects atomics, or the device's queues.
 //!
 //! Two bits, so that taking it and letting it go are two instructions each (`lock bts`, `lock dec`, and a
 //! branch). Otherwise it is like the third mutex of Ulrich Drepper's "Futexes Are Tricky", as libc's and std's
-//! are. The package tests/loom looks for orders of threads in which it fails.
+//! are. The package tests/loom searches for orders of threads in which it fails.
 
-use super::sync::{AtomicU32, Ordering, sleep_while, wake_one};
+use crate::primitives::{AtomicU32, Ordering, sleep_while, wake_one};
 
 const HELD: u32 = 1;
 /// Somebody sleeps, or may sleep, until it is free.
