@@ -54,6 +54,7 @@
 mod cache;
 mod mapping;
 mod open;
+mod registered;
 mod sysfs;
 #[cfg(test)]
 mod tests;

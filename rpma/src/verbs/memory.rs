@@ -6,7 +6,6 @@ use std::ptr::NonNull;
 use memmap2::{Mmap, MmapMut};
 
 use crate::error::{Error, Result};
-use crate::pmem::{PmemKind, PmemMap};
 
 /// An owner of memory that can be registered with [`Mr::reg`](crate::Mr::reg).
 ///
@@ -143,26 +142,6 @@ unsafe impl RegisterableMemory for Mmap {
     fn durability(&self) -> Durability {
         // As of `MmapMut`.
         Durability::Volatile
-    }
-}
-
-// SAFETY: the map is a part of a raw mapping, which it keeps, and which is fixed until the last part's Drop
-// unmaps it, readable and writable; it never gives out references.
-unsafe impl RegisterableMemory for PmemMap {
-    fn as_mut_ptr(&mut self) -> *mut u8 {
-        self.as_ptr()
-    }
-
-    fn len(&self) -> usize {
-        Self::len(self)
-    }
-
-    fn durability(&self) -> Durability {
-        match self.kind() {
-            PmemKind::DeviceDax | PmemKind::FsDax => Durability::Persistent,
-            // What a device writes is in the page cache.
-            PmemKind::File => Durability::Volatile,
-        }
     }
 }
 

@@ -11,7 +11,6 @@ use rpma_sys as sys;
 use super::copy::{copy_from_shared, copy_to_shared, load_u64, store_u64};
 use super::{Pd, RegisterableMemory, check_errno, check_non_null, log_leak};
 use crate::error::Result;
-use crate::pmem::{Persister, PmemMap};
 
 bitflags::bitflags! {
     /// `enum ibv_access_flags`. The two flush rights have the kernel's values: rdma-core 44 lacks them.
@@ -105,9 +104,9 @@ impl fmt::Debug for LocalBuffer<'_> {
 /// Deregistering comes before freeing, always: after `ibv_dereg_mr` no device touches the memory,
 /// whatever is still in flight. If it fails, the owner is leaked.
 ///
-/// The owner is kept as [`MaybeUninit`], and no reference to it is ever made while it is registered:
-/// a `Box` in a moved struct claims to be the only way to its bytes, which a device's writes would
-/// contradict.
+/// The owner is kept as [`MaybeUninit`], and no reference to it is made while it is registered, except
+/// by [`owner`](Self::owner): a `Box` in a moved struct claims to be the only way to its bytes, which
+/// a device's writes would contradict.
 pub(crate) struct Registered<M> {
     region: NonNull<sys::ibv_mr>,
     address: NonNull<u8>,
@@ -283,6 +282,17 @@ impl<M> Registered<M> {
         unsafe { std::slice::from_raw_parts_mut(self.address.as_ptr(), self.len) }
     }
 
+    /// The owner of the memory.
+    ///
+    /// # Safety
+    ///
+    /// A reference to the owner claims nothing about the memory: the owner has a raw pointer to it.
+    pub(crate) unsafe fn owner(&self) -> &M {
+        // SAFETY: the owner is initialised until it is released. The caller promises that the
+        // reference contradicts no write of a device.
+        unsafe { self.memory.assume_init_ref() }
+    }
+
     /// Afterwards the owner is the caller's to free, unless this failed.
     fn deregister(&mut self) -> Result<()> {
         self.live = false;
@@ -294,14 +304,6 @@ impl<M> Registered<M> {
     #[inline]
     fn contains(&self, offset: usize, len: usize) -> bool {
         offset.checked_add(len).is_some_and(|end| end <= self.len)
-    }
-}
-
-impl Registered<PmemMap> {
-    pub(crate) fn persister(&self) -> Persister {
-        // SAFETY: the owner is initialised until it is released. A reference to it claims nothing
-        // about the memory: a map holds a raw pointer.
-        unsafe { self.memory.assume_init_ref() }.persister()
     }
 }
 

@@ -1,0 +1,33 @@
+//! A [`PmemMap`] as memory that can be registered, and its persister while a region owns it.
+
+#![expect(unsafe_code, reason = "the promises of memory that can be registered")]
+
+use super::{Persister, PmemKind, PmemMap};
+use crate::verbs::{Durability, RegisterableMemory, Registered};
+
+// SAFETY: the map is a part of a raw mapping, which it keeps, and which is fixed until the last part's Drop
+// unmaps it, readable and writable; it never gives out references.
+unsafe impl RegisterableMemory for PmemMap {
+    fn as_mut_ptr(&mut self) -> *mut u8 {
+        self.as_ptr()
+    }
+
+    fn len(&self) -> usize {
+        Self::len(self)
+    }
+
+    fn durability(&self) -> Durability {
+        match self.kind() {
+            PmemKind::DeviceDax | PmemKind::FsDax => Durability::Persistent,
+            // A device writes to the page cache.
+            PmemKind::File => Durability::Volatile,
+        }
+    }
+}
+
+impl Registered<PmemMap> {
+    pub(crate) fn persister(&self) -> Persister {
+        // SAFETY: a reference to a map claims nothing about the memory: a map holds a raw pointer.
+        unsafe { self.owner() }.persister()
+    }
+}
