@@ -6,17 +6,16 @@
 
 use std::fmt;
 use std::net::SocketAddr;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
-use std::time::Duration;
 
-use crate::address::{self, Side};
+use crate::address;
 use crate::conn::Conn;
 use crate::conn_cfg::ConnCfg;
 use crate::error::{Error, Result};
 use crate::mr::MrSlice;
 use crate::peer::Peer;
 use crate::queues::{self, Queues};
-use crate::verbs::{CmId, ConnParam, Deadline, IncomingRequest, Resolution};
+use crate::resolving::Resolving;
+use crate::verbs::{CmId, ConnParam, IncomingRequest};
 
 /// What a request to connect has room for.
 const MAX_CONNECT_DATA: usize = 56;
@@ -76,17 +75,13 @@ impl ConnReq {
     ///
     /// As [`new`](Self::new).
     pub fn to_addr(peer: &Peer, addr: SocketAddr, cfg: &ConnCfg) -> Result<Self> {
-        match Self::resolve(peer, addr, cfg)?.advance_until(Deadline::Never)? {
-            Progress::Ready(req) => Ok(req),
-            // Not reached: each stage has a limit.
-            Progress::Waiting(resolving) => Err(resolving.stage.timed_out()),
-        }
+        Self::resolve(peer, addr, cfg)?.wait()
     }
 
     /// As [`to_addr`](Self::to_addr), without blocking: it only begins, and
     /// [`Resolving::advance`] goes on whenever the descriptor is readable.
     ///
-    /// An event loop connects in these steps: `resolve`; `advance` until it is [`Progress::Ready`];
+    /// An event loop connects in these steps: `resolve`; `advance` until it is [`Progress::Ready`](crate::Progress::Ready);
     /// [`connect`](Self::connect), which does not block; [`Conn::set_nonblocking`]; and
     /// [`Conn::next_event`] when the connection's descriptor is readable, until it is
     /// [`ConnEvent::Established`](crate::ConnEvent::Established). (The peer's device is opened without blocking by an
@@ -123,6 +118,11 @@ impl ConnReq {
     pub fn resolve(peer: &Peer, addr: SocketAddr, cfg: &ConnCfg) -> Result<Resolving> {
         queues::check(peer, cfg)?;
         Resolving::new(peer, addr, cfg)
+    }
+
+    /// A request whose address and route are resolved, or its id back if the queues cannot be made.
+    pub(crate) fn outgoing(peer: &Peer, id: CmId, cfg: &ConnCfg) -> Result<Self, (Error, CmId)> {
+        Self::prepare(peer, id, cfg, Direction::Outgoing)
     }
 
     /// A request that a client sent, or its id back if the queues cannot be made.
@@ -303,95 +303,6 @@ impl fmt::Debug for ConnReq {
             .field("queues", &self.queues)
             .field("direction", &self.direction)
             .finish_non_exhaustive()
-    }
-}
-
-/// A request for a connection whose address and route are being resolved, without blocking: see
-/// [`ConnReq::resolve`].
-///
-/// Its descriptor ([`AsFd`]) is readable when [`advance`](Self::advance) has something to do. Dropping it gives up.
-#[derive(Debug)]
-#[must_use = "nothing happens before `advance`"]
-pub struct Resolving {
-    id: CmId,
-    stage: Resolution,
-    /// When the kernel must have told how this stage ended.
-    deadline: Deadline,
-    peer: Peer,
-    cfg: ConnCfg,
-}
-
-/// How far a [`Resolving`] is.
-#[derive(Debug)]
-#[expect(clippy::exhaustive_enums, reason = "it is ready or it is not")]
-#[expect(clippy::large_enum_variant, reason = "it is taken apart at once")]
-pub enum Progress {
-    /// The kernel is at work: wait until the descriptor is readable.
-    Waiting(Resolving),
-    /// The request can be connected.
-    Ready(ConnReq),
-}
-
-impl Resolving {
-    fn new(peer: &Peer, addr: SocketAddr, cfg: &ConnCfg) -> Result<Self> {
-        address::refuse_wildcard(addr)?;
-        let limit = cfg.get_timeout();
-        let mut id = CmId::new()?;
-        id.resolve_addr(addr, limit)
-            .map_err(|error| address::hint(error, Side::Remote))?;
-        Ok(Self {
-            id,
-            stage: Resolution::Addr,
-            deadline: Resolution::deadline(limit),
-            peer: peer.clone(),
-            cfg: cfg.clone(),
-        })
-    }
-
-    /// Goes on as far as it can without waiting for the network. The first call may be the last one; the last one
-    /// makes the queues, which takes the device some milliseconds.
-    ///
-    /// # Errors
-    ///
-    /// As [`ConnReq::new`]. The request is gone.
-    pub fn advance(self) -> Result<Progress> {
-        self.advance_until(Deadline::after(Duration::ZERO))
-    }
-
-    fn advance_until(mut self, deadline: Deadline) -> Result<Progress> {
-        let hint = |error| address::hint(error, Side::Remote);
-        loop {
-            let until = deadline.earlier(self.deadline);
-            if !self.id.resolved(self.stage, until).map_err(hint)? {
-                return match self.deadline.has_passed() {
-                    true => Err(hint(self.stage.timed_out())),
-                    false => Ok(Progress::Waiting(self)),
-                };
-            }
-            if self.stage == Resolution::Route {
-                break;
-            }
-            self.peer.pd().check_device(&self.id)?;
-            let limit = self.cfg.get_timeout();
-            self.id.resolve_route(limit).map_err(hint)?;
-            self.stage = Resolution::Route;
-            self.deadline = Resolution::deadline(limit);
-        }
-        let Self { id, peer, cfg, .. } = self;
-        let req = ConnReq::prepare(&peer, id, &cfg, Direction::Outgoing);
-        req.map(Progress::Ready).map_err(|(error, _id)| error)
-    }
-}
-
-impl AsFd for Resolving {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.id.as_fd()
-    }
-}
-
-impl AsRawFd for Resolving {
-    fn as_raw_fd(&self) -> RawFd {
-        self.as_fd().as_raw_fd()
     }
 }
 

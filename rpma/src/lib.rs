@@ -152,6 +152,7 @@ mod primitives;
 mod queues;
 mod range;
 mod request;
+mod resolving;
 mod slots;
 mod srq;
 pub mod sync;
@@ -163,7 +164,7 @@ pub use crate::address::Side;
 pub use crate::compl_channel::{ComplChannel, CompletionChannel, CqEvent};
 pub use crate::conn::{Batch, CloseError, Conn, Next};
 pub use crate::conn_cfg::ConnCfg;
-pub use crate::conn_req::{ConnReq, ConnectError, Progress, Resolving};
+pub use crate::conn_req::{ConnReq, ConnectError};
 pub use crate::cq::Cq;
 pub use crate::device::Device;
 pub use crate::ep::Ep;
@@ -178,6 +179,7 @@ pub use crate::peer::Peer;
 pub use crate::peer_cfg::PeerCfg;
 pub use crate::posted::Posted;
 pub use crate::request::Request;
+pub use crate::resolving::{Progress, Resolving};
 pub use crate::srq::{Srq, SrqCfg};
 pub use crate::verbs::{
     AlignedBuf, CqKind, DeviceEventKind, Durability, Notify, RawMemory, RegisterableMemory, Wc,

@@ -1,0 +1,112 @@
+//! [`Resolving`]: a request whose address and route the kernel looks for ([`ConnReq::resolve`]).
+//!
+//! It owns the connection-manager id. When both are known it makes the queues, and is a [`ConnReq`].
+
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
+use std::time::Duration;
+
+use crate::address::{self, Side};
+use crate::conn_cfg::ConnCfg;
+use crate::conn_req::ConnReq;
+use crate::error::Result;
+use crate::peer::Peer;
+use crate::verbs::{CmId, Deadline, Resolution};
+
+/// A request for a connection whose address and route are being resolved, without blocking: see
+/// [`ConnReq::resolve`].
+///
+/// Its descriptor ([`AsFd`]) is readable when [`advance`](Self::advance) has something to do. Dropping it gives up.
+#[derive(Debug)]
+#[must_use = "nothing happens before `advance`"]
+pub struct Resolving {
+    id: CmId,
+    stage: Resolution,
+    /// By then the kernel must have ended this stage.
+    deadline: Deadline,
+    peer: Peer,
+    cfg: ConnCfg,
+}
+
+/// How far a [`Resolving`] is.
+#[derive(Debug)]
+#[expect(clippy::exhaustive_enums, reason = "it is ready or it is not")]
+#[expect(clippy::large_enum_variant, reason = "it is taken apart at once")]
+pub enum Progress {
+    /// The kernel is at work: wait until the descriptor is readable.
+    Waiting(Resolving),
+    /// The request can be connected.
+    Ready(ConnReq),
+}
+
+impl Resolving {
+    pub(crate) fn new(peer: &Peer, addr: SocketAddr, cfg: &ConnCfg) -> Result<Self> {
+        address::refuse_wildcard(addr)?;
+        let limit = cfg.get_timeout();
+        let mut id = CmId::new()?;
+        id.resolve_addr(addr, limit)
+            .map_err(|error| address::hint(error, Side::Remote))?;
+        Ok(Self {
+            id,
+            stage: Resolution::Addr,
+            deadline: Resolution::deadline(limit),
+            peer: peer.clone(),
+            cfg: cfg.clone(),
+        })
+    }
+
+    /// Goes on as far as it can without waiting for the network. The first call may be the last one; the last one
+    /// makes the queues, which takes the device some milliseconds.
+    ///
+    /// # Errors
+    ///
+    /// As [`ConnReq::new`]. The request is gone.
+    pub fn advance(self) -> Result<Progress> {
+        self.advance_until(Deadline::after(Duration::ZERO))
+    }
+
+    /// Waits until the address and the route are resolved, each within its limit.
+    pub(crate) fn wait(self) -> Result<ConnReq> {
+        match self.advance_until(Deadline::Never)? {
+            Progress::Ready(req) => Ok(req),
+            // Not reached: each stage has a limit.
+            Progress::Waiting(resolving) => Err(resolving.stage.timed_out()),
+        }
+    }
+
+    fn advance_until(mut self, deadline: Deadline) -> Result<Progress> {
+        let hint = |error| address::hint(error, Side::Remote);
+        loop {
+            let until = deadline.earlier(self.deadline);
+            if !self.id.resolved(self.stage, until).map_err(hint)? {
+                return match self.deadline.has_passed() {
+                    true => Err(hint(self.stage.timed_out())),
+                    false => Ok(Progress::Waiting(self)),
+                };
+            }
+            if self.stage == Resolution::Route {
+                break;
+            }
+            self.peer.pd().check_device(&self.id)?;
+            let limit = self.cfg.get_timeout();
+            self.id.resolve_route(limit).map_err(hint)?;
+            self.stage = Resolution::Route;
+            self.deadline = Resolution::deadline(limit);
+        }
+        let Self { id, peer, cfg, .. } = self;
+        let req = ConnReq::outgoing(&peer, id, &cfg);
+        req.map(Progress::Ready).map_err(|(error, _id)| error)
+    }
+}
+
+impl AsFd for Resolving {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.id.as_fd()
+    }
+}
+
+impl AsRawFd for Resolving {
+    fn as_raw_fd(&self) -> RawFd {
+        self.as_fd().as_raw_fd()
+    }
+}
