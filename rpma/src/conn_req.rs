@@ -17,11 +17,11 @@ use crate::queues::{self, Queues};
 use crate::resolving::Resolving;
 use crate::verbs::{CmId, ConnParam, IncomingRequest};
 
-/// What a request to connect has room for.
+/// The bytes of private data in a request to connect.
 const MAX_CONNECT_DATA: usize = 56;
-/// What an answer has room for. Accepting with more makes the kernel reject the request.
+/// The bytes in an answer. Accepting with more makes the kernel reject the request.
 const MAX_ACCEPT_DATA: usize = 196;
-/// What a reject has room for.
+/// The bytes in a reject.
 pub(crate) const MAX_REJECT_DATA: usize = 148;
 /// librdmacm puts the device's limit in the place of this value (`RDMA_MAX_INIT_DEPTH`).
 const MAX_READS: u8 = 0xFF;
@@ -49,6 +49,38 @@ enum Direction {
         responder_resources: u8,
         initiator_depth: u8,
     },
+}
+
+/// The limits of a request in one direction.
+struct Terms {
+    /// Bytes of private data.
+    max_data: usize,
+    /// The name of the call in errors.
+    call: &'static str,
+    responder_resources: u8,
+    initiator_depth: u8,
+}
+
+impl Direction {
+    fn terms(self) -> Terms {
+        match self {
+            Self::Outgoing => Terms {
+                max_data: MAX_CONNECT_DATA,
+                call: "connect",
+                responder_resources: MAX_READS,
+                initiator_depth: MAX_READS,
+            },
+            Self::Incoming {
+                responder_resources,
+                initiator_depth,
+            } => Terms {
+                max_data: MAX_ACCEPT_DATA,
+                call: "accept",
+                responder_resources,
+                initiator_depth,
+            },
+        }
+    }
 }
 
 impl ConnReq {
@@ -193,31 +225,14 @@ impl ConnReq {
     /// is gone, too.
     #[doc(alias = "rpma_conn_req_connect")]
     pub fn connect(self, private_data: &[u8]) -> Result<Conn, ConnectError> {
-        let (limit, call) = match self.direction {
-            Direction::Outgoing => (MAX_CONNECT_DATA, "connect"),
-            Direction::Incoming { .. } => (MAX_ACCEPT_DATA, "accept"),
-        };
-        if private_data.len() > limit {
-            let error = Error::invalid(format!(
-                "{} bytes of private data are more than the {limit} that fit when you {call}",
-                private_data.len()
-            ));
-            return Err(ConnectError {
-                error,
-                req: Some(Box::new(self)),
-            });
+        let terms = self.direction.terms();
+        if let Err(error) = check_private_data(private_data, terms.max_data, terms.call) {
+            return Err(ConnectError::refused(error, self));
         }
-        let (responder_resources, initiator_depth) = match self.direction {
-            Direction::Outgoing => (MAX_READS, MAX_READS),
-            Direction::Incoming {
-                responder_resources,
-                initiator_depth,
-            } => (responder_resources, initiator_depth),
-        };
         let param = ConnParam {
             private_data,
-            responder_resources,
-            initiator_depth,
+            responder_resources: terms.responder_resources,
+            initiator_depth: terms.initiator_depth,
             retry_count: self.retry_count,
             rnr_retry_count: self.rnr_retry_count,
         };
@@ -225,7 +240,7 @@ impl ConnReq {
             Direction::Outgoing => Conn::connect(self.queues, param),
             Direction::Incoming { .. } => Conn::accept(self.queues, self.private_data, param),
         };
-        made.map_err(|error| ConnectError { error, req: None })
+        made.map_err(ConnectError::of)
     }
 
     /// The address of the client, or that to which an outgoing request goes.
@@ -264,16 +279,11 @@ impl ConnReq {
             }
         };
         if let Err(error) = refused {
-            return Err(ConnectError {
-                error,
-                req: Some(Box::new(self)),
-            });
+            return Err(ConnectError::refused(error, self));
         }
         let rejected = self.queues.qp.reject(private_data);
         let freed = self.queues.destroy();
-        rejected
-            .and(freed)
-            .map_err(|error| ConnectError { error, req: None })
+        rejected.and(freed).map_err(ConnectError::of)
     }
 
     /// Drops the request and tells whether everything could be freed. An incoming request is rejected.
@@ -287,6 +297,7 @@ impl ConnReq {
     }
 }
 
+/// Refuses more private data than `limit`. `call` is the name of the call in the error.
 pub(crate) fn check_private_data(data: &[u8], limit: usize, call: &str) -> Result<()> {
     if data.len() <= limit {
         return Ok(());
@@ -313,6 +324,21 @@ pub struct ConnectError {
     pub error: Error,
     /// The request, if it was refused before anything happened.
     pub req: Option<Box<ConnReq>>,
+}
+
+impl ConnectError {
+    /// The request was refused before anything happened, and goes back.
+    fn refused(error: Error, req: ConnReq) -> Self {
+        Self {
+            error,
+            req: Some(Box::new(req)),
+        }
+    }
+
+    /// The error of a call, with which the request is gone.
+    fn of(error: Error) -> Self {
+        Self { error, req: None }
+    }
 }
 
 impl fmt::Display for ConnectError {
