@@ -134,6 +134,7 @@ mod conn_cfg;
 mod conn_req;
 mod cq;
 mod device;
+mod ends;
 mod ep;
 mod error;
 mod event;

@@ -3,8 +3,6 @@
 //! They are made together, for both sides, and torn down in the order of the fields: the queue pair with
 //! its id; the completion queues; the channel that they share, if they do; the share of the peer.
 
-use std::fmt;
-use std::net::SocketAddr;
 use std::sync::Arc;
 
 use rustix::io::Errno;
@@ -12,6 +10,7 @@ use rustix::io::Errno;
 use crate::compl_channel::ComplChannel;
 use crate::conn_cfg::ConnCfg;
 use crate::cq::{Cq, CqAttr, Owners};
+use crate::ends::Ends;
 use crate::error::{Error, Result};
 use crate::failure::Failure;
 use crate::lock::Held;
@@ -47,48 +46,6 @@ pub(crate) struct Queues {
     pub(crate) peer: Peer,
     pub(crate) tags: Tags,
     pub(crate) ends: Ends,
-}
-
-/// The two ends of a connection. It is shown as the other one: what the log calls the connection.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Ends {
-    local: Option<SocketAddr>,
-    peer: Option<SocketAddr>,
-    qp_num: u32,
-}
-
-impl Ends {
-    fn of(qp: &QueuePair) -> Self {
-        let (local, peer) = qp.ends();
-        Self {
-            local,
-            peer,
-            qp_num: qp.number(),
-        }
-    }
-
-    pub(crate) fn local(&self) -> Result<SocketAddr> {
-        self.local.ok_or_else(no_address)
-    }
-
-    pub(crate) fn peer(&self) -> Result<SocketAddr> {
-        self.peer.ok_or_else(no_address)
-    }
-}
-
-pub(crate) fn no_address() -> Error {
-    Error::not_supported("the connection manager knows no IP address of it")
-}
-
-impl fmt::Display for Ends {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match (self.peer, self.qp_num) {
-            // It is not made yet.
-            (Some(peer), 0) => peer.fmt(f),
-            (Some(peer), number) => write!(f, "{peer} (queue pair {number})"),
-            (None, number) => write!(f, "queue pair {number}"),
-        }
-    }
 }
 
 /// What one operation may have.
@@ -171,10 +128,7 @@ impl Queues {
             },
         };
         let failed = Arc::clone(&slots);
-        let of_error = Ends {
-            peer: id.peer_addr(),
-            ..Ends::default()
-        };
+        let of_error = Ends::before(id.peer_addr());
         // Receives of a shared queue complete in the connection's or in its own, and must not go with the connection.
         let drained = std::iter::once(&cq).chain(&rcq).map(Cq::polled);
         let drained = drained.filter(|polled| polled.takes_shared_receives());

@@ -9,6 +9,7 @@ use std::net::SocketAddr;
 
 use crate::conn_cfg::ConnCfg;
 use crate::conn_req::{ConnReq, MAX_REJECT_DATA, check_private_data};
+use crate::ends::no_address;
 use crate::error::{Error, Result};
 use crate::peer::Peer;
 use crate::queues;
@@ -49,7 +50,7 @@ impl Request {
     ///
     /// [`Error::NotSupported`] if the connection manager has none, which does not happen over IP.
     pub fn peer_addr(&self) -> Result<SocketAddr> {
-        self.request.id.peer_addr().ok_or_else(queues::no_address)
+        self.request.id.peer_addr().ok_or_else(no_address)
     }
 
     /// Makes the queues of the connection, as `cfg` describes them. The peer may be another one
