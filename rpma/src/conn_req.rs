@@ -13,7 +13,8 @@ use crate::conn_cfg::ConnCfg;
 use crate::error::{Error, Result};
 use crate::mr::MrSlice;
 use crate::peer::Peer;
-use crate::queues::{self, Queues};
+use crate::plan::Plan;
+use crate::queues::Queues;
 use crate::resolving::Resolving;
 use crate::verbs::{CmId, ConnParam, IncomingRequest};
 
@@ -148,44 +149,34 @@ impl ConnReq {
     /// [`Error::InvalidArgument`] for a wildcard address, or a configuration that cannot be had.
     /// [`Error::Provider`] naming `rdma_resolve_addr` or what makes its id.
     pub fn resolve(peer: &Peer, addr: SocketAddr, cfg: &ConnCfg) -> Result<Resolving> {
-        queues::check(peer, cfg)?;
-        Resolving::new(peer, addr, cfg)
+        Resolving::new(Plan::new(peer, cfg)?, addr, cfg.get_timeout())
     }
 
     /// A request whose address and route are resolved, or its id back if the queues cannot be made.
-    pub(crate) fn outgoing(peer: &Peer, id: CmId, cfg: &ConnCfg) -> Result<Self, (Error, CmId)> {
-        Self::prepare(peer, id, cfg, Direction::Outgoing)
+    pub(crate) fn outgoing(plan: &Plan, id: CmId) -> Result<Self, (Error, CmId)> {
+        Self::prepare(plan, id, Direction::Outgoing)
     }
 
     /// A request that a client sent, or its id back if the queues cannot be made.
-    pub(crate) fn incoming(
-        peer: &Peer,
-        request: IncomingRequest,
-        cfg: &ConnCfg,
-    ) -> Result<Self, (Error, CmId)> {
-        let max = peer.attributes().max_rd_atom;
+    pub(crate) fn incoming(plan: &Plan, request: IncomingRequest) -> Result<Self, (Error, CmId)> {
+        let max = plan.peer.attributes().max_rd_atom;
         let direction = Direction::Incoming {
             // At least 1 each: with 0 a read would never complete and report nothing.
             responder_resources: request.initiator_depth.clamp(1, max),
             initiator_depth: request.responder_resources.clamp(1, max),
         };
-        let mut req = Self::prepare(peer, request.id, cfg, direction)?;
+        let mut req = Self::prepare(plan, request.id, direction)?;
         req.private_data = request.private_data;
         Ok(req)
     }
 
-    fn prepare(
-        peer: &Peer,
-        id: CmId,
-        cfg: &ConnCfg,
-        direction: Direction,
-    ) -> Result<Self, (Error, CmId)> {
+    fn prepare(plan: &Plan, id: CmId, direction: Direction) -> Result<Self, (Error, CmId)> {
         Ok(Self {
-            queues: Queues::new(peer, id, cfg)?,
+            queues: Queues::new(plan, id)?,
             private_data: Box::default(),
             direction,
-            retry_count: cfg.get_retry_count(),
-            rnr_retry_count: cfg.get_rnr_retry_count(),
+            retry_count: plan.retry_count,
+            rnr_retry_count: plan.rnr_retry_count,
         })
     }
 

@@ -16,7 +16,7 @@ use crate::conn_req::ConnReq;
 use crate::error::{Error, Result};
 use crate::hints;
 use crate::peer::Peer;
-use crate::queues;
+use crate::plan::Plan;
 use crate::request::{NotMade, Request};
 use crate::verbs::{CmEventKind, CmId, Deadline};
 
@@ -91,10 +91,10 @@ impl Ep {
     }
 
     fn next(&self, cfg: &ConnCfg, deadline: Deadline) -> Result<ConnReq> {
-        queues::check(&self.peer, cfg)?;
+        let plan = Plan::new(&self.peer, cfg)?;
         loop {
             let request = self.next_request_until(deadline)?;
-            match request.prepare(&self.peer, cfg) {
+            match request.prepare(&plan) {
                 Ok(req) => return Ok(req),
                 Err(NotMade::Failed(error)) => return Err(error),
                 // Clients that come and go must not keep the caller beyond its limit.

@@ -147,6 +147,7 @@ mod mr;
 mod offer;
 mod peer;
 mod peer_cfg;
+mod plan;
 pub mod pmem;
 mod posted;
 mod primitives;

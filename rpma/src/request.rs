@@ -12,7 +12,7 @@ use crate::conn_req::{ConnReq, MAX_REJECT_DATA, check_private_data};
 use crate::ends::no_address;
 use crate::error::{Error, Result};
 use crate::peer::Peer;
-use crate::queues;
+use crate::plan::Plan;
 use crate::verbs::IncomingRequest;
 
 /// A client's request for a connection, from [`Ep::next_request`](crate::Ep::next_request) or
@@ -65,8 +65,8 @@ impl Request {
     /// * [`Error::Provider`] if a verb fails. The hint of the error names a client that is gone.
     pub fn into_req(self, peer: &Peer, cfg: &ConnCfg) -> Result<ConnReq> {
         peer.pd().check_device(&self.request.id)?;
-        queues::check(peer, cfg)?;
-        self.prepare(peer, cfg).map_err(|not_made| match not_made {
+        let plan = Plan::new(peer, cfg)?;
+        self.prepare(&plan).map_err(|not_made| match not_made {
             NotMade::Failed(error) => error,
             NotMade::Gone(error) => {
                 error.with_hint("The client gave up before its request was answered")
@@ -75,8 +75,8 @@ impl Request {
     }
 
     /// As [`into_req`](Self::into_req), after the checks.
-    pub(crate) fn prepare(self, peer: &Peer, cfg: &ConnCfg) -> Result<ConnReq, NotMade> {
-        ConnReq::incoming(peer, self.request, cfg).map_err(|(error, id)| {
+    pub(crate) fn prepare(self, plan: &Plan) -> Result<ConnReq, NotMade> {
+        ConnReq::incoming(plan, self.request).map_err(|(error, id)| {
             // No event reports a client that is gone: its queue pair cannot be set up, and the
             // request cannot be rejected.
             match id.reject(&[]) {

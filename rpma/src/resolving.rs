@@ -7,10 +7,9 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::time::Duration;
 
 use crate::address::{self, Side};
-use crate::conn_cfg::ConnCfg;
 use crate::conn_req::ConnReq;
 use crate::error::Result;
-use crate::peer::Peer;
+use crate::plan::Plan;
 use crate::verbs::{CmId, Deadline, Resolution};
 
 /// A request for a connection whose address and route are being resolved, without blocking: see
@@ -24,8 +23,9 @@ pub struct Resolving {
     stage: Resolution,
     /// By then the kernel must have ended this stage.
     deadline: Deadline,
-    peer: Peer,
-    cfg: ConnCfg,
+    /// The limit of each stage.
+    limit: Duration,
+    plan: Plan,
 }
 
 /// How far a [`Resolving`] is.
@@ -40,9 +40,9 @@ pub enum Progress {
 }
 
 impl Resolving {
-    pub(crate) fn new(peer: &Peer, addr: SocketAddr, cfg: &ConnCfg) -> Result<Self> {
+    /// Asks the kernel for the address. Each stage has `limit`.
+    pub(crate) fn new(plan: Plan, addr: SocketAddr, limit: Duration) -> Result<Self> {
         address::refuse_wildcard(addr)?;
-        let limit = cfg.get_timeout();
         let mut id = CmId::new()?;
         id.resolve_addr(addr, limit)
             .map_err(|error| address::hint(error, Side::Remote))?;
@@ -50,8 +50,8 @@ impl Resolving {
             id,
             stage: Resolution::Addr,
             deadline: Resolution::deadline(limit),
-            peer: peer.clone(),
-            cfg: cfg.clone(),
+            limit,
+            plan,
         })
     }
 
@@ -87,14 +87,12 @@ impl Resolving {
             if self.stage == Resolution::Route {
                 break;
             }
-            self.peer.pd().check_device(&self.id)?;
-            let limit = self.cfg.get_timeout();
-            self.id.resolve_route(limit).map_err(hint)?;
+            self.plan.peer.pd().check_device(&self.id)?;
+            self.id.resolve_route(self.limit).map_err(hint)?;
             self.stage = Resolution::Route;
-            self.deadline = Resolution::deadline(limit);
+            self.deadline = Resolution::deadline(self.limit);
         }
-        let Self { id, peer, cfg, .. } = self;
-        let req = ConnReq::outgoing(&peer, id, &cfg);
+        let req = ConnReq::outgoing(&self.plan, self.id);
         req.map(Progress::Ready).map_err(|(error, _id)| error)
     }
 }

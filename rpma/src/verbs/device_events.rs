@@ -29,7 +29,7 @@ use super::take::set_nonblocking;
 static TAKING: Mutex<()> = Mutex::new(());
 
 /// What to call when a queue pair is in error, with what the device says of it.
-pub(super) type OnError = Arc<dyn Fn(&dyn fmt::Display) + Send + Sync>;
+pub(crate) type OnError = Arc<dyn Fn(&dyn fmt::Display) + Send + Sync>;
 
 /// The queue pairs of this library, by their addresses: other code of the process may have queue pairs of
 /// the same device.

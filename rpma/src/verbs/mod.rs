@@ -58,7 +58,7 @@ pub(crate) use self::copy::{copy_from_shared, copy_to_shared};
 pub(crate) use self::cq::{CompChannel, CompletionQueue, CqTag};
 pub use self::cq::{CqKind, Notify};
 pub use self::device_events::DeviceEventKind;
-pub(crate) use self::device_events::DeviceWatch;
+pub(crate) use self::device_events::{DeviceWatch, OnError};
 pub use self::memory::{AlignedBuf, Durability, RawMemory, RegisterableMemory};
 pub(crate) use self::mr::{AccessFlags, LocalBuffer, ReadTarget, Registered};
 pub(crate) use self::post::WorkRequest;
