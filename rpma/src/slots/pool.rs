@@ -94,7 +94,8 @@ impl Pool {
     }
 
     /// Notes that the receive `number` has completed, and returns its `op_context`; `None` if it was not
-    /// posted.
+    /// posted. Not inlined: polls of other requests would keep registers for it.
+    #[inline(never)]
     pub(crate) fn complete(&self, number: u32) -> Option<u64> {
         let mut entries = self.lock();
         let entry = entries.taken.get_mut(number as usize)?;
