@@ -153,6 +153,7 @@ mod posted;
 mod primitives;
 mod queues;
 mod range;
+mod receives;
 mod request;
 mod resolving;
 mod slots;

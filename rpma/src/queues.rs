@@ -11,14 +11,13 @@ use crate::cq::{Cq, CqAttr, Owners};
 use crate::ends::Ends;
 use crate::error::{Error, Result};
 use crate::failure::Failure;
-use crate::lock::Held;
-use crate::mr::{MrSlice, MrUsage, Tag};
+use crate::mr::{MrUsage, Tag};
 use crate::peer::Peer;
 use crate::plan::{CqPlan, Plan};
-use crate::slots::{ConnSlots, Kind, NotTried, Outcome, Refusal, one_not_taken};
-use crate::srq::{MAX_RECEIVE, Srq, check_receive, check_receives};
+use crate::slots::{ConnSlots, Refusal};
+use crate::srq::Srq;
 use crate::verbs::{
-    BeforeDestroy, CmId, CompChannel, CqKind, CqTag, Hooks, LocalBuffer, OnError, QpAttr, QueuePair,
+    BeforeDestroy, CmId, CompChannel, CqKind, CqTag, Hooks, OnError, QpAttr, QueuePair,
 };
 
 /// The fallback of an atomic write sends its 8 bytes inside the work request.
@@ -32,7 +31,7 @@ pub(crate) struct Queues {
     gone: Gone,
     pub(crate) cq: Cq,
     pub(crate) rcq: Option<Cq>,
-    /// The channel of both completion queues, for [`ComplChannel::Shared`].
+    /// The channel of both completion queues, for [`ComplChannel::Shared`](crate::ComplChannel::Shared).
     pub(crate) channel: Option<Arc<CompChannel>>,
     pub(crate) slots: Arc<ConnSlots>,
     pub(crate) srq: Option<Srq>,
@@ -44,7 +43,7 @@ pub(crate) struct Queues {
     pub(crate) ends: Ends,
 }
 
-/// What one operation may have.
+/// The limits of one operation.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Limits {
     /// Bytes.
@@ -150,89 +149,7 @@ impl Queues {
         })
     }
 
-    /// Posts a receive.
-    #[inline]
-    pub(crate) fn recv(&self, dst: MrSlice<'_>, op_context: u64) -> Result<()> {
-        let usual = dst.tag().fits(self.tags.recv, MrUsage::RECV)
-            && u64::from(dst.buffer().len().wrapping_sub(1)) < MAX_RECEIVE;
-        if !usual {
-            return self.recv_any(&{ dst }, op_context);
-        }
-        match self.post_receive(dst.buffer(), op_context).result() {
-            Ok(_) => Ok(()),
-            Err(refusal) => self.receive_refused(refusal, 1),
-        }
-    }
-
-    /// Posts a receive of some bytes. Not inlined: its callers have nothing to keep in registers for it.
-    #[inline(never)]
-    fn post_receive(&self, local: LocalBuffer<'_>, op_context: u64) -> Outcome {
-        let post = |wr_id| self.qp.post_recv_of_some(local, wr_id);
-        match self.slots.try_post_receive(op_context, post) {
-            Ok(number) => Outcome::posted(number),
-            Err(NotTried::Later(held)) => self.post_receive_later(local, op_context, held),
-            Err(NotTried::NotTaken(ring, held, error)) => one_not_taken::<false>(ring, held, error),
-        }
-    }
-
-    #[cold]
-    #[inline(never)]
-    fn post_receive_later(
-        &self,
-        local: LocalBuffer<'_>,
-        op_context: u64,
-        held: Option<Held<'_>>,
-    ) -> Outcome {
-        drop(held);
-        let post = |wr_id| self.qp.post_recv(local, wr_id);
-        self.slots.post_receive(op_context, post)
-    }
-
-    /// Posts receives: all of them or none.
-    pub(crate) fn recv_many(&self, receives: &[(MrSlice<'_>, u64)]) -> Result<()> {
-        let count = check_receives(self.srq.is_none().then_some(&self.peer), receives)?;
-        let posted = self.slots.post_receives(count, |mut entries| {
-            let numbered = receives.iter().map(move |(dst, op_context)| {
-                let number = entries.take(*op_context);
-                (dst.buffer(), Kind::Receive.wr_id(number))
-            });
-            self.qp.post_recvs(numbered)
-        });
-        match posted.result() {
-            Ok(_) => Ok(()),
-            Err(refusal) => self.receive_refused(refusal, count),
-        }
-    }
-
-    /// The long way, for what is unusual or wrong.
-    #[inline(never)]
-    fn recv_any(&self, dst: &MrSlice<'_>, op_context: u64) -> Result<()> {
-        if self.srq.is_none() {
-            check_receive(&self.peer, *dst)?;
-        }
-        let posted = self.post_receive_later(dst.buffer(), op_context, None);
-        match posted.result() {
-            Ok(_) => Ok(()),
-            Err(refusal) => self.receive_refused(refusal, 1),
-        }
-    }
-
-    #[cold]
-    #[inline(never)]
-    fn receive_refused(&self, refusal: Refusal, count: u32) -> Result<()> {
-        Err(match self.srq {
-            // Its own queue has no slots.
-            Some(_) => Error::invalid(
-                "the connection receives from a shared receive queue: post to that, with Srq::recv",
-            ),
-            None => {
-                self.end_after(refusal.of_receive());
-                self.slots.receive_refused(refusal, count)
-            }
-        })
-    }
-
-    /// Why an operation of `count` requests was not posted.
+    /// The error of an operation of `count` requests that was not posted.
     #[cold]
     #[inline(never)]
     pub(crate) fn send_refused(&self, refusal: Refusal, what: &str, count: u32) -> Error {
@@ -241,8 +158,8 @@ impl Queues {
     }
 
     /// Ends the connection if a call that posts has failed: the device may have the request, or not. In the
-    /// error state of the queue pair everything that it has completes.
-    fn end_after(&self, failure: Option<Failure>) {
+    /// error state of the queue pair all its requests complete.
+    pub(crate) fn end_after(&self, failure: Option<Failure>) {
         let Some(failure) = failure else {
             return;
         };

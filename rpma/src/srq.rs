@@ -8,10 +8,10 @@ use std::sync::Arc;
 
 use crate::compl_channel::CompletionChannel;
 use crate::cq::{Cq, CqAttr, Owners};
-use crate::error::{Error, Queue, Result};
-use crate::mr::{MrSlice, MrUsage, Tag, require};
+use crate::error::{Error, Result};
+use crate::mr::MrSlice;
 use crate::peer::Peer;
-use crate::slots::{Kind, Pool, Refusal, refused_by_a_full_queue};
+use crate::slots::Pool;
 use crate::verbs::{CompChannel, CqKind, CqTag, Notify, SharedReceiveQueue};
 
 /// The settings of a shared receive queue. Plain data.
@@ -177,18 +177,12 @@ impl Srq {
     ///
     /// # Errors
     ///
-    /// [`Error::InvalidArgument`] if the region belongs to another peer, lacks [`MrUsage::RECV`], or has
+    /// [`Error::InvalidArgument`] if the region belongs to another peer, lacks [`MrUsage::RECV`](crate::MrUsage::RECV), or has
     /// more than 2³¹ bytes. [`Error::QueueFull`]; [`Error::ReceivesKept`] instead if the device
     /// may keep all receives. [`Error::Provider`] if `ibv_post_srq_recv` fails.
     #[doc(alias = "rpma_srq_recv")]
     pub fn recv(&self, dst: MrSlice<'_>, op_context: u64) -> Result<()> {
-        check_receive(&self.inner.peer, dst)?;
-        let Inner { queue, slots, .. } = &*self.inner;
-        let post = |number: u32| {
-            Ok(queue.post_recv(dst.buffer(), Kind::SharedReceive.wr_id(number.into()))?)
-        };
-        let posted = slots.post(op_context, post);
-        posted.map_err(|error| self.refused(error.into(), 1))
+        self.post(dst, op_context)
     }
 
     /// Posts several receives at once: all of them, or none. See [`Conn::recv_many`](crate::Conn::recv_many).
@@ -198,28 +192,7 @@ impl Srq {
     /// As [`recv`](Self::recv); [`Error::InvalidArgument`] also if there are none, or more than the queue has
     /// slots. After [`Error::Provider`] some may be posted, and the slots of the others do not come back.
     pub fn recv_many(&self, receives: &[(MrSlice<'_>, u64)]) -> Result<()> {
-        let count = check_receives(Some(&self.inner.peer), receives)?;
-        let Inner { queue, slots, .. } = &*self.inner;
-        let context = |index: usize| receives[index].1;
-        let posted = slots.post_many(receives.len(), context, |numbers| {
-            let numbered = numbers.iter().zip(receives).map(|(number, (dst, _))| {
-                (dst.buffer(), Kind::SharedReceive.wr_id((*number).into()))
-            });
-            Ok(queue.post_recvs(numbered)?)
-        });
-        posted.map_err(|error| self.refused(error.into(), count))
-    }
-
-    #[cold]
-    fn refused(&self, refusal: Refusal, count: u32) -> Error {
-        let slots = &self.inner.slots;
-        let depth = slots.depth();
-        let error = refused_by_a_full_queue(refusal, Queue::SharedReceive, depth, count);
-        let is_full = matches!(error, Error::QueueFull { .. }) && depth > 0;
-        match slots.kept() {
-            kept if is_full && kept == depth => Error::ReceivesKept { kept, depth },
-            _ => error,
-        }
+        self.post_many(receives)
     }
 
     /// Returns how many receives the device may keep for connections that have ended, at most.
@@ -301,48 +274,6 @@ fn own_rcq(peer: &Peer, cfg: &SrqCfg, slots: &Arc<Pool>) -> Result<Cq> {
             srq: Some(Arc::clone(slots)),
         },
     })
-}
-
-/// The longest message that the specification allows, in bytes.
-pub(crate) const MAX_RECEIVE: u64 = 1 << 31;
-
-/// Refuses memory that cannot take a receive.
-#[inline]
-pub(crate) fn check_receive(peer: &Peer, dst: MrSlice<'_>) -> Result<()> {
-    require(dst.tag().usage(), MrUsage::RECV, "local")?;
-    if !dst.tag().is_of(Tag::new(peer.key(), MrUsage::empty())) {
-        return Err(Error::invalid(
-            "the memory region was registered with another Peer than the queue's",
-        ));
-    }
-    if dst.len() > MAX_RECEIVE {
-        return Err(Error::invalid(format!(
-            "a receive of {} bytes: no message has more than {MAX_RECEIVE}",
-            dst.len()
-        )));
-    }
-    Ok(())
-}
-
-/// Refuses no receives, too many, and those that cannot be posted to a queue of this peer. (Without one all
-/// are refused later.) Returns how many there are.
-pub(crate) fn check_receives(peer: Option<&Peer>, receives: &[(MrSlice<'_>, u64)]) -> Result<u32> {
-    if receives.is_empty() {
-        return Err(Error::invalid("no receives: name one at least"));
-    }
-    if let Some(peer) = peer {
-        for (index, (dst, _)) in receives.iter().enumerate() {
-            check_receive(peer, *dst).map_err(|error| {
-                Error::invalid(format!(
-                    "receive {} of {}: {error}",
-                    index + 1,
-                    receives.len()
-                ))
-            })?;
-        }
-    }
-    u32::try_from(receives.len())
-        .map_err(|_| Error::invalid(format!("{} receives at once", receives.len())))
 }
 
 impl fmt::Debug for Srq {
