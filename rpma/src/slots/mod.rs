@@ -18,17 +18,21 @@
 //! ([`Cq`](crate::Cq)). Where several are taken their order is: the pollers', the sends', the receives'.
 
 mod contexts;
+mod kind;
+mod outcome;
 mod pool;
 mod ring;
 #[cfg(test)]
 mod tests;
 
-use std::num::NonZeroU32;
 use std::sync::atomic::{AtomicU8, AtomicU32, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use rustix::io::Errno;
 
+pub(crate) use self::kind::{Kind, RECEIVE_MARKERS, SEND_MARKERS};
+use self::outcome::NoCall;
+pub(crate) use self::outcome::{Outcome, Refusal};
 pub(crate) use self::pool::Pool;
 use self::ring::{Entries, NotPosted, NotTaken, Ring};
 pub(crate) use self::ring::{NotTried, Wanted};
@@ -38,71 +42,7 @@ use crate::failure::{Failure, NotConnected, POST_ENDED_IT};
 use crate::hints::DEVICE_REMOVED;
 use crate::lock::Held;
 use crate::posted::{ConnId, Posted};
-use crate::verbs::{CallFailed, PostError, Wc, WcStatus};
-
-/// In the send queue, entries for [`Kind::AllSent`] and [`Kind::SendsFlushed`].
-pub(crate) const SEND_MARKERS: u32 = 2;
-/// In the receive queue, an entry for [`Kind::ReceivesFlushed`].
-pub(crate) const RECEIVE_MARKERS: u32 = 1;
-
-/// What a work request is: the upper bits of its `wr_id`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u64)]
-pub(crate) enum Kind {
-    /// Of the send queue.
-    ///
-    /// 0, so that the number of the entry is the whole `wr_id` already.
-    Send = 0,
-    /// Of the connection's own receive queue.
-    Receive = 1,
-    SharedReceive = 2,
-    /// The marker behind everything that was posted.
-    AllSent = 3,
-    /// The marker behind the last send that is flushed.
-    SendsFlushed = 4,
-    /// The marker behind the last receive.
-    ReceivesFlushed = 5,
-}
-
-impl Kind {
-    const ALL: [Self; 6] = [
-        Self::Send,
-        Self::Receive,
-        Self::SharedReceive,
-        Self::AllSent,
-        Self::SendsFlushed,
-        Self::ReceivesFlushed,
-    ];
-
-    /// The bits of a `wr_id` that have the number.
-    const NUMBER: u32 = 61;
-
-    /// The `wr_id` of the request with this number.
-    #[inline]
-    pub(crate) fn wr_id(self, number: u64) -> u64 {
-        (self as u64) << Self::NUMBER | number
-    }
-
-    /// A marker is the library's own: no program gets its completion.
-    pub(crate) fn is_marker(self) -> bool {
-        matches!(
-            self,
-            Self::AllSent | Self::SendsFlushed | Self::ReceivesFlushed
-        )
-    }
-
-    /// The bits for a marker that has come, and for one that has succeeded.
-    fn marker_bits(self) -> (u32, u32) {
-        (1 << (2 * self as u64), 2 << (2 * self as u64))
-    }
-
-    /// The kind and the number of a request; `None` if it is not ours.
-    #[inline]
-    pub(crate) fn of(wr_id: u64) -> Option<(Self, u64)> {
-        let kind = Self::ALL.get((wr_id >> Self::NUMBER) as usize)?;
-        Some((*kind, wr_id & ((1 << Self::NUMBER) - 1)))
-    }
-}
+use crate::verbs::{PostError, Wc, WcStatus};
 
 /// The slots of one connection.
 #[derive(Debug)]
@@ -332,7 +272,7 @@ impl ConnSlots {
     #[inline(never)]
     pub(crate) fn receive_refused(&self, refusal: Refusal, count: u32) -> Error {
         let ended = !matches!(self.state(), State::Connecting | State::Open);
-        match refusal.0.get() {
+        match refusal.bits() {
             _ if ended && refusal.call().is_none() => self.closed(),
             _ => refused_by_a_full_queue(refusal, Queue::Receive, self.receive.depth(), count),
         }
@@ -516,7 +456,7 @@ impl ConnSlots {
             };
         }
         let ended = self.state() != State::Open;
-        match refusal.0.get() {
+        match refusal.bits() {
             _ if ended => self.closed(),
             Refusal::TOO_LONG => Error::invalid(format!(
                 "the {what} takes {count} slots of the send queue, which has {depth}{}: ask for more with \
@@ -622,7 +562,7 @@ pub(crate) fn refused_by_a_full_queue(
         return hint(call.into());
     }
     let setter = queue.setter();
-    match refusal.0.get() {
+    match refusal.bits() {
         Refusal::TOO_LONG if depth == 0 => Error::invalid(format!(
             "the {queue} was made with no slots: ask for some with {setter}"
         )),
@@ -630,118 +570,6 @@ pub(crate) fn refused_by_a_full_queue(
             "{count} receives at once, and the {queue} has {depth} slots: ask for more with {setter}"
         )),
         _ => Error::QueueFull { queue, depth },
-    }
-}
-
-/// Whether a request was posted: its number, or why not. One word, which is returned in a register.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Outcome(u64);
-
-impl Outcome {
-    /// Set if it was not posted. A number does not have it.
-    const REFUSED: u64 = 1 << 63;
-
-    #[inline(always)]
-    pub(crate) fn posted(number: u64) -> Self {
-        Self(number)
-    }
-
-    #[inline(always)]
-    fn of(posted: Result<u64, NotPosted<NoCall>>) -> Self {
-        match posted {
-            Ok(number) => Self(number),
-            Err(error) => Refusal::from(error).into(),
-        }
-    }
-
-    /// The number of the request, or of the last one if there are several.
-    #[inline(always)]
-    pub(crate) fn result(self) -> Result<u64, Refusal> {
-        match self.0 & Self::REFUSED {
-            0 => Ok(self.0),
-            // The kind of a refusal is never 0.
-            _ => Err(Refusal(
-                NonZeroU32::new(self.0 as u32).unwrap_or(NonZeroU32::MIN),
-            )),
-        }
-    }
-}
-
-impl From<Refusal> for Outcome {
-    #[inline(always)]
-    fn from(refusal: Refusal) -> Self {
-        Self(Self::REFUSED | u64::from(refusal.0.get()))
-    }
-}
-
-/// Why a request was not posted, until it becomes an [`Error`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Refusal(NonZeroU32);
-
-impl Refusal {
-    const TOO_LONG: u32 = 1;
-    const FULL: u32 = 2;
-    const NO_COMPLETION_DUE: u32 = 3;
-    const ENDED: u32 = 4;
-    const CALL_FAILED: u32 = 5;
-    const CALL_REFUSED: u32 = 6;
-    /// The bits of these.
-    const KINDS: u32 = 7;
-
-    /// Why the connection fails, if this is of a send that does not leave it as it was.
-    pub(crate) fn of_send(self) -> Option<Failure> {
-        let call = self.call()?;
-        let (call, errno) = (call.name(), call.errno());
-        Some(Failure::Post { call, errno })
-    }
-
-    /// As [`of_send`](Self::of_send), of a receive.
-    pub(crate) fn of_receive(self) -> Option<Failure> {
-        let failed = self.0.get() & Self::KINDS == Self::CALL_FAILED;
-        self.of_send().filter(|_| failed)
-    }
-
-    /// The call that failed or that refused the request, if there was one.
-    fn call(self) -> Option<CallFailed> {
-        let failed = self.0.get() & Self::KINDS >= Self::CALL_FAILED;
-        failed.then(|| CallFailed::from_bits(self.0.get() >> 3))
-    }
-}
-
-impl From<NotPosted<NoCall>> for Refusal {
-    #[cold]
-    #[inline(never)]
-    fn from(error: NotPosted<NoCall>) -> Self {
-        let bits = match error {
-            NotPosted::Ended => Self::ENDED,
-            NotPosted::TooLong => Self::TOO_LONG,
-            NotPosted::Full => Self::FULL,
-            NotPosted::NoCompletionDue => Self::NO_COMPLETION_DUE,
-            NotPosted::Refused(NoCall::Ended) | NotPosted::Failed(NoCall::Ended) => Self::ENDED,
-            NotPosted::Refused(NoCall::Failed(call)) => call.to_bits() << 3 | Self::CALL_REFUSED,
-            NotPosted::Failed(NoCall::Failed(call)) => call.to_bits() << 3 | Self::CALL_FAILED,
-        };
-        // Not 0, by its lowest bits.
-        Self(NonZeroU32::new(bits).unwrap_or(NonZeroU32::MIN))
-    }
-}
-
-/// Why a request was not given to the device.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum NoCall {
-    /// The connection takes none.
-    Ended,
-    Failed(CallFailed),
-}
-
-impl From<PostError> for NotTaken<NoCall> {
-    #[cold]
-    fn from(error: PostError) -> Self {
-        match error {
-            PostError::Full => Self::NoRoom,
-            PostError::Refused(call) => Self::Refused(NoCall::Failed(call)),
-            PostError::Failed(call) => Self::Failed(NoCall::Failed(call)),
-        }
     }
 }
 

@@ -5,7 +5,7 @@ use std::thread;
 use std::time::Duration;
 
 use super::*;
-use crate::verbs::WcFailure;
+use crate::verbs::{CallFailed, WcFailure};
 
 /// A connection whose device takes every request, and completes what it is told to.
 struct Device {
@@ -210,7 +210,7 @@ fn a_batch_has_its_last_completion_anywhere() {
             taken.extend((0..count).map(|_| entries.take(7)));
             Ok(())
         });
-        posted.result().map_err(|refusal| refusal.0.get())
+        posted.result().map_err(|refusal| refusal.bits())
     };
     post(6, 4).expect("all of them");
     assert_eq!(post(1, 1), Err(Refusal::FULL));
@@ -238,7 +238,7 @@ fn a_batch_that_does_not_fit_takes_nothing() {
         .slots
         .post_sends(four, none)
         .result()
-        .map_err(|refusal| refusal.0.get());
+        .map_err(|refusal| refusal.bits());
     assert_eq!(refused, Err(Refusal::TOO_LONG));
     let three = Wanted {
         count: 3,
@@ -248,7 +248,7 @@ fn a_batch_that_does_not_fit_takes_nothing() {
         .slots
         .post_sends(three, none)
         .result()
-        .map_err(|refusal| refusal.0.get());
+        .map_err(|refusal| refusal.bits());
     assert_eq!(refused, Err(Refusal::FULL));
     assert_eq!(device.fill(true), 2);
 }
