@@ -21,6 +21,7 @@ mod contexts;
 mod kind;
 mod outcome;
 mod pool;
+mod refused;
 mod ring;
 #[cfg(test)]
 mod tests;
@@ -28,18 +29,16 @@ mod tests;
 use std::sync::atomic::{AtomicU8, AtomicU32, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use rustix::io::Errno;
-
 pub(crate) use self::kind::{Kind, RECEIVE_MARKERS, SEND_MARKERS};
 use self::outcome::NoCall;
 pub(crate) use self::outcome::{Outcome, Refusal};
 pub(crate) use self::pool::Pool;
+pub(crate) use self::refused::refused_by_a_full_queue;
 use self::ring::{Entries, NotPosted, NotTaken, Ring};
 pub(crate) use self::ring::{NotTried, Wanted};
 use crate::bell::Bell;
 use crate::error::{Error, Queue, Result};
-use crate::failure::{Failure, NotConnected, POST_ENDED_IT};
-use crate::hints::DEVICE_REMOVED;
+use crate::failure::{Failure, NotConnected};
 use crate::lock::Held;
 use crate::posted::{ConnId, Posted};
 use crate::verbs::{PostError, Wc, WcStatus};
@@ -267,17 +266,6 @@ impl ConnSlots {
         })
     }
 
-    /// The error of a receive.
-    #[cold]
-    #[inline(never)]
-    pub(crate) fn receive_refused(&self, refusal: Refusal, count: u32) -> Error {
-        let ended = !matches!(self.state(), State::Connecting | State::Open);
-        match refusal.bits() {
-            _ if ended && refusal.call().is_none() => self.closed(),
-            _ => refused_by_a_full_queue(refusal, Queue::Receive, self.receive.depth(), count),
-        }
-    }
-
     /// As [`post_receive`](Self::post_receive), if that takes no time.
     #[inline(always)]
     pub(crate) fn try_post_receive(
@@ -445,37 +433,6 @@ impl ConnSlots {
         error.into()
     }
 
-    #[cold]
-    #[inline(never)]
-    pub(crate) fn send_refused(&self, refusal: Refusal, what: &str, count: u32) -> Error {
-        let depth = self.send.depth();
-        if let Some(call) = refusal.call() {
-            return match hint(call.into()) {
-                error @ Error::Provider { hint: None, .. } => error.with_hint(POST_ENDED_IT),
-                error => error,
-            };
-        }
-        let ended = self.state() != State::Open;
-        match refusal.bits() {
-            _ if ended => self.closed(),
-            Refusal::TOO_LONG => Error::invalid(format!(
-                "the {what} takes {count} slots of the send queue, which has {depth}{}: ask for more with \
-                 ConnCfg::set_sq_size",
-                match count == depth {
-                    true =>
-                        ", and without Flags::COMPLETION_ALWAYS it needs one more for an operation with it",
-                    false => "",
-                },
-            )),
-            Refusal::FULL => Error::QueueFull {
-                queue: Queue::Send,
-                depth,
-            },
-            Refusal::NO_COMPLETION_DUE => Error::NoCompletionDue { depth },
-            _ => self.closed(),
-        }
-    }
-
     /// Whether it takes no operations yet.
     pub(crate) fn is_connecting(&self) -> bool {
         self.state() == State::Connecting
@@ -533,43 +490,6 @@ const fn first_of<const SENDS: bool>() -> u64 {
     match SENDS {
         true => (Kind::Send as u64) << Kind::NUMBER,
         false => (Kind::Receive as u64) << Kind::NUMBER,
-    }
-}
-
-/// Adds what is known of a failed verb, if it does not say already what to know of it.
-fn hint(error: Error) -> Error {
-    match error {
-        Error::Provider { hint: Some(_), .. } => error,
-        error if error.is_errno(Errno::ACCESS) => error.with_hint(
-            "The kernel refuses verbs in the child of a fork and after a change of credentials: do both \
-             before the device is opened",
-        ),
-        error if error.is_errno(Errno::NODEV) => error.with_hint(DEVICE_REMOVED),
-        error => error,
-    }
-}
-
-/// Why `count` requests were not posted to a queue of this depth in which every one gives a completion.
-#[cold]
-#[inline(never)]
-pub(crate) fn refused_by_a_full_queue(
-    refusal: Refusal,
-    queue: Queue,
-    depth: u32,
-    count: u32,
-) -> Error {
-    if let Some(call) = refusal.call() {
-        return hint(call.into());
-    }
-    let setter = queue.setter();
-    match refusal.bits() {
-        Refusal::TOO_LONG if depth == 0 => Error::invalid(format!(
-            "the {queue} was made with no slots: ask for some with {setter}"
-        )),
-        Refusal::TOO_LONG => Error::invalid(format!(
-            "{count} receives at once, and the {queue} has {depth} slots: ask for more with {setter}"
-        )),
-        _ => Error::QueueFull { queue, depth },
     }
 }
 

@@ -4,6 +4,8 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
 
+use rustix::io::Errno;
+
 use super::*;
 use crate::verbs::{CallFailed, WcFailure};
 

@@ -1,0 +1,91 @@
+//! The errors of requests that were not posted.
+
+use rustix::io::Errno;
+
+use super::{ConnSlots, Refusal, State};
+use crate::error::{Error, Queue};
+use crate::failure::POST_ENDED_IT;
+use crate::hints::DEVICE_REMOVED;
+
+impl ConnSlots {
+    /// The error of a receive.
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn receive_refused(&self, refusal: Refusal, count: u32) -> Error {
+        let ended = !matches!(self.state(), State::Connecting | State::Open);
+        match ended && refusal.call().is_none() {
+            true => self.closed(),
+            false => refused_by_a_full_queue(refusal, Queue::Receive, self.receive.depth(), count),
+        }
+    }
+
+    /// The error of an operation of `count` requests.
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn send_refused(&self, refusal: Refusal, what: &str, count: u32) -> Error {
+        let depth = self.send.depth();
+        if let Some(call) = refusal.call() {
+            return match hint(call.into()) {
+                error @ Error::Provider { hint: None, .. } => error.with_hint(POST_ENDED_IT),
+                error => error,
+            };
+        }
+        let ended = self.state() != State::Open;
+        match refusal.bits() {
+            _ if ended => self.closed(),
+            Refusal::TOO_LONG => Error::invalid(format!(
+                "the {what} takes {count} slots of the send queue, which has {depth}{}: ask for more with \
+                 ConnCfg::set_sq_size",
+                match count == depth {
+                    true =>
+                        ", and without Flags::COMPLETION_ALWAYS it needs one more for an operation with it",
+                    false => "",
+                },
+            )),
+            Refusal::FULL => Error::QueueFull {
+                queue: Queue::Send,
+                depth,
+            },
+            Refusal::NO_COMPLETION_DUE => Error::NoCompletionDue { depth },
+            _ => self.closed(),
+        }
+    }
+}
+
+/// The error of `count` requests that were not posted to a queue of this depth. Each would give a
+/// completion.
+#[cold]
+#[inline(never)]
+pub(crate) fn refused_by_a_full_queue(
+    refusal: Refusal,
+    queue: Queue,
+    depth: u32,
+    count: u32,
+) -> Error {
+    if let Some(call) = refusal.call() {
+        return hint(call.into());
+    }
+    let setter = queue.setter();
+    match refusal.bits() {
+        Refusal::TOO_LONG if depth == 0 => Error::invalid(format!(
+            "the {queue} was made with no slots: ask for some with {setter}"
+        )),
+        Refusal::TOO_LONG => Error::invalid(format!(
+            "{count} receives at once, and the {queue} has {depth} slots: ask for more with {setter}"
+        )),
+        _ => Error::QueueFull { queue, depth },
+    }
+}
+
+/// Adds a hint to the error of a failed verb that has none.
+fn hint(error: Error) -> Error {
+    match error {
+        Error::Provider { hint: Some(_), .. } => error,
+        error if error.is_errno(Errno::ACCESS) => error.with_hint(
+            "The kernel refuses verbs in the child of a fork and after a change of credentials: do both \
+             before the device is opened",
+        ),
+        error if error.is_errno(Errno::NODEV) => error.with_hint(DEVICE_REMOVED),
+        error => error,
+    }
+}
