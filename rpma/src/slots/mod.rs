@@ -19,6 +19,7 @@
 
 mod contexts;
 mod kind;
+mod life;
 mod outcome;
 mod pool;
 mod refused;
@@ -26,19 +27,18 @@ mod ring;
 #[cfg(test)]
 mod tests;
 
-use std::sync::atomic::{AtomicU8, AtomicU32, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::{AtomicU32, Ordering};
 
 pub(crate) use self::kind::{Kind, RECEIVE_MARKERS, SEND_MARKERS};
+use self::life::Life;
+pub(crate) use self::life::State;
 use self::outcome::NoCall;
 pub(crate) use self::outcome::{Outcome, Refusal};
 pub(crate) use self::pool::Pool;
 pub(crate) use self::refused::refused_by_a_full_queue;
 use self::ring::{Entries, NotPosted, NotTaken, Ring};
 pub(crate) use self::ring::{NotTried, Wanted};
-use crate::bell::Bell;
-use crate::error::{Error, Queue, Result};
-use crate::failure::{Failure, NotConnected};
+use crate::error::{Queue, Result};
 use crate::lock::Held;
 use crate::posted::{ConnId, Posted};
 use crate::verbs::{PostError, Wc, WcStatus};
@@ -50,28 +50,9 @@ pub(crate) struct ConnSlots {
     /// In a box, as what a ring consists of is then found from its own address alone, which takes one register.
     send: Box<Ring>,
     receive: Box<Ring>,
-    state: AtomicU8,
-    /// Nothing more may come.
-    bell: Bell,
-    failure: Mutex<Option<Failure>>,
+    life: Life,
     /// The markers that have completed, whoever polled them: two bits each, see [`Kind::marker_bits`].
     markers: AtomicU32,
-}
-
-/// Whether a connection takes operations.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u8)]
-pub(crate) enum State {
-    /// Not yet.
-    Connecting,
-    /// It does.
-    Open,
-    /// An operation or a post has failed: the queue pair is in the error state.
-    Failed,
-    /// The device has reported an error of the queue pair.
-    Broken,
-    /// This side or the peer has closed the connection, or it was never made.
-    Closed,
 }
 
 impl ConnSlots {
@@ -79,79 +60,12 @@ impl ConnSlots {
     pub(crate) fn new(sends: u32, receives: u32) -> Self {
         Self {
             id: ConnId::new(),
-            state: AtomicU8::new(State::Connecting as u8),
-            bell: Bell::default(),
-            failure: Mutex::new(None),
+            life: Life::new(),
             markers: AtomicU32::new(0),
             send: Box::new(Ring::new(sends, SEND_MARKERS)),
             // Receives may be posted before the connection is there.
             receive: Box::new(Ring::new(receives, RECEIVE_MARKERS).started()),
         }
-    }
-
-    /// From now on operations may be posted, unless the connection has ended already.
-    pub(crate) fn open(&self) {
-        let (from, to) = (State::Connecting as u8, State::Open as u8);
-        let _ = self
-            .state
-            .compare_exchange(from, to, Ordering::AcqRel, Ordering::Acquire);
-    }
-
-    /// Nothing may be posted any more. The first end counts. Returns what the state was.
-    pub(crate) fn end(&self, state: State) -> State {
-        let before = self.set_ended(state);
-        // The short ways do not look at the state.
-        self.send.end();
-        self.receive.end();
-        before
-    }
-
-    fn set_ended(&self, state: State) -> State {
-        let ended = |now: u8| (now <= State::Open as u8).then_some(state as u8);
-        let before = self
-            .state
-            .fetch_update(Ordering::AcqRel, Ordering::Acquire, ended);
-        State::from_u8(before.unwrap_or_else(|now| now))
-    }
-
-    /// Nothing may be posted any more, for this reason.
-    #[cold]
-    pub(crate) fn fail(&self, failure: impl Into<Failure>) {
-        let failure = failure.into();
-        let mut first = self.lock_failure();
-        if first.is_none_or(|first| failure.explains(&first)) {
-            *first = Some(failure);
-        }
-        drop(first);
-        // After the reason is there: a thread that is refused asks for it.
-        self.end(match failure {
-            Failure::Device => State::Broken,
-            _ => State::Failed,
-        });
-        if failure == Failure::Device {
-            self.bell.ring();
-        }
-    }
-
-    /// The queue pair is gone.
-    pub(crate) fn gone(&self) {
-        self.end(State::Closed);
-        self.bell.ring();
-    }
-
-    /// Rings when completions may be missing from then on: see [`over`](Self::over).
-    pub(crate) fn bell(&self) -> &Bell {
-        &self.bell
-    }
-
-    /// The first failure, or the one that explains it.
-    pub(crate) fn failure(&self) -> Option<Failure> {
-        *self.lock_failure()
-    }
-
-    fn lock_failure(&self) -> MutexGuard<'_, Option<Failure>> {
-        // A panic cannot leave it half written.
-        self.failure.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The number of the operation, if it is of this connection.
@@ -221,7 +135,7 @@ impl ConnSlots {
         post: impl FnOnce(Entries<'_>) -> Result<(), PostError>,
     ) -> Outcome {
         // Under the ring's lock: behind a post that has failed no other may make the device look.
-        let posted = self.send.post(wanted, |entries| match self.state() {
+        let posted = self.send.post(wanted, |entries| match self.life.state() {
             State::Open => post(entries).map_err(|error| self.not_taken::<true>(error)),
             _ => Err(NotTaken::Refused(NoCall::Ended)),
         });
@@ -246,12 +160,14 @@ impl ConnSlots {
         post: impl FnOnce(Entries<'_>) -> Result<(), PostError>,
     ) -> Outcome {
         let wanted = Wanted::one_operation(count, true);
-        let posted = self.receive.post(wanted, |entries| match self.state() {
-            State::Connecting | State::Open => {
-                post(entries).map_err(|error| self.not_taken::<false>(error))
-            }
-            _ => Err(NotTaken::Refused(NoCall::Ended)),
-        });
+        let posted = self
+            .receive
+            .post(wanted, |entries| match self.life.state() {
+                State::Connecting | State::Open => {
+                    post(entries).map_err(|error| self.not_taken::<false>(error))
+                }
+                _ => Err(NotTaken::Refused(NoCall::Ended)),
+            });
         Outcome::of(posted)
     }
 
@@ -419,45 +335,13 @@ impl ConnSlots {
         true
     }
 
-    #[inline]
-    fn state(&self) -> State {
-        State::from_u8(self.state.load(Ordering::Acquire))
-    }
-
     #[cold]
     fn not_taken<const SENDS: bool>(&self, error: PostError) -> NotTaken<NoCall> {
         if ends_the_connection::<SENDS>(&error) {
             // With the ring's lock: `Queues` ends the other ring, without a lock.
-            self.set_ended(State::Failed);
+            self.life.end(State::Failed);
         }
         error.into()
-    }
-
-    /// Whether it takes no operations yet.
-    pub(crate) fn is_connecting(&self) -> bool {
-        self.state() == State::Connecting
-    }
-
-    /// The error of a connection for which no completion may come any more: the device has given its queue pair up,
-    /// or the queue pair is gone.
-    pub(crate) fn over(&self) -> Option<Error> {
-        self.bell.has_rung().then(|| self.closed())
-    }
-
-    /// Why it takes no operations.
-    #[cold]
-    pub(crate) fn closed(&self) -> Error {
-        Error::NotConnected(match self.state() {
-            State::Connecting => NotConnected::NotYet,
-            // The operation came before it opened, just now.
-            State::Open if !self.send.has_ended() && !self.receive.has_ended() => {
-                NotConnected::NotYet
-            }
-            // A post has failed just now.
-            State::Open | State::Failed => NotConnected::Failed,
-            State::Broken => NotConnected::GivenUp,
-            State::Closed => NotConnected::Closed,
-        })
     }
 }
 
@@ -490,18 +374,5 @@ const fn first_of<const SENDS: bool>() -> u64 {
     match SENDS {
         true => (Kind::Send as u64) << Kind::NUMBER,
         false => (Kind::Receive as u64) << Kind::NUMBER,
-    }
-}
-
-impl State {
-    #[inline]
-    fn from_u8(state: u8) -> Self {
-        match state {
-            0 => Self::Connecting,
-            1 => Self::Open,
-            2 => Self::Failed,
-            3 => Self::Broken,
-            _ => Self::Closed,
-        }
     }
 }

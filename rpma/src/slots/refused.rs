@@ -12,7 +12,7 @@ impl ConnSlots {
     #[cold]
     #[inline(never)]
     pub(crate) fn receive_refused(&self, refusal: Refusal, count: u32) -> Error {
-        let ended = !matches!(self.state(), State::Connecting | State::Open);
+        let ended = !matches!(self.life.state(), State::Connecting | State::Open);
         match ended && refusal.call().is_none() {
             true => self.closed(),
             false => refused_by_a_full_queue(refusal, Queue::Receive, self.receive.depth(), count),
@@ -30,7 +30,7 @@ impl ConnSlots {
                 error => error,
             };
         }
-        let ended = self.state() != State::Open;
+        let ended = self.life.state() != State::Open;
         match refusal.bits() {
             _ if ended => self.closed(),
             Refusal::TOO_LONG => Error::invalid(format!(

@@ -1,12 +1,14 @@
 //! What is counted, without a device.
 
-use std::sync::mpsc;
+use std::sync::{Mutex, mpsc};
 use std::thread;
 use std::time::Duration;
 
 use rustix::io::Errno;
 
 use super::*;
+use crate::error::Error;
+use crate::failure::{Failure, NotConnected};
 use crate::verbs::{CallFailed, WcFailure};
 
 /// A connection whose device takes every request, and completes what it is told to.
