@@ -1,21 +1,26 @@
-//! The slots of a connection's queues: what may be posted before something is polled.
+//! The slots of a connection's queues: a request takes one when it is posted, and a polled completion
+//! gives it back.
 //!
 //! Adapters free a send-queue slot only when a completion is polled, and count that in their
 //! providers: the completion of an operation frees its slot and those of all operations before it. rxe
 //! frees slots by itself and drops completions for which the completion queue has no room. So the
 //! counting is done here, in the providers' way, with the same answer on every device:
-//! [`Error::QueueFull`]. Then the completion queue, which is made large enough for every slot, never
-//! overflows, and no completion is lost; not even when a connection fails and every operation that is
-//! in flight completes, also those that would not have.
+//! [`Error::QueueFull`](crate::Error::QueueFull). The completion queue is made large enough for every
+//! slot. So it never overflows, and no completion is lost. That holds for a connection that fails, too:
+//! then every operation in flight completes, even those without a completion otherwise.
 //!
-//! The library owns the `wr_id`: the kind of a request in 3 bits, and in 61 its number in a [`Ring`] or, of a
-//! shared receive queue, in a [`Pool`]. The entry of that number has the program's `op_context`, which goes back into the
-//! completion when it is polled. Nothing has to be guessed: a failed completion, of which only the `wr_id`
-//! and the status are valid, says whether it was a send, a receive, or a marker of
-//! [`Conn::close`](crate::Conn::close).
+//! The library owns the `wr_id`: the kind of a request in 3 bits ([`Kind`]), and in 61 its number in a
+//! [`Ring`] or, for a shared receive queue, in a [`Pool`]. The entry of that number has the program's
+//! `op_context`, which goes back into the completion when it is polled. Nothing has to be guessed. In a
+//! failed completion only the `wr_id` and the status are valid, and they identify a send, a receive, or
+//! a marker of [`Conn::close`](crate::Conn::close).
 //!
 //! Each queue has a lock for posting ([`Ring`], [`Pool`]), and each completion queue one for polling
-//! ([`Cq`](crate::Cq)). Where several are taken their order is: the pollers', the sends', the receives'.
+//! ([`Cq`](crate::Cq)). A thread that takes several takes them in this order: the pollers', the sends',
+//! the receives'.
+//!
+//! Posting is in this file, polling in settle.rs. The other parts of [`ConnSlots`] are its life (life.rs)
+//! and the errors of refused requests (refused.rs).
 
 mod contexts;
 mod kind;
@@ -24,6 +29,7 @@ mod outcome;
 mod pool;
 mod refused;
 mod ring;
+mod settle;
 #[cfg(test)]
 mod tests;
 
@@ -41,17 +47,17 @@ pub(crate) use self::ring::{NotTried, Wanted};
 use crate::error::{Queue, Result};
 use crate::lock::Held;
 use crate::posted::{ConnId, Posted};
-use crate::verbs::{PostError, Wc, WcStatus};
+use crate::verbs::{PostError, WcStatus};
 
 /// The slots of one connection.
 #[derive(Debug)]
 pub(crate) struct ConnSlots {
     id: ConnId,
-    /// In a box, as what a ring consists of is then found from its own address alone, which takes one register.
+    /// In a box: the parts of a ring are then found from its own address alone, which takes one register.
     send: Box<Ring>,
     receive: Box<Ring>,
     life: Life,
-    /// The markers that have completed, whoever polled them: two bits each, see [`Kind::marker_bits`].
+    /// The markers that any thread has polled: two bits each, see [`Kind::marker_bits`].
     markers: AtomicU32,
 }
 
@@ -214,127 +220,6 @@ impl ConnSlots {
         posted.map(drop).map_err(refused)
     }
 
-    /// Settles the completions at the beginning of `wcs`, as long as they are of the same queue of the
-    /// connection and have succeeded: gives their slots back, and labels them. Returns how many are
-    /// left. For the holder of the completion queue's lock.
-    #[inline(never)]
-    pub(crate) fn settle(&self, wcs: &mut [Wc]) -> usize {
-        let [wc] = wcs else {
-            return self.settle_many(wcs);
-        };
-        if wc.status() != WcStatus::SUCCESS {
-            return 1;
-        }
-        if wc.wr_id() >> Kind::NUMBER != Kind::Send as u64 {
-            return self.settle_receive(wc);
-        }
-        self.send.done_with(self.label::<true>(&self.send, wc));
-        0
-    }
-
-    /// As [`settle`](Self::settle), for the send with this number; `false` if it is another completion, or has failed.
-    #[inline(always)]
-    pub(crate) fn settle_expected(&self, number: u64, wc: &mut Wc) -> bool {
-        let is_it = wc.status() == WcStatus::SUCCESS && wc.wr_id() == Kind::Send.wr_id(number);
-        if is_it {
-            self.send.done_with(self.label::<true>(&self.send, wc));
-        }
-        is_it
-    }
-
-    /// As [`settle`](Self::settle), for one that has succeeded and is no send.
-    #[inline(never)]
-    fn settle_receive(&self, wc: &mut Wc) -> usize {
-        if wc.wr_id() >> Kind::NUMBER != Kind::Receive as u64 {
-            return 1;
-        }
-        let number = self.label::<false>(&self.receive, wc);
-        self.receive.done_with(number);
-        0
-    }
-
-    #[inline(never)]
-    fn settle_many(&self, wcs: &mut [Wc]) -> usize {
-        match wcs.first().map_or(u64::MAX, Wc::wr_id) >> Kind::NUMBER {
-            kind if kind == Kind::Send as u64 => self.settle_of::<true>(&self.send, wcs),
-            kind if kind == Kind::Receive as u64 => self.settle_of::<false>(&self.receive, wcs),
-            _ => wcs.len(),
-        }
-    }
-
-    /// As [`settle`](Self::settle), where the first is of this ring: that of the sends or that of the receives.
-    #[inline(always)]
-    fn settle_of<const SENDS: bool>(&self, ring: &Ring, wcs: &mut [Wc]) -> usize {
-        let (mut settled, mut last) = (0, None);
-        // Four at a time, which share what is asked of each; then one at a time.
-        for some in wcs.chunks_exact_mut(4) {
-            let Some(done) = self.settle_alike::<SENDS>(ring, some) else {
-                break;
-            };
-            (settled, last) = (settled + 4, Some(done));
-        }
-        for one in wcs[settled..].chunks_exact_mut(1) {
-            let Some(done) = self.settle_alike::<SENDS>(ring, one) else {
-                break;
-            };
-            (settled, last) = (settled + 1, Some(done));
-        }
-        // All entries are read now.
-        if let Some(last) = last {
-            ring.done_with(last);
-        }
-        wcs.len() - settled
-    }
-
-    /// Labels completions and returns the number of the last one, if all of them succeeded and are of this
-    /// ring. If not, nothing has happened.
-    #[inline(always)]
-    fn settle_alike<const SENDS: bool>(&self, ring: &Ring, wcs: &mut [Wc]) -> Option<u64> {
-        let first = first_of::<SENDS>();
-        let (mut kinds, mut statuses) = (0, 0);
-        for wc in &*wcs {
-            kinds |= wc.wr_id() ^ first;
-            statuses |= wc.status().0;
-        }
-        if (kinds >> Kind::NUMBER) as u32 | statuses != WcStatus::SUCCESS.0 {
-            return None;
-        }
-        let mut last = None;
-        for wc in wcs {
-            last = Some(self.label::<SENDS>(ring, wc));
-        }
-        last
-    }
-
-    /// Puts the program's `op_context` into a completion, and the name of its operation if it is a send
-    /// queue's. Returns its number.
-    #[inline(always)]
-    fn label<const SENDS: bool>(&self, ring: &Ring, wc: &mut Wc) -> u64 {
-        let number = wc.wr_id() ^ first_of::<SENDS>();
-        let op_context = ring.op_contexts().of(number).load(Ordering::Relaxed);
-        match SENDS {
-            true => wc.set_send(op_context, self.id, number),
-            false => wc.set_receive(op_context),
-        }
-        number
-    }
-
-    /// Gives the slot of a request back and labels its completion, whether it has failed or not; `false` if
-    /// it is of no queue of the connection. For the holder of the completion queue's lock.
-    #[inline]
-    pub(crate) fn complete(&self, wc: &mut Wc, kind: Kind, number: u64) -> bool {
-        match kind {
-            Kind::Send | Kind::AllSent | Kind::SendsFlushed => {
-                wc.set_any_send(self.send.complete(number), self.id, number);
-            }
-            Kind::Receive | Kind::ReceivesFlushed => {
-                wc.set_any_receive(self.receive.complete(number));
-            }
-            Kind::SharedReceive => return false,
-        }
-        true
-    }
-
     #[cold]
     fn not_taken<const SENDS: bool>(&self, error: PostError) -> NotTaken<NoCall> {
         if ends_the_connection::<SENDS>(&error) {
@@ -367,12 +252,4 @@ pub(crate) fn one_not_taken<const SENDS: bool>(
 ) -> Outcome {
     let ends = ends_the_connection::<SENDS>(&error);
     Refusal::from(ring.one_not_taken(held, error.into(), ends)).into()
-}
-
-/// The `wr_id` of number 0 of the sends or the receives.
-const fn first_of<const SENDS: bool>() -> u64 {
-    match SENDS {
-        true => (Kind::Send as u64) << Kind::NUMBER,
-        false => (Kind::Receive as u64) << Kind::NUMBER,
-    }
 }

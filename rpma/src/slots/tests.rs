@@ -9,7 +9,7 @@ use rustix::io::Errno;
 use super::*;
 use crate::error::Error;
 use crate::failure::{Failure, NotConnected};
-use crate::verbs::{CallFailed, WcFailure};
+use crate::verbs::{CallFailed, Wc, WcFailure};
 
 /// A connection whose device takes every request, and completes what it is told to.
 struct Device {
