@@ -1,6 +1,7 @@
-//! [`Resolving`]: a request whose address and route the kernel looks for ([`ConnReq::resolve`]).
+//! [`Resolving`]: a request whose address and route the kernel resolves ([`ConnReq::resolve`]).
 //!
-//! It owns the connection-manager id. When both are known it makes the queues, and is a [`ConnReq`].
+//! It owns the connection-manager id. With both resolved it makes the queues, and becomes a
+//! [`ConnReq`].
 
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
