@@ -37,8 +37,8 @@ pub(crate) struct Plan {
     pub(crate) rcq: Option<CqPlan>,
     pub(crate) max_send_sge: u32,
     pub(crate) max_inline_data: u32,
+    /// The device's own operations. Without a flush of its own, flushes read.
     pub(crate) native: NativeOps,
-    pub(crate) flushes_by_reading: bool,
     pub(crate) ack_timeout: Option<u8>,
     pub(crate) min_rnr_timer: Option<u8>,
     pub(crate) retry_count: u8,
@@ -108,7 +108,6 @@ impl Plan {
                 true => NativeOps::default(),
                 false => peer.native_ops(),
             },
-            flushes_by_reading: cfg.get_force_fallback() || !peer.is_native_flush_capable(),
             ack_timeout: cfg.get_ack_timeout(),
             min_rnr_timer: cfg.get_min_rnr_timer(),
             retry_count: cfg.get_retry_count(),

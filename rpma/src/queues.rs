@@ -88,7 +88,7 @@ impl Queues {
                 id.set_ack_timeout(exponent)?;
             }
             let message = peer.pd().context().max_message_size(id.device_port())?;
-            if plan.flushes_by_reading {
+            if !plan.native.flush {
                 // Flushes will read into it.
                 peer.flush_target()?;
             }
