@@ -114,13 +114,15 @@ impl ConnReq {
     /// As [`to_addr`](Self::to_addr), without blocking: it only begins, and
     /// [`Resolving::advance`] goes on whenever the descriptor is readable.
     ///
-    /// An event loop connects in these steps: `resolve`; `advance` until it is [`Progress::Ready`](crate::Progress::Ready);
-    /// [`connect`](Self::connect), which does not block; [`Conn::set_nonblocking`]; and
-    /// [`Conn::next_event`] when the connection's descriptor is readable, until it is
-    /// [`ConnEvent::Established`](crate::ConnEvent::Established). (The peer's device is opened without blocking by an
-    /// address of this host: [`Side::Local`](crate::Side::Local).) The kernel gives up on an address and on a
-    /// route after [`ConnCfg::set_timeout`], and then the descriptor is readable. On a peer that does not answer
-    /// it gives up only after more than a minute: a loop has a limit of its own for that.
+    /// An event loop connects in these steps: `resolve`; `advance` until it is
+    /// [`Progress::Ready`](crate::Progress::Ready); [`connect`](Self::connect), which does not
+    /// block; [`Conn::set_nonblocking`]; and [`Conn::next_event`] when the connection's descriptor
+    /// is readable, until it is [`ConnEvent::Established`](crate::ConnEvent::Established). (The
+    /// peer's device is opened without blocking by an address of this host:
+    /// [`Side::Local`](crate::Side::Local).) The kernel gives up on an address and on a route
+    /// after [`ConnCfg::set_timeout`], and then the descriptor is readable. On a peer that does
+    /// not answer it gives up only after more than a minute: a loop has a limit of its own for
+    /// that.
     ///
     /// ```no_run
     /// use rpma::{Conn, ConnCfg, ConnReq, Peer, Progress, Result};
@@ -152,7 +154,8 @@ impl ConnReq {
         Resolving::new(Plan::new(peer, cfg)?, addr, cfg.get_timeout())
     }
 
-    /// A request whose address and route are resolved, or its id back if the queues cannot be made.
+    /// A request whose address and route are resolved, or its id back if the queues cannot be
+    /// made.
     pub(crate) fn outgoing(plan: &Plan, id: CmId) -> Result<Self, (Error, CmId)> {
         Self::prepare(plan, id, Direction::Outgoing)
     }

@@ -6,7 +6,8 @@ use std::net::SocketAddr;
 use crate::error::{Error, Result};
 use crate::verbs::QueuePair;
 
-/// The two ends of a connection. The log names a connection by its display, which is the peer's end.
+/// The two ends of a connection. The log names a connection by its display, which is the peer's
+/// end.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Ends {
     local: Option<SocketAddr>,

@@ -1,8 +1,9 @@
 //! The lock of the data path: one word, and the kernel's futex for threads that have to wait.
 //!
-//! `std::sync::Mutex` looks for panics on both ways. And a lock that may wait in the middle of a post
-//! makes the compiler keep the post's arguments in memory. A poster tries this one, and takes another
-//! way without it. It guards no data by itself: it protects atomics, or the device's queues.
+//! `std::sync::Mutex` looks for panics on both ways. And a lock that may wait in the middle of a
+//! post makes the compiler keep the post's arguments in memory. A poster tries this one, and takes
+//! another way without it. It guards no data by itself: it protects atomics, or the device's
+//! queues.
 //!
 //! Two bits, so that taking it and letting it go are two instructions each (`lock bts`, `lock dec`, and a
 //! branch). Otherwise it is like the third mutex of Ulrich Drepper's "Futexes Are Tricky", as libc's and std's

@@ -1,7 +1,7 @@
 //! [`Plan`]: the settings of a connection, checked for a peer.
 //!
-//! A plan is made before anything else happens, so that bad settings change nothing. [`Queues`] are
-//! made from it. It has the real sizes of the queues, with the markers of
+//! A plan is made before anything else happens, so that bad settings change nothing. [`Queues`]
+//! are made from it. It has the real sizes of the queues, with the markers of
 //! [`Conn::close`](crate::Conn::close). Every operation that can be posted may give a completion,
 //! and the completion queues have room for all of them.
 //!
@@ -17,7 +17,8 @@ use crate::slots::{RECEIVE_MARKERS, SEND_MARKERS};
 use crate::srq::Srq;
 use crate::verbs::{CompChannel, MAX_SGE, NativeOps, Notify};
 
-/// Settings that the peer's device can have, and all that the queues of a connection are made from.
+/// Settings that the peer's device can have, and all that the queues of a connection are made
+/// from.
 #[derive(Debug)]
 pub(crate) struct Plan {
     pub(crate) peer: Peer,
@@ -79,8 +80,8 @@ impl Plan {
         if sizes.rcq.is_none() {
             check_no_rcq(cfg)?;
         }
-        // The slots of a shared receive queue come back where its receives complete: in its own queue,
-        // or in the connection's for receives, or in the connection's only one.
+        // The slots of a shared receive queue come back where its receives complete: in its own
+        // queue, or in the connection's for receives, or in the connection's only one.
         let has_shared_receives = srq.is_some_and(|srq| srq.get_rcq().is_none());
         Ok(Self {
             peer: peer.clone(),

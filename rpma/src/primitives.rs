@@ -1,7 +1,7 @@
 //! The primitives under the lock and the slots: atomics, std's mutex, and the kernel's futex.
 //!
-//! They have a module of their own because the package tests/loom replaces it: there the same files
-//! (lock.rs and those of slots/) run with loom's atomics and mutexes.
+//! They have a module of their own because the package tests/loom replaces it: there the same
+//! files (lock.rs and those of slots/) run with loom's atomics and mutexes.
 
 pub(crate) use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 pub(crate) use std::sync::{Mutex, MutexGuard};

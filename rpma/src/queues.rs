@@ -31,7 +31,8 @@ pub(crate) struct Queues {
     gone: Gone,
     pub(crate) cq: Cq,
     pub(crate) rcq: Option<Cq>,
-    /// The channel of both completion queues, for [`ComplChannel::Shared`](crate::ComplChannel::Shared).
+    /// The channel of both completion queues, for
+    /// [`ComplChannel::Shared`](crate::ComplChannel::Shared).
     pub(crate) channel: Option<Arc<CompChannel>>,
     pub(crate) slots: Arc<ConnSlots>,
     pub(crate) srq: Option<Srq>,

@@ -31,8 +31,8 @@ fn check_receive(peer: &Peer, dst: MrSlice<'_>) -> Result<()> {
     Ok(())
 }
 
-/// Refuses no receives, too many, and receives that cannot be posted to a queue of this peer. Without a
-/// peer all are refused later. Returns how many there are.
+/// Refuses no receives, too many, and receives that cannot be posted to a queue of this peer.
+/// Without a peer all are refused later. Returns how many there are.
 fn check_receives(peer: Option<&Peer>, receives: &[(MrSlice<'_>, u64)]) -> Result<u32> {
     if receives.is_empty() {
         return Err(Error::invalid("no receives: name one at least"));
@@ -67,7 +67,8 @@ impl Queues {
         }
     }
 
-    /// Posts a receive of some bytes. Not inlined: its callers have nothing to keep in registers for it.
+    /// Posts a receive of some bytes. Not inlined: its callers have nothing to keep in registers
+    /// for it.
     #[inline(never)]
     fn post_receive(&self, local: LocalBuffer<'_>, op_context: u64) -> Outcome {
         let post = |wr_id| self.qp.post_recv_of_some(local, wr_id);

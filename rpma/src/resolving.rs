@@ -16,7 +16,8 @@ use crate::verbs::{CmId, Deadline, Resolution};
 /// A request for a connection whose address and route are being resolved, without blocking: see
 /// [`ConnReq::resolve`].
 ///
-/// Its descriptor ([`AsFd`]) is readable when [`advance`](Self::advance) has something to do. Dropping it gives up.
+/// Its descriptor ([`AsFd`]) is readable when [`advance`](Self::advance) has something to do.
+/// Dropping it gives up.
 #[derive(Debug)]
 #[must_use = "nothing happens before `advance`"]
 pub struct Resolving {
@@ -56,8 +57,8 @@ impl Resolving {
         })
     }
 
-    /// Goes on as far as it can without waiting for the network. The first call may be the last one; the last one
-    /// makes the queues, which takes the device some milliseconds.
+    /// Goes on as far as it can without waiting for the network. The first call may be the last
+    /// one; the last one makes the queues, which takes the device some milliseconds.
     ///
     /// # Errors
     ///

@@ -177,9 +177,10 @@ impl Srq {
     ///
     /// # Errors
     ///
-    /// [`Error::InvalidArgument`] if the region belongs to another peer, lacks [`MrUsage::RECV`](crate::MrUsage::RECV), or has
-    /// more than 2³¹ bytes. [`Error::QueueFull`]; [`Error::ReceivesKept`] instead if the device
-    /// may keep all receives. [`Error::Provider`] if `ibv_post_srq_recv` fails.
+    /// [`Error::InvalidArgument`] if the region belongs to another peer, lacks
+    /// [`MrUsage::RECV`](crate::MrUsage::RECV), or has more than 2³¹ bytes. [`Error::QueueFull`];
+    /// [`Error::ReceivesKept`] instead if the device may keep all receives. [`Error::Provider`] if
+    /// `ibv_post_srq_recv` fails.
     #[doc(alias = "rpma_srq_recv")]
     pub fn recv(&self, dst: MrSlice<'_>, op_context: u64) -> Result<()> {
         self.post(dst, op_context)

@@ -5,8 +5,8 @@
 use super::{Persister, PmemKind, PmemMap};
 use crate::verbs::{Durability, RegisterableMemory, Registered};
 
-// SAFETY: the map is a part of a raw mapping, which it keeps, and which is fixed until the last part's Drop
-// unmaps it, readable and writable; it never gives out references.
+// SAFETY: the map is a part of a raw mapping, which it keeps, and which is fixed until the last
+// part's Drop unmaps it, readable and writable; it never gives out references.
 unsafe impl RegisterableMemory for PmemMap {
     fn as_mut_ptr(&mut self) -> *mut u8 {
         self.as_ptr()

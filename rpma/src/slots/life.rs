@@ -1,8 +1,8 @@
 //! The life of a connection: its [`State`], why it failed, and the bell at its end.
 //!
-//! [`ConnSlots::end`] ends the life, and then both rings. The short way ([`Ring::try_post`]) looks at its
-//! ring alone. The long way looks at the state under the lock of its ring. Markers are posted in each
-//! state.
+//! [`ConnSlots::end`] ends the life, and then both rings. The short way ([`Ring::try_post`]) looks
+//! at its ring alone. The long way looks at the state under the lock of its ring. Markers are
+//! posted in each state.
 //!
 //! [`Ring::try_post`]: super::ring::Ring::try_post
 
@@ -74,8 +74,8 @@ impl Life {
             .compare_exchange(from, to, Ordering::AcqRel, Ordering::Acquire);
     }
 
-    /// The first end counts. Returns the state before. It takes no lock: a poster calls it under the
-    /// lock of a ring.
+    /// The first end counts. Returns the state before. It takes no lock: a poster calls it under
+    /// the lock of a ring.
     pub(super) fn end(&self, state: State) -> State {
         let ended = |now: u8| (now <= State::Open as u8).then_some(state as u8);
         let before = self
@@ -148,8 +148,8 @@ impl ConnSlots {
         self.life.state() == State::Connecting
     }
 
-    /// The error of a connection for which no completion may come any more: the device has given its queue pair up,
-    /// or the queue pair is gone.
+    /// The error of a connection for which no completion may come any more: the device has given
+    /// its queue pair up, or the queue pair is gone.
     pub(crate) fn over(&self) -> Option<Error> {
         self.life.bell.has_rung().then(|| self.closed())
     }

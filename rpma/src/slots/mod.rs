@@ -1,26 +1,27 @@
-//! The slots of a connection's queues: a request takes one when it is posted, and a polled completion
-//! gives it back.
+//! The slots of a connection's queues: a request takes one when it is posted, and a polled
+//! completion gives it back.
 //!
 //! Adapters free a send-queue slot only when a completion is polled, and count that in their
-//! providers: the completion of an operation frees its slot and those of all operations before it. rxe
-//! frees slots by itself and drops completions for which the completion queue has no room. So the
-//! counting is done here, in the providers' way, with the same answer on every device:
-//! [`Error::QueueFull`](crate::Error::QueueFull). The completion queue is made large enough for every
-//! slot. So it never overflows, and no completion is lost. That holds for a connection that fails, too:
-//! then every operation in flight completes, even those without a completion otherwise.
+//! providers: the completion of an operation frees its slot and those of all operations before it.
+//! rxe frees slots by itself and drops completions for which the completion queue has no room. So
+//! the counting is done here, in the providers' way, with the same answer on every device:
+//! [`Error::QueueFull`](crate::Error::QueueFull). The completion queue is made large enough for
+//! every slot. So it never overflows, and no completion is lost. That holds for a connection that
+//! fails, too: then every operation in flight completes, even those without a completion
+//! otherwise.
 //!
-//! The library owns the `wr_id`: the kind of a request in 3 bits ([`Kind`]), and in 61 its number in a
-//! [`Ring`] or, for a shared receive queue, in a [`Pool`]. The entry of that number has the program's
-//! `op_context`, which goes back into the completion when it is polled. Nothing has to be guessed. In a
-//! failed completion only the `wr_id` and the status are valid, and they identify a send, a receive, or
-//! a marker of [`Conn::close`](crate::Conn::close).
+//! The library owns the `wr_id`: the kind of a request in 3 bits ([`Kind`]), and in 61 its number
+//! in a [`Ring`] or, for a shared receive queue, in a [`Pool`]. The entry of that number has the
+//! program's `op_context`, which goes back into the completion when it is polled. Nothing has to
+//! be guessed. In a failed completion only the `wr_id` and the status are valid, and they identify
+//! a send, a receive, or a marker of [`Conn::close`](crate::Conn::close).
 //!
-//! Each queue has a lock for posting ([`Ring`], [`Pool`]), and each completion queue one for polling
-//! ([`Cq`](crate::Cq)). A thread that takes several takes them in this order: the pollers', the sends',
-//! the receives'.
+//! Each queue has a lock for posting ([`Ring`], [`Pool`]), and each completion queue one for
+//! polling ([`Cq`](crate::Cq)). A thread that takes several takes them in this order: the
+//! pollers', the sends', the receives'.
 //!
-//! Posting is in this file, polling in settle.rs. The other parts of [`ConnSlots`] are its life (life.rs)
-//! and the errors of refused requests (refused.rs).
+//! Posting is in this file, polling in settle.rs. The other parts of [`ConnSlots`] are its life
+//! (life.rs) and the errors of refused requests (refused.rs).
 
 mod contexts;
 mod kind;
@@ -53,7 +54,8 @@ use crate::verbs::{PostError, WcStatus};
 #[derive(Debug)]
 pub(crate) struct ConnSlots {
     id: ConnId,
-    /// In a box: the parts of a ring are then found from its own address alone, which takes one register.
+    /// In a box: the parts of a ring are then found from its own address alone, which takes one
+    /// register.
     send: Box<Ring>,
     receive: Box<Ring>,
     life: Life,

@@ -8,7 +8,8 @@ use super::ring::{NotPosted, NotTaken};
 use crate::failure::Failure;
 use crate::verbs::{CallFailed, PostError};
 
-/// Whether a request was posted: its number, or why not. One word, which is returned in a register.
+/// Whether a request was posted: its number, or why not. One word, which is returned in a
+/// register.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Outcome(u64);
 

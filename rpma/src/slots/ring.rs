@@ -5,9 +5,9 @@
 //!
 //! What makes that exact:
 //!
-//! * A number is taken, its entry written, and the request posted under one [lock](crate::lock), so that the numbers are
-//!   in the order of the device's queue, and a thread that stops in between stops the others: none can
-//!   reuse its entry, a lap later.
+//! * A number is taken, its entry written, and the request posted under one [lock](crate::lock),
+//!   so that the numbers are in the order of the device's queue, and a thread that stops in
+//!   between stops the others: none can reuse its entry, a lap later.
 //! * [`done`](Ring::complete) is called by whoever holds the completion queue's lock, in the order of the
 //!   completions, after the entry was read: only then may it be written again.
 //!

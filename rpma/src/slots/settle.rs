@@ -7,9 +7,9 @@ use super::{ConnSlots, Kind};
 use crate::verbs::{Wc, WcStatus};
 
 impl ConnSlots {
-    /// Settles the completions at the beginning of `wcs`, as long as they are of the same queue of the
-    /// connection and have succeeded: gives their slots back, and labels them. Returns how many are
-    /// left. For the holder of the completion queue's lock.
+    /// Settles the completions at the beginning of `wcs`, as long as they are of the same queue of
+    /// the connection and have succeeded: gives their slots back, and labels them. Returns how
+    /// many are left. For the holder of the completion queue's lock.
     #[inline(never)]
     pub(crate) fn settle(&self, wcs: &mut [Wc]) -> usize {
         let [wc] = wcs else {
@@ -25,7 +25,8 @@ impl ConnSlots {
         0
     }
 
-    /// As [`settle`](Self::settle), for the send with this number; `false` if it is another completion, or has failed.
+    /// As [`settle`](Self::settle), for the send with this number; `false` if it is another
+    /// completion, or has failed.
     #[inline(always)]
     pub(crate) fn settle_expected(&self, number: u64, wc: &mut Wc) -> bool {
         let is_it = wc.status() == WcStatus::SUCCESS && wc.wr_id() == Kind::Send.wr_id(number);
@@ -55,7 +56,8 @@ impl ConnSlots {
         }
     }
 
-    /// As [`settle`](Self::settle), where the first is of this ring: that of the sends or that of the receives.
+    /// As [`settle`](Self::settle), where the first is of this ring: that of the sends or that of
+    /// the receives.
     #[inline(always)]
     fn settle_of<const SENDS: bool>(&self, ring: &Ring, wcs: &mut [Wc]) -> usize {
         let (mut settled, mut last) = (0, None);
@@ -79,8 +81,8 @@ impl ConnSlots {
         wcs.len() - settled
     }
 
-    /// Labels completions and returns the number of the last one, if all of them succeeded and are of this
-    /// ring. If not, nothing has happened.
+    /// Labels completions and returns the number of the last one, if all of them succeeded and are
+    /// of this ring. If not, nothing has happened.
     #[inline(always)]
     fn settle_alike<const SENDS: bool>(&self, ring: &Ring, wcs: &mut [Wc]) -> Option<u64> {
         let first = first_of::<SENDS>();
@@ -99,8 +101,8 @@ impl ConnSlots {
         last
     }
 
-    /// Puts the program's `op_context` into a completion, and the name of its operation if it is a send
-    /// queue's. Returns its number.
+    /// Puts the program's `op_context` into a completion, and the name of its operation if it is a
+    /// send queue's. Returns its number.
     #[inline(always)]
     fn label<const SENDS: bool>(&self, ring: &Ring, wc: &mut Wc) -> u64 {
         let number = wc.wr_id() ^ first_of::<SENDS>();
@@ -112,8 +114,9 @@ impl ConnSlots {
         number
     }
 
-    /// Gives the slot of a request back and labels its completion, whether it has failed or not; `false` if
-    /// it is of no queue of the connection. For the holder of the completion queue's lock.
+    /// Gives the slot of a request back and labels its completion, whether it has failed or not;
+    /// `false` if it is of no queue of the connection. For the holder of the completion queue's
+    /// lock.
     #[inline]
     pub(crate) fn complete(&self, wc: &mut Wc, kind: Kind, number: u64) -> bool {
         match kind {

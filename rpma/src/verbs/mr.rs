@@ -104,9 +104,9 @@ impl fmt::Debug for LocalBuffer<'_> {
 /// Deregistering comes before freeing, always: after `ibv_dereg_mr` no device touches the memory,
 /// whatever is still in flight. If it fails, the owner is leaked.
 ///
-/// The owner is kept as [`MaybeUninit`], and no reference to it is made while it is registered, except
-/// by [`owner`](Self::owner): a `Box` in a moved struct claims to be the only way to its bytes, which
-/// a device's writes would contradict.
+/// The owner is kept as [`MaybeUninit`], and no reference to it is made while it is registered,
+/// except by [`owner`](Self::owner): a `Box` in a moved struct claims to be the only way to its
+/// bytes, which a device's writes would contradict.
 pub(crate) struct Registered<M> {
     region: NonNull<sys::ibv_mr>,
     address: NonNull<u8>,
@@ -286,7 +286,8 @@ impl<M> Registered<M> {
     ///
     /// # Safety
     ///
-    /// A reference to the owner claims nothing about the memory: the owner has a raw pointer to it.
+    /// A reference to the owner claims nothing about the memory: the owner has a raw pointer to
+    /// it.
     pub(crate) unsafe fn owner(&self) -> &M {
         // SAFETY: the owner is initialised until it is released. The caller promises that the
         // reference contradicts no write of a device.

@@ -1,5 +1,5 @@
-//! The counting of slots (lock.rs, and contexts.rs, ring.rs and pool.rs of slots/, files of the library)
-//! under loom.
+//! The counting of slots (lock.rs, and contexts.rs, ring.rs and pool.rs of slots/, files of the
+//! library) under loom.
 //!
 //! The device is a queue in the order of posting, which completes everything. What is asked in every order
 //! of threads with up to three preemptions (of threads, not of memory accesses: the device's lock
