@@ -332,8 +332,9 @@ impl Polled {
     #[inline(never)]
     fn get_shared(&self, wcs: &mut [Wc]) -> Result<usize> {
         let _held = self.queue.lock_polling();
-        // What was kept came first.
-        let mut count = self.kept().map_or(0, |mut kept| {
+        // The kept completions came first. As a rule there are none.
+        let kept = self.kept().filter(|kept| !kept.is_empty());
+        let mut count = kept.map_or(0, |mut kept| {
             let count = wcs.len().min(kept.len());
             let from = kept.drain(..count);
             wcs.iter_mut().zip(from).for_each(|(wc, kept)| *wc = kept);
