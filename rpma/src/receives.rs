@@ -6,7 +6,7 @@ use crate::lock::Held;
 use crate::mr::{MrSlice, MrUsage, Tag, require};
 use crate::peer::Peer;
 use crate::queues::Queues;
-use crate::slots::{Kind, NotTried, Outcome, Refusal, one_not_taken, refused_by_a_full_queue};
+use crate::slots::{Kind, NotTried, Outcome, Refusal, refused_by_a_full_queue, tried_in_vain};
 use crate::srq::Srq;
 use crate::verbs::LocalBuffer;
 
@@ -75,7 +75,9 @@ impl Queues {
         match self.slots.try_post_receive(op_context, post) {
             Ok(number) => Outcome::posted(number),
             Err(NotTried::Later(held)) => self.post_receive_later(local, op_context, held),
-            Err(NotTried::NotTaken(ring, held, error)) => one_not_taken::<false>(ring, held, error),
+            Err(NotTried::NotTaken(ring, held, error)) => {
+                tried_in_vain::<false>((ring, held), 1, error)
+            }
         }
     }
 

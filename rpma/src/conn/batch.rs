@@ -11,11 +11,14 @@ use super::short::AtomicWrites;
 use crate::error::{Error, Result};
 use crate::flags::Flags;
 use crate::flush::{FlushMethod, FlushType};
+use crate::lock::Held;
 use crate::mr::{MrSlice, RemoteSlice};
 use crate::posted::Posted;
 use crate::queues::Queues;
-use crate::slots::{Kind, Refusal, Wanted};
-use crate::verbs::{LocalBuffer, NoRoom, Opcode, Posting, RemoteAddress, Requests, SendFlags};
+use crate::slots::{Kind, NotTried, Outcome, Refusal, Wanted, tried_in_vain};
+use crate::verbs::{
+    Forms, LocalBuffer, NoRoom, Opcode, Posting, RemoteAddress, Requests, SendFlags, Written,
+};
 
 /// Operations of one connection that are posted together: all of them, or none.
 ///
@@ -97,7 +100,7 @@ impl<'a, const N: usize> Batch<'a, N> {
         op_context: u64,
     ) -> Result<()> {
         let _posting = Posting::of(op_context);
-        if !self.conn.reads_simply(&dst, &src, flags) {
+        if !self.conn.reads_simply::<false>(&dst, &src, flags) {
             return self.read_any(&{ dst }, &{ src }, flags, op_context);
         }
         let (remote, local) = (src.address(), dst.buffer());
@@ -150,7 +153,7 @@ impl<'a, const N: usize> Batch<'a, N> {
         flags: Flags,
         op_context: u64,
     ) -> Result<()> {
-        if !self.conn.writes_simply(&dst, &src, flags) {
+        if !self.conn.writes_simply::<false>(&dst, &src, flags) {
             return self.write_any(opcode, &{ dst }, &[src], flags, op_context);
         }
         self.push(opcode, dst.address(), src.buffer(), flags, op_context)
@@ -211,7 +214,7 @@ impl<'a, const N: usize> Batch<'a, N> {
         flags: Flags,
         op_context: u64,
     ) -> Result<()> {
-        if !self.conn.sends_simply(&src, flags) {
+        if !self.conn.sends_simply::<false>(&src, flags) {
             return self.send_any(opcode, &[src], flags, op_context);
         }
         self.push(opcode, RemoteAddress::NONE, src.buffer(), flags, op_context)
@@ -325,16 +328,15 @@ impl<'a, const N: usize> Batch<'a, N> {
         if count == 0 {
             return Err(empty());
         }
-        let Queues { qp, slots, .. } = &self.conn.queues;
-        let posted = slots.post_sends(wanted, |mut entries| {
-            qp.post_batch(&mut self.requests, move |op_context| {
-                Kind::Send.wr_id(entries.take(op_context))
-            })
-        });
+        let _posting = self.requests.posting();
+        let posted = match self.requests.only() {
+            Some((request, op_context)) => self.conn.post(request, op_context),
+            None => self.conn.post_batch(self.requests.written(), wanted),
+        };
         match posted.result() {
             Ok(number) => {
                 self.requests.clear();
-                let posted = slots.name(number, signaled == count);
+                let posted = self.conn.queues.slots.name(number, signaled == count);
                 if self.flushes {
                     self.flushes = false;
                     self.conn.fences.flushed(posted);
@@ -494,6 +496,49 @@ impl<'a, const N: usize> Batch<'a, N> {
 }
 
 impl Conn {
+    /// Posts all, or none. Not inlined, so that it exists once.
+    #[inline(never)]
+    fn post_batch(&self, mut requests: Written<'_>, wanted: Wanted) -> Outcome {
+        let Queues { qp, slots, .. } = &self.queues;
+        let posted = match requests.forms() {
+            Forms::ANY => slots.try_post_sends(wanted, |mut entries| {
+                qp.post_written(&mut requests, move |op_context| {
+                    Kind::Send.wr_id(entries.take(op_context))
+                })
+            }),
+            _ => slots.try_post_sends(wanted, |mut entries| {
+                qp.post_written_by_form(&mut requests, move |op_context| {
+                    Kind::Send.wr_id(entries.take(op_context))
+                })
+            }),
+        };
+        match posted {
+            Ok(number) => Outcome::posted(number),
+            Err(NotTried::Later(held)) => self.post_batch_later(requests, wanted, held),
+            Err(NotTried::NotTaken(ring, held, error)) => {
+                tried_in_vain::<true>((ring, held), wanted.count, error)
+            }
+        }
+    }
+
+    /// As [`post_batch`](Self::post_batch), where somebody else posts, or there seem to be too few entries.
+    #[cold]
+    #[inline(never)]
+    fn post_batch_later(
+        &self,
+        mut requests: Written<'_>,
+        wanted: Wanted,
+        held: Option<Held<'_>>,
+    ) -> Outcome {
+        drop(held);
+        let Queues { qp, slots, .. } = &self.queues;
+        slots.post_sends(wanted, |mut entries| {
+            qp.post_written_by_form(&mut requests, move |op_context| {
+                Kind::Send.wr_id(entries.take(op_context))
+            })
+        })
+    }
+
     #[cold]
     #[inline(never)]
     fn batch_refused(&self, refusal: Refusal, count: u32) -> Result<Posted> {

@@ -18,7 +18,7 @@ use crate::lock::Held;
 use crate::mr::{MrSlice, RemoteSlice};
 use crate::posted::Posted;
 use crate::queues::Queues;
-use crate::slots::{Kind, NotTried, Outcome, Refusal, one_not_taken};
+use crate::slots::{Kind, NotTried, Outcome, Refusal, tried_in_vain};
 #[cfg(native_atomic_write)]
 use crate::verbs::NativeAtomicWrite;
 use crate::verbs::{
@@ -69,7 +69,7 @@ impl Conn {
         op_context: u64,
     ) -> Result<Posted> {
         let _posting = Posting::of(op_context);
-        if !self.reads_simply(&dst, &src, flags) {
+        if !self.reads_simply::<true>(&dst, &src, flags) {
             return self.read_any(&{ dst }, &{ src }, flags, op_context);
         }
         self.post_one(Opcode::READ, src.address(), dst.buffer(), flags, op_context)
@@ -133,7 +133,7 @@ impl Conn {
         flags: Flags,
         op_context: u64,
     ) -> Result<Posted> {
-        if !self.writes_simply(&dst, &src, flags) {
+        if !self.writes_simply::<true>(&dst, &src, flags) {
             return self.write_any(opcode, &{ dst }, &[src], flags, op_context);
         }
         self.post_one(opcode, dst.address(), src.buffer(), flags, op_context)
@@ -227,7 +227,7 @@ impl Conn {
         flags: Flags,
         op_context: u64,
     ) -> Result<Posted> {
-        if !self.sends_simply(&src, flags) {
+        if !self.sends_simply::<true>(&src, flags) {
             return self.send_any(opcode, &[src], flags, op_context);
         }
         self.post_one(opcode, RemoteAddress::NONE, src.buffer(), flags, op_context)
@@ -490,7 +490,9 @@ impl Conn {
         match posted {
             Ok(number) => Outcome::posted(number),
             Err(NotTried::Later(held)) => self.post_later(request, op_context, held),
-            Err(NotTried::NotTaken(ring, held, error)) => one_not_taken::<true>(ring, held, error),
+            Err(NotTried::NotTaken(ring, held, error)) => {
+                tried_in_vain::<true>((ring, held), 1, error)
+            }
         }
     }
 

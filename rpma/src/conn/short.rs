@@ -4,7 +4,7 @@
 //! condition may refuse what is right, and must never accept what is wrong. What it looks at is kept ready in
 //! [`Short`], a word each.
 
-use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering, compiler_fence};
 use std::sync::{Mutex, PoisonError};
 
 use super::Conn;
@@ -161,7 +161,7 @@ impl Short {
     }
 }
 
-/// A condition that is true nearly always: then each is a branch that is not taken, and none is calculated.
+/// A condition that is true nearly always: it is a branch that is not taken.
 #[inline(always)]
 pub(super) fn usually(condition: bool) -> bool {
     if !condition {
@@ -174,15 +174,32 @@ pub(super) fn usually(condition: bool) -> bool {
 #[inline]
 fn rarely() {}
 
-/// Whether an operation is of the usual kind and right: one local part, and no fence that is missing.
+/// As [`usually`], and a branch of its own: otherwise the compiler calculates several conditions and branches once, which
+/// takes more instructions.
+#[inline(always)]
+fn by_itself(condition: bool) -> bool {
+    if !condition {
+        // No instruction, and nothing that can be moved before the condition.
+        compiler_fence(Ordering::SeqCst);
+    }
+    condition
+}
+
+/// Whether an operation is of the usual kind and right: one local part, and no fence that is missing. `NOTHING`: also one
+/// of 0 bytes.
 impl Conn {
     #[inline(always)]
-    pub(super) fn reads_simply(&self, dst: &MrSlice<'_>, src: &RemoteSlice, flags: Flags) -> bool {
+    pub(super) fn reads_simply<const NOTHING: bool>(
+        &self,
+        dst: &MrSlice<'_>,
+        src: &RemoteSlice,
+        flags: Flags,
+    ) -> bool {
         usually(self.short.takes(flags))
             && usually(!flags.inline())
             && usually(self.short.reads())
             && usually(src.usage().contains(MrUsage::READ_SRC))
-            && self.takes(
+            && self.takes::<NOTHING>(
                 dst,
                 MrUsage::READ_DST,
                 self.queues.tags.read_dst,
@@ -192,10 +209,15 @@ impl Conn {
     }
 
     #[inline(always)]
-    pub(super) fn writes_simply(&self, dst: &RemoteSlice, src: &MrSlice<'_>, flags: Flags) -> bool {
+    pub(super) fn writes_simply<const NOTHING: bool>(
+        &self,
+        dst: &RemoteSlice,
+        src: &MrSlice<'_>,
+        flags: Flags,
+    ) -> bool {
         usually(self.short.takes(flags))
             && usually(dst.usage().contains(MrUsage::WRITE_DST))
-            && self.takes(
+            && self.takes::<NOTHING>(
                 src,
                 MrUsage::WRITE_SRC,
                 self.queues.tags.write_src,
@@ -205,9 +227,14 @@ impl Conn {
     }
 
     #[inline(always)]
-    pub(super) fn sends_simply(&self, src: &MrSlice<'_>, flags: Flags) -> bool {
+    pub(super) fn sends_simply<const NOTHING: bool>(
+        &self,
+        src: &MrSlice<'_>,
+        flags: Flags,
+    ) -> bool {
         usually(self.short.takes(flags))
-            && self.takes(src, MrUsage::SEND, self.queues.tags.send, self.limit(flags))
+            && self.takes::<true>(src, MrUsage::SEND, self.queues.tags.send, self.limit(flags))
+            && (NOTHING || usually(src.buffer().len() > 0))
     }
 
     /// Which atomic write it is; `None` if it takes the long way.
@@ -264,7 +291,7 @@ impl Conn {
         flags: Flags,
     ) -> bool {
         let len = self.gather((gather, src), MrUsage::SEND, self.queues.tags.send);
-        usually(self.short.takes(flags)) && usually(len <= self.limit(flags).into())
+        by_itself(self.short.takes(flags)) && by_itself(len <= self.limit(flags).into())
     }
 
     /// The length of local parts together; [`u64::MAX`] if one needs a closer look, or if they are too many.
@@ -275,24 +302,32 @@ impl Conn {
         usage: MrUsage,
         tag: Tag,
     ) -> u64 {
-        if !usually(parts.len() <= self.queues.limits.sge as usize) {
+        if !by_itself(parts.len() <= self.queues.limits.sge as usize) {
             return u64::MAX;
         }
         let usual = |part: &MrSlice<'mr>| {
             let buffer = part.buffer();
-            let is_usual = usually(part.tag().fits(tag, usage)) && usually(buffer.len() > 0);
+            let is_usual = by_itself(part.tag().fits(tag, usage)) && by_itself(buffer.len() > 0);
             is_usual.then_some(buffer)
         };
         gather.fill(parts, usual).unwrap_or(u64::MAX)
     }
 
     /// Whether this is a part that an operation may have without a closer look: of this connection's peer,
-    /// for this usage, with at most `limit` bytes; or no memory at all.
+    /// for this usage, with 1 to `limit` bytes. With `NOTHING` also without bytes, or no memory at all.
     #[inline(always)]
-    fn takes(&self, local: &MrSlice<'_>, usage: MrUsage, tag: Tag, limit: u32) -> bool {
+    fn takes<const NOTHING: bool>(
+        &self,
+        local: &MrSlice<'_>,
+        usage: MrUsage,
+        tag: Tag,
+        limit: u32,
+    ) -> bool {
+        let len = local.buffer().len();
         match usually(local.tag().fits(tag, usage)) {
-            true => usually(local.buffer().len() <= limit),
-            false => local.tag() == MrSlice::EMPTY.tag(),
+            true if NOTHING => usually(len <= limit),
+            true => by_itself(len.wrapping_sub(1) < limit),
+            false => NOTHING && local.tag() == MrSlice::EMPTY.tag(),
         }
     }
 

@@ -161,6 +161,27 @@ impl ConnSlots {
         self.send.try_post(op_context, post)
     }
 
+    /// As [`post_sends`](Self::post_sends), if that takes no time: see [`Ring::try_post_many`].
+    #[inline(always)]
+    pub(crate) fn try_post_sends(
+        &self,
+        wanted: Wanted,
+        post: impl FnOnce(Entries<'_>) -> Result<(), PostError>,
+    ) -> Result<u64, NotTried<'_, PostError>> {
+        self.send.try_post_many(wanted, post)
+    }
+
+    /// As [`post_receives`](Self::post_receives), if that takes no time.
+    #[inline(always)]
+    pub(crate) fn try_post_receives(
+        &self,
+        count: u32,
+        post: impl FnOnce(Entries<'_>) -> Result<(), PostError>,
+    ) -> Result<u64, NotTried<'_, PostError>> {
+        let wanted = Wanted::one_operation(count, true);
+        self.receive.try_post_many(wanted, post)
+    }
+
     /// Posts receives: all of them or none. `post` takes the entry of each.
     pub(crate) fn post_receives(
         &self,
@@ -242,16 +263,15 @@ fn ends_the_connection<const SENDS: bool>(error: &PostError) -> bool {
     }
 }
 
-/// What becomes of a request that [`ConnSlots::try_post_send`] or
-/// [`try_post_receive`](ConnSlots::try_post_receive) has tried to post. The connection ends when the caller has let
-/// go of the lock: see [`Refusal::of_send`] and [`Refusal::of_receive`].
+/// What becomes of `count` requests that a short way ([`ConnSlots::try_post_send`] and those like it) has tried to post.
+/// The connection ends when the caller has let go of the lock: see [`Refusal::of_send`] and [`Refusal::of_receive`].
 #[cold]
 #[inline(never)]
-pub(crate) fn one_not_taken<const SENDS: bool>(
-    ring: &Ring,
-    held: Held<'_>,
+pub(crate) fn tried_in_vain<const SENDS: bool>(
+    (ring, held): (&Ring, Held<'_>),
+    count: u32,
     error: PostError,
 ) -> Outcome {
     let ends = ends_the_connection::<SENDS>(&error);
-    Refusal::from(ring.one_not_taken(held, error.into(), ends)).into()
+    Refusal::from(ring.tried_in_vain(held, count, error.into(), ends)).into()
 }

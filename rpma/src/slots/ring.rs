@@ -117,7 +117,7 @@ pub(crate) enum NotPosted<E> {
 pub(crate) enum NotTried<'ring, E> {
     /// Nothing has happened: somebody else posts, there are no entries, or the ring is not open for it.
     Later(Option<Held<'ring>>),
-    /// The device said so. It is for [`Ring::one_not_taken`] of this ring: who had to look for it again would keep
+    /// The device said so. It is for [`Ring::tried_in_vain`] of this ring: who had to look for it again would keep
     /// a register for where to look.
     NotTaken(&'ring Ring, Held<'ring>, E),
 }
@@ -185,7 +185,7 @@ impl Ring {
         let next = self.next.load(Ordering::Relaxed);
         // Two are enough, whether one has to be kept or not. Our own entries lie beyond the end.
         let free = self.end.load(Ordering::Relaxed).wrapping_sub(next);
-        if (free as i64) < 2 && !self.look_again(next) {
+        if (free as i64) < 2 && !self.look_again(next, 2) {
             return Err(NotTried::Later(Some(held)));
         }
         self.contexts.of(next).store(context, Ordering::Relaxed);
@@ -196,16 +196,42 @@ impl Ring {
         }
     }
 
-    /// What becomes of a request that [`try_post`](Self::try_post) has tried to post. If it `ends` the ring, nothing
-    /// is posted behind it.
+    /// As [`try_post`](Self::try_post), of several requests. Returns the number of the last one.
+    #[inline(always)]
+    pub(crate) fn try_post_many<E>(
+        &self,
+        wanted: Wanted,
+        post: impl FnOnce(Entries<'_>) -> Result<(), E>,
+    ) -> Result<u64, NotTried<'_, E>> {
+        let Some(held) = self.posting.try_acquire() else {
+            return Err(NotTried::Later(None));
+        };
+        let next = self.next.load(Ordering::Relaxed);
+        // As there: one more is enough, whether one has to be kept or not.
+        let enough = u64::from(wanted.count) + 1;
+        let free = self.end.load(Ordering::Relaxed).wrapping_sub(next);
+        if (free as i64) < enough as i64 && !self.look_again(next, enough) {
+            return Err(NotTried::Later(Some(held)));
+        }
+        let contexts = &self.contexts;
+        if let Err(error) = post(Entries { contexts, next }) {
+            return Err(NotTried::NotTaken(self, held, error));
+        }
+        let first = self.taken(wanted.count, wanted.signaled);
+        Ok(first + u64::from(wanted.count) - 1)
+    }
+
+    /// What becomes of requests that [`try_post`](Self::try_post) or [`try_post_many`](Self::try_post_many) has tried
+    /// to post. If the ring `ends`, nothing is posted after them.
     #[cold]
-    pub(crate) fn one_not_taken<E>(
+    pub(crate) fn tried_in_vain<E>(
         &self,
         _held: Held<'_>,
+        count: u32,
         error: NotTaken<E>,
         ends: bool,
     ) -> NotPosted<E> {
-        let error = self.not_taken(1, error);
+        let error = self.not_taken(count, error);
         if ends {
             self.end_held();
         }
@@ -242,14 +268,13 @@ impl Ring {
         self.stop_posting();
     }
 
-    /// Looks how far one may post by now, and tells whether it is far enough for [`try_post`](Self::try_post). With
-    /// the lock held.
+    /// Looks how far one may post by now, and returns whether that is `enough`. With the lock held.
     #[inline(always)]
-    fn look_again(&self, next: u64) -> bool {
+    fn look_again(&self, next: u64, enough: u64) -> bool {
         let limit = self.limit.load(Ordering::Relaxed);
         let end = self.done.load(Ordering::Acquire).wrapping_add(limit);
         // Never more than there may be, whatever a device says that it has done.
-        let is_room = (2..=limit).contains(&end.wrapping_sub(next));
+        let is_room = (enough..=limit).contains(&end.wrapping_sub(next));
         if is_room {
             self.end.store(end, Ordering::Relaxed);
         }

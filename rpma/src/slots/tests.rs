@@ -85,7 +85,7 @@ fn tried<const SENDS: bool>(posted: Result<u64, NotTried<'_, PostError>>) -> Opt
         Ok(number) => Some(Outcome::posted(number)),
         Err(NotTried::Later(_)) => None,
         Err(NotTried::NotTaken(ring, held, error)) => {
-            Some(one_not_taken::<SENDS>(ring, held, error))
+            Some(tried_in_vain::<SENDS>((ring, held), 1, error))
         }
     }
 }

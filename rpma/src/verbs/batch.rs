@@ -13,25 +13,35 @@ use std::ptr;
 
 use rpma_sys as sys;
 
-use super::caller::Callers;
+use super::caller::{Callers, Posting};
 use super::wr::{
-    Call, Opcode, PostError, RemoteAddress, SendFlags, SendWr, bytes_sge, chain_not_posted,
+    Call, Opcode, PostError, RemoteAddress, Request, SendFlags, SendWr, bytes_sge, chain_not_posted,
 };
 use super::{LocalBuffer, QueuePair, ReadTarget};
+
+bitflags::bitflags! {
+    /// The forms that requests need.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub(crate) struct Forms: u32 {
+        const ANY = 0;
+        /// Of a native operation.
+        const STREAM = 1;
+        /// Of several local buffers, which stand at places without a request.
+        const CHAIN = 2;
+    }
+}
 
 /// Room for `N` requests, or for fewer with several local buffers.
 ///
 /// It borrows what their `INLINE` data and atomic writes are read from when it is posted.
 #[repr(C)]
 pub(crate) struct Requests<'a, const N: usize> {
-    /// How many places are used.
-    used: usize,
+    /// How many bytes of the places are used: whole places, at most all of them. In bytes, as adding a request then
+    /// calculates no address.
+    used: u32,
     /// How many are used up to the last request that gives a completion when it succeeds; 0 if none does.
-    signaled: usize,
-    /// Whether there is a request that only a stream has.
-    streamed: bool,
-    /// Whether there is one that only a chain has, and so places that have no request.
-    chained: bool,
+    signaled: u32,
+    forms: Forms,
     places: [MaybeUninit<Place>; N],
     callers: Callers,
     local: PhantomData<&'a ()>,
@@ -50,6 +60,9 @@ union Place {
     sges: [sys::ibv_sge; SGES],
 }
 
+/// The bytes of a place.
+const PLACE: u32 = size_of::<Place>() as u32;
+
 /// How many local buffers a place has room for.
 const SGES: usize = size_of::<SendWr>() / size_of::<sys::ibv_sge>();
 
@@ -67,13 +80,25 @@ fn places_of(num_sge: usize) -> usize {
 pub(crate) struct NoRoom;
 
 impl<'a, const N: usize> Requests<'a, N> {
+    /// The bytes of all places. A batch lives on a stack, which has far less than 4 GiB.
+    const ROOM: u32 = {
+        assert!(
+            N < (u32::MAX / PLACE) as usize,
+            "a batch of that many operations"
+        );
+        N as u32 * PLACE
+    };
+
+    fn used_places(&self) -> usize {
+        (self.used / PLACE) as usize
+    }
+
     #[inline]
     pub(crate) fn new() -> Self {
         Self {
             used: 0,
             signaled: 0,
-            streamed: false,
-            chained: false,
+            forms: Forms::ANY,
             places: [const { MaybeUninit::uninit() }; N],
             callers: Callers::new(),
             local: PhantomData,
@@ -83,8 +108,8 @@ impl<'a, const N: usize> Requests<'a, N> {
     /// How many there are, and how many up to the last one that gives a completion when it succeeds.
     #[inline]
     pub(crate) fn count(&self) -> (u32, u32) {
-        match self.chained {
-            false => (self.used as u32, self.signaled as u32),
+        match self.forms.contains(Forms::CHAIN) {
+            false => (self.used / PLACE, self.signaled / PLACE),
             true => self.count_between_buffers(),
         }
     }
@@ -92,9 +117,9 @@ impl<'a, const N: usize> Requests<'a, N> {
     #[cold]
     fn count_between_buffers(&self) -> (u32, u32) {
         let (mut requests, mut signaled, mut place) = (0, 0, 0);
-        while place < self.used {
+        while place < self.used_places() {
             requests += 1;
-            if place < self.signaled {
+            if place < (self.signaled / PLACE) as usize {
                 signaled = requests;
             }
             // SAFETY: it is written.
@@ -105,16 +130,46 @@ impl<'a, const N: usize> Requests<'a, N> {
         (requests, signaled)
     }
 
+    /// All of them, to be posted.
+    #[inline(always)]
+    pub(crate) fn written(&mut self) -> Written<'_> {
+        Written {
+            first: self.places.as_mut_ptr().cast(),
+            used: self.used,
+            forms: self.forms,
+            requests: PhantomData,
+        }
+    }
+
+    /// The only request, with its `op_context`, if it goes by a chain.
+    #[inline(always)]
+    pub(crate) fn only(&mut self) -> Option<(&mut Request<'a>, u64)> {
+        if self.used != PLACE || self.forms != Forms::ANY {
+            return None;
+        }
+        let place: *mut Request<'a> = self.places.as_mut_ptr().cast();
+        // SAFETY: a request stands at the first place, and borrows what a `Request` does.
+        let request = unsafe { &mut *place };
+        // SAFETY: it is written with the request.
+        let op_context = unsafe { request.wr.op_context.assume_init() };
+        Some((request, op_context))
+    }
+
+    /// The operations, for reports.
+    #[inline(always)]
+    pub(crate) fn posting(&self) -> Posting {
+        self.callers.posting()
+    }
+
     #[inline]
     pub(crate) fn clear(&mut self) {
         self.used = 0;
         self.signaled = 0;
-        self.streamed = false;
-        self.chained = false;
+        self.forms = Forms::ANY;
         self.callers.clear();
     }
 
-    /// An operation with one local buffer of some bytes.
+    /// An operation with one local buffer, of some bytes.
     #[inline(always)]
     pub(crate) fn push(
         &mut self,
@@ -165,7 +220,7 @@ impl<'a, const N: usize> Requests<'a, N> {
         let mut parts = parts.filter(|part| part.len() > 0);
         let count = parts.clone().count();
         let needed = places_of(count);
-        if needed > N - self.used {
+        if needed > N - self.used_places() {
             return Err(NoRoom);
         }
         let wr = SendWr::new(opcode, remote, count, flags);
@@ -173,7 +228,8 @@ impl<'a, const N: usize> Requests<'a, N> {
             1 => parts.next(),
             _ => None,
         };
-        let behind = &mut self.places[self.used + 1..][..needed - 1];
+        let used = self.used_places();
+        let behind = &mut self.places[used + 1..][..needed - 1];
         for place in behind {
             let mut sges = [sys::ibv_sge::default(); SGES];
             for (sge, part) in sges.iter_mut().zip(parts.by_ref()) {
@@ -183,8 +239,10 @@ impl<'a, const N: usize> Requests<'a, N> {
         }
         let sge = first.map_or_else(Default::default, |part| part.to_sge());
         self.push_with(wr, sge, op_context)?;
-        self.chained |= needed > 1;
-        self.used += needed - 1;
+        if needed > 1 {
+            self.forms |= Forms::CHAIN;
+        }
+        self.used += (needed as u32 - 1) * PLACE;
         Ok(())
     }
 
@@ -210,7 +268,7 @@ impl<'a, const N: usize> Requests<'a, N> {
             ..Default::default()
         };
         self.push_with(wr, range, op_context)?;
-        self.streamed = true;
+        self.forms |= Forms::STREAM;
         Ok(())
     }
 
@@ -224,7 +282,7 @@ impl<'a, const N: usize> Requests<'a, N> {
         flags: SendFlags,
         op_context: u64,
     ) -> Result<(), NoRoom> {
-        if QueuePair::flush_slots(len) as usize > N - self.used {
+        if QueuePair::flush_slots(len) as usize > N - self.used_places() {
             return Err(NoRoom);
         }
         let mut left = len;
@@ -250,7 +308,7 @@ impl<'a, const N: usize> Requests<'a, N> {
     ) -> Result<(), NoRoom> {
         let wr = SendWr::atomic_write(remote, flags);
         self.push_with(wr, bytes_sge(bytes), op_context)?;
-        self.streamed = true;
+        self.forms |= Forms::STREAM;
         Ok(())
     }
 
@@ -261,20 +319,50 @@ impl<'a, const N: usize> Requests<'a, N> {
         sge: sys::ibv_sge,
         op_context: u64,
     ) -> Result<(), NoRoom> {
-        let Some(place) = self.places.get_mut(self.used) else {
+        if self.used >= Self::ROOM {
             return Err(NoRoom);
-        };
+        }
+        let first: *mut MaybeUninit<Place> = self.places.as_mut_ptr();
+        // SAFETY: whole places are used, and not all, so that it is another one of them.
+        let place = unsafe { first.byte_add(self.used as usize) };
+        // SAFETY: as above; this has the only reference to them.
+        let place = unsafe { &mut *place };
         let signaled = wr.send_flags & SendFlags::SIGNALED.bits() != 0;
         wr.sge.write(sge);
         wr.op_context.write(op_context);
         let request = ManuallyDrop::new(wr);
         place.write(Place { request });
-        self.used += 1;
+        self.used += PLACE;
         self.callers.push();
         if signaled {
             self.signaled = self.used;
         }
         Ok(())
+    }
+}
+
+/// Requests that are posted, whatever batch they are of.
+#[derive(Debug)]
+pub(crate) struct Written<'a> {
+    first: *mut Place,
+    /// How many bytes.
+    used: u32,
+    forms: Forms,
+    requests: PhantomData<&'a mut ()>,
+}
+
+impl Written<'_> {
+    #[inline(always)]
+    pub(crate) fn forms(&self) -> Forms {
+        self.forms
+    }
+
+    #[inline(always)]
+    fn all(&self) -> Run {
+        Run {
+            first: self.first,
+            end: self.first.wrapping_byte_add(self.used as usize),
+        }
     }
 }
 
@@ -311,25 +399,29 @@ impl Run {
 }
 
 impl QueuePair {
-    /// Posts them all. `number` is told the `op_context` of each, in order, and gives the `wr_id`.
+    /// Posts requests that any form has. `number` is told the `op_context` of each, in order, and gives the `wr_id`.
     /// [`PostError::Failed`] if some may have been posted and others not.
     #[inline(always)]
-    pub(crate) fn post_batch<const N: usize>(
+    pub(crate) fn post_written(
         &self,
-        requests: &mut Requests<'_, N>,
+        requests: &mut Written<'_>,
         number: impl FnMut(u64) -> u64,
     ) -> Result<(), PostError> {
-        let _posting = requests.callers.posting();
-        let first = requests.places.as_mut_ptr().cast();
-        let all = Run {
-            first,
-            end: first.wrapping_add(requests.used),
-        };
-        match (requests.streamed, requests.chained) {
-            (false, false) => self.post_chain::<false>(all, number),
+        self.post_chain::<false>(requests.all(), number)
+    }
+
+    /// As [`post_written`](Self::post_written), for requests of which some need a stream, and others a chain.
+    #[inline(always)]
+    pub(crate) fn post_written_by_form(
+        &self,
+        requests: &mut Written<'_>,
+        number: impl FnMut(u64) -> u64,
+    ) -> Result<(), PostError> {
+        let all = requests.all();
+        match requests.forms {
             #[cfg(any(native_flush, native_atomic_write))]
-            (true, false) => self.post_stream(all, number),
-            (streamed, _) => self.post_runs(all, streamed, number),
+            Forms::STREAM => self.post_stream(all, number),
+            forms => self.post_runs(all, forms.contains(Forms::STREAM), number),
         }
     }
 

@@ -49,7 +49,7 @@ use std::ffi::c_int;
 use std::io;
 use std::ptr::NonNull;
 
-pub(crate) use self::batch::{NoRoom, Requests};
+pub(crate) use self::batch::{Forms, NoRoom, Requests, Written};
 pub(crate) use self::caller::Posting;
 pub(crate) use self::cm::{CmId, IncomingRequest, Resolution};
 pub(crate) use self::cm_event::{CmEvent, CmEventKind};

@@ -14,7 +14,6 @@ use rpma_sys as sys;
 
 use super::wr::{
     Call, Gather, PostError, Request, SendFlags, SendWr, check_posted, post_receives, recv_wr,
-    request_not_posted,
 };
 use super::{LocalBuffer, QueuePair};
 
@@ -58,7 +57,9 @@ impl QueuePair {
     #[inline(always)]
     fn post(&self, request: &mut Request<'_>, wr_id: u64) -> Result<(), PostError> {
         request.wr.wr_id.write(wr_id);
-        let (wr, bad) = (&raw mut request.wr, &raw mut request.bad);
+        request.wr.next.write(ptr::null_mut());
+        let mut bad = ptr::null_mut();
+        let wr = &raw mut request.wr;
         // Both pointers are made of one: the provider reads the request, and through it its buffer.
         let sge = wr.wrapping_byte_add(offset_of!(SendWr, sge)).cast();
         // SAFETY: it is the request's own field.
@@ -68,11 +69,8 @@ impl QueuePair {
         // SAFETY: `ibv_post_send` of the queue pair's own context. The queue pair is alive; the call copies
         // the request and its entry. Inline data is read now: a request borrows its buffer, whose memory
         // lives and may be read. For what the device reads and writes later see the head of this module.
-        let ret = unsafe { post_send(self.as_ptr(), wr, bad) };
-        match ret {
-            0 => Ok(()),
-            _ => Err(request_not_posted(request, ret)),
-        }
+        let ret = unsafe { post_send(self.as_ptr(), wr, &raw mut bad) };
+        check_posted(Call::PostSend, ret, bad.is_null())
     }
 
     /// Posts a request with any number of local buffers.

@@ -309,7 +309,7 @@ impl<'qp> Stream<'qp> {
         let (rkey, address) = (wr.rkey, wr.remote_addr);
         calls.request(wr_id, SendFlags::from_bits_retain(wr.send_flags));
         // SAFETY: the caller promises it.
-        let sge = unsafe { wr.sge.assume_init() };
+        let sge = unsafe { wr.sge.assume_init_ref() };
         match wr.opcode {
             Code::IBV_WR_RDMA_WRITE if wr.send_flags & SendFlags::INLINE.bits() == 0 => {
                 // SAFETY: a call of this queue pair, whose stream is open.
@@ -329,7 +329,7 @@ impl<'qp> Stream<'qp> {
                 unsafe { (calls.atomic_write)(qp, rkey, address, bytes) };
             }
             // SAFETY: the caller promises what is asked for.
-            _ => unsafe { self.add_any(wr, sge) },
+            _ => unsafe { self.add_any(wr, *sge) },
         }
     }
 

@@ -187,10 +187,9 @@ impl SendWr {
 ///
 /// Its maker fills in everything but the number and the place of the buffer, so that posting exists once, with
 /// three arguments.
+#[repr(transparent)]
 pub(crate) struct Request<'mr> {
     pub(super) wr: SendWr,
-    /// Where the provider says which request it has refused.
-    pub(super) bad: *mut sys::ibv_send_wr,
     local: PhantomData<&'mr ()>,
 }
 
@@ -240,11 +239,9 @@ impl<'mr> Request<'mr> {
 
     #[inline(always)]
     fn with(mut wr: SendWr, sge: sys::ibv_sge) -> Self {
-        wr.next.write(ptr::null_mut());
         wr.sge.write(sge);
         Self {
             wr,
-            bad: ptr::null_mut(),
             local: PhantomData,
         }
     }
@@ -444,13 +441,6 @@ pub(super) fn check_posted(call: Call, ret: c_int, none_refused: bool) -> Result
         0 => Ok(()),
         _ => Err(not_posted(call, ret, none_refused)),
     }
-}
-
-/// As [`not_posted`], of a request alone.
-#[cold]
-#[inline(never)]
-pub(super) fn request_not_posted(request: &Request<'_>, ret: c_int) -> PostError {
-    not_posted(Call::PostSend, ret, request.bad.is_null())
 }
 
 #[cold]

@@ -445,7 +445,7 @@ fn nothing_is_posted_behind_a_failure_of_the_short_way() {
                     Err(())
                 });
                 if let Err(NotTried::NotTaken(ring, held, ())) = posted {
-                    ring.one_not_taken(held, NotTaken::Failed(()), true);
+                    ring.tried_in_vain(held, 1, NotTaken::Failed(()), true);
                 }
             })
         };
