@@ -361,11 +361,13 @@ impl Conn {
             (FlushMethod::Read(_), _) => self.post_reading_flush(remote, len, verbs, op_context),
             #[cfg(native_flush)]
             (FlushMethod::Native, FlushType::Persistent) => {
-                self.post_flush::<true>(remote, len, verbs, op_context)
+                let flags = verbs;
+                self.post_flush::<true>(&mut NativeFlush { remote, len, flags }, op_context)
             }
             #[cfg(native_flush)]
             (FlushMethod::Native, FlushType::Visibility) => {
-                self.post_flush::<false>(remote, len, verbs, op_context)
+                let flags = verbs;
+                self.post_flush::<false>(&mut NativeFlush { remote, len, flags }, op_context)
             }
             #[cfg(not(native_flush))]
             (FlushMethod::Native, _) => {
@@ -388,17 +390,15 @@ impl Conn {
         self.post_inlined(&mut request, op_context)
     }
 
+    /// The flush is written down by the caller: in memory it takes no registers.
     #[cfg(native_flush)]
     #[inline(never)]
     fn post_flush<const PERSISTENT: bool>(
         &self,
-        remote: RemoteAddress,
-        len: u64,
-        flags: SendFlags,
+        flush: &mut NativeFlush<PERSISTENT>,
         op_context: u64,
     ) -> Outcome {
-        let mut flush = NativeFlush::<PERSISTENT> { remote, len, flags };
-        self.post_inlined(&mut flush, op_context)
+        self.post_inlined(flush, op_context)
     }
 
     #[cfg(native_atomic_write)]
