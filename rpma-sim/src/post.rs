@@ -51,7 +51,7 @@ unsafe fn sends_of(
         // SAFETY: the caller promises such a list.
         let sges = unsafe { sges_of(list, count) };
         let data = match flags & ibv_send_flags::IBV_SEND_INLINE.0 {
-            0 => Data::At(sges),
+            0 => Data::At(sges.into_iter().map(as_devices_read).collect()),
             _ => {
                 let mut bytes = Vec::new();
                 for sge in &sges {
@@ -82,6 +82,18 @@ unsafe fn sends_of(
         wr = next;
     }
     Ok(())
+}
+
+/// In the requests of some devices (mthca's, mlx4's) a local buffer of 0 bytes has 2³¹. Some providers leave such
+/// buffers out, and none promises it: a program that posts one is wrong.
+fn as_devices_read(sge: ibv_sge) -> ibv_sge {
+    ibv_sge {
+        length: match sge.length {
+            0 => 1 << 31,
+            length => length,
+        },
+        ..sge
+    }
 }
 
 /// # Safety
@@ -210,6 +222,7 @@ pub(crate) unsafe fn post_receives(
             return refuse(wr, Err(Errno::INVAL));
         }
         let wr_id = one.wr_id;
+        let sges = sges.into_iter().map(as_devices_read).collect();
         queue.push_back(Recv { wr_id, sges });
         taken += 1;
         wr = one.next;

@@ -1,0 +1,300 @@
+//! An operation has several ways to the device: a short one for what is usual, one for gathers, one of a batch of one
+//! and one of a longer batch, and a long one, which knows every case. Each operation below goes all ways. They must give
+//! the same answer, and do the same: no short way may accept what the long one refuses, or name it otherwise.
+
+mod common;
+
+use common::{
+    Memory, Pair, completion, contents, device_test, next_completion, pattern, peer, region, remote,
+};
+use rpma::{
+    Batch, Conn, ConnCfg, Flags, FlushType, Mr, MrRemote, MrSlice, MrUsage, Posted, RemoteSlice,
+    Result,
+};
+
+const ALWAYS: Flags = Flags::COMPLETION_ALWAYS;
+const LEN: usize = 256;
+const INLINE: u32 = 64;
+
+/// Native and by reading, and with a peer that is declared to reorder: there soft-RoCE misses a fence.
+fn configurations() -> Vec<ConnCfg> {
+    let mut all = Vec::new();
+    for fallback in [false, true] {
+        for reorders in [false, true] {
+            let mut cfg = ConnCfg::new();
+            cfg.set_sq_size(20).set_rq_size(20).set_cq_size(40);
+            cfg.set_max_inline_data(INLINE);
+            cfg.set_max_send_sge(2).expect("two parts");
+            cfg.set_force_fallback(fallback);
+            cfg.set_peer_reorders(reorders);
+            all.push(cfg);
+        }
+    }
+    all
+}
+
+fn flags() -> [Flags; 4] {
+    [
+        ALWAYS,
+        ALWAYS | Flags::FENCE,
+        ALWAYS | Flags::INLINE,
+        ALWAYS | Flags::SOLICITED,
+    ]
+}
+
+/// Local parts that an operation can have, and others: of the wrong usage, of another peer, without bytes, too long.
+fn local_parts<'a>(
+    right: &'a Mr<Memory>,
+    wrong: &'a Mr<Memory>,
+    others: &'a Mr<Memory>,
+    at: usize,
+) -> Vec<MrSlice<'a>> {
+    let mut parts = vec![MrSlice::EMPTY, right.slice(100..LEN).expect("inside")];
+    for mr in [right, wrong, others] {
+        parts.push(mr.slice(at..at + 32).expect("inside"));
+        parts.push(mr.slice(8..8).expect("inside"));
+    }
+    parts
+}
+
+/// Remote parts of the right usage and of a wrong one, with the lengths of the local ones and without.
+fn remote_parts(right: &MrRemote, wrong: &MrRemote) -> Vec<RemoteSlice> {
+    let mut parts = vec![
+        RemoteSlice::EMPTY,
+        right.slice(100..LEN as u64).expect("inside"),
+    ];
+    for mr in [right, wrong] {
+        for end in [0, 31, 32] {
+            parts.push(mr.slice(0..end).expect("inside"));
+        }
+    }
+    parts
+}
+
+/// Posts it as a batch of one, or after so many operations of 0 bytes.
+fn batched<'a>(
+    conn: &'a Conn,
+    before: usize,
+    add: impl FnOnce(&mut Batch<'a, 8>) -> Result<()>,
+) -> Result<Posted> {
+    let mut batch = conn.batch();
+    for _ in 0..before {
+        let flags = Flags::COMPLETION_ON_ERROR;
+        batch.write(RemoteSlice::EMPTY, MrSlice::EMPTY, flags, 0)?;
+    }
+    add(&mut batch)?;
+    batch.post()
+}
+
+/// Waits for what was posted, and describes the outcome.
+fn outcome(conn: &Conn, posted: Result<Posted>) -> String {
+    match posted {
+        Ok(posted) => {
+            let wc = completion(conn);
+            assert_eq!(wc.posted(), Some(posted), "of this operation");
+            wc.result().expect("executed");
+            "executed".to_owned()
+        }
+        Err(error) => error.to_string(),
+    }
+}
+
+/// All answers are the same; returns it.
+fn same(answers: &[String], what: &dyn std::fmt::Debug) -> bool {
+    for answer in answers {
+        assert_eq!(answer, &answers[0], "{what:?}: {answers:#?}");
+    }
+    answers[0] == "executed"
+}
+
+#[test]
+fn every_way_of_a_write() {
+    device_test(|| {
+        let (peer, other) = (peer(), peer());
+        let right = region(&peer, LEN, MrUsage::WRITE_SRC);
+        right.write_at(0, &pattern(LEN, 1)).expect("inside");
+        let wrong = region(&peer, LEN, MrUsage::RECV);
+        let others = region(&other, LEN, MrUsage::WRITE_SRC);
+        let target = region(&peer, LEN, MrUsage::WRITE_DST);
+        let unwritable = region(&peer, LEN, MrUsage::READ_SRC);
+        let far = [remote(&target), remote(&unwritable)];
+        let mut executed = 0;
+        for cfg in configurations() {
+            let pair = Pair::with(&peer, &cfg, &cfg);
+            let conn = &pair.client;
+            for src in local_parts(&right, &wrong, &others, 0) {
+                for dst in remote_parts(&far[0], &far[1]) {
+                    for flags in flags() {
+                        let answers = [
+                            outcome(conn, conn.write(dst, src, flags, 1)),
+                            outcome(conn, conn.write_gather(dst, &[src], flags, 1)),
+                            // One of no peer takes the long way.
+                            outcome(
+                                conn,
+                                conn.write_gather(dst, &[src, MrSlice::EMPTY], flags, 1),
+                            ),
+                            outcome(conn, batched(conn, 0, |b| b.write(dst, src, flags, 1))),
+                            outcome(conn, batched(conn, 1, |b| b.write(dst, src, flags, 1))),
+                            outcome(
+                                conn,
+                                batched(conn, 1, |b| b.write_gather(dst, &[src], flags, 1)),
+                            ),
+                        ];
+                        executed += usize::from(same(&answers, &(src, dst, flags)));
+                    }
+                }
+            }
+            let written = contents(&target);
+            assert_eq!(written[..32], pattern(LEN, 1)[..32]);
+            assert_eq!(written[100..], pattern(LEN, 1)[100..]);
+        }
+        assert!(executed > 40, "{executed}");
+    });
+}
+
+#[test]
+fn every_way_of_a_message() {
+    device_test(|| {
+        let (peer, other) = (peer(), peer());
+        let right = region(&peer, LEN, MrUsage::SEND);
+        right.write_at(0, &pattern(LEN, 1)).expect("inside");
+        let wrong = region(&peer, LEN, MrUsage::RECV);
+        let others = region(&other, LEN, MrUsage::SEND);
+        let target = region(&peer, LEN, MrUsage::RECV);
+        for cfg in configurations() {
+            let pair = Pair::with(&peer, &cfg, &cfg);
+            let conn = &pair.client;
+            // Each message finds one receive, and takes it.
+            let sent = |send: &dyn Fn() -> Result<Posted>, len: u32| {
+                let to = target.slice(..).expect("all");
+                pair.server.recv(to, 2).expect("posted");
+                let answer = outcome(conn, send());
+                if answer != "executed" {
+                    let empty = conn.send(MrSlice::EMPTY, ALWAYS, 3);
+                    outcome(conn, empty);
+                    assert_eq!(arrived(&pair.server), 0, "{answer}");
+                    return answer;
+                }
+                assert_eq!(arrived(&pair.server), len);
+                assert_eq!(
+                    contents(&target)[..len as usize],
+                    contents(&right)[LEN - len as usize..]
+                );
+                answer
+            };
+            // All end with the region, so that the bytes show which part it was.
+            for src in local_parts(&right, &wrong, &others, LEN - 32) {
+                let len = src.len() as u32;
+                for flags in flags() {
+                    let answers = [
+                        sent(&|| conn.send(src, flags, 1), len),
+                        sent(&|| conn.send_gather(&[src], flags, 1), len),
+                        sent(&|| conn.send_gather(&[src, MrSlice::EMPTY], flags, 1), len),
+                        sent(&|| batched(conn, 0, |b| b.send(src, flags, 1)), len),
+                        sent(&|| batched(conn, 1, |b| b.send(src, flags, 1)), len),
+                        sent(
+                            &|| batched(conn, 1, |b| b.send_gather(&[src], flags, 1)),
+                            len,
+                        ),
+                    ];
+                    same(&answers, &(src, flags));
+                }
+            }
+        }
+    });
+}
+
+#[test]
+fn every_way_of_a_read() {
+    device_test(|| {
+        let (peer, other) = (peer(), peer());
+        let right = region(&peer, LEN, MrUsage::READ_DST);
+        let wrong = region(&peer, LEN, MrUsage::SEND);
+        let others = region(&other, LEN, MrUsage::READ_DST);
+        let source = region(&peer, LEN, MrUsage::READ_SRC);
+        source.write_at(0, &pattern(LEN, 1)).expect("inside");
+        let unreadable = region(&peer, LEN, MrUsage::WRITE_DST);
+        let far = [remote(&source), remote(&unreadable)];
+        let mut executed = 0;
+        for cfg in configurations() {
+            let pair = Pair::with(&peer, &cfg, &cfg);
+            let conn = &pair.client;
+            for dst in local_parts(&right, &wrong, &others, 0) {
+                for src in remote_parts(&far[0], &far[1]) {
+                    for flags in flags() {
+                        let answers = [
+                            outcome(conn, conn.read(dst, src, flags, 1)),
+                            outcome(conn, batched(conn, 0, |b| b.read(dst, src, flags, 1))),
+                            outcome(conn, batched(conn, 1, |b| b.read(dst, src, flags, 1))),
+                        ];
+                        executed += usize::from(same(&answers, &(dst, src, flags)));
+                    }
+                }
+            }
+            let read = contents(&right);
+            assert_eq!(read[..32], pattern(LEN, 1)[..32]);
+            assert_eq!(read[100..], pattern(LEN, 1)[100..]);
+        }
+        assert!(executed > 40, "{executed}");
+    });
+}
+
+#[test]
+fn every_way_of_a_flush_and_of_an_atomic_write() {
+    device_test(|| {
+        let peer = peer();
+        let usage = MrUsage::WRITE_DST | MrUsage::FLUSH_TYPE_VISIBILITY;
+        let target = region(&peer, LEN, usage);
+        let wrong = region(&peer, LEN, MrUsage::RECV);
+        let far = [remote(&target), remote(&wrong)];
+        let word = 0x0102_0304_0506_0708u64.to_ne_bytes();
+        let mut executed = 0;
+        for cfg in configurations() {
+            let pair = Pair::with(&peer, &cfg, &cfg);
+            let conn = &pair.client;
+            let mut parts = vec![RemoteSlice::EMPTY];
+            for mr in &far {
+                for range in [0..0, 0..1, 0..7, 0..8, 4..12, 8..LEN as u64] {
+                    parts.push(mr.slice(range).expect("inside"));
+                }
+            }
+            for dst in parts {
+                for flags in flags() {
+                    for kind in [FlushType::Visibility, FlushType::Persistent] {
+                        let answers = [
+                            outcome(conn, conn.flush(dst, kind, flags, 1)),
+                            outcome(conn, batched(conn, 0, |b| b.flush(dst, kind, flags, 1))),
+                            outcome(conn, batched(conn, 1, |b| b.flush(dst, kind, flags, 1))),
+                        ];
+                        executed += usize::from(same(&answers, &(dst, kind, flags)));
+                    }
+                    let answers = [
+                        outcome(conn, conn.atomic_write(dst, &word, flags, 1)),
+                        outcome(
+                            conn,
+                            batched(conn, 0, |b| b.atomic_write(dst, &word, flags, 1)),
+                        ),
+                        outcome(
+                            conn,
+                            batched(conn, 1, |b| b.atomic_write(dst, &word, flags, 1)),
+                        ),
+                    ];
+                    executed += usize::from(same(&answers, &(dst, flags)));
+                }
+            }
+            assert_eq!(
+                target.load_u64(0).expect("aligned"),
+                u64::from_ne_bytes(word)
+            );
+            target.store_u64(0, 0).expect("aligned");
+        }
+        assert!(executed > 40, "{executed}");
+    });
+}
+
+/// The bytes of the next message.
+fn arrived(conn: &Conn) -> u32 {
+    let wc = next_completion(conn.get_cq());
+    let message = wc.result().expect("received");
+    message.byte_len().expect("a message")
+}
