@@ -9,6 +9,7 @@ use std::ffi::c_int;
 use std::fmt;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::slice;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -59,9 +60,50 @@ struct Handles {
 pub(crate) struct Polled {
     queue: Arc<CompletionQueue>,
     owners: Owners,
-    /// Of a shared receive queue's own queue: what was taken out of it before a queue pair was destroyed, as the
-    /// device has told it.
-    kept: Option<Arc<Mutex<VecDeque<Wc>>>>,
+    /// Filled only if the queue is a shared receive queue's own.
+    kept: Arc<Kept>,
+}
+
+/// Completions that were taken out of a queue before a queue pair was destroyed, as the device gave them. For the holder
+/// of the queue's lock.
+#[derive(Debug, Default)]
+struct Kept {
+    is_filled: AtomicBool,
+    wcs: Mutex<VecDeque<Wc>>,
+}
+
+impl Kept {
+    #[inline(always)]
+    fn is_empty(&self) -> bool {
+        !self.is_filled.load(Ordering::Relaxed)
+    }
+
+    /// Moves completions into `wcs`, and returns how many.
+    fn take(&self, wcs: &mut [Wc]) -> usize {
+        let mut kept = self.lock();
+        let count = wcs.len().min(kept.len());
+        let from = kept.drain(..count);
+        wcs.iter_mut().zip(from).for_each(|(wc, kept)| *wc = kept);
+        self.is_filled.store(!kept.is_empty(), Ordering::Relaxed);
+        count
+    }
+
+    fn add(&self, wcs: &[Wc]) {
+        self.lock().extend(wcs);
+        self.is_filled.store(true, Ordering::Relaxed);
+    }
+
+    /// The queue pair is gone, and a new one may get its number.
+    fn forget(&self, qp_num: u32) {
+        let mut kept = self.lock();
+        let of_it = kept.iter_mut().filter(|wc| wc.qp_num() == qp_num);
+        of_it.for_each(Wc::set_gone);
+    }
+
+    fn lock(&self) -> MutexGuard<'_, VecDeque<Wc>> {
+        // Nothing panics while it is locked.
+        self.wcs.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 /// What a poll for one completion has found.
@@ -107,11 +149,10 @@ pub(crate) struct CqAttr<'a> {
 impl Cq {
     pub(crate) fn new(attr: CqAttr<'_>) -> Result<Self> {
         let queue = CompletionQueue::new(attr.channel, attr.entries, attr.tag, attr.notify)?;
-        let kept = attr.owners.conn.is_none().then(Arc::default);
         let polled = Polled {
             queue,
             owners: attr.owners,
-            kept,
+            kept: Arc::default(),
         };
         Ok(Self {
             _handles: Arc::new(Handles {
@@ -303,7 +344,7 @@ impl Polled {
         Ok(polled as usize)
     }
 
-    /// Settles what was polled, of which so many are left.
+    /// Settles what was polled, of which so many are left: failed, or markers.
     #[cold]
     #[inline(never)]
     fn settle_rest(
@@ -331,15 +372,29 @@ impl Polled {
     /// As [`get_wc`](Self::get_wc), of a shared receive queue's own queue.
     #[inline(never)]
     fn get_shared(&self, wcs: &mut [Wc]) -> Result<usize> {
-        let _held = self.queue.lock_polling();
-        // The kept completions came first. As a rule there are none.
-        let kept = self.kept().filter(|kept| !kept.is_empty());
-        let mut count = kept.map_or(0, |mut kept| {
-            let count = wcs.len().min(kept.len());
-            let from = kept.drain(..count);
-            wcs.iter_mut().zip(from).for_each(|(wc, kept)| *wc = kept);
-            count
-        });
+        let held = self.queue.lock_polling();
+        if !self.kept.is_empty() {
+            return self.get_kept(held, wcs);
+        }
+        let polled = self.queue.poll(wcs);
+        if polled != 0 {
+            let left = match (wcs.get_mut(..polled as usize), &self.owners.srq) {
+                (Some(wcs), Some(pool)) => pool.settle(wcs),
+                _ => polled as usize,
+            };
+            if left != 0 {
+                return self.settle_rest(held, wcs, polled, left);
+            }
+        }
+        drop(held);
+        Ok(polled as usize)
+    }
+
+    /// As [`get_shared`](Self::get_shared), where completions are kept: they came first.
+    #[cold]
+    #[inline(never)]
+    fn get_kept(&self, _held: Held<'_>, wcs: &mut [Wc]) -> Result<usize> {
+        let mut count = self.kept.take(wcs);
         if count < wcs.len() {
             match check_poll(self.queue.poll(&mut wcs[count..])) {
                 Ok(polled) => count += polled,
@@ -351,38 +406,26 @@ impl Polled {
         Ok(self.settle_each(&mut wcs[..count], 0))
     }
 
-    fn kept(&self) -> Option<MutexGuard<'_, VecDeque<Wc>>> {
-        // Nothing panics while it is locked.
-        let kept = self.kept.as_ref()?;
-        Some(kept.lock().unwrap_or_else(PoisonError::into_inner))
-    }
-
     /// A queue pair whose receives complete here is destroyed next: adapters take its completions out of the queue
     /// then. Of a connection's queue nobody polls them any more, and the slots of shared receives come back; of a
     /// shared receive queue's own they are kept, with their slots, for who polls it.
     pub(crate) fn before_destroy(&self, qp_num: u32) {
-        if self.kept.is_none() {
+        if self.owners.conn.is_some() {
             return self.drain();
         }
-        // In this order, as where both are polled.
         let _held = self.queue.lock_polling();
-        let Some(mut kept) = self.kept() else {
-            return;
-        };
         let mut wcs = [Wc::default(); 16];
         loop {
             match check_poll(self.queue.poll(&mut wcs)) {
                 Ok(0) => break,
-                Ok(count) => kept.extend(&wcs[..count]),
+                Ok(count) => self.kept.add(&wcs[..count]),
                 Err(error) => {
                     not_drained(&error);
                     break;
                 }
             }
         }
-        // A new queue pair may get the number.
-        let of_it = kept.iter_mut().filter(|wc| wc.qp_num() == qp_num);
-        of_it.for_each(Wc::set_gone);
+        self.kept.forget(qp_num);
     }
 
     /// Gives the slots of polled completions back and labels them; the first ones are `settled` already.
@@ -391,7 +434,9 @@ impl Polled {
         let mut kept = settled;
         for next in settled..wcs.len() {
             if self.settle(&mut wcs[next]) {
-                wcs[kept] = wcs[next];
+                if kept != next {
+                    wcs[kept] = wcs[next];
+                }
                 kept += 1;
             }
         }
@@ -403,10 +448,9 @@ impl Polled {
     fn settle(&self, wc: &mut Wc) -> bool {
         let Owners { conn, srq } = &self.owners;
         let kind = match (Kind::of(wc.wr_id()), conn, srq) {
-            (Some((Kind::SharedReceive, number)), _, Some(srq)) => srq
-                .complete(number as u32)
-                .map(|op_context| wc.set_any_receive(op_context))
-                .map(|()| Kind::SharedReceive),
+            (Some((Kind::SharedReceive, number)), _, Some(srq)) => {
+                srq.complete(wc, number).then_some(Kind::SharedReceive)
+            }
             (Some((kind, number)), Some(conn), _) => {
                 conn.complete(wc, kind, number).then_some(kind)
             }

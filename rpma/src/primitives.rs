@@ -4,11 +4,9 @@
 //! files (lock.rs and those of slots/) run with loom's atomics and mutexes.
 
 pub(crate) use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-pub(crate) use std::sync::{Mutex, MutexGuard};
 
 use rustix::thread::futex::{Flags, wait, wake};
 
-pub(crate) use crate::verbs::clock::lock;
 use crate::verbs::clock::pause;
 
 /// Sleeps if the word has this value, until another thread wakes this one. It may also return

@@ -83,7 +83,10 @@ impl Queues {
     /// Makes the queues on `id`, or gives the id back.
     pub(crate) fn new(plan: &Plan, mut id: CmId) -> Result<Self, (Error, CmId)> {
         let peer = &plan.peer;
-        let slots = Arc::new(ConnSlots::new(plan.sends, plan.receives));
+        // The receives of a shared queue that has a completion queue of its own complete there.
+        let shared = plan.srq.as_ref().filter(|srq| srq.get_rcq().is_none());
+        let shared = shared.map(|srq| Arc::clone(srq.slots()));
+        let slots = Arc::new(ConnSlots::new(plan.sends, plan.receives).sharing(shared));
         let prepared = (|| {
             if let Some(exponent) = plan.ack_timeout {
                 id.set_ack_timeout(exponent)?;

@@ -52,13 +52,30 @@ fn check_receives(peer: Option<&Peer>, receives: &[(MrSlice<'_>, u64)]) -> Resul
         .map_err(|_| Error::invalid(format!("{} receives at once", receives.len())))
 }
 
+/// Whether a receive needs no closer look: for memory of this peer that takes receives, of 1 byte at least.
+#[inline(always)]
+fn is_usual(dst: &MrSlice<'_>, tag: Tag) -> bool {
+    dst.tag().fits(tag, MrUsage::RECV)
+        && u64::from(dst.buffer().len().wrapping_sub(1)) < MAX_RECEIVE
+}
+
+/// As [`is_usual`], of all; `None` if one needs a closer look, or there are none, or too many. How many there are.
+#[inline(always)]
+fn are_usual(receives: &[(MrSlice<'_>, u64)], tag: Tag) -> Option<u32> {
+    let count = u32::try_from(receives.len())
+        .ok()
+        .filter(|count| *count > 0)?;
+    receives
+        .iter()
+        .all(|(dst, _)| is_usual(dst, tag))
+        .then_some(count)
+}
+
 impl Queues {
     /// Posts a receive.
     #[inline]
     pub(crate) fn recv(&self, dst: MrSlice<'_>, op_context: u64) -> Result<()> {
-        let usual = dst.tag().fits(self.tags.recv, MrUsage::RECV)
-            && u64::from(dst.buffer().len().wrapping_sub(1)) < MAX_RECEIVE;
-        if !usual {
+        if !is_usual(&dst, self.tags.recv) {
             return self.recv_any(&{ dst }, op_context);
         }
         match self.post_receive(dst.buffer(), op_context).result() {
@@ -71,7 +88,7 @@ impl Queues {
     /// for it.
     #[inline(never)]
     fn post_receive(&self, local: LocalBuffer<'_>, op_context: u64) -> Outcome {
-        let post = |wr_id| self.qp.post_recv_of_some(local, wr_id);
+        let post = |wr_id| self.qp.post_recv::<true>(local, wr_id);
         match self.slots.try_post_receive(op_context, post) {
             Ok(number) => Outcome::posted(number),
             Err(NotTried::Later(held)) => self.post_receive_later(local, op_context, held),
@@ -90,20 +107,57 @@ impl Queues {
         held: Option<Held<'_>>,
     ) -> Outcome {
         drop(held);
-        let post = |wr_id| self.qp.post_recv(local, wr_id);
+        let post = |wr_id| self.qp.post_recv::<false>(local, wr_id);
         self.slots.post_receive(op_context, post)
     }
 
     /// Posts receives: all of them or none.
     pub(crate) fn recv_many(&self, receives: &[(MrSlice<'_>, u64)]) -> Result<()> {
-        let count = check_receives(self.srq.is_none().then_some(&self.peer), receives)?;
-        let posted = self.slots.post_receives(count, |mut entries| {
-            let numbered = receives.iter().map(move |(dst, op_context)| {
-                let number = entries.take(*op_context);
-                (dst.buffer(), Kind::Receive.wr_id(number))
-            });
-            self.qp.post_recvs(numbered)
+        let Some(count) = are_usual(receives, self.tags.recv) else {
+            return self.recv_any_many(receives);
+        };
+        let posted = self.slots.try_post_receives(count, |mut entries| {
+            let number = |op_context| Kind::Receive.wr_id(entries.take(op_context));
+            self.qp
+                .post_recvs::<true, _>((receives, with_buffer), number)
         });
+        let posted = match posted {
+            Ok(_) => return Ok(()),
+            Err(NotTried::Later(held)) => self.post_receives_later(receives, count, held),
+            Err(NotTried::NotTaken(ring, held, error)) => {
+                tried_in_vain::<false>((ring, held), count, error)
+            }
+        };
+        self.receives_posted(posted, count)
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn post_receives_later(
+        &self,
+        receives: &[(MrSlice<'_>, u64)],
+        count: u32,
+        held: Option<Held<'_>>,
+    ) -> Outcome {
+        drop(held);
+        self.slots.post_receives(count, |mut entries| {
+            let number = |op_context| Kind::Receive.wr_id(entries.take(op_context));
+            self.qp
+                .post_recvs::<false, _>((receives, with_buffer), number)
+        })
+    }
+
+    /// The long way, for receives that are unusual or wrong.
+    #[cold]
+    #[inline(never)]
+    fn recv_any_many(&self, receives: &[(MrSlice<'_>, u64)]) -> Result<()> {
+        let count = check_receives(self.srq.is_none().then_some(&self.peer), receives)?;
+        let posted = self.post_receives_later(receives, count, None);
+        self.receives_posted(posted, count)
+    }
+
+    #[cold]
+    fn receives_posted(&self, posted: Outcome, count: u32) -> Result<()> {
         match posted.result() {
             Ok(_) => Ok(()),
             Err(refusal) => self.receive_refused(refusal, count),
@@ -117,10 +171,7 @@ impl Queues {
             check_receive(&self.peer, *dst)?;
         }
         let posted = self.post_receive_later(dst.buffer(), op_context, None);
-        match posted.result() {
-            Ok(_) => Ok(()),
-            Err(refusal) => self.receive_refused(refusal, 1),
-        }
+        self.receives_posted(posted, 1)
     }
 
     #[cold]
@@ -139,28 +190,86 @@ impl Queues {
     }
 }
 
+#[inline(always)]
+fn with_buffer<'mr>((dst, op_context): &(MrSlice<'mr>, u64)) -> (LocalBuffer<'mr>, u64) {
+    (dst.buffer(), *op_context)
+}
+
 impl Srq {
+    #[inline]
     pub(crate) fn post(&self, dst: MrSlice<'_>, op_context: u64) -> Result<()> {
-        check_receive(self.peer(), dst)?;
-        let post = |number: u32| {
-            let wr_id = Kind::SharedReceive.wr_id(number.into());
-            Ok(self.queue().post_recv(dst.buffer(), wr_id)?)
-        };
-        let posted = self.slots().post(op_context, post);
-        posted.map_err(|error| self.refused(error.into(), 1))
+        if !is_usual(&dst, self.tag()) {
+            return self.post_any(&{ dst }, op_context);
+        }
+        match self.post_one::<true>(dst.buffer(), op_context).result() {
+            Ok(_) => Ok(()),
+            Err(refusal) => Err(self.refused(refusal, 1)),
+        }
+    }
+
+    /// Posts a receive; `SOME`: of some bytes.
+    #[inline(never)]
+    fn post_one<const SOME: bool>(&self, local: LocalBuffer<'_>, op_context: u64) -> Outcome {
+        match self.slots().try_lock() {
+            Some(held) => self.post_held::<SOME>(held, local, op_context),
+            None => self.post_later::<SOME>(local, op_context),
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn post_later<const SOME: bool>(&self, local: LocalBuffer<'_>, op_context: u64) -> Outcome {
+        self.post_held::<SOME>(self.slots().lock(), local, op_context)
+    }
+
+    #[inline(always)]
+    fn post_held<const SOME: bool>(
+        &self,
+        held: Held<'_>,
+        local: LocalBuffer<'_>,
+        op_context: u64,
+    ) -> Outcome {
+        let posted = self.slots().post(held, 1, |entries| {
+            let wr_id = Kind::SharedReceive.wr_id(entries.take(op_context).into());
+            Ok(self.queue().post_recv::<SOME>(local, wr_id)?)
+        });
+        Outcome::of_pool(posted)
+    }
+
+    /// The long way, for a receive that is unusual or wrong.
+    #[cold]
+    #[inline(never)]
+    fn post_any(&self, dst: &MrSlice<'_>, op_context: u64) -> Result<()> {
+        check_receive(self.peer(), *dst)?;
+        match self.post_one::<false>(dst.buffer(), op_context).result() {
+            Ok(_) => Ok(()),
+            Err(refusal) => Err(self.refused(refusal, 1)),
+        }
     }
 
     /// Posts receives: all of them or none.
     pub(crate) fn post_many(&self, receives: &[(MrSlice<'_>, u64)]) -> Result<()> {
-        let count = check_receives(Some(self.peer()), receives)?;
-        let context = |index: usize| receives[index].1;
-        let posted = self.slots().post_many(receives.len(), context, |numbers| {
-            let numbered = numbers.iter().zip(receives).map(|(number, (dst, _))| {
-                (dst.buffer(), Kind::SharedReceive.wr_id((*number).into()))
-            });
-            Ok(self.queue().post_recvs(numbered)?)
+        let (count, posted) = match are_usual(receives, self.tag()) {
+            Some(count) => (count, self.post_all::<true>(receives, count)),
+            None => {
+                let count = check_receives(Some(self.peer()), receives)?;
+                (count, self.post_all::<false>(receives, count))
+            }
+        };
+        match posted.result() {
+            Ok(_) => Ok(()),
+            Err(refusal) => Err(self.refused(refusal, count)),
+        }
+    }
+
+    #[inline(always)]
+    fn post_all<const SOME: bool>(&self, receives: &[(MrSlice<'_>, u64)], count: u32) -> Outcome {
+        let posted = self.slots().post(self.slots().lock(), count, |entries| {
+            let number = |op_context| Kind::SharedReceive.wr_id(entries.take(op_context).into());
+            let receives = (receives, with_buffer);
+            Ok(self.queue().post_recvs::<SOME, _>(receives, number)?)
         });
-        posted.map_err(|error| self.refused(error.into(), count))
+        Outcome::of_pool(posted)
     }
 
     #[cold]

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use crate::compl_channel::CompletionChannel;
 use crate::cq::{Cq, CqAttr, Owners};
 use crate::error::{Error, Result};
-use crate::mr::MrSlice;
+use crate::mr::{MrSlice, MrUsage, Tag};
 use crate::peer::Peer;
 use crate::slots::Pool;
 use crate::verbs::{CompChannel, CqKind, CqTag, Notify, SharedReceiveQueue};
@@ -131,6 +131,8 @@ struct Inner {
     rcq: Option<Cq>,
     slots: Arc<Pool>,
     peer: Peer,
+    /// What the tags of its receives' memory must have.
+    tag: Tag,
 }
 
 impl Srq {
@@ -169,6 +171,7 @@ impl Srq {
                 rcq,
                 slots,
                 peer: peer.clone(),
+                tag: Tag::new(peer.key(), MrUsage::RECV),
             }),
         })
     }
@@ -182,6 +185,7 @@ impl Srq {
     /// [`Error::ReceivesKept`] instead if the device may keep all receives. [`Error::Provider`] if
     /// `ibv_post_srq_recv` fails.
     #[doc(alias = "rpma_srq_recv")]
+    #[inline]
     pub fn recv(&self, dst: MrSlice<'_>, op_context: u64) -> Result<()> {
         self.post(dst, op_context)
     }
@@ -235,6 +239,11 @@ impl Srq {
 
     pub(crate) fn peer(&self) -> &Peer {
         &self.inner.peer
+    }
+
+    #[inline]
+    pub(crate) fn tag(&self) -> Tag {
+        self.inner.tag
     }
 
     pub(crate) fn queue(&self) -> &Arc<SharedReceiveQueue> {

@@ -181,7 +181,7 @@ impl Conn {
     fn post_marker(&self, marker: Kind) -> Result<()> {
         let qp = &self.queues.qp;
         self.queues.slots.post_marker(marker, |wr_id| match marker {
-            Kind::ReceivesFlushed => qp.post_recv(LocalBuffer::EMPTY, wr_id),
+            Kind::ReceivesFlushed => qp.post_recv::<false>(LocalBuffer::EMPTY, wr_id),
             _ => {
                 let (remote, flags) = (RemoteAddress::NONE, SendFlags::SIGNALED);
                 let mut write = Request::without_data(Opcode::WRITE, remote, flags);

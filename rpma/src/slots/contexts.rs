@@ -46,9 +46,35 @@ impl Contexts {
     /// That of a number, which stands at its remainder.
     #[inline(always)]
     pub(crate) fn of(&self, number: u64) -> &AtomicU64 {
+        self.view().of(number)
+    }
+
+    /// The same entries, for a loop: what it stores cannot change where they are, which the compiler does not know of
+    /// what lies in memory.
+    #[inline(always)]
+    pub(crate) fn view(&self) -> View<'_> {
+        View {
+            entries: &self.entries,
+            mask: self.mask,
+        }
+    }
+}
+
+/// See [`Contexts::view`].
+#[derive(Clone, Copy)]
+pub(crate) struct View<'a> {
+    entries: &'a [AtomicU64],
+    /// As in [`Contexts`]. Nothing else makes a view.
+    mask: u32,
+}
+
+impl<'a> View<'a> {
+    /// As [`Contexts::of`].
+    #[inline(always)]
+    pub(crate) fn of(self, number: u64) -> &'a AtomicU64 {
         let index = (number as u32 & self.mask) as usize;
         debug_assert!(index < self.entries.len());
-        // SAFETY: `new` makes `mask + 1` entries, nothing changes either, and `index` is `mask` at most.
+        // SAFETY: `Contexts::new` makes `mask + 1` entries, nothing changes either, and `index` is `mask` at most.
         unsafe { self.entries.get_unchecked(index) }
     }
 }

@@ -34,6 +34,7 @@ mod settle;
 #[cfg(test)]
 mod tests;
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 pub(crate) use self::kind::{Kind, RECEIVE_MARKERS, SEND_MARKERS};
@@ -58,6 +59,8 @@ pub(crate) struct ConnSlots {
     /// register.
     send: Box<Ring>,
     receive: Box<Ring>,
+    /// The entries of a shared receive queue whose receives complete in the connection's queues.
+    shared: Option<Arc<Pool>>,
     life: Life,
     /// The markers that any thread has polled: two bits each, see [`Kind::marker_bits`].
     markers: AtomicU32,
@@ -70,10 +73,16 @@ impl ConnSlots {
             id: ConnId::new(),
             life: Life::new(),
             markers: AtomicU32::new(0),
+            shared: None,
             send: Box::new(Ring::new(sends, SEND_MARKERS)),
             // Receives may be posted before the connection is there.
             receive: Box::new(Ring::new(receives, RECEIVE_MARKERS).started()),
         }
+    }
+
+    /// Receives of a shared queue, of which these are the entries, complete in the connection's queues.
+    pub(crate) fn sharing(self, shared: Option<Arc<Pool>>) -> Self {
+        Self { shared, ..self }
     }
 
     /// The number of the operation, if it is of this connection.

@@ -30,6 +30,12 @@ impl Outcome {
         }
     }
 
+    /// Of receives of a [`Pool`](super::Pool), which have no number.
+    #[inline(always)]
+    pub(crate) fn of_pool(posted: Result<(), NotPosted<NoCall>>) -> Self {
+        Self::of(posted.map(|()| 0))
+    }
+
     /// The number of the request, or of the last one if there are several.
     #[inline(always)]
     pub(crate) fn result(self) -> Result<u64, Refusal> {

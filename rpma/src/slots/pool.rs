@@ -3,132 +3,235 @@
 //! [`Pool::kept`] counts those: a connection that has ended keeps at most one entry, and only one
 //! that was posted before its end.
 
+use std::fmt;
+
 use super::ring::{NotPosted, NotTaken};
-use crate::primitives::{Mutex, MutexGuard, lock};
+use crate::lock::{Held, Lock};
+use crate::primitives::{AtomicU32, AtomicU64, Ordering};
 
-#[derive(Debug)]
 pub(crate) struct Pool {
-    depth: u32,
-    entries: Mutex<Entries>,
-}
-
-#[derive(Debug)]
-struct Entries {
-    /// With room for all, so that nothing is allocated later.
-    free: Vec<u32>,
-    taken: Vec<Taken>,
+    /// Held by each thread that takes entries or gives them back. All words below are read and written under it.
+    lock: Lock,
+    /// How many entries are free.
+    left: AtomicU32,
+    /// The number of the first free one; each names the next one.
+    free: AtomicU32,
     /// 1, and 1 for each connection that has ended and may keep a receive.
-    ends: u64,
+    ends: AtomicU64,
+    entries: Box<[Entry]>,
 }
 
-/// An entry that is taken, or free.
-#[derive(Clone, Copy, Debug)]
-struct Taken {
-    /// What [`Entries::ends`] was when it was taken. 0: it is free.
+/// A power of two of bytes, so that an index needs no multiplication.
+#[repr(align(32))]
+struct Entry {
+    /// What [`Pool::ends`] was when it was taken. 0: it is free.
+    since: AtomicU64,
+    op_context: AtomicU64,
+    /// The number of the next free entry. It stays when this one is taken, for a post that fails.
+    next: AtomicU32,
+}
+
+impl fmt::Debug for Pool {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // Not the entries: there may be thousands.
+        f.debug_struct("Pool")
+            .field("depth", &self.depth())
+            .finish_non_exhaustive()
+    }
+}
+
+/// Takes entries for the receives that are posted, in their order.
+pub(crate) struct Taking<'pool> {
+    entries: &'pool [Entry],
     since: u64,
-    op_context: u64,
+    free: u32,
+    taken: u32,
 }
 
-impl Taken {
-    const FREE: Self = Self {
-        since: 0,
-        op_context: 0,
-    };
+impl Taking<'_> {
+    /// Takes an entry, with its `op_context`, and returns its number. A caller takes no more than it has asked for.
+    #[inline(always)]
+    pub(crate) fn take(&mut self, op_context: u64) -> u32 {
+        let number = self.free;
+        let entry = &self.entries[number as usize];
+        self.free = entry.next.load(Ordering::Relaxed);
+        self.taken += 1;
+        entry.op_context.store(op_context, Ordering::Relaxed);
+        entry.since.store(self.since, Ordering::Relaxed);
+        number
+    }
+}
+
+/// Gives entries back, with the lock held.
+pub(crate) struct Returning<'pool> {
+    pool: &'pool Pool,
+    entries: &'pool [Entry],
+    free: u32,
+    returned: u32,
+    _held: Held<'pool>,
+}
+
+impl Returning<'_> {
+    /// Notes that the receive `number` has completed, and returns its `op_context`; `None` if it was not
+    /// posted.
+    #[inline(always)]
+    pub(crate) fn complete(&mut self, number: u64) -> Option<u64> {
+        let entry = self.entries.get(number as usize)?;
+        if entry.since.load(Ordering::Relaxed) == 0 {
+            return None;
+        }
+        entry.since.store(0, Ordering::Relaxed);
+        entry.next.store(self.free, Ordering::Relaxed);
+        self.free = number as u32;
+        self.returned += 1;
+        Some(entry.op_context.load(Ordering::Relaxed))
+    }
+}
+
+impl Drop for Returning<'_> {
+    #[inline(always)]
+    fn drop(&mut self) {
+        let left = self.pool.left.load(Ordering::Relaxed);
+        self.pool
+            .left
+            .store(left + self.returned, Ordering::Relaxed);
+        self.pool.free.store(self.free, Ordering::Relaxed);
+    }
 }
 
 impl Pool {
     pub(crate) fn new(depth: u32) -> Self {
+        let entry = |number: u32| Entry {
+            since: AtomicU64::new(0),
+            op_context: AtomicU64::new(0),
+            next: AtomicU32::new(number.wrapping_add(1)),
+        };
         Self {
-            depth,
-            entries: Mutex::new(Entries {
-                free: (0..depth).rev().collect(),
-                taken: vec![Taken::FREE; depth as usize],
-                ends: 1,
-            }),
+            lock: Lock::new(),
+            left: AtomicU32::new(depth),
+            free: AtomicU32::new(0),
+            ends: AtomicU64::new(1),
+            entries: (0..depth).map(entry).collect(),
         }
     }
 
     pub(crate) fn depth(&self) -> u32 {
-        self.depth
+        // It was made of a number of 32 bits.
+        self.entries.len() as u32
     }
 
-    /// Takes an entry, and posts with its number.
+    /// Takes the lock, to post.
+    #[inline(always)]
+    pub(crate) fn lock(&self) -> Held<'_> {
+        self.lock.acquire()
+    }
+
+    /// As [`lock`](Self::lock), if no other thread has it.
+    #[inline(always)]
+    pub(crate) fn try_lock(&self) -> Option<Held<'_>> {
+        self.lock.try_acquire()
+    }
+
+    /// Posts `count` receives, with its lock `held`, each with an entry that `post` takes. If the device fails it may have some of them:
+    /// then each that was taken stays so.
+    #[inline(always)]
     pub(crate) fn post<E>(
         &self,
-        context: u64,
-        post: impl FnOnce(u32) -> Result<(), NotTaken<E>>,
+        held: Held<'_>,
+        count: u32,
+        post: impl FnOnce(&mut Taking<'_>) -> Result<(), NotTaken<E>>,
     ) -> Result<(), NotPosted<E>> {
-        self.post_many(1, |_| context, |numbers| post(numbers[0]))
-    }
-
-    /// Takes `count` entries, of which `context` tells the contexts, and posts with their numbers. If the
-    /// device fails it may have some of them: then all stay taken.
-    pub(crate) fn post_many<E>(
-        &self,
-        count: usize,
-        context: impl Fn(usize) -> u64,
-        post: impl FnOnce(&[u32]) -> Result<(), NotTaken<E>>,
-    ) -> Result<(), NotPosted<E>> {
-        let mut entries = self.lock();
-        let Some(left) = entries.free.len().checked_sub(count) else {
-            return Err(match count > self.depth as usize {
-                true => NotPosted::TooLong,
-                false => NotPosted::Full,
-            });
-        };
         // They may complete at once: then their poller waits for the lock.
-        let failed = match post(&entries.free[left..]) {
-            Ok(()) => None,
-            Err(NotTaken::Failed(error)) => Some(error),
-            Err(NotTaken::NoRoom) => return Err(NotPosted::Full),
-            Err(NotTaken::Refused(error)) => return Err(NotPosted::Refused(error)),
-        };
-        let Entries { free, taken, ends } = &mut *entries;
-        for (index, number) in free.drain(left..).enumerate() {
-            taken[number as usize] = Taken {
-                since: *ends,
-                op_context: context(index),
-            };
+        let left = self.left.load(Ordering::Relaxed);
+        if left < count {
+            return Err(self.no_room(held, count));
         }
-        failed.map_or(Ok(()), |error| Err(NotPosted::Failed(error)))
+        let mut taking = Taking {
+            entries: &self.entries,
+            since: self.ends.load(Ordering::Relaxed),
+            free: self.free.load(Ordering::Relaxed),
+            taken: 0,
+        };
+        if let Err(error) = post(&mut taking) {
+            return Err(self.not_taken(held, (taking.taken, taking.free), error));
+        }
+        self.taken(taking.taken, taking.free);
+        drop(held);
+        Ok(())
     }
 
-    /// Notes that the receive `number` has completed, and returns its `op_context`; `None` if it was not
-    /// posted. Not inlined: polls of other requests would keep registers for it.
-    #[inline(never)]
-    pub(crate) fn complete(&self, number: u32) -> Option<u64> {
-        let mut entries = self.lock();
-        let entry = entries.taken.get_mut(number as usize)?;
-        if entry.since == 0 {
-            return None;
+    #[inline(always)]
+    fn taken(&self, taken: u32, free: u32) {
+        let left = self.left.load(Ordering::Relaxed);
+        self.left.store(left - taken, Ordering::Relaxed);
+        self.free.store(free, Ordering::Relaxed);
+    }
+
+    #[cold]
+    fn no_room<E>(&self, _held: Held<'_>, count: u32) -> NotPosted<E> {
+        match count > self.depth() {
+            true => NotPosted::TooLong,
+            false => NotPosted::Full,
         }
-        entry.since = 0;
-        let op_context = entry.op_context;
-        entries.free.push(number);
-        Some(op_context)
+    }
+
+    /// The device has refused receives, or it has failed.
+    #[cold]
+    fn not_taken<E>(
+        &self,
+        _held: Held<'_>,
+        (taken, free): (u32, u32),
+        error: NotTaken<E>,
+    ) -> NotPosted<E> {
+        let refused = match error {
+            NotTaken::Failed(error) => {
+                self.taken(taken, free);
+                return NotPosted::Failed(error);
+            }
+            NotTaken::NoRoom => NotPosted::Full,
+            NotTaken::Refused(error) => NotPosted::Refused(error),
+        };
+        let mut number = self.free.load(Ordering::Relaxed);
+        for _ in 0..taken {
+            let entry = &self.entries[number as usize];
+            entry.since.store(0, Ordering::Relaxed);
+            number = entry.next.load(Ordering::Relaxed);
+        }
+        refused
+    }
+
+    /// To give entries back.
+    #[inline(always)]
+    pub(crate) fn returning(&self) -> Returning<'_> {
+        let held = self.lock.acquire();
+        Returning {
+            pool: self,
+            entries: &self.entries,
+            free: self.free.load(Ordering::Relaxed),
+            returned: 0,
+            _held: held,
+        }
     }
 
     /// A connection has ended, and the device may keep a receive that a message of it has taken.
     pub(crate) fn may_keep(&self) {
-        self.lock().ends += 1;
+        let _held = self.lock.acquire();
+        let ends = self.ends.load(Ordering::Relaxed);
+        self.ends.store(ends + 1, Ordering::Relaxed);
     }
 
     /// How many receives the device may keep for connections that have ended, at most: one of
     /// each, and only those that were posted before. A receive that comes back later is none of
     /// them.
     pub(crate) fn kept(&self) -> u32 {
-        let entries = self.lock();
-        let taken = entries.taken.iter().map(|entry| entry.since);
-        let older = taken.filter(|since| (1..entries.ends).contains(since));
-        let (count, oldest) = older
-            .fold((0, entries.ends), |(count, oldest): (u32, u64), since| {
-                (count + 1, oldest.min(since))
-            });
-        count.min(u32::try_from(entries.ends - oldest).unwrap_or(u32::MAX))
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Entries> {
-        // Nothing panics under it before it is consistent again.
-        lock(&self.entries)
+        let _held = self.lock.acquire();
+        let ends = self.ends.load(Ordering::Relaxed);
+        let taken = self.entries.iter();
+        let taken = taken.map(|entry| entry.since.load(Ordering::Relaxed));
+        let older = taken.filter(|since| (1..ends).contains(since));
+        let (count, oldest) = older.fold((0, ends), |(count, oldest): (u32, u64), since| {
+            (count + 1, oldest.min(since))
+        });
+        count.min(u32::try_from(ends - oldest).unwrap_or(u32::MAX))
     }
 }

@@ -14,7 +14,7 @@
 //! A number is never used again: they have 61 bits, which last for 73 years at a billion posts a second.
 //! So a number names exactly one request of its queue (see [`Posted`](crate::Posted)).
 
-use super::contexts::Contexts;
+use super::contexts::{Contexts, View};
 use crate::lock::{Held, Lock};
 use crate::primitives::{AtomicU32, AtomicU64, Ordering};
 
@@ -381,8 +381,8 @@ impl Ring {
     }
 
     #[inline(always)]
-    pub(crate) fn op_contexts(&self) -> &Contexts {
-        &self.contexts
+    pub(crate) fn op_contexts(&self) -> View<'_> {
+        self.contexts.view()
     }
 
     /// Notes that the request `number` is done, and all before it: their entries were read.

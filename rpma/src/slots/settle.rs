@@ -1,15 +1,19 @@
 //! Completions give their slots back, and get the program's `op_context`.
 
+use std::slice;
 use std::sync::atomic::Ordering;
 
+use super::contexts::View;
+use super::pool::Returning;
 use super::ring::Ring;
-use super::{ConnSlots, Kind};
+use super::{ConnSlots, Kind, Pool};
+use crate::posted::ConnId;
 use crate::verbs::{Wc, WcStatus};
 
 impl ConnSlots {
-    /// Settles the completions at the beginning of `wcs`, as long as they are of the same queue of
-    /// the connection and have succeeded: gives their slots back, and labels them. Returns how
-    /// many are left. For the holder of the completion queue's lock.
+    /// Settles the completions at the beginning of `wcs`, as long as they are of the connection or of its shared
+    /// receive queue, and have succeeded: gives their slots back, and labels them. Returns how many are left. For the
+    /// holder of the completion queue's lock.
     #[inline(never)]
     pub(crate) fn settle(&self, wcs: &mut [Wc]) -> usize {
         let [wc] = wcs else {
@@ -21,7 +25,8 @@ impl ConnSlots {
         if wc.wr_id() >> Kind::NUMBER != Kind::Send as u64 {
             return self.settle_receive(wc);
         }
-        self.send.done_with(self.label::<true>(&self.send, wc));
+        let number = label::<true>(self.send.op_contexts(), self.id, wc);
+        self.send.done_with(number);
         0
     }
 
@@ -31,7 +36,8 @@ impl ConnSlots {
     pub(crate) fn settle_expected(&self, number: u64, wc: &mut Wc) -> bool {
         let is_it = wc.status() == WcStatus::SUCCESS && wc.wr_id() == Kind::Send.wr_id(number);
         if is_it {
-            self.send.done_with(self.label::<true>(&self.send, wc));
+            label::<true>(self.send.op_contexts(), self.id, wc);
+            self.send.done_with(number);
         }
         is_it
     }
@@ -39,79 +45,99 @@ impl ConnSlots {
     /// As [`settle`](Self::settle), for one that has succeeded and is no send.
     #[inline(never)]
     fn settle_receive(&self, wc: &mut Wc) -> usize {
-        if wc.wr_id() >> Kind::NUMBER != Kind::Receive as u64 {
-            return 1;
+        if wc.wr_id() >> Kind::NUMBER != RECEIVE {
+            let wcs = slice::from_mut(wc);
+            return match &self.shared {
+                Some(shared) => shared.settle_first(wcs),
+                None => wcs.len(),
+            };
         }
-        let number = self.label::<false>(&self.receive, wc);
+        let number = label::<false>(self.receive.op_contexts(), self.id, wc);
         self.receive.done_with(number);
         0
     }
 
     #[inline(never)]
     fn settle_many(&self, wcs: &mut [Wc]) -> usize {
-        match wcs.first().map_or(u64::MAX, Wc::wr_id) >> Kind::NUMBER {
-            kind if kind == Kind::Send as u64 => self.settle_of::<true>(&self.send, wcs),
-            kind if kind == Kind::Receive as u64 => self.settle_of::<false>(&self.receive, wcs),
-            _ => wcs.len(),
+        let settled = match wcs.first().map_or(u64::MAX, Wc::wr_id) >> Kind::NUMBER {
+            SEND => self.settle_of::<true>(&self.send, wcs),
+            RECEIVE => self.settle_of::<false>(&self.receive, wcs),
+            _ => 0,
+        };
+        let wcs = &mut wcs[settled..];
+        if wcs.is_empty() {
+            return 0;
+        }
+        let settled = self.settle_own(wcs);
+        match settled == wcs.len() {
+            true => 0,
+            false => self.settle_mixed(&mut wcs[settled..]),
         }
     }
 
-    /// As [`settle`](Self::settle), where the first is of this ring: that of the sends or that of
-    /// the receives.
+    /// Settles those at the beginning that are of this ring, four at a time, which share the questions that are asked of
+    /// each. Returns how many.
     #[inline(always)]
     fn settle_of<const SENDS: bool>(&self, ring: &Ring, wcs: &mut [Wc]) -> usize {
         let (mut settled, mut last) = (0, None);
-        // Four at a time, which share what is asked of each; then one at a time.
+        let (contexts, id) = (ring.op_contexts(), self.id);
         for some in wcs.chunks_exact_mut(4) {
-            let Some(done) = self.settle_alike::<SENDS>(ring, some) else {
+            let Some(done) = settle_alike::<SENDS>(contexts, id, some) else {
                 break;
             };
             (settled, last) = (settled + 4, Some(done));
-        }
-        for one in wcs[settled..].chunks_exact_mut(1) {
-            let Some(done) = self.settle_alike::<SENDS>(ring, one) else {
-                break;
-            };
-            (settled, last) = (settled + 1, Some(done));
         }
         // All entries are read now.
         if let Some(last) = last {
             ring.done_with(last);
         }
-        wcs.len() - settled
+        settled
     }
 
-    /// Labels completions and returns the number of the last one, if all of them succeeded and are
-    /// of this ring. If not, nothing has happened.
+    /// As [`settle`](Self::settle), those of the shared queue and of its own in turn.
+    #[inline(never)]
+    fn settle_mixed(&self, mut wcs: &mut [Wc]) -> usize {
+        let Some(shared) = &self.shared else {
+            return wcs.len();
+        };
+        while !wcs.is_empty() {
+            let left = shared.settle_first(wcs);
+            let settled = wcs.len() - left;
+            if settled == 0 {
+                break;
+            }
+            wcs = &mut wcs[settled..];
+            let settled = self.settle_own(wcs);
+            wcs = &mut wcs[settled..];
+        }
+        wcs.len()
+    }
+
+    /// As [`settle`](Self::settle), those of the connection's own queues, one after the other. Returns how many.
     #[inline(always)]
-    fn settle_alike<const SENDS: bool>(&self, ring: &Ring, wcs: &mut [Wc]) -> Option<u64> {
-        let first = first_of::<SENDS>();
-        let (mut kinds, mut statuses) = (0, 0);
-        for wc in &*wcs {
-            kinds |= wc.wr_id() ^ first;
-            statuses |= wc.status().0;
-        }
-        if (kinds >> Kind::NUMBER) as u32 | statuses != WcStatus::SUCCESS.0 {
-            return None;
-        }
-        let mut last = None;
+    fn settle_own(&self, wcs: &mut [Wc]) -> usize {
+        let (sends, receives) = (self.send.op_contexts(), self.receive.op_contexts());
+        let (mut sent, mut received) = (NONE, NONE);
+        let (id, mut settled) = (self.id, 0);
         for wc in wcs {
-            last = Some(self.label::<SENDS>(ring, wc));
+            if wc.status() != WcStatus::SUCCESS {
+                break;
+            }
+            match wc.wr_id() >> Kind::NUMBER {
+                SEND => sent = label::<true>(sends, id, wc),
+                RECEIVE => received = label::<false>(receives, id, wc),
+                _ => break,
+            }
+            settled += 1;
         }
-        last
-    }
-
-    /// Puts the program's `op_context` into a completion, and the name of its operation if it is a
-    /// send queue's. Returns its number.
-    #[inline(always)]
-    fn label<const SENDS: bool>(&self, ring: &Ring, wc: &mut Wc) -> u64 {
-        let number = wc.wr_id() ^ first_of::<SENDS>();
-        let op_context = ring.op_contexts().of(number).load(Ordering::Relaxed);
-        match SENDS {
-            true => wc.set_send(op_context, self.id, number),
-            false => wc.set_receive(op_context),
+        // All entries are read now.
+        if sent != NONE {
+            self.send.done_with(sent);
         }
-        number
+        if received != NONE {
+            self.receive.done_with(received);
+        }
+        settled
     }
 
     /// Gives the slot of a request back and labels its completion, whether it has failed or not;
@@ -131,6 +157,90 @@ impl ConnSlots {
         true
     }
 }
+
+/// Labels completions and returns the number of the last one, if all of them succeeded and are
+/// of these sends or receives. If not, nothing has happened.
+#[inline(always)]
+fn settle_alike<const SENDS: bool>(contexts: View<'_>, id: ConnId, wcs: &mut [Wc]) -> Option<u64> {
+    let first = first_of::<SENDS>();
+    let (mut kinds, mut statuses) = (0, 0);
+    for wc in &*wcs {
+        kinds |= wc.wr_id() ^ first;
+        statuses |= wc.status().0;
+    }
+    if (kinds >> Kind::NUMBER) as u32 | statuses != WcStatus::SUCCESS.0 {
+        return None;
+    }
+    let mut last = None;
+    for wc in wcs {
+        last = Some(label::<SENDS>(contexts, id, wc));
+    }
+    last
+}
+
+/// Puts the program's `op_context` into a completion, and the name of its operation if it is a
+/// send queue's. Returns its number.
+#[inline(always)]
+fn label<const SENDS: bool>(contexts: View<'_>, id: ConnId, wc: &mut Wc) -> u64 {
+    let number = wc.wr_id() ^ first_of::<SENDS>();
+    let op_context = contexts.of(number).load(Ordering::Relaxed);
+    match SENDS {
+        true => wc.set_send(op_context, id, number),
+        false => wc.set_receive(op_context),
+    }
+    number
+}
+
+impl Pool {
+    /// As [`ConnSlots::settle`], for the shared receive queue's own completion queue.
+    #[inline(always)]
+    pub(crate) fn settle(&self, wcs: &mut [Wc]) -> usize {
+        let mut returning = self.returning();
+        let mut left = wcs.len();
+        for wc in wcs {
+            if wc.status() != WcStatus::SUCCESS || !take_back(&mut returning, wc) {
+                break;
+            }
+            left -= 1;
+        }
+        left
+    }
+
+    /// As [`settle`](Self::settle). Not inlined, for who has completions of other queues as well.
+    #[inline(never)]
+    fn settle_first(&self, wcs: &mut [Wc]) -> usize {
+        self.settle(wcs)
+    }
+
+    /// Gives the slot of a receive back and labels its completion, whether it has failed or not; `false` if the
+    /// receive was not posted.
+    pub(crate) fn complete(&self, wc: &mut Wc, number: u64) -> bool {
+        let op_context = self.returning().complete(number);
+        op_context.is_some_and(|op_context| {
+            wc.set_any_receive(op_context);
+            true
+        })
+    }
+}
+
+/// Gives the slot of a receive back that has succeeded, and labels its completion.
+#[inline(always)]
+fn take_back(returning: &mut Returning<'_>, wc: &mut Wc) -> bool {
+    // That of another kind is larger than any.
+    let number = wc.wr_id().wrapping_sub(SHARED << Kind::NUMBER);
+    match returning.complete(number) {
+        Some(op_context) => wc.set_receive(op_context),
+        None => return false,
+    }
+    true
+}
+
+/// No number: they have 61 bits.
+const NONE: u64 = u64::MAX;
+
+const SEND: u64 = Kind::Send as u64;
+const RECEIVE: u64 = Kind::Receive as u64;
+const SHARED: u64 = Kind::SharedReceive as u64;
 
 /// The `wr_id` of number 0 of the sends or the receives.
 const fn first_of<const SENDS: bool>() -> u64 {

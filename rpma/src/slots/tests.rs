@@ -47,22 +47,27 @@ impl Device {
     }
 }
 
-/// As the library posts: one request on the short way first.
+/// As the library posts: on the short way first.
 fn post_send(
     slots: &ConnSlots,
     (count, signaled): (u32, bool),
     op_context: u64,
     mut post: impl FnMut(u64) -> Result<(), PostError>,
 ) -> Result<()> {
-    let mut posted = None;
-    if count == 1 {
-        let taken = slots.try_post_send(op_context, |number| {
+    let taken = match count {
+        1 => slots.try_post_send(op_context, |number| {
             post(number)?;
             Ok(u32::from(signaled))
-        });
-        posted = tried::<true>(taken);
-    }
-    posted
+        }),
+        _ => slots.try_post_sends(Wanted::one_operation(count, signaled), |mut entries| {
+            let first = entries.take(op_context);
+            for _ in 1..count {
+                entries.take(op_context);
+            }
+            post(first)
+        }),
+    };
+    tried::<true>(taken, count)
         .unwrap_or_else(|| slots.post_send(count, signaled, op_context, post))
         .result()
         .map(drop)
@@ -79,13 +84,16 @@ fn ended_after(slots: &ConnSlots, failure: Option<Failure>) {
     }
 }
 
-/// Whether a request was posted; `None` if it was not tried.
-fn tried<const SENDS: bool>(posted: Result<u64, NotTried<'_, PostError>>) -> Option<Outcome> {
+/// Whether requests were posted; `None` if it was not tried.
+fn tried<const SENDS: bool>(
+    posted: Result<u64, NotTried<'_, PostError>>,
+    count: u32,
+) -> Option<Outcome> {
     match posted {
         Ok(number) => Some(Outcome::posted(number)),
         Err(NotTried::Later(_)) => None,
         Err(NotTried::NotTaken(ring, held, error)) => {
-            Some(tried_in_vain::<SENDS>((ring, held), 1, error))
+            Some(tried_in_vain::<SENDS>((ring, held), count, error))
         }
     }
 }
@@ -102,7 +110,7 @@ fn post_receive(
     mut post: impl FnMut(u64) -> Result<(), PostError>,
 ) -> Result<()> {
     let taken = slots.try_post_receive(op_context, &mut post);
-    tried::<false>(taken)
+    tried::<false>(taken, 1)
         .unwrap_or_else(|| slots.post_receive(op_context, post))
         .result()
         .map(drop)
@@ -351,7 +359,7 @@ fn nobody_posts_before_a_failed_post_has_ended_the_connection() {
     device.post(1, true).expect("posts");
     let failed = PostError::Failed(CallFailed::for_test(Errno::NOMEM));
     let posted = device.slots.try_post_send(0, |_| Err(failed));
-    let refusal = tried::<true>(posted).expect("the short way is open");
+    let refusal = tried::<true>(posted, 1).expect("the short way is open");
     for count in [1, 2] {
         let refused = device.post(count, true);
         assert!(
@@ -417,7 +425,8 @@ fn a_queue_of_nothing_is_not_full() {
         matches!(refused, Err(Error::InvalidArgument(_))),
         "{refused:?}"
     );
-    let posted: Result<(), NotPosted<()>> = Pool::new(0).post(0, |_| Ok(()));
+    let pool = Pool::new(0);
+    let posted: Result<(), NotPosted<()>> = pool.post(pool.lock(), 1, |_| Ok(()));
     assert_eq!(posted, Err(NotPosted::TooLong));
 }
 
@@ -514,8 +523,8 @@ fn a_shared_receive_queue_counts_in_any_order() {
     let pool = Pool::new(3);
     let post = |context| {
         let mut number = None;
-        let posted: Result<_, NotPosted<()>> = pool.post(context, |taken| {
-            number = Some(taken);
+        let posted: Result<_, NotPosted<()>> = pool.post(pool.lock(), 1, |entries| {
+            number = Some(entries.take(context));
             Ok(())
         });
         posted.map(|()| number.expect("taken"))
@@ -524,13 +533,21 @@ fn a_shared_receive_queue_counts_in_any_order() {
         .map(|context| post(context).expect("a slot"))
         .collect();
     assert_eq!(post(13), Err(NotPosted::Full));
-    assert_eq!(pool.complete(numbers[1]), Some(11));
-    assert_eq!(pool.complete(numbers[1]), None, "not twice");
-    assert_eq!(pool.complete(99), None, "not what was never posted");
+    assert_eq!(pool.returning().complete(numbers[1].into()), Some(11));
+    assert_eq!(
+        pool.returning().complete(numbers[1].into()),
+        None,
+        "not twice"
+    );
+    assert_eq!(
+        pool.returning().complete(99),
+        None,
+        "not what was never posted"
+    );
     post(14).expect("one slot is back");
     assert_eq!(post(15), Err(NotPosted::Full));
-    assert_eq!(pool.complete(numbers[2]), Some(12));
-    assert_eq!(pool.complete(numbers[0]), Some(10));
+    assert_eq!(pool.returning().complete(numbers[2].into()), Some(12));
+    assert_eq!(pool.returning().complete(numbers[0].into()), Some(10));
 }
 
 #[test]
@@ -596,20 +613,18 @@ fn a_failed_call_is_the_same_in_a_word() {
     }
 }
 
-/// What is settled at once stops at the first completion of another queue, at a failure, and at what is not
-/// the program's; and it frees the slots of exactly those before.
+/// What is settled at once stops at a failure and at what is not the program's; and it frees the slots of exactly those
+/// before.
 #[test]
-fn completions_are_settled_up_to_the_first_unlike() {
+fn completions_are_settled_up_to_a_failure_or_a_marker() {
     const DEPTH: u32 = 8;
-    let failed = WcStatus::REM_ACCESS_ERR;
     let unlike = [
-        (Kind::Receive, WcStatus::SUCCESS),
-        (Kind::Send, failed),
+        (Kind::Send, WcStatus::REM_ACCESS_ERR),
         (Kind::AllSent, WcStatus::SUCCESS),
         (Kind::SharedReceive, WcStatus::SUCCESS),
     ];
     for (kind, status) in unlike {
-        for like in 0..=4 {
+        for like in 0..=5 {
             let slots = ConnSlots::new(DEPTH, DEPTH);
             slots.open();
             for n in 0..DEPTH {
@@ -620,20 +635,124 @@ fn completions_are_settled_up_to_the_first_unlike() {
                 .map(|n| Wc::for_test(Kind::Send.wr_id(n), WcStatus::SUCCESS))
                 .collect();
             wcs.push(Wc::for_test(kind.wr_id(like), status));
-            // A receive alone is settled like a send.
-            let left = usize::from(like > 0 || kind != Kind::Receive);
-            assert_eq!(slots.settle(&mut wcs), left, "{like} {kind:?}");
+            assert_eq!(slots.settle(&mut wcs), 1, "{like} {kind:?}");
             for (n, wc) in (0..like).zip(&wcs) {
                 assert_eq!(wc.wr_id(), n + 100);
                 assert_eq!(wc.posted(), Some(slots.name(n, true)));
             }
-            if left == 1 {
-                assert_eq!(wcs[like as usize].wr_id(), kind.wr_id(like), "not touched");
-            }
+            assert_eq!(wcs[like as usize].wr_id(), kind.wr_id(like), "not touched");
             let again = |_: &u32| post_send(&slots, (1, true), 0, |_| Ok(())).is_ok();
             assert_eq!((0..).take_while(again).count() as u64, like);
         }
     }
+}
+
+/// Sends, receives and those of a shared queue in every order of eight: each gets its own context, and all slots come back.
+/// Also with a failure among them, which is left with all after it.
+#[test]
+fn completions_of_three_queues_are_settled_in_turn() {
+    const COUNT: u32 = 8;
+    for order in 0..3u64.pow(COUNT) {
+        let kinds: Vec<_> = (0..COUNT)
+            .map(|n| {
+                [Kind::Send, Kind::Receive, Kind::SharedReceive][(order / 3u64.pow(n) % 3) as usize]
+            })
+            .collect();
+        // One of them has failed, or none.
+        let failed = (order % u64::from(COUNT + 1)) as usize;
+        let pool = Arc::new(Pool::new(COUNT));
+        let slots = ConnSlots::new(COUNT, COUNT).sharing(Some(Arc::clone(&pool)));
+        slots.open();
+        let mut wcs = Vec::new();
+        for (n, kind) in (0u64..).zip(&kinds) {
+            let mut number = 0;
+            match kind {
+                Kind::Send => post_send(&slots, (1, true), n, |given| {
+                    number = given;
+                    Ok(())
+                })
+                .expect("a slot"),
+                Kind::Receive => post_receive(&slots, n, |wr_id| {
+                    number = Kind::of(wr_id).expect("ours").1;
+                    Ok(())
+                })
+                .expect("a slot"),
+                _ => pool
+                    .post(pool.lock(), 1, |entries| -> Result<(), NotTaken<()>> {
+                        number = entries.take(n).into();
+                        Ok(())
+                    })
+                    .expect("a slot"),
+            }
+            let status = match wcs.len() == failed {
+                true => WcStatus::LOC_PROT_ERR,
+                false => WcStatus::SUCCESS,
+            };
+            wcs.push(Wc::for_test(kind.wr_id(number), status));
+        }
+        let left = slots.settle(&mut wcs);
+        assert_eq!(left, wcs.len() - failed.min(wcs.len()), "{kinds:?}");
+        for (n, wc) in (0..).zip(&wcs[..wcs.len() - left]) {
+            assert_eq!(wc.wr_id(), n, "{kinds:?}");
+        }
+        let settled = |kind| {
+            kinds[..kinds.len() - left]
+                .iter()
+                .filter(|now| **now == kind)
+                .count()
+        };
+        let posted = |kind| kinds.iter().filter(|now| **now == kind).count();
+        let free = |kind| COUNT as usize - posted(kind) + settled(kind);
+        let again = |_: &u32| post_receive(&slots, 0, |_| Ok(())).is_ok();
+        assert_eq!(
+            (0..).take_while(again).count(),
+            free(Kind::Receive),
+            "{kinds:?}"
+        );
+        let again = |_: &u32| {
+            let posted: Result<(), NotPosted<()>> = pool.post(pool.lock(), 1, |entries| {
+                entries.take(0);
+                Ok(())
+            });
+            posted.is_ok()
+        };
+        assert_eq!(
+            (0..).take_while(again).count(),
+            free(Kind::SharedReceive),
+            "{kinds:?}"
+        );
+    }
+}
+
+/// Of receives that a device refuses none is taken; of those that it may have all are.
+#[test]
+fn a_shared_queue_takes_back_what_was_refused() {
+    let pool = Pool::new(4);
+    let post = |count, answer: Result<(), NotTaken<()>>| {
+        pool.post(pool.lock(), count, |entries| {
+            for _ in 0..count {
+                entries.take(9);
+            }
+            answer
+        })
+    };
+    post(1, Ok(())).expect("a slot");
+    assert_eq!(post(3, Err(NotTaken::NoRoom)), Err(NotPosted::Full));
+    assert_eq!(
+        post(3, Err(NotTaken::Refused(()))),
+        Err(NotPosted::Refused(()))
+    );
+    assert_eq!(pool.returning().complete(1), None, "it is free");
+    assert_eq!(
+        post(2, Err(NotTaken::Failed(()))),
+        Err(NotPosted::Failed(()))
+    );
+    assert_eq!(post(2, Ok(())), Err(NotPosted::Full), "one is left");
+    for number in 0..3 {
+        assert_eq!(pool.returning().complete(number), Some(9));
+    }
+    assert_eq!(post(5, Ok(())), Err(NotPosted::TooLong));
+    post(4, Ok(())).expect("all have come back");
 }
 
 /// A connection that has ended keeps one receive at most, and only one that was posted before its
@@ -643,8 +762,8 @@ fn receives_that_may_be_kept_are_counted() {
     let pool = Pool::new(4);
     let post = || {
         let mut taken = None;
-        let posted = pool.post(7, |number| -> Result<(), NotTaken<()>> {
-            taken = Some(number);
+        let posted = pool.post(pool.lock(), 1, |entries| -> Result<(), NotTaken<()>> {
+            taken = Some(entries.take(7));
             Ok(())
         });
         assert!(posted.is_ok(), "there is room");
@@ -657,18 +776,18 @@ fn receives_that_may_be_kept_are_counted() {
     let later = [post(), post()];
     (0..3).for_each(|_| pool.may_keep());
     assert_eq!(pool.kept(), 4, "four connections, and four receives");
-    assert_eq!(pool.complete(first[0]), Some(7));
-    assert_eq!(pool.complete(first[1]), Some(7));
+    assert_eq!(pool.returning().complete(first[0].into()), Some(7));
+    assert_eq!(pool.returning().complete(first[1].into()), Some(7));
     assert_eq!(pool.kept(), 2, "those that are missing");
     let again = post();
-    assert_eq!(pool.complete(later[0]), Some(7));
+    assert_eq!(pool.returning().complete(later[0].into()), Some(7));
     assert_eq!(
         pool.kept(),
         1,
         "the newest is of no connection that has ended"
     );
-    assert_eq!(pool.complete(later[1]), Some(7));
+    assert_eq!(pool.returning().complete(later[1].into()), Some(7));
     assert_eq!(pool.kept(), 0);
-    assert_eq!(pool.complete(again), Some(7));
-    assert_eq!(pool.complete(again), None, "it is free");
+    assert_eq!(pool.returning().complete(again.into()), Some(7));
+    assert_eq!(pool.returning().complete(again.into()), None, "it is free");
 }

@@ -88,31 +88,25 @@ impl QueuePair {
         check_posted(Call::PostSend, ret, bad.is_null())
     }
 
-    /// Posts a receive, of some bytes or none.
-    pub(crate) fn post_recv(&self, local: LocalBuffer<'_>, wr_id: u64) -> Result<(), PostError> {
-        let mut sge = local.to_sge();
-        self.post_receive(recv_wr(&mut sge, wr_id))
-    }
-
-    /// As [`post_recv`](Self::post_recv), where it is known that there are some.
+    /// Posts a receive; `SOME`: of some bytes.
     #[inline(always)]
-    pub(crate) fn post_recv_of_some(
+    pub(crate) fn post_recv<const SOME: bool>(
         &self,
         local: LocalBuffer<'_>,
         wr_id: u64,
     ) -> Result<(), PostError> {
         let mut sge = local.to_sge();
-        let mut wr = recv_wr(&mut sge, wr_id);
-        wr.num_sge = 1;
-        self.post_receive(wr)
+        self.post_receive(recv_wr::<SOME>(&mut sge, wr_id))
     }
 
-    /// Posts receives into these buffers, of some bytes or none, with these numbers.
-    pub(crate) fn post_recvs<'mr>(
+    /// Posts receives into these buffers: see [`post_receives`].
+    #[inline(always)]
+    pub(crate) fn post_recvs<'mr, const SOME: bool, T>(
         &self,
-        receives: impl Iterator<Item = (LocalBuffer<'mr>, u64)>,
+        receives: (&[T], impl Fn(&T) -> (LocalBuffer<'mr>, u64)),
+        number: impl FnMut(u64) -> u64,
     ) -> Result<(), PostError> {
-        post_receives(Call::PostRecv, receives, |wr, bad| {
+        post_receives::<SOME, T>(Call::PostRecv, receives, number, |wr, bad| {
             // SAFETY: as in `post_receive`, with a chain whose requests and entries are alive.
             unsafe { (self.calls.post_recv)(self.as_ptr(), wr, bad) }
         })

@@ -60,11 +60,15 @@ impl SharedReceiveQueue {
         self.raw.as_ptr()
     }
 
-    /// Posts a receive.
-    #[inline]
-    pub(crate) fn post_recv(&self, local: LocalBuffer<'_>, wr_id: u64) -> Result<(), PostError> {
+    /// Posts a receive; `SOME`: of some bytes.
+    #[inline(always)]
+    pub(crate) fn post_recv<const SOME: bool>(
+        &self,
+        local: LocalBuffer<'_>,
+        wr_id: u64,
+    ) -> Result<(), PostError> {
         let mut sge = local.to_sge();
-        let mut wr = recv_wr(&mut sge, wr_id);
+        let mut wr = recv_wr::<SOME>(&mut sge, wr_id);
         let mut bad = ptr::null_mut();
         // SAFETY: the queue is alive; the call copies the request and its entry. The device checks the
         // key.
@@ -72,12 +76,14 @@ impl SharedReceiveQueue {
         check_posted(Call::PostSrqRecv, ret, bad.is_null())
     }
 
-    /// Posts receives into these buffers, of some bytes or none, with these numbers.
-    pub(crate) fn post_recvs<'mr>(
+    /// Posts receives into these buffers: see [`post_receives`].
+    #[inline(always)]
+    pub(crate) fn post_recvs<'mr, const SOME: bool, T>(
         &self,
-        receives: impl Iterator<Item = (LocalBuffer<'mr>, u64)>,
+        receives: (&[T], impl Fn(&T) -> (LocalBuffer<'mr>, u64)),
+        number: impl FnMut(u64) -> u64,
     ) -> Result<(), PostError> {
-        post_receives(Call::PostSrqRecv, receives, |wr, bad| {
+        post_receives::<SOME, T>(Call::PostSrqRecv, receives, number, |wr, bad| {
             // SAFETY: as in `post_recv`, with a chain whose requests and entries are alive.
             unsafe { (self.post)(self.raw.as_ptr(), wr, bad) }
         })

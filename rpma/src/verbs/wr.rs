@@ -500,36 +500,51 @@ bitflags::bitflags! {
 /// How many receives one call posts at most.
 const CHAIN: usize = 16;
 
-/// Posts receives into these buffers with these numbers, in chains, with as few calls of `post` as that takes.
-/// Each is given a chain, whose first request has a successor only if there is one, and that lives and is
+/// A request of a receive, and its local buffer.
+#[repr(C)]
+struct Receive {
+    wr: sys::ibv_recv_wr,
+    sge: sys::ibv_sge,
+}
+
+/// Posts `receives` in chains; `of` gives the buffer and the `op_context` of each. As few calls of `post` as that takes. `number` is told the
+/// `op_context` of each, in order, and gives the `wr_id`. `SOME`: each has some bytes.
+///
+/// `post` is given a chain, whose first request has a successor only if there is one, and that lives and is
 /// written by nobody else during the call; and where to say which request was refused.
-pub(super) fn post_receives<'mr>(
+#[inline(always)]
+pub(super) fn post_receives<'mr, const SOME: bool, T>(
     call: Call,
-    mut receives: impl Iterator<Item = (LocalBuffer<'mr>, u64)>,
+    (receives, of): (&[T], impl Fn(&T) -> (LocalBuffer<'mr>, u64)),
+    mut number: impl FnMut(u64) -> u64,
     mut post: impl FnMut(*mut sys::ibv_recv_wr, *mut *mut sys::ibv_recv_wr) -> c_int,
 ) -> Result<(), PostError> {
+    let mut chain = [const { MaybeUninit::<Receive>::uninit() }; CHAIN];
+    // All pointers are made of this one, by which the chain is written and read.
+    let first: *mut Receive = chain.as_mut_ptr().cast();
     let mut posted = false;
-    loop {
-        let mut sges = [sys::ibv_sge::default(); CHAIN];
-        let mut wrs = [sys::ibv_recv_wr::default(); CHAIN];
-        let mut count = 0;
-        for ((sge, wr), (buffer, wr_id)) in sges.iter_mut().zip(&mut wrs).zip(receives.by_ref()) {
-            *sge = buffer.to_sge();
-            *wr = recv_wr(sge, wr_id);
-            count += 1;
+    for receives in receives.chunks(CHAIN) {
+        let mut last = first;
+        let mut next = first;
+        for (buffer, op_context) in receives.iter().map(&of) {
+            last = next;
+            next = last.wrapping_add(1);
+            let sge = buffer.to_sge();
+            let wr = sys::ibv_recv_wr {
+                wr_id: number(op_context),
+                next: next.cast(),
+                sg_list: last.wrapping_byte_add(offset_of!(Receive, sge)).cast(),
+                num_sge: i32::from(SOME || sge.length > 0),
+            };
+            // SAFETY: one of the array's, which has as many as a chunk.
+            unsafe { last.write(Receive { wr, sge }) };
         }
-        if count == 0 {
-            return Ok(());
-        }
-        let first = wrs.as_mut_ptr();
-        for n in 1..count {
-            // SAFETY: it is in the array, which only pointers made of this one are used for from now on.
-            unsafe { (*first.wrapping_add(n - 1)).next = first.wrapping_add(n) };
-        }
-        let mut bad = ptr::null_mut();
-        let ret = post(first, &raw mut bad);
+        // SAFETY: it was written above: no chunk is empty.
+        unsafe { (*last).wr.next = ptr::null_mut() };
+        let (chain, mut bad) = (first.cast::<sys::ibv_recv_wr>(), ptr::null_mut());
+        let ret = post(chain, &raw mut bad);
         if ret != 0 || !bad.is_null() {
-            let error = chain_not_posted(call, ret, first, bad);
+            let error = chain_not_posted(call, ret, chain, bad);
             return Err(match posted {
                 true => error.in_the_middle(call),
                 false => error,
@@ -537,15 +552,16 @@ pub(super) fn post_receives<'mr>(
         }
         posted = true;
     }
+    Ok(())
 }
 
-/// The work request of a receive into one buffer, or into none if it has no bytes.
+/// The work request of a receive into one buffer, or into none if it has no bytes. `SOME`: it has some.
 #[inline(always)]
-pub(super) fn recv_wr(sge: &mut sys::ibv_sge, wr_id: u64) -> sys::ibv_recv_wr {
+pub(super) fn recv_wr<const SOME: bool>(sge: &mut sys::ibv_sge, wr_id: u64) -> sys::ibv_recv_wr {
     sys::ibv_recv_wr {
         wr_id,
         next: ptr::null_mut(),
-        num_sge: i32::from(sge.length > 0),
+        num_sge: i32::from(SOME || sge.length > 0),
         sg_list: sge,
     }
 }

@@ -22,16 +22,12 @@ mod ring;
 
 /// In the place of primitives.rs.
 mod primitives {
+    use loom::sync::Mutex;
     pub(crate) use loom::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-    pub(crate) use loom::sync::{Mutex, MutexGuard};
 
     loom::lazy_static! {
         /// The kernel's side of a futex. There is one in a model.
         static ref FUTEX: (Mutex<()>, loom::sync::Condvar) = Default::default();
-    }
-
-    pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-        mutex.lock().unwrap()
     }
 
     /// The kernel looks at the word and puts the thread to sleep at once.
@@ -100,6 +96,33 @@ impl Queue {
         self.ring
             .post(wanted, |mut entries| {
                 give(entries.take(context));
+                Ok(())
+            })
+            .map(drop)
+    }
+
+    /// Posts two together, of which the last one completes: as a batch.
+    fn post_two(&self, context: u64) -> Result<(), NotPosted<()>> {
+        let wanted = Wanted::one_operation(2, true);
+        let give = |mut entries: ring::Entries<'_>| {
+            let numbers = [entries.take(0), entries.take(context)];
+            thread::yield_now();
+            let mut device = self.device.lock().unwrap();
+            device.push_back((numbers[0], false, 0));
+            device.push_back((numbers[1], true, context));
+            assert!(device.len() <= self.depth, "more than the queue has slots");
+        };
+        let posted = self.ring.try_post_many(wanted, |entries| {
+            give(entries);
+            Ok::<_, NotTaken<()>>(())
+        });
+        if posted.is_ok() {
+            return Ok(());
+        }
+        drop(posted);
+        self.ring
+            .post(wanted, |entries| {
+                give(entries);
                 Ok(())
             })
             .map(drop)
@@ -388,6 +411,28 @@ fn several_at_once_and_markers() {
     });
 }
 
+/// Batches beside single operations, while completions are polled: numbers are in the order of the device, and no entry is
+/// another request's.
+#[test]
+fn batches_and_single_operations() {
+    model(3, || {
+        let queue = Queue::new(u64::MAX >> 3, 4);
+        // The short ways are open from the first post on.
+        queue.post(true, 1).expect("a slot");
+        let other = {
+            let queue = Arc::clone(&queue);
+            thread::spawn(move || queue.post_two(2).is_ok())
+        };
+        let polling = poller(&queue, 2);
+        let single = queue.post(true, 3).is_ok();
+        let mut posted = vec![1];
+        posted.extend(other.join().unwrap().then_some(2));
+        posted.extend(single.then_some(3));
+        polling.join().unwrap();
+        queue.check(posted);
+    });
+}
+
 /// A shared receive queue: entries of two connections come back in any order.
 #[test]
 fn a_shared_queue_of_two_connections() {
@@ -395,7 +440,8 @@ fn a_shared_queue_of_two_connections() {
         let pool = Arc::new(pool::Pool::new(2));
         let device = Arc::new(Mutex::new(Vec::new()));
         let post = |pool: &pool::Pool, device: &Mutex<Vec<(u32, u64)>>, context| {
-            let posted: Result<(), NotPosted<()>> = pool.post(context, |number| {
+            let posted: Result<(), NotPosted<()>> = pool.post(pool.lock(), 1, |entries| {
+                let number = entries.take(context);
                 device.lock().unwrap().push((number, context));
                 Ok(())
             });
@@ -408,7 +454,7 @@ fn a_shared_queue_of_two_connections() {
             let (pool, device) = (Arc::clone(&pool), Arc::clone(&device));
             thread::spawn(move || {
                 let (number, context) = device.lock().unwrap().swap_remove(0);
-                assert_eq!(pool.complete(number), Some(context));
+                assert_eq!(pool.returning().complete(number.into()), Some(context));
             })
         };
         let _ = post(&pool, &device, 3);
@@ -416,7 +462,7 @@ fn a_shared_queue_of_two_connections() {
         let mut rest = std::mem::take(&mut *device.lock().unwrap());
         assert!(rest.len() <= 2);
         for (number, context) in rest.drain(..) {
-            assert_eq!(pool.complete(number), Some(context));
+            assert_eq!(pool.returning().complete(number.into()), Some(context));
         }
         for context in [4, 5] {
             post(&pool, &device, context).expect("all are back");
