@@ -49,7 +49,7 @@ const TURNS: usize = 5;
 const LEN: usize = 64;
 
 /// Each operation, as it is called where it is counted, and in words.
-const OPERATIONS: [(&str, &str); 39] = [
+const OPERATIONS: [(&str, &str); 40] = [
     ("write", "write"),
     ("write_slices", "write, both slices made for each"),
     ("write_inline", "write, inline"),
@@ -94,6 +94,7 @@ const OPERATIONS: [(&str, &str); 39] = [
         "atomic write, fallback, in a batch of 16",
     ),
     ("batch_1", "batch of one write"),
+    ("batch_2", "batch of two writes"),
     ("get_wc_mixed", "`get_wc`, 16: sends and receives in turn"),
     ("srq_recv", "`Srq::recv`"),
     ("srq_recv_many", "`Srq::recv_many`, one of 16"),

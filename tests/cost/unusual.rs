@@ -47,6 +47,9 @@ pub(crate) fn native(
     measured_batch_1(conn, parts)?;
     counted("batch_1", ROUNDS);
     settle(cq, ROUNDS)?;
+    measured_batch_2(conn, parts)?;
+    counted("batch_2", ROUNDS / 2);
+    settle(cq, ROUNDS)?;
     // In turn: each message completes a send and a receive of this side.
     for &(_, local) in parts.iter().take(ROUNDS / 2) {
         conn.recv(local, 1)?;
@@ -172,6 +175,18 @@ fn measured_batch_1(conn: &Conn, parts: &Parts<'_>) -> Result<()> {
     for (n, &(remote, local)) in parts.iter().enumerate() {
         let mut batch = conn.batch::<1>();
         batch.write(remote, local, ALWAYS, n as u64)?;
+        batch.post()?;
+    }
+    Ok(())
+}
+
+#[inline(never)]
+fn measured_batch_2(conn: &Conn, parts: &Parts<'_>) -> Result<()> {
+    for parts in parts.chunks_exact(2) {
+        let mut batch = conn.batch::<2>();
+        for (n, &(remote, local)) in parts.iter().enumerate() {
+            batch.write(remote, local, ALWAYS, n as u64)?;
+        }
         batch.post()?;
     }
     Ok(())
