@@ -92,7 +92,8 @@ fn action_locks(fabric: &Fabric, host: &Host) {
     drop(host.name());
 }
 
-/// A thread waits for a lock that the parent of this process releases, and another thread waits for that one.
+/// A thread waits for a lock that the parent of this process releases, and another thread waits for
+/// that one.
 fn goes_on_in_the_end(host: &Host) {
     let lock = Arc::new(Mutex::new(()));
     let held = Arc::clone(&lock);

@@ -190,7 +190,8 @@ fn a_storm_prints_the_faults_that_it_needs() {
     assert_eq!(fault(&run(Some(&faults))), faults);
 }
 
-/// Runs another test of this program, with the variable that asks it for a wrong program; returns its errors.
+/// Runs another test of this program, with the variable that asks it for a wrong program; returns
+/// its errors.
 fn run_wrong(test: &str, fault: Option<&str>) -> String {
     let mut command = Command::new(env::current_exe().expect("this program"));
     command.args(["--exact", test, "--nocapture"]);

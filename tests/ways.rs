@@ -1,6 +1,7 @@
-//! An operation has several ways to the device: a short one for what is usual, one for gathers, one of a batch of one
-//! and one of a longer batch, and a long one, which knows every case. Each operation below goes all ways. They must give
-//! the same answer, and do the same: no short way may accept what the long one refuses, or name it otherwise.
+//! An operation has several ways to the device: a short one for what is usual, one for gathers, one
+//! of a batch of one and one of a longer batch, and a long one, which knows every case. Each
+//! operation below goes all ways. They must give the same answer, and do the same: no short way may
+//! accept what the long one refuses, or name it otherwise.
 
 mod common;
 
@@ -16,7 +17,8 @@ const ALWAYS: Flags = Flags::COMPLETION_ALWAYS;
 const LEN: usize = 256;
 const INLINE: u32 = 64;
 
-/// Native and by reading, and with a peer that is declared to reorder: there soft-RoCE misses a fence.
+/// Native and by reading, and with a peer that is declared to reorder: there soft-RoCE misses a
+/// fence.
 fn configurations() -> Vec<ConnCfg> {
     let mut all = Vec::new();
     for fallback in [false, true] {
@@ -42,7 +44,8 @@ fn flags() -> [Flags; 4] {
     ]
 }
 
-/// Local parts that an operation can have, and others: of the wrong usage, of another peer, without bytes, too long.
+/// Local parts that an operation can have, and others: of the wrong usage, of another peer, without
+/// bytes, too long.
 fn local_parts<'a>(
     right: &'a Mr<Memory>,
     wrong: &'a Mr<Memory>,
@@ -57,7 +60,8 @@ fn local_parts<'a>(
     parts
 }
 
-/// Remote parts of the right usage and of a wrong one, with the lengths of the local ones and without.
+/// Remote parts of the right usage and of a wrong one, with the lengths of the local ones and
+/// without.
 fn remote_parts(right: &MrRemote, wrong: &MrRemote) -> Vec<RemoteSlice> {
     let mut parts = vec![
         RemoteSlice::EMPTY,

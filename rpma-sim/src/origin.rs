@@ -1,6 +1,7 @@
 //! The line of the program that has led to a call, for the reports of sweeps.
 //!
-//! The caller of a verb is a line of `rpma`. A backtrace has the lines before it, if the build has debug information.
+//! The caller of a verb is a line of `rpma`. A backtrace has the lines before it, if the build has
+//! debug information.
 
 use std::backtrace::Backtrace;
 use std::path::Path;

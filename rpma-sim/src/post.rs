@@ -84,8 +84,8 @@ unsafe fn sends_of(
     Ok(())
 }
 
-/// In the requests of some devices (mthca's, mlx4's) a local buffer of 0 bytes has 2³¹. Some providers leave such
-/// buffers out, and none promises it: a program that posts one is wrong.
+/// In the requests of some devices (mthca's, mlx4's) a local buffer of 0 bytes has 2³¹. Some
+/// providers leave such buffers out, and none promises it: a program that posts one is wrong.
 fn as_devices_read(sge: ibv_sge) -> ibv_sge {
     ibv_sge {
         length: match sge.length {

@@ -239,8 +239,9 @@ fn try_run(
 /// which pass at once: the fabric is a [seeded](Fabric::seeded) one. A run that still waits after an hour of its time
 /// panics.
 ///
-/// When it panics, the fault is printed, and a variable with which it is the only one. The next line has the host, the call
-/// or the operation, and the program's line, if the build has debug information:
+/// When it panics, the fault is printed, and a variable with which it is the only one. The next
+/// line has the host, the call or the operation, and the program's line, if the build has debug
+/// information:
 ///
 /// ```text
 /// with the fault "ibv_reg_mr 2": run it alone with RPMA_SIM_FAULT="ibv_reg_mr 2"

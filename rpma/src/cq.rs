@@ -64,8 +64,8 @@ pub(crate) struct Polled {
     kept: Arc<Kept>,
 }
 
-/// Completions that were taken out of a queue before a queue pair was destroyed, as the device gave them. For the holder
-/// of the queue's lock.
+/// Completions that were taken out of a queue before a queue pair was destroyed, as the device gave
+/// them. For the holder of the queue's lock.
 #[derive(Debug, Default)]
 struct Kept {
     is_filled: AtomicBool,

@@ -5,9 +5,9 @@
 //! another way without it. It guards no data by itself: it protects atomics, or the device's
 //! queues.
 //!
-//! Two bits, so that taking it and letting it go are two instructions each (`lock bts`, `lock dec`, and a
-//! branch). Otherwise it is like the third mutex of Ulrich Drepper's "Futexes Are Tricky", as libc's and std's
-//! are. The package tests/loom searches for orders of threads in which it fails.
+//! Two bits, so that taking it and letting it go are two instructions each (`lock bts`, `lock dec`,
+//! and a branch). Otherwise it is like the third mutex of Ulrich Drepper's "Futexes Are Tricky", as
+//! libc's and std's are. The package tests/loom searches for orders of threads in which it fails.
 
 use crate::primitives::{AtomicU32, Ordering, sleep_while, wake_one};
 

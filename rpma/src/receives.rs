@@ -52,14 +52,16 @@ fn check_receives(peer: Option<&Peer>, receives: &[(MrSlice<'_>, u64)]) -> Resul
         .map_err(|_| Error::invalid(format!("{} receives at once", receives.len())))
 }
 
-/// Whether a receive needs no closer look: for memory of this peer that takes receives, of 1 byte at least.
+/// Whether a receive needs no closer look: for memory of this peer that takes receives, of 1 byte
+/// at least.
 #[inline(always)]
 fn is_usual(dst: &MrSlice<'_>, tag: Tag) -> bool {
     dst.tag().fits(tag, MrUsage::RECV)
         && u64::from(dst.buffer().len().wrapping_sub(1)) < MAX_RECEIVE
 }
 
-/// As [`is_usual`], of all; `None` if one needs a closer look, or there are none, or too many. How many there are.
+/// As [`is_usual`], of all; `None` if one needs a closer look, or there are none, or too many. How
+/// many there are.
 #[inline(always)]
 fn are_usual(receives: &[(MrSlice<'_>, u64)], tag: Tag) -> Option<u32> {
     let count = u32::try_from(receives.len())

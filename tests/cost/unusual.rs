@@ -1,5 +1,5 @@
-//! The operations beside the main road: several local buffers, none, fences, short flushes, fallbacks, batches of
-//! one, and shared receive queues.
+//! The operations beside the main road: several local buffers, none, fences, short flushes,
+//! fallbacks, batches of one, and shared receive queues.
 
 use rpma::{Conn, Flags, FlushType, Mr, MrRemote, MrSlice, RemoteSlice, Result, Srq, Wc};
 

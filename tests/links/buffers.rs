@@ -15,7 +15,8 @@ enum Reuse {
     AfterThePost,
 }
 
-/// Sends numbered buffers out of the same memory; how many of them arrived as another one, and how many as a mixture.
+/// Sends numbered buffers out of the same memory; how many of them arrived as another one, and how
+/// many as a mixture.
 fn reuse(profile: &Profile, how: Reuse, loses_packets: bool, seed: u64) -> (usize, usize) {
     const COUNT: usize = 8;
     let world = World::on(Fabric::seeded(profile.clone(), seed));
@@ -47,8 +48,9 @@ fn reuse(profile: &Profile, how: Reuse, loses_packets: bool, seed: u64) -> (usiz
     (other, mixed)
 }
 
-/// A buffer belongs to the device until its completion: a program that changes it before sends other bytes, or a
-/// mixture. On adapters that happens by itself, and everywhere when a packet is sent again.
+/// A buffer belongs to the device until its completion: a program that changes it before sends
+/// other bytes, or a mixture. On adapters that happens by itself, and everywhere when a packet is
+/// sent again.
 #[test]
 fn a_buffer_that_is_used_again_too_early() {
     for profile in Profile::ALL {
@@ -69,8 +71,8 @@ fn a_buffer_that_is_used_again_too_early() {
     }
 }
 
-/// Memory that is given back has all that devices have executed, and nothing is written to it later: a write that was late
-/// lands before its region is gone.
+/// Memory that is given back has all that devices have executed, and nothing is written to it
+/// later: a write that was late lands before its region is gone.
 #[test]
 fn late_writes_land_before_their_memory_is_freed() {
     for profile in Profile::ALL {

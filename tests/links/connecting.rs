@@ -65,7 +65,8 @@ fn a_reject_that_is_lost() {
     });
 }
 
-/// Ends that go away during a partition leave the other end what it would have of a dead host; nothing else fails.
+/// Ends that go away during a partition leave the other end what it would have of a dead host;
+/// nothing else fails.
 #[test]
 fn ends_that_go_away_unheard() {
     each(|world| {
@@ -154,8 +155,8 @@ fn disconnecting_across_a_partition() {
     });
 }
 
-/// `Conn::close` keeps its limit, and says that nothing was acknowledged. The peer does not hear of it, and sees that
-/// nobody is there when it sends something.
+/// `Conn::close` keeps its limit, and says that nothing was acknowledged. The peer does not hear of
+/// it, and sees that nobody is there when it sends something.
 #[test]
 fn closing_across_a_partition() {
     each(|world| {

@@ -42,8 +42,8 @@ fn delayed_requests_stay_in_order() {
     });
 }
 
-/// Held requests stay on their way without a limit, and arrive in their order; those of a requester that has gone
-/// meanwhile, too.
+/// Held requests stay on their way without a limit, and arrive in their order; those of a requester
+/// that has gone meanwhile, too.
 #[test]
 fn held_requests_are_released() {
     each(|world| {
@@ -83,8 +83,8 @@ fn held_requests_are_released() {
     });
 }
 
-/// A prefix of the requests that are on their way lands after their requester has gone, whether it is destroyed or only
-/// disconnected, unless the responder has gone first.
+/// A prefix of the requests that are on their way lands after their requester has gone, whether it
+/// is destroyed or only disconnected, unless the responder has gone first.
 #[test]
 fn requests_that_outlive_their_requester() {
     /// The number of writes that have landed.

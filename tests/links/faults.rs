@@ -1,4 +1,5 @@
-//! Faults of one request: it or its acknowledgement is lost, a part of it is placed, or the fault is taken back.
+//! Faults of one request: it or its acknowledgement is lost, a part of it is placed, or the fault
+//! is taken back.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -8,8 +9,8 @@ use rpma::{Failure, FlushType, MrSlice, RemoteSlice, WcStatus};
 use crate::common::{LIMIT, assert_empty, contents, opcode_of, pattern, remote};
 use crate::world::{ALWAYS, LEN, World, completion, each, impatient, patient, unanswered};
 
-/// A write that is lost is not there, what was before it is, and what is behind it is flushed; each with the endless
-/// retries that rxe has as well.
+/// A write that is lost is not there, what was before it is, and what is behind it is flushed; each
+/// with the endless retries that rxe has as well.
 #[test]
 fn a_lost_request_is_not_executed() {
     each(|world| {
@@ -50,7 +51,8 @@ fn a_lost_acknowledgement_leaves_what_was_written() {
     });
 }
 
-/// The same of each other operation: an atomic write and a message are there, and a read brings nothing.
+/// The same of each other operation: an atomic write and a message are there, and a read brings
+/// nothing.
 #[test]
 fn an_acknowledgement_of_anything_can_be_lost() {
     each(|world| {
@@ -112,7 +114,8 @@ fn a_part_of_a_write() {
     }
 }
 
-/// A request that finds no receive and is repeated is one request, and the other direction is another link.
+/// A request that finds no receive and is repeated is one request, and the other direction is
+/// another link.
 #[test]
 fn requests_are_counted_once() {
     each(|world| {

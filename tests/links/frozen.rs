@@ -111,8 +111,8 @@ fn a_client_that_is_frozen_while_it_retries() {
     });
 }
 
-/// A host that stands still loses nothing: a native flush completes when it goes on, also where it could not be sent
-/// again. (Two guests: `two hosts: frozen for 1 s, native`.)
+/// A host that stands still loses nothing: a native flush completes when it goes on, also where it
+/// could not be sent again. (Two guests: `two hosts: frozen for 1 s, native`.)
 #[test]
 fn a_native_flush_waits_for_a_frozen_host() {
     each(|world| {

@@ -1,5 +1,5 @@
-//! Faults of the simulated network and of hosts, as a program sees them: requests are lost, delayed or kept back, and
-//! devices stand still. Each test runs on each profile.
+//! Faults of the simulated network and of hosts, as a program sees them: requests are lost, delayed
+//! or kept back, and devices stand still. Each test runs on each profile.
 
 mod buffers;
 #[path = "../common/mod.rs"]

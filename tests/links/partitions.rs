@@ -9,8 +9,8 @@ use rpma::{MrSlice, RemoteSlice, Wc, WcOpcode};
 use crate::common::{LIMIT, assert_empty, contents, opcode_of, pattern, remote};
 use crate::world::{ALWAYS, Both, LEN, World, completion, each, impatient, patient, unanswered};
 
-/// What is posted during a partition is done after it: with retries without end, however long it took, and in both
-/// directions.
+/// What is posted during a partition is done after it: with retries without end, however long it
+/// took, and in both directions.
 #[test]
 fn a_partition_keeps_back() {
     each(|world| {
@@ -48,7 +48,8 @@ fn a_partition_exhausts_retries() {
     });
 }
 
-/// Retries without end: however many there were, the request is done when the hosts reach each other.
+/// Retries without end: however many there were, the request is done when the hosts reach each
+/// other.
 #[test]
 fn endless_retries_outlast_a_partition() {
     for profile in [Profile::RXE_6_12, Profile::RXE_6_1] {
@@ -67,7 +68,8 @@ fn endless_retries_outlast_a_partition() {
     }
 }
 
-/// The way back is closed: requests are executed, and complete when it is open again, each executed once.
+/// The way back is closed: requests are executed, and complete when it is open again, each executed
+/// once.
 #[test]
 fn a_blocked_way_back_keeps_acknowledgements() {
     each(|world| {
@@ -111,7 +113,8 @@ fn a_blocked_way_back_keeps_acknowledgements() {
     });
 }
 
-/// A request that is refused while the way back is closed: the responder has failed, and the requester hears nothing.
+/// A request that is refused while the way back is closed: the responder has failed, and the
+/// requester hears nothing.
 #[test]
 fn a_refusal_that_is_not_heard() {
     each(|world| {

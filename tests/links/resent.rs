@@ -45,8 +45,8 @@ fn what_is_sent_again_takes_a_time_out() {
     });
 }
 
-/// A network that loses packets and delays by chance: everything is written, in order, and another seed takes another
-/// time.
+/// A network that loses packets and delays by chance: everything is written, in order, and another
+/// seed takes another time.
 #[test]
 fn a_bad_network_loses_time_alone() {
     fn takes(profile: &Profile, seed: u64) -> Duration {
@@ -80,8 +80,8 @@ fn a_bad_network_loses_time_alone() {
     }
 }
 
-/// On soft-RoCE of Linux 6.12 a native flush cannot be sent again: alone, after a message that waits for a receive, or if
-/// its answer was lost.
+/// On soft-RoCE of Linux 6.12 a native flush cannot be sent again: alone, after a message that
+/// waits for a receive, or if its answer was lost.
 #[test]
 fn a_native_flush_that_is_sent_again() {
     /// How the flush ends.

@@ -8,8 +8,8 @@ use rpma::{Error, FlushType, MrSlice, Notify, RemoteSlice};
 use crate::common::LIMIT;
 use crate::world::{ALWAYS, each, impatient, patient};
 
-/// An error names the next step: after a time-out, for an operation that was polled already, after a failed post, and
-/// when this host's device is gone.
+/// An error names the next step: after a time-out, for an operation that was polled already, after
+/// a failed post, and when this host's device is gone.
 #[test]
 fn errors_name_the_next_step() {
     fn has<T: std::fmt::Debug>(result: rpma::Result<T>, step: &str) {
@@ -55,8 +55,9 @@ fn errors_name_the_next_step() {
     });
 }
 
-/// Promise: after a time-out the operation goes on, and its completion satisfies no other wait, although both have the
-/// same `op_context`. A log whose flush took longer than its limit acknowledged the next record by it.
+/// Promise: after a time-out the operation goes on, and its completion satisfies no other wait,
+/// although both have the same `op_context`. A log whose flush took longer than its limit
+/// acknowledged the next record by it.
 #[test]
 fn a_late_completion_satisfies_no_later_wait() {
     each(|world| {
@@ -91,8 +92,8 @@ fn a_late_completion_satisfies_no_later_wait() {
     });
 }
 
-/// Promise: a wait looks once more before it returns `TimedOut`: a queue for solicited events gives none for a
-/// completion that has come meanwhile.
+/// Promise: a wait looks once more before it returns `TimedOut`: a queue for solicited events gives
+/// none for a completion that has come meanwhile.
 #[test]
 fn a_wait_looks_once_more_at_its_limit() {
     each(|world| {

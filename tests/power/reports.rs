@@ -403,7 +403,8 @@ fn a_recovery_is_run_again_from_its_event() -> Result<()> {
     Ok(())
 }
 
-/// The times of the last events are in order, also if one of them has taken long to look at: many stores were there.
+/// The times of the last events are in order, also if one of them has taken long to look at: many
+/// stores were there.
 #[test]
 fn the_times_of_events_are_in_order() {
     const LEN: usize = 1 << 18;

@@ -1,9 +1,9 @@
 //! Time and order: a clock that jumps over waits, and a seed that chooses which thread goes on.
 //!
-//! Three kinds of fabrics. Usually nothing here does anything. If the clock jumps, threads run as they like, and the
-//! clock goes forward when all of them wait. If there is a seed, one thread runs at a time: at each call of verbs
-//! ([`Shared::point`]) and each wait it gives the turn to one of those that could go on, and only the seed says to
-//! which.
+//! Three kinds of fabrics. Usually nothing here does anything. If the clock jumps, threads run as
+//! they like, and the clock goes forward when all of them wait. If there is a seed, one thread runs
+//! at a time: at each call of verbs ([`Shared::point`]) and each wait it gives the turn to one of
+//! those that could go on, and only the seed says to which.
 //!
 //! Locks: the state's comes before the one here. The turn is waited for with neither.
 
@@ -34,7 +34,8 @@ const CALL: Duration = Duration::from_micros(1);
 const PATIENCE: Duration = Duration::from_secs(1);
 /// How often that is looked at. Slices are counted, and not the time, as a process may be stopped.
 const SLICE: Duration = Duration::from_millis(100);
-/// How much less a slice counts in which the thread was not asleep: it computes, or waits for a processor.
+/// How much less a slice counts in which the thread was not asleep: it computes, or waits for a
+/// processor.
 const RUNNING: u32 = 30;
 
 /// How often who waits looks whether the clock can jump, or whether something has happened to it.
@@ -45,7 +46,8 @@ const LOOK: Duration = Duration::from_millis(1);
 pub struct Trace {
     /// How many calls and waits there were.
     pub steps: u64,
-    /// A hash of the threads and of what they called. Programs that were built apart may have different ones.
+    /// A hash of the threads and of what they called. Programs that were built apart may have
+    /// different ones.
     pub hash: u64,
 }
 
@@ -105,7 +107,8 @@ struct Thread {
     name: String,
     last: Arc<Mutex<&'static str>>,
     standing: Standing,
-    /// It is in the code here, and gives the turn away or waits for it: so it is not away, however long that takes.
+    /// It is in the code here, and gives the turn away or waits for it: so it is not away, however
+    /// long that takes.
     is_inside: bool,
     /// Where the kernel tells what it does.
     stat: Option<PathBuf>,
@@ -199,7 +202,8 @@ impl Threads {
 
     /// Whether it may be the calling thread that panics when all wait in vain.
     fn may_panic(&self, thread: u64) -> bool {
-        // The end of a scope would sleep elsewhere after a panic. The threads of the scope can panic.
+        // The end of a scope would sleep elsewhere after a panic. The threads of the scope can
+        // panic.
         let ends_scope = self.all.get(&thread).is_some_and(|thread| {
             matches!(&thread.standing, Standing::Waits(wait) if matches!(wait.event, Event::ScopeEnd(_)))
         });
@@ -333,7 +337,8 @@ impl Member {
                 )
             });
         }
-        // With each seed others are slow: if all were equal, who is started first would be through first.
+        // With each seed others are slow: if all were equal, who is started first would be through
+        // first.
         let weight = 1 << (3 * (threads.random() % 3));
         let thread = Thread {
             name,
@@ -380,7 +385,8 @@ impl Drop for Member {
 }
 
 impl Shared {
-    /// Each call begins here, before it takes the lock of the state: with a seed, another thread may go on first.
+    /// Each call begins here, before it takes the lock of the state: with a seed, another thread
+    /// may go on first.
     pub(crate) fn point(&self, at: &'static Location<'static>) {
         if is_acting() {
             return;
@@ -430,7 +436,8 @@ impl Shared {
         drop(self.await_turn(threads, thread));
     }
 
-    /// Gives the turn away, and returns when it comes back; `false` if the thread is none of the fabric's any more.
+    /// Gives the turn away, and returns when it comes back; `false` if the thread is none of the
+    /// fabric's any more.
     pub(crate) fn pass(
         &self,
         thread: u64,
@@ -465,7 +472,8 @@ impl Shared {
         true
     }
 
-    /// Gives the turn to one of the threads that can go on. If none can, the clock jumps until one can.
+    /// Gives the turn to one of the threads that can go on. If none can, the clock jumps until one
+    /// can.
     fn give_turn(&self, from: u64) {
         let began = Instant::now();
         loop {
@@ -506,7 +514,8 @@ impl Shared {
         self.order.given.notify_all();
     }
 
-    /// Waits for the turn. Who waits also sees when the one that has it does not come back, and when nobody has it.
+    /// Waits for the turn. Who waits also sees when the one that has it does not come back, and
+    /// when nobody has it.
     fn await_turn<'a>(
         &'a self,
         mut threads: MutexGuard<'a, Threads>,

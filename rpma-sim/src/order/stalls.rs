@@ -1,5 +1,5 @@
-//! Stalls: a thread that others wait for sleeps outside of the fabric, in a std lock for instance. A thread of the
-//! process looks at the fabrics, and prints one line about each stall.
+//! Stalls: a thread that others wait for sleeps outside of the fabric, in a std lock for instance.
+//! A thread of the process looks at the fabrics, and prints one line about each stall.
 //!
 //! None of the threads that wait can print it: one may be blocked in the lock of the state.
 
@@ -17,7 +17,8 @@ use super::{Order, Standing, Thread};
 /// The real time between two looks.
 const LOOK: Duration = Duration::from_millis(500);
 
-/// A stall has lasted for so many looks when it is printed. Looks are counted, as a process may be stopped.
+/// A stall has lasted for so many looks when it is printed. Looks are counted, as a process may be
+/// stopped.
 const LOOKS: u32 = 10;
 
 /// The fabrics with an order of threads or a check.
@@ -251,7 +252,8 @@ pub(super) fn is_running(stat: Option<&Path>) -> bool {
 mod tests {
     use super::*;
 
-    /// A stall is printed once, after 5 s in which the thread slept at each look; the next one is printed again.
+    /// A stall is printed once, after 5 s in which the thread slept at each look; the next one is
+    /// printed again.
     #[test]
     fn a_stall_is_printed_once() {
         let mut since = Since::default();

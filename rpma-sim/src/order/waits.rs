@@ -1,4 +1,5 @@
-//! Waits of threads: for a descriptor, a deadline or an event. The clock jumps when all threads wait.
+//! Waits of threads: for a descriptor, a deadline or an event. The clock jumps when all threads
+//! wait.
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::panic::Location;
@@ -15,7 +16,8 @@ use crate::state::Shared;
 use crate::sync::Waiter;
 use crate::wait::{left, look};
 
-/// For how long every thread may wait for nothing where the clock jumps: threads on no host may still do something.
+/// For how long every thread may wait for nothing where the clock jumps: threads on no host may
+/// still do something.
 const VAIN: Duration = Duration::from_secs(5);
 
 /// What a thread waits for: any of these.
@@ -58,7 +60,8 @@ impl Shared {
         Jump::Done
     }
 
-    /// Waits as a thread of the fabric, until a descriptor can be read, the deadline has come, or the event.
+    /// Waits as a thread of the fabric, until a descriptor can be read, the deadline has come, or
+    /// the event.
     pub(crate) fn wait(
         &self,
         thread: u64,
@@ -161,7 +164,8 @@ impl Shared {
         fabric::thread_in(self).filter(|_| self.order.is_on())
     }
 
-    /// Waits until `changed` tells of more than what was seen, or for less, with the state unlocked.
+    /// Waits until `changed` tells of more than what was seen, or for less, with the state
+    /// unlocked.
     pub(crate) fn await_change(&self, thread: u64, seen: u64) {
         // Who waits looks again after a signal, too.
         let _ = self.wait(thread, &mut [], None, Event::Change(seen));
@@ -209,7 +213,8 @@ enum Jump {
     Nowhere,
 }
 
-/// Sleeps in real time: until a descriptor can be read, the limit has passed, or a thread wakes the waiter.
+/// Sleeps in real time: until a descriptor can be read, the limit has passed, or a thread wakes the
+/// waiter.
 fn rest(fds: &mut [PollFd<'_>], limit: Option<Timespec>, event: &Event) -> Result<usize, Errno> {
     match event {
         Event::Woken(waiter) if fds.is_empty() => {
@@ -233,8 +238,8 @@ fn any_readable(fds: &[RawFd]) -> bool {
     let mut fds: Vec<_> = fds
         .iter()
         .map(|fd| {
-            // SAFETY: the thread that waits has borrowed it for as long as it has a `Waiting`, which takes the `Wait`
-            // away under the lock of the threads; that is held here.
+            // SAFETY: the thread that waits has borrowed it for as long as it has a `Waiting`,
+            // which takes the `Wait` away under the lock of the threads; that is held here.
             let fd = unsafe { BorrowedFd::borrow_raw(*fd) };
             PollFd::from_borrowed_fd(fd, PollFlags::IN)
         })

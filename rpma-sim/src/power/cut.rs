@@ -449,7 +449,8 @@ impl State {
             return;
         };
         watch.is_due = false;
-        // The fabric's time first: the time until the end of this event is not the program's. So the next one is later.
+        // The fabric's time first: the time until the end of this event is not the program's. So
+        // the next one is later.
         let (now, began) = (self.clock.now(), Instant::now());
         if watch.failed.is_none() {
             for index in 0..self.power.pmems.len() {

@@ -521,7 +521,8 @@ impl Conn {
         }
     }
 
-    /// As [`post_batch`](Self::post_batch), where somebody else posts, or there seem to be too few entries.
+    /// As [`post_batch`](Self::post_batch), where somebody else posts, or there seem to be too few
+    /// entries.
     #[cold]
     #[inline(never)]
     fn post_batch_later(

@@ -1,5 +1,5 @@
-//! What an operation may be, for a single one and for one of a batch: every case, with an error for each that is
-//! wrong. The usual cases are accepted before, by the conditions of [`super::short`].
+//! What an operation may be, for a single one and for one of a batch: every case, with an error for
+//! each that is wrong. The usual cases are accepted before, by the conditions of [`super::short`].
 
 use std::slice;
 use std::sync::atomic::Ordering;

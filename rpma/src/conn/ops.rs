@@ -4,8 +4,8 @@
 //! there is no slot.
 //!
 //! The usual case, one local part with some bytes and no fence, has a short way: one condition
-//! ([`super::short`]), which says no to everything unusual, and then the post. What it refuses goes the long
-//! way ([`super::ops_any`]), which finds out what is wrong, if anything is.
+//! ([`super::short`]), which says no to everything unusual, and then the post. What it refuses goes
+//! the long way ([`super::ops_any`]), which finds out what is wrong, if anything is.
 
 use super::Conn;
 use super::short::{AtomicWrites, usually};

@@ -1,8 +1,8 @@
 //! The conditions of the short ways: each is true of the usual case of an operation only.
 //!
-//! What is refused here goes the long way ([`super::checks`]), which knows every case and names what is wrong. So a
-//! condition may refuse what is right, and must never accept what is wrong. What it looks at is kept ready in
-//! [`Short`], a word each.
+//! What is refused here goes the long way ([`super::checks`]), which knows every case and names
+//! what is wrong. So a condition may refuse what is right, and must never accept what is wrong.
+//! What it looks at is kept ready in [`Short`], a word each.
 
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering, compiler_fence};
 use std::sync::{Mutex, PoisonError};
@@ -16,7 +16,8 @@ use crate::verbs::{Gather, NativeOps, ReadTarget, SendFlags};
 /// The flags that a flush and an atomic write can have.
 const UNSOLICITED: SendFlags = SendFlags::SIGNALED.union(SendFlags::FENCE);
 
-/// What the short ways of a connection look at. Each word is made of all settings, under their lock.
+/// What the short ways of a connection look at. Each word is made of all settings, under their
+/// lock.
 #[derive(Debug)]
 pub(super) struct Short {
     /// The flags that requests can have on this device.
@@ -88,8 +89,8 @@ impl Short {
         self.set(|settings| settings.reads = Some(reads));
     }
 
-    /// These flushes keep their promise. `no_fences`: each operation that needs a fence takes the long way, and each
-    /// flush, which is noted there.
+    /// These flushes keep their promise. `no_fences`: each operation that needs a fence takes the
+    /// long way, and each flush, which is noted there.
     pub(super) fn set_flushes(&self, flushes: MrUsage, no_fences: bool) {
         self.set(|settings| {
             settings.flushes = flushes;
@@ -139,7 +140,8 @@ impl Short {
         }
     }
 
-    /// Without a fence nothing is looked at: most flags are constants where an operation is inlined.
+    /// Without a fence nothing is looked at: most flags are constants where an operation is
+    /// inlined.
     #[inline(always)]
     fn takes(&self, flags: Flags) -> bool {
         !flags.fence() || !self.no_fences.load(Ordering::Relaxed)
@@ -174,8 +176,8 @@ pub(super) fn usually(condition: bool) -> bool {
 #[inline]
 fn rarely() {}
 
-/// As [`usually`], and a branch of its own: otherwise the compiler calculates several conditions and branches once, which
-/// takes more instructions.
+/// As [`usually`], and a branch of its own: otherwise the compiler calculates several conditions
+/// and branches once, which takes more instructions.
 #[inline(always)]
 fn by_itself(condition: bool) -> bool {
     if !condition {
@@ -185,8 +187,8 @@ fn by_itself(condition: bool) -> bool {
     condition
 }
 
-/// Whether an operation is of the usual kind and right: one local part, and no fence that is missing. `NOTHING`: also one
-/// of 0 bytes.
+/// Whether an operation is of the usual kind and right: one local part, and no fence that is
+/// missing. `NOTHING`: also one of 0 bytes.
 impl Conn {
     #[inline(always)]
     pub(super) fn reads_simply<const NOTHING: bool>(
@@ -264,7 +266,8 @@ impl Conn {
             && usually((dst.usage() & possible).contains(flush_type.usage()))
     }
 
-    /// As [`writes_simply`](Self::writes_simply), of several local parts, which are gathered meanwhile.
+    /// As [`writes_simply`](Self::writes_simply), of several local parts, which are gathered
+    /// meanwhile.
     #[inline(always)]
     pub(super) fn gathers_a_write<'mr>(
         &self,
@@ -283,7 +286,8 @@ impl Conn {
             && dst.usage().contains(MrUsage::WRITE_DST)
     }
 
-    /// As [`sends_simply`](Self::sends_simply), of several local parts, which are gathered meanwhile.
+    /// As [`sends_simply`](Self::sends_simply), of several local parts, which are gathered
+    /// meanwhile.
     #[inline(always)]
     pub(super) fn gathers_a_send<'mr>(
         &self,
@@ -294,7 +298,8 @@ impl Conn {
         by_itself(self.short.takes(flags)) && by_itself(len <= self.limit(flags).into())
     }
 
-    /// The length of local parts together; [`u64::MAX`] if one needs a closer look, or if they are too many.
+    /// The length of local parts together; [`u64::MAX`] if one needs a closer look, or if they are
+    /// too many.
     #[inline(always)]
     fn gather<'mr>(
         &self,
@@ -313,8 +318,9 @@ impl Conn {
         gather.fill(parts, usual).unwrap_or(u64::MAX)
     }
 
-    /// Whether this is a part that an operation may have without a closer look: of this connection's peer,
-    /// for this usage, with 1 to `limit` bytes. With `NOTHING` also without bytes, or no memory at all.
+    /// Whether this is a part that an operation may have without a closer look: of this
+    /// connection's peer, for this usage, with 1 to `limit` bytes. With `NOTHING` also without
+    /// bytes, or no memory at all.
     #[inline(always)]
     fn takes<const NOTHING: bool>(
         &self,

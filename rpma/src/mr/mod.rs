@@ -266,7 +266,8 @@ impl<M> Mr<M> {
         }
     }
 
-    /// In a box: an error that is written through a pointer would keep the results of all callers in memory.
+    /// In a box: an error that is written through a pointer would keep the results of all callers
+    /// in memory.
     #[cold]
     #[inline(never)]
     fn outside(&self, start: usize, end: usize) -> Box<Error> {

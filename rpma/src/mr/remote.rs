@@ -126,7 +126,8 @@ impl MrRemote {
         })
     }
 
-    /// In a box: an error that is written through a pointer would keep the results of all callers in memory.
+    /// In a box: an error that is written through a pointer would keep the results of all callers
+    /// in memory.
     #[cold]
     #[inline(never)]
     fn outside(&self, start: u64, end: u64) -> Box<Error> {

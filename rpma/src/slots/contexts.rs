@@ -49,8 +49,8 @@ impl Contexts {
         self.view().of(number)
     }
 
-    /// The same entries, for a loop: what it stores cannot change where they are, which the compiler does not know of
-    /// what lies in memory.
+    /// The same entries, for a loop: what it stores cannot change where they are, which the
+    /// compiler does not know of what lies in memory.
     #[inline(always)]
     pub(crate) fn view(&self) -> View<'_> {
         View {
@@ -74,7 +74,8 @@ impl<'a> View<'a> {
     pub(crate) fn of(self, number: u64) -> &'a AtomicU64 {
         let index = (number as u32 & self.mask) as usize;
         debug_assert!(index < self.entries.len());
-        // SAFETY: `Contexts::new` makes `mask + 1` entries, nothing changes either, and `index` is `mask` at most.
+        // SAFETY: `Contexts::new` makes `mask + 1` entries, nothing changes either, and `index` is
+        // `mask` at most.
         unsafe { self.entries.get_unchecked(index) }
     }
 }

@@ -80,7 +80,8 @@ impl ConnSlots {
         }
     }
 
-    /// Receives of a shared queue, of which these are the entries, complete in the connection's queues.
+    /// Receives of a shared queue, of which these are the entries, complete in the connection's
+    /// queues.
     pub(crate) fn sharing(self, shared: Option<Arc<Pool>>) -> Self {
         Self { shared, ..self }
     }
@@ -272,8 +273,9 @@ fn ends_the_connection<const SENDS: bool>(error: &PostError) -> bool {
     }
 }
 
-/// What becomes of `count` requests that a short way ([`ConnSlots::try_post_send`] and those like it) has tried to post.
-/// The connection ends when the caller has let go of the lock: see [`Refusal::of_send`] and [`Refusal::of_receive`].
+/// What becomes of `count` requests that a short way ([`ConnSlots::try_post_send`] and those like
+/// it) has tried to post. The connection ends when the caller has let go of the lock: see
+/// [`Refusal::of_send`] and [`Refusal::of_receive`].
 #[cold]
 #[inline(never)]
 pub(crate) fn tried_in_vain<const SENDS: bool>(

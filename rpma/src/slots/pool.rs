@@ -10,7 +10,8 @@ use crate::lock::{Held, Lock};
 use crate::primitives::{AtomicU32, AtomicU64, Ordering};
 
 pub(crate) struct Pool {
-    /// Held by each thread that takes entries or gives them back. All words below are read and written under it.
+    /// Held by each thread that takes entries or gives them back. All words below are read and
+    /// written under it.
     lock: Lock,
     /// How many entries are free.
     left: AtomicU32,
@@ -49,7 +50,8 @@ pub(crate) struct Taking<'pool> {
 }
 
 impl Taking<'_> {
-    /// Takes an entry, with its `op_context`, and returns its number. A caller takes no more than it has asked for.
+    /// Takes an entry, with its `op_context`, and returns its number. A caller takes no more than
+    /// it has asked for.
     #[inline(always)]
     pub(crate) fn take(&mut self, op_context: u64) -> u32 {
         let number = self.free;
@@ -72,8 +74,8 @@ pub(crate) struct Returning<'pool> {
 }
 
 impl Returning<'_> {
-    /// Notes that the receive `number` has completed, and returns its `op_context`; `None` if it was not
-    /// posted.
+    /// Notes that the receive `number` has completed, and returns its `op_context`; `None` if it
+    /// was not posted.
     #[inline(always)]
     pub(crate) fn complete(&mut self, number: u64) -> Option<u64> {
         let entry = self.entries.get(number as usize)?;
@@ -132,8 +134,8 @@ impl Pool {
         self.lock.try_acquire()
     }
 
-    /// Posts `count` receives, with its lock `held`, each with an entry that `post` takes. If the device fails it may have some of them:
-    /// then each that was taken stays so.
+    /// Posts `count` receives, with its lock `held`, each with an entry that `post` takes. If the
+    /// device fails it may have some of them: then each that was taken stays so.
     #[inline(always)]
     pub(crate) fn post<E>(
         &self,

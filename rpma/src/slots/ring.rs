@@ -117,8 +117,8 @@ pub(crate) enum NotPosted<E> {
 pub(crate) enum NotTried<'ring, E> {
     /// Nothing has happened: somebody else posts, there are no entries, or the ring is not open for it.
     Later(Option<Held<'ring>>),
-    /// The device said so. It is for [`Ring::tried_in_vain`] of this ring: who had to look for it again would keep
-    /// a register for where to look.
+    /// The device said so. It is for [`Ring::tried_in_vain`] of this ring: who had to look for it
+    /// again would keep a register for where to look.
     NotTaken(&'ring Ring, Held<'ring>, E),
 }
 
@@ -221,8 +221,9 @@ impl Ring {
         Ok(first + u64::from(wanted.count) - 1)
     }
 
-    /// What becomes of requests that [`try_post`](Self::try_post) or [`try_post_many`](Self::try_post_many) has tried
-    /// to post. If the ring `ends`, nothing is posted after them.
+    /// What becomes of requests that [`try_post`](Self::try_post) or
+    /// [`try_post_many`](Self::try_post_many) has tried to post. If the ring `ends`, nothing is
+    /// posted after them.
     #[cold]
     pub(crate) fn tried_in_vain<E>(
         &self,

@@ -11,9 +11,9 @@ use crate::posted::ConnId;
 use crate::verbs::{Wc, WcStatus};
 
 impl ConnSlots {
-    /// Settles the completions at the beginning of `wcs`, as long as they are of the connection or of its shared
-    /// receive queue, and have succeeded: gives their slots back, and labels them. Returns how many are left. For the
-    /// holder of the completion queue's lock.
+    /// Settles the completions at the beginning of `wcs`, as long as they are of the connection or
+    /// of its shared receive queue, and have succeeded: gives their slots back, and labels them.
+    /// Returns how many are left. For the holder of the completion queue's lock.
     #[inline(never)]
     pub(crate) fn settle(&self, wcs: &mut [Wc]) -> usize {
         let [wc] = wcs else {
@@ -75,8 +75,8 @@ impl ConnSlots {
         }
     }
 
-    /// Settles those at the beginning that are of this ring, four at a time, which share the questions that are asked of
-    /// each. Returns how many.
+    /// Settles those at the beginning that are of this ring, four at a time, which share the
+    /// questions that are asked of each. Returns how many.
     #[inline(always)]
     fn settle_of<const SENDS: bool>(&self, ring: &Ring, wcs: &mut [Wc]) -> usize {
         let (mut settled, mut last) = (0, None);
@@ -113,7 +113,8 @@ impl ConnSlots {
         wcs.len()
     }
 
-    /// As [`settle`](Self::settle), those of the connection's own queues, one after the other. Returns how many.
+    /// As [`settle`](Self::settle), those of the connection's own queues, one after the other.
+    /// Returns how many.
     #[inline(always)]
     fn settle_own(&self, wcs: &mut [Wc]) -> usize {
         let (sends, receives) = (self.send.op_contexts(), self.receive.op_contexts());
@@ -212,8 +213,8 @@ impl Pool {
         self.settle(wcs)
     }
 
-    /// Gives the slot of a receive back and labels its completion, whether it has failed or not; `false` if the
-    /// receive was not posted.
+    /// Gives the slot of a receive back and labels its completion, whether it has failed or not;
+    /// `false` if the receive was not posted.
     pub(crate) fn complete(&self, wc: &mut Wc, number: u64) -> bool {
         let op_context = self.returning().complete(number);
         op_context.is_some_and(|op_context| {

@@ -613,8 +613,8 @@ fn a_failed_call_is_the_same_in_a_word() {
     }
 }
 
-/// What is settled at once stops at a failure and at what is not the program's; and it frees the slots of exactly those
-/// before.
+/// What is settled at once stops at a failure and at what is not the program's; and it frees the
+/// slots of exactly those before.
 #[test]
 fn completions_are_settled_up_to_a_failure_or_a_marker() {
     const DEPTH: u32 = 8;
@@ -647,8 +647,8 @@ fn completions_are_settled_up_to_a_failure_or_a_marker() {
     }
 }
 
-/// Sends, receives and those of a shared queue in every order of eight: each gets its own context, and all slots come back.
-/// Also with a failure among them, which is left with all after it.
+/// Sends, receives and those of a shared queue in every order of eight: each gets its own context,
+/// and all slots come back. Also with a failure among them, which is left with all after it.
 #[test]
 fn completions_of_three_queues_are_settled_in_turn() {
     const COUNT: u32 = 8;

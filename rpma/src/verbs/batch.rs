@@ -36,8 +36,8 @@ bitflags::bitflags! {
 /// It borrows what their `INLINE` data and atomic writes are read from when it is posted.
 #[repr(C)]
 pub(crate) struct Requests<'a, const N: usize> {
-    /// How many bytes of the places are used: whole places, at most all of them. In bytes, as adding a request then
-    /// calculates no address.
+    /// How many bytes of the places are used: whole places, at most all of them. In bytes, as
+    /// adding a request then calculates no address.
     used: u32,
     /// How many are used up to the last request that gives a completion when it succeeds; 0 if none does.
     signaled: u32,
@@ -399,8 +399,8 @@ impl Run {
 }
 
 impl QueuePair {
-    /// Posts requests that any form has. `number` is told the `op_context` of each, in order, and gives the `wr_id`.
-    /// [`PostError::Failed`] if some may have been posted and others not.
+    /// Posts requests that any form has. `number` is told the `op_context` of each, in order, and
+    /// gives the `wr_id`. [`PostError::Failed`] if some may have been posted and others not.
     #[inline(always)]
     pub(crate) fn post_written(
         &self,
@@ -410,7 +410,8 @@ impl QueuePair {
         self.post_chain::<false>(requests.all(), number)
     }
 
-    /// As [`post_written`](Self::post_written), for requests of which some need a stream, and others a chain.
+    /// As [`post_written`](Self::post_written), for requests of which some need a stream, and
+    /// others a chain.
     #[inline(always)]
     pub(crate) fn post_written_by_form(
         &self,

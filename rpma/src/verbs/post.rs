@@ -82,8 +82,8 @@ impl QueuePair {
         wr.sg_list.write(places.as_mut_ptr().cast());
         let mut bad = ptr::null_mut();
         let post_send = self.calls.post_send;
-        // SAFETY: as in `post`; `fill` has written as many entries as the request has buffers, each of which borrows its
-        // region.
+        // SAFETY: as in `post`; `fill` has written as many entries as the request has buffers, each
+        // of which borrows its region.
         let ret = unsafe { post_send(self.as_ptr(), wr.as_ptr(), &raw mut bad) };
         check_posted(Call::PostSend, ret, bad.is_null())
     }

@@ -14,8 +14,8 @@ use crate::error::Error;
 /// How many local buffers a work request can have: more would not fit the stack frame of a post.
 pub(crate) const MAX_SGE: usize = 16;
 
-/// What a work request of the send queue does, with its immediate data, as verbs has them: nothing is converted when
-/// a request is made.
+/// What a work request of the send queue does, with its immediate data, as verbs has them: nothing
+/// is converted when a request is made.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Opcode {
     code: sys::ibv_wr_opcode,
@@ -182,8 +182,8 @@ impl SendWr {
     }
 }
 
-/// A request of the send queue with one local buffer, of 1 to 2³² − 1 bytes, or with none. Without the flag `INLINE` it
-/// is read when the request is executed.
+/// A request of the send queue with one local buffer, of 1 to 2³² − 1 bytes, or with none. Without
+/// the flag `INLINE` it is read when the request is executed.
 ///
 /// Its maker fills in everything but the number and the place of the buffer, so that posting exists once, with
 /// three arguments.
@@ -274,8 +274,8 @@ impl<'mr> Gather<'mr> {
         }
     }
 
-    /// Puts the local buffers of these parts into it, each of some bytes. Returns their length together; `None`, and
-    /// the request has none, if a part has none.
+    /// Puts the local buffers of these parts into it, each of some bytes. Returns their length
+    /// together; `None`, and the request has none, if a part has none.
     #[inline(always)]
     pub(crate) fn fill<Part>(
         &mut self,
@@ -507,11 +507,12 @@ struct Receive {
     sge: sys::ibv_sge,
 }
 
-/// Posts `receives` in chains; `of` gives the buffer and the `op_context` of each. As few calls of `post` as that takes. `number` is told the
-/// `op_context` of each, in order, and gives the `wr_id`. `SOME`: each has some bytes.
+/// Posts `receives` in chains; `of` gives the buffer and the `op_context` of each. As few calls of
+/// `post` as that takes. `number` is told the `op_context` of each, in order, and gives the
+/// `wr_id`. `SOME`: each has some bytes.
 ///
-/// `post` is given a chain, whose first request has a successor only if there is one, and that lives and is
-/// written by nobody else during the call; and where to say which request was refused.
+/// `post` is given a chain, whose first request has a successor only if there is one, and that
+/// lives and is written by nobody else during the call; and where to say which request was refused.
 #[inline(always)]
 pub(super) fn post_receives<'mr, const SOME: bool, T>(
     call: Call,
@@ -555,7 +556,8 @@ pub(super) fn post_receives<'mr, const SOME: bool, T>(
     Ok(())
 }
 
-/// The work request of a receive into one buffer, or into none if it has no bytes. `SOME`: it has some.
+/// The work request of a receive into one buffer, or into none if it has no bytes. `SOME`: it has
+/// some.
 #[inline(always)]
 pub(super) fn recv_wr<const SOME: bool>(sge: &mut sys::ibv_sge, wr_id: u64) -> sys::ibv_recv_wr {
     sys::ibv_recv_wr {

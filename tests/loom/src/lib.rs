@@ -411,8 +411,8 @@ fn several_at_once_and_markers() {
     });
 }
 
-/// Batches beside single operations, while completions are polled: numbers are in the order of the device, and no entry is
-/// another request's.
+/// Batches beside single operations, while completions are polled: numbers are in the order of the
+/// device, and no entry is another request's.
 #[test]
 fn batches_and_single_operations() {
     model(3, || {
