@@ -19,7 +19,7 @@ use rustix::param::page_size;
 use super::PmemKind;
 use super::cache::CacheLines;
 use crate::error::{Error, Result};
-use crate::verbs::{copy_from_shared, copy_to_shared};
+use crate::verbs::{copy_from_shared, copy_to_shared, load_u64, store_u64};
 
 /// `len` bytes mapped shared, readable and writable, at a page-aligned address, until it is
 /// dropped.
@@ -108,6 +108,35 @@ impl Mapping {
         // is writable; no Rust reference points into it, so neither does `src`.
         unsafe { copy_to_shared(src, dst) };
         Ok(())
+    }
+
+    /// Loads 8 bytes at once.
+    pub(super) fn load_u64(&self, offset: usize) -> Result<u64> {
+        let src = self.aligned_at(offset)?;
+        // SAFETY: `aligned_at` checked that the bytes lie inside the mapping, which `self` keeps, and
+        // that their address is a multiple of 8.
+        Ok(unsafe { load_u64(src) })
+    }
+
+    /// Stores 8 bytes at once.
+    pub(super) fn store_u64(&self, offset: usize, value: u64) -> Result<()> {
+        let dst = self.aligned_at(offset)?;
+        // SAFETY: as in `load_u64`; the mapping is writable.
+        unsafe { store_u64(dst, value) };
+        Ok(())
+    }
+
+    /// The address of 8 bytes that can be loaded and stored at once.
+    fn aligned_at(&self, offset: usize) -> Result<*mut u64> {
+        let address = self.at(offset, size_of::<u64>())?;
+        match address.addr() % size_of::<u64>() {
+            0 => Ok(address.cast()),
+            _ => Err(Error::invalid(format!(
+                "the address of 8 bytes that are loaded or stored at once is {:#x}: make it a \
+                 multiple of 8",
+                address.addr()
+            ))),
+        }
     }
 
     /// Makes `range`, which lies inside, durable in the way of this kind.

@@ -286,6 +286,37 @@ impl PmemMap {
         self.part.mapping.write_at(offset, src)
     }
 
+    /// Loads the 8 bytes at `offset` at once, in host byte order.
+    ///
+    /// The load acquires: it sees everything that this host's threads stored before the value. Of a
+    /// peer's writes that holds for few: see [`Conn`](crate::Conn#order).
+    ///
+    /// # Errors
+    ///
+    /// [`Error::InvalidArgument`] if that reaches past the end of the map, or if the address is not a
+    /// multiple of 8.
+    ///
+    /// [`Error::InvalidArgument`]: crate::Error::InvalidArgument
+    pub fn load_u64(&self, offset: usize) -> Result<u64> {
+        let place = self.part.at(offset, size_of::<u64>())?;
+        self.part.mapping.load_u64(place)
+    }
+
+    /// Stores 8 bytes at `offset` at once, in host byte order, after everything that this thread
+    /// stored before (it releases).
+    ///
+    /// After a loss of power the old value is there, or the new one, and no mixture. The new one is
+    /// durable only after [`persist`](Self::persist). So this is the store of a pointer to data that
+    /// was persisted before.
+    ///
+    /// # Errors
+    ///
+    /// As [`load_u64`](Self::load_u64).
+    pub fn store_u64(&self, offset: usize, value: u64) -> Result<()> {
+        let place = self.part.at(offset, size_of::<u64>())?;
+        self.part.mapping.store_u64(place, value)
+    }
+
     /// What makes ranges of this map durable when the map itself is out of reach, because a memory
     /// region owns it.
     #[must_use]

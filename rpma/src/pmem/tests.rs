@@ -278,3 +278,32 @@ fn parts_of_a_map() {
             .contains("0 bytes")
     );
 }
+
+/// 8 bytes at once: what one thread stores another one loads, and an address that is not aligned is refused.
+#[test]
+fn words_are_loaded_and_stored_at_once() {
+    let (_dir, path) = file(&[7; 5000]);
+    let map = PmemMap::open(&path, 1).unwrap();
+    assert_eq!(map.load_u64(4984).unwrap(), u64::from_ne_bytes([7; 8]));
+    map.store_u64(8, 0x0102_0304_0506_0708).unwrap();
+    assert_eq!(map.load_u64(8).unwrap(), 0x0102_0304_0506_0708);
+    let mut bytes = [0; 24];
+    map.read_at(0, &mut bytes).unwrap();
+    let word = 0x0102_0304_0506_0708u64.to_ne_bytes();
+    assert_eq!(bytes, [[7; 8], word, [7; 8]].concat()[..]);
+    // A part has offsets of its own, and the address counts.
+    let part = map.part(4..100).unwrap();
+    assert_eq!(part.load_u64(4).unwrap(), map.load_u64(8).unwrap());
+    for refused in [
+        part.load_u64(0).map(drop),
+        part.store_u64(8, 1),
+        map.store_u64(3, 1),
+    ] {
+        let text = refused.unwrap_err().to_string();
+        assert!(text.contains("multiple of 8"), "{text}");
+    }
+    for beyond in [4993, 4996, 5000, usize::MAX - 3] {
+        let text = map.store_u64(beyond, 1).unwrap_err().to_string();
+        assert!(text.contains("reach past the end"), "{text}");
+    }
+}
