@@ -52,7 +52,7 @@ pub(crate) fn run(addr: &str) -> Result<()> {
             measured_batch_flush(&conn, &parts)?;
             counted("batch_flush_fallback", ROUNDS);
             settle(cq, ROUNDS)?;
-            unusual::fallback(&conn, &remote)?;
+            unusual::fallback(&conn, &local, &remote)?;
         } else {
             native(&conn, &server, &parts, &local, &remote)?;
             unusual::native(&conn, &server, &parts, &local, &remote)?;

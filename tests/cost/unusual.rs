@@ -7,7 +7,7 @@ use crate::rpma::{
     ALWAYS, Parts, measured_atomic_write, measured_batch_atomic_write, measured_get_wc_1,
     measured_get_wc_16, settle,
 };
-use crate::{LEN, ROUNDS, came, counted};
+use crate::{DEPTH, LEN, ROUNDS, came, counted};
 
 pub(crate) fn native(
     conn: &Conn,
@@ -50,6 +50,7 @@ pub(crate) fn native(
     measured_batch_2(conn, parts)?;
     counted("batch_2", ROUNDS / 2);
     settle(cq, ROUNDS)?;
+    commits(conn, local, remote, "")?;
     // In turn: each message completes a send and a receive of this side.
     for &(_, local) in parts.iter().take(ROUNDS / 2) {
         conn.recv(local, 1)?;
@@ -64,8 +65,9 @@ pub(crate) fn native(
     settle(server.get_cq(), ROUNDS)
 }
 
-pub(crate) fn fallback(conn: &Conn, remote: &MrRemote) -> Result<()> {
+pub(crate) fn fallback(conn: &Conn, local: &Mr<Vec<u8>>, remote: &MrRemote) -> Result<()> {
     let cq = conn.get_cq();
+    commits(conn, local, remote, "_fallback")?;
     measured_flush_short(conn, &words(remote, 4)?)?;
     counted("flush_short_fallback", ROUNDS);
     settle(cq, ROUNDS)?;
@@ -76,6 +78,58 @@ pub(crate) fn fallback(conn: &Conn, remote: &MrRemote) -> Result<()> {
     measured_batch_atomic_write(conn, &atomic)?;
     counted("batch_atomic_write_fallback", ROUNDS);
     settle(cq, ROUNDS)
+}
+
+/// Commits of one part and of five, each with a pointer. Another place for each.
+fn commits(conn: &Conn, local: &Mr<Vec<u8>>, remote: &MrRemote, suffix: &str) -> Result<()> {
+    let part = |n: usize| {
+        let (start, end) = (n * LEN, n * LEN + LEN - 8);
+        Ok((
+            remote.slice(start as u64..end as u64)?,
+            local.slice(start..end)?,
+        ))
+    };
+    let pointers = words(remote, 8)?;
+    for count in [1, 5] {
+        // As many as the queue has slots for.
+        let commits = DEPTH as usize / (count + 3);
+        let mut all = Vec::new();
+        for n in 0..commits {
+            let parts: Vec<_> = (0..count).map(|m| part(n + m)).collect::<Result<_>>()?;
+            all.push((parts, pointers[n + count]));
+        }
+        match count {
+            1 => measured_commit_1(conn, &all)?,
+            _ => measured_commit(conn, &all)?,
+        }
+        counted(&format!("commit_{count}{suffix}"), commits);
+        settle(conn.get_cq(), commits)?;
+    }
+    Ok(())
+}
+
+#[inline(never)]
+fn measured_commit_1(
+    conn: &Conn,
+    commits: &[(Vec<(RemoteSlice, MrSlice<'_>)>, RemoteSlice)],
+) -> Result<()> {
+    for (n, (parts, pointer)) in commits.iter().enumerate() {
+        let pointer = Some((*pointer, n.to_ne_bytes()));
+        conn.commit(&parts[..1], pointer, FlushType::Visibility, n as u64)?;
+    }
+    Ok(())
+}
+
+#[inline(never)]
+fn measured_commit(
+    conn: &Conn,
+    commits: &[(Vec<(RemoteSlice, MrSlice<'_>)>, RemoteSlice)],
+) -> Result<()> {
+    for (n, (parts, pointer)) in commits.iter().enumerate() {
+        let pointer = Some((*pointer, n.to_ne_bytes()));
+        conn.commit(parts, pointer, FlushType::Visibility, n as u64)?;
+    }
+    Ok(())
 }
 
 /// Receives of `srq`, whose completions arrive in its own queue or in that of `server`.

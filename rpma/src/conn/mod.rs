@@ -7,6 +7,7 @@
 mod batch;
 mod checks;
 mod close;
+mod commit;
 mod fences;
 mod next;
 mod ops;

@@ -252,6 +252,14 @@ impl Conn {
         }
     }
 
+    /// Whether an atomic write takes a short way, of whatever kind, to memory of the right usage.
+    #[inline(always)]
+    pub(super) fn points_simply(&self, dst: &RemoteSlice) -> bool {
+        usually(dst.len() == 8)
+            && usually(dst.address().address % 8 == 0)
+            && usually(self.short.atomic_writes.load(Ordering::Relaxed) != AtomicWrites::None as u8)
+    }
+
     #[inline(always)]
     pub(super) fn flushes_simply(
         &self,

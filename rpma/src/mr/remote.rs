@@ -216,6 +216,32 @@ impl RemoteSlice {
         self.key.usage()
     }
 
+    /// Whether both are parts of one region.
+    #[inline(always)]
+    pub(crate) fn is_beside(&self, other: &Self) -> bool {
+        self.key == other.key
+    }
+
+    /// The addresses of the first byte and of the last one. The part is not empty.
+    #[inline(always)]
+    pub(crate) fn ends(&self) -> (u64, u64) {
+        // A region ends inside the address space.
+        (
+            self.address,
+            self.address.wrapping_add(self.len.wrapping_sub(1)),
+        )
+    }
+
+    /// The part of the same region between two addresses, with both: of bytes of parts of it.
+    #[inline(always)]
+    pub(crate) fn between(&self, (first, last): (u64, u64)) -> Self {
+        Self {
+            address: first,
+            len: last.wrapping_sub(first).wrapping_add(1),
+            key: self.key,
+        }
+    }
+
     #[inline]
     pub(crate) fn address(&self) -> RemoteAddress {
         RemoteAddress {

@@ -10,6 +10,8 @@ use std::ptr::{self, NonNull};
 use rpma_sys as sys;
 use rustix::io::Errno;
 
+#[cfg(all(native_flush, native_atomic_write))]
+use super::LocalBuffer;
 #[cfg(any(native_flush, native_atomic_write))]
 use super::post::WorkRequest;
 use super::wr::{Call, PostError, RemoteAddress, SendFlags, SendWr, check_posted, not_posted};
@@ -260,9 +262,43 @@ impl<'qp> Stream<'qp> {
         self.calls.qp.as_ptr()
     }
 
+    /// A write of one local buffer, of some bytes.
+    #[cfg(all(native_flush, native_atomic_write))]
+    #[inline(always)]
+    pub(super) fn write(
+        &self,
+        remote: RemoteAddress,
+        local: LocalBuffer<'_>,
+        flags: SendFlags,
+        wr_id: u64,
+    ) {
+        let (qp, calls, sge) = (self.qp(), self.calls, local.to_sge());
+        calls.request(wr_id, flags);
+        // SAFETY: a call of this queue pair, whose stream is open. For what the device reads later see
+        // the head of `post.rs`.
+        unsafe { (calls.write)(qp, remote.rkey, remote.address) };
+        // SAFETY: as above.
+        unsafe { (calls.set_sge)(qp, sge.lkey, sge.addr, sge.length) };
+    }
+
+    #[cfg(all(native_flush, native_atomic_write))]
+    #[inline(always)]
+    pub(super) fn atomic_write(
+        &self,
+        remote: RemoteAddress,
+        bytes: &[u8; 8],
+        flags: SendFlags,
+        wr_id: u64,
+    ) {
+        self.calls.request(wr_id, flags);
+        let (call, RemoteAddress { address, rkey }) = (self.calls.atomic_write, remote);
+        // SAFETY: `ibv_wr_atomic_write` of this queue pair, and the stream is open; it copies the bytes.
+        unsafe { call(self.qp(), rkey, address, bytes.as_ptr().cast()) };
+    }
+
     #[cfg(native_flush)]
     #[inline(always)]
-    fn flush(
+    pub(super) fn flush(
         &self,
         remote: RemoteAddress,
         len: u64,

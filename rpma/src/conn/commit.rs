@@ -1,0 +1,319 @@
+//! [`Conn::commit`]: data, and then the pointer that shows it, durable with one post.
+//!
+//! The usual commit is checked by one condition and posted as it is: nothing of it is written down but
+//! the requests. Everything else is a [`Batch`](super::Batch) of the same operations, which knows every
+//! case and names each error.
+
+use super::Conn;
+use super::short::usually;
+use crate::error::{Error, Result};
+use crate::flags::Flags;
+use crate::flush::{FlushMethod, FlushType};
+use crate::lock::Held;
+use crate::mr::{MrSlice, RemoteSlice};
+use crate::posted::Posted;
+use crate::slots::{Kind, NotTried, Outcome, Refusal, Wanted, tried_in_vain};
+use crate::verbs::{
+    Commit, CommitPart, LocalBuffer, MAX_COMMIT_PARTS, PostError, Posting, RemoteAddress,
+};
+
+/// How many bytes more than the parts themselves one native flush may cover. The peer's device, or
+/// soft-RoCE's kernel, writes back what is in the range: another flush costs less than many lines.
+const GAPS: u64 = 4096;
+
+/// A part of a commit: where it goes, and its bytes.
+type Part<'mr> = (RemoteSlice, MrSlice<'mr>);
+
+impl CommitPart for Part<'_> {
+    #[inline(always)]
+    fn remote(&self) -> RemoteAddress {
+        self.0.address()
+    }
+
+    #[inline(always)]
+    fn local(&self) -> LocalBuffer<'_> {
+        self.1.buffer()
+    }
+}
+
+/// # Commit
+impl Conn {
+    /// The most parts that a [`commit`](Self::commit) can have.
+    pub const MAX_COMMIT_PARTS: usize = MAX_COMMIT_PARTS;
+
+    /// Writes `parts`, flushes them, then writes the 8 bytes of `pointer`, and flushes these: all with
+    /// one post and one doorbell. The completion of the operation that it returns says that all of it is
+    /// as durable (or visible) as [`flush`](Self::flush) promises for `flush_type`. No loss of power
+    /// leaves the new pointer without all bytes of the parts.
+    ///
+    /// Without a pointer it only writes and flushes. Several commits may be in flight: their pointers
+    /// are written in the order of the posts. A commit must not overwrite bytes that the pointer before
+    /// it shows.
+    ///
+    /// Only the last flush has a completion. It takes a send-queue slot for each request: each part, each flush and the
+    /// pointer. A read flushes all parts of a region together. A native flush does so where the parts lie close
+    /// together (with gaps of up to 4 KiB altogether); otherwise each part has its own. The source memory of the parts
+    /// must not change before the completion; the pointer's bytes travel with the request.
+    ///
+    /// ```no_run
+    /// use rpma::{Conn, Error, FlushType, Mr, MrRemote};
+    /// use std::time::Duration;
+    ///
+    /// /// Appends a record of 64 bytes at `at`, and shows it by the new length in the first 8 bytes.
+    /// fn append<M>(conn: &Conn, log: &MrRemote, at: u64, record: &Mr<M>) -> Result<(), Error> {
+    ///     let parts = [(log.slice(at..at + 64)?, record.slice(..64)?)];
+    ///     let tail = (log.slice(..8)?, (at + 64).to_le_bytes());
+    ///     let posted = conn.commit(&parts, Some(tail), FlushType::Persistent, 0)?;
+    ///     conn.wait_for(posted, Duration::from_secs(10), |_other| {})?;
+    ///     Ok(())
+    /// }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// As [`write`](Self::write), [`flush`](Self::flush) and [`atomic_write`](Self::atomic_write); the text
+    /// names the part. [`Error::InvalidArgument`] also if there are no parts or more than
+    /// [`MAX_COMMIT_PARTS`](Self::MAX_COMMIT_PARTS), if a part has 0 bytes, or if the pointer lies in a part.
+    /// [`Error::NotSupported`] if one post cannot keep the pointer after the flush: see `atomic_write`.
+    /// Nothing is sent then, but see [`Error::Provider`].
+    #[inline(always)]
+    #[cfg_attr(feature = "sim", track_caller)]
+    pub fn commit(
+        &self,
+        parts: &[(RemoteSlice, MrSlice<'_>)],
+        pointer: Option<(RemoteSlice, [u8; 8])>,
+        flush_type: FlushType,
+        op_context: u64,
+    ) -> Result<Posted> {
+        let _posting = Posting::of(op_context);
+        let pointer = pointer.as_ref();
+        let Some(hull) = self.commits_simply(parts, pointer, flush_type) else {
+            return self.commit_any(parts, pointer, flush_type, op_context);
+        };
+        let commit = Commit {
+            parts,
+            all: (hull.address(), hull.len()),
+            pointer: pointer.map(|(dst, bytes)| (dst.address(), bytes)),
+            persistent: flush_type == FlushType::Persistent,
+        };
+        let posted = match &self.flush_method {
+            FlushMethod::Read(_) => self.post_commit::<false>(&commit, op_context),
+            FlushMethod::Native => self.post_commit::<true>(&commit, op_context),
+        };
+        match posted.result() {
+            Ok(number) => Ok(self.queues.slots.name(number, true)),
+            Err(refusal) => self.commit_refused(refusal, commit.requests()),
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn commit_refused(&self, refusal: Refusal, count: u32) -> Result<Posted> {
+        Err(self.queues.send_refused(refusal, "commit", count))
+    }
+
+    /// Posts all, or none. Not inlined: its callers have nothing to keep in registers for it.
+    #[inline(never)]
+    fn post_commit<const NATIVE: bool>(
+        &self,
+        commit: &Commit<'_, Part<'_>>,
+        op_context: u64,
+    ) -> Outcome {
+        let wanted = Wanted::one_operation(commit.requests(), true);
+        let posted = self.queues.slots.try_post_sends(wanted, |mut entries| {
+            let number = || Kind::Send.wr_id(entries.take(op_context));
+            self.give_commit::<NATIVE>(commit, number)
+        });
+        match posted {
+            Ok(number) => Outcome::posted(number),
+            Err(NotTried::Later(held)) => {
+                self.post_commit_later::<NATIVE>(commit, op_context, held)
+            }
+            Err(NotTried::NotTaken(ring, held, error)) => {
+                tried_in_vain::<true>((ring, held), commit.requests(), error)
+            }
+        }
+    }
+
+    /// As [`post_commit`](Self::post_commit), where another thread posts, or there seem to be too few
+    /// entries.
+    #[cold]
+    #[inline(never)]
+    fn post_commit_later<const NATIVE: bool>(
+        &self,
+        commit: &Commit<'_, Part<'_>>,
+        op_context: u64,
+        held: Option<Held<'_>>,
+    ) -> Outcome {
+        drop(held);
+        let wanted = Wanted::one_operation(commit.requests(), true);
+        self.queues.slots.post_sends(wanted, |mut entries| {
+            let number = || Kind::Send.wr_id(entries.take(op_context));
+            self.give_commit::<NATIVE>(commit, number)
+        })
+    }
+
+    #[inline(always)]
+    fn give_commit<const NATIVE: bool>(
+        &self,
+        commit: &Commit<'_, Part<'_>>,
+        number: impl FnMut() -> u64,
+    ) -> Result<(), PostError> {
+        let qp = &self.queues.qp;
+        // Without these operations in rdma-core no queue pair has them.
+        #[cfg(all(native_flush, native_atomic_write))]
+        if NATIVE {
+            return qp.post_native_commit(commit, number);
+        }
+        let (target, after_flushes) = (self.short.flush_target, self.short.after_flushes);
+        qp.post_reading_commit(commit, (target, after_flushes), number)
+    }
+
+    /// The part that one flush has to cover, if the commit is of the usual kind and right: all parts in one
+    /// region, which one flush covers, and nothing that is missing.
+    #[inline(always)]
+    fn commits_simply(
+        &self,
+        parts: &[Part<'_>],
+        pointer: Option<&(RemoteSlice, [u8; 8])>,
+        flush_type: FlushType,
+    ) -> Option<RemoteSlice> {
+        let (region, _) = parts.first()?;
+        if !usually(parts.len() <= MAX_COMMIT_PARTS) {
+            return None;
+        }
+        let (mut first, mut last, mut sum) = (u64::MAX, 0, 0);
+        for (dst, src) in parts {
+            let is_usual = dst.is_beside(region) && self.writes_simply::<false>(dst, src, PLAIN);
+            if !usually(is_usual) {
+                return None;
+            }
+            let ends = dst.ends();
+            (first, last) = (first.min(ends.0), last.max(ends.1));
+            sum += dst.len();
+        }
+        let hull = region.between((first, last));
+        let is_one_flush = match &self.flush_method {
+            FlushMethod::Read(_) => true,
+            FlushMethod::Native => hull.len() <= sum + GAPS,
+        };
+        // A pointer in the same region has its rights.
+        let is_right = usually(is_one_flush)
+            && usually(self.flushes_simply(&hull, flush_type, PLAIN))
+            && pointer.is_none_or(|(dst, _)| {
+                usually(dst.is_beside(region))
+                    && usually(self.points_simply(dst))
+                    && usually(dst.ends().0 > last || dst.ends().1 < first)
+            });
+        usually(is_right).then_some(hull)
+    }
+
+    /// As a batch, which knows every case and names each error.
+    #[inline(never)]
+    #[cfg_attr(feature = "sim", track_caller)]
+    fn commit_any(
+        &self,
+        parts: &[Part<'_>],
+        pointer: Option<&(RemoteSlice, [u8; 8])>,
+        flush_type: FlushType,
+        op_context: u64,
+    ) -> Result<Posted> {
+        check_parts(parts, pointer)?;
+        let of_part =
+            |n: usize, error| in_words(&format!("part {} of {}", n + 1, parts.len()), error);
+        let mut batch = self.batch::<{ 2 * MAX_COMMIT_PARTS + 2 }>();
+        for (n, (dst, src)) in parts.iter().enumerate() {
+            let added = batch.write(*dst, *src, PLAIN, op_context);
+            added.map_err(|error| of_part(n, error))?;
+        }
+        let last = match pointer {
+            Some(_) => PLAIN,
+            None => Flags::COMPLETION_ALWAYS,
+        };
+        let (flushes, count) = self.flushes_of(parts);
+        for (n, flush) in flushes[..count].iter().enumerate() {
+            let flags = match n + 1 == count {
+                true => last,
+                false => PLAIN,
+            };
+            let added = batch.flush(*flush, flush_type, flags, op_context);
+            added.map_err(|error| in_words("the flush of the parts", error))?;
+        }
+        if let Some((dst, bytes)) = pointer {
+            let added = batch.atomic_write(*dst, bytes, PLAIN, op_context);
+            added.map_err(|error| in_words("the pointer", error))?;
+            let added = batch.flush(*dst, flush_type, Flags::COMPLETION_ALWAYS, op_context);
+            added.map_err(|error| in_words("the flush of the pointer", error))?;
+        }
+        batch.post()
+    }
+
+    /// What has to be flushed, and how many there are: of each region one part that covers its parts; or,
+    /// natively, each part by itself where that would cover much more.
+    fn flushes_of(&self, parts: &[Part<'_>]) -> ([RemoteSlice; MAX_COMMIT_PARTS], usize) {
+        let mut flushes = [RemoteSlice::EMPTY; MAX_COMMIT_PARTS];
+        let (mut sums, mut count) = ([0; MAX_COMMIT_PARTS], 0);
+        for (dst, _) in parts {
+            let known = flushes[..count].iter().position(|hull| hull.is_beside(dst));
+            let at = known.unwrap_or(count);
+            flushes[at] = match known {
+                Some(at) => {
+                    let (hull, more) = (flushes[at].ends(), dst.ends());
+                    dst.between((hull.0.min(more.0), hull.1.max(more.1)))
+                }
+                None => *dst,
+            };
+            sums[at] += dst.len();
+            count = count.max(at + 1);
+        }
+        let native = matches!(self.flush_method, FlushMethod::Native);
+        let is_wide = |(hull, sum): (&RemoteSlice, &u64)| hull.len() > sum + GAPS;
+        if native && flushes[..count].iter().zip(&sums).any(is_wide) {
+            count = parts.len();
+            for (flush, (dst, _)) in flushes.iter_mut().zip(parts) {
+                *flush = *dst;
+            }
+        }
+        (flushes, count)
+    }
+}
+
+/// Refuses what the operations of a commit would accept.
+fn check_parts(parts: &[Part<'_>], pointer: Option<&(RemoteSlice, [u8; 8])>) -> Result<()> {
+    if !(1..=MAX_COMMIT_PARTS).contains(&parts.len()) {
+        return Err(Error::invalid(format!(
+            "a commit of {} parts: it has 1 to {MAX_COMMIT_PARTS}",
+            parts.len()
+        )));
+    }
+    for (n, (dst, src)) in parts.iter().enumerate() {
+        let name = || format!("part {} of {}", n + 1, parts.len());
+        if dst.is_empty() || src.is_empty() {
+            return Err(Error::invalid(format!("{} has 0 bytes", name())));
+        }
+        let Some((to, _)) = pointer.filter(|(to, _)| !to.is_empty()) else {
+            continue;
+        };
+        let ((first, last), (begin, end)) = (dst.ends(), to.ends());
+        if begin <= last && end >= first {
+            return Err(Error::invalid(format!(
+                "the pointer at {begin:#x} lies in {}, which is written before it",
+                name()
+            )));
+        }
+    }
+    Ok(())
+}
+
+/// The same error of this operation of a commit.
+#[cold]
+fn in_words(operation: &str, error: Error) -> Error {
+    match error {
+        Error::InvalidArgument(_) => Error::invalid(format!("{operation}: {error}")),
+        Error::NotSupported(_) => Error::not_supported(format!("{operation}: {error}")),
+        error => error,
+    }
+}
+
+/// Of all operations but the last one.
+const PLAIN: Flags = Flags::COMPLETION_ON_ERROR;
