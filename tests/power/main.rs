@@ -9,6 +9,7 @@ mod sim_log;
 
 mod acks;
 mod again;
+mod commits;
 mod cuts;
 mod early;
 mod example;
