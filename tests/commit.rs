@@ -1,0 +1,257 @@
+//! Commits: data, its flush, a pointer, its flush; one post and one completion. Their durability is in tests/power.
+
+mod common;
+
+use common::{
+    Memory, Pair, assert_empty, completion, contents, device_test, invalid, next_completion,
+    pattern, peer, region, remote,
+};
+use rpma::{
+    Conn, ConnCfg, Error, FlushType, Mr, MrRemote, MrSlice, MrUsage, Queue, RemoteSlice, WcStatus,
+};
+
+const VISIBLE: FlushType = FlushType::Visibility;
+/// Of the memory, and how far apart parts can be: a native flush does not cover all of it.
+const SIZE: usize = 64 * 1024;
+/// Where the pointer is.
+const POINTER: usize = SIZE - 8;
+
+fn configurations() -> [ConnCfg; 2] {
+    [false, true].map(|fallback| {
+        let mut cfg = ConnCfg::new();
+        cfg.set_sq_size(40).set_force_fallback(fallback);
+        cfg
+    })
+}
+
+fn target_usage() -> MrUsage {
+    MrUsage::WRITE_DST | MrUsage::READ_SRC | MrUsage::FLUSH_TYPE_VISIBILITY
+}
+
+/// Parts of `len` bytes, so far apart, from the same places of the source.
+fn parts<'a>(
+    far: &MrRemote,
+    source: &'a Mr<Memory>,
+    (count, len, apart): (usize, usize, usize),
+) -> Vec<(RemoteSlice, MrSlice<'a>)> {
+    let part = |n| {
+        let (start, end) = (n * apart, n * apart + len);
+        let dst = far.slice(start as u64..end as u64).expect("inside");
+        (dst, source.slice(start..end).expect("inside"))
+    };
+    (0..count).map(part).collect()
+}
+
+#[test]
+fn everything_is_there_with_one_completion() {
+    device_test(|| {
+        let peer = peer();
+        let source = region(&peer, SIZE, MrUsage::WRITE_SRC);
+        source.write_at(0, &pattern(SIZE, 5)).expect("inside");
+        for cfg in configurations() {
+            // One part, parts side by side, with small gaps, and far apart; with a pointer and without.
+            for shape in [
+                (1, 1, 1),
+                (2, 64, 64),
+                (16, 100, 128),
+                (3, 200, 20_000),
+                (16, 8, 4000),
+            ] {
+                for pointer in [None, Some(7u64.to_ne_bytes())] {
+                    let target = region(&peer, SIZE, target_usage());
+                    let far = remote(&target);
+                    let pair = Pair::with(&peer, &cfg, &cfg);
+                    let parts = parts(&far, &source, shape);
+                    let to = far.slice(POINTER as u64..).expect("inside");
+                    let pointer = pointer.map(|bytes| (to, bytes));
+                    for op_context in [1, 2] {
+                        let posted = pair.client.commit(&parts, pointer, VISIBLE, op_context);
+                        let posted = posted.expect("posted");
+                        let wc = completion(&pair.client);
+                        wc.result().expect("flushed");
+                        assert_eq!((wc.posted(), wc.wr_id()), (Some(posted), op_context));
+                        assert_empty(pair.client.get_cq());
+                    }
+                    let mut expected = vec![0; SIZE];
+                    for n in 0..shape.0 {
+                        let range = n * shape.2..n * shape.2 + shape.1;
+                        expected[range.clone()].copy_from_slice(&contents(&source)[range]);
+                    }
+                    if pointer.is_some() {
+                        expected[POINTER..].copy_from_slice(&7u64.to_ne_bytes());
+                    }
+                    assert!(contents(&target) == expected, "{shape:?}, {pointer:?}");
+                }
+            }
+        }
+    });
+}
+
+#[test]
+fn parts_of_several_regions() {
+    device_test(|| {
+        let peer = peer();
+        let source = region(&peer, 256, MrUsage::WRITE_SRC);
+        source.write_at(0, &pattern(256, 6)).expect("inside");
+        for cfg in configurations() {
+            let targets = [0, 1, 2].map(|_| region(&peer, 256, target_usage()));
+            let far = targets.each_ref().map(remote);
+            let pair = Pair::with(&peer, &cfg, &cfg);
+            let part = |n: usize, at: usize| {
+                let (start, end) = (at as u64, at as u64 + 32);
+                let dst = far[n].slice(start..end).expect("inside");
+                (dst, source.slice(at..at + 32).expect("inside"))
+            };
+            let parts = [part(0, 0), part(1, 32), part(0, 64)];
+            let pointer = (far[2].slice(8..16).expect("inside"), [9; 8]);
+            let posted = pair.client.commit(&parts, Some(pointer), VISIBLE, 3);
+            assert_eq!(
+                completion(&pair.client).posted(),
+                Some(posted.expect("posted"))
+            );
+            assert_empty(pair.client.get_cq());
+            let bytes = contents(&source);
+            assert_eq!(contents(&targets[0])[..32], bytes[..32]);
+            assert_eq!(contents(&targets[0])[64..96], bytes[64..96]);
+            assert_eq!(contents(&targets[1])[32..64], bytes[32..64]);
+            assert_eq!(contents(&targets[2])[8..16], [9; 8]);
+        }
+    });
+}
+
+/// Nothing is posted, and the error names the part.
+#[test]
+fn what_is_wrong_is_refused() {
+    device_test(|| {
+        let (peer, other) = (peer(), peer());
+        let source = region(&peer, 1024, MrUsage::WRITE_SRC);
+        let unread = region(&peer, 64, MrUsage::RECV);
+        let others = region(&other, 64, MrUsage::WRITE_SRC);
+        let target = region(&peer, 1024, target_usage());
+        let unwritable = region(&peer, 64, MrUsage::READ_SRC);
+        let unflushed = region(&peer, 64, MrUsage::WRITE_DST);
+        let far = remote(&target);
+        let (read_only, unflushed) = (remote(&unwritable), remote(&unflushed));
+        let there = |at: u64, len: u64| far.slice(at..at + len).expect("inside");
+        let here = |len: usize| source.slice(..len).expect("inside");
+        let good = (there(0, 32), here(32));
+        let pointer = |at, len| Some((there(at, len), [1; 8]));
+        for cfg in configurations() {
+            let pair = Pair::with(&peer, &cfg, &cfg);
+            let conn: &Conn = &pair.client;
+            let refused = |parts: &[_], pointer, words: &[&str]| {
+                let text = invalid(conn.commit(parts, pointer, VISIBLE, 1));
+                for word in words {
+                    assert!(text.contains(word), "{word}: {text}");
+                }
+            };
+            refused(&[], pointer(512, 8), &["0 parts", "1 to 16"]);
+            refused(&[good; 17], None, &["17 parts", "1 to 16"]);
+            let empty = (there(64, 0), here(0));
+            refused(&[good, empty], pointer(512, 8), &["part 2 of 2", "0 bytes"]);
+            let longer = (there(64, 33), here(32));
+            refused(&[good, longer], None, &["part 2 of 2", "32", "33"]);
+            let part = (there(64, 32), unread.slice(..32).expect("inside"));
+            refused(&[good, part, good], None, &["part 2 of 3", "WRITE_SRC"]);
+            let part = (there(64, 32), others.slice(..32).expect("inside"));
+            refused(&[part], None, &["part 1 of 1", "another Peer"]);
+            let part = (read_only.slice(..32).expect("inside"), here(32));
+            refused(&[good, part], None, &["part 2 of 2", "WRITE_DST"]);
+            refused(&[good], pointer(516, 8), &["the pointer", "multiple of 8"]);
+            refused(&[good], pointer(512, 16), &["the pointer", "8 bytes"]);
+            refused(&[good], pointer(24, 8), &["the pointer", "part 1 of 1"]);
+            // Between two parts it is right.
+            let parts = [good, (there(64, 32), here(32))];
+            conn.commit(&parts, pointer(40, 8), VISIBLE, 1)
+                .expect("posted");
+            completion(conn).result().expect("flushed");
+            let part = (unflushed.slice(..32).expect("inside"), here(32));
+            for result in [
+                conn.commit(&[part], None, VISIBLE, 1),
+                conn.commit(&[good], pointer(512, 8), FlushType::Persistent, 1),
+            ] {
+                assert!(matches!(result, Err(Error::NotSupported(_))), "{result:?}");
+            }
+            assert_empty(conn.get_cq());
+        }
+    });
+}
+
+#[test]
+fn a_commit_takes_a_slot_for_each_request() {
+    device_test(|| {
+        let peer = peer();
+        let source = region(&peer, 1024, MrUsage::WRITE_SRC);
+        let target = region(&peer, 1024, target_usage());
+        let far = remote(&target);
+        for mut cfg in configurations() {
+            cfg.set_sq_size(9);
+            let pair = Pair::with(&peer, &cfg, &cfg);
+            let conn = &pair.client;
+            let pointer = Some((far.slice(1016..).expect("inside"), [2; 8]));
+            let commit = |count| {
+                let parts = parts(&far, &source, (count, 32, 32));
+                conn.commit(&parts, pointer, VISIBLE, 4)
+            };
+            // Seven parts and three more are more than it ever has.
+            assert!(invalid(commit(7)).contains("takes 10 slots"));
+            commit(1).expect("four slots");
+            commit(2).expect("the other five");
+            let full = commit(1).expect_err("no slot is left");
+            assert!(
+                matches!(
+                    full,
+                    Error::QueueFull {
+                        queue: Queue::Send,
+                        depth: 9
+                    }
+                ),
+                "{full}"
+            );
+            next_completion(conn.get_cq()).result().expect("flushed");
+            commit(1).expect("four have come back");
+            for _ in 0..2 {
+                next_completion(conn.get_cq()).result().expect("flushed");
+            }
+        }
+    });
+}
+
+/// The pointer is not written after a part that fails, and each completion has the program's number.
+#[test]
+fn a_failed_part_shows_nothing() {
+    device_test(|| {
+        let peer = peer();
+        let source = region(&peer, 64, MrUsage::WRITE_SRC);
+        for cfg in configurations() {
+            let target = region(&peer, 64, target_usage());
+            let far = remote(&target);
+            let gone = remote(&region(&peer, 64, target_usage()));
+            let pair = Pair::with(&peer, &cfg, &cfg);
+            let parts = [
+                (
+                    far.slice(..16).expect("inside"),
+                    source.slice(..16).expect("inside"),
+                ),
+                (
+                    gone.slice(..16).expect("inside"),
+                    source.slice(16..32).expect("inside"),
+                ),
+            ];
+            let pointer = Some((far.slice(56..).expect("inside"), [3; 8]));
+            let posted = pair
+                .client
+                .commit(&parts, pointer, VISIBLE, 5)
+                .expect("posted");
+            let next = || next_completion(pair.client.get_cq());
+            let mut failed = next();
+            assert_eq!(failed.status(), WcStatus::REM_ACCESS_ERR);
+            while failed.posted() != Some(posted) {
+                assert_eq!(failed.wr_id(), 5);
+                failed = next();
+            }
+            assert_eq!(failed.status(), WcStatus::WR_FLUSH_ERR);
+            assert_eq!(contents(&target)[56..], [0; 8], "the pointer");
+        }
+    });
+}
