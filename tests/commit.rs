@@ -1,4 +1,5 @@
-//! Commits: data, its flush, a pointer, its flush; one post and one completion. Their durability is in tests/power.
+//! Commits: data, its flush, a pointer, its flush; one post and one completion. Their durability is
+//! in tests/power.
 
 mod common;
 
@@ -49,7 +50,8 @@ fn everything_is_there_with_one_completion() {
         let source = region(&peer, SIZE, MrUsage::WRITE_SRC);
         source.write_at(0, &pattern(SIZE, 5)).expect("inside");
         for cfg in configurations() {
-            // One part, parts side by side, with small gaps, and far apart; with a pointer and without.
+            // One part, parts side by side, with small gaps, and far apart; with a pointer and
+            // without.
             for shape in [
                 (1, 1, 1),
                 (2, 64, 64),
@@ -217,7 +219,8 @@ fn a_commit_takes_a_slot_for_each_request() {
     });
 }
 
-/// The pointer is not written after a part that fails, and each completion has the program's number.
+/// The pointer is not written after a part that fails, and each completion has the program's
+/// number.
 #[test]
 fn a_failed_part_shows_nothing() {
     device_test(|| {

@@ -1,6 +1,6 @@
-//! `Conn::commit` under every cut: what its completion acknowledges is there, and no pointer without its data. On every
-//! device and platform where a flush may promise it, native and by reading; of one part, of two, of two far apart; one at a
-//! time, and two in flight.
+//! `Conn::commit` under every cut: what its completion acknowledges is there, and no pointer
+//! without its data. On every device and platform where a flush may promise it, native and by
+//! reading; of one part, of two, of two far apart; one at a time, and two in flight.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
@@ -170,7 +170,8 @@ fn a_commit_survives_every_cut() {
     });
 }
 
-/// Where the server promises what its platform does not do, the cut that loses an acknowledged commit is found.
+/// Where the server promises what its platform does not do, the cut that loses an acknowledged
+/// commit is found.
 #[test]
 fn a_commit_on_a_wrong_promise_is_found() {
     let way = Way {

@@ -1,8 +1,8 @@
 //! [`Conn::commit`]: data, and then the pointer that shows it, durable with one post.
 //!
-//! The usual commit is checked by one condition and posted as it is: nothing of it is written down but
-//! the requests. Everything else is a [`Batch`](super::Batch) of the same operations, which knows every
-//! case and names each error.
+//! The usual commit is checked by one condition and posted as it is: nothing of it is written down
+//! but the requests. Everything else is a [`Batch`](super::Batch) of the same operations, which
+//! knows every case and names each error.
 
 use super::Conn;
 use super::short::usually;
@@ -41,19 +41,20 @@ impl Conn {
     /// The most parts that a [`commit`](Self::commit) can have.
     pub const MAX_COMMIT_PARTS: usize = MAX_COMMIT_PARTS;
 
-    /// Writes `parts`, flushes them, then writes the 8 bytes of `pointer`, and flushes these: all with
-    /// one post and one doorbell. The completion of the operation that it returns says that all of it is
-    /// as durable (or visible) as [`flush`](Self::flush) promises for `flush_type`. No loss of power
-    /// leaves the new pointer without all bytes of the parts.
+    /// Writes `parts`, flushes them, then writes the 8 bytes of `pointer`, and flushes these: all
+    /// with one post and one doorbell. The completion of the operation that it returns says that
+    /// all of it is as durable (or visible) as [`flush`](Self::flush) promises for `flush_type`. No
+    /// loss of power leaves the new pointer without all bytes of the parts.
     ///
-    /// Without a pointer it only writes and flushes. Several commits may be in flight: their pointers
-    /// are written in the order of the posts. A commit must not overwrite bytes that the pointer before
-    /// it shows.
+    /// Without a pointer it only writes and flushes. Several commits may be in flight: their
+    /// pointers are written in the order of the posts. A commit must not overwrite bytes that the
+    /// pointer before it shows.
     ///
-    /// Only the last flush has a completion. It takes a send-queue slot for each request: each part, each flush and the
-    /// pointer. A read flushes all parts of a region together. A native flush does so where the parts lie close
-    /// together (with gaps of up to 4 KiB altogether); otherwise each part has its own. The source memory of the parts
-    /// must not change before the completion; the pointer's bytes travel with the request.
+    /// Only the last flush has a completion. It takes a send-queue slot for each request: each
+    /// part, each flush and the pointer. A read flushes all parts of a region together. A native
+    /// flush does so where the parts lie close together (with gaps of up to 4 KiB altogether);
+    /// otherwise each part has its own. The source memory of the parts must not change before the
+    /// completion; the pointer's bytes travel with the request.
     ///
     /// ```no_run
     /// use rpma::{Conn, Error, FlushType, Mr, MrRemote};
@@ -71,11 +72,11 @@ impl Conn {
     ///
     /// # Errors
     ///
-    /// As [`write`](Self::write), [`flush`](Self::flush) and [`atomic_write`](Self::atomic_write); the text
-    /// names the part. [`Error::InvalidArgument`] also if there are no parts or more than
-    /// [`MAX_COMMIT_PARTS`](Self::MAX_COMMIT_PARTS), if a part has 0 bytes, or if the pointer lies in a part.
-    /// [`Error::NotSupported`] if one post cannot keep the pointer after the flush: see `atomic_write`.
-    /// Nothing is sent then, but see [`Error::Provider`].
+    /// As [`write`](Self::write), [`flush`](Self::flush) and [`atomic_write`](Self::atomic_write);
+    /// the text names the part. [`Error::InvalidArgument`] also if there are no parts or more than
+    /// [`MAX_COMMIT_PARTS`](Self::MAX_COMMIT_PARTS), if a part has 0 bytes, or if the pointer lies
+    /// in a part. [`Error::NotSupported`] if one post cannot keep the pointer after the flush: see
+    /// `atomic_write`. Nothing is sent then, but see [`Error::Provider`].
     #[inline(always)]
     #[cfg_attr(feature = "sim", track_caller)]
     pub fn commit(
@@ -135,8 +136,8 @@ impl Conn {
         }
     }
 
-    /// As [`post_commit`](Self::post_commit), where another thread posts, or there seem to be too few
-    /// entries.
+    /// As [`post_commit`](Self::post_commit), where another thread posts, or there seem to be too
+    /// few entries.
     #[cold]
     #[inline(never)]
     fn post_commit_later<const NATIVE: bool>(
@@ -169,8 +170,8 @@ impl Conn {
         qp.post_reading_commit(commit, (target, after_flushes), number)
     }
 
-    /// The part that one flush has to cover, if the commit is of the usual kind and right: all parts in one
-    /// region, which one flush covers, and nothing that is missing.
+    /// The part that one flush has to cover, if the commit is of the usual kind and right: all
+    /// parts in one region, which one flush covers, and nothing that is missing.
     #[inline(always)]
     fn commits_simply(
         &self,
@@ -248,8 +249,8 @@ impl Conn {
         batch.post()
     }
 
-    /// What has to be flushed, and how many there are: of each region one part that covers its parts; or,
-    /// natively, each part by itself where that would cover much more.
+    /// What has to be flushed, and how many there are: of each region one part that covers its
+    /// parts; or, natively, each part by itself where that would cover much more.
     fn flushes_of(&self, parts: &[Part<'_>]) -> ([RemoteSlice; MAX_COMMIT_PARTS], usize) {
         let mut flushes = [RemoteSlice::EMPTY; MAX_COMMIT_PARTS];
         let (mut sums, mut count) = ([0; MAX_COMMIT_PARTS], 0);

@@ -113,8 +113,8 @@ impl Mapping {
     /// Loads 8 bytes at once.
     pub(super) fn load_u64(&self, offset: usize) -> Result<u64> {
         let src = self.aligned_at(offset)?;
-        // SAFETY: `aligned_at` checked that the bytes lie inside the mapping, which `self` keeps, and
-        // that their address is a multiple of 8.
+        // SAFETY: `aligned_at` checked that the bytes lie inside the mapping, which `self` keeps,
+        // and that their address is a multiple of 8.
         Ok(unsafe { load_u64(src) })
     }
 

@@ -293,8 +293,8 @@ impl PmemMap {
     ///
     /// # Errors
     ///
-    /// [`Error::InvalidArgument`] if that reaches past the end of the map, or if the address is not a
-    /// multiple of 8.
+    /// [`Error::InvalidArgument`] if that reaches past the end of the map, or if the address is not
+    /// a multiple of 8.
     ///
     /// [`Error::InvalidArgument`]: crate::Error::InvalidArgument
     pub fn load_u64(&self, offset: usize) -> Result<u64> {
@@ -306,8 +306,8 @@ impl PmemMap {
     /// stored before (it releases).
     ///
     /// After a loss of power the old value is there, or the new one, and no mixture. The new one is
-    /// durable only after [`persist`](Self::persist). So this is the store of a pointer to data that
-    /// was persisted before.
+    /// durable only after [`persist`](Self::persist). So this is the store of a pointer to data
+    /// that was persisted before.
     ///
     /// # Errors
     ///

@@ -52,8 +52,8 @@ impl<Part> Commit<'_, Part> {
 }
 
 impl QueuePair {
-    /// Posts it by flushes that read into `target`, as a chain. The write of the pointer has the flags
-    /// `after_flushes`. `number` gives the `wr_id` of each request, in order.
+    /// Posts it by flushes that read into `target`, as a chain. The write of the pointer has the
+    /// flags `after_flushes`. `number` gives the `wr_id` of each request, in order.
     #[inline(always)]
     pub(crate) fn post_reading_commit<Part: CommitPart>(
         &self,
@@ -138,7 +138,8 @@ impl<Number: FnMut() -> u64> Chain<Number> {
         wr.sg_list
             .write(at.wrapping_byte_add(offset_of!(SendWr, sge)).cast());
         wr.sge.write(sge);
-        // SAFETY: a place of the array, by the assertion, which only pointers made of its first one are used for.
+        // SAFETY: a place of the array, by the assertion, which only pointers made of its first one
+        // are used for.
         unsafe { at.write(wr) };
     }
 }

@@ -274,8 +274,8 @@ impl<'qp> Stream<'qp> {
     ) {
         let (qp, calls, sge) = (self.qp(), self.calls, local.to_sge());
         calls.request(wr_id, flags);
-        // SAFETY: a call of this queue pair, whose stream is open. For what the device reads later see
-        // the head of `post.rs`.
+        // SAFETY: a call of this queue pair, whose stream is open. For what the device reads later
+        // see the head of `post.rs`.
         unsafe { (calls.write)(qp, remote.rkey, remote.address) };
         // SAFETY: as above.
         unsafe { (calls.set_sge)(qp, sge.lkey, sge.addr, sge.length) };
@@ -292,7 +292,8 @@ impl<'qp> Stream<'qp> {
     ) {
         self.calls.request(wr_id, flags);
         let (call, RemoteAddress { address, rkey }) = (self.calls.atomic_write, remote);
-        // SAFETY: `ibv_wr_atomic_write` of this queue pair, and the stream is open; it copies the bytes.
+        // SAFETY: `ibv_wr_atomic_write` of this queue pair, and the stream is open; it copies the
+        // bytes.
         unsafe { call(self.qp(), rkey, address, bytes.as_ptr().cast()) };
     }
 
