@@ -94,16 +94,22 @@ impl Conn {
         let commit = Commit {
             parts,
             all: (hull.address(), hull.len()),
-            pointer: pointer.map(|(dst, bytes)| (dst.address(), bytes)),
+            pointer: match pointer {
+                Some((dst, bytes)) => (dst.address(), bytes),
+                None => (RemoteAddress::NONE, &[0; 8]),
+            },
             persistent: flush_type == FlushType::Persistent,
         };
-        let posted = match &self.flush_method {
-            FlushMethod::Read(_) => self.post_commit::<false>(&commit, op_context),
-            FlushMethod::Native => self.post_commit::<true>(&commit, op_context),
+        let posted = match (&self.flush_method, pointer) {
+            (FlushMethod::Read(_), Some(_)) => self.post_commit::<false, true>(&commit, op_context),
+            (FlushMethod::Read(_), None) => self.post_commit::<false, false>(&commit, op_context),
+            (FlushMethod::Native, Some(_)) => self.post_commit::<true, true>(&commit, op_context),
+            (FlushMethod::Native, None) => self.post_commit::<true, false>(&commit, op_context),
         };
-        match posted.result() {
-            Ok(number) => Ok(self.queues.slots.name(number, true)),
-            Err(refusal) => self.commit_refused(refusal, commit.requests()),
+        match (posted.result(), pointer) {
+            (Ok(number), _) => Ok(self.queues.slots.name(number, true)),
+            (Err(refusal), Some(_)) => self.commit_refused(refusal, commit.requests::<true>()),
+            (Err(refusal), None) => self.commit_refused(refusal, commit.requests::<false>()),
         }
     }
 
@@ -115,23 +121,23 @@ impl Conn {
 
     /// Posts all, or none. Not inlined: its callers have nothing to keep in registers for it.
     #[inline(never)]
-    fn post_commit<const NATIVE: bool>(
+    fn post_commit<const NATIVE: bool, const POINTER: bool>(
         &self,
         commit: &Commit<'_, Part<'_>>,
         op_context: u64,
     ) -> Outcome {
-        let wanted = Wanted::one_operation(commit.requests(), true);
+        let wanted = Wanted::one_operation(commit.requests::<POINTER>(), true);
         let posted = self.queues.slots.try_post_sends(wanted, |mut entries| {
             let number = || Kind::Send.wr_id(entries.take(op_context));
-            self.give_commit::<NATIVE>(commit, number)
+            self.give_commit::<NATIVE, POINTER>(commit, number)
         });
         match posted {
             Ok(number) => Outcome::posted(number),
             Err(NotTried::Later(held)) => {
-                self.post_commit_later::<NATIVE>(commit, op_context, held)
+                self.post_commit_later::<NATIVE, POINTER>(commit, op_context, held)
             }
             Err(NotTried::NotTaken(ring, held, error)) => {
-                tried_in_vain::<true>((ring, held), commit.requests(), error)
+                tried_in_vain::<true>((ring, held), commit.requests::<POINTER>(), error)
             }
         }
     }
@@ -140,22 +146,22 @@ impl Conn {
     /// few entries.
     #[cold]
     #[inline(never)]
-    fn post_commit_later<const NATIVE: bool>(
+    fn post_commit_later<const NATIVE: bool, const POINTER: bool>(
         &self,
         commit: &Commit<'_, Part<'_>>,
         op_context: u64,
         held: Option<Held<'_>>,
     ) -> Outcome {
         drop(held);
-        let wanted = Wanted::one_operation(commit.requests(), true);
+        let wanted = Wanted::one_operation(commit.requests::<POINTER>(), true);
         self.queues.slots.post_sends(wanted, |mut entries| {
             let number = || Kind::Send.wr_id(entries.take(op_context));
-            self.give_commit::<NATIVE>(commit, number)
+            self.give_commit::<NATIVE, POINTER>(commit, number)
         })
     }
 
     #[inline(always)]
-    fn give_commit<const NATIVE: bool>(
+    fn give_commit<const NATIVE: bool, const POINTER: bool>(
         &self,
         commit: &Commit<'_, Part<'_>>,
         number: impl FnMut() -> u64,
@@ -164,10 +170,10 @@ impl Conn {
         // Without these operations in rdma-core no queue pair has them.
         #[cfg(all(native_flush, native_atomic_write))]
         if NATIVE {
-            return qp.post_native_commit(commit, number);
+            return qp.post_native_commit::<POINTER, _>(commit, number);
         }
         let (target, after_flushes) = (self.short.flush_target, self.short.after_flushes);
-        qp.post_reading_commit(commit, (target, after_flushes), number)
+        qp.post_reading_commit::<POINTER, _>(commit, (target, after_flushes), number)
     }
 
     /// The part that one flush has to cover, if the commit is of the usual kind and right: all

@@ -23,31 +23,31 @@ pub(crate) trait CommitPart {
     fn local(&self) -> LocalBuffer<'_>;
 }
 
-/// A commit that one flush covers.
+/// A commit that one flush covers. `POINTER`, where it is asked for: it has a pointer.
 pub(crate) struct Commit<'a, Part> {
     /// [`MAX_COMMIT_PARTS`] at most.
     pub(crate) parts: &'a [Part],
     /// The memory of all parts, and its length: what one flush takes.
     pub(crate) all: (RemoteAddress, u64),
-    pub(crate) pointer: Option<(RemoteAddress, &'a [u8; 8])>,
+    /// Without a pointer it is not looked at.
+    pub(crate) pointer: (RemoteAddress, &'a [u8; 8]),
     pub(crate) persistent: bool,
 }
 
 impl<Part> Commit<'_, Part> {
     /// How many requests it has. The last one gives a completion.
     #[inline(always)]
-    pub(crate) fn requests(&self) -> u32 {
+    pub(crate) fn requests<const POINTER: bool>(&self) -> u32 {
         // A few.
-        self.parts.len() as u32 + 1 + 2 * u32::from(self.pointer.is_some())
+        self.parts.len() as u32 + if POINTER { 3 } else { 1 }
     }
+}
 
-    /// The flags of the first flush.
-    #[inline(always)]
-    fn first_flush(&self) -> SendFlags {
-        match self.pointer {
-            Some(_) => SendFlags::empty(),
-            None => SendFlags::SIGNALED,
-        }
+/// The flags of the flush of the parts.
+const fn first_flush<const POINTER: bool>() -> SendFlags {
+    match POINTER {
+        true => SendFlags::empty(),
+        false => SendFlags::SIGNALED,
     }
 }
 
@@ -55,34 +55,38 @@ impl QueuePair {
     /// Posts it by flushes that read into `target`, as a chain. The write of the pointer has the
     /// flags `after_flushes`. `number` gives the `wr_id` of each request, in order.
     #[inline(always)]
-    pub(crate) fn post_reading_commit<Part: CommitPart>(
+    pub(crate) fn post_reading_commit<const POINTER: bool, Part: CommitPart>(
         &self,
         commit: &Commit<'_, Part>,
         (target, after_flushes): (ReadTarget, SendFlags),
         number: impl FnMut() -> u64,
     ) -> Result<(), PostError> {
         let mut requests = [const { MaybeUninit::<SendWr>::uninit() }; MAX_COMMIT_PARTS + 3];
+        assert!(
+            commit.parts.len() <= MAX_COMMIT_PARTS,
+            "the caller checked how many there are"
+        );
         let first: *mut SendWr = requests.as_mut_ptr().cast();
-        let mut chain = Chain {
-            next: first,
-            end: first.wrapping_add(MAX_COMMIT_PARTS + 3),
-            number,
-        };
+        let next = first;
+        let mut chain = Chain { next, number };
         for part in commit.parts {
             let wr = SendWr::new(Opcode::WRITE, part.remote(), 1, SendFlags::empty());
-            chain.add(wr, part.local().to_sge());
+            // SAFETY: one of as many as the assertion lets through; three more have places, too.
+            unsafe { chain.add(wr, part.local().to_sge()) };
         }
         let (all, len) = commit.all;
-        let flush = SendWr::new(Opcode::READ, all, 1, commit.first_flush());
-        chain.add(flush, target.first(len).0.to_sge());
-        if let Some((remote, bytes)) = commit.pointer {
+        let flush = SendWr::new(Opcode::READ, all, 1, first_flush::<POINTER>());
+        // SAFETY: the first of the three.
+        unsafe { chain.add(flush, target.first(len).0.to_sge()) };
+        if POINTER {
+            let (remote, bytes) = commit.pointer;
             let flags = after_flushes | SendFlags::INLINE;
-            chain.add(
-                SendWr::new(Opcode::WRITE, remote, 1, flags),
-                bytes_sge(bytes),
-            );
+            let write = SendWr::new(Opcode::WRITE, remote, 1, flags);
+            // SAFETY: the second of them.
+            unsafe { chain.add(write, bytes_sge(bytes)) };
             let flush = SendWr::new(Opcode::READ, remote, 1, SendFlags::SIGNALED);
-            chain.add(flush, target.0.to_sge());
+            // SAFETY: the last of them.
+            unsafe { chain.add(flush, target.0.to_sge()) };
         }
         let last = chain.next.wrapping_sub(1);
         // SAFETY: it was added, as each commit has a flush.
@@ -99,7 +103,7 @@ impl QueuePair {
     /// Posts it by native flushes and a native atomic write, as a stream.
     #[cfg(all(native_flush, native_atomic_write))]
     #[inline(always)]
-    pub(crate) fn post_native_commit<Part: CommitPart>(
+    pub(crate) fn post_native_commit<const POINTER: bool, Part: CommitPart>(
         &self,
         commit: &Commit<'_, Part>,
         mut number: impl FnMut() -> u64,
@@ -109,8 +113,15 @@ impl QueuePair {
             stream.write(part.remote(), part.local(), SendFlags::empty(), number());
         }
         let (all, len) = commit.all;
-        stream.flush(all, len, commit.persistent, commit.first_flush(), number());
-        if let Some((remote, bytes)) = commit.pointer {
+        stream.flush(
+            all,
+            len,
+            commit.persistent,
+            first_flush::<POINTER>(),
+            number(),
+        );
+        if POINTER {
+            let (remote, bytes) = commit.pointer;
             stream.atomic_write(remote, bytes, SendFlags::empty(), number());
             let flags = SendFlags::SIGNALED;
             stream.flush(remote, 8, commit.persistent, flags, number());
@@ -122,24 +133,23 @@ impl QueuePair {
 /// Requests that are linked as they are made.
 struct Chain<Number> {
     next: *mut SendWr,
-    /// After the last place.
-    end: *mut SendWr,
     number: Number,
 }
 
 impl<Number: FnMut() -> u64> Chain<Number> {
+    /// # Safety
+    ///
+    /// There is a place for it, in an array which only pointers made of the first one are used for.
     #[inline(always)]
-    fn add(&mut self, mut wr: SendWr, sge: sys::ibv_sge) {
+    unsafe fn add(&mut self, mut wr: SendWr, sge: sys::ibv_sge) {
         let at = self.next;
-        assert!(at < self.end, "a commit has no more requests");
         self.next = at.wrapping_add(1);
         wr.wr_id.write((self.number)());
         wr.next.write(self.next.cast());
         wr.sg_list
             .write(at.wrapping_byte_add(offset_of!(SendWr, sge)).cast());
         wr.sge.write(sge);
-        // SAFETY: a place of the array, by the assertion, which only pointers made of its first one
-        // are used for.
+        // SAFETY: the caller promises it.
         unsafe { at.write(wr) };
     }
 }
