@@ -9,8 +9,8 @@ use common::{
     Memory, Pair, completion, contents, device_test, next_completion, pattern, peer, region, remote,
 };
 use rpma::{
-    Batch, Conn, ConnCfg, Flags, FlushType, Mr, MrRemote, MrSlice, MrUsage, Posted, RemoteSlice,
-    Result,
+    Batch, Conn, ConnCfg, Error, Flags, FlushType, Mr, MrRemote, MrSlice, MrUsage, PeerCfg, Posted,
+    RemoteSlice, Result,
 };
 
 const ALWAYS: Flags = Flags::COMPLETION_ALWAYS;
@@ -294,6 +294,110 @@ fn every_way_of_a_flush_and_of_an_atomic_write() {
         }
         assert!(executed > 40, "{executed}");
     });
+}
+
+/// Parts that are too long together, and too many of them.
+#[test]
+fn parts_together_are_too_long() {
+    device_test(|| {
+        let peer = peer();
+        let target = region(&peer, LEN, MrUsage::WRITE_DST | MrUsage::RECV);
+        let source = region(&peer, LEN, MrUsage::WRITE_SRC | MrUsage::SEND);
+        let (far, part) = (remote(&target), source.slice(..40).expect("inside"));
+        for cfg in configurations() {
+            let pair = Pair::with(&peer, &cfg, &cfg);
+            let conn = &pair.client;
+            for count in [1, 2, 3, 16, 17, 100] {
+                // One fits into a request, two do not, and three are more than the connection has.
+                let parts = vec![part; count];
+                let to = far.slice(..40 * count.min(6) as u64).expect("inside");
+                let flags = ALWAYS | Flags::INLINE;
+                pair.server
+                    .recv(target.slice(..).expect("all"), 1)
+                    .expect("posted");
+                let sent = conn.send_gather(&parts, flags, 1);
+                assert_eq!(sent.is_ok(), count == 1, "{sent:?}");
+                let message = match sent.is_ok() {
+                    true => sent,
+                    false => conn.send(MrSlice::EMPTY, ALWAYS, 1),
+                };
+                assert_eq!(outcome(conn, message), "executed");
+                assert_eq!(arrived(&pair.server), if count == 1 { 40 } else { 0 });
+                let written = conn.write_gather(to, &parts, flags, 1);
+                assert_eq!(written.is_ok(), count == 1, "{written:?}");
+                if written.is_ok() {
+                    outcome(conn, written);
+                }
+            }
+        }
+    });
+}
+
+/// A native flush of more than 2 GiB is several requests, whichever way it goes.
+#[test]
+fn a_long_flush_takes_more_slots() {
+    device_test(|| {
+        let peer = peer();
+        let usage = MrUsage::WRITE_DST | MrUsage::FLUSH_TYPE_VISIBILITY;
+        let target = region(&peer, LEN, usage);
+        // Made up: nothing is posted.
+        let mut descriptor = target.get_descriptor();
+        descriptor[8..16].copy_from_slice(&(5u64 << 30).to_le_bytes());
+        let far = MrRemote::from_descriptor(&descriptor).expect("valid");
+        let mut cfg = ConnCfg::new();
+        cfg.set_sq_size(2);
+        let pair = Pair::with(&peer, &cfg, &cfg);
+        if !pair.client.has_native_flush() {
+            return;
+        }
+        for (len, slots) in [((4u64 << 30) + 1, 3), (5 << 30, 3)] {
+            let to = far.slice(..len).expect("inside");
+            let posted = pair.client.flush(to, FlushType::Visibility, ALWAYS, 1);
+            let text = posted.expect_err("it has two slots").to_string();
+            assert!(text.contains(&format!("takes {slots} slots")), "{text}");
+        }
+    });
+}
+
+/// A flush counts as posted when its batch is posted, also where the peer was declared to reorder in between.
+#[test]
+fn a_flush_that_is_posted_after_the_declaration() {
+    device_test(|| {
+        let peer = peer();
+        let usage = MrUsage::WRITE_DST | MrUsage::FLUSH_TYPE_VISIBILITY;
+        let target = region(&peer, LEN, usage);
+        let there = remote(&target).slice(..8).expect("inside");
+        for same_batch in [false, true] {
+            let mut cfg = ConnCfg::new();
+            cfg.set_force_fallback(true);
+            let pair = Pair::with(&peer, &cfg, &cfg);
+            let conn = &pair.client;
+            let mut batch = conn.batch::<4>();
+            let flushed = batch.flush(there, FlushType::Visibility, ALWAYS, 1);
+            flushed.expect("added");
+            let mut platform = PeerCfg::new();
+            platform.set_reorders(true);
+            conn.apply_remote_peer_cfg(&platform);
+            let answer = match same_batch {
+                true => batch.atomic_write(there, &[1; 8], ALWAYS, 2),
+                false => {
+                    batch.post().expect("posted");
+                    conn.atomic_write(there, &[1; 8], ALWAYS, 2).map(drop)
+                }
+            };
+            // An adapter has a fence.
+            match peer_is_soft_roce(conn) {
+                true => assert!(matches!(answer, Err(Error::NotSupported(_))), "{answer:?}"),
+                false => answer.expect("a fence keeps the order"),
+            }
+        }
+    });
+}
+
+/// Whether fences are missing on a connection whose peer reorders.
+fn peer_is_soft_roce(conn: &Conn) -> bool {
+    let fenced = conn.write(RemoteSlice::EMPTY, MrSlice::EMPTY, ALWAYS | Flags::FENCE, 9);
+    matches!(fenced, Err(Error::NotSupported(_)))
 }
 
 /// The bytes of the next message.

@@ -67,7 +67,7 @@ use crate::verbs::{
 pub struct Batch<'a, const N: usize> {
     conn: &'a Conn,
     requests: Requests<'a, N>,
-    /// It has flushes of the long way, which are to be noted if a fence is missing.
+    /// It has flushes, which are to be noted if a fence is missing when they are posted.
     flushes: bool,
 }
 
@@ -284,6 +284,7 @@ impl<'a, const N: usize> Batch<'a, N> {
             return self.flush_any(&{ dst }, flush_type, flags, op_context);
         }
         let flags = self.conn.short.unsolicited(flags);
+        self.flushes = true;
         self.push_flush(&dst, flush_type, flags, op_context)
     }
 
