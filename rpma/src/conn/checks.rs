@@ -2,7 +2,6 @@
 //! each that is wrong. The usual cases are accepted before, by the conditions of [`super::short`].
 
 use std::slice;
-use std::sync::atomic::Ordering;
 
 use super::Conn;
 use crate::error::{Error, Result};
@@ -97,8 +96,7 @@ impl Conn {
         if dst.is_empty() {
             return Err(Error::invalid("a flush of 0 bytes: flush what was written"));
         }
-        let possible = MrUsage::from_bits_retain(self.flushes.load(Ordering::Relaxed));
-        if !possible.contains(flush_type.usage()) {
+        if !self.short.promised().contains(flush_type.usage()) {
             return Err(Error::not_supported(
                 "the peer has not declared that writes go directly to its persistent memory, or has declared that \
                  they do not: apply its PeerCfg with Conn::apply_remote_peer_cfg, or flush with \

@@ -18,7 +18,7 @@ mod wait_for;
 use std::fmt;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
-use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, OnceLock};
 use std::time::Duration;
 
@@ -92,8 +92,6 @@ pub struct Conn {
     queues: Queues,
     short: Short,
     fences: Fences,
-    /// The flushes whose promise this platform and the peer's can keep, as usages of a region.
-    flushes: AtomicU8,
     flush_method: FlushMethod,
     private_data: OnceLock<Box<[u8]>>,
     /// The event with which it ended.
@@ -141,7 +139,6 @@ impl Conn {
             queues,
             short: Short::new(flush_method, native, fences.possible()),
             fences,
-            flushes: AtomicU8::new(0),
             flush_method,
             private_data,
             ended: OnceLock::new(),
@@ -281,7 +278,8 @@ impl Conn {
     /// the order of the peer's device ([`PeerCfg::set_reorders`]).
     ///
     /// Flushes that were posted before this call count as well. Call it before other threads post: a flush that another
-    /// thread posts at the same moment may not count.
+    /// thread posts at the same moment may not count. A [`Batch`] that has both a flush and an atomic write is checked
+    /// when they are added: call it before.
     #[doc(alias = "rpma_conn_apply_remote_peer_cfg")]
     pub fn apply_remote_peer_cfg(&self, cfg: &PeerCfg) {
         let mut flushes = MrUsage::FLUSH_TYPE_VISIBILITY;
@@ -297,7 +295,6 @@ impl Conn {
     }
 
     fn set_flushes(&self, flushes: MrUsage) {
-        self.flushes.store(flushes.bits(), Ordering::Relaxed);
         let no_fences = self.fences.is_missing();
         self.short.set_flushes(flushes, no_fences);
     }

@@ -28,7 +28,9 @@ pub(super) struct Short {
     no_fences: AtomicBool,
     /// Whether the peer serves reads at all.
     reads: AtomicBool,
-    /// The flushes that take the short way, as usages of a region.
+    /// The flushes whose promise this platform and the peer's can keep, as usages of a region.
+    promised: AtomicU8,
+    /// Those of them that take the short way.
     flushes: AtomicU8,
     /// One of [`AtomicWrites`].
     atomic_writes: AtomicU8,
@@ -69,6 +71,7 @@ impl Short {
             after_flushes: after_flushes.unwrap_or(SendFlags::empty()),
             no_fences: AtomicBool::new(false),
             reads: AtomicBool::new(false),
+            promised: AtomicU8::new(0),
             flushes: AtomicU8::new(0),
             atomic_writes: AtomicU8::new(AtomicWrites::None as u8),
             flush_target: match method {
@@ -108,6 +111,7 @@ impl Short {
             flushes,
             no_fences,
         } = *settings;
+        self.promised.store(flushes.bits(), Ordering::Relaxed);
         let has_reads = reads == Some(true);
         let flushes = match has_reads && !no_fences {
             true => flushes,
@@ -124,6 +128,11 @@ impl Short {
         self.flushes.store(flushes.bits(), Ordering::Relaxed);
         self.atomic_writes
             .store(atomic_writes as u8, Ordering::Relaxed);
+    }
+
+    /// The flushes whose promise can be kept.
+    pub(super) fn promised(&self) -> MrUsage {
+        MrUsage::from_bits_retain(self.promised.load(Ordering::Relaxed))
     }
 
     #[inline(always)]

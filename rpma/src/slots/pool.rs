@@ -78,7 +78,8 @@ impl Returning<'_> {
     /// was not posted.
     #[inline(always)]
     pub(crate) fn complete(&mut self, number: u64) -> Option<u64> {
-        let entry = self.entries.get(number as usize)?;
+        // Of 61 bits, also where a `usize` has fewer.
+        let entry = self.entries.get(usize::try_from(number).ok()?)?;
         if entry.since.load(Ordering::Relaxed) == 0 {
             return None;
         }
