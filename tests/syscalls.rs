@@ -190,8 +190,9 @@ fn a_wait_of_many_members_makes_five_or_seven_system_calls() {
     );
 }
 
-/// Promise (`Batch`): over soft-RoCE a doorbell is a system call, and a batch is one doorbell, with either way to
-/// flush; one with a gather beside a native flush is two. Receives are none.
+/// Promise (`Batch`, `Conn::commit`): over soft-RoCE a doorbell is a system call. A batch is one
+/// doorbell, with either way to flush, and so is a commit; a batch with a gather beside a native
+/// flush is two. Receives are none.
 #[test]
 fn a_batch_is_one_system_call() {
     let measured = || {
@@ -242,6 +243,13 @@ fn a_batch_is_one_system_call() {
                     batch.post().expect("posted");
                 });
                 completions(conn, 2);
+                counted(&name("a commit"), || {
+                    let parts = [0, 128, 64].map(|at| (there(at, 32), part(512)));
+                    let pointer = Some((there(1000, 8), [7; 8]));
+                    let commit = conn.commit(&parts, pointer, FlushType::Visibility, 3);
+                    commit.expect("posted");
+                });
+                completion(conn);
             }
             let receives: Vec<_> = (0..40).map(|n| (MrSlice::EMPTY, n)).collect();
             let posted = counted(&name("receives"), || pair.server.recv_many(&receives));
@@ -256,6 +264,7 @@ fn a_batch_is_one_system_call() {
                 ("16 and a flush 1", 1),
                 ("one by one 1", 3),
                 ("a gather and a flush 1", gather),
+                ("a commit 1", 1),
                 ("receives", 0),
             ] {
                 let calls = calls(&format!("{part} {how}"));

@@ -62,7 +62,7 @@ mod tests {
         for own in [
             "./rpma/src/mr.rs:1:2",
             "/home/me/clone/rpma-sim/src/fail.rs:1:2",
-            "/home/me/.cargo/registry/src/index.crates.io-1/rpma-sys-0.1.0/src/lib.rs:1:2",
+            "/home/me/.cargo/registry/src/host-1/rpma-sys-0.1.0/src/lib.rs:1:2",
             "/rustc/5980/library/std/src/thread/mod.rs:1:2",
             "/home/me/.rustup/toolchains/stable/lib/rustlib/src/rust/library/core/src/ops.rs:1:2",
         ] {
