@@ -31,6 +31,10 @@ pub(crate) struct Commit<'a, Part> {
     pub(crate) all: (RemoteAddress, u64),
     /// Without a pointer it is not looked at.
     pub(crate) pointer: (RemoteAddress, &'a [u8; 8]),
+    #[cfg_attr(
+        not(all(native_flush, native_atomic_write)),
+        expect(dead_code, reason = "only a native flush has a kind")
+    )]
     pub(crate) persistent: bool,
 }
 
