@@ -42,9 +42,10 @@ impl Conn {
     pub const MAX_COMMIT_PARTS: usize = MAX_COMMIT_PARTS;
 
     /// Writes `parts`, flushes them, then writes the 8 bytes of `pointer`, and flushes these: all
-    /// with one post and one doorbell. The completion of the operation that it returns says that
-    /// all of it is as durable (or visible) as [`flush`](Self::flush) promises for `flush_type`. No
-    /// loss of power leaves the new pointer without all bytes of the parts.
+    /// with one post and one doorbell. The completion of the operation that it returns means that
+    /// all of it is as durable (or as visible) as [`flush`](Self::flush) promises for `flush_type`.
+    /// With [`FlushType::Persistent`] no loss of power leaves the new pointer without all bytes of
+    /// the parts. [`FlushType::Visibility`] promises nothing for a loss of power.
     ///
     /// Without a pointer it only writes and flushes. Several commits may be in flight: their
     /// pointers are written in the order of the posts. A commit must not overwrite bytes that the
