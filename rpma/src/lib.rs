@@ -126,6 +126,7 @@
 
 mod address;
 mod bell;
+pub mod commit;
 #[cfg(doctest)]
 mod compile_fail;
 mod compl_channel;
@@ -325,6 +326,8 @@ mod tests {
         check::<Peer>();
         check::<PeerCfg>();
         check::<Offer>();
+        check::<commit::Method>();
+        check::<commit::Limits>();
         // Memory, and what can be registered.
         check::<Mr<Vec<u8>>>();
         // A region shares memory whose owner may not be shared itself.

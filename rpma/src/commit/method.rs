@@ -1,0 +1,79 @@
+//! How a client's writes become durable, and the limits of the server's method.
+
+use std::fmt;
+
+use crate::error::{Error, Result};
+
+/// How a client makes its writes durable, or visible, in the memory of a peer.
+///
+/// The platform of that memory decides which of them is right: `docs/persistence.md` has the
+/// table. A client names one in its [`Offer`](crate::Offer), and nothing else is used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Method {
+    /// The device's own flush operation ([`Conn::has_native_flush`](crate::Conn::has_native_flush)).
+    Native,
+    /// A read after the writes: librpma's appliance method.
+    Reading,
+    /// The processor of the memory's host persists, and answers: librpma's general-purpose server
+    /// method.
+    Server,
+}
+
+impl fmt::Display for Method {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Native => "native flush",
+            Self::Reading => "flush by reading",
+            Self::Server => "server's method",
+        })
+    }
+}
+
+/// The limits that a server sets to its part of [`Method::Server`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Limits {
+    credits: u16,
+    ranges: u8,
+    bytes: u32,
+}
+
+impl Limits {
+    /// `credits`: the most requests of one connection without an answer. `ranges`: the most ranges
+    /// of one request. `bytes`: the most bytes of one request, all its ranges together.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::InvalidArgument`] if one of them is 0.
+    pub fn new(credits: u16, ranges: u8, bytes: u32) -> Result<Self> {
+        if credits == 0 || ranges == 0 || bytes == 0 {
+            return Err(Error::invalid(format!(
+                "limits of {credits} requests with {ranges} ranges and {bytes} bytes: each is 1 at \
+                 least"
+            )));
+        }
+        Ok(Self {
+            credits,
+            ranges,
+            bytes,
+        })
+    }
+
+    /// The most requests of one connection without an answer.
+    #[must_use]
+    pub fn credits(&self) -> u16 {
+        self.credits
+    }
+
+    /// The most ranges of one request.
+    #[must_use]
+    pub fn ranges(&self) -> u8 {
+        self.ranges
+    }
+
+    /// The most bytes of one request, all its ranges together.
+    #[must_use]
+    pub fn bytes(&self) -> u32 {
+        self.bytes
+    }
+}
