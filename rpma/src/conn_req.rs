@@ -183,6 +183,11 @@ impl ConnReq {
         })
     }
 
+    /// Whether the connection will flush natively.
+    pub(crate) fn flushes_natively(&self) -> bool {
+        self.queues.qp.native_ops().flush
+    }
+
     /// Posts a receive before the connection exists, so that the peer's first message finds it. The
     /// connection takes it over. [`MrSlice::EMPTY`] takes messages of 0 bytes.
     ///
@@ -322,7 +327,7 @@ pub struct ConnectError {
 
 impl ConnectError {
     /// The request was refused before anything happened, and goes back.
-    fn refused(error: Error, req: ConnReq) -> Self {
+    pub(crate) fn refused(error: Error, req: ConnReq) -> Self {
         Self {
             error,
             req: Some(Box::new(req)),

@@ -328,6 +328,11 @@ mod tests {
         check::<Offer>();
         check::<commit::Method>();
         check::<commit::Limits>();
+        check::<commit::Writer>();
+        check::<commit::WriterCfg>();
+        check::<commit::Connecting>();
+        check::<commit::Ticket>();
+        check::<commit::Fate>();
         // Memory, and what can be registered.
         check::<Mr<Vec<u8>>>();
         // A region shares memory whose owner may not be shared itself.

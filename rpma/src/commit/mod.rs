@@ -2,8 +2,11 @@
 //! the memory's platform needs.
 //!
 //! A [`Method`] is how writes become durable: by the device's own flush, by a read, or by the
-//! processor of the memory's host, which a server's program offers with its [`Limits`].
+//! processor of the memory's host, which a server's program offers with its [`Limits`]. A
+//! [`Writer`] is a connection that commits by one method.
 
 mod method;
+mod writer;
 
 pub use self::method::{Limits, Method};
+pub use self::writer::{Connecting, Fate, Ticket, Writer, WriterCfg};

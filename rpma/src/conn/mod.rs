@@ -37,6 +37,7 @@ use crate::failure::Failure;
 use crate::flush::FlushMethod;
 use crate::mr::MrUsage;
 use crate::peer_cfg::PeerCfg;
+use crate::posted::ConnId;
 use crate::queues::Queues;
 use crate::slots::State;
 use crate::verbs::{CmEvent, CmEventKind, CompChannel, ConnParam, CqKind, Deadline, Notify};
@@ -414,6 +415,11 @@ impl Conn {
     /// [`Error::Provider`] if `fcntl` fails.
     pub fn set_nonblocking(&self, on: bool) -> Result<()> {
         self.queues.qp.set_nonblocking(on)
+    }
+
+    /// Its name in this process.
+    pub(crate) fn id(&self) -> ConnId {
+        self.queues.slots.id()
     }
 
     /// The number of the queue pair, which its completions carry.

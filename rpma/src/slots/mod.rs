@@ -86,6 +86,11 @@ impl ConnSlots {
         Self { shared, ..self }
     }
 
+    /// The connection's name in this process.
+    pub(crate) fn id(&self) -> ConnId {
+        self.id
+    }
+
     /// The number of the operation, if it is of this connection.
     #[inline(always)]
     pub(crate) fn number_of(&self, posted: Posted) -> Option<u64> {

@@ -48,6 +48,14 @@ impl Deadline {
         }
     }
 
+    /// How much time is left: a limit for another wait.
+    pub(crate) fn left(self) -> Duration {
+        match self {
+            Self::Never => Duration::MAX,
+            Self::At(instant) => instant.saturating_duration_since(now()),
+        }
+    }
+
     /// For `poll`.
     pub(crate) fn instant(self) -> Option<Instant> {
         match self {

@@ -1,0 +1,145 @@
+//! [`WriterCfg`]: how a writer commits, and the connection's settings for that.
+
+use crate::commit::Method;
+use crate::conn::Conn;
+use crate::conn_cfg::ConnCfg;
+use crate::error::{Error, Result};
+use crate::flush::FlushType;
+
+/// How a [`Writer`](super::Writer) commits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct WriterCfg {
+    method: Method,
+    flush_type: FlushType,
+    in_flight: u16,
+    parts: u8,
+}
+
+/// Slots of the send queue beside those of commits: the probe, and one that is kept for an
+/// operation with a completion.
+const MORE_SLOTS: u32 = 2;
+
+impl WriterCfg {
+    /// Commits by `method` that are durable ([`FlushType::Persistent`]), at most 16 in flight, of
+    /// up to 2 parts.
+    #[must_use]
+    pub fn new(method: Method) -> Self {
+        Self {
+            method,
+            flush_type: FlushType::Persistent,
+            in_flight: 16,
+            parts: 2,
+        }
+    }
+
+    /// Sets whether commits are durable or only visible.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::InvalidArgument`] for [`FlushType::Visibility`] with [`Method::Server`], which
+    /// makes everything durable.
+    pub fn set_flush_type(&mut self, flush_type: FlushType) -> Result<&mut Self> {
+        if (self.method, flush_type) == (Method::Server, FlushType::Visibility) {
+            return Err(Error::invalid(
+                "the server's method makes commits durable: for commits that are only visible use \
+                 Method::Native or Method::Reading",
+            ));
+        }
+        self.flush_type = flush_type;
+        Ok(self)
+    }
+
+    /// Sets the most commits in flight. With [`Method::Server`] the server's credits are another
+    /// limit.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::InvalidArgument`] for 0.
+    pub fn set_in_flight(&mut self, commits: u16) -> Result<&mut Self> {
+        if commits == 0 {
+            return Err(Error::invalid("0 commits in flight: at least 1"));
+        }
+        self.in_flight = commits;
+        Ok(self)
+    }
+
+    /// Sets of how many parts a commit has at most.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::InvalidArgument`] for 0, and for more than [`Conn::MAX_COMMIT_PARTS`].
+    pub fn set_parts(&mut self, parts: u8) -> Result<&mut Self> {
+        if !(1..=Conn::MAX_COMMIT_PARTS).contains(&usize::from(parts)) {
+            return Err(Error::invalid(format!(
+                "commits of {parts} parts: they have 1 to {}",
+                Conn::MAX_COMMIT_PARTS
+            )));
+        }
+        self.parts = parts;
+        Ok(self)
+    }
+
+    /// See [`new`](Self::new).
+    #[must_use]
+    pub fn method(&self) -> Method {
+        self.method
+    }
+
+    /// See [`set_flush_type`](Self::set_flush_type).
+    #[must_use]
+    pub fn flush_type(&self) -> FlushType {
+        self.flush_type
+    }
+
+    /// See [`set_in_flight`](Self::set_in_flight).
+    #[must_use]
+    pub fn in_flight(&self) -> u16 {
+        self.in_flight
+    }
+
+    /// See [`set_parts`](Self::set_parts).
+    #[must_use]
+    pub fn parts(&self) -> u8 {
+        self.parts
+    }
+
+    /// The settings of the writer's connection: those of `cfg`, whose queues get the slots of the
+    /// writer's commits as well, and whose flushes are those of the method.
+    ///
+    /// With [`Method::Server`] a server without a free receive is asked again at most 6 times
+    /// ([`ConnCfg::set_rnr_retry_count`]); more means for ever.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::InvalidArgument`] if the queues would have more than 2³² − 1 slots.
+    pub fn conn_cfg(&self, cfg: &ConnCfg) -> Result<ConnCfg> {
+        let (parts, in_flight) = (u32::from(self.parts), u32::from(self.in_flight));
+        let of_commit = match self.method {
+            // Each part may have a flush of its own, and the pointer has one.
+            Method::Native | Method::Reading => 2 * parts + 2,
+            Method::Server => parts + 1,
+        };
+        let mut made = cfg.clone();
+        made.set_sq_size(sum(cfg.get_sq_size(), in_flight * of_commit + MORE_SLOTS)?);
+        // Only the last operation of a commit, and the probe, have a completion.
+        made.set_cq_size(sum(cfg.get_cq_size(), 2 * in_flight + MORE_SLOTS)?);
+        match self.method {
+            Method::Native => made.set_force_fallback(false),
+            Method::Reading => made.set_force_fallback(true),
+            Method::Server => {
+                made.set_rq_size(sum(cfg.get_rq_size(), in_flight)?);
+                made.set_rnr_retry_count(cfg.get_rnr_retry_count().min(6))?
+            }
+        };
+        Ok(made)
+    }
+}
+
+/// Slots of a queue, and more of them.
+pub(super) fn sum(slots: u32, more: u32) -> Result<u32> {
+    slots.checked_add(more).ok_or_else(|| {
+        Error::invalid(format!(
+            "{slots} slots of a queue, and {more} more: that is too many"
+        ))
+    })
+}

@@ -1,0 +1,94 @@
+//! [`Connecting`]: a writer before its connection is established.
+
+use std::time::Duration;
+
+use super::{Writer, WriterCfg};
+use crate::commit::Method;
+use crate::conn::Conn;
+use crate::conn_req::{ConnReq, ConnectError};
+use crate::error::{Error, Result};
+use crate::offer::Offer;
+
+impl Writer {
+    /// Asks for the connection of a writer, and sends `offer` with the writer's method. It does
+    /// not wait. `req` was made with [`WriterCfg::conn_cfg`].
+    ///
+    /// The peer answers with its own [`Offer`].
+    ///
+    /// # Errors
+    ///
+    /// As [`ConnReq::connect`]. [`Error::InvalidArgument`] also if `req` does not flush by the
+    /// method, or has too few slots, which gives the request back.
+    pub fn connect(
+        req: ConnReq,
+        cfg: &WriterCfg,
+        offer: &Offer,
+    ) -> Result<Connecting, ConnectError> {
+        let encoded = check(&req, cfg).and_then(|()| offer.encode(Offer::CONNECT));
+        let data = match encoded {
+            Ok(data) => data,
+            Err(error) => return Err(ConnectError::refused(error, req)),
+        };
+        let conn = req.connect(&data)?;
+        Ok(Connecting { conn, cfg: *cfg })
+    }
+}
+
+/// Refuses a request that was made with other settings.
+fn check(req: &ConnReq, cfg: &WriterCfg) -> Result<()> {
+    let is_native = req.flushes_natively();
+    match (cfg.method(), is_native) {
+        (Method::Native, false) => Err(Error::not_supported(
+            "the method is a native flush, and the connection has none: device, rdma-core or \
+             ConnCfg::set_force_fallback is the reason",
+        )),
+        (Method::Reading, true) => Err(Error::invalid(
+            "the method is a flush by reading, and the connection flushes natively: make the \
+             request with WriterCfg::conn_cfg",
+        )),
+        _ => Ok(()),
+    }
+}
+
+/// A [`Writer`] whose connection is asked for.
+#[derive(Debug)]
+#[must_use = "the connection ends when it is dropped"]
+pub struct Connecting {
+    conn: Conn,
+    cfg: WriterCfg,
+}
+
+impl Connecting {
+    /// The connection, for an event loop: its next event is
+    /// [`ConnEvent::Established`](crate::ConnEvent::Established), and then comes
+    /// [`finish`](Self::finish).
+    #[must_use]
+    pub fn conn(&self) -> &Conn {
+        &self.conn
+    }
+
+    /// Waits until the connection is established, for at most `limit`.
+    ///
+    /// # Errors
+    ///
+    /// As [`Conn::wait_established`] and [`finish`](Self::finish).
+    pub fn wait(self, limit: Duration) -> Result<Writer> {
+        let Self { conn, cfg } = self;
+        let conn = conn.wait_established(limit)?;
+        Self { conn, cfg }.finish()
+    }
+
+    /// The writer, after the connection's
+    /// [`ConnEvent::Established`](crate::ConnEvent::Established). It applies the platform of the
+    /// peer's offer.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::InvalidArgument`] if the peer sent no [`Offer`], and [`Error::NotSupported`] if
+    /// the peer does not serve the method. The connection ends then.
+    pub fn finish(self) -> Result<Writer> {
+        let offer = Offer::decode(self.conn.get_private_data())?;
+        self.conn.apply_remote_peer_cfg(offer.platform());
+        Ok(Writer::new(self.conn, self.cfg, offer))
+    }
+}

@@ -1,0 +1,361 @@
+//! [`Writer`]: a connection that commits by one method.
+//!
+//! It owns the connection, and knows of each commit in flight which operation is its last one.
+//! Commits of a connection complete in their order, so three numbers are all of its state: how
+//! many commits are posted, how many of these are durable, and of how many the source is released.
+
+mod cfg;
+mod connecting;
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+pub use self::cfg::WriterCfg;
+pub use self::connecting::Connecting;
+use crate::conn::{Conn, Next};
+use crate::error::{Error, Queue, Result};
+use crate::flags::Flags;
+use crate::mr::{MrSlice, RemoteSlice};
+use crate::offer::Offer;
+use crate::posted::{ConnId, Posted};
+use crate::verbs::{Deadline, Wc, WcStatus};
+
+/// For how long a completion may still come after the connection's end: an acknowledgement and the
+/// peer's disconnect reach this host by different ways.
+const GRACE: Duration = Duration::from_secs(1);
+
+/// A connection that commits by one [`Method`](crate::commit::Method).
+///
+/// It takes commits up to [`WriterCfg::in_flight`], never sleeps but in [`wait`](Self::wait), and
+/// allocates nothing after it is made.
+///
+/// # Event loops
+///
+/// [`look`](Self::look) is all that a loop needs when the descriptor of
+/// [`Conn::get_next_fd`] is readable. A program that polls the connection by itself hands each
+/// completion to [`handle`](Self::handle).
+#[derive(Debug)]
+pub struct Writer {
+    conn: Conn,
+    cfg: WriterCfg,
+    offer: Offer,
+    /// Commits in flight, in their order: those that are not released.
+    flights: VecDeque<Flight>,
+    posted: u64,
+    durable: u64,
+    released: u64,
+    /// The empty write that is under way.
+    probe: Option<Posted>,
+    /// A look failed.
+    is_broken: bool,
+}
+
+/// A commit in flight.
+#[derive(Clone, Copy, Debug)]
+struct Flight {
+    /// Its last operation. `None`: the post failed, and nobody knows of the last one.
+    last: Option<Posted>,
+}
+
+/// The name of one commit of one [`Writer`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Ticket {
+    conn: ConnId,
+    number: u64,
+}
+
+impl Ticket {
+    /// The commit's number on its connection: 1 is the first one.
+    #[must_use]
+    pub fn number(self) -> u64 {
+        self.number
+    }
+}
+
+/// The fate of a commit, as far as it is known.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[expect(clippy::exhaustive_enums, reason = "there is no fourth answer")]
+pub enum Fate {
+    /// It is under way.
+    Pending,
+    /// It is durable: or visible, if the writer's [`FlushType`](crate::FlushType) promises that.
+    Durable,
+    /// The connection is over: it may be there, and may become durable later. An acknowledgement
+    /// that comes late makes it [`Durable`](Self::Durable).
+    Unknown,
+}
+
+impl Writer {
+    fn new(conn: Conn, cfg: WriterCfg, offer: Offer) -> Self {
+        Self {
+            conn,
+            cfg,
+            offer,
+            flights: VecDeque::with_capacity(cfg.in_flight().into()),
+            posted: 0,
+            durable: 0,
+            released: 0,
+            probe: None,
+            is_broken: false,
+        }
+    }
+
+    /// The connection, for other operations. Their completions come from [`look`](Self::look), or
+    /// by the program's own polls.
+    ///
+    /// With [`Method::Server`](crate::commit::Method::Server) its receives are the writer's.
+    #[must_use]
+    pub fn conn(&self) -> &Conn {
+        &self.conn
+    }
+
+    /// How it commits.
+    #[must_use]
+    pub fn cfg(&self) -> &WriterCfg {
+        &self.cfg
+    }
+
+    /// The peer's offer.
+    #[must_use]
+    pub fn offer(&self) -> &Offer {
+        &self.offer
+    }
+
+    /// How many commits can be posted now.
+    #[must_use]
+    pub fn room(&self) -> usize {
+        usize::from(self.cfg.in_flight()).saturating_sub(self.flights.len())
+    }
+
+    /// How many commits were posted.
+    #[must_use]
+    pub fn posted(&self) -> u64 {
+        self.posted
+    }
+
+    /// How many commits are durable: those with the numbers up to this one.
+    #[must_use]
+    pub fn durable(&self) -> u64 {
+        self.durable
+    }
+
+    /// Of how many commits the source memory is free: of those with the numbers up to this one.
+    /// The device does not read it any more.
+    #[must_use]
+    pub fn released(&self) -> u64 {
+        self.released
+    }
+
+    /// Whether no commit will be posted any more: the connection has ended or failed.
+    #[must_use]
+    pub fn is_over(&self) -> bool {
+        self.is_broken || self.conn.ended().is_some() || self.conn.failure().is_some()
+    }
+
+    /// The fate of a commit, as far as [`look`](Self::look) and [`handle`](Self::handle) know.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::InvalidArgument`] for a commit of another writer.
+    pub fn fate(&self, ticket: Ticket) -> Result<Fate> {
+        if ticket.conn != self.conn.id() {
+            return Err(Error::invalid(
+                "the commit was posted by another writer: ask that one",
+            ));
+        }
+        Ok(match ticket.number {
+            number if number <= self.durable => Fate::Durable,
+            _ if self.is_over() => Fate::Unknown,
+            _ => Fate::Pending,
+        })
+    }
+
+    /// Commits, as [`Conn::commit`]: writes `parts`, makes them durable, then writes the 8 bytes
+    /// of `pointer`, and makes these durable. It never sleeps. The source memory of the parts must
+    /// not change before the commit is [`released`](Self::released).
+    ///
+    /// # Errors
+    ///
+    /// As [`Conn::commit`]. [`Error::QueueFull`] also if [`WriterCfg::in_flight`] commits are in
+    /// flight; [`Error::InvalidArgument`] also if there are more than [`WriterCfg::parts`]. Nothing
+    /// is posted then. After [`Error::Provider`] the fate of this commit is
+    /// [unknown](Fate::Unknown), and its source memory is not released before the connection is
+    /// destroyed ([`into_conn`](Self::into_conn), [`Conn::delete`]).
+    #[cfg_attr(feature = "sim", track_caller)]
+    pub fn commit(
+        &mut self,
+        parts: &[(RemoteSlice, MrSlice<'_>)],
+        pointer: Option<(RemoteSlice, [u8; 8])>,
+    ) -> Result<Ticket> {
+        if parts.len() > usize::from(self.cfg.parts()) {
+            return Err(Error::invalid(format!(
+                "a commit of {} parts: this writer's have up to {} (WriterCfg::set_parts)",
+                parts.len(),
+                self.cfg.parts()
+            )));
+        }
+        if self.room() == 0 {
+            return Err(Error::QueueFull {
+                queue: Queue::Send,
+                depth: self.cfg.in_flight().into(),
+            });
+        }
+        let posted = self
+            .conn
+            .commit(parts, pointer, self.cfg.flush_type(), self.posted + 1);
+        let last = match posted {
+            Ok(posted) => Some(posted),
+            Err(Error::Provider { .. }) => None,
+            Err(error) => return Err(error),
+        };
+        self.posted += 1;
+        self.flights.push_back(Flight { last });
+        match posted {
+            Ok(_) => Ok(Ticket {
+                conn: self.conn.id(),
+                number: self.posted,
+            }),
+            Err(error) => {
+                self.is_broken = true;
+                Err(error)
+            }
+        }
+    }
+
+    /// Takes a completion of the connection that the program has polled. Returns whether it was
+    /// one of the writer's.
+    pub fn handle(&mut self, wc: &Wc) -> bool {
+        let Some(posted) = wc.posted() else {
+            return false;
+        };
+        if self.probe == Some(posted) {
+            self.probe = None;
+            return true;
+        }
+        let known = self.flights.iter().position(|of| of.last == Some(posted));
+        let Some(at) = known else {
+            return false;
+        };
+        // Everything that was posted before it is complete as well.
+        self.flights.drain(..=at);
+        self.released += at as u64 + 1;
+        if wc.status() == WcStatus::SUCCESS {
+            self.durable = self.released;
+        }
+        true
+    }
+
+    /// Looks once, without sleeping: polls the connection's queues, takes its events, and hands
+    /// completions that are not the writer's to `other`.
+    ///
+    /// # Errors
+    ///
+    /// As [`Conn::next`]. The connection is over then.
+    pub fn look(&mut self, mut other: impl FnMut(Wc)) -> Result<()> {
+        while self.next(Duration::ZERO, &mut other)? {}
+        Ok(())
+    }
+
+    /// Sleeps until something happened, for at most `limit`; whether something has.
+    fn next(&mut self, limit: Duration, other: &mut dyn FnMut(Wc)) -> Result<bool> {
+        let mut wcs = [Wc::default(); 8];
+        match self.conn.next(&mut wcs, limit) {
+            Ok(Next::Completions(count)) => {
+                for wc in &wcs[..count] {
+                    if !self.handle(wc) {
+                        other(*wc);
+                    }
+                }
+                Ok(true)
+            }
+            Ok(Next::Event(_)) => Ok(true),
+            Err(Error::TimedOut(_)) => Ok(false),
+            Err(error) => {
+                self.is_broken = true;
+                Err(error)
+            }
+        }
+    }
+
+    /// Waits until a commit is durable, for at most `limit`. Completions that are not the writer's
+    /// go to `other`.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::InvalidArgument`] for a commit of another writer. [`Error::TimedOut`] when the
+    /// limit has passed: the commit goes on, and its fate is unknown until then. Otherwise the
+    /// reason for which the connection is over, as [`Conn::wait_for`].
+    pub fn wait(
+        &mut self,
+        ticket: Ticket,
+        limit: Duration,
+        mut other: impl FnMut(Wc),
+    ) -> Result<()> {
+        let deadline = Deadline::after(limit);
+        let mut grace: Option<Deadline> = None;
+        loop {
+            // Before the look: a wait looks once more after its limit.
+            let is_last = deadline.has_passed();
+            let is_over = grace.is_some_and(Deadline::has_passed);
+            let looked = self.look(&mut other);
+            match self.fate(ticket)? {
+                Fate::Durable => return Ok(()),
+                _ if looked.is_err() => return looked,
+                Fate::Unknown if is_over || self.released >= ticket.number => {
+                    return Err(self.reason());
+                }
+                Fate::Unknown => {
+                    grace.get_or_insert_with(|| Deadline::after(GRACE));
+                }
+                Fate::Pending => {}
+            }
+            if is_last {
+                return Err(Error::TimedOut(
+                    "the commit is not known to be durable; its source memory is still in use",
+                ));
+            }
+            let until = grace.map_or(deadline, |grace| deadline.earlier(grace));
+            self.next(until.left(), &mut other)?;
+        }
+    }
+
+    /// Why the connection is over.
+    fn reason(&self) -> Error {
+        match (self.conn.failure(), self.conn.ended()) {
+            (Some(failure), _) => failure.into(),
+            (None, Some(event)) => Error::Ended(Box::new(event.clone())),
+            (None, None) => Error::NotConnected(crate::NotConnected::Closed),
+        }
+    }
+
+    /// Posts a write of 0 bytes, unless one is under way: its completion shows that the peer's
+    /// host is there, and its failure that it is gone. [`look`](Self::look) takes both.
+    ///
+    /// # Errors
+    ///
+    /// As [`Conn::write`], but for [`Error::QueueFull`]: the operations in flight are as good.
+    pub fn probe(&mut self) -> Result<()> {
+        if self.probe.is_some() {
+            return Ok(());
+        }
+        let flags = Flags::COMPLETION_ALWAYS;
+        match self
+            .conn
+            .write(RemoteSlice::EMPTY, MrSlice::EMPTY, flags, 0)
+        {
+            Ok(posted) => {
+                self.probe = Some(posted);
+                Ok(())
+            }
+            Err(Error::QueueFull { .. }) => Ok(()),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Gives the connection back. Commits in flight go on, and their fate is not followed any
+    /// more. [`Conn::disconnect`] and [`Conn::delete`] release their source memory.
+    #[must_use]
+    pub fn into_conn(self) -> Conn {
+        self.conn
+    }
+}

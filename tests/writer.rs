@@ -1,0 +1,265 @@
+//! Writers: connections that commit by one method. Their durability is in tests/power.
+
+mod common;
+
+use std::time::Duration;
+
+use common::{Memory, addr, contents, device_test, invalid, pattern, peer, region};
+use rpma::commit::{Fate, Method, Writer, WriterCfg};
+use rpma::{
+    Conn, ConnCfg, ConnReq, Ep, Error, FlushType, Mr, MrRemote, MrSlice, MrUsage, Offer, Peer,
+    PeerCfg, Queue, RemoteSlice,
+};
+
+const LIMIT: Duration = Duration::from_secs(60);
+const SIZE: usize = 1024;
+const TAIL: usize = SIZE - 8;
+
+fn visible(method: Method) -> WriterCfg {
+    let mut cfg = WriterCfg::new(method);
+    cfg.set_flush_type(FlushType::Visibility)
+        .expect("one-sided");
+    cfg
+}
+
+/// A writer, and the server's end of its connection.
+struct Made {
+    writer: Writer,
+    server: Conn,
+    far: MrRemote,
+}
+
+fn connect(peer: &Peer, target: &Mr<Memory>, cfg: &WriterCfg) -> Made {
+    let ep = Ep::listen(peer, &addr(), 0).expect("listens");
+    let settings = cfg.conn_cfg(&ConnCfg::new()).expect("settings");
+    let req = ConnReq::new(peer, &addr(), ep.get_port(), &settings).expect("resolves");
+    let connecting = Writer::connect(req, cfg, &Offer::new(&PeerCfg::new())).expect("asks");
+    let asked = ep
+        .next_conn_req_timeout(&ConnCfg::new(), LIMIT)
+        .expect("a request");
+    let mut offer = Offer::new(&PeerCfg::new());
+    offer.add_region(target);
+    let server = asked
+        .connect(&offer.encode(Offer::ACCEPT).expect("fits"))
+        .expect("accepts");
+    let writer = connecting.wait(LIMIT).expect("connected");
+    let server = server.wait_established(LIMIT).expect("connected");
+    let far = writer.offer().regions()[0];
+    Made {
+        writer,
+        server,
+        far,
+    }
+}
+
+/// The one-sided methods that the device has.
+fn methods(peer: &Peer) -> Vec<Method> {
+    match peer.is_native_flush_capable() {
+        true => vec![Method::Native, Method::Reading],
+        false => vec![Method::Reading],
+    }
+}
+
+fn part<'a>(
+    far: &MrRemote,
+    source: &'a Mr<Memory>,
+    at: usize,
+    len: usize,
+) -> (RemoteSlice, MrSlice<'a>) {
+    let dst = far.slice(at as u64..(at + len) as u64).expect("inside");
+    (dst, source.slice(at..at + len).expect("inside"))
+}
+
+fn target(peer: &Peer) -> Mr<Memory> {
+    let usage = MrUsage::WRITE_DST | MrUsage::READ_SRC | MrUsage::FLUSH_TYPE_VISIBILITY;
+    region(peer, SIZE, usage)
+}
+
+#[test]
+fn commits_complete_in_their_order() {
+    device_test(|| {
+        let peer = peer();
+        let source = region(&peer, SIZE, MrUsage::WRITE_SRC);
+        source.write_at(0, &pattern(SIZE, 3)).expect("inside");
+        for method in methods(&peer) {
+            let target = target(&peer);
+            let mut cfg = visible(method);
+            cfg.set_in_flight(4).expect("some");
+            let mut made = connect(&peer, &target, &cfg);
+            let tail = made.far.slice(TAIL as u64..).expect("inside");
+            let mut tickets = Vec::new();
+            for number in 0..12u64 {
+                let at = number as usize * 64;
+                let parts = [
+                    part(&made.far, &source, at, 24),
+                    part(&made.far, &source, at + 32, 32),
+                ];
+                let pointer = Some((tail, (number + 1).to_ne_bytes()));
+                while made.writer.room() == 0 {
+                    made.writer.look(|wc| panic!("{wc:?}")).expect("connected");
+                }
+                let ticket = made.writer.commit(&parts, pointer).expect("posted");
+                assert_eq!(ticket.number(), number + 1);
+                tickets.push(ticket);
+            }
+            let last = tickets[11];
+            made.writer
+                .wait(last, LIMIT, |wc| panic!("{wc:?}"))
+                .expect("durable");
+            for ticket in tickets {
+                assert_eq!(made.writer.fate(ticket).expect("its own"), Fate::Durable);
+            }
+            assert_eq!(made.writer.released(), 12);
+            assert_eq!(made.writer.room(), 4);
+            assert_eq!(contents(&target)[TAIL..], 12u64.to_ne_bytes());
+            assert_eq!(contents(&target)[..24], contents(&source)[..24]);
+            made.writer
+                .into_conn()
+                .close(LIMIT)
+                .expect("nothing is under way");
+            drop(made.server);
+        }
+    });
+}
+
+#[test]
+fn more_than_fits_is_refused() {
+    device_test(|| {
+        let peer = peer();
+        let source = region(&peer, SIZE, MrUsage::WRITE_SRC);
+        let target = target(&peer);
+        for method in methods(&peer) {
+            let mut cfg = visible(method);
+            cfg.set_in_flight(2).expect("some");
+            let mut made = connect(&peer, &target, &cfg);
+            let one = part(&made.far, &source, 0, 8);
+            let text = invalid(made.writer.commit(&[one; 3], None));
+            assert!(
+                text.contains("3 parts") && text.contains("set_parts"),
+                "{text}"
+            );
+            made.writer.commit(&[one], None).expect("posted");
+            let last = made.writer.commit(&[one; 2], None).expect("posted");
+            let full = made
+                .writer
+                .commit(&[one], None)
+                .expect_err("2 are in flight");
+            let is_full = matches!(
+                full,
+                Error::QueueFull {
+                    queue: Queue::Send,
+                    depth: 2
+                }
+            );
+            assert!(is_full, "{full}");
+            made.writer.wait(last, LIMIT, |_| {}).expect("visible");
+            assert_eq!(made.writer.posted(), 2, "what was refused has no number");
+        }
+        let mut cfg = WriterCfg::new(Method::Server);
+        assert!(invalid(cfg.set_flush_type(FlushType::Visibility)).contains("durable"));
+        assert!(invalid(cfg.set_in_flight(0)).contains("at least 1"));
+        assert!(invalid(cfg.set_parts(17)).contains("1 to 16"));
+        assert!(invalid(cfg.set_parts(0)).contains("1 to 16"));
+    });
+}
+
+/// A commit that the peer's end cuts off is not called durable, and its source is released.
+#[test]
+fn the_fate_of_what_is_cut_off_is_unknown() {
+    device_test(|| {
+        let peer = peer();
+        let source = region(&peer, SIZE, MrUsage::WRITE_SRC);
+        let target = target(&peer);
+        for method in methods(&peer) {
+            let mut made = connect(&peer, &target, &visible(method));
+            let one = part(&made.far, &source, 0, 8);
+            let first = made.writer.commit(&[one], None).expect("posted");
+            made.writer.wait(first, LIMIT, |_| {}).expect("visible");
+            made.writer.conn().disconnect().expect("disconnects");
+            let refused = made.writer.commit(&[one], None);
+            assert!(
+                matches!(refused, Err(Error::NotConnected(_))),
+                "{refused:?}"
+            );
+            assert_eq!(made.writer.fate(first).expect("its own"), Fate::Durable);
+            let mut other = connect(&peer, &target, &visible(method));
+            let gone = other.writer.commit(&[one], None).expect("posted");
+            let text = invalid(made.writer.fate(gone));
+            assert!(text.contains("another writer"), "{text}");
+            other.writer.wait(gone, LIMIT, |_| {}).expect("visible");
+        }
+    });
+}
+
+/// A completion of the program's own operation is handed on, and that of a probe is not.
+#[test]
+fn other_completions_are_the_programs() {
+    device_test(|| {
+        let peer = peer();
+        let source = region(&peer, SIZE, MrUsage::WRITE_SRC);
+        let target = target(&peer);
+        for method in methods(&peer) {
+            let mut made = connect(&peer, &target, &visible(method));
+            let (dst, src) = part(&made.far, &source, 0, 8);
+            let flags = rpma::Flags::COMPLETION_ALWAYS;
+            let own = made
+                .writer
+                .conn()
+                .write(dst, src, flags, 7)
+                .expect("posted");
+            made.writer.probe().expect("posted");
+            made.writer.probe().expect("one is under way");
+            let last = made.writer.commit(&[(dst, src)], None).expect("posted");
+            let mut others = Vec::new();
+            made.writer
+                .wait(last, LIMIT, |wc| others.push(wc))
+                .expect("visible");
+            assert_eq!(others.len(), 1);
+            assert_eq!((others[0].posted(), others[0].wr_id()), (Some(own), 7));
+        }
+    });
+}
+
+/// The method is the program's choice: the connection does not take another one.
+#[test]
+fn a_connection_of_another_method_is_refused() {
+    device_test(|| {
+        let peer = peer();
+        let ep = Ep::listen(&peer, &addr(), 0).expect("listens");
+        for (method, fallback, words) in [
+            (Method::Native, true, "the connection has none"),
+            (Method::Reading, false, "flushes natively"),
+        ] {
+            if method == Method::Reading && !peer.is_native_flush_capable() {
+                continue;
+            }
+            let mut settings = ConnCfg::new();
+            settings.set_force_fallback(fallback);
+            let req = ConnReq::new(&peer, &addr(), ep.get_port(), &settings).expect("resolves");
+            let offer = Offer::new(&PeerCfg::new());
+            let refused = Writer::connect(req, &WriterCfg::new(method), &offer);
+            let refused = refused.expect_err("another method");
+            assert!(refused.req.is_some(), "the request goes back");
+            let text = refused.error.to_string();
+            assert!(text.contains(words), "{text}");
+        }
+    });
+}
+
+/// A peer that sends no offer is no peer of a writer.
+#[test]
+fn a_peer_without_an_offer_is_refused() {
+    device_test(|| {
+        let peer = peer();
+        let ep = Ep::listen(&peer, &addr(), 0).expect("listens");
+        let cfg = visible(Method::Reading);
+        let settings = cfg.conn_cfg(&ConnCfg::new()).expect("settings");
+        let req = ConnReq::new(&peer, &addr(), ep.get_port(), &settings).expect("resolves");
+        let connecting = Writer::connect(req, &cfg, &Offer::new(&PeerCfg::new())).expect("asks");
+        let asked = ep.next_conn_req_timeout(&ConnCfg::new(), LIMIT);
+        let server = asked.expect("a request").connect(&[]).expect("accepts");
+        let text = invalid(connecting.wait(LIMIT));
+        assert!(text.contains("offer"), "{text}");
+        drop(server);
+    });
+}
