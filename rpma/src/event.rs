@@ -4,6 +4,7 @@ use std::fmt;
 
 use rustix::io::Errno;
 
+use crate::offer::Refusal;
 use crate::verbs::{CmEvent, CmEventKind};
 
 /// An event of a connection.
@@ -90,7 +91,12 @@ impl fmt::Display for ConnEvent {
                 private_data,
             } => {
                 write!(f, "Connection rejected: {reason}")?;
-                match words(private_data) {
+                let refusal = Refusal::decode(private_data).ok();
+                match refusal
+                    .as_ref()
+                    .map(Refusal::words)
+                    .or_else(|| words(private_data))
+                {
                     Some(words) => write!(f, ", with the words {words:?}"),
                     None => Ok(()),
                 }

@@ -15,10 +15,10 @@ pub enum FlushType {
     /// range is in the persistence domain of the peer: it survives a loss of power there.
     ///
     /// It needs two things from the peer. The region must have been registered with
-    /// [`MrUsage::FLUSH_TYPE_PERSISTENT`]. And the peer must have declared
-    /// `PeerCfg::set_direct_write_to_pmem`, applied with `Conn::apply_remote_peer_cfg`: whether the
-    /// fallback's read pushes data all the way into the memory depends on its platform, and a native
-    /// flush tells only that this side's device can ask for it. The promise is as good as that word.
+    /// [`MrUsage::FLUSH_TYPE_PERSISTENT`]. And the peer must have declared that the flushes of this
+    /// connection make data durable ([`Durable`](crate::Durable)), which
+    /// [`Conn::apply_remote_peer_cfg`](crate::Conn::apply_remote_peer_cfg) applies. The promise is as
+    /// good as that declaration: no software can check it.
     Persistent,
     /// When the flush completes, the data of every earlier write on the same connection to the flushed
     /// range is visible to everybody who reads the memory at the peer.

@@ -58,7 +58,7 @@
 //! | [`CompletionChannel`] | waits for the completion queues of many connections | |
 //! | [`Cq`], [`Wc`] | a completion queue, and a work completion | `rpma_cq`, `ibv_wc` |
 //! | [`PeerCfg`] | the peer's statement about its platform | `rpma_peer_cfg` |
-//! | [`Offer`] | private data with a region's descriptor and a `PeerCfg` | |
+//! | [`Offer`], [`Refusal`] | private data to connect or accept, and to reject | |
 //! | [`pmem`] | mapped persistent memory | (libpmem) |
 //! | [`sync`], [`thread`] | std's locks, channels and threads, for tests with the feature `sim` | |
 //!
@@ -178,9 +178,9 @@ pub use crate::failure::{Failure, NotConnected};
 pub use crate::flags::Flags;
 pub use crate::flush::FlushType;
 pub use crate::mr::{Advice, AdviseFlags, Mr, MrRemote, MrSlice, MrUsage, RegError, RemoteSlice};
-pub use crate::offer::Offer;
+pub use crate::offer::{Identity, Offer, Refusal, RefusalCode};
 pub use crate::peer::Peer;
-pub use crate::peer_cfg::PeerCfg;
+pub use crate::peer_cfg::{Durable, PeerCfg};
 pub use crate::posted::Posted;
 pub use crate::request::Request;
 pub use crate::resolving::{Progress, Resolving};
@@ -325,7 +325,11 @@ mod tests {
         check::<Side>();
         check::<Peer>();
         check::<PeerCfg>();
+        check::<Durable>();
         check::<Offer>();
+        check::<Identity>();
+        check::<Refusal>();
+        check::<RefusalCode>();
         check::<commit::Method>();
         check::<commit::Limits>();
         check::<commit::Writer>();

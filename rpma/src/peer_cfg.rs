@@ -1,49 +1,87 @@
 //! [`PeerCfg`]: what a peer declares about its platform (`struct rpma_peer_cfg`).
 
+use std::fmt;
+
 use crate::error::{Error, Result};
 
-/// What one side tells the other about how its memory behaves. Plain data.
+/// Names the client's operations that make data durable in the memory of a host, without the help
+/// of its processor.
 ///
-/// The side whose memory is written declares it, sends the descriptor (in private data, for instance),
-/// and the other side applies it with `Conn::apply_remote_peer_cfg`.
+/// It depends on the host's memory, its caches and its device. `docs/persistence.md` has the table.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Durable {
+    /// None: the memory is volatile, or its host makes no declaration. Only the host's program can
+    /// make data durable ([`Method::Server`](crate::commit::Method::Server)).
+    #[default]
+    Nothing,
+    /// Native flushes ([`Conn::has_native_flush`](crate::Conn::has_native_flush)). A flush by
+    /// reading is not enough: data can stay in the processor's caches.
+    NativeFlushes,
+    /// Every flush. Data that a device has written is durable as soon as it is visible.
+    DirectWrites,
+}
+
+impl fmt::Display for Durable {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::Nothing => "no flush",
+            Self::NativeFlushes => "native flushes",
+            Self::DirectWrites => "direct writes",
+        })
+    }
+}
+
+/// Declares how the memory and the device of a host behave. Plain data.
+///
+/// The host of the memory declares it and sends it, in an [`Offer`](crate::Offer) or as a
+/// descriptor of its own. The other side applies it with
+/// [`Conn::apply_remote_peer_cfg`](crate::Conn::apply_remote_peer_cfg).
+///
+/// It is a promise about the platform, and no software can check it. A peer that promises too much
+/// loses flushed data when its power fails.
 #[doc(alias = "rpma_peer_cfg_delete")]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PeerCfg {
-    direct_write_to_pmem: bool,
+    durable: Durable,
     reorders: bool,
 }
 
 impl PeerCfg {
-    /// A configuration that promises nothing.
+    /// Makes a configuration that promises nothing.
     #[doc(alias = "rpma_peer_cfg_new")]
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Declares whether data that a device writes to this host's persistent memory is in its
-    /// persistence domain as soon as it is globally visible.
-    ///
-    /// It is on a platform with eADR (the processor caches are part of the domain), or with an ordinary
-    /// one (ADR) if the device's writes bypass the caches (DDIO is off for it). It is a promise about
-    /// the platform which no software can check: a wrong `true` makes persistent flushes lose data when
-    /// the power fails.
-    ///
-    /// Over soft-RoCE the processor copies the data, through its caches. With eADR it is true all the same.
-    /// With ADR it is true for clients whose flushes are native, which write the caches back
-    /// ([`Conn::has_native_flush`](crate::Conn::has_native_flush)), and false for others; a server does
-    /// not see which kind a client has, so say it only to clients that are known to have the first.
-    #[doc(alias = "rpma_peer_cfg_set_direct_write_to_pmem")]
-    pub fn set_direct_write_to_pmem(&mut self, supported: bool) -> &mut Self {
-        self.direct_write_to_pmem = supported;
+    /// Declares the operations that make data durable in this host's memory.
+    pub fn set_durable(&mut self, durable: Durable) -> &mut Self {
+        self.durable = durable;
         self
     }
 
-    /// See [`set_direct_write_to_pmem`](Self::set_direct_write_to_pmem). The default is `false`.
+    /// Returns the declared operations. The default is [`Durable::Nothing`].
+    #[must_use]
+    pub fn get_durable(&self) -> Durable {
+        self.durable
+    }
+
+    /// Declares [`Durable::DirectWrites`] (`true`) or [`Durable::Nothing`] (`false`), as librpma
+    /// does. [`set_durable`](Self::set_durable) has a third state.
+    #[doc(alias = "rpma_peer_cfg_set_direct_write_to_pmem")]
+    pub fn set_direct_write_to_pmem(&mut self, supported: bool) -> &mut Self {
+        self.set_durable(match supported {
+            true => Durable::DirectWrites,
+            false => Durable::Nothing,
+        })
+    }
+
+    /// Returns whether [`Durable::DirectWrites`] is declared.
     #[doc(alias = "rpma_peer_cfg_get_direct_write_to_pmem")]
     #[must_use]
     pub fn get_direct_write_to_pmem(&self) -> bool {
-        self.direct_write_to_pmem
+        self.durable == Durable::DirectWrites
     }
 
     /// Declares whether this host's device may execute an operation before earlier ones: adapters may, soft-RoCE does
@@ -62,12 +100,15 @@ impl PeerCfg {
         self.reorders
     }
 
-    /// The configuration's descriptor for the peer: 1 byte, 0 or 1, as in librpma. It does not have
-    /// [`set_reorders`](Self::set_reorders), which only an [`Offer`](crate::Offer) carries.
+    /// Returns the descriptor for the peer: 1 byte, as in librpma. It is 1 for
+    /// [`Durable::DirectWrites`] and 0 otherwise.
+    ///
+    /// So [`Durable::NativeFlushes`] becomes [`Durable::Nothing`] at the peer, and
+    /// [`set_reorders`](Self::set_reorders) is lost. An [`Offer`](crate::Offer) carries both.
     #[doc(alias = "rpma_peer_cfg_get_descriptor")]
     #[must_use]
     pub fn get_descriptor(&self) -> [u8; 1] {
-        [u8::from(self.direct_write_to_pmem)]
+        [u8::from(self.get_direct_write_to_pmem())]
     }
 
     /// The size of the descriptor in bytes: always 1.
@@ -77,8 +118,8 @@ impl PeerCfg {
         self.get_descriptor().len()
     }
 
-    /// Decodes a peer's descriptor. As in librpma, any byte but 0 is "supported", and bytes after the
-    /// first are ignored.
+    /// Decodes a peer's descriptor. As in librpma, any byte except 0 is "supported", and bytes after
+    /// the first are ignored.
     ///
     /// The descriptor is the peer's word, sent without authentication.
     ///
@@ -92,32 +133,16 @@ impl PeerCfg {
                 "a peer configuration's descriptor has 1 byte, this one is empty",
             ));
         };
-        let cfg = Self {
-            direct_write_to_pmem: byte != 0,
-            reorders: false,
-        };
+        let mut cfg = Self::new();
+        cfg.set_direct_write_to_pmem(byte != 0);
         log::info!(
             "the peer says that direct write to persistent memory is {}",
-            if cfg.direct_write_to_pmem {
-                "supported"
-            } else {
-                "not supported"
+            match cfg.get_direct_write_to_pmem() {
+                true => "supported",
+                false => "not supported",
             }
         );
         Ok(cfg)
-    }
-
-    /// The byte of an offer: bit 0 is that of the descriptor, and bit 1 is set if the device reorders.
-    pub(crate) fn to_offer(self) -> u8 {
-        u8::from(self.direct_write_to_pmem) | u8::from(self.reorders) << 1
-    }
-
-    /// Decodes the byte of an offer; `None` if it has other bits.
-    pub(crate) fn from_offer(byte: u8) -> Option<Self> {
-        (byte & !3 == 0).then_some(Self {
-            direct_write_to_pmem: byte & 1 != 0,
-            reorders: byte & 2 != 0,
-        })
     }
 }
 
@@ -150,5 +175,26 @@ mod tests {
                 .get_direct_write_to_pmem()
         );
         assert!(PeerCfg::from_descriptor(&[]).is_err());
+    }
+
+    /// Promise: a peer that knows one bit never believes that a flush by reading is enough.
+    #[test]
+    fn the_descriptor_never_promises_too_much() {
+        for (durable, byte, received) in [
+            (Durable::Nothing, 0, Durable::Nothing),
+            (Durable::NativeFlushes, 0, Durable::Nothing),
+            (Durable::DirectWrites, 1, Durable::DirectWrites),
+        ] {
+            let mut cfg = PeerCfg::new();
+            assert_eq!(cfg.set_durable(durable).get_durable(), durable);
+            assert_eq!(cfg.get_descriptor(), [byte]);
+            let at_peer = PeerCfg::from_descriptor(&cfg.get_descriptor()).expect("valid");
+            assert_eq!(at_peer.get_durable(), received);
+        }
+        let mut cfg = PeerCfg::new();
+        cfg.set_durable(Durable::NativeFlushes);
+        assert!(!cfg.get_direct_write_to_pmem());
+        cfg.set_direct_write_to_pmem(false);
+        assert_eq!(cfg.get_durable(), Durable::Nothing);
     }
 }

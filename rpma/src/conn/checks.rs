@@ -2,12 +2,14 @@
 //! each that is wrong. The usual cases are accepted before, by the conditions of [`super::short`].
 
 use std::slice;
+use std::sync::PoisonError;
 
 use super::Conn;
 use crate::error::{Error, Result};
 use crate::flags::Flags;
 use crate::flush::{FlushMethod, FlushType};
 use crate::mr::{MrSlice, MrUsage, RemoteSlice, require};
+use crate::peer_cfg::Durable;
 use crate::verbs::SendFlags;
 
 impl Conn {
@@ -97,11 +99,7 @@ impl Conn {
             return Err(Error::invalid("a flush of 0 bytes: flush what was written"));
         }
         if !self.short.promised().contains(flush_type.usage()) {
-            return Err(Error::not_supported(
-                "the peer has not declared that writes go directly to its persistent memory, or has declared that \
-                 they do not: apply its PeerCfg with Conn::apply_remote_peer_cfg, or flush with \
-                 FlushType::Visibility and let the peer's program persist the data",
-            ));
+            return Err(self.not_durable());
         }
         if !dst.usage().contains(flush_type.usage()) {
             return Err(Error::not_supported(format!(
@@ -114,6 +112,27 @@ impl Conn {
             FlushMethod::Native => Ok(()),
             FlushMethod::Read(_) => self.check_reads(),
         }
+    }
+
+    /// The error of a persistent flush that would make nothing durable.
+    #[cold]
+    fn not_durable(&self) -> Error {
+        let durable = self.durable.lock().unwrap_or_else(PoisonError::into_inner);
+        Error::not_supported(match *durable {
+            None => {
+                "the peer has not declared which flushes make data durable in its memory: apply its PeerCfg with \
+                 Conn::apply_remote_peer_cfg, or flush with FlushType::Visibility"
+            }
+            Some(Durable::NativeFlushes) => {
+                "the peer has declared that only native flushes make data durable (Durable::NativeFlushes), and this \
+                 connection flushes by reading: use a native flush (Conn::has_native_flush, without \
+                 ConnCfg::set_force_fallback), or let the peer's program persist the data (Method::Server)"
+            }
+            Some(_) => {
+                "the peer has declared that no flush makes data durable in its memory (Durable::Nothing): flush with \
+                 FlushType::Visibility and let the peer's program persist the data (Method::Server)"
+            }
+        })
     }
 
     /// Refuses too many local parts, and returns their length together.

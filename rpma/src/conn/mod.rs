@@ -19,11 +19,12 @@ use std::fmt;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, OnceLock};
+use std::sync::{Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 pub use self::batch::Batch;
 pub use self::close::CloseError;
+pub(crate) use self::commit::{Part, check_parts};
 use self::fences::Fences;
 pub use self::next::Next;
 pub(crate) use self::next::{BOUND, refuse_no_room};
@@ -36,7 +37,7 @@ use crate::event::ConnEvent;
 use crate::failure::Failure;
 use crate::flush::FlushMethod;
 use crate::mr::MrUsage;
-use crate::peer_cfg::PeerCfg;
+use crate::peer_cfg::{Durable, PeerCfg};
 use crate::posted::ConnId;
 use crate::queues::Queues;
 use crate::slots::State;
@@ -94,6 +95,8 @@ pub struct Conn {
     short: Short,
     fences: Fences,
     flush_method: FlushMethod,
+    /// The peer's declaration, once it was applied.
+    durable: Mutex<Option<Durable>>,
     private_data: OnceLock<Box<[u8]>>,
     /// The event with which it ended.
     ended: OnceLock<ConnEvent>,
@@ -141,6 +144,7 @@ impl Conn {
             short: Short::new(flush_method, native, fences.possible()),
             fences,
             flush_method,
+            durable: Mutex::default(),
             private_data,
             ended: OnceLock::new(),
             events: Mutex::default(),
@@ -274,20 +278,28 @@ impl Conn {
         self.private_data.get().map_or(&[], |data| data)
     }
 
-    /// Applies what the peer declared about its platform. It decides whether
-    /// [`FlushType::Persistent`](crate::FlushType::Persistent) is possible, and on soft-RoCE whether this side relies on
-    /// the order of the peer's device ([`PeerCfg::set_reorders`]).
+    /// Applies the peer's declaration about its platform. It decides two things:
     ///
-    /// Flushes that were posted before this call count as well. Call it before other threads post: a flush that another
-    /// thread posts at the same moment may not count. A [`Batch`] that has both a flush and an atomic write is checked
-    /// when they are added: call it before.
+    /// * Whether [`FlushType::Persistent`](crate::FlushType::Persistent) is possible: always with
+    ///   [`Durable::DirectWrites`]; with [`Durable::NativeFlushes`] if this connection
+    ///   [flushes natively](Self::has_native_flush); otherwise never.
+    /// * On soft-RoCE, whether this side relies on the order of the peer's device
+    ///   ([`PeerCfg::set_reorders`]).
+    ///
+    /// Flushes that were posted before this call count for the order as well. Call it before other
+    /// threads post: a flush that another thread posts at the same moment may not count. A [`Batch`]
+    /// that has both a flush and an atomic write is checked when they are added: call it before.
     #[doc(alias = "rpma_conn_apply_remote_peer_cfg")]
     pub fn apply_remote_peer_cfg(&self, cfg: &PeerCfg) {
+        let durable = cfg.get_durable();
+        *self.durable.lock().unwrap_or_else(PoisonError::into_inner) = Some(durable);
+        let persists = match durable {
+            Durable::Nothing => false,
+            Durable::NativeFlushes => self.has_native_flush(),
+            Durable::DirectWrites => true,
+        };
         let mut flushes = MrUsage::FLUSH_TYPE_VISIBILITY;
-        flushes.set(
-            MrUsage::FLUSH_TYPE_PERSISTENT,
-            cfg.get_direct_write_to_pmem(),
-        );
+        flushes.set(MrUsage::FLUSH_TYPE_PERSISTENT, persists);
         if cfg.get_reorders() {
             self.fences
                 .peer_reorders(|| self.queues.slots.posted_so_far());
