@@ -183,6 +183,11 @@ impl ConnReq {
         })
     }
 
+    /// The peer on which the connection is made.
+    pub(crate) fn peer(&self) -> &Peer {
+        &self.queues.peer
+    }
+
     /// Whether the connection will flush natively.
     pub(crate) fn flushes_natively(&self) -> bool {
         self.queues.qp.native_ops().flush

@@ -268,3 +268,12 @@ fn completion_queues(plan: &Plan, slots: &Arc<ConnSlots>) -> Result<CompletionQu
     let rcq = rcq.map(|rcq| make(CqKind::Receive, rcq)).transpose()?;
     Ok((cq, rcq, common))
 }
+
+/// Slots of a queue, and more of them.
+pub(crate) fn sum(slots: u32, more: u32) -> Result<u32> {
+    slots.checked_add(more).ok_or_else(|| {
+        Error::invalid(format!(
+            "{slots} slots of a queue, and {more} more: that is too many"
+        ))
+    })
+}

@@ -3,10 +3,14 @@
 //!
 //! A [`Method`] is how writes become durable: by the device's own flush, by a read, or by the
 //! processor of the memory's host, which a server's program offers with its [`Limits`]. A
-//! [`Writer`] is a connection that commits by one method.
+//! [`Writer`] is a connection that commits by one method. A [`Responder`] is the server's half of
+//! the last one.
 
 mod method;
+mod responder;
+mod wire;
 mod writer;
 
 pub use self::method::{Limits, Method};
+pub use self::responder::{Responder, Slots, Turn};
 pub use self::writer::{Connecting, Fate, Ticket, Writer, WriterCfg};

@@ -22,7 +22,7 @@ use crate::verbs::{
 const GAPS: u64 = 4096;
 
 /// A part of a commit: where it goes, and its bytes.
-type Part<'mr> = (RemoteSlice, MrSlice<'mr>);
+pub(crate) type Part<'mr> = (RemoteSlice, MrSlice<'mr>);
 
 impl CommitPart for Part<'_> {
     #[inline(always)]
@@ -287,7 +287,10 @@ impl Conn {
 }
 
 /// Refuses what the operations of a commit would accept.
-fn check_parts(parts: &[Part<'_>], pointer: Option<&(RemoteSlice, [u8; 8])>) -> Result<()> {
+pub(crate) fn check_parts(
+    parts: &[Part<'_>],
+    pointer: Option<&(RemoteSlice, [u8; 8])>,
+) -> Result<()> {
     if !(1..=MAX_COMMIT_PARTS).contains(&parts.len()) {
         return Err(Error::invalid(format!(
             "a commit of {} parts: it has 1 to {MAX_COMMIT_PARTS}",

@@ -1,10 +1,12 @@
 //! [`WriterCfg`]: how a writer commits, and the connection's settings for that.
 
-use crate::commit::Method;
+use crate::commit::{Limits, Method};
 use crate::conn::Conn;
 use crate::conn_cfg::ConnCfg;
 use crate::error::{Error, Result};
 use crate::flush::FlushType;
+use crate::offer::Offer;
+use crate::queues::sum;
 
 /// How a [`Writer`](super::Writer) commits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -133,13 +135,20 @@ impl WriterCfg {
         };
         Ok(made)
     }
-}
 
-/// Slots of a queue, and more of them.
-pub(super) fn sum(slots: u32, more: u32) -> Result<u32> {
-    slots.checked_add(more).ok_or_else(|| {
-        Error::invalid(format!(
-            "{slots} slots of a queue, and {more} more: that is too many"
-        ))
-    })
+    /// Refuses a server that does not serve the method; the limits of its own one.
+    pub(super) fn check_served(&self, offer: &Offer) -> Result<Option<Limits>> {
+        if !offer.serves(self.method, self.flush_type) {
+            return Err(Error::not_supported(format!(
+                "the peer does not serve commits by {} that are {}: its offer promises neither. \
+                 docs/persistence.md has the methods of each platform",
+                self.method,
+                match self.flush_type {
+                    FlushType::Persistent => "durable",
+                    FlushType::Visibility => "visible",
+                }
+            )));
+        }
+        Ok(offer.limits().filter(|_| self.method == Method::Server))
+    }
 }

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use super::asks::Asks;
 use super::{Writer, WriterCfg};
 use crate::commit::Method;
 use crate::conn::Conn;
@@ -24,13 +25,26 @@ impl Writer {
         cfg: &WriterCfg,
         offer: &Offer,
     ) -> Result<Connecting, ConnectError> {
-        let encoded = check(&req, cfg).and_then(|()| offer.encode(Offer::CONNECT));
-        let data = match encoded {
-            Ok(data) => data,
+        let mut offer = offer.clone();
+        offer.set_method(cfg.method(), cfg.flush_type());
+        let prepared = check(&req, cfg).and_then(|()| {
+            let data = offer.encode(Offer::CONNECT)?;
+            let asks = match cfg.method() {
+                Method::Server => Some(Asks::prepare(&req, cfg)?),
+                Method::Native | Method::Reading => None,
+            };
+            Ok((data, asks))
+        });
+        let (data, asks) = match prepared {
+            Ok(prepared) => prepared,
             Err(error) => return Err(ConnectError::refused(error, req)),
         };
         let conn = req.connect(&data)?;
-        Ok(Connecting { conn, cfg: *cfg })
+        Ok(Connecting {
+            conn,
+            cfg: *cfg,
+            asks,
+        })
     }
 }
 
@@ -56,6 +70,7 @@ fn check(req: &ConnReq, cfg: &WriterCfg) -> Result<()> {
 pub struct Connecting {
     conn: Conn,
     cfg: WriterCfg,
+    asks: Option<Asks>,
 }
 
 impl Connecting {
@@ -73,9 +88,8 @@ impl Connecting {
     ///
     /// As [`Conn::wait_established`] and [`finish`](Self::finish).
     pub fn wait(self, limit: Duration) -> Result<Writer> {
-        let Self { conn, cfg } = self;
-        let conn = conn.wait_established(limit)?;
-        Self { conn, cfg }.finish()
+        let conn = self.conn.wait_established(limit)?;
+        Self { conn, ..self }.finish()
     }
 
     /// The writer, after the connection's
@@ -88,7 +102,9 @@ impl Connecting {
     /// the peer does not serve the method. The connection ends then.
     pub fn finish(self) -> Result<Writer> {
         let offer = Offer::decode(self.conn.get_private_data())?;
+        let limits = self.cfg.check_served(&offer)?;
         self.conn.apply_remote_peer_cfg(offer.platform());
-        Ok(Writer::new(self.conn, self.cfg, offer))
+        let server = limits.zip(self.asks);
+        Ok(Writer::new(self.conn, self.cfg, offer, server))
     }
 }

@@ -4,14 +4,17 @@
 //! Commits of a connection complete in their order, so three numbers are all of its state: how
 //! many commits are posted, how many of these are durable, and of how many the source is released.
 
+mod asks;
 mod cfg;
 mod connecting;
 
 use std::collections::VecDeque;
 use std::time::Duration;
 
+use self::asks::Asks;
 pub use self::cfg::WriterCfg;
 pub use self::connecting::Connecting;
+use crate::commit::Limits;
 use crate::conn::{Conn, Next};
 use crate::error::{Error, Queue, Result};
 use crate::flags::Flags;
@@ -23,6 +26,8 @@ use crate::verbs::{Deadline, Wc, WcStatus};
 /// For how long a completion may still come after the connection's end: an acknowledgement and the
 /// peer's disconnect reach this host by different ways.
 const GRACE: Duration = Duration::from_secs(1);
+/// How often a wait for an answer asks whether the peer's host is there.
+const PROBE_EVERY: Duration = Duration::from_millis(50);
 
 /// A connection that commits by one [`Method`](crate::commit::Method).
 ///
@@ -39,7 +44,11 @@ pub struct Writer {
     conn: Conn,
     cfg: WriterCfg,
     offer: Offer,
-    /// Commits in flight, in their order: those that are not released.
+    /// With the server's method: its limits, and the messages.
+    server: Option<(Limits, Asks)>,
+    in_flight: usize,
+    /// Commits in flight, in their order: those that are not released or, with the server's
+    /// method, not answered.
     flights: VecDeque<Flight>,
     posted: u64,
     durable: u64,
@@ -86,11 +95,16 @@ pub enum Fate {
 }
 
 impl Writer {
-    fn new(conn: Conn, cfg: WriterCfg, offer: Offer) -> Self {
+    fn new(conn: Conn, cfg: WriterCfg, offer: Offer, server: Option<(Limits, Asks)>) -> Self {
+        let credits = server
+            .as_ref()
+            .map_or(u16::MAX, |(limits, _)| limits.credits());
         Self {
             conn,
             cfg,
             offer,
+            server,
+            in_flight: cfg.in_flight().min(credits).into(),
             flights: VecDeque::with_capacity(cfg.in_flight().into()),
             posted: 0,
             durable: 0,
@@ -124,7 +138,7 @@ impl Writer {
     /// How many commits can be posted now.
     #[must_use]
     pub fn room(&self) -> usize {
-        usize::from(self.cfg.in_flight()).saturating_sub(self.flights.len())
+        self.in_flight.saturating_sub(self.flights.len())
     }
 
     /// How many commits were posted.
@@ -176,8 +190,7 @@ impl Writer {
     ///
     /// # Errors
     ///
-    /// As [`Conn::commit`]. [`Error::QueueFull`] also if [`WriterCfg::in_flight`] commits are in
-    /// flight; [`Error::InvalidArgument`] also if there are more than [`WriterCfg::parts`]. Nothing
+    /// As [`Conn::commit`]. [`Error::QueueFull`] also if there is no [`room`](Self::room); [`Error::InvalidArgument`] also if there are more than [`WriterCfg::parts`]. Nothing
     /// is posted then. After [`Error::Provider`] the fate of this commit is
     /// [unknown](Fate::Unknown), and its source memory is not released before the connection is
     /// destroyed ([`into_conn`](Self::into_conn), [`Conn::delete`]).
@@ -197,12 +210,14 @@ impl Writer {
         if self.room() == 0 {
             return Err(Error::QueueFull {
                 queue: Queue::Send,
-                depth: self.cfg.in_flight().into(),
+                depth: self.in_flight as u32,
             });
         }
-        let posted = self
-            .conn
-            .commit(parts, pointer, self.cfg.flush_type(), self.posted + 1);
+        let (conn, number) = (&self.conn, self.posted + 1);
+        let posted = match &self.server {
+            None => conn.commit(parts, pointer, self.cfg.flush_type(), number),
+            Some((limits, asks)) => asks.commit(conn, *limits, number, parts, pointer),
+        };
         let last = match posted {
             Ok(posted) => Some(posted),
             Err(Error::Provider { .. }) => None,
@@ -226,7 +241,7 @@ impl Writer {
     /// one of the writer's.
     pub fn handle(&mut self, wc: &Wc) -> bool {
         let Some(posted) = wc.posted() else {
-            return false;
+            return self.handle_answer(wc);
         };
         if self.probe == Some(posted) {
             self.probe = None;
@@ -237,12 +252,57 @@ impl Writer {
             return false;
         };
         // Everything that was posted before it is complete as well.
-        self.flights.drain(..=at);
-        self.released += at as u64 + 1;
-        if wc.status() == WcStatus::SUCCESS {
+        self.released = self.oldest() + at as u64;
+        if self.server.is_none() && wc.status() == WcStatus::SUCCESS {
             self.durable = self.released;
         }
+        self.free_flights();
         true
+    }
+
+    /// Takes an answer of the server; or a receive that was flushed, after the end.
+    fn handle_answer(&mut self, wc: &Wc) -> bool {
+        let Some((_, asks)) = &self.server else {
+            return false;
+        };
+        if wc.status() != WcStatus::SUCCESS {
+            return true;
+        }
+        let number = self.durable + 1;
+        let taken = match number <= self.posted {
+            true => asks.take(&self.conn, wc, number),
+            false => Err(Error::invalid(
+                "the peer sent an answer, and no commit waits for one",
+            )),
+        };
+        match taken {
+            Ok(()) => self.durable = number,
+            // The answer counts; the connection has ended.
+            Err(Error::NotConnected(_) | Error::Provider { .. }) => self.durable = number,
+            Err(error) => {
+                log::error!("{:?}: {error}; the connection ends", self.conn.peer_addr());
+                self.is_broken = true;
+                let _ = self.conn.disconnect();
+            }
+        }
+        self.free_flights();
+        true
+    }
+
+    /// The number of the oldest commit in flight, or of the next one.
+    fn oldest(&self) -> u64 {
+        self.posted + 1 - self.flights.len() as u64
+    }
+
+    /// Frees the places of commits whose completions are all here.
+    fn free_flights(&mut self) {
+        let free = match self.server {
+            None => self.released,
+            Some(_) => self.released.min(self.durable),
+        };
+        while !self.flights.is_empty() && self.oldest() <= free {
+            self.flights.pop_front();
+        }
     }
 
     /// Looks once, without sleeping: polls the connection's queues, takes its events, and hands
@@ -301,7 +361,7 @@ impl Writer {
             match self.fate(ticket)? {
                 Fate::Durable => return Ok(()),
                 _ if looked.is_err() => return looked,
-                Fate::Unknown if is_over || self.released >= ticket.number => {
+                Fate::Unknown if is_over || self.has_completed(ticket) => {
                     return Err(self.reason());
                 }
                 Fate::Unknown => {
@@ -315,8 +375,22 @@ impl Writer {
                 ));
             }
             let until = grace.map_or(deadline, |grace| deadline.earlier(grace));
-            self.next(until.left(), &mut other)?;
+            let is_asked = self.server.is_some() && grace.is_none();
+            let limit = match is_asked {
+                true => until.left().min(PROBE_EVERY),
+                false => until.left(),
+            };
+            if !self.next(limit, &mut other)? && is_asked {
+                // Nothing of the request is under way any more: the answer alone would not show
+                // that the host is gone.
+                self.probe()?;
+            }
         }
+    }
+
+    /// Whether nothing more comes for a commit that is not durable.
+    fn has_completed(&self, ticket: Ticket) -> bool {
+        self.server.is_none() && self.released >= ticket.number
     }
 
     /// Why the connection is over.

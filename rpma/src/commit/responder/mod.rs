@@ -1,0 +1,213 @@
+//! [`Responder`]: the server's half of [`Method::Server`](super::Method::Server).
+//!
+//! It makes durable what clients wrote and ask for. It owns the receives and answers of each
+//! client ([`Slots`]), and neither a connection nor a thread: a loop hands completions in, and
+//! calls [`Responder::turn`].
+
+mod checks;
+mod slots;
+
+use std::collections::BTreeMap;
+use std::ops::{Bound, RangeBounds};
+use std::sync::Arc;
+
+pub use self::slots::Slots;
+use super::Limits;
+use crate::conn::Conn;
+use crate::conn_cfg::ConnCfg;
+use crate::conn_req::ConnReq;
+use crate::error::{Error, Result};
+use crate::mr::Mr;
+use crate::pmem::PmemMap;
+use crate::queues;
+use crate::verbs::Wc;
+
+/// The most requests of one client that a turn serves.
+const AT_ONCE: usize = 4;
+/// The most requests that a turn serves.
+const A_TURN: usize = 16;
+
+/// Serves the persist requests of clients, which commit by
+/// [`Method::Server`](super::Method::Server).
+///
+/// `K` is the name of a client: the [`Member`](crate::wait::Member) of a
+/// [`Wait`](crate::wait::Wait), or a number of the program's own.
+///
+/// The receives of the clients' connections are the responder's. Each client may ask for memory
+/// inside its own [`Slots`], and for nothing else. A client with a request outside, a message that
+/// is no request, or more bytes than the [`Limits`] is refused: nothing of the request is made
+/// durable, no pointer is stored, and its connection ends. The others go on.
+///
+/// ```no_run
+/// use std::sync::Arc;
+/// use std::time::Duration;
+///
+/// use rpma::commit::{Limits, Responder, Turn};
+/// use rpma::pmem::PmemMap;
+/// use rpma::{Conn, ConnCfg, Ep, Mr, Next, Offer, PeerCfg, Result, Wc};
+///
+/// fn serve(ep: &Ep, log: &Arc<Mr<PmemMap>>) -> Result<()> {
+///     let limits = Limits::new(16, 4, 1 << 20)?;
+///     let mut responder = Responder::new(limits);
+///     let mut offer = Offer::new(&PeerCfg::new());
+///     offer.add_region(log).set_limits(limits);
+///
+///     let req = ep.next_conn_req(&responder.conn_cfg(&ConnCfg::new())?)?;
+///     let slots = responder.prepare(&req, log, ..)?;
+///     let conn = req.connect(&offer.encode(Offer::ACCEPT)?)?;
+///     responder.add(0, slots);
+///     let mut wcs = [Wc::default(); 16];
+///     while let Next::Completions(count) = conn.next(&mut wcs, Duration::MAX)? {
+///         for wc in &wcs[..count] {
+///             responder.handle(0, wc);
+///         }
+///         while let Turn::Served(_) = responder.turn(|_client| Some(&conn)) {}
+///     }
+///     Ok(())
+/// }
+/// ```
+#[derive(Debug)]
+pub struct Responder<K> {
+    limits: Limits,
+    clients: BTreeMap<K, Slots>,
+    /// The client that was served last.
+    last: Option<K>,
+}
+
+/// What a [`turn`](Responder::turn) has done.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum Turn<K> {
+    /// There was nothing to do.
+    Idle,
+    /// It served requests, or posted receives. There may be more to do.
+    Served(usize),
+    /// This client is refused, or its connection takes no answers. The responder has forgotten
+    /// it, and has disconnected it.
+    Ended(K, Error),
+}
+
+impl<K: Copy + Ord> Responder<K> {
+    /// A responder without clients. `limits` are those of its offer.
+    #[must_use]
+    pub fn new(limits: Limits) -> Self {
+        Self {
+            limits,
+            clients: BTreeMap::new(),
+            last: None,
+        }
+    }
+
+    /// The limits of each client, for [`Offer::set_limits`](crate::Offer::set_limits).
+    #[must_use]
+    pub fn limits(&self) -> Limits {
+        self.limits
+    }
+
+    /// The settings of a client's connection: those of `cfg`, with slots for its requests and
+    /// answers as well. A client without a receive for its answer is asked again at most 6 times
+    /// ([`ConnCfg::set_rnr_retry_count`]); more means for ever.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::InvalidArgument`] if a queue would have more than 2³² − 1 slots.
+    pub fn conn_cfg(&self, cfg: &ConnCfg) -> Result<ConnCfg> {
+        let credits = u32::from(self.limits.credits());
+        let mut made = cfg.clone();
+        made.set_rq_size(queues::sum(cfg.get_rq_size(), 2 * credits)?);
+        made.set_sq_size(queues::sum(cfg.get_sq_size(), credits)?);
+        made.set_cq_size(queues::sum(cfg.get_cq_size(), 3 * credits)?);
+        made.set_rnr_retry_count(cfg.get_rnr_retry_count().min(6))?;
+        Ok(made)
+    }
+
+    /// Posts the receives of a client that asks for a connection, before it is accepted. The
+    /// client may ask for `offered` of `memory`, and sees it as the offer's region.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::InvalidArgument`] if `offered` is not inside the memory. [`Error::QueueFull`] if
+    /// the request was not made with [`conn_cfg`](Self::conn_cfg). [`Error::Provider`] if
+    /// `ibv_reg_mr` or `ibv_post_recv` fails.
+    pub fn prepare(
+        &self,
+        req: &ConnReq,
+        memory: &Arc<Mr<PmemMap>>,
+        offered: impl RangeBounds<usize>,
+    ) -> Result<Slots> {
+        Slots::prepare(self.limits, req, memory, offered)
+    }
+
+    /// Adds a client, whose completions come with this name. It takes the place of a client that
+    /// had the name before.
+    pub fn add(&mut self, client: K, slots: Slots) {
+        self.clients.insert(client, slots);
+    }
+
+    /// Forgets a client, with its requests that are not served.
+    ///
+    /// Call it when the client's connection has ended, before it is dropped.
+    pub fn remove(&mut self, client: K) {
+        self.clients.remove(&client);
+    }
+
+    /// Takes a completion of a client's connection. Returns whether it was one of the
+    /// responder's: each receive, and the send of each answer.
+    pub fn handle(&mut self, client: K, wc: &Wc) -> bool {
+        match self.clients.get_mut(&client) {
+            Some(slots) => slots.handle(wc),
+            None => false,
+        }
+    }
+
+    /// Serves what is there, up to 16 requests and 4 of each client, and never sleeps: checks
+    /// them, makes their ranges durable, stores and persists their pointers in order, and answers.
+    /// Clients come in turn. `conn` finds a client's connection; a client without one is
+    /// forgotten.
+    ///
+    /// Call it after completions were handed in, until it is [`Turn::Idle`].
+    pub fn turn<'a>(&mut self, conn: impl Fn(K) -> Option<&'a Conn>) -> Turn<K> {
+        let (mut served, mut worked) = (0, false);
+        // Once round from the last client on.
+        let first = self.last;
+        let mut is_wrapped = first.is_none();
+        while served < A_TURN {
+            let begin = self.last.map_or(Bound::Unbounded, Bound::Excluded);
+            let mut rest = self.clients.range_mut((begin, Bound::Unbounded));
+            let Some((&client, slots)) = rest.next() else {
+                if is_wrapped {
+                    break;
+                }
+                is_wrapped = true;
+                self.last = None;
+                continue;
+            };
+            if is_wrapped && first.is_some_and(|first| client > first) {
+                break;
+            }
+            self.last = Some(client);
+            if !slots.is_ready() {
+                continue;
+            }
+            let Some(conn) = conn(client) else {
+                self.clients.remove(&client);
+                continue;
+            };
+            match slots.serve(conn, AT_ONCE.min(A_TURN - served)) {
+                Ok(count) => {
+                    served += count;
+                    worked = true;
+                }
+                Err(error) => {
+                    self.clients.remove(&client);
+                    let _ = conn.disconnect();
+                    return Turn::Ended(client, error);
+                }
+            }
+        }
+        match worked {
+            true => Turn::Served(served),
+            false => Turn::Idle,
+        }
+    }
+}

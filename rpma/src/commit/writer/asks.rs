@@ -1,0 +1,132 @@
+//! [`Asks`]: the writer's half of the server's method. It owns the memory of requests and answers.
+//!
+//! Each commit in flight has a place with a request and an answer. Answers come in the order of the
+//! requests, and each takes the receive that was posted first.
+
+use super::cfg::WriterCfg;
+use crate::commit::Limits;
+use crate::commit::wire::{ANSWER, MAX_RANGES, MAX_REQUEST, Request, answer};
+use crate::conn::{Conn, Part, check_parts};
+use crate::conn_req::ConnReq;
+use crate::error::{Error, Result};
+use crate::flags::Flags;
+use crate::mr::{Mr, MrUsage, RemoteSlice};
+use crate::posted::Posted;
+use crate::verbs::{AlignedBuf, Wc};
+
+/// The bytes of a place: a request, and then an answer.
+const PLACE: usize = 320;
+const _: () = assert!(MAX_REQUEST + ANSWER <= PLACE);
+
+#[derive(Debug)]
+pub(super) struct Asks {
+    memory: Mr<AlignedBuf>,
+    places: usize,
+}
+
+impl Asks {
+    /// Posts a receive for each answer, before the peer can answer.
+    pub(super) fn prepare(req: &ConnReq, cfg: &WriterCfg) -> Result<Self> {
+        let places = usize::from(cfg.in_flight());
+        let memory = AlignedBuf::zeroed(places * PLACE)?;
+        let memory = Mr::reg(req.peer(), memory, MrUsage::SEND | MrUsage::RECV)?;
+        let asks = Self { memory, places };
+        let receives = (0..places).map(|place| Ok((asks.answer_of(place)?, place as u64)));
+        req.recv_many(&receives.collect::<Result<Vec<_>>>()?)?;
+        Ok(asks)
+    }
+
+    fn answer_of(&self, place: usize) -> Result<crate::mr::MrSlice<'_>> {
+        let at = place * PLACE + MAX_REQUEST;
+        self.memory.slice(at..at + ANSWER)
+    }
+
+    /// Posts the writes of a commit and its request, all or none.
+    pub(super) fn commit(
+        &self,
+        conn: &Conn,
+        limits: Limits,
+        number: u64,
+        parts: &[Part<'_>],
+        pointer: Option<(RemoteSlice, [u8; 8])>,
+    ) -> Result<Posted> {
+        check_parts(parts, pointer.as_ref())?;
+        check_limits(limits, parts)?;
+        if let Some((to, _)) = &pointer {
+            check_pointer(to)?;
+        }
+        let places = parts
+            .iter()
+            .map(|(dst, _)| dst)
+            .chain(pointer.as_ref().map(|(to, _)| to));
+        if places
+            .into_iter()
+            .any(|place| !place.usage().contains(WRITTEN))
+        {
+            return Err(Error::not_supported(
+                "the region of a commit by the server's method allows no writes, or no persistent \
+                 flushes: the peer registers it with MrUsage::WRITE_DST and FLUSH_TYPE_PERSISTENT",
+            ));
+        }
+        let ranges = parts.iter().map(|(dst, _)| (dst.ends().0, dst.len()));
+        let pointer = pointer.map(|(to, bytes)| (to.ends().0, bytes));
+        let (bytes, len) = Request::new(number as u32, pointer, ranges).encode();
+        // The place is free: its last answer is here, and its last request is sent.
+        let at = (number as usize % self.places) * PLACE;
+        self.memory.write_at(at, &bytes[..len])?;
+        let mut batch = conn.batch::<{ MAX_RANGES + 1 }>();
+        for (dst, src) in parts {
+            batch.write(*dst, *src, Flags::COMPLETION_ON_ERROR, number)?;
+        }
+        let request = self.memory.slice(at..at + len)?;
+        batch.send(request, Flags::COMPLETION_ALWAYS, number)?;
+        batch.post()
+    }
+
+    /// Takes an answer, which must be that to request `number`, and posts its receive again.
+    pub(super) fn take(&self, conn: &Conn, wc: &Wc, number: u64) -> Result<()> {
+        let len = wc.result()?.byte_len();
+        let place = wc.wr_id() as usize;
+        let mut bytes = [0; ANSWER];
+        if place < self.places {
+            self.memory
+                .read_at(place * PLACE + MAX_REQUEST, &mut bytes)?;
+        }
+        if len != Some(ANSWER as u32) || bytes != answer(number as u32) {
+            return Err(Error::invalid(format!(
+                "the peer sent {bytes:?} ({len:?} bytes) where the answer to commit {number} is due"
+            )));
+        }
+        conn.recv(self.answer_of(place)?, place as u64)
+    }
+}
+
+const WRITTEN: MrUsage = MrUsage::WRITE_DST.union(MrUsage::FLUSH_TYPE_PERSISTENT);
+
+/// Refuses a commit that the server would refuse.
+fn check_limits(limits: Limits, parts: &[Part<'_>]) -> Result<()> {
+    let sum = parts
+        .iter()
+        .fold(0u64, |sum, (dst, _)| sum.saturating_add(dst.len()));
+    if parts.len() > usize::from(limits.ranges()) || sum > u64::from(limits.bytes()) {
+        return Err(Error::invalid(format!(
+            "a commit of {} parts with {sum} bytes: the server takes up to {} parts with {} bytes",
+            parts.len(),
+            limits.ranges(),
+            limits.bytes()
+        )));
+    }
+    Ok(())
+}
+
+/// Refuses a pointer that the server could not store at once.
+fn check_pointer(to: &RemoteSlice) -> Result<()> {
+    let (first, _) = to.ends();
+    if to.len() != 8 || first % 8 != 0 {
+        return Err(Error::invalid(format!(
+            "the pointer has {} bytes at {first:#x}: it has 8 bytes, at a multiple of 8",
+            to.len()
+        )));
+    }
+    Ok(())
+}
