@@ -106,7 +106,9 @@ impl Slots {
             return true;
         }
         let at = wc.wr_id() as usize;
-        if wc.status() == WcStatus::SUCCESS && at < self.slots.len() && self.refused.is_none() {
+        // Receives are flushed after the connection's end, which the program hears of by itself.
+        let is_flushed = wc.status() == WcStatus::WR_FLUSH_ERR;
+        if !is_flushed && at < self.slots.len() && self.refused.is_none() {
             match self.request(at, wc) {
                 Ok(request) => {
                     self.slots[at].request = Some(request);
