@@ -22,6 +22,7 @@ mod protocols;
 mod recovering;
 mod reports;
 mod rules;
+mod served;
 mod storm;
 mod strays;
 mod table;
