@@ -337,6 +337,13 @@ mod tests {
         check::<commit::Connecting>();
         check::<commit::Ticket>();
         check::<commit::Fate>();
+        check::<commit::Replicas>();
+        check::<commit::Record<'_>>();
+        check::<commit::ReplicaId>();
+        check::<commit::CommitId>();
+        check::<commit::Outcome>();
+        check::<commit::Refused>();
+        check::<commit::AddError>();
         // Memory, and what can be registered.
         check::<Mr<Vec<u8>>>();
         // A region shares memory whose owner may not be shared itself.

@@ -4,13 +4,15 @@
 //! A [`Method`] is how writes become durable: by the device's own flush, by a read, or by the
 //! processor of the memory's host, which a server's program offers with its [`Limits`]. A
 //! [`Writer`] is a connection that commits by one method. A [`Responder`] is the server's half of
-//! the last one.
+//! the last one. [`Replicas`] are several writers that get the same commits.
 
 mod method;
+mod replicas;
 mod responder;
 mod wire;
 mod writer;
 
 pub use self::method::{Limits, Method};
+pub use self::replicas::{AddError, CommitId, Outcome, Record, Refused, ReplicaId, Replicas};
 pub use self::responder::{Responder, Slots, Turn};
 pub use self::writer::{Connecting, Fate, Ticket, Writer, WriterCfg};

@@ -4,8 +4,8 @@
 //! but the requests. Everything else is a [`Batch`](super::Batch) of the same operations, which
 //! knows every case and names each error.
 
-use super::Conn;
 use super::short::usually;
+use super::{Batch, Conn};
 use crate::error::{Error, Result};
 use crate::flags::Flags;
 use crate::flush::{FlushMethod, FlushType};
@@ -20,6 +20,9 @@ use crate::verbs::{
 /// How many bytes more than the parts themselves one native flush may cover. The peer's device, or
 /// soft-RoCE's kernel, writes back what is in the range: another flush costs less than many lines.
 const GAPS: u64 = 4096;
+
+/// The most operations of a commit: each part and its flush, the pointer and its flush.
+const BATCH: usize = 2 * MAX_COMMIT_PARTS + 2;
 
 /// A part of a commit: where it goes, and its bytes.
 pub(crate) type Part<'mr> = (RemoteSlice, MrSlice<'mr>);
@@ -226,10 +229,35 @@ impl Conn {
         flush_type: FlushType,
         op_context: u64,
     ) -> Result<Posted> {
+        let mut batch = self.batch::<BATCH>();
+        self.add_commit(&mut batch, parts, pointer, (flush_type, op_context))?;
+        batch.post()
+    }
+
+    /// Checks everything that [`commit`](Self::commit) checks before it posts, except that the
+    /// connection takes operations and has room for them. It posts nothing.
+    pub(crate) fn check_commit(
+        &self,
+        parts: &[Part<'_>],
+        pointer: Option<&(RemoteSlice, [u8; 8])>,
+        flush_type: FlushType,
+    ) -> Result<()> {
+        match self.commits_simply(parts, pointer, flush_type) {
+            Some(_) => Ok(()),
+            None => self.add_commit(&mut self.batch::<BATCH>(), parts, pointer, (flush_type, 0)),
+        }
+    }
+
+    fn add_commit<'a>(
+        &'a self,
+        batch: &mut Batch<'a, BATCH>,
+        parts: &[Part<'a>],
+        pointer: Option<&'a (RemoteSlice, [u8; 8])>,
+        (flush_type, op_context): (FlushType, u64),
+    ) -> Result<()> {
         check_parts(parts, pointer)?;
         let of_part =
             |n: usize, error| in_words(&format!("part {} of {}", n + 1, parts.len()), error);
-        let mut batch = self.batch::<{ 2 * MAX_COMMIT_PARTS + 2 }>();
         for (n, (dst, src)) in parts.iter().enumerate() {
             let added = batch.write(*dst, *src, PLAIN, op_context);
             added.map_err(|error| of_part(n, error))?;
@@ -253,7 +281,7 @@ impl Conn {
             let added = batch.flush(*dst, flush_type, Flags::COMPLETION_ALWAYS, op_context);
             added.map_err(|error| in_words("the flush of the pointer", error))?;
         }
-        batch.post()
+        Ok(())
     }
 
     /// What has to be flushed, and how many there are: of each region one part that covers its

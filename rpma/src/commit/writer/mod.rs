@@ -237,6 +237,17 @@ impl Writer {
         }
     }
 
+    /// Checks a commit without posting it: whether [`commit`](Self::commit) would post it, if the
+    /// connection takes operations and has room.
+    pub(crate) fn check(
+        &self,
+        parts: &[(RemoteSlice, MrSlice<'_>)],
+        pointer: Option<(RemoteSlice, [u8; 8])>,
+    ) -> Result<()> {
+        self.conn
+            .check_commit(parts, pointer.as_ref(), self.cfg.flush_type())
+    }
+
     /// Takes a completion of the connection that the program has polled. Returns whether it was
     /// one of the writer's.
     pub fn handle(&mut self, wc: &Wc) -> bool {

@@ -1,0 +1,247 @@
+//! [`Member`]: a replica of a set.
+//!
+//! A connection executes commits in their order. So three numbers are all of a replica's state:
+//! up to which commit it has them durable, posted, and released.
+
+use std::time::Duration;
+
+use super::outcome::{CommitId, ReplicaId};
+use super::ring::{Entry, Ring};
+use crate::commit::{Method, Writer};
+use crate::error::{Error, Result};
+use crate::mr::{MrRemote, MrSlice, RemoteSlice};
+use crate::verbs::{Deadline, Wc, clock};
+
+/// How long a look at a connection that is being set aside waits for the next one.
+const PAUSE: Duration = Duration::from_millis(1);
+
+#[derive(Debug)]
+pub(super) struct Member {
+    /// `None`: it was set aside.
+    writer: Option<Writer>,
+    remote: MrRemote,
+    /// The set's last commit before the replica was added.
+    pub(super) joined: u64,
+    /// The writer's own last commit before that.
+    base: u64,
+    /// The last commit that was posted here, and the last one that is durable here. All commits
+    /// from the first one on are, up to these.
+    posted: u64,
+    durable: u64,
+    /// The device does not read the bytes of commits up to this one.
+    released: u64,
+    /// Nothing will be posted any more.
+    is_over: bool,
+}
+
+/// The state of one commit on one replica.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum State {
+    /// The replica was added later.
+    NotAMember,
+    Durable,
+    /// Never posted, and never will be.
+    Failed,
+    /// Posted, and the connection is over. An acknowledgement may still come.
+    Late,
+    /// Posted, and the connection is over. No acknowledgement comes any more.
+    Unknown,
+    /// Posted.
+    Posted,
+    /// To be posted.
+    Queued,
+}
+
+impl Member {
+    pub(super) fn new(writer: Writer, remote: MrRemote, joined: u64) -> Self {
+        Self {
+            base: writer.posted(),
+            writer: Some(writer),
+            remote,
+            joined,
+            posted: joined,
+            durable: joined,
+            released: joined,
+            is_over: false,
+        }
+    }
+
+    pub(super) fn writer(&self) -> Option<&Writer> {
+        self.writer.as_ref()
+    }
+
+    /// Whether a commit can be posted, now or later.
+    pub(super) fn is_able(&self) -> bool {
+        !self.is_over && self.writer.as_ref().is_some_and(|of| !of.is_over())
+    }
+
+    /// The writer, if something can still come from it.
+    pub(super) fn awaited(&mut self) -> Option<&mut Writer> {
+        match self.is_able() {
+            true => self.writer.as_mut(),
+            false => None,
+        }
+    }
+
+    pub(super) fn remote(&self) -> &MrRemote {
+        &self.remote
+    }
+
+    pub(super) fn state(&self, number: u64) -> State {
+        match number {
+            _ if number <= self.joined => State::NotAMember,
+            _ if number <= self.durable => State::Durable,
+            _ if self.is_able() && number <= self.posted => State::Posted,
+            _ if self.is_able() => State::Queued,
+            _ if number > self.posted => State::Failed,
+            _ if self.may_be_acknowledged(number) => State::Late,
+            _ => State::Unknown,
+        }
+    }
+
+    /// Whether an acknowledgement of this commit may still come, after the connection's end.
+    fn may_be_acknowledged(&self, number: u64) -> bool {
+        self.writer.as_ref().is_some_and(|writer| {
+            // An answer of the server does not come with the completion that releases the bytes.
+            number > self.released || writer.cfg().method() == Method::Server
+        })
+    }
+
+    /// The bytes of commits up to this one are free, as far as this replica uses them.
+    pub(super) fn released(&self) -> u64 {
+        match self.is_able() {
+            false if self.released >= self.posted => u64::MAX,
+            _ => self.released,
+        }
+    }
+
+    /// Checks a commit, and posts nothing.
+    pub(super) fn check(&self, entry: &Entry, ring: &Ring) -> Result<()> {
+        match &self.writer {
+            Some(writer) => check(writer, &self.remote, entry, ring),
+            None => Ok(()),
+        }
+    }
+
+    /// Posts what waits in the ring, in its order, as far as there is room.
+    pub(super) fn advance(&mut self, ring: &Ring, id: ReplicaId) {
+        while self.is_able() {
+            let (Some(writer), Some(entry)) = (&mut self.writer, ring.entry(self.posted + 1))
+            else {
+                return;
+            };
+            if writer.room() == 0 {
+                return;
+            }
+            let places = places(&self.remote, entry, ring);
+            match places.and_then(|(part, pointer)| writer.commit(&[part], pointer)) {
+                Ok(_) => self.posted += 1,
+                // The program's own operations have the slots: later.
+                Err(Error::QueueFull { .. } | Error::NoCompletionDue { .. }) => return,
+                Err(error) => {
+                    // A commit that is left out would be a hole under the next pointer.
+                    self.is_over = true;
+                    let number = self.posted + 1;
+                    if let Error::Provider { .. } = error {
+                        self.posted = number;
+                    }
+                    log::warn!("{}, {id}: {error}", CommitId(number));
+                }
+            }
+        }
+    }
+
+    /// Takes completions and events.
+    pub(super) fn look(&mut self, id: ReplicaId) {
+        let Some(writer) = &mut self.writer else {
+            return;
+        };
+        if let Err(error) = writer.look(drop) {
+            if !self.is_over {
+                log::warn!("{id}, after commit {}: {error}", self.posted);
+            }
+            self.is_over = true;
+        }
+        self.count();
+    }
+
+    pub(super) fn handle(&mut self, wc: &Wc) -> bool {
+        let Some(writer) = &mut self.writer else {
+            return false;
+        };
+        let is_own = writer.handle(wc);
+        self.count();
+        is_own
+    }
+
+    fn count(&mut self) {
+        let Some(writer) = &self.writer else {
+            return;
+        };
+        // The writer's own commits, from before it was added, come first.
+        let of_set = |number: u64| self.joined + number.saturating_sub(self.base);
+        self.durable = of_set(writer.durable());
+        self.released = of_set(writer.released());
+        if writer.is_over() {
+            self.is_over = true;
+        }
+    }
+
+    /// Puts the queue pair into the error state, waits until the device has released all bytes,
+    /// and destroys it. An error: the device may still read the bytes.
+    pub(super) fn set_aside(&mut self, id: ReplicaId, limit: Duration) -> Result<()> {
+        self.is_over = true;
+        let Some(writer) = &self.writer else {
+            return Ok(());
+        };
+        let deadline = Deadline::after(limit);
+        if let Err(error) = writer.conn().disconnect() {
+            log::warn!("{id}: {error}: the queue pair is destroyed at once");
+        } else {
+            loop {
+                // Before the look: the last one comes after the limit.
+                let is_last = deadline.has_passed();
+                self.look(id);
+                if is_last || self.released >= self.posted {
+                    break;
+                }
+                clock::sleep(PAUSE.min(deadline.left()));
+            }
+        }
+        let Some(writer) = self.writer.take() else {
+            return Ok(());
+        };
+        match writer.into_conn().delete() {
+            Ok(()) => self.released = self.posted,
+            Err(error) if self.released >= self.posted => {
+                log::warn!("{id}: {error}: the device has released all bytes before");
+            }
+            Err(error) => return Err(error),
+        }
+        Ok(())
+    }
+}
+
+/// Checks a commit, and posts nothing.
+pub(super) fn check(writer: &Writer, remote: &MrRemote, entry: &Entry, ring: &Ring) -> Result<()> {
+    let (part, pointer) = places(remote, entry, ring)?;
+    writer.check(&[part], pointer)
+}
+
+type Part<'ring> = (RemoteSlice, MrSlice<'ring>);
+type Pointer = (RemoteSlice, [u8; 8]);
+
+/// Where a commit goes on a replica, with its bytes.
+fn places<'ring>(
+    remote: &MrRemote,
+    entry: &Entry,
+    ring: &'ring Ring,
+) -> Result<(Part<'ring>, Option<Pointer>)> {
+    let slice = |at: u64, len: u64| remote.slice(at..at.saturating_add(len));
+    let to = slice(entry.at, entry.bytes.len)?;
+    let pointer = match entry.pointer {
+        Some((at, bytes)) => Some((slice(at, 8)?, bytes)),
+        None => None,
+    };
+    Ok(((to, ring.slice(entry.bytes)?), pointer))
+}

@@ -1,0 +1,345 @@
+//! [`Replicas`]: the same commits on several replicas.
+//!
+//! A set owns its writers with their connections, and the source memory of all commits: a ring
+//! that is registered once. It is torn down in the order of its fields: first the connections,
+//! then the ring. So no device reads the ring after it is freed.
+//!
+//! Commits have numbers, and a connection executes them in order. So each replica has three
+//! counts: commits posted, durable, and released. Nothing is kept for each pair of commit and
+//! replica, and the outcome of an old commit is known for as long as the set.
+
+mod member;
+mod outcome;
+mod ring;
+mod wait;
+
+use self::member::{Member, State};
+pub use self::outcome::{AddError, CommitId, Outcome, Refused, ReplicaId};
+use self::ring::{Bytes, Entry, Ring};
+use crate::commit::Writer;
+use crate::error::{Error, Result};
+use crate::mr::MrRemote;
+use crate::peer::Peer;
+use crate::verbs::Wc;
+
+/// Writes the same records to several replicas, and learns which of them have each record.
+///
+/// Every replica is a [`Writer`], with a region of its own. A program writes a record into the
+/// set's memory, and commits it at the same offset of all regions. It then waits until `k` of them
+/// have it.
+///
+/// ```no_run
+/// use std::time::Duration;
+///
+/// use rpma::commit::{Refused, Replicas};
+///
+/// const LIMIT: Duration = Duration::from_secs(10);
+///
+/// /// Appends a record at `at`, and shows it by the new length in the first 8 bytes.
+/// fn append(log: &mut Replicas, at: u64, bytes: &[u8]) -> Result<bool, Refused> {
+///     log.wait_room(bytes.len(), LIMIT)?;
+///     let mut record = log.record(bytes.len())?;
+///     record.put(0, bytes)?;
+///     let tail = at + bytes.len() as u64;
+///     let id = record.commit(at, Some((0, tail.to_le_bytes())), 2)?;
+///     Ok(log.settle(id, 2, LIMIT).copies() >= 2)
+/// }
+/// ```
+///
+/// # Order
+///
+/// Each replica gets all commits, in their order. One without room gets them later, from the ring:
+/// [`look`](Self::look) posts them. No commit is left out, because a pointer also shows the records
+/// before it. A replica that cannot take a commit gets no later one either. Commits may be in
+/// flight together. A commit must not overwrite bytes that an earlier pointer shows.
+///
+/// # Source memory
+///
+/// The bytes of a commit are free when the devices of all replicas have released them. A replica
+/// that is slow or frozen holds them: commits go on until the ring is full, and
+/// [`Refused::RingFull`] then names it. [`set_aside`](Self::set_aside) takes it out of the set,
+/// and needs no answer from it.
+///
+/// # Event loops
+///
+/// [`record`](Self::record), [`Record::commit`], [`look`](Self::look), [`handle`](Self::handle) and
+/// [`outcome`](Self::outcome) never sleep, and allocate nothing. Call `look` when the descriptor of
+/// [`Conn::get_next_fd`](crate::Conn::get_next_fd) of any replica is readable.
+#[derive(Debug)]
+pub struct Replicas {
+    members: Vec<Member>,
+    ring: Ring,
+    /// Replicas whose queue pair is neither flushed nor destroyed.
+    lost: u64,
+}
+
+impl Replicas {
+    /// The most replicas of a set, those that were set aside included.
+    pub const MOST: usize = 64;
+
+    /// Makes a set without replicas, with a ring of `ring_bytes` bytes of source memory, for at
+    /// most `records` commits at a time. A record is in one piece: give the ring twice the bytes of
+    /// the records in flight.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::InvalidArgument`] if one of them is 0. Otherwise as
+    /// [`AlignedBuf::zeroed`](crate::AlignedBuf::zeroed) and [`Mr::reg`](crate::Mr::reg).
+    pub fn new(peer: &Peer, ring_bytes: usize, records: usize) -> Result<Self> {
+        Ok(Self {
+            members: Vec::with_capacity(Self::MOST),
+            ring: Ring::new(peer, ring_bytes, records)?,
+            lost: 0,
+        })
+    }
+
+    /// Adds a replica, with the region to which commits go. It gets the commits from the next one
+    /// on: the program brings the region up to date before.
+    ///
+    /// # Errors
+    ///
+    /// [`AddError`], which gives the writer back. [`Error::InvalidArgument`] if
+    ///
+    /// * the set has [`MOST`](Self::MOST) replicas;
+    /// * the writer is of another [`Peer`], its connection is over, or it is on a
+    ///   [`CompletionChannel`](crate::CompletionChannel);
+    /// * its commits are durable and those of the other replicas only visible, or the other way
+    ///   round;
+    /// * the region does not allow the commits;
+    /// * another replica has the same region of the same host, and was not set aside.
+    ///
+    /// [`Error::NotSupported`] if the platform does not allow them. [`Error::Provider`] as
+    /// [`Conn::get_next_fd`](crate::Conn::get_next_fd).
+    pub fn add(&mut self, writer: Writer, remote: MrRemote) -> Result<ReplicaId, AddError> {
+        let id = ReplicaId(self.members.len() as u8);
+        if let Err(error) = self.check_new(&writer, &remote) {
+            return Err(AddError {
+                error: named(id, error),
+                writer: Box::new(writer),
+            });
+        }
+        let joined = self.ring.last();
+        self.members.push(Member::new(writer, remote, joined));
+        Ok(id)
+    }
+
+    fn check_new(&self, writer: &Writer, remote: &MrRemote) -> Result<()> {
+        if self.members.len() == Self::MOST {
+            return Err(Error::invalid(format!(
+                "a set has at most {} replicas",
+                Self::MOST
+            )));
+        }
+        if writer.is_over() {
+            return Err(Error::invalid("the writer's connection is over"));
+        }
+        let host = writer.conn().peer_addr()?.ip();
+        for (n, member) in self.members.iter().enumerate() {
+            let Some(other) = member.writer() else {
+                continue;
+            };
+            if member.remote() == remote && other.conn().peer_addr()?.ip() == host {
+                return Err(Error::invalid(format!(
+                    "replica {n} has the same region of {host}: one loss of power would lose both"
+                )));
+            }
+            if other.cfg().flush_type() != writer.cfg().flush_type() {
+                return Err(Error::invalid(format!(
+                    "the writer's flush type is {:?}, and that of replica {n} {:?}",
+                    writer.cfg().flush_type(),
+                    other.cfg().flush_type()
+                )));
+            }
+        }
+        // A commit of the first byte needs all rights.
+        let bytes = self.ring.first_byte();
+        let first = Entry {
+            bytes,
+            at: 0,
+            pointer: None,
+        };
+        member::check(writer, remote, &first, &self.ring)?;
+        writer.conn().get_next_fd().map(drop)
+    }
+
+    /// The writer of a replica: for its connection's state, and for other operations. Their
+    /// completions are lost in [`look`](Self::look) and in waits. `None` after
+    /// [`set_aside`](Self::set_aside), or for a replica of another set.
+    #[must_use]
+    pub fn writer(&self, id: ReplicaId) -> Option<&Writer> {
+        self.members.get(id.index())?.writer()
+    }
+
+    /// How many replicas can take a commit, now or later.
+    #[must_use]
+    pub fn able(&self) -> usize {
+        self.members.iter().filter(|of| of.is_able()).count()
+    }
+
+    /// Makes a record of `len` bytes. Its memory holds bytes of earlier records until
+    /// [`Record::put`] overwrites them.
+    ///
+    /// # Errors
+    ///
+    /// [`Refused::RingFull`] if there is no place for it, or if as many commits as
+    /// [`new`](Self::new) allows are in the ring. [`Refused::Error`] with
+    /// [`Error::InvalidArgument`] if `len` is 0 or longer than the ring; with
+    /// [`Error::NotSupported`] after a [`set_aside`](Self::set_aside) that failed.
+    pub fn record(&mut self, len: usize) -> Result<Record<'_>, Refused> {
+        self.refuse_lost()?;
+        self.ring.check_len(len)?;
+        if self.ring.place(len).is_none() {
+            self.look();
+        }
+        match self.ring.place(len) {
+            Some(bytes) => Ok(Record { set: self, bytes }),
+            None => Err(self.full()),
+        }
+    }
+
+    fn refuse_lost(&self) -> Result<()> {
+        match self.lost {
+            0 => Ok(()),
+            lost => Err(Error::not_supported(format!(
+                "the queue pairs of the replicas of the mask {lost:#b} could not be destroyed, and \
+                 may read the source memory: the set takes no more commits; drop it"
+            ))),
+        }
+    }
+
+    fn full(&self) -> Refused {
+        let oldest = self.ring.oldest();
+        let held_by = self.mask(|_, member| member.released() < oldest);
+        Refused::RingFull { held_by }
+    }
+
+    fn commit(&mut self, entry: Entry, k: usize) -> Result<CommitId, Refused> {
+        let id = CommitId(self.ring.last() + 1);
+        if k == 0 || k > self.members.len() {
+            return Err(Refused::Error(Error::invalid(format!(
+                "{id}: {k} copies on {} replicas",
+                self.members.len()
+            ))));
+        }
+        for (n, member) in self.members.iter().enumerate() {
+            if member.is_able() {
+                let of = |error| named(id, named(ReplicaId(n as u8), error));
+                member.check(&entry, &self.ring).map_err(of)?;
+            }
+        }
+        let able = self.able();
+        if able < k {
+            return Err(Refused::TooFew { able });
+        }
+        self.ring.push(entry);
+        self.advance();
+        Ok(id)
+    }
+
+    /// Posts what waits in the ring, and frees what all have released.
+    fn advance(&mut self) {
+        for (n, member) in self.members.iter_mut().enumerate() {
+            member.advance(&self.ring, ReplicaId(n as u8));
+        }
+        let released = self.members.iter().map(Member::released).min();
+        self.ring.free_up_to(released.unwrap_or(0));
+    }
+
+    /// Looks once at all replicas, without sleeping: takes their completions and events, posts
+    /// commits that wait in the ring, and frees bytes that all replicas have released.
+    ///
+    /// A failure of one replica is logged, and is in its [`Conn::failure`](crate::Conn::failure).
+    pub fn look(&mut self) {
+        for (n, member) in self.members.iter_mut().enumerate() {
+            member.look(ReplicaId(n as u8));
+        }
+        self.advance();
+    }
+
+    /// Takes a completion that the program has polled on a replica's connection, and does the rest
+    /// of [`look`](Self::look). Returns whether the completion was one of the set's.
+    pub fn handle(&mut self, id: ReplicaId, wc: &Wc) -> bool {
+        let Some(member) = self.members.get_mut(id.index()) else {
+            return false;
+        };
+        let is_own = member.handle(wc);
+        self.advance();
+        is_own
+    }
+
+    /// The outcome of a commit, as far as [`look`](Self::look), [`handle`](Self::handle) and the
+    /// waits have learned it. It can be asked at any time. It is empty for a commit of another set
+    /// with a higher number.
+    #[must_use]
+    pub fn outcome(&self, id: CommitId) -> Outcome {
+        let number = id.number();
+        if number > self.ring.last() {
+            return Outcome::default();
+        }
+        let with = |is: fn(State) -> bool| self.mask(|_, member| is(member.state(number)));
+        Outcome {
+            durable: with(|state| state == State::Durable),
+            failed: with(|state| state == State::Failed),
+            unknown: with(|state| matches!(state, State::Late | State::Unknown)),
+        }
+    }
+
+    fn mask(&self, is: impl Fn(ReplicaId, &Member) -> bool) -> u64 {
+        let ids = self.members.iter().enumerate();
+        let ids = ids.map(|(n, member)| (ReplicaId(n as u8), member));
+        ids.filter(|(id, member)| is(*id, member))
+            .fold(0, |mask, (id, _)| mask | id.mask())
+    }
+}
+
+/// A record in the set's memory, before its commit. Dropping it gives its place back.
+#[derive(Debug)]
+#[must_use = "nothing is written before the commit"]
+pub struct Record<'set> {
+    set: &'set mut Replicas,
+    bytes: Bytes,
+}
+
+impl Record<'_> {
+    /// Writes bytes of the record, from the offset `at` on.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::InvalidArgument`] if they are not inside the record.
+    pub fn put(&mut self, at: usize, bytes: &[u8]) -> Result<()> {
+        self.set.ring.write(self.bytes, at, bytes)
+    }
+
+    /// Commits the record on all replicas, at the offset `at` of their regions: then the 8 bytes
+    /// of `pointer` at its offset, as [`Writer::commit`]. It never sleeps. The program waits for
+    /// `k` copies with [`Replicas::settle`].
+    ///
+    /// A replica without room gets the commit later. A post that fails is no error here: see
+    /// [`Replicas::outcome`].
+    ///
+    /// # Errors
+    ///
+    /// Nothing is posted. [`Refused::TooFew`] if fewer than `k` replicas can take it.
+    /// [`Refused::Error`] with [`Error::InvalidArgument`] if `k` is 0 or more than the replicas, if
+    /// the record or the pointer is not inside the region of each replica, or if the pointer is not
+    /// aligned to 8 bytes or lies in the record. The text names the commit and the replica.
+    pub fn commit(
+        self,
+        at: u64,
+        pointer: Option<(u64, [u8; 8])>,
+        k: usize,
+    ) -> Result<CommitId, Refused> {
+        let Self { set, bytes } = self;
+        set.commit(Entry { bytes, at, pointer }, k)
+    }
+}
+
+/// The same error of this replica, or of this commit.
+#[cold]
+fn named(name: impl std::fmt::Display, error: Error) -> Error {
+    match error {
+        Error::InvalidArgument(_) => Error::invalid(format!("{name}: {error}")),
+        Error::NotSupported(_) => Error::not_supported(format!("{name}: {error}")),
+        error => error,
+    }
+}

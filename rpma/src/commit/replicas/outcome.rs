@@ -1,0 +1,137 @@
+//! The names and the outcomes of commits, and the reasons for which there is no commit.
+
+use std::fmt;
+
+use crate::commit::Writer;
+use crate::error::Error;
+
+/// A replica of a [`Replicas`](super::Replicas).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct ReplicaId(pub(super) u8);
+
+impl ReplicaId {
+    /// Its place in the order of [`Replicas::add`](super::Replicas::add): 0 is the first one.
+    #[must_use]
+    pub fn index(self) -> usize {
+        self.0.into()
+    }
+
+    /// Its bit in the masks of [`Outcome`] and [`Refused`].
+    #[must_use]
+    pub fn mask(self) -> u64 {
+        1 << self.0
+    }
+}
+
+impl fmt::Display for ReplicaId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "replica {}", self.0)
+    }
+}
+
+/// A commit of a [`Replicas`](super::Replicas).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct CommitId(pub(super) u64);
+
+impl CommitId {
+    /// Its number in the set: 1 is the first commit.
+    #[must_use]
+    pub fn number(self) -> u64 {
+        self.0
+    }
+}
+
+impl fmt::Display for CommitId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "commit {}", self.0)
+    }
+}
+
+/// The state of a commit on each replica, as masks with the bits of [`ReplicaId::mask`].
+///
+/// A replica in no mask still has the commit under way, has not got it yet, or was added later.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[expect(clippy::exhaustive_structs, reason = "there is no fourth answer")]
+pub struct Outcome {
+    /// It is durable there, or visible if the writers' flush type is
+    /// [`Visibility`](crate::FlushType::Visibility).
+    pub durable: u64,
+    /// It was never posted there, and never will be.
+    pub failed: u64,
+    /// It was posted, and the connection is over or the limit has passed. It may be there, and may
+    /// become durable later.
+    pub unknown: u64,
+}
+
+impl Outcome {
+    /// On how many replicas the commit is durable.
+    #[must_use]
+    pub fn copies(&self) -> usize {
+        self.durable.count_ones() as usize
+    }
+}
+
+/// The reason for which there is no record or no commit. Nothing was posted.
+#[derive(Debug)]
+#[expect(clippy::exhaustive_enums, reason = "a program answers each")]
+pub enum Refused {
+    /// The ring has no place: the bytes of the oldest commit are still in use.
+    RingFull {
+        /// The replicas that have not released them, as a mask.
+        held_by: u64,
+    },
+    /// Fewer replicas than asked for can take a commit.
+    TooFew {
+        /// How many can.
+        able: usize,
+    },
+    /// The argument is wrong, or the set takes no more commits. The text says why.
+    Error(Error),
+}
+
+impl fmt::Display for Refused {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::RingFull { held_by } => write!(
+                f,
+                "the ring of source memory is full: the replicas of the mask {held_by:#b} have not \
+                 released the oldest commit (Replicas::wait_room, Replicas::set_aside)"
+            ),
+            Self::TooFew { able } => {
+                write!(f, "only {able} replicas can take a commit")
+            }
+            Self::Error(error) => error.fmt(f),
+        }
+    }
+}
+
+impl std::error::Error for Refused {}
+
+impl From<Error> for Refused {
+    fn from(error: Error) -> Self {
+        Self::Error(error)
+    }
+}
+
+/// A writer that could not be added to a [`Replicas`](super::Replicas).
+#[derive(Debug)]
+pub struct AddError {
+    /// The reason.
+    pub error: Error,
+    /// The writer. Dropping it ends its connection.
+    pub writer: Box<Writer>,
+}
+
+impl fmt::Display for AddError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.error.fmt(f)
+    }
+}
+
+impl std::error::Error for AddError {}
+
+impl From<AddError> for Error {
+    fn from(error: AddError) -> Self {
+        error.error
+    }
+}

@@ -1,0 +1,153 @@
+//! [`Ring`]: the source memory of commits, and the commits that still use it.
+//!
+//! Places are counted in bytes from the beginning of time, and a record never wraps. Records are
+//! freed in the order of their commits.
+
+use std::collections::VecDeque;
+
+use crate::error::{Error, Result};
+use crate::mr::{Mr, MrSlice, MrUsage};
+use crate::peer::Peer;
+use crate::verbs::AlignedBuf;
+
+/// The ring of source memory. It is the queue of commits as well: a replica without room gets
+/// them later from here.
+#[derive(Debug)]
+pub(super) struct Ring {
+    mr: Mr<AlignedBuf>,
+    size: u64,
+    /// Commits whose bytes are in use, in their order.
+    entries: VecDeque<Entry>,
+    /// The most of them.
+    records: usize,
+    /// The number of the last commit.
+    last: u64,
+    /// The place after the last record.
+    head: u64,
+}
+
+/// A commit whose bytes are in use.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Entry {
+    pub(super) bytes: Bytes,
+    /// The offset in the regions of the replicas.
+    pub(super) at: u64,
+    pub(super) pointer: Option<(u64, [u8; 8])>,
+}
+
+/// The place of a record in the ring. It is not empty.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Bytes {
+    start: u64,
+    pub(super) len: u64,
+}
+
+impl Ring {
+    pub(super) fn new(peer: &Peer, bytes: usize, records: usize) -> Result<Self> {
+        if bytes == 0 || records == 0 {
+            return Err(Error::invalid(format!(
+                "a ring of {bytes} bytes for {records} records: both are 1 at least"
+            )));
+        }
+        let mr = Mr::reg(peer, AlignedBuf::zeroed(bytes)?, MrUsage::WRITE_SRC)?;
+        Ok(Self {
+            mr,
+            size: bytes as u64,
+            entries: VecDeque::with_capacity(records),
+            records,
+            last: 0,
+            head: 0,
+        })
+    }
+
+    /// The number of the last commit; 0 before the first one.
+    pub(super) fn last(&self) -> u64 {
+        self.last
+    }
+
+    /// The number of the oldest commit whose bytes are in use, or of the next commit.
+    pub(super) fn oldest(&self) -> u64 {
+        self.last + 1 - self.entries.len() as u64
+    }
+
+    /// A commit whose bytes are in use.
+    pub(super) fn entry(&self, number: u64) -> Option<&Entry> {
+        let at = number.checked_sub(self.oldest())?;
+        self.entries.get(usize::try_from(at).ok()?)
+    }
+
+    /// Refuses a length for which there never is a place.
+    pub(super) fn check_len(&self, len: usize) -> Result<()> {
+        match len as u64 {
+            0 => Err(Error::invalid("a record of 0 bytes: it has 1 at least")),
+            len if len > self.size => Err(Error::invalid(format!(
+                "a record of {len} bytes, and the ring of source memory has {}",
+                self.size
+            ))),
+            _ => Ok(()),
+        }
+    }
+
+    /// The first byte, for a check that posts nothing.
+    pub(super) fn first_byte(&self) -> Bytes {
+        Bytes { start: 0, len: 1 }
+    }
+
+    /// A place for a record, if there is one now. It is taken by [`push`](Self::push).
+    pub(super) fn place(&self, len: usize) -> Option<Bytes> {
+        let len = len as u64;
+        let Some(oldest) = self.entries.front() else {
+            // A place at the beginning, so that the longest record has one.
+            let start = self.head.next_multiple_of(self.size);
+            return (len <= self.size).then_some(Bytes { start, len });
+        };
+        if self.entries.len() == self.records {
+            return None;
+        }
+        let start = match self.head % self.size + len > self.size {
+            true => self.head.next_multiple_of(self.size),
+            false => self.head,
+        };
+        let is_free = start + len - oldest.bytes.start <= self.size;
+        is_free.then_some(Bytes { start, len })
+    }
+
+    /// Takes the place of a record for the next commit, and returns its number.
+    pub(super) fn push(&mut self, entry: Entry) -> u64 {
+        self.head = entry.bytes.start + entry.bytes.len;
+        self.entries.push_back(entry);
+        self.last += 1;
+        self.last
+    }
+
+    /// Frees the bytes of all commits up to this one.
+    pub(super) fn free_up_to(&mut self, number: u64) {
+        while !self.entries.is_empty() && self.oldest() <= number {
+            self.entries.pop_front();
+        }
+    }
+
+    pub(super) fn write(&mut self, bytes: Bytes, at: usize, data: &[u8]) -> Result<()> {
+        let end = (at as u64).checked_add(data.len() as u64);
+        if end.is_none_or(|end| end > bytes.len) {
+            return Err(Error::invalid(format!(
+                "{} bytes at offset {at} of a record of {}",
+                data.len(),
+                bytes.len
+            )));
+        }
+        self.mr.write_at(self.offset(bytes) + at, data)
+    }
+
+    /// The source of a commit.
+    pub(super) fn slice(&self, bytes: Bytes) -> Result<MrSlice<'_>> {
+        let start = self.offset(bytes);
+        // A record is not longer than the ring.
+        self.mr.slice(start..start + bytes.len as usize)
+    }
+
+    fn offset(&self, bytes: Bytes) -> usize {
+        // The ring is memory of this host.
+        (bytes.start % self.size) as usize
+    }
+}

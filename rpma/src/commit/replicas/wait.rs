@@ -1,0 +1,128 @@
+//! The waits of a set: looks, with sleeps between them.
+//!
+//! A sleep ends when a connection has something, and after 50 ms in any case. After such a silence
+//! each connection gets a write of 0 bytes: the host of a replica may be gone with nothing in
+//! flight that would fail.
+
+use std::time::Duration;
+
+use rustix::event::{PollFd, PollFlags};
+
+use super::member::{Member, State};
+use super::{CommitId, Outcome, Record, Refused, ReplicaId, Replicas, named};
+use crate::error::{Error, Result};
+use crate::verbs::{Deadline, clock};
+
+/// The longest sleep.
+const SILENCE: Duration = Duration::from_millis(50);
+/// For how long an acknowledgement may still come after the end of its connection.
+const GRACE: Duration = Duration::from_secs(1);
+
+impl Replicas {
+    /// Waits until a commit is durable on `k` replicas, until that cannot be reached any more, or
+    /// for at most `limit`. Then it returns the outcome.
+    ///
+    /// After the limit a replica without an answer is [`unknown`](Outcome::unknown), and one that
+    /// has not got the commit yet is in no mask. Both go on: a later call can find it durable.
+    ///
+    /// An acknowledgement can come up to a second after the end of its connection. The wait gives
+    /// it this time.
+    pub fn settle(&mut self, id: CommitId, k: usize, limit: Duration) -> Outcome {
+        if id.number() > self.ring.last() {
+            return Outcome::default();
+        }
+        let deadline = Deadline::after(limit);
+        let mut grace: Option<Deadline> = None;
+        loop {
+            // Before the look: the last one comes after the limit.
+            let is_last = deadline.has_passed();
+            let grace_is_over = grace.is_some_and(Deadline::has_passed);
+            self.look();
+            let outcome = self.outcome(id);
+            let count = |is: fn(State) -> bool| self.count(id, is);
+            let coming = count(|state| matches!(state, State::Posted | State::Queued));
+            let late = count(|state| state == State::Late);
+            let possible = outcome.copies() + coming;
+            if outcome.copies() >= k || possible + late < k {
+                return outcome;
+            }
+            if possible < k {
+                if grace_is_over {
+                    return outcome;
+                }
+                grace.get_or_insert_with(|| Deadline::after(GRACE));
+            }
+            if is_last {
+                let posted = |_, member: &Member| member.state(id.number()) == State::Posted;
+                return Outcome {
+                    unknown: outcome.unknown | self.mask(posted),
+                    ..outcome
+                };
+            }
+            self.sleep(grace.map_or(deadline, |grace| deadline.earlier(grace)));
+        }
+    }
+
+    /// Waits until [`record`](Self::record) has a place for a record of `len` bytes, for at most
+    /// `limit`.
+    ///
+    /// # Errors
+    ///
+    /// As [`record`](Self::record): [`Refused::RingFull`] when the limit has passed.
+    pub fn wait_room(&mut self, len: usize, limit: Duration) -> Result<(), Refused> {
+        let deadline = Deadline::after(limit);
+        loop {
+            let is_last = deadline.has_passed();
+            match self.record(len).map(drop::<Record<'_>>) {
+                Err(Refused::RingFull { .. }) if !is_last => self.sleep(deadline),
+                result => return result,
+            }
+        }
+    }
+
+    /// Takes a replica out of the set. It needs no answer from the replica: its connection is
+    /// disconnected, and destroyed when the device has released all bytes, or after `limit`. Then
+    /// the replica holds no bytes any more. Its commits without an answer stay
+    /// [`unknown`](Outcome::unknown), and later ones are [`failed`](Outcome::failed).
+    ///
+    /// # Errors
+    ///
+    /// [`Error::InvalidArgument`] for a replica of another set. [`Error::Provider`] if the device
+    /// has not released the bytes, and the queue pair could not be destroyed. The bytes stay taken
+    /// then, and the set takes no more commits.
+    pub fn set_aside(&mut self, id: ReplicaId, limit: Duration) -> Result<()> {
+        let Some(member) = self.members.get_mut(id.index()) else {
+            return Err(Error::invalid(format!("{id}: the set has no such replica")));
+        };
+        let result = member.set_aside(id, limit);
+        if result.is_err() {
+            self.lost |= id.mask();
+        }
+        self.advance();
+        result.map_err(|error| named(id, error))
+    }
+
+    fn count(&self, id: CommitId, is: fn(State) -> bool) -> usize {
+        let states = self.members.iter().map(|member| member.state(id.number()));
+        states.filter(|state| is(*state)).count()
+    }
+
+    /// Sleeps until a replica has something, or until it is time to look.
+    fn sleep(&mut self, deadline: Deadline) {
+        let until = deadline.earlier(Deadline::after(SILENCE));
+        let writers = self.members.iter().filter(|of| of.is_able());
+        let conns = writers.filter_map(|of| of.writer()).map(|of| of.conn());
+        let fds = conns.filter_map(|conn| conn.get_next_fd().ok());
+        let mut fds: Vec<_> = fds
+            .map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN))
+            .collect();
+        // A signal, or no memory for the call: the caller looks, and sleeps again.
+        if clock::poll(&mut fds, until.instant()) != Ok(0) {
+            return;
+        }
+        for writer in self.members.iter_mut().filter_map(Member::awaited) {
+            // A failure is one of the connection, which the next look finds.
+            let _ = writer.probe();
+        }
+    }
+}
