@@ -50,24 +50,7 @@ impl Asks {
         parts: &[Part<'_>],
         pointer: Option<(RemoteSlice, [u8; 8])>,
     ) -> Result<Posted> {
-        check_parts(parts, pointer.as_ref())?;
-        check_limits(limits, parts)?;
-        if let Some((to, _)) = &pointer {
-            check_pointer(to)?;
-        }
-        let places = parts
-            .iter()
-            .map(|(dst, _)| dst)
-            .chain(pointer.as_ref().map(|(to, _)| to));
-        if places
-            .into_iter()
-            .any(|place| !place.usage().contains(WRITTEN))
-        {
-            return Err(Error::not_supported(
-                "the region of a commit by the server's method allows no writes, or no persistent \
-                 flushes: the peer registers it with MrUsage::WRITE_DST and FLUSH_TYPE_PERSISTENT",
-            ));
-        }
+        check(limits, parts, pointer.as_ref())?;
         let ranges = parts.iter().map(|(dst, _)| (dst.ends().0, dst.len()));
         let pointer = pointer.map(|(to, bytes)| (to.ends().0, bytes));
         let (bytes, len) = Request::new(number as u32, pointer, ranges).encode();
@@ -99,6 +82,28 @@ impl Asks {
         }
         conn.recv(self.answer_of(place)?, place as u64)
     }
+}
+
+/// Checks a commit, and posts nothing.
+pub(super) fn check(
+    limits: Limits,
+    parts: &[Part<'_>],
+    pointer: Option<&(RemoteSlice, [u8; 8])>,
+) -> Result<()> {
+    check_parts(parts, pointer)?;
+    check_limits(limits, parts)?;
+    if let Some((to, _)) = pointer {
+        check_pointer(to)?;
+    }
+    let places = parts.iter().map(|(dst, _)| dst);
+    let mut places = places.chain(pointer.map(|(to, _)| to));
+    if places.any(|place| !place.usage().contains(WRITTEN)) {
+        return Err(Error::not_supported(
+            "the region of a commit by the server's method allows no writes, or no persistent \
+             flushes: the peer registers it with MrUsage::WRITE_DST and FLUSH_TYPE_PERSISTENT",
+        ));
+    }
+    Ok(())
 }
 
 const WRITTEN: MrUsage = MrUsage::WRITE_DST.union(MrUsage::FLUSH_TYPE_PERSISTENT);

@@ -244,8 +244,12 @@ impl Writer {
         parts: &[(RemoteSlice, MrSlice<'_>)],
         pointer: Option<(RemoteSlice, [u8; 8])>,
     ) -> Result<()> {
-        self.conn
-            .check_commit(parts, pointer.as_ref(), self.cfg.flush_type())
+        match &self.server {
+            None => self
+                .conn
+                .check_commit(parts, pointer.as_ref(), self.cfg.flush_type()),
+            Some((limits, _)) => asks::check(*limits, parts, pointer.as_ref()),
+        }
     }
 
     /// Takes a completion of the connection that the program has polled. Returns whether it was

@@ -1,0 +1,225 @@
+//! A replica that is frozen, slow, dead or set aside.
+
+use std::time::Duration;
+
+use rpma::commit::Refused;
+use rpma::sim::{Errno, Fabric, Host, How, Profile, sleep};
+
+use crate::set::{LIMIT, Set, Way, whole};
+
+const SHORT: Duration = Duration::from_millis(20);
+
+fn set(profile: &Profile, records: usize, way: Way) -> (Fabric, Set, rpma::sim::Entered) {
+    let fabric = Fabric::seeded(profile.clone(), 3);
+    let set = Set::new(&fabric, way, records);
+    let entered = set.client.enter();
+    (fabric, set, entered)
+}
+
+/// Commits go on with two replicas until the ring is full, which names the third one. It catches
+/// up after that.
+#[test]
+fn a_frozen_replica_holds_the_ring_and_catches_up() {
+    for profile in Profile::ALL {
+        let way = Way {
+            in_flight: 2,
+            retries: 6,
+            ..Way::visible()
+        };
+        let (fabric, mut set, _entered) = set(&profile, 6, way);
+        set.servers[1].host.freeze();
+        for number in 0..6 {
+            let id = set.append(number, 2).expect("room");
+            let outcome = set.log.settle(id, 2, LIMIT);
+            assert_eq!(outcome.durable, 0b101, "{outcome:?}");
+        }
+        let full = set.append(6, 2).expect_err("the ring is full");
+        let text = full.to_string();
+        let Refused::RingFull { held_by } = full else {
+            panic!("{text}");
+        };
+        assert_eq!(held_by, set.ids[1].mask(), "{text}");
+        assert!(text.contains("0b10"), "{text}");
+        let waited = set.log.wait_room(8, SHORT);
+        assert!(matches!(waited, Err(Refused::RingFull { held_by: 0b10 })));
+
+        set.servers[1].host.thaw();
+        set.log.wait_room(8, LIMIT).expect("room again");
+        let id = set.append(6, 3).expect("room");
+        let outcome = set.log.settle(id, 3, LIMIT);
+        assert_eq!(outcome.durable, 0b111, "{outcome:?}");
+        fabric.settle();
+        for server in &set.servers {
+            assert_eq!(whole(&server.bytes()), 7);
+        }
+    }
+}
+
+/// At the limit a posted commit is unknown, and one that waits in the ring is in no mask.
+#[test]
+fn the_limit_makes_a_posted_commit_unknown() {
+    let way = Way {
+        in_flight: 1,
+        retries: 6,
+        ..Way::visible()
+    };
+    let (_fabric, mut set, _entered) = set(&Profile::STRICT, 6, way);
+    set.servers[1].host.freeze();
+    let ids = [0, 1].map(|number| {
+        let id = set.append(number, 3).expect("room");
+        assert_eq!(set.log.settle(id, 2, LIMIT).durable, 0b101);
+        id
+    });
+    let outcome = set.log.settle(ids[0], 3, SHORT);
+    assert_eq!((outcome.unknown, outcome.failed), (0b10, 0), "{outcome:?}");
+    let outcome = set.log.settle(ids[1], 3, SHORT);
+    assert_eq!((outcome.unknown, outcome.failed), (0, 0), "{outcome:?}");
+    assert_eq!(set.log.outcome(ids[0]).unknown, 0, "it goes on");
+    set.servers[1].host.thaw();
+    assert_eq!(set.log.settle(ids[1], 3, LIMIT).durable, 0b111);
+}
+
+/// Setting a frozen replica aside frees the ring without its answer. After the thaw it gets no
+/// byte that was not its record's.
+#[test]
+fn a_frozen_replica_is_set_aside() {
+    for profile in Profile::ALL {
+        let way = Way {
+            in_flight: 2,
+            retries: 7,
+            ..Way::visible()
+        };
+        let (fabric, mut set, _entered) = set(&profile, 4, way);
+        let first = set.append(0, 3).expect("room");
+        assert_eq!(set.log.settle(first, 3, LIMIT).durable, 0b111);
+        set.servers[1].host.freeze();
+        let mut ids = vec![first];
+        for number in 1.. {
+            match set.append(number, 2) {
+                Ok(id) => {
+                    assert_eq!(set.log.settle(id, 2, LIMIT).durable, 0b101);
+                    ids.push(id);
+                }
+                Err(Refused::RingFull { held_by: 0b10 }) => break,
+                Err(error) => panic!("{error}"),
+            }
+        }
+        set.log.set_aside(set.ids[1], LIMIT).expect("destroyed");
+        assert_eq!(set.log.able(), 2);
+        assert_eq!(set.log.outcome(ids[0]).durable, 0b111, "it has that one");
+        assert_eq!(set.log.outcome(ids[1]).unknown, 0b10, "posted");
+        let last = *ids.last().expect("some");
+        assert_eq!(set.log.outcome(last).failed, 0b10, "never posted");
+        for number in ids.len() as u64..20 {
+            let id = set.append(number, 2).expect("room");
+            let outcome = set.log.settle(id, 2, LIMIT);
+            assert_eq!((outcome.durable, outcome.failed), (0b101, 0b10));
+        }
+        set.servers[1].host.thaw();
+        sleep(LIMIT);
+        fabric.settle();
+        for (n, server) in set.servers.iter().enumerate() {
+            let shown = whole(&server.bytes());
+            assert!(
+                if n == 1 { shown <= 3 } else { shown == 20 },
+                "{n}: {shown}"
+            );
+        }
+        let refused = set.append(20, 3).expect_err("two can");
+        assert!(matches!(refused, Refused::TooFew { able: 2 }), "{refused}");
+        set.log.set_aside(set.ids[1], LIMIT).expect("twice is once");
+        let (log, servers) = (set.log, set.servers);
+        drop((log, servers, set.peer));
+    }
+}
+
+/// A destroy that fails keeps the bytes, unless the device has released them.
+#[test]
+fn a_replica_that_cannot_be_destroyed_stops_the_set() {
+    let (fabric, mut set, _entered) = set(&Profile::STRICT, 4, Way::visible());
+    set.servers[1].host.freeze();
+    let id = set.append(0, 2).expect("room");
+    assert_eq!(set.log.settle(id, 2, LIMIT).durable, 0b101);
+    let client: &Host = &set.client;
+    let _no_end = fabric.fail("rdma_disconnect").on(client).next(Errno::IO);
+    let _modify = fabric.fail("ibv_modify_qp").on(client).next(Errno::IO);
+    let destroy = fabric.fail("ibv_destroy_qp").on(client);
+    let destroy = destroy.how(How::Refused).next(Errno::IO);
+    let result = set.log.set_aside(set.ids[1], SHORT);
+    assert!(!destroy.is_pending());
+    let error = result.expect_err("it could not be destroyed").to_string();
+    assert!(error.contains("ibv_destroy_qp"), "{error}");
+    let refused = set.append(1, 2).expect_err("no more commits");
+    let text = refused.to_string();
+    assert!(
+        text.contains("0b10") && text.contains("could not be destroyed"),
+        "{text}"
+    );
+}
+
+/// The commit of a killed replica is unknown, later ones have failed, and the others go on.
+#[test]
+fn a_killed_replica_is_unknown() {
+    for profile in Profile::ALL {
+        let (fabric, mut set, _entered) = set(&profile, 4, Way::visible());
+        let id = set.append(0, 3).expect("room");
+        assert_eq!(set.log.settle(id, 3, LIMIT).durable, 0b111);
+        // It posts, and no answer comes back.
+        set.servers[2].host.freeze();
+        let cut_off = set.append(1, 3).expect("room");
+        fabric.power_cut(&set.servers[2].host);
+        let began = fabric.now();
+        let outcome = set.log.settle(cut_off, 3, Duration::from_secs(600));
+        assert_eq!((outcome.durable, outcome.unknown), (0b011, 0b100));
+        assert!(fabric.now() - began < Duration::from_secs(60));
+        for number in 2..8 {
+            set.log
+                .wait_room(1, LIMIT)
+                .expect("its device released all");
+            let id = set.append(number, 2).expect("room");
+            let outcome = set.log.settle(id, 2, LIMIT);
+            assert_eq!((outcome.durable, outcome.failed), (0b011, 0b100));
+        }
+        let text = set.append(8, 3).expect_err("two can").to_string();
+        assert!(text.contains("only 2"), "{text}");
+    }
+}
+
+/// A post that fails in the provider may have been executed.
+#[test]
+fn a_post_that_fails_is_unknown() {
+    for (how, is_there) in [(How::Refused, false), (How::Done, true)] {
+        let (fabric, mut set, _entered) = set(&Profile::STRICT, 4, Way::visible());
+        let failing = fabric.fail("ibv_post_send").on(&set.client).how(how);
+        let failing = failing.nth(2, Errno::IO);
+        let id = set.append(0, 2).expect("two others have it");
+        assert!(!failing.is_pending());
+        let outcome = set.log.settle(id, 3, LIMIT);
+        assert_eq!(
+            (outcome.durable, outcome.failed, outcome.unknown),
+            (0b101, 0, 0b10)
+        );
+        fabric.settle();
+        assert_eq!(whole(&set.servers[1].bytes()), u64::from(is_there));
+        set.log.set_aside(set.ids[1], LIMIT).expect("destroyed");
+        let id = set.append(1, 2).expect("room");
+        assert_eq!(set.log.settle(id, 2, LIMIT).failed, 0b10);
+    }
+}
+
+/// A host that dies with nothing in flight is found by the empty writes of the wait.
+#[test]
+fn a_wait_asks_whether_a_silent_host_is_there() {
+    let way = Way {
+        in_flight: 1,
+        ..Way::visible()
+    };
+    let (fabric, mut set, _entered) = set(&Profile::STRICT, 4, way);
+    fabric.power_cut(&set.servers[0].host);
+    set.servers[1].host.freeze();
+    let id = set.append(0, 3).expect("room");
+    let began = fabric.now();
+    let outcome = set.log.settle(id, 3, Duration::from_secs(600));
+    assert_eq!(outcome.unknown & 1, 1, "{outcome:?}");
+    assert!(fabric.now() - began < Duration::from_secs(60));
+}

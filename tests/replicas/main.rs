@@ -1,0 +1,10 @@
+//! Commits on several replicas, on the simulated fabric.
+//!
+//! Promises: an acknowledged record survives a loss of power of all replicas, at every event; no
+//! source byte is used again before its release; a replica that is frozen, dead or set aside does
+//! not stop the others; and wrong arguments are refused before anything is posted.
+
+mod cuts;
+mod holding;
+mod input;
+mod set;
