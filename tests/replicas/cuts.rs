@@ -2,6 +2,7 @@
 //! bytes that are not its record's.
 
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use rpma::FlushType;
 use rpma::commit::{CommitId, Method};
@@ -27,6 +28,9 @@ fn run(profile: &Profile, way: Way, pipelined: u64, seed: u64) -> Result<Visited
         }
     };
     let client = set.client.clone();
+    // The third one is late.
+    let late = fabric.between(&client, &set.servers[2].host);
+    late.delay_up_to(Duration::from_millis(2));
     let _entered = client.enter();
     fabric.find_loss(check, || {
         let mut ids: Vec<CommitId> = Vec::new();

@@ -2,10 +2,11 @@
 
 use std::time::Duration;
 
-use rpma::commit::Refused;
+use rpma::commit::{Refused, Replicas};
 use rpma::sim::{Errno, Fabric, Host, How, Profile, sleep};
+use rpma::{Device, Mr, MrUsage, Peer, Side};
 
-use crate::set::{LIMIT, Set, Way, whole};
+use crate::set::{LEN, LIMIT, SIZE, START, Server, Set, Way, record, whole};
 
 const SHORT: Duration = Duration::from_millis(20);
 
@@ -51,6 +52,38 @@ fn a_frozen_replica_holds_the_ring_and_catches_up() {
         fabric.settle();
         for server in &set.servers {
             assert_eq!(whole(&server.bytes()), 7);
+        }
+    }
+}
+
+/// A replica that is late gets the bytes of each record, although the others have had them long
+/// before.
+#[test]
+fn a_late_replica_gets_its_own_bytes() {
+    for profile in Profile::ALL {
+        let way = Way {
+            in_flight: 2,
+            retries: 7,
+            ..Way::visible()
+        };
+        let (fabric, mut set, _entered) = set(&profile, 3, way);
+        set.servers[2].host.freeze();
+        for number in 0..12 {
+            if set.log.wait_room(1, SHORT).is_err() {
+                set.servers[2].host.thaw();
+                set.log.wait_room(1, LIMIT).expect("released");
+                set.servers[2].host.freeze();
+            }
+            let id = set.append(number, 2).expect("room");
+            assert!(set.log.settle(id, 2, LIMIT).copies() >= 2);
+        }
+        set.servers[2].host.thaw();
+        set.log.wait_room(1, LIMIT).expect("released");
+        let last = set.append(12, 3).expect("room");
+        assert_eq!(set.log.settle(last, 3, LIMIT).durable, 0b111);
+        fabric.settle();
+        for server in &set.servers {
+            assert_eq!(whole(&server.bytes()), 13);
         }
     }
 }
@@ -157,9 +190,9 @@ fn a_replica_that_cannot_be_destroyed_stops_the_set() {
     );
 }
 
-/// The commit of a killed replica is unknown, later ones have failed, and the others go on.
+/// The commit of a replica without power is unknown, later ones have failed, and the others go on.
 #[test]
-fn a_killed_replica_is_unknown() {
+fn a_replica_that_loses_its_power_is_unknown() {
     for profile in Profile::ALL {
         let (fabric, mut set, _entered) = set(&profile, 4, Way::visible());
         let id = set.append(0, 3).expect("room");
@@ -185,6 +218,29 @@ fn a_killed_replica_is_unknown() {
     }
 }
 
+/// The end of a connection is an event, and no completion. An acknowledgement has a second to come
+/// after it.
+#[test]
+fn a_replica_whose_program_is_killed_is_unknown() {
+    for profile in Profile::ALL {
+        let (fabric, mut set, _entered) = set(&profile, 4, Way::visible());
+        fabric.between(&set.client, &set.servers[2].host).hold();
+        let id = set.append(0, 3).expect("room");
+        set.servers[2].host.kill();
+        let began = fabric.now();
+        let outcome = set.log.settle(id, 3, Duration::from_secs(600));
+        let took = fabric.now() - began;
+        assert_eq!((outcome.durable, outcome.unknown), (0b011, 0b100));
+        assert!(took < Duration::from_secs(10), "{took:?}");
+        set.log.set_aside(set.ids[2], LIMIT).expect("destroyed");
+        for number in 1..8 {
+            let id = set.append(number, 2).expect("room");
+            let outcome = set.log.settle(id, 2, LIMIT);
+            assert_eq!((outcome.durable, outcome.failed), (0b011, 0b100));
+        }
+    }
+}
+
 /// A post that fails in the provider may have been executed.
 #[test]
 fn a_post_that_fails_is_unknown() {
@@ -201,15 +257,23 @@ fn a_post_that_fails_is_unknown() {
         );
         fabric.settle();
         assert_eq!(whole(&set.servers[1].bytes()), u64::from(is_there));
+        // Its bytes are not released: no completion tells of the post that failed.
+        for number in 1..4 {
+            let id = set.append(number, 2).expect("room");
+            let outcome = set.log.settle(id, 2, LIMIT);
+            assert_eq!((outcome.durable, outcome.failed), (0b101, 0b10));
+        }
+        let full = set.append(4, 2);
+        assert!(matches!(full, Err(Refused::RingFull { held_by: 0b10 })));
         set.log.set_aside(set.ids[1], LIMIT).expect("destroyed");
-        let id = set.append(1, 2).expect("room");
+        let id = set.append(4, 2).expect("room");
         assert_eq!(set.log.settle(id, 2, LIMIT).failed, 0b10);
     }
 }
 
-/// A host that dies with nothing in flight is found by the empty writes of the wait.
+/// A wait without a near limit ends when retries show that a host is gone.
 #[test]
-fn a_wait_asks_whether_a_silent_host_is_there() {
+fn a_wait_ends_when_a_host_is_gone() {
     let way = Way {
         in_flight: 1,
         ..Way::visible()
@@ -222,4 +286,59 @@ fn a_wait_asks_whether_a_silent_host_is_there() {
     let outcome = set.log.settle(id, 3, Duration::from_secs(600));
     assert_eq!(outcome.unknown & 1, 1, "{outcome:?}");
     assert!(fabric.now() - began < Duration::from_secs(60));
+}
+
+/// Records in volatile memory, of which two of three replicas have each: one loss of power loses
+/// none of them, and two losses can.
+#[test]
+fn replicated_volatile_memory_survives_one_loss_of_power() {
+    for profile in Profile::ALL {
+        let fabric = Fabric::seeded(profile, 3);
+        let client = fabric.host("client");
+        let servers = ["a", "b", "c"].map(|name| Server::new(&fabric, name, Way::visible()));
+        let _entered = client.enter();
+        let addr = servers[0].host.addr().to_string();
+        let device = Device::from_addr(&addr, Side::Remote).expect("a device");
+        let peer = Peer::new(&device).expect("a peer");
+        let mut log = Replicas::new(&peer, 4 * LEN, 4).expect("a ring");
+        let usage = MrUsage::WRITE_DST | MrUsage::FLUSH_TYPE_VISIBILITY;
+        let mut memories = Vec::new();
+        for server in &servers {
+            let memory = Mr::reg(&server.peer, vec![0_u8; SIZE], usage).expect("registered");
+            let made = server.connect(&client, &peer, Way::visible(), &memory);
+            log.add(made.writer, made.region).expect("added");
+            memories.push((memory, made.far));
+        }
+        let mut holders = Vec::new();
+        for number in 0..9 {
+            let frozen = &servers[number as usize % 3].host;
+            frozen.freeze();
+            let mut made = log.record(LEN).expect("room");
+            made.put(0, &record(number)).expect("inside");
+            let tail = Some((0, (number + 1).to_le_bytes()));
+            let at = START + number * LEN as u64;
+            let id = made.commit(at, tail, 2).expect("posted");
+            let outcome = log.settle(id, 2, LIMIT);
+            assert_eq!(outcome.copies(), 2, "{outcome:?}");
+            holders.push(outcome.durable);
+            // It has the record in the end, for the next commits.
+            frozen.thaw();
+            assert_eq!(log.settle(id, 3, LIMIT).copies(), 3);
+        }
+        for dead in 0..3 {
+            let left = 0b111 & !(1_u64 << dead);
+            assert!(holders.iter().all(|of| of & left != 0), "one is lost");
+            assert!(
+                holders.iter().any(|of| of & (1 << dead) == 0),
+                "with two it is"
+            );
+        }
+        fabric.settle();
+        for (memory, _) in &memories {
+            let mut bytes = vec![0; SIZE];
+            memory.read_at(0, &mut bytes).expect("inside");
+            assert_eq!(whole(&bytes), 9);
+        }
+        drop(log);
+    }
 }

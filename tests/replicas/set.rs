@@ -55,6 +55,14 @@ pub(crate) struct Server {
     pub(crate) ends: Vec<Conn>,
 }
 
+/// A connection of a replica.
+pub(crate) struct Made {
+    pub(crate) writer: Writer,
+    pub(crate) region: MrRemote,
+    /// The replica's end.
+    pub(crate) far: Conn,
+}
+
 impl Server {
     pub(crate) fn new(fabric: &Fabric, name: &str, way: Way) -> Self {
         let host = fabric.host(name);
@@ -81,6 +89,13 @@ impl Server {
 
     /// A writer of the client, whose peer this is, and the region.
     pub(crate) fn writer(&mut self, client: &Host, peer: &Peer, way: Way) -> (Writer, MrRemote) {
+        let made = self.connect(client, peer, way, &self.target);
+        self.ends.push(made.far);
+        (made.writer, made.region)
+    }
+
+    /// A writer to this memory.
+    pub(crate) fn connect<M>(&self, client: &Host, peer: &Peer, way: Way, target: &Mr<M>) -> Made {
         let addr = self.host.addr().to_string();
         let ep = {
             let _entered = self.host.enter();
@@ -100,15 +115,18 @@ impl Server {
             let mut platform = PeerCfg::new();
             platform.set_direct_write_to_pmem(self.host.may_promise_direct_write(native));
             let mut offer = Offer::new(&platform);
-            offer.add_region(&self.target);
+            offer.add_region(target);
             let offer = offer.encode(Offer::ACCEPT).expect("fits");
             asked.expect("a request").connect(&offer).expect("accepts")
         };
         let writer = connecting.wait(LIMIT).expect("connected");
         let far = far.wait_established(LIMIT).expect("connected");
-        self.ends.push(far);
         let region = writer.offer().regions()[0];
-        (writer, region)
+        Made {
+            writer,
+            region,
+            far,
+        }
     }
 
     /// The region as the replica's program finds it.
