@@ -190,6 +190,34 @@ fn a_replica_that_cannot_be_destroyed_stops_the_set() {
     );
 }
 
+/// A queue pair that is in the error state and cannot be destroyed reads no more bytes: the set
+/// goes on.
+#[test]
+fn a_replica_that_cannot_be_destroyed_is_set_aside_by_its_disconnect() {
+    let way = Way {
+        retries: 7,
+        ..Way::visible()
+    };
+    for profile in Profile::ALL {
+        let (fabric, mut set, _entered) = set(&profile, 4, way);
+        set.servers[1].host.freeze();
+        let id = set.append(0, 2).expect("room");
+        assert_eq!(set.log.settle(id, 2, LIMIT).durable, 0b101);
+        let destroy = fabric.fail("ibv_destroy_qp").on(&set.client);
+        let destroy = destroy.next(Errno::IO);
+        set.log.set_aside(set.ids[1], LIMIT).expect("released");
+        assert!(!destroy.is_pending());
+        for number in 1..10 {
+            let id = set.append(number, 2).expect("room");
+            assert_eq!(set.log.settle(id, 2, LIMIT).durable, 0b101);
+        }
+        set.servers[1].host.thaw();
+        sleep(LIMIT);
+        fabric.settle();
+        assert!(whole(&set.servers[1].bytes()) <= 1);
+    }
+}
+
 /// The commit of a replica without power is unknown, later ones have failed, and the others go on.
 #[test]
 fn a_replica_that_loses_its_power_is_unknown() {
