@@ -88,6 +88,36 @@ fn a_late_replica_gets_its_own_bytes() {
     }
 }
 
+/// Places in the ring are of any length, and are not used twice at a time.
+#[test]
+fn records_of_any_length_keep_their_bytes() {
+    for profile in Profile::ALL {
+        let (fabric, mut set, _entered) = set(&profile, 2, Way::visible());
+        for server in &set.servers {
+            let link = fabric.between(&set.client, &server.host);
+            link.delay_up_to(Duration::from_millis(3));
+        }
+        let len = |number: usize| 1 + number * 37 % LEN;
+        let (mut at, mut expected) = (0, Vec::new());
+        let mut last = None;
+        for number in 0..60 {
+            let bytes = vec![number as u8 + 1; len(number)];
+            set.log.wait_room(bytes.len(), LIMIT).expect("released");
+            let mut record = set.log.record(bytes.len()).expect("room");
+            record.put(0, &bytes).expect("inside");
+            last = Some(record.commit(at, None, 2).expect("posted"));
+            at += bytes.len() as u64;
+            expected.extend(bytes);
+        }
+        let last = last.expect("some");
+        assert_eq!(set.log.settle(last, 3, LIMIT).durable, 0b111);
+        fabric.settle();
+        for server in &set.servers {
+            assert!(server.bytes()[..expected.len()] == expected);
+        }
+    }
+}
+
 /// At the limit a posted commit is unknown, and one that waits in the ring is in no mask.
 #[test]
 fn the_limit_makes_a_posted_commit_unknown() {

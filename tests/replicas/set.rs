@@ -147,7 +147,7 @@ pub(crate) struct Set {
 }
 
 impl Set {
-    /// With a ring of so many records.
+    /// With a ring of the bytes of so many records.
     pub(crate) fn new(fabric: &Fabric, way: Way, records: usize) -> Self {
         let client = fabric.host("client");
         let names = ["a", "b", "c"];
@@ -160,7 +160,7 @@ impl Set {
             let addr = servers[0].host.addr().to_string();
             Peer::new(&Device::from_addr(&addr, Side::Remote).expect("a device")).expect("a peer")
         };
-        let mut log = Replicas::new(&peer, records * LEN, records).expect("a ring");
+        let mut log = Replicas::new(&peer, records * LEN, 3 * records).expect("a ring");
         let mut ids = Vec::new();
         for server in &mut servers {
             let (writer, region) = server.writer(&client, &peer, way);
