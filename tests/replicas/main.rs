@@ -7,4 +7,5 @@
 mod cuts;
 mod holding;
 mod input;
+mod served;
 mod set;

@@ -1,0 +1,138 @@
+//! Two of three replicas by the server's method, where no flush makes anything durable: all sides
+//! in one thread. The third replica's processor serves rarely.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use rpma::commit::{Limits, Method, Replicas, Responder, Turn, Writer, WriterCfg};
+use rpma::pmem::PmemMap;
+use rpma::sim::{Cut, Fabric, Host, Loss, Platform, Pmem, Profile, Visited, now, sleep};
+use rpma::{Conn, ConnCfg, ConnReq, Device, Ep, Mr, MrUsage, Offer, Peer, PeerCfg, Side, Wc};
+
+use crate::set::{LEN, LIMIT, SIZE, START, record, whole};
+
+const RECORDS: u64 = 6;
+
+struct Served {
+    pmem: Pmem,
+    far: Conn,
+    responder: Responder<u8>,
+}
+
+impl Served {
+    fn new(host: &Host, client: &Host, peer: &Peer) -> (Self, Writer) {
+        host.set_platform(Platform::AdrDdioOn);
+        let pmem = host.pmem("log", SIZE);
+        let addr = host.addr().to_string();
+        let mut responder = Responder::new(Limits::new(2, 2, 4096).expect("limits"));
+        let on_server = host.enter();
+        let device = Device::from_addr(&addr, Side::Local).expect("a device");
+        let own = Peer::new(&device).expect("a peer");
+        let usage = MrUsage::WRITE_DST | MrUsage::READ_SRC | MrUsage::FLUSH_TYPE_PERSISTENT;
+        let map = PmemMap::open(pmem.path(), SIZE).expect("memory");
+        let log = Arc::new(Mr::reg(&own, map, usage).expect("registered"));
+        let ep = Ep::listen(&own, &addr, 0).expect("listens");
+        drop(on_server);
+
+        let _on_client = client.enter();
+        let cfg = WriterCfg::new(Method::Server);
+        let settings = cfg.conn_cfg(&ConnCfg::new()).expect("settings");
+        let req = ConnReq::new(peer, &addr, ep.get_port(), &settings).expect("resolves");
+        let connecting = Writer::connect(req, &cfg, &Offer::default()).expect("asks");
+        let far = {
+            let _on_server = host.enter();
+            let settings = responder.conn_cfg(&ConnCfg::new()).expect("settings");
+            let req = ep.next_conn_req_timeout(&settings, LIMIT);
+            let req = req.expect("a request");
+            responder.add(0, responder.prepare(&req, &log, ..).expect("slots"));
+            let mut offer = Offer::new(&PeerCfg::new());
+            offer.add_region(&log).set_limits(responder.limits());
+            let offer = offer.encode(Offer::ACCEPT).expect("fits");
+            req.connect(&offer).expect("accepts")
+        };
+        let writer = connecting.wait(LIMIT).expect("connected");
+        let far = far.wait_established(LIMIT).expect("connected");
+        let served = Self {
+            pmem,
+            far,
+            responder,
+        };
+        (served, writer)
+    }
+
+    fn turn(&mut self) {
+        let mut wcs = [Wc::default(); 8];
+        let count = self.far.get_cq().get_wc(&mut wcs).expect("polls");
+        for wc in &wcs[..count] {
+            self.responder.handle(0, wc);
+        }
+        let turn = self.responder.turn(|_| Some(&self.far));
+        assert!(!matches!(turn, Turn::Ended(..)), "the client is honest");
+    }
+}
+
+fn run(profile: &Profile, pipelined: u64) -> Result<Visited, Loss> {
+    let fabric = Fabric::seeded(profile.clone(), 5);
+    let client = fabric.host("client");
+    let hosts = ["a", "b", "c"].map(|name| fabric.host(name));
+    let _entered = client.enter();
+    let addr = hosts[0].addr().to_string();
+    let device = Device::from_addr(&addr, Side::Remote).expect("a device");
+    let peer = Peer::new(&device).expect("a peer");
+    let records = pipelined as usize + 1;
+    let mut log = Replicas::new(&peer, records * LEN, records).expect("a ring");
+    let mut servers = hosts.map(|host| {
+        let (served, writer) = Served::new(&host, &client, &peer);
+        let region = writer.offer().regions()[0];
+        log.add(writer, region).expect("added");
+        served
+    });
+    let pmems: Vec<_> = servers.iter().map(|of| of.pmem.clone()).collect();
+    let acknowledged = AtomicU64::new(0);
+    let check = |cut: &Cut<'_>| {
+        let pmems: Vec<_> = pmems.iter().collect();
+        for images in cut.joint_images_up_to(&pmems, 20) {
+            let told = acknowledged.load(Ordering::Relaxed);
+            let copies = images.iter().filter(|of| whole(of.bytes()) >= told).count();
+            assert!(copies >= 2, "{told} records are on {copies} of 3 replicas");
+        }
+    };
+    fabric.find_loss(check, || {
+        let (mut ids, mut steps, began) = (Vec::new(), 0_u32, now());
+        while acknowledged.load(Ordering::Relaxed) < RECORDS {
+            let (number, told) = (ids.len() as u64, acknowledged.load(Ordering::Relaxed));
+            if number < RECORDS && number < told + pipelined {
+                if let Ok(mut made) = log.record(LEN) {
+                    made.put(0, &record(number)).expect("inside");
+                    let at = START + number * LEN as u64;
+                    let tail = Some((0, (number + 1).to_le_bytes()));
+                    ids.push(made.commit(at, tail, 2).expect("posted"));
+                }
+            }
+            for (n, server) in servers.iter_mut().enumerate() {
+                if n < 2 || steps % 8 == 0 {
+                    server.turn();
+                }
+            }
+            log.look();
+            let safe = ids.iter().filter(|id| log.outcome(**id).copies() >= 2);
+            acknowledged.store(safe.count() as u64, Ordering::Relaxed);
+            sleep(Duration::from_micros(100));
+            steps += 1;
+            assert!(now() - began < LIMIT, "it does not get on");
+        }
+    })?;
+    Ok(fabric.visited())
+}
+
+#[test]
+fn the_servers_method_on_two_of_three_survives_every_cut() {
+    for profile in Profile::ALL {
+        for pipelined in [1, 3] {
+            let visited = run(&profile, pipelined);
+            let visited = visited.unwrap_or_else(|loss| panic!("{}: {loss}", profile.name()));
+            assert!(visited.events > 20, "{}", visited.events);
+        }
+    }
+}
