@@ -35,8 +35,7 @@ const HEAD: usize = 32;
 const RANGE: usize = 16;
 const VERSION: u8 = 1;
 
-/// What a client asks for: to make ranges durable, then to store a pointer, and to make that
-/// durable.
+/// A client asks to make ranges durable, then to store a pointer, and to make that durable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Request {
     pub(super) number: u32,

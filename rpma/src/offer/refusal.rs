@@ -1,11 +1,12 @@
-//! [`Refusal`]: why a server rejects a client, in the private data of the reject.
+//! [`Refusal`]: the reason of a reject, in its private data.
 
 use std::fmt;
 
 use crate::conn_req::MAX_REJECT_DATA;
 use crate::error::{Error, Result};
 
-/// Why a server rejects a client: a code for the program, and words for its operator.
+/// The reason for which a server rejects a client: a code for the program, and words for its
+/// operator.
 ///
 /// A server makes it, and gives [`encode`](Self::encode)'s bytes to
 /// [`ConnReq::reject`](crate::ConnReq::reject). A client decodes it from the private data of
@@ -25,9 +26,9 @@ pub struct Refusal {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum RefusalCode {
-    /// The client's private data is not what the server reads: the client stops (code 1).
+    /// The client's private data is no offer that the server can read: the client stops (code 1).
     Broken,
-    /// The server does not serve what the client asks for: the client stops (code 5).
+    /// The server does not serve the client's method: the client stops (code 5).
     Refused,
     /// A code that this version does not know.
     Other(u8),
@@ -58,8 +59,8 @@ impl RefusalCode {
 }
 
 impl Refusal {
-    /// A refusal with these words. Of more than 134 the first ones are taken, and what is not plain
-    /// ASCII becomes a question mark.
+    /// A refusal with these words. Of more than 134 characters the first ones are taken. Each
+    /// character that is not plain ASCII becomes a question mark.
     #[must_use]
     pub fn new(code: RefusalCode, words: &str) -> Self {
         let plain = |char: char| match is_plain(char) {

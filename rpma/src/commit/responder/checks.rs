@@ -1,4 +1,4 @@
-//! What a request may ask for, and the work that several requests make together.
+//! The limits of a request, and the work of several requests together.
 
 use std::ops::Range;
 
@@ -12,7 +12,7 @@ use crate::pmem::PmemMap;
 /// The bytes of a cache line, which reaches the memory as a whole.
 const LINE: usize = 64;
 
-/// What a client was offered.
+/// The memory that a client may name.
 #[derive(Debug)]
 pub(super) struct Offered {
     /// Where the region begins.

@@ -1,6 +1,6 @@
 //! [`Responder`]: the server's half of [`Method::Server`](super::Method::Server).
 //!
-//! It makes durable what clients wrote and ask for. It owns the receives and answers of each
+//! It makes the bytes durable that clients wrote and name. It owns the receives and answers of each
 //! client ([`Slots`]), and neither a connection nor a thread: a loop hands completions in, and
 //! calls [`Responder::turn`].
 
@@ -74,7 +74,7 @@ pub struct Responder<K> {
     last: Option<K>,
 }
 
-/// What a [`turn`](Responder::turn) has done.
+/// The result of a [`turn`](Responder::turn).
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Turn<K> {
@@ -160,7 +160,7 @@ impl<K: Copy + Ord> Responder<K> {
         }
     }
 
-    /// Serves what is there, up to 16 requests and 4 of each client, and never sleeps: checks
+    /// Serves requests that are there, up to 16 and 4 of each client, and never sleeps: checks
     /// them, makes their ranges durable, stores and persists their pointers in order, and answers.
     /// Clients come in turn. `conn` finds a client's connection; a client without one is
     /// forgotten.
