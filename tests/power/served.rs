@@ -10,7 +10,9 @@ use anyhow::Result;
 use rpma::commit::{Fate, Limits, Method, Responder, Ticket, Turn, Writer, WriterCfg};
 use rpma::pmem::PmemMap;
 use rpma::sim::{Cut, Fabric, Host, Loss, Platform, Pmem, Profile, Visited};
-use rpma::{Conn, ConnCfg, ConnReq, Device, Ep, Mr, MrUsage, Offer, Peer, PeerCfg, Side, Wc, sim};
+use rpma::{
+    Conn, ConnCfg, ConnReq, Device, Ep, Mr, MrUsage, Next, Offer, Peer, PeerCfg, Side, Wc, sim,
+};
 
 use crate::pair::{LIMIT, SIZE, fabric};
 
@@ -22,12 +24,13 @@ const FAR: usize = SIZE / 2;
 
 /// A writer, and the server of its memory, in one thread.
 struct Served {
+    client: Host,
     server: Host,
     pmem: Pmem,
     writer: Writer,
     source: Mr<Vec<u8>>,
-    far: Conn,
-    responder: Responder<u8>,
+    /// The server's end, unless a thread has it.
+    far: Option<(Conn, Responder<u8>)>,
 }
 
 /// How records are written.
@@ -57,7 +60,7 @@ impl Served {
         let ep = Ep::listen(&peer, &addr, 0)?;
         drop(on_server);
 
-        let _on_client = client.enter();
+        let on_client = client.enter();
         let peer = Peer::new(&Device::from_addr(&addr, Side::Remote)?)?;
         let source = Mr::reg(&peer, vec![0; SIZE], MrUsage::WRITE_SRC)?;
         let cfg = WriterCfg::new(Method::Server);
@@ -74,24 +77,29 @@ impl Served {
             offer.add_region(&log).set_limits(responder.limits());
             req.connect(&offer.encode(Offer::ACCEPT)?)?
         };
+        let writer = connecting.wait(LIMIT)?;
+        drop(on_client);
         Ok(Self {
+            client,
             server,
             pmem,
-            writer: connecting.wait(LIMIT)?,
+            writer,
             source,
-            far: far.wait_established(LIMIT)?,
-            responder,
+            far: Some((far.wait_established(LIMIT)?, responder)),
         })
     }
 
     /// One round of both sides.
     fn step(&mut self) -> Result<()> {
+        let Some((far, responder)) = &mut self.far else {
+            return Ok(());
+        };
         let mut wcs = [Wc::default(); 8];
-        let count = self.far.get_cq().get_wc(&mut wcs)?;
+        let count = far.get_cq().get_wc(&mut wcs)?;
         for wc in &wcs[..count] {
-            self.responder.handle(0, wc);
+            responder.handle(0, wc);
         }
-        if let Turn::Ended(_, error) = self.responder.turn(|_| Some(&self.far)) {
+        if let Turn::Ended(_, error) = responder.turn(|_| Some(&*far)) {
             return Err(error.into());
         }
         Ok(self.writer.look(|_| {})?)
@@ -216,6 +224,56 @@ fn an_answered_commit_survives_every_cut() {
             scope.spawn(move || on(platform));
         }
     });
+}
+
+/// The server's program, until its client has left.
+fn serve(far: &Conn, mut responder: Responder<u8>) -> Result<()> {
+    let mut wcs = [Wc::default(); 8];
+    while let Next::Completions(count) = far.next(&mut wcs, LIMIT)? {
+        for wc in &wcs[..count] {
+            responder.handle(0, wc);
+        }
+        while let Turn::Served(_) = responder.turn(|_| Some(far)) {}
+    }
+    Ok(())
+}
+
+/// The server has a thread of its own, and the seed chooses the order: an answer that is sent
+/// before its bytes are durable would be seen by the client in between.
+#[test]
+fn an_answer_comes_after_the_bytes_are_durable() {
+    let log = Log {
+        in_flight: 1,
+        two_pointers: false,
+    };
+    for profile in Profile::ALL {
+        for seed in 0..10 {
+            let fabric = Fabric::seeded(profile.clone(), seed);
+            let mut served = Served::new(&fabric, Platform::AdrDdioOn).expect("a connection");
+            let pmem = served.pmem.clone();
+            let acknowledged = AtomicU64::new(0);
+            let check = |cut: &Cut<'_>| {
+                for image in cut.images(&pmem) {
+                    log.check(image.bytes(), acknowledged.load(Ordering::Relaxed));
+                }
+            };
+            let run = || {
+                let (far, responder) = served.far.take().expect("the server's end");
+                let serving = served.server.spawn(move || serve(&far, responder));
+                let _entered = served.client.enter();
+                for number in 0..4 {
+                    let ticket = served.append(log, number).expect("posted");
+                    served.writer.wait(ticket, LIMIT, |_| {}).expect("durable");
+                    acknowledged.store(number + 1, Ordering::Relaxed);
+                }
+                served.writer.conn().disconnect().expect("disconnects");
+                serving.join().expect("no panic").expect("served");
+            };
+            let found = fabric.find_loss(check, run);
+            found.unwrap_or_else(|loss| panic!("{}, seed {seed}: {loss}", profile.name()));
+            assert_eq!(fabric.why_not_repeatable(), None);
+        }
+    }
 }
 
 /// A server whose host is gone after it took the request: the wait ends without an answer.
