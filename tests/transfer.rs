@@ -12,8 +12,8 @@ use common::{
 };
 use rpma::pmem::PmemMap;
 use rpma::{
-    Conn, ConnCfg, ConnEvent, Error, Flags, FlushType, Mr, MrUsage, NotConnected, Peer, PeerCfg,
-    Queue, RegisterableMemory, Wc, WcOpcode, WcStatus,
+    Conn, ConnCfg, ConnEvent, Durable, Error, Flags, FlushType, Mr, MrUsage, NotConnected, Peer,
+    PeerCfg, Queue, RegisterableMemory, Wc, WcOpcode, WcStatus,
 };
 
 const SIZES: [usize; 10] = [1, 2, 7, 8, 9, 64, 1000, 4096, 65_536, 1 << 20];
@@ -203,9 +203,19 @@ fn every_refusal_of_flush() {
             conn.apply_remote_peer_cfg(&PeerCfg::new());
             let text = refused(both, FlushType::Persistent);
             assert!(
-                text.contains("has not declared"),
+                text.contains("Durable::Nothing"),
                 "it can be taken back: {text}"
             );
+            // Natively it is the region's right that is missing.
+            let mut native = PeerCfg::new();
+            native.set_durable(Durable::NativeFlushes);
+            conn.apply_remote_peer_cfg(&native);
+            let text = refused(both, FlushType::Persistent);
+            let reason = match conn.has_native_flush() {
+                true => "without FLUSH_TYPE_PERSISTENT",
+                false => "this connection flushes by reading",
+            };
+            assert!(text.contains(reason), "{text}");
 
             let mr = region(&peer, 64, both);
             let empty = remote(&mr).slice(5..5).expect("inside");
