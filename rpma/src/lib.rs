@@ -359,6 +359,8 @@ mod tests {
         check::<pmem::PmemMap>();
         check::<pmem::PmemKind>();
         check::<pmem::Persister>();
+        check::<pmem::Platform>();
+        check::<pmem::Domain>();
         // Connections.
         check::<Ep>();
         check::<ConnCfg>();

@@ -52,8 +52,10 @@
 //! [attributes]: https://www.kernel.org/doc/Documentation/ABI/testing/sysfs-bus-dax
 
 mod cache;
+mod domain;
 mod mapping;
 mod open;
+mod platform;
 mod registered;
 mod sysfs;
 #[cfg(test)]
@@ -64,7 +66,9 @@ use std::ops::{Range, RangeBounds};
 use std::path::Path;
 use std::sync::Arc;
 
+pub use self::domain::Domain;
 use self::mapping::Mapping;
+pub use self::platform::Platform;
 use crate::error::{Error, Result};
 use crate::range::resolve_local;
 
@@ -87,6 +91,8 @@ use crate::range::resolve_local;
 /// ```
 pub struct PmemMap {
     path: Arc<Path>,
+    /// The device's place in `/sys/dev`. Memory of a simulated host has none.
+    device: Option<Arc<str>>,
     part: Part,
 }
 
@@ -147,7 +153,8 @@ impl PmemMap {
     /// [`Error::Provider`]: crate::Error::Provider
     pub fn open(path: impl AsRef<Path>, min_len: usize) -> Result<Self> {
         let path = path.as_ref();
-        Ok(Self::of(path, open::open(path, min_len)?))
+        let (mapping, device) = open::open(path, min_len)?;
+        Ok(Self::of(path, mapping, device))
     }
 
     /// Maps a part of the device or file at `path`: `range` is of byte offsets in it, and `..` is all.
@@ -165,13 +172,15 @@ impl PmemMap {
     pub fn open_range(path: impl AsRef<Path>, range: impl RangeBounds<u64>) -> Result<Self> {
         let path = path.as_ref();
         let (start, end) = (range.start_bound().cloned(), range.end_bound().cloned());
-        Ok(Self::of(path, open::open_range(path, (start, end))?))
+        let (mapping, device) = open::open_range(path, (start, end))?;
+        Ok(Self::of(path, mapping, device))
     }
 
-    fn of(path: &Path, mapping: Mapping) -> Self {
+    fn of(path: &Path, mapping: Mapping, device: Option<String>) -> Self {
         let len = mapping.len();
         Self {
             path: path.into(),
+            device: device.map(Arc::from),
             part: Part {
                 mapping: Arc::new(mapping),
                 start: 0,
@@ -198,6 +207,7 @@ impl PmemMap {
         }
         Ok(Self {
             path: Arc::clone(&self.path),
+            device: self.device.clone(),
             part: Part {
                 mapping: Arc::clone(&self.part.mapping),
                 start: range.start,

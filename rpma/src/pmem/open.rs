@@ -16,28 +16,31 @@ use super::sysfs;
 use crate::error::{Error, Result};
 use crate::range;
 
+/// A mapping, and its device's place in `/sys/dev`. Memory of a simulated host has none.
+type Opened = (Mapping, Option<String>);
+
 /// Maps all of the device or file at `path`.
-pub(super) fn open(path: &Path, min_len: usize) -> Result<Mapping> {
+pub(super) fn open(path: &Path, min_len: usize) -> Result<Opened> {
     #[cfg(feature = "sim")]
     if let Some((memory, target)) = simulated(path)? {
         target.check_len(path, min_len)?;
-        return Ok(Mapping::simulated(memory, 0..target.len()));
+        return Ok((Mapping::simulated(memory, 0..target.len()), None));
     }
-    let (file, target) = look(path)?;
+    let (file, target, device) = look(path)?;
     target.check_len(path, min_len)?;
-    target.map(path, &file, 0..target.len())
+    Ok((target.map(path, &file, 0..target.len())?, Some(device)))
 }
 
 /// Maps a part of it.
-pub(super) fn open_range(path: &Path, (start, end): (Bound<u64>, Bound<u64>)) -> Result<Mapping> {
+pub(super) fn open_range(path: &Path, (start, end): (Bound<u64>, Bound<u64>)) -> Result<Opened> {
     #[cfg(feature = "sim")]
     if let Some((memory, target)) = simulated(path)? {
         let range = target.resolve(path, start, end)?;
-        return Ok(Mapping::simulated(memory, range));
+        return Ok((Mapping::simulated(memory, range), None));
     }
-    let (file, target) = look(path)?;
+    let (file, target, device) = look(path)?;
     let range = target.resolve(path, start, end)?;
-    target.map(path, &file, range)
+    Ok((target.map(path, &file, range)?, Some(device)))
 }
 
 /// Memory of a simulated host: a device-DAX device of it.
@@ -54,8 +57,8 @@ fn simulated(path: &Path) -> Result<Option<(std::sync::Arc<rpma_sys::Memory>, Ta
     Ok(Some((memory, target)))
 }
 
-/// Opens it, and says what it is.
-fn look(path: &Path) -> Result<(File, Target)> {
+/// Opens it, and says what it is and on which device.
+fn look(path: &Path) -> Result<(File, Target, String)> {
     // Merely opening some devices does something (a watchdog, a tape), so look first.
     let found = fs::metadata(path).map_err(|error| path_error("stat", path, error))?;
     Target::new(path, &found)?;
@@ -72,7 +75,13 @@ fn look(path: &Path) -> Result<(File, Target)> {
             *huge = usize::try_from(system.f_bsize).ok();
         }
     }
-    Ok((file, target))
+    let device = match target {
+        Target::DeviceDax { .. } => ("char", opened.rdev()),
+        Target::File { .. } => ("block", opened.dev()),
+    };
+    let (kind, number) = device;
+    let device = format!("{kind}/{}:{}", major(number), minor(number));
+    Ok((file, target, device))
 }
 
 /// What can be mapped, with its length in bytes, and of what its mappings begin at multiples.

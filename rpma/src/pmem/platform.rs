@@ -1,0 +1,236 @@
+//! [`Platform`]: the kernel's report about the host of a map, read from sysfs.
+//!
+//! A namespace of `ndctl` lies in its region: `…/ndbusN/regionN/…`. The region has
+//! `persistence_domain` (no such file if the firmware reports none), readable without root.
+
+use std::ffi::OsStr;
+use std::fmt;
+use std::fs::{self, File};
+use std::io::{self, Read};
+use std::path::{Path, PathBuf};
+
+use super::{Domain, PmemKind, PmemMap};
+use crate::error::{Error, Result};
+
+/// The kernel shows at most a page.
+const PAGE: u64 = 4096;
+
+/// Holds the kernel's report about the host of a [`PmemMap`].
+///
+/// It is a hint with its source. The kernel repeats the firmware, and neither knows the path from
+/// an adapter to the memory.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Platform {
+    domain: Domain,
+    source: String,
+}
+
+impl Platform {
+    /// Reads the persistence domain of a map's memory.
+    ///
+    /// A map of an ordinary file is [`Domain::Volatile`]: a device writes to the page cache. The
+    /// domain is [`Domain::Unknown`] for memory outside a region of `ndctl`, for a region without a
+    /// domain (`memmap=`), for a word that this library does not know, and for a file system on a
+    /// device-mapper device.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Provider`] if sysfs does not have the map's device, or cannot be read.
+    ///
+    /// [`Error::Provider`]: crate::Error::Provider
+    pub fn detect(map: &PmemMap) -> Result<Self> {
+        match map.kind() {
+            PmemKind::File => Ok(Self::new(Domain::Volatile, "an ordinary file")),
+            PmemKind::DeviceDax | PmemKind::FsDax => match &map.device {
+                Some(device) => of_device(Path::new("/sys"), device),
+                None => Ok(Self::new(Domain::Unknown, "memory of a simulated host")),
+            },
+        }
+    }
+
+    /// Returns the persistence domain.
+    #[must_use]
+    pub fn domain(&self) -> Domain {
+        self.domain
+    }
+
+    /// Returns the origin of the domain in words: a file of sysfs and its contents, or the reason
+    /// why there is none.
+    #[must_use]
+    pub fn source(&self) -> &str {
+        &self.source
+    }
+
+    fn new(domain: Domain, source: impl Into<String>) -> Self {
+        Self {
+            domain,
+            source: source.into(),
+        }
+    }
+}
+
+impl fmt::Display for Platform {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "persistence domain: {} ({})", self.domain, self.source)
+    }
+}
+
+/// Reads about a device, `char/MAJOR:MINOR` or `block/MAJOR:MINOR`. `sysfs` is where sysfs is
+/// mounted.
+fn of_device(sysfs: &Path, device: &str) -> Result<Platform> {
+    let link = sysfs.join("dev").join(device);
+    let place = fs::canonicalize(&link).map_err(|error| failed("readlink", &link, error))?;
+    let is_region = |dir: &&Path| {
+        let name = dir.file_name().and_then(OsStr::to_str);
+        name.is_some_and(|name| numbered(name, "region")) && link_name(dir, "subsystem", "nd")
+    };
+    let Some(region) = place.ancestors().find(is_region) else {
+        let source = format!("{} is in no region of nd", place.display());
+        return Ok(Platform::new(Domain::Unknown, source));
+    };
+    // The parent of the bus is the device of its driver.
+    let parent = region.parent().and_then(Path::parent);
+    match parent {
+        Some(parent) if link_name(parent, "subsystem", "virtio") => {
+            let source = format!("{} is a virtio device", parent.display());
+            Ok(Platform::new(Domain::Virtual, source))
+        }
+        _ => domain(region),
+    }
+}
+
+fn domain(region: &Path) -> Result<Platform> {
+    let file = region.join("persistence_domain");
+    let word = match read(&file) {
+        Ok(word) => word,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            let source = format!("{} does not exist", file.display());
+            return Ok(Platform::new(Domain::Unknown, source));
+        }
+        Err(error) => return Err(failed("read", &file, error)),
+    };
+    let domain = match &*word {
+        "cpu_cache" => Domain::CpuCaches,
+        "memory_controller" => Domain::MemoryController,
+        _ => Domain::Unknown,
+    };
+    let source = format!("{} is {word:?}", file.display());
+    Ok(Platform::new(domain, source))
+}
+
+/// Whether a name is `prefix` and a number.
+fn numbered(name: &str, prefix: &str) -> bool {
+    let number = name.strip_prefix(prefix).unwrap_or_default();
+    !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit())
+}
+
+/// Whether a link in a directory leads to this name.
+fn link_name(dir: &Path, link: &str, name: &str) -> bool {
+    let target: io::Result<PathBuf> = fs::read_link(dir.join(link));
+    target.is_ok_and(|target| target.file_name() == Some(OsStr::new(name)))
+}
+
+fn read(file: &Path) -> io::Result<String> {
+    let mut text = String::new();
+    File::open(file)?.take(PAGE).read_to_string(&mut text)?;
+    Ok(text.trim().to_owned())
+}
+
+fn failed(call: &'static str, path: &Path, error: io::Error) -> Error {
+    let text = format!("{}: {error}", path.display());
+    Error::provider(call, io::Error::new(error.kind(), text))
+        .with_hint("The persistence domain is read from sysfs: is it mounted at /sys?")
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::symlink;
+
+    use tempfile::TempDir;
+
+    use super::*;
+
+    const REGION: &str = "devices/parent/ndbus0/region0";
+
+    /// A sysfs whose device 252:0 lies in a region of a bus with this parent, and has these files.
+    fn sysfs(parent: &str, files: &[(&str, &str)]) -> TempDir {
+        let sysfs = tempfile::tempdir().unwrap();
+        let at = |path: &str| sysfs.path().join(path);
+        fs::create_dir_all(at(REGION).join("dax0.0/dax0.0")).unwrap();
+        fs::create_dir_all(at("dev/char")).unwrap();
+        symlink("/bus/nd", at(REGION).join("subsystem")).unwrap();
+        symlink(format!("/bus/{parent}"), at("devices/parent/subsystem")).unwrap();
+        let device = format!("../../{REGION}/dax0.0/dax0.0");
+        symlink(device, at("dev/char/252:0")).unwrap();
+        for (name, text) in files {
+            let file = at(REGION).join(name);
+            fs::create_dir_all(file.parent().unwrap()).unwrap();
+            fs::write(file, text).unwrap();
+        }
+        sysfs
+    }
+
+    fn platform(parent: &str, files: &[(&str, &str)]) -> Platform {
+        of_device(sysfs(parent, files).path(), "char/252:0").unwrap()
+    }
+
+    #[test]
+    fn the_words_of_the_kernel() {
+        for (word, domain) in [
+            ("cpu_cache\n", Domain::CpuCaches),
+            ("memory_controller\n", Domain::MemoryController),
+            ("\n", Domain::Unknown),
+            ("the_moon\n", Domain::Unknown),
+            ("cpu_cache memory_controller\n", Domain::Unknown),
+        ] {
+            let found = platform("acpi", &[("persistence_domain", word)]);
+            assert_eq!(found.domain(), domain, "{word:?}");
+            let quoted = format!("region0/persistence_domain is {:?}", word.trim());
+            assert!(found.source().ends_with(&quoted), "{found}");
+        }
+    }
+
+    #[test]
+    fn a_region_without_a_domain_is_unknown() {
+        let found = platform("acpi", &[]);
+        assert_eq!(found.domain(), Domain::Unknown);
+        assert!(found.source().ends_with("does not exist"), "{found}");
+    }
+
+    /// Promise: virtio-pmem is never durable, whatever its region reports.
+    #[test]
+    fn virtual_memory_is_never_promised() {
+        for files in [&[][..], &[("persistence_domain", "cpu_cache\n")]] {
+            assert_eq!(platform("virtio", files).domain(), Domain::Virtual);
+        }
+    }
+
+    #[test]
+    fn memory_outside_a_region_is_unknown() {
+        // A region of CXL has the same name and another bus; its device-DAX may be volatile.
+        let tree = sysfs("cxl", &[("persistence_domain", "cpu_cache\n")]);
+        let subsystem = tree.path().join(REGION).join("subsystem");
+        fs::remove_file(&subsystem).unwrap();
+        symlink("/bus/cxl", &subsystem).unwrap();
+        let found = of_device(tree.path(), "char/252:0").unwrap();
+        assert_eq!(found.domain(), Domain::Unknown);
+        assert!(found.source().contains("in no region"), "{found}");
+    }
+
+    #[test]
+    fn a_missing_device_is_named() {
+        let error = of_device(sysfs("acpi", &[]).path(), "char/9:9").unwrap_err();
+        let text = error.to_string();
+        assert!(
+            text.contains("dev/char/9:9") && text.contains("/sys?"),
+            "{text}"
+        );
+    }
+
+    #[test]
+    fn an_unreadable_domain_is_an_error() {
+        let tree = sysfs("acpi", &[("persistence_domain/directory", "")]);
+        let error = of_device(tree.path(), "char/252:0").unwrap_err();
+        assert!(error.to_string().contains("persistence_domain"), "{error}");
+    }
+}
