@@ -1,7 +1,9 @@
 //! [`Platform`]: the kernel's report about the host of a map, read from sysfs.
 //!
 //! A namespace of `ndctl` lies in its region: `…/ndbusN/regionN/…`. The region has
-//! `persistence_domain` (no such file if the firmware reports none), readable without root.
+//! `persistence_domain` (Linux 4.17; no such file if the firmware reports none), and its modules as
+//! `mapping0`, `mapping1` and so on: `nmem0,0,268435456,0`. The count of unsafe shutdowns is
+//! `dirty_shutdown` of a module, in a directory of its driver. All are readable without root.
 
 use std::ffi::OsStr;
 use std::fmt;
@@ -12,8 +14,11 @@ use std::path::{Path, PathBuf};
 use super::{Domain, PmemKind, PmemMap};
 use crate::error::{Error, Result};
 
-/// The kernel shows at most a page.
+/// The kernel shows at most a page, and a region has at most 32 modules (`ND_MAX_MAPPINGS`).
 const PAGE: u64 = 4096;
+const MAX_MODULES: usize = 32;
+/// The directories of the drivers with a count: ACPI modules, POWER's, and CXL's.
+const COUNTS: [&str; 3] = ["nfit", "papr", "cxl"];
 
 /// Holds the kernel's report about the host of a [`PmemMap`].
 ///
@@ -23,10 +28,11 @@ const PAGE: u64 = 4096;
 pub struct Platform {
     domain: Domain,
     source: String,
+    unsafe_shutdowns: Option<u64>,
 }
 
 impl Platform {
-    /// Reads the persistence domain of a map's memory.
+    /// Reads the persistence domain of a map's memory, and its count of unsafe shutdowns.
     ///
     /// A map of an ordinary file is [`Domain::Volatile`]: a device writes to the page cache. The
     /// domain is [`Domain::Unknown`] for memory outside a region of `ndctl`, for a region without a
@@ -61,10 +67,43 @@ impl Platform {
         &self.source
     }
 
+    /// Returns the number of shutdowns after which the memory's modules could not guarantee their
+    /// data, as read by [`detect`](Self::detect). For interleaved modules it is their sum, as in
+    /// PMDK.
+    ///
+    /// `None` if a module has no readable count.
+    #[must_use]
+    #[doc(alias = "pmem2_source_get_usc")]
+    pub fn unsafe_shutdowns(&self) -> Option<u64> {
+        self.unsafe_shutdowns
+    }
+
+    /// Returns whether the data survived every shutdown between two counts: both are known and
+    /// equal.
+    ///
+    /// A program keeps the count beside its data, and compares it when it starts again. It asks only
+    /// if the data was in use: like PMDK, it may trust data that it closed before the shutdown.
+    /// After `false`, check the data itself, for example by its checksums, or copy it from a
+    /// replica. Then store the new count.
+    ///
+    /// ```
+    /// use rpma::pmem::Platform;
+    ///
+    /// assert!(Platform::trusts(Some(2), Some(2)));
+    /// assert!(!Platform::trusts(Some(2), Some(3)));
+    /// assert!(!Platform::trusts(None, Some(2)));
+    /// assert!(!Platform::trusts(None, None));
+    /// ```
+    #[must_use]
+    pub fn trusts(last: Option<u64>, now: Option<u64>) -> bool {
+        last.is_some() && last == now
+    }
+
     fn new(domain: Domain, source: impl Into<String>) -> Self {
         Self {
             domain,
             source: source.into(),
+            unsafe_shutdowns: None,
         }
     }
 }
@@ -90,13 +129,15 @@ fn of_device(sysfs: &Path, device: &str) -> Result<Platform> {
     };
     // The parent of the bus is the device of its driver.
     let parent = region.parent().and_then(Path::parent);
-    match parent {
+    let mut platform = match parent {
         Some(parent) if link_name(parent, "subsystem", "virtio") => {
             let source = format!("{} is a virtio device", parent.display());
-            Ok(Platform::new(Domain::Virtual, source))
+            Platform::new(Domain::Virtual, source)
         }
-        _ => domain(region),
-    }
+        _ => domain(region)?,
+    };
+    platform.unsafe_shutdowns = unsafe_shutdowns(sysfs, region);
+    Ok(platform)
 }
 
 fn domain(region: &Path) -> Result<Platform> {
@@ -116,6 +157,26 @@ fn domain(region: &Path) -> Result<Platform> {
     };
     let source = format!("{} is {word:?}", file.display());
     Ok(Platform::new(domain, source))
+}
+
+/// The sum over the modules of a region, if each has a count.
+fn unsafe_shutdowns(sysfs: &Path, region: &Path) -> Option<u64> {
+    let modules: usize = read(&region.join("mappings")).ok()?.parse().ok()?;
+    if modules == 0 || modules > MAX_MODULES {
+        return None;
+    }
+    let of_module = |index| {
+        let mapping = read(&region.join(format!("mapping{index}"))).ok()?;
+        let module = mapping.split(',').next()?;
+        if !numbered(module, "nmem") {
+            return None;
+        }
+        let module = sysfs.join("bus/nd/devices").join(module);
+        let counts = COUNTS.map(|driver| module.join(driver).join("dirty_shutdown"));
+        let count = counts.iter().find(|file| file.exists())?;
+        read(count).ok()?.parse::<u64>().ok()
+    };
+    (0..modules).try_fold(0_u64, |sum, index| sum.checked_add(of_module(index)?))
 }
 
 /// Whether a name is `prefix` and a number.
@@ -163,7 +224,10 @@ mod tests {
         let device = format!("../../{REGION}/dax0.0/dax0.0");
         symlink(device, at("dev/char/252:0")).unwrap();
         for (name, text) in files {
-            let file = at(REGION).join(name);
+            let file = match name.strip_prefix("nmem") {
+                Some(_) => at("bus/nd/devices").join(name),
+                None => at(REGION).join(name),
+            };
             fs::create_dir_all(file.parent().unwrap()).unwrap();
             fs::write(file, text).unwrap();
         }
@@ -232,5 +296,43 @@ mod tests {
         let tree = sysfs("acpi", &[("persistence_domain/directory", "")]);
         let error = of_device(tree.path(), "char/252:0").unwrap_err();
         assert!(error.to_string().contains("persistence_domain"), "{error}");
+    }
+
+    #[test]
+    fn unsafe_shutdowns_are_summed_over_the_modules() {
+        let two = [
+            ("mappings", "2\n"),
+            ("mapping0", "nmem0,0,268435456,0\n"),
+            ("mapping1", "nmem3,0,268435456,1\n"),
+            ("nmem0/nfit/dirty_shutdown", "4\n"),
+            ("nmem3/cxl/dirty_shutdown", "3\n"),
+        ];
+        assert_eq!(platform("acpi", &two).unsafe_shutdowns(), Some(7));
+        assert_eq!(platform("acpi", &two[..4]).unsafe_shutdowns(), None);
+    }
+
+    #[test]
+    fn a_wrong_count_is_no_count() {
+        let count = |mappings, mapping, shutdowns| {
+            let files = [
+                ("mappings", mappings),
+                ("mapping0", mapping),
+                ("nmem0/papr/dirty_shutdown", shutdowns),
+            ];
+            platform("acpi", &files).unsafe_shutdowns()
+        };
+        assert_eq!(count("1", "nmem0,0,1,0", "5"), Some(5));
+        for (mappings, mapping, shutdowns) in [
+            ("0", "nmem0,0,1,0", "5"),
+            ("33", "nmem0,0,1,0", "5"),
+            ("-1", "nmem0,0,1,0", "5"),
+            ("1", "../nmem0,0,1,0", "5"),
+            ("1", "", "5"),
+            ("1", "nmem0,0,1,0", "many"),
+            ("1", "nmem0,0,1,0", "18446744073709551616"),
+        ] {
+            let found = count(mappings, mapping, shutdowns);
+            assert_eq!(found, None, "{mappings} {mapping} {shutdowns}");
+        }
     }
 }
