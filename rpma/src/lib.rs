@@ -361,6 +361,8 @@ mod tests {
         check::<pmem::Persister>();
         check::<pmem::Platform>();
         check::<pmem::Domain>();
+        check::<pmem::DevicePath>();
+        check::<pmem::Ddio>();
         // Connections.
         check::<Ep>();
         check::<ConnCfg>();

@@ -3,6 +3,7 @@
 use std::fmt;
 
 use crate::error::{Error, Result};
+use crate::pmem::{DevicePath, Domain, durable};
 
 /// Names the client's operations that make data durable in the memory of a host, without the help
 /// of its processor.
@@ -53,6 +54,35 @@ impl PeerCfg {
     #[must_use]
     pub fn new() -> Self {
         Self::default()
+    }
+
+    /// Makes the configuration of a host from its persistence domain and the path of its device's
+    /// writes.
+    ///
+    /// It is the table of `docs/persistence.md`. [`Platform::domain`](crate::pmem::Platform::domain)
+    /// is the kernel's hint for the first argument, and [`DevicePath::of`] makes the second one from
+    /// the operator's word about DDIO. Every combination that is not known to be durable is
+    /// [`Durable::Nothing`].
+    ///
+    /// ```no_run
+    /// # fn main() -> rpma::Result<()> {
+    /// use rpma::pmem::{Ddio, DevicePath, Platform, PmemMap};
+    /// use rpma::{Device, Peer, PeerCfg, Side};
+    ///
+    /// let peer = Peer::new(&Device::from_addr("192.0.2.1", Side::Local)?)?;
+    /// let map = PmemMap::open("/dev/dax0.0", 4096)?;
+    /// let platform = Platform::detect(&map)?;
+    /// println!("{platform}");
+    /// let cfg = PeerCfg::for_platform(platform.domain(), DevicePath::of(&peer, Ddio::On));
+    /// println!("durable by {}", cfg.get_durable());
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn for_platform(domain: Domain, path: DevicePath) -> Self {
+        let mut cfg = Self::new();
+        cfg.set_durable(durable(domain, path));
+        cfg
     }
 
     /// Declares the operations that make data durable in this host's memory.

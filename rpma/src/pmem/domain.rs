@@ -1,6 +1,9 @@
-//! [`Domain`]: the part of a host that keeps its data.
+//! [`Domain`] and [`DevicePath`]: the two facts about a host that decide which flush is durable.
 
 use std::fmt;
+
+use crate::peer::Peer;
+use crate::peer_cfg::Durable;
 
 /// Names the part of a host that keeps its data when the power fails: its persistence domain.
 ///
@@ -34,5 +37,99 @@ impl fmt::Display for Domain {
             Self::Virtual => "virtio-pmem",
             Self::Volatile => "volatile",
         })
+    }
+}
+
+/// Declares whether an adapter's writes go into the caches of its host's processors. DDIO is
+/// Intel's name, and other vendors have the same feature.
+///
+/// No program can read this setting. It is the operator's word, and it holds for the root port of
+/// one adapter or for the whole host.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Ddio {
+    /// Writes go into the caches: the usual setting.
+    #[default]
+    On,
+    /// Writes bypass the caches.
+    Off,
+}
+
+/// Names the path of a device's writes to the memory of its own host.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum DevicePath {
+    /// Through the caches, and the device has no native flush: an adapter with DDIO on, or
+    /// soft-RoCE before Linux 6.2.
+    #[default]
+    ThroughCaches,
+    /// Through the caches, and a native flush of the device writes them back: soft-RoCE since
+    /// Linux 6.2. No adapter has a native flush today.
+    ThroughCachesFlushing,
+    /// Past the caches: an adapter with DDIO off.
+    PastCaches,
+}
+
+impl DevicePath {
+    /// Returns the path of a peer's device. `ddio` is the operator's word for an adapter.
+    ///
+    /// soft-RoCE copies with the processor, so `ddio` is ignored for it. A device counts as
+    /// flushing if [`Peer::is_native_flush_capable`] returns `true`.
+    #[must_use]
+    pub fn of(peer: &Peer, ddio: Ddio) -> Self {
+        match ddio {
+            Ddio::Off if !peer.attributes().soft_roce => Self::PastCaches,
+            _ if peer.is_native_flush_capable() => Self::ThroughCachesFlushing,
+            _ => Self::ThroughCaches,
+        }
+    }
+}
+
+/// The table of docs/persistence.md.
+pub(crate) fn durable(domain: Domain, path: DevicePath) -> Durable {
+    match (domain, path) {
+        (Domain::CpuCaches, _) | (Domain::MemoryController, DevicePath::PastCaches) => {
+            Durable::DirectWrites
+        }
+        (Domain::MemoryController, DevicePath::ThroughCachesFlushing) => Durable::NativeFlushes,
+        (Domain::MemoryController, DevicePath::ThroughCaches)
+        | (Domain::Unknown | Domain::Virtual | Domain::Volatile, _) => Durable::Nothing,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::PeerCfg;
+
+    const PATHS: [DevicePath; 3] = [
+        DevicePath::ThroughCaches,
+        DevicePath::ThroughCachesFlushing,
+        DevicePath::PastCaches,
+    ];
+
+    /// Promise: each row of the table in docs/persistence.md.
+    #[test]
+    fn the_table() {
+        let row = |domain| PATHS.map(|path| PeerCfg::for_platform(domain, path).get_durable());
+        assert_eq!(row(Domain::CpuCaches), [Durable::DirectWrites; 3]);
+        assert_eq!(
+            row(Domain::MemoryController),
+            [
+                Durable::Nothing,
+                Durable::NativeFlushes,
+                Durable::DirectWrites
+            ]
+        );
+        for domain in [Domain::Unknown, Domain::Virtual, Domain::Volatile] {
+            assert_eq!(row(domain), [Durable::Nothing; 3], "{domain}");
+        }
+    }
+
+    /// Promise: a program that declares nothing about its host gets no promise.
+    #[test]
+    fn the_defaults_promise_nothing() {
+        let cfg = PeerCfg::for_platform(Domain::default(), DevicePath::default());
+        assert_eq!(cfg.get_durable(), Durable::Nothing);
+        assert_eq!(Ddio::default(), Ddio::On);
     }
 }

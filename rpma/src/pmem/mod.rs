@@ -66,7 +66,8 @@ use std::ops::{Range, RangeBounds};
 use std::path::Path;
 use std::sync::Arc;
 
-pub use self::domain::Domain;
+pub(crate) use self::domain::durable;
+pub use self::domain::{Ddio, DevicePath, Domain};
 use self::mapping::Mapping;
 pub use self::platform::Platform;
 use crate::error::{Error, Result};

@@ -23,7 +23,7 @@ const COUNTS: [&str; 3] = ["nfit", "papr", "cxl"];
 /// Holds the kernel's report about the host of a [`PmemMap`].
 ///
 /// It is a hint with its source. The kernel repeats the firmware, and neither knows the path from
-/// an adapter to the memory.
+/// an adapter to the memory: see [`Ddio`](super::Ddio).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Platform {
     domain: Domain,
