@@ -11,6 +11,7 @@ mod acks;
 mod again;
 mod commits;
 mod cuts;
+mod declared;
 mod early;
 mod example;
 mod group;
