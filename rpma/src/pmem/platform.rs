@@ -1,7 +1,7 @@
 //! [`Platform`]: the kernel's report about the host of a map, read from sysfs.
 //!
 //! A namespace of `ndctl` lies in its region: `…/ndbusN/regionN/…`. The region has
-//! `persistence_domain` (Linux 4.17; no such file if the firmware reports none), and its modules as
+//! `persistence_domain` (no such file if the firmware reports none), and its modules as
 //! `mapping0`, `mapping1` and so on: `nmem0,0,268435456,0`. The count of unsafe shutdowns is
 //! `dirty_shutdown` of a module, in a directory of its driver. All are readable without root.
 
