@@ -12,7 +12,7 @@ use common::{
     peer, region, remote,
 };
 use memmap2::MmapMut;
-use rpma::pmem::{PmemKind, PmemMap};
+use rpma::pmem::{Domain, Platform, PmemKind, PmemMap};
 use rpma::{
     AlignedBuf, ComplChannel, CompletionChannel, ConnCfg, ConnReq, Device, Ep, Error, Flags, Mr,
     MrRemote, MrUsage, Notify, Peer, Posted, RegisterableMemory, Side, Srq, SrqCfg,
@@ -178,6 +178,29 @@ fn persistent_memory_that_is_not_there_or_too_small() {
         );
         let small = file(&ext4(), 4096);
         assert!(invalid(PmemMap::open(&small, 4097)).contains("4096"));
+    });
+}
+
+/// Promise: the domain is the firmware's word in the kernel, and a page cache is none.
+#[test]
+#[cfg_attr(feature = "sim", ignore = "on a device only: the kernel's sysfs")]
+fn the_persistence_domain_is_read_from_the_kernel() {
+    device_test(|| {
+        let fsdax = file(&fsdax(), 1 << 20);
+        for path in [devdax(), fsdax.to_str().expect("text").to_owned()] {
+            let map = PmemMap::open(&path, 4096).expect("maps");
+            let platform = Platform::detect(&map).expect("sysfs is there");
+            // xtask gives guest 1 this domain, and its firmware counts no unsafe shutdowns.
+            assert_eq!(platform.domain(), Domain::MemoryController, "{platform}");
+            assert!(
+                platform.source().contains("memory_controller"),
+                "{platform}"
+            );
+            assert_eq!(platform.unsafe_shutdowns(), None);
+        }
+        let file = PmemMap::open(file(&ext4(), 4096), 4096).expect("maps");
+        let platform = Platform::detect(&file).expect("a file has a platform");
+        assert_eq!(platform.domain(), Domain::Volatile, "{platform}");
     });
 }
 

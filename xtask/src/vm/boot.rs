@@ -143,6 +143,8 @@ impl Boot<'_> {
         let image = in_option(&self.guest.file("root.img"));
         let source = in_option(self.machines.workspace.root());
         let console = in_option(&self.dir.join(CONSOLE));
+        // The firmware of one guest reports ADR, and that of the other one eADR.
+        let persistence = if number == 1 { "mem-ctrl" } else { "cpu" };
         // tsc=reliable: an emulated kernel that takes its clock for unstable changes its code for that while it
         // runs, which QEMU's emulation does not always see in time: the guest dies of an int3.
         let mut options = format!(
@@ -151,7 +153,7 @@ impl Boot<'_> {
              -nodefaults
              -no-reboot
              -display none
-             -machine q35,nvdimm=on
+             -machine q35,nvdimm=on,nvdimm-persistence={persistence}
              -m 2G,slots=2,maxmem=4G
              {accel}
              -smp {cpus}
