@@ -18,7 +18,10 @@ use crate::error::{Error, Result};
 const PAGE: u64 = 4096;
 const MAX_MODULES: usize = 32;
 /// The directories of the drivers with a count: ACPI modules, POWER's, and CXL's.
-const COUNTS: [&str; 3] = ["nfit", "papr", "cxl"];
+const COUNTS: [&str; 3] = ["nfit", PAPR, "cxl"];
+const PAPR: &str = "papr";
+/// A property of POWER's device tree: data is durable only after a call to the hypervisor.
+const HYPERVISOR_FLUSHES: &str = "of_node/ibm,hcall-flush-required";
 
 /// Holds the kernel's report about the host of a [`PmemMap`].
 ///
@@ -36,12 +39,12 @@ impl Platform {
     ///
     /// A map of an ordinary file is [`Domain::Volatile`]: a device writes to the page cache. The
     /// domain is [`Domain::Unknown`] for memory outside a region of `ndctl`, for a region without a
-    /// domain (`memmap=`), for a word that this library does not know, and for a file system on a
-    /// device-mapper device.
+    /// domain (`memmap=`), for a word that this library does not know, and for a file system that
+    /// sysfs does not trace to one region: on a device-mapper device, or an overlay.
     ///
     /// # Errors
     ///
-    /// [`Error::Provider`] if sysfs does not have the map's device, or cannot be read.
+    /// [`Error::Provider`] if sysfs is not mounted at `/sys`, or cannot be read.
     ///
     /// [`Error::Provider`]: crate::Error::Provider
     pub fn detect(map: &PmemMap) -> Result<Self> {
@@ -71,7 +74,8 @@ impl Platform {
     /// data, as read by [`detect`](Self::detect). For interleaved modules it is their sum, as in
     /// PMDK.
     ///
-    /// `None` if a module has no readable count.
+    /// `None` if a module has no readable count. POWER's driver shows 0 also without a count, so its
+    /// 0 is `None` as well.
     #[must_use]
     #[doc(alias = "pmem2_source_get_usc")]
     pub fn unsafe_shutdowns(&self) -> Option<u64> {
@@ -84,7 +88,8 @@ impl Platform {
     /// A program keeps the count beside its data, and compares it when it starts again. It asks only
     /// if the data was in use: like PMDK, it may trust data that it closed before the shutdown.
     /// After `false`, check the data itself, for example by its checksums, or copy it from a
-    /// replica. Then store the new count.
+    /// replica. Then store the new count. The counts do not show that modules were exchanged: an
+    /// identifier in the data does.
     ///
     /// ```
     /// use rpma::pmem::Platform;
@@ -118,7 +123,15 @@ impl fmt::Display for Platform {
 /// mounted.
 fn of_device(sysfs: &Path, device: &str) -> Result<Platform> {
     let link = sysfs.join("dev").join(device);
-    let place = fs::canonicalize(&link).map_err(|error| failed("readlink", &link, error))?;
+    let place = match fs::canonicalize(&link) {
+        Ok(place) => place,
+        // An overlay, for example, has a number and no device.
+        Err(error) if error.kind() == io::ErrorKind::NotFound && sysfs.join("dev").is_dir() => {
+            let source = format!("{} does not exist", link.display());
+            return Ok(Platform::new(Domain::Unknown, source));
+        }
+        Err(error) => return Err(failed("readlink", &link, error)),
+    };
     let is_region = |dir: &&Path| {
         let name = dir.file_name().and_then(OsStr::to_str);
         name.is_some_and(|name| numbered(name, "region")) && link_name(dir, "subsystem", "nd")
@@ -127,17 +140,25 @@ fn of_device(sysfs: &Path, device: &str) -> Result<Platform> {
         let source = format!("{} is in no region of nd", place.display());
         return Ok(Platform::new(Domain::Unknown, source));
     };
-    // The parent of the bus is the device of its driver.
-    let parent = region.parent().and_then(Path::parent);
-    let mut platform = match parent {
-        Some(parent) if link_name(parent, "subsystem", "virtio") => {
-            let source = format!("{} is a virtio device", parent.display());
-            Platform::new(Domain::Virtual, source)
-        }
-        _ => domain(region)?,
+    let mut platform = match hypervisor(region) {
+        Some(source) => Platform::new(Domain::Virtual, source),
+        None => domain(region)?,
     };
     platform.unsafe_shutdowns = unsafe_shutdowns(sysfs, region);
     Ok(platform)
+}
+
+/// The reason why a region's data is durable only after a call to the hypervisor, if it is so.
+fn hypervisor(region: &Path) -> Option<String> {
+    let bus = region.parent()?;
+    // The parent of the bus is the device of its driver.
+    let parent = bus.parent()?;
+    if link_name(parent, "subsystem", "virtio") {
+        return Some(format!("{} is a virtio device", parent.display()));
+    }
+    let property = bus.join(HYPERVISOR_FLUSHES);
+    let exists = property.exists();
+    exists.then(|| format!("{} exists", property.display()))
 }
 
 fn domain(region: &Path) -> Result<Platform> {
@@ -150,13 +171,17 @@ fn domain(region: &Path) -> Result<Platform> {
         }
         Err(error) => return Err(failed("read", &file, error)),
     };
-    let domain = match &*word {
+    let source = format!("{} is {word:?}", file.display());
+    Ok(Platform::new(named(&word), source))
+}
+
+/// The domain that the kernel names so.
+fn named(word: &str) -> Domain {
+    match word {
         "cpu_cache" => Domain::CpuCaches,
         "memory_controller" => Domain::MemoryController,
         _ => Domain::Unknown,
-    };
-    let source = format!("{} is {word:?}", file.display());
-    Ok(Platform::new(domain, source))
+    }
 }
 
 /// The sum over the modules of a region, if each has a count.
@@ -172,9 +197,13 @@ fn unsafe_shutdowns(sysfs: &Path, region: &Path) -> Option<u64> {
             return None;
         }
         let module = sysfs.join("bus/nd/devices").join(module);
-        let counts = COUNTS.map(|driver| module.join(driver).join("dirty_shutdown"));
-        let count = counts.iter().find(|file| file.exists())?;
-        read(count).ok()?.parse::<u64>().ok()
+        let (driver, file) = COUNTS
+            .map(|driver| (driver, module.join(driver).join("dirty_shutdown")))
+            .into_iter()
+            .find(|(_, file)| file.exists())?;
+        let count: u64 = read(&file).ok()?.parse().ok()?;
+        // papr_scm shows 0 also if the firmware has no count.
+        (driver != PAPR || count > 0).then_some(count)
     };
     (0..modules).try_fold(0_u64, |sum, index| sum.checked_add(of_module(index)?))
 }
@@ -261,12 +290,23 @@ mod tests {
         assert!(found.source().ends_with("does not exist"), "{found}");
     }
 
-    /// Promise: virtio-pmem is never durable, whatever its region reports.
+    /// Promise: memory that only the hypervisor flushes is never durable, whatever its region
+    /// reports.
     #[test]
     fn virtual_memory_is_never_promised() {
         for files in [&[][..], &[("persistence_domain", "cpu_cache\n")]] {
             assert_eq!(platform("virtio", files).domain(), Domain::Virtual);
         }
+        let tree = sysfs("acpi", &[("persistence_domain", "memory_controller\n")]);
+        let property = tree
+            .path()
+            .join("devices/parent/ndbus0")
+            .join(HYPERVISOR_FLUSHES);
+        fs::create_dir_all(property.parent().unwrap()).unwrap();
+        fs::write(property, "").unwrap();
+        let found = of_device(tree.path(), "char/252:0").unwrap();
+        assert_eq!(found.domain(), Domain::Virtual);
+        assert!(found.source().contains("hcall-flush"), "{found}");
     }
 
     #[test]
@@ -282,11 +322,24 @@ mod tests {
     }
 
     #[test]
-    fn a_missing_device_is_named() {
-        let error = of_device(sysfs("acpi", &[]).path(), "char/9:9").unwrap_err();
-        let text = error.to_string();
+    fn a_device_without_sysfs_is_unknown() {
+        let found = of_device(sysfs("acpi", &[]).path(), "block/0:42").unwrap();
+        assert_eq!(found.domain(), Domain::Unknown);
         assert!(
-            text.contains("dev/char/9:9") && text.contains("/sys?"),
+            found.source().ends_with("dev/block/0:42 does not exist"),
+            "{found}"
+        );
+        assert_eq!(found.unsafe_shutdowns(), None);
+    }
+
+    #[test]
+    fn a_missing_sysfs_is_an_error() {
+        let empty = tempfile::tempdir().unwrap();
+        let text = of_device(empty.path(), "char/252:0")
+            .unwrap_err()
+            .to_string();
+        assert!(
+            text.contains("dev/char/252:0") && text.contains("at /sys?"),
             "{text}"
         );
     }
@@ -322,6 +375,8 @@ mod tests {
             platform("acpi", &files).unsafe_shutdowns()
         };
         assert_eq!(count("1", "nmem0,0,1,0", "5"), Some(5));
+        // POWER without a count shows this.
+        assert_eq!(count("1", "nmem0,0,1,0", "0"), None);
         for (mappings, mapping, shutdowns) in [
             ("0", "nmem0,0,1,0", "5"),
             ("33", "nmem0,0,1,0", "5"),
