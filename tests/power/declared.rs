@@ -1,33 +1,33 @@
 //! `PeerCfg::for_platform` beside the simulator's own table.
 
-use rpma::pmem::{Ddio, DevicePath, Domain};
+use rpma::pmem::{self, Ddio, DevicePath, PmemMap};
 use rpma::sim::{Platform, Profile};
 use rpma::{Device, Durable, Peer, PeerCfg, Side};
 
 use crate::pair::fabric;
 
-/// Promise: on each platform and device, a host declares exactly the flushes that the simulator
-/// keeps, and never more.
+/// Promise: on each platform and device, a host that asks its kernel declares exactly the flushes
+/// that the simulator keeps, and never more.
 #[test]
 fn a_declaration_is_the_simulators_table() {
     for profile in Profile::ALL {
         for platform in Platform::ALL {
             let host = fabric(&profile).host("server");
             host.set_platform(platform);
-            let (domain, ddio) = match platform {
-                Platform::AdrDdioOn => (Domain::MemoryController, Ddio::On),
-                Platform::AdrDdioOff => (Domain::MemoryController, Ddio::Off),
-                Platform::Eadr => (Domain::CpuCaches, Ddio::On),
-                Platform::Volatile => (Domain::Volatile, Ddio::On),
-                other => panic!("a row is missing: {other}"),
+            let pmem = host.pmem("log", 4096);
+            let ddio = match platform {
+                Platform::AdrDdioOff => Ddio::Off,
+                _ => Ddio::On,
             };
-            let path = {
+            let declared = {
                 let _entered = host.enter();
+                let map = PmemMap::open(pmem.path(), 4096).expect("maps");
+                let domain = pmem::Platform::detect(&map).expect("a hint").domain();
                 let addr = host.addr().to_string();
                 let device = Device::from_addr(&addr, Side::Local).expect("a device");
-                DevicePath::of(&Peer::new(&device).expect("a peer"), ddio)
+                let path = DevicePath::of(&Peer::new(&device).expect("a peer"), ddio);
+                PeerCfg::for_platform(domain, path).get_durable()
             };
-            let declared = PeerCfg::for_platform(domain, path).get_durable();
             let may = |native| host.may_promise_direct_write(native);
             let kept = match (may(false), profile.flushes_natively() && may(true)) {
                 (true, _) => Durable::DirectWrites,

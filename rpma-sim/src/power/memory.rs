@@ -104,6 +104,17 @@ impl Memory {
         }
     }
 
+    /// The kernel's word for the persistence domain on its host's [platform](crate::Platform), as in `persistence_domain` of
+    /// sysfs. Volatile memory and an image have none.
+    #[must_use]
+    pub fn persistence_domain(&self) -> Option<&'static str> {
+        let Owner::Host { shared, pmem } = &self.owner else {
+            return None;
+        };
+        let shared = shared.upgrade()?;
+        shared.lock_to_look().persistence_domain(*pmem)
+    }
+
     /// The program has read these bytes, and so they are visible. They are inside.
     fn seen(&self, range: &Range<usize>) {
         if let Owner::Host { shared, pmem } = &self.owner {

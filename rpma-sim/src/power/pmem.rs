@@ -193,6 +193,15 @@ impl State {
         own.map_or_else(Platform::default, |(_, platform)| *platform)
     }
 
+    /// The kernel's word about a memory.
+    pub(crate) fn persistence_domain(&self, index: usize) -> Option<&'static str> {
+        match self.platform(self.power.pmems[index].host) {
+            Platform::AdrDdioOn | Platform::AdrDdioOff => Some("memory_controller"),
+            Platform::Eadr => Some("cpu_cache"),
+            Platform::Volatile => None,
+        }
+    }
+
     /// Lets programs find a memory, which holds what survived.
     pub(crate) fn attach(&mut self, shared: &Arc<Shared>, index: usize) {
         let tracked = &mut self.power.pmems[index];

@@ -86,6 +86,14 @@ impl Mapping {
         self.kind
     }
 
+    /// The kernel's word for the persistence domain of a simulated host.
+    pub(super) fn simulated_domain(&self) -> Option<&'static str> {
+        #[cfg(feature = "sim")]
+        return self.simulated.as_ref()?.persistence_domain();
+        #[cfg(not(feature = "sim"))]
+        None
+    }
+
     pub(super) fn len(&self) -> usize {
         self.len
     }

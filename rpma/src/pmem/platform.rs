@@ -52,7 +52,11 @@ impl Platform {
             PmemKind::File => Ok(Self::new(Domain::Volatile, "an ordinary file")),
             PmemKind::DeviceDax | PmemKind::FsDax => match &map.device {
                 Some(device) => of_device(Path::new("/sys"), device),
-                None => Ok(Self::new(Domain::Unknown, "memory of a simulated host")),
+                None => {
+                    let word = map.part.mapping.simulated_domain().unwrap_or_default();
+                    let source = format!("a simulated kernel has {word:?}");
+                    Ok(Self::new(named(word), source))
+                }
             },
         }
     }
