@@ -2,7 +2,7 @@
 
 use std::thread;
 
-use rpma::pmem::PmemMap;
+use rpma::pmem::{Ddio, DevicePath, Domain, Platform, PmemMap};
 use rpma::{ConnCfg, ConnEvent, Device, Ep, Mr, MrUsage, Peer, PeerCfg, Side};
 
 use crate::Result;
@@ -15,11 +15,16 @@ pub(crate) fn serve(addr: &str, port: &str, path: &str) -> Result<()> {
         | MrUsage::WRITE_DST
         | MrUsage::FLUSH_TYPE_VISIBILITY
         | MrUsage::FLUSH_TYPE_PERSISTENT;
-    let mr = Mr::reg(&peer, PmemMap::open(path, SIZE)?, usage)?;
-    let mut platform = PeerCfg::new();
-    // What the test loses is the guest, and no line of a cache.
-    platform.set_direct_write_to_pmem(true);
-    let offer = [&mr.get_descriptor()[..], &platform.get_descriptor()].concat();
+    let map = PmemMap::open(path, SIZE)?;
+    let platform = Platform::detect(&map)?;
+    println!("{platform}");
+    // A power cut of guest 2 loses no line of a cache, and its firmware reports that.
+    if platform.domain() != Domain::CpuCaches {
+        return Err(format!("this guest must report eADR: {platform}").into());
+    }
+    let cfg = PeerCfg::for_platform(platform.domain(), DevicePath::of(&peer, Ddio::On));
+    let mr = Mr::reg(&peer, map, usage)?;
+    let offer = [&mr.get_descriptor()[..], &cfg.get_descriptor()].concat();
     let ep = Ep::listen(&peer, addr, port.parse()?)?;
     println!("listening");
     for number in 1.. {
