@@ -9,6 +9,7 @@ use crate::fetch::gather;
 use crate::qp::{Operation, QpState, Send, Waiting};
 use crate::state::State;
 use crate::timer::Timer;
+use crate::types::ibv_send_flags;
 
 /// The requests of each queue pair that has left some.
 #[derive(Debug, Default)]
@@ -35,8 +36,17 @@ impl State {
         };
         let (pd, host) = (qp.pd, self.nics[qp.nic].host);
         let mut sends = VecDeque::new();
+        // Whether a read before this request has no answer. A fence waits for it (IBA 10.8.3.3).
+        let mut reads = false;
         for send in self.qps[number].sends.clone() {
-            if send.done.is_some() || send.way.is_executed() {
+            if send.done.is_some() {
+                continue;
+            }
+            if reads && send.is(ibv_send_flags::IBV_SEND_FENCE) {
+                break;
+            }
+            reads |= matches!(send.operation, Operation::Read);
+            if send.way.is_executed() {
                 continue;
             }
             let parts = match &send.data {

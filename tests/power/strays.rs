@@ -5,7 +5,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use anyhow::Result;
-use rpma::sim::{Cut, Fabric, Link, Loss, Profile, sleep};
+use rpma::FlushType;
+use rpma::sim::{Cut, Fabric, Link, Loss, Platform, Profile, sleep};
 
 use crate::again::{read_tail, ways};
 use crate::pair::{Pair, Way};
@@ -115,5 +116,57 @@ fn an_old_connection_that_is_dropped_later() {
         let is_lost = |seed: &u64| run(&profile, way, Drops::Later, *seed).is_err();
         let lost = (1..=10).filter(is_lost).count();
         assert!(lost > 0, "{}, {way:?}", profile.name());
+    }
+}
+
+/// A write with a fence has not left the device before the read that it waits for is answered. So
+/// no end of a connection shows a pointer whose data the flush by reading did not make durable.
+#[test]
+fn a_pointer_after_a_read_is_never_left_in_flight() {
+    let way = Way {
+        platform: Platform::AdrDdioOff,
+        by_reading: true,
+        promise: None,
+    };
+    for profile in [Profile::STRICT, Profile::ADAPTER] {
+        for seed in 1..=30 {
+            let fabric = Fabric::seeded(profile.clone(), seed);
+            let Pair {
+                client,
+                server,
+                pmem,
+                conn,
+                remote,
+                source,
+                far,
+                target,
+                ..
+            } = Pair::new(&fabric, way).expect("a connection");
+            fabric.between(&client, &server).delay(DELAY);
+            let check = |cut: &Cut<'_>| {
+                for image in cut.images(&pmem) {
+                    let bytes = image.bytes();
+                    let is_whole = bytes[place(0)..].starts_with(&record(0));
+                    assert!(bytes[..8] == [0; 8] || is_whole, "the record is torn");
+                }
+            };
+            let commit_and_go = || {
+                let (at, bytes) = (place(0), record(0));
+                source.write_at(at, &bytes).expect("inside");
+                let part = remote.slice(at as u64..(at + bytes.len()) as u64);
+                let part = part.expect("inside");
+                let bytes = source.slice(at..at + bytes.len()).expect("inside");
+                let tail = (remote.slice(..8).expect("inside"), 1_u64.to_le_bytes());
+                let kind = FlushType::Persistent;
+                conn.commit(&[(part, bytes)], Some(tail), kind, 0)
+                    .expect("posted");
+                drop(conn);
+                sleep(2 * DELAY);
+            };
+            if let Err(loss) = fabric.find_loss(check, commit_and_go) {
+                panic!("{}, seed {seed}: {loss}", profile.name());
+            }
+            drop((far, target));
+        }
     }
 }
