@@ -8,20 +8,22 @@ use std::time::Duration;
 use rpma::commit::{Limits, Method, Replicas, Responder, Turn, Writer, WriterCfg};
 use rpma::pmem::PmemMap;
 use rpma::sim::{Cut, Fabric, Host, Loss, Platform, Pmem, Profile, Visited, now, sleep};
-use rpma::{Conn, ConnCfg, ConnReq, Device, Ep, Mr, MrUsage, Offer, Peer, PeerCfg, Side, Wc};
+use rpma::{Conn, ConnCfg, ConnReq, Device, Ep, Mr, MrUsage, Next, Offer, Peer, PeerCfg, Side, Wc};
 
 use crate::set::{LEN, LIMIT, SIZE, START, record, whole};
 
 const RECORDS: u64 = 6;
 
-struct Served {
-    pmem: Pmem,
-    far: Conn,
-    responder: Responder<u8>,
+/// A replica's memory, its end of the connection, and its responder.
+pub(crate) struct Served {
+    pub(crate) pmem: Pmem,
+    pub(crate) far: Conn,
+    pub(crate) responder: Responder<u8>,
 }
 
 impl Served {
-    fn new(host: &Host, client: &Host, peer: &Peer) -> (Self, Writer) {
+    /// With the writer of the client, whose peer this is.
+    pub(crate) fn new(host: &Host, client: &Host, peer: &Peer, retries: u8) -> (Self, Writer) {
         host.set_platform(Platform::AdrDdioOn);
         let pmem = host.pmem("log", SIZE);
         let addr = host.addr().to_string();
@@ -37,7 +39,9 @@ impl Served {
 
         let _on_client = client.enter();
         let cfg = WriterCfg::new(Method::Server);
-        let settings = cfg.conn_cfg(&ConnCfg::new()).expect("settings");
+        let mut settings = ConnCfg::new();
+        settings.set_retry_count(retries).expect("retries");
+        let settings = cfg.conn_cfg(&settings).expect("settings");
         let req = ConnReq::new(peer, &addr, ep.get_port(), &settings).expect("resolves");
         let connecting = Writer::connect(req, &cfg, &Offer::default()).expect("asks");
         let far = {
@@ -59,6 +63,17 @@ impl Served {
             responder,
         };
         (served, writer)
+    }
+
+    /// The replica's program, until its connection is over.
+    pub(crate) fn serve(mut self) {
+        let mut wcs = [Wc::default(); 8];
+        while let Ok(Next::Completions(count)) = self.far.next(&mut wcs, Duration::MAX) {
+            for wc in &wcs[..count] {
+                self.responder.handle(0, wc);
+            }
+            while let Turn::Served(_) = self.responder.turn(|_| Some(&self.far)) {}
+        }
     }
 
     fn turn(&mut self) {
@@ -83,7 +98,7 @@ fn run(profile: &Profile, pipelined: u64) -> Result<Visited, Loss> {
     let records = pipelined as usize + 1;
     let mut log = Replicas::new(&peer, records * LEN, records).expect("a ring");
     let mut servers = hosts.map(|host| {
-        let (served, writer) = Served::new(&host, &client, &peer);
+        let (served, writer) = Served::new(&host, &client, &peer, 7);
         let region = writer.offer().regions()[0];
         log.add(writer, region).expect("added");
         served
