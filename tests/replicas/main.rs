@@ -4,6 +4,7 @@
 //! source byte is used again before its release; a replica that is frozen, dead or set aside does
 //! not stop the others, also under faults that a seed draws; and wrong arguments are refused before anything is posted.
 
+mod acks;
 mod cluster;
 mod cuts;
 mod faults;
