@@ -151,3 +151,37 @@ fn the_servers_method_on_two_of_three_survives_every_cut() {
         }
     }
 }
+
+/// A host that is gone after it took the request leaves nothing in flight that would fail. The
+/// wait ends by a write of its own, long before its limit.
+#[test]
+fn a_settle_ends_when_the_host_that_took_the_request_is_gone() {
+    for profile in Profile::ALL {
+        let fabric = Fabric::seeded(profile.clone(), 5);
+        let (client, host) = (fabric.host("client"), fabric.host("a"));
+        let _entered = client.enter();
+        let device = Device::from_addr(&host.addr().to_string(), Side::Remote);
+        let peer = Peer::new(&device.expect("a device")).expect("a peer");
+        let mut log = Replicas::new(&peer, LEN, 1).expect("a ring");
+        let (served, writer) = Served::new(&host, &client, &peer, 2);
+        let region = writer.offer().regions()[0];
+        let replica = log.add(writer, region).expect("added");
+        let mut made = log.record(LEN).expect("room");
+        made.put(0, &record(0)).expect("inside");
+        let tail = Some((0, 1_u64.to_le_bytes()));
+        let id = made.commit(START, tail, 1).expect("posted");
+        let began = now();
+        while log.writer(replica).expect("a writer").released() == 0 {
+            log.look();
+            sleep(Duration::from_millis(1));
+            assert!(now() - began < LIMIT, "the request is not taken");
+        }
+        fabric.power_cut(&host);
+        let began = now();
+        let outcome = log.settle(id, 1, Duration::from_secs(3_600));
+        let took = now() - began;
+        assert_eq!((outcome.durable, outcome.unknown), (0, replica.mask()));
+        assert!(took < LIMIT, "{}: {took:?}", profile.name());
+        drop(served);
+    }
+}
