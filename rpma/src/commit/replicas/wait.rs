@@ -4,6 +4,7 @@
 //! each connection gets a write of 0 bytes: the host of a replica may be gone with nothing in
 //! flight that would fail.
 
+use std::array;
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags};
@@ -113,11 +114,22 @@ impl Replicas {
         let writers = self.members.iter().filter(|of| of.is_able());
         let conns = writers.filter_map(|of| of.writer()).map(|of| of.conn());
         let fds = conns.filter_map(|conn| conn.get_next_fd().ok());
-        let mut fds: Vec<_> = fds
-            .map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN))
-            .collect();
+        let mut fds = fds.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN));
+        let slept = match fds.next() {
+            None => clock::poll(&mut [], until.instant()),
+            // On the stack: a wait allocates nothing. The places after the last one are not polled.
+            Some(first) => {
+                let mut count = 1;
+                let mut places: [_; Self::MOST] = array::from_fn(|_| first.clone());
+                for (place, fd) in places[1..].iter_mut().zip(fds) {
+                    *place = fd;
+                    count += 1;
+                }
+                clock::poll(&mut places[..count], until.instant())
+            }
+        };
         // A signal, or no memory for the call: the caller looks, and sleeps again.
-        if clock::poll(&mut fds, until.instant()) != Ok(0) {
+        if slept != Ok(0) {
             return;
         }
         for writer in self.members.iter_mut().filter_map(Member::awaited) {

@@ -1,0 +1,125 @@
+//! After the set-up, commits and their waits allocate nothing in the library, by each method. The
+//! simulator's own allocations are not counted.
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::backtrace::Backtrace;
+use std::cell::{Cell, RefCell};
+use std::time::Duration;
+
+use rpma::FlushType;
+use rpma::commit::{Limits, Method};
+use rpma::sim::{Fabric, Platform, Profile};
+
+use crate::cluster::Cluster;
+use crate::set::{LEN, LIMIT, Way, methods};
+
+const SHORT: Duration = Duration::from_millis(120);
+
+thread_local! {
+    /// Whether allocations of this thread are looked at.
+    static LOOKS: Cell<bool> = const { Cell::new(false) };
+    /// The places in the library that have allocated.
+    static FOUND: RefCell<Vec<String>> = const { RefCell::new(Vec::new()) };
+}
+
+/// The system's allocator, which looks where an allocation comes from.
+struct Looking;
+
+// SAFETY: the system's allocator does all of the work.
+unsafe impl GlobalAlloc for Looking {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        look();
+        // SAFETY: the caller promises the same.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, memory: *mut u8, layout: Layout) {
+        // SAFETY: the caller promises the same.
+        unsafe { System.dealloc(memory, layout) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Looking = Looking;
+
+fn look() {
+    // The look itself allocates.
+    if !LOOKS
+        .try_with(|looks| looks.replace(false))
+        .unwrap_or(false)
+    {
+        return;
+    }
+    let trace = Backtrace::force_capture().to_string();
+    let places = trace.lines().map(str::trim);
+    let ours = |place: &&str| {
+        let is_of = |part: &str| place.starts_with("at ") && place.contains(part);
+        is_of("rpma/src/") || is_of("rpma-sim/src/") || is_of("tests/")
+    };
+    let mut ours = places.filter(ours);
+    // The first ones are this look and the allocator.
+    let place = ours.find(|place| !place.contains("tests/replicas/allocations.rs"));
+    // With the simulator the library notes the program's lines for its reports.
+    let is_library =
+        |place: &&str| place.contains("rpma/src/") && !place.contains("verbs/caller.rs");
+    if let Some(place) = place.filter(is_library) {
+        FOUND.with_borrow_mut(|found| found.push(place.to_owned()));
+    }
+    LOOKS.set(true);
+}
+
+/// The places in the library that allocate meanwhile.
+fn allocations(run: impl FnOnce()) -> Vec<String> {
+    LOOKS.set(true);
+    run();
+    LOOKS.set(false);
+    FOUND.take()
+}
+
+/// Commits, with everything that a program calls between them.
+fn commit(of: &mut Cluster, numbers: std::ops::Range<u64>) {
+    for number in numbers {
+        of.log.wait_room(LEN, LIMIT).expect("room");
+        let id = of.append(number, 2).expect("posted");
+        of.log.look();
+        assert!(of.log.settle(id, 2, LIMIT).copies() >= 2);
+        assert!(of.log.outcome(id).copies() >= 2);
+        of.log.settle(id, 3, LIMIT);
+    }
+}
+
+#[test]
+fn commits_on_replicas_allocate_nothing() {
+    for profile in Profile::ALL {
+        for method in [methods(&profile), vec![Method::Server]].concat() {
+            let way = Way {
+                method,
+                flush_type: match method {
+                    Method::Server => FlushType::Persistent,
+                    _ => FlushType::Visibility,
+                },
+                platform: Platform::AdrDdioOff,
+                in_flight: 2,
+                retries: 7,
+            };
+            let fabric = Fabric::seeded(profile.clone(), 1);
+            let mut of = Cluster::new(&fabric, way, 3);
+            let client = of.client.clone();
+            let _entered = client.enter();
+            let found = allocations(|| {
+                commit(&mut of, 0..8);
+                // Sleeps, with probes, at a replica that does not answer.
+                of.hosts[1].freeze();
+                let id = of.append(8, 2).expect("posted");
+                of.log.settle(id, 3, SHORT);
+                of.hosts[1].thaw();
+                of.log.settle(id, 3, LIMIT);
+            });
+            assert!(found.is_empty(), "{}, {method}: {found:#?}", profile.name());
+            drop(of);
+        }
+    }
+    // The look finds those of the library: a limit of 0 has an error with a text.
+    let found = allocations(|| drop(Limits::new(0, 1, 1)));
+    assert!(!found.is_empty());
+}
