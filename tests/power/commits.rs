@@ -1,6 +1,7 @@
 //! `Conn::commit` under every cut: what its completion acknowledges is there, and no pointer
 //! without its data. On every device and platform where a flush may promise it, native and by
-//! reading; of one part, of two, of two far apart; one at a time, and two in flight.
+//! reading; of one part, of two, of two apart, and of two with a flush each; one at a time, and two
+//! in flight.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
@@ -16,7 +17,7 @@ const RECORDS: u64 = 12;
 /// A record, and how much of it its first part has.
 const LEN: usize = 104;
 const HEAD: usize = 40;
-/// Where the records begin, and where the second parts do that are far away.
+/// Where the records begin, and where the second parts do that are apart.
 const START: usize = 64;
 const FAR: usize = SIZE / 2;
 
@@ -28,6 +29,8 @@ enum Parts {
     Two,
     /// With other memory between them, which other records have.
     Apart,
+    /// With more than 4 KiB between them: each has a native flush of its own.
+    Distant,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -43,6 +46,14 @@ fn record(number: u64) -> Vec<u8> {
 }
 
 impl Log {
+    /// Where the second parts begin that are far away.
+    fn far(self) -> usize {
+        match self.parts {
+            Parts::Distant => 2 * SIZE,
+            _ => FAR,
+        }
+    }
+
     /// Where the bytes of a record go: their offsets, and the ranges of the record.
     fn places(self, number: u64) -> Vec<(usize, std::ops::Range<usize>)> {
         let number = number as usize;
@@ -50,9 +61,9 @@ impl Log {
         match self.parts {
             Parts::One => vec![(at, 0..LEN)],
             Parts::Two => vec![(at, 0..HEAD), (at + HEAD, HEAD..LEN)],
-            Parts::Apart => vec![
+            Parts::Apart | Parts::Distant => vec![
                 (START + number * HEAD, 0..HEAD),
-                (FAR + number * (LEN - HEAD), HEAD..LEN),
+                (self.far() + number * (LEN - HEAD), HEAD..LEN),
             ],
         }
     }
@@ -92,7 +103,7 @@ impl Log {
     fn run(self, profile: &Profile, way: Way, seed: u64) -> Result<Visited, Loss> {
         let fabric = fabric(profile);
         fabric.set_seed(seed);
-        let pair = Pair::new(&fabric, way).expect("a connection");
+        let pair = Pair::sized(&fabric, way, self.far() + FAR).expect("a connection");
         let acknowledged = AtomicU64::new(0);
         let append_all = || {
             let mut posted = Vec::new();
@@ -148,7 +159,7 @@ fn a_commit_survives_every_cut() {
     let on = |platform| {
         let mut events = 0;
         for (profile, way) in ways(platform) {
-            for parts in [Parts::One, Parts::Two, Parts::Apart] {
+            for parts in [Parts::One, Parts::Two, Parts::Apart, Parts::Distant] {
                 for in_flight in [1, 2] {
                     for seed in 0..SEEDS {
                         let log = Log { parts, in_flight };

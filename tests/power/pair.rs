@@ -45,9 +45,14 @@ pub(crate) struct Way {
 
 impl Pair {
     pub(crate) fn new(fabric: &Fabric, way: Way) -> Result<Self> {
+        Self::sized(fabric, way, SIZE)
+    }
+
+    /// With memories of another size.
+    pub(crate) fn sized(fabric: &Fabric, way: Way, size: usize) -> Result<Self> {
         let (client, server) = (fabric.host("client"), fabric.host("server"));
         server.set_platform(way.platform);
-        let pmem = server.pmem("log", SIZE);
+        let pmem = server.pmem("log", size);
         Self::connect(client, server, pmem, way)
     }
 
@@ -59,13 +64,15 @@ impl Pair {
         // Retries end, also on soft-RoCE.
         cfg.set_retry_count(2)?;
         cfg.set_max_send_sge(2)?;
+        // Two commits of two parts, with a flush each.
+        cfg.set_sq_size(12);
         let on_server = server.enter();
         let peer = Peer::new(&Device::from_addr(&addr, Side::Local)?)?;
         let usage = MrUsage::WRITE_DST
             | MrUsage::READ_SRC
             | MrUsage::FLUSH_TYPE_VISIBILITY
             | MrUsage::FLUSH_TYPE_PERSISTENT;
-        let target = Mr::reg(&peer, PmemMap::open(pmem.path(), SIZE)?, usage)?;
+        let target = Mr::reg(&peer, PmemMap::open(pmem.path(), pmem.len())?, usage)?;
         let messages = Mr::reg(&peer, vec![0; 16], MrUsage::SEND | MrUsage::RECV)?;
         let ep = Ep::listen(&peer, &addr, 0)?;
         drop(on_server);
@@ -74,7 +81,7 @@ impl Pair {
         let _on_client = client.enter();
         let peer = Peer::new(&Device::from_addr(&addr, Side::Remote)?)?;
         let usage = MrUsage::WRITE_SRC | MrUsage::SEND | MrUsage::RECV | MrUsage::READ_DST;
-        let source = Mr::reg(&peer, vec![0; SIZE], usage)?;
+        let source = Mr::reg(&peer, vec![0; pmem.len()], usage)?;
         let connect = || -> Result<(Conn, Conn)> {
             let asking = ConnReq::new(&peer, &addr, ep.get_port(), &cfg)?.connect(&[])?;
             let far = {
