@@ -91,8 +91,8 @@ fn commits(conn: &Conn, local: &Mr<Vec<u8>>, remote: &MrRemote, suffix: &str) ->
     };
     let pointers = words(remote, 8)?;
     for count in [1, 5] {
-        // As many as the queue has slots for.
-        let commits = DEPTH as usize / (count + 3);
+        // As many as the queue has slots for, and one slot more.
+        let commits = (DEPTH as usize - 1) / (count + 3);
         let mut all = Vec::new();
         for n in 0..commits {
             let parts: Vec<_> = (0..count).map(|m| part(n + m)).collect::<Result<_>>()?;

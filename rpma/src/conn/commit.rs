@@ -14,7 +14,8 @@ use crate::mr::{MrSlice, RemoteSlice};
 use crate::posted::Posted;
 use crate::slots::{Kind, NotTried, Outcome, Refusal, Wanted, tried_in_vain};
 use crate::verbs::{
-    Commit, CommitPart, LocalBuffer, MAX_COMMIT_PARTS, PostError, Posting, RemoteAddress,
+    Commit, CommitPart, CommitParts, LocalBuffer, MAX_COMMIT_PARTS, PostError, Posting,
+    RemoteAddress,
 };
 
 /// How many bytes more than the parts themselves one native flush may cover. The peer's device, or
@@ -92,8 +93,28 @@ impl Conn {
     ) -> Result<Posted> {
         let _posting = Posting::of(op_context);
         let pointer = pointer.as_ref();
-        let Some(hull) = self.commits_simply(parts, pointer, flush_type) else {
-            return self.commit_any(parts, pointer, flush_type, op_context);
+        match <&[Part<'_>; 1]>::try_from(parts) {
+            Ok(one) => self.commit_parts(one, pointer, flush_type, op_context),
+            Err(_) => self.commit_parts(parts, pointer, flush_type, op_context),
+        }
+    }
+
+    /// As [`commit`](Self::commit): once for one part, where no loop and no sum is left, and once
+    /// for any number.
+    #[inline(always)]
+    #[cfg_attr(feature = "sim", track_caller)]
+    fn commit_parts<'mr, Parts>(
+        &self,
+        parts: &Parts,
+        pointer: Option<&(RemoteSlice, [u8; 8])>,
+        flush_type: FlushType,
+        op_context: u64,
+    ) -> Result<Posted>
+    where
+        Parts: CommitParts<Part = Part<'mr>> + ?Sized,
+    {
+        let Some(hull) = self.commits_simply(parts.all(), pointer, flush_type) else {
+            return self.commit_any(parts.all(), pointer, flush_type, op_context);
         };
         let commit = Commit {
             parts,
@@ -105,10 +126,16 @@ impl Conn {
             persistent: flush_type == FlushType::Persistent,
         };
         let posted = match (&self.flush_method, pointer) {
-            (FlushMethod::Read(_), Some(_)) => self.post_commit::<false, true>(&commit, op_context),
-            (FlushMethod::Read(_), None) => self.post_commit::<false, false>(&commit, op_context),
-            (FlushMethod::Native, Some(_)) => self.post_commit::<true, true>(&commit, op_context),
-            (FlushMethod::Native, None) => self.post_commit::<true, false>(&commit, op_context),
+            (FlushMethod::Read(_), Some(_)) => {
+                self.post_commit::<false, true, _>(&commit, op_context)
+            }
+            (FlushMethod::Read(_), None) => {
+                self.post_commit::<false, false, _>(&commit, op_context)
+            }
+            (FlushMethod::Native, Some(_)) => {
+                self.post_commit::<true, true, _>(&commit, op_context)
+            }
+            (FlushMethod::Native, None) => self.post_commit::<true, false, _>(&commit, op_context),
         };
         match (posted.result(), pointer) {
             (Ok(number), _) => Ok(self.queues.slots.name(number, true)),
@@ -125,20 +152,20 @@ impl Conn {
 
     /// Posts all, or none. Not inlined: its callers have nothing to keep in registers for it.
     #[inline(never)]
-    fn post_commit<const NATIVE: bool, const POINTER: bool>(
+    fn post_commit<const NATIVE: bool, const POINTER: bool, Parts: CommitParts + ?Sized>(
         &self,
-        commit: &Commit<'_, Part<'_>>,
+        commit: &Commit<'_, Parts>,
         op_context: u64,
     ) -> Outcome {
         let wanted = Wanted::one_operation(commit.requests::<POINTER>(), true);
         let posted = self.queues.slots.try_post_sends(wanted, |mut entries| {
             let number = || Kind::Send.wr_id(entries.take(op_context));
-            self.give_commit::<NATIVE, POINTER>(commit, number)
+            self.give_commit::<NATIVE, POINTER, _>(commit, number)
         });
         match posted {
             Ok(number) => Outcome::posted(number),
             Err(NotTried::Later(held)) => {
-                self.post_commit_later::<NATIVE, POINTER>(commit, op_context, held)
+                self.post_commit_later::<NATIVE, POINTER, _>(commit, op_context, held)
             }
             Err(NotTried::NotTaken(ring, held, error)) => {
                 tried_in_vain::<true>((ring, held), commit.requests::<POINTER>(), error)
@@ -150,9 +177,9 @@ impl Conn {
     /// few entries.
     #[cold]
     #[inline(never)]
-    fn post_commit_later<const NATIVE: bool, const POINTER: bool>(
+    fn post_commit_later<const NATIVE: bool, const POINTER: bool, Parts: CommitParts + ?Sized>(
         &self,
-        commit: &Commit<'_, Part<'_>>,
+        commit: &Commit<'_, Parts>,
         op_context: u64,
         held: Option<Held<'_>>,
     ) -> Outcome {
@@ -160,14 +187,14 @@ impl Conn {
         let wanted = Wanted::one_operation(commit.requests::<POINTER>(), true);
         self.queues.slots.post_sends(wanted, |mut entries| {
             let number = || Kind::Send.wr_id(entries.take(op_context));
-            self.give_commit::<NATIVE, POINTER>(commit, number)
+            self.give_commit::<NATIVE, POINTER, _>(commit, number)
         })
     }
 
     #[inline(always)]
-    fn give_commit<const NATIVE: bool, const POINTER: bool>(
+    fn give_commit<const NATIVE: bool, const POINTER: bool, Parts: CommitParts + ?Sized>(
         &self,
-        commit: &Commit<'_, Part<'_>>,
+        commit: &Commit<'_, Parts>,
         number: impl FnMut() -> u64,
     ) -> Result<(), PostError> {
         let qp = &self.queues.qp;
@@ -206,7 +233,7 @@ impl Conn {
         let hull = region.between((first, last));
         let is_one_flush = match &self.flush_method {
             FlushMethod::Read(_) => true,
-            FlushMethod::Native => hull.len() <= sum + GAPS,
+            FlushMethod::Native => parts.len() == 1 || hull.len() <= sum + GAPS,
         };
         // A pointer in the same region has its rights.
         let is_right = usually(is_one_flush)

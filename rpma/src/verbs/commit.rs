@@ -23,10 +23,35 @@ pub(crate) trait CommitPart {
     fn local(&self) -> LocalBuffer<'_>;
 }
 
+/// The writes of a commit: a slice, or an array of one, whose length the compiler knows.
+pub(crate) trait CommitParts {
+    type Part: CommitPart;
+
+    fn all(&self) -> &[Self::Part];
+}
+
+impl<Part: CommitPart> CommitParts for [Part] {
+    type Part = Part;
+
+    #[inline(always)]
+    fn all(&self) -> &[Part] {
+        self
+    }
+}
+
+impl<Part: CommitPart> CommitParts for [Part; 1] {
+    type Part = Part;
+
+    #[inline(always)]
+    fn all(&self) -> &[Part] {
+        self
+    }
+}
+
 /// A commit that one flush covers. `POINTER`, where it is asked for: it has a pointer.
-pub(crate) struct Commit<'a, Part> {
+pub(crate) struct Commit<'a, Parts: ?Sized> {
     /// [`MAX_COMMIT_PARTS`] at most.
-    pub(crate) parts: &'a [Part],
+    pub(crate) parts: &'a Parts,
     /// The memory of all parts, and its length: what one flush takes.
     pub(crate) all: (RemoteAddress, u64),
     /// Without a pointer it is not looked at.
@@ -38,12 +63,12 @@ pub(crate) struct Commit<'a, Part> {
     pub(crate) persistent: bool,
 }
 
-impl<Part> Commit<'_, Part> {
+impl<Parts: CommitParts + ?Sized> Commit<'_, Parts> {
     /// How many requests it has. The last one gives a completion.
     #[inline(always)]
     pub(crate) fn requests<const POINTER: bool>(&self) -> u32 {
         // A few.
-        self.parts.len() as u32 + if POINTER { 3 } else { 1 }
+        self.parts.all().len() as u32 + if POINTER { 3 } else { 1 }
     }
 }
 
@@ -59,21 +84,21 @@ impl QueuePair {
     /// Posts it by flushes that read into `target`, as a chain. The write of the pointer has the
     /// flags `after_flushes`. `number` gives the `wr_id` of each request, in order.
     #[inline(always)]
-    pub(crate) fn post_reading_commit<const POINTER: bool, Part: CommitPart>(
+    pub(crate) fn post_reading_commit<const POINTER: bool, Parts: CommitParts + ?Sized>(
         &self,
-        commit: &Commit<'_, Part>,
+        commit: &Commit<'_, Parts>,
         (target, after_flushes): (ReadTarget, SendFlags),
         number: impl FnMut() -> u64,
     ) -> Result<(), PostError> {
         let mut requests = [const { MaybeUninit::<SendWr>::uninit() }; MAX_COMMIT_PARTS + 3];
         assert!(
-            commit.parts.len() <= MAX_COMMIT_PARTS,
+            commit.parts.all().len() <= MAX_COMMIT_PARTS,
             "the caller checked how many there are"
         );
         let first: *mut SendWr = requests.as_mut_ptr().cast();
         let next = first;
         let mut chain = Chain { next, number };
-        for part in commit.parts {
+        for part in commit.parts.all() {
             let wr = SendWr::new(Opcode::WRITE, part.remote(), 1, SendFlags::empty());
             // SAFETY: one of as many as the assertion lets through; three more have places, too.
             unsafe { chain.add(wr, part.local().to_sge()) };
@@ -107,13 +132,13 @@ impl QueuePair {
     /// Posts it by native flushes and a native atomic write, as a stream.
     #[cfg(all(native_flush, native_atomic_write))]
     #[inline(always)]
-    pub(crate) fn post_native_commit<const POINTER: bool, Part: CommitPart>(
+    pub(crate) fn post_native_commit<const POINTER: bool, Parts: CommitParts + ?Sized>(
         &self,
-        commit: &Commit<'_, Part>,
+        commit: &Commit<'_, Parts>,
         mut number: impl FnMut() -> u64,
     ) -> Result<(), PostError> {
         let stream = super::stream::Stream::start(self.stream()?);
-        for part in commit.parts {
+        for part in commit.parts.all() {
             stream.write(part.remote(), part.local(), SendFlags::empty(), number());
         }
         let (all, len) = commit.all;

@@ -54,7 +54,7 @@ pub(crate) use self::batch::{Forms, NoRoom, Requests, Written};
 pub(crate) use self::caller::Posting;
 pub(crate) use self::cm::{CmId, IncomingRequest, Resolution};
 pub(crate) use self::cm_event::{CmEvent, CmEventKind};
-pub(crate) use self::commit::{Commit, CommitPart, MAX_COMMIT_PARTS};
+pub(crate) use self::commit::{Commit, CommitPart, CommitParts, MAX_COMMIT_PARTS};
 pub(crate) use self::context::{Context, DeviceAttributes, Pd};
 pub(crate) use self::copy::{copy_from_shared, copy_to_shared, load_u64, store_u64};
 pub(crate) use self::cq::{CompChannel, CompletionQueue, CqTag};
