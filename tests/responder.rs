@@ -191,6 +191,29 @@ fn commits_are_answered_in_their_order() {
     });
 }
 
+/// An answer alone makes no room: the source may be under way still. Without an answer the wait
+/// keeps to its limit.
+#[test]
+fn a_wait_for_room_needs_an_answer() {
+    device_test(|| {
+        let peer = peer();
+        let source = source(&peer);
+        let mut server = Server::new(&peer, limits(1));
+        let mut writer = server.writer(&WriterCfg::new(Method::Server));
+        let far = writer.offer().regions()[0];
+        let parts = [part(&far, &source, 0, 8)];
+        for number in 1..=5 {
+            writer.commit(&parts, tail(&far, number)).expect("posted");
+            let short = Duration::from_millis(10);
+            let late = writer.wait_room(short, |_| {}).expect_err("no answer");
+            assert!(matches!(late, Error::TimedOut(_)), "{late}");
+            server.until(|server| server.log.load_u64(TAIL).expect("inside") == number);
+            writer.wait_room(LIMIT, |_| {}).expect("answered");
+            assert_eq!((writer.durable(), writer.released()), (number, number));
+        }
+    });
+}
+
 /// Each is refused before anything is posted.
 #[test]
 fn a_writer_asks_for_nothing_that_is_refused() {

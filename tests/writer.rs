@@ -163,6 +163,42 @@ fn more_than_fits_is_refused() {
     });
 }
 
+/// With room there is a commit less in flight, and its source is released. A connection that is
+/// over has none.
+#[test]
+fn a_wait_for_room_ends_when_the_oldest_commit_is_complete() {
+    device_test(|| {
+        let peer = peer();
+        let source = region(&peer, SIZE, MrUsage::WRITE_SRC);
+        let target = target(&peer);
+        for method in methods(&peer) {
+            let mut cfg = visible(method);
+            cfg.set_in_flight(2).expect("some");
+            let mut made = connect(&peer, &target, &cfg);
+            let one = part(&made.far, &source, 0, 8);
+            made.writer.wait_room(LIMIT, |_| {}).expect("it is empty");
+            for number in 1..=20 {
+                made.writer.commit(&[one], None).expect("there is room");
+                made.writer.wait_room(LIMIT, |_| {}).expect("connected");
+                assert!(made.writer.released() + 1 >= number);
+                assert!(made.writer.durable() + 1 >= number);
+            }
+            made.server.disconnect().expect("disconnects");
+            let over = loop {
+                // The look takes the event of the end.
+                match made.writer.wait_room(LIMIT, |_| {}) {
+                    Ok(()) => drop(made.writer.commit(&[one], None)),
+                    Err(over) => break over,
+                }
+            };
+            assert!(
+                matches!(over, Error::Ended(_) | Error::Operation(_)),
+                "{over:?}"
+            );
+        }
+    });
+}
+
 /// A commit that the peer's end cuts off is not called durable, and its source is released.
 #[test]
 fn the_fate_of_what_is_cut_off_is_unknown() {

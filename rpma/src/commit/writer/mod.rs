@@ -31,8 +31,8 @@ const PROBE_EVERY: Duration = Duration::from_millis(50);
 
 /// A connection that commits by one [`Method`](crate::commit::Method).
 ///
-/// It takes commits up to [`WriterCfg::in_flight`], never sleeps but in [`wait`](Self::wait), and
-/// allocates nothing after it is made.
+/// It takes commits up to [`WriterCfg::in_flight`], never sleeps but in [`wait`](Self::wait) and
+/// [`wait_room`](Self::wait_room), and allocates nothing after it is made.
 ///
 /// # Event loops
 ///
@@ -366,28 +366,63 @@ impl Writer {
         limit: Duration,
         mut other: impl FnMut(Wc),
     ) -> Result<()> {
+        self.fate(ticket)?;
+        self.look_until(
+            limit,
+            &mut other,
+            |writer| writer.durable >= ticket.number,
+            |writer| writer.has_completed(ticket),
+            "the commit is not known to be durable; its source memory is still in use",
+        )
+    }
+
+    /// Waits until there is [`room`](Self::room) for another commit, for at most `limit`: the
+    /// oldest one is durable, and its source memory is [released](Self::released). Completions
+    /// that are not the writer's go to `other`.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::TimedOut`] when the limit has passed. Otherwise the reason for which the
+    /// connection is over, as [`Conn::wait_for`].
+    pub fn wait_room(&mut self, limit: Duration, mut other: impl FnMut(Wc)) -> Result<()> {
+        self.look_until(
+            limit,
+            &mut other,
+            |writer| writer.room() > 0 && !writer.is_over(),
+            |_| true,
+            "the oldest commit in flight is not complete",
+        )
+    }
+
+    /// Looks until it `is_done`, for at most `limit`. After the connection's end it looks for a
+    /// while longer, unless `nothing_comes`.
+    fn look_until(
+        &mut self,
+        limit: Duration,
+        other: &mut dyn FnMut(Wc),
+        is_done: impl Fn(&Self) -> bool,
+        nothing_comes: impl Fn(&Self) -> bool,
+        late: &'static str,
+    ) -> Result<()> {
         let deadline = Deadline::after(limit);
         let mut grace: Option<Deadline> = None;
         loop {
             // Before the look: a wait looks once more after its limit.
             let is_last = deadline.has_passed();
             let is_over = grace.is_some_and(Deadline::has_passed);
-            let looked = self.look(&mut other);
-            match self.fate(ticket)? {
-                Fate::Durable => return Ok(()),
-                _ if looked.is_err() => return looked,
-                Fate::Unknown if is_over || self.has_completed(ticket) => {
+            let looked = self.look(&mut *other);
+            if is_done(self) {
+                return Ok(());
+            }
+            looked?;
+            if self.is_over() {
+                if is_over || nothing_comes(self) {
                     return Err(self.reason());
                 }
-                Fate::Unknown => {
-                    grace.get_or_insert_with(|| Deadline::after(GRACE));
-                }
-                Fate::Pending => {}
+                grace.get_or_insert_with(|| Deadline::after(GRACE));
             }
             if is_last {
-                return Err(Error::TimedOut(
-                    "the commit is not known to be durable; its source memory is still in use",
-                ));
+                return Err(Error::TimedOut(late));
             }
             let until = grace.map_or(deadline, |grace| deadline.earlier(grace));
             let is_asked = self.server.is_some() && grace.is_none();
@@ -395,7 +430,7 @@ impl Writer {
                 true => until.left().min(PROBE_EVERY),
                 false => until.left(),
             };
-            if !self.next(limit, &mut other)? && is_asked {
+            if !self.next(limit, other)? && is_asked {
                 // Nothing of the request is under way any more: the answer alone would not show
                 // that the host is gone.
                 self.probe()?;
