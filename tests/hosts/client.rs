@@ -1,10 +1,12 @@
 //! The host that writes.
 
+use std::collections::VecDeque;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use rpma::commit::{self, Ticket, Writer, WriterCfg};
 use rpma::{
-    Conn, ConnCfg, ConnReq, Device, Flags, FlushType, Mr, MrRemote, MrUsage, Peer, PeerCfg, Posted,
+    Conn, ConnCfg, ConnReq, Device, Flags, FlushType, Mr, MrRemote, MrUsage, Offer, Peer, Posted,
     Side,
 };
 
@@ -20,13 +22,11 @@ const CONNECT: Duration = Duration::from_secs(5);
 /// Before the next try.
 const PAUSE: Duration = Duration::from_millis(200);
 
-const SILENT: Flags = Flags::COMPLETION_ON_ERROR;
+/// Commits of one connection, none of which waits for another.
+const IN_FLIGHT: u16 = 4;
 
-/// The connection, and what it reaches.
-struct Target {
-    conn: Conn,
-    remote: MrRemote,
-}
+/// More records than clients have in flight: after a power cut those may be there.
+const NEVER: u64 = 1000;
 
 /// What is counted.
 #[derive(Default)]
@@ -43,42 +43,24 @@ pub(crate) fn append(
     seconds: &str,
     group: &str,
     method: &str,
-    tail_first: bool,
 ) -> Result<()> {
-    let (port, group) = (port.parse()?, group.parse()?);
     let until = Instant::now() + Duration::from_secs(seconds.parse()?);
-    let peer = Peer::new(&Device::from_addr(addr, Side::Remote)?)?;
-    let mut cfg = ConnCfg::new();
-    cfg.set_sq_size(32).set_force_fallback(method != "native");
-    if method == "tight" {
-        // 67 ms, three times.
-        cfg.set_ack_timeout(Some(14))?.set_retry_count(2)?;
-    }
-    let local = Mr::reg(
-        &peer,
-        vec![0; 16 * RECORD],
-        MrUsage::WRITE_SRC | MrUsage::READ_DST,
-    )?;
-
+    let method = Method::of(method)?;
+    let log = Log {
+        peer: Peer::new(&Device::from_addr(addr, Side::Remote)?)?,
+        addr,
+        port: port.parse()?,
+    };
+    let group: u64 = group.parse()?;
+    let source = Source::new(&log.peer, group)?;
     let mut counts = Counts::default();
     while Instant::now() < until {
         let started = Instant::now();
-        let worked = connect(&peer, addr, port, &cfg).and_then(|target| {
+        let worked = log.writer(&method).and_then(|mut writer| {
             counts.connections += 1;
-            let mut tail = target.tail(&local)?;
+            let tail = Target::of(writer.conn(), writer.offer())?.tail(&source.tail)?;
             println!("connected: {tail} records");
-            while Instant::now() < until {
-                let started = Instant::now();
-                match tail_first {
-                    false => target.append(&local, tail, group)?,
-                    true => target.append_wrongly(&local, tail, group)?,
-                }
-                counts.longest = counts.longest.max(started.elapsed());
-                tail += group;
-                counts.acknowledged = tail;
-                println!("acknowledged {tail}");
-            }
-            Ok(())
+            source.append(&mut writer, tail, until, &mut counts)
         });
         if let Err(error) = worked {
             counts.failures += 1;
@@ -99,13 +81,127 @@ pub(crate) fn append(
     Ok(())
 }
 
+/// How a client commits.
+struct Method {
+    commits: WriterCfg,
+    settings: ConnCfg,
+}
+
+impl Method {
+    fn of(name: &str) -> Result<Self> {
+        let mut commits = WriterCfg::new(match name {
+            "native" => commit::Method::Native,
+            "fallback" | "tight" => commit::Method::Reading,
+            "server" => commit::Method::Server,
+            _ => return Err(format!("there is no method {name}").into()),
+        });
+        commits.set_in_flight(IN_FLIGHT)?.set_parts(1)?;
+        let mut settings = ConnCfg::new();
+        if name == "tight" {
+            // 67 ms, three times.
+            settings.set_ack_timeout(Some(14))?.set_retry_count(2)?;
+        }
+        Ok(Self { commits, settings })
+    }
+}
+
+/// The memory of the groups in flight. A place is free when its commit has left the writer.
+struct Source {
+    records: Mr<Vec<u8>>,
+    tail: Mr<Vec<u8>>,
+    group: u64,
+}
+
+impl Source {
+    fn new(peer: &Peer, group: u64) -> Result<Self> {
+        let all = vec![0; usize::from(IN_FLIGHT) * group as usize * RECORD];
+        Ok(Self {
+            records: Mr::reg(peer, all, MrUsage::WRITE_SRC)?,
+            tail: Mr::reg(peer, vec![0; TAIL], MrUsage::READ_DST)?,
+            group,
+        })
+    }
+
+    /// Appends groups until then, several at a time, and prints each that is acknowledged.
+    fn append(
+        &self,
+        writer: &mut Writer,
+        mut tail: u64,
+        until: Instant,
+        counts: &mut Counts,
+    ) -> Result<()> {
+        let mut flights = VecDeque::new();
+        loop {
+            let is_over = Instant::now() >= until;
+            if !is_over && writer.room() > 0 {
+                let ticket = self.commit(writer, tail)?;
+                tail += self.group;
+                flights.push_back((ticket, tail, Instant::now()));
+                continue;
+            }
+            match flights.pop_front() {
+                Some((ticket, shown, started)) => {
+                    patiently(|limit| writer.wait(ticket, limit, drop))?;
+                    counts.longest = counts.longest.max(started.elapsed());
+                    counts.acknowledged = shown;
+                    println!("acknowledged {shown}");
+                }
+                None if is_over => return Ok(()),
+                None => patiently(|limit| writer.wait_room(limit, drop))?,
+            }
+        }
+    }
+
+    /// Commits the group that begins with this record.
+    fn commit(&self, writer: &mut Writer, first: u64) -> Result<Ticket> {
+        let place = (writer.posted() % u64::from(IN_FLIGHT)) as usize * self.group as usize;
+        for (at, number) in (first..first + self.group).enumerate() {
+            let at = (place + at) * RECORD;
+            self.records.write_at(at, &record(number))?;
+        }
+        let log = writer.offer().regions()[0];
+        let src = place * RECORD..(place + self.group as usize) * RECORD;
+        let dst = log.slice(offset(first) as u64..offset(first + self.group) as u64)?;
+        let parts = [(dst, self.records.slice(src)?)];
+        let pointer = (
+            log.slice(..TAIL as u64)?,
+            (first + self.group).to_le_bytes(),
+        );
+        Ok(writer.commit(&parts, Some(pointer))?)
+    }
+}
+
+/// Appends wrongly: a power cut finds a tail that shows records that are not there.
+pub(crate) fn tail_first(addr: &str, port: &str) -> Result<()> {
+    let log = Log {
+        peer: Peer::new(&Device::from_addr(addr, Side::Remote)?)?,
+        addr,
+        port: port.parse()?,
+    };
+    let local = Mr::reg(&log.peer, vec![0; TAIL], MrUsage::READ_DST)?;
+    let (conn, offer) = log.reader()?;
+    let target = Target::of(&conn, &offer)?;
+    let tail = target.tail(&local)? + NEVER;
+    let dst = target.remote.slice(..TAIL as u64)?;
+    conn.atomic_write(dst, &tail.to_le_bytes(), Flags::COMPLETION_ON_ERROR, 0)?;
+    let flags = Flags::COMPLETION_ALWAYS;
+    target.wait(conn.flush(dst, FlushType::Persistent, flags, 0)?)?;
+    println!("the tail is {tail}");
+    thread::sleep(Duration::from_secs(60));
+    Ok(())
+}
+
 /// Looks at the log all the time while another client appends: what the tail shows is whole.
 pub(crate) fn watch(addr: &str, port: &str, seconds: &str) -> Result<()> {
-    let port = port.parse()?;
     let until = Instant::now() + Duration::from_secs(seconds.parse()?);
-    let peer = Peer::new(&Device::from_addr(addr, Side::Remote)?)?;
-    let local = Mr::reg(&peer, vec![0; RECORD], MrUsage::READ_DST)?;
-    let target = connect(&peer, addr, port, &ConnCfg::new())?;
+    let log = Log {
+        peer: Peer::new(&Device::from_addr(addr, Side::Remote)?)?,
+        addr,
+        port: port.parse()?,
+    };
+    let local = Mr::reg(&log.peer, vec![0; RECORD], MrUsage::READ_DST)?;
+    let (conn, offer) = log.reader()?;
+    let target = Target::of(&conn, &offer)?;
     let (mut looks, mut last) = (0u64, 0);
     while Instant::now() < until {
         let tail = target.tail(&local)?;
@@ -134,16 +230,45 @@ pub(crate) fn watch(addr: &str, port: &str, seconds: &str) -> Result<()> {
     Ok(())
 }
 
-fn connect(peer: &Peer, addr: &str, port: u16, cfg: &ConnCfg) -> Result<Target> {
-    let req = ConnReq::new(peer, addr, port, cfg)?;
-    let conn = req.connect(&[])?.wait_established(CONNECT)?;
-    let offer = conn.get_private_data();
-    let remote = MrRemote::from_descriptor(offer)?;
-    conn.apply_remote_peer_cfg(&PeerCfg::from_descriptor(&offer[21..])?);
-    Ok(Target { conn, remote })
+/// The log, seen from here.
+struct Log<'a> {
+    peer: Peer,
+    addr: &'a str,
+    port: u16,
 }
 
-impl Target {
+impl Log<'_> {
+    /// A connection that commits.
+    fn writer(&self, method: &Method) -> Result<Writer> {
+        let cfg = method.commits.conn_cfg(&method.settings)?;
+        let req = ConnReq::new(&self.peer, self.addr, self.port, &cfg)?;
+        let connecting = Writer::connect(req, &method.commits, &Offer::default())?;
+        Ok(connecting.wait(CONNECT)?)
+    }
+
+    /// A connection that names no method.
+    fn reader(&self) -> Result<(Conn, Offer)> {
+        let req = ConnReq::new(&self.peer, self.addr, self.port, &ConnCfg::new())?;
+        let asked = req.connect(&Offer::default().encode(Offer::CONNECT)?)?;
+        let conn = asked.wait_established(CONNECT)?;
+        let offer = Offer::decode(conn.get_private_data())?;
+        conn.apply_remote_peer_cfg(offer.platform());
+        Ok((conn, offer))
+    }
+}
+
+/// A connection, and the log that it reaches.
+struct Target<'a> {
+    conn: &'a Conn,
+    remote: MrRemote,
+}
+
+impl<'a> Target<'a> {
+    fn of(conn: &'a Conn, offer: &Offer) -> Result<Self> {
+        let remote = *offer.regions().first().ok_or("the server offers no log")?;
+        Ok(Self { conn, remote })
+    }
+
     fn tail(&self, local: &Mr<Vec<u8>>) -> Result<u64> {
         let (dst, src) = (local.slice(..TAIL)?, self.remote.slice(..TAIL as u64)?);
         let read = self.conn.read(dst, src, Flags::COMPLETION_ALWAYS, 0)?;
@@ -151,51 +276,19 @@ impl Target {
         Ok(local.load_u64(0)?)
     }
 
-    fn append(&self, local: &Mr<Vec<u8>>, first: u64, group: u64) -> Result<()> {
-        self.records(local, first, group, SILENT)?;
-        let shown = self.show(first + group)?;
-        self.wait(shown)
-    }
-
-    /// A power cut between the two leaves a tail that shows what is not there.
-    fn append_wrongly(&self, local: &Mr<Vec<u8>>, first: u64, group: u64) -> Result<()> {
-        let shown = self.show(first + group)?;
-        self.wait(shown)?;
-        println!("the tail is {}", first + group);
-        thread::sleep(Duration::from_secs(1));
-        let flushed = self.records(local, first, group, Flags::COMPLETION_ALWAYS)?;
-        self.wait(flushed)
-    }
-
-    fn records(&self, local: &Mr<Vec<u8>>, first: u64, group: u64, flags: Flags) -> Result<Posted> {
-        for (at, number) in (first..first + group).enumerate() {
-            local.write_at(at * RECORD, &record(number))?;
-            let src = local.slice(at * RECORD..(at + 1) * RECORD)?;
-            let dst = offset(number) as u64;
-            let dst = self.remote.slice(dst..dst + RECORD as u64)?;
-            self.conn.write(dst, src, SILENT, number)?;
-        }
-        let all = offset(first) as u64..offset(first + group) as u64;
-        let all = self.remote.slice(all)?;
-        Ok(self.conn.flush(all, FlushType::Persistent, flags, 0)?)
-    }
-
-    fn show(&self, tail: u64) -> Result<Posted> {
-        let dst = self.remote.slice(..TAIL as u64)?;
-        self.conn
-            .atomic_write(dst, &tail.to_le_bytes(), SILENT, 0)?;
-        let flags = Flags::COMPLETION_ALWAYS;
-        Ok(self.conn.flush(dst, FlushType::Persistent, flags, 0)?)
-    }
-
     /// Waits for this operation; the failure of an earlier one is an error, too.
     fn wait(&self, posted: Posted) -> Result<()> {
-        for _ in 0..STALL {
-            match self.conn.wait_for(posted, Duration::from_secs(1), |_| {}) {
-                Err(rpma::Error::TimedOut(_)) => {}
-                ended => return Ok(ended.map(drop)?),
-            }
-        }
-        Err(format!("stall: no completion in {STALL} s").into())
+        patiently(|limit| self.conn.wait_for(posted, limit, drop).map(drop))
     }
+}
+
+/// Waits [`STALL`] times.
+fn patiently(mut wait: impl FnMut(Duration) -> rpma::Result<()>) -> Result<()> {
+    for _ in 0..STALL {
+        match wait(Duration::from_secs(1)) {
+            Err(rpma::Error::TimedOut(_)) => {}
+            ended => return Ok(ended?),
+        }
+    }
+    Err(format!("stall: nothing in {STALL} s").into())
 }

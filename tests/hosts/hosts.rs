@@ -2,19 +2,19 @@
 //! between two guests while it stops them, cuts their power and loses their packets.
 //!
 //! * `hosts serve ADDRESS PORT PATH` offers the persistent memory of PATH to whoever connects.
-//! * `hosts append ADDRESS PORT SECONDS GROUP native|fallback|tight` writes groups of records behind those that
-//!   are there, for so long, and connects again when a connection fails.
-//! * `hosts tail-first ADDRESS PORT SECONDS GROUP native|fallback` does it wrongly: the tail goes first.
+//! * `hosts append ADDRESS PORT SECONDS GROUP METHOD` commits groups of records after those that
+//!   are there, for so long, and connects again when a connection fails. METHOD: `native`;
+//!   `fallback`; `server`, by the processor of the other host; `tight`, the fallback with settings
+//!   that give up soon.
+//! * `hosts tail-first ADDRESS PORT` does it wrongly: it shows a record that is not there.
 //! * `hosts watch ADDRESS PORT SECONDS` looks whether what the tail shows is whole, while another one appends.
-//! * `tight` is the fallback with settings that give up soon.
 //! * `hosts probe ADDRESS PORT` accepts one client with such settings, and writes no bytes to it
 //!   until that fails.
 //! * `hosts endless ADDRESS PORT SECONDS` connects with retries without end, as librpma does, and
 //!   does nothing.
 //! * `hosts verify PATH` looks whether every record that the tail shows is there and whole.
 //!
-//! A group is appended as docs/persistence.md says: its records, their flush, an atomic write of the
-//! tail, the flush of that, and one wait.
+//! A group is one commit of a [`Writer`](rpma::commit::Writer): its records, and then the tail.
 
 mod client;
 mod log;
@@ -31,14 +31,10 @@ fn main() -> ExitCode {
     let args: Vec<&str> = args.iter().map(String::as_str).collect();
     let result = match args[..] {
         ["serve", addr, port, path] => server::serve(addr, port, path),
-        [
-            role @ ("append" | "tail-first"),
-            addr,
-            port,
-            seconds,
-            group,
-            method,
-        ] => client::append(addr, port, seconds, group, method, role == "tail-first"),
+        ["append", addr, port, seconds, group, method] => {
+            client::append(addr, port, seconds, group, method)
+        }
+        ["tail-first", addr, port] => client::tail_first(addr, port),
         ["watch", addr, port, seconds] => client::watch(addr, port, seconds),
         ["probe", addr, port] => probe::probe(addr, port),
         ["endless", addr, port, seconds] => probe::endless(addr, port, seconds),
