@@ -214,6 +214,31 @@ fn a_wait_for_room_needs_an_answer() {
     });
 }
 
+/// A commit that gets no answer, and whose connection has ended, is an error and no silence: also
+/// of waits whose limit is shorter than the time in which an answer may still come.
+#[test]
+fn short_waits_learn_of_the_end() {
+    device_test(|| {
+        let peer = peer();
+        let source = source(&peer);
+        let mut server = Server::new(&peer, limits(1));
+        let mut writer = server.writer(&WriterCfg::new(Method::Server));
+        let far = writer.offer().regions()[0];
+        let ticket = writer.commit(&[part(&far, &source, 0, 8)], tail(&far, 1));
+        let ticket = ticket.expect("posted");
+        drop(server.conns.pop());
+        let begin = Instant::now();
+        let ended = loop {
+            match writer.wait(ticket, Duration::from_millis(100), |_| {}) {
+                Err(Error::TimedOut(_)) => assert!(begin.elapsed() < LIMIT, "no end"),
+                ended => break ended.expect_err("it is not durable"),
+            }
+        };
+        let is_end = matches!(ended, Error::Ended(_) | Error::Operation(_));
+        assert!(is_end, "{ended:?}");
+    });
+}
+
 /// Each is refused before anything is posted.
 #[test]
 fn a_writer_asks_for_nothing_that_is_refused() {

@@ -57,6 +57,9 @@ pub struct Writer {
     probe: Option<Posted>,
     /// A look failed.
     is_broken: bool,
+    /// A wait has seen the connection's end. This is of the writer, so that waits with short
+    /// limits, one after the other, learn the reason as well.
+    grace: Option<Deadline>,
 }
 
 /// A commit in flight.
@@ -111,6 +114,7 @@ impl Writer {
             released: 0,
             probe: None,
             is_broken: false,
+            grace: None,
         }
     }
 
@@ -405,11 +409,10 @@ impl Writer {
         late: &'static str,
     ) -> Result<()> {
         let deadline = Deadline::after(limit);
-        let mut grace: Option<Deadline> = None;
         loop {
             // Before the look: a wait looks once more after its limit.
             let is_last = deadline.has_passed();
-            let is_over = grace.is_some_and(Deadline::has_passed);
+            let is_over = self.grace.is_some_and(Deadline::has_passed);
             let looked = self.look(&mut *other);
             if is_done(self) {
                 return Ok(());
@@ -419,11 +422,12 @@ impl Writer {
                 if is_over || nothing_comes(self) {
                     return Err(self.reason());
                 }
-                grace.get_or_insert_with(|| Deadline::after(GRACE));
+                self.grace.get_or_insert_with(|| Deadline::after(GRACE));
             }
             if is_last {
                 return Err(Error::TimedOut(late));
             }
+            let grace = self.grace;
             let until = grace.map_or(deadline, |grace| deadline.earlier(grace));
             let is_asked = self.server.is_some() && grace.is_none();
             let limit = match is_asked {
