@@ -369,6 +369,25 @@ fn an_accepted_queue_pair_ends_with_its_connection() {
     });
 }
 
+/// Promise: the second in which a completion may still come begins with the end, and not with each wait. Waits with
+/// short limits, one after the other, are told of the end as well.
+#[test]
+fn short_waits_for_an_operation_see_the_end() {
+    device_test(|| {
+        let peer = peer();
+        let (Pair { client, server }, sent) = unheard(&peer);
+        drop(server);
+        let begin = Instant::now();
+        let ended = loop {
+            match client.wait_for(sent, SOON / 10, |_| {}) {
+                Err(Error::TimedOut(_)) => assert!(begin.elapsed() < LIMIT, "no end"),
+                ended => break ended,
+            }
+        };
+        assert!(matches!(ended, Err(Error::Ended(_))), "{ended:?}");
+    });
+}
+
 /// Promise: a wait for an operation takes no event from a thread that sleeps for events, which would sleep on.
 #[test]
 fn a_wait_for_an_operation_leaves_events_to_their_waiters() {

@@ -99,7 +99,8 @@ pub struct Conn {
     durable: Mutex<Option<Durable>>,
     private_data: OnceLock<Box<[u8]>>,
     /// The event with which it ended.
-    ended: OnceLock<ConnEvent>,
+    /// And until when a completion may still come.
+    ended: OnceLock<(ConnEvent, Deadline)>,
     events: Mutex<Events>,
     /// Held by [`wait_for`](Self::wait_for).
     waits_for_one: AtomicBool,
@@ -264,7 +265,8 @@ impl Conn {
         }
         let event = ConnEvent::from_cm(event);
         if ends {
-            self.ended.get_or_init(|| event.clone());
+            self.ended
+                .get_or_init(|| (event.clone(), Deadline::after(wait_for::GRACE)));
         }
         Ok(event)
     }
@@ -483,7 +485,7 @@ impl Conn {
     /// whichever thread took it.
     #[must_use]
     pub fn ended(&self) -> Option<&ConnEvent> {
-        self.ended.get()
+        self.ended.get().map(|(event, _)| event)
     }
 
     /// Ends the connection: moves the queue pair to the error state and tells the peer. Operations that

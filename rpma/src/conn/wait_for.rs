@@ -30,7 +30,7 @@ const INCOMPLETE: &str = "the operation did not complete and goes on; before you
 
 /// For how long a completion may still come after the connection's end: an acknowledgement and the peer's
 /// disconnect reach this host by different ways.
-const GRACE: Duration = Duration::from_secs(1);
+pub(super) const GRACE: Duration = Duration::from_secs(1);
 
 /// Events that a wait for an operation took, and the threads that sleep for events.
 #[derive(Debug, Default)]
@@ -159,11 +159,10 @@ impl Conn {
     ) -> Result<Wc> {
         let slots = &self.queues.slots;
         let main = self.queues.cq.queue().channel();
-        let mut grace: Option<Deadline> = None;
         loop {
             // Before the look: a wait looks once more after its limit.
             let is_last = deadline.has_passed();
-            let is_over = grace.is_some_and(Deadline::has_passed);
+            let end = self.ended.get().filter(|(_, late)| late.has_passed());
             let mut wcs = [Wc::default()];
             while self.queues.cq.get_wc(&mut wcs)? > 0 {
                 if wcs[0].posted() == Some(posted) {
@@ -180,24 +179,21 @@ impl Conn {
             if let Some(error) = slots.over() {
                 return Err(error);
             }
-            match self.ended() {
-                Some(end) if is_over => return Err(Error::Ended(Box::new(end.clone()))),
-                Some(_) => {
-                    grace.get_or_insert_with(|| Deadline::after(GRACE));
-                }
-                None => {}
+            if let Some((event, _)) = end {
+                return Err(Error::Ended(Box::new(event.clone())));
             }
             if is_last {
                 return Err(Error::TimedOut(INCOMPLETE));
             }
             let until = deadline.earlier(Deadline::after(BOUND));
-            let until = grace.map_or(until, |grace| until.earlier(grace));
+            let late = self.ended.get().map(|(_, late)| *late);
+            let until = late.map_or(until, |late| until.earlier(late));
             let mut fds = [
                 PollFd::from_borrowed_fd(main.device_fd(), PollFlags::IN),
                 PollFd::new(main, PollFlags::IN),
                 PollFd::from_borrowed_fd(self.as_fd(), PollFlags::IN),
             ];
-            let watched = 2 + usize::from(grace.is_none() && !self.has_event_sleepers());
+            let watched = 2 + usize::from(late.is_none() && !self.has_event_sleepers());
             main.sleep(&mut fds[..watched], until)?;
             if !fds[1].revents().is_empty() {
                 take(main)?;
