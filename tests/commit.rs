@@ -3,8 +3,11 @@
 
 mod common;
 
+use std::thread;
+use std::time::Instant;
+
 use common::{
-    Memory, Pair, assert_empty, completion, contents, device_test, invalid, next_completion,
+    LIMIT, Memory, Pair, assert_empty, completion, contents, device_test, invalid, next_completion,
     pattern, peer, region, remote,
 };
 use rpma::{
@@ -215,6 +218,78 @@ fn a_commit_takes_a_slot_for_each_request() {
             for _ in 0..2 {
                 next_completion(conn.get_cq()).result().expect("flushed");
             }
+        }
+    });
+}
+
+/// Two threads commit on one connection. A completion is that of its own commit: when it comes, the
+/// bytes of this commit are there, and the pointer is that of this commit or of a later one.
+#[test]
+fn commits_of_two_threads_stay_apart() {
+    const COMMITS: usize = 50;
+    /// Of each commit its own: two parts of 8 bytes, with those of the other thread between them.
+    const PLACE: usize = 32;
+    device_test(|| {
+        let peer = peer();
+        let len = COMMITS * PLACE;
+        let source = region(&peer, len, MrUsage::WRITE_SRC);
+        source.write_at(0, &pattern(len, 7)).expect("inside");
+        let bytes = contents(&source);
+        for cfg in configurations() {
+            let target = region(&peer, len + 16, target_usage());
+            let far = remote(&target);
+            let pair = Pair::with(&peer, &cfg, &cfg);
+            let (conn, begin) = (&pair.client, Instant::now());
+            let starts =
+                |thread: usize, number: usize| [0, 16].map(|at| number * PLACE + at + 8 * thread);
+            let commit = |thread: usize, number: usize| {
+                let parts = starts(thread, number).map(|at| {
+                    let dst = far.slice(at as u64..at as u64 + 8).expect("inside");
+                    (dst, source.slice(at..at + 8).expect("inside"))
+                });
+                let at = (len + 8 * thread) as u64;
+                let pointer = far.slice(at..at + 8).expect("inside");
+                let pointer = Some((pointer, (number as u64 + 1).to_ne_bytes()));
+                let context = (2 * number + thread) as u64;
+                loop {
+                    match conn.commit(&parts, pointer, VISIBLE, context) {
+                        Err(Error::QueueFull { .. }) if begin.elapsed() < LIMIT => {
+                            thread::yield_now();
+                        }
+                        posted => break posted.expect("posted"),
+                    }
+                }
+            };
+            let commit = &commit;
+            let (posted, polled) = thread::scope(|scope| {
+                let threads = [0, 1].map(|thread| {
+                    scope.spawn(move || {
+                        let commits = (0..COMMITS).map(|number| commit(thread, number));
+                        commits.collect::<Vec<_>>()
+                    })
+                });
+                let mut polled = [const { Vec::new() }; 2];
+                for _ in 0..2 * COMMITS {
+                    let wc = next_completion(conn.get_cq());
+                    wc.result().expect("flushed");
+                    let (number, thread) = (wc.wr_id() as usize / 2, wc.wr_id() as usize % 2);
+                    assert_eq!(number, polled[thread].len(), "in order");
+                    polled[thread].push(wc.posted().expect("named"));
+                    let found = contents(&target);
+                    for at in starts(thread, number) {
+                        assert_eq!(found[at..at + 8], bytes[at..at + 8], "data of {number}");
+                    }
+                    let at = len + 8 * thread;
+                    let shown = found[at..at + 8].try_into().expect("8 bytes");
+                    assert!(u64::from_ne_bytes(shown) > number as u64, "the pointer");
+                }
+                let posted = threads.map(|thread| thread.join().expect("no panic"));
+                (posted, polled)
+            });
+            assert_eq!(
+                posted, polled,
+                "each thread has the names of its own commits"
+            );
         }
     });
 }
