@@ -4,7 +4,7 @@
 //! but the requests. Everything else is a [`Batch`](super::Batch) of the same operations, which
 //! knows every case and names each error.
 
-use super::short::usually;
+use super::short::{by_itself, usually};
 use super::{Batch, Conn};
 use crate::error::{Error, Result};
 use crate::flags::Flags;
@@ -14,8 +14,8 @@ use crate::mr::{MrSlice, RemoteSlice};
 use crate::posted::Posted;
 use crate::slots::{Kind, NotTried, Outcome, Refusal, Wanted, tried_in_vain};
 use crate::verbs::{
-    Commit, CommitPart, CommitParts, LocalBuffer, MAX_COMMIT_PARTS, PostError, Posting,
-    RemoteAddress,
+    Commit, CommitPart, CommitParts, CommitPointer, LocalBuffer, MAX_COMMIT_PARTS, Placement,
+    PostError, Posting, RemoteAddress,
 };
 
 /// How many bytes more than the parts themselves one native flush may cover. The peer's device, or
@@ -37,6 +37,16 @@ impl CommitPart for Part<'_> {
     #[inline(always)]
     fn local(&self) -> LocalBuffer<'_> {
         self.1.buffer()
+    }
+}
+
+/// The pointer of a commit: where it is, and its bytes.
+type Pointer = (RemoteSlice, [u8; 8]);
+
+impl CommitPointer for Pointer {
+    #[inline(always)]
+    fn place(&self) -> Option<(RemoteAddress, &[u8; 8])> {
+        Some((self.0.address(), &self.1))
     }
 }
 
@@ -106,69 +116,106 @@ impl Conn {
     fn commit_parts<'mr, Parts>(
         &self,
         parts: &Parts,
-        pointer: Option<&(RemoteSlice, [u8; 8])>,
+        pointer: Option<&Pointer>,
         flush_type: FlushType,
         op_context: u64,
     ) -> Result<Posted>
     where
         Parts: CommitParts<Part = Part<'mr>> + ?Sized,
     {
-        let Some(hull) = self.commits_simply(parts.all(), pointer, flush_type) else {
-            return self.commit_any(parts.all(), pointer, flush_type, op_context);
+        let Some(hull) = self.commits_simply(parts, pointer, flush_type) else {
+            let mut error = None;
+            let any = self.commit_any(parts.all(), pointer, (flush_type, op_context), &mut error);
+            return self.named(any, error);
         };
-        let commit = Commit {
-            parts,
-            all: (hull.address(), hull.len()),
-            pointer: match pointer {
-                Some((dst, bytes)) => (dst.address(), bytes),
-                None => (RemoteAddress::NONE, &[0; 8]),
-            },
-            persistent: flush_type == FlushType::Persistent,
+        let hull = Parts::keep_hull((hull.address(), hull.len()));
+        let placement = Placement::new(flush_type == FlushType::Persistent);
+        let (posted, count) = match pointer {
+            Some(pointer) => {
+                let commit = Commit {
+                    parts,
+                    hull,
+                    pointer,
+                    placement,
+                };
+                (self.post_commit(&commit, op_context), commit.requests())
+            }
+            None => {
+                let commit = Commit {
+                    parts,
+                    hull,
+                    pointer: &(),
+                    placement,
+                };
+                (self.post_commit(&commit, op_context), commit.requests())
+            }
         };
-        let posted = match (&self.flush_method, pointer) {
-            (FlushMethod::Read(_), Some(_)) => {
-                self.post_commit::<false, true, _>(&commit, op_context)
+        match posted.result() {
+            Ok(number) => Ok(self.queues.slots.name(number, true)),
+            Err(refusal) => {
+                let mut error = None;
+                let none = self.commit_refused(refusal, count, &mut error);
+                self.named(none, error)
             }
-            (FlushMethod::Read(_), None) => {
-                self.post_commit::<false, false, _>(&commit, op_context)
-            }
-            (FlushMethod::Native, Some(_)) => {
-                self.post_commit::<true, true, _>(&commit, op_context)
-            }
-            (FlushMethod::Native, None) => self.post_commit::<true, false, _>(&commit, op_context),
-        };
-        match (posted.result(), pointer) {
-            (Ok(number), _) => Ok(self.queues.slots.name(number, true)),
-            (Err(refusal), Some(_)) => self.commit_refused(refusal, commit.requests::<true>()),
-            (Err(refusal), None) => self.commit_refused(refusal, commit.requests::<false>()),
+        }
+    }
+
+    /// The name of the commit with this number, or the error of one that has none.
+    ///
+    /// They come apart so that the usual result stays in registers: a call that writes a whole
+    /// result would make it a place in memory.
+    #[inline(always)]
+    fn named(&self, number: Option<u64>, error: Option<Error>) -> Result<Posted> {
+        match (number, error) {
+            (_, Some(error)) => Err(error),
+            (number, None) => Ok(self.queues.slots.name(number.unwrap_or_default(), true)),
         }
     }
 
     #[cold]
     #[inline(never)]
-    fn commit_refused(&self, refusal: Refusal, count: u32) -> Result<Posted> {
-        Err(self.queues.send_refused(refusal, "commit", count))
+    fn commit_refused(
+        &self,
+        refusal: Refusal,
+        count: u32,
+        error: &mut Option<Error>,
+    ) -> Option<u64> {
+        *error = Some(self.queues.send_refused(refusal, "commit", count));
+        None
     }
 
-    /// Posts all, or none. Not inlined: its callers have nothing to keep in registers for it.
-    #[inline(never)]
-    fn post_commit<const NATIVE: bool, const POINTER: bool, Parts: CommitParts + ?Sized>(
+    /// Posts all, or none.
+    #[inline(always)]
+    fn post_commit<Parts: CommitParts + ?Sized, Pointer: CommitPointer>(
         &self,
-        commit: &Commit<'_, Parts>,
+        commit: &Commit<'_, Parts, Pointer>,
         op_context: u64,
     ) -> Outcome {
-        let wanted = Wanted::one_operation(commit.requests::<POINTER>(), true);
+        match &self.flush_method {
+            FlushMethod::Read(_) => self.post_commit_by::<false, _, _>(commit, op_context),
+            FlushMethod::Native => self.post_commit_by::<true, _, _>(commit, op_context),
+        }
+    }
+
+    /// Not inlined: its callers have nothing to keep in registers for it.
+    #[inline(never)]
+    fn post_commit_by<const NATIVE: bool, Parts: CommitParts + ?Sized, Pointer: CommitPointer>(
+        &self,
+        commit: &Commit<'_, Parts, Pointer>,
+        op_context: u64,
+    ) -> Outcome {
+        let wanted = Wanted::one_operation(commit.requests(), true);
         let posted = self.queues.slots.try_post_sends(wanted, |mut entries| {
             let number = || Kind::Send.wr_id(entries.take(op_context));
-            self.give_commit::<NATIVE, POINTER, _>(commit, number)
+            self.give_commit::<NATIVE, _, _>(commit, number)
         });
         match posted {
             Ok(number) => Outcome::posted(number),
             Err(NotTried::Later(held)) => {
-                self.post_commit_later::<NATIVE, POINTER, _>(commit, op_context, held)
+                self.post_commit_later::<NATIVE, _, _>(commit, op_context, held)
             }
             Err(NotTried::NotTaken(ring, held, error)) => {
-                tried_in_vain::<true>((ring, held), commit.requests::<POINTER>(), error)
+                tried_in_vain::<true>((ring, held), commit.requests(), error)
             }
         }
     }
@@ -177,52 +224,63 @@ impl Conn {
     /// few entries.
     #[cold]
     #[inline(never)]
-    fn post_commit_later<const NATIVE: bool, const POINTER: bool, Parts: CommitParts + ?Sized>(
+    fn post_commit_later<
+        const NATIVE: bool,
+        Parts: CommitParts + ?Sized,
+        Pointer: CommitPointer,
+    >(
         &self,
-        commit: &Commit<'_, Parts>,
+        commit: &Commit<'_, Parts, Pointer>,
         op_context: u64,
         held: Option<Held<'_>>,
     ) -> Outcome {
         drop(held);
-        let wanted = Wanted::one_operation(commit.requests::<POINTER>(), true);
+        let wanted = Wanted::one_operation(commit.requests(), true);
         self.queues.slots.post_sends(wanted, |mut entries| {
             let number = || Kind::Send.wr_id(entries.take(op_context));
-            self.give_commit::<NATIVE, POINTER, _>(commit, number)
+            self.give_commit::<NATIVE, _, _>(commit, number)
         })
     }
 
     #[inline(always)]
-    fn give_commit<const NATIVE: bool, const POINTER: bool, Parts: CommitParts + ?Sized>(
+    fn give_commit<const NATIVE: bool, Parts: CommitParts + ?Sized, Pointer: CommitPointer>(
         &self,
-        commit: &Commit<'_, Parts>,
+        commit: &Commit<'_, Parts, Pointer>,
         number: impl FnMut() -> u64,
     ) -> Result<(), PostError> {
         let qp = &self.queues.qp;
         // Without these operations in rdma-core no queue pair has them.
         #[cfg(all(native_flush, native_atomic_write))]
         if NATIVE {
-            return qp.post_native_commit::<POINTER, _>(commit, number);
+            return qp.post_native_commit(commit, number);
         }
         let (target, after_flushes) = (self.short.flush_target, self.short.after_flushes);
-        qp.post_reading_commit::<POINTER, _>(commit, (target, after_flushes), number)
+        qp.post_reading_commit(commit, (target, after_flushes), number)
     }
 
     /// The part that one flush has to cover, if the commit is of the usual kind and right: all
     /// parts in one region, which one flush covers, and nothing that is missing.
     #[inline(always)]
-    fn commits_simply(
+    fn commits_simply<'mr, Parts>(
         &self,
-        parts: &[Part<'_>],
-        pointer: Option<&(RemoteSlice, [u8; 8])>,
+        parts: &Parts,
+        pointer: Option<&Pointer>,
         flush_type: FlushType,
-    ) -> Option<RemoteSlice> {
+    ) -> Option<RemoteSlice>
+    where
+        Parts: CommitParts<Part = Part<'mr>> + ?Sized,
+    {
+        let parts = parts.all();
         let (region, _) = parts.first()?;
         if !usually(parts.len() <= MAX_COMMIT_PARTS) {
             return None;
         }
         let (mut first, mut last, mut sum) = (u64::MAX, 0, 0);
         for (dst, src) in parts {
-            let is_usual = dst.is_beside(region) && self.writes_simply::<false>(dst, src, PLAIN);
+            let is_usual = dst.is_beside(region)
+                && self.takes_part(dst, src)
+                // The length of one part is looked at after the loop.
+                && (Parts::IS_ONE || usually(!dst.is_empty()));
             if !usually(is_usual) {
                 return None;
             }
@@ -230,18 +288,23 @@ impl Conn {
             (first, last) = (first.min(ends.0), last.max(ends.1));
             sum += dst.len();
         }
+        // No part is longer than all together.
+        if !by_itself(sum.wrapping_sub(1) < self.longest_message()) {
+            return None;
+        }
         let hull = region.between((first, last));
-        let is_one_flush = match &self.flush_method {
-            FlushMethod::Read(_) => true,
-            FlushMethod::Native => parts.len() == 1 || hull.len() <= sum + GAPS,
-        };
+        if !Parts::IS_ONE
+            && matches!(self.flush_method, FlushMethod::Native)
+            && !by_itself(hull.len() <= sum + GAPS)
+        {
+            return None;
+        }
         // A pointer in the same region has its rights.
-        let is_right = usually(is_one_flush)
-            && usually(self.flushes_simply(&hull, flush_type, PLAIN))
+        let is_right = self.commits_at(&hull, flush_type)
             && pointer.is_none_or(|(dst, _)| {
-                usually(dst.is_beside(region))
-                    && usually(self.points_simply(dst))
-                    && usually(dst.ends().0 > last || dst.ends().1 < first)
+                by_itself(dst.is_beside(region))
+                    && self.points_at(dst)
+                    && usually(!hull.has_byte_of(dst))
             });
         usually(is_right).then_some(hull)
     }
@@ -252,13 +315,18 @@ impl Conn {
     fn commit_any(
         &self,
         parts: &[Part<'_>],
-        pointer: Option<&(RemoteSlice, [u8; 8])>,
-        flush_type: FlushType,
-        op_context: u64,
-    ) -> Result<Posted> {
+        pointer: Option<&Pointer>,
+        (flush_type, op_context): (FlushType, u64),
+        error: &mut Option<Error>,
+    ) -> Option<u64> {
         let mut batch = self.batch::<BATCH>();
-        self.add_commit(&mut batch, parts, pointer, (flush_type, op_context))?;
-        batch.post()
+        let posted = self
+            .add_commit(&mut batch, parts, pointer, (flush_type, op_context))
+            .and_then(|()| batch.post());
+        posted
+            .map_err(|failed| *error = Some(failed))
+            .ok()
+            .map(Posted::number)
     }
 
     /// Checks everything that [`commit`](Self::commit) checks before it posts, except that the
@@ -266,7 +334,7 @@ impl Conn {
     pub(crate) fn check_commit(
         &self,
         parts: &[Part<'_>],
-        pointer: Option<&(RemoteSlice, [u8; 8])>,
+        pointer: Option<&Pointer>,
         flush_type: FlushType,
     ) -> Result<()> {
         match self.commits_simply(parts, pointer, flush_type) {
@@ -279,7 +347,7 @@ impl Conn {
         &'a self,
         batch: &mut Batch<'a, BATCH>,
         parts: &[Part<'a>],
-        pointer: Option<&'a (RemoteSlice, [u8; 8])>,
+        pointer: Option<&'a Pointer>,
         (flush_type, op_context): (FlushType, u64),
     ) -> Result<()> {
         check_parts(parts, pointer)?;
@@ -342,10 +410,7 @@ impl Conn {
 }
 
 /// Refuses what the operations of a commit would accept.
-pub(crate) fn check_parts(
-    parts: &[Part<'_>],
-    pointer: Option<&(RemoteSlice, [u8; 8])>,
-) -> Result<()> {
+pub(crate) fn check_parts(parts: &[Part<'_>], pointer: Option<&Pointer>) -> Result<()> {
     if !(1..=MAX_COMMIT_PARTS).contains(&parts.len()) {
         return Err(Error::invalid(format!(
             "a commit of {} parts: it has 1 to {MAX_COMMIT_PARTS}",

@@ -16,6 +16,9 @@ use crate::verbs::{Gather, NativeOps, ReadTarget, SendFlags};
 /// The flags that a flush and an atomic write can have.
 const UNSOLICITED: SendFlags = SendFlags::SIGNALED.union(SendFlags::FENCE);
 
+/// The most bytes that one native flush takes.
+const MAX_FLUSH: u64 = 1 << 31;
+
 /// What the short ways of a connection look at. Each word is made of all settings, under their
 /// lock.
 #[derive(Debug)]
@@ -32,6 +35,9 @@ pub(super) struct Short {
     promised: AtomicU8,
     /// Those of them that take the short way.
     flushes: AtomicU8,
+    /// Those of these with which commits take the short way: atomic writes do, too, and are of the
+    /// same kind.
+    commits: AtomicU8,
     /// One of [`AtomicWrites`].
     atomic_writes: AtomicU8,
     /// Where fallback flushes read to.
@@ -73,6 +79,7 @@ impl Short {
             reads: AtomicBool::new(false),
             promised: AtomicU8::new(0),
             flushes: AtomicU8::new(0),
+            commits: AtomicU8::new(0),
             atomic_writes: AtomicU8::new(AtomicWrites::None as u8),
             flush_target: match method {
                 FlushMethod::Native => ReadTarget::EMPTY,
@@ -123,6 +130,11 @@ impl Short {
             (false, false) if reads.is_some() && !no_fences => AtomicWrites::Fallback,
             _ => AtomicWrites::None,
         };
+        let commits = match atomic_writes {
+            AtomicWrites::None => MrUsage::empty(),
+            AtomicWrites::Native | AtomicWrites::Fallback => flushes,
+        };
+        self.commits.store(commits.bits(), Ordering::Relaxed);
         self.no_fences.store(no_fences, Ordering::Relaxed);
         self.reads.store(has_reads, Ordering::Relaxed);
         self.flushes.store(flushes.bits(), Ordering::Relaxed);
@@ -188,7 +200,7 @@ fn rarely() {}
 /// As [`usually`], and a branch of its own: otherwise the compiler calculates several conditions
 /// and branches once, which takes more instructions.
 #[inline(always)]
-fn by_itself(condition: bool) -> bool {
+pub(super) fn by_itself(condition: bool) -> bool {
     if !condition {
         // No instruction, and nothing that can be moved before the condition.
         compiler_fence(Ordering::SeqCst);
@@ -261,12 +273,35 @@ impl Conn {
         }
     }
 
-    /// Whether an atomic write takes a short way, of whatever kind, to memory of the right usage.
+    /// Whether a part of a commit is right, but for its length.
     #[inline(always)]
-    pub(super) fn points_simply(&self, dst: &RemoteSlice) -> bool {
-        usually(dst.len() == 8)
-            && usually(dst.address().address % 8 == 0)
-            && usually(self.short.atomic_writes.load(Ordering::Relaxed) != AtomicWrites::None as u8)
+    pub(super) fn takes_part(&self, dst: &RemoteSlice, src: &MrSlice<'_>) -> bool {
+        usually(dst.usage().contains(MrUsage::WRITE_DST))
+            && usually(
+                src.tag()
+                    .fits(self.queues.tags.write_src, MrUsage::WRITE_SRC),
+            )
+            && usually(u64::from(src.buffer().len()) == dst.len())
+    }
+
+    /// The longest write.
+    #[inline(always)]
+    pub(super) fn longest_message(&self) -> u64 {
+        self.queues.limits.message.into()
+    }
+
+    /// Whether one flush of a commit covers this, and its pointer may be in the same region.
+    #[inline(always)]
+    pub(super) fn commits_at(&self, hull: &RemoteSlice, flush_type: FlushType) -> bool {
+        let possible = MrUsage::from_bits_retain(self.short.commits.load(Ordering::Relaxed));
+        usually(hull.len().wrapping_sub(1) < MAX_FLUSH)
+            && usually((hull.usage() & possible).contains(flush_type.usage()))
+    }
+
+    /// Whether a commit's pointer is 8 bytes in one atomic write.
+    #[inline(always)]
+    pub(super) fn points_at(&self, dst: &RemoteSlice) -> bool {
+        by_itself(dst.len() == 8) && by_itself(dst.address().address % 8 == 0)
     }
 
     #[inline(always)]
@@ -278,8 +313,7 @@ impl Conn {
     ) -> bool {
         let possible = MrUsage::from_bits_retain(self.short.flushes.load(Ordering::Relaxed));
         usually(self.short.takes(flags))
-            // What one native flush takes.
-            && usually(dst.len().wrapping_sub(1) < 1 << 31)
+            && usually(dst.len().wrapping_sub(1) < MAX_FLUSH)
             && usually((dst.usage() & possible).contains(flush_type.usage()))
     }
 

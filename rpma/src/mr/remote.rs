@@ -242,6 +242,14 @@ impl RemoteSlice {
         }
     }
 
+    /// Whether one of these 8 bytes, of whatever length the part is, lies in this part.
+    #[inline(always)]
+    pub(crate) fn has_byte_of(&self, word: &Self) -> bool {
+        // How far the word's last byte lies after the byte before this part's first one.
+        let distance = word.address.wrapping_add(7).wrapping_sub(self.address);
+        distance < self.len.wrapping_add(7)
+    }
+
     #[inline]
     pub(crate) fn address(&self) -> RemoteAddress {
         RemoteAddress {
@@ -317,6 +325,41 @@ mod tests {
         let decoded = MrRemote::from_descriptor(&mr.to_descriptor()).expect("ends at the end");
         assert_eq!(decoded.slice(7..8).expect("inside").address, u64::MAX);
         assert!(decoded.slice(8..).expect("nothing, at the end").is_empty());
+    }
+
+    /// A part of the first and of the last bytes of the address space, and parts in the middle.
+    #[test]
+    fn a_word_is_beside_a_part_or_has_a_byte_of_it() {
+        let part = |address, len| RemoteSlice {
+            address,
+            len,
+            key: Key::new(1, MrUsage::WRITE_DST),
+        };
+        for begin in [0, 1, 64, 67, 71, u64::MAX - 6] {
+            for len in [1, 7, 8, 20] {
+                let Some(last) = u64::checked_add(begin, len - 1) else {
+                    continue;
+                };
+                let words = [
+                    0,
+                    8,
+                    48,
+                    56,
+                    64,
+                    72,
+                    80,
+                    88,
+                    96,
+                    u64::MAX - 15,
+                    u64::MAX - 7,
+                ];
+                for word in words {
+                    let has = word <= last && word + 7 >= begin;
+                    let found = part(begin, len).has_byte_of(&part(word, 8));
+                    assert_eq!(found, has, "{len} at {begin}, the word at {word}");
+                }
+            }
+        }
     }
 
     proptest! {

@@ -8,7 +8,8 @@ use std::ptr;
 use rpma_sys as sys;
 
 use super::wr::{
-    Call, Opcode, PostError, RemoteAddress, SendFlags, SendWr, bytes_sge, chain_not_posted,
+    Call, Opcode, Placement, PostError, RemoteAddress, SendFlags, SendWr, bytes_sge,
+    chain_not_posted,
 };
 use super::{LocalBuffer, QueuePair, ReadTarget};
 
@@ -19,64 +20,111 @@ pub(crate) const MAX_COMMIT_PARTS: usize = 16;
 pub(crate) trait CommitPart {
     fn remote(&self) -> RemoteAddress;
 
-    /// Of some bytes.
+    /// Of some bytes: as many as are written.
     fn local(&self) -> LocalBuffer<'_>;
 }
 
 /// The writes of a commit: a slice, or an array of one, whose length the compiler knows.
 pub(crate) trait CommitParts {
     type Part: CommitPart;
+    /// The memory that one flush takes, if the parts themselves are not that.
+    type Hull;
+
+    const IS_ONE: bool;
 
     fn all(&self) -> &[Self::Part];
+
+    fn keep_hull(hull: (RemoteAddress, u64)) -> Self::Hull;
+
+    fn hull(&self, kept: &Self::Hull) -> (RemoteAddress, u64);
 }
 
 impl<Part: CommitPart> CommitParts for [Part] {
     type Part = Part;
+    type Hull = (RemoteAddress, u64);
+
+    const IS_ONE: bool = false;
 
     #[inline(always)]
     fn all(&self) -> &[Part] {
         self
+    }
+
+    #[inline(always)]
+    fn keep_hull(hull: (RemoteAddress, u64)) -> Self::Hull {
+        hull
+    }
+
+    #[inline(always)]
+    fn hull(&self, kept: &Self::Hull) -> (RemoteAddress, u64) {
+        *kept
     }
 }
 
 impl<Part: CommitPart> CommitParts for [Part; 1] {
     type Part = Part;
+    type Hull = ();
+
+    const IS_ONE: bool = true;
 
     #[inline(always)]
     fn all(&self) -> &[Part] {
         self
     }
+
+    #[inline(always)]
+    fn keep_hull(_: (RemoteAddress, u64)) {}
+
+    #[inline(always)]
+    fn hull(&self, (): &()) -> (RemoteAddress, u64) {
+        (self[0].remote(), self[0].local().len().into())
+    }
 }
 
-/// A commit that one flush covers. `POINTER`, where it is asked for: it has a pointer.
-pub(crate) struct Commit<'a, Parts: ?Sized> {
+/// The pointer of a commit: where it is, and its bytes. `()` is none.
+pub(crate) trait CommitPointer {
+    fn place(&self) -> Option<(RemoteAddress, &[u8; 8])>;
+}
+
+impl CommitPointer for () {
+    #[inline(always)]
+    fn place(&self) -> Option<(RemoteAddress, &[u8; 8])> {
+        None
+    }
+}
+
+/// A commit that one flush covers.
+pub(crate) struct Commit<'a, Parts: CommitParts + ?Sized, Pointer> {
     /// [`MAX_COMMIT_PARTS`] at most.
     pub(crate) parts: &'a Parts,
-    /// The memory of all parts, and its length: what one flush takes.
-    pub(crate) all: (RemoteAddress, u64),
-    /// Without a pointer it is not looked at.
-    pub(crate) pointer: (RemoteAddress, &'a [u8; 8]),
+    pub(crate) hull: Parts::Hull,
+    pub(crate) pointer: &'a Pointer,
     #[cfg_attr(
         not(all(native_flush, native_atomic_write)),
         expect(dead_code, reason = "only a native flush has a kind")
     )]
-    pub(crate) persistent: bool,
+    pub(crate) placement: Placement,
 }
 
-impl<Parts: CommitParts + ?Sized> Commit<'_, Parts> {
+impl<Parts: CommitParts + ?Sized, Pointer: CommitPointer> Commit<'_, Parts, Pointer> {
     /// How many requests it has. The last one gives a completion.
     #[inline(always)]
-    pub(crate) fn requests<const POINTER: bool>(&self) -> u32 {
+    pub(crate) fn requests(&self) -> u32 {
+        let more = match self.pointer.place() {
+            Some(_) => 3,
+            None => 1,
+        };
         // A few.
-        self.parts.all().len() as u32 + if POINTER { 3 } else { 1 }
+        self.parts.all().len() as u32 + more
     }
-}
 
-/// The flags of the flush of the parts.
-const fn first_flush<const POINTER: bool>() -> SendFlags {
-    match POINTER {
-        true => SendFlags::empty(),
-        false => SendFlags::SIGNALED,
+    /// The flags of the flush of the parts.
+    #[inline(always)]
+    fn first_flush(&self) -> SendFlags {
+        match self.pointer.place() {
+            Some(_) => SendFlags::empty(),
+            None => SendFlags::SIGNALED,
+        }
     }
 }
 
@@ -84,9 +132,9 @@ impl QueuePair {
     /// Posts it by flushes that read into `target`, as a chain. The write of the pointer has the
     /// flags `after_flushes`. `number` gives the `wr_id` of each request, in order.
     #[inline(always)]
-    pub(crate) fn post_reading_commit<const POINTER: bool, Parts: CommitParts + ?Sized>(
+    pub(crate) fn post_reading_commit<Parts: CommitParts + ?Sized, Pointer: CommitPointer>(
         &self,
-        commit: &Commit<'_, Parts>,
+        commit: &Commit<'_, Parts, Pointer>,
         (target, after_flushes): (ReadTarget, SendFlags),
         number: impl FnMut() -> u64,
     ) -> Result<(), PostError> {
@@ -103,12 +151,11 @@ impl QueuePair {
             // SAFETY: one of as many as the assertion lets through; three more have places, too.
             unsafe { chain.add(wr, part.local().to_sge()) };
         }
-        let (all, len) = commit.all;
-        let flush = SendWr::new(Opcode::READ, all, 1, first_flush::<POINTER>());
+        let (all, len) = commit.parts.hull(&commit.hull);
+        let flush = SendWr::new(Opcode::READ, all, 1, commit.first_flush());
         // SAFETY: the first of the three.
         unsafe { chain.add(flush, target.first(len).0.to_sge()) };
-        if POINTER {
-            let (remote, bytes) = commit.pointer;
+        if let Some((remote, bytes)) = commit.pointer.place() {
             let flags = after_flushes | SendFlags::INLINE;
             let write = SendWr::new(Opcode::WRITE, remote, 1, flags);
             // SAFETY: the second of them.
@@ -129,31 +176,37 @@ impl QueuePair {
         }
     }
 
-    /// Posts it by native flushes and a native atomic write, as a stream.
+    /// Posts it by native flushes and a native atomic write, as a stream. Flags are those of all
+    /// requests until they are set again.
     #[cfg(all(native_flush, native_atomic_write))]
     #[inline(always)]
-    pub(crate) fn post_native_commit<const POINTER: bool, Parts: CommitParts + ?Sized>(
+    pub(crate) fn post_native_commit<Parts: CommitParts + ?Sized, Pointer: CommitPointer>(
         &self,
-        commit: &Commit<'_, Parts>,
+        commit: &Commit<'_, Parts, Pointer>,
         mut number: impl FnMut() -> u64,
     ) -> Result<(), PostError> {
         let stream = super::stream::Stream::start(self.stream()?);
+        stream.set_flags(SendFlags::empty());
         for part in commit.parts.all() {
-            stream.write(part.remote(), part.local(), SendFlags::empty(), number());
+            stream.set_number(number());
+            stream.write(part.remote());
+            // Looked at only now: what is kept during a call takes a register.
+            stream.set_local(part.local());
         }
-        let (all, len) = commit.all;
-        stream.flush(
-            all,
-            len,
-            commit.persistent,
-            first_flush::<POINTER>(),
-            number(),
-        );
-        if POINTER {
-            let (remote, bytes) = commit.pointer;
-            stream.atomic_write(remote, bytes, SendFlags::empty(), number());
-            let flags = SendFlags::SIGNALED;
-            stream.flush(remote, 8, commit.persistent, flags, number());
+        if commit.pointer.place().is_none() {
+            stream.set_flags(SendFlags::SIGNALED);
+        }
+        stream.set_number(number());
+        let (all, len) = commit.parts.hull(&commit.hull);
+        stream.flush_range(all, len, commit.placement);
+        if let Some((remote, bytes)) = commit.pointer.place() {
+            stream.set_number(number());
+            stream.atomic_write(remote, bytes);
+        }
+        if let Some((remote, _)) = commit.pointer.place() {
+            stream.set_number(number());
+            stream.set_flags(SendFlags::SIGNALED);
+            stream.flush_range(remote, 8, commit.placement);
         }
         stream.complete()
     }

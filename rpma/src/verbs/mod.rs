@@ -54,7 +54,7 @@ pub(crate) use self::batch::{Forms, NoRoom, Requests, Written};
 pub(crate) use self::caller::Posting;
 pub(crate) use self::cm::{CmId, IncomingRequest, Resolution};
 pub(crate) use self::cm_event::{CmEvent, CmEventKind};
-pub(crate) use self::commit::{Commit, CommitPart, CommitParts, MAX_COMMIT_PARTS};
+pub(crate) use self::commit::{Commit, CommitPart, CommitParts, CommitPointer, MAX_COMMIT_PARTS};
 pub(crate) use self::context::{Context, DeviceAttributes, Pd};
 pub(crate) use self::copy::{copy_from_shared, copy_to_shared, load_u64, store_u64};
 pub(crate) use self::cq::{CompChannel, CompletionQueue, CqTag};
@@ -73,7 +73,7 @@ pub(crate) use self::stream::NativeFlush;
 pub(crate) use self::take::Deadline;
 pub use self::wc::{Wc, WcFailure, WcFlags, WcOpcode, WcStatus, WcSuccess};
 pub(crate) use self::wr::{
-    CallFailed, Gather, MAX_SGE, Opcode, PostError, RemoteAddress, Request, SendFlags,
+    CallFailed, Gather, MAX_SGE, Opcode, Placement, PostError, RemoteAddress, Request, SendFlags,
 };
 use crate::error::{Error, Result};
 

@@ -14,6 +14,8 @@ use rustix::io::Errno;
 use super::LocalBuffer;
 #[cfg(any(native_flush, native_atomic_write))]
 use super::post::WorkRequest;
+#[cfg(native_flush)]
+use super::wr::Placement;
 use super::wr::{Call, PostError, RemoteAddress, SendFlags, SendWr, check_posted, not_posted};
 use super::{NativeOps, QueuePair};
 
@@ -168,7 +170,8 @@ impl QueuePair {
             let chunk = left.min(MAX_FLUSH);
             left -= chunk;
             let flags = if left == 0 { flags } else { SendFlags::empty() };
-            stream.flush(remote, chunk, persistent, flags, wr_id(number));
+            stream.calls.request(wr_id(number), flags);
+            stream.flush_range(remote, chunk, Placement::new(persistent));
             remote.address = remote.address.wrapping_add(chunk);
         }
         stream.complete()
@@ -215,7 +218,7 @@ impl<const PERSISTENT: bool> NativeOperation for NativeFlush<PERSISTENT> {
 
     #[inline(always)]
     fn add(&self, stream: &Stream<'_>) {
-        stream.flush_range(self.remote, self.len, PERSISTENT);
+        stream.flush_range(self.remote, self.len, const { Placement::new(PERSISTENT) });
     }
 }
 
@@ -235,10 +238,7 @@ impl NativeOperation for NativeAtomicWrite<'_> {
 
     #[inline(always)]
     fn add(&self, stream: &Stream<'_>) {
-        let RemoteAddress { address, rkey } = self.remote;
-        let call = stream.calls.atomic_write;
-        // SAFETY: `ibv_wr_atomic_write` of this queue pair, and the stream is open; it copies the bytes.
-        unsafe { call(stream.qp(), rkey, address, self.bytes.as_ptr().cast()) };
+        stream.atomic_write(self.remote, self.bytes);
     }
 }
 
@@ -246,6 +246,8 @@ impl NativeOperation for NativeAtomicWrite<'_> {
 /// so every way out must end it: dropping it aborts it.
 pub(crate) struct Stream<'qp> {
     calls: &'qp StreamCalls,
+    /// That of the calls: a copy, which no write through it can change.
+    qp: NonNull<sys::ibv_qp_ex>,
 }
 
 impl<'qp> Stream<'qp> {
@@ -254,43 +256,51 @@ impl<'qp> Stream<'qp> {
         // SAFETY: the queue pair is alive, as `calls` is borrowed from it; the stream ends in `complete`
         // or in `drop`.
         unsafe { (calls.start)(calls.qp.as_ptr()) };
-        Self { calls }
+        let qp = calls.qp;
+        Self { calls, qp }
     }
 
     #[inline(always)]
     fn qp(&self) -> *mut sys::ibv_qp_ex {
-        self.calls.qp.as_ptr()
+        self.qp.as_ptr()
     }
 
-    /// A write of one local buffer, of some bytes.
+    /// Sets the number of the next request.
     #[cfg(all(native_flush, native_atomic_write))]
     #[inline(always)]
-    pub(super) fn write(
-        &self,
-        remote: RemoteAddress,
-        local: LocalBuffer<'_>,
-        flags: SendFlags,
-        wr_id: u64,
-    ) {
-        let (qp, calls, sge) = (self.qp(), self.calls, local.to_sge());
-        calls.request(wr_id, flags);
-        // SAFETY: a call of this queue pair, whose stream is open. For what the device reads later
-        // see the head of `post.rs`.
-        unsafe { (calls.write)(qp, remote.rkey, remote.address) };
-        // SAFETY: as above.
-        unsafe { (calls.set_sge)(qp, sge.lkey, sge.addr, sge.length) };
+    pub(super) fn set_number(&self, wr_id: u64) {
+        // SAFETY: as in `StreamCalls::request`.
+        unsafe { (*self.qp()).wr_id = wr_id };
     }
 
+    /// Sets the flags of the next requests: the calls only look at them.
     #[cfg(all(native_flush, native_atomic_write))]
     #[inline(always)]
-    pub(super) fn atomic_write(
-        &self,
-        remote: RemoteAddress,
-        bytes: &[u8; 8],
-        flags: SendFlags,
-        wr_id: u64,
-    ) {
-        self.calls.request(wr_id, flags);
+    pub(super) fn set_flags(&self, flags: SendFlags) {
+        // SAFETY: as in `StreamCalls::request`.
+        unsafe { (*self.qp()).wr_flags = flags.bits() };
+    }
+
+    /// Adds a write, whose [local buffer](Self::set_local) comes next.
+    #[cfg(all(native_flush, native_atomic_write))]
+    #[inline(always)]
+    pub(super) fn write(&self, remote: RemoteAddress) {
+        // SAFETY: a call of this queue pair, whose stream is open.
+        unsafe { (self.calls.write)(self.qp(), remote.rkey, remote.address) };
+    }
+
+    /// The local buffer of the request that was added last, of some bytes.
+    #[cfg(all(native_flush, native_atomic_write))]
+    #[inline(always)]
+    pub(super) fn set_local(&self, local: LocalBuffer<'_>) {
+        let sge = local.to_sge();
+        // SAFETY: as above. For what the device reads later see the head of `post.rs`.
+        unsafe { (self.calls.set_sge)(self.qp(), sge.lkey, sge.addr, sge.length) };
+    }
+
+    #[cfg(native_atomic_write)]
+    #[inline(always)]
+    pub(super) fn atomic_write(&self, remote: RemoteAddress, bytes: &[u8; 8]) {
         let (call, RemoteAddress { address, rkey }) = (self.calls.atomic_write, remote);
         // SAFETY: `ibv_wr_atomic_write` of this queue pair, and the stream is open; it copies the
         // bytes.
@@ -299,25 +309,7 @@ impl<'qp> Stream<'qp> {
 
     #[cfg(native_flush)]
     #[inline(always)]
-    pub(super) fn flush(
-        &self,
-        remote: RemoteAddress,
-        len: u64,
-        persistent: bool,
-        flags: SendFlags,
-        wr_id: u64,
-    ) {
-        self.calls.request(wr_id, flags);
-        self.flush_range(remote, len, persistent);
-    }
-
-    #[cfg(native_flush)]
-    #[inline(always)]
-    fn flush_range(&self, remote: RemoteAddress, len: u64, persistent: bool) {
-        let kind = match persistent {
-            true => sys::ibv_placement_type::IBV_FLUSH_PERSISTENT,
-            false => sys::ibv_placement_type::IBV_FLUSH_GLOBAL,
-        };
+    pub(super) fn flush_range(&self, remote: RemoteAddress, len: u64, placement: Placement) {
         let level = sys::ibv_selectivity_level::IBV_FLUSH_RANGE;
         let (flush, RemoteAddress { address, rkey }) = (self.calls.flush, remote);
         // SAFETY: `ibv_wr_flush` of this queue pair, and the stream is open.
@@ -327,7 +319,7 @@ impl<'qp> Stream<'qp> {
                 rkey,
                 address,
                 len as usize,
-                kind.0 as u8,
+                placement.0,
                 level.0 as u8,
             )
         };
@@ -357,7 +349,8 @@ impl<'qp> Stream<'qp> {
             #[cfg(native_flush)]
             Code::IBV_WR_FLUSH => {
                 let remote = RemoteAddress { address, rkey };
-                self.flush_range(remote, sge.length.into(), wr.imm_data != 0);
+                let placement = Placement::new(wr.imm_data != 0);
+                self.flush_range(remote, sge.length.into(), placement);
             }
             #[cfg(native_atomic_write)]
             Code::IBV_WR_ATOMIC_WRITE => {

@@ -66,6 +66,30 @@ impl RemoteAddress {
     };
 }
 
+/// What a native flush promises (`enum ibv_placement_type`).
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Placement(
+    #[cfg_attr(
+        not(native_flush),
+        expect(dead_code, reason = "nothing flushes natively")
+    )]
+    pub(super) u8,
+);
+
+impl Placement {
+    #[inline(always)]
+    pub(crate) const fn new(persistent: bool) -> Self {
+        #[cfg(native_flush)]
+        let kind = match persistent {
+            true => sys::ibv_placement_type::IBV_FLUSH_PERSISTENT.0 as u8,
+            false => sys::ibv_placement_type::IBV_FLUSH_GLOBAL.0 as u8,
+        };
+        #[cfg(not(native_flush))]
+        let kind = persistent as u8;
+        Self(kind)
+    }
+}
+
 /// A request of the send queue (`struct ibv_send_wr`). What is read for other operations and other kinds of
 /// queue pairs only is left as it is; its end, of which that is true, has room for what belongs to the
 /// request.
