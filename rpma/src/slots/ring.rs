@@ -66,9 +66,8 @@ impl Wanted {
 }
 
 /// The entries for requests, before they are posted, in their order.
-#[derive(Debug)]
 pub(crate) struct Entries<'ring> {
-    contexts: &'ring Contexts,
+    contexts: View<'ring>,
     next: u64,
 }
 
@@ -213,7 +212,7 @@ impl Ring {
         if (free as i64) < enough as i64 && !self.look_again(next, enough) {
             return Err(NotTried::Later(Some(held)));
         }
-        let contexts = &self.contexts;
+        let contexts = self.contexts.view();
         if let Err(error) = post(Entries { contexts, next }) {
             return Err(NotTried::NotTaken(self, held, error));
         }
@@ -313,7 +312,7 @@ impl Ring {
     ) -> Result<u64, NotPosted<E>> {
         // Whoever has read what was in these entries has said so by `done`, which was read before.
         let entries = Entries {
-            contexts: &self.contexts,
+            contexts: self.contexts.view(),
             next: self.next.load(Ordering::Relaxed),
         };
         if let Err(error) = post(entries) {
