@@ -49,7 +49,7 @@ const TURNS: usize = 5;
 const LEN: usize = 64;
 
 /// Each operation, as it is called where it is counted, and in words.
-const OPERATIONS: [(&str, &str); 44] = [
+const OPERATIONS: [(&str, &str); 46] = [
     ("write", "write"),
     ("write_slices", "write, both slices made for each"),
     ("write_inline", "write, inline"),
@@ -97,10 +97,15 @@ const OPERATIONS: [(&str, &str); 44] = [
     ("batch_2", "batch of two writes"),
     ("commit_1", "`Conn::commit` of one part, native"),
     ("commit_5", "`Conn::commit` of five parts, native"),
+    ("commit_9", "`Conn::commit` of nine parts, native"),
     ("commit_1_fallback", "`Conn::commit` of one part, fallback"),
     (
         "commit_5_fallback",
         "`Conn::commit` of five parts, fallback",
+    ),
+    (
+        "commit_9_fallback",
+        "`Conn::commit` of nine parts, fallback",
     ),
     ("get_wc_mixed", "`get_wc`, 16: sends and receives in turn"),
     ("srq_recv", "`Srq::recv`"),

@@ -1,6 +1,8 @@
 //! The operations beside the main road: several local buffers, none, fences, short flushes,
 //! fallbacks, batches of one, and shared receive queues.
 
+use std::hint::black_box;
+
 use rpma::{Conn, Flags, FlushType, Mr, MrRemote, MrSlice, RemoteSlice, Result, Srq, Wc};
 
 use crate::rpma::{
@@ -80,7 +82,7 @@ pub(crate) fn fallback(conn: &Conn, local: &Mr<Vec<u8>>, remote: &MrRemote) -> R
     settle(cq, ROUNDS)
 }
 
-/// Commits of one part and of five, each with a pointer. Another place for each.
+/// Commits of one part, of five and of nine, each with a pointer. Another place for each.
 fn commits(conn: &Conn, local: &Mr<Vec<u8>>, remote: &MrRemote, suffix: &str) -> Result<()> {
     let part = |n: usize| {
         let (start, end) = (n * LEN, n * LEN + LEN - 8);
@@ -90,7 +92,7 @@ fn commits(conn: &Conn, local: &Mr<Vec<u8>>, remote: &MrRemote, suffix: &str) ->
         ))
     };
     let pointers = words(remote, 8)?;
-    for count in [1, 5] {
+    for count in [1, 5, 9] {
         // As many as the queue has slots for, and one slot more.
         let commits = (DEPTH as usize - 1) / (count + 3);
         let mut all = Vec::new();
@@ -115,7 +117,9 @@ fn measured_commit_1(
 ) -> Result<()> {
     for (n, (parts, pointer)) in commits.iter().enumerate() {
         let pointer = Some((*pointer, n.to_ne_bytes()));
-        conn.commit(&parts[..1], pointer, FlushType::Visibility, n as u64)?;
+        // With its ticket, which nothing else uses.
+        let posted = conn.commit(&parts[..1], pointer, FlushType::Visibility, n as u64)?;
+        black_box(posted);
     }
     Ok(())
 }
@@ -127,7 +131,7 @@ fn measured_commit(
 ) -> Result<()> {
     for (n, (parts, pointer)) in commits.iter().enumerate() {
         let pointer = Some((*pointer, n.to_ne_bytes()));
-        conn.commit(parts, pointer, FlushType::Visibility, n as u64)?;
+        black_box(conn.commit(parts, pointer, FlushType::Visibility, n as u64)?);
     }
     Ok(())
 }
