@@ -9,8 +9,14 @@ mod acks;
 mod allocations;
 mod cluster;
 mod cuts;
+mod example;
 mod faults;
 mod holding;
 mod input;
 mod served;
 mod set;
+
+/// The example, as a module.
+#[path = "../../examples/sim-replicas/main.rs"]
+#[allow(dead_code, reason = "its `main` is not called")]
+mod sim_replicas;

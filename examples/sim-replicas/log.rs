@@ -1,0 +1,127 @@
+//! The program: a log in the volatile memory of three hosts. A record is acknowledged when two of
+//! them have it. It knows nothing of the simulation.
+
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use rpma::commit::{Method, Replicas, Writer, WriterCfg};
+use rpma::{
+    Conn, ConnCfg, ConnReq, Device, Ep, Flags, FlushType, Mr, MrUsage, Offer, Peer, PeerCfg, Side,
+};
+
+/// How many replicas have a record when it is acknowledged.
+pub(crate) const COPIES: usize = 2;
+pub(crate) const RECORD: usize = 104;
+
+/// The log: 8 bytes say how many records there are (the tail); they begin at byte 64.
+const LOG: usize = 4096;
+const FIRST: usize = 64;
+/// For so many records the client has memory of its own: those that a slow replica does not have.
+const AHEAD: usize = 16;
+const PORT: u16 = 7204;
+const LIMIT: Duration = Duration::from_secs(10);
+
+/// The log as its only writer has it.
+pub(crate) struct Log {
+    replicas: Replicas,
+    count: u64,
+}
+
+impl Log {
+    /// The log of replicas that have no records yet.
+    pub(crate) fn connect(peer: &Peer, addrs: &[String]) -> Result<Self> {
+        let mut replicas = Replicas::new(peer, 2 * AHEAD * RECORD, AHEAD)?;
+        // By reading, which every device can; a native flush makes bytes visible as well.
+        let mut commits = WriterCfg::new(Method::Reading);
+        commits
+            .set_flush_type(FlushType::Visibility)?
+            .set_parts(1)?;
+        for addr in addrs {
+            let cfg = commits.conn_cfg(&ConnCfg::new())?;
+            let req = ConnReq::new(peer, addr, PORT, &cfg)?;
+            let writer = Writer::connect(req, &commits, &Offer::default())?.wait(LIMIT)?;
+            let region = *writer.offer().regions().first().context("no memory")?;
+            replicas.add(writer, region)?;
+        }
+        Ok(Self { replicas, count: 0 })
+    }
+
+    /// Appends a record. When this has returned, the record is in the memory of [`COPIES`] replicas.
+    pub(crate) fn append(&mut self, bytes: &[u8; RECORD]) -> Result<()> {
+        self.replicas.wait_room(RECORD, LIMIT)?;
+        let mut record = self.replicas.record(RECORD)?;
+        record.put(0, bytes)?;
+        let tail = (0, (self.count + 1).to_le_bytes());
+        let id = record.commit(place(self.count), Some(tail), COPIES)?;
+        let outcome = self.replicas.settle(id, COPIES, LIMIT);
+        ensure!(outcome.copies() >= COPIES, "too few have it: {outcome:?}");
+        self.count += 1;
+        Ok(())
+    }
+}
+
+/// The records that the replicas have which can be reached: those of the longest log.
+pub(crate) fn recover(addrs: &[String]) -> Vec<[u8; RECORD]> {
+    let logs = addrs.iter().filter_map(|addr| read(addr).ok());
+    logs.max_by_key(Vec::len).unwrap_or_default()
+}
+
+fn read(addr: &str) -> Result<Vec<[u8; RECORD]>> {
+    let peer = Peer::new(&Device::from_addr(addr, Side::Remote)?)?;
+    let conn = ConnReq::new(&peer, addr, PORT, &ConnCfg::new())?
+        .connect(&Offer::default().encode(Offer::CONNECT)?)?
+        .wait_established(LIMIT)?;
+    let offer = Offer::decode(conn.get_private_data())?;
+    let region = offer.regions().first().context("no memory")?;
+    let local = Mr::reg(&peer, vec![0; LOG], MrUsage::READ_DST)?;
+    let read = conn.read(
+        local.slice(..)?,
+        region.slice(..)?,
+        Flags::COMPLETION_ALWAYS,
+        0,
+    )?;
+    conn.wait_for(read, LIMIT, |_| {})?;
+    let count = local.load_u64(0)?;
+    let mut records = Vec::new();
+    for number in 0..count {
+        let mut record = [0; RECORD];
+        local.read_at(place(number) as usize, &mut record)?;
+        records.push(record);
+    }
+    Ok(records)
+}
+
+/// The program of a replica.
+pub(crate) struct Server {
+    peer: Peer,
+    ep: Ep,
+}
+
+impl Server {
+    pub(crate) fn listen(addr: &str) -> Result<Self> {
+        let peer = Peer::new(&Device::from_addr(addr, Side::Local)?)?;
+        let ep = Ep::listen(&peer, addr, PORT)?;
+        Ok(Self { peer, ep })
+    }
+
+    /// Offers the memory of one log to every client, until none has come for a while.
+    pub(crate) fn serve(&self) -> Result<()> {
+        let usage = MrUsage::WRITE_DST | MrUsage::READ_SRC | MrUsage::FLUSH_TYPE_VISIBILITY;
+        let log = Mr::reg(&self.peer, vec![0_u8; LOG], usage)?;
+        let mut offer = Offer::new(&PeerCfg::new());
+        offer.add_region(&log);
+        let mut clients: Vec<Conn> = Vec::new();
+        while let Ok(req) = self.ep.next_conn_req_timeout(&ConnCfg::new(), 3 * LIMIT) {
+            match offer.judge(req.get_private_data()) {
+                Ok(_) => clients.push(req.connect(&offer.encode(Offer::ACCEPT)?)?),
+                Err(refusal) => req.reject(&refusal.encode())?,
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Where a record is.
+fn place(number: u64) -> u64 {
+    FIRST as u64 + number * RECORD as u64
+}
