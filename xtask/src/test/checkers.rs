@@ -20,7 +20,7 @@ struct Interpreted {
     slow: &'static [&'static str],
 }
 
-const MIRI: [Interpreted; 5] = [
+const MIRI: [Interpreted; 7] = [
     Interpreted {
         program: "strict",
         only: "",
@@ -28,6 +28,16 @@ const MIRI: [Interpreted; 5] = [
     },
     Interpreted {
         program: "batch",
+        only: "",
+        slow: &[],
+    },
+    Interpreted {
+        program: "commit",
+        only: "",
+        slow: &["everything_is_there_with_one_completion"],
+    },
+    Interpreted {
+        program: "writer",
         only: "",
         slow: &[],
     },
@@ -65,9 +75,26 @@ const MIRI: [Interpreted; 5] = [
 ];
 
 /// What the sanitizers run: most of what has threads, or unsafe code below.
-const SANITIZED: [&str; 15] = [
-    "atomic", "batch", "events", "failing", "links", "messages", "next", "order", "power", "srq",
-    "sweep", "teardown", "threads", "transfer", "wait",
+const SANITIZED: [&str; 19] = [
+    "atomic",
+    "batch",
+    "commit",
+    "events",
+    "failing",
+    "links",
+    "messages",
+    "next",
+    "order",
+    "power",
+    "replicas",
+    "responder",
+    "srq",
+    "sweep",
+    "teardown",
+    "threads",
+    "transfer",
+    "wait",
+    "writer",
 ];
 
 /// A work request names memory by a number.
