@@ -388,6 +388,33 @@ fn short_waits_for_an_operation_see_the_end() {
     });
 }
 
+/// Promise: a completion that is there is found, also long after the end, and also by waits without time: each
+/// takes one completion more.
+#[test]
+fn a_wait_after_the_end_finds_what_is_in_the_queue() {
+    device_test(|| {
+        let peer = peer();
+        let Pair { client, server } = Pair::new(&peer);
+        let posted: Vec<_> = (0..9)
+            .map(|n| write_nothing(&client, n).expect("posted"))
+            .collect();
+        // All are complete before the end.
+        thread::sleep(SOON);
+        drop(server);
+        assert_eq!(event(&client), ConnEvent::Closed);
+        thread::sleep(Duration::from_millis(1200));
+        let mut others = 0;
+        let found = loop {
+            match client.wait_for(posted[8], Duration::ZERO, |_| others += 1) {
+                Err(Error::TimedOut(_)) => assert!(others < 9, "it is not found"),
+                found => break found,
+            }
+        };
+        found.expect("it has succeeded").result().expect("success");
+        assert_eq!(others, 8);
+    });
+}
+
 /// Promise: a wait for an operation takes no event from a thread that sleeps for events, which would sleep on.
 #[test]
 fn a_wait_for_an_operation_leaves_events_to_their_waiters() {

@@ -98,8 +98,7 @@ pub struct Conn {
     /// The peer's declaration, once it was applied.
     durable: Mutex<Option<Durable>>,
     private_data: OnceLock<Box<[u8]>>,
-    /// The event with which it ended.
-    /// And until when a completion may still come.
+    /// The event with which it ended, and the time up to which completions may still come.
     ended: OnceLock<(ConnEvent, Deadline)>,
     events: Mutex<Events>,
     /// Held by [`wait_for`](Self::wait_for).
@@ -174,6 +173,11 @@ impl Conn {
         self.short.open(reads);
         self.queues.slots.open();
         Ok(())
+    }
+
+    /// Whether it is not established yet, nor refused.
+    pub(crate) fn is_connecting(&self) -> bool {
+        self.queues.slots.is_connecting()
     }
 
     /// Waits for the next event of the connection, without a limit. On the side that connects, this is

@@ -170,7 +170,8 @@ impl Conn {
                 }
                 other(wcs[0]);
                 if deadline.has_passed() {
-                    break;
+                    // The completion may be in the queue still, also after the end.
+                    return Err(Error::TimedOut(INCOMPLETE));
                 }
             }
             if slots.was_polled(number) {
