@@ -1,8 +1,8 @@
 //! Wrong arguments: one clear error each, and nothing is posted.
 
-use rpma::commit::{Refused, Replicas};
+use rpma::commit::{Outcome, Refused, Replicas};
 use rpma::sim::{Fabric, Profile};
-use rpma::{ConnEvent, Device, Error, FlushType, Mr, MrUsage, Peer, Side};
+use rpma::{ConnEvent, Device, Error, FlushType, Mr, MrUsage, Peer, Side, Wc};
 
 use crate::set::{LEN, LIMIT, SIZE, START, Set, Way};
 
@@ -11,6 +11,30 @@ fn text(refused: Refused) -> String {
         Refused::Error(Error::InvalidArgument(text)) => text.into(),
         other => panic!("{other:?}"),
     }
+}
+
+/// A program that makes a new set keeps no name of the old one: with it nothing is acknowledged, and
+/// no replica is set aside.
+#[test]
+fn names_of_another_set_are_refused() {
+    let fabric = Fabric::seeded(Profile::STRICT, 1);
+    let mut old = Set::new(&fabric, Way::visible(), 4);
+    let mut new = Set::new(&fabric, Way::visible(), 4);
+    let client = new.client.clone();
+    let _entered = client.enter();
+    let theirs = old.append(0, 3).expect("posted");
+    let own = new.append(0, 3).expect("posted");
+    assert_eq!(new.log.settle(own, 3, LIMIT).copies(), 3);
+    assert_eq!(new.log.settle(theirs, 3, LIMIT), Outcome::default());
+    assert_eq!(new.log.outcome(theirs), Outcome::default());
+    let replica = old.ids[0];
+    assert!(new.log.writer(replica).is_none());
+    assert!(!new.log.handle(replica, &Wc::default()));
+    let refused = new.log.set_aside(replica, LIMIT).expect_err("another set");
+    assert!(refused.to_string().contains("another set"), "{refused}");
+    assert_eq!(new.log.able(), 3);
+    let ids: Vec<_> = new.log.ids(0b101).collect();
+    assert_eq!(ids, [new.ids[0], new.ids[2]]);
 }
 
 #[test]
@@ -22,8 +46,8 @@ fn a_wrong_commit_is_refused_before_anything_is_posted() {
     let end = SIZE as u64;
     let pointer = |at: u64| Some((at, [1; 8]));
     for (at, pointer, k, words) in [
-        (START, None, 0, "0 copies on 3"),
-        (START, None, 4, "4 copies on 3"),
+        (START, None, 0, "0 copies were asked for, and the set has 3"),
+        (START, None, 4, "4 copies were asked for, and the set has 3"),
         (end - LEN as u64 + 1, None, 2, "replica 0"),
         (u64::MAX, None, 2, "replica 0"),
         (START, pointer(4), 2, "8"),

@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use super::outcome::{CommitId, ReplicaId};
+use super::outcome::ReplicaId;
 use super::ring::{Entry, Ring};
 use crate::commit::{Method, Writer};
 use crate::error::{Error, Result};
@@ -124,6 +124,7 @@ impl Member {
     }
 
     /// Posts what waits in the ring, in its order, as far as there is room.
+    #[cfg_attr(feature = "sim", track_caller)]
     pub(super) fn advance(&mut self, ring: &Ring, id: ReplicaId) {
         while self.is_able() {
             let (Some(writer), Some(entry)) = (&mut self.writer, ring.entry(self.posted + 1))
@@ -133,8 +134,11 @@ impl Member {
             if writer.room() == 0 {
                 return;
             }
-            let places = places(&self.remote, entry, ring);
-            match places.and_then(|(part, pointer)| writer.commit(&[part], pointer)) {
+            let posted = match places(&self.remote, entry, ring) {
+                Ok((part, pointer)) => writer.commit(&[part], pointer),
+                Err(error) => Err(error),
+            };
+            match posted {
                 Ok(_) => self.posted += 1,
                 // The program's own operations have the slots: later.
                 Err(Error::QueueFull { .. } | Error::NoCompletionDue { .. }) => return,
@@ -145,7 +149,7 @@ impl Member {
                     if let Error::Provider { .. } = error {
                         self.posted = number;
                     }
-                    log::warn!("{}, {id}: {error}", CommitId(number));
+                    log::warn!("{}, {id}: {error}", id.set.commit(number));
                 }
             }
         }

@@ -14,6 +14,7 @@ mod ring;
 mod wait;
 
 use self::member::{Member, State};
+use self::outcome::SetId;
 pub use self::outcome::{AddError, CommitId, Outcome, Refused, ReplicaId};
 use self::ring::{Bytes, Entry, Ring};
 use crate::commit::Writer;
@@ -67,6 +68,7 @@ use crate::verbs::Wc;
 /// [`Conn::get_next_fd`](crate::Conn::get_next_fd) of any replica is readable.
 #[derive(Debug)]
 pub struct Replicas {
+    id: SetId,
     members: Vec<Member>,
     ring: Ring,
     /// Replicas whose queue pair is neither flushed nor destroyed.
@@ -87,6 +89,7 @@ impl Replicas {
     /// [`AlignedBuf::zeroed`](crate::AlignedBuf::zeroed) and [`Mr::reg`](crate::Mr::reg).
     pub fn new(peer: &Peer, ring_bytes: usize, records: usize) -> Result<Self> {
         Ok(Self {
+            id: SetId::new(),
             members: Vec::with_capacity(Self::MOST),
             ring: Ring::new(peer, ring_bytes, records)?,
             lost: 0,
@@ -111,7 +114,7 @@ impl Replicas {
     /// [`Error::NotSupported`] if the platform does not allow them. [`Error::Provider`] as
     /// [`Conn::get_next_fd`](crate::Conn::get_next_fd).
     pub fn add(&mut self, writer: Writer, remote: MrRemote) -> Result<ReplicaId, AddError> {
-        let id = ReplicaId(self.members.len() as u8);
+        let id = self.id.replica(self.members.len());
         if let Err(error) = self.check_new(&writer, &remote) {
             return Err(AddError {
                 error: named(id, error),
@@ -167,7 +170,20 @@ impl Replicas {
     /// [`set_aside`](Self::set_aside), or for a replica of another set.
     #[must_use]
     pub fn writer(&self, id: ReplicaId) -> Option<&Writer> {
-        self.members.get(id.index())?.writer()
+        let index = self.index(id)?;
+        self.members[index].writer()
+    }
+
+    /// The replicas of a mask, such as those of [`Outcome`] and [`Refused::RingFull`].
+    pub fn ids(&self, mask: u64) -> impl Iterator<Item = ReplicaId> {
+        let set = self.id;
+        let ids = (0..self.members.len()).map(move |index| set.replica(index));
+        ids.filter(move |id| id.mask() & mask != 0)
+    }
+
+    /// The place of a replica, if it is one of this set.
+    fn index(&self, id: ReplicaId) -> Option<usize> {
+        (id.set == self.id).then(|| id.index())
     }
 
     /// How many replicas can take a commit, now or later.
@@ -185,6 +201,7 @@ impl Replicas {
     /// [`new`](Self::new) allows are in the ring. [`Refused::Error`] with
     /// [`Error::InvalidArgument`] if `len` is 0 or longer than the ring; with
     /// [`Error::NotSupported`] after a [`set_aside`](Self::set_aside) that failed.
+    #[cfg_attr(feature = "sim", track_caller)]
     pub fn record(&mut self, len: usize) -> Result<Record<'_>, Refused> {
         self.refuse_lost()?;
         self.ring.check_len(len)?;
@@ -213,17 +230,18 @@ impl Replicas {
         Refused::RingFull { held_by }
     }
 
+    #[cfg_attr(feature = "sim", track_caller)]
     fn commit(&mut self, entry: Entry, k: usize) -> Result<CommitId, Refused> {
-        let id = CommitId(self.ring.last() + 1);
+        let id = self.id.commit(self.ring.last() + 1);
         if k == 0 || k > self.members.len() {
             return Err(Refused::Error(Error::invalid(format!(
-                "{id}: {k} copies on {} replicas",
+                "{id}: {k} copies were asked for, and the set has {} replicas: ask for 1 to {0}",
                 self.members.len()
             ))));
         }
         for (n, member) in self.members.iter().enumerate() {
             if member.is_able() {
-                let of = |error| named(id, named(ReplicaId(n as u8), error));
+                let of = |error| named(id, named(self.id.replica(n), error));
                 member.check(&entry, &self.ring).map_err(of)?;
             }
         }
@@ -237,9 +255,10 @@ impl Replicas {
     }
 
     /// Posts what waits in the ring, and frees what all have released.
+    #[cfg_attr(feature = "sim", track_caller)]
     fn advance(&mut self) {
         for (n, member) in self.members.iter_mut().enumerate() {
-            member.advance(&self.ring, ReplicaId(n as u8));
+            member.advance(&self.ring, self.id.replica(n));
         }
         let released = self.members.iter().map(Member::released).min();
         self.ring.free_up_to(released.unwrap_or(0));
@@ -249,33 +268,34 @@ impl Replicas {
     /// commits that wait in the ring, and frees bytes that all replicas have released.
     ///
     /// A failure of one replica is logged, and is in its [`Conn::failure`](crate::Conn::failure).
+    #[cfg_attr(feature = "sim", track_caller)]
     pub fn look(&mut self) {
         for (n, member) in self.members.iter_mut().enumerate() {
-            member.look(ReplicaId(n as u8));
+            member.look(self.id.replica(n));
         }
         self.advance();
     }
 
     /// Takes a completion that the program has polled on a replica's connection, and does the rest
     /// of [`look`](Self::look). Returns whether the completion was one of the set's.
+    #[cfg_attr(feature = "sim", track_caller)]
     pub fn handle(&mut self, id: ReplicaId, wc: &Wc) -> bool {
-        let Some(member) = self.members.get_mut(id.index()) else {
+        let Some(index) = self.index(id) else {
             return false;
         };
-        let is_own = member.handle(wc);
+        let is_own = self.members[index].handle(wc);
         self.advance();
         is_own
     }
 
     /// The outcome of a commit, as far as [`look`](Self::look), [`handle`](Self::handle) and the
-    /// waits have learned it. It can be asked at any time. It is empty for a commit of another set
-    /// with a higher number.
+    /// waits have learned it. It can be asked at any time. It is empty for a commit of another set.
     #[must_use]
     pub fn outcome(&self, id: CommitId) -> Outcome {
-        let number = id.number();
-        if number > self.ring.last() {
+        if id.set != self.id {
             return Outcome::default();
         }
+        let number = id.number();
         let with = |is: fn(State) -> bool| self.mask(|_, member| is(member.state(number)));
         Outcome {
             durable: with(|state| state == State::Durable),
@@ -286,7 +306,7 @@ impl Replicas {
 
     fn mask(&self, is: impl Fn(ReplicaId, &Member) -> bool) -> u64 {
         let ids = self.members.iter().enumerate();
-        let ids = ids.map(|(n, member)| (ReplicaId(n as u8), member));
+        let ids = ids.map(|(n, member)| (self.id.replica(n), member));
         ids.filter(|(id, member)| is(*id, member))
             .fold(0, |mask, (id, _)| mask | id.mask())
     }
@@ -323,6 +343,7 @@ impl Record<'_> {
     /// [`Refused::Error`] with [`Error::InvalidArgument`] if `k` is 0 or more than the replicas, if
     /// the record or the pointer is not inside the region of each replica, or if the pointer is not
     /// aligned to 8 bytes or lies in the record. The text names the commit and the replica.
+    #[cfg_attr(feature = "sim", track_caller)]
     pub fn commit(
         self,
         at: u64,

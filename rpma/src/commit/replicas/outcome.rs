@@ -1,49 +1,78 @@
 //! The names and the outcomes of commits, and the reasons for which there is no commit.
 
 use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::commit::Writer;
 use crate::error::Error;
 
-/// A replica of a [`Replicas`](super::Replicas).
+/// The number of a set in this process. It is never used again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct ReplicaId(pub(super) u8);
+pub(super) struct SetId(u64);
+
+impl SetId {
+    pub(super) fn new() -> Self {
+        static NEXT: AtomicU64 = AtomicU64::new(1);
+        Self(NEXT.fetch_add(1, Ordering::Relaxed))
+    }
+
+    pub(super) fn replica(self, index: usize) -> ReplicaId {
+        // 64 at most.
+        let index = index as u8;
+        ReplicaId { set: self, index }
+    }
+
+    pub(super) fn commit(self, number: u64) -> CommitId {
+        CommitId { set: self, number }
+    }
+}
+
+/// A replica of one [`Replicas`](super::Replicas).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct ReplicaId {
+    pub(super) set: SetId,
+    index: u8,
+}
 
 impl ReplicaId {
     /// Its place in the order of [`Replicas::add`](super::Replicas::add): 0 is the first one.
     #[must_use]
     pub fn index(self) -> usize {
-        self.0.into()
+        self.index.into()
     }
 
-    /// Its bit in the masks of [`Outcome`] and [`Refused`].
+    /// Its bit in the masks of [`Outcome`] and [`Refused`]. [`Replicas::ids`](super::Replicas::ids)
+    /// is the way back.
     #[must_use]
     pub fn mask(self) -> u64 {
-        1 << self.0
+        1 << self.index
     }
 }
 
 impl fmt::Display for ReplicaId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "replica {}", self.0)
+        write!(f, "replica {}", self.index)
     }
 }
 
-/// A commit of a [`Replicas`](super::Replicas).
+/// A commit of one [`Replicas`](super::Replicas).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct CommitId(pub(super) u64);
+pub struct CommitId {
+    pub(super) set: SetId,
+    number: u64,
+}
 
 impl CommitId {
     /// Its number in the set: 1 is the first commit.
     #[must_use]
     pub fn number(self) -> u64 {
-        self.0
+        self.number
     }
 }
 
 impl fmt::Display for CommitId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "commit {}", self.0)
+        write!(f, "commit {}", self.number)
     }
 }
 

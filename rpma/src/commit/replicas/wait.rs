@@ -27,9 +27,13 @@ impl Replicas {
     /// has not got the commit yet is in no mask. Both go on: a later call can find it durable.
     ///
     /// An acknowledgement can come up to a second after the end of its connection. The wait gives
-    /// it this time.
+    /// it this time. A commit of another set has an empty outcome, at once.
+    ///
+    /// A program that asks again and again asks [`able`](Self::able) as well: with too few able
+    /// replicas `unknown` is the end, and otherwise it is only the limit.
+    #[cfg_attr(feature = "sim", track_caller)]
     pub fn settle(&mut self, id: CommitId, k: usize, limit: Duration) -> Outcome {
-        if id.number() > self.ring.last() {
+        if id.set != self.id {
             return Outcome::default();
         }
         let deadline = Deadline::after(limit);
@@ -70,6 +74,7 @@ impl Replicas {
     /// # Errors
     ///
     /// As [`record`](Self::record): [`Refused::RingFull`] when the limit has passed.
+    #[cfg_attr(feature = "sim", track_caller)]
     pub fn wait_room(&mut self, len: usize, limit: Duration) -> Result<(), Refused> {
         let deadline = Deadline::after(limit);
         loop {
@@ -91,11 +96,12 @@ impl Replicas {
     /// [`Error::InvalidArgument`] for a replica of another set. [`Error::Provider`] if the device
     /// has not released the bytes, and the queue pair could not be destroyed. The bytes stay taken
     /// then, and the set takes no more commits.
+    #[cfg_attr(feature = "sim", track_caller)]
     pub fn set_aside(&mut self, id: ReplicaId, limit: Duration) -> Result<()> {
-        let Some(member) = self.members.get_mut(id.index()) else {
-            return Err(Error::invalid(format!("{id}: the set has no such replica")));
+        let Some(index) = self.index(id) else {
+            return Err(Error::invalid(format!("{id} is one of another set")));
         };
-        let result = member.set_aside(id, limit);
+        let result = self.members[index].set_aside(id, limit);
         if result.is_err() {
             self.lost |= id.mask();
         }
