@@ -420,6 +420,34 @@ fn floods_and_deaf_clients_delay_nobody() {
     });
 }
 
+/// What commits need is known before a client is accepted.
+#[test]
+fn a_client_is_prepared_with_the_right_memory_and_queues_only() {
+    device_test(|| {
+        let peer = peer();
+        let server = Server::new(&peer, limits(2));
+        let map = PmemMap::open(devdax(), SIZE).expect("persistent memory");
+        let unflushed = Mr::reg(&peer, map, MrUsage::WRITE_DST).expect("registered");
+        let right = server
+            .responder
+            .conn_cfg(&ConnCfg::new())
+            .expect("settings");
+        let mut few = ConnCfg::new();
+        few.set_sq_size(2).set_rq_size(3);
+        let _asking = [(); 2].map(|()| {
+            let request = server.request(&ConnCfg::new());
+            request.connect(&[]).expect("asks")
+        });
+        let ask = |cfg| server.ep.next_conn_req_timeout(cfg, LIMIT).expect("asks");
+        let responder = &server.responder;
+        let refused = responder.prepare(&ask(&right), &Arc::new(unflushed), ..);
+        let refused = refused.expect_err("no persistent flushes");
+        assert!(matches!(refused, Error::NotSupported(_)), "{refused:?}");
+        let text = invalid(responder.prepare(&ask(&few), &server.log, ..));
+        assert!(text.contains("Responder::conn_cfg"), "{text}");
+    });
+}
+
 /// A peer that does not serve the method refuses it with words, or is refused by the writer.
 #[test]
 fn a_method_that_is_not_served_is_refused_with_words() {

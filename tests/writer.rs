@@ -7,8 +7,8 @@ use std::time::Duration;
 use common::{Memory, addr, contents, device_test, invalid, pattern, peer, region};
 use rpma::commit::{Fate, Method, Writer, WriterCfg};
 use rpma::{
-    Conn, ConnCfg, ConnReq, Ep, Error, FlushType, Mr, MrRemote, MrSlice, MrUsage, Offer, Peer,
-    PeerCfg, Queue, RemoteSlice,
+    Conn, ConnCfg, ConnReq, Ep, Error, FlushType, Mr, MrRemote, MrSlice, MrUsage, NotConnected,
+    Offer, Peer, PeerCfg, Queue, RemoteSlice,
 };
 
 const LIMIT: Duration = Duration::from_secs(60);
@@ -147,11 +147,12 @@ fn more_than_fits_is_refused() {
             let is_full = matches!(
                 full,
                 Error::QueueFull {
-                    queue: Queue::Send,
+                    queue: Queue::Commits,
                     depth: 2
                 }
             );
             assert!(is_full, "{full}");
+            assert!(full.to_string().contains("Writer::wait_room"), "{full}");
             made.writer.wait(last, LIMIT, |_| {}).expect("visible");
             assert_eq!(made.writer.posted(), 2, "what was refused has no number");
         }
@@ -279,6 +280,53 @@ fn a_connection_of_another_method_is_refused() {
             let text = refused.error.to_string();
             assert!(text.contains(words), "{text}");
         }
+    });
+}
+
+/// A request with too few slots would refuse commits for which the writer has room.
+#[test]
+fn a_request_with_too_few_slots_is_refused() {
+    device_test(|| {
+        let peer = peer();
+        let ep = Ep::listen(&peer, &addr(), 0).expect("listens");
+        for (method, sends, receives) in [
+            (Method::Reading, 7, 0),
+            (Method::Server, 4, 1),
+            (Method::Server, 5, 0),
+        ] {
+            let mut cfg = WriterCfg::new(method);
+            cfg.set_in_flight(1).expect("some");
+            let mut settings = ConnCfg::new();
+            settings
+                .set_sq_size(sends)
+                .set_rq_size(receives)
+                .set_force_fallback(true);
+            let req = ConnReq::new(&peer, &addr(), ep.get_port(), &settings).expect("resolves");
+            let refused = Writer::connect(req, &cfg, &Offer::default()).expect_err("too few");
+            assert!(refused.req.is_some(), "the request goes back");
+            let text = refused.error.to_string();
+            let slots = format!("{sends} slots for sends and {receives} for receives");
+            assert!(
+                text.contains(&slots) && text.contains("WriterCfg::conn_cfg"),
+                "{text}"
+            );
+        }
+    });
+}
+
+/// Before the event the peer's offer is not there.
+#[test]
+fn a_writer_is_not_finished_before_its_connection_is_established() {
+    device_test(|| {
+        let peer = peer();
+        let ep = Ep::listen(&peer, &addr(), 0).expect("listens");
+        let cfg = visible(Method::Reading);
+        let settings = cfg.conn_cfg(&ConnCfg::new()).expect("settings");
+        let req = ConnReq::new(&peer, &addr(), ep.get_port(), &settings).expect("resolves");
+        let connecting = Writer::connect(req, &cfg, &Offer::default()).expect("asks");
+        let early = connecting.finish().expect_err("nobody has accepted it");
+        let is_early = matches!(early, Error::NotConnected(NotConnected::NotYet));
+        assert!(is_early, "{early:?}");
     });
 }
 

@@ -193,6 +193,20 @@ impl ConnReq {
         self.queues.qp.native_ops().flush
     }
 
+    /// Refuses a request whose queues have fewer slots for sends and for receives than `needed`,
+    /// which `settings` asks for.
+    pub(crate) fn check_slots(&self, needed: (u32, u32), settings: &str) -> Result<()> {
+        let slots = self.queues.slots.depths();
+        match slots.0 < needed.0 || slots.1 < needed.1 {
+            false => Ok(()),
+            true => Err(Error::invalid(format!(
+                "the request has {} slots for sends and {} for receives, and its commits take {} \
+                 and {}: make it with {settings}",
+                slots.0, slots.1, needed.0, needed.1
+            ))),
+        }
+    }
+
     /// Posts a receive before the connection exists, so that the peer's first message finds it. The
     /// connection takes it over. [`MrSlice::EMPTY`] takes messages of 0 bytes.
     ///

@@ -50,9 +50,8 @@ pub enum Error {
     /// Nothing was posted. Poll completions with `Cq::get_wc`; see [`Queue`] for when a slot
     /// comes back.
     #[error(
-        "the {queue} is full: no slot of {depth} is free for this operation. A slot comes back when a \
-         completion is polled (Cq::get_wc); {} asks for more slots",
-        .queue.setter()
+        "the {queue} is full: no slot of {depth} is free for this operation. A slot comes back {}",
+        .queue.remedy()
     )]
     QueueFull {
         /// The queue that is full.
@@ -172,6 +171,11 @@ pub enum Queue {
     /// A shared receive queue. A slot comes back when the completion of its receive is polled,
     /// whichever connection it arrived on.
     SharedReceive,
+    /// The commits in flight of a [`Writer`](crate::commit::Writer): as many as
+    /// [`WriterCfg::in_flight`](crate::commit::WriterCfg::in_flight), or the server's credits. One
+    /// comes back when the oldest commit is complete:
+    /// [`Writer::look`](crate::commit::Writer::look) takes its completions.
+    Commits,
 }
 
 impl Queue {
@@ -180,6 +184,22 @@ impl Queue {
             Self::Send => "ConnCfg::set_sq_size",
             Self::Receive => "ConnCfg::set_rq_size",
             Self::SharedReceive => "SrqCfg::set_rq_size",
+            Self::Commits => "WriterCfg::set_in_flight",
+        }
+    }
+
+    /// How a slot comes back, and how there are more.
+    fn remedy(self) -> String {
+        match self {
+            Self::Commits => format!(
+                "when the oldest commit is complete (Writer::look, Writer::wait_room); {} and the \
+                 server's credits limit them",
+                self.setter()
+            ),
+            _ => format!(
+                "when a completion is polled (Cq::get_wc); {} asks for more slots",
+                self.setter()
+            ),
         }
     }
 }
@@ -190,6 +210,7 @@ impl fmt::Display for Queue {
             Self::Send => "send queue",
             Self::Receive => "receive queue",
             Self::SharedReceive => "shared receive queue",
+            Self::Commits => "writer",
         })
     }
 }

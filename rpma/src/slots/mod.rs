@@ -103,6 +103,11 @@ impl ConnSlots {
         Posted::new(self.id, number, completes)
     }
 
+    /// How many operations can be posted without a poll, and how many receives.
+    pub(crate) fn depths(&self) -> (u32, u32) {
+        (self.send.depth(), self.receive.depth())
+    }
+
     /// The number that the next operation gets.
     pub(crate) fn posted_so_far(&self) -> u64 {
         self.send.next_number()

@@ -44,8 +44,10 @@ const A_TURN: usize = 16;
 ///
 /// use rpma::commit::{Limits, Responder, Turn};
 /// use rpma::pmem::PmemMap;
-/// use rpma::{Conn, ConnCfg, Ep, Mr, Next, Offer, PeerCfg, Result, Wc};
+/// use rpma::{Conn, ConnCfg, ConnEvent, Ep, Mr, Next, Offer, PeerCfg, Result, Wc};
 ///
+/// /// Serves one client, until its connection ends. `log` is registered with
+/// /// `MrUsage::WRITE_DST | MrUsage::FLUSH_TYPE_PERSISTENT`.
 /// fn serve(ep: &Ep, log: &Arc<Mr<PmemMap>>) -> Result<()> {
 ///     let limits = Limits::new(16, 4, 1 << 20)?;
 ///     let mut responder = Responder::new(limits);
@@ -53,17 +55,31 @@ const A_TURN: usize = 16;
 ///     offer.add_region(log).set_limits(limits);
 ///
 ///     let req = ep.next_conn_req(&responder.conn_cfg(&ConnCfg::new())?)?;
+///     if let Err(refusal) = offer.judge(req.get_private_data()) {
+///         return Ok(req.reject(&refusal.encode())?);
+///     }
 ///     let slots = responder.prepare(&req, log, ..)?;
 ///     let conn = req.connect(&offer.encode(Offer::ACCEPT)?)?;
 ///     responder.add(0, slots);
 ///     let mut wcs = [Wc::default(); 16];
-///     while let Next::Completions(count) = conn.next(&mut wcs, Duration::MAX)? {
-///         for wc in &wcs[..count] {
-///             responder.handle(0, wc);
+///     loop {
+///         match conn.next(&mut wcs, Duration::MAX)? {
+///             Next::Completions(count) => {
+///                 for wc in &wcs[..count] {
+///                     responder.handle(0, wc);
+///                 }
+///             }
+///             Next::Event(ConnEvent::Established) => {}
+///             Next::Event(_end) => return Ok(()),
 ///         }
-///         while let Turn::Served(_) = responder.turn(|_client| Some(&conn)) {}
+///         loop {
+///             match responder.turn(|_client| Some(&conn)) {
+///                 Turn::Idle => break,
+///                 Turn::Ended(_client, error) => return Err(error),
+///                 _ => {}
+///             }
+///         }
 ///     }
-///     Ok(())
 /// }
 /// ```
 #[derive(Debug)]
@@ -112,22 +128,26 @@ impl<K: Copy + Ord> Responder<K> {
     ///
     /// [`Error::InvalidArgument`] if a queue would have more than 2³² − 1 slots.
     pub fn conn_cfg(&self, cfg: &ConnCfg) -> Result<ConnCfg> {
+        let (sends, receives) = slots::needed(self.limits);
         let credits = u32::from(self.limits.credits());
         let mut made = cfg.clone();
-        made.set_rq_size(queues::sum(cfg.get_rq_size(), 2 * credits)?);
-        made.set_sq_size(queues::sum(cfg.get_sq_size(), credits)?);
+        made.set_rq_size(queues::sum(cfg.get_rq_size(), receives)?);
+        made.set_sq_size(queues::sum(cfg.get_sq_size(), sends)?);
         made.set_cq_size(queues::sum(cfg.get_cq_size(), 3 * credits)?);
         made.set_rnr_retry_count(cfg.get_rnr_retry_count().min(6))?;
         Ok(made)
     }
 
     /// Posts the receives of a client that asks for a connection, before it is accepted. The
-    /// client may ask for `offered` of `memory`, and sees it as the offer's region.
+    /// client may ask for `offered` of `memory`, and sees it as the offer's region: a request
+    /// outside ends its connection.
     ///
     /// # Errors
     ///
-    /// [`Error::InvalidArgument`] if `offered` is not inside the memory. [`Error::QueueFull`] if
-    /// the request was not made with [`conn_cfg`](Self::conn_cfg). [`Error::Provider`] if
+    /// [`Error::InvalidArgument`] if `offered` is not inside the memory, or if the request was not
+    /// made with [`conn_cfg`](Self::conn_cfg). [`Error::NotSupported`] if the memory was not
+    /// registered with [`MrUsage::WRITE_DST`](crate::MrUsage::WRITE_DST) and
+    /// [`FLUSH_TYPE_PERSISTENT`](crate::MrUsage::FLUSH_TYPE_PERSISTENT). [`Error::Provider`] if
     /// `ibv_reg_mr` or `ibv_post_recv` fails.
     pub fn prepare(
         &self,
@@ -166,6 +186,7 @@ impl<K: Copy + Ord> Responder<K> {
     /// forgotten.
     ///
     /// Call it after completions were handed in, until it is [`Turn::Idle`].
+    #[cfg_attr(feature = "sim", track_caller)]
     pub fn turn<'a>(&mut self, conn: impl Fn(K) -> Option<&'a Conn>) -> Turn<K> {
         let (mut served, mut worked) = (0, false);
         // Once round from the last client on.

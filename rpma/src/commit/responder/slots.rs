@@ -28,6 +28,15 @@ const ANSWER_AT: usize = PLACE - ANSWER;
 const RECEIVED: usize = MAX_REQUEST + 1;
 const _: () = assert!(RECEIVED <= ANSWER_AT);
 
+/// How many slots for sends and for receives a client's connection needs.
+pub(super) fn needed(limits: Limits) -> (u32, u32) {
+    let credits = u32::from(limits.credits());
+    (credits, 2 * credits)
+}
+
+/// The usage of memory for commits.
+const WRITTEN: MrUsage = MrUsage::WRITE_DST.union(MrUsage::FLUSH_TYPE_PERSISTENT);
+
 /// The receives and answers of one client, and the memory that it may ask for:
 /// [`Responder::prepare`](super::Responder::prepare).
 #[derive(Debug)]
@@ -64,6 +73,13 @@ impl Slots {
         offered: impl RangeBounds<usize>,
     ) -> Result<Self> {
         let offered = range::resolve_local(&offered, memory.get_size(), "local memory region")?;
+        if !memory.get_usage().contains(WRITTEN) {
+            return Err(Error::not_supported(
+                "commits by the server's method need memory that is registered with \
+                 MrUsage::WRITE_DST and FLUSH_TYPE_PERSISTENT",
+            ));
+        }
+        req.check_slots(needed(limits), "Responder::conn_cfg")?;
         let count = 2 * usize::from(limits.credits());
         let messages = AlignedBuf::zeroed(count * PLACE)?;
         let messages = Mr::reg(req.peer(), messages, MrUsage::SEND | MrUsage::RECV)?;
@@ -147,6 +163,7 @@ impl Slots {
     /// served.
     ///
     /// All of them are checked before the first byte is made durable.
+    #[cfg_attr(feature = "sim", track_caller)]
     pub(super) fn serve(&mut self, conn: &Conn, most: usize) -> Result<usize> {
         let room = usize::from(self.limits.credits()) - self.answering;
         let count = most.min(room).min(self.waiting.len());
@@ -178,6 +195,7 @@ impl Slots {
     }
 
     /// Answers the oldest request.
+    #[cfg_attr(feature = "sim", track_caller)]
     fn answer(&mut self, conn: &Conn) -> Result<()> {
         let Some(&slot) = self.waiting.front() else {
             return Ok(());

@@ -42,6 +42,7 @@ impl Asks {
     }
 
     /// Posts the writes of a commit and its request, all or none.
+    #[cfg_attr(feature = "sim", track_caller)]
     pub(super) fn commit(
         &self,
         conn: &Conn,

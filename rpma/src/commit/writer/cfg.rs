@@ -115,38 +115,51 @@ impl WriterCfg {
     ///
     /// [`Error::InvalidArgument`] if the queues would have more than 2³² − 1 slots.
     pub fn conn_cfg(&self, cfg: &ConnCfg) -> Result<ConnCfg> {
-        let (parts, in_flight) = (u32::from(self.parts), u32::from(self.in_flight));
-        let of_commit = match self.method {
-            // Each part may have a flush of its own, and the pointer has one.
-            Method::Native | Method::Reading => 2 * parts + 2,
-            Method::Server => parts + 1,
-        };
+        let (sends, receives) = self.slots();
         let mut made = cfg.clone();
-        made.set_sq_size(sum(cfg.get_sq_size(), in_flight * of_commit + MORE_SLOTS)?);
+        made.set_sq_size(sum(cfg.get_sq_size(), sends)?);
         // Only the last operation of a commit, and the probe, have a completion.
-        made.set_cq_size(sum(cfg.get_cq_size(), 2 * in_flight + MORE_SLOTS)?);
+        made.set_cq_size(sum(
+            cfg.get_cq_size(),
+            2 * u32::from(self.in_flight) + MORE_SLOTS,
+        )?);
         match self.method {
             Method::Native => made.set_force_fallback(false),
             Method::Reading => made.set_force_fallback(true),
             Method::Server => {
-                made.set_rq_size(sum(cfg.get_rq_size(), in_flight)?);
+                made.set_rq_size(sum(cfg.get_rq_size(), receives)?);
                 made.set_rnr_retry_count(cfg.get_rnr_retry_count().min(6))?
             }
         };
         Ok(made)
     }
 
+    /// How many slots for sends and for receives the writer takes.
+    pub(super) fn slots(&self) -> (u32, u32) {
+        let (parts, in_flight) = (u32::from(self.parts), u32::from(self.in_flight));
+        let (of_commit, receives) = match self.method {
+            // Each part may have a flush of its own, and the pointer has one.
+            Method::Native | Method::Reading => (2 * parts + 2, 0),
+            Method::Server => (parts + 1, in_flight),
+        };
+        (in_flight * of_commit + MORE_SLOTS, receives)
+    }
+
     /// Refuses a server that does not serve the method; the limits of its own one.
     pub(super) fn check_served(&self, offer: &Offer) -> Result<Option<Limits>> {
         if !offer.serves(self.method, self.flush_type) {
+            let promise = match self.flush_type {
+                FlushType::Persistent => "durable",
+                FlushType::Visibility => "visible",
+            };
+            let missing = match self.method {
+                Method::Server => "its offer has no limits of a responder (Offer::set_limits)",
+                _ => "its offer's platform does not promise that (PeerCfg::for_platform)",
+            };
             return Err(Error::not_supported(format!(
-                "the peer does not serve commits by {} that are {}: its offer promises neither. \
+                "the peer does not serve commits by {} that are {promise}: {missing}. \
                  docs/persistence.md has the methods of each platform",
-                self.method,
-                match self.flush_type {
-                    FlushType::Persistent => "durable",
-                    FlushType::Visibility => "visible",
-                }
+                self.method
             )));
         }
         Ok(offer.limits().filter(|_| self.method == Method::Server))

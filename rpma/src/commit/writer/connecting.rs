@@ -8,6 +8,7 @@ use crate::commit::Method;
 use crate::conn::Conn;
 use crate::conn_req::{ConnReq, ConnectError};
 use crate::error::{Error, Result};
+use crate::failure::NotConnected;
 use crate::offer::Offer;
 
 impl Writer {
@@ -50,6 +51,7 @@ impl Writer {
 
 /// Refuses a request that was made with other settings.
 fn check(req: &ConnReq, cfg: &WriterCfg) -> Result<()> {
+    req.check_slots(cfg.slots(), "WriterCfg::conn_cfg")?;
     let is_native = req.flushes_natively();
     match (cfg.method(), is_native) {
         (Method::Native, false) => Err(Error::not_supported(
@@ -98,9 +100,13 @@ impl Connecting {
     ///
     /// # Errors
     ///
-    /// [`Error::InvalidArgument`] if the peer sent no [`Offer`], and [`Error::NotSupported`] if
-    /// the peer does not serve the method. The connection ends then.
+    /// [`Error::NotConnected`] before that event, [`Error::InvalidArgument`] if the peer sent no
+    /// [`Offer`], and [`Error::NotSupported`] if the peer does not serve the method. The
+    /// connection ends then.
     pub fn finish(self) -> Result<Writer> {
+        if self.conn.is_connecting() {
+            return Err(Error::NotConnected(NotConnected::NotYet));
+        }
         let offer = Offer::decode(self.conn.get_private_data())?;
         let limits = self.cfg.check_served(&offer)?;
         self.conn.apply_remote_peer_cfg(offer.platform());

@@ -36,8 +36,8 @@ const PROBE_EVERY: Duration = Duration::from_millis(50);
 ///
 /// # Event loops
 ///
-/// [`look`](Self::look) is all that a loop needs when the descriptor of
-/// [`Conn::get_next_fd`] is readable. A program that polls the connection by itself hands each
+/// A loop calls [`look`](Self::look) when the descriptor of [`Conn::get_next_fd`] is readable, and
+/// asks [`is_over`](Self::is_over) after it: nothing more becomes durable then. A program that polls the connection by itself hands each
 /// completion to [`handle`](Self::handle).
 #[derive(Debug)]
 pub struct Writer {
@@ -194,8 +194,9 @@ impl Writer {
     ///
     /// # Errors
     ///
-    /// As [`Conn::commit`]. [`Error::QueueFull`] also if there is no [`room`](Self::room); [`Error::InvalidArgument`] also if there are more than [`WriterCfg::parts`]. Nothing
-    /// is posted then. After [`Error::Provider`] the fate of this commit is
+    /// As [`Conn::commit`]. [`Error::QueueFull`] also if there is no [`room`](Self::room), with
+    /// [`Queue::Commits`]; [`Error::InvalidArgument`] also if there are more than
+    /// [`WriterCfg::parts`]. Nothing is posted then. After [`Error::Provider`] the fate of this commit is
     /// [unknown](Fate::Unknown), and its source memory is not released before the connection is
     /// destroyed ([`into_conn`](Self::into_conn), [`Conn::delete`]).
     #[cfg_attr(feature = "sim", track_caller)]
@@ -213,7 +214,7 @@ impl Writer {
         }
         if self.room() == 0 {
             return Err(Error::QueueFull {
-                queue: Queue::Send,
+                queue: Queue::Commits,
                 depth: self.in_flight as u32,
             });
         }
@@ -326,6 +327,11 @@ impl Writer {
 
     /// Looks once, without sleeping: polls the connection's queues, takes its events, and hands
     /// completions that are not the writer's to `other`.
+    ///
+    /// It takes the event of the connection's end, which is no error: ask
+    /// [`is_over`](Self::is_over). With [`Method::Server`](crate::commit::Method::Server) a peer
+    /// whose host is gone shows only by a failed operation. A loop calls [`probe`](Self::probe)
+    /// when no answer has come for a while; the waits do that.
     ///
     /// # Errors
     ///
