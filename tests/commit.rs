@@ -11,7 +11,8 @@ use common::{
     pattern, peer, region, remote,
 };
 use rpma::{
-    Conn, ConnCfg, Error, FlushType, Mr, MrRemote, MrSlice, MrUsage, Queue, RemoteSlice, WcStatus,
+    Conn, ConnCfg, Durable, Error, FlushType, Mr, MrRemote, MrSlice, MrUsage, PeerCfg, Queue,
+    RemoteSlice, WcStatus,
 };
 
 const VISIBLE: FlushType = FlushType::Visibility;
@@ -115,6 +116,12 @@ fn parts_of_several_regions() {
                 Some(posted.expect("posted"))
             );
             assert_empty(pair.client.get_cq());
+            // Three writes, a flush of each of their two regions, and the pointer with its flush.
+            let mut few = cfg.clone();
+            few.set_sq_size(6);
+            let small = Pair::with(&peer, &few, &few);
+            let text = invalid(small.client.commit(&parts, Some(pointer), VISIBLE, 3));
+            assert!(text.contains("commit takes 7 slots"), "{text}");
             let bytes = contents(&source);
             assert_eq!(contents(&targets[0])[..32], bytes[..32]);
             assert_eq!(contents(&targets[0])[64..96], bytes[64..96]);
@@ -170,9 +177,16 @@ fn what_is_wrong_is_refused() {
             conn.commit(&parts, pointer(40, 8), VISIBLE, 1)
                 .expect("posted");
             completion(conn).result().expect("flushed");
+            // The rights are those of each region.
+            let part = (read_only.slice(..32).expect("inside"), here(32));
+            refused(&[part], None, &["part 1 of 1", "WRITE_DST"]);
+            let at = |region: &MrRemote| Some((region.slice(..8).expect("inside"), [1; 8]));
+            refused(&[good], at(&read_only), &["the pointer", "WRITE_DST"]);
             let part = (unflushed.slice(..32).expect("inside"), here(32));
             for result in [
                 conn.commit(&[part], None, VISIBLE, 1),
+                conn.commit(&[good, part], None, VISIBLE, 1),
+                conn.commit(&[good], at(&unflushed), VISIBLE, 1),
                 conn.commit(&[good], pointer(512, 8), FlushType::Persistent, 1),
             ] {
                 assert!(matches!(result, Err(Error::NotSupported(_))), "{result:?}");
@@ -182,13 +196,87 @@ fn what_is_wrong_is_refused() {
     });
 }
 
+/// A pointer may touch a part, and has no byte of it.
+#[test]
+fn a_pointer_beside_its_data_is_right() {
+    device_test(|| {
+        let peer = peer();
+        let source = region(&peer, 64, MrUsage::WRITE_SRC);
+        let target = region(&peer, 64, target_usage());
+        let far = remote(&target);
+        let pointer = Some((far.slice(24..32).expect("inside"), [1; 8]));
+        let part = |start: u64, end: u64| {
+            let src = source.slice(..(end - start) as usize).expect("inside");
+            [(far.slice(start..end).expect("inside"), src)]
+        };
+        for cfg in configurations() {
+            let pair = Pair::with(&peer, &cfg, &cfg);
+            for (start, end) in [(31, 40), (16, 25), (27, 28), (0, 64)] {
+                let text = invalid(pair.client.commit(&part(start, end), pointer, VISIBLE, 1));
+                assert!(text.contains("the pointer"), "{start}..{end}: {text}");
+            }
+            for (start, end) in [(32, 40), (16, 24), (0, 24), (63, 64)] {
+                let posted = pair.client.commit(&part(start, end), pointer, VISIBLE, 1);
+                posted.expect("beside it");
+                // Of the last byte of the region no more than that byte is read.
+                completion(&pair.client).result().expect("flushed");
+            }
+        }
+    });
+}
+
+/// The peer's declaration decides, and not the rights of its region alone.
+#[test]
+fn a_durable_commit_needs_the_peers_promise() {
+    device_test(|| {
+        let peer = peer();
+        let source = region(&peer, 64, MrUsage::WRITE_SRC);
+        let target = region(&peer, 64, target_usage());
+        let mut descriptor = target.get_descriptor();
+        // No program may register volatile memory so.
+        descriptor[20] |= MrUsage::FLUSH_TYPE_PERSISTENT.bits();
+        let far = MrRemote::from_descriptor(&descriptor).expect("a descriptor");
+        let part = [(
+            far.slice(..8).expect("inside"),
+            source.slice(..8).expect("inside"),
+        )];
+        let pointer = Some((far.slice(8..16).expect("inside"), [1; 8]));
+        for cfg in configurations() {
+            for (durable, promised) in [
+                (None, [false, false]),
+                (Some(Durable::Nothing), [false, false]),
+                (Some(Durable::NativeFlushes), [true, false]),
+                (Some(Durable::DirectWrites), [true, true]),
+            ] {
+                let pair = Pair::with(&peer, &cfg, &cfg);
+                if let Some(durable) = durable {
+                    let mut platform = PeerCfg::new();
+                    platform.set_durable(durable);
+                    pair.client.apply_remote_peer_cfg(&platform);
+                }
+                let by_reading = !pair.client.has_native_flush();
+                let posted = pair.client.commit(&part, pointer, FlushType::Persistent, 1);
+                match promised[usize::from(by_reading)] {
+                    true => drop(posted.expect("promised")),
+                    false => {
+                        let error = posted.expect_err("not promised");
+                        assert!(matches!(error, Error::NotSupported(_)), "{error}");
+                    }
+                }
+            }
+        }
+    });
+}
+
 #[test]
 fn a_commit_takes_a_slot_for_each_request() {
     device_test(|| {
         let peer = peer();
-        let source = region(&peer, 1024, MrUsage::WRITE_SRC);
+        let source = region(&peer, SIZE, MrUsage::WRITE_SRC);
         let target = region(&peer, 1024, target_usage());
         let far = remote(&target);
+        let spread = region(&peer, SIZE, target_usage());
+        let wide = remote(&spread);
         for mut cfg in configurations() {
             cfg.set_sq_size(9);
             let pair = Pair::with(&peer, &cfg, &cfg);
@@ -200,6 +288,18 @@ fn a_commit_takes_a_slot_for_each_request() {
             };
             // Seven parts and three more are more than it ever has.
             assert!(invalid(commit(7)).contains("takes 10 slots"));
+            // Natively each of four parts that are far apart has a flush of its own.
+            let distant = parts(&wide, &source, (4, 8, 8192));
+            match conn.has_native_flush() {
+                true => {
+                    let text = invalid(conn.commit(&distant, pointer, VISIBLE, 4));
+                    assert!(text.contains("commit takes 10 slots"), "{text}");
+                }
+                false => {
+                    conn.commit(&distant, pointer, VISIBLE, 4).expect("7 slots");
+                    next_completion(conn.get_cq()).result().expect("flushed");
+                }
+            }
             commit(1).expect("four slots");
             commit(2).expect("the other five");
             let full = commit(1).expect_err("no slot is left");

@@ -76,6 +76,10 @@ impl Log {
             pair.source.write_at(at, bytes)?;
             parts.push(pair.places(at, bytes.len())?);
         }
+        // The flush of all covers them in any order.
+        if number % 2 == 1 {
+            parts.reverse();
+        }
         let tail = (pair.remote.slice(..8)?, (number + 1).to_le_bytes());
         Ok(pair
             .conn

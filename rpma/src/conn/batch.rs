@@ -324,6 +324,12 @@ impl<'a, const N: usize> Batch<'a, N> {
     ///   refused, the error says so; if its doorbell failed, all may be.
     #[inline]
     pub fn post(&mut self) -> Result<Posted> {
+        self.post_as("batch")
+    }
+
+    /// As [`post`](Self::post), with this name in errors.
+    #[inline(always)]
+    pub(super) fn post_as(&mut self, name: &str) -> Result<Posted> {
         let (count, signaled) = self.requests.count();
         let wanted = Wanted { count, signaled };
         if count == 0 {
@@ -344,7 +350,7 @@ impl<'a, const N: usize> Batch<'a, N> {
                 }
                 Ok(posted)
             }
-            Err(refusal) => self.conn.batch_refused(refusal, count),
+            Err(refusal) => self.conn.batch_refused(refusal, name, count),
         }
     }
 
@@ -543,8 +549,8 @@ impl Conn {
 
     #[cold]
     #[inline(never)]
-    fn batch_refused(&self, refusal: Refusal, count: u32) -> Result<Posted> {
-        Err(self.queues.send_refused(refusal, "batch", count))
+    fn batch_refused(&self, refusal: Refusal, name: &str, count: u32) -> Result<Posted> {
+        Err(self.queues.send_refused(refusal, name, count))
     }
 }
 

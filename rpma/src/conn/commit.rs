@@ -22,8 +22,9 @@ use crate::verbs::{
 /// soft-RoCE's kernel, writes back what is in the range: another flush costs less than many lines.
 const GAPS: u64 = 4096;
 
-/// The most operations of a commit: each part and its flush, the pointer and its flush.
-const BATCH: usize = 2 * MAX_COMMIT_PARTS + 2;
+/// The most requests of a commit: each part and its flush, the pointer and its flush. One flush of
+/// all parts, which are 2³¹ bytes long and have gaps, takes one more than they are.
+const BATCH: usize = 2 * MAX_COMMIT_PARTS + 3;
 
 /// A part of a commit: where it goes, and its bytes.
 pub(crate) type Part<'mr> = (RemoteSlice, MrSlice<'mr>);
@@ -288,7 +289,8 @@ impl Conn {
             (first, last) = (first.min(ends.0), last.max(ends.1));
             sum += dst.len();
         }
-        // No part is longer than all together.
+        // No part is longer than all together. Right ones that are too long together go the long
+        // way.
         if !by_itself(sum.wrapping_sub(1) < self.longest_message()) {
             return None;
         }
@@ -322,7 +324,7 @@ impl Conn {
         let mut batch = self.batch::<BATCH>();
         let posted = self
             .add_commit(&mut batch, parts, pointer, (flush_type, op_context))
-            .and_then(|()| batch.post());
+            .and_then(|()| batch.post_as("commit"));
         posted
             .map_err(|failed| *error = Some(failed))
             .ok()

@@ -293,7 +293,7 @@ impl Conn {
     ///   ([`PeerCfg::set_reorders`]).
     ///
     /// Flushes that were posted before this call count for the order as well. Call it before other
-    /// threads post: a flush that another thread posts at the same moment may not count. A [`Batch`]
+    /// threads post: a flush or a commit that another thread posts at the same moment may not count. A [`Batch`]
     /// that has both a flush and an atomic write is checked when they are added: call it before.
     #[doc(alias = "rpma_conn_apply_remote_peer_cfg")]
     pub fn apply_remote_peer_cfg(&self, cfg: &PeerCfg) {

@@ -185,6 +185,8 @@ impl QueuePair {
         commit: &Commit<'_, Parts, Pointer>,
         mut number: impl FnMut() -> u64,
     ) -> Result<(), PostError> {
+        let ops = self.native_ops();
+        debug_assert!(ops.flush && ops.atomic_write, "the caller looked: {ops:?}");
         let stream = super::stream::Stream::start(self.stream()?);
         stream.set_flags(SendFlags::empty());
         for part in commit.parts.all() {

@@ -103,7 +103,8 @@ impl StreamCalls {
     }
 }
 
-/// In the place of a call that the queue pair does not have, and that nothing calls.
+/// In the place of a call that the queue pair does not have, and that nothing calls: see
+/// [`QueuePair::native_ops`].
 #[cfg(native_flush)]
 extern "C" fn no_flush(_: *mut sys::ibv_qp_ex, _: u32, _: u64, _: usize, _: u8, _: u8) {}
 
