@@ -25,6 +25,9 @@ const LIMIT: Duration = Duration::from_secs(10);
 pub(crate) struct Log {
     replicas: Replicas,
     count: u64,
+    /// A record is not acknowledged, and may be on a replica: another one in its place could be
+    /// shown in part.
+    is_over: bool,
 }
 
 impl Log {
@@ -43,11 +46,18 @@ impl Log {
             let region = *writer.offer().regions().first().context("no memory")?;
             replicas.add(writer, region)?;
         }
-        Ok(Self { replicas, count: 0 })
+        Ok(Self {
+            replicas,
+            count: 0,
+            is_over: false,
+        })
     }
 
     /// Appends a record. When this has returned, the record is in the memory of [`COPIES`] replicas.
+    /// After an error the log takes no more records.
     pub(crate) fn append(&mut self, bytes: &[u8; RECORD]) -> Result<()> {
+        ensure!(!self.is_over, "an earlier record was not acknowledged");
+        self.is_over = true;
         self.replicas.wait_room(RECORD, LIMIT)?;
         let mut record = self.replicas.record(RECORD)?;
         record.put(0, bytes)?;
@@ -56,6 +66,7 @@ impl Log {
         let outcome = self.replicas.settle(id, COPIES, LIMIT);
         ensure!(outcome.copies() >= COPIES, "too few have it: {outcome:?}");
         self.count += 1;
+        self.is_over = false;
         Ok(())
     }
 }
@@ -104,14 +115,14 @@ impl Server {
         Ok(Self { peer, ep })
     }
 
-    /// Offers the memory of one log to every client, until none has come for a while.
+    /// Offers the memory of one log to every client, for as long as the host is there.
     pub(crate) fn serve(&self) -> Result<()> {
         let usage = MrUsage::WRITE_DST | MrUsage::READ_SRC | MrUsage::FLUSH_TYPE_VISIBILITY;
         let log = Mr::reg(&self.peer, vec![0_u8; LOG], usage)?;
         let mut offer = Offer::new(&PeerCfg::new());
         offer.add_region(&log);
         let mut clients: Vec<Conn> = Vec::new();
-        while let Ok(req) = self.ep.next_conn_req_timeout(&ConnCfg::new(), 3 * LIMIT) {
+        while let Ok(req) = self.ep.next_conn_req(&ConnCfg::new()) {
             match offer.judge(req.get_private_data()) {
                 Ok(_) => clients.push(req.connect(&offer.encode(Offer::ACCEPT)?)?),
                 Err(refusal) => req.reject(&refusal.encode())?,

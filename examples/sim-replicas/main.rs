@@ -71,8 +71,11 @@ fn lost(profile: &Profile, case: Case) -> Result<usize> {
     for (number, found) in found.iter().enumerate() {
         ensure!(*found == record(number), "record {number} is damaged");
     }
+    for host in hosts.iter().filter(|host| host.has_power()) {
+        host.power_cut();
+    }
     for serving in serving {
-        // That of a dead replica has ended with an error.
+        // It has ended with the error of a host that is gone.
         let _ = serving.join();
     }
     Ok(case.count.saturating_sub(found.len()))
