@@ -51,7 +51,6 @@ impl Writer {
 
 /// Refuses a request that was made with other settings.
 fn check(req: &ConnReq, cfg: &WriterCfg) -> Result<()> {
-    req.check_slots(cfg.slots(), "WriterCfg::conn_cfg")?;
     let is_native = req.flushes_natively();
     match (cfg.method(), is_native) {
         (Method::Native, false) => Err(Error::not_supported(
@@ -62,7 +61,7 @@ fn check(req: &ConnReq, cfg: &WriterCfg) -> Result<()> {
             "the method is a flush by reading, and the connection flushes natively: make the \
              request with WriterCfg::conn_cfg",
         )),
-        _ => Ok(()),
+        _ => req.check_slots(cfg.slots(), "WriterCfg::conn_cfg"),
     }
 }
 
