@@ -46,11 +46,7 @@ pub(crate) fn append(
 ) -> Result<()> {
     let until = Instant::now() + Duration::from_secs(seconds.parse()?);
     let method = Method::of(method)?;
-    let log = Log {
-        peer: Peer::new(&Device::from_addr(addr, Side::Remote)?)?,
-        addr,
-        port: port.parse()?,
-    };
+    let log = Log::new(addr, port)?;
     let group: u64 = group.parse()?;
     let source = Source::new(&log.peer, group)?;
     let mut counts = Counts::default();
@@ -173,11 +169,7 @@ impl Source {
 
 /// Appends wrongly: a power cut finds a tail that shows records that are not there.
 pub(crate) fn tail_first(addr: &str, port: &str) -> Result<()> {
-    let log = Log {
-        peer: Peer::new(&Device::from_addr(addr, Side::Remote)?)?,
-        addr,
-        port: port.parse()?,
-    };
+    let log = Log::new(addr, port)?;
     let local = Mr::reg(&log.peer, vec![0; TAIL], MrUsage::READ_DST)?;
     let (conn, offer) = log.reader()?;
     let target = Target::of(&conn, &offer)?;
@@ -194,11 +186,7 @@ pub(crate) fn tail_first(addr: &str, port: &str) -> Result<()> {
 /// Looks at the log all the time while another client appends: what the tail shows is whole.
 pub(crate) fn watch(addr: &str, port: &str, seconds: &str) -> Result<()> {
     let until = Instant::now() + Duration::from_secs(seconds.parse()?);
-    let log = Log {
-        peer: Peer::new(&Device::from_addr(addr, Side::Remote)?)?,
-        addr,
-        port: port.parse()?,
-    };
+    let log = Log::new(addr, port)?;
     let local = Mr::reg(&log.peer, vec![0; RECORD], MrUsage::READ_DST)?;
     let (conn, offer) = log.reader()?;
     let target = Target::of(&conn, &offer)?;
@@ -237,7 +225,15 @@ struct Log<'a> {
     port: u16,
 }
 
-impl Log<'_> {
+impl<'a> Log<'a> {
+    fn new(addr: &'a str, port: &str) -> Result<Self> {
+        Ok(Self {
+            peer: Peer::new(&Device::from_addr(addr, Side::Remote)?)?,
+            addr,
+            port: port.parse()?,
+        })
+    }
+
     /// A connection that commits.
     fn writer(&self, method: &Method) -> Result<Writer> {
         let cfg = method.commits.conn_cfg(&method.settings)?;
