@@ -237,7 +237,7 @@ fn try_run(
 /// The program gets a new fabric for each run, makes its hosts there, and judges itself: it may fail in any way that it
 /// documents, and panics if it breaks a promise, or if something is left of it (`Fabric::objects`). Its waits have limits,
 /// which pass at once: the fabric is a [seeded](Fabric::seeded) one. A run that still waits after an hour of its time
-/// panics.
+/// panics. The fault can also come while the program judges itself: a host that it has restarted may be cut then.
 ///
 /// When it panics, the fault is printed, and a variable with which it is the only one. The next
 /// line has the host, the call or the operation, and the program's line, if the build has debug

@@ -172,7 +172,8 @@ impl<K: Copy + Ord> Responder<K> {
     }
 
     /// Takes a completion of a client's connection. Returns whether it was one of the
-    /// responder's: each receive, and the send of each answer.
+    /// responder's: each receive, and the send of each answer. `false` also for a client that was
+    /// not [added](Self::add), whose request is lost then.
     pub fn handle(&mut self, client: K, wc: &Wc) -> bool {
         match self.clients.get_mut(&client) {
             Some(slots) => slots.handle(wc),

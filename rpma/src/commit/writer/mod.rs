@@ -34,6 +34,12 @@ const PROBE_EVERY: Duration = Duration::from_millis(50);
 /// It takes commits up to [`WriterCfg::in_flight`], never sleeps but in [`wait`](Self::wait) and
 /// [`wait_room`](Self::wait_room), and allocates nothing after it is made.
 ///
+/// # One writer
+///
+/// Nothing here keeps two writers from one pointer: both would commit, without an error, and each
+/// would overwrite the records of the other. `docs/failures.md` shows how a server drops the
+/// connection of a writer before it accepts the next one.
+///
 /// # Event loops
 ///
 /// A loop calls [`look`](Self::look) when the descriptor of [`Conn::get_next_fd`] is readable, and
