@@ -125,9 +125,11 @@ impl Conn {
         Parts: CommitParts<Part = Part<'mr>> + ?Sized,
     {
         let Some(hull) = self.commits_simply(parts, pointer, flush_type) else {
-            let mut error = None;
-            let any = self.commit_any(parts.all(), pointer, (flush_type, op_context), &mut error);
-            return self.named(any, error);
+            let number = self.commit_any(parts.all(), pointer, (flush_type, op_context));
+            return match number {
+                Ok(number) => Ok(self.queues.slots.name(number, true)),
+                Err(error) => Err(*error),
+            };
         };
         let hull = Parts::keep_hull((hull.address(), hull.len()));
         let placement = Placement::new(flush_type == FlushType::Persistent);
@@ -153,36 +155,16 @@ impl Conn {
         };
         match posted.result() {
             Ok(number) => Ok(self.queues.slots.name(number, true)),
-            Err(refusal) => {
-                let mut error = None;
-                let none = self.commit_refused(refusal, count, &mut error);
-                self.named(none, error)
-            }
+            Err(refusal) => Err(*self.commit_refused(refusal, count)),
         }
     }
 
-    /// The name of the commit with this number, or the error of one that has none.
-    ///
-    /// They come apart so that the usual result stays in registers: a call that writes a whole
-    /// result would make it a place in memory.
-    #[inline(always)]
-    fn named(&self, number: Option<u64>, error: Option<Error>) -> Result<Posted> {
-        match (number, error) {
-            (_, Some(error)) => Err(error),
-            (number, None) => Ok(self.queues.slots.name(number.unwrap_or_default(), true)),
-        }
-    }
-
+    /// In a box, as [`commit_any`](Self::commit_any): a call that writes a whole result, or an
+    /// error, makes the usual result a place in memory.
     #[cold]
     #[inline(never)]
-    fn commit_refused(
-        &self,
-        refusal: Refusal,
-        count: u32,
-        error: &mut Option<Error>,
-    ) -> Option<u64> {
-        *error = Some(self.queues.send_refused(refusal, "commit", count));
-        None
+    fn commit_refused(&self, refusal: Refusal, count: u32) -> Box<Error> {
+        Box::new(self.queues.send_refused(refusal, "commit", count))
     }
 
     /// Posts all, or none.
@@ -319,16 +301,10 @@ impl Conn {
         parts: &[Part<'_>],
         pointer: Option<&Pointer>,
         (flush_type, op_context): (FlushType, u64),
-        error: &mut Option<Error>,
-    ) -> Option<u64> {
+    ) -> Result<u64, Box<Error>> {
         let mut batch = self.batch::<BATCH>();
-        let posted = self
-            .add_commit(&mut batch, parts, pointer, (flush_type, op_context))
-            .and_then(|()| batch.post_as("commit"));
-        posted
-            .map_err(|failed| *error = Some(failed))
-            .ok()
-            .map(Posted::number)
+        self.add_commit(&mut batch, parts, pointer, (flush_type, op_context))?;
+        Ok(batch.post_as("commit")?.number())
     }
 
     /// Checks everything that [`commit`](Self::commit) checks before it posts, except that the
