@@ -307,3 +307,36 @@ fn a_wait_for_an_answer_ends_when_the_host_is_gone() -> Result<()> {
     }
     Ok(())
 }
+
+/// A report names lines of the program, not of the library that posts for it.
+#[test]
+fn a_loss_of_the_servers_method_names_the_programs_line() {
+    let log = Log {
+        in_flight: 1,
+        two_pointers: false,
+    };
+    for profile in Profile::ALL {
+        let fabric = fabric(&profile);
+        let mut served = Served::new(&fabric, Platform::AdrDdioOn).expect("a connection");
+        let pmem = served.pmem.clone();
+        let posted = AtomicU64::new(0);
+        let check = |cut: &Cut<'_>| {
+            for image in cut.images(&pmem) {
+                log.check(image.bytes(), posted.load(Ordering::Relaxed));
+            }
+        };
+        let run = || {
+            for number in 0..2 {
+                let ticket = served.append(log, number).expect("posted");
+                // Too early.
+                posted.store(ticket.number(), Ordering::Relaxed);
+                let durable = |writer: &Writer| writer.durable() == ticket.number();
+                served.wait(durable).expect("durable");
+            }
+        };
+        let loss = fabric.find_loss(check, run).expect_err("it is found");
+        let text = loss.to_string();
+        assert!(text.contains("tests/power/served.rs:"), "{text}");
+        assert!(!text.contains("rpma/src/commit"), "{text}");
+    }
+}

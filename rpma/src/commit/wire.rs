@@ -23,7 +23,10 @@
 
 use crate::conn::Conn;
 use crate::error::{Error, Result};
+use crate::mr::MrUsage;
 
+/// The usage of memory that requests name.
+pub(super) const WRITTEN: MrUsage = MrUsage::WRITE_DST.union(MrUsage::FLUSH_TYPE_PERSISTENT);
 /// The most ranges of a request.
 pub(super) const MAX_RANGES: usize = Conn::MAX_COMMIT_PARTS;
 /// The longest request.

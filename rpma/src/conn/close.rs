@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use rustix::io::Errno;
 
-use super::Conn;
+use super::{Conn, GRACE};
 use crate::error::{Error, Result};
 use crate::event::ConnEvent;
 use crate::failure::NotConnected;
@@ -17,9 +17,6 @@ use crate::verbs::{
 
 /// How long the device may take to flush a queue pair in the error state.
 const FLUSH_LIMIT: Duration = Duration::from_secs(5);
-/// For how long an acknowledgement may still come after the peer has closed the connection: the two
-/// reach us by different ways.
-const GRACE: Duration = Duration::from_secs(1);
 /// Between two looks at the queues.
 const PAUSE: Duration = Duration::from_micros(200);
 

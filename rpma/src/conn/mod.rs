@@ -30,6 +30,7 @@ pub use self::next::Next;
 pub(crate) use self::next::{BOUND, refuse_no_room};
 use self::short::Short;
 use self::wait_for::Events;
+pub(crate) use self::wait_for::GRACE;
 use crate::compl_channel;
 use crate::cq::Cq;
 use crate::error::{Error, Result};
@@ -270,7 +271,7 @@ impl Conn {
         let event = ConnEvent::from_cm(event);
         if ends {
             self.ended
-                .get_or_init(|| (event.clone(), Deadline::after(wait_for::GRACE)));
+                .get_or_init(|| (event.clone(), Deadline::after(GRACE)));
         }
         Ok(event)
     }

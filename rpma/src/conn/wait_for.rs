@@ -30,7 +30,7 @@ const INCOMPLETE: &str = "the operation did not complete and goes on; before you
 
 /// For how long a completion may still come after the connection's end: an acknowledgement and the peer's
 /// disconnect reach this host by different ways.
-pub(super) const GRACE: Duration = Duration::from_secs(1);
+pub(crate) const GRACE: Duration = Duration::from_secs(1);
 
 /// Events that a wait for an operation took, and the threads that sleep for events.
 #[derive(Debug, Default)]

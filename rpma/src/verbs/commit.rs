@@ -205,6 +205,7 @@ impl QueuePair {
             stream.set_number(number());
             stream.atomic_write(remote, bytes);
         }
+        // Looked at again, for the same reason.
         if let Some((remote, _)) = commit.pointer.place() {
             stream.set_number(number());
             stream.set_flags(SendFlags::SIGNALED);

@@ -11,13 +11,12 @@ use rustix::event::{PollFd, PollFlags};
 
 use super::member::{Member, State};
 use super::{CommitId, Outcome, Record, Refused, ReplicaId, Replicas, named};
+use crate::conn::GRACE;
 use crate::error::{Error, Result};
 use crate::verbs::{Deadline, clock};
 
 /// The longest sleep.
 const SILENCE: Duration = Duration::from_millis(50);
-/// For how long an acknowledgement may still come after the end of its connection.
-const GRACE: Duration = Duration::from_secs(1);
 
 impl Replicas {
     /// Waits until a commit is durable on `k` replicas, until that cannot be reached any more, or

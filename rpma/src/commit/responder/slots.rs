@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use super::checks::{Offered, Work};
 use crate::commit::Limits;
-use crate::commit::wire::{ANSWER, MAX_REQUEST, Request, answer};
+use crate::commit::wire::{ANSWER, MAX_REQUEST, Request, WRITTEN, answer};
 use crate::conn::Conn;
 use crate::conn_req::ConnReq;
 use crate::error::{Error, Result};
@@ -33,9 +33,6 @@ pub(super) fn needed(limits: Limits) -> (u32, u32) {
     let credits = u32::from(limits.credits());
     (credits, 2 * credits)
 }
-
-/// The usage of memory for commits.
-const WRITTEN: MrUsage = MrUsage::WRITE_DST.union(MrUsage::FLUSH_TYPE_PERSISTENT);
 
 /// The receives and answers of one client, and the memory that it may ask for:
 /// [`Responder::prepare`](super::Responder::prepare).

@@ -5,7 +5,7 @@
 
 use super::cfg::WriterCfg;
 use crate::commit::Limits;
-use crate::commit::wire::{ANSWER, MAX_RANGES, MAX_REQUEST, Request, answer};
+use crate::commit::wire::{ANSWER, MAX_RANGES, MAX_REQUEST, Request, WRITTEN, answer};
 use crate::conn::{Conn, Part, check_parts};
 use crate::conn_req::ConnReq;
 use crate::error::{Error, Result};
@@ -106,8 +106,6 @@ pub(super) fn check(
     }
     Ok(())
 }
-
-const WRITTEN: MrUsage = MrUsage::WRITE_DST.union(MrUsage::FLUSH_TYPE_PERSISTENT);
 
 /// Refuses a commit that the server would refuse.
 fn check_limits(limits: Limits, parts: &[Part<'_>]) -> Result<()> {

@@ -15,7 +15,7 @@ use self::asks::Asks;
 pub use self::cfg::WriterCfg;
 pub use self::connecting::Connecting;
 use crate::commit::Limits;
-use crate::conn::{Conn, Next};
+use crate::conn::{Conn, GRACE, Next};
 use crate::error::{Error, Queue, Result};
 use crate::flags::Flags;
 use crate::mr::{MrSlice, RemoteSlice};
@@ -23,9 +23,6 @@ use crate::offer::Offer;
 use crate::posted::{ConnId, Posted};
 use crate::verbs::{Deadline, Wc, WcStatus};
 
-/// For how long a completion may still come after the connection's end: an acknowledgement and the
-/// peer's disconnect reach this host by different ways.
-const GRACE: Duration = Duration::from_secs(1);
 /// How often a wait for an answer asks whether the peer's host is there.
 const PROBE_EVERY: Duration = Duration::from_millis(50);
 
@@ -43,7 +40,8 @@ const PROBE_EVERY: Duration = Duration::from_millis(50);
 /// # Event loops
 ///
 /// A loop calls [`look`](Self::look) when the descriptor of [`Conn::get_next_fd`] is readable, and
-/// asks [`is_over`](Self::is_over) after it: nothing more becomes durable then. A program that polls the connection by itself hands each
+/// asks [`is_over`](Self::is_over) after it: nothing more becomes durable then. A program that
+/// polls the connection by itself hands each
 /// completion to [`handle`](Self::handle).
 #[derive(Debug)]
 pub struct Writer {
