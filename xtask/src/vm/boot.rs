@@ -13,7 +13,7 @@ use anyhow::{Context, Result, bail};
 use super::{CONSOLE, CONSOLE_BEFORE, Machines, NVDIMMS, Running, Ssh, in_option};
 use crate::guest::Guest;
 use crate::host;
-use crate::process::{poll, spawn, spawn_logged, tail, text, wait};
+use crate::process::{output, poll, spawn, spawn_logged, tail, text, wait};
 use crate::progress::Step;
 
 const NVDIMM_SIZE: u64 = 256 << 20;
@@ -98,7 +98,8 @@ impl Boot<'_> {
         let recorded = self.machines.record(self.number, &running);
         let up = recorded
             .and_then(|()| self.wait_ready(&mut qemu, limit))
-            .and_then(|()| self.wait_ssh(&ssh));
+            .and_then(|()| self.wait_ssh(&ssh))
+            .and_then(|()| self.start_processors(&ssh));
         if let Err(why) = up {
             qemu.kill()?;
             qemu.wait()?;
@@ -136,8 +137,7 @@ impl Boot<'_> {
     /// QEMU's options, one in a line.
     fn qemu_options(&self, accel: &str, port: u16) -> String {
         let number = self.number;
-        let most = if self.machines.counted { 1 } else { 2 };
-        let cpus = (host::cpus() / if self.linked { 2 } else { 1 }).clamp(1, most);
+        let cpus = self.cpus();
         let kernel = self.guest.file("vmlinuz").display().to_string();
         let initrd = self.guest.file("initrd").display().to_string();
         let image = in_option(&self.guest.file("root.img"));
@@ -145,8 +145,9 @@ impl Boot<'_> {
         let console = in_option(&self.dir.join(CONSOLE));
         // The firmware of one guest reports ADR, and that of the other one eADR.
         let persistence = if number == 1 { "mem-ctrl" } else { "cpu" };
-        // tsc=reliable: an emulated kernel that takes its clock for unstable changes its code for that while it
-        // runs, which QEMU's emulation does not always see in time: the guest dies of an int3.
+        // A kernel that changes its code has to do that where no other processor runs it: QEMU's
+        // emulation does not always see the change in time, and the guest dies of an int3. So it
+        // boots with one processor (`start_processors`), and never takes its clock for unstable.
         let mut options = format!(
             "-name rpma-guest
              -no-user-config
@@ -159,7 +160,7 @@ impl Boot<'_> {
              -smp {cpus}
              -kernel {kernel}
              -initrd {initrd}
-             -append console=ttyS0 loglevel=4 panic=-1 mitigations=off tsc=reliable rpma.peer={number}
+             -append console=ttyS0 loglevel=4 panic=-1 mitigations=off tsc=reliable maxcpus=1 noreplace-smp rpma.peer={number}
              -drive file={image},if=virtio,format=raw,snapshot=on
              -virtfs local,path={source},mount_tag=src,security_model=none,readonly=on,multidevs=remap
              -device virtio-net-pci,netdev=roce,mac=52:54:00:77:01:0{number},romfile=
@@ -194,6 +195,12 @@ impl Boot<'_> {
             );
         }
         options
+    }
+
+    /// How many processors the machine has.
+    fn cpus(&self) -> usize {
+        let most = if self.machines.counted { 1 } else { 2 };
+        (host::cpus() / if self.linked { 2 } else { 1 }).clamp(1, most)
     }
 
     fn qemu_log(&self) -> PathBuf {
@@ -242,6 +249,15 @@ impl Boot<'_> {
             let end = tail(&log, 5);
             format!("ssh does not reach it on port {}:\n{end}", ssh.port)
         })
+    }
+
+    /// Starts the processors that the kernel has not booted with.
+    fn start_processors(&self, ssh: &Ssh) -> Result<()> {
+        for number in 1..self.cpus() {
+            let start = format!("echo 1 >/sys/devices/system/cpu/cpu{number}/online");
+            output(&mut ssh.command(&["sh", "-c", &start], false))?;
+        }
+        Ok(())
     }
 }
 
