@@ -22,8 +22,11 @@ const BOOT_LIMIT: Duration = Duration::from_secs(300);
 /// With hardware virtualisation that works.
 const KVM_BOOT_LIMIT: Duration = Duration::from_secs(60);
 const KVM: &str = "-accel kvm\n-cpu host";
-const TCG: &str = "-accel tcg,thread=multi\n-cpu max";
-const COUNTED: &str = "-accel tcg,thread=single\n-icount shift=0,sleep=off\n-cpu max";
+// Without cmpxchg16b: QEMU 7.2 takes its flags from registers that hold something else. A kernel
+// that is interrupted there (it allocates with this instruction) returns with those flags, and dies
+// of a double fault.
+const TCG: &str = "-accel tcg,thread=multi\n-cpu max,-cx16";
+const COUNTED: &str = "-accel tcg,thread=single\n-icount shift=0,sleep=off\n-cpu max,-cx16";
 
 /// One boot of a machine.
 struct Boot<'a> {
