@@ -5,8 +5,8 @@ use std::fmt;
 use crate::conn_req::MAX_REJECT_DATA;
 use crate::error::{Error, Result};
 
-/// The reason for which a server rejects a client: a code for the program, and words for its
-/// operator.
+/// The reason for which a server rejects a client: a code for the program, the epoch that the
+/// server keeps, and words for the operator.
 ///
 /// A server makes it, and gives [`encode`](Self::encode)'s bytes to
 /// [`ConnReq::reject`](crate::ConnReq::reject). A client decodes it from the private data of
@@ -14,22 +14,42 @@ use crate::error::{Error, Result};
 ///
 /// # Encoding
 ///
-/// `rpx`, the version 1, the code, 8 bytes for an epoch (0 here), the length of the words, and the
-/// words: ASCII letters, digits, punctuation and spaces.
+/// Little endian.
+///
+/// | bytes | |
+/// |---|---|
+/// | 3 | `rpx` |
+/// | 1 | the version, 1 |
+/// | 1 | the code: 1 broken, 2 old epoch, 3 taken, 4 full, 5 refused, 6 not cut off |
+/// | 8 | the epoch that the server keeps for the client's key, or 0 |
+/// | 1 | the length of the words |
+/// | at most 134 | the words: ASCII letters, digits, punctuation and spaces |
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Refusal {
     code: RefusalCode,
+    epoch: u64,
     words: Box<str>,
 }
 
-/// The codes of a [`Refusal`].
+/// The codes of a [`Refusal`]. [`is_temporary`](Self::is_temporary) returns whether the client can
+/// try again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum RefusalCode {
-    /// The client's private data is no offer that the server can read: the client stops (code 1).
+    /// The client's private data is no offer that the server can read (code 1).
     Broken,
-    /// The server does not serve the client's method: the client stops (code 5).
+    /// The client's epoch is lower than [the server's](Refusal::epoch): another writer has taken
+    /// over (code 2).
+    OldEpoch,
+    /// The client's epoch is [the server's](Refusal::epoch), and belongs to another instance
+    /// (code 3). The program may decide to take over, with a higher epoch.
+    Taken,
+    /// The server has no room for another client at the moment (code 4).
+    Full,
+    /// The server does not serve this client, or not by its method (code 5).
     Refused,
+    /// The server could not end the key's old connection, whose writes may still land (code 6).
+    NotCutOff,
     /// A code that this version does not know.
     Other(u8),
 }
@@ -41,10 +61,22 @@ const HEAD: usize = 14;
 const MAX_WORDS: usize = MAX_REJECT_DATA - HEAD;
 
 impl RefusalCode {
+    /// Returns whether the same request may be accepted later: [`Full`](Self::Full) and
+    /// [`NotCutOff`](Self::NotCutOff). A client waits before it tries again. After every other
+    /// code it stops.
+    #[must_use]
+    pub fn is_temporary(self) -> bool {
+        matches!(self, Self::Full | Self::NotCutOff)
+    }
+
     fn number(self) -> u8 {
         match self {
             Self::Broken => 1,
+            Self::OldEpoch => 2,
+            Self::Taken => 3,
+            Self::Full => 4,
             Self::Refused => 5,
+            Self::NotCutOff => 6,
             Self::Other(number) => number,
         }
     }
@@ -52,15 +84,19 @@ impl RefusalCode {
     fn of(number: u8) -> Self {
         match number {
             1 => Self::Broken,
+            2 => Self::OldEpoch,
+            3 => Self::Taken,
+            4 => Self::Full,
             5 => Self::Refused,
+            6 => Self::NotCutOff,
             number => Self::Other(number),
         }
     }
 }
 
 impl Refusal {
-    /// A refusal with these words. Of more than 134 characters the first ones are taken. Each
-    /// character that is not plain ASCII becomes a question mark.
+    /// A refusal with these words and the epoch 0. Of more than 134 characters the first ones are
+    /// taken. Each character that is not plain ASCII becomes a question mark.
     #[must_use]
     pub fn new(code: RefusalCode, words: &str) -> Self {
         let plain = |char: char| match is_plain(char) {
@@ -69,14 +105,27 @@ impl Refusal {
         };
         Self {
             code,
+            epoch: 0,
             words: words.chars().take(MAX_WORDS).map(plain).collect(),
         }
+    }
+
+    /// Sets the epoch that the server keeps for the client's key.
+    pub fn set_epoch(&mut self, epoch: u64) -> &mut Self {
+        self.epoch = epoch;
+        self
     }
 
     /// The code.
     #[must_use]
     pub fn code(&self) -> RefusalCode {
         self.code
+    }
+
+    /// The epoch that the server keeps for the client's key; 0 if it keeps none.
+    #[must_use]
+    pub fn epoch(&self) -> u64 {
+        self.epoch
     }
 
     /// The words.
@@ -90,7 +139,7 @@ impl Refusal {
     pub fn encode(&self) -> Vec<u8> {
         let mut bytes = MAGIC.to_vec();
         bytes.extend([VERSION, self.code.number()]);
-        bytes.extend([0; 8]);
+        bytes.extend(self.epoch.to_le_bytes());
         bytes.push(self.words.len() as u8);
         bytes.extend(self.words.as_bytes());
         bytes
@@ -107,7 +156,7 @@ impl Refusal {
         let Some((head, rest)) = bytes.split_first_chunk::<HEAD>() else {
             return refused("it is too short");
         };
-        let [m0, m1, m2, version, code, .., len] = *head;
+        let [m0, m1, m2, version, code, epoch @ .., len] = *head;
         if [m0, m1, m2] != MAGIC {
             return refused("it begins with other bytes");
         }
@@ -120,6 +169,7 @@ impl Refusal {
         match words.and_then(|words| std::str::from_utf8(words).ok()) {
             Some(words) if words.chars().all(is_plain) => Ok(Self {
                 code: RefusalCode::of(code),
+                epoch: u64::from_le_bytes(epoch),
                 words: words.into(),
             }),
             _ => refused("its words are cut off, or are not plain text"),
@@ -146,8 +196,34 @@ mod tests {
 
     #[test]
     fn the_bytes_are_these() {
-        let bytes = Refusal::new(RefusalCode::Refused, "no").encode();
-        assert_eq!(bytes, *b"rpx\x01\x05\0\0\0\0\0\0\0\0\x02no");
+        let mut refusal = Refusal::new(RefusalCode::Refused, "no");
+        assert_eq!(refusal.encode(), *b"rpx\x01\x05\0\0\0\0\0\0\0\0\x02no");
+        refusal.set_epoch(0x0102_0304_0506_0708);
+        let bytes = refusal.encode();
+        assert_eq!(bytes, *b"rpx\x01\x05\x08\x07\x06\x05\x04\x03\x02\x01\x02no");
+        assert_eq!(Refusal::decode(&bytes).expect("a refusal"), refusal);
+    }
+
+    /// Programs of other versions read the numbers, and clients go by `is_temporary`.
+    #[test]
+    fn the_codes_have_these_numbers() {
+        use RefusalCode::{Broken, Full, NotCutOff, OldEpoch, Other, Refused, Taken};
+        let codes = [
+            Other(0),
+            Broken,
+            OldEpoch,
+            Taken,
+            Full,
+            Refused,
+            NotCutOff,
+            Other(7),
+        ];
+        for (number, code) in (0..).zip(codes) {
+            let bytes = Refusal::new(code, "").encode();
+            assert_eq!(bytes[4], number);
+            assert_eq!(Refusal::decode(&bytes).expect("a refusal").code(), code);
+            assert_eq!(code.is_temporary(), [4, 6].contains(&number));
+        }
     }
 
     #[test]
@@ -180,8 +256,9 @@ mod tests {
 
     proptest! {
         #[test]
-        fn every_refusal_survives_padding(words: String, code: u8) {
-            let refusal = Refusal::new(RefusalCode::of(code), &words);
+        fn every_refusal_survives_padding(words: String, code: u8, epoch: u64) {
+            let mut refusal = Refusal::new(RefusalCode::of(code), &words);
+            refusal.set_epoch(epoch);
             let mut bytes = refusal.encode();
             bytes.resize(MAX_REJECT_DATA, 0);
             prop_assert_eq!(Refusal::decode(&bytes).expect("a refusal"), refusal);
