@@ -300,7 +300,7 @@ impl ConnReq {
             return Err(ConnectError::refused(error, self));
         }
         let rejected = self.queues.qp.reject(private_data);
-        let freed = self.queues.destroy();
+        let freed = self.queues.destroy().all();
         rejected.and(freed).map_err(ConnectError::of)
     }
 
@@ -311,7 +311,7 @@ impl ConnReq {
     /// [`Error::Provider`] with the first verb that failed; the rest is freed all the same.
     #[doc(alias = "rpma_conn_req_delete")]
     pub fn delete(self) -> Result<()> {
-        self.queues.destroy()
+        self.queues.destroy().all()
     }
 }
 

@@ -17,7 +17,7 @@ use crate::plan::{CqPlan, Plan};
 use crate::slots::{ConnSlots, Refusal};
 use crate::srq::Srq;
 use crate::verbs::{
-    BeforeDestroy, CmId, CompChannel, CqKind, CqTag, Hooks, OnError, QpAttr, QueuePair,
+    BeforeDestroy, CmId, CompChannel, CqKind, CqTag, Freed, Hooks, OnError, QpAttr, QueuePair,
 };
 
 /// The fallback of an atomic write sends its 8 bytes inside the work request.
@@ -180,19 +180,19 @@ impl Queues {
         }
     }
 
-    /// Frees everything; the first failure is returned.
-    pub(crate) fn destroy(self) -> Result<()> {
-        let queue_pair = self.qp.destroy();
+    /// Frees everything. An object that cannot be freed is leaked.
+    pub(crate) fn destroy(self) -> Freed {
+        let Freed { queue_pair, rest } = self.qp.destroy();
         drop(self.gone);
         let queue = self.cq.destroy();
         let receive_queue = self.rcq.map_or(Ok(()), Cq::destroy);
         let channel = self.channel.map_or(Ok(()), CompChannel::destroy);
         let shared = self.srq.map_or(Ok(()), Srq::delete);
-        queue_pair
-            .and(queue)
-            .and(receive_queue)
-            .and(channel)
-            .and(shared)
+        let rest = rest.and(queue).and(receive_queue);
+        Freed {
+            queue_pair,
+            rest: rest.and(channel).and(shared),
+        }
     }
 }
 

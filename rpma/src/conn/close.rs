@@ -59,7 +59,7 @@ impl Conn {
         };
         let flushed = match state {
             State::Connecting => Ok(()),
-            _ => self.flush_rest(&mut completions),
+            _ => self.flush_rest(FLUSH_LIMIT, &mut completions),
         };
         let sent = sent.and_then(|()| self.nothing_was_cut_off(state, &completions));
         let freed = self.delete();
@@ -119,10 +119,12 @@ impl Conn {
         matches!(event, Ok(ConnEvent::Closed | ConnEvent::Lost { .. }))
     }
 
-    /// Moves the queue pair to the error state, and takes what that flushes.
-    fn flush_rest(&self, completions: &mut Vec<Wc>) -> Result<()> {
+    /// Moves the queue pair to the error state, tells the peer, and takes the completions that
+    /// this flushes. It waits for the device for at most `limit`.
+    pub(super) fn flush_rest(&self, limit: Duration, completions: &mut Vec<Wc>) -> Result<()> {
         // First, so that no message of the peer can take the marker's receive.
         let mut result = self.queues.qp.set_error();
+        let mut is_flushed = result.is_ok();
         let mut wanted = vec![Kind::SendsFlushed];
         if self.queues.srq.is_none() {
             wanted.push(Kind::ReceivesFlushed);
@@ -132,12 +134,15 @@ impl Conn {
             result = result.and(self.post_marker(marker));
         }
         // It also makes rxe look at the receives again.
-        let disconnected = match self.queues.qp.disconnect() {
+        let disconnected = self.queues.qp.disconnect();
+        is_flushed |= disconnected.is_ok();
+        let disconnected = match disconnected {
             // The peer's side is gone already.
             Err(error) if error.is_errno(Errno::INVAL) => Ok(()),
             result => result,
         };
-        let deadline = Deadline::after(FLUSH_LIMIT);
+        // A queue pair that is not in the error state flushes nothing.
+        let deadline = Deadline::after(if is_flushed { limit } else { Duration::ZERO });
         let all = self.collect(completions, &wanted, || deadline.has_passed());
         result.and(disconnected)?;
         match all? {
@@ -188,7 +193,7 @@ impl Conn {
     }
 }
 
-/// A connection that could not be closed properly. It is freed all the same.
+/// The error of [`Conn::close`] and [`Conn::cut_off`], with the completions.
 #[derive(Debug)]
 pub struct CloseError {
     /// Why.

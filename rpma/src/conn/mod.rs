@@ -8,6 +8,7 @@ mod batch;
 mod checks;
 mod close;
 mod commit;
+mod cut_off;
 mod fences;
 mod next;
 mod ops;
@@ -522,7 +523,7 @@ impl Conn {
     /// could not be is leaked.
     #[doc(alias = "rpma_conn_delete")]
     pub fn delete(self) -> Result<()> {
-        self.queues.destroy()
+        self.queues.destroy().all()
     }
 }
 

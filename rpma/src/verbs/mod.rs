@@ -64,7 +64,7 @@ pub(crate) use self::device_events::{DeviceWatch, OnError};
 pub use self::memory::{AlignedBuf, Durability, RawMemory, RegisterableMemory};
 pub(crate) use self::mr::{AccessFlags, LocalBuffer, ReadTarget, Registered};
 pub(crate) use self::post::WorkRequest;
-pub(crate) use self::qp::{BeforeDestroy, ConnParam, Hooks, NativeOps, QpAttr, QueuePair};
+pub(crate) use self::qp::{BeforeDestroy, ConnParam, Freed, Hooks, NativeOps, QpAttr, QueuePair};
 pub(crate) use self::srq::SharedReceiveQueue;
 #[cfg(native_atomic_write)]
 pub(crate) use self::stream::NativeAtomicWrite;

@@ -40,6 +40,8 @@ pub(crate) struct QueuePair {
     released: bool,
     watched: Option<Watched>,
     before_destroy: Option<BeforeDestroy>,
+    /// Whether a shared receive may be missing, after [`end_shared_receives`](Self::end_shared_receives).
+    may_be_kept: Option<bool>,
     _send_cq: Arc<CompletionQueue>,
     _recv_cq: Arc<CompletionQueue>,
     srq: Option<Arc<SharedReceiveQueue>>,
@@ -99,6 +101,22 @@ pub(crate) struct BeforeDestroy {
     /// some providers take out of the completion queues then. The arguments are the queue pair's number,
     /// and whether a receive may be missing that a message has taken.
     pub(crate) call: Box<dyn Fn(u32, bool) + Send + Sync>,
+}
+
+/// Whether a queue pair was destroyed, and whether everything else was that belongs to it.
+#[must_use]
+#[derive(Debug)]
+pub(crate) struct Freed {
+    pub(crate) queue_pair: Result<()>,
+    /// The first failure.
+    pub(crate) rest: Result<()>,
+}
+
+impl Freed {
+    /// The first failure.
+    pub(crate) fn all(self) -> Result<()> {
+        self.queue_pair.and(self.rest)
+    }
 }
 
 /// The operations beyond plain verbs that a queue pair has, or should have.
@@ -197,6 +215,7 @@ impl QueuePair {
             id,
             released: false,
             before_destroy: hooks.before_destroy,
+            may_be_kept: None,
             watched: Some(Watched::new(raw, hooks.on_error)),
             _send_cq: Arc::clone(attr.send_cq),
             _recv_cq: Arc::clone(attr.recv_cq),
@@ -392,9 +411,21 @@ impl QueuePair {
         Ok(attr)
     }
 
-    /// Moves a queue pair with a shared receive queue to the error state, and waits for its last
-    /// receive. Returns whether a receive may be missing that a message has taken.
-    fn end_shared_receives(&self, soft_roce: bool) -> bool {
+    /// Moves a queue pair whose shared receives matter ([`BeforeDestroy`]) to the error state, and
+    /// waits for its last receive. Returns whether a receive may be missing that a message has
+    /// taken. The first call counts, and any other queue pair is left as it is.
+    pub(crate) fn end_shared_receives(&mut self) -> bool {
+        let soft_roce = self.before_destroy.as_ref().map(|before| before.soft_roce);
+        match (self.may_be_kept, soft_roce) {
+            (None, Some(soft_roce)) => {
+                let may_be_kept = self.has_lost_a_receive(soft_roce);
+                *self.may_be_kept.insert(may_be_kept)
+            }
+            (may_be_kept, _) => may_be_kept.unwrap_or(false),
+        }
+    }
+
+    fn has_lost_a_receive(&self, soft_roce: bool) -> bool {
         let was_connected = match self.query(sys::ibv_qp_attr_mask::IBV_QP_STATE) {
             Ok(attr) => attr.qp_state != sys::ibv_qp_state::IBV_QPS_INIT,
             Err(error) => {
@@ -441,18 +472,20 @@ impl QueuePair {
         }
     }
 
-    /// Destroys the queue pair and its id. What fails stays allocated; the first failure is returned.
-    pub(crate) fn destroy(mut self) -> Result<()> {
-        let queue_pair = self.release();
-        queue_pair.and(self.id.release())
+    /// Destroys the queue pair and its id. An object that cannot be destroyed stays allocated.
+    pub(crate) fn destroy(mut self) -> Freed {
+        Freed {
+            queue_pair: self.release(),
+            rest: self.id.release(),
+        }
     }
 
     fn release(&mut self) -> Result<()> {
         if std::mem::replace(&mut self.released, true) {
             return Ok(());
         }
+        let may_be_kept = self.end_shared_receives();
         if let Some(before_destroy) = self.before_destroy.take() {
-            let may_be_kept = self.end_shared_receives(before_destroy.soft_roce);
             (before_destroy.call)(self.number(), may_be_kept);
         }
         // First: another queue pair may get its address as soon as it is gone.

@@ -1,0 +1,86 @@
+//! Cutting a peer off: [`Conn::cut_off`]. Unlike a drop it returns whether that worked, and the
+//! completions.
+
+use std::time::Duration;
+
+use super::{CloseError, Conn};
+use crate::slots::State;
+use crate::verbs::{Freed, Wc};
+
+/// How long the device may take to flush a queue pair in the error state. Devices that work take
+/// less than a millisecond.
+const FLUSH_LIMIT: Duration = Duration::from_secs(1);
+const NOT_CUT_OFF: &str = "The peer may still write: deregister each region that it can reach \
+     (Mr::dereg)";
+
+impl Conn {
+    /// Cuts the peer off: after `Ok`, nothing that the peer sends by this connection reaches this
+    /// host's memory. Call it before another writer gets the memory.
+    ///
+    /// The connection takes no more operations, the queue pair enters the error state, all
+    /// completions are polled, and the queue pair is destroyed (`ibv_destroy_qp`). `Ok` depends on
+    /// that last call alone. Every other failure is logged, and its object is leaked.
+    ///
+    /// It returns the completions that had not been polled, those of each queue in their order. An
+    /// operation of this side is unknown if it is not among them and was not polled before: its
+    /// bytes may have reached the peer. Receives among them may have succeeded. Do not serve them.
+    ///
+    /// This takes about a millisecond, and waits neither for the peer nor for the network. It waits
+    /// at most a second for a device that does not flush the queues. With a shared receive queue it
+    /// also waits for the last receive, as a drop does.
+    ///
+    /// # Limits
+    ///
+    /// * It makes nothing durable. Bytes that landed before are visible on this host, and may be
+    ///   lost with the power. Persist them ([`Mr::persist`](crate::Mr::persist)) before you rely on
+    ///   them.
+    /// * It does not revoke the key. Another connection of the same [`Peer`](crate::Peer) can still
+    ///   write. Cut off each connection of the writer, and give each writer a `Peer` of its own.
+    /// * A [`Responder`](crate::commit::Responder) still has requests that arrived before.
+    ///   [`Responder::remove`](crate::commit::Responder::remove) discards them. Call it as well.
+    ///
+    /// A member of a [`Wait`](crate::wait::Wait) is removed first:
+    /// [`Wait::remove`](crate::wait::Wait::remove) returns its connection.
+    ///
+    /// # Why nothing lands any more
+    ///
+    /// The error state alone is not enough: the device may still place the packet that it works on.
+    /// After `ibv_destroy_qp` no queue pair is left to place it.
+    ///
+    /// * soft-RoCE (Linux 6.1 and 6.12): `__rxe_cleanup` removes the queue pair from the index by
+    ///   which packets find it, and waits for packets that found it before. `rxe_qp_do_cleanup` ends
+    ///   the responder's task. The error state only schedules that task (`rxe_qp_error`).
+    /// * Adapters: in the error state queue processing is stopped (InfiniBand specification, volume
+    ///   1, table 91). mlx5, for example, also resets the queue pair before it destroys it
+    ///   (`destroy_qp_common`).
+    ///
+    /// # Errors
+    ///
+    /// [`CloseError`], with the completions and [`Error::Provider`](crate::Error::Provider), if
+    /// `ibv_destroy_qp` fails. Then nothing is guaranteed: the queue pair stays for ever, if
+    /// possible in the error state, and the peer may still write. The remedy is to deregister each
+    /// region that the peer can reach ([`Mr::dereg`](crate::Mr::dereg)). After that its key reaches
+    /// no memory.
+    pub fn cut_off(mut self) -> Result<Vec<Wc>, CloseError> {
+        let ends = self.queues.ends;
+        log::info!("{ends}: cutting the peer off");
+        self.queues.slots.end(State::Closed);
+        // Before the completions are polled: the last receive is one of them.
+        self.queues.qp.end_shared_receives();
+        let mut completions = Vec::new();
+        if let Err(error) = self.flush_rest(FLUSH_LIMIT, &mut completions) {
+            log::warn!("{ends}: {error}; completions may be missing");
+        }
+        let Freed { queue_pair, rest } = self.queues.destroy();
+        if let Err(error) = rest {
+            log::error!("{ends}: {error}; the object is leaked");
+        }
+        match queue_pair {
+            Ok(()) => Ok(completions),
+            Err(error) => Err(CloseError {
+                error: error.with_hint(NOT_CUT_OFF),
+                completions,
+            }),
+        }
+    }
+}
