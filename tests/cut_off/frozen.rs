@@ -1,0 +1,177 @@
+//! Clients that stand still with writes in flight, and go on after they were cut off.
+//!
+//! `RPMA_SIM_RUNS` sets the number of seeds of each profile, and `RPMA_SIM_SEED` the only one.
+
+use std::env;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::time::Duration;
+
+use rpma::sim::{Fabric, Profile, sleep};
+use rpma::{Conn, ConnCfg, ConnReq, Ep, Flags, Mr, MrUsage};
+
+use crate::common::{LIMIT, Memory, pattern, peer, region, remote};
+
+/// Seeds of each profile.
+const RUNS: u64 = 100;
+const WRITES: usize = 4;
+/// Several packets.
+const LEN: usize = 4096;
+/// The longest way of a request.
+const WAY: Duration = Duration::from_millis(1);
+
+/// Where the writes are when the server loses touch with the client.
+#[derive(Clone, Copy, Debug)]
+enum Stands {
+    /// The client stands still, and has sent nothing.
+    BeforeItSends,
+    /// The client stands still, and writes are on their way. Some of them may have arrived.
+    WhileTheyTravel,
+    /// Nothing stands still: writes are on their way, and more are sent.
+    Never,
+}
+
+const ALL: [Stands; 3] = [
+    Stands::BeforeItSends,
+    Stands::WhileTheyTravel,
+    Stands::Never,
+];
+
+/// How the server treats a client that it takes for dead.
+#[derive(Clone, Copy, Debug)]
+enum Server {
+    CutsOff,
+    KeepsTheConnection,
+}
+
+/// Reads bytes as a program on the server does.
+fn bytes(target: &Mr<Memory>) -> Vec<u8> {
+    let mut bytes = vec![0; WRITES * LEN];
+    target.read_at(0, &mut bytes).expect("inside");
+    bytes
+}
+
+fn write_all(client: &Conn, source: &Mr<Memory>, target: &Mr<Memory>) {
+    let far = remote(target);
+    for n in 0..WRITES {
+        let at = n * LEN;
+        let to = far.slice(at as u64..(at + LEN) as u64).expect("inside");
+        let from = source.slice(at..at + LEN).expect("inside");
+        let posted = client.write(to, from, Flags::COMPLETION_ALWAYS, n as u64);
+        posted.expect("posted");
+    }
+}
+
+/// Returns how many bytes of the server's memory change after the server has lost its client.
+fn changed(profile: &Profile, seed: u64, stands: Stands, does: Server) -> usize {
+    let fabric = Fabric::seeded(profile.clone(), seed);
+    let hosts = ["client", "server"].map(|name| fabric.host(name));
+    let addr = hosts[1].addr().to_string();
+    let usage = [MrUsage::WRITE_SRC, MrUsage::WRITE_DST];
+    let [(client_peer, source), (server_peer, target)] = [0, 1].map(|n| {
+        let _entered = hosts[n].enter();
+        let peer = peer();
+        let region = region(&peer, WRITES * LEN, usage[n]);
+        (peer, region)
+    });
+    source
+        .write_at(0, &pattern(WRITES * LEN, seed))
+        .expect("inside");
+    let ep = {
+        let _entered = hosts[1].enter();
+        Ep::listen(&server_peer, &addr, 0).expect("listens")
+    };
+    let _entered = hosts[0].enter();
+    let mut patient = ConnCfg::new();
+    patient.set_retry_count(7).expect("possible");
+    let req = ConnReq::new(&client_peer, &addr, ep.get_port(), &patient).expect("resolves");
+    let asking = req.connect(&[]).expect("asks");
+    let req = ep.next_conn_req_timeout(&patient, LIMIT).expect("asks");
+    let server = req.connect(&[]).expect("accepts");
+    let client = asking.wait_established(LIMIT).expect("accepted");
+    let server = server.wait_established(LIMIT).expect("established");
+
+    let link = fabric.between(&hosts[0], &hosts[1]);
+    match stands {
+        Stands::BeforeItSends => hosts[0].freeze(),
+        Stands::WhileTheyTravel | Stands::Never => link.delay_up_to(WAY),
+    }
+    write_all(&client, &source, &target);
+    if let Stands::WhileTheyTravel = stands {
+        sleep(WAY * (seed % 4) as u32 / 4);
+        hosts[0].freeze();
+    }
+
+    let kept = match does {
+        Server::CutsOff => {
+            let completions = server.cut_off().expect("cut off");
+            assert!(completions.is_empty(), "{completions:?}");
+            None
+        }
+        Server::KeepsTheConnection => {
+            fabric.settle();
+            Some(server)
+        }
+    };
+    let before = bytes(&target);
+    hosts[0].thaw();
+    if let Server::CutsOff = does {
+        // The client may know already.
+        let (from, to) = (source.slice(8..16), remote(&target).slice(..8));
+        let flags = Flags::COMPLETION_ALWAYS;
+        let _ = client.write(to.expect("inside"), from.expect("inside"), flags, 9);
+    }
+    sleep(2 * WAY);
+    fabric.settle();
+    let after = bytes(&target);
+    drop((client, kept));
+    before.iter().zip(&after).filter(|(a, b)| a != b).count()
+}
+
+/// The number that an environment variable has.
+fn number(variable: &str) -> Option<u64> {
+    let text = env::var(variable).ok()?;
+    Some(text.parse().expect(variable))
+}
+
+/// Runs all seeds, and names the one that fails.
+fn with_seeds(run: impl Fn(u64)) {
+    let seeds = match number("RPMA_SIM_SEED") {
+        Some(seed) => seed..seed + 1,
+        None => 0..number("RPMA_SIM_RUNS").unwrap_or(RUNS),
+    };
+    for seed in seeds {
+        if let Err(panic) = catch_unwind(AssertUnwindSafe(|| run(seed))) {
+            eprintln!("seed {seed}: run again with RPMA_SIM_SEED={seed}");
+            resume_unwind(panic);
+        }
+    }
+}
+
+/// Promise: after `cut_off` no byte of the client lands, wherever its writes are: not sent, on their
+/// way, or partly arrived. Bytes that landed before are visible then, and no later.
+#[test]
+fn a_client_that_thaws_changes_nothing() {
+    for profile in Profile::ALL {
+        with_seeds(|seed| {
+            for stands in ALL {
+                let changed = changed(&profile, seed, stands, Server::CutsOff);
+                assert_eq!(changed, 0, "{}, {stands:?}", profile.name());
+            }
+        });
+    }
+}
+
+/// The same clients change bytes if the server keeps the connection: the test above can fail.
+#[test]
+fn a_client_that_is_not_cut_off_changes_bytes() {
+    for profile in Profile::ALL {
+        with_seeds(|seed| {
+            for stands in ALL {
+                let changed = changed(&profile, seed, stands, Server::KeepsTheConnection);
+                // All writes may have arrived, unless they have had no time.
+                let may_be_late = matches!(stands, Stands::WhileTheyTravel) && seed % 4 > 0;
+                assert!(may_be_late || changed > 0, "{}, {stands:?}", profile.name());
+            }
+        });
+    }
+}

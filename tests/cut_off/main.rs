@@ -1,0 +1,10 @@
+//! Cutting a peer off: `Conn::cut_off`. Verbs that fail meanwhile are in tests/failing, requests of
+//! the server's method in tests/responder.rs, and two hosts in tests/hosts.
+
+#[path = "../common/mod.rs"]
+mod common;
+mod completions;
+#[cfg(feature = "sim")]
+mod frozen;
+mod states;
+mod support;
