@@ -6,5 +6,7 @@ mod common;
 mod completions;
 #[cfg(feature = "sim")]
 mod frozen;
+#[cfg(feature = "sim")]
+mod limits;
 mod states;
 mod support;
