@@ -45,6 +45,7 @@ enum call {
 	DESTROY_ID,
 	INIT_QP_ATTR,
 	ACCEPT,
+	DISCONNECT,
 	CALLS
 };
 
@@ -71,6 +72,7 @@ static const char *const names[CALLS] = {
 	"rdma_destroy_id",
 	"rdma_init_qp_attr",
 	"rdma_accept",
+	"rdma_disconnect",
 };
 
 /* How a call fails. */
@@ -413,4 +415,10 @@ int rdma_accept(struct rdma_cm_id *id, struct rdma_conn_param *param)
 		return ret;
 	errno = error;
 	return -1;
+}
+
+int rdma_disconnect(struct rdma_cm_id *id)
+{
+	FAIL_BY_ERRNO(DISCONNECT, -1);
+	return NEXT(rdma_disconnect)(id);
 }

@@ -19,7 +19,7 @@ use crate::common::{
 use crate::support::{ALWAYS, Failing, How, with_failures, write};
 
 /// Keeps what a thread logs as an error.
-struct Errors;
+pub(crate) struct Errors;
 
 thread_local! {
     static LINES: RefCell<Vec<String>> = const { RefCell::new(Vec::new()) };
@@ -41,12 +41,17 @@ impl Log for Errors {
 
 impl Errors {
     /// From now on.
-    fn keep() {
+    pub(crate) fn keep() {
         static ONCE: Once = Once::new();
         ONCE.call_once(|| {
             log::set_logger(&Errors).expect("the only one");
             log::set_max_level(LevelFilter::Error);
         });
+    }
+
+    /// The lines of this thread, each once.
+    pub(crate) fn take() -> Vec<String> {
+        LINES.take()
     }
 }
 

@@ -5,6 +5,7 @@
 
 #[path = "../common/mod.rs"]
 mod common;
+mod cutting_off;
 mod freeing;
 mod making;
 mod posting;
