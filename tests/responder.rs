@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use common::{Memory, addr, devdax, device_test, invalid, pattern, peer, region};
+use common::{Memory, addr, completion, devdax, device_test, invalid, pattern, peer, region};
 use rpma::commit::{Fate, Limits, Method, Responder, Slots, Turn, Writer, WriterCfg};
 use rpma::pmem::PmemMap;
 use rpma::{
@@ -526,6 +526,51 @@ fn a_wrong_answer_is_no_acknowledgement() {
             assert_eq!(writer.fate(ticket).expect("its own"), Fate::Unknown);
             assert_eq!(writer.durable(), 0);
             writer.wait(ticket, LIMIT, |_| {}).expect_err("it is over");
+        }
+    });
+}
+
+/// Promise: a client that was cut off is not served any more: neither requests that the responder
+/// has taken nor those that `cut_off` returns. Its pointers are not stored. So both after `remove`
+/// and if the program finds no connection for the client.
+#[test]
+fn a_client_that_was_cut_off_is_not_served() {
+    device_test(|| {
+        let peer = peer();
+        for removes in [true, false] {
+            let mut server = Server::new(&peer, limits(4));
+            let (client, memory) = server.raw(&ConnCfg::new());
+            let base = server.log.get_ptr().addr() as u64;
+            let asks = |number: u32| {
+                let pointer = Some((base + TAIL as u64, number.into()));
+                send(&client, &memory, &request(number, pointer, &[(base, 8)]));
+                completion(&client).result().expect("it has arrived");
+            };
+            asks(1);
+            server.until(|server| server.log.load_u64(TAIL).expect("inside") == 1);
+            asks(2);
+            // The responder has taken it, and has had no turn.
+            let mut wcs = [Wc::default(); 16];
+            let count = server.conns[0].get_cq().get_wc(&mut wcs).expect("polls");
+            for wc in &wcs[..count] {
+                assert!(server.responder.handle(0, wc), "{wc:?}");
+            }
+            asks(3);
+
+            let rest = server.conns.remove(0).cut_off().expect("cut off");
+            let arrived = rest.iter().filter(|wc| wc.result().is_ok()).count();
+            assert_eq!(arrived, 1, "the third request: {rest:?}");
+            if removes {
+                server.responder.remove(0);
+            }
+            for _ in 0..3 {
+                let turn = server.responder.turn(|_| None);
+                assert!(matches!(turn, Turn::Idle), "{turn:?}");
+            }
+            for wc in &rest {
+                assert!(!server.responder.handle(0, wc), "it is forgotten");
+            }
+            assert_eq!(server.log.load_u64(TAIL).expect("inside"), 1);
         }
     });
 }
