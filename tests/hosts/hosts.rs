@@ -12,11 +12,15 @@
 //!   until that fails.
 //! * `hosts endless ADDRESS PORT SECONDS` connects with retries without end, as librpma does, and
 //!   does nothing.
+//! * `hosts cut-off ADDRESS PORT ROUNDS cut|keep` serves a client that stands still with writes in
+//!   flight, cuts it off or keeps its connection, and looks whether bytes change afterwards.
+//! * `hosts flood ADDRESS PORT ROUNDS SECONDS` is that client.
 //! * `hosts verify PATH` looks whether every record that the tail shows is there and whole.
 //!
 //! A group is one commit of a [`Writer`](rpma::commit::Writer): its records, and then the tail.
 
 mod client;
+mod cut_off;
 mod log;
 mod probe;
 mod server;
@@ -38,6 +42,8 @@ fn main() -> ExitCode {
         ["watch", addr, port, seconds] => client::watch(addr, port, seconds),
         ["probe", addr, port] => probe::probe(addr, port),
         ["endless", addr, port, seconds] => probe::endless(addr, port, seconds),
+        ["cut-off", addr, port, rounds, does] => cut_off::serve(addr, port, rounds, does),
+        ["flood", addr, port, rounds, seconds] => cut_off::flood(addr, port, rounds, seconds),
         ["verify", path] => log::verify(path),
         _ => Err("see the head of tests/hosts/hosts.rs".into()),
     };

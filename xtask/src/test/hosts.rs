@@ -5,6 +5,8 @@
 //! Host 1 writes, host 2 owns the memory. Whatever happens: no wait is without an end, every record that
 //! was acknowledged is there and whole, and the tail shows no record that is not.
 
+mod cut_off;
+
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
@@ -69,6 +71,7 @@ pub(super) fn run(
             all.push((format!("{what}, {method}"), *scenario, method));
         }
     }
+    all.extend(cut_off::scenarios().map(|(what, scenario)| (what.to_owned(), scenario, "")));
     let (gone, endless, found_out) = (
         "a peer that is gone is noticed as the settings say",
         "a client that asks for endless retries and is gone is noticed",
