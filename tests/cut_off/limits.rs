@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use rpma::sim::{Fabric, Host, Link, Profile, now};
+use rpma::sim::{Errno, Fabric, Host, Link, Profile, now};
 use rpma::{Conn, ConnCfg, ConnReq, Ep, MrSlice, Peer, Srq, SrqCfg, Wc};
 
 use crate::common::{LIMIT, peer};
@@ -12,6 +12,7 @@ const MILLISECOND: Duration = Duration::from_millis(1);
 
 /// A connection of two hosts.
 struct Hosts {
+    fabric: Fabric,
     link: Link,
     server_host: Host,
     client: Conn,
@@ -48,6 +49,7 @@ impl Hosts {
         let link = fabric.between(&hosts[0], &hosts[1]);
         let [_, server_host] = hosts;
         Self {
+            fabric,
             link,
             server_host,
             client,
@@ -113,6 +115,22 @@ fn a_device_that_does_not_flush() {
         let limit = second..second + 2 * MILLISECOND;
         assert!(limit.contains(&took), "{}: {took:?}", profile.name());
         hosts.server_host.thaw();
+    }
+}
+
+/// Promise: it does not wait for a queue pair that did not enter the error state, which flushes
+/// nothing.
+#[test]
+fn a_queue_pair_that_does_not_enter_the_error_state() {
+    for profile in Profile::ALL {
+        let hosts = Hosts::new(&profile, false);
+        receive(&hosts.server, 0..2);
+        let calls = ["ibv_modify_qp", "rdma_disconnect"];
+        let failing = calls.map(|call| hosts.fabric.fail(call).next(Errno::IO));
+        let (rest, took) = timed(hosts.server, &hosts.server_host);
+        assert!(!failing.iter().any(|failing| failing.is_pending()));
+        assert!(rest.is_empty(), "{rest:?}");
+        assert!(took < MILLISECOND, "{}: {took:?}", profile.name());
     }
 }
 

@@ -120,10 +120,11 @@ impl Sides {
             }
         }
         closed.delete()?;
-        // One end disconnects, the other one is dropped.
+        // One end disconnects, the other one is cut off.
         other.client.disconnect()?;
         expect(&other.server, &ConnEvent::Closed)?;
-        drop(other);
+        other.server.cut_off()?;
+        drop(other.client);
         phase_ends();
 
         srq.delete()?;
