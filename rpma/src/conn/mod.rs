@@ -497,8 +497,9 @@ impl Conn {
     /// Ends the connection: moves the queue pair to the error state and tells the peer. Operations that
     /// are not complete are lost, and complete with an error.
     ///
-    /// It cuts the peer off: when it has returned `Ok`, nothing that the peer sends reaches this host's memory by this
-    /// connection.
+    /// After `Ok` no later request of the peer is executed on this connection. The device may still
+    /// place the packet that it works on: before another writer gets the memory, call
+    /// [`cut_off`](Self::cut_off).
     ///
     /// It does not wait: [`ConnEvent::Closed`] comes when the peer has answered by disconnecting as well.
     /// On a connection that the peer has closed, this is the answer that the peer waits for.
@@ -513,7 +514,8 @@ impl Conn {
         self.queues.qp.disconnect()
     }
 
-    /// Drops the connection and tells whether everything could be freed. (Queues of which there are other handles
+    /// Drops the connection and tells whether everything could be freed. To know only whether the peer can still
+    /// write: [`cut_off`](Self::cut_off). (Queues of which there are other handles
     /// go with the last of them.) A queue pair that cannot be destroyed is moved to the error state: the peer reaches no
     /// memory by it, here and after a drop.
     ///

@@ -306,8 +306,9 @@ impl Wait {
     /// Takes a connection out, and returns it. `None` as [`conn`](Self::conn).
     ///
     /// Its queues stay on the wait's channel, where their events are ignored from here on. So poll
-    /// them ([`Cq::get_wc`]), [`close`](Conn::close) the connection or drop it: its methods that
-    /// wait for completions return [`Error::SharedChannel`]. It may outlive the wait.
+    /// them ([`Cq::get_wc`]), [`close`](Conn::close) the connection, [`cut it off`](Conn::cut_off)
+    /// or drop it: its methods that wait for completions return [`Error::SharedChannel`]. It may
+    /// outlive the wait.
     pub fn remove(&mut self, member: Member) -> Option<Conn> {
         self.conn(member)?;
         match self.take_out(member) {

@@ -166,7 +166,8 @@ impl<K: Copy + Ord> Responder<K> {
 
     /// Forgets a client, with its requests that are not served.
     ///
-    /// Call it when the client's connection has ended, before it is dropped.
+    /// Call it when the client's connection has ended, before it is dropped, and when the client
+    /// was cut off ([`Conn::cut_off`]).
     pub fn remove(&mut self, client: K) {
         self.clients.remove(&client);
     }

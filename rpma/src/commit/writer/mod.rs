@@ -33,9 +33,9 @@ const PROBE_EVERY: Duration = Duration::from_millis(50);
 ///
 /// # One writer
 ///
-/// Nothing here keeps two writers from one pointer: both would commit, without an error, and each
-/// would overwrite the records of the other. `docs/failures.md` shows how a server drops the
-/// connection of a writer before it accepts the next one.
+/// A writer does not detect a second writer of the same pointer. Both would commit without an error,
+/// and overwrite each other's records. The server prevents that: it cuts a writer's connection off
+/// ([`Conn::cut_off`]) before it accepts the next writer. `docs/failures.md` has such a server.
 ///
 /// # Event loops
 ///
