@@ -105,6 +105,7 @@ impl Server {
         // Its requests that are not served must not be served after the new writer has read the
         // tail.
         if let Some(writer) = self.writer.take_if(|_| client.method().is_some()) {
+            self.cut_off(writer);
             self.end(writer, "another client writes");
         }
         let slots = match client.method() {
@@ -132,6 +133,14 @@ impl Server {
                 Turn::Ended(client, error) => self.end(client, &error.to_string()),
                 _ => {}
             }
+        }
+    }
+
+    /// Ends what the last writer may still send.
+    fn cut_off(&mut self, writer: Member) {
+        if let Some(conn) = self.wait.remove(writer) {
+            // Only the end of this program would deregister the log then.
+            conn.cut_off().expect("the last writer is cut off");
         }
     }
 
