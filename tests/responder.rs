@@ -531,8 +531,8 @@ fn a_wrong_answer_is_no_acknowledgement() {
 }
 
 /// Promise: a client that was cut off is not served any more: neither requests that the responder
-/// has taken nor those that `cut_off` returns. Its pointers are not stored. So both after `remove`
-/// and if the program finds no connection for the client.
+/// has taken nor those that `cut_off` returns. Its pointers are not stored. So both after `remove`,
+/// even if another connection has its name, and if the program finds no connection for the client.
 #[test]
 fn a_client_that_was_cut_off_is_not_served() {
     device_test(|| {
@@ -540,6 +540,7 @@ fn a_client_that_was_cut_off_is_not_served() {
         for removes in [true, false] {
             let mut server = Server::new(&peer, limits(4));
             let (client, memory) = server.raw(&ConnCfg::new());
+            let (_next, _memory) = server.raw(&ConnCfg::new());
             let base = server.log.get_ptr().addr() as u64;
             let asks = |number: u32| {
                 let pointer = Some((base + TAIL as u64, number.into()));
@@ -563,8 +564,9 @@ fn a_client_that_was_cut_off_is_not_served() {
             if removes {
                 server.responder.remove(0);
             }
+            let conns = &server.conns;
             for _ in 0..3 {
-                let turn = server.responder.turn(|_| None);
+                let turn = server.responder.turn(|_| conns.first().filter(|_| removes));
                 assert!(matches!(turn, Turn::Idle), "{turn:?}");
             }
             for wc in &rest {

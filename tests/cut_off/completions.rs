@@ -115,8 +115,7 @@ fn messages_of_a_shared_receive_queue() {
     });
 }
 
-/// Promise: a thread that waits on a handle of a queue wakes with an error, without a limit of its
-/// own.
+/// Promise: a thread that waits on a handle of a queue wakes with an error.
 #[test]
 fn a_wait_on_a_handle_ends() {
     device_test(|| {

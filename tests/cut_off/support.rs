@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use rpma::{Conn, Cq, Error, Flags, Mr, MrSlice, MrUsage, Peer, Posted, RemoteSlice, Wc, WcStatus};
 
-use crate::common::{Memory, pattern, region, remote};
+use crate::common::{LIMIT, Memory, pattern, region, remote};
 
 pub(crate) const ALWAYS: Flags = Flags::COMPLETION_ALWAYS;
 pub(crate) const LEN: usize = 64;
@@ -60,10 +60,10 @@ pub(crate) fn flushed(wcs: &[Wc]) -> usize {
         .count()
 }
 
-/// Waits for events of a queue, without a limit, until that is an error.
+/// Waits for events of a queue until that is an error: [`Error::NoCompletion`] if it hangs.
 pub(crate) fn waits_until_it_fails(cq: &Cq) -> Error {
     loop {
-        if let Err(error) = cq.wait() {
+        if let Err(error) = cq.wait_timeout(LIMIT) {
             return error;
         }
     }
