@@ -133,11 +133,11 @@ fn number(variable: &str) -> Option<u64> {
     Some(text.parse().expect(variable))
 }
 
-/// Runs all seeds, and names the one that fails.
-fn with_seeds(run: impl Fn(u64)) {
+/// Runs so many seeds, and names the one that fails.
+fn with_seeds(runs: u64, run: impl Fn(u64)) {
     let seeds = match number("RPMA_SIM_SEED") {
         Some(seed) => seed..seed + 1,
-        None => 0..number("RPMA_SIM_RUNS").unwrap_or(RUNS),
+        None => 0..number("RPMA_SIM_RUNS").unwrap_or(runs),
     };
     for seed in seeds {
         if let Err(panic) = catch_unwind(AssertUnwindSafe(|| run(seed))) {
@@ -151,26 +151,35 @@ fn with_seeds(run: impl Fn(u64)) {
 /// way, or partly arrived. Bytes that landed before are visible then, and no later.
 #[test]
 fn a_client_that_thaws_changes_nothing() {
-    for profile in Profile::ALL {
-        with_seeds(|seed| {
-            for stands in ALL {
-                let changed = changed(&profile, seed, stands, Server::CutsOff);
-                assert_eq!(changed, 0, "{}, {stands:?}", profile.name());
-            }
-        });
-    }
+    thaws(RUNS, Server::CutsOff);
 }
 
 /// The same clients change bytes if the server keeps the connection: the test above can fail.
 #[test]
 fn a_client_that_is_not_cut_off_changes_bytes() {
+    thaws(RUNS, Server::KeepsTheConnection);
+}
+
+#[test]
+#[ignore = "long: some minutes"]
+fn ten_thousand_clients_that_thaw() {
+    thaws(10_000, Server::CutsOff);
+    thaws(10_000, Server::KeepsTheConnection);
+}
+
+fn thaws(runs: u64, does: Server) {
     for profile in Profile::ALL {
-        with_seeds(|seed| {
+        with_seeds(runs, |seed| {
             for stands in ALL {
-                let changed = changed(&profile, seed, stands, Server::KeepsTheConnection);
+                let changed = changed(&profile, seed, stands, does);
                 // All writes may have arrived, unless they have had no time.
                 let may_be_late = matches!(stands, Stands::WhileTheyTravel) && seed % 4 > 0;
-                assert!(may_be_late || changed > 0, "{}, {stands:?}", profile.name());
+                let is_right = match does {
+                    Server::CutsOff => changed == 0,
+                    Server::KeepsTheConnection => may_be_late || changed > 0,
+                };
+                let name = profile.name();
+                assert!(is_right, "{name}, {stands:?}, {does:?}: {changed} bytes");
             }
         });
     }
