@@ -139,6 +139,7 @@ fn what_is_wrong_is_refused() {
         let source = region(&peer, 1024, MrUsage::WRITE_SRC);
         let unread = region(&peer, 64, MrUsage::RECV);
         let others = region(&other, 64, MrUsage::WRITE_SRC);
+        let readable = region(&peer, 64, MrUsage::WRITE_SRC | MrUsage::READ_SRC);
         let target = region(&peer, 1024, target_usage());
         let unwritable = region(&peer, 64, MrUsage::READ_SRC);
         let unflushed = region(&peer, 64, MrUsage::WRITE_DST);
@@ -161,12 +162,14 @@ fn what_is_wrong_is_refused() {
             refused(&[good; 17], None, &["17 parts", "1 to 16"]);
             let empty = (there(64, 0), here(0));
             refused(&[good, empty], pointer(512, 8), &["part 2 of 2", "0 bytes"]);
+            refused(&[empty, good], None, &["part 1 of 2", "0 bytes"]);
             let longer = (there(64, 33), here(32));
             refused(&[good, longer], None, &["part 2 of 2", "32", "33"]);
             let part = (there(64, 32), unread.slice(..32).expect("inside"));
             refused(&[good, part, good], None, &["part 2 of 3", "WRITE_SRC"]);
             let part = (there(64, 32), others.slice(..32).expect("inside"));
             refused(&[part], None, &["part 1 of 1", "another Peer"]);
+            refused(&[good, part], None, &["part 2 of 2", "another Peer"]);
             let part = (read_only.slice(..32).expect("inside"), here(32));
             refused(&[good, part], None, &["part 2 of 2", "WRITE_DST"]);
             refused(&[good], pointer(516, 8), &["the pointer", "multiple of 8"]);
@@ -177,6 +180,10 @@ fn what_is_wrong_is_refused() {
             conn.commit(&parts, pointer(40, 8), VISIBLE, 1)
                 .expect("posted");
             completion(conn).result().expect("flushed");
+            // Their sources may have other usages beside the one that counts.
+            let part = (there(64, 32), readable.slice(..32).expect("inside"));
+            let posted = conn.commit(&[good, part], None, VISIBLE, 1);
+            assert_eq!(completion(conn).posted(), Some(posted.expect("posted")));
             // The rights are those of each region.
             let part = (read_only.slice(..32).expect("inside"), here(32));
             refused(&[part], None, &["part 1 of 1", "WRITE_DST"]);

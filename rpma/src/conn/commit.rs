@@ -254,39 +254,44 @@ impl Conn {
         Parts: CommitParts<Part = Part<'mr>> + ?Sized,
     {
         let parts = parts.all();
-        let (region, _) = parts.first()?;
-        if !usually(parts.len() <= MAX_COMMIT_PARTS) {
+        let ((region, source), more) = parts.split_first()?;
+        let is_usual = usually(more.len() < MAX_COMMIT_PARTS)
+            && self.takes_part(region, source)
+            // The length of one part is looked at as the hull's.
+            && (Parts::IS_ONE || usually(!region.is_empty()));
+        if !is_usual {
             return None;
         }
-        let (mut first, mut last, mut sum) = (u64::MAX, 0, 0);
-        for (dst, src) in parts {
-            let is_usual = dst.is_beside(region)
-                && self.takes_part(dst, src)
-                // The length of one part is looked at after the loop.
-                && (Parts::IS_ONE || usually(!dst.is_empty()));
+        // Copies: nothing that is in memory is looked at again for each part.
+        let (region, source) = (*region, *source);
+        let (mut first, mut last) = region.ends();
+        for (dst, src) in more {
+            let is_usual = dst.is_beside(&region)
+                && (by_itself(src.is_like(&source)) || self.takes_source(src))
+                && src.is_as_long_as(dst)
+                && usually(!dst.is_empty());
             if !usually(is_usual) {
                 return None;
             }
             let ends = dst.ends();
             (first, last) = (first.min(ends.0), last.max(ends.1));
-            sum += dst.len();
-        }
-        // No part is longer than all together. Right ones that are too long together go the long
-        // way.
-        if !by_itself(sum.wrapping_sub(1) < self.longest_message()) {
-            return None;
         }
         let hull = region.between((first, last));
+        // No part is longer than the hull. Right ones that are too far apart go the long way.
+        if !by_itself(hull.len().wrapping_sub(1) < self.longest_message()) {
+            return None;
+        }
         if !Parts::IS_ONE
             && matches!(self.flush_method, FlushMethod::Native)
-            && !by_itself(hull.len() <= sum + GAPS)
+            && !by_itself(hull.len() <= GAPS)
+            && !has_few_gaps(hull.len(), parts)
         {
             return None;
         }
         // A pointer in the same region has its rights.
         let is_right = self.commits_at(&hull, flush_type)
             && pointer.is_none_or(|(dst, _)| {
-                by_itself(dst.is_beside(region))
+                by_itself(dst.is_beside(&region))
                     && self.points_at(dst)
                     && usually(!hull.has_byte_of(dst))
             });
@@ -385,6 +390,12 @@ impl Conn {
         }
         (flushes, count)
     }
+}
+
+/// Whether one native flush of a hull of this length costs less than a flush of each part.
+fn has_few_gaps(hull: u64, parts: &[Part<'_>]) -> bool {
+    let sum: u64 = parts.iter().map(|(dst, _)| dst.len()).sum();
+    hull <= sum + GAPS
 }
 
 /// Refuses what the operations of a commit would accept.

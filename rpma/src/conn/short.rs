@@ -277,11 +277,15 @@ impl Conn {
     #[inline(always)]
     pub(super) fn takes_part(&self, dst: &RemoteSlice, src: &MrSlice<'_>) -> bool {
         usually(dst.usage().contains(MrUsage::WRITE_DST))
-            && usually(
-                src.tag()
-                    .fits(self.queues.tags.write_src, MrUsage::WRITE_SRC),
-            )
-            && usually(u64::from(src.buffer().len()) == dst.len())
+            && usually(self.takes_source(src))
+            && usually(src.is_as_long_as(dst))
+    }
+
+    /// Whether this may be the source of a part of a commit, but for its length.
+    #[inline(always)]
+    pub(super) fn takes_source(&self, src: &MrSlice<'_>) -> bool {
+        src.tag()
+            .fits(self.queues.tags.write_src, MrUsage::WRITE_SRC)
     }
 
     /// The longest write.

@@ -458,6 +458,19 @@ impl<'mr> MrSlice<'mr> {
         self.tag
     }
 
+    /// Whether a check of the [tag](Self::tag) gives the same result for both: they have the same
+    /// peer, usages, and upper half of the length.
+    #[inline(always)]
+    pub(crate) fn is_like(&self, other: &MrSlice<'_>) -> bool {
+        self.tag == other.tag
+    }
+
+    /// Whether it is as long as `remote`, if its own length has 32 bits.
+    #[inline(always)]
+    pub(crate) fn is_as_long_as(&self, remote: &RemoteSlice) -> bool {
+        u64::from(self.buffer.len()) == remote.len()
+    }
+
     #[inline]
     pub(crate) fn buffer(&self) -> LocalBuffer<'mr> {
         self.buffer
