@@ -467,6 +467,7 @@ impl Polled {
             }
             (_, Some(conn)) => {
                 if let Err(failure) = wc.result() {
+                    conn.count_failed(failure.status);
                     conn.fail(failure);
                 }
             }

@@ -7,7 +7,7 @@ use std::{fmt, slice};
 
 use super::Conn;
 use super::fences::behind_a_flush;
-use super::short::AtomicWrites;
+use super::short::{AtomicWrites, by_itself};
 use crate::error::{Error, Result};
 use crate::flags::Flags;
 use crate::flush::{FlushMethod, FlushType};
@@ -64,11 +64,12 @@ use crate::verbs::{
 /// take turns, each with its doorbell. (The call for gathers of the second form sends wrong lengths on soft-RoCE
 /// before rdma-core 64.)
 #[must_use = "nothing is sent before `post`"]
+#[repr(C)]
 pub struct Batch<'a, const N: usize> {
     conn: &'a Conn,
-    requests: Requests<'a, N>,
     /// It has flushes, which are to be noted if a fence is missing when they are posted.
     flushes: bool,
+    requests: Requests<'a, N>,
 }
 
 impl Conn {
@@ -336,9 +337,17 @@ impl<'a, const N: usize> Batch<'a, N> {
             return Err(empty());
         }
         let _posting = self.requests.posting();
-        let posted = match self.requests.only() {
-            Some((request, op_context)) => self.conn.post(request, op_context),
-            None => self.conn.post_batch(self.requests.written(), wanted),
+        let bytes = self.requests.bytes();
+        let only = match by_itself(self.requests.is_one_place()) {
+            true => self.requests.only(),
+            false => None,
+        };
+        let posted = match only {
+            Some((request, op_context)) => self.conn.post(request, bytes, op_context),
+            None => {
+                let requests = self.requests.written();
+                self.conn.post_batch(requests, wanted, bytes)
+            }
         };
         match posted.result() {
             Ok(number) => {
@@ -505,15 +514,15 @@ impl<'a, const N: usize> Batch<'a, N> {
 impl Conn {
     /// Posts all, or none. Not inlined, so that it exists once.
     #[inline(never)]
-    fn post_batch(&self, mut requests: Written<'_>, wanted: Wanted) -> Outcome {
+    fn post_batch(&self, mut requests: Written<'_>, wanted: Wanted, bytes: u64) -> Outcome {
         let Queues { qp, slots, .. } = &self.queues;
         let posted = match requests.forms() {
-            Forms::ANY => slots.try_post_sends(wanted, |mut entries| {
+            Forms::ANY => slots.try_post_sends(wanted, bytes, |mut entries| {
                 qp.post_written(&mut requests, move |op_context| {
                     Kind::Send.wr_id(entries.take(op_context))
                 })
             }),
-            _ => slots.try_post_sends(wanted, |mut entries| {
+            _ => slots.try_post_sends(wanted, bytes, |mut entries| {
                 qp.post_written_by_form(&mut requests, move |op_context| {
                     Kind::Send.wr_id(entries.take(op_context))
                 })
@@ -521,7 +530,7 @@ impl Conn {
         };
         match posted {
             Ok(number) => Outcome::posted(number),
-            Err(NotTried::Later(held)) => self.post_batch_later(requests, wanted, held),
+            Err(NotTried::Later(held)) => self.post_batch_later(requests, (wanted, bytes), held),
             Err(NotTried::NotTaken(ring, held, error)) => {
                 tried_in_vain::<true>((ring, held), wanted.count, error)
             }
@@ -535,12 +544,12 @@ impl Conn {
     fn post_batch_later(
         &self,
         mut requests: Written<'_>,
-        wanted: Wanted,
+        (wanted, bytes): (Wanted, u64),
         held: Option<Held<'_>>,
     ) -> Outcome {
         drop(held);
         let Queues { qp, slots, .. } = &self.queues;
-        slots.post_sends(wanted, |mut entries| {
+        slots.post_sends(wanted, bytes, |mut entries| {
             qp.post_written_by_form(&mut requests, move |op_context| {
                 Kind::Send.wr_id(entries.take(op_context))
             })

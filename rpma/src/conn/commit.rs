@@ -124,14 +124,14 @@ impl Conn {
     where
         Parts: CommitParts<Part = Part<'mr>> + ?Sized,
     {
-        let Some(hull) = self.commits_simply(parts, pointer, flush_type) else {
+        let Some((hull, data)) = self.commits_simply(parts, pointer, flush_type) else {
             let number = self.commit_any(parts.all(), pointer, (flush_type, op_context));
             return match number {
                 Ok(number) => Ok(self.queues.slots.name(number, true)),
                 Err(error) => Err(*error),
             };
         };
-        let hull = Parts::keep_hull((hull.address(), hull.len()));
+        let hull = Parts::keep_hull((hull.address(), hull.len()), data);
         let placement = Placement::new(flush_type == FlushType::Persistent);
         let (posted, count) = match pointer {
             Some(pointer) => {
@@ -188,10 +188,13 @@ impl Conn {
         op_context: u64,
     ) -> Outcome {
         let wanted = Wanted::one_operation(commit.requests(), true);
-        let posted = self.queues.slots.try_post_sends(wanted, |mut entries| {
-            let number = || Kind::Send.wr_id(entries.take(op_context));
-            self.give_commit::<NATIVE, _, _>(commit, number)
-        });
+        let posted = self
+            .queues
+            .slots
+            .try_post_sends(wanted, commit.data(), |mut entries| {
+                let number = || Kind::Send.wr_id(entries.take(op_context));
+                self.give_commit::<NATIVE, _, _>(commit, number)
+            });
         match posted {
             Ok(number) => Outcome::posted(number),
             Err(NotTried::Later(held)) => {
@@ -219,10 +222,12 @@ impl Conn {
     ) -> Outcome {
         drop(held);
         let wanted = Wanted::one_operation(commit.requests(), true);
-        self.queues.slots.post_sends(wanted, |mut entries| {
-            let number = || Kind::Send.wr_id(entries.take(op_context));
-            self.give_commit::<NATIVE, _, _>(commit, number)
-        })
+        self.queues
+            .slots
+            .post_sends(wanted, commit.data(), |mut entries| {
+                let number = || Kind::Send.wr_id(entries.take(op_context));
+                self.give_commit::<NATIVE, _, _>(commit, number)
+            })
     }
 
     #[inline(always)]
@@ -241,15 +246,16 @@ impl Conn {
         qp.post_reading_commit(commit, (target, after_flushes), number)
     }
 
-    /// The part that one flush has to cover, if the commit is of the usual kind and right: all
-    /// parts in one region, which one flush covers, and nothing that is missing.
+    /// The part that one flush has to cover, and the bytes of all parts, if the commit is of the
+    /// usual kind and right: all parts in one region, which one flush covers, and nothing that is
+    /// missing.
     #[inline(always)]
     fn commits_simply<'mr, Parts>(
         &self,
         parts: &Parts,
         pointer: Option<&Pointer>,
         flush_type: FlushType,
-    ) -> Option<RemoteSlice>
+    ) -> Option<(RemoteSlice, u64)>
     where
         Parts: CommitParts<Part = Part<'mr>> + ?Sized,
     {
@@ -264,7 +270,7 @@ impl Conn {
         }
         // Copies: nothing that is in memory is looked at again for each part.
         let (region, source) = (*region, *source);
-        let (mut first, mut last) = region.ends();
+        let ((mut first, mut last), mut sum) = (region.ends(), region.len());
         for (dst, src) in more {
             let is_usual = dst.is_beside(&region)
                 && (by_itself(src.is_like(&source)) || self.takes_source(src))
@@ -275,16 +281,17 @@ impl Conn {
             }
             let ends = dst.ends();
             (first, last) = (first.min(ends.0), last.max(ends.1));
+            sum += dst.len();
         }
-        let hull = region.between((first, last));
-        // No part is longer than the hull. Right ones that are too far apart go the long way.
-        if !by_itself(hull.len().wrapping_sub(1) < self.longest_message()) {
+        // No part is longer than all together. Right ones that are too long together go the long
+        // way.
+        if !by_itself(sum.wrapping_sub(1) < self.longest_message()) {
             return None;
         }
+        let hull = region.between((first, last));
         if !Parts::IS_ONE
             && matches!(self.flush_method, FlushMethod::Native)
-            && !by_itself(hull.len() <= GAPS)
-            && !has_few_gaps(hull.len(), parts)
+            && !by_itself(hull.len() <= sum + GAPS)
         {
             return None;
         }
@@ -295,7 +302,7 @@ impl Conn {
                     && self.points_at(dst)
                     && usually(!hull.has_byte_of(dst))
             });
-        usually(is_right).then_some(hull)
+        usually(is_right).then_some((hull, sum))
     }
 
     /// As a batch, which knows every case and names each error.
@@ -390,12 +397,6 @@ impl Conn {
         }
         (flushes, count)
     }
-}
-
-/// Whether one native flush of a hull of this length costs less than a flush of each part.
-fn has_few_gaps(hull: u64, parts: &[Part<'_>]) -> bool {
-    let sum: u64 = parts.iter().map(|(dst, _)| dst.len()).sum();
-    hull <= sum + GAPS
 }
 
 /// Refuses what the operations of a commit would accept.

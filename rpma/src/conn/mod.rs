@@ -33,6 +33,7 @@ use self::short::Short;
 use self::wait_for::Events;
 pub(crate) use self::wait_for::GRACE;
 use crate::compl_channel;
+use crate::counters::Counters;
 use crate::cq::Cq;
 use crate::error::{Error, Result};
 use crate::event::ConnEvent;
@@ -484,6 +485,17 @@ impl Conn {
     #[must_use]
     pub fn failure(&self) -> Option<Failure> {
         self.queues.slots.failure()
+    }
+
+    /// Returns the numbers of posted requests, of their bytes, of full queues and of failures since
+    /// the connection was made.
+    ///
+    /// It takes no lock and makes no system call, so that a thread may call it at any time beside
+    /// threads that post and poll. Each number is exact: threads write it one after the other, or
+    /// add to it atomically. But the numbers are read one after the other, not at one moment.
+    #[must_use]
+    pub fn counters(&self) -> Counters {
+        self.queues.slots.counters()
     }
 
     /// Returns the event with which the connection ended, once it was taken ([`next_event`](Self::next_event),

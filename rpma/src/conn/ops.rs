@@ -18,7 +18,7 @@ use crate::lock::Held;
 use crate::mr::{MrSlice, RemoteSlice};
 use crate::posted::Posted;
 use crate::queues::Queues;
-use crate::slots::{Kind, NotTried, Outcome, Refusal, tried_in_vain};
+use crate::slots::{Data, Kind, NotTried, Outcome, Refusal, tried_in_vain};
 #[cfg(native_atomic_write)]
 use crate::verbs::NativeAtomicWrite;
 use crate::verbs::{
@@ -159,7 +159,7 @@ impl Conn {
         if !self.gathers_a_write((&mut gather, src), &dst, flags) {
             return self.write_any(Opcode::WRITE, &{ dst }, src, flags, op_context);
         }
-        self.posted(self.post_gather(&mut gather, op_context), flags)
+        self.posted(self.post_gather(&mut gather, dst.len(), op_context), flags)
     }
 
     /// Sends `src` as a message, which lands in a receive of the peer. Without one there it waits, and
@@ -213,10 +213,10 @@ impl Conn {
     ) -> Result<Posted> {
         let _posting = Posting::of(op_context);
         let mut gather = Gather::new(Opcode::SEND, RemoteAddress::NONE, self.short.flags(flags));
-        if !self.gathers_a_send((&mut gather, src), flags) {
+        let Some(len) = self.gathers_a_send((&mut gather, src), flags) else {
             return self.send_any(Opcode::SEND, src, flags, op_context);
-        }
-        self.posted(self.post_gather(&mut gather, op_context), flags)
+        };
+        self.posted(self.post_gather(&mut gather, len, op_context), flags)
     }
 
     #[inline(always)]
@@ -303,7 +303,7 @@ impl Conn {
             AtomicWrites::Native => self.post_atomic_write(remote, src, verbs, op_context),
             AtomicWrites::Fallback => {
                 let verbs = verbs | self.short.after_flushes;
-                self.post(&mut Request::inline(remote, src, verbs), op_context)
+                self.post(&mut Request::inline(remote, src, verbs), 8, op_context)
             }
             _ => return self.atomic_write_any(&{ dst }, src, flags, op_context),
         };
@@ -378,7 +378,7 @@ impl Conn {
     }
 
     #[inline(never)]
-    fn post_reading_flush(
+    pub(super) fn post_reading_flush(
         &self,
         remote: RemoteAddress,
         len: u64,
@@ -387,7 +387,7 @@ impl Conn {
     ) -> Outcome {
         let target = self.short.flush_target.first(len);
         let mut request = Request::read(remote, target, flags);
-        self.post_inlined(&mut request, op_context)
+        self.post_inlined(&mut request, (), op_context)
     }
 
     /// The flush is written down by the caller: in memory it takes no registers.
@@ -398,7 +398,7 @@ impl Conn {
         flush: &mut NativeFlush<PERSISTENT>,
         op_context: u64,
     ) -> Outcome {
-        self.post_inlined(flush, op_context)
+        self.post_inlined(flush, (), op_context)
     }
 
     #[cfg(native_atomic_write)]
@@ -415,7 +415,7 @@ impl Conn {
             bytes,
             flags,
         };
-        self.post_inlined(&mut write, op_context)
+        self.post_inlined(&mut write, 8, op_context)
     }
 
     /// A native flush that may be longer than one request takes.
@@ -430,7 +430,7 @@ impl Conn {
         let Queues { qp, slots, .. } = &self.queues;
         let requests = QueuePair::flush_slots(len);
         let signaled = flags.contains(SendFlags::SIGNALED);
-        slots.post_send(requests, signaled, op_context, |first| {
+        slots.post_send(requests, signaled, (op_context, ()), |first| {
             let wr_id = |number| Kind::Send.wr_id(first + u64::from(number));
             qp.post_long_flush(remote, len, persistent, flags, wr_id)
         })
@@ -450,7 +450,7 @@ impl Conn {
             if !usually(local.len() > 0) {
                 request.leave_out_data();
             }
-            self.post(&mut request, op_context)
+            self.post(&mut request, local.len().into(), op_context)
         };
         self.posted(posted, flags)
     }
@@ -471,25 +471,35 @@ impl Conn {
 
     /// Posts a request. Not inlined: its callers have nothing to keep in registers for it.
     #[inline(never)]
-    pub(super) fn post(&self, request: &mut Request<'_>, op_context: u64) -> Outcome {
-        self.post_inlined(request, op_context)
+    pub(super) fn post(&self, request: &mut Request<'_>, data: u64, op_context: u64) -> Outcome {
+        self.post_inlined(request, data, op_context)
     }
 
     /// As [`post`](Self::post), of several local parts.
     #[inline(never)]
-    pub(super) fn post_gather(&self, gather: &mut Gather<'_>, op_context: u64) -> Outcome {
-        self.post_inlined(gather, op_context)
+    pub(super) fn post_gather(
+        &self,
+        gather: &mut Gather<'_>,
+        data: u64,
+        op_context: u64,
+    ) -> Outcome {
+        self.post_inlined(gather, data, op_context)
     }
 
     #[inline(always)]
-    fn post_inlined(&self, request: &mut impl WorkRequest, op_context: u64) -> Outcome {
+    fn post_inlined(
+        &self,
+        request: &mut impl WorkRequest,
+        data: impl Data,
+        op_context: u64,
+    ) -> Outcome {
         let Queues { qp, slots, .. } = &self.queues;
-        let posted = slots.try_post_send(op_context, |number| {
+        let posted = slots.try_post_send(op_context, data, |number| {
             request.post(qp, Kind::Send.wr_id(number))
         });
         match posted {
             Ok(number) => Outcome::posted(number),
-            Err(NotTried::Later(held)) => self.post_later(request, op_context, held),
+            Err(NotTried::Later(held)) => self.post_later(request, (op_context, data), held),
             Err(NotTried::NotTaken(ring, held, error)) => {
                 tried_in_vain::<true>((ring, held), 1, error)
             }
@@ -502,12 +512,13 @@ impl Conn {
     fn post_later(
         &self,
         request: &mut impl WorkRequest,
-        op_context: u64,
+        (op_context, data): (u64, impl Data),
         held: Option<Held<'_>>,
     ) -> Outcome {
         drop(held);
         let Queues { qp, slots, .. } = &self.queues;
-        slots.post_send(1, request.signaled() != 0, op_context, |number| {
+        let signaled = request.signaled() != 0;
+        slots.post_send(1, signaled, (op_context, data), |number| {
             request.post(qp, Kind::Send.wr_id(number)).map(drop)
         })
     }

@@ -72,7 +72,7 @@ impl Conn {
             let posted = self.post_atomic_write(remote, src, flags, op_context);
             return self.posted(posted, asked);
         }
-        let posted = self.post(&mut Request::inline(remote, src, flags), op_context);
+        let posted = self.post(&mut Request::inline(remote, src, flags), 8, op_context);
         self.posted(posted, asked)
     }
 
@@ -123,10 +123,10 @@ impl Conn {
                     "rdma-core was built without native flush",
                 ))
             }
-            FlushMethod::Read(target) => {
-                let target = target.first(dst.len());
-                let mut request = Request::read(dst.address(), target, flags);
-                self.posted(self.post(&mut request, op_context), asked)
+            FlushMethod::Read(_) => {
+                let (remote, len) = (dst.address(), dst.len());
+                let posted = self.post_reading_flush(remote, len, flags, op_context);
+                self.posted(posted, asked)
             }
         }
     }
@@ -151,7 +151,9 @@ impl Conn {
             .map(|(place, part)| *place = part)
             .count();
         let mut gather = Gather::new(opcode, remote, self.short.flags(flags));
-        gather.fill(&buffers[..count], |part| Some(*part));
-        self.posted(self.post_gather(&mut gather, op_context), flags)
+        // Each has some bytes, so that the sum is there.
+        let len = gather.fill(&buffers[..count], |part| Some(*part));
+        let posted = self.post_gather(&mut gather, len.unwrap_or(0), op_context);
+        self.posted(posted, flags)
     }
 }

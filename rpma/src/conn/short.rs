@@ -343,15 +343,17 @@ impl Conn {
     }
 
     /// As [`sends_simply`](Self::sends_simply), of several local parts, which are gathered
-    /// meanwhile.
+    /// meanwhile. Returns their length together.
     #[inline(always)]
     pub(super) fn gathers_a_send<'mr>(
         &self,
         (gather, src): (&mut Gather<'mr>, &[MrSlice<'mr>]),
         flags: Flags,
-    ) -> bool {
+    ) -> Option<u64> {
         let len = self.gather((gather, src), MrUsage::SEND, self.queues.tags.send);
-        by_itself(self.short.takes(flags)) && by_itself(len <= self.limit(flags).into())
+        let is_usual =
+            by_itself(self.short.takes(flags)) && by_itself(len <= self.limit(flags).into());
+        is_usual.then_some(len)
     }
 
     /// The length of local parts together; [`u64::MAX`] if one needs a closer look, or if they are

@@ -24,6 +24,7 @@
 //! (life.rs) and the errors of refused requests (refused.rs).
 
 mod contexts;
+mod counts;
 mod kind;
 mod life;
 mod outcome;
@@ -37,6 +38,7 @@ mod tests;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
+use self::counts::Counts;
 pub(crate) use self::kind::{Kind, RECEIVE_MARKERS, SEND_MARKERS};
 use self::life::Life;
 pub(crate) use self::life::State;
@@ -44,8 +46,8 @@ use self::outcome::NoCall;
 pub(crate) use self::outcome::{Outcome, Refusal};
 pub(crate) use self::pool::Pool;
 pub(crate) use self::refused::refused_by_a_full_queue;
+pub(crate) use self::ring::{Data, NotTried, Wanted};
 use self::ring::{Entries, NotPosted, NotTaken, Ring};
-pub(crate) use self::ring::{NotTried, Wanted};
 use crate::error::{Queue, Result};
 use crate::lock::Held;
 use crate::posted::{ConnId, Posted};
@@ -64,6 +66,7 @@ pub(crate) struct ConnSlots {
     life: Life,
     /// The markers that any thread has polled: two bits each, see [`Kind::marker_bits`].
     markers: AtomicU32,
+    counts: Counts,
 }
 
 impl ConnSlots {
@@ -73,6 +76,7 @@ impl ConnSlots {
             id: ConnId::new(),
             life: Life::new(),
             markers: AtomicU32::new(0),
+            counts: Counts::default(),
             shared: None,
             send: Box::new(Ring::new(sends, SEND_MARKERS)),
             // Receives may be posted before the connection is there.
@@ -143,11 +147,11 @@ impl ConnSlots {
         &self,
         count: u32,
         signaled: bool,
-        op_context: u64,
+        (op_context, data): (u64, impl Data),
         post: impl FnOnce(u64) -> Result<(), PostError>,
     ) -> Outcome {
         let wanted = Wanted::one_operation(count, signaled);
-        self.post_sends(wanted, |mut entries| {
+        self.post_sends(wanted, data, |mut entries| {
             let first = entries.take(op_context);
             for _ in 1..count {
                 entries.take(op_context);
@@ -160,13 +164,16 @@ impl ConnSlots {
     pub(crate) fn post_sends(
         &self,
         wanted: Wanted,
+        data: impl Data,
         post: impl FnOnce(Entries<'_>) -> Result<(), PostError>,
     ) -> Outcome {
         // Under the ring's lock: behind a post that has failed no other may make the device look.
-        let posted = self.send.post(wanted, |entries| match self.life.state() {
-            State::Open => post(entries).map_err(|error| self.not_taken::<true>(error)),
-            _ => Err(NotTaken::Refused(NoCall::Ended)),
-        });
+        let posted = self
+            .send
+            .post(wanted, data, |entries| match self.life.state() {
+                State::Open => post(entries).map_err(|error| self.not_taken::<true>(error)),
+                _ => Err(NotTaken::Refused(NoCall::Ended)),
+            });
         Outcome::of(posted)
     }
 
@@ -176,9 +183,10 @@ impl ConnSlots {
     pub(crate) fn try_post_send(
         &self,
         op_context: u64,
+        data: impl Data,
         post: impl FnOnce(u64) -> Result<u32, PostError>,
     ) -> Result<u64, NotTried<'_, PostError>> {
-        self.send.try_post(op_context, post)
+        self.send.try_post(op_context, data, post)
     }
 
     /// As [`post_sends`](Self::post_sends), if that takes no time: see [`Ring::try_post_many`].
@@ -186,9 +194,10 @@ impl ConnSlots {
     pub(crate) fn try_post_sends(
         &self,
         wanted: Wanted,
+        data: impl Data,
         post: impl FnOnce(Entries<'_>) -> Result<(), PostError>,
     ) -> Result<u64, NotTried<'_, PostError>> {
-        self.send.try_post_many(wanted, post)
+        self.send.try_post_many(wanted, data, post)
     }
 
     /// As [`post_receives`](Self::post_receives), if that takes no time.
@@ -199,7 +208,7 @@ impl ConnSlots {
         post: impl FnOnce(Entries<'_>) -> Result<(), PostError>,
     ) -> Result<u64, NotTried<'_, PostError>> {
         let wanted = Wanted::one_operation(count, true);
-        self.receive.try_post_many(wanted, post)
+        self.receive.try_post_many(wanted, (), post)
     }
 
     /// Posts receives: all of them or none. `post` takes the entry of each.
@@ -211,7 +220,7 @@ impl ConnSlots {
         let wanted = Wanted::one_operation(count, true);
         let posted = self
             .receive
-            .post(wanted, |entries| match self.life.state() {
+            .post(wanted, (), |entries| match self.life.state() {
                 State::Connecting | State::Open => {
                     post(entries).map_err(|error| self.not_taken::<false>(error))
                 }
@@ -238,7 +247,7 @@ impl ConnSlots {
         op_context: u64,
         post: impl FnOnce(u64) -> Result<(), PostError>,
     ) -> Result<u64, NotTried<'_, PostError>> {
-        self.receive.try_post(op_context, |number| {
+        self.receive.try_post(op_context, (), |number| {
             post(Kind::Receive.wr_id(number))?;
             Ok(1)
         })

@@ -13,10 +13,14 @@ impl ConnSlots {
     #[inline(never)]
     pub(crate) fn receive_refused(&self, refusal: Refusal, count: u32) -> Error {
         let ended = !matches!(self.life.state(), State::Connecting | State::Open);
-        match ended && refusal.call().is_none() {
-            true => self.closed(),
-            false => refused_by_a_full_queue(refusal, Queue::Receive, self.receive.depth(), count),
+        if ended && refusal.call().is_none() {
+            return self.closed();
         }
+        let error = refused_by_a_full_queue(refusal, Queue::Receive, self.receive.depth(), count);
+        if matches!(error, Error::QueueFull { .. }) {
+            self.count_full(Queue::Receive);
+        }
+        error
     }
 
     /// The error of an operation of `count` requests.
@@ -42,11 +46,17 @@ impl ConnSlots {
                     false => "",
                 },
             )),
-            Refusal::FULL => Error::QueueFull {
-                queue: Queue::Send,
-                depth,
-            },
-            Refusal::NO_COMPLETION_DUE => Error::NoCompletionDue { depth },
+            Refusal::FULL => {
+                self.count_full(Queue::Send);
+                Error::QueueFull {
+                    queue: Queue::Send,
+                    depth,
+                }
+            }
+            Refusal::NO_COMPLETION_DUE => {
+                self.count_full(Queue::Send);
+                Error::NoCompletionDue { depth }
+            }
             _ => self.closed(),
         }
     }

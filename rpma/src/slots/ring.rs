@@ -37,6 +37,8 @@ pub(crate) struct Ring {
     /// How many entries [`try_post`](Self::try_post) may use: `depth`; none before a [`post`](Self::post) or
     /// [`started`](Self::started), after a request that the device has not taken, and after the [`end`](Self::end).
     limit: AtomicU64,
+    /// How many bytes the device was given to carry, modulo 2⁶⁴: see [`Data`].
+    bytes: AtomicU64,
     /// Not 0 when nothing may be posted any more.
     ended: AtomicU32,
     /// How many entries a program may use; a few more are for us.
@@ -63,6 +65,25 @@ impl Wanted {
             signaled: if signaled { count } else { 0 },
         }
     }
+}
+
+/// The bytes that requests carry: a number, or `()` where they are not counted.
+pub(crate) trait Data: Copy {
+    /// Adds them. With the lock held: nothing else writes there.
+    fn add_to(self, count: &AtomicU64);
+}
+
+impl Data for u64 {
+    #[inline(always)]
+    fn add_to(self, count: &AtomicU64) {
+        let before = count.load(Ordering::Relaxed);
+        count.store(before.wrapping_add(self), Ordering::Relaxed);
+    }
+}
+
+impl Data for () {
+    #[inline(always)]
+    fn add_to(self, _count: &AtomicU64) {}
 }
 
 /// The entries for requests, before they are posted, in their order.
@@ -135,6 +156,7 @@ impl Ring {
             signaled: AtomicU64::new(first),
             end: AtomicU64::new(first),
             limit: AtomicU64::new(0),
+            bytes: AtomicU64::new(0),
             ended: AtomicU32::new(0),
             depth,
             contexts: Contexts::new(depth.saturating_add(extra)),
@@ -160,6 +182,7 @@ impl Ring {
     pub(crate) fn post<E>(
         &self,
         wanted: Wanted,
+        data: impl Data,
         post: impl FnOnce(Entries<'_>) -> Result<(), NotTaken<E>>,
     ) -> Result<u64, NotPosted<E>> {
         let _held = self.posting.acquire();
@@ -167,6 +190,7 @@ impl Ring {
             return Err(NotPosted::Ended);
         }
         self.look(wanted.count, wanted.signaled > 0)?;
+        data.add_to(&self.bytes);
         self.publish(wanted, post)
     }
 
@@ -176,6 +200,7 @@ impl Ring {
     pub(crate) fn try_post<E>(
         &self,
         context: u64,
+        data: impl Data,
         post: impl FnOnce(u64) -> Result<u32, E>,
     ) -> Result<u64, NotTried<'_, E>> {
         let Some(held) = self.posting.try_acquire() else {
@@ -188,6 +213,8 @@ impl Ring {
             return Err(NotTried::Later(Some(held)));
         }
         self.contexts.of(next).store(context, Ordering::Relaxed);
+        // Before the call: a length that is kept during the call takes a register.
+        data.add_to(&self.bytes);
         match post(next) {
             // The number is read again: one that is kept during the call takes a register.
             Ok(signaled) => Ok(self.taken(1, u32::from(signaled != 0))),
@@ -200,6 +227,7 @@ impl Ring {
     pub(crate) fn try_post_many<E>(
         &self,
         wanted: Wanted,
+        data: impl Data,
         post: impl FnOnce(Entries<'_>) -> Result<(), E>,
     ) -> Result<u64, NotTried<'_, E>> {
         let Some(held) = self.posting.try_acquire() else {
@@ -213,6 +241,8 @@ impl Ring {
             return Err(NotTried::Later(Some(held)));
         }
         let contexts = self.contexts.view();
+        // As there.
+        data.add_to(&self.bytes);
         if let Err(error) = post(Entries { contexts, next }) {
             return Err(NotTried::NotTaken(self, held, error));
         }
@@ -366,6 +396,11 @@ impl Ring {
         let context = self.contexts.of(number).load(Ordering::Relaxed);
         self.done_with(number);
         context
+    }
+
+    /// How many bytes the requests carry that the device was given, also those that it has not taken.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.bytes.load(Ordering::Relaxed)
     }
 
     /// The number of the next request.

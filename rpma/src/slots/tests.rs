@@ -1,5 +1,6 @@
 //! What is counted, without a device.
 
+use std::sync::atomic::AtomicU64;
 use std::sync::{Mutex, mpsc};
 use std::thread;
 use std::time::Duration;
@@ -55,11 +56,11 @@ fn post_send(
     mut post: impl FnMut(u64) -> Result<(), PostError>,
 ) -> Result<()> {
     let taken = match count {
-        1 => slots.try_post_send(op_context, |number| {
+        1 => slots.try_post_send(op_context, (), |number| {
             post(number)?;
             Ok(u32::from(signaled))
         }),
-        _ => slots.try_post_sends(Wanted::one_operation(count, signaled), |mut entries| {
+        _ => slots.try_post_sends(Wanted::one_operation(count, signaled), (), |mut entries| {
             let first = entries.take(op_context);
             for _ in 1..count {
                 entries.take(op_context);
@@ -68,7 +69,7 @@ fn post_send(
         }),
     };
     tried::<true>(taken, count)
-        .unwrap_or_else(|| slots.post_send(count, signaled, op_context, post))
+        .unwrap_or_else(|| slots.post_send(count, signaled, (op_context, ()), post))
         .result()
         .map(drop)
         .map_err(|refusal| {
@@ -195,14 +196,14 @@ fn no_number_comes_again() {
     let mut numbers = Vec::new();
     for context in 0..100 {
         let wanted = Wanted::one_operation(3, true);
-        let posted: Result<_, NotPosted<()>> = ring.post(wanted, |mut entries| {
+        let posted: Result<_, NotPosted<()>> = ring.post(wanted, (), |mut entries| {
             entries.take(0);
             entries.take(0);
             numbers.push(entries.take(context));
             Ok(())
         });
         posted.expect("a slot");
-        let full = ring.post(wanted, |_| Err(NotTaken::Failed(())));
+        let full = ring.post(wanted, (), |_| Err(NotTaken::Failed(())));
         assert_eq!(full, Err(NotPosted::Full));
         let last = *numbers.last().expect("posted");
         assert_eq!(ring.complete(last), context);
@@ -217,7 +218,7 @@ fn a_batch_has_its_last_completion_anywhere() {
     let device = Device::new(6);
     let post = |count, signaled| {
         let wanted = Wanted { count, signaled };
-        let posted = device.slots.post_sends(wanted, |mut entries| {
+        let posted = device.slots.post_sends(wanted, (), |mut entries| {
             let mut taken = device.taken.lock().expect("no panic");
             taken.extend((0..count).map(|_| entries.take(7)));
             Ok(())
@@ -248,7 +249,7 @@ fn a_batch_that_does_not_fit_takes_nothing() {
     };
     let refused = device
         .slots
-        .post_sends(four, none)
+        .post_sends(four, (), none)
         .result()
         .map_err(|refusal| refusal.bits());
     assert_eq!(refused, Err(Refusal::TOO_LONG));
@@ -258,7 +259,7 @@ fn a_batch_that_does_not_fit_takes_nothing() {
     };
     let refused = device
         .slots
-        .post_sends(three, none)
+        .post_sends(three, (), none)
         .result()
         .map_err(|refusal| refusal.bits());
     assert_eq!(refused, Err(Refusal::FULL));
@@ -324,6 +325,28 @@ fn a_failed_post_ends_the_connection() {
     }
 }
 
+/// Of a post that the device refuses nothing counts but its bytes; of one that failed, the request
+/// does, too: the device may have it. Counts wrap around.
+#[test]
+fn a_failed_post_counts_and_a_refused_one_does_not() {
+    let ring = Ring::new(4, 0).started();
+    let count = |posted: Result<u32, ()>, error| {
+        let tried = ring.try_post(0, 10, |_| posted);
+        if let Err(NotTried::NotTaken(ring, held, ())) = tried {
+            let error: NotTaken<()> = error;
+            ring.tried_in_vain(held, 1, error, false);
+        }
+        (ring.next_number(), ring.bytes())
+    };
+    assert_eq!(count(Ok(1), NotTaken::NoRoom), (1, 10));
+    assert_eq!(count(Err(()), NotTaken::NoRoom), (1, 20));
+    assert_eq!(count(Err(()), NotTaken::Failed(())), (2, 30));
+    let count = AtomicU64::new(u64::MAX);
+    2.add_to(&count);
+    assert_eq!(count.into_inner(), 1);
+    ().add_to(&AtomicU64::new(0));
+}
+
 /// The device must not be made to look again: also not by one who waited for the lock meanwhile.
 #[test]
 fn nobody_posts_behind_a_failed_post() {
@@ -358,7 +381,7 @@ fn nobody_posts_before_a_failed_post_has_ended_the_connection() {
     let device = Device::new(4);
     device.post(1, true).expect("posts");
     let failed = PostError::Failed(CallFailed::for_test(Errno::NOMEM));
-    let posted = device.slots.try_post_send(0, |_| Err(failed));
+    let posted = device.slots.try_post_send(0, (), |_| Err(failed));
     let refusal = tried::<true>(posted, 1).expect("the short way is open");
     for count in [1, 2] {
         let refused = device.post(count, true);

@@ -42,6 +42,8 @@ pub(crate) struct Requests<'a, const N: usize> {
     /// How many are used up to the last request that gives a completion when it succeeds; 0 if none does.
     signaled: u32,
     forms: Forms,
+    /// The bytes of the program's that they carry.
+    bytes: u64,
     places: [MaybeUninit<Place>; N],
     callers: Callers,
     local: PhantomData<&'a ()>,
@@ -99,6 +101,7 @@ impl<'a, const N: usize> Requests<'a, N> {
             used: 0,
             signaled: 0,
             forms: Forms::ANY,
+            bytes: 0,
             places: [const { MaybeUninit::uninit() }; N],
             callers: Callers::new(),
             local: PhantomData,
@@ -141,6 +144,18 @@ impl<'a, const N: usize> Requests<'a, N> {
         }
     }
 
+    /// The bytes of the program's that they carry.
+    #[inline(always)]
+    pub(crate) fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// Whether one place is used, and so there is one request.
+    #[inline(always)]
+    pub(crate) fn is_one_place(&self) -> bool {
+        self.used == PLACE
+    }
+
     /// The only request, with its `op_context`, if it goes by a chain.
     #[inline(always)]
     pub(crate) fn only(&mut self) -> Option<(&mut Request<'a>, u64)> {
@@ -166,6 +181,7 @@ impl<'a, const N: usize> Requests<'a, N> {
         self.used = 0;
         self.signaled = 0;
         self.forms = Forms::ANY;
+        self.bytes = 0;
         self.callers.clear();
     }
 
@@ -180,7 +196,9 @@ impl<'a, const N: usize> Requests<'a, N> {
         op_context: u64,
     ) -> Result<(), NoRoom> {
         let wr = SendWr::new(opcode, remote, 1, flags);
-        self.push_with(wr, local.to_sge(), op_context)
+        self.push_with(wr, local.to_sge(), op_context)?;
+        self.bytes += u64::from(local.len());
+        Ok(())
     }
 
     /// A read into `target`.
@@ -205,7 +223,9 @@ impl<'a, const N: usize> Requests<'a, N> {
         op_context: u64,
     ) -> Result<(), NoRoom> {
         let wr = SendWr::new(Opcode::WRITE, remote, 1, flags | SendFlags::INLINE);
-        self.push_with(wr, bytes_sge(bytes), op_context)
+        self.push_with(wr, bytes_sge(bytes), op_context)?;
+        self.bytes += 8;
+        Ok(())
     }
 
     /// An operation with any number of local buffers, of which those without bytes are left out.
@@ -218,7 +238,9 @@ impl<'a, const N: usize> Requests<'a, N> {
         op_context: u64,
     ) -> Result<(), NoRoom> {
         let mut parts = parts.filter(|part| part.len() > 0);
-        let count = parts.clone().count();
+        let (count, bytes) = parts.clone().fold((0, 0), |(count, bytes), part| {
+            (count + 1, bytes + u64::from(part.len()))
+        });
         let needed = places_of(count);
         if needed > N - self.used_places() {
             return Err(NoRoom);
@@ -243,6 +265,7 @@ impl<'a, const N: usize> Requests<'a, N> {
             self.forms |= Forms::CHAIN;
         }
         self.used += (needed as u32 - 1) * PLACE;
+        self.bytes += bytes;
         Ok(())
     }
 
@@ -309,6 +332,7 @@ impl<'a, const N: usize> Requests<'a, N> {
         let wr = SendWr::atomic_write(remote, flags);
         self.push_with(wr, bytes_sge(bytes), op_context)?;
         self.forms |= Forms::STREAM;
+        self.bytes += 8;
         Ok(())
     }
 

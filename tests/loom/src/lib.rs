@@ -84,7 +84,7 @@ impl Queue {
             device.push_back((number, signaled, context));
             assert!(device.len() <= self.depth, "more than the queue has slots");
         };
-        let posted = self.ring.try_post(context, |number| {
+        let posted = self.ring.try_post(context, (), |number| {
             give(number);
             Ok::<_, NotTaken<()>>(u32::from(signaled))
         });
@@ -94,7 +94,7 @@ impl Queue {
         drop(posted);
         let wanted = Wanted::one_operation(1, signaled);
         self.ring
-            .post(wanted, |mut entries| {
+            .post(wanted, (), |mut entries| {
                 give(entries.take(context));
                 Ok(())
             })
@@ -112,7 +112,7 @@ impl Queue {
             device.push_back((numbers[1], true, context));
             assert!(device.len() <= self.depth, "more than the queue has slots");
         };
-        let posted = self.ring.try_post_many(wanted, |entries| {
+        let posted = self.ring.try_post_many(wanted, (), |entries| {
             give(entries);
             Ok::<_, NotTaken<()>>(())
         });
@@ -121,7 +121,7 @@ impl Queue {
         }
         drop(posted);
         self.ring
-            .post(wanted, |entries| {
+            .post(wanted, (), |entries| {
                 give(entries);
                 Ok(())
             })
@@ -225,16 +225,16 @@ fn the_short_way_ends_with_the_connection() {
         // As the library does: the state is looked at under the lock, on the long way only.
         let _ = queue
             .ring
-            .post(wanted, |_| match ended.load(Ordering::Acquire) {
+            .post(wanted, (), |_| match ended.load(Ordering::Acquire) {
                 true => Err(NotTaken::Refused(())),
                 false => Ok(()),
             });
         ending.join().unwrap();
         // Nor does one that has no room open it again.
         let long = Wanted::one_operation(5, true);
-        let refused: Result<u64, NotPosted<()>> = queue.ring.post(long, |_| Ok(()));
+        let refused: Result<u64, NotPosted<()>> = queue.ring.post(long, (), |_| Ok(()));
         assert_eq!(refused, Err(NotPosted::Ended));
-        let posted = queue.ring.try_post(2, |_| Ok::<_, NotTaken<()>>(1));
+        let posted = queue.ring.try_post(2, (), |_| Ok::<_, NotTaken<()>>(1));
         assert!(posted.is_err(), "posted behind the end");
     });
 }
@@ -308,7 +308,7 @@ fn a_refused_post() {
             thread::spawn(move || {
                 let wanted = Wanted::one_operation(1, true);
                 let full: Result<u64, NotPosted<()>> =
-                    queue.ring.post(wanted, |_| Err(NotTaken::NoRoom));
+                    queue.ring.post(wanted, (), |_| Err(NotTaken::NoRoom));
                 assert_eq!(full, Err(NotPosted::Full));
             })
         };
@@ -331,7 +331,7 @@ fn nothing_is_posted_behind_a_failure() {
             let (queue, ended) = (Arc::clone(&queue), Arc::clone(&ended));
             thread::spawn(move || {
                 let wanted = Wanted::one_operation(1, true);
-                let posted = queue.ring.post(wanted, |mut entries| {
+                let posted = queue.ring.post(wanted, (), |mut entries| {
                     let number = entries.take(context);
                     if ended.load(Ordering::Acquire) {
                         return Err(NotTaken::Refused(()));
@@ -380,7 +380,7 @@ fn several_at_once_and_markers() {
             count: 3,
             signaled: 2,
         };
-        let posted: Result<u64, NotPosted<()>> = queue.ring.post(wanted, |mut entries| {
+        let posted: Result<u64, NotPosted<()>> = queue.ring.post(wanted, (), |mut entries| {
             let mut device = queue.device.lock().unwrap();
             for (index, signaled) in [false, true, false].into_iter().enumerate() {
                 let context = 7 + index as u64;
@@ -395,7 +395,7 @@ fn several_at_once_and_markers() {
             count: 3,
             signaled: 3,
         };
-        let refused: Result<u64, NotPosted<()>> = queue.ring.post(more, |_| Ok(()));
+        let refused: Result<u64, NotPosted<()>> = queue.ring.post(more, (), |_| Ok(()));
         assert!(matches!(
             refused,
             Err(NotPosted::Full | NotPosted::NoCompletionDue)
@@ -485,7 +485,7 @@ fn nothing_is_posted_behind_a_failure_of_the_short_way() {
         let failing = {
             let queue = Arc::clone(&queue);
             thread::spawn(move || {
-                let posted = queue.ring.try_post(1, |number| {
+                let posted = queue.ring.try_post(1, (), |number| {
                     let mut device = queue.device.lock().unwrap();
                     device.push_back((number, true, 1));
                     Err(())
