@@ -343,6 +343,23 @@ pub(crate) const EXAMPLES: &[Example] = &[
             together: true,
         },
     ),
+    example(
+        "14-metrics",
+        "the counters of a connection, for a program's metrics",
+        pair(
+            program(&[], &[]),
+            &[program(
+                &[],
+                &[
+                    "rpma_bytes_total{conn=\"client\"} 256",
+                    "rpma_full_receive_queue_total{conn=\"client\"} 0",
+                    "rpma_full_send_queue_total{conn=\"client\"} 1",
+                    "rpma_receives_total{conn=\"client\"} 0",
+                    "rpma_requests_total{conn=\"client\"} 5",
+                ],
+            )],
+        ),
+    ),
 ];
 
 const MULTIPLE: Run = pair(

@@ -207,6 +207,7 @@ pairs! {
     _12scch_receive_completion_queue: "12scch-receive-completion-queue",
     #[ignore = "long: it waits, and servers_of_many_clients runs it beside others"]
     _13_messages_ping_pong_with_srq: "13-messages-ping-pong-with-srq",
+    _14_metrics: "14-metrics",
 }
 
 /// The second time on persistent memory, both sides find what the first time has left.
