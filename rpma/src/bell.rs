@@ -29,6 +29,11 @@ impl Bell {
         if let Some(fd) = self.fd.get() {
             wake(fd);
         }
+        self.call();
+    }
+
+    /// Calls as [`ring`](Self::ring) does, and wakes no sleeper.
+    pub(crate) fn call(&self) {
         if let Some(call) = &*self.lock_call() {
             call();
         }

@@ -32,6 +32,7 @@ pub struct ConnCfg {
     min_rnr_timer: Option<u8>,
     force_fallback: bool,
     peer_reorders: bool,
+    keep_alive: Option<Duration>,
 }
 
 impl Default for ConnCfg {
@@ -54,6 +55,7 @@ impl Default for ConnCfg {
             min_rnr_timer: Some(12),
             force_fallback: false,
             peer_reorders: false,
+            keep_alive: None,
         }
     }
 }
@@ -376,6 +378,78 @@ impl ConnCfg {
     pub fn get_peer_reorders(&self) -> bool {
         self.peer_reorders
     }
+
+    /// Ends the connection when the peer gives no sign of life for this time. `None`, the default, lets
+    /// it stay: without an operation in flight nothing shows that the peer's host is gone.
+    ///
+    /// A program that only serves, or whose retries have no end
+    /// ([`set_retry_count`](Self::set_retry_count)), learns so that a host has no power, stands still,
+    /// or is cut off. Each side sets its own. The time counts from
+    /// [`ConnEvent::Established`](crate::ConnEvent::Established).
+    ///
+    /// # Promise
+    ///
+    /// While the program is in a wait, silence of this time ends the connection, and a pause of half
+    /// of it does not. A connection whose peer answers never ends, however long it is idle. A sign of
+    /// life is a completion of an operation or of a receive. After 3/16 to 6/16 of the time without one,
+    /// the library asks: it posts a write of 0 bytes, for which the send queue has a slot more. The
+    /// peer's device answers. No program gets its completion.
+    ///
+    /// The end: the queue pair goes to the error state, so that all operations in flight complete. After
+    /// their completions comes [`ConnEvent::Lost`](crate::ConnEvent::Lost) with the status `-ETIMEDOUT`,
+    /// and [`Conn::failure`](crate::Conn::failure) is [`Failure::Silent`](crate::Failure::Silent). If the
+    /// device itself gives the probe up before, because its retries are used up, the connection ends
+    /// then, with [`Failure::Probe`](crate::Failure::Probe). So set the retry count to 7, which has no
+    /// end on soft-RoCE, if a pause of half of a longer time must not end the connection.
+    ///
+    /// # Waits
+    ///
+    /// These keep watch: [`Wait::next`](crate::wait::Wait::next), [`Conn::next`](crate::Conn::next),
+    /// [`Conn::wait_for`](crate::Conn::wait_for), [`Conn::wait`](crate::Conn::wait), and the waits of
+    /// [`commit`](crate::commit). An event loop of another kind calls
+    /// [`Conn::keep_alive`](crate::Conn::keep_alive). [`Cq::wait`](crate::Cq::wait),
+    /// [`CompletionChannel::wait`](crate::CompletionChannel::wait) and
+    /// [`Conn::next_event`](crate::Conn::next_event) alone do not.
+    ///
+    /// While the program or this host stands still, nothing ends. After that the library looks again,
+    /// 3/16 of the time later, before it ends a connection: an answer that was here already counts.
+    ///
+    /// # Limits
+    ///
+    /// * The answer comes from the peer's device. A program that was stopped, on a host that lives,
+    ///   answers for ever: only an answer of the program itself shows that.
+    /// * A probe is executed after the operations before it. So three quarters of the time must be
+    ///   longer than the longest of them takes, together with those without a completion before it.
+    /// * A message that waits for a receive of the peer keeps the probe back as well. A peer that posts
+    ///   no receive for this time is taken for one that is gone.
+    /// * It is at least four acknowledgement time-outs ([`set_ack_timeout`](Self::set_ack_timeout); by
+    ///   default 2.2 s on Linux 6.12, and 8.6 s on 6.1), so that a lost packet is repeated in time. An
+    ///   adapter may take up to four times as long for a repetition (InfiniBand specification
+    ///   9.7.6.1.3): eight time-outs are better there.
+    ///
+    /// A shorter one is refused: with [`set_ack_timeout`](Self::set_ack_timeout) when the request is
+    /// made, and otherwise when the kernel's time-out is known. That is before the accepting side
+    /// answers, and on the connecting side instead of
+    /// [`ConnEvent::Established`](crate::ConnEvent::Established).
+    ///
+    /// # Errors
+    ///
+    /// [`Error::InvalidArgument`] for zero.
+    pub fn set_keep_alive(&mut self, silence: Option<Duration>) -> Result<&mut Self> {
+        if silence == Some(Duration::ZERO) {
+            return Err(Error::invalid(
+                "a keep-alive of zero: every peer would be gone at once; None switches it off",
+            ));
+        }
+        self.keep_alive = silence;
+        Ok(self)
+    }
+
+    /// See [`set_keep_alive`](Self::set_keep_alive).
+    #[must_use]
+    pub fn get_keep_alive(&self) -> Option<Duration> {
+        self.keep_alive
+    }
 }
 
 fn three_bits(what: &str, count: u8) -> Result<u8> {
@@ -406,6 +480,7 @@ mod tests {
         assert_eq!(cfg.get_min_rnr_timer(), Some(12), "not the longest");
         assert_eq!(cfg.get_ack_timeout(), None);
         assert!(!cfg.get_force_fallback());
+        assert_eq!(cfg.get_keep_alive(), None);
     }
 
     #[test]
@@ -418,6 +493,7 @@ mod tests {
         assert!(cfg.set_ack_timeout(Some(31)).is_ok());
         assert!(cfg.set_max_send_sge(0).is_err());
         assert!(cfg.set_min_rnr_timer(Some(32)).is_err());
+        assert!(cfg.set_keep_alive(Some(Duration::ZERO)).is_err());
         assert_eq!(cfg.get_retry_count(), 6, "a refused value changes nothing");
     }
 }

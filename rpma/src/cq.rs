@@ -451,6 +451,10 @@ impl Polled {
             (Some((Kind::SharedReceive, number)), _, Some(srq)) => {
                 srq.complete(wc, number).then_some(Kind::SharedReceive)
             }
+            (Some((Kind::Probe, number)), Some(conn), _) => {
+                conn.probe_came(number, wc.status());
+                return false;
+            }
             (Some((kind, number)), Some(conn), _) => {
                 conn.complete(wc, kind, number).then_some(kind)
             }

@@ -24,7 +24,9 @@ pub enum ConnEvent {
     /// as a second `RPMA_CONN_CLOSED`.
     TimewaitExit,
     /// The connection is lost: the device is gone, or the queue pair could not be set up, also because
-    /// the peer has closed the connection before this side took its answer (`RPMA_CONN_LOST`).
+    /// the peer has closed the connection before this side took its answer (`RPMA_CONN_LOST`). Also
+    /// the end by a keep-alive, with `-ETIMEDOUT` if the peer did not answer
+    /// ([`ConnCfg::set_keep_alive`](crate::ConnCfg::set_keep_alive)).
     Lost {
         /// A negative errno, or 0.
         status: i32,

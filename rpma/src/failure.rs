@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::io;
+use std::time::Duration;
 
 use crate::error::Error;
 use crate::verbs::{WcFailure, WcStatus};
@@ -21,6 +22,20 @@ pub enum Failure {
     },
     /// The device reported an error of the queue pair in an asynchronous event, which is in the log.
     Device,
+    /// The peer gave no sign of life for as long as the keep-alive allows
+    /// ([`ConnCfg::set_keep_alive`](crate::ConnCfg::set_keep_alive)), and the library moved the queue
+    /// pair to the error state.
+    Silent {
+        /// The keep-alive of the connection.
+        keep_alive: Duration,
+    },
+    /// A probe of the keep-alive failed, which shows that the peer's host, its device or the network
+    /// is down, or that the queue pair was in the error state before.
+    Probe {
+        /// The status of its completion: [`WcStatus::RETRY_EXC_ERR`] if the peer's device does not
+        /// answer.
+        status: WcStatus,
+    },
 }
 
 pub(crate) const POST_ENDED_IT: &str = "This failed post ended the connection: connect again";
@@ -33,14 +48,19 @@ impl Failure {
 
     /// Whether it is a flushed operation, which failed because of an earlier failure or a disconnect.
     pub(crate) fn is_flushed(&self) -> bool {
-        matches!(self, Self::Operation(failure) if failure.status == WcStatus::WR_FLUSH_ERR)
+        match self {
+            Self::Operation(WcFailure { status, .. }) | Self::Probe { status } => {
+                *status == WcStatus::WR_FLUSH_ERR
+            }
+            Self::Post { .. } | Self::Device | Self::Silent { .. } => false,
+        }
     }
 
     fn rank(&self) -> u8 {
         match self {
             _ if self.is_flushed() => 0,
             Self::Device => 1,
-            Self::Operation(_) | Self::Post { .. } => 2,
+            Self::Operation(_) | Self::Post { .. } | Self::Silent { .. } | Self::Probe { .. } => 2,
         }
     }
 }
@@ -54,6 +74,16 @@ impl fmt::Display for Failure {
                 write!(f, "{call} failed: {cause}. {POST_ENDED_IT}")
             }
             Self::Device => f.write_str(NotConnected::GivenUp.text()),
+            Self::Silent { keep_alive } => {
+                write!(f, "{}, within {keep_alive:?}", NotConnected::Silent.text())
+            }
+            Self::Probe { status } => {
+                write!(
+                    f,
+                    "{}: a probe failed with {status}",
+                    NotConnected::Silent.text()
+                )
+            }
         }
     }
 }
@@ -74,6 +104,9 @@ impl From<Failure> for Error {
                 Self::provider(call, io::Error::from_raw_os_error(errno)).with_hint(POST_ENDED_IT)
             }
             Failure::Device => Self::NotConnected(NotConnected::GivenUp),
+            Failure::Silent { .. } | Failure::Probe { .. } => {
+                Self::NotConnected(NotConnected::Silent)
+            }
         }
     }
 }
@@ -88,6 +121,9 @@ pub enum NotConnected {
     Failed,
     /// The device reported an error of the queue pair. Completions may be missing.
     GivenUp,
+    /// The keep-alive ended it ([`ConnCfg::set_keep_alive`](crate::ConnCfg::set_keep_alive)): the
+    /// peer's device does not answer.
+    Silent,
     /// This side or the peer closed it.
     Closed,
     /// [`Conn::close`](crate::Conn::close): it ended before the peer acknowledged every operation.
@@ -108,6 +144,10 @@ impl NotConnected {
             Self::GivenUp => {
                 "the device reported an error of the connection's queue pair (see the log), which ended it: \
                  completions may be missing; drop the connection, and connect again"
+            }
+            Self::Silent => {
+                "the keep-alive ended the connection, because the peer's device did not answer \
+                 (ConnCfg::set_keep_alive): its host or the network is down; connect again"
             }
             Self::Closed => {
                 "the connection is closed, by this side or by the peer (Conn::ended has its event): connect again"

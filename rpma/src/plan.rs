@@ -8,8 +8,10 @@
 //! [`Queues`]: crate::queues::Queues
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use crate::compl_channel::ComplChannel;
+use crate::conn::check_keep_alive;
 use crate::conn_cfg::ConnCfg;
 use crate::error::{Error, Result};
 use crate::peer::Peer;
@@ -45,6 +47,7 @@ pub(crate) struct Plan {
     pub(crate) retry_count: u8,
     pub(crate) rnr_retry_count: u8,
     pub(crate) peer_reorders: bool,
+    pub(crate) keep_alive: Option<Duration>,
 }
 
 /// A completion queue of a connection.
@@ -76,6 +79,8 @@ impl Plan {
         if let Some(srq) = srq {
             check_srq(peer, cfg, srq)?;
         }
+        // The kernel's own time-out is known when the connection opens.
+        check_keep_alive(cfg.get_keep_alive(), cfg.get_ack_timeout())?;
         let (channel, receive_channel) = channels(peer, cfg)?;
         if sizes.rcq.is_none() {
             check_no_rcq(cfg)?;
@@ -114,6 +119,7 @@ impl Plan {
             retry_count: cfg.get_retry_count(),
             rnr_retry_count: cfg.get_rnr_retry_count(),
             peer_reorders: cfg.get_peer_reorders(),
+            keep_alive: cfg.get_keep_alive(),
         })
     }
 }

@@ -4,6 +4,7 @@
 //! its id; the completion queues; the channel that they share, if they do; the share of the peer.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use rustix::io::Errno;
 
@@ -39,6 +40,7 @@ pub(crate) struct Queues {
     pub(crate) limits: Limits,
     pub(crate) min_rnr_timer: Option<u8>,
     pub(crate) peer_reorders: bool,
+    pub(crate) keep_alive: Option<Duration>,
     pub(crate) peer: Peer,
     pub(crate) tags: Tags,
     pub(crate) ends: Ends,
@@ -148,6 +150,7 @@ impl Queues {
             },
             min_rnr_timer: plan.min_rnr_timer,
             peer_reorders: plan.peer_reorders,
+            keep_alive: plan.keep_alive,
             peer: peer.clone(),
             tags: Tags::of(peer),
         })

@@ -10,6 +10,7 @@ mod close;
 mod commit;
 mod cut_off;
 mod fences;
+mod keep_alive;
 mod next;
 mod ops;
 mod ops_any;
@@ -27,11 +28,14 @@ pub use self::batch::Batch;
 pub use self::close::CloseError;
 pub(crate) use self::commit::{Part, check_parts};
 use self::fences::Fences;
+use self::keep_alive::KeepAlive;
+pub(crate) use self::keep_alive::check as check_keep_alive;
 pub use self::next::Next;
 pub(crate) use self::next::{BOUND, refuse_no_room};
 use self::short::Short;
 use self::wait_for::Events;
 pub(crate) use self::wait_for::GRACE;
+use crate::bell::Bell;
 use crate::compl_channel;
 use crate::counters::Counters;
 use crate::cq::Cq;
@@ -44,7 +48,7 @@ use crate::peer_cfg::{Durable, PeerCfg};
 use crate::posted::ConnId;
 use crate::queues::Queues;
 use crate::slots::State;
-use crate::verbs::{CmEvent, CmEventKind, CompChannel, ConnParam, CqKind, Deadline, Notify};
+use crate::verbs::{CmEvent, CmEventKind, CompChannel, ConnParam, CqKind, CqTag, Deadline, Notify};
 
 /// A connection to another program.
 ///
@@ -112,6 +116,7 @@ pub struct Conn {
     receives_next: AtomicBool,
     /// See [`get_next_fd`](Self::get_next_fd).
     next_fd: OnceLock<OwnedFd>,
+    keep_alive: Option<Box<KeepAlive>>,
 }
 
 impl Conn {
@@ -129,7 +134,9 @@ impl Conn {
         param: ConnParam<'_>,
     ) -> Result<Self> {
         let conn = Self::new(queues, OnceLock::from(private_data))?;
-        conn.queues.qp.accept(param)?;
+        let keep_alive = conn.queues.keep_alive;
+        let check = |ack_timeout| check_keep_alive(keep_alive, ack_timeout);
+        conn.queues.qp.accept(param, check)?;
         // The queue pair can send from here on.
         conn.open()?;
         Ok(conn)
@@ -142,6 +149,9 @@ impl Conn {
             true => FlushMethod::Native,
             false => FlushMethod::Read(queues.peer.flush_target()?.into()),
         };
+        let keep_alive = queues
+            .keep_alive
+            .map(|limit| Box::new(KeepAlive::new(limit)));
         let mut conn = Self {
             queues,
             short: Short::new(flush_method, native, fences.possible()),
@@ -155,6 +165,7 @@ impl Conn {
             has_own_channels: false,
             receives_next: AtomicBool::new(true),
             next_fd: OnceLock::new(),
+            keep_alive,
         };
         conn.has_own_channels = !conn.is_on_a_completion_channel();
         conn.set_flushes(MrUsage::FLUSH_TYPE_VISIBILITY);
@@ -172,8 +183,9 @@ impl Conn {
                 result => result?,
             }
         }
-        let reads = qp.max_reads()? > 0;
-        self.short.open(reads);
+        let timing = qp.timing()?;
+        check_keep_alive(self.queues.keep_alive, Some(timing.ack_timeout))?;
+        self.short.open(timing.max_reads > 0);
         self.queues.slots.open();
         Ok(())
     }
@@ -231,14 +243,26 @@ impl Conn {
     }
 
     fn event_until(&self, deadline: Deadline) -> Result<ConnEvent> {
-        let _sleeper = match self.kept_event_or_sleep() {
-            Ok(event) => return Ok(event),
-            Err(sleeper) => sleeper,
-        };
-        let event = self.queues.qp.next_event(deadline)?.ok_or(Error::NoEvent)?;
-        let event = self.note(event)?;
-        self.log(&event);
-        Ok(event)
+        loop {
+            // The keep-alive rings it after its event is there. It may have rung before.
+            let bell = self.queues.slots.bell();
+            let bell = (self.has_keep_alive() && !bell.has_rung()).then_some(bell);
+            let until = self.watch_the_end().map_or(Deadline::Never, Deadline::At);
+            let _sleeper = match self.kept_event_or_sleep() {
+                Ok(event) => return Ok(event),
+                Err(sleeper) => sleeper,
+            };
+            let event = self.queues.qp.next_event(bell, deadline.earlier(until))?;
+            if let Some(event) = event {
+                let event = self.note(event)?;
+                self.log(&event);
+                return Ok(event);
+            }
+            let is_due = until.has_passed() || bell.is_some_and(Bell::has_rung);
+            if !is_due || deadline.has_passed() {
+                return Err(Error::NoEvent);
+            }
+        }
     }
 
     /// For a caller that holds no lock: the program's logger may call anything.
@@ -260,6 +284,9 @@ impl Conn {
                     // Settings that are not what was asked for are no connection.
                     self.queues.slots.end(State::Closed);
                 })?;
+                if let Some(keep_alive) = &self.keep_alive {
+                    keep_alive.established();
+                }
             }
             CmEventKind::Other(_) => {}
             CmEventKind::TimewaitExit => {
@@ -385,7 +412,7 @@ impl Conn {
             (Notify::Any, Notify::Any) => Notify::Any,
             _ => Notify::Solicited,
         };
-        let kind = match compl_channel::wait(channel, Some(&self.queues.slots), notify, deadline)? {
+        let kind = match self.completion_event(channel, notify, deadline)? {
             Some(tag) => tag.kind,
             // An event may have been lost: one of a queue with solicited events.
             None => match (cq.notify(), of_receives) {
@@ -398,6 +425,36 @@ impl Conn {
         match (kind, rcq) {
             (CqKind::Receive, Some(rcq)) => Ok((rcq, kind)),
             _ => Ok((cq, CqKind::Main)),
+        }
+    }
+
+    /// Waits for a completion event, and keeps watch over the peer meanwhile. `None`: the queues are
+    /// to be looked at.
+    fn completion_event(
+        &self,
+        channel: &CompChannel,
+        notify: Notify,
+        deadline: Deadline,
+    ) -> Result<Option<CqTag>> {
+        let slots = Some(&*self.queues.slots);
+        let wait = |until| compl_channel::wait(channel, slots, notify, until);
+        if self.keep_alive.is_none() {
+            return wait(deadline);
+        }
+        // An event that is there comes first.
+        let (mut until, mut has_slept) = (Deadline::after(Duration::ZERO), false);
+        loop {
+            match wait(deadline.earlier(until)) {
+                Err(Error::NoCompletion) if until.has_passed() && !deadline.has_passed() => {}
+                event => return event,
+            }
+            if has_slept && notify == Notify::Solicited {
+                // As after a second, which each part of the wait begins anew.
+                return Ok(None);
+            }
+            // The program has polled the queues, and no event has come since: they are empty.
+            until = self.watch_peer().map_or(Deadline::Never, Deadline::At);
+            has_slept = true;
         }
     }
 
@@ -475,7 +532,8 @@ impl Conn {
     }
 
     /// Why the connection failed: the first failed completion that was polled, from either of its queues; the
-    /// first call that failed to post; or the device's error of the queue pair. `None` while nothing failed.
+    /// first call that failed to post; the device's error of the queue pair; or the silence of the peer
+    /// ([`ConnCfg::set_keep_alive`](crate::ConnCfg::set_keep_alive)). `None` while nothing failed.
     ///
     /// A flushed operation (`WR_FLUSH_ERR`) failed because of an earlier failure. It is returned only if no other
     /// failure is known: after this side or the peer has disconnected, and on soft-RoCE sometimes at the first
@@ -500,7 +558,7 @@ impl Conn {
 
     /// Returns the event with which the connection ended, once it was taken ([`next_event`](Self::next_event),
     /// [`next`](Self::next), [`wait_for`](Self::wait_for), [`Wait::next`](crate::wait::Wait::next)): the first one,
-    /// whichever thread took it.
+    /// whichever thread took it. The event of a keep-alive's end is returned before it was taken as well.
     #[must_use]
     pub fn ended(&self) -> Option<&ConnEvent> {
         self.ended.get().map(|(event, _)| event)

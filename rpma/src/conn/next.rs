@@ -57,8 +57,9 @@ impl Conn {
     /// [`Wait`](crate::wait::Wait) waits there. For one on a [`CompletionChannel`](crate::CompletionChannel) this is an
     /// error.
     ///
-    /// Nothing tells of a peer whose host is gone, or cut off, while nothing is under way: a program that must know
-    /// writes 0 bytes every few seconds (docs/failures.md).
+    /// A peer whose host is gone, or cut off, shows only by an operation that fails. With a keep-alive
+    /// ([`ConnCfg::set_keep_alive`](crate::ConnCfg::set_keep_alive)) the library asks the peer, and this returns the end
+    /// of an idle connection as well.
     ///
     /// # Errors
     ///
@@ -97,6 +98,8 @@ impl Conn {
         let (main, of_receives) = self.channels()?;
         let mut rest = Rest::default();
         loop {
+            // The queues are empty: they were polled just before.
+            let due = self.watch_peer();
             if let Some(event) = self.kept_event() {
                 return Ok(Next::Event(event));
             }
@@ -108,7 +111,8 @@ impl Conn {
                 PollFd::new(own, PollFlags::IN),
             ];
             let watched = 3 + usize::from(of_receives.is_some());
-            sleep(main, &mut fds[..watched], deadline)?;
+            let until = due.map_or(deadline, |due| deadline.earlier(Deadline::At(due)));
+            sleep(main, &mut fds[..watched], until)?;
             let [_, event, of_main, of_own] = fds.map(|fd| !fd.revents().is_empty());
             let mut taken = Ok(false);
             if of_main {
@@ -136,7 +140,8 @@ impl Conn {
     /// It stays the same one, and open, as long as the connection; a copy of it (`try_clone_to_owned`) belongs to who
     /// makes it. What `next` finds only by looking within a second (what others have left; completions without an
     /// event, if [`Notify::Solicited`](crate::Notify::Solicited) is set) does not make it readable: a loop to which
-    /// that happens calls `next` each second as well. Errors that the device itself reports (adapters do, soft-RoCE
+    /// that happens calls `next` each second as well. A loop for a connection with a keep-alive also calls `next` at
+    /// the time that [`keep_alive`](Self::keep_alive) returns. Errors that the device itself reports (adapters do, soft-RoCE
     /// does not) are read by whatever waits on the device, and make the descriptors of their connections readable
     /// then: a loop calls `next` of any connection every few seconds.
     ///

@@ -174,6 +174,8 @@ impl Conn {
                     return Err(Error::TimedOut(INCOMPLETE));
                 }
             }
+            // The queue is empty.
+            let due = self.watch_peer();
             if slots.was_polled(number) {
                 return Err(Error::PolledElsewhere);
             }
@@ -187,6 +189,7 @@ impl Conn {
                 return Err(Error::TimedOut(INCOMPLETE));
             }
             let until = deadline.earlier(Deadline::after(BOUND));
+            let until = due.map_or(until, |due| until.earlier(Deadline::At(due)));
             let late = self.ended.get().map(|(_, late)| *late);
             let until = late.map_or(until, |late| until.earlier(late));
             let mut fds = [
@@ -259,6 +262,15 @@ impl Conn {
         }
     }
 
+    /// Keeps an event that is the library's own.
+    pub(super) fn push_event(&self, event: ConnEvent) {
+        self.lock_events().kept.push_back(event);
+    }
+
+    pub(crate) fn has_kept_event(&self) -> bool {
+        !self.lock_events().kept.is_empty()
+    }
+
     fn has_event_sleepers(&self) -> bool {
         self.lock_events().sleepers > 0
     }
@@ -271,7 +283,7 @@ impl Conn {
             return Ok(());
         }
         let now = Deadline::after(Duration::ZERO);
-        if let Some(event) = self.queues.qp.next_event(now)? {
+        if let Some(event) = self.queues.qp.next_event(None, now)? {
             let event = self.note(event)?;
             events.kept.push_back(event.clone());
             drop(events);

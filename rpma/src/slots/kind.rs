@@ -1,7 +1,7 @@
 //! The kinds of requests, and the `wr_id` with which a request is posted.
 
-/// In the send queue, entries for [`Kind::AllSent`] and [`Kind::SendsFlushed`].
-pub(crate) const SEND_MARKERS: u32 = 2;
+/// In the send queue, entries for [`Kind::AllSent`], [`Kind::SendsFlushed`] and [`Kind::Probe`].
+pub(crate) const SEND_MARKERS: u32 = 3;
 /// In the receive queue, an entry for [`Kind::ReceivesFlushed`].
 pub(crate) const RECEIVE_MARKERS: u32 = 1;
 
@@ -22,16 +22,19 @@ pub(crate) enum Kind {
     SendsFlushed = 4,
     /// The marker after the last receive.
     ReceivesFlushed = 5,
+    /// The question of the keep-alive whether the peer's host is there.
+    Probe = 6,
 }
 
 impl Kind {
-    pub(super) const ALL: [Self; 6] = [
+    pub(super) const ALL: [Self; 7] = [
         Self::Send,
         Self::Receive,
         Self::SharedReceive,
         Self::AllSent,
         Self::SendsFlushed,
         Self::ReceivesFlushed,
+        Self::Probe,
     ];
 
     /// The bits of a `wr_id` that have the number.
@@ -47,7 +50,7 @@ impl Kind {
     pub(crate) fn is_marker(self) -> bool {
         matches!(
             self,
-            Self::AllSent | Self::SendsFlushed | Self::ReceivesFlushed
+            Self::AllSent | Self::SendsFlushed | Self::ReceivesFlushed | Self::Probe
         )
     }
 

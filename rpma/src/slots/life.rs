@@ -26,6 +26,8 @@ pub(crate) enum State {
     Failed,
     /// The device has reported an error of the queue pair.
     Broken,
+    /// The keep-alive found no peer.
+    Silent,
     /// This side or the peer has closed the connection, or it was never made.
     Closed,
 }
@@ -38,6 +40,7 @@ impl State {
             1 => Self::Open,
             2 => Self::Failed,
             3 => Self::Broken,
+            4 => Self::Silent,
             _ => Self::Closed,
         }
     }
@@ -120,11 +123,17 @@ impl ConnSlots {
         // After the reason is there: a thread that is refused asks for it.
         self.end(match failure {
             Failure::Device => State::Broken,
-            _ => State::Failed,
+            Failure::Silent { .. } | Failure::Probe { .. } => State::Silent,
+            Failure::Operation(_) | Failure::Post { .. } => State::Failed,
         });
         if failure == Failure::Device {
             self.life.bell.ring();
         }
+    }
+
+    /// Everything that was in flight has come, or will not come any more.
+    pub(crate) fn end_waits(&self) {
+        self.life.bell.ring();
     }
 
     /// The queue pair is gone.
@@ -141,6 +150,10 @@ impl ConnSlots {
     /// The first failure, or the one that explains it.
     pub(crate) fn failure(&self) -> Option<Failure> {
         *self.life.lock_failure()
+    }
+
+    pub(crate) fn state(&self) -> State {
+        self.life.state()
     }
 
     /// Whether it takes no operations yet.
@@ -166,6 +179,7 @@ impl ConnSlots {
             // A post has failed just now.
             State::Open | State::Failed => NotConnected::Failed,
             State::Broken => NotConnected::GivenUp,
+            State::Silent => NotConnected::Silent,
             State::Closed => NotConnected::Closed,
         })
     }

@@ -29,6 +29,7 @@ mod kind;
 mod life;
 mod outcome;
 mod pool;
+mod probe;
 mod refused;
 mod ring;
 mod settle;
@@ -36,7 +37,7 @@ mod settle;
 mod tests;
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use self::counts::Counts;
 pub(crate) use self::kind::{Kind, RECEIVE_MARKERS, SEND_MARKERS};
@@ -45,6 +46,7 @@ pub(crate) use self::life::State;
 use self::outcome::NoCall;
 pub(crate) use self::outcome::{Outcome, Refusal};
 pub(crate) use self::pool::Pool;
+pub(crate) use self::probe::Signs;
 pub(crate) use self::refused::refused_by_a_full_queue;
 pub(crate) use self::ring::{Data, NotTried, Wanted};
 use self::ring::{Entries, NotPosted, NotTaken, Ring};
@@ -67,6 +69,8 @@ pub(crate) struct ConnSlots {
     /// The markers that any thread has polled: two bits each, see [`Kind::marker_bits`].
     markers: AtomicU32,
     counts: Counts,
+    /// A [`Kind::Probe`] is in flight.
+    is_probing: AtomicBool,
 }
 
 impl ConnSlots {
@@ -77,6 +81,7 @@ impl ConnSlots {
             life: Life::new(),
             markers: AtomicU32::new(0),
             counts: Counts::default(),
+            is_probing: AtomicBool::new(false),
             shared: None,
             send: Box::new(Ring::new(sends, SEND_MARKERS)),
             // Receives may be posted before the connection is there.

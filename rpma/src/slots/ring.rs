@@ -34,13 +34,15 @@ pub(crate) struct Ring {
     /// Pollers write `done`, so that looking costs a cache line: it is done only when this does not leave
     /// enough.
     end: AtomicU64,
-    /// How many entries [`try_post`](Self::try_post) may use: `depth`; none before a [`post`](Self::post) or
+    /// How many entries [`try_post`](Self::try_post) may use: `room`; none before a [`post`](Self::post) or
     /// [`started`](Self::started), after a request that the device has not taken, and after the [`end`](Self::end).
     limit: AtomicU64,
     /// How many bytes the device was given to carry, modulo 2⁶⁴: see [`Data`].
     bytes: AtomicU64,
     /// Not 0 when nothing may be posted any more.
     ended: AtomicU32,
+    /// 1 while a request [beside](Self::post_beside) those of the program is in flight. With the lock held.
+    beside: AtomicU32,
     /// How many entries a program may use; a few more are for us.
     depth: u32,
     contexts: Contexts,
@@ -158,6 +160,7 @@ impl Ring {
             limit: AtomicU64::new(0),
             bytes: AtomicU64::new(0),
             ended: AtomicU32::new(0),
+            beside: AtomicU32::new(0),
             depth,
             contexts: Contexts::new(depth.saturating_add(extra)),
             done: AtomicU64::new(first),
@@ -282,6 +285,52 @@ impl Ring {
         self.publish(Wanted::one_operation(1, true), post)
     }
 
+    /// As [`post_extra`](Self::post_extra), while the program goes on: it has as many entries as before until
+    /// [`beside_is_done`](Self::beside_is_done). No program waits for it, so it is no completion that is due.
+    pub(crate) fn post_beside<E>(
+        &self,
+        post: impl FnOnce(Entries<'_>) -> Result<(), NotTaken<E>>,
+    ) -> Result<u64, NotPosted<E>> {
+        let _held = self.posting.acquire();
+        let done = self.done.load(Ordering::Acquire);
+        let used = self.next.load(Ordering::Relaxed).wrapping_sub(done);
+        if used as usize >= self.contexts.len() {
+            return Err(NotPosted::Full);
+        }
+        let number = self.publish(Wanted::one_operation(1, false), post)?;
+        self.set_beside(1);
+        Ok(number)
+    }
+
+    /// As [`complete`](Self::complete), of a request beside those of the program.
+    pub(crate) fn beside_is_done(&self, number: u64) {
+        let _held = self.posting.acquire();
+        // Before its entry comes back: otherwise a poster could have it as well.
+        self.set_beside(0);
+        self.done_with(number);
+    }
+
+    /// With the lock held.
+    fn set_beside(&self, count: u32) {
+        self.beside.store(count, Ordering::Relaxed);
+        if self.limit.load(Ordering::Relaxed) != 0 {
+            self.limit.store(self.room(), Ordering::Relaxed);
+        }
+    }
+
+    /// Whether all requests of the program are done.
+    pub(crate) fn is_idle(&self) -> bool {
+        let _held = self.posting.acquire();
+        let next = self.next.load(Ordering::Relaxed);
+        let left = next.wrapping_sub(self.done.load(Ordering::Acquire));
+        left <= u64::from(self.beside.load(Ordering::Relaxed))
+    }
+
+    /// How many entries may be taken, one beside those of the program included. With the lock held.
+    fn room(&self) -> u64 {
+        u64::from(self.depth) + u64::from(self.beside.load(Ordering::Relaxed))
+    }
+
     /// From now on nothing is posted but [extra](Self::post_extra) requests.
     pub(crate) fn end(&self) {
         let _held = self.posting.acquire();
@@ -317,11 +366,11 @@ impl Ring {
         let due = self.signaled.load(Ordering::Relaxed).wrapping_sub(done) as i64 > 0;
         let kept = u32::from(!signaled && !due);
         let used = self.next.load(Ordering::Relaxed).wrapping_sub(done);
-        let depth = u64::from(self.depth);
-        if used.saturating_add(count.saturating_add(kept).into()) <= depth {
+        let room = self.room();
+        if used.saturating_add(count.saturating_add(kept).into()) <= room {
             // Only now: what is refused here says nothing of whether it is wanted.
-            self.limit.store(depth, Ordering::Relaxed);
-            self.end.store(done.wrapping_add(depth), Ordering::Relaxed);
+            self.limit.store(room, Ordering::Relaxed);
+            self.end.store(done.wrapping_add(room), Ordering::Relaxed);
             return Ok(());
         }
         // A request that gives no completion needs another entry, for one that does.
@@ -406,6 +455,11 @@ impl Ring {
     /// The number of the next request.
     pub(crate) fn next_number(&self) -> u64 {
         self.next.load(Ordering::SeqCst)
+    }
+
+    /// The number of the first request that is not done.
+    pub(crate) fn done(&self) -> u64 {
+        self.done.load(Ordering::Acquire)
     }
 
     /// Whether the completion of the request `number`, or of a later one, was polled.

@@ -153,7 +153,7 @@ impl ConnSlots {
             Kind::Receive | Kind::ReceivesFlushed => {
                 wc.set_any_receive(self.receive.complete(number));
             }
-            Kind::SharedReceive => return false,
+            Kind::SharedReceive | Kind::Probe => return false,
         }
         true
     }

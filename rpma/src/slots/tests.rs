@@ -580,7 +580,7 @@ fn a_completion_says_what_it_is_of() {
             assert_eq!(Kind::of(kind.wr_id(number)), Some((kind, number)));
         }
     }
-    for foreign in [6 << 61, u64::MAX] {
+    for foreign in [7 << 61, u64::MAX] {
         assert_eq!(Kind::of(foreign), None);
     }
 }

@@ -24,7 +24,8 @@ const STEPS: [sys::ibv_qp_state; 3] = [
 ];
 
 /// Accepts the request that the id stands for, with the counts and depths in `param`, which names
-/// the queue pair. If this fails, the queue pair is in the error state, as after a failed
+/// the queue pair. `check` gets the acknowledgement time-out, if the transport has one, and can
+/// refuse it. If this fails, the queue pair is in the error state, as after a failed
 /// `rdma_accept` that makes the transitions.
 ///
 /// # Safety
@@ -35,12 +36,14 @@ pub(super) unsafe fn accept(
     id: *mut sys::rdma_cm_id,
     qp: NonNull<sys::ibv_qp>,
     param: &mut sys::rdma_conn_param,
+    check: impl FnOnce(Option<u8>) -> Result<()>,
 ) -> Result<()> {
     let mut steps = STEPS.into_iter();
     // SAFETY: the caller promises it.
-    let connected = steps.try_for_each(|state| unsafe { step(id, qp, state, param) });
+    let connected = steps.try_fold(None, |_, state| unsafe { step(id, qp, state, param) });
     // SAFETY: the caller promises it.
-    let accepted = connected.and_then(|()| unsafe { tell_the_client(id, param) });
+    let tell = |()| unsafe { tell_the_client(id, param) };
+    let accepted = connected.and_then(check).and_then(tell);
     if accepted.is_err() {
         // SAFETY: the caller promises it.
         if let Err(error) = unsafe { set_error(qp) } {
@@ -51,7 +54,7 @@ pub(super) unsafe fn accept(
 }
 
 /// Changes the state of the queue pair with the connection manager's attributes, except the retry
-/// counts and depths.
+/// counts and depths. Returns the acknowledgement time-out, if this state sets one.
 ///
 /// # Safety
 ///
@@ -61,7 +64,7 @@ unsafe fn step(
     qp: NonNull<sys::ibv_qp>,
     state: sys::ibv_qp_state,
     param: &sys::rdma_conn_param,
-) -> Result<()> {
+) -> Result<Option<u8>> {
     let mut attr = sys::ibv_qp_attr {
         qp_state: state,
         ..Default::default()
@@ -77,7 +80,9 @@ unsafe fn step(
     attr.retry_cnt = param.retry_count;
     attr.rnr_retry = param.rnr_retry_count;
     // SAFETY: the caller promises it.
-    unsafe { modify(qp, &mut attr, mask) }
+    unsafe { modify(qp, &mut attr, mask) }?;
+    let has_timeout = mask & sys::ibv_qp_attr_mask::IBV_QP_TIMEOUT.0 as c_int != 0;
+    Ok(has_timeout.then_some(attr.timeout))
 }
 
 /// Calls `rdma_accept` for a queue pair that is ready to send.

@@ -23,6 +23,7 @@ use super::cm_event::{CmEvent, CmEventKind, RawEvent};
 use super::device_events::DeviceEvents;
 use super::take::{Beside, Deadline, Turns, let_block, readable_now, set_nonblocking, take};
 use super::{check_minus_one, check_non_null, log_leak};
+use crate::bell::Bell;
 use crate::error::{Error, Result};
 use crate::hints;
 
@@ -246,7 +247,7 @@ impl CmId {
             Resolution::Addr => CmEventKind::AddrResolved,
             Resolution::Route => CmEventKind::RouteResolved,
         };
-        match self.next_event(deadline)? {
+        match self.next_event(None, deadline)? {
             Some(event) if event.kind == wanted => Ok(true),
             Some(event) if event.status < 0 => Err(Error::provider(
                 what.call(),
@@ -315,12 +316,16 @@ impl CmId {
         check_minus_one("rdma_set_option", ret)
     }
 
-    /// The next event of this id; `None` if `deadline` passes first, or at once if the user made the
-    /// descriptor non-blocking.
-    pub(crate) fn next_event(&self, deadline: Deadline) -> Result<Option<CmEvent>> {
+    /// The next event of this id; `None` if `deadline` passes or the bell rings first, or at once if
+    /// the user made the descriptor non-blocking.
+    pub(crate) fn next_event(
+        &self,
+        bell: Option<&Bell>,
+        deadline: Deadline,
+    ) -> Result<Option<CmEvent>> {
         let device = self.device();
         let device = device.as_ref();
-        let beside = Beside { device, bell: None };
+        let beside = Beside { device, bell };
         take(self.as_fd(), beside, &self.channel.turns, deadline, |_| {
             Ok(self.get_event(device)?.map(|event| event.acknowledge()))
         })

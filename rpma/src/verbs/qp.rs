@@ -22,6 +22,7 @@ use super::{
     CmEvent, CmId, CompletionQueue, Deadline, Pd, SharedReceiveQueue, check_errno, check_minus_one,
     check_non_null, log_leak,
 };
+use crate::bell::Bell;
 use crate::error::{Error, Result};
 
 /// A queue pair and its id. Dropping it destroys the queue pair, then the id (which tells the peer),
@@ -117,6 +118,15 @@ impl Freed {
     pub(crate) fn all(self) -> Result<()> {
         self.queue_pair.and(self.rest)
     }
+}
+
+/// What was settled when a queue pair was connected.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Timing {
+    /// How many reads the connection may have in flight. With 0, a read would never complete.
+    pub(crate) max_reads: u8,
+    /// The acknowledgement time-out, as an exponent. 0: the transport has none.
+    pub(crate) ack_timeout: u8,
 }
 
 /// The operations beyond plain verbs that a queue pair has, or should have.
@@ -315,8 +325,12 @@ impl QueuePair {
         self.id.set_nonblocking(on)
     }
 
-    pub(crate) fn next_event(&self, deadline: Deadline) -> Result<Option<CmEvent>> {
-        self.id.next_event(deadline)
+    pub(crate) fn next_event(
+        &self,
+        bell: Option<&Bell>,
+        deadline: Deadline,
+    ) -> Result<Option<CmEvent>> {
+        self.id.next_event(bell, deadline)
     }
 
     /// Asks the peer for the connection. Its answer is an event.
@@ -332,11 +346,18 @@ impl QueuePair {
     /// Accepts the request that the id stands for, with the retry counts and depths in `param`:
     /// see [`super::accept`]. The queue pair can send afterwards. If this fails it is in the error
     /// state.
-    pub(crate) fn accept(&self, param: ConnParam<'_>) -> Result<()> {
+    ///
+    /// `check` gets the acknowledgement time-out before the client gets the answer, as an exponent,
+    /// and can refuse it. `None`: the transport has none.
+    pub(crate) fn accept(
+        &self,
+        param: ConnParam<'_>,
+        check: impl FnOnce(Option<u8>) -> Result<()>,
+    ) -> Result<()> {
         let mut raw = self.raw_param(param);
         self.id.serialised(|id| {
             // SAFETY: the id is alive, and this is its queue pair; the lock is held.
-            unsafe { accept(id, self.raw, &mut raw) }
+            unsafe { accept(id, self.raw, &mut raw, check) }
         })
     }
 
@@ -379,11 +400,15 @@ impl QueuePair {
         })
     }
 
-    /// How many reads the connection may have in flight. With 0, a read would never complete.
-    pub(crate) fn max_reads(&self) -> Result<u8> {
-        Ok(self
-            .query(sys::ibv_qp_attr_mask::IBV_QP_MAX_QP_RD_ATOMIC)?
-            .max_rd_atomic)
+    /// The settings of a queue pair that is connected.
+    pub(crate) fn timing(&self) -> Result<Timing> {
+        let reads = sys::ibv_qp_attr_mask::IBV_QP_MAX_QP_RD_ATOMIC;
+        let timeout = sys::ibv_qp_attr_mask::IBV_QP_TIMEOUT;
+        let attr = self.query(sys::ibv_qp_attr_mask(reads.0 | timeout.0))?;
+        Ok(Timing {
+            max_reads: attr.max_rd_atomic,
+            ack_timeout: attr.timeout,
+        })
     }
 
     /// Whether the queue pair is in the error state, where it takes no settings.

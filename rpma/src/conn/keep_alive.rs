@@ -1,0 +1,545 @@
+//! The keep-alive of a connection ([`ConnCfg::set_keep_alive`]): notices a peer whose host is gone.
+//!
+//! It has no thread and no descriptor. A call that waits for the connection, or the program, asks
+//! it whether something is due, after the queues were polled. [`Rule`] decides from the time and
+//! the [`Signs`] alone. The rest of this file carries its decisions out.
+//!
+//! The end has two steps. First the queue pair goes to the error state, so that everything in
+//! flight completes. When these completions have been polled, or after [`GRACE`], the event of the
+//! end is kept for the calls that return events. So a program gets the completions first.
+//!
+//! [`ConnCfg::set_keep_alive`]: crate::ConnCfg::set_keep_alive
+
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use rustix::io::Errno;
+
+use super::{Conn, GRACE};
+use crate::error::{Error, Result};
+use crate::event::ConnEvent;
+use crate::failure::Failure;
+use crate::slots::{Signs, State};
+use crate::verbs::{
+    Deadline, Opcode, RemoteAddress, Request, SendFlags, WcStatus, WorkRequest, clock,
+};
+
+/// Between two looks at operations that the device flushes.
+const PAUSE: Duration = Duration::from_millis(1);
+
+/// When the peer is asked, and when it is gone.
+///
+/// It looks at steps of 3/16 of the keep-alive D. A step without a sign posts a probe. Three steps
+/// later without a sign the peer is gone:
+///
+/// | | after the last sign, in steps | of D |
+/// |---|---|---|
+/// | a step begins | at most 1 | 3/16 |
+/// | the probe is posted | 1 to 2 | 3/16 to 6/16 |
+/// | the end | 4 to 5 | 12/16 to 15/16 |
+///
+/// So the answer to a probe may take 9/16 of D, and a pause of D/2 ends no connection. The rest up
+/// to D is for a thread that runs late.
+///
+/// The last two looks decide, and lie a step apart: an answer that was here already, because this
+/// host or the program stood still, is found between them. If the last look itself comes a step too
+/// late, this happened again, and it is repeated once.
+#[derive(Debug)]
+struct Rule {
+    step: Duration,
+    due: Instant,
+    stage: Stage,
+    signs: Signs,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stage {
+    /// There was a sign, within the last step.
+    Alive,
+    /// A probe was posted then.
+    Asked(Instant),
+    /// No answer came in two steps.
+    Overdue,
+    /// As `Overdue`, and the look after it came too late.
+    Late,
+}
+
+/// What a [`Rule`] wants.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Step {
+    /// To look again at this time.
+    Look(Instant),
+    /// A probe, and to look again at this time.
+    Probe(Instant),
+    /// The end.
+    End,
+}
+
+impl Rule {
+    fn new(keep_alive: Duration, now: Instant, signs: Signs) -> Self {
+        let step = step(keep_alive);
+        Self {
+            step,
+            due: now + step,
+            stage: Stage::Alive,
+            signs,
+        }
+    }
+
+    /// What is to be done now. The caller has polled the queues just before.
+    fn look(&mut self, now: Instant, signs: Signs) -> Step {
+        if now < self.due {
+            return Step::Look(self.due);
+        }
+        let is_late = now >= self.due + self.step;
+        if self.signs != signs {
+            self.signs = signs;
+            self.stage = Stage::Alive;
+            // The sign may have come just after the last look: the steps do not drift.
+            self.due = if is_late { now } else { self.due } + self.step;
+            return Step::Look(self.due);
+        }
+        let stage = self.stage;
+        self.stage = match stage {
+            Stage::Alive => Stage::Asked(now),
+            Stage::Asked(since) if now < since + 2 * self.step => stage,
+            Stage::Asked(_) => Stage::Overdue,
+            Stage::Overdue if is_late => Stage::Late,
+            Stage::Overdue | Stage::Late => return Step::End,
+        };
+        self.due = match stage {
+            Stage::Asked(since) if stage == self.stage => since + 2 * self.step,
+            _ => now + self.step,
+        };
+        match stage {
+            Stage::Alive => Step::Probe(self.due),
+            _ => Step::Look(self.due),
+        }
+    }
+}
+
+fn step(keep_alive: Duration) -> Duration {
+    /// The clock can express an instant that lies so far ahead.
+    const LONGEST: Duration = Duration::from_secs(1 << 32);
+    (keep_alive / 16).min(LONGEST) * 3
+}
+
+/// Refuses a keep-alive below four acknowledgement time-outs, of which this is the exponent. With
+/// fewer, one lost packet could end the connection. Without an exponent the device has no such
+/// time-out.
+pub(crate) fn check(keep_alive: Option<Duration>, ack_timeout: Option<u8>) -> Result<()> {
+    let (Some(keep_alive), Some(exponent @ 1..=31)) = (keep_alive, ack_timeout) else {
+        return Ok(());
+    };
+    let timeout = Duration::from_nanos(4_096 << exponent);
+    match keep_alive < 4 * timeout {
+        false => Ok(()),
+        true => Err(Error::invalid(format!(
+            "a keep-alive of {keep_alive:?} is less than four acknowledgement time-outs of \
+             {timeout:?}, so one lost packet could end the connection: raise \
+             ConnCfg::set_keep_alive to {:?} or more, or lower ConnCfg::set_ack_timeout",
+            4 * timeout
+        ))),
+    }
+}
+
+/// The keep-alive of one connection.
+#[derive(Debug)]
+pub(super) struct KeepAlive {
+    limit: Duration,
+    /// [`ConnEvent::Established`] was taken. An accepting side can post before that, but the peer may
+    /// not have taken the answer.
+    is_established: AtomicBool,
+    phase: Mutex<Phase>,
+}
+
+#[derive(Debug)]
+enum Phase {
+    /// The connection is not established.
+    Before,
+    Watching(Rule),
+    /// The queue pair is in the error state. This is the status of the event to come.
+    Ending {
+        until: Instant,
+        status: i32,
+    },
+    /// It has ended the connection.
+    Ended,
+    /// The connection ended otherwise.
+    Over,
+}
+
+/// What has become of a connection.
+#[derive(Debug)]
+enum Watched {
+    /// It is to be looked at again then, if at all.
+    Until(Option<Instant>),
+    /// The peer is gone, for this reason.
+    Gone(Failure),
+    /// The connection has ended with this event, which is kept.
+    Ended(ConnEvent),
+}
+
+impl KeepAlive {
+    pub(super) fn new(limit: Duration) -> Self {
+        Self {
+            limit,
+            is_established: AtomicBool::new(false),
+            phase: Mutex::new(Phase::Before),
+        }
+    }
+
+    pub(super) fn established(&self) {
+        self.is_established.store(true, Ordering::Release);
+    }
+}
+
+impl Conn {
+    /// Keeps watch over the peer ([`ConnCfg::set_keep_alive`](crate::ConnCfg::set_keep_alive)), and
+    /// returns the time of the next call. `None`: the connection has no keep-alive, or it ended for
+    /// another reason.
+    ///
+    /// For an event loop that waits for the descriptors of the connection and its queues itself. The
+    /// loop polls the queues until they are empty, and then calls this: at the returned time, or
+    /// before. Completions that stay in a queue are no sign of life, so a loop that never polls loses
+    /// a connection whose peer lives. [`next`](Self::next) and
+    /// [`Wait::next`](crate::wait::Wait::next) keep watch themselves. A loop around
+    /// [`get_next_fd`](Self::get_next_fd) calls this for the time. Calls that come later than that
+    /// end nothing too early: a connection whose peer is gone then ends at the fourth of them.
+    ///
+    /// ```no_run
+    /// # use std::time::Instant;
+    /// # use rpma::{Conn, Error, Result, Wc};
+    /// # fn serve(wc: &Wc) {}
+    /// # fn sleep_until_readable(conn: &Conn, until: Option<Instant>) {}
+    /// fn serve_one(conn: &Conn) -> Result<()> {
+    ///     let mut wcs = [Wc::default(); 16];
+    ///     loop {
+    ///         loop {
+    ///             let count = conn.get_cq().get_wc(&mut wcs)?;
+    ///             if count == 0 {
+    ///                 break;
+    ///             }
+    ///             wcs[..count].iter().for_each(serve);
+    ///         }
+    ///         let until = conn.keep_alive()?;
+    ///         sleep_until_readable(conn, until); // And Conn::next_event, Cq::wait.
+    ///     }
+    /// }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Ended`] when the keep-alive has ended the connection: from then on, each call. The
+    /// operations in flight have completed before. [`next_event`](Self::next_event) returns the same
+    /// event.
+    pub fn keep_alive(&self) -> Result<Option<Instant>> {
+        let due = self.watch_peer();
+        match &self.keep_alive {
+            Some(of) if matches!(*clock::lock(&of.phase), Phase::Ended) => match self.ended() {
+                Some(event) => Err(Error::Ended(Box::new(event.clone()))),
+                None => Ok(None),
+            },
+            _ => Ok(due),
+        }
+    }
+
+    /// Takes the steps that are due, and returns the time of the next one. For a caller that has just
+    /// polled the queues until they were empty. The event of the end is one of the kept events.
+    pub(crate) fn watch_peer(&self) -> Option<Instant> {
+        let of = self.keep_alive.as_ref()?;
+        loop {
+            match self.advance(of) {
+                Watched::Until(due) => return due,
+                Watched::Gone(failure) => self.queues.end_after(Some(failure)),
+                Watched::Ended(event) => {
+                    self.log(&event);
+                    return None;
+                }
+            }
+        }
+    }
+
+    pub(crate) fn has_keep_alive(&self) -> bool {
+        self.keep_alive.is_some()
+    }
+
+    /// Whether the keep-alive has ended it, or ends it now.
+    pub(crate) fn is_ended_by_keep_alive(&self) -> bool {
+        let is_its_end =
+            |of: &KeepAlive| matches!(*clock::lock(&of.phase), Phase::Ending { .. } | Phase::Ended);
+        self.keep_alive.as_deref().is_some_and(|of| {
+            // A probe that fails ends it before its next turn.
+            self.queues.slots.state() == State::Silent || is_its_end(of)
+        })
+    }
+
+    /// As [`watch_peer`](Self::watch_peer), for a caller that has not polled: it only completes an
+    /// end that has begun.
+    pub(super) fn watch_the_end(&self) -> Option<Instant> {
+        match self.is_ended_by_keep_alive() {
+            true => self.watch_peer(),
+            false => None,
+        }
+    }
+
+    /// Under the lock. The caller logs, because a program's logger may call anything.
+    fn advance(&self, of: &KeepAlive) -> Watched {
+        let mut phase = clock::lock(&of.phase);
+        let (slots, now) = (&self.queues.slots, clock::now());
+        if let Phase::Before = *phase {
+            let may_come = matches!(slots.state(), State::Connecting | State::Open);
+            if may_come && !of.is_established.load(Ordering::Acquire) {
+                return Watched::Until(Some(now + step(of.limit)));
+            }
+            *phase = Phase::Watching(Rule::new(of.limit, now, slots.signs()));
+        }
+        match &mut *phase {
+            Phase::Watching(rule) => {
+                let failure = match slots.state() {
+                    State::Open => match rule.look(now, slots.signs()) {
+                        Step::Look(due) => return Watched::Until(Some(due)),
+                        Step::Probe(due) => match self.post_probe() {
+                            Ok(()) => return Watched::Until(Some(due)),
+                            Err(failure) => Some(failure),
+                        },
+                        Step::End => Some(Failure::Silent {
+                            keep_alive: of.limit,
+                        }),
+                    },
+                    // A probe has failed.
+                    State::Silent => slots.failure(),
+                    _ => None,
+                };
+                let Some(failure) = failure else {
+                    *phase = Phase::Over;
+                    return Watched::Until(None);
+                };
+                *phase = Phase::Ending {
+                    until: now + GRACE,
+                    status: status_of(failure),
+                };
+                Watched::Gone(failure)
+            }
+            Phase::Ending { until, .. } if !slots.are_sends_done() && now < *until => {
+                Watched::Until(Some((now + PAUSE).min(*until)))
+            }
+            Phase::Ending { status, .. } => {
+                let event = ConnEvent::Lost { status: *status };
+                self.ended
+                    .get_or_init(|| (event.clone(), Deadline::after(GRACE)));
+                self.push_event(event.clone());
+                *phase = Phase::Ended;
+                // Threads that sleep elsewhere, now that the event is there.
+                slots.end_waits();
+                Watched::Ended(event)
+            }
+            Phase::Before | Phase::Ended | Phase::Over => Watched::Until(None),
+        }
+    }
+
+    fn post_probe(&self) -> Result<(), Failure> {
+        let Self { queues, .. } = self;
+        queues.slots.post_probe(|wr_id| {
+            let (remote, flags) = (RemoteAddress::NONE, SendFlags::SIGNALED);
+            let mut write = Request::without_data(Opcode::WRITE, remote, flags);
+            write.post(&queues.qp, wr_id).map(drop)
+        })
+    }
+}
+
+/// The status of the event with which a connection ends for this reason.
+fn status_of(failure: Failure) -> i32 {
+    match failure {
+        Failure::Silent { .. }
+        | Failure::Probe {
+            status: WcStatus::RETRY_EXC_ERR,
+        } => -Errno::TIMEDOUT.raw_os_error(),
+        Failure::Post { errno, .. } => -errno,
+        // The queue pair was in the error state before, or the device's reason is no errno.
+        Failure::Probe { .. } | Failure::Operation(_) | Failure::Device => 0,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const D: Duration = Duration::from_secs(16);
+    const STEP: Duration = Duration::from_secs(3);
+
+    /// A peer, seen by a program that looks when something is due.
+    struct Seen {
+        rule: Rule,
+        start: Instant,
+        now: Instant,
+        signs: Signs,
+        probes: u32,
+    }
+
+    impl Seen {
+        fn new() -> Self {
+            let start = Instant::now();
+            Self {
+                rule: Rule::new(D, start, Signs::default()),
+                start,
+                now: start,
+                signs: Signs::default(),
+                probes: 0,
+            }
+        }
+
+        /// The peer gives a sign.
+        fn sign(&mut self) {
+            self.signs.sends += 1;
+        }
+
+        /// Looks at this time, and returns the rule's decision.
+        fn look(&mut self, seconds: f64) -> Step {
+            self.now = self.start + Duration::from_secs_f64(seconds);
+            let step = self.rule.look(self.now, self.signs);
+            self.probes += u32::from(matches!(step, Step::Probe(_)));
+            step
+        }
+
+        /// Looks each time that something is due, until the end; the seconds until then.
+        fn until_the_end(&mut self) -> f64 {
+            loop {
+                let due = self.rule.due - self.start;
+                if self.look(due.as_secs_f64()) == Step::End {
+                    return (self.now - self.start).as_secs_f64();
+                }
+            }
+        }
+    }
+
+    /// Promise: silence of D ends the connection, and it ends after three quarters of D at the
+    /// earliest, whenever the last sign came.
+    #[test]
+    fn the_end_comes_between_three_quarters_of_the_limit_and_the_limit() {
+        for tenths in 0..30 {
+            let last = f64::from(tenths) / 10.0;
+            let mut seen = Seen::new();
+            seen.look(last);
+            seen.sign();
+            let silent = seen.until_the_end() - last;
+            assert!((12.0..=15.0).contains(&silent), "{silent} after {last}");
+            assert_eq!(seen.probes, 1);
+        }
+    }
+
+    /// Promise: an answer that comes within half of D after the probe is in time, and a connection
+    /// that answers lives for ever. It is asked once in two steps.
+    #[test]
+    fn an_answer_after_half_the_limit_is_in_time() {
+        let mut seen = Seen::new();
+        let mut at = 3.0;
+        for _ in 0..1_000 {
+            let Step::Probe(_) = seen.look(at) else {
+                panic!("{seen:?}", seen = seen.rule);
+            };
+            // The looks at 3 and 6 seconds find none, that at 9 seconds finds it.
+            for after in [3.0, 6.0] {
+                assert!(matches!(seen.look(at + after), Step::Look(_)));
+            }
+            seen.sign();
+            assert!(matches!(seen.look(at + 9.0), Step::Look(_)));
+            at += 12.0;
+        }
+        let mut seen = Seen::new();
+        while seen.now < seen.start + 100 * D {
+            let due = (seen.rule.due - seen.start).as_secs_f64();
+            if let Step::Probe(_) = seen.look(due) {
+                seen.sign();
+            }
+        }
+        assert_eq!(seen.probes, 100 * 16 / 6 + 1);
+    }
+
+    /// Promise: a look that comes too early changes nothing.
+    #[test]
+    fn looks_before_the_time_change_nothing() {
+        let mut seen = Seen::new();
+        for tenths in 0..200 {
+            let at = f64::from(tenths) / 10.0;
+            if seen.look(at) == Step::End {
+                assert_eq!(seen.now - seen.start, 4 * STEP);
+                return;
+            }
+        }
+        panic!("it never ends: {:?}", seen.rule);
+    }
+
+    /// Promise: after an absence of the program or of this host it looks again, a step later,
+    /// before it gives up. So an answer that lay there, or that comes just after, is found,
+    /// whenever the absence began.
+    #[test]
+    fn after_an_absence_it_looks_again() {
+        for absent_from in 1..12 {
+            let absent = f64::from(absent_from);
+            let mut seen = Seen::new();
+            let back = loop {
+                let due = (seen.rule.due - seen.start).as_secs_f64();
+                if due >= absent {
+                    break absent + 500.0;
+                }
+                assert_ne!(seen.look(due), Step::End);
+            };
+            let (Step::Look(due) | Step::Probe(due)) = seen.look(back) else {
+                panic!("ended at once, absent from {absent}");
+            };
+            assert!(due - seen.now >= STEP, "absent from {absent}");
+            seen.sign();
+            let step = seen.look((due - seen.start).as_secs_f64());
+            assert!(matches!(step, Step::Look(_)), "absent from {absent}");
+            assert_eq!(seen.rule.stage, Stage::Alive);
+        }
+    }
+
+    /// Promise: a program that looks only now and then notices at its fourth look.
+    #[test]
+    fn a_program_that_looks_seldom_notices_at_the_fourth_look() {
+        let mut seen = Seen::new();
+        let looks = [60.0, 120.0, 180.0].map(|at| seen.look(at));
+        assert!(matches!(looks[0], Step::Probe(_)), "{looks:?}");
+        assert!(looks[1..].iter().all(|look| matches!(look, Step::Look(_))));
+        assert_eq!(seen.look(240.0), Step::End);
+    }
+
+    /// Promise: no limit is too long for the clock.
+    #[test]
+    fn the_longest_limit_is_possible() {
+        let now = Instant::now();
+        let mut rule = Rule::new(Duration::MAX, now, Signs::default());
+        assert!(matches!(rule.look(now, Signs::default()), Step::Look(_)));
+        let due = rule.due;
+        assert!(matches!(rule.look(due, Signs::default()), Step::Probe(_)));
+    }
+
+    /// Promise: less than four acknowledgement time-outs is refused, with both numbers and the
+    /// remedy; a device without a time-out has no such limit.
+    #[test]
+    fn a_limit_below_four_time_outs_is_refused() {
+        // 4.096 µs · 2^17 = 536.870912 ms.
+        let four = Duration::from_nanos(4 * (4_096 << 17));
+        check(Some(four), Some(17)).expect("four");
+        let less = four - Duration::from_nanos(1);
+        let error = check(Some(less), Some(17))
+            .expect_err("less than four")
+            .to_string();
+        for part in [
+            "2.147483647s",
+            "536.870912ms",
+            "2.147483648s",
+            "set_keep_alive",
+            "set_ack_timeout",
+        ] {
+            assert!(error.contains(part), "{error}");
+        }
+        for none in [None, Some(0)] {
+            check(Some(less), none).expect("no time-out");
+        }
+        check(None, Some(17)).expect("no keep-alive");
+    }
+}

@@ -1,0 +1,70 @@
+//! The probe of the keep-alive, and the signs of a peer that lives.
+//!
+//! At most one probe is in flight. It has an entry of the send queue beside those of the program:
+//! a full queue does not keep it from being posted, and it takes no room from the program. No
+//! program gets its completion.
+
+use std::sync::atomic::Ordering;
+
+use super::outcome::Refusal;
+use super::{ConnSlots, Kind, State};
+use crate::failure::Failure;
+use crate::verbs::{PostError, WcStatus};
+
+/// How far the completions of a connection have been polled. It changes with each completion of
+/// its own queues, so polling them costs nothing more for it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Signs {
+    pub(crate) sends: u64,
+    pub(crate) receives: u64,
+}
+
+impl ConnSlots {
+    pub(crate) fn signs(&self) -> Signs {
+        Signs {
+            sends: self.send.done(),
+            receives: self.receive.done(),
+        }
+    }
+
+    /// Whether every operation that was posted has completed, and its completion was polled.
+    pub(crate) fn are_sends_done(&self) -> bool {
+        self.send.is_idle()
+    }
+
+    /// Posts a probe, unless one is in flight. An error ends the connection.
+    pub(crate) fn post_probe(
+        &self,
+        post: impl FnOnce(u64) -> Result<(), PostError>,
+    ) -> Result<(), Failure> {
+        if self.is_probing.swap(true, Ordering::AcqRel) {
+            return Ok(());
+        }
+        let posted = self.send.post_beside(|mut entries| {
+            let number = entries.take(0);
+            post(Kind::Probe.wr_id(number)).map_err(|error| self.not_taken::<true>(error))
+        });
+        let Err(error) = posted else {
+            return Ok(());
+        };
+        self.is_probing.store(false, Ordering::Release);
+        match Refusal::from(error).of_send() {
+            Some(failure) => Err(failure),
+            // The device has no room. The operations in flight ask the same question.
+            None => Ok(()),
+        }
+    }
+
+    /// A probe has completed. Its failure ends the connection. For the holder of the completion
+    /// queue's lock.
+    #[cold]
+    pub(crate) fn probe_came(&self, number: u64, status: WcStatus) {
+        self.send.beside_is_done(number);
+        self.is_probing.store(false, Ordering::Release);
+        if status != WcStatus::SUCCESS && self.life.state() == State::Open {
+            self.fail(Failure::Probe { status });
+            // The wait of the connection returns its end, whichever thread has polled this.
+            self.bell().call();
+        }
+    }
+}
