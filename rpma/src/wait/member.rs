@@ -1,5 +1,7 @@
 //! [`Member`], and the table of the members of a wait.
 
+use std::time::Instant;
+
 use crate::conn::Conn;
 use crate::ep::Ep;
 use crate::error::Error;
@@ -56,6 +58,10 @@ pub(super) struct Marks {
     pub(super) is_mute: bool,
     /// The device gave its queue pair up.
     pub(super) is_broken: bool,
+    /// When its keep-alive is due: a timer of the wait.
+    pub(super) keep_alive: Option<Instant>,
+    /// Its keep-alive is due, and in the list of ready members.
+    pub(super) is_due: bool,
     /// Is reported when the queues are empty.
     pub(super) failed: Option<Error>,
 }

@@ -120,11 +120,19 @@ pub struct Wait {
     ready: ReadyList,
     is_wake_listed: bool,
     /// When a member has a turn without an event.
-    timers: BTreeSet<(Instant, Member)>,
+    timers: BTreeSet<(Instant, Member, Timer)>,
     /// A program watches the descriptor.
     is_lent: AtomicBool,
     taken: Vec<(CqTag, Result<()>)>,
     channels: Arc<Channels>,
+}
+
+/// Why a member has a turn without an event.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Timer {
+    /// Its endpoint has rested, or its queues give no events for some completions.
+    Look,
+    KeepAlive,
 }
 
 /// What happened: the result of [`Wait::next`].
@@ -209,7 +217,11 @@ impl Wait {
         let is_broken = conn.on_given_up(Some(Box::new(move || {
             inbox.post(|news| news.broken.push(member));
         })));
+        let has_keep_alive = conn.has_keep_alive();
         self.fill(place, Kept::Conn(Box::new(conn)), solicited);
+        if has_keep_alive {
+            self.keep_alive_is_due(member);
+        }
         if is_broken {
             self.note_broken(member);
         }
@@ -272,7 +284,7 @@ impl Wait {
         slot.marks.may_have_completions();
         self.list(member);
         if solicited {
-            self.timers.insert((now_and(BOUND), member));
+            self.timers.insert((now_and(BOUND), member, Timer::Look));
         }
     }
 
@@ -341,7 +353,7 @@ impl Wait {
     fn take_out(&mut self, member: Member) -> Kept {
         let kept = self.members.free(member);
         kept.unwatch(&self.channels);
-        self.timers.retain(|(_, of)| *of != member);
+        self.timers.retain(|(_, of, _)| *of != member);
         kept
     }
 
@@ -402,6 +414,10 @@ impl Wait {
                 return Some(Happened::Woken);
             }
             Ready::Device(device, kind) => return Some(Happened::Device(device, kind)),
+            Ready::KeepAlive(member) => {
+                self.watch_peer(member);
+                return None;
+            }
         };
         let slot = self.members.get_mut(member)?;
         let happened = slot.turn(member, &self.channels, wcs);
@@ -415,7 +431,7 @@ impl Wait {
             (&slot.kept, &happened),
             (Kept::Ep(_), Some(Happened::Failed(..)))
         ) {
-            self.timers.insert((now_and(REST), member));
+            self.timers.insert((now_and(REST), member, Timer::Look));
         }
         happened
     }
@@ -515,12 +531,61 @@ impl Wait {
     /// pair.
     fn note_broken(&mut self, member: Member) {
         if let Some(slot) = self.members.get_mut(member) {
-            if !std::mem::replace(&mut slot.marks.is_broken, true) {
+            let by_keep_alive = match &slot.kept {
+                Kept::Conn(conn) => conn.is_ended_by_keep_alive(),
+                _ => false,
+            };
+            if by_keep_alive {
+                // Its event tells, and comes after its completions.
+                self.keep_alive_is_due(member);
+            } else if !std::mem::replace(&mut slot.marks.is_broken, true) {
                 let given_up = || Error::NotConnected(NotConnected::GivenUp);
                 slot.marks.failed.get_or_insert_with(given_up);
                 slot.marks.may_have_completions();
                 self.list(member);
             }
+        }
+    }
+
+    /// The queues of this member are polled, and then its keep-alive has a turn.
+    fn keep_alive_is_due(&mut self, member: Member) {
+        let Some(slot) = self.members.get_mut(member) else {
+            return;
+        };
+        slot.marks.may_have_completions();
+        if !std::mem::replace(&mut slot.marks.is_due, true) {
+            self.list(member);
+            self.ready.push(Ready::KeepAlive(member));
+        } else {
+            self.list(member);
+        }
+    }
+
+    /// A turn of this member's keep-alive. It does nothing before the queues are empty: their
+    /// completions are signs of life.
+    #[cold]
+    fn watch_peer(&mut self, member: Member) {
+        let Some(slot) = self.members.get_mut(member) else {
+            return;
+        };
+        let Kept::Conn(conn) = &slot.kept else {
+            return;
+        };
+        if slot.marks.look {
+            return self.ready.push(Ready::KeepAlive(member));
+        }
+        slot.marks.is_due = false;
+        let due = conn.watch_peer();
+        let has_ended = conn.has_kept_event();
+        if let Some(before) = std::mem::replace(&mut slot.marks.keep_alive, due) {
+            self.timers.remove(&(before, member, Timer::KeepAlive));
+        }
+        if let Some(due) = due {
+            self.timers.insert((due, member, Timer::KeepAlive));
+        }
+        if has_ended {
+            slot.marks.event = true;
+            self.list(member);
         }
     }
 
@@ -580,11 +645,15 @@ impl Wait {
             return;
         }
         let now = clock::now();
-        while let Some(&(at, member)) = self.timers.first() {
+        while let Some(&(at, member, timer)) = self.timers.first() {
             if at > now {
                 return;
             }
             self.timers.pop_first();
+            if timer == Timer::KeepAlive {
+                self.keep_alive_is_due(member);
+                continue;
+            }
             let Some(slot) = self.members.get_mut(member) else {
                 continue;
             };
@@ -595,12 +664,12 @@ impl Wait {
                     .watch(ep.as_fd(), Source::Member(member))
                     .is_err()
                 {
-                    self.timers.insert((now + REST, member));
+                    self.timers.insert((now + REST, member, Timer::Look));
                 }
             } else {
                 slot.marks.may_have_completions();
                 self.list(member);
-                self.timers.insert((now + BOUND, member));
+                self.timers.insert((now + BOUND, member, Timer::Look));
             }
         }
     }
@@ -615,11 +684,13 @@ impl Wait {
     /// calls [`next`](Self::next) at this time. `None` if it has not. The answer is good until the
     /// next call of `next`.
     ///
-    /// That is the end of an endpoint's rest after an error, and the look each second at queues
-    /// with [`Notify::Solicited`]. A thread that sleeps in `next` needs none of it.
+    /// That is the end of an endpoint's rest after an error, the look each second at queues with
+    /// [`Notify::Solicited`], and the next step of a connection's keep-alive
+    /// ([`ConnCfg::set_keep_alive`](crate::ConnCfg::set_keep_alive)). A thread that sleeps in `next`
+    /// needs none of it.
     #[must_use]
     pub fn deadline(&self) -> Option<Instant> {
-        self.timers.first().map(|(at, _)| *at)
+        self.timers.first().map(|(at, ..)| *at)
     }
 
     /// Returns the wait's descriptor, as [`AsRawFd`] does.

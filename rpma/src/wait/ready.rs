@@ -14,6 +14,8 @@ pub(super) const TURNS: u32 = 8;
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Ready {
     Member(Member),
+    /// The keep-alive of this connection is due.
+    KeepAlive(Member),
     Woken,
     Device(Box<str>, DeviceEventKind),
 }
