@@ -1,0 +1,205 @@
+//! Connections that are idle and alive.
+
+use std::time::Duration;
+
+use rpma::sim::{Fabric, now};
+use rpma::wait::{Happened, Wait};
+use rpma::{ConnCfg, ConnEvent, ConnReq, Ep, Error, Wc};
+
+use crate::common::{LIMIT, peer, profile};
+use crate::world::{D, STEP, Way, World, lost, patient};
+
+const HOUR: Duration = Duration::from_secs(3600);
+const CLIENTS: usize = 4;
+
+/// Promise: an idle connection that is alive never ends, in an hour, with keep-alives on both
+/// sides: four clients of one server that only serves. Each side asks its peer once in two steps
+/// at most, and none of these probes is reported.
+#[test]
+fn an_hour_of_idle_connections() {
+    // With a seed, time costs no time.
+    let fabric = Fabric::seeded(profile(), 1);
+    let (server, clients) = (fabric.host("server"), fabric.host("clients"));
+    let addr = server.addr().to_string();
+    let _entered = server.enter();
+    let peer_here = peer();
+    let ep = Ep::listen(&peer_here, &addr, 0).expect("listens");
+    let port = ep.get_port();
+    let mut wait = Wait::new().expect("a wait");
+    let endpoint = wait.add_ep(ep).expect("added");
+    let until = now() + HOUR;
+    let running: Vec<_> = (0..CLIENTS)
+        .map(|_| {
+            let addr = addr.clone();
+            clients.spawn(move || {
+                let peer = peer();
+                let req = ConnReq::new(&peer, &addr, port, &patient()).expect("resolves");
+                let conn = req.connect(&[]).expect("asks");
+                let conn = conn.wait_established(LIMIT).expect("accepted");
+                let left = until - now();
+                let came = conn.next(&mut [Wc::default()], left);
+                assert!(matches!(came, Err(Error::TimedOut(_))), "{came:?}");
+            })
+        })
+        .collect();
+    let (mut wcs, mut established) = ([Wc::default(); 4], 0);
+    // The clients leave at the end of the hour.
+    while let Some(happened) = {
+        let left = (until - Duration::from_millis(1)).saturating_duration_since(now());
+        wait.next(&mut wcs, left).expect("waits")
+    } {
+        match happened {
+            Happened::Request(of, request) if of == endpoint => {
+                let place = wait.place();
+                let cfg = place.cfg(&peer_here, &patient()).expect("settings");
+                let req = request.into_req(&peer_here, &cfg).expect("queues");
+                wait.add(place, req.connect(&[]).expect("accepts"))
+                    .expect("added");
+            }
+            Happened::Event(_, ConnEvent::Established) => established += 1,
+            other => panic!("after {:?} of an hour: {other:?}", until - now()),
+        }
+    }
+    assert_eq!(established, CLIENTS);
+    running
+        .into_iter()
+        .for_each(|client| client.join().expect("no panic"));
+    let probes = fabric.calls()["ibv_post_send"];
+    let most = 2 * CLIENTS as u64 * (HOUR.as_millis() / (2 * STEP).as_millis()) as u64;
+    assert!(
+        probes <= most && probes >= most * 9 / 10,
+        "{probes} of {most}"
+    );
+}
+
+/// Promise: the time counts from `Established`. A client may take the answer late.
+#[test]
+fn a_client_may_take_the_answer_late() {
+    let world = World::new();
+    let addr = world.hosts[1].addr().to_string();
+    let _entered = world.hosts[1].enter();
+    let server_peer = peer();
+    let ep = Ep::listen(&server_peer, &addr, 0).expect("listens");
+    let in_client = world.hosts[0].enter();
+    let client_peer = peer();
+    let req = ConnReq::new(&client_peer, &addr, ep.get_port(), &patient()).expect("resolves");
+    let asking = req.connect(&[]).expect("asks");
+    drop(in_client);
+    let mut wait = Wait::new().expect("a wait");
+    let place = wait.place();
+    let cfg = place.cfg(&server_peer, &patient()).expect("settings");
+    let req = ep.next_conn_req_timeout(&cfg, LIMIT).expect("a request");
+    let member = wait.add(place, req.connect(&[]).expect("accepts"));
+    let member = member.expect("added");
+    let mut wcs = [Wc::default()];
+    let came = wait.next(&mut wcs, 10 * D).expect("waits");
+    assert!(came.is_none(), "{came:?}");
+    let client = asking.wait_established(LIMIT).expect("accepted");
+    let came = wait.next(&mut wcs, LIMIT).expect("waits");
+    assert!(matches!(came, Some(Happened::Event(of, ConnEvent::Established)) if of == member));
+    world.hosts[0].freeze();
+    let came = wait.next(&mut wcs, D).expect("waits");
+    assert!(matches!(came, Some(Happened::Event(of, event)) if of == member && event == lost()));
+    drop(client);
+}
+
+/// Promise: traffic is a sign of life. A connection whose operations complete is not asked.
+#[test]
+fn traffic_is_a_sign() {
+    let world = World::new();
+    let mut ends = world.patient(Way::Next);
+    let _entered = world.hosts[0].enter();
+    for number in 0..100 {
+        let conn = ends[0].conn();
+        conn.write(
+            rpma::RemoteSlice::EMPTY,
+            rpma::MrSlice::EMPTY,
+            crate::world::ALWAYS,
+            number,
+        )
+        .expect("posted");
+        assert_eq!(ends[0].wait(STEP / 2).completions.len(), 1);
+    }
+    assert_eq!(world.fabric.calls()["ibv_post_send"], 100);
+}
+
+/// Promise: receives are signs of life as well.
+#[test]
+fn messages_are_signs() {
+    let world = World::new();
+    let mut other = patient();
+    other.set_keep_alive(None).expect("none");
+    let mut ends = world.connect(Way::Next, [&other, &patient()]);
+    let _entered = world.hosts[1].enter();
+    for number in 0..100 {
+        ends[1]
+            .conn()
+            .recv(rpma::MrSlice::EMPTY, number)
+            .expect("posted");
+        let flags = rpma::Flags::COMPLETION_ALWAYS;
+        ends[0]
+            .conn()
+            .send(rpma::MrSlice::EMPTY, flags, number)
+            .expect("posted");
+        assert_eq!(ends[1].wait(STEP / 2).completions.len(), 1);
+        let mut wcs = [Wc::default()];
+        while ends[0].conn().get_cq().get_wc(&mut wcs).expect("polls") > 0 {}
+    }
+    assert_eq!(world.fabric.calls()["ibv_post_send"], 100);
+}
+
+/// Promise: `Wait::deadline` and `Conn::keep_alive` say when something is due: for a loop that
+/// waits for descriptors.
+#[test]
+fn deadlines_are_told() {
+    let world = World::new();
+    let ends = world.patient(Way::Loop);
+    let _entered = world.hosts[0].enter();
+    let due = ends[0].conn().keep_alive().expect("lives").expect("a time");
+    assert!(due > now() && due <= now() + STEP);
+    let mut wait = Wait::new().expect("a wait");
+    assert_eq!(wait.deadline(), None);
+    let peer = peer();
+    let place = wait.place();
+    let cfg = place.cfg(&peer, &patient()).expect("settings");
+    let addr = world.hosts[1].addr().to_string();
+    let in_server = world.hosts[1].enter();
+    let server_peer = crate::common::peer();
+    let ep = Ep::listen(&server_peer, &addr, 0).expect("listens");
+    drop(in_server);
+    let req = ConnReq::new(&peer, &addr, ep.get_port(), &cfg).expect("resolves");
+    let conn = req.connect(&[]).expect("asks");
+    let accepted = ep
+        .next_conn_req_timeout(&ConnCfg::new(), LIMIT)
+        .expect("a request")
+        .connect(&[])
+        .expect("accepts");
+    let member = wait.add(place, conn).expect("added");
+    let mut wcs = [Wc::default()];
+    let came = wait.next(&mut wcs, LIMIT).expect("waits");
+    assert!(matches!(
+        came,
+        Some(Happened::Event(_, ConnEvent::Established))
+    ));
+    assert!(
+        wait.next(&mut wcs, Duration::ZERO)
+            .expect("waits")
+            .is_none()
+    );
+    let due = wait.deadline().expect("a time");
+    assert!(due > now() && due <= now() + STEP, "{:?}", due - now());
+    drop(wait.remove(member));
+    assert_eq!(wait.deadline(), None, "it is gone");
+    drop(accepted);
+}
+
+/// A program that was stopped, on a host that lives, answers for ever: its device does. Documented
+/// at `ConnCfg::set_keep_alive`.
+#[test]
+fn a_program_that_is_stopped_still_answers() {
+    let world = World::new();
+    let mut ends = world.patient(Way::Wait);
+    let _entered = world.hosts[1].enter();
+    // The client calls nothing from here on.
+    ends[1].idle(HOUR);
+}

@@ -1,0 +1,100 @@
+//! Settings that are refused.
+
+use std::time::Duration;
+
+use rpma::{ConnCfg, ConnReq, Ep, Error};
+
+use crate::common::{LIMIT, addr, device_test, event, peer};
+
+/// 4.096 µs · 2^14, four times.
+const FOUR: Duration = Duration::from_nanos(4 * (4_096 << 14));
+
+fn is_invalid(error: &Error, parts: &[&str]) -> bool {
+    let text = error.to_string();
+    matches!(error, Error::InvalidArgument(_)) && parts.iter().all(|part| text.contains(part))
+}
+
+/// Promise: a keep-alive of zero is refused when it is set, and changes nothing.
+#[test]
+fn zero_is_refused() {
+    let mut cfg = ConnCfg::new();
+    cfg.set_keep_alive(Some(FOUR)).expect("possible");
+    let error = cfg.set_keep_alive(Some(Duration::ZERO)).expect_err("zero");
+    assert!(is_invalid(&error, &["zero", "None"]), "{error}");
+    assert_eq!(cfg.get_keep_alive(), Some(FOUR));
+    cfg.set_keep_alive(None).expect("possible");
+    assert_eq!(cfg.get_keep_alive(), None);
+}
+
+/// Promise: less than four acknowledgement time-outs that were set is refused when the request is
+/// made, on either side, with both numbers and the remedy: nothing has happened then.
+#[test]
+fn less_than_four_time_outs_that_were_set() {
+    device_test(|| {
+        let peer = peer();
+        let mut cfg = ConnCfg::new();
+        cfg.set_ack_timeout(Some(14)).expect("possible");
+        cfg.set_keep_alive(Some(FOUR - Duration::from_nanos(1)))
+            .expect("not zero");
+        let ep = Ep::listen(&peer, &addr(), 0).expect("listens");
+        let refused = ConnReq::new(&peer, &addr(), ep.get_port(), &cfg).expect_err("too short");
+        let parts = [
+            "268.435455ms",
+            "67.108864ms",
+            "268.435456ms",
+            "set_keep_alive",
+            "set_ack_timeout",
+        ];
+        assert!(is_invalid(&refused, &parts), "{refused}");
+        let refused = ep
+            .next_conn_req_timeout(&cfg, Duration::ZERO)
+            .expect_err("too short");
+        assert!(is_invalid(&refused, &parts), "{refused}");
+        cfg.set_keep_alive(Some(FOUR)).expect("not zero");
+        ConnReq::new(&peer, &addr(), ep.get_port(), &cfg).expect("four are enough");
+    });
+}
+
+/// Promise: less than four of the kernel's own time-outs is refused as well: by the accepting side
+/// before it answers, so that the client is rejected; by the connecting side instead of
+/// `Established`.
+#[test]
+fn less_than_four_time_outs_of_the_kernel() {
+    device_test(|| {
+        let peer = peer();
+        let mut short = ConnCfg::new();
+        short.set_keep_alive(Some(FOUR)).expect("not zero");
+        let ep = Ep::listen(&peer, &addr(), 0).expect("listens");
+        let ask = |cfg: &ConnCfg| {
+            let req = ConnReq::new(&peer, &addr(), ep.get_port(), cfg).expect("resolves");
+            req.connect(&[]).expect("asks")
+        };
+
+        let client = ask(&ConnCfg::new());
+        let req = ep.next_conn_req_timeout(&short, LIMIT).expect("a request");
+        let refused = Error::from(req.connect(&[]).expect_err("too short"));
+        assert!(
+            is_invalid(&refused, &["268.435456ms", "set_keep_alive"]),
+            "{refused}"
+        );
+        let rejected = event(&client);
+        assert!(
+            matches!(rejected, rpma::ConnEvent::Rejected { .. }),
+            "{rejected}"
+        );
+        drop(client);
+
+        let client = ask(&short);
+        let req = ep
+            .next_conn_req_timeout(&ConnCfg::new(), LIMIT)
+            .expect("a request");
+        let server = req.connect(&[]).expect("accepts");
+        let refused = client.wait_established(LIMIT).expect_err("too short");
+        assert!(
+            is_invalid(&refused, &["268.435456ms", "set_ack_timeout"]),
+            "{refused}"
+        );
+        // The server learns of the end.
+        while event(&server) != rpma::ConnEvent::Closed {}
+    });
+}

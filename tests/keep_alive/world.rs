@@ -1,0 +1,333 @@
+//! Two hosts, a connection between them, and the ways in which a program waits for it.
+
+use std::time::{Duration, Instant};
+
+use rpma::sim::{Fabric, Host, Link, now, sleep};
+use rpma::wait::{Happened, Member, Place, Wait};
+use rpma::{
+    ComplChannel, Conn, ConnCfg, ConnEvent, ConnReq, Ep, Error, Failure, Flags, Next, NotConnected,
+    Peer, Wc,
+};
+
+use crate::common::{LIMIT, peer, profile};
+
+pub(crate) const ALWAYS: Flags = Flags::COMPLETION_ALWAYS;
+/// The keep-alive of these tests.
+pub(crate) const D: Duration = Duration::from_secs(6);
+/// One step of it.
+pub(crate) const STEP: Duration = Duration::from_millis(6_000 / 16 * 3);
+/// Of the client and of the server.
+pub(crate) const SIDES: [usize; 2] = [0, 1];
+
+/// Retries that outlast the keep-alive, on all devices.
+pub(crate) fn patient() -> ConnCfg {
+    let mut cfg = ConnCfg::new();
+    cfg.set_retry_count(7).expect("possible");
+    // 1.07 s: a little less than a quarter of the keep-alive.
+    cfg.set_ack_timeout(Some(18)).expect("possible");
+    cfg.set_keep_alive(Some(D)).expect("possible");
+    cfg
+}
+
+/// How a program waits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Way {
+    /// `Wait::next`.
+    Wait,
+    /// `Conn::next`.
+    Next,
+    /// A loop of its own, with `Conn::keep_alive`.
+    Loop,
+    /// `Conn::wait_timeout`.
+    Channel,
+}
+
+impl Way {
+    pub(crate) const ALL: [Self; 4] = [Self::Wait, Self::Next, Self::Loop, Self::Channel];
+}
+
+pub(crate) struct World {
+    pub(crate) hosts: [Host; 2],
+    pub(crate) link: Link,
+    pub(crate) fabric: Fabric,
+}
+
+/// What a program saw while it waited.
+#[derive(Debug, Default)]
+pub(crate) struct Saw {
+    /// The numbers of the operations, and whether they succeeded.
+    pub(crate) completions: Vec<(u64, bool)>,
+    /// With how many completions before it.
+    pub(crate) event: Option<(ConnEvent, usize)>,
+}
+
+/// One end of a connection, at which a program waits.
+pub(crate) struct End {
+    way: Way,
+    held: Held,
+}
+
+#[derive(Debug)]
+enum Held {
+    Wait(Box<Wait>, Member),
+    Conn(Box<Conn>),
+}
+
+/// An end before there is a connection.
+struct Opening {
+    way: Way,
+    wait: Option<(Wait, Place)>,
+    cfg: ConnCfg,
+}
+
+impl World {
+    pub(crate) fn new() -> Self {
+        Self::on(Fabric::new(profile()))
+    }
+
+    pub(crate) fn on(fabric: Fabric) -> Self {
+        fabric.jump_over_waits();
+        let hosts = ["client", "server"].map(|name| fabric.host(name));
+        let link = fabric.between(&hosts[0], &hosts[1]);
+        Self {
+            hosts,
+            link,
+            fabric,
+        }
+    }
+
+    /// A connection. Its ends wait in this way, with these settings.
+    pub(crate) fn connect(&self, way: Way, cfgs: [&ConnCfg; 2]) -> [End; 2] {
+        let addr = self.hosts[1].addr().to_string();
+        let [client, server] = [0, 1].map(|side| {
+            let _entered = self.hosts[side].enter();
+            let peer = peer();
+            let opening = Opening::new(way, &peer, cfgs[side]);
+            (peer, opening)
+        });
+        let _entered = self.hosts[1].enter();
+        let ep = Ep::listen(&server.0, &addr, 0).expect("listens");
+        let asking = {
+            let _entered = self.hosts[0].enter();
+            let req = ConnReq::new(&client.0, &addr, ep.get_port(), &client.1.cfg);
+            req.expect("resolves").connect(&[]).expect("asks")
+        };
+        let req = ep.next_conn_req_timeout(&server.1.cfg, LIMIT);
+        let accepted = req.expect("a request").connect(&[]).expect("accepts");
+        let client = {
+            let _entered = self.hosts[0].enter();
+            client.1.open(asking)
+        };
+        [client, server.1.open(accepted)]
+    }
+
+    /// As [`connect`](Self::connect), with [`patient`] settings at both ends.
+    pub(crate) fn patient(&self, way: Way) -> [End; 2] {
+        self.connect(way, [&patient(), &patient()])
+    }
+}
+
+impl Opening {
+    fn new(way: Way, peer: &Peer, cfg: &ConnCfg) -> Self {
+        let mut cfg = cfg.clone();
+        let wait = (way == Way::Wait).then(|| {
+            let mut wait = Wait::new().expect("a wait");
+            let place = wait.place();
+            cfg = place.cfg(peer, &cfg).expect("settings");
+            (wait, place)
+        });
+        if way == Way::Channel {
+            cfg.set_compl_channel(ComplChannel::Shared);
+        }
+        Self { way, wait, cfg }
+    }
+
+    fn open(self, conn: Conn) -> End {
+        let conn = conn.wait_established(LIMIT).expect("established");
+        let held = match self.wait {
+            Some((mut wait, place)) => {
+                let member = wait.add(place, conn).expect("added");
+                Held::Wait(Box::new(wait), member)
+            }
+            None => Held::Conn(Box::new(conn)),
+        };
+        End {
+            way: self.way,
+            held,
+        }
+    }
+}
+
+impl End {
+    pub(crate) fn conn(&self) -> &Conn {
+        match &self.held {
+            Held::Wait(wait, member) => wait.conn(*member).expect("a member"),
+            Held::Conn(conn) => conn,
+        }
+    }
+
+    /// Waits for so long, or until an event comes.
+    pub(crate) fn wait(&mut self, limit: Duration) -> Saw {
+        let (until, mut saw) = (now() + limit, Saw::default());
+        while saw.event.is_none() {
+            let left = until.saturating_duration_since(now());
+            let goes_on = match &mut self.held {
+                Held::Wait(wait, member) => saw.in_wait(wait, *member, left),
+                Held::Conn(conn) => match self.way {
+                    Way::Loop => saw.in_loop(conn, until),
+                    Way::Channel => saw.on_channel(conn, left),
+                    Way::Next | Way::Wait => saw.next(conn, left),
+                },
+            };
+            if !goes_on {
+                break;
+            }
+        }
+        saw
+    }
+
+    /// Waits for so long, and sees nothing.
+    pub(crate) fn idle(&mut self, limit: Duration) {
+        let saw = self.wait(limit);
+        let nothing = saw.event.is_none() && saw.completions.is_empty();
+        assert!(nothing, "{saw:?}, {:?}", self.conn().failure());
+        assert_eq!((self.conn().ended(), self.conn().failure()), (None, None));
+    }
+
+    /// Waits for the end of the connection, and returns how long it took.
+    pub(crate) fn wait_for_the_end(&mut self) -> (Duration, Saw) {
+        let begin = now();
+        let saw = self.wait(LIMIT);
+        let took = now() - begin;
+        let (event, _) = saw.event.as_ref().expect("it was noticed");
+        assert_eq!(self.conn().ended(), Some(event));
+        (took, saw)
+    }
+
+    /// Sees that this end has nothing more to say than that it is over.
+    pub(crate) fn says_no_more(&mut self) {
+        match &mut self.held {
+            Held::Wait(wait, _) => {
+                assert_eq!(wait.deadline(), None);
+                let more = wait.next(&mut [Wc::default()], 10 * D).expect("waits");
+                assert!(more.is_none(), "{more:?}");
+            }
+            Held::Conn(conn) => {
+                let more = conn.next_event_timeout(Duration::ZERO);
+                assert!(matches!(more, Err(Error::NoEvent)), "{more:?}");
+                for more in [
+                    conn.next(&mut [Wc::default()], LIMIT).map(drop),
+                    conn.get_cq().wait().map(drop),
+                ] {
+                    let is_over = matches!(
+                        more,
+                        Err(Error::SharedChannel
+                            | Error::NotConnected(NotConnected::Silent | NotConnected::Failed))
+                    );
+                    assert!(is_over, "{more:?}");
+                }
+                let ended = conn.keep_alive().expect_err("it has ended");
+                assert!(matches!(ended, Error::Ended(_)), "{ended}");
+            }
+        }
+    }
+}
+
+impl Saw {
+    /// Waits once. `false`: the limit has passed.
+    fn in_wait(&mut self, wait: &mut Wait, member: Member, left: Duration) -> bool {
+        let mut wcs = [Wc::default(); 4];
+        match wait.next(&mut wcs, left).expect("waits") {
+            Some(Happened::Completions(of, count)) if of == member => self.add(&wcs[..count]),
+            Some(Happened::Event(of, event)) if of == member => self.end(event),
+            None => return false,
+            other => panic!("{other:?}"),
+        }
+        true
+    }
+
+    fn next(&mut self, conn: &Conn, left: Duration) -> bool {
+        let mut wcs = [Wc::default(); 4];
+        match conn.next(&mut wcs, left) {
+            Ok(Next::Completions(count)) => self.add(&wcs[..count]),
+            Ok(Next::Event(event)) => self.end(event),
+            Err(Error::TimedOut(_)) => return false,
+            Err(error) => panic!("{error}"),
+        }
+        true
+    }
+
+    fn in_loop(&mut self, conn: &Conn, until: Instant) -> bool {
+        self.poll(conn);
+        if let Ok(event) = conn.next_event_timeout(Duration::ZERO) {
+            self.end(event);
+            return true;
+        }
+        match conn.keep_alive() {
+            Ok(due) => {
+                let due = due.expect("it is not over").min(until);
+                sleep(due.saturating_duration_since(now()));
+                now() < until
+            }
+            Err(Error::Ended(event)) => {
+                let kept = conn.next_event_timeout(Duration::ZERO).expect("it is kept");
+                assert_eq!(kept, *event);
+                self.end(kept);
+                true
+            }
+            Err(error) => panic!("{error}"),
+        }
+    }
+
+    fn on_channel(&mut self, conn: &Conn, left: Duration) -> bool {
+        self.poll(conn);
+        match conn.wait_timeout(left) {
+            Ok(_) => {}
+            Err(Error::NoCompletion) => return false,
+            Err(Error::NotConnected(NotConnected::Silent | NotConnected::Failed)) => {
+                let event = conn.next_event_timeout(Duration::ZERO).expect("it is kept");
+                self.end(event);
+            }
+            Err(error) => panic!("{error}"),
+        }
+        true
+    }
+
+    fn poll(&mut self, conn: &Conn) {
+        let mut wcs = [Wc::default(); 4];
+        loop {
+            match conn.get_cq().get_wc(&mut wcs).expect("polls") {
+                0 => return,
+                count => self.add(&wcs[..count]),
+            }
+        }
+    }
+
+    fn add(&mut self, wcs: &[Wc]) {
+        let seen = wcs.iter().map(|wc| (wc.wr_id(), wc.result().is_ok()));
+        self.completions.extend(seen);
+    }
+
+    fn end(&mut self, event: ConnEvent) {
+        self.event = Some((event, self.completions.len()));
+    }
+}
+
+/// The event with which a keep-alive ends a connection.
+pub(crate) fn lost() -> ConnEvent {
+    ConnEvent::Lost { status: -110 }
+}
+
+/// The reason for it.
+pub(crate) fn silent() -> Option<Failure> {
+    Some(Failure::Silent { keep_alive: D })
+}
+
+impl End {
+    pub(crate) fn into_conn(self) -> Conn {
+        match self.held {
+            Held::Conn(conn) => *conn,
+            Held::Wait(mut wait, member) => wait.remove(member).expect("a member"),
+        }
+    }
+}
