@@ -15,12 +15,15 @@
 //! * `hosts cut-off ADDRESS PORT ROUNDS cut|keep` serves a client that stands still with writes in
 //!   flight, cuts it off or keeps its connection, and looks whether bytes change afterwards.
 //! * `hosts flood ADDRESS PORT ROUNDS SECONDS` is that client.
+//! * `hosts keep-alive OWN OTHER PORT SECONDS` holds idle connections with a keep-alive of so long,
+//!   as a client and as a server of the same program on the other host, and prints their ends.
 //! * `hosts verify PATH` looks whether every record that the tail shows is there and whole.
 //!
 //! A group is one commit of a [`Writer`](rpma::commit::Writer): its records, and then the tail.
 
 mod client;
 mod cut_off;
+mod keep_alive;
 mod log;
 mod probe;
 mod server;
@@ -44,6 +47,7 @@ fn main() -> ExitCode {
         ["endless", addr, port, seconds] => probe::endless(addr, port, seconds),
         ["cut-off", addr, port, rounds, does] => cut_off::serve(addr, port, rounds, does),
         ["flood", addr, port, rounds, seconds] => cut_off::flood(addr, port, rounds, seconds),
+        ["keep-alive", own, other, port, seconds] => keep_alive::hold(own, other, port, seconds),
         ["verify", path] => log::verify(path),
         _ => Err("see the head of tests/hosts/hosts.rs".into()),
     };

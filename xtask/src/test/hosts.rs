@@ -6,6 +6,7 @@
 //! was acknowledged is there and whole, and the tail shows no record that is not.
 
 mod cut_off;
+mod keep_alive;
 
 use std::thread::sleep;
 use std::time::{Duration, Instant};
@@ -80,6 +81,8 @@ pub(super) fn run(
     all.push((gone.to_owned(), Test::notices, ""));
     all.push((endless.to_owned(), Test::notices_endless, ""));
     all.push((found_out.to_owned(), Test::tail_first, ""));
+    // Last: they leave a host without power.
+    all.push((keep_alive::NAME.to_owned(), Test::keep_alive, ""));
     for (what, scenario, method) in all {
         if names.is_empty() || names.iter().any(|part| what.contains(part)) {
             let name = format!("two hosts: {what}");
@@ -309,8 +312,8 @@ impl Test<'_> {
         output(&mut ssh.command(&["pkill", "-KILL", "-f", program], false)).map(drop)
     }
 
-    /// Starts the server, if it does not run; and before that what a failed test has left cut or frozen.
-    fn serve(&mut self) -> Result<()> {
+    /// Starts what an earlier test has left cut or frozen.
+    fn all_up(&mut self) -> Result<()> {
         for number in NUMBERS {
             if self.hosts.machines.is_up(number) {
                 self.hosts.machines.signal(number, Signal::CONT)?;
@@ -318,6 +321,12 @@ impl Test<'_> {
                 self.boot(number)?;
             }
         }
+        Ok(())
+    }
+
+    /// Starts the server, if it does not run; and before that the hosts.
+    fn serve(&mut self) -> Result<()> {
+        self.all_up()?;
         if self.server.is_none() {
             let mut server = self.start(2, "server", &["serve", SERVER[0], SERVER[1], PMEM])?;
             server.wait_for("listening", LIMIT)?;
