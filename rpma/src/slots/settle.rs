@@ -1,6 +1,5 @@
 //! Completions give their slots back, and get the program's `op_context`.
 
-use std::slice;
 use std::sync::atomic::Ordering;
 
 use super::contexts::View;
@@ -46,10 +45,9 @@ impl ConnSlots {
     #[inline(never)]
     fn settle_receive(&self, wc: &mut Wc) -> usize {
         if wc.wr_id() >> Kind::NUMBER != RECEIVE {
-            let wcs = slice::from_mut(wc);
             return match &self.shared {
-                Some(shared) => shared.settle_first(wcs),
-                None => wcs.len(),
+                Some(shared) if shared.settle_one(wc) => 0,
+                _ => 1,
             };
         }
         let number = label::<false>(self.receive.op_contexts(), self.id, wc);
@@ -211,6 +209,12 @@ impl Pool {
     #[inline(never)]
     fn settle_first(&self, wcs: &mut [Wc]) -> usize {
         self.settle(wcs)
+    }
+
+    /// As [`settle`](Self::settle), of one that has succeeded. Returns whether it was settled.
+    #[inline(never)]
+    fn settle_one(&self, wc: &mut Wc) -> bool {
+        take_back(&mut self.returning(), wc)
     }
 
     /// Gives the slot of a receive back and labels its completion, whether it has failed or not;
