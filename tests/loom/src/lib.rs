@@ -52,6 +52,9 @@ use loom::thread;
 use primitives::Ordering;
 use ring::{NotPosted, NotTaken, NotTried, Ring, Wanted};
 
+/// The context of a request beside those of the program.
+const BESIDE: u64 = u64::MAX;
+
 /// A queue, the device behind it, and the completion queue's lock.
 struct Queue {
     ring: Ring,
@@ -82,7 +85,8 @@ impl Queue {
             thread::yield_now();
             let mut device = self.device.lock().unwrap();
             device.push_back((number, signaled, context));
-            assert!(device.len() <= self.depth, "more than the queue has slots");
+            let of_program = device.iter().filter(|(.., of)| *of != BESIDE).count();
+            assert!(of_program <= self.depth, "more than the queue has slots");
         };
         let posted = self.ring.try_post(context, (), |number| {
             give(number);
@@ -137,6 +141,10 @@ impl Queue {
         };
         let (number, _, context) = device.drain(..=end).next_back().unwrap();
         drop(device);
+        if context == BESIDE {
+            self.ring.beside_is_done(number);
+            return true;
+        }
         assert_eq!(self.ring.complete(number), context, "another one's context");
         polled.push(context);
         true
@@ -408,6 +416,35 @@ fn several_at_once_and_markers() {
         marker.expect("a slot of its own");
         poller.join().unwrap();
         queue.check(vec![0, 8]);
+    });
+}
+
+/// A request beside the program's takes no slot, and leaves none when it is done, whenever it is
+/// posted and polled.
+#[test]
+fn a_request_beside_the_programs() {
+    model(2, || {
+        let queue = Queue::with_extra(5, 2, 1);
+        queue.post(true, 0).expect("a slot");
+        let beside = {
+            let queue = Arc::clone(&queue);
+            thread::spawn(move || {
+                let posted: Result<u64, NotPosted<()>> = queue.ring.post_beside(|mut entries| {
+                    let number = entries.take(BESIDE);
+                    let mut device = queue.device.lock().unwrap();
+                    device.push_back((number, true, BESIDE));
+                    Ok(())
+                });
+                posted.expect("it has an entry of its own");
+            })
+        };
+        let poller = poller(&queue, 2);
+        queue.post(true, 1).expect("the second slot");
+        let third = queue.post(true, 2).is_ok();
+        beside.join().unwrap();
+        poller.join().unwrap();
+        let posted = if third { vec![0, 1, 2] } else { vec![0, 1] };
+        queue.check(posted);
     });
 }
 
