@@ -12,6 +12,7 @@ pub(crate) fn report(conn: &'static str, counters: &Counters) {
         ("rpma_receives_total", counters.receives),
         ("rpma_full_send_queue_total", counters.full_send_queue),
         ("rpma_full_receive_queue_total", counters.full_receive_queue),
+        ("rpma_probes_lost_total", counters.probes_lost),
     ] {
         // The library has counted: the metric takes the number as it is.
         counter!(name, "conn" => conn).absolute(value);

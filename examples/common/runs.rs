@@ -354,6 +354,7 @@ pub(crate) const EXAMPLES: &[Example] = &[
                     "rpma_bytes_total{conn=\"client\"} 256",
                     "rpma_full_receive_queue_total{conn=\"client\"} 0",
                     "rpma_full_send_queue_total{conn=\"client\"} 1",
+                    "rpma_probes_lost_total{conn=\"client\"} 0",
                     "rpma_receives_total{conn=\"client\"} 0",
                     "rpma_requests_total{conn=\"client\"} 5",
                 ],

@@ -51,6 +51,10 @@ pub struct Counters {
     pub full_send_queue: u64,
     /// As [`full_send_queue`](Self::full_send_queue), of the receive queue.
     pub full_receive_queue: u64,
+    /// Probes of the keep-alive that the device failed: at most one, as it ends the connection
+    /// ([`Failure::Probe`](crate::Failure::Probe)). A silence that the library's clock ended is in
+    /// [`Conn::failure`] only. Probes that are flushed when the connection ends do not count.
+    pub probes_lost: u64,
     /// See [`failed`](Self::failed).
     pub(crate) failed: [u64; STATUSES],
 }
@@ -88,6 +92,7 @@ impl AddAssign for Counters {
             receives,
             full_send_queue,
             full_receive_queue,
+            probes_lost,
             failed,
         } = self;
         let pairs = [
@@ -96,6 +101,7 @@ impl AddAssign for Counters {
             (receives, other.receives),
             (full_send_queue, other.full_send_queue),
             (full_receive_queue, other.full_receive_queue),
+            (probes_lost, other.probes_lost),
         ];
         for (sum, more) in pairs.into_iter().chain(failed.iter_mut().zip(other.failed)) {
             *sum = sum.wrapping_add(more);
@@ -145,6 +151,7 @@ mod tests {
             receives: 3,
             full_send_queue: 4,
             full_receive_queue: 5,
+            probes_lost: 6,
             failed: std::array::from_fn(|n| n as u64),
         };
         let sum: Counters = [one, one].into_iter().sum();
@@ -154,6 +161,7 @@ mod tests {
             receives: 6,
             full_send_queue: 8,
             full_receive_queue: 10,
+            probes_lost: 12,
             failed: std::array::from_fn(|n| 2 * n as u64),
         };
         assert_eq!(sum, expected);

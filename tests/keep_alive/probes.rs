@@ -35,6 +35,7 @@ fn a_probe_that_fails_ends_the_connection() {
             );
             let status = WcStatus::RETRY_EXC_ERR;
             assert_eq!(ends[here].conn().failure(), Some(Failure::Probe { status }));
+            assert_eq!(ends[here].conn().counters().probes_lost, 1);
             ends[here].says_no_more();
         }
     }

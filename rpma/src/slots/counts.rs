@@ -14,6 +14,7 @@ use crate::verbs::WcStatus;
 pub(super) struct Counts {
     full_send_queue: AtomicU64,
     full_receive_queue: AtomicU64,
+    probes_lost: AtomicU64,
     /// By status; in the last one those of unknown statuses.
     failed: [AtomicU64; STATUSES],
 }
@@ -23,6 +24,12 @@ impl ConnSlots {
     #[cold]
     pub(crate) fn count_failed(&self, status: WcStatus) {
         count(&self.counts.failed[Counters::place_of(status)]);
+    }
+
+    /// A probe of the keep-alive was not answered.
+    #[cold]
+    pub(super) fn count_lost_probe(&self) {
+        count(&self.counts.probes_lost);
     }
 
     /// A post was refused because this queue is full.
@@ -43,6 +50,7 @@ impl ConnSlots {
             receives: self.receive.next_number(),
             full_send_queue: read(&self.counts.full_send_queue),
             full_receive_queue: read(&self.counts.full_receive_queue),
+            probes_lost: read(&self.counts.probes_lost),
             ..Counters::default()
         };
         for (failed, count) in counters.failed.iter_mut().zip(&self.counts.failed) {

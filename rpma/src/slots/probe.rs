@@ -62,6 +62,7 @@ impl ConnSlots {
         self.send.beside_is_done(number);
         self.is_probing.store(false, Ordering::Release);
         if status != WcStatus::SUCCESS && self.life.state() == State::Open {
+            self.count_lost_probe();
             self.fail(Failure::Probe { status });
             // The wait of the connection returns its end, whichever thread has polled this.
             self.bell().call();
