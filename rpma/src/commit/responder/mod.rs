@@ -7,8 +7,8 @@
 mod checks;
 mod slots;
 
-use std::collections::BTreeMap;
-use std::ops::{Bound, RangeBounds};
+use std::collections::{BTreeMap, VecDeque};
+use std::ops::RangeBounds;
 use std::sync::Arc;
 
 pub use self::slots::Slots;
@@ -86,8 +86,8 @@ const A_TURN: usize = 16;
 pub struct Responder<K> {
     limits: Limits,
     clients: BTreeMap<K, Slots>,
-    /// The client that was served last.
-    last: Option<K>,
+    /// Clients with something to do, each once. It may have names of clients that are gone.
+    ready: VecDeque<K>,
 }
 
 /// The result of a [`turn`](Responder::turn).
@@ -110,7 +110,7 @@ impl<K: Copy + Ord> Responder<K> {
         Self {
             limits,
             clients: BTreeMap::new(),
-            last: None,
+            ready: VecDeque::new(),
         }
     }
 
@@ -176,10 +176,19 @@ impl<K: Copy + Ord> Responder<K> {
     /// responder's: each receive, and the send of each answer. `false` also for a client that was
     /// not [added](Self::add), whose request is lost then.
     pub fn handle(&mut self, client: K, wc: &Wc) -> bool {
-        match self.clients.get_mut(&client) {
-            Some(slots) => slots.handle(wc),
-            None => false,
+        let Some(slots) = self.clients.get_mut(&client) else {
+            return false;
+        };
+        let is_own = slots.handle(wc);
+        if slots.becomes_ready() {
+            self.ready.push_back(client);
         }
+        is_own
+    }
+
+    /// Whether a turn may have something to do.
+    pub(crate) fn is_ready(&self) -> bool {
+        !self.ready.is_empty()
     }
 
     /// Serves requests that are there, up to 16 and 4 of each client, and never sleeps: checks
@@ -191,27 +200,14 @@ impl<K: Copy + Ord> Responder<K> {
     #[cfg_attr(feature = "sim", track_caller)]
     pub fn turn<'a>(&mut self, conn: impl Fn(K) -> Option<&'a Conn>) -> Turn<K> {
         let (mut served, mut worked) = (0, false);
-        // Once round from the last client on.
-        let first = self.last;
-        let mut is_wrapped = first.is_none();
-        while served < A_TURN {
-            let begin = self.last.map_or(Bound::Unbounded, Bound::Excluded);
-            let mut rest = self.clients.range_mut((begin, Bound::Unbounded));
-            let Some((&client, slots)) = rest.next() else {
-                if is_wrapped {
-                    break;
-                }
-                is_wrapped = true;
-                self.last = None;
+        // Once round: a client that has more to do comes again in the next turn.
+        for _ in 0..self.ready.len() {
+            let Some(client) = self.ready.pop_front() else {
+                break;
+            };
+            let Some(slots) = self.clients.get_mut(&client) else {
                 continue;
             };
-            if is_wrapped && first.is_some_and(|first| client > first) {
-                break;
-            }
-            self.last = Some(client);
-            if !slots.is_ready() {
-                continue;
-            }
             let Some(conn) = conn(client) else {
                 self.clients.remove(&client);
                 continue;
@@ -220,12 +216,18 @@ impl<K: Copy + Ord> Responder<K> {
                 Ok(count) => {
                     served += count;
                     worked = true;
+                    if slots.stays_ready() {
+                        self.ready.push_back(client);
+                    }
                 }
                 Err(error) => {
                     self.clients.remove(&client);
                     let _ = conn.disconnect();
                     return Turn::Ended(client, error);
                 }
+            }
+            if served == A_TURN {
+                break;
             }
         }
         match worked {

@@ -53,6 +53,8 @@ pub struct Slots {
     served: u32,
     /// Why the client is refused.
     refused: Option<Error>,
+    /// It is in the list of those that have something to do.
+    is_listed: bool,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -70,12 +72,7 @@ impl Slots {
         offered: impl RangeBounds<usize>,
     ) -> Result<Self> {
         let offered = range::resolve_local(&offered, memory.get_size(), "local memory region")?;
-        if !memory.get_usage().contains(WRITTEN) {
-            return Err(Error::not_supported(
-                "commits by the server's method need memory that is registered with \
-                 MrUsage::WRITE_DST and FLUSH_TYPE_PERSISTENT",
-            ));
-        }
+        Self::check(memory)?;
         req.check_slots(needed(limits), "Responder::conn_cfg")?;
         let count = 2 * usize::from(limits.credits());
         let messages = AlignedBuf::zeroed(count * PLACE)?;
@@ -95,10 +92,22 @@ impl Slots {
             answering: 0,
             served: 0,
             refused: None,
+            is_listed: false,
         };
         let receives = (0..count).map(|slot| Ok((slots.request_of(slot)?, slot as u64)));
         req.recv_many(&receives.collect::<Result<Vec<_>>>()?)?;
         Ok(slots)
+    }
+
+    /// Refuses memory whose usage does not let clients commit.
+    pub(crate) fn check(memory: &Mr<PmemMap>) -> Result<()> {
+        match memory.get_usage().contains(WRITTEN) {
+            true => Ok(()),
+            false => Err(Error::not_supported(
+                "commits by the server's method need memory that is registered with \
+                 MrUsage::WRITE_DST and FLUSH_TYPE_PERSISTENT",
+            )),
+        }
     }
 
     fn request_of(&self, slot: usize) -> Result<MrSlice<'_>> {
@@ -150,8 +159,18 @@ impl Slots {
         }
     }
 
-    /// Whether there is something to do now.
-    pub(super) fn is_ready(&self) -> bool {
+    /// Whether it is to be listed, because there is something to do now.
+    pub(super) fn becomes_ready(&mut self) -> bool {
+        !self.is_listed && self.stays_ready()
+    }
+
+    /// Whether it is to be listed again after a turn.
+    pub(super) fn stays_ready(&mut self) -> bool {
+        self.is_listed = self.is_ready();
+        self.is_listed
+    }
+
+    fn is_ready(&self) -> bool {
         let can_answer = self.answering < self.limits.credits().into();
         self.refused.is_some() || !self.free.is_empty() || can_answer && !self.waiting.is_empty()
     }
