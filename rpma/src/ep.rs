@@ -6,6 +6,7 @@
 use std::fmt;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
+use std::sync::OnceLock;
 use std::time::Duration;
 
 use rustix::io::Errno;
@@ -15,6 +16,7 @@ use crate::conn_cfg::ConnCfg;
 use crate::conn_req::ConnReq;
 use crate::error::{Error, Result};
 use crate::hints;
+use crate::offer::{Refusal, RefusalCode};
 use crate::peer::Peer;
 use crate::plan::Plan;
 use crate::request::{NotMade, Request};
@@ -94,7 +96,7 @@ impl Ep {
         let plan = Plan::new(&self.peer, cfg)?;
         loop {
             let request = self.next_request_until(deadline)?;
-            match request.prepare(&plan) {
+            match request.prepare(&plan, |_| Vec::new()) {
                 Ok(req) => return Ok(req),
                 Err(NotMade::Failed(error)) => return Err(error),
                 // Clients that come and go must not keep the caller beyond its limit.
@@ -114,8 +116,8 @@ impl Ep {
     /// # Errors
     ///
     /// [`Error::NoEvent`] if the descriptor was made non-blocking and there is no request.
-    /// [`Error::Provider`] if `rdma_get_cm_event`, `rdma_create_event_channel` (`EMFILE`: the request is
-    /// rejected) or `rdma_migrate_id` fails. `ENODEV` means that the device was removed.
+    /// [`Error::Provider`] if `rdma_get_cm_event`, `rdma_create_event_channel` (`EMFILE`) or
+    /// `rdma_migrate_id` fails: the request is rejected, with [`RefusalCode::Full`]. `ENODEV` means that the device was removed.
     pub fn next_request(&self) -> Result<Request> {
         self.next_request_until(Deadline::Never)
     }
@@ -131,7 +133,7 @@ impl Ep {
 
     pub(crate) fn next_request_until(&self, deadline: Deadline) -> Result<Request> {
         loop {
-            match self.id.next_request(deadline)? {
+            match self.id.next_request(deadline, cannot_take())? {
                 None => return Err(Error::NoEvent),
                 Some(Ok(request)) => return Ok(Request::new(request)),
                 Some(Err(event)) if event.kind == CmEventKind::DeviceRemoval => {
@@ -187,6 +189,13 @@ impl Ep {
     pub fn shutdown(mut self) -> Result<()> {
         self.id.release()
     }
+}
+
+/// The reason for a client whose request could not be taken: it may try again.
+fn cannot_take() -> &'static [u8] {
+    static BYTES: OnceLock<Vec<u8>> = OnceLock::new();
+    let words = "the server cannot take another request now";
+    BYTES.get_or_init(|| Refusal::new(RefusalCode::Full, words).encode())
 }
 
 /// An id that listens at `addr`.

@@ -145,8 +145,8 @@ pub(crate) struct IncomingRequest {
 impl IncomingRequest {
     /// The request that an event tells of, with its new id moved to a channel of its own; any other event as it
     /// is. Runs under the lock of the listener's channel, so that no other thread can take a later event of the
-    /// new id.
-    fn of(event: RawEvent) -> Result<Result<Self, CmEvent>> {
+    /// new id. A request that cannot be moved is rejected with this private data.
+    fn of(event: RawEvent, reject: &[u8]) -> Result<Result<Self, CmEvent>> {
         let raw = event.id();
         let event = event.acknowledge();
         if event.kind != CmEventKind::ConnectRequest {
@@ -171,8 +171,14 @@ impl IncomingRequest {
                 responder_resources: event.responder_resources,
             })),
             Err(error) => {
-                // SAFETY: the request's id is alive and nobody else knows it. The kernel rejects the
-                // request.
+                let len = u8::try_from(reject.len()).unwrap_or(u8::MAX);
+                // SAFETY: the request's id is alive and nobody else knows it; the call copies the
+                // data.
+                let ret = unsafe { sys::rdma_reject(raw.as_ptr(), reject.as_ptr().cast(), len) };
+                if let Err(gone) = check_minus_one("rdma_reject", ret) {
+                    log::info!("a client gave up before it was rejected: {gone}");
+                }
+                // SAFETY: the request's id is alive and nobody else knows it.
                 let ret = unsafe { sys::rdma_destroy_id(raw.as_ptr()) };
                 log_leak(check_minus_one("rdma_destroy_id", ret));
                 Err(error)
@@ -332,10 +338,12 @@ impl CmId {
     }
 
     /// The next connection request of a listening id, or another event that arrived instead: one of a
-    /// client that is gone.
+    /// client that is gone. A request for which this process has no descriptor left is rejected with
+    /// `reject`: up to 148 bytes, which the caller has checked.
     pub(crate) fn next_request(
         &self,
         deadline: Deadline,
+        reject: &[u8],
     ) -> Result<Option<Result<IncomingRequest, CmEvent>>> {
         let device = self.device();
         let device = device.as_ref();
@@ -347,7 +355,7 @@ impl CmId {
             deadline,
             |_| match self.get_event(device)? {
                 None => Ok(None),
-                Some(event) => IncomingRequest::of(event).map(Some),
+                Some(event) => IncomingRequest::of(event, reject).map(Some),
             },
         )
     }
