@@ -59,6 +59,7 @@
 //! | [`Cq`], [`Wc`] | a completion queue, and a work completion | `rpma_cq`, `ibv_wc` |
 //! | [`PeerCfg`] | the peer's statement about its platform | `rpma_peer_cfg` |
 //! | [`Offer`], [`Refusal`] | private data to connect or accept, and to reject | |
+//! | [`serve`] | a server that keeps memory and an epoch for each client's key | |
 //! | [`pmem`] | mapped persistent memory | (libpmem) |
 //! | [`sync`], [`thread`] | std's locks, channels and threads, for tests with the feature `sim` | |
 //!
@@ -158,6 +159,7 @@ mod range;
 mod receives;
 mod request;
 mod resolving;
+pub mod serve;
 mod slots;
 mod srq;
 pub mod sync;
@@ -386,6 +388,17 @@ mod tests {
         check::<wait::Waker>();
         check::<wait::AddError<Conn>>();
         check::<DeviceEventKind>();
+        check::<serve::Server>();
+        check::<serve::ServerCfg>();
+        check::<serve::Directory>();
+        check::<serve::Asked>();
+        check::<serve::Part<'_>>();
+        check::<serve::Client>();
+        check::<serve::Served>();
+        check::<serve::Gone>();
+        check::<serve::Reason>();
+        check::<serve::Refused>();
+        check::<serve::NotAdmitted>();
         check::<Srq>();
         check::<SrqCfg>();
         // Completions.

@@ -64,22 +64,34 @@ impl Request {
     ///   to another device.
     /// * [`Error::Provider`] if a verb fails. The hint of the error names a client that is gone.
     pub fn into_req(self, peer: &Peer, cfg: &ConnCfg) -> Result<ConnReq> {
-        peer.pd().check_device(&self.request.id)?;
+        self.check_device(peer)?;
         let plan = Plan::new(peer, cfg)?;
-        self.prepare(&plan).map_err(|not_made| match not_made {
-            NotMade::Failed(error) => error,
-            NotMade::Gone(error) => {
-                error.with_hint("The client gave up before its request was answered")
-            }
-        })
+        let without_words = |_: &Error| Vec::new();
+        self.prepare(&plan, without_words)
+            .map_err(|not_made| match not_made {
+                NotMade::Failed(error) => error,
+                NotMade::Gone(error) => {
+                    error.with_hint("The client gave up before its request was answered")
+                }
+            })
     }
 
-    /// As [`into_req`](Self::into_req), after the checks.
-    pub(crate) fn prepare(self, plan: &Plan) -> Result<ConnReq, NotMade> {
+    /// Refuses a peer of another device.
+    pub(crate) fn check_device(&self, peer: &Peer) -> Result<()> {
+        peer.pd().check_device(&self.request.id)
+    }
+
+    /// As [`into_req`](Self::into_req), after the checks. If the queues cannot be made, the client
+    /// is rejected with up to 148 bytes of private data.
+    pub(crate) fn prepare(
+        self,
+        plan: &Plan,
+        private_data: impl FnOnce(&Error) -> Vec<u8>,
+    ) -> Result<ConnReq, NotMade> {
         ConnReq::incoming(plan, self.request).map_err(|(error, id)| {
             // No event reports a client that is gone: its queue pair cannot be set up, and the
             // request cannot be rejected.
-            match id.reject(&[]) {
+            match id.reject(&private_data(&error)) {
                 Ok(()) => NotMade::Failed(error),
                 Err(gone) => {
                     let client = id.peer_addr();

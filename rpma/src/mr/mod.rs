@@ -215,6 +215,11 @@ impl<M> Mr<M> {
         !self.peer.attributes().soft_roce
     }
 
+    /// Whether it is registered with this peer.
+    pub(crate) fn is_of(&self, peer: &Peer) -> bool {
+        self.peer.key() == peer.key()
+    }
+
     /// The region as the peer will see it.
     pub(crate) fn as_remote(&self) -> MrRemote {
         let address = self.registered.address().as_ptr().addr() as u64;

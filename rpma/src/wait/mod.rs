@@ -380,6 +380,14 @@ impl Wait {
         next
     }
 
+    /// The owner of the wait has something to return: the descriptor is readable, if a program
+    /// watches it.
+    pub(crate) fn keep_readable(&self) {
+        if self.is_lent.load(Ordering::Relaxed) {
+            self.channels.inbox.post(|_| {});
+        }
+    }
+
     fn next_within(&mut self, wcs: &mut [Wc], limit: Duration) -> Result<Option<Happened>> {
         let (mut deadline, mut is_last, mut vain) = (None, limit.is_zero(), 0);
         loop {

@@ -1,0 +1,138 @@
+//! [`Asked`]: a request that the program has to answer.
+//!
+//! The request is shared with the server, which rejects it after the answer's limit. Whoever takes
+//! it out first answers it. The server's side is weak, so that dropping an [`Asked`] rejects.
+
+use std::fmt;
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::time::Instant;
+
+use crate::offer::{Identity, Offer, Refusal, RefusalCode};
+use crate::request::Request;
+
+type Shared = Mutex<Option<Request>>;
+
+/// A client asks to be admitted.
+///
+/// The program answers with [`Server::admit`](super::Server::admit) or
+/// [`Server::refuse`](super::Server::refuse), at once or later. It may keep this meanwhile, also in
+/// another thread.
+///
+/// Dropping it rejects the request: the client may try again. Until an admission, the server cuts
+/// off no connection and writes nothing.
+#[must_use = "dropping it rejects the request"]
+pub struct Asked {
+    request: Arc<Shared>,
+    offer: Offer,
+    identity: Identity,
+    kept: Option<Identity>,
+    peer_addr: Option<SocketAddr>,
+}
+
+impl Asked {
+    pub(super) fn new(
+        request: Request,
+        (offer, identity): (Offer, Identity),
+        kept: Option<Identity>,
+    ) -> Self {
+        Self {
+            peer_addr: request.peer_addr().ok(),
+            request: Arc::new(Mutex::new(Some(request))),
+            offer,
+            identity,
+            kept,
+        }
+    }
+
+    /// Returns the key, the epoch and the instance of the client.
+    #[must_use]
+    pub fn identity(&self) -> Identity {
+        self.identity
+    }
+
+    /// Returns the identity that the directory kept for the key when the client asked: `None` for
+    /// a new key, the client's own for a writer that comes back, a lower epoch for one that takes
+    /// over.
+    #[must_use]
+    pub fn kept(&self) -> Option<Identity> {
+        self.kept
+    }
+
+    /// Returns the client's offer: its method, and the bytes of the program.
+    #[must_use]
+    pub fn offer(&self) -> &Offer {
+        &self.offer
+    }
+
+    /// Returns the address of the client. `None` if the connection manager has none, which does not
+    /// happen over IP.
+    #[must_use]
+    pub fn peer_addr(&self) -> Option<SocketAddr> {
+        self.peer_addr
+    }
+
+    pub(super) fn question(&self, at: Option<Instant>) -> Question {
+        Question {
+            at,
+            request: Arc::downgrade(&self.request),
+            identity: self.identity,
+        }
+    }
+
+    /// Takes the request, which the server may have rejected after the limit.
+    pub(super) fn take(&self) -> Option<Request> {
+        take(&self.request)
+    }
+}
+
+impl Drop for Asked {
+    fn drop(&mut self) {
+        if let Some(request) = self.take() {
+            let refusal = Refusal::new(RefusalCode::Full, "the server did not answer");
+            if let Err(error) = request.reject(&refusal.encode()) {
+                log::info!("a client gave up before it was rejected: {error}");
+            }
+        }
+    }
+}
+
+impl fmt::Debug for Asked {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Asked")
+            .field("identity", &self.identity)
+            .field("kept", &self.kept)
+            .field("peer_addr", &self.peer_addr)
+            .finish_non_exhaustive()
+    }
+}
+
+/// The server's side of an [`Asked`].
+#[derive(Debug)]
+pub(super) struct Question {
+    /// When it is rejected; never without a limit.
+    pub(super) at: Option<Instant>,
+    request: Weak<Shared>,
+    pub(super) identity: Identity,
+}
+
+impl Question {
+    /// Whether it is not answered yet.
+    pub(super) fn is_open(&self) -> bool {
+        self.request.strong_count() > 0
+    }
+
+    pub(super) fn is_of(&self, asked: &Asked) -> bool {
+        std::ptr::eq(self.request.as_ptr(), Arc::as_ptr(&asked.request))
+    }
+
+    pub(super) fn take(&self) -> Option<Request> {
+        take(&*self.request.upgrade()?)
+    }
+}
+
+fn take(request: &Shared) -> Option<Request> {
+    // Nothing panics while it is locked.
+    let mut request = request.lock().unwrap_or_else(PoisonError::into_inner);
+    request.take()
+}

@@ -1,0 +1,107 @@
+//! [`ServerCfg`]: the settings of a [`Server`](super::Server).
+
+use std::time::Duration;
+
+use crate::commit::Limits;
+use crate::conn_cfg::ConnCfg;
+use crate::error::{Error, Result};
+use crate::peer_cfg::PeerCfg;
+
+/// The settings of a [`Server`](super::Server).
+#[derive(Clone, Debug)]
+pub struct ServerCfg {
+    pub(super) platform: PeerCfg,
+    pub(super) conn: ConnCfg,
+    pub(super) commits: Option<Limits>,
+    pub(super) most_clients: usize,
+    pub(super) most_questions: usize,
+    pub(super) answer_limit: Duration,
+    pub(super) establish_limit: Duration,
+}
+
+impl Default for ServerCfg {
+    fn default() -> Self {
+        Self {
+            platform: PeerCfg::new(),
+            conn: ConnCfg::new(),
+            commits: None,
+            most_clients: 100,
+            most_questions: 16,
+            answer_limit: Duration::from_secs(5),
+            establish_limit: Duration::from_secs(10),
+        }
+    }
+}
+
+impl ServerCfg {
+    /// The default settings.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Sets what this host's platform promises to clients. The default promises nothing:
+    /// [`PeerCfg::for_platform`] looks it up.
+    pub fn set_platform(&mut self, platform: &PeerCfg) -> &mut Self {
+        self.platform = *platform;
+        self
+    }
+
+    /// Sets how the connections of clients are made. The default is that of [`ConnCfg`].
+    pub fn set_conn(&mut self, cfg: &ConnCfg) -> &mut Self {
+        self.conn = cfg.clone();
+        self
+    }
+
+    /// Serves the server's method with these limits: the server answers the requests of clients that
+    /// named [`Method::Server`](crate::commit::Method::Server). `None`, the default, refuses them.
+    pub fn set_commits(&mut self, limits: Option<Limits>) -> &mut Self {
+        self.commits = limits;
+        self
+    }
+
+    /// Sets the maximum number of connections. The default is 100. A client that comes back takes
+    /// its own place. Every other one is refused as full.
+    ///
+    /// Each connection has one descriptor (`ulimit -n`).
+    ///
+    /// # Errors
+    ///
+    /// [`Error::InvalidArgument`] for 0.
+    pub fn set_most_clients(&mut self, most: usize) -> Result<&mut Self> {
+        self.most_clients = positive(most, "clients")?;
+        Ok(self)
+    }
+
+    /// Sets the maximum number of [`Asked`](super::Asked) that are not answered yet. The default is
+    /// 16. Requests beyond that are refused as full.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::InvalidArgument`] for 0.
+    pub fn set_most_questions(&mut self, most: usize) -> Result<&mut Self> {
+        self.most_questions = positive(most, "questions")?;
+        Ok(self)
+    }
+
+    /// Sets how long the program may take to answer an [`Asked`](super::Asked). The default is 5 s.
+    /// Then the server refuses the request as full.
+    pub fn set_answer_limit(&mut self, limit: Duration) -> &mut Self {
+        self.answer_limit = limit;
+        self
+    }
+
+    /// Sets how long a client that was admitted may take until its connection is established. The
+    /// default is 10 s. Then the server cuts it off.
+    pub fn set_establish_limit(&mut self, limit: Duration) -> &mut Self {
+        self.establish_limit = limit;
+        self
+    }
+}
+
+fn positive(most: usize, of: &str) -> Result<usize> {
+    match most {
+        0 => Err(Error::invalid(format!("at most 0 {of}: 1 at least"))),
+        most => Ok(most),
+    }
+}

@@ -1,0 +1,215 @@
+//! The memory and the connection of each key.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::sync::Arc;
+use std::time::Instant;
+
+use super::{Client, Part};
+use crate::error::{Error, Result};
+use crate::mr::Mr;
+use crate::peer::Peer;
+use crate::pmem::PmemMap;
+
+/// Parts begin and end at multiples of a cache line: making the bytes of one client durable touches
+/// no bytes of another one.
+const ALIGN: usize = 64;
+
+/// What the server has of a key: its domain of trust, and its registered memory.
+#[derive(Debug)]
+pub(super) struct Key {
+    peer: Peer,
+    /// `None` if it was deregistered without success: the device may still use the memory.
+    region: Option<Arc<Mr<PmemMap>>>,
+    addresses: Range<usize>,
+    pub(super) state: State,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum State {
+    /// Its connection, and the time by which that is established, if it is not.
+    Connected(Client, Option<Instant>),
+    /// It has no queue pair.
+    Idle,
+    /// Its queue pair may still write to the region.
+    NotCutOff,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Keys {
+    by_key: BTreeMap<u64, Key>,
+    by_client: BTreeMap<Client, u64>,
+}
+
+impl Keys {
+    pub(super) fn get(&self, key: u64) -> Option<&Key> {
+        self.by_key.get(&key)
+    }
+
+    pub(super) fn key_of(&self, client: Client) -> Option<u64> {
+        self.by_client.get(&client).copied()
+    }
+
+    /// The connection of a key.
+    pub(super) fn client(&self, key: u64) -> Option<Client> {
+        match self.get(key)?.state {
+            State::Connected(client, _) => Some(client),
+            _ => None,
+        }
+    }
+
+    pub(super) fn clients(&self) -> impl Iterator<Item = Client> + '_ {
+        self.by_client.keys().copied()
+    }
+
+    /// How many connections there are.
+    pub(super) fn connected(&self) -> usize {
+        self.by_client.len()
+    }
+
+    pub(super) fn is_cut_off(&self, key: u64) -> bool {
+        self.get(key)
+            .is_none_or(|key| key.state != State::NotCutOff)
+    }
+
+    /// Refuses a part that this key must not have. `directory` is that of its addresses.
+    pub(super) fn check(
+        &self,
+        key: u64,
+        part: &Part<'_>,
+        directory: Option<Range<usize>>,
+    ) -> Result<()> {
+        if !part.region.is_of(part.peer) {
+            return Err(Error::invalid(
+                "the region of the part is registered with another Peer than the part's",
+            ));
+        }
+        let own = addresses(part.region);
+        if own.start % ALIGN != 0 || own.len() % ALIGN != 0 {
+            return Err(Error::invalid(format!(
+                "the part has {} bytes at {:#x}: it begins and ends at multiples of {ALIGN}, the \
+                 length of a cache line",
+                own.len(),
+                own.start
+            )));
+        }
+        let overlaps = |other: &Range<usize>| own.start < other.end && other.start < own.end;
+        if directory.as_ref().is_some_and(overlaps) {
+            return Err(Error::invalid(
+                "the part overlaps the memory of the directory, which no client may write",
+            ));
+        }
+        for (other, entry) in self.by_key.iter().filter(|(other, _)| **other != key) {
+            if entry.peer.key() == part.peer.key() {
+                return Err(Error::invalid(format!(
+                    "the Peer of the part is that of the key {other:#x}, whose client could write to \
+                     it: make a Peer for each key (Server::release ends the use of one)"
+                )));
+            }
+            if entry.state != State::Idle && overlaps(&entry.addresses) {
+                return Err(Error::invalid(format!(
+                    "the part overlaps that of the key {other:#x}, which has a connection"
+                )));
+            }
+        }
+        Ok(())
+    }
+
+    /// A client of this key is connected.
+    pub(super) fn connect(
+        &mut self,
+        key: u64,
+        part: &Part<'_>,
+        (client, by): (Client, Option<Instant>),
+    ) {
+        let entry = Key {
+            peer: part.peer.clone(),
+            region: Some(Arc::clone(part.region)),
+            addresses: addresses(part.region),
+            state: State::Connected(client, by),
+        };
+        self.by_key.insert(key, entry);
+        self.by_client.insert(client, key);
+    }
+
+    /// Its connection is established. Returns the time by which it had to be.
+    pub(super) fn established(&mut self, client: Client) -> Option<Instant> {
+        let key = self.key_of(client)?;
+        match &mut self.by_key.get_mut(&key)?.state {
+            State::Connected(_, by) => by.take(),
+            _ => None,
+        }
+    }
+
+    /// The client is gone, and its queue pair destroyed or not. Returns the time by which it had to
+    /// be established.
+    pub(super) fn disconnect(&mut self, client: Client, is_cut_off: bool) -> Option<Instant> {
+        let key = self.by_client.remove(&client)?;
+        let entry = self.by_key.get_mut(&key)?;
+        let next = match is_cut_off {
+            true => State::Idle,
+            false => State::NotCutOff,
+        };
+        match std::mem::replace(&mut entry.state, next) {
+            State::Connected(_, by) => by,
+            _ => None,
+        }
+    }
+
+    /// A queue pair of this part may be alive, and no client has it.
+    pub(super) fn lost(&mut self, key: u64, part: &Part<'_>) {
+        let entry = Key {
+            peer: part.peer.clone(),
+            region: Some(Arc::clone(part.region)),
+            addresses: addresses(part.region),
+            state: State::NotCutOff,
+        };
+        self.by_key.insert(key, entry);
+    }
+
+    pub(super) fn part(&self, key: u64) -> Option<Part<'_>> {
+        let key = self.get(key)?;
+        Some(Part {
+            peer: &key.peer,
+            region: key.region.as_ref()?,
+            data: &[],
+        })
+    }
+
+    /// Deregisters the region of a key without a connection, and forgets the key's part.
+    pub(super) fn release(&mut self, key: u64) -> Result<PmemMap> {
+        let Some(entry) = self.by_key.get_mut(&key) else {
+            return Err(Error::invalid(format!(
+                "the server has no part of the key {key:#x}"
+            )));
+        };
+        if let State::Connected(..) = entry.state {
+            return Err(Error::invalid(format!(
+                "the key {key:#x} has a connection: cut it off first (Server::cut_off)"
+            )));
+        }
+        let Some(region) = entry.region.take() else {
+            return Err(Error::invalid(format!(
+                "the region of the key {key:#x} could not be deregistered: end the program"
+            )));
+        };
+        match Arc::try_unwrap(region) {
+            Ok(region) => {
+                let memory = region.dereg()?;
+                self.by_key.remove(&key);
+                Ok(memory)
+            }
+            Err(region) => {
+                entry.region = Some(region);
+                Err(Error::invalid(format!(
+                    "the program holds the region of the key {key:#x} as well: drop its other Arcs"
+                )))
+            }
+        }
+    }
+}
+
+fn addresses(region: &Mr<PmemMap>) -> Range<usize> {
+    let start = region.get_ptr().addr();
+    start..start.saturating_add(region.get_size())
+}

@@ -1,0 +1,818 @@
+//! Serving clients by their keys: [`Server`] and its [`Directory`].
+//!
+//! Each client has a key, and each key has memory of its own on the server. At most one connection
+//! writes to it. A client that dies comes back, perhaps while its old connection still looks alive,
+//! and another process may take its place. A server must not accept the new one while writes of the
+//! old one can still land, and must not forget after a restart who the last writer was.
+//!
+//! A client sends its [`Identity`] with its [`Offer`]. The server judges it:
+//!
+//! | the client's epoch | its instance | |
+//! |---|---|---|
+//! | higher than the kept one, or a new key | any | the program is asked |
+//! | the kept one | the kept one | the program is asked: the writer comes back |
+//! | the kept one | another | refused: [`RefusalCode::Taken`] |
+//! | lower | any | refused: [`RefusalCode::OldEpoch`] |
+//!
+//! The program answers with [`Server::admit`]. The server then cuts off the key's old connection,
+//! makes the identity durable in its directory, makes the queues, and accepts the client, in this
+//! order. So of one key at most one queue pair exists. A client that the server refuses has no
+//! queues at any time.
+//!
+//! A complete server:
+//!
+//! ```no_run
+//! use std::collections::BTreeMap;
+//! use std::sync::Arc;
+//! use std::time::Duration;
+//!
+//! use rpma::commit::Limits;
+//! use rpma::pmem::PmemMap;
+//! use rpma::serve::{Directory, Part, Served, Server, ServerCfg};
+//! use rpma::{Device, Ep, Mr, MrUsage, Peer, Result, Side, Wc};
+//!
+//! const CLIENTS: u64 = 64;
+//! /// The memory of each client, and before them of the directory.
+//! const LEN: usize = 2 << 20;
+//!
+//! fn serve(addr: &str, path: &str, is_new: bool) -> Result<()> {
+//!     let all = PmemMap::open(path, LEN * (CLIENTS as usize + 1))?;
+//!     // No client gets the first part.
+//!     let directory = all.part(..LEN)?;
+//!     let directory = match is_new {
+//!         true => Directory::create(directory, CLIENTS as u32)?,
+//!         false => Directory::open(directory)?,
+//!     };
+//!     let device = Device::from_addr(addr, Side::Local)?;
+//!     let ep = Ep::listen(&Peer::new(&device)?, addr, 7777)?;
+//!     let mut cfg = ServerCfg::new();
+//!     cfg.set_commits(Some(Limits::new(16, 4, 1 << 20)?));
+//!     let mut server = Server::new(ep, directory, &cfg)?;
+//!
+//!     // A domain of trust and a registration for each key. Both stay when a client is gone.
+//!     let usage = MrUsage::WRITE_DST | MrUsage::READ_SRC | MrUsage::FLUSH_TYPE_PERSISTENT;
+//!     let mut parts = BTreeMap::new();
+//!     for key in 1..=CLIENTS {
+//!         let peer = Peer::new(&device)?;
+//!         let at = LEN * key as usize;
+//!         let region = Mr::reg(&peer, all.part(at..at + LEN)?, usage)?;
+//!         parts.insert(key, (peer, Arc::new(region)));
+//!     }
+//!
+//!     let mut wcs = [Wc::default(); 16];
+//!     loop {
+//!         match server.next(&mut wcs, Duration::MAX)? {
+//!             Some(Served::Asks(asked)) => match parts.get(&asked.identity().key) {
+//!                 Some((peer, region)) => {
+//!                     let part = Part { peer, region, data: b"log v1" };
+//!                     match server.admit(asked, &part) {
+//!                         Ok(client) => println!("{client:?} is admitted"),
+//!                         Err(refused) => println!("a client is not admitted: {refused}"),
+//!                     }
+//!                 }
+//!                 None => server.refuse(asked, "no memory for this key")?,
+//!             },
+//!             Some(Served::Gone(gone)) => println!("{:?} is gone: {}", gone.client, gone.reason),
+//!             Some(other) => println!("{other:?}"),
+//!             None => {}
+//!         }
+//!     }
+//! }
+//! ```
+//!
+//! # Before the program trusts a client's bytes
+//!
+//! Cutting off ends the writes of the old connection. Bytes that landed before are visible, and
+//! *not durable*: make them durable before you rely on them ([`Mr::persist`]). Cutting off stops
+//! that connection, not the client: any other connection of the same [`Peer`] may write to the same
+//! region. So a server refuses two keys with one `Peer`. Do not make other connections with it.
+//!
+//! # Modules
+//!
+//! `directory/` keeps identities. `keys.rs` has the memory and connection of each key, and checks
+//! parts. `asked.rs` shares an open request between program and server. [`Server`] owns a
+//! [`Wait`], and with it the endpoint and all connections. Dropping it ends them. Its keys, with
+//! their regions and peers, go after them.
+
+mod asked;
+mod cfg;
+mod directory;
+mod keys;
+mod told;
+
+use std::collections::{BTreeSet, VecDeque};
+use std::fmt;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+pub use self::asked::Asked;
+use self::asked::Question;
+pub use self::cfg::ServerCfg;
+pub use self::directory::Directory;
+use self::directory::check_identity;
+use self::keys::Keys;
+pub use self::told::{Gone, NotAdmitted, Reason, Refused, Served};
+use crate::commit::{Method, Responder, Slots, Turn};
+use crate::conn::{Conn, refuse_no_room};
+use crate::ep::Ep;
+use crate::error::{Error, Result};
+use crate::event::ConnEvent;
+use crate::mr::Mr;
+use crate::offer::{Identity, Offer, Refusal, RefusalCode};
+use crate::peer::Peer;
+use crate::plan::Plan;
+use crate::pmem::PmemMap;
+use crate::request::{NotMade, Request};
+use crate::verbs::{Deadline, Wc, clock};
+use crate::wait::{Happened, Member, Place, Wait, Waker};
+
+/// Turns after the limit, while the server's method has work.
+const LATE_TURNS: u32 = 8;
+
+/// A client that was admitted: the name of its connection, which is never used again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Client(Member);
+
+/// The memory of a client: an argument of [`Server::admit`].
+#[derive(Clone, Copy, Debug)]
+#[expect(clippy::exhaustive_structs, reason = "an argument with names")]
+pub struct Part<'a> {
+    /// The domain of trust of this key alone, in which the region is registered.
+    pub peer: &'a Peer,
+    /// The client's memory: all of this region. It begins and ends at multiples of 64.
+    pub region: &'a Arc<Mr<PmemMap>>,
+    /// Bytes of the program for the client: [`Offer::data`].
+    pub data: &'a [u8],
+}
+
+/// Serves clients by their keys, on one thread.
+///
+/// It owns the endpoint and the connections. A program calls [`next`](Self::next) in a loop, and
+/// answers [`Served::Asks`]. With [`ServerCfg::set_commits`] the server also answers the requests
+/// of [`Method::Server`] in that call.
+///
+/// A request that is broken, too many requests, a program that does not answer, or a missing
+/// descriptor costs other clients nothing: each is refused by itself.
+pub struct Server {
+    wait: Wait,
+    endpoint: Member,
+    directory: Directory,
+    keys: Keys,
+    cfg: ServerCfg,
+    /// What each client is offered, without its memory.
+    offer: Offer,
+    responder: Option<Responder<Client>>,
+    /// In the order of their limits.
+    questions: VecDeque<Question>,
+    /// Clients that are not established yet, and their limits.
+    establishing: BTreeSet<(Instant, Client)>,
+    /// Connections that have ended, and still exist.
+    ending: VecDeque<(Client, Reason)>,
+    told: VecDeque<Served>,
+}
+
+/// A client's offer, its identity, and the one that is kept.
+type Judged = (Offer, Identity, Option<Identity>);
+
+/// An admission that was checked.
+struct Prepared {
+    place: Place,
+    plan: Plan,
+    answer: Vec<u8>,
+}
+
+impl Server {
+    /// Makes a server of this endpoint.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Provider`] if `epoll_create1`, `eventfd2` or `epoll_ctl` fails. The endpoint is
+    /// dropped then.
+    pub fn new(ep: Ep, directory: Directory, cfg: &ServerCfg) -> Result<Self> {
+        let mut wait = Wait::new()?;
+        let endpoint = wait.add_ep(ep)?;
+        let mut offer = Offer::new(&cfg.platform);
+        if let Some(limits) = cfg.commits {
+            offer.set_limits(limits);
+        }
+        Ok(Self {
+            wait,
+            endpoint,
+            directory,
+            keys: Keys::default(),
+            cfg: cfg.clone(),
+            offer,
+            responder: cfg.commits.map(Responder::new),
+            questions: VecDeque::new(),
+            establishing: BTreeSet::new(),
+            ending: VecDeque::new(),
+            told: VecDeque::new(),
+        })
+    }
+
+    /// Waits until something happens, for at most `limit` (`Duration::MAX` is none), and returns
+    /// it. `None` means that the limit has passed. With a limit of 0 it does not sleep.
+    ///
+    /// Completions go to `wcs`. Its length is the size of a turn: 16 is a good start.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::InvalidArgument`] if `wcs` is empty. [`Error::Provider`] if `epoll_wait` or `poll`
+    /// fails. A failure of a client is [`Served::Gone`], one of the endpoint [`Served::Failed`].
+    #[cfg_attr(feature = "sim", track_caller)]
+    pub fn next(&mut self, wcs: &mut [Wc], limit: Duration) -> Result<Option<Served>> {
+        refuse_no_room(wcs)?;
+        let (deadline, mut late) = (Deadline::after(limit), 0);
+        loop {
+            self.take_due();
+            if let Some(served) = self.take_told() {
+                self.keep_readable();
+                return Ok(Some(served));
+            }
+            let works = self.serve_commits();
+            if !self.ending.is_empty() {
+                continue;
+            }
+            let left = deadline.left();
+            let wait = match works {
+                true => Duration::ZERO,
+                false => self.own_deadline().map_or(left, |at| {
+                    left.min(at.saturating_duration_since(clock::now()))
+                }),
+            };
+            let happened = self.wait.next(wcs, wait)?;
+            let is_idle = happened.is_none() && !works;
+            if let Some(served) = happened.and_then(|happened| self.note(happened, wcs)) {
+                self.keep_readable();
+                return Ok(Some(served));
+            }
+            if left.is_zero() {
+                late += 1;
+                if is_idle || late == LATE_TURNS {
+                    self.keep_readable();
+                    return Ok(None);
+                }
+            }
+        }
+    }
+
+    /// The descriptor stays readable while a call of `next` would return something.
+    fn keep_readable(&self) {
+        let works = self.responder.as_ref().is_some_and(Responder::is_ready);
+        if works || !self.told.is_empty() || !self.ending.is_empty() {
+            self.wait.keep_readable();
+        }
+    }
+
+    fn take_told(&mut self) -> Option<Served> {
+        if let Some(served) = self.told.pop_front() {
+            return Some(served);
+        }
+        while let Some((client, reason)) = self.ending.pop_front() {
+            if let Some(gone) = self.end(client, reason) {
+                return Some(Served::Gone(Box::new(gone)));
+            }
+        }
+        None
+    }
+
+    /// What happened to a member.
+    fn note(&mut self, happened: Happened, wcs: &mut [Wc]) -> Option<Served> {
+        match happened {
+            Happened::Completions(member, count) => {
+                let (client, wcs) = (Client(member), &mut wcs[..count]);
+                if wcs.iter().any(|wc| wc.result().is_err()) {
+                    self.failed(client);
+                }
+                match self.keep_own(client, wcs) {
+                    0 => None,
+                    count => Some(Served::Completions(client, count)),
+                }
+            }
+            Happened::Event(member, ConnEvent::Established) => {
+                let client = Client(member);
+                if let Some(by) = self.keys.established(client) {
+                    self.establishing.remove(&(by, client));
+                }
+                Some(Served::Arrived(client))
+            }
+            Happened::Event(_, ConnEvent::Other { .. }) => None,
+            Happened::Event(member, event) => {
+                self.ending
+                    .push_back((Client(member), Reason::Ended(event)));
+                None
+            }
+            Happened::Request(_, request) => Some(self.judge(request)),
+            Happened::Failed(member, error) if member == self.endpoint => {
+                Some(Served::Failed(error))
+            }
+            Happened::Failed(member, error) => {
+                self.ending
+                    .push_back((Client(member), Reason::Failed(error)));
+                None
+            }
+            Happened::Device(device, kind) => Some(Served::Device(device, kind)),
+            Happened::Woken => Some(Served::Woken),
+        }
+    }
+
+    /// An operation of this connection failed, with which it has ended. Its event may never come.
+    fn failed(&mut self, client: Client) {
+        let failure = self.conn(client).and_then(Conn::failure);
+        if let Some(failure) = failure {
+            self.ending
+                .push_back((client, Reason::Failed(failure.into())));
+        }
+    }
+
+    /// Gives the responder its completions, moves the others to the front, and counts them.
+    fn keep_own(&mut self, client: Client, wcs: &mut [Wc]) -> usize {
+        let Some(responder) = &mut self.responder else {
+            return wcs.len();
+        };
+        let mut kept = 0;
+        for at in 0..wcs.len() {
+            if !responder.handle(client, &wcs[at]) {
+                wcs[kept] = wcs[at];
+                kept += 1;
+            }
+        }
+        kept
+    }
+
+    /// A turn of the server's method. Returns whether there was work.
+    #[cfg_attr(feature = "sim", track_caller)]
+    fn serve_commits(&mut self) -> bool {
+        let Some(responder) = &mut self.responder else {
+            return false;
+        };
+        match responder.turn(|client| self.wait.conn(client.0)) {
+            Turn::Idle => false,
+            Turn::Served(_) => true,
+            Turn::Ended(client, error) => {
+                self.ending.push_back((client, Reason::Misused(error)));
+                true
+            }
+        }
+    }
+
+    /// Ends questions and connections whose limits have passed.
+    fn take_due(&mut self) {
+        while self.questions.front().is_some_and(|asks| !asks.is_open()) {
+            self.questions.pop_front();
+        }
+        if self.questions.is_empty() && self.establishing.is_empty() {
+            return;
+        }
+        let now = clock::now();
+        let is_due = |asks: &Question| asks.at.is_some_and(|at| at <= now);
+        while self.questions.front().is_some_and(is_due) {
+            let Some(asks) = self.questions.pop_front() else {
+                break;
+            };
+            if let Some(request) = asks.take() {
+                let refusal = Refusal::new(RefusalCode::Full, "the server did not answer in time");
+                let refused = rejected(request, refusal, Some(asks.identity));
+                self.told.push_back(Served::Refused(refused));
+            }
+        }
+        while let Some(&(at, client)) = self.establishing.first() {
+            if at > now {
+                break;
+            }
+            self.establishing.pop_first();
+            self.ending.push_back((client, Reason::NotEstablished));
+        }
+    }
+
+    /// When the next of these limits passes.
+    fn own_deadline(&self) -> Option<Instant> {
+        let asks = self.questions.iter().find(|asks| asks.is_open());
+        let asks = asks.and_then(|asks| asks.at);
+        let establishing = self.establishing.first().map(|(at, _)| *at);
+        asks.into_iter().chain(establishing).min()
+    }
+
+    /// Judges a request: asks the program, or refuses it.
+    fn judge(&mut self, request: Request) -> Served {
+        self.questions.retain(Question::is_open);
+        match self.judge_offer(request.private_data()) {
+            Ok((offer, identity, kept)) => {
+                let asked = Asked::new(request, (offer, identity), kept);
+                let limit = clock::now().checked_add(self.cfg.answer_limit);
+                self.questions.push_back(asked.question(limit));
+                Served::Asks(asked)
+            }
+            Err((refusal, identity)) => Served::Refused(rejected(request, refusal, identity)),
+        }
+    }
+
+    fn judge_offer(&self, private_data: &[u8]) -> Result<Judged, (Refusal, Option<Identity>)> {
+        let offer = self.offer.judge(private_data);
+        let offer = offer.map_err(|refusal| (refusal, None))?;
+        let Some(identity) = offer.identity() else {
+            let words = "the offer has no key: Offer::set_identity";
+            return Err((Refusal::new(RefusalCode::Broken, words), None));
+        };
+        let kept = self.judge_identity(&identity);
+        let kept = kept.map_err(|refusal| (refusal, Some(identity)))?;
+        if self.questions.len() >= self.cfg.most_questions {
+            let words = "too many clients ask at the same time";
+            let refusal = self.refusal(RefusalCode::Full, identity.key, words);
+            return Err((refusal, Some(identity)));
+        }
+        Ok((offer, identity, kept))
+    }
+
+    /// Whether a client of this identity may be admitted now. Returns the one that is kept.
+    fn judge_identity(&self, identity: &Identity) -> Result<Option<Identity>, Refusal> {
+        let Identity {
+            key,
+            epoch,
+            instance,
+        } = *identity;
+        let refused = |code, words: &str| Err(self.refusal(code, key, words));
+        if let Err(error) = check_identity(identity) {
+            return refused(RefusalCode::Broken, &error.to_string());
+        }
+        let kept = self.directory.get(key);
+        match kept {
+            Some(kept) if epoch < kept.epoch => {
+                let words = format!(
+                    "the epoch {epoch} is old: a writer with the epoch {} has taken over",
+                    kept.epoch
+                );
+                return refused(RefusalCode::OldEpoch, &words);
+            }
+            Some(kept) if epoch == kept.epoch && instance != kept.instance => {
+                let words = format!("the epoch {epoch} belongs to another writer");
+                return refused(RefusalCode::Taken, &words);
+            }
+            None if self.directory.is_full() => {
+                return refused(RefusalCode::Full, "the server has no room for another key");
+            }
+            _ => {}
+        }
+        if !self.keys.is_cut_off(key) {
+            let words = "the old connection could not be cut off: its writes may still land";
+            return refused(RefusalCode::NotCutOff, words);
+        }
+        let is_replaced = self.keys.client(key).is_some();
+        if !is_replaced && self.keys.connected() >= self.cfg.most_clients {
+            return refused(
+                RefusalCode::Full,
+                "the server has no room for another client",
+            );
+        }
+        Ok(kept)
+    }
+
+    fn refusal(&self, code: RefusalCode, key: u64, words: &str) -> Refusal {
+        let mut refusal = Refusal::new(code, words);
+        refusal.set_epoch(self.directory.get(key).map_or(0, |kept| kept.epoch));
+        refusal
+    }
+
+    /// Admits a client: judges it again, checks the part, cuts off the key's old connection, makes
+    /// the identity durable, makes the queues, and accepts, in this order.
+    ///
+    /// The old client's [`Gone`] is returned by [`next`](Self::next). The server keeps the part's
+    /// peer and region until the next admission of the key, or until [`release`](Self::release):
+    /// [`part`](Self::part) returns them.
+    ///
+    /// # Errors
+    ///
+    /// [`NotAdmitted`]: the client was refused, and told why.
+    ///
+    /// * Without an error of this side: another client of the key was admitted since, or the server
+    ///   is full now. Nothing has changed.
+    /// * [`Error::TimedOut`] after the limit for answers ([`ServerCfg::set_answer_limit`]), or if
+    ///   another server asked. Nothing has changed.
+    /// * [`Error::InvalidArgument`] if the part is wrong: not aligned, of another `Peer`, with the
+    ///   `Peer` of another key, or over the part of a key with a connection or over the directory;
+    ///   or if its bytes do not fit, or the settings cannot be had. [`Error::NotSupported`] if the
+    ///   region has not the usage that the server's method needs. Nothing has changed.
+    /// * [`Error::Provider`] if a verb failed. The old connection may be cut off, and the identity
+    ///   kept: the client may try again. If it is `ibv_destroy_qp` of the old connection, writes of
+    ///   that may still land, and the key is refused until its region is deregistered
+    ///   ([`release`](Self::release)).
+    pub fn admit(&mut self, asked: Asked, part: &Part<'_>) -> Result<Client, NotAdmitted> {
+        let identity = asked.identity();
+        let key = identity.key;
+        let Some(request) = self.take(&asked) else {
+            return Err(NotAdmitted {
+                refusal: self.refusal(RefusalCode::Full, key, "the server did not answer in time"),
+                error: Some(Error::TimedOut(
+                    "the server refused the request before the program answered",
+                )),
+            });
+        };
+        if let Err(refusal) = self.judge_identity(&identity) {
+            return Err(reject(request, refusal, None));
+        }
+        let prepared = match self.prepare(&asked, &request, part) {
+            Ok(prepared) => prepared,
+            Err(error) => return Err(self.reject_for(request, key, error)),
+        };
+        // Nothing has changed so far.
+        if let Some(old) = self.keys.client(key) {
+            if let Some(gone) = self.end(old, Reason::Replaced) {
+                self.told.push_back(Served::Gone(Box::new(gone)));
+            }
+            if let Err(refusal) = self.judge_identity(&identity) {
+                let error = Error::not_supported(
+                    "the key's old connection could not be cut off (see its Gone): deregister its \
+                     region with Server::release",
+                );
+                return Err(reject(request, refusal, Some(error)));
+            }
+        }
+        if let Err(error) = self.directory.keep(identity) {
+            return Err(self.reject_for(request, key, error));
+        }
+        self.accept(&asked, request, part, prepared)
+    }
+
+    /// All checks of an admission.
+    fn prepare(&mut self, asked: &Asked, request: &Request, part: &Part<'_>) -> Result<Prepared> {
+        let (peer, region) = (part.peer, part.region);
+        request.check_device(peer)?;
+        let key = asked.identity().key;
+        self.keys.check(key, part, self.directory.addresses())?;
+        let mut offer = self.offer.clone();
+        offer.add_region(region).set_data(part.data);
+        let answer = offer.encode(Offer::ACCEPT)?;
+        let place = self.wait.place();
+        let cfg = place.cfg(peer, &self.cfg.conn)?;
+        let cfg = match self.responder_of(asked) {
+            Some(responder) => {
+                Slots::check(region)?;
+                responder.conn_cfg(&cfg)?
+            }
+            None => cfg,
+        };
+        let plan = Plan::new(peer, &cfg)?;
+        Ok(Prepared {
+            place,
+            plan,
+            answer,
+        })
+    }
+
+    /// The responder, if this client commits by the server's method.
+    fn responder_of(&self, asked: &Asked) -> Option<&Responder<Client>> {
+        let is_served = matches!(asked.offer().method(), Some((Method::Server, _)));
+        self.responder.as_ref().filter(|_| is_served)
+    }
+
+    /// Makes the queues, and accepts.
+    fn accept(
+        &mut self,
+        asked: &Asked,
+        request: Request,
+        part: &Part<'_>,
+        prepared: Prepared,
+    ) -> Result<Client, NotAdmitted> {
+        let key = asked.identity().key;
+        let Prepared {
+            place,
+            plan,
+            answer,
+        } = prepared;
+        let words = |error: &Error| self.refusal_for(key, error).encode();
+        let req = match request.prepare(&plan, words) {
+            Ok(req) => req,
+            Err(NotMade::Failed(error) | NotMade::Gone(error)) => {
+                return Err(self.not_admitted(key, error));
+            }
+        };
+        let responder = self.responder_of(asked);
+        let slots = responder.map(|responder| responder.prepare(&req, part.region, ..));
+        let slots = match slots.transpose() {
+            Ok(slots) => slots,
+            Err(error) => {
+                let refused = self.not_admitted(key, error);
+                if let Err(error) = req.reject(&refused.refusal.encode()) {
+                    log::info!("a client gave up before it was rejected: {error}");
+                }
+                return Err(refused);
+            }
+        };
+        let conn = match req.connect(&answer) {
+            Ok(conn) => conn,
+            Err(not_made) => return Err(self.not_admitted(key, not_made.into())),
+        };
+        let member = match self.wait.add(place, conn) {
+            Ok(member) => member,
+            Err(not_added) => {
+                if let Err(error) = not_added.refused.cut_off() {
+                    log::error!("a client of the key {key:#x} is not cut off: {error}");
+                    self.keys.lost(key, part);
+                }
+                return Err(self.not_admitted(key, not_added.error));
+            }
+        };
+        let client = Client(member);
+        if let (Some(responder), Some(slots)) = (&mut self.responder, slots) {
+            responder.add(client, slots);
+        }
+        let by = clock::now().checked_add(self.cfg.establish_limit);
+        self.establishing.extend(by.map(|by| (by, client)));
+        self.keys.connect(key, part, (client, by));
+        Ok(client)
+    }
+
+    /// Refuses a client: [`RefusalCode::Refused`], with these words.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::TimedOut`] if the server refused the request before, after the limit for answers.
+    /// [`Error::Provider`] if `rdma_reject` fails (`EINVAL`: the client is gone) or
+    /// `rdma_destroy_id`.
+    pub fn refuse(&mut self, asked: Asked, words: &str) -> Result<()> {
+        let Some(request) = self.take(&asked) else {
+            return Err(Error::TimedOut(
+                "the server refused the request before the program answered",
+            ));
+        };
+        let refusal = self.refusal(RefusalCode::Refused, asked.identity().key, words);
+        request.reject(&refusal.encode())
+    }
+
+    /// Takes the request of a question that is open, and one of this server.
+    fn take(&mut self, asked: &Asked) -> Option<Request> {
+        let at = self.questions.iter().position(|asks| asks.is_of(asked))?;
+        self.questions.remove(at);
+        asked.take()
+    }
+
+    fn reject_for(&self, request: Request, key: u64, error: Error) -> NotAdmitted {
+        reject(request, self.refusal_for(key, &error), Some(error))
+    }
+
+    fn not_admitted(&self, key: u64, error: Error) -> NotAdmitted {
+        NotAdmitted {
+            refusal: self.refusal_for(key, &error),
+            error: Some(error),
+        }
+    }
+
+    /// A verb that failed may succeed later. An argument stays wrong.
+    fn refusal_for(&self, key: u64, error: &Error) -> Refusal {
+        let code = match error {
+            Error::Provider { .. } => RefusalCode::Full,
+            _ => RefusalCode::Refused,
+        };
+        self.refusal(code, key, &error.to_string())
+    }
+
+    /// Cuts off a client. `None` if it is gone already.
+    pub fn cut_off(&mut self, client: Client) -> Option<Gone> {
+        self.end(client, Reason::CutOff)
+    }
+
+    /// Destroys a connection.
+    fn end(&mut self, client: Client, reason: Reason) -> Option<Gone> {
+        let key = self.keys.key_of(client)?;
+        let identity = self.directory.get(key)?;
+        let conn = self.wait.remove(client.0)?;
+        let failure = conn.failure();
+        let (mut completions, not_cut_off) = match conn.cut_off() {
+            Ok(completions) => (completions, None),
+            Err(error) => (error.completions, Some(error.error)),
+        };
+        if let Some(responder) = &mut self.responder {
+            completions.retain(|wc| !responder.handle(client, wc));
+            responder.remove(client);
+        }
+        if let Some(by) = self.keys.disconnect(client, not_cut_off.is_none()) {
+            self.establishing.remove(&(by, client));
+        }
+        Some(Gone {
+            client,
+            identity,
+            reason,
+            failure,
+            completions,
+            not_cut_off,
+        })
+    }
+
+    /// Deregisters the region of a key that has no connection, returns its memory, and forgets the
+    /// part. The next admission brings another one.
+    ///
+    /// This is the remedy if a connection could not be cut off: no write of it lands after this
+    /// returned `Ok`.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::InvalidArgument`] if the server has no part of this key, if the key has a
+    /// connection, or if the program holds the region's `Arc` as well. [`Error::Provider`] if
+    /// `ibv_dereg_mr` fails: the memory stays allocated, and a key that was not cut off is refused
+    /// as long as the server lives.
+    pub fn release(&mut self, key: u64) -> Result<PmemMap> {
+        self.keys.release(key)
+    }
+
+    /// Returns the part of a key, without data, from its last admission.
+    #[must_use]
+    pub fn part(&self, key: u64) -> Option<Part<'_>> {
+        self.keys.part(key)
+    }
+
+    /// Returns the connection of a client. `None` if the client is gone.
+    #[must_use]
+    pub fn conn(&self, client: Client) -> Option<&Conn> {
+        self.wait.conn(client.0)
+    }
+
+    /// Returns the identity of a client. `None` if it is gone.
+    #[must_use]
+    pub fn identity(&self, client: Client) -> Option<Identity> {
+        self.directory.get(self.keys.key_of(client)?)
+    }
+
+    /// Returns the client of a key that has a connection.
+    #[must_use]
+    pub fn client(&self, key: u64) -> Option<Client> {
+        self.keys.client(key)
+    }
+
+    /// Returns the clients that have a connection.
+    pub fn clients(&self) -> impl Iterator<Item = Client> + '_ {
+        self.keys.clients()
+    }
+
+    /// Returns the directory.
+    #[must_use]
+    pub fn directory(&self) -> &Directory {
+        &self.directory
+    }
+
+    /// Returns the port of the endpoint.
+    #[must_use]
+    pub fn get_port(&self) -> u16 {
+        self.wait.ep(self.endpoint).map_or(0, Ep::get_port)
+    }
+
+    /// Returns a waker, for other threads: [`Served::Woken`].
+    #[must_use]
+    pub fn waker(&self) -> Waker {
+        self.wait.waker()
+    }
+
+    /// Returns when the server itself has something to do, as [`Wait::deadline`]: an event loop
+    /// calls [`next`](Self::next) at this time.
+    #[must_use]
+    pub fn deadline(&self) -> Option<Instant> {
+        let own = self.own_deadline().into_iter();
+        own.chain(self.wait.deadline()).min()
+    }
+
+    /// Returns the server's descriptor, as [`Wait::get_fd`].
+    #[must_use]
+    pub fn get_fd(&self) -> RawFd {
+        self.as_raw_fd()
+    }
+}
+
+/// Rejects a request with a reason.
+fn reject(request: Request, refusal: Refusal, error: Option<Error>) -> NotAdmitted {
+    if let Err(error) = request.reject(&refusal.encode()) {
+        log::info!("a client gave up before it was rejected: {error}");
+    }
+    NotAdmitted { refusal, error }
+}
+
+fn rejected(request: Request, refusal: Refusal, identity: Option<Identity>) -> Refused {
+    let peer_addr = request.peer_addr().ok();
+    let NotAdmitted { refusal, .. } = reject(request, refusal, None);
+    Refused {
+        refusal,
+        identity,
+        peer_addr,
+    }
+}
+
+impl AsFd for Server {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.wait.as_fd()
+    }
+}
+
+impl AsRawFd for Server {
+    fn as_raw_fd(&self) -> RawFd {
+        self.as_fd().as_raw_fd()
+    }
+}
+
+impl fmt::Debug for Server {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Server")
+            .field("wait", &self.wait)
+            .field("directory", &self.directory)
+            .field("keys", &self.keys)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,130 @@
+//! What a server tells its program.
+
+use std::fmt;
+use std::net::SocketAddr;
+
+use super::{Asked, Client};
+use crate::error::Error;
+use crate::event::ConnEvent;
+use crate::failure::Failure;
+use crate::offer::{Identity, Refusal};
+use crate::verbs::{DeviceEventKind, Wc};
+
+/// The result of [`Server::next`](super::Server::next).
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum Served {
+    /// A client asks to be admitted. The server has judged its offer.
+    Asks(Asked),
+    /// The connection of a client that was admitted is established.
+    Arrived(Client),
+    /// Operations of this connection completed: so many completions are at the beginning of the
+    /// caller's slice. Those of the server's method are not among them.
+    Completions(Client, usize),
+    /// A client is gone, and was cut off.
+    Gone(Box<Gone>),
+    /// The server refused a request by itself.
+    Refused(Refused),
+    /// The endpoint could not take a request, or failed
+    /// ([`Happened::Failed`](crate::wait::Happened::Failed)). It goes on after a rest of 100 ms. With
+    /// `ENODEV` its device is gone: drop the server.
+    Failed(Error),
+    /// An event of the device of this name.
+    Device(Box<str>, DeviceEventKind),
+    /// A [`Waker`](crate::wait::Waker) was called.
+    Woken,
+}
+
+/// A client that is gone.
+#[derive(Debug)]
+#[non_exhaustive]
+pub struct Gone {
+    /// The client, whose name is never used again.
+    pub client: Client,
+    /// Its key, epoch and instance.
+    pub identity: Identity,
+    /// Why the server ended the connection.
+    pub reason: Reason,
+    /// The first failure of the connection, if it failed.
+    pub failure: Option<Failure>,
+    /// The completions of the program's operations that were not returned yet. The outcome of an
+    /// operation without a completion is unknown.
+    pub completions: Vec<Wc>,
+    /// Why the connection was not cut off: writes of the client may still land. The server refuses
+    /// the key until its region is deregistered ([`Server::release`](super::Server::release)).
+    pub not_cut_off: Option<Error>,
+}
+
+/// Why a connection ended: the reason of a [`Gone`].
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum Reason {
+    /// The connection manager reported its end.
+    Ended(ConnEvent),
+    /// The connection, or a verb of it, failed.
+    Failed(Error),
+    /// A client of the same key was admitted.
+    Replaced,
+    /// It asked for something that it may not have, by the server's method.
+    Misused(Error),
+    /// It was not established in time.
+    NotEstablished,
+    /// The program cut it off.
+    CutOff,
+}
+
+impl fmt::Display for Reason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Ended(event) => event.fmt(f),
+            Self::Failed(error) => error.fmt(f),
+            Self::Replaced => f.write_str("a client of the same key was admitted"),
+            Self::Misused(error) => write!(f, "the client's request was refused: {error}"),
+            Self::NotEstablished => f.write_str("the connection was not established in time"),
+            Self::CutOff => f.write_str("the program cut it off"),
+        }
+    }
+}
+
+/// A request that the server refused by itself.
+#[derive(Debug)]
+#[non_exhaustive]
+pub struct Refused {
+    /// The code, epoch and words that the client finds in
+    /// [`ConnEvent::Rejected`](crate::ConnEvent::Rejected).
+    pub refusal: Refusal,
+    /// The client's identity, if its offer has one.
+    pub identity: Option<Identity>,
+    /// The client's address.
+    pub peer_addr: Option<SocketAddr>,
+}
+
+/// A client that [`Server::admit`](super::Server::admit) did not admit. It was told.
+#[derive(Debug)]
+#[non_exhaustive]
+pub struct NotAdmitted {
+    /// What the client was told.
+    pub refusal: Refusal,
+    /// The cause, if it is one of this side: a wrong [`Part`](super::Part), or a verb that failed.
+    pub error: Option<Error>,
+}
+
+impl fmt::Display for NotAdmitted {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.error {
+            Some(error) => error.fmt(f),
+            None => self.refusal.fmt(f),
+        }
+    }
+}
+
+impl std::error::Error for NotAdmitted {}
+
+impl From<NotAdmitted> for Error {
+    fn from(refused: NotAdmitted) -> Self {
+        match refused.error {
+            Some(error) => error,
+            None => Self::invalid(refused.refusal.words()),
+        }
+    }
+}
