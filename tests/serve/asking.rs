@@ -1,0 +1,297 @@
+//! Questions to the program: answered later, by others, too late, never, or too many of them.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::thread;
+use std::time::Duration;
+
+use rpma::serve::{Served, ServerCfg};
+use rpma::{Conn, ConnEvent, Error, Offer, RefusalCode, Wc};
+
+use crate::common::{LIMIT, completion, device_test, event};
+use crate::support::{SHORT, Site, identity, is_refusal, offer, refusal};
+
+/// The established client goes on: it writes.
+fn goes_on(conn: &Conn) {
+    let flags = rpma::Flags::COMPLETION_ALWAYS;
+    let (to, from) = (rpma::RemoteSlice::EMPTY, rpma::MrSlice::EMPTY);
+    conn.write(to, from, flags, 1).expect("posted");
+    completion(conn).result().expect("written");
+}
+
+/// Promise: the program refuses with its own words, which come with the kept epoch.
+#[test]
+fn the_program_refuses() {
+    device_test(|| {
+        let mut site = Site::new(1);
+        let (writer, _) = site.client(identity(1, 3, 10));
+        let conn = site.ask(identity(1, 4, 11));
+        let asked = site.asked();
+        assert_eq!(asked.kept(), Some(identity(1, 3, 10)));
+        site.server.refuse(asked, "not today").expect("refused");
+        is_refusal(&refusal(&conn), RefusalCode::Refused, 3, "not today");
+        goes_on(&writer);
+        site.nothing();
+    });
+}
+
+/// Promise: a dropped question rejects its client, which may try again; nothing is cut off, and
+/// nothing is written, also if the program panics.
+#[test]
+fn a_question_that_is_dropped_changes_nothing() {
+    device_test(|| {
+        let mut site = Site::new(1);
+        let writer = identity(1, 3, 10);
+        let (old, client) = site.client(writer);
+        for panics in [false, true] {
+            let conn = site.ask(identity(1, 4, 11));
+            let asked = site.asked();
+            let dropped = catch_unwind(AssertUnwindSafe(|| {
+                let _asked = asked;
+                assert!(!panics, "the program's mistake");
+            }));
+            assert_eq!(dropped.is_err(), panics);
+            is_refusal(&refusal(&conn), RefusalCode::Full, 0, "did not answer");
+            assert_eq!(site.server.client(1), Some(client));
+            assert_eq!(site.server.directory().get(1), Some(writer));
+            goes_on(&old);
+            site.nothing();
+        }
+    });
+}
+
+/// Promise: a question may be kept in another thread and answered later, and other clients are
+/// served meanwhile.
+#[test]
+fn an_answer_comes_later() {
+    device_test(|| {
+        let mut site = Site::new(2);
+        let conn = site.ask(identity(1, 1, 10));
+        let asked = site.asked();
+        let asked = thread::spawn(move || {
+            assert_eq!(asked.identity().key, 1);
+            asked
+        });
+        let (other, _) = site.client(identity(2, 1, 20));
+        goes_on(&other);
+        let client = site
+            .admit(asked.join().expect("no panic"))
+            .expect("admitted");
+        assert_eq!(event(&conn), ConnEvent::Established);
+        site.arrives(client);
+    });
+}
+
+/// Promise: a question without an answer is refused after its limit, while the server waits for
+/// something else; the answer that comes after that is an error, and changes nothing.
+#[test]
+fn an_answer_comes_too_late() {
+    device_test(|| {
+        let mut cfg = ServerCfg::new();
+        cfg.set_answer_limit(SHORT);
+        let mut site = Site::with(1, &cfg);
+        for answers in [true, false] {
+            let conn = site.ask(identity(1, 1, 10));
+            let asked = site.asked();
+            assert!(site.server.deadline().is_some());
+            match site.next() {
+                Served::Refused(refused) => {
+                    assert_eq!(refused.identity, Some(identity(1, 1, 10)));
+                    is_refusal(&refused.refusal, RefusalCode::Full, 0, "in time");
+                    assert_eq!(refusal(&conn), refused.refusal);
+                }
+                other => panic!("{other:?}"),
+            }
+            if answers {
+                let late = site.admit(asked).expect_err("too late");
+                assert!(matches!(late.error, Some(Error::TimedOut(_))), "{late:?}");
+            } else {
+                let late = site.server.refuse(asked, "no").expect_err("too late");
+                assert!(matches!(late, Error::TimedOut(_)), "{late:?}");
+            }
+            assert!(site.server.directory().get(1).is_none());
+        }
+        site.nothing();
+    });
+}
+
+/// Promise: questions beyond the limit are refused as full, and cost the others nothing; a question
+/// that was dropped makes room.
+#[test]
+fn too_many_questions() {
+    device_test(|| {
+        let mut cfg = ServerCfg::new();
+        cfg.set_most_questions(2).expect("some");
+        let mut site = Site::with(4, &cfg);
+        let data = |key| {
+            offer(identity(key, 1, 10))
+                .encode(Offer::CONNECT)
+                .expect("fits")
+        };
+        let first = site.ask(identity(1, 1, 10));
+        let one = site.asked();
+        let second = site.ask(identity(2, 1, 10));
+        let two = site.asked();
+        site.refused(&data(3), RefusalCode::Full, 0, "too many clients ask");
+        drop(two);
+        is_refusal(&refusal(&second), RefusalCode::Full, 0, "did not answer");
+        let third = site.ask(identity(3, 1, 10));
+        let three = site.asked();
+        for (conn, asked) in [(first, one), (third, three)] {
+            let client = site.admit(asked).expect("admitted");
+            assert_eq!(event(&conn), ConnEvent::Established);
+            site.arrives(client);
+        }
+    });
+}
+
+/// Promise: clients beyond the limit are refused as full, when they ask and when they are admitted;
+/// a writer that comes back needs no other place.
+#[test]
+fn too_many_clients() {
+    device_test(|| {
+        let mut cfg = ServerCfg::new();
+        cfg.set_most_clients(1).expect("some");
+        let mut site = Site::with(2, &cfg);
+        let late = site.ask(identity(2, 1, 10));
+        let asked = site.asked();
+        let (_old, _) = site.client(identity(1, 1, 10));
+        let refused = site.admit(asked).expect_err("full");
+        is_refusal(
+            &refused.refusal,
+            RefusalCode::Full,
+            0,
+            "no room for another client",
+        );
+        assert_eq!(refusal(&late), refused.refusal);
+        let data = offer(identity(2, 1, 10))
+            .encode(Offer::CONNECT)
+            .expect("fits");
+        site.refused(&data, RefusalCode::Full, 0, "no room for another client");
+        let (again, _) = site.client(identity(1, 1, 10));
+        drop(again);
+        site.gone();
+        site.client(identity(2, 1, 10));
+    });
+}
+
+/// Promise: a directory that is full refuses new keys, with words, and serves those that it has.
+#[test]
+fn too_many_keys() {
+    device_test(|| {
+        let mut site = Site::new(2);
+        let directory = rpma::serve::Directory::create(crate::support::directory_of(&site.all), 1);
+        site = Site::over(2, &ServerCfg::new(), site.all, directory.expect("made"));
+        let late = site.ask(identity(2, 1, 10));
+        let asked = site.asked();
+        let (_one, _) = site.client(identity(1, 1, 10));
+        let refused = site.admit(asked).expect_err("full");
+        is_refusal(
+            &refused.refusal,
+            RefusalCode::Full,
+            0,
+            "no room for another key",
+        );
+        assert_eq!(refusal(&late), refused.refusal);
+        let data = offer(identity(2, 1, 10))
+            .encode(Offer::CONNECT)
+            .expect("fits");
+        site.refused(&data, RefusalCode::Full, 0, "no room for another key");
+        site.client(identity(1, 2, 20));
+    });
+}
+
+/// Promise: a client that vanished before its answer is an error of its admission, or ends as every
+/// client does; nothing of it stays.
+#[test]
+fn a_client_that_vanished() {
+    device_test(|| {
+        let mut cfg = ServerCfg::new();
+        cfg.set_establish_limit(Duration::from_secs(1));
+        let mut site = Site::with(1, &cfg);
+        for _ in 0..10 {
+            let conn = site.ask(identity(1, 1, 10));
+            let asked = site.asked();
+            drop(conn);
+            match site.admit(asked) {
+                Ok(client) => loop {
+                    match site.next() {
+                        Served::Gone(gone) if gone.client == client => break,
+                        Served::Arrived(of) if of == client => {}
+                        other => panic!("{other:?}"),
+                    }
+                },
+                Err(refused) => assert!(refused.error.is_some(), "{refused:?}"),
+            }
+            assert_eq!(site.server.clients().count(), 0);
+        }
+        site.client(identity(1, 1, 10));
+    });
+}
+
+/// Promise: an event loop needs the descriptor, `next` with a limit of 0, and the deadline: while
+/// `next` would return something the descriptor is readable.
+#[test]
+fn an_event_loop_serves() {
+    device_test(|| {
+        use rustix::event::{PollFd, PollFlags, poll};
+        let mut site = Site::new(1);
+        let is_readable = |site: &Site| {
+            let mut fds = [PollFd::new(&site.server, PollFlags::IN)];
+            poll(&mut fds, Some(&rustix::event::Timespec::default())).expect("polls") > 0
+        };
+        let mut wcs = [Wc::default(); 4];
+        while site
+            .server
+            .next(&mut wcs, Duration::ZERO)
+            .expect("looks")
+            .is_some()
+        {}
+        is_readable(&site);
+        while site
+            .server
+            .next(&mut wcs, Duration::ZERO)
+            .expect("looks")
+            .is_some()
+        {}
+        let (old, _) = site.client(identity(1, 1, 10));
+        while site
+            .server
+            .next(&mut wcs, Duration::ZERO)
+            .expect("looks")
+            .is_some()
+        {}
+        let conn = site.ask(identity(1, 1, 10));
+        let begin = std::time::Instant::now();
+        let asked = loop {
+            assert!(begin.elapsed() < LIMIT);
+            if is_readable(&site) {
+                match site.server.next(&mut wcs, Duration::ZERO).expect("looks") {
+                    Some(Served::Asks(asked)) => break asked,
+                    None => {}
+                    other => panic!("{other:?}"),
+                }
+            }
+        };
+        let client = site.admit(asked).expect("admitted");
+        assert_eq!(event(&conn), ConnEvent::Established);
+        let (mut gone, mut arrived) = (false, false);
+        while !(gone && arrived) {
+            assert!(begin.elapsed() < LIMIT);
+            if is_readable(&site) {
+                match site.server.next(&mut wcs, Duration::ZERO).expect("looks") {
+                    Some(Served::Gone(_)) => gone = true,
+                    Some(Served::Arrived(of)) => arrived = of == client,
+                    None => {}
+                    other => panic!("{other:?}"),
+                }
+            }
+        }
+        assert!(
+            site.server.next(&mut [], Duration::ZERO).is_err(),
+            "no room"
+        );
+        site.server.waker().wake();
+        assert!(matches!(site.next(), Served::Woken));
+        drop(old);
+    });
+}

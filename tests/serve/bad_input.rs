@@ -1,0 +1,234 @@
+//! Bad input: one clear error each, told to the client, and nothing changes.
+
+use std::sync::Arc;
+
+use rpma::commit::{Limits, Method};
+use rpma::pmem::PmemMap;
+use rpma::serve::{Directory, ServerCfg};
+use rpma::{Device, Error, Mr, MrUsage, Offer, Peer, RefusalCode, Side};
+
+use crate::common::{devdax, device_test, event, invalid, other_addr};
+use crate::support::{
+    KeyPart, LEN, Site, directory_of, identity, is_refusal, offer, offer_by, refusal, usage,
+};
+
+/// Promise: private data that is no offer with a key is refused as broken, with words, whatever it
+/// is, and the writer of the server is not disturbed.
+#[test]
+fn broken_private_data() {
+    device_test(|| {
+        let mut site = Site::new(1);
+        let (_writer, client) = site.client(identity(1, 3, 10));
+        let good = offer(identity(1, 3, 10))
+            .encode(Offer::CONNECT)
+            .expect("fits");
+        let with = |at: usize, byte: u8| {
+            let mut bytes = good.clone();
+            bytes[at] = byte;
+            bytes
+        };
+        let encoded = |offer: Offer| offer.encode(Offer::CONNECT).expect("fits");
+        let broken = RefusalCode::Broken;
+        for (data, epoch, words) in [
+            (vec![], 0, "not an offer"),
+            (vec![0xA5; 56], 0, "not an offer"),
+            (good[..7].to_vec(), 0, "the key is 0"),
+            (with(3, 1), 0, "has the version 1"),
+            (with(4, 31), 0, "ends inside its identity"),
+            (with(5, 0x30), 0, "bits in the byte of its platform"),
+            (encoded(Offer::default()), 0, "the offer has no key"),
+            (encoded(offer(identity(0, 1, 1))), 0, "the key is 0"),
+            (
+                encoded(offer(identity(1, u64::MAX, 10))),
+                3,
+                "the epoch is 2^64-1",
+            ),
+            (
+                encoded(offer(identity(2, u64::MAX, 10))),
+                0,
+                "the epoch is 2^64-1",
+            ),
+        ] {
+            site.refused(&data, broken, epoch, words);
+        }
+        let method = encoded(offer_by(identity(1, 3, 10), Method::Server));
+        site.refused(
+            &method,
+            RefusalCode::Refused,
+            0,
+            "no durable commits by server's method",
+        );
+        assert_eq!(site.server.client(1), Some(client));
+        site.nothing();
+    });
+}
+
+/// Promise: a part that a key must not have is refused before anything has changed: the old writer
+/// is connected, its identity is kept, and the new one is told.
+#[test]
+fn wrong_parts() {
+    device_test(|| {
+        let mut cfg = ServerCfg::new();
+        cfg.set_commits(Some(Limits::new(2, 2, 4096).expect("some")));
+        let mut site = Site::with(3, &cfg);
+        let (_writer, client) = site.client(identity(1, 3, 10));
+        let (_other, _) = site.client(identity(2, 1, 20));
+        let free = 3 * LEN;
+        let part = |site: &Site, range| site.region(range, usage());
+        let elsewhere = {
+            let device = Device::from_addr(&other_addr(), Side::Local).expect("opens");
+            let peer = Peer::new(&device).expect("a peer");
+            let map = site.all.part(free..free + LEN).expect("inside");
+            let region = Mr::reg(&peer, map, usage()).expect("registers");
+            (peer, region.into())
+        };
+        let (other_peer, own) = (site.parts[&2].0.clone(), Arc::clone(&site.parts[&3].1));
+        let of_the_other = {
+            let map = site.all.part(free..free + LEN).expect("inside");
+            let region = Mr::reg(&other_peer, map, usage()).expect("registers");
+            (other_peer.clone(), region.into())
+        };
+        let wrong: Vec<(KeyPart, &[u8], &str)> = vec![
+            (part(&site, free + 8..free + LEN), b"", "at multiples of 64"),
+            (part(&site, free..free + 100), b"", "has 100 bytes at"),
+            (
+                part(&site, 2 * LEN..3 * LEN),
+                b"",
+                "overlaps that of the key 0x2",
+            ),
+            (
+                part(&site, 3 * LEN - 64..3 * LEN + 64),
+                b"",
+                "overlaps that of the key 0x2",
+            ),
+            (
+                site.parts[&2].clone(),
+                b"",
+                "the Peer of the part is that of the key 0x2",
+            ),
+            (
+                of_the_other,
+                b"",
+                "the Peer of the part is that of the key 0x2",
+            ),
+            ((other_peer, own), b"", "is registered with another Peer"),
+            (
+                part(&site, LEN - 64..LEN),
+                b"",
+                "overlaps the memory of the directory",
+            ),
+            (part(&site, free..free + LEN), &[7; 200], "and 196 fit"),
+            (elsewhere, b"", "another RDMA device"),
+            (
+                site.region(free..free + LEN, MrUsage::WRITE_DST),
+                b"",
+                "MrUsage::WRITE_DST and FLUSH_TYPE_PERSISTENT",
+            ),
+        ];
+        for (part, data, words) in wrong {
+            let conn = site.ask_with(
+                &offer_by(identity(1, 4, 11), Method::Server)
+                    .encode(Offer::CONNECT)
+                    .expect("fits"),
+            );
+            let asked = site.asked();
+            let refused = site.admit_with(asked, &part, data).expect_err(words);
+            let text = refused.to_string();
+            assert!(text.contains(words), "{words}: {text}");
+            is_refusal(&refused.refusal, RefusalCode::Refused, 3, "");
+            assert_eq!(refusal(&conn), refused.refusal);
+            assert_eq!(site.server.client(1), Some(client), "{words}");
+            assert_eq!(site.server.directory().get(1), Some(identity(1, 3, 10)));
+        }
+        site.nothing();
+        // Beyond the end there is no part at all.
+        let all = PmemMap::open(devdax(), LEN).expect("persistent memory");
+        let end = all.len();
+        let text = invalid(all.part(end - 64..end + 64));
+        assert!(text.contains("is not inside"), "{text}");
+    });
+}
+
+/// Promise: two admissions of one part: the second one is refused while the first one has a
+/// connection.
+#[test]
+fn two_admissions_of_one_part() {
+    device_test(|| {
+        let mut site = Site::new(1);
+        let (conn, client) = site.client(identity(1, 1, 10));
+        for _ in 0..2 {
+            let second = site.ask(identity(2, 1, 20));
+            let asked = site.asked();
+            let same = site.region(LEN..2 * LEN, usage());
+            let is_connected = site.server.client(1) == Some(client);
+            match site.admit_with(asked, &same, b"") {
+                Err(refused) => {
+                    assert!(is_connected);
+                    let text = refused.to_string();
+                    assert!(text.contains("overlaps that of the key 0x1"), "{text}");
+                    assert_eq!(refusal(&second), refused.refusal);
+                    assert!(site.server.directory().get(2).is_none());
+                    site.server.cut_off(client).expect("connected");
+                }
+                Ok(_) => {
+                    assert!(!is_connected, "the memory is nobody's");
+                    event(&second);
+                }
+            }
+        }
+        drop(conn);
+    });
+}
+
+/// Promise: settings that cannot be had are refused before anything has changed.
+#[test]
+fn wrong_settings() {
+    device_test(|| {
+        let mut cfg = ServerCfg::new();
+        for text in [
+            invalid(cfg.set_most_clients(0).map(drop)),
+            invalid(cfg.set_most_questions(0).map(drop)),
+        ] {
+            assert!(text.contains("1 at least"), "{text}");
+        }
+        let mut conn_cfg = rpma::ConnCfg::new();
+        conn_cfg.set_sq_size(u32::MAX);
+        cfg.set_conn(&conn_cfg);
+        let mut site = Site::with(1, &cfg);
+        let conn = site.ask(identity(1, 1, 10));
+        let asked = site.asked();
+        let refused = site.admit(asked).expect_err("no such queue");
+        assert!(
+            matches!(refused.error, Some(Error::InvalidArgument(_))),
+            "{refused:?}"
+        );
+        assert_eq!(refusal(&conn).code(), RefusalCode::Refused);
+        assert!(site.server.directory().get(1).is_none());
+    });
+}
+
+/// Promise: a directory in memory that has none, a broken one, or one of another version is one
+/// clear error. (Its decoder's tests are beside it.)
+#[test]
+fn wrong_directories() {
+    device_test(|| {
+        let all = PmemMap::open(devdax(), LEN).expect("persistent memory");
+        let memory = || directory_of(&all);
+        let write = |at: usize, bytes: &[u8]| {
+            let memory = memory();
+            memory.write_at(at, bytes).expect("inside");
+            memory.persist(..).expect("persists");
+        };
+        write(0, &[0; LEN]);
+        let text = invalid(Directory::open(memory()));
+        assert!(text.contains("has no directory"), "{text}");
+        let mut directory = Directory::create(memory(), 2).expect("made");
+        directory.keep(identity(1, 2, 3)).expect("kept");
+        write(64, &[0xFF; 128]);
+        let text = invalid(Directory::open(memory()));
+        assert!(text.contains("both its lines are invalid"), "{text}");
+        write(8, &[2]);
+        let text = invalid(Directory::open(memory()));
+        assert!(text.contains("has the version 2"), "{text}");
+    });
+}

@@ -1,0 +1,189 @@
+//! Losses of power: the directory under every image, and what is durable when a client is accepted.
+
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use rpma::pmem::PmemMap;
+use rpma::serve::{Directory, Part, Served, Server, ServerCfg};
+use rpma::sim::{Cut, Fabric, Platform, Profile};
+use rpma::{ConnCfg, ConnReq, Device, Ep, Identity, Mr, MrUsage, Offer, Peer, Side, Wc};
+
+use crate::common::LIMIT;
+use crate::support::{LEN, identity, offer};
+
+const SLOTS: u32 = 2;
+const PLATFORMS: [Platform; 3] = [Platform::AdrDdioOn, Platform::AdrDdioOff, Platform::Eadr];
+
+/// What a directory has promised.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct Promise {
+    is_made: bool,
+    kept: Vec<Identity>,
+    /// The update that is under way.
+    begun: Option<Identity>,
+}
+
+impl Promise {
+    /// A directory has all identities that were kept, or the one that was to follow, and no other.
+    fn check(&self, found: &Result<Vec<Identity>, String>) {
+        let found = match found {
+            Ok(found) => found,
+            Err(error) => {
+                let is_expected = !self.is_made && error.contains("has no directory");
+                assert!(is_expected, "{error}");
+                return;
+            }
+        };
+        for kept in &self.kept {
+            let now = found.iter().find(|found| found.key == kept.key);
+            let now = now.unwrap_or_else(|| panic!("{kept:?} is lost: {found:?}"));
+            assert!(now == kept || Some(*now) == self.begun, "{kept:?}: {now:?}");
+        }
+        for now in found {
+            let is_known = self.kept.contains(now) || Some(*now) == self.begun;
+            assert!(is_known, "{now:?} was never kept");
+        }
+    }
+}
+
+fn recover(path: &Path) -> Result<Vec<Identity>, String> {
+    let memory = PmemMap::open(path, LEN).expect("the memory");
+    match Directory::open(memory) {
+        Ok(directory) => Ok(directory.identities().collect()),
+        Err(error) => Err(error.to_string()),
+    }
+}
+
+/// Promise: a directory survives every cut of the power: while it is made, while a key is new, in
+/// each update, and while it is opened after a cut. What was kept is kept.
+#[test]
+fn a_directory_survives_every_cut() {
+    let mut visited = 0;
+    for platform in PLATFORMS {
+        let fabric = Fabric::seeded(Profile::STRICT, 1);
+        let host = fabric.host("server");
+        host.set_platform(platform);
+        let pmem = host.pmem("directory", LEN);
+        let _entered = host.enter();
+        let promise = Mutex::new(Promise::default());
+        let promised = || promise.lock().unwrap_or_else(PoisonError::into_inner);
+        let run = || {
+            let memory = PmemMap::open(pmem.path(), LEN).expect("the memory");
+            let mut directory = Directory::create(memory, SLOTS).expect("made");
+            promised().is_made = true;
+            for next in [
+                identity(1, 1, 10),
+                identity(2, 9, 20),
+                identity(1, 2, 30),
+                identity(1, 3, 30),
+                identity(2, u64::MAX - 1, u64::MAX),
+                identity(1, 4, 10),
+            ] {
+                promised().begun = Some(next);
+                directory.keep(next).expect("kept");
+                let mut now = promised();
+                now.kept.retain(|kept| kept.key != next.key);
+                now.kept.push(next);
+                now.begun = None;
+            }
+        };
+        let found = fabric.find_loss_in_recovery(
+            &pmem,
+            || promised().clone(),
+            recover,
+            |promise, found| promise.check(found),
+            run,
+        );
+        let found = found.unwrap_or_else(|loss| panic!("{platform}: {loss}"));
+        visited += found.images;
+    }
+    assert!(visited > 1_000, "{visited} images");
+}
+
+/// A server that admits one client, and the client, in threads of their own. Whenever the client
+/// knows that it was accepted, its identity is durable.
+fn accepts(profile: &Profile, seed: u64) -> Result<u64, rpma::sim::Loss> {
+    let fabric = Fabric::seeded(profile.clone(), seed);
+    let (near, far) = (fabric.host("server"), fabric.host("client"));
+    let pmem = near.pmem("memory", 2 * LEN);
+    let addr = near.addr().to_string();
+    let is_accepted = Arc::new(AtomicBool::new(false));
+    let mut server = {
+        let _entered = near.enter();
+        let all = PmemMap::open(pmem.path(), 2 * LEN).expect("the memory");
+        let directory = Directory::create(all.part(..LEN).expect("inside"), SLOTS);
+        let device = Device::from_addr(&addr, Side::Local).expect("opens");
+        let ep = Ep::listen(&Peer::new(&device).expect("a peer"), &addr, 0).expect("listens");
+        let peer = Peer::new(&device).expect("a peer");
+        let map = all.part(LEN..).expect("inside");
+        let region = Mr::reg(&peer, map, MrUsage::WRITE_DST).expect("registers");
+        let server = Server::new(ep, directory.expect("made"), &ServerCfg::new());
+        Some((server.expect("a server"), peer, Arc::new(region)))
+    };
+    let check = |cut: &Cut<'_>| {
+        let is_accepted = is_accepted.load(Ordering::Relaxed);
+        for image in cut.images(&pmem) {
+            let found = recover(image.path()).expect("a directory");
+            let expected = [identity(1, 1, 10)];
+            assert!(found.is_empty() || found == expected, "{found:?}");
+            assert!(!is_accepted || found == expected, "accepted, and not kept");
+        }
+    };
+    fabric.find_loss(check, || {
+        let (mut server, peer, region) = server.take().expect("once");
+        let port = server.get_port();
+        let serving = near.spawn(move || {
+            let mut wcs = [Wc::default()];
+            loop {
+                match server
+                    .next(&mut wcs, LIMIT)
+                    .expect("waits")
+                    .expect("in time")
+                {
+                    Served::Asks(asked) => {
+                        let (peer, region) = (&peer, &region);
+                        let data = &[];
+                        let part = Part { peer, region, data };
+                        server.admit(asked, &part).expect("admitted");
+                    }
+                    Served::Arrived(_) => {}
+                    Served::Gone(_) => return,
+                    other => panic!("{other:?}"),
+                }
+            }
+        });
+        let (addr, accepted) = (addr.clone(), Arc::clone(&is_accepted));
+        let asking = far.spawn(move || {
+            let device = Device::from_addr(&addr, Side::Remote).expect("opens");
+            let peer = Peer::new(&device).expect("a peer");
+            let req = ConnReq::new(&peer, &addr, port, &ConnCfg::new()).expect("resolves");
+            let data = offer(identity(1, 1, 10))
+                .encode(Offer::CONNECT)
+                .expect("fits");
+            let conn = req.connect(&data).expect("asks");
+            let conn = conn.wait_established(LIMIT).expect("accepted");
+            accepted.store(true, Ordering::Relaxed);
+            // A look, before which the power may fail.
+            let mut wcs = [Wc::default()];
+            conn.get_cq().get_wc(&mut wcs).expect("polls");
+        });
+        asking.join().expect("no panic");
+        serving.join().expect("no panic");
+    })?;
+    Ok(fabric.visited().images)
+}
+
+/// Promise: key, epoch and instance are durable before the client is accepted, in every order of
+/// the two programs.
+#[test]
+fn an_accepted_client_is_kept() {
+    let mut images = 0;
+    for profile in Profile::ALL {
+        for seed in 0..10 {
+            let run = accepts(&profile, seed);
+            images += run.unwrap_or_else(|loss| panic!("{}, {seed}: {loss}", profile.name()));
+        }
+    }
+    assert!(images > 100, "{images}");
+}

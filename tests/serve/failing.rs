@@ -1,0 +1,402 @@
+//! Calls that fail, and what is left of the promises then.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use rpma::pmem::PmemMap;
+use rpma::serve::{Directory, Part, Reason, Served, Server, ServerCfg};
+use rpma::sim::{Errno, Fabric, How, sleep, sweep};
+use rpma::{
+    Conn, ConnCfg, ConnEvent, ConnReq, Device, Ep, Flags, Identity, Mr, MrSlice, MrUsage, Offer,
+    Peer, RefusalCode, RemoteSlice, Side, Wc,
+};
+
+use crate::common::{
+    completion, contents, device_test, event, leaving, pattern, profile, region, with_fabric,
+};
+use crate::support::{LEN, Site, identity, is_refusal, offer, refusal, usage};
+
+const ALWAYS: Flags = Flags::COMPLETION_ALWAYS;
+
+fn goes_on(conn: &Conn) {
+    let posted = conn.write(RemoteSlice::EMPTY, MrSlice::EMPTY, ALWAYS, 1);
+    posted.expect("posted");
+    completion(conn).result().expect("written");
+}
+
+fn fail(call: &'static str) -> rpma::sim::Failing {
+    with_fabric(|fabric, host| fabric.fail(call).on(host).next(Errno::MFILE))
+}
+
+/// How often each call was made that makes queues.
+fn queues_made() -> [u64; 3] {
+    let calls = with_fabric(|fabric, _| fabric.calls());
+    ["rdma_create_qp", "ibv_create_cq", "ibv_reg_mr"]
+        .map(|call| calls.get(call).copied().unwrap_or(0))
+}
+
+/// Promise: a request for which there is no descriptor is refused with words, and costs the other
+/// clients and the server nothing.
+#[test]
+fn no_descriptor_for_a_request() {
+    device_test(|| {
+        let mut site = Site::new(2);
+        let (other, _) = site.client(identity(1, 1, 10));
+        for call in ["rdma_create_event_channel", "rdma_migrate_id"] {
+            let late = site.ask(identity(2, 1, 20));
+            let failing = fail(call);
+            match site.next() {
+                Served::Failed(error) => {
+                    assert_eq!(error.raw_os_error(), Some(Errno::MFILE.raw_os_error()));
+                }
+                other => panic!("{call}: {other:?}"),
+            }
+            assert!(!failing.is_pending());
+            is_refusal(
+                &refusal(&late),
+                RefusalCode::Full,
+                0,
+                "cannot take another request now",
+            );
+            goes_on(&other);
+        }
+        site.client(identity(2, 1, 20));
+        goes_on(&other);
+    });
+}
+
+/// Promise: a client that is refused has no queues at any time.
+#[test]
+fn a_refused_request_makes_no_queues() {
+    device_test(|| {
+        let mut site = Site::new(1);
+        let (_writer, _) = site.client(identity(1, 5, 10));
+        for asks in [identity(1, 4, 10), identity(1, 5, 11), identity(0, 5, 10)] {
+            let conn = site.ask(asks);
+            let before = queues_made();
+            assert!(matches!(site.next(), Served::Refused(_)));
+            assert_eq!(queues_made(), before);
+            drop(refusal(&conn));
+        }
+        let conn = site.ask(identity(1, 6, 10));
+        let before = queues_made();
+        drop(site.asked());
+        let again = site.ask(identity(1, 6, 10));
+        let [qps, cqs, mrs] = before;
+        let asked = site.asked();
+        site.server.refuse(asked, "no").expect("refused");
+        // The second client's own.
+        assert_eq!(queues_made(), [qps + 1, cqs + 1, mrs]);
+        drop((conn, again));
+    });
+}
+
+/// Promise: coming back registers nothing.
+#[test]
+fn coming_back_registers_nothing() {
+    device_test(|| {
+        let mut site = Site::new(1);
+        let _first = site.client(identity(1, 1, 10));
+        let [_, _, before] = queues_made();
+        let _again = site.client(identity(1, 1, 10));
+        let [_, _, after] = queues_made();
+        assert_eq!(after, before);
+    });
+}
+
+/// Promise: a key whose old connection cannot be cut off is refused, and its client told, until its
+/// region is deregistered; the new identity is not kept, and other keys are served.
+#[test]
+fn a_connection_that_cannot_be_cut_off() {
+    let left = [("qp", 1), ("cq", 1), ("pd", 1)];
+    leaving(&left, || {
+        let mut site = Site::new(2);
+        let (old, first) = site.client(identity(1, 1, 10));
+        let (other, _) = site.client(identity(2, 1, 20));
+        let new = site.ask(identity(1, 2, 11));
+        let asked = site.asked();
+        let failing = fail("ibv_destroy_qp");
+        let refused = site.admit(asked).expect_err("not cut off");
+        assert!(!failing.is_pending());
+        is_refusal(
+            &refused.refusal,
+            RefusalCode::NotCutOff,
+            1,
+            "could not be cut off",
+        );
+        assert!(refused.refusal.code().is_temporary());
+        assert_eq!(refusal(&new), refused.refusal, "it is not accepted");
+        assert_eq!(site.server.directory().get(1), Some(identity(1, 1, 10)));
+        let gone = site.gone();
+        assert_eq!(gone.client, first);
+        let error = gone.not_cut_off.expect("an error").to_string();
+        assert!(error.starts_with("ibv_destroy_qp failed"), "{error}");
+        let data = offer(identity(1, 1, 10))
+            .encode(Offer::CONNECT)
+            .expect("fits");
+        site.refused(
+            &data,
+            RefusalCode::NotCutOff,
+            1,
+            "its writes may still land",
+        );
+        // No other key gets the memory, while the old client may write to it.
+        let thief = site.ask(identity(3, 1, 30));
+        let asked = site.asked();
+        let same = site.region(LEN..2 * LEN, usage());
+        let text = site
+            .admit_with(asked, &same, b"")
+            .expect_err("overlaps")
+            .to_string();
+        assert!(text.contains("overlaps that of the key 0x1"), "{text}");
+        drop(refusal(&thief));
+        goes_on(&other);
+
+        // The remedy.
+        site.parts.remove(&1);
+        let memory = site.server.release(1).expect("deregistered");
+        assert_eq!(memory.len(), LEN);
+        site.parts.insert(1, site.region(LEN..2 * LEN, usage()));
+        site.client(identity(1, 2, 11));
+        goes_on(&other);
+        drop((old, same));
+    });
+}
+
+/// Promise: a region that cannot be deregistered is no remedy: the key stays refused.
+#[test]
+fn a_region_that_cannot_be_deregistered() {
+    leaving(&[("qp", 1), ("cq", 1), ("pd", 1), ("mr", 1)], || {
+        let mut site = Site::new(1);
+        let (_old, client) = site.client(identity(1, 1, 10));
+        let _failing = fail("ibv_destroy_qp");
+        let gone = site.server.cut_off(client).expect("connected");
+        assert!(gone.not_cut_off.is_some());
+        site.parts.remove(&1);
+        let _failing = fail("ibv_dereg_mr");
+        let error = site.server.release(1).expect_err("it fails").to_string();
+        assert!(error.starts_with("ibv_dereg_mr failed"), "{error}");
+        let data = offer(identity(1, 2, 11))
+            .encode(Offer::CONNECT)
+            .expect("fits");
+        site.refused(&data, RefusalCode::NotCutOff, 1, "could not be cut off");
+        let error = site.server.release(1).expect_err("it is gone").to_string();
+        assert!(error.contains("end the program"), "{error}");
+    });
+}
+
+/// Promise: after the call that accepts has failed, the identity is kept already, and the old
+/// connection is gone: whatever the client has seen, it may come back.
+#[test]
+fn the_order_of_an_admission() {
+    device_test(|| {
+        for how in [How::Refused, How::Done] {
+            let mut site = Site::new(1);
+            let (old, first) = site.client(identity(1, 1, 10));
+            let new = site.ask(identity(1, 2, 11));
+            let asked = site.asked();
+            let failing = with_fabric(|fabric, host| {
+                let failing = fabric.fail("rdma_accept").on(host);
+                failing.how(how).next(Errno::IO)
+            });
+            let refused = site.admit(asked).expect_err("not accepted");
+            assert!(!failing.is_pending());
+            assert!(
+                refused.to_string().starts_with("rdma_accept failed"),
+                "{refused}"
+            );
+            assert!(site.server.conn(first).is_none(), "it is cut off");
+            assert_eq!(event(&old), ConnEvent::Closed);
+            assert_eq!(site.server.directory().get(1), Some(identity(1, 2, 11)));
+            drop(new);
+            assert!(matches!(site.gone().reason, Reason::Replaced));
+            let data = offer(identity(1, 1, 10))
+                .encode(Offer::CONNECT)
+                .expect("fits");
+            site.refused(&data, RefusalCode::OldEpoch, 2, "is old");
+            site.client(identity(1, 2, 11));
+        }
+    });
+}
+
+/// Promise: what makes queues fails: the client is refused as full, with the verb's name, and may
+/// come back.
+#[test]
+fn queues_that_cannot_be_made() {
+    device_test(|| {
+        let mut site = Site::new(2);
+        let (other, _) = site.client(identity(2, 1, 20));
+        for (epoch, call) in (1..).zip(["ibv_create_cq", "ibv_req_notify_cq", "rdma_create_qp"]) {
+            let conn = site.ask(identity(1, epoch, 10));
+            let asked = site.asked();
+            let failing = fail(call);
+            let refused = site.admit(asked).expect_err(call);
+            assert!(!failing.is_pending());
+            is_refusal(&refused.refusal, RefusalCode::Full, epoch, call);
+            assert_eq!(refusal(&conn), refused.refusal);
+            let (_back, client) = site.client(identity(1, epoch, 10));
+            site.server.cut_off(client).expect("connected");
+            goes_on(&other);
+        }
+    });
+}
+
+/// Promise: of two connections of one writer only one writes: a write that is in flight when the
+/// writer comes back does not land after that, and the old client's next one fails.
+#[test]
+fn an_old_connection_writes_nothing_any_more() {
+    device_test(|| {
+        let mut site = Site::new(1);
+        let (old, _) = site.client(identity(1, 1, 10));
+        let far = Offer::decode(old.get_private_data())
+            .expect("an offer")
+            .regions()[0];
+        let source = region(&site.far, LEN, MrUsage::WRITE_SRC);
+        source.write_at(0, &pattern(LEN, 3)).expect("inside");
+        let new = site.ask(identity(1, 2, 11));
+        let asked = site.asked();
+        with_fabric(|fabric, host| fabric.between(host, host).hold());
+        let (to, from) = (
+            far.slice(..64).expect("inside"),
+            source.slice(..64).expect("inside"),
+        );
+        old.write(to, from, ALWAYS, 1).expect("posted");
+        site.admit(asked).expect("admitted");
+        let before = contents(&site.parts[&1].1);
+        with_fabric(|fabric, host| fabric.between(host, host).release());
+        assert_eq!(event(&new), ConnEvent::Established);
+        sleep(Duration::from_millis(10));
+        assert!(contents(&site.parts[&1].1) == before, "no byte changes");
+        drop(old);
+    });
+}
+
+/// Promise: a client whose connection is not established in time is cut off, and its key is free for
+/// the next one.
+#[test]
+fn a_client_that_is_never_established() {
+    let fabric = Fabric::seeded(profile(), 1);
+    let (near, far) = (fabric.host("server"), fabric.host("client"));
+    let (pmem, addr) = (near.pmem("memory", 2 * LEN), near.addr().to_string());
+    let _entered = near.enter();
+    let all = PmemMap::open(pmem.path(), 2 * LEN).expect("the memory");
+    let directory = Directory::create(all.part(..LEN).expect("inside"), 2).expect("made");
+    let device = Device::from_addr(&addr, Side::Local).expect("opens");
+    let peer = Peer::new(&device).expect("a peer");
+    let ep = Ep::listen(&peer, &addr, 0).expect("listens");
+    let limit = Duration::from_secs(3);
+    let mut cfg = ServerCfg::new();
+    cfg.set_establish_limit(limit);
+    let mut server = Server::new(ep, directory, &cfg).expect("a server");
+    let region = Mr::reg(&peer, all.part(LEN..).expect("inside"), usage());
+    let region = Arc::new(region.expect("registers"));
+    let _client = {
+        let _entered = far.enter();
+        let device = Device::from_addr(&addr, Side::Remote).expect("opens");
+        let peer = Peer::new(&device).expect("a peer");
+        let req = ConnReq::new(&peer, &addr, server.get_port(), &ConnCfg::new());
+        let data = offer(identity(1, 1, 10))
+            .encode(Offer::CONNECT)
+            .expect("fits");
+        req.expect("resolves").connect(&data).expect("asks")
+    };
+    let next = |server: &mut Server| {
+        let served = server.next(&mut [Wc::default()], Duration::from_secs(60));
+        served.expect("waits").expect("in time")
+    };
+    let Served::Asks(asked) = next(&mut server) else {
+        panic!("a client asks");
+    };
+    far.freeze();
+    let part = Part {
+        peer: &peer,
+        region: &region,
+        data: &[],
+    };
+    let begin = fabric.now();
+    let client = server.admit(asked, &part).expect("admitted");
+    match next(&mut server) {
+        Served::Gone(gone) => {
+            assert_eq!(gone.client, client);
+            assert!(
+                matches!(gone.reason, Reason::NotEstablished),
+                "{:?}",
+                gone.reason
+            );
+        }
+        other => panic!("{other:?}"),
+    }
+    let took = fabric.now() - begin;
+    assert!(took >= limit && took < 2 * limit, "{took:?}");
+    assert!(server.client(1).is_none() && server.deadline().is_none());
+}
+
+/// A server, and three clients of one key, one after the other. Each error ends it.
+fn admissions(fabric: &Fabric) -> rpma::Result<()> {
+    let limit = Duration::from_secs(1);
+    let (near, far) = (fabric.host("server"), fabric.host("client"));
+    let (pmem, addr) = (near.pmem("memory", 2 * LEN), near.addr().to_string());
+    let _entered = near.enter();
+    let all = PmemMap::open(pmem.path(), 2 * LEN)?;
+    let directory = Directory::create(all.part(..LEN)?, 2)?;
+    let device = Device::from_addr(&addr, Side::Local)?;
+    let ep = Ep::listen(&Peer::new(&device)?, &addr, 0)?;
+    let mut server = Server::new(ep, directory, &ServerCfg::new())?;
+    let peer = Peer::new(&device)?;
+    let region = Arc::new(Mr::reg(&peer, all.part(LEN..)?, usage())?);
+    let part = Part {
+        peer: &peer,
+        region: &region,
+        data: &[],
+    };
+    let mut clients = Vec::new();
+    for asks in [identity(1, 1, 10), identity(1, 2, 11), identity(1, 2, 11)] {
+        let conn = {
+            let _entered = far.enter();
+            let peer = Peer::new(&Device::from_addr(&addr, Side::Remote)?)?;
+            let req = ConnReq::new(&peer, &addr, server.get_port(), &ConnCfg::new())?;
+            req.connect(&offer(asks).encode(Offer::CONNECT)?)?
+        };
+        let mut wcs = [Wc::default()];
+        while let Some(served) = server.next(&mut wcs, limit)? {
+            match served {
+                Served::Asks(asked) => {
+                    // The next client comes also after an error.
+                    let _ = server.admit(asked, &part);
+                    break;
+                }
+                // Its device may be gone, and would fail each time.
+                Served::Failed(error) => return Err(error),
+                _ => {}
+            }
+        }
+        if let Ok(ConnEvent::Established) = conn.next_event_timeout(limit) {
+            assert_eq!(recovered(&all), [asks], "accepted, and not kept");
+        }
+        let queue_pairs = near.objects().get("qp").copied();
+        assert!(queue_pairs.unwrap_or(0) <= 1, "two queue pairs of one key");
+        // It does not end before the next client comes.
+        clients.push(conn);
+        while let Some(served) = server.next(&mut wcs, Duration::ZERO)? {
+            if let Served::Failed(error) = served {
+                return Err(error);
+            }
+        }
+    }
+    Ok(())
+}
+
+/// The identities in the directory, as a restart finds them.
+fn recovered(all: &PmemMap) -> Vec<Identity> {
+    let memory = all.part(..LEN).expect("inside");
+    let directory = Directory::open(memory).expect("a directory");
+    directory.identities().collect()
+}
+
+/// Promise: whatever call fails, once: nothing panics, nothing hangs, and no client is accepted
+/// whose identity is not kept; and of one key at most one queue pair exists.
+#[test]
+fn each_call_fails() {
+    let runs = sweep(&profile(), |fabric| drop(admissions(fabric)));
+    assert!(runs > 100, "{runs}");
+}

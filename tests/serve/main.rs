@@ -1,0 +1,17 @@
+//! A server that keeps memory and an epoch for each key: who is admitted, in which order, and what is refused with which
+//! words.
+
+mod asking;
+mod bad_input;
+mod commits;
+#[path = "../common/mod.rs"]
+mod common;
+#[cfg(feature = "sim")]
+mod cuts;
+#[cfg(feature = "sim")]
+mod failing;
+mod many;
+mod rules;
+mod support;
+#[cfg(feature = "sim")]
+mod writers;

@@ -1,0 +1,247 @@
+//! Functions of these tests: a server with memory for some keys, and its clients.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use rpma::commit::Method;
+use rpma::pmem::PmemMap;
+use rpma::serve::{Asked, Client, Directory, Gone, NotAdmitted, Part, Served, Server, ServerCfg};
+use rpma::{
+    Conn, ConnCfg, ConnEvent, ConnReq, Device, Ep, FlushType, Identity, Mr, MrUsage, Offer, Peer,
+    Refusal, RefusalCode, Side, Wc,
+};
+
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+
+use crate::common::{LIMIT, addr, devdax, event};
+
+/// The memory of a key.
+pub(crate) const LEN: usize = 4096;
+pub(crate) const SHORT: Duration = Duration::from_millis(50);
+
+pub(crate) type KeyPart = (Peer, Arc<Mr<PmemMap>>);
+
+/// A server, and a part for each key from 1 on.
+pub(crate) struct Site {
+    pub(crate) device: Device,
+    /// That of the clients.
+    pub(crate) far: Peer,
+    pub(crate) all: PmemMap,
+    pub(crate) server: Server,
+    pub(crate) parts: BTreeMap<u64, KeyPart>,
+}
+
+pub(crate) fn identity(key: u64, epoch: u64, instance: u64) -> Identity {
+    Identity {
+        key,
+        epoch,
+        instance,
+    }
+}
+
+pub(crate) fn usage() -> MrUsage {
+    MrUsage::WRITE_DST | MrUsage::READ_SRC | MrUsage::FLUSH_TYPE_PERSISTENT
+}
+
+/// The bytes of each key: of many keys less, because a test's memory has 4 MiB.
+fn len_of(keys: u64) -> usize {
+    match keys {
+        ..500 => LEN,
+        _ => 1024,
+    }
+}
+
+/// Lets this process have as many descriptors as it may.
+pub(crate) fn more_descriptors() {
+    let limit = getrlimit(Resource::Nofile);
+    let raised = Rlimit {
+        current: limit.maximum,
+        ..limit
+    };
+    setrlimit(Resource::Nofile, raised).expect("up to the hard limit");
+}
+
+/// The memory of the directory, a page, which is before that of the keys.
+pub(crate) fn directory_of(all: &PmemMap) -> PmemMap {
+    all.part(..LEN).expect("inside")
+}
+
+impl Site {
+    pub(crate) fn new(keys: u64) -> Self {
+        Self::with(keys, &ServerCfg::new())
+    }
+
+    pub(crate) fn with(keys: u64, cfg: &ServerCfg) -> Self {
+        Self::with_slots(keys, cfg, 31)
+    }
+
+    /// The directory is after the keys' memory if it has more slots than fit into a page.
+    pub(crate) fn with_slots(keys: u64, cfg: &ServerCfg, slots: u32) -> Self {
+        let end = LEN + len_of(keys) * keys as usize;
+        let len = Directory::len_for(slots);
+        let all = PmemMap::open(devdax(), end + len).expect("persistent memory");
+        let directory = match len <= LEN {
+            true => directory_of(&all),
+            false => all.part(end..end + len).expect("inside"),
+        };
+        let directory = Directory::create(directory, slots).expect("made");
+        Self::over(keys, cfg, all, directory)
+    }
+
+    /// A server of this memory and directory.
+    pub(crate) fn over(keys: u64, cfg: &ServerCfg, all: PmemMap, directory: Directory) -> Self {
+        let device = Device::from_addr(&addr(), Side::Local).expect("opens");
+        let peer = Peer::new(&device).expect("a peer");
+        let ep = Ep::listen(&peer, &addr(), 0).expect("listens");
+        let mut site = Self {
+            server: Server::new(ep, directory, cfg).expect("a server"),
+            far: Peer::new(&device).expect("a peer"),
+            device,
+            all,
+            parts: BTreeMap::new(),
+        };
+        for key in 1..=keys {
+            let len = len_of(keys);
+            let at = LEN + len * (key as usize - 1);
+            let part = site.region(at..at + len, usage());
+            site.parts.insert(key, part);
+        }
+        site
+    }
+
+    /// A part of the memory, with a peer of its own.
+    pub(crate) fn region(&self, range: std::ops::Range<usize>, usage: MrUsage) -> KeyPart {
+        let peer = Peer::new(&self.device).expect("a peer");
+        let map = self.all.part(range).expect("inside");
+        let region = Mr::reg(&peer, map, usage).expect("registers");
+        (peer, Arc::new(region))
+    }
+
+    /// A client asks with this private data.
+    pub(crate) fn ask_with(&self, data: &[u8]) -> Conn {
+        let port = self.server.get_port();
+        let req = ConnReq::new(&self.far, &addr(), port, &ConnCfg::new()).expect("resolves");
+        req.connect(data).expect("asks")
+    }
+
+    /// A client of this identity asks.
+    pub(crate) fn ask(&self, identity: Identity) -> Conn {
+        self.ask_with(&offer(identity).encode(Offer::CONNECT).expect("fits"))
+    }
+
+    /// The next thing that happens, in time.
+    pub(crate) fn next(&mut self) -> Served {
+        let served = self.server.next(&mut [Wc::default(); 4], LIMIT);
+        served.expect("waits").expect("something in time")
+    }
+
+    /// Sees that nothing happens for a while.
+    pub(crate) fn nothing(&mut self) {
+        let served = self.server.next(&mut [Wc::default()], SHORT);
+        let served = served.expect("waits");
+        assert!(served.is_none(), "{served:?}");
+    }
+
+    pub(crate) fn asked(&mut self) -> Asked {
+        match self.next() {
+            Served::Asks(asked) => asked,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    pub(crate) fn gone(&mut self) -> Gone {
+        match self.next() {
+            Served::Gone(gone) => *gone,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// Admits with the key's own part.
+    pub(crate) fn admit(&mut self, asked: Asked) -> Result<Client, NotAdmitted> {
+        let (peer, region) = self.parts[&asked.identity().key].clone();
+        self.admit_with(asked, &(peer, region), b"data")
+    }
+
+    pub(crate) fn admit_with(
+        &mut self,
+        asked: Asked,
+        (peer, region): &KeyPart,
+        data: &[u8],
+    ) -> Result<Client, NotAdmitted> {
+        self.server.admit(asked, &Part { peer, region, data })
+    }
+
+    /// A client of this identity that is admitted and established.
+    pub(crate) fn client(&mut self, identity: Identity) -> (Conn, Client) {
+        let conn = self.ask(identity);
+        let asked = self.asked();
+        assert_eq!(asked.identity(), identity);
+        let client = self.admit(asked).expect("admitted");
+        assert_eq!(event(&conn), ConnEvent::Established);
+        self.arrives(client);
+        (conn, client)
+    }
+
+    /// A client is established; an earlier one of its key may be gone.
+    pub(crate) fn arrives(&mut self, client: Client) {
+        loop {
+            match self.next() {
+                Served::Arrived(of) if of == client => return,
+                Served::Gone(_) => {}
+                other => panic!("{other:?}"),
+            }
+        }
+    }
+
+    /// A client asks and is refused by the server itself, with this code and epoch, and is told.
+    pub(crate) fn refused(&mut self, data: &[u8], code: RefusalCode, epoch: u64, words: &str) {
+        let conn = self.ask_with(data);
+        match self.next() {
+            Served::Refused(refused) => {
+                assert_eq!(refusal(&conn), refused.refusal);
+                assert!(refused.peer_addr.is_some());
+                is_refusal(&refused.refusal, code, epoch, words);
+            }
+            other => panic!("{words}: {other:?}"),
+        }
+    }
+}
+
+pub(crate) fn is_refusal(refusal: &Refusal, code: RefusalCode, epoch: u64, words: &str) {
+    assert_eq!(refusal.code(), code, "{refusal}");
+    assert_eq!(refusal.epoch(), epoch, "{refusal}");
+    assert!(refusal.words().contains(words), "{words}: {refusal}");
+}
+
+pub(crate) fn offer(identity: Identity) -> Offer {
+    let mut offer = Offer::default();
+    offer.set_identity(identity);
+    offer
+}
+
+/// The offer of a client that commits by this method.
+pub(crate) fn offer_by(identity: Identity, method: Method) -> Offer {
+    let mut offer = offer(identity);
+    offer.set_method(method, FlushType::Persistent);
+    offer
+}
+
+/// The reason for which the server rejected this client.
+pub(crate) fn refusal(conn: &Conn) -> Refusal {
+    match event(conn) {
+        ConnEvent::Rejected { private_data, .. } => {
+            Refusal::decode(&private_data).expect("a refusal with a reason")
+        }
+        other => panic!("{other}"),
+    }
+}
+
+/// Calls this until it returns true, in time.
+pub(crate) fn until(mut is_so: impl FnMut() -> bool) {
+    let begin = Instant::now();
+    while !is_so() {
+        assert!(begin.elapsed() < LIMIT, "it happens in time");
+        std::thread::yield_now();
+    }
+}
