@@ -6,9 +6,15 @@
 mod common;
 
 use std::ops::Range;
+use std::sync::Arc;
 
-use common::{Memory, Pair, completion, contents, device_test, pattern, peer};
-use rpma::{Conn, ConnCfg, Flags, FlushType, Mr, MrRemote, MrUsage, Peer, RemoteSlice, WcStatus};
+use common::{Memory, Pair, addr, completion, contents, devdax, device_test, pattern, peer};
+use rpma::pmem::PmemMap;
+use rpma::serve::{Directory, Part, Served, Server, ServerCfg};
+use rpma::{
+    Conn, ConnCfg, ConnReq, Device, Ep, Flags, FlushType, Identity, Mr, MrRemote, MrUsage, Offer,
+    Peer, RemoteSlice, Side, Wc, WcStatus,
+};
 
 const SIZE: usize = 4096;
 const ALWAYS: Flags = Flags::COMPLETION_ALWAYS;
@@ -238,5 +244,76 @@ fn a_descriptor_is_a_key_for_everybody_who_has_it() {
             WcStatus::SUCCESS,
             "a region that may only be flushed"
         );
+    });
+}
+
+/// A server that keeps a `Peer` for each key: a client with the descriptor of another client's
+/// memory reaches nothing with it, in both directions.
+#[test]
+fn clients_of_a_server_cannot_use_each_others_keys() {
+    device_test(|| {
+        let all = PmemMap::open(devdax(), 3 * SIZE).expect("persistent memory");
+        let directory = all.part(..SIZE).expect("inside");
+        let directory = Directory::create(directory, 2).expect("made");
+        let device = Device::from_addr(&addr(), Side::Local).expect("opens");
+        let own = Peer::new(&device).expect("a peer");
+        let ep = Ep::listen(&own, &addr(), 0).expect("listens");
+        let mut server = Server::new(ep, directory, &ServerCfg::new()).expect("a server");
+        let usage = MrUsage::WRITE_DST | MrUsage::READ_SRC | MrUsage::FLUSH_TYPE_PERSISTENT;
+        let parts = [1, 2].map(|key| {
+            let peer = Peer::new(&device).expect("a peer");
+            let map = all.part(key * SIZE..(key + 1) * SIZE).expect("inside");
+            map.write_at(0, &pattern(SIZE, key as u64)).expect("inside");
+            (
+                peer.clone(),
+                Arc::new(Mr::reg(&peer, map, usage).expect("registers")),
+            )
+        });
+        // Each refusal of the device ends a connection: each attack has one of its own.
+        let mut epoch = 0;
+        for &attack in ALL {
+            for [key, other] in [[1, 2], [2, 1]] {
+                epoch += 1;
+                let attacker = peer();
+                let req = ConnReq::new(&attacker, &addr(), server.get_port(), &ConnCfg::new());
+                let mut offer = Offer::default();
+                offer.set_identity(Identity {
+                    key: key as u64,
+                    epoch,
+                    instance: 1,
+                });
+                let offer = offer.encode(Offer::CONNECT).expect("fits");
+                let conn = req.expect("resolves").connect(&offer).expect("asks");
+                let (peer, region) = &parts[key - 1];
+                loop {
+                    let served = server.next(&mut [Wc::default()], common::LIMIT);
+                    if let Some(Served::Asks(asked)) = served.expect("waits") {
+                        let data = &[];
+                        server
+                            .admit(asked, &Part { peer, region, data })
+                            .expect("admitted");
+                        break;
+                    }
+                }
+                let conn = conn.wait_established(common::LIMIT).expect("accepted");
+                let offer = Offer::decode(conn.get_private_data()).expect("an offer");
+                assert_eq!(offer.regions()[0], common::remote(region), "its own memory");
+                let bytes = vec![0xEE; SIZE];
+                let usage = MrUsage::WRITE_SRC | MrUsage::READ_DST;
+                let bytes = Mr::reg(&attacker, bytes, usage).expect("registers");
+                let foreign = forged(parts[other - 1].1.get_descriptor(), 0, |key| key);
+                let local = bytes.slice(..8).expect("inside");
+                post(&conn, attack, part(&foreign, 0..8), local).expect("this side allows it");
+                let status = completion(&conn).status();
+                assert_eq!(status, WcStatus::REM_ACCESS_ERR, "{attack:?}");
+                assert!(contents(&bytes) == [0xEE; SIZE], "nothing was read");
+                for (n, (_, region)) in parts.iter().enumerate() {
+                    assert!(
+                        contents(region) == pattern(SIZE, n as u64 + 1),
+                        "{attack:?}"
+                    );
+                }
+            }
+        }
     });
 }
