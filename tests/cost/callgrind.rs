@@ -28,11 +28,16 @@ pub(crate) fn dump(name: &str) {
 pub(crate) type Objects = BTreeMap<String, u64>;
 
 /// The calls of the simulated fabric, which is in the program itself. None of them makes another one.
-const SIMULATED: [&str; 4] = [
+const SIMULATED: [&str; 9] = [
     "rpma_sim::post::ibv_post_",
     "rpma_sim::srq::ibv_post_",
     "rpma_sim::cq::ibv_poll_cq",
+    "rpma_sim::cq::ibv_get_cq_event",
+    "rpma_sim::cq::ibv_req_notify_cq",
+    "rpma_sim::cq::ibv_ack_cq_events",
     "rpma_sim::stream::ibv_wr_",
+    "rpma_sim::power::memory::Memory::persisted",
+    "rpma_sim::power::memory::<impl",
 ];
 
 /// Reads one dump: the function behind which it was made, and the costs. If there were calls of the simulated fabric, they

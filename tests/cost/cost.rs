@@ -8,6 +8,8 @@
 //! * `cost time`: how long writes and their flush take, beside librpma, and large writes, beside `ib_write_bw`.
 //! * `cost check COMPILER`: an error if this library costs more than counts.txt says, if that is of the same
 //!   compiler.
+//! * `cost serving`: a commit by the server's method, for the server, beside 10 clients and beside 300.
+//!   An error if the two differ by more than 10 %. `check` has it as well.
 //! * `cost record COMPILER`: prints a new counts.txt.
 
 #[cfg(all(native_flush, not(feature = "sim")))]
@@ -22,6 +24,7 @@ mod callgrind;
 #[path = "../common/mod.rs"]
 mod common;
 mod rpma;
+mod serving;
 mod unusual;
 
 use std::collections::BTreeMap;
@@ -135,6 +138,10 @@ fn main() -> Outcome {
     let words: Vec<_> = args.iter().map(String::as_str).collect();
     match words[..] {
         [_, "measured", "rpma"] => here(|| rpma::run(&common::addr())),
+        [_, "measured", "serving", clients] => {
+            let clients = clients.parse()?;
+            here(|| serving::run(&common::addr(), clients))
+        }
         [_, "measured", "connections", addr, count] => Ok(rpma::run_many(addr, count.parse()?)?),
         [program, "connections"] => connections(program),
         [_, "timed", addr, depth] => Ok(rpma::run_timed(addr, depth.parse()?)?),
@@ -142,7 +149,11 @@ fn main() -> Outcome {
         [program, "time"] => time(program),
         #[cfg(all(native_flush, not(feature = "sim")))]
         [_, "measured", "bare", addr] => bare::run(addr),
-        [program, "check", compiler] => check(&of_rpma(program)?, compiler),
+        [program, "serving"] => serving(program),
+        [program, "check", compiler] => {
+            serving(program)?;
+            check(&of_rpma(program)?, compiler)
+        }
         [program, "record", compiler] => {
             println!("{compiler}");
             for (name, (own, _)) in of_rpma(program)? {
@@ -151,7 +162,7 @@ fn main() -> Outcome {
             Ok(())
         }
         [program] => table(program),
-        _ => Err("cost [connections | time | check COMPILER | record COMPILER]".into()),
+        _ => Err("cost [connections | serving | time | check COMPILER | record COMPILER]".into()),
     }
 }
 
@@ -362,6 +373,26 @@ fn compile(program: &Path) -> Outcome<String> {
     match status.success() {
         true => Ok(program.display().to_string()),
         false => Err(format!("cc: {status}").into()),
+    }
+}
+
+/// A server's costs of a commit do not depend on how many other clients it has.
+fn serving(program: &str) -> Outcome {
+    let mut own = Vec::new();
+    for clients in ["10", "300"] {
+        let costs = count_instructions(&[program, "measured", "serving", clients])?;
+        let name = format!("serve_{clients}");
+        let (cost, _) = costs.get(&name).ok_or("nothing was counted")?;
+        println!("{name}: {cost}");
+        own.push(*cost);
+    }
+    match own[1].abs_diff(own[0]) * 10 <= own[0] {
+        true => Ok(()),
+        false => Err(format!(
+            "a commit costs its server {} instructions beside 10 clients, and {} beside 300",
+            own[0], own[1]
+        )
+        .into()),
     }
 }
 
