@@ -35,6 +35,14 @@ impl Site {
         connecting.wait(LIMIT).expect("connected")
     }
 
+    /// Turns of the server, which has nothing to return but the arrival and end of clients.
+    fn turns(&mut self) {
+        while let Some(served) = self.turn() {
+            let is_expected = matches!(served, Served::Arrived(_) | Served::Gone(_));
+            assert!(is_expected, "{served:?}");
+        }
+    }
+
     /// A turn of the server, which may have nothing to return.
     fn turn(&mut self) -> Option<Served> {
         let served = self.server.next(&mut [Wc::default(); 4], Duration::ZERO);
@@ -64,10 +72,7 @@ fn commits_are_served() {
         for number in 1..=20 {
             let ticket = commit(&mut writer, &source, number);
             until(|| {
-                match site.turn() {
-                    None | Some(Served::Arrived(_)) => {}
-                    other => panic!("{other:?}"),
-                }
+                site.turns();
                 writer.look(|wc| panic!("{wc:?}")).expect("connected");
                 writer.fate(ticket).expect("its own") == Fate::Durable
             });
@@ -87,7 +92,7 @@ fn commits_are_served() {
         let ticket = commit(&mut writer, &source, 21);
         until(|| {
             let _ = wrong.look(|_| {});
-            assert!(site.turn().is_none());
+            site.turns();
             writer.look(|_| {}).expect("connected");
             writer.fate(ticket).expect("its own") == Fate::Durable
         });
@@ -104,7 +109,7 @@ fn requests_of_a_client_that_is_cut_off_are_discarded() {
         let mut old = site.writer(identity(1, 1, 10));
         let part = Arc::clone(&site.parts[&1].1);
         part.store_u64(TAIL, 0).expect("inside");
-        while site.turn().is_some() {}
+        site.turns();
         let connecting = site.writer_asks(identity(1, 2, 20));
         let asked = site.asked();
         // The request arrives, and the server does not look.
@@ -115,7 +120,7 @@ fn requests_of_a_client_that_is_cut_off_are_discarded() {
         });
         site.admit(asked).expect("admitted");
         let mut new = connecting.wait(LIMIT).expect("connected");
-        while site.turn().is_some() {}
+        site.turns();
         assert_eq!(part.load_u64(TAIL).expect("inside"), 0, "it is discarded");
         until(|| {
             let _ = old.look(|_| {});
@@ -124,7 +129,7 @@ fn requests_of_a_client_that_is_cut_off_are_discarded() {
         assert_ne!(old.fate(ticket).expect("its own"), Fate::Durable);
         let ticket = commit(&mut new, &source, 7);
         until(|| {
-            assert!(site.turn().is_none());
+            site.turns();
             new.look(|_| {}).expect("connected");
             new.fate(ticket).expect("its own") == Fate::Durable
         });

@@ -143,17 +143,25 @@ impl Site {
         assert!(served.is_none(), "{served:?}");
     }
 
+    /// The next question. Clients that were admitted may arrive before it.
     pub(crate) fn asked(&mut self) -> Asked {
-        match self.next() {
-            Served::Asks(asked) => asked,
-            other => panic!("{other:?}"),
+        loop {
+            match self.next() {
+                Served::Asks(asked) => return asked,
+                Served::Arrived(_) => {}
+                other => panic!("{other:?}"),
+            }
         }
     }
 
+    /// The next client that is gone, as [`asked`](Self::asked).
     pub(crate) fn gone(&mut self) -> Gone {
-        match self.next() {
-            Served::Gone(gone) => *gone,
-            other => panic!("{other:?}"),
+        loop {
+            match self.next() {
+                Served::Gone(gone) => return *gone,
+                Served::Arrived(_) => {}
+                other => panic!("{other:?}"),
+            }
         }
     }
 
