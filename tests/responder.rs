@@ -145,6 +145,35 @@ fn tail(far: &MrRemote, number: u64) -> Option<(RemoteSlice, [u8; 8])> {
     Some((to, number.to_ne_bytes()))
 }
 
+/// More requests of a client than a turn serves are served by the next turns, although no completion
+/// comes in between.
+#[test]
+fn requests_that_wait_are_served_by_later_turns() {
+    device_test(|| {
+        let peer = peer();
+        let source = source(&peer);
+        let mut server = Server::new(&peer, limits(16));
+        let mut cfg = WriterCfg::new(Method::Server);
+        cfg.set_in_flight(16).expect("some");
+        let mut writer = server.writer(&cfg);
+        let far = writer.offer().regions()[0];
+        for number in 1..=15 {
+            let parts = [part(&far, &source, 32 * number as usize, 8)];
+            writer.commit(&parts, tail(&far, number)).expect("posted");
+        }
+        let begin = Instant::now();
+        while writer.released() < 15 {
+            writer.look(|_| {}).expect("connected");
+            assert!(begin.elapsed() < LIMIT);
+        }
+        server.until(|_| {
+            writer.look(|_| {}).expect("connected");
+            writer.durable() == 15
+        });
+        assert_eq!(server.log.load_u64(TAIL).expect("inside"), 15);
+    });
+}
+
 #[test]
 fn commits_are_answered_in_their_order() {
     device_test(|| {

@@ -8,7 +8,7 @@ use rpma::serve::{Served, ServerCfg};
 use rpma::{Conn, ConnEvent, Error, Offer, RefusalCode, Wc};
 
 use crate::common::{LIMIT, completion, device_test, event};
-use crate::support::{SHORT, Site, identity, is_refusal, offer, refusal};
+use crate::support::{SHORT, Site, identity, is_readable, is_refusal, offer, refusal};
 
 /// The established client goes on: it writes.
 fn goes_on(conn: &Conn) {
@@ -233,12 +233,7 @@ fn a_client_that_vanished() {
 #[test]
 fn an_event_loop_serves() {
     device_test(|| {
-        use rustix::event::{PollFd, PollFlags, poll};
         let mut site = Site::new(1);
-        let is_readable = |site: &Site| {
-            let mut fds = [PollFd::new(&site.server, PollFlags::IN)];
-            poll(&mut fds, Some(&rustix::event::Timespec::default())).expect("polls") > 0
-        };
         let mut wcs = [Wc::default(); 4];
         while site
             .server
@@ -272,7 +267,15 @@ fn an_event_loop_serves() {
                 }
             }
         };
+        while site
+            .server
+            .next(&mut wcs, Duration::ZERO)
+            .expect("looks")
+            .is_some()
+        {}
+        assert!(!is_readable(&site), "all was taken");
         let client = site.admit(asked).expect("admitted");
+        assert!(is_readable(&site), "the old client is gone");
         assert_eq!(event(&conn), ConnEvent::Established);
         let (mut gone, mut arrived) = (false, false);
         while !(gone && arrived) {

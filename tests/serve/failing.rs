@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use rpma::commit::Limits;
 use rpma::pmem::PmemMap;
 use rpma::serve::{Directory, Part, Reason, Served, Server, ServerCfg};
 use rpma::sim::{Errno, Fabric, How, sleep, sweep};
@@ -91,11 +92,14 @@ fn a_refused_request_makes_no_queues() {
     });
 }
 
-/// Promise: coming back registers nothing.
+/// Promise: coming back registers nothing, also on a server that serves the server's method to
+/// others.
 #[test]
 fn coming_back_registers_nothing() {
     device_test(|| {
-        let mut site = Site::new(1);
+        let mut cfg = ServerCfg::new();
+        cfg.set_commits(Some(Limits::new(2, 2, 4096).expect("some")));
+        let mut site = Site::with(1, &cfg);
         let _first = site.client(identity(1, 1, 10));
         let [_, _, before] = queues_made();
         let _again = site.client(identity(1, 1, 10));

@@ -6,7 +6,7 @@ use rpma::serve::{Directory, Reason, Served, ServerCfg};
 use rpma::{ConnCfg, ConnEvent, Flags, MrSlice, MrUsage, Offer, RefusalCode, Wc};
 
 use crate::common::{LIMIT, completion, contents, device_test, event, pattern, region};
-use crate::support::{LEN, Site, directory_of, identity, is_refusal, offer, refusal};
+use crate::support::{LEN, Site, directory_of, identity, is_readable, is_refusal, offer, refusal};
 
 const ALWAYS: Flags = Flags::COMPLETION_ALWAYS;
 
@@ -266,6 +266,8 @@ fn a_failed_operation_ends_its_client() {
         let mut site = Site::with(2, &cfg);
         let (_conn, client) = site.client(identity(1, 1, 10));
         let (_other, _) = site.client(identity(2, 1, 20));
+        is_readable(&site);
+        site.nothing();
         // The client has no receive.
         let own = site.server.conn(client).expect("connected");
         own.send(MrSlice::EMPTY, ALWAYS, 7).expect("posted");
@@ -273,6 +275,7 @@ fn a_failed_operation_ends_its_client() {
         let served = site.server.next(&mut wcs, LIMIT).expect("waits");
         assert!(matches!(served, Some(Served::Completions(of, 1)) if of == client));
         assert_eq!(wcs[0].wr_id(), 7);
+        assert!(is_readable(&site), "an event loop has to call again");
         let gone = site.gone();
         assert_eq!(gone.client, client);
         assert!(

@@ -12,6 +12,7 @@ use rpma::{
     Refusal, RefusalCode, Side, Wc,
 };
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use crate::common::{LIMIT, addr, devdax, event};
@@ -214,6 +215,12 @@ impl Site {
             other => panic!("{words}: {other:?}"),
         }
     }
+}
+
+/// Whether an event loop would call the server now.
+pub(crate) fn is_readable(site: &Site) -> bool {
+    let mut fds = [PollFd::new(&site.server, PollFlags::IN)];
+    poll(&mut fds, Some(&Timespec::default())).expect("polls") > 0
 }
 
 pub(crate) fn is_refusal(refusal: &Refusal, code: RefusalCode, epoch: u64, words: &str) {

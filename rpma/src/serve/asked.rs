@@ -1,7 +1,7 @@
 //! [`Asked`]: a request that the program has to answer.
 //!
-//! The request is shared with the server, which rejects it after the answer's limit. Whoever takes
-//! it out first answers it. The server's side is weak, so that dropping an [`Asked`] rejects.
+//! The request is shared with the server, which rejects it after the limit for answers. The side
+//! that takes it out answers it. The server's side is weak, so that dropping an [`Asked`] rejects.
 
 use std::fmt;
 use std::net::SocketAddr;

@@ -15,7 +15,7 @@ use crate::pmem::PmemMap;
 /// no bytes of another one.
 const ALIGN: usize = 64;
 
-/// What the server has of a key: its domain of trust, and its registered memory.
+/// The domain of trust of a key, its registered memory, and its connection.
 #[derive(Debug)]
 pub(super) struct Key {
     peer: Peer,

@@ -2,8 +2,8 @@
 //!
 //! Each client has a key, and each key has memory of its own on the server. At most one connection
 //! writes to it. A client that dies comes back, perhaps while its old connection still looks alive,
-//! and another process may take its place. A server must not accept the new one while writes of the
-//! old one can still land, and must not forget after a restart who the last writer was.
+//! and another process may take its place. A server must not accept the new writer while writes of
+//! the old one can still land. It must also know the last writer after its own restart.
 //!
 //! A client sends its [`Identity`] with its [`Offer`]. The server judges it:
 //!
@@ -16,8 +16,8 @@
 //!
 //! The program answers with [`Server::admit`]. The server then cuts off the key's old connection,
 //! makes the identity durable in its directory, makes the queues, and accepts the client, in this
-//! order. So of one key at most one queue pair exists. A client that the server refuses has no
-//! queues at any time.
+//! order. So each key has at most one queue pair. A client that the server refuses has no queues at
+//! any time.
 //!
 //! A complete server:
 //!
@@ -149,8 +149,8 @@ pub struct Part<'a> {
 /// Serves clients by their keys, on one thread.
 ///
 /// It owns the endpoint and the connections. A program calls [`next`](Self::next) in a loop, and
-/// answers [`Served::Asks`]. With [`ServerCfg::set_commits`] the server also answers the requests
-/// of [`Method::Server`] in that call.
+/// answers [`Served::Asks`]. With [`ServerCfg::set_commits`], [`next`](Self::next) also serves the
+/// requests of [`Method::Server`].
 ///
 /// A request that is broken, too many requests, a program that does not answer, or a missing
 /// descriptor costs other clients nothing: each is refused by itself.
@@ -160,7 +160,7 @@ pub struct Server {
     directory: Directory,
     keys: Keys,
     cfg: ServerCfg,
-    /// What each client is offered, without its memory.
+    /// The offer to each client, without its memory.
     offer: Offer,
     responder: Option<Responder<Client>>,
     /// In the order of their limits.
@@ -277,7 +277,7 @@ impl Server {
         None
     }
 
-    /// What happened to a member.
+    /// Takes an event of the wait.
     fn note(&mut self, happened: Happened, wcs: &mut [Wc]) -> Option<Served> {
         match happened {
             Happened::Completions(member, count) => {
@@ -519,6 +519,7 @@ impl Server {
         if let Some(old) = self.keys.client(key) {
             if let Some(gone) = self.end(old, Reason::Replaced) {
                 self.told.push_back(Served::Gone(Box::new(gone)));
+                self.keep_readable();
             }
             if let Err(refusal) = self.judge_identity(&identity) {
                 let error = Error::not_supported(

@@ -1,4 +1,4 @@
-//! What a server tells its program.
+//! The results of a server's calls.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -65,7 +65,7 @@ pub enum Reason {
     Failed(Error),
     /// A client of the same key was admitted.
     Replaced,
-    /// It asked for something that it may not have, by the server's method.
+    /// A request by the server's method was broken, or outside of the client's memory or limits.
     Misused(Error),
     /// It was not established in time.
     NotEstablished,
@@ -99,11 +99,12 @@ pub struct Refused {
     pub peer_addr: Option<SocketAddr>,
 }
 
-/// A client that [`Server::admit`](super::Server::admit) did not admit. It was told.
+/// A client that [`Server::admit`](super::Server::admit) did not admit.
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct NotAdmitted {
-    /// What the client was told.
+    /// The reason that the client got. A client that is gone got none. A client that was accepted
+    /// already finds its connection closed.
     pub refusal: Refusal,
     /// The cause, if it is one of this side: a wrong [`Part`](super::Part), or a verb that failed.
     pub error: Option<Error>,
