@@ -73,7 +73,7 @@ pub struct Offer {
 
 /// A client that connects again: the key of its memory, its epoch, and its instance.
 ///
-/// An offer only carries it.
+/// An offer only carries it. A [`serve::Server`](crate::serve::Server) judges it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[expect(clippy::exhaustive_structs, reason = "the 24 bytes of the encoding")]
 pub struct Identity {
