@@ -390,6 +390,7 @@ mod tests {
         check::<DeviceEventKind>();
         check::<serve::Server>();
         check::<serve::ServerCfg>();
+        check::<serve::ServerCounters>();
         check::<serve::Directory>();
         check::<serve::Asked>();
         check::<serve::Part<'_>>();

@@ -288,3 +288,45 @@ fn a_failed_operation_ends_its_client() {
         site.client(identity(1, 1, 10));
     });
 }
+
+/// Promise: the counters of a server have each admission, refusal and end, and the operations of its
+/// connections, also of clients that are gone.
+#[test]
+fn a_server_counts() {
+    device_test(|| {
+        let mut site = Site::new(2);
+        let (first, client) = site.client(identity(1, 1, 10));
+        let (other, _) = site.client(identity(2, 1, 20));
+        first.recv(MrSlice::EMPTY, 1).expect("posted");
+        let own = site.server.conn(client).expect("connected");
+        own.send(MrSlice::EMPTY, ALWAYS, 7).expect("posted");
+        completion(&first).result().expect("received");
+        let data = |identity| offer(identity).encode(Offer::CONNECT).expect("fits");
+        site.next();
+        site.refused(
+            &data(identity(1, 1, 11)),
+            RefusalCode::Taken,
+            1,
+            "another writer",
+        );
+        let late = site.ask(identity(1, 2, 11));
+        let asked = site.asked();
+        site.server.refuse(asked, "no").expect("refused");
+        drop(refusal(&late));
+        let before = site.server.counters();
+        let (again, _) = site.client(identity(1, 2, 11));
+        drop(other);
+        site.gone();
+        let counters = site.server.counters();
+        assert_eq!((before.admitted, before.refused, before.gone), (2, 2, 0));
+        assert_eq!((counters.admitted, counters.refused), (3, 2));
+        assert_eq!((counters.gone, counters.replaced), (2, 1));
+        assert_eq!((counters.not_cut_off, counters.failed), (0, 0));
+        assert!(before.conns.posted >= 1);
+        assert!(
+            counters.conns.posted >= before.conns.posted,
+            "of those that are gone"
+        );
+        drop((first, again));
+    });
+}

@@ -96,6 +96,7 @@
 
 mod asked;
 mod cfg;
+mod counters;
 mod directory;
 mod keys;
 mod told;
@@ -109,6 +110,7 @@ use std::time::{Duration, Instant};
 pub use self::asked::Asked;
 use self::asked::Question;
 pub use self::cfg::ServerCfg;
+pub use self::counters::ServerCounters;
 pub use self::directory::Directory;
 use self::directory::check_identity;
 use self::keys::Keys;
@@ -173,6 +175,8 @@ pub struct Server {
     /// Connections that have ended, and still exist.
     ending: VecDeque<(Client, Reason)>,
     told: VecDeque<Served>,
+    /// With the counters of the connections that are gone.
+    counters: ServerCounters,
 }
 
 /// A client's offer, its identity, and the one that is kept.
@@ -211,6 +215,7 @@ impl Server {
             establishing: BTreeSet::new(),
             ending: VecDeque::new(),
             told: VecDeque::new(),
+            counters: ServerCounters::default(),
         })
     }
 
@@ -308,6 +313,7 @@ impl Server {
             }
             Happened::Request(_, request) => Some(self.judge(request)),
             Happened::Failed(member, error) if member == self.endpoint => {
+                self.counters.failed += 1;
                 Some(Served::Failed(error))
             }
             Happened::Failed(member, error) => {
@@ -377,6 +383,7 @@ impl Server {
             if let Some(request) = asks.take() {
                 let refusal = Refusal::new(RefusalCode::Full, "the server did not answer in time");
                 let refused = rejected(request, refusal, Some(asks.identity));
+                self.counters.refused += 1;
                 self.told.push_back(Served::Refused(refused));
             }
         }
@@ -407,7 +414,10 @@ impl Server {
                 self.questions.push_back(asked.question(limit));
                 Served::Asks(asked)
             }
-            Err((refusal, identity)) => Served::Refused(rejected(request, refusal, identity)),
+            Err((refusal, identity)) => {
+                self.counters.refused += 1;
+                Served::Refused(rejected(request, refusal, identity))
+            }
         }
     }
 
@@ -501,9 +511,23 @@ impl Server {
     ///   that may still land, and the key is refused until its region is deregistered
     ///   ([`release`](Self::release)).
     pub fn admit(&mut self, asked: Asked, part: &Part<'_>) -> Result<Client, NotAdmitted> {
+        let admitted = self.admit_one(&asked, part);
+        match &admitted {
+            Ok(_) => self.counters.admitted += 1,
+            // It was refused and counted before.
+            Err(NotAdmitted {
+                error: Some(Error::TimedOut(_)),
+                ..
+            }) => {}
+            Err(_) => self.counters.refused += 1,
+        }
+        admitted
+    }
+
+    fn admit_one(&mut self, asked: &Asked, part: &Part<'_>) -> Result<Client, NotAdmitted> {
         let identity = asked.identity();
         let key = identity.key;
-        let Some(request) = self.take(&asked) else {
+        let Some(request) = self.take(asked) else {
             return Err(NotAdmitted {
                 refusal: self.refusal(RefusalCode::Full, key, "the server did not answer in time"),
                 error: Some(Error::TimedOut(
@@ -514,7 +538,7 @@ impl Server {
         if let Err(refusal) = self.judge_identity(&identity) {
             return Err(reject(request, refusal, None));
         }
-        let prepared = match self.prepare(&asked, &request, part) {
+        let prepared = match self.prepare(asked, &request, part) {
             Ok(prepared) => prepared,
             Err(error) => return Err(self.reject_for(request, key, error)),
         };
@@ -535,7 +559,7 @@ impl Server {
         if let Err(error) = self.directory.keep(identity) {
             return Err(self.reject_for(request, key, error));
         }
-        self.accept(&asked, request, part, prepared)
+        self.accept(asked, request, part, prepared)
     }
 
     /// All checks of an admission.
@@ -640,6 +664,7 @@ impl Server {
                 "the server refused the request before the program answered",
             ));
         };
+        self.counters.refused += 1;
         let refusal = self.refusal(RefusalCode::Refused, asked.identity().key, words);
         request.reject(&refusal.encode())
     }
@@ -682,6 +707,7 @@ impl Server {
         let identity = self.directory.get(key)?;
         let conn = self.wait.remove(client.0)?;
         let failure = conn.failure();
+        self.counters.conns += conn.counters();
         let (mut completions, not_cut_off) = match conn.cut_off() {
             Ok(completions) => (completions, None),
             Err(error) => (error.completions, Some(error.error)),
@@ -693,6 +719,9 @@ impl Server {
         if let Some(by) = self.keys.disconnect(client, not_cut_off.is_none()) {
             self.establishing.remove(&(by, client));
         }
+        self.counters.gone += 1;
+        self.counters.replaced += u64::from(matches!(reason, Reason::Replaced));
+        self.counters.not_cut_off += u64::from(not_cut_off.is_some());
         Some(Gone {
             client,
             identity,
@@ -746,6 +775,15 @@ impl Server {
     /// Returns the clients that have a connection.
     pub fn clients(&self) -> impl Iterator<Item = Client> + '_ {
         self.keys.clients()
+    }
+
+    /// Returns the counters of the server and of all its connections.
+    #[must_use]
+    pub fn counters(&self) -> ServerCounters {
+        let living = self.clients().filter_map(|client| self.conn(client));
+        let mut counters = self.counters;
+        counters.conns += living.map(Conn::counters).sum();
+        counters
     }
 
     /// Returns the directory.
