@@ -21,15 +21,15 @@ use rpma::{
 
 use crate::support::{LEN, identity, offer, usage};
 
-const RUNS: u64 = 50;
+const RUNS: u64 = 250;
 const PORT: u16 = 7_777;
 const KEY: u64 = 1;
 /// Records of 16 bytes, after the tail.
 const START: usize = 64;
 const RECORD: usize = 16;
-/// Each writer wants so many acknowledged, and takes over so often.
-const RECORDS: u64 = 12;
-const TAKE_OVERS: u32 = 2;
+/// Each writer wants so many acknowledged, and takes over less often than this.
+const RECORDS: u64 = 20;
+const TAKE_OVERS: u64 = 4;
 const SHORT: Duration = Duration::from_millis(100);
 const LIMIT: Duration = Duration::from_secs(120);
 
@@ -61,6 +61,7 @@ struct Client {
     addr: String,
     method: Method,
     instance: u64,
+    seed: u64,
     acknowledged: Acknowledged,
 }
 
@@ -68,10 +69,12 @@ impl Client {
     /// Appends records until it has enough, or is told that another writer has the key.
     fn run(&self) -> Ended {
         let (mut epoch, mut take_overs, mut number) = (1, 0, 0);
+        let mut random = Random(self.seed ^ self.instance << 32);
+        let most = random.below(TAKE_OVERS);
         let begin = now();
         loop {
             assert!(now() - begin < LIMIT, "writer {} never ends", self.instance);
-            match self.write(epoch, &mut number) {
+            match self.write(epoch, &mut number, &mut random) {
                 Ok(()) => return Ended::Done,
                 Err(Error::NotEstablished(event)) => {
                     let ConnEvent::Rejected { private_data, .. } = *event else {
@@ -84,9 +87,11 @@ impl Client {
                     match refusal.code() {
                         RefusalCode::OldEpoch | RefusalCode::Taken => {
                             assert!(refusal.epoch() >= epoch);
-                            if take_overs == TAKE_OVERS {
+                            if take_overs == most {
                                 return Ended::Told(refusal);
                             }
+                            // Its program decides.
+                            sleep(Duration::from_micros(random.below(50_000)));
                             take_overs += 1;
                             epoch = refusal.epoch() + 1;
                         }
@@ -102,7 +107,7 @@ impl Client {
         }
     }
 
-    fn write(&self, epoch: u64, number: &mut u64) -> rpma::Result<()> {
+    fn write(&self, epoch: u64, number: &mut u64, random: &mut Random) -> rpma::Result<()> {
         let peer = Peer::new(&Device::from_addr(&self.addr, Side::Remote)?)?;
         let usage = MrUsage::WRITE_SRC | MrUsage::READ_DST;
         let source = Mr::reg(&peer, vec![0; LEN], usage)?;
@@ -124,6 +129,10 @@ impl Client {
             );
             tail += 1;
             *number += 1;
+            // Some are appended at once.
+            if random.below(2) == 0 {
+                sleep(Duration::from_micros(random.below(30_000)));
+            }
         }
         Ok(())
     }
@@ -221,6 +230,7 @@ fn run(seed: u64) {
             addr: near.addr().to_string(),
             method,
             instance: 10 + n as u64,
+            seed,
             acknowledged: Arc::clone(&acknowledged),
         };
         hosts[n].spawn(move || client.run())
