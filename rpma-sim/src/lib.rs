@@ -109,7 +109,7 @@ pub use self::steps::AtStep;
 pub use self::sweep::{storm, sweep};
 pub use self::thread::JoinHandle;
 #[doc(hidden)]
-pub use self::wait::{lock, pause, undivided, wait};
+pub use self::wait::{lock, pause, random, undivided, wait};
 pub use self::wait::{now, sleep};
 
 /// The functions and types of `verbs.h` and `rdma_cma.h` that `rpma` uses, for `rpma-sys`.

@@ -1,4 +1,5 @@
-//! Where threads wait: what `rpma` calls in the place of the system's clock, `poll`, sleeps and locks.
+//! Where threads wait: what `rpma` calls in the place of the system's clock, `poll`, sleeps and locks; and of its random
+//! numbers.
 
 use std::cell::Cell;
 use std::panic::Location;
@@ -55,6 +56,13 @@ pub fn sleep(limit: Duration) {
     let until = shared.order.time.now().checked_add(limit);
     // A signal is no end.
     while shared.wait(thread, &mut [], until, Event::None) == Err(Errno::INTR) {}
+}
+
+/// A random number that follows from the seed of the fabric whose host the calling thread is on, if that has a seed.
+#[doc(hidden)]
+#[must_use]
+pub fn random() -> Option<u64> {
+    fabric::place().and_then(|(shared, _)| shared.order.draw())
 }
 
 /// `poll(2)` until `deadline` by [`now`], for events of reading: where `rpma` waits.

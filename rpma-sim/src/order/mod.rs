@@ -75,6 +75,8 @@ pub(crate) struct Order {
     jumps: AtomicBool,
     /// When a thread that waits panics.
     end: OnceLock<Instant>,
+    /// How many random numbers programs have had.
+    drawn: AtomicU64,
     /// How many calls there were, of threads on no host as well.
     calls: AtomicU64,
     /// The same, with waits and checks.
@@ -234,6 +236,7 @@ impl Order {
             seed,
             jumps: AtomicBool::new(false),
             end: OnceLock::new(),
+            drawn: AtomicU64::new(0),
             calls: AtomicU64::new(0),
             calls_and_waits: AtomicU64::new(0),
             check: Mutex::default(),
@@ -291,6 +294,12 @@ impl Order {
     /// A number below this one, by the seed. Not 0.
     pub(crate) fn chance(&self, below: usize) -> usize {
         (self.lock().random() % below as u64) as usize
+    }
+
+    /// A random number for a program, by the seed. It changes nothing that the seed chooses later.
+    pub(crate) fn draw(&self) -> Option<u64> {
+        let number = self.drawn.fetch_add(1, Ordering::Relaxed);
+        self.seed.map(|seed| mix(!mix(seed) ^ mix(number)))
     }
 
     /// Whether a thread is one of the fabric's.

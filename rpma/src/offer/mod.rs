@@ -11,6 +11,7 @@ use crate::error::{Error, Result};
 use crate::flush::FlushType;
 use crate::mr::{Mr, MrRemote};
 use crate::peer_cfg::{Durable, PeerCfg};
+use crate::verbs::random;
 
 /// "This is my memory, this is what my platform promises, and these are bytes of my program": one encoding for the
 /// private data of both directions.
@@ -83,6 +84,34 @@ pub struct Identity {
     pub epoch: u64,
     /// The instance.
     pub instance: u64,
+}
+
+impl Identity {
+    /// The identity of a writer that begins: with this key and epoch, and an instance that is drawn
+    /// at random (`getrandom(2)`). So no other writer has the same instance, in this process or in
+    /// another one.
+    ///
+    /// A writer keeps it for all its connections. Two writers with one instance would cut each
+    /// other off without end. On a simulated fabric with a seed the instance follows from the seed.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::InvalidArgument`] for the key 0 and for the epoch `u64::MAX`, which no server
+    /// accepts. [`Error::Provider`] if `getrandom` fails.
+    pub fn new(key: u64, epoch: u64) -> Result<Self> {
+        if key == 0 || epoch == u64::MAX {
+            return Err(Error::invalid(format!(
+                "the key {key} with the epoch {epoch}: a key is not 0, and an epoch is less than \
+                 {}, so that another writer can take over",
+                u64::MAX
+            )));
+        }
+        Ok(Self {
+            key,
+            epoch,
+            instance: random()?,
+        })
+    }
 }
 
 const MAGIC: [u8; 3] = *b"rpm";
@@ -500,6 +529,18 @@ mod tests {
             })
             .set_data(b"d");
         offer
+    }
+
+    /// Two writers of one process are two instances, and what no server accepts is refused early.
+    #[test]
+    fn each_identity_has_its_own_instance() {
+        let [one, other] = [1, 2].map(|epoch| Identity::new(7, epoch).expect("an identity"));
+        assert_eq!((one.key, one.epoch, other.epoch), (7, 1, 2));
+        assert_ne!(one.instance, other.instance);
+        for (key, epoch) in [(0, 1), (7, u64::MAX)] {
+            let error = Identity::new(key, epoch).expect_err("refused");
+            assert!(error.to_string().contains("take over"), "{error}");
+        }
     }
 
     /// The room that the documentation promises.

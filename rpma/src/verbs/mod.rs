@@ -39,6 +39,7 @@ mod memory;
 mod mr;
 mod post;
 mod qp;
+mod random;
 mod srq;
 #[cfg(any(native_flush, native_atomic_write))]
 mod stream;
@@ -65,6 +66,7 @@ pub use self::memory::{AlignedBuf, Durability, RawMemory, RegisterableMemory};
 pub(crate) use self::mr::{AccessFlags, LocalBuffer, ReadTarget, Registered};
 pub(crate) use self::post::WorkRequest;
 pub(crate) use self::qp::{BeforeDestroy, ConnParam, Freed, Hooks, NativeOps, QpAttr, QueuePair};
+pub(crate) use self::random::random;
 pub(crate) use self::srq::SharedReceiveQueue;
 #[cfg(native_atomic_write)]
 pub(crate) use self::stream::NativeAtomicWrite;
