@@ -15,4 +15,5 @@ mod writer;
 pub use self::method::{Limits, Method};
 pub use self::replicas::{AddError, CommitId, Outcome, Record, Refused, ReplicaId, Replicas};
 pub use self::responder::{Responder, Slots, Turn};
+pub(crate) use self::writer::Messages;
 pub use self::writer::{Connecting, Fate, Ticket, Writer, WriterCfg};

@@ -215,7 +215,7 @@ impl Member {
         let Some(writer) = self.writer.take() else {
             return Ok(());
         };
-        match writer.into_conn().delete() {
+        match writer.delete() {
             Ok(()) => self.released = self.posted,
             Err(error) if self.released >= self.posted => {
                 log::warn!("{id}: {error}: the device has released all bytes before");

@@ -1,7 +1,14 @@
-//! [`Asks`]: the writer's half of the server's method. It owns the memory of requests and answers.
+//! [`Asks`]: the writer's half of the server's method, with the memory of requests and answers.
 //!
 //! Each commit in flight has a place with a request and an answer. Answers come in the order of the
 //! requests, and each takes the receive that was posted first.
+//!
+//! A writer that connects again has the same memory as the one before ([`Messages`]): registering
+//! takes time, and pins pages. The memory is free for the next writer when the queue pair of the
+//! last one is destroyed.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::cfg::WriterCfg;
 use crate::commit::Limits;
@@ -20,25 +27,66 @@ const _: () = assert!(MAX_REQUEST + ANSWER <= PLACE);
 
 #[derive(Debug)]
 pub(super) struct Asks {
-    memory: Mr<AlignedBuf>,
+    memory: Arc<Memory>,
     places: usize,
 }
 
+#[derive(Debug)]
+struct Memory {
+    region: Mr<AlignedBuf>,
+    /// A connection that lives on without its writer may still use it.
+    is_in_use: AtomicBool,
+}
+
+/// The memory of the messages of writers that follow each other.
+#[derive(Debug)]
+pub(crate) struct Messages(Arc<Memory>);
+
+impl Messages {
+    /// The memory, if no writer has it.
+    fn free(mut self) -> Option<Arc<Memory>> {
+        let memory = Arc::get_mut(&mut self.0)?;
+        match *memory.is_in_use.get_mut() {
+            true => None,
+            false => Some(self.0),
+        }
+    }
+}
+
 impl Asks {
-    /// Posts a receive for each answer, before the peer can answer.
-    pub(super) fn prepare(req: &ConnReq, cfg: &WriterCfg) -> Result<Self> {
+    /// Posts a receive for each answer, before the peer can answer. It takes the memory of the
+    /// writer `before`, if that is free, and leaves its own there for the next one.
+    pub(super) fn prepare(
+        req: &ConnReq,
+        cfg: &WriterCfg,
+        before: &mut Option<Messages>,
+    ) -> Result<Self> {
         let places = usize::from(cfg.in_flight());
-        let memory = AlignedBuf::zeroed(places * PLACE)?;
-        let memory = Mr::reg(req.peer(), memory, MrUsage::SEND | MrUsage::RECV)?;
+        let memory = match before.take().and_then(Messages::free) {
+            Some(memory) => memory,
+            None => {
+                let memory = AlignedBuf::zeroed(places * PLACE)?;
+                Arc::new(Memory {
+                    region: Mr::reg(req.peer(), memory, MrUsage::SEND | MrUsage::RECV)?,
+                    is_in_use: AtomicBool::new(false),
+                })
+            }
+        };
+        *before = Some(Messages(Arc::clone(&memory)));
         let asks = Self { memory, places };
         let receives = (0..places).map(|place| Ok((asks.answer_of(place)?, place as u64)));
         req.recv_many(&receives.collect::<Result<Vec<_>>>()?)?;
         Ok(asks)
     }
 
+    /// The connection lives on without its writer, and may use the memory.
+    pub(super) fn leave(self) {
+        self.memory.is_in_use.store(true, Ordering::Relaxed);
+    }
+
     fn answer_of(&self, place: usize) -> Result<crate::mr::MrSlice<'_>> {
         let at = place * PLACE + MAX_REQUEST;
-        self.memory.slice(at..at + ANSWER)
+        self.memory.region.slice(at..at + ANSWER)
     }
 
     /// Posts the writes of a commit and its request, all or none.
@@ -57,12 +105,12 @@ impl Asks {
         let (bytes, len) = Request::new(number as u32, pointer, ranges).encode();
         // The place is free: its last answer is here, and its last request is sent.
         let at = (number as usize % self.places) * PLACE;
-        self.memory.write_at(at, &bytes[..len])?;
+        self.memory.region.write_at(at, &bytes[..len])?;
         let mut batch = conn.batch::<{ MAX_RANGES + 1 }>();
         for (dst, src) in parts {
             batch.write(*dst, *src, Flags::COMPLETION_ON_ERROR, number)?;
         }
-        let request = self.memory.slice(at..at + len)?;
+        let request = self.memory.region.slice(at..at + len)?;
         batch.send(request, Flags::COMPLETION_ALWAYS, number)?;
         batch.post()
     }
@@ -74,6 +122,7 @@ impl Asks {
         let mut bytes = [0; ANSWER];
         if place < self.places {
             self.memory
+                .region
                 .read_at(place * PLACE + MAX_REQUEST, &mut bytes)?;
         }
         if len != Some(ANSWER as u32) || bytes != answer(number as u32) {

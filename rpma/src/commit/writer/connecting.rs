@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::asks::Asks;
+use super::asks::{Asks, Messages};
 use super::{Writer, WriterCfg};
 use crate::commit::Method;
 use crate::conn::Conn;
@@ -26,12 +26,23 @@ impl Writer {
         cfg: &WriterCfg,
         offer: &Offer,
     ) -> Result<Connecting, ConnectError> {
+        Self::connect_with(req, cfg, offer, &mut None)
+    }
+
+    /// As [`connect`](Self::connect), with the memory for messages of the writer `before`, which it
+    /// replaces by its own.
+    pub(crate) fn connect_with(
+        req: ConnReq,
+        cfg: &WriterCfg,
+        offer: &Offer,
+        before: &mut Option<Messages>,
+    ) -> Result<Connecting, ConnectError> {
         let mut offer = offer.clone();
         offer.set_method(cfg.method(), cfg.flush_type());
         let prepared = check(&req, cfg).and_then(|()| {
             let data = offer.encode(Offer::CONNECT)?;
             let asks = match cfg.method() {
-                Method::Server => Some(Asks::prepare(&req, cfg)?),
+                Method::Server => Some(Asks::prepare(&req, cfg, before)?),
                 Method::Native | Method::Reading => None,
             };
             Ok((data, asks))

@@ -12,6 +12,7 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use self::asks::Asks;
+pub(crate) use self::asks::Messages;
 pub use self::cfg::WriterCfg;
 pub use self::connecting::Connecting;
 use crate::commit::Limits;
@@ -494,6 +495,19 @@ impl Writer {
     /// more. [`Conn::disconnect`] and [`Conn::delete`] release their source memory.
     #[must_use]
     pub fn into_conn(self) -> Conn {
+        if let Some((_, asks)) = self.server {
+            asks.leave();
+        }
         self.conn
+    }
+
+    /// Destroys the connection: as [`Conn::delete`].
+    pub(crate) fn delete(self) -> Result<()> {
+        let Self { conn, server, .. } = self;
+        let deleted = conn.delete();
+        if let (Err(_), Some((_, asks))) = (&deleted, server) {
+            asks.leave();
+        }
+        deleted
     }
 }
