@@ -157,6 +157,7 @@ mod primitives;
 mod queues;
 mod range;
 mod receives;
+pub mod reconnect;
 mod request;
 mod resolving;
 pub mod serve;
@@ -342,6 +343,10 @@ mod tests {
         check::<commit::Ticket>();
         check::<commit::Fate>();
         check::<commit::Replicas>();
+        check::<reconnect::Reconnect<reconnect::ToConn>>();
+        check::<reconnect::Reconnect<reconnect::ToWriter>>();
+        check::<reconnect::ReconnectCfg>();
+        check::<reconnect::GaveUp>();
         check::<commit::Record<'_>>();
         check::<commit::ReplicaId>();
         check::<commit::CommitId>();

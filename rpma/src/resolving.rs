@@ -67,6 +67,11 @@ impl Resolving {
         self.advance_until(Deadline::after(Duration::ZERO))
     }
 
+    /// By then [`advance`](Self::advance) has something to do in any case.
+    pub(crate) fn deadline(&self) -> Deadline {
+        self.deadline
+    }
+
     /// Waits until the address and the route are resolved, each within its limit.
     pub(crate) fn wait(self) -> Result<ConnReq> {
         match self.advance_until(Deadline::Never)? {

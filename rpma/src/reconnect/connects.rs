@@ -1,0 +1,120 @@
+//! [`Connects`]: the steps of a reconnect that follow the queues; for a plain connection and for a
+//! writer.
+
+use crate::commit::{Connecting, Messages, Writer, WriterCfg};
+use crate::conn::Conn;
+use crate::conn_cfg::ConnCfg;
+use crate::conn_req::ConnReq;
+use crate::error::Result;
+use crate::offer::Offer;
+
+/// How a request becomes a connection: the last steps of each try.
+///
+/// [`ToConn`] and [`ToWriter`] are ready-made. A program has one of its own if it posts receives
+/// before it connects, or sends private data that is no [`Offer`].
+pub trait Connects {
+    /// A connection that is asked for.
+    type Asked;
+    /// The connection when it is established.
+    type Connected;
+
+    /// Returns the settings of the connection. They are those of `cfg`, and more if the connection
+    /// needs more.
+    ///
+    /// # Errors
+    ///
+    /// The reconnect does not begin.
+    fn conn_cfg(&self, cfg: &ConnCfg) -> Result<ConnCfg> {
+        Ok(cfg.clone())
+    }
+
+    /// Asks the server for the connection. It does not wait.
+    ///
+    /// # Errors
+    ///
+    /// The try has failed. [`Error::InvalidArgument`](crate::Error::InvalidArgument) and
+    /// [`Error::NotSupported`](crate::Error::NotSupported) end the reconnect.
+    fn ask(&mut self, req: ConnReq, offer: &Offer) -> Result<Self::Asked>;
+
+    /// Returns the connection.
+    fn conn(asked: &Self::Asked) -> &Conn;
+
+    /// Returns the connection after its [`ConnEvent::Established`](crate::ConnEvent::Established).
+    ///
+    /// # Errors
+    ///
+    /// As [`ask`](Self::ask).
+    fn finish(&mut self, asked: Self::Asked) -> Result<Self::Connected>;
+}
+
+/// Makes a [`Conn`], and sends the offer as private data.
+///
+/// The program applies the platform of the server's offer ([`Conn::apply_remote_peer_cfg`]).
+#[derive(Clone, Copy, Debug, Default)]
+#[expect(clippy::exhaustive_structs, reason = "it has no settings")]
+pub struct ToConn;
+
+impl Connects for ToConn {
+    type Asked = Conn;
+    type Connected = Conn;
+
+    fn ask(&mut self, req: ConnReq, offer: &Offer) -> Result<Conn> {
+        Ok(req.connect(&offer.encode(Offer::CONNECT)?)?)
+    }
+
+    fn conn(asked: &Conn) -> &Conn {
+        asked
+    }
+
+    fn finish(&mut self, asked: Conn) -> Result<Conn> {
+        Ok(asked)
+    }
+}
+
+/// Makes a [`Writer`].
+///
+/// With [`Method::Server`](crate::commit::Method::Server) a writer has registered memory for its
+/// messages. The next writer uses it again if the one before was dropped.
+#[derive(Debug)]
+pub struct ToWriter {
+    cfg: WriterCfg,
+    messages: Option<Messages>,
+}
+
+impl ToWriter {
+    /// Makes writers with these settings. [`WriterCfg::conn_cfg`] is applied to the settings of
+    /// each connection.
+    #[must_use]
+    pub fn new(cfg: &WriterCfg) -> Self {
+        Self {
+            cfg: *cfg,
+            messages: None,
+        }
+    }
+}
+
+impl Connects for ToWriter {
+    type Asked = Connecting;
+    type Connected = Writer;
+
+    fn conn_cfg(&self, cfg: &ConnCfg) -> Result<ConnCfg> {
+        self.cfg.conn_cfg(cfg)
+    }
+
+    fn ask(&mut self, req: ConnReq, offer: &Offer) -> Result<Connecting> {
+        Ok(Writer::connect_with(
+            req,
+            &self.cfg,
+            offer,
+            &mut self.messages,
+        )?)
+    }
+
+    fn conn(asked: &Connecting) -> &Conn {
+        asked.conn()
+    }
+
+    fn finish(&mut self, asked: Connecting) -> Result<Writer> {
+        asked.finish()
+    }
+}

@@ -1,0 +1,529 @@
+//! Connects again: with the same [`Peer`] and registered memory, within limits, and with waits that
+//! grow.
+//!
+//! A [`Reconnect`] makes the connections of one client to one server, one after the other: the
+//! first one, and a new one after each end. It judges each failed try. Some refusals are the
+//! program's to decide about, and end the reconnect ([`GaveUp`]). Everything else is tried again
+//! until the limit has passed.
+//!
+//! ```no_run
+//! use rpma::reconnect::{Reconnect, ToConn};
+//! use rpma::{Conn, ConnCfg, Error, Identity, Offer, Peer, PeerCfg};
+//!
+//! /// Calls `write` with a connection, and again with a new one after each failure.
+//! fn run(peer: &Peer, key: u64, epoch: u64, write: impl Fn(Conn) -> Error) -> Result<(), Error> {
+//!     let mut offer = Offer::new(&PeerCfg::new());
+//!     offer.set_identity(Identity::new(key, epoch)?);
+//!     let mut server = Reconnect::new(peer, "server.example", 7204, offer, ToConn)?;
+//!     loop {
+//!         let conn = server.connect(&ConnCfg::new())?;
+//!         // `write` recovers first, and drops the connection at its end.
+//!         let error = write(conn);
+//!         eprintln!("{error}: connecting again");
+//!     }
+//! }
+//! ```
+//!
+//! `docs/reconnecting.md` has the rules for the program: recovery, late writes of old connections,
+//! epochs.
+//!
+//! # How it works
+//!
+//! A round tries each address of the server once. A try has three steps: the address and the route
+//! are resolved ([`Resolving`]), the server is asked, and the connection is established. No call of
+//! [`Reconnect::advance`] waits. One epoll, which lives as long as the `Reconnect`, holds the
+//! descriptor of the try. So an event loop watches the same descriptor all the time.
+//!
+//! It owns the try that is under way. Dropping it, or [`Reconnect::cancel`], drops that try, at any
+//! step.
+
+mod cfg;
+mod connects;
+mod gave_up;
+
+use std::fmt;
+use std::io;
+use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, epoll};
+use rustix::io::Errno;
+
+use self::cfg::Jitter;
+pub use self::cfg::ReconnectCfg;
+pub use self::connects::{Connects, ToConn, ToWriter};
+use self::gave_up::Verdict;
+pub use self::gave_up::{GaveUp, Why};
+use crate::address;
+use crate::conn_cfg::ConnCfg;
+use crate::conn_req::ConnReq;
+use crate::error::{Error, Result};
+use crate::event::ConnEvent;
+use crate::offer::Offer;
+use crate::peer::Peer;
+use crate::plan::Plan;
+use crate::resolving::{Progress, Resolving};
+use crate::verbs::{Deadline, clock, random};
+
+/// The system's search for the addresses of a name.
+const LOOK_UP: &str = "getaddrinfo";
+
+/// Connects to one server, again and again, with the same [`Peer`] and the same offer.
+///
+/// Nothing is registered on the way. Regions of the peer stay registered, and work with each new
+/// connection.
+///
+/// # Before it connects
+///
+/// Drop the old connection, or [`Writer`](crate::commit::Writer), before
+/// [`connect`](Self::connect) or [`begin`](Self::begin). A server cuts its own end off before it
+/// accepts the new connection. `docs/reconnecting.md` explains the order of recovery.
+///
+/// # Event loops
+///
+/// [`begin`](Self::begin) and [`advance`](Self::advance) do not wait. A loop calls `advance` when
+/// the descriptor ([`AsFd`]) is readable, and when [`deadline`](Self::deadline) has passed:
+///
+/// ```no_run
+/// use rpma::reconnect::{Reconnect, ToConn};
+/// use rpma::wait::Wait;
+/// use rpma::{ConnCfg, Peer};
+/// # fn wait_for(server: &Reconnect<ToConn>) {}
+///
+/// # fn run(peer: &Peer, mut server: Reconnect<ToConn>, wait: &mut Wait) -> rpma::Result<()> {
+/// // The queues are made for this place, in every try.
+/// let place = wait.place();
+/// server.begin(&place.cfg(peer, &ConnCfg::new())?)?;
+/// let conn = loop {
+///     if let Some(conn) = server.advance()? {
+///         break conn;
+///     }
+///     // The loop does other work until `server.as_fd()` is readable, or `server.deadline()`.
+///     wait_for(&server);
+/// };
+/// wait.add(place, conn).map_err(|not_added| not_added.error)?;
+/// # Ok(()) }
+/// ```
+///
+/// Some calls take milliseconds, because the device makes or destroys a queue pair in them. With a
+/// shared receive queue, giving up a try takes up to 0.1 s ([`Conn`](crate::Conn)).
+pub struct Reconnect<C: Connects> {
+    under_way: Option<UnderWay<C::Asked>>,
+    epoll: OwnedFd,
+    peer: Peer,
+    target: Target,
+    offer: Offer,
+    cfg: ReconnectCfg,
+    connects: C,
+    jitter: Jitter,
+    /// Rounds that failed, one after the other.
+    failed: u32,
+    /// When the last connection was established.
+    connected_at: Option<Instant>,
+    counts: Counts,
+}
+
+/// The numbers of a [`Reconnect`], since it was made.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Counts {
+    /// Tries: each asks one address.
+    pub tries: u64,
+    /// Connections that were established. The first one is not a reconnect, all others are.
+    pub connected: u64,
+}
+
+/// Where the server is.
+#[derive(Clone, Debug)]
+enum Target {
+    Addrs(Vec<SocketAddr>),
+    /// Each round looks the name up.
+    Name(Box<str>, u16),
+}
+
+/// A reconnect that has begun.
+struct UnderWay<A> {
+    step: Step<A>,
+    all: All,
+}
+
+/// The state beside the step.
+struct All {
+    conn_cfg: ConnCfg,
+    /// The end of all tries.
+    deadline: Deadline,
+    /// The addresses that this round has still to try, the next one last.
+    to_try: Vec<SocketAddr>,
+    /// Whether an address of this round may give another result at another time.
+    is_hopeful: bool,
+    last: Option<Error>,
+}
+
+enum Step<A> {
+    /// The next try, or the next round, begins then.
+    Resting(Deadline),
+    Resolving(Resolving),
+    /// The server answers before then.
+    Asked(A, Deadline),
+}
+
+/// The result of a step.
+enum Moved<C: Connects> {
+    /// There is nothing to do now.
+    Waits(Step<C::Asked>),
+    On(Step<C::Asked>),
+    Connected(C::Connected),
+}
+
+impl<A> Step<A> {
+    fn now() -> Self {
+        Self::Resting(Deadline::after(Duration::ZERO))
+    }
+}
+
+impl<C: Connects> Reconnect<C> {
+    /// Makes a client of the server at `addr` (as in [`ConnReq::new`]) and `port`, that sends
+    /// `offer`. It does not connect yet.
+    ///
+    /// If `addr` is a host name, each round of tries looks it up and tries each of its addresses.
+    /// The system's resolver waits for that, in [`advance`](Self::advance) as well. An event loop
+    /// that must not wait resolves the name by itself, and uses [`to_addrs`](Self::to_addrs).
+    ///
+    /// # Errors
+    ///
+    /// [`Error::InvalidArgument`] for a wildcard address, or an offer that is too long.
+    /// [`Error::Provider`] if `epoll_create1` or `getrandom` fails.
+    pub fn new(peer: &Peer, addr: &str, port: u16, offer: Offer, connects: C) -> Result<Self> {
+        match addr.parse::<IpAddr>() {
+            Ok(ip) => Self::to_addrs(peer, &[SocketAddr::new(ip, port)], offer, connects),
+            Err(_) => Self::to(peer, Target::Name(addr.into(), port), offer, connects),
+        }
+    }
+
+    /// As [`new`](Self::new), for a server with these addresses. Each round tries them in this
+    /// order.
+    ///
+    /// # Errors
+    ///
+    /// As [`new`](Self::new). [`Error::InvalidArgument`] also if there is no address.
+    pub fn to_addrs(peer: &Peer, addrs: &[SocketAddr], offer: Offer, connects: C) -> Result<Self> {
+        if addrs.is_empty() {
+            return Err(Error::invalid("a server without an address"));
+        }
+        for addr in addrs {
+            address::refuse_wildcard(*addr)?;
+        }
+        Self::to(peer, Target::Addrs(addrs.into()), offer, connects)
+    }
+
+    fn to(peer: &Peer, target: Target, offer: Offer, connects: C) -> Result<Self> {
+        offer.encode(Offer::CONNECT)?;
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)
+            .map_err(|errno| Error::provider("epoll_create1", errno))?;
+        Ok(Self {
+            under_way: None,
+            epoll,
+            peer: peer.clone(),
+            target,
+            offer,
+            cfg: ReconnectCfg::new(),
+            connects,
+            jitter: Jitter::new(random()?),
+            failed: 0,
+            connected_at: None,
+            counts: Counts::default(),
+        })
+    }
+
+    /// Sets the limits and waits. The limit of the whole counts from the next
+    /// [`begin`](Self::begin) or [`connect`](Self::connect) on.
+    pub fn set_cfg(&mut self, cfg: &ReconnectCfg) -> &mut Self {
+        self.cfg = *cfg;
+        self
+    }
+
+    /// Sets the offer of the next tries: for example with a higher epoch, if the program takes
+    /// over. A reconnect never changes the offer.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::InvalidArgument`] if it is too long. Nothing changes then.
+    pub fn set_offer(&mut self, offer: Offer) -> Result<&mut Self> {
+        offer.encode(Offer::CONNECT)?;
+        self.offer = offer;
+        Ok(self)
+    }
+
+    /// Returns the offer.
+    #[must_use]
+    pub fn offer(&self) -> &Offer {
+        &self.offer
+    }
+
+    /// Returns the peer, for example to make settings with [`Place::cfg`](crate::wait::Place::cfg).
+    #[must_use]
+    pub fn peer(&self) -> &Peer {
+        &self.peer
+    }
+
+    /// Returns how many tries and connections there were.
+    #[must_use]
+    pub fn counts(&self) -> Counts {
+        self.counts
+    }
+
+    /// Connects. It waits for at most [`ReconnectCfg::set_limit`], and a name's look-up longer.
+    ///
+    /// # Errors
+    ///
+    /// [`GaveUp`]. Settings that the device cannot have are [`Why::Error`], before the first try.
+    pub fn connect(&mut self, cfg: &ConnCfg) -> Result<C::Connected, GaveUp> {
+        self.begin(cfg).map_err(GaveUp::error)?;
+        loop {
+            if let Some(connected) = self.advance()? {
+                return Ok(connected);
+            }
+            let mut fds = [PollFd::new(&self.epoll, PollFlags::IN)];
+            match clock::poll(&mut fds, self.deadline()) {
+                Ok(_) | Err(Errno::INTR) => {}
+                Err(errno) => {
+                    self.cancel();
+                    return Err(GaveUp::error(Error::provider("poll", errno)));
+                }
+            }
+        }
+    }
+
+    /// Begins to connect, and returns before the first try: [`advance`](Self::advance) goes on. A
+    /// reconnect that is under way is given up.
+    ///
+    /// The first try is due at once. If the last connection was established less than the
+    /// [longest wait](ReconnectCfg::set_waits) ago, it counts as a failed round, and a wait comes
+    /// first. So a server that accepts and fails is not asked more often than one that is down.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::InvalidArgument`] for settings that the device cannot have, as [`ConnReq::new`].
+    /// Errors of [`Connects::conn_cfg`].
+    pub fn begin(&mut self, cfg: &ConnCfg) -> Result<()> {
+        self.cancel();
+        let conn_cfg = self.connects.conn_cfg(cfg)?;
+        // The same check as in each try.
+        Plan::new(&self.peer, &conn_cfg)?;
+        let lived = |since: Instant| clock::now().saturating_duration_since(since);
+        let step = match self.connected_at.take().map(lived) {
+            Some(lived) if lived < self.cfg.longest_wait() => self.rest(Verdict::Again),
+            _ => {
+                self.failed = 0;
+                Step::now()
+            }
+        };
+        self.under_way = Some(UnderWay {
+            step,
+            all: All {
+                conn_cfg,
+                deadline: Deadline::after(self.cfg.limit()),
+                to_try: Vec::new(),
+                is_hopeful: false,
+                last: None,
+            },
+        });
+        Ok(())
+    }
+
+    /// Goes on as far as it can without waiting. Returns the connection, or `None` if there is
+    /// nothing to do before the descriptor is readable or the [deadline](Self::deadline) has
+    /// passed.
+    ///
+    /// # Errors
+    ///
+    /// [`GaveUp`]: nothing is under way any more. It is also the result if nothing was under way.
+    pub fn advance(&mut self) -> Result<Option<C::Connected>, GaveUp> {
+        let Some(UnderWay { mut step, mut all }) = self.under_way.take() else {
+            return Err(GaveUp::error(Error::invalid(
+                "no reconnect is under way: call Reconnect::begin first",
+            )));
+        };
+        loop {
+            step = match self.step(step, &mut all) {
+                Ok(Moved::On(step)) => step,
+                Ok(Moved::Connected(connected)) => {
+                    self.counts.connected += 1;
+                    self.connected_at = Some(clock::now());
+                    return Ok(Some(connected));
+                }
+                Ok(Moved::Waits(_)) if all.deadline.has_passed() => {
+                    const LATE: Error = Error::TimedOut("the server did not answer");
+                    let (why, error) = (Why::Limit, all.last.unwrap_or(LATE));
+                    return Err(GaveUp { why, error });
+                }
+                Ok(Moved::Waits(step)) => {
+                    self.under_way = Some(UnderWay { step, all });
+                    return Ok(None);
+                }
+                Err(error) => self.after(error, &mut all)?,
+            };
+        }
+    }
+
+    /// Returns the next time at which [`advance`](Self::advance) has something to do, if the
+    /// descriptor is not readable before. `None` if nothing is under way.
+    ///
+    /// On a simulated fabric it is a time of the fabric's clock (`rpma::sim::now`).
+    #[must_use]
+    pub fn deadline(&self) -> Option<Instant> {
+        let UnderWay { step, all } = self.under_way.as_ref()?;
+        let of_step = match step {
+            Step::Resting(until) | Step::Asked(_, until) => *until,
+            Step::Resolving(resolving) => resolving.deadline(),
+        };
+        of_step.earlier(all.deadline).instant()
+    }
+
+    /// Gives up a reconnect that is under way, if there is one. The server may have accepted the
+    /// connection in the meantime, and then learns of its end.
+    pub fn cancel(&mut self) {
+        self.under_way = None;
+    }
+
+    fn step(&mut self, step: Step<C::Asked>, all: &mut All) -> Result<Moved<C>> {
+        match step {
+            Step::Resting(until) if !until.has_passed() || all.deadline.has_passed() => {
+                Ok(Moved::Waits(Step::Resting(until)))
+            }
+            Step::Resting(_) => self.try_next(all),
+            Step::Resolving(resolving) => match resolving.advance()? {
+                Progress::Waiting(resolving) => Ok(Moved::Waits(Step::Resolving(resolving))),
+                Progress::Ready(req) => {
+                    let asked = self.connects.ask(req, &self.offer)?;
+                    let until = Deadline::after(self.cfg.answer_limit());
+                    Ok(Moved::On(Step::Asked(asked, until)))
+                }
+            },
+            Step::Asked(asked, until) => {
+                let is_last = until.has_passed();
+                match C::conn(&asked).next_event_timeout(Duration::ZERO) {
+                    Ok(ConnEvent::Established) => {
+                        self.forget(C::conn(&asked).as_fd());
+                        self.connects.finish(asked).map(Moved::Connected)
+                    }
+                    Ok(event) => Err(Error::NotEstablished(Box::new(event))),
+                    Err(Error::NoEvent) if is_last => {
+                        Err(Error::TimedOut("the server did not answer"))
+                    }
+                    Err(Error::NoEvent) => Ok(Moved::Waits(Step::Asked(asked, until))),
+                    Err(error) => Err(error),
+                }
+            }
+        }
+    }
+
+    /// Begins the next try, and a round before it if the last one is over.
+    fn try_next(&mut self, all: &mut All) -> Result<Moved<C>> {
+        if all.to_try.is_empty() {
+            all.is_hopeful = false;
+            all.to_try = self.target.addrs()?;
+            all.to_try.reverse();
+        }
+        let Some(addr) = all.to_try.pop() else {
+            return Err(Error::provider(LOOK_UP, io::ErrorKind::NotFound));
+        };
+        self.counts.tries += 1;
+        let resolving = ConnReq::resolve(&self.peer, addr, &all.conn_cfg)?;
+        let (data, flags) = (epoll::EventData::new_u64(0), epoll::EventFlags::IN);
+        epoll::add(&self.epoll, &resolving, data, flags)
+            .map_err(|errno| Error::provider("epoll_ctl", errno))?;
+        Ok(Moved::On(Step::Resolving(resolving)))
+    }
+
+    /// The descriptor lives on with the connection.
+    fn forget(&self, fd: BorrowedFd<'_>) {
+        if let Err(errno) = epoll::delete(&self.epoll, fd) {
+            log::debug!("epoll_ctl: {errno}");
+        }
+    }
+
+    /// Judges a failed try.
+    fn after(&mut self, error: Error, all: &mut All) -> Result<Step<C::Asked>, GaveUp> {
+        let verdict = Verdict::on(&error);
+        let step = match verdict {
+            Verdict::Stop(why @ Why::Refused(_)) => return Err(GaveUp { why, error }),
+            Verdict::Slowly => {
+                all.to_try.clear();
+                self.rest(Verdict::Slowly)
+            }
+            Verdict::Again | Verdict::Stop(_) => {
+                all.is_hopeful |= verdict == Verdict::Again;
+                match (all.to_try.is_empty(), all.is_hopeful) {
+                    (false, _) => Step::now(),
+                    (true, true) => self.rest(Verdict::Again),
+                    (true, false) => return Err(GaveUp::error(error)),
+                }
+            }
+        };
+        log::info!(
+            "try {} to connect to {}: {error}",
+            self.counts.tries,
+            self.target
+        );
+        all.last = Some(error);
+        Ok(step)
+    }
+
+    /// The wait after a round that failed.
+    fn rest(&mut self, verdict: Verdict) -> Step<C::Asked> {
+        self.failed = self.failed.saturating_add(1);
+        let wait = match verdict {
+            Verdict::Slowly => self.cfg.longest_wait(),
+            _ => self.cfg.wait_after(self.failed),
+        };
+        Step::Resting(Deadline::after(self.jitter.shorten(wait)))
+    }
+}
+
+impl Target {
+    fn addrs(&self) -> Result<Vec<SocketAddr>> {
+        match self {
+            Self::Addrs(addrs) => Ok(addrs.clone()),
+            Self::Name(name, port) => {
+                let found = (&**name, *port).to_socket_addrs();
+                // It may work later, when the network does.
+                Ok(found
+                    .map_err(|error| Error::provider(LOOK_UP, error))?
+                    .collect())
+            }
+        }
+    }
+}
+
+impl fmt::Display for Target {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Addrs(addrs) => f.debug_list().entries(addrs).finish(),
+            Self::Name(name, port) => write!(f, "{name}:{port}"),
+        }
+    }
+}
+
+impl<C: Connects> AsFd for Reconnect<C> {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.epoll.as_fd()
+    }
+}
+
+impl<C: Connects> AsRawFd for Reconnect<C> {
+    fn as_raw_fd(&self) -> RawFd {
+        self.epoll.as_raw_fd()
+    }
+}
+
+impl<C: Connects> fmt::Debug for Reconnect<C> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Reconnect")
+            .field("target", &self.target)
+            .field("is_under_way", &self.under_way.is_some())
+            .field("counts", &self.counts)
+            .finish_non_exhaustive()
+    }
+}
