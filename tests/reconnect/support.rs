@@ -1,0 +1,148 @@
+//! A server and a client in one thread, and what the client's loop does.
+
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::time::{Duration, Instant};
+
+use rpma::reconnect::{Connects, GaveUp, Reconnect, ReconnectCfg, ToConn};
+use rpma::{
+    Conn, ConnCfg, ConnReq, Device, Ep, Error, Identity, Mr, MrUsage, Offer, Peer, PeerCfg, Side,
+};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+use crate::common::{LIMIT, Memory, addr, peer, region};
+
+pub(crate) const LEN: usize = 64;
+
+/// A server that has memory.
+pub(crate) struct Server {
+    pub(crate) ep: Ep,
+    pub(crate) memory: Mr<Memory>,
+    pub(crate) peer: Peer,
+}
+
+impl Server {
+    pub(crate) fn new() -> Self {
+        Self::at(&addr())
+    }
+
+    pub(crate) fn at(addr: &str) -> Self {
+        let device = Device::from_addr(addr, Side::Local).expect("opens");
+        let peer = Peer::new(&device).expect("a domain");
+        let usage = MrUsage::WRITE_DST | MrUsage::READ_SRC | MrUsage::FLUSH_TYPE_VISIBILITY;
+        Self {
+            ep: Ep::listen(&peer, addr, 0).expect("listens"),
+            memory: region(&peer, LEN, usage),
+            peer,
+        }
+    }
+
+    pub(crate) fn at_addr(&self) -> SocketAddr {
+        let ip = addr().parse().expect("an address");
+        SocketAddr::new(ip, self.ep.get_port())
+    }
+
+    /// A client of this server that has the key 7.
+    pub(crate) fn client(&self) -> Reconnect<ToConn> {
+        self.client_with(identified(1), ToConn)
+    }
+
+    pub(crate) fn client_with<C: Connects>(&self, offer: Offer, connects: C) -> Reconnect<C> {
+        let port = self.ep.get_port();
+        let client = Reconnect::new(&peer(), &addr(), port, offer, connects);
+        let mut client = client.expect("a client");
+        client.set_cfg(&quick());
+        client
+    }
+
+    /// The next request, if it is there.
+    pub(crate) fn request(&self) -> Option<ConnReq> {
+        match self
+            .ep
+            .next_conn_req_timeout(&ConnCfg::new(), Duration::ZERO)
+        {
+            Ok(req) => Some(req),
+            Err(Error::NoEvent) => None,
+            Err(error) => panic!("{error}"),
+        }
+    }
+
+    pub(crate) fn offer(&self) -> Vec<u8> {
+        let mut offer = Offer::new(&PeerCfg::new());
+        offer.add_region(&self.memory);
+        offer.encode(Offer::ACCEPT).expect("fits")
+    }
+
+    /// Accepts each request, and drops the connection before it.
+    pub(crate) fn accept(&self, current: &mut Option<Conn>) {
+        if let Some(req) = self.request() {
+            drop(current.take());
+            *current = Some(req.connect(&self.offer()).expect("accepts"));
+        }
+    }
+}
+
+/// An offer of the key 7.
+pub(crate) fn identified(epoch: u64) -> Offer {
+    let mut offer = Offer::new(&PeerCfg::new());
+    offer.set_identity(Identity::new(7, epoch).expect("an identity"));
+    offer
+}
+
+/// Waits that tests have time for.
+pub(crate) fn quick() -> ReconnectCfg {
+    let mut cfg = ReconnectCfg::new();
+    let ms = Duration::from_millis;
+    cfg.set_waits(ms(1), ms(4)).expect("possible");
+    cfg
+}
+
+/// Connects in steps, while the server's side is in the same thread: `advance` is called only when
+/// the descriptor is readable or the deadline has passed, as an event loop does.
+pub(crate) fn connect<C: Connects>(
+    client: &mut Reconnect<C>,
+    mut serve: impl FnMut(),
+) -> Result<C::Connected, GaveUp> {
+    client.begin(&ConnCfg::new()).expect("begins");
+    go_on(client, &mut serve)
+}
+
+pub(crate) fn go_on<C: Connects>(
+    client: &mut Reconnect<C>,
+    serve: &mut dyn FnMut(),
+) -> Result<C::Connected, GaveUp> {
+    let until = Instant::now() + LIMIT;
+    loop {
+        if let Some(connected) = client.advance()? {
+            assert!(client.deadline().is_none());
+            assert!(
+                !readable(client.as_fd()),
+                "the connection's events are its own"
+            );
+            return Ok(connected);
+        }
+        let deadline = client.deadline().expect("one is under way");
+        while !readable(client.as_fd()) && now() < deadline {
+            serve();
+            assert!(Instant::now() < until, "it ends in time");
+        }
+    }
+}
+
+/// The time of the client's deadlines.
+pub(crate) fn now() -> Instant {
+    #[cfg(feature = "sim")]
+    return rpma::sim::now();
+    #[cfg(not(feature = "sim"))]
+    Instant::now()
+}
+
+/// Whether `fd` is readable, within a millisecond.
+pub(crate) fn readable(fd: BorrowedFd<'_>) -> bool {
+    let soon = Timespec {
+        tv_sec: 0,
+        tv_nsec: 1_000_000,
+    };
+    let mut fds = [PollFd::from_borrowed_fd(fd, PollFlags::IN)];
+    poll(&mut fds, Some(&soon)).expect("polls") > 0
+}
