@@ -1,0 +1,207 @@
+//! No reconnect is longer than its limit, whatever happens to the server at any step.
+
+use std::time::Duration;
+
+use rpma::reconnect::{ReconnectCfg, Why};
+use rpma::sim::sleep;
+use rpma::{ConnCfg, ConnEvent, Error};
+
+use crate::hosts::{Ended, Hosts, PORT, SECOND, SLACK, block, drive};
+
+fn cfg(limit: Duration) -> ReconnectCfg {
+    let mut cfg = ReconnectCfg::new();
+    cfg.set_limit(limit)
+        .set_answer_limit(2 * SECOND)
+        .set_waits(SECOND, SECOND)
+        .expect("possible");
+    cfg
+}
+
+/// It gave up, exactly at its limit.
+fn at_the_limit(ended: &Ended, limit: Duration) {
+    let gave_up = ended.result.as_ref().expect_err("nobody answers");
+    assert_eq!(gave_up.why, Why::Limit, "{ended:?}");
+    let late = ended.took.checked_sub(limit);
+    assert!(late.is_some_and(|late| late <= SLACK), "{ended:?}");
+}
+
+/// Promise: each step has its limit, and the whole has one. The reason is the last try's.
+#[test]
+fn each_step_has_a_limit() {
+    let hosts = Hosts::seeded(1);
+    let _entered = hosts.client.enter();
+    let mut client = hosts.client();
+    let limit = 10 * SECOND;
+    client.set_cfg(&cfg(limit));
+
+    // The address: 1 s for each try (`ConnCfg::set_timeout`), and 0.5 to 1 s of rest.
+    hosts.link.partition();
+    let (_, ended) = drive(&mut client);
+    at_the_limit(&ended, limit);
+    let error = &ended.result.as_ref().expect_err("unreachable").error;
+    assert!(error.to_string().contains("rdma_resolve_addr"), "{error}");
+    let between = ended.tries.windows(2).map(|pair| pair[1] - pair[0]);
+    for took in between {
+        assert!(
+            took >= SECOND * 3 / 2 && took <= 2 * SECOND + SLACK,
+            "{took:?}"
+        );
+    }
+    hosts.link.heal();
+
+    // The answer: 2 s, and the same rest. The endpoint exists, and nobody takes its requests.
+    let ep = {
+        let _entered = hosts.server.enter();
+        let device = rpma::Device::from_addr(&hosts.server.addr().to_string(), rpma::Side::Local);
+        let peer = rpma::Peer::new(&device.expect("opens")).expect("a domain");
+        let addr = hosts.server.addr().to_string();
+        rpma::Ep::listen(&peer, &addr, PORT).expect("listens")
+    };
+    let (_, ended) = drive(&mut client);
+    at_the_limit(&ended, limit);
+    let error = &ended.result.as_ref().expect_err("silent").error;
+    assert!(matches!(error, Error::TimedOut(_)), "{error:?}");
+    for took in ended.tries.windows(2).map(|pair| pair[1] - pair[0]) {
+        assert!(
+            took >= SECOND * 5 / 2 && took <= 3 * SECOND + SLACK,
+            "{took:?}"
+        );
+    }
+    drop(ep);
+
+    // No listener: each try is rejected at once.
+    let (_, ended) = block(&mut client);
+    at_the_limit(&ended, limit);
+    let error = &ended.result.as_ref().expect_err("no listener").error;
+    let Error::NotEstablished(event) = error else {
+        panic!("{error:?}");
+    };
+    assert!(matches!(**event, ConnEvent::Rejected { .. }));
+    drop(client);
+    hosts.are_empty();
+}
+
+/// Promise: the limit of the whole ends a try in its middle, and `Duration::MAX` is none.
+#[test]
+fn the_limit_of_the_whole_comes_first() {
+    let hosts = Hosts::seeded(2);
+    let _entered = hosts.client.enter();
+    let mut client = hosts.client();
+    hosts.link.partition();
+    let limit = SECOND / 4;
+    client.set_cfg(&cfg(limit));
+    let (_, ended) = block(&mut client);
+    at_the_limit(&ended, limit);
+    let error = &ended.result.as_ref().expect_err("unreachable").error;
+    assert!(
+        matches!(error, Error::TimedOut(_)),
+        "there was no error yet: {error:?}"
+    );
+
+    client.set_cfg(&cfg(Duration::MAX));
+    client.begin(&ConnCfg::new()).expect("begins");
+    for _ in 0..100 {
+        assert!(client.advance().expect("it goes on").is_none());
+        let deadline = client.deadline().expect("a step has one");
+        sleep(deadline.saturating_duration_since(rpma::sim::now()) + SLACK);
+    }
+    assert!(client.counts().tries > 30);
+    drop(client);
+    hosts.are_empty();
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Fault {
+    Frozen,
+    Cut,
+    Parted,
+}
+
+impl Fault {
+    fn action(self, hosts: &Hosts) -> impl FnOnce() + Send + 'static {
+        let (server, link) = (hosts.server.clone(), hosts.link.clone());
+        move || match self {
+            Self::Frozen => server.freeze(),
+            Self::Cut => server.power_cut(),
+            Self::Parted => link.partition(),
+        }
+    }
+}
+
+/// Runs a connection with this fault at this step of the client's. Returns whether the fault came
+/// too late for it.
+fn run(fault: Fault, step: u64, is_blocking: bool, heals: bool) -> bool {
+    let hosts = Hosts::seeded(step);
+    let serving = hosts.accept_each();
+    let entered = hosts.client.enter();
+    // The server listens.
+    sleep(SECOND);
+    let mut client = hosts.client();
+    let limit = 20 * SECOND;
+    client.set_cfg(&cfg(limit));
+    let at = hosts
+        .fabric
+        .at_step(hosts.fabric.steps() + step, fault.action(&hosts));
+    let healing = heals.then(|| {
+        let (server, link) = (hosts.server.clone(), hosts.link.clone());
+        hosts.client.spawn(move || {
+            sleep(5 * SECOND);
+            match fault {
+                Fault::Frozen => server.thaw(),
+                Fault::Parted => link.heal(),
+                Fault::Cut => {}
+            }
+        })
+    });
+    let (conn, ended) = match is_blocking {
+        true => block(&mut client),
+        false => drive(&mut client),
+    };
+    let what = format!("{fault:?} at {step}: {ended:?}");
+    match conn.is_some() {
+        true => assert!(ended.took <= limit + SLACK, "{what}"),
+        false => {
+            assert!(!heals, "it is reached again: {what}");
+            at_the_limit(&ended, limit);
+        }
+    }
+    drop((conn, client));
+    let left = hosts.client.objects();
+    assert!(left.is_empty(), "{what}: {left:?}");
+    let is_late = at.is_pending();
+    drop(at);
+    if let Some(healing) = healing {
+        healing.join().expect("no panic");
+    }
+    drop(entered);
+    hosts.server.thaw();
+    hosts.link.heal();
+    serving.end();
+    is_late
+}
+
+/// Promise: a server that stands still, has no power or is not reached, from any step on, is given
+/// up at the limit, and leaves nothing on the client. One that comes back is connected to.
+#[test]
+fn a_fault_at_each_step_keeps_the_limit() {
+    for fault in [Fault::Frozen, Fault::Cut, Fault::Parted] {
+        for is_blocking in [false, true] {
+            let mut steps = 1;
+            while !run(fault, steps, is_blocking, false) {
+                steps += 1;
+            }
+            assert!(steps > 20, "{fault:?}: {steps} steps");
+        }
+    }
+}
+
+/// See above.
+#[test]
+fn a_server_that_is_reached_again_is_connected_to() {
+    for fault in [Fault::Frozen, Fault::Parted] {
+        let mut steps = 1;
+        while !run(fault, steps, true, true) {
+            steps += 1;
+        }
+    }
+}
