@@ -1,15 +1,19 @@
 //! Clients that connect again. Each test of `codes.rs`, `memory.rs` and `steps.rs` has both sides in
-//! one thread. Those of `limits.rs` and `waits.rs` need the simulated fabric: its time, and hosts
-//! that fail.
+//! one thread. Those of `limits.rs`, `waits.rs`, `faults.rs` and `replicas.rs` need the simulated
+//! fabric: its time, and hosts that fail.
 
 mod codes;
 #[path = "../common/mod.rs"]
 mod common;
 #[cfg(feature = "sim")]
+mod faults;
+#[cfg(feature = "sim")]
 mod hosts;
 #[cfg(feature = "sim")]
 mod limits;
 mod memory;
+#[cfg(feature = "sim")]
+mod replicas;
 mod steps;
 mod support;
 #[cfg(feature = "sim")]
