@@ -110,6 +110,28 @@ fn the_limit_of_the_whole_comes_first() {
     hosts.are_empty();
 }
 
+/// Promise: an answer that is there counts, also if the program looks after all limits have passed.
+#[test]
+fn an_answer_that_is_there_counts() {
+    let hosts = Hosts::seeded(3);
+    let serving = hosts.accept_each();
+    let entered = hosts.client.enter();
+    sleep(SECOND);
+    let mut client = hosts.client();
+    client.set_cfg(&cfg(3 * SECOND));
+    client.begin(&ConnCfg::new()).expect("begins");
+    // It asks the server, and is away then.
+    while hosts.fabric.calls().get("rdma_connect").is_none() {
+        assert!(client.advance().expect("it goes on").is_none());
+        sleep(SECOND / 1000);
+    }
+    sleep(10 * SECOND);
+    let conn = client.advance().expect("the answer is there");
+    drop((conn.expect("established"), client, entered));
+    serving.end();
+    hosts.are_empty();
+}
+
 #[derive(Clone, Copy, Debug)]
 enum Fault {
     Frozen,

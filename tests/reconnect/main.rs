@@ -1,6 +1,6 @@
 //! Clients that connect again. Each test of `codes.rs`, `memory.rs` and `steps.rs` has both sides in
-//! one thread. Those of `limits.rs`, `waits.rs`, `faults.rs` and `replicas.rs` need the simulated
-//! fabric: its time, and hosts that fail.
+//! one thread. The others need the simulated fabric: its time, and hosts that fail. `ghosts.rs` and
+//! `quorum.rs` have the rules of docs/reconnecting.md, and programs that break them.
 
 mod codes;
 #[path = "../common/mod.rs"]
@@ -8,10 +8,14 @@ mod common;
 #[cfg(feature = "sim")]
 mod faults;
 #[cfg(feature = "sim")]
+mod ghosts;
+#[cfg(feature = "sim")]
 mod hosts;
 #[cfg(feature = "sim")]
 mod limits;
 mod memory;
+#[cfg(feature = "sim")]
+mod quorum;
 #[cfg(feature = "sim")]
 mod replicas;
 mod steps;

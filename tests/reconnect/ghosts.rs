@@ -1,0 +1,153 @@
+//! Writes of an old connection that arrive after the next writer has begun, and what ends them
+//! (docs/reconnecting.md). The old writer's host stands still, and goes on later.
+
+use rpma::reconnect::{Reconnect, ToConn};
+use rpma::sim::{Fabric, Host, Profile, sleep};
+use rpma::{Conn, ConnCfg, Device, Ep, Flags, Mr, MrRemote, MrUsage, Offer, Peer, PeerCfg, Side};
+
+use crate::hosts::{PORT, SECOND};
+use crate::support::{LEN, identified};
+
+/// What the server does about the old writer before it accepts the next one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Server {
+    /// It compares epochs, and nothing else.
+    ComparesEpochs,
+    CutsOff,
+    Drops,
+    /// The old writer has two connections.
+    CutsOffOneOfTwo,
+    /// It registers the memory again, under another key.
+    RegistersAgain,
+}
+
+fn peer(addr: &str) -> Peer {
+    let device = Device::from_addr(addr, Side::Local).expect("opens");
+    Peer::new(&device).expect("a domain")
+}
+
+fn memory(peer: &Peer) -> Mr<Vec<u8>> {
+    let usage = MrUsage::WRITE_DST | MrUsage::READ_SRC | MrUsage::FLUSH_TYPE_VISIBILITY;
+    Mr::reg(peer, vec![0; LEN], usage).expect("registers")
+}
+
+/// A writer of this host, with this epoch, and the server's ends of its connections.
+struct Writer {
+    conns: Vec<(Conn, MrRemote)>,
+    far: Vec<Conn>,
+    source: Mr<Vec<u8>>,
+}
+
+impl Writer {
+    fn new(host: &Host, server: &Host, ep: &Ep, offer: &[u8], epoch: u64, conns: usize) -> Self {
+        let _entered = host.enter();
+        let peer = peer(&host.addr().to_string());
+        let source = Mr::reg(&peer, vec![epoch as u8; LEN], MrUsage::WRITE_SRC);
+        let addr = server.addr().to_string();
+        let client = Reconnect::new(&peer, &addr, PORT, identified(epoch), ToConn);
+        let mut client = client.expect("a client");
+        let (mut made, mut far) = (Vec::new(), Vec::new());
+        for _ in 0..conns {
+            client.begin(&ConnCfg::new()).expect("begins");
+            let conn = loop {
+                if let Some(conn) = client.advance().expect("goes on") {
+                    break conn;
+                }
+                sleep(SECOND / 100);
+                let _entered = server.enter();
+                if let Ok(req) = ep.next_conn_req_timeout(&ConnCfg::new(), SECOND / 100) {
+                    far.push(req.connect(offer).expect("accepts"));
+                }
+            };
+            let of_server = Offer::decode(conn.get_private_data()).expect("an offer");
+            made.push((conn, of_server.regions()[0]));
+        }
+        let source = source.expect("registers");
+        Self {
+            conns: made,
+            far,
+            source,
+        }
+    }
+
+    fn write(&self) {
+        for (conn, region) in &self.conns {
+            let to = region.slice(..).expect("all");
+            let from = self.source.slice(..).expect("all");
+            conn.write(to, from, Flags::COMPLETION_ALWAYS, 1)
+                .expect("posted");
+        }
+    }
+}
+
+/// Whether the old writer's bytes arrive over the next writer's.
+fn lands(profile: &Profile, does: Server, seed: u64) -> bool {
+    let fabric = Fabric::seeded(profile.clone(), seed);
+    let [old, new, server] = ["old", "new", "server"].map(|name| fabric.host(name));
+    let on_server = server.enter();
+    let addr = server.addr().to_string();
+    let own = peer(&addr);
+    let mut memory = memory(&own);
+    let offer_of = |memory: &Mr<Vec<u8>>| {
+        let mut offer = Offer::new(&PeerCfg::new());
+        offer.add_region(memory);
+        offer.encode(Offer::ACCEPT).expect("fits")
+    };
+    let ep = Ep::listen(&own, &addr, PORT).expect("listens");
+    let conns = match does {
+        Server::CutsOffOneOfTwo => 2,
+        _ => 1,
+    };
+    let mut first = Writer::new(&old, &server, &ep, &offer_of(&memory), 1, conns);
+    old.freeze();
+    first.write();
+    match does {
+        Server::ComparesEpochs => {}
+        Server::CutsOff | Server::CutsOffOneOfTwo => {
+            let far = first.far.pop().expect("one");
+            far.cut_off().expect("destroyed");
+        }
+        Server::Drops => first.far.clear(),
+        Server::RegistersAgain => {
+            let usage = MrUsage::WRITE_DST | MrUsage::READ_SRC | MrUsage::FLUSH_TYPE_VISIBILITY;
+            let bytes = memory.dereg().expect("deregistered");
+            memory = Mr::reg(&own, bytes, usage).expect("registers");
+        }
+    }
+    let second = Writer::new(&new, &server, &ep, &offer_of(&memory), 2, 1);
+    second.write();
+    let bytes = || {
+        fabric.settle();
+        let mut bytes = [0; LEN];
+        memory.read_at(0, &mut bytes).expect("all");
+        bytes
+    };
+    sleep(SECOND);
+    assert_eq!(bytes(), [2; LEN], "the next writer's");
+    old.thaw();
+    sleep(SECOND);
+    let lands = bytes() != [2; LEN];
+    drop((first, second, ep, on_server));
+    lands
+}
+
+/// Promise: a higher epoch ends no write that is under way. A connection that is cut off, or
+/// dropped, by the server writes nothing any more, and a key that is deregistered reaches nothing.
+/// Another connection of the old writer still writes.
+#[test]
+fn a_ghost_ends_with_its_queue_pair() {
+    for profile in Profile::ALL {
+        for seed in 0..5 {
+            for (does, expected) in [
+                (Server::ComparesEpochs, true),
+                (Server::CutsOff, false),
+                (Server::Drops, false),
+                (Server::CutsOffOneOfTwo, true),
+                (Server::RegistersAgain, false),
+            ] {
+                let lands = lands(&profile, does, seed);
+                assert_eq!(lands, expected, "{}, {does:?}, {seed}", profile.name());
+            }
+        }
+    }
+}
