@@ -1,6 +1,6 @@
-//! Clients that connect again. Each test of `codes.rs`, `memory.rs` and `steps.rs` has both sides in
-//! one thread. The others need the simulated fabric: its time, and hosts that fail. `ghosts.rs` and
-//! `quorum.rs` have the rules of docs/reconnecting.md, and programs that break them.
+//! Clients that connect again. Each test of `codes.rs`, `memory.rs`, `served.rs` and `steps.rs` has
+//! both sides in one thread. The others need the simulated fabric: its time, and hosts that fail.
+//! `ghosts.rs` and `quorum.rs` have the rules of docs/reconnecting.md, and programs that break them.
 
 mod codes;
 #[path = "../common/mod.rs"]
@@ -18,6 +18,7 @@ mod memory;
 mod quorum;
 #[cfg(feature = "sim")]
 mod replicas;
+mod served;
 mod steps;
 mod support;
 #[cfg(feature = "sim")]
