@@ -60,6 +60,7 @@
 //! | [`PeerCfg`] | the peer's statement about its platform | `rpma_peer_cfg` |
 //! | [`Offer`], [`Refusal`] | private data to connect or accept, and to reject | |
 //! | [`serve`] | a server that keeps memory and an epoch for each client's key | |
+//! | [`reconnect`] | connects again, with the same registered memory | |
 //! | [`pmem`] | mapped persistent memory | (libpmem) |
 //! | [`sync`], [`thread`] | std's locks, channels and threads, for tests with the feature `sim` | |
 //!
@@ -303,10 +304,15 @@ struct Readme;
 #[doc = include_str!("../../docs/completion-events.md")]
 struct CompletionEvents;
 
-/// and those that connect again.
+/// the programs on the page on failures,
 #[cfg(doctest)]
 #[doc = include_str!("../../docs/failures.md")]
 struct Failures;
+
+/// and those that connect again.
+#[cfg(doctest)]
+#[doc = include_str!("../../docs/reconnecting.md")]
+struct Reconnecting;
 
 /// The remedy in the page on security compiles.
 #[cfg(doctest)]

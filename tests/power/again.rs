@@ -1,4 +1,4 @@
-//! A writer whose connection fails connects again, reads the tail and goes on (docs/failures.md): what it may then tell.
+//! A writer whose connection fails connects again, reads the tail and goes on (docs/reconnecting.md): what it may then tell.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -149,7 +149,7 @@ fn losses(recipe: Recipe) -> Vec<(Profile, Way, u32)> {
     losses
 }
 
-/// What docs/failures.md says: a tail that is read back is written again and flushed.
+/// What docs/reconnecting.md says: a tail that is read back is written again and flushed.
 #[test]
 fn a_tail_that_is_written_again_survives() {
     for (profile, way, lost) in losses(Recipe::WriteAgain) {

@@ -1,5 +1,5 @@
 //! Requests that are on their way when their writer goes: they may land after it has connected again, for as long as the
-//! server keeps the old connection (docs/failures.md).
+//! server keeps the old connection (docs/reconnecting.md).
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
