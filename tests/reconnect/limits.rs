@@ -132,6 +132,43 @@ fn an_answer_that_is_there_counts() {
     hosts.are_empty();
 }
 
+/// Promise: a reconnect that is dropped at any step leaves nothing on the client, also while the
+/// kernel resolves the address or the route.
+#[test]
+fn a_drop_at_each_step_leaves_nothing() {
+    for step in 1.. {
+        let hosts = Hosts::seeded(step);
+        let serving = hosts.accept_each();
+        let entered = hosts.client.enter();
+        sleep(SECOND);
+        let mut client = hosts.client();
+        client.begin(&ConnCfg::new()).expect("begins");
+        let link = hosts.link.clone();
+        let at = hosts.fabric.steps() + step;
+        let at = hosts.fabric.at_step(at, move || link.partition());
+        // It goes on up to the step that waits for the network.
+        let mut connected = false;
+        for _ in 0..20 {
+            connected |= client.advance().expect("it goes on").is_some();
+            if connected {
+                break;
+            }
+            sleep(SECOND / 1000);
+        }
+        drop(client);
+        let left = hosts.client.objects();
+        assert!(left.is_empty(), "{step}: {left:?}");
+        let is_late = at.is_pending();
+        drop((at, entered));
+        hosts.link.heal();
+        serving.end();
+        if is_late {
+            assert!(connected && step > 20, "{step}");
+            break;
+        }
+    }
+}
+
 #[derive(Clone, Copy, Debug)]
 enum Fault {
     Frozen,
