@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use rpma::reconnect::{ReconnectCfg, Why};
-use rpma::sim::sleep;
+use rpma::sim::{now, sleep};
 use rpma::{ConnCfg, ConnEvent, Error};
 
 use crate::hosts::{Ended, Hosts, PORT, SECOND, SLACK, block, drive};
@@ -103,7 +103,7 @@ fn the_limit_of_the_whole_comes_first() {
     for _ in 0..100 {
         assert!(client.advance().expect("it goes on").is_none());
         let deadline = client.deadline().expect("a step has one");
-        sleep(deadline.saturating_duration_since(rpma::sim::now()) + SLACK);
+        sleep(deadline.saturating_duration_since(now()) + SLACK);
     }
     assert!(client.counts().tries > 30);
     drop(client);
@@ -121,7 +121,7 @@ fn an_answer_that_is_there_counts() {
     client.set_cfg(&cfg(3 * SECOND));
     client.begin(&ConnCfg::new()).expect("begins");
     // It asks the server, and is away then.
-    while hosts.fabric.calls().get("rdma_connect").is_none() {
+    while !hosts.fabric.calls().contains_key("rdma_connect") {
         assert!(client.advance().expect("it goes on").is_none());
         sleep(SECOND / 1000);
     }
@@ -130,6 +130,23 @@ fn an_answer_that_is_there_counts() {
     drop((conn.expect("established"), client, entered));
     serving.end();
     hosts.are_empty();
+}
+
+/// Promise: no try begins after the limit, also if the program looks late.
+#[test]
+fn no_try_begins_after_the_limit() {
+    let hosts = Hosts::seeded(4);
+    let _entered = hosts.client.enter();
+    let mut client = hosts.client();
+    client.set_cfg(&cfg(3 * SECOND));
+    client.begin(&ConnCfg::new()).expect("begins");
+    while client.deadline() < Some(now() + SECOND / 4) || client.counts().tries == 0 {
+        assert!(client.advance().expect("it goes on").is_none());
+        sleep(SECOND / 1000);
+    }
+    sleep(10 * SECOND);
+    let gave_up = client.advance().expect_err("the limit has passed");
+    assert_eq!((gave_up.why, client.counts().tries), (Why::Limit, 1));
 }
 
 /// Promise: a reconnect that is dropped at any step leaves nothing on the client, also while the

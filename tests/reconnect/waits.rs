@@ -68,7 +68,7 @@ fn a_busy_server_is_asked_slowly() {
 }
 
 /// Promise: a server that accepts and fails is asked as rarely as one that is down. After a
-/// connection that lasted, the first try is due at once again.
+/// connection that lasted, the first try is due at once again, and the waits are the first ones.
 #[test]
 fn short_connections_count_as_failures() {
     let hosts = Hosts::seeded(4);
@@ -95,9 +95,12 @@ fn short_connections_count_as_failures() {
     }
     assert!(waited[11] < SLACK, "{waited:?}");
     assert_eq!(client.counts().connected, 12);
-    drop(client);
     drop(entered);
     serving.end();
+    let entered = hosts.client.enter();
+    let (_, ended) = drive(&mut client);
+    assert_waits(&ended, documented());
+    drop((client, entered));
     hosts.are_empty();
 }
 
