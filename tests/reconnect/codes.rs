@@ -3,11 +3,11 @@
 use std::cell::Cell;
 
 use rpma::commit::{Method, WriterCfg};
-use rpma::reconnect::{ToWriter, Why};
+use rpma::reconnect::{Reconnect, ToConn, ToWriter, Why};
 use rpma::{ConnReq, Error, Identity, Offer, PeerCfg, Refusal, RefusalCode};
 
 use crate::common::device_test;
-use crate::support::{Server, connect, identified};
+use crate::support::{Server, connect, identified, quick};
 
 fn identity(req: &ConnReq) -> Identity {
     let offer = Offer::decode(req.get_private_data()).expect("an offer");
@@ -114,6 +114,33 @@ fn a_reject_that_may_pass_is_tried_again() {
         let counts = client.counts();
         assert_eq!((counts.tries, counts.connected), (7, 1));
         drop(current);
+    });
+}
+
+/// Promise: a full server is not asked once more at its next address, before a wait.
+#[test]
+fn a_full_server_ends_the_round() {
+    device_test(|| {
+        let (server, other) = (Server::new(), Server::new());
+        let addrs = [server.at_addr(), other.at_addr()];
+        let client = Reconnect::to_addrs(&server.peer, &addrs, identified(1), ToConn);
+        let mut client = client.expect("a client");
+        client.set_cfg(&quick());
+        let full = Refusal::new(RefusalCode::Full, "later").encode();
+        let (mut asked, mut current) = (0, None);
+        let conn = connect(&mut client, || {
+            assert!(other.request().is_none(), "it is the same server");
+            let Some(req) = server.request() else {
+                return;
+            };
+            asked += 1;
+            match asked {
+                3 => current = Some(req.connect(&server.offer()).expect("accepts")),
+                _ => req.reject(&full).expect("rejects"),
+            }
+        });
+        drop((conn.expect("in the end"), current));
+        assert_eq!(client.counts().tries, 3);
     });
 }
 

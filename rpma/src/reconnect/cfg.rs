@@ -20,7 +20,7 @@ use crate::error::{Error, Result};
 /// follow from the seed.
 ///
 /// After a server's answer that it is full, or that it could not cut off the old connection, the
-/// next wait is the longest one.
+/// next wait is the longest one. The other addresses of the server are not tried before it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReconnectCfg {
     limit: Duration,
