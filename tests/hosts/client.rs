@@ -5,6 +5,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use rpma::commit::{self, Ticket, Writer, WriterCfg};
+use rpma::reconnect::{Reconnect, ReconnectCfg, ToWriter, Why};
 use rpma::{
     Conn, ConnCfg, ConnReq, Device, Flags, FlushType, Mr, MrRemote, MrUsage, Offer, Peer, Posted,
     Side,
@@ -19,8 +20,9 @@ use crate::log::{RECORD, TAIL, offset, record};
 const STALL: u32 = 20;
 /// For a peer that does not answer to a request for a connection.
 const CONNECT: Duration = Duration::from_secs(5);
-/// Before the next try.
+/// The first wait between two tries, and the longest one.
 const PAUSE: Duration = Duration::from_millis(200);
+const LONGEST: Duration = Duration::from_secs(1);
 
 /// Commits of one connection, none of which waits for another.
 const IN_FLIGHT: u16 = 4;
@@ -32,7 +34,6 @@ const NEVER: u64 = 1000;
 #[derive(Default)]
 struct Counts {
     acknowledged: u64,
-    connections: u64,
     failures: u64,
     longest: Duration,
 }
@@ -50,11 +51,22 @@ pub(crate) fn append(
     let group: u64 = group.parse()?;
     let source = Source::new(&log.peer, group)?;
     let mut counts = Counts::default();
+    let mut server = log.server(&method)?;
+    let mut limits = ReconnectCfg::new();
+    limits.set_answer_limit(CONNECT).set_waits(PAUSE, LONGEST)?;
     while Instant::now() < until {
         let started = Instant::now();
-        let worked = log.writer(&method).and_then(|mut writer| {
-            counts.connections += 1;
-            let tail = Target::of(writer.conn(), writer.offer())?.tail(&source.tail)?;
+        server.set_cfg(limits.set_limit(until - started));
+        let mut writer = match server.connect(&method.settings) {
+            Ok(writer) => writer,
+            Err(gave_up) if gave_up.why == Why::Limit => {
+                println!("not connected: {gave_up}");
+                break;
+            }
+            Err(gave_up) => return Err(gave_up.into()),
+        };
+        let tail = Target::of(writer.conn(), writer.offer())?.tail(&source.tail);
+        let worked = tail.and_then(|tail| {
             println!("connected: {tail} records");
             source.append(&mut writer, tail, until, &mut counts)
         });
@@ -64,13 +76,14 @@ pub(crate) fn append(
             if error.to_string().contains("stall") {
                 return Err(error);
             }
-            thread::sleep(PAUSE);
         }
     }
+    let made = server.counts();
     println!(
-        "acknowledged {}, connections {}, failures {}, longest {} ms",
+        "acknowledged {}, connections {} of {} tries, failures {}, longest {} ms",
         counts.acknowledged,
-        counts.connections,
+        made.connected,
+        made.tries,
         counts.failures,
         counts.longest.as_millis()
     );
@@ -234,12 +247,11 @@ impl<'a> Log<'a> {
         })
     }
 
-    /// A connection that commits.
-    fn writer(&self, method: &Method) -> Result<Writer> {
-        let cfg = method.commits.conn_cfg(&method.settings)?;
-        let req = ConnReq::new(&self.peer, self.addr, self.port, &cfg)?;
-        let connecting = Writer::connect(req, &method.commits, &Offer::default())?;
-        Ok(connecting.wait(CONNECT)?)
+    /// Connections that commit, one after the other.
+    fn server(&self, method: &Method) -> Result<Reconnect<ToWriter>> {
+        let (offer, to_writer) = (Offer::default(), ToWriter::new(&method.commits));
+        let server = Reconnect::new(&self.peer, self.addr, self.port, offer, to_writer);
+        Ok(server?)
     }
 
     /// A connection that names no method.
