@@ -99,18 +99,25 @@ impl Identity {
     /// [`Error::InvalidArgument`] for the key 0 and for the epoch `u64::MAX`, which no server
     /// accepts. [`Error::Provider`] if `getrandom` fails.
     pub fn new(key: u64, epoch: u64) -> Result<Self> {
-        if key == 0 || epoch == u64::MAX {
-            return Err(Error::invalid(format!(
-                "the key {key} with the epoch {epoch}: a key is not 0, and an epoch is less than \
-                 {}, so that another writer can take over",
-                u64::MAX
-            )));
-        }
-        Ok(Self {
+        let identity = Self {
             key,
             epoch,
             instance: random()?,
-        })
+        };
+        identity.check().map(|()| identity)
+    }
+
+    /// Refuses an identity that no server accepts.
+    pub(crate) fn check(&self) -> Result<()> {
+        if self.key == 0 {
+            return Err(Error::invalid("the key is 0: a key is any other number"));
+        }
+        if self.epoch == u64::MAX {
+            return Err(Error::invalid(
+                "the epoch is 2^64-1, above which no writer could take over",
+            ));
+        }
+        Ok(())
     }
 }
 
@@ -537,9 +544,9 @@ mod tests {
         let [one, other] = [1, 2].map(|epoch| Identity::new(7, epoch).expect("an identity"));
         assert_eq!((one.key, one.epoch, other.epoch), (7, 1, 2));
         assert_ne!(one.instance, other.instance);
-        for (key, epoch) in [(0, 1), (7, u64::MAX)] {
+        for (key, epoch, text) in [(0, 1, "the key is 0"), (7, u64::MAX, "take over")] {
             let error = Identity::new(key, epoch).expect_err("refused");
-            assert!(error.to_string().contains("take over"), "{error}");
+            assert!(error.to_string().contains(text), "{error}");
         }
     }
 

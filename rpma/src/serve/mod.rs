@@ -112,7 +112,6 @@ use self::asked::Question;
 pub use self::cfg::ServerCfg;
 pub use self::counters::ServerCounters;
 pub use self::directory::Directory;
-use self::directory::check_identity;
 use self::keys::Keys;
 pub use self::told::{Gone, NotAdmitted, Reason, Refused, Served};
 use crate::commit::{Method, Responder, Slots, Turn};
@@ -446,7 +445,7 @@ impl Server {
             instance,
         } = *identity;
         let refused = |code, words: &str| Err(self.refusal(code, key, words));
-        if let Err(error) = check_identity(identity) {
+        if let Err(error) = identity.check() {
             return refused(RefusalCode::Broken, &error.to_string());
         }
         let kept = self.directory.get(key);

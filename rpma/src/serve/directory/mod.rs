@@ -203,7 +203,7 @@ impl Directory {
     /// the one that is kept, or is kept for another instance, or if the directory is full.
     /// Otherwise as [`PmemMap::persist`]: then a restart may find either identity.
     pub fn keep(&mut self, identity: Identity) -> Result<()> {
-        check_identity(&identity)?;
+        identity.check()?;
         let Identity { key, epoch, .. } = identity;
         let kept = match self.keys.get(&key).copied() {
             Some(kept) => {
@@ -285,19 +285,6 @@ impl Directory {
         let start = memory.as_ptr().addr();
         Some(start..start.saturating_add(memory.len()))
     }
-}
-
-/// Refuses identities that no client may have.
-pub(super) fn check_identity(identity: &Identity) -> Result<()> {
-    if identity.key == 0 {
-        return Err(Error::invalid("the key is 0: a key is any other number"));
-    }
-    if identity.epoch == u64::MAX {
-        return Err(Error::invalid(
-            "the epoch is 2^64-1, above which no writer could take over",
-        ));
-    }
-    Ok(())
 }
 
 fn check(memory: &PmemMap, slots: u32) -> Result<()> {
