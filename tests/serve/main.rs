@@ -12,6 +12,8 @@ mod cuts;
 mod failing;
 mod many;
 mod rules;
+#[cfg(feature = "sim")]
+mod silent;
 mod support;
 #[cfg(feature = "sim")]
 mod writers;

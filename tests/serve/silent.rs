@@ -1,0 +1,92 @@
+//! A server that only serves, and hosts that give no sign of life.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use rpma::pmem::PmemMap;
+use rpma::serve::{Directory, Part, Served, Server, ServerCfg};
+use rpma::sim::{Fabric, Host};
+use rpma::{Conn, ConnCfg, ConnReq, Device, Ep, Failure, Mr, Offer, Peer, Side, Wc};
+
+use crate::common::{LIMIT, profile};
+use crate::support::{LEN, identity, offer, usage};
+
+const KEEP_ALIVE: Duration = Duration::from_secs(60);
+const HOUR: Duration = Duration::from_secs(3_600);
+
+/// A client of this key on this host is admitted and established.
+fn joins(server: &mut Server, (near, far): (&Host, &Host), memory: PmemMap, key: u64) -> Conn {
+    let addr = near.addr().to_string();
+    let peer = Peer::new(&Device::from_addr(&addr, Side::Local).expect("opens")).expect("a peer");
+    let region = Arc::new(Mr::reg(&peer, memory, usage()).expect("registers"));
+    let conn = {
+        let _entered = far.enter();
+        let device = Device::from_addr(&addr, Side::Remote).expect("opens");
+        let own = Peer::new(&device).expect("a peer");
+        let req = ConnReq::new(&own, &addr, server.get_port(), &ConnCfg::new());
+        let data = offer(identity(key, 1, key))
+            .encode(Offer::CONNECT)
+            .expect("fits");
+        req.expect("resolves").connect(&data).expect("asks")
+    };
+    let Some(Served::Asks(asked)) = server.next(&mut [Wc::default()], LIMIT).expect("waits") else {
+        panic!("a client asks");
+    };
+    let part = Part {
+        peer: &peer,
+        region: &region,
+        data: &[],
+    };
+    let client = server.admit(asked, &part).expect("admitted");
+    let conn = conn.wait_established(LIMIT).expect("accepted");
+    let served = server.next(&mut [Wc::default()], LIMIT).expect("waits");
+    assert!(
+        matches!(served, Some(Served::Arrived(of)) if of == client),
+        "{served:?}"
+    );
+    conn
+}
+
+/// Promise: with a keep-alive, a server that posts nothing itself learns within that time that a
+/// client's host stands still, and cuts the client off. An idle client stays for hours, and no probe
+/// is reported.
+#[test]
+fn a_silent_client_is_gone() {
+    let fabric = Fabric::seeded(profile(), 1);
+    let near = fabric.host("server");
+    let [idle, frozen] = ["idle", "frozen"].map(|name| fabric.host(name));
+    let pmem = near.pmem("memory", 3 * LEN);
+    let _entered = near.enter();
+    let all = PmemMap::open(pmem.path(), 3 * LEN).expect("the memory");
+    let part = |n: usize| all.part(n * LEN..(n + 1) * LEN).expect("inside");
+    let addr = near.addr().to_string();
+    let device = Device::from_addr(&addr, Side::Local).expect("opens");
+    let ep = Ep::listen(&Peer::new(&device).expect("a peer"), &addr, 0).expect("listens");
+    let mut conn_cfg = ConnCfg::new();
+    conn_cfg.set_keep_alive(Some(KEEP_ALIVE)).expect("some");
+    conn_cfg.set_retry_count(7).expect("possible");
+    let mut cfg = ServerCfg::new();
+    cfg.set_conn(&conn_cfg);
+    let directory = Directory::create(part(0), 2).expect("made");
+    let mut server = Server::new(ep, directory, &cfg).expect("a server");
+    let _idle = joins(&mut server, (&near, &idle), part(1), 1);
+    let _silent = joins(&mut server, (&near, &frozen), part(2), 2);
+    let mut next = |limit| server.next(&mut [Wc::default()], limit).expect("waits");
+    assert!(next(HOUR).is_none(), "both are alive");
+    frozen.freeze();
+    let begin = fabric.now();
+    match next(HOUR) {
+        Some(Served::Gone(gone)) => {
+            assert_eq!(gone.identity.key, 2);
+            // On an adapter the retries of the probe end first.
+            let failure = gone.failure.expect("a failure");
+            let is_silent = matches!(failure, Failure::Silent { .. } | Failure::Probe { .. });
+            assert!(is_silent, "{failure:?}");
+            assert!(gone.completions.is_empty() && gone.not_cut_off.is_none());
+        }
+        other => panic!("{other:?}"),
+    }
+    assert!(fabric.now() - begin <= KEEP_ALIVE);
+    assert!(next(HOUR).is_none(), "the idle one stays");
+    assert!(server.client(1).is_some() && server.client(2).is_none());
+}
