@@ -89,11 +89,12 @@
 //!
 //! # Modules
 //!
-//! `directory/` keeps identities. `keys.rs` has the memory and connection of each key, and checks
-//! parts. `asked.rs` shares an open request between program and server. [`Server`] owns a
-//! [`Wait`], and with it the endpoint and all connections. Dropping it ends them. Its keys, with
-//! their regions and peers, go after them.
+//! `admit.rs` judges requests and admits clients. `directory/` keeps identities. `keys.rs` has the
+//! memory and connection of each key, and checks parts. `asked.rs` shares an open request between
+//! program and server. [`Server`] owns a [`Wait`], and with it the endpoint and all connections.
+//! Dropping it ends them. Its keys, with their regions and peers, go after them.
 
+mod admit;
 mod asked;
 mod cfg;
 mod counters;
@@ -107,6 +108,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use self::admit::rejected;
 pub use self::asked::Asked;
 use self::asked::Question;
 pub use self::cfg::ServerCfg;
@@ -114,19 +116,17 @@ pub use self::counters::ServerCounters;
 pub use self::directory::Directory;
 use self::keys::Keys;
 pub use self::told::{Gone, NotAdmitted, Reason, Refused, Served};
-use crate::commit::{Method, Responder, Slots, Turn};
+use crate::commit::{Responder, Turn};
 use crate::conn::{Conn, refuse_no_room};
 use crate::ep::Ep;
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::event::ConnEvent;
 use crate::mr::Mr;
 use crate::offer::{Identity, Offer, Refusal, RefusalCode};
 use crate::peer::Peer;
-use crate::plan::Plan;
 use crate::pmem::PmemMap;
-use crate::request::{NotMade, Request};
 use crate::verbs::{Deadline, Wc, clock};
-use crate::wait::{Happened, Member, Place, Wait, Waker};
+use crate::wait::{Happened, Member, Wait, Waker};
 
 /// Turns after the limit, while the server's method has work.
 const LATE_TURNS: u32 = 8;
@@ -151,7 +151,7 @@ pub struct Part<'a> {
 ///
 /// It owns the endpoint and the connections. A program calls [`next`](Self::next) in a loop, and
 /// answers [`Served::Asks`]. With [`ServerCfg::set_commits`], [`next`](Self::next) also serves the
-/// requests of [`Method::Server`].
+/// requests of [`Method::Server`](crate::commit::Method::Server).
 ///
 /// Ending a client takes about a millisecond of this thread ([`Conn::cut_off`]), and so does an
 /// admission that replaces one.
@@ -178,16 +178,6 @@ pub struct Server {
     counters: ServerCounters,
 }
 
-/// A client's offer, its identity, and the one that is kept.
-type Judged = (Offer, Identity, Option<Identity>);
-
-/// An admission that was checked.
-struct Prepared {
-    place: Place,
-    plan: Plan,
-    answer: Vec<u8>,
-}
-
 impl Server {
     /// Makes a server of this endpoint.
     ///
@@ -195,6 +185,8 @@ impl Server {
     ///
     /// [`Error::Provider`] if `epoll_create1`, `eventfd2` or `epoll_ctl` fails. The endpoint is
     /// dropped then.
+    ///
+    /// [`Error::Provider`]: crate::Error::Provider
     pub fn new(ep: Ep, directory: Directory, cfg: &ServerCfg) -> Result<Self> {
         let mut wait = Wait::new()?;
         let endpoint = wait.add_ep(ep)?;
@@ -227,6 +219,9 @@ impl Server {
     ///
     /// [`Error::InvalidArgument`] if `wcs` is empty. [`Error::Provider`] if `epoll_wait` or `poll`
     /// fails. A failure of a client is [`Served::Gone`], one of the endpoint [`Served::Failed`].
+    ///
+    /// [`Error::Provider`]: crate::Error::Provider
+    /// [`Error::InvalidArgument`]: crate::Error::InvalidArgument
     #[cfg_attr(feature = "sim", track_caller)]
     pub fn next(&mut self, wcs: &mut [Wc], limit: Duration) -> Result<Option<Served>> {
         refuse_no_room(wcs)?;
@@ -403,298 +398,6 @@ impl Server {
         asks.into_iter().chain(establishing).min()
     }
 
-    /// Judges a request: asks the program, or refuses it.
-    fn judge(&mut self, request: Request) -> Served {
-        self.questions.retain(Question::is_open);
-        match self.judge_offer(request.private_data()) {
-            Ok((offer, identity, kept)) => {
-                let asked = Asked::new(request, (offer, identity), kept);
-                let limit = clock::now().checked_add(self.cfg.answer_limit);
-                self.questions.push_back(asked.question(limit));
-                Served::Asks(asked)
-            }
-            Err((refusal, identity)) => {
-                self.counters.refused += 1;
-                Served::Refused(rejected(request, refusal, identity))
-            }
-        }
-    }
-
-    fn judge_offer(&self, private_data: &[u8]) -> Result<Judged, (Refusal, Option<Identity>)> {
-        let offer = self.offer.judge(private_data);
-        let offer = offer.map_err(|refusal| (refusal, None))?;
-        let Some(identity) = offer.identity() else {
-            let words = "the offer has no key: Offer::set_identity";
-            return Err((Refusal::new(RefusalCode::Broken, words), None));
-        };
-        let kept = self.judge_identity(&identity);
-        let kept = kept.map_err(|refusal| (refusal, Some(identity)))?;
-        if self.questions.len() >= self.cfg.most_questions {
-            let words = "too many clients ask at the same time";
-            let refusal = self.refusal(RefusalCode::Full, identity.key, words);
-            return Err((refusal, Some(identity)));
-        }
-        Ok((offer, identity, kept))
-    }
-
-    /// Whether a client of this identity may be admitted now. Returns the one that is kept.
-    fn judge_identity(&self, identity: &Identity) -> Result<Option<Identity>, Refusal> {
-        let Identity {
-            key,
-            epoch,
-            instance,
-        } = *identity;
-        let refused = |code, words: &str| Err(self.refusal(code, key, words));
-        if let Err(error) = identity.check() {
-            return refused(RefusalCode::Broken, &error.to_string());
-        }
-        let kept = self.directory.get(key);
-        match kept {
-            Some(kept) if epoch < kept.epoch => {
-                let words = format!(
-                    "the epoch {epoch} is old: a writer with the epoch {} has taken over",
-                    kept.epoch
-                );
-                return refused(RefusalCode::OldEpoch, &words);
-            }
-            Some(kept) if epoch == kept.epoch && instance != kept.instance => {
-                let words = format!("the epoch {epoch} belongs to another writer");
-                return refused(RefusalCode::Taken, &words);
-            }
-            None if self.directory.is_full() => {
-                return refused(RefusalCode::Full, "the server has no room for another key");
-            }
-            _ => {}
-        }
-        if !self.keys.is_cut_off(key) {
-            let words = "the old connection could not be cut off: its writes may still land";
-            return refused(RefusalCode::NotCutOff, words);
-        }
-        let is_replaced = self.keys.client(key).is_some();
-        if !is_replaced && self.keys.connected() >= self.cfg.most_clients {
-            return refused(
-                RefusalCode::Full,
-                "the server has no room for another client",
-            );
-        }
-        Ok(kept)
-    }
-
-    fn refusal(&self, code: RefusalCode, key: u64, words: &str) -> Refusal {
-        let mut refusal = Refusal::new(code, words);
-        refusal.set_epoch(self.directory.get(key).map_or(0, |kept| kept.epoch));
-        refusal
-    }
-
-    /// Admits a client: judges it again, checks the part, cuts off the key's old connection, makes
-    /// the identity durable, makes the queues, and accepts, in this order.
-    ///
-    /// The old client's [`Gone`] is returned by [`next`](Self::next). The server keeps the part's
-    /// peer and region until the next admission of the key, or until [`release`](Self::release):
-    /// [`part`](Self::part) returns them.
-    ///
-    /// # Errors
-    ///
-    /// [`NotAdmitted`]: the client was refused, and told why.
-    ///
-    /// * Without an error of this side: another client of the key was admitted since, or the server
-    ///   is full now. Nothing has changed.
-    /// * [`Error::TimedOut`] after the limit for answers ([`ServerCfg::set_answer_limit`]), or if
-    ///   another server asked. Nothing has changed.
-    /// * [`Error::InvalidArgument`] if the part is wrong: not aligned, of another `Peer`, with the
-    ///   `Peer` of another key, or over the part of a key with a connection or over the directory;
-    ///   or if its bytes do not fit, or the settings cannot be had. [`Error::NotSupported`] if the
-    ///   region has not the usage that the server's method needs. Nothing has changed.
-    /// * [`Error::Provider`] if a verb failed. The old connection may be cut off, and the identity
-    ///   kept: the client may try again. If it is `ibv_destroy_qp` of the old connection, writes of
-    ///   that may still land, and the key is refused until its region is deregistered
-    ///   ([`release`](Self::release)).
-    pub fn admit(&mut self, asked: Asked, part: &Part<'_>) -> Result<Client, NotAdmitted> {
-        let admitted = self.admit_one(&asked, part);
-        match &admitted {
-            Ok(_) => self.counters.admitted += 1,
-            // It was refused and counted before.
-            Err(NotAdmitted {
-                error: Some(Error::TimedOut(_)),
-                ..
-            }) => {}
-            Err(_) => self.counters.refused += 1,
-        }
-        admitted
-    }
-
-    fn admit_one(&mut self, asked: &Asked, part: &Part<'_>) -> Result<Client, NotAdmitted> {
-        let identity = asked.identity();
-        let key = identity.key;
-        let Some(request) = self.take(asked) else {
-            return Err(NotAdmitted {
-                refusal: self.refusal(RefusalCode::Full, key, "the server did not answer in time"),
-                error: Some(Error::TimedOut(
-                    "the server refused the request before the program answered",
-                )),
-            });
-        };
-        if let Err(refusal) = self.judge_identity(&identity) {
-            return Err(reject(request, refusal, None));
-        }
-        let prepared = match self.prepare(asked, &request, part) {
-            Ok(prepared) => prepared,
-            Err(error) => return Err(self.reject_for(request, key, error)),
-        };
-        // Nothing has changed so far.
-        if let Some(old) = self.keys.client(key) {
-            if let Some(gone) = self.end(old, Reason::Replaced) {
-                self.told.push_back(Served::Gone(Box::new(gone)));
-                self.keep_readable();
-            }
-            if let Err(refusal) = self.judge_identity(&identity) {
-                let error = Error::not_supported(
-                    "the key's old connection could not be cut off (see its Gone): deregister its \
-                     region with Server::release",
-                );
-                return Err(reject(request, refusal, Some(error)));
-            }
-        }
-        if let Err(error) = self.directory.keep(identity) {
-            return Err(self.reject_for(request, key, error));
-        }
-        self.accept(asked, request, part, prepared)
-    }
-
-    /// All checks of an admission.
-    fn prepare(&mut self, asked: &Asked, request: &Request, part: &Part<'_>) -> Result<Prepared> {
-        let (peer, region) = (part.peer, part.region);
-        request.check_device(peer)?;
-        let key = asked.identity().key;
-        self.keys.check(key, part, self.directory.addresses())?;
-        let mut offer = self.offer.clone();
-        offer.add_region(region).set_data(part.data);
-        let answer = offer.encode(Offer::ACCEPT)?;
-        let place = self.wait.place();
-        let cfg = place.cfg(peer, &self.cfg.conn)?;
-        let cfg = match self.responder_of(asked) {
-            Some(responder) => {
-                Slots::check(region)?;
-                responder.conn_cfg(&cfg)?
-            }
-            None => cfg,
-        };
-        let plan = Plan::new(peer, &cfg)?;
-        Ok(Prepared {
-            place,
-            plan,
-            answer,
-        })
-    }
-
-    /// The responder, if this client commits by the server's method.
-    fn responder_of(&self, asked: &Asked) -> Option<&Responder<Client>> {
-        let is_served = matches!(asked.offer().method(), Some((Method::Server, _)));
-        self.responder.as_ref().filter(|_| is_served)
-    }
-
-    /// Makes the queues, and accepts.
-    fn accept(
-        &mut self,
-        asked: &Asked,
-        request: Request,
-        part: &Part<'_>,
-        prepared: Prepared,
-    ) -> Result<Client, NotAdmitted> {
-        let key = asked.identity().key;
-        let Prepared {
-            place,
-            plan,
-            answer,
-        } = prepared;
-        let words = |error: &Error| self.refusal_for(key, error).encode();
-        let req = match request.prepare(&plan, words) {
-            Ok(req) => req,
-            Err(NotMade::Failed(error) | NotMade::Gone(error)) => {
-                return Err(self.not_admitted(key, error));
-            }
-        };
-        let responder = self.responder_of(asked);
-        let slots = responder.map(|responder| responder.prepare(&req, part.region, ..));
-        let slots = match slots.transpose() {
-            Ok(slots) => slots,
-            Err(error) => {
-                let refused = self.not_admitted(key, error);
-                if let Err(error) = req.reject(&refused.refusal.encode()) {
-                    log::info!("a client gave up before it was rejected: {error}");
-                }
-                return Err(refused);
-            }
-        };
-        let conn = match req.connect(&answer) {
-            Ok(conn) => conn,
-            Err(not_made) => return Err(self.not_admitted(key, not_made.into())),
-        };
-        let member = match self.wait.add(place, conn) {
-            Ok(member) => member,
-            Err(not_added) => {
-                if let Err(error) = not_added.refused.cut_off() {
-                    log::error!("a client of the key {key:#x} is not cut off: {error}");
-                    self.keys.lost(key, part);
-                }
-                return Err(self.not_admitted(key, not_added.error));
-            }
-        };
-        let client = Client(member);
-        if let (Some(responder), Some(slots)) = (&mut self.responder, slots) {
-            responder.add(client, slots);
-        }
-        let by = clock::now().checked_add(self.cfg.establish_limit);
-        self.establishing.extend(by.map(|by| (by, client)));
-        self.keys.connect(key, part, (client, by));
-        Ok(client)
-    }
-
-    /// Refuses a client: [`RefusalCode::Refused`], with these words.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::TimedOut`] if the server refused the request before, after the limit for answers.
-    /// [`Error::Provider`] if `rdma_reject` fails (`EINVAL`: the client is gone) or
-    /// `rdma_destroy_id`.
-    pub fn refuse(&mut self, asked: Asked, words: &str) -> Result<()> {
-        let Some(request) = self.take(&asked) else {
-            return Err(Error::TimedOut(
-                "the server refused the request before the program answered",
-            ));
-        };
-        self.counters.refused += 1;
-        let refusal = self.refusal(RefusalCode::Refused, asked.identity().key, words);
-        request.reject(&refusal.encode())
-    }
-
-    /// Takes the request of a question that is open, and one of this server.
-    fn take(&mut self, asked: &Asked) -> Option<Request> {
-        let at = self.questions.iter().position(|asks| asks.is_of(asked))?;
-        self.questions.remove(at);
-        asked.take()
-    }
-
-    fn reject_for(&self, request: Request, key: u64, error: Error) -> NotAdmitted {
-        reject(request, self.refusal_for(key, &error), Some(error))
-    }
-
-    fn not_admitted(&self, key: u64, error: Error) -> NotAdmitted {
-        NotAdmitted {
-            refusal: self.refusal_for(key, &error),
-            error: Some(error),
-        }
-    }
-
-    /// A verb that failed may succeed later. An argument stays wrong.
-    fn refusal_for(&self, key: u64, error: &Error) -> Refusal {
-        let code = match error {
-            Error::Provider { .. } => RefusalCode::Full,
-            _ => RefusalCode::Refused,
-        };
-        self.refusal(code, key, &error.to_string())
-    }
-
     /// Cuts off a client. `None` if it is gone already.
     pub fn cut_off(&mut self, client: Client) -> Option<Gone> {
         self.end(client, Reason::CutOff)
@@ -743,6 +446,9 @@ impl Server {
     /// connection, or if the program holds the region's `Arc` as well. [`Error::Provider`] if
     /// `ibv_dereg_mr` fails: the memory stays allocated, and a key that was not cut off is refused
     /// as long as the server lives.
+    ///
+    /// [`Error::Provider`]: crate::Error::Provider
+    /// [`Error::InvalidArgument`]: crate::Error::InvalidArgument
     pub fn release(&mut self, key: u64) -> Result<PmemMap> {
         self.keys.release(key)
     }
@@ -815,24 +521,6 @@ impl Server {
     #[must_use]
     pub fn get_fd(&self) -> RawFd {
         self.as_raw_fd()
-    }
-}
-
-/// Rejects a request with a reason.
-fn reject(request: Request, refusal: Refusal, error: Option<Error>) -> NotAdmitted {
-    if let Err(error) = request.reject(&refusal.encode()) {
-        log::info!("a client gave up before it was rejected: {error}");
-    }
-    NotAdmitted { refusal, error }
-}
-
-fn rejected(request: Request, refusal: Refusal, identity: Option<Identity>) -> Refused {
-    let peer_addr = request.peer_addr().ok();
-    let NotAdmitted { refusal, .. } = reject(request, refusal, None);
-    Refused {
-        refusal,
-        identity,
-        peer_addr,
     }
 }
 
