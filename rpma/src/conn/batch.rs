@@ -352,12 +352,12 @@ impl<'a, const N: usize> Batch<'a, N> {
         };
         match posted.result() {
             Ok(number) => {
-                self.requests.clear();
                 let posted = self.conn.queues.slots.name(number, signaled == count);
                 if self.flushes {
-                    self.flushes = false;
                     self.conn.fences.flushed(posted);
                 }
+                // Last: the compiler leaves it out where the batch ends here.
+                self.clear();
                 Ok(posted)
             }
             Err(refusal) => self.conn.batch_refused(refusal, name, count),
