@@ -195,7 +195,7 @@ impl QueuePair {
         let ret = unsafe { (self.calls.post_send)(self.as_ptr(), first, &raw mut bad) };
         match (ret, bad.is_null()) {
             (0, true) => Ok(()),
-            _ => Err(chain_not_posted(Call::PostSend, ret, first, bad)),
+            _ => Err(chain_not_posted(Call::PostSend, ret, first, &bad)),
         }
     }
 

@@ -489,14 +489,17 @@ pub(super) fn not_posted(call: Call, ret: c_int, none_refused: bool) -> PostErro
 /// What a call that posts a chain has returned, if it has not taken all of it. The provider says which request it
 /// has refused, if it is that; those before it are in the queue. (siw then returns what its doorbell for those has
 /// returned: 0.)
+///
+/// `bad` is by reference: a caller then looks at it in memory, and loads it only for this.
 #[cold]
 #[inline(never)]
 pub(super) fn chain_not_posted<Wr>(
     call: Call,
     ret: c_int,
     first: *mut Wr,
-    bad: *mut Wr,
+    bad: &*mut Wr,
 ) -> PostError {
+    let bad = *bad;
     let nothing = ret != 0 && bad == first;
     let errno = if ret == 0 {
         Errno::IO.raw_os_error()
@@ -569,7 +572,7 @@ pub(super) fn post_receives<'mr, const SOME: bool, T>(
         let (chain, mut bad) = (first.cast::<sys::ibv_recv_wr>(), ptr::null_mut());
         let ret = post(chain, &raw mut bad);
         if ret != 0 || !bad.is_null() {
-            let error = chain_not_posted(call, ret, chain, bad);
+            let error = chain_not_posted(call, ret, chain, &bad);
             return Err(match posted {
                 true => error.in_the_middle(call),
                 false => error,
