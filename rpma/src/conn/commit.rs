@@ -131,7 +131,7 @@ impl Conn {
                 Err(error) => Err(*error),
             };
         };
-        let hull = Parts::keep_hull((hull.address(), hull.len()), data);
+        let hull = Parts::keep_hull((hull.address(), hull.len()));
         let placement = Placement::new(flush_type == FlushType::Persistent);
         let (posted, count) = match pointer {
             Some(pointer) => {
@@ -141,7 +141,8 @@ impl Conn {
                     pointer,
                     placement,
                 };
-                (self.post_commit(&commit, op_context), commit.requests())
+                let posted = self.post_commit(&commit, data + 8, op_context);
+                (posted, commit.requests())
             }
             None => {
                 let commit = Commit {
@@ -150,7 +151,8 @@ impl Conn {
                     pointer: &(),
                     placement,
                 };
-                (self.post_commit(&commit, op_context), commit.requests())
+                let posted = self.post_commit(&commit, data, op_context);
+                (posted, commit.requests())
             }
         };
         match posted.result() {
@@ -172,11 +174,12 @@ impl Conn {
     fn post_commit<Parts: CommitParts + ?Sized, Pointer: CommitPointer>(
         &self,
         commit: &Commit<'_, Parts, Pointer>,
+        data: u64,
         op_context: u64,
     ) -> Outcome {
         match &self.flush_method {
-            FlushMethod::Read(_) => self.post_commit_by::<false, _, _>(commit, op_context),
-            FlushMethod::Native => self.post_commit_by::<true, _, _>(commit, op_context),
+            FlushMethod::Read(_) => self.post_commit_by::<false, _, _>(commit, data, op_context),
+            FlushMethod::Native => self.post_commit_by::<true, _, _>(commit, data, op_context),
         }
     }
 
@@ -185,20 +188,19 @@ impl Conn {
     fn post_commit_by<const NATIVE: bool, Parts: CommitParts + ?Sized, Pointer: CommitPointer>(
         &self,
         commit: &Commit<'_, Parts, Pointer>,
+        data: u64,
         op_context: u64,
     ) -> Outcome {
         let wanted = Wanted::one_operation(commit.requests(), true);
-        let posted = self
-            .queues
-            .slots
-            .try_post_sends(wanted, commit.data(), |mut entries| {
-                let number = || Kind::Send.wr_id(entries.take(op_context));
-                self.give_commit::<NATIVE, _, _>(commit, number)
-            });
+        let slots = &self.queues.slots;
+        let posted = slots.try_post_sends(wanted, data, |mut entries| {
+            let number = || Kind::Send.wr_id(entries.take(op_context));
+            self.give_commit::<NATIVE, _, _>(commit, number)
+        });
         match posted {
             Ok(number) => Outcome::posted(number),
             Err(NotTried::Later(held)) => {
-                self.post_commit_later::<NATIVE, _, _>(commit, op_context, held)
+                self.post_commit_later::<NATIVE, _, _>(commit, (data, op_context), held)
             }
             Err(NotTried::NotTaken(ring, held, error)) => {
                 tried_in_vain::<true>((ring, held), commit.requests(), error)
@@ -217,17 +219,15 @@ impl Conn {
     >(
         &self,
         commit: &Commit<'_, Parts, Pointer>,
-        op_context: u64,
+        (data, op_context): (u64, u64),
         held: Option<Held<'_>>,
     ) -> Outcome {
         drop(held);
         let wanted = Wanted::one_operation(commit.requests(), true);
-        self.queues
-            .slots
-            .post_sends(wanted, commit.data(), |mut entries| {
-                let number = || Kind::Send.wr_id(entries.take(op_context));
-                self.give_commit::<NATIVE, _, _>(commit, number)
-            })
+        self.queues.slots.post_sends(wanted, data, |mut entries| {
+            let number = || Kind::Send.wr_id(entries.take(op_context));
+            self.give_commit::<NATIVE, _, _>(commit, number)
+        })
     }
 
     #[inline(always)]

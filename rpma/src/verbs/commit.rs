@@ -27,24 +27,21 @@ pub(crate) trait CommitPart {
 /// The writes of a commit: a slice, or an array of one, whose length the compiler knows.
 pub(crate) trait CommitParts {
     type Part: CommitPart;
-    /// The memory that one flush takes and the bytes of all parts, unless one part is both.
+    /// The memory that one flush takes, if the parts themselves are not that.
     type Hull;
 
     const IS_ONE: bool;
 
     fn all(&self) -> &[Self::Part];
 
-    fn keep_hull(hull: (RemoteAddress, u64), data: u64) -> Self::Hull;
+    fn keep_hull(hull: (RemoteAddress, u64)) -> Self::Hull;
 
     fn hull(&self, kept: &Self::Hull) -> (RemoteAddress, u64);
-
-    /// The bytes of all parts.
-    fn data(&self, kept: &Self::Hull) -> u64;
 }
 
 impl<Part: CommitPart> CommitParts for [Part] {
     type Part = Part;
-    type Hull = ((RemoteAddress, u64), u64);
+    type Hull = (RemoteAddress, u64);
 
     const IS_ONE: bool = false;
 
@@ -54,18 +51,13 @@ impl<Part: CommitPart> CommitParts for [Part] {
     }
 
     #[inline(always)]
-    fn keep_hull(hull: (RemoteAddress, u64), data: u64) -> Self::Hull {
-        (hull, data)
+    fn keep_hull(hull: (RemoteAddress, u64)) -> Self::Hull {
+        hull
     }
 
     #[inline(always)]
     fn hull(&self, kept: &Self::Hull) -> (RemoteAddress, u64) {
-        kept.0
-    }
-
-    #[inline(always)]
-    fn data(&self, kept: &Self::Hull) -> u64 {
-        kept.1
+        *kept
     }
 }
 
@@ -81,16 +73,11 @@ impl<Part: CommitPart> CommitParts for [Part; 1] {
     }
 
     #[inline(always)]
-    fn keep_hull(_: (RemoteAddress, u64), _: u64) {}
+    fn keep_hull(_: (RemoteAddress, u64)) {}
 
     #[inline(always)]
     fn hull(&self, (): &()) -> (RemoteAddress, u64) {
-        (self[0].remote(), self.data(&()))
-    }
-
-    #[inline(always)]
-    fn data(&self, (): &()) -> u64 {
-        self[0].local().len().into()
+        (self[0].remote(), self[0].local().len().into())
     }
 }
 
@@ -129,16 +116,6 @@ impl<Parts: CommitParts + ?Sized, Pointer: CommitPointer> Commit<'_, Parts, Poin
         };
         // A few.
         self.parts.all().len() as u32 + more
-    }
-
-    /// How many bytes of the program's it carries.
-    #[inline(always)]
-    pub(crate) fn data(&self) -> u64 {
-        let pointer = match self.pointer.place() {
-            Some(_) => 8,
-            None => 0,
-        };
-        self.parts.data(&self.hull) + pointer
     }
 
     /// The flags of the flush of the parts.
