@@ -146,12 +146,15 @@ impl QueuePair {
         let first: *mut SendWr = requests.as_mut_ptr().cast();
         let next = first;
         let mut chain = Chain { next, number };
+        // That of one part is in registers before its entry is written; that of several would stay
+        // in them during the loop.
+        let one = Parts::IS_ONE.then(|| commit.parts.hull(&commit.hull));
         for part in commit.parts.all() {
             let wr = SendWr::new(Opcode::WRITE, part.remote(), 1, SendFlags::empty());
             // SAFETY: one of as many as the assertion lets through; three more have places, too.
             unsafe { chain.add(wr, part.local().to_sge()) };
         }
-        let (all, len) = commit.parts.hull(&commit.hull);
+        let (all, len) = one.unwrap_or_else(|| commit.parts.hull(&commit.hull));
         let flush = SendWr::new(Opcode::READ, all, 1, commit.first_flush());
         // SAFETY: the first of the three.
         unsafe { chain.add(flush, target.first(len).0.to_sge()) };
@@ -187,9 +190,12 @@ impl QueuePair {
     ) -> Result<(), PostError> {
         let ops = self.native_ops();
         debug_assert!(ops.flush && ops.atomic_write, "the caller looked: {ops:?}");
+        let parts = commit.parts.all();
+        // Not only in a debug build: it takes the place of the loop's own look.
+        assert!(!parts.is_empty(), "the caller looked");
         let stream = super::stream::Stream::start(self.stream()?);
         stream.set_flags(SendFlags::empty());
-        for part in commit.parts.all() {
+        for part in parts {
             stream.set_number(number());
             stream.write(part.remote());
             // Looked at only now: what is kept during a call takes a register.
