@@ -92,15 +92,15 @@ impl fmt::Display for ConnEvent {
                 reason,
                 private_data,
             } => {
-                write!(f, "Connection rejected: {reason}")?;
                 let refusal = Refusal::decode(private_data).ok();
-                match refusal
-                    .as_ref()
-                    .map(Refusal::words)
-                    .or_else(|| words(private_data))
-                {
-                    Some(words) => write!(f, ", with the words {words:?}"),
-                    None => Ok(()),
+                let refusal = refusal.as_ref().map(Refusal::words);
+                match refusal.or_else(|| words(private_data)) {
+                    // The kernel, which rejects for a program that has ended, sends no words.
+                    Some(words) => write!(
+                        f,
+                        "Connection rejected by the program on the other side, with the words {words:?}"
+                    ),
+                    None => write!(f, "Connection rejected: {reason}"),
                 }
             }
             Self::Unreachable { status } => write!(f, "Connection unreachable{}", Status(*status)),
@@ -140,7 +140,8 @@ impl fmt::Display for RejectReason {
         match *self {
             Self::NO_LISTENER => f.write_str("nobody listens on that port (reason 8)"),
             Self::CONSUMER => f.write_str(
-                "by the program on the other side, or because that has ended (reason 28)",
+                "by the program on the other side, which gave no reason (see its log), or because that \
+                 has ended (reason 28)",
             ),
             Self(reason) if reason < 0 => std::io::Error::from_raw_os_error(-reason).fmt(f),
             Self(reason) => write!(f, "reason {reason}"),
@@ -183,6 +184,7 @@ mod tests {
             full.ends_with(", with the words \"all slots are taken\""),
             "{full}"
         );
+        assert!(!full.contains("has ended"), "{full}");
         for bytes in [&b"\0\0"[..], b"\x1b[2J", b"\xff\0", b"two\nlines"] {
             let text = with(bytes).to_string();
             assert!(text.ends_with("(reason 28)"), "{text}");
