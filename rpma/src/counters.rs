@@ -1,5 +1,7 @@
 //! [`Counters`]: what a connection has done so far, in numbers, for a program's monitoring.
 
+use std::collections::BTreeMap;
+use std::fmt;
 use std::iter::Sum;
 use std::ops::{Add, AddAssign};
 
@@ -29,7 +31,7 @@ pub(crate) const STATUSES: usize = 24 + 1;
 ///     }
 /// }
 /// ```
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Counters {
     /// Requests that the device has taken into the send queue: one for each read, write, send,
@@ -68,8 +70,11 @@ impl Counters {
         self.failed[Self::place_of(status)]
     }
 
-    /// The statuses with which operations have failed, and how many did. Unknown statuses have the
-    /// number of the first one that is not known.
+    /// The statuses with which operations and receives have failed, and how many did. Unknown statuses
+    /// have the number of the first one that is not known.
+    ///
+    /// At the end of a connection everything in flight is flushed: so each client that is lost adds
+    /// its receives to [`WcStatus::WR_FLUSH_ERR`].
     pub fn failures(&self) -> impl Iterator<Item = (WcStatus, u64)> + use<> {
         (0..)
             .map(WcStatus)
@@ -80,6 +85,24 @@ impl Counters {
     /// Where a status is counted.
     pub(crate) fn place_of(status: WcStatus) -> usize {
         (status.0 as usize).min(STATUSES - 1)
+    }
+}
+
+impl fmt::Debug for Counters {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let failures: BTreeMap<_, _> = self
+            .failures()
+            .map(|(status, count)| (status.to_string(), count))
+            .collect();
+        f.debug_struct("Counters")
+            .field("posted", &self.posted)
+            .field("bytes", &self.bytes)
+            .field("receives", &self.receives)
+            .field("full_send_queue", &self.full_send_queue)
+            .field("full_receive_queue", &self.full_receive_queue)
+            .field("probes_lost", &self.probes_lost)
+            .field("failures", &failures)
+            .finish()
     }
 }
 
