@@ -3,10 +3,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use rpma::commit::{Limits, Method};
 use rpma::pmem::PmemMap;
-use rpma::serve::{Directory, Part, Served, Server, ServerCfg};
+use rpma::serve::{Directory, Part, Reason, Served, Server, ServerCfg};
 use rpma::sim::{Fabric, Host};
-use rpma::{Conn, ConnCfg, ConnReq, Device, Ep, Failure, Mr, Offer, Peer, Side, Wc};
+use rpma::{
+    Conn, ConnCfg, ConnEvent, ConnReq, Device, Ep, Failure, FlushType, Mr, Offer, Peer, Side, Wc,
+};
 
 use crate::common::{LIMIT, profile};
 use crate::support::{LEN, identity, offer, usage};
@@ -24,9 +27,10 @@ fn joins(server: &mut Server, (near, far): (&Host, &Host), memory: PmemMap, key:
         let device = Device::from_addr(&addr, Side::Remote).expect("opens");
         let own = Peer::new(&device).expect("a peer");
         let req = ConnReq::new(&own, &addr, server.get_port(), &ConnCfg::new());
-        let data = offer(identity(key, 1, key))
-            .encode(Offer::CONNECT)
-            .expect("fits");
+        // The server has receives for it, which are flushed at the end.
+        let mut offer = offer(identity(key, 1, key));
+        offer.set_method(Method::Server, FlushType::Persistent);
+        let data = offer.encode(Offer::CONNECT).expect("fits");
         req.expect("resolves").connect(&data).expect("asks")
     };
     let Some(Served::Asks(asked)) = server.next(&mut [Wc::default()], LIMIT).expect("waits") else {
@@ -48,8 +52,8 @@ fn joins(server: &mut Server, (near, far): (&Host, &Host), memory: PmemMap, key:
 }
 
 /// Promise: with a keep-alive, a server that posts nothing itself learns within that time that a
-/// client's host stands still, and cuts the client off. An idle client stays for hours, and no probe
-/// is reported.
+/// client's host stands still, and cuts the client off. The reason is the keep-alive's event, although
+/// receives were flushed before it. An idle client stays for hours, and no probe is reported.
 #[test]
 fn a_silent_client_is_gone() {
     let fabric = Fabric::seeded(profile(), 1);
@@ -67,6 +71,7 @@ fn a_silent_client_is_gone() {
     conn_cfg.set_retry_count(7).expect("possible");
     let mut cfg = ServerCfg::new();
     cfg.set_conn(&conn_cfg);
+    cfg.set_commits(Some(Limits::new(2, 1, 64).expect("some")));
     let directory = Directory::create(part(0), 2).expect("made");
     let mut server = Server::new(ep, directory, &cfg).expect("a server");
     let _idle = joins(&mut server, (&near, &idle), part(1), 1);
@@ -82,6 +87,13 @@ fn a_silent_client_is_gone() {
             let failure = gone.failure.expect("a failure");
             let is_silent = matches!(failure, Failure::Silent { .. } | Failure::Probe { .. });
             assert!(is_silent, "{failure:?}");
+            // The same on each device, whichever of the two it was.
+            let lost = ConnEvent::Lost { status: -110 };
+            assert!(
+                matches!(&gone.reason, Reason::Ended(event) if *event == lost),
+                "{:?}",
+                gone.reason
+            );
             assert!(gone.completions.is_empty() && gone.not_cut_off.is_none());
         }
         other => panic!("{other:?}"),

@@ -73,6 +73,8 @@
 //!                 None => server.refuse(asked, "no memory for this key")?,
 //!             },
 //!             Some(Served::Gone(gone)) => println!("{:?} is gone: {}", gone.client, gone.reason),
+//!             // This host's device was removed (ENODEV).
+//!             Some(Served::Failed(error)) if error.raw_os_error() == Some(19) => return Err(error),
 //!             Some(other) => println!("{other:?}"),
 //!             None => {}
 //!         }
@@ -320,10 +322,12 @@ impl Server {
         }
     }
 
-    /// An operation of this connection failed, with which it has ended. Its event may never come.
+    /// An operation of this connection failed, with which it has ended. Its event may never come,
+    /// except that of the keep-alive.
     fn failed(&mut self, client: Client) {
-        let failure = self.conn(client).and_then(Conn::failure);
-        if let Some(failure) = failure {
+        let conn = self.conn(client);
+        let failure = conn.filter(|conn| !conn.is_ended_by_keep_alive());
+        if let Some(failure) = failure.and_then(Conn::failure) {
             self.ending
                 .push_back((client, Reason::Failed(failure.into())));
         }

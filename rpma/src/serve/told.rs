@@ -59,7 +59,8 @@ pub struct Gone {
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Reason {
-    /// The connection manager reported its end.
+    /// The connection manager reported its end, or the keep-alive found that the client is gone
+    /// ([`ConnEvent::Lost`]; [`Gone::failure`] has the reason).
     Ended(ConnEvent),
     /// The connection, or a verb of it, failed.
     Failed(Error),
