@@ -99,6 +99,12 @@ impl Peer {
         self.inner.attributes.odp
     }
 
+    /// Whether its device answers no more: it was removed.
+    #[cold]
+    pub(crate) fn is_gone(&self) -> bool {
+        self.pd().context().query_device().is_err()
+    }
+
     pub(crate) fn attributes(&self) -> &DeviceAttributes {
         &self.inner.attributes
     }

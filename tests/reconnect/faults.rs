@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use rpma::pmem::PmemMap;
-use rpma::reconnect::{Reconnect, ReconnectCfg, ToConn};
+use rpma::reconnect::{Reconnect, ReconnectCfg, ToConn, Why};
 use rpma::sim::{Errno, Fabric, Host, How, JoinHandle, Platform, now, sleep, sweep};
 use rpma::{
     Conn, ConnCfg, Device, Ep, Flags, FlushType, Mr, MrUsage, Offer, Peer, PeerCfg, Result, Side,
@@ -175,6 +175,24 @@ fn append(conn: &Conn, source: &Mr<Vec<u8>>, number: u64) -> Result<u64> {
         conn.wait_for(flushed, SECOND, |_| {})?;
     }
     Ok(tail)
+}
+
+/// Promise: if this host's own device is gone, which a new device does not change for this peer, the
+/// client does not try until its limit.
+#[test]
+fn an_own_device_that_is_gone_ends_it() {
+    let fabric = Fabric::seeded(profile(), 1);
+    let [client, server] = ["client", "server"].map(|name| fabric.host(name));
+    let _entered = client.enter();
+    let device = Device::from_addr(&client.addr().to_string(), Side::Local);
+    let peer = Peer::new(&device.expect("opens")).expect("a domain");
+    let (addr, offer) = (server.addr().to_string(), crate::support::identified(1));
+    let mut again = Reconnect::new(&peer, &addr, PORT, offer, ToConn).expect("a client");
+    client.power_cut();
+    let gave_up = again.connect(&ConnCfg::new()).expect_err("no device");
+    assert_eq!(gave_up.why, Why::Error, "{gave_up}");
+    assert!(gave_up.to_string().contains("No such device"), "{gave_up}");
+    assert_eq!(again.counts().tries, 1);
 }
 
 /// Promise: a server that lost its power comes back with its memory, under other keys, and the

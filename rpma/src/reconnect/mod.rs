@@ -447,6 +447,9 @@ impl<C: Connects> Reconnect<C> {
     /// Judges a failed try.
     fn after(&mut self, error: Error, all: &mut All) -> Result<Step<C::Asked>, GaveUp> {
         let verdict = Verdict::on(&error);
+        if error.is_errno(Errno::NODEV) && self.peer.is_gone() {
+            return Err(GaveUp::error(error));
+        }
         let step = match verdict {
             Verdict::Stop(why @ Why::Refused(_)) => return Err(GaveUp { why, error }),
             Verdict::Slowly => {
