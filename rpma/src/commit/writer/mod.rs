@@ -388,7 +388,8 @@ impl Writer {
             &mut other,
             |writer| writer.durable >= ticket.number,
             |writer| writer.has_completed(ticket),
-            "the commit is not known to be durable; its source memory is still in use",
+            "the commit is not known to be durable, and its source memory is still in use: wait again, or \
+             drop the writer and connect again",
         )
     }
 
