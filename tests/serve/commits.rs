@@ -89,6 +89,8 @@ fn commits_are_served() {
             gone.reason
         );
         assert_eq!(gone.identity.key, 2);
+        // The receives that were flushed are the server's own.
+        assert!(gone.completions.is_empty(), "{:?}", gone.completions);
         let ticket = commit(&mut writer, &source, 21);
         until(|| {
             let _ = wrong.look(|_| {});

@@ -354,7 +354,8 @@ impl Server {
         let Some(responder) = &mut self.responder else {
             return false;
         };
-        match responder.turn(|client| self.wait.conn(client.0)) {
+        // The completions that are flushed at a client's end are not the program's.
+        match responder.turn_and_keep(|client| self.wait.conn(client.0)) {
             Turn::Idle => false,
             Turn::Served(_) => true,
             Turn::Ended(client, error) => {

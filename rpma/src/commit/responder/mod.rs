@@ -199,6 +199,17 @@ impl<K: Copy + Ord> Responder<K> {
     /// Call it after completions were handed in, until it is [`Turn::Idle`].
     #[cfg_attr(feature = "sim", track_caller)]
     pub fn turn<'a>(&mut self, conn: impl Fn(K) -> Option<&'a Conn>) -> Turn<K> {
+        let turn = self.turn_and_keep(conn);
+        if let Turn::Ended(client, _) = &turn {
+            self.remove(*client);
+        }
+        turn
+    }
+
+    /// As [`turn`](Self::turn), but does not forget a client that it refuses. No other turn serves
+    /// it, and its completions are still the responder's, until it is [removed](Self::remove).
+    #[cfg_attr(feature = "sim", track_caller)]
+    pub(crate) fn turn_and_keep<'a>(&mut self, conn: impl Fn(K) -> Option<&'a Conn>) -> Turn<K> {
         let (mut served, mut worked) = (0, false);
         // Once round: a client that has more to do comes again in the next turn.
         for _ in 0..self.ready.len() {
@@ -220,8 +231,8 @@ impl<K: Copy + Ord> Responder<K> {
                         self.ready.push_back(client);
                     }
                 }
+                // It stays marked as listed, so that it is never listed again.
                 Err(error) => {
-                    self.clients.remove(&client);
                     let _ = conn.disconnect();
                     return Turn::Ended(client, error);
                 }
