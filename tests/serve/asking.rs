@@ -144,6 +144,44 @@ fn too_many_questions() {
     });
 }
 
+/// Promise: a writer that gives a try up and asks again has one question, its last one. So it takes
+/// no room from other clients, and the answer to a try that it gave up cuts off nothing.
+#[test]
+fn a_writer_asks_again() {
+    device_test(|| {
+        let mut cfg = ServerCfg::new();
+        cfg.set_most_questions(2).expect("some");
+        let mut site = Site::with(2, &cfg);
+        let mut given_up = Vec::new();
+        for _ in 0..3 {
+            let conn = site.ask(identity(1, 1, 10));
+            given_up.push((conn, site.asked()));
+            if let [.., (before, _), _] = &given_up[..] {
+                match site.next() {
+                    Served::Refused(refused) => {
+                        is_refusal(&refused.refusal, RefusalCode::Full, 0, "asked again");
+                        assert_eq!(refused.identity, Some(identity(1, 1, 10)));
+                        assert_eq!(refusal(before), refused.refusal);
+                    }
+                    other => panic!("{other:?}"),
+                }
+            }
+        }
+        let (other, _) = site.client(identity(2, 1, 20));
+        let (conn, last) = given_up.pop().expect("the last one");
+        let client = site.admit(last).expect("admitted");
+        assert_eq!(event(&conn), ConnEvent::Established);
+        site.arrives(client);
+        for (_, asked) in given_up {
+            let late = site.admit(asked).expect_err("it asked again");
+            assert!(matches!(late.error, Some(Error::TimedOut(_))), "{late:?}");
+        }
+        goes_on(&conn);
+        goes_on(&other);
+        site.nothing();
+    });
+}
+
 /// Promise: clients beyond the limit are refused as full, when they ask and when they are admitted;
 /// a writer that comes back needs no other place.
 #[test]

@@ -31,6 +31,7 @@ impl Server {
         self.questions.retain(Question::is_open);
         match self.judge_offer(request.private_data()) {
             Ok((offer, identity, kept)) => {
+                self.withdraw(&identity);
                 let asked = Asked::new(request, (offer, identity), kept);
                 let limit = clock::now().checked_add(self.cfg.answer_limit);
                 self.questions.push_back(asked.question(limit));
@@ -43,6 +44,21 @@ impl Server {
         }
     }
 
+    /// A writer that asks again has given its earlier request up. If the program admitted that one
+    /// as well, it would cut off the writer's connection for a request that nobody waits for.
+    fn withdraw(&mut self, identity: &Identity) {
+        let Some(at) = self.questions.iter().position(|asks| asks.is_by(identity)) else {
+            return;
+        };
+        let earlier = self.questions.remove(at);
+        if let Some((asks, request)) = earlier.and_then(|asks| asks.take().map(|of| (asks, of))) {
+            let refusal = Refusal::new(RefusalCode::Full, "the client has asked again");
+            let refused = rejected(request, refusal, Some(asks.identity));
+            self.counters.refused += 1;
+            self.told.push_back(Served::Refused(refused));
+        }
+    }
+
     fn judge_offer(&self, private_data: &[u8]) -> Result<Judged, (Refusal, Option<Identity>)> {
         let offer = self.offer.judge(private_data);
         let offer = offer.map_err(|refusal| (refusal, None))?;
@@ -52,7 +68,9 @@ impl Server {
         };
         let kept = self.judge_identity(&identity);
         let kept = kept.map_err(|refusal| (refusal, Some(identity)))?;
-        if self.questions.len() >= self.cfg.most_questions {
+        // The earlier one of the same writer makes room.
+        let others = self.questions.iter().filter(|asks| !asks.is_by(&identity));
+        if others.count() >= self.cfg.most_questions {
             let words = "too many clients ask at the same time";
             let refusal = self.refusal(RefusalCode::Full, identity.key, words);
             return Err((refusal, Some(identity)));

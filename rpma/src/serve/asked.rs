@@ -126,6 +126,11 @@ impl Question {
         std::ptr::eq(self.request.as_ptr(), Arc::as_ptr(&asked.request))
     }
 
+    /// Whether this writer asks, perhaps with a lower epoch.
+    pub(super) fn is_by(&self, writer: &Identity) -> bool {
+        (self.identity.key, self.identity.instance) == (writer.key, writer.instance)
+    }
+
     pub(super) fn take(&self) -> Option<Request> {
         take(&*self.request.upgrade()?)
     }

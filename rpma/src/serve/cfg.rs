@@ -74,7 +74,8 @@ impl ServerCfg {
     }
 
     /// Sets the maximum number of [`Asked`](super::Asked) that are not answered yet. The default is
-    /// 16. Requests beyond that are refused as full.
+    /// 16. Requests beyond that are refused as full. If a writer (a key and an instance) asks again,
+    /// its earlier request is refused.
     ///
     /// # Errors
     ///
