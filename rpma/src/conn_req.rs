@@ -8,7 +8,7 @@ use std::fmt;
 use std::net::SocketAddr;
 
 use crate::address;
-use crate::conn::Conn;
+use crate::conn::{Conn, NotAccepted};
 use crate::conn_cfg::ConnCfg;
 use crate::error::{Error, Result};
 use crate::mr::MrSlice;
@@ -247,18 +247,31 @@ impl ConnReq {
         if let Err(error) = check_private_data(private_data, terms.max_data, terms.call) {
             return Err(ConnectError::refused(error, self));
         }
-        let param = ConnParam {
+        let made = match self.direction {
+            Direction::Outgoing => {
+                let param = self.param(private_data);
+                Conn::connect(self.queues, param)
+            }
+            Direction::Incoming { .. } => self.accept(private_data).map_err(|not| not.error),
+        };
+        made.map_err(ConnectError::of)
+    }
+
+    /// Accepts an incoming request. The caller has checked the length of the private data.
+    pub(crate) fn accept(self, private_data: &[u8]) -> Result<Conn, NotAccepted> {
+        let param = self.param(private_data);
+        Conn::accept(self.queues, self.private_data, param)
+    }
+
+    fn param<'data>(&self, private_data: &'data [u8]) -> ConnParam<'data> {
+        let terms = self.direction.terms();
+        ConnParam {
             private_data,
             responder_resources: terms.responder_resources,
             initiator_depth: terms.initiator_depth,
             retry_count: self.retry_count,
             rnr_retry_count: self.rnr_retry_count,
-        };
-        let made = match self.direction {
-            Direction::Outgoing => Conn::connect(self.queues, param),
-            Direction::Incoming { .. } => Conn::accept(self.queues, self.private_data, param),
-        };
-        made.map_err(ConnectError::of)
+        }
     }
 
     /// The address of the client, or that to which an outgoing request goes.

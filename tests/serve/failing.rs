@@ -223,6 +223,38 @@ fn the_order_of_an_admission() {
     });
 }
 
+/// Promise: a client that may have been accepted, and whose queue pair could not be destroyed, is
+/// one that is not cut off: its key is refused until the region is deregistered.
+#[test]
+fn an_admission_that_fails_and_leaves_its_queue_pair() {
+    for call in ["rdma_accept", "ibv_query_qp"] {
+        leaving(&[("qp", 1), ("cq", 1), ("pd", 1)], || {
+            let mut site = Site::new(1);
+            let first = site.ask(identity(1, 1, 10));
+            let asked = site.asked();
+            let failing = with_fabric(|fabric, host| {
+                let failing = fabric.fail(call).on(host).how(How::Done);
+                failing.next(Errno::IO)
+            });
+            let left = fail("ibv_destroy_qp");
+            let refused = site.admit(asked).expect_err("not accepted");
+            assert!(!failing.is_pending() && !left.is_pending());
+            assert!(refused.to_string().starts_with(call), "{refused}");
+            let data = offer(identity(1, 2, 11))
+                .encode(Offer::CONNECT)
+                .expect("fits");
+            let words = "its writes may still land";
+            site.refused(&data, RefusalCode::NotCutOff, 1, words);
+            // The remedy.
+            site.parts.remove(&1);
+            site.server.release(1).expect("deregistered");
+            site.parts.insert(1, site.region(LEN..2 * LEN, usage()));
+            site.client(identity(1, 2, 11));
+            drop(first);
+        });
+    }
+}
+
 /// Promise: what makes queues fails: the client is refused as full, with the verb's name, and may
 /// come back.
 #[test]

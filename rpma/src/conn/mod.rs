@@ -48,7 +48,9 @@ use crate::peer_cfg::{Durable, PeerCfg};
 use crate::posted::ConnId;
 use crate::queues::Queues;
 use crate::slots::State;
-use crate::verbs::{CmEvent, CmEventKind, CompChannel, ConnParam, CqKind, CqTag, Deadline, Notify};
+use crate::verbs::{
+    CmEvent, CmEventKind, CompChannel, ConnParam, CqKind, CqTag, Deadline, Freed, Notify,
+};
 
 /// A connection to another program.
 ///
@@ -119,6 +121,23 @@ pub struct Conn {
     keep_alive: Option<Box<KeepAlive>>,
 }
 
+/// A request that was not accepted, or whose connection did not open after that.
+#[derive(Debug)]
+pub(crate) struct NotAccepted {
+    pub(crate) error: Error,
+    /// Otherwise the peer may use the queue pair.
+    pub(crate) is_destroyed: bool,
+}
+
+impl NotAccepted {
+    pub(crate) fn freed(error: Error) -> Self {
+        Self {
+            error,
+            is_destroyed: true,
+        }
+    }
+}
+
 impl Conn {
     /// Asks the peer for the connection.
     pub(crate) fn connect(queues: Queues, param: ConnParam<'_>) -> Result<Self> {
@@ -132,14 +151,27 @@ impl Conn {
         queues: Queues,
         private_data: Box<[u8]>,
         param: ConnParam<'_>,
-    ) -> Result<Self> {
-        let conn = Self::new(queues, OnceLock::from(private_data))?;
+    ) -> Result<Self, NotAccepted> {
+        // Before the call that accepts, the peer knows no queue pair.
+        let conn = Self::new(queues, OnceLock::from(private_data)).map_err(NotAccepted::freed)?;
         let keep_alive = conn.queues.keep_alive;
         let check = |ack_timeout| check_keep_alive(keep_alive, ack_timeout);
-        conn.queues.qp.accept(param, check)?;
+        let accepted = conn.queues.qp.accept(param, check);
         // The queue pair can send from here on.
-        conn.open()?;
-        Ok(conn)
+        match accepted.and_then(|()| conn.open()) {
+            Ok(()) => Ok(conn),
+            Err(error) => {
+                let Freed { queue_pair, rest } = conn.queues.destroy();
+                let is_destroyed = queue_pair.is_ok();
+                if let Err(error) = queue_pair.and(rest) {
+                    log::error!("{error}; the object is leaked");
+                }
+                Err(NotAccepted {
+                    error,
+                    is_destroyed,
+                })
+            }
+        }
     }
 
     fn new(queues: Queues, private_data: OnceLock<Box<[u8]>>) -> Result<Self> {

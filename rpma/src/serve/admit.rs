@@ -270,9 +270,15 @@ impl Server {
                 return Err(refused);
             }
         };
-        let conn = match req.connect(&answer) {
+        let conn = match req.accept(&answer) {
             Ok(conn) => conn,
-            Err(not_made) => return Err(self.not_admitted(key, not_made.into())),
+            Err(not_accepted) => {
+                // The client may have the answer.
+                if !not_accepted.is_destroyed {
+                    self.keys.lost(key, part);
+                }
+                return Err(self.not_admitted(key, not_accepted.error));
+            }
         };
         let member = match self.wait.add(place, conn) {
             Ok(member) => member,
