@@ -330,3 +330,22 @@ fn a_server_counts() {
         drop((first, again));
     });
 }
+
+/// Promise: the operations that were flushed when a client was cut off count as failed, as if the
+/// program had polled them.
+#[test]
+fn flushed_operations_of_a_client_that_is_cut_off_count() {
+    device_test(|| {
+        let mut site = Site::new(1);
+        let (_conn, client) = site.client(identity(1, 1, 10));
+        let conn = site.server.conn(client).expect("connected");
+        conn.recv(MrSlice::EMPTY, 7).expect("posted");
+        let gone = site.server.cut_off(client).expect("connected");
+        let [wc] = gone.completions[..] else {
+            panic!("{:?}", gone.completions);
+        };
+        let failed = wc.result().expect_err("flushed");
+        let counters = site.server.counters();
+        assert_eq!(counters.conns.failed(failed.status), 1);
+    });
+}

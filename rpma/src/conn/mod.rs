@@ -21,7 +21,7 @@ use std::fmt;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
 pub use self::batch::Batch;
@@ -47,7 +47,7 @@ use crate::mr::MrUsage;
 use crate::peer_cfg::{Durable, PeerCfg};
 use crate::posted::ConnId;
 use crate::queues::Queues;
-use crate::slots::State;
+use crate::slots::{ConnSlots, State};
 use crate::verbs::{
     CmEvent, CmEventKind, CompChannel, ConnParam, CqKind, CqTag, Deadline, Freed, Notify,
 };
@@ -586,6 +586,11 @@ impl Conn {
     #[must_use]
     pub fn counters(&self) -> Counters {
         self.queues.slots.counters()
+    }
+
+    /// What counts, also when the connection is gone.
+    pub(crate) fn slots(&self) -> Arc<ConnSlots> {
+        Arc::clone(&self.queues.slots)
     }
 
     /// Returns the event with which the connection ended, once it was taken ([`next_event`](Self::next_event),

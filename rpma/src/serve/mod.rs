@@ -414,11 +414,13 @@ impl Server {
         let identity = self.directory.get(key)?;
         let conn = self.wait.remove(client.0)?;
         let failure = conn.failure();
-        self.counters.conns += conn.counters();
+        let counting = conn.slots();
         let (mut completions, not_cut_off) = match conn.cut_off() {
             Ok(completions) => (completions, None),
             Err(error) => (error.completions, Some(error.error)),
         };
+        // With those that were polled just now.
+        self.counters.conns += counting.counters();
         if let Some(responder) = &mut self.responder {
             completions.retain(|wc| !responder.handle(client, wc));
             responder.remove(client);
