@@ -62,7 +62,10 @@ impl ConnSlots {
         self.send.beside_is_done(number);
         self.is_probing.store(false, Ordering::Release);
         if status != WcStatus::SUCCESS && self.life.state() == State::Open {
-            self.count_lost_probe();
+            // One that is flushed asked nobody: the queue pair was in the error state before.
+            if status != WcStatus::WR_FLUSH_ERR {
+                self.count_lost_probe();
+            }
             self.fail(Failure::Probe { status });
             // The wait of the connection returns its end, whichever thread has polled this.
             self.bell().call();

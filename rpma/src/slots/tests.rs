@@ -814,3 +814,23 @@ fn receives_that_may_be_kept_are_counted() {
     assert_eq!(pool.returning().complete(again.into()), Some(7));
     assert_eq!(pool.returning().complete(again.into()), None, "it is free");
 }
+
+/// A probe that was flushed asked nobody: it ends the connection, and is not a lost one.
+#[test]
+fn a_flushed_probe_is_not_lost() {
+    for (status, lost) in [(WcStatus::WR_FLUSH_ERR, 0), (WcStatus::RETRY_EXC_ERR, 1)] {
+        let device = Device::new(4);
+        let taken = Mutex::new(0);
+        let posted = device.slots.post_probe(|wr_id| {
+            *taken.lock().expect("no panic") = wr_id;
+            Ok(())
+        });
+        assert!(posted.is_ok());
+        let wr_id = *taken.lock().expect("no panic");
+        let (kind, number) = Kind::of(wr_id).expect("the library's own");
+        assert_eq!(kind, Kind::Probe);
+        device.slots.probe_came(number, status);
+        assert_eq!(device.slots.state(), State::Silent);
+        assert_eq!(device.slots.counters().probes_lost, lost, "{status}");
+    }
+}
