@@ -434,12 +434,15 @@ impl ConnCfg {
     ///
     /// # Errors
     ///
-    /// [`Error::InvalidArgument`] for zero.
+    /// [`Error::InvalidArgument`] below a millisecond: a device without acknowledgement time-outs has no
+    /// other lower limit.
     pub fn set_keep_alive(&mut self, silence: Option<Duration>) -> Result<&mut Self> {
-        if silence == Some(Duration::ZERO) {
-            return Err(Error::invalid(
-                "a keep-alive of zero: every peer would be gone at once; None switches it off",
-            ));
+        const SHORTEST: Duration = Duration::from_millis(1);
+        if let Some(silence) = silence.filter(|silence| *silence < SHORTEST) {
+            return Err(Error::invalid(format!(
+                "a keep-alive of {silence:?}, in which no peer can answer: it has {SHORTEST:?} at \
+                 least, and None switches it off"
+            )));
         }
         self.keep_alive = silence;
         Ok(self)
