@@ -29,6 +29,8 @@ pub(crate) fn run(addr: &str, clients: usize) -> Result<()> {
     let mut cfg = ServerCfg::new();
     cfg.set_most_clients(clients)?;
     cfg.set_commits(Some(Limits::new(4, 4, 4096)?));
+    // An earlier run may have left a directory.
+    all.store_u64(0, 0)?;
     let directory = Directory::create(all.part(..start)?, slots)?;
     let mut server = Server::new(ep, directory, &cfg)?;
     let far = Peer::new(&device)?;

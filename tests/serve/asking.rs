@@ -8,7 +8,9 @@ use rpma::serve::{Served, ServerCfg};
 use rpma::{Conn, ConnEvent, Error, Offer, RefusalCode, Wc};
 
 use crate::common::{LIMIT, completion, device_test, event};
-use crate::support::{SHORT, Site, identity, is_readable, is_refusal, offer, refusal};
+use crate::support::{
+    SHORT, Site, directory_of, identity, is_readable, is_refusal, new_directory, offer, refusal,
+};
 
 /// The established client goes on: it writes.
 fn goes_on(conn: &Conn) {
@@ -217,8 +219,8 @@ fn too_many_clients() {
 fn too_many_keys() {
     device_test(|| {
         let mut site = Site::new(2);
-        let directory = rpma::serve::Directory::create(crate::support::directory_of(&site.all), 1);
-        site = Site::over(2, &ServerCfg::new(), site.all, directory.expect("made"));
+        let directory = new_directory(directory_of(&site.all), 1);
+        site = Site::over(2, &ServerCfg::new(), site.all, directory);
         let late = site.ask(identity(2, 1, 10));
         let asked = site.asked();
         let (_one, _) = site.client(identity(1, 1, 10));

@@ -68,6 +68,12 @@ pub(crate) fn directory_of(all: &PmemMap) -> PmemMap {
     all.part(..LEN).expect("inside")
 }
 
+/// An empty directory in memory that may have one of an earlier test.
+pub(crate) fn new_directory(memory: PmemMap, slots: u32) -> Directory {
+    memory.store_u64(0, 0).expect("inside");
+    Directory::create(memory, slots).expect("made")
+}
+
 impl Site {
     pub(crate) fn new(keys: u64) -> Self {
         Self::with(keys, &ServerCfg::new())
@@ -86,7 +92,7 @@ impl Site {
             true => directory_of(&all),
             false => all.part(end..end + len).expect("inside"),
         };
-        let directory = Directory::create(directory, slots).expect("made");
+        let directory = new_directory(directory, slots);
         Self::over(keys, cfg, all, directory)
     }
 
