@@ -111,7 +111,7 @@ impl Directory {
     ///
     /// [`Error::InvalidArgument`] if there is no directory, if it is one of another version, if it
     /// is longer than the memory, if a slot has two invalid lines, or if two slots have one key: the
-    /// text says what to do. Otherwise as [`PmemMap::persist`].
+    /// text says what to do, and no byte has changed. Otherwise as [`PmemMap::persist`].
     pub fn open(memory: PmemMap) -> Result<Self> {
         check(&memory, 1)?;
         let slots = line::slots(&read(&memory, 0)?)?;
@@ -122,8 +122,14 @@ impl Directory {
             free: Vec::new(),
             keys: BTreeMap::new(),
         };
+        let mut torn = Vec::new();
         for slot in (0..slots).rev() {
-            directory.read_slot(slot)?;
+            torn.extend(directory.read_slot(slot)?);
+        }
+        for kept in torn {
+            let identity = kept.entry.identity;
+            let kept = directory.updated(kept, identity)?;
+            directory.keys.insert(identity.key, kept);
         }
         Ok(directory)
     }
@@ -140,32 +146,30 @@ impl Directory {
         }
     }
 
-    fn read_slot(&mut self, slot: u32) -> Result<()> {
+    /// Takes what a slot keeps. It returns it if one of the two lines is to be written again.
+    fn read_slot(&mut self, slot: u32) -> Result<Option<Kept>> {
         let Some(memory) = &self.memory else {
-            return Ok(());
+            return Ok(None);
         };
         let lines = [read(memory, place(slot, 0))?, read(memory, place(slot, 1))?];
-        let (mut entry, mut line, is_whole) = match Slot::decode(&lines, slot)? {
+        let (kept, is_whole) = match Slot::decode(&lines, slot)? {
             Slot::Free => {
                 self.free.push(slot);
-                return Ok(());
+                return Ok(None);
             }
             Slot::Kept {
                 entry,
                 line,
                 is_whole,
-            } => (entry, line, is_whole),
+            } => (Kept { slot, entry, line }, is_whole),
         };
-        if !is_whole {
-            (entry, line) = self.update(slot, line, entry, entry.identity)?;
-        }
-        let kept = Kept { slot, entry, line };
-        match self.keys.insert(entry.identity.key, kept) {
-            None => Ok(()),
+        let key = kept.entry.identity.key;
+        match self.keys.insert(key, kept) {
+            None => Ok((!is_whole).then_some(kept)),
             Some(other) => Err(Error::invalid(format!(
-                "the slots {slot} and {} of the directory have the key {:#x} both: restore it, or \
+                "the slots {slot} and {} of the directory have the key {key:#x} both: restore it, or \
                  make another directory with Directory::create",
-                other.slot, entry.identity.key
+                other.slot
             ))),
         }
     }
