@@ -10,6 +10,9 @@ pub(super) const SLOT: usize = 2 * LINE;
 /// The header's first 8 bytes, which are written last.
 pub(super) const MAGIC: [u8; 8] = *b"rpmadir\0";
 const VERSION: u32 = 1;
+/// What to do about a directory that cannot be trusted.
+pub(super) const REMEDY: &str = "restore it, or forget it by PmemMap::store_u64(0, 0), make another one with \
+     Directory::create, and let each writer take over with a higher epoch";
 
 pub(super) type Bytes = [u8; LINE];
 
@@ -28,8 +31,7 @@ pub(super) fn header(slots: u32) -> Bytes {
 pub(super) fn slots(bytes: &Bytes) -> Result<u32> {
     if bytes[..8] != MAGIC {
         return Err(Error::invalid(
-            "the memory has no directory: Directory::create makes one, and forgets the epochs of an \
-             earlier one",
+            "the memory has no directory: Directory::create makes one",
         ));
     }
     let version = u32::from_le_bytes(array(bytes, 8));
@@ -41,10 +43,9 @@ pub(super) fn slots(bytes: &Bytes) -> Result<u32> {
     }
     let slots = u32::from_le_bytes(array(bytes, 12));
     if *bytes != header(slots) {
-        return Err(Error::invalid(
-            "the header of the directory is broken: restore it, or make another one with \
-             Directory::create, and let each writer take over with a higher epoch",
-        ));
+        return Err(Error::invalid(format!(
+            "the header of the directory is broken: {REMEDY}"
+        )));
     }
     Ok(slots)
 }
@@ -135,8 +136,7 @@ impl Slot {
         let broken = |why: &str| {
             Err(Error::invalid(format!(
                 "slot {slot} of the directory is broken ({why}), and the key and epoch that it kept \
-                 are lost: restore it, or make another directory with Directory::create, and let \
-                 each writer take over with a higher epoch"
+                 are lost: {REMEDY}"
             )))
         };
         match lines.each_ref().map(|bytes| Line::decode(bytes, slot)) {

@@ -8,7 +8,7 @@ mod line;
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-use self::line::{Entry, LINE, MAGIC, SLOT, Slot};
+use self::line::{Entry, LINE, MAGIC, REMEDY, SLOT, Slot};
 use crate::error::{Error, Result};
 use crate::offer::Identity;
 use crate::pmem::PmemMap;
@@ -71,18 +71,28 @@ impl Directory {
         LINE.saturating_add((slots as usize).saturating_mul(SLOT))
     }
 
-    /// Makes an empty directory, for `slots` keys, at the beginning of `memory`.
+    /// Makes an empty directory, for `slots` keys, at the beginning of `memory`, whatever other
+    /// bytes are there.
     ///
-    /// It forgets the epochs of a directory that was there: a writer that another one has replaced
-    /// may come back then. A loss of power before the call returns leaves no directory.
+    /// It refuses memory that has a directory, also a broken one. A directory that forgets its
+    /// epochs lets a writer come back that another one has replaced. To forget it, first call
+    /// [`store_u64(0, 0)`](PmemMap::store_u64) on the memory.
+    ///
+    /// A loss of power before the call returns leaves no directory.
     ///
     /// # Errors
     ///
     /// [`Error::InvalidArgument`] if `slots` is 0, if the memory has fewer than
-    /// [`len_for`](Self::len_for) bytes, or if it begins at no multiple of 64. Otherwise as
-    /// [`PmemMap::persist`].
+    /// [`len_for`](Self::len_for) bytes, if it begins at no multiple of 64, or if it has a
+    /// directory. Otherwise as [`PmemMap::persist`].
     pub fn create(memory: PmemMap, slots: u32) -> Result<Self> {
         check(&memory, slots)?;
+        if read(&memory, 0)?.starts_with(&MAGIC) {
+            return Err(Error::invalid(
+                "the memory has a directory already, and another one would forget its epochs: use \
+                 Directory::open, or forget it first by PmemMap::store_u64(0, 0)",
+            ));
+        }
         let rest = LINE..Self::len_for(slots);
         memory.store_u64(0, 0)?;
         memory.persist(..8)?;
@@ -167,8 +177,7 @@ impl Directory {
         match self.keys.insert(key, kept) {
             None => Ok((!is_whole).then_some(kept)),
             Some(other) => Err(Error::invalid(format!(
-                "the slots {slot} and {} of the directory have the key {key:#x} both: restore it, or \
-                 make another directory with Directory::create",
+                "the slots {slot} and {} of the directory have the key {key:#x} both: {REMEDY}",
                 other.slot
             ))),
         }
@@ -242,8 +251,8 @@ impl Directory {
     fn added(&mut self, identity: Identity) -> Result<Kept> {
         if self.is_full() {
             return Err(Error::invalid(format!(
-                "the directory is full: it has {} slots. Make a larger one with Directory::create, \
-                 and keep these identities there",
+                "the directory is full: it has {} slots. Make a larger one in other memory, and \
+                 keep these identities there",
                 self.slots
             )));
         }
@@ -449,6 +458,31 @@ mod tests {
         assert!(text.contains("0 slots"), "{text}");
         let text = invalid(Directory::create(map(&file), 32));
         assert!(text.contains("has 4160 bytes"), "{text}");
+    }
+
+    /// Promise: no epoch is forgotten by the way. A directory, also a broken one, is made anew only
+    /// after the program has forgotten it.
+    #[test]
+    fn a_directory_is_not_made_over_another_one() {
+        let file = file();
+        let mut directory = Directory::create(map(&file), 2).expect("made");
+        directory.keep(identity(7, 1, 1)).expect("kept");
+        drop(directory);
+        for (at, byte) in [(100, 0), (8, 2), (20, 1)] {
+            let mut bytes = fs::read(file.path()).expect("its bytes");
+            bytes[at] = byte;
+            fs::write(file.path(), &bytes).expect("written");
+            let text = invalid(Directory::create(map(&file), 2));
+            assert!(text.contains("forget it first by"), "{text}");
+            assert!(fs::read(file.path()).expect("its bytes") == bytes);
+        }
+        let memory = map(&file);
+        memory.store_u64(0, 0).expect("forgotten");
+        let directory = Directory::create(memory, 2).expect("made");
+        assert!(directory.get(7).is_none());
+        drop(directory);
+        let directory = Directory::open(map(&file)).expect("opened");
+        assert!(directory.get(7).is_none());
     }
 
     /// Without memory the rules are the same.
