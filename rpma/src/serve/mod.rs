@@ -35,14 +35,10 @@
 //! /// The memory of each client, and before them of the directory.
 //! const LEN: usize = 2 << 20;
 //!
-//! fn serve(addr: &str, path: &str, is_new: bool) -> Result<()> {
+//! fn serve(addr: &str, path: &str) -> Result<()> {
 //!     let all = PmemMap::open(path, LEN * (CLIENTS as usize + 1))?;
-//!     // No client gets the first part.
-//!     let directory = all.part(..LEN)?;
-//!     let directory = match is_new {
-//!         true => Directory::create(directory, CLIENTS as u32)?,
-//!         false => Directory::open(directory)?,
-//!     };
+//!     // No client gets the first part. It is all zeros before the first start.
+//!     let directory = Directory::open_or_create(all.part(..LEN)?, CLIENTS as u32)?;
 //!     let device = Device::from_addr(addr, Side::Local)?;
 //!     let ep = Ep::listen(&Peer::new(&device)?, addr, 7777)?;
 //!     let mut cfg = ServerCfg::new();

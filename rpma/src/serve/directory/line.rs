@@ -9,6 +9,8 @@ pub(super) const LINE: usize = 64;
 pub(super) const SLOT: usize = 2 * LINE;
 /// The header's first 8 bytes, which are written last.
 pub(super) const MAGIC: [u8; 8] = *b"rpmadir\0";
+/// What is there while a directory is made.
+pub(super) const BEGUN: [u8; 8] = *b"rpmanew\0";
 const VERSION: u32 = 1;
 /// What to do about a directory that cannot be trusted.
 pub(super) const REMEDY: &str = "restore it, or forget it by PmemMap::store_u64(0, 0), make another one with \
@@ -31,7 +33,7 @@ pub(super) fn header(slots: u32) -> Bytes {
 pub(super) fn slots(bytes: &Bytes) -> Result<u32> {
     if bytes[..8] != MAGIC {
         return Err(Error::invalid(
-            "the memory has no directory: Directory::create makes one",
+            "the memory has no directory: Directory::open_or_create makes one in memory of zeros",
         ));
     }
     let version = u32::from_le_bytes(array(bytes, 8));
@@ -255,9 +257,13 @@ mod tests {
             bytes[at] = byte;
             bytes
         };
+        let mut begun = header(7);
+        begun[..8].copy_from_slice(b"rpmanew\0");
+        assert_eq!(begun[..8], BEGUN, "directories outlive the program");
         assert_eq!(slots(&header(7)).expect("a header"), 7);
         for (bytes, reason) in [
             ([0; LINE], "has no directory"),
+            (begun, "has no directory"),
             (with(0, b'R'), "has no directory"),
             (with(8, 2), "has the version 2, and this library knows 1"),
             (with(12, 8), "header of the directory is broken"),

@@ -8,7 +8,7 @@ mod line;
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-use self::line::{Entry, LINE, MAGIC, REMEDY, SLOT, Slot};
+use self::line::{BEGUN, Entry, LINE, MAGIC, REMEDY, SLOT, Slot};
 use crate::error::{Error, Result};
 use crate::offer::Identity;
 use crate::pmem::PmemMap;
@@ -29,13 +29,16 @@ use crate::pmem::PmemMap;
 /// writes the older one. The newer valid line counts. A new key is written to both lines, so that
 /// one line that the memory loses is never the last one of a key.
 ///
+/// A directory that is being made is marked before any other byte changes. So
+/// [`open_or_create`](Self::open_or_create) makes it again, and takes no other bytes for it.
+///
 /// # Encoding
 ///
 /// Little endian. The sums are FNV-1a with 64 bits.
 ///
 /// | bytes | the header |
 /// |---|---|
-/// | 8 | `rpmadir` and a zero, written last |
+/// | 8 | `rpmadir` and a zero, written last; `rpmanew` and a zero while the directory is made |
 /// | 4 | the version, 1 |
 /// | 4 | the number of slots |
 /// | 8 | the sum of these |
@@ -71,6 +74,45 @@ impl Directory {
         LINE.saturating_add((slots as usize).saturating_mul(SLOT))
     }
 
+    /// Opens the directory at the beginning of `memory`, or makes an empty one, for `slots` keys,
+    /// in memory of zeros: a server calls this at each start.
+    ///
+    /// It also makes one if a loss of power has interrupted the making. It never forgets an epoch
+    /// that was kept.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::InvalidArgument`] if the directory has another number of slots, or if one of the
+    /// first [`len_for`](Self::len_for) bytes is not zero where there is no directory. Otherwise as
+    /// [`open`](Self::open) and [`create`](Self::create). No byte changes then, unless
+    /// [`PmemMap::persist`] failed.
+    pub fn open_or_create(memory: PmemMap, slots: u32) -> Result<Self> {
+        check(&memory, slots)?;
+        let header = read(&memory, 0)?;
+        if header.starts_with(&MAGIC) {
+            let has = line::slots(&header)?;
+            if has != slots {
+                return Err(Error::invalid(format!(
+                    "the directory has {has} slots, and not {slots}: open it with Directory::open. \
+                     For another number make one in other memory, and keep these identities there"
+                )));
+            }
+            return Self::open(memory);
+        }
+        if !header.starts_with(&BEGUN) {
+            for at in (0..Self::len_for(slots)).step_by(LINE) {
+                if read(&memory, at)? != [0; LINE] {
+                    return Err(Error::invalid(format!(
+                        "the memory has no directory, and other bytes at {at} to {}: \
+                         Directory::create makes a directory over them",
+                        at + LINE - 1
+                    )));
+                }
+            }
+        }
+        Self::create(memory, slots)
+    }
+
     /// Makes an empty directory, for `slots` keys, at the beginning of `memory`, whatever other
     /// bytes are there.
     ///
@@ -78,7 +120,8 @@ impl Directory {
     /// epochs lets a writer come back that another one has replaced. To forget it, first call
     /// [`store_u64(0, 0)`](PmemMap::store_u64) on the memory.
     ///
-    /// A loss of power before the call returns leaves no directory.
+    /// A loss of power before the call returns leaves the memory as it was, an empty directory, or
+    /// one that is being made. [`open_or_create`](Self::open_or_create) makes the last one again.
     ///
     /// # Errors
     ///
@@ -94,7 +137,7 @@ impl Directory {
             ));
         }
         let rest = LINE..Self::len_for(slots);
-        memory.store_u64(0, 0)?;
+        memory.store_u64(0, u64::from_ne_bytes(BEGUN))?;
         memory.persist(..8)?;
         for at in rest.clone().step_by(LINE) {
             memory.write_at(at, &[0; LINE])?;
@@ -458,6 +501,55 @@ mod tests {
         assert!(text.contains("0 slots"), "{text}");
         let text = invalid(Directory::create(map(&file), 32));
         assert!(text.contains("has 4160 bytes"), "{text}");
+    }
+
+    /// Promise: a directory is opened where there is one, and made in memory of zeros and where the
+    /// making was interrupted. Anything else is an error, and no byte changes.
+    #[test]
+    fn a_directory_is_opened_or_made() {
+        let file = file();
+        let contents = || fs::read(file.path()).expect("its bytes");
+        let over = |bytes: &[u8]| {
+            fs::write(file.path(), bytes).expect("written");
+            Directory::open_or_create(map(&file), 3)
+        };
+        let mut directory = over(&[0; 4096]).expect("made");
+        for key in [7, 8] {
+            directory.keep(identity(key, 1, 1)).expect("kept");
+        }
+        drop(directory);
+        let good = contents();
+        let directory = over(&good).expect("opened");
+        assert_eq!((directory.slots(), directory.keys.len()), (3, 2));
+        assert!(contents() == good, "opening changes nothing");
+
+        let end = Directory::len_for(3);
+        let with = |bytes: &[u8], at: usize, new: &[u8]| {
+            let mut bytes = bytes.to_vec();
+            bytes[at..at + new.len()].copy_from_slice(new);
+            bytes
+        };
+        let begun = over(&with(&[0xFF; 4096], 0, &BEGUN)).expect("made again");
+        assert!(begun.keys.is_empty() && contents()[end..] == [0xFF; 4096][end..]);
+        over(&with(&[0; 4096], end, &[1])).expect("bytes behind it do not matter");
+
+        // The key 8 has one line left, and would be written again.
+        let torn = with(&good, place(1, 0), &[0; LINE]);
+        for (bytes, reason) in [
+            (with(&[0; 4096], 0, &[1]), "other bytes at 0 to 63"),
+            (with(&[0; 4096], 63, &[1]), "other bytes at 0 to 63"),
+            (with(&[0; 4096], end - 1, &[1]), "other bytes at 384 to 447"),
+            (with(&good, 0, &[0; LINE]), "other bytes at 64 to 127"),
+            (with(&good, 0, &[0; 8]), "Directory::create makes"),
+            (with(&good, 8, &[2]), "has the version 2"),
+            (with(&good, 0, &line::header(4)), "has 4 slots, and not 3"),
+            (with(&good, 20, &[1]), "header of the directory is broken"),
+            (with(&torn, 64, &[1; 2 * LINE]), "slot 0 of the directory"),
+        ] {
+            let text = invalid(over(&bytes));
+            assert!(text.contains(reason), "{text}");
+            assert!(contents() == bytes, "{reason}: no byte changes");
+        }
     }
 
     /// Promise: no epoch is forgotten by the way. A directory, also a broken one, is made anew only
