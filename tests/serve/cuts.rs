@@ -101,6 +101,120 @@ fn a_directory_survives_every_cut() {
     assert!(visited > 1_000, "{visited} images");
 }
 
+/// What was in the memory before a directory was made there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Before {
+    Zeros,
+    Bytes,
+    /// A directory that its program has forgotten.
+    Forgotten,
+}
+
+impl Before {
+    fn write(self, memory: &PmemMap) {
+        memory.write_at(0, &[0; LEN]).expect("inside");
+        memory.persist(..).expect("persists");
+        match self {
+            Self::Zeros => {}
+            Self::Bytes => {
+                memory.write_at(0, &[0xA5; LEN]).expect("inside");
+                memory.persist(..).expect("persists");
+            }
+            Self::Forgotten => {
+                let part = memory.part(..).expect("inside");
+                let mut directory = Directory::create(part, SLOTS).expect("made");
+                directory.keep(identity(7, 3, 70)).expect("kept");
+            }
+        }
+    }
+
+    fn make(self, memory: PmemMap) -> rpma::Result<Directory> {
+        match self {
+            Self::Zeros => Directory::open_or_create(memory, SLOTS),
+            Self::Bytes => Directory::create(memory, SLOTS),
+            Self::Forgotten => {
+                memory.store_u64(0, 0)?;
+                Directory::create(memory, SLOTS)
+            }
+        }
+    }
+
+    /// A start of the program after a cut: it returns the keys that it has found, or the bytes of
+    /// the memory that is refused.
+    fn restart(self, path: &Path) -> Result<Vec<u64>, Vec<u8>> {
+        let memory = PmemMap::open(path, LEN).expect("the memory");
+        match Directory::open_or_create(memory, SLOTS) {
+            Ok(mut directory) => {
+                let found = directory.identities().map(|found| found.key).collect();
+                directory.keep(identity(1, 1, 10)).expect("kept");
+                let again = PmemMap::open(path, LEN).expect("the memory");
+                let again = Directory::open(again).expect("it is there");
+                assert_eq!(again.get(1), Some(identity(1, 1, 10)));
+                Ok(found)
+            }
+            Err(error) => {
+                let text = error.to_string();
+                assert!(text.contains("Directory::create makes"), "{text}");
+                Err(bytes_of(&PmemMap::open(path, LEN).expect("the memory")))
+            }
+        }
+    }
+
+    /// Nothing was written, or the directory is there, or it is made again.
+    fn check(self, is_made: bool, found: &Result<Vec<u64>, Vec<u8>>, before: &[u8]) {
+        match found {
+            Ok(keys) if keys.is_empty() || keys == &[1] => {}
+            Ok(keys) => assert!(
+                !is_made && self == Self::Forgotten && keys.contains(&7),
+                "{keys:?}"
+            ),
+            Err(bytes) => {
+                assert!(!is_made && self != Self::Zeros, "it is refused");
+                assert!(bytes[8..] == before[8..], "it is refused, and begun");
+            }
+        }
+    }
+}
+
+fn bytes_of(memory: &PmemMap) -> Vec<u8> {
+    let mut bytes = vec![0; LEN];
+    memory.read_at(0, &mut bytes).expect("inside");
+    bytes
+}
+
+/// Promise: wherever the power is cut while a directory is made, a restart opens it or makes it
+/// again. It refuses only memory in which the making has written nothing.
+#[test]
+fn a_directory_that_was_being_made_is_made_again() {
+    let mut visited = 0;
+    for platform in PLATFORMS {
+        for kind in [Before::Zeros, Before::Bytes, Before::Forgotten] {
+            let fabric = Fabric::seeded(Profile::STRICT, 1);
+            let host = fabric.host("server");
+            host.set_platform(platform);
+            let pmem = host.pmem("directory", LEN);
+            let _entered = host.enter();
+            let map = || PmemMap::open(pmem.path(), LEN).expect("the memory");
+            kind.write(&map());
+            let before = bytes_of(&map());
+            let is_made = AtomicBool::new(false);
+            let found = fabric.find_loss_in_recovery(
+                &pmem,
+                || is_made.load(Ordering::Relaxed),
+                |path| kind.restart(path),
+                |is_made, found| kind.check(*is_made, found, &before),
+                || {
+                    kind.make(map()).expect("made");
+                    is_made.store(true, Ordering::Relaxed);
+                },
+            );
+            let found = found.unwrap_or_else(|loss| panic!("{platform}, {kind:?}: {loss}"));
+            visited += found.images;
+        }
+    }
+    assert!(visited > 500, "{visited} images");
+}
+
 /// A server that admits one client, and the client, in threads of their own. Whenever the client
 /// knows that it was accepted, its identity is durable.
 fn accepts(profile: &Profile, seed: u64) -> Result<u64, rpma::sim::Loss> {
