@@ -59,6 +59,8 @@ const VERSION: u8 = 1;
 const HEAD: usize = 14;
 /// The most bytes of words.
 const MAX_WORDS: usize = MAX_REJECT_DATA - HEAD;
+/// The end of words that were cut.
+const DOTS: &str = "...";
 
 impl RefusalCode {
     /// Returns whether the same request may be accepted later: [`Full`](Self::Full) and
@@ -95,18 +97,29 @@ impl RefusalCode {
 }
 
 impl Refusal {
-    /// A refusal with these words and the epoch 0. Of more than 134 characters the first ones are
-    /// taken. Each character that is not plain ASCII becomes a question mark.
+    /// A refusal with these words and the epoch 0. More than 134 characters are cut after a whole
+    /// word, and end with `...`. Each character that is not plain ASCII becomes a question mark.
     #[must_use]
     pub fn new(code: RefusalCode, words: &str) -> Self {
         let plain = |char: char| match is_plain(char) {
             true => char,
             false => '?',
         };
+        let mut plain: String = words.chars().take(MAX_WORDS + 1).map(plain).collect();
+        if plain.len() > MAX_WORDS {
+            // The space after the last word may have the place of the first dot.
+            let most = MAX_WORDS - DOTS.len();
+            let end = plain[..=most].rfind(' ').unwrap_or(most);
+            plain.truncate(match plain[..end].trim_end().len() {
+                0 => most,
+                whole => whole,
+            });
+            plain.push_str(DOTS);
+        }
         Self {
             code,
             epoch: 0,
-            words: words.chars().take(MAX_WORDS).map(plain).collect(),
+            words: plain.into(),
         }
     }
 
@@ -229,8 +242,29 @@ mod tests {
     #[test]
     fn words_are_cut_and_made_plain() {
         let long = Refusal::new(RefusalCode::Broken, &"\u{e9}\n".repeat(100));
-        assert_eq!(long.words(), "?".repeat(134));
+        assert_eq!(long.words(), format!("{}...", "?".repeat(131)));
         assert_eq!(long.encode().len(), MAX_REJECT_DATA);
+    }
+
+    /// Promise: words that fit are whole; longer ones end after a whole word, and say so. A first
+    /// word that does not fit is cut.
+    #[test]
+    fn words_are_cut_after_a_whole_word() {
+        let of = |words: &str| Refusal::new(RefusalCode::Refused, words).words().to_owned();
+        let a = |len: usize| "a".repeat(len);
+        for fits in [a(134), format!("{} bc", a(131)), a(131) + "   "] {
+            assert_eq!(of(&fits), fits);
+        }
+        for (words, cut) in [
+            (format!("{} bcd", a(131)), a(131) + "..."),
+            (format!("{} bcde", a(130)), a(130) + "..."),
+            (format!("{}   bcde", a(128)), a(128) + "..."),
+            (format!("{} b cde", a(129)), a(129) + " b..."),
+            (a(135), a(131) + "..."),
+            (format!(" {}", a(134)), format!(" {}...", a(130))),
+        ] {
+            assert_eq!(of(&words), cut);
+        }
     }
 
     #[test]
