@@ -7,6 +7,9 @@
 use std::fmt;
 use std::net::SocketAddr;
 
+use rustix::io::Errno;
+
+use crate::conn::check_keep_alive;
 use crate::conn_cfg::ConnCfg;
 use crate::conn_req::{ConnReq, MAX_REJECT_DATA, check_private_data};
 use crate::ends::no_address;
@@ -23,6 +26,8 @@ use crate::verbs::IncomingRequest;
 pub struct Request {
     request: IncomingRequest,
 }
+
+const GONE: &str = "The client gave up before its request was answered";
 
 /// Why a request did not become a [`ConnReq`].
 pub(crate) enum NotMade {
@@ -60,25 +65,38 @@ impl Request {
     ///
     /// The request is rejected after each error.
     ///
-    /// * [`Error::InvalidArgument`] if the device cannot have such queues, or if the peer belongs
-    ///   to another device.
+    /// * [`Error::InvalidArgument`] if the device cannot have such queues, if the peer belongs to
+    ///   another device, or if the keep-alive is less than four acknowledgement time-outs, also of
+    ///   the kernel's own ([`ConnCfg::set_keep_alive`]).
     /// * [`Error::Provider`] if a verb fails. The hint of the error names a client that is gone.
     pub fn into_req(self, peer: &Peer, cfg: &ConnCfg) -> Result<ConnReq> {
         self.check_device(peer)?;
         let plan = Plan::new(peer, cfg)?;
+        self.check_keep_alive(&plan)?;
         let without_words = |_: &Error| Vec::new();
         self.prepare(&plan, without_words)
             .map_err(|not_made| match not_made {
                 NotMade::Failed(error) => error,
-                NotMade::Gone(error) => {
-                    error.with_hint("The client gave up before its request was answered")
-                }
+                NotMade::Gone(error) => error.with_hint(GONE),
             })
     }
 
     /// Refuses a peer of another device.
     pub(crate) fn check_device(&self, peer: &Peer) -> Result<()> {
         peer.pd().check_device(&self.request.id)
+    }
+
+    /// Refuses a keep-alive below four of the time-outs that the kernel sets if the plan sets none.
+    /// With one of its own, the plan was checked when it was made.
+    pub(crate) fn check_keep_alive(&self, plan: &Plan) -> Result<()> {
+        if plan.keep_alive.is_none() || plan.ack_timeout.is_some() {
+            return Ok(());
+        }
+        match self.request.id.ack_timeout() {
+            Ok(ack_timeout) => check_keep_alive(plan.keep_alive, ack_timeout),
+            Err(error) if error.is_errno(Errno::INVAL) => Err(error.with_hint(GONE)),
+            Err(error) => Err(error),
+        }
     }
 
     /// As [`into_req`](Self::into_req), after the checks. If the queues cannot be made, the client

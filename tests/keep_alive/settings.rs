@@ -63,8 +63,8 @@ fn less_than_four_time_outs_that_were_set() {
 }
 
 /// Promise: less than four of the kernel's own time-outs is refused as well: by the accepting side
-/// before it answers, so that the client is rejected; by the connecting side instead of
-/// `Established`.
+/// before it answers, so that the client is rejected, and of a request before it has queues; by the
+/// connecting side instead of `Established`.
 #[test]
 fn less_than_four_time_outs_of_the_kernel() {
     device_test(|| {
@@ -80,6 +80,20 @@ fn less_than_four_time_outs_of_the_kernel() {
         let client = ask(&ConnCfg::new());
         let req = ep.next_conn_req_timeout(&short, LIMIT).expect("a request");
         let refused = Error::from(req.connect(&[]).expect_err("too short"));
+        assert!(
+            is_invalid(&refused, &["268.435456ms", "set_keep_alive"]),
+            "{refused}"
+        );
+        let rejected = event(&client);
+        assert!(
+            matches!(rejected, rpma::ConnEvent::Rejected { .. }),
+            "{rejected}"
+        );
+        drop(client);
+
+        let client = ask(&ConnCfg::new());
+        let request = ep.next_request_timeout(LIMIT).expect("a request");
+        let refused = request.into_req(&peer, &short).expect_err("too short");
         assert!(
             is_invalid(&refused, &["268.435456ms", "set_keep_alive"]),
             "{refused}"

@@ -65,6 +65,40 @@ unsafe fn step(
     state: sys::ibv_qp_state,
     param: &sys::rdma_conn_param,
 ) -> Result<Option<u8>> {
+    // SAFETY: the caller promises it.
+    let (mut attr, mask) = unsafe { known(id, state) }?;
+    // The mask has only what this state and this transport need: of iWARP none of these.
+    attr.max_dest_rd_atomic = param.responder_resources;
+    attr.max_rd_atomic = param.initiator_depth;
+    attr.retry_cnt = param.retry_count;
+    attr.rnr_retry = param.rnr_retry_count;
+    // SAFETY: the caller promises it.
+    unsafe { modify(qp, &mut attr, mask) }?;
+    Ok(timeout_of(&attr, mask))
+}
+
+/// Returns the acknowledgement time-out with which the request that the id stands for would be
+/// accepted, if the transport has one. The kernel knows it before there is a queue pair
+/// (`cm_init_qp_rts_attr` in drivers/infiniband/core/cm.c).
+///
+/// # Safety
+///
+/// The id is alive, and its lock is held.
+pub(super) unsafe fn ack_timeout(id: *mut sys::rdma_cm_id) -> Result<Option<u8>> {
+    // SAFETY: the caller promises it.
+    let (attr, mask) = unsafe { known(id, sys::ibv_qp_state::IBV_QPS_RTS) }?;
+    Ok(timeout_of(&attr, mask))
+}
+
+/// Returns the connection manager's attributes for the step to this state, and which these are.
+///
+/// # Safety
+///
+/// As of [`ack_timeout`].
+unsafe fn known(
+    id: *mut sys::rdma_cm_id,
+    state: sys::ibv_qp_state,
+) -> Result<(sys::ibv_qp_attr, c_int)> {
     let mut attr = sys::ibv_qp_attr {
         qp_state: state,
         ..Default::default()
@@ -74,15 +108,12 @@ unsafe fn step(
     // the mask.
     let ret = unsafe { sys::rdma_init_qp_attr(id, &raw mut attr, &raw mut mask) };
     check_minus_one("rdma_init_qp_attr", ret)?;
-    // The mask has only what this state and this transport need: of iWARP none of these.
-    attr.max_dest_rd_atomic = param.responder_resources;
-    attr.max_rd_atomic = param.initiator_depth;
-    attr.retry_cnt = param.retry_count;
-    attr.rnr_retry = param.rnr_retry_count;
-    // SAFETY: the caller promises it.
-    unsafe { modify(qp, &mut attr, mask) }?;
+    Ok((attr, mask))
+}
+
+fn timeout_of(attr: &sys::ibv_qp_attr, mask: c_int) -> Option<u8> {
     let has_timeout = mask & sys::ibv_qp_attr_mask::IBV_QP_TIMEOUT.0 as c_int != 0;
-    Ok(has_timeout.then_some(attr.timeout))
+    has_timeout.then_some(attr.timeout)
 }
 
 /// Calls `rdma_accept` for a queue pair that is ready to send.

@@ -19,6 +19,7 @@ use rustix::fs::{OFlags, fcntl_setfl};
 use rustix::io::Errno;
 use socket2::SockAddr;
 
+use super::accept::ack_timeout;
 use super::cm_event::{CmEvent, CmEventKind, RawEvent};
 use super::device_events::DeviceEvents;
 use super::take::{Beside, Deadline, Turns, let_block, readable_now, set_nonblocking, take};
@@ -320,6 +321,14 @@ impl CmId {
             )
         };
         check_minus_one("rdma_set_option", ret)
+    }
+
+    /// The acknowledgement time-out with which the request that the id stands for would be
+    /// accepted, as an exponent, if [`set_ack_timeout`](Self::set_ack_timeout) sets none. `None`:
+    /// the transport has none. It fails with `EINVAL` if the client is gone.
+    pub(crate) fn ack_timeout(&self) -> Result<Option<u8>> {
+        // SAFETY: the id is alive, and its lock is held.
+        self.serialised(|id| unsafe { ack_timeout(id) })
     }
 
     /// The next event of this id; `None` if `deadline` passes or the bell rings first, or at once if
