@@ -429,8 +429,9 @@ impl ConnCfg {
     ///
     /// A shorter one is refused: with [`set_ack_timeout`](Self::set_ack_timeout) when the request is
     /// made, and otherwise when the kernel's time-out is known. That is before the accepting side
-    /// answers, and on the connecting side instead of
-    /// [`ConnEvent::Established`](crate::ConnEvent::Established).
+    /// answers ([`Request::into_req`](crate::Request::into_req) and
+    /// [`Server::admit`](crate::serve::Server::admit) refuse it before they change anything), and on
+    /// the connecting side instead of [`ConnEvent::Established`](crate::ConnEvent::Established).
     ///
     /// # Errors
     ///

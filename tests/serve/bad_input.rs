@@ -1,15 +1,17 @@
 //! Bad input: one clear error each, told to the client, and nothing changes.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use rpma::commit::{Limits, Method};
 use rpma::pmem::PmemMap;
 use rpma::serve::{Directory, ServerCfg};
-use rpma::{Device, Error, Mr, MrUsage, Offer, Peer, RefusalCode, Side};
+use rpma::{ConnCfg, Device, Error, Mr, MrUsage, Offer, Peer, RefusalCode, Side};
 
 use crate::common::{devdax, device_test, event, invalid, other_addr};
 use crate::support::{
-    KeyPart, LEN, Site, directory_of, identity, is_refusal, offer, offer_by, refusal, usage,
+    KeyPart, LEN, Site, directory_of, identity, is_refusal, new_directory, offer, offer_by,
+    refusal, usage,
 };
 
 /// Promise: private data that is no offer with a key is refused as broken, with words, whatever it
@@ -191,7 +193,7 @@ fn wrong_settings() {
         ] {
             assert!(text.contains("1 at least"), "{text}");
         }
-        let mut conn_cfg = rpma::ConnCfg::new();
+        let mut conn_cfg = ConnCfg::new();
         conn_cfg.set_sq_size(u32::MAX);
         cfg.set_conn(&conn_cfg);
         let mut site = Site::with(1, &cfg);
@@ -204,6 +206,38 @@ fn wrong_settings() {
         );
         assert_eq!(refusal(&conn).code(), RefusalCode::Refused);
         assert!(site.server.directory().get(1).is_none());
+    });
+}
+
+/// Promise: a keep-alive below four of the kernel's own time-outs is refused before anything has
+/// changed, with the numbers. The client is told in whole words, with a code that ends its tries.
+#[test]
+fn a_keep_alive_below_the_kernels_time_outs() {
+    device_test(|| {
+        let mut conn_cfg = ConnCfg::new();
+        let short = Duration::from_millis(200);
+        conn_cfg.set_keep_alive(Some(short)).expect("not zero");
+        let mut cfg = ServerCfg::new();
+        cfg.set_conn(&conn_cfg);
+        let all = PmemMap::open(devdax(), 2 * LEN).expect("persistent memory");
+        let mut directory = new_directory(directory_of(&all), 2);
+        directory.keep(identity(1, 3, 10)).expect("kept");
+        let mut site = Site::over(1, &cfg, all, directory);
+        let conn = site.ask(identity(1, 4, 11));
+        let asked = site.asked();
+        let refused = site.admit(asked).expect_err("too short");
+        let text = invalid(Err::<(), _>(refused.error.expect("one of this side")));
+        for part in ["200ms", "four", "set_keep_alive", "set_ack_timeout"] {
+            assert!(text.contains(part), "{text}");
+        }
+        let words = "the server's keep-alive is below four acknowledgement time-outs: its program \
+                     has to raise it (ServerCfg::set_conn)";
+        is_refusal(&refused.refusal, RefusalCode::Refused, 3, words);
+        assert!(!refused.refusal.code().is_temporary());
+        assert_eq!(refusal(&conn), refused.refusal);
+        assert_eq!(site.server.directory().get(1), Some(identity(1, 3, 10)));
+        assert!(site.server.client(1).is_none());
+        site.nothing();
     });
 }
 

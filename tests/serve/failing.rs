@@ -66,6 +66,38 @@ fn no_descriptor_for_a_request() {
     });
 }
 
+/// Promise: an admission whose time-out cannot be read changes nothing: the old writer is connected,
+/// its identity is kept, and the new one may try again.
+#[test]
+fn a_time_out_that_cannot_be_read() {
+    device_test(|| {
+        let mut conn_cfg = ConnCfg::new();
+        let long = Duration::from_secs(60);
+        conn_cfg.set_keep_alive(Some(long)).expect("not zero");
+        let mut cfg = ServerCfg::new();
+        cfg.set_conn(&conn_cfg);
+        let mut site = Site::with(1, &cfg);
+        let (writer, client) = site.client(identity(1, 3, 10));
+        let next = site.ask(identity(1, 4, 11));
+        let asked = site.asked();
+        let before = queues_made();
+        let failing = fail("rdma_init_qp_attr");
+        let refused = site.admit(asked).expect_err("the call fails");
+        assert!(!failing.is_pending());
+        let text = refused.to_string();
+        assert!(text.contains("rdma_init_qp_attr"), "{text}");
+        is_refusal(&refused.refusal, RefusalCode::Full, 3, "rdma_init_qp_attr");
+        assert_eq!(refusal(&next), refused.refusal);
+        assert_eq!(queues_made(), before);
+        assert_eq!(site.server.client(1), Some(client));
+        assert_eq!(site.server.directory().get(1), Some(identity(1, 3, 10)));
+        goes_on(&writer);
+        site.nothing();
+        // The next try succeeds.
+        site.client(identity(1, 4, 11));
+    });
+}
+
 /// Promise: a client that is refused has no queues at any time.
 #[test]
 fn a_refused_request_makes_no_queues() {

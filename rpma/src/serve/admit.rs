@@ -144,13 +144,15 @@ impl Server {
     ///   another server asked. Nothing has changed.
     /// * [`Error::InvalidArgument`] if the part is wrong: not aligned, of another `Peer`, with the
     ///   `Peer` of another key, or over the part of a key with a connection or over the directory;
-    ///   or if its bytes do not fit, or the settings cannot be had. [`Error::NotSupported`] if the
+    ///   or if its bytes do not fit; or if the settings cannot be had, as a keep-alive below four
+    ///   of the kernel's time-outs ([`ConnCfg::set_keep_alive`]). [`Error::NotSupported`] if the
     ///   region has not the usage that the server's method needs. Nothing has changed.
     /// * [`Error::Provider`] if a verb failed. The old connection may be cut off, and the identity
     ///   kept: the client may try again. If it is `ibv_destroy_qp` of the old connection, writes of
     ///   that may still land, and the key is refused until its region is deregistered
     ///   ([`release`](Self::release)).
     ///
+    /// [`ConnCfg::set_keep_alive`]: crate::ConnCfg::set_keep_alive
     /// [`Gone`]: super::Gone
     /// [`ServerCfg::set_answer_limit`]: super::ServerCfg::set_answer_limit
     pub fn admit(&mut self, asked: Asked, part: &Part<'_>) -> Result<Client, NotAdmitted> {
@@ -185,6 +187,9 @@ impl Server {
             Ok(prepared) => prepared,
             Err(error) => return Err(self.reject_for(request, key, error)),
         };
+        if let Err(error) = request.check_keep_alive(&prepared.plan) {
+            return Err(self.reject_for_keep_alive(request, key, error));
+        }
         // Nothing has changed so far.
         if let Some(old) = self.keys.client(key) {
             if let Some(gone) = self.end(old, Reason::Replaced) {
@@ -327,6 +332,19 @@ impl Server {
 
     fn reject_for(&self, request: Request, key: u64, error: Error) -> NotAdmitted {
         reject(request, self.refusal_for(key, &error), Some(error))
+    }
+
+    /// The error names numbers and settings of this side, which are too long for the client.
+    fn reject_for_keep_alive(&self, request: Request, key: u64, error: Error) -> NotAdmitted {
+        let refusal = match error {
+            Error::InvalidArgument(_) => {
+                let words = "the server's keep-alive is below four acknowledgement time-outs: its \
+                             program has to raise it (ServerCfg::set_conn)";
+                self.refusal(RefusalCode::Refused, key, words)
+            }
+            _ => self.refusal_for(key, &error),
+        };
+        reject(request, refusal, Some(error))
     }
 
     fn not_admitted(&self, key: u64, error: Error) -> NotAdmitted {
