@@ -98,7 +98,9 @@ impl fmt::Display for ConnEvent {
                     // The kernel, which rejects for a program that has ended, sends no words.
                     Some(words) => write!(
                         f,
-                        "Connection rejected by the program on the other side, with the words {words:?}"
+                        "Connection rejected by the program on the other side (reason {}), with the words \
+                         {words:?}",
+                        reason.0
                     ),
                     None => write!(f, "Connection rejected: {reason}"),
                 }
