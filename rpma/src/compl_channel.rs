@@ -119,6 +119,24 @@ impl CompletionChannel {
         Ok(CqEvent { key, kind })
     }
 
+    /// Takes the next completion event, if there is one, and does not wait. Unlike
+    /// [`wait`](Self::wait) it arms no queue: the queue of the event gives no other event before
+    /// [`Cq::req_notify`](crate::Cq::req_notify). So a program whose threads poll while they are
+    /// busy is not woken for completions that one of them has polled already.
+    ///
+    /// It makes one system call. For that the first call makes the descriptor non-blocking
+    /// ([`set_nonblocking`](Self::set_nonblocking)), and the program must not make it blocking by
+    /// `fcntl`. It does not look at the events of the device itself: another wait on the device does
+    /// ([`Wait`](crate::wait::Wait)).
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Provider`] if `ibv_get_cq_event` or the first call's `fcntl` fails.
+    pub fn try_take(&self) -> Result<Option<CqEvent>> {
+        let taken = self.channel.try_take()?;
+        Ok(taken.map(|CqTag { key, kind }| CqEvent { key, kind }))
+    }
+
     /// The channel's descriptor, as [`AsRawFd`] gives it.
     ///
     /// For `poll`, `epoll` and `fcntl` only: whoever reads from it steals an event.

@@ -193,3 +193,30 @@ fn a_polled_completion_leaves_its_event() {
         none(channel.wait_timeout(SHORT));
     });
 }
+
+/// Promise: [`CompletionChannel::try_take`] takes one event, waits for nothing, and arms nothing. So a
+/// program that polls while it is busy is not woken again.
+#[test]
+fn an_event_that_is_tried_arms_nothing() {
+    device_test(|| {
+        let peer = peer();
+        let channel = CompletionChannel::new(&peer).expect("a channel");
+        let pair = Pair::with(&peer, &on_channel(&channel, 7), &ConnCfg::new());
+        let cq = pair.client.get_cq();
+        let take = || channel.try_take().expect("no failure");
+        for _ in 0..3 {
+            assert_eq!(take(), None, "nothing came, and it does not wait");
+            write(&pair.client);
+            polled(cq, 1);
+            assert!(readable(&channel, LIMIT), "an event");
+            let event = take().expect("the event");
+            assert_eq!((event.key, event.kind), (7, CqKind::Main));
+            // Not armed: this one gives no event.
+            write(&pair.client);
+            polled(cq, 1);
+            assert_eq!(take(), None);
+            assert!(!readable(&channel, SHORT), "it was not armed");
+            cq.req_notify(Notify::Any).expect("arms");
+        }
+    });
+}

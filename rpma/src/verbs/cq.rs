@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering, fence};
 
 use rpma_sys as sys;
 use rustix::event::PollFd;
+use rustix::io::Errno;
 
 use super::device_events::{DeviceWatch, OnDeviceEvent};
 use super::take::{Beside, Deadline, Turns, any_readable, let_block, readable_now, take};
@@ -26,6 +27,8 @@ use crate::lock::{Held, Lock};
 pub(crate) struct CompChannel {
     raw: NonNull<sys::ibv_comp_channel>,
     turns: Turns,
+    /// The descriptor was made non-blocking here. Written under the lock.
+    is_nonblocking: AtomicBool,
     context: Arc<Context>,
     released: bool,
 }
@@ -43,6 +46,7 @@ impl CompChannel {
         Ok(Arc::new(Self {
             raw,
             turns: Turns::default(),
+            is_nonblocking: AtomicBool::new(false),
             context: Arc::clone(context),
             released: false,
         }))
@@ -104,12 +108,27 @@ impl CompChannel {
         Ok(())
     }
 
+    /// Takes one event, if there is one, and arms nothing. The first call makes the descriptor
+    /// non-blocking, so that no other system call has to tell whether an event is there.
+    pub(crate) fn try_take(&self) -> Result<Option<CqTag>> {
+        let _guard = self.turns.hold();
+        if !self.is_nonblocking.load(Ordering::Relaxed) {
+            self.let_block(false)?;
+        }
+        match self.get_event(|_| false) {
+            Ok((tag, _not_armed)) => Ok(Some(tag)),
+            Err(error) if error.is_errno(Errno::AGAIN) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
     /// Gets an event that is there, arms its queue again if `arms` returns true for it, and
     /// acknowledges the event as the last touch. The caller holds the lock.
     fn get_event(&self, arms: impl FnOnce(CqTag) -> bool) -> Result<(CqTag, Result<()>)> {
         let (mut cq, mut state) = (ptr::null_mut::<sys::ibv_cq>(), ptr::null_mut::<c_void>());
-        // SAFETY: the channel is alive. The call does not block: an event is there, and another
-        // waiter or a queue's destruction, which could take it away, needs the lock.
+        // SAFETY: the channel is alive. The call does not block: the descriptor is non-blocking, or an
+        // event is there, and another waiter or a queue's destruction, which could take it away,
+        // needs the lock.
         let ret = unsafe { sys::ibv_get_cq_event(self.raw.as_ptr(), &raw mut cq, &raw mut state) };
         check_minus_one("ibv_get_cq_event", ret)?;
         // SAFETY: the queue of the event is alive, as its destruction needs the lock, and with it
@@ -131,7 +150,14 @@ impl CompChannel {
     /// Makes the descriptor non-blocking, or blocking.
     pub(crate) fn set_nonblocking(&self, on: bool) -> Result<()> {
         let _guard = self.turns.hold();
-        let_block(self.as_fd(), !on)
+        self.let_block(!on)
+    }
+
+    /// The caller holds the lock.
+    fn let_block(&self, block: bool) -> Result<()> {
+        let_block(self.as_fd(), block)?;
+        self.is_nonblocking.store(!block, Ordering::Relaxed);
+        Ok(())
     }
 
     /// The descriptor of what happens to the channel's device.
