@@ -99,6 +99,13 @@ impl Peer {
         self.inner.attributes.odp
     }
 
+    /// Whether messages of this device travel over iWARP, where the peer can write to the
+    /// destinations of reads ([`MrUsage::READ_DST`](crate::MrUsage::READ_DST)).
+    #[must_use]
+    pub fn is_iwarp(&self) -> bool {
+        self.pd().context().is_iwarp()
+    }
+
     /// Whether its device answers no more: it was removed.
     #[cold]
     pub(crate) fn is_gone(&self) -> bool {
