@@ -1,0 +1,106 @@
+//! How a connection ends: [`Closed`], and [`Conn::close`].
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use rpma::{ConnEvent, Error, NotConnected, Result};
+
+use super::{Conn, Shared};
+use crate::reactor::poll_told;
+use crate::timeout::timeout;
+use crate::waiters::Ticket;
+
+impl Conn {
+    /// Waits for the end of the connection, and returns its event: the peer closed it, was lost, or
+    /// has answered this side's end.
+    ///
+    /// # Cancel safety
+    ///
+    /// It only waits: it may be dropped at any time.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NotConnected`] if the device gave the connection up. [`Error::InvalidArgument`] if the
+    /// driver is gone.
+    pub fn closed(&self) -> Closed {
+        Closed {
+            shared: Arc::clone(&self.shared),
+            ticket: Ticket::default(),
+        }
+    }
+
+    /// Ends the connection without loss: waits until nothing is in flight, also of operations that
+    /// nobody awaits; disconnects; and waits for the peer's answer. All of that within `limit`; past it
+    /// the connection is ended all the same. It blocks no executor, but the drop of the last handle
+    /// destroys the queues, which takes a device some milliseconds.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future drops this handle. The connection goes on if there are others.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::TimedOut`] if the operations or the peer's answer take longer: the operations that were
+    /// in flight may not be executed. [`Error::Ended`] if the peer ended it while operations were in
+    /// flight. [`Error::NotConnected`], and the first failure of the connection, if it failed.
+    pub async fn close(self, limit: Duration) -> Result<()> {
+        let ends = async {
+            self.idle().await?;
+            // What was in flight when the peer ended it was flushed.
+            if let Some(failure) = self.failure() {
+                return match self.shared.end() {
+                    Some(event) => Err(Error::Ended(Box::new(event.clone()))),
+                    None => Err(failure.into()),
+                };
+            }
+            self.abort();
+            self.closed().await?;
+            Ok(())
+        };
+        let ended = timeout(self.shared.reactor(), limit, ends).await;
+        self.abort();
+        ended.unwrap_or(Err(Error::TimedOut(
+            "the operations in flight did not complete, or the peer did not answer the end of the connection",
+        )))
+    }
+
+    /// Ends the connection at once: what is in flight is flushed, and each [`Op`](crate::Op) of it
+    /// fails. The peer gets [`ConnEvent::Closed`]. It does not wait.
+    pub fn abort(&self) {
+        if let Err(error) = self.shared.conn().disconnect() {
+            log::debug!("{error}");
+        }
+    }
+}
+
+/// A wait for the end: [`Conn::closed`].
+#[derive(Debug)]
+#[must_use = "nothing happens before it is awaited"]
+pub struct Closed {
+    shared: Arc<Shared>,
+    ticket: Ticket,
+}
+
+impl Future for Closed {
+    type Output = Result<ConnEvent>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<ConnEvent>> {
+        let Self { shared, ticket } = &mut *self;
+        poll_told(shared.reactor(), shared.closed(), ticket, cx, || {
+            let end = shared.end().cloned().map(Ok);
+            end.or_else(|| {
+                let given_up = Error::NotConnected(NotConnected::GivenUp);
+                shared.is_given_up().then_some(Err(given_up))
+            })
+        })
+    }
+}
+
+impl Drop for Closed {
+    fn drop(&mut self) {
+        self.shared.closed().leave(&mut self.ticket);
+    }
+}

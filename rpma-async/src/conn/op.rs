@@ -1,0 +1,116 @@
+//! [`Op`]: an operation that was posted, and is awaited.
+
+use std::fmt;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use rpma::Error;
+
+use super::Shared;
+use super::memory::{self, Memory};
+use super::shared::Awaited;
+use crate::block_on;
+use crate::error::Failed;
+
+/// An operation that was posted: a future of its completion. It only waits: the operation goes on
+/// whether it is awaited or not, and operations of one connection are executed in the order of
+/// their posts.
+///
+/// The result is the operation's memory. [`Failed`] is the error of an operation that failed.
+///
+/// # Cancel safety
+///
+/// It may be dropped after any poll, which [`detach`](Self::detach) does in words. The operation goes
+/// on, and its memory goes back to the pool when it is complete, also if nobody waits for anything.
+/// Its outcome is lost, but a failure ends the connection.
+///
+/// An `Op` that is kept after its completion takes one of the connection's slots for operations: await
+/// it or drop it.
+#[must_use = "the operation goes on, and its outcome is lost: await it, or detach it"]
+pub struct Op<B: Memory> {
+    shared: Arc<Shared>,
+    number: u64,
+    parked: bool,
+    /// `None` when it has returned.
+    memory: Option<B>,
+}
+
+impl<B: Memory> Op<B> {
+    #[inline]
+    pub(super) fn new(shared: Arc<Shared>, number: u64, memory: B) -> Self {
+        Self {
+            shared,
+            number,
+            parked: false,
+            memory: Some(memory),
+        }
+    }
+
+    /// Lets the operation go on, and does not wait for it.
+    pub fn detach(self) {}
+
+    /// Waits for at most `limit`, on this thread: for programs without a runtime
+    /// ([`Reactor::on_thread`](crate::Reactor::on_thread)).
+    ///
+    /// # Errors
+    ///
+    /// [`Failed`] with [`Error::TimedOut`] when the limit has passed: the operation goes on, and its
+    /// memory goes back to its pool. Otherwise as the future.
+    pub fn wait(self, limit: Duration) -> Result<B, Failed<B>> {
+        block_on(self, limit).unwrap_or(Err(Failed {
+            error: Error::TimedOut("the operation did not complete, and goes on"),
+            memory: None,
+        }))
+    }
+}
+
+impl<B: Memory> Future for Op<B> {
+    type Output = Result<B, Failed<B>>;
+
+    #[inline]
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let this = &mut *self;
+        assert!(
+            this.memory.is_some(),
+            "an operation that was awaited is polled again"
+        );
+        match this.shared.poll(this.number, &mut this.parked, cx) {
+            Poll::Pending => Poll::Pending,
+            Poll::Ready(awaited) => {
+                let memory = this.memory.take();
+                Poll::Ready(match awaited {
+                    Awaited::Succeeded => memory.ok_or_else(|| unreachable!("it was there")),
+                    Awaited::Failed(error) => Err(Failed { error, memory }),
+                    Awaited::Unknown(error) => {
+                        let held = memory.and_then(memory::into_held);
+                        this.shared.abandon(this.number, held);
+                        Err(Failed {
+                            error,
+                            memory: None,
+                        })
+                    }
+                })
+            }
+        }
+    }
+}
+
+impl<B: Memory> Drop for Op<B> {
+    fn drop(&mut self) {
+        if let Some(memory) = self.memory.take() {
+            self.shared.abandon(self.number, memory::into_held(memory));
+        }
+    }
+}
+
+impl<B: Memory> fmt::Debug for Op<B> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Op")
+            .field("number", &self.number)
+            .field("has_returned", &self.memory.is_none())
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,217 @@
+//! What a connection does: each method posts, in the order of the calls, and returns an [`Op`].
+
+use std::sync::Arc;
+
+use rpma::{Error, Flags, FlushType, Posted, RemoteSlice, Result};
+
+use super::memory::{self, Memory};
+use super::{Conn, Op, Sources};
+use crate::error::{Refused, invalid};
+use crate::pool::{Frozen, Lease};
+
+/// The bytes that one request of a native flush covers.
+const FLUSHED: u64 = 1 << 31;
+
+/// # Operations
+///
+/// A method posts its operation before it returns, and the [`Op`] that it returns only waits. So
+/// `conn.write(to, record)?.await?` asks two questions: was it posted, and has it succeeded?
+///
+/// The order of operations, and what a completion promises, are those of [`rpma::Conn`]: a completed
+/// write is at the peer's device, and a completed flush of it makes it visible or persistent.
+///
+/// # Errors
+///
+/// [`Refused`] if nothing was posted, with the memory: the errors of [`rpma::Conn`]'s operation of the
+/// same name. A full queue is [`Error::QueueFull`]: [`ready`](Self::ready) waits for room.
+/// [`Error::InvalidArgument`] also if so many finished [`Op`]s are kept that no slot is free. After
+/// [`Error::Provider`] the device may have the request, and the memory goes back to its pool when no
+/// device can use it.
+impl Conn {
+    /// Writes `src` to `dst` of the peer. The lengths must be equal.
+    ///
+    /// # Errors
+    ///
+    /// As [all operations](Self#errors); see [`rpma::Conn::write`].
+    #[inline]
+    pub fn write(&self, dst: RemoteSlice, src: Frozen) -> Result<Op<Frozen>, Refused<Frozen>> {
+        self.post(src, 1, |conn, src, number| {
+            conn.write(dst, src.region()?, Flags::COMPLETION_ALWAYS, number)
+        })
+    }
+
+    /// As [`write`](Self::write), and tells the peer, which gets `imm` with an empty message.
+    ///
+    /// # Errors
+    ///
+    /// As [all operations](Self#errors); see [`rpma::Conn::write_with_imm`].
+    pub fn write_with_imm(
+        &self,
+        dst: RemoteSlice,
+        src: Frozen,
+        imm: u32,
+    ) -> Result<Op<Frozen>, Refused<Frozen>> {
+        self.post(src, 1, |conn, src, number| {
+            conn.write_with_imm(dst, src.region()?, Flags::COMPLETION_ALWAYS, imm, number)
+        })
+    }
+
+    /// Reads `src` of the peer into `dst`. The lengths must be equal: see [`Lease::truncate`].
+    ///
+    /// # Errors
+    ///
+    /// As [all operations](Self#errors); see [`rpma::Conn::read`]. [`Error::NotSupported`] on a
+    /// device of iWARP, where the peer could write to the destination of a read at any time: read into
+    /// a region of rpma's there.
+    pub fn read(&self, dst: Lease, src: RemoteSlice) -> Result<Op<Lease>, Refused<Lease>> {
+        if self.shared.reactor().peer().is_iwarp() {
+            return Err(Refused {
+                error: Error::NotSupported(
+                    "on iWARP the peer can write to the destination of a read, so a lease is none: read \
+                     with rpma::Conn into a region of its own"
+                        .into(),
+                ),
+                memory: Some(dst),
+            });
+        }
+        self.post(dst, 1, |conn, dst, number| {
+            conn.read(dst.region()?, src, Flags::COMPLETION_ALWAYS, number)
+        })
+    }
+
+    /// Sends `src` as a message, which lands in a receive of the peer.
+    ///
+    /// # Errors
+    ///
+    /// As [all operations](Self#errors); see [`rpma::Conn::send`].
+    pub fn send(&self, src: Frozen) -> Result<Op<Frozen>, Refused<Frozen>> {
+        self.post(src, 1, |conn, src, number| {
+            conn.send(src.region()?, Flags::COMPLETION_ALWAYS, number)
+        })
+    }
+
+    /// As [`send`](Self::send), with 4 bytes beside the message.
+    ///
+    /// # Errors
+    ///
+    /// As [all operations](Self#errors); see [`rpma::Conn::send_with_imm`].
+    pub fn send_with_imm(&self, src: Frozen, imm: u32) -> Result<Op<Frozen>, Refused<Frozen>> {
+        self.post(src, 1, |conn, src, number| {
+            conn.send_with_imm(src.region()?, Flags::COMPLETION_ALWAYS, imm, number)
+        })
+    }
+
+    /// Makes what was written to `dst` before, on this connection, visible or persistent.
+    ///
+    /// # Errors
+    ///
+    /// As [all operations](Self#errors); see [`rpma::Conn::flush`].
+    #[inline]
+    pub fn flush(&self, dst: RemoteSlice, flush_type: FlushType) -> Result<Op<()>, Refused<()>> {
+        let weight = self.flush_weight(dst);
+        self.post((), weight, |conn, (), number| {
+            conn.flush(dst, flush_type, Flags::COMPLETION_ALWAYS, number)
+        })
+    }
+
+    /// Writes 8 bytes to `dst` of the peer at once, after all flushes that were posted before.
+    ///
+    /// # Errors
+    ///
+    /// As [all operations](Self#errors); see [`rpma::Conn::atomic_write`].
+    pub fn atomic_write(&self, dst: RemoteSlice, src: [u8; 8]) -> Result<Op<()>, Refused<()>> {
+        self.post((), 1, |conn, (), number| {
+            conn.atomic_write(dst, &src, Flags::COMPLETION_ALWAYS, number)
+        })
+    }
+
+    /// Writes `parts`, flushes them, writes the 8 bytes of `pointer`, and flushes these: one post, and
+    /// one completion, which means that all of it is durable (or visible). See
+    /// [`rpma::Conn::commit`].
+    ///
+    /// # Errors
+    ///
+    /// As [all operations](Self#errors), and those of [`rpma::Conn::commit`].
+    #[inline]
+    pub fn commit<const N: usize>(
+        &self,
+        parts: [(RemoteSlice, Frozen); N],
+        pointer: Option<(RemoteSlice, [u8; 8])>,
+        flush_type: FlushType,
+    ) -> Result<Op<Sources<N>>, Refused<Sources<N>>> {
+        let mut weight = 0;
+        let to = parts.each_ref().map(|(to, _)| {
+            weight += 1 + self.flush_weight(*to);
+            *to
+        });
+        weight += if pointer.is_some() { 2 } else { 0 };
+        let sources = Sources(parts.map(|(_, from)| Some(from)));
+        self.post(sources, weight, |conn, sources, number| {
+            let empty = [(RemoteSlice::EMPTY, rpma::MrSlice::EMPTY); N];
+            let mut regions = empty;
+            let from = sources.0.iter().flatten();
+            for ((region, to), from) in regions.iter_mut().zip(to).zip(from) {
+                *region = (to, from.region()?);
+            }
+            conn.commit(&regions, pointer, flush_type, number)
+        })
+    }
+
+    /// The slots of the send queue that a flush takes.
+    #[inline]
+    pub(super) fn flush_weight(&self, dst: RemoteSlice) -> u32 {
+        match dst.len() <= FLUSHED {
+            true => 1,
+            false => self.long_flush_weight(dst.len()),
+        }
+    }
+
+    #[cold]
+    fn long_flush_weight(&self, len: u64) -> u32 {
+        match self.has_native_flush() {
+            true => u32::try_from(len.div_ceil(FLUSHED)).unwrap_or(u32::MAX),
+            false => 1,
+        }
+    }
+
+    /// Posts an operation with a slot of its own.
+    #[inline(always)]
+    pub(super) fn post<B: Memory>(
+        &self,
+        memory: B,
+        weight: u32,
+        post: impl FnOnce(&rpma::Conn, &B, u64) -> Result<Posted>,
+    ) -> Result<Op<B>, Refused<B>> {
+        let shared = &self.shared;
+        let Some(number) = shared.begin(weight) else {
+            return Err(self.no_slot(memory));
+        };
+        match post(shared.conn(), &memory, number) {
+            Ok(_) => Ok(Op::new(Arc::clone(shared), number, memory)),
+            Err(error) => Err(self.refused(number, weight, error, memory)),
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn refused<B: Memory>(&self, number: u64, weight: u32, error: Error, memory: B) -> Refused<B> {
+        let mut memory = Some(memory);
+        let held = || memory.take().and_then(memory::into_held);
+        self.shared.refused(number, weight, &error, held);
+        Refused { error, memory }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn no_slot<B>(&self, memory: B) -> Refused<B> {
+        let slots = self.shared.depth().saturating_mul(2);
+        let text = format!(
+            "{slots} operations of this connection are in flight, or complete and their Ops are kept: await \
+             or drop them, or ask for more slots (ConnCfg::set_sq_size)"
+        );
+        Refused {
+            error: invalid(text),
+            memory: Some(memory),
+        }
+    }
+}

@@ -1,0 +1,454 @@
+//! [`Shared`]: a connection of a reactor: what its handles, its operations and the driver share.
+//!
+//! Torn down with the last handle and the last operation: the reactor forgets it; the queue pair is
+//! destroyed, after which no device uses the memory of abandoned operations; this memory goes back
+//! to its pools. If the queue pair cannot be destroyed, the memory is leaked.
+
+use std::fmt;
+use std::os::fd::AsFd;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::task::{Context, Poll};
+
+use rpma::{ConnEvent, CqKind, Error, Failure, NotConnected, Result, Wc, WcFailure, WcStatus};
+
+use super::memory::Held;
+use super::queue::Queue;
+use crate::inbox::Receives;
+use crate::primitives::Mutex;
+use crate::reactor::{Due, Handle, Member, Timer};
+use crate::slots::{Abandoned, Look, PART, RECEIVE, Slots};
+use crate::waiters::Waiters;
+
+/// Results that one connection gives without a sleep, before its task lets others run.
+const TURN: u32 = 64;
+
+pub(crate) struct Shared {
+    /// `None` when it is being dropped.
+    conn: Option<rpma::Conn>,
+    main: Queue,
+    receive: Option<Queue>,
+    slots: Slots<Held, WcFailure>,
+    /// Slots of the send queue that operations in flight take.
+    used: AtomicU32,
+    depth: u32,
+    /// Results since a task has slept.
+    streak: AtomicU32,
+    /// Who waits for room, or until nothing is in flight.
+    room: Waiters,
+    /// Who waits until it is established, and for its end.
+    closed: Waiters,
+    is_established: AtomicBool,
+    end: OnceLock<ConnEvent>,
+    /// The device reports no more completions.
+    is_given_up: AtomicBool,
+    receives: Option<Receives>,
+    keep_alive: Mutex<Option<Timer>>,
+    key: u64,
+    reactor: Arc<Handle>,
+}
+
+impl Shared {
+    /// Of a connection that was asked for, or accepted, with the key of its queues. The reactor tells
+    /// it of events from now on.
+    pub(crate) fn new(
+        conn: rpma::Conn,
+        reactor: &Arc<Handle>,
+        key: u64,
+        depth: u32,
+        receives: Option<Receives>,
+    ) -> Arc<Self> {
+        let shared = Arc::new(Self {
+            main: Queue::new(conn.get_cq().clone()),
+            receive: conn.get_rcq().cloned().map(Queue::new),
+            conn: Some(conn),
+            // As many again for those that are complete and not awaited.
+            slots: Slots::new(depth.saturating_mul(2)),
+            used: AtomicU32::new(0),
+            depth,
+            streak: AtomicU32::new(0),
+            room: Waiters::default(),
+            closed: Waiters::default(),
+            is_established: AtomicBool::new(false),
+            end: OnceLock::new(),
+            is_given_up: AtomicBool::new(false),
+            receives,
+            keep_alive: Mutex::default(),
+            key,
+            reactor: Arc::clone(reactor),
+        });
+        reactor.replace(key, Member::Conn(Arc::downgrade(&shared)));
+        shared
+    }
+
+    #[inline]
+    pub(crate) fn conn(&self) -> &rpma::Conn {
+        // Taken by the drop alone.
+        self.conn.as_ref().expect("the connection is there")
+    }
+
+    pub(crate) fn reactor(&self) -> &Handle {
+        &self.reactor
+    }
+
+    pub(crate) fn depth(&self) -> u32 {
+        self.depth
+    }
+
+    pub(crate) fn room(&self) -> &Waiters {
+        &self.room
+    }
+
+    pub(crate) fn closed(&self) -> &Waiters {
+        &self.closed
+    }
+
+    pub(crate) fn receives(&self) -> Option<&Receives> {
+        self.receives.as_ref()
+    }
+
+    pub(crate) fn queue(&self, kind: CqKind) -> &Queue {
+        match (kind, &self.receive) {
+            (CqKind::Receive, Some(queue)) => queue,
+            _ => &self.main,
+        }
+    }
+
+    /// The queue in which receives complete.
+    pub(crate) fn receive_queue(&self) -> &Queue {
+        self.queue(CqKind::Receive)
+    }
+
+    /// Slots of the send queue that are taken. An exchange: see [`Waiters::wait`].
+    pub(crate) fn used(&self) -> u32 {
+        self.used.fetch_add(0, Ordering::AcqRel)
+    }
+
+    /// A slot for an operation that takes `weight` slots of the send queue.
+    #[inline]
+    pub(crate) fn begin(&self, weight: u32) -> Option<u64> {
+        let number = self.slots.begin(weight)?;
+        self.used.fetch_add(weight, Ordering::AcqRel);
+        Some(number)
+    }
+
+    #[inline]
+    fn give_room(&self, weight: u32) {
+        self.used.fetch_sub(weight, Ordering::AcqRel);
+        if self.room.any() {
+            self.room.wake_all();
+        }
+    }
+
+    /// An operation was not posted. The device may have it after some errors: then its slot keeps the
+    /// memory, which is returned otherwise.
+    #[cold]
+    pub(crate) fn refused(
+        &self,
+        number: u64,
+        weight: u32,
+        error: &Error,
+        memory: impl FnOnce() -> Option<Held>,
+    ) -> bool {
+        if !matches!(error, Error::Provider { .. }) {
+            self.slots.cancel(number);
+            self.give_room(weight);
+            return true;
+        }
+        // If the device does not have it, it never completes: nobody waits for its room.
+        self.main.arming().sleep();
+        match self.slots.abandon_unsure(number, memory()) {
+            Abandoned::GoesOn { .. } => self.give_room(weight),
+            Abandoned::Complete(memory) => {
+                self.main.arming().wake();
+                drop(memory);
+            }
+        }
+        false
+    }
+
+    /// Settles a completion.
+    #[inline]
+    pub(super) fn settle(&self, wc: &Wc) {
+        let number = wc.wr_id();
+        if number & (RECEIVE | PART) != 0 {
+            return self.settle_unusual(wc, number);
+        }
+        let settled = self.slots.settle(number, wc.result().map(drop));
+        if let Some(settled) = settled {
+            if settled.slept {
+                self.main.arming().wake();
+            }
+            self.give_room(settled.weight);
+        }
+    }
+
+    #[cold]
+    fn settle_unusual(&self, wc: &Wc, number: u64) {
+        if number & RECEIVE != 0 {
+            if let Some(receives) = &self.receives {
+                receives.settle(wc, (number & !RECEIVE) as u32);
+            }
+        } else if let Err(failure) = wc.result() {
+            self.slots.note_failure(number & !PART, failure);
+        }
+    }
+
+    /// Of an operation: pending until it is complete. `parked` is the owner's: whether it has slept.
+    #[inline]
+    pub(crate) fn poll(
+        &self,
+        number: u64,
+        parked: &mut bool,
+        cx: &mut Context<'_>,
+    ) -> Poll<Awaited> {
+        let streak = self.streak.load(Ordering::Relaxed);
+        if streak < TURN && !*parked {
+            self.streak.store(streak + 1, Ordering::Relaxed);
+            let mut wc = Wc::default();
+            loop {
+                match self.main.poll_one(&mut wc) {
+                    // The usual case.
+                    Ok(true) if wc.wr_id() == number && wc.status() == WcStatus::SUCCESS => {
+                        self.give_room(self.slots.finish_own(number));
+                        return Poll::Ready(Awaited::Succeeded);
+                    }
+                    Ok(true) => self.settle(&wc),
+                    Ok(false) => break,
+                    Err(error) => return Poll::Ready(Awaited::Unknown(error)),
+                }
+                if self.slots.look(number) == Look::Complete {
+                    return Poll::Ready(self.finish(number, false));
+                }
+            }
+        }
+        self.poll_slowly(number, parked, cx)
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn poll_slowly(&self, number: u64, parked: &mut bool, cx: &mut Context<'_>) -> Poll<Awaited> {
+        if self.streak.load(Ordering::Relaxed) >= TURN && !*parked {
+            self.streak.store(0, Ordering::Relaxed);
+            cx.waker().wake_by_ref();
+            return Poll::Pending;
+        }
+        if self.slots.look(number) == Look::Complete {
+            return Poll::Ready(self.finish(number, *parked));
+        }
+        match self.sleep(number, parked, cx) {
+            Ok(()) if self.slots.look(number) == Look::Complete => {
+                Poll::Ready(self.finish(number, *parked))
+            }
+            Ok(()) => Poll::Pending,
+            Err(error) => Poll::Ready(Awaited::Unknown(error)),
+        }
+    }
+
+    /// Leaves the waker, and sees that somebody will use it.
+    fn sleep(&self, number: u64, parked: &mut bool, cx: &mut Context<'_>) -> Result<()> {
+        let was_parked = std::mem::replace(parked, true);
+        if !was_parked {
+            self.main.arming().sleep();
+        }
+        if !self.slots.park(number, cx.waker()) {
+            // If it was parked the settlement has counted it out.
+            if !was_parked {
+                self.main.arming().wake();
+            }
+            return Ok(());
+        }
+        self.streak.store(0, Ordering::Relaxed);
+        self.main.arm_and_drain(self)?;
+        match self.slots.look(number) {
+            Look::Complete => Ok(()),
+            Look::Pending => self.check(),
+        }
+    }
+
+    /// After the caller has left its waker: whether anything can still wake it.
+    pub(crate) fn check(&self) -> Result<()> {
+        if self.is_given_up.load(Ordering::SeqCst) {
+            return Err(Error::NotConnected(NotConnected::GivenUp));
+        }
+        self.reactor.check_driver()
+    }
+
+    fn finish(&self, number: u64, parked: bool) -> Awaited {
+        match self.slots.finish(number, parked) {
+            Ok(()) => Awaited::Succeeded,
+            Err(failure) => Awaited::Failed(self.reason(failure)),
+        }
+    }
+
+    /// Why an operation failed: what has flushed it, if it was only flushed.
+    #[cold]
+    fn reason(&self, failure: WcFailure) -> Error {
+        if failure.status != WcStatus::WR_FLUSH_ERR {
+            return failure.into();
+        }
+        let ended = || self.end.get().or_else(|| self.conn().ended()).cloned();
+        match self.conn().failure() {
+            Some(Failure::Operation(first)) if first.status == WcStatus::WR_FLUSH_ERR => {
+                match ended() {
+                    Some(event) => Error::Ended(Box::new(event)),
+                    None => failure.into(),
+                }
+            }
+            Some(first) => first.into(),
+            None => failure.into(),
+        }
+    }
+
+    /// Of an owner that does not await its operation any more: the slot keeps the memory.
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn abandon(&self, number: u64, memory: Option<Held>) {
+        // Somebody has to poll for it.
+        self.main.arming().sleep();
+        let memory = match self.slots.abandon(number, memory) {
+            Abandoned::GoesOn { slept: true } => {
+                self.main.arming().wake();
+                None
+            }
+            Abandoned::GoesOn { slept: false } => {
+                if let Err(error) = self.main.arm_and_drain(self) {
+                    log::error!("{error}; the memory of an operation is free with its connection");
+                }
+                None
+            }
+            Abandoned::Complete(memory) => {
+                self.main.arming().wake();
+                memory
+            }
+        };
+        drop(memory);
+    }
+
+    /// Of the driver: takes the events of the connection.
+    pub(crate) fn take_events(self: &Arc<Self>) {
+        loop {
+            match self.conn().next_event() {
+                Ok(ConnEvent::Established) => {
+                    self.is_established.store(true, Ordering::SeqCst);
+                    self.keep_alive();
+                    self.closed.wake_all();
+                }
+                Ok(event) => self.ended(event),
+                Err(Error::NoEvent) => return,
+                Err(error) => {
+                    log::error!("{error}");
+                    return self.give_up();
+                }
+            }
+        }
+    }
+
+    fn ended(&self, event: ConnEvent) {
+        if self.end.set(event).is_err() {
+            return;
+        }
+        // What is in flight is flushed, and completes.
+        if let Err(error) = self.conn().disconnect() {
+            log::debug!("{error}");
+        }
+        self.main.event(self);
+        if let Some(receive) = &self.receive {
+            receive.event(self);
+        }
+        self.wake_everybody();
+    }
+
+    pub(crate) fn is_established(&self) -> bool {
+        self.is_established.load(Ordering::SeqCst)
+    }
+
+    /// The event with which it ended.
+    pub(crate) fn end(&self) -> Option<&ConnEvent> {
+        self.end.get()
+    }
+
+    /// Nothing completes any more: what waits fails, and the slots keep the memory.
+    pub(crate) fn give_up(&self) {
+        if !self.is_given_up.swap(true, Ordering::SeqCst) {
+            self.wake_everybody();
+        }
+    }
+
+    pub(crate) fn is_given_up(&self) -> bool {
+        self.is_given_up.load(Ordering::SeqCst)
+    }
+
+    pub(crate) fn wake_everybody(&self) {
+        self.slots.wake_all();
+        self.room.wake_all();
+        self.closed.wake_all();
+        if let Some(receives) = &self.receives {
+            receives.wake();
+        }
+    }
+
+    /// Of the driver, now and then: whether the device has given the queue pair up.
+    pub(crate) fn look(&self) {
+        self.main.event(self);
+        if let Some(receive) = &self.receive {
+            receive.event(self);
+        }
+        if self.conn().failure() == Some(Failure::Device) {
+            self.give_up();
+        }
+    }
+
+    /// Of the driver, and of whoever has established it: a step of the keep-alive.
+    pub(crate) fn keep_alive(self: &Arc<Self>) {
+        self.main.event(self);
+        if let Some(receive) = &self.receive {
+            receive.event(self);
+        }
+        match self.conn().keep_alive() {
+            Ok(None) => {}
+            Ok(Some(at)) => {
+                let due = Due::KeepAlive(Arc::downgrade(self));
+                *self.keep_alive.lock() = Some(self.reactor.set_timer(at, due));
+            }
+            Err(_ended) => self.take_events(),
+        }
+    }
+}
+
+/// The result of an operation, without its memory.
+#[derive(Debug)]
+pub(crate) enum Awaited {
+    Succeeded,
+    /// It is complete.
+    Failed(Error),
+    /// It may go on, and nobody is told.
+    Unknown(Error),
+}
+
+impl Drop for Shared {
+    fn drop(&mut self) {
+        self.reactor.leave(self.key);
+        if let Some(timer) = self.keep_alive.lock().take() {
+            self.reactor.take_timer(timer);
+        }
+        let Some(conn) = self.conn.take() else {
+            return;
+        };
+        self.reactor.tell_no_more(conn.as_fd());
+        if let Err(error) = conn.delete() {
+            // The device may still use the memory.
+            log::error!("{error}; the memory of its operations is leaked");
+            self.slots.leak();
+        }
+    }
+}
+
+impl fmt::Debug for Shared {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Shared")
+            .field("conn", &self.conn)
+            .field("end", &self.end)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,275 @@
+//! [`Connecting`]: a connection that is being made, by either side.
+//!
+//! A client's address and route are resolved; then, on both sides, the queues are there, receives are
+//! posted, and the connection is asked for or accepted. From then on it is a [`Shared`], whose events
+//! the driver takes. A drop at any time destroys all of it.
+
+use std::fmt;
+use std::future::Future;
+use std::net::SocketAddr;
+use std::os::fd::AsFd;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+
+use rpma::{ConnReq, Error, Progress, Request, Resolving, Result};
+use rustix::io::Errno;
+
+use crate::conn::{Conn, Shared};
+use crate::inbox::Receives;
+use crate::reactor::{Handle, Member, Patience, poll_told};
+use crate::setup::Setup;
+use crate::waiters::{Ticket, Waiters};
+
+/// A connection that is being made: [`Reactor::connect`](crate::Reactor::connect) and
+/// [`Incoming::accept`](crate::Incoming::accept). The result is the connection, established.
+///
+/// The kernel gives up on an address and a route after [`rpma::ConnCfg::set_timeout`], and on a peer
+/// that does not answer after more than a minute. A program that wants less drops the future then.
+///
+/// # Cancel safety
+///
+/// Dropping it gives the connection up. If it was just being established, the peer may find it
+/// established, and then its end.
+///
+/// # Errors
+///
+/// The errors of [`ConnReq::resolve`], [`Resolving::advance`], [`Request::into_req`] and
+/// [`ConnReq::connect`]. [`Error::NotEstablished`] with the event that came instead: rejected,
+/// unreachable, lost. [`Error::InvalidArgument`] for settings that do not fit a reactor ([`Setup`]), and
+/// if the driver of the reactor never ran or is gone.
+#[must_use = "dropping it gives the connection up"]
+pub struct Connecting {
+    reactor: Arc<Handle>,
+    stage: Stage,
+    patience: Patience,
+    ticket: Ticket,
+}
+
+enum Stage {
+    Failed(Error),
+    Resolving(Resolve),
+    /// It was asked for, or accepted.
+    Asked(Arc<Shared>),
+    Over,
+}
+
+/// A client's address and route are being resolved.
+struct Resolve {
+    resolving: Resolving,
+    waiters: Arc<Waiters>,
+    place: Place,
+    setup: Setup,
+    private_data: Box<[u8]>,
+}
+
+/// A key of the reactor, until the connection has it.
+struct Place {
+    reactor: Arc<Handle>,
+    key: u64,
+    is_used: bool,
+}
+
+impl Place {
+    fn new(reactor: &Arc<Handle>, member: Member) -> Self {
+        Self {
+            reactor: Arc::clone(reactor),
+            key: reactor.join(member),
+            is_used: false,
+        }
+    }
+
+    /// Posts the receives, and asks for the connection, or accepts it.
+    fn start(mut self, req: ConnReq, setup: &Setup, data: &[u8]) -> Result<Arc<Shared>> {
+        let reactor = Arc::clone(&self.reactor);
+        let receives = setup
+            .receives()
+            .map(|wanted| Receives::new(reactor.peer(), wanted))
+            .transpose()?;
+        if let Some(receives) = &receives {
+            receives.post(&req)?;
+        }
+        let conn = req.connect(data)?;
+        conn.set_nonblocking(true)?;
+        match reactor.tell(self.key, conn.as_fd()) {
+            // Since its address was resolved.
+            Err(error) if error.raw_os_error() == Some(Errno::EXIST.raw_os_error()) => {}
+            told => told?,
+        }
+        self.is_used = true;
+        let shared = Shared::new(conn, &reactor, self.key, setup.depth(), receives);
+        // Those that came before the driver knew it.
+        shared.take_events();
+        Ok(shared)
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        if !self.is_used {
+            self.reactor.leave(self.key);
+        }
+    }
+}
+
+impl Connecting {
+    fn new(reactor: &Arc<Handle>, stage: Result<Stage>) -> Self {
+        Self {
+            reactor: Arc::clone(reactor),
+            stage: stage.unwrap_or_else(Stage::Failed),
+            patience: Patience::default(),
+            ticket: Ticket::default(),
+        }
+    }
+
+    pub(crate) fn to(
+        reactor: &Arc<Handle>,
+        addr: SocketAddr,
+        setup: &Setup,
+        private_data: &[u8],
+    ) -> Self {
+        Self::new(
+            reactor,
+            Resolve::new(reactor, addr, setup, private_data).map(Stage::Resolving),
+        )
+    }
+
+    pub(crate) fn accept(
+        reactor: &Arc<Handle>,
+        request: Request,
+        setup: &Setup,
+        private_data: &[u8],
+    ) -> Self {
+        let accept = || {
+            let place = Place::new(reactor, Member::Task(Arc::default()));
+            let cfg = setup.cfg(reactor, place.key)?;
+            let req = request.into_req(reactor.peer(), &cfg)?;
+            place.start(req, setup, private_data)
+        };
+        Self::new(reactor, accept().map(Stage::Asked))
+    }
+}
+
+impl Resolve {
+    fn new(
+        reactor: &Arc<Handle>,
+        addr: SocketAddr,
+        setup: &Setup,
+        private_data: &[u8],
+    ) -> Result<Self> {
+        let waiters = Arc::<Waiters>::default();
+        let place = Place::new(reactor, Member::Task(Arc::clone(&waiters)));
+        let cfg = setup.cfg(reactor, place.key)?;
+        let resolving = ConnReq::resolve(reactor.peer(), addr, &cfg)?;
+        reactor.tell(place.key, resolving.as_fd())?;
+        Ok(Self {
+            resolving,
+            waiters,
+            place,
+            setup: setup.clone(),
+            private_data: private_data.into(),
+        })
+    }
+
+    /// Goes on as far as it can. The ticket is for the time that the kernel works.
+    fn advance(mut self, ticket: &mut Ticket, cx: &mut Context<'_>) -> Result<Stage> {
+        // Before the look: what comes after it wakes the task.
+        self.waiters.wait(ticket, cx.waker());
+        match self.resolving.advance()? {
+            Progress::Waiting(resolving) => {
+                self.resolving = resolving;
+                Ok(Stage::Resolving(self))
+            }
+            Progress::Ready(req) => {
+                self.waiters.leave(ticket);
+                let shared = self.place.start(req, &self.setup, &self.private_data)?;
+                Ok(Stage::Asked(shared))
+            }
+        }
+    }
+}
+
+impl Future for Connecting {
+    type Output = Result<Conn>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<Conn>> {
+        let this = &mut *self;
+        loop {
+            match std::mem::replace(&mut this.stage, Stage::Over) {
+                Stage::Over => panic!("a connection that was returned is polled again"),
+                Stage::Failed(error) => return Poll::Ready(Err(error)),
+                Stage::Resolving(resolve) => {
+                    let stage = resolve.advance(&mut this.ticket, cx)?;
+                    let is_waiting = matches!(stage, Stage::Resolving(_));
+                    this.stage = stage;
+                    if is_waiting {
+                        return this.pending(cx);
+                    }
+                }
+                Stage::Asked(shared) => {
+                    let told =
+                        poll_told(&this.reactor, shared.closed(), &mut this.ticket, cx, || {
+                            established(&shared)
+                        });
+                    if told.is_pending() {
+                        this.stage = Stage::Asked(shared);
+                        return this.pending(cx);
+                    }
+                    ready!(told)?;
+                    return Poll::Ready(Ok(Conn::new(shared)));
+                }
+            }
+        }
+    }
+}
+
+fn established(shared: &Shared) -> Option<Result<()>> {
+    // Its end may follow at once, and is the connection's.
+    if shared.is_established() {
+        return Some(Ok(()));
+    }
+    let end = shared.end()?;
+    Some(Err(Error::NotEstablished(Box::new(end.clone()))))
+}
+
+impl Connecting {
+    /// Waits for the driver.
+    fn pending(&mut self, cx: &mut Context<'_>) -> Poll<Result<Conn>> {
+        match self.patience.poll(&self.reactor, cx) {
+            Poll::Ready(Err(error)) => {
+                self.leave();
+                self.stage = Stage::Over;
+                Poll::Ready(Err(error))
+            }
+            _ => Poll::Pending,
+        }
+    }
+
+    fn leave(&mut self) {
+        match &self.stage {
+            Stage::Resolving(resolve) => resolve.waiters.leave(&mut self.ticket),
+            Stage::Asked(shared) => shared.closed().leave(&mut self.ticket),
+            Stage::Failed(_) | Stage::Over => false,
+        };
+    }
+}
+
+impl Drop for Connecting {
+    fn drop(&mut self) {
+        self.leave();
+    }
+}
+
+impl fmt::Debug for Connecting {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let stage = match &self.stage {
+            Stage::Failed(_) => "failed",
+            Stage::Resolving(_) => "resolving",
+            Stage::Asked(_) => "asked",
+            Stage::Over => "over",
+        };
+        f.debug_struct("Connecting")
+            .field("stage", &stage)
+            .finish_non_exhaustive()
+    }
+}

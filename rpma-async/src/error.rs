@@ -1,0 +1,87 @@
+//! The errors that this crate adds to [`rpma::Error`], and those that give memory back.
+
+use std::fmt;
+use std::io;
+
+use rpma::Error;
+use rustix::io::Errno;
+
+/// An operation that was not posted: why, and its memory.
+///
+/// It converts to [`rpma::Error`], so that `?` works in functions that return this.
+pub struct Refused<B> {
+    /// The reason.
+    pub error: Error,
+    /// The memory of the operation. `None` after [`Error::Provider`]: the device may have the
+    /// request, and the memory goes back to its pool when no device can use it any more.
+    pub memory: Option<B>,
+}
+
+/// An operation that failed: why, and its memory.
+///
+/// It converts to [`rpma::Error`].
+pub struct Failed<B> {
+    /// The reason.
+    pub error: Error,
+    /// The memory of the operation. `None` if the operation may still go on (nobody can wait for its
+    /// completion any more): the memory goes back to its pool when no device can use it.
+    pub memory: Option<B>,
+}
+
+macro_rules! errors_with_memory {
+    ($($name:ident)*) => {$(
+        impl<B> fmt::Debug for $name<B> {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.debug_struct(stringify!($name))
+                    .field("error", &self.error)
+                    .field("has_memory", &self.memory.is_some())
+                    .finish()
+            }
+        }
+
+        impl<B> fmt::Display for $name<B> {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                self.error.fmt(f)
+            }
+        }
+
+        impl<B> std::error::Error for $name<B> {}
+
+        impl<B> From<$name<B>> for Error {
+            fn from(error: $name<B>) -> Self {
+                error.error
+            }
+        }
+    )*};
+}
+
+errors_with_memory!(Refused Failed);
+
+pub(crate) fn invalid(text: impl Into<Box<str>>) -> Error {
+    Error::InvalidArgument(text.into())
+}
+
+/// A failure of a function of the system.
+pub(crate) fn provider(call: &'static str, errno: Errno) -> Error {
+    Error::Provider {
+        call,
+        cause: io::Error::from(errno),
+        hint: None,
+    }
+}
+
+#[cold]
+pub(crate) fn driver_is_gone() -> Error {
+    invalid(
+        "the driver of this reactor was dropped, so nobody can be woken: keep it running (spawn it, or use \
+         Reactor::spawn) until the last connection is gone",
+    )
+}
+
+#[cold]
+pub(crate) fn driver_never_ran() -> Error {
+    invalid(
+        "the driver of this reactor has never run: spawn the Driver that Reactor::new returned, on a runtime \
+         that runs, or use Reactor::spawn",
+    )
+}

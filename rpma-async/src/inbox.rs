@@ -1,0 +1,306 @@
+//! [`Inbox`]: the messages of the peer, and the receives in which they land.
+//!
+//! The receives' memory is a pool of the connection's own, whose blocks the program gets as
+//! [`Message`]s. A message's drop posts its receive again. So the memory of receives that a device
+//! still has goes with the pool: its region is deregistered before it is freed.
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::future::Future;
+use std::ops::Deref;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Context, Poll};
+
+use futures_core::Stream;
+use rpma::{Peer, Result, Wc};
+
+use crate::conn::Shared;
+use crate::error::invalid;
+use crate::pool::{Lease, Pool};
+use crate::primitives::Mutex;
+use crate::reactor::poll_told;
+use crate::slots::RECEIVE;
+use crate::waiters::{Ticket, Waiters};
+
+/// The receives of a connection.
+#[derive(Debug)]
+pub(crate) struct Receives {
+    state: Mutex<State>,
+    waiters: Waiters,
+    is_taken: AtomicBool,
+}
+
+#[derive(Debug)]
+struct State {
+    /// The memory of the receives that a device has, by their numbers.
+    posted: Box<[Option<Lease>]>,
+    arrived: VecDeque<Arrived>,
+}
+
+#[derive(Debug)]
+struct Arrived {
+    number: u32,
+    memory: Lease,
+    imm: Option<u32>,
+}
+
+impl Receives {
+    /// Memory for so many receives.
+    pub(crate) fn new(peer: &Peer, (count, size): (u32, usize)) -> Result<Self> {
+        let pool = Pool::new(peer, size, count as usize)?;
+        let posted = (0..count).map(|_| pool.try_lease()).collect();
+        Ok(Self {
+            state: Mutex::new(State {
+                posted,
+                arrived: VecDeque::with_capacity(count as usize),
+            }),
+            waiters: Waiters::default(),
+            is_taken: AtomicBool::new(false),
+        })
+    }
+
+    /// Posts all of them, before the connection is there.
+    pub(crate) fn post(&self, req: &rpma::ConnReq) -> Result<()> {
+        let state = self.state.lock();
+        let receives = state.posted.iter().flatten().zip(0_u64..);
+        let receives = receives.map(|(lease, number)| Ok((lease.region()?, number | RECEIVE)));
+        req.recv_many(&receives.collect::<Result<Vec<_>>>()?)
+    }
+
+    /// Notes the completion of a receive.
+    pub(crate) fn settle(&self, wc: &Wc, number: u32) {
+        let mut state = self.state.lock();
+        let memory = state.posted.get_mut(number as usize).and_then(Option::take);
+        // The device has flushed it: the connection is at its end.
+        let (Some(mut memory), Ok(success)) = (memory, wc.result()) else {
+            return;
+        };
+        memory.truncate(success.byte_len().map_or(0, |len| len as usize));
+        state.arrived.push_back(Arrived {
+            number,
+            memory,
+            imm: success.imm_data(),
+        });
+        drop(state);
+        self.wake();
+    }
+
+    pub(crate) fn wake(&self) {
+        if self.waiters.any() {
+            self.waiters.wake_all();
+        }
+    }
+
+    fn take(&self) -> Option<Arrived> {
+        self.state.lock().arrived.pop_front()
+    }
+
+    /// Posts a receive again.
+    fn post_again(&self, conn: &rpma::Conn, number: u32, mut memory: Lease) {
+        memory.restore();
+        let mut state = self.state.lock();
+        let Some(place) = state.posted.get_mut(number as usize) else {
+            return;
+        };
+        let memory = place.insert(memory);
+        let posted = memory
+            .region()
+            .and_then(|region| conn.recv(region, u64::from(number) | RECEIVE));
+        if let Err(error) = posted {
+            // The connection is at its end. Its memory goes with the pool.
+            log::debug!("{error}");
+        }
+    }
+}
+
+/// The messages of a connection's peer, in the order in which they arrived: [`Conn::inbox`](crate::Conn::inbox).
+///
+/// It is a [`Stream`], whose end is that of the connection.
+#[derive(Debug)]
+pub struct Inbox {
+    shared: Arc<Shared>,
+    ticket: Ticket,
+    /// It counts as a sleeper.
+    counted: bool,
+}
+
+impl Inbox {
+    pub(crate) fn new(shared: &Arc<Shared>) -> Result<Self> {
+        let Some(receives) = shared.receives() else {
+            return Err(invalid(
+                "the connection has no receives: ask for them with Setup::with_receives",
+            ));
+        };
+        if receives.is_taken.swap(true, Ordering::AcqRel) {
+            return Err(invalid(
+                "the connection's inbox is in use: it has one at a time",
+            ));
+        }
+        Ok(Self {
+            shared: Arc::clone(shared),
+            ticket: Ticket::default(),
+            counted: false,
+        })
+    }
+
+    /// Waits for the next message. `None` when the connection is over and all messages that arrived
+    /// before were returned.
+    ///
+    /// # Cancel safety
+    ///
+    /// A message is taken only when it is returned: the future may be dropped at any time.
+    ///
+    /// # Errors
+    ///
+    /// [`rpma::Error::InvalidArgument`] if the driver is gone, [`rpma::Error::NotConnected`] if the
+    /// device gave the connection up.
+    pub fn next(&mut self) -> Next<'_> {
+        Next(self)
+    }
+
+    /// As [`next`](Self::next), for futures that are written by hand.
+    ///
+    /// # Errors
+    ///
+    /// As [`next`](Self::next).
+    pub fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Message>>> {
+        let shared = Arc::clone(&self.shared);
+        let Some(receives) = shared.receives() else {
+            return Poll::Ready(None);
+        };
+        let queue = shared.receive_queue();
+        if let Some(message) = self.take(receives) {
+            self.rest();
+            return Poll::Ready(Some(Ok(message)));
+        }
+        if !std::mem::replace(&mut self.counted, true) {
+            queue.arming().sleep();
+        }
+        let told = poll_told(
+            shared.reactor(),
+            &receives.waiters,
+            &mut self.ticket,
+            cx,
+            || {
+                // Of the end before the queue: what came before it is in the queue then.
+                let is_over = shared.end().is_some();
+                let drained = queue.arm_and_drain(&shared);
+                if let Some(arrived) = receives.take() {
+                    return Some(Ok(Some(arrived)));
+                }
+                if is_over {
+                    return Some(Ok(None));
+                }
+                match drained.and_then(|()| shared.check()) {
+                    Ok(()) => None,
+                    Err(error) => Some(Err(error)),
+                }
+            },
+        );
+        match told {
+            Poll::Pending => Poll::Pending,
+            Poll::Ready(told) => {
+                self.rest();
+                let message = told.map(|arrived| arrived.map(|arrived| self.message(arrived)));
+                Poll::Ready(message.transpose())
+            }
+        }
+    }
+
+    fn take(&self, receives: &Receives) -> Option<Message> {
+        receives.take().map(|arrived| self.message(arrived))
+    }
+
+    fn message(&self, arrived: Arrived) -> Message {
+        Message {
+            shared: Arc::clone(&self.shared),
+            number: arrived.number,
+            imm: arrived.imm,
+            memory: Some(arrived.memory),
+        }
+    }
+
+    /// It does not sleep any more.
+    fn rest(&mut self) {
+        if std::mem::take(&mut self.counted) {
+            self.shared.receive_queue().arming().wake();
+        }
+        if let Some(receives) = self.shared.receives() {
+            receives.waiters.leave(&mut self.ticket);
+        }
+    }
+}
+
+impl Stream for Inbox {
+    type Item = Result<Message>;
+
+    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        Self::poll_next(&mut self, cx)
+    }
+}
+
+impl Drop for Inbox {
+    fn drop(&mut self) {
+        self.rest();
+        if let Some(receives) = self.shared.receives() {
+            receives.is_taken.store(false, Ordering::Release);
+        }
+    }
+}
+
+/// A wait for a message: [`Inbox::next`].
+#[derive(Debug)]
+#[must_use = "nothing happens before it is awaited"]
+pub struct Next<'inbox>(&'inbox mut Inbox);
+
+impl Future for Next<'_> {
+    type Output = Result<Option<Message>>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        self.0.poll_next(cx).map(Option::transpose)
+    }
+}
+
+/// A message of the peer. It derefs to its bytes. Its drop posts its receive again.
+pub struct Message {
+    shared: Arc<Shared>,
+    number: u32,
+    imm: Option<u32>,
+    /// `None` when it is being dropped.
+    memory: Option<Lease>,
+}
+
+impl Message {
+    /// The 4 bytes that the peer sent beside the message, or with a write.
+    #[must_use]
+    pub fn imm(&self) -> Option<u32> {
+        self.imm
+    }
+}
+
+impl Deref for Message {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        self.memory.as_deref().unwrap_or_default()
+    }
+}
+
+impl fmt::Debug for Message {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Message")
+            .field("len", &self.len())
+            .field("imm", &self.imm)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Drop for Message {
+    fn drop(&mut self) {
+        if let (Some(receives), Some(memory)) = (self.shared.receives(), self.memory.take()) {
+            receives.post_again(self.shared.conn(), self.number, memory);
+        }
+    }
+}

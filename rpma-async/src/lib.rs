@@ -1,0 +1,91 @@
+//! Remote persistent memory with futures: the operations of [`rpma`] are awaited.
+//!
+//! A call posts, in program order, and returns an [`Op`], which only waits. Operations own blocks of a
+//! registered [`Pool`]: so a future may be dropped at any time, and no device uses memory that the
+//! program has back. One [`Driver`] for each [`Reactor`] wakes whoever sleeps; whoever awaits polls as
+//! well.
+//!
+//! ```no_run
+//! use std::net::SocketAddr;
+//! use std::time::Duration;
+//!
+//! use rpma::{Device, FlushType, MrRemote, Peer, Side};
+//! use rpma_async::{Pool, Reactor, Setup};
+//!
+//! # #[cfg(feature = "tokio")]
+//! async fn append(server: SocketAddr) -> rpma::Result<()> {
+//!     let peer = Peer::new(&Device::from_socket_addr(server, Side::Remote)?)?;
+//!     let reactor = Reactor::spawn(&peer)?;
+//!     let conn = reactor.connect(server, &Setup::default(), &[]).await?;
+//!     let log = MrRemote::from_descriptor(conn.private_data())?;
+//!
+//!     let pool = Pool::new(&peer, 4096, 64)?;
+//!     let mut record = pool.lease().await;
+//!     record[..5].copy_from_slice(b"hello");
+//!     record.truncate(5);
+//!     // Both are posted, one after the other, before either is awaited.
+//!     let written = conn.write(log.slice(..5)?, record.freeze())?;
+//!     let flushed = conn.flush(log.slice(..5)?, FlushType::Persistent)?;
+//!     written.await?;
+//!     flushed.await?;
+//!     conn.close(Duration::from_secs(5)).await
+//! }
+//! ```
+//!
+//! | to | take |
+//! |---|---|
+//! | connect and accept | [`Reactor::connect`], [`Reactor::listen`], [`Setup`] |
+//! | have memory for operations | [`Pool`], [`Lease`], [`Frozen`] |
+//! | write, read, flush, send | [`Conn`], [`Op`] |
+//! | post several operations at once | [`Conn::batch`], [`Conn::commit`] |
+//! | wait for room, or until nothing is in flight | [`Conn::ready`], [`Conn::idle`] |
+//! | receive messages | [`Setup::with_receives`], [`Inbox`] |
+//! | learn of the end, and end | [`Conn::closed`], [`Conn::close`], [`Conn::abort`] |
+//! | do without a runtime | [`Reactor::on_thread`], [`Op::wait`], [`block_on`] |
+//!
+//! # Runtimes
+//!
+//! With the feature `tokio` (default) the driver is a task of tokio, whose runtime needs its I/O and
+//! time drivers. With `async-io` it is a task of any executor. Both may be on. Futures are awaited
+//! wherever the program likes.
+//!
+//! # What is safe
+//!
+//! A [`Lease`] lends `&mut [u8]` of registered memory, which [`rpma`] itself never does. It may, because
+//! no peer has a right to a pool's memory, and an operation takes the lease until it is complete. An
+//! operation that is forgotten (`mem::forget`) keeps its memory for ever. docs/async.md of the
+//! repository has the invariants, and the tests that fail without them.
+//!
+//! # Testing without hardware
+//!
+//! The feature `sim` replaces the libraries by the simulated fabric of [`rpma`], whose time can be that
+//! of tokio's paused clock (`rpma::sim::Fabric::follow`). So an async program is tested in virtual
+//! time, and under every loss of power.
+
+mod arming;
+mod block_on;
+mod clock;
+mod conn;
+mod connecting;
+mod error;
+mod free;
+mod inbox;
+mod listener;
+mod pool;
+mod primitives;
+mod raw;
+mod reactor;
+mod setup;
+mod slots;
+mod timeout;
+mod waiters;
+
+pub use self::block_on::block_on;
+pub use self::conn::{Batch, Closed, Conn, Memory, Op, Ready, Sources};
+pub use self::connecting::Connecting;
+pub use self::error::{Failed, Refused};
+pub use self::inbox::{Inbox, Message, Next};
+pub use self::listener::{Accept, Incoming, Listener};
+pub use self::pool::{Frozen, Lease, Leasing, Pool};
+pub use self::reactor::{Driver, Reactor};
+pub use self::setup::Setup;

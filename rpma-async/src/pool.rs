@@ -1,0 +1,308 @@
+//! [`Pool`]: registered memory in blocks. [`Lease`] and [`Frozen`]: a block, to write and to read.
+//!
+//! An operation takes a lease or a share by value, and gives it back with its result. So the bytes
+//! cannot change while a device works on them, and no program has to count operations to know it.
+//! A block that is never given back (`mem::forget`) is lost for the pool, and harms nothing else.
+
+use std::fmt;
+use std::future::Future;
+use std::ops::{Bound, Deref, DerefMut, RangeBounds};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use rpma::{AlignedBuf, Error, Mr, MrSlice, MrUsage, Peer, Result};
+
+use crate::raw::{Blocks, Common, Exclusive};
+use crate::waiters::Ticket;
+
+/// Blocks begin at multiples of it: two of them share no cache line.
+const ALIGNMENT: usize = 64;
+
+/// Registered memory in blocks of one size, from which operations take their sources and
+/// destinations. Clones are handles of the same pool.
+///
+/// A peer has no right to it: no write or read of a peer reaches its bytes. (That is why a pool of an
+/// iWARP device is no destination of reads: see [`Conn::read`](crate::Conn::read).) A block is free
+/// again when its [`Lease`], or the last of its [`Frozen`]s, is dropped. The memory is deregistered
+/// when the last handle and the last block are gone.
+///
+/// ```
+/// # #[cfg(feature = "sim")]
+/// # fn example(peer: &rpma::Peer) -> rpma::Result<()> {
+/// use rpma_async::Pool;
+///
+/// let pool = Pool::new(peer, 4096, 16)?;
+/// let mut record = pool.try_lease().expect("a block is free");
+/// record[..5].copy_from_slice(b"hello");
+/// record.truncate(5);
+/// let record = record.freeze();
+/// let other = record.clone();
+/// assert_eq!(&*other, b"hello");
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone)]
+pub struct Pool {
+    blocks: Arc<Blocks<Mr<AlignedBuf>>>,
+}
+
+impl Pool {
+    /// Registers `count` blocks of `block` bytes each, which are zeros.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::InvalidArgument`] if there are no blocks, if a block has no bytes, or if all of them
+    /// together are more than the device registers as one region. [`Error::Provider`] if the memory
+    /// cannot be allocated or registered ([`Mr::reg`]).
+    pub fn new(peer: &Peer, block: usize, count: usize) -> Result<Self> {
+        if block == 0 || count == 0 {
+            return Err(Error::InvalidArgument(
+                format!("a pool of {count} blocks of {block} bytes: it needs one block of one byte at least").into(),
+            ));
+        }
+        let stride = block.checked_next_multiple_of(ALIGNMENT);
+        let bytes = stride.and_then(|stride| stride.checked_mul(count));
+        let too_many = || {
+            let text = format!(
+                "a pool of {count} blocks of {block} bytes is more memory than there can be"
+            );
+            Error::InvalidArgument(text.into())
+        };
+        let (stride, bytes) = stride.zip(bytes).ok_or_else(too_many)?;
+        if u32::try_from(count).is_err() || isize::try_from(bytes).is_err() {
+            return Err(too_many());
+        }
+        let mut usage = MrUsage::WRITE_SRC | MrUsage::SEND | MrUsage::RECV;
+        // There it is a right of the peer to write.
+        usage.set(MrUsage::READ_DST, !peer.is_iwarp());
+        let memory = AlignedBuf::zeroed(bytes)?;
+        let region = Mr::reg(peer, memory, usage)?;
+        Ok(Self {
+            blocks: Arc::new(Blocks::new(region, block, stride)),
+        })
+    }
+
+    /// Takes a block, if one is free. It has the bytes of its last use.
+    #[must_use]
+    pub fn try_lease(&self) -> Option<Lease> {
+        self.blocks.take().map(Lease::new)
+    }
+
+    /// Takes a block, as soon as one is free.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future takes nothing. Tasks that wait are woken in the order of their first
+    /// poll.
+    pub fn lease(&self) -> Leasing {
+        Leasing {
+            pool: self.clone(),
+            ticket: Ticket::default(),
+        }
+    }
+
+    /// The bytes of a block.
+    #[must_use]
+    pub fn block_size(&self) -> usize {
+        self.blocks.size()
+    }
+
+    /// The number of blocks.
+    #[must_use]
+    pub fn blocks(&self) -> usize {
+        self.blocks.count()
+    }
+
+    /// The number of blocks that are free now.
+    #[must_use]
+    pub fn available(&self) -> usize {
+        self.blocks.available()
+    }
+}
+
+impl fmt::Debug for Pool {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Pool")
+            .field("block_size", &self.block_size())
+            .field("blocks", &self.blocks())
+            .field("available", &self.available())
+            .finish()
+    }
+}
+
+/// A wait for a block: [`Pool::lease`].
+#[derive(Debug)]
+#[must_use = "nothing happens before it is awaited"]
+pub struct Leasing {
+    pool: Pool,
+    ticket: Ticket,
+}
+
+impl Future for Leasing {
+    type Output = Lease;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Lease> {
+        let Self { pool, ticket } = &mut *self;
+        match pool.blocks.take_or_wait(ticket, cx.waker()) {
+            Some(block) => Poll::Ready(Lease::new(block)),
+            None => Poll::Pending,
+        }
+    }
+}
+
+impl Drop for Leasing {
+    fn drop(&mut self) {
+        self.pool.blocks.leave(&mut self.ticket);
+    }
+}
+
+/// A block of a [`Pool`], for its only holder. It derefs to its bytes.
+pub struct Lease {
+    block: Exclusive<Mr<AlignedBuf>>,
+    len: usize,
+}
+
+impl Lease {
+    fn new(block: Exclusive<Mr<AlignedBuf>>) -> Self {
+        let len = block.blocks().size();
+        Self { block, len }
+    }
+
+    /// Shortens it to its first `len` bytes. A longer `len` changes nothing.
+    pub fn truncate(&mut self, len: usize) {
+        self.len = self.len.min(len);
+    }
+
+    /// Has the length of its block again.
+    pub(crate) fn restore(&mut self) {
+        self.len = self.block.blocks().size();
+    }
+
+    /// Gives up the right to write. Operations that only read the bytes take the result.
+    #[must_use]
+    pub fn freeze(self) -> Frozen {
+        Frozen {
+            block: self.block.into_common(),
+            from: 0,
+            to: self.len,
+        }
+    }
+
+    /// The pool that it belongs to.
+    #[must_use]
+    pub fn pool(&self) -> Pool {
+        Pool {
+            blocks: Arc::clone(self.block.blocks()),
+        }
+    }
+
+    #[inline]
+    pub(crate) fn region(&self) -> Result<MrSlice<'_>> {
+        self.block.region(self.len)
+    }
+}
+
+impl Deref for Lease {
+    type Target = [u8];
+
+    #[inline]
+    fn deref(&self) -> &[u8] {
+        self.block.bytes(self.len)
+    }
+}
+
+impl DerefMut for Lease {
+    #[inline]
+    fn deref_mut(&mut self) -> &mut [u8] {
+        self.block.bytes_mut(self.len)
+    }
+}
+
+impl fmt::Debug for Lease {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Lease")
+            .field("len", &self.len)
+            .finish_non_exhaustive()
+    }
+}
+
+/// A block of a [`Pool`], or a part of it, that does not change. Clones and
+/// [`slice`](Self::slice)s share the block: several operations may read it at the same time.
+#[derive(Clone)]
+pub struct Frozen {
+    block: Common<Mr<AlignedBuf>>,
+    from: usize,
+    to: usize,
+}
+
+impl Frozen {
+    /// A part of it.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::InvalidArgument`] if the range is not inside of it.
+    pub fn slice(&self, range: impl RangeBounds<usize>) -> Result<Self> {
+        let len = self.to - self.from;
+        let begin = match range.start_bound() {
+            Bound::Included(&at) => Some(at),
+            Bound::Excluded(&at) => at.checked_add(1),
+            Bound::Unbounded => Some(0),
+        };
+        let end = match range.end_bound() {
+            Bound::Included(&at) => at.checked_add(1),
+            Bound::Excluded(&at) => Some(at),
+            Bound::Unbounded => Some(len),
+        };
+        match begin.zip(end) {
+            Some((begin, end)) if begin <= end && end <= len => Ok(Self {
+                block: self.block.clone(),
+                from: self.from + begin,
+                to: self.from + end,
+            }),
+            _ => {
+                let range = (range.start_bound(), range.end_bound());
+                let text = format!(
+                    "a slice {range:?} of {len} bytes of a pool's block is not inside of them"
+                );
+                Err(Error::InvalidArgument(text.into()))
+            }
+        }
+    }
+
+    /// Takes the right to write to the whole block again, if this is its last holder; otherwise it
+    /// is returned.
+    ///
+    /// # Errors
+    ///
+    /// `self`, if there are clones or slices, or an operation has one.
+    pub fn thaw(self) -> Result<Lease, Self> {
+        let Self { block, from, to } = self;
+        match block.into_exclusive() {
+            Ok(block) => Ok(Lease::new(block)),
+            Err(block) => Err(Self { block, from, to }),
+        }
+    }
+
+    #[inline]
+    pub(crate) fn region(&self) -> Result<MrSlice<'_>> {
+        self.block.region(self.from, self.to)
+    }
+}
+
+impl Deref for Frozen {
+    type Target = [u8];
+
+    #[inline]
+    fn deref(&self) -> &[u8] {
+        self.block.bytes(self.from, self.to)
+    }
+}
+
+impl fmt::Debug for Frozen {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Frozen")
+            .field("range", &(self.from..self.to))
+            .finish_non_exhaustive()
+    }
+}

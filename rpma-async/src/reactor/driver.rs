@@ -1,0 +1,283 @@
+//! [`Driver`]: takes events, wakes sleepers, and does what is due.
+
+use std::fmt;
+use std::future::Future;
+use std::mem::MaybeUninit;
+use std::os::fd::AsFd;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::{Duration, Instant};
+
+use rpma::wait::{Place, Wait};
+use rpma::{ConnCfg, Error, Result, Wc};
+use rustix::event::{Timespec, epoll};
+use rustix::io::Errno;
+
+use super::core::{CHANNEL, Core, DEVICE, WAKE};
+use super::table::Member;
+use super::timers::Due;
+use super::watch::Watch;
+use crate::clock::now;
+use crate::conn::Shared;
+
+/// Descriptors that one turn reports at most.
+const REPORTED: usize = 64;
+/// Completion events that one turn takes at most.
+const TAKEN: usize = 256;
+/// Turns before other tasks get their turn.
+const TURNS: usize = 16;
+/// How often the driver looks at all connections: for those whose queue pair the device has given up,
+/// when another wait of the process took that event.
+const SWEEP: Duration = Duration::from_secs(1);
+
+/// The driver of a [`Reactor`](super::Reactor): a future that wakes everybody else. Spawn it.
+///
+/// It ends when the last handle of the reactor, of its connections and of its listeners is dropped.
+/// If it is dropped before, all that would sleep fails ([`Error::InvalidArgument`]).
+///
+/// # Errors
+///
+/// [`Error::Provider`] if the runtime cannot watch the descriptor any more.
+#[must_use = "without its driver a reactor wakes nobody: spawn it"]
+pub struct Driver {
+    watch: Watch,
+    turns: Turns,
+}
+
+impl Driver {
+    pub(super) fn new(watch: Watch, turns: Turns) -> Self {
+        Self { watch, turns }
+    }
+}
+
+impl Future for Driver {
+    type Output = Result<()>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<()>> {
+        let Self { watch, turns } = &mut *self;
+        turns.core.driver_runs();
+        for _ in 0..TURNS {
+            let next = turns.do_due();
+            if turns.core.is_closed() {
+                return Poll::Ready(Ok(()));
+            }
+            let is_due = watch.poll_until(cx, next).is_ready();
+            match watch.poll_take(cx, || turns.take(Some(Duration::ZERO))) {
+                Poll::Ready(Ok(())) => {}
+                Poll::Ready(Err(cause)) => {
+                    turns.end();
+                    return Poll::Ready(Err(Error::Provider {
+                        call: "the runtime's watch of a descriptor",
+                        cause,
+                        hint: None,
+                    }));
+                }
+                Poll::Pending if is_due => {}
+                Poll::Pending => return Poll::Pending,
+            }
+        }
+        cx.waker().wake_by_ref();
+        Poll::Pending
+    }
+}
+
+impl fmt::Debug for Driver {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Driver").finish_non_exhaustive()
+    }
+}
+
+/// What a driver does, on any runtime or on a thread of its own.
+pub(super) struct Turns {
+    core: Arc<Core>,
+    /// It takes the events of the device itself, and is told of those that others take.
+    device: Wait,
+    /// Without one it would not watch the device.
+    _place: Place,
+    /// When all connections are looked at next.
+    sweep: Option<Instant>,
+    channel_is_gone: bool,
+}
+
+impl Turns {
+    pub(super) fn new(core: &Arc<Core>) -> Result<Self> {
+        let mut device = Wait::new()?;
+        let place = device.place();
+        place.cfg(core.peer(), &ConnCfg::new())?;
+        core.watch(device.as_fd(), DEVICE, epoll::EventFlags::IN)?;
+        Ok(Self {
+            core: Arc::clone(core),
+            device,
+            _place: place,
+            sweep: None,
+            channel_is_gone: false,
+        })
+    }
+
+    /// Does all turns on this thread, until the last handle is gone.
+    pub(super) fn run(mut self) {
+        self.core.driver_runs();
+        loop {
+            let next = self.do_due();
+            if self.core.is_closed() {
+                return;
+            }
+            self.take(next.map(|next| next.saturating_duration_since(now())));
+        }
+    }
+
+    /// Does what is due, and returns when there is something to do again.
+    fn do_due(&mut self) -> Option<Instant> {
+        let has_members = self.core.has_members();
+        if !has_members && self.core.first_timer().is_none() {
+            self.sweep = None;
+            return None;
+        }
+        let now = now();
+        while let Some(due) = self.core.due(now) {
+            match due {
+                Due::Wake(waker) => waker.wake(),
+                Due::KeepAlive(conn) => {
+                    if let Some(conn) = conn.upgrade() {
+                        conn.keep_alive();
+                    }
+                }
+            }
+        }
+        if !has_members {
+            self.sweep = None;
+        } else if self.sweep.is_none_or(|sweep| sweep <= now) {
+            if self.sweep.is_some() {
+                self.sweep();
+            }
+            self.sweep = now.checked_add(SWEEP);
+        }
+        [self.core.first_timer(), self.sweep]
+            .into_iter()
+            .flatten()
+            .min()
+    }
+
+    /// Takes what is there, and waits for it for at most `limit` (`None` is none). Returns whether that
+    /// was all.
+    fn take(&mut self, limit: Option<Duration>) -> bool {
+        let mut room = [const { MaybeUninit::uninit() }; REPORTED];
+        let limit = limit.and_then(|limit| Timespec::try_from(limit).ok());
+        let reported = match epoll::wait(self.core.epoll(), &mut room, limit.as_ref()) {
+            Ok((reported, _)) => reported,
+            Err(Errno::INTR) => return false,
+            Err(errno) => {
+                log::error!("epoll_wait failed: {errno}");
+                return true;
+            }
+        };
+        let mut all = reported.len() < REPORTED;
+        for event in reported.iter() {
+            match event.data.u64() {
+                CHANNEL => all &= self.take_completions(),
+                DEVICE => self.take_device_events(),
+                WAKE => self.core.take_wake(),
+                key => match self.core.member(key) {
+                    Some(Member::Conn(conn)) => {
+                        if let Some(conn) = conn.upgrade() {
+                            conn.take_events();
+                        }
+                    }
+                    Some(Member::Task(waiters)) => waiters.wake_all(),
+                    // It has left.
+                    None => {}
+                },
+            }
+        }
+        all
+    }
+
+    fn take_completions(&mut self) -> bool {
+        for _ in 0..TAKEN {
+            match self.core.channel().try_take() {
+                Ok(None) => return true,
+                Ok(Some(event)) => {
+                    if let Some(conn) = self.conn(event.key) {
+                        conn.queue(event.kind).event(&conn);
+                    }
+                }
+                Err(error) => {
+                    if !self.channel_is_gone {
+                        log::error!("{error}; no operation that sleeps is woken any more");
+                        self.channel_is_gone = true;
+                    }
+                    self.core.unwatch(self.core.channel().as_fd());
+                    for conn in self.conns() {
+                        conn.give_up();
+                    }
+                    return true;
+                }
+            }
+        }
+        false
+    }
+
+    fn take_device_events(&mut self) {
+        let mut wcs = [Wc::default()];
+        loop {
+            match self.device.next(&mut wcs, Duration::ZERO) {
+                Ok(Some(happened)) => log::warn!("{happened:?}"),
+                Ok(None) => break,
+                Err(error) => {
+                    log::error!("{error}");
+                    break;
+                }
+            }
+        }
+        self.sweep();
+    }
+
+    /// Looks at all connections.
+    fn sweep(&self) {
+        for conn in self.conns() {
+            conn.look();
+        }
+    }
+
+    fn conn(&self, key: u64) -> Option<Arc<Shared>> {
+        match self.core.member(key)? {
+            Member::Conn(conn) => conn.upgrade(),
+            Member::Task(_) => None,
+        }
+    }
+
+    fn conns(&self) -> impl Iterator<Item = Arc<Shared>> {
+        let members = self.core.members().into_iter();
+        members.filter_map(|member| match member {
+            Member::Conn(conn) => conn.upgrade(),
+            Member::Task(_) => None,
+        })
+    }
+
+    /// Nobody is woken any more: all that sleeps finds out.
+    fn end(&self) {
+        self.core.driver_goes();
+        while let Some(due) = self.core.due_any() {
+            if let Due::Wake(waker) = due {
+                waker.wake();
+            }
+        }
+        for member in self.core.members() {
+            match member {
+                Member::Conn(conn) => {
+                    if let Some(conn) = conn.upgrade() {
+                        conn.wake_everybody();
+                    }
+                }
+                Member::Task(waiters) => waiters.wake_all(),
+            }
+        }
+    }
+}
+
+impl Drop for Turns {
+    fn drop(&mut self) {
+        self.end();
+    }
+}

@@ -1,0 +1,134 @@
+//! [`Reactor`]: connects, listens, and has one [`Driver`], which wakes whoever sleeps.
+
+mod core;
+mod driver;
+mod table;
+mod timers;
+mod watch;
+
+use std::fmt;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::thread;
+
+use rpma::{Error, Peer, Result};
+
+pub(crate) use self::core::{Core, Handle, Patience, poll_told};
+pub use self::driver::Driver;
+use self::driver::Turns;
+pub(crate) use self::table::Member;
+pub(crate) use self::timers::{Due, Timer};
+use crate::connecting::Connecting;
+use crate::listener::Listener;
+use crate::setup::Setup;
+
+/// Makes connections whose operations are awaited. Clones are handles of the same reactor.
+///
+/// A reactor belongs to one [`Peer`], and has a driver: a task ([`spawn`](Self::spawn),
+/// [`new`](Self::new)) or a thread ([`on_thread`](Self::on_thread)). Futures of its connections may
+/// be awaited anywhere, also on other executors and threads than the driver's.
+#[derive(Clone)]
+pub struct Reactor {
+    handle: Arc<Handle>,
+}
+
+impl Reactor {
+    /// Makes a reactor and its driver, which the caller spawns. The driver uses the tokio runtime in
+    /// which this is called; outside of one, with the feature `async-io`, the reactor of async-io.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::InvalidArgument`] outside of a runtime (without the feature `async-io`), or in a tokio
+    /// runtime without its I/O or time driver. [`Error::Provider`] if `ibv_create_comp_channel`,
+    /// `epoll_create1`, `eventfd2` or `epoll_ctl` fails, or if the runtime cannot watch a descriptor.
+    pub fn new(peer: &Peer) -> Result<(Self, Driver)> {
+        let (reactor, turns) = Self::with_turns(peer)?;
+        let epoll = reactor.handle.epoll().try_clone();
+        let epoll = epoll.map_err(|cause| Error::Provider {
+            call: "fcntl(F_DUPFD_CLOEXEC)",
+            cause,
+            hint: None,
+        })?;
+        let watch = watch::of_this_runtime(epoll)?;
+        Ok((reactor, Driver::new(watch, turns)))
+    }
+
+    /// Makes a reactor, and spawns its driver on the tokio runtime in which this is called.
+    ///
+    /// # Errors
+    ///
+    /// As [`new`](Self::new), and [`Error::InvalidArgument`] outside of a tokio runtime.
+    #[cfg(feature = "tokio")]
+    pub fn spawn(peer: &Peer) -> Result<Self> {
+        let runtime = tokio::runtime::Handle::try_current().map_err(|_| {
+            crate::error::invalid("Reactor::spawn outside of a tokio runtime: call it in one, or use Reactor::on_thread")
+        })?;
+        let (reactor, driver) = Self::new(peer)?;
+        runtime.spawn(async move {
+            if let Err(error) = driver.await {
+                log::error!("the driver of a reactor ended: {error}");
+            }
+        });
+        Ok(reactor)
+    }
+
+    /// Makes a reactor whose driver is a thread of its own, for programs without a runtime. It ends
+    /// with the last handle. [`Op::wait`](crate::Op::wait) and [`block_on`](crate::block_on) wait
+    /// for futures.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Provider`] as [`new`](Self::new), or if the thread cannot be started.
+    pub fn on_thread(peer: &Peer) -> Result<Self> {
+        let (reactor, turns) = Self::with_turns(peer)?;
+        // It will run, however long the thread takes to begin.
+        reactor.handle.driver_runs();
+        let thread = thread::Builder::new().name("rpma-async".to_owned());
+        let started = thread.spawn(move || turns.run());
+        started.map_err(|cause| Error::Provider {
+            call: "pthread_create",
+            cause,
+            hint: None,
+        })?;
+        Ok(reactor)
+    }
+
+    fn with_turns(peer: &Peer) -> Result<(Self, Turns)> {
+        let core = Arc::new(Core::new(peer)?);
+        let turns = Turns::new(&core)?;
+        let handle = Arc::new(Handle::new(core));
+        Ok((Self { handle }, turns))
+    }
+
+    /// The peer that its connections belong to.
+    #[must_use]
+    pub fn peer(&self) -> &Peer {
+        self.handle.peer()
+    }
+
+    /// Connects to a listening program, with up to 56 bytes of private data. It begins at once, and
+    /// looks up no name. The result is the connection, when it is established.
+    ///
+    /// Mistakes in the settings, and the failure of a call, are errors of the future.
+    pub fn connect(&self, addr: SocketAddr, setup: &Setup, private_data: &[u8]) -> Connecting {
+        Connecting::to(&self.handle, addr, setup, private_data)
+    }
+
+    /// Listens at an address of this host. With port 0 the kernel chooses one
+    /// ([`Listener::port`]).
+    ///
+    /// # Errors
+    ///
+    /// As [`rpma::Ep::listen_on`].
+    pub fn listen(&self, addr: SocketAddr) -> Result<Listener> {
+        Listener::new(&self.handle, addr)
+    }
+}
+
+impl fmt::Debug for Reactor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Reactor")
+            .field("peer", self.peer())
+            .finish_non_exhaustive()
+    }
+}

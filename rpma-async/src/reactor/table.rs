@@ -1,0 +1,101 @@
+//! The members of a reactor, and their keys.
+
+use std::sync::{Arc, Weak};
+
+use crate::conn::Shared;
+use crate::waiters::Waiters;
+
+/// Who is told of events.
+#[derive(Clone, Debug)]
+pub(crate) enum Member {
+    Conn(Weak<Shared>),
+    /// A task that waits for events of a descriptor.
+    Task(Arc<Waiters>),
+}
+
+/// Members by their keys. A key is an index, and in its upper half a generation, so that an event
+/// that comes late finds nobody.
+#[derive(Debug, Default)]
+pub(crate) struct Table {
+    entries: Vec<Entry>,
+    free: Vec<u32>,
+}
+
+#[derive(Debug, Default)]
+struct Entry {
+    generation: u32,
+    member: Option<Member>,
+}
+
+impl Table {
+    pub(crate) fn insert(&mut self, member: Member) -> u64 {
+        let index = self.free.pop().unwrap_or_else(|| {
+            self.entries.push(Entry::default());
+            self.entries.len() as u32 - 1
+        });
+        let entry = &mut self.entries[index as usize];
+        entry.member = Some(member);
+        u64::from(entry.generation) << 32 | u64::from(index)
+    }
+
+    pub(crate) fn get(&self, key: u64) -> Option<&Member> {
+        self.entry(key)?.member.as_ref()
+    }
+
+    pub(crate) fn replace(&mut self, key: u64, member: Member) {
+        if let Some(entry) = self.entries.get_mut(key as u32 as usize) {
+            if u64::from(entry.generation) == key >> 32 {
+                entry.member = Some(member);
+            }
+        }
+    }
+
+    pub(crate) fn remove(&mut self, key: u64) -> Option<Member> {
+        self.entry(key)?;
+        let index = key as u32;
+        let entry = &mut self.entries[index as usize];
+        let member = entry.member.take()?;
+        // The three highest keys are not members'.
+        entry.generation = (entry.generation + 1) & (u32::MAX >> 1);
+        self.free.push(index);
+        Some(member)
+    }
+
+    pub(crate) fn all(&self) -> impl Iterator<Item = &Member> {
+        self.entries
+            .iter()
+            .filter_map(|entry| entry.member.as_ref())
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.entries.len() == self.free.len()
+    }
+
+    fn entry(&self, key: u64) -> Option<&Entry> {
+        let entry = self.entries.get(key as u32 as usize)?;
+        (u64::from(entry.generation) == key >> 32).then_some(entry)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn task() -> Member {
+        Member::Task(Arc::default())
+    }
+
+    /// An event of a connection that is gone must not reach its successor.
+    #[test]
+    fn a_key_is_never_used_again() {
+        let mut table = Table::default();
+        let first = table.insert(task());
+        assert!(table.remove(first).is_some());
+        let second = table.insert(task());
+        assert_ne!(first, second);
+        assert!(table.get(first).is_none() && table.remove(first).is_none());
+        assert!(table.get(second).is_some());
+        table.remove(second);
+        assert!(table.is_empty() && table.all().next().is_none());
+    }
+}

@@ -1,0 +1,99 @@
+//! [`Setup`]: how the connections of a reactor are made.
+
+use rpma::{ComplChannel, ConnCfg, Notify, Result};
+
+use crate::error::invalid;
+use crate::reactor::Core;
+
+/// The settings of a connection.
+///
+/// ```
+/// use rpma::ConnCfg;
+/// use rpma_async::Setup;
+///
+/// let mut cfg = ConnCfg::new();
+/// cfg.set_sq_size(64);
+/// let setup = Setup::new(&cfg).with_receives(16, 256);
+/// ```
+#[derive(Clone, Debug, Default)]
+pub struct Setup {
+    cfg: ConnCfg,
+    receives: Option<(u32, usize)>,
+}
+
+impl Setup {
+    /// The settings of rpma's own connection. The reactor adds the completion channel: they name
+    /// none ([`ConnCfg::set_compl_channel`], [`ConnCfg::set_rcq_channel`]), and no shared receive
+    /// queue.
+    #[must_use]
+    pub fn new(cfg: &ConnCfg) -> Self {
+        Self {
+            cfg: cfg.clone(),
+            receives: None,
+        }
+    }
+
+    /// Has the connection receive messages of up to `size` bytes: `count` receives are posted before
+    /// it is established, and again as the program drops the [`Message`](crate::Message)s. The
+    /// receive queue has at least as many slots.
+    #[must_use]
+    pub fn with_receives(mut self, count: u32, size: usize) -> Self {
+        self.receives = Some((count, size));
+        self
+    }
+
+    /// The slots of the send queue.
+    pub(crate) fn depth(&self) -> u32 {
+        self.cfg.get_sq_size()
+    }
+
+    pub(crate) fn receives(&self) -> Option<(u32, usize)> {
+        self.receives
+    }
+
+    /// The settings of a connection whose events are told to the member with this key.
+    pub(crate) fn cfg(&self, core: &Core, key: u64) -> Result<ConnCfg> {
+        let has_channel = !matches!(self.cfg.get_compl_channel(), ComplChannel::PerCq)
+            || self.cfg.get_rcq_channel().is_some();
+        if has_channel {
+            return Err(invalid(
+                "the settings name a completion channel, and a reactor has its own: leave out \
+                 ConnCfg::set_compl_channel and set_rcq_channel",
+            ));
+        }
+        if self.cfg.get_srq().is_some() {
+            return Err(invalid(
+                "the settings name a shared receive queue, whose messages would go to no Inbox: leave out \
+                 ConnCfg::set_srq, and use Setup::with_receives",
+            ));
+        }
+        if self.cfg.get_rcq_notify() == Notify::Solicited {
+            return Err(invalid(
+                "the settings ask for events of solicited messages alone, and an Inbox would miss the others: \
+                 leave out ConnCfg::set_rcq_notify",
+            ));
+        }
+        let mut cfg = self.cfg.clone();
+        if let Some((count, size)) = self.receives {
+            if count == 0 || size == 0 {
+                return Err(invalid(format!(
+                    "{count} receives of {size} bytes: Setup::with_receives needs one of one byte at least"
+                )));
+            }
+            if count > crate::slots::MOST {
+                return Err(invalid(format!(
+                    "{count} receives are more than the {} that a connection of a reactor can have",
+                    crate::slots::MOST
+                )));
+            }
+            if cfg.get_rq_size() < count {
+                cfg.set_rq_size(count);
+            }
+        }
+        cfg.set_compl_channel(ComplChannel::Of {
+            channel: core.channel().clone(),
+            key,
+        });
+        Ok(cfg)
+    }
+}

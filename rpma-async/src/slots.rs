@@ -1,0 +1,391 @@
+//! The operations of one connection that are in flight, or complete and not awaited yet.
+//!
+//! Each has a slot, and its `op_context` leads there: the index of the slot, and a generation that
+//! no earlier operation of the slot had. An [`Op`](crate::Op) owns its slot. Threads that poll settle
+//! it. The state is one atomic word:
+//!
+//! ```text
+//! FREE ──begin──▶ PENDING ──settle──▶ DONE or FAILED ──finish──▶ FREE
+//!                   │  │                  ▲
+//!                   │  └─park─▶ PARKED ───┤ settle, which wakes the owner
+//!                   └──────────┬──┘       │
+//!                           abandon ─▶ ABANDONED ──settle, which drops the memory──▶ FREE
+//! ```
+//!
+//! The rules of wakers:
+//!
+//! * A thread that takes a waker out of a slot of another owner wakes it. So it does no harm if the
+//!   slot has another owner by then: that one polls again, and leaves its waker again.
+//! * An owner takes its own waker out before it changes the state to `ABANDONED`. Later it could take
+//!   the next owner's.
+//! * Wakers are woken and dropped without a lock: they run code of the program.
+//!
+//! This file knows no verbs. `tests/loom` includes it.
+
+use std::fmt;
+use std::mem;
+use std::task::Waker;
+
+use crate::free::FreeList;
+use crate::primitives::{AtomicU64, Mutex, Ordering};
+
+/// Bits of a number, beside the generation in its upper half. The index has the others of the lower half.
+pub(crate) const RECEIVE: u64 = 1 << 31;
+/// An operation of a batch that is not the last one.
+pub(crate) const PART: u64 = 1 << 30;
+/// Indices are below this.
+pub(crate) const MOST: u32 = 1 << 24;
+
+const INDEX: u64 = MOST as u64 - 1;
+
+// The states, in the lowest bits of a slot's word. Above are the weight and the generation.
+const FREE: u64 = 0;
+const PENDING: u64 = 1;
+const PARKED: u64 = 2;
+const ABANDONED: u64 = 3;
+const DONE: u64 = 4;
+const FAILED: u64 = 5;
+
+const STATES: u64 = 7;
+const WEIGHT_SHIFT: u32 = 8;
+const WEIGHT: u64 = 0xFF_FFFF;
+
+/// The slots of a connection. `M` is the memory of an operation, and `F` why one failed.
+pub(crate) struct Slots<M, F> {
+    slots: Box<[Slot<M, F>]>,
+    free: FreeList,
+}
+
+struct Slot<M, F> {
+    /// Generation (32 bits), weight (24 bits), state.
+    state: AtomicU64,
+    rest: Mutex<Rest<M, F>>,
+}
+
+struct Rest<M, F> {
+    waker: Option<Waker>,
+    memory: Option<M>,
+    failure: Option<F>,
+}
+
+impl<M, F> Default for Rest<M, F> {
+    fn default() -> Self {
+        Self {
+            waker: None,
+            memory: None,
+            failure: None,
+        }
+    }
+}
+
+/// How far an operation is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Look {
+    Pending,
+    /// It is complete: [`Slots::finish`].
+    Complete,
+}
+
+/// The last completion of an operation was noted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Settled {
+    /// How many slots of the send queue it gives back.
+    pub(crate) weight: u32,
+    /// Its owner slept, or had abandoned it: a sleeper less.
+    pub(crate) slept: bool,
+}
+
+/// What became of an operation that its owner does not await.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Abandoned<M> {
+    /// It goes on, and its slot has the memory.
+    GoesOn {
+        /// Its owner slept.
+        slept: bool,
+    },
+    /// It was complete.
+    Complete(Option<M>),
+}
+
+impl<M, F> Slots<M, F> {
+    pub(crate) fn new(count: u32) -> Self {
+        let count = count.min(MOST);
+        let slot = |_| Slot {
+            state: AtomicU64::new(FREE),
+            rest: Mutex::new(Rest::default()),
+        };
+        Self {
+            slots: (0..count).map(slot).collect(),
+            free: FreeList::new(count),
+        }
+    }
+
+    /// How many there are.
+    pub(crate) fn len(&self) -> usize {
+        self.slots.len()
+    }
+
+    /// Takes a slot for an operation that takes `weight` slots of the send queue, and returns the
+    /// operation's number.
+    #[inline]
+    pub(crate) fn begin(&self, weight: u32) -> Option<u64> {
+        let index = self.free.take()?;
+        let state = &self.slots[index as usize].state;
+        let generation = state.load(Ordering::Relaxed) >> 32 << 32;
+        let begun = generation | u64::from(weight) << WEIGHT_SHIFT | PENDING;
+        state.store(begun, Ordering::Release);
+        Some(generation | u64::from(index))
+    }
+
+    #[inline]
+    fn slot(&self, number: u64) -> Option<&Slot<M, F>> {
+        self.slots.get((number & INDEX) as usize)
+    }
+
+    /// Of the owner.
+    #[inline]
+    pub(crate) fn look(&self, number: u64) -> Look {
+        let state = self
+            .slot(number)
+            .map(|slot| slot.state.load(Ordering::Acquire));
+        match state.map_or(DONE, |state| state & STATES) {
+            PENDING | PARKED | ABANDONED => Look::Pending,
+            _ => Look::Complete,
+        }
+    }
+
+    /// Of the owner: the operation is complete. Frees its slot.
+    #[inline]
+    pub(crate) fn finish(&self, number: u64, has_parked: bool) -> Result<(), F> {
+        let Some(slot) = self.slot(number) else {
+            return Ok(());
+        };
+        let state = slot.state.load(Ordering::Acquire) & STATES;
+        if has_parked || state == FAILED {
+            return self.finish_parked(slot, number, state);
+        }
+        self.release(slot, number);
+        Ok(())
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn finish_parked(&self, slot: &Slot<M, F>, number: u64, state: u64) -> Result<(), F> {
+        let rest = mem::take(&mut *slot.rest.lock());
+        self.release(slot, number);
+        match rest.failure {
+            Some(failure) if state == FAILED => Err(failure),
+            _ => Ok(()),
+        }
+    }
+
+    /// The owner has polled its own completion, and nobody has settled it: it is not parked.
+    #[inline]
+    pub(crate) fn finish_own(&self, number: u64) -> u32 {
+        let Some(slot) = self.slot(number) else {
+            return 0;
+        };
+        let state = slot.state.load(Ordering::Relaxed);
+        self.release(slot, number);
+        weight(state)
+    }
+
+    /// A slot gets another generation and is free.
+    #[inline]
+    fn release(&self, slot: &Slot<M, F>, number: u64) {
+        let next = (number >> 32).wrapping_add(1) << 32;
+        slot.state.store(next | FREE, Ordering::Release);
+        self.free.give_back((number & INDEX) as u32);
+    }
+
+    /// Notes the last completion of an operation. `None`: its number is not of an operation in
+    /// flight. (A native flush of several requests that fails has as many completions.)
+    #[inline]
+    pub(crate) fn settle(&self, number: u64, outcome: Result<(), F>) -> Option<Settled> {
+        let slot = self.slot(number)?;
+        let to = match outcome {
+            Ok(()) => DONE,
+            Err(failure) => {
+                self.note_failure(number, failure)?;
+                FAILED
+            }
+        };
+        let mut state = slot.state.load(Ordering::Acquire);
+        loop {
+            if !is_in_flight(state, number) {
+                return None;
+            }
+            let settled = state & !STATES | to;
+            let exchanged = slot.state.compare_exchange_weak(
+                state,
+                settled,
+                Ordering::AcqRel,
+                Ordering::Acquire,
+            );
+            match exchanged {
+                Ok(_) => break,
+                Err(now) => state = now,
+            }
+        }
+        let (weight, slept) = (weight(state), state & STATES != PENDING);
+        if slept {
+            self.settle_slept(slot, number, state & STATES);
+        }
+        Some(Settled { weight, slept })
+    }
+
+    #[inline(never)]
+    fn settle_slept(&self, slot: &Slot<M, F>, number: u64, was: u64) {
+        if was == PARKED {
+            let waker = slot.rest.lock().waker.take();
+            if let Some(waker) = waker {
+                waker.wake();
+            }
+            return;
+        }
+        let rest = mem::take(&mut *slot.rest.lock());
+        self.release(slot, number);
+        // Its memory may be what somebody waits for.
+        drop(rest);
+    }
+
+    /// Notes why a request of an operation failed. The first failure counts.
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn note_failure(&self, number: u64, failure: F) -> Option<()> {
+        let slot = self.slot(number)?;
+        let mut rest = slot.rest.lock();
+        // Under the lock, which the owner takes after the settlement, when it takes a failure out: so
+        // none is left for the next owner.
+        if !is_in_flight(slot.state.load(Ordering::Acquire), number) {
+            return None;
+        }
+        rest.failure.get_or_insert(failure);
+        Some(())
+    }
+
+    /// Of the owner: leaves `waker`, which the settlement wakes. `false` if the operation is complete.
+    /// The owner polls again and again: it leaves its waker each time.
+    pub(crate) fn park(&self, number: u64, waker: &Waker) -> bool {
+        let Some(slot) = self.slot(number) else {
+            return false;
+        };
+        let old = {
+            let mut rest = slot.rest.lock();
+            match &rest.waker {
+                Some(left) if left.will_wake(waker) => None,
+                _ => rest.waker.replace(waker.clone()),
+            }
+        };
+        drop(old);
+        let mut state = slot.state.load(Ordering::Acquire);
+        loop {
+            match state & STATES {
+                PARKED => return true,
+                PENDING => {}
+                _ => return false,
+            }
+            let parked = state & !STATES | PARKED;
+            let exchanged = slot.state.compare_exchange_weak(
+                state,
+                parked,
+                Ordering::AcqRel,
+                Ordering::Acquire,
+            );
+            match exchanged {
+                Ok(_) => return true,
+                Err(now) => state = now,
+            }
+        }
+    }
+
+    /// Of the owner, which does not await the operation any more: the slot keeps the memory until the
+    /// operation is complete.
+    pub(crate) fn abandon(&self, number: u64, memory: Option<M>) -> Abandoned<M> {
+        self.abandon_as(number, memory, !STATES)
+    }
+
+    /// As [`abandon`](Self::abandon), of an operation that may not have been posted: its settlement
+    /// gives no room back.
+    #[cold]
+    pub(crate) fn abandon_unsure(&self, number: u64, memory: Option<M>) -> Abandoned<M> {
+        self.abandon_as(number, memory, !STATES & !(WEIGHT << WEIGHT_SHIFT))
+    }
+
+    fn abandon_as(&self, number: u64, memory: Option<M>, kept: u64) -> Abandoned<M> {
+        let Some(slot) = self.slot(number) else {
+            return Abandoned::Complete(memory);
+        };
+        let waker = {
+            let mut rest = slot.rest.lock();
+            rest.memory = memory;
+            rest.waker.take()
+        };
+        drop(waker);
+        let mut state = slot.state.load(Ordering::Acquire);
+        loop {
+            let slept = match state & STATES {
+                PENDING => false,
+                PARKED => true,
+                _ => break,
+            };
+            let abandoned = state & kept | ABANDONED;
+            let exchanged = slot.state.compare_exchange_weak(
+                state,
+                abandoned,
+                Ordering::AcqRel,
+                Ordering::Acquire,
+            );
+            match exchanged {
+                Ok(_) => return Abandoned::GoesOn { slept },
+                Err(now) => state = now,
+            }
+        }
+        let rest = mem::take(&mut *slot.rest.lock());
+        self.release(slot, number);
+        Abandoned::Complete(rest.memory)
+    }
+
+    /// Of the owner: the operation was not posted.
+    #[inline]
+    pub(crate) fn cancel(&self, number: u64) {
+        if let Some(slot) = self.slot(number) {
+            self.release(slot, number);
+        }
+    }
+
+    /// Wakes every owner that sleeps: something else has changed.
+    pub(crate) fn wake_all(&self) {
+        for slot in &self.slots {
+            let waker = slot.rest.lock().waker.take();
+            if let Some(waker) = waker {
+                waker.wake();
+            }
+        }
+    }
+
+    /// Forgets the memory of abandoned operations: a device may use it for ever.
+    pub(crate) fn leak(&self) {
+        for slot in &self.slots {
+            mem::forget(slot.rest.lock().memory.take());
+        }
+    }
+}
+
+/// Whether the operation with this number is in the slot, and not settled yet.
+#[inline]
+fn is_in_flight(state: u64, number: u64) -> bool {
+    state >> 32 == number >> 32 && matches!(state & STATES, PENDING | PARKED | ABANDONED)
+}
+
+fn weight(state: u64) -> u32 {
+    (state >> WEIGHT_SHIFT & WEIGHT) as u32
+}
+
+impl<M, F> fmt::Debug for Slots<M, F> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Slots")
+            .field("len", &self.len())
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,96 @@
+//! Tasks that wait for something that a connection or a pool has: room, a block, a message.
+//!
+//! Each has a ticket. A task that is woken is taken out of the queue; if its future is dropped before
+//! it has looked, another one is woken in its place ([`Waiters::leave`]).
+
+use std::collections::VecDeque;
+use std::task::Waker;
+
+use crate::primitives::{AtomicU32, Mutex, Ordering};
+
+/// The tasks, in the order of their first look.
+#[derive(Debug, Default)]
+pub(crate) struct Waiters {
+    /// How many there are.
+    count: AtomicU32,
+    queue: Mutex<Queue>,
+}
+
+#[derive(Debug, Default)]
+struct Queue {
+    next: u64,
+    tasks: VecDeque<(u64, Waker)>,
+}
+
+/// The place of a future in the queue, once it has one.
+#[derive(Debug, Default)]
+pub(crate) struct Ticket(Option<u64>);
+
+impl Waiters {
+    /// Whether anybody waits. After a change by which a task may go on, made by an exchange.
+    #[inline]
+    pub(crate) fn any(&self) -> bool {
+        self.count.load(Ordering::Acquire) > 0
+    }
+
+    /// Leaves a waker. Then the task looks again, by an exchange: what has changed before is seen by
+    /// it, and what changes later wakes it.
+    pub(crate) fn wait(&self, ticket: &mut Ticket, waker: &Waker) {
+        let mut queue = self.queue.lock();
+        let left = ticket.0.and_then(|number| {
+            let mut tasks = queue.tasks.iter_mut();
+            tasks.find(|(of, _)| *of == number)
+        });
+        let old = match left {
+            Some((_, left)) if left.will_wake(waker) => None,
+            Some((_, left)) => Some(std::mem::replace(left, waker.clone())),
+            None => {
+                queue.next += 1;
+                let number = queue.next;
+                ticket.0 = Some(number);
+                queue.tasks.push_back((number, waker.clone()));
+                None
+            }
+        };
+        self.set_count(&queue);
+        drop(queue);
+        drop(old);
+    }
+
+    fn set_count(&self, queue: &Queue) {
+        self.count.swap(queue.tasks.len() as u32, Ordering::AcqRel);
+    }
+
+    /// The task goes on, or its future is dropped. `true` if it had been woken.
+    pub(crate) fn leave(&self, ticket: &mut Ticket) -> bool {
+        let Some(number) = ticket.0.take() else {
+            return false;
+        };
+        let mut queue = self.queue.lock();
+        let place = queue.tasks.iter().position(|(of, _)| *of == number);
+        let left = place.and_then(|place| queue.tasks.remove(place));
+        self.set_count(&queue);
+        drop(queue);
+        left.is_none()
+    }
+
+    /// Wakes the first task.
+    pub(crate) fn wake_one(&self) {
+        let mut queue = self.queue.lock();
+        let first = queue.tasks.pop_front();
+        self.set_count(&queue);
+        drop(queue);
+        if let Some((_, waker)) = first {
+            waker.wake();
+        }
+    }
+
+    /// Wakes all tasks.
+    pub(crate) fn wake_all(&self) {
+        let mut queue = self.queue.lock();
+        let tasks = std::mem::take(&mut queue.tasks);
+        self.set_count(&queue);
+        drop(queue);
+        tasks.into_iter().for_each(|(_, waker)| waker.wake());
+    }
+}
