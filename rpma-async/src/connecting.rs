@@ -48,7 +48,7 @@ pub struct Connecting {
 
 enum Stage {
     Failed(Error),
-    Resolving(Resolve),
+    Resolving(Box<Resolve>),
     /// It was asked for, or accepted.
     Asked(Arc<Shared>),
     Over,
@@ -130,7 +130,8 @@ impl Connecting {
     ) -> Self {
         Self::new(
             reactor,
-            Resolve::new(reactor, addr, setup, private_data).map(Stage::Resolving),
+            Resolve::new(reactor, addr, setup, private_data)
+                .map(|resolve| Stage::Resolving(Box::new(resolve))),
         )
     }
 
@@ -172,7 +173,7 @@ impl Resolve {
     }
 
     /// Goes on as far as it can. The ticket is for the time that the kernel works.
-    fn advance(mut self, ticket: &mut Ticket, cx: &mut Context<'_>) -> Result<Stage> {
+    fn advance(mut self: Box<Self>, ticket: &mut Ticket, cx: &mut Context<'_>) -> Result<Stage> {
         // Before the look: what comes after it wakes the task.
         self.waiters.wait(ticket, cx.waker());
         match self.resolving.advance()? {

@@ -156,6 +156,7 @@ impl Inbox {
     ///
     /// [`rpma::Error::InvalidArgument`] if the driver is gone, [`rpma::Error::NotConnected`] if the
     /// device gave the connection up.
+    #[expect(clippy::should_implement_trait, reason = "it is awaited")]
     pub fn next(&mut self) -> Next<'_> {
         Next(self)
     }

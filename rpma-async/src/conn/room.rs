@@ -86,7 +86,7 @@ impl Ready {
         }
         shared
             .is_given_up()
-            .then(|| Err(Error::NotConnected(NotConnected::GivenUp)))
+            .then_some(Err(Error::NotConnected(NotConnected::GivenUp)))
     }
 
     fn leave(&mut self) {
