@@ -277,9 +277,7 @@ impl Ring {
         post: impl FnOnce(Entries<'_>) -> Result<(), NotTaken<E>>,
     ) -> Result<u64, NotPosted<E>> {
         let _held = self.posting.acquire();
-        let done = self.done.load(Ordering::Acquire);
-        let used = self.next.load(Ordering::Relaxed).wrapping_sub(done);
-        if used as usize >= self.contexts.len() {
+        if !self.has_free_entry() {
             return Err(NotPosted::Full);
         }
         self.publish(Wanted::one_operation(1, true), post)
@@ -292,14 +290,19 @@ impl Ring {
         post: impl FnOnce(Entries<'_>) -> Result<(), NotTaken<E>>,
     ) -> Result<u64, NotPosted<E>> {
         let _held = self.posting.acquire();
-        let done = self.done.load(Ordering::Acquire);
-        let used = self.next.load(Ordering::Relaxed).wrapping_sub(done);
-        if used as usize >= self.contexts.len() {
+        if !self.has_free_entry() {
             return Err(NotPosted::Full);
         }
         let number = self.publish(Wanted::one_operation(1, false), post)?;
         self.set_beside(1);
         Ok(number)
+    }
+
+    /// Whether an entry is free, also one that programs cannot have. With the lock held.
+    fn has_free_entry(&self) -> bool {
+        let done = self.done.load(Ordering::Acquire);
+        let used = self.next.load(Ordering::Relaxed).wrapping_sub(done);
+        (used as usize) < self.contexts.len()
     }
 
     /// As [`complete`](Self::complete), of a request beside those of the program.
