@@ -61,6 +61,7 @@ fn serve(peer: &Peer, ep: Ep, cfg: &ConnCfg) -> Result<()> {
             None => {}
         }
     }
+    dropped(ended);
     Ok(())
 }
 
@@ -82,6 +83,7 @@ fn client(peer: &Peer, other: &str, port: u16, cfg: &ConnCfg, way: &'static str)
         _ => look(&conn)?,
     };
     gone(way, &event, conn.failure());
+    dropped(conn);
     Ok(())
 }
 
@@ -114,4 +116,11 @@ fn look(conn: &Conn) -> Result<ConnEvent> {
 
 fn gone(what: &str, event: &ConnEvent, failure: Option<Failure>) {
     println!("gone: {what}: {event}, {failure:?}");
+}
+
+/// Drops connections, and prints how long that took.
+fn dropped<T>(conns: T) {
+    let started = Instant::now();
+    drop(conns);
+    println!("dropped: {}", started.elapsed().as_millis());
 }

@@ -64,9 +64,11 @@ impl Test<'_> {
         let started = Instant::now();
         self.hosts.machines.cut(2)?;
         let no_power = silent(&sides[..1], started).context("no power")?;
+        let dropped = slowest_drop(&sides[0])?;
         Ok(format!(
             "none of {} in {idle} s; noticed after {frozen:.1} s (frozen), {parted:.1} s \
-             (partition), {no_power:.1} s (no power) of {SECONDS} s",
+             (partition), {no_power:.1} s (no power) of {SECONDS} s; a drop after that took up to \
+             {dropped} ms",
             2 * CONNECTIONS
         ))
     }
@@ -105,6 +107,24 @@ fn silent(sides: &[Remote], started: Instant) -> Result<f64> {
         ensure!(is_silent, "another reason: {line}");
     }
     Ok(took)
+}
+
+/// Waits until a side has dropped its connections, each client's apart and the server's together, and
+/// returns the milliseconds of the longest drop.
+fn slowest_drop(side: &Remote) -> Result<u64> {
+    let drops = CONNECTIONS / 2 + 1;
+    let times = || -> Vec<u64> {
+        let said = side.said();
+        let times = said
+            .iter()
+            .filter_map(|line| line.strip_prefix("dropped: "));
+        times.filter_map(|time| time.parse().ok()).collect()
+    };
+    let all = poll(LIMIT, || {
+        Ok(Some(times()).filter(|times| times.len() == drops))
+    })?;
+    let all = all.with_context(|| format!("{:?}, and not {drops} drops", side.said()))?;
+    Ok(all.into_iter().max().unwrap_or(0))
 }
 
 /// Waits until a side has said so of each of its connections.
