@@ -172,6 +172,9 @@ impl Inbox {
             return Poll::Ready(None);
         };
         let queue = shared.receive_queue();
+        if shared.lets_others_run(cx) {
+            return Poll::Pending;
+        }
         if let Some(message) = self.take(receives) {
             self.rest();
             return Poll::Ready(Some(Ok(message)));

@@ -132,7 +132,9 @@ impl<M, F> Slots<M, F> {
         let index = self.free.take()?;
         let state = &self.slots[index as usize].state;
         let generation = state.load(Ordering::Relaxed) >> 32 << 32;
-        let begun = generation | u64::from(weight) << WEIGHT_SHIFT | PENDING;
+        // Nothing heavier can be posted.
+        let weight = u64::from(weight).min(WEIGHT);
+        let begun = generation | weight << WEIGHT_SHIFT | PENDING;
         state.store(begun, Ordering::Release);
         Some(generation | u64::from(index))
     }

@@ -225,12 +225,25 @@ impl Shared {
         self.poll_slowly(number, parked, cx)
     }
 
+    /// A result is there without a sleep: whether the task lets others run before it gets it.
+    pub(crate) fn lets_others_run(&self, cx: &Context<'_>) -> bool {
+        self.streak.fetch_add(1, Ordering::Relaxed);
+        self.ends_turn(cx)
+    }
+
+    fn ends_turn(&self, cx: &Context<'_>) -> bool {
+        if self.streak.load(Ordering::Relaxed) < TURN {
+            return false;
+        }
+        self.streak.store(0, Ordering::Relaxed);
+        cx.waker().wake_by_ref();
+        true
+    }
+
     #[cold]
     #[inline(never)]
     fn poll_slowly(&self, number: u64, parked: &mut bool, cx: &mut Context<'_>) -> Poll<Awaited> {
-        if self.streak.load(Ordering::Relaxed) >= TURN && !*parked {
-            self.streak.store(0, Ordering::Relaxed);
-            cx.waker().wake_by_ref();
+        if !*parked && self.ends_turn(cx) {
             return Poll::Pending;
         }
         if self.slots.look(number) == Look::Complete {

@@ -6,9 +6,10 @@
 
 use std::fmt;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll};
+use std::thread::{self, JoinHandle};
 use std::time::Instant;
 
 use rpma::{CompletionChannel, Peer, Result};
@@ -214,11 +215,24 @@ impl fmt::Debug for Core {
 
 /// A handle. With the last one the driver ends.
 #[derive(Debug)]
-pub(crate) struct Handle(Arc<Core>);
+pub(crate) struct Handle {
+    core: Arc<Core>,
+    /// The driver's own thread, if it has one.
+    thread: OnceLock<JoinHandle<()>>,
+}
 
 impl Handle {
     pub(super) fn new(core: Arc<Core>) -> Self {
-        Self(core)
+        Self {
+            core,
+            thread: OnceLock::new(),
+        }
+    }
+
+    /// The driver is on this thread, which ends with the last handle.
+    pub(super) fn set_thread(&self, thread: JoinHandle<()>) {
+        // There is one driver.
+        let _ = self.thread.set(thread);
     }
 }
 
@@ -226,13 +240,20 @@ impl std::ops::Deref for Handle {
     type Target = Core;
 
     fn deref(&self) -> &Core {
-        &self.0
+        &self.core
     }
 }
 
 impl Drop for Handle {
     fn drop(&mut self) {
-        self.0.close();
+        self.core.close();
+        if let Some(thread) = self.thread.take() {
+            // It may be the driver that drops the last connection.
+            if thread.thread().id() != thread::current().id() {
+                // It has not panicked, or has said so.
+                let _ = thread.join();
+            }
+        }
     }
 }
 
@@ -253,7 +274,7 @@ impl Patience {
             return Poll::Ready(Err(driver_never_ran()));
         }
         if self.polls > YIELDS {
-            std::thread::sleep(std::time::Duration::from_millis(1));
+            thread::sleep(std::time::Duration::from_millis(1));
         }
         cx.waker().wake_by_ref();
         Poll::Pending

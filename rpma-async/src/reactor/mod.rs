@@ -85,11 +85,12 @@ impl Reactor {
         reactor.handle.driver_runs();
         let thread = thread::Builder::new().name("rpma-async".to_owned());
         let started = thread.spawn(move || turns.run());
-        started.map_err(|cause| Error::Provider {
+        let thread = started.map_err(|cause| Error::Provider {
             call: "pthread_create",
             cause,
             hint: None,
         })?;
+        reactor.handle.set_thread(thread);
         Ok(reactor)
     }
 
