@@ -262,3 +262,83 @@ fn a_sweep_has_every_fault() {
         catch_unwind(AssertUnwindSafe(wrong)).expect_err("it tells too early");
     }
 }
+
+/// A peer on a host.
+fn peer_of(host: &Host) -> Peer {
+    let _entered = host.enter();
+    peer()
+}
+
+/// Promise: what is made with a peer is on that peer's host, whichever thread makes it: one on no
+/// host, one on the other host, one on a host of another fabric. So are its failures.
+#[test]
+fn what_is_made_with_a_peer_is_on_its_host() {
+    let fabric = Fabric::new(Profile::RXE_6_12);
+    let [client, server] = ["client", "server"].map(|name| fabric.host(name));
+    let [near, far] = [&client, &server].map(peer_of);
+    let elsewhere = Fabric::new(Profile::RXE_6_12).host("elsewhere");
+    for entered in [None, Some(&client), Some(&server), Some(&elsewhere)] {
+        let _entered = entered.map(Host::enter);
+        let ids = |host: &Host| host.objects().get("cm_id").copied().unwrap_or(0);
+        let before = [&client, &server].map(ids);
+
+        let failing = fabric.fail("rdma_create_id").on(&server);
+        let failing = failing.next(Errno::NOMEM);
+        let at = (server.addr(), 0).into();
+        let error = Ep::listen_on(&far, at).expect_err("it fails");
+        assert!(error.to_string().starts_with("rdma_create_id failed"));
+        assert!(!failing.is_pending());
+        let ep = Ep::listen_on(&far, at).expect("listens");
+        assert_eq!(ids(&server), before[1] + 1);
+
+        let at = (server.addr(), ep.get_port()).into();
+        let call = "rdma_create_event_channel";
+        let failing = fabric.fail(call).on(&client).next(Errno::NOMEM);
+        let error = ConnReq::resolve(&near, at, &ConnCfg::new()).expect_err("it fails");
+        assert!(error.to_string().starts_with(call), "{error}");
+        assert!(!failing.is_pending());
+        let req = ConnReq::to_addr(&near, at, &ConnCfg::new()).expect("resolves");
+        assert_eq!(ids(&client), before[0] + 1);
+        let asking = req.connect(&[]).expect("asks");
+
+        // The channel of a request is made on the host of its endpoint.
+        let other = fabric.fail(call).on(&client).next(Errno::NOMEM);
+        let failing = fabric.fail(call).on(&server).next(Errno::MFILE);
+        ep.next_conn_req_timeout(&ConnCfg::new(), LIMIT)
+            .expect_err("it fails");
+        assert!(!failing.is_pending() && other.disarm());
+        let event = asking.next_event_timeout(LIMIT).expect("an event");
+        assert!(matches!(event, ConnEvent::Rejected { .. }), "{event}");
+
+        let req = ConnReq::to_addr(&near, at, &ConnCfg::new()).expect("resolves");
+        let asking = req.connect(&[]).expect("asks");
+        let req = ep.next_conn_req_timeout(&ConnCfg::new(), LIMIT);
+        let _end = req.expect("a request").connect(&[]).expect("accepts");
+        write(&asking.wait_established(LIMIT).expect("established"));
+    }
+    drop((near, far));
+    assert!(fabric.objects().is_empty(), "{:?}", fabric.objects());
+}
+
+/// Promise: a peer whose host has lost its power makes nothing, and says why. The thread's own host
+/// takes no part in that.
+#[test]
+fn a_peer_of_a_dead_host_is_told_why() {
+    let fabric = Fabric::new(Profile::RXE_6_12);
+    let [host, other] = ["here", "other"].map(|name| fabric.host(name));
+    let (peer, at) = (peer_of(&host), (host.addr(), 0).into());
+    let refused = || {
+        let text = Ep::listen_on(&peer, at).expect_err("no host").to_string();
+        assert!(
+            text.starts_with("rdma_create_id failed") && text.contains("make another Peer"),
+            "{text}"
+        );
+    };
+    host.power_cut();
+    refused();
+    let _entered = other.enter();
+    refused();
+    host.restart();
+    refused();
+    assert!(Ep::listen_on(&peer_of(&host), at).is_ok());
+}

@@ -15,10 +15,12 @@ use rustix::io::Errno;
 use crate::call::Result;
 use crate::device;
 use crate::fail::Failing;
+use crate::handle::of_context;
 use crate::order::{Member, Trace};
 use crate::profile::Profile;
 use crate::state::Shared;
 use crate::thread::{JoinHandle, Of};
+use crate::types::ibv_context;
 
 /// How many fabrics are alive.
 static ALIVE: AtomicUsize = AtomicUsize::new(0);
@@ -235,6 +237,10 @@ impl Host {
 
     /// Puts the calling thread on this host, as it is since it was [started](Self::restart), until the returned value
     /// is dropped; then it is where it was before.
+    ///
+    /// Two things begin without an object, and so on the host of the thread: opening a device (`Device::from_addr`) and
+    /// persistent memory (`PmemMap::open`). Everything else is on the host of its objects: an endpoint or a connection
+    /// on that of its `Peer`, whichever thread makes it. So both ends of a connection can be tasks of one thread.
     pub fn enter(&self) -> Entered {
         self.enter_as(None)
     }
@@ -496,14 +502,60 @@ impl Nic {
     }
 }
 
-/// The host that the calling thread is on, for what begins without any object.
-pub(crate) fn current() -> Result<Host> {
-    Host::current().ok_or(Errno::NODEV)
+thread_local! {
+    /// The device that an id is made for.
+    static FOR_DEVICE: RefCell<Option<(Arc<Shared>, usize)>> = const { RefCell::new(None) };
+}
+
+/// Runs `make`: the ids and event channels that it makes are on the host of an open device, wherever
+/// the calling thread is. librdmacm has no such call, because a process is on one host.
+///
+/// # Safety
+///
+/// The device is one of this crate, and open.
+#[doc(hidden)]
+pub unsafe fn for_device<T>(device: *mut ibv_context, make: impl FnOnce() -> T) -> T {
+    struct Before(Option<(Arc<Shared>, usize)>);
+    impl Drop for Before {
+        fn drop(&mut self) {
+            // What was there is dropped with the borrow over.
+            let _own = FOR_DEVICE.replace(self.0.take());
+        }
+    }
+    // SAFETY: the caller promises it.
+    let device = unsafe { of_context(device) };
+    let _before = Before(FOR_DEVICE.replace(Some(device)));
+    make()
+}
+
+/// The host of the device that the calling thread makes an id for; otherwise the one that the thread is on.
+pub(crate) fn host_of_ids() -> Result<(Arc<Shared>, usize)> {
+    match FOR_DEVICE.with_borrow(Option::clone) {
+        Some((shared, nic)) => {
+            let state = shared.lock_quietly();
+            let host = (!state.nics[nic].is_dead()).then_some(state.nics[nic].host);
+            drop(state);
+            Ok((shared, host.ok_or(Errno::NODEV)?))
+        }
+        None => {
+            let host = Host::current().ok_or(Errno::NODEV)?;
+            Ok((host.shared, host.index))
+        }
+    }
 }
 
 /// Why the calling thread finds no device.
 #[doc(hidden)]
 pub fn why_no_device() -> &'static str {
+    if FOR_DEVICE.with_borrow(Option::is_some) {
+        return match host_of_ids() {
+            Ok(_) => "The host of the peer has devices",
+            Err(_) => {
+                "The simulated host of the peer's device has lost its power, or its programs were killed, since the \
+                 device was opened: open it again, and make another Peer"
+            }
+        };
+    }
     if Host::current().is_some() {
         "The thread is on a simulated host, which has devices"
     } else if ALIVE.load(Ordering::Relaxed) == 0 {

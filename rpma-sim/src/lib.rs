@@ -24,7 +24,8 @@
 //! * A [`Fabric`] is a network of its own: tests with a fabric each run in parallel.
 //! * A [`Host`] has one device with an IPv4 and an IPv6 address, and more if asked. A thread is on a host after
 //!   [`Host::enter`], or if [`Host::spawn`] started it. That matters only for what begins without any object: opening
-//!   a device, listening, and connecting. A thread that is on no host gets an error there that says so.
+//!   a device, and persistent memory. A thread that is on no host gets an error there that says so. Endpoints and
+//!   connections are on the host of their `Peer`.
 //! * A [`Profile`] says which device it is, and with it what differs from one device to another.
 //! * [`Fabric::fail`] lets a call fail.
 //! * [`Host::pmem`] is persistent memory of a host, whose [`Platform`] says what a loss of power takes.
@@ -136,7 +137,7 @@ pub mod verbs {
         ibv_ack_async_event, ibv_event_type_str, ibv_get_async_event, ibv_get_device_name,
         ibv_query_device_ex, rpma_sys_query_port,
     };
-    pub use crate::fabric::why_no_device;
+    pub use crate::fabric::{for_device, why_no_device};
     pub use crate::memory::{
         ibv_advise_mr, ibv_alloc_pd, ibv_dealloc_pd, ibv_dereg_mr, rpma_sys_reg_mr,
     };

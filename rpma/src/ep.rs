@@ -201,7 +201,7 @@ fn cannot_take() -> &'static [u8] {
 /// An id that listens at `addr`.
 fn bind(peer: &Peer, addr: SocketAddr) -> Result<CmId> {
     address::refuse_wildcard(addr)?;
-    let mut id = CmId::new()?;
+    let mut id = CmId::of(peer.pd().context())?;
     id.bind_addr(addr)
         .map_err(|error| address::hint(error, Side::Local))?;
     peer.pd().check_device(&id)?;

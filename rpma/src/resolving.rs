@@ -45,7 +45,7 @@ impl Resolving {
     /// Asks the kernel for the address. Each stage has `limit`.
     pub(crate) fn new(plan: Plan, addr: SocketAddr, limit: Duration) -> Result<Self> {
         address::refuse_wildcard(addr)?;
-        let mut id = CmId::new()?;
+        let mut id = CmId::of(plan.peer.pd().context())?;
         id.resolve_addr(addr, limit)
             .map_err(|error| address::hint(error, Side::Remote))?;
         Ok(Self {

@@ -113,7 +113,8 @@ impl State {
     }
 }
 
-/// `rdma_create_id(3)`. It is the one call that asks which host the thread is on.
+/// `rdma_create_id(3)`. Unless the id is made [for a device](fabric::for_device) it is on the host that the thread is
+/// on: no other call asks for that.
 pub unsafe extern "C" fn rdma_create_id(
     channel: *mut rdma_event_channel,
     id: *mut *mut rdma_cm_id,
@@ -123,15 +124,12 @@ pub unsafe extern "C" fn rdma_create_id(
     // SAFETY: the caller promises a channel that is alive.
     let own = unsafe { of_channel(channel) };
     minus_one((|| {
-        let host = fabric::current()?;
-        let mut state = host.shared().lock();
-        state
-            .failures
-            .call("rdma_create_id", host.index())
-            .object()?;
-        own.belongs_to(host.shared(), host.index())?;
-        let number = state.ids.add(|_| Id::new(host.index(), own));
-        let user = state.give(host.shared(), number, channel);
+        let (shared, host) = fabric::host_of_ids()?;
+        let mut state = shared.lock();
+        state.failures.call("rdma_create_id", host).object()?;
+        own.belongs_to(&shared, host)?;
+        let number = state.ids.add(|_| Id::new(host, own));
+        let user = state.give(&shared, number, channel);
         // SAFETY: nobody else has it yet.
         unsafe { (*user).context = context };
         // SAFETY: the caller has room for it.

@@ -149,9 +149,9 @@ struct Event {
 pub unsafe extern "C" fn rdma_create_event_channel() -> *mut rdma_event_channel {
     null((|| {
         // It belongs to no host yet.
-        if let Ok(host) = fabric::current() {
+        if let Ok((shared, host)) = fabric::host_of_ids() {
             let call = "rdma_create_event_channel";
-            let fate = host.shared().lock().failures.call(call, host.index());
+            let fate = shared.lock().failures.call(call, host);
             fate.object()?;
         }
         let pipe = Pipe::new()?;

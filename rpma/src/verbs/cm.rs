@@ -22,8 +22,9 @@ use socket2::SockAddr;
 use super::accept::ack_timeout;
 use super::cm_event::{CmEvent, CmEventKind, RawEvent};
 use super::device_events::DeviceEvents;
+use super::home::for_device;
 use super::take::{Beside, Deadline, Turns, let_block, readable_now, set_nonblocking, take};
-use super::{check_minus_one, check_non_null, log_leak};
+use super::{Context, check_minus_one, check_non_null, log_leak};
 use crate::bell::Bell;
 use crate::error::{Error, Result};
 use crate::hints;
@@ -189,6 +190,13 @@ impl IncomingRequest {
 }
 
 impl CmId {
+    /// An id for reliable connections that is bound to nothing yet, and that will be bound to this
+    /// device.
+    pub(crate) fn of(device: &Context) -> Result<Self> {
+        // SAFETY: the context is open for as long as it is borrowed.
+        unsafe { for_device(device.as_ptr(), Self::new) }
+    }
+
     /// An id for reliable connections that is bound to nothing yet.
     pub(crate) fn new() -> Result<Self> {
         let channel = EventChannel::new()?;
@@ -364,7 +372,14 @@ impl CmId {
             deadline,
             |_| match self.get_event(device)? {
                 None => Ok(None),
-                Some(event) => IncomingRequest::of(event, reject).map(Some),
+                Some(event) => {
+                    let of = || IncomingRequest::of(event, reject).map(Some);
+                    match self.verbs() {
+                        // SAFETY: the device is open for as long as an id is bound to it.
+                        Some(device) => unsafe { for_device(device.as_ptr(), of) },
+                        None => of(),
+                    }
+                }
             },
         )
     }

@@ -35,6 +35,7 @@ mod context;
 mod copy;
 mod cq;
 mod device_events;
+mod home;
 mod memory;
 mod mr;
 mod post;
