@@ -6,7 +6,7 @@ use std::marker::PhantomData;
 use std::net::{Ipv4Addr, Ipv6Addr};
 use std::ptr;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, OnceLock, Weak};
 use std::thread;
 use std::time::Instant;
 
@@ -32,14 +32,14 @@ static ALIVE: AtomicUsize = AtomicUsize::new(0);
 pub struct Fabric {
     shared: Arc<Shared>,
     /// Dropped with the last clone.
-    _alive: Arc<Alive>,
+    alive: Arc<Alive>,
 }
 
 /// A fabric is there.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct Alive {
-    /// The place of the thread that has made it, with a seed.
-    place: Option<usize>,
+    /// The place of the thread that has made it, with a seed, or that has let it follow a clock.
+    place: OnceLock<usize>,
 }
 
 impl Fabric {
@@ -59,9 +59,20 @@ impl Fabric {
     fn of(profile: Profile, seed: Option<u64>) -> Self {
         ALIVE.fetch_add(1, Ordering::Relaxed);
         let shared = Shared::new(profile, seed);
-        let place = seed.map(|_| put(&shared, None, None, None));
-        let _alive = Arc::new(Alive { place });
-        Self { shared, _alive }
+        let fabric = Self {
+            shared,
+            alive: Arc::new(Alive::default()),
+        };
+        if seed.is_some() {
+            fabric.be_here();
+        }
+        fabric
+    }
+
+    /// The calling thread is on the fabric until the last clone is dropped, once.
+    pub(crate) fn be_here(&self) {
+        let place = || put(&self.shared, None, None, None);
+        self.alive.place.get_or_init(place);
     }
 
     /// Lets the fabric's clock jump over waits inside of `rpma`, and in [`sync`](crate::sync) and
@@ -78,12 +89,14 @@ impl Fabric {
     /// If all of them wait without a limit, nothing is to come, and nobody calls the fabric for 5 seconds of real time,
     /// one of them panics, and says where all are.
     ///
-    /// A fabric with a [seed](Self::seeded) does that from the beginning.
+    /// A fabric with a [seed](Self::seeded) does that from the beginning, and so does one that
+    /// [follows](Self::follow) the program's clock.
     pub fn jump_over_waits(&self) {
         self.shared.order.jump_over_waits();
     }
 
     /// The fabric's time: the system's, and what was jumped. With a seed it is virtual: 1 µs for each call, and jumps.
+    /// A fabric that [follows](Self::follow) the program's clock has the time of that.
     #[must_use]
     pub fn now(&self) -> Instant {
         self.shared.order.time.now()
@@ -182,8 +195,8 @@ impl Fabric {
 impl Drop for Alive {
     fn drop(&mut self) {
         ALIVE.fetch_sub(1, Ordering::Relaxed);
-        if let Some(place) = self.place {
-            leave(place);
+        if let Some(place) = self.place.get() {
+            leave(*place);
         }
     }
 }

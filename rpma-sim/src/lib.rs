@@ -34,7 +34,7 @@
 //! * [`Fabric::between`] is the network between two hosts: a [`Link`] loses and delays requests, and is interrupted.
 //!   [`Host::freeze`] stops a host's devices.
 //! * [`Fabric::jump_over_waits`] lets the clock jump, and [`repeatable`] runs a test with an order of threads that a seed
-//!   repeats.
+//!   repeats. [`Fabric::follow`] takes the clock of an async program.
 //!
 //! # How it is put in the place of the libraries
 //!
@@ -45,7 +45,8 @@
 //! # What is simulated, and what is not
 //!
 //! Work is done inside the calls, by the threads that make them; what has to wait (a peer without a receive, a peer
-//! that is gone) is tried again by one thread of the fabric. Descriptors are real pipes with a byte for each event.
+//! that is gone) is tried again by one thread of the fabric, or by a [future](Fabric::tick) of an async program.
+//! Descriptors are real pipes with a byte for each event.
 //! Time is real, if the clock is not to [jump over waits](Fabric::jump_over_waits), and threads run as they like, if
 //! there is no [seed](repeatable). A device's memory accesses are made by this process: 8 aligned
 //! bytes at once.
@@ -88,6 +89,7 @@ mod stream;
 mod sweep;
 pub mod sync;
 pub mod thread;
+mod tick;
 mod timer;
 mod types;
 mod wait;

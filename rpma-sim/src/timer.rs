@@ -1,22 +1,40 @@
 //! What has to wait: a clock with one thread for each fabric that has ever waited for something.
+//!
+//! A fabric that follows the program's clock has no such thread: see `tick.rs`.
 
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+use std::task::Waker;
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use crate::cm::Stage;
 use crate::state::Shared;
 
-/// A fabric's clock. It is that of the system, and what was jumped; or virtual altogether.
+/// A fabric's clock. It is that of the system, and what was jumped; or virtual altogether; or the
+/// program's.
 #[derive(Debug)]
 pub(crate) struct Time {
     start: Instant,
     is_virtual: bool,
-    /// In nanoseconds.
+    program: OnceLock<Program>,
+    /// In nanoseconds. Beside the program's clock, the time since `Program::start` that this clock
+    /// has reached in any case.
     ahead: AtomicU64,
+}
+
+/// The program's clock.
+struct Program {
+    now: Box<dyn Fn() -> Instant + Send + Sync>,
+    start: Instant,
+}
+
+impl fmt::Debug for Program {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Program").finish_non_exhaustive()
+    }
 }
 
 impl Time {
@@ -24,30 +42,54 @@ impl Time {
         Self {
             start: Instant::now(),
             is_virtual,
+            program: OnceLock::new(),
             ahead: AtomicU64::new(0),
         }
     }
 
     pub(crate) fn now(&self) -> Instant {
         let ahead = Duration::from_nanos(self.ahead.load(Ordering::Relaxed));
-        match self.is_virtual {
-            true => self.start + ahead,
-            false => Instant::now() + ahead,
+        match (self.program.get(), self.is_virtual) {
+            (Some(program), _) => (program.now)().max(program.start + ahead),
+            (None, true) => self.start + ahead,
+            (None, false) => Instant::now() + ahead,
         }
     }
 
+    /// It is the program's clock from now on; `false` if it is one already.
+    pub(crate) fn follow(&self, now: Box<dyn Fn() -> Instant + Send + Sync>) -> bool {
+        let start = now();
+        self.program.set(Program { now, start }).is_ok()
+    }
+
+    /// Whether it is the program's clock.
+    pub(crate) fn follows(&self) -> bool {
+        self.program.get().is_some()
+    }
+
+    /// Whether real time is none of its business.
     pub(crate) fn is_virtual(&self) -> bool {
-        self.is_virtual
+        self.is_virtual || self.follows()
     }
 
     pub(crate) fn advance(&self, by: Duration) {
-        let by = u64::try_from(by.as_nanos()).unwrap_or(u64::MAX);
-        self.ahead.fetch_add(by, Ordering::Relaxed);
+        self.ahead.fetch_add(nanoseconds(by), Ordering::Relaxed);
     }
 
+    /// The program's clock catches up by itself: this one stands still for so long.
     pub(crate) fn jump_to(&self, at: Instant) {
-        self.advance(at.saturating_duration_since(self.now()));
+        match self.program.get() {
+            Some(program) => {
+                let ahead = nanoseconds(at.saturating_duration_since(program.start));
+                self.ahead.fetch_max(ahead, Ordering::Relaxed);
+            }
+            None => self.advance(at.saturating_duration_since(self.now())),
+        }
     }
+}
+
+fn nanoseconds(of: Duration) -> u64 {
+    u64::try_from(of.as_nanos()).unwrap_or(u64::MAX)
 }
 
 /// What is put off.
@@ -79,17 +121,35 @@ pub(crate) struct Clock {
     thread: Option<JoinHandle<()>>,
 }
 
-/// What the thread waits for.
-struct Alarm {
+/// What the thread waits for, or the future of `Fabric::tick`.
+pub(crate) struct Alarm {
     time: Arc<Time>,
     next: Mutex<Next>,
     changed: Condvar,
 }
 
 #[derive(Default)]
-struct Next {
-    at: Option<Instant>,
-    ended: bool,
+pub(crate) struct Next {
+    pub(crate) at: Option<Instant>,
+    pub(crate) ended: bool,
+    /// There is a future of `Fabric::tick`.
+    pub(crate) is_ticked: bool,
+    /// It sleeps.
+    pub(crate) sleeper: Option<Sleeper>,
+}
+
+/// A future that does what is due sleeps until an instant, or for as long as nothing is to come.
+pub(crate) struct Sleeper {
+    pub(crate) until: Option<Instant>,
+    pub(crate) waker: Waker,
+}
+
+impl Next {
+    /// Whether something is due before an instant that was the first. `None` is never.
+    pub(crate) fn is_before(&self, until: Option<Instant>) -> bool {
+        self.at
+            .is_some_and(|at| until.is_none_or(|until| at < until))
+    }
 }
 
 impl Clock {
@@ -117,7 +177,8 @@ impl Clock {
         self.next += 1;
         self.timers.insert((at, self.next), timer);
         self.set_alarm();
-        // Virtual time is advanced by those who wait, and they do what is due.
+        // Virtual time is advanced by those who wait, and they do what is due. If it is the
+        // program's, `Fabric::tick` does.
         if self.thread.is_none() && !self.time.is_virtual() {
             let (shared, alarm) = (Weak::clone(&self.shared), Arc::clone(&self.alarm));
             let thread = thread::Builder::new().name("rpma-sim".to_owned());
@@ -151,6 +212,15 @@ impl Clock {
         due.then(|| first.remove())
     }
 
+    /// Whether something was ever put off.
+    pub(crate) fn has_begun(&self) -> bool {
+        self.next > 0
+    }
+
+    pub(crate) fn alarm(&self) -> &Arc<Alarm> {
+        &self.alarm
+    }
+
     /// When the next thing is due.
     pub(crate) fn first(&self) -> Option<Instant> {
         self.timers.first_key_value().map(|((at, _), _)| *at)
@@ -159,17 +229,26 @@ impl Clock {
     /// After the timers have changed, or the clock has jumped.
     pub(crate) fn set_alarm(&self) {
         let first = self.first();
-        let mut next = self
-            .alarm
-            .next
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
+        let mut next = self.alarm.lock();
         next.at = first;
         self.alarm.changed.notify_one();
+        let sleeper = next.sleeper.as_ref();
+        let woken = sleeper.filter(|sleeper| next.is_before(sleeper.until));
+        // One of the two is left in its place. So nothing of the program is dropped here, under
+        // the lock of the state.
+        let woken = woken.map(|sleeper| sleeper.waker.clone());
+        drop(next);
+        if let Some(waker) = woken {
+            waker.wake();
+        }
     }
 }
 
 impl Alarm {
+    pub(crate) fn lock(&self) -> MutexGuard<'_, Next> {
+        self.next.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn serve(&self, shared: &Weak<Shared>) {
         while self.wait() {
             // It may go away here: in this thread, which then ends.
@@ -190,7 +269,7 @@ impl Alarm {
 
     /// Sleeps until something is due; `false` at the end.
     fn wait(&self) -> bool {
-        let mut next = self.next.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut next = self.lock();
         loop {
             if next.ended {
                 return false;
@@ -221,12 +300,14 @@ impl fmt::Debug for Clock {
 
 impl Drop for Clock {
     fn drop(&mut self) {
-        self.alarm
-            .next
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .ended = true;
+        let mut next = self.alarm.lock();
+        next.ended = true;
+        let sleeper = next.sleeper.take();
+        drop(next);
         self.alarm.changed.notify_one();
+        if let Some(sleeper) = sleeper {
+            sleeper.waker.wake();
+        }
         if let Some(thread) = self.thread.take() {
             if thread.thread().id() != thread::current().id() {
                 // It has not panicked, or has said so.

@@ -1,8 +1,8 @@
 //! Time and order: a clock that jumps over waits, and a seed that chooses which thread goes on.
 //!
 //! Three kinds of fabrics. Usually nothing here does anything. If the clock jumps, threads run as
-//! they like, and the clock goes forward when all of them wait. If there is a seed, one thread runs
-//! at a time: at each call of verbs ([`Shared::point`]) and each wait it gives the turn to one of
+//! they like, and the clock goes forward when all of them wait. That is so beside the program's
+//! clock as well, for the calls that block. If there is a seed, one thread runs at a time: at each call of verbs ([`Shared::point`]) and each wait it gives the turn to one of
 //! those that could go on, and only the seed says to which.
 //!
 //! Locks: the state's comes before the one here. The turn is waited for with neither.
@@ -269,6 +269,11 @@ impl Order {
         end.is_some_and(|end| *end < self.time.now()) && !thread::panicking()
     }
 
+    /// Whether the clock was told to jump.
+    pub(crate) fn jumps(&self) -> bool {
+        self.jumps.load(Ordering::Relaxed)
+    }
+
     pub(crate) fn jump_over_waits(self: &Arc<Self>) {
         self.jumps.store(true, Ordering::Relaxed);
         self.watch();
@@ -299,7 +304,9 @@ impl Order {
     /// A random number for a program, by the seed. It changes nothing that the seed chooses later.
     pub(crate) fn draw(&self) -> Option<u64> {
         let number = self.drawn.fetch_add(1, Ordering::Relaxed);
-        self.seed.map(|seed| mix(!mix(seed) ^ mix(number)))
+        // A run in the program's time draws the same numbers each time.
+        let seed = self.seed.or(self.time.follows().then_some(0x5EED));
+        seed.map(|seed| mix(!mix(seed) ^ mix(number)))
     }
 
     /// Whether a thread is one of the fabric's.
@@ -309,7 +316,7 @@ impl Order {
 
     /// Whether waits are its own matter.
     pub(crate) fn is_on(&self) -> bool {
-        self.seed.is_some() || self.jumps.load(Ordering::Relaxed)
+        self.seed.is_some() || self.jumps()
     }
 
     fn lock(&self) -> MutexGuard<'_, Threads> {
@@ -599,7 +606,7 @@ impl Shared {
     }
 
     /// Runs what is due.
-    fn run_due(&self) {
+    pub(crate) fn run_due(&self) {
         let mut state = self.lock_quietly();
         if state.run_due() {
             self.changed.notify_all();

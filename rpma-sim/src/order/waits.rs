@@ -119,8 +119,12 @@ impl Shared {
             if vain.is_some_and(|since| since.elapsed() > VAIN) {
                 let threads = self.order.lock();
                 if threads.may_panic(thread) {
-                    let all = threads.describe();
+                    let mut all = threads.describe();
                     drop(threads);
+                    if self.order.time.follows() {
+                        all += ". A call that blocks keeps the executor of its thread from running other tasks: await \
+                                its descriptor instead";
+                    }
                     panic_in_vain(all);
                 }
             }

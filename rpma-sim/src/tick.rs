@@ -1,0 +1,218 @@
+//! A fabric in the time of the program: [`Fabric::follow`] and [`Fabric::tick`].
+//!
+//! An async program has a clock of its own, its runtime's, which a test may have paused. Here the
+//! fabric's time is that clock's, and a future that the runtime polls does what is due. So the
+//! fabric's timers are timers of the runtime, and a paused clock jumps to whichever is first.
+//!
+//! A call that blocks is the one thing that the runtime's clock does not see. Its wait jumps as
+//! after `Fabric::jump_over_waits`, and the fabric's clock is then ahead, until the program's has
+//! caught up (`Time::jump_to`).
+
+use std::future::{Future, poll_fn};
+use std::mem;
+use std::pin::pin;
+use std::sync::{Arc, Weak};
+use std::task::{Context, Poll};
+use std::time::Instant;
+
+use crate::fabric::{self, Fabric};
+use crate::state::Shared;
+use crate::timer::{Alarm, Sleeper};
+
+const NOT_HERE: &str = "Fabric::tick: this thread is not on the fabric, so the limits of rpma are real time in it. \
+                        Call Fabric::follow in the thread of the runtime, or Host::enter in each of its threads";
+
+impl Fabric {
+    /// Makes the program's clock the fabric's: for tests of async programs, whose runtime has a
+    /// clock that can be paused.
+    ///
+    /// `now` returns the program's time. It is called with locks of the fabric, so it uses neither the
+    /// fabric nor `rpma`. Call this first of all, inside of the runtime, and spawn
+    /// [`tick`](Self::tick) beside the program:
+    ///
+    /// ```
+    /// # mod rpma { pub use rpma_sim as sim; }
+    /// use rpma::sim::{Fabric, Profile};
+    /// use tokio::time::{Instant, sleep_until};
+    ///
+    /// let mut runtime = tokio::runtime::Builder::new_current_thread();
+    /// let runtime = runtime.enable_all().start_paused(true).build().expect("a runtime");
+    /// runtime.block_on(async {
+    ///     let fabric = Fabric::new(Profile::STRICT);
+    ///     fabric.follow(|| Instant::now().into_std());
+    ///     tokio::spawn(fabric.tick(|at| sleep_until(at.into())));
+    ///     // The program runs.
+    /// });
+    /// ```
+    ///
+    /// From then on:
+    ///
+    /// * The fabric has no thread. Retries, time-outs, delayed requests and writes that become
+    ///   visible later are timers of the runtime. tokio's clock has milliseconds, so each comes at
+    ///   the end of its millisecond.
+    /// * The calling thread is on the fabric, until the last clone of the fabric is dropped. So
+    ///   [`now`](crate::now), and with it each limit and keep-alive of `rpma`, is the program's
+    ///   time there. Any other thread that calls `rpma` has to [enter](crate::Host::enter) a host,
+    ///   and `now` has to return the same time there: tokio's paused clock is that of the threads
+    ///   that have entered the runtime (`Handle::enter`).
+    /// * The random numbers that `rpma` draws are the same in each run.
+    ///
+    /// A runtime with one thread and a paused clock then does the same at the same instants, in each
+    /// run. A loop that yields and never sleeps keeps a paused clock from going on.
+    ///
+    /// # Calls that block
+    ///
+    /// A call that blocks keeps the runtime from running anything else, and the runtime's clock does
+    /// not see how long it takes. Such a wait is jumped over, as after
+    /// [`jump_over_waits`](Self::jump_over_waits): the wait for a peer that is another task of the
+    /// same thread fails at the end of its limit, and takes no real time. The fabric's clock is then
+    /// ahead of the program's, and stands still until that has caught up. If the wait has no limit
+    /// and nothing is to come, the thread panics after 5 s of real time, and the message names the
+    /// call. A wait of no time never waits.
+    ///
+    /// [`std::thread::sleep`] and other waits outside of `rpma` are real time, as everywhere.
+    ///
+    /// # Panics
+    ///
+    /// If the fabric has a [seed](Self::seeded), as those of [`repeatable`](crate::repeatable),
+    /// [`sweep`](crate::sweep) and [`storm`](crate::storm) have, because a seed has a clock of its
+    /// own; if its clock [jumps](Self::jump_over_waits) or follows already; if something was put off
+    /// already, for instance the end of a connection.
+    pub fn follow(&self, now: impl Fn() -> Instant + Send + Sync + 'static) {
+        let (shared, wrong) = (self.shared(), "Fabric::follow");
+        let order = &shared.order;
+        assert!(
+            order.seed().is_none(),
+            "{wrong}: this fabric has a seed, and with it a clock of its own. Make one with Fabric::new"
+        );
+        assert!(
+            !order.time.follows(),
+            "{wrong}: this fabric follows a clock already"
+        );
+        assert!(
+            !order.jumps(),
+            "{wrong}: the clock of this fabric jumps (Fabric::jump_over_waits). Call follow instead: waits are jumped \
+             over then, too"
+        );
+        let state = shared.lock_quietly();
+        assert!(
+            !state.clock.has_begun(),
+            "{wrong}: this fabric has already put something off by its own clock. Call follow before any connection"
+        );
+        order.time.follow(Box::new(now));
+        drop(state);
+        order.jump_over_waits();
+        self.be_here();
+    }
+
+    /// Does what is due on a fabric that [follows](Self::follow) the program's clock, until the
+    /// fabric is gone: a future to spawn beside the program, or to poll with it.
+    ///
+    /// `sleep_until` returns a future that is ready at an instant of that clock. Dropping the future
+    /// stops the fabric's clock, and another one may go on. It is `Send` if `sleep_until` and its
+    /// futures are.
+    ///
+    /// Its waker may be woken in the middle of a call of `rpma`, with locks of both: a waker must
+    /// not poll, as none does.
+    ///
+    /// # Panics
+    ///
+    /// If the fabric does not follow a clock, or has such a future already, or if the calling thread
+    /// is not on the fabric: there the limits of `rpma` would be real time. The future panics if
+    /// such a thread polls it.
+    pub fn tick<F, S>(&self, mut sleep_until: F) -> impl Future<Output = ()> + use<F, S>
+    where
+        F: FnMut(Instant) -> S,
+        S: Future<Output = ()>,
+    {
+        let ticking = Ticking::begin(self.shared());
+        async move {
+            while let Some(first) = ticking.run_due() {
+                match first {
+                    Some(at) => {
+                        let mut sleep = pin!(sleep_until(at));
+                        poll_fn(|cx| match ticking.is_over(first, cx) {
+                            true => Poll::Ready(()),
+                            false => sleep.as_mut().poll(cx),
+                        })
+                        .await;
+                    }
+                    None => {
+                        poll_fn(|cx| match ticking.is_over(first, cx) {
+                            true => Poll::Ready(()),
+                            false => Poll::Pending,
+                        })
+                        .await;
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// The future of [`Fabric::tick`], as its fabric knows it.
+struct Ticking {
+    shared: Weak<Shared>,
+    alarm: Arc<Alarm>,
+}
+
+impl Ticking {
+    fn begin(shared: &Arc<Shared>) -> Self {
+        assert!(
+            shared.order.time.follows(),
+            "Fabric::tick: this fabric does not follow a clock. Call Fabric::follow first"
+        );
+        assert!(fabric::thread_in(shared).is_some(), "{NOT_HERE}");
+        let alarm = Arc::clone(shared.lock_quietly().clock.alarm());
+        let before = mem::replace(&mut alarm.lock().is_ticked, true);
+        assert!(
+            !before,
+            "Fabric::tick: this fabric has such a future already"
+        );
+        Self {
+            shared: Arc::downgrade(shared),
+            alarm,
+        }
+    }
+
+    /// Does what is due, and returns when the next thing is; nothing if the fabric is gone.
+    fn run_due(&self) -> Option<Option<Instant>> {
+        let shared = self.shared.upgrade()?;
+        assert!(fabric::thread_in(&shared).is_some(), "{NOT_HERE}");
+        shared.run_due();
+        let state = shared.lock_quietly();
+        // What was to come may have been taken back.
+        state.clock.set_alarm();
+        Some(state.clock.first())
+    }
+
+    /// Whether the sleep until an instant is over, because something is due earlier or the fabric is
+    /// gone. Otherwise the task is woken when it is.
+    fn is_over(&self, until: Option<Instant>, cx: &Context<'_>) -> bool {
+        let waker = cx.waker();
+        let mut next = self.alarm.lock();
+        if next.ended || next.is_before(until) {
+            return true;
+        }
+        let is_known = |sleeper: &Sleeper| sleeper.waker.will_wake(waker);
+        if let Some(sleeper) = next.sleeper.as_mut().filter(|sleeper| is_known(sleeper)) {
+            sleeper.until = until;
+            return false;
+        }
+        let waker = waker.clone();
+        // Dropped without the lock: it may have the last handle of a task.
+        let _before = next.sleeper.replace(Sleeper { until, waker });
+        drop(next);
+        false
+    }
+}
+
+impl Drop for Ticking {
+    fn drop(&mut self) {
+        let mut next = self.alarm.lock();
+        next.is_ticked = false;
+        let sleeper = next.sleeper.take();
+        drop(next);
+        drop(sleeper);
+    }
+}
