@@ -1,0 +1,101 @@
+//! Calls that block a runtime's only thread.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::time::Duration;
+
+use rpma::sim::now;
+use rpma::{ComplChannel, ConnCfg, Ep, Error, Srq, SrqCfg};
+use tokio::time::{Instant, sleep};
+
+use crate::common::region;
+use crate::world::{ALWAYS, DAY, World, completion, virtually, write};
+
+const LEN: usize = 64;
+const HOUR: Duration = Duration::from_secs(3_600);
+
+/// Promise: a wait of no time looks once. A longer one is jumped over: it ends at its limit, which
+/// the program's clock has not seen, or when its device is done. Then the fabric's clock stands
+/// still until the program's has caught up.
+#[test]
+fn a_wait_that_blocks_is_jumped_over() {
+    virtually(async |fabric| {
+        let world = World::new(fabric);
+        let (began, real) = (Instant::now(), std::time::Instant::now());
+        let ep = Ep::listen_on(&world.server, (world.hosts[1].addr(), 0).into()).expect("listens");
+        let cfg = ConnCfg::new();
+        let next = |limit| ep.next_conn_req_timeout(&cfg, limit);
+        assert!(matches!(next(Duration::ZERO), Err(Error::NoEvent)));
+        assert_eq!(now(), began.into_std());
+        assert!(matches!(next(DAY), Err(Error::NoEvent)));
+        assert_eq!(now(), (began + DAY).into_std());
+        assert_eq!(fabric.now(), now());
+        assert_eq!(Instant::now(), began, "it knows nothing of it");
+        assert!(real.elapsed() < DAY);
+
+        // What is put off meanwhile is due in the fabric's time.
+        let (client, _server) = world.connect(&cfg, &cfg).await;
+        let (source, _target, remote) = world.memory(LEN);
+        let to = remote.slice(..).expect("all of it");
+        world.link.delay(HOUR);
+        assert!(write(&client, &source, to).await.result().is_ok());
+        assert_eq!(now(), Instant::now().into_std(), "it has caught up");
+        assert!(Instant::now() >= began + DAY + HOUR);
+
+        // A wait for a device.
+        let from = source.slice(..).expect("all of it");
+        let posted = client.write(to, from, ALWAYS, 1).expect("posted");
+        client.wait_for(posted, DAY, |_| {}).expect("in time");
+        let ahead = now() - Instant::now().into_std();
+        assert!((HOUR / 2..DAY).contains(&ahead), "{ahead:?}");
+        sleep(DAY).await;
+        assert_eq!(now(), Instant::now().into_std(), "it has caught up");
+    });
+}
+
+/// Promise: a connection may be dropped in a task, although some drops wait for their device.
+#[test]
+fn a_drop_may_wait_for_its_device() {
+    virtually(async |fabric| {
+        let world = World::new(fabric);
+        let mut cfg = SrqCfg::new();
+        cfg.set_rq_size(4);
+        let srq = Srq::new(&world.server, &cfg).expect("a shared queue");
+        let memory = region(&world.server, LEN, rpma::MrUsage::RECV);
+        srq.recv(memory.slice(..).expect("all of it"), 1)
+            .expect("posted");
+        let mut cfg = ConnCfg::new();
+        cfg.set_srq(Some(&srq));
+        cfg.set_compl_channel(ComplChannel::PerCq);
+        let (client, server) = world.connect(&ConnCfg::new(), &cfg).await;
+        let message = region(&world.client, LEN, rpma::MrUsage::SEND);
+        let message = message.slice(..).expect("all of it");
+        client.send(message, ALWAYS, 2).expect("posted");
+        assert!(completion(&client).await.result().is_ok());
+        let began = Instant::now();
+        drop(server);
+        let ahead = now() - Instant::now().into_std();
+        assert!(ahead < Duration::from_millis(10), "{ahead:?}");
+        assert_eq!(Instant::now(), began);
+        sleep(HOUR).await;
+    });
+}
+
+/// Promise: a wait that nothing ends is no silent hang. It panics, and the message names the call and
+/// the remedy.
+#[test]
+fn a_wait_in_vain_panics() {
+    virtually(async |fabric| {
+        let world = World::new(fabric);
+        let (client, _server) = world.connect(&ConnCfg::new(), &ConnCfg::new()).await;
+        let waits = || client.next_event();
+        let panic = catch_unwind(AssertUnwindSafe(waits)).expect_err("nothing is to come");
+        let text = panic.downcast_ref::<String>().expect("a text");
+        for part in ["nothing is to come", "await its descriptor"] {
+            assert!(text.contains(part), "{text}");
+        }
+        // The fabric goes on.
+        let (source, _target, remote) = world.memory(LEN);
+        let to = remote.slice(..).expect("all of it");
+        assert!(write(&client, &source, to).await.result().is_ok());
+    });
+}

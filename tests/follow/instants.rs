@@ -1,0 +1,212 @@
+//! Retries, time-outs and delays at the instants of a paused clock.
+
+use std::time::{Duration, Instant as RealInstant};
+
+use rpma::sim::Fabric;
+use rpma::{Conn, ConnCfg, ConnEvent, ConnReq, Mr, MrUsage, Next, Wc, WcStatus};
+use tokio::time::{Instant, sleep, timeout};
+
+use crate::common::{Memory, region};
+use crate::world::{ALWAYS, DAY, World, completion, event, next, peer, resolved, virtually, write};
+
+const LEN: usize = 64;
+const MS: Duration = Duration::from_millis(1);
+
+/// The instants of a run, with the milliseconds since its begin.
+type Instants = Vec<(&'static str, u128)>;
+
+fn cfg() -> ConnCfg {
+    let mut cfg = ConnCfg::new();
+    // 2.15 s, as often as it is sent: 15.03 s.
+    cfg.set_ack_timeout(Some(19)).expect("5 bits");
+    cfg.set_retry_count(6).expect("3 bits");
+    cfg
+}
+
+/// How long something takes in virtual time.
+async fn taking<T>(what: impl Future<Output = T>) -> (T, Duration) {
+    let began = Instant::now();
+    let result = what.await;
+    (result, began.elapsed())
+}
+
+/// All that this program is about, one after the other.
+async fn program(fabric: &Fabric) -> Instants {
+    let (world, began) = (World::new(fabric), Instant::now());
+    let mut instants = Instants::new();
+    let mut note = |what| instants.push((what, began.elapsed().as_millis()));
+    let (source, _target, remote) = world.memory(LEN);
+    let to = remote.slice(..).expect("all of it");
+
+    let (client, server) = world.connect(&cfg(), &cfg()).await;
+    note("connected");
+    assert!(write(&client, &source, to).await.result().is_ok());
+    note("written");
+
+    // A limit of the program is longer than the delay, and another one is shorter.
+    world.link.delay(5 * MS);
+    let (wc, took) = taking(timeout(DAY, write(&client, &source, to))).await;
+    assert!(wc.expect("in time").result().is_ok());
+    assert!((5 * MS..8 * MS).contains(&took), "{took:?}");
+    note("delayed");
+    world.link.delay(300 * MS);
+    let (late, took) = taking(timeout(10 * MS, write(&client, &source, to))).await;
+    assert!(late.is_err() && took == 10 * MS, "{took:?}");
+    note("timed out");
+    assert!(completion(&client).await.result().is_ok());
+    note("late");
+    world.link.delay(Duration::ZERO);
+
+    // A message waits for a receive.
+    let taken = region(&world.server, LEN, MrUsage::RECV);
+    let message = region(&world.client, LEN, MrUsage::SEND);
+    let ((), took) = taking(not_ready(&client, &server, &message, &taken)).await;
+    assert!((40 * MS..50 * MS).contains(&took), "{took:?}");
+    note("received");
+
+    // A peer that does not answer is given up.
+    world.link.partition();
+    let (wc, took) = taking(write(&client, &source, to)).await;
+    let failure = wc.result().expect_err("it is given up");
+    assert_eq!(failure.status, WcStatus::RETRY_EXC_ERR);
+    let retries = Duration::from_nanos(7 * (4_096 << 19));
+    assert!((retries..retries + 20 * MS).contains(&took), "{took:?}");
+    note("given up");
+    world.link.heal();
+    drop((client, server));
+    instants.extend(ends(&world, began).await);
+    instants
+}
+
+/// Sends a message to a peer that posts its receive 40 ms later.
+async fn not_ready(client: &Conn, server: &Conn, message: &Mr<Memory>, taken: &Mr<Memory>) {
+    let message = message.slice(..).expect("all of it");
+    client.send(message, ALWAYS, 0).expect("posted");
+    assert!(timeout(40 * MS, completion(client)).await.is_err());
+    server
+        .recv(taken.slice(..).expect("all"), 1)
+        .expect("posted");
+    assert!(completion(server).await.result().is_ok());
+    assert!(completion(client).await.result().is_ok());
+}
+
+/// What ends a connection, and a request that nobody answers.
+async fn ends(world: &World, began: Instant) -> Instants {
+    let mut instants = Instants::new();
+    let mut note = |what| instants.push((what, began.elapsed().as_millis()));
+
+    // Receives that never come.
+    let mut impatient = cfg();
+    impatient.set_rnr_retry_count(3).expect("3 bits");
+    // 491.52 ms.
+    impatient.set_min_rnr_timer(Some(31)).expect("5 bits");
+    let (client, server) = world.connect(&cfg(), &impatient).await;
+    let message = region(&world.client, LEN, MrUsage::SEND);
+    let slice = message.slice(..).expect("all of it");
+    client.send(slice, ALWAYS, 0).expect("posted");
+    let (wc, took) = taking(completion(&client)).await;
+    let failure = wc.result().expect_err("it is given up");
+    assert_eq!(failure.status, WcStatus::RNR_RETRY_EXC_ERR);
+    let tries = Duration::from_micros(3 * 491_520);
+    assert!((tries..tries + 20 * MS).contains(&took), "{took:?}");
+    note("not ready");
+    drop((client, server));
+
+    // The keep-alive of an idle connection, which is earlier than its retries.
+    let limit = Duration::from_secs(12);
+    let mut watched = cfg();
+    watched.set_keep_alive(Some(limit)).expect("long enough");
+    let (client, server) = world.connect(&watched, &cfg()).await;
+    world.hosts[1].freeze();
+    let ((), took) = taking(async {
+        loop {
+            match next(&client, &mut [Wc::default()]).await.expect("an end") {
+                Next::Completions(_) => {}
+                Next::Event(event) => break assert!(matches!(event, ConnEvent::Lost { .. })),
+            }
+        }
+    })
+    .await;
+    let ends = limit * 12 / 16..=limit * 15 / 16;
+    assert!(ends.contains(&took), "{took:?}");
+    note("lost");
+    world.hosts[1].thaw();
+    drop((client, server));
+
+    // A limit of the connection manager.
+    let mut quick = cfg();
+    quick.set_timeout(700 * MS);
+    let [a, b, c, _] = world.hosts[1].addr().octets();
+    let nobody = ([a, b, c, 99], 7).into();
+    let resolving = ConnReq::resolve(&world.client, nobody, &quick).expect("begins");
+    let (error, took) = taking(resolved(resolving)).await;
+    assert!(error.is_err() && took == 700 * MS, "{took:?}");
+    note("unresolved");
+    instants
+}
+
+/// Promise: a program on a paused clock does the same at the same instants in each run, and its
+/// waits take no real time.
+#[test]
+fn the_instants_are_the_same_in_each_run() {
+    let began = RealInstant::now();
+    let first = virtually(program);
+    for _ in 1..20 {
+        assert_eq!(virtually(program), first);
+    }
+    let real = began.elapsed();
+    println!("20 runs took {real:?}: {first:?}");
+    let (_, virtual_ms) = first.last().expect("instants");
+    // Each of the runs takes more than that.
+    assert!(real.as_millis() < *virtual_ms, "{real:?} of real time");
+}
+
+/// Promise: a timer that is put off later and is due earlier is not late. The retries of one
+/// connection are the first timer when the delay of another one is put off.
+#[test]
+fn an_earlier_timer_is_not_late() {
+    virtually(async |fabric| {
+        let world = World::new(fabric);
+        let (third, other) = (fabric.host("third"), fabric.host("other"));
+        let far = World {
+            link: fabric.between(&third, &other),
+            client: peer(&third),
+            server: peer(&other),
+            hosts: [third, other],
+        };
+        let (source, _target, remote) = world.memory(LEN);
+        let (far_source, _far_target, far_remote) = far.memory(LEN);
+        let (client, _server) = world.connect(&cfg(), &cfg()).await;
+        let (far_client, _far_server) = far.connect(&cfg(), &cfg()).await;
+        far.link.partition();
+        let slice = far_source.slice(..).expect("all of it");
+        let far_to = far_remote.slice(..).expect("all of it");
+        far_client.write(far_to, slice, ALWAYS, 0).expect("posted");
+        // The future sleeps until the first retry, 2.15 s later.
+        sleep(100 * MS).await;
+        world.link.delay(30 * MS);
+        let to = remote.slice(..).expect("all of it");
+        let (wc, took) = taking(write(&client, &source, to)).await;
+        assert!(wc.result().is_ok());
+        assert!((30 * MS..33 * MS).contains(&took), "{took:?}");
+        assert!(completion(&far_client).await.result().is_err());
+    });
+}
+
+/// Promise: an end that a peer tells comes to the other task.
+#[test]
+fn an_end_is_told() {
+    virtually(async |fabric| {
+        let world = World::new(fabric);
+        let (client, server) = world.connect(&cfg(), &cfg()).await;
+        let ending = tokio::spawn(async move {
+            sleep(5 * MS).await;
+            server.disconnect().expect("disconnects");
+            assert_eq!(event(&server).await, ConnEvent::Closed);
+        });
+        let (told, took) = taking(event(&client)).await;
+        assert_eq!((told, took), (ConnEvent::Closed, 5 * MS));
+        client.disconnect().expect("answers");
+        ending.await.expect("no panic");
+    });
+}

@@ -1,0 +1,11 @@
+//! A fabric in the time of an async program, whose clock is paused: `Fabric::follow` and
+//! `Fabric::tick`. Each test is one thread with both ends of its connections. Each runs on each
+//! profile.
+
+mod blocking;
+#[path = "../common/mod.rs"]
+mod common;
+mod instants;
+mod refused;
+mod ticking;
+mod world;

@@ -1,0 +1,177 @@
+//! A runtime with a paused clock, two hosts, and connections between tasks of one thread.
+
+use std::io;
+use std::os::fd::AsFd;
+use std::time::Duration;
+
+use rpma::sim::{Fabric, Host, Link};
+use rpma::{
+    Conn, ConnCfg, ConnEvent, ConnReq, Device, Ep, Error, Flags, Mr, MrRemote, MrUsage, Next, Peer,
+    Progress, RemoteSlice, Resolving, Result, Side, Wc,
+};
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
+use tokio::runtime::{Builder, Runtime};
+use tokio::time::{Instant, sleep_until, timeout_at};
+
+use crate::common::{Memory, profile, region, remote};
+
+pub(crate) const ALWAYS: Flags = Flags::COMPLETION_ALWAYS;
+/// A day: of no use where time stands still, and over at once where nothing else is to come.
+pub(crate) const DAY: Duration = Duration::from_secs(86_400);
+
+/// A runtime of one thread, whose clock is paused.
+pub(crate) fn paused() -> Runtime {
+    let mut builder = Builder::new_current_thread();
+    let builder = builder.enable_all().start_paused(true);
+    builder.build().expect("a runtime")
+}
+
+/// Lets a fabric follow the clock of the runtime that the calling task is on.
+pub(crate) fn follow(fabric: &Fabric) {
+    fabric.follow(|| Instant::now().into_std());
+}
+
+/// Runs a test on a fabric that follows a paused clock. In the end nothing is left on the fabric, and
+/// the future that does what is due ends with it.
+pub(crate) fn virtually<T>(test: impl AsyncFnOnce(&Fabric) -> T) -> T {
+    paused().block_on(async {
+        let fabric = Fabric::new(profile());
+        follow(&fabric);
+        let ticking = tokio::spawn(fabric.tick(|at| sleep_until(at.into())));
+        let result = test(&fabric).await;
+        assert!(fabric.objects().is_empty(), "{:?}", fabric.objects());
+        drop(fabric);
+        ticking.await.expect("it ends");
+        result
+    })
+}
+
+/// Two hosts, each with a peer.
+pub(crate) struct World {
+    pub(crate) hosts: [Host; 2],
+    /// From the first one to the second.
+    pub(crate) link: Link,
+    pub(crate) client: Peer,
+    pub(crate) server: Peer,
+}
+
+impl World {
+    pub(crate) fn new(fabric: &Fabric) -> Self {
+        let hosts = ["client", "server"].map(|name| fabric.host(name));
+        let link = fabric.between(&hosts[0], &hosts[1]);
+        let [client, server] = hosts.each_ref().map(peer);
+        assert!(Host::current().is_none(), "no task is on a host");
+        Self {
+            hosts,
+            link,
+            client,
+            server,
+        }
+    }
+
+    /// Two ends of a connection, made by two tasks.
+    pub(crate) async fn connect(&self, client: &ConnCfg, server: &ConnCfg) -> (Conn, Conn) {
+        let at = (self.hosts[1].addr(), 0).into();
+        let ep = Ep::listen_on(&self.server, at).expect("listens");
+        let at = (self.hosts[1].addr(), ep.get_port()).into();
+        let server = server.clone();
+        let serving = tokio::spawn(async move { accept(&ep, &server).await });
+        let req = ConnReq::resolve(&self.client, at, client).expect("begins");
+        let req = resolved(req).await.expect("resolves");
+        let conn = req.connect(&[]).expect("asks");
+        assert_eq!(event(&conn).await, ConnEvent::Established);
+        (conn, serving.await.expect("no panic"))
+    }
+
+    /// Memory at both ends.
+    pub(crate) fn memory(&self, len: usize) -> (Mr<Memory>, Mr<Memory>, MrRemote) {
+        let source = region(&self.client, len, MrUsage::WRITE_SRC);
+        let target = region(
+            &self.server,
+            len,
+            MrUsage::WRITE_DST | MrUsage::FLUSH_TYPE_VISIBILITY,
+        );
+        let remote = remote(&target);
+        (source, target, remote)
+    }
+}
+
+/// A peer of a host's device: opening the device is all that is done on a host.
+pub(crate) fn peer(host: &Host) -> Peer {
+    let _entered = host.enter();
+    let device = Device::from_addr(&host.addr().to_string(), Side::Local);
+    Peer::new(&device.expect("the host's device")).expect("a peer")
+}
+
+/// Waits until a descriptor may be readable.
+pub(crate) async fn readable(fd: impl AsFd) {
+    let fd = fd.as_fd().try_clone_to_owned().expect("a descriptor");
+    // SAFETY: the descriptor is open and no other one's as long as the value that owns it, which the
+    // result takes.
+    let fd = unsafe { AsyncFd::register_with_interest(fd, Interest::READABLE) };
+    let fd = fd.map_err(io::Error::from).expect("registered");
+    drop(fd.readable().await.expect("the reactor"));
+}
+
+/// Takes a request, and waits until its connection is established.
+pub(crate) async fn accept(ep: &Ep, cfg: &ConnCfg) -> Conn {
+    ep.set_nonblocking(true).expect("set");
+    loop {
+        match ep.next_conn_req(cfg) {
+            Err(Error::NoEvent) => readable(ep).await,
+            req => {
+                let conn = req.expect("a request").connect(&[]).expect("accepts");
+                assert_eq!(event(&conn).await, ConnEvent::Established);
+                return conn;
+            }
+        }
+    }
+}
+
+pub(crate) async fn resolved(mut resolving: Resolving) -> Result<ConnReq> {
+    loop {
+        resolving = match resolving.advance()? {
+            Progress::Ready(req) => return Ok(req),
+            Progress::Waiting(resolving) => resolving,
+        };
+        readable(&resolving).await;
+    }
+}
+
+/// Waits for a completion or an event, and calls `next` again when a keep-alive is due.
+pub(crate) async fn next(conn: &Conn, wcs: &mut [Wc]) -> Result<Next> {
+    loop {
+        match conn.next(wcs, Duration::ZERO) {
+            Err(Error::TimedOut(_)) => {}
+            next => return next,
+        }
+        let readable = readable(conn.get_next_fd().expect("a descriptor"));
+        match conn.keep_alive().expect("it waits here") {
+            Some(due) => drop(timeout_at(due.into(), readable).await),
+            None => readable.await,
+        }
+    }
+}
+
+pub(crate) async fn event(conn: &Conn) -> ConnEvent {
+    match next(conn, &mut [Wc::default()]).await.expect("an event") {
+        Next::Event(event) => event,
+        Next::Completions(_) => panic!("a completion in the place of an event"),
+    }
+}
+
+pub(crate) async fn completion(conn: &Conn) -> Wc {
+    let mut wcs = [Wc::default()];
+    match next(conn, &mut wcs).await.expect("a completion") {
+        Next::Completions(_) => wcs[0],
+        Next::Event(event) => panic!("{event} in the place of a completion"),
+    }
+}
+
+/// Posts a write of all of a region, and waits for its completion.
+pub(crate) async fn write(conn: &Conn, from: &Mr<Memory>, to: RemoteSlice) -> Wc {
+    let from = from.slice(..).expect("all of it");
+    conn.write(to, from, ALWAYS, 0).expect("posted");
+    completion(conn).await
+}
