@@ -12,6 +12,8 @@ use std::time::Duration;
 use rpma::pmem::PmemMap;
 use rpma::sim::{Cut, Fabric, Host, Profile, sleep};
 use rpma::sync;
+use rpma::{ConnCfg, ConnReq, Device, Peer, Side};
+use tokio::runtime::Builder;
 
 /// Set in a process that runs a wrong program: its name.
 const PLANTED: &str = "RPMA_TEST_PLANTED";
@@ -108,13 +110,29 @@ fn goes_on_in_the_end(host: &Host) {
     waits.join().expect("no panic");
 }
 
+/// An async program waits for a request that is under way, on a fabric that nobody ticks.
+fn is_not_ticked(fabric: &Fabric, host: &Host) {
+    let mut runtime = Builder::new_current_thread();
+    let runtime = runtime.enable_all().start_paused(true).build();
+    runtime.expect("a runtime").block_on(async {
+        fabric.follow(|| tokio::time::Instant::now().into_std());
+        let addr = host.addr().to_string();
+        let device = Device::from_addr(&addr, Side::Local).expect("a device");
+        let peer = Peer::new(&device).expect("a peer");
+        let nobody = addr.replace(".1", ".99") + ":7";
+        let nobody = nobody.parse().expect("an address");
+        let _resolving = ConnReq::resolve(&peer, nobody, &ConnCfg::new()).expect("begins");
+        std::future::pending::<()>().await;
+    });
+}
+
 #[test]
 fn planted() {
     let Ok(name) = env::var(PLANTED) else {
         return;
     };
     let fabric = match &*name {
-        "a check" | "a jump" => Fabric::new(Profile::STRICT),
+        "a check" | "a jump" | "no tick" => Fabric::new(Profile::STRICT),
         _ => Fabric::seeded(Profile::STRICT, 1),
     };
     if name == "a check" || name == "a check with a seed" {
@@ -127,6 +145,7 @@ fn planted() {
             fabric.jump_over_waits();
             sleeps_with_a_lock(&host);
         }
+        "no tick" => is_not_ticked(&fabric, &host),
         "each other" => waits_for_each_other(&host),
         "an action" => action_locks(&fabric, &host),
         _ => goes_on_in_the_end(&host),
@@ -180,20 +199,34 @@ impl Drop for Planted {
 #[test]
 fn a_stall_is_printed() {
     const CHECK: &str = "a check of on_every_event sleeps";
+    const HERE: &str = "here (last call: ";
     let programs = [
-        ("a check", [CHECK, "Unlock it before the call"]),
-        ("a check with a seed", [CHECK, "Unlock it before the call"]),
+        ("a check", [CHECK, "Unlock it before the call", HERE]),
+        (
+            "a check with a seed",
+            [CHECK, "Unlock it before the call", HERE],
+        ),
         (
             "each other",
-            ["has lost its turn, and sleeps", "rpma::sync"],
+            ["has lost its turn, and sleeps", "rpma::sync", HERE],
         ),
-        ("an action", ["has the turn, and sleeps", "rpma::sync"]),
-        ("a jump", ["keeps the clock from a jump", "rpma::sync"]),
+        (
+            "an action",
+            ["has the turn, and sleeps", "rpma::sync", HERE],
+        ),
+        (
+            "a jump",
+            ["keeps the clock from a jump", "rpma::sync", HERE],
+        ),
+        (
+            "no tick",
+            ["Something is to come", "Fabric::tick", "rdma_resolve_addr"],
+        ),
     ];
     let programs = programs.map(|(name, parts)| (name, parts, Planted::start(name)));
     for (name, parts, planted) in programs {
         let line = planted.line();
-        for part in parts.into_iter().chain(["here (last call: "]) {
+        for part in parts {
             assert!(line.contains(part), "{name}, {part}: {line}");
         }
         println!("{name}: {line}");

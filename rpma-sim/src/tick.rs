@@ -100,8 +100,8 @@ impl Fabric {
             "{wrong}: this fabric has already put something off by its own clock. Call follow before any connection"
         );
         order.time.follow(Box::new(now));
+        order.is_ticked_by(state.clock.alarm());
         drop(state);
-        order.jump_over_waits();
         self.be_here();
     }
 
@@ -109,8 +109,9 @@ impl Fabric {
     /// fabric is gone: a future to spawn beside the program, or to poll with it.
     ///
     /// `sleep_until` returns a future that is ready at an instant of that clock. Dropping the future
-    /// stops the fabric's clock, and another one may go on. It is `Send` if `sleep_until` and its
-    /// futures are.
+    /// stops the fabric's clock, and another one may go on. If something is to come and no such
+    /// future waits for it, the fabric prints a line to stderr after 5 s of real time. The future is
+    /// `Send` if `sleep_until` and its futures are.
     ///
     /// Its waker may be woken in the middle of a call of `rpma`, with locks of both: a waker must
     /// not poll, as none does.

@@ -128,6 +128,12 @@ pub(crate) struct Alarm {
     changed: Condvar,
 }
 
+impl fmt::Debug for Alarm {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Alarm").finish_non_exhaustive()
+    }
+}
+
 #[derive(Default)]
 pub(crate) struct Next {
     pub(crate) at: Option<Instant>,
@@ -145,6 +151,11 @@ pub(crate) struct Sleeper {
 }
 
 impl Next {
+    /// Whether something is to come, and no future waits for it.
+    pub(crate) fn is_in_vain(&self) -> bool {
+        self.at.is_some() && self.sleeper.is_none()
+    }
+
     /// Whether something is due before an instant that was the first. `None` is never.
     pub(crate) fn is_before(&self, until: Option<Instant>) -> bool {
         self.at

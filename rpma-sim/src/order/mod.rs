@@ -24,7 +24,7 @@ use self::waits::{Wait, earlier, panic_in_vain};
 use crate::fabric;
 use crate::state::Shared;
 use crate::steps::is_acting;
-use crate::timer::Time;
+use crate::timer::{Alarm, Time};
 use crate::wait::is_undivided;
 
 /// How long a call takes, where time is virtual.
@@ -73,6 +73,8 @@ pub(crate) struct Order {
     pub(crate) time: Arc<Time>,
     seed: Option<u64>,
     jumps: AtomicBool,
+    /// What is to come, where a future of the program does it.
+    alarm: OnceLock<Arc<Alarm>>,
     /// When a thread that waits panics.
     end: OnceLock<Instant>,
     /// How many random numbers programs have had.
@@ -235,6 +237,7 @@ impl Order {
             time: Arc::new(Time::new(seed.is_some())),
             seed,
             jumps: AtomicBool::new(false),
+            alarm: OnceLock::new(),
             end: OnceLock::new(),
             drawn: AtomicU64::new(0),
             calls: AtomicU64::new(0),
@@ -272,6 +275,12 @@ impl Order {
     /// Whether the clock was told to jump.
     pub(crate) fn jumps(&self) -> bool {
         self.jumps.load(Ordering::Relaxed)
+    }
+
+    /// A future of the program does what is to come.
+    pub(crate) fn is_ticked_by(self: &Arc<Self>, alarm: &Arc<Alarm>) {
+        self.alarm.get_or_init(|| Arc::clone(alarm));
+        self.jump_over_waits();
     }
 
     pub(crate) fn jump_over_waits(self: &Arc<Self>) {

@@ -1,5 +1,6 @@
 //! Stalls: a thread that others wait for sleeps outside of the fabric, in a std lock for instance.
-//! A thread of the process looks at the fabrics, and prints one line about each stall.
+//! A thread of the process looks at the fabrics, and prints one line about each stall. Or a program
+//! has no future of `Fabric::tick`, without which the fabric that follows its clock does nothing.
 //!
 //! None of the threads that wait can print it: one may be blocked in the lock of the state.
 
@@ -21,7 +22,7 @@ const LOOK: Duration = Duration::from_millis(500);
 /// stopped.
 const LOOKS: u32 = 10;
 
-/// The fabrics with an order of threads or a check.
+/// The fabrics with an order of threads, a check or the program's clock.
 static WATCHED: Mutex<Vec<Watched>> = Mutex::new(Vec::new());
 
 struct Watched {
@@ -116,7 +117,7 @@ impl Order {
         *self.check.lock().unwrap_or_else(PoisonError::into_inner) = check;
     }
 
-    /// Returns nothing if no thread waits for another one.
+    /// Returns nothing if no thread waits for another one, and a future does what is to come.
     fn look(&self) -> Option<Look> {
         let check = self.check.lock().unwrap_or_else(PoisonError::into_inner);
         let threads = self.lock();
@@ -132,6 +133,16 @@ impl Order {
                 progress,
                 stats: vec![check.stat.clone()],
                 text: text_of_check(own.first().map(String::as_str), &others),
+            });
+        }
+        let alarm = self.alarm.get();
+        if alarm.is_some_and(|alarm| alarm.lock().is_in_vain()) {
+            let stats = threads.all.values().map(|of| of.stat.clone()).collect();
+            let text = text_of_alarm(&texts(&|_, _| true));
+            return Some(Look {
+                progress,
+                stats,
+                text,
             });
         }
         let is_away = |of: &Thread| matches!(of.standing, Standing::Away);
@@ -185,6 +196,15 @@ fn text_of_check(own: Option<&str>, others: &[String]) -> String {
         "rpma-sim: a check of on_every_event sleeps, and its fabric stands still, for 5 s of real time. Thread {own} \
          runs the check. Other threads: {others}. A check must not wait for a std lock that the program holds while it \
          calls rpma. Unlock it before the call, or use rpma::sync::Mutex, with which the check fails."
+    )
+}
+
+fn text_of_alarm(threads: &[String]) -> String {
+    let threads = threads.join(", ");
+    format!(
+        "rpma-sim: a fabric that follows the program's clock stands still for 5 s of real time. Something is to come, \
+         and no future of Fabric::tick waits for it. Threads: {threads}. Spawn one in the runtime, beside the program. \
+         It ends when it is dropped, or when it panics."
     )
 }
 
