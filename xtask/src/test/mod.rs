@@ -2,6 +2,7 @@
 //! the tests of one program.
 
 mod checkers;
+mod features;
 mod hosts;
 mod libtest;
 mod one;
@@ -51,6 +52,8 @@ const CLIPPY: &str = "clippy --locked --all-targets --workspace --features rpma-
 
 /// That side: what is compiled where the simulated fabric is in the libraries' place.
 const SIM: &str = "--workspace --no-default-features --features rpma-examples/sim";
+/// The features of rpma-async that only dependants with tests turn on.
+const RUNTIMES: &str = "--features rpma-async/tokio,rpma-async/async-io";
 const TEST: &str = "test --locked --no-fail-fast --workspace";
 
 /// The device tests of what another rdma-core changes, flushes and atomic writes, of what they
@@ -121,13 +124,14 @@ fn host_checks(report: &mut Report<'_>, workspace: &Workspace) -> Result<()> {
     report.check("clippy", &mut clippy)?;
     let clippy = format!("clippy --locked --all-targets {SIM} -- -Dwarnings");
     report.check("clippy, simulated", &mut workspace.cargo(&clippy))?;
-    // As docs.rs builds it: with the simulator, and what it adds.
-    let mut doc = workspace.cargo(&format!("doc --locked --no-deps {SIM}"));
+    // As docs.rs builds it: with the simulator, with what it adds, and with both runtimes.
+    let mut doc = workspace.cargo(&format!("doc --locked --no-deps {SIM} {RUNTIMES}"));
     report.check("documentation", doc.env("RUSTDOCFLAGS", "-Dwarnings"))?;
     Ok(())
 }
 
 fn host_tests(report: &mut Report<'_>, workspace: &Workspace, options: Options) -> Result<()> {
+    features::check(report, workspace)?;
     let mut test = workspace.cargo(&format!("{TEST} --"));
     report.cargo_test("tests without a device", test.args(options.long_args()))?;
     sim::run(report, workspace)

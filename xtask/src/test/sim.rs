@@ -61,7 +61,7 @@ pub(super) fn run(report: &mut Report<'_>, workspace: &Workspace) -> Result<()> 
     report.check("simulated: sim-log", &mut sim_log)?;
     // The examples in the documentation, of which those of `rpma::sim` need it.
     let mut doc = workspace.cargo(&format!(
-        "test --locked --doc -p rpma -p rpma-sim {FEATURES}"
+        "test --locked --doc -p rpma -p rpma-async -p rpma-sim {FEATURES}"
     ));
     report.cargo_test("simulated: documentation", &mut doc)?;
     // Its reader of callgrind's requests is of this processor.
