@@ -25,7 +25,8 @@ pub(super) fn check(report: &mut Report<'_>, workspace: &Workspace) -> Result<()
     )?;
 
     // Its own assembly, and the simulator's types: neither headers nor a linker are needed to look.
-    let check = "check --locked -p rpma --no-default-features --features sim --target aarch64-unknown-linux-gnu";
+    let check = "check --locked -p rpma-async --no-default-features --features sim,tokio,async-io \
+                 --target aarch64-unknown-linux-gnu";
     report.check(
         "versions: aarch64 (rustup target add aarch64-unknown-linux-gnu)",
         &mut workspace.cargo(check),
@@ -63,7 +64,8 @@ fn oldest_dependencies(report: &mut Report<'_>, workspace: &Workspace) -> Result
     }
     let mut update = cargo("update -Z direct-minimal-versions");
     if report.check("versions: the oldest dependencies, resolved", &mut update)? {
-        let mut test = cargo("test --locked -p rpma-sys -p rpma");
+        let test = "test --locked -p rpma-sys -p rpma -p rpma-async --features rpma-async/async-io";
+        let mut test = cargo(test);
         report.cargo_test("versions: the oldest dependencies, tested", &mut test)?;
     }
     Ok(())
