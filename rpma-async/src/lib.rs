@@ -62,6 +62,8 @@
 //! of tokio's paused clock (`rpma::sim::Fabric::follow`). So an async program is tested in virtual
 //! time, and under every loss of power.
 
+#![deny(unsafe_code)]
+
 mod arming;
 mod block_on;
 mod clock;
