@@ -101,6 +101,12 @@
 //! instructions. A thread that waits for a lock sleeps. Never post or poll in a signal handler: if
 //! the handler interrupts the thread that holds the lock, the handler waits without end.
 //!
+//! # Programs on tokio
+//!
+//! The crate `rpma-async` has operations that are awaited, on tokio, on async-io, or with a thread
+//! of its own. A program with its own loop watches one descriptor ([`Conn::get_next_fd`],
+//! [`Wait`](wait::Wait)). `docs/completion-events.md` of the repository shows such a loop.
+//!
 //! # Processes
 //!
 //! Open devices after a `fork`, and after a change of credentials. For devices that were opened
