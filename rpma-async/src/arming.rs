@@ -1,36 +1,36 @@
-//! When a completion queue gives an event: while somebody sleeps, and not otherwise.
+//! The rule by which a completion queue gives events: only while a task sleeps.
 //!
 //! A sleeper counts itself, leaves its waker, arms the queue unless it is armed, polls, and looks.
-//! The driver takes the event, notes that the queue is not armed, polls, and arms it if somebody
-//! sleeps; then it polls again. Both notes are exchanges: each reads the one before it. With a store
+//! The driver takes the event, notes that the queue is not armed, and polls. It arms the queue if a
+//! task sleeps, and polls again. Both notes are exchanges: each reads the one before it. With a store
 //! in the driver, a sleeper that finds the queue armed and a driver that finds no sleeper can miss
 //! each other.
 //!
-//! This file knows no verbs. `tests/loom` includes it.
+//! This file calls no verbs. `tests/loom` includes it.
 
 use crate::primitives::{AtomicBool, AtomicU32, Ordering};
 
 /// Of one completion queue.
 #[derive(Debug, Default)]
 pub(crate) struct Arming {
-    /// Who waits for a completion: owners that sleep, abandoned operations, and waits for room.
+    /// The number of owners that sleep, of abandoned operations, and of waits for room.
     asleep: AtomicU32,
     /// The next completion gives an event, or an event is there that the driver will take.
     armed: AtomicBool,
 }
 
 impl Arming {
-    /// One more waits. Before it leaves its waker.
+    /// Counts one more sleeper, before it leaves its waker.
     pub(crate) fn sleep(&self) {
         self.asleep.fetch_add(1, Ordering::AcqRel);
     }
 
-    /// One less.
+    /// Counts one less.
     pub(crate) fn wake(&self) {
         self.asleep.fetch_sub(1, Ordering::AcqRel);
     }
 
-    /// After the waker was left: whether the caller must arm the queue. Then it polls.
+    /// Whether the caller, which has left its waker, must arm the queue. Then it polls.
     pub(crate) fn must_arm(&self) -> bool {
         !self.armed.swap(true, Ordering::AcqRel)
     }
@@ -40,12 +40,12 @@ impl Arming {
         self.armed.swap(false, Ordering::AcqRel);
     }
 
-    /// Of the driver, which has taken an event. Then it polls.
+    /// The driver has taken an event. Then it polls.
     pub(crate) fn event(&self) {
         self.armed.swap(false, Ordering::AcqRel);
     }
 
-    /// Of the driver, which has polled: whether it must arm the queue, and poll once more.
+    /// Whether the driver, which has polled, must arm the queue and poll once more.
     pub(crate) fn must_arm_again(&self) -> bool {
         self.asleep.load(Ordering::Acquire) > 0 && self.must_arm()
     }

@@ -7,8 +7,8 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::thread::{self, Thread};
 use std::time::{Duration, Instant};
 
-/// Awaits a future on this thread, for at most `limit` (`Duration::MAX` is none): for programs without
-/// a runtime. `None` past the limit, and the future is dropped.
+/// Awaits a future on this thread, for at most `limit` (`Duration::MAX` is for ever): for programs
+/// without a runtime. After the limit it drops the future and returns `None`.
 ///
 /// The limit is of real time, also on a simulated fabric.
 pub fn block_on<F: Future>(future: F, limit: Duration) -> Option<F::Output> {

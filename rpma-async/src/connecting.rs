@@ -1,8 +1,8 @@
 //! [`Connecting`]: a connection that is being made, by either side.
 //!
 //! A client's address and route are resolved; then, on both sides, the queues are there, receives are
-//! posted, and the connection is asked for or accepted. From then on it is a [`Shared`], whose events
-//! the driver takes. A drop at any time destroys all of it.
+//! posted, and the connection is asked for or accepted. From then on it is a [`Shared`], and the
+//! driver takes its events. A drop at any time destroys all of it.
 
 use std::fmt;
 use std::future::Future;
@@ -174,7 +174,7 @@ impl Resolve {
 
     /// Goes on as far as it can. The ticket is for the time that the kernel works.
     fn advance(mut self: Box<Self>, ticket: &mut Ticket, cx: &mut Context<'_>) -> Result<Stage> {
-        // Before the look: what comes after it wakes the task.
+        // Before the look, so that later events wake the task.
         self.waiters.wait(ticket, cx.waker());
         match self.resolving.advance()? {
             Progress::Waiting(resolving) => {

@@ -1,8 +1,8 @@
 //! [`Inbox`]: the messages of the peer, and the receives in which they land.
 //!
-//! The receives' memory is a pool of the connection's own, whose blocks the program gets as
-//! [`Message`]s. A message's drop posts its receive again. So the memory of receives that a device
-//! still has goes with the pool: its region is deregistered before it is freed.
+//! The receives have memory in a pool of the connection's own. The program gets its blocks as
+//! [`Message`]s, and a message's drop posts its receive again. Receives that the device still has go
+//! with the pool: its region is deregistered before its memory is freed.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -117,7 +117,7 @@ impl Receives {
 
 /// The messages of a connection's peer, in the order in which they arrived: [`Conn::inbox`](crate::Conn::inbox).
 ///
-/// It is a [`Stream`], whose end is that of the connection.
+/// It is a [`Stream`] that ends with the connection.
 #[derive(Debug)]
 pub struct Inbox {
     shared: Arc<Shared>,
@@ -188,7 +188,7 @@ impl Inbox {
             &mut self.ticket,
             cx,
             || {
-                // Of the end before the queue: what came before it is in the queue then.
+                // The end first: messages that came before it are in the queue by then.
                 let is_over = shared.end().is_some();
                 let drained = queue.arm_and_drain(&shared);
                 if let Some(arrived) = receives.take() {

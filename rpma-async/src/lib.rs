@@ -1,9 +1,9 @@
-//! Remote persistent memory with futures: the operations of [`rpma`] are awaited.
+//! Writes to another host's persistent memory, with futures: the operations of [`rpma`] are awaited.
 //!
-//! A call posts, in program order, and returns an [`Op`], which only waits. Operations own blocks of a
-//! registered [`Pool`]: so a future may be dropped at any time, and no device uses memory that the
-//! program has back. One [`Driver`] for each [`Reactor`] wakes whoever sleeps; whoever awaits polls as
-//! well.
+//! A call posts and returns an [`Op`], which only waits. The queue has the operations in the order of
+//! the calls. An operation owns blocks of a registered [`Pool`] until it is complete. So a future may
+//! be dropped at any time, and no device uses memory that the program has back. One [`Driver`] for
+//! each [`Reactor`] wakes tasks that sleep. A task that awaits polls as well.
 //!
 //! ```no_run
 //! use std::net::SocketAddr;
@@ -45,20 +45,20 @@
 //!
 //! # Runtimes
 //!
-//! With the feature `tokio` (default) the driver is a task of tokio, whose runtime needs its I/O and
-//! time drivers. With `async-io` it is a task of any executor. Both may be on. Futures are awaited
-//! wherever the program likes.
+//! With the feature `tokio` (default) the driver is a task of tokio. The runtime needs its I/O and
+//! time drivers. With `async-io` it is a task of any executor. Both may be on. Any executor can await
+//! the futures.
 //!
 //! # What is safe
 //!
-//! A [`Lease`] lends `&mut [u8]` of registered memory, which [`rpma`] itself never does. It may, because
+//! A [`Lease`] lends `&mut [u8]` of registered memory, which [`rpma`] itself never does. This is sound:
 //! no peer has a right to a pool's memory, and an operation takes the lease until it is complete. An
-//! operation that is forgotten (`mem::forget`) keeps its memory for ever. docs/async.md of the
+//! operation that is forgotten (`mem::forget`) keeps its memory for ever. `docs/async.md` of the
 //! repository has the invariants, and the tests that fail without them.
 //!
 //! # Testing without hardware
 //!
-//! The feature `sim` replaces the libraries by the simulated fabric of [`rpma`], whose time can be that
+//! The feature `sim` replaces the libraries by the simulated fabric of [`rpma`]. Its time can be that
 //! of tokio's paused clock (`rpma::sim::Fabric::follow`). So an async program is tested in virtual
 //! time, and under every loss of power.
 

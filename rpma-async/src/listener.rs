@@ -166,7 +166,7 @@ pub struct Incoming {
 }
 
 impl Incoming {
-    /// What the client sent with its request: see [`Request::private_data`].
+    /// The private data of the client: see [`Request::private_data`].
     #[must_use]
     pub fn private_data(&self) -> &[u8] {
         self.request.private_data()

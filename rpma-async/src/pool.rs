@@ -1,8 +1,8 @@
 //! [`Pool`]: registered memory in blocks. [`Lease`] and [`Frozen`]: a block, to write and to read.
 //!
 //! An operation takes a lease or a share by value, and gives it back with its result. So the bytes
-//! cannot change while a device works on them, and no program has to count operations to know it.
-//! A block that is never given back (`mem::forget`) is lost for the pool, and harms nothing else.
+//! cannot change while a device works on them, and no program has to count operations for that.
+//! A block that is never given back (`mem::forget`) is lost for the pool, and does no other harm.
 
 use std::fmt;
 use std::future::Future;

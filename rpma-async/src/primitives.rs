@@ -1,10 +1,10 @@
-//! The atomics and the locks of the modules that know no verbs: `tests/loom` puts loom's in their
+//! The atomics and the locks of the modules that call no verbs: `tests/loom` puts loom's in their
 //! place.
 
 pub(crate) use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{MutexGuard, PoisonError};
 
-/// A lock under which nothing panics.
+/// A lock under which no code panics.
 #[derive(Debug, Default)]
 pub(crate) struct Mutex<T>(std::sync::Mutex<T>);
 

@@ -22,9 +22,9 @@ pub struct Setup {
 }
 
 impl Setup {
-    /// The settings of rpma's own connection. The reactor adds the completion channel: they name
-    /// none ([`ConnCfg::set_compl_channel`], [`ConnCfg::set_rcq_channel`]), and no shared receive
-    /// queue.
+    /// Takes the settings of rpma's own connection. The reactor adds the completion channel, so they
+    /// name no channel ([`ConnCfg::set_compl_channel`], [`ConnCfg::set_rcq_channel`]), and no shared
+    /// receive queue.
     #[must_use]
     pub fn new(cfg: &ConnCfg) -> Self {
         Self {
@@ -51,7 +51,7 @@ impl Setup {
         self.receives
     }
 
-    /// The settings of a connection whose events are told to the member with this key.
+    /// The settings of a connection for the member with this key, which gets its events.
     pub(crate) fn cfg(&self, core: &Core, key: u64) -> Result<ConnCfg> {
         let has_channel = !matches!(self.cfg.get_compl_channel(), ComplChannel::PerCq)
             || self.cfg.get_rcq_channel().is_some();

@@ -20,7 +20,7 @@
 //!   the next owner's.
 //! * Wakers are woken and dropped without a lock: they run code of the program.
 //!
-//! This file knows no verbs. `tests/loom` includes it.
+//! This file calls no verbs. `tests/loom` includes it.
 
 use std::fmt;
 use std::mem;
@@ -95,7 +95,7 @@ pub(crate) struct Settled {
     pub(crate) slept: bool,
 }
 
-/// What became of an operation that its owner does not await.
+/// The state of an operation that its owner no longer awaits.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Abandoned<M> {
     /// It goes on, and its slot has the memory.
@@ -132,7 +132,7 @@ impl<M, F> Slots<M, F> {
         let index = self.free.take()?;
         let state = &self.slots[index as usize].state;
         let generation = state.load(Ordering::Relaxed) >> 32 << 32;
-        // Nothing heavier can be posted.
+        // No heavier operation can be posted.
         let weight = u64::from(weight).min(WEIGHT);
         let begun = generation | weight << WEIGHT_SHIFT | PENDING;
         state.store(begun, Ordering::Release);
@@ -181,7 +181,7 @@ impl<M, F> Slots<M, F> {
         }
     }
 
-    /// The owner has polled its own completion, and nobody has settled it: it is not parked.
+    /// The owner has polled its own completion, and settles it: it is not parked.
     #[inline]
     pub(crate) fn finish_own(&self, number: u64) -> u32 {
         let Some(slot) = self.slot(number) else {
@@ -247,7 +247,7 @@ impl<M, F> Slots<M, F> {
         }
         let rest = mem::take(&mut *slot.rest.lock());
         self.release(slot, number);
-        // Its memory may be what somebody waits for.
+        // A task may wait for this memory.
         drop(rest);
     }
 

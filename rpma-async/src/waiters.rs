@@ -27,14 +27,14 @@ struct Queue {
 pub(crate) struct Ticket(Option<u64>);
 
 impl Waiters {
-    /// Whether anybody waits. After a change by which a task may go on, made by an exchange.
+    /// Whether a task waits. The caller has made its change before, by an exchange.
     #[inline]
     pub(crate) fn any(&self) -> bool {
         self.count.load(Ordering::Acquire) > 0
     }
 
-    /// Leaves a waker. Then the task looks again, by an exchange: what has changed before is seen by
-    /// it, and what changes later wakes it.
+    /// Leaves a waker. Then the task looks again, by an exchange: it sees earlier changes, and a later
+    /// one wakes it.
     pub(crate) fn wait(&self, ticket: &mut Ticket, waker: &Waker) {
         let mut queue = self.queue.lock();
         let left = ticket.0.and_then(|number| {

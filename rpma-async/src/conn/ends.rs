@@ -32,10 +32,10 @@ impl Conn {
         }
     }
 
-    /// Ends the connection without loss: waits until nothing is in flight, also of operations that
-    /// nobody awaits; disconnects; and waits for the peer's answer. All of that within `limit`; past it
-    /// the connection is ended all the same. It blocks no executor, but the drop of the last handle
-    /// destroys the queues, which takes a device some milliseconds.
+    /// Ends the connection without loss, within `limit`. It waits until nothing is in flight,
+    /// including operations with dropped [`Op`](crate::Op)s, disconnects, and waits for the peer's
+    /// answer. After `limit` it disconnects in any case. It blocks no executor, but the drop of the
+    /// last handle destroys the queues, which takes a device some milliseconds.
     ///
     /// # Cancel safety
     ///
@@ -49,7 +49,7 @@ impl Conn {
     pub async fn close(self, limit: Duration) -> Result<()> {
         let ends = async {
             self.idle().await?;
-            // What was in flight when the peer ended it was flushed.
+            // The peer ended it, and operations in flight were flushed.
             if let Some(failure) = self.failure() {
                 return match self.shared.end() {
                     Some(event) => Err(Error::Ended(Box::new(event.clone()))),
@@ -67,8 +67,8 @@ impl Conn {
         )))
     }
 
-    /// Ends the connection at once: what is in flight is flushed, and each [`Op`](crate::Op) of it
-    /// fails. The peer gets [`ConnEvent::Closed`]. It does not wait.
+    /// Ends the connection at once: operations in flight are flushed, and their
+    /// [`Op`](crate::Op)s fail. The peer gets [`ConnEvent::Closed`]. It does not wait.
     pub fn abort(&self) {
         if let Err(error) = self.shared.conn().disconnect() {
             log::debug!("{error}");

@@ -2,7 +2,7 @@
 
 use crate::pool::{Frozen, Lease};
 
-/// The memory of an operation, as its slot keeps it when nobody awaits the operation.
+/// The memory of a dropped operation, as its slot keeps it.
 #[derive(Debug)]
 #[expect(dead_code, reason = "it is kept, and dropped")]
 pub(crate) enum Held {
@@ -22,8 +22,8 @@ mod sealed {
 #[derive(Debug)]
 pub struct HeldMemory(Held);
 
-/// What an [`Op`](crate::Op) keeps until it is complete: a [`Lease`], a [`Frozen`], the
-/// [`Sources`](crate::Sources) of a batch, or nothing.
+/// The memory that an [`Op`](crate::Op) keeps until it is complete: a [`Lease`], a [`Frozen`], the
+/// [`Sources`](crate::Sources) of a batch, or none.
 pub trait Memory: sealed::Memory + Send + Unpin + 'static {}
 
 /// The memory, for a slot.

@@ -1,4 +1,4 @@
-//! [`Conn`]: a connection whose operations are awaited.
+//! [`Conn`]: a connection with awaited operations.
 
 mod batch;
 mod ends;
@@ -31,8 +31,8 @@ use crate::inbox::Inbox;
 /// thread, which takes a device some milliseconds. An [`Op`] that is forgotten (`mem::forget`) leaks
 /// the connection.
 ///
-/// When the peer ends the connection, or is lost, the reactor disconnects: what is in flight completes
-/// as flushed, and whoever sleeps is woken with the reason.
+/// When the peer ends the connection, or is lost, the reactor disconnects. Operations in flight
+/// complete as flushed, and all tasks that sleep are woken with the reason.
 #[derive(Clone)]
 pub struct Conn {
     shared: Arc<Shared>,
@@ -53,7 +53,7 @@ impl Conn {
         Inbox::new(&self.shared)
     }
 
-    /// What the peer sent when it connected or accepted: see [`rpma::Conn::get_private_data`].
+    /// The private data of the peer, which it sent to connect or accept: see [`rpma::Conn::get_private_data`].
     #[must_use]
     pub fn private_data(&self) -> &[u8] {
         self.shared.conn().get_private_data()

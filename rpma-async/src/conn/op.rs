@@ -15,17 +15,17 @@ use super::shared::Awaited;
 use crate::block_on;
 use crate::error::Failed;
 
-/// An operation that was posted: a future of its completion. It only waits: the operation goes on
-/// whether it is awaited or not, and operations of one connection are executed in the order of
+/// Waits for the completion of a posted operation. It is a future that only waits: the operation
+/// goes on whether it is awaited or not. Operations of one connection are executed in the order of
 /// their posts.
 ///
 /// The result is the operation's memory. [`Failed`] is the error of an operation that failed.
 ///
 /// # Cancel safety
 ///
-/// It may be dropped after any poll, which [`detach`](Self::detach) does in words. The operation goes
-/// on, and its memory goes back to the pool when it is complete, also if nobody waits for anything.
-/// Its outcome is lost, but a failure ends the connection.
+/// It may be dropped after any poll; [`detach`](Self::detach) is the same with a name. The operation
+/// goes on, and its memory goes back to the pool when it is complete, even if no task waits. Its
+/// outcome is lost, but a failure ends the connection.
 ///
 /// An `Op` that is kept after its completion takes one of the connection's slots for operations: await
 /// it or drop it.

@@ -1,4 +1,4 @@
-//! What a connection does: each method posts, in the order of the calls, and returns an [`Op`].
+//! The operations of a connection: each method posts and returns an [`Op`].
 
 use std::sync::Arc;
 
@@ -17,7 +17,7 @@ const FLUSHED: u64 = 1 << 31;
 /// A method posts its operation before it returns, and the [`Op`] that it returns only waits. So
 /// `conn.write(to, record)?.await?` asks two questions: was it posted, and has it succeeded?
 ///
-/// The order of operations, and what a completion promises, are those of [`rpma::Conn`]: a completed
+/// The order of operations, and the meaning of a completion, are those of [`rpma::Conn`]: a completed
 /// write is at the peer's device, and a completed flush of it makes it visible or persistent.
 ///
 /// # Errors
@@ -40,7 +40,7 @@ impl Conn {
         })
     }
 
-    /// As [`write`](Self::write), and tells the peer, which gets `imm` with an empty message.
+    /// As [`write`](Self::write), and sends the peer `imm` with an empty message.
     ///
     /// # Errors
     ///
@@ -101,7 +101,7 @@ impl Conn {
         })
     }
 
-    /// Makes what was written to `dst` before, on this connection, visible or persistent.
+    /// Makes earlier writes of this connection to `dst` visible or persistent.
     ///
     /// # Errors
     ///

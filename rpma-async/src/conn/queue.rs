@@ -1,7 +1,7 @@
-//! A completion queue, and who polls it.
+//! A completion queue, and the threads that poll it.
 //!
-//! Anybody polls: each completion goes to one thread, which settles it without a lock. Whoever is
-//! about to sleep, and the driver, poll until the queue is empty.
+//! Any thread may poll. Each completion goes to one thread, which settles it without a lock. A task
+//! that is about to sleep, and the driver, poll until the queue is empty.
 
 use rpma::{Cq, Result, Wc};
 

@@ -37,7 +37,7 @@ impl Conn {
         }
     }
 
-    /// Waits until no operation is in flight, those included whose [`Op`](crate::Op)s were dropped.
+    /// Waits until no operation is in flight, including operations with dropped [`Op`](crate::Op)s.
     /// Messages that were received, and receives, do not count.
     ///
     /// # Cancel safety
@@ -122,7 +122,7 @@ impl Future for Ready {
             queue.arming().sleep();
         }
         shared.room().wait(&mut this.ticket, cx.waker());
-        // Somebody has to poll for what gives the room.
+        // A completion gives the room, and the queue must be armed for it.
         let drained = queue.arm_and_drain(&shared);
         let over = match (this.look(most), drained) {
             (Some(result), _) => Some(result),

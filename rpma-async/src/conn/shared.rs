@@ -1,4 +1,4 @@
-//! [`Shared`]: a connection of a reactor: what its handles, its operations and the driver share.
+//! [`Shared`]: a connection of a reactor, which its handles, its operations and the driver share.
 //!
 //! Torn down with the last handle and the last operation: the reactor forgets it; the queue pair is
 //! destroyed, after which no device uses the memory of abandoned operations; this memory goes back
@@ -34,9 +34,9 @@ pub(crate) struct Shared {
     depth: u32,
     /// Results since a task has slept.
     streak: AtomicU32,
-    /// Who waits for room, or until nothing is in flight.
+    /// Tasks that wait for room, or until nothing is in flight.
     room: Waiters,
-    /// Who waits until it is established, and for its end.
+    /// Tasks that wait until it is established, or for its end.
     closed: Waiters,
     is_established: AtomicBool,
     end: OnceLock<ConnEvent>,
@@ -49,8 +49,8 @@ pub(crate) struct Shared {
 }
 
 impl Shared {
-    /// Of a connection that was asked for, or accepted, with the key of its queues. The reactor tells
-    /// it of events from now on.
+    /// Makes it of a connection that was asked for, or accepted, with the key of its queues. The
+    /// reactor gives it events from now on.
     pub(crate) fn new(
         conn: rpma::Conn,
         reactor: &Arc<Handle>,
@@ -155,7 +155,7 @@ impl Shared {
             self.give_room(weight);
             return true;
         }
-        // If the device does not have it, it never completes: nobody waits for its room.
+        // If the device does not have it, it never completes, so its room is free at once.
         self.main.arming().sleep();
         match self.slots.abandon_unsure(number, memory()) {
             Abandoned::GoesOn { .. } => self.give_room(weight),
@@ -258,7 +258,7 @@ impl Shared {
         }
     }
 
-    /// Leaves the waker, and sees that somebody will use it.
+    /// Leaves the waker, and makes sure that a later completion wakes it.
     fn sleep(&self, number: u64, parked: &mut bool, cx: &mut Context<'_>) -> Result<()> {
         let was_parked = std::mem::replace(parked, true);
         if !was_parked {
@@ -294,7 +294,7 @@ impl Shared {
         }
     }
 
-    /// Why an operation failed: what has flushed it, if it was only flushed.
+    /// Why an operation failed. If it was only flushed: the first failure of the connection.
     #[cold]
     fn reason(&self, failure: WcFailure) -> Error {
         if failure.status != WcStatus::WR_FLUSH_ERR {
@@ -317,7 +317,7 @@ impl Shared {
     #[cold]
     #[inline(never)]
     pub(crate) fn abandon(&self, number: u64, memory: Option<Held>) {
-        // Somebody has to poll for it.
+        // So the queue stays armed for it.
         self.main.arming().sleep();
         let memory = match self.slots.abandon(number, memory) {
             Abandoned::GoesOn { slept: true } => {
@@ -361,7 +361,7 @@ impl Shared {
         if self.end.set(event).is_err() {
             return;
         }
-        // What is in flight is flushed, and completes.
+        // Operations in flight are flushed, and complete.
         if let Err(error) = self.conn().disconnect() {
             log::debug!("{error}");
         }
@@ -381,7 +381,7 @@ impl Shared {
         self.end.get()
     }
 
-    /// Nothing completes any more: what waits fails, and the slots keep the memory.
+    /// No operation completes any more: waits fail, and the slots keep the memory.
     pub(crate) fn give_up(&self) {
         if !self.is_given_up.swap(true, Ordering::SeqCst) {
             self.wake_everybody();
@@ -412,7 +412,7 @@ impl Shared {
         }
     }
 
-    /// Of the driver, and of whoever has established it: a step of the keep-alive.
+    /// A step of the keep-alive. The driver calls it, from the establishment on.
     pub(crate) fn keep_alive(self: &Arc<Self>) {
         self.main.event(self);
         if let Some(receive) = &self.receive {
@@ -435,7 +435,7 @@ pub(crate) enum Awaited {
     Succeeded,
     /// It is complete.
     Failed(Error),
-    /// It may go on, and nobody is told.
+    /// It may go on, and its completion wakes no task.
     Unknown(Error),
 }
 

@@ -22,7 +22,7 @@ use crate::waiters::{Ticket, Waiters};
 /// # Safety
 ///
 /// [`base`](Self::base) is where [`len`](Self::len) initialised bytes begin, which may be read and
-/// written there from any thread as long as `self` is not dropped, also if it is moved. Nobody else
+/// written there from any thread as long as `self` is not dropped, also if it is moved. No other code
 /// accesses them, except a device for an operation that names them.
 #[expect(
     unsafe_code,
@@ -34,7 +34,7 @@ pub(crate) unsafe trait Memory: Send + Sync {
 }
 
 // SAFETY: the region owns its memory, which does not move and is initialised. It is made by
-// `Pool::new`, which lends it to nobody, and gives a peer no right to it.
+// `Pool::new`, which lends it to no other code, and gives a peer no right to it.
 #[expect(unsafe_code, reason = "see there")]
 unsafe impl Memory for Mr<AlignedBuf> {
     fn base(&self) -> NonNull<u8> {
@@ -129,7 +129,7 @@ impl<M: Memory> Blocks<M> {
         taken
     }
 
-    /// Nobody waits with this ticket any more. A wake-up that it has got goes to another one.
+    /// The task of this ticket waits no longer. Its wake-up, if it had one, goes to another task.
     pub(crate) fn leave(&self, ticket: &mut Ticket) {
         if self.waiters.leave(ticket) {
             self.waiters.wake_one();
@@ -197,7 +197,7 @@ impl<M: Memory> Holder<M> {
         #[expect(unsafe_code, reason = "see there")]
         let address = unsafe { self.address().add(from) };
         // SAFETY: the bytes are inside of the block, which has this holder: an `Exclusive` that is
-        // borrowed, or one of several `Common`s. So nobody writes as long as the result lives: a
+        // borrowed, or one of several `Common`s. So no thread writes as long as the result lives: a
         // device writes only for an operation that has the `Exclusive`.
         #[expect(unsafe_code, reason = "see there")]
         unsafe {
@@ -209,7 +209,7 @@ impl<M: Memory> Holder<M> {
 impl<M: Memory> Drop for Holder<M> {
     #[inline]
     fn drop(&mut self) {
-        // The only holder: nobody can become another one meanwhile.
+        // The only holder: no other one can appear meanwhile.
         let is_last = self.holders().load(Ordering::Acquire) == 1
             || self.holders().fetch_sub(1, Ordering::AcqRel) == 1;
         if is_last {
@@ -271,7 +271,7 @@ impl<M: Memory> Common<M> {
 
     /// Takes the right to write, if there is no other holder.
     pub(crate) fn into_exclusive(self) -> Result<Exclusive<M>, Self> {
-        // What the others have read of it comes before.
+        // The reads of the other holders come before.
         match self.0.holders().load(Ordering::Acquire) {
             1 => Ok(Exclusive(self.0)),
             _ => Err(self),
@@ -312,7 +312,7 @@ mod tests {
 
     use super::*;
 
-    // SAFETY: the vector's bytes are its own, and nobody else has it.
+    // SAFETY: the vector's bytes are its own, and no other code has it.
     #[expect(unsafe_code, reason = "see there")]
     unsafe impl Memory for Bytes {
         fn base(&self) -> NonNull<u8> {

@@ -1,8 +1,8 @@
-//! [`Core`]: what the handles of a reactor and its driver share.
+//! [`Core`]: the part that the handles of a reactor share with its driver.
 //!
 //! One epoll watches all descriptors: the completion channel, the device, the wake-up of the driver,
-//! and one descriptor of the connection manager for each member (edge-triggered: who is told takes
-//! everything). A runtime watches the epoll alone.
+//! and one descriptor of the connection manager for each member. The last kind is edge-triggered, so
+//! each member takes all its events at once. A runtime watches the epoll alone.
 
 use std::fmt;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -99,7 +99,7 @@ impl Core {
         self.table.lock().insert(member)
     }
 
-    /// A descriptor of the member with this key, whose events are told from now on.
+    /// Watches a descriptor of the member with this key from now on.
     pub(crate) fn tell(&self, key: u64, fd: BorrowedFd<'_>) -> Result<()> {
         self.watch(fd, key, epoll::EventFlags::IN | epoll::EventFlags::ET)
     }
@@ -177,12 +177,12 @@ impl Core {
         }
     }
 
-    /// Nobody is woken any more.
+    /// The driver wakes no task any more.
     pub(super) fn driver_goes(&self) {
         self.driver.store(GONE, Ordering::SeqCst);
     }
 
-    /// After the caller has left its waker: whether somebody will wake it.
+    /// Whether the driver can wake the caller, which has left its waker before.
     pub(crate) fn check_driver(&self) -> Result<()> {
         match self.driver.load(Ordering::SeqCst) {
             GONE => Err(driver_is_gone()),
@@ -257,7 +257,7 @@ impl Drop for Handle {
     }
 }
 
-/// A wait for a driver that has not run yet: without one nobody would be woken.
+/// A wait for a driver that has not run yet: without it, no task would be woken.
 #[derive(Debug, Default)]
 pub(crate) struct Patience {
     polls: u32,
@@ -281,7 +281,7 @@ impl Patience {
     }
 }
 
-/// Waits until something is there: looks, leaves a waker, and looks again. The driver wakes it.
+/// Looks, leaves a waker, and looks again. The driver wakes the task when there is something.
 pub(crate) fn poll_told<T>(
     core: &Core,
     waiters: &Waiters,

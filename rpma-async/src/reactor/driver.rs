@@ -1,4 +1,4 @@
-//! [`Driver`]: takes events, wakes sleepers, and does what is due.
+//! [`Driver`]: takes events, wakes sleepers, and handles timers that are due.
 
 use std::fmt;
 use std::future::Future;
@@ -27,14 +27,14 @@ const REPORTED: usize = 64;
 const TAKEN: usize = 256;
 /// Turns before other tasks get their turn.
 const TURNS: usize = 16;
-/// How often the driver looks at all connections: for those whose queue pair the device has given up,
-/// when another wait of the process took that event.
+/// How often the driver looks at all connections. The device may have given a queue pair up, and
+/// another wait of the process may have taken that event.
 const SWEEP: Duration = Duration::from_secs(1);
 
-/// The driver of a [`Reactor`](super::Reactor): a future that wakes everybody else. Spawn it.
+/// Wakes the tasks of a [`Reactor`](super::Reactor): a future for the program to spawn.
 ///
 /// It ends when the last handle of the reactor, of its connections and of its listeners is dropped.
-/// If it is dropped before, all that would sleep fails ([`Error::InvalidArgument`]).
+/// If it is dropped earlier, every wait fails with [`Error::InvalidArgument`].
 ///
 /// # Errors
 ///
@@ -88,10 +88,10 @@ impl fmt::Debug for Driver {
     }
 }
 
-/// What a driver does, on any runtime or on a thread of its own.
+/// The work of a driver, on any runtime or on a thread of its own.
 pub(super) struct Turns {
     core: Arc<Core>,
-    /// It takes the events of the device itself, and is told of those that others take.
+    /// It takes the events of the device, and gets those that other waits have taken.
     device: Wait,
     /// Without one it would not watch the device.
     _place: Place,
@@ -127,7 +127,7 @@ impl Turns {
         }
     }
 
-    /// Does what is due, and returns when there is something to do again.
+    /// Handles the timers that are due, and returns the time of the next one.
     fn do_due(&mut self) -> Option<Instant> {
         let has_members = self.core.has_members();
         if !has_members && self.core.first_timer().is_none() {
@@ -159,8 +159,8 @@ impl Turns {
             .min()
     }
 
-    /// Takes what is there, and waits for it for at most `limit` (`None` is none). Returns whether that
-    /// was all.
+    /// Waits for events for at most `limit` (without one, for ever), and handles them. Returns whether
+    /// it has taken all of them.
     fn take(&mut self, limit: Option<Duration>) -> bool {
         let mut room = [const { MaybeUninit::uninit() }; REPORTED];
         let limit = limit.and_then(|limit| Timespec::try_from(limit).ok());
@@ -255,7 +255,7 @@ impl Turns {
         })
     }
 
-    /// Nobody is woken any more: all that sleeps finds out.
+    /// Wakes every sleeper for the last time: each of them fails.
     fn end(&self) {
         self.core.driver_goes();
         while let Some(due) = self.core.due_any() {

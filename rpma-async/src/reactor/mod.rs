@@ -1,4 +1,4 @@
-//! [`Reactor`]: connects, listens, and has one [`Driver`], which wakes whoever sleeps.
+//! [`Reactor`]: connects, listens, and has one [`Driver`], which wakes tasks.
 
 mod core;
 mod driver;
@@ -22,7 +22,7 @@ use crate::connecting::Connecting;
 use crate::listener::Listener;
 use crate::setup::Setup;
 
-/// Makes connections whose operations are awaited. Clones are handles of the same reactor.
+/// Makes connections with awaited operations. Clones are handles of the same reactor.
 ///
 /// A reactor belongs to one [`Peer`], and has a driver: a task ([`spawn`](Self::spawn),
 /// [`new`](Self::new)) or a thread ([`on_thread`](Self::on_thread)). Futures of its connections may

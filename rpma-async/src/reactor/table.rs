@@ -5,7 +5,7 @@ use std::sync::{Arc, Weak};
 use crate::conn::Shared;
 use crate::waiters::Waiters;
 
-/// Who is told of events.
+/// A receiver of events.
 #[derive(Clone, Debug)]
 pub(crate) enum Member {
     Conn(Weak<Shared>),
@@ -13,8 +13,8 @@ pub(crate) enum Member {
     Task(Arc<Waiters>),
 }
 
-/// Members by their keys. A key is an index, and in its upper half a generation, so that an event
-/// that comes late finds nobody.
+/// Members by their keys. A key is an index, and in its upper half a generation, so that a late
+/// event finds no member.
 #[derive(Debug, Default)]
 pub(crate) struct Table {
     entries: Vec<Entry>,

@@ -1,4 +1,4 @@
-//! What is due at a time: tasks that wait with a limit, and the steps of keep-alives.
+//! Timers: of tasks that wait with a limit, and of the steps of keep-alives.
 
 use std::collections::BTreeMap;
 use std::sync::Weak;
@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use crate::conn::Shared;
 
-/// What to do.
+/// The work of a timer.
 #[derive(Debug)]
 pub(crate) enum Due {
     Wake(Waker),

@@ -1,4 +1,4 @@
-//! What a runtime gives: it watches one descriptor and one time.
+//! The part of a runtime: it watches one descriptor and one time.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -15,8 +15,8 @@ pub(crate) enum Watch {
 }
 
 impl Watch {
-    /// Pending until the descriptor may be readable. Then it calls `take`, which takes what is there,
-    /// and returns whether that was all. From then on the descriptor must become readable again.
+    /// Pending until the descriptor may be readable. Then it calls `take`, which takes the events and
+    /// returns whether none is left. If none is, the descriptor must become readable again.
     #[cfg_attr(
         not(any(feature = "tokio", feature = "async-io")),
         expect(unused_variables, reason = "no runtime")
@@ -125,7 +125,7 @@ mod on_tokio {
         ) -> Poll<io::Result<()>> {
             let mut ready = ready!(self.readable.poll_read_ready(cx))?;
             if take() {
-                // Not if it has become readable again since: tokio knows.
+                // tokio keeps the readiness if the descriptor has become readable since then.
                 ready.clear_ready();
             }
             Poll::Ready(Ok(()))
@@ -147,7 +147,7 @@ mod on_tokio {
 
 #[cfg(feature = "async-io")]
 mod on_async_io {
-    //! On async-io, whose own thread polls: any executor will do.
+    //! On async-io. Its own thread polls, so any executor will do.
 
     use std::future::Future;
     use std::io;
@@ -186,7 +186,7 @@ mod on_async_io {
             take: impl FnOnce() -> bool,
         ) -> Poll<io::Result<()>> {
             ready!(self.readable.poll_readable(cx))?;
-            // It looks at the descriptor itself: what is left makes it readable again.
+            // async-io polls the descriptor again, so events that are left make it readable.
             take();
             Poll::Ready(Ok(()))
         }
