@@ -20,6 +20,10 @@
 //!   the next owner's.
 //! * Wakers are woken and dropped without a lock: they run code of the program.
 //!
+//! Several requests of one post may have the same number (a commit). Then a failed request only notes
+//! its failure, until the last one of the post has failed too: the device may read the sources of the
+//! others.
+//!
 //! This file calls no verbs. `tests/loom` includes it.
 
 use std::fmt;
@@ -47,33 +51,42 @@ const DONE: u64 = 4;
 const FAILED: u64 = 5;
 
 const STATES: u64 = 7;
+/// Beside the state: several requests have the operation's number.
+const PARTS: u64 = 8;
 const WEIGHT_SHIFT: u32 = 8;
 const WEIGHT: u64 = 0xFF_FFFF;
 
-/// The slots of a connection. `M` is the memory of an operation, and `F` why one failed.
-pub(crate) struct Slots<M, F> {
-    slots: Box<[Slot<M, F>]>,
+/// The slots of a connection. `M` is the memory of an operation, `F` the reason of a failure, and `R`
+/// the name of a request.
+pub(crate) struct Slots<M, F, R = ()> {
+    slots: Box<[Slot<M, F, R>]>,
     free: FreeList,
 }
 
-struct Slot<M, F> {
+struct Slot<M, F, R> {
     /// Generation (32 bits), weight (24 bits), state.
     state: AtomicU64,
-    rest: Mutex<Rest<M, F>>,
+    rest: Mutex<Rest<M, F, R>>,
 }
 
-struct Rest<M, F> {
+struct Rest<M, F, R> {
     waker: Option<Waker>,
     memory: Option<M>,
     failure: Option<F>,
+    /// The last request with the operation's number, as soon as the post has returned it.
+    last: Option<R>,
+    /// Requests with the operation's number that have failed.
+    failed: Vec<R>,
 }
 
-impl<M, F> Default for Rest<M, F> {
+impl<M, F, R> Default for Rest<M, F, R> {
     fn default() -> Self {
         Self {
             waker: None,
             memory: None,
             failure: None,
+            last: None,
+            failed: Vec::new(),
         }
     }
 }
@@ -107,7 +120,7 @@ pub(crate) enum Abandoned<M> {
     Complete(Option<M>),
 }
 
-impl<M, F> Slots<M, F> {
+impl<M, F, R: Copy + PartialEq> Slots<M, F, R> {
     pub(crate) fn new(count: u32) -> Self {
         let count = count.min(MOST);
         let slot = |_| Slot {
@@ -118,11 +131,6 @@ impl<M, F> Slots<M, F> {
             slots: (0..count).map(slot).collect(),
             free: FreeList::new(count),
         }
-    }
-
-    /// How many there are.
-    pub(crate) fn len(&self) -> usize {
-        self.slots.len()
     }
 
     /// Takes a slot for an operation that takes `weight` slots of the send queue, and returns the
@@ -140,7 +148,7 @@ impl<M, F> Slots<M, F> {
     }
 
     #[inline]
-    fn slot(&self, number: u64) -> Option<&Slot<M, F>> {
+    fn slot(&self, number: u64) -> Option<&Slot<M, F, R>> {
         self.slots.get((number & INDEX) as usize)
     }
 
@@ -172,7 +180,7 @@ impl<M, F> Slots<M, F> {
 
     #[cold]
     #[inline(never)]
-    fn finish_parked(&self, slot: &Slot<M, F>, number: u64, state: u64) -> Result<(), F> {
+    fn finish_parked(&self, slot: &Slot<M, F, R>, number: u64, state: u64) -> Result<(), F> {
         let rest = mem::take(&mut *slot.rest.lock());
         self.release(slot, number);
         match rest.failure {
@@ -194,7 +202,7 @@ impl<M, F> Slots<M, F> {
 
     /// A slot gets another generation and is free.
     #[inline]
-    fn release(&self, slot: &Slot<M, F>, number: u64) {
+    fn release(&self, slot: &Slot<M, F, R>, number: u64) {
         let next = (number >> 32).wrapping_add(1) << 32;
         slot.state.store(next | FREE, Ordering::Release);
         self.free.give_back((number & INDEX) as u32);
@@ -212,6 +220,11 @@ impl<M, F> Slots<M, F> {
                 FAILED
             }
         };
+        self.settle_as(slot, number, to)
+    }
+
+    #[inline]
+    fn settle_as(&self, slot: &Slot<M, F, R>, number: u64, to: u64) -> Option<Settled> {
         let mut state = slot.state.load(Ordering::Acquire);
         loop {
             if !is_in_flight(state, number) {
@@ -237,7 +250,7 @@ impl<M, F> Slots<M, F> {
     }
 
     #[inline(never)]
-    fn settle_slept(&self, slot: &Slot<M, F>, number: u64, was: u64) {
+    fn settle_slept(&self, slot: &Slot<M, F, R>, number: u64, was: u64) {
         if was == PARKED {
             let waker = slot.rest.lock().waker.take();
             if let Some(waker) = waker {
@@ -264,6 +277,45 @@ impl<M, F> Slots<M, F> {
         }
         rest.failure.get_or_insert(failure);
         Some(())
+    }
+
+    /// Of the owner, before the post: several requests will have the operation's number. After it the
+    /// owner calls [`note_last`](Self::note_last).
+    pub(crate) fn has_parts(&self, number: u64) {
+        if let Some(slot) = self.slot(number) {
+            slot.state.fetch_or(PARTS, Ordering::AcqRel);
+        }
+    }
+
+    /// Of the owner, after the post: notes which request is the last one. If that has failed already,
+    /// the operation is settled.
+    pub(crate) fn note_last(&self, number: u64, last: R) -> Option<Settled> {
+        let slot = self.slot(number)?;
+        {
+            let mut rest = slot.rest.lock();
+            rest.last = Some(last);
+            if !rest.failed.contains(&last) {
+                return None;
+            }
+        }
+        self.settle_as(slot, number, FAILED)
+    }
+
+    /// Notes that a request failed. It settles the operation, except if another request with its
+    /// number follows.
+    #[cold]
+    pub(crate) fn settle_failed(&self, number: u64, failure: F, request: R) -> Option<Settled> {
+        self.note_failure(number, failure)?;
+        let slot = self.slot(number)?;
+        {
+            let mut rest = slot.rest.lock();
+            let state = slot.state.load(Ordering::Acquire);
+            if is_in_flight(state, number) && state & PARTS != 0 && rest.last != Some(request) {
+                rest.failed.push(request);
+                return None;
+            }
+        }
+        self.settle_as(slot, number, FAILED)
     }
 
     /// Of the owner: leaves `waker`, which the settlement wakes. `false` if the operation is complete.
@@ -384,10 +436,64 @@ fn weight(state: u64) -> u32 {
     (state >> WEIGHT_SHIFT & WEIGHT) as u32
 }
 
-impl<M, F> fmt::Debug for Slots<M, F> {
+impl<M, F, R> fmt::Debug for Slots<M, F, R> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Slots")
-            .field("len", &self.len())
+            .field("len", &self.slots.len())
             .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SUCCEEDS: Result<(), &str> = Ok(());
+
+    /// Slots, and the number of an operation whose requests 1 to 3 have its number.
+    fn with_parts() -> (Slots<(), &'static str, u32>, u64) {
+        let slots = Slots::new(1);
+        let number = slots.begin(3).expect("a slot is free");
+        slots.has_parts(number);
+        (slots, number)
+    }
+
+    /// The device may read the sources of the requests after a failed one until they are flushed.
+    #[test]
+    fn a_failed_part_keeps_the_sources_of_the_others() {
+        let (slots, number) = with_parts();
+        assert_eq!(slots.note_last(number, 3), None);
+        assert_eq!(slots.settle_failed(number, "refused", 1), None);
+        assert_eq!(slots.settle_failed(number, "flushed", 2), None);
+        assert_eq!(slots.look(number), Look::Pending);
+        let settled = slots.settle_failed(number, "flushed", 3).expect("the last");
+        assert_eq!((settled.weight, settled.slept), (3, false));
+        assert_eq!(slots.finish(number, false), Err("refused"));
+    }
+
+    /// Another thread may poll all completions before the post has returned, and settle them in any
+    /// order.
+    #[test]
+    fn the_last_part_may_fail_before_it_is_known() {
+        let (slots, number) = with_parts();
+        for request in [3, 1, 2] {
+            assert_eq!(slots.settle_failed(number, "refused", request), None);
+        }
+        assert_eq!(slots.look(number), Look::Pending);
+        assert!(slots.note_last(number, 3).is_some());
+        assert_eq!(slots.finish(number, false), Err("refused"));
+    }
+
+    /// The next operation of the slot is settled as usual.
+    #[test]
+    fn parts_are_of_one_operation() {
+        let (slots, number) = with_parts();
+        assert_eq!(slots.note_last(number, 3), None);
+        assert!(slots.settle(number, SUCCEEDS).is_some());
+        assert_eq!(slots.finish(number, false), Ok(()));
+        let next = slots.begin(1).expect("it is free again");
+        assert_eq!(slots.settle_failed(number, "flushed", 3), None, "late");
+        assert!(slots.settle_failed(next, "refused", 4).is_some());
+        assert_eq!(slots.finish(next, false), Err("refused"));
     }
 }

@@ -146,14 +146,23 @@ impl Conn {
         });
         weight += if pointer.is_some() { 2 } else { 0 };
         let sources = Sources(parts.map(|(_, from)| Some(from)));
+        let shared = &self.shared;
         self.post(sources, weight, |conn, sources, number| {
+            // All its requests have this number, and the first that fails may not be the last one.
+            if N > 1 {
+                shared.has_parts(number);
+            }
             let empty = [(RemoteSlice::EMPTY, rpma::MrSlice::EMPTY); N];
             let mut regions = empty;
             let from = sources.0.iter().flatten();
             for ((region, to), from) in regions.iter_mut().zip(to).zip(from) {
                 *region = (to, from.region()?);
             }
-            conn.commit(&regions, pointer, flush_type, number)
+            let posted = conn.commit(&regions, pointer, flush_type, number)?;
+            if N > 1 {
+                shared.note_last(number, posted);
+            }
+            Ok(posted)
         })
     }
 

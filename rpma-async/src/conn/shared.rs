@@ -10,14 +10,16 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll};
 
-use rpma::{ConnEvent, CqKind, Error, Failure, NotConnected, Result, Wc, WcFailure, WcStatus};
+use rpma::{
+    ConnEvent, CqKind, Error, Failure, NotConnected, Posted, Result, Wc, WcFailure, WcStatus,
+};
 
 use super::memory::Held;
 use super::queue::Queue;
 use crate::inbox::Receives;
 use crate::primitives::Mutex;
 use crate::reactor::{Due, Handle, Member, Timer};
-use crate::slots::{Abandoned, Look, PART, RECEIVE, Slots};
+use crate::slots::{Abandoned, Look, PART, RECEIVE, Settled, Slots};
 use crate::waiters::Waiters;
 
 /// Results that one connection gives without a sleep, before its task lets others run.
@@ -28,7 +30,7 @@ pub(crate) struct Shared {
     conn: Option<rpma::Conn>,
     main: Queue,
     receive: Option<Queue>,
-    slots: Slots<Held, WcFailure>,
+    slots: Slots<Held, WcFailure, Option<Posted>>,
     /// Slots of the send queue that operations in flight take.
     used: AtomicU32,
     depth: u32,
@@ -174,12 +176,32 @@ impl Shared {
         if number & (RECEIVE | PART) != 0 {
             return self.settle_unusual(wc, number);
         }
-        let settled = self.slots.settle(number, wc.result().map(drop));
+        let settled = match wc.result() {
+            Ok(_) => self.slots.settle(number, Ok(())),
+            Err(failure) => self.slots.settle_failed(number, failure, wc.posted()),
+        };
         if let Some(settled) = settled {
-            if settled.slept {
-                self.main.arming().wake();
-            }
-            self.give_room(settled.weight);
+            self.settled(settled);
+        }
+    }
+
+    #[inline]
+    fn settled(&self, settled: Settled) {
+        if settled.slept {
+            self.main.arming().wake();
+        }
+        self.give_room(settled.weight);
+    }
+
+    /// Of an owner, before the post: several requests will have the operation's number.
+    pub(crate) fn has_parts(&self, number: u64) {
+        self.slots.has_parts(number);
+    }
+
+    /// Of an owner, after the post: the last request with the operation's number.
+    pub(crate) fn note_last(&self, number: u64, last: Posted) {
+        if let Some(settled) = self.slots.note_last(number, Some(last)) {
+            self.settled(settled);
         }
     }
 
