@@ -79,6 +79,8 @@ mod raw;
 mod reactor;
 mod setup;
 mod slots;
+#[cfg(test)]
+mod slots_tests;
 mod timeout;
 mod waiters;
 
