@@ -27,7 +27,8 @@ impl Conn {
     ///
     /// This takes about a millisecond, and waits neither for the peer nor for the network. It waits
     /// at most a second for a device that does not flush the queues. With a shared receive queue it
-    /// also waits for the last receive, as a drop does.
+    /// also waits for the last receive, as a drop does. On soft-RoCE it may take some seconds if the
+    /// peer's host is gone, also as [a drop](Conn).
     ///
     /// # Limits
     ///

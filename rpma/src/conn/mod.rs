@@ -54,10 +54,15 @@ use crate::verbs::{
 
 /// A connection to another program.
 ///
-/// All methods take `&self`: threads may post, poll and wait for events at the same time. Dropping it
-/// takes milliseconds and never waits for the peer, which gets [`ConnEvent::Closed`]; what was posted
-/// and is not complete then is lost. With a shared receive queue it waits for the device to return
-/// the receive of an incomplete message, for at most 0.1 s.
+/// All methods take `&self`: threads may post, poll and wait for events at the same time.
+///
+/// Dropping it takes milliseconds and never waits for the peer, which gets [`ConnEvent::Closed`].
+/// Operations that are not complete then are lost. With a shared receive queue it waits for the
+/// device to return the receive of an incomplete message, for at most 0.1 s.
+///
+/// On soft-RoCE it may take some seconds after the peer's host has lost its power. Packets that wait
+/// for the hardware address of that host keep the queue pair, until the kernel gives the address up
+/// (3 s by default, `mcast_solicit` and `retrans_time_ms` of the neighbour table).
 ///
 /// # Order
 ///

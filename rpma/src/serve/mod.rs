@@ -152,7 +152,8 @@ pub struct Part<'a> {
 /// requests of [`Method::Server`](crate::commit::Method::Server).
 ///
 /// Ending a client takes about a millisecond of this thread ([`Conn::cut_off`]), and so does an
-/// admission that replaces one.
+/// admission that replaces one. On soft-RoCE it may take some seconds if the client's host is gone,
+/// and other clients wait for that long.
 ///
 /// A request that is broken, too many requests, a program that does not answer, or a missing
 /// descriptor costs other clients nothing: each is refused by itself.
