@@ -503,8 +503,13 @@ impl Writer {
         self.conn
     }
 
-    /// Destroys the connection: as [`Conn::delete`].
-    pub(crate) fn delete(self) -> Result<()> {
+    /// Destroys the connection, as [`Conn::delete`]. After `Ok` no device reads the source memory of
+    /// its commits.
+    ///
+    /// # Errors
+    ///
+    /// As [`Conn::delete`].
+    pub fn delete(self) -> Result<()> {
         let Self { conn, server, .. } = self;
         let deleted = conn.delete();
         if let (Err(_), Some((_, asks))) = (&deleted, server) {
