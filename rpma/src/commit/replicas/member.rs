@@ -8,6 +8,7 @@ use std::time::Duration;
 use super::outcome::ReplicaId;
 use super::ring::{Entry, Ring};
 use crate::commit::{Method, Writer};
+use crate::conn::GRACE;
 use crate::error::{Error, Result};
 use crate::mr::{MrRemote, MrSlice, RemoteSlice};
 use crate::verbs::{Deadline, Wc, clock};
@@ -32,6 +33,8 @@ pub(super) struct Member {
     released: u64,
     /// Nothing will be posted any more.
     is_over: bool,
+    /// A look has seen its end: up to when an acknowledgement may still come.
+    grace: Option<Deadline>,
 }
 
 /// The state of one commit on one replica.
@@ -63,6 +66,7 @@ impl Member {
             durable: joined,
             released: joined,
             is_over: false,
+            grace: None,
         }
     }
 
@@ -101,10 +105,16 @@ impl Member {
 
     /// Whether an acknowledgement of this commit may still come, after the connection's end.
     fn may_be_acknowledged(&self, number: u64) -> bool {
-        self.writer.as_ref().is_some_and(|writer| {
+        let may_come = self.writer.as_ref().is_some_and(|writer| {
             // An answer of the server does not come with the completion that releases the bytes.
             number > self.released || writer.cfg().method() == Method::Server
-        })
+        });
+        may_come && !self.grace.is_some_and(Deadline::has_passed)
+    }
+
+    /// Up to when acknowledgements may still come, if that is not over.
+    pub(super) fn grace(&self) -> Option<Deadline> {
+        self.grace.filter(|grace| !grace.has_passed())
     }
 
     /// The bytes of commits up to this one are free, as far as this replica uses them.
@@ -188,6 +198,9 @@ impl Member {
         self.released = of_set(writer.released());
         if writer.is_over() {
             self.is_over = true;
+        }
+        if self.is_over {
+            self.grace.get_or_insert_with(|| Deadline::after(GRACE));
         }
     }
 

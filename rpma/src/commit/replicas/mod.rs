@@ -63,9 +63,10 @@ use crate::verbs::Wc;
 ///
 /// # Event loops
 ///
-/// [`record`](Self::record), [`Record::commit`], [`look`](Self::look), [`handle`](Self::handle) and
-/// [`outcome`](Self::outcome) never sleep, and allocate nothing. Call `look` when the descriptor of
-/// [`Conn::get_next_fd`](crate::Conn::get_next_fd) of any replica is readable.
+/// [`record`](Self::record), [`Record::commit`], [`look`](Self::look), [`handle`](Self::handle),
+/// [`outcome`](Self::outcome) and [`settled`](Self::settled) never sleep, and allocate nothing. Call
+/// `look` when the descriptor of [`Conn::get_next_fd`](crate::Conn::get_next_fd) of any replica is
+/// readable.
 #[derive(Debug)]
 pub struct Replicas {
     id: SetId,

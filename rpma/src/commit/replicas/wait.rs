@@ -11,7 +11,6 @@ use rustix::event::{PollFd, PollFlags};
 
 use super::member::{Member, State};
 use super::{CommitId, Outcome, Record, Refused, ReplicaId, Replicas, named};
-use crate::conn::GRACE;
 use crate::error::{Error, Result};
 use crate::verbs::{Deadline, clock};
 
@@ -36,34 +35,51 @@ impl Replicas {
             return Outcome::default();
         }
         let deadline = Deadline::after(limit);
-        let mut grace: Option<Deadline> = None;
         loop {
             // Before the look: the last one comes after the limit.
             let is_last = deadline.has_passed();
-            let grace_is_over = grace.is_some_and(Deadline::has_passed);
             self.look();
-            let outcome = self.outcome(id);
-            let count = |is: fn(State) -> bool| self.count(id, is);
-            let coming = count(|state| matches!(state, State::Posted | State::Queued));
-            let late = count(|state| state == State::Late);
-            let possible = outcome.copies() + coming;
-            if outcome.copies() >= k || possible + late < k {
+            if let Some(outcome) = self.settled(id, k) {
                 return outcome;
-            }
-            if possible < k {
-                if grace_is_over {
-                    return outcome;
-                }
-                grace.get_or_insert_with(|| Deadline::after(GRACE));
             }
             if is_last {
                 let posted = |_, member: &Member| member.state(id.number()) == State::Posted;
+                let outcome = self.outcome(id);
                 return Outcome {
                     unknown: outcome.unknown | self.mask(posted),
                     ..outcome
                 };
             }
-            self.sleep(grace.map_or(deadline, |grace| deadline.earlier(grace)));
+            self.sleep(deadline);
+        }
+    }
+
+    /// The outcome of a commit, if a wait for it is over: the commit is durable on `k` replicas, or
+    /// that cannot be reached any more. `None` before that.
+    ///
+    /// This is the half of [`settle`](Self::settle) that does not sleep. Event loops ask it after
+    /// [`look`](Self::look), and after 50 ms without an event, when they have called
+    /// [`probe`](Self::probe). An acknowledgement can come up to a second after the end of its
+    /// connection: until then the answer is `None` if such an acknowledgement would make `k` copies.
+    #[must_use]
+    pub fn settled(&self, id: CommitId, k: usize) -> Option<Outcome> {
+        let outcome = self.outcome(id);
+        let is_coming = |state| matches!(state, State::Late | State::Posted | State::Queued);
+        let coming = match id.set == self.id {
+            true => self.count(id, is_coming),
+            false => 0,
+        };
+        let copies = outcome.copies();
+        (copies >= k || copies + coming < k).then_some(outcome)
+    }
+
+    /// Posts a write of 0 bytes to each replica that can take commits, as
+    /// [`Writer::probe`](crate::commit::Writer::probe): it shows whether the replica's host is
+    /// there. Event loops call it after a while without an event. It never sleeps.
+    pub fn probe(&mut self) {
+        for writer in self.members.iter_mut().filter_map(Member::awaited) {
+            // A failure is one of the connection, which the next look finds.
+            let _ = writer.probe();
         }
     }
 
@@ -116,6 +132,8 @@ impl Replicas {
     /// Sleeps until a replica has something, or until it is time to look.
     fn sleep(&mut self, deadline: Deadline) {
         let until = deadline.earlier(Deadline::after(SILENCE));
+        let graces = self.members.iter().filter_map(Member::grace);
+        let until = graces.fold(until, Deadline::earlier);
         let writers = self.members.iter().filter(|of| of.is_able());
         let conns = writers.filter_map(|of| of.writer()).map(|of| of.conn());
         let fds = conns.filter_map(|conn| conn.get_next_fd().ok());
@@ -133,13 +151,9 @@ impl Replicas {
                 clock::poll(&mut places[..count], until.instant())
             }
         };
-        // A signal, or no memory for the call: the caller looks, and sleeps again.
-        if slept != Ok(0) {
-            return;
-        }
-        for writer in self.members.iter_mut().filter_map(Member::awaited) {
-            // A failure is one of the connection, which the next look finds.
-            let _ = writer.probe();
+        // Otherwise a signal, or no memory for the call: the caller looks, and sleeps again.
+        if slept == Ok(0) {
+            self.probe();
         }
     }
 }
