@@ -41,6 +41,7 @@
 //! | wait for room, or until nothing is in flight | [`Conn::ready`], [`Conn::idle`] |
 //! | receive messages | [`Setup::with_receives`], [`Inbox`] |
 //! | learn of the end, and end | [`Conn::closed`], [`Conn::close`], [`Conn::abort`] |
+//! | serve such clients | [`Server`] |
 //! | do without a runtime | [`Reactor::on_thread`], [`Op::wait`], [`block_on`] |
 //!
 //! # Runtimes
@@ -77,12 +78,14 @@ mod pool;
 mod primitives;
 mod raw;
 mod reactor;
+mod serve;
 mod setup;
 mod slots;
 #[cfg(test)]
 mod slots_tests;
 mod timeout;
 mod waiters;
+mod watched;
 
 pub use self::block_on::block_on;
 pub use self::conn::{Batch, Closed, Conn, Memory, Op, Ready, Sources};
@@ -92,4 +95,5 @@ pub use self::inbox::{Inbox, Message, Next};
 pub use self::listener::{Accept, Incoming, Listener};
 pub use self::pool::{Frozen, Lease, Leasing, Pool};
 pub use self::reactor::{Driver, Reactor};
+pub use self::serve::Server;
 pub use self::setup::Setup;

@@ -101,6 +101,10 @@ impl Reactor {
         Ok((Self { handle }, turns))
     }
 
+    pub(crate) fn handle(&self) -> &Arc<Handle> {
+        &self.handle
+    }
+
     /// The peer that its connections belong to.
     #[must_use]
     pub fn peer(&self) -> &Peer {

@@ -1,0 +1,140 @@
+//! [`Server`]: a server whose loop is a task.
+
+use std::ops::Deref;
+use std::os::fd::AsFd;
+use std::time::Duration;
+
+use rpma::pmem::PmemMap;
+use rpma::serve::{self, Asked, Client, Gone, NotAdmitted, Part, Served};
+use rpma::{Result, Wc};
+
+use crate::Reactor;
+use crate::clock;
+use crate::watched::{Look, Watched, is_readable};
+
+/// A [`rpma::serve::Server`] whose loop is a task, beside others on the same thread. It derefs to that
+/// server: a task awaits [`next`](Self::next), and answers as in rpma's own loop.
+///
+/// With [`ServerCfg::set_commits`](rpma::serve::ServerCfg::set_commits) that task is the responder as
+/// well: [`next`](Self::next) serves the commits of clients. So the task keeps to `next`: what takes
+/// long for one client, such as a look-up before its admission, is a task of its own, to which the
+/// [`Asked`](rpma::serve::Asked) goes. When it has decided, a [`Waker`](rpma::wait::Waker) tells the
+/// server's task.
+///
+/// Admitting and ending a client takes a millisecond or more of the thread ([`serve::Server`]).
+/// Dropping it ends the connections.
+///
+/// ```no_run
+/// use std::sync::Arc;
+///
+/// use rpma::pmem::PmemMap;
+/// use rpma::serve::{self, Part, Served};
+/// use rpma::{Mr, Peer, Wc};
+/// use rpma_async::{Reactor, Server};
+///
+/// /// Serves the clients of one key.
+/// async fn serve(
+///     reactor: &Reactor,
+///     server: serve::Server,
+///     (peer, region): (Peer, Arc<Mr<PmemMap>>),
+/// ) -> rpma::Result<()> {
+///     let mut server = Server::new(reactor, server)?;
+///     let mut wcs = [Wc::default(); 16];
+///     loop {
+///         match server.next(&mut wcs).await? {
+///             Served::Asks(asked) => {
+///                 let part = Part { peer: &peer, region: &region, data: b"log v1" };
+///                 if let Err(refused) = server.admit(asked, &part) {
+///                     println!("a client is not admitted: {refused}");
+///                 }
+///             }
+///             Served::Gone(gone) => println!("{:?} is gone: {}", gone.client, gone.reason),
+///             other => println!("{other:?}"),
+///         }
+///     }
+/// }
+/// ```
+#[derive(Debug)]
+pub struct Server {
+    watched: Watched,
+    server: serve::Server,
+}
+
+impl Server {
+    /// Has the reactor watch a server, whose peers may be others than the reactor's.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Provider`](rpma::Error::Provider) if `epoll_ctl` fails. The server is dropped then.
+    pub fn new(reactor: &Reactor, server: serve::Server) -> Result<Self> {
+        let watched = Watched::new(reactor);
+        watched.watch(server.as_fd())?;
+        Ok(Self { watched, server })
+    }
+
+    /// Waits until something happens, and returns it: as [`serve::Server::next`] without a limit. It
+    /// serves the commits of clients meanwhile.
+    ///
+    /// Completions go to `wcs`. Its length is the size of a turn: 16 is a good start.
+    ///
+    /// # Cancel safety
+    ///
+    /// Something that happens is taken only when it is returned: the future may be dropped at any
+    /// time. No commit is served until the next call.
+    ///
+    /// # Errors
+    ///
+    /// As [`serve::Server::next`]. [`Error::InvalidArgument`](rpma::Error::InvalidArgument) if the
+    /// driver of the reactor never ran or is gone.
+    pub async fn next(&mut self, wcs: &mut [Wc]) -> Result<Served> {
+        let Self { watched, server } = self;
+        let look = || match server.next(wcs, Duration::ZERO) {
+            Ok(Some(served)) => Look::Ready(Ok(served)),
+            // Commits are left, for example: other tasks run before them.
+            Ok(None) if is_readable(server.as_fd()) => Look::Until(Some(clock::now())),
+            Ok(None) => Look::Until(server.deadline()),
+            Err(error) => Look::Ready(Err(error)),
+        };
+        watched.wait(look).await?
+    }
+
+    /// Admits a client: as [`serve::Server::admit`].
+    ///
+    /// # Errors
+    ///
+    /// As [`serve::Server::admit`].
+    pub fn admit(&mut self, asked: Asked, part: &Part<'_>) -> Result<Client, NotAdmitted> {
+        self.server.admit(asked, part)
+    }
+
+    /// Refuses a client: as [`serve::Server::refuse`].
+    ///
+    /// # Errors
+    ///
+    /// As [`serve::Server::refuse`].
+    pub fn refuse(&mut self, asked: Asked, words: &str) -> Result<()> {
+        self.server.refuse(asked, words)
+    }
+
+    /// Cuts off a client: as [`serve::Server::cut_off`].
+    pub fn cut_off(&mut self, client: Client) -> Option<Gone> {
+        self.server.cut_off(client)
+    }
+
+    /// Deregisters the region of a key without a connection: as [`serve::Server::release`].
+    ///
+    /// # Errors
+    ///
+    /// As [`serve::Server::release`].
+    pub fn release(&mut self, key: u64) -> Result<PmemMap> {
+        self.server.release(key)
+    }
+}
+
+impl Deref for Server {
+    type Target = serve::Server;
+
+    fn deref(&self) -> &serve::Server {
+        &self.server
+    }
+}

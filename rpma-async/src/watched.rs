@@ -1,0 +1,160 @@
+//! [`Watched`]: an object of rpma for which tasks wait.
+//!
+//! rpma's own waits are loops: look, then sleep until the object's descriptor is readable or until a
+//! time. [`Waiting`] is such a loop for a task: it leaves its waker in the place of the sleep. The
+//! reactor watches the descriptor (edge-triggered), and wakes everybody when it has become readable.
+//! So a look takes everything that is there.
+
+use std::future::Future;
+use std::os::fd::BorrowedFd;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::task::{Context, Poll, Waker};
+use std::time::Instant;
+
+use rpma::Result;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+use crate::clock;
+use crate::reactor::{Due, Handle, Member, Patience, Reactor, Timer};
+use crate::waiters::{Ticket, Waiters};
+
+/// Results without a sleep, before a task lets others run.
+const TURN: u32 = 64;
+
+/// A member of a reactor, with the tasks that wait for it.
+#[derive(Debug)]
+pub(crate) struct Watched {
+    reactor: Arc<Handle>,
+    key: u64,
+    waiters: Arc<Waiters>,
+    /// Results since a task has slept.
+    streak: AtomicU32,
+}
+
+/// The result of a look.
+pub(crate) enum Look<T> {
+    Ready(T),
+    /// There is nothing, and the next look is due then. `None`: when the descriptor is readable.
+    Until(Option<Instant>),
+}
+
+impl Watched {
+    /// Of a reactor, which only wakes tasks.
+    pub(crate) fn new(reactor: &Reactor) -> Self {
+        let waiters = Arc::<Waiters>::default();
+        let member = Member::Task(Arc::clone(&waiters));
+        Self {
+            key: reactor.handle().join(member),
+            reactor: Arc::clone(reactor.handle()),
+            waiters,
+            streak: AtomicU32::new(0),
+        }
+    }
+
+    /// Watches a descriptor, until it is closed.
+    pub(crate) fn watch(&self, fd: BorrowedFd<'_>) -> Result<()> {
+        self.reactor.tell(self.key, fd)
+    }
+
+    /// A wait. The error is that of a driver that is gone or never ran.
+    pub(crate) fn wait<T, F>(&self, look: F) -> Waiting<'_, F>
+    where
+        F: FnMut() -> Look<T> + Unpin,
+    {
+        Waiting {
+            watched: self,
+            ticket: Ticket::default(),
+            alarm: None,
+            patience: Patience::default(),
+            has_slept: false,
+            look,
+        }
+    }
+}
+
+impl Drop for Watched {
+    fn drop(&mut self) {
+        self.reactor.leave(self.key);
+    }
+}
+
+/// A wait for a [`Watched`].
+pub(crate) struct Waiting<'a, F> {
+    watched: &'a Watched,
+    ticket: Ticket,
+    alarm: Option<(Timer, Waker)>,
+    patience: Patience,
+    has_slept: bool,
+    look: F,
+}
+
+impl<F> Waiting<'_, F> {
+    /// Wakes the task at this time.
+    fn set_alarm(&mut self, at: Option<Instant>, cx: &Context<'_>) {
+        if let Some((timer, waker)) = &self.alarm {
+            if Some(timer.0) == at && waker.will_wake(cx.waker()) {
+                return;
+            }
+        }
+        self.take_alarm();
+        match at {
+            None => {}
+            Some(at) if at <= clock::now() => cx.waker().wake_by_ref(),
+            Some(at) => {
+                let due = Due::Wake(cx.waker().clone());
+                let timer = self.watched.reactor.set_timer(at, due);
+                self.alarm = Some((timer, cx.waker().clone()));
+            }
+        }
+    }
+
+    fn take_alarm(&mut self) {
+        if let Some((timer, _)) = self.alarm.take() {
+            self.watched.reactor.take_timer(timer);
+        }
+    }
+}
+
+impl<T, F: FnMut() -> Look<T> + Unpin> Future for Waiting<'_, F> {
+    type Output = Result<T>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<T>> {
+        let this = &mut *self;
+        let streak = &this.watched.streak;
+        if !this.has_slept && streak.fetch_add(1, Ordering::Relaxed) >= TURN {
+            streak.store(0, Ordering::Relaxed);
+            cx.waker().wake_by_ref();
+            return Poll::Pending;
+        }
+        // Before the look: what comes after it wakes the task.
+        this.watched.waiters.wait(&mut this.ticket, cx.waker());
+        let at = match (this.look)() {
+            Look::Ready(result) => return Poll::Ready(Ok(result)),
+            Look::Until(at) => at,
+        };
+        this.watched.reactor.check_driver()?;
+        this.has_slept = true;
+        streak.store(0, Ordering::Relaxed);
+        this.set_alarm(at, cx);
+        match this.patience.poll(&this.watched.reactor, cx) {
+            Poll::Ready(Err(error)) => Poll::Ready(Err(error)),
+            _ => Poll::Pending,
+        }
+    }
+}
+
+impl<F> Drop for Waiting<'_, F> {
+    fn drop(&mut self) {
+        self.watched.waiters.leave(&mut self.ticket);
+        self.take_alarm();
+    }
+}
+
+/// Whether a look has left something, of which no event tells: then the caller looks again.
+pub(crate) fn is_readable(fd: BorrowedFd<'_>) -> bool {
+    let mut fds = [PollFd::from_borrowed_fd(fd, PollFlags::IN)];
+    // An error: the next look finds it.
+    poll(&mut fds, Some(&Timespec::default())) != Ok(0)
+}
