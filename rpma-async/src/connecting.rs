@@ -64,14 +64,14 @@ struct Resolve {
 }
 
 /// A key of the reactor, until the connection has it.
-struct Place {
+pub(crate) struct Place {
     reactor: Arc<Handle>,
     key: u64,
     is_used: bool,
 }
 
 impl Place {
-    fn new(reactor: &Arc<Handle>, member: Member) -> Self {
+    pub(crate) fn new(reactor: &Arc<Handle>, member: Member) -> Self {
         Self {
             reactor: Arc::clone(reactor),
             key: reactor.join(member),
@@ -79,8 +79,12 @@ impl Place {
         }
     }
 
+    pub(crate) fn key(&self) -> u64 {
+        self.key
+    }
+
     /// Posts the receives, and asks for the connection, or accepts it.
-    fn start(mut self, req: ConnReq, setup: &Setup, data: &[u8]) -> Result<Arc<Shared>> {
+    fn start(self, req: ConnReq, setup: &Setup, data: &[u8]) -> Result<Arc<Shared>> {
         let reactor = Arc::clone(&self.reactor);
         let receives = setup
             .receives()
@@ -91,6 +95,17 @@ impl Place {
         }
         let conn = req.connect(data)?;
         conn.set_nonblocking(true)?;
+        self.fill(conn, setup, receives)
+    }
+
+    /// Gives the place to a connection that was asked for, or accepted.
+    pub(crate) fn fill(
+        mut self,
+        conn: rpma::Conn,
+        setup: &Setup,
+        receives: Option<Receives>,
+    ) -> Result<Arc<Shared>> {
+        let reactor = Arc::clone(&self.reactor);
         match reactor.tell(self.key, conn.as_fd()) {
             // Since its address was resolved.
             Err(error) if error.raw_os_error() == Some(Errno::EXIST.raw_os_error()) => {}

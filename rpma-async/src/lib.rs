@@ -42,6 +42,7 @@
 //! | receive messages | [`Setup::with_receives`], [`Inbox`] |
 //! | learn of the end, and end | [`Conn::closed`], [`Conn::close`], [`Conn::abort`] |
 //! | serve such clients | [`Server`] |
+//! | connect again | [`Reconnect`], [`ToConn`] |
 //! | do without a runtime | [`Reactor::on_thread`], [`Op::wait`], [`block_on`] |
 //!
 //! # Runtimes
@@ -78,6 +79,7 @@ mod pool;
 mod primitives;
 mod raw;
 mod reactor;
+mod reconnect;
 mod serve;
 mod setup;
 mod slots;
@@ -95,5 +97,6 @@ pub use self::inbox::{Inbox, Message, Next};
 pub use self::listener::{Accept, Incoming, Listener};
 pub use self::pool::{Frozen, Lease, Leasing, Pool};
 pub use self::reactor::{Driver, Reactor};
+pub use self::reconnect::{Reconnect, ToConn};
 pub use self::serve::Server;
 pub use self::setup::Setup;

@@ -364,11 +364,7 @@ impl Shared {
     pub(crate) fn take_events(self: &Arc<Self>) {
         loop {
             match self.conn().next_event() {
-                Ok(ConnEvent::Established) => {
-                    self.is_established.store(true, Ordering::SeqCst);
-                    self.keep_alive();
-                    self.closed.wake_all();
-                }
+                Ok(ConnEvent::Established) => self.established(),
                 Ok(event) => self.ended(event),
                 Err(Error::NoEvent) => return,
                 Err(error) => {
@@ -377,6 +373,13 @@ impl Shared {
                 }
             }
         }
+    }
+
+    /// Its event of that name has been taken.
+    pub(crate) fn established(self: &Arc<Self>) {
+        self.is_established.store(true, Ordering::SeqCst);
+        self.keep_alive();
+        self.closed.wake_all();
     }
 
     fn ended(&self, event: ConnEvent) {

@@ -1,0 +1,241 @@
+//! [`Reconnect`]: connects again, in a task. [`ToConn`]: to a connection of a reactor.
+
+use std::fmt;
+use std::ops::Deref;
+use std::os::fd::AsFd;
+use std::sync::Arc;
+
+use rpma::reconnect::{self, Connects, GaveUp, ReconnectCfg, Why};
+use rpma::{ConnCfg, ConnReq, Offer, Result};
+
+use crate::clock;
+use crate::conn::{Conn, Shared};
+use crate::connecting::Place;
+use crate::error::invalid;
+use crate::inbox::Receives;
+use crate::primitives::Mutex;
+use crate::reactor::{Handle, Member, Reactor};
+use crate::setup::Setup;
+use crate::watched::{Look, Watched, is_readable};
+
+/// A [`rpma::reconnect::Reconnect`] that is awaited: the same tries, limits and waits. It derefs to
+/// that reconnect, for its settings and counts.
+///
+/// What it connects is the choice of its [`Connects`]: [`ToConn`] makes a
+/// [`Conn`](crate::Conn) of a reactor, and rpma's [`ToWriter`](reconnect::ToWriter) makes a writer.
+///
+/// A name is looked up by the system's resolver, which blocks the executor: give it addresses
+/// ([`to_addrs`](reconnect::Reconnect::to_addrs)).
+///
+/// ```no_run
+/// use std::net::SocketAddr;
+///
+/// use rpma::commit::{Method, WriterCfg};
+/// use rpma::reconnect::{self, ToWriter};
+/// use rpma::{ConnCfg, Identity, Offer, PeerCfg};
+/// use rpma::commit::Writer;
+/// use rpma_async::{Reactor, Reconnect};
+///
+/// /// Calls `work` with a writer, and again with a new one after each failure.
+/// async fn run<W>(reactor: &Reactor, server: SocketAddr, work: impl Fn(Writer) -> W) -> rpma::Result<()>
+/// where
+///     W: Future<Output = rpma::Error>,
+/// {
+///     let mut offer = Offer::new(&PeerCfg::new());
+///     offer.set_identity(Identity::new(7, 1)?);
+///     let to_writer = ToWriter::new(&WriterCfg::new(Method::Reading));
+///     let server = reconnect::Reconnect::to_addrs(reactor.peer(), &[server], offer, to_writer)?;
+///     let mut server = Reconnect::new(reactor, server)?;
+///     loop {
+///         let writer = server.connect(&ConnCfg::new()).await?;
+///         // `work` recovers first, and drops the writer at its end.
+///         let error = work(writer).await;
+///         eprintln!("{error}: connecting again");
+///     }
+/// }
+/// ```
+#[derive(Debug)]
+pub struct Reconnect<C: Connects> {
+    watched: Watched,
+    reconnect: reconnect::Reconnect<C>,
+}
+
+impl<C: Connects> Reconnect<C> {
+    /// Has the reactor watch a reconnect.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Provider`](rpma::Error::Provider) if `epoll_ctl` fails. The reconnect is dropped then.
+    pub fn new(reactor: &Reactor, reconnect: reconnect::Reconnect<C>) -> Result<Self> {
+        let watched = Watched::new(reactor);
+        watched.watch(reconnect.as_fd())?;
+        Ok(Self { watched, reconnect })
+    }
+
+    /// Connects, as [`reconnect::Reconnect::connect`]: tries until the server accepts or refuses, or
+    /// until the limit ([`ReconnectCfg::set_limit`](reconnect::ReconnectCfg::set_limit)) has passed.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future gives up the try that is under way
+    /// ([`cancel`](reconnect::Reconnect::cancel)). If the server has just accepted it, it learns of
+    /// the end.
+    ///
+    /// # Errors
+    ///
+    /// As [`reconnect::Reconnect::connect`]. [`Why::Error`] also if the driver of the reactor never
+    /// ran or is gone.
+    pub async fn connect(&mut self, cfg: &ConnCfg) -> Result<C::Connected, GaveUp> {
+        let Self { watched, reconnect } = self;
+        let error = |error| GaveUp {
+            why: Why::Error,
+            error,
+        };
+        reconnect.begin(cfg).map_err(error)?;
+        let under_way = UnderWay(reconnect);
+        let look = || {
+            let reconnect = &mut *under_way.0;
+            match reconnect.advance() {
+                Ok(Some(connected)) => Look::Ready(Ok(connected)),
+                Ok(None) if is_readable(reconnect.as_fd()) => Look::Until(Some(clock::now())),
+                Ok(None) => Look::Until(reconnect.deadline()),
+                Err(gave_up) => Look::Ready(Err(gave_up)),
+            }
+        };
+        watched.wait(look).await.map_err(error)?
+    }
+}
+
+impl<C: Connects> Reconnect<C> {
+    /// Sets the limits and waits: as [`reconnect::Reconnect::set_cfg`].
+    pub fn set_cfg(&mut self, cfg: &ReconnectCfg) -> &mut Self {
+        self.reconnect.set_cfg(cfg);
+        self
+    }
+
+    /// Sets the offer of the next tries: as [`reconnect::Reconnect::set_offer`].
+    ///
+    /// # Errors
+    ///
+    /// As [`reconnect::Reconnect::set_offer`].
+    pub fn set_offer(&mut self, offer: Offer) -> Result<&mut Self> {
+        self.reconnect.set_offer(offer)?;
+        Ok(self)
+    }
+}
+
+/// A reconnect that is given up if it is not awaited to its end.
+struct UnderWay<'a, C: Connects>(&'a mut reconnect::Reconnect<C>);
+
+impl<C: Connects> Drop for UnderWay<'_, C> {
+    fn drop(&mut self) {
+        self.0.cancel();
+    }
+}
+
+impl<C: Connects> Deref for Reconnect<C> {
+    type Target = reconnect::Reconnect<C>;
+
+    fn deref(&self) -> &reconnect::Reconnect<C> {
+        &self.reconnect
+    }
+}
+
+/// Makes a [`Conn`] of a reactor, and sends the offer as private data: the steps of a [`Reconnect`].
+///
+/// The program applies the platform of the server's offer
+/// ([`Conn::private_data`], [`Conn::apply_remote_peer_cfg`]).
+pub struct ToConn {
+    reactor: Arc<Handle>,
+    receives: Option<(u32, usize)>,
+    /// Of the reconnect that is under way.
+    prepared: Mutex<Option<Prepared>>,
+}
+
+struct Prepared {
+    place: Place,
+    setup: Setup,
+}
+
+impl ToConn {
+    /// Makes connections of this reactor, which must be of the reconnect's peer.
+    #[must_use]
+    pub fn new(reactor: &Reactor) -> Self {
+        Self {
+            reactor: Arc::clone(reactor.handle()),
+            receives: None,
+            prepared: Mutex::default(),
+        }
+    }
+
+    /// Has each connection receive messages: as [`Setup::with_receives`].
+    #[must_use]
+    pub fn with_receives(mut self, count: u32, size: usize) -> Self {
+        self.receives = Some((count, size));
+        self
+    }
+}
+
+/// A connection that is asked for.
+#[derive(Debug)]
+pub struct AskedConn {
+    /// Before its receives: the queue pair goes first.
+    conn: rpma::Conn,
+    receives: Option<Receives>,
+}
+
+impl Connects for ToConn {
+    type Asked = AskedConn;
+    type Connected = Conn;
+
+    fn conn_cfg(&self, cfg: &ConnCfg) -> Result<ConnCfg> {
+        let mut setup = Setup::new(cfg);
+        if let Some((count, size)) = self.receives {
+            setup = setup.with_receives(count, size);
+        }
+        let place = Place::new(&self.reactor, Member::Task(Arc::default()));
+        let cfg = setup.cfg(&self.reactor, place.key())?;
+        *self.prepared.lock() = Some(Prepared { place, setup });
+        Ok(cfg)
+    }
+
+    fn ask(&mut self, req: ConnReq, offer: &Offer) -> Result<AskedConn> {
+        let data = offer.encode(Offer::CONNECT)?;
+        let receives = self
+            .receives
+            .map(|wanted| Receives::new(self.reactor.peer(), wanted))
+            .transpose()?;
+        if let Some(receives) = &receives {
+            receives.post(&req)?;
+        }
+        let conn = req.connect(&data)?;
+        conn.set_nonblocking(true)?;
+        Ok(AskedConn { conn, receives })
+    }
+
+    fn conn(asked: &AskedConn) -> &rpma::Conn {
+        &asked.conn
+    }
+
+    fn finish(&mut self, asked: AskedConn) -> Result<Conn> {
+        let prepared = self.prepared.lock().take();
+        let Some(Prepared { place, setup }) = prepared else {
+            return Err(invalid(
+                "this ToConn has made its connection: each is prepared by ToConn::conn_cfg",
+            ));
+        };
+        let AskedConn { conn, receives } = asked;
+        let shared: Arc<Shared> = place.fill(conn, &setup, receives)?;
+        // The reconnect has taken that event.
+        shared.established();
+        Ok(Conn::new(shared))
+    }
+}
+
+impl fmt::Debug for ToConn {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ToConn")
+            .field("receives", &self.receives)
+            .finish_non_exhaustive()
+    }
+}
