@@ -22,7 +22,8 @@ use crate::watched::{Look, Watched, is_readable};
 /// that reconnect, for its settings and counts.
 ///
 /// What it connects is the choice of its [`Connects`]: [`ToConn`] makes a
-/// [`Conn`](crate::Conn) of a reactor, and rpma's [`ToWriter`](reconnect::ToWriter) makes a writer.
+/// [`Conn`](crate::Conn) of a reactor, and rpma's [`ToWriter`](reconnect::ToWriter) makes a writer for
+/// [`Writer::new`](crate::Writer::new).
 ///
 /// A name is looked up by the system's resolver, which blocks the executor: give it addresses
 /// ([`to_addrs`](reconnect::Reconnect::to_addrs)).
@@ -33,8 +34,7 @@ use crate::watched::{Look, Watched, is_readable};
 /// use rpma::commit::{Method, WriterCfg};
 /// use rpma::reconnect::{self, ToWriter};
 /// use rpma::{ConnCfg, Identity, Offer, PeerCfg};
-/// use rpma::commit::Writer;
-/// use rpma_async::{Reactor, Reconnect};
+/// use rpma_async::{Reactor, Reconnect, Writer};
 ///
 /// /// Calls `work` with a writer, and again with a new one after each failure.
 /// async fn run<W>(reactor: &Reactor, server: SocketAddr, work: impl Fn(Writer) -> W) -> rpma::Result<()>
@@ -49,7 +49,7 @@ use crate::watched::{Look, Watched, is_readable};
 ///     loop {
 ///         let writer = server.connect(&ConnCfg::new()).await?;
 ///         // `work` recovers first, and drops the writer at its end.
-///         let error = work(writer).await;
+///         let error = work(Writer::new(reactor, writer)?).await;
 ///         eprintln!("{error}: connecting again");
 ///     }
 /// }

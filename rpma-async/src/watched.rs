@@ -11,9 +11,9 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::task::{Context, Poll, Waker};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use rpma::Result;
+use rpma::{Error, Result};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::clock;
@@ -22,6 +22,9 @@ use crate::waiters::{Ticket, Waiters};
 
 /// Results without a sleep, before a task lets others run.
 const TURN: u32 = 64;
+
+/// After so long without an event rpma's waits ask whether a peer's host is there. So do those here.
+pub(crate) const SILENCE: Duration = Duration::from_millis(50);
 
 /// A member of a reactor, with the tasks that wait for it.
 #[derive(Debug)]
@@ -53,9 +56,25 @@ impl Watched {
         }
     }
 
+    /// As [`new`](Self::new), for an object that has things to do also while no task waits: from now
+    /// on the driver calls `told`.
+    pub(crate) fn tell_also(&self, told: std::sync::Weak<dyn Told>) {
+        self.reactor.replace(self.key, Member::Object(told));
+    }
+
     /// Watches a descriptor, until it is closed.
     pub(crate) fn watch(&self, fd: BorrowedFd<'_>) -> Result<()> {
         self.reactor.tell(self.key, fd)
+    }
+
+    pub(crate) fn reactor(&self) -> &Handle {
+        &self.reactor
+    }
+
+    pub(crate) fn wake_all(&self) {
+        if self.waiters.any() {
+            self.waiters.wake_all();
+        }
     }
 
     /// A wait. The error is that of a driver that is gone or never ran.
@@ -78,6 +97,15 @@ impl Drop for Watched {
     fn drop(&mut self) {
         self.reactor.leave(self.key);
     }
+}
+
+/// An object that is told of events of its descriptors.
+pub(crate) trait Told: Send + Sync {
+    /// Takes what is there, and wakes the tasks that can go on.
+    fn told(&self);
+
+    /// Nobody tells it any more.
+    fn wake_everybody(&self);
 }
 
 /// A wait for a [`Watched`].
@@ -157,4 +185,12 @@ pub(crate) fn is_readable(fd: BorrowedFd<'_>) -> bool {
     let mut fds = [PollFd::from_borrowed_fd(fd, PollFlags::IN)];
     // An error: the next look finds it.
     poll(&mut fds, Some(&Timespec::default())) != Ok(0)
+}
+
+/// An error of a wait that its caller repeats: nothing is there yet.
+pub(crate) fn unless_pending<T>(result: Result<T>) -> Option<Result<T>> {
+    match result {
+        Err(Error::TimedOut(_)) => None,
+        result => Some(result),
+    }
 }

@@ -57,7 +57,7 @@ impl Memory for Frozen {}
 
 /// The sources of a batch or a commit, in the order in which they were added.
 #[derive(Debug)]
-pub struct Sources<const N: usize>(pub(super) [Option<Frozen>; N]);
+pub struct Sources<const N: usize>(pub(crate) [Option<Frozen>; N]);
 
 impl<const N: usize> IntoIterator for Sources<N> {
     type Item = Frozen;

@@ -185,6 +185,11 @@ impl Turns {
                         }
                     }
                     Some(Member::Task(waiters)) => waiters.wake_all(),
+                    Some(Member::Object(object)) => {
+                        if let Some(object) = object.upgrade() {
+                            object.told();
+                        }
+                    }
                     // It has left.
                     None => {}
                 },
@@ -233,17 +238,29 @@ impl Turns {
         self.sweep();
     }
 
-    /// Looks at all connections.
+    /// Looks at all connections, and at all objects that are told of events.
     fn sweep(&self) {
-        for conn in self.conns() {
-            conn.look();
+        for member in self.core.members() {
+            match member {
+                Member::Conn(conn) => {
+                    if let Some(conn) = conn.upgrade() {
+                        conn.look();
+                    }
+                }
+                Member::Object(object) => {
+                    if let Some(object) = object.upgrade() {
+                        object.told();
+                    }
+                }
+                Member::Task(_) => {}
+            }
         }
     }
 
     fn conn(&self, key: u64) -> Option<Arc<Shared>> {
         match self.core.member(key)? {
             Member::Conn(conn) => conn.upgrade(),
-            Member::Task(_) => None,
+            Member::Task(_) | Member::Object(_) => None,
         }
     }
 
@@ -251,7 +268,7 @@ impl Turns {
         let members = self.core.members().into_iter();
         members.filter_map(|member| match member {
             Member::Conn(conn) => conn.upgrade(),
-            Member::Task(_) => None,
+            Member::Task(_) | Member::Object(_) => None,
         })
     }
 
@@ -271,6 +288,11 @@ impl Turns {
                     }
                 }
                 Member::Task(waiters) => waiters.wake_all(),
+                Member::Object(object) => {
+                    if let Some(object) = object.upgrade() {
+                        object.wake_everybody();
+                    }
+                }
             }
         }
     }

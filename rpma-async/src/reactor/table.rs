@@ -4,6 +4,7 @@ use std::sync::{Arc, Weak};
 
 use crate::conn::Shared;
 use crate::waiters::Waiters;
+use crate::watched::Told;
 
 /// A receiver of events.
 #[derive(Clone, Debug)]
@@ -11,6 +12,8 @@ pub(crate) enum Member {
     Conn(Weak<Shared>),
     /// A task that waits for events of a descriptor.
     Task(Arc<Waiters>),
+    /// It takes what there is of a descriptor's object.
+    Object(Weak<dyn Told>),
 }
 
 /// Members by their keys. A key is an index, and in its upper half a generation, so that a late

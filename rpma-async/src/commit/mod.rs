@@ -1,0 +1,15 @@
+//! Commits by a method, awaited: [`Writer`].
+
+mod writer;
+
+use std::sync::PoisonError;
+
+use rpma::sync::{Mutex, MutexGuard};
+
+pub use self::writer::Writer;
+
+/// Takes the lock of an object of rpma. It is held across verbs, and never while a task waits.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    // A panic of rpma has broken nothing that a drop needs.
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,432 @@
+//! [`Writer`]: commits that are awaited.
+//!
+//! It owns the writer of rpma, behind one short lock, and the sources of its commits. Whoever has
+//! the lock looks: a task that waits, a commit that finds no room, or the driver. So sources go back
+//! to their pool when the device is done with them, also if no task waits.
+//!
+//! Torn down with the last handle: the reactor forgets it; the connection is destroyed; the sources
+//! go back to their pools. If the queue pair cannot be destroyed, they are leaked.
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::mem;
+use std::sync::{Arc, Weak};
+use std::time::{Duration, Instant};
+
+use rpma::commit::{self, Fate, Method, Ticket};
+use rpma::sync::Mutex;
+use rpma::{ConnEvent, Error, Failure, MrSlice, Offer, RemoteSlice, Result, WcStatus};
+
+use super::lock;
+use crate::clock;
+use crate::conn::Sources;
+use crate::error::Refused;
+use crate::pool::Frozen;
+use crate::reactor::Reactor;
+use crate::timeout::timeout;
+use crate::watched::{Look, SILENCE, Told, Watched, unless_pending};
+
+/// A [`rpma::commit::Writer`] whose commits are awaited: the same tickets, fates and errors. Clones
+/// are handles of the same writer: any task and any thread may commit, and wait for any ticket.
+///
+/// A commit is posted at once, and is executed in the order of the calls. So a task can post several
+/// commits, to one writer or to many, before it waits for the first.
+///
+/// The writer owns the sources of its commits until the device has released them. The last handle's
+/// drop ends the connection, which takes a device some milliseconds, and then the fate of commits in
+/// flight is unknown.
+///
+/// [`Reconnect`](crate::Reconnect) with [`ToWriter`](rpma::reconnect::ToWriter) connects without
+/// blocking, and has an example.
+///
+/// ```no_run
+/// use rpma::RemoteSlice;
+/// use rpma_async::{Frozen, Writer};
+///
+/// /// Appends a record, and shows it by the log's new length.
+/// async fn append(
+///     writer: &Writer,
+///     (to, record): (RemoteSlice, Frozen),
+///     (tail, len): (RemoteSlice, u64),
+/// ) -> rpma::Result<()> {
+///     writer.room().await?;
+///     let ticket = writer.commit([(to, record)], Some((tail, len.to_le_bytes())))?;
+///     writer.durable(ticket).await
+/// }
+/// ```
+#[derive(Clone)]
+pub struct Writer {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    /// Before the writer: the reactor forgets it first.
+    watched: Watched,
+    offer: Offer,
+    state: Mutex<State>,
+}
+
+struct State {
+    /// `None` when it is being dropped.
+    writer: Option<commit::Writer>,
+    /// The sources of commits that are not released, with the commits' numbers.
+    sources: VecDeque<(u64, Frozen)>,
+    /// The last commit.
+    last: Option<Ticket>,
+    /// Since when nothing has come.
+    silent: Instant,
+}
+
+impl State {
+    fn writer(&mut self) -> &mut commit::Writer {
+        // Taken by the drop alone.
+        self.writer.as_mut().expect("the writer is there")
+    }
+
+    /// What tasks wait for changes with it.
+    fn marks(&mut self) -> (u64, u64, bool) {
+        let writer = self.writer();
+        (writer.durable(), writer.released(), writer.is_over())
+    }
+
+    /// A source that the device has released.
+    fn free(&mut self) -> Option<Frozen> {
+        let released = self.writer().released();
+        let is_free = self.sources.front().is_some_and(|of| of.0 <= released);
+        let freed = is_free.then(|| self.sources.pop_front());
+        freed.flatten().map(|(_, source)| source)
+    }
+
+    /// Nothing is there: asks whether the server is there when it is time, and returns when to look
+    /// again, if no event comes before.
+    fn wait(&mut self) -> Option<Instant> {
+        let silent = self.silent;
+        let writer = self.writer();
+        let due = writer.conn().keep_alive().ok().flatten();
+        let is_over = writer.is_over();
+        let is_asked =
+            writer.cfg().method() == Method::Server && writer.durable() < writer.posted();
+        if !is_over && !is_asked {
+            return due;
+        }
+        let now = clock::now();
+        let mut at = silent + SILENCE;
+        if at <= now {
+            // A failure is one of the connection, which the next look finds.
+            if let (false, Err(error)) = (is_over, writer.probe()) {
+                log::debug!("{error}");
+            }
+            self.silent = now;
+            at = now + SILENCE;
+        }
+        Some(due.map_or(at, |due| due.min(at)))
+    }
+}
+
+impl Writer {
+    /// Has a reactor watch a writer, whose connection is one of any peer and of no
+    /// [`CompletionChannel`](rpma::CompletionChannel).
+    ///
+    /// # Errors
+    ///
+    /// As [`rpma::Conn::get_next_fd`]; [`Error::Provider`] also if `epoll_ctl` fails. The writer is
+    /// dropped then, which ends its connection.
+    pub fn new(reactor: &Reactor, writer: commit::Writer) -> Result<Self> {
+        let watched = Watched::new(reactor);
+        watched.watch(writer.conn().get_next_fd()?)?;
+        let cfg = writer.cfg();
+        let sources = usize::from(cfg.in_flight()) * usize::from(cfg.parts());
+        let shared = Arc::new(Shared {
+            watched,
+            offer: writer.offer().clone(),
+            state: Mutex::new(State {
+                writer: Some(writer),
+                sources: VecDeque::with_capacity(sources),
+                last: None,
+                silent: clock::now(),
+            }),
+        });
+        let told: Weak<Shared> = Arc::downgrade(&shared);
+        shared.watched.tell_also(told);
+        // Events that came before are taken.
+        shared.told();
+        Ok(Self { shared })
+    }
+
+    /// The server's offer, with its regions.
+    #[must_use]
+    pub fn offer(&self) -> &Offer {
+        &self.shared.offer
+    }
+
+    /// How many commits can be posted now.
+    #[must_use]
+    pub fn available(&self) -> usize {
+        self.shared.with(|state| state.writer().room())
+    }
+
+    /// Commits, before it returns: as [`commit::Writer::commit`], with the blocks of a
+    /// [`Pool`](crate::Pool) as sources. [`durable`](Self::durable) waits for the ticket. A program
+    /// that does not wait loses nothing: the commit goes on, and its sources go back to their pool.
+    ///
+    /// # Errors
+    ///
+    /// [`Refused`] as [`commit::Writer::commit`], with the sources. [`Error::QueueFull`] if there is
+    /// no room: [`room`](Self::room) waits for it. After [`Error::Provider`] the fate of this commit
+    /// is unknown, the connection is over, and the sources go back to their pool when it is destroyed.
+    pub fn commit<const N: usize>(
+        &self,
+        parts: [(RemoteSlice, Frozen); N],
+        pointer: Option<(RemoteSlice, [u8; 8])>,
+    ) -> Result<Ticket, Refused<Sources<N>>> {
+        let to = parts.each_ref().map(|(to, _)| *to);
+        let sources = Sources(parts.map(|(_, from)| Some(from)));
+        self.shared.with(|state| state.commit(to, sources, pointer))
+    }
+
+    /// Waits until a commit is durable: or visible, if the writer's
+    /// [`FlushType`](rpma::FlushType) promises that. Earlier commits are durable then as well.
+    ///
+    /// With [`Method::Server`] it asks whether the server's host is there, after each 50 ms of
+    /// silence. So a host that is gone is an error after the connection's retries, and a limit is the
+    /// program's own choice.
+    ///
+    /// # Cancel safety
+    ///
+    /// It only waits: the commit goes on, and can be waited for again.
+    ///
+    /// # Errors
+    ///
+    /// As [`commit::Writer::wait`]: the reason for which the connection is over. The commit may be
+    /// there, and may become durable later ([`Fate::Unknown`]). [`Error::InvalidArgument`] for a
+    /// ticket of another writer, and if the driver of the reactor never ran or is gone.
+    pub async fn durable(&self, ticket: Ticket) -> Result<()> {
+        let wait = move |writer: &mut commit::Writer| match writer.fate(ticket) {
+            Ok(Fate::Durable) => Ok(()),
+            Ok(_) => writer.wait(ticket, Duration::ZERO, drop),
+            Err(error) => Err(error),
+        };
+        self.shared.wait(wait).await
+    }
+
+    /// Waits until there is room for another commit. It is not reserved: of several tasks that wait,
+    /// one commits first.
+    ///
+    /// # Cancel safety
+    ///
+    /// It only waits: it may be dropped at any time.
+    ///
+    /// # Errors
+    ///
+    /// As [`commit::Writer::wait_room`]: the reason for which the connection is over.
+    /// [`Error::InvalidArgument`] if the driver of the reactor never ran or is gone.
+    pub async fn room(&self) -> Result<()> {
+        let wait = |writer: &mut commit::Writer| match writer.room() > 0 && !writer.is_over() {
+            true => Ok(()),
+            false => writer.wait_room(Duration::ZERO, drop),
+        };
+        self.shared.wait(wait).await
+    }
+
+    /// The fate of a commit: as [`commit::Writer::fate`], after a look at the connection.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::InvalidArgument`] for a ticket of another writer.
+    pub fn fate(&self, ticket: Ticket) -> Result<Fate> {
+        self.shared.with(|state| {
+            look(state.writer());
+            state.writer().fate(ticket)
+        })
+    }
+
+    /// Waits for the end of the connection, and returns its event. The fate of commits that are not
+    /// durable is unknown then.
+    ///
+    /// A host that is gone shows only by an operation that fails, or by a keep-alive
+    /// ([`ConnCfg::set_keep_alive`](rpma::ConnCfg::set_keep_alive)).
+    ///
+    /// # Cancel safety
+    ///
+    /// It only waits: it may be dropped at any time.
+    ///
+    /// # Errors
+    ///
+    /// The failure with which the connection has ended, if there is no event of its end.
+    /// [`Error::InvalidArgument`] if the driver of the reactor never ran or is gone.
+    pub async fn closed(&self) -> Result<ConnEvent> {
+        let closed = |writer: &mut commit::Writer| {
+            let looked = writer.look(drop);
+            if let Some(event) = writer.conn().ended() {
+                return Ok(event.clone());
+            }
+            match writer.conn().failure() {
+                // An end has flushed it, whose event is still to come.
+                Some(Failure::Operation(first)) if first.status == WcStatus::WR_FLUSH_ERR => {}
+                Some(failure) => return Err(failure.into()),
+                None => looked?,
+            }
+            Err(Error::TimedOut("the connection has not ended"))
+        };
+        self.shared.wait(closed).await
+    }
+
+    /// Ends the connection without loss: waits until all commits are durable, disconnects, and waits
+    /// for the server's answer. All of that within `limit`; past it the connection is ended as well.
+    /// The drop of the last handle destroys the queues.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future drops this handle. The connection goes on if there are others.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::TimedOut`] if the commits or the server's answer take longer. Otherwise as
+    /// [`durable`](Self::durable): then the fate of commits that are not durable is unknown.
+    pub async fn close(self, limit: Duration) -> Result<()> {
+        let shared = &self.shared;
+        let ends = async {
+            if let Some(last) = shared.with(|state| state.last) {
+                self.durable(last).await?;
+            }
+            self.abort();
+            self.closed().await.map(drop)
+        };
+        let ended = timeout(shared.watched.reactor(), limit, ends).await;
+        self.abort();
+        ended.unwrap_or(Err(Error::TimedOut(
+            "the commits in flight did not complete, or the server did not answer the end of the connection",
+        )))
+    }
+
+    /// Ends the connection at once: the fate of commits in flight is unknown. It does not wait.
+    pub fn abort(&self) {
+        self.shared.with(|state| {
+            if let Err(error) = state.writer().conn().disconnect() {
+                log::debug!("{error}");
+            }
+        });
+    }
+}
+
+/// Takes what is there. An error is the end of the connection, which the waits return.
+fn look(writer: &mut commit::Writer) {
+    if let Err(error) = writer.look(drop) {
+        log::debug!("{error}");
+    }
+}
+
+impl State {
+    fn commit<const N: usize>(
+        &mut self,
+        to: [RemoteSlice; N],
+        sources: Sources<N>,
+        pointer: Option<(RemoteSlice, [u8; 8])>,
+    ) -> Result<Ticket, Refused<Sources<N>>> {
+        let writer = self.writer();
+        // Completions that no task has waited for give room.
+        if writer.room() == 0 {
+            look(writer);
+        }
+        let before = writer.posted();
+        let posted = parts(to, &sources).and_then(|parts| writer.commit(&parts, pointer));
+        let number = writer.posted();
+        let is_asked = writer.cfg().method() == Method::Server;
+        if number == before {
+            return posted.map_err(|error| Refused {
+                error,
+                memory: Some(sources),
+            });
+        }
+        self.sources
+            .extend(sources.into_iter().map(|source| (number, source)));
+        if is_asked {
+            self.silent = clock::now();
+        }
+        let ticket = posted.map_err(|error| Refused {
+            error,
+            memory: None,
+        })?;
+        self.last = Some(ticket);
+        Ok(ticket)
+    }
+}
+
+/// The parts of a commit.
+fn parts<const N: usize>(
+    to: [RemoteSlice; N],
+    sources: &Sources<N>,
+) -> Result<[(RemoteSlice, MrSlice<'_>); N]> {
+    let mut parts = [(RemoteSlice::EMPTY, MrSlice::EMPTY); N];
+    for ((part, to), from) in parts.iter_mut().zip(to).zip(sources.0.iter().flatten()) {
+        *part = (to, from.region()?);
+    }
+    Ok(parts)
+}
+
+impl Shared {
+    /// Does something with the writer, and what follows from it: sources go back to their pools, and
+    /// tasks that may go on are woken. Both without the lock.
+    fn with<T>(&self, run: impl FnOnce(&mut State) -> T) -> T {
+        let mut state = lock(&self.state);
+        let before = state.marks();
+        let result = run(&mut state);
+        if state.marks() == before {
+            return result;
+        }
+        state.silent = clock::now();
+        drop(state);
+        while let Some(source) = { lock(&self.state).free() } {
+            drop(source);
+        }
+        self.watched.wake_all();
+        result
+    }
+
+    /// Waits with one of the writer's waits, that does not sleep.
+    async fn wait<T>(
+        &self,
+        mut wait: impl FnMut(&mut commit::Writer) -> Result<T> + Unpin,
+    ) -> Result<T> {
+        let look = || {
+            self.with(|state| match unless_pending(wait(state.writer())) {
+                Some(result) => Look::Ready(result),
+                None => Look::Until(state.wait()),
+            })
+        };
+        self.watched.wait(look).await?
+    }
+}
+
+impl Told for Shared {
+    fn told(&self) {
+        self.with(|state| look(state.writer()));
+    }
+
+    fn wake_everybody(&self) {
+        self.watched.wake_all();
+    }
+}
+
+impl Drop for Shared {
+    fn drop(&mut self) {
+        let mut state = lock(&self.state);
+        let sources = mem::take(&mut state.sources);
+        let writer = state.writer.take();
+        drop(state);
+        if let Some(Err(error)) = writer.map(commit::Writer::delete) {
+            // The device may still read them.
+            log::error!("{error}; the memory of its commits is leaked");
+            mem::forget(sources);
+        }
+    }
+}
+
+impl fmt::Debug for Writer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let state = lock(&self.shared.state);
+        f.debug_struct("Writer")
+            .field("writer", &state.writer)
+            .finish_non_exhaustive()
+    }
+}
