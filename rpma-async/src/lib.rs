@@ -41,7 +41,7 @@
 //! | wait for room, or until nothing is in flight | [`Conn::ready`], [`Conn::idle`] |
 //! | receive messages | [`Setup::with_receives`], [`Inbox`] |
 //! | learn of the end, and end | [`Conn::closed`], [`Conn::close`], [`Conn::abort`] |
-//! | commit by the method of a server's offer | [`Writer`] |
+//! | commit by the method of a server's offer, to one server or to several | [`Writer`], [`Replicas`] |
 //! | serve such clients | [`Server`] |
 //! | connect again | [`Reconnect`], [`ToConn`] |
 //! | do without a runtime | [`Reactor::on_thread`], [`Op::wait`], [`block_on`] |
@@ -92,7 +92,7 @@ mod waiters;
 mod watched;
 
 pub use self::block_on::block_on;
-pub use self::commit::Writer;
+pub use self::commit::{Replicas, Writer};
 pub use self::conn::{Batch, Closed, Conn, Memory, Op, Ready, Sources};
 pub use self::connecting::Connecting;
 pub use self::error::{Failed, Refused};

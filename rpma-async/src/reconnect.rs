@@ -23,7 +23,7 @@ use crate::watched::{Look, Watched, is_readable};
 ///
 /// What it connects is the choice of its [`Connects`]: [`ToConn`] makes a
 /// [`Conn`](crate::Conn) of a reactor, and rpma's [`ToWriter`](reconnect::ToWriter) makes a writer for
-/// [`Writer::new`](crate::Writer::new).
+/// [`Writer::new`](crate::Writer::new) or [`Replicas::add`](crate::Replicas::add).
 ///
 /// A name is looked up by the system's resolver, which blocks the executor: give it addresses
 /// ([`to_addrs`](reconnect::Reconnect::to_addrs)).

@@ -67,6 +67,11 @@ impl Watched {
         self.reactor.tell(self.key, fd)
     }
 
+    /// Watches it no more.
+    pub(crate) fn watch_no_more(&self, fd: BorrowedFd<'_>) {
+        self.reactor.tell_no_more(fd);
+    }
+
     pub(crate) fn reactor(&self) -> &Handle {
         &self.reactor
     }

@@ -1,11 +1,13 @@
-//! Commits by a method, awaited: [`Writer`].
+//! Commits by a method, awaited: to one server ([`Writer`]), and to several ([`Replicas`]).
 
+mod replicas;
 mod writer;
 
 use std::sync::PoisonError;
 
 use rpma::sync::{Mutex, MutexGuard};
 
+pub use self::replicas::Replicas;
 pub use self::writer::Writer;
 
 /// Takes the lock of an object of rpma. It is held across verbs, and never while a task waits.

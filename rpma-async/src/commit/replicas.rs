@@ -1,0 +1,315 @@
+//! [`Replicas`]: the same commits on several replicas, awaited.
+//!
+//! It owns the set of rpma behind one short lock. Whoever has the lock looks: a task that waits, or
+//! the driver, which also posts commits that wait in the ring. Nothing is torn down here: the set
+//! destroys its connections, and then its ring.
+
+use std::fmt;
+use std::sync::{Arc, Weak};
+use std::time::{Duration, Instant};
+
+use rpma::commit::{self, AddError, CommitId, Outcome, Refused, ReplicaId};
+use rpma::sync::Mutex;
+use rpma::{Failure, MrRemote, Result};
+
+use super::lock;
+use crate::clock;
+use crate::reactor::Reactor;
+use crate::timeout::timeout;
+use crate::watched::{Look, SILENCE, Told, Watched};
+
+/// A [`rpma::commit::Replicas`] that is awaited: the same records, outcomes and errors. Clones are
+/// handles of the same set: any task and any thread may commit, and wait for any commit.
+///
+/// A commit is posted to all replicas at once. A replica without room gets it later, from the set's
+/// ring, also if no task waits. So one slow replica delays no task that has its `k` copies.
+///
+/// The last handle's drop ends the connections.
+///
+/// ```no_run
+/// use std::time::Duration;
+///
+/// use rpma::commit::Refused;
+/// use rpma_async::Replicas;
+///
+/// const LIMIT: Duration = Duration::from_secs(10);
+///
+/// /// Appends a record at `at`, and shows it by the new length in the first 8 bytes.
+/// async fn append(log: &Replicas, at: u64, bytes: &[u8]) -> Result<bool, Refused> {
+///     log.room(bytes.len(), LIMIT).await?;
+///     let tail = at + bytes.len() as u64;
+///     let id = log.commit(at, &[bytes], Some((0, tail.to_le_bytes())), 2)?;
+///     Ok(log.settle(id, 2, LIMIT).await?.copies() >= 2)
+/// }
+/// ```
+#[derive(Clone)]
+pub struct Replicas {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    watched: Watched,
+    state: Mutex<State>,
+}
+
+struct State {
+    set: commit::Replicas,
+    /// Since when nothing has come.
+    silent: Instant,
+}
+
+impl State {
+    /// What tasks wait for changes with it: counts of commits, which only grow, and of replicas.
+    fn marks(&self) -> (u64, usize, usize) {
+        let writers = self.set.ids(u64::MAX);
+        let writers = writers.filter_map(|id| self.set.writer(id));
+        let (counts, present) = writers.fold((0, 0), |(counts, present), writer| {
+            (counts + writer.durable() + writer.released(), present + 1)
+        });
+        (counts, present, self.set.able())
+    }
+
+    /// Nothing is there: asks whether the replicas are there when it is time, and returns when to
+    /// look again, if no event comes before.
+    fn wait(&mut self) -> Instant {
+        let now = clock::now();
+        if self.silent + SILENCE <= now {
+            self.set.probe();
+            self.silent = now;
+        }
+        self.silent + SILENCE
+    }
+}
+
+impl Replicas {
+    /// Has a reactor watch a set and its replicas.
+    ///
+    /// # Errors
+    ///
+    /// As [`rpma::Conn::get_next_fd`]; [`Error::Provider`](rpma::Error::Provider) also if `epoll_ctl`
+    /// fails. The set is dropped then, which ends its connections.
+    pub fn new(reactor: &Reactor, set: commit::Replicas) -> Result<Self> {
+        let watched = Watched::new(reactor);
+        for writer in set.ids(u64::MAX).filter_map(|id| set.writer(id)) {
+            watched.watch(writer.conn().get_next_fd()?)?;
+        }
+        let silent = clock::now();
+        let shared = Arc::new(Shared {
+            watched,
+            state: Mutex::new(State { set, silent }),
+        });
+        let told: Weak<Shared> = Arc::downgrade(&shared);
+        shared.watched.tell_also(told);
+        // Events that came before are taken.
+        shared.told();
+        Ok(Self { shared })
+    }
+
+    /// Adds a replica: as [`commit::Replicas::add`].
+    ///
+    /// # Errors
+    ///
+    /// As [`commit::Replicas::add`]; [`Error::Provider`](rpma::Error::Provider) also if `epoll_ctl`
+    /// fails.
+    pub fn add(&self, writer: commit::Writer, remote: MrRemote) -> Result<ReplicaId, AddError> {
+        let watched = &self.shared.watched;
+        let fd = writer.conn().get_next_fd();
+        if let Err(error) = fd.and_then(|fd| watched.watch(fd)) {
+            let writer = Box::new(writer);
+            return Err(AddError { error, writer });
+        }
+        let added = self.shared.with(|state| state.set.add(writer, remote));
+        if let Err(AddError { writer, .. }) = &added {
+            if let Ok(fd) = writer.conn().get_next_fd() {
+                watched.watch_no_more(fd);
+            }
+        }
+        // Events that came before are taken.
+        self.shared.told();
+        added
+    }
+
+    /// How many replicas can take a commit, now or later.
+    #[must_use]
+    pub fn able(&self) -> usize {
+        lock(&self.shared.state).set.able()
+    }
+
+    /// Why the connection of a replica failed: see [`rpma::Conn::failure`]. `None` also for a replica
+    /// that was set aside, or is one of another set.
+    #[must_use]
+    pub fn failure(&self, id: ReplicaId) -> Option<Failure> {
+        let state = lock(&self.shared.state);
+        state.set.writer(id)?.conn().failure()
+    }
+
+    /// Commits a record on all replicas, before it returns: `pieces`, one after the other, at the
+    /// offset `at` of their regions, and then the 8 bytes of `pointer` at its offset. As
+    /// [`commit::Record::commit`]; the bytes are copied. [`settle`](Self::settle) waits for `k` copies.
+    ///
+    /// # Errors
+    ///
+    /// As [`commit::Replicas::record`] and [`commit::Record::commit`]; nothing is posted.
+    /// [`room`](Self::room) waits after [`Refused::RingFull`].
+    pub fn commit(
+        &self,
+        at: u64,
+        pieces: &[&[u8]],
+        pointer: Option<(u64, [u8; 8])>,
+        k: usize,
+    ) -> Result<CommitId, Refused> {
+        let len = pieces.iter().map(|piece| piece.len()).sum();
+        self.shared.with(|state| {
+            let mut record = state.set.record(len)?;
+            let mut from = 0;
+            for piece in pieces {
+                record.put(from, piece)?;
+                from += piece.len();
+            }
+            record.commit(at, pointer, k)
+        })
+    }
+
+    /// Waits until a commit is durable on `k` replicas, until that cannot be reached any more, or for
+    /// at most `limit` (`Duration::MAX` is none), and returns the outcome: as
+    /// [`commit::Replicas::settle`].
+    ///
+    /// # Cancel safety
+    ///
+    /// It only waits: the commit goes on, and can be waited for again.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::InvalidArgument`](rpma::Error::InvalidArgument) if the driver of the reactor never ran
+    /// or is gone.
+    pub async fn settle(&self, id: CommitId, k: usize, limit: Duration) -> Result<Outcome> {
+        let shared = &self.shared;
+        let settled = shared.wait(|set| {
+            let at_once = set.settled(id, k).filter(|of| of.copies() >= k);
+            at_once.or_else(|| {
+                set.look();
+                set.settled(id, k)
+            })
+        });
+        match timeout(shared.watched.reactor(), limit, settled).await {
+            Some(settled) => settled,
+            // After the limit replicas without an answer are unknown.
+            None => Ok(shared.with(|state| state.set.settle(id, k, Duration::ZERO))),
+        }
+    }
+
+    /// The outcome of a commit, as far as it is known: as [`commit::Replicas::outcome`].
+    #[must_use]
+    pub fn outcome(&self, id: CommitId) -> Outcome {
+        lock(&self.shared.state).set.outcome(id)
+    }
+
+    /// Waits until the ring has a place for a record of `len` bytes, for at most `limit`
+    /// (`Duration::MAX` is none). It is not reserved: of several tasks that wait, one commits first.
+    ///
+    /// # Cancel safety
+    ///
+    /// It only waits: it may be dropped at any time.
+    ///
+    /// # Errors
+    ///
+    /// As [`commit::Replicas::wait_room`]: [`Refused::RingFull`] when the limit has passed. With
+    /// [`Error::InvalidArgument`](rpma::Error::InvalidArgument) also if the driver of the reactor
+    /// never ran or is gone.
+    pub async fn room(&self, len: usize, limit: Duration) -> Result<(), Refused> {
+        let shared = &self.shared;
+        let room = shared.wait(|set| match set.record(len).map(drop) {
+            Err(Refused::RingFull { .. }) => None,
+            result => Some(result),
+        });
+        match timeout(shared.watched.reactor(), limit, room).await {
+            Some(room) => room?,
+            None => shared.with(|state| state.set.wait_room(len, Duration::ZERO)),
+        }
+    }
+
+    /// Takes a replica out of the set, which then holds no bytes of the ring: as
+    /// [`commit::Replicas::set_aside`]. It disconnects, waits until the device has released all bytes,
+    /// for at most `limit`, and destroys the connection.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future leaves a replica that is disconnected. It takes no commits any more, and
+    /// another call sets it aside.
+    ///
+    /// # Errors
+    ///
+    /// As [`commit::Replicas::set_aside`]. [`Error::InvalidArgument`](rpma::Error::InvalidArgument)
+    /// also if the driver of the reactor never ran or is gone.
+    pub async fn set_aside(&self, id: ReplicaId, limit: Duration) -> Result<()> {
+        let shared = &self.shared;
+        let is_disconnected = shared.with(|state| {
+            let writer = state.set.writer(id)?;
+            Some(writer.conn().disconnect().is_ok())
+        });
+        if is_disconnected == Some(true) {
+            let released = shared.wait(|set| {
+                set.look();
+                let writer = set.writer(id);
+                writer
+                    .is_none_or(|writer| writer.released() == writer.posted())
+                    .then_some(())
+            });
+            if let Some(Err(error)) = timeout(shared.watched.reactor(), limit, released).await {
+                return Err(error);
+            }
+        }
+        shared.with(|state| state.set.set_aside(id, Duration::ZERO))
+    }
+}
+
+impl Shared {
+    /// Does something with the set, and then wakes the tasks that may go on, without the lock.
+    fn with<T>(&self, run: impl FnOnce(&mut State) -> T) -> T {
+        let mut state = lock(&self.state);
+        let before = state.marks();
+        let result = run(&mut state);
+        let is_changed = state.marks() != before;
+        if is_changed {
+            state.silent = clock::now();
+        }
+        drop(state);
+        if is_changed {
+            self.watched.wake_all();
+        }
+        result
+    }
+
+    /// Waits until a look at the set returns something.
+    async fn wait<T>(
+        &self,
+        mut look: impl FnMut(&mut commit::Replicas) -> Option<T> + Unpin,
+    ) -> Result<T> {
+        let look = || {
+            self.with(|state| match look(&mut state.set) {
+                Some(result) => Look::Ready(result),
+                None => Look::Until(Some(state.wait())),
+            })
+        };
+        self.watched.wait(look).await
+    }
+}
+
+impl Told for Shared {
+    fn told(&self) {
+        self.with(|state| state.set.look());
+    }
+
+    fn wake_everybody(&self) {
+        self.watched.wake_all();
+    }
+}
+
+impl fmt::Debug for Replicas {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let state = lock(&self.shared.state);
+        f.debug_struct("Replicas")
+            .field("set", &state.set)
+            .finish_non_exhaustive()
+    }
+}
