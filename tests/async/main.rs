@@ -1,7 +1,13 @@
 //! The awaited operations of rpma-async: on a device, and on the simulated fabric.
 
+mod commit;
 #[path = "../common/mod.rs"]
 mod common;
 mod operations;
 mod parts;
+mod served;
+mod serving;
+#[allow(dead_code, reason = "these tests use a part of it")]
+#[path = "../serve/support.rs"]
+mod site;
 mod support;

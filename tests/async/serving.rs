@@ -1,0 +1,121 @@
+//! A server whose loop and responder are a task, beside its clients on the same thread.
+
+use rpma::Error;
+use rpma::serve::Served;
+use rpma_async::{Pool, Reactor, Server, Writer};
+
+use crate::common::{device_test, peer};
+use crate::served::{self, Serving, block, cfg, commit, polls, record, serve, writer};
+use crate::site::Site;
+use crate::support::{CLOSE, run};
+
+/// Promise: the task of a server admits clients and answers their commits, while these clients are
+/// tasks of the same thread, and have several commits in flight each.
+#[test]
+fn clients_commit_beside_the_server_s_task() {
+    device_test(|| {
+        let peer = peer();
+        run(async {
+            let reactor = Reactor::spawn(&peer).expect("a reactor");
+            let serving = Serving::new(&reactor, 3);
+            let clients = (1..=3).map(|key| {
+                let (reactor, addr) = (reactor.clone(), serving.addr);
+                tokio::spawn(async move {
+                    let pool = Pool::new(reactor.peer(), 100, 8).expect("a pool");
+                    let writer = writer(&reactor, addr, key).await;
+                    let writer = Writer::new(&reactor, writer).expect("watched");
+                    let mut last = None;
+                    for number in 1..=40 {
+                        let bytes = block(&pool, number).await;
+                        writer.room().await.expect("room");
+                        last = Some(commit(&writer, bytes, number).expect("posted"));
+                    }
+                    let last = last.expect("40");
+                    assert_eq!(last.number(), 40);
+                    writer.durable(last).await.expect("durable");
+                    assert_eq!(pool.available(), 8, "all blocks are back");
+                    writer.close(CLOSE).await.expect("closes");
+                })
+            });
+            for client in clients.collect::<Vec<_>>() {
+                client.await.expect("no panic");
+            }
+            let regions = serving.regions.clone();
+            let stopped = serving.stop().await;
+            assert_eq!((stopped.arrived, stopped.gone), (3, 3));
+            for region in regions {
+                assert_eq!(record(&region), (40, 40));
+            }
+        });
+    });
+}
+
+/// Promise: a `next` that is dropped after its nth poll has taken nothing: the next one returns it.
+#[test]
+fn a_dropped_next_takes_nothing() {
+    device_test(|| {
+        let peer = peer();
+        run(async {
+            for n in 0..6 {
+                let reactor = Reactor::spawn(&peer).expect("a reactor");
+                let site = Site::with(1, &cfg());
+                let addr = served::at(site.server.get_port());
+                let mut server = Server::new(&reactor, site.server).expect("watched");
+                let client = tokio::spawn({
+                    let reactor = reactor.clone();
+                    async move { writer(&reactor, addr, 1).await }
+                });
+                let mut wcs = [rpma::Wc::default(); 4];
+                let served = match polls(server.next(&mut wcs), n).await {
+                    None => server.next(&mut wcs).await,
+                    Some(served) => served,
+                };
+                let Served::Asks(asked) = served.expect("waits") else {
+                    panic!("no client asks");
+                };
+                assert_eq!(asked.identity().key, 1);
+                // Which rejects the request: the client tries again.
+                drop(asked);
+                let parts = site.parts.into_values().collect();
+                let waker = server.waker();
+                let serving = tokio::spawn(serve(server, parts));
+                drop(client.await.expect("admitted"));
+                waker.wake();
+                serving.await.expect("no panic");
+            }
+        });
+    });
+}
+
+/// Promise: a server that is gone is an error of whoever waits for it, and no silence.
+#[test]
+fn a_server_that_dies_wakes_its_clients() {
+    device_test(|| {
+        let peer = peer();
+        run(async {
+            let reactor = Reactor::spawn(&peer).expect("a reactor");
+            let pool = Pool::new(&peer, 100, 8).expect("a pool");
+            let serving = Serving::new(&reactor, 1);
+            let writer = writer(&reactor, serving.addr, 1).await;
+            let writer = Writer::new(&reactor, writer).expect("watched");
+            let closed = tokio::spawn({
+                let writer = writer.clone();
+                async move { writer.closed().await }
+            });
+            let bytes = block(&pool, 1).await;
+            let first = commit(&writer, bytes, 1).expect("posted");
+            writer.durable(first).await.expect("durable");
+            serving.kill().await;
+            closed.await.expect("no panic").expect("an event");
+            let ended = writer.room().await.expect_err("no room any more");
+            assert!(
+                matches!(ended, Error::Ended(_) | Error::NotConnected(_)),
+                "{ended}"
+            );
+            let refused = commit(&writer, block(&pool, 2).await, 2);
+            let refused = refused.expect_err("it has ended");
+            assert!(matches!(refused, Error::NotConnected(_)), "{refused}");
+            assert_eq!(pool.available(), 8);
+        });
+    });
+}
