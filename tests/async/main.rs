@@ -5,6 +5,7 @@ mod commit;
 mod common;
 mod operations;
 mod parts;
+mod reconnect;
 mod served;
 mod serving;
 #[allow(dead_code, reason = "these tests use a part of it")]

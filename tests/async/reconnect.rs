@@ -1,0 +1,123 @@
+//! Reconnects that are awaited.
+
+use rpma::reconnect::Why;
+use rpma::{ConnCfg, Error, Offer, PeerCfg};
+use rpma_async::{Reactor, Setup, ToConn};
+
+use crate::common::{device_test, peer};
+use crate::served::{self, polls};
+use crate::support::{CLOSE, Memories, listen, run};
+
+/// Promise: connections of a reactor follow each other, each with receives, until one is refused.
+#[test]
+fn connections_follow_each_other() {
+    device_test(|| {
+        let peer = peer();
+        let memories = Memories::new(&peer);
+        run(async {
+            let reactor = Reactor::spawn(&peer).expect("a reactor");
+            let (listener, addr) = listen(&reactor);
+            let server = tokio::spawn(async move {
+                let offer = Offer::new(&PeerCfg::new())
+                    .encode(Offer::ACCEPT)
+                    .expect("fits");
+                for round in 0..3_u32 {
+                    // The first try of each round is rejected, without a reason.
+                    drop(listener.accept().await.expect("a request"));
+                    let incoming = listener.accept().await.expect("a request");
+                    let conn = incoming
+                        .accept(&Setup::default(), &offer)
+                        .await
+                        .expect("established");
+                    let sent = conn.send_with_imm(memories.block(b"word").freeze(), round);
+                    sent.expect("posted").await.expect("succeeds");
+                    conn.closed().await.expect("an event");
+                }
+            });
+            let to_conn = ToConn::new(&reactor).with_receives(2, 64);
+            let mut client = served::client(&reactor, addr, 1, to_conn);
+            for round in 0..3 {
+                let conn = client.connect(&ConnCfg::new()).await.expect("connected");
+                let mut inbox = conn.inbox().expect("it has receives");
+                let message = inbox.next().await.expect("no error").expect("a message");
+                assert_eq!((&*message, message.imm()), (&b"word"[..], Some(round)));
+                drop((message, inbox));
+                conn.close(CLOSE).await.expect("closes");
+            }
+            assert_eq!((client.counts().tries, client.counts().connected), (6, 3));
+            server.await.expect("no panic");
+        });
+    });
+}
+
+/// Promise: a reconnect that is dropped after its nth poll leaves no object, and can begin again.
+#[test]
+fn a_dropped_reconnect_leaves_nothing() {
+    device_test(|| {
+        let peer = peer();
+        run(async {
+            let reactor = Reactor::spawn(&peer).expect("a reactor");
+            let (listener, addr) = listen(&reactor);
+            let accepting = tokio::spawn({
+                async move {
+                    let offer = Offer::new(&PeerCfg::new())
+                        .encode(Offer::ACCEPT)
+                        .expect("fits");
+                    loop {
+                        let incoming = listener.accept().await.expect("a request");
+                        // A client that has given up may have gone meanwhile.
+                        let accepted = incoming.accept(&Setup::default(), &offer).await;
+                        if let Ok(conn) = accepted {
+                            let _ = conn.closed().await;
+                        }
+                    }
+                }
+            });
+            let to_conn = ToConn::new(&reactor).with_receives(2, 64);
+            let mut client = served::client(&reactor, addr, 1, to_conn);
+            for n in 0..12 {
+                drop(polls(client.connect(&ConnCfg::new()), n).await);
+            }
+            let conn = client.connect(&ConnCfg::new()).await.expect("connected");
+            conn.close(CLOSE).await.expect("closes");
+            accepting.abort();
+            let _ = accepting.await;
+        });
+    });
+}
+
+/// Promise: settings that no reactor's connection can have, and a missing driver, end the reconnect.
+#[test]
+fn a_reconnect_that_cannot_be_is_an_error() {
+    device_test(|| {
+        let peer = peer();
+        run(async {
+            let (reactor, driver) = Reactor::new(&peer).expect("a reactor");
+            let (listener, addr) = listen(&reactor);
+            let mut client = served::client(
+                &reactor,
+                addr,
+                1,
+                ToConn::new(&reactor).with_receives(0, 64),
+            );
+            let gave_up = client
+                .connect(&ConnCfg::new())
+                .await
+                .expect_err("no receives");
+            assert_eq!(gave_up.why, Why::Error);
+            assert!(
+                matches!(gave_up.error, Error::InvalidArgument(_)),
+                "{gave_up}"
+            );
+
+            let mut client = served::client(&reactor, addr, 1, ToConn::new(&reactor));
+            drop(driver);
+            let gave_up = client
+                .connect(&ConnCfg::new())
+                .await
+                .expect_err("no driver");
+            assert!(gave_up.to_string().contains("was dropped"), "{gave_up}");
+            drop(listener);
+        });
+    });
+}
