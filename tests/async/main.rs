@@ -6,6 +6,7 @@ mod common;
 mod operations;
 mod parts;
 mod reconnect;
+mod replicas;
 mod served;
 mod serving;
 #[allow(dead_code, reason = "these tests use a part of it")]
