@@ -1,8 +1,10 @@
 //! The awaited operations of rpma-async: on a device, and on the simulated fabric.
 
 mod commit;
+mod cancelling;
 #[path = "../common/mod.rs"]
 mod common;
+mod held;
 mod operations;
 mod parts;
 mod reconnect;

@@ -1,11 +1,13 @@
-//! Two ends of one connection on one thread of tokio, and their memory.
+//! Two ends of one connection on one thread of tokio, their memory, and futures that are dropped.
 
-use std::future::Future;
+use std::future::{Future, poll_fn};
 use std::net::SocketAddr;
+use std::pin::Pin;
+use std::task::Poll;
 use std::time::Duration;
 
-use rpma::{Mr, MrRemote, MrUsage, Peer};
-use rpma_async::{Conn, Listener, Pool, Reactor, Setup};
+use rpma::{ConnCfg, FlushType, Mr, MrRemote, MrUsage, Peer, RemoteSlice};
+use rpma_async::{Conn, Frozen, Lease, Listener, Op, Pool, Reactor, Setup};
 
 use crate::common::{self, LIMIT, Memory};
 
@@ -22,6 +24,46 @@ pub(crate) fn run<T>(future: impl Future<Output = T>) -> T {
 pub(crate) async fn in_time<T>(future: impl Future<Output = T>) -> T {
     tokio::time::timeout(LIMIT, future).await.expect("in time")
 }
+
+/// Polls a future until it has been pending `n` times, and drops it then. With `spurious` it is polled
+/// without having been woken. Its result, if it was complete before.
+pub(crate) async fn dropped_after<F: Future>(
+    n: usize,
+    spurious: bool,
+    future: F,
+) -> Option<F::Output> {
+    let mut future = Some(Box::pin(future));
+    let mut left = n;
+    poll_fn(move |cx| {
+        loop {
+            if left == 0 {
+                future = None;
+                return Poll::Ready(None);
+            }
+            let polled = future.as_mut().expect("it is there").as_mut().poll(cx);
+            if let Poll::Ready(result) = polled {
+                return Poll::Ready(Some(result));
+            }
+            left -= 1;
+            if left > 0 && !spurious {
+                return Poll::Pending;
+            }
+        }
+    })
+    .await
+}
+
+/// Polls a future once, in the middle of a task, which it wakes later.
+pub(crate) async fn begun<F: Future + Unpin>(future: &mut F) -> Option<F::Output> {
+    poll_fn(|cx| match Pin::new(&mut *future).poll(cx) {
+        Poll::Ready(result) => Poll::Ready(Some(result)),
+        Poll::Pending => Poll::Ready(None),
+    })
+    .await
+}
+
+/// A future that something waits for.
+pub(crate) type Boxed<'f, T = ()> = Pin<Box<dyn Future<Output = T> + 'f>>;
 
 /// A listener on the test device.
 pub(crate) fn listen(reactor: &Reactor) -> (Listener, SocketAddr) {
@@ -54,16 +96,43 @@ impl Ends {
 pub(crate) async fn connect(reactor: &Reactor, client: &Setup, server: &Setup) -> (Conn, Conn) {
     let (listener, addr) = listen(reactor);
     let server = server.clone();
-    let accepting = tokio::spawn(async move {
+    let accepting = async move {
         let incoming = listener.accept().await.expect("a request");
         assert_eq!(&incoming.private_data()[..2], b"to");
         incoming.accept(&server, b"fro").await.expect("established")
-    });
-    let client = reactor
-        .connect(addr, client, b"to")
-        .await
-        .expect("established");
-    (client, accepting.await.expect("no panic"))
+    };
+    let connecting = reactor.connect(addr, client, b"to");
+    let (client, server) = both(connecting, accepting).await;
+    (client.expect("established"), server)
+}
+
+/// Awaits two futures.
+pub(crate) async fn both<A: Future, B: Future>(a: A, b: B) -> (A::Output, B::Output) {
+    let (mut a, mut b) = (Box::pin(a), Box::pin(b));
+    let (mut of_a, mut of_b) = (None, None);
+    poll_fn(move |cx| {
+        if of_a.is_none() {
+            if let Poll::Ready(result) = a.as_mut().poll(cx) {
+                of_a = Some(result);
+            }
+        }
+        if of_b.is_none() {
+            if let Poll::Ready(result) = b.as_mut().poll(cx) {
+                of_b = Some(result);
+            }
+        }
+        match of_a.is_some() && of_b.is_some() {
+            true => Poll::Ready((of_a.take().expect("it"), of_b.take().expect("it"))),
+            false => Poll::Pending,
+        }
+    })
+    .await
+}
+
+/// Takes the messages of a connection until its end: their receives are posted again.
+pub(crate) async fn take_messages(conn: &Conn) {
+    let mut inbox = conn.inbox().expect("it has receives");
+    while let Ok(Some(_)) = inbox.next().await {}
 }
 
 /// Memory that the peer may use, and the other side's blocks.
@@ -75,21 +144,61 @@ pub(crate) struct Memories {
 
 impl Memories {
     pub(crate) fn new(peer: &Peer) -> Self {
+        Self::with_blocks(peer, 4)
+    }
+
+    pub(crate) fn with_blocks(peer: &Peer, blocks: usize) -> Self {
         let usage = MrUsage::all().difference(MrUsage::FLUSH_TYPE_PERSISTENT);
         let target = common::region(peer, 4096, usage);
         Self {
             remote: common::remote(&target),
             target,
-            pool: Pool::new(peer, 100, 4).expect("a pool"),
+            pool: Pool::new(peer, 100, blocks).expect("a pool"),
         }
     }
 
     /// A block with these bytes.
-    pub(crate) fn block(&self, bytes: &[u8]) -> rpma_async::Lease {
+    pub(crate) fn block(&self, bytes: &[u8]) -> Lease {
         let mut lease = self.pool.try_lease().expect("a block is free");
         lease[..bytes.len()].copy_from_slice(bytes);
         lease.truncate(bytes.len());
         lease
+    }
+
+    /// A block that operations read.
+    pub(crate) fn word(&self) -> Frozen {
+        self.block(b"a word.").freeze()
+    }
+
+    /// The memory of the peer for a word.
+    pub(crate) fn to(&self) -> RemoteSlice {
+        self.remote.slice(8..15).expect("inside")
+    }
+}
+
+/// Fills the send queue with messages for which the peer has no receive: they are in flight until it
+/// has one, or until the end. On a device this is the one operation that waits.
+pub(crate) fn fill(conn: &Conn, memories: &Memories, count: u32) -> Vec<Op<Frozen>> {
+    let word = memories.word();
+    let ops = (0..count).map(|_| conn.send(word.clone()).expect("room"));
+    ops.collect()
+}
+
+/// Each slot of the connection is free: so many operations are complete and kept, and one more is too
+/// many.
+pub(crate) async fn all_slots_are_free(conn: &Conn, memories: &Memories) {
+    let depth = ConnCfg::new().get_sq_size();
+    let mut kept = Vec::new();
+    for number in 0..2 * depth {
+        let flush = conn.flush(memories.to(), FlushType::Visibility);
+        kept.push(flush.unwrap_or_else(|error| panic!("{number} of {}: {error}", 2 * depth)));
+        conn.idle().await.expect("no error");
+    }
+    let refused = conn.flush(memories.to(), FlushType::Visibility);
+    let text = refused.expect_err("no slot is free").error.to_string();
+    assert!(text.contains("Ops are kept"), "{text}");
+    for op in kept {
+        op.await.expect("it has succeeded");
     }
 }
 
