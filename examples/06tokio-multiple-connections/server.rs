@@ -1,24 +1,17 @@
-//! The server: whatever waits for a descriptor is a task, and tokio wakes it when the descriptor is readable.
+//! The server: a task for each client. Each awaits the read of its client's name.
 
-use std::cell::{Cell, RefCell};
-use std::io;
-use std::os::fd::AsRawFd;
-use std::rc::Rc;
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail, ensure};
-use rpma::{
-    AlignedBuf, ConnCfg, ConnEvent, ConnReq, Device, Ep, Error, Flags, Mr, MrRemote, MrUsage, Next,
-    Peer, Side, Wc,
-};
-use tokio::io::unix::AsyncFd;
+use anyhow::{Result, ensure};
+use rpma::{Device, MrRemote, Peer, Side};
+use rpma_async::{Incoming, Lease, Pool, Reactor, Setup};
 use tokio::runtime::Builder;
-use tokio::task::{LocalSet, spawn_local};
-use tokio::time::{Instant, timeout_at};
+use tokio::task::JoinSet;
+use tokio::time::sleep;
 
 use crate::common::cli::Role;
 use crate::common::data::CommonData;
-use crate::common::{hello, names};
+use crate::common::{conn, hello, names};
 
 pub(crate) const ROLE: Role = Role {
     usage: "<server_address> <port>",
@@ -31,125 +24,58 @@ const MAX_CLIENTS: usize = 10;
 const LIMIT: Duration = Duration::from_secs(15);
 
 fn main(addr: &str, port: u16, _more: &[String]) -> Result<()> {
-    // The device that has the address, and a peer on it: with that this program registers memory and
-    // makes connections.
-    let device = Device::from_addr(addr, Side::Local)?;
-    let peer = Peer::new(&device)?;
-
-    let ep = Ep::listen(&peer, addr, port)?;
-    ep.set_nonblocking(true)?;
-    let memory = AlignedBuf::zeroed(MAX_CLIENTS * names::SIZE)?;
-    let server = Rc::new(Server {
-        names: Mr::reg(&peer, memory, MrUsage::READ_DST)?,
-        free: RefCell::new((0..MAX_CLIENTS).rev().collect()),
-        unserved: Cell::new(0),
-        last: Cell::new(Instant::now()),
-    });
-
-    println!("Today I have got in touch with:");
     let runtime = Builder::new_current_thread().enable_all().build()?;
-    LocalSet::new().block_on(&runtime, accept_all(ep, Rc::clone(&server)))?;
+    let unserved = runtime.block_on(serve_all(addr, port))?;
     eprintln!("Server timed out.");
-    let failures = server.unserved.get();
-    ensure!(failures == 0, "of the clients {failures} were not served");
+    ensure!(unserved == 0, "of the clients {unserved} were not served");
     Ok(())
 }
 
-/// What the tasks have together. They are on one thread.
-struct Server {
-    /// A name for each slot.
-    names: Mr<AlignedBuf>,
-    /// The slots that no client has.
-    free: RefCell<Vec<usize>>,
-    unserved: Cell<usize>,
-    /// When something happened for the last time.
-    last: Cell<Instant>,
-}
+/// Serves clients until nothing happens any more. Returns how many were not served.
+async fn serve_all(addr: &str, port: u16) -> Result<usize> {
+    // The device that has the address, and a peer on it: with that this program registers memory. The
+    // reactor makes connections, and its driver is a task, which wakes the other ones.
+    let at = conn::socket_addr(addr, port)?;
+    let peer = Peer::new(&Device::from_socket_addr(at, Side::Local)?)?;
+    let reactor = Reactor::spawn(&peer)?;
+    // Memory for a name of each client.
+    let names = Pool::new(&peer, names::SIZE, MAX_CLIENTS)?;
 
-/// Takes clients in until nothing happens any more.
-async fn accept_all(ep: Ep, server: Rc<Server>) -> Result<()> {
-    let ep = watch(ep)?;
+    let listener = reactor.listen(at)?;
+    log::info!("waiting for connections on {addr}:{port}");
+    println!("Today I have got in touch with:");
+    let (mut clients, mut unserved) = (JoinSet::new(), 0);
     loop {
-        let until = server.last.get() + LIMIT;
-        let cfg = ConnCfg::new();
-        let req = match timeout_at(until, next(&ep, |ep| ep.next_conn_req(&cfg))).await {
-            // Something else may have happened meanwhile.
-            Err(_elapsed) if server.last.get() + LIMIT > Instant::now() => continue,
-            Err(_elapsed) => return Ok(()),
-            Ok(req) => req?,
-        };
-        server.last.set(Instant::now());
-        let Some(slot) = server.free.borrow_mut().pop() else {
-            eprintln!("No free slot: a client is rejected.");
-            req.delete()?;
-            continue;
-        };
-        let server = Rc::clone(&server);
-        server.unserved.set(server.unserved.get() + 1);
-        spawn_local(async move {
-            // One client's failure is not that of the others. Dropping its connection ends it.
-            match serve(&server, slot, req).await {
-                Ok(()) => server.unserved.set(server.unserved.get() - 1),
-                Err(error) => eprintln!("[{slot}] {error:#}"),
+        tokio::select! {
+            request = listener.accept() => {
+                // Dropping a request rejects it.
+                let request = request?;
+                match names.try_lease() {
+                    Some(name) => _ = clients.spawn(serve(request, name)),
+                    None => eprintln!("No free slot: a client is rejected."),
+                }
             }
-            server.free.borrow_mut().push(slot);
-            server.last.set(Instant::now());
-        });
-    }
-}
-
-/// Reads the client's name, and ends the connection. Its waits have no limit of their own: the server ends, and all
-/// tasks with it, when nothing has happened for so long.
-async fn serve(server: &Server, slot: usize, req: ConnReq) -> Result<()> {
-    let conn = req.connect(&[])?;
-    // One descriptor for what happens to the connection and for what completes on it.
-    let something = watch(conn.get_next_fd()?.try_clone_to_owned()?)?;
-    let mut wcs = [Wc::default()];
-
-    match next(&something, |_| conn.next(&mut wcs, Duration::ZERO)).await? {
-        Next::Event(ConnEvent::Established) => {}
-        other => bail!("{other:?}, before the client's name was read"),
-    }
-    let data = CommonData::from_bytes(conn.get_private_data())?;
-    let remote = MrRemote::from_descriptor(&data.mr_desc)?;
-    let src = remote.slice(data.range(names::SIZE))?;
-    let at = slot * names::SIZE;
-    let dst = server.names.slice(at..at + names::SIZE)?;
-    conn.read(dst, src, Flags::COMPLETION_ALWAYS, 0)?;
-
-    match next(&something, |_| conn.next(&mut wcs, Duration::ZERO)).await? {
-        Next::Completions(_) => wcs[0].result().context("the read of the client's name")?,
-        Next::Event(event) => bail!("{event}, before the client's name was read"),
-    };
-    let mut name = [0; names::SIZE];
-    server.names.read_at(at, &mut name)?;
-    println!("- {}", hello::text(&name));
-
-    // The client answers, or is gone: its slot is free again.
-    conn.disconnect()?;
-    next(&something, |_| conn.next(&mut wcs, Duration::ZERO)).await?;
-    Ok(())
-}
-
-/// Has tokio watch a descriptor.
-fn watch<T: AsRawFd>(what: T) -> Result<AsyncFd<T>> {
-    // SAFETY: an `Ep` and an `OwnedFd` have one descriptor, which stays open and is nobody else's for as long as the
-    // value exists; the result owns it.
-    let watched = unsafe { AsyncFd::register(what) };
-    Ok(watched.map_err(io::Error::from)?)
-}
-
-/// Takes what is there, or waits until there is something.
-async fn next<T: AsRawFd, R>(
-    watched: &AsyncFd<T>,
-    mut take: impl FnMut(&T) -> Result<R, Error>,
-) -> Result<R> {
-    loop {
-        let mut guard = watched.readable().await?;
-        match take(watched.get_ref()) {
-            // From now on tokio waits for the next time that it becomes readable.
-            Err(Error::NoEvent | Error::TimedOut(_)) => guard.clear_ready(),
-            taken => return Ok(taken?),
+            // One client's failure is not that of the others.
+            Some(served) = clients.join_next() => if let Err(error) = served? {
+                eprintln!("{error:#}");
+                unserved += 1;
+            },
+            () = sleep(LIMIT) => return Ok(unserved + clients.len()),
         }
     }
+}
+
+/// Reads the client's name, and ends the connection. These waits have no limit of their own: the
+/// server ends, and all tasks with it, when nothing has happened for so long.
+async fn serve(request: Incoming, name: Lease) -> Result<()> {
+    let conn = request.accept(&Setup::default(), &[]).await?;
+    let data = CommonData::from_bytes(conn.private_data())?;
+    let src = MrRemote::from_descriptor(&data.mr_desc)?.slice(data.range(names::SIZE))?;
+
+    // The device has the memory of the name until the read is complete, and gives it back.
+    let name = conn.read(name, src)?.await?;
+    println!("- {}", hello::text(&name));
+
+    // The client answers, or is gone: then the memory is free for another client.
+    Ok(conn.close(Duration::MAX).await?)
 }

@@ -1,6 +1,7 @@
 //! Making and ending a connection, and waiting for an operation.
 
 use std::fmt;
+use std::net::{SocketAddr, ToSocketAddrs};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
@@ -26,6 +27,15 @@ impl fmt::Display for Ended {
 }
 
 impl std::error::Error for Ended {}
+
+/// The first address that `addr` stands for. The calls of async programs look up no name.
+pub(crate) fn socket_addr(addr: &str, port: u16) -> Result<SocketAddr> {
+    let found = (addr, port).to_socket_addrs();
+    let mut found = found.with_context(|| format!("the address \"{addr}\" cannot be resolved"))?;
+    found
+        .next()
+        .with_context(|| format!("the name \"{addr}\" has no address"))
+}
 
 /// Connects to the server at `addr` and `port`.
 pub(crate) fn connect(peer: &Peer, addr: &str, port: u16, private_data: &[u8]) -> Result<Conn> {

@@ -1,4 +1,4 @@
-//! 06 and 06scch: the server reads the names of many clients.
+//! 06, 06scch and 06tokio: the server reads the names of many clients.
 
 use rpma::MrUsage;
 
@@ -11,10 +11,13 @@ use crate::support::{
 
 const MULTIPLE: [&str; 2] = ["06-multiple-connections", "06scch-multiple-connections"];
 
+/// The servers: the client of 06tokio is that of 06.
+const SERVERS: [&str; 3] = [MULTIPLE[0], MULTIPLE[1], "06tokio-multiple-connections"];
+
 #[test]
-fn c_clients_of_06_and_06scch() {
+fn c_clients_of_06_06scch_and_06tokio() {
     device_test(|| {
-        together(&MULTIPLE, |example| {
+        together(&SERVERS, |example| {
             let (mut server, port) = rust_server(example, &addr(), &[]);
             assert_eq!(server.line(), "Today I have got in touch with:");
             // One that offers nothing is sent away, and the server goes on.
