@@ -6,7 +6,7 @@ use rpma::{AlignedBuf, Device, Flags, FlushType, Mr, MrRemote, MrUsage, Peer, Pe
 use crate::common::cli::Role;
 use crate::common::data::CommonData;
 use crate::common::{cli, conn};
-use crate::{LOG_SIZE, USED_OFFSET, check_used};
+use crate::layout::{LOG_SIZE, USED_OFFSET, WORD_SIZE, check_room, check_used};
 
 pub(crate) const ROLE: Role = Role {
     usage: "<server_address> <port> <word1> [<word2> ...]",
@@ -14,7 +14,6 @@ pub(crate) const ROLE: Role = Role {
     main,
 };
 
-const WORD_SIZE: usize = 1024;
 const READ_ID: u64 = 1;
 /// Tells the last flush of a word from other operations; any number would do.
 const FLUSH_ID: u64 = 0xF01D;
@@ -63,13 +62,7 @@ fn main(addr: &str, port: u16, words: &[String]) -> Result<()> {
     let mut used = check_used(u64::from_le_bytes(bytes))?;
 
     // Either all words go into the log, or none.
-    let room = LOG_SIZE - used;
-    ensure!(room > 0, "Log size exhausted.");
-    let needed: usize = words.iter().map(|word| word.len() + 1).sum();
-    ensure!(
-        needed <= room,
-        "the words need {needed} bytes, and the log has only {room} left"
-    );
+    check_room(used, words)?;
 
     for word in words {
         let end = used + word.len() + 1;

@@ -9,7 +9,7 @@ use crate::common::cli::Role;
 use crate::common::data::CommonData;
 use crate::common::memory::{Contents, Memory};
 use crate::common::{conn, memory};
-use crate::{DATA_OFFSET, LOG_SIZE, USED_OFFSET, check_used};
+use crate::layout::{DATA_OFFSET, LOG_SIZE, USED_OFFSET, check_used};
 
 pub(crate) const ROLE: Role = Role {
     usage: "<server_address> <port> [<pmem-path>]",

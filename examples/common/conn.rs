@@ -10,7 +10,7 @@ use rpma::{Conn, ConnCfg, ConnEvent, ConnReq, Ep, Error, Next, Peer, Wc, WcOpcod
 
 /// For the other side to answer when a connection is made: a program that stands still does not, and the
 /// kernel would wait with us.
-const ANSWER: Duration = Duration::from_secs(30);
+pub(crate) const ANSWER: Duration = Duration::from_secs(30);
 
 /// For how long a completion may still come after the connection has ended. The two reach us by
 /// different ways: a message that the peer has sent just before it left can be the slower one.

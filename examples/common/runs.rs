@@ -20,10 +20,12 @@ pub(crate) struct Example {
     pub(crate) timeout: Option<&'static str>,
 }
 
-/// One server and its clients. All of them end with status 0.
+/// One server, or two, and its clients. All of them end with status 0.
 #[derive(Debug)]
 pub(crate) struct Run {
     pub(crate) server: Program,
+    /// A second one, at a port of its own.
+    pub(crate) second: Option<Program>,
     pub(crate) clients: &'static [Program],
     /// Whether the clients run at the same time, and not one after the other.
     pub(crate) together: bool,
@@ -33,7 +35,7 @@ pub(crate) struct Run {
 #[derive(Debug)]
 pub(crate) struct Program {
     /// `{pmem}`: the path of the persistent memory. `{wait}`: for how many seconds the server waits
-    /// for one more client.
+    /// for one more client. `{addr}` and `{second}`: the address and the port of the second server.
     pub(crate) args: &'static [&'static str],
     /// `{next}` is the greeting that the client has, and `{other}` the one in the other language. A
     /// line with `{old}` is there only if the server finds a greeting in its memory. `{used}` is the
@@ -56,6 +58,7 @@ const fn program(args: &'static [&'static str], prints: &'static [&'static str])
 const fn pair(server: Program, clients: &'static [Program]) -> Run {
     Run {
         server,
+        second: None,
         clients,
         together: false,
     }
@@ -305,6 +308,7 @@ pub(crate) const EXAMPLES: &[Example] = &[
                     "[server] value sent: 13 from the connection [qp#3]",
                 ],
             ),
+            second: None,
             clients: &[
                 program(
                     &["1", "3"],
@@ -361,6 +365,11 @@ pub(crate) const EXAMPLES: &[Example] = &[
             )],
         ),
     ),
+    example(
+        "15-append-to-replicas",
+        "appending to the logs of two servers at the same time, with tokio",
+        APPEND_TO_TWO,
+    ),
 ];
 
 const MULTIPLE: Run = pair(
@@ -388,6 +397,21 @@ const USED: &[&str] = &["used value: {used}"];
 /// What an empty log has used, and what it needs for the words.
 pub(crate) const EMPTY_LOG: usize = 16;
 pub(crate) const WORDS_SIZE: usize = 27;
+
+const APPEND_TO_TWO: Run = Run {
+    server: program(&[], WORDS),
+    second: Some(program(&[], WORDS)),
+    clients: &[program(
+        &["{addr}", "{second}", "1st_word", "2nd_word", "3rd_word"],
+        &[
+            "used value: 16",
+            "1st_word is in both logs",
+            "2nd_word is in both logs",
+            "3rd_word is in both logs",
+        ],
+    )],
+    together: false,
+};
 
 const PING_PONG_SRQ: Run = pair(
     program(

@@ -8,6 +8,8 @@ use crate::runs::{EMPTY_LOG, GREETINGS, Program, Run, WORDS, WORDS_SIZE};
 pub(crate) struct Values<'a> {
     pub(crate) pmem: Option<&'a str>,
     pub(crate) wait: u32,
+    /// The address and the port of the second server.
+    pub(crate) second: Option<(&'a str, u16)>,
 }
 
 /// What is in the persistent memory before a run: in the server's part a greeting, or a log to which
@@ -47,9 +49,12 @@ impl Contents {
 impl Values<'_> {
     /// The arguments of a program.
     pub(crate) fn args(&self, program: &Program) -> Vec<String> {
+        let (addr, second) = self.second.unwrap_or_default();
         let fill = |arg: &&str| {
             arg.replace("{pmem}", self.pmem.unwrap_or_default())
                 .replace("{wait}", &self.wait.to_string())
+                .replace("{addr}", addr)
+                .replace("{second}", &second.to_string())
         };
         program.args.iter().map(fill).collect()
     }
@@ -149,6 +154,7 @@ mod tests {
         let values = Values {
             pmem: Some("/dev/dax0.0"),
             wait: 3,
+            second: Some(("::1", 7)),
         };
         let run = find("05").and_then(|example| example.pmem.as_ref());
         let run = run.expect("05 knows persistent memory");
@@ -156,6 +162,8 @@ mod tests {
         assert_eq!(values.args(&run.clients[0]), ["/dev/dax0.0", "4096"]);
         let run = &find("13").expect("known").dram;
         assert_eq!(values.args(&run.server), ["3"]);
+        let run = &find("15").expect("known").dram;
+        assert_eq!(values.args(&run.clients[0])[..2], ["::1", "7"]);
     }
 
     #[test]

@@ -37,6 +37,7 @@ fn a_usage_error_is_status_255() {
     for name in ["08", "08srq", "12", "12scch", "13"] {
         started.push(words(name, &["client", &addr, port, "7"]));
     }
+    started.push(words("15", &["client", &addr, port, &addr, "7205"]));
     for (what, ended) in ends(started) {
         let ended = ended.failure(USAGE, &what);
         assert!(ended.says("usage: "), "{what}: {ended:?}");
@@ -65,6 +66,8 @@ fn an_argument_that_cannot_be_used_is_status_255() {
         ("12scch", &["client", addr, port, "7", "3", "long"]),
         ("13", &["server", addr, port, "0"]),
         ("13", &["server", addr, port, "soon"]),
+        ("15", &["client", addr, port, addr, "second", "word"]),
+        ("15", &["client", addr, port, addr, port, "word"]),
     ];
     for (what, ended) in ends(started.into_iter().map(start).collect()) {
         ended.failure(USAGE, &what);
@@ -101,10 +104,12 @@ fn an_argument_that_is_no_text_is_status_255() {
 #[test]
 fn nothing_listens() {
     device_test(|| {
-        let port = free_port(&addr());
+        let addr = addr();
+        let [port, second] = [(); 2].map(|()| free_port(&addr));
         let values = Values {
             pmem: None,
             wait: 1,
+            second: Some((&addr, second)),
         };
         let mut started = Vec::new();
         for example in EXAMPLES.iter().filter(|known| known.name != full("01")) {

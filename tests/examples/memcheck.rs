@@ -85,6 +85,7 @@ fn memcheck_slow(example: &Example) {
     let values = Values {
         pmem: None,
         wait: 0,
+        second: None,
     };
     let client = &example.dram.clients[0];
     let args = values.args(client);

@@ -91,6 +91,10 @@ impl Place {
         let values = Values {
             pmem: self.pmem.as_ref().map(|(path, _)| &**path),
             wait: self.wait,
+            second: run
+                .second
+                .as_ref()
+                .map(|_| (&*self.addr, free_port(&self.addr))),
         };
         let what = format!("{} {} {:?}", example.name, self.addr, values);
         let memory = values.pmem.unwrap_or("DRAM");
@@ -104,6 +108,13 @@ impl Place {
 
         let port = free_port(&self.addr);
         let server = self.server(example.name, port, &values.args(&run.server));
+        let second = run.second.as_ref().zip(values.second);
+        let second = second.map(|(second, (_, port))| {
+            (
+                second,
+                self.server(example.name, port, &values.args(second)),
+            )
+        });
         let mut running = Vec::new();
         for client in run.clients {
             let started = self.client(example.name, port, &values.args(client));
@@ -124,6 +135,9 @@ impl Place {
             assert!(!early, "{what}: too early: {ended:?}");
         }
         show("server", ended, &what, &run.server, contents);
+        if let Some((second, started)) = second {
+            show("server 2", started.finish(), &what, second, contents);
+        }
         if let Some((_, contents)) = &mut self.pmem {
             *contents = contents.after(run);
         }
@@ -208,6 +222,7 @@ pairs! {
     #[ignore = "long: it waits, and servers_of_many_clients runs it beside others"]
     _13_messages_ping_pong_with_srq: "13-messages-ping-pong-with-srq",
     _14_metrics: "14-metrics",
+    _15_append_to_replicas: "15-append-to-replicas",
 }
 
 /// The second time on persistent memory, both sides find what the first time has left.
