@@ -30,23 +30,38 @@ impl Arming {
         self.asleep.fetch_sub(1, Ordering::AcqRel);
     }
 
-    /// Whether the caller, which has left its waker, must arm the queue. Then it polls.
-    pub(crate) fn must_arm(&self) -> bool {
-        !self.armed.swap(true, Ordering::AcqRel)
+    /// A sleeper that has left its waker sees to its wake-up: it arms the queue unless it is armed, and
+    /// settles the completions that are there.
+    pub(crate) fn arm_and_drain<E>(
+        &self,
+        arm: impl FnOnce() -> Result<(), E>,
+        drain: impl FnOnce() -> Result<(), E>,
+    ) -> Result<(), E> {
+        if !self.armed.swap(true, Ordering::AcqRel) {
+            arm().inspect_err(|_| {
+                self.armed.swap(false, Ordering::AcqRel);
+            })?;
+        }
+        drain()
     }
 
-    /// The queue could not be armed.
-    pub(crate) fn is_not_armed(&self) {
+    /// The driver has taken an event: it settles the completions that are there, and arms the queue
+    /// again if a task sleeps.
+    pub(crate) fn event<E>(
+        &self,
+        arm: impl FnOnce() -> Result<(), E>,
+        drain: impl Fn() -> Result<(), E>,
+    ) -> Result<(), E> {
         self.armed.swap(false, Ordering::AcqRel);
+        drain()?;
+        if self.asleep.load(Ordering::Acquire) == 0 {
+            return Ok(());
+        }
+        self.arm_and_drain(arm, drain)
     }
 
-    /// The driver has taken an event. Then it polls.
-    pub(crate) fn event(&self) {
-        self.armed.swap(false, Ordering::AcqRel);
-    }
-
-    /// Whether the driver, which has polled, must arm the queue and poll once more.
-    pub(crate) fn must_arm_again(&self) -> bool {
-        self.asleep.load(Ordering::Acquire) > 0 && self.must_arm()
+    #[cfg(test)]
+    pub(crate) fn asleep(&self) -> u32 {
+        self.asleep.load(Ordering::Acquire)
     }
 }

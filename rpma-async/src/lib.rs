@@ -86,7 +86,7 @@ mod serve;
 mod setup;
 mod slots;
 #[cfg(test)]
-mod slots_tests;
+mod tests;
 mod timeout;
 mod waiters;
 mod watched;

@@ -47,30 +47,19 @@ impl Queue {
         }
     }
 
-    /// Of a sleeper, which has left its waker: the next completion wakes the driver, and those that
-    /// are there are settled.
+    /// A sleeper that has left its waker arms the queue, and settles all completions that are there.
     pub(crate) fn arm_and_drain(&self, conn: &Shared) -> Result<()> {
-        if self.arming.must_arm() {
-            self.arm()?;
-        }
-        self.drain(conn)
+        self.arming
+            .arm_and_drain(|| self.arm(), || self.drain(conn))
     }
 
     fn arm(&self) -> Result<()> {
-        let armed = self.cq.req_notify(rpma::Notify::Any);
-        armed.inspect_err(|_| self.arming.is_not_armed())
+        self.cq.req_notify(rpma::Notify::Any)
     }
 
-    /// Of the driver, which has taken an event of the queue.
+    /// The driver has taken an event of the queue.
     pub(crate) fn event(&self, conn: &Shared) {
-        self.arming.event();
-        let drained = self.drain(conn).and_then(|()| {
-            if self.arming.must_arm_again() {
-                self.arm()?;
-                self.drain(conn)?;
-            }
-            Ok(())
-        });
+        let drained = self.arming.event(|| self.arm(), || self.drain(conn));
         if let Err(error) = drained {
             log::error!("{error}");
             conn.give_up();
