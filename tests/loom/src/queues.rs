@@ -1,0 +1,506 @@
+//! The counting of slots of rpma's queues: lock.rs, and contexts.rs, ring.rs and pool.rs of slots/.
+//!
+//! The device is a queue in the order of posting, which completes everything. The models ask in every
+//! order: each request's number leads to its own `op_context`, never is more outstanding than there
+//! are slots, every slot comes back, and nothing gets stuck.
+
+use std::collections::VecDeque;
+
+use loom::sync::atomic::AtomicBool;
+use loom::sync::{Arc, Mutex};
+use loom::thread;
+
+use crate::primitives::Ordering;
+use crate::ring::{self, NotPosted, NotTaken, NotTried, Ring, Wanted};
+use crate::{lock, model, pool};
+
+/// The context of a request beside those of the program.
+const BESIDE: u64 = u64::MAX;
+
+/// A queue, the device behind it, and the completion queue's lock.
+struct Queue {
+    ring: Ring,
+    /// What was posted: its number, whether it completes, and its context.
+    device: Mutex<VecDeque<(u64, bool, u64)>>,
+    polling: Mutex<Vec<u64>>,
+    depth: usize,
+}
+
+impl Queue {
+    fn new(first: u64, depth: u32) -> Arc<Self> {
+        Self::with_extra(first, depth, 0)
+    }
+
+    fn with_extra(first: u64, depth: u32, extra: u32) -> Arc<Self> {
+        Arc::new(Self {
+            ring: Ring::starting_at(first, depth, extra),
+            device: Mutex::new(VecDeque::new()),
+            polling: Mutex::new(Vec::new()),
+            depth: depth as usize,
+        })
+    }
+
+    /// As the library does: the short way first.
+    fn post(&self, signaled: bool, context: u64) -> Result<(), NotPosted<()>> {
+        let give = |number| {
+            // The poster may be stopped here for as long as it takes.
+            thread::yield_now();
+            let mut device = self.device.lock().unwrap();
+            device.push_back((number, signaled, context));
+            let of_program = device.iter().filter(|(.., of)| *of != BESIDE).count();
+            assert!(of_program <= self.depth, "more than the queue has slots");
+        };
+        let posted = self.ring.try_post(context, (), |number| {
+            give(number);
+            Ok::<_, NotTaken<()>>(u32::from(signaled))
+        });
+        if posted.is_ok() {
+            return Ok(());
+        }
+        drop(posted);
+        let wanted = Wanted::one_operation(1, signaled);
+        self.ring
+            .post(wanted, (), |mut entries| {
+                give(entries.take(context));
+                Ok(())
+            })
+            .map(drop)
+    }
+
+    /// Posts two together, of which the last one completes: as a batch.
+    fn post_two(&self, context: u64) -> Result<(), NotPosted<()>> {
+        let wanted = Wanted::one_operation(2, true);
+        let give = |mut entries: ring::Entries<'_>| {
+            let numbers = [entries.take(0), entries.take(context)];
+            thread::yield_now();
+            let mut device = self.device.lock().unwrap();
+            device.push_back((numbers[0], false, 0));
+            device.push_back((numbers[1], true, context));
+            assert!(device.len() <= self.depth, "more than the queue has slots");
+        };
+        let posted = self.ring.try_post_many(wanted, (), |entries| {
+            give(entries);
+            Ok::<_, NotTaken<()>>(())
+        });
+        if posted.is_ok() {
+            return Ok(());
+        }
+        drop(posted);
+        self.ring
+            .post(wanted, (), |entries| {
+                give(entries);
+                Ok(())
+            })
+            .map(drop)
+    }
+
+    /// Polls one completion, if there is one: the device is done with all up to a signaled request.
+    fn poll(&self) -> bool {
+        let mut polled = self.polling.lock().unwrap();
+        let mut device = self.device.lock().unwrap();
+        let Some(end) = device.iter().position(|(_, signaled, _)| *signaled) else {
+            return false;
+        };
+        let (number, _, context) = device.drain(..=end).next_back().unwrap();
+        drop(device);
+        if context == BESIDE {
+            self.ring.beside_is_done(number);
+            return true;
+        }
+        assert_eq!(self.ring.complete(number), context, "another one's context");
+        polled.push(context);
+        true
+    }
+
+    /// Polls the rest. What was posted has completed then, each once, and all slots are back.
+    fn check(&self, mut posted: Vec<u64>) {
+        while self.poll() {}
+        let mut polled = self.polling.lock().unwrap().clone();
+        polled.sort_unstable();
+        posted.sort_unstable();
+        assert_eq!(polled, posted);
+        for _ in 0..self.depth {
+            self.post(true, 0).expect("every slot has come back");
+        }
+        assert_eq!(self.post(true, 0), Err(NotPosted::Full));
+    }
+}
+
+/// Posts those for which there is a slot.
+fn poster(queue: &Arc<Queue>, contexts: [u64; 2]) -> thread::JoinHandle<Vec<u64>> {
+    let queue = Arc::clone(queue);
+    thread::spawn(move || {
+        let posted = |context: &u64| queue.post(true, *context).is_ok();
+        contexts.into_iter().filter(posted).collect()
+    })
+}
+
+fn poller(queue: &Arc<Queue>, times: usize) -> thread::JoinHandle<()> {
+    let queue = Arc::clone(queue);
+    thread::spawn(move || {
+        for _ in 0..times {
+            queue.poll();
+        }
+    })
+}
+
+/// One at a time, and nobody sleeps for ever: a lost wake-up is a deadlock, which loom tells.
+#[test]
+fn three_threads_and_a_lock() {
+    model(2, || {
+        let shared = Arc::new((lock::Lock::new(), AtomicBool::new(false)));
+        let enter = |shared: &Arc<(lock::Lock, AtomicBool)>| {
+            let (lock, inside) = &**shared;
+            let held = lock.acquire();
+            assert!(!inside.swap(true, Ordering::Relaxed), "two inside");
+            inside.store(false, Ordering::Relaxed);
+            drop(held);
+        };
+        let others = [(); 2].map(|()| {
+            let shared = Arc::clone(&shared);
+            thread::spawn(move || enter(&shared))
+        });
+        enter(&shared);
+        if let Some(held) = shared.0.try_acquire() {
+            assert!(!shared.1.load(Ordering::Relaxed), "somebody is inside");
+            drop(held);
+        }
+        for other in others {
+            other.join().unwrap();
+        }
+        assert!(shared.0.try_acquire().is_some(), "it is free at the end");
+    });
+}
+
+/// After the end the short way does nothing, whoever was on the long one just then.
+#[test]
+fn the_short_way_ends_with_the_connection() {
+    model(3, || {
+        let queue = Queue::new(0, 4);
+        let ended = Arc::new(AtomicBool::new(false));
+        let ending = {
+            let (queue, ended) = (Arc::clone(&queue), Arc::clone(&ended));
+            thread::spawn(move || {
+                ended.store(true, Ordering::Release);
+                queue.ring.end();
+            })
+        };
+        let wanted = Wanted::one_operation(1, true);
+        // As the library does: the state is looked at under the lock, on the long way only.
+        let _ = queue
+            .ring
+            .post(wanted, (), |_| match ended.load(Ordering::Acquire) {
+                true => Err(NotTaken::Refused(())),
+                false => Ok(()),
+            });
+        ending.join().unwrap();
+        // Nor does one that has no room open it again.
+        let long = Wanted::one_operation(5, true);
+        let refused: Result<u64, NotPosted<()>> = queue.ring.post(long, (), |_| Ok(()));
+        assert_eq!(refused, Err(NotPosted::Ended));
+        let posted = queue.ring.try_post(2, (), |_| Ok::<_, NotTaken<()>>(1));
+        assert!(posted.is_err(), "posted behind the end");
+    });
+}
+
+/// Two post, one polls: over more than a lap, and from any number on.
+#[test]
+fn two_posters_over_a_lap() {
+    for first in [0, 7] {
+        model(3, move || {
+            let queue = Queue::new(first, 1);
+            let posters = [poster(&queue, [1, 2]), poster(&queue, [3, 4])];
+            queue.poll();
+            queue.poll();
+            let posted = posters.map(|poster| poster.join().unwrap()).concat();
+            queue.check(posted);
+        });
+    }
+}
+
+/// Completions go to one poller each, and nobody overwrites an entry before it is read.
+#[test]
+fn two_pollers() {
+    model(3, || {
+        let queue = Queue::new(0, 2);
+        let pollers = [poller(&queue, 2), poller(&queue, 1)];
+        let posted = (1..=4).filter(|context| queue.post(true, *context).is_ok());
+        let posted = posted.collect();
+        for poller in pollers {
+            poller.join().unwrap();
+        }
+        queue.check(posted);
+    });
+}
+
+/// The last slot is kept for a request with a completion: nobody gets stuck behind those without.
+#[test]
+fn posters_without_completions_do_not_fill_the_queue() {
+    model(3, || {
+        let queue = Queue::new(0, 2);
+        let silent = {
+            let queue = Arc::clone(&queue);
+            thread::spawn(move || {
+                let _ = queue.post(false, 1);
+                let _ = queue.post(false, 2);
+            })
+        };
+        let mut posted = Vec::new();
+        for context in [3, 4] {
+            match queue.post(true, context) {
+                Ok(()) => posted.push(context),
+                Err(error) => assert_eq!(error, NotPosted::Full, "then polling helps"),
+            }
+            queue.poll();
+        }
+        silent.join().unwrap();
+        while queue.poll() {}
+        // It frees what gave no completion.
+        queue.post(true, 5).expect("the slot that is kept");
+        posted.push(5);
+        queue.check(posted);
+    });
+}
+
+/// What the device refuses leaves no hole, and no slot taken.
+#[test]
+fn a_refused_post() {
+    model(3, || {
+        let queue = Queue::new(0, 2);
+        let refused = {
+            let queue = Arc::clone(&queue);
+            thread::spawn(move || {
+                let wanted = Wanted::one_operation(1, true);
+                let full: Result<u64, NotPosted<()>> =
+                    queue.ring.post(wanted, (), |_| Err(NotTaken::NoRoom));
+                assert_eq!(full, Err(NotPosted::Full));
+            })
+        };
+        for context in [1, 2] {
+            queue.post(true, context).expect("a slot");
+        }
+        refused.join().unwrap();
+        queue.check(vec![1, 2]);
+    });
+}
+
+/// Behind a request that failed, and that the device may have, nothing is posted that would make it look;
+/// what it has completes with its own context all the same.
+#[test]
+fn nothing_is_posted_behind_a_failure() {
+    model(3, || {
+        let queue = Queue::new(0, 3);
+        let ended = Arc::new(AtomicBool::new(false));
+        let post = |context, fails: bool| {
+            let (queue, ended) = (Arc::clone(&queue), Arc::clone(&ended));
+            thread::spawn(move || {
+                let wanted = Wanted::one_operation(1, true);
+                let posted = queue.ring.post(wanted, (), |mut entries| {
+                    let number = entries.take(context);
+                    if ended.load(Ordering::Acquire) {
+                        return Err(NotTaken::Refused(()));
+                    }
+                    let mut device = queue.device.lock().unwrap();
+                    device.push_back((number, true, context));
+                    drop(device);
+                    if fails {
+                        ended.store(true, Ordering::Release);
+                        return Err(NotTaken::Failed(()));
+                    }
+                    Ok(())
+                });
+                match posted {
+                    Err(NotPosted::Refused(())) => None,
+                    _ => Some(context),
+                }
+            })
+        };
+        let posters = [post(1, true), post(2, false)];
+        queue.poll();
+        let posted = posters.map(|poster| poster.join().unwrap());
+        let posted: Vec<u64> = posted.into_iter().flatten().collect();
+        let last = queue
+            .device
+            .lock()
+            .unwrap()
+            .back()
+            .map(|(_, _, context)| *context);
+        assert!(
+            last.is_none_or(|context| context == 1),
+            "posted behind the failure"
+        );
+        queue.check(posted);
+    });
+}
+
+/// Requests that are posted together have an entry each, also behind the last one that gives a completion;
+/// and a marker has one of its own.
+#[test]
+fn several_at_once_and_markers() {
+    model(3, || {
+        let queue = Queue::with_extra(7, 3, 1);
+        let poller = poller(&queue, 1);
+        let wanted = Wanted {
+            count: 3,
+            signaled: 2,
+        };
+        let posted: Result<u64, NotPosted<()>> = queue.ring.post(wanted, (), |mut entries| {
+            let mut device = queue.device.lock().unwrap();
+            for (index, signaled) in [false, true, false].into_iter().enumerate() {
+                let context = 7 + index as u64;
+                let number = entries.take(context);
+                device.push_back((number, signaled, context));
+            }
+            Ok(())
+        });
+        posted.expect("all slots");
+        // Now or later one completion brings two entries back; the third request is still there.
+        let more = Wanted {
+            count: 3,
+            signaled: 3,
+        };
+        let refused: Result<u64, NotPosted<()>> = queue.ring.post(more, (), |_| Ok(()));
+        assert!(matches!(
+            refused,
+            Err(NotPosted::Full | NotPosted::NoCompletionDue)
+        ));
+        let marker: Result<u64, NotPosted<()>> = queue.ring.post_extra(|mut entries| {
+            let number = entries.take(0);
+            queue.device.lock().unwrap().push_back((number, true, 0));
+            Ok(())
+        });
+        marker.expect("a slot of its own");
+        poller.join().unwrap();
+        queue.check(vec![0, 8]);
+    });
+}
+
+/// A request beside the program's takes no slot, and leaves none when it is done, whenever it is
+/// posted and polled.
+#[test]
+fn a_request_beside_the_programs() {
+    model(2, || {
+        let queue = Queue::with_extra(5, 2, 1);
+        queue.post(true, 0).expect("a slot");
+        let beside = {
+            let queue = Arc::clone(&queue);
+            thread::spawn(move || {
+                let posted: Result<u64, NotPosted<()>> = queue.ring.post_beside(|mut entries| {
+                    let number = entries.take(BESIDE);
+                    let mut device = queue.device.lock().unwrap();
+                    device.push_back((number, true, BESIDE));
+                    Ok(())
+                });
+                posted.expect("it has an entry of its own");
+            })
+        };
+        let poller = poller(&queue, 2);
+        queue.post(true, 1).expect("the second slot");
+        let third = queue.post(true, 2).is_ok();
+        beside.join().unwrap();
+        poller.join().unwrap();
+        let posted = if third { vec![0, 1, 2] } else { vec![0, 1] };
+        queue.check(posted);
+    });
+}
+
+/// Batches beside single operations, while completions are polled: numbers are in the order of the
+/// device, and no entry is another request's.
+#[test]
+fn batches_and_single_operations() {
+    model(3, || {
+        let queue = Queue::new(u64::MAX >> 3, 4);
+        // The short ways are open from the first post on.
+        queue.post(true, 1).expect("a slot");
+        let other = {
+            let queue = Arc::clone(&queue);
+            thread::spawn(move || queue.post_two(2).is_ok())
+        };
+        let polling = poller(&queue, 2);
+        let single = queue.post(true, 3).is_ok();
+        let mut posted = vec![1];
+        posted.extend(other.join().unwrap().then_some(2));
+        posted.extend(single.then_some(3));
+        polling.join().unwrap();
+        queue.check(posted);
+    });
+}
+
+/// A shared receive queue: entries of two connections come back in any order.
+#[test]
+fn a_shared_queue_of_two_connections() {
+    model(3, || {
+        let pool = Arc::new(pool::Pool::new(2));
+        let device = Arc::new(Mutex::new(Vec::new()));
+        let post = |pool: &pool::Pool, device: &Mutex<Vec<(u32, u64)>>, context| {
+            let posted: Result<(), NotPosted<()>> = pool.post(pool.lock(), 1, |entries| {
+                let number = entries.take(context);
+                device.lock().unwrap().push((number, context));
+                Ok(())
+            });
+            posted
+        };
+        for context in [1, 2] {
+            post(&pool, &device, context).expect("a slot");
+        }
+        let poller = {
+            let (pool, device) = (Arc::clone(&pool), Arc::clone(&device));
+            thread::spawn(move || {
+                let (number, context) = device.lock().unwrap().swap_remove(0);
+                assert_eq!(pool.returning().complete(number.into()), Some(context));
+            })
+        };
+        let _ = post(&pool, &device, 3);
+        poller.join().unwrap();
+        let mut rest = std::mem::take(&mut *device.lock().unwrap());
+        assert!(rest.len() <= 2);
+        for (number, context) in rest.drain(..) {
+            assert_eq!(pool.returning().complete(number.into()), Some(context));
+        }
+        for context in [4, 5] {
+            post(&pool, &device, context).expect("all are back");
+        }
+        assert_eq!(post(&pool, &device, 6), Err(NotPosted::Full));
+    });
+}
+
+/// The same on the short way, of which the ring alone knows until the connection has ended.
+#[test]
+fn nothing_is_posted_behind_a_failure_of_the_short_way() {
+    model(3, || {
+        let queue = Queue {
+            ring: Ring::starting_at(0, 3, 0).started(),
+            device: Mutex::new(VecDeque::new()),
+            polling: Mutex::new(Vec::new()),
+            depth: 3,
+        };
+        let queue = Arc::new(queue);
+        let failing = {
+            let queue = Arc::clone(&queue);
+            thread::spawn(move || {
+                let posted = queue.ring.try_post(1, (), |number| {
+                    let mut device = queue.device.lock().unwrap();
+                    device.push_back((number, true, 1));
+                    Err(())
+                });
+                if let Err(NotTried::NotTaken(ring, held, ())) = posted {
+                    ring.tried_in_vain(held, 1, NotTaken::Failed(()), true);
+                }
+            })
+        };
+        let other = {
+            let queue = Arc::clone(&queue);
+            thread::spawn(move || queue.post(true, 2))
+        };
+        queue.poll();
+        failing.join().unwrap();
+        let _ = other.join().unwrap();
+        let device = queue.device.lock().unwrap();
+        let contexts: Vec<_> = device.iter().map(|(_, _, context)| *context).collect();
+        assert_ne!(contexts, [1, 2], "posted behind the failure");
+        drop(device);
+        while queue.poll() {}
+        let polled = queue.polling.lock().unwrap().clone();
+        assert!([&[1][..], &[2], &[2, 1]].contains(&&*polled), "{polled:?}");
+    });
+}
