@@ -6,9 +6,11 @@
 //! acquire and release allow; to it `SeqCst` of an access is `AcqRel`.
 //!
 //! * [`queues`]: the slots of rpma's queues.
+//! * [`operations`]: the operations of rpma-async, and the tasks that wait.
 
 #![cfg(test)]
 
+mod operations;
 mod primitives;
 mod queues;
 
@@ -23,6 +25,16 @@ mod pool;
 #[allow(dead_code, reason = "as above")]
 #[path = "../../../rpma/src/slots/ring.rs"]
 mod ring;
+
+#[path = "../../../rpma-async/src/arming.rs"]
+mod arming;
+#[path = "../../../rpma-async/src/free.rs"]
+mod free;
+#[allow(dead_code, reason = "as above")]
+#[path = "../../../rpma-async/src/slots.rs"]
+mod slots;
+#[path = "../../../rpma-async/src/waiters.rs"]
+mod waiters;
 
 /// Runs `test` in every order of its threads with up to so many preemptions: of threads between two
 /// accesses of shared memory.

@@ -1,7 +1,7 @@
-//! Loom's atomics and locks, in the place of primitives.rs of rpma.
+//! Loom's atomics and locks, in the place of primitives.rs of both libraries.
 
-use loom::sync::Condvar;
-pub(crate) use loom::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+pub(crate) use loom::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use loom::sync::{Condvar, MutexGuard};
 
 loom::lazy_static! {
     /// The kernel's side of a futex. There is one in a model.
@@ -19,4 +19,18 @@ pub(crate) fn sleep_while(word: &AtomicU32, value: u32) {
 pub(crate) fn wake_one(_: &AtomicU32) {
     let _guard = FUTEX.0.lock().unwrap();
     FUTEX.1.notify_one();
+}
+
+/// rpma-async's lock.
+#[derive(Debug, Default)]
+pub(crate) struct Mutex<T>(loom::sync::Mutex<T>);
+
+impl<T> Mutex<T> {
+    pub(crate) fn new(value: T) -> Self {
+        Self(loom::sync::Mutex::new(value))
+    }
+
+    pub(crate) fn lock(&self) -> MutexGuard<'_, T> {
+        self.0.lock().unwrap()
+    }
 }
