@@ -2,11 +2,12 @@
 
 use std::sync::Arc;
 
-use loom::sync::atomic::{AtomicBool, Ordering};
 use loom::thread;
 
 use super::{Conn, block_on};
 use crate::model;
+use crate::primitives::{AtomicBool, Ordering};
+use crate::waiters::{Ticket, Waiters};
 
 /// The device reports nothing any more: the owner sees that before it sleeps, or is woken.
 #[test]
@@ -30,6 +31,29 @@ fn a_connection_that_is_given_up_wakes_a_sleeper() {
         drop(op);
         conn.device.complete();
         conn.end([]);
+    });
+}
+
+/// A task that waits for a message looks at the end, too: it sees that before it sleeps, or is woken.
+#[test]
+fn an_end_wakes_a_task() {
+    model(3, || {
+        let waiters = Arc::new(Waiters::default());
+        let has_ended = Arc::new(AtomicBool::new(false));
+        let other = {
+            let (waiters, has_ended) = (Arc::clone(&waiters), Arc::clone(&has_ended));
+            thread::spawn(move || {
+                has_ended.store(true, Ordering::SeqCst);
+                waiters.wake_all();
+            })
+        };
+        let mut ticket = Ticket::default();
+        block_on(|waker| {
+            waiters.wait(&mut ticket, waker);
+            has_ended.load(Ordering::SeqCst).then_some(())
+        });
+        waiters.leave(&mut ticket);
+        other.join().unwrap();
     });
 }
 

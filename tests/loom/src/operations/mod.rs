@@ -19,7 +19,7 @@ use loom::thread::{self, JoinHandle};
 
 use crate::arming::Arming;
 use crate::primitives::{AtomicU32, Mutex, Ordering};
-use crate::slots::{Abandoned, Look, PART, Slots};
+use crate::slots::{Abandoned, Look, PART, Settled, Slots};
 use crate::waiters::{Ticket, Waiters};
 
 /// A device, its completion queue, and the completion channel.
@@ -105,8 +105,10 @@ impl Device {
 
 /// A connection: the parts of conn/shared.rs without verbs.
 struct Conn {
-    slots: Slots<Block, Failure>,
+    /// A request that fails is named by its failure.
+    slots: Slots<Block, Failure, Failure>,
     arming: Arming,
+    slot_count: u32,
     used: AtomicU32,
     depth: u32,
     room: Waiters,
@@ -118,6 +120,7 @@ impl Conn {
         Arc::new(Self {
             slots: Slots::new(slots),
             arming: Arming::default(),
+            slot_count: slots,
             used: AtomicU32::new(0),
             depth,
             room: Waiters::default(),
@@ -136,12 +139,29 @@ impl Conn {
         };
         self.used.fetch_add(1, Ordering::AcqRel);
         self.device.post(number);
-        Ok(Op {
+        Ok(self.op(number, memory))
+    }
+
+    /// Begins an operation that is not posted: the model completes it.
+    fn begin(self: &Arc<Self>) -> Op {
+        let number = self.slots.begin(1).expect("a slot");
+        self.used.fetch_add(1, Ordering::AcqRel);
+        self.op(number, None)
+    }
+
+    fn op(self: &Arc<Self>, number: u64, memory: Option<Block>) -> Op {
+        Op {
             conn: Arc::clone(self),
             number,
             parked: false,
             memory: Some(memory),
-        })
+        }
+    }
+
+    /// A thread that polls.
+    fn drains(self: &Arc<Self>) -> JoinHandle<()> {
+        let conn = Arc::clone(self);
+        thread::spawn(move || conn.drain().unwrap())
     }
 
     fn give_room(&self, weight: u32) {
@@ -158,12 +178,20 @@ impl Conn {
             }
             return;
         }
-        if let Some(settled) = self.slots.settle(number, outcome) {
-            if settled.slept {
-                self.arming.wake();
-            }
-            self.give_room(settled.weight);
+        let settled = match outcome {
+            Ok(()) => self.slots.settle(number, Ok(())),
+            Err(failure) => self.slots.settle_failed(number, failure, failure),
+        };
+        if let Some(settled) = settled {
+            self.settled(settled);
         }
+    }
+
+    fn settled(&self, settled: Settled) {
+        if settled.slept {
+            self.arming.wake();
+        }
+        self.give_room(settled.weight);
     }
 
     fn drain(&self) -> Result<(), ()> {
@@ -217,7 +245,7 @@ impl Conn {
         self.drain().unwrap();
         assert_eq!(self.arming.asleep(), 0, "a sleeper is counted");
         assert_eq!(self.used.load(Ordering::Acquire), 0, "room is taken");
-        for _ in 0..self.slots.len() {
+        for _ in 0..self.slot_count {
             assert!(self.slots.begin(1).is_some(), "a slot is lost");
         }
     }

@@ -6,6 +6,7 @@ use loom::thread;
 
 use super::{Bed, Conn, Pool, block_on};
 use crate::model;
+use crate::primitives::{AtomicBool, Ordering};
 use crate::slots::PART;
 
 /// A settlement of the first operation must not reach the second one, and each owner is woken.
@@ -62,17 +63,17 @@ fn an_owner_is_polled_again_with_another_waker() {
     });
 }
 
-/// An operation is abandoned by an owner that sleeps. Its slot is another one's afterwards, whose
-/// waker stays where it is.
+/// An owner that sleeps abandons its operation. Another thread has the slot afterwards, and its waker
+/// stays where it is.
 #[test]
 fn the_slot_of_an_abandoned_operation() {
-    model(2, || {
+    model(3, || {
         let conn = Conn::new(1, 1);
-        let threads = [conn.driver(), conn.completes_and_drains(2)];
         let mut op = conn.post(None);
         let outcome = op.poll(&Bed::new().into());
-        assert!(outcome.is_none_or(|outcome| outcome.is_ok()));
-        drop(op);
+        assert!(outcome.is_none(), "nothing completes yet");
+        let drains = conn.completes_and_drains(2);
+        let abandons = thread::spawn(move || drop(op));
         let next = loop {
             match conn.try_post(None) {
                 Ok(op) => break op,
@@ -80,7 +81,7 @@ fn the_slot_of_an_abandoned_operation() {
             }
         };
         assert_eq!(next.wait(), Ok(()));
-        conn.end(threads);
+        conn.end([drains, abandons]);
     });
 }
 
@@ -107,49 +108,73 @@ fn abandoned_operations_give_their_memory_back() {
 fn late_completions_of_one_number() {
     model(3, || {
         let conn = Conn::new(1, 2);
-        let flush = conn.post(None);
-        let number = flush.number;
-        conn.device.state.lock().posted.clear();
-        for failure in ["the first", "flushed", "flushed"] {
-            conn.device.complete_as(number, Err(failure));
+        let flush = conn.begin();
+        for failure in ["refused", "flushed", "flushed"] {
+            conn.device.complete_as(flush.number, Err(failure));
         }
-        let other = {
-            let conn = Arc::clone(&conn);
-            thread::spawn(move || conn.drain().unwrap())
-        };
+        let drains = conn.drains();
         let failure = flush.wait().expect_err("it has failed");
-        assert!(["the first", "flushed"].contains(&failure));
+        assert!(["refused", "flushed"].contains(&failure));
         let next = conn.post(None);
         conn.device.complete();
         let driver = conn.driver();
         assert_eq!(next.wait(), Ok(()), "not the failure of another operation");
-        conn.end([other, driver]);
+        conn.end([drains, driver]);
     });
 }
 
-/// A part of a batch fails, and the rest is flushed. The batch has failed when its last part has, and
-/// the reason is of one of the two. Nothing of it is left for the next owner.
+/// A part of a batch fails, and the rest is flushed. The reason is of one of the two, and nothing of
+/// it is left for the next owner.
 #[test]
 fn a_part_of_a_batch_fails() {
     model(3, || {
         let conn = Conn::new(1, 1);
-        let batch = conn.post(None);
-        let number = batch.number;
-        conn.device.state.lock().posted.clear();
-        conn.device.complete_as(number | PART, Err("the part"));
-        conn.device.complete_as(number, Err("flushed"));
-        let other = {
-            let conn = Arc::clone(&conn);
-            thread::spawn(move || conn.drain().unwrap())
-        };
-        let driver = conn.driver();
+        let batch = conn.begin();
+        conn.device.complete_as(batch.number | PART, Err("refused"));
+        conn.device.complete_as(batch.number, Err("flushed"));
+        let threads = [conn.drains(), conn.driver()];
         let failure = batch.wait().expect_err("it has failed");
-        assert!(["the part", "flushed"].contains(&failure));
-        let next = conn.post(None);
-        let number = next.number;
-        conn.device.state.lock().posted.clear();
-        conn.device.complete_as(number, Err("its own"));
+        assert!(["refused", "flushed"].contains(&failure));
+        let next = conn.begin();
+        conn.device.complete_as(next.number, Err("its own"));
         assert_eq!(next.wait(), Err("its own"));
-        conn.end([other, driver]);
+        conn.end(threads);
+    });
+}
+
+/// All requests of a commit have its number. It is complete when the last one has failed, whether
+/// another thread polls that before the post has returned, or after it.
+#[test]
+fn a_commit_fails() {
+    model(3, || {
+        let conn = Conn::new(1, 1);
+        let is_flushed = Arc::new(AtomicBool::new(false));
+        let commit = conn.begin();
+        conn.slots.has_parts(commit.number);
+        let device = {
+            let (conn, is_flushed) = (Arc::clone(&conn), Arc::clone(&is_flushed));
+            let number = commit.number;
+            thread::spawn(move || {
+                conn.device.complete_as(number, Err("refused"));
+                is_flushed.store(true, Ordering::Relaxed);
+                conn.device.complete_as(number, Err("flushed"));
+                conn.drain().unwrap();
+            })
+        };
+        let settled = conn.slots.note_last(commit.number, "flushed");
+        settled
+            .into_iter()
+            .for_each(|settled| conn.settled(settled));
+        let driver = conn.driver();
+        let failure = commit.wait().expect_err("it has failed");
+        assert!(["refused", "flushed"].contains(&failure));
+        assert!(
+            is_flushed.load(Ordering::Relaxed),
+            "a device reads the sources"
+        );
+        let next = conn.begin();
+        conn.device.complete_as(next.number, Ok(()));
+        assert_eq!(next.wait(), Ok(()));
+        conn.end([device, driver]);
     });
 }
