@@ -5,7 +5,6 @@
 //! the program's share until it is complete.
 
 use std::fmt;
-use std::mem;
 use std::ptr::NonNull;
 use std::slice;
 use std::sync::Arc;
@@ -294,13 +293,11 @@ impl<M: Memory> Clone for Common<M> {
             blocks: Arc::clone(&self.0.blocks),
             index: self.0.index,
         };
-        if before > MOST_READERS {
-            // Before the count can begin anew. The block is never free again.
-            mem::forget(holder);
-            panic!(
-                "a block of a pool has more than {MOST_READERS} readers: the program leaks them"
-            );
-        }
+        // Before the count can begin anew. The drop of `holder` takes it back, so it stays there.
+        assert!(
+            before <= MOST_READERS,
+            "a block of a pool has more than {MOST_READERS} readers: the program leaks them"
+        );
         Self(holder)
     }
 }
@@ -308,6 +305,7 @@ impl<M: Memory> Clone for Common<M> {
 #[cfg(test)]
 mod tests {
     use std::collections::HashSet;
+    use std::panic::{AssertUnwindSafe, catch_unwind};
     use std::thread;
 
     use super::*;
@@ -389,6 +387,21 @@ mod tests {
         exclusive.bytes_mut(5).copy_from_slice(b"bytes");
         assert_eq!(exclusive.into_common().bytes(1, 3), b"yt");
         assert_eq!(blocks.available(), 1);
+    }
+
+    /// The count must not begin anew, however often a program catches the panic: a writer beside readers
+    /// would change bytes under them.
+    #[test]
+    fn too_many_readers_are_refused_each_time() {
+        let blocks = blocks(1);
+        let one = blocks.take().expect("it is free").into_common();
+        // As after so many clones that were forgotten.
+        one.0.holders().store(MOST_READERS + 1, Ordering::Relaxed);
+        for _ in 0..3 {
+            assert!(catch_unwind(AssertUnwindSafe(|| one.clone())).is_err());
+        }
+        assert_eq!(one.0.holders().load(Ordering::Relaxed), MOST_READERS + 1);
+        assert_eq!(blocks.available(), 0);
     }
 
     /// Threads take, share and give back at the same time: Miri looks for a data race.
