@@ -84,13 +84,14 @@ impl Receives {
             imm: success.imm_data(),
         });
         drop(state);
-        self.wake();
-    }
-
-    pub(crate) fn wake(&self) {
         if self.waiters.any() {
             self.waiters.wake_all();
         }
+    }
+
+    /// Something else has changed. The lock of the waits orders this and their look at it.
+    pub(crate) fn wake_all(&self) {
+        self.waiters.wake_all();
     }
 
     fn take(&self) -> Option<Arrived> {

@@ -27,7 +27,8 @@ struct Queue {
 pub(crate) struct Ticket(Option<u64>);
 
 impl Waiters {
-    /// Whether a task waits. The caller has made its change before, by an exchange.
+    /// Whether a task waits. The caller has made its change before, by an exchange or under a lock with
+    /// which the task looks again. After a plain store only [`wake_all`](Self::wake_all) is safe.
     #[inline]
     pub(crate) fn any(&self) -> bool {
         self.count.load(Ordering::Acquire) > 0

@@ -422,7 +422,7 @@ impl Shared {
         self.room.wake_all();
         self.closed.wake_all();
         if let Some(receives) = &self.receives {
-            receives.wake();
+            receives.wake_all();
         }
     }
 
