@@ -85,6 +85,30 @@ fn the_slot_of_an_abandoned_operation() {
     });
 }
 
+/// An owner takes the failure of its operation. Another thread has the slot afterwards, and its waker
+/// stays where it is.
+#[test]
+fn the_slot_of_a_failed_operation() {
+    model(3, || {
+        let conn = Conn::new(1, 1);
+        let mut op = conn.begin();
+        let outcome = op.poll(&Bed::new().into());
+        assert!(outcome.is_none(), "nothing completes yet");
+        conn.device.complete_as(op.number, Err("refused"));
+        conn.drain().unwrap();
+        let finishes = thread::spawn(move || assert_eq!(op.wait(), Err("refused")));
+        let drains = conn.completes_and_drains(1);
+        let next = loop {
+            match conn.try_post(None) {
+                Ok(op) => break op,
+                Err(_) => thread::yield_now(),
+            }
+        };
+        assert_eq!(next.wait(), Ok(()));
+        conn.end([finishes, drains]);
+    });
+}
+
 /// The memory of abandoned operations comes back although nobody else polls: they count as sleepers
 /// until they are complete. The event of the first must not be the last one.
 #[test]
