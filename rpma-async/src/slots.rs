@@ -39,6 +39,8 @@ pub(crate) const RECEIVE: u64 = 1 << 31;
 pub(crate) const PART: u64 = 1 << 30;
 /// Indices are below this.
 pub(crate) const MOST: u32 = 1 << 24;
+/// No operation is heavier.
+pub(crate) const MOST_WEIGHT: u32 = 0xFF_FFFF;
 
 const INDEX: u64 = MOST as u64 - 1;
 
@@ -54,7 +56,7 @@ const STATES: u64 = 7;
 /// Beside the state: several requests have the operation's number.
 const PARTS: u64 = 8;
 const WEIGHT_SHIFT: u32 = 8;
-const WEIGHT: u64 = 0xFF_FFFF;
+const WEIGHT: u64 = MOST_WEIGHT as u64;
 
 /// The slots of a connection. `M` is the memory of an operation, `F` the reason of a failure, and `R`
 /// the name of a request.
@@ -140,8 +142,7 @@ impl<M, F, R: Copy + PartialEq> Slots<M, F, R> {
         let index = self.free.take()?;
         let state = &self.slots[index as usize].state;
         let generation = state.load(Ordering::Relaxed) >> 32 << 32;
-        // No heavier operation can be posted.
-        let weight = u64::from(weight).min(WEIGHT);
+        let weight = u64::from(weight.min(MOST_WEIGHT));
         let begun = generation | weight << WEIGHT_SHIFT | PENDING;
         state.store(begun, Ordering::Release);
         Some(generation | u64::from(index))

@@ -15,3 +15,4 @@ mod serving;
 #[path = "../serve/support.rs"]
 mod site;
 mod support;
+mod weights;

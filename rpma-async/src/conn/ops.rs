@@ -8,6 +8,7 @@ use super::memory::{self, Memory};
 use super::{Conn, Op, Sources};
 use crate::error::{Refused, invalid};
 use crate::pool::{Frozen, Lease};
+use crate::slots::MOST_WEIGHT;
 
 /// The bytes that one request of a native flush covers.
 const FLUSHED: u64 = 1 << 31;
@@ -139,12 +140,13 @@ impl Conn {
         pointer: Option<(RemoteSlice, [u8; 8])>,
         flush_type: FlushType,
     ) -> Result<Op<Sources<N>>, Refused<Sources<N>>> {
-        let mut weight = 0;
+        let mut weight = 0_u64;
         let to = parts.each_ref().map(|(to, _)| {
-            weight += 1 + self.flush_weight(*to);
+            weight += 1 + u64::from(self.flush_weight(*to));
             *to
         });
         weight += if pointer.is_some() { 2 } else { 0 };
+        let weight = u32::try_from(weight).unwrap_or(u32::MAX);
         let sources = Sources(parts.map(|(_, from)| Some(from)));
         let shared = &self.shared;
         self.post(sources, weight, |conn, sources, number| {
@@ -192,6 +194,8 @@ impl Conn {
         post: impl FnOnce(&rpma::Conn, &B, u64) -> Result<Posted>,
     ) -> Result<Op<B>, Refused<B>> {
         let shared = &self.shared;
+        // A longer flush of a peer's word is refused by the post, and must not wrap the counts.
+        let weight = weight.min(MOST_WEIGHT);
         let Some(number) = shared.begin(weight) else {
             return Err(self.no_slot(memory));
         };
