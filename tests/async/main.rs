@@ -1,7 +1,7 @@
 //! The awaited operations of rpma-async: on a device, and on the simulated fabric.
 
-mod commit;
 mod cancelling;
+mod commit;
 #[path = "../common/mod.rs"]
 mod common;
 mod held;
