@@ -36,6 +36,8 @@ pub(crate) struct Receives {
 struct State {
     /// The memory of the receives that a device has, by their numbers.
     posted: Box<[Option<Lease>]>,
+    /// How many receives the device has.
+    outstanding: u32,
     arrived: VecDeque<Arrived>,
 }
 
@@ -54,6 +56,7 @@ impl Receives {
         Ok(Self {
             state: Mutex::new(State {
                 posted,
+                outstanding: 0,
                 arrived: VecDeque::with_capacity(count as usize),
             }),
             waiters: Waiters::default(),
@@ -63,27 +66,39 @@ impl Receives {
 
     /// Posts all of them, before the connection is there.
     pub(crate) fn post(&self, req: &rpma::ConnReq) -> Result<()> {
-        let state = self.state.lock();
+        let mut state = self.state.lock();
         let receives = state.posted.iter().flatten().zip(0_u64..);
         let receives = receives.map(|(lease, number)| Ok((lease.region()?, number | RECEIVE)));
-        req.recv_many(&receives.collect::<Result<Vec<_>>>()?)
+        let receives = receives.collect::<Result<Vec<_>>>()?;
+        req.recv_many(&receives)?;
+        state.outstanding = receives.len() as u32;
+        Ok(())
     }
 
     /// Notes the completion of a receive.
     pub(crate) fn settle(&self, wc: &Wc, number: u32) {
         let mut state = self.state.lock();
-        let memory = state.posted.get_mut(number as usize).and_then(Option::take);
-        // The device has flushed it: the connection is at its end.
-        let (Some(mut memory), Ok(success)) = (memory, wc.result()) else {
+        let Some(mut memory) = state.posted.get_mut(number as usize).and_then(Option::take) else {
             return;
         };
-        memory.truncate(success.byte_len().map_or(0, |len| len as usize));
-        state.arrived.push_back(Arrived {
-            number,
-            memory,
-            imm: success.imm_data(),
-        });
-        drop(state);
+        // (One whose post failed may be there all the same, and was not counted.)
+        state.outstanding = state.outstanding.saturating_sub(1);
+        match wc.result() {
+            Ok(success) => {
+                memory.truncate(success.byte_len().map_or(0, |len| len as usize));
+                state.arrived.push_back(Arrived {
+                    number,
+                    memory,
+                    imm: success.imm_data(),
+                });
+                drop(state);
+            }
+            // The device has flushed it: the connection is at its end.
+            Err(_) => {
+                drop(state);
+                drop(memory);
+            }
+        }
         if self.waiters.any() {
             self.waiters.wake_all();
         }
@@ -98,21 +113,28 @@ impl Receives {
         self.state.lock().arrived.pop_front()
     }
 
+    /// The device has no receive any more: all messages that it has got have arrived.
+    fn are_complete(&self) -> bool {
+        self.state.lock().outstanding == 0
+    }
+
     /// Posts a receive again.
-    fn post_again(&self, conn: &rpma::Conn, number: u32, mut memory: Lease) {
+    fn post_again(&self, conn: &rpma::Conn, number: u32, mut memory: Lease) -> Result<()> {
         memory.restore();
         let mut state = self.state.lock();
-        let Some(place) = state.posted.get_mut(number as usize) else {
-            return;
+        let State {
+            posted,
+            outstanding,
+            ..
+        } = &mut *state;
+        // If it is not posted its memory goes with the pool.
+        let Some(place) = posted.get_mut(number as usize) else {
+            return Ok(());
         };
         let memory = place.insert(memory);
-        let posted = memory
-            .region()
-            .and_then(|region| conn.recv(region, u64::from(number) | RECEIVE));
-        if let Err(error) = posted {
-            // The connection is at its end. Its memory goes with the pool.
-            log::debug!("{error}");
-        }
+        conn.recv(memory.region()?, u64::from(number) | RECEIVE)?;
+        *outstanding += 1;
+        Ok(())
     }
 }
 
@@ -155,8 +177,9 @@ impl Inbox {
     ///
     /// # Errors
     ///
-    /// [`rpma::Error::InvalidArgument`] if the driver is gone, [`rpma::Error::NotConnected`] if the
-    /// device gave the connection up.
+    /// [`rpma::Error::InvalidArgument`] if the driver is gone. The first failure of the connection, if it
+    /// failed before an event of its end came, or [`rpma::Error::NotConnected`] if the device gave it up:
+    /// after the messages that arrived before, and at each call.
     #[expect(clippy::should_implement_trait, reason = "it is awaited")]
     pub fn next(&mut self) -> Next<'_> {
         Next(self)
@@ -189,14 +212,18 @@ impl Inbox {
             &mut self.ticket,
             cx,
             || {
-                // The end first: messages that came before it are in the queue by then.
-                let is_over = shared.end().is_some();
                 let drained = queue.arm_and_drain(&shared);
+                // The end counts when the device has no receive any more: another thread may have
+                // polled a message, and not noted it yet. The messages come after this look.
+                let is_complete = receives.are_complete();
                 if let Some(arrived) = receives.take() {
                     return Some(Ok(Some(arrived)));
                 }
-                if is_over {
+                if is_complete && shared.end().is_some() {
                     return Some(Ok(None));
+                }
+                if let (true, Some(cause)) = (is_complete, shared.cause_without_event()) {
+                    return Some(Err(cause));
                 }
                 match drained.and_then(|()| shared.check()) {
                     Ok(()) => None,
@@ -304,8 +331,13 @@ impl fmt::Debug for Message {
 
 impl Drop for Message {
     fn drop(&mut self) {
-        if let (Some(receives), Some(memory)) = (self.shared.receives(), self.memory.take()) {
-            receives.post_again(self.shared.conn(), self.number, memory);
+        let (Some(receives), Some(memory)) = (self.shared.receives(), self.memory.take()) else {
+            return;
+        };
+        if let Err(error) = receives.post_again(self.shared.conn(), self.number, memory) {
+            // The connection is at its end, or is it now.
+            log::debug!("{error}");
+            self.shared.failed();
         }
     }
 }

@@ -4,7 +4,10 @@ mod cancelling;
 mod commit;
 #[path = "../common/mod.rs"]
 mod common;
+mod ends;
 mod held;
+#[cfg(feature = "sim")]
+mod lost;
 mod operations;
 mod parts;
 mod reconnect;
@@ -14,5 +17,8 @@ mod serving;
 #[allow(dead_code, reason = "these tests use a part of it")]
 #[path = "../serve/support.rs"]
 mod site;
+mod sleepers;
 mod support;
 mod weights;
+#[cfg(feature = "sim")]
+mod world;

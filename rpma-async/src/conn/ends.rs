@@ -23,8 +23,10 @@ impl Conn {
     ///
     /// # Errors
     ///
-    /// [`Error::NotConnected`] if the device gave the connection up. [`Error::InvalidArgument`] if the
-    /// driver is gone.
+    /// The first failure of the connection, if it failed before an event of its end came: of an operation
+    /// ([`Error::Operation`]), of a call that posts, or of the device ([`Error::NotConnected`]). (A peer that
+    /// does not answer any more is no event of the connection manager before 69 s.)
+    /// [`Error::InvalidArgument`] if the driver is gone.
     pub fn closed(&self) -> Closed {
         Closed {
             shared: Arc::clone(&self.shared),
@@ -49,12 +51,15 @@ impl Conn {
     pub async fn close(self, limit: Duration) -> Result<()> {
         let ends = async {
             self.idle().await?;
-            // The peer ended it, and operations in flight were flushed.
-            if let Some(failure) = self.failure() {
-                return match self.shared.end() {
-                    Some(event) => Err(Error::Ended(Box::new(event.clone()))),
-                    None => Err(failure.into()),
-                };
+            // Receives are flushed at each end, and are no loss.
+            if let (true, Some(event)) = (self.shared.has_lost(), self.shared.end()) {
+                return Err(Error::Ended(Box::new(event.clone())));
+            }
+            if let Some(cause) = self.shared.cause() {
+                return Err(cause);
+            }
+            if let (true, Some(flushed)) = (self.shared.has_lost(), self.failure()) {
+                return Err(flushed.into());
             }
             self.abort();
             self.closed().await?;
@@ -91,10 +96,11 @@ impl Future for Closed {
         let Self { shared, ticket } = &mut *self;
         poll_told(shared.reactor(), shared.closed(), ticket, cx, || {
             let end = shared.end().cloned().map(Ok);
-            end.or_else(|| {
-                let given_up = Error::NotConnected(NotConnected::GivenUp);
-                shared.is_given_up().then_some(Err(given_up))
-            })
+            end.or_else(|| shared.cause_without_event().map(Err))
+                .or_else(|| {
+                    let given_up = Error::NotConnected(NotConnected::GivenUp);
+                    shared.is_given_up().then_some(Err(given_up))
+                })
         })
     }
 }

@@ -25,7 +25,7 @@ impl Conn {
     /// # Errors
     ///
     /// [`Error::InvalidArgument`] if the queue has fewer slots, or if the driver is gone.
-    /// [`Error::Ended`] or [`Error::NotConnected`] if the connection is over.
+    /// [`Error::Ended`], or the first failure of the connection, if it is over.
     pub fn ready(&self, n: u32) -> Ready {
         let depth = self.shared.depth();
         Ready {
@@ -79,6 +79,9 @@ impl Ready {
         if !self.is_idle {
             if let Some(event) = shared.end() {
                 return Some(Err(Error::Ended(Box::new(event.clone()))));
+            }
+            if let Some(cause) = shared.cause_without_event() {
+                return Some(Err(cause));
             }
         }
         if shared.used() <= most {

@@ -42,6 +42,10 @@ pub(crate) struct Shared {
     closed: Waiters,
     is_established: AtomicBool,
     end: OnceLock<ConnEvent>,
+    /// Something has failed, and the connection is disconnected.
+    has_failed: AtomicBool,
+    /// An operation has failed.
+    has_lost: AtomicBool,
     /// The device reports no more completions.
     is_given_up: AtomicBool,
     receives: Option<Receives>,
@@ -73,6 +77,8 @@ impl Shared {
             closed: Waiters::default(),
             is_established: AtomicBool::new(false),
             end: OnceLock::new(),
+            has_failed: AtomicBool::new(false),
+            has_lost: AtomicBool::new(false),
             is_given_up: AtomicBool::new(false),
             receives,
             keep_alive: Mutex::default(),
@@ -166,6 +172,7 @@ impl Shared {
                 drop(memory);
             }
         }
+        self.failed();
         false
     }
 
@@ -178,7 +185,7 @@ impl Shared {
         }
         let settled = match wc.result() {
             Ok(_) => self.slots.settle(number, Ok(())),
-            Err(failure) => self.slots.settle_failed(number, failure, wc.posted()),
+            Err(failure) => self.settle_failed(number, failure, wc.posted()),
         };
         if let Some(settled) = settled {
             self.settled(settled);
@@ -206,13 +213,74 @@ impl Shared {
     }
 
     #[cold]
+    fn settle_failed(
+        &self,
+        number: u64,
+        failure: WcFailure,
+        posted: Option<Posted>,
+    ) -> Option<Settled> {
+        self.has_lost.store(true, Ordering::SeqCst);
+        let settled = self.slots.settle_failed(number, failure, posted);
+        self.failed();
+        settled
+    }
+
+    #[cold]
     fn settle_unusual(&self, wc: &Wc, number: u64) {
         if number & RECEIVE != 0 {
             if let Some(receives) = &self.receives {
                 receives.settle(wc, (number & !RECEIVE) as u32);
             }
+            if wc.result().is_err() {
+                self.failed();
+            }
         } else if let Err(failure) = wc.result() {
+            self.has_lost.store(true, Ordering::SeqCst);
             self.slots.note_failure(number & !PART, failure);
+            self.failed();
+        }
+    }
+
+    /// A request, or a call that posts, has failed: the queue pair works no more, and the peer may be one
+    /// that the connection manager still takes for alive. Or the peer has ended the connection. Ends
+    /// it on this side.
+    #[cold]
+    pub(crate) fn failed(&self) {
+        if self.has_failed.swap(true, Ordering::SeqCst) {
+            return;
+        }
+        if let Err(error) = self.conn().disconnect() {
+            log::debug!("{error}");
+        }
+        self.room.wake_all();
+        self.closed.wake_all();
+        if let Some(receives) = &self.receives {
+            receives.wake_all();
+        }
+    }
+
+    /// Whether an operation has failed.
+    pub(crate) fn has_lost(&self) -> bool {
+        self.has_lost.load(Ordering::SeqCst)
+    }
+
+    /// Why the connection failed: not that requests were flushed, which is what its end does.
+    pub(crate) fn cause(&self) -> Option<Error> {
+        self.cause_that(|_| true)
+    }
+
+    /// As [`cause`](Self::cause), of a connection whose end no event tells soon. (A keep-alive's does.)
+    pub(crate) fn cause_without_event(&self) -> Option<Error> {
+        self.cause_that(|cause| !matches!(cause, Failure::Silent { .. } | Failure::Probe { .. }))
+    }
+
+    fn cause_that(&self, is_it: impl FnOnce(&Failure) -> bool) -> Option<Error> {
+        if !self.has_failed.load(Ordering::SeqCst) {
+            return None;
+        }
+        match self.conn().failure()? {
+            Failure::Operation(first) if first.status == WcStatus::WR_FLUSH_ERR => None,
+            cause => is_it(&cause).then(|| cause.into()),
         }
     }
 

@@ -1,0 +1,168 @@
+//! Peers that are killed, cut off, or silent, and queue pairs that a device gives up.
+
+use std::time::Duration;
+
+use rpma::{ConnCfg, ConnEvent, Error, FlushType, NotConnected, WcStatus};
+use rpma_async::Setup;
+use tokio::time::{Instant, sleep};
+
+use crate::sleepers::Sleepers;
+use crate::support::{CLOSE, Memories, in_time};
+use crate::world::virtually;
+
+fn with_receives() -> Setup {
+    Setup::default().with_receives(2, 64)
+}
+
+/// Settings that notice a lost peer in 2 s.
+fn impatient() -> ConnCfg {
+    let mut cfg = ConnCfg::new();
+    cfg.set_ack_timeout(Some(15)).expect("5 bits");
+    cfg.set_retry_count(2).expect("3 bits");
+    cfg
+}
+
+/// Promise: a peer whose programs are killed wakes everything that sleeps, with the reason.
+#[test]
+fn a_killed_peer_wakes_all() {
+    virtually(async |world| {
+        let memories = Memories::new(&world.peers[0]);
+        let (client, server) = world.connect(&with_receives(), &Setup::default()).await;
+        let sleepers = Sleepers::new(&client, &memories).await;
+        world.hosts[1].kill();
+        sleepers.woken().await.is_closed_by_the_peer();
+        drop(client);
+        assert_eq!(memories.pool.available(), 4);
+        drop(server);
+    });
+}
+
+/// Promise: an operation that a peer does not answer ends the connection, and everything that sleeps
+/// is woken with its failure: also who does not wait for an operation, and before the connection
+/// manager notices anything.
+#[test]
+fn a_peer_that_is_cut_off_wakes_all() {
+    virtually(async |world| {
+        let memories = Memories::new(&world.peers[0]);
+        let setup = Setup::new(&impatient()).with_receives(2, 64);
+        let (client, server) = world.connect(&setup, &Setup::default()).await;
+        let sleepers = Sleepers::new(&client, &memories).await;
+        world.link.partition();
+        let began = Instant::now();
+        let woken = sleepers.woken().await;
+        assert!(
+            began.elapsed() < Duration::from_secs(5),
+            "{:?}",
+            began.elapsed()
+        );
+        woken.each_tells(|error| {
+            matches!(error, Error::Operation(failure) if failure.status == WcStatus::RETRY_EXC_ERR)
+        });
+        for op in &woken.ops {
+            let failed = op.as_ref().expect_err("the peer has not answered");
+            assert!(failed.memory.is_some(), "{failed:?}");
+        }
+        woken.idle.expect("nothing is in flight");
+        assert!(client.closed().await.is_err());
+        let ready = client.ready(1).await;
+        assert!(matches!(ready, Err(Error::Operation(_))), "{ready:?}");
+        let closed = client.clone().close(CLOSE).await;
+        assert!(matches!(closed, Err(Error::Operation(_))), "{closed:?}");
+        // When the connection manager notices it there is an event.
+        sleep(Duration::from_secs(100)).await;
+        assert_eq!(client.closed().await.expect("an event"), ConnEvent::Closed);
+        world.link.heal();
+        drop(server);
+    });
+}
+
+/// Promise: the driver takes the steps of a keep-alive. A peer that is silent ends the connection, if
+/// nothing is posted and nobody polls, within the time that the settings say.
+#[test]
+fn a_silent_peer_wakes_all() {
+    for freezes in [false, true] {
+        virtually(async |world| {
+            let mut cfg = impatient();
+            let silence = Duration::from_secs(8);
+            cfg.set_keep_alive(Some(silence)).expect("possible");
+            let setup = Setup::new(&cfg).with_receives(2, 64);
+            let (client, server) = world.connect(&setup, &Setup::default()).await;
+            let mut inbox = client.inbox().expect("it has receives");
+            let inbox = tokio::spawn(async move { inbox.next().await.map(|next| next.is_some()) });
+            let closed = tokio::spawn(client.closed());
+            let closing = tokio::spawn(client.clone().closed());
+            sleep(10 * silence).await;
+            assert!(
+                !inbox.is_finished() && !closed.is_finished(),
+                "the peer answers"
+            );
+            match freezes {
+                true => world.hosts[1].freeze(),
+                false => world.link.partition(),
+            }
+            let began = Instant::now();
+            let event = in_time(closed).await.expect("no panic").expect("an event");
+            assert!(began.elapsed() <= silence, "{:?}", began.elapsed());
+            println!("{event:?}");
+            assert!(!in_time(inbox).await.expect("no panic").expect("no error"));
+            assert_eq!(
+                in_time(closing).await.expect("no panic").expect("an event"),
+                event
+            );
+            let ready = client.ready(1).await;
+            assert!(matches!(ready, Err(Error::Ended(_))), "{ready:?}");
+            let closed = client.clone().close(CLOSE).await;
+            let silent = Err(Error::NotConnected(NotConnected::Silent));
+            assert_eq!(
+                format!("{closed:?}"),
+                format!("{:?}", silent as rpma::Result<()>)
+            );
+            match freezes {
+                true => world.hosts[1].thaw(),
+                false => world.link.heal(),
+            }
+            drop(server);
+        });
+    }
+}
+
+/// Promise: a queue pair that its device gives up, or breaks, because of the peer wakes everything
+/// that sleeps.
+#[test]
+fn a_broken_queue_pair_wakes_all() {
+    virtually(async |world| {
+        let [of_client, of_server] = world.peers.each_ref().map(Memories::new);
+        let setup = Setup::new(&impatient());
+        let (client, server) = world.connect(&setup, &with_receives()).await;
+        let sleepers = Sleepers::new(&server, &of_server).await;
+        // The client asks for memory that is not there any more.
+        let remote = of_server.remote.slice(8..15).expect("inside");
+        of_server.target.dereg().expect("deregisters");
+        let write = client.write(remote, of_client.word()).expect("posted");
+        write.await.expect_err("it is refused");
+        let woken = sleepers.woken().await;
+        println!("{woken:?}");
+        for op in &woken.ops {
+            assert!(op.is_err(), "{woken:?}");
+        }
+        assert!(woken.ready.is_err(), "{woken:?}");
+        assert!(
+            woken.close.as_ref().is_some_and(Result::is_err),
+            "{woken:?}"
+        );
+        // The device may have kept completions back.
+        if woken
+            .ops
+            .iter()
+            .flat_map(|op| op.as_ref().err())
+            .all(|failed| failed.memory.is_some())
+        {
+            assert!(woken.idle.is_ok());
+        }
+        let flush = client.flush(of_client.to(), FlushType::Visibility);
+        assert!(flush.is_err(), "the client knows");
+        drop((client, server, woken));
+        assert_eq!(of_server.pool.available(), 4);
+        assert_eq!(of_client.pool.available(), 4);
+    });
+}

@@ -1,0 +1,73 @@
+//! Two hosts in the time of a paused clock, both on one thread of tokio.
+
+use rpma::Peer;
+use rpma::sim::{Fabric, Host, Link};
+use rpma_async::{Conn, Reactor, Setup};
+use tokio::time::{Instant, sleep_until};
+
+use crate::common::{peer, profile};
+use crate::support::{both, in_time};
+
+/// Two hosts, each with a reactor.
+pub(crate) struct World {
+    pub(crate) hosts: [Host; 2],
+    /// From the first one to the second.
+    pub(crate) link: Link,
+    pub(crate) peers: [Peer; 2],
+    pub(crate) reactors: [Reactor; 2],
+    #[expect(dead_code, reason = "it is alive")]
+    pub(crate) fabric: Fabric,
+}
+
+/// Runs a test in virtual time. In the end nothing is left on the fabric.
+pub(crate) fn virtually<T>(test: impl AsyncFnOnce(&World) -> T) -> T {
+    let mut builder = tokio::runtime::Builder::new_current_thread();
+    let runtime = builder.enable_all().start_paused(true).build();
+    runtime.expect("a runtime").block_on(async {
+        let fabric = Fabric::new(profile());
+        fabric.follow(|| Instant::now().into_std());
+        let ticking = tokio::spawn(fabric.tick(|at| sleep_until(at.into())));
+        let world = World::new(&fabric);
+        let result = test(&world).await;
+        drop(world);
+        // The last handle may be a task's that was woken just now.
+        for _ in 0..8 {
+            tokio::task::yield_now().await;
+        }
+        assert!(fabric.objects().is_empty(), "{:?}", fabric.objects());
+        drop(fabric);
+        in_time(ticking).await.expect("it ends");
+        result
+    })
+}
+
+impl World {
+    fn new(fabric: &Fabric) -> Self {
+        let hosts = ["client", "server"].map(|name| fabric.host(name));
+        let peers = hosts.each_ref().map(|host| {
+            let _entered = host.enter();
+            peer()
+        });
+        Self {
+            link: fabric.between(&hosts[0], &hosts[1]),
+            reactors: [0, 1].map(|at: usize| Reactor::spawn(&peers[at]).expect("a reactor")),
+            hosts,
+            peers,
+            fabric: fabric.clone(),
+        }
+    }
+
+    /// A connection of the first host with the second.
+    pub(crate) async fn connect(&self, client: &Setup, server: &Setup) -> (Conn, Conn) {
+        let at = (self.hosts[1].addr(), 0).into();
+        let listener = self.reactors[1].listen(at).expect("listens");
+        let at = (self.hosts[1].addr(), listener.port()).into();
+        let accepting = async {
+            let incoming = listener.accept().await.expect("a request");
+            incoming.accept(server, b"").await.expect("established")
+        };
+        let connecting = self.reactors[0].connect(at, client, b"");
+        let (client, server) = both(connecting, accepting).await;
+        (client.expect("established"), server)
+    }
+}
