@@ -116,12 +116,17 @@ impl Future for Ready {
             }
         };
         if let Some(result) = this.look(most) {
+            // It may be all that the task waits for, again and again.
+            if !this.counted && this.shared.lets_others_run(cx) {
+                return Poll::Pending;
+            }
             this.leave();
             return Poll::Ready(result);
         }
         let shared = Arc::clone(&this.shared);
         let queue = shared.queue(rpma::CqKind::Main);
-        if !std::mem::replace(&mut this.counted, true) {
+        let was_counted = std::mem::replace(&mut this.counted, true);
+        if !was_counted {
             queue.arming().sleep();
         }
         shared.room().wait(&mut this.ticket, cx.waker());
@@ -133,6 +138,7 @@ impl Future for Ready {
             (None, Ok(())) => shared.check().err().map(Err),
         };
         match over {
+            Some(_) if !was_counted && shared.lets_others_run(cx) => Poll::Pending,
             Some(result) => {
                 this.leave();
                 Poll::Ready(result)
