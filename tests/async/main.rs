@@ -1,5 +1,6 @@
 //! The awaited operations of rpma-async: on a device, and on the simulated fabric.
 
+mod backpressure;
 mod cancelling;
 mod commit;
 #[path = "../common/mod.rs"]
@@ -20,5 +21,6 @@ mod site;
 mod sleepers;
 mod support;
 mod weights;
+mod turns;
 #[cfg(feature = "sim")]
 mod world;

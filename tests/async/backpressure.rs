@@ -1,0 +1,172 @@
+//! A send queue that is full, and waits for room.
+
+use rpma::{ConnCfg, Error};
+use rpma_async::{Conn, Failed, Frozen, Inbox, Setup};
+use tokio::task::{JoinHandle, yield_now};
+
+use crate::common::{device_test, peer};
+use crate::support::{Ends, Memories, both, fill, in_time, run};
+
+const DEPTH: u32 = 6;
+
+fn setup() -> Setup {
+    let mut cfg = ConnCfg::new();
+    cfg.set_sq_size(DEPTH);
+    Setup::new(&cfg)
+}
+
+/// Takes so many messages.
+async fn take(inbox: &mut Inbox, count: u32) {
+    for _ in 0..count {
+        let message = inbox.next().await.expect("no error").expect("a message");
+        assert_eq!(&*message, b"a word.");
+    }
+}
+
+/// A client whose send queue is full of messages, for which the peer has one receive, which is taken.
+async fn full(ends: &Ends, memories: &Memories) -> Vec<JoinHandle<Result<Frozen, Failed<Frozen>>>> {
+    let first = ends.client.send(memories.word()).expect("posted");
+    first.await.expect("there is a receive");
+    let ops = fill(&ends.client, memories, DEPTH);
+    ops.into_iter().map(tokio::spawn).collect()
+}
+
+/// Promise: a full queue refuses an operation of each kind, and gives its memory back. Nothing of it is
+/// posted.
+#[test]
+fn a_full_queue_gives_the_memory_back() {
+    device_test(|| {
+        let peer = peer();
+        let memories = Memories::new(&peer);
+        run(async {
+            let ends = Ends::new(&peer, &setup(), &Setup::default().with_receives(1, 64)).await;
+            let ops = full(&ends, &memories).await;
+            let (client, mut inbox) = (&ends.client, ends.server.inbox().expect("receives"));
+            let free = memories.pool.available();
+            let is_full = |error: &Error| matches!(error, Error::QueueFull { .. });
+
+            let refused = client
+                .write(memories.to(), memories.word())
+                .expect_err("full");
+            assert!(is_full(&refused.error), "{refused}");
+            assert_eq!(refused.memory.as_deref(), Some(&b"a word."[..]));
+            drop(refused);
+            let lease = memories.block(&[1; 7]);
+            let refused = client.read(lease, memories.to()).expect_err("full");
+            assert!(is_full(&refused.error), "{refused}");
+            assert_eq!(refused.memory.as_deref(), Some(&[1; 7][..]));
+            drop(refused);
+            let refused = client.send(memories.word()).expect_err("full");
+            assert!(
+                is_full(&refused.error) && refused.memory.is_some(),
+                "{refused}"
+            );
+            drop(refused);
+            let mut batch = client.batch::<2>();
+            batch.write(memories.to(), memories.word()).expect("room");
+            let refused = batch.commit().expect_err("full");
+            assert!(is_full(&refused.error), "{refused}");
+            let sources = refused.memory.expect("they come back");
+            assert_eq!(sources.into_iter().count(), 1);
+            let parts = [(memories.to(), memories.word())];
+            let refused = client.commit(parts, None, rpma::FlushType::Visibility);
+            let refused = refused.expect_err("full");
+            assert!(
+                is_full(&refused.error) && refused.memory.is_some(),
+                "{refused}"
+            );
+            drop(refused);
+            assert_eq!(memories.pool.available(), free);
+
+            take(&mut inbox, 1 + DEPTH).await;
+            client.idle().await.expect("no error");
+            for op in ops {
+                in_time(op).await.expect("no panic").expect("it has landed");
+            }
+            // There is as much room as at the beginning.
+            client.ready(DEPTH).await.expect("no error");
+            assert_eq!(fill(client, &memories, DEPTH).len(), DEPTH as usize);
+            take(&mut inbox, DEPTH).await;
+        });
+        assert_eq!(memories.pool.available(), 4);
+    });
+}
+
+/// Promise: `ready(n)` waits until `n` slots are free, and each of several waiters is woken when there
+/// are as many as it wants. `idle` waits for all, those of dropped operations included.
+#[test]
+fn waits_for_room_wake_when_there_is_room() {
+    device_test(|| {
+        let peer = peer();
+        let memories = Memories::new(&peer);
+        run(async {
+            let ends = Ends::new(&peer, &setup(), &Setup::default().with_receives(1, 64)).await;
+            for keeps in [true, false] {
+                let first = ends.client.send(memories.word()).expect("posted");
+                first.await.expect("there is a receive");
+                let mut ops = fill(&ends.client, &memories, DEPTH);
+                if !keeps {
+                    ops.clear();
+                }
+                let ready = [1, 1, 3, DEPTH].map(|n| tokio::spawn(ends.client.ready(n)));
+                let idle = tokio::spawn(ends.client.idle());
+                for _ in 0..4 {
+                    yield_now().await;
+                }
+                assert!(!ready.iter().any(JoinHandle::is_finished) && !idle.is_finished());
+                let mut inbox = ends.server.inbox().expect("it has receives");
+                // One is taken, so one of the six has room, and completes.
+                take(&mut inbox, 1).await;
+                let [one, other, three, all] = ready;
+                in_time(one).await.expect("no panic").expect("room");
+                in_time(other).await.expect("no panic").expect("room");
+                // At most two have landed.
+                assert!(!three.is_finished() && !all.is_finished() && !idle.is_finished());
+                take(&mut inbox, DEPTH).await;
+                for wait in [three, all, idle] {
+                    in_time(wait).await.expect("no panic").expect("room");
+                }
+                for op in ops {
+                    op.await.expect("it has landed");
+                }
+            }
+        });
+        assert_eq!(memories.pool.available(), 4);
+    });
+}
+
+/// Promise: a program that posts as fast as there is room loses nothing, in order, however many
+/// operations there are.
+#[test]
+fn a_program_posts_as_fast_as_there_is_room() {
+    const MESSAGES: u32 = 500;
+    device_test(|| {
+        let peer = peer();
+        let memories = Memories::new(&peer);
+        run(async {
+            let setup_of_server = Setup::default().with_receives(4, 64);
+            let Ends { client, server, .. } = Ends::new(&peer, &setup(), &setup_of_server).await;
+            let sending = async |client: &Conn| {
+                for number in 0..MESSAGES {
+                    let mut word = memories.pool.lease().await;
+                    word.truncate(7);
+                    let word = word.freeze();
+                    client.ready(1).await.expect("no error");
+                    client.send_with_imm(word, number).expect("room").detach();
+                }
+                client.clone().close(crate::support::CLOSE).await
+            };
+            let mut inbox = server.inbox().expect("it has receives");
+            let taking = async {
+                for number in 0..MESSAGES {
+                    let message = inbox.next().await.expect("no error").expect("a message");
+                    assert_eq!(message.imm(), Some(number));
+                }
+                assert!(inbox.next().await.expect("no error").is_none());
+            };
+            let (closed, ()) = both(sending(&client), taking).await;
+            closed.expect("nothing is lost");
+        });
+        assert_eq!(memories.pool.available(), 4);
+    });
+}
