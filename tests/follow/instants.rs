@@ -1,13 +1,19 @@
 //! Retries, time-outs and delays at the instants of a paused clock.
 
+use std::net::SocketAddr;
 use std::time::{Duration, Instant as RealInstant};
 
+use rpma::reconnect::{Reconnect, ToConn};
 use rpma::sim::Fabric;
-use rpma::{Conn, ConnCfg, ConnEvent, ConnReq, Mr, MrUsage, Next, Wc, WcStatus};
-use tokio::time::{Instant, sleep, timeout};
+use rpma::{
+    Conn, ConnCfg, ConnEvent, ConnReq, Ep, Mr, MrUsage, Next, Offer, Peer, PeerCfg, Wc, WcStatus,
+};
+use tokio::time::{Instant, sleep, timeout, timeout_at};
 
 use crate::common::{Memory, region};
-use crate::world::{ALWAYS, DAY, World, completion, event, next, peer, resolved, virtually, write};
+use crate::world::{
+    ALWAYS, DAY, World, accept, completion, event, next, peer, readable, resolved, virtually, write,
+};
 
 const LEN: usize = 64;
 const MS: Duration = Duration::from_millis(1);
@@ -142,7 +148,34 @@ async fn ends(world: &World, began: Instant) -> Instants {
     let (error, took) = taking(resolved(resolving)).await;
     assert!(error.is_err() && took == 700 * MS, "{took:?}");
     note("unresolved");
+
+    // A client comes back to a server that is not there yet, after waits that are random.
+    let at = (world.hosts[1].addr(), 7204).into();
+    let server = world.server.clone();
+    let serving = tokio::spawn(async move {
+        sleep(Duration::from_secs(20)).await;
+        let ep = Ep::listen_on(&server, at).expect("listens");
+        accept(&ep, &cfg()).await
+    });
+    let conn = comes_back(&world.client, at).await;
+    note("came back");
+    drop((conn, serving.await.expect("no panic")));
     instants
+}
+
+async fn comes_back(peer: &Peer, at: SocketAddr) -> Conn {
+    let offer = Offer::new(&PeerCfg::new());
+    let client = Reconnect::to_addrs(peer, &[at], offer, ToConn);
+    let mut client = client.expect("a client");
+    client.begin(&cfg()).expect("begins");
+    loop {
+        if let Some(conn) = client.advance().expect("it goes on") {
+            assert!(client.counts().tries > 3, "{:?}", client.counts());
+            return conn;
+        }
+        let due = client.deadline().expect("it goes on");
+        let _ = timeout_at(due.into(), readable(&client)).await;
+    }
 }
 
 /// Promise: a program on a paused clock does the same at the same instants in each run, and its

@@ -5,6 +5,7 @@
 mod blocking;
 #[path = "../common/mod.rs"]
 mod common;
+mod cuts;
 mod instants;
 mod refused;
 mod ticking;

@@ -17,10 +17,14 @@ fn is_send(_of: &impl Send) {}
 
 /// A request that fails after a second, as nobody has the address.
 fn fails(world: &World) -> impl Future<Output = ()> + use<> {
+    fails_after(world, SECOND)
+}
+
+fn fails_after(world: &World, limit: Duration) -> impl Future<Output = ()> + use<> {
     let [a, b, c, _] = world.hosts[1].addr().octets();
     let nobody = ([a, b, c, 99], 7).into();
     let mut cfg = rpma::ConnCfg::new();
-    cfg.set_timeout(SECOND);
+    cfg.set_timeout(limit);
     let resolving = ConnReq::resolve(&world.client, nobody, &cfg).expect("begins");
     async { drop(resolved(resolving).await.expect_err("nobody is there")) }
 }
@@ -55,6 +59,24 @@ fn another_one_goes_on() {
     });
 }
 
+/// Promise: no thread does what is due, however long the runtime does not come to it.
+#[test]
+fn no_thread_does_what_is_due() {
+    paused().block_on(async {
+        let fabric = Fabric::new(profile());
+        follow(&fabric);
+        let world = World::new(&fabric);
+        let short = Duration::from_millis(1);
+        let mut failing = pin!(fails_after(&world, short));
+        let early = timeout(SECOND, &mut failing).await;
+        early.expect_err("nobody ticks");
+        // A thread of the fabric would have real time for it.
+        std::thread::sleep(50 * short);
+        let early = timeout(SECOND, &mut failing).await;
+        early.expect_err("nobody ticks");
+    });
+}
+
 /// Promise: the future ends with the fabric, while it sleeps, and also if it has nothing to wait for.
 /// It does not keep the fabric.
 #[test]
@@ -74,7 +96,8 @@ fn it_ends_with_its_fabric() {
             let began = Instant::now();
             drop((world, fabric));
             assert!(Host::current().is_none());
-            ticking.await.expect("no panic");
+            let ended = timeout(DAY, ticking).await.expect("in time");
+            ended.expect("no panic");
             assert_eq!(began.elapsed(), Duration::ZERO);
         });
     }

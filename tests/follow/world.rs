@@ -12,7 +12,7 @@ use rpma::{
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 use tokio::runtime::{Builder, Runtime};
-use tokio::time::{Instant, sleep_until, timeout_at};
+use tokio::time::{Instant, sleep_until, timeout, timeout_at};
 
 use crate::common::{Memory, profile, region, remote};
 
@@ -42,7 +42,8 @@ pub(crate) fn virtually<T>(test: impl AsyncFnOnce(&Fabric) -> T) -> T {
         let result = test(&fabric).await;
         assert!(fabric.objects().is_empty(), "{:?}", fabric.objects());
         drop(fabric);
-        ticking.await.expect("it ends");
+        let ended = timeout(DAY, ticking).await.expect("in time");
+        ended.expect("no panic");
         result
     })
 }
