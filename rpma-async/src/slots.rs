@@ -31,7 +31,7 @@ use std::mem;
 use std::task::Waker;
 
 use crate::free::FreeList;
-use crate::primitives::{AtomicU64, Mutex, Ordering};
+use crate::primitives::{AtomicU64, Mutex, Ordering, wake};
 
 /// Bits of a number, beside the generation in its upper half. The index has the others of the lower half.
 pub(crate) const RECEIVE: u64 = 1 << 31;
@@ -255,7 +255,7 @@ impl<M, F, R: Copy + PartialEq> Slots<M, F, R> {
         if was == PARKED {
             let waker = slot.rest.lock().waker.take();
             if let Some(waker) = waker {
-                waker.wake();
+                wake(waker);
             }
             return;
         }
@@ -414,7 +414,7 @@ impl<M, F, R: Copy + PartialEq> Slots<M, F, R> {
         for slot in &self.slots {
             let waker = slot.rest.lock().waker.take();
             if let Some(waker) = waker {
-                waker.wake();
+                wake(waker);
             }
         }
     }

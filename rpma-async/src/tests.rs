@@ -304,3 +304,34 @@ fn tasks_are_woken_in_order() {
     assert_eq!((first_woken(), second_woken()), (2, 1));
     assert!(!waiters.any());
 }
+
+/// The panic of one waker must not cost another task its wake-up, nor a connection its counts.
+#[test]
+fn a_waker_that_panics_is_alone() {
+    struct Panics;
+    impl Wake for Panics {
+        fn wake(self: Arc<Self>) {
+            panic!("a waker panics in this test");
+        }
+    }
+    let panics = Waker::from(Arc::new(Panics));
+    let (other, woken) = waker();
+    let slots = Slots::<(), ()>::new(2);
+    let [first, second] = [(); 2].map(|()| slots.begin(1).expect("a slot"));
+    assert!(slots.park(first, &panics) && slots.park(second, &other));
+    let settled = slots.settle(first, Ok(())).expect("it is in flight");
+    assert!(settled.slept);
+    assert_eq!(slots.finish(first, true), Ok(()));
+    let first = slots.begin(1).expect("the slot is free");
+    assert!(slots.park(first, &panics));
+    slots.wake_all();
+    assert_eq!(woken(), 1);
+
+    let waiters = Waiters::default();
+    let mut tickets = [Ticket::default(), Ticket::default()];
+    waiters.wait(&mut tickets[0], &panics);
+    waiters.wait(&mut tickets[1], &other);
+    waiters.wake_all();
+    assert_eq!(woken(), 2);
+    assert!(!waiters.any());
+}

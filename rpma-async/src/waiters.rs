@@ -6,7 +6,7 @@
 use std::collections::VecDeque;
 use std::task::Waker;
 
-use crate::primitives::{AtomicU32, Mutex, Ordering};
+use crate::primitives::{AtomicU32, Mutex, Ordering, wake};
 
 /// The tasks, in the order of their first look.
 #[derive(Debug, Default)]
@@ -46,10 +46,11 @@ impl Waiters {
             Some((_, left)) if left.will_wake(waker) => None,
             Some((_, left)) => Some(std::mem::replace(left, waker.clone())),
             None => {
+                let waker = waker.clone();
                 queue.next += 1;
                 let number = queue.next;
                 ticket.0 = Some(number);
-                queue.tasks.push_back((number, waker.clone()));
+                queue.tasks.push_back((number, waker));
                 None
             }
         };
@@ -82,7 +83,7 @@ impl Waiters {
         self.set_count(&queue);
         drop(queue);
         if let Some((_, waker)) = first {
-            waker.wake();
+            wake(waker);
         }
     }
 
@@ -92,6 +93,6 @@ impl Waiters {
         let tasks = std::mem::take(&mut queue.tasks);
         self.set_count(&queue);
         drop(queue);
-        tasks.into_iter().for_each(|(_, waker)| waker.wake());
+        tasks.into_iter().for_each(|(_, waker)| wake(waker));
     }
 }

@@ -20,6 +20,7 @@ use super::timers::Due;
 use super::watch::Watch;
 use crate::clock::now;
 use crate::conn::Shared;
+use crate::primitives::wake;
 
 /// Descriptors that one turn reports at most.
 const REPORTED: usize = 64;
@@ -137,7 +138,7 @@ impl Turns {
         let now = now();
         while let Some(due) = self.core.due(now) {
             match due {
-                Due::Wake(waker) => waker.wake(),
+                Due::Wake(waker) => wake(waker),
                 Due::KeepAlive(conn) => {
                     if let Some(conn) = conn.upgrade() {
                         conn.keep_alive();
@@ -277,7 +278,7 @@ impl Turns {
         self.core.driver_goes();
         while let Some(due) = self.core.due_any() {
             if let Due::Wake(waker) = due {
-                waker.wake();
+                wake(waker);
             }
         }
         for member in self.core.members() {

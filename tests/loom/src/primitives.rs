@@ -1,5 +1,7 @@
 //! Loom's atomics and locks, in the place of primitives.rs of both libraries.
 
+use std::task::Waker;
+
 pub(crate) use loom::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use loom::sync::{Condvar, MutexGuard};
 
@@ -19,6 +21,11 @@ pub(crate) fn sleep_while(word: &AtomicU32, value: u32) {
 pub(crate) fn wake_one(_: &AtomicU32) {
     let _guard = FUTEX.0.lock().unwrap();
     FUTEX.1.notify_one();
+}
+
+/// rpma-async's wake-up: no waker of a model panics.
+pub(crate) fn wake(waker: Waker) {
+    waker.wake();
 }
 
 /// rpma-async's lock.
