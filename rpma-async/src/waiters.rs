@@ -31,7 +31,7 @@ impl Waiters {
     /// which the task looks again. After a plain store only [`wake_all`](Self::wake_all) is safe.
     #[inline]
     pub(crate) fn any(&self) -> bool {
-        self.count.load(Ordering::Acquire) > 0
+        self.count.load(Ordering::Relaxed) > 0
     }
 
     /// Leaves a waker. Then the task looks again, by an exchange: it sees earlier changes, and a later
@@ -59,8 +59,11 @@ impl Waiters {
         drop(old);
     }
 
+    /// Under the lock. The step by which both sides look, an exchange or a lock, orders this store and the
+    /// load of [`any`](Self::any).
     fn set_count(&self, queue: &Queue) {
-        self.count.swap(queue.tasks.len() as u32, Ordering::AcqRel);
+        self.count
+            .store(queue.tasks.len() as u32, Ordering::Relaxed);
     }
 
     /// The task goes on, or its future is dropped. `true` if it had been woken.
