@@ -12,7 +12,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
-use rpma::{ConnReq, Error, NotConnected, Progress, Request, Resolving, Result};
+use rpma::{ConnReq, Error, Progress, Request, Resolving, Result};
 use rustix::io::Errno;
 
 use crate::conn::{Conn, Shared};
@@ -247,9 +247,7 @@ fn established(shared: &Shared) -> Option<Result<()>> {
     if let Some(end) = shared.end() {
         return Some(Err(Error::NotEstablished(Box::new(end.clone()))));
     }
-    shared
-        .is_given_up()
-        .then_some(Err(Error::NotConnected(NotConnected::GivenUp)))
+    shared.given_up().map(Err)
 }
 
 impl Connecting {

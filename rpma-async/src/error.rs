@@ -3,7 +3,7 @@
 use std::fmt;
 use std::io;
 
-use rpma::Error;
+use rpma::{Error, NotConnected};
 use rustix::io::Errno;
 
 /// An operation that was not posted: why, and its memory.
@@ -67,6 +67,22 @@ pub(crate) fn provider(call: &'static str, errno: Errno) -> Error {
         call,
         cause: io::Error::from(errno),
         hint: None,
+    }
+}
+
+/// The same error, for one more that waits for a connection that was given up.
+#[cold]
+pub(crate) fn once_more(error: &Error) -> Error {
+    match error {
+        Error::Provider { call, cause, hint } => Error::Provider {
+            call,
+            cause: match cause.raw_os_error() {
+                Some(errno) => io::Error::from_raw_os_error(errno),
+                None => io::Error::new(cause.kind(), cause.to_string()),
+            },
+            hint: *hint,
+        },
+        _ => Error::NotConnected(NotConnected::GivenUp),
     }
 }
 

@@ -6,6 +6,8 @@ mod commit;
 #[path = "../common/mod.rs"]
 mod common;
 mod ends;
+#[cfg(feature = "sim")]
+mod failing;
 mod held;
 #[cfg(feature = "sim")]
 mod lost;
@@ -20,7 +22,7 @@ mod serving;
 mod site;
 mod sleepers;
 mod support;
-mod weights;
 mod turns;
+mod weights;
 #[cfg(feature = "sim")]
 mod world;

@@ -148,8 +148,13 @@ impl Memories {
     }
 
     pub(crate) fn with_blocks(peer: &Peer, blocks: usize) -> Self {
+        Self::between(peer, peer, blocks)
+    }
+
+    /// Blocks of one peer, and memory of another one.
+    pub(crate) fn between(peer: &Peer, other: &Peer, blocks: usize) -> Self {
         let usage = MrUsage::all().difference(MrUsage::FLUSH_TYPE_PERSISTENT);
-        let target = common::region(peer, 4096, usage);
+        let target = common::region(other, 4096, usage);
         Self {
             remote: common::remote(&target),
             target,

@@ -6,7 +6,7 @@ use rpma_async::{Conn, Reactor, Setup};
 use tokio::time::{Instant, sleep_until};
 
 use crate::common::{peer, profile};
-use crate::support::{both, in_time};
+use crate::support::{Memories, both, in_time};
 
 /// Two hosts, each with a reactor.
 pub(crate) struct World {
@@ -15,7 +15,6 @@ pub(crate) struct World {
     pub(crate) link: Link,
     pub(crate) peers: [Peer; 2],
     pub(crate) reactors: [Reactor; 2],
-    #[expect(dead_code, reason = "it is alive")]
     pub(crate) fabric: Fabric,
 }
 
@@ -55,6 +54,12 @@ impl World {
             peers,
             fabric: fabric.clone(),
         }
+    }
+
+    /// Memory of the second host, and blocks of the first.
+    pub(crate) fn memories(&self, blocks: usize) -> Memories {
+        let [client, server] = &self.peers;
+        Memories::between(client, server, blocks)
     }
 
     /// A connection of the first host with the second.

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use rpma::{ConnEvent, Error, NotConnected, Result};
+use rpma::{ConnEvent, Error, Result};
 
 use super::{Conn, Shared};
 use crate::reactor::poll_told;
@@ -96,11 +96,9 @@ impl Future for Closed {
         let Self { shared, ticket } = &mut *self;
         poll_told(shared.reactor(), shared.closed(), ticket, cx, || {
             let end = shared.end().cloned().map(Ok);
+            let given_up = || shared.given_up().map(Err);
             end.or_else(|| shared.cause_without_event().map(Err))
-                .or_else(|| {
-                    let given_up = Error::NotConnected(NotConnected::GivenUp);
-                    shared.is_given_up().then_some(Err(given_up))
-                })
+                .or_else(given_up)
         })
     }
 }

@@ -5,7 +5,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
-use rpma::{Error, NotConnected, Result};
+use rpma::{Error, Result};
 
 use super::{Conn, Shared};
 use crate::error::invalid;
@@ -87,9 +87,7 @@ impl Ready {
         if shared.used() <= most {
             return Some(Ok(()));
         }
-        shared
-            .is_given_up()
-            .then_some(Err(Error::NotConnected(NotConnected::GivenUp)))
+        shared.given_up().map(Err)
     }
 
     fn leave(&mut self) {

@@ -16,6 +16,7 @@ use rpma::{
 
 use super::memory::Held;
 use super::queue::Queue;
+use crate::error::once_more;
 use crate::inbox::Receives;
 use crate::primitives::Mutex;
 use crate::reactor::{Due, Handle, Member, Timer};
@@ -47,7 +48,7 @@ pub(crate) struct Shared {
     /// An operation has failed.
     has_lost: AtomicBool,
     /// The device reports no more completions.
-    is_given_up: AtomicBool,
+    given_up: OnceLock<Error>,
     receives: Option<Receives>,
     keep_alive: Mutex<Option<Timer>>,
     key: u64,
@@ -79,7 +80,7 @@ impl Shared {
             end: OnceLock::new(),
             has_failed: AtomicBool::new(false),
             has_lost: AtomicBool::new(false),
-            is_given_up: AtomicBool::new(false),
+            given_up: OnceLock::new(),
             receives,
             keep_alive: Mutex::default(),
             key,
@@ -371,10 +372,10 @@ impl Shared {
 
     /// After the caller has left its waker: whether anything can still wake it.
     pub(crate) fn check(&self) -> Result<()> {
-        if self.is_given_up.load(Ordering::SeqCst) {
-            return Err(Error::NotConnected(NotConnected::GivenUp));
+        match self.given_up() {
+            Some(error) => Err(error),
+            None => self.reactor.check_driver(),
         }
-        self.reactor.check_driver()
     }
 
     fn finish(&self, number: u64, parked: bool) -> Awaited {
@@ -437,7 +438,7 @@ impl Shared {
                 Err(Error::NoEvent) => return,
                 Err(error) => {
                     log::error!("{error}");
-                    return self.give_up();
+                    return self.give_up(error);
                 }
             }
         }
@@ -475,14 +476,15 @@ impl Shared {
     }
 
     /// No operation completes any more: waits fail, and the slots keep the memory.
-    pub(crate) fn give_up(&self) {
-        if !self.is_given_up.swap(true, Ordering::SeqCst) {
+    pub(crate) fn give_up(&self, error: Error) {
+        if self.given_up.set(error).is_ok() {
             self.wake_everybody();
         }
     }
 
-    pub(crate) fn is_given_up(&self) -> bool {
-        self.is_given_up.load(Ordering::SeqCst)
+    /// Why nothing completes any more.
+    pub(crate) fn given_up(&self) -> Option<Error> {
+        self.given_up.get().map(once_more)
     }
 
     pub(crate) fn wake_everybody(&self) {
@@ -501,7 +503,7 @@ impl Shared {
             receive.event(self);
         }
         if self.conn().failure() == Some(Failure::Device) {
-            self.give_up();
+            self.give_up(Error::NotConnected(NotConnected::GivenUp));
         }
     }
 

@@ -20,6 +20,7 @@ use super::timers::Due;
 use super::watch::Watch;
 use crate::clock::now;
 use crate::conn::Shared;
+use crate::error::once_more;
 use crate::primitives::wake;
 
 /// Descriptors that one turn reports at most.
@@ -215,7 +216,7 @@ impl Turns {
                     }
                     self.core.unwatch(self.core.channel().as_fd());
                     for conn in self.conns() {
-                        conn.give_up();
+                        conn.give_up(once_more(&error));
                     }
                     return true;
                 }
