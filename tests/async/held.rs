@@ -2,7 +2,10 @@
 
 #[cfg(feature = "sim")]
 mod way {
-    use crate::common::with_fabric;
+    use std::thread;
+    use std::time::{Duration, Instant};
+
+    use crate::common::{LIMIT, on_fabric, with_fabric};
 
     pub(crate) fn hold() {
         with_fabric(|fabric, host| fabric.between(host, host).hold());
@@ -10,6 +13,20 @@ mod way {
 
     pub(crate) fn release() {
         with_fabric(|fabric, host| fabric.between(host, host).release());
+    }
+
+    /// Runs a test that leaves nothing: a thread of its own may drop the last of it, a moment later.
+    pub(crate) fn leaving_nothing(test: impl FnOnce()) {
+        on_fabric(|| {
+            let objects = || with_fabric(|fabric, _host| fabric.objects());
+            let before = objects();
+            test();
+            let until = Instant::now() + LIMIT;
+            while objects() != before {
+                assert!(Instant::now() < until, "objects leak: {:?}", objects());
+                thread::sleep(Duration::from_millis(1));
+            }
+        });
     }
 }
 
@@ -19,6 +36,10 @@ mod way {
     pub(crate) fn hold() {}
 
     pub(crate) fn release() {}
+
+    pub(crate) fn leaving_nothing(test: impl FnOnce()) {
+        crate::common::device_test(test);
+    }
 }
 
-pub(crate) use way::{hold, release};
+pub(crate) use way::{hold, leaving_nothing, release};

@@ -28,7 +28,8 @@ use crate::inbox::Inbox;
 ///
 /// It ends with [`close`](Self::close), with [`abort`](Self::abort), or when the last handle, the last
 /// [`Op`], [`Message`](crate::Message) and [`Inbox`] is dropped. That drop destroys the queues, on its
-/// thread, which takes a device some milliseconds. An [`Op`] that is forgotten (`mem::forget`) leaks
+/// thread, which takes a device some milliseconds. (If the driver is at work for the connection at
+/// that moment, it drops the last of it.) An [`Op`] that is forgotten (`mem::forget`) leaks
 /// the connection.
 ///
 /// When the peer ends the connection, or is lost, the reactor disconnects. Operations in flight
