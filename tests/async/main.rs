@@ -9,6 +9,7 @@ mod ends;
 #[cfg(feature = "sim")]
 mod failing;
 mod held;
+mod input;
 #[cfg(feature = "sim")]
 mod lost;
 mod operations;

@@ -1,0 +1,447 @@
+//! Mistakes: one clear error each, before anything is posted, and no panic.
+
+use std::ops::Bound;
+use std::time::Duration;
+
+use rpma::{ComplChannel, CompletionChannel, ConnCfg, Error, FlushType, Notify, Peer, Srq, SrqCfg};
+use rpma_async::{Conn, Pool, Reactor, Setup, block_on};
+
+use crate::common::{LIMIT, device_test, invalid, peer};
+use crate::support::{CLOSE, Ends, Memories, both, listen, run};
+
+/// The error is about an argument, and its text has all of `parts`.
+#[track_caller]
+fn says<T, E: Into<Error>>(result: Result<T, E>, parts: &[&str]) {
+    let text = invalid(result.map_err(Into::into));
+    for part in parts {
+        assert!(text.contains(part), "{part:?} in {text:?}");
+    }
+}
+
+/// Promise: a pool without a byte, or of more than there can be, is refused.
+#[test]
+fn pools_that_cannot_be() {
+    device_test(|| {
+        let peer = peer();
+        for (block, count) in [(0, 1), (1, 0), (0, 0)] {
+            let sizes = format!("{count} blocks of {block} bytes");
+            says(Pool::new(&peer, block, count), &[&sizes, "at least"]);
+        }
+        for (block, count) in [
+            (usize::MAX, 1),
+            (usize::MAX / 2, 3),
+            (1 << 40, 1 << 40),
+            (1, u32::MAX as usize + 1),
+            (isize::MAX as usize, 1),
+        ] {
+            let sizes = format!("{count} blocks of {block} bytes");
+            says(Pool::new(&peer, block, count), &[&sizes, "more"]);
+        }
+        // A pool whose bytes are too many for this machine or its device.
+        let error = Pool::new(&peer, 1 << 45, 1).expect_err("32 TiB");
+        assert!(error.to_string().len() > 20, "{error}");
+    });
+}
+
+/// Promise: a slice outside of its block is refused, whatever its bounds are.
+#[test]
+fn slices_outside_of_a_block() {
+    device_test(|| {
+        let pool = Pool::new(&peer(), 64, 1).expect("a pool");
+        let mut lease = pool.try_lease().expect("free");
+        lease.truncate(10);
+        lease.truncate(50);
+        let block = lease.freeze();
+        assert_eq!(block.len(), 10, "a longer length changes nothing");
+        let end = Bound::Excluded(usize::MAX);
+        let whole = (Bound::Included(0), Bound::Included(usize::MAX));
+        let after = (Bound::Excluded(usize::MAX), Bound::Unbounded);
+        #[expect(clippy::reversed_empty_ranges, reason = "it is refused")]
+        let backwards = block.slice(4..3);
+        for refused in [
+            block.slice(..11),
+            block.slice(11..),
+            block.slice(5..=10),
+            block.slice((Bound::Included(0), end)),
+            block.slice(whole),
+            block.slice(after),
+            backwards,
+        ] {
+            says(refused, &["slice", "10 bytes", "not inside"]);
+        }
+        let part = block.slice(2..8).expect("inside");
+        assert_eq!(part.slice(..).expect("inside").len(), 6);
+        assert_eq!(part.slice(6..).expect("at its end").len(), 0);
+        says(part.slice(..7), &["6 bytes"]);
+    });
+}
+
+/// Promise: operations that are not possible are refused with their memory, and nothing is posted.
+#[test]
+fn operations_that_are_not_possible() {
+    device_test(|| {
+        let (peer, other) = (peer(), peer());
+        let (memories, of_other) = (Memories::new(&peer), Memories::new(&other));
+        run(async {
+            let setup = Setup::default().with_receives(2, 64);
+            let Ends {
+                client,
+                server: _server,
+                ..
+            } = Ends::new(&peer, &setup, &setup).await;
+            let posted = client.counters().posted;
+            let (to, longer) = (memories.to(), memories.remote.slice(..80).expect("inside"));
+
+            // A lease of another peer's pool.
+            let write = client
+                .write(to, of_other.word())
+                .expect_err("another peer's");
+            assert!(write.memory.is_some());
+            says(Err::<(), _>(write), &["another Peer"]);
+            let read = client
+                .read(of_other.block(&[0; 7]), to)
+                .expect_err("another peer's");
+            assert!(read.memory.is_some());
+            says(Err::<(), _>(read), &["another Peer"]);
+            let send = client.send(of_other.word()).expect_err("another peer's");
+            assert!(send.memory.is_some());
+            says(Err::<(), _>(send), &["another Peer"]);
+            let mut batch = client.batch::<2>();
+            batch.write(to, memories.word()).expect("room");
+            batch.write(to, of_other.word()).expect("room");
+            let refused = batch.commit().expect_err("another peer's");
+            assert_eq!(refused.memory.expect("all").into_iter().count(), 2);
+
+            // Lengths that differ.
+            let write = client.write(longer, memories.word()).expect_err("too long");
+            assert!(write.memory.is_some());
+            says(Err::<(), _>(write), &["80", "7"]);
+            let write = client
+                .write(to, memories.block(&[0; 80]).freeze())
+                .expect_err("too long");
+            says(Err::<(), _>(write), &["80", "7"]);
+            let whole = memories.pool.try_lease().expect("free");
+            let read = client.read(whole, to).expect_err("not truncated");
+            assert!(read.memory.is_some());
+            says(Err::<(), _>(read), &["100", "7"]);
+            let at = memories.remote.slice(60..68).expect("inside");
+            says(client.atomic_write(at, [0; 8]), &["8"]);
+            says(client.atomic_write(to, [0; 8]), &["8"]);
+            // The region has no such right.
+            let flush = client
+                .flush(to, FlushType::Persistent)
+                .expect_err("no right");
+            assert!(flush.to_string().len() > 20, "{flush}");
+
+            // Batches.
+            let empty = client.batch::<3>().commit();
+            says(empty, &["batch without operations"]);
+            says(client.batch::<0>().commit(), &["batch without operations"]);
+            let mut batch = client.batch::<1>();
+            assert!(batch.is_empty());
+            batch.write(to, memories.word()).expect("room");
+            let more = batch.write(to, memories.word()).expect_err("it is full");
+            assert!(more.memory.is_some());
+            says(Err::<(), _>(more), &["full", "takes 1"]);
+            says(batch.flush(to, FlushType::Visibility), &["full"]);
+            says(batch.atomic_write(at, [0; 8]), &["full"]);
+            says(batch.send(memories.word()), &["full"]);
+            assert_eq!(batch.len(), 1);
+            // It is never committed.
+            drop(batch);
+            // One of more operations than the queue has slots.
+            let mut batch = client.batch::<11>();
+            let word = memories.word();
+            for _ in 0..11 {
+                batch.write(to, word.clone()).expect("room");
+            }
+            drop(word);
+            let refused = batch.commit().expect_err("too long");
+            assert_eq!(refused.memory.expect("all").into_iter().count(), 11);
+            assert!(refused.error.to_string().len() > 20, "{}", refused.error);
+
+            // Waits that would never end.
+            let depth = ConnCfg::new().get_sq_size();
+            client.ready(depth).await.expect("all of it is free");
+            client.ready(0).await.expect("always");
+            for n in [depth + 1, u32::MAX] {
+                let parts = [&*n.to_string(), "10 slots", "set_sq_size"];
+                says(client.ready(n).await, &parts);
+            }
+            let inbox = client.inbox().expect("it has receives");
+            says(client.inbox(), &["one at a time"]);
+            drop(inbox);
+            drop(client.inbox().expect("free again"));
+
+            assert_eq!(client.counters().posted, posted, "nothing was posted");
+            assert_eq!(memories.pool.available(), 4);
+            client.close(CLOSE).await.expect("nothing is lost");
+        });
+        assert_eq!(
+            (memories.pool.available(), of_other.pool.available()),
+            (4, 4)
+        );
+    });
+}
+
+/// Promise: settings that do not fit a reactor are refused on both sides, and the error says which. The
+/// client is told.
+#[test]
+fn settings_that_do_not_fit() {
+    device_test(|| {
+        let peer = peer();
+        let mut srq = SrqCfg::new();
+        srq.set_rq_size(4);
+        let srq = Srq::new(&peer, &srq).expect("a shared queue");
+        let channel = CompletionChannel::new(&peer).expect("a channel");
+        let of = || ComplChannel::Of {
+            channel: channel.clone(),
+            key: 1,
+        };
+        let wrong: [(Setup, &[&str]); 7] = [
+            (
+                with(|cfg| _ = cfg.set_compl_channel(of())),
+                &["completion channel"],
+            ),
+            (
+                with(|cfg| _ = cfg.set_compl_channel(ComplChannel::Shared)),
+                &["channel"],
+            ),
+            (
+                with(|cfg| _ = cfg.set_srq(Some(&srq))),
+                &["shared receive queue"],
+            ),
+            (
+                with(|cfg| _ = cfg.set_rcq_notify(Notify::Solicited)),
+                &["solicited"],
+            ),
+            (
+                Setup::default().with_receives(0, 64),
+                &["0 receives of 64 bytes"],
+            ),
+            (
+                Setup::default().with_receives(1, 0),
+                &["1 receives of 0 bytes"],
+            ),
+            (
+                Setup::default().with_receives(u32::MAX, 64),
+                &["4294967295 receives", "16777216"],
+            ),
+        ];
+        run(async {
+            let reactor = Reactor::spawn(&peer).expect("a reactor");
+            let (listener, addr) = listen(&reactor);
+            for (setup, parts) in &wrong {
+                says(reactor.connect(addr, setup, b"").await, parts);
+                let connecting = reactor.connect(addr, &Setup::default(), b"");
+                let accepting = async {
+                    let incoming = listener.accept().await.expect("a request");
+                    says(incoming.accept(setup, b"").await, parts);
+                };
+                let (client, ()) = both(connecting, accepting).await;
+                let error = client.expect_err("it is rejected");
+                assert!(matches!(error, Error::NotEstablished(_)), "{error:?}");
+            }
+            // Private data that is too long.
+            says(
+                reactor.connect(addr, &Setup::default(), &[0; 57]).await,
+                &["57", "56"],
+            );
+            let connecting = reactor.connect(addr, &Setup::default(), b"");
+            let accepting = async {
+                let incoming = listener.accept().await.expect("a request");
+                says(
+                    incoming.accept(&Setup::default(), &[0; 197]).await,
+                    &["197", "196"],
+                );
+            };
+            let (client, ()) = both(connecting, accepting).await;
+            client.expect_err("it is rejected");
+            // A connection without receives.
+            let Ends {
+                client,
+                server: _server,
+                ..
+            } = Ends::new(&peer, &Setup::default(), &Setup::default()).await;
+            says(client.inbox(), &["no receives", "with_receives"]);
+        });
+    });
+}
+
+fn with(set: impl FnOnce(&mut ConnCfg)) -> Setup {
+    let mut cfg = ConnCfg::new();
+    set(&mut cfg);
+    Setup::new(&cfg)
+}
+
+/// Promise: more finished operations than there are slots are an error that says what to do. So does a
+/// batch. What was finished is awaited as usual.
+#[test]
+fn finished_operations_that_are_kept() {
+    device_test(|| {
+        let peer = peer();
+        let memories = Memories::new(&peer);
+        run(async {
+            let ends = Ends::new(&peer, &Setup::default(), &Setup::default()).await;
+            let client: &Conn = &ends.client;
+            let mut kept = Vec::new();
+            let word = memories.word();
+            while let Ok(op) = client.write(memories.to(), word.clone()) {
+                kept.push(op);
+                client.idle().await.expect("no error");
+            }
+            assert_eq!(kept.len(), 20);
+            let refused = client
+                .write(memories.to(), word.clone())
+                .expect_err("no slot");
+            assert!(refused.memory.is_some());
+            says(
+                Err::<(), _>(refused),
+                &["20 operations", "await or drop them"],
+            );
+            let mut batch = client.batch::<1>();
+            batch.write(memories.to(), word).expect("room");
+            says(batch.commit(), &["20 operations"]);
+            client.ready(10).await.expect("there is room in the queue");
+            for op in kept {
+                op.await.expect("it has succeeded");
+            }
+            client
+                .flush(memories.to(), FlushType::Visibility)
+                .expect("a slot")
+                .await
+                .expect("it");
+        });
+        assert_eq!(memories.pool.available(), 4);
+    });
+}
+
+/// Promise: a reactor outside of a runtime, or in one that lacks a driver, says so.
+#[test]
+fn runtimes_that_do_not_fit() {
+    device_test(|| {
+        let peer = peer();
+        says(
+            Reactor::spawn(&peer),
+            &["outside of a tokio runtime", "on_thread"],
+        );
+        let runtime = tokio::runtime::Builder::new_current_thread().build();
+        runtime.expect("a runtime").block_on(async {
+            says(
+                Reactor::spawn(&peer),
+                &["no I/O driver, or no time driver", "enable_all"],
+            );
+            says(Reactor::new(&peer).map(drop), &["no I/O driver"]);
+        });
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_time()
+            .build();
+        runtime.expect("a runtime").block_on(async {
+            says(Reactor::spawn(&peer), &["no I/O driver"]);
+        });
+    });
+}
+
+/// Promise: a reactor whose driver never runs is an error of who connects and of who accepts, after some
+/// seconds. One that begins to run a moment later is none.
+#[test]
+fn a_driver_that_never_runs() {
+    device_test(|| {
+        let peer = peer();
+        run(async {
+            let (reactor, driver) = Reactor::new(&peer).expect("a reactor");
+            let (_listener, addr) = listen(&reactor);
+            let (unused, _addr) = listen(&reactor);
+            let connecting = reactor.connect(addr, &Setup::default(), b"");
+            let accepting = std::thread::spawn(move || {
+                let accepted = block_on(unused.accept(), LIMIT).expect("in time");
+                says(accepted, &["never run"]);
+            });
+            says(connecting.await, &["never run", "spawn the Driver"]);
+            accepting.join().expect("no panic");
+            drop(driver);
+            let connecting = reactor.connect(addr, &Setup::default(), b"").await;
+            says(connecting, &["was dropped"]);
+
+            let (reactor, driver) = Reactor::new(&peer).expect("a reactor");
+            let (listener, addr) = listen(&reactor);
+            let connecting = reactor.connect(addr, &Setup::default(), b"");
+            let accepting = async {
+                let incoming = listener.accept().await.expect("a request");
+                incoming.accept(&Setup::default(), b"").await
+            };
+            #[expect(clippy::async_yields_async, reason = "it is awaited later")]
+            let driving = async {
+                tokio::task::yield_now().await;
+                tokio::spawn(driver)
+            };
+            let (connected, (accepted, driver)) = both(connecting, both(accepting, driving)).await;
+            drop((
+                connected.expect("established"),
+                accepted.expect("established"),
+            ));
+            drop((reactor, listener));
+            driver.await.expect("no panic").expect("no error");
+        });
+    });
+}
+
+/// Promise: futures of a reactor are awaited wherever the program likes: on another thread, outside of
+/// the runtime that its driver is on.
+#[test]
+fn awaited_outside_of_the_drivers_runtime() {
+    device_test(|| {
+        let peer = peer();
+        let memories = Memories::new(&peer);
+        run(async {
+            let setup = Setup::default().with_receives(1, 64);
+            let Ends { client, server, .. } = Ends::new(&peer, &Setup::default(), &setup).await;
+            client
+                .send(memories.word())
+                .expect("posted")
+                .await
+                .expect("a receive");
+            let sent = client.send(memories.word()).expect("posted");
+            let client = client.clone();
+            let elsewhere = tokio::task::spawn_blocking(move || {
+                std::thread::spawn(move || {
+                    block_on(sent, LIMIT)
+                        .expect("in time")
+                        .expect("it has landed");
+                    block_on(client.idle(), LIMIT)
+                        .expect("in time")
+                        .expect("no error");
+                    let closed = block_on(client.closed(), Duration::from_millis(1));
+                    assert!(closed.is_none(), "its limit is kept");
+                    block_on(client.close(CLOSE), LIMIT).expect("in time")
+                })
+                .join()
+            });
+            let mut inbox = server.inbox().expect("it has receives");
+            while inbox.next().await.expect("no error").is_some() {}
+            let closed = elsewhere.await.expect("no panic").expect("no panic");
+            closed.expect("nothing is lost");
+        });
+        assert_eq!(memories.pool.available(), 4);
+    });
+}
+
+/// Promise: the peer of another device, or an address that is none of a device, is an error.
+#[test]
+fn addresses_that_do_not_fit() {
+    device_test(|| {
+        let peer: Peer = peer();
+        run(async {
+            let reactor = Reactor::spawn(&peer).expect("a reactor");
+            let nobody = "192.0.2.1:7204".parse().expect("an address");
+            reactor.listen(nobody).expect_err("no address of this host");
+            let (listener, addr) = listen(&reactor);
+            let again = reactor.listen(addr).expect_err("the port is taken");
+            assert!(matches!(again, Error::Provider { .. }), "{again:?}");
+            drop(listener);
+            let error = reactor.connect(addr, &Setup::default(), b"").await;
+            let error = error.expect_err("nobody listens");
+            assert!(matches!(error, Error::NotEstablished(_)), "{error:?}");
+        });
+    });
+}
