@@ -12,6 +12,7 @@ mod held;
 mod input;
 #[cfg(feature = "sim")]
 mod lost;
+mod no_runtime;
 mod operations;
 mod parts;
 mod reconnect;

@@ -1,0 +1,241 @@
+//! Programs without tokio: a driver on a thread of its own, or on another executor.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use rpma::{ConnCfg, Error, FlushType, Peer};
+use rpma_async::{Conn, Reactor, Setup, block_on};
+
+use crate::common::{LIMIT, here, peer};
+use crate::held::leaving_nothing;
+use crate::support::{CLOSE, Memories, all_slots_are_free, connect};
+
+/// Awaits a future on this thread.
+fn wait<T>(future: impl Future<Output = T>) -> T {
+    block_on(future, LIMIT).expect("in time")
+}
+
+/// Runs a test with a reactor whose driver is a thread, and with one whose driver is a future of
+/// async-io.
+fn on_each(test: impl Fn(&Peer, &Reactor)) {
+    leaving_nothing(|| {
+        let peer = peer();
+        let reactor = Reactor::on_thread(&peer).expect("a reactor");
+        test(&peer, &reactor);
+    });
+    leaving_nothing(|| {
+        let peer = peer();
+        // There is no runtime of tokio here.
+        let (reactor, driver) = Reactor::new(&peer).expect("a reactor");
+        let driving = thread::spawn(here(move || async_io::block_on(driver)));
+        test(&peer, &reactor);
+        drop(reactor);
+        driving
+            .join()
+            .expect("no panic")
+            .expect("it ends with the last handle");
+    });
+}
+
+/// Promise: operations are waited for without a runtime: those that are complete, those that sleep, and
+/// those that take longer than a limit, which go on.
+#[test]
+fn operations_without_a_runtime() {
+    on_each(|peer, reactor| {
+        let memories = Memories::new(peer);
+        let setup = Setup::default().with_receives(1, 64);
+        let (client, server) = wait(connect(reactor, &Setup::default(), &setup));
+        let write = client
+            .write(memories.to(), memories.word())
+            .expect("posted");
+        assert_eq!(&*write.wait(LIMIT).expect("succeeds"), b"a word.");
+        let flush = client.flush(memories.to(), FlushType::Visibility);
+        flush.expect("posted").wait(LIMIT).expect("succeeds");
+        let sent = client.send(memories.word()).expect("posted");
+        sent.wait(LIMIT).expect("there is a receive");
+
+        // There is no receive for these, until the first message is taken.
+        let late = client.send(memories.word()).expect("posted");
+        let failed = late
+            .wait(Duration::from_millis(1))
+            .expect_err("it takes longer");
+        assert!(matches!(failed.error, Error::TimedOut(_)), "{failed:?}");
+        assert!(failed.memory.is_none(), "it goes on");
+        let later = client.send(memories.word()).expect("posted");
+        let begins = AtomicBool::new(false);
+        thread::scope(|scope| {
+            let sleeper = scope.spawn(|| {
+                begins.store(true, Ordering::SeqCst);
+                later.wait(LIMIT)
+            });
+            while !begins.load(Ordering::SeqCst) {
+                thread::yield_now();
+            }
+            let mut inbox = server.inbox().expect("it has receives");
+            for _ in 0..3 {
+                let message = wait(inbox.next()).expect("no error").expect("a message");
+                assert_eq!(&*message, b"a word.");
+            }
+            sleeper.join().expect("no panic").expect("it has landed");
+        });
+        wait(client.idle()).expect("no error");
+        assert_eq!(memories.pool.available(), 4);
+        wait(all_slots_are_free(&client, &memories));
+        wait(client.close(CLOSE)).expect("nothing is lost");
+        wait(server.closed()).expect("the end");
+    });
+}
+
+/// Promise: many threads post and wait on one connection, with fewer blocks than threads, and all of
+/// their operations complete.
+#[test]
+fn threads_share_a_connection() {
+    const THREADS: usize = 4;
+    const ROUNDS: u32 = 200;
+    on_each(|peer, reactor| {
+        let memories = Memories::with_blocks(peer, 3);
+        let setup = Setup::default().with_receives(4, 64);
+        let (client, server) = wait(connect(reactor, &Setup::default(), &setup));
+        thread::scope(|scope| {
+            let taking = scope.spawn(here(|| {
+                let mut inbox = server.inbox().expect("it has receives");
+                let mut taken = 0;
+                while let Some(message) = wait(inbox.next()).expect("no error") {
+                    assert_eq!(&*message, b"a word.");
+                    taken += 1;
+                }
+                taken
+            }));
+            let posting = [(); THREADS].map(|()| {
+                let (client, memories) = (&client, &memories);
+                scope.spawn(here(move || wait(many(client, memories, ROUNDS))))
+            });
+            let sent: u32 = posting
+                .map(|thread| thread.join().expect("no panic"))
+                .iter()
+                .sum();
+            wait(client.clone().close(CLOSE)).expect("nothing is lost");
+            assert_eq!(taking.join().expect("no panic"), sent);
+        });
+        assert_eq!(memories.pool.available(), 3);
+    });
+}
+
+/// Operations of several kinds, some awaited and some dropped. Returns the number of messages.
+async fn many(client: &Conn, memories: &Memories, rounds: u32) -> u32 {
+    let mut sent = 0;
+    for round in 0..rounds {
+        let mut block = memories.pool.lease().await;
+        block[..7].copy_from_slice(b"a word.");
+        block.truncate(7);
+        let block = block.freeze();
+        let mut posted = match round % 3 {
+            0 => client.write(memories.to(), block),
+            _ => client.send(block),
+        };
+        // Another thread may have taken the room.
+        let op = loop {
+            match posted {
+                Ok(op) => break op,
+                Err(refused) => {
+                    assert!(
+                        matches!(refused.error, Error::QueueFull { .. }),
+                        "{refused}"
+                    );
+                    client.ready(1).await.expect("no error");
+                    let block = refused.memory.expect("it comes back");
+                    posted = match round % 3 {
+                        0 => client.write(memories.to(), block),
+                        _ => client.send(block),
+                    };
+                }
+            }
+        };
+        sent += u32::from(round % 3 != 0);
+        match round % 2 {
+            0 => drop(op.await.expect("succeeds")),
+            _ => op.detach(),
+        }
+    }
+    sent
+}
+
+/// Promise: on three worker threads of tokio, tasks that share a connection and its few blocks all come
+/// to their end.
+#[test]
+fn tasks_on_three_workers() {
+    const TASKS: usize = 8;
+    leaving_nothing(|| {
+        let peer = peer();
+        let memories = Arc::new(Memories::with_blocks(&peer, 5));
+        let mut builder = tokio::runtime::Builder::new_multi_thread();
+        let runtime = builder.worker_threads(3).enable_all().build();
+        let runtime = runtime.expect("a runtime");
+        runtime.block_on(async {
+            let mut cfg = ConnCfg::new();
+            cfg.set_sq_size(5);
+            let reactor = Reactor::spawn(&peer).expect("a reactor");
+            let setup = Setup::default().with_receives(3, 64);
+            let (client, server) = connect(&reactor, &Setup::new(&cfg), &setup).await;
+            let taking = tokio::spawn(async move {
+                let mut inbox = server.inbox().expect("it has receives");
+                let mut taken = 0;
+                while inbox.next().await.expect("no error").is_some() {
+                    taken += 1;
+                }
+                taken
+            });
+            let tasks = [(); TASKS].map(|()| {
+                let (client, memories) = (client.clone(), Arc::clone(&memories));
+                tokio::spawn(async move { many(&client, &memories, 300).await })
+            });
+            let mut sent = 0;
+            for task in tasks {
+                sent += crate::support::in_time(task).await.expect("no panic");
+            }
+            client.close(CLOSE).await.expect("nothing is lost");
+            assert_eq!(taking.await.expect("no panic"), sent);
+        });
+        drop(runtime);
+        assert_eq!(memories.pool.available(), 5);
+    });
+}
+
+/// Promise: an executor that polls a future without a wake-up, or moves it from thread to thread, with
+/// another waker each time, loses no wake-up.
+#[test]
+fn operations_move_between_threads() {
+    on_each(|peer, reactor| {
+        let memories = Memories::new(peer);
+        let setup = Setup::default().with_receives(1, 64);
+        let (client, server) = wait(connect(reactor, &Setup::default(), &setup));
+        client
+            .send(memories.word())
+            .expect("posted")
+            .wait(LIMIT)
+            .expect("a receive");
+        let mut op = client.send(memories.word()).expect("posted");
+        let mut closed = client.closed();
+        let mut idle = client.idle();
+        for _ in 0..3 {
+            // Each thread leaves its waker, and goes.
+            (op, closed, idle) = thread::spawn(move || {
+                let short = Duration::from_millis(1);
+                assert!(block_on(&mut op, short).is_none());
+                assert!(block_on(&mut closed, short).is_none());
+                assert!(block_on(&mut idle, short).is_none());
+                (op, closed, idle)
+            })
+            .join()
+            .expect("no panic");
+        }
+        let mut inbox = server.inbox().expect("it has receives");
+        drop(wait(inbox.next()).expect("no error").expect("a message"));
+        wait(op).expect("it has landed");
+        wait(idle).expect("no error");
+        drop((inbox, server));
+        wait(closed).expect("the end");
+    });
+}
