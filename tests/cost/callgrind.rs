@@ -2,7 +2,7 @@
 //! the object that the function is in.
 
 use std::arch::asm;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::CString;
 
 /// Lets callgrind write what it has counted, with this name, and begin again at 0
@@ -27,8 +27,8 @@ pub(crate) fn dump(name: &str) {
 /// The instructions of each object, by its path, between two dumps.
 pub(crate) type Objects = BTreeMap<String, u64>;
 
-/// The calls of the simulated fabric, which is in the program itself. None of them makes another one.
-const SIMULATED: [&str; 9] = [
+/// The calls of the simulated fabric, which is in the program itself, and tokio.
+const BELOW: [&str; 12] = [
     "rpma_sim::post::ibv_post_",
     "rpma_sim::srq::ibv_post_",
     "rpma_sim::cq::ibv_poll_cq",
@@ -38,14 +38,17 @@ const SIMULATED: [&str; 9] = [
     "rpma_sim::stream::ibv_wr_",
     "rpma_sim::power::memory::Memory::persisted",
     "rpma_sim::power::memory::<impl",
+    "rpma_sim::wait::now",
+    "tokio::",
+    "<tokio::",
 ];
 
 /// Reads one dump: the function behind which it was made, and the costs. If there were calls of the simulated fabric, they
-/// are one object, and all else is another one.
+/// are one object, with those of tokio, and all else is another one.
 pub(crate) fn read(text: &str) -> Option<(String, Objects)> {
     let (mut trigger, mut names, mut functions) = (None, BTreeMap::new(), BTreeMap::new());
-    let (mut object, mut called) = (String::new(), String::new());
-    let (mut objects, mut simulated) = (Objects::new(), 0);
+    let (mut object, mut function, mut called) = (String::new(), String::new(), String::new());
+    let (mut objects, mut calls) = (Objects::new(), Calls::new());
     let mut lines = text.lines();
     while let Some(line) = lines.next() {
         if let Some(function) = line.strip_prefix("desc: Trigger: Client Request: ") {
@@ -56,24 +59,50 @@ pub(crate) fn read(text: &str) -> Option<(String, Objects)> {
             // Only to know the name.
             whole(name, &mut names);
         } else if let Some(name) = line.strip_prefix("fn=") {
-            whole(name, &mut functions);
+            function = whole(name, &mut functions);
         } else if let Some(name) = line.strip_prefix("cfn=") {
             called = whole(name, &mut functions);
         } else if line.starts_with("calls=") {
             // The next line has the cost of the call with all below, which is counted where it arises.
             let cost = cost(lines.next()?)?;
-            simulated += if is_simulated(&called) { cost } else { 0 };
+            let of_function = calls.entry(function.clone()).or_default();
+            of_function.push((called.clone(), cost));
         } else if line.starts_with(|first: char| first.is_ascii_digit() || "+-*".contains(first)) {
             *objects.entry(object.clone()).or_default() += cost(line)?;
         }
     }
-    if simulated > 0 {
+    let below = below(&calls);
+    if below > 0 {
         let all: u64 = objects.values().sum();
-        objects = [("program", all - simulated), ("fabric.so", simulated)]
+        objects = [("program", all - below), ("fabric.so", below)]
             .map(|(name, cost)| (name.to_owned(), cost))
             .into();
     }
     Some((trigger?, objects))
+}
+
+/// The calls that a function makes, and what each costs with all that it calls.
+type Calls = BTreeMap<String, Vec<(String, u64)>>;
+
+/// The instructions of what is below, as far as it is called by a function that is measured, or by one
+/// that this calls.
+fn below(calls: &Calls) -> u64 {
+    let mut seen: BTreeSet<&str> = calls
+        .keys()
+        .map(String::as_str)
+        .filter(|function| function.contains("measured_") && !is_below(function))
+        .collect();
+    let (mut left, mut below) = (Vec::from_iter(seen.clone()), 0);
+    while let Some(function) = left.pop() {
+        for (called, cost) in calls.get(function).into_iter().flatten() {
+            if is_below(called) {
+                below += cost;
+            } else if seen.insert(called) {
+                left.push(called);
+            }
+        }
+    }
+    below
 }
 
 /// The second number of a line.
@@ -81,9 +110,10 @@ fn cost(line: &str) -> Option<u64> {
     line.split_whitespace().nth(1)?.parse().ok()
 }
 
-/// What is inside of such a call has a longer name.
-fn is_simulated(function: &str) -> bool {
-    SIMULATED.iter().any(|call| function.starts_with(call)) && !function.contains("{{")
+/// What is inside of such a call has a longer name, and what has a type of tokio is tokio's.
+fn is_below(function: &str) -> bool {
+    let is_call = BELOW.iter().any(|call| function.starts_with(call)) && !function.contains("{{");
+    is_call || function.contains("<tokio::")
 }
 
 /// `(1) name` gives a name its number, `(1)` is that name again.

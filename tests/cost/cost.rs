@@ -6,12 +6,16 @@
 //! * `cost`: the table.
 //! * `cost connections`: a write and a poll with 1 to 1,000 connections, and what each takes of memory.
 //! * `cost time`: how long writes and their flush take, beside librpma, and large writes, beside `ib_write_bw`.
+//! * `cost awaited`: operations of rpma-async, beside the same ones by hand. An error if one costs more
+//!   than `awaited.rs` allows. `check` has it as well.
 //! * `cost check COMPILER`: an error if this library costs more than counts.txt says, if that is of the same
 //!   compiler.
 //! * `cost serving`: a commit by the server's method, for the server, beside 10 clients and beside 300.
 //!   An error if the two differ by more than 10 %. `check` has it as well.
 //! * `cost record COMPILER`: prints a new counts.txt.
 
+#[cfg(feature = "sim")]
+mod awaited;
 #[cfg(all(native_flush, not(feature = "sim")))]
 #[expect(
     clippy::undocumented_unsafe_blocks,
@@ -138,6 +142,12 @@ fn main() -> Outcome {
     let words: Vec<_> = args.iter().map(String::as_str).collect();
     match words[..] {
         [_, "measured", "rpma"] => here(|| rpma::run(&common::addr())),
+        #[cfg(feature = "sim")]
+        [_, "measured", "awaited"] => {
+            let mut outcome = Ok(());
+            common::on_fabric(|| outcome = awaited::run(&common::addr()));
+            outcome
+        }
         [_, "measured", "serving", clients] => {
             let clients = clients.parse()?;
             here(|| serving::run(&common::addr(), clients))
@@ -150,13 +160,15 @@ fn main() -> Outcome {
         #[cfg(all(native_flush, not(feature = "sim")))]
         [_, "measured", "bare", addr] => bare::run(addr),
         [program, "serving"] => serving(program),
+        #[cfg(feature = "sim")]
+        [program, "awaited"] => compare(&of_awaited(program)?),
         [program, "check", compiler] => {
             serving(program)?;
-            check(&of_rpma(program)?, compiler)
+            check(&of_all(program)?, compiler)
         }
         [program, "record", compiler] => {
             println!("{compiler}");
-            for (name, (own, _)) in of_rpma(program)? {
+            for (name, (own, _)) in of_all(program)? {
                 println!("{name} {own}");
             }
             Ok(())
@@ -190,6 +202,22 @@ fn came() {
 
 fn of_rpma(program: &str) -> Outcome<Costs> {
     count_instructions(&[program, "measured", "rpma"])
+}
+
+/// On the simulated fabric alone.
+fn of_awaited(program: &str) -> Outcome<Costs> {
+    if cfg!(not(feature = "sim")) {
+        return Ok(Costs::new());
+    }
+    let mut costs = count_instructions(&[program, "measured", "awaited"])?;
+    costs.remove("ignored");
+    Ok(costs)
+}
+
+fn of_all(program: &str) -> Outcome<Costs> {
+    let mut costs = of_rpma(program)?;
+    costs.extend(of_awaited(program)?);
+    Ok(costs)
 }
 
 fn table(program: &str) -> Outcome {
@@ -393,6 +421,32 @@ fn serving(program: &str) -> Outcome {
             own[0], own[1]
         )
         .into()),
+    }
+}
+
+/// Compares awaited operations with those by hand.
+#[cfg(feature = "sim")]
+fn compare(costs: &Costs) -> Outcome {
+    let of = |name: &str| {
+        costs
+            .get(name)
+            .ok_or_else(|| format!("{name} was not counted"))
+    };
+    let mut more = Vec::new();
+    for (name, beside, most) in awaited::LIMITS {
+        let ((own, below), (by_hand, _)) = (of(name)?, of(beside)?);
+        let text = format!(
+            "{name}: {own}, {beside}: {by_hand}, {} more",
+            own.saturating_sub(*by_hand)
+        );
+        println!("{text} (at most {most}); {below} below");
+        if *own > by_hand + most {
+            more.push(text);
+        }
+    }
+    match more.is_empty() {
+        true => Ok(()),
+        false => Err(more.join("; ").into()),
     }
 }
 

@@ -194,7 +194,7 @@ fn memory() -> u64 {
         * 1024
 }
 
-fn remote_descriptor<M>(mr: &Mr<M>) -> [u8; 21] {
+pub(crate) fn remote_descriptor<M>(mr: &Mr<M>) -> [u8; 21] {
     mr.get_descriptor()
 }
 
@@ -499,7 +499,7 @@ pub(crate) fn settle(cq: &Cq, count: usize) -> Result<()> {
 }
 
 /// How connections are made.
-fn cfg(fallback: bool) -> ConnCfg {
+pub(crate) fn cfg(fallback: bool) -> ConnCfg {
     let mut cfg = ConnCfg::new();
     cfg.set_sq_size(DEPTH)
         .set_rq_size(DEPTH)
@@ -511,7 +511,7 @@ fn cfg(fallback: bool) -> ConnCfg {
 }
 
 /// Both ends of a connection.
-fn pair(peer: &Peer, addr: &str, cfg: &ConnCfg) -> Result<(Conn, Conn)> {
+pub(crate) fn pair(peer: &Peer, addr: &str, cfg: &ConnCfg) -> Result<(Conn, Conn)> {
     let ep = Ep::listen(peer, addr, 0)?;
     let client = ConnReq::new(peer, addr, ep.get_port(), cfg)?.connect(&[])?;
     let server = ep.next_conn_req(cfg)?.connect(&[])?;
