@@ -132,6 +132,7 @@ impl CompletionChannel {
     /// # Errors
     ///
     /// [`Error::Provider`] if `ibv_get_cq_event` or the first call's `fcntl` fails.
+    #[inline]
     pub fn try_take(&self) -> Result<Option<CqEvent>> {
         let taken = self.channel.try_take()?;
         Ok(taken.map(|CqTag { key, kind }| CqEvent { key, kind }))

@@ -2,6 +2,7 @@
 
 use std::ffi::{c_int, c_void};
 use std::fmt;
+use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::ptr::{self, NonNull};
 use std::sync::Arc;
@@ -13,7 +14,7 @@ use rustix::io::Errno;
 
 use super::device_events::{DeviceWatch, OnDeviceEvent};
 use super::take::{Beside, Deadline, Turns, any_readable, let_block, readable_now, take};
-use super::{Context, Wc, check_errno, check_minus_one, check_non_null, log_leak};
+use super::{Context, Wc, check_errno, check_non_null, log_leak};
 use crate::bell::Bell;
 use crate::error::{Error, Result};
 use crate::hints;
@@ -115,22 +116,35 @@ impl CompChannel {
         if !self.is_nonblocking.load(Ordering::Relaxed) {
             self.let_block(false)?;
         }
-        match self.get_event(|_| false) {
-            Ok((tag, _not_armed)) => Ok(Some(tag)),
-            Err(error) if error.is_errno(Errno::AGAIN) => Ok(None),
-            Err(error) => Err(error),
-        }
+        let taken = self.try_get_event(|_| false)?;
+        Ok(taken.map(|(tag, _not_armed)| tag))
     }
 
     /// Gets an event that is there, arms its queue again if `arms` returns true for it, and
     /// acknowledges the event as the last touch. The caller holds the lock.
     fn get_event(&self, arms: impl FnOnce(CqTag) -> bool) -> Result<(CqTag, Result<()>)> {
+        let none = || Error::provider("ibv_get_cq_event", io::Error::from(Errno::AGAIN));
+        self.try_get_event(arms)?.ok_or_else(none)
+    }
+
+    /// As [`get_event`](Self::get_event), on a descriptor that may be non-blocking. `None` if no event
+    /// is there.
+    fn try_get_event(
+        &self,
+        arms: impl FnOnce(CqTag) -> bool,
+    ) -> Result<Option<(CqTag, Result<()>)>> {
         let (mut cq, mut state) = (ptr::null_mut::<sys::ibv_cq>(), ptr::null_mut::<c_void>());
         // SAFETY: the channel is alive. The call does not block: the descriptor is non-blocking, or an
         // event is there, and another waiter or a queue's destruction, which could take it away,
         // needs the lock.
         let ret = unsafe { sys::ibv_get_cq_event(self.raw.as_ptr(), &raw mut cq, &raw mut state) };
-        check_minus_one("ibv_get_cq_event", ret)?;
+        if ret != 0 {
+            let cause = io::Error::last_os_error();
+            return match cause.raw_os_error() == Some(Errno::AGAIN.raw_os_error()) {
+                true => Ok(None),
+                false => Err(Error::provider("ibv_get_cq_event", cause)),
+            };
+        }
         // SAFETY: the queue of the event is alive, as its destruction needs the lock, and with it
         // the state whose address the queue was made with.
         let state = unsafe { &*state.cast_const().cast::<CqState>() };
@@ -142,7 +156,7 @@ impl CompChannel {
         };
         // SAFETY: as above; the event is acknowledged once, also when arming failed.
         unsafe { sys::ibv_ack_cq_events(cq, 1) };
-        Ok((tag, armed))
+        Ok(Some((tag, armed)))
     }
 }
 
