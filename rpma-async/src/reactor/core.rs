@@ -17,6 +17,7 @@ use rustix::event::{EventfdFlags, epoll, eventfd};
 
 use super::table::{Member, Table};
 use super::timers::{Due, Timer, Timers};
+use crate::conn::Shared;
 use crate::error::{driver_is_gone, driver_never_ran, provider};
 use crate::primitives::Mutex;
 use crate::waiters::Waiters;
@@ -122,6 +123,15 @@ impl Core {
 
     pub(super) fn member(&self, key: u64) -> Option<Member> {
         self.table.lock().get(key).cloned()
+    }
+
+    /// The connection with this key.
+    #[inline]
+    pub(super) fn conn(&self, key: u64) -> Option<Arc<Shared>> {
+        match self.table.lock().get(key)? {
+            Member::Conn(conn) => conn.upgrade(),
+            Member::Task(_) | Member::Object(_) => None,
+        }
     }
 
     pub(super) fn members(&self) -> Vec<Member> {

@@ -25,6 +25,11 @@ use crate::primitives::wake;
 
 /// Descriptors that one turn reports at most.
 const REPORTED: usize = 64;
+/// The limit of a look that does not wait.
+const NOW: Timespec = Timespec {
+    tv_sec: 0,
+    tv_nsec: 0,
+};
 /// Completion events that one turn takes at most.
 const TAKEN: usize = 256;
 /// Turns before other tasks get their turn.
@@ -59,13 +64,20 @@ impl Future for Driver {
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<()>> {
         let Self { watch, turns } = &mut *self;
         turns.core.driver_runs();
+        let mut is_timed = false;
         for _ in 0..TURNS {
-            let next = turns.do_due();
+            if turns.is_stale {
+                turns.find_next();
+                is_timed = false;
+            }
             if turns.core.is_closed() {
                 return Poll::Ready(Ok(()));
             }
-            let is_due = watch.poll_until(cx, next).is_ready();
-            match watch.poll_take(cx, || turns.take(Some(Duration::ZERO))) {
+            if !is_timed {
+                is_timed = true;
+                turns.is_stale = watch.poll_until(cx, turns.next).is_ready();
+            }
+            match watch.poll_take(cx, || turns.take_now()) {
                 Poll::Ready(Ok(())) => {}
                 Poll::Ready(Err(cause)) => {
                     turns.end();
@@ -75,7 +87,8 @@ impl Future for Driver {
                         hint: None,
                     }));
                 }
-                Poll::Pending if is_due => {}
+                // A time has come.
+                Poll::Pending if turns.is_stale => {}
                 Poll::Pending => return Poll::Pending,
             }
         }
@@ -99,6 +112,10 @@ pub(super) struct Turns {
     _place: Place,
     /// When all connections are looked at next.
     sweep: Option<Instant>,
+    /// The time of the next timer.
+    next: Option<Instant>,
+    /// `next` has come, or another thread has set an earlier timer.
+    is_stale: bool,
     channel_is_gone: bool,
 }
 
@@ -113,6 +130,8 @@ impl Turns {
             device,
             _place: place,
             sweep: None,
+            next: None,
+            is_stale: true,
             channel_is_gone: false,
         })
     }
@@ -121,12 +140,26 @@ impl Turns {
     pub(super) fn run(mut self) {
         self.core.driver_runs();
         loop {
-            let next = self.do_due();
+            if self.is_stale {
+                self.find_next();
+            }
             if self.core.is_closed() {
                 return;
             }
-            self.take(next.map(|next| next.saturating_duration_since(now())));
+            let left = self.next.map(|next| next.saturating_duration_since(now()));
+            self.is_stale = left == Some(Duration::ZERO);
+            let left = left.and_then(|left| Timespec::try_from(left).ok());
+            let mut room = [const { MaybeUninit::uninit() }; REPORTED];
+            let reported = epoll::wait(self.core.epoll(), &mut room, left.as_ref());
+            self.handle(reported.map(|(reported, _)| &*reported), TAKEN);
         }
+    }
+
+    /// Handles the timers that are due, and finds the next one.
+    #[cold]
+    fn find_next(&mut self) {
+        self.is_stale = false;
+        self.next = self.do_due();
     }
 
     /// Handles the timers that are due, and returns the time of the next one.
@@ -161,13 +194,28 @@ impl Turns {
             .min()
     }
 
-    /// Waits for events for at most `limit` (without one, for ever), and handles them. Returns whether
-    /// it has taken all of them.
-    fn take(&mut self, limit: Option<Duration>) -> bool {
+    /// Handles the events that are there. Returns whether it has taken all of them.
+    fn take_now(&mut self) -> bool {
+        // Most sleeps end with one completion event. Another look costs less than an attempt to take
+        // a second event.
+        self.look(1) || self.look(TAKEN)
+    }
+
+    /// As [`take_now`](Self::take_now), at most so many completion events.
+    #[inline(always)]
+    fn look(&mut self, most: usize) -> bool {
         let mut room = [const { MaybeUninit::uninit() }; REPORTED];
-        let limit = limit.and_then(|limit| Timespec::try_from(limit).ok());
-        let reported = match epoll::wait(self.core.epoll(), &mut room, limit.as_ref()) {
-            Ok((reported, _)) => reported,
+        match epoll::wait(self.core.epoll(), &mut room, Some(&NOW)) {
+            Ok(([], _)) => true,
+            Ok((reported, _)) => self.handle(Ok(reported), most),
+            Err(errno) => self.handle(Err(errno), most),
+        }
+    }
+
+    /// Handles events, at most so many of completions. Returns whether it has taken all of them.
+    fn handle(&mut self, reported: Result<&[epoll::Event], Errno>, most: usize) -> bool {
+        let reported = match reported {
+            Ok(reported) => reported,
             Err(Errno::INTR) => return false,
             Err(errno) => {
                 log::error!("epoll_wait failed: {errno}");
@@ -175,11 +223,14 @@ impl Turns {
             }
         };
         let mut all = reported.len() < REPORTED;
-        for event in reported.iter() {
+        for event in reported {
             match event.data.u64() {
-                CHANNEL => all &= self.take_completions(),
+                CHANNEL => all &= self.take_completions(most),
                 DEVICE => self.take_device_events(),
-                WAKE => self.core.take_wake(),
+                WAKE => {
+                    self.core.take_wake();
+                    self.is_stale = true;
+                }
                 key => match self.core.member(key) {
                     Some(Member::Conn(conn)) => {
                         if let Some(conn) = conn.upgrade() {
@@ -200,12 +251,12 @@ impl Turns {
         all
     }
 
-    fn take_completions(&mut self) -> bool {
-        for _ in 0..TAKEN {
+    fn take_completions(&mut self, most: usize) -> bool {
+        for _ in 0..most {
             match self.core.channel().try_take() {
                 Ok(None) => return true,
                 Ok(Some(event)) => {
-                    if let Some(conn) = self.conn(event.key) {
+                    if let Some(conn) = self.core.conn(event.key) {
                         conn.queue(event.kind).event(&conn);
                     }
                 }
@@ -256,13 +307,6 @@ impl Turns {
                 }
                 Member::Task(_) => {}
             }
-        }
-    }
-
-    fn conn(&self, key: u64) -> Option<Arc<Shared>> {
-        match self.core.member(key)? {
-            Member::Conn(conn) => conn.upgrade(),
-            Member::Task(_) | Member::Object(_) => None,
         }
     }
 

@@ -21,6 +21,7 @@ impl Watch {
         not(any(feature = "tokio", feature = "async-io")),
         expect(unused_variables, reason = "no runtime")
     )]
+    #[inline(always)]
     pub(crate) fn poll_take(
         &mut self,
         cx: &mut Context<'_>,
@@ -39,6 +40,7 @@ impl Watch {
         not(any(feature = "tokio", feature = "async-io")),
         expect(unused_variables, reason = "no runtime")
     )]
+    #[inline(always)]
     pub(crate) fn poll_until(&mut self, cx: &mut Context<'_>, at: Option<Instant>) -> Poll<()> {
         match *self {
             #[cfg(feature = "tokio")]
