@@ -179,6 +179,20 @@ impl<M, F, R: Copy + PartialEq> Slots<M, F, R> {
         Ok(())
     }
 
+    /// Of the owner, which has slept: whether the operation has succeeded. Frees its slot then. It was
+    /// settled when it was parked, so the settlement takes its waker.
+    #[inline]
+    pub(crate) fn finish_woken(&self, number: u64) -> bool {
+        let Some(slot) = self.slot(number) else {
+            return false;
+        };
+        let has_succeeded = slot.state.load(Ordering::Acquire) & STATES == DONE;
+        if has_succeeded {
+            self.release(slot, number);
+        }
+        has_succeeded
+    }
+
     #[cold]
     #[inline(never)]
     fn finish_parked(&self, slot: &Slot<M, F, R>, number: u64, state: u64) -> Result<(), F> {

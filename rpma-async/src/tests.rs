@@ -335,3 +335,22 @@ fn a_waker_that_panics_is_alone() {
     assert_eq!(woken(), 2);
     assert!(!waiters.any());
 }
+
+/// An owner that was woken finishes without a lock. The settlement has its waker, so the slot keeps
+/// none, and the task can be freed.
+#[test]
+fn a_woken_owner_leaves_no_waker() {
+    let slots = Slots::<(), &str>::new(1);
+    for outcome in [Ok(()), Err("failed")] {
+        let task = Arc::new(Woken::default());
+        let number = slots.begin(1).expect("the slot is free");
+        assert!(slots.park(number, &Waker::from(Arc::clone(&task))));
+        assert!(!slots.finish_woken(number), "it is in flight");
+        assert!(slots.settle(number, outcome).is_some_and(|to| to.slept));
+        assert_eq!(slots.finish_woken(number), outcome.is_ok());
+        if outcome.is_err() {
+            assert_eq!(slots.finish(number, true), outcome);
+        }
+        assert_eq!(Arc::strong_count(&task), 1);
+    }
+}

@@ -67,34 +67,64 @@ impl<B: Memory> Op<B> {
     }
 }
 
+impl<B: Memory> Op<B> {
+    /// It has slept, or has not come by itself.
+    #[inline(never)]
+    fn poll_slowly(
+        &mut self,
+        failed: Option<Box<Error>>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Result<B, Failed<B>>> {
+        assert!(
+            self.memory.is_some(),
+            "an operation that was awaited is polled again"
+        );
+        let awaited = match failed {
+            Some(error) => Awaited::Unknown(*error),
+            None => match self.shared.poll_slowly(self.number, &mut self.parked, cx) {
+                Poll::Ready(awaited) => awaited,
+                Poll::Pending => return Poll::Pending,
+            },
+        };
+        let memory = self.memory.take();
+        Poll::Ready(match awaited {
+            Awaited::Succeeded => memory.ok_or_else(|| unreachable!("it was there")),
+            Awaited::Failed(error) => Err(Failed { error, memory }),
+            Awaited::Unknown(error) => {
+                let held = memory.and_then(memory::into_held);
+                self.shared.abandon(self.number, held);
+                Err(Failed {
+                    error,
+                    memory: None,
+                })
+            }
+        })
+    }
+}
+
 impl<B: Memory> Future for Op<B> {
     type Output = Result<B, Failed<B>>;
 
     #[inline]
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let this = &mut *self;
-        assert!(
-            this.memory.is_some(),
-            "an operation that was awaited is polled again"
-        );
-        match this.shared.poll(this.number, &mut this.parked, cx) {
-            Poll::Pending => Poll::Pending,
-            Poll::Ready(awaited) => {
-                let memory = this.memory.take();
-                Poll::Ready(match awaited {
-                    Awaited::Succeeded => memory.ok_or_else(|| unreachable!("it was there")),
-                    Awaited::Failed(error) => Err(Failed { error, memory }),
-                    Awaited::Unknown(error) => {
-                        let held = memory.and_then(memory::into_held);
-                        this.shared.abandon(this.number, held);
-                        Err(Failed {
-                            error,
-                            memory: None,
-                        })
+        let mut failed = None;
+        if this.memory.is_some() {
+            let has_succeeded = match this.parked {
+                false => this.shared.poll_own(this.number),
+                true => Ok(this.shared.poll_woken(this.number)),
+            };
+            match has_succeeded {
+                Ok(false) => {}
+                Ok(true) => {
+                    if let Some(memory) = this.memory.take() {
+                        return Poll::Ready(Ok(memory));
                     }
-                })
+                }
+                Err(error) => failed = Some(error),
             }
         }
+        this.poll_slowly(failed, cx)
     }
 }
 

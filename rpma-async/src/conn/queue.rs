@@ -3,12 +3,14 @@
 //! Any thread may poll. Each completion goes to one thread, which settles it without a lock. A task
 //! that is about to sleep, and the driver, poll until the queue is empty.
 
-use rpma::{Cq, Result, Wc};
+use rpma::{Cq, Error, Result, Wc};
 
 use super::Shared;
 use crate::arming::Arming;
 
-/// Completions that one poll takes.
+/// Completions that are polled one by one. After a sleep there is seldom more than one.
+const SINGLY: usize = 4;
+/// Completions that one poll takes, if there are more of them.
 const POLLED: usize = 16;
 
 #[derive(Debug)]
@@ -31,12 +33,27 @@ impl Queue {
 
     /// Polls one completion.
     #[inline]
-    pub(super) fn poll_one(&self, wc: &mut Wc) -> Result<bool> {
-        Ok(self.cq.get_wc(std::slice::from_mut(wc))? > 0)
+    pub(super) fn poll_one(&self, wc: &mut Wc) -> Result<bool, Box<Error>> {
+        match self.cq.get_wc(std::slice::from_mut(wc)) {
+            Ok(count) => Ok(count > 0),
+            Err(error) => Err(boxed(error)),
+        }
     }
 
     /// Settles all completions that are there.
     pub(crate) fn drain(&self, conn: &Shared) -> Result<()> {
+        let mut wc = Wc::default();
+        for _ in 0..SINGLY {
+            if !self.poll_one(&mut wc).map_err(|error| *error)? {
+                return Ok(());
+            }
+            conn.settle(&wc);
+        }
+        self.drain_many(conn)
+    }
+
+    #[inline(never)]
+    fn drain_many(&self, conn: &Shared) -> Result<()> {
         let mut wcs = [Wc::default(); POLLED];
         loop {
             let count = self.cq.get_wc(&mut wcs)?;
@@ -65,4 +82,10 @@ impl Queue {
             conn.give_up(error);
         }
     }
+}
+
+/// Of errors that are rare: a small result fits into registers.
+#[cold]
+fn boxed(error: Error) -> Box<Error> {
+    Box::new(error)
 }

@@ -285,35 +285,56 @@ impl Shared {
         }
     }
 
-    /// Of an operation: pending until it is complete. `parked` is the owner's: whether it has slept.
+    /// Of an owner that has not slept: polls until its own completion comes, which has succeeded.
+    /// `false` is everything else: [`poll_slowly`](Self::poll_slowly). The result fits into registers.
     #[inline]
-    pub(crate) fn poll(
-        &self,
-        number: u64,
-        parked: &mut bool,
-        cx: &mut Context<'_>,
-    ) -> Poll<Awaited> {
+    pub(crate) fn poll_own(&self, number: u64) -> Result<bool, Box<Error>> {
         let streak = self.streak.load(Ordering::Relaxed);
-        if streak < TURN && !*parked {
-            self.streak.store(streak + 1, Ordering::Relaxed);
-            let mut wc = Wc::default();
-            loop {
-                match self.main.poll_one(&mut wc) {
-                    // The usual case.
-                    Ok(true) if wc.wr_id() == number && wc.status() == WcStatus::SUCCESS => {
-                        self.give_room(self.slots.finish_own(number));
-                        return Poll::Ready(Awaited::Succeeded);
-                    }
-                    Ok(true) => self.settle(&wc),
-                    Ok(false) => break,
-                    Err(error) => return Poll::Ready(Awaited::Unknown(error)),
-                }
-                if self.slots.look(number) == Look::Complete {
-                    return Poll::Ready(self.finish(number, false));
-                }
+        if streak >= TURN {
+            return Ok(false);
+        }
+        self.streak.store(streak + 1, Ordering::Relaxed);
+        let mut wc = Wc::default();
+        if !self.main.poll_one(&mut wc)? {
+            return Ok(false);
+        }
+        if !self.finish_own(number, &wc) {
+            return self.poll_past(number, &wc);
+        }
+        Ok(true)
+    }
+
+    /// Of an owner that has slept: whether its operation has succeeded. `false` is everything else.
+    #[inline(never)]
+    pub(crate) fn poll_woken(&self, number: u64) -> bool {
+        self.slots.finish_woken(number)
+    }
+
+    /// As [`poll_own`](Self::poll_own), after the completion of another operation.
+    #[cold]
+    #[inline(never)]
+    fn poll_past(&self, number: u64, other: &Wc) -> Result<bool, Box<Error>> {
+        let mut wc = *other;
+        loop {
+            self.settle(&wc);
+            // Another thread may have polled it.
+            if self.slots.look(number) == Look::Complete || !self.main.poll_one(&mut wc)? {
+                return Ok(false);
+            }
+            if self.finish_own(number, &wc) {
+                return Ok(true);
             }
         }
-        self.poll_slowly(number, parked, cx)
+    }
+
+    /// Finishes the operation with this number, if this is its completion and it has succeeded.
+    #[inline(always)]
+    fn finish_own(&self, number: u64, wc: &Wc) -> bool {
+        let is_own = wc.wr_id() == number && wc.status() == WcStatus::SUCCESS;
+        if is_own {
+            self.give_room(self.slots.finish_own(number));
+        }
+        is_own
     }
 
     /// A result is there without a sleep: whether the task lets others run before it gets it.
@@ -331,26 +352,19 @@ impl Shared {
         true
     }
 
-    #[cold]
-    #[inline(never)]
-    fn poll_slowly(&self, number: u64, parked: &mut bool, cx: &mut Context<'_>) -> Poll<Awaited> {
+    /// Of an operation: pending until it is complete. `parked` is the owner's: whether it has slept.
+    pub(crate) fn poll_slowly(
+        &self,
+        number: u64,
+        parked: &mut bool,
+        cx: &mut Context<'_>,
+    ) -> Poll<Awaited> {
         if !*parked && self.ends_turn(cx) {
             return Poll::Pending;
         }
         if self.slots.look(number) == Look::Complete {
             return Poll::Ready(self.finish(number, *parked));
         }
-        match self.sleep(number, parked, cx) {
-            Ok(()) if self.slots.look(number) == Look::Complete => {
-                Poll::Ready(self.finish(number, *parked))
-            }
-            Ok(()) => Poll::Pending,
-            Err(error) => Poll::Ready(Awaited::Unknown(error)),
-        }
-    }
-
-    /// Leaves the waker, and makes sure that a later completion wakes it.
-    fn sleep(&self, number: u64, parked: &mut bool, cx: &mut Context<'_>) -> Result<()> {
         let was_parked = std::mem::replace(parked, true);
         if !was_parked {
             self.main.arming().sleep();
@@ -360,13 +374,17 @@ impl Shared {
             if !was_parked {
                 self.main.arming().wake();
             }
-            return Ok(());
+            return Poll::Ready(self.finish(number, true));
         }
         self.streak.store(0, Ordering::Relaxed);
-        self.main.arm_and_drain(self)?;
-        match self.slots.look(number) {
-            Look::Complete => Ok(()),
-            Look::Pending => self.check(),
+        // A later completion wakes it.
+        let armed = self.main.arm_and_drain(self);
+        if self.slots.look(number) == Look::Complete {
+            return Poll::Ready(self.finish(number, true));
+        }
+        match armed.and_then(|()| self.check()) {
+            Ok(()) => Poll::Pending,
+            Err(error) => Poll::Ready(Awaited::Unknown(error)),
         }
     }
 
