@@ -164,7 +164,10 @@ fn main() -> Outcome {
         [program, "awaited"] => compare(&of_awaited(program)?),
         [program, "check", compiler] => {
             serving(program)?;
-            check(&of_all(program)?, compiler)
+            let costs = of_all(program)?;
+            #[cfg(feature = "sim")]
+            compare(&costs)?;
+            check(&costs, compiler)
         }
         [program, "record", compiler] => {
             println!("{compiler}");
