@@ -32,6 +32,7 @@ impl Arming {
 
     /// A sleeper that has left its waker sees to its wake-up: it arms the queue unless it is armed, and
     /// settles the completions that are there.
+    #[inline]
     pub(crate) fn arm_and_drain<E>(
         &self,
         arm: impl FnOnce() -> Result<(), E>,
@@ -47,6 +48,7 @@ impl Arming {
 
     /// The driver has taken an event: it settles the completions that are there, and arms the queue
     /// again if a task sleeps.
+    #[inline(always)]
     pub(crate) fn event<E>(
         &self,
         arm: impl FnOnce() -> Result<(), E>,

@@ -225,9 +225,9 @@ impl Inbox {
                 if let (true, Some(cause)) = (is_complete, shared.cause_without_event()) {
                     return Some(Err(cause));
                 }
-                match drained.and_then(|()| shared.check()) {
-                    Ok(()) => None,
-                    Err(error) => Some(Err(error)),
+                match drained {
+                    Ok(()) => shared.check().err().map(Err),
+                    Err(error) => Some(Err(*error)),
                 }
             },
         );

@@ -24,7 +24,7 @@ mod serving;
 mod site;
 mod sleepers;
 mod support;
-mod turns;
 mod weights;
+mod turns;
 #[cfg(feature = "sim")]
 mod world;

@@ -68,26 +68,16 @@ impl<B: Memory> Op<B> {
 }
 
 impl<B: Memory> Op<B> {
-    /// It has slept, or has not come by itself.
+    /// It is complete, but has not come by itself, or it has failed.
+    #[cold]
     #[inline(never)]
-    fn poll_slowly(
-        &mut self,
-        failed: Option<Box<Error>>,
-        cx: &mut Context<'_>,
-    ) -> Poll<Result<B, Failed<B>>> {
-        assert!(
-            self.memory.is_some(),
-            "an operation that was awaited is polled again"
-        );
+    fn finish(&mut self, failed: Option<Box<Error>>) -> Result<B, Failed<B>> {
         let awaited = match failed {
             Some(error) => Awaited::Unknown(*error),
-            None => match self.shared.poll_slowly(self.number, &mut self.parked, cx) {
-                Poll::Ready(awaited) => awaited,
-                Poll::Pending => return Poll::Pending,
-            },
+            None => self.shared.finish(self.number, self.parked),
         };
         let memory = self.memory.take();
-        Poll::Ready(match awaited {
+        match awaited {
             Awaited::Succeeded => memory.ok_or_else(|| unreachable!("it was there")),
             Awaited::Failed(error) => Err(Failed { error, memory }),
             Awaited::Unknown(error) => {
@@ -98,7 +88,7 @@ impl<B: Memory> Op<B> {
                     memory: None,
                 })
             }
-        })
+        }
     }
 }
 
@@ -108,23 +98,24 @@ impl<B: Memory> Future for Op<B> {
     #[inline]
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let this = &mut *self;
-        let mut failed = None;
-        if this.memory.is_some() {
-            let has_succeeded = match this.parked {
-                false => this.shared.poll_own(this.number),
-                true => Ok(this.shared.poll_woken(this.number)),
-            };
-            match has_succeeded {
-                Ok(false) => {}
-                Ok(true) => {
-                    if let Some(memory) = this.memory.take() {
-                        return Poll::Ready(Ok(memory));
-                    }
-                }
-                Err(error) => failed = Some(error),
+        assert!(
+            this.memory.is_some(),
+            "an operation that was awaited is polled again"
+        );
+        let has_succeeded = match this.parked {
+            false => this.shared.poll_own(this.number),
+            true => this.shared.poll_woken(this.number),
+        };
+        if has_succeeded {
+            if let Some(memory) = this.memory.take() {
+                return Poll::Ready(Ok(memory));
             }
         }
-        this.poll_slowly(failed, cx)
+        match this.shared.sleep(this.number, &mut this.parked, cx) {
+            Ok(true) => Poll::Pending,
+            Ok(false) => Poll::Ready(this.finish(None)),
+            Err(error) => Poll::Ready(this.finish(Some(error))),
+        }
     }
 }
 

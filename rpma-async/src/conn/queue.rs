@@ -41,10 +41,10 @@ impl Queue {
     }
 
     /// Settles all completions that are there.
-    pub(crate) fn drain(&self, conn: &Shared) -> Result<()> {
+    pub(crate) fn drain(&self, conn: &Shared) -> Result<(), Box<Error>> {
         let mut wc = Wc::default();
         for _ in 0..SINGLY {
-            if !self.poll_one(&mut wc).map_err(|error| *error)? {
+            if !self.poll_one(&mut wc)? {
                 return Ok(());
             }
             conn.settle(&wc);
@@ -53,10 +53,10 @@ impl Queue {
     }
 
     #[inline(never)]
-    fn drain_many(&self, conn: &Shared) -> Result<()> {
+    fn drain_many(&self, conn: &Shared) -> Result<(), Box<Error>> {
         let mut wcs = [Wc::default(); POLLED];
         loop {
-            let count = self.cq.get_wc(&mut wcs)?;
+            let count = self.cq.get_wc(&mut wcs).map_err(boxed)?;
             if count == 0 {
                 return Ok(());
             }
@@ -65,13 +65,13 @@ impl Queue {
     }
 
     /// A sleeper that has left its waker arms the queue, and settles all completions that are there.
-    pub(crate) fn arm_and_drain(&self, conn: &Shared) -> Result<()> {
+    pub(crate) fn arm_and_drain(&self, conn: &Shared) -> Result<(), Box<Error>> {
         self.arming
             .arm_and_drain(|| self.arm(), || self.drain(conn))
     }
 
-    fn arm(&self) -> Result<()> {
-        self.cq.req_notify(rpma::Notify::Any)
+    fn arm(&self) -> Result<(), Box<Error>> {
+        self.cq.req_notify(rpma::Notify::Any).map_err(boxed)
     }
 
     /// The driver has taken an event of the queue.

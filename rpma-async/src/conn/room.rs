@@ -132,7 +132,7 @@ impl Future for Ready {
         let drained = queue.arm_and_drain(&shared);
         let over = match (this.look(most), drained) {
             (Some(result), _) => Some(result),
-            (None, Err(error)) => Some(Err(error)),
+            (None, Err(error)) => Some(Err(*error)),
             (None, Ok(())) => shared.check().err().map(Err),
         };
         match over {

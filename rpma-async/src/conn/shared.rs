@@ -8,7 +8,7 @@ use std::fmt;
 use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock};
-use std::task::{Context, Poll};
+use std::task::Context;
 
 use rpma::{
     ConnEvent, CqKind, Error, Failure, NotConnected, Posted, Result, Wc, WcFailure, WcStatus,
@@ -286,22 +286,18 @@ impl Shared {
     }
 
     /// Of an owner that has not slept: polls until its own completion comes, which has succeeded.
-    /// `false` is everything else: [`poll_slowly`](Self::poll_slowly). The result fits into registers.
+    /// `false` is everything else: [`sleep`](Self::sleep), which polls again, so it reports the error of
+    /// a poll.
     #[inline]
-    pub(crate) fn poll_own(&self, number: u64) -> Result<bool, Box<Error>> {
+    pub(crate) fn poll_own(&self, number: u64) -> bool {
         let streak = self.streak.load(Ordering::Relaxed);
         if streak >= TURN {
-            return Ok(false);
+            return false;
         }
         self.streak.store(streak + 1, Ordering::Relaxed);
         let mut wc = Wc::default();
-        if !self.main.poll_one(&mut wc)? {
-            return Ok(false);
-        }
-        if !self.finish_own(number, &wc) {
-            return self.poll_past(number, &wc);
-        }
-        Ok(true)
+        self.main.poll_one(&mut wc).is_ok_and(|came| came)
+            && (self.finish_own(number, &wc) || self.poll_past(number, &wc))
     }
 
     /// Of an owner that has slept: whether its operation has succeeded. `false` is everything else.
@@ -313,16 +309,17 @@ impl Shared {
     /// As [`poll_own`](Self::poll_own), after the completion of another operation.
     #[cold]
     #[inline(never)]
-    fn poll_past(&self, number: u64, other: &Wc) -> Result<bool, Box<Error>> {
+    fn poll_past(&self, number: u64, other: &Wc) -> bool {
         let mut wc = *other;
         loop {
             self.settle(&wc);
             // Another thread may have polled it.
-            if self.slots.look(number) == Look::Complete || !self.main.poll_one(&mut wc)? {
-                return Ok(false);
+            let is_complete = self.slots.look(number) == Look::Complete;
+            if is_complete || !self.main.poll_one(&mut wc).is_ok_and(|came| came) {
+                return false;
             }
             if self.finish_own(number, &wc) {
-                return Ok(true);
+                return true;
             }
         }
     }
@@ -352,18 +349,19 @@ impl Shared {
         true
     }
 
-    /// Of an operation: pending until it is complete. `parked` is the owner's: whether it has slept.
-    pub(crate) fn poll_slowly(
+    /// Of an operation that is not finished yet: whether it sleeps now, or lets others run. `false`:
+    /// it is complete. `parked` is the owner's: whether it has slept.
+    pub(crate) fn sleep(
         &self,
         number: u64,
         parked: &mut bool,
         cx: &mut Context<'_>,
-    ) -> Poll<Awaited> {
+    ) -> Result<bool, Box<Error>> {
         if !*parked && self.ends_turn(cx) {
-            return Poll::Pending;
+            return Ok(true);
         }
         if self.slots.look(number) == Look::Complete {
-            return Poll::Ready(self.finish(number, *parked));
+            return Ok(false);
         }
         let was_parked = std::mem::replace(parked, true);
         if !was_parked {
@@ -374,18 +372,17 @@ impl Shared {
             if !was_parked {
                 self.main.arming().wake();
             }
-            return Poll::Ready(self.finish(number, true));
+            return Ok(false);
         }
         self.streak.store(0, Ordering::Relaxed);
         // A later completion wakes it.
         let armed = self.main.arm_and_drain(self);
         if self.slots.look(number) == Look::Complete {
-            return Poll::Ready(self.finish(number, true));
+            return Ok(false);
         }
-        match armed.and_then(|()| self.check()) {
-            Ok(()) => Poll::Pending,
-            Err(error) => Poll::Ready(Awaited::Unknown(error)),
-        }
+        armed?;
+        self.check()?;
+        Ok(true)
     }
 
     /// After the caller has left its waker: whether anything can still wake it.
@@ -396,7 +393,8 @@ impl Shared {
         }
     }
 
-    fn finish(&self, number: u64, parked: bool) -> Awaited {
+    /// Of an operation that is complete.
+    pub(crate) fn finish(&self, number: u64, parked: bool) -> Awaited {
         match self.slots.finish(number, parked) {
             Ok(()) => Awaited::Succeeded,
             Err(failure) => Awaited::Failed(self.reason(failure)),
