@@ -79,7 +79,7 @@ impl Queue {
         let drained = self.arming.event(|| self.arm(), || self.drain(conn));
         if let Err(error) = drained {
             log::error!("{error}");
-            conn.give_up(error);
+            conn.give_up(*error);
         }
     }
 }
