@@ -5,6 +5,8 @@ mod cancelling;
 mod commit;
 #[path = "../common/mod.rs"]
 mod common;
+#[cfg(feature = "sim")]
+mod counting;
 mod ends;
 #[cfg(feature = "sim")]
 mod failing;

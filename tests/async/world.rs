@@ -64,6 +64,16 @@ impl World {
 
     /// A connection of the first host with the second.
     pub(crate) async fn connect(&self, client: &Setup, server: &Setup) -> (Conn, Conn) {
+        self.connect_from(&self.reactors[0], client, server).await
+    }
+
+    /// As that, from another reactor.
+    pub(crate) async fn connect_from(
+        &self,
+        reactor: &Reactor,
+        client: &Setup,
+        server: &Setup,
+    ) -> (Conn, Conn) {
         let at = (self.hosts[1].addr(), 0).into();
         let listener = self.reactors[1].listen(at).expect("listens");
         let at = (self.hosts[1].addr(), listener.port()).into();
@@ -71,7 +81,7 @@ impl World {
             let incoming = listener.accept().await.expect("a request");
             incoming.accept(server, b"").await.expect("established")
         };
-        let connecting = self.reactors[0].connect(at, client, b"");
+        let connecting = reactor.connect(at, client, b"");
         let (client, server) = both(connecting, accepting).await;
         (client.expect("established"), server)
     }
