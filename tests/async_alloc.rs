@@ -4,7 +4,7 @@
 #[path = "common/mod.rs"]
 mod common;
 #[path = "async/held.rs"]
-#[allow(unused_imports, reason = "this test uses a part of it")]
+#[allow(dead_code, unused_imports, reason = "this test uses a part of it")]
 mod held;
 #[path = "async/support.rs"]
 #[allow(dead_code, reason = "this test uses a part of it")]

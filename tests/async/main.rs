@@ -13,6 +13,8 @@ mod failing;
 mod held;
 mod input;
 #[cfg(feature = "sim")]
+mod instants;
+#[cfg(feature = "sim")]
 mod lost;
 mod no_runtime;
 mod operations;
