@@ -139,11 +139,12 @@ fn operations_that_share_a_block_are_dropped() {
                 let word = memories.word();
                 let write = || client.write(memories.to(), word.clone()).expect("posted");
                 let (mut asleep, fresh, awaited) = (write(), write(), write());
-                begun(&mut asleep).await;
+                // A device that holds nothing back may have completed it.
+                let early = begun(&mut asleep).await.is_some();
                 drop(word);
                 let ops = [asleep, fresh, awaited];
                 let mut kept = Vec::new();
-                for (number, op) in ops.into_iter().enumerate() {
+                for (number, op) in ops.into_iter().enumerate().skip(usize::from(early)) {
                     match dropped >> number & 1 {
                         1 => op.detach(),
                         _ => kept.push(op),
@@ -389,7 +390,15 @@ fn a_request_is_dropped() {
 /// the connection works, and so do others of its reactor.
 #[test]
 fn a_forgotten_operation_harms_nothing_else() {
-    let left = [("pd", 1), ("mr", 2), ("cq", 1), ("qp", 1), ("cm_id", 2)];
+    // librdmacm has one as well, as long as there is an id.
+    let domains = if cfg!(feature = "sim") { 1 } else { 2 };
+    let left = [
+        ("pd", domains),
+        ("mr", 2),
+        ("cq", 1),
+        ("qp", 1),
+        ("cm_id", 2),
+    ];
     leaving(&left, || {
         let peer = peer();
         let memories = Memories::with_blocks(&peer, 2);

@@ -28,7 +28,7 @@ mod serving;
 mod site;
 mod sleepers;
 mod support;
-mod weights;
 mod turns;
+mod weights;
 #[cfg(feature = "sim")]
 mod world;
