@@ -75,7 +75,8 @@ const MIRI: [Interpreted; 7] = [
 ];
 
 /// What the sanitizers run: most of what has threads, or unsafe code below.
-const SANITIZED: [&str; 19] = [
+const SANITIZED: [&str; 20] = [
+    "async",
     "atomic",
     "batch",
     "commit",
@@ -97,6 +98,10 @@ const SANITIZED: [&str; 19] = [
     "writer",
 ];
 
+/// The crate whose unit tests run as well: they cover its references into registered memory, and the
+/// files that `tests/loom` includes.
+const ASYNC: &str = "rpma-async";
+
 /// A work request names memory by a number.
 const MIRIFLAGS: &str = "-Zmiri-permissive-provenance";
 
@@ -110,7 +115,7 @@ pub(super) fn miri(report: &mut Report<'_>, workspace: &Workspace) -> Result<()>
         slow,
     } in MIRI
     {
-        let mut miri = nightly(workspace, "miri test");
+        let mut miri = nightly(workspace, "miri test", PACKAGE);
         miri.env("MIRIFLAGS", MIRIFLAGS);
         miri.args(["--test", program, "--no-fail-fast", "--", only]);
         for test in slow {
@@ -118,6 +123,10 @@ pub(super) fn miri(report: &mut Report<'_>, workspace: &Workspace) -> Result<()>
         }
         report.cargo_test(&format!("miri: {program}"), &mut miri)?;
     }
+    let mut miri = nightly(workspace, "miri test", ASYNC);
+    miri.env("MIRIFLAGS", MIRIFLAGS);
+    miri.args(["--lib", "--no-fail-fast"]);
+    report.cargo_test(&format!("miri: {ASYNC}"), &mut miri)?;
     Ok(())
 }
 
@@ -130,29 +139,36 @@ pub(super) fn sanitizers(report: &mut Report<'_>, workspace: &Workspace) -> Resu
         ("thread", "-Zsanitizer=thread --cfg rpma_portable_copies"),
         ("address", "-Zsanitizer=address"),
     ] {
-        // The standard library has to be compiled for it as well.
-        let mut test = nightly(workspace, "test -Zbuild-std");
-        test.args([
-            "--target",
-            &format!("{}-unknown-linux-gnu", std::env::consts::ARCH),
-        ]);
-        test.env("RUSTFLAGS", flags);
-        // What a failing destroy leaks it leaks on purpose.
-        test.env("ASAN_OPTIONS", "detect_leaks=0");
-        test.env(
-            "CARGO_TARGET_DIR",
-            workspace.root().join("target").join(name),
-        );
+        let test = |package| {
+            // The standard library has to be compiled for it as well.
+            let mut test = nightly(workspace, "test -Zbuild-std", package);
+            test.args([
+                "--target",
+                &format!("{}-unknown-linux-gnu", std::env::consts::ARCH),
+            ]);
+            test.env("RUSTFLAGS", flags);
+            // What a failing destroy leaks it leaks on purpose.
+            test.env("ASAN_OPTIONS", "detect_leaks=0");
+            test.env(
+                "CARGO_TARGET_DIR",
+                workspace.root().join("target").join(name),
+            );
+            test.arg("--no-fail-fast");
+            test
+        };
+        let mut programs = test(PACKAGE);
         for program in SANITIZED {
-            test.args(["--test", program]);
+            programs.args(["--test", program]);
         }
-        test.arg("--no-fail-fast");
-        report.cargo_test(&format!("sanitizer: {name}"), &mut test)?;
+        report.cargo_test(&format!("sanitizer: {name}"), &mut programs)?;
+        let mut units = test(ASYNC);
+        units.arg("--lib");
+        report.cargo_test(&format!("sanitizer: {name}, {ASYNC}"), &mut units)?;
     }
     Ok(())
 }
 
-fn nightly(workspace: &Workspace, command: &str) -> Command {
+fn nightly(workspace: &Workspace, command: &str, package: &str) -> Command {
     let mut cargo = Command::new("rustup");
     cargo.current_dir(workspace.root());
     // Those of the toolchain that runs this.
@@ -161,7 +177,7 @@ fn nightly(workspace: &Workspace, command: &str) -> Command {
     }
     cargo.args(["run", NIGHTLY, "cargo"]);
     cargo.args(command.split(' '));
-    cargo.args(["--locked", "-p", PACKAGE]);
+    cargo.args(["--locked", "-p", package]);
     cargo.args(FEATURES.split(' '));
     cargo
 }
