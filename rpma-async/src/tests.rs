@@ -9,7 +9,7 @@ use std::thread;
 
 use crate::arming::Arming;
 use crate::free::FreeList;
-use crate::slots::{Abandoned, Look, Settled, Slots};
+use crate::slots::{Abandoned, Look, MOST_WEIGHT, Settled, Slots};
 use crate::waiters::{Ticket, Waiters};
 
 /// A waker that counts its wake-ups.
@@ -205,6 +205,29 @@ fn parts_are_of_one_operation() {
     assert_eq!(slots.settle_failed(number, "flushed", 3), None, "late");
     assert!(slots.settle_failed(next, "refused", 4).is_some());
     assert_eq!(slots.finish(next, false), Err("refused"));
+}
+
+/// The room of an operation that may not have been posted is given back at once, and not once more.
+#[test]
+fn an_unsure_operation_has_no_weight() {
+    let slots = Slots::<(), ()>::new(1);
+    let number = slots.begin(5).expect("a slot");
+    let abandoned = slots.abandon_unsure(number, Some(()));
+    assert_eq!(abandoned, Abandoned::GoesOn { slept: false });
+    let settled = Settled {
+        weight: 0,
+        slept: true,
+    };
+    assert_eq!(slots.settle(number, Ok(())), Some(settled));
+}
+
+/// The weight of an operation must not reach its generation.
+#[test]
+fn an_operation_without_end_has_a_number() {
+    let slots = Slots::<(), ()>::new(1);
+    let number = slots.begin(u32::MAX).expect("a slot");
+    let settled = slots.settle(number, Ok(())).expect("it is in flight");
+    assert_eq!(settled.weight, MOST_WEIGHT);
 }
 
 /// A device that could not be stopped uses the memory of abandoned operations for ever.
