@@ -1,5 +1,6 @@
 //! The awaited operations of rpma-async: on a device, and on the simulated fabric.
 
+mod allocations;
 mod backpressure;
 mod cancelling;
 mod commit;
@@ -14,6 +15,8 @@ mod held;
 mod input;
 #[cfg(feature = "sim")]
 mod instants;
+#[path = "../common/looking.rs"]
+mod looking;
 #[cfg(feature = "sim")]
 mod lost;
 mod no_runtime;

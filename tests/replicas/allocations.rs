@@ -1,9 +1,6 @@
 //! After the set-up, commits and their waits allocate nothing in the library, by each method. The
 //! simulator's own allocations are not counted.
 
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::backtrace::Backtrace;
-use std::cell::{Cell, RefCell};
 use std::time::Duration;
 
 use rpma::FlushType;
@@ -11,69 +8,16 @@ use rpma::commit::{Limits, Method};
 use rpma::sim::{Fabric, Platform, Profile};
 
 use crate::cluster::Cluster;
+use crate::looking;
 use crate::set::{LEN, LIMIT, Way, methods};
 
 const SHORT: Duration = Duration::from_millis(120);
 
-thread_local! {
-    /// Whether allocations of this thread are looked at.
-    static LOOKS: Cell<bool> = const { Cell::new(false) };
-    /// The places in the library that have allocated.
-    static FOUND: RefCell<Vec<String>> = const { RefCell::new(Vec::new()) };
-}
-
-/// The system's allocator, which looks where an allocation comes from.
-struct Looking;
-
-// SAFETY: the system's allocator does all of the work.
-unsafe impl GlobalAlloc for Looking {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        look();
-        // SAFETY: the caller promises the same.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, memory: *mut u8, layout: Layout) {
-        // SAFETY: the caller promises the same.
-        unsafe { System.dealloc(memory, layout) }
-    }
-}
-
-#[global_allocator]
-static ALLOCATOR: Looking = Looking;
-
-fn look() {
-    // The look itself allocates.
-    if !LOOKS
-        .try_with(|looks| looks.replace(false))
-        .unwrap_or(false)
-    {
-        return;
-    }
-    let trace = Backtrace::force_capture().to_string();
-    let places = trace.lines().map(str::trim);
-    let ours = |place: &&str| {
-        let is_of = |part: &str| place.starts_with("at ") && place.contains(part);
-        is_of("rpma/src/") || is_of("rpma-sim/src/") || is_of("tests/")
-    };
-    let mut ours = places.filter(ours);
-    // The first ones are this look and the allocator.
-    let place = ours.find(|place| !place.contains("tests/replicas/allocations.rs"));
-    // With the simulator the library notes the program's lines for its reports.
-    let is_library =
-        |place: &&str| place.contains("rpma/src/") && !place.contains("verbs/caller.rs");
-    if let Some(place) = place.filter(is_library) {
-        FOUND.with_borrow_mut(|found| found.push(place.to_owned()));
-    }
-    LOOKS.set(true);
-}
-
 /// The places in the library that allocate meanwhile.
 fn allocations(run: impl FnOnce()) -> Vec<String> {
-    LOOKS.set(true);
+    looking::begin();
     run();
-    LOOKS.set(false);
-    FOUND.take()
+    looking::end()
 }
 
 /// Commits, with everything that a program calls between them.

@@ -13,6 +13,8 @@ mod example;
 mod faults;
 mod holding;
 mod input;
+#[path = "../common/looking.rs"]
+mod looking;
 mod served;
 mod set;
 
