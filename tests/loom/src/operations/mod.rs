@@ -251,7 +251,7 @@ impl Conn {
     }
 }
 
-/// An operation: the steps of `Shared::poll` and of conn/op.rs.
+/// An operation: the steps of conn/shared.rs and of conn/op.rs.
 struct Op {
     conn: Arc<Conn>,
     number: u64,
@@ -271,6 +271,8 @@ impl Op {
             if let Some(outcome) = self.look_without_sleep() {
                 return Some(outcome);
             }
+        } else if self.conn.slots.finish_woken(self.number) {
+            return Some(Ok(()));
         }
         if !self.is_complete() {
             self.sleep(waker);
