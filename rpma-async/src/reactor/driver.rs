@@ -149,9 +149,7 @@ impl Turns {
             let left = self.next.map(|next| next.saturating_duration_since(now()));
             self.is_stale = left == Some(Duration::ZERO);
             let left = left.and_then(|left| Timespec::try_from(left).ok());
-            let mut room = [const { MaybeUninit::uninit() }; REPORTED];
-            let reported = epoll::wait(self.core.epoll(), &mut room, left.as_ref());
-            self.handle(reported.map(|(reported, _)| &*reported), TAKEN);
+            self.take(left.as_ref(), TAKEN);
         }
     }
 
@@ -198,30 +196,26 @@ impl Turns {
     fn take_now(&mut self) -> bool {
         // Most sleeps end with one completion event. Another look costs less than an attempt to take
         // a second event.
-        self.look(1) || self.look(TAKEN)
+        self.take(Some(&NOW), 1) || self.take(Some(&NOW), TAKEN)
     }
 
-    /// As [`take_now`](Self::take_now), at most so many completion events.
+    /// Waits for events for at most `limit` (without one, for ever), and handles them, at most so many
+    /// of completions. Returns whether it has taken all of them.
     #[inline(always)]
-    fn look(&mut self, most: usize) -> bool {
+    fn take(&mut self, limit: Option<&Timespec>, most: usize) -> bool {
         let mut room = [const { MaybeUninit::uninit() }; REPORTED];
-        match epoll::wait(self.core.epoll(), &mut room, Some(&NOW)) {
+        match epoll::wait(self.core.epoll(), &mut room, limit) {
             Ok(([], _)) => true,
-            Ok((reported, _)) => self.handle(Ok(reported), most),
-            Err(errno) => self.handle(Err(errno), most),
+            Ok((reported, _)) => self.handle(reported, most),
+            Err(Errno::INTR) => false,
+            Err(errno) => {
+                log::error!("epoll_wait failed: {errno}");
+                true
+            }
         }
     }
 
-    /// Handles events, at most so many of completions. Returns whether it has taken all of them.
-    fn handle(&mut self, reported: Result<&[epoll::Event], Errno>, most: usize) -> bool {
-        let reported = match reported {
-            Ok(reported) => reported,
-            Err(Errno::INTR) => return false,
-            Err(errno) => {
-                log::error!("epoll_wait failed: {errno}");
-                return true;
-            }
-        };
+    fn handle(&mut self, reported: &[epoll::Event], most: usize) -> bool {
         let mut all = reported.len() < REPORTED;
         for event in reported {
             match event.data.u64() {
