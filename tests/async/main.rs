@@ -1,5 +1,7 @@
 //! The awaited operations of rpma-async: on a device, and on the simulated fabric.
 
+// What the guest runs has no lines by which an allocation is told from another.
+#[cfg(feature = "sim")]
 mod allocations;
 mod backpressure;
 mod cancelling;
@@ -15,6 +17,7 @@ mod held;
 mod input;
 #[cfg(feature = "sim")]
 mod instants;
+#[cfg(feature = "sim")]
 #[path = "../common/looking.rs"]
 mod looking;
 #[cfg(feature = "sim")]
