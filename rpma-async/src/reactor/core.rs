@@ -134,8 +134,10 @@ impl Core {
         }
     }
 
-    pub(super) fn members(&self) -> Vec<Member> {
-        self.table.lock().all().cloned().collect()
+    /// One after the other, without the lock between them, and without memory for them.
+    pub(super) fn members(&self) -> impl Iterator<Item = Member> {
+        let members = (0..).map_while(|index| self.table.lock().at(index));
+        members.flatten()
     }
 
     pub(super) fn has_members(&self) -> bool {

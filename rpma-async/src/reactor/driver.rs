@@ -305,7 +305,7 @@ impl Turns {
     }
 
     fn conns(&self) -> impl Iterator<Item = Arc<Shared>> {
-        let members = self.core.members().into_iter();
+        let members = self.core.members();
         members.filter_map(|member| match member {
             Member::Conn(conn) => conn.upgrade(),
             Member::Task(_) | Member::Object(_) => None,

@@ -64,10 +64,9 @@ impl Table {
         Some(member)
     }
 
-    pub(crate) fn all(&self) -> impl Iterator<Item = &Member> {
-        self.entries
-            .iter()
-            .filter_map(|entry| entry.member.as_ref())
+    /// The member at this index, if there is one; `None` past the last one.
+    pub(crate) fn at(&self, index: usize) -> Option<Option<Member>> {
+        self.entries.get(index).map(|entry| entry.member.clone())
     }
 
     pub(crate) fn is_empty(&self) -> bool {
@@ -99,6 +98,7 @@ mod tests {
         assert!(table.get(first).is_none() && table.remove(first).is_none());
         assert!(table.get(second).is_some());
         table.remove(second);
-        assert!(table.is_empty() && table.all().next().is_none());
+        assert!(table.is_empty() && table.at(0).is_some_and(|member| member.is_none()));
+        assert!(table.at(1).is_none());
     }
 }
