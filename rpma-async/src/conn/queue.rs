@@ -7,6 +7,7 @@ use rpma::{Cq, Error, Result, Wc};
 
 use super::Shared;
 use crate::arming::Arming;
+use crate::error::once_more;
 
 /// Completions that are polled one by one. After a sleep there is seldom more than one.
 const SINGLY: usize = 4;
@@ -33,10 +34,10 @@ impl Queue {
 
     /// Polls one completion.
     #[inline]
-    pub(super) fn poll_one(&self, wc: &mut Wc) -> Result<bool, Box<Error>> {
+    pub(super) fn poll_one(&self, conn: &Shared, wc: &mut Wc) -> Result<bool, Box<Error>> {
         match self.cq.get_wc(std::slice::from_mut(wc)) {
             Ok(count) => Ok(count > 0),
-            Err(error) => Err(boxed(error)),
+            Err(error) => Err(failed(conn, error)),
         }
     }
 
@@ -44,7 +45,7 @@ impl Queue {
     pub(crate) fn drain(&self, conn: &Shared) -> Result<(), Box<Error>> {
         let mut wc = Wc::default();
         for _ in 0..SINGLY {
-            if !self.poll_one(&mut wc)? {
+            if !self.poll_one(conn, &mut wc)? {
                 return Ok(());
             }
             conn.settle(&wc);
@@ -56,7 +57,8 @@ impl Queue {
     fn drain_many(&self, conn: &Shared) -> Result<(), Box<Error>> {
         let mut wcs = [Wc::default(); POLLED];
         loop {
-            let count = self.cq.get_wc(&mut wcs).map_err(boxed)?;
+            let polled = self.cq.get_wc(&mut wcs);
+            let count = polled.map_err(|error| failed(conn, error))?;
             if count == 0 {
                 return Ok(());
             }
@@ -82,6 +84,14 @@ impl Queue {
             conn.give_up(*error);
         }
     }
+}
+
+/// A poll that failed may have lost a completion, and who waits for that would wait for ever.
+#[cold]
+fn failed(conn: &Shared, error: Error) -> Box<Error> {
+    log::error!("{error}");
+    conn.give_up(once_more(&error));
+    boxed(error)
 }
 
 /// Of errors that are rare: a small result fits into registers.

@@ -136,7 +136,7 @@ impl Future for Ready {
             (None, Ok(())) => shared.check().err().map(Err),
         };
         match over {
-            Some(_) if !was_counted && shared.lets_others_run(cx) => Poll::Pending,
+            Some(Ok(())) if !was_counted && shared.lets_others_run(cx) => Poll::Pending,
             Some(result) => {
                 this.leave();
                 Poll::Ready(result)

@@ -286,8 +286,7 @@ impl Shared {
     }
 
     /// Of an owner that has not slept: polls until its own completion comes, which has succeeded.
-    /// `false` is everything else: [`sleep`](Self::sleep), which polls again, so it reports the error of
-    /// a poll.
+    /// `false` is everything else: [`sleep`](Self::sleep), which reports the error of a poll.
     #[inline]
     pub(crate) fn poll_own(&self, number: u64) -> bool {
         let streak = self.streak.load(Ordering::Relaxed);
@@ -296,7 +295,7 @@ impl Shared {
         }
         self.streak.store(streak + 1, Ordering::Relaxed);
         let mut wc = Wc::default();
-        self.main.poll_one(&mut wc).is_ok_and(|came| came)
+        self.main.poll_one(self, &mut wc).is_ok_and(|came| came)
             && (self.finish_own(number, &wc) || self.poll_past(number, &wc))
     }
 
@@ -315,7 +314,7 @@ impl Shared {
             self.settle(&wc);
             // Another thread may have polled it.
             let is_complete = self.slots.look(number) == Look::Complete;
-            if is_complete || !self.main.poll_one(&mut wc).is_ok_and(|came| came) {
+            if is_complete || !self.main.poll_one(self, &mut wc).is_ok_and(|came| came) {
                 return false;
             }
             if self.finish_own(number, &wc) {
