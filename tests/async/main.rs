@@ -34,6 +34,8 @@ mod serving;
 mod site;
 mod sleepers;
 mod support;
+#[cfg(feature = "sim")]
+mod sweeping;
 mod turns;
 mod weights;
 #[cfg(feature = "sim")]

@@ -1,12 +1,14 @@
 //! Two hosts in the time of a paused clock, both on one thread of tokio.
 
+use std::collections::BTreeMap;
+
 use rpma::Peer;
 use rpma::sim::{Fabric, Host, Link};
 use rpma_async::{Conn, Reactor, Setup};
 use tokio::time::{Instant, sleep_until};
 
 use crate::common::{peer, profile};
-use crate::support::{Memories, both, in_time};
+use crate::support::{Memories, both};
 
 /// Two hosts, each with a reactor.
 pub(crate) struct World {
@@ -20,6 +22,15 @@ pub(crate) struct World {
 
 /// Runs a test in virtual time. In the end nothing is left on the fabric.
 pub(crate) fn virtually<T>(test: impl AsyncFnOnce(&World) -> T) -> T {
+    let (result, left) = leaving(test);
+    assert!(left.is_empty(), "{left:?}");
+    result
+}
+
+/// Runs a test in virtual time, and returns which objects it has left.
+pub(crate) fn leaving<T>(
+    test: impl AsyncFnOnce(&World) -> T,
+) -> (T, BTreeMap<&'static str, usize>) {
     let mut builder = tokio::runtime::Builder::new_current_thread();
     let runtime = builder.enable_all().start_paused(true).build();
     runtime.expect("a runtime").block_on(async {
@@ -33,10 +44,10 @@ pub(crate) fn virtually<T>(test: impl AsyncFnOnce(&World) -> T) -> T {
         for _ in 0..8 {
             tokio::task::yield_now().await;
         }
-        assert!(fabric.objects().is_empty(), "{:?}", fabric.objects());
-        drop(fabric);
-        in_time(ticking).await.expect("it ends");
-        result
+        let left = fabric.objects();
+        // What is left keeps the fabric, and with it this future.
+        ticking.abort();
+        (result, left)
     })
 }
 

@@ -1,0 +1,275 @@
+//! Every call fails once. A program with both sides of a connection (each kind of operation, asleep,
+//! awaited and dropped, messages, waits, both ends) is run again and again in virtual time, and each call
+//! that it makes fails in one of the runs: it does nothing, or everything, and returns an error.
+//!
+//! Promises: the program gets an error that names the call, or the log has it where nobody can be told;
+//! nothing panics; nothing waits longer than the program's own limits; nothing leaks but what could not be
+//! destroyed, and what that keeps.
+
+use std::cell::RefCell;
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::SocketAddr;
+use std::sync::Once;
+use std::time::Duration;
+
+use log::{LevelFilter, Log, Metadata, Record};
+use rpma::sim::{Errno, How};
+use rpma::{Error, FlushType, MrRemote};
+use rpma_async::{Conn, Lease, Pool, Reactor, Setup};
+use tokio::time::timeout;
+
+use crate::support::{begun, both};
+use crate::world::{World, leaving};
+
+/// No step of the program takes longer, in virtual time.
+const LIMIT: Duration = Duration::from_secs(600);
+const CLOSE: Duration = Duration::from_secs(200);
+
+/// What a call that destroys leaves behind when it fails: its object, and what that keeps.
+const LEAVES: [(&str, &[&str]); 6] = [
+    ("ibv_dealloc_pd", &["pd"]),
+    ("ibv_dereg_mr", &["mr", "pd"]),
+    ("ibv_destroy_comp_channel", &["comp_channel"]),
+    ("ibv_destroy_cq", &["cq", "comp_channel"]),
+    ("ibv_destroy_qp", &["qp", "cq", "comp_channel", "pd", "mr"]),
+    ("rdma_destroy_id", &["cm_id"]),
+];
+
+/// Calls that cannot fail and have done everything: those that return an object or an event, and the
+/// acknowledgement of an event, which is always done.
+const ONE_WAY: [&str; 11] = [
+    "ibv_alloc_pd",
+    "ibv_create_comp_channel",
+    "ibv_create_cq",
+    "ibv_create_srq",
+    "ibv_get_cq_event",
+    "ibv_reg_mr",
+    "rdma_ack_cm_event",
+    "rdma_create_event_channel",
+    "rdma_create_id",
+    "rdma_create_qp",
+    "rdma_get_cm_event",
+];
+
+thread_local! {
+    /// What this thread has logged.
+    static LINES: RefCell<Vec<String>> = const { RefCell::new(Vec::new()) };
+}
+
+struct Lines;
+
+impl Log for Lines {
+    fn enabled(&self, _: &Metadata<'_>) -> bool {
+        true
+    }
+
+    fn log(&self, record: &Record<'_>) {
+        let line = format!("{}: {}", record.level(), record.args());
+        LINES.with_borrow_mut(|lines| lines.push(line));
+    }
+
+    fn flush(&self) {}
+}
+
+/// A step of the program, which must not take longer than the limit.
+async fn step<T>(step: impl Future<Output = T>) -> T {
+    timeout(LIMIT, step).await.expect("it ends")
+}
+
+fn word(mut lease: Lease) -> Lease {
+    lease[..7].copy_from_slice(b"a word.");
+    lease.truncate(7);
+    lease
+}
+
+/// The program. Its two hosts and the server's memory are there before.
+async fn program(world: &World, to: &MrRemote) -> rpma::Result<()> {
+    let reactors = [
+        Reactor::spawn(&world.peers[0])?,
+        Reactor::spawn(&world.peers[1])?,
+    ];
+    let setup = Setup::default().with_receives(2, 64);
+    let listener = reactors[1].listen(SocketAddr::new(world.hosts[1].addr().into(), 0))?;
+    let addr = SocketAddr::new(world.hosts[1].addr().into(), listener.port());
+    let pool = Pool::new(&world.peers[0], 64, 3)?;
+    let accepting = async {
+        let incoming = match listener.accept().await {
+            // The request may be there all the same.
+            Err(error) => {
+                log::info!("{error}");
+                listener.accept().await?
+            }
+            incoming => incoming?,
+        };
+        incoming.accept(&setup, b"").await
+    };
+    let connecting = reactors[0].connect(addr, &setup, b"");
+    // If the client fails the server waits in vain.
+    let (client, server) = both(step(connecting), timeout(LIMIT, accepting)).await;
+    let (client, server) = match (client, server) {
+        (Ok(client), Ok(Ok(server))) => (client, server),
+        (Err(error), other) => {
+            if let Ok(Err(other)) = other {
+                log::info!("the server: {other}");
+            }
+            return Err(error);
+        }
+        (_, Ok(Err(error))) => return Err(error),
+        (Ok(_), Err(_)) => panic!("the server does not know of the client"),
+    };
+    let done = step(operations(world, &client, &server, &pool, to)).await;
+    let closed = step(both(client.close(CLOSE), server.close(CLOSE))).await;
+    drop((listener, reactors));
+    // The first error explains those that follow.
+    done.and(closed.0).and(closed.1)
+}
+
+async fn operations(
+    world: &World,
+    client: &Conn,
+    server: &Conn,
+    pool: &Pool,
+    to: &MrRemote,
+) -> rpma::Result<()> {
+    let at = to.slice(..8)?;
+    let to = to.slice(8..15)?;
+    // Complete at once.
+    let block = word(pool.lease().await).freeze();
+    let block = client.write(to, block)?.await?;
+    client.flush(to, FlushType::Visibility)?.await?;
+    client.atomic_write(at, [7; 8])?.await?;
+    let mut batch = client.batch::<2>();
+    batch.write(to, block.clone())?;
+    batch.flush(to, FlushType::Visibility)?;
+    drop(batch.commit()?.await?);
+    let parts = [(to, block)];
+    drop(
+        client
+            .commit(parts, Some((at, [9; 8])), FlushType::Visibility)?
+            .await?,
+    );
+    // Asleep, dropped, and waited for.
+    world.link.hold();
+    let block = word(pool.lease().await);
+    let mut asleep = client.read(block, to)?;
+    if let Some(read) = begun(&mut asleep).await {
+        world.link.release();
+        drop(read?);
+    }
+    client
+        .write(to, word(pool.lease().await).freeze())?
+        .detach();
+    let mut idle = client.idle();
+    if let Some(idle) = begun(&mut idle).await {
+        world.link.release();
+        idle?;
+    }
+    world.link.release();
+    drop(asleep.await?);
+    idle.await?;
+    client.ready(10).await?;
+    // Messages, in both directions.
+    let mut inbox = server.inbox()?;
+    let mut answers = client.inbox()?;
+    let sent = client.send(word(pool.lease().await).freeze())?;
+    let message = inbox.next().await?;
+    let message = message.ok_or(Error::TimedOut("the connection is over"))?;
+    assert_eq!(&*message, b"a word.");
+    sent.await?;
+    drop(message);
+    let answer = Pool::new(&world.peers[1], 64, 1)?;
+    let answering = server.send(word(answer.lease().await).freeze())?;
+    let (answered, next) = both(answering, answers.next()).await;
+    answered?;
+    drop(next?.ok_or(Error::TimedOut("the connection is over"))?);
+    Ok(())
+}
+
+/// What a run made of a failure.
+struct Run {
+    result: rpma::Result<()>,
+    calls: BTreeMap<&'static str, u64>,
+    left: BTreeMap<&'static str, usize>,
+    log: Vec<String>,
+}
+
+fn run(fails: Option<(&str, u32, How)>) -> Run {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        log::set_logger(&Lines).expect("the only one");
+        log::set_max_level(LevelFilter::Debug);
+    });
+    LINES.take();
+    let ((result, calls, failing), left) = leaving(async |world| {
+        let memories = world.memories(1);
+        let failing =
+            fails.map(|(call, nth, how)| world.fabric.fail(call).how(how).nth(nth, Errno::IO));
+        let before = world.fabric.calls();
+        let result = program(world, &memories.remote).await;
+        // What was woken just now.
+        for _ in 0..8 {
+            tokio::task::yield_now().await;
+        }
+        let mut calls = world.fabric.calls();
+        calls
+            .iter_mut()
+            .for_each(|(call, count)| *count -= before.get(call).unwrap_or(&0));
+        (result, calls, failing.map(|failing| failing.disarm()))
+    });
+    assert_ne!(failing, Some(true), "{fails:?} is not made");
+    Run {
+        result,
+        calls,
+        left,
+        log: LINES.take(),
+    }
+}
+
+fn every_call(how: How) {
+    let clean = run(None);
+    clean.result.expect("nothing fails by itself");
+    assert!(clean.left.is_empty(), "{:?}", clean.left);
+    let mut all = clean.calls;
+    all.retain(|call, _| how == How::Refused || !ONE_WAY.contains(call));
+    let (mut told, mut logged, mut silent) = (0, 0, Vec::new());
+    for (&call, &count) in &all {
+        for nth in 1..=count as u32 {
+            let what = format!("{call}, number {nth}");
+            let run = run(Some((call, nth, how)));
+            let names = |text: &str| text.contains(&format!("{call} failed"));
+            let error = run.result.err().map(|error| error.to_string());
+            match &error {
+                Some(error) if names(error) => told += 1,
+                _ if run.log.iter().any(|line| names(line)) => logged += 1,
+                _ => silent.push(format!("{what}: {error:?}, {:?}", run.log)),
+            }
+            let leaves = LEAVES.iter().find(|(destroys, _)| *destroys == call);
+            // What was destroyed all the same leaves nothing.
+            let leaves = leaves.filter(|_| how == How::Refused);
+            let leaves = leaves.map_or(&[][..], |(_, kinds)| kinds);
+            let left: BTreeSet<_> = run.left.keys().copied().collect();
+            let allowed = BTreeSet::from_iter(leaves.iter().copied());
+            assert!(
+                left.is_subset(&allowed),
+                "{what}: {:?} are left: {:?}",
+                run.left,
+                run.log
+            );
+        }
+    }
+    assert!(silent.is_empty(), "nobody is told: {silent:#?}");
+    println!(
+        "{how:?}: {told} told, {logged} logged, of {} verbs",
+        all.len()
+    );
+}
+
+#[test]
+fn every_call_fails() {
+    every_call(How::Refused);
+}
+
+#[test]
+fn every_call_fails_that_happens_all_the_same() {
+    every_call(How::Done);
+}
