@@ -2,10 +2,11 @@
 //! includes those files, and looks there for orders of threads in which they fail.
 
 use std::cell::Cell;
-use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, mpsc};
 use std::task::{Wake, Waker};
 use std::thread;
+use std::time::Duration;
 
 use crate::arming::Arming;
 use crate::free::FreeList;
@@ -375,5 +376,34 @@ fn a_woken_owner_leaves_no_waker() {
             assert_eq!(slots.finish(number, true), outcome);
         }
         assert_eq!(Arc::strong_count(&task), 1);
+    }
+}
+
+/// A waker is code of the program, which may poll, post and wake at once. So it runs under no lock: here
+/// another thread takes the lock of each slot while it runs.
+#[test]
+fn a_waker_runs_under_no_lock() {
+    struct Uses(Arc<Slots<(), ()>>, AtomicBool);
+    impl Wake for Uses {
+        fn wake(self: Arc<Self>) {
+            let (slots, (done, is_done)) = (Arc::clone(&self.0), mpsc::channel());
+            thread::spawn(move || {
+                slots.wake_all();
+                let _ = done.send(());
+            });
+            let is_free = is_done.recv_timeout(Duration::from_secs(60)).is_ok();
+            self.1.store(is_free, Ordering::SeqCst);
+        }
+    }
+    let slots = Arc::new(Slots::new(2));
+    for settles in [true, false] {
+        let uses = Arc::new(Uses(Arc::clone(&slots), AtomicBool::new(false)));
+        let number = slots.begin(1).expect("a slot is free");
+        assert!(slots.park(number, &Waker::from(Arc::clone(&uses))));
+        match settles {
+            true => drop(slots.settle(number, Ok(()))),
+            false => slots.wake_all(),
+        }
+        assert!(uses.1.load(Ordering::SeqCst), "a lock is held");
     }
 }
