@@ -166,3 +166,25 @@ fn a_broken_queue_pair_wakes_all() {
         assert_eq!(of_client.pool.available(), 4);
     });
 }
+
+/// Promise: a limit that begins while the driver sleeps is kept to the millisecond. The driver would
+/// wake later by itself, for its look at all connections.
+#[test]
+fn a_limit_wakes_a_driver_that_sleeps() {
+    virtually(async |world| {
+        let memories = Memories::new(&world.peers[1]);
+        let (client, server) = world.connect(&Setup::default(), &Setup::default()).await;
+        world.link.hold();
+        let flush = client.flush(memories.to(), FlushType::Visibility);
+        let flush = flush.expect("posted");
+        // It has slept for some time, and would for as long again.
+        sleep(Duration::from_millis(300)).await;
+        let began = Instant::now();
+        let limit = Duration::from_millis(20);
+        let closed = client.close(limit).await;
+        assert!(matches!(closed, Err(Error::TimedOut(_))), "{closed:?}");
+        assert_eq!(began.elapsed(), limit);
+        flush.await.expect_err("it was flushed");
+        drop(server);
+    });
+}
