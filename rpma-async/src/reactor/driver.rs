@@ -68,14 +68,16 @@ impl Future for Driver {
         for _ in 0..TURNS {
             if turns.is_stale {
                 turns.find_next();
+                // Its mark comes with a wake-up of the driver.
+                if turns.core.is_closed() {
+                    return Poll::Ready(Ok(()));
+                }
+                watch.set_time(turns.next);
                 is_timed = false;
-            }
-            if turns.core.is_closed() {
-                return Poll::Ready(Ok(()));
             }
             if !is_timed {
                 is_timed = true;
-                turns.is_stale = watch.poll_until(cx, turns.next).is_ready();
+                turns.is_stale = watch.poll_time(cx).is_ready();
             }
             match watch.poll_take(cx, || turns.take_now()) {
                 Poll::Ready(Ok(())) => {}

@@ -35,18 +35,32 @@ impl Watch {
         }
     }
 
-    /// Pending until this time; for ever without one.
+    /// Sets the time of [`poll_time`](Self::poll_time); without one it is pending for ever.
     #[cfg_attr(
         not(any(feature = "tokio", feature = "async-io")),
         expect(unused_variables, reason = "no runtime")
     )]
-    #[inline(always)]
-    pub(crate) fn poll_until(&mut self, cx: &mut Context<'_>, at: Option<Instant>) -> Poll<()> {
+    pub(crate) fn set_time(&mut self, at: Option<Instant>) {
         match *self {
             #[cfg(feature = "tokio")]
-            Self::Tokio(ref mut watch) => watch.poll_until(cx, at),
+            Self::Tokio(ref mut watch) => watch.set_time(at),
             #[cfg(feature = "async-io")]
-            Self::AsyncIo(ref mut watch) => watch.poll_until(cx, at),
+            Self::AsyncIo(ref mut watch) => watch.set_time(at),
+        }
+    }
+
+    /// Pending until the time has come. Then it needs another time.
+    #[inline(always)]
+    #[cfg_attr(
+        not(any(feature = "tokio", feature = "async-io")),
+        expect(unused_variables, reason = "no runtime")
+    )]
+    pub(crate) fn poll_time(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        match *self {
+            #[cfg(feature = "tokio")]
+            Self::Tokio(ref mut watch) => watch.poll_time(cx),
+            #[cfg(feature = "async-io")]
+            Self::AsyncIo(ref mut watch) => watch.poll_time(cx),
         }
     }
 }
@@ -133,12 +147,17 @@ mod on_tokio {
             Poll::Ready(Ok(()))
         }
 
-        pub(super) fn poll_until(&mut self, cx: &mut Context<'_>, at: Option<Instant>) -> Poll<()> {
-            let Some(at) = at else {
-                return Poll::Pending;
-            };
-            if self.until.replace(at) != Some(at) {
+        pub(super) fn set_time(&mut self, at: Option<Instant>) {
+            if let Some(at) = at.filter(|_| self.until != at) {
                 self.sleep.as_mut().reset(time::Instant::from_std(at));
+            }
+            self.until = at;
+        }
+
+        #[inline]
+        pub(super) fn poll_time(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+            if self.until.is_none() {
+                return Poll::Pending;
             }
             ready!(self.sleep.as_mut().poll(cx));
             self.until = None;
@@ -193,12 +212,17 @@ mod on_async_io {
             Poll::Ready(Ok(()))
         }
 
-        pub(super) fn poll_until(&mut self, cx: &mut Context<'_>, at: Option<Instant>) -> Poll<()> {
-            let Some(at) = at else {
-                return Poll::Pending;
-            };
-            if self.until.replace(at) != Some(at) {
+        pub(super) fn set_time(&mut self, at: Option<Instant>) {
+            if let Some(at) = at.filter(|_| self.until != at) {
                 self.timer.set_at(at);
+            }
+            self.until = at;
+        }
+
+        #[inline]
+        pub(super) fn poll_time(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+            if self.until.is_none() {
+                return Poll::Pending;
             }
             ready!(Pin::new(&mut self.timer).poll(cx));
             self.until = None;
