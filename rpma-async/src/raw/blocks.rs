@@ -356,7 +356,7 @@ mod tests {
     #[test]
     fn no_block_is_lent_twice() {
         let blocks = blocks(3);
-        let mut held: Vec<_> = std::iter::from_fn(|| blocks.take()).collect();
+        let mut held: Vec<_> = std::iter::from_fn(|| blocks.take()).take(9).collect();
         assert_eq!((held.len(), blocks.available()), (3, 0));
         for (number, block) in held.iter_mut().enumerate() {
             block.bytes_mut(9).fill(number as u8);
