@@ -18,11 +18,11 @@ use crate::reactor::{Handle, Member, Reactor};
 use crate::setup::Setup;
 use crate::watched::{Look, Watched, is_readable};
 
-/// A [`rpma::reconnect::Reconnect`] that is awaited: the same tries, limits and waits. It derefs to
-/// that reconnect, for its settings and counts.
+/// Connects again, as [`rpma::reconnect::Reconnect`], and is awaited: the same tries, limits and
+/// waits. It derefs to that reconnect, for its settings and counts.
 ///
-/// What it connects is the choice of its [`Connects`]: [`ToConn`] makes a
-/// [`Conn`](crate::Conn) of a reactor, and rpma's [`ToWriter`](reconnect::ToWriter) makes a writer for
+/// Its [`Connects`] chooses the kind of connection. [`ToConn`] makes a [`Conn`](crate::Conn) of a
+/// reactor. rpma's [`ToWriter`](reconnect::ToWriter) makes a writer for
 /// [`Writer::new`](crate::Writer::new) or [`Replicas::add`](crate::Replicas::add).
 ///
 /// A name is looked up by the system's resolver, which blocks the executor: give it addresses

@@ -1,4 +1,4 @@
-//! [`Server`]: a server whose loop is a task.
+//! [`Server`]: a server with a task as its loop.
 
 use std::ops::Deref;
 use std::os::fd::AsFd;
@@ -12,14 +12,14 @@ use crate::Reactor;
 use crate::clock;
 use crate::watched::{Look, Watched, is_readable};
 
-/// A [`rpma::serve::Server`] whose loop is a task, beside others on the same thread. It derefs to that
-/// server: a task awaits [`next`](Self::next), and answers as in rpma's own loop.
+/// Serves clients, as [`rpma::serve::Server`], in a task beside others on the same thread. It derefs
+/// to that server: a task awaits [`next`](Self::next), and answers as in rpma's own loop.
 ///
 /// With [`ServerCfg::set_commits`](rpma::serve::ServerCfg::set_commits) that task is the responder as
-/// well: [`next`](Self::next) serves the commits of clients. So the task keeps to `next`: what takes
-/// long for one client, such as a look-up before its admission, is a task of its own, to which the
-/// [`Asked`](rpma::serve::Asked) goes. When it has decided, a [`Waker`](rpma::wait::Waker) tells the
-/// server's task.
+/// well: [`next`](Self::next) serves the commits of clients. So the task must return to `next` soon.
+/// Long work for one client, such as a look-up before its admission, belongs into another task, which
+/// gets the [`Asked`](rpma::serve::Asked). After its decision it wakes the server's task by a
+/// [`Waker`](rpma::wait::Waker).
 ///
 /// Admitting and ending a client takes a millisecond or more of the thread ([`serve::Server`]).
 /// Dropping it ends the connections.
@@ -61,7 +61,7 @@ pub struct Server {
 }
 
 impl Server {
-    /// Has the reactor watch a server, whose peers may be others than the reactor's.
+    /// Has the reactor watch a server. The peers of the server may differ from the reactor's.
     ///
     /// # Errors
     ///

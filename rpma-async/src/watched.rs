@@ -2,8 +2,8 @@
 //!
 //! rpma's own waits are loops: look, then sleep until the object's descriptor is readable or until a
 //! time. [`Waiting`] is such a loop for a task: it leaves its waker in the place of the sleep. The
-//! reactor watches the descriptor (edge-triggered), and wakes everybody when it has become readable.
-//! So a look takes everything that is there.
+//! reactor watches the descriptor (edge-triggered), and wakes all tasks when it has become readable.
+//! So a look takes all events at once.
 
 use std::future::Future;
 use std::os::fd::BorrowedFd;
@@ -39,7 +39,7 @@ pub(crate) struct Watched {
 /// The result of a look.
 pub(crate) enum Look<T> {
     Ready(T),
-    /// There is nothing, and the next look is due then. `None`: when the descriptor is readable.
+    /// It found no event, and the next look is due then. `None`: when the descriptor is readable.
     Until(Option<Instant>),
 }
 
@@ -104,12 +104,12 @@ impl Drop for Watched {
     }
 }
 
-/// An object that is told of events of its descriptors.
+/// An object that gets events of its descriptors.
 pub(crate) trait Told: Send + Sync {
-    /// Takes what is there, and wakes the tasks that can go on.
+    /// Takes all events, and wakes the tasks that can go on.
     fn told(&self);
 
-    /// Nobody tells it any more.
+    /// It gets no more events.
     fn wake_everybody(&self);
 }
 
@@ -161,7 +161,7 @@ impl<T, F: FnMut() -> Look<T> + Unpin> Future for Waiting<'_, F> {
             cx.waker().wake_by_ref();
             return Poll::Pending;
         }
-        // Before the look: what comes after it wakes the task.
+        // Before the look, so that later events wake the task.
         this.watched.waiters.wait(&mut this.ticket, cx.waker());
         let at = match (this.look)() {
             Look::Ready(result) => return Poll::Ready(Ok(result)),
@@ -185,14 +185,14 @@ impl<F> Drop for Waiting<'_, F> {
     }
 }
 
-/// Whether a look has left something, of which no event tells: then the caller looks again.
+/// Whether a look has left an event. Its edge is over, so the caller looks again.
 pub(crate) fn is_readable(fd: BorrowedFd<'_>) -> bool {
     let mut fds = [PollFd::from_borrowed_fd(fd, PollFlags::IN)];
     // An error: the next look finds it.
     poll(&mut fds, Some(&Timespec::default())) != Ok(0)
 }
 
-/// An error of a wait that its caller repeats: nothing is there yet.
+/// `None` for the error of a look that found no event: its caller waits, and looks again.
 pub(crate) fn unless_pending<T>(result: Result<T>) -> Option<Result<T>> {
     match result {
         Err(Error::TimedOut(_)) => None,

@@ -12,6 +12,6 @@ pub use self::writer::Writer;
 
 /// Takes the lock of an object of rpma. It is held across verbs, and never while a task waits.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // A panic of rpma has broken nothing that a drop needs.
+    // A drop needs no state that a panic of rpma can have broken.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -1,7 +1,7 @@
 //! [`Replicas`]: the same commits on several replicas, awaited.
 //!
-//! It owns the set of rpma behind one short lock. Whoever has the lock looks: a task that waits, or
-//! the driver, which also posts commits that wait in the ring. Nothing is torn down here: the set
+//! It owns the set of rpma behind one short lock. A task that waits, or the driver, takes the lock
+//! and looks. The driver also posts commits that wait in the ring. The set tears itself down: it
 //! destroys its connections, and then its ring.
 
 use std::fmt;
@@ -18,7 +18,7 @@ use crate::reactor::Reactor;
 use crate::timeout::timeout;
 use crate::watched::{Look, SILENCE, Told, Watched};
 
-/// A [`rpma::commit::Replicas`] that is awaited: the same records, outcomes and errors. Clones are
+/// Commits on several replicas, as [`rpma::commit::Replicas`], and is awaited: the same records, outcomes and errors. Clones are
 /// handles of the same set: any task and any thread may commit, and wait for any commit.
 ///
 /// A commit is posted to all replicas at once. A replica without room gets it later, from the set's
@@ -54,12 +54,12 @@ struct Shared {
 
 struct State {
     set: commit::Replicas,
-    /// Since when nothing has come.
+    /// The time of the last event or completion.
     silent: Instant,
 }
 
 impl State {
-    /// What tasks wait for changes with it: counts of commits, which only grow, and of replicas.
+    /// The waits of tasks depend on it: counts of commits, which only grow, and of replicas.
     fn marks(&self) -> (u64, usize, usize) {
         let writers = self.set.ids(u64::MAX);
         let writers = writers.filter_map(|id| self.set.writer(id));
@@ -69,8 +69,8 @@ impl State {
         (counts, present, self.set.able())
     }
 
-    /// Nothing is there: asks whether the replicas are there when it is time, and returns when to
-    /// look again, if no event comes before.
+    /// After a look that found no event: asks whether the replicas are there, when it is time. Returns
+    /// the time of the next look, if no event comes before.
     fn wait(&mut self) -> Instant {
         let now = clock::now();
         if self.silent + SILENCE <= now {
@@ -149,7 +149,7 @@ impl Replicas {
     ///
     /// # Errors
     ///
-    /// As [`commit::Replicas::record`] and [`commit::Record::commit`]; nothing is posted.
+    /// As [`commit::Replicas::record`] and [`commit::Record::commit`]. No replica gets the commit then.
     /// [`room`](Self::room) waits after [`Refused::RingFull`].
     pub fn commit(
         &self,
@@ -171,7 +171,7 @@ impl Replicas {
     }
 
     /// Waits until a commit is durable on `k` replicas, until that cannot be reached any more, or for
-    /// at most `limit` (`Duration::MAX` is none), and returns the outcome: as
+    /// at most `limit` (`Duration::MAX` is for ever), and returns the outcome: as
     /// [`commit::Replicas::settle`].
     ///
     /// # Cancel safety
@@ -205,7 +205,7 @@ impl Replicas {
     }
 
     /// Waits until the ring has a place for a record of `len` bytes, for at most `limit`
-    /// (`Duration::MAX` is none). It is not reserved: of several tasks that wait, one commits first.
+    /// (`Duration::MAX` is for ever). It is not reserved: of several tasks that wait, one commits first.
     ///
     /// # Cancel safety
     ///

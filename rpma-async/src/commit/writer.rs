@@ -1,8 +1,8 @@
-//! [`Writer`]: commits that are awaited.
+//! [`Writer`]: awaited commits.
 //!
-//! It owns the writer of rpma, behind one short lock, and the sources of its commits. Whoever has
-//! the lock looks: a task that waits, a commit that finds no room, or the driver. So sources go back
-//! to their pool when the device is done with them, also if no task waits.
+//! It owns the writer of rpma, behind one short lock, and the sources of its commits. A task that
+//! waits, a commit that finds no room, or the driver takes the lock and looks. So sources go back to
+//! their pool when the device has finished with them, even if no task waits.
 //!
 //! Torn down with the last handle: the reactor forgets it; the connection is destroyed; the sources
 //! go back to their pools. If the queue pair cannot be destroyed, they are leaked.
@@ -26,8 +26,8 @@ use crate::reactor::Reactor;
 use crate::timeout::timeout;
 use crate::watched::{Look, SILENCE, Told, Watched, unless_pending};
 
-/// A [`rpma::commit::Writer`] whose commits are awaited: the same tickets, fates and errors. Clones
-/// are handles of the same writer: any task and any thread may commit, and wait for any ticket.
+/// Commits by one method, as [`rpma::commit::Writer`], and is awaited: the same tickets, fates and
+/// errors. Clones are handles of the same writer: any task and any thread may commit, and wait for any ticket.
 ///
 /// A commit is posted at once, and is executed in the order of the calls. So a task can post several
 /// commits, to one writer or to many, before it waits for the first.
@@ -73,7 +73,7 @@ struct State {
     sources: VecDeque<(u64, Frozen)>,
     /// The last commit.
     last: Option<Ticket>,
-    /// Since when nothing has come.
+    /// The time of the last event or completion.
     silent: Instant,
 }
 
@@ -83,7 +83,7 @@ impl State {
         self.writer.as_mut().expect("the writer is there")
     }
 
-    /// What tasks wait for changes with it.
+    /// The waits of tasks depend on it.
     fn marks(&mut self) -> (u64, u64, bool) {
         let writer = self.writer();
         (writer.durable(), writer.released(), writer.is_over())
@@ -97,8 +97,8 @@ impl State {
         freed.flatten().map(|(_, source)| source)
     }
 
-    /// Nothing is there: asks whether the server is there when it is time, and returns when to look
-    /// again, if no event comes before.
+    /// After a look that found no event: asks whether the server is there, when it is time. Returns the
+    /// time of the next look, if no event comes before.
     fn wait(&mut self) -> Option<Instant> {
         let silent = self.silent;
         let writer = self.writer();
@@ -124,7 +124,7 @@ impl State {
 }
 
 impl Writer {
-    /// Has a reactor watch a writer, whose connection is one of any peer and of no
+    /// Has a reactor watch a writer. Its connection may belong to any peer, and uses no
     /// [`CompletionChannel`](rpma::CompletionChannel).
     ///
     /// # Errors
@@ -167,7 +167,7 @@ impl Writer {
 
     /// Commits, before it returns: as [`commit::Writer::commit`], with the blocks of a
     /// [`Pool`](crate::Pool) as sources. [`durable`](Self::durable) waits for the ticket. A program
-    /// that does not wait loses nothing: the commit goes on, and its sources go back to their pool.
+    /// need not wait: the commit goes on, and its sources go back to their pool.
     ///
     /// # Errors
     ///
@@ -261,7 +261,7 @@ impl Writer {
                 return Ok(event.clone());
             }
             match writer.conn().failure() {
-                // An end has flushed it, whose event is still to come.
+                // An end has flushed it, and the event of that end is still to come.
                 Some(Failure::Operation(first)) if first.status == WcStatus::WR_FLUSH_ERR => {}
                 Some(failure) => return Err(failure.into()),
                 None => looked?,
@@ -309,7 +309,7 @@ impl Writer {
     }
 }
 
-/// Takes what is there. An error is the end of the connection, which the waits return.
+/// Takes all events and completions. An error is the end of the connection, and the waits return it.
 fn look(writer: &mut commit::Writer) {
     if let Err(error) = writer.look(drop) {
         log::debug!("{error}");
@@ -365,8 +365,8 @@ fn parts<const N: usize>(
 }
 
 impl Shared {
-    /// Does something with the writer, and what follows from it: sources go back to their pools, and
-    /// tasks that may go on are woken. Both without the lock.
+    /// Calls `run` with the writer. Afterwards, without the lock, sources go back to their pools, and
+    /// tasks that may go on are woken.
     fn with<T>(&self, run: impl FnOnce(&mut State) -> T) -> T {
         let mut state = lock(&self.state);
         let before = state.marks();
