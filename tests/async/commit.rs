@@ -1,5 +1,6 @@
 //! Commits that are awaited.
 
+#[cfg(feature = "sim")]
 use std::time::Duration;
 
 use rpma::commit::{Fate, Method, WriterCfg};

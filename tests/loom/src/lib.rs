@@ -5,8 +5,8 @@
 //! play the device. A lost wake-up is a deadlock, which loom reports. Loom knows the orders that
 //! acquire and release allow; to it `SeqCst` of an access is `AcqRel`.
 //!
-//! * [`queues`]: the slots of rpma's queues.
-//! * [`operations`]: the operations of rpma-async, and the tasks that wait.
+//! * `queues`: the slots of rpma's queues.
+//! * `operations`: the operations of rpma-async, and the tasks that wait.
 
 #![cfg(test)]
 
