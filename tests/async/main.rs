@@ -10,6 +10,7 @@ mod commit;
 mod common;
 #[cfg(feature = "sim")]
 mod counting;
+mod crowd;
 mod ends;
 #[cfg(feature = "sim")]
 mod failing;
