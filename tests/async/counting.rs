@@ -4,12 +4,14 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use rpma::FlushType;
 use rpma_async::{Conn, Driver, Reactor, Setup};
 use tokio::task::yield_now;
+use tokio::time::{Instant, sleep};
 
-use crate::support::{Memories, begun};
+use crate::support::{Memories, begun, dropped_after};
 use crate::world::virtually;
 
 /// A driver whose polls are counted.
@@ -90,6 +92,98 @@ fn the_driver_rests_while_nobody_sleeps() {
         assert!(during(false).await <= 2);
         // A dropped operation may arm it once.
         assert!(during(true).await <= 52);
+        drop((client, server, reactor));
+        driver.await.expect("no panic").expect("no error");
+    });
+}
+
+/// Promise: everything that waits is woken when the device is done, and not when the driver looks at
+/// all connections, which it does each second: memory of dropped operations, waits for room, and messages.
+#[test]
+fn nothing_waits_for_the_next_look_of_the_driver() {
+    const DELAY: Duration = Duration::from_millis(5);
+    virtually(async |world| {
+        let memories = world.memories(1);
+        let setup = Setup::default().with_receives(2, 64);
+        let (client, server) = world.connect(&setup, &setup).await;
+        world.link.delay(DELAY);
+        for begins in [false, true] {
+            let began = Instant::now();
+            let mut write = client
+                .write(memories.to(), memories.word())
+                .expect("posted");
+            if begins {
+                assert!(begun(&mut write).await.is_none());
+            }
+            write.detach();
+            drop(memories.pool.lease().await);
+            is_delayed(began);
+        }
+        for n in [10, 0] {
+            let began = Instant::now();
+            let write = client
+                .write(memories.to(), memories.word())
+                .expect("posted");
+            match n {
+                0 => client.idle().await.expect("no error"),
+                n => client.ready(n).await.expect("no error"),
+            }
+            is_delayed(began);
+            write.await.expect("succeeds");
+        }
+        let began = Instant::now();
+        let mut inbox = server.inbox().expect("it has receives");
+        client.send(memories.word()).expect("posted").detach();
+        drop(inbox.next().await.expect("no error").expect("a message"));
+        is_delayed(began);
+        client.close(2 * DELAY).await.expect("in time");
+    });
+
+    #[track_caller]
+    fn is_delayed(began: Instant) {
+        let took = began.elapsed();
+        assert!((DELAY..2 * DELAY).contains(&took), "{took:?}");
+    }
+}
+
+/// Promise: connections, listeners, and connections that were being made leave nothing in their
+/// reactor. The driver of one that has none of them sleeps without a limit.
+#[test]
+fn a_reactor_without_connections_rests() {
+    virtually(async |world| {
+        let (reactor, driver) = Reactor::new(&world.peers[0]).expect("a reactor");
+        let polls = Arc::<AtomicU32>::default();
+        let polled = Arc::clone(&polls);
+        let driver = tokio::spawn(Counted {
+            driver,
+            polls: polled,
+        });
+        let setup = Setup::default().with_receives(2, 64);
+        let at = (world.hosts[0].addr(), 0).into();
+        drop(reactor.listen(at).expect("listens"));
+        let (client, server) = world.connect_from(&reactor, &setup, &setup).await;
+        client
+            .close(Duration::from_secs(5))
+            .await
+            .expect("nothing is lost");
+        drop(server);
+        let nobody = (world.hosts[1].addr(), 7).into();
+        for n in 0..4 {
+            let connecting = reactor.connect(nobody, &setup, b"");
+            dropped_after(n, false, connecting).await;
+            let connecting = reactor.connect(nobody, &setup, &[0; 100]);
+            connecting.await.expect_err("too long");
+        }
+        let during = async || {
+            sleep(Duration::from_secs(5)).await;
+            let before = polls.load(Ordering::Relaxed);
+            sleep(Duration::from_secs(100)).await;
+            polls.load(Ordering::Relaxed) - before
+        };
+        assert_eq!(during().await, 0);
+        // A connection is looked at each second.
+        let (client, server) = world.connect_from(&reactor, &setup, &setup).await;
+        assert!((99..=102).contains(&during().await));
         drop((client, server, reactor));
         driver.await.expect("no panic").expect("no error");
     });
