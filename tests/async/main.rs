@@ -19,6 +19,8 @@ mod input;
 #[cfg(feature = "sim")]
 mod instants;
 #[cfg(feature = "sim")]
+mod log;
+#[cfg(feature = "sim")]
 #[path = "../common/looking.rs"]
 mod looking;
 #[cfg(feature = "sim")]
