@@ -178,8 +178,9 @@ impl Inbox {
     /// # Errors
     ///
     /// [`rpma::Error::InvalidArgument`] if the driver is gone. The first failure of the connection, if it
-    /// failed before an event of its end came, or [`rpma::Error::NotConnected`] if the device gave it up:
-    /// after the messages that arrived before, and at each call.
+    /// failed before an event of its end came: after the messages that arrived before, and at each call.
+    /// [`rpma::Error::NotConnected`] if the device gave the connection up, and
+    /// [`rpma::Error::Provider`] if the reactor did, because a call failed.
     #[expect(clippy::should_implement_trait, reason = "it is awaited")]
     pub fn next(&mut self) -> Next<'_> {
         Next(self)
