@@ -1,10 +1,10 @@
 //! The rule by which a completion queue gives events: only while a task sleeps.
 //!
 //! A sleeper counts itself, leaves its waker, arms the queue unless it is armed, polls, and looks.
-//! The driver takes the event, notes that the queue is not armed, and polls. It arms the queue if a
-//! task sleeps, and polls again. Both notes are exchanges: each reads the one before it. With a store
-//! in the driver, a sleeper that finds the queue armed and a driver that finds no sleeper can miss
-//! each other.
+//! The driver takes the event, notes that the queue is not armed, and polls. It arms the queue if
+//! a task sleeps, and polls again. Both notes are exchanges: each reads the one before it. With a
+//! store in the driver, a sleeper that finds the queue armed and a driver that finds no sleeper
+//! can miss each other.
 //!
 //! This file calls no verbs. `tests/loom` includes it.
 
@@ -30,8 +30,8 @@ impl Arming {
         self.asleep.fetch_sub(1, Ordering::AcqRel);
     }
 
-    /// A sleeper that has left its waker sees to its wake-up: it arms the queue unless it is armed, and
-    /// settles the completions that are there.
+    /// A sleeper that has left its waker sees to its wake-up: it arms the queue unless it is
+    /// armed, and settles the completions that are there.
     #[inline]
     pub(crate) fn arm_and_drain<E>(
         &self,
@@ -46,8 +46,8 @@ impl Arming {
         drain()
     }
 
-    /// The driver has taken an event: it settles the completions that are there, and arms the queue
-    /// again if a task sleeps.
+    /// The driver has taken an event: it settles the completions that are there, and arms the
+    /// queue again if a task sleeps.
     #[inline(always)]
     pub(crate) fn event<E>(
         &self,

@@ -1,8 +1,8 @@
 //! [`Connecting`]: a connection that is being made, by either side.
 //!
-//! A client's address and route are resolved; then, on both sides, the queues are there, receives are
-//! posted, and the connection is asked for or accepted. From then on it is a [`Shared`], and the
-//! driver takes its events. A drop at any time destroys all of it.
+//! A client's address and route are resolved; then, on both sides, the queues are there, receives
+//! are posted, and the connection is asked for or accepted. From then on it is a [`Shared`], and
+//! the driver takes its events. A drop at any time destroys all of it.
 
 use std::fmt;
 use std::future::Future;
@@ -24,8 +24,9 @@ use crate::waiters::{Ticket, Waiters};
 /// A connection that is being made: [`Reactor::connect`](crate::Reactor::connect) and
 /// [`Incoming::accept`](crate::Incoming::accept). The result is the connection, established.
 ///
-/// The kernel gives up on an address and a route after [`rpma::ConnCfg::set_timeout`], and on a peer
-/// that does not answer after more than a minute. A program that wants less drops the future then.
+/// The kernel gives up on an address and a route after [`rpma::ConnCfg::set_timeout`], and on a
+/// peer that does not answer after more than a minute. A program that wants less drops the future
+/// then.
 ///
 /// # Cancel safety
 ///
@@ -36,8 +37,8 @@ use crate::waiters::{Ticket, Waiters};
 ///
 /// The errors of [`ConnReq::resolve`], [`Resolving::advance`], [`Request::into_req`] and
 /// [`ConnReq::connect`]. [`Error::NotEstablished`] with the event that came instead: rejected,
-/// unreachable, lost. [`Error::InvalidArgument`] for settings that do not fit a reactor ([`Setup`]), and
-/// if the driver of the reactor never ran or is gone.
+/// unreachable, lost. [`Error::InvalidArgument`] for settings that do not fit a reactor
+/// ([`Setup`]), and if the driver of the reactor never ran or is gone.
 #[must_use = "dropping it gives the connection up"]
 pub struct Connecting {
     reactor: Arc<Handle>,

@@ -23,8 +23,8 @@ pub struct Refused<B> {
 pub struct Failed<B> {
     /// The reason.
     pub error: Error,
-    /// The memory of the operation. `None` if the operation may still go on, and its completion can
-    /// no longer be awaited: the memory goes back to its pool when no device can use it.
+    /// The memory of the operation. `None` if the operation may still go on, and its completion
+    /// can no longer be awaited: the memory goes back to its pool when no device can use it.
     pub memory: Option<B>,
 }
 

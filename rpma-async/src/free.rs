@@ -8,8 +8,8 @@ const NONE: u32 = u32::MAX;
 /// The indices that are free.
 #[derive(Debug)]
 pub(crate) struct FreeList {
-    /// The index on top, and in the upper half how many were taken. So an exchange fails if the same
-    /// index is on top again, and another one is below it.
+    /// The index on top, and in the upper half how many were taken. So an exchange fails if the
+    /// same index is on top again, and another one is below it.
     top: AtomicU64,
     /// The index below each index that is on the stack.
     below: Box<[AtomicU32]>,

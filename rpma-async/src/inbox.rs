@@ -1,8 +1,8 @@
 //! [`Inbox`]: the messages of the peer, and the receives in which they land.
 //!
 //! The receives have memory in a pool of the connection's own. The program gets its blocks as
-//! [`Message`]s, and a message's drop posts its receive again. Receives that the device still has go
-//! with the pool: its region is deregistered before its memory is freed.
+//! [`Message`]s, and a message's drop posts its receive again. Receives that the device still has
+//! go with the pool: its region is deregistered before its memory is freed.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -138,7 +138,8 @@ impl Receives {
     }
 }
 
-/// The messages of a connection's peer, in the order in which they arrived: [`Conn::inbox`](crate::Conn::inbox).
+/// The messages of a connection's peer, in the order in which they arrived:
+/// [`Conn::inbox`](crate::Conn::inbox).
 ///
 /// It is a [`Stream`] that ends with the connection.
 #[derive(Debug)]
@@ -168,8 +169,8 @@ impl Inbox {
         })
     }
 
-    /// Waits for the next message. `None` when the connection is over and all messages that arrived
-    /// before were returned.
+    /// Waits for the next message. `None` when the connection is over and all messages that
+    /// arrived before were returned.
     ///
     /// # Cancel safety
     ///

@@ -1,9 +1,10 @@
-//! Writes to another host's persistent memory, with futures: the operations of [`rpma`] are awaited.
+//! Writes to another host's persistent memory, with futures: the operations of [`rpma`] are
+//! awaited.
 //!
-//! A call posts and returns an [`Op`], which only waits. The queue has the operations in the order of
-//! the calls. An operation owns blocks of a registered [`Pool`] until it is complete. So a future may
-//! be dropped at any time, and no device uses memory that the program has back. One [`Driver`] for
-//! each [`Reactor`] wakes tasks that sleep. A task that awaits polls as well.
+//! A call posts and returns an [`Op`], which only waits. The queue has the operations in the order
+//! of the calls. An operation owns blocks of a registered [`Pool`] until it is complete. So a
+//! future may be dropped at any time, and no device uses memory that the program has back. One
+//! [`Driver`] for each [`Reactor`] wakes tasks that sleep. A task that awaits polls as well.
 //!
 //! ```no_run
 //! use std::net::SocketAddr;
@@ -49,21 +50,21 @@
 //! # Runtimes
 //!
 //! With the feature `tokio` (default) the driver is a task of tokio. The runtime needs its I/O and
-//! time drivers. With `async-io` it is a task of any executor. Both may be on. Any executor can await
-//! the futures.
+//! time drivers. With `async-io` it is a task of any executor. Both may be on. Any executor can
+//! await the futures.
 //!
 //! # What is safe
 //!
-//! A [`Lease`] lends `&mut [u8]` of registered memory, which [`rpma`] itself never does. This is sound:
-//! no peer has a right to a pool's memory, and an operation takes the lease until it is complete. An
-//! operation that is forgotten (`mem::forget`) keeps its memory for ever. `docs/async.md` of the
-//! repository has the invariants, and the tests that fail without them.
+//! A [`Lease`] lends `&mut [u8]` of registered memory, which [`rpma`] itself never does. This is
+//! sound: no peer has a right to a pool's memory, and an operation takes the lease until it is
+//! complete. An operation that is forgotten (`mem::forget`) keeps its memory for ever.
+//! `docs/async.md` of the repository has the invariants, and the tests that fail without them.
 //!
 //! # Testing without hardware
 //!
-//! The feature `sim` replaces the libraries by the simulated fabric of [`rpma`]. Its time can be that
-//! of tokio's paused clock (`rpma::sim::Fabric::follow`). So an async program is tested in virtual
-//! time, and under every loss of power.
+//! The feature `sim` replaces the libraries by the simulated fabric of [`rpma`]. Its time can be
+//! that of tokio's paused clock (`rpma::sim::Fabric::follow`). So an async program is tested in
+//! virtual time, and under every loss of power.
 
 #![deny(unsafe_code)]
 

@@ -18,8 +18,8 @@ use crate::waiters::{Ticket, Waiters};
 
 /// An endpoint at which clients ask for connections: [`Reactor::listen`](crate::Reactor::listen).
 ///
-/// It is a [`Stream`] of requests, which never ends by itself. Several tasks may wait: each request
-/// goes to one of them.
+/// It is a [`Stream`] of requests, which never ends by itself. Several tasks may wait: each
+/// request goes to one of them.
 pub struct Listener {
     ep: Ep,
     waiters: Arc<Waiters>,
@@ -61,9 +61,9 @@ impl Listener {
     ///
     /// # Errors
     ///
-    /// As [`Ep::next_request`]: after most of them the next call may succeed, and a server that gets the
-    /// same one again and again pauses before it. [`Error::InvalidArgument`] if the driver of the
-    /// reactor never ran or is gone.
+    /// As [`Ep::next_request`]: after most of them the next call may succeed, and a server that
+    /// gets the same one again and again pauses before it. [`Error::InvalidArgument`] if the
+    /// driver of the reactor never ran or is gone.
     pub fn accept(&self) -> Accept<'_> {
         Accept {
             listener: self,

@@ -22,10 +22,10 @@ const ALIGNMENT: usize = 64;
 /// Registered memory in blocks of one size, from which operations take their sources and
 /// destinations. Clones are handles of the same pool.
 ///
-/// A peer has no right to it: no write or read of a peer reaches its bytes. (That is why a pool of an
-/// iWARP device is no destination of reads: see [`Conn::read`](crate::Conn::read).) A block is free
-/// again when its [`Lease`], or the last of its [`Frozen`]s, is dropped. The memory is deregistered
-/// when the last handle and the last block are gone.
+/// A peer has no right to it: no write or read of a peer reaches its bytes. (That is why a pool of
+/// an iWARP device is no destination of reads: see [`Conn::read`](crate::Conn::read).) A block is
+/// free again when its [`Lease`], or the last of its [`Frozen`]s, is dropped. The memory is
+/// deregistered when the last handle and the last block are gone.
 ///
 /// ```
 /// # #[cfg(feature = "sim")]
@@ -52,9 +52,9 @@ impl Pool {
     ///
     /// # Errors
     ///
-    /// [`Error::InvalidArgument`] if there are no blocks, if a block has no bytes, or if all of them
-    /// together are more than the device registers as one region. [`Error::Provider`] if the memory
-    /// cannot be allocated or registered ([`Mr::reg`]).
+    /// [`Error::InvalidArgument`] if there are no blocks, if a block has no bytes, or if all of
+    /// them together are more than the device registers as one region. [`Error::Provider`] if the
+    /// memory cannot be allocated or registered ([`Mr::reg`]).
     pub fn new(peer: &Peer, block: usize, count: usize) -> Result<Self> {
         if block == 0 || count == 0 {
             return Err(Error::InvalidArgument(

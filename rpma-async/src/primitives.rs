@@ -1,13 +1,13 @@
-//! The atomics, the locks and the wake-ups of the modules that call no verbs: `tests/loom` puts its
-//! own in their place.
+//! The atomics, the locks and the wake-ups of the modules that call no verbs: `tests/loom` puts
+//! its own in their place.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 pub(crate) use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{MutexGuard, PoisonError};
 use std::task::Waker;
 
-/// Wakes a task. A waker runs code of the program. If that panics, the caller goes on: other tasks are
-/// woken, other completions are settled, and the counts are right.
+/// Wakes a task. A waker runs code of the program. If that panics, the caller goes on: other tasks
+/// are woken, other completions are settled, and the counts are right.
 pub(crate) fn wake(waker: Waker) {
     if catch_unwind(AssertUnwindSafe(|| waker.wake())).is_err() {
         log::error!("the waker of a task panicked");

@@ -65,26 +65,28 @@ impl<C: Connects> Reconnect<C> {
     ///
     /// # Errors
     ///
-    /// [`Error::Provider`](rpma::Error::Provider) if `epoll_ctl` fails. The reconnect is dropped then.
+    /// [`Error::Provider`](rpma::Error::Provider) if `epoll_ctl` fails. The reconnect is dropped
+    /// then.
     pub fn new(reactor: &Reactor, reconnect: reconnect::Reconnect<C>) -> Result<Self> {
         let watched = Watched::new(reactor);
         watched.watch(reconnect.as_fd())?;
         Ok(Self { watched, reconnect })
     }
 
-    /// Connects, as [`reconnect::Reconnect::connect`]: tries until the server accepts or refuses, or
-    /// until the limit ([`ReconnectCfg::set_limit`](reconnect::ReconnectCfg::set_limit)) has passed.
+    /// Connects, as [`reconnect::Reconnect::connect`]: tries until the server accepts or refuses,
+    /// or until the limit ([`ReconnectCfg::set_limit`](reconnect::ReconnectCfg::set_limit)) has
+    /// passed.
     ///
     /// # Cancel safety
     ///
     /// Dropping the future gives up the try that is under way
-    /// ([`cancel`](reconnect::Reconnect::cancel)). If the server has just accepted it, it learns of
-    /// the end.
+    /// ([`cancel`](reconnect::Reconnect::cancel)). If the server has just accepted it, it learns
+    /// of the end.
     ///
     /// # Errors
     ///
-    /// As [`reconnect::Reconnect::connect`]. [`Why::Error`] also if the driver of the reactor never
-    /// ran or is gone.
+    /// As [`reconnect::Reconnect::connect`]. [`Why::Error`] also if the driver of the reactor
+    /// never ran or is gone.
     pub async fn connect(&mut self, cfg: &ConnCfg) -> Result<C::Connected, GaveUp> {
         let Self { watched, reconnect } = self;
         let error = |error| GaveUp {
@@ -141,7 +143,8 @@ impl<C: Connects> Deref for Reconnect<C> {
     }
 }
 
-/// Makes a [`Conn`] of a reactor, and sends the offer as private data: the steps of a [`Reconnect`].
+/// Makes a [`Conn`] of a reactor, and sends the offer as private data: the steps of a
+/// [`Reconnect`].
 ///
 /// The program applies the platform of the server's offer
 /// ([`Conn::private_data`], [`Conn::apply_remote_peer_cfg`]).

@@ -12,14 +12,14 @@ use crate::Reactor;
 use crate::clock;
 use crate::watched::{Look, Watched, is_readable};
 
-/// Serves clients, as [`rpma::serve::Server`], in a task beside others on the same thread. It derefs
-/// to that server: a task awaits [`next`](Self::next), and answers as in rpma's own loop.
+/// Serves clients, as [`rpma::serve::Server`], in a task beside others on the same thread. It
+/// derefs to that server: a task awaits [`next`](Self::next), and answers as in rpma's own loop.
 ///
-/// With [`ServerCfg::set_commits`](rpma::serve::ServerCfg::set_commits) that task is the responder as
-/// well: [`next`](Self::next) serves the commits of clients. So the task must return to `next` soon.
-/// Long work for one client, such as a look-up before its admission, belongs into another task, which
-/// gets the [`Asked`](rpma::serve::Asked). After its decision it wakes the server's task by a
-/// [`Waker`](rpma::wait::Waker).
+/// With [`ServerCfg::set_commits`](rpma::serve::ServerCfg::set_commits) that task is the responder
+/// as well: [`next`](Self::next) serves the commits of clients. So the task must return to `next`
+/// soon. Long work for one client, such as a look-up before its admission, belongs into another
+/// task, which gets the [`Asked`](rpma::serve::Asked). After its decision it wakes the server's
+/// task by a [`Waker`](rpma::wait::Waker).
 ///
 /// Admitting and ending a client takes a millisecond or more of the thread ([`serve::Server`]).
 /// Dropping it ends the connections.
@@ -65,15 +65,16 @@ impl Server {
     ///
     /// # Errors
     ///
-    /// [`Error::Provider`](rpma::Error::Provider) if `epoll_ctl` fails. The server is dropped then.
+    /// [`Error::Provider`](rpma::Error::Provider) if `epoll_ctl` fails. The server is dropped
+    /// then.
     pub fn new(reactor: &Reactor, server: serve::Server) -> Result<Self> {
         let watched = Watched::new(reactor);
         watched.watch(server.as_fd())?;
         Ok(Self { watched, server })
     }
 
-    /// Waits until something happens, and returns it: as [`serve::Server::next`] without a limit. It
-    /// serves the commits of clients meanwhile.
+    /// Waits until something happens, and returns it: as [`serve::Server::next`] without a limit.
+    /// It serves the commits of clients meanwhile.
     ///
     /// Completions go to `wcs`. Its length is the size of a turn: 16 is a good start.
     ///

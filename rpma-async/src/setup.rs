@@ -22,9 +22,9 @@ pub struct Setup {
 }
 
 impl Setup {
-    /// Takes the settings of rpma's own connection. The reactor adds the completion channel, so they
-    /// name no channel ([`ConnCfg::set_compl_channel`], [`ConnCfg::set_rcq_channel`]), and no shared
-    /// receive queue.
+    /// Takes the settings of rpma's own connection. The reactor adds the completion channel, so
+    /// they name no channel ([`ConnCfg::set_compl_channel`], [`ConnCfg::set_rcq_channel`]), and no
+    /// shared receive queue.
     #[must_use]
     pub fn new(cfg: &ConnCfg) -> Self {
         Self {
@@ -33,9 +33,9 @@ impl Setup {
         }
     }
 
-    /// Has the connection receive messages of up to `size` bytes: `count` receives are posted before
-    /// it is established, and again as the program drops the [`Message`](crate::Message)s. The
-    /// receive queue has at least as many slots.
+    /// Has the connection receive messages of up to `size` bytes: `count` receives are posted
+    /// before it is established, and again as the program drops the [`Message`](crate::Message)s.
+    /// The receive queue has at least as many slots.
     #[must_use]
     pub fn with_receives(mut self, count: u32, size: usize) -> Self {
         self.receives = Some((count, size));

@@ -1,8 +1,8 @@
 //! The operations of one connection that are in flight, or complete and not awaited yet.
 //!
 //! Each has a slot, and its `op_context` leads there: the index of the slot, and a generation that
-//! no earlier operation of the slot had. An [`Op`](crate::Op) owns its slot. Threads that poll settle
-//! it. The state is one atomic word:
+//! no earlier operation of the slot had. An [`Op`](crate::Op) owns its slot. Threads that poll
+//! settle it. The state is one atomic word:
 //!
 //! ```text
 //! FREE ──begin──▶ PENDING ──settle──▶ DONE or FAILED ──finish──▶ FREE
@@ -14,15 +14,15 @@
 //!
 //! The rules of wakers:
 //!
-//! * A thread that takes a waker out of a slot of another owner wakes it. So it does no harm if the
-//!   slot has another owner by then: that one polls again, and leaves its waker again.
-//! * An owner takes its own waker out before it changes the state to `ABANDONED`. Later it could take
-//!   the next owner's.
+//! * A thread that takes a waker out of a slot of another owner wakes it. So it does no harm if
+//!   the slot has another owner by then: that one polls again, and leaves its waker again.
+//! * An owner takes its own waker out before it changes the state to `ABANDONED`. Later it could
+//!   take the next owner's.
 //! * Wakers are woken and dropped without a lock: they run code of the program.
 //!
-//! Several requests of one post may have the same number (a commit). Then a failed request only notes
-//! its failure, until the last one of the post has failed too: the device may read the sources of the
-//! others.
+//! Several requests of one post may have the same number (a commit). Then a failed request only
+//! notes its failure, until the last one of the post has failed too: the device may read the
+//! sources of the others.
 //!
 //! This file calls no verbs. `tests/loom` includes it.
 
@@ -33,7 +33,8 @@ use std::task::Waker;
 use crate::free::FreeList;
 use crate::primitives::{AtomicU64, Mutex, Ordering, wake};
 
-/// Bits of a number, beside the generation in its upper half. The index has the others of the lower half.
+/// Bits of a number, beside the generation in its upper half. The index has the others of the
+/// lower half.
 pub(crate) const RECEIVE: u64 = 1 << 31;
 /// An operation of a batch that is not the last one.
 pub(crate) const PART: u64 = 1 << 30;
@@ -58,8 +59,8 @@ const PARTS: u64 = 8;
 const WEIGHT_SHIFT: u32 = 8;
 const WEIGHT: u64 = MOST_WEIGHT as u64;
 
-/// The slots of a connection. `M` is the memory of an operation, `F` the reason of a failure, and `R`
-/// the name of a request.
+/// The slots of a connection. `M` is the memory of an operation, `F` the reason of a failure, and
+/// `R` the name of a request.
 pub(crate) struct Slots<M, F, R = ()> {
     slots: Box<[Slot<M, F, R>]>,
     free: FreeList,
@@ -179,8 +180,8 @@ impl<M, F, R: Copy + PartialEq> Slots<M, F, R> {
         Ok(())
     }
 
-    /// Of the owner, which has slept: whether the operation has succeeded. Frees its slot then. It was
-    /// settled when it was parked, so the settlement takes its waker.
+    /// Of the owner, which has slept: whether the operation has succeeded. Frees its slot then. It
+    /// was settled when it was parked, so the settlement takes its waker.
     #[inline]
     pub(crate) fn finish_woken(&self, number: u64) -> bool {
         let Some(slot) = self.slot(number) else {
@@ -285,8 +286,8 @@ impl<M, F, R: Copy + PartialEq> Slots<M, F, R> {
     pub(crate) fn note_failure(&self, number: u64, failure: F) -> Option<()> {
         let slot = self.slot(number)?;
         let mut rest = slot.rest.lock();
-        // Under the lock, which the owner takes after the settlement, when it takes a failure out: so
-        // none is left for the next owner.
+        // Under the lock, which the owner takes after the settlement, when it takes a failure out:
+        // so none is left for the next owner.
         if !is_in_flight(slot.state.load(Ordering::Acquire), number) {
             return None;
         }
@@ -294,16 +295,16 @@ impl<M, F, R: Copy + PartialEq> Slots<M, F, R> {
         Some(())
     }
 
-    /// Of the owner, before the post: several requests will have the operation's number. After it the
-    /// owner calls [`note_last`](Self::note_last).
+    /// Of the owner, before the post: several requests will have the operation's number. After it
+    /// the owner calls [`note_last`](Self::note_last).
     pub(crate) fn has_parts(&self, number: u64) {
         if let Some(slot) = self.slot(number) {
             slot.state.fetch_or(PARTS, Ordering::AcqRel);
         }
     }
 
-    /// Of the owner, after the post: notes which request is the last one. If that has failed already,
-    /// the operation is settled.
+    /// Of the owner, after the post: notes which request is the last one. If that has failed
+    /// already, the operation is settled.
     pub(crate) fn note_last(&self, number: u64, last: R) -> Option<Settled> {
         let slot = self.slot(number)?;
         {
@@ -333,8 +334,8 @@ impl<M, F, R: Copy + PartialEq> Slots<M, F, R> {
         self.settle_as(slot, number, FAILED)
     }
 
-    /// Of the owner: leaves `waker`, which the settlement wakes. `false` if the operation is complete.
-    /// The owner polls again and again: it leaves its waker each time.
+    /// Of the owner: leaves `waker`, which the settlement wakes. `false` if the operation is
+    /// complete. The owner polls again and again: it leaves its waker each time.
     pub(crate) fn park(&self, number: u64, waker: &Waker) -> bool {
         let Some(slot) = self.slot(number) else {
             return false;
@@ -368,14 +369,14 @@ impl<M, F, R: Copy + PartialEq> Slots<M, F, R> {
         }
     }
 
-    /// Of the owner, which does not await the operation any more: the slot keeps the memory until the
-    /// operation is complete.
+    /// Of the owner, which does not await the operation any more: the slot keeps the memory until
+    /// the operation is complete.
     pub(crate) fn abandon(&self, number: u64, memory: Option<M>) -> Abandoned<M> {
         self.abandon_as(number, memory, !STATES)
     }
 
-    /// As [`abandon`](Self::abandon), of an operation that may not have been posted: its settlement
-    /// gives no room back.
+    /// As [`abandon`](Self::abandon), of an operation that may not have been posted: its
+    /// settlement gives no room back.
     #[cold]
     pub(crate) fn abandon_unsure(&self, number: u64, memory: Option<M>) -> Abandoned<M> {
         self.abandon_as(number, memory, !STATES & !(WEIGHT << WEIGHT_SHIFT))

@@ -29,7 +29,8 @@ fn waker() -> (Waker, impl Fn() -> u32) {
     (waker, move || woken.0.load(Ordering::Relaxed))
 }
 
-/// An event costs a system call and a turn of the driver: none without a sleeper, and one for many.
+/// An event costs a system call and a turn of the driver: none without a sleeper, and one for
+/// many.
 #[test]
 fn a_queue_is_armed_once_while_somebody_sleeps() {
     let (arming, arms) = (Arming::default(), Cell::new(0));
@@ -71,7 +72,8 @@ fn a_failed_arm_is_none() {
     assert!(armed.get());
 }
 
-/// All indices are taken once, and the last one that came back is the next: its slot is in the cache.
+/// All indices are taken once, and the last one that came back is the next: its slot is in the
+/// cache.
 #[test]
 fn each_index_is_free_once() {
     let free = FreeList::new(3);
@@ -208,7 +210,8 @@ fn parts_are_of_one_operation() {
     assert_eq!(slots.finish(next, false), Err("refused"));
 }
 
-/// The room of an operation that may not have been posted is given back at once, and not once more.
+/// The room of an operation that may not have been posted is given back at once, and not once
+/// more.
 #[test]
 fn an_unsure_operation_has_no_weight() {
     let slots = Slots::<(), ()>::new(1);
@@ -360,8 +363,8 @@ fn a_waker_that_panics_is_alone() {
     assert!(!waiters.any());
 }
 
-/// An owner that was woken finishes without a lock. The settlement has its waker, so the slot keeps
-/// none, and the task can be freed.
+/// An owner that was woken finishes without a lock. The settlement has its waker, so the slot
+/// keeps none, and the task can be freed.
 #[test]
 fn a_woken_owner_leaves_no_waker() {
     let slots = Slots::<(), &str>::new(1);
@@ -379,8 +382,8 @@ fn a_woken_owner_leaves_no_waker() {
     }
 }
 
-/// A waker is code of the program, which may poll, post and wake at once. So it runs under no lock: here
-/// another thread takes the lock of each slot while it runs.
+/// A waker is code of the program, which may poll, post and wake at once. So it runs under no
+/// lock: here another thread takes the lock of each slot while it runs.
 #[test]
 fn a_waker_runs_under_no_lock() {
     struct Uses(Arc<Slots<(), ()>>, AtomicBool);

@@ -1,7 +1,7 @@
 //! Tasks that wait for something that a connection or a pool has: room, a block, a message.
 //!
-//! Each has a ticket. A task that is woken is taken out of the queue; if its future is dropped before
-//! it has looked, another one is woken in its place ([`Waiters::leave`]).
+//! Each has a ticket. A task that is woken is taken out of the queue; if its future is dropped
+//! before it has looked, another one is woken in its place ([`Waiters::leave`]).
 
 use std::collections::VecDeque;
 use std::task::Waker;
@@ -27,15 +27,16 @@ struct Queue {
 pub(crate) struct Ticket(Option<u64>);
 
 impl Waiters {
-    /// Whether a task waits. The caller has made its change before, by an exchange or under a lock with
-    /// which the task looks again. After a plain store only [`wake_all`](Self::wake_all) is safe.
+    /// Whether a task waits. The caller has made its change before, by an exchange or under a lock
+    /// with which the task looks again. After a plain store only [`wake_all`](Self::wake_all) is
+    /// safe.
     #[inline]
     pub(crate) fn any(&self) -> bool {
         self.count.load(Ordering::Relaxed) > 0
     }
 
-    /// Leaves a waker. Then the task looks again, by an exchange: it sees earlier changes, and a later
-    /// one wakes it.
+    /// Leaves a waker. Then the task looks again, by an exchange: it sees earlier changes, and a
+    /// later one wakes it.
     pub(crate) fn wait(&self, ticket: &mut Ticket, waker: &Waker) {
         let mut queue = self.queue.lock();
         let left = ticket.0.and_then(|number| {
@@ -59,8 +60,8 @@ impl Waiters {
         drop(old);
     }
 
-    /// Under the lock. The step by which both sides look, an exchange or a lock, orders this store and the
-    /// load of [`any`](Self::any).
+    /// Under the lock. The step by which both sides look, an exchange or a lock, orders this store
+    /// and the load of [`any`](Self::any).
     fn set_count(&self, queue: &Queue) {
         self.count
             .store(queue.tasks.len() as u32, Ordering::Relaxed);

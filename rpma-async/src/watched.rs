@@ -1,9 +1,9 @@
 //! [`Watched`]: an object of rpma for which tasks wait.
 //!
-//! rpma's own waits are loops: look, then sleep until the object's descriptor is readable or until a
-//! time. [`Waiting`] is such a loop for a task: it leaves its waker in the place of the sleep. The
-//! reactor watches the descriptor (edge-triggered), and wakes all tasks when it has become readable.
-//! So a look takes all events at once.
+//! rpma's own waits are loops: look, then sleep until the object's descriptor is readable or until
+//! a time. [`Waiting`] is such a loop for a task: it leaves its waker in the place of the sleep.
+//! The reactor watches the descriptor (edge-triggered), and wakes all tasks when it has become
+//! readable. So a look takes all events at once.
 
 use std::future::Future;
 use std::os::fd::BorrowedFd;
@@ -23,7 +23,8 @@ use crate::waiters::{Ticket, Waiters};
 /// Results without a sleep, before a task lets others run.
 const TURN: u32 = 64;
 
-/// After so long without an event rpma's waits ask whether a peer's host is there. So do those here.
+/// After so long without an event rpma's waits ask whether a peer's host is there. So do those
+/// here.
 pub(crate) const SILENCE: Duration = Duration::from_millis(50);
 
 /// A member of a reactor, with the tasks that wait for it.
@@ -56,8 +57,8 @@ impl Watched {
         }
     }
 
-    /// As [`new`](Self::new), for an object that has things to do also while no task waits: from now
-    /// on the driver calls `told`.
+    /// As [`new`](Self::new), for an object that has things to do also while no task waits: from
+    /// now on the driver calls `told`.
     pub(crate) fn tell_also(&self, told: std::sync::Weak<dyn Told>) {
         self.reactor.replace(self.key, Member::Object(told));
     }

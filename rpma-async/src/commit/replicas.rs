@@ -18,11 +18,12 @@ use crate::reactor::Reactor;
 use crate::timeout::timeout;
 use crate::watched::{Look, SILENCE, Told, Watched};
 
-/// Commits on several replicas, as [`rpma::commit::Replicas`], and is awaited: the same records, outcomes and errors. Clones are
-/// handles of the same set: any task and any thread may commit, and wait for any commit.
+/// Commits on several replicas, as [`rpma::commit::Replicas`], and is awaited: the same records,
+/// outcomes and errors. Clones are handles of the same set: any task and any thread may commit,
+/// and wait for any commit.
 ///
-/// A commit is posted to all replicas at once. A replica without room gets it later, from the set's
-/// ring, also if no task waits. So one slow replica delays no task that has its `k` copies.
+/// A commit is posted to all replicas at once. A replica without room gets it later, from the
+/// set's ring, also if no task waits. So one slow replica delays no task that has its `k` copies.
 ///
 /// The last handle's drop ends the connections.
 ///
@@ -69,8 +70,8 @@ impl State {
         (counts, present, self.set.able())
     }
 
-    /// After a look that found no event: asks whether the replicas are there, when it is time. Returns
-    /// the time of the next look, if no event comes before.
+    /// After a look that found no event: asks whether the replicas are there, when it is time.
+    /// Returns the time of the next look, if no event comes before.
     fn wait(&mut self) -> Instant {
         let now = clock::now();
         if self.silent + SILENCE <= now {
@@ -86,8 +87,8 @@ impl Replicas {
     ///
     /// # Errors
     ///
-    /// As [`rpma::Conn::get_next_fd`]; [`Error::Provider`](rpma::Error::Provider) also if `epoll_ctl`
-    /// fails. The set is dropped then, which ends its connections.
+    /// As [`rpma::Conn::get_next_fd`]; [`Error::Provider`](rpma::Error::Provider) also if
+    /// `epoll_ctl` fails. The set is dropped then, which ends its connections.
     pub fn new(reactor: &Reactor, set: commit::Replicas) -> Result<Self> {
         let watched = Watched::new(reactor);
         for writer in set.ids(u64::MAX).filter_map(|id| set.writer(id)) {
@@ -109,8 +110,8 @@ impl Replicas {
     ///
     /// # Errors
     ///
-    /// As [`commit::Replicas::add`]; [`Error::Provider`](rpma::Error::Provider) also if `epoll_ctl`
-    /// fails.
+    /// As [`commit::Replicas::add`]; [`Error::Provider`](rpma::Error::Provider) also if
+    /// `epoll_ctl` fails.
     pub fn add(&self, writer: commit::Writer, remote: MrRemote) -> Result<ReplicaId, AddError> {
         let watched = &self.shared.watched;
         let fd = writer.conn().get_next_fd();
@@ -135,8 +136,8 @@ impl Replicas {
         lock(&self.shared.state).set.able()
     }
 
-    /// Why the connection of a replica failed: see [`rpma::Conn::failure`]. `None` also for a replica
-    /// that was set aside, or is one of another set.
+    /// Why the connection of a replica failed: see [`rpma::Conn::failure`]. `None` also for a
+    /// replica that was set aside, or is one of another set.
     #[must_use]
     pub fn failure(&self, id: ReplicaId) -> Option<Failure> {
         let state = lock(&self.shared.state);
@@ -145,12 +146,13 @@ impl Replicas {
 
     /// Commits a record on all replicas, before it returns: `pieces`, one after the other, at the
     /// offset `at` of their regions, and then the 8 bytes of `pointer` at its offset. As
-    /// [`commit::Record::commit`]; the bytes are copied. [`settle`](Self::settle) waits for `k` copies.
+    /// [`commit::Record::commit`]; the bytes are copied. [`settle`](Self::settle) waits for `k`
+    /// copies.
     ///
     /// # Errors
     ///
-    /// As [`commit::Replicas::record`] and [`commit::Record::commit`]. No replica gets the commit then.
-    /// [`room`](Self::room) waits after [`Refused::RingFull`].
+    /// As [`commit::Replicas::record`] and [`commit::Record::commit`]. No replica gets the commit
+    /// then. [`room`](Self::room) waits after [`Refused::RingFull`].
     pub fn commit(
         &self,
         at: u64,
@@ -170,8 +172,8 @@ impl Replicas {
         })
     }
 
-    /// Waits until a commit is durable on `k` replicas, until that cannot be reached any more, or for
-    /// at most `limit` (`Duration::MAX` is for ever), and returns the outcome: as
+    /// Waits until a commit is durable on `k` replicas, until that cannot be reached any more, or
+    /// for at most `limit` (`Duration::MAX` is for ever), and returns the outcome: as
     /// [`commit::Replicas::settle`].
     ///
     /// # Cancel safety
@@ -180,8 +182,8 @@ impl Replicas {
     ///
     /// # Errors
     ///
-    /// [`Error::InvalidArgument`](rpma::Error::InvalidArgument) if the driver of the reactor never ran
-    /// or is gone.
+    /// [`Error::InvalidArgument`](rpma::Error::InvalidArgument) if the driver of the reactor never
+    /// ran or is gone.
     pub async fn settle(&self, id: CommitId, k: usize, limit: Duration) -> Result<Outcome> {
         let shared = &self.shared;
         let settled = shared.wait(|set| {
@@ -205,7 +207,8 @@ impl Replicas {
     }
 
     /// Waits until the ring has a place for a record of `len` bytes, for at most `limit`
-    /// (`Duration::MAX` is for ever). It is not reserved: of several tasks that wait, one commits first.
+    /// (`Duration::MAX` is for ever). It is not reserved: of several tasks that wait, one commits
+    /// first.
     ///
     /// # Cancel safety
     ///
@@ -229,18 +232,19 @@ impl Replicas {
     }
 
     /// Takes a replica out of the set, which then holds no bytes of the ring: as
-    /// [`commit::Replicas::set_aside`]. It disconnects, waits until the device has released all bytes,
-    /// for at most `limit`, and destroys the connection.
+    /// [`commit::Replicas::set_aside`]. It disconnects, waits until the device has released all
+    /// bytes, for at most `limit`, and destroys the connection.
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future leaves a replica that is disconnected. It takes no commits any more, and
-    /// another call sets it aside.
+    /// Dropping the future leaves a replica that is disconnected. It takes no commits any more,
+    /// and another call sets it aside.
     ///
     /// # Errors
     ///
-    /// As [`commit::Replicas::set_aside`]. [`Error::InvalidArgument`](rpma::Error::InvalidArgument)
-    /// also if the driver of the reactor never ran or is gone.
+    /// As [`commit::Replicas::set_aside`].
+    /// [`Error::InvalidArgument`](rpma::Error::InvalidArgument) also if the driver of the reactor
+    /// never ran or is gone.
     pub async fn set_aside(&self, id: ReplicaId, limit: Duration) -> Result<()> {
         let shared = &self.shared;
         let is_disconnected = shared.with(|state| {

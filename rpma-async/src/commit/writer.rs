@@ -1,11 +1,11 @@
 //! [`Writer`]: awaited commits.
 //!
 //! It owns the writer of rpma, behind one short lock, and the sources of its commits. A task that
-//! waits, a commit that finds no room, or the driver takes the lock and looks. So sources go back to
-//! their pool when the device has finished with them, even if no task waits.
+//! waits, a commit that finds no room, or the driver takes the lock and looks. So sources go back
+//! to their pool when the device has finished with them, even if no task waits.
 //!
-//! Torn down with the last handle: the reactor forgets it; the connection is destroyed; the sources
-//! go back to their pools. If the queue pair cannot be destroyed, they are leaked.
+//! Torn down with the last handle: the reactor forgets it; the connection is destroyed; the
+//! sources go back to their pools. If the queue pair cannot be destroyed, they are leaked.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -27,14 +27,15 @@ use crate::timeout::timeout;
 use crate::watched::{Look, SILENCE, Told, Watched, unless_pending};
 
 /// Commits by one method, as [`rpma::commit::Writer`], and is awaited: the same tickets, fates and
-/// errors. Clones are handles of the same writer: any task and any thread may commit, and wait for any ticket.
+/// errors. Clones are handles of the same writer: any task and any thread may commit, and wait for
+/// any ticket.
 ///
-/// A commit is posted at once, and is executed in the order of the calls. So a task can post several
-/// commits, to one writer or to many, before it waits for the first.
+/// A commit is posted at once, and is executed in the order of the calls. So a task can post
+/// several commits, to one writer or to many, before it waits for the first.
 ///
-/// The writer owns the sources of its commits until the device has released them. The last handle's
-/// drop ends the connection, which takes a device some milliseconds, and then the fate of commits in
-/// flight is unknown.
+/// The writer owns the sources of its commits until the device has released them. The last
+/// handle's drop ends the connection, which takes a device some milliseconds, and then the fate of
+/// commits in flight is unknown.
 ///
 /// [`Reconnect`](crate::Reconnect) with [`ToWriter`](rpma::reconnect::ToWriter) connects without
 /// blocking, and has an example.
@@ -97,8 +98,8 @@ impl State {
         freed.flatten().map(|(_, source)| source)
     }
 
-    /// After a look that found no event: asks whether the server is there, when it is time. Returns the
-    /// time of the next look, if no event comes before.
+    /// After a look that found no event: asks whether the server is there, when it is time.
+    /// Returns the time of the next look, if no event comes before.
     fn wait(&mut self) -> Option<Instant> {
         let silent = self.silent;
         let writer = self.writer();
@@ -129,8 +130,8 @@ impl Writer {
     ///
     /// # Errors
     ///
-    /// As [`rpma::Conn::get_next_fd`]; [`Error::Provider`] also if `epoll_ctl` fails. The writer is
-    /// dropped then, which ends its connection.
+    /// As [`rpma::Conn::get_next_fd`]; [`Error::Provider`] also if `epoll_ctl` fails. The writer
+    /// is dropped then, which ends its connection.
     pub fn new(reactor: &Reactor, writer: commit::Writer) -> Result<Self> {
         let watched = Watched::new(reactor);
         watched.watch(writer.conn().get_next_fd()?)?;
@@ -166,14 +167,15 @@ impl Writer {
     }
 
     /// Commits, before it returns: as [`commit::Writer::commit`], with the blocks of a
-    /// [`Pool`](crate::Pool) as sources. [`durable`](Self::durable) waits for the ticket. A program
-    /// need not wait: the commit goes on, and its sources go back to their pool.
+    /// [`Pool`](crate::Pool) as sources. [`durable`](Self::durable) waits for the ticket. A
+    /// program need not wait: the commit goes on, and its sources go back to their pool.
     ///
     /// # Errors
     ///
-    /// [`Refused`] as [`commit::Writer::commit`], with the sources. [`Error::QueueFull`] if there is
-    /// no room: [`room`](Self::room) waits for it. After [`Error::Provider`] the fate of this commit
-    /// is unknown, the connection is over, and the sources go back to their pool when it is destroyed.
+    /// [`Refused`] as [`commit::Writer::commit`], with the sources. [`Error::QueueFull`] if there
+    /// is no room: [`room`](Self::room) waits for it. After [`Error::Provider`] the fate of this
+    /// commit is unknown, the connection is over, and the sources go back to their pool when it is
+    /// destroyed.
     pub fn commit<const N: usize>(
         &self,
         parts: [(RemoteSlice, Frozen); N],
@@ -188,8 +190,8 @@ impl Writer {
     /// [`FlushType`](rpma::FlushType) promises that. Earlier commits are durable then as well.
     ///
     /// With [`Method::Server`] it asks whether the server's host is there, after each 50 ms of
-    /// silence. So a host that is gone is an error after the connection's retries, and a limit is the
-    /// program's own choice.
+    /// silence. So a host that is gone is an error after the connection's retries, and a limit is
+    /// the program's own choice.
     ///
     /// # Cancel safety
     ///
@@ -209,8 +211,8 @@ impl Writer {
         self.shared.wait(wait).await
     }
 
-    /// Waits until there is room for another commit. It is not reserved: of several tasks that wait,
-    /// one commits first.
+    /// Waits until there is room for another commit. It is not reserved: of several tasks that
+    /// wait, one commits first.
     ///
     /// # Cancel safety
     ///
@@ -240,8 +242,8 @@ impl Writer {
         })
     }
 
-    /// Waits for the end of the connection, and returns its event. The fate of commits that are not
-    /// durable is unknown then.
+    /// Waits for the end of the connection, and returns its event. The fate of commits that are
+    /// not durable is unknown then.
     ///
     /// A host that is gone shows only by an operation that fails, or by a keep-alive
     /// ([`ConnCfg::set_keep_alive`](rpma::ConnCfg::set_keep_alive)).
@@ -271,9 +273,9 @@ impl Writer {
         self.shared.wait(closed).await
     }
 
-    /// Ends the connection without loss: waits until all commits are durable, disconnects, and waits
-    /// for the server's answer. All of that within `limit`; past it the connection is ended as well.
-    /// The drop of the last handle destroys the queues.
+    /// Ends the connection without loss: waits until all commits are durable, disconnects, and
+    /// waits for the server's answer. All of that within `limit`; past it the connection is ended
+    /// as well. The drop of the last handle destroys the queues.
     ///
     /// # Cancel safety
     ///
@@ -309,7 +311,8 @@ impl Writer {
     }
 }
 
-/// Takes all events and completions. An error is the end of the connection, and the waits return it.
+/// Takes all events and completions. An error is the end of the connection, and the waits return
+/// it.
 fn look(writer: &mut commit::Writer) {
     if let Err(error) = writer.look(drop) {
         log::debug!("{error}");
@@ -365,8 +368,8 @@ fn parts<const N: usize>(
 }
 
 impl Shared {
-    /// Calls `run` with the writer. Afterwards, without the lock, sources go back to their pools, and
-    /// tasks that may go on are woken.
+    /// Calls `run` with the writer. Afterwards, without the lock, sources go back to their pools,
+    /// and tasks that may go on are woken.
     fn with<T>(&self, run: impl FnOnce(&mut State) -> T) -> T {
         let mut state = lock(&self.state);
         let before = state.marks();

@@ -9,8 +9,8 @@ use crate::error::{Refused, invalid};
 use crate::pool::Frozen;
 use crate::slots::PART;
 
-/// Up to `N` operations that are posted at once, and have one completion: all of them succeed, or the
-/// connection ends.
+/// Up to `N` operations that are posted at once, and have one completion: all of them succeed, or
+/// the connection ends.
 ///
 /// Reads are not among them: a read gives memory to write back, and is posted by itself.
 ///
@@ -64,8 +64,8 @@ impl<const N: usize> Batch<'_, N> {
     ///
     /// # Errors
     ///
-    /// [`Refused`] with [`rpma::Error::InvalidArgument`] if the batch is full. The lengths are checked
-    /// by [`commit`](Self::commit).
+    /// [`Refused`] with [`rpma::Error::InvalidArgument`] if the batch is full. The lengths are
+    /// checked by [`commit`](Self::commit).
     pub fn write(&mut self, dst: RemoteSlice, src: Frozen) -> Result<(), Refused<Frozen>> {
         self.add_source(Item::Write(dst), src)
     }
@@ -161,9 +161,9 @@ impl<const N: usize> Batch<'_, N> {
     ///
     /// # Errors
     ///
-    /// [`Refused`] with the sources: the errors of [`rpma::Batch`] for the first operation that is not
-    /// possible, and [`rpma::Error::InvalidArgument`] if the batch is empty. Otherwise as
-    /// [all operations](Conn#errors).
+    /// [`Refused`] with the sources: the errors of [`rpma::Batch`] for the first operation that is
+    /// not possible, and [`rpma::Error::InvalidArgument`] if the batch is empty. Otherwise as [all
+    /// operations](Conn#errors).
     #[inline]
     pub fn commit(self) -> Result<Op<Sources<N>>, Refused<Sources<N>>> {
         let Self {

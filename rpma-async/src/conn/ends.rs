@@ -14,8 +14,8 @@ use crate::timeout::timeout;
 use crate::waiters::Ticket;
 
 impl Conn {
-    /// Waits for the end of the connection, and returns its event: the peer closed it, was lost, or
-    /// has answered this side's end.
+    /// Waits for the end of the connection, and returns its event: the peer closed it, was lost,
+    /// or has answered this side's end.
     ///
     /// # Cancel safety
     ///
@@ -36,8 +36,8 @@ impl Conn {
 
     /// Ends the connection without loss, within `limit`. It waits until nothing is in flight,
     /// including operations with dropped [`Op`](crate::Op)s, disconnects, and waits for the peer's
-    /// answer. After `limit` it disconnects in any case. It blocks no executor, but the drop of the
-    /// last handle destroys the queues, which takes a device some milliseconds.
+    /// answer. After `limit` it disconnects in any case. It blocks no executor, but the drop of
+    /// the last handle destroys the queues, which takes a device some milliseconds.
     ///
     /// # Cancel safety
     ///
@@ -45,9 +45,10 @@ impl Conn {
     ///
     /// # Errors
     ///
-    /// [`Error::TimedOut`] if the operations or the peer's answer take longer: the operations that were
-    /// in flight may not be executed. [`Error::Ended`] if the peer ended it while operations were in
-    /// flight. [`Error::NotConnected`], and the first failure of the connection, if it failed.
+    /// [`Error::TimedOut`] if the operations or the peer's answer take longer: the operations that
+    /// were in flight may not be executed. [`Error::Ended`] if the peer ended it while operations
+    /// were in flight. [`Error::NotConnected`], and the first failure of the connection, if it
+    /// failed.
     pub async fn close(self, limit: Duration) -> Result<()> {
         let ends = async {
             self.idle().await?;

@@ -23,14 +23,14 @@ pub use self::room::Ready;
 pub(crate) use self::shared::Shared;
 use crate::inbox::Inbox;
 
-/// A connection of a [`Reactor`](crate::Reactor). Clones are handles of the same connection: any task
-/// and any thread may post, and await.
+/// A connection of a [`Reactor`](crate::Reactor). Clones are handles of the same connection: any
+/// task and any thread may post, and await.
 ///
-/// It ends with [`close`](Self::close), with [`abort`](Self::abort), or when the last handle, the last
-/// [`Op`], [`Message`](crate::Message) and [`Inbox`] is dropped. That drop destroys the queues, on its
-/// thread, which takes a device some milliseconds. (If the driver is at work for the connection at
-/// that moment, it drops the last of it.) An [`Op`] that is forgotten (`mem::forget`) leaks
-/// the connection.
+/// It ends with [`close`](Self::close), with [`abort`](Self::abort), or when the last handle, the
+/// last [`Op`], [`Message`](crate::Message) and [`Inbox`] is dropped. That drop destroys the
+/// queues, on its thread, which takes a device some milliseconds. (If the driver is at work for
+/// the connection at that moment, it drops the last of it.) An [`Op`] that is forgotten
+/// (`mem::forget`) leaks the connection.
 ///
 /// When the peer ends the connection, or is lost, the reactor disconnects. Operations in flight
 /// complete as flushed, and all tasks that sleep are woken with the reason.
@@ -54,7 +54,8 @@ impl Conn {
         Inbox::new(&self.shared)
     }
 
-    /// The private data of the peer, which it sent to connect or accept: see [`rpma::Conn::get_private_data`].
+    /// The private data of the peer, which it sent to connect or accept: see
+    /// [`rpma::Conn::get_private_data`].
     #[must_use]
     pub fn private_data(&self) -> &[u8] {
         self.shared.conn().get_private_data()

@@ -23,12 +23,12 @@ use crate::error::Failed;
 ///
 /// # Cancel safety
 ///
-/// It may be dropped after any poll; [`detach`](Self::detach) is the same with a name. The operation
-/// goes on, and its memory goes back to the pool when it is complete, even if no task waits. Its
-/// outcome is lost, but a failure ends the connection.
+/// It may be dropped after any poll; [`detach`](Self::detach) is the same with a name. The
+/// operation goes on, and its memory goes back to the pool when it is complete, even if no task
+/// waits. Its outcome is lost, but a failure ends the connection.
 ///
-/// An `Op` that is kept after its completion takes one of the connection's slots for operations: await
-/// it or drop it.
+/// An `Op` that is kept after its completion takes one of the connection's slots for operations:
+/// await it or drop it.
 #[must_use = "the operation goes on, and its outcome is lost: await it, or detach it"]
 pub struct Op<B: Memory> {
     shared: Arc<Shared>,
@@ -57,8 +57,8 @@ impl<B: Memory> Op<B> {
     ///
     /// # Errors
     ///
-    /// [`Failed`] with [`Error::TimedOut`] when the limit has passed: the operation goes on, and its
-    /// memory goes back to its pool. Otherwise as the future.
+    /// [`Failed`] with [`Error::TimedOut`] when the limit has passed: the operation goes on, and
+    /// its memory goes back to its pool. Otherwise as the future.
     pub fn wait(self, limit: Duration) -> Result<B, Failed<B>> {
         block_on(self, limit).unwrap_or(Err(Failed {
             error: Error::TimedOut("the operation did not complete, and goes on"),

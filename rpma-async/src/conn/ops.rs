@@ -18,16 +18,17 @@ const FLUSHED: u64 = 1 << 31;
 /// A method posts its operation before it returns, and the [`Op`] that it returns only waits. So
 /// `conn.write(to, record)?.await?` asks two questions: was it posted, and has it succeeded?
 ///
-/// The order of operations, and the meaning of a completion, are those of [`rpma::Conn`]: a completed
-/// write is at the peer's device, and a completed flush of it makes it visible or persistent.
+/// The order of operations, and the meaning of a completion, are those of [`rpma::Conn`]: a
+/// completed write is at the peer's device, and a completed flush of it makes it visible or
+/// persistent.
 ///
 /// # Errors
 ///
-/// [`Refused`] if nothing was posted, with the memory: the errors of [`rpma::Conn`]'s operation of the
-/// same name. A full queue is [`Error::QueueFull`]: [`ready`](Self::ready) waits for room.
-/// [`Error::InvalidArgument`] also if so many finished [`Op`]s are kept that no slot is free. After
-/// [`Error::Provider`] the device may have the request, and the memory goes back to its pool when no
-/// device can use it.
+/// [`Refused`] if nothing was posted, with the memory: the errors of [`rpma::Conn`]'s operation of
+/// the same name. A full queue is [`Error::QueueFull`]: [`ready`](Self::ready) waits for room.
+/// [`Error::InvalidArgument`] also if so many finished [`Op`]s are kept that no slot is free.
+/// After [`Error::Provider`] the device may have the request, and the memory goes back to its pool
+/// when no device can use it.
 impl Conn {
     /// Writes `src` to `dst` of the peer. The lengths must be equal.
     ///
@@ -62,8 +63,8 @@ impl Conn {
     /// # Errors
     ///
     /// As [all operations](Self#errors); see [`rpma::Conn::read`]. [`Error::NotSupported`] on a
-    /// device of iWARP, where the peer could write to the destination of a read at any time: read into
-    /// a region of rpma's there.
+    /// device of iWARP, where the peer could write to the destination of a read at any time: read
+    /// into a region of rpma's there.
     pub fn read(&self, dst: Lease, src: RemoteSlice) -> Result<Op<Lease>, Refused<Lease>> {
         if self.shared.reactor().peer().is_iwarp() {
             return Err(Refused {
@@ -126,8 +127,8 @@ impl Conn {
         })
     }
 
-    /// Writes `parts`, flushes them, writes the 8 bytes of `pointer`, and flushes these: one post, and
-    /// one completion, which means that all of it is durable (or visible). See
+    /// Writes `parts`, flushes them, writes the 8 bytes of `pointer`, and flushes these: one post,
+    /// and one completion, which means that all of it is durable (or visible). See
     /// [`rpma::Conn::commit`].
     ///
     /// # Errors

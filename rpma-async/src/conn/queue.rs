@@ -1,7 +1,7 @@
 //! A completion queue, and the threads that poll it.
 //!
-//! Any thread may poll. Each completion goes to one thread, which settles it without a lock. A task
-//! that is about to sleep, and the driver, poll until the queue is empty.
+//! Any thread may poll. Each completion goes to one thread, which settles it without a lock. A
+//! task that is about to sleep, and the driver, poll until the queue is empty.
 
 use rpma::{Cq, Error, Result, Wc};
 
@@ -66,7 +66,8 @@ impl Queue {
         }
     }
 
-    /// A sleeper that has left its waker arms the queue, and settles all completions that are there.
+    /// A sleeper that has left its waker arms the queue, and settles all completions that are
+    /// there.
     pub(crate) fn arm_and_drain(&self, conn: &Shared) -> Result<(), Box<Error>> {
         self.arming
             .arm_and_drain(|| self.arm(), || self.drain(conn))

@@ -13,10 +13,11 @@ use crate::waiters::Ticket;
 
 impl Conn {
     /// Waits until `n` slots of the send queue are free. Each operation takes one, a batch one for
-    /// each of its operations, a commit one for each request, and a native flush one for each 2 GiB.
+    /// each of its operations, a commit one for each request, and a native flush one for each 2
+    /// GiB.
     ///
-    /// The room is not reserved: of several tasks that wait, one posts first, and the others may find
-    /// the queue full again.
+    /// The room is not reserved: of several tasks that wait, one posts first, and the others may
+    /// find the queue full again.
     ///
     /// # Cancel safety
     ///
@@ -37,8 +38,8 @@ impl Conn {
         }
     }
 
-    /// Waits until no operation is in flight, including operations with dropped [`Op`](crate::Op)s.
-    /// Messages that were received, and receives, do not count.
+    /// Waits until no operation is in flight, including operations with dropped
+    /// [`Op`](crate::Op)s. Messages that were received, and receives, do not count.
     ///
     /// # Cancel safety
     ///

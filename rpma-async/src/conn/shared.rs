@@ -1,8 +1,8 @@
 //! [`Shared`]: a connection of a reactor, which its handles, its operations and the driver share.
 //!
-//! Torn down with the last handle and the last operation: the reactor forgets it; the queue pair is
-//! destroyed, after which no device uses the memory of abandoned operations; this memory goes back
-//! to its pools. If the queue pair cannot be destroyed, the memory is leaked.
+//! Torn down with the last handle and the last operation: the reactor forgets it; the queue pair
+//! is destroyed, after which no device uses the memory of abandoned operations; this memory goes
+//! back to its pools. If the queue pair cannot be destroyed, the memory is leaked.
 
 use std::fmt;
 use std::os::fd::AsFd;
@@ -149,8 +149,8 @@ impl Shared {
         }
     }
 
-    /// An operation was not posted. The device may have it after some errors: then its slot keeps the
-    /// memory, which is returned otherwise.
+    /// An operation was not posted. The device may have it after some errors: then its slot keeps
+    /// the memory, which is returned otherwise.
     #[cold]
     pub(crate) fn refused(
         &self,
@@ -242,9 +242,9 @@ impl Shared {
         }
     }
 
-    /// A request, or a call that posts, has failed: the queue pair works no more, and the peer may be one
-    /// that the connection manager still takes for alive. Or the peer has ended the connection. Ends
-    /// it on this side.
+    /// A request, or a call that posts, has failed: the queue pair works no more, and the peer may
+    /// be one that the connection manager still takes for alive. Or the peer has ended the
+    /// connection. Ends it on this side.
     #[cold]
     pub(crate) fn failed(&self) {
         if self.has_failed.swap(true, Ordering::SeqCst) {
@@ -270,7 +270,8 @@ impl Shared {
         self.cause_that(|_| true)
     }
 
-    /// As [`cause`](Self::cause), of a connection whose end no event tells soon. (A keep-alive's does.)
+    /// As [`cause`](Self::cause), of a connection whose end no event tells soon. (A keep-alive's
+    /// does.)
     pub(crate) fn cause_without_event(&self) -> Option<Error> {
         self.cause_that(|cause| !matches!(cause, Failure::Silent { .. } | Failure::Probe { .. }))
     }
@@ -299,7 +300,8 @@ impl Shared {
             && (self.finish_own(number, &wc) || self.poll_past(number, &wc))
     }
 
-    /// Of an owner that has slept: whether its operation has succeeded. `false` is everything else.
+    /// Of an owner that has slept: whether its operation has succeeded. `false` is everything
+    /// else.
     #[inline(never)]
     pub(crate) fn poll_woken(&self, number: u64) -> bool {
         self.slots.finish_woken(number)
@@ -348,8 +350,8 @@ impl Shared {
         true
     }
 
-    /// Of an operation that is not finished yet: whether it sleeps now, or lets others run. `false`:
-    /// it is complete. `parked` is the owner's: whether it has slept.
+    /// Of an operation that is not finished yet: whether it sleeps now, or lets others run.
+    /// `false`: it is complete. `parked` is the owner's: whether it has slept.
     pub(crate) fn sleep(
         &self,
         number: u64,

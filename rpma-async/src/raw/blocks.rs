@@ -1,8 +1,8 @@
 //! Memory in blocks of one size, and references into them.
 //!
 //! A block is free, or has one holder that may write ([`Exclusive`]), or holders that only read
-//! ([`Common`]), which are counted. A device that works on a block is a holder: the operation keeps
-//! the program's share until it is complete.
+//! ([`Common`]), which are counted. A device that works on a block is a holder: the operation
+//! keeps the program's share until it is complete.
 
 use std::fmt;
 use std::ptr::NonNull;
@@ -21,8 +21,8 @@ use crate::waiters::{Ticket, Waiters};
 /// # Safety
 ///
 /// [`base`](Self::base) is where [`len`](Self::len) initialised bytes begin, which may be read and
-/// written there from any thread as long as `self` is not dropped, also if it is moved. No other code
-/// accesses them, except a device for an operation that names them.
+/// written there from any thread as long as `self` is not dropped, also if it is moved. No other
+/// code accesses them, except a device for an operation that names them.
 #[expect(
     unsafe_code,
     reason = "a declaration: the implementations are in this file"
@@ -65,8 +65,8 @@ pub(crate) struct Blocks<M> {
 // SAFETY: `base` points into `memory`, whose bytes any thread may read and write.
 #[expect(unsafe_code, reason = "see there")]
 unsafe impl<M: Memory> Send for Blocks<M> {}
-// SAFETY: as above; the free blocks are behind a lock, the counts are atomic, and the bytes of a block
-// are reached only by its holders.
+// SAFETY: as above; the free blocks are behind a lock, the counts are atomic, and the bytes of a
+// block are reached only by its holders.
 #[expect(unsafe_code, reason = "see there")]
 unsafe impl<M: Memory> Sync for Blocks<M> {}
 
@@ -118,8 +118,8 @@ impl<M: Memory> Blocks<M> {
     ) -> Option<Exclusive<M>> {
         let taken = self.take().or_else(|| {
             self.waiters.wait(ticket, waker);
-            // The lock of the free blocks orders this look and a block that is given back: one of the
-            // two sees the other.
+            // The lock of the free blocks orders this look and a block that is given back: one of
+            // the two sees the other.
             self.take()
         });
         if taken.is_some() {
@@ -178,7 +178,8 @@ impl<M: Memory> Holder<M> {
     /// Where the block begins.
     #[inline]
     fn address(&self) -> NonNull<u8> {
-        // SAFETY: there is memory for as many blocks as there are counts, and the index is of a count.
+        // SAFETY: there is memory for as many blocks as there are counts, and the index is of a
+        // count.
         #[expect(unsafe_code, reason = "see there")]
         unsafe {
             self.blocks
@@ -196,8 +197,8 @@ impl<M: Memory> Holder<M> {
         #[expect(unsafe_code, reason = "see there")]
         let address = unsafe { self.address().add(from) };
         // SAFETY: the bytes are inside of the block, which has this holder: an `Exclusive` that is
-        // borrowed, or one of several `Common`s. So no thread writes as long as the result lives: a
-        // device writes only for an operation that has the `Exclusive`.
+        // borrowed, or one of several `Common`s. So no thread writes as long as the result lives:
+        // a device writes only for an operation that has the `Exclusive`.
         #[expect(unsafe_code, reason = "see there")]
         unsafe {
             slice::from_raw_parts(address.as_ptr(), to - from)
@@ -235,8 +236,8 @@ impl<M: Memory> Exclusive<M> {
     #[inline]
     pub(crate) fn bytes_mut(&mut self, len: usize) -> &mut [u8] {
         let len = len.min(self.0.blocks.size);
-        // SAFETY: the bytes are inside of the block, and this is its only holder, which is borrowed
-        // mutably as long as the result lives.
+        // SAFETY: the bytes are inside of the block, and this is its only holder, which is
+        // borrowed mutably as long as the result lives.
         #[expect(unsafe_code, reason = "see there")]
         unsafe {
             slice::from_raw_parts_mut(self.0.address().as_ptr(), len)
@@ -389,8 +390,8 @@ mod tests {
         assert_eq!(blocks.available(), 1);
     }
 
-    /// The count must not begin anew, however often a program catches the panic: a writer beside readers
-    /// would change bytes under them.
+    /// The count must not begin anew, however often a program catches the panic: a writer beside
+    /// readers would change bytes under them.
     #[test]
     fn too_many_readers_are_refused_each_time() {
         let blocks = blocks(1);

@@ -1,8 +1,8 @@
 //! [`Core`]: the part that the handles of a reactor share with its driver.
 //!
-//! One epoll watches all descriptors: the completion channel, the device, the wake-up of the driver,
-//! and one descriptor of the connection manager for each member. The last kind is edge-triggered, so
-//! each member takes all its events at once. A runtime watches the epoll alone.
+//! One epoll watches all descriptors: the completion channel, the device, the wake-up of the
+//! driver, and one descriptor of the connection manager for each member. The last kind is
+//! edge-triggered, so each member takes all its events at once. A runtime watches the epoll alone.
 
 use std::fmt;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -32,8 +32,9 @@ const NEW: u8 = 0;
 const RUNS: u8 = 1;
 const GONE: u8 = 2;
 
-/// How often a wait yields to a driver that has not run yet, and then how often it sleeps for 1 ms as
-/// well. A driver on the same thread runs between two polls; one on another thread needs some time.
+/// How often a wait yields to a driver that has not run yet, and then how often it sleeps for 1 ms
+/// as well. A driver on the same thread runs between two polls; one on another thread needs some
+/// time.
 const YIELDS: u32 = 64;
 const NAPS: u32 = 5_000;
 

@@ -25,22 +25,24 @@ use crate::setup::Setup;
 /// Makes connections with awaited operations. Clones are handles of the same reactor.
 ///
 /// A reactor belongs to one [`Peer`], and has a driver: a task ([`spawn`](Self::spawn),
-/// [`new`](Self::new)) or a thread ([`on_thread`](Self::on_thread)). Futures of its connections may
-/// be awaited anywhere, also on other executors and threads than the driver's.
+/// [`new`](Self::new)) or a thread ([`on_thread`](Self::on_thread)). Futures of its connections
+/// may be awaited anywhere, also on other executors and threads than the driver's.
 #[derive(Clone)]
 pub struct Reactor {
     handle: Arc<Handle>,
 }
 
 impl Reactor {
-    /// Makes a reactor and its driver, which the caller spawns. The driver uses the tokio runtime in
-    /// which this is called; outside of one, with the feature `async-io`, the reactor of async-io.
+    /// Makes a reactor and its driver, which the caller spawns. The driver uses the tokio runtime
+    /// in which this is called; outside of one, with the feature `async-io`, the reactor of
+    /// async-io.
     ///
     /// # Errors
     ///
-    /// [`Error::InvalidArgument`] outside of a runtime (without the feature `async-io`), or in a tokio
-    /// runtime without its I/O or time driver. [`Error::Provider`] if `ibv_create_comp_channel`,
-    /// `epoll_create1`, `eventfd2` or `epoll_ctl` fails, or if the runtime cannot watch a descriptor.
+    /// [`Error::InvalidArgument`] outside of a runtime (without the feature `async-io`), or in a
+    /// tokio runtime without its I/O or time driver. [`Error::Provider`] if
+    /// `ibv_create_comp_channel`, `epoll_create1`, `eventfd2` or `epoll_ctl` fails, or if the
+    /// runtime cannot watch a descriptor.
     pub fn new(peer: &Peer) -> Result<(Self, Driver)> {
         let (reactor, turns) = Self::with_turns(peer)?;
         let epoll = reactor.handle.epoll().try_clone();
@@ -72,9 +74,9 @@ impl Reactor {
         Ok(reactor)
     }
 
-    /// Makes a reactor whose driver is a thread of its own, for programs without a runtime. It ends
-    /// with the last handle. [`Op::wait`](crate::Op::wait) and [`block_on`](crate::block_on) wait
-    /// for futures.
+    /// Makes a reactor whose driver is a thread of its own, for programs without a runtime. It
+    /// ends with the last handle. [`Op::wait`](crate::Op::wait) and [`block_on`](crate::block_on)
+    /// wait for futures.
     ///
     /// # Errors
     ///
@@ -111,8 +113,8 @@ impl Reactor {
         self.handle.peer()
     }
 
-    /// Connects to a listening program, with up to 56 bytes of private data. It begins at once, and
-    /// looks up no name. The result is the connection, when it is established.
+    /// Connects to a listening program, with up to 56 bytes of private data. It begins at once,
+    /// and looks up no name. The result is the connection, when it is established.
     ///
     /// Mistakes in the settings, and the failure of a call, are errors of the future.
     pub fn connect(&self, addr: SocketAddr, setup: &Setup, private_data: &[u8]) -> Connecting {

@@ -15,8 +15,8 @@ pub(crate) enum Watch {
 }
 
 impl Watch {
-    /// Pending until the descriptor may be readable. Then it calls `take`, which takes the events and
-    /// returns whether none is left. If none is, the descriptor must become readable again.
+    /// Pending until the descriptor may be readable. Then it calls `take`, which takes the events
+    /// and returns whether none is left. If none is, the descriptor must become readable again.
     #[cfg_attr(
         not(any(feature = "tokio", feature = "async-io")),
         expect(unused_variables, reason = "no runtime")
