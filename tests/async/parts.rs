@@ -1,23 +1,19 @@
-//! A commit whose first request fails.
+//! Commits and batches whose first request fails.
 
-use rpma::{FlushType, MrUsage, WcStatus};
-use rpma_async::Setup;
+use rpma::{FlushType, MrUsage, RemoteSlice, WcStatus};
+use rpma_async::{Conn, Frozen, Op, Setup, Sources};
 
 use crate::common::{device_test, peer, region, remote};
 use crate::support::{Ends, Memories, run};
 
-/// The sources of a commit come back when its last request is complete: the device may read those of
-/// the requests after a failed one.
-#[test]
-fn a_commit_that_fails_keeps_its_sources_until_the_last_request() {
+/// Posts an operation of two parts, of which the first goes to memory that is gone. When the operation
+/// has failed, all its requests must be complete.
+fn fails(post: impl Fn(&Conn, [(RemoteSlice, Frozen); 2]) -> Op<Sources<2>>) {
     device_test(|| {
         let peer = peer();
         let memories = Memories::new(&peer);
-        let gone = region(
-            &peer,
-            64,
-            MrUsage::WRITE_DST | MrUsage::FLUSH_TYPE_VISIBILITY,
-        );
+        let usage = MrUsage::WRITE_DST | MrUsage::FLUSH_TYPE_VISIBILITY;
+        let gone = region(&peer, 64, usage);
         let nowhere = remote(&gone).slice(..4).expect("inside");
         gone.dereg().expect("deregistered");
         run(async {
@@ -25,15 +21,10 @@ fn a_commit_that_fails_keeps_its_sources_until_the_last_request() {
             let Ends { client, server, .. } = Ends::new(&peer, &setup, &setup).await;
             let there = memories.remote.slice(8..12).expect("inside");
             let parts = [nowhere, there].map(|to| (to, memories.block(b"data").freeze()));
-            let committed = client.commit(parts, None, FlushType::Visibility);
-            let committed = committed.expect("posted");
-            let failed = committed
-                .await
-                .expect_err("the first write reaches no region");
-            assert_eq!(
-                failed.memory.map(|sources| sources.into_iter().count()),
-                Some(2)
-            );
+            let failed = post(&client, parts).await;
+            let failed = failed.expect_err("the first write reaches no region");
+            let sources = failed.memory.expect("no device uses it");
+            assert_eq!(sources.into_iter().count(), 2);
             let counters = client.counters();
             let flushed = counters.failed(WcStatus::WR_FLUSH_ERR);
             let refused = counters.failed(WcStatus::REM_ACCESS_ERR);
@@ -42,5 +33,27 @@ fn a_commit_that_fails_keeps_its_sources_until_the_last_request() {
             server.closed().await.expect("the client is gone");
         });
         assert_eq!(memories.pool.available(), 4);
+    });
+}
+
+/// The sources of a commit come back when its last request is complete: the device may read those of
+/// the requests after a failed one.
+#[test]
+fn a_commit_that_fails_keeps_its_sources_until_the_last_request() {
+    fails(|client, parts| {
+        let committed = client.commit(parts, None, FlushType::Visibility);
+        committed.expect("posted")
+    });
+}
+
+/// So do those of a batch.
+#[test]
+fn a_batch_that_fails_keeps_its_sources_until_the_last_request() {
+    fails(|client, parts| {
+        let mut batch = client.batch::<2>();
+        for (to, from) in parts {
+            batch.write(to, from).expect("room");
+        }
+        batch.commit().expect("posted")
     });
 }
