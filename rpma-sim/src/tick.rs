@@ -113,8 +113,8 @@ impl Fabric {
     /// future waits for it, the fabric prints a line to stderr after 5 s of real time. The future is
     /// `Send` if `sleep_until` and its futures are.
     ///
-    /// Its waker may be woken in the middle of a call of `rpma`, with locks of both: a waker must
-    /// not poll, as none does.
+    /// The fabric wakes the future in the middle of a call of `rpma`, under locks of both. So its
+    /// waker must not poll it in place.
     ///
     /// # Panics
     ///
