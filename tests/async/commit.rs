@@ -9,6 +9,7 @@ use rpma::{ConnCfg, Error, FlushType, Mr, MrUsage, Offer, Peer, PeerCfg, Queue};
 use rpma_async::{Conn, Pool, Reactor, Setup, Writer, block_on};
 
 use crate::common::{LIMIT, Memory, contents, device_test, here, peer, region};
+use crate::held::leaving_nothing;
 use crate::served::{self, Serving, block, commit, polls};
 use crate::support::{CLOSE, listen, run};
 
@@ -88,7 +89,7 @@ fn tasks_wait_for_tickets_of_one_writer() {
 /// Promise: handles on several threads, with the driver on a thread of its own.
 #[test]
 fn threads_wait_for_tickets_of_one_writer() {
-    device_test(|| {
+    leaving_nothing(|| {
         let peer = peer();
         let made = run(async {
             let reactor = Reactor::on_thread(&peer).expect("a reactor");
