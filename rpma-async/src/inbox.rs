@@ -3,10 +3,14 @@
 //! The receives have memory in a pool of the connection's own. The program gets its blocks as
 //! [`Message`]s, and a message's drop posts its receive again. Receives that the device still has
 //! go with the pool: its region is deregistered before its memory is freed.
+//!
+//! Messages take receives in the order of the posts. Several threads poll the queue, and one of
+//! them may be late to note a message. So messages are returned in the order of the posts.
 
 use std::collections::VecDeque;
 use std::fmt;
 use std::future::Future;
+use std::mem;
 use std::ops::Deref;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -34,11 +38,21 @@ pub(crate) struct Receives {
 
 #[derive(Debug)]
 struct State {
-    /// The memory of the receives that a device has, by their numbers.
-    posted: Box<[Option<Lease>]>,
-    /// How many receives the device has.
-    outstanding: u32,
-    arrived: VecDeque<Arrived>,
+    /// By their numbers.
+    receives: Box<[Receive]>,
+    /// The numbers of those that are posted, and of messages, in the order of their posts.
+    order: VecDeque<u32>,
+}
+
+#[derive(Debug)]
+enum Receive {
+    /// The program has it, as a message.
+    Taken,
+    /// The device has it.
+    Posted(Lease),
+    Arrived(Lease, Option<u32>),
+    /// The device has returned it: the connection is at its end.
+    Flushed,
 }
 
 #[derive(Debug)]
@@ -52,12 +66,11 @@ impl Receives {
     /// Memory for so many receives.
     pub(crate) fn new(peer: &Peer, (count, size): (u32, usize)) -> Result<Self> {
         let pool = Pool::new(peer, size, count as usize)?;
-        let posted = (0..count).map(|_| pool.try_lease()).collect();
+        let memory = (0..count).map_while(|_| pool.try_lease());
         Ok(Self {
             state: Mutex::new(State {
-                posted,
-                outstanding: 0,
-                arrived: VecDeque::with_capacity(count as usize),
+                receives: memory.map(Receive::Posted).collect(),
+                order: VecDeque::with_capacity(count as usize),
             }),
             waiters: Waiters::default(),
             is_taken: AtomicBool::new(false),
@@ -67,38 +80,36 @@ impl Receives {
     /// Posts all of them, before the connection is there.
     pub(crate) fn post(&self, req: &rpma::ConnReq) -> Result<()> {
         let mut state = self.state.lock();
-        let receives = state.posted.iter().flatten().zip(0_u64..);
-        let receives = receives.map(|(lease, number)| Ok((lease.region()?, number | RECEIVE)));
-        let receives = receives.collect::<Result<Vec<_>>>()?;
-        req.recv_many(&receives)?;
-        state.outstanding = receives.len() as u32;
+        let receives = state.receives.iter().zip(0_u64..);
+        let regions = receives.filter_map(|(receive, number)| match receive {
+            Receive::Posted(memory) => {
+                Some(memory.region().map(|region| (region, number | RECEIVE)))
+            }
+            _ => None,
+        });
+        let regions = regions.collect::<Result<Vec<_>>>()?;
+        req.recv_many(&regions)?;
+        let all = 0..regions.len() as u32;
+        state.order.extend(all);
         Ok(())
     }
 
     /// Notes the completion of a receive.
     pub(crate) fn settle(&self, wc: &Wc, number: u32) {
         let mut state = self.state.lock();
-        let Some(mut memory) = state.posted.get_mut(number as usize).and_then(Option::take) else {
+        let Some(receive) = state.receives.get_mut(number as usize) else {
             return;
         };
-        // (One whose post failed may be there all the same, and was not counted.)
-        state.outstanding = state.outstanding.saturating_sub(1);
-        match wc.result() {
-            Ok(success) => {
+        match (mem::replace(receive, Receive::Flushed), wc.result()) {
+            (Receive::Posted(mut memory), Ok(success)) => {
                 memory.truncate(success.byte_len().map_or(0, |len| len as usize));
-                state.arrived.push_back(Arrived {
-                    number,
-                    memory,
-                    imm: success.imm_data(),
-                });
-                drop(state);
+                *receive = Receive::Arrived(memory, success.imm_data());
             }
-            // The device has flushed it: the connection is at its end.
-            Err(_) => {
-                drop(state);
-                drop(memory);
-            }
+            (Receive::Posted(_), Err(_)) => {}
+            // It is no receive that the device has.
+            (other, _) => *receive = other,
         }
+        drop(state);
         if self.waiters.any() {
             self.waiters.wake_all();
         }
@@ -109,31 +120,47 @@ impl Receives {
         self.waiters.wake_all();
     }
 
-    fn take(&self) -> Option<Arrived> {
-        self.state.lock().arrived.pop_front()
-    }
-
-    /// The device has no receive any more: all messages that it has got have arrived.
-    fn are_complete(&self) -> bool {
-        self.state.lock().outstanding == 0
+    /// The next message, if it was noted. Otherwise whether no message will come any more, because the
+    /// device has no receive.
+    fn take(&self) -> Result<Arrived, bool> {
+        let mut state = self.state.lock();
+        while let Some(&number) = state.order.front() {
+            let receive = &mut state.receives[number as usize];
+            match mem::replace(receive, Receive::Taken) {
+                Receive::Arrived(memory, imm) => {
+                    state.order.pop_front();
+                    return Ok(Arrived {
+                        number,
+                        memory,
+                        imm,
+                    });
+                }
+                posted @ Receive::Posted(_) => {
+                    *receive = posted;
+                    return Err(false);
+                }
+                Receive::Flushed | Receive::Taken => {
+                    state.order.pop_front();
+                }
+            }
+        }
+        Err(true)
     }
 
     /// Posts a receive again.
     fn post_again(&self, conn: &rpma::Conn, number: u32, mut memory: Lease) -> Result<()> {
         memory.restore();
         let mut state = self.state.lock();
-        let State {
-            posted,
-            outstanding,
-            ..
-        } = &mut *state;
         // If it is not posted its memory goes with the pool.
-        let Some(place) = posted.get_mut(number as usize) else {
+        let Some(receive) = state.receives.get_mut(number as usize) else {
             return Ok(());
         };
-        let memory = place.insert(memory);
-        conn.recv(memory.region()?, u64::from(number) | RECEIVE)?;
-        *outstanding += 1;
+        let region = memory.region()?;
+        let posted = conn.recv(region, u64::from(number) | RECEIVE);
+        // After a failure the device may have it all the same.
+        *receive = Receive::Posted(memory);
+        posted?;
+        state.order.push_back(number);
         Ok(())
     }
 }
@@ -205,7 +232,7 @@ impl Inbox {
             self.rest();
             return Poll::Ready(Some(Ok(message)));
         }
-        if !std::mem::replace(&mut self.counted, true) {
+        if !mem::replace(&mut self.counted, true) {
             queue.arming().sleep();
         }
         let told = poll_told(
@@ -216,11 +243,11 @@ impl Inbox {
             || {
                 let drained = queue.arm_and_drain(&shared);
                 // The end counts when the device has no receive any more: another thread may have
-                // polled a message, and not noted it yet. The messages come after this look.
-                let is_complete = receives.are_complete();
-                if let Some(arrived) = receives.take() {
-                    return Some(Ok(Some(arrived)));
-                }
+                // polled a message, and not noted it yet.
+                let is_complete = match receives.take() {
+                    Ok(arrived) => return Some(Ok(Some(arrived))),
+                    Err(is_complete) => is_complete,
+                };
                 if is_complete && shared.end().is_some() {
                     return Some(Ok(None));
                 }
@@ -244,7 +271,7 @@ impl Inbox {
     }
 
     fn take(&self, receives: &Receives) -> Option<Message> {
-        receives.take().map(|arrived| self.message(arrived))
+        receives.take().ok().map(|arrived| self.message(arrived))
     }
 
     fn message(&self, arrived: Arrived) -> Message {
@@ -258,7 +285,7 @@ impl Inbox {
 
     /// It does not sleep any more.
     fn rest(&mut self) {
-        if std::mem::take(&mut self.counted) {
+        if mem::take(&mut self.counted) {
             self.shared.receive_queue().arming().wake();
         }
         if let Some(receives) = self.shared.receives() {

@@ -27,6 +27,8 @@ mod looking;
 mod lost;
 mod no_runtime;
 mod operations;
+#[cfg(feature = "sim")]
+mod ordered;
 mod parts;
 mod reconnect;
 mod replicas;
