@@ -120,8 +120,8 @@ impl Receives {
         self.waiters.wake_all();
     }
 
-    /// The next message, if it was noted. Otherwise whether no message will come any more, because the
-    /// device has no receive.
+    /// The next message, if it was noted. Otherwise whether no message will come any more,
+    /// because the device has no receive.
     fn take(&self) -> Result<Arrived, bool> {
         let mut state = self.state.lock();
         while let Some(&number) = state.order.front() {
@@ -205,10 +205,10 @@ impl Inbox {
     ///
     /// # Errors
     ///
-    /// [`rpma::Error::InvalidArgument`] if the driver is gone. The first failure of the connection, if it
-    /// failed before an event of its end came: after the messages that arrived before, and at each call.
-    /// [`rpma::Error::NotConnected`] if the device gave the connection up, and
-    /// [`rpma::Error::Provider`] if the reactor did, because a call failed.
+    /// [`rpma::Error::InvalidArgument`] if the driver is gone. The first failure of the
+    /// connection, if it failed before an event of its end came: after the messages that arrived
+    /// before, and at each call. [`rpma::Error::NotConnected`] if the device gave the connection
+    /// up, and [`rpma::Error::Provider`] if the reactor did, because a call failed.
     #[expect(clippy::should_implement_trait, reason = "it is awaited")]
     pub fn next(&mut self) -> Next<'_> {
         Next(self)

@@ -23,7 +23,8 @@ async fn take(inbox: &mut Inbox, count: u32) {
     }
 }
 
-/// A client whose send queue is full of messages, for which the peer has one receive, which is taken.
+/// A client whose send queue is full of messages, for which the peer has one receive, which is
+/// taken.
 async fn full(ends: &Ends, memories: &Memories) -> Vec<JoinHandle<Result<Frozen, Failed<Frozen>>>> {
     let first = ends.client.send(memories.word()).expect("posted");
     first.await.expect("there is a receive");
@@ -31,8 +32,8 @@ async fn full(ends: &Ends, memories: &Memories) -> Vec<JoinHandle<Result<Frozen,
     ops.into_iter().map(tokio::spawn).collect()
 }
 
-/// Promise: a full queue refuses an operation of each kind, and gives its memory back. Nothing of it is
-/// posted.
+/// Promise: a full queue refuses an operation of each kind, and gives its memory back. Nothing of
+/// it is posted.
 #[test]
 fn a_full_queue_gives_the_memory_back() {
     device_test(|| {
@@ -92,8 +93,8 @@ fn a_full_queue_gives_the_memory_back() {
     });
 }
 
-/// Promise: `ready(n)` waits until `n` slots are free, and each of several waiters is woken when there
-/// are as many as it wants. `idle` waits for all, those of dropped operations included.
+/// Promise: `ready(n)` waits until `n` slots are free, and each of several waiters is woken when
+/// there are as many as it wants. `idle` waits for all, those of dropped operations included.
 #[test]
 fn waits_for_room_wake_when_there_is_room() {
     device_test(|| {

@@ -82,8 +82,8 @@ const KINDS: [(&str, Kind); 11] = [
     }),
 ];
 
-/// Promise: an operation may be dropped after any poll. Its block comes back, also if nobody but who
-/// waits for the block does anything, and its slot is free again.
+/// Promise: an operation may be dropped after any poll. Its block comes back, also if nobody but
+/// who waits for the block does anything, and its slot is free again.
 #[test]
 fn operations_are_dropped_after_each_poll() {
     device_test(|| {
@@ -194,8 +194,8 @@ fn a_limit_passes_and_the_memory_comes_back() {
     });
 }
 
-/// Promise: a wait for a block may be dropped after any poll. If it was woken, another one gets its
-/// block.
+/// Promise: a wait for a block may be dropped after any poll. If it was woken, another one gets
+/// its block.
 #[test]
 fn waits_for_a_block_are_dropped() {
     on_fabric(|| {
@@ -222,8 +222,8 @@ fn waits_for_a_block_are_dropped() {
     });
 }
 
-/// Promise: waits for room, for the end and for messages, and `close`, may be dropped after any poll.
-/// Nothing of them is left: no operation is lost, no message, and the driver rests.
+/// Promise: waits for room, for the end and for messages, and `close`, may be dropped after any
+/// poll. Nothing of them is left: no operation is lost, no message, and the driver rests.
 #[test]
 fn waits_are_dropped_after_each_poll() {
     device_test(|| {
@@ -268,8 +268,8 @@ fn waits_are_dropped_after_each_poll() {
     });
 }
 
-/// Promise: a connection that is being made may be dropped after any poll, and leaves no object. The
-/// listener goes on.
+/// Promise: a connection that is being made may be dropped after any poll, and leaves no object.
+/// The listener goes on.
 #[test]
 fn connecting_is_dropped_after_each_poll() {
     on_fabric(|| {
@@ -386,8 +386,8 @@ fn a_request_is_dropped() {
     });
 }
 
-/// Promise: an operation that is forgotten keeps its block and its connection, and harms nothing else:
-/// the connection works, and so do others of its reactor.
+/// Promise: an operation that is forgotten keeps its block and its connection, and harms nothing
+/// else: the connection works, and so do others of its reactor.
 #[test]
 fn a_forgotten_operation_harms_nothing_else() {
     // librdmacm has one as well, as long as there is an id.

@@ -45,8 +45,8 @@ async fn thousand(conn: &Conn, memories: &Memories, dropped: bool) {
     }
 }
 
-/// Promise: 1,000 operations that do not sleep wake the driver at most twice. It is so again after some
-/// slept, and after waits for room, for messages and for the end that were dropped.
+/// Promise: 1,000 operations that do not sleep wake the driver at most twice. It is so again
+/// after some slept, and after waits for room, for messages and for the end that were dropped.
 #[test]
 fn the_driver_rests_while_nobody_sleeps() {
     virtually(async |world| {
@@ -97,8 +97,9 @@ fn the_driver_rests_while_nobody_sleeps() {
     });
 }
 
-/// Promise: everything that waits is woken when the device is done, and not when the driver looks at
-/// all connections, which it does each second: memory of dropped operations, waits for room, and messages.
+/// Promise: everything that waits is woken when the device is done, and not when the driver looks
+/// at all connections, which it does each second: memory of dropped operations, waits for room,
+/// and messages.
 #[test]
 fn nothing_waits_for_the_next_look_of_the_driver() {
     const DELAY: Duration = Duration::from_millis(5);

@@ -15,8 +15,8 @@ fn with_receives() -> Setup {
     Setup::default().with_receives(2, 64)
 }
 
-/// Promise: a peer that closes, aborts or drops its connection wakes everything that sleeps, with the
-/// reason.
+/// Promise: a peer that closes, aborts or drops its connection wakes everything that sleeps, with
+/// the reason.
 #[test]
 fn the_peer_ends_and_all_wake() {
     type End = fn(Conn) -> JoinHandle<()>;
@@ -62,8 +62,8 @@ fn the_peer_ends_and_all_wake() {
     }
 }
 
-/// Promise: both sides may close, one after the other or at the same time. Nothing was in flight, so
-/// nothing is lost, and both are told so.
+/// Promise: both sides may close, one after the other or at the same time. Nothing was in flight,
+/// so nothing is lost, and both are told so.
 #[test]
 fn both_sides_close() {
     device_test(|| {
@@ -89,7 +89,8 @@ fn both_sides_close() {
     });
 }
 
-/// Promise: `close` waits for what is in flight, of dropped operations as well, and the peer has it.
+/// Promise: `close` waits for what is in flight, of dropped operations as well, and the peer has
+/// it.
 #[test]
 fn close_waits_for_what_is_in_flight() {
     device_test(|| {
@@ -179,8 +180,8 @@ fn tells_of_the_driver(error: &Error) -> bool {
         && text.contains("driver of this reactor was dropped")
 }
 
-/// Promise: a driver that was dropped is an error of everything that sleeps, or would sleep, and no
-/// silence. The memory of an operation goes back when its connection is gone.
+/// Promise: a driver that was dropped is an error of everything that sleeps, or would sleep, and
+/// no silence. The memory of an operation goes back when its connection is gone.
 #[test]
 fn a_dropped_driver_is_an_error() {
     device_test(|| {

@@ -27,9 +27,9 @@ fn names(error: &Error, call: &str, errno: Errno) {
     assert_eq!(cause.raw_os_error(), Some(errno.raw_os_error()), "{error}");
 }
 
-/// Promise: a post that fails, in whatever way, ends the connection. The memory of the operation stays
-/// away until no device can use it, and everything that sleeps wakes. No batch is an exception, whichever of its
-/// requests is refused.
+/// Promise: a post that fails, in whatever way, ends the connection. The memory of the operation
+/// stays away until no device can use it, and everything that sleeps wakes. No batch is an
+/// exception, whichever of its requests is refused.
 #[test]
 fn a_failed_post_keeps_its_memory() {
     type Post = fn(&Conn, &Memories) -> Option<Error>;
@@ -149,8 +149,8 @@ fn a_failed_post_keeps_its_memory() {
     }
 }
 
-/// Promise: a part of a batch that fails is the failure of the batch. The sources come back with the
-/// last completion: not before, and not never.
+/// Promise: a part of a batch that fails is the failure of the batch. The sources come back with
+/// the last completion: not before, and not never.
 #[test]
 fn a_failed_part_of_a_batch() {
     for (part, is_dropped) in [(1, false), (2, false), (3, false), (1, true), (3, true)] {
@@ -189,8 +189,8 @@ fn a_failed_part_of_a_batch() {
     }
 }
 
-/// Promise: a queue pair that cannot be destroyed keeps the memory of its operations for ever, as the
-/// device may still use it. Nobody gets a block of it again.
+/// Promise: a queue pair that cannot be destroyed keeps the memory of its operations for ever, as
+/// the device may still use it. Nobody gets a block of it again.
 #[test]
 fn a_queue_pair_that_cannot_be_destroyed_keeps_its_memory() {
     on_fabric(|| {
@@ -219,8 +219,8 @@ fn a_queue_pair_that_cannot_be_destroyed_keeps_its_memory() {
     });
 }
 
-/// Promise: what cannot arm a queue says so, and nothing hangs: an operation goes on, its memory comes
-/// back, and the next one may sleep.
+/// Promise: what cannot arm a queue says so, and nothing hangs: an operation goes on, its memory
+/// comes back, and the next one may sleep.
 #[test]
 fn a_queue_that_cannot_be_armed() {
     virtually(async |world| {
@@ -284,9 +284,9 @@ fn a_queue_that_cannot_be_armed() {
     });
 }
 
-/// Promise: a queue that cannot be polled, an event that cannot be taken, and a queue that the driver
-/// cannot arm again, are errors of everything that sleeps, which name the call. The memory comes back with the end
-/// of the connection.
+/// Promise: a queue that cannot be polled, an event that cannot be taken, and a queue that the
+/// driver cannot arm again, are errors of everything that sleeps, which name the call. The memory
+/// comes back with the end of the connection.
 #[test]
 fn a_driver_whose_calls_fail() {
     for call in [

@@ -15,7 +15,8 @@ mod way {
         with_fabric(|fabric, host| fabric.between(host, host).release());
     }
 
-    /// Runs a test that leaves nothing: a thread of its own may drop the last of it, a moment later.
+    /// Runs a test that leaves nothing: a thread of its own may drop the last of it, a moment
+    /// later.
     pub(crate) fn leaving_nothing(test: impl FnOnce()) {
         on_fabric(|| {
             let objects = || with_fabric(|fabric, _host| fabric.objects());

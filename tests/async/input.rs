@@ -184,8 +184,8 @@ fn operations_that_are_not_possible() {
     });
 }
 
-/// Promise: settings that do not fit a reactor are refused on both sides, and the error says which. The
-/// client is told.
+/// Promise: settings that do not fit a reactor are refused on both sides, and the error says
+/// which. The client is told.
 #[test]
 fn settings_that_do_not_fit() {
     device_test(|| {
@@ -274,8 +274,8 @@ fn with(set: impl FnOnce(&mut ConnCfg)) -> Setup {
     Setup::new(&cfg)
 }
 
-/// Promise: more finished operations than there are slots are an error that says what to do. So does a
-/// batch. What was finished is awaited as usual.
+/// Promise: more finished operations than there are slots are an error that says what to do. So
+/// does a batch. What was finished is awaited as usual.
 #[test]
 fn finished_operations_that_are_kept() {
     device_test(|| {
@@ -342,8 +342,8 @@ fn runtimes_that_do_not_fit() {
     });
 }
 
-/// Promise: a reactor whose driver never runs is an error of who connects and of who accepts, after some
-/// seconds. One that begins to run a moment later is none.
+/// Promise: a reactor whose driver never runs is an error of who connects and of who accepts,
+/// after some seconds. One that begins to run a moment later is none.
 #[test]
 fn a_driver_that_never_runs() {
     device_test(|| {
@@ -386,8 +386,8 @@ fn a_driver_that_never_runs() {
     });
 }
 
-/// Promise: futures of a reactor are awaited wherever the program likes: on another thread, outside of
-/// the runtime that its driver is on.
+/// Promise: futures of a reactor are awaited wherever the program likes: on another thread,
+/// outside of the runtime that its driver is on.
 #[test]
 fn awaited_outside_of_the_drivers_runtime() {
     device_test(|| {

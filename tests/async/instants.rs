@@ -137,8 +137,8 @@ async fn program(world: &World) -> Instants {
     instants
 }
 
-/// Promise: a program of both sides runs at the same instants in each run, and the waits of its clock
-/// take no time.
+/// Promise: a program of both sides runs at the same instants in each run, and the waits of its
+/// clock take no time.
 #[test]
 fn each_run_has_the_same_instants() {
     let began = RealInstant::now();

@@ -37,9 +37,9 @@ fn a_killed_peer_wakes_all() {
     });
 }
 
-/// Promise: an operation that a peer does not answer ends the connection, and everything that sleeps
-/// is woken with its failure: also who does not wait for an operation, and before the connection
-/// manager notices anything.
+/// Promise: an operation that a peer does not answer ends the connection, and everything that
+/// sleeps is woken with its failure: also who does not wait for an operation, and before the
+/// connection manager notices anything.
 #[test]
 fn a_peer_that_is_cut_off_wakes_all() {
     virtually(async |world| {
@@ -76,8 +76,8 @@ fn a_peer_that_is_cut_off_wakes_all() {
     });
 }
 
-/// Promise: the driver takes the steps of a keep-alive. A peer that is silent ends the connection, if
-/// nothing is posted and nobody polls, within the time that the settings say.
+/// Promise: the driver takes the steps of a keep-alive. A peer that is silent ends the
+/// connection, if nothing is posted and nobody polls, within the time that the settings say.
 #[test]
 fn a_silent_peer_wakes_all() {
     for freezes in [false, true] {
@@ -167,8 +167,8 @@ fn a_broken_queue_pair_wakes_all() {
     });
 }
 
-/// Promise: a limit that begins while the driver sleeps is kept to the millisecond. The driver would
-/// wake later by itself, for its look at all connections.
+/// Promise: a limit that begins while the driver sleeps is kept to the millisecond. The driver
+/// would wake later by itself, for its look at all connections.
 #[test]
 fn a_limit_wakes_a_driver_that_sleeps() {
     virtually(async |world| {

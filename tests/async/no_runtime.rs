@@ -39,8 +39,8 @@ fn on_each(test: impl Fn(&Peer, &Reactor)) {
     });
 }
 
-/// Promise: operations are waited for without a runtime: those that are complete, those that sleep, and
-/// those that take longer than a limit, which go on.
+/// Promise: operations are waited for without a runtime: those that are complete, those that
+/// sleep, and those that take longer than a limit, which go on.
 #[test]
 fn operations_without_a_runtime() {
     on_each(|peer, reactor| {
@@ -88,8 +88,8 @@ fn operations_without_a_runtime() {
     });
 }
 
-/// Promise: many threads post and wait on one connection, with fewer blocks than threads, and all of
-/// their operations complete.
+/// Promise: many threads post and wait on one connection, with fewer blocks than threads, and all
+/// of their operations complete.
 #[test]
 fn threads_share_a_connection() {
     const THREADS: usize = 4;
@@ -162,8 +162,8 @@ async fn many(client: &Conn, memories: &Memories, rounds: u32) -> u32 {
     sent
 }
 
-/// Promise: on three worker threads of tokio, tasks that share a connection and its few blocks all come
-/// to their end.
+/// Promise: on three worker threads of tokio, tasks that share a connection and its few blocks
+/// all come to their end.
 #[test]
 fn tasks_on_three_workers() {
     const TASKS: usize = 8;
@@ -203,8 +203,8 @@ fn tasks_on_three_workers() {
     });
 }
 
-/// Promise: an executor that polls a future without a wake-up, or moves it from thread to thread, with
-/// another waker each time, loses no wake-up.
+/// Promise: an executor that polls a future without a wake-up, or moves it from thread to thread,
+/// with another waker each time, loses no wake-up.
 #[test]
 fn operations_move_between_threads() {
     on_each(|peer, reactor| {

@@ -39,8 +39,9 @@ impl Takes {
     }
 }
 
-/// Promise: messages are returned in the order in which they arrived, whoever polls their completions. Here the
-/// driver has polled the first one, and before it has noted that, a waker polls the second one.
+/// Promise: messages are returned in the order in which they arrived, whoever polls their
+/// completions. Here the driver has polled the first one, and before it has noted that, a waker
+/// polls the second one.
 #[test]
 fn messages_stay_in_order() {
     virtually(async |world| {

@@ -25,8 +25,8 @@ pub(crate) async fn in_time<T>(future: impl Future<Output = T>) -> T {
     tokio::time::timeout(LIMIT, future).await.expect("in time")
 }
 
-/// Polls a future until it has been pending `n` times, and drops it then. With `spurious` it is polled
-/// without having been woken. Its result, if it was complete before.
+/// Polls a future until it has been pending `n` times, and drops it then. With `spurious` it is
+/// polled without having been woken. Its result, if it was complete before.
 pub(crate) async fn dropped_after<F: Future>(
     n: usize,
     spurious: bool,
@@ -181,16 +181,16 @@ impl Memories {
     }
 }
 
-/// Fills the send queue with messages for which the peer has no receive: they are in flight until it
-/// has one, or until the end. On a device this is the one operation that waits.
+/// Fills the send queue with messages for which the peer has no receive: they are in flight until
+/// it has one, or until the end. On a device this is the one operation that waits.
 pub(crate) fn fill(conn: &Conn, memories: &Memories, count: u32) -> Vec<Op<Frozen>> {
     let word = memories.word();
     let ops = (0..count).map(|_| conn.send(word.clone()).expect("room"));
     ops.collect()
 }
 
-/// Each slot of the connection is free: so many operations are complete and kept, and one more is too
-/// many.
+/// Each slot of the connection is free: so many operations are complete and kept, and one more is
+/// too many.
 pub(crate) async fn all_slots_are_free(conn: &Conn, memories: &Memories) {
     let depth = ConnCfg::new().get_sq_size();
     let mut kept = Vec::new();

@@ -1,10 +1,11 @@
-//! Every call fails once. A program with both sides of a connection (each kind of operation, asleep,
-//! awaited and dropped, messages, waits, both ends) is run again and again in virtual time, and each call
-//! that it makes fails in one of the runs: it does nothing, or everything, and returns an error.
+//! Every call fails once. A program with both sides of a connection (each kind of operation,
+//! asleep, awaited and dropped, messages, waits, both ends) is run again and again in virtual
+//! time, and each call that it makes fails in one of the runs: it does nothing, or everything,
+//! and returns an error.
 //!
-//! Promises: the program gets an error that names the call, or the log has it where nobody can be told;
-//! nothing panics; nothing waits longer than the program's own limits; nothing leaks but what could not be
-//! destroyed, and what that keeps.
+//! Promises: the program gets an error that names the call, or the log has it where nobody can be
+//! told; nothing panics; nothing waits longer than the program's own limits; nothing leaks but
+//! what could not be destroyed, and what that keeps.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -35,8 +36,8 @@ const LEAVES: [(&str, &[&str]); 6] = [
     ("rdma_destroy_id", &["cm_id"]),
 ];
 
-/// Calls that cannot fail and have done everything: those that return an object or an event, and the
-/// acknowledgement of an event, which is always done.
+/// Calls that cannot fail and have done everything: those that return an object or an event, and
+/// the acknowledgement of an event, which is always done.
 const ONE_WAY: [&str; 11] = [
     "ibv_alloc_pd",
     "ibv_create_comp_channel",

@@ -35,8 +35,8 @@ async fn beside<F: Future>(mut one: impl FnMut() -> F) {
     both(busy, other).await;
 }
 
-/// Promise: a task that is never idle, because each of its operations is complete at once, lets others
-/// have their turn: whatever it awaits.
+/// Promise: a task that is never idle, because each of its operations is complete at once, lets
+/// others have their turn: whatever it awaits.
 #[test]
 fn a_busy_task_lets_others_run() {
     device_test(|| {

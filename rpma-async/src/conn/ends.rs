@@ -23,10 +23,11 @@ impl Conn {
     ///
     /// # Errors
     ///
-    /// The first failure of the connection, if it failed before an event of its end came: of an operation
-    /// ([`Error::Operation`]), of a call that posts or of the reactor ([`Error::Provider`]), or of the
-    /// device ([`Error::NotConnected`]). The connection manager notices a peer that does not answer after
-    /// 69 s, so there is no event before. [`Error::InvalidArgument`] if the driver is gone.
+    /// The first failure of the connection, if it failed before an event of its end came: of an
+    /// operation ([`Error::Operation`]), of a call that posts or of the reactor
+    /// ([`Error::Provider`]), or of the device ([`Error::NotConnected`]). The connection manager
+    /// notices a peer that does not answer after 69 s, so there is no event before.
+    /// [`Error::InvalidArgument`] if the driver is gone.
     pub fn closed(&self) -> Closed {
         Closed {
             shared: Arc::clone(&self.shared),

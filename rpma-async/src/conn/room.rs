@@ -47,8 +47,8 @@ impl Conn {
     ///
     /// # Errors
     ///
-    /// [`Error::NotConnected`] if the device gave the connection up, and [`Error::Provider`] if the
-    /// reactor did, because a call failed: completions of operations will never come.
+    /// [`Error::NotConnected`] if the device gave the connection up, and [`Error::Provider`] if
+    /// the reactor did, because a call failed: completions of operations will never come.
     /// [`Error::InvalidArgument`] if the driver is gone.
     pub fn idle(&self) -> Ready {
         Ready {
