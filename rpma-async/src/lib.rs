@@ -104,3 +104,8 @@ pub use self::reactor::{Driver, Reactor};
 pub use self::reconnect::{Reconnect, ToConn};
 pub use self::serve::Server;
 pub use self::setup::Setup;
+
+/// The test on the page on testing async programs runs.
+#[cfg(all(doctest, feature = "sim", feature = "tokio"))]
+#[doc = include_str!("../../docs/testing-async.md")]
+struct TestingAsync;
