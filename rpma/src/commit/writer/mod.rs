@@ -462,10 +462,14 @@ impl Writer {
 
     /// Why the connection is over.
     fn reason(&self) -> Error {
-        match (self.conn.failure(), self.conn.ended()) {
-            (Some(failure), _) => failure.into(),
-            (None, Some(event)) => Error::Ended(Box::new(event.clone())),
-            (None, None) => Error::NotConnected(crate::NotConnected::Closed),
+        let failure = self.conn.failure();
+        let cause = failure.filter(|failure| !failure.is_flushed());
+        match (cause, self.conn.ended(), failure) {
+            (Some(cause), _, _) => cause.into(),
+            // The end has flushed what was in flight.
+            (None, Some(event), _) => Error::Ended(Box::new(event.clone())),
+            (None, None, Some(flushed)) => flushed.into(),
+            (None, None, None) => Error::NotConnected(crate::NotConnected::Closed),
         }
     }
 
