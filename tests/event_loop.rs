@@ -105,6 +105,26 @@ fn resolved(mut resolving: Resolving) -> Result<ConnReq, Error> {
     }
 }
 
+/// Promise: a device that is opened by an address with a port leaves that port free: a server opens
+/// the device by the address at which it listens.
+#[test]
+fn a_device_takes_no_port() {
+    device_test(|| {
+        for addr in [addr(), addr6()] {
+            let addr = addr.parse().expect("an address");
+            let free = {
+                let peer = peer();
+                let ep = Ep::listen_on(&peer, SocketAddr::new(addr, 0)).expect("listens");
+                SocketAddr::new(addr, ep.get_port())
+            };
+            let device = Device::from_socket_addr(free, Side::Local).expect("opens");
+            let peer = Peer::new(&device).expect("a domain");
+            let ep = Ep::listen_on(&peer, free).expect("the port is free");
+            assert_eq!(ep.get_port(), free.port());
+        }
+    });
+}
+
 /// Promise: connecting in steps, none of which waits; ten at once in one thread.
 #[test]
 fn connecting_does_not_block() {

@@ -60,7 +60,12 @@ impl Device {
         address::refuse_wildcard(addr)?;
         let mut id = CmId::new()?;
         let bound = match side {
-            Side::Local => id.bind_addr(addr),
+            Side::Local => {
+                // The id stays: with the port, nobody could listen on that.
+                let mut at_any_port = addr;
+                at_any_port.set_port(0);
+                id.bind_addr(at_any_port)
+            }
             Side::Remote => id.resolve_addr_now(addr, RESOLVE_LIMIT),
         };
         bound.map_err(|error| address::hint(error, side))?;
