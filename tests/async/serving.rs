@@ -33,7 +33,11 @@ fn clients_commit_beside_the_server_s_task() {
                     let last = last.expect("40");
                     assert_eq!(last.number(), 40);
                     writer.durable(last).await.expect("durable");
-                    assert_eq!(pool.available(), 8, "all blocks are back");
+                    // An answer may come before the completion that gives the bytes back.
+                    let mut back = Vec::new();
+                    for _ in 0..8 {
+                        back.push(pool.lease().await);
+                    }
                     writer.close(CLOSE).await.expect("closes");
                 })
             });
