@@ -4,8 +4,8 @@
 //! fabric's time is that clock's, and a future that the runtime polls does what is due. So the
 //! fabric's timers are timers of the runtime, and a paused clock jumps to whichever is first.
 //!
-//! A call that blocks is the one thing that the runtime's clock does not see. Its wait jumps as
-//! after `Fabric::jump_over_waits`, and the fabric's clock is then ahead, until the program's has
+//! The runtime's clock does not see the time of a call that blocks. The wait of such a call jumps as
+//! after `Fabric::jump_over_waits`. The fabric's clock is then ahead, until the program's clock has
 //! caught up (`Time::jump_to`).
 
 use std::future::{Future, poll_fn};
@@ -64,20 +64,20 @@ impl Fabric {
     ///
     /// A call that blocks keeps the runtime from running anything else, and the runtime's clock does
     /// not see how long it takes. Such a wait is jumped over, as after
-    /// [`jump_over_waits`](Self::jump_over_waits): the wait for a peer that is another task of the
+    /// [`jump_over_waits`](Self::jump_over_waits). So a wait for a peer that is another task of the
     /// same thread fails at the end of its limit, and takes no real time. The fabric's clock is then
     /// ahead of the program's, and stands still until that has caught up. If the wait has no limit
-    /// and nothing is to come, the thread panics after 5 s of real time, and the message names the
-    /// call. A wait of no time never waits.
+    /// and nothing is to come, the thread panics after 5 s of real time, and the message has its
+    /// last call of verbs. A wait of no time never waits.
     ///
     /// [`std::thread::sleep`] and other waits outside of `rpma` are real time, as everywhere.
     ///
     /// # Panics
     ///
-    /// If the fabric has a [seed](Self::seeded), as those of [`repeatable`](crate::repeatable),
-    /// [`sweep`](crate::sweep) and [`storm`](crate::storm) have, because a seed has a clock of its
-    /// own; if its clock [jumps](Self::jump_over_waits) or follows already; if something was put off
-    /// already, for instance the end of a connection.
+    /// If the fabric has a [seed](Self::seeded), and with it a clock of its own: as those of
+    /// [`repeatable`](crate::repeatable), [`sweep`](crate::sweep) and [`storm`](crate::storm). If its
+    /// clock [jumps](Self::jump_over_waits) already, or follows. If it has put something off already,
+    /// for instance a retry.
     pub fn follow(&self, now: impl Fn() -> Instant + Send + Sync + 'static) {
         let (shared, wrong) = (self.shared(), "Fabric::follow");
         let order = &shared.order;
@@ -129,23 +129,17 @@ impl Fabric {
         let ticking = Ticking::begin(self.shared());
         async move {
             while let Some(first) = ticking.run_due() {
-                match first {
-                    Some(at) => {
-                        let mut sleep = pin!(sleep_until(at));
-                        poll_fn(|cx| match ticking.is_over(first, cx) {
-                            true => Poll::Ready(()),
-                            false => sleep.as_mut().poll(cx),
-                        })
-                        .await;
+                let mut sleep = pin!(first.map(&mut sleep_until));
+                poll_fn(|cx| {
+                    if ticking.is_over(first, cx) {
+                        return Poll::Ready(());
                     }
-                    None => {
-                        poll_fn(|cx| match ticking.is_over(first, cx) {
-                            true => Poll::Ready(()),
-                            false => Poll::Pending,
-                        })
-                        .await;
+                    match sleep.as_mut().as_pin_mut() {
+                        Some(sleep) => sleep.poll(cx),
+                        None => Poll::Pending,
                     }
-                }
+                })
+                .await;
             }
         }
     }

@@ -80,7 +80,7 @@ fn a_drop_may_wait_for_its_device() {
     });
 }
 
-/// Promise: a wait that nothing ends is no silent hang. It panics, and the message names the call and
+/// Promise: a wait that nothing ends is no silent hang. It panics, and the message has the reason and
 /// the remedy.
 #[test]
 fn a_wait_in_vain_panics() {
