@@ -39,8 +39,8 @@ async fn answer(conn: Conn, pool: Pool) {
         lease[..message.len()].copy_from_slice(&message);
         lease.truncate(message.len());
         drop(message);
-        let sent = conn.send(lease.freeze()).expect("posted");
-        sent.await.expect("succeeds");
+        // The client may end the connection before its acknowledgement is here.
+        let _ = conn.send(lease.freeze()).expect("posted").await;
     }
 }
 

@@ -30,7 +30,8 @@ fn connections_follow_each_other() {
                         .await
                         .expect("established");
                     let sent = conn.send_with_imm(memories.block(b"word").freeze(), round);
-                    sent.expect("posted").await.expect("succeeds");
+                    // The client may end the connection before its acknowledgement is here.
+                    let _ = sent.expect("posted").await;
                     conn.closed().await.expect("an event");
                 }
             });
