@@ -10,7 +10,7 @@
 //! use std::net::SocketAddr;
 //! use std::time::Duration;
 //!
-//! use rpma::{Device, FlushType, MrRemote, Peer, Side};
+//! use rpma::{Device, Error, FlushType, Offer, Peer, Side};
 //! use rpma_async::{Pool, Reactor, Setup};
 //!
 //! # #[cfg(feature = "tokio")]
@@ -18,7 +18,11 @@
 //!     let peer = Peer::new(&Device::from_socket_addr(server, Side::Remote)?)?;
 //!     let reactor = Reactor::spawn(&peer)?;
 //!     let conn = reactor.connect(server, &Setup::default(), &[]).await?;
-//!     let log = MrRemote::from_descriptor(conn.private_data())?;
+//!     // The server's memory, and its word on what a flush makes persistent.
+//!     let offer = Offer::decode(conn.private_data())?;
+//!     conn.apply_remote_peer_cfg(offer.platform());
+//!     let none = || Error::NotSupported("the server offers no memory".into());
+//!     let log = offer.regions().first().ok_or_else(none)?;
 //!
 //!     let pool = Pool::new(&peer, 4096, 64)?;
 //!     let mut record = pool.lease().await;
