@@ -271,15 +271,15 @@ impl Shared {
     }
 
     /// As [`cause`](Self::cause), of a connection whose end no event tells soon. (A keep-alive's
-    /// does.)
+    /// does.) Until the connection is disconnected, its operations tell.
     pub(crate) fn cause_without_event(&self) -> Option<Error> {
+        if !self.has_failed.load(Ordering::SeqCst) {
+            return None;
+        }
         self.cause_that(|cause| !matches!(cause, Failure::Silent { .. } | Failure::Probe { .. }))
     }
 
     fn cause_that(&self, is_it: impl FnOnce(&Failure) -> bool) -> Option<Error> {
-        if !self.has_failed.load(Ordering::SeqCst) {
-            return None;
-        }
         match self.conn().failure()? {
             Failure::Operation(first) if first.status == WcStatus::WR_FLUSH_ERR => None,
             cause => is_it(&cause).then(|| cause.into()),
