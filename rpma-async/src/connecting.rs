@@ -11,10 +11,13 @@ use std::os::fd::AsFd;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
+use std::time::Instant;
 
 use rpma::{ConnReq, Error, Progress, Request, Resolving, Result};
 use rustix::io::Errno;
 
+use crate::alarm::Alarm;
+use crate::clock;
 use crate::conn::{Conn, Shared};
 use crate::inbox::Receives;
 use crate::reactor::{Handle, Member, Patience, poll_told};
@@ -24,9 +27,8 @@ use crate::waiters::{Ticket, Waiters};
 /// A connection that is being made: [`Reactor::connect`](crate::Reactor::connect) and
 /// [`Incoming::accept`](crate::Incoming::accept). The result is the connection, established.
 ///
-/// The kernel gives up on an address and a route after [`rpma::ConnCfg::set_timeout`], and on a
-/// peer that does not answer after more than a minute. A program that wants less drops the future
-/// then.
+/// It ends after [`Setup::with_connect_limit`] at the latest. The kernel gives up on an address and
+/// a route after [`rpma::ConnCfg::set_timeout`].
 ///
 /// # Cancel safety
 ///
@@ -37,7 +39,8 @@ use crate::waiters::{Ticket, Waiters};
 ///
 /// The errors of [`ConnReq::resolve`], [`Resolving::advance`], [`Request::into_req`] and
 /// [`ConnReq::connect`]. [`Error::NotEstablished`] with the event that came instead: rejected,
-/// unreachable, lost. [`Error::InvalidArgument`] for settings that do not fit a reactor
+/// unreachable, lost. [`Error::TimedOut`] after the limit: the connection is destroyed.
+/// [`Error::InvalidArgument`] for settings that do not fit a reactor
 /// ([`Setup`]), and if the driver of the reactor never ran or is gone.
 #[must_use = "dropping it gives the connection up"]
 pub struct Connecting {
@@ -45,6 +48,9 @@ pub struct Connecting {
     stage: Stage,
     patience: Patience,
     ticket: Ticket,
+    /// By then it must be established.
+    until: Option<Instant>,
+    alarm: Alarm,
 }
 
 enum Stage {
@@ -129,8 +135,10 @@ impl Drop for Place {
 }
 
 impl Connecting {
-    fn new(reactor: &Arc<Handle>, stage: Result<Stage>) -> Self {
+    fn new(reactor: &Arc<Handle>, setup: &Setup, stage: Result<Stage>) -> Self {
         Self {
+            until: clock::after(setup.connect_limit()),
+            alarm: Alarm::new(reactor),
             reactor: Arc::clone(reactor),
             stage: stage.unwrap_or_else(Stage::Failed),
             patience: Patience::default(),
@@ -146,6 +154,7 @@ impl Connecting {
     ) -> Self {
         Self::new(
             reactor,
+            setup,
             Resolve::new(reactor, addr, setup, private_data)
                 .map(|resolve| Stage::Resolving(Box::new(resolve))),
         )
@@ -163,7 +172,7 @@ impl Connecting {
             let req = request.into_req(reactor.peer(), &cfg)?;
             place.start(req, setup, private_data)
         };
-        Self::new(reactor, accept().map(Stage::Asked))
+        Self::new(reactor, setup, accept().map(Stage::Asked))
     }
 }
 
@@ -252,16 +261,21 @@ fn established(shared: &Shared) -> Option<Result<()>> {
 }
 
 impl Connecting {
-    /// Waits for the driver.
+    /// Waits for the driver, and for the limit.
     fn pending(&mut self, cx: &mut Context<'_>) -> Poll<Result<Conn>> {
-        match self.patience.poll(&self.reactor, cx) {
-            Poll::Ready(Err(error)) => {
-                self.leave();
-                self.stage = Stage::Over;
-                Poll::Ready(Err(error))
+        let given_up = match self.patience.poll(&self.reactor, cx) {
+            Poll::Ready(Err(error)) => error,
+            _ if self.until.is_some_and(|until| until <= clock::now()) => Error::TimedOut(
+                "the connection was not established within Setup::with_connect_limit",
+            ),
+            _ => {
+                self.alarm.set(self.until, cx);
+                return Poll::Pending;
             }
-            _ => Poll::Pending,
-        }
+        };
+        self.leave();
+        self.stage = Stage::Over;
+        Poll::Ready(Err(given_up))
     }
 
     fn leave(&mut self) {

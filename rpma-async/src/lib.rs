@@ -72,6 +72,7 @@
 
 #![deny(unsafe_code)]
 
+mod alarm;
 mod arming;
 mod block_on;
 mod clock;

@@ -1,5 +1,7 @@
 //! [`Setup`]: how the connections of a reactor are made.
 
+use std::time::Duration;
+
 use rpma::{ComplChannel, ConnCfg, Notify, Result};
 
 use crate::error::invalid;
@@ -15,10 +17,20 @@ use crate::reactor::Core;
 /// cfg.set_sq_size(64);
 /// let setup = Setup::new(&cfg).with_receives(16, 256);
 /// ```
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub struct Setup {
     cfg: ConnCfg,
     receives: Option<(u32, usize)>,
+    connect_limit: Duration,
+}
+
+/// The kernel reports a peer that answers nothing after 69 s.
+const CONNECT_LIMIT: Duration = Duration::from_secs(90);
+
+impl Default for Setup {
+    fn default() -> Self {
+        Self::new(&ConnCfg::new())
+    }
 }
 
 impl Setup {
@@ -30,7 +42,25 @@ impl Setup {
         Self {
             cfg: cfg.clone(),
             receives: None,
+            connect_limit: CONNECT_LIMIT,
         }
+    }
+
+    /// Sets the time in which the connection must be established, on either side (90 s by default,
+    /// `Duration::MAX` is none). It begins with [`Reactor::connect`](crate::Reactor::connect) or
+    /// [`Incoming::accept`](crate::Incoming::accept).
+    ///
+    /// The kernel gives up on a peer that answers nothing after 69 s. On one that is lost after it
+    /// has got the request it may give up only after 17 minutes. A keep-alive begins when the
+    /// connection is established.
+    #[must_use]
+    pub fn with_connect_limit(mut self, limit: Duration) -> Self {
+        self.connect_limit = limit;
+        self
+    }
+
+    pub(crate) fn connect_limit(&self) -> Duration {
+        self.connect_limit
     }
 
     /// Has the connection receive messages of up to `size` bytes: `count` receives are posted

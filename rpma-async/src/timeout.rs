@@ -2,53 +2,32 @@
 
 use std::future::{Future, poll_fn};
 use std::pin::pin;
+use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
+use crate::alarm::Alarm;
 use crate::clock;
-use crate::reactor::{Core, Due, Timer};
+use crate::reactor::Handle;
 
 /// Awaits a future for at most `limit`; `None` past it.
 pub(crate) async fn timeout<F: Future>(
-    core: &Core,
+    reactor: &Arc<Handle>,
     limit: Duration,
     future: F,
 ) -> Option<F::Output> {
     let mut future = pin!(future);
     let until = clock::after(limit);
-    let mut alarm = Alarm { core, timer: None };
+    let mut alarm = Alarm::new(reactor);
     poll_fn(|cx| {
         if let Poll::Ready(output) = future.as_mut().poll(cx) {
             return Poll::Ready(Some(output));
         }
-        let Some(until) = until else {
-            return Poll::Pending;
-        };
-        if until <= clock::now() {
+        if until.is_some_and(|until| until <= clock::now()) {
             return Poll::Ready(None);
         }
-        alarm.clear();
-        alarm.timer = Some(core.set_timer(until, Due::Wake(cx.waker().clone())));
+        alarm.set(until, cx);
         Poll::Pending
     })
     .await
-}
-
-struct Alarm<'core> {
-    core: &'core Core,
-    timer: Option<Timer>,
-}
-
-impl Alarm<'_> {
-    fn clear(&mut self) {
-        if let Some(timer) = self.timer.take() {
-            self.core.take_timer(timer);
-        }
-    }
-}
-
-impl Drop for Alarm<'_> {
-    fn drop(&mut self) {
-        self.clear();
-    }
 }

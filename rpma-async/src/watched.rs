@@ -10,14 +10,14 @@ use std::os::fd::BorrowedFd;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::task::{Context, Poll, Waker};
+use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
 use rpma::{Error, Result};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-use crate::clock;
-use crate::reactor::{Due, Handle, Member, Patience, Reactor, Timer};
+use crate::alarm::Alarm;
+use crate::reactor::{Handle, Member, Patience, Reactor};
 use crate::waiters::{Ticket, Waiters};
 
 /// Results without a sleep, before a task lets others run.
@@ -73,7 +73,7 @@ impl Watched {
         self.reactor.tell_no_more(fd);
     }
 
-    pub(crate) fn reactor(&self) -> &Handle {
+    pub(crate) fn reactor(&self) -> &Arc<Handle> {
         &self.reactor
     }
 
@@ -91,7 +91,7 @@ impl Watched {
         Waiting {
             watched: self,
             ticket: Ticket::default(),
-            alarm: None,
+            alarm: Alarm::new(&self.reactor),
             patience: Patience::default(),
             has_slept: false,
             look,
@@ -118,37 +118,10 @@ pub(crate) trait Told: Send + Sync {
 pub(crate) struct Waiting<'a, F> {
     watched: &'a Watched,
     ticket: Ticket,
-    alarm: Option<(Timer, Waker)>,
+    alarm: Alarm,
     patience: Patience,
     has_slept: bool,
     look: F,
-}
-
-impl<F> Waiting<'_, F> {
-    /// Wakes the task at this time.
-    fn set_alarm(&mut self, at: Option<Instant>, cx: &Context<'_>) {
-        if let Some((timer, waker)) = &self.alarm {
-            if Some(timer.0) == at && waker.will_wake(cx.waker()) {
-                return;
-            }
-        }
-        self.take_alarm();
-        match at {
-            None => {}
-            Some(at) if at <= clock::now() => cx.waker().wake_by_ref(),
-            Some(at) => {
-                let due = Due::Wake(cx.waker().clone());
-                let timer = self.watched.reactor.set_timer(at, due);
-                self.alarm = Some((timer, cx.waker().clone()));
-            }
-        }
-    }
-
-    fn take_alarm(&mut self) {
-        if let Some((timer, _)) = self.alarm.take() {
-            self.watched.reactor.take_timer(timer);
-        }
-    }
 }
 
 impl<T, F: FnMut() -> Look<T> + Unpin> Future for Waiting<'_, F> {
@@ -171,7 +144,7 @@ impl<T, F: FnMut() -> Look<T> + Unpin> Future for Waiting<'_, F> {
         this.watched.reactor.check_driver()?;
         this.has_slept = true;
         streak.store(0, Ordering::Relaxed);
-        this.set_alarm(at, cx);
+        this.alarm.set(at, cx);
         match this.patience.poll(&this.watched.reactor, cx) {
             Poll::Ready(Err(error)) => Poll::Ready(Err(error)),
             _ => Poll::Pending,
@@ -182,7 +155,6 @@ impl<T, F: FnMut() -> Look<T> + Unpin> Future for Waiting<'_, F> {
 impl<F> Drop for Waiting<'_, F> {
     fn drop(&mut self) {
         self.watched.waiters.leave(&mut self.ticket);
-        self.take_alarm();
     }
 }
 

@@ -8,7 +8,7 @@ use rpma_async::Setup;
 use tokio::time::{Instant, sleep};
 
 use crate::sleepers::Sleepers;
-use crate::support::{CLOSE, Memories, in_time};
+use crate::support::{CLOSE, Memories, both, in_time};
 use crate::world::virtually;
 
 fn with_receives() -> Setup {
@@ -200,4 +200,44 @@ fn a_limit_wakes_a_driver_that_sleeps() {
         flush.await.expect_err("it was flushed");
         drop(server);
     });
+}
+
+/// Promise: connecting ends in time. A server that has the request and does not answer it: the
+/// kernel would wait for 17 minutes.
+#[test]
+fn connecting_has_a_limit() {
+    let short = Duration::from_secs(5);
+    for (setup, limit) in [
+        (Setup::default(), Duration::from_secs(90)),
+        (Setup::default().with_connect_limit(short), short),
+    ] {
+        virtually(async |world| {
+            let at = (world.hosts[1].addr(), 0).into();
+            let listener = world.reactors[1].listen(at).expect("listens");
+            let at = (world.hosts[1].addr(), listener.port()).into();
+            let began = Instant::now();
+            let connecting = world.reactors[0].connect(at, &setup, b"");
+            let (connected, unanswered) = both(connecting, listener.accept()).await;
+            assert!(
+                matches!(connected, Err(Error::TimedOut(_))),
+                "{connected:?}"
+            );
+            assert_eq!(began.elapsed(), limit);
+            drop(unanswered.expect("a request"));
+
+            // The side that accepts, whose answer is lost.
+            let connecting = world.reactors[0].connect(at, &setup, b"");
+            let accepting = async {
+                let incoming = listener.accept().await.expect("a request");
+                world.link.partition();
+                let began = Instant::now();
+                let accepted = incoming.accept(&Setup::default().with_connect_limit(short), b"");
+                (accepted.await.map(drop), began.elapsed())
+            };
+            let (_, (accepted, took)) = both(connecting, accepting).await;
+            assert!(matches!(accepted, Err(Error::TimedOut(_))), "{accepted:?}");
+            assert_eq!(took, short);
+            world.link.heal();
+        });
+    }
 }

@@ -96,7 +96,7 @@ impl Shared {
         self.conn.as_ref().expect("the connection is there")
     }
 
-    pub(crate) fn reactor(&self) -> &Handle {
+    pub(crate) fn reactor(&self) -> &Arc<Handle> {
         &self.reactor
     }
 
