@@ -95,6 +95,14 @@ pub(crate) fn driver_is_gone() -> Error {
 }
 
 #[cold]
+pub(crate) fn clocks_differ() -> Error {
+    invalid(
+        "the clock of the driver's runtime is ahead of rpma's: it is paused, and rpma's time is real. In a test on \
+         the simulated fabric call Fabric::follow before the first connection; with a device do not pause the clock",
+    )
+}
+
+#[cold]
 pub(crate) fn driver_never_ran() -> Error {
     invalid(
         "the driver of this reactor has never run: spawn the Driver that Reactor::new returned, on a runtime \

@@ -342,6 +342,28 @@ fn runtimes_that_do_not_fit() {
     });
 }
 
+/// Promise: a runtime whose clock is paused, beside a fabric that does not follow it, is an error
+/// which names the remedy: the driver would set its timers again and again.
+#[test]
+fn a_paused_clock_that_is_not_followed() {
+    device_test(|| {
+        let peer = peer();
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .start_paused(true)
+            .build();
+        runtime.expect("a runtime").block_on(async {
+            let (reactor, driver) = Reactor::new(&peer).expect("a reactor");
+            let driver = tokio::spawn(driver);
+            let (_listener, _) = listen(&reactor);
+            let remedy = ["is paused", "Fabric::follow"];
+            says(driver.await.expect("no panic"), &remedy);
+            let (listener, _) = listen(&reactor);
+            says(listener.accept().await.map(drop), &remedy);
+        });
+    });
+}
+
 /// Promise: a reactor whose driver never runs is an error of who connects and of who accepts,
 /// after some seconds. One that begins to run a moment later is none.
 #[test]

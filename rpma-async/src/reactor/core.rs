@@ -12,13 +12,13 @@ use std::task::{Context, Poll};
 use std::thread::{self, JoinHandle};
 use std::time::Instant;
 
-use rpma::{CompletionChannel, Peer, Result};
+use rpma::{CompletionChannel, Error, Peer, Result};
 use rustix::event::{EventfdFlags, epoll, eventfd};
 
 use super::table::{Member, Table};
 use super::timers::{Due, Timer, Timers};
 use crate::conn::Shared;
-use crate::error::{driver_is_gone, driver_never_ran, provider};
+use crate::error::{clocks_differ, driver_is_gone, driver_never_ran, provider};
 use crate::primitives::Mutex;
 use crate::waiters::Waiters;
 
@@ -31,6 +31,8 @@ pub(super) const WAKE: u64 = u64::MAX - 2;
 const NEW: u8 = 0;
 const RUNS: u8 = 1;
 const GONE: u8 = 2;
+/// It has ended, because its runtime has another clock.
+const CLOCKS: u8 = 3;
 
 /// How often a wait yields to a driver that has not run yet, and then how often it sleeps for 1 ms
 /// as well. A driver on the same thread runs between two polls; one on another thread needs some
@@ -192,13 +194,20 @@ impl Core {
 
     /// The driver wakes no task any more.
     pub(super) fn driver_goes(&self) {
-        self.driver.store(GONE, Ordering::SeqCst);
+        self.driver.fetch_max(GONE, Ordering::SeqCst);
+    }
+
+    /// Nor will it, because its runtime has another clock. Returns the error.
+    pub(super) fn clocks_differ(&self) -> Error {
+        self.driver.fetch_max(CLOCKS, Ordering::SeqCst);
+        clocks_differ()
     }
 
     /// Whether the driver can wake the caller, which has left its waker before.
     pub(crate) fn check_driver(&self) -> Result<()> {
         match self.driver.load(Ordering::SeqCst) {
             GONE => Err(driver_is_gone()),
+            CLOCKS => Err(clocks_differ()),
             _ => Ok(()),
         }
     }

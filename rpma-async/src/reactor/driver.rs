@@ -37,6 +37,8 @@ const TURNS: usize = 16;
 /// How often the driver looks at all connections. The device may have given a queue pair up, and
 /// another wait of the process may have taken that event.
 const SWEEP: Duration = Duration::from_secs(1);
+/// A runtime rounds its times. So much earlier than rpma's clock it may be.
+const EARLY: Duration = Duration::from_millis(20);
 
 /// Wakes the tasks of a [`Reactor`](super::Reactor): a future for the program to spawn.
 ///
@@ -45,7 +47,8 @@ const SWEEP: Duration = Duration::from_secs(1);
 ///
 /// # Errors
 ///
-/// [`Error::Provider`] if the runtime cannot watch the descriptor any more.
+/// [`Error::Provider`] if the runtime cannot watch the descriptor any more. [`Error::InvalidArgument`]
+/// if the runtime's clock is paused, and the fabric does not follow it (`rpma::sim::Fabric::follow`).
 #[must_use = "without its driver a reactor wakes nobody: spawn it"]
 pub struct Driver {
     watch: Watch,
@@ -78,6 +81,11 @@ impl Future for Driver {
             if !is_timed {
                 is_timed = true;
                 turns.is_stale = watch.poll_time(cx).is_ready();
+                if turns.is_stale && turns.is_early() {
+                    let error = turns.core.clocks_differ();
+                    turns.end();
+                    return Poll::Ready(Err(error));
+                }
             }
             match watch.poll_take(cx, || turns.take_now()) {
                 Poll::Ready(Ok(())) => {}
@@ -312,6 +320,12 @@ impl Turns {
             Member::Conn(conn) => conn.upgrade(),
             Member::Task(_) | Member::Object(_) => None,
         })
+    }
+
+    /// Whether the time of the next timer has come for the runtime, and not for rpma: then the
+    /// driver would set it again and again.
+    fn is_early(&self) -> bool {
+        self.next.is_some_and(|next| now() + EARLY < next)
     }
 
     /// Wakes every sleeper for the last time: each of them fails.
