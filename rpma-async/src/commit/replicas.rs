@@ -136,12 +136,55 @@ impl Replicas {
         lock(&self.shared.state).set.able()
     }
 
+    /// Whether this replica can take a commit, now or later: as [`commit::Replicas::is_able`].
+    /// [`gone`](Self::gone) waits until it cannot.
+    #[must_use]
+    pub fn is_able(&self, id: ReplicaId) -> bool {
+        lock(&self.shared.state).set.is_able(id)
+    }
+
+    /// The replicas of a mask, such as those of [`Outcome`] and [`Refused::RingFull`]: as
+    /// [`commit::Replicas::ids`].
+    #[must_use]
+    pub fn ids(&self, mask: u64) -> Vec<ReplicaId> {
+        lock(&self.shared.state).set.ids(mask).collect()
+    }
+
     /// Why the connection of a replica failed: see [`rpma::Conn::failure`]. `None` also for a
     /// replica that was set aside, or is one of another set.
     #[must_use]
     pub fn failure(&self, id: ReplicaId) -> Option<Failure> {
-        let state = lock(&self.shared.state);
-        state.set.writer(id)?.conn().failure()
+        failure(&lock(&self.shared.state).set, id)
+    }
+
+    /// Waits until a replica can take no commit any more, and returns why its connection failed, if
+    /// it did. That is the case when the connection has ended or failed, and when the replica was
+    /// set aside. A replica of another set is gone at once.
+    ///
+    /// A task for each replica waits with it, and then connects again. While it waits, it asks
+    /// every replica whether its host is there, after each 50 ms of silence. So a host that is gone
+    /// fails after the connection's retries.
+    ///
+    /// `None` means that the peer has ended the connection, that this side has, or that the
+    /// replica was set aside. The replica stays in the set: [`set_aside`](Self::set_aside) frees
+    /// its place in the ring.
+    ///
+    /// # Cancel safety
+    ///
+    /// It only waits: it may be dropped at any time.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::InvalidArgument`](rpma::Error::InvalidArgument) if the driver of the reactor never
+    /// ran or is gone.
+    pub async fn gone(&self, id: ReplicaId) -> Result<Option<Failure>> {
+        let gone = self.shared.wait(|set| {
+            if set.is_able(id) {
+                set.look();
+            }
+            (!set.is_able(id)).then(|| failure(set, id))
+        });
+        gone.await
     }
 
     /// Commits a record on all replicas, before it returns: `pieces`, one after the other, at the
@@ -265,6 +308,10 @@ impl Replicas {
         }
         shared.with(|state| state.set.set_aside(id, Duration::ZERO))
     }
+}
+
+fn failure(set: &commit::Replicas, id: ReplicaId) -> Option<Failure> {
+    set.writer(id)?.conn().failure()
 }
 
 impl Shared {

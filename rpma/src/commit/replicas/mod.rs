@@ -193,6 +193,17 @@ impl Replicas {
         self.members.iter().filter(|of| of.is_able()).count()
     }
 
+    /// Whether this replica can take a commit, now or later: its connection is not over. `false`
+    /// is final. It is the answer as well for a replica that was set aside, and for one of another
+    /// set.
+    ///
+    /// An event loop asks after [`look`](Self::look), as for [`able`](Self::able).
+    #[must_use]
+    pub fn is_able(&self, id: ReplicaId) -> bool {
+        self.index(id)
+            .is_some_and(|index| self.members[index].is_able())
+    }
+
     /// Makes a record of `len` bytes. Its memory holds bytes of earlier records until
     /// [`Record::put`] overwrites them.
     ///
