@@ -8,9 +8,41 @@ use std::time::Duration;
 
 use crate::alarm::Alarm;
 use crate::clock;
-use crate::reactor::Handle;
+use crate::reactor::{Handle, Patience, Reactor};
 
-/// Awaits a future for at most `limit`; `None` past it.
+impl Reactor {
+    /// Awaits a future for at most `limit` (`Duration::MAX` is for ever). After the limit it drops
+    /// the future and returns `None`. The future is polled once at least.
+    ///
+    /// The driver of this reactor wakes the task. So it needs no runtime, and its time is rpma's:
+    /// on the simulated fabric, the fabric's. Any future can have such a limit, also one that does
+    /// not belong to a reactor.
+    ///
+    /// A driver that is gone wakes no task. Then it returns `None` at once, if the future is not
+    /// ready. A driver that never runs counts as gone after about five seconds. Futures of this
+    /// reactor return an error in both cases, and that error is the output.
+    ///
+    /// ```
+    /// # #[cfg(feature = "sim")]
+    /// # async fn example(reactor: &rpma_async::Reactor, pool: &rpma_async::Pool) -> rpma::Result<()> {
+    /// use std::time::Duration;
+    ///
+    /// let lease = reactor.timeout(Duration::from_secs(5), pool.lease()).await;
+    /// let lease = lease.ok_or(rpma::Error::TimedOut("no block is free"))?;
+    /// # drop(lease);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping it drops the future.
+    pub async fn timeout<F: Future>(&self, limit: Duration, future: F) -> Option<F::Output> {
+        timeout(self.handle(), limit, future).await
+    }
+}
+
+/// As [`Reactor::timeout`].
 pub(crate) async fn timeout<F: Future>(
     reactor: &Arc<Handle>,
     limit: Duration,
@@ -19,14 +51,26 @@ pub(crate) async fn timeout<F: Future>(
     let mut future = pin!(future);
     let until = clock::after(limit);
     let mut alarm = Alarm::new(reactor);
+    let mut patience = Patience::default();
     poll_fn(|cx| {
         if let Poll::Ready(output) = future.as_mut().poll(cx) {
             return Poll::Ready(Some(output));
         }
-        if until.is_some_and(|until| until <= clock::now()) {
+        let Some(until) = until else {
+            return Poll::Pending;
+        };
+        if until <= clock::now() {
             return Poll::Ready(None);
         }
-        alarm.set(until, cx);
+        alarm.set(Some(until), cx);
+        // After the alarm: a driver that goes later wakes the task.
+        if let Poll::Ready(Err(_gone)) = patience.poll(reactor, cx) {
+            // It may have gone since that poll: a wait of the reactor has its error now.
+            return match future.as_mut().poll(cx) {
+                Poll::Ready(output) => Poll::Ready(Some(output)),
+                Poll::Pending => Poll::Ready(None),
+            };
+        }
         Poll::Pending
     })
     .await
