@@ -3,7 +3,7 @@
 use std::fmt;
 use std::io;
 
-use rpma::{Error, NotConnected};
+use rpma::{ConnEvent, Error, Failure, NotConnected, WcFailure, WcStatus};
 use rustix::io::Errno;
 
 /// An operation that was not posted: why, and its memory.
@@ -68,6 +68,37 @@ pub(crate) fn provider(call: &'static str, errno: Errno) -> Error {
         cause: io::Error::from(errno),
         hint: None,
     }
+}
+
+/// Why an operation failed. If it was only flushed: the first failure of its connection, or the
+/// end.
+#[cold]
+pub(crate) fn reason(failure: WcFailure, conn: &rpma::Conn, ended: Option<&ConnEvent>) -> Error {
+    if failure.status != WcStatus::WR_FLUSH_ERR {
+        return failure.into();
+    }
+    why_over(conn, ended).unwrap_or_else(|| failure.into())
+}
+
+/// Why a connection is over: its first failure or, if that was only flushed, the end.
+#[cold]
+pub(crate) fn why_over(conn: &rpma::Conn, ended: Option<&ConnEvent>) -> Option<Error> {
+    match conn.failure() {
+        Some(Failure::Operation(first)) if first.status == WcStatus::WR_FLUSH_ERR => {}
+        Some(cause) => return Some(cause.into()),
+        None => {}
+    }
+    let event = ended.or_else(|| conn.ended())?;
+    Some(Error::Ended(Box::new(event.clone())))
+}
+
+#[cold]
+pub(crate) fn read_on_iwarp() -> Error {
+    Error::NotSupported(
+        "on iWARP the peer can write to the destination of a read, so a lease is none: read \
+         with rpma::Conn into a region of its own"
+            .into(),
+    )
 }
 
 /// The same error, for one more that waits for a connection that was given up.

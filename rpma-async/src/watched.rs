@@ -90,10 +90,7 @@ impl Watched {
     {
         Waiting {
             watched: self,
-            ticket: Ticket::default(),
-            alarm: Alarm::new(&self.reactor),
-            patience: Patience::default(),
-            has_slept: false,
+            sleeper: Sleeper::new(self),
             look,
         }
     }
@@ -117,10 +114,7 @@ pub(crate) trait Told: Send + Sync {
 /// A wait for a [`Watched`].
 pub(crate) struct Waiting<'a, F> {
     watched: &'a Watched,
-    ticket: Ticket,
-    alarm: Alarm,
-    patience: Patience,
-    has_slept: bool,
+    sleeper: Sleeper,
     look: F,
 }
 
@@ -128,33 +122,72 @@ impl<T, F: FnMut() -> Look<T> + Unpin> Future for Waiting<'_, F> {
     type Output = Result<T>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<T>> {
-        let this = &mut *self;
-        let streak = &this.watched.streak;
-        if !this.has_slept && streak.fetch_add(1, Ordering::Relaxed) >= TURN {
-            streak.store(0, Ordering::Relaxed);
-            cx.waker().wake_by_ref();
-            return Poll::Pending;
-        }
-        // Before the look, so that later events wake the task.
-        this.watched.waiters.wait(&mut this.ticket, cx.waker());
-        let at = match (this.look)() {
-            Look::Ready(result) => return Poll::Ready(Ok(result)),
-            Look::Until(at) => at,
-        };
-        this.watched.reactor.check_driver()?;
-        this.has_slept = true;
-        streak.store(0, Ordering::Relaxed);
-        this.alarm.set(at, cx);
-        match this.patience.poll(&this.watched.reactor, cx) {
-            Poll::Ready(Err(error)) => Poll::Ready(Err(error)),
-            _ => Poll::Pending,
-        }
+        let Self {
+            watched,
+            sleeper,
+            look,
+        } = &mut *self;
+        sleeper.poll(watched, cx, look)
     }
 }
 
 impl<F> Drop for Waiting<'_, F> {
     fn drop(&mut self) {
-        self.watched.waiters.leave(&mut self.ticket);
+        self.sleeper.leave(self.watched);
+    }
+}
+
+/// A task that waits for a [`Watched`]. Its owner calls [`leave`](Self::leave) at the end.
+#[derive(Debug)]
+pub(crate) struct Sleeper {
+    ticket: Ticket,
+    alarm: Alarm,
+    patience: Patience,
+    has_slept: bool,
+}
+
+impl Sleeper {
+    pub(crate) fn new(watched: &Watched) -> Self {
+        Self {
+            ticket: Ticket::default(),
+            alarm: Alarm::new(&watched.reactor),
+            patience: Patience::default(),
+            has_slept: false,
+        }
+    }
+
+    /// A poll of the wait. The error is that of a driver that is gone or never ran.
+    pub(crate) fn poll<T>(
+        &mut self,
+        watched: &Watched,
+        cx: &mut Context<'_>,
+        look: impl FnOnce() -> Look<T>,
+    ) -> Poll<Result<T>> {
+        let streak = &watched.streak;
+        if !self.has_slept && streak.fetch_add(1, Ordering::Relaxed) >= TURN {
+            streak.store(0, Ordering::Relaxed);
+            cx.waker().wake_by_ref();
+            return Poll::Pending;
+        }
+        // Before the look, so that later events wake the task.
+        watched.waiters.wait(&mut self.ticket, cx.waker());
+        let at = match look() {
+            Look::Ready(result) => return Poll::Ready(Ok(result)),
+            Look::Until(at) => at,
+        };
+        watched.reactor.check_driver()?;
+        self.has_slept = true;
+        streak.store(0, Ordering::Relaxed);
+        self.alarm.set(at, cx);
+        match self.patience.poll(&watched.reactor, cx) {
+            Poll::Ready(Err(error)) => Poll::Ready(Err(error)),
+            _ => Poll::Pending,
+        }
+    }
+
+    /// The wait is over, or is given up.
+    pub(crate) fn leave(&mut self, watched: &Watched) {
+        watched.waiters.leave(&mut self.ticket);
     }
 }
 

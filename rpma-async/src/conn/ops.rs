@@ -6,7 +6,7 @@ use rpma::{Error, Flags, FlushType, Posted, RemoteSlice, Result};
 
 use super::memory::{self, Memory};
 use super::{Conn, Op, Sources};
-use crate::error::{Refused, invalid};
+use crate::error::{Refused, invalid, read_on_iwarp};
 use crate::pool::{Frozen, Lease};
 use crate::slots::MOST_WEIGHT;
 
@@ -68,11 +68,7 @@ impl Conn {
     pub fn read(&self, dst: Lease, src: RemoteSlice) -> Result<Op<Lease>, Refused<Lease>> {
         if self.shared.reactor().peer().is_iwarp() {
             return Err(Refused {
-                error: Error::NotSupported(
-                    "on iWARP the peer can write to the destination of a read, so a lease is none: read \
-                     with rpma::Conn into a region of its own"
-                        .into(),
-                ),
+                error: read_on_iwarp(),
                 memory: Some(dst),
             });
         }

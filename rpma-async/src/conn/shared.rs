@@ -16,7 +16,7 @@ use rpma::{
 
 use super::memory::Held;
 use super::queue::Queue;
-use crate::error::once_more;
+use crate::error::{once_more, reason};
 use crate::inbox::Receives;
 use crate::primitives::Mutex;
 use crate::reactor::{Due, Handle, Member, Timer};
@@ -398,26 +398,7 @@ impl Shared {
     pub(crate) fn finish(&self, number: u64, parked: bool) -> Awaited {
         match self.slots.finish(number, parked) {
             Ok(()) => Awaited::Succeeded,
-            Err(failure) => Awaited::Failed(self.reason(failure)),
-        }
-    }
-
-    /// Why an operation failed. If it was only flushed: the first failure of the connection.
-    #[cold]
-    fn reason(&self, failure: WcFailure) -> Error {
-        if failure.status != WcStatus::WR_FLUSH_ERR {
-            return failure.into();
-        }
-        let ended = || self.end.get().or_else(|| self.conn().ended()).cloned();
-        match self.conn().failure() {
-            Some(Failure::Operation(first)) if first.status == WcStatus::WR_FLUSH_ERR => {
-                match ended() {
-                    Some(event) => Error::Ended(Box::new(event)),
-                    None => failure.into(),
-                }
-            }
-            Some(first) => first.into(),
-            None => failure.into(),
+            Err(failure) => Awaited::Failed(reason(failure, self.conn(), self.end.get())),
         }
     }
 
