@@ -98,7 +98,7 @@ mod waiters;
 mod watched;
 
 pub use self::block_on::block_on;
-pub use self::commit::{Replicas, Writer};
+pub use self::commit::{Reading, Replicas, Writer};
 pub use self::conn::{Batch, Closed, Conn, Memory, Op, Ready, Sources};
 pub use self::connecting::Connecting;
 pub use self::error::{Failed, Refused};

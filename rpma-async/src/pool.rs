@@ -201,6 +201,12 @@ impl Lease {
     pub(crate) fn region(&self) -> Result<MrSlice<'_>> {
         self.block.region(self.len)
     }
+
+    /// Whether reads may land in it. They must not on iWARP.
+    pub(crate) fn takes_reads(&self) -> bool {
+        let region = self.block.blocks().memory();
+        region.get_usage().contains(MrUsage::READ_DST)
+    }
 }
 
 impl Deref for Lease {

@@ -1,5 +1,6 @@
 //! Commits by a method, awaited: to one server ([`Writer`]), and to several ([`Replicas`]).
 
+mod reading;
 mod replicas;
 mod writer;
 
@@ -7,6 +8,7 @@ use std::sync::PoisonError;
 
 use rpma::sync::{Mutex, MutexGuard};
 
+pub use self::reading::Reading;
 pub use self::replicas::Replicas;
 pub use self::writer::Writer;
 

@@ -1,11 +1,12 @@
 //! [`Writer`]: awaited commits.
 //!
-//! It owns the writer of rpma, behind one short lock, and the sources of its commits. A task that
-//! waits, a commit that finds no room, or the driver takes the lock and looks. So sources go back
-//! to their pool when the device has finished with them, even if no task waits.
+//! It owns the writer of rpma, behind one short lock, the sources of its commits, and the
+//! destinations of its reads. A task that waits, a commit that finds no room, or the driver takes
+//! the lock and looks. So blocks go back to their pool when the device has finished with them, even
+//! if no task waits.
 //!
-//! Torn down with the last handle: the reactor forgets it; the connection is destroyed; the
-//! sources go back to their pools. If the queue pair cannot be destroyed, they are leaked.
+//! Torn down with the last handle: the reactor forgets it; the connection is destroyed; the blocks
+//! go back to their pools. If the queue pair cannot be destroyed, they are leaked.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -15,16 +16,22 @@ use std::time::{Duration, Instant};
 
 use rpma::commit::{self, Fate, Method, Ticket};
 use rpma::sync::Mutex;
-use rpma::{ConnEvent, Error, Failure, MrSlice, Offer, RemoteSlice, Result, WcStatus};
+use rpma::{
+    ConnEvent, Error, Failure, MrSlice, NotConnected, Offer, RemoteSlice, Result, WcStatus,
+};
 
 use super::lock;
+use super::reading::{Reading, Reads};
 use crate::clock;
 use crate::conn::Sources;
-use crate::error::Refused;
-use crate::pool::Frozen;
+use crate::error::{self, Refused};
+use crate::pool::{Frozen, Lease};
 use crate::reactor::Reactor;
 use crate::timeout::timeout;
 use crate::watched::{Look, SILENCE, Told, Watched, unless_pending};
+
+/// How long a wait for a read goes on after the end of the connection. So do rpma's waits.
+const LATE: Duration = Duration::from_secs(1);
 
 /// Commits by one method, as [`rpma::commit::Writer`], and is awaited: the same tickets, fates and
 /// errors. Clones are handles of the same writer: any task and any thread may commit, and wait for
@@ -33,9 +40,9 @@ use crate::watched::{Look, SILENCE, Told, Watched, unless_pending};
 /// A commit is posted at once, and is executed in the order of the calls. So a task can post
 /// several commits, to one writer or to many, before it waits for the first.
 ///
-/// The writer owns the sources of its commits until the device has released them. The last
-/// handle's drop ends the connection, which takes a device some milliseconds, and then the fate of
-/// commits in flight is unknown.
+/// The writer owns the sources of its commits until the device has released them, and the
+/// destinations of its reads until they are complete. The last handle's drop ends the connection,
+/// which takes a device some milliseconds, and then the fate of commits in flight is unknown.
 ///
 /// [`Reconnect`](crate::Reconnect) with [`ToWriter`](rpma::reconnect::ToWriter) connects without
 /// blocking, and has an example.
@@ -60,47 +67,81 @@ pub struct Writer {
     shared: Arc<Shared>,
 }
 
-struct Shared {
+pub(super) struct Shared {
     /// Before the writer: the reactor forgets it first.
     watched: Watched,
     offer: Offer,
     state: Mutex<State>,
 }
 
-struct State {
-    /// `None` when it is being dropped.
+pub(super) struct State {
+    /// `None` when it is being dropped, or was given back.
     writer: Option<commit::Writer>,
     /// The sources of commits that are not released, with the commits' numbers.
     sources: VecDeque<(u64, Frozen)>,
+    pub(super) reads: Reads,
     /// The last commit.
     last: Option<Ticket>,
     /// The time of the last event or completion.
     silent: Instant,
+    /// When a wait has seen the end of the connection.
+    over: Option<Instant>,
 }
 
 impl State {
-    fn writer(&mut self) -> &mut commit::Writer {
-        // Taken by the drop alone.
+    pub(super) fn writer(&mut self) -> &mut commit::Writer {
+        // Taken without handles and reads, of which this is one.
         self.writer.as_mut().expect("the writer is there")
     }
 
-    /// The waits of tasks depend on it.
-    fn marks(&mut self) -> (u64, u64, bool) {
-        let writer = self.writer();
-        (writer.durable(), writer.released(), writer.is_over())
+    /// The waits of tasks depend on it, and blocks that are free.
+    fn marks(&self) -> Option<(u64, u64, u64, bool)> {
+        let writer = self.writer.as_ref()?;
+        let (durable, released) = (writer.durable(), writer.released());
+        let completed = self.reads.completed();
+        Some((durable, released, completed, writer.is_over()))
+    }
+
+    /// Takes all events and completions, if the writer is there. An error is the end of the
+    /// connection, and the waits return it.
+    pub(super) fn look(&mut self) {
+        let Self { writer, reads, .. } = self;
+        let Some(writer) = writer else {
+            return;
+        };
+        if let Err(error) = writer.look(|wc| reads.settle(&wc)) {
+            log::debug!("{error}");
+        }
     }
 
     /// A source that the device has released.
     fn free(&mut self) -> Option<Frozen> {
-        let released = self.writer().released();
+        let released = self.writer.as_ref()?.released();
         let is_free = self.sources.front().is_some_and(|of| of.0 <= released);
         let freed = is_free.then(|| self.sources.pop_front());
         freed.flatten().map(|(_, source)| source)
     }
 
+    /// Whether the connection has been over for so long that no completion comes any more.
+    pub(super) fn is_long_over(&mut self) -> bool {
+        if !self.writer().is_over() {
+            return false;
+        }
+        let now = clock::now();
+        now >= *self.over.get_or_insert(now) + LATE
+    }
+
+    /// Why the connection is over.
+    pub(super) fn why_over(&mut self) -> Error {
+        let conn = self.writer().conn();
+        error::why_over(conn, None)
+            .or_else(|| conn.failure().map(Into::into))
+            .unwrap_or(Error::NotConnected(NotConnected::Closed))
+    }
+
     /// After a look that found no event: asks whether the server is there, when it is time.
     /// Returns the time of the next look, if no event comes before.
-    fn wait(&mut self) -> Option<Instant> {
+    pub(super) fn wait(&mut self) -> Option<Instant> {
         let silent = self.silent;
         let writer = self.writer();
         let due = writer.conn().keep_alive().ok().flatten();
@@ -136,6 +177,7 @@ impl Writer {
         let watched = Watched::new(reactor);
         watched.watch(writer.conn().get_next_fd()?)?;
         let cfg = writer.cfg();
+        let reads = Reads::new(writer.slots_beside());
         let sources = usize::from(cfg.in_flight()) * usize::from(cfg.parts());
         let shared = Arc::new(Shared {
             watched,
@@ -143,8 +185,10 @@ impl Writer {
             state: Mutex::new(State {
                 writer: Some(writer),
                 sources: VecDeque::with_capacity(sources),
+                reads,
                 last: None,
                 silent: clock::now(),
+                over: None,
             }),
         });
         let told: Weak<Shared> = Arc::downgrade(&shared);
@@ -203,9 +247,9 @@ impl Writer {
     /// there, and may become durable later ([`Fate::Unknown`]). [`Error::InvalidArgument`] for a
     /// ticket of another writer, and if the driver of the reactor never ran or is gone.
     pub async fn durable(&self, ticket: Ticket) -> Result<()> {
-        let wait = move |writer: &mut commit::Writer| match writer.fate(ticket) {
+        let wait = move |writer: &mut commit::Writer, reads: &mut Reads| match writer.fate(ticket) {
             Ok(Fate::Durable) => Ok(()),
-            Ok(_) => writer.wait(ticket, Duration::ZERO, drop),
+            Ok(_) => writer.wait(ticket, Duration::ZERO, |wc| reads.settle(&wc)),
             Err(error) => Err(error),
         };
         self.shared.wait(wait).await
@@ -223,11 +267,54 @@ impl Writer {
     /// As [`commit::Writer::wait_room`]: the reason for which the connection is over.
     /// [`Error::InvalidArgument`] if the driver of the reactor never ran or is gone.
     pub async fn room(&self) -> Result<()> {
-        let wait = |writer: &mut commit::Writer| match writer.room() > 0 && !writer.is_over() {
+        let wait = |writer: &mut commit::Writer, reads: &mut Reads| match writer.room() > 0
+            && !writer.is_over()
+        {
             true => Ok(()),
-            false => writer.wait_room(Duration::ZERO, drop),
+            false => writer.wait_room(Duration::ZERO, |wc| reads.settle(&wc)),
         };
         self.shared.wait(wait).await
+    }
+
+    /// Reads `src` of the server into `dst`, and posts the read before it returns: as
+    /// [`Conn::read`](crate::Conn::read), on the connection of the commits. A program reads so before
+    /// it commits, to recover: the tail, and the records before it. The lengths must be equal: see
+    /// [`Lease::truncate`].
+    ///
+    /// A read is executed after the commits that were posted before. The order is that of
+    /// [`rpma::Conn::read`].
+    ///
+    /// Reads take slots of the send queue that no commit takes
+    /// ([`commit::Writer::slots_beside`]): 10 with the default of
+    /// [`ConnCfg::set_sq_size`](rpma::ConnCfg::set_sq_size). So many may be in flight, and no commit
+    /// finds a full queue because of them. A [`Reading`] that is complete and was not awaited counts
+    /// as well.
+    ///
+    /// ```no_run
+    /// use rpma_async::{Pool, Writer};
+    ///
+    /// /// Reads the length of a log in the first 8 bytes, and makes it durable.
+    /// async fn recover(writer: &Writer, pool: &Pool) -> rpma::Result<u64> {
+    ///     let log = writer.offer().regions()[0].slice(..8)?;
+    ///     let mut tail = pool.lease().await;
+    ///     tail.truncate(8);
+    ///     let tail = writer.read(tail, log)?.await?.freeze();
+    ///     // It may be visible only: another loss of power could take it away.
+    ///     let written = writer.commit([(log, tail.clone())], None)?;
+    ///     writer.durable(written).await?;
+    ///     Ok(u64::from_le_bytes(tail[..8].try_into().expect("8 bytes")))
+    /// }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`Refused`] as [`rpma::Conn::read`], with the block. [`Error::QueueFull`] if there are too many
+    /// reads: await one of them. [`Error::NotSupported`] for a block of an iWARP device, as
+    /// [`Conn::read`](crate::Conn::read). After [`Error::Provider`] the connection is over, and the
+    /// block goes back to its pool when it is destroyed.
+    pub fn read(&self, dst: Lease, src: RemoteSlice) -> Result<Reading, Refused<Lease>> {
+        let posted = self.shared.with(|state| state.read(dst, src))?;
+        Ok(Reading::new(Arc::clone(&self.shared), posted))
     }
 
     /// The fate of a commit: as [`commit::Writer::fate`], after a look at the connection.
@@ -237,7 +324,7 @@ impl Writer {
     /// [`Error::InvalidArgument`] for a ticket of another writer.
     pub fn fate(&self, ticket: Ticket) -> Result<Fate> {
         self.shared.with(|state| {
-            look(state.writer());
+            state.look();
             state.writer().fate(ticket)
         })
     }
@@ -257,8 +344,8 @@ impl Writer {
     /// The failure with which the connection has ended, if there is no event of its end.
     /// [`Error::InvalidArgument`] if the driver of the reactor never ran or is gone.
     pub async fn closed(&self) -> Result<ConnEvent> {
-        let closed = |writer: &mut commit::Writer| {
-            let looked = writer.look(drop);
+        let closed = |writer: &mut commit::Writer, reads: &mut Reads| {
+            let looked = writer.look(|wc| reads.settle(&wc));
             if let Some(event) = writer.conn().ended() {
                 return Ok(event.clone());
             }
@@ -311,14 +398,6 @@ impl Writer {
     }
 }
 
-/// Takes all events and completions. An error is the end of the connection, and the waits return
-/// it.
-fn look(writer: &mut commit::Writer) {
-    if let Err(error) = writer.look(drop) {
-        log::debug!("{error}");
-    }
-}
-
 impl State {
     fn commit<const N: usize>(
         &mut self,
@@ -326,11 +405,11 @@ impl State {
         sources: Sources<N>,
         pointer: Option<(RemoteSlice, [u8; 8])>,
     ) -> Result<Ticket, Refused<Sources<N>>> {
-        let writer = self.writer();
         // Completions that no task has waited for give room.
-        if writer.room() == 0 {
-            look(writer);
+        if self.writer().room() == 0 {
+            self.look();
         }
+        let writer = self.writer();
         let before = writer.posted();
         let posted = parts(to, &sources).and_then(|parts| writer.commit(&parts, pointer));
         let number = writer.posted();
@@ -368,9 +447,17 @@ fn parts<const N: usize>(
 }
 
 impl Shared {
-    /// Calls `run` with the writer. Afterwards, without the lock, sources go back to their pools,
+    pub(super) fn watched(&self) -> &Watched {
+        &self.watched
+    }
+
+    pub(super) fn state(&self) -> &Mutex<State> {
+        &self.state
+    }
+
+    /// Calls `run` with the writer. Afterwards, without the lock, blocks go back to their pools,
     /// and tasks that may go on are woken.
-    fn with<T>(&self, run: impl FnOnce(&mut State) -> T) -> T {
+    pub(super) fn with<T>(&self, run: impl FnOnce(&mut State) -> T) -> T {
         let mut state = lock(&self.state);
         let before = state.marks();
         let result = run(&mut state);
@@ -382,6 +469,9 @@ impl Shared {
         while let Some(source) = { lock(&self.state).free() } {
             drop(source);
         }
+        while let Some(dst) = { lock(&self.state).reads.free() } {
+            drop(dst);
+        }
         self.watched.wake_all();
         result
     }
@@ -389,12 +479,17 @@ impl Shared {
     /// Waits with one of the writer's waits, that does not sleep.
     async fn wait<T>(
         &self,
-        mut wait: impl FnMut(&mut commit::Writer) -> Result<T> + Unpin,
+        mut wait: impl FnMut(&mut commit::Writer, &mut Reads) -> Result<T> + Unpin,
     ) -> Result<T> {
         let look = || {
-            self.with(|state| match unless_pending(wait(state.writer())) {
-                Some(result) => Look::Ready(result),
-                None => Look::Until(state.wait()),
+            self.with(|state| {
+                let State { writer, reads, .. } = state;
+                // A handle waits.
+                let writer = writer.as_mut().expect("the writer is there");
+                match unless_pending(wait(writer, reads)) {
+                    Some(result) => Look::Ready(result),
+                    None => Look::Until(state.wait()),
+                }
             })
         };
         self.watched.wait(look).await?
@@ -403,7 +498,7 @@ impl Shared {
 
 impl Told for Shared {
     fn told(&self) {
-        self.with(|state| look(state.writer()));
+        self.with(State::look);
     }
 
     fn wake_everybody(&self) {
@@ -415,12 +510,13 @@ impl Drop for Shared {
     fn drop(&mut self) {
         let mut state = lock(&self.state);
         let sources = mem::take(&mut state.sources);
+        let reads = mem::replace(&mut state.reads, Reads::new(0));
         let writer = state.writer.take();
         drop(state);
         if let Some(Err(error)) = writer.map(commit::Writer::delete) {
-            // The device may still read them.
-            log::error!("{error}; the memory of its commits is leaked");
-            mem::forget(sources);
+            // The device may still use them.
+            log::error!("{error}; the memory of its commits and reads is leaked");
+            mem::forget((sources, reads));
         }
     }
 }

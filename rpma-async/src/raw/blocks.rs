@@ -86,6 +86,10 @@ impl<M: Memory> Blocks<M> {
         }
     }
 
+    pub(crate) fn memory(&self) -> &M {
+        &self.memory
+    }
+
     pub(crate) fn count(&self) -> usize {
         self.holders.len()
     }

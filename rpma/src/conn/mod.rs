@@ -537,6 +537,11 @@ impl Conn {
         self.queues.slots.id()
     }
 
+    /// How many slots the send queue has.
+    pub(crate) fn send_slots(&self) -> u32 {
+        self.queues.slots.depths().0
+    }
+
     /// The number of the queue pair, which its completions carry.
     #[doc(alias = "rpma_conn_get_qp_num")]
     #[must_use]

@@ -151,6 +151,16 @@ impl Writer {
         self.in_flight.saturating_sub(self.flights.len())
     }
 
+    /// How many slots of the send queue no commit takes. A program that has at most so many
+    /// operations of its own in flight leaves room for its commits. They are the slots of the
+    /// settings that [`WriterCfg::conn_cfg`] was called with
+    /// ([`ConnCfg::set_sq_size`](crate::ConnCfg::set_sq_size)).
+    #[must_use]
+    pub fn slots_beside(&self) -> u32 {
+        // The connection was made with these slots at least.
+        self.conn.send_slots().saturating_sub(self.cfg.slots().0)
+    }
+
     /// How many commits were posted.
     #[must_use]
     pub fn posted(&self) -> u64 {
