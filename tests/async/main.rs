@@ -30,6 +30,7 @@ mod operations;
 #[cfg(feature = "sim")]
 mod ordered;
 mod parts;
+mod reads;
 mod reconnect;
 mod replicas;
 mod served;

@@ -65,6 +65,8 @@ const LATE: Duration = Duration::from_secs(1);
 #[derive(Clone)]
 pub struct Writer {
     shared: Arc<Shared>,
+    /// It counts the handles. The driver has `shared` as well, while it is at work.
+    handles: Arc<()>,
 }
 
 pub(super) struct Shared {
@@ -195,7 +197,10 @@ impl Writer {
         shared.watched.tell_also(told);
         // Events that came before are taken.
         shared.told();
-        Ok(Self { shared })
+        Ok(Self {
+            shared,
+            handles: Arc::default(),
+        })
     }
 
     /// The server's offer, with its regions.
@@ -315,6 +320,38 @@ impl Writer {
     pub fn read(&self, dst: Lease, src: RemoteSlice) -> Result<Reading, Refused<Lease>> {
         let posted = self.shared.with(|state| state.read(dst, src))?;
         Ok(Reading::new(Arc::clone(&self.shared), posted))
+    }
+
+    /// Gives rpma's writer back, for [`Replicas::add`](crate::Replicas::add). The reactor does not
+    /// watch it any more. Its connection and its counts stay as they are.
+    ///
+    /// # Errors
+    ///
+    /// The handle, if there are others, or if the device has not released the blocks of all commits
+    /// and reads ([`durable`](Self::durable) of the last ticket waits for commits). A [`Reading`] that
+    /// has not returned counts as well. After a post that failed it never succeeds.
+    pub fn into_inner(self) -> Result<commit::Writer, Self> {
+        if Arc::strong_count(&self.handles) > 1 {
+            return Err(self);
+        }
+        // Completions that no task has waited for release blocks.
+        self.shared.with(State::look);
+        let mut state = lock(&self.shared.state);
+        let is_released = |of: &commit::Writer| of.released() == of.posted();
+        if !state.reads.is_empty() || !state.writer.as_ref().is_some_and(is_released) {
+            drop(state);
+            return Err(self);
+        }
+        let (Some(writer), sources) = (state.writer.take(), mem::take(&mut state.sources)) else {
+            unreachable!("it was there")
+        };
+        drop(state);
+        // The driver may be about to give them back.
+        drop(sources);
+        if let Ok(fd) = writer.conn().get_next_fd() {
+            self.shared.watched.watch_no_more(fd);
+        }
+        Ok(writer)
     }
 
     /// The fate of a commit: as [`commit::Writer::fate`], after a look at the connection.
