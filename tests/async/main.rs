@@ -14,6 +14,9 @@ mod crowd;
 mod ends;
 #[cfg(feature = "sim")]
 mod failing;
+#[cfg(feature = "sim")]
+mod far;
+mod gone;
 mod held;
 mod input;
 #[cfg(feature = "sim")]

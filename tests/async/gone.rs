@@ -1,0 +1,204 @@
+//! Waits for the end of one replica.
+
+use rpma::commit::{ReplicaId, Replicas as Set};
+use rpma_async::{Reactor, Replicas};
+use std::ops::Range;
+
+use crate::common::{LIMIT, device_test, peer};
+use crate::served::{Serving, TAIL, cfg, polls, writer};
+use crate::site::Site;
+use crate::support::{in_time, run};
+
+/// A set of the keys of one server.
+async fn set_of(
+    reactor: &Reactor,
+    serving: &Serving,
+    keys: Range<u64>,
+) -> (Replicas, Vec<ReplicaId>) {
+    let set = Set::new(reactor.peer(), 1024, 8).expect("a set");
+    let set = Replicas::new(reactor, set).expect("watched");
+    let mut ids = Vec::new();
+    for key in keys {
+        ids.push(add(&set, reactor, serving, key).await);
+    }
+    (set, ids)
+}
+
+async fn add(set: &Replicas, reactor: &Reactor, serving: &Serving, key: u64) -> ReplicaId {
+    let writer = writer(reactor, serving.addr, key).await;
+    let remote = writer.offer().regions()[0];
+    set.add(writer, remote).expect("added")
+}
+
+/// Commits to `k` replicas, and waits until they have it.
+async fn commits(set: &Replicas, k: usize) {
+    let pointer = Some((TAIL, [1; 8]));
+    let id = set.commit(64, &[b"record"], pointer, k).expect("posted");
+    let outcome = set.settle(id, k, LIMIT).await.expect("the driver runs");
+    assert_eq!(outcome.copies(), k);
+}
+
+/// Promise: each wait ends when its own replica is set aside or lost, and not for another one. A wait
+/// that comes later returns at once. A replica of another set is gone.
+#[test]
+fn each_replica_has_its_own_end() {
+    device_test(|| {
+        let peer = peer();
+        run(async {
+            let reactor = Reactor::spawn(&peer).expect("a reactor");
+            let serving = Serving::of(&reactor, Site::with(4, &cfg()));
+            let (set, ids) = set_of(&reactor, &serving, 1..4).await;
+            let (other, others) = set_of(&reactor, &serving, 4..5).await;
+            assert_eq!(set.ids(u64::MAX), ids);
+            assert_eq!(set.ids(ids[1].mask()), [ids[1]]);
+            let waits = ids.iter().map(|&id| {
+                let set = set.clone();
+                tokio::spawn(async move { set.gone(id).await })
+            });
+            let mut waits = waits.collect::<Vec<_>>();
+            commits(&set, 3).await;
+            assert!(ids.iter().all(|&id| set.is_able(id)));
+            assert!(waits.iter().all(|wait| !wait.is_finished()));
+
+            set.set_aside(ids[1], LIMIT).await.expect("set aside");
+            let gone = in_time(waits.remove(1)).await.expect("no panic");
+            assert_eq!(gone.expect("the driver runs"), None);
+            assert!(!set.is_able(ids[1]) && set.is_able(ids[0]) && set.is_able(ids[2]));
+            commits(&set, 2).await;
+            assert!(waits.iter().all(|wait| !wait.is_finished()));
+
+            assert!(!set.is_able(others[0]), "of another set");
+            let gone = in_time(set.gone(others[0])).await;
+            assert_eq!(gone.expect("the driver runs"), None);
+
+            serving.kill().await;
+            for wait in waits {
+                let gone = in_time(wait).await.expect("no panic");
+                gone.expect("the driver runs");
+            }
+            assert_eq!(set.able(), 0);
+            for id in ids {
+                in_time(set.gone(id)).await.expect("the driver runs");
+            }
+            drop((set, other));
+        });
+    });
+}
+
+/// Promise: a wait that is dropped after its nth poll undoes nothing, and a replica that is added
+/// meanwhile has its own wait.
+#[test]
+fn a_dropped_wait_for_the_end() {
+    device_test(|| {
+        let peer = peer();
+        run(async {
+            let reactor = Reactor::spawn(&peer).expect("a reactor");
+            let serving = Serving::of(&reactor, Site::with(2, &cfg()));
+            for n in 0..4 {
+                let (set, ids) = set_of(&reactor, &serving, 1..2).await;
+                assert!(polls(set.gone(ids[0]), n).await.is_none());
+                let added = add(&set, &reactor, &serving, 2).await;
+                commits(&set, 2).await;
+                let gone = tokio::spawn({
+                    let set = set.clone();
+                    async move { set.gone(added).await }
+                });
+                set.set_aside(added, LIMIT).await.expect("set aside");
+                in_time(gone)
+                    .await
+                    .expect("no panic")
+                    .expect("the driver runs");
+                commits(&set, 1).await;
+                // The server sees both ends before the keys come again.
+                drop(set);
+            }
+            serving.stop().await;
+        });
+    });
+}
+
+/// Promise: a driver that is dropped is an error of the wait.
+#[test]
+fn a_driver_that_is_gone_ends_the_wait() {
+    device_test(|| {
+        let peer = peer();
+        run(async {
+            let reactor = Reactor::spawn(&peer).expect("a reactor");
+            let serving = Serving::of(&reactor, Site::with(1, &cfg()));
+            let writer = writer(&reactor, serving.addr, 1).await;
+            let remote = writer.offer().regions()[0];
+            let (without, driver) = Reactor::new(&peer).expect("a reactor");
+            let driving = tokio::spawn(driver);
+            let set = Set::new(&peer, 1024, 8).expect("a set");
+            let set = Replicas::new(&without, set).expect("watched");
+            let id = set.add(writer, remote).expect("added");
+            let waiting = tokio::spawn({
+                let set = set.clone();
+                async move { set.gone(id).await }
+            });
+            commits(&set, 1).await;
+            driving.abort();
+            let gone = in_time(waiting).await.expect("no panic");
+            let gone = gone.expect_err("nobody wakes it");
+            assert!(gone.to_string().contains("was dropped"), "{gone}");
+            drop(set);
+            serving.stop().await;
+        });
+    });
+}
+
+/// Promise: a host that is gone, without an operation in flight, ends the wait with the failure of its
+/// connection, and no other one.
+#[cfg(feature = "sim")]
+#[test]
+fn a_host_that_is_gone_ends_the_wait() {
+    use std::time::Duration;
+
+    use rpma::{Failure, WcStatus};
+
+    use crate::far::Far;
+
+    crate::world::virtually(async |world| {
+        let third = world.fabric.host("third");
+        let on_third = {
+            let _entered = third.enter();
+            Reactor::spawn(&peer()).expect("a reactor")
+        };
+        let fars = [
+            Far::new(world).await,
+            Far::on(world, &third, &on_third).await,
+        ];
+        let [client, _] = &world.reactors;
+        let set = Set::new(client.peer(), 1024, 8).expect("a set");
+        let set = Replicas::new(client, set).expect("watched");
+        let mut servers = Vec::new();
+        let ids = fars.map(
+            |Far {
+                 writer,
+                 server,
+                 target,
+             }| {
+                servers.push((server, target));
+                let remote = writer.offer().regions()[0];
+                set.add(writer, remote).expect("added")
+            },
+        );
+        let mut waits = ids.map(|id| Box::pin(set.gone(id)));
+        let minute = Duration::from_secs(60);
+        for wait in &mut waits {
+            let early = client.timeout(minute, wait).await;
+            assert!(early.is_none(), "it is there: {early:?}");
+        }
+        world.link.partition();
+        let [lost, mut kept] = waits;
+        let gone = client.timeout(minute, lost).await.expect("in time");
+        let gone = gone.expect("the driver runs");
+        let Some(Failure::Operation(failure)) = gone else {
+            panic!("{gone:?}");
+        };
+        assert_eq!(failure.status, WcStatus::RETRY_EXC_ERR);
+        assert!(client.timeout(minute, &mut kept).await.is_none());
+        assert!(!set.is_able(ids[0]) && set.is_able(ids[1]));
+        drop(servers);
+    });
+}
