@@ -8,6 +8,9 @@ use std::task::Waker;
 
 use crate::primitives::{AtomicU32, Mutex, Ordering, wake};
 
+/// Tasks that are taken out of the queue at once.
+const AT_ONCE: usize = 8;
+
 /// The tasks, in the order of their first look.
 #[derive(Debug, Default)]
 pub(crate) struct Waiters {
@@ -91,12 +94,26 @@ impl Waiters {
         }
     }
 
-    /// Wakes all tasks.
+    /// Wakes all tasks. It keeps the room of the queue, so that a task that waits again allocates
+    /// nothing.
     pub(crate) fn wake_all(&self) {
-        let mut queue = self.queue.lock();
-        let tasks = std::mem::take(&mut queue.tasks);
-        self.set_count(&queue);
-        drop(queue);
-        tasks.into_iter().for_each(|(_, waker)| wake(waker));
+        let mut last = None;
+        loop {
+            let mut woken = [const { None }; AT_ONCE];
+            let mut queue = self.queue.lock();
+            // A task that waits again has a later number.
+            let last = *last.get_or_insert(queue.next);
+            let waiting = queue.tasks.partition_point(|(number, _)| *number <= last);
+            let taken = queue.tasks.drain(..waiting.min(AT_ONCE));
+            for (place, (_, waker)) in woken.iter_mut().zip(taken) {
+                *place = Some(waker);
+            }
+            self.set_count(&queue);
+            drop(queue);
+            woken.into_iter().flatten().for_each(wake);
+            if waiting <= AT_ONCE {
+                return;
+            }
+        }
     }
 }

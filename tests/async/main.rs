@@ -33,6 +33,8 @@ mod operations;
 #[cfg(feature = "sim")]
 mod ordered;
 mod parts;
+#[cfg(feature = "sim")]
+mod read_faults;
 mod reads;
 mod reconnect;
 mod replicas;
