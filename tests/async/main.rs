@@ -21,6 +21,7 @@ mod held;
 mod input;
 #[cfg(feature = "sim")]
 mod instants;
+mod limits;
 #[cfg(feature = "sim")]
 mod log;
 #[cfg(feature = "sim")]
