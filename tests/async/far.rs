@@ -21,10 +21,20 @@ pub(crate) struct Far {
 impl Far {
     /// Its server is the second host.
     pub(crate) async fn new(world: &World) -> Self {
-        Self::on(world, &world.hosts[1], &world.reactors[1]).await
+        Self::on(
+            world,
+            (&world.hosts[1], &world.reactors[1]),
+            &ConnCfg::new(),
+        )
+        .await
     }
 
-    pub(crate) async fn on(world: &World, host: &Host, reactor: &Reactor) -> Self {
+    /// Its server is this host.
+    pub(crate) async fn on(
+        world: &World,
+        (host, reactor): (&Host, &Reactor),
+        conn_cfg: &ConnCfg,
+    ) -> Self {
         let usage = MrUsage::WRITE_DST | MrUsage::READ_SRC | MrUsage::FLUSH_TYPE_VISIBILITY;
         let target = region(reactor.peer(), 2048, usage);
         let mut offer = Offer::new(&PeerCfg::new());
@@ -40,8 +50,7 @@ impl Far {
             let accepted = incoming.accept(&Setup::default(), &offer).await;
             accepted.expect("established")
         };
-        let cfg = ConnCfg::new();
-        let (writer, server) = both(client.connect(&cfg), accepting).await;
+        let (writer, server) = both(client.connect(conn_cfg), accepting).await;
         Self {
             writer: writer.expect("connected"),
             server,

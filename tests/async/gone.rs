@@ -147,58 +147,69 @@ fn a_driver_that_is_gone_ends_the_wait() {
     });
 }
 
-/// Promise: a host that is gone, without an operation in flight, ends the wait with the failure of its
-/// connection, and no other one.
+/// Promise: a host that is gone ends the wait with the failure of its connection, and no other one: with
+/// a keep-alive within its time, and otherwise by the first commit that fails.
 #[cfg(feature = "sim")]
 #[test]
 fn a_host_that_is_gone_ends_the_wait() {
     use std::time::Duration;
 
-    use rpma::{Failure, WcStatus};
+    use rpma::{ConnCfg, Failure, WcStatus};
 
     use crate::far::Far;
+    use crate::world::virtually;
 
-    crate::world::virtually(async |world| {
-        let third = world.fabric.host("third");
-        let on_third = {
-            let _entered = third.enter();
-            Reactor::spawn(&peer()).expect("a reactor")
-        };
-        let fars = [
-            Far::new(world).await,
-            Far::on(world, &third, &on_third).await,
-        ];
-        let [client, _] = &world.reactors;
-        let set = Set::new(client.peer(), 1024, 8).expect("a set");
-        let set = Replicas::new(client, set).expect("watched");
-        let mut servers = Vec::new();
-        let ids = fars.map(
-            |Far {
-                 writer,
-                 server,
-                 target,
-             }| {
-                servers.push((server, target));
-                let remote = writer.offer().regions()[0];
-                set.add(writer, remote).expect("added")
-            },
-        );
-        let mut waits = ids.map(|id| Box::pin(set.gone(id)));
-        let minute = Duration::from_secs(60);
-        for wait in &mut waits {
-            let early = client.timeout(minute, wait).await;
-            assert!(early.is_none(), "it is there: {early:?}");
-        }
-        world.link.partition();
-        let [lost, mut kept] = waits;
-        let gone = client.timeout(minute, lost).await.expect("in time");
-        let gone = gone.expect("the driver runs");
-        let Some(Failure::Operation(failure)) = gone else {
-            panic!("{gone:?}");
-        };
-        assert_eq!(failure.status, WcStatus::RETRY_EXC_ERR);
-        assert!(client.timeout(minute, &mut kept).await.is_none());
-        assert!(!set.is_able(ids[0]) && set.is_able(ids[1]));
-        drop(servers);
-    });
+    const MINUTE: Duration = Duration::from_secs(60);
+
+    for keep_alive in [Some(Duration::from_secs(4)), None] {
+        virtually(async |world| {
+            let third = world.fabric.host("third");
+            let on_third = {
+                let _entered = third.enter();
+                Reactor::spawn(&peer()).expect("a reactor")
+            };
+            let mut cfg = ConnCfg::new();
+            cfg.set_keep_alive(keep_alive).expect("possible");
+            let on_second = (&world.hosts[1], &world.reactors[1]);
+            let fars = [
+                Far::on(world, on_second, &cfg).await,
+                Far::on(world, (&third, &on_third), &cfg).await,
+            ];
+            let [client, _] = &world.reactors;
+            let set = Set::new(client.peer(), 1024, 8).expect("a set");
+            let set = Replicas::new(client, set).expect("watched");
+            let mut servers = Vec::new();
+            let ids = fars.map(|far| {
+                servers.push((far.server, far.target));
+                let remote = far.writer.offer().regions()[0];
+                set.add(far.writer, remote).expect("added")
+            });
+            let mut waits = ids.map(|id| Box::pin(set.gone(id)));
+            for wait in &mut waits {
+                let early = client.timeout(MINUTE, wait).await;
+                assert!(early.is_none(), "it is there: {early:?}");
+            }
+            world.link.partition();
+            let [mut lost, mut kept] = waits;
+            if keep_alive.is_none() {
+                assert!(client.timeout(MINUTE, &mut lost).await.is_none(), "idle");
+                set.commit(64, &[b"record"], None, 1).expect("posted");
+            }
+            let limit = keep_alive.unwrap_or(MINUTE);
+            let gone = client.timeout(limit, lost).await.expect("in time");
+            match gone.expect("the driver runs") {
+                Some(Failure::Silent { .. } | Failure::Probe { .. }) => {
+                    assert!(keep_alive.is_some());
+                }
+                Some(Failure::Operation(failure)) => {
+                    assert_eq!(failure.status, WcStatus::RETRY_EXC_ERR);
+                    assert!(keep_alive.is_none());
+                }
+                other => panic!("{other:?}"),
+            }
+            assert!(client.timeout(MINUTE, &mut kept).await.is_none());
+            assert!(!set.is_able(ids[0]) && set.is_able(ids[1]));
+            drop(servers);
+        });
+    }
 }

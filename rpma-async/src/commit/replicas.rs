@@ -70,6 +70,14 @@ impl State {
         (counts, present, self.set.able())
     }
 
+    /// When a look at the set takes the next step of a keep-alive.
+    fn next_keep_alive(&self) -> Option<Instant> {
+        let writers = self.set.ids(u64::MAX);
+        let writers = writers.filter_map(|id| self.set.writer(id));
+        let due = writers.filter_map(|writer| writer.conn().keep_alive().ok()?);
+        due.min()
+    }
+
     /// After a look that found no event: asks whether the replicas are there, when it is time.
     /// Returns the time of the next look, if no event comes before.
     fn wait(&mut self) -> Instant {
@@ -161,13 +169,12 @@ impl Replicas {
     /// it did. That is the case when the connection has ended or failed, and when the replica was
     /// set aside. A replica of another set is gone at once.
     ///
-    /// A task for each replica waits with it, and then connects again. While it waits, it asks
-    /// every replica whether its host is there, after each 50 ms of silence. So a host that is gone
-    /// fails after the connection's retries.
+    /// A task for each replica waits with it, and then connects again. `None` means that the peer
+    /// or this side has ended the connection, or that the replica was set aside. A replica that is
+    /// gone stays in the set: [`set_aside`](Self::set_aside) frees its bytes in the ring.
     ///
-    /// `None` means that the peer has ended the connection, that this side has, or that the
-    /// replica was set aside. The replica stays in the set: [`set_aside`](Self::set_aside) frees
-    /// its place in the ring.
+    /// A host that is gone shows only by an operation that fails, or by a keep-alive
+    /// ([`ConnCfg::set_keep_alive`](rpma::ConnCfg::set_keep_alive)).
     ///
     /// # Cancel safety
     ///
@@ -178,13 +185,18 @@ impl Replicas {
     /// [`Error::InvalidArgument`](rpma::Error::InvalidArgument) if the driver of the reactor never
     /// ran or is gone.
     pub async fn gone(&self, id: ReplicaId) -> Result<Option<Failure>> {
-        let gone = self.shared.wait(|set| {
-            if set.is_able(id) {
-                set.look();
-            }
-            (!set.is_able(id)).then(|| failure(set, id))
-        });
-        gone.await
+        let look = || {
+            self.shared.with(|state| {
+                if state.set.is_able(id) {
+                    state.set.look();
+                }
+                match state.set.is_able(id) {
+                    false => Look::Ready(failure(&state.set, id)),
+                    true => Look::Until(state.next_keep_alive()),
+                }
+            })
+        };
+        self.shared.watched.wait(look).await
     }
 
     /// Commits a record on all replicas, before it returns: `pieces`, one after the other, at the
