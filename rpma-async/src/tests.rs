@@ -3,7 +3,7 @@
 
 use std::cell::Cell;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, mpsc};
+use std::sync::{Arc, Mutex, Weak, mpsc};
 use std::task::{Wake, Waker};
 use std::thread;
 use std::time::Duration;
@@ -330,6 +330,40 @@ fn tasks_are_woken_in_order() {
     waiters.wake_all();
     assert_eq!((first_woken(), second_woken()), (2, 1));
     assert!(!waiters.any());
+}
+
+/// A wake-up of all reaches each task that waits then, more than are taken at once too, and once: a
+/// task that waits again meanwhile is not woken a second time.
+#[test]
+fn all_tasks_are_woken_once() {
+    struct Again {
+        waiters: Weak<Waiters>,
+        woken: AtomicU32,
+    }
+    impl Wake for Again {
+        fn wake(self: Arc<Self>) {
+            self.woken.fetch_add(1, Ordering::Relaxed);
+            let waker = Waker::from(Arc::clone(&self));
+            let waiters = self.waiters.upgrade().expect("the test has it");
+            waiters.wait(&mut Ticket::default(), &waker);
+        }
+    }
+    let waiters = Arc::new(Waiters::default());
+    let tasks = [(); 20].map(|()| {
+        let task = Arc::new(Again {
+            waiters: Arc::downgrade(&waiters),
+            woken: AtomicU32::new(0),
+        });
+        waiters.wait(&mut Ticket::default(), &Waker::from(Arc::clone(&task)));
+        task
+    });
+    for times in 1..=3 {
+        assert!(waiters.any());
+        waiters.wake_all();
+        for task in &tasks {
+            assert_eq!(task.woken.load(Ordering::Relaxed), times);
+        }
+    }
 }
 
 /// The panic of one waker must not cost another task its wake-up, nor a connection its counts.
