@@ -1,9 +1,11 @@
 //! Reads on the connection of a writer, and the writer of rpma back from its handle.
 
+use std::time::Instant;
+
 use rpma::commit::{Method, WriterCfg};
 use rpma::reconnect::ToWriter;
 use rpma::{ConnCfg, Error, FlushType, Mr, MrUsage, Offer, Peer, PeerCfg, Queue};
-use rpma_async::{Conn, Lease, Pool, Reactor, Reading, Setup, Writer, block_on};
+use rpma_async::{Conn, Frozen, Lease, Pool, Reactor, Reading, Setup, Writer, block_on};
 
 use crate::common::{LIMIT, Memory, contents, device_test, peer, region};
 use crate::held::{hold, leaving_nothing, release};
@@ -80,14 +82,21 @@ fn pool(peer: &Peer) -> Pool {
     Pool::new(peer, 100, BLOCKS).expect("a pool")
 }
 
+/// A block with a record, without a wait for one.
+fn word(pool: &Pool, number: u8) -> Frozen {
+    let mut block = pool.try_lease().expect("a block is free");
+    block.fill(number);
+    block.freeze()
+}
+
 /// Reads the 100 bytes of [`commit`].
 fn read(writer: &Writer, dst: Lease) -> Result<Reading, rpma_async::Refused<Lease>> {
     let from = writer.offer().regions()[0].slice(64..164);
     writer.read(dst, from.expect("inside"))
 }
 
-/// Promise: tasks read on a writer's connection beside its commits. Each gets its own bytes: those of
-/// the commits that were posted before its read. All blocks come back.
+/// Promise: tasks read on a writer's connection beside its commits and other waits. Each gets its own
+/// bytes: those of the commits that were posted before its read. All blocks come back.
 #[test]
 fn tasks_read_beside_commits() {
     device_test(|| {
@@ -95,7 +104,12 @@ fn tasks_read_beside_commits() {
         run(async {
             let reactor = Reactor::spawn(&peer).expect("a reactor");
             let made = Made::new(&reactor, 2).await;
-            // Sleeps are as much of it as results that are there.
+            // It looks at the connection as well, and must not take their completions.
+            let closed = tokio::spawn({
+                let writer = made.writer.clone();
+                async move { writer.closed().await }
+            });
+            tokio::task::yield_now().await;
             for number in 1..=50_u64 {
                 made.writer.room().await.expect("room");
                 let bytes = block(&made.pool, number).await;
@@ -115,6 +129,7 @@ fn tasks_read_beside_commits() {
             assert_eq!(made.pool.available(), BLOCKS);
             made.writer.close(CLOSE).await.expect("closes");
             made.server.closed().await.expect("an event");
+            closed.await.expect("no panic").expect("an event");
         });
     });
 }
@@ -342,17 +357,29 @@ fn a_handle_gives_the_writer_back() {
             writer.durable(ticket).await.expect("durable");
             drop(lease);
 
-            let inner = writer.into_inner().expect("everything is released");
+            // It looks itself: this task lets no driver run.
+            drop(read(&writer, made.pool.try_lease().expect("a block")).expect("posted"));
+            commit(&writer, word(&made.pool, 8), 8).expect("posted");
+            let mut writer = writer;
+            let until = Instant::now() + LIMIT;
+            let inner = loop {
+                match writer.into_inner() {
+                    Ok(inner) => break inner,
+                    Err(handle) => writer = handle,
+                }
+                assert!(Instant::now() < until, "the device has finished");
+                std::thread::yield_now();
+            };
             assert_eq!(made.pool.available(), BLOCKS);
             assert_eq!(
                 (inner.posted(), inner.durable(), inner.is_over()),
-                (1, 1, false)
+                (2, 2, false)
             );
             // The reactor watches it again, and wakes its tasks.
             let writer = Writer::new(&reactor, inner).expect("watched");
             let ticket = commit(&writer, block(&made.pool, 8).await, 8).expect("posted");
             writer.durable(ticket).await.expect("durable");
-            assert_eq!(ticket.number(), 2);
+            assert_eq!(ticket.number(), 3);
             writer.close(CLOSE).await.expect("closes");
             made.server.closed().await.expect("an event");
         });
