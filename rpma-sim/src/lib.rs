@@ -112,8 +112,8 @@ pub use self::steps::AtStep;
 pub use self::sweep::{storm, sweep};
 pub use self::thread::JoinHandle;
 #[doc(hidden)]
-pub use self::wait::{lock, pause, random, undivided, wait};
-pub use self::wait::{now, sleep};
+pub use self::wait::{lock, pause, random, undivided, wait, wait_to_serve};
+pub use self::wait::{now, sleep, wait_readable};
 
 /// The functions and types of `verbs.h` and `rdma_cma.h` that `rpma` uses, for `rpma-sys`.
 ///

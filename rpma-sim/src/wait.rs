@@ -2,12 +2,13 @@
 //! numbers.
 
 use std::cell::Cell;
+use std::os::fd::BorrowedFd;
 use std::panic::Location;
 use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use rustix::event::{PollFd, Timespec, poll};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 
 use crate::fabric;
@@ -68,13 +69,77 @@ pub fn random() -> Option<u64> {
 /// `poll(2)` until `deadline` by [`now`], for events of reading: where `rpma` waits.
 #[doc(hidden)]
 pub fn wait(fds: &mut [PollFd<'_>], deadline: Option<Instant>) -> Result<usize, Errno> {
+    wait_or(fds, deadline, Event::None)
+}
+
+fn wait_or(
+    fds: &mut [PollFd<'_>],
+    deadline: Option<Instant>,
+    event: Event,
+) -> Result<usize, Errno> {
     match fabric::place() {
-        Some((shared, thread)) if shared.order.is_on() => {
-            shared.wait(thread, fds, deadline, Event::None)
-        }
+        Some((shared, thread)) if shared.order.is_on() => shared.wait(thread, fds, deadline, event),
         Some((shared, _)) => poll(fds, left(deadline, shared.order.time.now()).as_ref()),
         None => poll(fds, left(deadline, Instant::now()).as_ref()),
     }
+}
+
+/// Waits until a descriptor is readable, or until `deadline` by [`now`] (`None` is for ever):
+/// `poll(2)` in the time and in the order of the fabric whose host the calling thread is on. On no
+/// host it waits in real time.
+///
+/// It is for the event loop of a program. Such a loop sleeps in `epoll_wait` or in a library, and
+/// the fabric knows of no such sleep. In its tests the loop waits here for the descriptor of its
+/// epoll, and then calls `epoll_wait` without a time. Returns whether a descriptor is readable.
+///
+/// ```
+/// # mod rpma { pub use rpma_sim as sim; }
+/// use std::io;
+/// use std::os::fd::AsFd;
+/// use std::time::Duration;
+///
+/// use rpma::sim::{Fabric, Profile, now, wait_readable};
+///
+/// let fabric = Fabric::new(Profile::STRICT);
+/// fabric.jump_over_waits();
+/// let host = fabric.host("here");
+/// let _entered = host.enter();
+/// let (quiet, _writer) = io::pipe()?;
+/// // An hour, which takes no real time.
+/// let limit = now() + Duration::from_secs(3600);
+/// assert!(!wait_readable(&[quiet.as_fd()], Some(limit))?);
+/// assert!(now() >= limit);
+/// # Ok::<(), io::Error>(())
+/// ```
+///
+/// # Errors
+///
+/// As `poll(2)`, with [`Errno::INTR`] after a signal.
+///
+/// # Panics
+///
+/// If every thread of the fabric waits and nothing is to come.
+pub fn wait_readable(fds: &[BorrowedFd<'_>], deadline: Option<Instant>) -> Result<bool, Errno> {
+    readable(fds, deadline, Event::None)
+}
+
+/// As [`wait_readable`], for a thread that serves others: it waits for as long as they do nothing,
+/// so it does not panic. Another thread that waits does.
+#[doc(hidden)]
+pub fn wait_to_serve(fds: &[BorrowedFd<'_>], deadline: Option<Instant>) -> Result<bool, Errno> {
+    readable(fds, deadline, Event::Serves)
+}
+
+fn readable(
+    fds: &[BorrowedFd<'_>],
+    deadline: Option<Instant>,
+    event: Event,
+) -> Result<bool, Errno> {
+    let fds = fds.iter().copied();
+    let mut fds: Vec<_> = fds
+        .map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN))
+        .collect();
+    Ok(wait_or(&mut fds, deadline, event)? > 0)
 }
 
 /// Lets another thread go on, for who has to wait for a lock; `false` if there are no turns.

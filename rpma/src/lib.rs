@@ -292,11 +292,13 @@ pub mod porting {}
 /// [`thread`], and its locks and channels from [`sync`].
 #[cfg(feature = "sim")]
 pub mod sim {
+    #[doc(hidden)]
+    pub use rpma_sys::sim::wait_to_serve;
     #[doc(inline)]
     pub use rpma_sys::sim::{
         AtStep, Cut, Entered, Errno, Fabric, Failing, Host, How, Image, Images, JoinHandle,
         JointImages, Link, Loss, Nic, Platform, Pmem, Profile, Trace, Visited, now, persisted,
-        preempt_posts, repeatable, seen, sleep, storm, sweep,
+        preempt_posts, repeatable, seen, sleep, storm, sweep, wait_readable,
     };
 }
 

@@ -208,10 +208,12 @@ impl Threads {
     fn may_panic(&self, thread: u64) -> bool {
         // The end of a scope would sleep elsewhere after a panic. The threads of the scope can
         // panic.
-        let ends_scope = self.all.get(&thread).is_some_and(|thread| {
-            matches!(&thread.standing, Standing::Waits(wait) if matches!(wait.event, Event::ScopeEnd(_)))
-        });
-        !ends_scope && !thread::panicking()
+        // A thread that serves others waits rightly.
+        let leaves_it = |event: &Event| matches!(event, Event::ScopeEnd(_) | Event::Serves);
+        let leaves_it = self.all.get(&thread).is_some_and(
+            |thread| matches!(&thread.standing, Standing::Waits(wait) if leaves_it(&wait.event)),
+        );
+        !leaves_it && !thread::panicking()
     }
 
     fn describe(&self) -> String {

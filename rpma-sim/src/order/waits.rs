@@ -32,6 +32,8 @@ pub(crate) struct Wait {
 #[derive(Clone, Debug)]
 pub(crate) enum Event {
     None,
+    /// Nothing, and the thread serves others: it does not panic while they do nothing.
+    Serves,
     /// That `Shared::changed` tells of something new.
     Change(u64),
     /// The end of a thread.
@@ -137,7 +139,7 @@ impl Shared {
 
     fn has_come(&self, event: &Event, threads: &Threads) -> bool {
         match event {
-            Event::None => false,
+            Event::None | Event::Serves => false,
             Event::Change(seen) => *seen != self.changed.count(),
             Event::End(other) => !threads.all.contains_key(other),
             Event::ScopeEnd(scope) => threads.all.values().all(|it| it.scope != Some(*scope)),
