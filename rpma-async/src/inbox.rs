@@ -18,12 +18,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll};
 
 use futures_core::Stream;
+use rpma::sync::{Mutex, MutexGuard, PoisonError};
 use rpma::{Peer, Result, Wc};
 
 use crate::conn::Shared;
 use crate::error::invalid;
 use crate::pool::{Lease, Pool};
-use crate::primitives::Mutex;
 use crate::reactor::poll_told;
 use crate::slots::RECEIVE;
 use crate::waiters::{Ticket, Waiters};
@@ -77,9 +77,15 @@ impl Receives {
         })
     }
 
+    /// Takes the lock, which is held across posts.
+    fn state(&self) -> MutexGuard<'_, State> {
+        // A panic under it leaves the state whole.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Posts all of them, before the connection is there.
     pub(crate) fn post(&self, req: &rpma::ConnReq) -> Result<()> {
-        let mut state = self.state.lock();
+        let mut state = self.state();
         let receives = state.receives.iter().zip(0_u64..);
         let regions = receives.filter_map(|(receive, number)| match receive {
             Receive::Posted(memory) => {
@@ -96,7 +102,7 @@ impl Receives {
 
     /// Notes the completion of a receive.
     pub(crate) fn settle(&self, wc: &Wc, number: u32) {
-        let mut state = self.state.lock();
+        let mut state = self.state();
         let Some(receive) = state.receives.get_mut(number as usize) else {
             return;
         };
@@ -123,7 +129,7 @@ impl Receives {
     /// The next message, if it was noted. Otherwise whether no message will come any more,
     /// because the device has no receive.
     fn take(&self) -> Result<Arrived, bool> {
-        let mut state = self.state.lock();
+        let mut state = self.state();
         while let Some(&number) = state.order.front() {
             let receive = &mut state.receives[number as usize];
             match mem::replace(receive, Receive::Taken) {
@@ -150,7 +156,7 @@ impl Receives {
     /// Posts a receive again.
     fn post_again(&self, conn: &rpma::Conn, number: u32, mut memory: Lease) -> Result<()> {
         memory.restore();
-        let mut state = self.state.lock();
+        let mut state = self.state();
         // If it is not posted its memory goes with the pool.
         let Some(receive) = state.receives.get_mut(number as usize) else {
             return Ok(());
