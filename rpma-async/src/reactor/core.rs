@@ -9,9 +9,9 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll};
-use std::thread::{self, JoinHandle};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
+use rpma::thread::{self, JoinHandle};
 use rpma::{CompletionChannel, Error, Peer, Result};
 use rustix::event::{EventfdFlags, epoll, eventfd};
 
@@ -296,7 +296,8 @@ impl Patience {
             return Poll::Ready(Err(driver_never_ran()));
         }
         if self.polls > YIELDS {
-            thread::sleep(std::time::Duration::from_millis(1));
+            // In real time: it may be the fabric's time that waits for the driver.
+            std::thread::sleep(Duration::from_millis(1));
         }
         cx.waker().wake_by_ref();
         Poll::Pending

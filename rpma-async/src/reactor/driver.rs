@@ -156,10 +156,26 @@ impl Turns {
             if self.core.is_closed() {
                 return;
             }
-            let left = self.next.map(|next| next.saturating_duration_since(now()));
-            self.is_stale = left == Some(Duration::ZERO);
-            let left = left.and_then(|left| Timespec::try_from(left).ok());
-            self.take(left.as_ref(), TAKEN);
+            self.is_stale = self.next.is_some_and(|next| next <= now());
+            let next = self.next;
+            self.wait(next);
+        }
+    }
+
+    /// Waits until this time for events, without one for ever, and handles them.
+    #[cfg(not(feature = "sim"))]
+    fn wait(&mut self, until: Option<Instant>) {
+        let left = until.map(|until| until.saturating_duration_since(now()));
+        let left = left.and_then(|left| Timespec::try_from(left).ok());
+        self.take(left.as_ref(), TAKEN);
+    }
+
+    /// In the fabric's time and order, as all waits of rpma.
+    #[cfg(feature = "sim")]
+    fn wait(&mut self, until: Option<Instant>) {
+        // Otherwise a signal, or a time has come: both are looked at.
+        if let Ok(true) = rpma::sim::wait_to_serve(&[self.core.epoll().as_fd()], until) {
+            self.take(Some(&NOW), TAKEN);
         }
     }
 

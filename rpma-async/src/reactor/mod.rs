@@ -9,9 +9,8 @@ mod watch;
 use std::fmt;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::thread;
 
-use rpma::{Error, Peer, Result};
+use rpma::{Error, Peer, Result, thread};
 
 pub(crate) use self::core::{Core, Handle, Patience, poll_told};
 pub use self::driver::Driver;
