@@ -1,0 +1,7 @@
+//! Programs whose reactor has a thread of its own (`Reactor::on_thread`), and whose threads await by
+//! `block_on`: on a simulated fabric they wait in its time and in its order.
+
+#[path = "../common/mod.rs"]
+mod common;
+mod orders;
+mod program;

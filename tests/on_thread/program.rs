@@ -1,0 +1,172 @@
+//! A program of two hosts. Each has a reactor on a thread of its own, and threads that await.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use rpma::sim::{Fabric, Host, now};
+use rpma::{
+    AlignedBuf, ConnCfg, Device, Error, FlushType, Mr, MrUsage, Offer, Peer, PeerCfg, Result, Side,
+    thread,
+};
+use rpma_async::{Conn, Listener, Pool, Reactor, Setup, block_on};
+
+/// No wait of the program is longer, in virtual time.
+pub(crate) const LIMIT: Duration = Duration::from_secs(120);
+/// A peer that is silent for so long is gone.
+pub(crate) const SILENCE: Duration = Duration::from_secs(20);
+/// The bytes of each client, and of a message.
+const PART: usize = 64;
+const WORD: &[u8] = b"a word.";
+
+/// Awaits a future on this thread, for at most the limit.
+pub(crate) fn wait<T>(future: impl Future<Output = Result<T>>) -> Result<T> {
+    block_on(future, LIMIT).unwrap_or(Err(Error::TimedOut("the program's own limit")))
+}
+
+/// The settings of both sides.
+pub(crate) fn setup() -> Setup {
+    let mut cfg = ConnCfg::new();
+    cfg.set_keep_alive(Some(SILENCE)).expect("possible");
+    // The peer's receive may be late, or never come.
+    cfg.set_rnr_retry_count(6).expect("possible");
+    Setup::new(&cfg)
+        .with_receives(4, PART)
+        .with_connect_limit(LIMIT / 2)
+}
+
+/// A peer of a host's device.
+pub(crate) fn peer_of(host: &Host) -> Result<Peer> {
+    let _entered = host.enter();
+    Peer::new(&Device::from_addr(&host.addr().to_string(), Side::Local)?)
+}
+
+/// A server, which does not serve yet.
+pub(crate) struct Server {
+    peer: Peer,
+    listener: Listener,
+    memory: Mr<AlignedBuf>,
+    pub(crate) addr: SocketAddr,
+}
+
+impl Server {
+    pub(crate) fn new(host: &Host) -> Result<Self> {
+        let peer = peer_of(host)?;
+        let _entered = host.enter();
+        let reactor = Reactor::on_thread(&peer)?;
+        let usage = MrUsage::WRITE_DST | MrUsage::FLUSH_TYPE_VISIBILITY;
+        let memory = Mr::reg(&peer, AlignedBuf::zeroed(PART)?, usage)?;
+        let listener = reactor.listen((host.addr(), 0).into())?;
+        let addr = (host.addr(), listener.port()).into();
+        Ok(Self {
+            peer,
+            listener,
+            memory,
+            addr,
+        })
+    }
+
+    /// Serves so many clients, each in a thread of its own.
+    pub(crate) fn serve(self, clients: usize) -> Result<()> {
+        let offer = Offer::new(&PeerCfg::new())
+            .add_region(&self.memory)
+            .encode(Offer::ACCEPT)?;
+        let mut serving = Vec::new();
+        for _ in 0..clients {
+            let accepted = wait(async {
+                let incoming = self.listener.accept().await?;
+                incoming.accept(&setup(), &offer).await
+            });
+            let Ok(conn) = accepted else { break };
+            let peer = self.peer.clone();
+            serving.push(thread::spawn(move || echo(&peer, &conn)));
+        }
+        // An error of one client is not the server's.
+        for thread in serving {
+            let _ = thread.join().expect("no panic");
+        }
+        Ok(())
+    }
+}
+
+/// Sends the messages of a client back, until its end.
+fn echo(peer: &Peer, conn: &Conn) -> Result<()> {
+    let pool = Pool::new(peer, PART, 1)?;
+    let mut inbox = conn.inbox()?;
+    wait(async {
+        while let Some(message) = inbox.next().await? {
+            let mut answer = pool.lease().await;
+            answer[..message.len()].copy_from_slice(&message);
+            answer.truncate(message.len());
+            drop(message);
+            conn.send(answer.freeze())?.await?;
+        }
+        Ok(())
+    })
+}
+
+/// A client: writes, flushes, and talks to the server, and notes the times.
+pub(crate) fn talk(reactor: &Reactor, addr: SocketAddr, rounds: usize) -> Result<Vec<Duration>> {
+    let began = now();
+    let mut times = Vec::new();
+    let conn = wait(reactor.connect(addr, &setup(), &[]))?;
+    times.push(now() - began);
+    let offer = Offer::decode(conn.private_data())?;
+    let pool = Pool::new(reactor.peer(), PART, 2)?;
+    let to = offer.regions()[0].slice(..WORD.len() as u64)?;
+    let mut inbox = conn.inbox()?;
+    for _ in 0..rounds {
+        let block = || {
+            let mut block = pool.try_lease().expect("a block is free");
+            block[..WORD.len()].copy_from_slice(WORD);
+            block.truncate(WORD.len());
+            block.freeze()
+        };
+        conn.write(to, block())?.detach();
+        conn.flush(to, FlushType::Visibility)?.wait(LIMIT)?;
+        times.push(now() - began);
+        let sent = conn.send(block())?;
+        let answer = wait(inbox.next())?;
+        assert!(answer.is_none_or(|answer| *answer == *WORD));
+        sent.wait(LIMIT)?;
+        times.push(now() - began);
+    }
+    drop(inbox);
+    wait(conn.close(LIMIT))?;
+    times.push(now() - began);
+    Ok(times)
+}
+
+/// Runs it: so many clients on one reactor, each in a thread. Returns their times.
+pub(crate) fn run(fabric: &Fabric, clients: usize, rounds: usize) -> Result<Vec<Vec<Duration>>> {
+    let [here, there] = ["client", "server"].map(|name| fabric.host(name));
+    let server = Server::new(&there)?;
+    let addr = server.addr;
+    let serving = there.spawn(move || server.serve(clients));
+    let talking = here.clone().spawn(move || {
+        let peer = peer_of(&here)?;
+        let reactor = Reactor::on_thread(&peer)?;
+        let threads: Vec<_> = (0..clients)
+            .map(|_| {
+                let reactor = reactor.clone();
+                thread::spawn(move || talk(&reactor, addr, rounds))
+            })
+            .collect();
+        let times = threads
+            .into_iter()
+            .map(|thread| thread.join().expect("no panic"));
+        times.collect::<Result<Vec<_>>>()
+    });
+    let times = talking.join().expect("no panic");
+    serving.join().expect("no panic")?;
+    times
+}
+
+/// Waits until nothing is left on the fabric: the thread of a reactor may drop the last of it, a
+/// moment later.
+pub(crate) fn nothing_is_left(fabric: &Fabric) {
+    let until = fabric.now() + LIMIT;
+    while !fabric.objects().is_empty() {
+        assert!(fabric.now() < until, "left: {:?}", fabric.objects());
+        thread::sleep(Duration::from_millis(1));
+    }
+}
