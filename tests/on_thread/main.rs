@@ -3,5 +3,7 @@
 
 #[path = "../common/mod.rs"]
 mod common;
+mod ends;
 mod orders;
 mod program;
+mod times;

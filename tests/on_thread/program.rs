@@ -65,18 +65,22 @@ impl Server {
         })
     }
 
-    /// Serves so many clients, each in a thread of its own.
-    pub(crate) fn serve(self, clients: usize) -> Result<()> {
+    /// Accepts the next client.
+    pub(crate) fn accept(&self) -> Result<Conn> {
         let offer = Offer::new(&PeerCfg::new())
             .add_region(&self.memory)
             .encode(Offer::ACCEPT)?;
+        wait(async {
+            let incoming = self.listener.accept().await?;
+            incoming.accept(&setup(), &offer).await
+        })
+    }
+
+    /// Serves so many clients, each in a thread of its own.
+    pub(crate) fn serve(self, clients: usize) -> Result<()> {
         let mut serving = Vec::new();
         for _ in 0..clients {
-            let accepted = wait(async {
-                let incoming = self.listener.accept().await?;
-                incoming.accept(&setup(), &offer).await
-            });
-            let Ok(conn) = accepted else { break };
+            let Ok(conn) = self.accept() else { break };
             let peer = self.peer.clone();
             serving.push(thread::spawn(move || echo(&peer, &conn)));
         }
