@@ -2,8 +2,8 @@
 
 use std::time::{Duration, Instant};
 
-use rpma::Error;
 use rpma::sim::{Fabric, Profile, sleep};
+use rpma::{Error, WcStatus};
 
 use crate::common::{LIMIT, assert_empty, contents, opcode_of, pattern, remote};
 use crate::world::{ALWAYS, Both, LEN, World, completion, each, impatient, patient};
@@ -80,6 +80,25 @@ fn held_requests_are_released() {
             drop(server);
         }
         assert!(landed, "by chance");
+    });
+}
+
+/// Held requests whose queue pair at the other end is destroyed meanwhile do not stay for ever:
+/// after the release nothing answers them, and they fail when the retries are over.
+#[test]
+fn held_requests_to_nothing_fail() {
+    each(|world| {
+        let both = world.both(&impatient());
+        world.link.hold();
+        let written = both.write(1);
+        drop(both.server);
+        world.link.release();
+        let waited = both.client.wait_for(written, LIMIT, |_| {});
+        let failed = waited.expect_err("nothing answers");
+        let Error::Operation(failure) = &failed else {
+            panic!("{failed:?}");
+        };
+        assert_eq!(failure.status, WcStatus::RETRY_EXC_ERR);
     });
 }
 

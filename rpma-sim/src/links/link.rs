@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use super::{Delay, Fault};
 use crate::fabric::{Fabric, Host};
+use crate::qp::Qp;
 use crate::state::Shared;
 
 /// The way from one host to another, and what happens on it: see [`Fabric::between`].
@@ -149,7 +150,11 @@ impl Link {
             return;
         }
         state.links.delays.remove(&way);
-        for number in state.qps_where(|qp| state.way_of(qp) == Some(way)) {
+        let is_on = |qp: &Qp| match state.way_of(qp) {
+            Some(of) => of == way,
+            None => qp.peer.is_some() && state.host_of(qp) == self.from,
+        };
+        for number in state.qps_where(is_on) {
             state.arrived(number, None);
         }
     }
@@ -183,7 +188,7 @@ impl Link {
     }
 
     /// Ends a [`hold`](Self::hold): all requests that are on their way arrive at once, in their order, delayed ones as
-    /// well.
+    /// well. If the queue pair to which they go is destroyed, nothing answers them.
     pub fn release(&self) {
         let mut state = self.shared.lock();
         let way = (self.from, self.to);
@@ -191,7 +196,11 @@ impl Link {
         for number in state.strays_on(way) {
             state.strays_arrive(number, None);
         }
-        for number in state.qps_where(|qp| state.way_of(qp) == Some(way)) {
+        let is_on = |qp: &Qp| match state.way_of(qp) {
+            Some(of) => of == way,
+            None => qp.peer.is_some() && state.host_of(qp) == self.from,
+        };
+        for number in state.qps_where(is_on) {
             state.arrived(number, None);
         }
     }
