@@ -268,6 +268,29 @@ fn short_waits_learn_of_the_end() {
     });
 }
 
+/// Commits without an answer keep their room, and after the connection's end no answer comes. So
+/// another commit is refused because of the end, and not because there is no room.
+#[test]
+fn a_full_writer_tells_of_the_end() {
+    device_test(|| {
+        let peer = peer();
+        let source = source(&peer);
+        let mut server = Server::new(&peer, limits(1));
+        let mut writer = server.writer(&WriterCfg::new(Method::Server));
+        let far = writer.offer().regions()[0];
+        let parts = [part(&far, &source, 0, 8)];
+        writer.commit(&parts, tail(&far, 1)).expect("posted");
+        let full = writer.commit(&parts, tail(&far, 2)).expect_err("no room");
+        assert!(matches!(full, Error::QueueFull { .. }), "{full}");
+        drop(server.conns.pop());
+        writer.wait_room(LIMIT, |_| {}).expect_err("it has ended");
+        let over = writer
+            .commit(&parts, tail(&far, 2))
+            .expect_err("it has ended");
+        assert!(matches!(over, Error::NotConnected(_)), "{over}");
+    });
+}
+
 /// Each is refused before anything is posted.
 #[test]
 fn a_writer_asks_for_nothing_that_is_refused() {

@@ -587,6 +587,11 @@ impl Conn {
         self.queues.slots.failure()
     }
 
+    /// The error of an operation after its end.
+    pub(crate) fn closed(&self) -> Error {
+        self.queues.slots.closed()
+    }
+
     /// Returns the numbers of posted requests, of their bytes, of full queues and of failures since
     /// the connection was made.
     ///

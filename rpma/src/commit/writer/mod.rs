@@ -229,10 +229,7 @@ impl Writer {
             )));
         }
         if self.room() == 0 {
-            return Err(Error::QueueFull {
-                queue: Queue::Commits,
-                depth: self.in_flight as u32,
-            });
+            return Err(self.full());
         }
         let (conn, number) = (&self.conn, self.posted + 1);
         let posted = match &self.server {
@@ -255,6 +252,18 @@ impl Writer {
                 self.is_broken = true;
                 Err(error)
             }
+        }
+    }
+
+    /// The error of a commit without room. Nothing makes room after the connection's end.
+    #[cold]
+    fn full(&self) -> Error {
+        match self.is_over() {
+            true => self.conn.closed(),
+            false => Error::QueueFull {
+                queue: Queue::Commits,
+                depth: self.in_flight as u32,
+            },
         }
     }
 
