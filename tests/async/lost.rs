@@ -3,24 +3,16 @@
 use std::future::pending;
 use std::time::Duration;
 
-use rpma::{ConnCfg, ConnEvent, Error, FlushType, NotConnected, WcStatus};
+use rpma::{ConnEvent, Error, FlushType, NotConnected, WcStatus};
 use rpma_async::Setup;
 use tokio::time::{Instant, sleep};
 
 use crate::sleepers::Sleepers;
 use crate::support::{CLOSE, Memories, both, in_time};
-use crate::world::virtually;
+use crate::world::{impatient, virtually};
 
 fn with_receives() -> Setup {
     Setup::default().with_receives(2, 64)
-}
-
-/// Settings that notice a lost peer in 2 s.
-fn impatient() -> ConnCfg {
-    let mut cfg = ConnCfg::new();
-    cfg.set_ack_timeout(Some(15)).expect("5 bits");
-    cfg.set_retry_count(2).expect("3 bits");
-    cfg
 }
 
 /// Promise: a peer whose programs are killed wakes everything that sleeps, with the reason.

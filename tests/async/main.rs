@@ -17,7 +17,10 @@ mod failing;
 #[cfg(feature = "sim")]
 mod far;
 mod gone;
+mod faults;
 mod held;
+#[cfg(feature = "sim")]
+mod hosts;
 mod input;
 #[cfg(feature = "sim")]
 mod instants;

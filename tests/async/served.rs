@@ -12,7 +12,7 @@ use rpma::pmem::PmemMap;
 use rpma::reconnect::{self, ReconnectCfg, ToWriter};
 use rpma::serve::{Part, ServerCfg};
 use rpma::wait::Waker;
-use rpma::{ConnCfg, Mr, Wc};
+use rpma::{ConnCfg, Error, Identity, Mr, Wc};
 use rpma_async::{Frozen, Pool, Reactor, Reconnect, Server};
 use tokio::task::JoinHandle;
 
@@ -131,7 +131,16 @@ pub(crate) fn client<C: reconnect::Connects>(
     key: u64,
     connects: C,
 ) -> Reconnect<C> {
-    let offer = offer(identity(key, 1, key));
+    client_of(reactor, addr, identity(key, 1, key), connects)
+}
+
+pub(crate) fn client_of<C: reconnect::Connects>(
+    reactor: &Reactor,
+    addr: SocketAddr,
+    identity: Identity,
+    connects: C,
+) -> Reconnect<C> {
+    let offer = offer(identity);
     let client = reconnect::Reconnect::to_addrs(reactor.peer(), &[addr], offer, connects);
     let mut cfg = ReconnectCfg::new();
     let ms = Duration::from_millis;
@@ -146,7 +155,7 @@ pub(crate) fn commit(
     writer: &rpma_async::Writer,
     bytes: Frozen,
     number: u64,
-) -> Result<rpma::commit::Ticket, rpma::Error> {
+) -> Result<rpma::commit::Ticket, Error> {
     let far = writer.offer().regions()[0];
     let dst = far.slice(64..64 + bytes.len() as u64).expect("inside");
     let tail = far.slice(TAIL..TAIL + 8).expect("inside");

@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use rpma::Peer;
 use rpma::sim::{Fabric, Host, Link};
+use rpma::{ConnCfg, Peer};
 use rpma_async::{Conn, Reactor, Setup};
 use tokio::time::{Instant, sleep_until};
 
@@ -18,6 +18,14 @@ pub(crate) struct World {
     pub(crate) peers: [Peer; 2],
     pub(crate) reactors: [Reactor; 2],
     pub(crate) fabric: Fabric,
+}
+
+/// Settings that notice a lost peer in 2 s.
+pub(crate) fn impatient() -> ConnCfg {
+    let mut cfg = ConnCfg::new();
+    cfg.set_ack_timeout(Some(15)).expect("5 bits");
+    cfg.set_retry_count(2).expect("3 bits");
+    cfg
 }
 
 /// Runs a test in virtual time. In the end nothing is left on the fabric.
