@@ -8,7 +8,7 @@ use rpma_async::{Pool, Writer};
 use tokio::task::{JoinHandle, yield_now};
 use tokio::time::{Instant, sleep};
 
-use crate::hosts::{Far, Fault, methods};
+use crate::hosts::{Far, Fault, methods, with_each};
 use crate::served::{block, commit};
 use crate::support::in_time;
 use crate::world::{World, virtually};
@@ -17,16 +17,6 @@ use crate::world::{World, virtually};
 const NOTICED: Duration = Duration::from_secs(5);
 /// A byte that no commit has.
 const SPOILED: u8 = 0xee;
-
-/// Runs a test for each method and each fault.
-fn with_each(test: impl AsyncFn(&World, Method, Fault)) {
-    for method in methods() {
-        for fault in Fault::ALL {
-            println!("{method}, {fault:?}");
-            virtually(async |world| test(world, method, fault).await);
-        }
-    }
-}
 
 /// Tasks that wait for a writer: for two commits, for room, and for the end.
 struct Waits {

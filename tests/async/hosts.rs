@@ -14,7 +14,7 @@ use rpma_async::{Reactor, Writer};
 use crate::common::profile;
 use crate::served::{Serving, Stopped, TAIL, cfg, client_of};
 use crate::site::{LEN, Site, directory_of, identity, new_directory};
-use crate::world::{World, impatient};
+use crate::world::{World, impatient, virtually};
 
 /// The methods that the device of these tests has.
 pub(crate) fn methods() -> impl Iterator<Item = Method> {
@@ -204,6 +204,16 @@ impl Fault {
             Self::Frozen | Self::Parted | Self::NothingArrives => true,
             Self::NothingReturns => !refuses,
             Self::Killed | Self::NoPower | Self::CutOff => false,
+        }
+    }
+}
+
+/// Runs a test for each method and each fault.
+pub(crate) fn with_each(test: impl AsyncFn(&World, Method, Fault)) {
+    for method in methods() {
+        for fault in Fault::ALL {
+            println!("{method}, {fault:?}");
+            virtually(async |world| test(world, method, fault).await);
         }
     }
 }

@@ -42,6 +42,8 @@ mod read_faults;
 mod reads;
 mod reconnect;
 mod replicas;
+#[cfg(feature = "sim")]
+mod replicas_faults;
 mod served;
 mod serving;
 #[allow(dead_code, reason = "these tests use a part of it")]

@@ -12,7 +12,7 @@ use crate::served::{Serving, Stopped, TAIL, cfg, polls, record, writer};
 use crate::site::{LEN, SHORT, Site, directory_of, new_directory};
 use crate::support::run;
 
-const RING: usize = 1024;
+pub(crate) const RING: usize = 1024;
 
 /// A set of the keys of one server, which are replicas in memory of their own.
 async fn set(reactor: &Reactor, serving: &Serving, keys: std::ops::Range<u64>) -> Replicas {
@@ -31,7 +31,7 @@ async fn add(set: &Replicas, reactor: &Reactor, addr: std::net::SocketAddr, key:
 }
 
 /// A record of 100 bytes at 64, in two pieces, with a pointer.
-fn commit(set: &Replicas, number: u64, k: usize) -> Result<CommitId, Refused> {
+pub(crate) fn commit(set: &Replicas, number: u64, k: usize) -> Result<CommitId, Refused> {
     let bytes = [number as u8; 100];
     let pointer = Some((TAIL, number.to_ne_bytes()));
     set.commit(64, &[&bytes[..8], &bytes[8..]], pointer, k)
@@ -58,7 +58,7 @@ async fn with_a_slow_one(reactor: &Reactor) -> (Replicas, Serving, Stopped, [Rep
 }
 
 /// Commits until the ring is full, and returns the last commit and its number.
-async fn fill(set: &Replicas, slow: ReplicaId) -> (CommitId, u64) {
+pub(crate) async fn fill(set: &Replicas, slow: ReplicaId) -> (CommitId, u64) {
     let (mut last, mut number) = (None, 1);
     loop {
         match commit(set, number, 1) {
