@@ -17,6 +17,9 @@ mod failing;
 #[cfg(feature = "sim")]
 mod far;
 mod gone;
+#[path = "../common/failing_calls.rs"]
+mod failing_calls;
+#[cfg(feature = "sim")]
 mod faults;
 mod held;
 #[cfg(feature = "sim")]

@@ -7,70 +7,22 @@
 //! told; nothing panics; nothing waits longer than the program's own limits; nothing leaks but
 //! what could not be destroyed, and what that keeps.
 
-use std::cell::RefCell;
-use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
-use std::sync::Once;
 use std::time::Duration;
 
-use log::{LevelFilter, Log, Metadata, Record};
+use log::LevelFilter;
 use rpma::sim::{Errno, How};
 use rpma::{Error, FlushType, MrRemote};
 use rpma_async::{Conn, Lease, Pool, Reactor, Setup};
 use tokio::time::timeout;
 
+use crate::failing_calls::{Calls, Fails, Run, every_call, keep_lines, lines};
 use crate::support::{begun, both};
 use crate::world::{World, leaving};
 
 /// No step of the program takes longer, in virtual time.
 const LIMIT: Duration = Duration::from_secs(600);
 const CLOSE: Duration = Duration::from_secs(200);
-
-/// What a call that destroys leaves behind when it fails: its object, and what that keeps.
-const LEAVES: [(&str, &[&str]); 6] = [
-    ("ibv_dealloc_pd", &["pd"]),
-    ("ibv_dereg_mr", &["mr", "pd"]),
-    ("ibv_destroy_comp_channel", &["comp_channel"]),
-    ("ibv_destroy_cq", &["cq", "comp_channel"]),
-    ("ibv_destroy_qp", &["qp", "cq", "comp_channel", "pd", "mr"]),
-    ("rdma_destroy_id", &["cm_id"]),
-];
-
-/// Calls that cannot fail and have done everything: those that return an object or an event, and
-/// the acknowledgement of an event, which is always done.
-const ONE_WAY: [&str; 11] = [
-    "ibv_alloc_pd",
-    "ibv_create_comp_channel",
-    "ibv_create_cq",
-    "ibv_create_srq",
-    "ibv_get_cq_event",
-    "ibv_reg_mr",
-    "rdma_ack_cm_event",
-    "rdma_create_event_channel",
-    "rdma_create_id",
-    "rdma_create_qp",
-    "rdma_get_cm_event",
-];
-
-thread_local! {
-    /// What this thread has logged.
-    static LINES: RefCell<Vec<String>> = const { RefCell::new(Vec::new()) };
-}
-
-struct Lines;
-
-impl Log for Lines {
-    fn enabled(&self, _: &Metadata<'_>) -> bool {
-        true
-    }
-
-    fn log(&self, record: &Record<'_>) {
-        let line = format!("{}: {}", record.level(), record.args());
-        LINES.with_borrow_mut(|lines| lines.push(line));
-    }
-
-    fn flush(&self) {}
-}
 
 /// A step of the program, which must not take longer than the limit.
 async fn step<T>(step: impl Future<Output = T>) -> T {
@@ -186,21 +138,9 @@ async fn operations(
     Ok(())
 }
 
-/// What a run made of a failure.
-struct Run {
-    result: rpma::Result<()>,
-    calls: BTreeMap<&'static str, u64>,
-    left: BTreeMap<&'static str, usize>,
-    log: Vec<String>,
-}
-
-fn run(fails: Option<(&str, u32, How)>) -> Run {
-    static ONCE: Once = Once::new();
-    ONCE.call_once(|| {
-        log::set_logger(&Lines).expect("the only one");
-        log::set_max_level(LevelFilter::Debug);
-    });
-    LINES.take();
+/// A run, and the calls of the program.
+fn run(fails: Option<Fails>) -> (Run, Calls) {
+    keep_lines(LevelFilter::Debug);
     let ((result, calls, failing), left) = leaving(async |world| {
         let memories = world.memories(1);
         let failing =
@@ -218,59 +158,28 @@ fn run(fails: Option<(&str, u32, How)>) -> Run {
         (result, calls, failing.map(|failing| failing.disarm()))
     });
     assert_ne!(failing, Some(true), "{fails:?} is not made");
-    Run {
-        result,
-        calls,
+    let run = Run {
+        error: result.err().map(|error| error.to_string()),
         left,
-        log: LINES.take(),
-    }
+        log: lines(),
+    };
+    (run, calls)
 }
 
-fn every_call(how: How) {
-    let clean = run(None);
-    clean.result.expect("nothing fails by itself");
+fn every_call_of(how: How) {
+    let (clean, calls) = run(None);
+    assert_eq!(clean.error, None, "nothing fails by itself");
     assert!(clean.left.is_empty(), "{:?}", clean.left);
-    let mut all = clean.calls;
-    all.retain(|call, _| how == How::Refused || !ONE_WAY.contains(call));
-    let (mut told, mut logged, mut silent) = (0, 0, Vec::new());
-    for (&call, &count) in &all {
-        for nth in 1..=count as u32 {
-            let what = format!("{call}, number {nth}");
-            let run = run(Some((call, nth, how)));
-            let names = |text: &str| text.contains(&format!("{call} failed"));
-            let error = run.result.err().map(|error| error.to_string());
-            match &error {
-                Some(error) if names(error) => told += 1,
-                _ if run.log.iter().any(|line| names(line)) => logged += 1,
-                _ => silent.push(format!("{what}: {error:?}, {:?}", run.log)),
-            }
-            let leaves = LEAVES.iter().find(|(destroys, _)| *destroys == call);
-            // What was destroyed all the same leaves nothing.
-            let leaves = leaves.filter(|_| how == How::Refused);
-            let leaves = leaves.map_or(&[][..], |(_, kinds)| kinds);
-            let left: BTreeSet<_> = run.left.keys().copied().collect();
-            let allowed = BTreeSet::from_iter(leaves.iter().copied());
-            assert!(
-                left.is_subset(&allowed),
-                "{what}: {:?} are left: {:?}",
-                run.left,
-                run.log
-            );
-        }
-    }
-    assert!(silent.is_empty(), "nobody is told: {silent:#?}");
-    println!(
-        "{how:?}: {told} told, {logged} logged, of {} verbs",
-        all.len()
-    );
+    let swept = every_call(&calls, how, "mr", |fails| Some(run(Some(fails)).0));
+    println!("{how:?}: {swept}");
 }
 
 #[test]
 fn every_call_fails() {
-    every_call(How::Refused);
+    every_call_of(How::Refused);
 }
 
 #[test]
 fn every_call_fails_that_happens_all_the_same() {
-    every_call(How::Done);
+    every_call_of(How::Done);
 }

@@ -1,0 +1,160 @@
+//! What sweeps share: each call that a program makes fails in one run of it.
+
+use std::cell::RefCell;
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::sync::Once;
+
+use log::{LevelFilter, Log, Metadata, Record};
+use rpma::sim::How;
+
+/// What a call that destroys leaves behind when it fails: its object, and what that keeps.
+const LEAVES: [(&str, &[&str]); 7] = [
+    ("ibv_dealloc_pd", &["pd"]),
+    ("ibv_dereg_mr", &["mr", "pd"]),
+    ("ibv_destroy_comp_channel", &["comp_channel"]),
+    ("ibv_destroy_cq", &["cq", "comp_channel"]),
+    ("ibv_destroy_qp", &["qp", "cq", "comp_channel", "pd"]),
+    ("ibv_destroy_srq", &["srq", "pd"]),
+    ("rdma_destroy_id", &["cm_id"]),
+];
+
+/// Calls that fail in one way only. Those that return an object or an event do nothing then, and
+/// `rdma_ack_cm_event` does everything.
+const ONE_WAY: [&str; 11] = [
+    "ibv_alloc_pd",
+    "ibv_create_comp_channel",
+    "ibv_create_cq",
+    "ibv_create_srq",
+    "ibv_get_cq_event",
+    "ibv_reg_mr",
+    "rdma_ack_cm_event",
+    "rdma_create_event_channel",
+    "rdma_create_id",
+    "rdma_create_qp",
+    "rdma_get_cm_event",
+];
+
+thread_local! {
+    /// What this thread has logged.
+    static LINES: RefCell<Vec<String>> = const { RefCell::new(Vec::new()) };
+}
+
+struct Lines;
+
+impl Log for Lines {
+    fn enabled(&self, _: &Metadata<'_>) -> bool {
+        true
+    }
+
+    fn log(&self, record: &Record<'_>) {
+        let line = format!("{}: {}", record.level(), record.args());
+        LINES.with_borrow_mut(|lines| lines.push(line));
+    }
+
+    fn flush(&self) {}
+}
+
+/// From now on the lines of this thread are kept, from this level on: the same one in all sweeps of
+/// a program.
+pub(crate) fn keep_lines(level: LevelFilter) {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        log::set_logger(&Lines).expect("the only one");
+        log::set_max_level(level);
+    });
+    LINES.take();
+}
+
+/// The lines of this thread since then.
+pub(crate) fn lines() -> Vec<String> {
+    LINES.take()
+}
+
+/// How often each call was made.
+pub(crate) type Calls = BTreeMap<&'static str, u64>;
+
+/// A call that fails: its name, its number, and how.
+pub(crate) type Fails = (&'static str, u32, How);
+
+/// What a run with a failure came to.
+pub(crate) struct Run {
+    pub(crate) error: Option<String>,
+    pub(crate) left: BTreeMap<&'static str, usize>,
+    pub(crate) log: Vec<String>,
+}
+
+/// What all runs came to: how often the error of the program named the call, and how often the log.
+pub(crate) struct Swept {
+    told: u32,
+    logged: u32,
+    verbs: usize,
+}
+
+impl fmt::Display for Swept {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self {
+            told,
+            logged,
+            verbs,
+        } = self;
+        let calls = told + logged;
+        write!(
+            f,
+            "{calls} calls of {verbs} verbs: {told} told, {logged} logged"
+        )
+    }
+}
+
+/// Lets each of these calls fail, each in a run of its own. `run` returns `None` if the program
+/// makes no call of this number. A queue pair that is not destroyed keeps objects of `keeps` as
+/// well.
+///
+/// Each failure must be named by the error of the program, or by the log. Nothing is left but what
+/// could not be destroyed, and what that keeps.
+pub(crate) fn every_call(
+    calls: &Calls,
+    how: How,
+    keeps: &str,
+    mut run: impl FnMut(Fails) -> Option<Run>,
+) -> Swept {
+    let calls = calls.iter();
+    let calls: Vec<_> = calls
+        .filter(|(call, _)| how == How::Refused || !ONE_WAY.contains(call))
+        .collect();
+    let (mut told, mut logged, mut silent) = (0, 0, Vec::new());
+    for &(&call, &count) in &calls {
+        for nth in 1..=count as u32 {
+            let what = format!("{call}, number {nth}, {how:?}");
+            let Some(run) = run((call, nth, how)) else {
+                break;
+            };
+            let names = |text: &str| text.contains(&format!("{call} failed"));
+            match &run.error {
+                Some(error) if names(error) => told += 1,
+                _ if run.log.iter().any(|line| names(line)) => logged += 1,
+                error => silent.push(format!("{what}: {error:?}, {:?}", run.log)),
+            }
+            // What was destroyed all the same leaves nothing.
+            let leaves = LEAVES.iter().filter(|_| how == How::Refused);
+            let leaves = leaves.filter(|(destroys, _)| *destroys == call);
+            let mut allowed: BTreeSet<_> = leaves.flat_map(|(_, kinds)| *kinds).copied().collect();
+            if allowed.contains("qp") {
+                allowed.insert(keeps);
+            }
+            let left: BTreeSet<_> = run.left.keys().copied().collect();
+            assert!(
+                left.is_subset(&allowed),
+                "{what}: {:?} are left: {:?}",
+                run.left,
+                run.log
+            );
+        }
+    }
+    assert!(silent.is_empty(), "nobody is told: {silent:#?}");
+    Swept {
+        told,
+        logged,
+        verbs: calls.len(),
+    }
+}
