@@ -225,6 +225,22 @@ impl Error {
         }
     }
 
+    /// The same error, if it is one of a call.
+    pub(crate) fn of_call(&self) -> Option<Self> {
+        let Self::Provider { call, cause, hint } = self else {
+            return None;
+        };
+        let cause = match cause.raw_os_error() {
+            Some(errno) => io::Error::from_raw_os_error(errno),
+            None => io::Error::new(cause.kind(), cause.to_string()),
+        };
+        Some(Self::Provider {
+            call,
+            cause,
+            hint: *hint,
+        })
+    }
+
     /// Adds what is known of the cause.
     pub(crate) fn with_hint(mut self, text: &'static str) -> Self {
         if let Self::Provider { hint, .. } = &mut self {

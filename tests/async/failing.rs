@@ -16,7 +16,7 @@ fn with_receives() -> Setup {
 
 /// The error names the call and its errno.
 #[track_caller]
-fn names(error: &Error, call: &str, errno: Errno) {
+pub(crate) fn names(error: &Error, call: &str, errno: Errno) {
     let Error::Provider {
         call: named, cause, ..
     } = error

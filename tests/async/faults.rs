@@ -8,25 +8,23 @@ use rpma_async::{Pool, Writer};
 use tokio::task::{JoinHandle, yield_now};
 use tokio::time::{Instant, sleep};
 
-use crate::hosts::{Far, Fault, methods, with_each};
+use crate::hosts::{Far, Fault, methods, spoil, with_each};
 use crate::served::{block, commit};
 use crate::support::in_time;
 use crate::world::{World, virtually};
 
 /// The retries of `impatient` are over, and so is the time in which an acknowledgement may come.
 const NOTICED: Duration = Duration::from_secs(5);
-/// A byte that no commit has.
-const SPOILED: u8 = 0xee;
 
 /// Tasks that wait for a writer: for two commits, for room, and for the end.
-struct Waits {
-    durable: [JoinHandle<Result<()>>; 2],
-    room: JoinHandle<Result<()>>,
-    closed: JoinHandle<Result<ConnEvent>>,
+pub(crate) struct Waits {
+    pub(crate) durable: [JoinHandle<Result<()>>; 2],
+    pub(crate) room: JoinHandle<Result<()>>,
+    pub(crate) closed: JoinHandle<Result<ConnEvent>>,
 }
 
 impl Waits {
-    async fn begin(writer: &Writer, tickets: [Ticket; 2]) -> Self {
+    pub(crate) async fn begin(writer: &Writer, tickets: [Ticket; 2]) -> Self {
         let waits = Self {
             durable: tickets.map(|ticket| {
                 let writer = writer.clone();
@@ -56,29 +54,16 @@ impl Waits {
     }
 }
 
-/// Takes all blocks of a pool as they come back, and writes over them.
-fn spoil(pool: &Pool) -> JoinHandle<()> {
-    let pool = pool.clone();
-    tokio::spawn(async move {
-        let mut all = Vec::new();
-        while all.len() < pool.blocks() {
-            let mut block = pool.lease().await;
-            block.fill(SPOILED);
-            all.push(block);
-        }
-    })
-}
-
 /// A server with a commit that is durable, and two commits that are on their way.
-struct UnderWay {
-    far: Far,
-    writer: Writer,
-    pool: Pool,
-    tickets: [Ticket; 2],
+pub(crate) struct UnderWay {
+    pub(crate) far: Far,
+    pub(crate) writer: Writer,
+    pub(crate) pool: Pool,
+    pub(crate) tickets: [Ticket; 2],
 }
 
 impl UnderWay {
-    async fn new(world: &World, method: Method) -> Self {
+    pub(crate) async fn new(world: &World, method: Method) -> Self {
         let mut far = Far::new(world, "log", method);
         let writer = far.writer(world, 2).await;
         let pool = Pool::new(&world.peers[0], 100, 2).expect("a pool");

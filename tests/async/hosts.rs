@@ -9,12 +9,16 @@ use rpma::pmem::PmemMap;
 use rpma::reconnect::ToWriter;
 use rpma::sim::{Host, Link, Platform, Pmem, Profile};
 use rpma::{ConnCfg, PeerCfg};
-use rpma_async::{Reactor, Writer};
+use rpma_async::{Pool, Reactor, Writer};
+use tokio::task::JoinHandle;
 
 use crate::common::profile;
 use crate::served::{Serving, Stopped, TAIL, cfg, client_of};
 use crate::site::{LEN, Site, directory_of, identity, new_directory};
 use crate::world::{World, impatient, virtually};
+
+/// A byte that no commit has.
+const SPOILED: u8 = 0xee;
 
 /// The methods that the device of these tests has.
 pub(crate) fn methods() -> impl Iterator<Item = Method> {
@@ -135,6 +139,19 @@ impl Far {
         self.stop().await;
         drop((self.stopped, self.reactor));
     }
+}
+
+/// Takes all blocks of a pool as they come back, and writes over them.
+pub(crate) fn spoil(pool: &Pool) -> JoinHandle<()> {
+    let pool = pool.clone();
+    tokio::spawn(async move {
+        let mut all = Vec::new();
+        while all.len() < pool.blocks() {
+            let mut block = pool.lease().await;
+            block.fill(SPOILED);
+            all.push(block);
+        }
+    })
 }
 
 /// What happens to a server.

@@ -20,6 +20,8 @@ mod gone;
 #[path = "../common/failing_calls.rs"]
 mod failing_calls;
 #[cfg(feature = "sim")]
+mod failing_commits;
+#[cfg(feature = "sim")]
 mod faults;
 mod held;
 #[cfg(feature = "sim")]

@@ -61,8 +61,10 @@ pub struct Writer {
     released: u64,
     /// The empty write that is under way.
     probe: Option<Posted>,
-    /// A look failed.
+    /// A look or a post failed.
     is_broken: bool,
+    /// The failure of a call in a look.
+    failed_call: Option<Error>,
     /// A wait has seen the connection's end. This is of the writer, so that waits with short
     /// limits, one after the other, learn the reason as well.
     grace: Option<Deadline>,
@@ -120,6 +122,7 @@ impl Writer {
             released: 0,
             probe: None,
             is_broken: false,
+            failed_call: None,
             grace: None,
         }
     }
@@ -323,7 +326,12 @@ impl Writer {
         match taken {
             Ok(()) => self.durable = number,
             // The answer counts; the connection has ended.
-            Err(Error::NotConnected(_) | Error::Provider { .. }) => self.durable = number,
+            Err(Error::NotConnected(_)) => self.durable = number,
+            // As before. The receive is not posted, and a later answer would wait for it.
+            Err(error @ Error::Provider { .. }) => {
+                self.durable = number;
+                self.end(&error);
+            }
             Err(error) => {
                 log::error!("{:?}: {error}; the connection ends", self.conn.peer_addr());
                 self.is_broken = true;
@@ -360,7 +368,7 @@ impl Writer {
     ///
     /// # Errors
     ///
-    /// As [`Conn::next`]. The connection is over then.
+    /// As [`Conn::next`]. The connection is over then: it is disconnected, and waits return this error.
     pub fn look(&mut self, mut other: impl FnMut(Wc)) -> Result<()> {
         while self.next(Duration::ZERO, &mut other)? {}
         Ok(())
@@ -381,9 +389,23 @@ impl Writer {
             Ok(Next::Event(_)) => Ok(true),
             Err(Error::TimedOut(_)) => Ok(false),
             Err(error) => {
-                self.is_broken = true;
+                self.end(&error);
                 Err(error)
             }
+        }
+    }
+
+    /// Ends the connection after a call that failed in a look: completions may be lost, or answers
+    /// would be. Waits return this error as their reason.
+    #[cold]
+    fn end(&mut self, error: &Error) {
+        log::debug!("{:?}: {error}; the connection ends", self.conn.peer_addr());
+        self.is_broken = true;
+        if self.failed_call.is_none() {
+            self.failed_call = error.of_call();
+        }
+        if let Err(error) = self.conn.disconnect() {
+            log::debug!("{error}");
         }
     }
 
@@ -483,8 +505,13 @@ impl Writer {
     fn reason(&self) -> Error {
         let failure = self.conn.failure();
         let cause = failure.filter(|failure| !failure.is_flushed());
-        match (cause, self.conn.ended(), failure) {
-            (Some(cause), _, _) => cause.into(),
+        let failed_call = self.failed_call.as_ref().and_then(Error::of_call);
+        match (
+            cause.map(Error::from).or(failed_call),
+            self.conn.ended(),
+            failure,
+        ) {
+            (Some(cause), _, _) => cause,
             // The end has flushed what was in flight.
             (None, Some(event), _) => Error::Ended(Box::new(event.clone())),
             (None, None, Some(flushed)) => flushed.into(),
