@@ -58,6 +58,8 @@ mod sleepers;
 mod support;
 #[cfg(feature = "sim")]
 mod sweeping;
+#[cfg(feature = "sim")]
+mod sweeping_commits;
 mod turns;
 mod weights;
 #[cfg(feature = "sim")]

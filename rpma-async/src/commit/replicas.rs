@@ -304,9 +304,13 @@ impl Replicas {
         let shared = &self.shared;
         let is_disconnected = shared.with(|state| {
             let writer = state.set.writer(id)?;
-            Some(writer.conn().disconnect().is_ok())
+            // The set tries it again.
+            let disconnected = writer.conn().disconnect();
+            disconnected
+                .inspect_err(|error| log::debug!("{error}"))
+                .ok()
         });
-        if is_disconnected == Some(true) {
+        if is_disconnected.is_some() {
             let released = shared.wait(|set| {
                 set.look();
                 let writer = set.writer(id);
