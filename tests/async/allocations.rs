@@ -1,11 +1,18 @@
-//! After the first operations, no awaited one allocates in the library, whether it sleeps or not.
+//! After the first operations and commits, no awaited one allocates in the library, whether it
+//! sleeps or not.
 
 use rpma::FlushType;
-use rpma_async::{Conn, Inbox, Pool, Setup};
+use rpma::commit::{Fate, Replicas as Set};
+use rpma_async::{Conn, Inbox, Pool, Replicas, Setup, Writer};
+use tokio::task::yield_now;
 
-use crate::common::{device_test, peer};
+use crate::common::{LIMIT, device_test, peer};
+use crate::hosts::{Far, methods};
 use crate::looking;
+use crate::replicas::{self, RING};
+use crate::served::{block, commit};
 use crate::support::{CLOSE, Ends, Memories, run};
+use crate::world::{impatient, virtually};
 
 /// Each kind of operation once. The last message sleeps until the peer has a receive for it.
 async fn each(client: &Conn, inbox: &mut Inbox, memories: &Memories) {
@@ -38,7 +45,7 @@ async fn each(client: &Conn, inbox: &mut Inbox, memories: &Memories) {
     let mut receive = Some(message);
     // It is polled after the second message, which has no receive.
     let giving = async {
-        tokio::task::yield_now().await;
+        yield_now().await;
         receive = None;
     };
     let (sent, ()) = tokio::join!(second, giving);
@@ -71,4 +78,98 @@ fn awaited_operations_allocate_nothing() {
             client.close(CLOSE).await.expect("closes");
         });
     });
+}
+
+/// Commits, and awaits room and the commits: the first of a round is complete when it is awaited,
+/// and the others sleep.
+async fn commits(writer: &Writer, pool: &Pool, far: &Far) {
+    for number in 0..2 {
+        writer.room().await.expect("room");
+        let ticket = commit(writer, block(pool, number).await, number).expect("posted");
+        writer.durable(ticket).await.expect("durable");
+
+        far.there.hold();
+        let first = commit(writer, block(pool, number).await, number).expect("posted");
+        let second = commit(writer, block(pool, number).await, number).expect("posted");
+        let releasing = async {
+            yield_now().await;
+            far.there.release();
+        };
+        let (room, durable, ()) = tokio::join!(writer.room(), writer.durable(second), releasing);
+        room.expect("room");
+        durable.expect("durable");
+        writer.durable(first).await.expect("durable");
+        assert_eq!(writer.fate(first).expect("its own"), Fate::Durable);
+    }
+}
+
+/// Promise: after the first ones no commit of a writer allocates, nor does a wait for it, asleep
+/// or not, by any method.
+#[test]
+fn awaited_commits_allocate_nothing() {
+    for method in methods() {
+        virtually(async |world| {
+            let mut far = Far::new(world, "log", method);
+            let writer = far.writer(world, 2).await;
+            let pool = Pool::new(&world.peers[0], 100, 4).expect("a pool");
+            commits(&writer, &pool, &far).await;
+            looking::begin();
+            commits(&writer, &pool, &far).await;
+            let found = looking::end();
+            assert!(found.is_empty(), "{method}: {found:#?}");
+            drop(writer);
+            far.end().await;
+        });
+    }
+}
+
+/// Commits on replicas, and awaits two and three copies, asleep and not.
+async fn commits_on(set: &Replicas, fars: &[Far]) {
+    for number in 0..2 {
+        set.room(100, LIMIT).await.expect("room");
+        let id = replicas::commit(set, number, 2).expect("posted");
+        let outcome = set.settle(id, 3, LIMIT).await.expect("the driver runs");
+        assert_eq!(outcome.copies(), 3);
+
+        fars.iter().for_each(|far| far.there.hold());
+        let id = replicas::commit(set, number, 2).expect("posted");
+        let releasing = async {
+            for far in fars {
+                yield_now().await;
+                far.there.release();
+            }
+        };
+        let (room, outcome, ()) =
+            tokio::join!(set.room(RING, LIMIT), set.settle(id, 2, LIMIT), releasing);
+        room.expect("room");
+        assert!(outcome.expect("the driver runs").copies() >= 2);
+        let outcome = set.settle(id, 3, LIMIT).await.expect("the driver runs");
+        assert_eq!(outcome, set.outcome(id));
+    }
+}
+
+/// Promise: so does no commit of a set, nor a wait for it.
+#[test]
+fn awaited_commits_on_replicas_allocate_nothing() {
+    for method in methods() {
+        virtually(async |world| {
+            let set = Set::new(&world.peers[0], RING, 8).expect("a set");
+            let set = Replicas::new(&world.reactors[0], set).expect("watched");
+            let mut fars = ["one", "two", "three"].map(|name| Far::new(world, name, method));
+            for far in &mut fars {
+                let writer = far.connect(world, 2, &impatient()).await;
+                let remote = writer.offer().regions()[0];
+                set.add(writer, remote).expect("added");
+            }
+            commits_on(&set, &fars).await;
+            looking::begin();
+            commits_on(&set, &fars).await;
+            let found = looking::end();
+            assert!(found.is_empty(), "{method}: {found:#?}");
+            drop(set);
+            for far in fars {
+                far.end().await;
+            }
+        });
+    }
 }

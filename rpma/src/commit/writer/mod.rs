@@ -368,7 +368,7 @@ impl Writer {
     ///
     /// # Errors
     ///
-    /// As [`Conn::next`]. The connection is over then: it is disconnected, and waits return this error.
+    /// As [`Conn::next`]. The connection is over then, and waits return this error.
     pub fn look(&mut self, mut other: impl FnMut(Wc)) -> Result<()> {
         while self.next(Duration::ZERO, &mut other)? {}
         Ok(())
