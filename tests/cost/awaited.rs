@@ -15,6 +15,7 @@ use rpma::{
 use rpma_async::{Driver, Frozen, Pool, Reactor, Setup};
 use tokio::time::Instant;
 
+use crate::commits;
 use crate::common::place::with_fabric;
 use crate::rpma::{ALWAYS, Parts, cfg, pair, remote_descriptor};
 use crate::{LEN, Outcome, ROUNDS, counted};
@@ -23,10 +24,12 @@ use crate::{LEN, Outcome, ROUNDS, counted};
 const VISIBLE: FlushType = FlushType::Visibility;
 
 /// What awaiting may cost: a row, the row that it is compared with, and the instructions more.
-pub(crate) const LIMITS: [(&str, &str, u64); 3] = [
+pub(crate) const LIMITS: [(&str, &str, u64); 5] = [
     ("awaited_flush", "by_hand_flush", 220),
     ("awaited_write_flush", "by_hand_write_flush", 820),
     ("awaited_flush_slept", "awaited_flush", 860),
+    ("awaited_writer_commit", "by_hand_writer_commit", 3400),
+    ("awaited_set_commit", "by_hand_set_commit", 4000),
 ];
 
 pub(crate) fn run(addr: &str) -> Outcome {
@@ -58,6 +61,7 @@ pub(crate) fn run(addr: &str) -> Outcome {
     for warm in [true, false] {
         by_hand(&conn, &parts, pointer, warm)?;
     }
+    commits::by_hand(&peer, addr)?;
     let to: Vec<_> = parts.iter().map(|(to, _)| *to).collect();
     runtime.block_on(awaited(&peer, addr, &to, pointer, link))
 }
@@ -162,15 +166,16 @@ async fn awaited(
         sleeps(&conn, to, link).await?;
         counted("awaited_flush_slept");
     }
+    commits::awaited(&reactor, &addr.ip().to_string()).await?;
     Ok(())
 }
 
-fn row(name: &str, warm: bool) {
+pub(crate) fn row(name: &str, warm: bool) {
     counted(if warm { "ignored" } else { name }, ROUNDS);
 }
 
 /// In a function of its own.
-fn alone<'a, F: Future<Output = Result<()>> + 'a>(
+pub(crate) fn alone<'a, F: Future<Output = Result<()>> + 'a>(
     future: F,
 ) -> Pin<Box<dyn Future<Output = Result<()>> + 'a>> {
     Box::pin(future)
@@ -223,7 +228,7 @@ async fn measured_commit(
 
 /// A block that is free, and whose bytes are not written here.
 #[inline(always)]
-fn block(pool: &Pool) -> Frozen {
+pub(crate) fn block(pool: &Pool) -> Frozen {
     pool.try_lease().expect("it is free").freeze()
 }
 

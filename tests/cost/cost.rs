@@ -25,6 +25,8 @@ mod awaited;
 )]
 mod bare;
 mod callgrind;
+#[cfg(feature = "sim")]
+mod commits;
 #[path = "../common/mod.rs"]
 mod common;
 mod rpma;
