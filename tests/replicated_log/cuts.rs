@@ -1,0 +1,132 @@
+//! The power of all replicas fails at each event.
+
+use std::collections::BTreeMap;
+
+use rpma::commit::Method;
+use rpma::sim::{Cut, Fabric, Loss, Platform, Profile, Visited};
+use rpma::sync::{Mutex, MutexGuard, PoisonError};
+use rpma::thread;
+
+use crate::common::place::profile;
+use crate::replicated_log::format::Found;
+use crate::replicated_log::{Fault, LogError, Lsn};
+use crate::world::{Way, World, found};
+
+/// What the program was told: the records that are acknowledged, and the first position that it
+/// has not truncated.
+#[derive(Default)]
+pub(crate) struct Told {
+    pub(crate) records: BTreeMap<Lsn, Vec<u8>>,
+    pub(crate) head: Lsn,
+}
+
+pub(crate) fn locked<T>(lock: &Mutex<T>) -> MutexGuard<'_, T> {
+    lock.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Told {
+    /// Looks into the logs of the replicas that can be read: any two of them have all.
+    pub(crate) fn check(&self, logs: &[Result<Found, LogError>]) {
+        for (n, one) in logs.iter().enumerate() {
+            for other in &logs[n + 1..] {
+                self.check_pair([one, other]);
+            }
+        }
+    }
+
+    fn check_pair(&self, pair: [&Result<Found, LogError>; 2]) {
+        let whole = pair.map(|log| match log {
+            Ok(found) => found,
+            Err(error) => panic!("{error}"),
+        });
+        let logs: Vec<_> = whole
+            .into_iter()
+            .filter(|found| found.header.is_some())
+            .collect();
+        let newest = Found::newest(&logs, Fault::Nothing);
+        let records: BTreeMap<_, _> = newest.into_iter().flat_map(Found::records).collect();
+        for (at, record) in self.records.range(self.head..) {
+            let found = records.get(at);
+            assert_eq!(found, Some(&&record[..]), "the record at {at} is lost");
+        }
+    }
+}
+
+/// Threads that append at the same time.
+const THREADS: u8 = 3;
+
+/// Appends with several threads, truncates, and cuts the power of all replicas at each event.
+pub(crate) fn run(
+    profile: &Profile,
+    way: Way,
+    fault: Fault,
+) -> Result<(Visited, Result<(), LogError>), Loss> {
+    let fabric = Fabric::seeded(profile.clone(), 1);
+    let mut world = World::idle(&fabric, way);
+    world.fault = fault;
+    for n in 0..3 {
+        if let Err(error) = world.start(n) {
+            return Ok((fabric.visited(), Err(LogError::Rpma(format!("{error:#}")))));
+        }
+    }
+    let told = Mutex::new(Told::default());
+    let check = |cut: &Cut<'_>| {
+        let pmems: Vec<_> = world.pmems.iter().collect();
+        for images in cut.joint_images_up_to(&pmems, 20) {
+            let logs: Vec<_> = images.iter().map(|image| found(image.bytes())).collect();
+            locked(&told).check(&logs);
+        }
+    };
+    let appends = || {
+        let log = world.open(1)?;
+        for round in 0..4_u8 {
+            let _entered = world.client.enter();
+            let appended = thread::scope(|scope| {
+                let threads = (0..THREADS).map(|n| {
+                    let (log, told) = (&log, &told);
+                    scope.spawn(move || {
+                        let record = vec![10 * round + n + 1; 30 + 40 * usize::from(n)];
+                        let at = log.append(&record)?;
+                        locked(told).records.insert(at, record);
+                        Ok::<_, LogError>(())
+                    })
+                });
+                let threads: Vec<_> = threads.collect();
+                let ends = threads
+                    .into_iter()
+                    .map(|thread| thread.join().expect("no panic"));
+                ends.collect::<Result<(), LogError>>()
+            });
+            appended?;
+            // The last record is kept. The program may not rely on the others from here on.
+            let last = *locked(&told).records.keys().next_back().expect("some");
+            locked(&told).head = last;
+            log.truncate(last)?;
+        }
+        log.close()
+    };
+    let ended = fabric.find_loss(check, appends)?;
+    Ok((fabric.visited(), ended))
+}
+
+/// Promise: any two replicas have each acknowledged record that was not truncated, whenever the
+/// power of all three fails: by each method, on each platform where it is durable. Elsewhere the
+/// log does not open, and tells why.
+#[test]
+fn nothing_acknowledged_is_lost() {
+    for platform in [Platform::AdrDdioOn, Platform::AdrDdioOff, Platform::Eadr] {
+        for method in [Method::Reading, Method::Native, Method::Server] {
+            let found = run(&profile(), Way { method, platform }, Fault::Nothing);
+            let (visited, ended) = found.unwrap_or_else(|loss| panic!("{loss}"));
+            println!("{platform} {method}: {visited:?} {ended:?}");
+            match ended {
+                Ok(()) => assert!(visited.images > 500, "{visited:?}"),
+                Err(LogError::TooFew(why)) => assert!(
+                    why.contains("durab") || why.contains("native flush"),
+                    "{why}"
+                ),
+                Err(error) => panic!("{error}"),
+            }
+        }
+    }
+}

@@ -1,0 +1,10 @@
+//! The example `replicated-log` under faults: see docs/building-a-log.md.
+
+#[path = "../common/mod.rs"]
+mod common;
+#[path = "../../examples/replicated-log/main.rs"]
+mod replicated_log;
+
+mod cuts;
+mod smoke;
+mod world;

@@ -1,0 +1,175 @@
+//! Three simulated hosts with the program of a replica, and one for the writer.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use rpma::commit::Method;
+use rpma::pmem::{Ddio, PmemMap};
+use rpma::sim::{Fabric, Host, JoinHandle, Platform, Pmem};
+use rpma::{Device, Durable, Peer, PeerCfg, Side};
+
+use crate::replicated_log::blocking::Log;
+use crate::replicated_log::format::{Found, RING};
+use crate::replicated_log::log::{LogCfg, REPLICAS};
+use crate::replicated_log::server::{Replica, Settings, Stop};
+use crate::replicated_log::{Fault, LogError};
+
+pub(crate) const LOG_KEY: u64 = 1;
+const PORT: u16 = 7204;
+pub(crate) const RING_LEN: u64 = 1024;
+pub(crate) const LIMIT: Duration = Duration::from_secs(60);
+pub(crate) const SILENCE: Duration = Duration::from_secs(10);
+
+/// How a world commits, and where.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Way {
+    pub(crate) method: Method,
+    pub(crate) platform: Platform,
+}
+
+pub(crate) const READING: Way = Way {
+    method: Method::Reading,
+    platform: Platform::Eadr,
+};
+
+/// A replica's program that runs.
+struct Running {
+    stop: Stop,
+    thread: JoinHandle<Result<(), String>>,
+}
+
+pub(crate) struct World {
+    pub(crate) fabric: Fabric,
+    pub(crate) client: Host,
+    pub(crate) hosts: [Host; REPLICAS],
+    pub(crate) pmems: Vec<Pmem>,
+    running: [Option<Running>; REPLICAS],
+    pub(crate) way: Way,
+    pub(crate) fault: Fault,
+}
+
+impl World {
+    /// With replicas that serve.
+    pub(crate) fn new(fabric: &Fabric, way: Way) -> Self {
+        let mut world = Self::idle(fabric, way);
+        (0..REPLICAS).for_each(|n| world.start(n).expect("a replica"));
+        world
+    }
+
+    /// With replicas that do not serve yet.
+    pub(crate) fn idle(fabric: &Fabric, way: Way) -> Self {
+        let hosts = ["a", "b", "c"].map(|name| fabric.host(name));
+        let pmem = |host: &Host| {
+            host.set_platform(way.platform);
+            host.pmem("log", len())
+        };
+        Self {
+            client: fabric.host("client"),
+            pmems: hosts.iter().map(pmem).collect(),
+            hosts,
+            running: [const { None }; REPLICAS],
+            fabric: fabric.clone(),
+            way,
+            fault: Fault::Nothing,
+        }
+    }
+
+    /// Starts the program of a replica.
+    pub(crate) fn start(&mut self, n: usize) -> anyhow::Result<()> {
+        let host = &self.hosts[n];
+        let _entered = host.enter();
+        let mut platform = PeerCfg::new();
+        let direct = self.fault == Fault::Platform || host.may_promise_direct_write(false);
+        platform.set_durable(match direct {
+            true => Durable::DirectWrites,
+            false if host.may_promise_direct_write(true) => Durable::NativeFlushes,
+            false => Durable::Nothing,
+        });
+        let settings = settings((host.addr(), PORT).into(), Some(platform));
+        let replica = Replica::open(self.pmems[n].path(), &settings)?;
+        let stop = replica.stopper();
+        let thread = host.spawn(move || replica.serve().map_err(|error| format!("{error:#}")));
+        self.running[n] = Some(Running { stop, thread });
+        Ok(())
+    }
+
+    /// Ends the program of a replica.
+    pub(crate) fn stop(&mut self, n: usize) {
+        if let Some(running) = self.running[n].take() {
+            running.stop.stop();
+            let _ = running.thread.join().expect("no panic");
+        }
+    }
+
+    pub(crate) fn stop_all(&mut self) {
+        (0..REPLICAS).for_each(|n| self.stop(n));
+    }
+
+    pub(crate) fn addrs(&self) -> [SocketAddr; REPLICAS] {
+        self.hosts.each_ref().map(|host| (host.addr(), PORT).into())
+    }
+
+    pub(crate) fn cfg(&self, epoch: u64) -> LogCfg {
+        LogCfg {
+            replicas: self.addrs(),
+            key: LOG_KEY,
+            epoch,
+            method: self.way.method,
+            ring: RING_LEN,
+            create: epoch == 1,
+            limit: LIMIT,
+            silence: SILENCE,
+            fault: self.fault,
+        }
+    }
+
+    /// Opens the log as a writer on the client's host; with the epoch 1 it makes it.
+    pub(crate) fn open(&self, epoch: u64) -> Result<Log, LogError> {
+        self.open_with(&self.cfg(epoch))
+    }
+
+    pub(crate) fn open_with(&self, cfg: &LogCfg) -> Result<Log, LogError> {
+        let _entered = self.client.enter();
+        let addr = self.client.addr().to_string();
+        let peer = Peer::new(&Device::from_addr(&addr, Side::Local)?)?;
+        Log::open(&peer, cfg)
+    }
+
+    /// The log in a replica's memory.
+    pub(crate) fn found(&self, n: usize) -> Result<Found, LogError> {
+        let _entered = self.hosts[n].enter();
+        let map = PmemMap::open(self.pmems[n].path(), 0)?;
+        let mut bytes = vec![0; map.len()];
+        map.read_at(0, &mut bytes)?;
+        found(&bytes)
+    }
+}
+
+impl Drop for World {
+    fn drop(&mut self) {
+        self.stop_all();
+    }
+}
+
+/// The settings of a replica at this address, whose platform may be known.
+fn settings(addr: SocketAddr, platform: Option<PeerCfg>) -> Settings {
+    Settings {
+        addr,
+        keys: 1,
+        len: (RING + RING_LEN) as usize,
+        platform,
+        ddio: Ddio::On,
+        silence: SILENCE,
+    }
+}
+
+/// The bytes of a replica's memory.
+fn len() -> usize {
+    settings(([0; 4], 0).into(), None).place(LOG_KEY).end
+}
+
+/// The log in these bytes of a replica's memory.
+pub(crate) fn found(memory: &[u8]) -> Result<Found, LogError> {
+    let place = settings(([0; 4], 0).into(), None).place(LOG_KEY);
+    Found::decode(&memory[place], RING_LEN)
+}
