@@ -41,12 +41,10 @@ pub(crate) enum Fault {
     NoSetBack,
     /// After a replica came back, no commit repeats the tail.
     NoRecount,
-    /// A replica that does not answer is waited for without an end.
-    NoKeepAlive,
 }
 
 impl Fault {
-    pub(crate) const ALL: [(&'static str, Self); 19] = [
+    pub(crate) const ALL: [(&'static str, Self); 18] = [
         ("visible", Self::Visible),
         ("platform", Self::Platform),
         ("posted", Self::Posted),
@@ -65,6 +63,5 @@ impl Fault {
         ("header-first", Self::HeaderFirst),
         ("no-set-back", Self::NoSetBack),
         ("no-recount", Self::NoRecount),
-        ("no-keep-alive", Self::NoKeepAlive),
     ];
 }

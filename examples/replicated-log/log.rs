@@ -112,9 +112,7 @@ impl Log {
             _ => Identity::new(cfg.key, cfg.epoch)?.instance,
         };
         let mut conn_cfg = ConnCfg::new();
-        if cfg.fault != Fault::NoKeepAlive {
-            conn_cfg.set_keep_alive(Some(cfg.silence))?;
-        }
+        conn_cfg.set_keep_alive(Some(cfg.silence))?;
         let set = Set::new(reactor.peer(), 2 * GROUP as usize * GROUPS, 2 * GROUPS)?;
         let state = State {
             phase: Phase::Opening,

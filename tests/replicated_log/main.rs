@@ -6,5 +6,6 @@ mod common;
 mod replicated_log;
 
 mod cuts;
+mod scenes;
 mod smoke;
 mod world;

@@ -93,6 +93,23 @@ impl World {
         Ok(())
     }
 
+    /// Another host takes the place of a replica: its memory has no log.
+    pub(crate) fn replace(&mut self, n: usize) {
+        self.stop(n);
+        self.pmems[n] = self.hosts[n].pmem("new", len());
+    }
+
+    /// Starts the replicas of this list, and ends the others.
+    pub(crate) fn only(&mut self, up: &[usize]) {
+        for n in 0..REPLICAS {
+            match (up.contains(&n), self.running[n].is_some()) {
+                (true, false) => self.start(n).expect("a replica"),
+                (false, true) => self.stop(n),
+                _ => {}
+            }
+        }
+    }
+
     /// Ends the program of a replica.
     pub(crate) fn stop(&mut self, n: usize) {
         if let Some(running) = self.running[n].take() {

@@ -1,0 +1,265 @@
+//! Writers and replicas that come and go. Each scene is a promise, and the faults that break it.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::time::Duration;
+
+use rpma::sim::Fabric;
+use rpma::thread;
+
+use crate::common::place::profile;
+use crate::replicated_log::blocking::Log;
+use crate::replicated_log::{Fault, LogError};
+use crate::world::{READING, World};
+
+/// The records of a log that is open.
+fn records(log: &Log) -> Vec<Vec<u8>> {
+    let mut at = log.bounds().0;
+    let next = || {
+        let (record, next) = log.read(at).expect("a position")?;
+        at = next;
+        Some(record)
+    };
+    std::iter::from_fn(next).collect()
+}
+
+fn has(log: &Log, record: &[u8]) -> bool {
+    records(log).iter().any(|found| found == record)
+}
+
+/// Runs a scene with seeds: without a fault it passes with each, and each fault makes it fail with
+/// one of them.
+fn scene(seeds: u64, faults: &[Fault], run: impl Fn(&mut World)) {
+    let play = |seed: u64, fault: Fault| {
+        let fabric = Fabric::seeded(profile(), seed);
+        let mut world = World::idle(&fabric, READING);
+        world.fault = fault;
+        run(&mut world);
+        world.stop_all();
+    };
+    (1..=seeds).for_each(|seed| play(seed, Fault::Nothing));
+    for fault in faults {
+        let fails = |seed| catch_unwind(AssertUnwindSafe(|| play(seed, *fault))).is_err();
+        assert!((1..=10 * seeds).any(fails), "{fault:?} is not found");
+    }
+}
+
+/// A log with the record "one", which all replicas have.
+fn log_with_one(world: &mut World) -> Log {
+    world.only(&[0, 1, 2]);
+    let log = world.open(1).expect("made");
+    log.append(b"one").expect("appended");
+    log
+}
+
+/// Appends a record that too few replicas can take.
+fn append_in_vain(log: &Log, record: &[u8]) {
+    let appended = log.append(record);
+    assert!(
+        matches!(appended, Err(LogError::Unknown { .. })),
+        "{appended:?}"
+    );
+}
+
+/// Promise: a record that one replica has is not acknowledged.
+#[test]
+fn one_copy_is_not_enough() {
+    scene(3, &[Fault::OneCopy, Fault::UnknownIsDone], |world| {
+        let log = log_with_one(world);
+        [1, 2].map(|n: usize| world.hosts[n].freeze());
+        append_in_vain(&log, b"two");
+        [1, 2].map(|n: usize| world.hosts[n].thaw());
+    });
+}
+
+/// Promise: a record that was acknowledged while a replica was away is there after that replica
+/// came back, whichever replica is read first.
+#[test]
+fn a_replica_that_was_away_is_not_the_newest() {
+    scene(5, &[Fault::ReadsOne], |world| {
+        let log = log_with_one(world);
+        world.only(&[0, 1]);
+        log.append(b"two").expect("appended");
+        drop(log);
+        world.only(&[0, 1, 2]);
+        let log = world.open(2).expect("opens");
+        assert!(has(&log, b"two"), "{:?}", records(&log));
+    });
+}
+
+/// Promise: a replica without a log is no witness: with one that was away and one that was
+/// replaced the log does not open. With the third it has all.
+#[test]
+fn a_replaced_replica_is_no_witness() {
+    scene(3, &[Fault::BlankCounts], |world| {
+        let log = log_with_one(world);
+        world.only(&[0, 2]);
+        log.append(b"two").expect("appended");
+        drop(log);
+        world.replace(2);
+        world.only(&[1, 2]);
+        let opened = world.open(2).err();
+        assert!(matches!(opened, Some(LogError::TooFew(_))), "{opened:?}");
+        world.only(&[0, 1, 2]);
+        let log = world.open(3).expect("opens");
+        assert!(has(&log, b"two"), "{:?}", records(&log));
+    });
+}
+
+/// Promise: a long log of an old writer, which nobody acknowledged, does not win over a shorter
+/// one of a newer writer.
+#[test]
+fn the_newer_epoch_wins() {
+    scene(3, &[Fault::IgnoresEpochs, Fault::KeepsEpoch], |world| {
+        let log = log_with_one(world);
+        [1, 2].map(|n: usize| world.hosts[n].freeze());
+        append_in_vain(&log, &[7; 200]);
+        drop(log);
+        [1, 2].map(|n: usize| world.hosts[n].thaw());
+        world.only(&[1, 2]);
+        let log = world.open(2).expect("opens");
+        log.append(b"two").expect("appended");
+        drop(log);
+        world.only(&[0, 2]);
+        let log = world.open(3).expect("opens");
+        assert!(has(&log, b"two"), "{:?}", records(&log));
+    });
+}
+
+/// Promise: when a log has opened, two replicas have its records under the new epoch.
+#[test]
+fn an_open_log_is_on_two_replicas() {
+    scene(3, &[Fault::TellsEarly, Fault::NoRecount], |world| {
+        drop(log_with_one(world));
+        let _log = world.open(2).expect("opens");
+        let logs = (0..3).filter_map(|n| world.found(n).ok());
+        let ours = logs.filter(|found| found.tail.epoch == 2).count();
+        assert!(ours >= 2, "{ours}");
+    });
+}
+
+/// Promise: another process cannot write with the epoch of a living one. With a higher epoch it
+/// takes over, has all records, and the first one can write no more.
+#[test]
+fn a_higher_epoch_takes_over() {
+    scene(3, &[Fault::SameInstance], |world| {
+        let first = log_with_one(world);
+        let mut cfg = world.cfg(1);
+        cfg.create = false;
+        let second = world.open_with(&cfg).err();
+        assert!(
+            matches!(second, Some(LogError::Fenced { epoch: 1 })),
+            "{second:?}"
+        );
+        let second = world.open(2).expect("takes over");
+        assert!(has(&second, b"one"));
+        second.append(b"two").expect("appended");
+        let late = first.append(b"late");
+        assert!(late.is_err(), "{late:?}");
+        assert!(!has(&second, b"late"));
+    });
+}
+
+/// Promise: a replica that comes back while others append has all records in the end.
+#[test]
+fn a_replica_joins_while_others_append() {
+    let faults = [Fault::JoinsEarly, Fault::JoinsUngated, Fault::TailAhead];
+    scene(10, &faults, |world| {
+        let log = log_with_one(world);
+        world.only(&[0, 1]);
+        log.append(b"away").expect("appended");
+        let entered = world.client.enter();
+        thread::scope(|scope| {
+            for n in 0..3_u8 {
+                let log = &log;
+                scope.spawn(move || {
+                    for round in 0..3 {
+                        log.append(&[10 * n + round; 20]).expect("appended");
+                    }
+                });
+            }
+            world.only(&[0, 1, 2]);
+        });
+        drop(entered);
+        let end = log.bounds().1;
+        until(|| world.found(2).is_ok_and(|found| found.tail.end >= end));
+        for n in 0..3 {
+            world.found(n).expect("whole");
+        }
+    });
+}
+
+/// Lets time pass until something is true, for a minute at most.
+fn until(is_true: impl Fn() -> bool) {
+    for _ in 0..600 {
+        if is_true() {
+            return;
+        }
+        rpma::sim::sleep(Duration::from_millis(100));
+    }
+    panic!("it has not become true");
+}
+
+/// Promise: a writer that dies at any step while it brings replicas up to date leaves a log that
+/// any two replicas open: with all that was acknowledged, or one that needs the third replica.
+#[test]
+fn a_writer_dies_while_replicas_join() {
+    for (fault, replaced) in [
+        (Fault::Nothing, true),
+        (Fault::HeaderFirst, true),
+        (Fault::Nothing, false),
+        (Fault::NoSetBack, false),
+    ] {
+        let steps = (1..)
+            .step_by(3)
+            .take_while(|step| dies_at(*step, Fault::Nothing, replaced));
+        let steps = steps.count() as u64 * 3;
+        let fails =
+            |step| catch_unwind(AssertUnwindSafe(|| dies_at(step, fault, replaced))).is_err();
+        let failing: Vec<_> = (1..steps).step_by(3).filter(|step| fails(*step)).collect();
+        println!("{fault:?}, {replaced}: {steps} steps, {failing:?}");
+        assert_eq!(
+            failing.is_empty(),
+            fault == Fault::Nothing,
+            "{fault:?}: {failing:?}"
+        );
+    }
+}
+
+/// Returns whether the second writer died before its end.
+fn dies_at(step: u64, fault: Fault, replaced: bool) -> bool {
+    let fabric = Fabric::seeded(profile(), step);
+    let mut world = World::idle(&fabric, READING);
+    let log = log_with_one(&mut world);
+    match replaced {
+        // Acknowledged by the first and the third, which is replaced then.
+        true => world.only(&[0, 2]),
+        false => world.only(&[0, 1]),
+    }
+    log.append(&[2; 150]).expect("appended");
+    if !replaced {
+        // The third one has records that nobody acknowledged.
+        world.only(&[2]);
+        append_in_vain(&log, &[3; 250]);
+    }
+    drop(log);
+    if replaced {
+        world.replace(2);
+    }
+    world.only(&[0, 1, 2]);
+    world.fault = fault;
+    let client = world.client.clone();
+    let dies = fabric.at_step(fabric.steps() + step, move || client.kill());
+    let second = world.open(2);
+    let died = second.is_err();
+    drop(second);
+    drop(dies);
+    world.fault = Fault::Nothing;
+    world.client = fabric.host("next");
+    world.only(&[1, 2]);
+    match world.open(3) {
+        Ok(log) => assert!(has(&log, &[2; 150]), "{:?}", records(&log)),
+        Err(LogError::TooFew(why)) if replaced => assert!(why.contains("has no log"), "{why}"),
+        Err(error) => panic!("{error}"),
+    }
+    died
+}
