@@ -10,7 +10,7 @@ use rpma::{Error, FlushType, Identity, MrRemote, Offer, PeerCfg, RefusalCode};
 use rpma_async::{Reconnect, Writer};
 
 use super::format::{Found, HEAD, Header, RING, SPARE, TAIL, Tail};
-use super::log::{GROUP, Phase, Shared};
+use super::log::{GROUP, Phase, Shared, State};
 use super::{Fault, LogError};
 
 /// After a refusal that may stay.
@@ -198,28 +198,24 @@ impl Shared {
         loop {
             let left = self.with(|state| state.committed.saturating_sub(at));
             // The last records are copied while no other ones are committed.
-            let gate = match left <= GROUP && fault != Fault::JoinsUngated {
+            let is_last = left <= GROUP;
+            let gate = match is_last && fault != Fault::JoinsUngated {
                 true => Some(self.gate.lock().await),
                 false => None,
             };
-            let kept = self.with(|state| state.head);
+            let (kept, end) = self.with(|state| (state.head, state.committed));
             if head != kept {
                 self.put(to, spare, Some((HEAD, kept))).await?;
                 (head, at) = (kept, at.max(kept));
             }
-            loop {
-                let piece = self.with(|state| {
-                    let end = state.committed.min(at + GROUP);
-                    let piece = state.ring.piece(at, end.max(at)).to_vec();
-                    (state.ring.offset(at), piece)
-                });
-                if piece.1.is_empty() || fault == Fault::JoinsEarly {
-                    break;
-                }
-                self.put(to, (piece.0, &piece.1), None).await?;
-                at += piece.1.len() as u64;
+            while at < end && fault != Fault::JoinsEarly {
+                let piece = |state: &mut State| state.ring.piece(at, end.min(at + GROUP)).to_vec();
+                let piece = self.with(piece);
+                self.put(to, (RING + at % self.cfg.ring, &piece), None)
+                    .await?;
+                at += piece.len() as u64;
             }
-            if gate.is_none() && fault != Fault::JoinsUngated {
+            if !is_last {
                 continue;
             }
             if !has_header {
@@ -231,7 +227,9 @@ impl Shared {
                 self.put(to, spare, Some((TAIL, tail.word()))).await?;
                 self.put_header(to).await?;
             }
-            return self.add(writer, memory);
+            let added = self.add(writer, memory);
+            drop(gate);
+            return added;
         }
     }
 

@@ -48,6 +48,8 @@ fn log_with_one(world: &mut World) -> Log {
     world.only(&[0, 1, 2]);
     let log = world.open(1).expect("made");
     log.append(b"one").expect("appended");
+    let end = log.bounds().1;
+    until(|| (0..3).all(|n| world.found(n).is_ok_and(|found| found.tail.end == end)));
     log
 }
 
