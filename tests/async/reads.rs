@@ -1,5 +1,6 @@
 //! Reads on the connection of a writer, and the writer of rpma back from its handle.
 
+use std::pin::pin;
 use std::time::Instant;
 
 use rpma::commit::{Method, WriterCfg};
@@ -9,7 +10,8 @@ use rpma_async::{Conn, Frozen, Lease, Pool, Reactor, Reading, Setup, Writer, blo
 
 use crate::common::{LIMIT, Memory, contents, device_test, peer, region};
 use crate::held::{hold, leaving_nothing, release};
-use crate::served::{self, Serving, block, commit, polls};
+use crate::served::{self, Serving, block, commit, poll_once, polls};
+use crate::site::SHORT;
 use crate::support::{CLOSE, in_time, listen, run};
 
 const SIZE: usize = 2048;
@@ -104,7 +106,6 @@ fn tasks_read_beside_commits() {
         run(async {
             let reactor = Reactor::spawn(&peer).expect("a reactor");
             let made = Made::new(&reactor, 2).await;
-            // It looks at the connection as well, and must not take their completions.
             let closed = tokio::spawn({
                 let writer = made.writer.clone();
                 async move { writer.closed().await }
@@ -130,6 +131,43 @@ fn tasks_read_beside_commits() {
             made.writer.close(CLOSE).await.expect("closes");
             made.server.closed().await.expect("an event");
             closed.await.expect("no panic").expect("an event");
+        });
+    });
+}
+
+/// Promise: a wait that is none for a read takes no completion of one.
+#[test]
+fn other_waits_leave_reads_their_completions() {
+    device_test(|| {
+        let peer = peer();
+        run(async {
+            let reactor = Reactor::spawn(&peer).expect("a reactor");
+            let made = Made::new(&reactor, 1).await;
+            for wait in 0..3 {
+                let reading = made.read();
+                let ticket = commit(&made.writer, word(&made.pool, 1), 1).expect("posted");
+                // This task lets no driver run, so the wait takes what is there. `closed` takes a while.
+                let until = Instant::now() + SHORT;
+                while Instant::now() < until {
+                    let (mut durable, mut room, mut closed) = (
+                        pin!(made.writer.durable(ticket)),
+                        pin!(made.writer.room()),
+                        pin!(made.writer.closed()),
+                    );
+                    let is_over = match wait {
+                        0 => poll_once(durable.as_mut()).await.is_some(),
+                        1 => poll_once(room.as_mut()).await.is_some(),
+                        _ => poll_once(closed.as_mut()).await.is_some(),
+                    };
+                    if is_over {
+                        break;
+                    }
+                    std::thread::yield_now();
+                }
+                drop(in_time(reading).await.expect("read"));
+                made.writer.durable(ticket).await.expect("durable");
+            }
+            made.all_blocks().await;
         });
     });
 }
