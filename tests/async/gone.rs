@@ -171,7 +171,8 @@ fn a_host_that_is_gone_ends_the_wait() {
             };
             let mut cfg = ConnCfg::new();
             cfg.set_keep_alive(keep_alive).expect("possible");
-            cfg.set_ack_timeout(Some(14)).expect("5 bits");
+            // So the retries of a probe take longer than the keep-alive.
+            cfg.set_ack_timeout(Some(16)).expect("5 bits");
             let on_second = (&world.hosts[1], &world.reactors[1]);
             let fars = [
                 Far::on(world, on_second, &cfg).await,

@@ -14,15 +14,15 @@ mod crowd;
 mod ends;
 #[cfg(feature = "sim")]
 mod failing;
-#[cfg(feature = "sim")]
-mod far;
-mod gone;
 #[path = "../common/failing_calls.rs"]
 mod failing_calls;
 #[cfg(feature = "sim")]
 mod failing_commits;
 #[cfg(feature = "sim")]
+mod far;
+#[cfg(feature = "sim")]
 mod faults;
+mod gone;
 mod held;
 #[cfg(feature = "sim")]
 mod hosts;

@@ -70,7 +70,7 @@ impl State {
         (counts, present, self.set.able())
     }
 
-    /// When a look at the set takes the next step of a keep-alive.
+    /// After a look: when the next look takes a step of a keep-alive.
     fn next_keep_alive(&self) -> Option<Instant> {
         let writers = self.set.ids(u64::MAX);
         let writers = writers.filter_map(|id| self.set.writer(id));
