@@ -14,6 +14,7 @@ mod crowd;
 mod ends;
 #[cfg(feature = "sim")]
 mod failing;
+#[cfg(feature = "sim")]
 #[path = "../common/failing_calls.rs"]
 mod failing_calls;
 #[cfg(feature = "sim")]
