@@ -6,6 +6,8 @@ mod allocations;
 mod backpressure;
 mod cancelling;
 mod commit;
+#[cfg(feature = "sim")]
+mod commit_cuts;
 #[path = "../common/mod.rs"]
 mod common;
 #[cfg(feature = "sim")]

@@ -60,7 +60,7 @@ pub(crate) fn leaving<T>(
 }
 
 impl World {
-    fn new(fabric: &Fabric) -> Self {
+    pub(crate) fn new(fabric: &Fabric) -> Self {
         let hosts = ["client", "server"].map(|name| fabric.host(name));
         let peers = hosts.each_ref().map(|host| {
             let _entered = host.enter();
