@@ -128,7 +128,8 @@ impl Replica {
     async fn used(&self, pool: &Pool) -> Result<usize> {
         let mut block = pool.lease().await;
         block.truncate(8);
-        let block = self.check(self.conn.read(block, self.used)?.await)?;
+        let read = self.check(self.conn.read(block, self.used))?;
+        let block = self.check(read.await)?;
         check_used(u64::from_le_bytes(block[..].try_into()?))
     }
 

@@ -14,3 +14,4 @@ mod pairs;
 #[path = "../../examples/common/runs.rs"]
 mod runs;
 mod support;
+mod two_logs;
