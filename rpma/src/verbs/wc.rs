@@ -114,6 +114,7 @@ impl Wc {
                 qp_num: self.qp_num(),
                 status,
                 vendor_err: self.0.vendor_err,
+                is_unnamed: 0,
             }),
         }
     }
@@ -205,8 +206,8 @@ impl fmt::Debug for WcSuccess<'_> {
 /// The completion of an operation that failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "the operation {wr_id:#x} on queue pair {qp_num} failed: {status} (vendor error {vendor_err:#x}){}",
-    .status.hint()
+    "{} on queue pair {qp_num} failed: {status} (vendor error {vendor_err:#x}){}",
+    self.name(), .status.hint()
 )]
 #[non_exhaustive]
 pub struct WcFailure {
@@ -218,6 +219,28 @@ pub struct WcFailure {
     pub status: WcStatus,
     /// The provider's own code.
     pub vendor_err: u32,
+    /// Not 0: the program gave no `op_context`. (A `bool` has a niche, in which the compiler keeps
+    /// the kinds of [`Error`](crate::Error), and each post would look at them there.)
+    is_unnamed: u8,
+}
+
+impl WcFailure {
+    /// The same failure, with a text that leaves out the `op_context`. A library that posts with
+    /// numbers of its own returns such failures: its program never gave the number.
+    #[must_use]
+    pub fn without_op_context(self) -> Self {
+        Self {
+            is_unnamed: 1,
+            ..self
+        }
+    }
+
+    fn name(&self) -> String {
+        match self.is_unnamed {
+            1 => "an operation".into(),
+            _ => format!("the operation {:#x}", self.wr_id),
+        }
+    }
 }
 
 #[cfg(test)]
@@ -228,6 +251,7 @@ impl WcFailure {
             qp_num: 0,
             status,
             vendor_err: 0,
+            is_unnamed: 0,
         }
     }
 }
