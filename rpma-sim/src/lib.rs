@@ -98,6 +98,7 @@ pub use rustix::io::Errno;
 
 #[doc(hidden)]
 pub use self::caller::{Caller, Posting, caller};
+pub use self::caller::{InPlace, Place};
 pub use self::fabric::{Entered, Fabric, Host, Nic};
 pub use self::fail::{Failing, How};
 pub use self::links::Link;

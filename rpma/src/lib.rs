@@ -230,6 +230,7 @@ pub mod porting {}
 /// | let a host lose its power and come back | [`Fabric::power_cut`](sim::Fabric::power_cut), [`Host::restart`](sim::Host::restart) |
 /// | wait for hours, at once | [`Fabric::jump_over_waits`](sim::Fabric::jump_over_waits) |
 /// | repeat a run with its order of threads | [`repeatable`](sim::repeatable) |
+/// | name lines of the program in a library above this one | [`Place`](sim::Place) |
 /// | have threads that wait for each other | [`sync`], [`thread`] |
 ///
 /// ```
@@ -296,9 +297,9 @@ pub mod sim {
     pub use rpma_sys::sim::wait_to_serve;
     #[doc(inline)]
     pub use rpma_sys::sim::{
-        AtStep, Cut, Entered, Errno, Fabric, Failing, Host, How, Image, Images, JoinHandle,
-        JointImages, Link, Loss, Nic, Platform, Pmem, Profile, Trace, Visited, now, persisted,
-        preempt_posts, repeatable, seen, sleep, storm, sweep, wait_readable,
+        AtStep, Cut, Entered, Errno, Fabric, Failing, Host, How, Image, Images, InPlace,
+        JoinHandle, JointImages, Link, Loss, Nic, Place, Platform, Pmem, Profile, Trace, Visited,
+        now, persisted, preempt_posts, repeatable, seen, sleep, storm, sweep, wait_readable,
     };
 }
 

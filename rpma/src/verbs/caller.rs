@@ -6,16 +6,16 @@
 #[cfg(all(feature = "sim", debug_assertions))]
 pub(crate) use self::of_the_fabric::Callers;
 #[cfg(not(all(feature = "sim", debug_assertions)))]
-pub(crate) use self::unnamed::{Callers, Posting};
+pub(crate) use self::unnamed::{Callers, Place, Posting};
 #[cfg(all(feature = "sim", debug_assertions))]
-pub(crate) use rpma_sys::sim::Posting;
+pub(crate) use rpma_sys::sim::{Place, Posting};
 
 #[cfg(all(feature = "sim", debug_assertions))]
 mod of_the_fabric {
     use rpma_sys::sim::{Caller, Posting, caller};
 
     /// The operations of a batch's requests.
-    pub(crate) struct Callers(Vec<Caller>);
+    pub(crate) struct Callers(Vec<Option<Caller>>);
 
     impl Callers {
         pub(crate) fn new() -> Self {
@@ -24,7 +24,7 @@ mod of_the_fabric {
 
         /// Adds a request of the operation that this thread posts.
         pub(crate) fn push(&mut self) {
-            self.0.extend(caller());
+            self.0.push(caller());
         }
 
         pub(crate) fn clear(&mut self) {
@@ -46,6 +46,24 @@ mod unnamed {
         #[inline(always)]
         pub(crate) fn of(_op_context: u64) -> Self {
             Self
+        }
+    }
+
+    /// The program's line, for posts that come later.
+    #[derive(Clone, Copy, Debug)]
+    pub(crate) struct Place;
+
+    impl Place {
+        pub(crate) const NONE: Self = Self;
+
+        #[inline(always)]
+        pub(crate) fn caller() -> Self {
+            Self
+        }
+
+        #[inline(always)]
+        pub(crate) fn enter(self) -> Self {
+            self
         }
     }
 

@@ -53,7 +53,7 @@ use std::io;
 use std::ptr::NonNull;
 
 pub(crate) use self::batch::{Forms, NoRoom, Requests, Written};
-pub(crate) use self::caller::Posting;
+pub(crate) use self::caller::{Place, Posting};
 pub(crate) use self::cm::{CmId, IncomingRequest, Resolution};
 pub(crate) use self::cm_event::{CmEvent, CmEventKind};
 pub(crate) use self::commit::{Commit, CommitPart, CommitParts, CommitPointer, MAX_COMMIT_PARTS};

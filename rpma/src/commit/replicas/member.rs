@@ -134,7 +134,6 @@ impl Member {
     }
 
     /// Posts what waits in the ring, in its order, as far as there is room.
-    #[cfg_attr(feature = "sim", track_caller)]
     pub(super) fn advance(&mut self, ring: &Ring, id: ReplicaId) {
         while self.is_able() {
             let (Some(writer), Some(entry)) = (&mut self.writer, ring.entry(self.posted + 1))
@@ -144,6 +143,7 @@ impl Member {
             if writer.room() == 0 {
                 return;
             }
+            let _at = entry.place.enter();
             let posted = match places(&self.remote, entry, ring) {
                 Ok((part, pointer)) => writer.commit(&[part], pointer),
                 Err(error) => Err(error),

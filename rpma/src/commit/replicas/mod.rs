@@ -21,7 +21,7 @@ use crate::commit::Writer;
 use crate::error::{Error, Result};
 use crate::mr::MrRemote;
 use crate::peer::Peer;
-use crate::verbs::Wc;
+use crate::verbs::{Place, Wc};
 
 /// Writes the same records to several replicas, and learns which of them have each record.
 ///
@@ -161,6 +161,7 @@ impl Replicas {
             bytes,
             at: 0,
             pointer: None,
+            place: Place::NONE,
         };
         member::check(writer, remote, &first, &self.ring)?;
         writer.conn().get_next_fd().map(drop)
@@ -213,7 +214,6 @@ impl Replicas {
     /// [`new`](Self::new) allows are in the ring. [`Refused::Error`] with
     /// [`Error::InvalidArgument`] if `len` is 0 or longer than the ring; with
     /// [`Error::NotSupported`] after a [`set_aside`](Self::set_aside) that failed.
-    #[cfg_attr(feature = "sim", track_caller)]
     pub fn record(&mut self, len: usize) -> Result<Record<'_>, Refused> {
         self.refuse_lost()?;
         self.ring.check_len(len)?;
@@ -242,7 +242,6 @@ impl Replicas {
         Refused::RingFull { held_by }
     }
 
-    #[cfg_attr(feature = "sim", track_caller)]
     fn commit(&mut self, entry: Entry, k: usize) -> Result<CommitId, Refused> {
         let id = self.id.commit(self.ring.last() + 1);
         if k == 0 || k > self.members.len() {
@@ -267,7 +266,6 @@ impl Replicas {
     }
 
     /// Posts what waits in the ring, and frees what all have released.
-    #[cfg_attr(feature = "sim", track_caller)]
     fn advance(&mut self) {
         for (n, member) in self.members.iter_mut().enumerate() {
             member.advance(&self.ring, self.id.replica(n));
@@ -280,7 +278,6 @@ impl Replicas {
     /// commits that wait in the ring, and frees bytes that all replicas have released.
     ///
     /// A failure of one replica is logged, and is in its [`Conn::failure`](crate::Conn::failure).
-    #[cfg_attr(feature = "sim", track_caller)]
     pub fn look(&mut self) {
         for (n, member) in self.members.iter_mut().enumerate() {
             member.look(self.id.replica(n));
@@ -290,7 +287,6 @@ impl Replicas {
 
     /// Takes a completion that the program has polled on a replica's connection, and does the rest
     /// of [`look`](Self::look). Returns whether the completion was one of the set's.
-    #[cfg_attr(feature = "sim", track_caller)]
     pub fn handle(&mut self, id: ReplicaId, wc: &Wc) -> bool {
         let Some(index) = self.index(id) else {
             return false;
@@ -363,7 +359,14 @@ impl Record<'_> {
         k: usize,
     ) -> Result<CommitId, Refused> {
         let Self { set, bytes } = self;
-        set.commit(Entry { bytes, at, pointer }, k)
+        let place = Place::caller();
+        let entry = Entry {
+            bytes,
+            at,
+            pointer,
+            place,
+        };
+        set.commit(entry, k)
     }
 }
 

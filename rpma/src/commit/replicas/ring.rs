@@ -8,7 +8,7 @@ use std::collections::VecDeque;
 use crate::error::{Error, Result};
 use crate::mr::{Mr, MrSlice, MrUsage};
 use crate::peer::Peer;
-use crate::verbs::AlignedBuf;
+use crate::verbs::{AlignedBuf, Place};
 
 /// The ring of source memory. It is the queue of commits as well: a replica without room gets
 /// them later from here.
@@ -33,6 +33,8 @@ pub(super) struct Entry {
     /// The offset in the regions of the replicas.
     pub(super) at: u64,
     pub(super) pointer: Option<(u64, [u8; 8])>,
+    /// The line of the commit, which may be posted later.
+    pub(super) place: Place,
 }
 
 /// The place of a record in the ring. It is not empty.

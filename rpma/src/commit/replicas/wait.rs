@@ -29,7 +29,6 @@ impl Replicas {
     ///
     /// A program that asks again and again asks [`able`](Self::able) as well: with too few able
     /// replicas `unknown` is the end, and otherwise it is only the limit.
-    #[cfg_attr(feature = "sim", track_caller)]
     pub fn settle(&mut self, id: CommitId, k: usize, limit: Duration) -> Outcome {
         if id.set != self.id {
             return Outcome::default();
@@ -89,7 +88,6 @@ impl Replicas {
     /// # Errors
     ///
     /// As [`record`](Self::record): [`Refused::RingFull`] when the limit has passed.
-    #[cfg_attr(feature = "sim", track_caller)]
     pub fn wait_room(&mut self, len: usize, limit: Duration) -> Result<(), Refused> {
         let deadline = Deadline::after(limit);
         loop {
@@ -111,7 +109,6 @@ impl Replicas {
     /// [`Error::InvalidArgument`] for a replica of another set. [`Error::Provider`] if the device
     /// has not released the bytes, and the queue pair could not be destroyed. The bytes stay taken
     /// then, and the set takes no more commits.
-    #[cfg_attr(feature = "sim", track_caller)]
     pub fn set_aside(&mut self, id: ReplicaId, limit: Duration) -> Result<()> {
         let Some(index) = self.index(id) else {
             return Err(Error::invalid(format!("{id} is one of another set")));

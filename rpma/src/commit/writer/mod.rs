@@ -22,7 +22,7 @@ use crate::flags::Flags;
 use crate::mr::{MrSlice, RemoteSlice};
 use crate::offer::Offer;
 use crate::posted::{ConnId, Posted};
-use crate::verbs::{Deadline, Wc, WcStatus};
+use crate::verbs::{Deadline, Place, Wc, WcStatus};
 
 /// How often a wait for an answer asks whether the peer's host is there.
 const PROBE_EVERY: Duration = Duration::from_millis(50);
@@ -530,6 +530,7 @@ impl Writer {
             return Ok(());
         }
         let flags = Flags::COMPLETION_ALWAYS;
+        let _at = Place::NONE.enter();
         match self
             .conn
             .write(RemoteSlice::EMPTY, MrSlice::EMPTY, flags, 0)
