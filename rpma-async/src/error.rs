@@ -74,6 +74,7 @@ pub(crate) fn provider(call: &'static str, errno: Errno) -> Error {
 /// end.
 #[cold]
 pub(crate) fn reason(failure: WcFailure, conn: &rpma::Conn, ended: Option<&ConnEvent>) -> Error {
+    let failure = failure.without_op_context();
     if failure.status != WcStatus::WR_FLUSH_ERR {
         return failure.into();
     }
@@ -83,7 +84,7 @@ pub(crate) fn reason(failure: WcFailure, conn: &rpma::Conn, ended: Option<&ConnE
 /// Why a connection is over: its first failure or, if that was only flushed, the end.
 #[cold]
 pub(crate) fn why_over(conn: &rpma::Conn, ended: Option<&ConnEvent>) -> Option<Error> {
-    match conn.failure() {
+    match conn.failure().map(without_number) {
         Some(Failure::Operation(first)) if first.status == WcStatus::WR_FLUSH_ERR => {}
         Some(cause) => return Some(cause.into()),
         None => {}
@@ -99,6 +100,15 @@ pub(crate) fn read_on_iwarp() -> Error {
          with rpma::Conn into a region of its own"
             .into(),
     )
+}
+
+/// The failure of a connection: without the number of its operation, which is this crate's.
+#[cold]
+pub(crate) fn without_number(failure: Failure) -> Failure {
+    match failure {
+        Failure::Operation(of) => of.without_op_context().into(),
+        failure => failure,
+    }
 }
 
 /// The same error, for one more that waits for a connection that was given up.

@@ -83,6 +83,7 @@ mod error;
 mod free;
 mod inbox;
 mod listener;
+mod place;
 mod pool;
 mod primitives;
 mod raw;

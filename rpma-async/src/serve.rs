@@ -10,6 +10,7 @@ use rpma::{Result, Wc};
 
 use crate::Reactor;
 use crate::clock;
+use crate::place::Place;
 use crate::watched::{Look, Watched, is_readable};
 
 /// Serves clients, as [`rpma::serve::Server`], in a task beside others on the same thread. It
@@ -87,16 +88,22 @@ impl Server {
     ///
     /// As [`serve::Server::next`]. [`Error::InvalidArgument`](rpma::Error::InvalidArgument) if the
     /// driver of the reactor never ran or is gone.
-    pub async fn next(&mut self, wcs: &mut [Wc]) -> Result<Served> {
+    #[cfg_attr(all(feature = "sim", debug_assertions), track_caller)]
+    pub fn next<'a>(&'a mut self, wcs: &'a mut [Wc]) -> impl Future<Output = Result<Served>> {
+        // Answers have the line of this call.
+        let place = Place::caller();
         let Self { watched, server } = self;
-        let look = || match server.next(wcs, Duration::ZERO) {
-            Ok(Some(served)) => Look::Ready(Ok(served)),
-            // Commits are left, for example: other tasks run before them.
-            Ok(None) if is_readable(server.as_fd()) => Look::Until(Some(clock::now())),
-            Ok(None) => Look::Until(server.deadline()),
-            Err(error) => Look::Ready(Err(error)),
+        let look = move || {
+            let _at = place.enter();
+            match server.next(wcs, Duration::ZERO) {
+                Ok(Some(served)) => Look::Ready(Ok(served)),
+                // Commits are left, for example: other tasks run before them.
+                Ok(None) if is_readable(server.as_fd()) => Look::Until(Some(clock::now())),
+                Ok(None) => Look::Until(server.deadline()),
+                Err(error) => Look::Ready(Err(error)),
+            }
         };
-        watched.wait(look).await?
+        async move { watched.wait(look).await? }
     }
 
     /// Admits a client: as [`serve::Server::admit`].

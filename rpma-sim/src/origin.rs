@@ -7,7 +7,7 @@ use std::backtrace::Backtrace;
 use std::path::Path;
 
 /// The packages whose lines are none of the program's.
-const OWN: [&str; 3] = ["rpma", "rpma-sim", "rpma-sys"];
+const OWN: [&str; 4] = ["rpma", "rpma-async", "rpma-sim", "rpma-sys"];
 
 /// The way to a call.
 #[derive(Debug)]
@@ -61,6 +61,7 @@ mod tests {
     fn a_program_is_told_from_the_library() {
         for own in [
             "./rpma/src/mr.rs:1:2",
+            "./rpma-async/src/conn/ops.rs:1:2",
             "/home/me/clone/rpma-sim/src/fail.rs:1:2",
             "/home/me/.cargo/registry/src/host-1/rpma-sys-0.1.0/src/lib.rs:1:2",
             "/rustc/5980/library/std/src/thread/mod.rs:1:2",

@@ -16,15 +16,15 @@ use crate::support::{CLOSE, listen, run};
 const SIZE: usize = 2048;
 
 /// A writer, and the server's end of its connection.
-struct Made {
-    writer: Writer,
-    server: Conn,
+pub(crate) struct Made {
+    pub(crate) writer: Writer,
+    pub(crate) server: Conn,
     target: Mr<Memory>,
 }
 
 impl Made {
     /// Commits that are visible, so many in flight.
-    async fn new(reactor: &Reactor, in_flight: u16) -> Self {
+    pub(crate) async fn new(reactor: &Reactor, in_flight: u16) -> Self {
         let usage = MrUsage::WRITE_DST | MrUsage::READ_SRC | MrUsage::FLUSH_TYPE_VISIBILITY;
         let target = region(reactor.peer(), SIZE, usage);
         let mut offer = Offer::new(&PeerCfg::new());

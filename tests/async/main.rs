@@ -40,6 +40,8 @@ mod log;
 mod looking;
 #[cfg(feature = "sim")]
 mod lost;
+#[cfg(feature = "sim")]
+mod named;
 mod no_runtime;
 mod operations;
 #[cfg(feature = "sim")]

@@ -14,6 +14,8 @@ use rpma::{Failure, MrRemote, Result};
 
 use super::lock;
 use crate::clock;
+use crate::error::without_number;
+use crate::place::Place;
 use crate::reactor::Reactor;
 use crate::timeout::timeout;
 use crate::watched::{Look, SILENCE, Told, Watched};
@@ -208,6 +210,7 @@ impl Replicas {
     ///
     /// As [`commit::Replicas::record`] and [`commit::Record::commit`]. No replica gets the commit
     /// then. [`room`](Self::room) waits after [`Refused::RingFull`].
+    #[cfg_attr(all(feature = "sim", debug_assertions), track_caller)]
     pub fn commit(
         &self,
         at: u64,
@@ -216,6 +219,7 @@ impl Replicas {
         k: usize,
     ) -> Result<CommitId, Refused> {
         let len = pieces.iter().map(|piece| piece.len()).sum();
+        let _at = Place::caller().enter();
         self.shared.with(|state| {
             let mut record = state.set.record(len)?;
             let mut from = 0;
@@ -327,7 +331,8 @@ impl Replicas {
 }
 
 fn failure(set: &commit::Replicas, id: ReplicaId) -> Option<Failure> {
-    set.writer(id)?.conn().failure()
+    let failure = set.writer(id)?.conn().failure();
+    failure.map(without_number)
 }
 
 impl Shared {

@@ -25,6 +25,7 @@ use super::reading::{Reading, Reads};
 use crate::clock;
 use crate::conn::Sources;
 use crate::error::{self, Refused};
+use crate::place::Place;
 use crate::pool::{Frozen, Lease};
 use crate::reactor::Reactor;
 use crate::timeout::timeout;
@@ -137,7 +138,7 @@ impl State {
     pub(super) fn why_over(&mut self) -> Error {
         let conn = self.writer().conn();
         error::why_over(conn, None)
-            .or_else(|| conn.failure().map(Into::into))
+            .or_else(|| conn.failure().map(error::without_number).map(Into::into))
             .unwrap_or(Error::NotConnected(NotConnected::Closed))
     }
 
@@ -225,6 +226,7 @@ impl Writer {
     /// is no room: [`room`](Self::room) waits for it. After [`Error::Provider`] the fate of this
     /// commit is unknown, the connection is over, and the sources go back to their pool when it is
     /// destroyed.
+    #[cfg_attr(all(feature = "sim", debug_assertions), track_caller)]
     pub fn commit<const N: usize>(
         &self,
         parts: [(RemoteSlice, Frozen); N],
@@ -232,6 +234,7 @@ impl Writer {
     ) -> Result<Ticket, Refused<Sources<N>>> {
         let to = parts.each_ref().map(|(to, _)| *to);
         let sources = Sources(parts.map(|(_, from)| Some(from)));
+        let _at = Place::caller().enter();
         self.shared.with(|state| state.commit(to, sources, pointer))
     }
 
@@ -317,7 +320,9 @@ impl Writer {
     /// reads: await one of them. [`Error::NotSupported`] for a block of an iWARP device, as
     /// [`Conn::read`](crate::Conn::read). After [`Error::Provider`] the connection is over, and the
     /// block goes back to its pool when it is destroyed.
+    #[cfg_attr(all(feature = "sim", debug_assertions), track_caller)]
     pub fn read(&self, dst: Lease, src: RemoteSlice) -> Result<Reading, Refused<Lease>> {
+        let _at = Place::caller().enter();
         let posted = self.shared.with(|state| state.read(dst, src))?;
         Ok(Reading::new(Arc::clone(&self.shared), posted))
     }
@@ -529,7 +534,11 @@ impl Shared {
                 }
             })
         };
-        self.watched.wait(look).await?
+        let waited = self.watched.wait(look).await?;
+        waited.map_err(|error| match error {
+            Error::Operation(failure) => failure.without_op_context().into(),
+            error => error,
+        })
     }
 }
 

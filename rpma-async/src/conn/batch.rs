@@ -6,6 +6,7 @@ use rpma::{Flags, FlushType, RemoteSlice, Result};
 
 use super::{Conn, Op, Sources};
 use crate::error::{Refused, invalid};
+use crate::place::Place;
 use crate::pool::Frozen;
 use crate::slots::PART;
 
@@ -30,7 +31,7 @@ use crate::slots::PART;
 #[must_use = "nothing is posted before `commit`"]
 pub struct Batch<'conn, const N: usize> {
     conn: &'conn Conn,
-    items: [Option<Item>; N],
+    items: [Option<(Item, Place)>; N],
     sources: Sources<N>,
     len: usize,
     weight: u32,
@@ -66,6 +67,7 @@ impl<const N: usize> Batch<'_, N> {
     ///
     /// [`Refused`] with [`rpma::Error::InvalidArgument`] if the batch is full. The lengths are
     /// checked by [`commit`](Self::commit).
+    #[cfg_attr(all(feature = "sim", debug_assertions), track_caller)]
     pub fn write(&mut self, dst: RemoteSlice, src: Frozen) -> Result<(), Refused<Frozen>> {
         self.add_source(Item::Write(dst), src)
     }
@@ -75,6 +77,7 @@ impl<const N: usize> Batch<'_, N> {
     /// # Errors
     ///
     /// As [`write`](Self::write).
+    #[cfg_attr(all(feature = "sim", debug_assertions), track_caller)]
     pub fn write_with_imm(
         &mut self,
         dst: RemoteSlice,
@@ -89,6 +92,7 @@ impl<const N: usize> Batch<'_, N> {
     /// # Errors
     ///
     /// As [`write`](Self::write).
+    #[cfg_attr(all(feature = "sim", debug_assertions), track_caller)]
     pub fn send(&mut self, src: Frozen) -> Result<(), Refused<Frozen>> {
         self.add_source(Item::Send, src)
     }
@@ -98,6 +102,7 @@ impl<const N: usize> Batch<'_, N> {
     /// # Errors
     ///
     /// As [`write`](Self::write).
+    #[cfg_attr(all(feature = "sim", debug_assertions), track_caller)]
     pub fn send_with_imm(&mut self, src: Frozen, imm: u32) -> Result<(), Refused<Frozen>> {
         self.add_source(Item::SendWithImm(imm), src)
     }
@@ -107,6 +112,7 @@ impl<const N: usize> Batch<'_, N> {
     /// # Errors
     ///
     /// [`rpma::Error::InvalidArgument`] if the batch is full.
+    #[cfg_attr(all(feature = "sim", debug_assertions), track_caller)]
     pub fn flush(&mut self, dst: RemoteSlice, flush_type: FlushType) -> Result<()> {
         let weight = self.conn.flush_weight(dst);
         self.add(Item::Flush(dst, flush_type), weight)
@@ -117,6 +123,7 @@ impl<const N: usize> Batch<'_, N> {
     /// # Errors
     ///
     /// As [`flush`](Self::flush).
+    #[cfg_attr(all(feature = "sim", debug_assertions), track_caller)]
     pub fn atomic_write(&mut self, dst: RemoteSlice, src: [u8; 8]) -> Result<()> {
         self.add(Item::AtomicWrite(dst, src), 1)
     }
@@ -133,16 +140,18 @@ impl<const N: usize> Batch<'_, N> {
         self.len == 0
     }
 
+    #[cfg_attr(all(feature = "sim", debug_assertions), track_caller)]
     fn add(&mut self, item: Item, weight: u32) -> Result<()> {
         let Some(place) = self.items.get_mut(self.len) else {
             return Err(full::<N>());
         };
-        *place = Some(item);
+        *place = Some((item, Place::caller()));
         self.len += 1;
         self.weight = self.weight.saturating_add(weight);
         Ok(())
     }
 
+    #[cfg_attr(all(feature = "sim", debug_assertions), track_caller)]
     fn add_source(&mut self, item: Item, src: Frozen) -> Result<(), Refused<Frozen>> {
         let at = self.len;
         match self.add(item, 1) {
@@ -165,6 +174,7 @@ impl<const N: usize> Batch<'_, N> {
     /// not possible, and [`rpma::Error::InvalidArgument`] if the batch is empty. Otherwise as [all
     /// operations](Conn#errors).
     #[inline]
+    #[cfg_attr(all(feature = "sim", debug_assertions), track_caller)]
     pub fn commit(self) -> Result<Op<Sources<N>>, Refused<Sources<N>>> {
         let Self {
             conn,
@@ -182,7 +192,8 @@ impl<const N: usize> Batch<'_, N> {
         conn.post(sources, weight, |conn, sources, number| {
             let mut batch = conn.batch::<N>();
             let all = items.iter().flatten().zip(&sources.0).enumerate();
-            for (at, (item, source)) in all {
+            for (at, ((item, place), source)) in all {
+                let _at = place.enter();
                 let (flags, number) = match at + 1 == len {
                     true => (Flags::COMPLETION_ALWAYS, number),
                     false => (Flags::COMPLETION_ON_ERROR, number | PART),

@@ -99,7 +99,7 @@ impl Conn {
     /// Why the connection failed: see [`rpma::Conn::failure`].
     #[must_use]
     pub fn failure(&self) -> Option<Failure> {
-        self.shared.conn().failure()
+        self.shared.failure()
     }
 
     /// Numbers of requests, bytes and failures: see [`rpma::Conn::counters`].

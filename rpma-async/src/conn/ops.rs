@@ -7,6 +7,7 @@ use rpma::{Error, Flags, FlushType, Posted, RemoteSlice, Result};
 use super::memory::{self, Memory};
 use super::{Conn, Op, Sources};
 use crate::error::{Refused, invalid, read_on_iwarp};
+use crate::place::Place;
 use crate::pool::{Frozen, Lease};
 use crate::slots::MOST_WEIGHT;
 
@@ -36,6 +37,7 @@ impl Conn {
     ///
     /// As [all operations](Self#errors); see [`rpma::Conn::write`].
     #[inline]
+    #[cfg_attr(all(feature = "sim", debug_assertions), track_caller)]
     pub fn write(&self, dst: RemoteSlice, src: Frozen) -> Result<Op<Frozen>, Refused<Frozen>> {
         self.post(src, 1, |conn, src, number| {
             conn.write(dst, src.region()?, Flags::COMPLETION_ALWAYS, number)
@@ -47,6 +49,7 @@ impl Conn {
     /// # Errors
     ///
     /// As [all operations](Self#errors); see [`rpma::Conn::write_with_imm`].
+    #[cfg_attr(all(feature = "sim", debug_assertions), track_caller)]
     pub fn write_with_imm(
         &self,
         dst: RemoteSlice,
@@ -65,6 +68,7 @@ impl Conn {
     /// As [all operations](Self#errors); see [`rpma::Conn::read`]. [`Error::NotSupported`] on a
     /// device of iWARP, where the peer could write to the destination of a read at any time: read
     /// into a region of rpma's there.
+    #[cfg_attr(all(feature = "sim", debug_assertions), track_caller)]
     pub fn read(&self, dst: Lease, src: RemoteSlice) -> Result<Op<Lease>, Refused<Lease>> {
         if self.shared.reactor().peer().is_iwarp() {
             return Err(Refused {
@@ -82,6 +86,7 @@ impl Conn {
     /// # Errors
     ///
     /// As [all operations](Self#errors); see [`rpma::Conn::send`].
+    #[cfg_attr(all(feature = "sim", debug_assertions), track_caller)]
     pub fn send(&self, src: Frozen) -> Result<Op<Frozen>, Refused<Frozen>> {
         self.post(src, 1, |conn, src, number| {
             conn.send(src.region()?, Flags::COMPLETION_ALWAYS, number)
@@ -93,6 +98,7 @@ impl Conn {
     /// # Errors
     ///
     /// As [all operations](Self#errors); see [`rpma::Conn::send_with_imm`].
+    #[cfg_attr(all(feature = "sim", debug_assertions), track_caller)]
     pub fn send_with_imm(&self, src: Frozen, imm: u32) -> Result<Op<Frozen>, Refused<Frozen>> {
         self.post(src, 1, |conn, src, number| {
             conn.send_with_imm(src.region()?, Flags::COMPLETION_ALWAYS, imm, number)
@@ -105,6 +111,7 @@ impl Conn {
     ///
     /// As [all operations](Self#errors); see [`rpma::Conn::flush`].
     #[inline]
+    #[cfg_attr(all(feature = "sim", debug_assertions), track_caller)]
     pub fn flush(&self, dst: RemoteSlice, flush_type: FlushType) -> Result<Op<()>, Refused<()>> {
         let weight = self.flush_weight(dst);
         self.post((), weight, |conn, (), number| {
@@ -117,6 +124,7 @@ impl Conn {
     /// # Errors
     ///
     /// As [all operations](Self#errors); see [`rpma::Conn::atomic_write`].
+    #[cfg_attr(all(feature = "sim", debug_assertions), track_caller)]
     pub fn atomic_write(&self, dst: RemoteSlice, src: [u8; 8]) -> Result<Op<()>, Refused<()>> {
         self.post((), 1, |conn, (), number| {
             conn.atomic_write(dst, &src, Flags::COMPLETION_ALWAYS, number)
@@ -131,6 +139,7 @@ impl Conn {
     ///
     /// As [all operations](Self#errors), and those of [`rpma::Conn::commit`].
     #[inline]
+    #[cfg_attr(all(feature = "sim", debug_assertions), track_caller)]
     pub fn commit<const N: usize>(
         &self,
         parts: [(RemoteSlice, Frozen); N],
@@ -184,6 +193,7 @@ impl Conn {
 
     /// Posts an operation with a slot of its own.
     #[inline(always)]
+    #[cfg_attr(all(feature = "sim", debug_assertions), track_caller)]
     pub(super) fn post<B: Memory>(
         &self,
         memory: B,
@@ -196,6 +206,7 @@ impl Conn {
         let Some(number) = shared.begin(weight) else {
             return Err(self.no_slot(memory));
         };
+        let _at = Place::caller().enter();
         match post(shared.conn(), &memory, number) {
             Ok(_) => Ok(Op::new(Arc::clone(shared), number, memory)),
             Err(error) => Err(self.refused(number, weight, error, memory)),

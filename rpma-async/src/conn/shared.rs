@@ -16,7 +16,7 @@ use rpma::{
 
 use super::memory::Held;
 use super::queue::Queue;
-use crate::error::{once_more, reason};
+use crate::error::{once_more, reason, without_number};
 use crate::inbox::Receives;
 use crate::primitives::Mutex;
 use crate::reactor::{Due, Handle, Member, Timer};
@@ -221,6 +221,7 @@ impl Shared {
         posted: Option<Posted>,
     ) -> Option<Settled> {
         self.has_lost.store(true, Ordering::SeqCst);
+        let failure = failure.without_op_context();
         let settled = self.slots.settle_failed(number, failure, posted);
         self.failed();
         settled
@@ -237,6 +238,7 @@ impl Shared {
             }
         } else if let Err(failure) = wc.result() {
             self.has_lost.store(true, Ordering::SeqCst);
+            let failure = failure.without_op_context();
             self.slots.note_failure(number & !PART, failure);
             self.failed();
         }
@@ -279,8 +281,13 @@ impl Shared {
         self.cause_that(|cause| !matches!(cause, Failure::Silent { .. } | Failure::Probe { .. }))
     }
 
+    /// As [`rpma::Conn::failure`].
+    pub(crate) fn failure(&self) -> Option<Failure> {
+        self.conn().failure().map(without_number)
+    }
+
     fn cause_that(&self, is_it: impl FnOnce(&Failure) -> bool) -> Option<Error> {
-        match self.conn().failure()? {
+        match self.failure()? {
             Failure::Operation(first) if first.status == WcStatus::WR_FLUSH_ERR => None,
             cause => is_it(&cause).then(|| cause.into()),
         }
