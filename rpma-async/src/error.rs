@@ -3,12 +3,13 @@
 use std::fmt;
 use std::io;
 
-use rpma::{ConnEvent, Error, Failure, NotConnected, WcFailure, WcStatus};
+use rpma::{ConnEvent, Error, Failure, NotConnected, Queue, WcFailure, WcStatus};
 use rustix::io::Errno;
 
 /// An operation that was not posted: why, and its memory.
 ///
-/// It converts to [`rpma::Error`], so that `?` works in functions that return this.
+/// It converts to [`rpma::Error`], so that `?` works in functions that return this. Its text names
+/// the wait of this crate if a queue is full; that of the [`rpma::Error`] names calls that poll.
 pub struct Refused<B> {
     /// The reason.
     pub error: Error,
@@ -39,12 +40,6 @@ macro_rules! errors_with_memory {
             }
         }
 
-        impl<B> fmt::Display for $name<B> {
-            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                self.error.fmt(f)
-            }
-        }
-
         impl<B> std::error::Error for $name<B> {}
 
         impl<B> From<$name<B>> for Error {
@@ -56,6 +51,29 @@ macro_rules! errors_with_memory {
 }
 
 errors_with_memory!(Refused Failed);
+
+impl<B> fmt::Display for Refused<B> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.error.fmt(f)?;
+        // rpma's own text names calls that poll, and here the reactor polls.
+        match self.error {
+            Error::QueueFull {
+                queue: Queue::Send, ..
+            } => f.write_str(". With a reactor, await Conn::ready"),
+            Error::QueueFull {
+                queue: Queue::Commits,
+                ..
+            } => f.write_str(". With a reactor, await Writer::room"),
+            _ => Ok(()),
+        }
+    }
+}
+
+impl<B> fmt::Display for Failed<B> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.error.fmt(f)
+    }
+}
 
 pub(crate) fn invalid(text: impl Into<Box<str>>) -> Error {
     Error::InvalidArgument(text.into())

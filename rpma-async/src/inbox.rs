@@ -175,6 +175,61 @@ impl Receives {
 /// [`Conn::inbox`](crate::Conn::inbox).
 ///
 /// It is a [`Stream`] that ends with the connection.
+///
+/// A server is a loop that accepts, and a task for each client. Give its settings a keep-alive: a
+/// client that is lost wakes no inbox without one.
+///
+/// ```no_run
+/// # #[cfg(feature = "tokio")]
+/// # mod server {
+/// use std::time::Duration;
+///
+/// use rpma::ConnCfg;
+/// use rpma_async::{Conn, Incoming, Listener, Pool, Setup};
+///
+/// /// Answers each message with its own bytes, until the client ends.
+/// async fn echo(conn: Conn, pool: Pool) -> rpma::Result<()> {
+///     let mut inbox = conn.inbox()?;
+///     while let Some(message) = inbox.next().await? {
+///         let mut answer = pool.lease().await;
+///         answer[..message.len()].copy_from_slice(&message);
+///         answer.truncate(message.len());
+///         // Its receive is posted again.
+///         drop(message);
+///         conn.ready(1).await?;
+///         conn.send(answer.freeze())?.await?;
+///     }
+///     Ok(())
+/// }
+///
+/// async fn serve_one(incoming: Incoming, setup: Setup, pool: Pool) -> rpma::Result<()> {
+///     echo(incoming.accept(&setup, &[]).await?, pool).await
+/// }
+///
+/// async fn serve(listener: Listener, pool: Pool) -> rpma::Result<()> {
+///     let mut cfg = ConnCfg::new();
+///     cfg.set_keep_alive(Some(Duration::from_secs(30)))?;
+///     let setup = Setup::new(&cfg).with_receives(8, 64);
+///     loop {
+///         match listener.accept().await {
+///             Ok(incoming) => {
+///                 let serving = serve_one(incoming, setup.clone(), pool.clone());
+///                 tokio::spawn(async move {
+///                     if let Err(error) = serving.await {
+///                         eprintln!("a client: {error}");
+///                     }
+///                 });
+///             }
+///             // The next request may succeed.
+///             Err(error) => {
+///                 eprintln!("the listener: {error}");
+///                 tokio::time::sleep(Duration::from_millis(100)).await;
+///             }
+///         }
+///     }
+/// }
+/// # }
+/// ```
 #[derive(Debug)]
 pub struct Inbox {
     shared: Arc<Shared>,
@@ -204,6 +259,10 @@ impl Inbox {
 
     /// Waits for the next message. `None` when the connection is over and all messages that
     /// arrived before were returned.
+    ///
+    /// It returns `Result<Option<_>>`, for `while let Some(message) = inbox.next().await?`. The
+    /// [`Stream`] and [`poll_next`](Self::poll_next) have `Option<Result<_>>`, for combinators of
+    /// streams.
     ///
     /// # Cancel safety
     ///

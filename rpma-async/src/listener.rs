@@ -19,7 +19,7 @@ use crate::waiters::{Ticket, Waiters};
 /// An endpoint at which clients ask for connections: [`Reactor::listen`](crate::Reactor::listen).
 ///
 /// It is a [`Stream`] of requests, which never ends by itself. Several tasks may wait: each
-/// request goes to one of them.
+/// request goes to one of them. [`Inbox`](crate::Inbox) has an example of a server.
 pub struct Listener {
     ep: Ep,
     waiters: Arc<Waiters>,

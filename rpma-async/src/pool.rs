@@ -235,6 +235,10 @@ impl fmt::Debug for Lease {
 
 /// A block of a [`Pool`], or a part of it, that does not change. Clones and
 /// [`slice`](Self::slice)s share the block: several operations may read it at the same time.
+///
+/// So a record can be posted to two connections from one block. If the second post is refused, one
+/// peer has a record that the other one lacks. [`Replicas`](crate::Replicas) keeps such a record in
+/// a ring and posts it later: take them for copies of one log.
 #[derive(Clone)]
 pub struct Frozen {
     block: Common<Mr<AlignedBuf>>,

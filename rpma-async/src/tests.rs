@@ -444,3 +444,19 @@ fn a_waker_runs_under_no_lock() {
         assert!(uses.1.load(Ordering::SeqCst), "a lock is held");
     }
 }
+
+/// Promise: an operation that finds its queue full names the wait of this crate.
+#[test]
+fn a_full_queue_names_its_wait() {
+    for (queue, wait) in [
+        (rpma::Queue::Send, "await Conn::ready"),
+        (rpma::Queue::Commits, "await Writer::room"),
+    ] {
+        let error = rpma::Error::QueueFull { queue, depth: 10 };
+        let refused = crate::Refused::<()> {
+            error,
+            memory: None,
+        };
+        assert!(refused.to_string().ends_with(wait), "{refused}");
+    }
+}

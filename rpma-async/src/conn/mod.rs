@@ -33,7 +33,111 @@ use crate::inbox::Inbox;
 /// (`mem::forget`) leaks the connection.
 ///
 /// When the peer ends the connection, or is lost, the reactor disconnects. Operations in flight
-/// complete as flushed, and all tasks that sleep are woken with the reason.
+/// complete as flushed, and all tasks that sleep are woken with the reason. A side that only waits
+/// learns of a lost peer by a keep-alive alone
+/// ([`ConnCfg::set_keep_alive`](rpma::ConnCfg::set_keep_alive)). Without one, a server keeps the
+/// connections of lost clients for ever. The driver sends the probes.
+///
+/// # Example
+///
+/// Several tasks append to one log, by one connection. The pool and the send queue limit the
+/// operations in flight: a task waits for a block, and then for room. A time-out of a task loses
+/// its wait, and not its record. After a failure the connection is closed, which returns the reason.
+///
+/// ```
+/// use std::cell::Cell;
+/// use std::rc::Rc;
+/// use std::time::Duration;
+///
+/// use rpma::{Error, FlushType, MrRemote, Result};
+/// use rpma_async::{Conn, Pool};
+///
+/// const RECORD: u64 = 64;
+/// const LIMIT: Duration = Duration::from_secs(5);
+///
+/// #[derive(Clone)]
+/// struct Log {
+///     conn: Conn,
+///     pool: Pool,
+///     memory: MrRemote,
+///     /// The number of records that were posted.
+///     posted: Rc<Cell<u64>>,
+/// }
+///
+/// impl Log {
+///     async fn append(&self, byte: u8) -> Result<u64> {
+///         let mut record = self.pool.lease().await;
+///         record.fill(byte);
+///         // A record and its flush, the pointer and its flush: 4 slots.
+///         self.conn.ready(4).await?;
+///         // No await from the number to the post: the pointers never go backwards.
+///         let number = self.posted.get();
+///         let at = RECORD * (1 + number);
+///         let parts = [(self.memory.slice(at..at + RECORD)?, record.freeze())];
+///         let pointer = (self.memory.slice(..8)?, (number + 1).to_le_bytes());
+///         let appended = self.conn.commit(parts, Some(pointer), FlushType::Visibility)?;
+///         self.posted.set(number + 1);
+///         appended.await?;
+///         Ok(number)
+///     }
+/// }
+///
+/// # #[cfg(feature = "tokio")]
+/// async fn append_all(log: &Log, bytes: std::ops::Range<u8>) -> Result<()> {
+///     let tasks = bytes.map(|byte| {
+///         let log = log.clone();
+///         tokio::task::spawn_local(async move {
+///             let appended = tokio::time::timeout(LIMIT, log.append(byte)).await;
+///             // The record may still be written, and its memory comes back to the pool.
+///             appended.unwrap_or(Err(Error::TimedOut("the record is not durable in time")))
+///         })
+///     });
+///     // All of them are under way before the first is awaited.
+///     let tasks: Vec<_> = tasks.collect();
+///     let mut result = Ok(());
+///     for task in tasks {
+///         result = result.and(task.await.expect("no panic").map(drop));
+///     }
+///     // It waits for records whose tasks have given up, and returns the first failure.
+///     result.and(log.conn.clone().close(LIMIT).await)
+/// }
+/// # #[cfg(all(feature = "sim", feature = "tokio"))]
+/// # fn main() {
+/// #     use rpma::sim::{Fabric, Profile};
+/// #     use rpma::{Device, Mr, MrUsage, Offer, Peer, PeerCfg, Side};
+/// #     use rpma_async::{Reactor, Setup};
+/// #     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+/// #     let fabric = Fabric::new(Profile::STRICT);
+/// #     let host = fabric.host("both");
+/// #     let _entered = host.enter();
+/// #     let work = async {
+/// #         let peer = Peer::new(&Device::from_addr(&host.addr().to_string(), Side::Local)?)?;
+/// #         let reactor = Reactor::spawn(&peer)?;
+/// #         let usage = MrUsage::WRITE_DST | MrUsage::READ_SRC | MrUsage::FLUSH_TYPE_VISIBILITY;
+/// #         let memory = Mr::reg(&peer, vec![0; 4096], usage)?;
+/// #         let offer = Offer::new(&PeerCfg::new()).add_region(&memory).encode(Offer::ACCEPT)?;
+/// #         let listener = reactor.listen((host.addr(), 0).into())?;
+/// #         let at = (host.addr(), listener.port()).into();
+/// #         let serving = tokio::task::spawn_local(async move {
+/// #             let accepted = listener.accept().await?.accept(&Setup::default(), &offer).await?;
+/// #             accepted.closed().await.map(drop)
+/// #         });
+/// #         let conn = reactor.connect(at, &Setup::default(), &[]).await?;
+/// #         let remote = Offer::decode(conn.private_data())?.regions()[0];
+/// #         let pool = Pool::new(&peer, RECORD as usize, 4)?;
+/// #         let log = Log { conn, pool, memory: remote, posted: Rc::default() };
+/// #         append_all(&log, 1..21).await?;
+/// #         assert_eq!(log.pool.available(), 4);
+/// #         serving.await.expect("no panic")?;
+/// #         assert_eq!(memory.load_u64(0)?, 20);
+/// #         Ok::<(), Error>(())
+/// #     };
+/// #     let tasks = tokio::task::LocalSet::new();
+/// #     tasks.block_on(&runtime.expect("a runtime"), work).expect("it appends");
+/// # }
+/// # #[cfg(not(all(feature = "sim", feature = "tokio")))]
+/// # fn main() {}
+/// ```
 #[derive(Clone)]
 pub struct Conn {
     shared: Arc<Shared>,

@@ -29,6 +29,13 @@ use crate::error::Failed;
 ///
 /// An `Op` that is kept after its completion takes one of the connection's slots for operations:
 /// await it or drop it.
+///
+/// # Errors
+///
+/// [`Error::Operation`] or the first failure of the connection if the operation failed, and
+/// [`Error::Ended`] if the peer's end cut it off. After the driver was dropped, an `Op` returns its
+/// result if the operation is complete. Otherwise it is [`Error::InvalidArgument`] with a text about
+/// the driver, and its outcome is unknown.
 #[must_use = "the operation goes on, and its outcome is lost: await it, or detach it"]
 pub struct Op<B: Memory> {
     shared: Arc<Shared>,

@@ -135,6 +135,46 @@ impl Conn {
     /// and one completion, which means that all of it is durable (or visible). See
     /// [`rpma::Conn::commit`].
     ///
+    /// # Slots
+    ///
+    /// Room is counted for each request on its own, which is the most that a commit takes:
+    ///
+    /// | parts | without a pointer | with a pointer |
+    /// |---|---|---|
+    /// | 1 | 2 | 4 |
+    /// | 2 | 4 | 6 |
+    /// | n | 2 n | 2 n + 2 |
+    ///
+    /// A native flush of more than 2 GiB takes one more for each 2 GiB. [`ready`](Self::ready) waits
+    /// for so many.
+    ///
+    /// # Pointers that only grow
+    ///
+    /// The order of posts is that of the calls. If several tasks commit to one log, take the number
+    /// of a record and post it without an await between. Otherwise another task may post a later
+    /// number first, and the pointer goes backwards:
+    ///
+    /// ```no_run
+    /// # use std::sync::Mutex;
+    /// # use rpma::{FlushType, MrRemote};
+    /// # use rpma_async::{Conn, Frozen};
+    /// /// `next` is the number of records. The lock is held from the number to the post.
+    /// async fn append(conn: &Conn, log: &MrRemote, next: &Mutex<u64>, record: Frozen) -> rpma::Result<()> {
+    ///     conn.ready(4).await?;
+    ///     let appended = {
+    ///         let mut next = next.lock().expect("no panic");
+    ///         let at = 64 * (1 + *next);
+    ///         let parts = [(log.slice(at..at + 64)?, record)];
+    ///         let pointer = (log.slice(..8)?, (*next + 1).to_le_bytes());
+    ///         let appended = conn.commit(parts, Some(pointer), FlushType::Persistent)?;
+    ///         *next += 1;
+    ///         appended
+    ///     };
+    ///     appended.await?;
+    ///     Ok(())
+    /// }
+    /// ```
+    ///
     /// # Errors
     ///
     /// As [all operations](Self#errors), and those of [`rpma::Conn::commit`].

@@ -13,8 +13,8 @@ use crate::waiters::Ticket;
 
 impl Conn {
     /// Waits until `n` slots of the send queue are free. Each operation takes one, a batch one for
-    /// each of its operations, a commit one for each request, and a native flush one for each 2
-    /// GiB.
+    /// each of its operations, a [commit](Self::commit) one for each request, and a native
+    /// flush one for each 2 GiB.
     ///
     /// The room is not reserved: of several tasks that wait, one posts first, and the others may
     /// find the queue full again.
