@@ -2,7 +2,8 @@
 //!
 //! `rpma` uses the `wr_id` of a request for a number of its own. So it names the operation before it posts the request.
 //!
-//! A library above `rpma` posts for its program, with numbers of its own. It enters the program's [`Place`] before.
+//! A library above `rpma` posts for its program, with numbers of its own. It enters the program's
+//! [`Place`] before.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;

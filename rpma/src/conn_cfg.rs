@@ -409,8 +409,8 @@ impl ConnCfg {
     /// [`commit`](crate::commit). An event loop of another kind calls
     /// [`Conn::keep_alive`](crate::Conn::keep_alive). [`Cq::wait`](crate::Cq::wait),
     /// [`CompletionChannel::wait`](crate::CompletionChannel::wait) and
-    /// [`Conn::next_event`](crate::Conn::next_event) alone do not. In `rpma-async` the driver of the
-    /// reactor keeps watch of all its connections, and no task needs to wait.
+    /// [`Conn::next_event`](crate::Conn::next_event) alone do not. In `rpma-async`
+    /// the driver of a reactor keeps watch of all its connections, and no task needs to wait.
     ///
     /// While the program or this host stands still, nothing ends. After that the library looks again,
     /// 3/16 of the time later, before it ends a connection: an answer that was here already counts.

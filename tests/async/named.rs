@@ -20,7 +20,7 @@ use crate::support::{CLOSE, Ends, Memories, run, take_messages};
 
 const VISIBLE: FlushType = FlushType::Visibility;
 
-/// A call that posts, whose line is noted.
+/// A call that posts. Its line is noted.
 macro_rules! noted {
     ($lines:ident, $post:expr) => {{
         $lines.borrow_mut().push(line!());

@@ -42,7 +42,8 @@ use crate::inbox::Inbox;
 ///
 /// Several tasks append to one log, by one connection. The pool and the send queue limit the
 /// operations in flight: a task waits for a block, and then for room. A time-out of a task loses
-/// its wait, and not its record. After a failure the connection is closed, which returns the reason.
+/// its wait, and not its record. After a failure the program closes the connection as well, and
+/// returns the reason.
 ///
 /// ```
 /// use std::cell::Cell;
@@ -98,7 +99,7 @@ use crate::inbox::Inbox;
 ///     for task in tasks {
 ///         result = result.and(task.await.expect("no panic").map(drop));
 ///     }
-///     // It waits for records whose tasks have given up, and returns the first failure.
+///     // It waits for all records, also after time-outs, and returns the first failure.
 ///     result.and(log.conn.clone().close(LIMIT).await)
 /// }
 /// # #[cfg(all(feature = "sim", feature = "tokio"))]

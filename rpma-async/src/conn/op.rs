@@ -34,8 +34,8 @@ use crate::error::Failed;
 ///
 /// [`Error::Operation`] or the first failure of the connection if the operation failed, and
 /// [`Error::Ended`] if the peer's end cut it off. After the driver was dropped, an `Op` returns its
-/// result if the operation is complete. Otherwise it is [`Error::InvalidArgument`] with a text about
-/// the driver, and its outcome is unknown.
+/// result if the operation is complete. Otherwise it is [`Error::InvalidArgument`] with a text
+/// about the driver, and its outcome is unknown.
 #[must_use = "the operation goes on, and its outcome is lost: await it, or detach it"]
 pub struct Op<B: Memory> {
     shared: Arc<Shared>,

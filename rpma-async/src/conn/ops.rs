@@ -145,8 +145,8 @@ impl Conn {
     /// | 2 | 4 | 6 |
     /// | n | 2 n | 2 n + 2 |
     ///
-    /// A native flush of more than 2 GiB takes one more for each 2 GiB. [`ready`](Self::ready) waits
-    /// for so many.
+    /// A native flush of more than 2 GiB takes one more for each 2 GiB. [`ready`](Self::ready)
+    /// waits for so many.
     ///
     /// # Pointers that only grow
     ///
@@ -159,7 +159,11 @@ impl Conn {
     /// # use rpma::{FlushType, MrRemote};
     /// # use rpma_async::{Conn, Frozen};
     /// /// `next` is the number of records. The lock is held from the number to the post.
-    /// async fn append(conn: &Conn, log: &MrRemote, next: &Mutex<u64>, record: Frozen) -> rpma::Result<()> {
+    /// async fn append(
+    ///     (conn, log): (&Conn, &MrRemote),
+    ///     next: &Mutex<u64>,
+    ///     record: Frozen,
+    /// ) -> rpma::Result<()> {
     ///     conn.ready(4).await?;
     ///     let appended = {
     ///         let mut next = next.lock().expect("no panic");

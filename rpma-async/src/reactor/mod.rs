@@ -56,8 +56,8 @@ impl Reactor {
 
     /// Makes a reactor, and spawns its driver on the tokio runtime in which this is called.
     ///
-    /// If the runtime's clock is paused, and no `Fabric::follow` makes it rpma's, the driver ends with
-    /// an error in the log that names both clocks, and waits fail.
+    /// If the runtime's clock is paused, and no `Fabric::follow` makes it rpma's, the driver ends
+    /// with an error in the log that names both clocks, and waits fail.
     ///
     /// # Errors
     ///

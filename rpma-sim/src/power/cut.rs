@@ -322,7 +322,8 @@ impl Fabric {
     /// (`PoisonError::into_inner`).
     ///
     /// The report names each operation by its `op_context` and by the program's line that posts it. (A build without
-    /// debug assertions has neither. A library above rpma names lines with [`Place`](crate::Place).) It ends with the last events and the faults.
+    /// debug assertions has neither. A library above rpma names lines with [`Place`](crate::Place).)
+    /// It ends with the last events and the faults.
     ///
     /// # One event alone
     ///
