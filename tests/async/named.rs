@@ -144,6 +144,8 @@ fn commits_of_a_writer_have_their_lines() {
             let to = writer.offer().regions()[0].slice(..7).expect("inside");
             let ticket = noted!(lines, writer.commit([(to, word)], None));
             writer.durable(ticket).await.expect("durable");
+            let read = noted!(lines, writer.read(memories.block(b"a word."), to));
+            drop(read.await.expect("completes"));
             made.writer.close(CLOSE).await.expect("closes");
         });
         assert_named(&reports, &lines);
