@@ -120,6 +120,15 @@ pub(crate) fn read_on_iwarp() -> Error {
     )
 }
 
+/// The error of a wait: without the number of its operation, which is this crate's.
+#[cold]
+pub(crate) fn unnumbered(error: Error) -> Error {
+    match error {
+        Error::Operation(of) => of.without_op_context().into(),
+        error => error,
+    }
+}
+
 /// The failure of a connection: without the number of its operation, which is this crate's.
 #[cold]
 pub(crate) fn without_number(failure: Failure) -> Failure {

@@ -529,16 +529,13 @@ impl Shared {
                 // A handle waits.
                 let writer = writer.as_mut().expect("the writer is there");
                 match unless_pending(wait(writer, reads)) {
-                    Some(result) => Look::Ready(result),
+                    Some(Ok(result)) => Look::Ready(Ok(result)),
+                    Some(Err(error)) => Look::Ready(Err(error::unnumbered(error))),
                     None => Look::Until(state.wait()),
                 }
             })
         };
-        let waited = self.watched.wait(look).await?;
-        waited.map_err(|error| match error {
-            Error::Operation(failure) => failure.without_op_context().into(),
-            error => error,
-        })
+        self.watched.wait(look).await?
     }
 }
 
