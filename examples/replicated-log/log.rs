@@ -479,7 +479,10 @@ impl Shared {
                 // A replica has to come back.
                 Err(Refused::TooFew { .. }) => {
                     let able = |_: &mut State| (self.set.able() >= COPIES).then_some(());
-                    let _ = self.until(self.cfg.limit, able).await;
+                    match self.until(self.cfg.limit, able).await {
+                        Ok(()) | Err(LogError::TimedOut) => {}
+                        Err(_) => return,
+                    }
                 }
                 Err(Refused::Error(error)) => return self.end(error.into()),
             }
