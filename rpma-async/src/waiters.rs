@@ -9,7 +9,7 @@ use std::task::Waker;
 use crate::primitives::{AtomicU32, Mutex, Ordering, wake};
 
 /// Tasks that are taken out of the queue at once.
-const AT_ONCE: usize = 8;
+const AT_ONCE: usize = 4;
 
 /// The tasks, in the order of their first look.
 #[derive(Debug, Default)]

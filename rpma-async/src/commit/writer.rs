@@ -23,7 +23,7 @@ use rpma::{
 use super::lock;
 use super::reading::{Reading, Reads};
 use crate::clock;
-use crate::conn::Sources;
+use crate::conn::{Held, Sources};
 use crate::error::{self, Refused};
 use crate::place::Place;
 use crate::pool::{Frozen, Lease};
@@ -117,12 +117,15 @@ impl State {
         }
     }
 
-    /// A source that the device has released.
-    fn free(&mut self) -> Option<Frozen> {
+    /// A block that the device has released, and for which no task waits.
+    fn free(&mut self) -> Option<Held> {
         let released = self.writer.as_ref()?.released();
         let is_free = self.sources.front().is_some_and(|of| of.0 <= released);
-        let freed = is_free.then(|| self.sources.pop_front());
-        freed.flatten().map(|(_, source)| source)
+        let source = is_free.then(|| self.sources.pop_front()).flatten();
+        match source {
+            Some((_, source)) => Some(Held::Frozen(source)),
+            None => self.reads.free().map(Held::Lease),
+        }
     }
 
     /// Whether the connection has been over for so long that no completion comes any more.
@@ -507,12 +510,11 @@ impl Shared {
             return result;
         }
         state.silent = clock::now();
+        let mut freed = state.free();
         drop(state);
-        while let Some(source) = { lock(&self.state).free() } {
-            drop(source);
-        }
-        while let Some(dst) = { lock(&self.state).reads.free() } {
-            drop(dst);
+        while let Some(block) = freed {
+            drop(block);
+            freed = lock(&self.state).free();
         }
         self.watched.wake_all();
         result

@@ -17,6 +17,7 @@ use rpma::{Counters, Failure, PeerCfg, Result};
 
 pub use self::batch::Batch;
 pub use self::ends::Closed;
+pub(crate) use self::memory::Held;
 pub use self::memory::{Memory, Sources};
 pub use self::op::Op;
 pub use self::room::Ready;
