@@ -8,9 +8,6 @@ use std::task::Waker;
 
 use crate::primitives::{AtomicU32, Mutex, Ordering, wake};
 
-/// Tasks that are taken out of the queue at once.
-const AT_ONCE: usize = 4;
-
 /// The tasks, in the order of their first look.
 #[derive(Debug, Default)]
 pub(crate) struct Waiters {
@@ -99,19 +96,17 @@ impl Waiters {
     pub(crate) fn wake_all(&self) {
         let mut last = None;
         loop {
-            let mut woken = [const { None }; AT_ONCE];
             let mut queue = self.queue.lock();
             // A task that waits again has a later number.
             let last = *last.get_or_insert(queue.next);
-            let waiting = queue.tasks.partition_point(|(number, _)| *number <= last);
-            let taken = queue.tasks.drain(..waiting.min(AT_ONCE));
-            for (place, (_, waker)) in woken.iter_mut().zip(taken) {
-                *place = Some(waker);
-            }
+            let first = queue.tasks.pop_front();
+            let is_more = queue.tasks.front().is_some_and(|(of, _)| *of <= last);
             self.set_count(&queue);
             drop(queue);
-            woken.into_iter().flatten().for_each(wake);
-            if waiting <= AT_ONCE {
+            if let Some((_, waker)) = first {
+                wake(waker);
+            }
+            if !is_more {
                 return;
             }
         }
