@@ -13,7 +13,7 @@ use crate::replicated_log::{Fault, LogError};
 use crate::world::{READING, World};
 
 /// The records of a log that is open.
-fn records(log: &Log) -> Vec<Vec<u8>> {
+pub(crate) fn records(log: &Log) -> Vec<Vec<u8>> {
     let mut at = log.bounds().0;
     let next = || {
         let (record, next) = log.read(at).expect("a position")?;
@@ -227,42 +227,44 @@ fn a_writer_dies_while_replicas_join() {
     }
 }
 
-/// Steps of the second writer at which it dies.
-const DEATHS: usize = 30;
+const TWO: [u8; 150] = [2; 150];
+/// Steps of the last writer but one at which it dies.
+const DEATHS: usize = 20;
 
-/// The second writer dies at a step after its begin. Returns how many steps it had.
+/// The last writer but one dies at a step after its begin. Returns how many steps it had.
 fn dies_at(step: u64, fault: Fault, replaced: bool) -> u64 {
     let fabric = Fabric::seeded(profile(), 1);
     let mut world = World::idle(&fabric, READING);
     let log = log_with_one(&mut world);
-    match replaced {
-        // Acknowledged by the first and the third, which is replaced then.
-        true => world.only(&[0, 2]),
-        false => world.only(&[0, 1]),
-    }
-    log.append(&[2; 150]).expect("appended");
-    if !replaced {
-        // The third one has records that nobody acknowledged.
-        world.only(&[2]);
-        append_in_vain(&log, &[3; 250]);
-    }
-    drop(log);
     if replaced {
+        // Acknowledged by the first and the third, which is replaced then.
+        world.only(&[0, 2]);
+        log.append(&TWO).expect("appended");
+        drop(log);
         world.replace(2);
+    } else {
+        // The third one has a record in its place, which nobody acknowledged.
+        [0, 1].map(|n: usize| world.hosts[n].freeze());
+        append_in_vain(&log, &[3; 250]);
+        drop(log);
+        [0, 1].map(|n: usize| world.hosts[n].thaw());
+        world.only(&[0, 1]);
+        let log = world.open(2).expect("opens");
+        log.append(&TWO).expect("appended");
     }
     world.only(&[0, 1, 2]);
     world.fault = fault;
     let client = world.client.clone();
     let begin = fabric.steps();
     let dies = fabric.at_step(begin.saturating_add(step), move || client.kill());
-    let second = world.open(2);
+    let last = world.open(3);
     let steps = fabric.steps() - begin;
-    drop((second, dies));
+    drop((last, dies));
     world.fault = Fault::Nothing;
     world.client = fabric.host("next");
     world.only(&[1, 2]);
-    match world.open(3) {
-        Ok(log) => assert!(has(&log, &[2; 150]), "{:?}", records(&log)),
+    match world.open(4) {
+        Ok(log) => assert!(has(&log, &TWO), "{:?}", records(&log)),
         Err(LogError::TooFew(why)) if replaced => assert!(why.contains("has no log"), "{why}"),
         Err(error) => panic!("{error}"),
     }

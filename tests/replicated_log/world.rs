@@ -17,7 +17,7 @@ use crate::replicated_log::{Fault, LogError};
 pub(crate) const LOG_KEY: u64 = 1;
 const PORT: u16 = 7204;
 pub(crate) const RING_LEN: u64 = 1024;
-pub(crate) const LIMIT: Duration = Duration::from_secs(60);
+pub(crate) const LIMIT: Duration = Duration::from_secs(15);
 pub(crate) const SILENCE: Duration = Duration::from_secs(10);
 
 /// How a world commits, and where.
