@@ -68,9 +68,9 @@ fn append_in_vain(log: &Log, record: &[u8]) {
 fn one_copy_is_not_enough() {
     scene(3, &[Fault::OneCopy, Fault::UnknownIsDone], |world| {
         let log = log_with_one(world);
-        [1, 2].map(|n: usize| world.hosts[n].freeze());
+        [1, 2].iter().for_each(|n: &usize| world.hosts[*n].freeze());
         append_in_vain(&log, b"two");
-        [1, 2].map(|n: usize| world.hosts[n].thaw());
+        [1, 2].iter().for_each(|n: &usize| world.hosts[*n].thaw());
     });
 }
 
@@ -114,10 +114,10 @@ fn a_replaced_replica_is_no_witness() {
 fn the_newer_epoch_wins() {
     scene(3, &[Fault::IgnoresEpochs, Fault::KeepsEpoch], |world| {
         let log = log_with_one(world);
-        [1, 2].map(|n: usize| world.hosts[n].freeze());
+        [1, 2].iter().for_each(|n: &usize| world.hosts[*n].freeze());
         append_in_vain(&log, &[7; 200]);
         drop(log);
-        [1, 2].map(|n: usize| world.hosts[n].thaw());
+        [1, 2].iter().for_each(|n: &usize| world.hosts[*n].thaw());
         world.only(&[1, 2]);
         let log = world.open(2).expect("opens");
         log.append(b"two").expect("appended");
@@ -244,10 +244,10 @@ fn dies_at(step: u64, fault: Fault, replaced: bool) -> u64 {
         world.replace(2);
     } else {
         // The third one has a record in its place, which nobody acknowledged.
-        [0, 1].map(|n: usize| world.hosts[n].freeze());
+        [0, 1].iter().for_each(|n: &usize| world.hosts[*n].freeze());
         append_in_vain(&log, &[3; 250]);
         drop(log);
-        [0, 1].map(|n: usize| world.hosts[n].thaw());
+        [0, 1].iter().for_each(|n: &usize| world.hosts[*n].thaw());
         world.only(&[0, 1]);
         let log = world.open(2).expect("opens");
         log.append(&TWO).expect("appended");
