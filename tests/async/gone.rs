@@ -216,3 +216,30 @@ fn a_host_that_is_gone_ends_the_wait() {
         });
     }
 }
+
+/// Promise: `everywhere` waits for each replica that can still take the commit, and not for one that
+/// is set aside meanwhile.
+#[test]
+fn a_commit_is_everywhere() {
+    device_test(|| {
+        let peer = peer();
+        run(async {
+            let reactor = Reactor::spawn(&peer).expect("a reactor");
+            let serving = Serving::of(&reactor, Site::with(3, &cfg()));
+            let (set, ids) = set_of(&reactor, &serving, 1..4).await;
+            // Its server's responder stands still, so none of the replicas answers.
+            let stopped = serving.stop().await;
+            let id = set.commit(64, &[b"record"], None, 3).expect("posted");
+            let mut everywhere = Box::pin(set.everywhere(id));
+            assert!(
+                polls(everywhere.as_mut(), 9).await.is_none(),
+                "nothing is there"
+            );
+            for id in &ids {
+                set.set_aside(*id, LIMIT).await.expect("set aside");
+            }
+            in_time(everywhere).await.expect("the driver runs");
+            drop(stopped);
+        });
+    });
+}

@@ -56,6 +56,38 @@ fn a_frozen_replica_holds_the_ring_and_catches_up() {
     }
 }
 
+/// Promise: a commit is pending on a replica that can still take it, frozen or not, and on no other
+/// one: bytes that it sets free are not overwritten before that replica has it.
+#[test]
+fn a_commit_is_pending_where_it_may_still_come() {
+    for profile in Profile::ALL {
+        let way = Way {
+            in_flight: 1,
+            retries: 7,
+            ..Way::visible()
+        };
+        let (_fabric, mut set, _entered) = set(&profile, 6, way);
+        set.servers[1].host.freeze();
+        let ids = [0, 1].map(|number| set.append(number, 2).expect("room"));
+        for id in ids {
+            set.log.settle(id, 2, LIMIT);
+            assert_eq!(set.log.pending(id), 0b010, "posted, or still in the ring");
+        }
+        set.servers[1].host.thaw();
+        set.log.settle(ids[1], 3, LIMIT);
+        assert_eq!(ids.map(|id| set.log.pending(id)), [0, 0]);
+
+        set.servers[2].host.freeze();
+        let id = set.append(2, 2).expect("room");
+        set.log.settle(id, 2, LIMIT);
+        assert_eq!(set.log.pending(id), 0b100);
+        set.log.set_aside(set.ids[2], LIMIT).expect("set aside");
+        assert_eq!(set.log.pending(id), 0, "it gets no commit any more");
+        let other = self::set(&profile, 6, way).1;
+        assert_eq!(other.log.pending(id), 0, "of another set");
+    }
+}
+
 /// A replica that is late gets the bytes of each record, although the others have had them long
 /// before.
 #[test]

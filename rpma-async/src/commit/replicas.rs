@@ -259,6 +259,28 @@ impl Replicas {
         }
     }
 
+    /// Waits until no replica has a commit under way or still to come
+    /// ([`commit::Replicas::pending`]): it is durable on each replica, or the replica can take no
+    /// commit any more. Then bytes that it has set free may be overwritten.
+    ///
+    /// A frozen replica delays it until its keep-alive ends, or until it is set aside.
+    ///
+    /// # Cancel safety
+    ///
+    /// It only waits: it may be dropped at any time.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::InvalidArgument`](rpma::Error::InvalidArgument) if the driver of the reactor never
+    /// ran or is gone.
+    pub async fn everywhere(&self, id: CommitId) -> Result<()> {
+        let is_everywhere = |set: &mut commit::Replicas| {
+            set.look();
+            (set.pending(id) == 0).then_some(())
+        };
+        self.shared.wait(is_everywhere).await
+    }
+
     /// The outcome of a commit, as far as it is known: as [`commit::Replicas::outcome`].
     #[must_use]
     pub fn outcome(&self, id: CommitId) -> Outcome {

@@ -312,6 +312,21 @@ impl Replicas {
         }
     }
 
+    /// The replicas that have a commit under way or still to come, as a mask. When it is 0, no
+    /// replica can lose the commit and execute a later one. So it is the time to overwrite bytes
+    /// that this commit has set free, such as the records before the new head of a log.
+    ///
+    /// It is 0 for a commit of another set.
+    #[must_use]
+    pub fn pending(&self, id: CommitId) -> u64 {
+        let is_pending =
+            |_, member: &Member| matches!(member.state(id.number()), State::Posted | State::Queued);
+        match id.set == self.id {
+            true => self.mask(is_pending),
+            false => 0,
+        }
+    }
+
     fn mask(&self, is: impl Fn(ReplicaId, &Member) -> bool) -> u64 {
         let ids = self.members.iter().enumerate();
         let ids = ids.map(|(n, member)| (self.id.replica(n), member));
