@@ -14,8 +14,8 @@ pub(crate) enum LogError {
     #[error("the log is full: truncate it, or wait for the replica that has not truncated it yet")]
     Full,
     /// The record may be there, and may be acknowledged later: see `Log::bounds`.
-    #[error("the outcome of the record at {at} is unknown: {why}")]
-    Unknown { at: Lsn, why: Box<LogError> },
+    #[error("the outcome of the record at {0} is unknown: {1}")]
+    Unknown(Lsn, Box<LogError>),
     #[error("no record begins at {0}, between the head and the last acknowledged record")]
     NoPosition(Lsn),
     /// This writer can write no more.

@@ -123,7 +123,7 @@ pub(crate) fn size_of(record: usize) -> u64 {
 }
 
 /// The ring of a log, or of a part of it.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Ring(Vec<u8>);
 
 /// An entry: its record, or a pad; and the position of the next one.

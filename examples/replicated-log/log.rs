@@ -70,6 +70,7 @@ pub(super) struct Shared {
 }
 
 /// Positions: `free <= head <= durable <= committed <= end`.
+#[derive(Default)]
 pub(super) struct State {
     pub(super) phase: Phase,
     /// The records from `head` up to `end`.
@@ -86,18 +87,21 @@ pub(super) struct State {
     pub(super) log: u64,
     groups: VecDeque<(CommitId, Lsn)>,
     /// Truncations that a member may not have yet.
-    truncations: VecDeque<(CommitId, Vec<ReplicaId>, Lsn)>,
+    truncations: VecDeque<(CommitId, Lsn)>,
     pub(super) members: Vec<ReplicaId>,
     /// Enough replicas have the log under this epoch.
     is_ours: bool,
     /// A replica came back: the tail is to be committed again.
     pub(super) recount: bool,
-    /// For each replica: its log, or the reason for which there is none.
-    pub(super) seen: [Result<Found, String>; REPLICAS],
+    /// What each replica had when it was last read, and the reason for which it is away.
+    found: [Option<Found>; REPLICAS],
+    pub(super) away: [String; REPLICAS],
 }
 
+#[derive(Default)]
 pub(super) enum Phase {
     /// Too few replicas were read.
+    #[default]
     Opening,
     Open,
     Ended(LogError),
@@ -107,35 +111,20 @@ impl Log {
     /// Makes the log of these replicas. [`work`](Self::work) connects to them.
     pub(crate) fn new(reactor: &Reactor, cfg: &LogCfg) -> Result<Self, LogError> {
         cfg.check()?;
-        let instance = match cfg.fault {
-            Fault::SameInstance => 1,
-            _ => Identity::new(cfg.key, cfg.epoch)?.instance,
-        };
+        let mut identity = Identity::new(cfg.key, cfg.epoch)?;
+        if cfg.fault == Fault::SameInstance {
+            identity.instance = 1;
+        }
         let mut conn_cfg = ConnCfg::new();
         conn_cfg.set_keep_alive(Some(cfg.silence))?;
         let set = Set::new(reactor.peer(), 2 * GROUP as usize * GROUPS, 2 * GROUPS)?;
         let state = State {
-            phase: Phase::Opening,
             ring: Ring::new(cfg.ring),
-            free: 0,
-            head: 0,
-            durable: 0,
-            committed: 0,
-            end: 0,
-            log: instance,
-            groups: VecDeque::new(),
-            truncations: VecDeque::new(),
-            members: Vec::new(),
-            is_ours: false,
-            recount: false,
-            seen: std::array::from_fn(|_| Err("not asked yet".to_owned())),
+            log: identity.instance,
+            ..State::default()
         };
         Ok(Self(Arc::new(Shared {
-            identity: Identity {
-                key: cfg.key,
-                epoch: cfg.epoch,
-                instance,
-            },
+            identity,
             conn_cfg,
             set: Replicas::new(reactor, set)?,
             pool: Pool::new(reactor.peer(), GROUP as usize, REPLICAS)?,
@@ -150,16 +139,9 @@ impl Log {
     /// Does the log's work, until it ends.
     pub(crate) async fn work(self) {
         let log = &*self.0;
-        let all = async {
-            tokio::join!(
-                log.keep(0),
-                log.keep(1),
-                log.keep(2),
-                log.commit(),
-                log.count(),
-                log.reclaim()
-            )
-        };
+        let replicas = async { tokio::join!(log.keep(0), log.keep(1), log.keep(2)) };
+        let commits = async { tokio::join!(log.commit(), log.count(), log.reclaim()) };
+        let all = async { tokio::join!(replicas, commits) };
         tokio::select! { _ = all => {}, _ = log.ended() => {} }
     }
 
@@ -181,10 +163,8 @@ impl Log {
         let log = &self.0;
         let most = log.cfg.ring.min(2 * GROUP) / 2;
         if size_of(record.len()) > most {
-            return Err(LogError::TooLong {
-                len: record.len(),
-                most: most as usize - 24,
-            });
+            let (len, most) = (record.len(), most as usize - 24);
+            return Err(LogError::TooLong { len, most });
         }
         let staged = log.until(log.cfg.limit, |state| state.stage(record)).await;
         let (at, end) = match staged {
@@ -201,10 +181,7 @@ impl Log {
         match waited.await {
             Ok(()) => Ok(at),
             Err(_) if fault == Fault::UnknownIsDone => Ok(at),
-            Err(error) => Err(LogError::Unknown {
-                at,
-                why: Box::new(error),
-            }),
+            Err(error) => Err(LogError::Unknown(at, Box::new(error))),
         }
     }
 
@@ -239,27 +216,22 @@ impl Log {
             let head = Some((format::HEAD, to.to_le_bytes()));
             let id = log.set.commit(SPARE, &[&[0]], head, COPIES)?;
             state.head = to;
-            state.truncations.push_back((id, state.members.clone(), to));
+            state.truncations.push_back((id, to));
             Ok::<_, LogError>(id)
         })?;
         drop(gate);
         log.changed();
         match log.set.settle(id, COPIES, log.cfg.limit).await?.copies() {
             COPIES.. => Ok(()),
-            _ => Err(LogError::Unknown {
-                at: to,
-                why: Box::new(LogError::TimedOut),
-            }),
+            _ => Err(LogError::Unknown(to, Box::new(LogError::TimedOut))),
         }
     }
 
     /// Waits until all records are acknowledged, and ends the log.
     pub(crate) async fn close(&self) -> Result<(), LogError> {
         let limit = self.0.cfg.limit;
-        let closed = self
-            .0
-            .until(limit, |state| (state.durable == state.end).then_some(()));
-        let closed = closed.await;
+        let is_done = |state: &mut State| (state.durable == state.end).then_some(());
+        let closed = self.0.until(limit, is_done).await;
         self.end(LogError::Closed);
         closed
     }
@@ -328,79 +300,68 @@ impl State {
 
     /// A replica was read. When there are enough of them, the newest log becomes this one.
     pub(super) fn saw(&mut self, n: usize, found: Found, cfg: &LogCfg) -> Result<(), LogError> {
-        let others = self
-            .seen
-            .iter()
-            .enumerate()
-            .filter(|(other, _)| *other != n);
-        let mut headers = others.filter_map(|(_, found)| found.as_ref().ok()?.header);
+        self.found[n] = None;
+        let mut others = self.found.iter().flatten().filter_map(|other| other.header);
         if let Some(header) = found.header {
-            if headers.any(|other| other.replica == header.replica) {
+            if others.clone().any(|other| other.replica == header.replica) {
                 return Err(LogError::Arguments(
-                    "two of the addresses lead to one replica".to_owned(),
+                    "two of the addresses lead to one replica".into(),
                 ));
             }
-            if matches!(self.phase, Phase::Open) && header.log != self.log || header.key != cfg.key
-            {
-                return Err(LogError::Foreign("it has another log".to_owned()));
+            let is_open = matches!(self.phase, Phase::Open);
+            let is_other = others.any(|other| other.log != header.log);
+            if header.key != cfg.key || is_other || is_open && header.log != self.log {
+                return Err(LogError::Foreign("it has another log".into()));
             }
         }
-        self.seen[n] = Ok(found);
-        if !matches!(self.phase, Phase::Opening) {
-            return Ok(());
+        self.found[n] = Some(found);
+        match self.phase {
+            Phase::Opening => self.adopt(cfg),
+            _ => Ok(()),
         }
-        let seen = self.seen.iter().filter_map(|found| found.as_ref().ok());
-        let (logs, blank): (Vec<_>, Vec<_>) = seen.partition(|found| found.header.is_some());
+    }
+
+    fn adopt(&mut self, cfg: &LogCfg) -> Result<(), LogError> {
+        let found = self.found.iter().flatten();
+        let (logs, blank): (Vec<_>, Vec<_>) = found.partition(|found| found.header.is_some());
+        // Only a replica that has the log can be asked for its records.
         let read = match cfg.fault {
-            Fault::ReadsOne => logs.len() + READ - 1,
-            // Only a replica that has the log can be asked for its records.
-            Fault::BlankCounts if !logs.is_empty() => logs.len() + blank.len(),
+            Fault::ReadsOne => READ,
+            Fault::BlankCounts => logs.len() + blank.len(),
             _ => logs.len(),
         };
-        match cfg.create {
-            true if !logs.is_empty() => return Err(LogError::Exists),
-            true if blank.len() < READ => return Ok(()),
-            false if logs.is_empty() && blank.len() >= READ => return Err(LogError::Nothing),
-            false if read < READ => return Ok(()),
-            _ => {}
-        }
-        if let Some(newest) = Found::newest(&logs, cfg.fault) {
-            let name = newest.header.map_or(0, |of| of.log);
-            if logs
-                .iter()
-                .any(|found| found.header.is_some_and(|of| of.log != name))
-            {
-                return Err(LogError::Arguments(
-                    "the replicas have different logs".to_owned(),
-                ));
+        match (cfg.create, Found::newest(&logs, cfg.fault)) {
+            (true, Some(_)) => return Err(LogError::Exists),
+            (true, None) if blank.len() >= READ => {}
+            (false, None) if blank.len() >= READ => return Err(LogError::Nothing),
+            (false, Some(newest)) if read >= READ => {
+                let heads = logs.iter().map(|found| found.head);
+                let head = heads.filter(|head| *head <= newest.tail.end).max();
+                self.log = newest.header.map_or(0, |of| of.log);
+                self.ring = newest.ring.clone();
+                self.head = head.unwrap_or(newest.head);
+                (self.committed, self.end) = (newest.tail.end, newest.tail.end);
             }
-            let heads = logs.iter().map(|found| found.head);
-            let head = heads.filter(|head| *head <= newest.tail.end).max();
-            self.log = name;
-            self.ring = newest.ring.clone();
-            self.head = head.unwrap_or(newest.head);
-            (self.committed, self.end) = (newest.tail.end, newest.tail.end);
+            _ => return Ok(()),
         }
-        self.free = self.head;
         self.is_ours = cfg.fault == Fault::TellsEarly;
         self.durable = if self.is_ours {
             self.committed
         } else {
             self.head
         };
-        self.recount = true;
-        self.phase = Phase::Open;
+        (self.free, self.recount, self.phase) = (self.head, true, Phase::Open);
         Ok(())
     }
 
     fn reasons(&self) -> String {
-        let reason = |(n, seen): (usize, &Result<Found, String>)| match seen {
-            Ok(found) if found.header.is_none() => format!("replica {n} has no log"),
-            Ok(_) => format!("replica {n} was read"),
-            Err(why) => format!("replica {n}: {why}"),
-        };
-        let reasons: Vec<_> = self.seen.iter().enumerate().map(reason).collect();
-        reasons.join("; ")
+        let replicas = self.found.iter().zip(&self.away).enumerate();
+        let reasons = replicas.map(|(n, (found, away))| match found {
+            Some(found) if found.header.is_none() => format!("replica {n} has no log"),
+            Some(_) => format!("replica {n} was read"),
+            None => format!("replica {n}: {away}"),
+        });
+        reasons.collect::<Vec<_>>().join("; ")
     }
 }
 
@@ -441,10 +402,8 @@ impl Shared {
                 }
             }
         };
-        self.reactor
-            .timeout(limit, looks)
-            .await
-            .unwrap_or(Err(LogError::TimedOut))
+        let found = self.reactor.timeout(limit, looks).await;
+        found.unwrap_or(Err(LogError::TimedOut))
     }
 
     pub(super) fn end(&self, why: LogError) {
@@ -500,10 +459,7 @@ impl Shared {
             Fault::TailAhead => state.end,
             _ => end,
         };
-        let found = state
-            .seen
-            .iter()
-            .filter_map(|found| Some(found.as_ref().ok()?.tail.epoch));
+        let found = state.found.iter().flatten().map(|found| found.tail.epoch);
         let epoch = match self.cfg.fault {
             Fault::KeepsEpoch => found.max().unwrap_or(0),
             _ => self.cfg.epoch,
@@ -511,14 +467,12 @@ impl Shared {
         let tail = Tail { epoch, end: shown };
         let tail = Some((TAIL, tail.word().to_le_bytes()));
         let id = match from < end {
-            true => self.set.commit(
-                state.ring.offset(from),
-                &[state.ring.piece(from, end)],
-                tail,
-                COPIES,
-            ),
-            false => self.set.commit(SPARE, &[&[0]], tail, 1),
-        }?;
+            true => {
+                let (at, group) = (state.ring.offset(from), state.ring.piece(from, end));
+                self.set.commit(at, &[group], tail, COPIES)?
+            }
+            false => self.set.commit(SPARE, &[&[0]], tail, 1)?,
+        };
         state.recount = false;
         state.committed = end;
         state.groups.push_back((id, end));
@@ -560,23 +514,10 @@ impl Shared {
 
     /// Frees the room of truncated records when no member can lose the truncation.
     async fn reclaim(&self) {
-        let first = |state: &mut State| state.truncations.front().cloned();
-        while let Ok((id, members, to)) = self.until(FOREVER, first).await {
-            loop {
-                let outcome = self.set.outcome(id);
-                let known = outcome.durable | outcome.failed | outcome.unknown;
-                let is_missing = |id: &&ReplicaId| id.mask() & known == 0;
-                let missing = self.with(|state| {
-                    let still = members.iter().filter(|id| state.members.contains(id));
-                    still.filter(is_missing).count()
-                });
-                if missing == 0 || self.cfg.fault == Fault::RoomEarly {
-                    break;
-                }
-                let wanted = outcome.copies() + missing;
-                if self.set.settle(id, wanted, FOREVER).await.is_err() {
-                    return;
-                }
+        let first = |state: &mut State| state.truncations.front().copied();
+        while let Ok((id, to)) = self.until(FOREVER, first).await {
+            if self.cfg.fault != Fault::RoomEarly && self.set.everywhere(id).await.is_err() {
+                return;
             }
             self.change(|state| {
                 state.truncations.pop_front();

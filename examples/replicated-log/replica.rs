@@ -35,12 +35,7 @@ impl Shared {
                 | LogError::Nothing => {
                     return self.end(error);
                 }
-                error => self.change(|state| {
-                    // Its log, once read, counts as long as the log is not open.
-                    if state.seen[n].is_err() || !matches!(state.phase, Phase::Opening) {
-                        state.seen[n] = Err(error.to_string());
-                    }
-                }),
+                error => self.change(|state| state.away[n] = error.to_string()),
             }
         }
     }

@@ -58,7 +58,7 @@ fn log_with_one(world: &mut World) -> Log {
 fn append_in_vain(log: &Log, record: &[u8]) {
     let appended = log.append(record);
     assert!(
-        matches!(appended, Err(LogError::Unknown { .. })),
+        matches!(appended, Err(LogError::Unknown(..))),
         "{appended:?}"
     );
 }
