@@ -1,15 +1,29 @@
 //! Calls that fail while a writer's commits are in flight.
 
+use std::time::Duration;
+
 use rpma::commit::Method;
-use rpma::sim::Errno;
+use rpma::sim::{Errno, How};
 use rpma::{ConnEvent, Error};
+use rpma_async::Pool;
+use tokio::time::sleep;
 
 use crate::failing::names;
 use crate::faults::{UnderWay, Waits};
-use crate::hosts::{Fault, methods, spoil};
-use crate::served::{block, commit};
+use crate::hosts::{Far, Fault, methods, spoil};
+use crate::served::{TAIL, block, commit};
 use crate::support::in_time;
-use crate::world::virtually;
+use crate::world::{leaving, virtually};
+
+/// Everything that is still on its way has arrived.
+const LATER: Duration = Duration::from_secs(10);
+
+/// The calls that post, and the ways in which they fail.
+pub(crate) fn failed_posts() -> impl Iterator<Item = (&'static str, How)> {
+    let posts = [How::Refused, How::Done, How::LastRefused].map(|how| ("ibv_post_send", how));
+    let native = [How::Refused, How::Done].map(|how| ("ibv_wr_complete", how));
+    posts.into_iter().chain(native)
+}
 
 /// The error names the call. A poll has no errno.
 #[track_caller]
@@ -96,4 +110,71 @@ fn an_answer_whose_receive_is_refused_ends_the_connection() {
         drop(of.writer);
         far.end().await;
     });
+}
+
+/// Promise: after a commit's post that fails, in whatever way, its source stays away until the
+/// connection is destroyed: the device may read it. The commit before gives its source back.
+#[test]
+fn a_failed_post_of_a_commit_keeps_its_source() {
+    for method in methods() {
+        let mut failed = 0;
+        for (call, how) in failed_posts() {
+            println!("{method}, {call}, {how:?}");
+            failed += usize::from(virtually(async |world| {
+                let mut far = Far::new(world, "log", method);
+                let writer = far.writer(world, 2).await;
+                let pool = Pool::new(&world.peers[0], 100, 2).expect("a pool");
+                far.there.hold();
+                commit(&writer, block(&pool, 1).await, 1).expect("posted");
+                let failing = world.fabric.fail(call).on(&world.hosts[0]).how(how);
+                let failing = failing.next(Errno::IO);
+                let region = writer.offer().regions()[0];
+                let part = (
+                    region.slice(64..164).expect("inside"),
+                    block(&pool, 2).await,
+                );
+                let tail = region.slice(TAIL..TAIL + 8).expect("inside");
+                let posted = writer.commit([part], Some((tail, 2_u64.to_ne_bytes())));
+                let has_failed = !failing.disarm();
+                assert_eq!(has_failed, posted.is_err(), "{posted:?}");
+                if let Err(refused) = posted {
+                    names(&refused.error, call, Errno::IO);
+                    assert!(refused.memory.is_none(), "the device may have it");
+                    let room = in_time(writer.room()).await;
+                    names(&room.expect_err("it is over"), call, Errno::IO);
+                    far.there.release();
+                    sleep(LATER).await;
+                    assert_eq!(pool.available(), 1, "that of the commit before");
+                }
+                far.there.release();
+                drop(writer);
+                assert_eq!(pool.available(), 2, "no device can read them");
+                far.keeps(0..=2).await;
+                far.end().await;
+                has_failed
+            }));
+        }
+        assert!(failed > 0, "{method}");
+    }
+}
+
+/// Promise: the sources of commits stay away for ever if the queue pair could not be destroyed,
+/// as the device may read them.
+#[test]
+fn a_queue_pair_that_stays_keeps_the_sources() {
+    for method in methods() {
+        println!("{method}");
+        let ((), left) = leaving(async |world| {
+            let of = UnderWay::new(world, method).await;
+            let failing = world.fabric.fail("ibv_destroy_qp").on(&world.hosts[0]);
+            let failing = failing.next(Errno::BUSY);
+            drop(of.writer);
+            assert!(!failing.is_pending());
+            of.far.there.release();
+            sleep(LATER).await;
+            assert_eq!(of.pool.available(), 0, "a device may read them");
+            of.far.end().await;
+        });
+        assert!(!left.is_empty(), "the queue pair");
+    }
 }

@@ -4,13 +4,16 @@ use std::time::Duration;
 
 use rpma::ConnCfg;
 use rpma::commit::{Method, Refused, ReplicaId, Replicas as Set};
+use rpma::sim::Errno;
 use rpma_async::Replicas;
 use tokio::time::{Instant, sleep};
 
 use crate::common::LIMIT;
-use crate::hosts::{Far, Fault, with_each};
+use crate::failing_commits::failed_posts;
+use crate::hosts::{Far, Fault, methods, with_each};
 use crate::replicas::{RING, commit, fill};
-use crate::world::{World, impatient};
+use crate::support::in_time;
+use crate::world::{World, impatient, virtually};
 
 /// The retries of `impatient` are over, and so is the time in which an acknowledgement may come.
 const NOTICED: Duration = Duration::from_secs(5);
@@ -229,4 +232,70 @@ fn an_own_device_that_stands_still_keeps_the_ring() {
             far.end().await;
         }
     });
+}
+
+/// Promise: with the server's method, a wait for all copies ends also if one replica's device took
+/// the request, and its host is gone before the answer: nothing is in flight that would fail.
+#[test]
+fn a_replica_that_took_the_request_and_is_gone() {
+    with_each(async |world, method, fault| {
+        // A server that is stopped admits nobody.
+        if method != Method::Server || fault == Fault::CutOff {
+            return;
+        }
+        let mut of = Three::new(world, method, &impatient()).await;
+        of.fars[2].stop().await;
+        let id = commit(&of.set, 1, 3).expect("posted");
+        let limit = Duration::from_secs(3);
+        let outcome = of.set.settle(id, 3, limit).await.expect("the driver runs");
+        assert_eq!(outcome.durable, of.good());
+        assert_eq!(of.set.able(), 3, "its host is there");
+        fault.begin(world, &mut of.fars[2]).await;
+        let settled = in_time(of.set.settle(id, 3, Duration::MAX));
+        let outcome = within(NOTICED, settled).await.expect("the driver runs");
+        assert_eq!(outcome.durable, of.good());
+        assert_eq!(outcome.unknown, of.faulty());
+        assert_eq!(of.set.able(), 2);
+        fault.end(&of.fars[2]);
+        of.keep(1, 0..=1).await;
+    });
+}
+
+/// Promise: a replica whose post failed, in whatever way, holds the bytes of that commit in the
+/// ring until its connection is destroyed: its device may read them. It has no later commit.
+#[test]
+fn a_failed_post_keeps_the_ring() {
+    for method in methods() {
+        let mut failed = 0;
+        for (call, how) in failed_posts() {
+            println!("{method}, {call}, {how:?}");
+            failed += usize::from(virtually(async |world| {
+                let of = Three::new(world, method, &ConnCfg::new()).await;
+                let failing = world.fabric.fail(call).on(&world.hosts[0]).how(how);
+                let failing = failing.nth(3, Errno::IO);
+                let id = commit(&of.set, 1, 2).expect("posted");
+                let has_failed = !failing.disarm();
+                assert_eq!(of.set.is_able(of.ids[2]), !has_failed);
+                if !has_failed {
+                    of.set.settle(id, 3, LIMIT).await.expect("the driver runs");
+                    of.keep(1, 1..=1).await;
+                    return false;
+                }
+                let (last, number) = fill(&of.set, of.ids[2]).await;
+                let full = of.set.room(100, SHORT).await.expect_err("the ring is full");
+                assert!(
+                    matches!(full, Refused::RingFull { held_by } if held_by == of.faulty()),
+                    "{full}"
+                );
+                let settled = of.set.settle(last, 2, LIMIT).await;
+                assert_eq!(settled.expect("the driver runs").durable, of.good());
+                let set_aside = of.set.set_aside(of.ids[2], SHORT);
+                within(SHORT, set_aside).await.expect("set aside");
+                of.set.room(100, SHORT).await.expect("room");
+                of.keep(number, 0..=1).await;
+                true
+            }));
+        }
+        assert!(failed > 0, "{method}");
+    }
 }
