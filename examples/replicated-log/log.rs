@@ -422,8 +422,9 @@ impl Shared {
     async fn commit(&self) {
         loop {
             let is_due = |state: &mut State| {
-                let is_more =
-                    state.recount || state.committed < state.end && state.members.len() >= COPIES;
+                let members = state.members.len();
+                let is_more = members > 0 && state.recount
+                    || members >= COPIES && state.committed < state.end;
                 (is_more && state.groups.len() < GROUPS).then_some(())
             };
             if self.until(FOREVER, is_due).await.is_err() {

@@ -270,3 +270,26 @@ fn dies_at(step: u64, fault: Fault, replaced: bool) -> u64 {
     }
     steps
 }
+
+/// Promise: a log opens from two replicas, at whichever step of its opening the third one dies.
+#[test]
+fn a_replica_dies_while_the_log_opens() {
+    let opens = |step: u64, n: usize| {
+        let fabric = Fabric::seeded(profile(), 1);
+        let mut world = World::idle(&fabric, READING);
+        drop(log_with_one(&mut world));
+        let begin = fabric.steps();
+        let host = world.hosts[n].clone();
+        let dies = fabric.at_step(begin.saturating_add(step), move || host.kill());
+        let opened = world.open(2);
+        let steps = fabric.steps() - begin;
+        drop(dies);
+        let log = opened.unwrap_or_else(|error| panic!("replica {n} dies at {step}: {error}"));
+        assert!(has(&log, b"one"), "{:?}", records(&log));
+        steps
+    };
+    let steps = opens(u64::MAX, 0);
+    for step in (1..steps).step_by(steps as usize / 90) {
+        opens(step, step as usize % 3);
+    }
+}
