@@ -8,4 +8,5 @@ mod replicated_log;
 mod cuts;
 mod scenes;
 mod smoke;
+mod sweep;
 mod world;

@@ -93,6 +93,12 @@ impl World {
         Ok(())
     }
 
+    /// Whether the program of a replica runs.
+    pub(crate) fn is_serving(&self, n: usize) -> bool {
+        let running = self.running[n].as_ref();
+        running.is_some_and(|running| !running.thread.is_finished())
+    }
+
     /// Another host takes the place of a replica: its memory has no log.
     pub(crate) fn replace(&mut self, n: usize) {
         self.stop(n);
