@@ -8,5 +8,6 @@ mod replicated_log;
 mod cuts;
 mod scenes;
 mod smoke;
+mod storm;
 mod sweep;
 mod world;
