@@ -58,7 +58,7 @@ impl Ran {
         let appended = in_time("append", LIMIT, || log.append(record));
         match &appended {
             Ok(at) => drop(self.told.records.insert(*at, record.to_vec())),
-            Err(LogError::Unknown { at, .. }) => {
+            Err(LogError::Unknown(at, _)) => {
                 self.unknown.insert(*at, record.to_vec());
             }
             // It is not there.
