@@ -8,7 +8,7 @@
 //! The [`State`] is behind one lock, which nobody holds while waiting. Each change of it wakes all
 //! who wait, and they look again.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -34,22 +34,45 @@ const GROUPS: usize = 4;
 const FOREVER: Duration = Duration::MAX;
 
 /// The settings of a log.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, clap::Args)]
 pub(crate) struct LogCfg {
-    pub(crate) replicas: [SocketAddr; REPLICAS],
+    /// Three of them.
+    #[arg(num_args = 3)]
+    pub(crate) replicas: Vec<SocketAddr>,
+    #[arg(long, default_value_t = 1)]
     pub(crate) key: u64,
     /// Above that of every earlier writer.
+    #[arg(long, default_value_t = 1)]
     pub(crate) epoch: u64,
+    /// native, reading or server.
+    #[arg(long, default_value = "reading", value_parser = method)]
     pub(crate) method: Method,
     /// The bytes of the ring, on each replica.
+    #[arg(long, default_value_t = 1 << 20)]
     pub(crate) ring: u64,
-    /// The replicas have no log: make one.
+    /// Makes the log. The replicas have none.
+    #[arg(long)]
     pub(crate) create: bool,
     /// Of each call, and of each step towards a replica.
+    #[arg(skip = Duration::from_secs(30))]
     pub(crate) limit: Duration,
     /// A replica that is silent for so long is gone.
+    #[arg(skip = SILENCE)]
     pub(crate) silence: Duration,
+    #[arg(skip)]
     pub(crate) fault: Fault,
+}
+
+/// Older kernels take 8.6 s for a keep-alive's packets to be sent again.
+pub(crate) const SILENCE: Duration = Duration::from_secs(10);
+
+fn method(name: &str) -> Result<Method, String> {
+    match name {
+        "native" => Ok(Method::Native),
+        "reading" => Ok(Method::Reading),
+        "server" => Ok(Method::Server),
+        _ => Err("methods are native, reading and server".to_owned()),
+    }
 }
 
 /// A handle of the log.
@@ -245,9 +268,9 @@ impl Log {
 impl LogCfg {
     fn check(&self) -> Result<(), LogError> {
         let no = |why: &str| Err(LogError::Arguments(why.to_owned()));
-        let [one, two, three] = self.replicas;
-        if one == two || two == three || one == three {
-            return no("two replicas have the same address: one loss of power would take both");
+        let addrs: BTreeSet<_> = self.replicas.iter().collect();
+        if (self.replicas.len(), addrs.len()) != (REPLICAS, REPLICAS) {
+            return no("a log has three replicas, with an address each");
         }
         if self.ring < 16 * LINE || self.ring % LINE != 0 {
             return no("the ring has at least 1024 bytes, and a multiple of 64");

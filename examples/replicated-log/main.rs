@@ -3,7 +3,7 @@
 //! ```text
 //! replicated-log serve <address:port> <pmem-path>
 //! replicated-log append <address:port> <address:port> <address:port>
-//! replicated-log verify <pmem-path>
+//! replicated-log verify <address:port> <pmem-path>
 //! ```
 //!
 //! docs/building-a-log.md explains each decision. `log.rs` has the log, `replica.rs` the writer's
@@ -25,19 +25,15 @@ pub(crate) mod server;
 pub(crate) mod task;
 
 use std::io::{self, BufRead};
-use std::net::SocketAddr;
-use std::path::PathBuf;
-use std::time::Duration;
 
 use anyhow::Result;
-use clap::{Args, Parser, ValueEnum};
-use rpma::commit::Method;
-use rpma::pmem::{Ddio, PmemMap};
+use clap::Parser;
+use rpma::pmem::PmemMap;
 use rpma::{Device, Peer, Side};
 
 pub(crate) use self::error::LogError;
 pub(crate) use self::fault::Fault;
-use self::format::{Found, RING};
+use self::format::Found;
 use self::log::LogCfg;
 use self::server::{Replica, Settings};
 
@@ -48,156 +44,64 @@ pub(crate) type Lsn = u64;
 #[derive(Debug, Parser)]
 enum Command {
     /// Offers the memory of a replica, until ctrl-c.
-    Serve {
-        addr: SocketAddr,
-        #[command(flatten)]
-        memory: Memory,
-        /// Writes of the adapter bypass the processor's caches.
-        #[arg(long)]
-        ddio_off: bool,
-    },
+    Serve(Settings),
     /// Appends each line of the standard input, and prints its position.
     Append {
-        #[arg(num_args = 3)]
-        replicas: Vec<SocketAddr>,
-        #[arg(long, default_value_t = 1)]
-        key: u64,
-        /// Above that of each earlier writer.
-        #[arg(long, default_value_t = 1)]
-        epoch: u64,
+        #[command(flatten)]
+        cfg: LogCfg,
         /// Raises the epoch if another writer has it.
         #[arg(long)]
         take_over: bool,
-        /// Makes the log. The replicas have none.
-        #[arg(long)]
-        create: bool,
-        #[arg(long, value_enum, default_value_t = By::Reading)]
-        method: By,
-        /// The bytes of the ring.
-        #[arg(long, default_value_t = 1 << 20)]
-        ring: u64,
         /// On tokio, in the place of threads.
         #[arg(long)]
         tokio: bool,
     },
-    /// Looks at the memory of a replica that does not run: prints its records.
+    /// Prints the records of a replica that does not run.
     Verify {
         #[command(flatten)]
-        memory: Memory,
+        settings: Settings,
         #[arg(long, default_value_t = 1)]
         key: u64,
     },
 }
 
-#[derive(Debug, Args)]
-struct Memory {
-    /// A device-DAX, or a file.
-    path: PathBuf,
-    /// The keys that have memory: from 1 to this one.
-    #[arg(long, default_value_t = 8)]
-    keys: u64,
-    /// The bytes of each key: those of the ring, and 256.
-    #[arg(long, default_value_t = (1 << 20) + RING as usize)]
-    bytes: usize,
-}
-
-#[derive(Clone, Copy, Debug, ValueEnum)]
-enum By {
-    Native,
-    Reading,
-    Server,
-}
-
-impl From<By> for Method {
-    fn from(by: By) -> Self {
-        match by {
-            By::Native => Self::Native,
-            By::Reading => Self::Reading,
-            By::Server => Self::Server,
-        }
-    }
-}
-
-const LIMIT: Duration = Duration::from_secs(30);
-/// Soft-RoCE and adapters with the kernel's time-out need at least 8.6 s on older kernels.
-const SILENCE: Duration = Duration::from_secs(10);
-
 fn main() -> Result<()> {
     env_logger::init();
     match Command::parse() {
-        Command::Serve {
-            addr,
-            memory,
-            ddio_off,
-        } => serve(addr, &memory, ddio_off),
-        Command::Verify { memory, key } => verify(&memory, key),
+        Command::Serve(settings) => serve(&settings),
+        Command::Verify { settings, key } => verify(&settings, key),
         Command::Append {
-            replicas,
-            key,
-            epoch,
+            mut cfg,
             take_over,
-            create,
-            method,
-            ring,
             tokio,
-        } => {
-            let mut cfg = LogCfg {
-                replicas: [replicas[0], replicas[1], replicas[2]],
-                key,
-                epoch,
-                method: method.into(),
-                ring,
-                create,
-                limit: LIMIT,
-                silence: SILENCE,
-                fault: Fault::Nothing,
+        } => loop {
+            let appended = if tokio {
+                on_tokio(&cfg)
+            } else {
+                on_threads(&cfg)
             };
-            loop {
-                match if tokio {
-                    on_tokio(&cfg)
-                } else {
-                    on_threads(&cfg)
-                } {
-                    Err(LogError::Fenced { epoch }) if take_over && epoch >= cfg.epoch => {
-                        cfg.epoch = epoch + 1
-                    }
-                    appended => return Ok(appended?),
-                }
+            match appended {
+                Err(LogError::Fenced { epoch }) if take_over => cfg.epoch = epoch + 1,
+                appended => return Ok(appended?),
             }
-        }
+        },
     }
 }
 
-fn settings(memory: &Memory, addr: SocketAddr) -> Settings {
-    Settings {
-        addr,
-        keys: memory.keys,
-        len: memory.bytes,
-        platform: None,
-        ddio: Ddio::On,
-        silence: SILENCE,
-    }
-}
-
-fn serve(addr: SocketAddr, memory: &Memory, ddio_off: bool) -> Result<()> {
-    let mut settings = settings(memory, addr);
-    if ddio_off {
-        settings.ddio = Ddio::Off;
-    }
-    let replica = Replica::open(&memory.path, &settings)?;
+fn serve(settings: &Settings) -> Result<()> {
+    let replica = Replica::open(settings)?;
     let stop = replica.stopper();
     let mut signals = signal_hook::iterator::Signals::new([libc::SIGINT, libc::SIGTERM])?;
     std::thread::spawn(move || signals.forever().for_each(|_| stop.stop()));
-    println!("serving on {}", addr.ip());
+    println!("serving on {}", settings.addr);
     replica.serve()
 }
 
-fn verify(memory: &Memory, key: u64) -> Result<()> {
-    let all = settings(memory, ([0, 0, 0, 0], 0).into());
-    let map = PmemMap::open(&memory.path, all.place(memory.keys).end)?;
-    let mut bytes = vec![0; all.place(key).len()];
-    map.read_at(all.place(key).start, &mut bytes)?;
-    let found = Found::decode(&bytes, memory.bytes as u64 - RING)?;
+fn verify(settings: &Settings, key: u64) -> Result<()> {
+    let map = PmemMap::open(&settings.path, settings.place(settings.keys).end)?;
+    let mut bytes = vec![0; settings.place(key).len()];
+    map.read_at(settings.place(key).start, &mut bytes)?;
+    let found = Found::decode(&bytes, settings.ring)?;
     for (at, record) in found.records() {
         println!("{at} {}", String::from_utf8_lossy(record));
     }
@@ -220,10 +124,9 @@ fn on_threads(cfg: &LogCfg) -> Result<(), LogError> {
 }
 
 fn on_tokio(cfg: &LogCfg) -> Result<(), LogError> {
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build();
-    runtime.expect("a runtime").block_on(async {
+    let mut runtime = tokio::runtime::Builder::new_current_thread();
+    let runtime = runtime.enable_all().build().expect("a runtime");
+    runtime.block_on(async {
         let log = task::Log::open(&peer(cfg)?, cfg).await?;
         for line in lines() {
             println!("{}", log.append(line.as_bytes()).await?);

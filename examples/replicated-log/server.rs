@@ -7,7 +7,7 @@
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
-use std::path::Path;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -17,37 +17,44 @@ use rpma::commit::Limits;
 use rpma::pmem::{Ddio, DevicePath, Platform, PmemMap};
 use rpma::serve::{Directory, Part, Served, Server, ServerCfg};
 use rpma::wait::Waker;
-use rpma::{ConnCfg, Device, Ep, Mr, MrUsage, Peer, PeerCfg, Side, Wc};
+use rpma::{ConnCfg, Device, Durable, Ep, Mr, MrUsage, Peer, PeerCfg, Side, Wc};
 
-use super::log::GROUP;
+use super::Fault;
+use super::format::RING;
+use super::log::{GROUP, SILENCE};
 
 /// Parts begin at multiples of it.
 const PAGE: usize = 4096;
 
 /// The settings of a replica.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, clap::Args)]
 pub(crate) struct Settings {
     pub(crate) addr: SocketAddr,
+    /// A device-DAX, or a file.
+    pub(crate) path: PathBuf,
+    /// The keys that have memory: from 1 to this one.
+    #[arg(long, default_value_t = 8)]
     pub(crate) keys: u64,
-    /// The bytes of each key.
-    pub(crate) len: usize,
-    /// What the memory and the device keep. `None`: the kernel's hint, and DDIO.
-    pub(crate) platform: Option<PeerCfg>,
-    pub(crate) ddio: Ddio,
+    /// The bytes of each key's ring.
+    #[arg(long, default_value_t = 1 << 20)]
+    pub(crate) ring: u64,
+    /// Writes of the adapter bypass the processor's caches.
+    #[arg(long)]
+    pub(crate) ddio_off: bool,
+    #[arg(skip = SILENCE)]
     pub(crate) silence: Duration,
+    #[arg(skip)]
+    pub(crate) fault: Fault,
 }
 
 impl Settings {
     /// The place of a key's memory. 0: the directory.
     pub(crate) fn place(&self, key: u64) -> std::ops::Range<usize> {
         let directory = Directory::len_for(self.keys as u32).next_multiple_of(PAGE);
-        match key {
+        let len = ((RING + self.ring) as usize).next_multiple_of(PAGE);
+        match key as usize {
             0 => 0..directory,
-            key => {
-                let len = self.len.next_multiple_of(PAGE);
-                let at = directory + len * (key as usize - 1);
-                at..at + len
-            }
+            key => directory + len * (key - 1)..directory + len * key,
         }
     }
 }
@@ -71,20 +78,26 @@ impl Stop {
 }
 
 impl Replica {
-    pub(crate) fn open(path: &Path, settings: &Settings) -> Result<Self> {
-        let all = PmemMap::open(path, settings.place(settings.keys).end)?;
+    pub(crate) fn open(settings: &Settings) -> Result<Self> {
+        let all = PmemMap::open(&settings.path, settings.place(settings.keys).end)?;
         let directory = all.part(settings.place(0))?;
         let directory = Directory::open_or_create(directory, settings.keys as u32)
             .context("the directory of the keys")?;
         let device = Device::from_addr(&settings.addr.ip().to_string(), Side::Local)?;
         let listening = Peer::new(&device)?;
-        let platform = match settings.platform {
-            Some(platform) => platform,
-            None => PeerCfg::for_platform(
-                Platform::detect(&all)?.domain(),
-                DevicePath::of(&listening, settings.ddio),
-            ),
+        let ddio = if settings.ddio_off {
+            Ddio::Off
+        } else {
+            Ddio::On
         };
+        let (domain, path) = (
+            Platform::detect(&all)?.domain(),
+            DevicePath::of(&listening, ddio),
+        );
+        let mut platform = PeerCfg::for_platform(domain, path);
+        if settings.fault == Fault::Platform {
+            platform.set_durable(Durable::DirectWrites);
+        }
         let mut conn = ConnCfg::new();
         conn.set_keep_alive(Some(settings.silence))?;
         let mut cfg = ServerCfg::new();
@@ -98,10 +111,11 @@ impl Replica {
             let region = Mr::reg(&peer, all.part(settings.place(key))?, usage)?;
             parts.insert(key, (peer, Arc::new(region)));
         }
+        let stop = Arc::default();
         Ok(Self {
             server,
             parts,
-            stop: Arc::default(),
+            stop,
         })
     }
 
@@ -132,13 +146,10 @@ impl Replica {
                     None => self.server.refuse(asked, "no memory for this key")?,
                 },
                 Some(Served::Gone(gone)) => {
-                    log::info!(
-                        "the writer of key {} is gone: {}",
-                        gone.identity.key,
-                        gone.reason
-                    );
+                    let key = gone.identity.key;
+                    log::info!("the writer of key {key} is gone: {}", gone.reason);
                     if gone.not_cut_off.is_some() {
-                        self.release(gone.identity.key)?;
+                        self.release(key)?;
                     }
                 }
                 Some(Served::Failed(error)) if error.raw_os_error() == Some(libc::ENODEV) => {

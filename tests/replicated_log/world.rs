@@ -1,15 +1,16 @@
 //! Three simulated hosts with the program of a replica, and one for the writer.
 
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use rpma::commit::Method;
-use rpma::pmem::{Ddio, PmemMap};
+use rpma::pmem::PmemMap;
 use rpma::sim::{Fabric, Host, JoinHandle, Platform, Pmem};
-use rpma::{Device, Durable, Peer, PeerCfg, Side};
+use rpma::{Device, Peer, Side};
 
 use crate::replicated_log::blocking::Log;
-use crate::replicated_log::format::{Found, RING};
+use crate::replicated_log::format::Found;
 use crate::replicated_log::log::{LogCfg, REPLICAS};
 use crate::replicated_log::server::{Replica, Settings, Stop};
 use crate::replicated_log::{Fault, LogError};
@@ -61,7 +62,7 @@ impl World {
         let hosts = ["a", "b", "c"].map(|name| fabric.host(name));
         let pmem = |host: &Host| {
             host.set_platform(way.platform);
-            host.pmem("log", len())
+            host.pmem("log", settings().place(LOG_KEY).end)
         };
         Self {
             client: fabric.host("client"),
@@ -78,15 +79,14 @@ impl World {
     pub(crate) fn start(&mut self, n: usize) -> anyhow::Result<()> {
         let host = &self.hosts[n];
         let _entered = host.enter();
-        let mut platform = PeerCfg::new();
-        let direct = self.fault == Fault::Platform || host.may_promise_direct_write(false);
-        platform.set_durable(match direct {
-            true => Durable::DirectWrites,
-            false if host.may_promise_direct_write(true) => Durable::NativeFlushes,
-            false => Durable::Nothing,
-        });
-        let settings = settings((host.addr(), PORT).into(), Some(platform));
-        let replica = Replica::open(self.pmems[n].path(), &settings)?;
+        let settings = Settings {
+            addr: (host.addr(), PORT).into(),
+            path: self.pmems[n].path().to_owned(),
+            ddio_off: self.way.platform == Platform::AdrDdioOff,
+            fault: self.fault,
+            ..settings()
+        };
+        let replica = Replica::open(&settings)?;
         let stop = replica.stopper();
         let thread = host.spawn(move || replica.serve().map_err(|error| format!("{error:#}")));
         self.running[n] = Some(Running { stop, thread });
@@ -102,7 +102,7 @@ impl World {
     /// Another host takes the place of a replica: its memory has no log.
     pub(crate) fn replace(&mut self, n: usize) {
         self.stop(n);
-        self.pmems[n] = self.hosts[n].pmem("new", len());
+        self.pmems[n] = self.hosts[n].pmem("new", settings().place(LOG_KEY).end);
     }
 
     /// Starts the replicas of this list, and ends the others.
@@ -134,7 +134,7 @@ impl World {
 
     pub(crate) fn cfg(&self, epoch: u64) -> LogCfg {
         LogCfg {
-            replicas: self.addrs(),
+            replicas: self.addrs().to_vec(),
             key: LOG_KEY,
             epoch,
             method: self.way.method,
@@ -174,25 +174,20 @@ impl Drop for World {
     }
 }
 
-/// The settings of a replica at this address, whose platform may be known.
-fn settings(addr: SocketAddr, platform: Option<PeerCfg>) -> Settings {
+/// The settings of a replica that are the same for all.
+fn settings() -> Settings {
     Settings {
-        addr,
+        addr: ([0; 4], 0).into(),
+        path: PathBuf::new(),
         keys: 1,
-        len: (RING + RING_LEN) as usize,
-        platform,
-        ddio: Ddio::On,
+        ring: RING_LEN,
+        ddio_off: false,
         silence: SILENCE,
+        fault: Fault::Nothing,
     }
-}
-
-/// The bytes of a replica's memory.
-fn len() -> usize {
-    settings(([0; 4], 0).into(), None).place(LOG_KEY).end
 }
 
 /// The log in these bytes of a replica's memory.
 pub(crate) fn found(memory: &[u8]) -> Result<Found, LogError> {
-    let place = settings(([0; 4], 0).into(), None).place(LOG_KEY);
-    Found::decode(&memory[place], RING_LEN)
+    Found::decode(&memory[settings().place(LOG_KEY)], RING_LEN)
 }
