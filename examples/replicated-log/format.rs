@@ -180,6 +180,9 @@ impl Ring {
 
     /// The entry at a position, if it is whole.
     pub(crate) fn entry(&self, at: Lsn) -> Option<Entry<'_>> {
+        if at % LINE != 0 {
+            return None;
+        }
         let bytes = self.piece(at, at + self.len());
         let len = word(bytes, 16);
         let (record, size) = match u32::try_from(len).ok()? {

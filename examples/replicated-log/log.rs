@@ -284,8 +284,8 @@ impl LogCfg {
 
 impl State {
     fn check_position(&self, at: Lsn) -> Result<(), LogError> {
-        let is_there = at == self.durable || self.ring.entry(at).is_some();
-        match (self.head..=self.durable).contains(&at) && is_there {
+        let is_there = || at == self.durable || self.ring.entry(at).is_some();
+        match (self.head..=self.durable).contains(&at) && is_there() {
             true => Ok(()),
             false => Err(LogError::NoPosition(at)),
         }
