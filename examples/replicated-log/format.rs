@@ -242,7 +242,7 @@ impl Found {
         }
         // A replica that was far behind begins again at its head.
         tail.end = tail.end.max(head);
-        if tail.end - head > ring || head % LINE != 0 {
+        if tail.end - head > ring || head % LINE != 0 || tail.end > Tail::MOST_END {
             return no(format!("head {head} and {tail:?} make no log"));
         }
         let ring = Ring(memory[RING as usize..][..ring as usize].to_vec());
