@@ -52,7 +52,8 @@ impl Shared {
         let mut server =
             reconnect::Reconnect::to_addrs(self.reactor.peer(), &addrs, offer, to_writer)?;
         let mut cfg = ReconnectCfg::new();
-        server.set_cfg(cfg.set_limit(self.cfg.limit));
+        // So a call that waits as long as its limit can give the reason.
+        server.set_cfg(cfg.set_limit(self.cfg.limit / 2));
         Ok(Reconnect::new(&self.reactor, server)?)
     }
 
