@@ -325,6 +325,10 @@ impl State {
     pub(super) fn saw(&mut self, n: usize, found: Found, cfg: &LogCfg) -> Result<(), LogError> {
         self.found[n] = None;
         let mut others = self.found.iter().flatten().filter_map(|other| other.header);
+        if found.tail.epoch > cfg.epoch {
+            let epoch = found.tail.epoch;
+            return Err(LogError::Fenced { epoch });
+        }
         if let Some(header) = found.header {
             if others.clone().any(|other| other.replica == header.replica) {
                 return Err(LogError::Arguments(
