@@ -20,6 +20,7 @@ use rpma_async::{Pool, Reactor, Replicas};
 use tokio::sync::watch;
 
 use super::format::{Found, LINE, Ring, SPARE, TAIL, Tail, size_of};
+use super::replica::SAME;
 use super::{Fault, LogError, Lsn, format};
 
 pub(crate) const REPLICAS: usize = 3;
@@ -331,9 +332,7 @@ impl State {
         }
         if let Some(header) = found.header {
             if others.clone().any(|other| other.replica == header.replica) {
-                return Err(LogError::Arguments(
-                    "two of the addresses lead to one replica".into(),
-                ));
+                return Err(LogError::Arguments(SAME.to_owned()));
             }
             let is_open = matches!(self.phase, Phase::Open);
             let is_other = others.any(|other| other.log != header.log);

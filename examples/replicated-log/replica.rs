@@ -2,6 +2,7 @@
 //! again after each end.
 
 use std::convert::Infallible;
+use std::ops::Range;
 use std::time::Duration;
 
 use rpma::commit::{ReplicaId, WriterCfg};
@@ -15,6 +16,9 @@ use super::{Fault, LogError};
 
 /// After a refusal that may stay.
 const REST: Duration = Duration::from_secs(1);
+
+/// Two copies of a record would be one.
+pub(super) const SAME: &str = "two of the addresses lead to one replica";
 
 type Reconnects = Reconnect<ToWriter>;
 
@@ -112,16 +116,25 @@ impl Shared {
         let mut bytes = Vec::with_capacity(needed as usize);
         while (bytes.len() as u64) < needed {
             let at = bytes.len() as u64;
-            let from = memory.slice(at..needed.min(at + GROUP))?;
-            let read = async {
-                let mut to = self.pool.lease().await;
-                to.truncate(from.len() as usize);
-                Ok::<_, Error>(writer.read(to, from)?.await?)
-            };
-            let read = self.reactor.timeout(self.cfg.limit, read).await;
-            bytes.extend_from_slice(&read.ok_or(LogError::TimedOut)??);
+            let range = at..needed.min(at + GROUP);
+            bytes.extend(self.fetch((writer, memory), range).await?);
         }
         Found::decode(&bytes, self.cfg.ring)
+    }
+
+    async fn fetch(
+        &self,
+        (writer, memory): (&Writer, &MrRemote),
+        range: Range<u64>,
+    ) -> Result<Vec<u8>, LogError> {
+        let from = memory.slice(range)?;
+        let read = async {
+            let mut to = self.pool.lease().await;
+            to.truncate(from.len() as usize);
+            Ok::<_, Error>(writer.read(to, from)?.await?.to_vec())
+        };
+        let read = self.reactor.timeout(self.cfg.limit, read).await;
+        Ok(read.ok_or(LogError::TimedOut)??)
     }
 
     /// Writes bytes, and then perhaps a word. Both are durable when it returns.
@@ -215,6 +228,10 @@ impl Shared {
                 continue;
             }
             if !has_header {
+                let now = self.fetch(to, 0..Header::LEN as u64).await?;
+                if Header::decode(&now)?.is_some() {
+                    return Err(LogError::Arguments(SAME.to_owned()));
+                }
                 // Last: until then it is a replica without a log, whatever it has.
                 let tail = Tail {
                     epoch: self.cfg.epoch,
