@@ -6,6 +6,7 @@ mod common;
 mod replicated_log;
 
 mod cuts;
+mod input;
 mod scenes;
 mod smoke;
 mod storm;

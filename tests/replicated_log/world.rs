@@ -6,14 +6,14 @@ use std::time::Duration;
 
 use rpma::commit::Method;
 use rpma::pmem::PmemMap;
-use rpma::sim::{Fabric, Host, JoinHandle, Platform, Pmem};
+use rpma::sim::{Fabric, Host, JoinHandle, Platform, Pmem, sleep};
 use rpma::{Device, Peer, Side};
 
 use crate::replicated_log::blocking::Log;
 use crate::replicated_log::format::Found;
 use crate::replicated_log::log::{LogCfg, REPLICAS};
 use crate::replicated_log::server::{Replica, Settings, Stop};
-use crate::replicated_log::{Fault, LogError};
+use crate::replicated_log::{Fault, LogError, Lsn};
 
 pub(crate) const LOG_KEY: u64 = 1;
 const PORT: u16 = 7204;
@@ -62,7 +62,7 @@ impl World {
         let hosts = ["a", "b", "c"].map(|name| fabric.host(name));
         let pmem = |host: &Host| {
             host.set_platform(way.platform);
-            host.pmem("log", settings().place(LOG_KEY).end)
+            host.pmem("log", place().end)
         };
         Self {
             client: fabric.host("client"),
@@ -80,7 +80,7 @@ impl World {
         let host = &self.hosts[n];
         let _entered = host.enter();
         let settings = Settings {
-            addr: (host.addr(), PORT).into(),
+            addr: (host.addr(), port(n)).into(),
             path: self.pmems[n].path().to_owned(),
             ddio_off: self.way.platform == Platform::AdrDdioOff,
             fault: self.fault,
@@ -102,7 +102,7 @@ impl World {
     /// Another host takes the place of a replica: its memory has no log.
     pub(crate) fn replace(&mut self, n: usize) {
         self.stop(n);
-        self.pmems[n] = self.hosts[n].pmem("new", settings().place(LOG_KEY).end);
+        self.pmems[n] = self.hosts[n].pmem("new", place().end);
     }
 
     /// Starts the replicas of this list, and ends the others.
@@ -129,7 +129,7 @@ impl World {
     }
 
     pub(crate) fn addrs(&self) -> [SocketAddr; REPLICAS] {
-        self.hosts.each_ref().map(|host| (host.addr(), PORT).into())
+        std::array::from_fn(|n| (self.hosts[n].addr(), port(n)).into())
     }
 
     pub(crate) fn cfg(&self, epoch: u64) -> LogCfg {
@@ -158,6 +158,19 @@ impl World {
         Log::open(&peer, cfg)
     }
 
+    /// Lets time pass until each of these replicas has all records, for a minute at most.
+    pub(crate) fn until_they_have(&self, replicas: &[usize], end: Lsn) {
+        let has = |n: &usize| self.found(*n).is_ok_and(|found| found.tail.end >= end);
+        let _entered = self.client.enter();
+        for _ in 0..600 {
+            if replicas.iter().all(has) {
+                return;
+            }
+            sleep(Duration::from_millis(100));
+        }
+        panic!("a replica does not get the records up to {end}");
+    }
+
     /// The log in a replica's memory.
     pub(crate) fn found(&self, n: usize) -> Result<Found, LogError> {
         let _entered = self.hosts[n].enter();
@@ -174,6 +187,11 @@ impl Drop for World {
     }
 }
 
+/// Replicas may share a host.
+fn port(n: usize) -> u16 {
+    PORT + n as u16
+}
+
 /// The settings of a replica that are the same for all.
 fn settings() -> Settings {
     Settings {
@@ -187,7 +205,12 @@ fn settings() -> Settings {
     }
 }
 
+/// The part of a replica's memory that has the log, without the directory.
+pub(crate) fn place() -> std::ops::Range<usize> {
+    settings().place(LOG_KEY)
+}
+
 /// The log in these bytes of a replica's memory.
 pub(crate) fn found(memory: &[u8]) -> Result<Found, LogError> {
-    Found::decode(&memory[settings().place(LOG_KEY)], RING_LEN)
+    Found::decode(&memory[place()], RING_LEN)
 }
