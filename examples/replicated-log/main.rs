@@ -109,10 +109,11 @@ fn verify(settings: &Settings, key: u64) -> Result<()> {
     Ok(())
 }
 
-/// The domain of trust of a client.
+/// The domain of trust of a client. Its device reaches a replica that is up.
 fn peer(cfg: &LogCfg) -> Result<Peer, LogError> {
-    let server = cfg.replicas[0].ip().to_string();
-    Ok(Peer::new(&Device::from_addr(&server, Side::Remote)?)?)
+    let to = |n: usize| Device::from_addr(&cfg.replicas[n].ip().to_string(), Side::Remote);
+    let device = to(0).or_else(|_| to(1)).or_else(|_| to(2))?;
+    Ok(Peer::new(&device)?)
 }
 
 fn on_threads(cfg: &LogCfg) -> Result<(), LogError> {
