@@ -18,9 +18,12 @@ const PAUSE: Duration = Duration::from_millis(1);
 
 #[derive(Debug)]
 pub(super) struct Member {
+    pub(super) id: ReplicaId,
     /// `None`: it was set aside.
     writer: Option<Writer>,
     remote: MrRemote,
+    /// Its number among the replicas that were set aside, if it is one of them.
+    pub(super) set_aside: Option<u64>,
     /// The set's last commit before the replica was added.
     pub(super) joined: u64,
     /// The writer's own last commit before that.
@@ -56,11 +59,13 @@ pub(super) enum State {
 }
 
 impl Member {
-    pub(super) fn new(writer: Writer, remote: MrRemote, joined: u64) -> Self {
+    pub(super) fn new(id: ReplicaId, writer: Writer, remote: MrRemote, joined: u64) -> Self {
         Self {
+            id,
             base: writer.posted(),
             writer: Some(writer),
             remote,
+            set_aside: None,
             joined,
             posted: joined,
             durable: joined,
@@ -134,7 +139,7 @@ impl Member {
     }
 
     /// Posts what waits in the ring, in its order, as far as there is room.
-    pub(super) fn advance(&mut self, ring: &Ring, id: ReplicaId) {
+    pub(super) fn advance(&mut self, ring: &Ring) {
         while self.is_able() {
             let (Some(writer), Some(entry)) = (&mut self.writer, ring.entry(self.posted + 1))
             else {
@@ -159,6 +164,7 @@ impl Member {
                     if let Error::Provider { .. } = error {
                         self.posted = number;
                     }
+                    let id = self.id;
                     log::warn!("{}, {id}: {error}", id.set.commit(number));
                 }
             }
@@ -166,13 +172,13 @@ impl Member {
     }
 
     /// Takes completions and events.
-    pub(super) fn look(&mut self, id: ReplicaId) {
+    pub(super) fn look(&mut self) {
         let Some(writer) = &mut self.writer else {
             return;
         };
         if let Err(error) = writer.look(drop) {
             if !self.is_over {
-                log::warn!("{id}, after commit {}: {error}", self.posted);
+                log::warn!("{}, after commit {}: {error}", self.id, self.posted);
             }
             self.is_over = true;
         }
@@ -206,8 +212,9 @@ impl Member {
 
     /// Puts the queue pair into the error state, waits until the device has released all bytes,
     /// and destroys it. An error: the device may still read the bytes.
-    pub(super) fn set_aside(&mut self, id: ReplicaId, limit: Duration) -> Result<()> {
+    pub(super) fn set_aside(&mut self, limit: Duration) -> Result<()> {
         self.is_over = true;
+        let id = self.id;
         let Some(writer) = &self.writer else {
             return Ok(());
         };
@@ -218,7 +225,7 @@ impl Member {
             loop {
                 // Before the look: the last one comes after the limit.
                 let is_last = deadline.has_passed();
-                self.look(id);
+                self.look();
                 if is_last || self.released >= self.posted {
                     break;
                 }

@@ -6,7 +6,13 @@
 //!
 //! Commits have numbers, and a connection executes them in order. So each replica has three
 //! counts: commits posted, durable, and released. Nothing is kept for each pair of commit and
-//! replica, and the outcome of an old commit is known for as long as the set.
+//! replica. The outcome of an old commit on a replica is known for as long as the replica has its
+//! place.
+//!
+//! A place is a bit of the masks. A new replica takes a place that no replica had, and then that of
+//! one that was set aside. Its queue pair is destroyed or flushed by then, so it reads no bytes of
+//! the ring. The id has a number that the old id of the place has not. The new replica begins after
+//! the last commit, so it is in no outcome of an earlier one.
 
 mod member;
 mod outcome;
@@ -72,12 +78,14 @@ pub struct Replicas {
     id: SetId,
     members: Vec<Member>,
     ring: Ring,
+    /// How many replicas were set aside so far.
+    set_aside: u64,
     /// Replicas whose queue pair is neither flushed nor destroyed.
     lost: u64,
 }
 
 impl Replicas {
-    /// The most replicas of a set, those that were set aside included.
+    /// The most replicas of a set. Those that were set aside give their places to new ones.
     pub const MOST: usize = 64;
 
     /// Makes a set without replicas, with a ring of `ring_bytes` bytes of source memory, for at
@@ -93,6 +101,7 @@ impl Replicas {
             id: SetId::new(),
             members: Vec::with_capacity(Self::MOST),
             ring: Ring::new(peer, ring_bytes, records)?,
+            set_aside: 0,
             lost: 0,
         })
     }
@@ -100,11 +109,17 @@ impl Replicas {
     /// Adds a replica, with the region to which commits go. It gets the commits from the next one
     /// on: the program brings the region up to date before.
     ///
+    /// The first 64 replicas get the places from 0 on. A later one gets the place of the replica
+    /// that was set aside longest ago, with an id of its own. The set then forgets the earlier
+    /// replica: its id reaches no replica any more, and an [`outcome`](Self::outcome) that is asked
+    /// for later does not count its copy. The new replica is in no outcome of an earlier commit. But
+    /// a mask from before has the bit of the earlier replica, which is now the new one's.
+    ///
     /// # Errors
     ///
     /// [`AddError`], which gives the writer back. [`Error::InvalidArgument`] if
     ///
-    /// * the set has [`MOST`](Self::MOST) replicas;
+    /// * the set has [`MOST`](Self::MOST) replicas that were not set aside;
     /// * the writer is of another [`Peer`], its connection is over, or it is on a
     ///   [`CompletionChannel`](crate::CompletionChannel);
     /// * its commits are durable and those of the other replicas only visible, or the other way
@@ -115,25 +130,49 @@ impl Replicas {
     /// [`Error::NotSupported`] if the platform does not allow them. [`Error::Provider`] as
     /// [`Conn::get_next_fd`](crate::Conn::get_next_fd).
     pub fn add(&mut self, writer: Writer, remote: MrRemote) -> Result<ReplicaId, AddError> {
-        let id = self.id.replica(self.members.len());
-        if let Err(error) = self.check_new(&writer, &remote) {
-            return Err(AddError {
-                error: named(id, error),
-                writer: Box::new(writer),
-            });
+        let id = match self.check_new(&writer, &remote) {
+            Ok(id) => id,
+            Err(error) => {
+                let writer = Box::new(writer);
+                return Err(AddError { error, writer });
+            }
+        };
+        let member = Member::new(id, writer, remote, self.ring.last());
+        match self.members.get_mut(id.index()) {
+            Some(place) => *place = member,
+            None => self.members.push(member),
         }
-        let joined = self.ring.last();
-        self.members.push(Member::new(writer, remote, joined));
         Ok(id)
     }
 
-    fn check_new(&self, writer: &Writer, remote: &MrRemote) -> Result<()> {
-        if self.members.len() == Self::MOST {
-            return Err(Error::invalid(format!(
-                "a set has at most {} replicas",
-                Self::MOST
-            )));
+    /// The id of the next replica: in a new place, or in that of the replica that was set aside
+    /// longest ago.
+    fn next_id(&self) -> Result<ReplicaId> {
+        let places = self.members.len();
+        if places < Self::MOST {
+            return Ok(self.id.replica(places));
         }
+        // One that may still read the ring keeps its place.
+        let apart = self.members.iter();
+        let apart = apart.filter(|member| self.lost & member.id.mask() == 0);
+        let apart = apart.filter_map(|member| Some((member.set_aside?, member.id.next()?)));
+        let (_, id) = apart.min().ok_or_else(|| {
+            Error::invalid(format!(
+                "a set has at most {} replicas: set one aside (Replicas::set_aside)",
+                Self::MOST
+            ))
+        })?;
+        Ok(id)
+    }
+
+    /// The id of this replica, if it can be added.
+    fn check_new(&self, writer: &Writer, remote: &MrRemote) -> Result<ReplicaId> {
+        let id = self.next_id()?;
+        let checked = self.check_writer(writer, remote);
+        checked.map(|()| id).map_err(|error| named(id, error))
+    }
+
+    fn check_writer(&self, writer: &Writer, remote: &MrRemote) -> Result<()> {
         if writer.is_over() {
             return Err(Error::invalid("the writer's connection is over"));
         }
@@ -176,16 +215,17 @@ impl Replicas {
         self.members[index].writer()
     }
 
-    /// The replicas of a mask, such as those of [`Outcome`] and [`Refused::RingFull`].
+    /// The replicas of a mask, such as those of [`Outcome`] and [`Refused::RingFull`]. Ask before
+    /// the next [`add`](Self::add), which may give a place of the mask to another replica.
     pub fn ids(&self, mask: u64) -> impl Iterator<Item = ReplicaId> {
-        let set = self.id;
-        let ids = (0..self.members.len()).map(move |index| set.replica(index));
+        let ids = self.members.iter().map(|member| member.id);
         ids.filter(move |id| id.mask() & mask != 0)
     }
 
-    /// The place of a replica, if it is one of this set.
+    /// The place of a replica, if it is one of this set, and no later one has its place.
     fn index(&self, id: ReplicaId) -> Option<usize> {
-        (id.set == self.id).then(|| id.index())
+        let member = self.members.get(id.index())?;
+        (member.id == id).then(|| id.index())
     }
 
     /// How many replicas can take a commit, now or later.
@@ -238,7 +278,7 @@ impl Replicas {
 
     fn full(&self) -> Refused {
         let oldest = self.ring.oldest();
-        let held_by = self.mask(|_, member| member.released() < oldest);
+        let held_by = self.mask(|member| member.released() < oldest);
         Refused::RingFull { held_by }
     }
 
@@ -250,9 +290,9 @@ impl Replicas {
                 self.members.len()
             ))));
         }
-        for (n, member) in self.members.iter().enumerate() {
+        for member in &self.members {
             if member.is_able() {
-                let of = |error| named(id, named(self.id.replica(n), error));
+                let of = |error| named(id, named(member.id, error));
                 member.check(&entry, &self.ring).map_err(of)?;
             }
         }
@@ -267,8 +307,8 @@ impl Replicas {
 
     /// Posts what waits in the ring, and frees what all have released.
     fn advance(&mut self) {
-        for (n, member) in self.members.iter_mut().enumerate() {
-            member.advance(&self.ring, self.id.replica(n));
+        for member in &mut self.members {
+            member.advance(&self.ring);
         }
         let released = self.members.iter().map(Member::released).min();
         self.ring.free_up_to(released.unwrap_or(0));
@@ -279,8 +319,8 @@ impl Replicas {
     ///
     /// A failure of one replica is logged, and is in its [`Conn::failure`](crate::Conn::failure).
     pub fn look(&mut self) {
-        for (n, member) in self.members.iter_mut().enumerate() {
-            member.look(self.id.replica(n));
+        for member in &mut self.members {
+            member.look();
         }
         self.advance();
     }
@@ -304,7 +344,7 @@ impl Replicas {
             return Outcome::default();
         }
         let number = id.number();
-        let with = |is: fn(State) -> bool| self.mask(|_, member| is(member.state(number)));
+        let with = |is: fn(State) -> bool| self.mask(|member| is(member.state(number)));
         Outcome {
             durable: with(|state| state == State::Durable),
             failed: with(|state| state == State::Failed),
@@ -320,18 +360,16 @@ impl Replicas {
     #[must_use]
     pub fn pending(&self, id: CommitId) -> u64 {
         let is_pending =
-            |_, member: &Member| matches!(member.state(id.number()), State::Posted | State::Queued);
+            |member: &Member| matches!(member.state(id.number()), State::Posted | State::Queued);
         match id.set == self.id {
             true => self.mask(is_pending),
             false => 0,
         }
     }
 
-    fn mask(&self, is: impl Fn(ReplicaId, &Member) -> bool) -> u64 {
-        let ids = self.members.iter().enumerate();
-        let ids = ids.map(|(n, member)| (self.id.replica(n), member));
-        ids.filter(|(id, member)| is(*id, member))
-            .fold(0, |mask, (id, _)| mask | id.mask())
+    fn mask(&self, is: impl Fn(&Member) -> bool) -> u64 {
+        let members = self.members.iter().filter(|member| is(member));
+        members.fold(0, |mask, member| mask | member.id.mask())
     }
 }
 

@@ -16,10 +16,14 @@ impl SetId {
         Self(NEXT.fetch_add(1, Ordering::Relaxed))
     }
 
+    /// The first replica of this place.
     pub(super) fn replica(self, index: usize) -> ReplicaId {
-        // 64 at most.
-        let index = index as u8;
-        ReplicaId { set: self, index }
+        ReplicaId {
+            set: self,
+            // 64 at most.
+            index: index as u8,
+            generation: 0,
+        }
     }
 
     pub(super) fn commit(self, number: u64) -> CommitId {
@@ -32,10 +36,19 @@ impl SetId {
 pub struct ReplicaId {
     pub(super) set: SetId,
     index: u8,
+    /// How many replicas had its place before.
+    generation: u32,
 }
 
 impl ReplicaId {
-    /// Its place in the order of [`Replicas::add`](super::Replicas::add): 0 is the first one.
+    /// The next replica of the same place. `None`: no name is left.
+    pub(super) fn next(self) -> Option<Self> {
+        let generation = self.generation.checked_add(1)?;
+        Some(Self { generation, ..self })
+    }
+
+    /// Its place in the set, from 0 on. [`Replicas::add`](super::Replicas::add) says which one it
+    /// gets. A later replica may get the same place, with another id.
     #[must_use]
     pub fn index(self) -> usize {
         self.index.into()
@@ -79,6 +92,7 @@ impl fmt::Display for CommitId {
 /// The state of a commit on each replica, as masks with the bits of [`ReplicaId::mask`].
 ///
 /// A replica in no mask still has the commit under way, has not got it yet, or was added later.
+/// Nor is a replica in a mask after another one has got its place, even if it has the commit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[expect(clippy::exhaustive_structs, reason = "there is no fourth answer")]
 pub struct Outcome {

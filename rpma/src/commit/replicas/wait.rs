@@ -42,7 +42,7 @@ impl Replicas {
                 return outcome;
             }
             if is_last {
-                let posted = |_, member: &Member| member.state(id.number()) == State::Posted;
+                let posted = |member: &Member| member.state(id.number()) == State::Posted;
                 let outcome = self.outcome(id);
                 return Outcome {
                     unknown: outcome.unknown | self.mask(posted),
@@ -102,7 +102,9 @@ impl Replicas {
     /// Takes a replica out of the set. It needs no answer from the replica: its connection is
     /// disconnected, and destroyed when the device has released all bytes, or after `limit`. Then
     /// the replica holds no bytes any more. Its commits without an answer stay
-    /// [`unknown`](Outcome::unknown), and later ones are [`failed`](Outcome::failed).
+    /// [`unknown`](Outcome::unknown), and later ones are [`failed`](Outcome::failed). Its place goes
+    /// to a later replica when the set needs it ([`add`](Self::add)). Setting a replica aside again
+    /// does nothing.
     ///
     /// # Errors
     ///
@@ -110,10 +112,19 @@ impl Replicas {
     /// has not released the bytes, and the queue pair could not be destroyed. The bytes stay taken
     /// then, and the set takes no more commits.
     pub fn set_aside(&mut self, id: ReplicaId, limit: Duration) -> Result<()> {
-        let Some(index) = self.index(id) else {
+        if id.set != self.id {
             return Err(Error::invalid(format!("{id} is one of another set")));
+        }
+        let Some(index) = self.index(id) else {
+            // It was set aside before: a later replica has its place.
+            return Ok(());
         };
-        let result = self.members[index].set_aside(id, limit);
+        let member = &mut self.members[index];
+        let result = member.set_aside(limit);
+        if member.set_aside.is_none() {
+            self.set_aside += 1;
+            member.set_aside = Some(self.set_aside);
+        }
         if result.is_err() {
             self.lost |= id.mask();
         }
