@@ -15,6 +15,7 @@ mod holding;
 mod input;
 #[path = "../common/looking.rs"]
 mod looking;
+mod reuse;
 mod served;
 mod set;
 
