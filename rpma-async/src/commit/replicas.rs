@@ -154,14 +154,15 @@ impl Replicas {
     }
 
     /// The replicas of a mask, such as those of [`Outcome`] and [`Refused::RingFull`]: as
-    /// [`commit::Replicas::ids`].
+    /// [`commit::Replicas::ids`]. If another task has added a replica since, it may have got a place
+    /// of the mask.
     #[must_use]
     pub fn ids(&self, mask: u64) -> Vec<ReplicaId> {
         lock(&self.shared.state).set.ids(mask).collect()
     }
 
     /// Why the connection of a replica failed: see [`rpma::Conn::failure`]. `None` also for a
-    /// replica that was set aside, or is one of another set.
+    /// replica that was set aside, and for one of another set.
     #[must_use]
     pub fn failure(&self, id: ReplicaId) -> Option<Failure> {
         failure(&lock(&self.shared.state).set, id)
@@ -169,11 +170,13 @@ impl Replicas {
 
     /// Waits until a replica can take no commit any more, and returns why its connection failed, if
     /// it did. That is the case when the connection has ended or failed, and when the replica was
-    /// set aside. A replica of another set is gone at once.
+    /// set aside. A replica of another set is gone at once, and so is one whose place a later one
+    /// has got.
     ///
     /// A task for each replica waits with it, and then connects again. `None` means that the peer
     /// or this side has ended the connection, or that the replica was set aside. A replica that is
-    /// gone stays in the set: [`set_aside`](Self::set_aside) frees its bytes in the ring.
+    /// gone stays in the set: [`set_aside`](Self::set_aside) frees its bytes in the ring, and its
+    /// place for a later replica.
     ///
     /// A host that is gone shows only by an operation that fails, or by a keep-alive
     /// ([`ConnCfg::set_keep_alive`](rpma::ConnCfg::set_keep_alive)).
