@@ -23,9 +23,10 @@ use crate::setup::Setup;
 
 /// Makes connections with awaited operations. Clones are handles of the same reactor.
 ///
-/// A reactor belongs to one [`Peer`], and has a driver: a task ([`spawn`](Self::spawn),
-/// [`new`](Self::new)) or a thread ([`on_thread`](Self::on_thread)). Futures of its connections
-/// may be awaited anywhere, also on other executors and threads than the driver's.
+/// A reactor belongs to one [`Peer`], and has a driver: a task ([`new`](Self::new), or
+/// `Reactor::spawn` with the feature `tokio`) or a thread ([`on_thread`](Self::on_thread)). Futures
+/// of its connections may be awaited anywhere, also on other executors and threads than the
+/// driver's.
 #[derive(Clone)]
 pub struct Reactor {
     handle: Arc<Handle>,
