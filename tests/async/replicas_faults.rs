@@ -281,12 +281,20 @@ fn a_failed_post_keeps_the_ring() {
                     of.keep(1, 1..=1).await;
                     return false;
                 }
-                let (last, number) = fill(&of.set, of.ids[2]).await;
-                let full = of.set.room(100, SHORT).await.expect_err("the ring is full");
+                let mut last = (id, 1);
+                let full = loop {
+                    if let Err(full) = of.set.room(100, SHORT).await {
+                        break full;
+                    }
+                    let number = last.1 + 1;
+                    assert!(number <= RING as u64 / 100, "its bytes are free");
+                    last = (commit(&of.set, number, 2).expect("posted"), number);
+                };
                 assert!(
                     matches!(full, Refused::RingFull { held_by } if held_by == of.faulty()),
                     "{full}"
                 );
+                let (last, number) = last;
                 let settled = of.set.settle(last, 2, LIMIT).await;
                 assert_eq!(settled.expect("the driver runs").durable, of.good());
                 let set_aside = of.set.set_aside(of.ids[2], SHORT);
