@@ -5,7 +5,7 @@ use rpma_async::{Reactor, Replicas};
 use std::ops::Range;
 
 use crate::common::{LIMIT, device_test, peer};
-use crate::served::{Serving, TAIL, cfg, polls, writer};
+use crate::served::{Serving, TAIL, cfg, poll_once, polls, writer};
 use crate::site::Site;
 use crate::support::{in_time, run};
 
@@ -112,6 +112,50 @@ fn a_dropped_wait_for_the_end() {
                 // The server sees both ends before the keys come again.
                 drop(set);
             }
+            serving.stop().await;
+        });
+    });
+}
+
+/// Promise: a replica whose place another one has got is gone, also for a wait that began before, and
+/// its id reaches no other replica.
+#[test]
+fn a_place_that_is_used_again_belongs_to_the_new_replica() {
+    device_test(|| {
+        let peer = peer();
+        run(async {
+            let reactor = Reactor::spawn(&peer).expect("a reactor");
+            let serving = Serving::of(&reactor, Site::with(2, &cfg()));
+            let (set, ids) = set_of(&reactor, &serving, 1..3).await;
+            let old = ids[1];
+            let mut waiting = Box::pin(set.gone(old));
+            assert!(poll_once(waiting.as_mut()).await.is_none());
+            commits(&set, 2).await;
+            let pointer = Some((TAIL, [1; 8]));
+            let before = set.commit(64, &[b"record"], pointer, 2).expect("posted");
+            let outcome = set.settle(before, 2, LIMIT).await.expect("the driver runs");
+            assert_eq!(outcome.durable, 0b11);
+
+            let mut id = old;
+            for _ in 0..Set::MOST - 1 {
+                set.set_aside(id, LIMIT).await.expect("set aside");
+                id = add(&set, &reactor, &serving, 2).await;
+            }
+            assert_eq!((id.index(), id.mask()), (old.index(), old.mask()));
+            assert_ne!(id, old);
+            assert!(set.ids(u64::MAX).contains(&id) && !set.ids(u64::MAX).contains(&old));
+            assert_eq!(set.outcome(before).durable, 0b1, "the new one never got it");
+
+            let gone = in_time(waiting).await.expect("the driver runs");
+            assert_eq!(gone, None);
+            let gone = in_time(set.gone(old)).await.expect("the driver runs");
+            assert_eq!(gone, None);
+            assert!(!set.is_able(old));
+            assert_eq!(set.failure(old), None);
+            set.set_aside(old, LIMIT).await.expect("it is gone already");
+            assert!(set.is_able(id));
+            commits(&set, 2).await;
+            drop(set);
             serving.stop().await;
         });
     });
