@@ -1,6 +1,7 @@
 //! The power of all replicas fails at each event.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use rpma::commit::Method;
 use rpma::sim::{Cut, Fabric, Loss, Platform, Profile, Visited};
@@ -55,13 +56,14 @@ impl Told {
 /// Threads that append at the same time.
 const THREADS: u8 = 3;
 
-/// Appends with several threads, truncates, and cuts the power of all replicas at each event.
-pub(crate) fn run(
-    profile: &Profile,
+/// Runs a writer's program, and cuts the power of all replicas at each event.
+fn cut(
+    (profile, seed): (&Profile, u64),
     way: Way,
     fault: Fault,
+    program: impl Fn(&World, &Mutex<Told>) -> Result<(), LogError>,
 ) -> Result<(Visited, Result<(), LogError>), Loss> {
-    let fabric = Fabric::seeded(profile.clone(), 1);
+    let fabric = Fabric::seeded(profile.clone(), seed);
     let mut world = World::idle(&fabric, way);
     world.fault = fault;
     for n in 0..3 {
@@ -77,36 +79,60 @@ pub(crate) fn run(
             locked(&told).check(&logs);
         }
     };
-    let appends = || {
-        let log = world.open(1)?;
-        for round in 0..4_u8 {
-            let _entered = world.client.enter();
-            let appended = thread::scope(|scope| {
-                let threads = (0..THREADS).map(|n| {
-                    let (log, told) = (&log, &told);
-                    scope.spawn(move || {
-                        let record = vec![10 * round + n + 1; 30 + 40 * usize::from(n)];
-                        let at = log.append(&record)?;
-                        locked(told).records.insert(at, record);
-                        Ok::<_, LogError>(())
-                    })
-                });
-                let threads: Vec<_> = threads.collect();
-                let ends = threads
-                    .into_iter()
-                    .map(|thread| thread.join().expect("no panic"));
-                ends.collect::<Result<(), LogError>>()
-            });
-            appended?;
-            // The last record is kept. The program may not rely on the others from here on.
-            let last = *locked(&told).records.keys().next_back().expect("some");
-            locked(&told).head = last;
-            log.truncate(last)?;
-        }
-        log.close()
-    };
-    let ended = fabric.find_loss(check, appends)?;
+    let ended = fabric.find_loss(check, || program(&world, &told))?;
     Ok((fabric.visited(), ended))
+}
+
+/// Appends with several threads, and truncates.
+fn append_and_truncate(world: &World, told: &Mutex<Told>) -> Result<(), LogError> {
+    let log = world.open(1)?;
+    for round in 0..4_u8 {
+        let _entered = world.client.enter();
+        let appended = thread::scope(|scope| {
+            let threads = (0..THREADS).map(|n| {
+                let log = &log;
+                scope.spawn(move || {
+                    let record = vec![10 * round + n + 1; 30 + 40 * usize::from(n)];
+                    let at = log.append(&record)?;
+                    locked(told).records.insert(at, record);
+                    Ok::<_, LogError>(())
+                })
+            });
+            let threads: Vec<_> = threads.collect();
+            let ends = threads
+                .into_iter()
+                .map(|thread| thread.join().expect("no panic"));
+            ends.collect::<Result<(), LogError>>()
+        });
+        appended?;
+        // The last record is kept. The program may not rely on the others from here on.
+        let last = *locked(told).records.keys().next_back().expect("some");
+        locked(told).head = last;
+        log.truncate(last)?;
+    }
+    log.close()
+}
+
+/// Fills the ring, and truncates while an append waits for room.
+fn truncate_for_an_append(world: &World, told: &Mutex<Told>) -> Result<(), LogError> {
+    let log = world.open(1)?;
+    let _entered = world.client.enter();
+    let append = |byte: u8| {
+        // Four of them fill the ring.
+        let record = vec![byte; 200];
+        let at = log.append(&record)?;
+        locked(told).records.insert(at, record);
+        Ok(at)
+    };
+    let positions: Vec<Lsn> = (1..=4).map(append).collect::<Result<_, LogError>>()?;
+    thread::scope(|scope| {
+        let waits = scope.spawn(|| append(5).map(drop));
+        rpma::sim::sleep(Duration::from_millis(1));
+        locked(told).head = positions[1];
+        log.truncate(positions[1])?;
+        waits.join().expect("no panic")
+    })?;
+    log.close()
 }
 
 /// Promise: any two replicas have each acknowledged record that was not truncated, whenever the
@@ -116,7 +142,8 @@ pub(crate) fn run(
 fn nothing_acknowledged_is_lost() {
     for platform in [Platform::AdrDdioOn, Platform::AdrDdioOff, Platform::Eadr] {
         for method in [Method::Reading, Method::Native, Method::Server] {
-            let found = run(&profile(), Way { method, platform }, Fault::Nothing);
+            let way = Way { method, platform };
+            let found = cut((&profile(), 1), way, Fault::Nothing, append_and_truncate);
             let (visited, ended) = found.unwrap_or_else(|loss| panic!("{loss}"));
             println!("{platform} {method}: {visited:?} {ended:?}");
             match ended {
@@ -129,4 +156,22 @@ fn nothing_acknowledged_is_lost() {
             }
         }
     }
+}
+
+/// Promise: the room of truncated records is used again when no replica can lose the truncation:
+/// also if an append waits for that room.
+#[test]
+fn room_is_used_again_after_the_truncation() {
+    let way = Way {
+        method: Method::Server,
+        platform: Platform::AdrDdioOn,
+    };
+    let run = |seed: u64, fault: Fault| cut((&profile(), seed), way, fault, truncate_for_an_append);
+    for seed in 1..=3 {
+        let (_, ended) = run(seed, Fault::Nothing).unwrap_or_else(|loss| panic!("{loss}"));
+        ended.expect("appended");
+    }
+    // Not each order of the threads lets the append come first.
+    let is_found = (1..=30).any(|seed| run(seed, Fault::RoomEarly).is_err());
+    assert!(is_found, "nothing is found");
 }
