@@ -104,11 +104,10 @@ impl Replica {
         cfg.set_platform(&platform).set_conn(&conn);
         cfg.set_commits(Some(Limits::new(16, 1, GROUP as u32)?));
         let server = Server::new(Ep::listen_on(&listening, settings.addr)?, directory, &cfg)?;
-        let usage = MrUsage::WRITE_DST | MrUsage::READ_SRC | MrUsage::FLUSH_TYPE_PERSISTENT;
         let mut parts = BTreeMap::new();
         for key in 1..=settings.keys {
             let peer = Peer::new(&device)?;
-            let region = Mr::reg(&peer, all.part(settings.place(key))?, usage)?;
+            let region = Mr::reg(&peer, all.part(settings.place(key))?, usage())?;
             parts.insert(key, (peer, Arc::new(region)));
         }
         let stop = Arc::default();
@@ -169,9 +168,16 @@ impl Replica {
         };
         drop(region);
         let memory = self.server.release(key)?;
-        let usage = MrUsage::WRITE_DST | MrUsage::READ_SRC | MrUsage::FLUSH_TYPE_PERSISTENT;
-        let region = Mr::reg(&peer, memory, usage)?;
+        let region = Mr::reg(&peer, memory, usage())?;
         self.parts.insert(key, (peer, Arc::new(region)));
         Ok(())
     }
+}
+
+/// Writers flush for persistence. One with a fault does for visibility.
+fn usage() -> MrUsage {
+    MrUsage::WRITE_DST
+        | MrUsage::READ_SRC
+        | MrUsage::FLUSH_TYPE_PERSISTENT
+        | MrUsage::FLUSH_TYPE_VISIBILITY
 }

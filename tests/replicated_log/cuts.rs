@@ -175,3 +175,20 @@ fn room_is_used_again_after_the_truncation() {
     let is_found = (1..=30).any(|seed| run(seed, Fault::RoomEarly).is_err());
     assert!(is_found, "nothing is found");
 }
+
+/// The promise of `nothing_acknowledged_is_lost` is broken by each of these faults.
+#[test]
+fn faults_of_commits_are_found() {
+    let on = |method: Method, platform: Platform| Way { method, platform };
+    for (fault, way) in [
+        (Fault::Visible, on(Method::Reading, Platform::AdrDdioOn)),
+        (Fault::Platform, on(Method::Reading, Platform::AdrDdioOn)),
+        (Fault::Posted, on(Method::Reading, Platform::Eadr)),
+        (Fault::Posted, on(Method::Server, Platform::AdrDdioOn)),
+        (Fault::TailAhead, on(Method::Reading, Platform::Eadr)),
+        (Fault::TailAhead, on(Method::Server, Platform::AdrDdioOn)),
+    ] {
+        let is_found = |seed| cut((&profile(), seed), way, fault, append_and_truncate).is_err();
+        assert!((1..=30).any(is_found), "{fault:?} is not found: {way:?}");
+    }
+}
