@@ -10,7 +10,7 @@ use rpma_async::{Reactor, Replicas};
 use crate::common::{LIMIT, devdax, device_test, peer};
 use crate::served::{Serving, Stopped, TAIL, cfg, polls, record, writer};
 use crate::site::{LEN, SHORT, Site, directory_of, new_directory};
-use crate::support::run;
+use crate::support::{run, with_reactor};
 
 pub(crate) const RING: usize = 1024;
 
@@ -84,39 +84,35 @@ pub(crate) async fn fill(set: &Replicas, slow: ReplicaId) -> (CommitId, u64) {
 /// gets all commits when it goes on.
 #[test]
 fn a_slow_replica_delays_nobody_else() {
-    device_test(|| {
-        let peer = peer();
-        run(async {
-            let reactor = Reactor::spawn(&peer).expect("a reactor");
-            let (set, quick, stopped, [first, slow]) = with_a_slow_one(&reactor).await;
-            let id = commit(&set, 1, 2).expect("posted");
-            let outcome = set.settle(id, 1, LIMIT).await.expect("the driver runs");
-            assert_eq!((outcome.durable, outcome.failed), (first.mask(), 0));
-            let outcome = set.settle(id, 2, SHORT).await.expect("the driver runs");
-            assert_eq!(
-                (outcome.durable, outcome.unknown),
-                (first.mask(), slow.mask())
-            );
+    with_reactor(async |reactor| {
+        let (set, quick, stopped, [first, slow]) = with_a_slow_one(reactor).await;
+        let id = commit(&set, 1, 2).expect("posted");
+        let outcome = set.settle(id, 1, LIMIT).await.expect("the driver runs");
+        assert_eq!((outcome.durable, outcome.failed), (first.mask(), 0));
+        let outcome = set.settle(id, 2, SHORT).await.expect("the driver runs");
+        assert_eq!(
+            (outcome.durable, outcome.unknown),
+            (first.mask(), slow.mask())
+        );
 
-            let (last, number) = fill(&set, slow).await;
-            let full = set.room(100, SHORT).await.expect_err("the ring is full");
-            assert!(matches!(full, Refused::RingFull { held_by } if held_by == slow.mask()));
-            let outcome = set.settle(last, 1, LIMIT).await.expect("the driver runs");
-            assert_eq!(outcome.durable, first.mask());
-            let room = tokio::spawn({
-                let set = set.clone();
-                async move { set.room(100, LIMIT).await }
-            });
-            let slow = stopped.start();
-            let outcome = set.settle(last, 2, LIMIT).await.expect("the driver runs");
-            assert_eq!(outcome.copies(), 2);
-            room.await.expect("no panic").expect("room");
-            drop(set);
-            for serving in [quick, slow] {
-                assert_eq!(record(&serving.regions[0]), (number as u8, number));
-                serving.stop().await;
-            }
+        let (last, number) = fill(&set, slow).await;
+        let full = set.room(100, SHORT).await.expect_err("the ring is full");
+        assert!(matches!(full, Refused::RingFull { held_by } if held_by == slow.mask()));
+        let outcome = set.settle(last, 1, LIMIT).await.expect("the driver runs");
+        assert_eq!(outcome.durable, first.mask());
+        let room = tokio::spawn({
+            let set = set.clone();
+            async move { set.room(100, LIMIT).await }
         });
+        let slow = stopped.start();
+        let outcome = set.settle(last, 2, LIMIT).await.expect("the driver runs");
+        assert_eq!(outcome.copies(), 2);
+        room.await.expect("no panic").expect("room");
+        drop(set);
+        for serving in [quick, slow] {
+            assert_eq!(record(&serving.regions[0]), (number as u8, number));
+            serving.stop().await;
+        }
     });
 }
 
@@ -155,39 +151,35 @@ fn a_slow_replica_is_set_aside() {
 /// Promise: a replica that dies is an outcome of each commit, and no wait goes on for it.
 #[test]
 fn a_replica_that_dies_ends_no_wait_late() {
-    device_test(|| {
-        let peer = peer();
-        run(async {
-            let reactor = Reactor::spawn(&peer).expect("a reactor");
-            let (set, quick, stopped, [first, dead]) = with_a_slow_one(&reactor).await;
-            let before = commit(&set, 1, 2).expect("posted");
-            let waiting = tokio::spawn({
-                let set = set.clone();
-                async move { set.settle(before, 2, Duration::MAX).await }
-            });
-            let outcome = set.settle(before, 1, LIMIT).await.expect("the driver runs");
-            assert_eq!(outcome.copies(), 1);
-            drop(stopped);
-            let outcome = waiting.await.expect("no panic").expect("the driver runs");
-            assert_eq!(
-                (outcome.durable, outcome.unknown),
-                (first.mask(), dead.mask())
-            );
-            assert_eq!(set.able(), 1);
-            let too_few = commit(&set, 2, 2).expect_err("one replica");
-            assert!(matches!(too_few, Refused::TooFew { able: 1 }), "{too_few}");
-            let id = commit(&set, 2, 1).expect("posted");
-            let outcome = set
-                .settle(id, 1, Duration::MAX)
-                .await
-                .expect("the driver runs");
-            assert_eq!(
-                (outcome.durable, outcome.failed),
-                (first.mask(), dead.mask())
-            );
-            drop(set);
-            quick.stop().await;
+    with_reactor(async |reactor| {
+        let (set, quick, stopped, [first, dead]) = with_a_slow_one(reactor).await;
+        let before = commit(&set, 1, 2).expect("posted");
+        let waiting = tokio::spawn({
+            let set = set.clone();
+            async move { set.settle(before, 2, Duration::MAX).await }
         });
+        let outcome = set.settle(before, 1, LIMIT).await.expect("the driver runs");
+        assert_eq!(outcome.copies(), 1);
+        drop(stopped);
+        let outcome = waiting.await.expect("no panic").expect("the driver runs");
+        assert_eq!(
+            (outcome.durable, outcome.unknown),
+            (first.mask(), dead.mask())
+        );
+        assert_eq!(set.able(), 1);
+        let too_few = commit(&set, 2, 2).expect_err("one replica");
+        assert!(matches!(too_few, Refused::TooFew { able: 1 }), "{too_few}");
+        let id = commit(&set, 2, 1).expect("posted");
+        let outcome = set
+            .settle(id, 1, Duration::MAX)
+            .await
+            .expect("the driver runs");
+        assert_eq!(
+            (outcome.durable, outcome.failed),
+            (first.mask(), dead.mask())
+        );
+        drop(set);
+        quick.stop().await;
     });
 }
 
@@ -195,97 +187,85 @@ fn a_replica_that_dies_ends_no_wait_late() {
 /// gets free although no task waits for it.
 #[test]
 fn dropped_waits_undo_nothing() {
-    device_test(|| {
-        let peer = peer();
-        run(async {
-            let reactor = Reactor::spawn(&peer).expect("a reactor");
-            let serving = Serving::new(&reactor, 2);
-            let set = set(&reactor, &serving, 1..3).await;
-            for n in 0..6 {
-                let id = commit(&set, n as u64, 2).expect("posted");
-                drop(polls(set.settle(id, 2, LIMIT), n).await);
-                drop(polls(set.room(RING, LIMIT), n).await);
-                // Without a wait the driver looks.
-                while set.outcome(id).copies() < 2 {
-                    tokio::task::yield_now().await;
-                }
+    with_reactor(async |reactor| {
+        let serving = Serving::new(reactor, 2);
+        let set = set(reactor, &serving, 1..3).await;
+        for n in 0..6 {
+            let id = commit(&set, n as u64, 2).expect("posted");
+            drop(polls(set.settle(id, 2, LIMIT), n).await);
+            drop(polls(set.room(RING, LIMIT), n).await);
+            // Without a wait the driver looks.
+            while set.outcome(id).copies() < 2 {
+                tokio::task::yield_now().await;
             }
-            drop(set);
-            for region in &serving.regions {
-                assert_eq!(record(region), (5, 5));
-            }
-            serving.stop().await;
-        });
+        }
+        drop(set);
+        for region in &serving.regions {
+            assert_eq!(record(region), (5, 5));
+        }
+        serving.stop().await;
     });
 }
 
 /// Promise: bad input is one clear error, and nothing is posted.
 #[test]
 fn bad_input_is_refused() {
-    device_test(|| {
-        let peer = peer();
-        run(async {
-            let reactor = Reactor::spawn(&peer).expect("a reactor");
-            let serving = Serving::new(&reactor, 2);
-            let one = set(&reactor, &serving, 1..2).await;
-            let other = set(&reactor, &serving, 2..3).await;
-            let invalid = |refused: Refused, text: &str| {
-                assert!(matches!(
-                    &refused,
-                    Refused::Error(Error::InvalidArgument(_))
-                ));
-                assert!(refused.to_string().contains(text), "{text}: {refused}");
-            };
-            invalid(commit(&one, 1, 0).expect_err("no copies"), "1 to 1");
-            invalid(commit(&one, 1, 2).expect_err("two copies"), "1 to 1");
-            invalid(
-                one.commit(64, &[], None, 1).expect_err("no bytes"),
-                "0 bytes",
-            );
-            let outside = one.commit(LEN as u64, &[b"x"], None, 1);
-            invalid(outside.expect_err("outside"), "replica 0");
-            let long = one.room(2 * RING, LIMIT).await;
-            invalid(long.expect_err("longer than the ring"), "2048");
+    with_reactor(async |reactor| {
+        let serving = Serving::new(reactor, 2);
+        let one = set(reactor, &serving, 1..2).await;
+        let other = set(reactor, &serving, 2..3).await;
+        let invalid = |refused: Refused, text: &str| {
+            assert!(matches!(
+                &refused,
+                Refused::Error(Error::InvalidArgument(_))
+            ));
+            assert!(refused.to_string().contains(text), "{text}: {refused}");
+        };
+        invalid(commit(&one, 1, 0).expect_err("no copies"), "1 to 1");
+        invalid(commit(&one, 1, 2).expect_err("two copies"), "1 to 1");
+        invalid(
+            one.commit(64, &[], None, 1).expect_err("no bytes"),
+            "0 bytes",
+        );
+        let outside = one.commit(LEN as u64, &[b"x"], None, 1);
+        invalid(outside.expect_err("outside"), "replica 0");
+        let long = one.room(2 * RING, LIMIT).await;
+        invalid(long.expect_err("longer than the ring"), "2048");
 
-            let id = commit(&one, 1, 1).expect("posted");
-            let outcome = other.settle(id, 1, LIMIT).await.expect("the driver runs");
-            assert_eq!(outcome, Outcome::default(), "of another set");
-            let outcome = one.settle(id, 1, LIMIT).await.expect("the driver runs");
-            assert_eq!(outcome.copies(), 1);
-            drop((one, other));
-            serving.stop().await;
-        });
+        let id = commit(&one, 1, 1).expect("posted");
+        let outcome = other.settle(id, 1, LIMIT).await.expect("the driver runs");
+        assert_eq!(outcome, Outcome::default(), "of another set");
+        let outcome = one.settle(id, 1, LIMIT).await.expect("the driver runs");
+        assert_eq!(outcome.copies(), 1);
+        drop((one, other));
+        serving.stop().await;
     });
 }
 
 /// Promise: tasks append to two replicas, each waits for its own commits, and both have all of them.
 #[test]
 fn tasks_append_to_two_replicas() {
-    device_test(|| {
-        let peer = peer();
-        run(async {
-            let reactor = Reactor::spawn(&peer).expect("a reactor");
-            let serving = Serving::new(&reactor, 2);
-            let set = set(&reactor, &serving, 1..3).await;
-            let tasks = (0..4).map(|_| {
-                let set = set.clone();
-                tokio::spawn(async move {
-                    for number in 1..=20 {
-                        set.room(100, LIMIT).await.expect("room");
-                        let id = commit(&set, number, 2).expect("posted");
-                        let outcome = set.settle(id, 2, LIMIT).await.expect("the driver runs");
-                        assert_eq!((outcome.copies(), outcome.unknown), (2, 0));
-                    }
-                })
-            });
-            for task in tasks.collect::<Vec<_>>() {
-                task.await.expect("no panic");
-            }
-            drop(set);
-            for region in &serving.regions {
-                assert_eq!(record(region), (20, 20));
-            }
-            serving.stop().await;
+    with_reactor(async |reactor| {
+        let serving = Serving::new(reactor, 2);
+        let set = set(reactor, &serving, 1..3).await;
+        let tasks = (0..4).map(|_| {
+            let set = set.clone();
+            tokio::spawn(async move {
+                for number in 1..=20 {
+                    set.room(100, LIMIT).await.expect("room");
+                    let id = commit(&set, number, 2).expect("posted");
+                    let outcome = set.settle(id, 2, LIMIT).await.expect("the driver runs");
+                    assert_eq!((outcome.copies(), outcome.unknown), (2, 0));
+                }
+            })
         });
+        for task in tasks.collect::<Vec<_>>() {
+            task.await.expect("no panic");
+        }
+        drop(set);
+        for region in &serving.regions {
+            assert_eq!(record(region), (20, 20));
+        }
+        serving.stop().await;
     });
 }

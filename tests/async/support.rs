@@ -9,7 +9,7 @@ use std::time::Duration;
 use rpma::{ConnCfg, FlushType, Mr, MrRemote, MrUsage, Peer, RemoteSlice};
 use rpma_async::{Conn, Frozen, Lease, Listener, Op, Pool, Reactor, Setup};
 
-use crate::common::{self, LIMIT, Memory};
+use crate::common::{self, LIMIT, Memory, device_test};
 
 /// Runs a future on one thread, for at most the limit of tests.
 pub(crate) fn run<T>(future: impl Future<Output = T>) -> T {
@@ -18,6 +18,17 @@ pub(crate) fn run<T>(future: impl Future<Output = T>) -> T {
         .build()
         .expect("a runtime");
     runtime.block_on(async { in_time(future).await })
+}
+
+/// A test on one thread of tokio, with a reactor of the test device. In the end nothing is left.
+pub(crate) fn with_reactor(test: impl AsyncFnOnce(&Reactor)) {
+    device_test(|| {
+        let peer = common::peer();
+        run(async {
+            let reactor = Reactor::spawn(&peer).expect("a reactor");
+            test(&reactor).await;
+        });
+    });
 }
 
 /// Awaits a future that must not take longer than the limit of tests.
