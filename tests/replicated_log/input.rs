@@ -253,7 +253,8 @@ fn wrong_settings_are_an_error_at_once() {
     let fabric = Fabric::seeded(profile(), 1);
     let mut world = made(&fabric);
     world.only(&[0, 1, 2]);
-    let wrong: [(fn(&mut LogCfg), &str); 6] = [
+    type Change = fn(&mut LogCfg);
+    let wrong: [(Change, &str); 6] = [
         (|cfg| cfg.epoch = 0, "epochs are from 1 to 16777215"),
         (|cfg| cfg.epoch = 1 << 24, "epochs are from 1 to 16777215"),
         (|cfg| cfg.ring = 960, "the ring has at least 1024 bytes"),
