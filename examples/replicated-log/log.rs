@@ -17,7 +17,7 @@ use rpma::commit::{CommitId, Method, Refused, ReplicaId, Replicas as Set};
 use rpma::sync::{Mutex, MutexGuard, PoisonError};
 use rpma::{ConnCfg, Error, Identity};
 use rpma_async::{Pool, Reactor, Replicas};
-use tokio::sync::watch;
+use tokio::sync::Notify;
 
 use super::format::{Found, LINE, Ring, SPARE, TAIL, Tail, size_of};
 use super::replica::SAME;
@@ -90,7 +90,7 @@ pub(super) struct Shared {
     /// Who has it may commit. A replica that comes back has it while it gets the last records.
     pub(super) gate: tokio::sync::Mutex<()>,
     state: Mutex<State>,
-    changes: watch::Sender<()>,
+    changes: Notify,
 }
 
 /// Positions: `free <= head <= durable <= committed <= end`.
@@ -154,7 +154,7 @@ impl Log {
             pool: Pool::new(reactor.peer(), GROUP as usize, REPLICAS)?,
             gate: tokio::sync::Mutex::new(()),
             state: Mutex::new(state),
-            changes: watch::Sender::new(()),
+            changes: Notify::new(),
             reactor: reactor.clone(),
             cfg: cfg.clone(),
         })))
@@ -166,7 +166,7 @@ impl Log {
         let replicas = async { tokio::join!(log.keep(0), log.keep(1), log.keep(2)) };
         let commits = async { tokio::join!(log.commit(), log.count(), log.reclaim()) };
         let all = async { tokio::join!(replicas, commits) };
-        tokio::select! { _ = all => {}, _ = log.ended() => {} }
+        tokio::select! { biased; _ = all => {}, _ = log.ended() => {} }
     }
 
     /// Waits until the log was read, and its records are on enough replicas under this epoch.
@@ -397,7 +397,7 @@ impl Shared {
     }
 
     pub(super) fn changed(&self) {
-        self.changes.send_replace(());
+        self.changes.notify_waiters();
     }
 
     /// Changes the state, and wakes all who wait.
@@ -413,9 +413,10 @@ impl Shared {
         limit: Duration,
         mut look: impl FnMut(&mut State) -> Option<T>,
     ) -> Result<T, LogError> {
-        let mut changes = self.changes.subscribe();
         let looks = async {
             loop {
+                // Before the look: a change after it wakes this one.
+                let changed = self.changes.notified();
                 let found = self.with(|state| match (look(state), &state.phase) {
                     (Some(found), _) => Some(Ok(found)),
                     (None, Phase::Ended(why)) => Some(Err(why.clone())),
@@ -423,8 +424,7 @@ impl Shared {
                 });
                 match found {
                     Some(found) => return found,
-                    // The sender lives as long as this handle.
-                    None => _ = changes.changed().await,
+                    None => changed.await,
                 }
             }
         };

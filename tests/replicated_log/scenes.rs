@@ -34,6 +34,9 @@ fn scene(seeds: u64, faults: &[Fault], run: impl Fn(&mut World)) {
         let fabric = Fabric::seeded(profile(), seed);
         let mut world = World::idle(&fabric, READING);
         world.fault = fault;
+        // Off a host the order of threads would not be the seed's.
+        let client = world.client.clone();
+        let _entered = client.enter();
         run(&mut world);
         world.stop_all();
     };
@@ -235,6 +238,8 @@ const DEATHS: usize = 20;
 fn dies_at(step: u64, fault: Fault, replaced: bool) -> u64 {
     let fabric = Fabric::seeded(profile(), 1);
     let mut world = World::idle(&fabric, READING);
+    let client = world.client.clone();
+    let entered = client.enter();
     let log = log_with_one(&mut world);
     if replaced {
         // Acknowledged by the first and the third, which is replaced then.
@@ -254,14 +259,16 @@ fn dies_at(step: u64, fault: Fault, replaced: bool) -> u64 {
     }
     world.only(&[0, 1, 2]);
     world.fault = fault;
-    let client = world.client.clone();
     let begin = fabric.steps();
-    let dies = fabric.at_step(begin.saturating_add(step), move || client.kill());
+    let killed = client.clone();
+    let dies = fabric.at_step(begin.saturating_add(step), move || killed.kill());
     let last = world.open(3);
     let steps = fabric.steps() - begin;
-    drop((last, dies));
+    drop((last, dies, entered));
     world.fault = Fault::Nothing;
     world.client = fabric.host("next");
+    let next = world.client.clone();
+    let _entered = next.enter();
     world.only(&[1, 2]);
     match world.open(4) {
         Ok(log) => assert!(has(&log, &TWO), "{:?}", records(&log)),
@@ -277,6 +284,8 @@ fn a_replica_dies_while_the_log_opens() {
     let opens = |step: u64, n: usize| {
         let fabric = Fabric::seeded(profile(), 1);
         let mut world = World::idle(&fabric, READING);
+        let client = world.client.clone();
+        let _entered = client.enter();
         drop(log_with_one(&mut world));
         let begin = fabric.steps();
         let host = world.hosts[n].clone();
