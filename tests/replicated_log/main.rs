@@ -7,6 +7,7 @@ mod replicated_log;
 
 mod cuts;
 mod input;
+mod network;
 mod scenes;
 mod smoke;
 mod storm;

@@ -18,7 +18,7 @@ use crate::world::{LIMIT, READING, World, found};
 
 /// A wait is over so long after its limit at the latest: the calls of its last look take a
 /// microsecond each, those of the other programs in between as well.
-const SLACK: Duration = Duration::from_millis(5);
+pub(crate) const SLACK: Duration = Duration::from_millis(5);
 
 /// What a call that destroys leaves behind when it fails: its object, and what that keeps.
 const LEAVES: [&[&str]; 6] = [

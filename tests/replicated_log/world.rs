@@ -152,8 +152,13 @@ impl World {
     }
 
     pub(crate) fn open_with(&self, cfg: &LogCfg) -> Result<Log, LogError> {
-        let _entered = self.client.enter();
-        let addr = self.client.addr().to_string();
+        Self::open_on(&self.client, cfg)
+    }
+
+    /// Opens the log as a writer on another host.
+    pub(crate) fn open_on(host: &Host, cfg: &LogCfg) -> Result<Log, LogError> {
+        let _entered = host.enter();
+        let addr = host.addr().to_string();
         let peer = Peer::new(&Device::from_addr(&addr, Side::Local)?)?;
         Log::open(&peer, cfg)
     }
