@@ -234,16 +234,25 @@ impl Log {
     /// Forgets the records before a position. It returns when enough replicas have done so.
     pub(crate) async fn truncate(&self, to: Lsn) -> Result<(), LogError> {
         let log = &self.0;
-        let gate = log.gate.lock().await;
-        let id = log.with(|state| {
-            state.check_position(to)?;
-            let head = Some((format::HEAD, to.to_le_bytes()));
-            let id = log.set.commit(SPARE, &[&[0]], head, COPIES)?;
-            state.head = to;
-            state.truncations.push_back((id, to));
-            Ok::<_, LogError>(id)
-        })?;
-        drop(gate);
+        let head = Some((format::HEAD, to.to_le_bytes()));
+        let id = loop {
+            let gate = log.gate.lock().await;
+            let posted = log.with(|state| {
+                state.check_position(to)?;
+                let id = match log.set.commit(SPARE, &[&[0]], head, COPIES) {
+                    Err(Refused::RingFull { .. }) => return Ok(None),
+                    posted => posted?,
+                };
+                state.head = to;
+                state.truncations.push_back((id, to));
+                Ok::<_, LogError>(Some(id))
+            })?;
+            drop(gate);
+            match posted {
+                Some(id) => break id,
+                None => log.make_room().await,
+            }
+        };
         log.changed();
         match log.set.settle(id, COPIES, log.cfg.limit).await?.copies() {
             COPIES.. => Ok(()),
