@@ -316,6 +316,32 @@ fn a_slow_replica_has_no_record_overwritten() {
     }
 }
 
+/// Promise: a replica that is far behind makes no append and no truncation fail: they wait for it,
+/// within their limits.
+#[test]
+fn a_slow_replica_fails_no_call() {
+    let fabric = Fabric::seeded(profile(), 1);
+    let world = World::new(&fabric, READING);
+    let log = world.open(1).expect("made");
+    let _entered = world.client.enter();
+    log.append(b"one").expect("appended");
+    world.until_they_have(&[0, 1, 2], log.bounds().1);
+    let link = fabric.between(&world.client, &world.hosts[2]);
+    link.delay(Duration::from_millis(500));
+    for round in 0..10_u8 {
+        let at = log.append(&[round; 20]).expect("appended");
+        // Nothing forbids to do it twice.
+        for _ in 0..3 {
+            let began = now();
+            log.truncate(at).expect("truncated");
+            let took = now() - began;
+            assert!(took <= LIMIT + SLACK, "{took:?}");
+        }
+    }
+    link.delay(Duration::ZERO);
+    world.until_they_have(&[0, 1, 2], log.bounds().1);
+}
+
 /// Promise: a replica that goes and comes back 100 times has all records in the end, and neither
 /// the writer nor a replica keeps anything of the connections before.
 #[test]
