@@ -12,4 +12,5 @@ mod scenes;
 mod smoke;
 mod storm;
 mod sweep;
+mod tokio;
 mod world;
