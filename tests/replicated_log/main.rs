@@ -6,6 +6,7 @@ mod common;
 mod replicated_log;
 
 mod cuts;
+mod faults;
 mod input;
 mod network;
 mod scenes;
