@@ -167,8 +167,15 @@ pub(crate) fn program(fabric: &Fabric, faults: u64) -> BTreeMap<&'static str, us
     mend(&mut world);
     let mut ran = Ran::default();
     let entered = world.client.enter();
-    ran.is_clean = ran.run(&world).is_ok();
+    let ended = ran.run(&world);
+    ran.is_clean = ended.is_ok();
     drop(entered);
+    let is_up = |n: &usize| world.hosts[*n].has_power() && world.is_serving(*n);
+    let is_one_down = !(0..world.hosts.len()).all(|n| is_up(&n));
+    assert!(
+        faults > 1 || !is_one_down || ran.is_clean,
+        "one replica is down, and {ended:?}"
+    );
     // If no call failed, the faults may come now.
     let faults = match ran.is_clean {
         true => faults,
@@ -230,7 +237,7 @@ fn every(nth: usize) {
 /// over, another writer opens the log, with all records.
 #[test]
 fn each_fault_is_survived() {
-    every(41);
+    every(61);
 }
 
 /// The same with each fault, and not with a part of them.
