@@ -64,19 +64,19 @@ struct State {
 impl State {
     /// The waits of tasks depend on it: counts of commits, which only grow, and of replicas.
     fn marks(&self) -> (u64, usize, usize) {
-        let writers = self.set.ids(u64::MAX);
-        let writers = writers.filter_map(|id| self.set.writer(id));
-        let (counts, present) = writers.fold((0, 0), |(counts, present), writer| {
-            (counts + writer.durable() + writer.released(), present + 1)
-        });
+        let (counts, present) = self
+            .set
+            .writers()
+            .fold((0, 0), |(counts, present), writer| {
+                (counts + writer.durable() + writer.released(), present + 1)
+            });
         (counts, present, self.set.able())
     }
 
     /// After a look: when the next look takes a step of a keep-alive.
     fn next_keep_alive(&self) -> Option<Instant> {
-        let writers = self.set.ids(u64::MAX);
-        let writers = writers.filter_map(|id| self.set.writer(id));
-        let due = writers.filter_map(|writer| writer.conn().keep_alive().ok()?);
+        let due = self.set.writers();
+        let due = due.filter_map(|writer| writer.conn().keep_alive().ok()?);
         due.min()
     }
 
@@ -101,7 +101,7 @@ impl Replicas {
     /// `epoll_ctl` fails. The set is dropped then, which ends its connections.
     pub fn new(reactor: &Reactor, set: commit::Replicas) -> Result<Self> {
         let watched = Watched::new(reactor);
-        for writer in set.ids(u64::MAX).filter_map(|id| set.writer(id)) {
+        for writer in set.writers() {
             watched.watch(writer.conn().get_next_fd()?)?;
         }
         let silent = clock::now();

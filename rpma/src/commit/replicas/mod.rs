@@ -215,6 +215,11 @@ impl Replicas {
         self.members[index].writer()
     }
 
+    /// The writers of all replicas that were not set aside, as [`writer`](Self::writer).
+    pub fn writers(&self) -> impl Iterator<Item = &Writer> {
+        self.members.iter().filter_map(Member::writer)
+    }
+
     /// The replicas of a mask, such as those of [`Outcome`] and [`Refused::RingFull`]. Ask before
     /// the next [`add`](Self::add), which may give a place of the mask to another replica.
     pub fn ids(&self, mask: u64) -> impl Iterator<Item = ReplicaId> {
