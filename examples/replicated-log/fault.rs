@@ -64,4 +64,17 @@ impl Fault {
         ("no-set-back", Self::NoSetBack),
         ("no-recount", Self::NoRecount),
     ];
+
+    /// The fault of this name.
+    pub(crate) fn named(name: &str) -> Result<Self, String> {
+        if name == "nothing" {
+            return Ok(Self::Nothing);
+        }
+        let found = Self::ALL.iter().find(|(of, _)| *of == name);
+        let names = || Self::ALL.map(|(name, _)| name).join(", ");
+        found.map_or_else(
+            || Err(format!("the faults are {}", names())),
+            |(_, fault)| Ok(*fault),
+        )
+    }
 }

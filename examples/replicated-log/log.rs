@@ -60,7 +60,8 @@ pub(crate) struct LogCfg {
     /// A replica that is silent for so long is gone.
     #[arg(skip = SILENCE)]
     pub(crate) silence: Duration,
-    #[arg(skip)]
+    /// Puts a fault in, to see what it breaks.
+    #[arg(long = "break", value_name = "FAULT", value_parser = Fault::named, default_value = "nothing")]
     pub(crate) fault: Fault,
 }
 

@@ -43,7 +43,8 @@ pub(crate) struct Settings {
     pub(crate) ddio_off: bool,
     #[arg(skip = SILENCE)]
     pub(crate) silence: Duration,
-    #[arg(skip)]
+    /// Puts a fault in, to see what it breaks.
+    #[arg(long = "break", value_name = "FAULT", value_parser = Fault::named, default_value = "nothing")]
     pub(crate) fault: Fault,
 }
 

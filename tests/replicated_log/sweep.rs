@@ -242,7 +242,7 @@ fn each_fault_is_survived() {
 
 /// The same with each fault, and not with a part of them.
 #[test]
-#[ignore = "long: 10 minutes"]
+#[ignore = "long: 22 minutes"]
 fn each_fault_is_survived_of_all() {
     every(1);
 }
