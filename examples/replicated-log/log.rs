@@ -237,7 +237,9 @@ impl Log {
         let log = &self.0;
         let head = Some((format::HEAD, to.to_le_bytes()));
         let id = loop {
-            let gate = log.gate.lock().await;
+            // A replica may be joining.
+            let gate = log.reactor.timeout(log.cfg.limit, log.gate.lock()).await;
+            let gate = gate.ok_or(LogError::TimedOut)?;
             let posted = log.with(|state| {
                 state.check_position(to)?;
                 let id = match log.set.commit(SPARE, &[&[0]], head, COPIES) {
