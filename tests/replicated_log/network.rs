@@ -11,8 +11,8 @@ use rpma::thread;
 
 use crate::common::place::profile;
 use crate::cuts::{Told, locked};
-use crate::replicated_log::blocking::Log;
 use crate::replicated_log::{LogError, Lsn};
+use crate::scenes::records;
 use crate::sweep::SLACK;
 use crate::world::{LIMIT, READING, SILENCE, Way, World, found};
 
@@ -28,17 +28,6 @@ fn links(world: &World, replicas: &[usize], to_replica: bool) -> Vec<Link> {
         }
     };
     replicas.iter().map(link).collect()
-}
-
-/// The records that an open log has, with the position after each.
-fn records(log: &Log) -> Vec<Vec<u8>> {
-    let mut at = log.bounds().0;
-    let next = || {
-        let (record, next) = log.read(at).expect("a position")?;
-        at = next;
-        Some(record)
-    };
-    std::iter::from_fn(next).collect()
 }
 
 /// Promise: while one direction between the writer and one replica is blocked, each append returns
