@@ -7,6 +7,7 @@ use rpma::sim::{Trace, now, sleep};
 use rpma::{ConnCfg, Identity, Offer, Refusal, RefusalCode};
 
 use crate::hosts::{Ended, Hosts, SLACK, block, drive};
+use crate::support::identified;
 
 const LONGEST: Duration = Duration::from_secs(5);
 
@@ -101,6 +102,40 @@ fn short_connections_count_as_failures() {
     let (_, ended) = drive(&mut client);
     assert_waits(&ended, documented());
     drop((client, entered));
+    hosts.are_empty();
+}
+
+/// Promise: a loop does not ask a server that refuses more often than one that is down, and each
+/// reconnect has a try within its limit. With another offer the first try is due at once.
+#[test]
+fn a_server_that_refuses_is_not_asked_in_a_loop() {
+    let hosts = Hosts::seeded(6);
+    let refusal = Refusal::new(RefusalCode::Refused, "not you").encode();
+    let serving = hosts.serve(move |req, _| {
+        req.reject(&refusal).expect("rejects");
+        None
+    });
+    let entered = hosts.client.enter();
+    sleep(LONGEST);
+    let mut client = hosts.client();
+    let next = |client: &mut _| {
+        let (_, ended) = block(client);
+        let gave_up = ended.result.expect_err("it is refused");
+        assert!(matches!(gave_up.why, Why::Refused(_)), "{gave_up:?}");
+        ended.took
+    };
+    let whole = [Duration::ZERO].into_iter().chain(documented());
+    for whole in whole.take(12) {
+        let took = next(&mut client);
+        assert!(took >= whole / 2 && took <= whole + SLACK, "{took:?}");
+    }
+    let limit = Duration::from_secs(1);
+    client.set_cfg(ReconnectCfg::new().set_limit(limit));
+    assert!(next(&mut client) <= limit / 2 + SLACK);
+    client.set_offer(identified(2)).expect("fits");
+    assert!(next(&mut client) < SLACK);
+    drop((client, entered));
+    serving.end();
     hosts.are_empty();
 }
 

@@ -119,8 +119,8 @@ pub struct Reconnect<C: Connects> {
     jitter: Jitter,
     /// Rounds that failed, one after the other.
     failed: u32,
-    /// When the last connection was established.
-    connected_at: Option<Instant>,
+    /// When the last connection was established, or the server refused this offer.
+    since: Option<Instant>,
     counts: Counts,
 }
 
@@ -231,7 +231,7 @@ impl<C: Connects> Reconnect<C> {
             connects,
             jitter: Jitter::new(random()?),
             failed: 0,
-            connected_at: None,
+            since: None,
             counts: Counts::default(),
         })
     }
@@ -244,7 +244,7 @@ impl<C: Connects> Reconnect<C> {
     }
 
     /// Sets the offer of the next tries: for example with a higher epoch, if the program takes
-    /// over. A reconnect never changes the offer.
+    /// over. A reconnect never changes the offer. The next reconnect begins at once.
     ///
     /// # Errors
     ///
@@ -252,6 +252,7 @@ impl<C: Connects> Reconnect<C> {
     pub fn set_offer(&mut self, offer: Offer) -> Result<&mut Self> {
         offer.encode(Offer::CONNECT)?;
         self.offer = offer;
+        self.since = None;
         Ok(self)
     }
 
@@ -298,9 +299,12 @@ impl<C: Connects> Reconnect<C> {
     /// Begins to connect, and returns before the first try: [`advance`](Self::advance) goes on. A
     /// reconnect that is under way is given up.
     ///
-    /// The first try is due at once. If the last connection was established less than the
-    /// [longest wait](ReconnectCfg::set_waits) ago, it counts as a failed round, and a wait comes
-    /// first. So a server that accepts and fails is not asked more often than one that is down.
+    /// The first try is due at once. There is an exception: less than the
+    /// [longest wait](ReconnectCfg::set_waits) ago the last connection was established, or the
+    /// reconnect gave up for another reason than its limit. That counts as a failed round, and a
+    /// wait comes first, of at most half of the limit. So a loop does not ask a server that accepts
+    /// and fails, or that refuses, more often than one that is down. After
+    /// [`set_offer`](Self::set_offer) the first try is due at once.
     ///
     /// # Errors
     ///
@@ -312,8 +316,11 @@ impl<C: Connects> Reconnect<C> {
         // The same check as in each try.
         Plan::new(&self.peer, &conn_cfg)?;
         let lived = |since: Instant| clock::now().saturating_duration_since(since);
-        let step = match self.connected_at.take().map(lived) {
-            Some(lived) if lived < self.cfg.longest_wait() => self.rest(Verdict::Again),
+        let step = match self.since.take().map(lived) {
+            // A try comes within the limit.
+            Some(lived) if lived < self.cfg.longest_wait() => {
+                self.rest(Verdict::Again, self.cfg.limit() / 2)
+            }
             _ => {
                 self.failed = 0;
                 Step::now()
@@ -350,7 +357,7 @@ impl<C: Connects> Reconnect<C> {
                 Ok(Moved::On(step)) => step,
                 Ok(Moved::Connected(connected)) => {
                     self.counts.connected += 1;
-                    self.connected_at = Some(clock::now());
+                    self.since = Some(clock::now());
                     return Ok(Some(connected));
                 }
                 Ok(Moved::Waits(_)) if all.deadline.has_passed() => {
@@ -362,7 +369,10 @@ impl<C: Connects> Reconnect<C> {
                     self.under_way = Some(UnderWay { step, all });
                     return Ok(None);
                 }
-                Err(error) => self.after(error, &mut all)?,
+                Err(error) => {
+                    let next = self.after(error, &mut all);
+                    next.inspect_err(|_| self.since = Some(clock::now()))?
+                }
             };
         }
     }
@@ -454,13 +464,13 @@ impl<C: Connects> Reconnect<C> {
             Verdict::Stop(why @ Why::Refused(_)) => return Err(GaveUp { why, error }),
             Verdict::Slowly => {
                 all.to_try.clear();
-                self.rest(Verdict::Slowly)
+                self.rest(Verdict::Slowly, Duration::MAX)
             }
             Verdict::Again | Verdict::Stop(_) => {
                 all.is_hopeful |= verdict == Verdict::Again;
                 match (all.to_try.is_empty(), all.is_hopeful) {
                     (false, _) => Step::now(),
-                    (true, true) => self.rest(Verdict::Again),
+                    (true, true) => self.rest(Verdict::Again, Duration::MAX),
                     (true, false) => return Err(GaveUp::error(error)),
                 }
             }
@@ -474,14 +484,14 @@ impl<C: Connects> Reconnect<C> {
         Ok(step)
     }
 
-    /// The wait after a round that failed.
-    fn rest(&mut self, verdict: Verdict) -> Step<C::Asked> {
+    /// The wait after a round that failed, of `most` at most.
+    fn rest(&mut self, verdict: Verdict, most: Duration) -> Step<C::Asked> {
         self.failed = self.failed.saturating_add(1);
         let wait = match verdict {
             Verdict::Slowly => self.cfg.longest_wait(),
             _ => self.cfg.wait_after(self.failed),
         };
-        Step::Resting(Deadline::after(self.jitter.shorten(wait)))
+        Step::Resting(Deadline::after(self.jitter.shorten(wait.min(most))))
     }
 }
 
