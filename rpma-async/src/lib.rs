@@ -49,6 +49,7 @@
 //! | commit by the method of a server's offer, to one server or to several | [`Writer`], [`Replicas`] |
 //! | serve such clients | [`Server`] |
 //! | connect again | [`Reconnect`], [`ToConn`] |
+//! | wait for the program's own state | [`Monitor`] |
 //! | do without a runtime | [`Reactor::on_thread`], [`Op::wait`], [`block_on`] |
 //!
 //! # Runtimes
@@ -83,6 +84,7 @@ mod error;
 mod free;
 mod inbox;
 mod listener;
+mod monitor;
 mod place;
 mod pool;
 mod primitives;
@@ -105,6 +107,7 @@ pub use self::connecting::Connecting;
 pub use self::error::{Failed, Refused};
 pub use self::inbox::{Inbox, Message, Next};
 pub use self::listener::{Accept, Incoming, Listener};
+pub use self::monitor::Monitor;
 pub use self::pool::{Frozen, Lease, Leasing, Pool};
 pub use self::reactor::{Driver, Reactor};
 pub use self::reconnect::{Reconnect, ToConn};

@@ -40,6 +40,7 @@ mod log;
 mod looking;
 #[cfg(feature = "sim")]
 mod lost;
+mod monitor;
 #[cfg(feature = "sim")]
 mod named;
 mod no_runtime;

@@ -1,0 +1,147 @@
+//! [`Monitor`]: a value behind a lock, and the tasks that wait for its changes.
+//!
+//! It is for the state of a program: what is appended, committed, acknowledged. A task waits with a
+//! look at the value, which is repeated after each change. It leaves its waker before the look, so
+//! no change is missed. Wakers are called in the order in which the tasks began to wait, and without
+//! the lock.
+
+use std::fmt;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use rpma::sync::{Mutex, MutexGuard, PoisonError};
+
+use crate::reactor::{Handle, Reactor};
+use crate::timeout::timeout;
+use crate::waiters::{Ticket, Waiters};
+
+/// A value behind a lock, with tasks that wait until it has changed: the state that tasks of a
+/// program share. A limit is one of a [`Reactor`], so it needs no runtime.
+///
+/// On the simulated fabric a seed repeats the order in which tasks go on: they are woken in the
+/// order in which they began to wait. The channels of some runtimes choose by chance.
+///
+/// ```
+/// # #[cfg(feature = "sim")]
+/// # async fn example(reactor: &rpma_async::Reactor) {
+/// use std::time::Duration;
+///
+/// use rpma_async::Monitor;
+///
+/// let acknowledged = Monitor::new(reactor, 0_u64);
+/// // One task acknowledges …
+/// acknowledged.change(|end| *end = 4096);
+/// // … and another one waits for that, for at most ten seconds.
+/// let is_there = |end: &mut u64| (*end >= 4096).then_some(*end);
+/// let end = acknowledged.until(Duration::from_secs(10), is_there).await;
+/// # assert_eq!(end, Some(4096));
+/// # }
+/// ```
+///
+/// A look and a change run under the lock, on the thread that calls. They must not use the same
+/// monitor, and should be short. A panic in one of them leaves the value as it is then.
+pub struct Monitor<T> {
+    reactor: Arc<Handle>,
+    waiters: Waiters,
+    value: Mutex<T>,
+}
+
+impl<T> Monitor<T> {
+    /// Makes a monitor with this value. Its limits are those of the reactor's driver
+    /// ([`Reactor::timeout`]).
+    #[must_use]
+    pub fn new(reactor: &Reactor, value: T) -> Self {
+        Self {
+            reactor: Arc::clone(reactor.handle()),
+            waiters: Waiters::default(),
+            value: Mutex::new(value),
+        }
+    }
+
+    /// Looks at the value. It wakes no task.
+    pub fn look<R>(&self, look: impl FnOnce(&T) -> R) -> R {
+        look(&self.value())
+    }
+
+    /// Changes the value, and has all tasks that wait look again.
+    pub fn change<R>(&self, change: impl FnOnce(&mut T) -> R) -> R {
+        let result = change(&mut self.value());
+        self.waiters.wake_all();
+        result
+    }
+
+    /// Waits until `look` returns something, for at most `limit` (`Duration::MAX` is for ever).
+    /// `None` means that the limit has passed, or that the driver of the reactor is gone
+    /// ([`Reactor::timeout`]). It looks at once, and again after each change.
+    ///
+    /// The look that returns something may change the value as well: it takes the last place, for
+    /// example. Other tasks look again after it.
+    ///
+    /// # Cancel safety
+    ///
+    /// It only waits: it may be dropped at any time. A look that has returned something is the end
+    /// of the wait in the same poll.
+    pub async fn until<R>(
+        &self,
+        limit: Duration,
+        look: impl FnMut(&mut T) -> Option<R>,
+    ) -> Option<R> {
+        let until = Until {
+            monitor: self,
+            ticket: Ticket::default(),
+            look,
+        };
+        timeout(&self.reactor, limit, until).await
+    }
+
+    fn value(&self) -> MutexGuard<'_, T> {
+        self.value.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl<T> fmt::Debug for Monitor<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // Not the value: the caller may hold the lock.
+        f.debug_struct("Monitor").finish_non_exhaustive()
+    }
+}
+
+/// A wait for a change.
+struct Until<'a, T, F> {
+    monitor: &'a Monitor<T>,
+    ticket: Ticket,
+    look: F,
+}
+
+/// The look is called, and never pinned.
+impl<T, F> Unpin for Until<'_, T, F> {}
+
+impl<T, R, F: FnMut(&mut T) -> Option<R>> Future for Until<'_, T, F> {
+    type Output = R;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<R> {
+        let Self {
+            monitor,
+            ticket,
+            look,
+        } = &mut *self;
+        // Before the look, so that a later change wakes the task.
+        monitor.waiters.wait(ticket, cx.waker());
+        let found = look(&mut monitor.value());
+        let Some(result) = found else {
+            return Poll::Pending;
+        };
+        monitor.waiters.leave(ticket);
+        monitor.waiters.wake_all();
+        Poll::Ready(result)
+    }
+}
+
+impl<T, F> Drop for Until<'_, T, F> {
+    fn drop(&mut self) {
+        self.monitor.waiters.leave(&mut self.ticket);
+    }
+}

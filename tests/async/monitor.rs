@@ -1,0 +1,128 @@
+//! A program's own state, with tasks that wait for its changes.
+
+use std::pin::pin;
+use std::sync::{Arc, Mutex};
+use std::task::{Context, Wake, Waker};
+use std::time::Duration;
+
+use rpma_async::{Monitor, Reactor, block_on};
+
+use crate::common::{LIMIT, device_test, peer};
+use crate::held::leaving_nothing;
+use crate::served::polls;
+use crate::support::{in_time, run, with_reactor};
+
+const SHORT: Duration = Duration::from_millis(20);
+
+/// Promise: each change has the tasks that wait look again, in the order in which they began to wait.
+/// A look that returns something may change the value, and then the others look again.
+#[test]
+fn a_change_wakes_tasks_in_their_order() {
+    with_reactor(async |reactor| {
+        let places = Arc::new(Monitor::new(reactor, 0_u32));
+        let order = Arc::new(Mutex::new(Vec::new()));
+        let tasks: Vec<_> = (0..8)
+            .map(|n| {
+                let (places, order) = (Arc::clone(&places), Arc::clone(&order));
+                tokio::spawn(async move {
+                    let take = |left: &mut u32| left.checked_sub(1).map(|rest| *left = rest);
+                    let taken = places.until(LIMIT, take).await;
+                    order.lock().expect("no panic").push(n);
+                    // The place goes to the next one.
+                    places.change(|left| *left += 1);
+                    taken
+                })
+            })
+            .collect();
+        tokio::task::yield_now().await;
+        assert_eq!(
+            order.lock().expect("no panic").len(),
+            0,
+            "there is no place"
+        );
+        places.change(|left| *left = 1);
+        for task in tasks {
+            in_time(task).await.expect("no panic").expect("a place");
+        }
+        let order = order.lock().expect("no panic");
+        assert_eq!(*order, Vec::from_iter(0..8));
+        assert_eq!(places.look(|left| *left), 1);
+    });
+}
+
+/// Promise: a wait ends at its limit, on tokio and on a driver's thread, and looks once at least.
+#[test]
+fn a_wait_has_a_limit() {
+    device_test(|| {
+        let peer = peer();
+        run(async {
+            let reactor = Reactor::spawn(&peer).expect("a reactor");
+            let value = Monitor::new(&reactor, 1);
+            assert_eq!(value.until(SHORT, |_| None::<()>).await, None);
+            assert_eq!(
+                value.until(Duration::ZERO, |value| Some(*value)).await,
+                Some(1)
+            );
+            assert_eq!(value.until(Duration::ZERO, |_| None::<()>).await, None);
+        });
+    });
+    leaving_nothing(|| {
+        let value = Monitor::new(&Reactor::on_thread(&peer()).expect("a reactor"), ());
+        let passed = block_on(value.until(SHORT, |()| None::<()>), LIMIT);
+        assert_eq!(passed, Some(None));
+    });
+}
+
+/// Promise: a wait that is over leaves no waker: after it has returned, and after it was dropped at its
+/// nth poll.
+#[test]
+fn a_wait_that_is_over_is_forgotten() {
+    with_reactor(async |reactor| {
+        let value = Monitor::new(reactor, 0);
+        for n in 0..4 {
+            assert_eq!(polls(value.until(LIMIT, |_| None::<()>), n).await, None);
+        }
+        let woken = Arc::new(Woken);
+        let waker = Waker::from(Arc::clone(&woken));
+        let mut context = Context::from_waker(&waker);
+        {
+            let is_one = |value: &mut i32| (*value == 1).then_some(());
+            let mut waits = pin!(value.until(Duration::MAX, is_one));
+            assert!(waits.as_mut().poll(&mut context).is_pending());
+            assert_eq!(Arc::strong_count(&woken), 3, "it waits");
+            value.change(|value| *value = 1);
+            assert!(waits.as_mut().poll(&mut context).is_ready());
+            assert_eq!(Arc::strong_count(&woken), 2, "it has returned");
+        }
+        let mut waits = Box::pin(value.until(Duration::MAX, |_| None::<()>));
+        assert!(waits.as_mut().poll(&mut context).is_pending());
+        drop(waits);
+        assert_eq!(Arc::strong_count(&woken), 2, "it was dropped");
+    });
+}
+
+/// A task that does nothing when it is woken.
+struct Woken;
+
+impl Wake for Woken {
+    fn wake(self: Arc<Self>) {}
+}
+
+/// Promise: a panic in a look or a change leaves a monitor that works.
+#[test]
+fn a_panic_leaves_a_value() {
+    with_reactor(async |reactor| {
+        let value = Arc::new(Monitor::new(reactor, 1));
+        let panics = tokio::spawn({
+            let value = Arc::clone(&value);
+            async move {
+                value.change(|value| {
+                    *value = 2;
+                    panic!("in a change");
+                });
+            }
+        });
+        panics.await.expect_err("it panics");
+        assert_eq!(value.until(LIMIT, |value| Some(*value)).await, Some(2));
+    });
+}
