@@ -4,6 +4,7 @@
 #[cfg(feature = "sim")]
 mod allocations;
 mod backpressure;
+mod bytes;
 mod cancelling;
 mod commit;
 #[cfg(feature = "sim")]

@@ -1,5 +1,6 @@
 //! Commits by a method, awaited: to one server ([`Writer`]), and to several ([`Replicas`]).
 
+mod bytes;
 mod reading;
 mod replicas;
 mod writer;

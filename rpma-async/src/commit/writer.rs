@@ -235,10 +235,24 @@ impl Writer {
         parts: [(RemoteSlice, Frozen); N],
         pointer: Option<(RemoteSlice, [u8; 8])>,
     ) -> Result<Ticket, Refused<Sources<N>>> {
+        self.commit_at(Place::caller(), parts, pointer)
+    }
+
+    /// Commits, for this line of the program.
+    pub(super) fn commit_at<const N: usize>(
+        &self,
+        place: Place,
+        parts: [(RemoteSlice, Frozen); N],
+        pointer: Option<(RemoteSlice, [u8; 8])>,
+    ) -> Result<Ticket, Refused<Sources<N>>> {
         let to = parts.each_ref().map(|(to, _)| *to);
         let sources = Sources(parts.map(|(_, from)| Some(from)));
-        let _at = Place::caller().enter();
+        let _at = place.enter();
         self.shared.with(|state| state.commit(to, sources, pointer))
+    }
+
+    pub(super) fn method(&self) -> Method {
+        self.shared.with(|state| state.writer().cfg().method())
     }
 
     /// Waits until a commit is durable: or visible, if the writer's
@@ -325,7 +339,17 @@ impl Writer {
     /// block goes back to its pool when it is destroyed.
     #[cfg_attr(all(feature = "sim", debug_assertions), track_caller)]
     pub fn read(&self, dst: Lease, src: RemoteSlice) -> Result<Reading, Refused<Lease>> {
-        let _at = Place::caller().enter();
+        self.read_at(Place::caller(), dst, src)
+    }
+
+    /// Reads, for this line of the program.
+    pub(super) fn read_at(
+        &self,
+        place: Place,
+        dst: Lease,
+        src: RemoteSlice,
+    ) -> Result<Reading, Refused<Lease>> {
+        let _at = place.enter();
         let posted = self.shared.with(|state| state.read(dst, src))?;
         Ok(Reading::new(Arc::clone(&self.shared), posted))
     }
