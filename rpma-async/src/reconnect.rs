@@ -1,12 +1,14 @@
 //! [`Reconnect`]: connects again, in a task. [`ToConn`]: to a connection of a reactor.
 
 use std::fmt;
+use std::net::SocketAddr;
 use std::ops::Deref;
 use std::os::fd::AsFd;
 use std::sync::Arc;
 
-use rpma::reconnect::{self, Connects, GaveUp, ReconnectCfg, Why};
-use rpma::{ConnCfg, ConnReq, Offer, Result};
+use rpma::commit::WriterCfg;
+use rpma::reconnect::{self, Connects, GaveUp, ReconnectCfg, ToWriter, Why};
+use rpma::{ConnCfg, ConnReq, Identity, Offer, PeerCfg, Result};
 
 use crate::clock;
 use crate::conn::{Conn, Shared};
@@ -22,8 +24,7 @@ use crate::watched::{Look, Watched, is_readable};
 /// waits. It derefs to that reconnect, for its settings and counts.
 ///
 /// Its [`Connects`] chooses the kind of connection. [`ToConn`] makes a [`Conn`](crate::Conn) of a
-/// reactor. rpma's [`ToWriter`](reconnect::ToWriter) makes a writer for
-/// [`Writer::new`](crate::Writer::new) or [`Replicas::add`](crate::Replicas::add).
+/// reactor. [`to_writer`](Self::to_writer) connects as a writer of commits.
 ///
 /// A name is looked up by the system's resolver, which blocks the executor: give it addresses
 /// ([`to_addrs`](reconnect::Reconnect::to_addrs)).
@@ -32,8 +33,7 @@ use crate::watched::{Look, Watched, is_readable};
 /// use std::net::SocketAddr;
 ///
 /// use rpma::commit::{Method, WriterCfg};
-/// use rpma::reconnect::{self, ToWriter};
-/// use rpma::{ConnCfg, Identity, Offer, PeerCfg};
+/// use rpma::{ConnCfg, Identity};
 /// use rpma_async::{Reactor, Reconnect, Writer};
 ///
 /// /// Calls `work` with a writer, and again with a new one after each failure.
@@ -41,11 +41,8 @@ use crate::watched::{Look, Watched, is_readable};
 /// where
 ///     W: Future<Output = rpma::Error>,
 /// {
-///     let mut offer = Offer::new(&PeerCfg::new());
-///     offer.set_identity(Identity::new(7, 1)?);
-///     let to_writer = ToWriter::new(&WriterCfg::new(Method::Reading));
-///     let server = reconnect::Reconnect::to_addrs(reactor.peer(), &[server], offer, to_writer)?;
-///     let mut server = Reconnect::new(reactor, server)?;
+///     let (identity, commits) = (Identity::new(7, 1)?, WriterCfg::new(Method::Reading));
+///     let mut server = Reconnect::to_writer(reactor, server, identity, &commits)?;
 ///     loop {
 ///         let writer = server.connect(&ConnCfg::new()).await?;
 ///         // `work` recovers first, and drops the writer at its end.
@@ -123,6 +120,28 @@ impl<C: Connects> Reconnect<C> {
     pub fn set_offer(&mut self, offer: Offer) -> Result<&mut Self> {
         self.reconnect.set_offer(offer)?;
         Ok(self)
+    }
+}
+
+impl Reconnect<ToWriter> {
+    /// Makes a client of the server at this address, which connects as a writer of commits: for
+    /// [`Writer::new`](crate::Writer::new) or [`Replicas::add`](crate::Replicas::add). Its offer is
+    /// this identity.
+    ///
+    /// # Errors
+    ///
+    /// As [`reconnect::Reconnect::to_addrs`] and [`new`](Self::new).
+    pub fn to_writer(
+        reactor: &Reactor,
+        addr: SocketAddr,
+        identity: Identity,
+        commits: &WriterCfg,
+    ) -> Result<Self> {
+        let mut offer = Offer::new(&PeerCfg::new());
+        offer.set_identity(identity);
+        let to_writer = ToWriter::new(commits);
+        let server = reconnect::Reconnect::to_addrs(reactor.peer(), &[addr], offer, to_writer)?;
+        Self::new(reactor, server)
     }
 }
 

@@ -2,14 +2,15 @@
 
 use std::time::Duration;
 
+use rpma::ConnCfg;
 use rpma::Error;
-use rpma::commit::{CommitId, Outcome, Refused, ReplicaId, Replicas as Set};
+use rpma::commit::{CommitId, Method, Outcome, Refused, ReplicaId, Replicas as Set, WriterCfg};
 use rpma::pmem::PmemMap;
-use rpma_async::{Reactor, Replicas};
+use rpma_async::{Pool, Reactor, Reconnect, Replicas, Writer};
 
 use crate::common::{LIMIT, devdax, device_test, peer};
 use crate::served::{Serving, Stopped, TAIL, cfg, polls, record, writer};
-use crate::site::{LEN, SHORT, Site, directory_of, new_directory};
+use crate::site::{LEN, SHORT, Site, directory_of, identity, new_directory};
 use crate::support::{run, with_reactor};
 
 pub(crate) const RING: usize = 1024;
@@ -145,6 +146,68 @@ fn a_slow_replica_is_set_aside() {
                 quick.stop().await;
             }
         });
+    });
+}
+
+/// Promise: room is made without the slow replica after the limit, and costs nothing before it.
+#[test]
+fn room_is_made_without_a_slow_replica() {
+    with_reactor(async |reactor| {
+        let (set, quick, stopped, [_, slow]) = with_a_slow_one(reactor).await;
+        set.make_room(100, SHORT).await.expect("there is room");
+        assert_eq!(set.able(), 2);
+        fill(&set, slow).await;
+        set.make_room(100, SHORT).await.expect("it is made");
+        assert_eq!((set.able(), set.is_able(slow)), (1, false));
+        let id = commit(&set, 1, 1).expect("there is room");
+        let outcome = set.settle(id, 1, LIMIT).await.expect("the driver runs");
+        assert_eq!(outcome.copies(), 1);
+        let long = set.make_room(2 * RING, LIMIT).await;
+        assert!(matches!(long, Err(Refused::Error(_))), "{long:?}");
+        drop((set, stopped));
+        quick.stop().await;
+    });
+}
+
+/// Promise: a writer that reads and commits by itself becomes a replica when it has finished, and not
+/// before.
+#[test]
+fn an_awaited_writer_becomes_a_replica() {
+    with_reactor(async |reactor| {
+        let serving = Serving::new(reactor, 2);
+        let set = set(reactor, &serving, 1..2).await;
+        let pool = Pool::new(reactor.peer(), 100, 2).expect("a pool");
+        let awaited = async || {
+            let identity = identity(2, 1, 2);
+            let cfg = WriterCfg::new(Method::Server);
+            let client = Reconnect::to_writer(reactor, serving.addr, identity, &cfg);
+            let writer = client.expect("a client").connect(&ConnCfg::new()).await;
+            let writer = Writer::new(reactor, writer.expect("connected")).expect("watched");
+            let memory = writer.offer().regions()[0];
+            (writer, memory)
+        };
+        let (writer, memory) = awaited().await;
+        let other = writer.clone();
+        let in_use = set
+            .add_writer(writer, memory)
+            .expect_err("a handle is left");
+        assert!(in_use.to_string().contains("other handles"), "{in_use}");
+        assert_eq!(set.able(), 1);
+        drop(other);
+
+        let (writer, memory) = awaited().await;
+        let copied = writer.commit_bytes(&pool, (&memory, 64), &[7; 100], None);
+        copied.await.expect("durable");
+        set.add_writer(writer, memory).expect("added");
+        assert_eq!(set.able(), 2);
+        let id = commit(&set, 9, 2).expect("posted");
+        let outcome = set.settle(id, 2, LIMIT).await.expect("the driver runs");
+        assert_eq!(outcome.copies(), 2);
+        drop(set);
+        for region in &serving.regions {
+            assert_eq!(record(region), (9, 9));
+        }
+        serving.stop().await;
     });
 }
 

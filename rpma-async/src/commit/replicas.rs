@@ -12,9 +12,9 @@ use rpma::commit::{self, AddError, CommitId, Outcome, Refused, ReplicaId};
 use rpma::sync::Mutex;
 use rpma::{Failure, MrRemote, Result};
 
-use super::lock;
+use super::{Writer, lock};
 use crate::clock;
-use crate::error::without_number;
+use crate::error::{invalid, without_number};
 use crate::place::Place;
 use crate::reactor::Reactor;
 use crate::timeout::timeout;
@@ -138,6 +138,25 @@ impl Replicas {
         // Events that came before are taken.
         self.shared.told();
         added
+    }
+
+    /// Adds the replica of an awaited writer: as [`Writer::into_inner`], and then
+    /// [`add`](Self::add). So a program reads and writes with the [`Writer`] first, to bring the
+    /// replica up to date.
+    ///
+    /// # Errors
+    ///
+    /// As [`add`](Self::add). [`Error::InvalidArgument`](rpma::Error::InvalidArgument) also if the
+    /// writer has other handles, or memory in use by its device. The writer is dropped then: the
+    /// connection ends with the last handle.
+    pub fn add_writer(&self, writer: Writer, remote: MrRemote) -> Result<ReplicaId> {
+        let in_use = |_| {
+            invalid(
+                "the writer has other handles, or commits and reads that are not complete: await \
+                 them, and drop the handles",
+            )
+        };
+        Ok(self.add(writer.into_inner().map_err(in_use)?, remote)?)
     }
 
     /// How many replicas can take a commit, now or later.
@@ -312,6 +331,30 @@ impl Replicas {
         match timeout(shared.watched.reactor(), limit, room).await {
             Some(room) => room?,
             None => shared.with(|state| state.set.wait_room(len, Duration::ZERO)),
+        }
+    }
+
+    /// As [`room`](Self::room); and after the limit it sets aside the replicas that hold the place,
+    /// so that the others go on. Each of them may take as long again
+    /// ([`set_aside`](Self::set_aside)).
+    ///
+    /// # Cancel safety
+    ///
+    /// As [`set_aside`](Self::set_aside).
+    ///
+    /// # Errors
+    ///
+    /// As [`room`](Self::room), except [`Refused::RingFull`], and as
+    /// [`set_aside`](Self::set_aside).
+    pub async fn make_room(&self, len: usize, limit: Duration) -> Result<(), Refused> {
+        match self.room(len, limit).await {
+            Err(Refused::RingFull { held_by }) => {
+                for id in self.ids(held_by) {
+                    self.set_aside(id, limit).await?;
+                }
+                Ok(())
+            }
+            result => result,
         }
     }
 
