@@ -1,6 +1,7 @@
 //! How a client's writes become durable, and the limits of the server's method.
 
 use std::fmt;
+use std::str::FromStr;
 
 use crate::error::{Error, Result};
 
@@ -8,6 +9,11 @@ use crate::error::{Error, Result};
 ///
 /// The platform of that memory decides which of them is right: `docs/persistence.md` has the
 /// table. A client names one in its [`Offer`](crate::Offer), and nothing else is used.
+///
+/// Settings and command lines name it `native`, `reading` or `server` ([`FromStr`]). [`Display`]
+/// prints words for messages, which are not these names.
+///
+/// [`Display`]: fmt::Display
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Method {
@@ -27,6 +33,33 @@ impl fmt::Display for Method {
             Self::Reading => "flush by reading",
             Self::Server => "server's method",
         })
+    }
+}
+
+/// Reads the name of a method: `native`, `reading` or `server`.
+///
+/// ```
+/// use rpma::commit::Method;
+///
+/// assert_eq!("reading".parse::<Method>()?, Method::Reading);
+/// assert_eq!(Method::Reading.to_string(), "flush by reading");
+/// # Ok::<(), rpma::Error>(())
+/// ```
+impl FromStr for Method {
+    type Err = Error;
+
+    /// # Errors
+    ///
+    /// [`Error::InvalidArgument`] for any other name: the text lists them.
+    fn from_str(name: &str) -> Result<Self> {
+        match name {
+            "native" => Ok(Self::Native),
+            "reading" => Ok(Self::Reading),
+            "server" => Ok(Self::Server),
+            _ => Err(Error::invalid(format!(
+                "no method is named {name:?}: the methods are native, reading and server"
+            ))),
+        }
     }
 }
 
@@ -75,5 +108,29 @@ impl Limits {
     #[must_use]
     pub fn bytes(&self) -> u32 {
         self.bytes
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Promise: the three names are read, and an error lists them for every other word, also for
+    /// those that `Display` prints.
+    #[test]
+    fn a_method_has_one_name() {
+        for (name, method) in [
+            ("native", Method::Native),
+            ("reading", Method::Reading),
+            ("server", Method::Server),
+        ] {
+            assert_eq!(name.parse::<Method>().expect("a name"), method);
+            for other in ["", "Native", " server", &method.to_string()] {
+                let error = other.parse::<Method>().expect_err("no name");
+                let text = error.to_string();
+                assert!(matches!(error, Error::InvalidArgument(_)), "{error:?}");
+                assert!(text.ends_with("are native, reading and server"), "{text}");
+            }
+        }
     }
 }
