@@ -414,6 +414,7 @@ mod tests {
         check::<serve::Directory>();
         check::<serve::Asked>();
         check::<serve::Part<'_>>();
+        check::<serve::Layout>();
         check::<serve::Client>();
         check::<serve::Served>();
         check::<serve::Gone>();

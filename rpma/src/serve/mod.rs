@@ -98,6 +98,7 @@ mod cfg;
 mod counters;
 mod directory;
 mod keys;
+mod layout;
 mod told;
 
 use std::collections::{BTreeSet, VecDeque};
@@ -113,6 +114,7 @@ pub use self::cfg::ServerCfg;
 pub use self::counters::ServerCounters;
 pub use self::directory::Directory;
 use self::keys::Keys;
+pub use self::layout::Layout;
 pub use self::told::{Gone, NotAdmitted, Reason, Refused, Served};
 use crate::commit::{Responder, Turn};
 use crate::conn::{Conn, refuse_no_room};

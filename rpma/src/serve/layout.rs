@@ -1,0 +1,186 @@
+//! [`Layout`]: the places of the directory and of each key's memory in one memory.
+//!
+//! It is arithmetic. It owns nothing and changes nothing, so a program that only reads the memory,
+//! for example after the server has ended, uses it as well.
+
+use std::ops::Range;
+
+use super::Directory;
+use crate::error::{Error, Result};
+use crate::pmem::PmemMap;
+
+/// The directory and each part begin and end at multiples of it.
+const PAGE: usize = 4096;
+
+/// Divides one memory: a [`Directory`] for `keys` keys, then a part for each of the keys 1 to
+/// `keys`, in this order.
+///
+/// The directory and each part begin at a multiple of 4096 bytes, so that each part can be
+/// registered, and can be made durable without a line of another one. The length of a part is
+/// `bytes`, rounded up to a multiple of 4096.
+///
+/// The same arguments always give the same layout. Another number of keys moves the parts.
+///
+/// ```
+/// use rpma::serve::Layout;
+///
+/// let layout = Layout::new(2, 5000)?;
+/// assert_eq!(layout.directory(), 0..4096);
+/// assert_eq!(layout.part(1), Some(4096..12288));
+/// assert_eq!(layout.part(2), Some(12288..20480));
+/// assert_eq!(layout.part(3), None);
+/// assert_eq!(layout.len(), 20480);
+/// # Ok::<(), rpma::Error>(())
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Layout {
+    keys: u32,
+    /// The bytes of the directory, and of each part.
+    directory: usize,
+    part: usize,
+}
+
+impl Layout {
+    /// Makes the layout for the keys 1 to `keys`, with `bytes` bytes for each.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::InvalidArgument`] for no keys, for no bytes, or if all of it has more than
+    /// `isize::MAX` bytes, which no memory has.
+    pub fn new(keys: u32, bytes: usize) -> Result<Self> {
+        if keys == 0 || bytes == 0 {
+            return Err(Error::invalid(format!(
+                "a layout of {keys} keys with {bytes} bytes each: each number is 1 at least"
+            )));
+        }
+        Self::checked(keys, bytes).ok_or_else(|| {
+            Error::invalid(format!(
+                "a layout of {keys} keys with {bytes} bytes each: no memory is that long"
+            ))
+        })
+    }
+
+    fn checked(keys: u32, bytes: usize) -> Option<Self> {
+        let directory = Directory::len_for(keys).checked_next_multiple_of(PAGE)?;
+        let part = bytes.checked_next_multiple_of(PAGE)?;
+        let parts = part.checked_mul(usize::try_from(keys).ok()?)?;
+        let len = directory.checked_add(parts)?;
+        isize::try_from(len).ok()?;
+        Some(Self {
+            keys,
+            directory,
+            part,
+        })
+    }
+
+    /// Returns the number of keys. They are 1 to this number.
+    #[must_use]
+    pub fn keys(&self) -> u32 {
+        self.keys
+    }
+
+    /// Returns the length of all of it in bytes: a multiple of 4096.
+    #[must_use]
+    #[expect(clippy::len_without_is_empty, reason = "it is never empty")]
+    pub fn len(&self) -> usize {
+        self.directory + self.part * self.keys as usize
+    }
+
+    /// Returns the byte range of the directory.
+    #[must_use]
+    pub fn directory(&self) -> Range<usize> {
+        0..self.directory
+    }
+
+    /// Returns the byte range of a key's part. `None` if the layout has no such key.
+    #[must_use]
+    pub fn part(&self, key: u64) -> Option<Range<usize>> {
+        let before = key.checked_sub(1)?;
+        if before >= u64::from(self.keys) {
+            return None;
+        }
+        let start = self.directory + self.part * usize::try_from(before).ok()?;
+        Some(start..start + self.part)
+    }
+
+    /// Opens the directory, or makes an empty one in memory of zeros:
+    /// [`Directory::open_or_create`].
+    ///
+    /// # Errors
+    ///
+    /// [`Error::InvalidArgument`] if `all` is shorter than the layout. Otherwise as
+    /// [`Directory::open_or_create`].
+    pub fn open_directory(&self, all: &PmemMap) -> Result<Directory> {
+        self.check(all)?;
+        Directory::open_or_create(all.part(self.directory())?, self.keys)
+    }
+
+    /// Refuses memory that is too short.
+    pub(super) fn check(&self, all: &PmemMap) -> Result<()> {
+        let (has, needed) = (all.len(), self.len());
+        if has < needed {
+            return Err(Error::invalid(format!(
+                "the layout of {} keys has {needed} bytes, and the memory has {has}",
+                self.keys
+            )));
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Promise: the directory and the parts of all keys are one after the other without overlap,
+    /// begin and end at pages, and have the bytes that were asked for.
+    #[test]
+    fn parts_do_not_overlap() {
+        for keys in [1, 2, 31, 32, 1000] {
+            for bytes in [1, 64, 4095, 4096, 4097, 1 << 20] {
+                let layout = Layout::new(keys, bytes).expect("fits");
+                assert_eq!(layout.keys(), keys);
+                assert!(layout.directory().len() >= Directory::len_for(keys));
+                let mut end = 0;
+                let parts = (1..=u64::from(keys)).map(|key| layout.part(key).expect("a key"));
+                for range in std::iter::once(layout.directory()).chain(parts.clone()) {
+                    assert_eq!(range.start, end);
+                    assert_eq!((range.start % PAGE, range.end % PAGE), (0, 0));
+                    end = range.end;
+                }
+                assert_eq!(layout.len(), end);
+                for range in parts {
+                    assert!(range.len() >= bytes && range.len() < bytes + PAGE);
+                }
+            }
+        }
+    }
+
+    /// Promise: a key outside of the layout has no part.
+    #[test]
+    fn other_keys_have_no_part() {
+        let layout = Layout::new(3, 100).expect("fits");
+        for key in [0, 4, 1 << 32, (1 << 32) + 1, u64::MAX] {
+            assert_eq!(layout.part(key), None, "{key}");
+        }
+    }
+
+    /// Promise: a layout that no memory can have is an error with both numbers, and no overflow.
+    #[test]
+    fn wrong_arguments() {
+        for (keys, bytes, words) in [
+            (0, 1, "is 1 at least"),
+            (1, 0, "is 1 at least"),
+            (1, usize::MAX, "no memory is that long"),
+            (1, usize::MAX - PAGE, "no memory is that long"),
+            (1, isize::MAX as usize - PAGE, "no memory is that long"),
+            (u32::MAX, 1 << 40, "no memory is that long"),
+        ] {
+            let error = Layout::new(keys, bytes).expect_err("refused");
+            assert!(matches!(error, Error::InvalidArgument(_)), "{error:?}");
+            let text = error.to_string();
+            let numbers = format!("of {keys} keys with {bytes} bytes");
+            assert!(text.contains(&numbers) && text.ends_with(words), "{text}");
+        }
+    }
+}
