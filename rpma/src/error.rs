@@ -130,6 +130,21 @@ pub enum Error {
     #[error("the time limit has passed: {0}")]
     TimedOut(&'static str),
 
+    /// The memory of this key could not be deregistered, or not be registered again, after a
+    /// connection that could not be cut off ([`Server::answer`](crate::serve::Server::answer)).
+    ///
+    /// The key has no memory until the program ends. Other keys are served as before.
+    #[error(
+        "the key {key:#x} has no memory until the program ends, because it could not be registered \
+         again: {cause}"
+    )]
+    PartLost {
+        /// The key.
+        key: u64,
+        /// The error of that call, whose text is in the message.
+        cause: Box<Error>,
+    },
+
     /// The completion queue shares its channel with others (`RPMA_E_SHARED_CHANNEL`), so that waiting
     /// for it alone could take their events.
     #[error(
@@ -257,11 +272,13 @@ impl Error {
         Self::NotSupported(text.into())
     }
 
-    /// The errno of a [`Provider`](Self::Provider) failure, if it has one.
+    /// The errno of a [`Provider`](Self::Provider) failure, if it has one, also inside of a
+    /// [`PartLost`](Self::PartLost).
     #[must_use]
     pub fn raw_os_error(&self) -> Option<i32> {
         match self {
             Self::Provider { cause, .. } => cause.raw_os_error(),
+            Self::PartLost { cause, .. } => cause.raw_os_error(),
             _ => None,
         }
     }
@@ -274,27 +291,31 @@ impl Error {
 
 impl From<Error> for io::Error {
     fn from(error: Error) -> Self {
-        let kind = match &error {
-            Error::Provider { cause, .. } => cause.kind(),
-            Error::InvalidArgument(_) => io::ErrorKind::InvalidInput,
-            Error::NotSupported(_) => io::ErrorKind::Unsupported,
-            Error::QueueFull { .. }
-            | Error::ReceivesKept { .. }
-            | Error::NoCompletionDue { .. } => io::ErrorKind::ResourceBusy,
-            Error::NotConnected(_) => io::ErrorKind::NotConnected,
-            Error::Ended(_) => io::ErrorKind::ConnectionAborted,
-            Error::PolledElsewhere => io::ErrorKind::InvalidInput,
-            Error::NotEstablished(event) => match **event {
-                ConnEvent::Rejected { .. } => io::ErrorKind::ConnectionRefused,
-                ConnEvent::Unreachable { .. } => io::ErrorKind::HostUnreachable,
-                _ => io::ErrorKind::ConnectionAborted,
-            },
-            Error::TimedOut(_) => io::ErrorKind::TimedOut,
-            Error::SharedChannel | Error::NotSharedChannel => io::ErrorKind::InvalidInput,
-            Error::Operation(_) => io::ErrorKind::Other,
-            Error::NoCompletion | Error::NoEvent => io::ErrorKind::WouldBlock,
-        };
-        Self::new(kind, error)
+        Self::new(kind(&error), error)
+    }
+}
+
+fn kind(error: &Error) -> io::ErrorKind {
+    match error {
+        Error::Provider { cause, .. } => cause.kind(),
+        Error::InvalidArgument(_) => io::ErrorKind::InvalidInput,
+        Error::NotSupported(_) => io::ErrorKind::Unsupported,
+        Error::QueueFull { .. } | Error::ReceivesKept { .. } | Error::NoCompletionDue { .. } => {
+            io::ErrorKind::ResourceBusy
+        }
+        Error::NotConnected(_) => io::ErrorKind::NotConnected,
+        Error::Ended(_) => io::ErrorKind::ConnectionAborted,
+        Error::PolledElsewhere => io::ErrorKind::InvalidInput,
+        Error::NotEstablished(event) => match **event {
+            ConnEvent::Rejected { .. } => io::ErrorKind::ConnectionRefused,
+            ConnEvent::Unreachable { .. } => io::ErrorKind::HostUnreachable,
+            _ => io::ErrorKind::ConnectionAborted,
+        },
+        Error::TimedOut(_) => io::ErrorKind::TimedOut,
+        Error::PartLost { cause, .. } => kind(cause),
+        Error::SharedChannel | Error::NotSharedChannel => io::ErrorKind::InvalidInput,
+        Error::Operation(_) => io::ErrorKind::Other,
+        Error::NoCompletion | Error::NoEvent => io::ErrorKind::WouldBlock,
     }
 }
 

@@ -415,6 +415,7 @@ mod tests {
         check::<serve::Asked>();
         check::<serve::Part<'_>>();
         check::<serve::Layout>();
+        check::<serve::Parts>();
         check::<serve::Client>();
         check::<serve::Served>();
         check::<serve::Gone>();

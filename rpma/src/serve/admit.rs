@@ -121,7 +121,7 @@ impl Server {
         Ok(kept)
     }
 
-    fn refusal(&self, code: RefusalCode, key: u64, words: &str) -> Refusal {
+    pub(super) fn refusal(&self, code: RefusalCode, key: u64, words: &str) -> Refusal {
         let mut refusal = Refusal::new(code, words);
         refusal.set_epoch(self.directory.get(key).map_or(0, |kept| kept.epoch));
         refusal
@@ -377,6 +377,7 @@ pub(super) fn rejected(request: Request, refusal: Refusal, identity: Option<Iden
     let NotAdmitted { refusal, .. } = reject(request, refusal, None);
     Refused {
         refusal,
+        error: None,
         identity,
         peer_addr,
     }

@@ -13,7 +13,7 @@ use crate::pmem::PmemMap;
 
 /// Parts begin and end at multiples of a cache line: making the bytes of one client durable touches
 /// no bytes of another one.
-const ALIGN: usize = 64;
+pub(super) const ALIGN: usize = 64;
 
 /// The domain of trust of a key, its registered memory, and its connection.
 #[derive(Debug)]

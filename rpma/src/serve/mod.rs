@@ -99,6 +99,7 @@ mod counters;
 mod directory;
 mod keys;
 mod layout;
+mod parts;
 mod told;
 
 use std::collections::{BTreeSet, VecDeque};
@@ -115,6 +116,7 @@ pub use self::counters::ServerCounters;
 pub use self::directory::Directory;
 use self::keys::Keys;
 pub use self::layout::Layout;
+pub use self::parts::Parts;
 pub use self::told::{Gone, NotAdmitted, Reason, Refused, Served};
 use crate::commit::{Responder, Turn};
 use crate::conn::{Conn, refuse_no_room};

@@ -23,7 +23,7 @@ pub enum Served {
     Completions(Client, usize),
     /// A client is gone, and was cut off.
     Gone(Box<Gone>),
-    /// The server refused a request by itself.
+    /// The server refused a request by itself, or [`Server::answer`](super::Server::answer) did.
     Refused(Refused),
     /// The endpoint could not take a request, or failed
     /// ([`Happened::Failed`](crate::wait::Happened::Failed)). It goes on after a rest of 100 ms. With
@@ -87,17 +87,29 @@ impl fmt::Display for Reason {
     }
 }
 
-/// A request that the server refused by itself.
+/// A request that the server refused by itself or in [`Server::answer`](super::Server::answer).
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct Refused {
     /// The code, epoch and words that the client finds in
     /// [`ConnEvent::Rejected`](crate::ConnEvent::Rejected).
     pub refusal: Refusal,
+    /// The cause, if it is one of this side ([`NotAdmitted::error`]), or if the client gave up
+    /// before it was refused. Only from [`Server::answer`](super::Server::answer).
+    pub error: Option<Error>,
     /// The client's identity, if its offer has one.
     pub identity: Option<Identity>,
     /// The client's address.
     pub peer_addr: Option<SocketAddr>,
+}
+
+impl fmt::Display for Refused {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.error {
+            Some(error) => error.fmt(f),
+            None => self.refusal.fmt(f),
+        }
+    }
 }
 
 /// A client that [`Server::admit`](super::Server::admit) did not admit.

@@ -1,0 +1,198 @@
+//! [`Parts`]: each key's peer and registered memory, and [`Server::answer`], which admits with them.
+//!
+//! They own a [`Peer`] and a region for each key. The server holds both as well from an admission
+//! on, so either may be dropped first.
+
+use std::sync::Arc;
+
+use super::keys::ALIGN;
+use super::{Asked, Layout, Part, Refused, Served, Server};
+use crate::device::Device;
+use crate::error::{Error, Result};
+use crate::mr::{Mr, MrUsage};
+use crate::offer::RefusalCode;
+use crate::peer::Peer;
+use crate::pmem::PmemMap;
+
+/// The memory of each key of a [`Layout`], registered for clients: an argument of
+/// [`Server::answer`].
+///
+/// Each key has a [`Peer`] of its own. The directory is not part of them, and is never registered.
+///
+/// A server with parts of different lengths, or with other keys, calls [`Server::admit`] by itself.
+#[derive(Debug)]
+pub struct Parts {
+    device: Device,
+    usage: MrUsage,
+    data: Box<[u8]>,
+    /// From the key 1 on. `None`: it could not be registered again.
+    by_key: Vec<Option<Kept>>,
+}
+
+#[derive(Debug)]
+struct Kept {
+    peer: Peer,
+    region: Arc<Mr<PmemMap>>,
+}
+
+impl Parts {
+    /// Registers the part of each key of `layout`, with a [`Peer`] for each, on this device.
+    ///
+    /// Clients can use their memory as `usage` permits.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::InvalidArgument`] if `all` is shorter than the layout, or begins at no multiple of
+    /// 64. Otherwise as [`Peer::new`] and [`Mr::reg`]. Nothing stays registered then.
+    pub fn reg(device: &Device, all: &PmemMap, layout: &Layout, usage: MrUsage) -> Result<Self> {
+        layout.check(all)?;
+        if all.as_ptr().addr() % ALIGN != 0 {
+            return Err(Error::invalid(format!(
+                "the memory of a layout begins at a multiple of {ALIGN}, the length of a cache line"
+            )));
+        }
+        let mut parts = Self {
+            device: device.clone(),
+            usage,
+            data: Box::default(),
+            by_key: Vec::new(),
+        };
+        let ranges = (1..).map_while(|key| layout.part(key));
+        for range in ranges {
+            let kept = parts.register(all.part(range)?)?;
+            parts.by_key.push(Some(kept));
+        }
+        Ok(parts)
+    }
+
+    fn register(&self, memory: PmemMap) -> Result<Kept> {
+        let peer = Peer::new(&self.device)?;
+        let region = Arc::new(Mr::reg(&peer, memory, self.usage)?);
+        Ok(Kept { peer, region })
+    }
+
+    /// Sets the bytes of the program that each admitted client gets ([`Part::data`]). The default
+    /// is none.
+    ///
+    /// Bytes that do not fit into the answer make each admission fail ([`Offer::set_data`]).
+    ///
+    /// [`Offer::set_data`]: crate::Offer::set_data
+    pub fn set_data(&mut self, data: &[u8]) -> &mut Self {
+        self.data = data.into();
+        self
+    }
+
+    /// Returns the part of a key. `None` if there is no such key, or if its memory could not be
+    /// registered again ([`Server::answer`]).
+    ///
+    /// Do not keep a clone of its `Arc`: [`Server::answer`] cannot deregister the region then.
+    #[must_use]
+    pub fn get(&self, key: u64) -> Option<Part<'_>> {
+        let Kept { peer, region } = self.by_key.get(index(key)?)?.as_ref()?;
+        Some(Part {
+            peer,
+            region,
+            data: &self.data,
+        })
+    }
+
+    /// The words for a client whose key has no part.
+    fn no_part(&self, key: u64) -> String {
+        let keys = self.by_key.len();
+        match index(key) {
+            Some(at) if at < keys => "the memory of this key could not be registered again".into(),
+            _ => format!("no memory for this key: the keys are 1 to {keys}"),
+        }
+    }
+}
+
+/// The index of a key in [`Parts::by_key`].
+fn index(key: u64) -> Option<usize> {
+    usize::try_from(key.checked_sub(1)?).ok()
+}
+
+impl Server {
+    /// Answers with these parts, where an answer is due, and returns everything else: the body of a
+    /// server's loop.
+    ///
+    /// | from [`next`](Self::next) | this does | this returns |
+    /// |---|---|---|
+    /// | [`Served::Asks`] for a key with a part | it admits the client | `None`; [`Served::Arrived`] or [`Served::Gone`] follows |
+    /// | the same, and the admission fails | the client was refused | [`Served::Refused`], with the error |
+    /// | [`Served::Asks`] for a key without one | it refuses the client, with words | [`Served::Refused`] |
+    /// | [`Served::Gone`], and the key's connection could not be cut off | it registers the key's memory again | [`Served::Gone`] |
+    /// | anything else | nothing | the argument |
+    ///
+    /// So the program sees each refusal at one place. A client that gives up before it is refused
+    /// is an error in [`Refused::error`], and not of this call.
+    ///
+    /// If a connection could not be cut off, no client of its key is admitted, because its writes
+    /// may still land. Then this deregisters the key's memory ([`release`](Self::release)), and
+    /// registers it with another [`Peer`]. It also does so after an admission that failed and left
+    /// its queue pair. A client of the key that comes back is admitted again.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::PartLost`] names a key whose memory could not be registered again, with the reason.
+    /// The key has no part until the program ends, and its clients are refused. Other keys are
+    /// served as before. The event that was to be returned is returned by [`next`](Self::next).
+    pub fn answer(&mut self, served: Served, parts: &mut Parts) -> Result<Option<Served>> {
+        let (key, served) = match served {
+            Served::Asks(asked) => {
+                let key = asked.identity().key;
+                match self.admit_to(asked, parts) {
+                    Ok(()) => return Ok(None),
+                    Err(refused) => (key, Served::Refused(refused)),
+                }
+            }
+            Served::Gone(gone) => (gone.identity.key, Served::Gone(gone)),
+            other => return Ok(Some(other)),
+        };
+        if let Err(cause) = self.renew(key, parts) {
+            self.told.push_back(served);
+            self.keep_readable();
+            let cause = Box::new(cause);
+            return Err(Error::PartLost { key, cause });
+        }
+        Ok(Some(served))
+    }
+
+    /// Admits a client to its part, or refuses it.
+    fn admit_to(&mut self, asked: Asked, parts: &Parts) -> Result<(), Refused> {
+        let (identity, peer_addr) = (Some(asked.identity()), asked.peer_addr());
+        let key = asked.identity().key;
+        let (refusal, error) = match parts.get(key) {
+            Some(part) => match self.admit(asked, &part) {
+                Ok(_) => return Ok(()),
+                Err(refused) => (refused.refusal, refused.error),
+            },
+            None => {
+                let words = parts.no_part(key);
+                let refusal = self.refusal(RefusalCode::Refused, key, &words);
+                (refusal, self.refuse(asked, &words).err())
+            }
+        };
+        Err(Refused {
+            refusal,
+            error,
+            identity,
+            peer_addr,
+        })
+    }
+
+    /// Registers the memory of a key again if a queue pair that is not destroyed may write to it.
+    fn renew(&mut self, key: u64, parts: &mut Parts) -> Result<()> {
+        let used = self.keys.part(key).filter(|_| !self.keys.is_cut_off(key));
+        let is_used = |kept: &Kept| used.is_some_and(|used| Arc::ptr_eq(used.region, &kept.region));
+        let Some(at) = index(key).filter(|at| *at < parts.by_key.len()) else {
+            return Ok(());
+        };
+        // The server has to hold the region alone.
+        if parts.by_key[at].take_if(|kept| is_used(kept)).is_none() {
+            return Ok(());
+        }
+        let memory = self.keys.release(key)?;
+        parts.by_key[at] = Some(parts.register(memory)?);
+        Ok(())
+    }
+}
