@@ -25,7 +25,7 @@ fn goes_on(conn: &Conn) {
     completion(conn).result().expect("written");
 }
 
-fn fail(call: &'static str) -> rpma::sim::Failing {
+pub(crate) fn fail(call: &'static str) -> rpma::sim::Failing {
     with_fabric(|fabric, host| fabric.fail(call).on(host).next(Errno::MFILE))
 }
 

@@ -1,6 +1,8 @@
 //! A server that keeps memory and an epoch for each key: who is admitted, in which order, and what is refused with which
 //! words.
 
+#[cfg(feature = "sim")]
+mod again;
 mod asking;
 mod bad_input;
 mod commits;
@@ -11,6 +13,7 @@ mod cuts;
 #[cfg(feature = "sim")]
 mod failing;
 mod many;
+mod parts;
 mod rules;
 #[cfg(feature = "sim")]
 mod silent;

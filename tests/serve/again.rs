@@ -1,0 +1,200 @@
+//! Parts whose old connection could not be cut off: their memory is registered again.
+
+use std::sync::Arc;
+
+use rpma::serve::Served;
+use rpma::sim::{Errno, Failing, How};
+use rpma::{Error, Offer, RefusalCode};
+
+use crate::common::{device_test, leaving, pattern, with_fabric};
+use crate::failing::fail;
+use crate::parts::{Parted, write};
+use crate::support::{LEN, identity, is_refusal, offer};
+
+/// What a queue pair leaves that cannot be destroyed.
+const LEFT: [(&str, u64); 3] = [("qp", 1), ("cq", 1), ("pd", 1)];
+
+/// The end of a client that could not be cut off, to be answered.
+fn not_cut_off(parted: &mut Parted) -> Served {
+    let failing = fail("ibv_destroy_qp");
+    let client = parted.site.server.client(1).expect("connected");
+    let gone = parted.site.server.cut_off(client).expect("connected");
+    assert!(gone.not_cut_off.is_some() && !failing.is_pending());
+    Served::Gone(Box::new(gone))
+}
+
+/// Lets the next cut-off leave a queue pair that works.
+fn keep_alive() -> [Failing; 3] {
+    let calls = [
+        ("ibv_modify_qp", 1),
+        ("ibv_modify_qp", 2),
+        ("rdma_disconnect", 1),
+    ];
+    calls.map(|(call, nth)| {
+        with_fabric(|fabric, host| fabric.fail(call).on(host).nth(nth, Errno::IO))
+    })
+}
+
+fn registrations() -> u64 {
+    let calls = with_fabric(|fabric, _| fabric.calls());
+    calls.get("ibv_reg_mr").copied().unwrap_or(0)
+}
+
+/// Promise: after a connection that could not be cut off and still writes, its end is returned, no
+/// write of the old client lands any more, even with the new client's key of the region, and the
+/// writer that comes back writes to the same memory.
+#[test]
+fn a_connection_that_cannot_be_cut_off() {
+    for knows_new_region in [false, true] {
+        leaving(&LEFT, || {
+            let mut parted = Parted::new(2);
+            let old = parted.client(identity(1, 1, 10));
+            let _alive = keep_alive();
+            let served = not_cut_off(&mut parted);
+            parted.writes(&old, 1, &pattern(LEN, 1));
+            let answered = parted.site.server.answer(served, &mut parted.parts);
+            match answered.expect("registered again") {
+                Some(Served::Gone(gone)) => assert!(gone.not_cut_off.is_some()),
+                other => panic!("{other:?}"),
+            }
+            let new = parted.client(identity(1, 1, 10));
+            parted.writes(&new, 1, &pattern(LEN, 2));
+            let given = if knows_new_region { &new } else { &old };
+            let bytes = pattern(LEN, 3);
+            write(&parted.site, &old, given, &bytes).expect_err("not its memory");
+            assert!(parted.bytes(1) == pattern(LEN, 2));
+            parted.writes(&new, 1, &pattern(LEN, 4));
+            parted.client(identity(2, 1, 20));
+        });
+    }
+}
+
+/// Promise: if an admission cannot cut off the old writer, its client is refused, the memory is
+/// registered again once, and the client is admitted when it comes back.
+#[test]
+fn an_admission_that_cannot_cut_off() {
+    leaving(&LEFT, || {
+        let mut parted = Parted::new(1);
+        let _old = parted.client(identity(1, 1, 10));
+        let failing = fail("ibv_destroy_qp");
+        let refused = parted.refused(identity(1, 2, 11));
+        assert!(!failing.is_pending());
+        let words = "could not be cut off";
+        is_refusal(&refused.refusal, RefusalCode::NotCutOff, 1, words);
+        assert!(refused.error.is_some(), "{refused:?}");
+        let before = registrations();
+        match parted.answer().expect("answers") {
+            Some(Served::Gone(gone)) => assert!(gone.not_cut_off.is_some()),
+            other => panic!("{other:?}"),
+        }
+        let new = parted.client(identity(1, 2, 11));
+        assert_eq!(registrations(), before);
+        parted.writes(&new, 1, &pattern(LEN, 4));
+    });
+}
+
+/// Promise: an admission that fails and leaves its queue pair has no end of a client, and its
+/// memory is registered again all the same.
+#[test]
+fn an_admission_that_leaves_its_queue_pair() {
+    leaving(&LEFT, || {
+        let mut parted = Parted::new(1);
+        let _first = parted.site.ask(identity(1, 1, 10));
+        let _failing = with_fabric(|fabric, host| {
+            let failing = fabric.fail("rdma_accept").on(host).how(How::Done);
+            failing.next(Errno::IO)
+        });
+        let _left = fail("ibv_destroy_qp");
+        match parted.answer().expect("answers") {
+            Some(Served::Refused(refused)) => {
+                assert!(refused.to_string().starts_with("rdma_accept"), "{refused}");
+            }
+            other => panic!("{other:?}"),
+        }
+        let new = parted.client(identity(1, 2, 11));
+        parted.writes(&new, 1, &pattern(LEN, 5));
+    });
+}
+
+/// Answers the end of a client whose memory cannot be registered again. Returns the text.
+fn lost(parted: &mut Parted, served: Served) -> String {
+    let answered = parted.site.server.answer(served, &mut parted.parts);
+    let error = answered.expect_err("not registered again");
+    assert!(matches!(error, Error::PartLost { key: 1, .. }), "{error:?}");
+    assert!(parted.parts.get(1).is_none());
+    // The end is not lost, and is not tried again.
+    match parted.answer().expect("answers") {
+        Some(Served::Gone(gone)) => assert_eq!(gone.identity.key, 1),
+        other => panic!("{other:?}"),
+    }
+    error.to_string()
+}
+
+/// Promise: memory that cannot be registered again is an error with the key; its clients are
+/// refused with words, and other keys are served.
+#[test]
+fn memory_that_cannot_be_registered_again() {
+    for call in ["ibv_alloc_pd", "ibv_reg_mr"] {
+        leaving(&LEFT, || {
+            let mut parted = Parted::new(2);
+            let _old = parted.client(identity(1, 1, 10));
+            let other = parted.client(identity(2, 1, 20));
+            let served = not_cut_off(&mut parted);
+            let failing = fail(call);
+            let text = lost(&mut parted, served);
+            assert!(!failing.is_pending());
+            assert!(text.starts_with("the key 0x1 has no memory"), "{text}");
+            assert!(text.contains(call), "{text}");
+            let refused = parted.refused(identity(1, 2, 11));
+            let words = "could not be registered again";
+            is_refusal(&refused.refusal, RefusalCode::Refused, 1, words);
+            parted.writes(&other, 2, &pattern(LEN, 6));
+            parted.client(identity(2, 2, 21));
+        });
+    }
+}
+
+/// Promise: memory that cannot be deregistered, or whose region the program holds as well, is an
+/// error with the key, and the server refuses the key's clients as before.
+#[test]
+fn memory_that_cannot_be_deregistered() {
+    let held = [LEFT.as_slice(), &[("mr", 1)]].concat();
+    for (is_held, left) in [(false, held.as_slice()), (true, LEFT.as_slice())] {
+        leaving(left, || {
+            let mut parted = Parted::new(2);
+            let _old = parted.client(identity(1, 1, 10));
+            let served = not_cut_off(&mut parted);
+            let part = parted.parts.get(1).expect("a part");
+            let (_region, _failing, words) = match is_held {
+                true => (Some(Arc::clone(part.region)), None, "drop its other Arcs"),
+                false => (None, Some(fail("ibv_dereg_mr")), "ibv_dereg_mr failed"),
+            };
+            let text = lost(&mut parted, served);
+            assert!(text.contains(words), "{text}");
+            let data = offer(identity(1, 2, 11)).encode(Offer::CONNECT);
+            let (code, words) = (RefusalCode::NotCutOff, "could not be cut off");
+            parted.site.refused(&data.expect("fits"), code, 1, words);
+            parted.client(identity(2, 1, 20));
+        });
+    }
+}
+
+/// Promise: a client that gave up before it was refused is no error of the server.
+#[test]
+fn a_client_that_gives_up_before_its_refusal() {
+    device_test(|| {
+        let mut parted = Parted::new(1);
+        let conn = parted.site.ask(identity(2, 1, 10));
+        let failing = fail("rdma_reject");
+        match parted.answer().expect("no error of the server") {
+            Some(Served::Refused(refused)) => {
+                let text = refused.error.expect("an error").to_string();
+                assert!(text.starts_with("rdma_reject failed"), "{text}");
+            }
+            other => panic!("{other:?}"),
+        }
+        assert!(!failing.is_pending());
+        drop(conn);
+        parted.client(identity(1, 1, 10));
+    });
+}
