@@ -54,7 +54,13 @@ fn a_connection_that_cannot_be_cut_off() {
             parted.writes(&old, 1, &pattern(LEN, 1));
             let answered = parted.site.server.answer(served, &mut parted.parts);
             match answered.expect("registered again") {
-                Some(Served::Gone(gone)) => assert!(gone.not_cut_off.is_some()),
+                Some(Served::Gone(gone)) => {
+                    let text = gone.to_string();
+                    assert!(
+                        text.contains("cut it off; it could not be cut off"),
+                        "{text}"
+                    );
+                }
                 other => panic!("{other:?}"),
             }
             let new = parted.client(identity(1, 1, 10));

@@ -113,6 +113,11 @@ fn a_client_writes_to_the_part_of_its_key() {
             Some(Served::Gone(gone)) => {
                 assert_eq!(gone.identity, identity(2, 1, 10));
                 assert!(matches!(gone.reason, Reason::Ended(ConnEvent::Closed)));
+                let text = gone.to_string();
+                assert!(
+                    text.starts_with("the client of the key 0x2 is gone: "),
+                    "{text}"
+                );
             }
             other => panic!("{other:?}"),
         }

@@ -55,6 +55,23 @@ pub struct Gone {
     pub not_cut_off: Option<Error>,
 }
 
+impl fmt::Display for Gone {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self {
+            identity, reason, ..
+        } = self;
+        write!(
+            f,
+            "the client of the key {:#x} is gone: {reason}",
+            identity.key
+        )?;
+        match &self.not_cut_off {
+            Some(error) => write!(f, "; it could not be cut off: {error}"),
+            None => Ok(()),
+        }
+    }
+}
+
 /// Why a connection ended: the reason of a [`Gone`].
 #[derive(Debug)]
 #[non_exhaustive]
