@@ -14,69 +14,57 @@
 //! | the kept one | another | refused: [`RefusalCode::Taken`] |
 //! | lower | any | refused: [`RefusalCode::OldEpoch`] |
 //!
-//! The program answers with [`Server::admit`]. The server then cuts off the key's old connection,
-//! makes the identity durable in its directory, makes the queues, and accepts the client, in this
-//! order. So each key has at most one queue pair. A client that the server refuses has no queues at
-//! any time.
+//! The program answers with [`Server::answer`] or [`Server::admit`]. The server then cuts off the
+//! key's old connection, makes the identity durable in its directory, makes the queues, and accepts
+//! the client, in this order. So each key has at most one queue pair. A client that the server
+//! refuses has no queues at any time.
 //!
-//! A complete server:
+//! A complete server. Its [`Layout`] divides one memory into the directory and equal [`Parts`]:
 //!
 //! ```no_run
-//! use std::collections::BTreeMap;
-//! use std::sync::Arc;
 //! use std::time::Duration;
 //!
 //! use rpma::commit::Limits;
 //! use rpma::pmem::PmemMap;
-//! use rpma::serve::{Directory, Part, Served, Server, ServerCfg};
-//! use rpma::{Device, Ep, Mr, MrUsage, Peer, Result, Side, Wc};
-//!
-//! const CLIENTS: u64 = 64;
-//! /// The memory of each client, and before them of the directory.
-//! const LEN: usize = 2 << 20;
+//! use rpma::serve::{Layout, Parts, Served, Server, ServerCfg};
+//! use rpma::{Device, Ep, MrUsage, Peer, Result, Side, Wc};
 //!
 //! fn serve(addr: &str, path: &str) -> Result<()> {
-//!     let all = PmemMap::open(path, LEN * (CLIENTS as usize + 1))?;
-//!     // No client gets the first part. It is all zeros before the first start.
-//!     let directory = Directory::open_or_create(all.part(..LEN)?, CLIENTS as u32)?;
+//!     // The keys 1 to 64, with 2 MiB for each. The memory is all zeros before the first start.
+//!     let layout = Layout::new(64, 2 << 20)?;
+//!     let all = PmemMap::open(path, layout.len())?;
+//!     let directory = layout.open_directory(&all)?;
 //!     let device = Device::from_addr(addr, Side::Local)?;
-//!     let ep = Ep::listen(&Peer::new(&device)?, addr, 7777)?;
+//!     let usage = MrUsage::WRITE_DST | MrUsage::READ_SRC | MrUsage::FLUSH_TYPE_PERSISTENT;
+//!     let mut parts = Parts::reg(&device, &all, &layout, usage)?;
+//!     parts.set_data(b"log v1");
 //!     let mut cfg = ServerCfg::new();
 //!     cfg.set_commits(Some(Limits::new(16, 4, 1 << 20)?));
+//!     let ep = Ep::listen(&Peer::new(&device)?, addr, 7777)?;
 //!     let mut server = Server::new(ep, directory, &cfg)?;
 //!
-//!     // A domain of trust and a registration for each key. Both stay when a client is gone.
-//!     let usage = MrUsage::WRITE_DST | MrUsage::READ_SRC | MrUsage::FLUSH_TYPE_PERSISTENT;
-//!     let mut parts = BTreeMap::new();
-//!     for key in 1..=CLIENTS {
-//!         let peer = Peer::new(&device)?;
-//!         let at = LEN * key as usize;
-//!         let region = Mr::reg(&peer, all.part(at..at + LEN)?, usage)?;
-//!         parts.insert(key, (peer, Arc::new(region)));
-//!     }
-//!
 //!     let mut wcs = [Wc::default(); 16];
-//!     loop {
-//!         match server.next(&mut wcs, Duration::MAX)? {
-//!             Some(Served::Asks(asked)) => match parts.get(&asked.identity().key) {
-//!                 Some((peer, region)) => {
-//!                     let part = Part { peer, region, data: b"log v1" };
-//!                     match server.admit(asked, &part) {
-//!                         Ok(client) => println!("{client:?} is admitted"),
-//!                         Err(refused) => println!("a client is not admitted: {refused}"),
-//!                     }
-//!                 }
-//!                 None => server.refuse(asked, "no memory for this key")?,
-//!             },
-//!             Some(Served::Gone(gone)) => println!("{:?} is gone: {}", gone.client, gone.reason),
+//!     while let Some(served) = server.next(&mut wcs, Duration::MAX)? {
+//!         match server.answer(served, &mut parts)? {
+//!             Some(Served::Refused(refused)) => println!("a client is refused: {refused}"),
+//!             Some(Served::Gone(gone)) => println!("{gone}"),
 //!             // This host's device was removed (ENODEV).
 //!             Some(Served::Failed(error)) if error.raw_os_error() == Some(19) => return Err(error),
-//!             Some(other) => println!("{other:?}"),
-//!             None => {}
+//!             other => println!("{other:?}"),
 //!         }
 //!     }
+//!     Ok(())
 //! }
 //! ```
+//!
+//! # Without parts
+//!
+//! A server whose keys have memory of different lengths, or that decides later or elsewhere, answers
+//! by itself. It makes a [`Peer`] and a region for each key. It calls [`Server::admit`] with them as
+//! a [`Part`] for each [`Served::Asks`], or [`Server::refuse`] with words. Both errors concern this
+//! client alone: the server goes on. If a [`Gone`] has [`not_cut_off`](Gone::not_cut_off), or a
+//! client is refused with [`RefusalCode::NotCutOff`], the program drops its own `Arc` of the region,
+//! calls [`Server::release`], and registers the memory again with another [`Peer`].
 //!
 //! # Before the program trusts a client's bytes
 //!
@@ -89,7 +77,8 @@
 //!
 //! `admit.rs` judges requests and admits clients. `directory/` keeps identities. `keys.rs` has the
 //! memory and connection of each key, and checks parts. `asked.rs` shares an open request between
-//! program and server. [`Server`] owns a [`Wait`], and with it the endpoint and all connections.
+//! program and server. `layout.rs` and `parts.rs` are for servers of equal parts, and use the others
+//! as a program does. [`Server`] owns a [`Wait`], and with it the endpoint and all connections.
 //! Dropping it ends them. Its keys, with their regions and peers, go after them.
 
 mod admit;
@@ -152,7 +141,7 @@ pub struct Part<'a> {
 /// Serves clients by their keys, on one thread.
 ///
 /// It owns the endpoint and the connections. A program calls [`next`](Self::next) in a loop, and
-/// answers [`Served::Asks`]. With [`ServerCfg::set_commits`], [`next`](Self::next) also serves the
+/// answers [`Served::Asks`], for example with [`answer`](Self::answer). With [`ServerCfg::set_commits`], [`next`](Self::next) also serves the
 /// requests of [`Method::Server`](crate::commit::Method::Server).
 ///
 /// Ending a client takes about a millisecond of this thread ([`Conn::cut_off`]), and so does an
@@ -446,7 +435,8 @@ impl Server {
     /// part. The next admission brings another one.
     ///
     /// This is the remedy if a connection could not be cut off: no write of it lands after this
-    /// returned `Ok`.
+    /// returned `Ok`. Register the memory again with another [`Peer`], because the queue pair may
+    /// still use regions of its own one. [`answer`](Self::answer) does both.
     ///
     /// # Errors
     ///
