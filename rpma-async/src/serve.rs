@@ -5,7 +5,7 @@ use std::os::fd::AsFd;
 use std::time::Duration;
 
 use rpma::pmem::PmemMap;
-use rpma::serve::{self, Asked, Client, Gone, NotAdmitted, Part, Served};
+use rpma::serve::{self, Asked, Client, Gone, NotAdmitted, Part, Parts, Served};
 use rpma::{Result, Wc};
 
 use crate::Reactor;
@@ -26,30 +26,22 @@ use crate::watched::{Look, Watched, is_readable};
 /// Dropping it ends the connections.
 ///
 /// ```no_run
-/// use std::sync::Arc;
-///
-/// use rpma::pmem::PmemMap;
-/// use rpma::serve::{self, Part, Served};
-/// use rpma::{Mr, Peer, Wc};
+/// use rpma::Wc;
+/// use rpma::serve::{self, Parts, Served};
 /// use rpma_async::{Reactor, Server};
 ///
-/// /// Serves the clients of one key.
 /// async fn serve(
 ///     reactor: &Reactor,
 ///     server: serve::Server,
-///     (peer, region): (Peer, Arc<Mr<PmemMap>>),
+///     mut parts: Parts,
 /// ) -> rpma::Result<()> {
 ///     let mut server = Server::new(reactor, server)?;
 ///     let mut wcs = [Wc::default(); 16];
 ///     loop {
-///         match server.next(&mut wcs).await? {
-///             Served::Asks(asked) => {
-///                 let part = Part { peer: &peer, region: &region, data: b"log v1" };
-///                 if let Err(refused) = server.admit(asked, &part) {
-///                     println!("a client is not admitted: {refused}");
-///                 }
-///             }
-///             Served::Gone(gone) => println!("{:?} is gone: {}", gone.client, gone.reason),
+///         let served = server.next(&mut wcs).await?;
+///         match server.answer(served, &mut parts)? {
+///             Some(Served::Refused(refused)) => println!("a client is refused: {refused}"),
+///             Some(Served::Gone(gone)) => println!("{gone}"),
 ///             other => println!("{other:?}"),
 ///         }
 ///     }
@@ -104,6 +96,15 @@ impl Server {
             }
         };
         async move { watched.wait(look).await? }
+    }
+
+    /// Answers with these parts, where an answer is due: as [`serve::Server::answer`].
+    ///
+    /// # Errors
+    ///
+    /// As [`serve::Server::answer`].
+    pub fn answer(&mut self, served: Served, parts: &mut Parts) -> Result<Option<Served>> {
+        self.server.answer(served, parts)
     }
 
     /// Admits a client: as [`serve::Server::admit`].

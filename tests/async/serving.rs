@@ -1,12 +1,15 @@
 //! A server whose loop and responder are a task, beside its clients on the same thread.
 
+use std::sync::Arc;
+
 use rpma::Error;
-use rpma::serve::Served;
+use rpma::pmem::PmemMap;
+use rpma::serve::{Layout, Parts, Served};
 use rpma_async::{Pool, Reactor, Server, Writer};
 
-use crate::common::{device_test, peer};
+use crate::common::{devdax, device_test, peer};
 use crate::served::{self, Serving, block, cfg, commit, polls, record, serve, writer};
-use crate::site::Site;
+use crate::site::{LEN, Site, new_directory, usage};
 use crate::support::{CLOSE, run};
 
 /// Promise: the task of a server admits clients and answers their commits, while these clients are
@@ -118,6 +121,46 @@ fn a_server_that_dies_wakes_its_clients() {
             let refused = refused.expect_err("it has ended");
             assert!(matches!(refused, Error::NotConnected(_)), "{refused}");
             assert_eq!(pool.available(), 8);
+        });
+    });
+}
+
+/// Promise: the task of a server answers with its parts as rpma's own loop does: a client commits
+/// into the part of its key.
+#[test]
+fn a_task_answers_with_parts() {
+    device_test(|| {
+        let peer = peer();
+        run(async {
+            let reactor = Reactor::spawn(&peer).expect("a reactor");
+            let layout = Layout::new(2, LEN).expect("fits");
+            let all = PmemMap::open(devdax(), layout.len()).expect("persistent memory");
+            let directory = new_directory(all.part(layout.directory()).expect("inside"), 2);
+            let site = Site::over(0, &cfg(), all, directory);
+            let parts = Parts::reg(&site.device, &site.all, &layout, usage());
+            let mut parts = parts.expect("registers");
+            let region = Arc::clone(parts.get(2).expect("a part").region);
+            let addr = served::at(site.server.get_port());
+            let mut server = Server::new(&reactor, site.server).expect("watched");
+            let serving = tokio::spawn(async move {
+                let mut wcs = [rpma::Wc::default(); 4];
+                loop {
+                    let served = server.next(&mut wcs).await.expect("waits");
+                    match server.answer(served, &mut parts).expect("answers") {
+                        Some(Served::Gone(gone)) => return gone.identity.key,
+                        None | Some(Served::Arrived(_)) => {}
+                        other => panic!("{other:?}"),
+                    }
+                }
+            });
+            let writer = writer(&reactor, addr, 2).await;
+            let writer = Writer::new(&reactor, writer).expect("watched");
+            let pool = Pool::new(&peer, 100, 1).expect("a pool");
+            let first = commit(&writer, block(&pool, 1).await, 1).expect("posted");
+            writer.durable(first).await.expect("durable");
+            assert_eq!(record(&region), (1, 1));
+            writer.close(CLOSE).await.expect("closes");
+            assert_eq!(serving.await.expect("no panic"), 2);
         });
     });
 }
