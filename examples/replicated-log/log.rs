@@ -46,7 +46,7 @@ pub(crate) struct LogCfg {
     #[arg(long, default_value_t = 1)]
     pub(crate) epoch: u64,
     /// native, reading or server.
-    #[arg(long, default_value = "reading", value_parser = method)]
+    #[arg(long, default_value = "reading")]
     pub(crate) method: Method,
     /// The bytes of the ring, on each replica.
     #[arg(long, default_value_t = 1 << 20)]
@@ -67,15 +67,6 @@ pub(crate) struct LogCfg {
 
 /// Older kernels take 8.6 s for a keep-alive's packets to be sent again.
 pub(crate) const SILENCE: Duration = Duration::from_secs(10);
-
-fn method(name: &str) -> Result<Method, String> {
-    match name {
-        "native" => Ok(Method::Native),
-        "reading" => Ok(Method::Reading),
-        "server" => Ok(Method::Server),
-        _ => Err("methods are native, reading and server".to_owned()),
-    }
-}
 
 /// A handle of the log.
 #[derive(Clone)]

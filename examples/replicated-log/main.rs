@@ -26,7 +26,7 @@ pub(crate) mod task;
 
 use std::io::{self, BufRead};
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 use clap::Parser;
 use rpma::pmem::PmemMap;
 use rpma::{Device, Peer, Side};
@@ -90,17 +90,18 @@ fn main() -> Result<()> {
 
 fn serve(settings: &Settings) -> Result<()> {
     let replica = Replica::open(settings)?;
-    let stop = replica.stopper();
+    let waker = replica.waker();
     let mut signals = signal_hook::iterator::Signals::new([libc::SIGINT, libc::SIGTERM])?;
-    std::thread::spawn(move || signals.forever().for_each(|_| stop.stop()));
+    std::thread::spawn(move || signals.forever().for_each(|_| waker.wake()));
     println!("serving on {}", settings.addr);
     replica.serve()
 }
 
 fn verify(settings: &Settings, key: u64) -> Result<()> {
-    let map = PmemMap::open(&settings.path, settings.place(settings.keys).end)?;
-    let mut bytes = vec![0; settings.place(key).len()];
-    map.read_at(settings.place(key).start, &mut bytes)?;
+    let layout = settings.layout()?;
+    let place = layout.part(key).context("the replica has no such key")?;
+    let mut bytes = vec![0; place.len()];
+    PmemMap::open(&settings.path, layout.len())?.read_at(place.start, &mut bytes)?;
     let found = Found::decode(&bytes, settings.ring)?;
     for (at, record) in found.records() {
         println!("{at} {}", String::from_utf8_lossy(record));

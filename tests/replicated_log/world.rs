@@ -7,12 +7,13 @@ use std::time::Duration;
 use rpma::commit::Method;
 use rpma::pmem::PmemMap;
 use rpma::sim::{Fabric, Host, JoinHandle, Platform, Pmem, sleep};
+use rpma::wait::Waker;
 use rpma::{Device, Peer, Side};
 
 use crate::replicated_log::blocking::Log;
 use crate::replicated_log::format::Found;
 use crate::replicated_log::log::{LogCfg, REPLICAS};
-use crate::replicated_log::server::{Replica, Settings, Stop};
+use crate::replicated_log::server::{Replica, Settings};
 use crate::replicated_log::{Fault, LogError, Lsn};
 
 pub(crate) const LOG_KEY: u64 = 1;
@@ -35,7 +36,7 @@ pub(crate) const READING: Way = Way {
 
 /// A replica's program that runs.
 struct Running {
-    stop: Stop,
+    waker: Waker,
     thread: JoinHandle<Result<(), String>>,
 }
 
@@ -87,9 +88,9 @@ impl World {
             ..settings()
         };
         let replica = Replica::open(&settings)?;
-        let stop = replica.stopper();
+        let waker = replica.waker();
         let thread = host.spawn(move || replica.serve().map_err(|error| format!("{error:#}")));
-        self.running[n] = Some(Running { stop, thread });
+        self.running[n] = Some(Running { waker, thread });
         Ok(())
     }
 
@@ -119,7 +120,7 @@ impl World {
     /// Ends the program of a replica.
     pub(crate) fn stop(&mut self, n: usize) {
         if let Some(running) = self.running[n].take() {
-            running.stop.stop();
+            running.waker.wake();
             let _ = running.thread.join().expect("no panic");
         }
     }
@@ -212,7 +213,8 @@ fn settings() -> Settings {
 
 /// The part of a replica's memory that has the log, without the directory.
 pub(crate) fn place() -> std::ops::Range<usize> {
-    settings().place(LOG_KEY)
+    let layout = settings().layout().expect("a layout");
+    layout.part(LOG_KEY).expect("a key")
 }
 
 /// The log in these bytes of a replica's memory.
