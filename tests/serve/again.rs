@@ -11,7 +11,7 @@ use crate::failing::fail;
 use crate::parts::{Parted, write};
 use crate::support::{LEN, identity, is_refusal, offer};
 
-/// What a queue pair leaves that cannot be destroyed.
+/// The objects that stay with a queue pair that cannot be destroyed.
 const LEFT: [(&str, u64); 3] = [("qp", 1), ("cq", 1), ("pd", 1)];
 
 /// The end of a client that could not be cut off, to be answered.
@@ -100,7 +100,7 @@ fn an_admission_that_cannot_cut_off() {
 }
 
 /// Promise: an admission that fails and leaves its queue pair has no end of a client, and its
-/// memory is registered again all the same.
+/// memory is registered again.
 #[test]
 fn an_admission_that_leaves_its_queue_pair() {
     leaving(&LEFT, || {

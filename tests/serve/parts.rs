@@ -95,8 +95,8 @@ pub(crate) fn write(site: &Site, conn: &Conn, given: &Conn, bytes: &[u8]) -> rpm
     Ok(())
 }
 
-/// Promise: a client of a key is admitted, gets the program's bytes, and writes to the part that the
-/// layout has for its key, and to no other byte; its end is returned.
+/// Promise: a client of a key is admitted, gets the program's bytes, and writes to the part of its
+/// key in the layout, and to no other byte; its end is returned.
 #[test]
 fn a_client_writes_to_the_part_of_its_key() {
     device_test(|| {

@@ -59,12 +59,13 @@
 //!
 //! # Without parts
 //!
-//! A server whose keys have memory of different lengths, or that decides later or elsewhere, answers
-//! by itself. It makes a [`Peer`] and a region for each key. It calls [`Server::admit`] with them as
-//! a [`Part`] for each [`Served::Asks`], or [`Server::refuse`] with words. Both errors concern this
-//! client alone: the server goes on. If a [`Gone`] has [`not_cut_off`](Gone::not_cut_off), or a
-//! client is refused with [`RefusalCode::NotCutOff`], the program drops its own `Arc` of the region,
-//! calls [`Server::release`], and registers the memory again with another [`Peer`].
+//! Some servers answer by themselves: their keys have memory of different lengths, or they decide
+//! later or in another thread. Such a program makes a [`Peer`] and a region for each key. For each
+//! [`Served::Asks`] it calls [`Server::admit`] with them as a [`Part`], or [`Server::refuse`] with
+//! words. Errors of both concern this client alone, and the server goes on. A connection may not be
+//! cut off: a [`Gone`] has [`not_cut_off`](Gone::not_cut_off), or a client is refused with
+//! [`RefusalCode::NotCutOff`]. Then the program drops its own `Arc` of the region, calls
+//! [`Server::release`], and registers the memory again with another [`Peer`].
 //!
 //! # Before the program trusts a client's bytes
 //!
@@ -77,8 +78,8 @@
 //!
 //! `admit.rs` judges requests and admits clients. `directory/` keeps identities. `keys.rs` has the
 //! memory and connection of each key, and checks parts. `asked.rs` shares an open request between
-//! program and server. `layout.rs` and `parts.rs` are for servers of equal parts, and use the others
-//! as a program does. [`Server`] owns a [`Wait`], and with it the endpoint and all connections.
+//! program and server. `layout.rs` and `parts.rs` are for servers of equal parts. [`Server`] owns a [`Wait`],
+//! and with it the endpoint and all connections.
 //! Dropping it ends them. Its keys, with their regions and peers, go after them.
 
 mod admit;
@@ -141,8 +142,9 @@ pub struct Part<'a> {
 /// Serves clients by their keys, on one thread.
 ///
 /// It owns the endpoint and the connections. A program calls [`next`](Self::next) in a loop, and
-/// answers [`Served::Asks`], for example with [`answer`](Self::answer). With [`ServerCfg::set_commits`], [`next`](Self::next) also serves the
-/// requests of [`Method::Server`](crate::commit::Method::Server).
+/// answers [`Served::Asks`]: [`answer`](Self::answer) does it. With [`ServerCfg::set_commits`],
+/// [`next`](Self::next) also serves the requests of
+/// [`Method::Server`](crate::commit::Method::Server).
 ///
 /// Ending a client takes about a millisecond of this thread ([`Conn::cut_off`]), and so does an
 /// admission that replaces one. On soft-RoCE it may take some seconds if the client's host is gone,

@@ -1,7 +1,7 @@
-//! [`Parts`]: each key's peer and registered memory, and [`Server::answer`], which admits with them.
+//! [`Parts`]: each key's peer and registered memory. [`Server::answer`] admits clients to them.
 //!
-//! They own a [`Peer`] and a region for each key. The server holds both as well from an admission
-//! on, so either may be dropped first.
+//! They own a [`Peer`] and a region for each key. From an admission on the server holds both as
+//! well, so parts and server may be dropped in any order.
 
 use std::sync::Arc;
 
@@ -123,13 +123,13 @@ impl Server {
     /// | [`Served::Gone`], and the key's connection could not be cut off | it registers the key's memory again | [`Served::Gone`] |
     /// | anything else | nothing | the argument |
     ///
-    /// So the program sees each refusal at one place. A client that gives up before it is refused
-    /// is an error in [`Refused::error`], and not of this call.
+    /// So all refusals are [`Served::Refused`]. A client that gives up before it is refused is an
+    /// error in [`Refused::error`], and not of this call.
     ///
-    /// If a connection could not be cut off, no client of its key is admitted, because its writes
-    /// may still land. Then this deregisters the key's memory ([`release`](Self::release)), and
-    /// registers it with another [`Peer`]. It also does so after an admission that failed and left
-    /// its queue pair. A client of the key that comes back is admitted again.
+    /// If a connection could not be cut off, its writes may still land, and no client of its key is
+    /// admitted. Then this deregisters the key's memory ([`release`](Self::release)), and registers
+    /// it with another [`Peer`]. It also does so after an admission that failed and left its queue
+    /// pair. The next client of the key is admitted.
     ///
     /// # Errors
     ///
@@ -141,8 +141,8 @@ impl Server {
             Served::Asks(asked) => {
                 let key = asked.identity().key;
                 match self.admit_to(asked, parts) {
-                    Ok(()) => return Ok(None),
-                    Err(refused) => (key, Served::Refused(refused)),
+                    None => return Ok(None),
+                    Some(refused) => (key, Served::Refused(refused)),
                 }
             }
             Served::Gone(gone) => (gone.identity.key, Served::Gone(gone)),
@@ -157,13 +157,13 @@ impl Server {
         Ok(Some(served))
     }
 
-    /// Admits a client to its part, or refuses it.
-    fn admit_to(&mut self, asked: Asked, parts: &Parts) -> Result<(), Refused> {
+    /// Admits a client to its part, or returns its refusal.
+    fn admit_to(&mut self, asked: Asked, parts: &Parts) -> Option<Refused> {
         let (identity, peer_addr) = (Some(asked.identity()), asked.peer_addr());
         let key = asked.identity().key;
         let (refusal, error) = match parts.get(key) {
             Some(part) => match self.admit(asked, &part) {
-                Ok(_) => return Ok(()),
+                Ok(_) => return None,
                 Err(refused) => (refused.refusal, refused.error),
             },
             None => {
@@ -172,7 +172,7 @@ impl Server {
                 (refusal, self.refuse(asked, &words).err())
             }
         };
-        Err(Refused {
+        Some(Refused {
             refusal,
             error,
             identity,
