@@ -62,10 +62,11 @@
 //! Some servers answer by themselves: their keys have memory of different lengths, or they decide
 //! later or in another thread. Such a program makes a [`Peer`] and a region for each key. For each
 //! [`Served::Asks`] it calls [`Server::admit`] with them as a [`Part`], or [`Server::refuse`] with
-//! words. Errors of both concern this client alone, and the server goes on. A connection may not be
-//! cut off: a [`Gone`] has [`not_cut_off`](Gone::not_cut_off), or a client is refused with
-//! [`RefusalCode::NotCutOff`]. Then the program drops its own `Arc` of the region, calls
-//! [`Server::release`], and registers the memory again with another [`Peer`].
+//! words. Errors of both concern this client alone, and the server goes on.
+//!
+//! If a connection could not be cut off, a [`Gone`] has [`not_cut_off`](Gone::not_cut_off), or a
+//! client is refused with [`RefusalCode::NotCutOff`]. Then the program drops its own `Arc` of the
+//! region, calls [`Server::release`], and registers the memory again with another [`Peer`].
 //!
 //! # Before the program trusts a client's bytes
 //!
@@ -78,9 +79,9 @@
 //!
 //! `admit.rs` judges requests and admits clients. `directory/` keeps identities. `keys.rs` has the
 //! memory and connection of each key, and checks parts. `asked.rs` shares an open request between
-//! program and server. `layout.rs` and `parts.rs` are for servers of equal parts. [`Server`] owns a [`Wait`],
-//! and with it the endpoint and all connections.
-//! Dropping it ends them. Its keys, with their regions and peers, go after them.
+//! program and server. `layout.rs` and `parts.rs` are for servers of equal parts.
+//! [`Server`] owns a [`Wait`], and with it the endpoint and all connections. Dropping it ends them.
+//! Its keys, with their regions and peers, go after them.
 
 mod admit;
 mod asked;

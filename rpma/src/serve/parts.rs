@@ -124,7 +124,8 @@ impl Server {
     /// | anything else | nothing | the argument |
     ///
     /// So all refusals are [`Served::Refused`]. A client that gives up before it is refused is an
-    /// error in [`Refused::error`], and not of this call.
+    /// error in [`Refused::error`], and not of this call. If the answer comes after the limit
+    /// ([`ServerCfg::set_answer_limit`]), the server's own [`Served::Refused`] comes as well.
     ///
     /// If a connection could not be cut off, its writes may still land, and no client of its key is
     /// admitted. Then this deregisters the key's memory ([`release`](Self::release)), and registers
@@ -136,6 +137,8 @@ impl Server {
     /// [`Error::PartLost`] names a key whose memory could not be registered again, with the reason.
     /// The key has no part until the program ends, and its clients are refused. Other keys are
     /// served as before. The event that was to be returned is returned by [`next`](Self::next).
+    ///
+    /// [`ServerCfg::set_answer_limit`]: super::ServerCfg::set_answer_limit
     pub fn answer(&mut self, served: Served, parts: &mut Parts) -> Result<Option<Served>> {
         let (key, served) = match served {
             Served::Asks(asked) => {

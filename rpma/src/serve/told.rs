@@ -57,14 +57,8 @@ pub struct Gone {
 
 impl fmt::Display for Gone {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self {
-            identity, reason, ..
-        } = self;
-        write!(
-            f,
-            "the client of the key {:#x} is gone: {reason}",
-            identity.key
-        )?;
+        let (key, reason) = (self.identity.key, &self.reason);
+        write!(f, "the client of the key {key:#x} is gone: {reason}")?;
         match &self.not_cut_off {
             Some(error) => write!(f, "; it could not be cut off: {error}"),
             None => Ok(()),
