@@ -1,5 +1,6 @@
 //! The log for programs with threads: each call waits on its own thread.
 
+use std::ops::Deref;
 use std::time::Duration;
 
 use rpma::Peer;
@@ -9,7 +10,8 @@ use rpma_async::{Reactor, block_on};
 use super::log::{self, LogCfg};
 use super::{LogError, Lsn};
 
-/// A log. Several threads may append, and their records share commits.
+/// A log. Several threads may append, and their records share commits. It derefs to the handle that
+/// has the calls that do not wait.
 pub(crate) struct Log {
     log: log::Log,
     work: Option<JoinHandle<()>>,
@@ -33,22 +35,22 @@ impl Log {
         wait(self.log.truncate(to))
     }
 
-    pub(crate) fn read(&self, from: Lsn) -> Result<Option<(Vec<u8>, Lsn)>, LogError> {
-        self.log.read(from)
-    }
-
-    pub(crate) fn bounds(&self) -> (Lsn, Lsn) {
-        self.log.bounds()
-    }
-
     pub(crate) fn close(self) -> Result<(), LogError> {
         wait(self.log.close())
     }
 }
 
+impl Deref for Log {
+    type Target = log::Log;
+
+    fn deref(&self) -> &log::Log {
+        &self.log
+    }
+}
+
 impl Drop for Log {
     fn drop(&mut self) {
-        self.log.end(LogError::Closed);
+        self.log.0.end(LogError::Closed);
         // A panic there has printed its report.
         let _ = self.work.take().map(JoinHandle::join);
     }

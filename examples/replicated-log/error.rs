@@ -37,3 +37,9 @@ pub(crate) enum LogError {
     #[error("{0}")]
     Rpma(String),
 }
+
+impl From<rpma::Error> for LogError {
+    fn from(error: rpma::Error) -> Self {
+        Self::Rpma(error.to_string())
+    }
+}

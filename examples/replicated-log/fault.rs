@@ -1,7 +1,7 @@
 //! Faults that can be put into the log by name, to see them found: `--break NAME`.
 
 /// A fault, or none.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum Fault {
     #[default]
     Nothing,
@@ -44,37 +44,8 @@ pub(crate) enum Fault {
 }
 
 impl Fault {
-    pub(crate) const ALL: [(&'static str, Self); 18] = [
-        ("visible", Self::Visible),
-        ("platform", Self::Platform),
-        ("posted", Self::Posted),
-        ("one-copy", Self::OneCopy),
-        ("unknown-is-done", Self::UnknownIsDone),
-        ("tail-ahead", Self::TailAhead),
-        ("room-early", Self::RoomEarly),
-        ("reads-one", Self::ReadsOne),
-        ("blank-counts", Self::BlankCounts),
-        ("ignores-epochs", Self::IgnoresEpochs),
-        ("keeps-epoch", Self::KeepsEpoch),
-        ("tells-early", Self::TellsEarly),
-        ("same-instance", Self::SameInstance),
-        ("joins-early", Self::JoinsEarly),
-        ("joins-ungated", Self::JoinsUngated),
-        ("header-first", Self::HeaderFirst),
-        ("no-set-back", Self::NoSetBack),
-        ("no-recount", Self::NoRecount),
-    ];
-
-    /// The fault of this name.
-    pub(crate) fn named(name: &str) -> Result<Self, String> {
-        if name == "nothing" {
-            return Ok(Self::Nothing);
-        }
-        let found = Self::ALL.iter().find(|(of, _)| *of == name);
-        let names = || Self::ALL.map(|(name, _)| name).join(", ");
-        found.map_or_else(
-            || Err(format!("the faults are {}", names())),
-            |(_, fault)| Ok(*fault),
-        )
+    /// `with` if this is the fault, and otherwise `without`.
+    pub(crate) fn either<T>(self, fault: Self, with: T, without: T) -> T {
+        if self == fault { with } else { without }
     }
 }

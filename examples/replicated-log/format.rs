@@ -49,11 +49,10 @@ impl Header {
     pub(crate) const MAGIC: u64 = u64::from_le_bytes(MAGIC);
 
     pub(crate) fn encode(&self) -> [u8; Self::LEN] {
+        let words = [Self::MAGIC, self.key, self.log, self.replica, self.ring, 0];
         let mut bytes = [0; Self::LEN];
-        bytes[..8].copy_from_slice(&MAGIC);
-        let fields = [self.key, self.log, self.replica, self.ring];
-        for (place, field) in bytes[8..40].chunks_exact_mut(8).zip(fields) {
-            place.copy_from_slice(&field.to_le_bytes());
+        for (at, word) in words.into_iter().enumerate() {
+            bytes[8 * at..][..8].copy_from_slice(&word.to_le_bytes());
         }
         let sum = sum(&bytes[..40]);
         bytes[40..].copy_from_slice(&sum.to_le_bytes());
@@ -62,33 +61,34 @@ impl Header {
 
     /// `None`: there is no log. The first 8 bytes are written last, so they stand for all.
     pub(crate) fn decode(bytes: &[u8]) -> Result<Option<Self>, LogError> {
-        if bytes[..8] == [0; 8] {
-            return Ok(None);
-        }
-        let no = |why: String| Err(LogError::Foreign(why));
-        if bytes[..7] != MAGIC[..7] {
-            return no(format!(
-                "the memory has other bytes than a log: {:02x?}",
-                &bytes[..8]
-            ));
-        }
-        if bytes[7] != MAGIC[7] {
-            return no(format!(
-                "the log is one of version {:?}, not 1",
-                char::from(bytes[7])
-            ));
-        }
-        if sum(&bytes[..40]) != word(bytes, 40) {
-            return no("the header of the log is damaged".to_owned());
-        }
-        let [key, log, replica, ring] = [8, 16, 24, 32].map(|at| word(bytes, at));
-        Ok(Some(Self {
+        let [first, key, log, replica, ring, sums] =
+            [0, 8, 16, 24, 32, 40].map(|at| word(bytes, at));
+        let header = Self {
             key,
             log,
             replica,
             ring,
-        }))
+        };
+        match (&bytes[..7], bytes[7]) {
+            _ if first == 0 => Ok(None),
+            (name, _) if name != &MAGIC[..7] => foreign(format!(
+                "the memory has other bytes than a log: {:02x?}",
+                &bytes[..8]
+            )),
+            (_, version) if version != MAGIC[7] => foreign(format!(
+                "the log is one of version {:?}, not 1",
+                char::from(version)
+            )),
+            _ if sums != sum(&bytes[..40]) => {
+                foreign("the header of the log is damaged".to_owned())
+            }
+            _ => Ok(Some(header)),
+        }
     }
+}
+
+fn foreign<T>(why: String) -> Result<T, LogError> {
+    Err(LogError::Foreign(why))
 }
 
 /// The end of a log, with the epoch of its writer: 24 bits and 40 bits of one word. The larger tail
@@ -109,11 +109,8 @@ impl Tail {
     }
 
     pub(crate) fn of(word: u64) -> Self {
-        let end = (word & ((1 << 40) - 1)) * LINE;
-        Self {
-            epoch: word >> 40,
-            end,
-        }
+        let (epoch, end) = (word >> 40, (word & ((1 << 40) - 1)) * LINE);
+        Self { epoch, end }
     }
 }
 
@@ -126,8 +123,8 @@ pub(crate) fn size_of(record: usize) -> u64 {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Ring(Vec<u8>);
 
-/// An entry: its record, or a pad; and the position of the next one.
-pub(crate) type Entry<'a> = (Option<&'a [u8]>, Lsn);
+/// The position of an entry, its record (`None`: a pad), and the position of the next one.
+pub(crate) type Entry<'a> = (Lsn, Option<&'a [u8]>, Lsn);
 
 impl Ring {
     pub(crate) fn new(len: u64) -> Self {
@@ -150,71 +147,67 @@ impl Ring {
         &self.0[from as usize..to as usize]
     }
 
-    pub(crate) fn put(&mut self, at: Lsn, bytes: &[u8]) {
-        let from = (at % self.len()) as usize;
-        self.0[from..from + bytes.len()].copy_from_slice(bytes);
-    }
-
     /// How many bytes before the end of the ring are too few for a record of this size.
     pub(crate) fn pad_before(&self, at: Lsn, size: u64) -> u64 {
-        match self.len() - at % self.len() {
-            left if left < size => left,
-            _ => 0,
-        }
+        let left = self.len() - at % self.len();
+        if left < size { left } else { 0 }
     }
 
     /// Writes a record at a position, or a pad.
     pub(crate) fn encode(&mut self, at: Lsn, record: Option<&[u8]>) {
-        let len = record.map_or(PAD, |record| record.len() as u32);
-        let mut bytes = vec![0; record.map_or(ENTRY, |record| size_of(record.len()) as usize)];
-        bytes[8..16].copy_from_slice(&at.to_le_bytes());
-        bytes[16..20].copy_from_slice(&len.to_le_bytes());
-        if let Some(record) = record {
-            bytes[ENTRY..ENTRY + record.len()].copy_from_slice(record);
-        }
-        let end = ENTRY + record.map_or(0, <[u8]>::len);
-        let sum = sum(&bytes[8..end]);
+        let (len, record) = (
+            record.map_or(PAD, |of| of.len() as u32),
+            record.unwrap_or(&[]),
+        );
+        let head = [&[0; 8][..], &at.to_le_bytes(), &len.to_le_bytes(), &[0; 4]].concat();
+        let mut bytes = [&head, record].concat();
+        let sum = sum(&bytes[8..]);
         bytes[..8].copy_from_slice(&sum.to_le_bytes());
-        self.put(at, &bytes);
+        bytes.resize(size_of(record.len()) as usize, 0);
+        let from = (at % self.len()) as usize;
+        self.0[from..from + bytes.len()].copy_from_slice(&bytes);
     }
 
-    /// The entry at a position, if it is whole.
-    pub(crate) fn entry(&self, at: Lsn) -> Option<Entry<'_>> {
-        if at % LINE != 0 {
-            return None;
-        }
-        let bytes = self.piece(at, at + self.len());
-        let len = word(bytes, 16);
-        let (record, size) = match u32::try_from(len).ok()? {
-            PAD => (0, bytes.len() as u64),
-            len => (len as usize, size_of(len as usize)),
+    /// The entry at a position, if it is whole: its record, or `None` for a pad, and the position of
+    /// the next one.
+    pub(crate) fn entry(&self, at: Lsn) -> Option<(Option<&[u8]>, Lsn)> {
+        let bytes = (at % LINE == 0).then(|| self.piece(at, at + self.len()))?;
+        let (record, size) = match u32::try_from(word(bytes, 16)).ok()? {
+            PAD => (None, bytes.len() as u64),
+            len => (
+                Some(bytes.get(ENTRY..ENTRY + len as usize)?),
+                size_of(len as usize),
+            ),
         };
-        let whole = bytes.get(8..ENTRY + record)?;
-        let is_whole = word(bytes, 8) == at && word(bytes, 0) == sum(whole);
-        let record = (len != u64::from(PAD)).then_some(&whole[ENTRY - 8..]);
+        let whole = 8..ENTRY + record.map_or(0, <[u8]>::len);
+        let is_whole = word(bytes, 8) == at && word(bytes, 0) == sum(&bytes[whole]);
         is_whole.then_some((record, at + size))
     }
 
-    /// The end of the entries from `from` on that are whole: `to` if all are.
-    pub(crate) fn whole(&self, from: Lsn, to: Lsn) -> Lsn {
+    /// The whole entries from `from` up to `to`, each with its position, its record, and the position
+    /// of the next one.
+    pub(crate) fn entries(&self, from: Lsn, to: Lsn) -> impl Iterator<Item = Entry<'_>> {
         let mut at = from;
-        while let Some((_, next)) = (at < to).then(|| self.entry(at)).flatten() {
-            at = next;
-        }
-        at
+        std::iter::from_fn(move || {
+            let (record, next) = (at < to).then(|| self.entry(at)).flatten()?;
+            Some((std::mem::replace(&mut at, next), record, next))
+        })
     }
 
     /// The end of the entries that both logs have, from `from` up to `to`.
     pub(crate) fn common(&self, other: &Self, from: Lsn, to: Lsn) -> Lsn {
-        let mut at = from;
-        while at < to {
-            match (self.entry(at), other.entry(at)) {
-                (Some(one), Some(same)) if one == same => at = one.1,
-                _ => break,
-            }
-        }
-        at
+        let both = self.entries(from, to).zip(other.entries(from, to));
+        end_of(
+            from,
+            both.take_while(|(one, other)| one == other)
+                .map(|(one, _)| one),
+        )
     }
+}
+
+/// The end of some entries.
+pub(crate) fn end_of<'a>(from: Lsn, entries: impl Iterator<Item = Entry<'a>>) -> Lsn {
+    entries.last().map_or(from, |(_, _, next)| next)
 }
 
 /// A log as it is in one replica.
@@ -230,24 +223,25 @@ pub(crate) struct Found {
 impl Found {
     /// Takes the log out of these bytes of a replica's memory, if all its records are whole.
     pub(crate) fn decode(memory: &[u8], ring: u64) -> Result<Self, LogError> {
-        let no = |why: String| Err(LogError::Foreign(why));
         let header = Header::decode(memory)?;
         if let Some(has) = header.map(|of| of.ring).filter(|has| *has != ring) {
-            return no(format!("its ring has {has} bytes, not {ring}"));
+            return foreign(format!("its ring has {has} bytes, not {ring}"));
         }
-        let (mut tail, mut head) = (Tail::default(), 0);
-        if header.is_some() {
-            tail = Tail::of(word(memory, TAIL as usize));
-            head = word(memory, HEAD as usize);
-        }
+        let words = header.map(|_| {
+            (
+                Tail::of(word(memory, TAIL as usize)),
+                word(memory, HEAD as usize),
+            )
+        });
+        let (mut tail, head) = words.unwrap_or_default();
         // A replica that was far behind begins again at its head.
         tail.end = tail.end.max(head);
         if tail.end - head > ring || head % LINE != 0 || tail.end > Tail::MOST_END {
-            return no(format!("head {head} and {tail:?} make no log"));
+            return foreign(format!("head {head} and {tail:?} make no log"));
         }
         let ring = Ring(memory[RING as usize..][..ring as usize].to_vec());
-        match ring.whole(head, tail.end) {
-            whole if whole < tail.end => no(format!("the record at {whole} is damaged")),
+        match end_of(head, ring.entries(head, tail.end)) {
+            whole if whole < tail.end => foreign(format!("the record at {whole} is damaged")),
             _ => Ok(Self {
                 header,
                 tail,
@@ -259,34 +253,22 @@ impl Found {
 
     /// The newest of some logs: each acknowledged record is in it, if enough were read.
     pub(crate) fn newest<'a>(logs: &[&'a Self], fault: Fault) -> Option<&'a Self> {
-        let newest = logs.iter().max_by_key(|found| match fault {
-            Fault::IgnoresEpochs => Tail {
-                epoch: 0,
-                end: found.tail.end,
-            },
-            _ => found.tail,
-        });
+        let epoch = |tail: Tail| fault.either(Fault::IgnoresEpochs, 0, tail.epoch);
+        let newest = logs
+            .iter()
+            .max_by_key(|found| (epoch(found.tail), found.tail.end));
         newest.copied()
     }
 
     /// The records, with their positions.
     pub(crate) fn records(&self) -> impl Iterator<Item = (Lsn, &[u8])> {
-        let mut at = self.head;
-        let entries = std::iter::from_fn(move || {
-            let (record, next) = (at < self.tail.end)
-                .then(|| self.ring.entry(at))
-                .flatten()?;
-            Some((std::mem::replace(&mut at, next), record))
-        });
-        entries.filter_map(|(at, record)| Some((at, record?)))
+        let entries = self.ring.entries(self.head, self.tail.end);
+        entries.filter_map(|(at, record, _)| Some((at, record?)))
     }
 }
 
 fn word(bytes: &[u8], at: usize) -> u64 {
-    bytes[at..at + 8]
-        .iter()
-        .rev()
-        .fold(0, |word, byte| (word << 8) | u64::from(*byte))
+    u64::from_le_bytes(bytes[at..at + 8].try_into().expect("8 bytes"))
 }
 
 fn sum(bytes: &[u8]) -> u64 {

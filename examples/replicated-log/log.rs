@@ -5,23 +5,20 @@
 //! copies. A front end runs it, and awaits the calls of the handle: `blocking.rs` with threads,
 //! `task.rs` on tokio.
 //!
-//! The [`State`] is behind one lock, which nobody holds while waiting. Each change of it wakes all
-//! who wait, and they look again.
+//! The [`State`] is in a monitor. Each change of it wakes all who wait, and they look again.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use rpma::commit::{CommitId, Method, Refused, ReplicaId, Replicas as Set};
-use rpma::sync::{Mutex, MutexGuard, PoisonError};
-use rpma::{ConnCfg, Error, Identity};
-use rpma_async::{Pool, Reactor, Replicas};
-use tokio::sync::Notify;
+use rpma::Identity;
+use rpma::commit::{CommitId, Method, Refused, Replicas as Set};
+use rpma_async::{Monitor, Pool, Reactor, Replicas};
 
-use super::format::{Found, LINE, Ring, SPARE, TAIL, Tail, size_of};
+use super::format::{Found, HEAD, Header, LINE, Ring, SPARE, TAIL, Tail, end_of, size_of};
 use super::replica::SAME;
-use super::{Fault, LogError, Lsn, format};
+use super::{Fault, LogError, Lsn};
 
 pub(crate) const REPLICAS: usize = 3;
 /// So many replicas make a record acknowledged.
@@ -30,9 +27,9 @@ pub(crate) const COPIES: usize = 2;
 const READ: usize = REPLICAS - COPIES + 1;
 /// The most bytes of a group, and of a record.
 pub(crate) const GROUP: u64 = 64 << 10;
-/// Groups that are not acknowledged.
-const GROUPS: usize = 4;
-const FOREVER: Duration = Duration::MAX;
+/// Commits that are not acknowledged.
+const COMMITS: usize = 4;
+pub(super) const FOREVER: Duration = Duration::MAX;
 
 /// The settings of a log.
 #[derive(Clone, Debug, clap::Args)]
@@ -45,6 +42,9 @@ pub(crate) struct LogCfg {
     /// Above that of every earlier writer.
     #[arg(long, default_value_t = 1)]
     pub(crate) epoch: u64,
+    /// Raises the epoch if another writer has it.
+    #[arg(long)]
+    pub(crate) take_over: bool,
     /// native, reading or server.
     #[arg(long, default_value = "reading")]
     pub(crate) method: Method,
@@ -54,19 +54,23 @@ pub(crate) struct LogCfg {
     /// Makes the log. The replicas have none.
     #[arg(long)]
     pub(crate) create: bool,
-    /// Of each call, and of each step towards a replica.
-    #[arg(skip = Duration::from_secs(30))]
+    /// Of each call, and of each step towards a replica: in seconds.
+    #[arg(long, value_parser = seconds, default_value = "30")]
     pub(crate) limit: Duration,
     /// A replica that is silent for so long is gone.
     #[arg(skip = SILENCE)]
     pub(crate) silence: Duration,
     /// Puts a fault in, to see what it breaks.
-    #[arg(long = "break", value_name = "FAULT", value_parser = Fault::named, default_value = "nothing")]
+    #[arg(long = "break", value_enum, default_value = "nothing")]
     pub(crate) fault: Fault,
 }
 
 /// Older kernels take 8.6 s for a keep-alive's packets to be sent again.
 pub(crate) const SILENCE: Duration = Duration::from_secs(10);
+
+fn seconds(text: &str) -> Result<Duration, std::num::ParseIntError> {
+    text.parse().map(Duration::from_secs)
+}
 
 /// A handle of the log.
 #[derive(Clone)]
@@ -75,24 +79,27 @@ pub(crate) struct Log(pub(super) Arc<Shared>);
 pub(super) struct Shared {
     pub(super) cfg: LogCfg,
     pub(super) identity: Identity,
-    pub(super) conn_cfg: ConnCfg,
     pub(super) reactor: Reactor,
     pub(super) set: Replicas,
     pub(super) pool: Pool,
     /// Who has it may commit. A replica that comes back has it while it gets the last records.
     pub(super) gate: tokio::sync::Mutex<()>,
-    state: Mutex<State>,
-    changes: Notify,
+    pub(super) state: Monitor<State>,
 }
 
-/// Positions: `free <= head <= durable <= committed <= end`.
+/// Positions: `free <= kept <= shown <= head <= durable <= committed <= end`.
 #[derive(Default)]
 pub(super) struct State {
-    pub(super) phase: Phase,
+    /// Enough replicas were read.
+    pub(super) is_open: bool,
+    ended: Option<LogError>,
     /// The records from `head` up to `end`.
     pub(super) ring: Ring,
     /// Up to here the room may be used again.
     free: Lsn,
+    /// The head that is on enough replicas, and the one that was posted to the set.
+    kept: Lsn,
+    shown: Lsn,
     pub(super) head: Lsn,
     /// Up to here records are acknowledged.
     durable: Lsn,
@@ -101,26 +108,17 @@ pub(super) struct State {
     end: Lsn,
     /// The log's name: `Header::log`.
     pub(super) log: u64,
-    groups: VecDeque<(CommitId, Lsn)>,
-    /// Truncations that a member may not have yet.
+    /// The commits, each with `committed` and `shown` after it.
+    commits: VecDeque<(CommitId, Lsn, Lsn)>,
+    /// Truncations that a replica of the set may not have yet.
     truncations: VecDeque<(CommitId, Lsn)>,
-    pub(super) members: Vec<ReplicaId>,
     /// Enough replicas have the log under this epoch.
     is_ours: bool,
     /// A replica came back: the tail is to be committed again.
     pub(super) recount: bool,
-    /// What each replica had when it was last read, and the reason for which it is away.
+    /// What each replica had when it was last read, and words on it: the reason for which it is away.
     found: [Option<Found>; REPLICAS],
     pub(super) away: [String; REPLICAS],
-}
-
-#[derive(Default)]
-pub(super) enum Phase {
-    /// Too few replicas were read.
-    #[default]
-    Opening,
-    Open,
-    Ended(LogError),
 }
 
 impl Log {
@@ -128,27 +126,22 @@ impl Log {
     pub(crate) fn new(reactor: &Reactor, cfg: &LogCfg) -> Result<Self, LogError> {
         cfg.check()?;
         let mut identity = Identity::new(cfg.key, cfg.epoch)?;
-        if cfg.fault == Fault::SameInstance {
-            identity.instance = 1;
-        }
-        let mut conn_cfg = ConnCfg::new();
-        conn_cfg.set_keep_alive(Some(cfg.silence))?;
-        let set = Set::new(reactor.peer(), 2 * GROUP as usize * GROUPS, 2 * GROUPS)?;
+        identity.instance = cfg.fault.either(Fault::SameInstance, 1, identity.instance);
+        let set = Set::new(reactor.peer(), 2 * GROUP as usize * COMMITS, 2 * COMMITS)?;
+        let (ring, log) = (Ring::new(cfg.ring), identity.instance);
         let state = State {
-            ring: Ring::new(cfg.ring),
-            log: identity.instance,
+            ring,
+            log,
             ..State::default()
         };
         Ok(Self(Arc::new(Shared {
+            cfg: cfg.clone(),
             identity,
-            conn_cfg,
+            reactor: reactor.clone(),
             set: Replicas::new(reactor, set)?,
             pool: Pool::new(reactor.peer(), GROUP as usize, REPLICAS)?,
             gate: tokio::sync::Mutex::new(()),
-            state: Mutex::new(state),
-            changes: Notify::new(),
-            reactor: reactor.clone(),
-            cfg: cfg.clone(),
+            state: Monitor::new(reactor, state),
         })))
     }
 
@@ -158,25 +151,23 @@ impl Log {
         let replicas = async { tokio::join!(log.keep(0), log.keep(1), log.keep(2)) };
         let commits = async { tokio::join!(log.commit(), log.count(), log.reclaim()) };
         let all = async { tokio::join!(replicas, commits) };
-        tokio::select! { biased; _ = all => {}, _ = log.ended() => {} }
+        let ended = log.until(FOREVER, |_| None::<()>);
+        tokio::select! { biased; _ = all => {}, _ = ended => {} }
     }
 
     /// Waits until the log was read, and its records are on enough replicas under this epoch.
     pub(crate) async fn opened(&self) -> Result<(), LogError> {
         let log = &self.0;
-        let is_open = |state: &mut State| match state.phase {
-            Phase::Open if state.is_ours => Some(()),
-            _ => None,
-        };
+        let is_open = |state: &mut State| (state.is_open && state.is_ours).then_some(());
         match log.until(log.cfg.limit, is_open).await {
-            Err(LogError::TimedOut) => Err(LogError::TooFew(log.with(|state| state.reasons()))),
+            Err(LogError::TimedOut) => Err(LogError::TooFew(log.state.look(State::reasons))),
             opened => opened,
         }
     }
 
     /// Appends a record. Its position is returned when enough replicas have it.
     pub(crate) async fn append(&self, record: &[u8]) -> Result<Lsn, LogError> {
-        let log = &self.0;
+        let (log, fault) = (&self.0, self.0.cfg.fault);
         let most = log.cfg.ring.min(2 * GROUP) / 2;
         if size_of(record.len()) > most {
             let (len, most) = (record.len(), most as usize - 24);
@@ -187,112 +178,79 @@ impl Log {
             Err(LogError::TimedOut) => return Err(LogError::Full),
             staged => staged?,
         };
-        log.changed();
-        let fault = log.cfg.fault;
-        let is_there = |state: &mut State| match fault {
-            Fault::Posted => state.committed >= end,
-            _ => state.durable >= end,
+        let is_there = |state: &mut State| {
+            let to = fault.either(Fault::Posted, state.committed, state.durable);
+            (to >= end).then_some(at)
         };
-        let waited = log.until(log.cfg.limit, |state| is_there(state).then_some(()));
-        match waited.await {
-            Ok(()) => Ok(at),
+        match log.until(log.cfg.limit, is_there).await {
             Err(_) if fault == Fault::UnknownIsDone => Ok(at),
-            Err(error) => Err(LogError::Unknown(at, Box::new(error))),
+            there => there.map_err(|error| LogError::Unknown(at, Box::new(error))),
         }
     }
 
-    /// The record at a position, or after it, and the position behind it. `None`: there is no
+    /// The record at a position, or after it, and the position after that one. `None`: there is no
     /// acknowledged one.
     pub(crate) fn read(&self, from: Lsn) -> Result<Option<(Vec<u8>, Lsn)>, LogError> {
-        self.0.with(|state| {
+        self.0.state.look(|state| {
             state.check_position(from)?;
-            let mut at = from;
-            while at < state.durable {
-                match state.ring.entry(at) {
-                    Some((Some(record), next)) => return Ok(Some((record.to_vec(), next))),
-                    Some((None, next)) => at = next,
-                    None => return Err(LogError::NoPosition(from)),
-                }
-            }
-            Ok(None)
+            let mut entries = state.ring.entries(from, state.durable);
+            Ok(entries.find_map(|(_, record, next)| Some((record?.to_vec(), next))))
         })
     }
 
     /// The position of the first record that is kept, and the end of the acknowledged ones.
     pub(crate) fn bounds(&self) -> (Lsn, Lsn) {
-        self.0.with(|state| (state.head, state.durable))
+        self.0.state.look(|state| (state.head, state.durable))
     }
 
     /// Forgets the records before a position. It returns when enough replicas have done so.
     pub(crate) async fn truncate(&self, to: Lsn) -> Result<(), LogError> {
         let log = &self.0;
-        let head = Some((format::HEAD, to.to_le_bytes()));
-        let id = loop {
-            // A replica may be joining.
-            let gate = log.reactor.timeout(log.cfg.limit, log.gate.lock()).await;
-            let gate = gate.ok_or(LogError::TimedOut)?;
-            let posted = log.with(|state| {
-                state.check_position(to)?;
-                let id = match log.set.commit(SPARE, &[&[0]], head, COPIES) {
-                    Err(Refused::RingFull { .. }) => return Ok(None),
-                    posted => posted?,
-                };
-                state.head = to;
-                state.truncations.push_back((id, to));
-                Ok::<_, LogError>(Some(id))
-            })?;
-            drop(gate);
-            match posted {
-                Some(id) => break id,
-                None => log.make_room().await,
-            }
+        let stage = |state: &mut State| match state.ended {
+            None => Some(state.check_position(to).map(|()| state.head = to)),
+            Some(_) => None,
         };
-        log.changed();
-        match log.set.settle(id, COPIES, log.cfg.limit).await?.copies() {
-            COPIES.. => Ok(()),
-            _ => Err(LogError::Unknown(to, Box::new(LogError::TimedOut))),
-        }
+        log.until(log.cfg.limit, stage).await??;
+        let is_kept = |state: &mut State| (state.kept >= to).then_some(());
+        let kept = log.until(log.cfg.limit, is_kept).await;
+        kept.map_err(|error| LogError::Unknown(to, Box::new(error)))
     }
 
     /// Waits until all records are acknowledged, and ends the log.
     pub(crate) async fn close(&self) -> Result<(), LogError> {
-        let limit = self.0.cfg.limit;
         let is_done = |state: &mut State| (state.durable == state.end).then_some(());
-        let closed = self.0.until(limit, is_done).await;
-        self.end(LogError::Closed);
+        let closed = self.0.until(self.0.cfg.limit, is_done).await;
+        self.0.end(LogError::Closed);
         closed
-    }
-
-    /// Ends the log at once.
-    pub(crate) fn end(&self, why: LogError) {
-        self.0.end(why);
     }
 }
 
 impl LogCfg {
     fn check(&self) -> Result<(), LogError> {
-        let no = |why: &str| Err(LogError::Arguments(why.to_owned()));
         let addrs: BTreeSet<_> = self.replicas.iter().collect();
-        if (self.replicas.len(), addrs.len()) != (REPLICAS, REPLICAS) {
-            return no("a log has three replicas, with an address each");
+        let are_three = (self.replicas.len(), addrs.len()) == (REPLICAS, REPLICAS);
+        let is_ring = self.ring >= 16 * LINE && self.ring % LINE == 0;
+        let is_epoch = (1..=Tail::MOST_EPOCH).contains(&self.epoch);
+        let rules = [
+            (are_three, "a log has three replicas, with an address each"),
+            (
+                is_ring,
+                "the ring has at least 1024 bytes, and a multiple of 64",
+            ),
+            (is_epoch, "epochs are from 1 to 16777215"),
+        ];
+        match rules.iter().find(|(is_kept, _)| !is_kept) {
+            Some((_, rule)) => Err(LogError::Arguments((*rule).to_owned())),
+            None => Ok(()),
         }
-        if self.ring < 16 * LINE || self.ring % LINE != 0 {
-            return no("the ring has at least 1024 bytes, and a multiple of 64");
-        }
-        if self.epoch == 0 || self.epoch > Tail::MOST_EPOCH {
-            return no("epochs are from 1 to 16777215");
-        }
-        Ok(())
     }
 }
 
 impl State {
     fn check_position(&self, at: Lsn) -> Result<(), LogError> {
         let is_there = || at == self.durable || self.ring.entry(at).is_some();
-        match (self.head..=self.durable).contains(&at) && is_there() {
-            true => Ok(()),
-            false => Err(LogError::NoPosition(at)),
-        }
+        let is_kept = (self.head..=self.durable).contains(&at) && is_there();
+        is_kept.then_some(()).ok_or(LogError::NoPosition(at))
     }
 
     /// Puts a record into the ring, behind the others. `None`: there is no room.
@@ -300,8 +258,11 @@ impl State {
         let size = size_of(record.len());
         let pad = self.ring.pad_before(self.end, size);
         let (at, end) = (self.end + pad, self.end + pad + size);
-        let is_open = matches!(self.phase, Phase::Open);
-        if !is_open || end > self.free + self.ring.len() || end >= Tail::MOST_END {
+        if !self.is_open
+            || self.ended.is_some()
+            || end > self.free + self.ring.len()
+            || end >= Tail::MOST_END
+        {
             return None;
         }
         if pad > 0 {
@@ -314,39 +275,36 @@ impl State {
 
     /// The end of the next group: of whole entries that are in one piece.
     fn group_end(&self) -> Lsn {
-        let (mut at, len) = (self.committed, self.ring.len());
-        while let Some((_, next)) = (at < self.end).then(|| self.ring.entry(at)).flatten() {
-            let is_one_piece = (next - 1) / len == self.committed / len;
-            if next - self.committed > GROUP || !is_one_piece {
-                break;
-            }
-            at = next;
-        }
-        at
+        let (from, len) = (self.committed, self.ring.len());
+        let fits = |next: Lsn| next - from <= GROUP && (next - 1) / len == from / len;
+        let entries = self.ring.entries(from, self.end);
+        end_of(from, entries.take_while(|(_, _, next)| fits(*next)))
     }
 
     /// A replica was read. When there are enough of them, the newest log becomes this one.
     pub(super) fn saw(&mut self, n: usize, found: Found, cfg: &LogCfg) -> Result<(), LogError> {
         self.found[n] = None;
+        let header = found.header;
         let mut others = self.found.iter().flatten().filter_map(|other| other.header);
-        if found.tail.epoch > cfg.epoch {
-            let epoch = found.tail.epoch;
-            return Err(LogError::Fenced { epoch });
-        }
-        if let Some(header) = found.header {
-            if others.clone().any(|other| other.replica == header.replica) {
+        let is_other = |of: Header| of.key != cfg.key || self.is_open && of.log != self.log;
+        match header {
+            _ if found.tail.epoch > cfg.epoch => {
+                let epoch = found.tail.epoch;
+                return Err(LogError::Fenced { epoch });
+            }
+            Some(of) if others.clone().any(|other| other.replica == of.replica) => {
                 return Err(LogError::Arguments(SAME.to_owned()));
             }
-            let is_open = matches!(self.phase, Phase::Open);
-            let is_other = others.any(|other| other.log != header.log);
-            if header.key != cfg.key || is_other || is_open && header.log != self.log {
-                return Err(LogError::Foreign("it has another log".into()));
+            Some(of) if is_other(of) || others.any(|other| other.log != of.log) => {
+                return Err(LogError::Foreign("it has another log".to_owned()));
             }
+            _ => self.found[n] = Some(found),
         }
-        self.found[n] = Some(found);
-        match self.phase {
-            Phase::Opening => self.adopt(cfg),
-            _ => Ok(()),
+        self.away[n] = header.map_or("has no log", |_| "was read").to_owned();
+        if self.is_open {
+            Ok(())
+        } else {
+            self.adopt(cfg)
         }
     }
 
@@ -354,11 +312,9 @@ impl State {
         let found = self.found.iter().flatten();
         let (logs, blank): (Vec<_>, Vec<_>) = found.partition(|found| found.header.is_some());
         // Only a replica that has the log can be asked for its records.
-        let read = match cfg.fault {
-            Fault::ReadsOne => READ,
-            Fault::BlankCounts => logs.len() + blank.len(),
-            _ => logs.len(),
-        };
+        let all = logs.len() + blank.len();
+        let read = cfg.fault.either(Fault::BlankCounts, all, logs.len());
+        let read = cfg.fault.either(Fault::ReadsOne, READ, read);
         match (cfg.create, Found::newest(&logs, cfg.fault)) {
             (true, Some(_)) => return Err(LogError::Exists),
             (true, None) if blank.len() >= READ => {}
@@ -373,205 +329,127 @@ impl State {
             }
             _ => return Ok(()),
         }
-        self.is_ours = cfg.fault == Fault::TellsEarly;
-        self.durable = if self.is_ours {
-            self.committed
-        } else {
-            self.head
-        };
-        (self.free, self.recount, self.phase) = (self.head, true, Phase::Open);
+        (self.free, self.kept, self.shown) = (self.head, self.head, self.head);
+        let early = (true, self.committed);
+        (self.is_ours, self.durable) =
+            cfg.fault
+                .either(Fault::TellsEarly, early, (false, self.head));
+        (self.recount, self.is_open) = (true, true);
         Ok(())
     }
 
+    fn acknowledge(&mut self, end: Lsn, head: Lsn) {
+        (self.durable, self.kept) = (self.durable.max(end), self.kept.max(head));
+        self.is_ours = true;
+    }
+
     fn reasons(&self) -> String {
-        let replicas = self.found.iter().zip(&self.away).enumerate();
-        let reasons = replicas.map(|(n, (found, away))| match found {
-            Some(found) if found.header.is_none() => format!("replica {n} has no log"),
-            Some(_) => format!("replica {n} was read"),
-            None => format!("replica {n}: {away}"),
-        });
-        reasons.collect::<Vec<_>>().join("; ")
+        let replicas = self.away.iter().enumerate();
+        let reasons = replicas.map(|(n, why)| format!("replica {n}: {why}"));
+        Vec::from_iter(reasons).join("; ")
     }
 }
 
 impl Shared {
-    pub(super) fn with<T>(&self, look: impl FnOnce(&mut State) -> T) -> T {
-        look(&mut locked(&self.state))
-    }
-
-    pub(super) fn changed(&self) {
-        self.changes.notify_waiters();
-    }
-
-    /// Changes the state, and wakes all who wait.
-    pub(super) fn change<T>(&self, change: impl FnOnce(&mut State) -> T) -> T {
-        let result = self.with(change);
-        self.changed();
-        result
-    }
-
-    /// Waits until a look at the state finds something, for at most `limit`.
+    /// Waits until a look at the state finds something, for at most `limit`, or until the log ends.
     pub(super) async fn until<T>(
         &self,
         limit: Duration,
         mut look: impl FnMut(&mut State) -> Option<T>,
     ) -> Result<T, LogError> {
-        let looks = async {
-            loop {
-                // Before the look: a change after it wakes this one.
-                let changed = self.changes.notified();
-                let found = self.with(|state| match (look(state), &state.phase) {
-                    (Some(found), _) => Some(Ok(found)),
-                    (None, Phase::Ended(why)) => Some(Err(why.clone())),
-                    (None, _) => None,
-                });
-                match found {
-                    Some(found) => return found,
-                    None => changed.await,
-                }
-            }
-        };
-        let found = self.reactor.timeout(limit, looks).await;
+        let look = |state: &mut State| look(state).map(Ok).or_else(|| state.ended.clone().map(Err));
+        let found = self.state.until(limit, look).await;
         found.unwrap_or(Err(LogError::TimedOut))
     }
 
+    /// Ends the log at once.
     pub(super) fn end(&self, why: LogError) {
-        self.change(|state| match state.phase {
-            Phase::Ended(_) => {}
-            _ => state.phase = Phase::Ended(why),
-        });
+        self.state
+            .change(|state| state.ended.get_or_insert(why).clone());
     }
 
-    async fn ended(&self) {
-        let never = |_: &mut State| None::<()>;
-        let _ = self.until(FOREVER, never).await;
-    }
-
-    /// Commits what was appended, group by group.
+    /// Commits what is new, one commit after the other.
     async fn commit(&self) {
-        loop {
-            let is_due = |state: &mut State| {
-                let members = state.members.len();
-                let is_more = members > 0 && state.recount
-                    || members >= COPIES && state.committed < state.end;
-                (is_more && state.groups.len() < GROUPS).then_some(())
-            };
-            if self.until(FOREVER, is_due).await.is_err() {
-                return;
-            }
+        let is_due = |state: &mut State| {
+            let is_new = state.committed < state.end || state.shown < state.head;
+            let is_due = (state.recount || is_new) && self.set.able() >= COPIES;
+            (is_due && state.commits.len() < COMMITS).then_some(())
+        };
+        while self.until(FOREVER, is_due).await.is_ok() {
             let gate = self.gate.lock().await;
-            let committed = self.with(|state| self.commit_group(state));
+            let committed = self.state.change(|state| self.commit_next(state));
             drop(gate);
-            match committed {
-                Ok(()) => self.changed(),
-                Err(Refused::RingFull { .. }) => self.make_room().await,
-                // A replica has to come back.
-                Err(Refused::TooFew { .. }) => {
-                    let able = |_: &mut State| (self.set.able() >= COPIES).then_some(());
-                    match self.until(self.cfg.limit, able).await {
-                        Ok(()) | Err(LogError::TimedOut) => {}
-                        Err(_) => return,
-                    }
+            let done = match committed {
+                // A replica is slow, and holds the memory of its commits: the others go on.
+                Err(Refused::RingFull { .. }) => {
+                    self.set.make_room(GROUP as usize, self.cfg.limit).await
                 }
-                Err(Refused::Error(error)) => return self.end(error.into()),
+                // A replica has to come back.
+                Err(Refused::TooFew { .. }) => Ok(()),
+                done => done,
+            };
+            if let Err(Refused::Error(error)) = done {
+                return self.end(error.into());
             }
         }
     }
 
-    fn commit_group(&self, state: &mut State) -> Result<(), Refused> {
-        let from = state.committed;
-        let end = match state.members.len() {
-            COPIES.. => state.group_end(),
-            // It only repeats the tail, for a replica that came back.
-            _ => from,
-        };
-        let shown = match self.cfg.fault {
-            Fault::TailAhead => state.end,
-            _ => end,
-        };
+    /// Commits the next head, or the next group with its tail, or the tail alone.
+    fn commit_next(&self, state: &mut State) -> Result<(), Refused> {
+        let (fault, from, is_head) = (self.cfg.fault, state.committed, state.shown < state.head);
+        let end = if is_head { from } else { state.group_end() };
         let found = state.found.iter().flatten().map(|found| found.tail.epoch);
-        let epoch = match self.cfg.fault {
-            Fault::KeepsEpoch => found.max().unwrap_or(0),
-            _ => self.cfg.epoch,
+        let tail = Tail {
+            epoch: fault.either(Fault::KeepsEpoch, found.max().unwrap_or(0), self.cfg.epoch),
+            end: fault.either(Fault::TailAhead, state.end, end),
         };
-        let tail = Tail { epoch, end: shown };
-        let tail = Some((TAIL, tail.word().to_le_bytes()));
-        let id = match from < end {
-            true => {
-                let (at, group) = (state.ring.offset(from), state.ring.piece(from, end));
-                self.set.commit(at, &[group], tail, COPIES)?
-            }
-            false => self.set.commit(SPARE, &[&[0]], tail, 1)?,
+        let tail = (TAIL, tail.word());
+        let (at, piece, (word_at, word)) = match (is_head, state.ring.piece(from, end)) {
+            (true, _) => (SPARE, &[0][..], (HEAD, state.head)),
+            (_, []) => (SPARE, &[0][..], tail),
+            (_, group) => (state.ring.offset(from), group, tail),
         };
-        state.recount = false;
-        state.committed = end;
-        state.groups.push_back((id, end));
+        let word = Some((word_at, word.to_le_bytes()));
+        let id = self.set.commit(at, &[piece], word, COPIES)?;
+        if is_head {
+            state.shown = state.head;
+            state.truncations.push_back((id, state.head));
+        } else {
+            (state.committed, state.recount) = (end, false);
+        }
+        state.commits.push_back((id, state.committed, state.shown));
         Ok(())
     }
 
-    /// A replica is slow and holds the memory of its commits. After the limit the others go on.
-    async fn make_room(&self) {
-        let room = self.set.room(GROUP as usize, self.cfg.limit).await;
-        if let Err(Refused::RingFull { held_by }) = room {
-            for id in self.set.ids(held_by) {
-                let _ = self.set.set_aside(id, self.cfg.limit).await;
-            }
-        }
-    }
-
-    /// Counts the copies of each group. All earlier records are on the replicas that have it.
+    /// Counts the copies of each commit. All earlier ones are on the replicas that have it.
     async fn count(&self) {
-        let copies = match self.cfg.fault {
-            Fault::OneCopy => 1,
-            _ => COPIES,
-        };
-        let first = |state: &mut State| state.groups.front().copied();
-        while let Ok((id, end)) = self.until(FOREVER, first).await {
+        let copies = self.cfg.fault.either(Fault::OneCopy, 1, COPIES);
+        let first = |state: &mut State| state.commits.front().copied();
+        while let Ok((id, end, head)) = self.until(FOREVER, first).await {
             let settled = self.set.settle(id, copies, FOREVER).await;
-            self.change(|state| {
-                state.groups.pop_front();
+            self.state.change(|state| {
+                state.commits.pop_front();
                 match settled {
-                    Ok(outcome) if outcome.copies() >= copies => {
-                        (state.durable, state.is_ours) = (state.durable.max(end), true);
-                    }
-                    // A later group counts this one as well.
+                    // Otherwise a later one counts it as well.
+                    Ok(of) if of.copies() >= copies => state.acknowledge(end, head),
                     Ok(_) => {}
-                    Err(error) => state.phase = Phase::Ended(error.into()),
+                    Err(error) => state.ended = Some(error.into()),
                 }
             });
         }
     }
 
-    /// Frees the room of truncated records when no member can lose the truncation.
+    /// Frees the room of truncated records when no replica of the set can lose the truncation.
     async fn reclaim(&self) {
         let first = |state: &mut State| state.truncations.front().copied();
         while let Ok((id, to)) = self.until(FOREVER, first).await {
             if self.cfg.fault != Fault::RoomEarly && self.set.everywhere(id).await.is_err() {
                 return;
             }
-            self.change(|state| {
+            self.state.change(|state| {
                 state.truncations.pop_front();
                 state.free = to;
             });
         }
-    }
-}
-
-pub(super) fn locked<T>(lock: &Mutex<T>) -> MutexGuard<'_, T> {
-    lock.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-impl From<Refused> for LogError {
-    fn from(refused: Refused) -> Self {
-        match refused {
-            Refused::Error(error) => error.into(),
-            refused => Self::TooFew(refused.to_string()),
-        }
-    }
-}
-
-impl From<Error> for LogError {
-    fn from(error: Error) -> Self {
-        Self::Rpma(error.to_string())
     }
 }

@@ -1,8 +1,9 @@
 //! A log in the persistent memory of three hosts. A record is acknowledged when two of them have it.
 //!
 //! ```text
-//! replicated-log serve <address:port> <pmem-path>
+//! replicated-log serve  <address:port> <pmem-path>
 //! replicated-log append <address:port> <address:port> <address:port>
+//! replicated-log read   <address:port> <address:port> <address:port>
 //! replicated-log verify <address:port> <pmem-path>
 //! ```
 //!
@@ -10,10 +11,7 @@
 //! side of a replica, `server.rs` the program of a replica, `format.rs` the bytes; `blocking.rs` and
 //! `task.rs` are front ends for programs with threads and for tokio.
 
-#![allow(
-    dead_code,
-    reason = "its tests call everything, and its commands a part"
-)]
+#![allow(dead_code, reason = "only its tests call everything")]
 
 pub(crate) mod blocking;
 pub(crate) mod error;
@@ -49,12 +47,17 @@ enum Command {
     Append {
         #[command(flatten)]
         cfg: LogCfg,
-        /// Raises the epoch if another writer has it.
-        #[arg(long)]
-        take_over: bool,
         /// On tokio, in the place of threads.
         #[arg(long)]
         tokio: bool,
+    },
+    /// Opens the log as its next writer, and prints its records.
+    Read {
+        #[command(flatten)]
+        cfg: LogCfg,
+        /// Then forgets them.
+        #[arg(long)]
+        truncate: bool,
     },
     /// Prints the records of a replica that does not run.
     Verify {
@@ -70,21 +73,18 @@ fn main() -> Result<()> {
     match Command::parse() {
         Command::Serve(settings) => serve(&settings),
         Command::Verify { settings, key } => verify(&settings, key),
-        Command::Append {
-            mut cfg,
-            take_over,
-            tokio,
-        } => loop {
-            let appended = if tokio {
-                on_tokio(&cfg)
-            } else {
-                on_threads(&cfg)
-            };
-            match appended {
-                Err(LogError::Fenced { epoch }) if take_over => cfg.epoch = epoch + 1,
-                appended => return Ok(appended?),
-            }
-        },
+        Command::Append { cfg, tokio } => write(cfg, if tokio { on_tokio } else { on_threads }),
+        Command::Read { cfg, truncate } => write(cfg, |cfg| read(cfg, truncate)),
+    }
+}
+
+/// Runs a writer; with `--take-over` again, with a higher epoch, if another one has the log.
+fn write(mut cfg: LogCfg, run: impl Fn(&LogCfg) -> Result<(), LogError>) -> Result<()> {
+    loop {
+        match run(&cfg) {
+            Err(LogError::Fenced { epoch }) if cfg.take_over => cfg.epoch = epoch + 1,
+            ended => return Ok(ended?),
+        }
     }
 }
 
@@ -104,17 +104,34 @@ fn verify(settings: &Settings, key: u64) -> Result<()> {
     PmemMap::open(&settings.path, layout.len())?.read_at(place.start, &mut bytes)?;
     let found = Found::decode(&bytes, settings.ring)?;
     for (at, record) in found.records() {
-        println!("{at} {}", String::from_utf8_lossy(record));
+        print(at, record);
     }
     println!("head {}, {:?}, {:?}", found.head, found.tail, found.header);
     Ok(())
 }
 
+fn print(at: Lsn, record: &[u8]) {
+    println!("{at} {}", String::from_utf8_lossy(record));
+}
+
 /// The domain of trust of a client. Its device reaches a replica that is up.
 fn peer(cfg: &LogCfg) -> Result<Peer, LogError> {
-    let to = |n: usize| Device::from_addr(&cfg.replicas[n].ip().to_string(), Side::Remote);
-    let device = to(0).or_else(|_| to(1)).or_else(|_| to(2))?;
-    Ok(Peer::new(&device)?)
+    let to = |n: usize| Device::from_socket_addr(cfg.replicas[n], Side::Remote);
+    let device = to(0).or_else(|_| to(1)).or_else(|_| to(2));
+    Ok(Peer::new(&device?)?)
+}
+
+fn read(cfg: &LogCfg, truncate: bool) -> Result<(), LogError> {
+    let log = blocking::Log::open(&peer(cfg)?, cfg)?;
+    let (mut at, end) = log.bounds();
+    while let Some((record, next)) = log.read(at)? {
+        print(next - format::size_of(record.len()), &record);
+        at = next;
+    }
+    if truncate {
+        log.truncate(end)?;
+    }
+    log.close()
 }
 
 fn on_threads(cfg: &LogCfg) -> Result<(), LogError> {

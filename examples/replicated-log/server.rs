@@ -33,7 +33,7 @@ pub(crate) struct Settings {
     #[arg(skip = SILENCE)]
     pub(crate) silence: Duration,
     /// Puts a fault in, to see what it breaks.
-    #[arg(long = "break", value_name = "FAULT", value_parser = Fault::named, default_value = "nothing")]
+    #[arg(long = "break", value_enum, default_value = "nothing")]
     pub(crate) fault: Fault,
 }
 

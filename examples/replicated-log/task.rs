@@ -35,7 +35,7 @@ impl Deref for Log {
 
 impl Drop for Log {
     fn drop(&mut self) {
-        self.log.end(LogError::Closed);
+        self.log.0.end(LogError::Closed);
         self.work.abort();
     }
 }

@@ -1,12 +1,13 @@
 //! Each fault that can be put into the log is found by a test, which this table names.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
+
+use clap::ValueEnum;
 
 use crate::replicated_log::Fault;
 
 const CUTS: &str = include_str!("cuts.rs");
 const SCENES: &str = include_str!("scenes.rs");
-const FAULTS: &str = include_str!("../../examples/replicated-log/fault.rs");
 
 /// The name of each fault, and the test that finds it.
 const FOUND_BY: [(&str, &str, &str); 18] = [
@@ -49,27 +50,23 @@ fn text<'a>(file: &'a str, test: &str) -> Option<&'a str> {
     Some(&text[..text.find("\n}\n")?])
 }
 
-/// Promise: each fault has a name, and a test that puts it in.
+/// Promise: a test puts each fault in.
 #[test]
 fn each_fault_is_found_by_a_test() {
-    let variants = FAULTS.lines().filter_map(|line| {
-        let variant = line.strip_prefix("    ")?.strip_suffix(',')?;
-        let is_name = variant.chars().all(char::is_alphabetic);
-        (is_name && variant != "Nothing").then_some(variant)
-    });
-    let named = Fault::ALL.map(|(_, fault)| format!("{fault:?}"));
-    let named: BTreeSet<_> = named.iter().map(String::as_str).collect();
-    assert_eq!(variants.collect::<BTreeSet<_>>(), named, "Fault::ALL");
-    let names: BTreeSet<_> = Fault::ALL.into_iter().map(|(name, _)| name).collect();
-    let tested: BTreeSet<_> = FOUND_BY.into_iter().map(|(name, ..)| name).collect();
-    assert_eq!(names, tested);
-    for (name, fault) in Fault::ALL {
-        for (_, file, test) in FOUND_BY.into_iter().filter(|(of, ..)| *of == name) {
-            let text = text(file, test).unwrap_or_else(|| panic!("there is no test {test}"));
-            let puts_it_in = text
-                .split(|of: char| !of.is_alphabetic() && of != ':')
-                .any(|word| word == format!("Fault::{fault:?}"));
-            assert!(puts_it_in, "{test} does not put in {name}");
-        }
+    let faults: BTreeMap<_, _> = Fault::value_variants()
+        .iter()
+        .filter(|fault| **fault != Fault::Nothing)
+        .map(|fault| (fault.to_possible_value().expect("a name"), fault))
+        .map(|(name, fault)| (name.get_name().to_owned(), fault))
+        .collect();
+    let tested: BTreeSet<_> = FOUND_BY.iter().map(|(name, ..)| *name).collect();
+    assert_eq!(faults.keys().collect::<Vec<_>>(), Vec::from_iter(&tested));
+    for (name, file, test) in FOUND_BY {
+        let (text, fault) = (text(file, test), faults[name]);
+        let text = text.unwrap_or_else(|| panic!("there is no test {test}"));
+        let puts_it_in = text
+            .split(|of: char| !of.is_alphabetic() && of != ':')
+            .any(|word| word == format!("Fault::{fault:?}"));
+        assert!(puts_it_in, "{test} does not put in {name}");
     }
 }

@@ -247,6 +247,9 @@ fn dies_at(step: u64, fault: Fault, replaced: bool) -> u64 {
         log.append(&TWO).expect("appended");
         drop(log);
         world.replace(2);
+        // The second one, which has not got the record, is slower than the third one.
+        let link = fabric.between(&client, &world.hosts[1]);
+        link.delay(Duration::from_millis(20));
     } else {
         // The third one has a record in its place, which nobody acknowledged.
         [0, 1].iter().for_each(|n: &usize| world.hosts[*n].freeze());
@@ -263,6 +266,12 @@ fn dies_at(step: u64, fault: Fault, replaced: bool) -> u64 {
     let killed = client.clone();
     let dies = fabric.at_step(begin.saturating_add(step), move || killed.kill());
     let last = world.open(3);
+    // It brings the third one up to date as well, unless it dies before.
+    let is_member = || world.found(2).is_ok_and(|found| found.tail.epoch == 3);
+    let mut waits = 0..30;
+    while !is_member() && waits.next().is_some() {
+        rpma::sim::sleep(Duration::from_millis(100));
+    }
     let steps = fabric.steps() - begin;
     drop((last, dies, entered));
     world.fault = Fault::Nothing;

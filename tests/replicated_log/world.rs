@@ -141,6 +141,7 @@ impl World {
             method: self.way.method,
             ring: RING_LEN,
             create: epoch == 1,
+            take_over: false,
             limit: LIMIT,
             silence: SILENCE,
             fault: self.fault,
