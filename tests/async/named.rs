@@ -146,6 +146,10 @@ fn commits_of_a_writer_have_their_lines() {
             writer.durable(ticket).await.expect("durable");
             let read = noted!(lines, writer.read(memories.block(b"a word."), to));
             drop(read.await.expect("completes"));
+            let (pool, far) = (&memories.pool, writer.offer().regions()[0]);
+            let at = (&far, 0);
+            noted!(lines, writer.commit_bytes(pool, at, &[7; 150], None).await);
+            noted!(lines, writer.read_bytes(pool, &far, 0..150).await);
             made.writer.close(CLOSE).await.expect("closes");
         });
         assert_named(&reports, &lines);
