@@ -3,12 +3,13 @@
 //! recovered, and nothing that was acknowledged may be missing.
 //!
 //! ```text
-//! sim-log [--break flush | tail | platform]
+//! sim-log [--break flush | tail | platform | a fault of replicated-log]
 //! ```
 //!
-//! `log.rs` is the program, here is its test.
+//! `log.rs` is the program, here is its test. `replicated.rs` shows a fault of the larger example.
 
 pub(crate) mod log;
+mod replicated;
 
 use std::env;
 use std::io::{self, Write as _};
@@ -126,7 +127,8 @@ fn main() -> Result<ExitCode> {
             Fault::Platform,
             "Broken: the replicas promise that what devices write is durable, on every platform.",
         ),
-        _ => bail!("usage: sim-log [--break flush | tail | platform]"),
+        ["--break", name] => return replicated::show(name),
+        _ => bail!("usage: sim-log [--break FAULT]"),
     };
     println!(
         "A client appends {COUNT} records to two replicas, whose power is cut at every event."

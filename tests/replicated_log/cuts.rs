@@ -9,6 +9,7 @@ use rpma::sync::{Mutex, MutexGuard, PoisonError};
 use rpma::thread;
 
 use crate::common::place::profile;
+use crate::faults::find;
 use crate::replicated_log::format::Found;
 use crate::replicated_log::{Fault, LogError, Lsn};
 use crate::world::{Way, World, found};
@@ -173,8 +174,14 @@ fn room_is_used_again_after_the_truncation() {
         ended.expect("appended");
     }
     // Not each order of the threads lets the append come first.
-    let is_found = (1..=30).any(|seed| run(seed, Fault::RoomEarly).is_err());
-    assert!(is_found, "nothing is found");
+    find(Fault::RoomEarly, 1..=30, |seed| {
+        loss(run(seed, Fault::RoomEarly))
+    });
+}
+
+/// The report of a loss.
+fn loss<T>(run: Result<T, Loss>) -> Result<(), String> {
+    run.map(drop).map_err(|loss| loss.to_string())
 }
 
 /// The promise of `nothing_acknowledged_is_lost` is broken by each of these faults.
@@ -189,7 +196,7 @@ fn faults_of_commits_are_found() {
         (Fault::TailAhead, on(Method::Reading, Platform::Eadr)),
         (Fault::TailAhead, on(Method::Server, Platform::AdrDdioOn)),
     ] {
-        let is_found = |seed| cut((&profile(), seed), way, fault, append_and_truncate).is_err();
-        assert!((1..=30).any(is_found), "{fault:?} is not found: {way:?}");
+        let run = |seed| cut((&profile(), seed), way, fault, append_and_truncate);
+        find(fault, 1..=30, |seed| loss(run(seed)));
     }
 }

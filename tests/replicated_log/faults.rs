@@ -1,50 +1,55 @@
-//! Each fault that can be put into the log is found by a test, which this table names.
+//! Each fault that can be put into the log is found by a test, which `found_by.rs` names.
 
+use std::any::Any;
 use std::collections::{BTreeMap, BTreeSet};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use clap::ValueEnum;
 
+use crate::found_by::{BREAK, FOUND_BY};
 use crate::replicated_log::Fault;
 
 const CUTS: &str = include_str!("cuts.rs");
 const SCENES: &str = include_str!("scenes.rs");
 
-/// The name of each fault, and the test that finds it.
-const FOUND_BY: [(&str, &str, &str); 18] = [
-    ("visible", CUTS, "faults_of_commits_are_found"),
-    ("platform", CUTS, "faults_of_commits_are_found"),
-    ("posted", CUTS, "faults_of_commits_are_found"),
-    ("tail-ahead", CUTS, "faults_of_commits_are_found"),
-    (
-        "room-early",
-        CUTS,
-        "room_is_used_again_after_the_truncation",
-    ),
-    ("one-copy", SCENES, "one_copy_is_not_enough"),
-    ("unknown-is-done", SCENES, "one_copy_is_not_enough"),
-    (
-        "reads-one",
-        SCENES,
-        "a_replica_that_was_away_is_not_the_newest",
-    ),
-    ("blank-counts", SCENES, "a_replaced_replica_is_no_witness"),
-    ("ignores-epochs", SCENES, "the_newer_epoch_wins"),
-    ("keeps-epoch", SCENES, "the_newer_epoch_wins"),
-    ("tells-early", SCENES, "an_open_log_is_on_two_replicas"),
-    ("no-recount", SCENES, "an_open_log_is_on_two_replicas"),
-    ("same-instance", SCENES, "a_higher_epoch_takes_over"),
-    ("joins-early", SCENES, "a_replica_joins_while_others_append"),
-    (
-        "joins-ungated",
-        SCENES,
-        "a_replica_joins_while_others_append",
-    ),
-    ("header-first", SCENES, "a_writer_dies_while_replicas_join"),
-    ("no-set-back", SCENES, "a_writer_dies_while_replicas_join"),
-];
+/// Puts a fault in, and fails if it is found with no seed. It prints the first failure.
+pub(crate) fn find(
+    fault: Fault,
+    seeds: impl IntoIterator<Item = u64>,
+    run: impl Fn(u64) -> Result<(), String>,
+) {
+    let value = fault.to_possible_value().expect("a name");
+    if std::env::var(BREAK).is_ok_and(|name| name != value.get_name()) {
+        return;
+    }
+    let failure = |seed| Some((seed, run(seed).err()?));
+    let found = seeds.into_iter().find_map(failure);
+    let (seed, why) = found.unwrap_or_else(|| panic!("{fault:?} is not found"));
+    let help = value.get_help().expect("its documentation");
+    println!(
+        "\n{}: {help}. It is found with the number {seed}:\n\n{why}",
+        value.get_name()
+    );
+}
+
+/// The text of a panic of `run`.
+pub(crate) fn panics(run: impl FnOnce()) -> Result<(), String> {
+    let text = |panic: Box<dyn Any + Send>| match panic.downcast::<String>() {
+        Ok(text) => *text,
+        Err(panic) => panic
+            .downcast_ref::<&str>()
+            .map_or("a panic", |text| *text)
+            .to_owned(),
+    };
+    catch_unwind(AssertUnwindSafe(run)).map_err(text)
+}
 
 /// The text of a test.
-fn text<'a>(file: &'a str, test: &str) -> Option<&'a str> {
+fn text(test: &str) -> Option<&'static str> {
+    let (file, test) = match test.split_once("::")? {
+        ("cuts", test) => (CUTS, test),
+        (_, test) => (SCENES, test),
+    };
     let begin = file.find(&format!("#[test]\nfn {test}() {{"))?;
     let text = &file[begin..];
     Some(&text[..text.find("\n}\n")?])
@@ -59,10 +64,10 @@ fn each_fault_is_found_by_a_test() {
         .map(|fault| (fault.to_possible_value().expect("a name"), fault))
         .map(|(name, fault)| (name.get_name().to_owned(), fault))
         .collect();
-    let tested: BTreeSet<_> = FOUND_BY.iter().map(|(name, ..)| *name).collect();
+    let tested: BTreeSet<_> = FOUND_BY.iter().map(|(name, _)| *name).collect();
     assert_eq!(faults.keys().collect::<Vec<_>>(), Vec::from_iter(&tested));
-    for (name, file, test) in FOUND_BY {
-        let (text, fault) = (text(file, test), faults[name]);
+    for (name, test) in FOUND_BY {
+        let (text, fault) = (text(test), faults[name]);
         let text = text.unwrap_or_else(|| panic!("there is no test {test}"));
         let puts_it_in = text
             .split(|of: char| !of.is_alphabetic() && of != ':')

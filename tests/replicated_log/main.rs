@@ -7,6 +7,7 @@ mod replicated_log;
 
 mod cuts;
 mod faults;
+mod found_by;
 mod input;
 mod network;
 mod scenes;

@@ -1,6 +1,5 @@
 //! Writers and replicas that come and go. Each scene is a promise, and the faults that break it.
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
@@ -8,6 +7,7 @@ use rpma::sim::Fabric;
 use rpma::thread;
 
 use crate::common::place::profile;
+use crate::faults::{find, panics};
 use crate::replicated_log::blocking::Log;
 use crate::replicated_log::{Fault, LogError};
 use crate::world::{READING, World};
@@ -21,6 +21,13 @@ pub(crate) fn records(log: &Log) -> Vec<Vec<u8>> {
         Some(record)
     };
     std::iter::from_fn(next).collect()
+}
+
+/// For the failure of a scene.
+fn shown(log: &Log) -> String {
+    let records = records(log);
+    let texts = records.iter().map(|record| String::from_utf8_lossy(record));
+    format!("the log has only {:?}", Vec::from_iter(texts))
 }
 
 fn has(log: &Log, record: &[u8]) -> bool {
@@ -42,8 +49,7 @@ fn scene(seeds: u64, faults: &[Fault], run: impl Fn(&mut World)) {
     };
     (1..=seeds).for_each(|seed| play(seed, Fault::Nothing));
     for fault in faults {
-        let fails = |seed| catch_unwind(AssertUnwindSafe(|| play(seed, *fault))).is_err();
-        assert!((1..=10 * seeds).any(fails), "{fault:?} is not found");
+        find(*fault, 1..=10 * seeds, |seed| panics(|| play(seed, *fault)));
     }
 }
 
@@ -62,7 +68,7 @@ fn append_in_vain(log: &Log, record: &[u8]) {
     let appended = log.append(record);
     assert!(
         matches!(appended, Err(LogError::Unknown(..))),
-        "{appended:?}"
+        "the outcome is known: {appended:?}"
     );
 }
 
@@ -88,7 +94,7 @@ fn a_replica_that_was_away_is_not_the_newest() {
         drop(log);
         world.only(&[0, 1, 2]);
         let log = world.open(2).expect("opens");
-        assert!(has(&log, b"two"), "{:?}", records(&log));
+        assert!(has(&log, b"two"), "{}", shown(&log));
     });
 }
 
@@ -107,7 +113,7 @@ fn a_replaced_replica_is_no_witness() {
         assert!(matches!(opened, Some(LogError::TooFew(_))), "{opened:?}");
         world.only(&[0, 1, 2]);
         let log = world.open(3).expect("opens");
-        assert!(has(&log, b"two"), "{:?}", records(&log));
+        assert!(has(&log, b"two"), "{}", shown(&log));
     });
 }
 
@@ -127,7 +133,7 @@ fn the_newer_epoch_wins() {
         drop(log);
         world.only(&[0, 2]);
         let log = world.open(3).expect("opens");
-        assert!(has(&log, b"two"), "{:?}", records(&log));
+        assert!(has(&log, b"two"), "{}", shown(&log));
     });
 }
 
@@ -224,9 +230,11 @@ fn a_writer_dies_while_replicas_join() {
         for step in at() {
             dies_at(step, Fault::Nothing, replaced);
         }
-        let fails =
-            |step| catch_unwind(AssertUnwindSafe(|| dies_at(step, fault, replaced))).is_err();
-        assert!(at().any(fails), "{fault:?} is not found");
+        find(fault, at(), |step| {
+            panics(|| {
+                dies_at(step, fault, replaced);
+            })
+        });
     }
 }
 
@@ -280,7 +288,7 @@ fn dies_at(step: u64, fault: Fault, replaced: bool) -> u64 {
     let _entered = next.enter();
     world.only(&[1, 2]);
     match world.open(4) {
-        Ok(log) => assert!(has(&log, &TWO), "{:?}", records(&log)),
+        Ok(log) => assert!(has(&log, &TWO), "{}", shown(&log)),
         Err(LogError::TooFew(why)) if replaced => assert!(why.contains("has no log"), "{why}"),
         Err(error) => panic!("{error}"),
     }
@@ -303,7 +311,7 @@ fn a_replica_dies_while_the_log_opens() {
         let steps = fabric.steps() - begin;
         drop(dies);
         let log = opened.unwrap_or_else(|error| panic!("replica {n} dies at {step}: {error}"));
-        assert!(has(&log, b"one"), "{:?}", records(&log));
+        assert!(has(&log, b"one"), "{}", shown(&log));
         steps
     };
     let steps = opens(u64::MAX, 0);

@@ -1,0 +1,44 @@
+//! Shows a fault of the example `replicated-log`: runs the test that finds it.
+
+#[path = "../../tests/replicated_log/found_by.rs"]
+mod found_by;
+
+use std::env;
+use std::process::{Command, ExitCode};
+
+use anyhow::{Context, Result, bail};
+
+use self::found_by::{BREAK, FOUND_BY};
+
+/// Runs the test that finds this fault, and prints the failure.
+pub(crate) fn show(name: &str) -> Result<ExitCode> {
+    let Some((_, test)) = FOUND_BY.iter().find(|(of, _)| *of == name) else {
+        let names = FOUND_BY.map(|(name, _)| name).join(", ");
+        bail!("the faults are flush, tail, platform (here), and of replicated-log: {names}");
+    };
+    println!("Broken: {name}, in examples/replicated-log. The test {test} finds it.\n");
+    let cargo = env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let mut run = Command::new(cargo);
+    run.current_dir(env!("CARGO_MANIFEST_DIR")).env(BREAK, name);
+    run.args([
+        "test",
+        "--quiet",
+        "--no-default-features",
+        "--features",
+        "sim",
+    ]);
+    run.args([
+        "--test",
+        "replicated_log",
+        test,
+        "--",
+        "--exact",
+        "--nocapture",
+    ]);
+    let status = run.status().context("cargo could not be run")?;
+    match status.success() {
+        // As for the faults of the short log.
+        true => Ok(ExitCode::FAILURE),
+        false => bail!("the fault was not found"),
+    }
+}
