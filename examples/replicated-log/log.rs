@@ -158,7 +158,7 @@ impl Log {
     /// Waits until the log was read, and its records are on enough replicas under this epoch.
     pub(crate) async fn opened(&self) -> Result<(), LogError> {
         let log = &self.0;
-        let is_open = |state: &mut State| (state.is_open && state.is_ours).then_some(());
+        let is_open = |state: &State| (state.is_open && state.is_ours).then_some(());
         match log.until(log.cfg.limit, is_open).await {
             Err(LogError::TimedOut) => Err(LogError::TooFew(log.state.look(State::reasons))),
             opened => opened,
@@ -173,12 +173,10 @@ impl Log {
             let (len, most) = (record.len(), most as usize - 24);
             return Err(LogError::TooLong { len, most });
         }
-        let staged = log.until(log.cfg.limit, |state| state.stage(record)).await;
-        let (at, end) = match staged {
-            Err(LogError::TimedOut) => return Err(LogError::Full),
-            staged => staged?,
-        };
-        let is_there = |state: &mut State| {
+        let stage = |state: &mut State| state.stage(record);
+        let staged = log.state.change_when(log.cfg.limit, stage).await;
+        let (at, end) = staged.unwrap_or(Err(LogError::Full))?;
+        let is_there = |state: &State| {
             let to = fault.either(Fault::Posted, state.committed, state.durable);
             (to >= end).then_some(at)
         };
@@ -206,19 +204,15 @@ impl Log {
     /// Forgets the records before a position. It returns when enough replicas have done so.
     pub(crate) async fn truncate(&self, to: Lsn) -> Result<(), LogError> {
         let log = &self.0;
-        let stage = |state: &mut State| match state.ended {
-            None => Some(state.check_position(to).map(|()| state.head = to)),
-            Some(_) => None,
-        };
-        log.until(log.cfg.limit, stage).await??;
-        let is_kept = |state: &mut State| (state.kept >= to).then_some(());
+        log.state.change(|state| state.stage_head(to))?;
+        let is_kept = |state: &State| (state.kept >= to).then_some(());
         let kept = log.until(log.cfg.limit, is_kept).await;
         kept.map_err(|error| LogError::Unknown(to, Box::new(error)))
     }
 
     /// Waits until all records are acknowledged, and ends the log.
     pub(crate) async fn close(&self) -> Result<(), LogError> {
-        let is_done = |state: &mut State| (state.durable == state.end).then_some(());
+        let is_done = |state: &State| (state.durable == state.end).then_some(());
         let closed = self.0.until(self.0.cfg.limit, is_done).await;
         self.0.end(LogError::Closed);
         closed
@@ -254,23 +248,29 @@ impl State {
     }
 
     /// Puts a record into the ring, behind the others. `None`: there is no room.
-    fn stage(&mut self, record: &[u8]) -> Option<(Lsn, Lsn)> {
+    fn stage(&mut self, record: &[u8]) -> Option<Result<(Lsn, Lsn), LogError>> {
         let size = size_of(record.len());
         let pad = self.ring.pad_before(self.end, size);
         let (at, end) = (self.end + pad, self.end + pad + size);
-        if !self.is_open
-            || self.ended.is_some()
-            || end > self.free + self.ring.len()
-            || end >= Tail::MOST_END
-        {
-            return None;
+        let is_room = end <= self.free + self.ring.len() && end < Tail::MOST_END;
+        match &self.ended {
+            Some(why) => return Some(Err(why.clone())),
+            None if !self.is_open || !is_room => return None,
+            None => {}
         }
         if pad > 0 {
             self.ring.encode(self.end, None);
         }
         self.ring.encode(at, Some(record));
         self.end = end;
-        Some((at, end))
+        Some(Ok((at, end)))
+    }
+
+    fn stage_head(&mut self, to: Lsn) -> Result<(), LogError> {
+        self.check_position(to)?;
+        self.ended.clone().map_or(Ok(()), Err)?;
+        self.head = to;
+        Ok(())
     }
 
     /// The end of the next group: of whole entries that are in one piece.
@@ -355,9 +355,9 @@ impl Shared {
     pub(super) async fn until<T>(
         &self,
         limit: Duration,
-        mut look: impl FnMut(&mut State) -> Option<T>,
+        mut look: impl FnMut(&State) -> Option<T>,
     ) -> Result<T, LogError> {
-        let look = |state: &mut State| look(state).map(Ok).or_else(|| state.ended.clone().map(Err));
+        let look = |state: &State| look(state).map(Ok).or_else(|| state.ended.clone().map(Err));
         let found = self.state.until(limit, look).await;
         found.unwrap_or(Err(LogError::TimedOut))
     }
@@ -370,7 +370,7 @@ impl Shared {
 
     /// Commits what is new, one commit after the other.
     async fn commit(&self) {
-        let is_due = |state: &mut State| {
+        let is_due = |state: &State| {
             let is_new = state.committed < state.end || state.shown < state.head;
             let is_due = (state.recount || is_new) && self.set.able() >= COPIES;
             (is_due && state.commits.len() < COMMITS).then_some(())
@@ -424,7 +424,7 @@ impl Shared {
     /// Counts the copies of each commit. All earlier ones are on the replicas that have it.
     async fn count(&self) {
         let copies = self.cfg.fault.either(Fault::OneCopy, 1, COPIES);
-        let first = |state: &mut State| state.commits.front().copied();
+        let first = |state: &State| state.commits.front().copied();
         while let Ok((id, end, head)) = self.until(FOREVER, first).await {
             let settled = self.set.settle(id, copies, FOREVER).await;
             self.state.change(|state| {
@@ -441,7 +441,7 @@ impl Shared {
 
     /// Frees the room of truncated records when no replica of the set can lose the truncation.
     async fn reclaim(&self) {
-        let first = |state: &mut State| state.truncations.front().copied();
+        let first = |state: &State| state.truncations.front().copied();
         while let Ok((id, to)) = self.until(FOREVER, first).await {
             if self.cfg.fault != Fault::RoomEarly && self.set.everywhere(id).await.is_err() {
                 return;

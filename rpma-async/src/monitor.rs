@@ -35,7 +35,7 @@ use crate::waiters::{Ticket, Waiters};
 /// // One task acknowledges …
 /// acknowledged.change(|end| *end = 4096);
 /// // … and another one waits for that, for at most ten seconds.
-/// let is_there = |end: &mut u64| (*end >= 4096).then_some(*end);
+/// let is_there = |end: &u64| (*end >= 4096).then_some(*end);
 /// let end = acknowledged.until(Duration::from_secs(10), is_there).await;
 /// # assert_eq!(end, Some(4096));
 /// # }
@@ -77,17 +77,37 @@ impl<T> Monitor<T> {
     /// `None` means that the limit has passed, or that the driver of the reactor is gone
     /// ([`Reactor::timeout`]). It looks at once, and again after each change.
     ///
-    /// The look that returns something may change the value as well: it takes the last place, for
-    /// example. Other tasks look again after it.
-    ///
     /// # Cancel safety
     ///
-    /// It only waits: it may be dropped at any time. A look that has returned something is the end
-    /// of the wait in the same poll.
+    /// It only waits: it may be dropped at any time.
     pub async fn until<R>(
         &self,
         limit: Duration,
-        look: impl FnMut(&mut T) -> Option<R>,
+        mut look: impl FnMut(&T) -> Option<R>,
+    ) -> Option<R> {
+        self.wait(limit, |value| (look(value), false)).await
+    }
+
+    /// As [`until`](Self::until), and `change` may change the value when it returns something: it
+    /// takes the last place, for example. Then all tasks that wait look again. Before that it must
+    /// change nothing.
+    ///
+    /// # Cancel safety
+    ///
+    /// It only waits: it may be dropped at any time. The poll in which the value is changed returns
+    /// the result.
+    pub async fn change_when<R>(
+        &self,
+        limit: Duration,
+        mut change: impl FnMut(&mut T) -> Option<R>,
+    ) -> Option<R> {
+        self.wait(limit, |value| (change(value), true)).await
+    }
+
+    async fn wait<R>(
+        &self,
+        limit: Duration,
+        look: impl FnMut(&mut T) -> (Option<R>, bool),
     ) -> Option<R> {
         let until = Until {
             monitor: self,
@@ -109,7 +129,7 @@ impl<T> fmt::Debug for Monitor<T> {
     }
 }
 
-/// A wait for a change.
+/// A wait for a change. Its look returns as well whether it changes the value.
 struct Until<'a, T, F> {
     monitor: &'a Monitor<T>,
     ticket: Ticket,
@@ -119,7 +139,7 @@ struct Until<'a, T, F> {
 /// The look is called, and never pinned.
 impl<T, F> Unpin for Until<'_, T, F> {}
 
-impl<T, R, F: FnMut(&mut T) -> Option<R>> Future for Until<'_, T, F> {
+impl<T, R, F: FnMut(&mut T) -> (Option<R>, bool)> Future for Until<'_, T, F> {
     type Output = R;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<R> {
@@ -130,12 +150,14 @@ impl<T, R, F: FnMut(&mut T) -> Option<R>> Future for Until<'_, T, F> {
         } = &mut *self;
         // Before the look, so that a later change wakes the task.
         monitor.waiters.wait(ticket, cx.waker());
-        let found = look(&mut monitor.value());
+        let (found, changes) = look(&mut monitor.value());
         let Some(result) = found else {
             return Poll::Pending;
         };
         monitor.waiters.leave(ticket);
-        monitor.waiters.wake_all();
+        if changes {
+            monitor.waiters.wake_all();
+        }
         Poll::Ready(result)
     }
 }

@@ -1,6 +1,7 @@
 //! A program's own state, with tasks that wait for its changes.
 
 use std::pin::pin;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Wake, Waker};
 use std::time::Duration;
@@ -15,7 +16,7 @@ use crate::support::{in_time, run, with_reactor};
 const SHORT: Duration = Duration::from_millis(20);
 
 /// Promise: each change has the tasks that wait look again, in the order in which they began to wait.
-/// A look that returns something may change the value, and then the others look again.
+/// A wait that takes something changes the value, and then the others look again.
 #[test]
 fn a_change_wakes_tasks_in_their_order() {
     with_reactor(async |reactor| {
@@ -26,7 +27,7 @@ fn a_change_wakes_tasks_in_their_order() {
                 let (places, order) = (Arc::clone(&places), Arc::clone(&order));
                 tokio::spawn(async move {
                     let take = |left: &mut u32| left.checked_sub(1).map(|rest| *left = rest);
-                    let taken = places.until(LIMIT, take).await;
+                    let taken = places.change_when(LIMIT, take).await;
                     order.lock().expect("no panic").push(n);
                     // The place goes to the next one.
                     places.change(|left| *left += 1);
@@ -59,10 +60,8 @@ fn a_wait_has_a_limit() {
             let reactor = Reactor::spawn(&peer).expect("a reactor");
             let value = Monitor::new(&reactor, 1);
             assert_eq!(value.until(SHORT, |_| None::<()>).await, None);
-            assert_eq!(
-                value.until(Duration::ZERO, |value| Some(*value)).await,
-                Some(1)
-            );
+            let found = value.until(Duration::ZERO, |value| Some(*value)).await;
+            assert_eq!(found, Some(1));
             assert_eq!(value.until(Duration::ZERO, |_| None::<()>).await, None);
         });
     });
@@ -86,7 +85,7 @@ fn a_wait_that_is_over_is_forgotten() {
         let waker = Waker::from(Arc::clone(&woken));
         let mut context = Context::from_waker(&waker);
         {
-            let is_one = |value: &mut i32| (*value == 1).then_some(());
+            let is_one = |value: &i32| (*value == 1).then_some(());
             let mut waits = pin!(value.until(Duration::MAX, is_one));
             assert!(waits.as_mut().poll(&mut context).is_pending());
             assert_eq!(Arc::strong_count(&woken), 3, "it waits");
@@ -106,6 +105,39 @@ struct Woken;
 
 impl Wake for Woken {
     fn wake(self: Arc<Self>) {}
+}
+
+/// Promise: a wait that changes nothing wakes nobody, so that a thousand tasks do not look a thousand
+/// times at each change.
+#[test]
+fn a_wait_without_a_change_wakes_nobody() {
+    with_reactor(async |reactor| {
+        let (value, looks) = (
+            Arc::new(Monitor::new(reactor, 0)),
+            Arc::new(AtomicU32::new(0)),
+        );
+        let waiting = tokio::spawn({
+            let (value, looks) = (Arc::clone(&value), Arc::clone(&looks));
+            async move {
+                let look = |value: &i32| {
+                    looks.fetch_add(1, Ordering::Relaxed);
+                    (*value == 1).then_some(())
+                };
+                value.until(LIMIT, look).await
+            }
+        });
+        tokio::task::yield_now().await;
+        for _ in 0..10 {
+            value.until(LIMIT, |_| Some(())).await.expect("at once");
+            value.look(|value| assert_eq!(*value, 0));
+            tokio::task::yield_now().await;
+        }
+        assert_eq!(looks.load(Ordering::Relaxed), 1);
+        let one = |value: &mut i32| Some(std::mem::replace(value, 1));
+        assert_eq!(value.change_when(LIMIT, one).await, Some(0));
+        in_time(waiting).await.expect("no panic").expect("it is 1");
+        assert_eq!(looks.load(Ordering::Relaxed), 2);
+    });
 }
 
 /// Promise: a panic in a look or a change leaves a monitor that works.
