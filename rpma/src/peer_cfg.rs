@@ -12,8 +12,8 @@ use crate::pmem::{DevicePath, Domain, durable};
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Durable {
-    /// None: the memory is volatile, or its host makes no declaration. Only the host's program can
-    /// make data durable ([`Method::Server`](crate::commit::Method::Server)).
+    /// None: the memory is volatile, or its host makes no declaration. Only the host's program may
+    /// be able to make data durable ([`Method::Server`](crate::commit::Method::Server)).
     #[default]
     Nothing,
     /// Native flushes ([`Conn::has_native_flush`](crate::Conn::has_native_flush)). A flush by
@@ -46,6 +46,8 @@ impl fmt::Display for Durable {
 pub struct PeerCfg {
     durable: Durable,
     reorders: bool,
+    /// Not sent.
+    no_processor: bool,
 }
 
 impl PeerCfg {
@@ -62,7 +64,9 @@ impl PeerCfg {
     /// It is the table of `docs/persistence.md`. [`Platform::domain`](crate::pmem::Platform::domain)
     /// is the kernel's hint for the first argument, and [`DevicePath::of`] makes the second one from
     /// the operator's word about DDIO. Every combination that is not known to be durable is
-    /// [`Durable::Nothing`].
+    /// [`Durable::Nothing`]. In volatile memory, in virtual memory and in an unknown domain the
+    /// processor makes nothing durable either
+    /// ([`get_processor_persists`](Self::get_processor_persists)).
     ///
     /// ```no_run
     /// # fn main() -> rpma::Result<()> {
@@ -82,6 +86,10 @@ impl PeerCfg {
     pub fn for_platform(domain: Domain, path: DevicePath) -> Self {
         let mut cfg = Self::new();
         cfg.set_durable(durable(domain, path));
+        cfg.set_processor_persists(matches!(
+            domain,
+            Domain::CpuCaches | Domain::MemoryController
+        ));
         cfg
     }
 
@@ -95,6 +103,22 @@ impl PeerCfg {
     #[must_use]
     pub fn get_durable(&self) -> Durable {
         self.durable
+    }
+
+    /// Declares whether this host's own processor can make data durable, by
+    /// [`PmemMap::persist`](crate::pmem::PmemMap::persist). It is for this host only, and is not
+    /// sent: a [`Server`](crate::serve::Server) serves
+    /// [`Method::Server`](crate::commit::Method::Server) only then.
+    pub fn set_processor_persists(&mut self, persists: bool) -> &mut Self {
+        self.no_processor = !persists;
+        self
+    }
+
+    /// See [`set_processor_persists`](Self::set_processor_persists). The default is `true`, which is
+    /// the word of the program. [`for_platform`](Self::for_platform) looks it up.
+    #[must_use]
+    pub fn get_processor_persists(&self) -> bool {
+        !self.no_processor
     }
 
     /// Declares [`Durable::DirectWrites`] (`true`) or [`Durable::Nothing`] (`false`), as librpma

@@ -4,11 +4,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rpma::commit::{Limits, Method};
-use rpma::pmem::PmemMap;
-use rpma::serve::{Directory, ServerCfg};
-use rpma::{ConnCfg, Device, Error, Mr, MrUsage, Offer, Peer, RefusalCode, Side};
+use rpma::pmem::{Ddio, DevicePath, Domain, PmemMap};
+use rpma::serve::{Directory, Server, ServerCfg};
+use rpma::{ConnCfg, Device, Ep, Error, Mr, MrUsage, Offer, Peer, PeerCfg, RefusalCode, Side};
 
-use crate::common::{devdax, device_test, event, invalid, other_addr};
+use crate::common::{addr, devdax, device_test, event, invalid, other_addr};
 use crate::support::{
     KeyPart, LEN, Site, directory_of, identity, is_refusal, new_directory, offer, offer_by,
     refusal, usage,
@@ -264,5 +264,41 @@ fn wrong_directories() {
         write(8, &[2]);
         let text = invalid(Directory::open(memory()));
         assert!(text.contains("has the version 2"), "{text}");
+    });
+}
+
+/// Promise: a server on a platform where the processor makes nothing durable does not begin to serve
+/// commits, and serves without them. The program's own word counts.
+#[test]
+fn commits_on_memory_that_keeps_nothing() {
+    device_test(|| {
+        let device = Device::from_addr(&addr(), Side::Local).expect("a device");
+        let peer = Peer::new(&device).expect("a peer");
+        let server = |domain: Domain, commits: bool, vouches: bool| {
+            let all = PmemMap::open(devdax(), LEN).expect("persistent memory");
+            let path = DevicePath::of(&peer, Ddio::On);
+            let mut platform = PeerCfg::for_platform(domain, path);
+            if vouches {
+                platform.set_processor_persists(true);
+            }
+            let limits = Limits::new(1, 1, 64).expect("some");
+            let mut cfg = ServerCfg::new();
+            cfg.set_platform(&platform);
+            cfg.set_commits(commits.then_some(limits));
+            let ep = Ep::listen(&peer, &addr(), 0).expect("listens");
+            let directory = new_directory(directory_of(&all), 1);
+            Server::new(ep, directory, &cfg).map(drop)
+        };
+        for domain in [Domain::Volatile, Domain::Virtual, Domain::Unknown] {
+            let error = server(domain, true, false).expect_err("refused");
+            assert!(matches!(error, Error::NotSupported(_)), "{error:?}");
+            assert!(
+                error.to_string().contains("makes nothing durable"),
+                "{error}"
+            );
+            server(domain, false, false).expect("without commits");
+            server(domain, true, true).expect("the program vouches");
+        }
+        server(Domain::MemoryController, true, false).expect("durable");
     });
 }

@@ -107,6 +107,24 @@ mod tests {
         DevicePath::PastCaches,
     ];
 
+    /// Promise: the processor makes data durable only in memory with a known domain.
+    #[test]
+    fn the_processor_of_a_known_domain() {
+        for (domain, persists) in [
+            (Domain::CpuCaches, true),
+            (Domain::MemoryController, true),
+            (Domain::Unknown, false),
+            (Domain::Virtual, false),
+            (Domain::Volatile, false),
+        ] {
+            for path in PATHS {
+                let cfg = PeerCfg::for_platform(domain, path);
+                assert_eq!(cfg.get_processor_persists(), persists, "{domain}");
+            }
+        }
+        assert!(PeerCfg::new().get_processor_persists());
+    }
+
     /// Promise: each row of the table in docs/persistence.md.
     #[test]
     fn the_table() {

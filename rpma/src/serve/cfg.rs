@@ -55,6 +55,9 @@ impl ServerCfg {
 
     /// Serves the server's method with these limits: the server answers the requests of clients that
     /// named [`Method::Server`](crate::commit::Method::Server). `None`, the default, refuses them.
+    ///
+    /// Leave it out if the processor makes nothing durable on this platform
+    /// ([`PeerCfg::get_processor_persists`]): [`Server::new`](super::Server::new) refuses it then.
     pub fn set_commits(&mut self, limits: Option<Limits>) -> &mut Self {
         self.commits = limits;
         self
@@ -97,6 +100,21 @@ impl ServerCfg {
     pub fn set_establish_limit(&mut self, limit: Duration) -> &mut Self {
         self.establish_limit = limit;
         self
+    }
+}
+
+impl ServerCfg {
+    /// A durable answer on volatile memory would be a lie.
+    pub(super) fn check(&self) -> Result<()> {
+        if self.commits.is_some() && !self.platform.get_processor_persists() {
+            return Err(Error::not_supported(
+                "commits by the server's method on a platform whose processor makes nothing durable: \
+                 the memory is volatile or virtual, or the kernel names no domain \
+                 (PeerCfg::for_platform). Serve without ServerCfg::set_commits; if you know better, \
+                 declare PeerCfg::set_processor_persists",
+            ));
+        }
+        Ok(())
     }
 }
 

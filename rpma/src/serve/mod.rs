@@ -178,11 +178,15 @@ impl Server {
     ///
     /// # Errors
     ///
-    /// [`Error::Provider`] if `epoll_create1`, `eventfd2` or `epoll_ctl` fails. The endpoint is
-    /// dropped then.
+    /// [`Error::NotSupported`] for commits ([`ServerCfg::set_commits`]) on a platform whose
+    /// processor makes nothing durable ([`PeerCfg::get_processor_persists`]). [`Error::Provider`] if
+    /// `epoll_create1`, `eventfd2` or `epoll_ctl` fails. The endpoint is dropped then.
     ///
     /// [`Error::Provider`]: crate::Error::Provider
+    /// [`Error::NotSupported`]: crate::Error::NotSupported
+    /// [`PeerCfg::get_processor_persists`]: crate::PeerCfg::get_processor_persists
     pub fn new(ep: Ep, directory: Directory, cfg: &ServerCfg) -> Result<Self> {
+        cfg.check()?;
         let mut wait = Wait::new()?;
         let endpoint = wait.add_ep(ep)?;
         let mut offer = Offer::new(&cfg.platform);
