@@ -34,7 +34,7 @@ pub(super) struct Member {
     durable: u64,
     /// The device does not read the bytes of commits up to this one.
     released: u64,
-    /// Nothing will be posted any more.
+    /// The replica takes no more posts.
     is_over: bool,
     /// A look has seen its end: up to when an acknowledgement may still come.
     grace: Option<Deadline>,
@@ -130,7 +130,7 @@ impl Member {
         }
     }
 
-    /// Checks a commit, and posts nothing.
+    /// Checks a commit without posting it.
     pub(super) fn check(&self, entry: &Entry, ring: &Ring) -> Result<()> {
         match &self.writer {
             Some(writer) => check(writer, &self.remote, entry, ring),
@@ -138,7 +138,7 @@ impl Member {
         }
     }
 
-    /// Posts what waits in the ring, in its order, as far as there is room.
+    /// Posts the commits that wait in the ring, in their order, as far as there is room.
     pub(super) fn advance(&mut self, ring: &Ring) {
         while self.is_able() {
             let (Some(writer), Some(entry)) = (&mut self.writer, ring.entry(self.posted + 1))
@@ -246,7 +246,7 @@ impl Member {
     }
 }
 
-/// Checks a commit, and posts nothing.
+/// Checks a commit without posting it.
 pub(super) fn check(writer: &Writer, remote: &MrRemote, entry: &Entry, ring: &Ring) -> Result<()> {
     let (part, pointer) = places(remote, entry, ring)?;
     writer.check(&[part], pointer)

@@ -4,10 +4,9 @@
 //! that is registered once. It is torn down in the order of its fields: first the connections,
 //! then the ring. So no device reads the ring after it is freed.
 //!
-//! Commits have numbers, and a connection executes them in order. So each replica has three
-//! counts: commits posted, durable, and released. Nothing is kept for each pair of commit and
-//! replica. The outcome of an old commit on a replica is known for as long as the replica has its
-//! place.
+//! Commits have numbers, and a connection executes them in order. So each replica has three counts:
+//! commits posted, durable, and released. It keeps no state for each pair of commit and replica.
+//! The outcome of an old commit on a replica is known for as long as the replica has its place.
 //!
 //! A place is a bit of the masks. A new replica takes a place that no replica had, and then that of
 //! one that was set aside. Its queue pair is destroyed or flushed by then, so it reads no bytes of
@@ -70,7 +69,7 @@ use crate::verbs::{Place, Wc};
 /// # Event loops
 ///
 /// [`record`](Self::record), [`Record::commit`], [`look`](Self::look), [`handle`](Self::handle),
-/// [`outcome`](Self::outcome) and [`settled`](Self::settled) never sleep, and allocate nothing. Call
+/// [`outcome`](Self::outcome) and [`settled`](Self::settled) never sleep and never allocate. Call
 /// `look` when the descriptor of [`Conn::get_next_fd`](crate::Conn::get_next_fd) of any replica is
 /// readable.
 #[derive(Debug)]
@@ -80,7 +79,7 @@ pub struct Replicas {
     ring: Ring,
     /// How many replicas were set aside so far.
     set_aside: u64,
-    /// Replicas whose queue pair is neither flushed nor destroyed.
+    /// Replicas with a queue pair that is neither flushed nor destroyed.
     lost: u64,
 }
 
@@ -310,7 +309,7 @@ impl Replicas {
         Ok(id)
     }
 
-    /// Posts what waits in the ring, and frees what all have released.
+    /// Posts the commits that wait in the ring, and frees those that all replicas have released.
     fn advance(&mut self) {
         for member in &mut self.members {
             member.advance(&self.ring);
@@ -405,7 +404,7 @@ impl Record<'_> {
     ///
     /// # Errors
     ///
-    /// Nothing is posted. [`Refused::TooFew`] if fewer than `k` replicas can take it.
+    /// No replica gets a post then. [`Refused::TooFew`] if fewer than `k` replicas can take it.
     /// [`Refused::Error`] with [`Error::InvalidArgument`] if `k` is 0 or more than the replicas, if
     /// the record or the pointer is not inside the region of each replica, or if the pointer is not
     /// aligned to 8 bytes or lies in the record. The text names the commit and the replica.

@@ -47,8 +47,8 @@ impl ReplicaId {
         Some(Self { generation, ..self })
     }
 
-    /// Its place in the set, from 0 on. [`Replicas::add`](super::Replicas::add) says which one it
-    /// gets. A later replica may get the same place, with another id.
+    /// Its place in the set, from 0 on. [`Replicas::add`](super::Replicas::add) returns it. A later
+    /// replica may get the same place, with another id.
     #[must_use]
     pub fn index(self) -> usize {
         self.index.into()
@@ -114,7 +114,7 @@ impl Outcome {
     }
 }
 
-/// The reason for which there is no record or no commit. Nothing was posted.
+/// The reason for which there is no record or no commit. No replica got a post.
 #[derive(Debug)]
 #[expect(clippy::exhaustive_enums, reason = "a program answers each")]
 pub enum Refused {
@@ -128,7 +128,7 @@ pub enum Refused {
         /// How many can.
         able: usize,
     },
-    /// The argument is wrong, or the set takes no more commits. The text says why.
+    /// The argument is wrong, or the set takes no more commits. The text gives the reason.
     Error(Error),
 }
 

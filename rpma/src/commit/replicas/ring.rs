@@ -16,7 +16,7 @@ use crate::verbs::{AlignedBuf, Place};
 pub(super) struct Ring {
     mr: Mr<AlignedBuf>,
     size: u64,
-    /// Commits whose bytes are in use, in their order.
+    /// Commits with bytes in use, in their order.
     entries: VecDeque<Entry>,
     /// The most of them.
     records: usize,
@@ -26,7 +26,7 @@ pub(super) struct Ring {
     head: u64,
 }
 
-/// A commit whose bytes are in use.
+/// A commit with bytes in use.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Entry {
     pub(super) bytes: Bytes,
@@ -67,12 +67,12 @@ impl Ring {
         self.last
     }
 
-    /// The number of the oldest commit whose bytes are in use, or of the next commit.
+    /// The number of the oldest commit with bytes in use, or of the next commit.
     pub(super) fn oldest(&self) -> u64 {
         self.last + 1 - self.entries.len() as u64
     }
 
-    /// A commit whose bytes are in use.
+    /// A commit with bytes in use.
     pub(super) fn entry(&self, number: u64) -> Option<&Entry> {
         let at = number.checked_sub(self.oldest())?;
         self.entries.get(usize::try_from(at).ok()?)
@@ -90,7 +90,7 @@ impl Ring {
         }
     }
 
-    /// The first byte, for a check that posts nothing.
+    /// The first byte, for a check without a post.
     pub(super) fn first_byte(&self) -> Bytes {
         Bytes { start: 0, len: 1 }
     }

@@ -1,8 +1,8 @@
 //! The waits of a set: looks, with sleeps between them.
 //!
 //! A sleep ends when a connection has something, and after 50 ms in any case. After such a silence
-//! each connection gets a write of 0 bytes: the host of a replica may be gone with nothing in
-//! flight that would fail.
+//! each connection gets a write of 0 bytes. Without it, the host of a replica may be gone while no
+//! operation is in flight that would fail.
 
 use std::array;
 use std::time::Duration;
@@ -104,7 +104,7 @@ impl Replicas {
     /// the replica holds no bytes any more. Its commits without an answer stay
     /// [`unknown`](Outcome::unknown), and later ones are [`failed`](Outcome::failed). Its place goes
     /// to a later replica when the set needs it ([`add`](Self::add)). Setting a replica aside again
-    /// does nothing.
+    /// has no effect.
     ///
     /// # Errors
     ///

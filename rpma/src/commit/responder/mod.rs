@@ -34,9 +34,9 @@ const A_TURN: usize = 16;
 /// [`Wait`](crate::wait::Wait), or a number of the program's own.
 ///
 /// The receives of the clients' connections are the responder's. Each client may ask for memory
-/// inside its own [`Slots`], and for nothing else. A client with a request outside, a message that
-/// is no request, or more bytes than the [`Limits`] is refused: nothing of the request is made
-/// durable, no pointer is stored, and its connection ends. The others go on.
+/// inside its own [`Slots`] only. The responder refuses a client with a request outside, a message
+/// that is no request, or more bytes than the [`Limits`]. Then it makes no byte of the request
+/// durable, stores no pointer, and ends the client's connection. The others go on.
 ///
 /// ```no_run
 /// use std::sync::Arc;
@@ -94,7 +94,7 @@ pub struct Responder<K> {
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Turn<K> {
-    /// There was nothing to do.
+    /// There was no work.
     Idle,
     /// It served requests, or posted receives. There may be more to do.
     Served(usize),
@@ -158,8 +158,8 @@ impl<K: Copy + Ord> Responder<K> {
         Slots::prepare(self.limits, req, memory, offered)
     }
 
-    /// Adds a client, whose completions come with this name. It takes the place of a client that
-    /// had the name before.
+    /// Adds a client. Its completions come with this name. It takes the place of a client that had
+    /// the name before.
     pub fn add(&mut self, client: K, slots: Slots) {
         self.clients.insert(client, slots);
     }
@@ -172,9 +172,9 @@ impl<K: Copy + Ord> Responder<K> {
         self.clients.remove(&client);
     }
 
-    /// Takes a completion of a client's connection. Returns whether it was one of the
-    /// responder's: each receive, and the send of each answer. `false` also for a client that was
-    /// not [added](Self::add), whose request is lost then.
+    /// Takes a completion of a client's connection. Returns whether it was one of the responder's:
+    /// each receive, and the send of each answer. It also returns `false` for a client that was not
+    /// [added](Self::add). The request of that client is lost.
     pub fn handle(&mut self, client: K, wc: &Wc) -> bool {
         let Some(slots) = self.clients.get_mut(&client) else {
             return false;

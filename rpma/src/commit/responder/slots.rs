@@ -2,8 +2,8 @@
 //!
 //! A slot is a receive and an answer. It takes a new request when the send of its last answer has
 //! completed. There are twice as many slots as credits, and at most as many answers under way as
-//! credits: so a client that keeps to its credits always finds a receive, and no other client can
-//! take memory with what it leaves unread.
+//! credits. So a client that keeps to its credits always finds a receive. No other client can take
+//! memory with answers that it leaves unread.
 
 use std::collections::VecDeque;
 use std::ops::{Range, RangeBounds};
@@ -45,7 +45,7 @@ pub struct Slots {
     slots: Vec<Slot>,
     /// Slots with a request that is not served, in the order of the requests.
     waiting: VecDeque<usize>,
-    /// Slots whose receive is to be posted.
+    /// Slots with a receive to post.
     free: VecDeque<usize>,
     /// How many answers are under way.
     answering: usize,
@@ -99,7 +99,7 @@ impl Slots {
         Ok(slots)
     }
 
-    /// Refuses memory whose usage does not let clients commit.
+    /// Refuses memory with a usage that does not let clients commit.
     pub(crate) fn check(memory: &Mr<PmemMap>) -> Result<()> {
         match memory.get_usage().contains(WRITTEN) {
             true => Ok(()),

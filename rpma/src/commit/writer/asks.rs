@@ -89,7 +89,8 @@ impl Asks {
         self.memory.region.slice(at..at + ANSWER)
     }
 
-    /// Posts the writes of a commit and its request, all or none.
+    /// Posts the writes of a commit and its request together, or returns an error and posts no part
+    /// of them.
     #[cfg_attr(feature = "sim", track_caller)]
     pub(super) fn commit(
         &self,
@@ -134,7 +135,7 @@ impl Asks {
     }
 }
 
-/// Checks a commit, and posts nothing.
+/// Checks a commit without posting it.
 pub(super) fn check(
     limits: Limits,
     parts: &[Part<'_>],

@@ -105,8 +105,8 @@ impl WriterCfg {
         self.parts
     }
 
-    /// The settings of the writer's connection: those of `cfg`, whose queues get the slots of the
-    /// writer's commits as well, and whose flushes are those of the method.
+    /// Returns the settings of the writer's connection. They are those of `cfg`, with room in the
+    /// queues for the writer's commits as well, and with the flushes of the method.
     ///
     /// With [`Method::Server`] a server without a free receive is asked again at most 6 times
     /// ([`ConnCfg::set_rnr_retry_count`]); more means for ever.

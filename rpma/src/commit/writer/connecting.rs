@@ -76,7 +76,7 @@ fn check(req: &ConnReq, cfg: &WriterCfg) -> Result<()> {
     }
 }
 
-/// A [`Writer`] whose connection is asked for.
+/// A [`Writer`] during its connection request.
 #[derive(Debug)]
 #[must_use = "the connection ends when it is dropped"]
 pub struct Connecting {

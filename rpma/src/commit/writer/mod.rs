@@ -1,8 +1,8 @@
 //! [`Writer`]: a connection that commits by one method.
 //!
-//! It owns the connection, and knows of each commit in flight which operation is its last one.
-//! Commits of a connection complete in their order, so three numbers are all of its state: how
-//! many commits are posted, how many of these are durable, and of how many the source is released.
+//! It owns the connection, and keeps the last operation of each commit in flight. Commits of a
+//! connection complete in their order, so three numbers are all of its state: how many commits are
+//! posted, how many of these are durable, and of how many the source is released.
 
 mod asks;
 mod cfg;
@@ -29,8 +29,8 @@ const PROBE_EVERY: Duration = Duration::from_millis(50);
 
 /// A connection that commits by one [`Method`](crate::commit::Method).
 ///
-/// It takes commits up to [`WriterCfg::in_flight`], never sleeps but in [`wait`](Self::wait) and
-/// [`wait_room`](Self::wait_room), and allocates nothing after it is made.
+/// It takes commits up to [`WriterCfg::in_flight`], and allocates only while it is made. It sleeps
+/// only in [`wait`](Self::wait) and [`wait_room`](Self::wait_room).
 ///
 /// # One writer
 ///
@@ -41,16 +41,15 @@ const PROBE_EVERY: Duration = Duration::from_millis(50);
 ///
 /// # Event loops
 ///
-/// A loop calls [`look`](Self::look) when the descriptor of [`Conn::get_next_fd`] is readable, and
-/// asks [`is_over`](Self::is_over) after it: nothing more becomes durable then. A program that
-/// polls the connection by itself hands each
-/// completion to [`handle`](Self::handle).
+/// A loop calls [`look`](Self::look) when the descriptor of [`Conn::get_next_fd`] is readable. It
+/// asks [`is_over`](Self::is_over) after it: no further commit becomes durable then. A program that
+/// polls the connection by itself hands each completion to [`handle`](Self::handle).
 #[derive(Debug)]
 pub struct Writer {
     conn: Conn,
     cfg: WriterCfg,
     offer: Offer,
-    /// With the server's method: its limits, and the messages.
+    /// Set with the server's method: its limits, and the messages.
     server: Option<(Limits, Asks)>,
     in_flight: usize,
     /// Commits in flight, in their order: those that are not released or, with the server's
@@ -73,7 +72,7 @@ pub struct Writer {
 /// A commit in flight.
 #[derive(Clone, Copy, Debug)]
 struct Flight {
-    /// Its last operation. `None`: the post failed, and nobody knows of the last one.
+    /// Its last operation. `None`: the post failed, and the last operation is unknown.
     last: Option<Posted>,
 }
 
@@ -189,7 +188,8 @@ impl Writer {
         self.is_broken || self.conn.ended().is_some() || self.conn.failure().is_some()
     }
 
-    /// The fate of a commit, as far as [`look`](Self::look) and [`handle`](Self::handle) know.
+    /// Returns the fate of a commit, as of the last [`look`](Self::look) or
+    /// [`handle`](Self::handle).
     ///
     /// # Errors
     ///
@@ -215,9 +215,9 @@ impl Writer {
     ///
     /// As [`Conn::commit`]. [`Error::QueueFull`] also if there is no [`room`](Self::room), with
     /// [`Queue::Commits`]; [`Error::InvalidArgument`] also if there are more than
-    /// [`WriterCfg::parts`]. Nothing is posted then. After [`Error::Provider`] the fate of this commit is
-    /// [unknown](Fate::Unknown), and its source memory is not released before the connection is
-    /// destroyed ([`into_conn`](Self::into_conn), [`Conn::delete`]).
+    /// [`WriterCfg::parts`]. The commit is not posted then. After [`Error::Provider`] the fate of
+    /// this commit is [unknown](Fate::Unknown), and its source memory is not released before the
+    /// connection is destroyed ([`into_conn`](Self::into_conn), [`Conn::delete`]).
     #[cfg_attr(feature = "sim", track_caller)]
     pub fn commit(
         &mut self,
@@ -258,7 +258,7 @@ impl Writer {
         }
     }
 
-    /// The error of a commit without room. Nothing makes room after the connection's end.
+    /// The error of a commit without room. There is no more room after the connection's end.
     #[cold]
     fn full(&self) -> Error {
         match self.is_over() {
@@ -347,7 +347,7 @@ impl Writer {
         self.posted + 1 - self.flights.len() as u64
     }
 
-    /// Frees the places of commits whose completions are all here.
+    /// Frees the places of commits that have all their completions.
     fn free_flights(&mut self) {
         let free = match self.server {
             None => self.released,
@@ -362,9 +362,9 @@ impl Writer {
     /// completions that are not the writer's to `other`.
     ///
     /// It takes the event of the connection's end, which is no error: ask
-    /// [`is_over`](Self::is_over). With [`Method::Server`](crate::commit::Method::Server) a peer
-    /// whose host is gone shows only by a failed operation. A loop calls [`probe`](Self::probe)
-    /// when no answer has come for a while; the waits do that.
+    /// [`is_over`](Self::is_over). If the host of the peer is gone,
+    /// [`Method::Server`](crate::commit::Method::Server) detects that only by a failed operation. A
+    /// loop calls [`probe`](Self::probe) when no answer has come for a while; the waits do that.
     ///
     /// # Errors
     ///
@@ -496,7 +496,7 @@ impl Writer {
         }
     }
 
-    /// Whether nothing more comes for a commit that is not durable.
+    /// Whether no further completion comes for a commit that is not durable.
     fn has_completed(&self, ticket: Ticket) -> bool {
         self.server.is_none() && self.released >= ticket.number
     }
@@ -524,7 +524,7 @@ impl Writer {
     ///
     /// # Errors
     ///
-    /// As [`Conn::write`], but for [`Error::QueueFull`]: the operations in flight are as good.
+    /// As [`Conn::write`], except for [`Error::QueueFull`]: the operations in flight are as good.
     pub fn probe(&mut self) -> Result<()> {
         if self.probe.is_some() {
             return Ok(());
