@@ -1,7 +1,7 @@
 //! [`Batch`]: several operations that are posted with one doorbell, all of them or none.
 //!
-//! Each is checked when it is added, as a single one is, and written down. Nothing is locked meanwhile.
-//! Posting numbers them, under one hold of the send queue's lock.
+//! Each is checked when it is added, as a single one is, and written down. No lock is held
+//! meanwhile. Posting numbers them, under one hold of the send queue's lock.
 
 use std::{fmt, slice};
 
@@ -20,23 +20,25 @@ use crate::verbs::{
     Forms, LocalBuffer, NoRoom, Opcode, Posting, RemoteAddress, Requests, SendFlags, Written,
 };
 
-/// Operations of one connection that are posted together: all of them, or none.
+/// Operations of one connection that are posted together: all of them, or no operation.
 ///
 /// [`Conn::batch`] makes one, with room for `N` operations; each method adds one, after the checks of
-/// [`Conn`]'s method of that name; [`post`](Self::post) posts them, and leaves the batch empty for the next ones.
-/// They are executed in the order in which they were added, and what is [ordered](Conn#order) among them is
-/// what would be if they were posted one by one. Only the last one needs a completion.
+/// [`Conn`]'s method of that name; [`post`](Self::post) posts them, and leaves the batch empty for
+/// the next ones. They are executed in the order in which they were added. Their
+/// [order](Conn#order) is the same as if they were posted one by one. Only the last one needs a
+/// completion.
 ///
-/// An operation that is refused is not added, and the batch is as it was before: drop it, and nothing is sent.
+/// An operation that is refused is not added, and the batch stays unchanged. Drop the batch to send
+/// no operation.
 ///
-/// What it costs less than single operations is the doorbell: the device is told once. Over soft-RoCE that
-/// is a system call; elsewhere a write to the device.
+/// It saves doorbells: the device is notified once for all operations. Over soft-RoCE that is a
+/// system call; elsewhere a write to the device.
 ///
-/// It lives on the stack and allocates nothing: 128 bytes for each of the `N`. An operation with several
-/// [parts](Self::write_gather) takes the room of two, from 9 parts on of three; a native flush that of one for
-/// each 2 GiB.
-/// Data with [`Flags::INLINE`] and that of [`atomic_write`](Self::atomic_write) is read when the batch is
-/// posted: it is borrowed until then, and as long as the batch is used for more. So make the batch where that is made.
+/// It lives on the stack, uses 128 bytes for each of the `N` entries, and does not allocate. An
+/// operation with several [parts](Self::write_gather) takes the room of two, from 9 parts on of
+/// three; a native flush that of one for each 2 GiB. Data with [`Flags::INLINE`] and that of
+/// [`atomic_write`](Self::atomic_write) is read when the batch is posted: it is borrowed until
+/// then, and as long as the batch is used for more. So make the batch where that is made.
 ///
 /// ```no_run
 /// use rpma::{Conn, Error, Flags, FlushType, MrRemote, Mr};
@@ -238,7 +240,8 @@ impl<'a, const N: usize> Batch<'a, N> {
         self.send_any(Opcode::SEND, src, flags, op_context)
     }
 
-    /// As [`Conn::atomic_write`]: it stays behind the flushes before it, also those of the same batch.
+    /// As [`Conn::atomic_write`]: it is executed after the flushes before it, even those of the
+    /// same batch.
     ///
     /// # Errors
     ///
@@ -267,7 +270,7 @@ impl<'a, const N: usize> Batch<'a, N> {
         })
     }
 
-    /// As [`Conn::flush`]: it flushes also what the batch has written before.
+    /// As [`Conn::flush`]: it also flushes the earlier writes of the batch.
     ///
     /// # Errors
     ///
@@ -297,33 +300,35 @@ impl<'a, const N: usize> Batch<'a, N> {
         self.requests.count().0 as usize
     }
 
-    /// Whether it has none.
+    /// Whether it has no operations.
     #[inline]
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Takes all operations out of it. None was sent.
+    /// Takes all operations out of it. They were not sent.
     #[inline]
     pub fn clear(&mut self) {
         self.requests.clear();
         self.flushes = false;
     }
 
-    /// Posts all operations, empties the batch, and returns the name of the last operation. If it fails, nothing is sent (but see
-    /// [`Error::Provider`]), and the batch has them still: after [`Error::QueueFull`] poll completions, and
-    /// post it again.
+    /// Posts all operations, empties the batch, and returns the name of the last operation. If it
+    /// fails, no operation is sent (but see [`Error::Provider`]), and the batch keeps them. After
+    /// [`Error::QueueFull`] poll completions, and post it again.
     ///
     /// # Errors
     ///
     /// * [`Error::InvalidArgument`] if the batch is empty, or has more operations than the send queue has slots.
-    /// * [`Error::QueueFull`] and [`Error::NoCompletionDue`] if there are not enough free slots for all. One slot
-    ///   is kept, as for single operations, if no operation of the batch has a completion and none is due.
+    /// * [`Error::QueueFull`] and [`Error::NoCompletionDue`] if there are not enough free slots for
+    ///   all. As for single operations, one slot is kept if no operation of the batch has a
+    ///   completion and no completion is due.
     /// * [`Error::NotConnected`] as for single operations.
-    /// * [`Error::Provider`] if `ibv_post_send` or `ibv_wr_complete` fails. Then the connection takes nothing
-    ///   more; and some of the operations may be executed. If the device has taken those before the one that it
-    ///   refused, the error says so; if its doorbell failed, all may be.
+    /// * [`Error::Provider`] if `ibv_post_send` or `ibv_wr_complete` fails. Then the connection
+    ///   takes no more operations, and some of the batch may be executed. The error reports whether
+    ///   the device has taken the operations before the one that it refused. If its doorbell
+    ///   failed, all may be executed.
     #[inline]
     pub fn post(&mut self) -> Result<Posted> {
         self.post_as("batch")
@@ -513,7 +518,7 @@ impl<'a, const N: usize> Batch<'a, N> {
 }
 
 impl Conn {
-    /// Posts all, or none. Not inlined, so that it exists once.
+    /// Posts all operations, or no operation. Not inlined, so that it exists once.
     #[inline(never)]
     fn post_batch(&self, mut requests: Written<'_>, wanted: Wanted, bytes: u64) -> Outcome {
         let Queues { qp, slots, .. } = &self.queues;
@@ -538,8 +543,8 @@ impl Conn {
         }
     }
 
-    /// As [`post_batch`](Self::post_batch), where somebody else posts, or there seem to be too few
-    /// entries.
+    /// As [`post_batch`](Self::post_batch), for a lock that another thread holds, or if there seem
+    /// to be too few entries.
     #[cold]
     #[inline(never)]
     fn post_batch_later(

@@ -1,5 +1,5 @@
-//! What an operation may be, for a single one and for one of a batch: every case, with an error for
-//! each that is wrong. The usual cases are accepted before, by the conditions of [`super::short`].
+//! The checks of an operation, single or in a batch: every case, with an error for each that is
+//! wrong. The usual cases are accepted before, by the conditions of [`super::short`].
 
 use std::slice;
 use std::sync::PoisonError;
@@ -62,7 +62,7 @@ impl Conn {
         self.check_inline(flags, len)
     }
 
-    /// Returns its flags, with what keeps it behind the flushes before it.
+    /// Returns its flags, and those that order it after the flushes before it.
     pub(super) fn check_atomic_write(&self, dst: &RemoteSlice, flags: Flags) -> Result<SendFlags> {
         let remote = dst.address();
         if dst.len() != 8 || remote.address % 8 != 0 {
@@ -114,7 +114,7 @@ impl Conn {
         }
     }
 
-    /// The error of a persistent flush that would make nothing durable.
+    /// The error of a persistent flush that would not make data durable.
     #[cold]
     fn not_durable(&self) -> Error {
         let durable = self.durable.lock().unwrap_or_else(PoisonError::into_inner);

@@ -1,4 +1,4 @@
-//! Ending a connection without losing what was posted.
+//! Ending a connection without losing posted operations.
 
 use std::fmt;
 use std::time::Duration;
@@ -21,23 +21,25 @@ const FLUSH_LIMIT: Duration = Duration::from_secs(5);
 const PAUSE: Duration = Duration::from_micros(200);
 
 impl Conn {
-    /// Ends the connection when everything that was posted has been done, and returns the completions that
-    /// nobody had read, those of each queue in their order. It waits for the peer for at most `limit`, and
-    /// then for the device, for at most 5 s, which flushes what is left in the queues.
+    /// Ends the connection when all posted operations are done. Returns the completions that were
+    /// not polled, those of each queue in their order. It waits for the peer for at most `limit`.
+    /// Then it waits for the device, for at most 5 s, to flush the rest of the queues.
     ///
     /// [`disconnect`](Self::disconnect) discards what has not been sent yet, so that the peer may never
     /// see the last message. This waits until the peer's device has acknowledged all of it: a write of 0
-    /// bytes is posted as a marker, for which a slot of the send queue is kept, and acknowledgements
-    /// come in order. Nothing can be posted meanwhile. Then it disconnects and frees everything; receives
-    /// that were posted and not used come back as failed completions.
+    /// bytes is posted as a marker, for which a slot of the send queue is kept, and
+    /// acknowledgements come in order. No operation can be posted meanwhile. Then it disconnects
+    /// and frees everything; receives that were posted and not used come back as failed
+    /// completions.
     ///
-    /// Let only one side end a connection: a peer that disconnects as soon as it has the last message may
-    /// be gone before it acknowledges the marker, and then this fails although nothing was lost. And see
-    /// that the peer sends nothing any more: where receives are those of a shared receive queue, a
-    /// message that arrives meanwhile may be lost.
+    /// Let only one side end a connection. A peer that disconnects at once after the last message
+    /// may be gone before it acknowledges the marker. Then this fails although no message was lost.
+    /// Also make sure that the peer has stopped sending: if receives are those of a shared receive
+    /// queue, a message that arrives meanwhile may be lost.
     ///
-    /// A connection that failed, or whose end was taken by another call ([`ended`](Self::ended)), is only freed, and
-    /// its operations in flight come back as failed completions. One that was never established is only freed.
+    /// If the connection failed, or another call took its end ([`ended`](Self::ended)), this only
+    /// frees it. Its operations in flight come back as failed completions. One that was never
+    /// established is only freed.
     ///
     /// # Errors
     ///
@@ -69,8 +71,9 @@ impl Conn {
         }
     }
 
-    /// How a connection ended that is not open: an error if it failed, whoever polled the failure. After a
-    /// disconnect operations are flushed, which is no failure of the connection.
+    /// Returns the outcome of a connection that is not open: an error if it failed, even if another
+    /// thread polled the failure. After a disconnect operations are flushed, which is no failure of
+    /// the connection.
     fn how_it_ended(&self, state: State) -> Result<()> {
         match self.failure() {
             Some(failure) if state != State::Closed || !failure.is_flushed() => Err(failure.into()),
@@ -119,7 +122,7 @@ impl Conn {
         matches!(event, Ok(ConnEvent::Closed | ConnEvent::Lost { .. }))
     }
 
-    /// Moves the queue pair to the error state, tells the peer, and takes the completions that
+    /// Moves the queue pair to the error state, notifies the peer, and takes the completions that
     /// this flushes. It waits for the device for at most `limit`.
     pub(super) fn flush_rest(&self, limit: Duration, completions: &mut Vec<Wc>) -> Result<()> {
         // First, so that no message of the peer can take the marker's receive.
@@ -151,8 +154,8 @@ impl Conn {
         }
     }
 
-    /// Takes completions until all `wanted` markers have come, whoever polled them, and the queues are empty;
-    /// `false` if it `is_over` before the markers have come.
+    /// Takes completions until all `wanted` markers have come, in this thread or another one, and
+    /// the queues are empty. Returns `false` if it `is_over` before the markers have come.
     fn collect(
         &self,
         completions: &mut Vec<Wc>,
@@ -198,7 +201,7 @@ impl Conn {
 pub struct CloseError {
     /// Why.
     pub error: Error,
-    /// The completions that nobody had read, those of each queue in their order.
+    /// The completions that were not polled, those of each queue in their order.
     pub completions: Vec<Wc>,
 }
 

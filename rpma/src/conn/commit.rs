@@ -1,8 +1,8 @@
 //! [`Conn::commit`]: data, and then the pointer that shows it, durable with one post.
 //!
-//! The usual commit is checked by one condition and posted as it is: nothing of it is written down
-//! but the requests. Everything else is a [`Batch`](super::Batch) of the same operations, which
-//! knows every case and names each error.
+//! The usual commit is checked by one condition and posted at once: only its requests are written.
+//! Any other commit is a [`Batch`](super::Batch) of the same operations. The batch checks every
+//! case and names each error.
 
 use super::short::{by_itself, usually};
 use super::{Batch, Conn};
@@ -19,7 +19,7 @@ use crate::verbs::{
 };
 
 /// How many bytes more than the parts themselves one native flush may cover. The peer's device, or
-/// soft-RoCE's kernel, writes back what is in the range: another flush costs less than many lines.
+/// soft-RoCE's kernel, writes back the data in the range: another flush costs less than many lines.
 const GAPS: u64 = 4096;
 
 /// The most requests of a commit: each part and its flush, the pointer and its flush. One flush of
@@ -60,7 +60,7 @@ impl Conn {
     /// with one post and one doorbell. The completion of the operation that it returns means that
     /// all of it is as durable (or as visible) as [`flush`](Self::flush) promises for `flush_type`.
     /// With [`FlushType::Persistent`] no loss of power leaves the new pointer without all bytes of
-    /// the parts. [`FlushType::Visibility`] promises nothing for a loss of power.
+    /// the parts. [`FlushType::Visibility`] gives no guarantee for a loss of power.
     ///
     /// Without a pointer it only writes and flushes. Several commits may be in flight: their
     /// pointers are written in the order of the posts. A commit must not overwrite bytes that the
@@ -92,7 +92,7 @@ impl Conn {
     /// the text names the part. [`Error::InvalidArgument`] also if there are no parts or more than
     /// [`MAX_COMMIT_PARTS`](Self::MAX_COMMIT_PARTS), if a part has 0 bytes, or if the pointer lies
     /// in a part. [`Error::NotSupported`] if one post cannot keep the pointer after the flush: see
-    /// `atomic_write`. Nothing is sent then, but see [`Error::Provider`].
+    /// `atomic_write`. No operation is sent then, but see [`Error::Provider`].
     #[inline(always)]
     #[cfg_attr(feature = "sim", track_caller)]
     pub fn commit(
@@ -169,7 +169,7 @@ impl Conn {
         Box::new(self.queues.send_refused(refusal, "commit", count))
     }
 
-    /// Posts all, or none.
+    /// Posts all requests, or no request.
     #[inline(always)]
     fn post_commit<Parts: CommitParts + ?Sized, Pointer: CommitPointer>(
         &self,
@@ -183,7 +183,7 @@ impl Conn {
         }
     }
 
-    /// Not inlined: its callers have nothing to keep in registers for it.
+    /// Not inlined: its callers need no registers kept for it.
     #[inline(never)]
     fn post_commit_by<const NATIVE: bool, Parts: CommitParts + ?Sized, Pointer: CommitPointer>(
         &self,
@@ -246,9 +246,8 @@ impl Conn {
         qp.post_reading_commit(commit, (target, after_flushes), number)
     }
 
-    /// The part that one flush has to cover, and the bytes of all parts, if the commit is of the
-    /// usual kind and right: all parts in one region, which one flush covers, and nothing that is
-    /// missing.
+    /// The part that one flush has to cover, and the bytes of all parts, if the commit is complete
+    /// and of the usual kind: one flush covers all parts, in one region.
     #[inline(always)]
     fn commits_simply<'mr, Parts>(
         &self,
@@ -305,7 +304,7 @@ impl Conn {
         usually(is_right).then_some((hull, sum))
     }
 
-    /// As a batch, which knows every case and names each error.
+    /// As a batch, which checks every case and names each error.
     #[inline(never)]
     #[cfg_attr(feature = "sim", track_caller)]
     fn commit_any(
@@ -320,7 +319,7 @@ impl Conn {
     }
 
     /// Checks everything that [`commit`](Self::commit) checks before it posts, except that the
-    /// connection takes operations and has room for them. It posts nothing.
+    /// connection takes operations and has room for them. It does not post.
     pub(crate) fn check_commit(
         &self,
         parts: &[Part<'_>],
@@ -369,8 +368,8 @@ impl Conn {
         Ok(())
     }
 
-    /// What has to be flushed, and how many there are: of each region one part that covers its
-    /// parts; or, natively, each part by itself where that would cover much more.
+    /// The flushes of these parts, and their number. For each region this is one part that covers
+    /// its parts. A native flush covers each part by itself if the range would be much larger.
     fn flushes_of(&self, parts: &[Part<'_>]) -> ([RemoteSlice; MAX_COMMIT_PARTS], usize) {
         let mut flushes = [RemoteSlice::EMPTY; MAX_COMMIT_PARTS];
         let (mut sums, mut count) = ([0; MAX_COMMIT_PARTS], 0);
@@ -399,7 +398,7 @@ impl Conn {
     }
 }
 
-/// Refuses what the operations of a commit would accept.
+/// Refuses parts that the operations of a commit would accept.
 pub(crate) fn check_parts(parts: &[Part<'_>], pointer: Option<&Pointer>) -> Result<()> {
     if !(1..=MAX_COMMIT_PARTS).contains(&parts.len()) {
         return Err(Error::invalid(format!(

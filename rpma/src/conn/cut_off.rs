@@ -14,7 +14,7 @@ const NOT_CUT_OFF: &str = "The peer may still write: deregister each region that
      (Mr::dereg)";
 
 impl Conn {
-    /// Cuts the peer off: after `Ok`, nothing that the peer sends by this connection reaches this
+    /// Cuts the peer off: after `Ok`, no data that the peer sends by this connection reaches this
     /// host's memory. Call it before another writer gets the memory.
     ///
     /// The connection takes no more operations, the queue pair enters the error state, all
@@ -26,13 +26,13 @@ impl Conn {
     /// bytes may have reached the peer. Receives among them may have succeeded. Do not serve them.
     ///
     /// This takes about a millisecond, and waits neither for the peer nor for the network. It waits
-    /// at most a second for a device that does not flush the queues. With a shared receive queue it
-    /// also waits for the last receive, as a drop does. On soft-RoCE it may take some seconds if the
-    /// peer's host is gone, also as [a drop](Conn).
+    /// at most a second for a device that does not flush the queues. If the connection uses a
+    /// shared receive queue, it also waits for the last receive, as a drop does. On soft-RoCE it
+    /// may take some seconds if the peer's host is gone, also as [a drop](Conn).
     ///
     /// # Limits
     ///
-    /// * It makes nothing durable. Bytes that landed before are visible on this host, and may be
+    /// * It makes no data durable. Bytes that landed before are visible on this host, and may be
     ///   lost with the power. Persist them ([`Mr::persist`](crate::Mr::persist)) before you rely on
     ///   them.
     /// * It does not revoke the key. Another connection of the same [`Peer`](crate::Peer) can still
@@ -58,7 +58,7 @@ impl Conn {
     /// # Errors
     ///
     /// [`CloseError`], with the completions and [`Error::Provider`](crate::Error::Provider), if
-    /// `ibv_destroy_qp` fails. Then nothing is guaranteed: the queue pair stays for ever, if
+    /// `ibv_destroy_qp` fails. Then the peer is not cut off: the queue pair stays for ever, if
     /// possible in the error state, and the peer may still write. The remedy is to deregister each
     /// region that the peer can reach ([`Mr::dereg`](crate::Mr::dereg)). After that its key reaches
     /// no memory.

@@ -1,7 +1,9 @@
-//! What keeps an operation behind earlier reads and flushes: a fence, or the order of the peer's device.
+//! The means that order an operation after earlier reads and flushes: a fence, or the order of the
+//! peer's device.
 //!
-//! On soft-RoCE no fence is posted, which waits for ever after a lost packet. The peer's device decides then: soft-RoCE
-//! executes one request after the other, and an adapter does not. With an adapter nothing keeps the order but polling.
+//! On soft-RoCE no fence is posted, which waits for ever after a lost packet. The peer's device
+//! decides then: soft-RoCE executes one request after the other, and an adapter does not. If that
+//! is an adapter, only polling keeps the order.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -15,7 +17,8 @@ use crate::verbs::SendFlags;
 pub(super) struct Fences {
     /// The flags that requests can have: on soft-RoCE without a fence.
     possible: SendFlags,
-    /// There is no fence, and the peer's device reorders: what needs one is not supported.
+    /// There is no fence, and the peer's device reorders: operations that need a fence are not
+    /// supported.
     missing: AtomicBool,
     /// The number of the last flush, plus 1. Only if a fence is missing.
     last_flush: AtomicU64,
@@ -70,7 +73,7 @@ impl Fences {
         }
     }
 
-    /// Refuses an atomic write that nothing keeps behind the flushes before it, unless all of those
+    /// Refuses an atomic write that has no order after the flushes before it, unless all of those
     /// `were_polled`.
     pub(super) fn check_atomic_write(&self, were_polled: impl FnOnce(u64) -> bool) -> Result<()> {
         if !self.is_missing() {
@@ -84,7 +87,7 @@ impl Fences {
     }
 }
 
-/// The error of an atomic write behind a flush that was not polled.
+/// The error of an atomic write after a flush that was not polled.
 #[cold]
 pub(super) fn behind_a_flush() -> Error {
     missing("an atomic write behind a flush that was not polled needs one")

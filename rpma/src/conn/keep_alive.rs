@@ -1,4 +1,5 @@
-//! The keep-alive of a connection ([`ConnCfg::set_keep_alive`]): notices a peer whose host is gone.
+//! The keep-alive of a connection ([`ConnCfg::set_keep_alive`]): notices when the host of a peer is
+//! gone.
 //!
 //! It has no thread and no descriptor. A call that waits for the connection, or the program, asks
 //! it whether something is due, after the queues were polled. [`Rule`] decides from the time and
@@ -65,7 +66,7 @@ enum Stage {
     Late,
 }
 
-/// What a [`Rule`] wants.
+/// The demand of a [`Rule`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Step {
     /// To look again at this time.
@@ -87,7 +88,7 @@ impl Rule {
         }
     }
 
-    /// What is to be done now. The caller has polled the queues just before.
+    /// Returns the step that is due now. The caller has polled the queues just before.
     fn look(&mut self, now: Instant, signs: Signs) -> Step {
         if now < self.due {
             return Step::Look(self.due);
@@ -125,7 +126,7 @@ fn step(keep_alive: Duration) -> Duration {
     (keep_alive / 16).min(LONGEST) * 3
 }
 
-/// Refuses a keep-alive below four acknowledgement time-outs, of which this is the exponent. With
+/// Refuses a keep-alive below four acknowledgement time-outs. `ack_timeout` is their exponent. With
 /// fewer, one lost packet could end the connection. Without an exponent the device has no such
 /// time-out.
 pub(crate) fn check(keep_alive: Option<Duration>, ack_timeout: Option<u8>) -> Result<()> {
@@ -170,7 +171,7 @@ enum Phase {
     Over,
 }
 
-/// What has become of a connection.
+/// The state of a watched connection.
 #[derive(Debug)]
 enum Watched {
     /// It is to be looked at again then, if at all.
@@ -202,11 +203,12 @@ impl Conn {
     ///
     /// For an event loop that waits for the descriptors of the connection and its queues itself. The
     /// loop polls the queues until they are empty, and then calls this: at the returned time, or
-    /// before. Completions that stay in a queue are no sign of life, so a loop that never polls loses
-    /// a connection whose peer lives. [`next`](Self::next) and
+    /// before. Completions that stay in a queue are no sign of life. So a loop that never polls
+    /// loses a connection to a live peer. [`next`](Self::next) and
     /// [`Wait::next`](crate::wait::Wait::next) keep watch themselves. A loop around
     /// [`get_next_fd`](Self::get_next_fd) calls this for the time. Calls that come later than that
-    /// end nothing too early: a connection whose peer is gone then ends at the fourth of them.
+    /// never end a connection too early. If the peer is gone, its connection then ends at the
+    /// fourth of them.
     ///
     /// ```no_run
     /// # use std::time::Instant;
@@ -457,7 +459,7 @@ mod tests {
         assert_eq!(seen.probes, 100 * 16 / 6 + 1);
     }
 
-    /// Promise: a look that comes too early changes nothing.
+    /// Promise: a look that comes too early has no effect.
     #[test]
     fn looks_before_the_time_change_nothing() {
         let mut seen = Seen::new();

@@ -1,8 +1,8 @@
 //! [`Conn`]: a connection (`struct rpma_conn`): its life, its events, and what belongs to it.
 //!
-//! It owns the queue pair with its id and event channel, and the completion queues. Torn down in this
-//! order: the queue pair; the id, which tells the peer; the completion queues and their channels; the
-//! share of the peer. Memory regions are not involved: see [`Mr`](crate::Mr).
+//! It owns the queue pair with its id and event channel, and the completion queues. Torn down in
+//! this order: the queue pair; the id, which notifies the peer; the completion queues and their
+//! channels; the share of the peer. Memory regions are not involved: see [`Mr`](crate::Mr).
 
 mod batch;
 mod checks;
@@ -57,8 +57,8 @@ use crate::verbs::{
 /// All methods take `&self`: threads may post, poll and wait for events at the same time.
 ///
 /// Dropping it takes milliseconds and never waits for the peer, which gets [`ConnEvent::Closed`].
-/// Operations that are not complete then are lost. With a shared receive queue it waits for the
-/// device to return the receive of an incomplete message, for at most 0.1 s.
+/// Operations that are not complete then are lost. If the connection uses a shared receive queue,
+/// it waits for the device to return the receive of an incomplete message, for at most 0.1 s.
 ///
 /// On soft-RoCE it may take some seconds after the peer's host has lost its power. Packets that wait
 /// for the hardware address of that host keep the queue pair, until the kernel gives the address up
@@ -66,8 +66,9 @@ use crate::verbs::{
 ///
 /// # Order
 ///
-/// On one connection; between connections there is no order at all. Where no public source promises an order, this
-/// library assumes none, whatever soft-RoCE does (which executes one request after the other).
+/// On one connection; between connections there is no order at all. This library assumes an order
+/// only if a public source guarantees it, even over soft-RoCE (which executes one request after the
+/// other).
 ///
 /// In which order operations are executed, and so in which order their bytes become durable:
 ///
@@ -86,7 +87,7 @@ use crate::verbs::{
 /// An operation that is posted after the completion of an earlier one was polled is after it. The order is the peer's
 /// device's: for soft-RoCE beside an adapter see [`ConnCfg::set_peer_reorders`](crate::ConnCfg::set_peer_reorders).
 ///
-/// What a program on the peer's host may conclude, which is less (InfiniBand specification 9.5):
+/// The guarantees for a program on the peer's host are weaker (InfiniBand specification 9.5):
 ///
 /// | it has | it may rely on |
 /// |---|---|
@@ -126,7 +127,7 @@ pub struct Conn {
     keep_alive: Option<Box<KeepAlive>>,
 }
 
-/// A request that was not accepted, or whose connection did not open after that.
+/// A request that was not accepted, or a connection that did not open after that.
 #[derive(Debug)]
 pub(crate) struct NotAccepted {
     pub(crate) error: Error,
@@ -232,9 +233,10 @@ impl Conn {
         self.queues.slots.is_connecting()
     }
 
-    /// Waits for the next event of the connection, without a limit. On the side that connects, this is
-    /// also what completes the handshake: the accepting side should wait for
-    /// [`ConnEvent::Established`] before it posts, or its first operations may find nobody.
+    /// Waits for the next event of the connection, without a limit. On the side that connects, this
+    /// call also completes the handshake. The accepting side should wait for
+    /// [`ConnEvent::Established`] before it posts, or its first operations may fail because the
+    /// other side is not ready.
     ///
     /// # Errors
     ///
@@ -256,9 +258,10 @@ impl Conn {
         self.event_until(Deadline::after(limit))
     }
 
-    /// Waits until the connection is established, for at most `limit`. Past it, or if the connection
-    /// fails, the connection is destroyed, so that it cannot be established later behind the program's
-    /// back. A peer that answers just then may find it established, and then its end.
+    /// Waits until the connection is established, for at most `limit`. After that time, or if the
+    /// connection fails, the connection is destroyed, so that it cannot be established later
+    /// without the program's knowledge. A peer that answers just then may find it established, and
+    /// then its end.
     ///
     /// The kernel itself gives up on a peer that does not answer only after more than a minute.
     ///
@@ -307,7 +310,7 @@ impl Conn {
         log::info!("{}: {event}", self.queues.ends);
     }
 
-    /// Does what an event changes here.
+    /// Applies the effects of an event here.
     fn note(&self, mut event: CmEvent) -> Result<ConnEvent> {
         let mut ends = false;
         match event.kind {
@@ -342,9 +345,9 @@ impl Conn {
         Ok(event)
     }
 
-    /// What the peer sent when it connected or accepted, padded with zeros (to 56 or 196 bytes on
-    /// InfiniBand and RoCE, whatever it sent, also nothing). Empty before
-    /// [`ConnEvent::Established`] on the side that connects.
+    /// The private data of the peer's request or answer, padded with zeros (to 56 or 196 bytes on
+    /// InfiniBand and RoCE, even if the peer sent no data). Empty before [`ConnEvent::Established`]
+    /// on the side that connects.
     #[doc(alias = "rpma_conn_get_private_data")]
     #[must_use]
     pub fn get_private_data(&self) -> &[u8] {
@@ -392,8 +395,8 @@ impl Conn {
         &self.queues.cq
     }
 
-    /// The connection's completion queue for receives, if it has one of its own. With a shared receive
-    /// queue that has one, see [`Srq::get_rcq`](crate::Srq::get_rcq).
+    /// The connection's completion queue for receives, if it has one of its own. If a shared
+    /// receive queue has its own, see [`Srq::get_rcq`](crate::Srq::get_rcq).
     #[doc(alias = "rpma_conn_get_rcq")]
     #[must_use]
     pub fn get_rcq(&self) -> Option<&Cq> {
@@ -402,7 +405,7 @@ impl Conn {
 
     /// The descriptor of the completion channel that the connection's two queues share.
     ///
-    /// For `poll`, `epoll` and `fcntl` only: whoever reads from it steals an event. It is readable when
+    /// For `poll`, `epoll` and `fcntl` only: a read from it steals an event. It is readable when
     /// [`wait`](Self::wait) will not block. The queues' [`AsFd`] lends the same channel's.
     ///
     /// # Errors
@@ -502,12 +505,13 @@ impl Conn {
             .ok_or(Error::NotSharedChannel)
     }
 
-    /// The address of the other side, as the connection manager knows it: of a client, with the port that the
-    /// kernel chose for it.
+    /// The address of the other side, from the connection manager. For a client it has the port
+    /// that the kernel chose for it.
     ///
     /// # Errors
     ///
-    /// [`Error::NotSupported`] if it knows none, which does not happen with connections over IP.
+    /// [`Error::NotSupported`] if the manager has no address, which does not happen with
+    /// connections over IP.
     pub fn peer_addr(&self) -> Result<SocketAddr> {
         self.queues.ends.peer()
     }
@@ -521,9 +525,10 @@ impl Conn {
         self.queues.ends.local()
     }
 
-    /// Makes the descriptor of the connection's events ([`get_event_fd`](Self::get_event_fd)) non-blocking, or
-    /// blocking again: [`next_event`](Self::next_event) then returns [`Error::NoEvent`] at once if there is none.
-    /// Other threads may wait meanwhile. The descriptors of completions: [`Cq::set_nonblocking`].
+    /// Makes the descriptor of the connection's events ([`get_event_fd`](Self::get_event_fd))
+    /// non-blocking, or blocking again. In non-blocking mode [`next_event`](Self::next_event)
+    /// returns [`Error::NoEvent`] at once if there is no event. Other threads may wait meanwhile.
+    /// The descriptors of completions: [`Cq::set_nonblocking`].
     ///
     /// # Errors
     ///
@@ -551,9 +556,9 @@ impl Conn {
 
     /// The descriptor of the connection's event channel, as [`AsRawFd`] gives it.
     ///
-    /// For `poll`, `epoll` and `fcntl` only: whoever reads from it steals an event. It is readable when
-    /// [`next_event`](Self::next_event) will not block. Make it non-blocking before other threads wait:
-    /// a wait changes the flag for moments, and puts back what it found.
+    /// For `poll`, `epoll` and `fcntl` only: a read from it steals an event. It is readable when
+    /// [`next_event`](Self::next_event) will not block. Make it non-blocking before other threads
+    /// wait: a wait changes the flag for moments, and restores the flag that it found.
     #[doc(alias = "rpma_conn_get_event_fd")]
     #[must_use]
     pub fn get_event_fd(&self) -> RawFd {
@@ -566,16 +571,17 @@ impl Conn {
         matches!(self.flush_method, FlushMethod::Native)
     }
 
-    /// Whether [`atomic_write`](Self::atomic_write) uses the device's own atomic write. If not, it is an
-    /// ordinary write behind a fence.
+    /// Whether [`atomic_write`](Self::atomic_write) uses the device's own atomic write. If not, it
+    /// is an ordinary write after a fence.
     #[must_use]
     pub fn has_native_atomic_write(&self) -> bool {
         self.queues.qp.native_ops().atomic_write
     }
 
     /// Why the connection failed: the first failed completion that was polled, from either of its queues; the
-    /// first call that failed to post; the device's error of the queue pair; or the silence of the peer
-    /// ([`ConnCfg::set_keep_alive`](crate::ConnCfg::set_keep_alive)). `None` while nothing failed.
+    /// first call that failed to post; the device's error of the queue pair; or the silence of the
+    /// peer ([`ConnCfg::set_keep_alive`](crate::ConnCfg::set_keep_alive)). `None` before the first
+    /// failure.
     ///
     /// A flushed operation (`WR_FLUSH_ERR`) failed because of an earlier failure. It is returned only if no other
     /// failure is known: after this side or the peer has disconnected, and on soft-RoCE sometimes at the first
@@ -603,7 +609,7 @@ impl Conn {
         self.queues.slots.counters()
     }
 
-    /// What counts, also when the connection is gone.
+    /// The counts, which stay when the connection is gone.
     pub(crate) fn slots(&self) -> Arc<ConnSlots> {
         Arc::clone(&self.queues.slots)
     }
@@ -616,8 +622,8 @@ impl Conn {
         self.ended.get().map(|(event, _)| event)
     }
 
-    /// Ends the connection: moves the queue pair to the error state and tells the peer. Operations that
-    /// are not complete are lost, and complete with an error.
+    /// Ends the connection: moves the queue pair to the error state and notifies the peer.
+    /// Operations that are not complete are lost, and complete with an error.
     ///
     /// After `Ok` no later request of the peer is executed on this connection. The device may still
     /// place the packet that it works on: before another writer gets the memory, call
@@ -636,15 +642,16 @@ impl Conn {
         self.queues.qp.disconnect()
     }
 
-    /// Drops the connection and tells whether everything could be freed. To know only whether the peer can still
-    /// write: [`cut_off`](Self::cut_off). (Queues of which there are other handles
-    /// go with the last of them.) A queue pair that cannot be destroyed is moved to the error state: the peer reaches no
-    /// memory by it, here and after a drop.
+    /// Drops the connection, and returns an error if an object could not be freed. If you only need
+    /// to know whether the peer can still write, use [`cut_off`](Self::cut_off). (If there are
+    /// other handles of a queue, it is freed with the last of them.) A queue pair that cannot be
+    /// destroyed is moved to the error state: the peer reaches no memory by it, here and after a
+    /// drop.
     ///
     /// # Errors
     ///
-    /// [`Error::Provider`] with the first verb that failed; the rest is freed all the same, and what
-    /// could not be is leaked.
+    /// [`Error::Provider`] with the first verb that failed. The rest is still freed. Objects that
+    /// cannot be freed are leaked.
     #[doc(alias = "rpma_conn_delete")]
     pub fn delete(self) -> Result<()> {
         self.queues.destroy().all()

@@ -2,9 +2,10 @@
 //! [`Wait`](crate::wait::Wait).
 //!
 //! It polls before it sleeps and after it has taken an event, and takes an event, which arms the queue again, only
-//! when the queues are empty. So an event stays in its channel, for others that sleep, as long as there may be
-//! something to poll. What is left without an event by others (`Conn::wait_for` leaves what comes after the one that
-//! it waits for) is found within [`BOUND`]: no sleep is longer.
+//! when the queues are empty. So an event stays in its channel, for others that sleep, as long as
+//! there may be something to poll. Other threads may leave completions without an event:
+//! `Conn::wait_for` leaves those that come after its own. They are found within [`BOUND`], because
+//! no sleep is longer.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
@@ -20,35 +21,37 @@ use crate::event::ConnEvent;
 use crate::queues::Queues;
 use crate::verbs::{CompChannel, Deadline, Wc};
 
-/// How long it sleeps at most before it looks again: for completions that others have left without an event, and
-/// for those that give none ([`Notify::Solicited`](crate::Notify::Solicited)).
+/// The longest sleep before it looks again: for completions that other threads have left without an
+/// event, and for those that give none ([`Notify::Solicited`](crate::Notify::Solicited)).
 pub(crate) const BOUND: Duration = Duration::from_secs(1);
 
 const NOTHING: Error = Error::TimedOut("neither a completion nor an event of the connection came");
 
-/// What came first.
+/// The first arrival.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[expect(clippy::exhaustive_enums, reason = "a connection has these two")]
 pub enum Next {
-    /// So many completions, at the beginning of what was given for them; 1 at least.
+    /// So many completions, at the beginning of the slice given for them; 1 at least.
     Completions(usize),
     /// An event of the connection. All completions that had come before were returned before.
     Event(ConnEvent),
 }
 
 impl Conn {
-    /// Waits for whatever comes first: completions, of either queue of the connection, or an event of the
-    /// connection, for at most `limit` (`Duration::MAX` is none). It misses nothing, whatever other threads poll
-    /// or wait for meanwhile: what they leave is found, within a second.
+    /// Waits for completions of either queue of the connection, or an event of the connection, for
+    /// at most `limit` (`Duration::MAX` is no limit). Returns the first that comes. It misses no
+    /// completion, even if other threads poll or wait meanwhile: completions that they leave are
+    /// found within a second.
     ///
-    /// With a limit of 0 it looks once. When the limit has passed all queues are empty, and each gives an event for
-    /// what comes next, so that the program may wait for [`get_next_fd`](Self::get_next_fd), or for their descriptors
-    /// apart. Whether these are non-blocking changes nothing.
+    /// If the limit is 0 it looks once. When the limit has passed all queues are empty, and each
+    /// gives an event for its next completion. So the program may then wait for
+    /// [`get_next_fd`](Self::get_next_fd), or for their descriptors separately. The call ignores
+    /// their non-blocking mode.
     ///
-    /// Completions come first, also those of receives that were flushed before [`ConnEvent::Established`] was
-    /// taken. So when the connection ends, those of what was under way come before
-    /// [`ConnEvent::Closed`], as far as they are there; more may follow it (what the peer sent just before it left
-    /// can be the slower one): call again until the limit.
+    /// Completions come first, also those of receives that were flushed before
+    /// [`ConnEvent::Established`] was taken. So when the connection ends, the completions of
+    /// operations in flight come before [`ConnEvent::Closed`], as far as they are there. More may
+    /// follow it: the last data of the peer can be slower than its end. Call again until the limit.
     ///
     /// It works with queues that share a channel and with those that have one each, with a queue for receives and
     /// without, and if they give events for solicited completions only (those of others are noticed within a
@@ -57,9 +60,9 @@ impl Conn {
     /// [`Wait`](crate::wait::Wait) waits there. For one on a [`CompletionChannel`](crate::CompletionChannel) this is an
     /// error.
     ///
-    /// A peer whose host is gone, or cut off, shows only by an operation that fails. With a keep-alive
-    /// ([`ConnCfg::set_keep_alive`](crate::ConnCfg::set_keep_alive)) the library asks the peer, and this returns the end
-    /// of an idle connection as well.
+    /// If the host of a peer is gone or cut off, only an operation that fails shows it. If a
+    /// keep-alive is set ([`ConnCfg::set_keep_alive`](crate::ConnCfg::set_keep_alive)), the library
+    /// asks the peer, and this returns the end of an idle connection as well.
     ///
     /// # Errors
     ///
@@ -83,7 +86,7 @@ impl Conn {
         self.next_later(wcs, limit)
     }
 
-    /// As [`next`](Self::next), where nothing was there at once, or there are two queues.
+    /// As [`next`](Self::next), if no completion was there at once, or there are two queues.
     #[inline(never)]
     fn next_later(&self, wcs: &mut [Wc], limit: Duration) -> Result<Next> {
         // Before the clock is asked, which costs more.
@@ -133,17 +136,20 @@ impl Conn {
         }
     }
 
-    /// A descriptor for event loops, in the place of those of the connection and its queues: readable when
-    /// [`next`](Self::next) may have something. Then call that with a limit of 0, again and again until it says
-    /// [`Error::TimedOut`] (after any other error the connection is at its end); from there on the descriptor is readable when there is something new.
+    /// A descriptor for event loops, in the place of those of the connection and its queues:
+    /// readable when [`next`](Self::next) may have something. Then call that with a limit of 0,
+    /// again and again until it returns [`Error::TimedOut`]. After any other error the connection
+    /// is at its end. From there on the descriptor becomes readable when there is new work.
     ///
-    /// It stays the same one, and open, as long as the connection; a copy of it (`try_clone_to_owned`) belongs to who
-    /// makes it. What `next` finds only by looking within a second (what others have left; completions without an
-    /// event, if [`Notify::Solicited`](crate::Notify::Solicited) is set) does not make it readable: a loop to which
-    /// that happens calls `next` each second as well. A loop for a connection with a keep-alive also calls `next` at
-    /// the time that [`keep_alive`](Self::keep_alive) returns. Errors that the device itself reports (adapters do, soft-RoCE
-    /// does not) are read by whatever waits on the device, and make the descriptors of their connections readable
-    /// then: a loop calls `next` of any connection every few seconds.
+    /// It stays the same one, and open, as long as the connection; a copy of it
+    /// (`try_clone_to_owned`) belongs to who makes it. Some work never makes the descriptor
+    /// readable: completions that another thread has left, and completions without an event if
+    /// [`Notify::Solicited`](crate::Notify::Solicited) is set. A loop with either of them calls
+    /// `next` each second as well. A loop for a connection with a keep-alive also calls `next` at
+    /// the time that [`keep_alive`](Self::keep_alive) returns. Adapters report errors of their own;
+    /// soft-RoCE does not. Any wait on the device reads these errors, and then makes the
+    /// descriptors of the affected connections readable. So a loop calls `next` of any connection
+    /// every few seconds.
     ///
     /// # Errors
     ///
@@ -228,7 +234,7 @@ impl Conn {
         Ok((count > 0).then_some(Next::Completions(count)))
     }
 
-    /// What is there after a sleep: completions, or the event if one was seen.
+    /// Returns the completions after a sleep, or the event if one was seen.
     fn look_again(&self, wcs: &mut [Wc], event: bool) -> Result<Option<Next>> {
         if let Some(next) = self.look(wcs)? {
             return Ok(Some(next));
@@ -267,18 +273,18 @@ fn watch(epoll: &OwnedFd, fd: BorrowedFd<'_>) -> Result<()> {
     epoll::add(epoll, fd, data, flags).map_err(|errno| Error::provider("epoll_ctl", errno))
 }
 
-/// What is left in the channels when the limit has passed.
+/// The events left in the channels when the limit has passed.
 #[derive(Debug, Default)]
 struct Rest {
     looks: u32,
 }
 
 impl Rest {
-    /// How often it looks for more, while others make queues give events and poll what came.
+    /// How often it looks for more, while other threads cause events and poll the completions.
     const MOST: u32 = 16;
 
-    /// Whether no event is left: behind one that was taken may be another, whose queue is not armed. Who waits
-    /// for the descriptor's next edge would miss what comes there.
+    /// Whether no event is left: after one that was taken may be another, of a queue that is not
+    /// armed. A program that waits for the descriptor's next edge would miss completions there.
     fn is_taken(&mut self, one_was_taken: bool) -> bool {
         self.looks += 1;
         !one_was_taken || self.looks > Self::MOST
@@ -297,8 +303,8 @@ fn sleep(channel: &CompChannel, fds: &mut [PollFd<'_>], deadline: Deadline) -> R
     channel.sleep(fds, deadline.earlier(Deadline::after(BOUND)))
 }
 
-/// Takes an event, if it is still there, which arms its queue: what comes from now on gives another one. Tells
-/// whether one was there.
+/// Takes an event, if it is still there, and arms its queue: the next completion gives another one.
+/// Returns whether one was there.
 pub(super) fn take(channel: &CompChannel) -> Result<bool> {
     let taken = channel.wait(None, Deadline::after(Duration::ZERO))?;
     Ok(taken.is_some())

@@ -1,11 +1,11 @@
-//! What a connection does: reads, writes, sends, receives, atomic writes and flushes.
+//! The operations of a connection: reads, writes, sends, receives, atomic writes and flushes.
 //!
-//! Each operation is checked, takes a slot of its queue, and is posted. Nothing is sent if a check fails or
-//! there is no slot.
+//! Each operation is checked, takes a slot of its queue, and is posted. If a check fails or there
+//! is no slot, the operation is not sent.
 //!
-//! The usual case, one local part with some bytes and no fence, has a short way: one condition
-//! ([`super::short`]), which says no to everything unusual, and then the post. What it refuses goes
-//! the long way ([`super::ops_any`]), which finds out what is wrong, if anything is.
+//! The usual case, one local part with some bytes and no fence, has a fast path: one condition
+//! ([`super::short`]), which rejects all unusual operations, and then the post. An operation that
+//! it rejects takes the slow path ([`super::ops_any`]), which finds the error, if there is one.
 
 use super::Conn;
 use super::short::{AtomicWrites, usually};
@@ -35,8 +35,8 @@ use crate::verbs::{NativeFlush, QueuePair};
 /// may have the same. The operation uses the memory until it has completed. A region that is dropped earlier does no
 /// harm, see [`Mr`](crate::Mr).
 ///
-/// If posting fails nothing is sent, except after [`Error::Provider`]: then the device may have the
-/// request, and execute it or not. The errors that all share:
+/// If posting fails the operation is not sent, except after [`Error::Provider`]: then the device
+/// may have the request, and execute it or not. The errors that all share:
 ///
 /// * [`Error::InvalidArgument`] if lengths differ or are more than the port takes, if a region belongs to
 ///   another peer, or if a region lacks the usage that the operation needs;
@@ -77,9 +77,9 @@ impl Conn {
 
     /// Writes `src` to `dst` of the peer. The lengths must be equal.
     ///
-    /// Its completion says that the peer's device has the data, not that it is visible or persistent
-    /// there: see [`flush`](Self::flush). Until then the bytes of `src` must not change, or the peer
-    /// gets some of each.
+    /// Its completion means that the peer's device has the data, not that it is visible or
+    /// persistent there: see [`flush`](Self::flush). Until then the bytes of `src` must not change,
+    /// or the peer gets some of each.
     ///
     /// It needs [`MrUsage::WRITE_SRC`](crate::MrUsage::WRITE_SRC) and
     /// [`MrUsage::WRITE_DST`](crate::MrUsage::WRITE_DST). [`MrSlice::EMPTY`] and
@@ -102,9 +102,9 @@ impl Conn {
         self.write_as(Opcode::WRITE, dst, src, flags, op_context)
     }
 
-    /// As [`write`](Self::write), and tells the peer: a receive completes there (with
-    /// [`WcOpcode::RECV_RDMA_WITH_IMM`](crate::WcOpcode::RECV_RDMA_WITH_IMM) and `imm`) when the data has
-    /// arrived. Without a receive there the operation waits for one.
+    /// As [`write`](Self::write), and notifies the peer: a receive completes there (with
+    /// [`WcOpcode::RECV_RDMA_WITH_IMM`](crate::WcOpcode::RECV_RDMA_WITH_IMM) and `imm`) when the
+    /// data has arrived. Without a receive there the operation waits for one.
     ///
     /// # Errors
     ///
@@ -139,8 +139,9 @@ impl Conn {
         self.post_one(opcode, dst.address(), src.buffer(), flags, op_context)
     }
 
-    /// Writes several local parts, one after the other, to `dst` of the peer: up to as many as
-    /// `ConnCfg::set_max_send_sge` says. Their lengths together must be that of `dst`.
+    /// Writes several local parts, one after the other, to `dst` of the peer.
+    /// `ConnCfg::set_max_send_sge` sets their maximum number. Their lengths together must be that
+    /// of `dst`.
     ///
     /// # Errors
     ///
@@ -162,9 +163,9 @@ impl Conn {
         self.posted(self.post_gather(&mut gather, dst.len(), op_context), flags)
     }
 
-    /// Sends `src` as a message, which lands in a receive of the peer. Without one there it waits, and
-    /// so does what is posted after it; on soft-RoCE that must not be a native flush or atomic write, see
-    /// [`flush`](Self::flush).
+    /// Sends `src` as a message, which lands in a receive of the peer. Without one there it waits,
+    /// and so do the operations posted after it. On soft-RoCE those must not be a native flush or
+    /// atomic write, see [`flush`](Self::flush).
     ///
     /// It needs [`MrUsage::SEND`](crate::MrUsage::SEND). [`MrSlice::EMPTY`] makes a message of 0 bytes.
     ///
@@ -198,7 +199,8 @@ impl Conn {
         self.send_as(Opcode::send_with_imm(imm), src, flags, op_context)
     }
 
-    /// Sends several local parts as one message: up to as many as `ConnCfg::set_max_send_sge` says.
+    /// Sends several local parts as one message. `ConnCfg::set_max_send_sge` sets their maximum
+    /// number.
     ///
     /// # Errors
     ///
@@ -248,13 +250,14 @@ impl Conn {
         self.queues.recv(dst, op_context)
     }
 
-    /// Posts several receives at once, each with its `op_context`: all of them, or none. They are as those of
-    /// [`recv`](Self::recv), with one call of `ibv_post_recv` for each 16.
+    /// Posts several receives at once, each with its `op_context`: all of them, or no receive. They
+    /// are as those of [`recv`](Self::recv), with one call of `ibv_post_recv` for each 16.
     ///
     /// # Errors
     ///
-    /// As [`recv`](Self::recv); [`Error::InvalidArgument`] also if there are none, or more than the receive queue
-    /// has slots. After [`Error::Provider`] some of them may be posted: the first ones.
+    /// As [`recv`](Self::recv); [`Error::InvalidArgument`] also if the list is empty, or longer
+    /// than the receive queue has slots. After [`Error::Provider`] some of them may be posted: the
+    /// first ones.
     pub fn recv_many(&self, receives: &[(MrSlice<'_>, u64)]) -> Result<()> {
         self.queues.recv_many(receives)
     }
@@ -267,24 +270,26 @@ impl Conn {
     /// With [`write`](Self::write) in the place of the atomic write it has to poll the first flush before
     /// (see [what is ordered](Conn#order)). The atomic write itself is not persistent before it is flushed.
     ///
-    /// With the device's own atomic write its completion is a
+    /// If the device has its own atomic write, the completion is a
     /// [`WcOpcode::ATOMIC_WRITE`](crate::WcOpcode::ATOMIC_WRITE). Without, it is an ordinary write
-    /// ([`WcOpcode::RDMA_WRITE`](crate::WcOpcode::RDMA_WRITE)), and that the 8 bytes arrive at once is a
-    /// property of the peer's hardware which verbs does not promise. It needs
+    /// ([`WcOpcode::RDMA_WRITE`](crate::WcOpcode::RDMA_WRITE)), and that the 8 bytes arrive at once
+    /// is a property of the peer's hardware which verbs does not promise. It needs
     /// [`MrUsage::WRITE_DST`](crate::MrUsage::WRITE_DST).
     ///
-    /// Behind a fallback flush, which is a read, it carries a fence, but on soft-RoCE: after a lost packet its fence
-    /// waits for ever, and a peer on soft-RoCE executes in order without it.
+    /// After a fallback flush, which is a read, it carries a fence, except on soft-RoCE. There a
+    /// fence waits for ever after a lost packet, and a peer on soft-RoCE executes in order without
+    /// it.
     ///
-    /// On soft-RoCE a native atomic write must not be sent again, as happens behind a message that waits
-    /// for a receive: see [`flush`](Self::flush).
+    /// On soft-RoCE a native atomic write must not be sent again, as happens after a message that
+    /// waits for a receive: see [`flush`](Self::flush).
     ///
     /// # Errors
     ///
     /// As all operations; [`Error::InvalidArgument`] unless `dst` has 8 bytes at an address that is a
-    /// multiple of 8. [`Error::NotSupported`] on a device with a flush of its own and no atomic write of
-    /// its own (none is known): no order between the two is promised there; and on soft-RoCE behind a flush that was
-    /// not polled, if the peer's device reorders and the atomic write is a fallback
+    /// multiple of 8. [`Error::NotSupported`] on a device with a flush of its own and no atomic
+    /// write of its own (no such device is known): no source guarantees an order between the two.
+    /// [`Error::NotSupported`] also on soft-RoCE after a flush that was not polled, if the peer's
+    /// device reorders and the atomic write is a fallback
     /// ([`ConnCfg::set_peer_reorders`](crate::ConnCfg::set_peer_reorders)).
     #[doc(alias = "rpma_atomic_write")]
     #[inline]
@@ -310,31 +315,31 @@ impl Conn {
         self.posted(posted, flags)
     }
 
-    /// Flushes what was written to `dst` before, on this connection: [`FlushType`] says what its
-    /// completion promises.
+    /// Flushes earlier writes of this connection to `dst`. [`FlushType`] defines the guarantee of
+    /// its completion.
     ///
-    /// With the device's flush operation ([`has_native_flush`](Self::has_native_flush)) its completion
-    /// is a [`WcOpcode::FLUSH`](crate::WcOpcode::FLUSH), and it takes a send-queue slot for each 2 GiB. (If it
-    /// fails, each of these may give a failed completion, with the same `op_context`.)
-    /// Without, it reads up to 8 bytes of `dst`, and its completion is a
+    /// If the device has its own flush ([`has_native_flush`](Self::has_native_flush)), the
+    /// completion is a [`WcOpcode::FLUSH`](crate::WcOpcode::FLUSH), and it takes a send-queue slot
+    /// for each 2 GiB. (If it fails, each of these may give a failed completion, with the same
+    /// `op_context`.) Without, it reads up to 8 bytes of `dst`, and its completion is a
     /// [`WcOpcode::RDMA_READ`](crate::WcOpcode::RDMA_READ).
     ///
-    /// A native flush of memory whose device has none is refused by that device and breaks the
-    /// connection. `ConnCfg::set_force_fallback` is the remedy: the two sides cannot find out by
-    /// themselves. It is also the remedy on a network that loses packets: soft-RoCE (up to Linux 7.3 at
-    /// least) sends a native flush or atomic write that is lost again with a wrong address, and the
-    /// connection fails with a remote access error. The fallback survives that, and over soft-RoCE it is
-    /// durable only where the caches are in the persistence domain (eADR). It needs a region that may be
-    /// read: a C program whose device has native flush must register it with `RPMA_MR_USAGE_READ_SRC` as
-    /// well.
+    /// A device without a native flush refuses one to its memory, and that breaks the connection.
+    /// `ConnCfg::set_force_fallback` is the remedy: the two sides cannot find out by themselves. It
+    /// is also the remedy on a network that loses packets: soft-RoCE (up to Linux 7.3 at least)
+    /// sends a native flush or atomic write that is lost again with a wrong address, and the
+    /// connection fails with a remote access error. The fallback survives that, and over soft-RoCE
+    /// it is durable only where the caches are in the persistence domain (eADR). It needs a region
+    /// that may be read. A C program on a device with native flush must register it with
+    /// `RPMA_MR_USAGE_READ_SRC` as well.
     ///
-    /// A [`write`](Self::write) that is posted behind a flush does not wait for it: poll the flush first,
-    /// or use [`atomic_write`](Self::atomic_write). See [what is ordered](Conn#order).
+    /// A [`write`](Self::write) that is posted after a flush does not wait for it: poll the flush
+    /// first, or use [`atomic_write`](Self::atomic_write). See [what is ordered](Conn#order).
     ///
-    /// soft-RoCE does the same, without any loss, with a native flush or atomic write behind a message
-    /// that waits for a receive: it sends all of them again. There, the peer must post its receives
-    /// before the messages come ([`ConnReq::recv`](crate::ConnReq::recv) can do so before the connection
-    /// exists), or this side must use the fallback.
+    /// soft-RoCE does the same, without any loss, for a native flush or atomic write after a
+    /// message that waits for a receive: it sends all of them again. There, the peer must post its
+    /// receives before the messages come ([`ConnReq::recv`](crate::ConnReq::recv) can do so before
+    /// the connection exists), or this side must use the fallback.
     ///
     /// # Errors
     ///
@@ -469,7 +474,7 @@ impl Conn {
         Err(self.queues.send_refused(refusal, "operation", 1))
     }
 
-    /// Posts a request. Not inlined: its callers have nothing to keep in registers for it.
+    /// Posts a request. Not inlined: its callers need no registers kept for it.
     #[inline(never)]
     pub(super) fn post(&self, request: &mut Request<'_>, data: u64, op_context: u64) -> Outcome {
         self.post_inlined(request, data, op_context)
@@ -506,7 +511,8 @@ impl Conn {
         }
     }
 
-    /// As [`post`](Self::post), where somebody else posts, or there seem to be no entries.
+    /// As [`post`](Self::post), for a lock that another thread holds, or if there seem to be no
+    /// entries.
     #[cold]
     #[inline(never)]
     fn post_later(

@@ -1,7 +1,7 @@
 //! The long way of an operation: everything is possible, and each error is named.
 //!
-//! [`super::ops`] comes here with what its one condition refuses. These take references to copies, which their callers
-//! make only then.
+//! [`super::ops`] calls these with operations that its one condition rejects. These take references
+//! to copies, which their callers make only then.
 
 use std::slice;
 
@@ -131,7 +131,7 @@ impl Conn {
         }
     }
 
-    /// Posts an operation of any number of local parts, of which those without bytes are left out.
+    /// Posts an operation of any number of local parts, without the parts of 0 bytes.
     fn post_parts(
         &self,
         opcode: Opcode,

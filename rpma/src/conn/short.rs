@@ -1,8 +1,8 @@
 //! The conditions of the short ways: each is true of the usual case of an operation only.
 //!
-//! What is refused here goes the long way ([`super::checks`]), which knows every case and names
-//! what is wrong. So a condition may refuse what is right, and must never accept what is wrong.
-//! What it looks at is kept ready in [`Short`], a word each.
+//! An operation that is rejected here takes the slow path ([`super::checks`]), which checks every
+//! case and names the error. So a condition may reject a valid operation, and must never accept an
+//! invalid one. Its inputs are kept ready in [`Short`], a word each.
 
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering, compiler_fence};
 use std::sync::{Mutex, PoisonError};
@@ -19,24 +19,25 @@ const UNSOLICITED: SendFlags = SendFlags::SIGNALED.union(SendFlags::FENCE);
 /// The most bytes that one native flush takes.
 const MAX_FLUSH: u64 = 1 << 31;
 
-/// What the short ways of a connection look at. Each word is made of all settings, under their
+/// The inputs of the fast paths of a connection. Each word is made of all settings, under their
 /// lock.
 #[derive(Debug)]
 pub(super) struct Short {
     /// The flags that requests can have on this device.
     possible: SendFlags,
-    /// What keeps a fallback atomic write after the flushes before it.
+    /// The flags that order a fallback atomic write after the flushes before it.
     pub(super) after_flushes: SendFlags,
     /// Whether fences are missing.
     no_fences: AtomicBool,
     /// Whether the peer serves reads at all.
     reads: AtomicBool,
-    /// The flushes whose promise this platform and the peer's can keep, as usages of a region.
+    /// The flushes with a promise that this platform and the peer's can keep, as usages of a
+    /// region.
     promised: AtomicU8,
     /// Those of them that take the short way.
     flushes: AtomicU8,
-    /// The same for commits: none unless flush and atomic write are both the device's own, or both
-    /// fallbacks.
+    /// The same for commits. It is empty unless flush and atomic write are both the device's own,
+    /// or both fallbacks.
     commits: AtomicU8,
     /// One of [`AtomicWrites`].
     atomic_writes: AtomicU8,
@@ -49,9 +50,9 @@ pub(super) struct Short {
 struct Settings {
     /// Whether flushes are the device's own, and atomic writes.
     native: NativeOps,
-    /// Unknown before the connection is open: then it takes nothing.
+    /// Unknown before the connection is open: then it takes no operation.
     reads: Option<bool>,
-    /// Those whose promise can be kept.
+    /// Those with a promise that can be kept.
     flushes: MrUsage,
     no_fences: bool,
 }
@@ -61,9 +62,9 @@ struct Settings {
 #[repr(u8)]
 pub(super) enum AtomicWrites {
     None,
-    /// The device's own, which needs nothing to stay after the flushes before it.
+    /// The device's own, which stays after the flushes before it without a fence.
     Native,
-    /// A write whose bytes are in the request.
+    /// A write with its bytes in the request.
     Fallback,
 }
 
@@ -142,7 +143,7 @@ impl Short {
             .store(atomic_writes as u8, Ordering::Relaxed);
     }
 
-    /// The flushes whose promise can be kept.
+    /// The flushes with a promise that can be kept.
     pub(super) fn promised(&self) -> MrUsage {
         MrUsage::from_bits_retain(self.promised.load(Ordering::Relaxed))
     }
@@ -161,8 +162,7 @@ impl Short {
         }
     }
 
-    /// Without a fence nothing is looked at: most flags are constants where an operation is
-    /// inlined.
+    /// Without a fence there is no check: most flags are constants where an operation is inlined.
     #[inline(always)]
     fn takes(&self, flags: Flags) -> bool {
         !flags.fence() || !self.no_fences.load(Ordering::Relaxed)
@@ -273,7 +273,7 @@ impl Conn {
         }
     }
 
-    /// Whether a part of a commit is right, but for its length.
+    /// Whether a part of a commit is right, except for its length.
     #[inline(always)]
     pub(super) fn takes_part(&self, dst: &RemoteSlice, src: &MrSlice<'_>) -> bool {
         usually(dst.usage().contains(MrUsage::WRITE_DST))
@@ -281,7 +281,7 @@ impl Conn {
             && usually(src.is_as_long_as(dst))
     }
 
-    /// Whether this may be the source of a part of a commit, but for its length.
+    /// Whether this may be the source of a part of a commit, except for its length.
     #[inline(always)]
     pub(super) fn takes_source(&self, src: &MrSlice<'_>) -> bool {
         src.tag()

@@ -1,12 +1,12 @@
 //! [`Conn::wait_for`]: a wait that only one operation's completion satisfies.
 //!
-//! The usual case is that the completion is there: one poll, and no look at the clock. Otherwise the wait
-//! sleeps as [`Conn::next`] does: it polls before each sleep and after it, and no sleep is longer than
-//! [`BOUND`], so that it finds what other threads leave.
+//! The usual case is that the completion is there: one poll, and no look at the clock. Otherwise
+//! the wait sleeps as [`Conn::next`] does. It polls before each sleep and after it, and no sleep is
+//! longer than [`BOUND`], so that it finds completions that other threads leave.
 //!
-//! It also watches the connection's events, because an operation whose peer is gone may not complete for a
-//! long time. An event that it takes is kept for [`Conn::next_event`]. It takes none while another thread
-//! sleeps there: that thread would not be woken.
+//! It also watches the connection's events, because an operation may not complete for a long time
+//! if its peer is gone. An event that it takes is kept for [`Conn::next_event`]. While another
+//! thread sleeps there it takes no event: that thread would not be woken.
 
 use std::collections::VecDeque;
 use std::mem;
@@ -51,7 +51,7 @@ impl Conn {
     /// and [`next`](Self::next), which return a kept event without waiting; the descriptor of events is not
     /// readable for it.
     ///
-    /// Operations of other threads: let one thread poll, and tell the others.
+    /// For operations of other threads: let one thread poll, and let it notify the others.
     ///
     /// ```no_run
     /// # use rpma::{Conn, Flags, FlushType, RemoteSlice, Result};
@@ -249,8 +249,8 @@ impl Conn {
         self.lock_events().kept.pop_front()
     }
 
-    /// As [`kept_event`](Self::kept_event). If there is none the caller sleeps for events from here on, until it
-    /// drops what it gets.
+    /// As [`kept_event`](Self::kept_event). If there is none, the caller sleeps for events from
+    /// here on, until it drops the returned sleeper.
     pub(super) fn kept_event_or_sleep(&self) -> Result<ConnEvent, Sleeper<'_>> {
         let mut events = self.lock_events();
         match events.kept.pop_front() {
@@ -298,12 +298,13 @@ impl Conn {
     }
 }
 
-/// What a look for an operation's completion has found.
+/// The result of a look for an operation's completion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Looked {
     /// It is there, and has succeeded.
     Found,
-    /// Nothing is there. The caller is the only one that waits for an operation, until it drops its [`Alone`].
+    /// No completion is there. The caller is the only one that waits for an operation, until it
+    /// drops its [`Alone`].
     Nothing,
     /// As `Nothing`, but there was another completion, or the operation has failed.
     Other,
