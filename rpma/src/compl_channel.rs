@@ -13,7 +13,7 @@ use crate::peer::Peer;
 use crate::slots::ConnSlots;
 use crate::verbs::{CompChannel, Context, CqKind, CqTag, Deadline, Notify};
 
-/// How long a wait for solicited events may last before the queue is looked at all the same.
+/// The longest wait for solicited events before the wait polls the queue without an event.
 ///
 /// The specification counts a failed completion as solicited, but rxe of Linux 6.12 gives no event for
 /// requests that it flushes. A wait without a bound would not notice that a connection has failed.
@@ -36,7 +36,7 @@ pub enum ComplChannel {
     Of {
         /// The channel, of the same device.
         channel: CompletionChannel,
-        /// What its events are marked with.
+        /// The mark of its events.
         key: u64,
     },
 }
@@ -121,8 +121,8 @@ impl CompletionChannel {
 
     /// Takes the next completion event, if there is one, and does not wait. Unlike
     /// [`wait`](Self::wait) it arms no queue: the queue of the event gives no other event before
-    /// [`Cq::req_notify`](crate::Cq::req_notify). So a program whose threads poll while they are
-    /// busy is not woken for completions that one of them has polled already.
+    /// [`Cq::req_notify`](crate::Cq::req_notify). So a program with threads that poll while they
+    /// are busy is not woken for completions that one of them has polled already.
     ///
     /// It makes one system call. For that the first call makes the descriptor non-blocking
     /// ([`set_nonblocking`](Self::set_nonblocking)), and the program must not make it blocking by
@@ -140,7 +140,7 @@ impl CompletionChannel {
 
     /// The channel's descriptor, as [`AsRawFd`] gives it.
     ///
-    /// For `poll`, `epoll` and `fcntl` only: whoever reads from it steals an event.
+    /// For `poll`, `epoll` and `fcntl` only: a read from it steals an event.
     #[must_use]
     pub fn get_fd(&self) -> RawFd {
         self.as_raw_fd()
@@ -190,9 +190,10 @@ impl fmt::Debug for CompletionChannel {
     }
 }
 
-/// Waits for an event of a channel whose queues give events as `notify` says. `None` stands for an
-/// event that may have been lost: the queues are to be looked at. Behind the last event, the error of a connection
-/// that is over.
+/// Waits for an event of a channel with queues that give events according to `notify`. `None`
+/// stands for an event that may have been lost: the caller must then look at the queues. `None`
+/// stands for an event that may have been lost: the queues are to be looked at. After the last
+/// event, it returns the error of a connection that is over.
 pub(crate) fn wait(
     channel: &CompChannel,
     conn: Option<&ConnSlots>,

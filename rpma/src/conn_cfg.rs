@@ -69,9 +69,9 @@ impl ConnCfg {
     }
 
     /// Sets how long an outgoing request may take to resolve the address, and again to resolve the
-    /// route. The default is 1 s. It does not limit the peer's answer, and not the search for the
-    /// addresses of a host name, which is the system's resolver's (`resolv.conf` says how long it may
-    /// take): each address that it finds has this limit.
+    /// route. The default is 1 s. It does not limit the peer's answer. It does not limit the search
+    /// for the addresses of a host name either: that time is set in the system resolver's
+    /// `resolv.conf`. Each address that it finds has this limit.
     #[doc(alias = "rpma_conn_cfg_set_timeout")]
     pub fn set_timeout(&mut self, limit: Duration) -> &mut Self {
         self.timeout = limit;
@@ -102,9 +102,10 @@ impl ConnCfg {
         self.cq_size
     }
 
-    /// Sets how many completions a completion queue of its own for receives has room for at least (it
-    /// gets room for every receive in any case). With 0, the default, there is none: receives complete
-    /// in the main queue. It has no effect with a shared receive queue that has its own.
+    /// Sets how many completions a completion queue of its own for receives has room for at least
+    /// (it gets room for every receive in any case). If it is 0, the default, there is no such
+    /// queue: receives complete in the main queue. It has no effect with a shared receive queue
+    /// that has its own.
     #[doc(alias = "rpma_conn_cfg_set_rcq_size")]
     pub fn set_rcq_size(&mut self, entries: u32) -> &mut Self {
         self.rcq_size = entries;
@@ -151,9 +152,9 @@ impl ConnCfg {
         &self.compl_channel
     }
 
-    /// Puts the completion queue for receives on this channel instead, where its events carry the key; so
-    /// the connection's two queues may be served by two threads. `None`, the default, puts it where
-    /// [`set_compl_channel`](Self::set_compl_channel) says.
+    /// Puts the completion queue for receives on this channel instead, where its events carry the
+    /// key; so the connection's two queues may be served by two threads. `None`, the default, puts
+    /// it on the channel of [`set_compl_channel`](Self::set_compl_channel).
     ///
     /// Without such a queue ([`set_rcq_size`](Self::set_rcq_size)), or together with
     /// [`ComplChannel::Shared`], it is refused when the request is made.
@@ -183,8 +184,8 @@ impl ConnCfg {
         self.srq.as_ref()
     }
 
-    /// Sets of how many local parts a write or a send may be gathered. The default is 1; at most 16
-    /// are possible, or what the device has.
+    /// Sets of how many local parts a write or a send may be gathered. The default is 1. The
+    /// maximum is 16, or the device's limit if that is lower.
     ///
     /// # Errors
     ///
@@ -204,8 +205,8 @@ impl ConnCfg {
     }
 
     /// Sets how many bytes an operation with [`Flags::INLINE`](crate::Flags::INLINE) can have. The
-    /// default is 8, which every device has; what a device has beyond that shows when the request is
-    /// made.
+    /// default is 8, which every device has. A larger value is checked against the device when the
+    /// request is made.
     pub fn set_max_inline_data(&mut self, bytes: u32) -> &mut Self {
         self.max_inline_data = bytes;
         self
@@ -217,8 +218,8 @@ impl ConnCfg {
         self.max_inline_data
     }
 
-    /// Sets how many slots the send queue has: how many operations may be posted whose completions have
-    /// not been polled. The default is 10. See [`Queue::Send`](crate::Queue::Send).
+    /// Sets the number of slots of the send queue: the maximum number of operations that are posted
+    /// and not yet polled. The default is 10. See [`Queue::Send`](crate::Queue::Send).
     #[doc(alias = "rpma_conn_cfg_set_sq_size")]
     pub fn set_sq_size(&mut self, slots: u32) -> &mut Self {
         self.sq_size = slots;
@@ -275,12 +276,12 @@ impl ConnCfg {
     /// answer, for those of the client. The connecting side's setting counts only if the accepting
     /// side uses another library, such as librpma, and then for the messages of that side.
     ///
-    /// The default is 7, as in librpma. It is the one default with which an operation may wait for ever,
-    /// and only for a program that lives and takes no message: a peer whose program has ended, or whose
-    /// host is gone, is noticed by [`set_retry_count`](Self::set_retry_count). Anything finite would have
-    /// to be long, for programs that are slow to take their messages, and so would the pause before each
-    /// try ([`set_min_rnr_timer`](Self::set_min_rnr_timer)). A server that sends to clients which
-    /// it does not trust sets a finite count.
+    /// The default is 7, as in librpma. It is the one default with which an operation may wait for
+    /// ever, and only for a live program that takes no message. If the program of a peer has ended,
+    /// or its host is gone, [`set_retry_count`](Self::set_retry_count) limits the wait. Anything
+    /// finite would have to be long, for programs that are slow to take their messages, and so
+    /// would the pause before each try ([`set_min_rnr_timer`](Self::set_min_rnr_timer)). A server
+    /// that sends to clients which it does not trust sets a finite count.
     ///
     /// # Errors
     ///
@@ -297,9 +298,9 @@ impl ConnCfg {
     }
 
     /// Sets after which time an unacknowledged message is sent again: 4.096 µs · 2^`exponent`. `None`
-    /// leaves it to the kernel (`exponent` 17 on Linux 6.12, about 0.5 s; 19 on 6.1). A dead peer is
-    /// noticed after that time, as many times as [`set_retry_count`](Self::set_retry_count) says and
-    /// once more.
+    /// leaves it to the kernel (`exponent` 17 on Linux 6.12, about 0.5 s; 19 on 6.1). A dead peer
+    /// is noticed after that time, multiplied by one more than the
+    /// [`set_retry_count`](Self::set_retry_count).
     ///
     /// # Errors
     ///
@@ -349,7 +350,8 @@ impl ConnCfg {
     /// Makes the connection use the fallbacks of flush and atomic write even where the device has the
     /// native operations. The default is `false`.
     ///
-    /// For a target whose device has none: a native flush would break the connection there.
+    /// For a target with a device that has no native flush: a native flush would break the
+    /// connection there.
     pub fn set_force_fallback(&mut self, force: bool) -> &mut Self {
         self.force_fallback = force;
         self
@@ -364,10 +366,10 @@ impl ConnCfg {
     /// Declares that the peer's device may execute an operation before earlier ones, as adapters do. The default is
     /// `false`; an [`Offer`](crate::Offer) of such a peer declares it as well.
     ///
-    /// It counts on soft-RoCE only, whose fence waits for ever after a lost packet and is never posted. With a peer on
-    /// soft-RoCE the order holds all the same. With an adapter it does not: then
-    /// [`Flags::FENCE`](crate::Flags::FENCE), and an atomic write behind a flush that was not polled, are
-    /// [`Error::NotSupported`].
+    /// It has an effect on soft-RoCE only. There a fence waits for ever after a lost packet, so
+    /// rpma never posts one. A peer on soft-RoCE still keeps the order. An adapter does not. Then
+    /// [`Flags::FENCE`](crate::Flags::FENCE), and an atomic write after a flush that was not
+    /// polled, are [`Error::NotSupported`].
     pub fn set_peer_reorders(&mut self, reorders: bool) -> &mut Self {
         self.peer_reorders = reorders;
         self
@@ -379,21 +381,21 @@ impl ConnCfg {
         self.peer_reorders
     }
 
-    /// Ends the connection when the peer gives no sign of life for this time. `None`, the default, lets
-    /// it stay: without an operation in flight nothing shows that the peer's host is gone.
+    /// Ends the connection when the peer gives no sign of life for this time. `None`, the default,
+    /// lets it stay: without an operation in flight a lost peer's host is not noticed.
     ///
-    /// A program that only serves, or whose retries have no end
-    /// ([`set_retry_count`](Self::set_retry_count)), learns so that a host has no power, stands still,
-    /// or is cut off. Each side sets its own. The time counts from
+    /// A program that only serves, or that has endless retries
+    /// ([`set_retry_count`](Self::set_retry_count)), learns so that a host has no power, stands
+    /// still, or is cut off. Each side sets its own. The time counts from
     /// [`ConnEvent::Established`](crate::ConnEvent::Established).
     ///
     /// # Promise
     ///
-    /// While the program is in a wait, silence of this time ends the connection, and a pause of half
-    /// of it does not. A connection whose peer answers never ends, however long it is idle. A sign of
-    /// life is a completion of an operation or of a receive. After 3/16 to 6/16 of the time without one,
-    /// the library asks: it posts a write of 0 bytes, for which the send queue has a slot more. The
-    /// peer's device answers. No program gets its completion.
+    /// While the program is in a wait, silence of this time ends the connection, and a pause of
+    /// half of it does not. A connection to a peer that answers never ends, however long it is
+    /// idle. A sign of life is a completion of an operation or of a receive. After 3/16 to 6/16 of
+    /// the time without one, the library asks: it posts a write of 0 bytes, for which the send
+    /// queue has a slot more. The peer's device answers. No program gets its completion.
     ///
     /// The end: the queue pair goes to the error state, so that all operations in flight complete. After
     /// their completions comes [`ConnEvent::Lost`](crate::ConnEvent::Lost) with the status `-ETIMEDOUT`,
@@ -412,8 +414,9 @@ impl ConnCfg {
     /// [`Conn::next_event`](crate::Conn::next_event) alone do not. In `rpma-async`
     /// the driver of a reactor keeps watch of all its connections, and no task needs to wait.
     ///
-    /// While the program or this host stands still, nothing ends. After that the library looks again,
-    /// 3/16 of the time later, before it ends a connection: an answer that was here already counts.
+    /// While the program or this host stands still, no connection ends. After that the library
+    /// looks again, 3/16 of the time later, before it ends a connection: an answer that was here
+    /// already counts.
     ///
     /// # Limits
     ///

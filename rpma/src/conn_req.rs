@@ -34,7 +34,8 @@ const MAX_READS: u8 = 0xFF;
 ///
 /// # Threads
 ///
-/// Threads may post receives at the same time, one after the other; what ends the request consumes it.
+/// Threads may post receives at the same time, one after the other. A method that ends the request
+/// consumes it.
 pub struct ConnReq {
     queues: Queues,
     private_data: Box<[u8]>,
@@ -86,8 +87,8 @@ impl Direction {
 
 impl ConnReq {
     /// Prepares a connection to `addr` (as in [`Device::from_addr`](crate::Device::from_addr)) and
-    /// `port`: resolves the address and the route, each within
-    /// [`ConnCfg::set_timeout`], and makes the queues. Nothing is sent to the other program yet.
+    /// `port`: resolves the address and the route, each within [`ConnCfg::set_timeout`], and makes
+    /// the queues. The other program gets no message yet.
     ///
     /// # Errors
     ///
@@ -149,13 +150,12 @@ impl ConnReq {
     /// # Errors
     ///
     /// [`Error::InvalidArgument`] for a wildcard address, or a configuration that cannot be had.
-    /// [`Error::Provider`] naming `rdma_resolve_addr` or what makes its id.
+    /// [`Error::Provider`] naming `rdma_resolve_addr` or a verb that makes the request's id.
     pub fn resolve(peer: &Peer, addr: SocketAddr, cfg: &ConnCfg) -> Result<Resolving> {
         Resolving::new(Plan::new(peer, cfg)?, addr, cfg.get_timeout())
     }
 
-    /// A request whose address and route are resolved, or its id back if the queues cannot be
-    /// made.
+    /// A request with a resolved address and route, or its id back if the queues cannot be made.
     pub(crate) fn outgoing(plan: &Plan, id: CmId) -> Result<Self, (Error, CmId)> {
         Self::prepare(plan, id, Direction::Outgoing)
     }
@@ -193,8 +193,8 @@ impl ConnReq {
         self.queues.qp.native_ops().flush
     }
 
-    /// Refuses a request whose queues have fewer slots for sends and for receives than `needed`,
-    /// which `settings` asks for.
+    /// Refuses a request with fewer slots for sends and for receives than the `needed` ones, which
+    /// `settings` asks for.
     pub(crate) fn check_slots(&self, needed: (u32, u32), settings: &str) -> Result<()> {
         let slots = self.queues.slots.depths();
         match slots.0 < needed.0 || slots.1 < needed.1 {
@@ -218,7 +218,8 @@ impl ConnReq {
         self.queues.recv(dst, op_context)
     }
 
-    /// As [`recv`](Self::recv), several at once: all of them, or none. See [`Conn::recv_many`].
+    /// As [`recv`](Self::recv), several at once: all of them, or no receive. See
+    /// [`Conn::recv_many`].
     ///
     /// # Errors
     ///
@@ -228,17 +229,17 @@ impl ConnReq {
     }
 
     /// Connects (an outgoing request) or accepts (an incoming one). It does not wait for the peer:
-    /// `Conn::next_event` tells how it ended.
+    /// `Conn::next_event` reports how it ended.
     ///
-    /// `private_data` travels with the request (up to 56 bytes) or with the answer (up to 196);
-    /// `&[]` is none. The peer receives it padded with zeros to the full length, so that it must carry
-    /// its own length.
+    /// `private_data` travels with the request (up to 56 bytes) or with the answer (up to 196).
+    /// `&[]` is empty. The peer receives it padded with zeros to the full length, so that it must
+    /// carry its own length.
     ///
     /// # Errors
     ///
-    /// [`Error::InvalidArgument`] if the private data is too long: then nothing has happened, and
-    /// [`ConnectError::req`] gives the request back. [`Error::Provider`] if `rdma_connect` fails,
-    /// or, when accepting, `rdma_init_qp_attr`, `ibv_modify_qp`, `rdma_accept` or `ibv_query_qp`
+    /// [`Error::InvalidArgument`] if the private data is too long: then the request is unchanged,
+    /// and [`ConnectError::req`] gives it back. [`Error::Provider`] if `rdma_connect` fails, or,
+    /// when accepting, `rdma_init_qp_attr`, `ibv_modify_qp`, `rdma_accept` or `ibv_query_qp`
     /// (`EINVAL` from `rdma_init_qp_attr` or `rdma_accept`: the client is gone). Then the request
     /// is gone, too.
     #[doc(alias = "rpma_conn_req_connect")]
@@ -278,27 +279,28 @@ impl ConnReq {
     ///
     /// # Errors
     ///
-    /// [`Error::NotSupported`] if the connection manager knows none, which does not happen over IP.
+    /// [`Error::NotSupported`] if the connection manager has no address, which does not happen over
+    /// IP.
     pub fn peer_addr(&self) -> Result<SocketAddr> {
         self.queues.ends.peer()
     }
 
-    /// What the client sent with its request, padded with zeros (to 56 bytes on InfiniBand and RoCE).
-    /// Empty for an outgoing request.
+    /// The private data that the client sent with its request, padded with zeros (to 56 bytes on
+    /// InfiniBand and RoCE). Empty for an outgoing request.
     #[doc(alias = "rpma_conn_req_get_private_data")]
     #[must_use]
     pub fn get_private_data(&self) -> &[u8] {
         &self.private_data
     }
 
-    /// Rejects an incoming request, and tells the client why: it finds up to 148 bytes of
-    /// `private_data` in [`ConnEvent::Rejected`](crate::ConnEvent::Rejected), padded with zeros. Dropping
-    /// the request rejects it without any.
+    /// Rejects an incoming request with a reason: the client finds up to 148 bytes of
+    /// `private_data` in [`ConnEvent::Rejected`](crate::ConnEvent::Rejected), padded with zeros.
+    /// Dropping the request rejects it without any.
     ///
     /// # Errors
     ///
     /// [`Error::InvalidArgument`] for an outgoing request, or if the private data is too long: then
-    /// nothing has happened, and [`ConnectError::req`] gives the request back. [`Error::Provider`] if
+    /// the request is unchanged, and [`ConnectError::req`] gives it back. [`Error::Provider`] if
     /// `rdma_reject` fails (`EINVAL`: the client is gone), or if something could not be freed.
     pub fn reject(self, private_data: &[u8]) -> Result<(), ConnectError> {
         let refused = match self.direction {
@@ -317,11 +319,12 @@ impl ConnReq {
         rejected.and(freed).map_err(ConnectError::of)
     }
 
-    /// Drops the request and tells whether everything could be freed. An incoming request is rejected.
+    /// Drops the request, and returns an error if an object could not be freed. An incoming request
+    /// is rejected.
     ///
     /// # Errors
     ///
-    /// [`Error::Provider`] with the first verb that failed; the rest is freed all the same.
+    /// [`Error::Provider`] with the first verb that failed. The rest is still freed.
     #[doc(alias = "rpma_conn_req_delete")]
     pub fn delete(self) -> Result<()> {
         self.queues.destroy().all()

@@ -19,13 +19,14 @@ use crate::lock::Held;
 use crate::slots::{ConnSlots, Kind, Pool};
 use crate::verbs::{CompChannel, CompletionQueue, CqTag, Deadline, Notify, Wc, check_poll};
 
-/// A completion queue. Clones are handles of the same queue, and may stay longer than its connection: so one can live
-/// in a struct beside whatever watches its descriptor. When the connection is gone nothing comes any more, and
-/// [`wait`](Self::wait) is an error. (What had come may be gone with it: adapters take it out of the queue.)
+/// A completion queue. Clones are handles of the same queue, and may stay longer than its
+/// connection. So one can live in a struct beside the watcher of its descriptor. When the
+/// connection is gone no completion comes any more, and [`wait`](Self::wait) is an error. (Earlier
+/// completions may be gone with it: adapters take them out of the queue.)
 ///
 /// The way to wait for completions: [`wait`](Self::wait), then [`get_wc`](Self::get_wc) until it
-/// returns 0, then `wait` again. The queue is armed before `wait` returns, so a completion that comes
-/// while the queue is being drained gives another event, and none is missed.
+/// returns 0, then `wait` again. The queue is armed before `wait` returns. So a completion that
+/// comes while the queue is being drained gives another event, and no completion is missed.
 ///
 /// # Threads
 ///
@@ -55,7 +56,7 @@ struct Handles {
     polled: Polled,
 }
 
-/// A queue, and whose completions it has. Clones are handles of the same queue.
+/// A queue, and the owners of its completions. Clones are handles of the same queue.
 #[derive(Clone, Debug)]
 pub(crate) struct Polled {
     queue: Arc<CompletionQueue>,
@@ -106,7 +107,7 @@ impl Kept {
     }
 }
 
-/// What a poll for one completion has found.
+/// The result of a poll for one completion.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Got {
     /// It, and it has succeeded.
@@ -125,12 +126,12 @@ impl Got {
     }
 }
 
-/// Whose slots come back when completions are polled.
+/// The owners of slots that come back when completions are polled.
 #[derive(Clone, Debug)]
 pub(crate) struct Owners {
     /// The connection, unless the queue belongs to a shared receive queue.
     pub(crate) conn: Option<Arc<ConnSlots>>,
-    /// The shared receive queue whose receives complete in this queue.
+    /// The shared receive queue with receives that complete in this queue.
     pub(crate) srq: Option<Arc<Pool>>,
 }
 
@@ -183,9 +184,10 @@ impl Cq {
 
     /// The descriptor of the queue's completion channel, as [`AsRawFd`] gives it.
     ///
-    /// For `poll`, `epoll` and `fcntl` only: whoever reads from it steals an event, which can stop other
-    /// threads' waits on the channel, whatever their limits, and makes the drop of the queue wait for ever. It
-    /// is readable when [`wait`](Self::wait) will not block. Where queues share a channel, this is that channel's.
+    /// For `poll`, `epoll` and `fcntl` only: a read from it steals an event. That can stop other
+    /// threads' waits on the channel, whatever their limits, and makes the drop of the queue wait
+    /// for ever. It is readable when [`wait`](Self::wait) will not block. Where queues share a
+    /// channel, this is that channel's.
     #[doc(alias = "rpma_cq_get_fd")]
     #[must_use]
     pub fn get_fd(&self) -> RawFd {
@@ -195,8 +197,8 @@ impl Cq {
     /// Waits for a completion event, without a limit.
     ///
     /// An event does not promise a completion: the one that caused it may have been polled already.
-    /// After an event, poll until the queue is empty: what came before the queue was armed again gives
-    /// no further event.
+    /// After an event, poll until the queue is empty: completions that came before the queue was
+    /// armed again give no further event.
     ///
     /// If the queue gives events for solicited completions only, the wait returns after a second at the
     /// latest: see [`Notify::Solicited`].
@@ -205,9 +207,9 @@ impl Cq {
     ///
     /// [`Error::SharedChannel`] if the queue does not have its channel for itself.
     /// [`Error::NoCompletion`] if the descriptor was made non-blocking and there is no event.
-    /// [`Error::NotConnected`] after the last event, if the device has given the connection's queue pair up, or the
-    /// connection was dropped: nothing more may come.
-    /// [`Error::Provider`] if `ibv_get_cq_event` or `ibv_req_notify_cq` fails.
+    /// [`Error::NotConnected`] after the last event, if the device has given the connection's queue
+    /// pair up, or the connection was dropped: no more completions may come. [`Error::Provider`] if
+    /// `ibv_get_cq_event` or `ibv_req_notify_cq` fails.
     #[doc(alias = "rpma_cq_wait")]
     pub fn wait(&self) -> Result<()> {
         self.wait_until(Deadline::Never)
@@ -238,12 +240,13 @@ impl Cq {
 
     /// Asks for one event when the next completion of that kind arrives, and again after each event.
     ///
-    /// [`wait`](Self::wait) and its relatives do this by themselves, also in programs that learn from `poll`
-    /// or `epoll` that there is something to wait for. This is to change what the queue gives events for,
-    /// and to arm it after a wait has failed to. The last request counts, also beside a wait of another thread. An
-    /// earlier request for every completion that has not given its event yet stays in force on some devices (soft-RoCE),
-    /// and gives one such event more. What is in the queue already gives no event.
-    /// [`Notify::Solicited`] says what it misses.
+    /// [`wait`](Self::wait) and its relatives do this by themselves, also in programs that learn
+    /// from `poll` or `epoll` that there is something to wait for. Use it to change the kind of
+    /// completions that give events, and to arm the queue after a wait has failed to. The last
+    /// request counts, also beside a wait of another thread. An earlier request for every
+    /// completion that has not given its event yet stays in force on some devices (soft-RoCE), and
+    /// gives one such event more. Completions that are in the queue already give no event.
+    /// [`Notify::Solicited`] lists the completions that it misses.
     ///
     /// # Errors
     ///
@@ -263,8 +266,8 @@ impl Cq {
         self.polled.queue.channel().set_nonblocking(on)
     }
 
-    /// Moves completions from the queue into `wcs`, as many as there are and fit, and returns how
-    /// many; 0 if there are none. It never waits.
+    /// Moves completions from the queue into `wcs`, as many as there are and fit. Returns their
+    /// number, or 0 if the queue is empty. It never waits.
     ///
     /// # Errors
     ///
@@ -344,7 +347,7 @@ impl Polled {
         Ok(polled as usize)
     }
 
-    /// Settles what was polled, of which so many are left: failed, or markers.
+    /// Settles the last so many of the polled completions: failed, or markers.
     #[cold]
     #[inline(never)]
     fn settle_rest(
@@ -406,9 +409,10 @@ impl Polled {
         Ok(self.settle_each(&mut wcs[..count], 0))
     }
 
-    /// A queue pair whose receives complete here is destroyed next: adapters take its completions out of the queue
-    /// then. Of a connection's queue nobody polls them any more, and the slots of shared receives come back; of a
-    /// shared receive queue's own they are kept, with their slots, for who polls it.
+    /// A queue pair with receives that complete here is destroyed next: adapters take its
+    /// completions out of the queue then. The completions of a connection's queue are not polled
+    /// any more, and the slots of shared receives come back. Those of a shared receive queue's own
+    /// queue are kept, with their slots, for its poller.
     pub(crate) fn before_destroy(&self, qp_num: u32) {
         if self.owners.conn.is_some() {
             return self.drain();
@@ -485,7 +489,7 @@ impl Polled {
         self.owners.srq.is_some() && self.owners.conn.is_some()
     }
 
-    /// Takes what nobody has polled: the slots of shared receives come back.
+    /// Takes the remaining completions: the slots of shared receives come back.
     fn drain(&self) {
         let mut wcs = [Wc::default(); 16];
         loop {
@@ -498,14 +502,14 @@ impl Polled {
     }
 }
 
-/// Of a queue that is polled where nobody can be told.
+/// Logs a failed poll where no caller can get the error.
 #[cold]
 fn not_drained(error: &Error) {
     log::error!("{error}; messages that have arrived may be lost, and the slots of their receives");
 }
 
 impl Drop for Handles {
-    /// With the last handle: what has come since its queue pair was about to be destroyed.
+    /// With the last handle: takes the completions since its queue pair was about to be destroyed.
     fn drop(&mut self) {
         if self.polled.takes_shared_receives() {
             self.polled.drain();

@@ -1,7 +1,7 @@
 //! [`Ep`]: a listening endpoint (`struct rpma_ep`).
 //!
-//! It owns a listening connection-manager id and its event channel. Requests get channels of their own
-//! before anybody sees them, so they and their connections outlive the endpoint.
+//! It owns a listening connection-manager id and its event channel. Requests get channels of their
+//! own before the program sees them, so they and their connections outlive the endpoint.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -61,23 +61,24 @@ impl Ep {
         })
     }
 
-    /// Waits for the next request, without a limit, and makes its queues as `cfg` says.
+    /// Waits for the next request, without a limit, and makes its queues with the settings of
+    /// `cfg`.
     ///
-    /// A client that vanishes meanwhile is skipped: its request was never there. But of a client that gives up
-    /// while this host stands still, or whose packets are lost, nobody tells: its request is handed out all the
-    /// same, and its connection is never established. `Conn::wait_established` with a limit ends that; so
-    /// let other clients not wait for it (accept them all, and wait for each in its own thread, or for all
-    /// their descriptors).
+    /// A client that vanishes meanwhile is skipped: its request was never there. If the client
+    /// gives up while this host stands still, or its packets are lost, no event arrives. The
+    /// request is still returned, and its connection is never established. `Conn::wait_established`
+    /// with a limit ends that; so let other clients not wait for it (accept them all, and wait for
+    /// each in its own thread, or for all their descriptors).
     ///
     /// # Errors
     ///
     /// [`Error::NoEvent`] if the descriptor was made non-blocking and there is no request.
     /// [`Error::InvalidArgument`] if `cfg` cannot be had on the peer's device (a queue that is too large,
-    /// a completion channel or shared receive queue of another one); requests keep waiting. [`Error::Provider`] if
-    /// a verb fails; a request whose queues cannot be made is
-    /// rejected, and `ENODEV` says that the device was removed. After every error but that one the endpoint is as
-    /// good as before: a server logs it and calls again (not at once without a pause, or an error that stays keeps
-    /// it busy).
+    /// a completion channel or shared receive queue of another one); requests keep waiting.
+    /// [`Error::Provider`] if a verb fails. A request is rejected if its queues cannot be made, and
+    /// `ENODEV` means that the device was removed. After every error but that one the endpoint is
+    /// as good as before: a server logs it and calls again (not at once without a pause, or an
+    /// error that stays keeps it busy).
     #[doc(alias = "rpma_ep_next_conn_req")]
     pub fn next_conn_req(&self, cfg: &ConnCfg) -> Result<ConnReq> {
         self.next(cfg, Deadline::Never)
@@ -169,18 +170,19 @@ impl Ep {
 
     /// The descriptor of the endpoint's event channel, as [`AsRawFd`] gives it.
     ///
-    /// For `poll`, `epoll` and `fcntl` only: whoever reads from it steals an event. It is readable when a
-    /// request may be there. Make it non-blocking before other threads wait: a wait changes the flag for
-    /// moments, and puts back what it found.
+    /// For `poll`, `epoll` and `fcntl` only: a read from it steals an event. It is readable when a
+    /// request may be there. Make it non-blocking before other threads wait: a wait changes the
+    /// flag for moments, and restores the flag that it found.
     #[doc(alias = "rpma_ep_get_fd")]
     #[must_use]
     pub fn get_fd(&self) -> RawFd {
         self.as_raw_fd()
     }
 
-    /// Stops listening and tells whether everything could be freed. Dropping does the same.
+    /// Stops listening, and returns an error if an object could not be freed. Dropping does the
+    /// same.
     ///
-    /// Requests that nobody has taken are rejected; connections are not touched.
+    /// Requests that the program has not taken are rejected; connections are not touched.
     ///
     /// # Errors
     ///
@@ -191,7 +193,7 @@ impl Ep {
     }
 }
 
-/// The reason for a client whose request could not be taken: it may try again.
+/// The reason for a client with a request that could not be taken: it may try again.
 fn cannot_take() -> &'static [u8] {
     static BYTES: OnceLock<Vec<u8>> = OnceLock::new();
     let words = "the server cannot take another request now";
