@@ -1,8 +1,9 @@
 //! [`Mr`]: registered memory of this host (`struct rpma_mr_local`).
 //!
-//! It owns the memory, so that no order of drops, no panic and no [`std::mem::forget`] can free memory
-//! that a device may still touch. Torn down in this order: the registration ends (`ibv_dereg_mr`; the
-//! device touches the memory no more, whatever is in flight), then the memory is freed or given back.
+//! It owns the memory, so that no order of drops, no panic and no [`std::mem::forget`] can free
+//! memory that a device may still touch. Torn down in this order: the registration ends
+//! (`ibv_dereg_mr`), and the device touches the memory no more, even for operations in flight. Then
+//! the memory is freed or given back.
 
 mod remote;
 mod usage;
@@ -29,8 +30,8 @@ use crate::verbs::{
 ///
 /// A device and, with the rights that the region gives, remote hosts can change the memory at any time.
 /// So no safe method returns a reference into it: [`read_at`](Self::read_at) and
-/// [`write_at`](Self::write_at) copy. What was read may mix old and new bytes if somebody writes at the
-/// same time.
+/// [`write_at`](Self::write_at) copy. If another writer writes at the same time, the bytes read may
+/// mix old and new ones.
 ///
 /// Dropping a region while operations on it are in flight is safe, and ends those connections: the
 /// operations complete with an error.
@@ -59,10 +60,10 @@ impl<M: RegisterableMemory> Mr<M> {
     /// The error gives the memory back. [`Error::InvalidArgument`] if the memory has no bytes or more
     /// than the device takes, if `usage` is empty, if it needs writing and the memory is read-only, or if
     /// it is for persistent flushes and the memory is known to be volatile
-    /// ([`RegisterableMemory::durability`]).
-    /// [`Error::Provider`] if `ibv_reg_mr` fails: `ENOMEM` (the limit of locked memory), `EOPNOTSUPP` (a
-    /// DAX file without on-demand paging), `EFAULT` (a mapping that the kernel does not pin for writing),
-    /// `EINVAL` (persistent flush on memory that is not persistent), each with what to do.
+    /// ([`RegisterableMemory::durability`]). [`Error::Provider`] if `ibv_reg_mr` fails, with a
+    /// remedy for each errno: `ENOMEM` (the limit of locked memory), `EOPNOTSUPP` (a DAX file
+    /// without on-demand paging), `EFAULT` (a mapping that the kernel does not pin for writing),
+    /// `EINVAL` (persistent flush on memory that is not persistent).
     #[doc(alias = "rpma_mr_reg")]
     pub fn reg(peer: &Peer, memory: M, usage: MrUsage) -> Result<Self, RegError<M>> {
         if let Err(error) = check(peer, &memory, usage) {
@@ -107,7 +108,7 @@ impl<M: RegisterableMemory> Mr<M> {
     }
 }
 
-/// What errors call it.
+/// The region's name in errors.
 const REGION: &str = "local memory region";
 
 /// The usages that let a device write to the memory.
@@ -188,9 +189,9 @@ impl Mr<RawMemory> {
 }
 
 impl Mr<PmemMap> {
-    /// Makes what is in `range` of the map persistent, as [`PmemMap::persist`] does: what this host's
-    /// processors stored, and what a peer wrote if it has told since that its write is complete (the
-    /// general-purpose server method).
+    /// Makes the bytes in `range` of the map persistent, as [`PmemMap::persist`] does. These are
+    /// the stores of this host's processors, and writes that the peer has since reported as
+    /// complete (the general-purpose server method).
     ///
     /// # Errors
     ///
@@ -203,7 +204,7 @@ impl Mr<PmemMap> {
 impl<M> Mr<M> {
     /// The region's descriptor, with which a peer makes its [`MrRemote`]: 21 bytes, as in librpma.
     ///
-    /// Whoever has it can use the region as `usage` says, over any connection of this peer.
+    /// A peer that has it can use the region as `usage` permits, over any connection of this peer.
     #[doc(alias = "rpma_mr_get_descriptor")]
     #[must_use]
     pub fn get_descriptor(&self) -> [u8; 21] {
@@ -248,7 +249,7 @@ impl<M> Mr<M> {
         self.registered.len()
     }
 
-    /// What the region may be used for.
+    /// The permitted uses of the region.
     #[must_use]
     pub fn get_usage(&self) -> MrUsage {
         self.tag.usage()
@@ -280,7 +281,7 @@ impl<M> Mr<M> {
         Box::new(range::outside(start, end, size, REGION))
     }
 
-    /// Tells the device that a part of the memory will be used soon, so that it is paged in. For
+    /// Advises the device that a part of the memory will be used soon, so that it is paged in. For
     /// regions with on-demand paging.
     ///
     /// # Errors
@@ -344,8 +345,8 @@ impl<M> Mr<M> {
 
     /// Loads 8 bytes at `offset` at once, in host byte order.
     ///
-    /// The load acquires: everything that this host's threads stored before the value is visible after it. Of a peer's
-    /// writes that holds for few: see [`Conn`](crate::Conn#order).
+    /// The load acquires: everything that this host's threads stored before the value is visible
+    /// after it. For a peer's writes this holds only in few cases: see [`Conn`](crate::Conn#order).
     ///
     /// # Errors
     ///
@@ -373,9 +374,9 @@ impl<M> Mr<M> {
     ///
     /// # Safety
     ///
-    /// While the slice lives, nothing writes to the memory: no operation that writes to it is in
-    /// flight, no peer that has the descriptor with a right to write uses it, and no other thread or
-    /// process writes.
+    /// While the slice lives, the memory is not written: no operation that writes to it is in
+    /// flight, no peer that has the descriptor with a right to write uses it, and no other thread
+    /// or process writes.
     #[expect(unsafe_code, reason = "a declaration: the contract is the caller's")]
     #[must_use]
     pub unsafe fn as_slice(&self) -> &[u8] {
@@ -387,9 +388,9 @@ impl<M> Mr<M> {
     ///
     /// # Safety
     ///
-    /// The memory is writable, and while the slice lives nothing else reads or writes it: no operation
-    /// on it is in flight, no peer that has the descriptor uses it, and no other thread or process
-    /// accesses it.
+    /// The memory is writable. While the slice lives, the memory is not read or written by others:
+    /// no operation on it is in flight, no peer that has the descriptor uses it, and no other
+    /// thread or process accesses it.
     #[expect(unsafe_code, reason = "a declaration: the contract is the caller's")]
     #[must_use]
     pub unsafe fn as_mut_slice(&mut self) -> &mut [u8] {
@@ -482,7 +483,7 @@ impl<'mr> MrSlice<'mr> {
     }
 }
 
-/// What a device is told about memory (`enum ibv_advise_mr_advice`).
+/// The advice to a device about memory (`enum ibv_advise_mr_advice`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 #[repr(u32)]
@@ -491,7 +492,7 @@ pub enum Advice {
     Prefetch = 0,
     /// Page it in for writing.
     PrefetchWrite = 1,
-    /// Page in what needs no page fault.
+    /// Page in the pages that need no page fault.
     PrefetchNoFault = 2,
 }
 
@@ -510,7 +511,7 @@ pub enum AdviseFlags {
 pub struct RegError<M> {
     /// Why the memory could not be registered.
     pub error: Error,
-    /// The memory, as it was.
+    /// The memory, unchanged.
     pub memory: M,
 }
 

@@ -11,13 +11,13 @@ use crate::verbs::RemoteAddress;
 /// The size of a region's descriptor in bytes.
 pub(crate) const DESCRIPTOR_SIZE: usize = 21;
 
-/// A memory region of a peer (`struct rpma_mr_remote`): where it is and what it may be used for.
+/// A memory region of a peer (`struct rpma_mr_remote`): its place and its permitted uses.
 ///
-/// It is plain data and owns nothing, and it does not know whose it is: a program with several peers, or
-/// that connects again, keeps each with its connection. With another's connection an operation fails if the
-/// key means nothing there, and hits other memory if it does. What it says is the peer's word: an operation on a region that
-/// does not exist or does not have these rights is refused by the peer's device, and breaks the
-/// connection.
+/// It is plain data and owns no object, and it does not identify its peer. A program with several
+/// peers, or that connects again, keeps each with its connection. With another's connection an
+/// operation fails if the key is unknown there, and hits other memory if the key is in use. Its
+/// contents are claims of the peer. If the region does not exist or does not have these rights, the
+/// peer's device refuses the operation, and that breaks the connection.
 #[doc(alias = "rpma_mr_remote_delete")]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MrRemote {
@@ -92,13 +92,13 @@ impl MrRemote {
         self.size
     }
 
-    /// What the region may be used for.
+    /// The permitted uses of the region.
     #[must_use]
     pub fn get_usage(&self) -> MrUsage {
         self.usage
     }
 
-    /// The flush types that the region supports: none, one or both of
+    /// The flush types that the region supports: neither, one or both of
     /// [`MrUsage::FLUSH_TYPE_VISIBILITY`] and [`MrUsage::FLUSH_TYPE_PERSISTENT`].
     #[doc(alias = "rpma_mr_remote_get_flush_type")]
     #[must_use]
@@ -157,7 +157,7 @@ pub struct RemoteSlice {
     key: Key,
 }
 
-/// The rkey of a region and what it may be used for, in one word.
+/// The rkey of a region and its permitted uses, in one word.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Key(u64);
 
@@ -242,7 +242,7 @@ impl RemoteSlice {
         }
     }
 
-    /// Whether one of these 8 bytes, of whatever length the part is, lies in this part.
+    /// Whether one of these 8 bytes lies in this part, of any length.
     #[inline(always)]
     pub(crate) fn has_byte_of(&self, word: &Self) -> bool {
         // How far the word's last byte lies after the byte before this part's first one.

@@ -1,4 +1,4 @@
-//! What a memory region is for, and the access rights that this needs.
+//! The uses of a memory region, and the access rights that they need.
 
 use std::fmt;
 
@@ -7,7 +7,7 @@ use crate::peer::PeerKey;
 use crate::verbs::AccessFlags;
 
 bitflags::bitflags! {
-    /// What a memory region may be used for (`RPMA_MR_USAGE_*`).
+    /// The permitted uses of a memory region (`RPMA_MR_USAGE_*`).
     ///
     /// The bits travel in the region's descriptor and have librpma's values. An operation on a region
     /// that lacks the right is refused when it is posted, on both sides of the connection.
@@ -15,8 +15,8 @@ bitflags::bitflags! {
     pub struct MrUsage: u8 {
         /// A peer reads from the region.
         const READ_SRC = 0x01;
-        /// Reads of a peer's memory land in the region. On iWARP that makes it remotely writable: whoever
-        /// knows or guesses its key can write to it.
+        /// Reads of a peer's memory land in the region. On iWARP that makes it remotely writable: a
+        /// peer with its key, or a guess of it, can write to it.
         const READ_DST = 0x02;
         /// Writes to a peer's memory come from the region.
         const WRITE_SRC = 0x04;
@@ -80,9 +80,9 @@ pub(crate) fn access(usage: MrUsage, native_flush: bool, iwarp: bool) -> AccessF
     access
 }
 
-/// What a local part may be used for, with whom, and whether it is too long for any operation: all in one
-/// word, so that one comparison tells. From below: 8 bits of usage, 24 of the peer's key, 32 of the length,
-/// its upper half.
+/// The permitted uses of a local part, its peer, and whether it is too long for any operation. All
+/// of it is in one word, so that one comparison is enough. From below: 8 bits of usage, 24 of the
+/// peer's key, 32 of the length, its upper half.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Tag(u64);
 
@@ -98,7 +98,7 @@ impl Tag {
         Self(self.0 | len >> 32 << 32)
     }
 
-    /// The length, of which the lower half is known.
+    /// The length. The caller has its lower half.
     #[inline]
     pub(crate) fn len(self, lower: u32) -> u64 {
         self.0 >> 32 << 32 | u64::from(lower)
@@ -116,7 +116,7 @@ impl Tag {
         self.0 & (!0xff | u64::from(needed.bits())) == wanted.0
     }
 
-    /// Whether it may be used with the peer of `of`: it is of the same peer, or of none.
+    /// Whether it may be used with the peer of `of`: it is of the same peer, or has no peer.
     #[inline]
     pub(crate) fn is_of(self, of: Self) -> bool {
         let peer = |tag: Self| (tag.0 as u32) >> 8;
@@ -188,7 +188,7 @@ mod tests {
         );
     }
 
-    /// One comparison says what three would.
+    /// One comparison gives the result of three.
     #[test]
     fn a_tag_says_all_at_once() {
         let lengths = [0, 1, u64::from(u32::MAX), 1 << 32, u64::MAX];

@@ -2,7 +2,7 @@
 //!
 //! A store to persistent memory first sits in a processor cache, which loses it with the power.
 //! Each architecture has an instruction that writes the line of an address back to memory, and one
-//! that waits until what was written back has been accepted there.
+//! that waits until the written lines have been accepted there.
 
 #![expect(unsafe_code, reason = "writes cache lines back by inline assembly")]
 
@@ -28,7 +28,7 @@ pub(super) struct CacheLines {
 }
 
 impl CacheLines {
-    /// Asks the processor, once. None if user space cannot write lines back on it.
+    /// Asks the processor, once. `None` if user space cannot write lines back on it.
     pub(super) fn detect() -> Option<Self> {
         static DETECTED: LazyLock<Option<CacheLines>> = LazyLock::new(|| {
             let lines = arch::detect().map(|(instruction, size)| CacheLines { size, instruction });
@@ -43,8 +43,8 @@ impl CacheLines {
         detected
     }
 
-    /// Writes each line that `len` bytes at `start` touch back to memory, and waits for it. With a
-    /// `len` of 0 it is only the wait for earlier ones.
+    /// Writes each line that `len` bytes at `start` touch back to memory, and waits for it. If
+    /// `len` is 0 it is only the wait for earlier ones.
     ///
     /// # Safety
     ///

@@ -143,7 +143,7 @@ mod tests {
         }
     }
 
-    /// Promise: a program that declares nothing about its host gets no promise.
+    /// Promise: a program without declarations about its host gets no promise.
     #[test]
     fn the_defaults_promise_nothing() {
         let cfg = PeerCfg::for_platform(Domain::default(), DevicePath::default());

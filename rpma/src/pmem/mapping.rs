@@ -1,5 +1,6 @@
-//! The mapping behind a map: the system calls, and all access to the memory. With the feature `sim` it may be memory of a
-//! simulated host instead, of which the fabric is told what is written back.
+//! The mapping of a map: the system calls, and all access to the memory. If the feature `sim` is
+//! on, it may be memory of a simulated host instead. Then the fabric is notified of the ranges that
+//! are written back.
 
 #![expect(unsafe_code, reason = "maps memory and works on its addresses")]
 
@@ -28,9 +29,9 @@ pub(super) struct Mapping {
     addr: NonNull<u8>,
     len: usize,
     kind: PmemKind,
-    /// How to write cache lines back; none on processors where user space cannot.
+    /// The instruction that writes cache lines back; `None` on processors where user space cannot.
     lines: Option<CacheLines>,
-    /// What it is instead of a mapping.
+    /// The memory that it has instead of a mapping.
     #[cfg(feature = "sim")]
     simulated: Option<Arc<rpma_sys::Memory>>,
 }
@@ -45,7 +46,7 @@ unsafe impl Send for Mapping {}
 unsafe impl Sync for Mapping {}
 
 impl Mapping {
-    /// Maps a range of a device-DAX device, whose ends are multiples of its alignment.
+    /// Maps a range of a device-DAX device. Both ends are multiples of its alignment.
     pub(super) fn device_dax(
         device: BorrowedFd<'_>,
         range: Range<usize>,
@@ -55,9 +56,9 @@ impl Mapping {
 
     /// Maps a range of a regular file, which begins at a multiple of the page size.
     ///
-    /// Whether it is on a DAX file system, only the kernel knows: it grants `MAP_SYNC` there and
-    /// refuses it with `EOPNOTSUPP` elsewhere, provided that `MAP_SHARED_VALIDATE` asks (plain
-    /// `MAP_SHARED` ignores what it does not know). Before 4.15 it knew neither: `EINVAL`.
+    /// Only the kernel can decide whether it is on a DAX file system. It grants `MAP_SYNC` there
+    /// and refuses it with `EOPNOTSUPP` elsewhere, provided that `MAP_SHARED_VALIDATE` asks. Plain
+    /// `MAP_SHARED` ignores unknown flags. Before 4.15 it knew neither: `EINVAL`.
     pub(super) fn file(file: BorrowedFd<'_>, range: Range<usize>) -> rustix::io::Result<Self> {
         let synchronous = MapFlags::SHARED_VALIDATE | MapFlags::SYNC;
         match Self::new(file, range.clone(), synchronous, PmemKind::FsDax) {

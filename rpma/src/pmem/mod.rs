@@ -1,9 +1,9 @@
 //! Persistent memory, mapped and made durable.
 //!
-//! Not a part of librpma, whose examples use libpmem for it: what a program needs to offer
-//! persistent memory to a remote host and to make durable what was stored there. [`PmemMap`] maps a
-//! device-DAX device, a file on a DAX file system or any other file, says which it is
-//! ([`PmemKind`]), and its [`persist`](PmemMap::persist) does what that kind needs:
+//! This module is not a part of librpma; librpma's examples use libpmem for it. A program needs it
+//! to offer persistent memory to a remote host, and to make data that was stored there durable.
+//! [`PmemMap`] maps a device-DAX device, a file on a DAX file system or any other file, and reports
+//! its kind ([`PmemKind`]). Its [`persist`](PmemMap::persist) uses the method of that kind:
 //!
 //! | kind | `persist` | what is safe once it returned |
 //! |---|---|---|
@@ -11,13 +11,13 @@
 //! | [`FsDax`](PmemKind::FsDax) | cache-line write-back, fence | survives a loss of power |
 //! | [`File`](PmemKind::File) | `msync(MS_SYNC)` | as safe as after the file system's `fsync` |
 //!
-//! For the first two this needs a platform that, when the power fails, still writes out what its
-//! memory controller has accepted (ADR, which machines with persistent memory have). Volatile
-//! memory that the kernel presents as persistent keeps nothing, whatever the kind says: `memmap=`, and
-//! device-DAX devices of the drivers `dax_hmem` and `cxl`, which may be of DRAM. `readlink -f
-//! /sys/bus/dax/devices/dax0.0` has an `ndbus` in it for a namespace of `ndctl`, and `hmem` or `cxl` for the
-//! others; `cxl list -R` says of a CXL region whether it is `pmem`. A `File` on tmpfs is durable against
-//! nothing.
+//! For the first two this needs a platform that, when the power fails, still writes out the data
+//! that its memory controller has accepted (ADR, which machines with persistent memory have).
+//! Volatile memory that the kernel presents as persistent keeps no data, even if its kind is a
+//! persistent one: `memmap=`, and device-DAX devices of the drivers `dax_hmem` and `cxl`, which may
+//! be of DRAM. The output of `readlink -f /sys/bus/dax/devices/dax0.0` has an `ndbus` in it for a
+//! namespace of `ndctl`, and `hmem` or `cxl` for the others. `cxl list -R` shows whether a CXL
+//! region is `pmem`. A `File` on tmpfs is not durable at all.
 //!
 //! A file counts as `FsDax` only if the kernel grants `MAP_SYNC`. Without it the file system may
 //! still owe its metadata to the disk when the data is already safe, so a DAX file on a device that
@@ -33,14 +33,14 @@
 //!
 //! # What a mapping does not protect from
 //!
-//! Accessing a page that a file no longer has (somebody truncated it), that a full file system has
-//! no room for (a sparse file: use `fallocate`), or that is broken in hardware, ends the process
-//! with `SIGBUS`, as with every mapping.
+//! Some pages cannot be accessed: a page that was truncated from the file, a page that a full file
+//! system has no room for (a sparse file: use `fallocate`), or a page that is broken in hardware.
+//! Such an access ends the process with `SIGBUS`, as in every mapping.
 //!
 //! # Teardown
 //!
-//! A map owns its mapping, with its parts and their persisters, and nothing else: the descriptor is closed
-//! once the memory is mapped. Dropping the last of them unmaps. It makes nothing durable.
+//! A map, with its parts and their persisters, owns only its mapping: the descriptor is closed once
+//! the memory is mapped. Dropping the last of them unmaps. It makes no data durable.
 //!
 //! # Sources
 //!
@@ -75,7 +75,7 @@ use crate::range::resolve_local;
 
 /// A device-DAX device or a file, mapped shared for reading and writing.
 ///
-/// Whoever else maps the same memory, and a remote host to which it was offered, can change it at
+/// Other mappings of the same memory, and a remote host to which it was offered, can change it at
 /// any time. So no method returns a reference into it: [`read_at`](Self::read_at) and
 /// [`write_at`](Self::write_at) copy.
 ///
@@ -92,7 +92,7 @@ use crate::range::resolve_local;
 /// ```
 pub struct PmemMap {
     path: Arc<Path>,
-    /// The device's place in `/sys/dev`. Memory of a simulated host has none.
+    /// The device's place in `/sys/dev`. `None` for memory of a simulated host.
     device: Option<Arc<str>>,
     part: Part,
 }
@@ -125,7 +125,7 @@ impl Part {
     }
 }
 
-/// What a [`PmemMap`] maps, and with that what makes stores to it durable.
+/// The kind of a [`PmemMap`], which decides how stores to it are made durable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum PmemKind {
@@ -140,7 +140,7 @@ pub enum PmemKind {
 impl PmemMap {
     /// Maps all of the device or file at `path`, which must offer at least `min_len` bytes.
     ///
-    /// Nothing is created, resized or written. Of a device-DAX device, what is left beyond the last
+    /// It does not create, resize or write the file. The end of a device-DAX device beyond the last
     /// multiple of its alignment cannot be mapped.
     ///
     /// # Errors
@@ -160,9 +160,10 @@ impl PmemMap {
 
     /// Maps a part of the device or file at `path`: `range` is of byte offsets in it, and `..` is all.
     ///
-    /// A mapping begins at a multiple of its alignment: of a file, the page size; of a device-DAX device, what
-    /// `align` in its directory in sysfs says (2 MiB as a rule), and there the length is a multiple of it as well.
-    /// To give several programs or clients a part each, of any length, map once and use [`part`](Self::part).
+    /// A mapping begins at a multiple of its alignment. For a file this is the page size. For a
+    /// device-DAX device it is `align` in its directory in sysfs (2 MiB as a rule), and the length
+    /// there is a multiple of it as well. To give several programs or clients a part each, of any
+    /// length, map once and use [`part`](Self::part).
     ///
     /// # Errors
     ///
@@ -190,7 +191,8 @@ impl PmemMap {
         }
     }
 
-    /// A part of the map as a map of its own, whose offsets begin at 0. It keeps the memory mapped.
+    /// Returns a part of the map as a map of its own, with offsets from 0. It keeps the memory
+    /// mapped.
     ///
     /// Each part can be registered as a region, so that each client has a key of its own, which is of no use for
     /// the bytes of the others: an adapter looks at each byte. (Keys of one [`Peer`](crate::Peer) can be guessed:
@@ -217,7 +219,7 @@ impl PmemMap {
         })
     }
 
-    /// What is mapped.
+    /// The kind of the mapped object.
     #[must_use]
     pub fn kind(&self) -> PmemKind {
         self.part.mapping.kind()
@@ -235,7 +237,7 @@ impl PmemMap {
         self.part.len
     }
 
-    /// Always false: there is no map of nothing.
+    /// Always false: there is no empty map.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
@@ -250,8 +252,8 @@ impl PmemMap {
         self.part.mapping.as_ptr().wrapping_add(self.part.start)
     }
 
-    /// Makes what was stored in `range` (byte offsets) durable; the [module](self) says against
-    /// what.
+    /// Makes the stores to `range` (byte offsets) durable; the [module](self) lists the failures
+    /// that they survive.
     ///
     /// Stores by this thread, by others that happened before, and by devices, as far as they have
     /// arrived in memory or in a cache of this machine. An empty range is only a fence.
@@ -260,7 +262,7 @@ impl PmemMap {
     ///
     /// [`Error::InvalidArgument`] if `range` is not inside the map. [`Error::NotSupported`] if user
     /// space cannot write cache lines of a device-DAX device back on this processor.
-    /// [`Error::Provider`] if `msync` fails: then it is unknown what is durable.
+    /// [`Error::Provider`] if `msync` fails: then the durable bytes are unknown.
     ///
     /// [`Error::InvalidArgument`]: crate::Error::InvalidArgument
     /// [`Error::NotSupported`]: crate::Error::NotSupported
@@ -272,7 +274,7 @@ impl PmemMap {
 
     /// Fills `dst` with the bytes from `offset` on.
     ///
-    /// While somebody else writes them, it is any mixture of old and new bytes.
+    /// If another thread or device writes them meanwhile, it is any mixture of old and new bytes.
     ///
     /// # Errors
     ///
@@ -299,8 +301,8 @@ impl PmemMap {
 
     /// Loads the 8 bytes at `offset` at once, in host byte order.
     ///
-    /// The load acquires: it sees everything that this host's threads stored before the value. Of a
-    /// peer's writes that holds for few: see [`Conn`](crate::Conn#order).
+    /// The load acquires: it sees everything that this host's threads stored before the value. For
+    /// a peer's writes this holds only in few cases: see [`Conn`](crate::Conn#order).
     ///
     /// # Errors
     ///
@@ -328,7 +330,7 @@ impl PmemMap {
         self.part.mapping.store_u64(place, value)
     }
 
-    /// What makes ranges of this map durable when the map itself is out of reach, because a memory
+    /// Makes ranges of this map durable when the map itself is out of reach, because a memory
     /// region owns it.
     #[must_use]
     pub fn persister(&self) -> Persister {
@@ -373,9 +375,9 @@ impl fmt::Display for PmemKind {
 pub struct Persister(Part);
 
 impl Persister {
-    /// As [`PmemMap::persist`], also for what a device wrote.
+    /// As [`PmemMap::persist`], also for the writes of a device.
     ///
-    /// A device writes to the memory behind the kernel's back. Where that memory is an ordinary
+    /// The kernel does not see a device's writes to the memory. Where that memory is an ordinary
     /// file (registered before Linux 6.5), the kernel takes a page for clean from one write-back
     /// on, and `msync` would skip it: each page is marked dirty first.
     ///

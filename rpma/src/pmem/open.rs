@@ -1,4 +1,4 @@
-//! From a path to a mapping: what it is, how long, and what is wrong with it.
+//! From a path to a mapping: its kind, its length, and its errors.
 
 use std::fs::{self, File, FileType, Metadata, OpenOptions};
 use std::io;
@@ -16,7 +16,7 @@ use super::sysfs;
 use crate::error::{Error, Result};
 use crate::range;
 
-/// A mapping, and its device's place in `/sys/dev`. Memory of a simulated host has none.
+/// A mapping, and its device's place in `/sys/dev`. `None` for memory of a simulated host.
 type Opened = (Mapping, Option<String>);
 
 /// Maps all of the device or file at `path`.
@@ -57,7 +57,7 @@ fn simulated(path: &Path) -> Result<Option<(std::sync::Arc<rpma_sys::Memory>, Ta
     Ok(Some((memory, target)))
 }
 
-/// Opens it, and says what it is and on which device.
+/// Opens it, and returns its kind and its device.
 fn look(path: &Path) -> Result<(File, Target, String)> {
     // Merely opening some devices does something (a watchdog, a tape), so look first.
     let found = fs::metadata(path).map_err(|error| path_error("stat", path, error))?;
@@ -84,14 +84,15 @@ fn look(path: &Path) -> Result<(File, Target, String)> {
     Ok((file, target, device))
 }
 
-/// What can be mapped, with its length in bytes, and of what its mappings begin at multiples.
+/// A target of a mapping, with its length in bytes, and the alignment of its mappings.
 #[derive(Debug, PartialEq, Eq)]
 enum Target {
     DeviceDax {
         len: usize,
         align: usize,
     },
-    /// The alignment is that of hugetlbfs, whose mappings end at multiples of it as well; others begin at pages.
+    /// The alignment is that of hugetlbfs. Its mappings also end at multiples of it; others begin
+    /// at pages.
     File {
         len: usize,
         huge: Option<usize>,
@@ -231,7 +232,7 @@ fn wrong_type(path: &Path, file_type: FileType) -> Error {
     Error::invalid(text)
 }
 
-/// A failed system call, with the path, and with what to do where that is known.
+/// A failed system call, with the path, and with a remedy if one is known.
 fn path_error(call: &'static str, path: &Path, error: io::Error) -> Error {
     let hint = error
         .raw_os_error()

@@ -1,7 +1,7 @@
 //! [`Platform`]: the kernel's report about the host of a map, read from sysfs.
 //!
 //! A namespace of `ndctl` lies in its region: `…/ndbusN/regionN/…`. The region has
-//! `persistence_domain` (no such file if the firmware reports none), and its modules as
+//! `persistence_domain` (no such file if the firmware reports no domain), and its modules as
 //! `mapping0`, `mapping1` and so on: `nmem0,0,268435456,0`. The count of unsafe shutdowns is
 //! `dirty_shutdown` of a module, in a directory of its driver. All are readable without root.
 
@@ -25,8 +25,8 @@ const HYPERVISOR_FLUSHES: &str = "of_node/ibm,hcall-flush-required";
 
 /// Holds the kernel's report about the host of a [`PmemMap`].
 ///
-/// It is a hint with its source. The kernel repeats the firmware, and neither knows the path from
-/// an adapter to the memory: see [`Ddio`](super::Ddio).
+/// It is a hint with its source. The kernel repeats the firmware, and neither has information about
+/// the path from an adapter to the memory: see [`Ddio`](super::Ddio).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Platform {
     domain: Domain,
@@ -39,8 +39,9 @@ impl Platform {
     ///
     /// A map of an ordinary file is [`Domain::Volatile`]: a device writes to the page cache. The
     /// domain is [`Domain::Unknown`] for memory outside a region of `ndctl`, for a region without a
-    /// domain (`memmap=`), for a word that this library does not know, and for a file system that
-    /// sysfs does not trace to one region: on a device-mapper device, or an overlay.
+    /// domain (`memmap=`), and for a word that is unknown to this library. It is also `Unknown` for
+    /// a file system that sysfs does not trace to one region: on a device-mapper device, or an
+    /// overlay.
     ///
     /// # Errors
     ///
@@ -68,7 +69,7 @@ impl Platform {
     }
 
     /// Returns the origin of the domain in words: a file of sysfs and its contents, or the reason
-    /// why there is none.
+    /// why there is no such file.
     #[must_use]
     pub fn source(&self) -> &str {
         &self.source
@@ -246,7 +247,7 @@ mod tests {
 
     const REGION: &str = "devices/parent/ndbus0/region0";
 
-    /// A sysfs whose device 252:0 lies in a region of a bus with this parent, and has these files.
+    /// A sysfs with device 252:0 in a region of a bus with this parent, and with these files.
     fn sysfs(parent: &str, files: &[(&str, &str)]) -> TempDir {
         let sysfs = tempfile::tempdir().unwrap();
         let at = |path: &str| sysfs.path().join(path);
@@ -294,8 +295,8 @@ mod tests {
         assert!(found.source().ends_with("does not exist"), "{found}");
     }
 
-    /// Promise: memory that only the hypervisor flushes is never durable, whatever its region
-    /// reports.
+    /// Promise: memory that only the hypervisor flushes is never durable, even if its region
+    /// reports a domain.
     #[test]
     fn virtual_memory_is_never_promised() {
         for files in [&[][..], &[("persistence_domain", "cpu_cache\n")]] {

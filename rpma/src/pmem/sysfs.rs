@@ -1,6 +1,6 @@
-//! What sysfs says of a device-DAX device.
+//! The attributes of a device-DAX device in sysfs.
 //!
-//! `/sys/dev/char/MAJOR:MINOR` leads to the device's directory, whose `subsystem` is the bus `dax`
+//! `/sys/dev/char/MAJOR:MINOR` leads to the device's directory. Its `subsystem` is the bus `dax`
 //! (or, in kernels built for the old layout, the class `dax`). `size` stands there. The alignment
 //! of mappings is its `align` since Linux 5.10; before, there was only that of the region, in
 //! `dax_region/align` of the directory above (bus) or of `device` (class). All are decimal bytes. A
@@ -111,7 +111,7 @@ mod tests {
 
     const DEVICE: &str = "devices/ndbus0/region0/dax0.0";
 
-    /// A sysfs whose character device 252:0 is in `subsystem` and has these attributes.
+    /// A sysfs with character device 252:0 in `subsystem` and with these attributes.
     fn sysfs(subsystem: &str, attributes: &[(&str, &str)]) -> TempDir {
         let sysfs = tempfile::tempdir().unwrap();
         let device = sysfs.path().join(DEVICE).join("dax0.0");

@@ -1,4 +1,4 @@
-//! Maps of ordinary files, and what cannot be mapped.
+//! Maps of ordinary files, and files that cannot be mapped.
 
 use std::fs;
 use std::io;
@@ -279,8 +279,8 @@ fn parts_of_a_map() {
     );
 }
 
-/// 8 bytes at once: what one thread stores another one loads, and an address that is not aligned is
-/// refused.
+/// 8 bytes at once: a thread loads the values that another one stores, and an address that is not
+/// aligned is refused.
 #[test]
 fn words_are_loaded_and_stored_at_once() {
     let (_dir, path) = file(&[7; 5000]);

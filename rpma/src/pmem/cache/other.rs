@@ -1,4 +1,4 @@
-//! Architectures whose write-back is not known here: `msync` does it, where there is one.
+//! Architectures without a known write-back here: `msync` does it, where there is one.
 
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Instruction {}
@@ -10,7 +10,7 @@ pub(super) fn detect() -> Option<(Instruction, usize)> {
 impl Instruction {
     /// # Safety
     ///
-    /// None: there is no instruction to call it on.
+    /// Never called: there is no instruction to call it on.
     pub(super) unsafe fn write_back(self, _address: *const u8) {
         match self {}
     }

@@ -58,7 +58,7 @@ impl Instruction {
     }
 }
 
-/// Keeps later stores behind the write-backs before.
+/// Orders later stores after the earlier write-backs.
 pub(super) fn wait() {
     // SAFETY: a fence changes nothing.
     unsafe { asm!("sfence", options(nostack, preserves_flags)) };
