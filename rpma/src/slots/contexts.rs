@@ -49,8 +49,8 @@ impl Contexts {
         self.view().of(number)
     }
 
-    /// The same entries, for a loop: what it stores cannot change where they are, which the
-    /// compiler does not know of what lies in memory.
+    /// The same entries, for a loop: its stores cannot change where they are. The compiler cannot
+    /// assume that for entries in memory.
     #[inline(always)]
     pub(crate) fn view(&self) -> View<'_> {
         View {
@@ -64,7 +64,7 @@ impl Contexts {
 #[derive(Clone, Copy)]
 pub(crate) struct View<'a> {
     entries: &'a [AtomicU64],
-    /// As in [`Contexts`]. Nothing else makes a view.
+    /// As in [`Contexts`]. Only this makes a view.
     mask: u32,
 }
 

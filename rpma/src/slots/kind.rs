@@ -9,11 +9,11 @@ pub(crate) const RECEIVE_MARKERS: u32 = 1;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u64)]
 pub(crate) enum Kind {
-    /// Of the send queue.
+    /// A request of the send queue.
     ///
     /// 0, so that the number of the entry is the whole `wr_id` already.
     Send = 0,
-    /// Of the connection's own receive queue.
+    /// A request of the connection's own receive queue.
     Receive = 1,
     SharedReceive = 2,
     /// The marker after all operations.

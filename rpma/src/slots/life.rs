@@ -106,7 +106,7 @@ impl ConnSlots {
         self.life.open();
     }
 
-    /// Nothing may be posted any more. The first end counts. Returns the state before.
+    /// Ends posting. The first end counts. Returns the state before.
     pub(crate) fn end(&self, state: State) -> State {
         let before = self.life.end(state);
         // The short ways do not look at the state.
@@ -115,7 +115,7 @@ impl ConnSlots {
         before
     }
 
-    /// Nothing may be posted any more, for this reason.
+    /// Ends posting, for this reason.
     #[cold]
     pub(crate) fn fail(&self, failure: impl Into<Failure>) {
         let failure = failure.into();

@@ -12,7 +12,7 @@
 //!
 //! The library owns the `wr_id`: the kind of a request in 3 bits ([`Kind`]), and in 61 its number
 //! in a [`Ring`] or, for a shared receive queue, in a [`Pool`]. The entry of that number has the
-//! program's `op_context`, which goes back into the completion when it is polled. Nothing has to
+//! program's `op_context`, which goes back into the completion when it is polled. No request has to
 //! be guessed. In a failed completion only the `wr_id` and the status are valid, and they identify
 //! a send, a receive, or a marker of [`Conn::close`](crate::Conn::close).
 //!
@@ -63,7 +63,8 @@ pub(crate) struct ConnSlots {
     /// register.
     send: Box<Ring>,
     receive: Box<Ring>,
-    /// The entries of a shared receive queue whose receives complete in the connection's queues.
+    /// The entries of a shared receive queue with receives that complete in the connection's
+    /// queues.
     shared: Option<Arc<Pool>>,
     life: Life,
     /// The markers that any thread has polled: two bits each, see [`Kind::marker_bits`].
@@ -89,8 +90,7 @@ impl ConnSlots {
         }
     }
 
-    /// Receives of a shared queue, of which these are the entries, complete in the connection's
-    /// queues.
+    /// Receives of a shared queue complete in the connection's queues. `shared` are their entries.
     pub(crate) fn sharing(self, shared: Option<Arc<Pool>>) -> Self {
         Self { shared, ..self }
     }
@@ -146,8 +146,8 @@ impl ConnSlots {
         (markers & came != 0).then_some(markers & succeeded != 0)
     }
 
-    /// Posts an operation of `count` requests, whose `wr_id`s are the kind's with the number given to
-    /// `post` and those that follow it.
+    /// Posts an operation of `count` requests. Their `wr_id`s are the kind's, with the number given
+    /// to `post` and those that follow it.
     pub(crate) fn post_send(
         &self,
         count: u32,
@@ -165,7 +165,7 @@ impl ConnSlots {
         })
     }
 
-    /// Posts several operations: all of them or none. `post` takes the entry of each.
+    /// Posts all operations, or no operation. `post` takes the entry of each.
     pub(crate) fn post_sends(
         &self,
         wanted: Wanted,
@@ -216,7 +216,7 @@ impl ConnSlots {
         self.receive.try_post_many(wanted, (), post)
     }
 
-    /// Posts receives: all of them or none. `post` takes the entry of each.
+    /// Posts all receives, or no receive. `post` takes the entry of each.
     pub(crate) fn post_receives(
         &self,
         count: u32,
@@ -258,7 +258,7 @@ impl ConnSlots {
         })
     }
 
-    /// Posts a marker, whatever the state is.
+    /// Posts a marker, in any state.
     pub(crate) fn post_marker(
         &self,
         marker: Kind,
@@ -287,8 +287,9 @@ impl ConnSlots {
     }
 }
 
-/// Whether the connection ends because of this error: the device may have the request. A device that refuses a
-/// checked send cannot be trusted, and ends it as well. A refused receive has changed nothing.
+/// Whether the connection ends because of this error: the device may have the request. A device
+/// that refuses a checked send cannot be trusted, and ends it as well. A refused receive has no
+/// effect.
 fn ends_the_connection<const SENDS: bool>(error: &PostError) -> bool {
     match error {
         PostError::Full => false,
@@ -297,8 +298,8 @@ fn ends_the_connection<const SENDS: bool>(error: &PostError) -> bool {
     }
 }
 
-/// What becomes of `count` requests that a short way ([`ConnSlots::try_post_send`] and those like
-/// it) has tried to post. The connection ends when the caller has let go of the lock: see
+/// Settles `count` requests that a fast path ([`ConnSlots::try_post_send`] and those like it) has
+/// tried to post. The connection ends when the caller has let go of the lock: see
 /// [`Refusal::of_send`] and [`Refusal::of_receive`].
 #[cold]
 #[inline(never)]

@@ -75,7 +75,8 @@ impl Refusal {
         self.0.get()
     }
 
-    /// Why the connection fails, if this is of a send that does not leave it as it was.
+    /// Returns why the connection fails, if a send was refused in a way that changes the
+    /// connection.
     pub(crate) fn of_send(self) -> Option<Failure> {
         let call = self.call()?;
         let (call, errno) = (call.name(), call.errno());
@@ -116,7 +117,7 @@ impl From<NotPosted<NoCall>> for Refusal {
 /// Why a request was not given to the device.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum NoCall {
-    /// The connection takes none.
+    /// The connection takes no request.
     Ended,
     Failed(CallFailed),
 }

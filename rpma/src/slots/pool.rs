@@ -25,7 +25,7 @@ pub(crate) struct Pool {
 /// A power of two of bytes, so that an index needs no multiplication.
 #[repr(align(32))]
 struct Entry {
-    /// What [`Pool::ends`] was when it was taken. 0: it is free.
+    /// The value of [`Pool::ends`] when it was taken. 0: it is free.
     since: AtomicU64,
     op_context: AtomicU64,
     /// The number of the next free entry. It stays when this one is taken, for a post that fails.
@@ -223,9 +223,8 @@ impl Pool {
         self.ends.store(ends + 1, Ordering::Relaxed);
     }
 
-    /// How many receives the device may keep for connections that have ended, at most: one of
-    /// each, and only those that were posted before. A receive that comes back later is none of
-    /// them.
+    /// How many receives the device may keep for connections that have ended, at most: one of each,
+    /// and only those that were posted before. A receive that comes back later is not among them.
     pub(crate) fn kept(&self) -> u32 {
         let _held = self.lock.acquire();
         let ends = self.ends.load(Ordering::Relaxed);

@@ -11,8 +11,8 @@ use super::{ConnSlots, Kind, State};
 use crate::failure::Failure;
 use crate::verbs::{PostError, WcStatus};
 
-/// How far the completions of a connection have been polled. It changes with each completion of
-/// its own queues, so polling them costs nothing more for it.
+/// How far the completions of a connection have been polled. It changes with each completion of its
+/// own queues, so polling them has no further cost for it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Signs {
     pub(crate) sends: u64,

@@ -87,7 +87,7 @@ pub(crate) fn refused_by_a_full_queue(
     }
 }
 
-/// Adds a hint to the error of a failed verb that has none.
+/// Adds a hint to the error of a failed verb without one.
 fn hint(error: Error) -> Error {
     match error {
         Error::Provider { hint: Some(_), .. } => error,

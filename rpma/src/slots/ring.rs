@@ -1,15 +1,15 @@
-//! The entries of one queue: what was posted and has not been polled.
+//! The entries of one queue: requests that were posted and have not been polled.
 //!
 //! Each posted request has a number, which its `wr_id` carries, and an entry, which keeps the
 //! program's `op_context`. So a completion identifies its request, and shows how far its queue is done.
 //!
-//! What makes that exact:
+//! These rules make that exact:
 //!
-//! * A number is taken, its entry written, and the request posted under one [lock](crate::lock),
-//!   so that the numbers are in the order of the device's queue, and a thread that stops in
-//!   between stops the others: none can reuse its entry, a lap later.
-//! * [`done`](Ring::complete) is called by whoever holds the completion queue's lock, in the order of the
-//!   completions, after the entry was read: only then may it be written again.
+//! * A number is taken, its entry written, and the request posted under one [lock](crate::lock), so
+//!   that the numbers are in the order of the device's queue. A thread that stops in between stops
+//!   the others: none can reuse its entry, a lap later.
+//! * [`done`](Ring::complete) is called by the holder of the completion queue's lock, in the order
+//!   of the completions, after the entry was read: only then may it be written again.
 //!
 //! A number is never used again: they have 61 bits, which last for 73 years at a billion posts a second.
 //! So a number names exactly one request of its queue (see [`Posted`](crate::Posted)).
@@ -18,7 +18,7 @@ use super::contexts::{Contexts, View};
 use crate::lock::{Held, Lock};
 use crate::primitives::{AtomicU32, AtomicU64, Ordering};
 
-/// The entries of a queue whose requests complete in the order of posting.
+/// The entries of a queue with requests that complete in the order of posting.
 #[derive(Debug)]
 #[repr(C)]
 pub(crate) struct Ring {
@@ -30,18 +30,20 @@ pub(crate) struct Ring {
     next: AtomicU64,
     /// The number after that of the last request that gives a completion when it succeeds.
     signaled: AtomicU64,
-    /// How far one may post without looking: what `done` was when a poster looked last, and `limit` more.
-    /// Pollers write `done`, so that looking costs a cache line: it is done only when this does not leave
-    /// enough.
+    /// How far a thread may post without looking: the value of `done` at the last look, and `limit`
+    /// more. Pollers write `done`, so that looking costs a cache line: it is done only when this
+    /// does not leave enough.
     end: AtomicU64,
-    /// How many entries [`try_post`](Self::try_post) may use: `room`; none before a [`post`](Self::post) or
-    /// [`started`](Self::started), after a request that the device has not taken, and after the [`end`](Self::end).
+    /// How many entries [`try_post`](Self::try_post) may use: `room`. It is 0 before a
+    /// [`post`](Self::post) or [`started`](Self::started), after a request that the device has not
+    /// taken, and after the [`end`](Self::end).
     limit: AtomicU64,
     /// How many bytes the device was given to carry, modulo 2⁶⁴: see [`Data`].
     bytes: AtomicU64,
-    /// Not 0 when nothing may be posted any more.
+    /// Not 0 after the end of posting.
     ended: AtomicU32,
-    /// 1 while a request [beside](Self::post_beside) those of the program is in flight. With the lock held.
+    /// 1 while a request [beside](Self::post_beside) those of the program is in flight. Changes
+    /// only while the lock is held.
     beside: AtomicU32,
     /// How many entries a program may use; a few more are for us.
     depth: u32,
@@ -55,12 +57,12 @@ pub(crate) struct Ring {
 pub(crate) struct Wanted {
     /// How many.
     pub(crate) count: u32,
-    /// How many of them up to the last one that gives a completion when it succeeds; 0 if none does.
+    /// How many of them up to the last one that gives a completion when it succeeds; 0 without one.
     pub(crate) signaled: u32,
 }
 
 impl Wanted {
-    /// So many, of which the last one gives a completion or none does.
+    /// So many. Either only the last one gives a completion, or no request does.
     pub(crate) fn one_operation(count: u32, signaled: bool) -> Self {
         Self {
             count,
@@ -71,7 +73,7 @@ impl Wanted {
 
 /// The bytes that requests carry: a number, or `()` where they are not counted.
 pub(crate) trait Data: Copy {
-    /// Adds them. With the lock held: nothing else writes there.
+    /// Adds them. The caller holds the lock: only this thread writes there.
     fn add_to(self, count: &AtomicU64);
 }
 
@@ -106,12 +108,12 @@ impl Entries<'_> {
     }
 }
 
-/// What a device says that does not take a request.
+/// The answer of a device that does not take a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum NotTaken<E> {
     /// It was not asked.
     Refused(E),
-    /// It has no room. Nothing has happened.
+    /// It has no room. The device is unchanged.
     NoRoom,
     /// It failed, and may have the request nevertheless.
     Failed(E),
@@ -120,7 +122,7 @@ pub(crate) enum NotTaken<E> {
 /// Why a request was not posted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum NotPosted<E> {
-    /// Nothing may be posted any more.
+    /// The end of posting has come.
     Ended,
     /// The ring will never have that many entries.
     TooLong,
@@ -134,10 +136,12 @@ pub(crate) enum NotPosted<E> {
     Failed(E),
 }
 
-/// Why [`Ring::try_post`] did not post. The lock is held where it is given, and is dropped where that costs nothing.
+/// Why [`Ring::try_post`] did not post. The lock is held in the variants that contain it, and is
+/// dropped where that has no cost.
 #[derive(Debug)]
 pub(crate) enum NotTried<'ring, E> {
-    /// Nothing has happened: somebody else posts, there are no entries, or the ring is not open for it.
+    /// The ring is unchanged: another thread posts, there are no entries, or the ring is not open
+    /// for it.
     Later(Option<Held<'ring>>),
     /// The device said so. It is for [`Ring::tried_in_vain`] of this ring: who had to look for it
     /// again would keep a register for where to look.
@@ -177,11 +181,12 @@ impl Ring {
         self.depth
     }
 
-    /// Takes entries, and posts with them. While no completion is due, the last entry is kept for a request
-    /// that gives one: if requests that give none had all of them, none would ever come back.
+    /// Takes entries, and posts with them. While no completion is due, the last entry is kept for a
+    /// request that gives one. If requests without a completion had all of them, no entry would
+    /// ever come back.
     ///
-    /// `post` takes the entry of each, and says that the device has all of them or none, unless it has
-    /// failed. Returns the number of the last one.
+    /// `post` takes the entry of each. It returns whether the device has all of them or no request,
+    /// unless it has failed. Returns the number of the last one.
     pub(crate) fn post<E>(
         &self,
         wanted: Wanted,
@@ -197,8 +202,8 @@ impl Ring {
         self.publish(wanted, post)
     }
 
-    /// As [`post`](Self::post) for one request, if that takes no time. What `post` returns is not 0 if the request
-    /// gives a completion when it succeeds. Returns its number.
+    /// As [`post`](Self::post) for one request, if that takes no time. The value that `post`
+    /// returns is not 0 if the request gives a completion when it succeeds. Returns its number.
     #[inline(always)]
     pub(crate) fn try_post<E>(
         &self,
@@ -253,9 +258,8 @@ impl Ring {
         Ok(first + u64::from(wanted.count) - 1)
     }
 
-    /// What becomes of requests that [`try_post`](Self::try_post) or
-    /// [`try_post_many`](Self::try_post_many) has tried to post. If the ring `ends`, nothing is
-    /// posted after them.
+    /// Settles requests that [`try_post`](Self::try_post) or [`try_post_many`](Self::try_post_many)
+    /// has tried to post. If the ring `ends`, no request is posted after them.
     #[cold]
     pub(crate) fn tried_in_vain<E>(
         &self,
@@ -298,7 +302,7 @@ impl Ring {
         Ok(number)
     }
 
-    /// Whether an entry is free, also one that programs cannot have. With the lock held.
+    /// Whether an entry is free, also one that programs cannot have. The caller holds the lock.
     fn has_free_entry(&self) -> bool {
         let done = self.done.load(Ordering::Acquire);
         let used = self.next.load(Ordering::Relaxed).wrapping_sub(done);
@@ -313,7 +317,7 @@ impl Ring {
         self.done_with(number);
     }
 
-    /// With the lock held.
+    /// The caller holds the lock.
     fn set_beside(&self, count: u32) {
         self.beside.store(count, Ordering::Relaxed);
         if self.limit.load(Ordering::Relaxed) != 0 {
@@ -329,12 +333,13 @@ impl Ring {
         left <= u64::from(self.beside.load(Ordering::Relaxed))
     }
 
-    /// How many entries may be taken, one beside those of the program included. With the lock held.
+    /// How many entries may be taken, one beside those of the program included. The caller holds
+    /// the lock.
     fn room(&self) -> u64 {
         u64::from(self.depth) + u64::from(self.beside.load(Ordering::Relaxed))
     }
 
-    /// From now on nothing is posted but [extra](Self::post_extra) requests.
+    /// From now on only [extra](Self::post_extra) requests are posted.
     pub(crate) fn end(&self) {
         let _held = self.posting.acquire();
         self.end_held();
@@ -344,13 +349,14 @@ impl Ring {
         self.ended.load(Ordering::Relaxed) != 0
     }
 
-    /// With the lock held.
+    /// The caller holds the lock.
     fn end_held(&self) {
         self.ended.store(1, Ordering::Relaxed);
         self.stop_posting();
     }
 
-    /// Looks how far one may post by now, and returns whether that is `enough`. With the lock held.
+    /// Looks how far one may post by now, and returns whether that is `enough`. The caller holds
+    /// the lock.
     #[inline(always)]
     fn look_again(&self, next: u64, enough: u64) -> bool {
         let limit = self.limit.load(Ordering::Relaxed);
@@ -363,7 +369,7 @@ impl Ring {
         is_room
     }
 
-    /// Whether there is room, as it is now. With the lock held.
+    /// Whether there is room, as it is now. The caller holds the lock.
     fn look<E>(&self, count: u32, signaled: bool) -> Result<(), NotPosted<E>> {
         let done = self.done.load(Ordering::Acquire);
         let due = self.signaled.load(Ordering::Relaxed).wrapping_sub(done) as i64 > 0;
@@ -386,7 +392,7 @@ impl Ring {
         })
     }
 
-    /// Posts what there is room for. With the lock held.
+    /// Posts as far as there is room. The caller holds the lock.
     fn publish<E>(
         &self,
         wanted: Wanted,
@@ -404,8 +410,8 @@ impl Ring {
         Ok(first + u64::from(wanted.count.saturating_sub(1)))
     }
 
-    /// The device has so many requests more, of which those up to one that gives a completion are
-    /// `signaled`. Returns the number of the first.
+    /// The device has so many requests more. The first `signaled` of them end with one that gives a
+    /// completion. Returns the number of the first.
     #[inline(always)]
     fn taken(&self, count: u32, signaled: u32) -> u64 {
         let next = self.next.load(Ordering::Relaxed);
@@ -417,7 +423,7 @@ impl Ring {
         next
     }
 
-    /// The device has not taken so many requests. With the lock held.
+    /// The device has not taken so many requests. The caller holds the lock.
     fn not_taken<E>(&self, count: u32, error: NotTaken<E>) -> NotPosted<E> {
         let error = match error {
             NotTaken::NoRoom => return NotPosted::Full,
@@ -433,8 +439,8 @@ impl Ring {
         error
     }
 
-    /// [`try_post`](Self::try_post) does nothing until a [`post`](Self::post) has looked and found room. With the
-    /// lock held.
+    /// [`try_post`](Self::try_post) refuses all requests until a [`post`](Self::post) has looked
+    /// and found room. The caller holds the lock.
     fn stop_posting(&self) {
         self.limit.store(0, Ordering::Relaxed);
         let next = self.next.load(Ordering::Relaxed);

@@ -157,8 +157,8 @@ impl ConnSlots {
     }
 }
 
-/// Labels completions and returns the number of the last one, if all of them succeeded and are
-/// of these sends or receives. If not, nothing has happened.
+/// Labels completions and returns the number of the last one, if all of them succeeded and are of
+/// these sends or receives. If not, they are unchanged.
 #[inline(always)]
 fn settle_alike<const SENDS: bool>(contexts: View<'_>, id: ConnId, wcs: &mut [Wc]) -> Option<u64> {
     let first = first_of::<SENDS>();

@@ -1,4 +1,4 @@
-//! What is counted, without a device.
+//! The counters, without a device.
 
 use std::sync::atomic::AtomicU64;
 use std::sync::{Mutex, mpsc};
@@ -12,7 +12,7 @@ use crate::error::Error;
 use crate::failure::{Failure, NotConnected};
 use crate::verbs::{CallFailed, Wc, WcFailure};
 
-/// A connection whose device takes every request, and completes what it is told to.
+/// A connection to a device that takes every request, and completes those that the test names.
 struct Device {
     slots: ConnSlots,
     taken: Mutex<Vec<u64>>,
@@ -212,7 +212,7 @@ fn no_number_comes_again() {
     assert!(*numbers.last().expect("posted") > u64::from(u32::MAX));
 }
 
-/// Behind the last one with a completion there may be others: they come back with a later one's.
+/// After the last one with a completion there may be others: they come back with a later one's.
 #[test]
 fn a_batch_has_its_last_completion_anywhere() {
     let device = Device::new(6);
@@ -237,7 +237,7 @@ fn a_batch_has_its_last_completion_anywhere() {
     assert_eq!(device.fill(true), 6);
 }
 
-/// All or none: a batch that does not fit takes nothing.
+/// A batch takes all its entries or no entry: one that does not fit takes none.
 #[test]
 fn a_batch_that_does_not_fit_takes_nothing() {
     let device = Device::new(3);
@@ -266,7 +266,7 @@ fn a_batch_that_does_not_fit_takes_nothing() {
     assert_eq!(device.fill(true), 2);
 }
 
-/// A device that says the same twice, or nonsense, does not move the counters backwards.
+/// A device that repeats a completion, or invents one, does not move the counters backwards.
 #[test]
 fn what_was_not_posted_completes_nothing() {
     let device = Device::new(2);
@@ -289,7 +289,7 @@ fn what_the_device_refused_has_no_slot() {
     assert_eq!(device.fill(true), 2);
 }
 
-/// A device on whose connection the short way is open already, or not yet.
+/// A device on a connection with the fast path open already, or not yet.
 fn each_way() -> impl Iterator<Item = (Device, u64)> {
     [0, 1].into_iter().map(|before| {
         let device = Device::new(4);
@@ -300,7 +300,8 @@ fn each_way() -> impl Iterator<Item = (Device, u64)> {
     })
 }
 
-/// Whether the device has it is not known: the connection takes nothing more, and the slot stays taken.
+/// It is unknown whether the device has it: the connection takes no more requests, and the slot
+/// stays taken.
 #[test]
 fn a_failed_post_ends_the_connection() {
     for (device, before) in each_way() {
@@ -325,8 +326,8 @@ fn a_failed_post_ends_the_connection() {
     }
 }
 
-/// Of a post that the device refuses nothing counts but its bytes; of one that failed, the request
-/// does, too: the device may have it. Counts wrap around.
+/// If the device refuses a post, only its bytes count. If the post failed, the request counts too:
+/// the device may have it. Counts wrap around.
 #[test]
 fn a_failed_post_counts_and_a_refused_one_does_not() {
     let ring = Ring::new(4, 0).started();
@@ -375,7 +376,7 @@ fn nobody_posts_behind_a_failed_post() {
     }
 }
 
-/// Nor before the thread whose post failed on the short way has come to end the connection.
+/// Nor before the thread with the failed post on the fast path has come to end the connection.
 #[test]
 fn nobody_posts_before_a_failed_post_has_ended_the_connection() {
     let device = Device::new(4);
@@ -396,7 +397,7 @@ fn nobody_posts_before_a_failed_post_has_ended_the_connection() {
     assert!(error.expect_err("failed").is_errno(Errno::NOMEM));
 }
 
-/// A receive that the device refuses says nothing of the next one.
+/// A receive that the device refuses has no effect on the next one.
 #[test]
 fn a_refused_receive_ends_nothing() {
     let slots = ConnSlots::new(1, 4);
@@ -410,7 +411,8 @@ fn a_refused_receive_ends_nothing() {
     }
 }
 
-/// A device that says it has done what it was never given neither opens a connection nor makes its queue longer.
+/// A device that reports requests as done that it never got neither opens a connection nor makes
+/// its queue longer.
 #[test]
 fn a_device_that_is_ahead_opens_nothing() {
     let ended = |ahead_first: bool| {
@@ -613,7 +615,7 @@ fn the_failure_is_the_one_that_explains_the_others() {
     assert!(matches!(slots.failure(), Some(Failure::Operation(failure)) if failure.wr_id == 2));
 }
 
-/// What the data path carries as a word becomes the error that it was.
+/// An error that the data path carries as a word comes back unchanged.
 #[test]
 fn a_failed_call_is_the_same_in_a_word() {
     for call in CallFailed::each_for_test(Errno::ACCESS) {
@@ -636,7 +638,7 @@ fn a_failed_call_is_the_same_in_a_word() {
     }
 }
 
-/// What is settled at once stops at a failure and at what is not the program's; and it frees the
+/// Settling at once stops at a failure and at a completion that is not the program's. It frees the
 /// slots of exactly those before.
 #[test]
 fn completions_are_settled_up_to_a_failure_or_a_marker() {
@@ -747,7 +749,7 @@ fn completions_of_three_queues_are_settled_in_turn() {
     }
 }
 
-/// Of receives that a device refuses none is taken; of those that it may have all are.
+/// If a device refuses receives, their slots come back. If it may have them, all slots stay taken.
 #[test]
 fn a_shared_queue_takes_back_what_was_refused() {
     let pool = Pool::new(4);
@@ -815,7 +817,7 @@ fn receives_that_may_be_kept_are_counted() {
     assert_eq!(pool.returning().complete(again.into()), None, "it is free");
 }
 
-/// A probe that was flushed asked nobody: it ends the connection, and is not a lost one.
+/// A probe that was flushed never reached the peer: it ends the connection, and is not a lost one.
 #[test]
 fn a_flushed_probe_is_not_lost() {
     for (status, lost) in [(WcStatus::WR_FLUSH_ERR, 0), (WcStatus::RETRY_EXC_ERR, 1)] {
