@@ -30,8 +30,8 @@ const STEPS: [sys::ibv_qp_state; 3] = [
 ///
 /// # Safety
 ///
-/// The id is alive, and so is its queue pair, `qp`. `param` points to as much private data as it
-/// says. The lock of the id is held.
+/// The id is alive, and so is its queue pair, `qp`. `param` points to private data of the length in
+/// it. The lock of the id is held.
 pub(super) unsafe fn accept(
     id: *mut sys::rdma_cm_id,
     qp: NonNull<sys::ibv_qp>,
@@ -78,7 +78,7 @@ unsafe fn step(
 }
 
 /// Returns the acknowledgement time-out with which the request that the id stands for would be
-/// accepted, if the transport has one. The kernel knows it before there is a queue pair
+/// accepted, if the transport has one. The kernel has it before there is a queue pair
 /// (`cm_init_qp_rts_attr` in drivers/infiniband/core/cm.c).
 ///
 /// # Safety
@@ -164,7 +164,7 @@ pub(super) unsafe fn modify(
     check_errno("ibv_modify_qp", ret)
 }
 
-/// An id whose queue pair librdmacm does not see. It sees the queue pair again when this is
+/// An id with its queue pair hidden from librdmacm. It sees the queue pair again when this is
 /// dropped: without it, `rdma_disconnect` and a reject would leave the queue pair alive.
 struct Hidden {
     id: *mut sys::rdma_cm_id,

@@ -24,7 +24,7 @@ bitflags::bitflags! {
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub(crate) struct Forms: u32 {
         const ANY = 0;
-        /// Of a native operation.
+        /// Set for a native operation.
         const STREAM = 1;
         /// Of several local buffers, which stand at places without a request.
         const CHAIN = 2;
@@ -33,13 +33,15 @@ bitflags::bitflags! {
 
 /// Room for `N` requests, or for fewer with several local buffers.
 ///
-/// It borrows what their `INLINE` data and atomic writes are read from when it is posted.
+/// It borrows the sources of their `INLINE` data and atomic writes, which are read when it is
+/// posted.
 #[repr(C)]
 pub(crate) struct Requests<'a, const N: usize> {
     /// How many bytes of the places are used: whole places, at most all of them. In bytes, as
     /// adding a request then calculates no address.
     used: u32,
-    /// How many are used up to the last request that gives a completion when it succeeds; 0 if none does.
+    /// How many are used up to the last request that gives a completion when it succeeds; 0 without
+    /// one.
     signaled: u32,
     forms: Forms,
     /// The bytes of the program's that they carry.
@@ -54,7 +56,8 @@ unsafe impl<const N: usize> Send for Requests<'_, N> {}
 // SAFETY: as above; a shared reference reads numbers only.
 unsafe impl<const N: usize> Sync for Requests<'_, N> {}
 
-/// What a place has. A request stands at the first one, and at that behind each other's last.
+/// The contents of a place. The first request starts at the first place, and each other one after
+/// the last place of the one before.
 #[repr(C)]
 union Place {
     request: ManuallyDrop<SendWr>,
@@ -228,7 +231,7 @@ impl<'a, const N: usize> Requests<'a, N> {
         Ok(())
     }
 
-    /// An operation with any number of local buffers, of which those without bytes are left out.
+    /// An operation with any number of local buffers, without those of 0 bytes.
     pub(crate) fn push_parts(
         &mut self,
         opcode: Opcode,
@@ -269,7 +272,7 @@ impl<'a, const N: usize> Requests<'a, N> {
         Ok(())
     }
 
-    /// A native flush, in as many requests as [`QueuePair::flush_slots`] says; the last one carries `flags`.
+    /// A native flush, in [`QueuePair::flush_slots`] requests; the last one carries `flags`.
     #[cfg(native_flush)]
     #[inline(always)]
     pub(crate) fn push_flush(
@@ -365,7 +368,7 @@ impl<'a, const N: usize> Requests<'a, N> {
     }
 }
 
-/// Requests that are posted, whatever batch they are of.
+/// Requests that are posted, from a batch of any size.
 #[derive(Debug)]
 pub(crate) struct Written<'a> {
     first: *mut Place,
@@ -423,8 +426,8 @@ impl Run {
 }
 
 impl QueuePair {
-    /// Posts requests that any form has. `number` is told the `op_context` of each, in order, and
-    /// gives the `wr_id`. [`PostError::Failed`] if some may have been posted and others not.
+    /// Posts requests that any form has. `number` gets the `op_context` of each, in order, and
+    /// returns the `wr_id`. [`PostError::Failed`] if some may have been posted and others not.
     #[inline(always)]
     pub(crate) fn post_written(
         &self,
@@ -434,8 +437,8 @@ impl QueuePair {
         self.post_chain::<false>(requests.all(), number)
     }
 
-    /// As [`post_written`](Self::post_written), for requests of which some need a stream, and
-    /// others a chain.
+    /// As [`post_written`](Self::post_written), for a mix of requests that need a stream and
+    /// requests that need a chain.
     #[inline(always)]
     pub(crate) fn post_written_by_form(
         &self,
@@ -523,7 +526,7 @@ impl QueuePair {
         }
     }
 
-    /// Between start and complete, so that all of them are posted or none.
+    /// Between start and complete, so that all of them are posted or no request is.
     #[cfg(any(native_flush, native_atomic_write))]
     #[inline(never)]
     fn post_stream(

@@ -1,4 +1,5 @@
-//! Time, and what waits: the system's. With the feature `sim` it is the simulated fabric's, which knows so who waits.
+//! Time, and waits: the system's. If the feature `sim` is on it is the simulated fabric's, so that
+//! the fabric sees each thread that waits.
 
 #[cfg(not(feature = "sim"))]
 pub(crate) use self::of_the_system::{lock, now, pause, poll, sleep, undivided};
@@ -32,7 +33,8 @@ mod of_the_system {
         rustix::event::poll(fds, left.as_ref())
     }
 
-    /// Takes a lock that may be held across calls of verbs. A panic under it has broken nothing.
+    /// Takes a lock that may be held across calls of verbs. A panic under it leaves the data
+    /// intact.
     #[inline(always)]
     pub(crate) fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
         mutex.lock().unwrap_or_else(PoisonError::into_inner)

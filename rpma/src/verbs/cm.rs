@@ -1,10 +1,11 @@
 //! The connection manager: event channels and ids (`struct rdma_event_channel`, `struct rdma_cm_id`); its events are in
 //! [`super::cm_event`].
 //!
-//! The connection-manager calls of one id are not thread-safe among themselves: the active side's next
-//! event moves the queue pair, and destroying an id frees what an event points to. Every id here has an
-//! event channel of its own (a listening id's requests are moved to new channels before anybody sees
-//! them), so the channel's lock is the id's lock. It is never held while blocking.
+//! The connection-manager calls of one id are not thread-safe among themselves: the active side's
+//! next event moves the queue pair, and destroying an id frees the memory that an event points to.
+//! Every id here has an event channel of its own, so the channel's lock is the id's lock. (A
+//! listening id's requests are moved to new channels before the program sees them.) It is never
+//! held while blocking.
 
 use std::ffi::c_int;
 use std::fmt;
@@ -106,7 +107,7 @@ unsafe impl Send for CmId {}
 // shared and does not change then.
 unsafe impl Sync for CmId {}
 
-/// What is found out before a connection can be asked for.
+/// The steps before a connection can be asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Resolution {
     Addr,
@@ -114,7 +115,7 @@ pub(crate) enum Resolution {
 }
 
 impl Resolution {
-    /// When the kernel, which keeps this limit, must have told how it ended.
+    /// The time by which the kernel, which keeps this limit, must have reported the end.
     pub(crate) fn deadline(limit: Duration) -> Deadline {
         /// For its event to arrive.
         const GRACE: Duration = Duration::from_secs(2);
@@ -145,9 +146,10 @@ pub(crate) struct IncomingRequest {
 }
 
 impl IncomingRequest {
-    /// The request that an event tells of, with its new id moved to a channel of its own; any other event as it
-    /// is. Runs under the lock of the listener's channel, so that no other thread can take a later event of the
-    /// new id. A request that cannot be moved is rejected with this private data.
+    /// The request of an event, with its new id moved to a channel of its own; any other event
+    /// unchanged. Runs under the lock of the listener's channel, so that no other thread can take a
+    /// later event of the new id. A request that cannot be moved is rejected with this private
+    /// data.
     fn of(event: RawEvent, reject: &[u8]) -> Result<Result<Self, CmEvent>> {
         let raw = event.id();
         let event = event.acknowledge();
@@ -190,14 +192,13 @@ impl IncomingRequest {
 }
 
 impl CmId {
-    /// An id for reliable connections that is bound to nothing yet, and that will be bound to this
-    /// device.
+    /// An id for reliable connections that is not bound yet, and that will be bound to this device.
     pub(crate) fn of(device: &Context) -> Result<Self> {
         // SAFETY: the context is open for as long as it is borrowed.
         unsafe { for_device(device.as_ptr(), Self::new) }
     }
 
-    /// An id for reliable connections that is bound to nothing yet.
+    /// An id for reliable connections that is not bound yet.
     pub(crate) fn new() -> Result<Self> {
         let channel = EventChannel::new()?;
         let mut raw = ptr::null_mut();
@@ -229,8 +230,8 @@ impl CmId {
         check_minus_one("rdma_listen", ret)
     }
 
-    /// Begins to find the device and the source address through which `addr` is reached, within `limit`.
-    /// [`resolved`](Self::resolved) tells how it ended.
+    /// Begins to find the device and the source address through which `addr` is reached, within
+    /// `limit`. [`resolved`](Self::resolved) returns how it ended.
     pub(crate) fn resolve_addr(&mut self, addr: SocketAddr, limit: Duration) -> Result<()> {
         let addr = SockAddr::from(addr);
         let (dst, ms) = (addr.as_ptr().cast_mut().cast(), milliseconds(limit));
@@ -255,8 +256,8 @@ impl CmId {
         check_minus_one(Resolution::Route.call(), ret)
     }
 
-    /// Whether a resolution has ended; `false` if it has not when `deadline` passes. The kernel keeps the limit that
-    /// it was given, and says so by an event.
+    /// Whether a resolution has ended; `false` if it has not when `deadline` passes. The kernel
+    /// keeps the limit that it was given, and reports its end by an event.
     pub(crate) fn resolved(&self, what: Resolution, deadline: Deadline) -> Result<bool> {
         let wanted = match what {
             Resolution::Addr => CmEventKind::AddrResolved,
@@ -331,9 +332,9 @@ impl CmId {
         check_minus_one("rdma_set_option", ret)
     }
 
-    /// The acknowledgement time-out with which the request that the id stands for would be
-    /// accepted, as an exponent, if [`set_ack_timeout`](Self::set_ack_timeout) sets none. `None`:
-    /// the transport has none. It fails with `EINVAL` if the client is gone.
+    /// The acknowledgement time-out with which the id's request would be accepted, as an exponent,
+    /// if [`set_ack_timeout`](Self::set_ack_timeout) sets no other. `None`: the transport has no
+    /// time-out. It fails with `EINVAL` if the client is gone.
     pub(crate) fn ack_timeout(&self) -> Result<Option<u8>> {
         // SAFETY: the id is alive, and its lock is held.
         self.serialised(|id| unsafe { ack_timeout(id) })
@@ -497,7 +498,7 @@ impl Drop for NonBlocking<'_> {
 
 /// # Safety
 ///
-/// `addr` is NULL or points to a socket address that is as large as its family says.
+/// `addr` is NULL or points to a socket address of the size of its family.
 unsafe fn socket_addr(addr: *const libc::sockaddr) -> Option<SocketAddr> {
     if addr.is_null() {
         return None;

@@ -57,7 +57,7 @@ impl CmEventKind {
 /// An event that librdmacm lent; it must be acknowledged exactly once.
 pub(super) struct RawEvent {
     pub(super) event: NonNull<sys::rdma_cm_event>,
-    /// What errno was when the event came.
+    /// The value of errno when the event came.
     pub(super) errno: i32,
 }
 
@@ -68,7 +68,8 @@ impl RawEvent {
         event
     }
 
-    /// Copies what the event says, private data included: all of it dies with the acknowledgement.
+    /// Copies the contents of the event, private data included: all of it dies with the
+    /// acknowledgement.
     fn copy(&self) -> CmEvent {
         // SAFETY: the event is not acknowledged yet, so its struct is alive.
         let event = unsafe { self.event.as_ref() };
@@ -111,7 +112,7 @@ impl Drop for RawEvent {
 
 /// The status of an event as a negative errno, except for a reject's reason.
 ///
-/// Where librdmacm itself has failed it says −1, with the reason in errno, or a positive errno.
+/// If librdmacm itself has failed, the status is −1, with the reason in errno, or a positive errno.
 fn status(event: &sys::rdma_cm_event, errno: i32) -> i32 {
     match (event.event, event.status) {
         (
@@ -132,7 +133,7 @@ mod tests {
     use super::*;
     use crate::event::ConnEvent;
 
-    /// Also those that end a resolution or a multicast join: none of them reads what is not there (W-5).
+    /// Also those that end a resolution or a multicast join: they never read a missing field (W-5).
     #[test]
     fn events_that_no_connection_has_stay_numbers() {
         let of = |number, status| {

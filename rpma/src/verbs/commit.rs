@@ -24,7 +24,8 @@ pub(crate) trait CommitPart {
     fn local(&self) -> LocalBuffer<'_>;
 }
 
-/// The writes of a commit: a slice, or an array of one, whose length the compiler knows.
+/// The writes of a commit: a slice, or an array of one, with a length that is known at compile
+/// time.
 pub(crate) trait CommitParts {
     type Part: CommitPart;
     /// The memory that one flush takes, if the parts themselves are not that.
@@ -81,7 +82,7 @@ impl<Part: CommitPart> CommitParts for [Part; 1] {
     }
 }
 
-/// The pointer of a commit: where it is, and its bytes. `()` is none.
+/// The pointer of a commit: where it is, and its bytes. `()` is no pointer.
 pub(crate) trait CommitPointer {
     fn place(&self) -> Option<(RemoteAddress, &[u8; 8])>;
 }

@@ -41,7 +41,7 @@ unsafe impl Send for Context {}
 // SAFETY: as above.
 unsafe impl Sync for Context {}
 
-/// What a device can do, as far as this crate asks.
+/// The abilities of a device, as far as this crate needs them.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct DeviceAttributes {
     pub(crate) max_qp_wr: u32,
@@ -55,12 +55,12 @@ pub(crate) struct DeviceAttributes {
     pub(crate) native_atomic_write: bool,
     /// On-demand paging for RC reads and writes.
     pub(crate) odp: bool,
-    /// Whether this is soft-RoCE, whose fence is not to be used: see [`SOFT_ROCE`].
+    /// Whether this is soft-RoCE. Its fence is not to be used: see [`SOFT_ROCE`].
     pub(crate) soft_roce: bool,
 }
 
 impl Context {
-    /// The context of the device that `id` is bound to, or the id back if it is bound to none.
+    /// The context of the device that `id` is bound to, or the id back if it is not bound.
     pub(crate) fn of(id: CmId) -> Result<Arc<Self>, CmId> {
         match id.verbs() {
             Some(raw) => Ok(Arc::new(Self { raw, _id: id })),
@@ -72,7 +72,7 @@ impl Context {
         self.raw.as_ptr()
     }
 
-    /// What happens to the device.
+    /// The events of the device.
     pub(super) fn device_events(&self) -> DeviceEvents<'_> {
         // SAFETY: the device is open for as long as the id of this value lives.
         unsafe { DeviceEvents::of(self.raw) }
@@ -99,8 +99,8 @@ impl Context {
         name.to_str().unwrap_or("")
     }
 
-    /// Whether this device's messages travel over iWARP, whose reads need remote-write rights at their
-    /// destination.
+    /// Whether this device's messages travel over iWARP. Its reads need remote-write rights at
+    /// their destination.
     pub(crate) fn is_iwarp(&self) -> bool {
         // SAFETY: as in `name`.
         let device = unsafe { (*self.raw.as_ptr()).device };

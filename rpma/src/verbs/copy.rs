@@ -9,7 +9,7 @@
 //! not see assembly either.
 //!
 //! Each block of assembly also keeps the compiler from moving other accesses to memory across it
-//! (none says `nomem` or `readonly`).
+//! (no block has `nomem` or `readonly`).
 
 #[cfg(all(target_arch = "x86_64", not(any(miri, rpma_portable_copies))))]
 use self::x86_64 as arch;
@@ -36,7 +36,8 @@ pub(crate) unsafe fn copy_from_shared(src: *const u8, dst: &mut [u8]) {
     seen(src, dst.len());
 }
 
-/// The program has read these bytes: on a simulated fabric what is on its way to them counts as arrived.
+/// The program has read these bytes: on a simulated fabric, data on its way to them counts as
+/// arrived.
 #[inline(always)]
 fn seen(src: *const u8, len: usize) {
     #[cfg(feature = "sim")]
@@ -56,12 +57,12 @@ pub(crate) unsafe fn copy_to_shared(src: &[u8], dst: *mut u8) {
     unsafe { arch::copy_to_shared(src, dst) }
 }
 
-/// Reads 8 bytes at once, with acquire ordering: what is read after it (by this thread) is not
-/// older than the value that it returned.
+/// Reads 8 bytes at once, with acquire ordering: a later read (by this thread) is not older than
+/// the value that it returned.
 ///
 /// Acquire, because such a value is typically a flag or a tail that a remote host wrote after the
-/// data that it announces. On x86_64 that costs nothing; on aarch64 the barrier is for the outer
-/// shareable domain, so that it also holds for what a device wrote.
+/// data that it announces. On x86_64 that has no cost. On aarch64 the barrier is for the outer
+/// shareable domain, so that it also holds for the writes of a device.
 ///
 /// # Safety
 ///
@@ -74,8 +75,8 @@ pub(crate) unsafe fn load_u64(src: *const u64) -> u64 {
     value
 }
 
-/// Writes 8 bytes at once, with release ordering: whoever sees the value also sees what this thread
-/// wrote before it. The reasons are those of [`load_u64`].
+/// Writes 8 bytes at once, with release ordering: a reader of the value also sees the earlier
+/// writes of this thread. The reasons are those of [`load_u64`].
 ///
 /// # Safety
 ///
@@ -284,7 +285,7 @@ mod tests {
     const MAX: usize = 257;
     /// Fewer where each byte takes microseconds.
     const OFFSETS: usize = if cfg!(miri) { 2 } else { 9 };
-    /// Room for every offset and length, and guards behind.
+    /// Room for every offset and length, and guards after it.
     const ROOM: usize = MAX + 2 * OFFSETS;
 
     /// Bytes that differ from their neighbours and from the guard.
@@ -296,7 +297,7 @@ mod tests {
         (0..=MAX).step_by(if cfg!(miri) { 64 } else { 1 })
     }
 
-    /// What `room` has to look like when `written` stands at `offset` and nothing else changed.
+    /// The expected contents of `room` when `written` stands at `offset` and no other byte changed.
     fn expected(offset: usize, written: &[u8]) -> Vec<u8> {
         let mut room = vec![GUARD; ROOM];
         room[offset..offset + written.len()].copy_from_slice(written);

@@ -68,12 +68,13 @@ impl CompChannel {
         check_errno("ibv_destroy_comp_channel", ret)
     }
 
-    /// Takes one completion event: gets it, arms its queue again, notes whose it is, and acknowledges
-    /// it as the last touch. Returns what the queue was made with; `None` if `deadline` passes first or
-    /// the bell has rung, or at once if the user made the descriptor non-blocking.
+    /// Takes one completion event: gets it, arms its queue again, notes its queue, and acknowledges
+    /// it as the last touch. Returns the tag that the queue was made with. Returns `None` if
+    /// `deadline` passes first or the bell has rung, or at once if the user made the descriptor
+    /// non-blocking.
     ///
-    /// Whoever called this must then poll the queue until it is empty: the completions that came
-    /// before the queue was armed again give no further event.
+    /// The caller must then poll the queue until it is empty: the completions that came before the
+    /// queue was armed again give no further event.
     pub(crate) fn wait(&self, bell: Option<&Bell>, deadline: Deadline) -> Result<Option<CqTag>> {
         let device = &self.context.device_events();
         let beside = Beside {
@@ -109,8 +110,9 @@ impl CompChannel {
         Ok(())
     }
 
-    /// Takes one event, if there is one, and arms nothing. The first call makes the descriptor
-    /// non-blocking, so that no other system call has to tell whether an event is there.
+    /// Takes one event, if there is one, without arming a queue. The first call makes the
+    /// descriptor non-blocking, so that no other system call is needed to learn whether an event is
+    /// there.
     pub(crate) fn try_take(&self) -> Result<Option<CqTag>> {
         let _guard = self.turns.hold();
         if !self.is_nonblocking.load(Ordering::Relaxed) {
@@ -174,7 +176,7 @@ impl CompChannel {
         Ok(())
     }
 
-    /// The descriptor of what happens to the channel's device.
+    /// The descriptor of the events of the channel's device.
     pub(crate) fn device_fd(&self) -> BorrowedFd<'_> {
         self.context.device_events().fd()
     }
@@ -183,7 +185,7 @@ impl CompChannel {
         self.context.name()
     }
 
-    /// Takes what has happened to the channel's device, and hands it to those that it concerns.
+    /// Takes the events of the channel's device, and hands them to their owners.
     pub(crate) fn take_device_events(&self) {
         let events = self.context.device_events();
         events.take_all();
@@ -254,10 +256,10 @@ pub enum Notify {
     /// The specification counts every failure as solicited, but rxe gives no event for them: not for
     /// requests that it flushes, as it does with all receives of a connection that ends, and not for those
     /// that fail by themselves (`REM_ACCESS_ERR`, `LOC_QP_OP_ERR`). So
-    /// [`Cq::wait`](crate::Cq::wait) and [`Conn::wait`](crate::Conn::wait) on such a queue return after a
-    /// second at the latest, as if there had been an event. Nothing helps who waits in another way,
-    /// on a [`CompletionChannel`](crate::CompletionChannel) or with `poll` and `epoll`: set a limit
-    /// there, and poll the queues when it has passed.
+    /// [`Cq::wait`](crate::Cq::wait) and [`Conn::wait`](crate::Conn::wait) on such a queue return
+    /// after a second at the latest, as if there had been an event. This does not cover other ways
+    /// of waiting: on a [`CompletionChannel`](crate::CompletionChannel), or with `poll` and
+    /// `epoll`. Set a limit there, and poll the queues when it has passed.
     Solicited,
 }
 
@@ -267,14 +269,14 @@ impl Notify {
     }
 }
 
-/// Whose event it is.
+/// The tag of an event's queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct CqTag {
     pub(crate) key: u64,
     pub(crate) kind: CqKind,
 }
 
-/// What an event finds through its queue.
+/// The state that an event finds through its queue.
 struct CqState {
     tag: CqTag,
     solicited: AtomicBool,
@@ -380,7 +382,7 @@ impl CompletionQueue {
         &self.channel
     }
 
-    /// What its events carry.
+    /// The tag that its events carry.
     pub(crate) fn tag(&self) -> CqTag {
         self.state().tag
     }
@@ -411,8 +413,8 @@ impl CompletionQueue {
         self.polling.acquire()
     }
 
-    /// Moves completions into `wcs`, as many as there are and fit. Returns how many; what is negative is
-    /// an error, for [`check_poll`](super::check_poll).
+    /// Moves completions into `wcs`, as many as there are and fit. Returns their number. A negative
+    /// value is an error, for [`check_poll`](super::check_poll).
     #[inline(always)]
     pub(crate) fn poll(&self, wcs: &mut [Wc]) -> c_int {
         let entries = wcs.len().min(c_int::MAX as usize) as c_int;
@@ -421,8 +423,8 @@ impl CompletionQueue {
         unsafe { (self.poll)(self.raw.as_ptr(), entries, wcs.as_mut_ptr().cast()) }
     }
 
-    /// Destroys the queue if this is its last owner, and then its channel, if it was the last on it. What
-    /// fails stays allocated; the first failure is returned.
+    /// Destroys the queue if this is its last owner, and then its channel, if it was the last on
+    /// it. Objects that cannot be destroyed stay allocated; the first failure is returned.
     pub(crate) fn destroy(self: Arc<Self>) -> Result<()> {
         let Some(mut queue) = Arc::into_inner(self) else {
             return Ok(());

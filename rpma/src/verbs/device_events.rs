@@ -1,11 +1,11 @@
 //! Asynchronous events of devices (`ibv_get_async_event`): a queue pair in error, a port that goes down, a
 //! device that fails.
 //!
-//! No thread waits for them. Every wait of this library looks at the device's descriptor beside its own, in
-//! the same system call, and takes what is there: it is logged, and a connection whose queue pair is in
-//! error takes no more operations. Events are acknowledged as soon as they are read, so that destroying an
-//! object, which waits for the acknowledgement of its events, never waits. What they say is told later,
-//! without any lock: the program's logger may do anything.
+//! No thread waits for them. Every wait of this library looks at the device's descriptor beside its
+//! own, in the same system call, and takes the events. They are logged, and a connection with a
+//! queue pair in error takes no more operations. Events are acknowledged as soon as they are read,
+//! so that destroying an object, which waits for the acknowledgement of its events, never waits.
+//! They are reported later, without any lock: the program's logger may make any call.
 //!
 //! The device is open once in a process. Other code that uses it, a C library for instance, gets no
 //! asynchronous events beside this library, and finds the descriptor non-blocking.
@@ -28,21 +28,21 @@ use super::take::set_nonblocking;
 /// Held while an event is read and acknowledged: of one device, each event goes to one thread.
 static TAKING: Mutex<()> = Mutex::new(());
 
-/// What to call when a queue pair is in error, with what the device says of it.
+/// The call to make when a queue pair is in error, with the device's description of the error.
 pub(crate) type OnError = Arc<dyn Fn(&dyn fmt::Display) + Send + Sync>;
 
 /// The queue pairs of this library, by their addresses: other code of the process may have queue pairs of
 /// the same device.
 static QUEUE_PAIRS: LazyLock<Mutex<HashMap<usize, Watch>>> = LazyLock::new(Mutex::default);
 
-/// What the events of a queue pair change.
+/// The state that the events of a queue pair change.
 #[derive(Clone)]
 struct Watch {
     on_error: OnError,
     last_receive: Arc<AtomicBool>,
 }
 
-/// A queue pair whose errors are told, until this is dropped.
+/// A queue pair with errors that are reported, until this is dropped.
 pub(super) struct Watched {
     queue_pair: usize,
     last_receive: Arc<AtomicBool>,
@@ -98,20 +98,20 @@ pub enum DeviceEventKind {
     PortUp(u32),
     /// The device failed (`IBV_EVENT_DEVICE_FATAL`). Drop everything that belongs to it.
     Fatal,
-    /// The device is gone, and reports nothing more.
+    /// The device is gone, and reports no more events.
     Gone,
     /// Another event, by the text of `ibv_event_type_str`: a change of addresses or keys, or the
     /// failure of a completion queue or of a shared receive queue.
     Other(&'static str),
 }
 
-/// What to call with an event of a device.
+/// The call to make with an event of a device.
 pub(crate) type OnDeviceEvent = Arc<dyn Fn(DeviceEventKind) + Send + Sync>;
 
 /// The callbacks for each device, by the addresses of their contexts.
 static WATCHES: Mutex<Vec<(usize, OnDeviceEvent)>> = Mutex::new(Vec::new());
 
-/// A device whose events are handed to a callback, until this is dropped.
+/// A device with events that are handed to a callback, until this is dropped.
 pub(crate) struct DeviceWatch(OnDeviceEvent);
 
 impl DeviceWatch {
@@ -138,7 +138,8 @@ fn with_watches<T>(run: impl FnOnce(&mut Vec<(usize, OnDeviceEvent)>) -> T) -> T
     run(&mut WATCHES.lock().unwrap_or_else(PoisonError::into_inner))
 }
 
-/// The events of an open device. What was taken is told when this is dropped, or before.
+/// The events of an open device. The events that were taken are reported when this is dropped, or
+/// before.
 pub(super) struct DeviceEvents<'device> {
     context: NonNull<sys::ibv_context>,
     taken: RefCell<Vec<Event>>,
@@ -193,7 +194,7 @@ impl<'device> DeviceEvents<'device> {
         }
     }
 
-    /// Tells what was taken. For a caller that holds no lock.
+    /// Reports the events that were taken. For a caller that holds no lock.
     pub(super) fn tell(&self) {
         for event in self.taken.take() {
             event.tell();
@@ -218,11 +219,11 @@ unsafe fn watch_of(event: &sys::ibv_async_event) -> Option<Watch> {
     with_queue_pairs(|all| all.get(&queue_pair).cloned())
 }
 
-/// What is left of an event when it has been acknowledged.
+/// The part of an event that stays after its acknowledgement.
 struct Event {
     kind: sys::ibv_event_type,
     port: Option<i32>,
-    /// Of the queue pair, if it is ours.
+    /// The callback of the queue pair, if it is ours.
     on_error: Option<OnError>,
     /// The address of the device's context.
     context: usize,
@@ -261,8 +262,8 @@ impl Event {
         }
     }
 
-    /// What the event means for the device. `None` for events of one queue pair and for those that
-    /// are no failure of a queue.
+    /// The meaning of the event for the device. `None` for events of one queue pair and for those
+    /// that are no failure of a queue.
     fn of_device(&self) -> Option<DeviceEventKind> {
         use sys::ibv_event_type as kinds;
         let port = self.port.map(|port| u32::try_from(port).unwrap_or(0));

@@ -1,4 +1,4 @@
-//! What can be registered: owners of memory that stays in its place.
+//! Registerable memory: owners of memory that stays in its place.
 
 use std::fmt;
 use std::ptr::NonNull;
@@ -16,14 +16,14 @@ use crate::error::{Error, Result};
 /// * [`as_mut_ptr`](Self::as_mut_ptr) and [`len`](Self::len) always give the same answer, also after the
 ///   value has moved: the memory is not inside the value itself;
 /// * the memory is `len` initialised bytes that may be read, and written if
-///   [`is_writable`](Self::is_writable) says so;
+///   [`is_writable`](Self::is_writable) returns true;
 /// * the value is the memory's only owner: no safe code can make a Rust reference to the memory while
 ///   the value is not lent out (another mapping of the same file or device, or another part of a mapping, is
 ///   not a Rust reference);
-/// * nothing but the value's own `Drop` frees or unmaps the memory.
+/// * only the value's own `Drop` frees or unmaps the memory.
 ///
-/// `'static` is what makes [`std::mem::forget`] harmless: the memory then stays registered and
-/// allocated for ever. So borrowed memory is not registerable:
+/// `'static` makes [`std::mem::forget`] harmless: the memory then stays registered and allocated
+/// for ever. So borrowed memory is not registerable:
 ///
 /// ```compile_fail,E0277
 /// # fn with(peer: &rpma::Peer) {
@@ -33,7 +33,7 @@ use crate::error::{Error, Result};
 /// # }
 /// ```
 ///
-/// and neither is shared memory, to whose bytes others hold references:
+/// and neither is shared memory, because others hold references to its bytes:
 ///
 /// ```compile_fail,E0277
 /// # fn with(peer: &rpma::Peer) {
@@ -58,18 +58,18 @@ pub unsafe trait RegisterableMemory: Send + 'static {
         true
     }
 
-    /// Whether what is in the memory survives a loss of power. Memory that does not cannot be registered
-    /// with `MrUsage::FLUSH_TYPE_PERSISTENT`.
+    /// Whether the data in the memory survives a loss of power. Memory that does not cannot be
+    /// registered with `MrUsage::FLUSH_TYPE_PERSISTENT`.
     fn durability(&self) -> Durability {
         Durability::Unknown
     }
 }
 
-/// Whether what is in some memory survives a loss of power, as far as its owner knows.
+/// Whether the data in some memory survives a loss of power, according to its owner.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Durability {
-    /// Its owner does not know.
+    /// The owner cannot decide it.
     #[default]
     Unknown,
     /// It does not, or only after more than a flush.
@@ -190,7 +190,7 @@ impl AlignedBuf {
         self.0.len()
     }
 
-    /// Always false: there is no buffer of nothing.
+    /// Always false: there is no empty buffer.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
@@ -244,8 +244,9 @@ unsafe impl RegisterableMemory for AlignedBuf {
     }
 }
 
-/// Memory that somebody else owns, for [`Mr::reg_raw`](crate::Mr::reg_raw), whose promise lasts until
-/// this is dropped: [`Mr::dereg`](crate::Mr::dereg) gives it back, and it can be registered again.
+/// Memory of another owner, for [`Mr::reg_raw`](crate::Mr::reg_raw). The promise of the caller
+/// lasts until this is dropped: [`Mr::dereg`](crate::Mr::dereg) gives it back, and it can be
+/// registered again.
 #[derive(Debug)]
 pub struct RawMemory {
     address: NonNull<u8>,

@@ -14,9 +14,9 @@
 //! QueuePair ── Arc ─▶ CompletionQueue (send, receive), SharedReceiveQueue, Pd;  owns its CmId
 //! ```
 //!
-//! A [`QueuePair`] destroys its queue pair first, then its id, then lets go of the rest. A destroy that
-//! fails is logged, and what it would have freed stays allocated: leaking is harmless, a device that
-//! writes into freed memory is not. Nothing here panics in `Drop`.
+//! A [`QueuePair`] destroys its queue pair first, then its id, then lets go of the rest. A destroy
+//! that fails is logged, and its object stays allocated: leaking is harmless, a device that writes
+//! into freed memory is not. No `Drop` here panics.
 //!
 //! C reports errors in four ways; each is converted in one place, below.
 //!
@@ -115,7 +115,7 @@ pub(crate) fn check_poll(ret: c_int) -> Result<usize> {
     })
 }
 
-/// The end of a `Drop`: a failed destroy leaves the object allocated, and says so.
+/// The end of a `Drop`: a failed destroy leaves the object allocated, and is logged.
 fn log_leak(result: Result<()>) {
     if let Err(error) = result {
         log::error!("{error}; the object is leaked");

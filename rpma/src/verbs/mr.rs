@@ -69,8 +69,8 @@ impl LocalBuffer<'_> {
     }
 }
 
-/// Where reads land that nobody looks at. It does not keep its region alive: the device checks the key, and
-/// nothing but the device goes there.
+/// The target of reads with bytes that are never used. It does not keep its region alive: the
+/// device checks the key, and only the device writes there.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ReadTarget(pub(super) LocalBuffer<'static>);
 
@@ -102,7 +102,7 @@ impl fmt::Debug for LocalBuffer<'_> {
 /// Registered memory: a region and the owner of its bytes.
 ///
 /// Deregistering comes before freeing, always: after `ibv_dereg_mr` no device touches the memory,
-/// whatever is still in flight. If it fails, the owner is leaked.
+/// even for operations in flight. If it fails, the owner is leaked.
 ///
 /// The owner is kept as [`MaybeUninit`], and no reference to it is made while it is registered,
 /// except by [`owner`](Self::owner): a `Box` in a moved struct claims to be the only way to its
@@ -183,8 +183,8 @@ impl<M> Registered<M> {
         unsafe { (*self.region.as_ptr()).rkey }
     }
 
-    /// The part of the memory from `start` to before `end`, for work requests, of which the lower 32 bits
-    /// of its length are kept; `None` if it is not inside.
+    /// The part of the memory from `start` to before `end`, for work requests. It keeps the lower
+    /// 32 bits of its length. `None` if it is not inside.
     #[inline(always)]
     pub(crate) fn buffer(&self, start: usize, end: usize) -> Option<LocalBuffer<'_>> {
         if start > end || end > self.len {
@@ -200,7 +200,8 @@ impl<M> Registered<M> {
         })
     }
 
-    /// Tells the device that a part of the memory will be used soon. The caller has checked the range.
+    /// Advises the device that a part of the memory will be used soon. The caller has checked the
+    /// range.
     pub(crate) fn advise(&self, offset: usize, len: u32, advice: u32, wait: bool) -> Result<()> {
         let part = self.buffer(offset, offset + len as usize);
         let mut sge = part.expect("the caller checked the range").to_sge();
@@ -286,8 +287,7 @@ impl<M> Registered<M> {
     ///
     /// # Safety
     ///
-    /// A reference to the owner claims nothing about the memory: the owner has a raw pointer to
-    /// it.
+    /// A reference to the owner makes no claim about the memory: the owner has a raw pointer to it.
     pub(crate) unsafe fn owner(&self) -> &M {
         // SAFETY: the owner is initialised until it is released. The caller promises that the
         // reference contradicts no write of a device.

@@ -1,11 +1,11 @@
-//! Posting to a queue pair. What only extended queue pairs have: see [`super::stream`].
+//! Posting to a queue pair. The calls of extended queue pairs: see [`super::stream`].
 //!
 //! Posting takes `&self`: the providers lock a queue while they write to it.
 //!
-//! Nothing here can make a device touch memory that is not registered. An address and a key that do
+//! No code here can make a device touch memory that is not registered. An address and a key that do
 //! not belong to a region of the queue pair's domain are refused by the device, and the operation
-//! completes with an error. Registered memory is written by devices at any time, and its owners count
-//! on that. So posting is safe, whatever becomes of the region before the operation is done.
+//! completes with an error. Registered memory is written by devices at any time, and its owners
+//! count on that. So posting is safe, even if the region is gone before the operation is done.
 
 use std::mem::offset_of;
 use std::ptr;

@@ -1,6 +1,6 @@
 //! The queue pair of a connection, with the id that connects it (`struct ibv_qp`, `struct ibv_qp_ex`).
 //!
-//! What is posted to it: see [`super::post`].
+//! Posting to it: see [`super::post`].
 
 use std::ffi::c_int;
 use std::fmt;
@@ -25,15 +25,15 @@ use super::{
 use crate::bell::Bell;
 use crate::error::{Error, Result};
 
-/// A queue pair and its id. Dropping it destroys the queue pair, then the id (which tells the peer),
-/// then lets go of the queues and the domain.
+/// A queue pair and its id. Dropping it destroys the queue pair, then the id (which notifies the
+/// peer), then lets go of the queues and the domain.
 ///
 /// The calls stand first: a post then loads its first argument last, where it belongs, and moves it no more.
 #[repr(C)]
 pub(crate) struct QueuePair {
     pub(super) calls: Calls,
     raw: NonNull<sys::ibv_qp>,
-    /// Of a queue pair with native operations.
+    /// Set for a queue pair with native operations.
     #[cfg(any(native_flush, native_atomic_write))]
     pub(super) stream: Option<StreamCalls>,
     native: NativeOps,
@@ -73,7 +73,7 @@ type PostRecv = unsafe extern "C" fn(
     *mut *mut sys::ibv_recv_wr,
 ) -> c_int;
 
-/// What a queue pair is made with.
+/// The attributes of a new queue pair.
 #[derive(Debug)]
 pub(crate) struct QpAttr<'cq> {
     pub(crate) send_cq: &'cq Arc<CompletionQueue>,
@@ -86,17 +86,18 @@ pub(crate) struct QpAttr<'cq> {
     pub(crate) native: NativeOps,
 }
 
-/// What the owner of a queue pair is told.
+/// The callbacks to the owner of a queue pair.
 pub(crate) struct Hooks {
     /// The device reports that the queue pair is in error. Called in a thread that waits for something.
     pub(crate) on_error: OnError,
-    /// Of a queue pair with a shared receive queue.
+    /// Set for a queue pair with a shared receive queue.
     pub(crate) before_destroy: Option<BeforeDestroy>,
 }
 
-/// What happens before a queue pair with a shared receive queue is destroyed.
+/// The steps before a queue pair with a shared receive queue is destroyed.
 pub(crate) struct BeforeDestroy {
-    /// soft-RoCE does not report what it returns: see [`QueuePair::wait_for_last_receive`].
+    /// soft-RoCE does not report the receives that it returns: see
+    /// [`QueuePair::wait_for_last_receive`].
     pub(crate) soft_roce: bool,
     /// Called in the error state: the last moment to poll completions of the queue pair, which
     /// some providers take out of the completion queues then. The arguments are the queue pair's number,
@@ -120,12 +121,12 @@ impl Freed {
     }
 }
 
-/// What was settled when a queue pair was connected.
+/// The timing of a queue pair, settled when it was connected.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Timing {
     /// How many reads the connection may have in flight. With 0, a read would never complete.
     pub(crate) max_reads: u8,
-    /// The acknowledgement time-out, as an exponent. 0: the transport has none.
+    /// The acknowledgement time-out, as an exponent. 0: the transport has no time-out.
     pub(crate) ack_timeout: u8,
 }
 
@@ -168,7 +169,7 @@ impl NativeOps {
     }
 }
 
-/// What both sides tell each other when they connect.
+/// The parameters that both sides exchange when they connect.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ConnParam<'data> {
     pub(crate) private_data: &'data [u8],
@@ -348,7 +349,7 @@ impl QueuePair {
     /// state.
     ///
     /// `check` gets the acknowledgement time-out before the client gets the answer, as an exponent,
-    /// and can refuse it. `None`: the transport has none.
+    /// and can refuse it. `None`: the transport has no time-out.
     pub(crate) fn accept(
         &self,
         param: ConnParam<'_>,
@@ -370,7 +371,7 @@ impl QueuePair {
         self.id.reject(private_data)
     }
 
-    /// Moves the queue pair to the error state and tells the peer.
+    /// Moves the queue pair to the error state and notifies the peer.
     pub(crate) fn disconnect(&self) -> Result<()> {
         self.id.serialised(|id| {
             // SAFETY: the id is alive and has a queue pair.
@@ -436,8 +437,8 @@ impl QueuePair {
         Ok(attr)
     }
 
-    /// Moves a queue pair whose shared receives matter ([`BeforeDestroy`]) to the error state, and
-    /// waits for its last receive. Returns whether a receive may be missing that a message has
+    /// Moves a queue pair with shared receives that matter ([`BeforeDestroy`]) to the error state,
+    /// and waits for its last receive. Returns whether a receive may be missing that a message has
     /// taken. The first call counts, and any other queue pair is left as it is.
     pub(crate) fn end_shared_receives(&mut self) -> bool {
         let soft_roce = self.before_destroy.as_ref().map(|before| before.soft_roce);

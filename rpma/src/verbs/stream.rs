@@ -1,8 +1,8 @@
 //! Posting through the calls of an extended queue pair (`struct ibv_qp_ex`), which native flushes and
 //! atomic writes need: `ibv_wr_start`, a call for each request, `ibv_wr_complete`.
 //!
-//! What holds for `post.rs` holds here. The calls, which `verbs.h` has as `static inline` look-ups, are
-//! looked up once.
+//! The rules of `post.rs` hold here. The calls, which `verbs.h` has as `static inline` look-ups,
+//! are looked up once.
 
 use std::ffi::{c_int, c_void};
 use std::ptr::{self, NonNull};
@@ -91,7 +91,7 @@ impl StreamCalls {
 }
 
 impl StreamCalls {
-    /// What the next request carries.
+    /// The fields that the next request carries.
     #[inline(always)]
     fn request(&self, wr_id: u64, flags: SendFlags) {
         let qp = self.qp.as_ptr();
@@ -103,7 +103,7 @@ impl StreamCalls {
     }
 }
 
-/// In the place of a call that the queue pair does not have, and that nothing calls: see
+/// Stands in the place of a call that the queue pair does not have, and that is never made: see
 /// [`QueuePair::native_ops`].
 #[cfg(native_flush)]
 extern "C" fn no_flush(_: *mut sys::ibv_qp_ex, _: u32, _: u64, _: usize, _: u8, _: u8) {}
@@ -133,8 +133,8 @@ impl QueuePair {
 
     /// Posts a native operation, and returns its flags.
     ///
-    /// Its number and its flags are written before the stream is started, and the flags read back behind it, as
-    /// what is kept during the calls costs two instructions each.
+    /// Its number and its flags are written before the stream is started, and the flags read back
+    /// after it. Each value that is kept during the calls would cost two instructions.
     #[cfg(any(native_flush, native_atomic_write))]
     #[inline(always)]
     fn post_native(
@@ -154,8 +154,8 @@ impl QueuePair {
         Ok(SendFlags::from_bits_retain(flags))
     }
 
-    /// Posts a native flush in as many requests as [`flush_slots`](Self::flush_slots) says; the last one
-    /// carries `flags`. `wr_id` numbers them, from 0 on.
+    /// Posts a native flush in [`flush_slots`](Self::flush_slots) requests; the last one carries
+    /// `flags`. `wr_id` numbers them, from 0 on.
     #[cfg(native_flush)]
     pub(crate) fn post_long_flush(
         &self,
@@ -184,7 +184,7 @@ impl QueuePair {
 pub(crate) trait NativeOperation {
     fn flags(&self) -> SendFlags;
 
-    /// Adds it to a stream, which knows its number and its flags.
+    /// Adds it to a stream, which has its number and its flags.
     fn add(&self, stream: &Stream<'_>);
 }
 
@@ -282,7 +282,7 @@ impl<'qp> Stream<'qp> {
         unsafe { (*self.qp()).wr_flags = flags.bits() };
     }
 
-    /// Adds a write, whose [local buffer](Self::set_local) comes next.
+    /// Adds a write. Its [local buffer](Self::set_local) comes next.
     #[cfg(all(native_flush, native_atomic_write))]
     #[inline(always)]
     pub(super) fn write(&self, remote: RemoteAddress) {
@@ -330,8 +330,8 @@ impl<'qp> Stream<'qp> {
     ///
     /// # Safety
     ///
-    /// Its buffer is written, also if it has none; what an inline or atomic write reads, as its buffer says,
-    /// may be read now.
+    /// Its buffer is written, even if it is empty. The source of an inline or atomic write, named
+    /// by its buffer, may be read now.
     #[inline(always)]
     pub(super) unsafe fn add(&self, wr: &SendWr, wr_id: u64) {
         type Code = sys::ibv_wr_opcode;
@@ -364,11 +364,11 @@ impl<'qp> Stream<'qp> {
         }
     }
 
-    /// As [`add`](Self::add), of a plain operation of any kind, whose number and flags are set.
+    /// As [`add`](Self::add), for a plain operation of any kind, with its number and flags set.
     ///
     /// # Safety
     ///
-    /// What an inline operation reads, as its buffer says, may be read now.
+    /// The source of an inline operation, named by its buffer, may be read now.
     #[inline(never)]
     unsafe fn add_any(&self, wr: &SendWr, sge: sys::ibv_sge) {
         type Code = sys::ibv_wr_opcode;

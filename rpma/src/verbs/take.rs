@@ -1,9 +1,9 @@
-//! Waiting for the next event of a channel: without a lock while there is none, under the channel's
+//! Waiting for the next event of a channel: without a lock until there is one, under the channel's
 //! lock while it is taken.
 //!
-//! That serves two promises. No waiter blocks past its limit: another one may take the event between
-//! `poll` and the read, so the read itself must never block. And an object whose event is being taken
-//! cannot be destroyed meanwhile: destroying takes the same lock.
+//! That serves two promises. No waiter blocks past its limit: another one may take the event
+//! between `poll` and the read, so the read itself must never block. And an object cannot be
+//! destroyed while its event is being taken: destroying takes the same lock.
 
 use std::os::fd::BorrowedFd;
 use std::sync::{Mutex, MutexGuard};
@@ -65,9 +65,9 @@ impl Deadline {
     }
 }
 
-/// Takes one event with `get`, which runs under the channel's lock, must not block, and says `None` if
-/// there is nothing to take. It is told whether an event is there for sure. `Ok(None)` when `deadline`
-/// passed or the bell has rung, or at once if the user made `fd` non-blocking.
+/// Takes one event with `get`. `get` runs under the channel's lock, must not block, and returns
+/// `None` if there is no event. Its argument is whether an event is there for sure. `Ok(None)` when
+/// `deadline` passed or the bell has rung, or at once if the user made `fd` non-blocking.
 pub(super) fn take<T>(
     fd: BorrowedFd<'_>,
     beside: Beside<'_, '_>,
@@ -103,8 +103,9 @@ pub(super) fn take<T>(
     }
 }
 
-/// A channel's lock. It guards how many events have gone from the channel, taken or discarded: if none
-/// has since before it was seen to be readable, its event is still there.
+/// A channel's lock. It guards how many events have gone from the channel, taken or discarded. If
+/// that number has not changed since before the channel was seen to be readable, its event is still
+/// there.
 #[derive(Debug, Default)]
 pub(super) struct Turns(Mutex<u64>);
 
@@ -114,7 +115,7 @@ impl Turns {
         lock(&self.0)
     }
 
-    /// Holds the lock for what takes no event, but may discard some.
+    /// Holds the lock for a call that takes no event, but may discard some.
     pub(super) fn hold(&self) -> MutexGuard<'_, u64> {
         let mut gone = self.acquire();
         *gone += 1;
@@ -127,7 +128,7 @@ fn flags(fd: BorrowedFd<'_>) -> Result<OFlags> {
     fcntl_getfl(fd).map_err(|errno| Error::provider("fcntl(F_GETFL)", errno))
 }
 
-/// What a wait sees beside its own descriptor.
+/// The descriptors that a wait watches beside its own.
 #[derive(Clone, Copy)]
 pub(super) struct Beside<'wait, 'device> {
     pub(super) device: Option<&'wait DeviceEvents<'device>>,
@@ -143,7 +144,7 @@ impl Beside<'_, '_> {
     }
 }
 
-/// Whether a read of `fd` would not block now. What has happened to the device is taken.
+/// Whether a read of `fd` would not block now. It also takes the events of the device.
 pub(super) fn readable_now(fd: BorrowedFd<'_>, device: Option<&DeviceEvents<'_>>) -> Result<bool> {
     let mut fds = [device.map_or(fd, DeviceEvents::fd), fd]
         .map(|watched| PollFd::from_borrowed_fd(watched, PollFlags::IN));
@@ -151,8 +152,8 @@ pub(super) fn readable_now(fd: BorrowedFd<'_>, device: Option<&DeviceEvents<'_>>
     Ok(!fds[1].revents().is_empty())
 }
 
-/// Waits until there may be something to take or to tell, and returns whether `fd` can be read; `None` if `deadline`
-/// passed first.
+/// Waits until there may be an event to take or to report, and returns whether `fd` can be read;
+/// `None` if `deadline` passed first.
 fn woken(fd: BorrowedFd<'_>, beside: Beside<'_, '_>, deadline: Deadline) -> Result<Option<bool>> {
     let bell = beside.bell.map(Bell::fd).transpose()?;
     let device = beside.device.map(DeviceEvents::fd);
@@ -162,9 +163,9 @@ fn woken(fd: BorrowedFd<'_>, beside: Beside<'_, '_>, deadline: Deadline) -> Resu
     Ok(woken.then(|| !fds[1].revents().is_empty()))
 }
 
-/// Waits until one of several descriptors can be read, which their events then say, or something has happened
-/// to the device, which is taken and told; `false` if `deadline` passed first. The first descriptor is the
-/// device's.
+/// Waits until one of several descriptors can be read, which is then set in their events, or the
+/// device has an event, which is taken and reported. Returns `false` if `deadline` passed first.
+/// The first descriptor is the device's.
 pub(super) fn any_readable(
     fds: &mut [PollFd<'_>],
     device: &DeviceEvents<'_>,
@@ -175,8 +176,8 @@ pub(super) fn any_readable(
     woken
 }
 
-/// Waits until one of several descriptors can be read; `false` if `deadline` passed first. The first one is that of
-/// `device`, if there is one: what has happened to it is taken.
+/// Waits until one of several descriptors can be read; `false` if `deadline` passed first. The
+/// first one is that of `device`, if there is one: its events are taken.
 fn sleep(
     fds: &mut [PollFd<'_>],
     device: Option<&DeviceEvents<'_>>,

@@ -12,7 +12,7 @@ const RECEIVE: u32 = WcOpcode::RECV.0;
 /// A work completion: the outcome of one operation.
 ///
 /// A failed completion carries only a few valid fields (on rxe its opcode reads as "send"), so the
-/// outcome decides what can be read: see [`result`](Self::result).
+/// outcome decides which fields can be read: see [`result`](Self::result).
 ///
 /// `Wc::default()` fills the array that `Cq::get_wc` polls into.
 #[derive(Clone, Copy, Default)]
@@ -99,7 +99,7 @@ impl Wc {
         WcStatus(self.0.status.0)
     }
 
-    /// What is valid when the operation succeeded, or what is valid when it failed.
+    /// Returns the valid fields of an operation that succeeded, or those of one that failed.
     ///
     /// # Errors
     ///
@@ -160,9 +160,9 @@ impl WcSuccess<'_> {
         (self.opcode() == WcOpcode::RECV).then_some(self.0.byte_len)
     }
 
-    /// How many bytes the peer's write with immediate data had, of which this receive is the notice
-    /// ([`WcOpcode::RECV_RDMA_WITH_IMM`]). The peer chose it, and they are not in the receive's memory:
-    /// nothing is. `None` for every other operation.
+    /// Returns the number of bytes of the peer's write with immediate data, for the receive that
+    /// announces it ([`WcOpcode::RECV_RDMA_WITH_IMM`]). The peer chose it, and the bytes are not in
+    /// the receive's memory, which stays unwritten. `None` for every other operation.
     #[must_use]
     pub fn written_len(&self) -> Option<u32> {
         (self.opcode() == WcOpcode::RECV_RDMA_WITH_IMM).then_some(self.0.byte_len)
@@ -180,7 +180,7 @@ impl WcSuccess<'_> {
         Some(u32::from_be(imm_data))
     }
 
-    /// Which optional fields are valid: none for operations of the send queue.
+    /// The valid optional fields, which are empty for operations of the send queue.
     #[must_use]
     pub fn flags(&self) -> WcFlags {
         match self.opcode().is_receive() {
@@ -266,11 +266,11 @@ bitflags::bitflags! {
     }
 }
 
-/// `enum ibv_wc_status`. A value that this version does not know stays a number.
+/// `enum ibv_wc_status`. A value that is unknown to this version stays a number.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct WcStatus(pub u32);
 
-/// `enum ibv_wc_opcode`. A value that this version does not know stays a number.
+/// `enum ibv_wc_opcode`. A value that is unknown to this version stays a number.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct WcOpcode(pub u32);
 
@@ -313,7 +313,8 @@ codes!(WcStatus {
     SUCCESS = 0, "success";
     /// The message was longer than the receive buffer.
     LOC_LEN_ERR = 1, "local length error";
-    /// An internal consistency error of the queue pair, or an operation that the kernel does not know.
+    /// An internal consistency error of the queue pair, or an operation that is unknown to the
+    /// kernel.
     LOC_QP_OP_ERR = 2, "local queue pair operation error";
     /// End-to-end context error (reliable datagrams).
     LOC_EEC_OP_ERR = 3, "local end-to-end context operation error";
@@ -352,7 +353,7 @@ codes!(WcStatus {
     FATAL_ERR = 19, "fatal error";
     /// The responder timed out.
     RESP_TIMEOUT_ERR = 20, "response timeout";
-    /// None of the others.
+    /// Any other error.
     GENERAL_ERR = 21, "general error";
 });
 
@@ -374,7 +375,7 @@ codes!(WcOpcode {
 });
 
 impl WcStatus {
-    /// The end of a failure's message: what usually causes it and what to do, where that is known.
+    /// The end of a failure's message: the usual cause and a remedy, if they are known.
     fn hint(self) -> &'static str {
         match self {
             Self::LOC_LEN_ERR => ". The message was longer than the receive that took it",
@@ -490,7 +491,8 @@ mod tests {
         assert_eq!(raw.result().expect("success").imm_data(), Some(0x0102_0304));
     }
 
-    /// A program may cut its receive's memory to the length that it is told: the peer must not choose one.
+    /// A program may cut its receive's memory to the reported length: the peer must not choose that
+    /// length.
     #[test]
     fn the_length_of_a_write_is_not_that_of_a_receive() {
         let mut raw = wc(0);

@@ -1,4 +1,5 @@
-//! What work requests are made of (`struct ibv_send_wr`, `struct ibv_recv_wr`), and how posting fails.
+//! The parts of work requests (`struct ibv_send_wr`, `struct ibv_recv_wr`), and the failures of
+//! posting.
 
 use std::ffi::c_int;
 use std::marker::PhantomData;
@@ -14,8 +15,8 @@ use crate::error::Error;
 /// How many local buffers a work request can have: more would not fit the stack frame of a post.
 pub(crate) const MAX_SGE: usize = 16;
 
-/// What a work request of the send queue does, with its immediate data, as verbs has them: nothing
-/// is converted when a request is made.
+/// The operation of a work request of the send queue, with its immediate data, in the encoding of
+/// verbs: making a request needs no conversion.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Opcode {
     code: sys::ibv_wr_opcode,
@@ -66,7 +67,7 @@ impl RemoteAddress {
     };
 }
 
-/// What a native flush promises (`enum ibv_placement_type`).
+/// The guarantee of a native flush (`enum ibv_placement_type`).
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Placement(
     #[cfg_attr(
@@ -90,9 +91,9 @@ impl Placement {
     }
 }
 
-/// A request of the send queue (`struct ibv_send_wr`). What is read for other operations and other kinds of
-/// queue pairs only is left as it is; its end, of which that is true, has room for what belongs to the
-/// request.
+/// A request of the send queue (`struct ibv_send_wr`). Fields that are read only for other
+/// operations and other kinds of queue pairs are not written. Its end consists of such fields, and
+/// has room for data that belongs to the request.
 #[repr(C)]
 pub(super) struct SendWr {
     pub(super) wr_id: MaybeUninit<u64>,
@@ -103,13 +104,14 @@ pub(super) struct SendWr {
     pub(super) send_flags: u32,
     /// In network byte order.
     pub(super) imm_data: u32,
-    /// Of a send as well, and so the key: rxe's and siw's providers copy them whatever the operation is.
+    /// Written for a send as well, and so is the key: rxe's and siw's providers copy them for every
+    /// operation.
     pub(super) remote_addr: u64,
     pub(super) rkey: u32,
     rest: MaybeUninit<[u8; size_of::<sys::ibv_send_wr>() - BEGINNING - END]>,
     /// Where `sg_list` points to if there is one buffer.
     pub(super) sge: MaybeUninit<sys::ibv_sge>,
-    /// Of a request in a batch, until it has its number.
+    /// Set for a request in a batch, until it has its number.
     pub(super) op_context: MaybeUninit<u64>,
 }
 
@@ -164,8 +166,9 @@ impl SendWr {
         }
     }
 
-    /// A native flush, for a [`Stream`](super::stream::Stream) only. It has no place in a chain's request for
-    /// what it promises, which takes the immediate data's; its length is its local buffer's.
+    /// A native flush, for a [`Stream`](super::stream::Stream) only. A chain's request has no place
+    /// for its guarantee, which takes the place of the immediate data. Its length is its local
+    /// buffer's.
     #[cfg(native_flush)]
     #[inline(always)]
     pub(super) fn flush(persistent: bool, remote: RemoteAddress, flags: SendFlags) -> Self {
@@ -176,8 +179,8 @@ impl SendWr {
         }
     }
 
-    /// A native atomic write, for a [`Stream`](super::stream::Stream) only. Its local buffer is what it
-    /// writes.
+    /// A native atomic write, for a [`Stream`](super::stream::Stream) only. Its local buffer holds
+    /// the bytes to write.
     #[cfg(native_atomic_write)]
     #[inline(always)]
     pub(super) fn atomic_write(remote: RemoteAddress, flags: SendFlags) -> Self {
@@ -206,8 +209,8 @@ impl SendWr {
     }
 }
 
-/// A request of the send queue with one local buffer, of 1 to 2³² − 1 bytes, or with none. Without
-/// the flag `INLINE` it is read when the request is executed.
+/// A request of the send queue with one local buffer, of 1 to 2³² − 1 bytes, or without one.
+/// Without the flag `INLINE` it is read when the request is executed.
 ///
 /// Its maker fills in everything but the number and the place of the buffer, so that posting exists once, with
 /// three arguments.
@@ -299,7 +302,7 @@ impl<'mr> Gather<'mr> {
     }
 
     /// Puts the local buffers of these parts into it, each of some bytes. Returns their length
-    /// together; `None`, and the request has none, if a part has none.
+    /// together. Returns `None`, and leaves the request without buffers, if a part has 0 bytes.
     #[inline(always)]
     pub(crate) fn fill<Part>(
         &mut self,
@@ -331,16 +334,16 @@ pub(super) fn bytes_sge(bytes: &[u8; 8]) -> sys::ibv_sge {
 /// Why a work request was not posted.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum PostError {
-    /// The queue has no room. Nothing has happened.
+    /// The queue has no room. The queue is unchanged.
     Full,
-    /// The provider has refused the request for another reason. Nothing has happened.
+    /// The provider has refused the request for another reason. The queue is unchanged.
     Refused(CallFailed),
     /// It failed, and may be in the queue nevertheless.
     Failed(CallFailed),
 }
 
 impl PostError {
-    /// The same, of a request behind others that were posted by the same call.
+    /// The same, for a request after others that were posted by the same call.
     #[cold]
     pub(super) fn in_the_middle(self, call: Call) -> Self {
         let call = match self {
@@ -363,7 +366,7 @@ impl PostError {
 pub(crate) struct CallFailed {
     call: Call,
     errno: u16,
-    /// Of a request behind others that were posted together.
+    /// Set for a request after others that were posted together.
     pub(crate) in_the_middle: bool,
 }
 
@@ -457,8 +460,8 @@ impl From<CallFailed> for Error {
     }
 }
 
-/// What a call that posts has returned. Nothing has happened only if the call also says which request it
-/// refused: the kernel may fail after the request was queued.
+/// Checks the return value of a call that posts. The queue is unchanged only if the call also
+/// reports which request it refused: the kernel may fail after the request was queued.
 #[inline(always)]
 pub(super) fn check_posted(call: Call, ret: c_int, none_refused: bool) -> Result<(), PostError> {
     match ret {
@@ -486,9 +489,9 @@ pub(super) fn not_posted(call: Call, ret: c_int, none_refused: bool) -> PostErro
     }
 }
 
-/// What a call that posts a chain has returned, if it has not taken all of it. The provider says which request it
-/// has refused, if it is that; those before it are in the queue. (siw then returns what its doorbell for those has
-/// returned: 0.)
+/// The failure of a call that posts a chain, if it has not taken all of it. If the provider has
+/// refused a request, it returns that request; those before it are in the queue. (siw then returns
+/// the result of its doorbell for those: 0.)
 ///
 /// `bad` is by reference: a caller then looks at it in memory, and loads it only for this.
 #[cold]
@@ -535,11 +538,12 @@ struct Receive {
 }
 
 /// Posts `receives` in chains; `of` gives the buffer and the `op_context` of each. As few calls of
-/// `post` as that takes. `number` is told the `op_context` of each, in order, and gives the
-/// `wr_id`. `SOME`: each has some bytes.
+/// `post` as that takes. `number` gets the `op_context` of each, in order, and returns the `wr_id`.
+/// `SOME`: each has some bytes.
 ///
-/// `post` is given a chain, whose first request has a successor only if there is one, and that
-/// lives and is written by nobody else during the call; and where to say which request was refused.
+/// `post` gets a chain, and a place for the request that was refused. The first request of the
+/// chain has a successor only if there is one. The chain lives during the call, and only `post`
+/// writes to it then.
 #[inline(always)]
 pub(super) fn post_receives<'mr, const SOME: bool, T>(
     call: Call,
@@ -583,8 +587,8 @@ pub(super) fn post_receives<'mr, const SOME: bool, T>(
     Ok(())
 }
 
-/// The work request of a receive into one buffer, or into none if it has no bytes. `SOME`: it has
-/// some.
+/// The work request of a receive into one buffer, or without a buffer if it has no bytes. `SOME`:
+/// it has some.
 #[inline(always)]
 pub(super) fn recv_wr<const SOME: bool>(sge: &mut sys::ibv_sge, wr_id: u64) -> sys::ibv_recv_wr {
     sys::ibv_recv_wr {
