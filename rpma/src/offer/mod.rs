@@ -1,7 +1,8 @@
 //! [`Offer`]: what two programs tell each other in the private data of their connection.
 //!
-//! librpma leaves that to each program; its examples have a layout of their own. Here is one encoding for what
-//! nearly all need: where the memory is, what the platform promises, and some bytes of the program's.
+//! librpma leaves that to each program; its examples have a layout of their own. Here is one
+//! encoding for the needs of nearly all programs: the place of the memory, the promises of the
+//! platform, and some bytes of the program's own.
 
 mod refusal;
 
@@ -13,14 +14,14 @@ use crate::mr::{Mr, MrRemote};
 use crate::peer_cfg::{Durable, PeerCfg};
 use crate::verbs::random;
 
-/// "This is my memory, this is what my platform promises, and these are bytes of my program": one encoding for the
-/// private data of both directions.
+/// One encoding for the private data of both directions: "This is my memory, these are the promises
+/// of my platform, and these are bytes of my program".
 ///
 /// One side makes it and gives [`encode`](Self::encode)'s bytes to
-/// [`ConnReq::connect`](crate::ConnReq::connect); the other side makes it again of what
+/// [`ConnReq::connect`](crate::ConnReq::connect). The other side decodes it from
 /// [`Conn::get_private_data`](crate::Conn::get_private_data) or
-/// [`ConnReq::get_private_data`](crate::ConnReq::get_private_data) gives. The transport pads private data with zeros;
-/// an offer knows its own length.
+/// [`ConnReq::get_private_data`](crate::ConnReq::get_private_data). The transport pads private data
+/// with zeros; an offer has its own length in it.
 ///
 /// ```no_run
 /// use rpma::{Conn, Ep, Error, Mr, Offer, PeerCfg, pmem::PmemMap};
@@ -130,11 +131,11 @@ const IDENTITY: usize = 24;
 /// Of each region.
 const REGION: usize = 21;
 
-/// Of the byte of the platform.
+/// A bit of the platform's byte.
 const REORDERS: u8 = 1 << 2;
 const HAS_LIMITS: u8 = 1 << 3;
 const HAS_IDENTITY: u8 = 1 << 4;
-/// Of the byte of the method.
+/// A bit of the method's byte.
 const VISIBLE: u8 = 1 << 4;
 
 impl Offer {
@@ -143,7 +144,7 @@ impl Offer {
     /// How many go with the answer that accepts one.
     pub const ACCEPT: usize = 196;
 
-    /// An offer of no memory, with what this host's platform promises.
+    /// An offer of no memory, with the promises of this host's platform.
     #[must_use]
     pub fn new(platform: &PeerCfg) -> Self {
         Self {
@@ -152,7 +153,7 @@ impl Offer {
         }
     }
 
-    /// Adds a memory region, behind those that are there. If its device is an adapter, the platform
+    /// Adds a memory region, after those that are there. If its device is an adapter, the platform
     /// [reorders](PeerCfg::set_reorders).
     pub fn add_region<M>(&mut self, region: &Mr<M>) -> &mut Self {
         self.regions.push(region.as_remote());
@@ -225,7 +226,7 @@ impl Offer {
     }
 
     /// Decodes the offer of a client that asks for a connection, and checks that its method is
-    /// [served](Self::serves) by this offer. A client may name none.
+    /// [served](Self::serves) by this offer. A client need not name a method.
     ///
     /// ```no_run
     /// # use rpma::{ConnReq, Offer, Result};
@@ -279,7 +280,7 @@ impl Offer {
     ///
     /// # Errors
     ///
-    /// [`Error::InvalidArgument`] if they are more: the text says how many.
+    /// [`Error::InvalidArgument`] if they are more. The text has their number.
     pub fn encode(&self, room: usize) -> Result<Vec<u8>> {
         let len = u8::try_from(self.len()).ok();
         let Some(len) = len.filter(|_| self.left(room).is_some()) else {
@@ -345,8 +346,8 @@ impl Offer {
     /// # Errors
     ///
     /// [`Error::InvalidArgument`] if the bytes are no offer, are one of another version, end before
-    /// it does, are longer or shorter than its parts, have bits that this version does not know, or
-    /// name a region or limits that cannot be.
+    /// it does, are longer or shorter than its parts, have bits that are unknown to this version,
+    /// or name impossible regions or limits.
     pub fn decode(bytes: &[u8]) -> Result<Self> {
         let refused = |why: String| Err(Error::invalid(why));
         let Some((head, _)) = bytes.split_first_chunk::<HEAD>() else {
@@ -413,7 +414,8 @@ impl Offer {
         &self.regions
     }
 
-    /// What the platform promises: for [`Conn::apply_remote_peer_cfg`](crate::Conn::apply_remote_peer_cfg).
+    /// The promises of the platform: for
+    /// [`Conn::apply_remote_peer_cfg`](crate::Conn::apply_remote_peer_cfg).
     #[must_use]
     pub fn platform(&self) -> &PeerCfg {
         &self.platform
@@ -538,7 +540,8 @@ mod tests {
         offer
     }
 
-    /// Two writers of one process are two instances, and what no server accepts is refused early.
+    /// Two writers of one process are two instances, and an identity that no server accepts is
+    /// refused early.
     #[test]
     fn each_identity_has_its_own_instance() {
         let [one, other] = [1, 2].map(|epoch| Identity::new(7, epoch).expect("an identity"));

@@ -10,7 +10,7 @@ use crate::error::{Error, Result};
 ///
 /// A server makes it, and gives [`encode`](Self::encode)'s bytes to
 /// [`ConnReq::reject`](crate::ConnReq::reject). A client decodes it from the private data of
-/// [`ConnEvent::Rejected`](crate::ConnEvent::Rejected), whose text shows the words.
+/// [`ConnEvent::Rejected`](crate::ConnEvent::Rejected). The event's text shows the words.
 ///
 /// # Encoding
 ///
@@ -48,9 +48,9 @@ pub enum RefusalCode {
     Full,
     /// The server does not serve this client, or not by its method (code 5).
     Refused,
-    /// The server could not end the key's old connection, whose writes may still land (code 6).
+    /// The server could not end the key's old connection: writes from it may still land (code 6).
     NotCutOff,
-    /// A code that this version does not know.
+    /// A code that is unknown to this version.
     Other(u8),
 }
 
@@ -135,7 +135,7 @@ impl Refusal {
         self.code
     }
 
-    /// The epoch that the server keeps for the client's key; 0 if it keeps none.
+    /// The epoch that the server keeps for the client's key, or 0 without one.
     #[must_use]
     pub fn epoch(&self) -> u64 {
         self.epoch
@@ -246,8 +246,8 @@ mod tests {
         assert_eq!(long.encode().len(), MAX_REJECT_DATA);
     }
 
-    /// Promise: words that fit are whole; longer ones end after a whole word, and say so. A first
-    /// word that does not fit is cut.
+    /// Promise: words that fit are whole; longer ones end after a whole word, and show that they
+    /// were cut. A first word that does not fit is cut.
     #[test]
     fn words_are_cut_after_a_whole_word() {
         let of = |words: &str| Refusal::new(RefusalCode::Refused, words).words().to_owned();

@@ -12,8 +12,8 @@ use crate::error::{Error, Result};
 /// # Waits
 ///
 /// The first try begins at once. The wait after it is the first wait, and each later one is twice
-/// as long as the one before, up to the longest wait. With the defaults these are 50, 100, 200,
-/// 400, 800, 1600 and 3200 ms, and from then on 5 s.
+/// as long as the one before, up to the longest wait. By default these are 50, 100, 200, 400, 800,
+/// 1600 and 3200 ms, and from then on 5 s.
 ///
 /// Each wait is shortened at random, to any time from its half up to its whole. So clients that
 /// have lost the same server do not return in step. On a simulated fabric with a seed the waits
@@ -102,7 +102,7 @@ impl ReconnectCfg {
         self.longest_wait
     }
 
-    /// The whole wait after so many failed rounds of tries, of which there was one at least.
+    /// The whole wait after so many failed rounds of tries, 1 at least.
     pub(super) fn wait_after(&self, failed: u32) -> Duration {
         let doubled = failed.saturating_sub(1).min(31);
         let wait = self.first_wait.saturating_mul(1 << doubled);

@@ -57,7 +57,7 @@ impl From<GaveUp> for Error {
     }
 }
 
-/// What to do after a failed try.
+/// The next step after a failed try.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Verdict {
     /// To try again after the next wait.

@@ -71,8 +71,7 @@ const LOOK_UP: &str = "getaddrinfo";
 
 /// Connects to one server, again and again, with the same [`Peer`] and the same offer.
 ///
-/// Nothing is registered on the way. Regions of the peer stay registered, and work with each new
-/// connection.
+/// It registers no memory. Regions of the peer stay registered, and work with each new connection.
 ///
 /// # Before it connects
 ///
@@ -106,8 +105,8 @@ const LOOK_UP: &str = "getaddrinfo";
 /// # Ok(()) }
 /// ```
 ///
-/// Some calls take milliseconds, because the device makes or destroys a queue pair in them. With a
-/// shared receive queue, giving up a try takes up to 0.1 s ([`Conn`](crate::Conn)).
+/// Some calls take milliseconds, because the device makes or destroys a queue pair in them. If
+/// there is a shared receive queue, giving up a try takes up to 0.1 s ([`Conn`](crate::Conn)).
 pub struct Reconnect<C: Connects> {
     under_way: Option<UnderWay<C::Asked>>,
     epoll: OwnedFd,
@@ -170,7 +169,7 @@ enum Step<A> {
 
 /// The result of a step.
 enum Moved<C: Connects> {
-    /// There is nothing to do now.
+    /// There is no work now.
     Waits(Step<C::Asked>),
     On(Step<C::Asked>),
     Connected(C::Connected),
@@ -248,7 +247,7 @@ impl<C: Connects> Reconnect<C> {
     ///
     /// # Errors
     ///
-    /// [`Error::InvalidArgument`] if it is too long. Nothing changes then.
+    /// [`Error::InvalidArgument`] if it is too long. The offer stays unchanged then.
     pub fn set_offer(&mut self, offer: Offer) -> Result<&mut Self> {
         offer.encode(Offer::CONNECT)?;
         self.offer = offer;
@@ -339,9 +338,8 @@ impl<C: Connects> Reconnect<C> {
         Ok(())
     }
 
-    /// Goes on as far as it can without waiting. Returns the connection, or `None` if there is
-    /// nothing to do before the descriptor is readable or the [deadline](Self::deadline) has
-    /// passed.
+    /// Goes on as far as it can without waiting. Returns the connection, or `None` if it has no
+    /// work before the descriptor is readable or the [deadline](Self::deadline) has passed.
     ///
     /// # Errors
     ///
@@ -378,7 +376,7 @@ impl<C: Connects> Reconnect<C> {
     }
 
     /// Returns the next time at which [`advance`](Self::advance) has something to do, if the
-    /// descriptor is not readable before. `None` if nothing is under way.
+    /// descriptor is not readable before. `None` if no try is under way.
     ///
     /// On a simulated fabric it is a time of the fabric's clock (`rpma::sim::now`).
     #[must_use]

@@ -1,4 +1,4 @@
-//! What other threads put into a wait: wake-ups, broken queue pairs, events of devices.
+//! The messages of other threads to a wait: wake-ups, broken queue pairs, events of devices.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -19,7 +19,7 @@ pub struct Waker(pub(super) Arc<Inbox>);
 impl Waker {
     /// Makes [`Wait::next`](super::Wait::next) return [`Happened::Woken`](super::Happened::Woken):
     /// the call that sleeps now, or the next one. Several calls before that are reported as one.
-    /// After the wait was dropped it does nothing.
+    /// After the wait was dropped it has no effect.
     pub fn wake(&self) {
         self.0.post(|news| news.woken = true);
     }
@@ -44,7 +44,7 @@ struct State {
 #[derive(Debug, Default)]
 pub(super) struct News {
     pub(super) woken: bool,
-    /// Members whose queue pair the device gave up.
+    /// Members with a queue pair that the device gave up.
     pub(super) broken: Vec<Member>,
     /// Device and event.
     pub(super) devices: Vec<(Box<str>, DeviceEventKind)>,

@@ -7,8 +7,7 @@ use crate::ep::Ep;
 use crate::error::Error;
 use crate::srq::Srq;
 
-/// A member of a [`Wait`](super::Wait): a name that costs nothing to copy, and that is never used
-/// again.
+/// A member of a [`Wait`](super::Wait): a name that is cheap to copy, and that is never used again.
 ///
 /// A program may keep it after the member was removed: the wait has no member of that name then.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -116,7 +115,7 @@ impl Members {
         self.slots.get_mut(member.index as usize)
     }
 
-    /// Frees the slot of a member. From here on the member's name means nothing.
+    /// Frees the slot of a member. From here on the member's name is invalid.
     pub(super) fn free(&mut self, member: Member) -> Kept {
         let Some(slot) = self.get_mut(member) else {
             return Kept::Free;

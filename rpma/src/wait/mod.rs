@@ -1,8 +1,8 @@
 //! One wait for everything: [`Wait`].
 //!
 //! A server has an endpoint, many connections, and perhaps a shared receive queue. A [`Wait`] owns
-//! them as its members, and [`Wait::next`] returns what happens to any of them, with the name of
-//! the member.
+//! them as its members, and [`Wait::next`] returns the events of any of them, with the name of the
+//! member.
 //!
 //! ```no_run
 //! use std::time::Duration;
@@ -51,7 +51,8 @@
 //!
 //! A turn is one poll of the member at the head of that list. If it fills the caller's room, the
 //! member goes to the end of the list. The wait asks epoll after at most 8 turns, even while the
-//! list is not empty. So a call costs what is ready, not what is registered.
+//! list is not empty. So the cost of a call depends on the number of ready members, not of
+//! registered ones.
 
 mod inbox;
 mod member;
@@ -97,7 +98,8 @@ const REPORTED: usize = 64;
 const TAKEN: u32 = 64;
 /// How long an endpoint rests after an error.
 const REST: Duration = Duration::from_millis(100);
-/// Looks that find events but nothing to return, before the wait keeps to its limit.
+/// The number of looks that find events but no result to return, before the wait keeps to its
+/// limit.
 const VAIN: u32 = 16;
 
 /// One wait for endpoints, connections, shared receive queues, devices, and wake-ups from other
@@ -129,7 +131,7 @@ pub struct Wait {
     channels: Arc<Channels>,
 }
 
-/// What happened: the result of [`Wait::next`].
+/// The result of [`Wait::next`].
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Happened {
@@ -177,7 +179,7 @@ impl Wait {
         })
     }
 
-    /// Reserves a place for a connection or for a shared receive queue, whose queues are made with
+    /// Reserves a place for a connection or for a shared receive queue. Make its queues with
     /// [`Place::cfg`] or [`Place::srq_cfg`].
     pub fn place(&mut self) -> Place {
         for left in self.channels.inbox.take_left() {
@@ -351,9 +353,9 @@ impl Wait {
         kept
     }
 
-    /// Waits until something happens, for at most `limit` (`Duration::MAX` is none), and returns
-    /// it. `None` means that the limit has passed, and that nothing was ready after that. With a
-    /// limit of 0 it looks and does not sleep.
+    /// Waits for the next event, for at most `limit` (`Duration::MAX` is no limit), and returns it.
+    /// `None` means that the limit has passed, and that no member was ready after that. If the
+    /// limit is 0 it looks and does not sleep.
     ///
     /// Completions go to `wcs`. Its length is the size of a turn: 16 is a good start.
     ///
@@ -463,8 +465,8 @@ impl Wait {
         }
     }
 
-    /// Lists the members that the kernel reports, and those whose timers are due. Returns whether
-    /// the kernel reported anything.
+    /// Lists the members that the kernel reports, and those with timers that are due. Returns
+    /// whether the kernel reported anything.
     fn look(&mut self) -> Result<bool> {
         self.ready.asked();
         self.take_due_timers();
@@ -576,8 +578,8 @@ impl Wait {
         }
     }
 
-    /// A channel gives no more events: a failure of each member whose queues are on it. Later
-    /// members get another channel.
+    /// A channel gives no more events: a failure of each member with queues on it. Later members
+    /// get another channel.
     #[cold]
     fn fail_channel(&mut self, number: u32, channel: &Arc<CompChannel>, error: &Error) {
         self.channels.give_up(number, channel);
@@ -606,14 +608,14 @@ impl Wait {
         Waker(Arc::clone(&self.channels.inbox))
     }
 
-    /// Returns when the wait itself has something to do, if nothing happens before: an event loop
-    /// calls [`next`](Self::next) at this time. `None` if it has not. The answer is good until the
-    /// next call of `next`.
+    /// Returns when the wait itself has work to do, if no event comes before: an event loop calls
+    /// [`next`](Self::next) at this time. `None` if it has not. The answer is good until the next
+    /// call of `next`.
     ///
     /// That is the end of an endpoint's rest after an error, the look each second at queues with
     /// [`Notify::Solicited`], and the next step of a connection's keep-alive
-    /// ([`ConnCfg::set_keep_alive`](crate::ConnCfg::set_keep_alive)). A thread that sleeps in `next`
-    /// needs none of it.
+    /// ([`ConnCfg::set_keep_alive`](crate::ConnCfg::set_keep_alive)). A thread that sleeps in
+    /// `next` does not need this method.
     #[must_use]
     pub fn deadline(&self) -> Option<Instant> {
         self.timers.first().map(|(at, ..)| *at)
@@ -679,7 +681,7 @@ impl fmt::Debug for Wait {
 pub struct AddError<T> {
     /// The reason.
     pub error: Error,
-    /// What was to be added. If this is dropped, a connection ends and an endpoint stops
+    /// The member that was to be added. If this is dropped, a connection ends and an endpoint stops
     /// listening.
     pub refused: Box<T>,
 }

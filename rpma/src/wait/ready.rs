@@ -27,7 +27,7 @@ pub(super) struct ReadyList {
 }
 
 impl ReadyList {
-    /// Takes the next turn. `None` if the kernel must be asked first, or if there is none.
+    /// Takes the next turn. `None` if the kernel must be asked first, or if there is no turn.
     pub(super) fn turn(&mut self) -> Option<Ready> {
         let left = self.turns.checked_sub(1)?;
         let ready = self.list.pop_front()?;

@@ -66,7 +66,7 @@ impl Wait {
         }
     }
 
-    /// A turn of this member's keep-alive. It does nothing before the queues are empty: their
+    /// A turn of this member's keep-alive. It has no effect before the queues are empty: their
     /// completions are signs of life.
     #[cold]
     pub(super) fn watch_peer(&mut self, member: Member) {
