@@ -1,4 +1,4 @@
-//! Addresses and names, and what goes wrong with them.
+//! Addresses and names, and the errors in using them.
 
 use std::net::{SocketAddr, ToSocketAddrs};
 
@@ -62,7 +62,7 @@ pub(crate) fn refuse_wildcard(addr: SocketAddr) -> Result<()> {
     Ok(())
 }
 
-/// What to do about a failure to bind or to resolve an address.
+/// Advises about a failure to bind or to resolve an address.
 pub(crate) fn hint(error: Error, side: Side) -> Error {
     const NO_DEVICE: &str = "No RDMA device has this address or leads to it: use an address of a \
                              network interface that has one (`rdma link` lists them)";

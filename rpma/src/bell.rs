@@ -1,5 +1,5 @@
-//! A bell that wakes the waits of a connection for which nothing may come any more: the device has given its queue
-//! pair up, or the connection was dropped.
+//! A bell that wakes the waits of a connection after its end: the device has given its queue pair
+//! up, or the connection was dropped. No event may come for them any more.
 
 use std::fmt;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -18,7 +18,7 @@ pub(crate) struct Bell {
     call: Mutex<Option<Call>>,
 }
 
-/// What to call when it rings.
+/// The call that it makes when it rings.
 pub(crate) type Call = Box<dyn Fn() + Send + Sync>;
 
 impl Bell {

@@ -1,7 +1,9 @@
-//! What the types rule out: for each promise a program that compiles, and its twin that must not.
+//! Errors that the types rule out. Each promise has a program that compiles, and a twin that must
+//! not.
 //!
-//! The twins differ in one line, so that nothing else can be the reason. rustdoc runs them. The codes of
-//! their errors are checked by a nightly compiler only: `cargo +nightly test --doc -p rpma compile_fail`.
+//! The twins differ in one line, so that the error can have no other reason. rustdoc runs them. The
+//! codes of their errors are checked by a nightly compiler only: `cargo +nightly test --doc -p rpma
+//! compile_fail`.
 
 /// A part of a region cannot be used after the region is gone.
 ///
@@ -45,7 +47,7 @@ struct SliceOutlivesRegion;
 /// ```
 struct BorrowedMemory;
 
-/// What can be registered is a promise that only `unsafe` code can make.
+/// The choice of registerable memory is a promise that only `unsafe` code can make.
 ///
 /// ```
 /// struct Mine;
@@ -91,7 +93,7 @@ struct UnpromisedMemory;
 /// ```
 struct ReferenceIntoRegion;
 
-/// Registering memory that somebody else owns needs `unsafe`.
+/// Registering memory of another owner needs `unsafe`.
 ///
 /// ```
 /// fn register(peer: &rpma::Peer, at: std::ptr::NonNull<u8>) {
@@ -321,7 +323,7 @@ struct ReceiveQueueThatMayBeMissing;
 /// ```
 struct QueueOutlivesSharedReceiveQueue;
 
-/// What was closed, deleted or shut down is gone.
+/// An object is gone after its close, deletion or shutdown.
 ///
 /// ```
 /// fn finish(conn: rpma::Conn) -> rpma::Result<()> {
@@ -413,8 +415,8 @@ struct UseAfterTheEnd;
 /// ```
 struct ConnectAfterReject;
 
-/// What a batch reads when it is posted lives until then: memory for `Flags::INLINE`, and the bytes of an atomic
-/// write. And its connection does.
+/// The sources of a batch live until it is posted: memory for `Flags::INLINE`, and the bytes of an
+/// atomic write. And its connection does.
 ///
 /// ```
 /// use rpma::{Conn, Flags, Mr, RemoteSlice, Result};

@@ -40,8 +40,8 @@ pub struct Counters {
     /// failed counts if the device may have its requests ([`Error::Provider`]).
     pub posted: u64,
     /// Bytes of the program that these requests carry: of reads, writes and sends, and 8 for each
-    /// atomic write. Flushes carry none, whatever their method is. The bytes of a post that the
-    /// device refused are included; those of a post that the library refused are not.
+    /// atomic write. Flushes carry none, with any method. The bytes of a post that the device
+    /// refused are included; those of a post that the library refused are not.
     pub bytes: u64,
     /// Receives that the device has taken into the connection's own receive queue. Receives of a
     /// [`Srq`](crate::Srq) are not counted, and neither are the bytes that arrive: see
@@ -62,8 +62,8 @@ pub struct Counters {
 }
 
 impl Counters {
-    /// How many operations and receives completed with this status, of those whose completions were
-    /// polled: 0 for [`WcStatus::SUCCESS`]. Statuses that this version does not know are counted
+    /// Returns how many operations and receives completed with this status, among those that were
+    /// polled: 0 for [`WcStatus::SUCCESS`]. Statuses that are unknown to this version are counted
     /// together. Completions in a shared receive queue's own queue do not count.
     #[must_use]
     pub fn failed(&self, status: WcStatus) -> u64 {
@@ -73,7 +73,7 @@ impl Counters {
     /// The statuses with which operations and receives have failed, and how many did. Unknown statuses
     /// have the number of the first one that is not known.
     ///
-    /// At the end of a connection everything in flight is flushed: so each client that is lost adds
+    /// At the end of a connection all operations in flight are flushed. So each lost client adds
     /// its receives to [`WcStatus::WR_FLUSH_ERR`].
     pub fn failures(&self) -> impl Iterator<Item = (WcStatus, u64)> + use<> {
         (0..)

@@ -1,8 +1,8 @@
 //! [`Device`]: an open RDMA device (`rpma_utils_get_ibv_context`).
 //!
-//! A device is found through an address of it. What it owns is a connection-manager id that is bound
-//! to that address and keeps librdmacm's device open; it is destroyed when the last [`Peer`], region or
-//! connection of the device is gone.
+//! A device is found through an address of it. It owns a connection-manager id that is bound to
+//! that address and keeps librdmacm's device open. The id is destroyed when the last [`Peer`],
+//! region or connection of the device is gone.
 //!
 //! [`Peer`]: crate::Peer
 
@@ -22,7 +22,8 @@ const RESOLVE_LIMIT: Duration = Duration::from_secs(1);
 ///
 /// # Threads
 ///
-/// Any thread may use it: verbs may be called from any, and what is read of the device never changes.
+/// Any thread may use it: verbs may be called from any thread, and the fields that are read never
+/// change.
 #[derive(Clone)]
 pub struct Device {
     context: Arc<Context>,
@@ -42,10 +43,10 @@ impl Device {
     /// # Errors
     ///
     /// [`Error::InvalidArgument`] for a wildcard address (`0.0.0.0`, `::`), which belongs to no device
-    /// in particular, and for a name that cannot be resolved. [`Error::Provider`] if the host has no
-    /// RDMA device, or none with that address: `rdma_create_event_channel`, `rdma_create_id`,
-    /// `rdma_bind_addr` (`ENODEV`, `EADDRNOTAVAIL`) or `rdma_resolve_addr` (`ENODEV`, `ENETUNREACH`,
-    /// `ETIMEDOUT`).
+    /// in particular, and for a name that cannot be resolved. [`Error::Provider`] if the host has
+    /// no RDMA device, or no device with that address: `rdma_create_event_channel`,
+    /// `rdma_create_id`, `rdma_bind_addr` (`ENODEV`, `EADDRNOTAVAIL`) or `rdma_resolve_addr`
+    /// (`ENODEV`, `ENETUNREACH`, `ETIMEDOUT`).
     #[doc(alias = "rpma_utils_get_ibv_context")]
     pub fn from_addr(addr: &str, side: Side) -> Result<Self> {
         address::try_each(addr, 0, |found| Self::from_socket_addr(found, side))

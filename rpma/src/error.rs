@@ -1,7 +1,7 @@
 //! The error type of the whole crate: librpma's codes as variants, and never without the cause.
 //!
-//! librpma has one number for each kind of failure and writes the cause to a log. Here the failing
-//! verb and its errno travel with the error, and where the cause is known, what to do about it.
+//! librpma has one number for each kind of failure and writes the cause to a log. Here the error
+//! holds the failing verb and its errno, and a remedy if the cause is known.
 
 use std::fmt;
 use std::io;
@@ -28,27 +28,27 @@ pub enum Error {
     Provider {
         /// The function that failed, by its C name.
         call: &'static str,
-        /// What it reported; see also [`Error::raw_os_error`]. It is in the message already, and so
-        /// not its [`source`](std::error::Error::source).
+        /// The cause that the verb reported; see also [`Error::raw_os_error`]. It is in the message
+        /// already, and so not its [`source`](std::error::Error::source).
         cause: io::Error,
-        /// What usually causes this and what to do, where that is known.
+        /// The usual cause and a remedy, if they are known.
         hint: Option<&'static str>,
     },
 
-    /// An argument was refused before anything happened (`RPMA_E_INVAL`): the text says which one,
-    /// which limit, and what to do.
+    /// An argument was refused before any change (`RPMA_E_INVAL`). The text names the argument, the
+    /// limit, and the remedy.
     #[error("{0}")]
     InvalidArgument(Box<str>),
 
-    /// The device, the memory or the peer cannot do this (`RPMA_E_NOSUPP`): the text says what is
-    /// missing.
+    /// The device, the memory or the peer cannot do this (`RPMA_E_NOSUPP`). The text names the
+    /// missing feature.
     #[error("{0}")]
     NotSupported(Box<str>),
 
-    /// Every slot of the queue holds an operation whose completion has not been polled yet.
+    /// Every slot of the queue holds an operation with a completion that has not been polled yet.
     ///
-    /// Nothing was posted. Poll completions with `Cq::get_wc`; see [`Queue`] for when a slot
-    /// comes back.
+    /// The operation was not posted. Poll completions with `Cq::get_wc`; see [`Queue`] for when a
+    /// slot comes back.
     #[error(
         "the {queue} is full: no slot of {depth} is free for this operation. A slot comes back {}",
         .queue.remedy()
@@ -63,8 +63,8 @@ pub enum Error {
     /// The shared receive queue is full, and the device may keep all of its receives for
     /// connections that have ended: each of them took one for a message that was never complete.
     ///
-    /// Nothing was posted. Poll the completions that are there. If messages do not arrive any
-    /// more, make a new queue for new connections, and drop the old one with the last of its
+    /// The receive was not posted. Poll the completions that are there. If messages do not arrive
+    /// any more, make a new queue for new connections, and drop the old one with the last of its
     /// connections.
     #[error(
         "the shared receive queue is full, and the device may keep {kept} of its {depth} receives for connections \
@@ -78,11 +78,12 @@ pub enum Error {
         depth: u32,
     },
 
-    /// The operation needs more slots of the send queue than are free, and polling frees none: no operation
-    /// with `Flags::COMPLETION_ALWAYS` is outstanding.
+    /// The operation needs more slots of the send queue than are free. Polling frees no slot,
+    /// because no operation with `Flags::COMPLETION_ALWAYS` is outstanding.
     ///
-    /// Nothing was posted. Post one (an empty write will do: a slot is kept for it), poll its completion, and
-    /// try again; and give such a flag to an operation before the queue is full of those without.
+    /// The operation was not posted. Post one (an empty write will do: a slot is kept for it), poll
+    /// its completion, and try again; and give such a flag to an operation before the queue is full
+    /// of those without.
     #[error(
         "the send queue of {depth} has too few free slots for this operation, and no completion is coming that \
          would free one: post an operation with Flags::COMPLETION_ALWAYS, for which the last slot is kept, and \
@@ -113,17 +114,17 @@ pub enum Error {
     )]
     PolledElsewhere,
 
-    /// The connection was not established: the event says why.
+    /// The connection was not established. The event gives the reason.
     #[error("the connection was not established: {0}")]
     NotEstablished(Box<ConnEvent>),
 
-    /// An operation failed: its completion says why.
+    /// An operation failed. Its completion gives the reason.
     ///
     /// So `wc.result()?` works in a function that returns this error.
     #[error(transparent)]
     Operation(#[from] WcFailure),
 
-    /// Something did not happen within the time limit: the text says what.
+    /// An event did not come within the time limit. The text names it.
     ///
     /// An operation that was waited for goes on: the device still uses its memory, and its outcome is
     /// unknown until its completion or the end of the connection.
@@ -141,7 +142,7 @@ pub enum Error {
     PartLost {
         /// The key.
         key: u64,
-        /// The error of that call, whose text is in the message.
+        /// The error of that call. Its text is in the message.
         cause: Box<Error>,
     },
 
@@ -172,14 +173,14 @@ pub enum Error {
     NoEvent,
 }
 
-/// The queues of a connection whose slots are counted.
+/// The queues of a connection that have counted slots.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Queue {
     /// The send queue. A slot comes back when the completion of its operation, or of a later
     /// operation posted with `Flags::COMPLETION_ALWAYS`, is polled. While no such operation is
-    /// outstanding the last free slot is kept for one: nothing else would ever free a slot. See
-    /// [`Error::NoCompletionDue`].
+    /// outstanding the last free slot is kept for one: no other operation would ever free a slot.
+    /// See [`Error::NoCompletionDue`].
     Send,
     /// The receive queue. A slot comes back when the completion of its receive is polled.
     Receive,
@@ -256,7 +257,7 @@ impl Error {
         })
     }
 
-    /// Adds what is known of the cause.
+    /// Adds the known cause.
     pub(crate) fn with_hint(mut self, text: &'static str) -> Self {
         if let Self::Provider { hint, .. } = &mut self {
             *hint = Some(text);
@@ -319,7 +320,7 @@ fn kind(error: &Error) -> io::ErrorKind {
     }
 }
 
-/// The end of a message: nothing, or the hint after a full stop.
+/// The end of a message: empty, or the hint after a full stop.
 struct Hint(Option<&'static str>);
 
 impl fmt::Display for Hint {

@@ -31,12 +31,13 @@ pub enum ConnEvent {
         /// A negative errno, or 0.
         status: i32,
     },
-    /// The peer has rejected the connection, or nobody listens on the port (`RPMA_CONN_REJECTED`).
+    /// The peer has rejected the connection, or no program listens on the port
+    /// (`RPMA_CONN_REJECTED`).
     Rejected {
         /// Why.
         reason: RejectReason,
-        /// What the peer sent with the reject, padded with zeros to 148 bytes; empty if the transport
-        /// carried nothing.
+        /// The private data that the peer sent with the reject, padded with zeros to 148 bytes;
+        /// empty if the transport carried none.
         private_data: Box<[u8]>,
     },
     /// The peer does not answer (`RPMA_CONN_UNREACHABLE`).
@@ -44,7 +45,7 @@ pub enum ConnEvent {
         /// A negative errno (`-ETIMEDOUT`, for instance), or 0.
         status: i32,
     },
-    /// An event that librpma does not know either (`enum rdma_cm_event_type`).
+    /// An event that librpma has no name for either (`enum rdma_cm_event_type`).
     Other {
         /// The event's number.
         event: u32,
@@ -113,7 +114,7 @@ impl fmt::Display for ConnEvent {
     }
 }
 
-/// What a peer sent, without the zeros behind it, if it is a line of text.
+/// The text that a peer sent, without the zeros after it, if it is a line of text.
 fn words(private_data: &[u8]) -> Option<&str> {
     let end = private_data.iter().rposition(|byte| *byte != 0)?;
     let words = std::str::from_utf8(&private_data[..=end]).ok()?;
@@ -130,7 +131,7 @@ fn words(private_data: &[u8]) -> Option<&str> {
 pub struct RejectReason(pub i32);
 
 impl RejectReason {
-    /// Nobody listens on that port: the service ID is unknown.
+    /// No program listens on that port: the service ID is unknown.
     pub const NO_LISTENER: Self = Self(8);
     /// The program on the other side has rejected the request, or dropped it, or it has ended before it
     /// answered: the kernel then rejects for it, with the same reason.

@@ -35,13 +35,14 @@ impl Flags {
     /// completed (`IBV_SEND_FENCE`; InfiniBand specification, 10.8.3.3: a fence covers earlier reads and
     /// atomic operations).
     ///
-    /// Without it a write may reach the peer's memory before an earlier read has been served, and that
-    /// is what a fallback flush is. Behind a **native** flush no public source says what a fence does:
-    /// poll the flush first, or use [`Conn::atomic_write`](crate::Conn::atomic_write). See
-    /// [what is ordered](crate::Conn#order).
+    /// Without it a write may reach the peer's memory before an earlier read has been served, and a
+    /// fallback flush is such a read. No public source defines the effect of a fence after a
+    /// **native** flush: poll the flush first, or use
+    /// [`Conn::atomic_write`](crate::Conn::atomic_write). See [what is ordered](crate::Conn#order).
     ///
-    /// On soft-RoCE it sets nothing, as a fence waits for ever there after a lost packet: a peer on soft-RoCE executes
-    /// in order. If the peer's device reorders ([`ConnCfg::set_peer_reorders`](crate::ConnCfg::set_peer_reorders)) it is
+    /// On soft-RoCE it has no effect, as a fence waits for ever there after a lost packet: a peer
+    /// on soft-RoCE executes in order. If the peer's device reorders
+    /// ([`ConnCfg::set_peer_reorders`](crate::ConnCfg::set_peer_reorders)) it is
     /// [`Error::NotSupported`](crate::Error::NotSupported).
     pub const FENCE: Self = Self(Self::ON_ERROR | Self::BEHIND_READS);
 

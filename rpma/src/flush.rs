@@ -1,10 +1,10 @@
-//! What a flush promises, how it is done, and what stays behind it.
+//! The guarantees of a flush, its methods, and the order of operations after it.
 
 use crate::error::{Error, Result};
 use crate::mr::MrUsage;
 use crate::verbs::{ReadTarget, SendFlags};
 
-/// What a flush waits for (`enum rpma_flush_type`).
+/// The condition that a flush waits for (`enum rpma_flush_type`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[expect(
     clippy::exhaustive_enums,
@@ -23,7 +23,7 @@ pub enum FlushType {
     /// When the flush completes, the data of every earlier write on the same connection to the flushed
     /// range is visible to everybody who reads the memory at the peer.
     ///
-    /// It promises nothing for a loss of power.
+    /// It gives no guarantee for a loss of power.
     Visibility,
 }
 
@@ -48,13 +48,14 @@ pub(crate) enum FlushMethod {
 }
 
 impl FlushMethod {
-    /// Whether an atomic write is the device's own and needs nothing to stay behind the flushes before it.
+    /// Whether an atomic write is the device's own and stays after earlier flushes without a fence.
     pub(crate) fn has_plain_atomic_writes(self, native: bool) -> bool {
         native && matches!(self, Self::Native)
     }
 
-    /// What keeps an atomic write behind the flushes before it. `native`: it is the device's own
-    /// operation. `fence`: what stands for a fence on this device, nothing where it executes in order.
+    /// The flags that order an atomic write after the flushes before it. `native`: it is the
+    /// device's own operation. `fence`: the flags of a fence on this device, empty if it executes
+    /// in order.
     pub(crate) fn fence_of_atomic_write(self, native: bool, fence: SendFlags) -> Result<SendFlags> {
         match self {
             // The flushes are reads, and a fence covers earlier reads.

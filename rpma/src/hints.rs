@@ -1,4 +1,4 @@
-//! What usually causes a failure, and what to do.
+//! The usual causes of failures, and their remedies.
 
 use rustix::io::Errno;
 

@@ -1,8 +1,8 @@
 //! Writes to another host's persistent memory over RDMA, and learns when the data is safe there.
 //!
 //! rpma is the successor of librpma, a C library. It has librpma's objects under librpma's names,
-//! and sends the same bytes. It calls libibverbs and librdmacm directly. In a clone of the
-//! project, two commands show it, and need Rust and nothing else:
+//! and sends the same bytes. It calls libibverbs and librdmacm directly. In a clone of the project,
+//! two commands show it, and need only Rust:
 //!
 //! ```console
 //! $ cargo sim-log    # a replicated log: the power is cut at every event, and each image is recovered
@@ -87,7 +87,7 @@
 //! **Peers.** A peer with a region's descriptor can use the region as its [`MrUsage`] allows, and
 //! can read it if it may be flushed. On iWARP it can also write to destinations of reads. A peer
 //! without the descriptor can guess it, among the regions of the same [`Peer`]: use one `Peer` for
-//! each domain of trust. Nothing is encrypted or authenticated. `docs/security.md` has the
+//! each domain of trust. No traffic is encrypted or authenticated. `docs/security.md` has the
 //! details.
 //!
 //! # Threads
@@ -96,10 +96,10 @@
 //! [`RawMemory`] and [`RegError`], which can contain it. They are only `Send`: their owner has
 //! promised that the memory may move to another thread, and not that threads may share it.
 //!
-//! The data path allocates nothing and copies nothing. Posting takes the lock of the queue pair, and
-//! polling takes the lock of the completion queue. An uncontended lock costs two atomic
-//! instructions. A thread that waits for a lock sleeps. Never post or poll in a signal handler: if
-//! the handler interrupts the thread that holds the lock, the handler waits without end.
+//! The data path does not allocate or copy. Posting takes the lock of the queue pair, and polling
+//! takes the lock of the completion queue. An uncontended lock costs two atomic instructions. A
+//! thread that waits for a lock sleeps. Never post or poll in a signal handler: if the handler
+//! interrupts the thread that holds the lock, the handler waits without end.
 //!
 //! # Programs on tokio
 //!
@@ -286,11 +286,12 @@ pub mod porting {}
 /// # }
 /// ```
 ///
-/// Time is real: where a test lets a peer die, [`ConnCfg::set_ack_timeout`] and
-/// [`set_retry_count`](ConnCfg::set_retry_count) say how soon that is noticed. A test that is not to wait lets the
-/// fabric's clock [jump over waits](sim::Fabric::jump_over_waits). With [`repeatable`](sim::repeatable) a seed chooses
-/// the order of threads, and a run that fails can be run again. A program with threads of its own takes them from
-/// [`thread`], and its locks and channels from [`sync`].
+/// Time is real. If a test lets a peer die, [`ConnCfg::set_ack_timeout`] and
+/// [`set_retry_count`](ConnCfg::set_retry_count) set how soon that is noticed. A test that is not
+/// to wait lets the fabric's clock [jump over waits](sim::Fabric::jump_over_waits). With
+/// [`repeatable`](sim::repeatable) a seed chooses the order of threads, and a run that fails can be
+/// run again. A program with threads of its own takes them from [`thread`], and its locks and
+/// channels from [`sync`].
 #[cfg(feature = "sim")]
 pub mod sim {
     #[doc(hidden)]
@@ -337,7 +338,7 @@ struct TestingYourProgram;
 mod tests {
     use super::*;
 
-    /// The reasons stand with each type: the providers lock, and what is not locked does not change.
+    /// The reasons stand with each type: the providers lock, and unlocked fields do not change.
     #[test]
     fn every_type_may_be_shared_and_sent() {
         fn check<T: Send + Sync>() {}

@@ -12,7 +12,7 @@
 use crate::primitives::{AtomicU32, Ordering, sleep_while, wake_one};
 
 const HELD: u32 = 1;
-/// Somebody sleeps, or may sleep, until it is free.
+/// A thread sleeps, or may sleep, until it is free.
 const AWAITED: u32 = 2;
 
 #[derive(Debug)]
@@ -27,7 +27,7 @@ impl Lock {
         Self(AtomicU32::new(0))
     }
 
-    /// Takes the lock if nobody has it.
+    /// Takes the lock if it is free.
     #[inline(always)]
     pub(crate) fn try_acquire(&self) -> Option<Held<'_>> {
         match self.0.fetch_or(HELD, Ordering::Acquire) & HELD {
@@ -55,7 +55,7 @@ impl Lock {
         Held(self)
     }
 
-    /// Who is woken asks again, and says again that it is awaited.
+    /// A woken thread tries again, and sets again that the lock is awaited.
     #[cold]
     #[inline(never)]
     fn wake(&self) {

@@ -1,6 +1,6 @@
 //! [`Peer`]: this host's side of everything (`struct rpma_peer`).
 //!
-//! It owns a protection domain and remembers what the device can do. Regions, endpoints and
+//! It owns a protection domain and holds the abilities of the device. Regions, endpoints and
 //! connections hold it; the domain is freed after the last of them.
 
 use std::fmt;
@@ -26,7 +26,8 @@ const FLUSH_READ_LEN: usize = 8;
 ///
 /// # Threads
 ///
-/// Threads may register and connect at the same time: the provider locks what registering changes.
+/// Threads may register and connect at the same time: the provider locks the state that registering
+/// changes.
 #[doc(alias = "rpma_peer_delete")]
 #[derive(Clone)]
 pub struct Peer {
@@ -35,15 +36,15 @@ pub struct Peer {
 
 struct Inner {
     key: PeerKey,
-    /// Where the reads of fallback flushes land, of all connections: nobody looks at the bytes. It
-    /// goes before the domain.
+    /// The target of the reads of fallback flushes, for all connections: its bytes are never used.
+    /// It goes before the domain.
     flush_target: OnceLock<Registered<AlignedBuf>>,
     pd: Arc<Pd>,
     attributes: DeviceAttributes,
 }
 
 impl Peer {
-    /// Allocates a protection domain on `device` and asks what the device can do.
+    /// Allocates a protection domain on `device` and queries the abilities of the device.
     ///
     /// # Errors
     ///
@@ -144,7 +145,7 @@ impl Peer {
             .unwrap_or(LocalBuffer::EMPTY))
     }
 
-    /// What tells domains apart without holding one.
+    /// The key that distinguishes domains without holding one.
     #[inline]
     pub(crate) fn key(&self) -> PeerKey {
         self.inner.key
@@ -155,8 +156,8 @@ impl Peer {
     }
 }
 
-/// Identifies a peer for as long as something holds it. It has 24 bits, so that it fits into one word with
-/// what a region may be used for.
+/// Identifies a peer for as long as something holds it. It has 24 bits, so that it fits into one
+/// word with the permitted uses of a region.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct PeerKey(u32);
 
@@ -169,7 +170,7 @@ fn keys() -> MutexGuard<'static, (Vec<u32>, u32)> {
 }
 
 impl PeerKey {
-    /// Of memory that belongs to no peer because there is none.
+    /// The key of memory without a peer.
     pub(crate) const ANY: Self = Self(0);
     pub(crate) const BITS: u32 = 24;
 

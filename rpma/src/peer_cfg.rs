@@ -12,8 +12,8 @@ use crate::pmem::{DevicePath, Domain, durable};
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Durable {
-    /// None: the memory is volatile, or its host makes no declaration. Only the host's program may
-    /// be able to make data durable ([`Method::Server`](crate::commit::Method::Server)).
+    /// The memory is volatile, or its host makes no declaration. Only the host's program may be able
+    /// to make data durable ([`Method::Server`](crate::commit::Method::Server)).
     #[default]
     Nothing,
     /// Native flushes ([`Conn::has_native_flush`](crate::Conn::has_native_flush)). A flush by
@@ -51,7 +51,7 @@ pub struct PeerCfg {
 }
 
 impl PeerCfg {
-    /// Makes a configuration that promises nothing.
+    /// Makes a configuration without promises.
     #[doc(alias = "rpma_peer_cfg_new")]
     #[must_use]
     pub fn new() -> Self {
@@ -138,8 +138,9 @@ impl PeerCfg {
         self.durable == Durable::DirectWrites
     }
 
-    /// Declares whether this host's device may execute an operation before earlier ones: adapters may, soft-RoCE does
-    /// not. [`Offer::add_region`](crate::Offer::add_region) declares it, as a region knows its device.
+    /// Declares whether this host's device may execute an operation before earlier ones: adapters
+    /// may, soft-RoCE does not. [`Offer::add_region`](crate::Offer::add_region) declares it, as a
+    /// region holds its device.
     ///
     /// Only a peer on soft-RoCE needs it, which has no fence: see
     /// [`ConnCfg::set_peer_reorders`](crate::ConnCfg::set_peer_reorders).
@@ -231,7 +232,7 @@ mod tests {
         assert!(PeerCfg::from_descriptor(&[]).is_err());
     }
 
-    /// Promise: a peer that knows one bit never believes that a flush by reading is enough.
+    /// Promise: a peer that reads only one bit never believes that a flush by reading is enough.
     #[test]
     fn the_descriptor_never_promises_too_much() {
         for (durable, byte, received) in [

@@ -1,7 +1,7 @@
 //! [`Plan`]: the settings of a connection, checked for a peer.
 //!
-//! A plan is made before anything else happens, so that bad settings change nothing. [`Queues`]
-//! are made from it. It has the real sizes of the queues, with the markers of
+//! A plan is made before any other step, so that bad settings have no effect. [`Queues`] are made
+//! from it. It has the real sizes of the queues, with the markers of
 //! [`Conn::close`](crate::Conn::close). Every operation that can be posted may give a completion,
 //! and the completion queues have room for all of them.
 //!
@@ -223,7 +223,7 @@ fn channels(peer: &Peer, cfg: &ConnCfg) -> Result<(Option<Channel>, Option<Chann
     Ok((main, receives))
 }
 
-/// Refuses settings of a completion queue for receives. The connection has none.
+/// Refuses settings of a completion queue for receives. The connection has no such queue.
 fn check_no_rcq(cfg: &ConnCfg) -> Result<()> {
     let setting = match (cfg.get_rcq_channel(), cfg.get_rcq_notify()) {
         (Some(_), _) => "set_rcq_channel",

@@ -11,8 +11,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// [`Conn::wait_for`](crate::Conn::wait_for) waits for the completion of exactly that operation.
 /// [`Wc::posted`](crate::Wc::posted) returns the name from a completion, for programs that poll.
 ///
-/// No two operations of a process have the same name, whatever their `op_context`, and no name is used
-/// again. A program that does not wait may ignore it.
+/// No two operations of a process have the same name, even with the same `op_context`, and no name
+/// is used again. A program that does not wait may ignore it.
 #[derive(Clone, Copy)]
 pub struct Posted {
     conn: ConnId,
@@ -88,7 +88,7 @@ impl ConnId {
         Self(NEXT.fetch_add(1, Ordering::Relaxed))
     }
 
-    /// The lower and the upper half, of which the upper one is not 0.
+    /// The lower and the upper half. The upper one is not 0.
     #[inline(always)]
     pub(crate) fn halves(self) -> (u32, u32) {
         (self.0 as u32, (self.0 >> 32) as u32)

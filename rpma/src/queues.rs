@@ -57,7 +57,7 @@ pub(crate) struct Limits {
     pub(crate) sge: u32,
 }
 
-/// What the tags of local parts must have: the peer's key, and the usage.
+/// The required tags of local parts: the peer's key, and the usage.
 #[derive(Debug)]
 pub(crate) struct Tags {
     /// For no usage.

@@ -4,8 +4,8 @@ use std::ops::{Bound, Range, RangeBounds};
 
 use crate::error::{Error, Result};
 
-/// The first offset of a range in memory of `size` bytes and the one behind its last, which are not checked;
-/// [`BEYOND`] if they have more than 64 bits.
+/// The first offset of a range in memory of `size` bytes and the one after its last, which are not
+/// checked; [`BEYOND`] if they have more than 64 bits.
 #[inline(always)]
 pub(crate) fn ends(start: Bound<u64>, end: Bound<u64>, size: u64) -> (u64, u64) {
     let start = match start {

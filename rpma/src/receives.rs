@@ -60,8 +60,8 @@ fn is_usual(dst: &MrSlice<'_>, tag: Tag) -> bool {
         && u64::from(dst.buffer().len().wrapping_sub(1)) < MAX_RECEIVE
 }
 
-/// As [`is_usual`], of all; `None` if one needs a closer look, or there are none, or too many. How
-/// many there are.
+/// As [`is_usual`], of all; `None` if one needs a closer look, if the list is empty, or if it is
+/// too long. How many there are.
 #[inline(always)]
 fn are_usual(receives: &[(MrSlice<'_>, u64)], tag: Tag) -> Option<u32> {
     let count = u32::try_from(receives.len())
@@ -86,8 +86,7 @@ impl Queues {
         }
     }
 
-    /// Posts a receive of some bytes. Not inlined: its callers have nothing to keep in registers
-    /// for it.
+    /// Posts a receive of some bytes. Not inlined: its callers need no registers kept for it.
     #[inline(never)]
     fn post_receive(&self, local: LocalBuffer<'_>, op_context: u64) -> Outcome {
         let post = |wr_id| self.qp.post_recv::<true>(local, wr_id);
@@ -113,7 +112,7 @@ impl Queues {
         self.slots.post_receive(op_context, post)
     }
 
-    /// Posts receives: all of them or none.
+    /// Posts all receives, or no receive.
     pub(crate) fn recv_many(&self, receives: &[(MrSlice<'_>, u64)]) -> Result<()> {
         let Some(count) = are_usual(receives, self.tags.recv) else {
             return self.recv_any_many(receives);
@@ -249,7 +248,7 @@ impl Srq {
         }
     }
 
-    /// Posts receives: all of them or none.
+    /// Posts all receives, or no receive.
     pub(crate) fn post_many(&self, receives: &[(MrSlice<'_>, u64)]) -> Result<()> {
         let (count, posted) = match are_usual(receives, self.tag()) {
             Some(count) => (count, self.post_all::<true>(receives, count)),

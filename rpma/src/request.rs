@@ -53,7 +53,8 @@ impl Request {
     ///
     /// # Errors
     ///
-    /// [`Error::NotSupported`] if the connection manager has none, which does not happen over IP.
+    /// [`Error::NotSupported`] if the connection manager has no address, which does not happen over
+    /// IP.
     pub fn peer_addr(&self) -> Result<SocketAddr> {
         self.request.id.peer_addr().ok_or_else(no_address)
     }
@@ -86,8 +87,8 @@ impl Request {
         peer.pd().check_device(&self.request.id)
     }
 
-    /// Refuses a keep-alive below four of the time-outs that the kernel sets if the plan sets none.
-    /// With one of its own, the plan was checked when it was made.
+    /// Refuses a keep-alive below four of the kernel's default time-outs, if the plan sets no
+    /// time-out. With one of its own, the plan was checked when it was made.
     pub(crate) fn check_keep_alive(&self, plan: &Plan) -> Result<()> {
         if plan.keep_alive.is_none() || plan.ack_timeout.is_some() {
             return Ok(());

@@ -13,7 +13,7 @@ use crate::error::Result;
 use crate::plan::Plan;
 use crate::verbs::{CmId, Deadline, Resolution};
 
-/// A request for a connection whose address and route are being resolved, without blocking: see
+/// A request for a connection while its address and route are being resolved, without blocking: see
 /// [`ConnReq::resolve`].
 ///
 /// Its descriptor ([`AsFd`]) is readable when [`advance`](Self::advance) has something to do.

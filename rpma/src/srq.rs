@@ -43,7 +43,7 @@ impl SrqCfg {
         Self::default()
     }
 
-    /// Sets how many receives may be posted whose completions have not been polled. The default is 20.
+    /// Sets how many receives may be posted and not yet polled. The default is 20.
     #[doc(alias = "rpma_srq_cfg_set_rq_size")]
     pub fn set_rq_size(&mut self, slots: u32) -> &mut Self {
         self.rq_size = slots;
@@ -57,9 +57,9 @@ impl SrqCfg {
         self.rq_size
     }
 
-    /// Sets how many completions the queue's own completion queue has room for at least (it gets room
-    /// for every receive in any case). With 0 there is none: then receives complete in the queues of
-    /// the connections on which they arrive. The default is 20.
+    /// Sets how many completions the queue's own completion queue has room for at least (it gets
+    /// room for every receive in any case). If it is 0 there is no such queue: then receives
+    /// complete in the queues of the connections on which they arrive. The default is 20.
     #[doc(alias = "rpma_srq_cfg_set_rcq_size")]
     pub fn set_rcq_size(&mut self, entries: u32) -> &mut Self {
         self.rcq_size = entries;
@@ -102,9 +102,10 @@ impl SrqCfg {
 
 /// A receive queue that many connections share. Clones are handles of the same queue.
 ///
-/// A connection uses it that was made with `ConnCfg::set_srq`. A message takes the first receive that is
-/// left, on whichever connection it arrives: tell them apart with [`Wc::qp_num`](crate::Wc). The receives of
-/// one connection complete in order. Those of several may not: the device works on them at the same time.
+/// A connection uses it that was made with `ConnCfg::set_srq`. A message takes the first receive
+/// that is left, on any connection: distinguish them by [`Wc::qp_num`](crate::Wc). The receives of
+/// one connection complete in order. Those of several may not: the device works on them at the same
+/// time.
 ///
 /// A client that dies in the middle of a message of several packets takes a receive with it until
 /// its connection is dropped. Then the receive comes back as a failed completion. On soft-RoCE of
@@ -113,10 +114,10 @@ impl SrqCfg {
 /// [`recv`](Self::recv) has failed ([`Error::Provider`]) is lost as well. Make the queue larger
 /// than it needs to be.
 ///
-/// Poll the queue's own completion queue until it is empty before you drop a connection, if it matters from which
-/// connection a message came. What is there when a connection is dropped is kept for the next
-/// [`get_wc`](crate::Cq::get_wc), with the number 0 in the place of the connection's
-/// ([`Wc::qp_num`](crate::Wc::qp_num)).
+/// Poll the queue's own completion queue until it is empty before you drop a connection, if it
+/// matters from which connection a message came. Completions that are there when a connection is
+/// dropped are kept for the next [`get_wc`](crate::Cq::get_wc), with the number 0 in the place of
+/// the connection's ([`Wc::qp_num`](crate::Wc::qp_num)).
 ///
 /// # Threads
 ///
@@ -131,7 +132,7 @@ struct Inner {
     rcq: Option<Cq>,
     slots: Arc<Pool>,
     peer: Peer,
-    /// What the tags of its receives' memory must have.
+    /// The required tags of its receives' memory.
     tag: Tag,
 }
 
@@ -190,12 +191,14 @@ impl Srq {
         self.post(dst, op_context)
     }
 
-    /// Posts several receives at once: all of them, or none. See [`Conn::recv_many`](crate::Conn::recv_many).
+    /// Posts several receives at once: all of them, or no receive. See
+    /// [`Conn::recv_many`](crate::Conn::recv_many).
     ///
     /// # Errors
     ///
-    /// As [`recv`](Self::recv); [`Error::InvalidArgument`] also if there are none, or more than the queue has
-    /// slots. After [`Error::Provider`] some may be posted, and the slots of the others do not come back.
+    /// As [`recv`](Self::recv); [`Error::InvalidArgument`] also if the list is empty, or longer
+    /// than the queue has slots. After [`Error::Provider`] some may be posted, and the slots of the
+    /// others do not come back.
     pub fn recv_many(&self, receives: &[(MrSlice<'_>, u64)]) -> Result<()> {
         self.post_many(receives)
     }
@@ -205,8 +208,8 @@ impl Srq {
     ///
     /// A client that dies in the middle of a message takes a receive with it. Dropping the
     /// connection waits until the device has returned that receive, for at most 0.1 s. soft-RoCE
-    /// cannot be asked: each connection on it counts until the receives that were posted before
-    /// its end have completed. Receives whose completions have not been polled count as well.
+    /// cannot be asked: each connection on it counts until the receives that were posted before its
+    /// end have completed. Completed receives that have not been polled count as well.
     ///
     /// When a large part of the queue may be kept, make a new queue for new connections: see
     /// docs/security.md.
@@ -222,8 +225,8 @@ impl Srq {
         self.inner.rcq.as_ref()
     }
 
-    /// Drops this handle. If it is the last one (connections and each `ConnCfg` that names the queue have
-    /// handles as well), it tells whether everything could be freed.
+    /// Drops this handle. If it is the last one, it returns an error if an object could not be
+    /// freed. Connections and each `ConnCfg` that names the queue have handles as well.
     ///
     /// # Errors
     ///

@@ -5,9 +5,9 @@
 //! the fabric. Then, on a host of a fabric:
 //!
 //! * Limits are virtual, and the clock jumps while all threads wait.
-//! * With a seed (`rpma::sim::repeatable`), the seed chooses the thread that is woken and the
+//! * If a seed is set (`rpma::sim::repeatable`), the seed chooses the thread that is woken and the
 //!   thread that gets a lock. A run is repeated by its seed.
-//! * If every thread waits and nothing is to come, one of them panics and names the last call of
+//! * If every thread waits and no event can come, one of them panics and names the last call of
 //!   each thread.
 //!
 //! Off a host they behave as std's. Start threads with [`thread`](crate::thread).
