@@ -29,9 +29,9 @@ pub struct Cut<'a> {
     event: u64,
     what: String,
     seed: u64,
-    /// Only these, to find out what matters of an image that failed.
+    /// Only these bytes, to find those that matter in an image that failed.
     only: Option<Bytes>,
-    /// What was given last, of each memory.
+    /// The bytes of the last image, for each memory.
     shown: RefCell<Bytes>,
     images: Cell<u64>,
     /// How many images of each memory the check was shown.
@@ -45,16 +45,17 @@ impl<'a> Cut<'a> {
         self.event
     }
 
-    /// What has just happened, or is about to.
+    /// The event that has just happened, or is about to.
     #[must_use]
     pub fn what(&self) -> &str {
         &self.what
     }
 
-    /// What may be left of a memory if the power fails now: all that there is, up to 100 images, or else so many of
-    /// them. First come the combinations of what is likely to matter of each line (nothing, each write, all up to
-    /// it, one of them torn), or, if these are too many, nothing, everything, and each line for itself, as far as the
-    /// limit goes; then others by the [seed](Fabric::set_seed).
+    /// The contents that a memory may have if the power fails now: all of them, up to 100 images,
+    /// or else so many of them. First come the combinations of the likely outcomes of each line: no
+    /// write, each write, all writes up to it, one of them torn. If these are too many, first come
+    /// no write, all writes, and each line for itself, as far as the limit goes. Then come others
+    /// by the [seed](Fabric::set_seed).
     ///
     /// Each memory is for itself. Images of several memories that lose their power together:
     /// [`joint_images`](Self::joint_images).
@@ -76,12 +77,13 @@ impl<'a> Cut<'a> {
         Images::new(self.shown_to(), pmem.index, plan)
     }
 
-    /// The same of several memories whose power fails at once, an image of each: replicas, for instance. There are up to
-    /// 100 of these sets. First come those in which each memory has all or nothing of its latest writes.
+    /// The same for several memories that lose their power at once, such as replicas: an image of
+    /// each. There are up to 100 of these sets. First come those in which each memory has all of
+    /// its latest writes, or no write of them.
     ///
     /// # Panics
     ///
-    /// If one is memory of another fabric, or named twice; if there are none.
+    /// If one is memory of another fabric, or named twice, or if the list is empty.
     pub fn joint_images<'c>(&'c self, pmems: &[&Pmem]) -> JointImages<'c> {
         self.joint_images_up_to(pmems, IMAGES)
     }
@@ -193,7 +195,7 @@ impl fmt::Debug for Watch {
     }
 }
 
-/// What [`Fabric::on_every_event`] has looked at.
+/// The number of events and images that [`Fabric::on_every_event`] has looked at.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Visited {
@@ -215,8 +217,8 @@ impl Visited {
     }
 }
 
-/// What a check has found: which bytes a power cut takes or leaves too early, who has written them, and what would have
-/// saved them.
+/// The result of a check: the bytes that a power cut takes or leaves too early, their writers, and
+/// the calls that would have saved them.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Loss {
     report: String,
@@ -301,24 +303,27 @@ pub(crate) fn refuse(why: &str) -> ! {
 
 impl Fabric {
     /// Runs a program, and calls `check` at every event of it at which the power could fail: in the middle of each access
-    /// of a device to persistent memory and after it, after each operation, around each write-back of caches, and between
-    /// what the program has polled and its next call. `check` panics if an image is not what the program promises. It is
-    /// called under the lock of the fabric, by whatever thread is there, so that nothing else happens meanwhile. It
-    /// cannot use the fabric or rpma itself, which ends the process if it happens inside of a call of verbs, but for
-    /// `PmemMap::open` of an [image's path](crate::Image::path) and what is done with that map; and it must not wait for a lock
-    /// that the program holds while it calls rpma, which includes reading from memory (`read_at`). A check that locks such
-    /// a [`sync::Mutex`](crate::sync::Mutex) fails, and the message is about the lock.
+    /// of a device to persistent memory and after it, after each operation, around each write-back
+    /// of caches, and between a poll of the program and its next call. `check` panics if an image
+    /// breaks a promise of the program. It is called under the lock of the fabric, by any thread,
+    /// so that no other event comes meanwhile. It cannot use the fabric or rpma itself: inside of a
+    /// call of verbs that ends the process. The exception is `PmemMap::open` of an [image's
+    /// path](crate::Image::path), and calls of that map. It must not wait for a lock that the
+    /// program holds while it calls rpma. Reading from memory (`read_at`) is such a call. A check
+    /// that locks such a [`sync::Mutex`](crate::sync::Mutex) fails, and the message is about the
+    /// lock.
     ///
-    /// From now on, also when it is over, devices keep flushes, reads and atomic writes back until somebody polls
-    /// the queue that they complete in, or for some milliseconds, so that the power can fail between a post and its
-    /// execution.
+    /// From now on, even after its end, devices keep flushes, reads and atomic writes back until a
+    /// program polls the queue that they complete in, or for some milliseconds. So the power can
+    /// fail between a post and its execution.
     ///
-    /// What the program has promised by then is the test's to know: a counter that the program's thread sets when an
-    /// append has returned, for instance, and that `check` reads.
+    /// The test must keep the program's promises until then: for instance in a counter that the
+    /// program's thread sets when an append has returned, and that `check` reads.
     ///
-    /// A failure is told when the program has ended: which bytes were lost, or came too early, who had written them,
-    /// and what would have saved them. To find that out `check` is called again, with parts of the image that failed:
-    /// so it depends on nothing that an earlier call has left behind, and goes on when a lock of its own is poisoned
+    /// A failure is reported when the program has ended: the bytes that were lost, or came too
+    /// early, their writers, and the calls that would have saved them. To find these, `check` is
+    /// called again with parts of the image that failed. So it must not depend on the state that an
+    /// earlier call has left, and must go on when a lock of its own is poisoned
     /// (`PoisonError::into_inner`).
     ///
     /// The report names each operation by its `op_context` and by the program's line that posts it. (A build without
@@ -327,9 +332,10 @@ impl Fabric {
     ///
     /// # One event alone
     ///
-    /// With the environment variable `RPMA_SIM_EVENT=17` the check is called at event 17 alone. If it fails there, its
-    /// images are written to files, and the report has the paths. `RPMA_SIM_IMAGES` sets the directory of the files. The
-    /// default is the system's temporary directory. The variables hold for each run of the process: run one test.
+    /// If the environment variable is `RPMA_SIM_EVENT=17`, the check is called at event 17 alone.
+    /// If it fails there, its images are written to files, and the report has the paths.
+    /// `RPMA_SIM_IMAGES` sets the directory of the files. The default is the system's temporary
+    /// directory. The variables hold for each run of the process: run one test.
     ///
     /// Event 17 is the same event in each run on a fabric with a [seed](Fabric::seeded), and of a program with one
     /// thread.
@@ -349,8 +355,8 @@ impl Fabric {
         })
     }
 
-    /// As [`on_every_event`](Self::on_every_event), and returns what was found: for tests that expect it, of a program with
-    /// a fault.
+    /// As [`on_every_event`](Self::on_every_event), and returns the loss that was found: for tests
+    /// that expect one, in a program with a fault.
     ///
     /// # Errors
     ///
@@ -416,13 +422,14 @@ impl Fabric {
         }
     }
 
-    /// What was looked at so far.
+    /// The numbers of events and images so far.
     #[must_use]
     pub fn visited(&self) -> Visited {
         self.shared().lock_to_look().power.visited
     }
 
-    /// From now on images are sampled by this number. It is 0x5EED at first, and a check that fails says it.
+    /// From now on images are sampled by this number. It is 0x5EED at first, and the message of a
+    /// failed check has it.
     pub fn set_seed(&self, seed: u64) {
         self.shared().lock().power.seed = seed;
     }

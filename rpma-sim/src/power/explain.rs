@@ -1,4 +1,5 @@
-//! Why a check has failed: which bytes matter, who has written them, and what would have saved them.
+//! Why a check has failed: the bytes that matter, their writers, and the calls that would have
+//! saved them.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -60,10 +61,10 @@ pub(crate) fn quietly<T>(run: impl FnOnce() -> T) -> T {
     result
 }
 
-/// What a check is called with again, to find out what matters.
+/// The check, called again to find the bytes that matter.
 pub(crate) type Again<'a> = &'a mut dyn FnMut(&Bytes) -> Result<(), Failed>;
 
-/// Says why a check has failed with these images.
+/// Reports why a check has failed with these images.
 pub(crate) fn report(
     cut: &Cut<'_>,
     state: &State,
@@ -174,7 +175,7 @@ pub(crate) fn history(state: &State, events: &VecDeque<String>) -> String {
     text
 }
 
-/// What of a memory is lost that matters, and what is there that may not be.
+/// The lost bytes of a memory that matter, and the bytes that are there too early.
 fn explain(cut: &Cut<'_>, state: &State, index: usize, image: &[u8], early: &[u8]) -> String {
     let (lines, name) = (&cut.pmems[index].lines, cut.name(index));
     let profile = &state.profiles[cut.pmems[index].host];
@@ -297,7 +298,7 @@ impl Piece {
     }
 }
 
-/// The first word of a piece of which the image has some new bytes, and some old ones.
+/// The first word of a piece that is partly new and partly old in the image.
 fn torn_word(ranges: &[Range<usize>], image: &[u8], lines: &Lines) -> Option<usize> {
     let is_torn = |at: &usize| {
         let word = *at..at + WORD;

@@ -1,4 +1,4 @@
-//! Images of a memory: what a power cut may leave of it.
+//! Images of a memory: the contents that a power cut may leave.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -16,7 +16,7 @@ use super::random::Random;
 /// The bytes of images, by the numbers of their memories.
 pub(crate) type Bytes = BTreeMap<usize, Arc<[u8]>>;
 
-/// What images need of a cut.
+/// The state of a cut that images need.
 #[derive(Clone, Copy)]
 pub(crate) struct Shown<'c> {
     pub(crate) pmems: &'c [Tracked],
@@ -26,7 +26,7 @@ pub(crate) struct Shown<'c> {
     pub(crate) shares: &'c RefCell<Shares>,
 }
 
-/// Of memories, by their numbers: those of which a check was shown images together.
+/// The shares of memories, by their numbers: a check was shown images of these together.
 pub(crate) type Shares = BTreeMap<Vec<usize>, Share>;
 
 /// How many of a memory's images a check was shown.
@@ -40,10 +40,12 @@ pub(crate) struct Share {
     pub(crate) all_are_known: bool,
 }
 
-/// What may be left of a memory, one after the other: see [`Cut::images`](crate::Cut::images).
+/// The contents that a memory may have after a power cut, one after the other: see
+/// [`Cut::images`](crate::Cut::images).
 pub struct Images<'c>(JointImages<'c>);
 
-/// What may be left of several memories, one after the other: see [`Cut::joint_images`](crate::Cut::joint_images).
+/// The contents that several memories may have after a power cut, one after the other: see
+/// [`Cut::joint_images`](crate::Cut::joint_images).
 pub struct JointImages<'c> {
     cut: Shown<'c>,
     indices: Vec<usize>,
@@ -72,7 +74,7 @@ impl<'c> JointImages<'c> {
     }
 }
 
-/// What is known of some memories.
+/// The lines of some memories.
 pub(crate) fn lines_of<'c>(pmems: &'c [Tracked], indices: &[usize]) -> Vec<&'c Lines> {
     indices.iter().map(|index| &pmems[*index].lines).collect()
 }
@@ -158,7 +160,7 @@ pub(crate) struct Plan {
     /// Each undecided line, after the number of its memory.
     lines: Vec<(usize, usize)>,
     outcomes: Vec<Vec<Line>>,
-    /// What is looked at first, if there are too many combinations.
+    /// The first choices, if there are too many combinations.
     chosen: Vec<Chosen>,
     /// How many are combinations of the lines' outcomes, all of them.
     combined: usize,
@@ -171,9 +173,9 @@ pub(crate) struct Plan {
 
 /// An image that is likely to matter. Lines are numbers in [`Plan::lines`].
 enum Chosen {
-    /// Of these lines everything, and nothing of the others; or the other way.
+    /// All writes to these lines, and no write to the others; or the other way.
     Whole { lines: Vec<usize>, are_there: bool },
-    /// An outcome of one line, with nothing or everything of the others.
+    /// An outcome of one line, with no write or all writes of the others.
     Torn {
         line: usize,
         outcome: usize,
@@ -184,7 +186,7 @@ enum Chosen {
 /// Of so many memories each number has a bit, in [`of_memories`].
 const SUBSETS: usize = 16;
 
-/// Everything of some memories, and nothing of the others: all such images, or some.
+/// All writes to some memories, and no write to the others: all such images, or some.
 fn of_memories(lines: &[(usize, usize)], count: usize) -> impl Iterator<Item = Chosen> + use<'_> {
     let subsets = 1..(1_usize << count.min(SUBSETS)) - 1;
     // One memory has no part.
@@ -377,7 +379,7 @@ fn newest_of(lines: &Lines, line: usize) -> &[u8] {
     &lines.newest()[line * LINE..(line + 1) * LINE]
 }
 
-/// What is left of volatile memory: zeros, or anything.
+/// The contents of volatile memory after a power cut: zeros, or random bytes.
 fn volatile(len: usize, number: usize, random: &mut Random) -> Vec<u8> {
     match number {
         0 => vec![0; len],
@@ -385,7 +387,7 @@ fn volatile(len: usize, number: usize, random: &mut Random) -> Vec<u8> {
     }
 }
 
-/// What a power cut may leave of a memory.
+/// The contents that a power cut may leave of a memory.
 #[derive(Debug)]
 pub struct Image {
     bytes: Arc<[u8]>,
@@ -393,7 +395,7 @@ pub struct Image {
 }
 
 impl Image {
-    /// What is left.
+    /// The bytes that are left.
     #[must_use]
     pub fn bytes(&self) -> &[u8] {
         &self.bytes

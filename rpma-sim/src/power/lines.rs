@@ -1,5 +1,5 @@
-//! What a loss of power leaves of persistent memory: the rules, all of them. They stand in `rules.md`, which the
-//! documentation of [`Platform`] shows as well.
+//! The rules of the contents of persistent memory after a loss of power, all of them. They stand in
+//! `rules.md`, which the documentation of [`Platform`] shows as well.
 #![doc = include_str!("rules.md")]
 
 use std::collections::BTreeMap;
@@ -16,7 +16,8 @@ pub(crate) const LINE: usize = 64;
 /// The bytes of a word: an aligned one that is written by itself is not torn.
 pub(crate) const WORD: usize = 8;
 
-/// How many writes to a line are known for themselves, if nobody flushes it. Of more the oldest are taken together.
+/// How many writes to a line are kept separately, if no program flushes it. Of more the oldest are
+/// taken together.
 const MOST: usize = 32;
 
 pub(crate) type Line = [u8; LINE];
@@ -53,7 +54,8 @@ impl Writer {
 pub(crate) struct Write {
     /// A bit for each word.
     pub(super) words: u8,
-    /// A bit for each byte, of these words: of a device exactly what it has written, of a program whole words.
+    /// A bit for each byte, of these words. For a device these are exactly the bytes that it has
+    /// written, for a program whole words.
     pub(super) mask: u64,
     /// The words that are not torn, in the device either.
     whole: u8,
@@ -122,21 +124,21 @@ pub(super) fn tears(word: &Range<usize>) -> Vec<u64> {
     parts.map(|part: u64| part << word.start).collect()
 }
 
-/// What is known of a memory.
+/// The state of a memory.
 #[derive(Clone, Debug)]
 pub(crate) struct Lines {
     pub(crate) platform: Platform,
     /// Whether the device copies through the caches, as soft-RoCE does.
     pub(crate) copies: bool,
-    /// What survives whatever happens.
+    /// The bytes that survive in any case.
     durable: Vec<u8>,
-    /// What was there when it was looked at last.
+    /// The bytes that were there at the last look.
     seen: Vec<u8>,
-    /// As that, with what is late.
+    /// As that, with the late writes.
     newest: Vec<u8>,
     /// By the numbers of their lines, oldest first.
     writes: BTreeMap<usize, Vec<Write>>,
-    /// Counts what happens.
+    /// Counts events.
     clock: u64,
 }
 
@@ -190,12 +192,12 @@ impl Lines {
         }
     }
 
-    /// What survives whatever happens.
+    /// The bytes that survive in any case.
     pub(crate) fn durable(&self) -> &[u8] {
         &self.durable
     }
 
-    /// What a program of the host sees.
+    /// The bytes that a program of the host sees.
     pub(crate) fn seen(&self) -> &[u8] {
         &self.seen
     }
@@ -205,7 +207,7 @@ impl Lines {
         &self.newest
     }
 
-    /// The lines of which something may be lost, and the writes to each.
+    /// The lines that may lose bytes, and the writes to each.
     pub(crate) fn pending(&self) -> impl Iterator<Item = (usize, &[Write])> {
         self.writes
             .iter()
@@ -239,7 +241,7 @@ impl Lines {
         line.try_into().expect("memory consists of lines")
     }
 
-    /// Finds what the program has stored since; whether there is something.
+    /// Finds the program's stores since the last look; returns whether there are any.
     pub(crate) fn look(&mut self, memory: &Memory) -> bool {
         let mut found = false;
         let mut writer = None;
@@ -261,8 +263,8 @@ impl Lines {
         found
     }
 
-    /// The bytes of a line that devices have on their way to a part of a word: what a program stores beside them does
-    /// not bring them.
+    /// The bytes of a line that devices have on their way to a part of a word: a program's store
+    /// beside them does not bring them.
     fn beside(&self, line: usize) -> u64 {
         self.writes_to(line).iter().fold(0, |bytes, write| {
             let whole = words_of(u8::MAX).filter(|word| write.mask >> word.start & 0xFF == 0xFF);
@@ -330,7 +332,8 @@ impl Lines {
         }
     }
 
-    /// What a queue pair has placed in a range is in the caches, of a device that copies.
+    /// For a device that copies: the bytes that a queue pair has placed in a range are in the
+    /// caches.
     pub(crate) fn landed(&mut self, qp: u32, range: &Range<usize>) {
         for line in self.lines_in(Some(range)) {
             self.make_visible(line, qp, u64::MAX, self.platform == Platform::Eadr);
@@ -409,7 +412,7 @@ impl Lines {
         }
     }
 
-    /// What a queue pair has written becomes visible: all of it, or that in a range.
+    /// The writes of a queue pair become visible: all of them, or those in a range.
     pub(crate) fn push(&mut self, qp: u32, range: Option<&Range<usize>>) {
         for line in self.lines_in(range) {
             let bytes = range.map_or(u64::MAX, |range| bytes_in(line, range));
@@ -453,7 +456,7 @@ impl Lines {
         }
     }
 
-    /// What any queue pair has written to a range becomes visible, but for what is late.
+    /// The writes of any queue pair to a range become visible, except for late ones.
     pub(crate) fn push_all(&mut self, range: &Range<usize>) {
         let writers = |writes: &Vec<Write>| -> Vec<u32> {
             let there = writes.iter().filter(|write| write.late.is_none());
@@ -496,8 +499,9 @@ impl Lines {
     }
 }
 
-/// Takes the oldest two writes from the same writer and in the same place for one. What came between has overwritten the
-/// older one for good, and the two come and stay together: all that one of them needs, and is needed for.
+/// Takes the oldest two writes from the same writer and in the same place for one. A write that
+/// came between has overwritten the older one for good, and the two come and stay together. The
+/// merged write needs all that one of them needs, and is needed by all that need one of them.
 fn merge(writes: &mut Vec<Write>) {
     let alike = |old: &Write, new: &Write| {
         let is_late = old.late.is_some() || new.late.is_some();
@@ -522,7 +526,7 @@ fn merge(writes: &mut Vec<Write>) {
     }
 }
 
-/// A line of a memory as it is now, whoever writes to it.
+/// A line of a memory as it is now, even while it is written.
 fn line_of(memory: &Memory, number: usize) -> Line {
     memory::line(Part {
         address: memory.as_ptr().wrapping_add(number * LINE),
@@ -631,7 +635,8 @@ mod tests {
         );
     }
 
-    /// What was in the cache before a store is there with it, however many stores came later.
+    /// Data that was in the cache before a store is there with the store, however many stores came
+    /// later.
     #[test]
     fn merging_keeps_the_order() {
         let memory = Memory::new(&[0; 4096], Owner::Image);

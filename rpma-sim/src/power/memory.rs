@@ -13,7 +13,7 @@ use crate::fabric::Host;
 use crate::late;
 use crate::state::Shared;
 
-/// What memory is made of.
+/// The unit of memory.
 const PAGE: usize = 4096;
 /// And large memory, as a device-DAX is.
 const LARGE: usize = 2 << 20;
@@ -23,7 +23,7 @@ pub(crate) fn align(len: usize) -> usize {
     if len < LARGE { PAGE } else { LARGE }
 }
 
-/// Memory that a path leads to: what a program of a host maps, or an image of it.
+/// Memory that a path leads to: the target of a mapping of a host's program, or an image of it.
 #[derive(Debug)]
 pub struct Memory {
     start: NonNull<u8>,
@@ -31,7 +31,7 @@ pub struct Memory {
     owner: Owner,
 }
 
-/// Whose it is.
+/// The owner of a memory.
 #[derive(Debug)]
 pub(crate) enum Owner {
     /// Number `pmem` of a fabric.
@@ -48,7 +48,7 @@ unsafe impl Send for Memory {}
 unsafe impl Sync for Memory {}
 
 impl Memory {
-    /// Memory that holds `bytes`, which are a multiple of the page's size and not none.
+    /// Memory that holds `bytes`. Their number is a multiple of the page's size and not 0.
     pub(crate) fn new(bytes: &[u8], owner: Owner) -> Self {
         assert!(!bytes.is_empty() && bytes.len() % PAGE == 0, "whole pages");
         let layout = Layout::from_size_align(bytes.len(), PAGE).expect("it has room");
@@ -81,7 +81,8 @@ impl Memory {
         self.layout.size()
     }
 
-    /// What mappings of it begin and end at multiples of: a page, or of a large one 2 MiB, as of a device-DAX.
+    /// The alignment of mappings of it, at both ends: a page, or a large one of 2 MiB, as of a
+    /// device-DAX.
     #[must_use]
     pub fn align(&self) -> usize {
         align(self.len())
@@ -104,8 +105,8 @@ impl Memory {
         }
     }
 
-    /// The kernel's word for the persistence domain on its host's [platform](crate::Platform), as in `persistence_domain` of
-    /// sysfs. Volatile memory and an image have none.
+    /// The kernel's word for the persistence domain on its host's [platform](crate::Platform), as
+    /// in `persistence_domain` of sysfs. `None` for volatile memory and for an image.
     #[must_use]
     pub fn persistence_domain(&self) -> Option<&'static str> {
         let Owner::Host { shared, pmem } = &self.owner else {
@@ -139,14 +140,14 @@ impl Drop for Memory {
     }
 }
 
-/// What paths lead to.
+/// The targets of paths.
 #[derive(Default)]
 struct Paths(BTreeMap<PathBuf, Entry>);
 
 struct Entry {
-    /// None while its host has no power.
+    /// `None` while its host has no power.
     memory: Option<Arc<Memory>>,
-    /// Whose programs find it: of an image, everybody's.
+    /// The programs that find it: every program finds an image.
     finders: Option<Finders>,
 }
 
@@ -160,7 +161,7 @@ pub(crate) struct Finders {
 
 static PATHS: Mutex<Option<Paths>> = Mutex::new(None);
 
-/// How many entries there are, so that without any nothing is locked.
+/// The number of entries, so that no lock is taken if it is 0.
 static COUNT: AtomicUsize = AtomicUsize::new(0);
 
 /// Where all paths begin.
@@ -175,7 +176,7 @@ fn with_paths<T>(run: impl FnOnce(&mut BTreeMap<PathBuf, Entry>) -> T) -> T {
     result
 }
 
-/// Lets a path lead to a memory, or while there is none to an error. It takes no lock but its own.
+/// Lets a path lead to a memory, or to an error while it is `None`. It takes no lock but its own.
 pub(crate) fn publish(path: &Path, memory: Option<Arc<Memory>>, finders: Option<Finders>) {
     let entry = Entry { memory, finders };
     // What was there is dropped without the lock.
@@ -187,7 +188,7 @@ pub(crate) fn withdraw(path: &Path) {
     let _before = with_paths(|paths| paths.remove(path));
 }
 
-/// The simulated memory at a path: none if the path is not of a simulated host.
+/// The simulated memory at a path, or `None` if the path is not of a simulated host.
 ///
 /// # Errors
 ///
@@ -221,9 +222,9 @@ pub fn memory_at(path: &Path) -> Option<io::Result<Arc<Memory>>> {
     }
 }
 
-/// A program has written bytes back from its caches by itself, and has waited for it (`clwb` and `sfence`, or
-/// `pmem_persist` of libpmem): see [`Host::pmem`](crate::Host::pmem). `PmemMap::persist` and `Mr::persist` tell it by
-/// themselves.
+/// A program has written bytes back from its caches by itself, and has waited for it (`clwb` and
+/// `sfence`, or `pmem_persist` of libpmem): see [`Host::pmem`](crate::Host::pmem).
+/// `PmemMap::persist` and `Mr::persist` report it by themselves.
 ///
 /// Bytes that are of no simulated memory are ignored, so that the call may stay where the program runs with a real
 /// device. Forgetting it gives a false alarm, and never hides a loss.

@@ -1,9 +1,11 @@
 //! Persistent memory, and losses of power.
 //!
-//! * [`lines`] has the rules: what of a memory survives. [`outcomes`] lists what may be left of a line.
+//! * [`lines`] has the rules: which bytes of a memory survive. [`outcomes`] lists the possible
+//!   outcomes of a line.
 //! * [`memory`] has the bytes, by paths that `PmemMap::open` takes.
-//! * [`pmem`] is what the fabric does with a host's memory, and what a test sees of it.
-//! * [`mod@cut`] visits every event of a run; [`image`] is what may be left then, and [`explain`] says what is wrong with it.
+//! * [`pmem`] is the fabric's work on a host's memory, and a test's view of it.
+//! * [`mod@cut`] visits every event of a run; [`image`] is the possible contents then, and
+//!   [`explain`] finds the faults in it.
 //! * [`files`] writes an image that failed to a file.
 //! * [`off`] cuts the power of a host, and starts it again.
 
@@ -48,7 +50,7 @@ pub(crate) struct Power {
     cuts: Vec<usize>,
     /// The hosts that have no power.
     dead: Vec<usize>,
-    /// Somebody has watched, so that devices keep back what they could execute later.
+    /// A test has watched, so that devices keep back requests that they could execute later.
     pub(crate) keeps_back: bool,
     /// How long checks have taken, where time is real.
     pub(crate) spent: Duration,
@@ -57,7 +59,7 @@ pub(crate) struct Power {
 }
 
 impl Power {
-    /// Of a fabric with a seed, if it has one.
+    /// Made with the seed of the fabric, if it has one.
     pub(crate) fn new(seed: Option<u64>) -> Self {
         Self {
             pmems: Vec::new(),

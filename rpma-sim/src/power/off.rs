@@ -1,8 +1,9 @@
 //! A host loses its power, and is started again.
 //!
-//! The program on it cannot be killed: its threads are of this process. So all that they have of the host is dead
-//! from then on: its calls fail with `ENODEV`, its waits end, and what it stores to its mappings is never seen again. A
-//! host that was started again has devices with the same addresses, and new mappings of its memory.
+//! The program on it cannot be killed: its threads are of this process. So all objects of the host
+//! are dead from then on: its calls fail with `ENODEV`, its waits end, and its stores to its
+//! mappings are never seen again. A host that was started again has devices with the same
+//! addresses, and new mappings of its memory.
 
 use std::sync::Arc;
 
@@ -32,11 +33,13 @@ impl Host {
     /// Cuts its power, and leaves of each of its memories one of the images that may be left, by the
     /// [seed](Fabric::set_seed).
     ///
-    /// Its peers see a host that does not answer. What its programs have of it is dead: their calls fail with `ENODEV`,
-    /// and their waits end with an error, so that their threads can end. A thread goes on working on the host after it has
-    /// been [restarted](Host::restart) when it enters it again.
+    /// Its peers see a host that does not answer. The objects of its programs are dead: their calls
+    /// fail with `ENODEV`, and their waits end with an error, so that their threads can end. A
+    /// thread goes on working on the host after it has been [restarted](Host::restart) when it
+    /// enters it again.
     ///
-    /// What its devices had on their way to other hosts arrives, or not, as far as it was executed by now.
+    /// Requests of its devices that were on their way to other hosts arrive, or not, as far as they
+    /// were executed by now.
     ///
     /// # Panics
     ///
@@ -63,8 +66,8 @@ impl Host {
         assert!(was_killed, "the host has no power");
     }
 
-    /// Starts it again after a [power cut](Fabric::power_cut): its devices have the same addresses, its memory what was
-    /// left. Threads enter it anew.
+    /// Starts it again after a [power cut](Fabric::power_cut): its devices have the same addresses,
+    /// and its memory has the contents that were left. Threads enter it anew.
     ///
     /// # Panics
     ///
@@ -148,7 +151,8 @@ impl State {
         self.power.dead.contains(&host)
     }
 
-    /// What is on its way to a host's memory comes there, as its queue pairs are destroyed.
+    /// The writes that are on their way to a host's memory arrive, as its queue pairs are
+    /// destroyed.
     fn settle_host(&mut self, host: usize) {
         let writers = |(number, qp): (u32, &crate::qp::Qp)| {
             (self.nics[qp.nic].host == host).then_some([qp.peer.unwrap_or(number), number | READS])
@@ -190,5 +194,5 @@ impl State {
     }
 }
 
-/// What a call on a host without power says.
+/// The error of a call on a host without power.
 pub(crate) const NO_POWER: Errno = Errno::NODEV;

@@ -1,4 +1,5 @@
-//! What a loss of power may leave of a line: the outcomes of its writes, all of them or those that are likely to matter.
+//! The outcomes of a line after a loss of power: those of its writes, all of them or those that are
+//! likely to matter.
 
 use super::lines::{Line, Lines, Place, Write, put, tears, words_of};
 use super::random::Random;
@@ -9,7 +10,8 @@ const FEW: u32 = 4;
 const FEW_TORN: u32 = 2;
 
 impl Lines {
-    /// What may be left of a line, and whether that is all: it is if there is little, or else what is likely to matter.
+    /// The outcomes of a line, and whether these are all: they are if there are few. Otherwise they
+    /// are those that are likely to matter.
     pub(crate) fn outcomes(&self, line: usize, random: &mut Random) -> (Vec<Line>, bool) {
         let (base, writes) = (self.line(line), self.writes_to(line));
         let words: u32 = writes.iter().map(|write| write.words.count_ones()).sum();
@@ -100,8 +102,8 @@ fn outcome(base: Line, writes: &[Write], chosen: &[u64]) -> Line {
     line
 }
 
-/// Whether a write needs another one that is not all there: of what is in a cache, nothing is there without all that was
-/// there before it came.
+/// Whether a write needs another one that is not complete: data in a cache is there only with all
+/// data that was there before it came.
 fn lacks(writes: &[Write], chosen: &[u64], number: usize) -> bool {
     let came = writes[number].came;
     let mut all = writes.iter().zip(chosen).enumerate();

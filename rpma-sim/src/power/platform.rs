@@ -1,8 +1,8 @@
-//! Platforms: what of a host's memory survives when its power fails.
+//! Platforms: which bytes of a host's memory survive when its power fails.
 
 use std::fmt;
 
-/// What of a host's memory survives when its power fails.
+/// Decides which bytes of a host's memory survive when its power fails.
 ///
 /// ADR: the memory controller's queues are saved, the caches are not. eADR: the caches are saved as well. DDIO
 /// (Intel's; others have the like) lets devices write into the caches of the processor.
@@ -20,7 +20,7 @@ pub enum Platform {
     AdrDdioOff,
     /// eADR.
     Eadr,
-    /// The memory is volatile, whatever the kernel calls it: nothing survives.
+    /// The memory is volatile, even if the kernel calls it persistent: no byte survives.
     Volatile,
 }
 
@@ -39,7 +39,7 @@ impl Platform {
         self != Self::Volatile
     }
 
-    /// Whether what a device has written is durable as soon as it is visible.
+    /// Whether the writes of a device are durable as soon as they are visible.
     pub(crate) fn keeps_what_is_visible(self) -> bool {
         matches!(self, Self::AdrDdioOff | Self::Eadr)
     }

@@ -1,4 +1,4 @@
-//! Persistent memory of hosts, and what the fabric does with it.
+//! Persistent memory of hosts, and the fabric's work on it.
 
 use std::ops::Range;
 use std::path::{Path, PathBuf};
@@ -44,7 +44,8 @@ impl Pmem {
         self.len
     }
 
-    /// What a program of the host would read now; without power, what the power cut has left.
+    /// The bytes that a program of the host would read now; without power, those that the power cut
+    /// has left.
     #[must_use]
     pub fn bytes(&self) -> Vec<u8> {
         let mut state = self.shared.lock_to_look();
@@ -53,17 +54,17 @@ impl Pmem {
     }
 }
 
-/// What a queue pair reads into its own host's memory goes by its number with this: reads come back while its writes
-/// are still on their way, and both may be to the same host.
+/// A queue pair's reads into its own host's memory go by its number with this: reads come back
+/// while its writes are still on their way, and both may be to the same host.
 pub(crate) const READS: u32 = 1 << 31;
 
-/// What the fabric knows of a persistent memory.
+/// The fabric's state of a persistent memory.
 #[derive(Debug)]
 pub(crate) struct Tracked {
     pub(crate) host: usize,
     pub(crate) name: String,
     pub(crate) path: PathBuf,
-    /// None while the host has no power.
+    /// `None` while the host has no power.
     pub(crate) memory: Option<Arc<Memory>>,
     pub(crate) lines: Lines,
 }
@@ -75,7 +76,8 @@ impl Drop for Tracked {
 }
 
 impl Host {
-    /// Says what this host's memory keeps when its power fails. The default is [`Platform::AdrDdioOn`].
+    /// Sets which bytes of this host's memory survive when its power fails. The default is
+    /// [`Platform::AdrDdioOn`].
     ///
     /// # Panics
     ///
@@ -94,15 +96,15 @@ impl Host {
         state.power.platforms.push((self.index(), platform));
     }
 
-    /// What this host's memory keeps when its power fails.
+    /// Returns which bytes of this host's memory survive when its power fails.
     #[must_use]
     pub fn platform(&self) -> Platform {
         self.shared().lock_to_look().platform(self.index())
     }
 
-    /// Whether the host may promise, with a `PeerCfg`, that what a device writes goes straight to its persistent
-    /// memory: by its platform, its device, and whether the client flushes natively. The table is that of rpma's
-    /// `docs/persistence.md`.
+    /// Whether the host may promise, with a `PeerCfg`, that the writes of a device go straight to
+    /// its persistent memory: by its platform, its device, and whether the client flushes natively.
+    /// The table is that of rpma's `docs/persistence.md`.
     #[must_use]
     pub fn may_promise_direct_write(&self, client_flushes_natively: bool) -> bool {
         let state = self.shared().lock_to_look();
@@ -119,10 +121,10 @@ impl Host {
     /// [`Pmem::path`] maps it, in a thread of this host, as device-DAX, and a region of it can be registered for
     /// persistent flushes (unless its platform is [`Platform::Volatile`] and the device asks the kernel, as for native flushes).
     ///
-    /// What is lost of it when the power fails is decided by the [rules](Platform#what-a-loss-of-power-leaves). A
-    /// program need not tell what it stores: at each event all of the memory is looked at, which for 1 MiB takes some
-    /// 20 ms unoptimised. So make it small, some pages. One that writes its caches back by itself calls
-    /// [`persisted`](crate::persisted).
+    /// The [rules](Platform#what-a-loss-of-power-leaves) decide which bytes are lost when the power
+    /// fails. A program need not report its stores. At each event the fabric looks at all of the
+    /// memory, which for 1 MiB takes some 20 ms unoptimised. So make it small, some pages. One that
+    /// writes its caches back by itself calls [`persisted`](crate::persisted).
     ///
     /// # Panics
     ///
@@ -202,7 +204,7 @@ impl State {
         }
     }
 
-    /// Lets programs find a memory, which holds what survived.
+    /// Lets programs find a memory, which holds the bytes that survived.
     pub(crate) fn attach(&mut self, shared: &Arc<Shared>, index: usize) {
         let tracked = &mut self.power.pmems[index];
         let owner = Owner::Host {
@@ -219,7 +221,8 @@ impl State {
         publish(&tracked.path, Some(memory), Some(finders));
     }
 
-    /// A memory is out of reach until the host is started again, and holds then what is left.
+    /// A memory is out of reach until the host is started again, and holds the bytes that are left
+    /// then.
     pub(crate) fn detach(&mut self, index: usize, left: Vec<u8>) {
         let tracked = &mut self.power.pmems[index];
         let copies = self.profiles[tracked.host].copies;
@@ -240,7 +243,7 @@ impl State {
         publish(&tracked.path, None, Some(finders));
     }
 
-    /// Finds what programs have stored to a memory; whether there is something.
+    /// Finds the stores of programs to a memory; returns whether there are any.
     pub(crate) fn look(&mut self, index: usize) -> bool {
         let tracked = &mut self.power.pmems[index];
         match &tracked.memory {
@@ -320,7 +323,7 @@ impl State {
         }
     }
 
-    /// What a queue pair has written to its peer's host becomes visible: all, or in a part.
+    /// The writes of a queue pair to its peer's host become visible: all, or those in a part.
     pub(crate) fn push(&mut self, qp: u32, host: usize, part: Option<Part>) {
         self.land_of(qp, host, part);
         self.before_push(qp);
@@ -335,7 +338,8 @@ impl State {
         }
     }
 
-    /// A region is deregistered: nothing arrives there any more, if no other one is at the same place.
+    /// A region is deregistered: no data arrives there any more, if no other one is at the same
+    /// place.
     pub(crate) fn settle_region(&mut self, part: Part) {
         if self.mrs.iter().any(|(_, other)| other.overlaps(part)) {
             return;
@@ -348,7 +352,7 @@ impl State {
         }
     }
 
-    /// What a queue pair has read into its own host's memory becomes visible.
+    /// The reads of a queue pair into its own host's memory become visible.
     pub(crate) fn push_read(&mut self, qp: u32) {
         let host = self.nics[self.qps[qp].nic].host;
         if self.power.pmems.iter().any(|pmem| pmem.host == host) {

@@ -21,7 +21,7 @@ impl Random {
         (self.next() % limit as u64) as usize
     }
 
-    /// None of the bits, all of them, or any.
+    /// No bit, all of the bits, or any.
     pub(crate) fn any_of(&mut self, bits: u8) -> u8 {
         match self.below(3) {
             0 => 0,
