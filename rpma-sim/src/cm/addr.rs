@@ -10,7 +10,7 @@ use crate::call::Result;
 
 /// # Safety
 ///
-/// It points to a socket address that is as large as its family says.
+/// It points to a socket address of the size of its family.
 pub(super) unsafe fn read(addr: *const sockaddr) -> Result<SocketAddr> {
     // SAFETY: the caller promises an address.
     let family = unsafe { &raw const (*addr).sa_family };

@@ -1,5 +1,5 @@
-//! What the connection manager knows of a queue pair's attributes (`rdma_init_qp_attr(3)`), and
-//! what librdmacm does with it.
+//! The connection manager's attributes for a queue pair (`rdma_init_qp_attr(3)`), and librdmacm's
+//! use of them.
 
 use std::ffi::c_int;
 
@@ -15,7 +15,7 @@ use crate::types::{
     ibv_ah_attr, ibv_mtu, ibv_qp_attr, ibv_qp_attr_mask as Mask, ibv_qp_state, rdma_cm_id,
 };
 
-/// For the step to each state of a connection, the attributes that the connection manager knows
+/// The connection manager's attributes for the step to each state of a connection
 /// (`cm_init_qp_init_attr`, `cm_init_qp_rtr_attr` and `cm_init_qp_rts_attr` in
 /// `drivers/infiniband/core/cm.c`).
 fn known(to: ibv_qp_state) -> Result<u32> {
@@ -95,8 +95,8 @@ impl State {
         Ok((attr, known(to)?))
     }
 
-    /// Connects an id's queue pair to that at the other end, as librdmacm does: it is ready to
-    /// send then. Nothing happens to an id without one.
+    /// Connects an id's queue pair to that at the other end, as librdmacm does: it is ready to send
+    /// then. An id without one stays unchanged.
     pub(super) fn join(&mut self, number: u32, accepted: Option<Depths>) -> Result<()> {
         let Some(qp) = self.shown_qp(number) else {
             return Ok(());

@@ -18,7 +18,7 @@ use crate::types::{
     rdma_event_channel, rdma_port_space,
 };
 
-/// `struct rdma_cm_id`, and what it is.
+/// `struct rdma_cm_id`, and the id's number.
 #[repr(C)]
 struct Object {
     public: rdma_cm_id,
@@ -45,7 +45,7 @@ pub(super) unsafe fn of_id(id: *mut rdma_cm_id) -> Of {
 }
 
 impl State {
-    /// Makes what the program has of an id.
+    /// Makes the program's struct of an id.
     pub(super) fn give(
         &mut self,
         shared: &Arc<Shared>,
@@ -236,7 +236,7 @@ pub unsafe extern "C" fn rdma_create_qp_ex(
 
 /// # Safety
 ///
-/// The parameters' private data is as long as they say.
+/// The length of the parameters' private data is the one given with them.
 unsafe fn private_data<'a>(data: *const c_void, len: u8) -> &'a [u8] {
     match len {
         0 => &[],
@@ -245,8 +245,8 @@ unsafe fn private_data<'a>(data: *const c_void, len: u8) -> &'a [u8] {
     }
 }
 
-/// The number of the queue pair that a message names: of the id's, or if librdmacm sees none, the
-/// one that the parameters have.
+/// The number of the queue pair that a message names: that of the id's queue pair, or if librdmacm
+/// sees none, the one in the parameters.
 ///
 /// # Safety
 ///

@@ -23,22 +23,22 @@ use crate::types::{
 #[derive(Debug)]
 pub(super) enum Kind {
     AddrResolved,
-    /// With a negative errno.
+    /// The field is a negative errno.
     AddrError(c_int),
     RouteResolved,
-    /// Somebody asks a listener for a connection: the new id, and private data.
+    /// A client asks a listener for a connection: the new id, and private data.
     Request {
         request: u32,
         data: Vec<u8>,
     },
     /// A request is accepted, with private data.
     Response(Vec<u8>),
-    /// With the reason, and private data.
+    /// The fields are the reason, and private data.
     Rejected(c_int, Vec<u8>),
     Established,
     /// The other end does not answer.
     Unreachable,
-    /// With a negative errno, or 0 if the other end has said or answered it.
+    /// The field is a negative errno, or 0 if the other end has started or answered it.
     Disconnected(c_int),
     TimewaitExit,
 }
@@ -106,7 +106,8 @@ impl Channel {
         removed
     }
 
-    /// As [`remove`](Self::remove); the requests among them, which nobody will ever see.
+    /// As [`remove`](Self::remove). Returns the requests among them, which the program will never
+    /// see.
     pub(super) fn discard(&self, id: u32) -> Vec<u32> {
         let requests = self.remove(id).into_iter().filter_map(|kind| match kind {
             Kind::Request { request, .. } => Some(request),
@@ -121,7 +122,7 @@ impl Channel {
     }
 }
 
-/// `struct rdma_event_channel`, and what it is.
+/// `struct rdma_event_channel`, and the channel's number.
 #[repr(C)]
 struct Object {
     public: rdma_event_channel,
@@ -136,7 +137,7 @@ pub(super) unsafe fn of_channel(channel: *mut rdma_event_channel) -> Arc<Channel
     Arc::clone(unsafe { &(*channel.cast::<Object>()).channel })
 }
 
-/// `struct rdma_cm_event`, and what belongs to it.
+/// `struct rdma_cm_event`, and the data that belongs to it.
 #[repr(C)]
 struct Event {
     public: rdma_cm_event,
@@ -166,7 +167,8 @@ pub unsafe extern "C" fn rdma_create_event_channel() -> *mut rdma_event_channel 
     })())
 }
 
-/// `rdma_destroy_event_channel(3)`. The kernel destroys the ids that are on it, which librdmacm does not know.
+/// `rdma_destroy_event_channel(3)`. The kernel destroys the ids that are on it, and librdmacm does
+/// not notice.
 pub unsafe extern "C" fn rdma_destroy_event_channel(channel: *mut rdma_event_channel) {
     // SAFETY: it came from a box above, and the caller uses it no more.
     let object = unsafe { Box::from_raw(channel.cast::<Object>()) };
@@ -175,7 +177,7 @@ pub unsafe extern "C" fn rdma_destroy_event_channel(channel: *mut rdma_event_cha
     }
 }
 
-/// `rdma_migrate_id(3)`: events that nobody has read move as well.
+/// `rdma_migrate_id(3)`: unread events move as well.
 pub unsafe extern "C" fn rdma_migrate_id(
     id: *mut rdma_cm_id,
     channel: *mut rdma_event_channel,

@@ -1,4 +1,4 @@
-//! The messages between ids: how they arrive, and what becomes of an id whose message nobody answers.
+//! The messages between ids: how they arrive, and the end of an id with an unanswered message.
 //!
 //! The kernel repeats a request, a reply and a disconnect until they are answered, and an answer to them for each
 //! repetition (`drivers/infiniband/core/cm.c`). So these wait for hosts that do not reach each other. All others are
@@ -14,8 +14,8 @@ use super::{BACKLOG, CONSUMER, Id, NO_LISTENER, REJECT_DATA, Stage, padded};
 use crate::state::State;
 use crate::timer::Timer;
 
-/// For how long the kernel repeats a message that nobody answers: 4.096 µs · 2²⁰, 16 times (`CMA_CM_RESPONSE_TIMEOUT`,
-/// `CMA_MAX_CM_RETRIES` in `drivers/infiniband/core/cma.c`).
+/// For how long the kernel repeats an unanswered message: 4.096 µs · 2²⁰, 16 times
+/// (`CMA_CM_RESPONSE_TIMEOUT`, `CMA_MAX_CM_RETRIES` in `drivers/infiniband/core/cma.c`).
 const UNANSWERED: Duration = Duration::from_nanos((4_096 << 20) * 16);
 
 /// And for how long one that has arrived, but that the other program does not answer: its kernel asks for more time
@@ -68,7 +68,7 @@ impl State {
         self.clock.after(limit, timer);
     }
 
-    /// Nobody has answered.
+    /// No answer has come.
     pub(crate) fn unanswered(&mut self, number: u32, stage: Stage) {
         if self.ids.get(number).is_none_or(|id| id.stage != stage) {
             return;

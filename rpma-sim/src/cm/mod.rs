@@ -1,8 +1,9 @@
-//! The connection manager: ids, what they go through, and the messages between them.
+//! The connection manager: ids, their stages, and the messages between them.
 //!
-//! A message arrives when it is sent, if the hosts reach each other (`messages.rs`). What it does to an id is told by
-//! an event on the id's channel; some of it happens only when the program reads the event, as in librdmacm: a client's
-//! queue pair is connected then, and its last message is sent.
+//! A message arrives when it is sent, if the hosts reach each other (`messages.rs`). An event on
+//! the id's channel reports its effect on the id. Some of the effect comes only when the program
+//! reads the event, as in librdmacm: a client's queue pair is connected then, and its last message
+//! is sent.
 
 mod addr;
 mod attributes;
@@ -52,7 +53,7 @@ const BACKLOG: usize = 1024;
 #[derive(Debug)]
 pub(crate) struct Id {
     pub(crate) host: usize,
-    /// What the program has of it. A request has nothing before the program reads its event.
+    /// The program's struct of it. A request has no struct before the program reads its event.
     user: Option<NonNull<rdma_cm_id>>,
     channel: Arc<Channel>,
     /// Events that were read and not acknowledged.
@@ -70,16 +71,16 @@ pub(crate) struct Id {
     is_client: bool,
     /// The id at the other end.
     peer: Option<u32>,
-    /// What this end has asked for, or has accepted.
+    /// The depths that this end has asked for, or has accepted.
     own: Depths,
-    /// What the request or the reply of the other end says.
+    /// The depths in the request or the reply of the other end.
     theirs: Depths,
     /// The private data of its request, which may have to be repeated.
     request: Vec<u8>,
     ack_timeout: Option<u8>,
 }
 
-/// What an id has gone through.
+/// The stage of an id.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Stage {
     Idle,
@@ -94,14 +95,14 @@ pub(crate) enum Stage {
     Requested,
     /// It has accepted the request.
     Accepted,
-    /// It has been accepted, and the program does not know yet.
+    /// It has been accepted, and the program has not read that yet.
     Answered,
     Established,
     /// It has said that it ends.
     Ending,
     /// The other end has said so.
     Ended,
-    /// Nothing happens any more, but for the event that it is forgotten.
+    /// No event comes any more, except that it is forgotten.
     Over,
 }
 
@@ -117,7 +118,7 @@ impl Stage {
     }
 }
 
-/// What both ends tell each other about reads and about retries.
+/// The parameters about reads and retries that both ends exchange.
 #[derive(Clone, Copy, Debug, Default)]
 struct Depths {
     responder_resources: u8,
@@ -171,7 +172,7 @@ fn padded(data: &[u8], len: usize) -> Vec<u8> {
 }
 
 impl State {
-    /// Tells the program of something that happened to an id.
+    /// Notifies the program of an event of an id.
     fn notify(&mut self, number: u32, kind: Kind) {
         self.ids[number].channel.push(number, kind);
     }
@@ -292,7 +293,7 @@ impl State {
         }
     }
 
-    /// Nobody has answered for an address.
+    /// No host has answered for an address.
     pub(crate) fn unresolved(&mut self, number: u32) {
         if let Some(id) = self.ids.get_mut(number) {
             if id.stage == Stage::ResolvingAddr {
@@ -387,7 +388,8 @@ impl State {
         }
     }
 
-    /// A client has read that it was accepted: its queue pair is connected, and it tells the server.
+    /// A client has read that it was accepted: its queue pair is connected, and it notifies the
+    /// server.
     fn answered(&mut self, number: u32) -> bool {
         let id = &self.ids[number];
         let (Stage::Answered, Some(server)) = (id.stage, id.peer) else {
@@ -404,7 +406,7 @@ impl State {
         true
     }
 
-    /// Whether somebody at the other end still asks for the connection, or it was not asked for yet.
+    /// Whether the other end still asks for the connection, or it was not asked for yet.
     fn is_wanted(&self, number: u32) -> bool {
         self.ids[number].stage != Stage::Over
     }
@@ -469,7 +471,7 @@ impl State {
         }
     }
 
-    /// Forgets an id, and tells the other end.
+    /// Forgets an id, and notifies the other end.
     fn forget(&mut self, number: u32) {
         for request in self.ids[number].channel.discard(number) {
             self.forget(request);
@@ -488,7 +490,7 @@ impl State {
         self.silence(host);
     }
 
-    /// An id that is destroyed tells its peer.
+    /// An id that is destroyed notifies its peer.
     fn take_leave(&mut self, number: u32) {
         let id = &self.ids[number];
         let (stage, peer) = (id.stage, id.peer);
@@ -510,7 +512,7 @@ impl State {
         }
     }
 
-    /// Nothing happens to the ids of a host any more, and their peers are not told.
+    /// Silences the ids of a host: they get no more events, and their peers are not notified.
     pub(crate) fn silence(&mut self, host: usize) {
         for id in self.ids.values_mut().filter(|id| id.host == host) {
             id.stage = Stage::Over;
@@ -520,7 +522,7 @@ impl State {
         }
     }
 
-    /// Forgets the ids whose events come here.
+    /// Forgets the ids with events that come here.
     fn forget_all_on(&mut self, channel: &Arc<Channel>) {
         let on_it = |(number, id): (u32, &Id)| Arc::ptr_eq(&id.channel, channel).then_some(number);
         for number in self.ids.iter().filter_map(on_it).collect::<Vec<_>>() {
