@@ -8,7 +8,7 @@ use crate::fabric::{Fabric, Host};
 use crate::qp::Qp;
 use crate::state::Shared;
 
-/// The way from one host to another, and what happens on it: see [`Fabric::between`].
+/// The way from one host to another, and the faults on it: see [`Fabric::between`].
 ///
 /// A reliable connection repeats packets that are lost. A program sees only the time that this takes
 /// ([`lose_packet`](Self::lose_packet)), unless all repetitions are lost as well
@@ -18,10 +18,11 @@ use crate::state::Shared;
 /// retries and once more, and soft-RoCE has no end with a retry count of 7 (`rxe_comp.c`). Here these two end at once, on
 /// each profile.
 ///
-/// Requests are those of queue pairs, as devices know them: `rpma`'s flush is a read where the device has no flush of
-/// its own, and `Conn::close` writes 0 bytes. They are counted from the call on, in the order in which the peer gets
-/// them, each once: a message that finds no receive and is repeated is one. Each call is about one request, and several
-/// may be armed at once; of two that are due at the same request the one that was armed later happens to the next.
+/// Requests are those of queue pairs, as devices see them: `rpma`'s flush is a read if the device
+/// has no flush of its own, and `Conn::close` writes 0 bytes. They are counted from the call on, in
+/// the order in which the peer gets them, each once: a message that finds no receive and is
+/// repeated is one. Each call is about one request, and several may be armed at once; of two that
+/// are due at the same request the one that was armed later happens to the next.
 ///
 /// Both hosts may be the same.
 #[derive(Clone, Debug)]
@@ -63,9 +64,10 @@ impl Link {
         self.arm(nth, Fault::Request);
     }
 
-    /// The `nth` request from now on, 1 being the next, is executed, and yet ends as `RETRY_EXC_ERR`: its
-    /// acknowledgement does not arrive. The requester cannot tell this from [`lose_request`](Self::lose_request). Of a
-    /// read nothing is placed, as the bytes come with the answer.
+    /// The `nth` request from now on, 1 being the next, is executed, and yet ends as
+    /// `RETRY_EXC_ERR`: its acknowledgement does not arrive. The requester cannot distinguish this
+    /// from [`lose_request`](Self::lose_request). A read places no bytes, as they come with the
+    /// answer.
     ///
     /// One that the responder refuses ends as refused.
     ///
@@ -76,10 +78,11 @@ impl Link {
         self.arm(nth, Fault::Acknowledgement);
     }
 
-    /// The `nth` request from now on, 1 being the next, is executed, and so are all later requests of its queue pair.
-    /// None of their acknowledgements arrives. The device sends the `nth` request again until its retries are
-    /// exhausted, and until then the requests that the program posts are executed as well. Then the `nth` request ends
-    /// as `RETRY_EXC_ERR`, and the others as flushed.
+    /// The `nth` request from now on, 1 being the next, is executed, and so are all later requests
+    /// of its queue pair. All their acknowledgements are lost. The device sends the `nth` request
+    /// again until its retries are exhausted, and until then the requests that the program posts
+    /// are executed as well. Then the `nth` request ends as `RETRY_EXC_ERR`, and the others as
+    /// flushed.
     ///
     /// So the first operation that failed need not be the first that was not executed.
     ///
@@ -90,9 +93,9 @@ impl Link {
         self.arm(nth, Fault::AllAcknowledgements);
     }
 
-    /// One packet of the `nth` request from now on, 1 being the next, is lost. The device sends the request again after
-    /// its acknowledgement timeout, and with it all later requests, so that nothing but time is lost. It reads the data
-    /// of the lost packet and of all later ones again.
+    /// One packet of the `nth` request from now on, 1 being the next, is lost. The device sends the
+    /// request again after its acknowledgement timeout, and with it all later requests, so that
+    /// only time is lost. It reads the data of the lost packet and of all later ones again.
     ///
     /// On soft-RoCE of Linux 6.12 a native flush or atomic write that is sent again fails with `REM_ACCESS_ERR`.
     ///
@@ -116,13 +119,14 @@ impl Link {
         self.arm(nth, Fault::Answer);
     }
 
-    /// Of the `nth` plain RDMA write from now on, 1 being the next, only the first `bytes` bytes are placed, and it
-    /// ends as `RETRY_EXC_ERR`. Writes with immediate data, atomic writes and all other requests are not counted;
-    /// `Conn::atomic_write` is a plain write where the device has no atomic one.
+    /// The `nth` plain RDMA write from now on, 1 being the next, places only its first `bytes`
+    /// bytes, and ends as `RETRY_EXC_ERR`. Writes with immediate data, atomic writes and all other
+    /// requests are not counted; `Conn::atomic_write` is a plain write where the device has no
+    /// atomic one.
     ///
-    /// A device sends a write in packets and places each one as it comes, so multiples of the path's MTU are what
-    /// happens: 1024 bytes on soft-RoCE over Ethernet, up to 4096. Any other number is taken as well. Of a write that
-    /// is not longer than `bytes` all is placed.
+    /// A device sends a write in packets and places each one as it comes. So real lengths are
+    /// multiples of the path's MTU: 1024 bytes on soft-RoCE over Ethernet, up to 4096. Any other
+    /// number is taken as well. A write that is not longer than `bytes` is placed completely.
     ///
     /// # Panics
     ///
@@ -137,8 +141,8 @@ impl Link {
     /// A delay is no silence: devices do not begin to count their retries for it, however long it is.
     ///
     /// If the requester's queue pair fails, is disconnected or destroyed meanwhile, the seed chooses a prefix of the
-    /// requests that are on their way. They are executed in their time, if the responder's queue pair still takes
-    /// requests then. Nothing answers them.
+    /// requests that are on their way. They are executed in their time, if the responder's queue
+    /// pair still takes requests then. They get no answer.
     ///
     /// Those that are on their way keep their delay; with [`Duration::ZERO`] they arrive at once, and so do all later
     /// ones.
@@ -187,8 +191,9 @@ impl Link {
         self.shared.lock().links.held.insert(way);
     }
 
-    /// Ends a [`hold`](Self::hold): all requests that are on their way arrive at once, in their order, delayed ones as
-    /// well. If the queue pair to which they go is destroyed, nothing answers them.
+    /// Ends a [`hold`](Self::hold): all requests that are on their way arrive at once, in their
+    /// order, delayed ones as well. If the queue pair to which they go is destroyed, they get no
+    /// answer.
     pub fn release(&self) {
         let mut state = self.shared.lock();
         let way = (self.from, self.to);
@@ -205,7 +210,7 @@ impl Link {
         }
     }
 
-    /// From now on nothing arrives, in either direction, until [`heal`](Self::heal).
+    /// From now on no message arrives, in either direction, until [`heal`](Self::heal).
     ///
     /// A request is repeated until its retries are exhausted, and ends as `RETRY_EXC_ERR` then. On soft-RoCE a retry
     /// count of 7 has no end.
@@ -219,8 +224,9 @@ impl Link {
     ///   `-ETIMEDOUT`. (A request or a reply that has arrived, but that the other program does not answer, has 17
     ///   minutes, with a partition or without: the other kernel asks for more time, `CMA_CM_MRA_SETTING`.)
     /// * A reject is sent once. If it is lost the client asks again, and the listener gets one more request.
-    /// * What an id says when it is destroyed is sent once as well. So a connection that one end drops while the other
-    ///   is not reached stays open at the other end, until that sends something which nobody answers.
+    /// * The message of an id that is destroyed is sent once as well. So a connection that one end
+    ///   drops while the other is not reached stays open at the other end, until that end sends a
+    ///   request and gets no answer.
     /// * An address is resolved when its host is reached, if that is in time. (No host remembers where another one is,
     ///   as a kernel does for a while.)
     pub fn partition(&self) {
@@ -228,7 +234,8 @@ impl Link {
         parted.extend([(self.from, self.to), (self.to, self.from)]);
     }
 
-    /// From now on nothing arrives in this direction, until [`heal`](Self::heal). The other direction is open.
+    /// From now on no message arrives in this direction, until [`heal`](Self::heal). The other
+    /// direction is open.
     ///
     /// Requests of the other direction arrive and are executed, and their acknowledgements are lost: as of
     /// [`lose_acknowledgements`](Self::lose_acknowledgements), for each connection. Requests of this direction, and
@@ -238,8 +245,9 @@ impl Link {
         self.shared.lock().links.parted.insert(way);
     }
 
-    /// Ends a [`partition`](Self::partition) or a [`block`](Self::block), in both directions: what it kept back arrives
-    /// at once. (A device waits until it is time for the next repetition.)
+    /// Ends a [`partition`](Self::partition) or a [`block`](Self::block), in both directions: the
+    /// messages that it kept back arrive at once. (A device waits until it is time for the next
+    /// repetition.)
     pub fn heal(&self) {
         let mut state = self.shared.lock();
         let parted = &mut state.links.parted;
@@ -267,18 +275,18 @@ impl Link {
 }
 
 impl Host {
-    /// From now on its devices do nothing, until [`thaw`](Self::thaw): they send, serve and complete nothing, and their
-    /// retries do not count down. For its peers it is a host that does not answer; what they see of it is that of a
-    /// [`partition`](Link::partition).
+    /// From now on its devices stand still, until [`thaw`](Self::thaw): they do not send, serve or
+    /// complete, and their retries do not count down. Its peers see a host that does not answer, as
+    /// in a [`partition`](Link::partition).
     ///
-    /// Its threads go on: what is posted stays in the queues, and requests that a disconnect or a failure flushes are
-    /// completed only after `thaw`. The connection manager goes on too, with its time limits, but sends and gets
-    /// nothing.
+    /// Its threads go on: posted requests stay in the queues, and requests that a disconnect or a
+    /// failure flushes are completed only after `thaw`. The connection manager goes on too, with
+    /// its time limits, but does not send or receive.
     pub fn freeze(&self) {
         self.shared().lock().freeze(self.index());
     }
 
-    /// Ends a [`freeze`](Self::freeze): the devices do at once what they have to do.
+    /// Ends a [`freeze`](Self::freeze): the devices do their pending work at once.
     pub fn thaw(&self) {
         let mut state = self.shared().lock();
         if state.links.frozen.remove(&self.index()) {
@@ -286,15 +294,16 @@ impl Host {
         }
     }
 
-    /// The `nth` message that takes a receive on this host from now on, 1 being the next, is never complete, as that of
-    /// a client that dies in the middle of it: neither is the receive. Nothing of the message is placed. Messages are
-    /// sends and writes with immediate data, of queue pairs of any host.
+    /// The `nth` message that takes a receive on this host from now on, 1 being the next, is never
+    /// complete, as that of a client that dies in the middle of it: neither is the receive. No byte
+    /// of the message is placed. Messages are sends and writes with immediate data, of queue pairs
+    /// of any host.
     ///
-    /// At the requester it ends as `RETRY_EXC_ERR`, at once as of [`Link::lose_request`]. A receive of a shared receive
-    /// queue is taken from all connections (`get_srq_wqe` in soft-RoCE's `rxe_resp.c`). When the
-    /// queue pair fails, a [strict](crate::Profile::STRICT) adapter and soft-RoCE of Linux 6.1
-    /// return it as flushed; soft-RoCE of Linux 6.12 never does. A receive of a queue pair's own
-    /// queue is flushed with the others when the queue pair fails.
+    /// At the requester it ends as `RETRY_EXC_ERR` at once, as after [`Link::lose_request`]. A
+    /// receive of a shared receive queue is taken from all connections (`get_srq_wqe` in
+    /// soft-RoCE's `rxe_resp.c`). When the queue pair fails, a [strict](crate::Profile::STRICT)
+    /// adapter and soft-RoCE of Linux 6.1 return it as flushed; soft-RoCE of Linux 6.12 never does.
+    /// A receive of a queue pair's own queue is flushed with the others when the queue pair fails.
     ///
     /// # Panics
     ///

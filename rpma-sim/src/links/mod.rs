@@ -1,5 +1,5 @@
-//! The network between hosts: what it loses, delays and keeps back, and hosts whose device does nothing. Tests arm all
-//! of it by [`Link`] and [`Host`](crate::Host).
+//! The network between hosts: the messages that it loses, delays and keeps back, and hosts with a
+//! device that stands still. Tests arm all of it by [`Link`] and [`Host`](crate::Host).
 
 mod link;
 mod text;
@@ -14,7 +14,7 @@ use crate::state::State;
 use crate::strays::Strays;
 use crate::timer::Timer;
 
-/// What happens to a request on its way, which then ends as `IBV_WC_RETRY_EXC_ERR`.
+/// The fault of a request on its way. The request then ends as `IBV_WC_RETRY_EXC_ERR`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fault {
     /// It does not arrive.
@@ -27,13 +27,13 @@ pub(crate) enum Fault {
     Packet,
     /// Its acknowledgement is lost once, and it is sent again.
     Answer,
-    /// Of a plain write: only so many bytes of it arrive.
+    /// For a plain write: only so many bytes of it arrive.
     Rest { placed: usize },
-    /// Of a message: it takes a receive, and is never complete.
+    /// For a message: it takes a receive, and is never complete.
     Receive,
 }
 
-/// What the network has to do with one request.
+/// The network's task with one request.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Way {
     /// It is still on its way: the number of the delay that ends that.
@@ -73,7 +73,7 @@ impl Way {
 #[derive(Debug, Default)]
 pub(crate) struct Links {
     frozen: BTreeSet<usize>,
-    /// From where to where nothing arrives.
+    /// The pairs of hosts without a way from the first to the second.
     parted: BTreeSet<(usize, usize)>,
     delays: BTreeMap<(usize, usize), Delay>,
     /// One request in so many loses a packet.
@@ -98,7 +98,7 @@ enum Delay {
 /// A fault that is to happen, once.
 #[derive(Debug)]
 struct Armed {
-    /// From anywhere and to anywhere, if there is none.
+    /// From anywhere and to anywhere, if it is `None`.
     from: Option<usize>,
     to: Option<usize>,
     fault: Fault,
@@ -155,7 +155,7 @@ impl Links {
 }
 
 impl State {
-    /// Whether what one host sends arrives at the other one.
+    /// Whether messages of one host arrive at the other one.
     pub(crate) fn reaches(&self, from: usize, to: usize) -> bool {
         let links = &self.links;
         !self.is_dead(from)
@@ -165,13 +165,14 @@ impl State {
             && !links.parted.contains(&(from, to))
     }
 
-    /// Whether the network takes what one host has sent to another one, which may have lost its power since.
+    /// Whether the network takes the messages of one host to another one, which may have lost its
+    /// power since.
     pub(crate) fn has_way(&self, from: usize, to: usize) -> bool {
         let links = &self.links;
         !self.is_dead(to) && !links.frozen.contains(&to) && !links.parted.contains(&(from, to))
     }
 
-    /// Whether a queue pair is of a device that does nothing.
+    /// Whether a queue pair is of a device that stands still.
     pub(crate) fn is_frozen(&self, qp: u32) -> bool {
         self.links.frozen.contains(&self.host_of(&self.qps[qp]))
     }
@@ -184,7 +185,7 @@ impl State {
         self.links.frozen.contains(&host)
     }
 
-    /// A host has lost its power: nothing of it is frozen any more.
+    /// A host has lost its power: it is frozen no more.
     pub(crate) fn thaw_dead(&mut self, host: usize) {
         self.links.frozen.remove(&host);
     }
@@ -248,7 +249,8 @@ impl State {
         }
     }
 
-    /// What happens to a request that reaches its peer now. Retries of it are not counted again.
+    /// Returns the fault of a request that reaches its peer now. Retries of it are not counted
+    /// again.
     pub(crate) fn fault(&mut self, number: u32, index: usize) -> Option<Fault> {
         let (from, to) = self.way_of(&self.qps[number])?;
         let send = &mut self.qps[number].sends[index];
@@ -283,7 +285,7 @@ impl State {
         self.qps[number].sends[index].way.fault = Some(Fault::Request);
     }
 
-    /// Whether what the peer answers to a queue pair arrives.
+    /// Whether the peer's answers to a queue pair arrive.
     pub(crate) fn hears(&self, number: u32) -> bool {
         let qp = &self.qps[number];
         let way = self.way_of(qp);
@@ -326,7 +328,7 @@ impl State {
         armed.any(|armed| armed.fault == Fault::Receive && armed.to == Some(host))
     }
 
-    /// Some hosts reach each other again, of which one may have been frozen.
+    /// Some hosts reach each other again. One of them may have been frozen.
     fn go_on(&mut self, thawed: Option<usize>) {
         for (from, to, message) in std::mem::take(&mut self.links.kept) {
             match self.reaches(from, to) {

@@ -1,9 +1,10 @@
 //! Time and order: a clock that jumps over waits, and a seed that chooses which thread goes on.
 //!
-//! Three kinds of fabrics. Usually nothing here does anything. If the clock jumps, threads run as
-//! they like, and the clock goes forward when all of them wait. That is so beside the program's
-//! clock as well, for the calls that block. If there is a seed, one thread runs at a time: at each call of verbs ([`Shared::point`]) and each wait it gives the turn to one of
-//! those that could go on, and only the seed says to which.
+//! Three kinds of fabrics. Usually this code has no effect. If the clock jumps, threads run as they
+//! like, and the clock goes forward when all of them wait. That is so beside the program's clock as
+//! well, for the calls that block. If there is a seed, one thread runs at a time. At each call of
+//! verbs ([`Shared::point`]) and each wait it gives the turn to one of those that could go on, and
+//! the seed alone chooses which.
 //!
 //! Locks: the state's comes before the one here. The turn is waited for with neither.
 
@@ -41,13 +42,13 @@ const RUNNING: u32 = 30;
 /// How often who waits looks whether the clock can jump, or whether something has happened to it.
 const LOOK: Duration = Duration::from_millis(1);
 
-/// What was called, by which thread, in which order: two runs that did the same have the same one.
+/// The calls, with their threads, in their order. Two equal runs have equal traces.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Trace {
     /// How many calls and waits there were.
     pub steps: u64,
-    /// A hash of the threads and of what they called. Programs that were built apart may have
-    /// different ones.
+    /// A hash of the threads and of their calls. Programs that were built apart may have different
+    /// ones.
     pub hash: u64,
 }
 
@@ -67,13 +68,13 @@ pub(crate) fn mix(number: u64) -> u64 {
     bits ^ bits >> 31
 }
 
-/// The threads of a fabric, and whose turn it is.
+/// The threads of a fabric, and the thread that has the turn.
 #[derive(Debug)]
 pub(crate) struct Order {
     pub(crate) time: Arc<Time>,
     seed: Option<u64>,
     jumps: AtomicBool,
-    /// What is to come, where a future of the program does it.
+    /// Wakes the future of the program that does the pending work, if there is one.
     alarm: OnceLock<Arc<Alarm>>,
     /// When a thread that waits panics.
     end: OnceLock<Instant>,
@@ -95,14 +96,14 @@ struct Threads {
     /// Those on a host, and the one that has made a fabric with a seed.
     all: BTreeMap<u64, Thread>,
     next: u64,
-    /// The thread that runs; nobody if none could.
+    /// The thread that runs; `None` if no thread could.
     turn: Option<u64>,
     /// How often the turn was given.
     turns: u64,
     random: u64,
     trace: Trace,
     why_not: Option<String>,
-    /// Since when nobody has the turn, and when that was looked at.
+    /// Since when no thread has the turn, and when that was looked at.
     idle: Option<(Instant, Instant)>,
 }
 
@@ -114,7 +115,7 @@ struct Thread {
     /// It is in the code here, and gives the turn away or waits for it: so it is not away, however
     /// long that takes.
     is_inside: bool,
-    /// Where the kernel tells what it does.
+    /// The file in which the kernel reports the thread's state.
     stat: Option<PathBuf>,
     /// How likely it goes on, compared with others.
     weight: u64,
@@ -264,7 +265,7 @@ impl Order {
         self.seed
     }
 
-    /// Lets a run whose time is virtual go on for so long.
+    /// Lets a run in virtual time go on for so long.
     pub(crate) fn end_after(&self, longest: Duration) {
         let _is_set = self.end.set(self.time.now() + longest);
     }
@@ -274,12 +275,12 @@ impl Order {
         end.is_some_and(|end| *end < self.time.now()) && !thread::panicking()
     }
 
-    /// Whether the clock was told to jump.
+    /// Whether the clock may jump.
     pub(crate) fn jumps(&self) -> bool {
         self.jumps.load(Ordering::Relaxed)
     }
 
-    /// A future of the program does what is to come.
+    /// A future of the program does the pending work.
     pub(crate) fn is_ticked_by(self: &Arc<Self>, alarm: &Arc<Alarm>) {
         self.alarm.get_or_init(|| Arc::clone(alarm));
         self.jump_over_waits();
@@ -312,7 +313,7 @@ impl Order {
         (self.lock().random() % below as u64) as usize
     }
 
-    /// A random number for a program, by the seed. It changes nothing that the seed chooses later.
+    /// A random number for a program, by the seed. The later choices of the seed stay the same.
     pub(crate) fn draw(&self) -> Option<u64> {
         let number = self.drawn.fetch_add(1, Ordering::Relaxed);
         // A run in the program's time draws the same numbers each time.
@@ -388,7 +389,7 @@ impl Member {
         })
     }
 
-    /// What the thread does.
+    /// Notes the call that the thread makes.
     pub(crate) fn calls(&self, call: &'static str) {
         *self.last.lock().unwrap_or_else(PoisonError::into_inner) = call;
     }
@@ -423,7 +424,7 @@ impl Shared {
         self.steps.act();
     }
 
-    /// With a seed, another thread may go on first.
+    /// If there is a seed, another thread may go on first.
     pub(crate) fn let_others_go_on(&self, at: &'static Location<'static>) {
         if is_acting() {
             return;
@@ -463,8 +464,8 @@ impl Shared {
         drop(self.await_turn(threads, thread));
     }
 
-    /// Gives the turn away, and returns when it comes back; `false` if the thread is none of the
-    /// fabric's any more.
+    /// Gives the turn away, and returns when it comes back; `false` if the thread has left the
+    /// fabric.
     pub(crate) fn pass(
         &self,
         thread: u64,
@@ -499,8 +500,8 @@ impl Shared {
         true
     }
 
-    /// Gives the turn to one of the threads that can go on. If none can, the clock jumps until one
-    /// can.
+    /// Gives the turn to one of the threads that can go on. If no thread can go on, the clock jumps
+    /// until one can.
     fn give_turn(&self, from: u64) {
         let began = Instant::now();
         loop {
@@ -541,8 +542,8 @@ impl Shared {
         self.order.given.notify_all();
     }
 
-    /// Waits for the turn. Who waits also sees when the one that has it does not come back, and
-    /// when nobody has it.
+    /// Waits for the turn. A waiting thread also notices when the thread with the turn does not
+    /// come back, and when no thread has the turn.
     fn await_turn<'a>(
         &'a self,
         mut threads: MutexGuard<'a, Threads>,
@@ -585,7 +586,7 @@ impl Shared {
         (threads, waited.timed_out())
     }
 
-    /// Nobody can go on before a thread that is away comes back, or its real time has gone by.
+    /// No thread can go on before a thread that is away comes back, or its real time has gone by.
     fn while_idle<'a>(
         &'a self,
         mut threads: MutexGuard<'a, Threads>,
@@ -616,7 +617,7 @@ impl Shared {
         }
     }
 
-    /// Runs what is due.
+    /// Runs the work that is due.
     pub(crate) fn run_due(&self) {
         let mut state = self.lock_quietly();
         if state.run_due() {

@@ -1,8 +1,9 @@
 //! Stalls: a thread that others wait for sleeps outside of the fabric, in a std lock for instance.
-//! A thread of the process looks at the fabrics, and prints one line about each stall. Or a program
-//! has no future of `Fabric::tick`, without which the fabric that follows its clock does nothing.
+//! A thread of the process looks at the fabrics, and prints one line about each stall. Another
+//! cause: a program has no future of `Fabric::tick`, without which the fabric that follows its
+//! clock stands still.
 //!
-//! None of the threads that wait can print it: one may be blocked in the lock of the state.
+//! The waiting threads cannot print it: one may be blocked in the lock of the state.
 
 use std::cell::OnceCell;
 use std::fs;
@@ -117,7 +118,7 @@ impl Order {
         *self.check.lock().unwrap_or_else(PoisonError::into_inner) = check;
     }
 
-    /// Returns nothing if no thread waits for another one, and a future does what is to come.
+    /// Returns `None` if no thread waits for another one, and a future does the pending work.
     fn look(&self) -> Option<Look> {
         let check = self.check.lock().unwrap_or_else(PoisonError::into_inner);
         let threads = self.lock();

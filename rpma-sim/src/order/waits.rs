@@ -16,11 +16,11 @@ use crate::state::Shared;
 use crate::sync::Waiter;
 use crate::wait::{left, look};
 
-/// For how long every thread may wait for nothing where the clock jumps: threads on no host may
-/// still do something.
+/// For how long every thread may wait for no event if the clock jumps: threads on no host may still
+/// make one.
 const VAIN: Duration = Duration::from_secs(5);
 
-/// What a thread waits for: any of these.
+/// The conditions that a thread waits for: any of these.
 #[derive(Debug)]
 pub(crate) struct Wait {
     /// Open, as the thread that waits has borrowed them.
@@ -32,9 +32,9 @@ pub(crate) struct Wait {
 #[derive(Clone, Debug)]
 pub(crate) enum Event {
     None,
-    /// Nothing, and the thread serves others: it does not panic while they do nothing.
+    /// No condition, and the thread serves others: it does not panic while they make no calls.
     Serves,
-    /// That `Shared::changed` tells of something new.
+    /// A change that `Shared::changed` counts.
     Change(u64),
     /// The end of a thread.
     End(u64),
@@ -45,7 +45,7 @@ pub(crate) enum Event {
 }
 
 impl Shared {
-    /// If every thread waits, and has nothing to take, the clock jumps.
+    /// If every thread waits, and has no event to take, the clock jumps.
     fn jump(&self) -> Jump {
         self.run_due();
         // So that nothing happens meanwhile.
@@ -165,13 +165,12 @@ impl Shared {
         threads.all.iter().filter_map(ready).collect()
     }
 
-    /// The calling thread, if others have to know that it waits.
+    /// Returns the calling thread, if other threads have to see that it waits.
     pub(crate) fn waits_in_order(&self) -> Option<u64> {
         fabric::thread_in(self).filter(|_| self.order.is_on())
     }
 
-    /// Waits until `changed` tells of more than what was seen, or for less, with the state
-    /// unlocked.
+    /// Waits until `changed` has counted more than it had, or for less, with the state unlocked.
     pub(crate) fn await_change(&self, thread: u64, seen: u64) {
         // Who waits looks again after a signal, too.
         let _ = self.wait(thread, &mut [], None, Event::Change(seen));
@@ -215,7 +214,7 @@ enum Jump {
     Done,
     /// Some thread can go on.
     NotNow,
-    /// Every thread waits, and nothing is to come.
+    /// Every thread waits, and no event can come.
     Nowhere,
 }
 
@@ -239,7 +238,7 @@ pub(super) fn earlier(one: Option<Instant>, other: Option<Instant>) -> Option<In
     one.into_iter().chain(other).min()
 }
 
-/// Of a [`Wait`], under the lock of the threads.
+/// The check of a [`Wait`], under the lock of the threads.
 fn any_readable(fds: &[RawFd]) -> bool {
     let mut fds: Vec<_> = fds
         .iter()
