@@ -5,7 +5,7 @@ use std::ptr;
 
 use rustix::io::Errno;
 
-/// What a call finds out about itself.
+/// The error that a call finds by itself.
 pub(crate) type Result<T> = std::result::Result<T, Errno>;
 
 /// For calls that return 0 or a positive errno.

@@ -19,7 +19,7 @@ use crate::types::{ibv_comp_channel, ibv_context, ibv_cq, ibv_event_type, ibv_wc
 #[derive(Debug)]
 pub(crate) struct Channel {
     object: NonNull<CompChannel>,
-    /// The queues whose events nobody has read yet.
+    /// The queues with unread events.
     events: VecDeque<u32>,
     pipe: Arc<Pipe>,
     pub(crate) nic: usize,
@@ -40,7 +40,7 @@ pub(crate) struct Cq {
     pub(crate) unacknowledged: u32,
 }
 
-/// A completion, and what polling it frees.
+/// A completion, and the objects that polling it frees.
 #[derive(Clone, Copy, Debug)]
 struct Completion {
     wc: ibv_wc,
@@ -56,7 +56,7 @@ enum Armed {
 }
 
 impl Cq {
-    /// Whether a poll finds nothing.
+    /// Whether a poll finds no completion.
     pub(crate) fn is_empty(&self) -> bool {
         self.completions.is_empty()
     }
@@ -246,7 +246,7 @@ pub unsafe extern "C" fn ibv_destroy_cq(cq: *mut ibv_cq) -> c_int {
     errno_of(fate.end())
 }
 
-/// `ibv_req_notify_cq(3)`. What is in the queue already gives no event.
+/// `ibv_req_notify_cq(3)`. Completions that are in the queue already give no event.
 pub unsafe extern "C" fn ibv_req_notify_cq(cq: *mut ibv_cq, solicited_only: c_int) -> c_int {
     // SAFETY: the caller promises a queue that is alive.
     let of = unsafe { of(cq) };

@@ -1,4 +1,4 @@
-//! Devices: what they can do, and what happens to them.
+//! Devices: their abilities, and their events.
 
 use std::collections::VecDeque;
 use std::ffi::{CStr, c_char, c_int, c_void};
@@ -63,7 +63,7 @@ struct Event {
     of: Element,
 }
 
-/// What an asynchronous event is about.
+/// The object of an asynchronous event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Element {
     Cq(u32),
@@ -204,7 +204,7 @@ impl State {
         nic.pipe.add();
     }
 
-    /// Forgets the events of an object that is destroyed, of those that nobody has read.
+    /// Forgets the unread events of an object that is destroyed.
     pub(crate) fn untell(&mut self, nic: usize, of: Element) {
         let nic = &mut self.nics[nic];
         let before = nic.events.len();
@@ -339,7 +339,7 @@ pub unsafe extern "C" fn ibv_get_device_name(device: *mut ibv_device) -> *const 
     (unsafe { &raw const (*device).name }).cast()
 }
 
-/// `ibv_query_device_ex(3)`, as far as rpma reads what it says.
+/// `ibv_query_device_ex(3)`, with the fields that rpma reads.
 pub unsafe extern "C" fn ibv_query_device_ex(
     context: *mut ibv_context,
     _input: *const c_void,

@@ -1,4 +1,4 @@
-//! What queue pairs do with requests: when and in which order they are executed, and how both sides fail. The responder's
+//! How queue pairs execute requests: when, in which order, and how both sides fail. The responder's
 //! side: [`crate::responder`].
 //!
 //! A request is executed as a whole, by the thread that posted it or, if it had to wait, by the fabric's own. The head
@@ -19,11 +19,13 @@ use crate::state::State;
 use crate::timer::Timer;
 use crate::types::{ibv_event_type, ibv_send_flags, ibv_wc, ibv_wc_opcode, ibv_wc_status};
 
-/// How long a device that reorders keeps back what may be overtaken, if nobody polls. Where somebody watches for losses of
-/// power every device does, so that the power can fail between a post and its execution.
+/// How long a device that reorders keeps back requests that may be overtaken, if no program polls.
+/// While a test watches for losses of power every device does so, so that the power can fail
+/// between a post and its execution.
 const KEPT_BACK: Duration = Duration::from_micros(200);
 
-/// How many bytes a queue pair moves at once. What is left waits for as long as a network takes for them.
+/// How many bytes a queue pair moves at once. The rest waits for as long as a network takes for
+/// these bytes.
 const AT_ONCE: u64 = 1 << 16;
 
 /// A slow network: 100 MB/s.
@@ -33,11 +35,11 @@ const NANOSECONDS_A_BYTE: u64 = 10;
 enum Outcome {
     Done(ibv_wc),
     Failed(ibv_wc_status),
-    /// As that, and the responder has failed, which tells of it by this event.
+    /// As that, and the responder has failed, which this event reports.
     Denied(ibv_wc_status, ibv_event_type),
     /// The peer has no receive.
     NoReceive,
-    /// Nobody is there.
+    /// The peer is gone.
     NoAnswer,
     /// It is never executed: a connection without room for reads.
     Never,
@@ -79,7 +81,7 @@ impl State {
         }
     }
 
-    /// Whether requests of a queue pair wait, at times, until somebody polls.
+    /// Whether requests of a queue pair wait, at times, until the program polls.
     fn keeps_back(&self, number: u32) -> bool {
         self.power.keeps_back || self.reorders(number) || self.profile_of(number).reorders
     }
@@ -92,7 +94,7 @@ impl State {
         self.profile_of(peer.unwrap_or(number)).reorders
     }
 
-    /// For how long something is kept back that nobody polls for.
+    /// For how long a request is kept back if no program polls for it.
     pub(crate) fn kept_back(&self) -> Duration {
         match self.power.keeps_back {
             // So that not the time decides what the power takes.
@@ -101,8 +103,9 @@ impl State {
         }
     }
 
-    /// Somebody polls a queue: what was kept back for queue pairs that complete there is executed, one request after the
-    /// other, until there is a completion. What comes after that stays, so that the power can fail in between.
+    /// A program polls a queue. Requests that were kept back for queue pairs that complete there
+    /// are executed, one after the other, until there is a completion. Later requests stay, so that
+    /// the power can fail in between.
     pub(crate) fn run_deferred(&mut self, cq: u32) {
         for number in self.deferred(|qp| qp.send_cq == cq) {
             loop {
@@ -122,7 +125,7 @@ impl State {
         }
     }
 
-    /// What was kept back for any queue pair is executed.
+    /// Executes the requests that were kept back for any queue pair.
     pub(crate) fn run_all_deferred(&mut self) {
         for number in self.deferred(|_| true) {
             self.run(number);
@@ -130,7 +133,7 @@ impl State {
         }
     }
 
-    /// What is posted next has a time of its own.
+    /// The next posts have a time of their own.
     fn time_of_next(&mut self, number: u32) {
         let qp = &mut self.qps[number];
         qp.is_kept_back &= !qp.sends.is_empty();
@@ -239,7 +242,8 @@ impl State {
         }
     }
 
-    /// Executes what follows requests whose acknowledgements are lost: the device sends on while it waits for these.
+    /// Executes the requests after those with lost acknowledgements: the device sends on while it
+    /// waits for these.
     fn send_on(&mut self, number: u32) {
         let mut reads = 0;
         for index in 0.. {
@@ -265,7 +269,8 @@ impl State {
         }
     }
 
-    /// Executes some of the writes and messages after a request that is kept back, where nothing orders them.
+    /// Executes some of the writes and messages after a request that is kept back, if they have no
+    /// order.
     fn overtake(&mut self, number: u32) {
         // Whether an earlier request is one that a fence waits for.
         let mut fenced = false;
@@ -301,7 +306,7 @@ impl State {
         }
     }
 
-    /// Completes the requests that are executed and behind no other.
+    /// Completes the requests that are executed and follow no unfinished one.
     fn retire(&mut self, number: u32) {
         loop {
             let sends = &mut self.qps[number].sends;
@@ -557,8 +562,8 @@ impl State {
         self.flush(number);
     }
 
-    /// A failed queue pair takes nothing more from a shared queue. It gives back, some time later,
-    /// what an incomplete message has taken.
+    /// A failed queue pair takes no more receives from a shared queue. Some time later it gives
+    /// back the receive that an incomplete message has taken.
     fn end_shared(&mut self, number: u32) {
         let delay = self.profile_of(number).returns_last_receive;
         let delay = delay.unwrap_or_default();
@@ -573,8 +578,8 @@ impl State {
         }
     }
 
-    /// A failed queue pair gives back what an incomplete message has taken, if it ever does, and
-    /// tells that this was the last receive.
+    /// A failed queue pair gives back the receive that an incomplete message has taken, if it ever
+    /// does, and reports that this was the last receive.
     pub(crate) fn last_receive(&mut self, number: u32) {
         if self.qps.get(number).is_none() {
             return;
@@ -643,7 +648,7 @@ fn success(number: u32, send: &Send) -> ibv_wc {
     }
 }
 
-/// Of a failure only these fields are valid.
+/// A failed completion has only these valid fields.
 pub(crate) fn failed(number: u32, wr_id: u64, status: ibv_wc_status) -> ibv_wc {
     ibv_wc {
         wr_id,
@@ -653,7 +658,7 @@ pub(crate) fn failed(number: u32, wr_id: u64, status: ibv_wc_status) -> ibv_wc {
     }
 }
 
-/// For how long a code of the specification says that a requester waits for a receive (IBA, table 45).
+/// For how long a requester waits for a receive, by a code of the specification (IBA, table 45).
 fn rnr_timer(code: u8) -> Duration {
     /// In units of 10 µs.
     const TIMES: [u32; 32] = [

@@ -1,4 +1,4 @@
-//! What a test sees: a fabric, its hosts, and which host a thread is on.
+//! The test's view: a fabric, its hosts, and the host of a thread.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -27,7 +27,8 @@ static ALIVE: AtomicUsize = AtomicUsize::new(0);
 
 /// A network of hosts with RDMA devices, apart from all others.
 ///
-/// Clones are the same fabric. Its hosts, and what was made in it, stay usable when it is dropped.
+/// Clones are the same fabric. Its hosts, and the objects made in it, stay usable when it is
+/// dropped.
 #[derive(Clone, Debug)]
 pub struct Fabric {
     shared: Arc<Shared>,
@@ -43,7 +44,7 @@ struct Alive {
 }
 
 impl Fabric {
-    /// A fabric without hosts, all of whose devices are of one kind.
+    /// A fabric without hosts. All its devices are of one kind.
     #[must_use]
     pub fn new(profile: Profile) -> Self {
         Self::of(profile, None)
@@ -83,11 +84,13 @@ impl Fabric {
     /// on no host it does not wait: stay on a host while you start threads. They measure limits with the system's
     /// clock.
     ///
-    /// From now on, when all threads on hosts of the fabric wait in one of these, and nothing is there to take, the clock jumps to the end of the next limit, or to when
-    /// a device tries again. So an hour's limit passes at once. [`now`](Self::now) tells the fabric's time.
+    /// From now on, the clock jumps when all threads on hosts of the fabric wait in one of these,
+    /// and no event is there to take. It jumps to the end of the next limit, or to the next retry
+    /// of a device. So an hour's limit passes at once. [`now`](Self::now) returns the fabric's
+    /// time.
     ///
-    /// If all of them wait without a limit, nothing is to come, and nobody calls the fabric for 5 seconds of real time,
-    /// one of them panics, and says where all are.
+    /// One thread panics if all of them wait without a limit, no event can come, and no thread
+    /// calls the fabric for 5 seconds of real time. Its message has the places of all threads.
     ///
     /// A fabric with a [seed](Self::seeded) does that from the beginning, and so does one that
     /// [follows](Self::follow) the program's clock.
@@ -95,27 +98,28 @@ impl Fabric {
         self.shared.order.jump_over_waits();
     }
 
-    /// The fabric's time: the system's, and what was jumped. With a seed it is virtual: 1 µs for each call, and jumps.
-    /// A fabric that [follows](Self::follow) the program's clock has the time of that.
+    /// The fabric's time: the system's, and the jumps. If there is a seed it is virtual: 1 µs for
+    /// each call, and jumps. A fabric that [follows](Self::follow) the program's clock has the time
+    /// of that.
     #[must_use]
     pub fn now(&self) -> Instant {
         self.shared.order.time.now()
     }
 
-    /// Its seed, if it has one; for what else the test leaves to chance.
+    /// Its seed, if it has one. Use it for the other random choices of the test.
     #[must_use]
     pub fn seed(&self) -> Option<u64> {
         self.shared.order.seed()
     }
 
-    /// What was called until now, by which thread, in which order; nothing without a seed.
+    /// The calls until now, with their threads, in their order. The trace is empty without a seed.
     #[must_use]
     pub fn trace(&self) -> Trace {
         self.shared.order.trace()
     }
 
-    /// Why the same seed may not give the same run again, if something has happened that the fabric does not know of: a
-    /// thread waited elsewhere, came by itself, or is on no host.
+    /// Why the same seed may not give the same run again. This is set after an event outside of the
+    /// fabric's control: a thread waited elsewhere, came by itself, or is on no host.
     #[must_use]
     pub fn why_not_repeatable(&self) -> Option<String> {
         self.shared.order.why_not()
@@ -159,8 +163,8 @@ impl Fabric {
         self.shared.lock_to_look().objects(None)
     }
 
-    /// How often each call was made on a host of it, by the names that C knows them by: of the calls that can be made to
-    /// [fail](Self::fail).
+    /// How often each call was made on a host of it, by its C name. It counts the calls that can be
+    /// made to [fail](Self::fail).
     #[must_use]
     pub fn calls(&self) -> BTreeMap<&'static str, u64> {
         self.shared.lock_to_look().failures.calls()
@@ -168,7 +172,7 @@ impl Fabric {
 
     /// Lets a call fail once, for instance `fabric.fail("ibv_reg_mr").on(&host).nth(3, Errno::NOMEM)`.
     ///
-    /// `call` is the name that C knows it by. Which call an operation makes:
+    /// `call` is the C name. Which call an operation makes:
     ///
     /// | | |
     /// |---|---|
@@ -178,11 +182,12 @@ impl Fabric {
     /// | completions | `ibv_poll_cq` (which tells no errno), `ibv_get_cq_event`, `ibv_req_notify_cq` |
     /// | ending | `rdma_disconnect`, `ibv_destroy_qp`, `ibv_destroy_cq`, `ibv_dereg_mr`, `rdma_destroy_id` |
     ///
-    /// For a post `ENOMEM` says that the queue is full, as on a device: take another errno for a failure.
+    /// For a post `ENOMEM` means that the queue is full, as on a device: take another errno for a
+    /// failure.
     ///
     /// # Panics
     ///
-    /// If no call of that name can fail. The message says which can.
+    /// If no call of that name can fail. The message lists the calls that can.
     pub fn fail(&self, call: &str) -> Failing {
         Failing::new(&self.shared, call)
     }
@@ -288,7 +293,7 @@ impl Host {
         JoinHandle::new(thread, Some(of))
     }
 
-    /// The host that the calling thread is on: none if it has lost its power since.
+    /// The host that the calling thread is on, or `None` if it has lost its power since.
     #[must_use]
     pub fn current() -> Option<Self> {
         let here = |places: &Vec<Place>| {
@@ -334,7 +339,7 @@ struct Place {
     host: Option<Host>,
     /// How often the host had lost its power then.
     life: usize,
-    /// The thread, as its fabric knows it. A thread's places on one fabric share it.
+    /// The thread, as a member of its fabric. A thread's places on one fabric share it.
     member: Arc<Member>,
 }
 

@@ -10,7 +10,7 @@ use crate::fabric::{self, Host};
 use crate::origin::Origin;
 use crate::state::Shared;
 
-/// The calls that can fail, by the names that C knows them by.
+/// The calls that can fail, by their C names.
 pub(crate) const CALLS: [&str; 40] = [
     "ibv_advise_mr",
     "ibv_alloc_pd",
@@ -54,8 +54,8 @@ pub(crate) const CALLS: [&str; 40] = [
     "rdma_set_option",
 ];
 
-/// Those that return an object or an event, or nothing that could be an error. Who gets an error from them has nothing
-/// to destroy or to acknowledge, so that it must not be there.
+/// Those that return an object or an event, or no value that could be an error. A caller that gets
+/// an error from them has no object to destroy or to acknowledge, so the object must not be there.
 const OBJECTS: [&str; 11] = [
     "ibv_alloc_pd",
     "ibv_create_comp_channel",
@@ -77,32 +77,33 @@ const POSTS: [&str; 3] = ["ibv_post_recv", "ibv_post_send", "ibv_post_srq_recv"]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum How {
-    /// It does nothing. One that posts says which request it has refused.
+    /// It has no effect. One that posts returns the request that it has refused.
     #[default]
     Refused,
     /// It does everything first. Not of calls that return an object or an event.
     Done,
-    /// Of a call that posts: it takes all requests of a chain but the last one, and says that it refused that.
+    /// For a call that posts: it takes all requests of a chain except the last one, and returns
+    /// that as refused.
     LastRefused,
     /// As [`LastRefused`](Self::LastRefused), but it returns 0, as siw's provider does if it has taken some requests of
     /// a chain.
     LastDropped,
 }
 
-/// What a call has to do now.
+/// The task of a call now.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Fate {
     failure: Option<(Errno, How)>,
 }
 
 impl Fate {
-    /// It does nothing, and fails.
+    /// It has no effect, and fails.
     pub(crate) fn refused(errno: Errno) -> Self {
         let failure = Some((errno, How::Refused));
         Self { failure }
     }
 
-    /// Ends a call that is to do nothing.
+    /// Ends a call that is to have no effect.
     pub(crate) fn begin(self) -> Result<Self, Errno> {
         match self.failure {
             Some((errno, How::Refused)) => Err(errno),
@@ -123,8 +124,8 @@ impl Fate {
         self.failure.map_or(Ok(()), |(errno, _)| Err(errno))
     }
 
-    /// Of a call that posts: what it returns for the last request of its chain, which it does not take, when it has
-    /// taken so many.
+    /// For a call that posts: returns the result for the last request of its chain, which it does
+    /// not take, when it has taken so many.
     pub(crate) fn last(self, taken: usize) -> Option<Result<(), Errno>> {
         match self.failure {
             Some((_, How::LastDropped)) if taken > 0 => Some(Ok(())),
@@ -154,7 +155,7 @@ struct Happened {
     /// The number of the last event before it.
     events: u64,
     what: String,
-    /// Of a call.
+    /// The host of a call.
     host: Option<usize>,
     origin: Option<Origin>,
 }
@@ -209,7 +210,7 @@ impl Failures {
         self.calls.clone()
     }
 
-    /// A run begins, whose events are counted.
+    /// A run begins. Its events are counted.
     pub(crate) fn begin_run(&mut self) {
         self.events = 0;
         self.happened.iter_mut().for_each(|one| one.events = 0);
@@ -269,7 +270,7 @@ fn on(host: Option<usize>, hosts: &[String]) -> String {
 
 /// A call that is to fail, once: see [`Fabric::fail`](crate::Fabric::fail).
 ///
-/// Dropping it changes nothing; [`disarm`](Self::disarm) takes the failure back.
+/// Dropping it has no effect; [`disarm`](Self::disarm) takes the failure back.
 #[derive(Debug)]
 #[must_use = "`next` or `nth` arms it"]
 pub struct Failing {
@@ -372,7 +373,7 @@ impl Failing {
         state.failures.armed.iter().any(own)
     }
 
-    /// Takes it back if the call was not made, and says whether that was so.
+    /// Takes it back if the call was not made, and returns whether that was so.
     pub fn disarm(&self) -> bool {
         let mut state = self.shared.lock();
         let before = state.failures.armed.len();

@@ -63,7 +63,8 @@ impl State {
     }
 }
 
-/// The data of a request: what its device has read before, and the rest as it is now.
+/// Returns the data of a request: the bytes that its device has read before, and the rest from
+/// memory now.
 pub(crate) fn gather(send: &Send, parts: &[Part]) -> Vec<u8> {
     match &send.data {
         Data::Inline(bytes) => bytes.clone(),

@@ -1,15 +1,15 @@
 //! From the pointers that callers have to the objects of a fabric.
 //!
-//! Each C struct that a call returns is at the beginning of, or is, an allocation of its own; its number
-//! (`handle`) leads to what the fabric knows of it. The structs are never borrowed: callers write to some of their
-//! fields, so that single fields are read and written here.
+//! Each C struct that a call returns is at the beginning of an allocation of its own, or is all of
+//! it. Its number (`handle`) leads to the fabric's state of it. The structs are never borrowed:
+//! callers write to some of their fields, so that single fields are read and written here.
 
 use std::sync::{Arc, Weak};
 
 use crate::state::Shared;
 use crate::types::{ibv_comp_channel, ibv_context, ibv_cq, ibv_mr, ibv_pd, ibv_qp, ibv_srq};
 
-/// An open device: `struct ibv_context`, and what follows it.
+/// An open device: `struct ibv_context`, and the fields after it.
 #[repr(C)]
 pub(crate) struct Context {
     pub(crate) ibv: ibv_context,

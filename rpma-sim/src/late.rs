@@ -1,9 +1,10 @@
 //! Writes that a device has executed, and that the programs of its host do not see yet.
 //!
 //! A device acknowledges a write before the bytes are in memory, and verbs orders completions and not placement. On a
-//! device that [reorders](crate::Profile::STRICT) some plain writes therefore wait here. They become visible in any
-//! order, but for writes to the same bytes. Something that the same queue pair sends after them brings them all: a
-//! read, a flush of their range, a message, immediate data, a native atomic write.
+//! device that [reorders](crate::Profile::STRICT) some plain writes therefore wait here. They
+//! become visible in any order, except that writes to the same bytes keep theirs. Something that
+//! the same queue pair sends after them brings them all: a read, a flush of their range, a message,
+//! immediate data, a native atomic write.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError, Weak};
@@ -18,7 +19,7 @@ use crate::timer::Timer;
 /// The fabrics on which a write is visible before an older one.
 static FABRICS: Mutex<Vec<Weak<Shared>>> = Mutex::new(Vec::new());
 
-/// How many these are, so that a read costs nothing without any.
+/// The number of these, so that a read has no cost if it is 0.
 static COUNT: AtomicUsize = AtomicUsize::new(0);
 
 fn with_fabrics<T>(run: impl FnOnce(&mut Vec<Weak<Shared>>) -> T) -> T {
@@ -72,7 +73,7 @@ impl LateWrites {
         }
     }
 
-    /// Forgets those that have nothing left to overtake.
+    /// Forgets those that have no more writes to overtake.
     fn clean(&mut self) {
         let mut all = std::mem::take(&mut self.overtaking);
         all.retain(|write| self.is_late(write));
@@ -168,7 +169,8 @@ impl State {
         self.visit(|_| "after a write that was late is visible".to_owned());
     }
 
-    /// What a queue pair has written to a host is visible to its programs: all, or in a part.
+    /// The writes of a queue pair to a host become visible to its programs: all, or those in a
+    /// part.
     pub(crate) fn land_of(&mut self, from: u32, host: usize, part: Option<Part>) {
         self.land(|late| {
             late.from == from
@@ -182,7 +184,7 @@ impl State {
         self.land(|late| late.host == host);
     }
 
-    /// What is late for a part of memory is visible: it may be freed.
+    /// The late writes to a part of memory become visible: it may be freed.
     pub(crate) fn land_in(&mut self, part: Part) {
         self.land(|late| overlap(late.part, part));
     }
@@ -215,7 +217,7 @@ impl State {
         self.late.clean();
     }
 
-    /// A host has lost its power, and what was late for it.
+    /// A host has lost its power, and the writes that were late for it.
     pub(crate) fn lose_late(&mut self, host: usize) {
         self.late.waiting.retain(|late| late.host != host);
         self.late.clean();
@@ -258,8 +260,9 @@ impl State {
 }
 
 impl Fabric {
-    /// Lets devices do what they keep back for some time, and makes all writes visible that they have executed: for a
-    /// test that looks at a peer's memory without a message of it.
+    /// Lets devices do the work that they keep back for some time, and makes all writes visible
+    /// that they have executed. Use it in a test that looks at a peer's memory without a message
+    /// from the peer.
     pub fn settle(&self) {
         let mut state = self.shared().lock();
         state.run_all_deferred();

@@ -22,15 +22,18 @@
 //! ```
 //!
 //! * A [`Fabric`] is a network of its own: tests with a fabric each run in parallel.
-//! * A [`Host`] has one device with an IPv4 and an IPv6 address, and more if asked. A thread is on a host after
-//!   [`Host::enter`], or if [`Host::spawn`] started it. That matters only for what begins without any object: opening
-//!   a device, and persistent memory. A thread that is on no host gets an error there that says so. Endpoints and
-//!   connections are on the host of their `Peer`.
-//! * A [`Profile`] says which device it is, and with it what differs from one device to another.
+//! * A [`Host`] has one device with an IPv4 and an IPv6 address, and more if asked. A thread is on
+//!   a host after [`Host::enter`], or if [`Host::spawn`] started it. That matters only for calls
+//!   that begin without any object: opening a device, and persistent memory. On a thread that is on
+//!   no host, these calls return an error with that reason. Endpoints and connections are on the
+//!   host of their `Peer`.
+//! * A [`Profile`] selects the device, and with it the behaviour that differs from one device to
+//!   another.
 //! * [`Fabric::fail`] lets a call fail.
-//! * [`Host::pmem`] is persistent memory of a host, whose [`Platform`] says what a loss of power takes.
-//!   [`Fabric::on_every_event`] looks at every image of it that may be left, at every event of a run;
-//!   [`Fabric::power_cut`] leaves one, and [`Host::restart`] starts the host again with that.
+//! * [`Host::pmem`] is persistent memory of a host. The host's [`Platform`] decides which bytes a
+//!   loss of power takes. [`Fabric::on_every_event`] looks at every image of it that may be left,
+//!   at every event of a run; [`Fabric::power_cut`] leaves one, and [`Host::restart`] starts the
+//!   host again with that.
 //! * [`Fabric::between`] is the network between two hosts: a [`Link`] loses and delays requests, and is interrupted.
 //!   [`Host::freeze`] stops a host's devices.
 //! * [`Fabric::jump_over_waits`] lets the clock jump, and [`repeatable`] runs a test with an order of threads that a seed
@@ -39,17 +42,18 @@
 //! # How it is put in the place of the libraries
 //!
 //! By name, not by symbol: with the feature `sim`, `rpma-sys` re-exports [`verbs`], which has the functions and types
-//! of `verbs.h` and `rdma_cma.h` that `rpma` uses. No C symbol is defined, so that other code in the same program
-//! that links libibverbs is not served by accident. A thread that is on no host opens no device, and is told why.
+//! of `verbs.h` and `rdma_cma.h` that `rpma` uses. No C symbol is defined, so that other code in
+//! the same program that links libibverbs is not served by accident. A thread that is on no host
+//! opens no device, and gets the reason.
 //!
 //! # What is simulated, and what is not
 //!
-//! Work is done inside the calls, by the threads that make them; what has to wait (a peer without a receive, a peer
-//! that is gone) is tried again by one thread of the fabric, or by a [future](Fabric::tick) of an async program.
-//! Descriptors are real pipes with a byte for each event.
-//! Time is real, if the clock is not to [jump over waits](Fabric::jump_over_waits), and threads run as they like, if
-//! there is no [seed](repeatable). A device's memory accesses are made by this process: 8 aligned
-//! bytes at once.
+//! Work is done inside the calls, by the threads that make them. Work that has to wait (a peer
+//! without a receive, a peer that is gone) is tried again by one thread of the fabric, or by a
+//! [future](Fabric::tick) of an async program. Descriptors are real pipes with a byte for each
+//! event. Time is real, if the clock is not to [jump over waits](Fabric::jump_over_waits), and
+//! threads run as they like, if there is no [seed](repeatable). A device's memory accesses are made
+//! by this process: 8 aligned bytes at once.
 
 #![allow(
     clippy::missing_safety_doc,
@@ -118,7 +122,7 @@ pub use self::wait::{now, sleep, wait_readable};
 
 /// The functions and types of `verbs.h` and `rdma_cma.h` that `rpma` uses, for `rpma-sys`.
 ///
-/// What holds for the C functions holds for these: see their manual pages.
+/// The rules of the C functions hold for these: see their manual pages.
 pub mod verbs {
     #[doc(hidden)]
     pub use crate::power::seen;

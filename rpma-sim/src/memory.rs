@@ -52,7 +52,7 @@ impl Mr {
     }
 }
 
-/// A part of a region, of which an access was allowed.
+/// A part of a region that an access was allowed to.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Part {
     pub(crate) address: *mut u8,
@@ -183,7 +183,7 @@ pub(crate) fn copy(from: &[u8], to: Part) {
     }
 }
 
-/// The bytes of a cache line, whoever writes to them.
+/// The bytes of a cache line, even while they are written.
 pub(crate) fn line(part: Part) -> [u8; 64] {
     let mut line = [0; 64];
     for (word, to) in line.chunks_exact_mut(8).enumerate() {

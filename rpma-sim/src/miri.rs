@@ -1,4 +1,4 @@
-//! What Miri has no shim for, and rustix calls: `ppoll`, made of `epoll`, which it has.
+//! A shim for a call of rustix that Miri does not have: `ppoll`, made of `epoll`, which it has.
 
 use std::ffi::c_int;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};

@@ -153,7 +153,7 @@ impl QpState {
 }
 
 impl State {
-    /// Changes these attributes of a queue pair, or none.
+    /// Changes these attributes of a queue pair, or none on an error.
     pub(crate) fn modify_qp(
         &mut self,
         number: u32,
@@ -234,7 +234,7 @@ pub unsafe extern "C" fn ibv_modify_qp(
 mod tests {
     use super::*;
 
-    /// A change needs what the specification requires for it, and takes nothing else.
+    /// A change needs the attributes that the specification requires for it, and takes no others.
     #[test]
     fn transitions_are_checked_as_the_kernel_checks_them() {
         use QpState::{Error, Init, ReadyToReceive, ReadyToSend};

@@ -6,7 +6,7 @@
 use std::backtrace::Backtrace;
 use std::path::Path;
 
-/// The packages whose lines are none of the program's.
+/// The packages with lines that are not the program's.
 const OWN: [&str; 4] = ["rpma", "rpma-async", "rpma-sim", "rpma-sys"];
 
 /// The way to a call.
@@ -56,7 +56,7 @@ fn is_own(place: &str) -> bool {
 mod tests {
     use super::is_own;
 
-    /// Lines of the library and of Rust are told from those of programs.
+    /// Lines of the library and of Rust are distinguished from those of programs.
     #[test]
     fn a_program_is_told_from_the_library() {
         for own in [

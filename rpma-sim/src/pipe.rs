@@ -1,6 +1,6 @@
 //! Descriptors of event queues: a pipe that holds one byte for each event.
 //!
-//! A pipe and not an eventfd: each event is an edge for `epoll`, and Miri knows it.
+//! A pipe and not an eventfd: each event is an edge for `epoll`, and Miri supports it.
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -12,8 +12,8 @@ use rustix::pipe::{PipeFlags, pipe_with};
 
 use crate::wait::wait;
 
-/// Bytes are added and taken under the lock of the queue whose events they stand for, so that there are always as many
-/// as events, but for those that the pipe has no room for, and taking one never waits.
+/// Bytes are added and taken under the lock of the queue of their events. So there are always as
+/// many as events, except for those that the pipe has no room for, and taking one never waits.
 #[derive(Debug)]
 pub(crate) struct Pipe {
     read: OwnedFd,

@@ -22,7 +22,8 @@ use crate::wait;
 ///
 /// # Safety
 ///
-/// It is a chain of requests, whose lists of buffers are as long as they say, and whose inline data may be read.
+/// It is a chain of requests. Their lists of buffers have the length given in them, and their
+/// inline data may be read.
 unsafe fn sends_of(
     mut wr: *mut ibv_send_wr,
     mut take: impl FnMut(*mut ibv_send_wr, bool, Send) -> Result<()>,
@@ -85,7 +86,8 @@ unsafe fn sends_of(
 }
 
 /// In the requests of some devices (mthca's, mlx4's) a local buffer of 0 bytes has 2³¹. Some
-/// providers leave such buffers out, and none promises it: a program that posts one is wrong.
+/// providers leave such buffers out, and no provider guarantees it: a program that posts one is
+/// wrong.
 fn as_devices_read(sge: ibv_sge) -> ibv_sge {
     ibv_sge {
         length: match sge.length {
@@ -189,7 +191,8 @@ pub unsafe extern "C" fn ibv_post_send(
 ///
 /// # Safety
 ///
-/// It is a chain of receives, whose lists of buffers are as long as they say; there is room for the refused one.
+/// It is a chain of receives. Their lists of buffers have the length given in them. There is room
+/// for the refused one.
 pub(crate) unsafe fn post_receives(
     queue: &mut VecDeque<Recv>,
     room: usize,

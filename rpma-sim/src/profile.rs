@@ -1,11 +1,11 @@
-//! What differs from one device to another.
+//! The differences between devices.
 
 use std::time::Duration;
 
 use crate::types::ibv_wc_status;
 
-/// A kind of device: what it can do, and how it behaves where the specification leaves a choice or the device departs
-/// from it.
+/// A kind of device: its abilities, and its behaviour where the specification leaves a choice or
+/// the device departs from it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Profile {
@@ -16,22 +16,23 @@ pub struct Profile {
     /// Native flush and native atomic write.
     pub(crate) native: bool,
     pub(crate) max_msg_sz: u32,
-    /// The acknowledgement timeout of connections that set none: 4.096 µs · 2^this.
+    /// The acknowledgement timeout of connections that do not set one: 4.096 µs · 2^this.
     pub(crate) ack_timeout: u8,
     pub(crate) timewait: Duration,
     /// Whether a retry count of 7 has no end.
     pub(crate) retries_for_ever: bool,
-    /// Of a request whose own memory is refused.
+    /// The status of a request with its own memory refused.
     pub(crate) local_error: ibv_wc_status,
     /// Whether a native flush or atomic write can be sent again.
     pub(crate) repeats_natives: bool,
-    /// Of a send that is longer than the receive: at the requester, and at the receive.
+    /// The statuses of a send that is longer than the receive: at the requester, and at the
+    /// receive.
     pub(crate) too_long: (ibv_wc_status, ibv_wc_status),
     /// Whether completions of flushed and failed requests are events for who asked for solicited ones.
     pub(crate) errors_are_solicited: bool,
-    /// Whether the device tells of a queue pair's failure by an asynchronous event.
+    /// Whether the device reports a queue pair's failure by an asynchronous event.
     pub(crate) tells_failures: bool,
-    /// Whether the device tells that a failed queue pair takes no more of a shared receive queue.
+    /// Whether the device reports that a failed queue pair takes no more of a shared receive queue.
     pub(crate) tells_last_receive: bool,
     /// Whether a failed queue pair gives back the receive of a shared queue that an incomplete
     /// message has taken, and after which time.
@@ -46,21 +47,23 @@ pub struct Profile {
     pub(crate) copies: bool,
     /// Whether destroying a queue pair takes its completions out of the queues.
     pub(crate) purges_completions: bool,
-    /// Whether a request for solicited events takes the place of an earlier one for all: the order of verbs says
-    /// nothing of it, and mlx5 writes the last request into its doorbell.
+    /// Whether a request for solicited events takes the place of an earlier one for all. The verbs
+    /// specification does not define this order, and mlx5 writes the last request into its
+    /// doorbell.
     pub(crate) last_arm_counts: bool,
 }
 
 impl Profile {
     /// soft-RoCE of Linux 6.12 with rdma-core 56: native flush and atomic write, everything in order.
     ///
-    /// Departs from the specification where that kernel does: failures are not solicited
-    /// (`rxe_resp.c`, `rxe_comp.c`: completions are posted with solicited = 0), a request whose own memory is refused
-    /// ends as flushed, a send that is too long is a remote operation error (`rxe_resp.c`), and a retry count of 7 is
-    /// without end (`rxe_comp.c`). A native flush or atomic write that is sent again has a wrong address, and fails with
-    /// `REM_ACCESS_ERR`; if only its answer was lost, it is never answered (`req_retry` in `rxe_req.c`, `rxe_prepare_res`
-    /// in `rxe_resp.c`). A receive of a shared queue that an incomplete message has
-    /// taken is lost with its queue pair (`flush_recv_queue` in `rxe_resp.c`).
+    /// Departs from the specification where that kernel does. Failures are not solicited
+    /// (`rxe_resp.c`, `rxe_comp.c`: completions are posted with solicited = 0). If its own memory
+    /// is refused, a request ends as flushed. A send that is too long is a remote operation error
+    /// (`rxe_resp.c`), and a retry count of 7 is without end (`rxe_comp.c`). A native flush or
+    /// atomic write that is sent again has a wrong address, and fails with `REM_ACCESS_ERR`; if
+    /// only its answer was lost, it is never answered (`req_retry` in `rxe_req.c`,
+    /// `rxe_prepare_res` in `rxe_resp.c`). A receive of a shared queue that an incomplete message
+    /// has taken is lost with its queue pair (`flush_recv_queue` in `rxe_resp.c`).
     pub const RXE_6_12: Self = Self {
         name: "soft-RoCE of Linux 6.12",
         device: "rxe",
@@ -119,7 +122,8 @@ impl Profile {
     ///   stand for data that were written before it ([`Fabric::early_reads`](crate::Fabric::early_reads)).
     /// * A queue has the room that was asked for, and a slot of a send queue is free only when a completion of
     ///   its request or of a later one was polled.
-    /// * Failures have the specification's statuses, are solicited, and are told by asynchronous events.
+    /// * Failures have the specification's statuses, are solicited, and are reported by
+    ///   asynchronous events.
     /// * A failed queue pair returns the receive that an incomplete message has taken from a
     ///   shared queue, 2 ms later, and only then reports that it was the last one. One that is
     ///   destroyed before does not return it.
@@ -158,13 +162,14 @@ impl Profile {
     /// All of them, for loops.
     pub const ALL: [Self; 4] = [Self::RXE_6_12, Self::RXE_6_1, Self::STRICT, Self::ADAPTER];
 
-    /// Whether it is an adapter, and not soft-RoCE, whose kernel copies what it places.
+    /// Whether it is an adapter. If not, it is soft-RoCE, and the kernel copies the data that it
+    /// places.
     #[must_use]
     pub fn is_adapter(&self) -> bool {
         !self.copies
     }
 
-    /// What it is called.
+    /// The name of the device.
     #[must_use]
     pub fn name(&self) -> &'static str {
         self.name
@@ -176,7 +181,7 @@ impl Profile {
         self.native
     }
 
-    /// The same device with another vendor id: 0, say, of a driver that tells none.
+    /// The same device with another vendor id: 0, say, for a driver that reports no id.
     #[must_use]
     pub fn with_vendor_id(mut self, vendor_id: u32) -> Self {
         self.vendor_id = vendor_id;

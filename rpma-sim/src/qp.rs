@@ -1,5 +1,5 @@
-//! Queue pairs: made and destroyed. How they are changed: see [`crate::modify`]; what is posted to
-//! them: [`crate::post`] and [`crate::stream`]; what they do with it: [`crate::engine`].
+//! Queue pairs: made and destroyed. How they are changed: see [`crate::modify`]; posting to them:
+//! [`crate::post`] and [`crate::stream`]; the execution: [`crate::engine`].
 
 use std::collections::VecDeque;
 use std::ffi::c_int;
@@ -32,7 +32,7 @@ pub(crate) struct Qp {
     pub(crate) srq: Option<u32>,
     pub(crate) state: QpState,
     pub(crate) cap: ibv_qp_cap,
-    /// What the peer may do.
+    /// The rights of the peer.
     pub(crate) rights: u32,
     pub(crate) peer: Option<u32>,
     pub(crate) ack_timeout: u8,
@@ -44,7 +44,7 @@ pub(crate) struct Qp {
     pub(crate) max_dest_rd_atomic: u8,
     pub(crate) sends: VecDeque<Send>,
     pub(crate) receives: VecDeque<Recv>,
-    /// Of a shared queue: what an incomplete message has taken.
+    /// For a shared queue: the receive that an incomplete message has taken.
     pub(crate) begun: Option<Recv>,
     pub(crate) last_receive: LastReceive,
     /// Requests that are done, of a device that frees their slots when a completion of them is polled, by the
@@ -52,11 +52,11 @@ pub(crate) struct Qp {
     pub(crate) unpolled: u32,
     /// Slots that are not free yet, of such requests.
     pub(crate) kept_slots: u32,
-    /// What waits for its time.
+    /// The request that waits for its time.
     pub(crate) waiting: Option<Waiting>,
-    /// How often something was tried, so that a timer knows whether it is meant.
+    /// How often a request was tried, so that a timer can check whether it is meant.
     pub(crate) attempt: u64,
-    /// A timer will execute what is kept back.
+    /// A timer will execute the requests that are kept back.
     pub(crate) is_kept_back: bool,
     /// How long checks had taken by then.
     pub(crate) kept_at: Duration,
@@ -81,7 +81,7 @@ pub(crate) enum QpState {
 pub(crate) enum LastReceive {
     /// It may.
     Open,
-    /// It has failed, and will give back what it has taken.
+    /// It has failed, and will give back the receive that it has taken.
     Due,
     /// It has given back all that it gives back.
     Over,
@@ -94,7 +94,7 @@ pub(crate) enum Waiting {
     Receive { left: u8 },
     /// The peer does not answer.
     Answer { left: u8 },
-    /// The network is busy with what was sent before.
+    /// The network is busy with earlier data.
     Network,
 }
 
@@ -115,7 +115,7 @@ pub(crate) struct Send {
     pub(crate) caller: Option<Caller>,
 }
 
-/// What a request does.
+/// The operation of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Operation {
     Read,
@@ -130,7 +130,7 @@ pub(crate) enum Operation {
 }
 
 impl Operation {
-    /// Whether a write may be executed before it that was posted behind it.
+    /// Whether a write that was posted after it may be executed before it.
     pub(crate) fn is_slow(self) -> bool {
         !matches!(self, Self::Write(_) | Self::Send(_))
     }
@@ -176,12 +176,12 @@ impl Qp {
         (self.cap.max_send_wr as usize).saturating_sub(used)
     }
 
-    /// Slots whose completion was polled.
+    /// Slots with polled completions.
     pub(crate) fn free_slots(&mut self, slots: u32) {
         self.kept_slots = self.kept_slots.saturating_sub(slots);
     }
 
-    /// What the post of one more request says, with so many already accepted.
+    /// The result of a post of one more request, with so many already accepted.
     pub(crate) fn check(&self, send: &Send, accepted: usize) -> Result<()> {
         if accepted >= self.slots_left() {
             return Err(Errno::NOMEM);

@@ -11,8 +11,9 @@ use crate::profile::Profile;
 /// Runs a test on a fabric on which the order of threads follows from a seed, so that a run that fails can be run
 /// again.
 ///
-/// It takes the seed from the environment variable `RPMA_SIM_SEED`. If that is not set it takes a new one each time,
-/// for as many runs as `RPMA_SIM_RUNS` says, or one. When the test panics it prints the seed, and goes on panicking:
+/// It takes the seed from the environment variable `RPMA_SIM_SEED`. If that is not set it takes a
+/// new one each time. The number of runs is `RPMA_SIM_RUNS`, or 1. When the test panics it prints
+/// the seed, and goes on panicking:
 ///
 /// ```text
 /// seed 123: run again with RPMA_SIM_SEED=123
@@ -21,17 +22,19 @@ use crate::profile::Profile;
 /// On such a [fabric](Fabric::seeded) one thread runs at a time: the calling one, those that
 /// [`Host::spawn`](crate::Host::spawn) and [`thread`](crate::thread) have started, and those that have entered a host.
 /// At each call of verbs and of [`sync`](crate::sync), and when a thread waits in `rpma`, the seed chooses which thread
-/// goes on. Time is virtual ([`Fabric::now`],
-/// [`now`](crate::now)): 1 µs for each call, and when nobody can go on it jumps to the next limit, or to when a device
-/// tries again. What a device does by chance follows from the seed as well.
+/// goes on. Time is virtual ([`Fabric::now`], [`now`](crate::now)): 1 µs for each call. When no
+/// thread can go on it jumps to the next limit, or to the next retry of a device. The random
+/// choices of a device follow from the seed as well.
 ///
-/// What the fabric does not know of is not repeated: a thread that waits for a lock, a channel, a sleep or a scope of
-/// std's or of another crate (take those of [`sync`](crate::sync) and [`thread`](crate::thread)), a thread that comes to
-/// a host by itself, and one on no host that makes calls or wakes a thread. Whoever has
-/// the turn and sleeps elsewhere for a second of real time, or computes for half a minute, loses it; then time is real
-/// until it is back. The run goes on, and [`Fabric::why_not_repeatable`] has the reason, which is printed as well.
+/// Events outside of the fabric's control are not repeated: a thread that waits for a lock, a
+/// channel, a sleep or a scope of std's or of another crate (take those of [`sync`](crate::sync)
+/// and [`thread`](crate::thread)), a thread that comes to a host by itself, and one on no host that
+/// makes calls or wakes a thread. A thread that has the turn and sleeps elsewhere for a second of
+/// real time, or computes for half a minute, loses it. Then time is real until it is back. The run
+/// goes on, and [`Fabric::why_not_repeatable`] has the reason, which is printed as well.
 ///
-/// If every thread waits and nothing is to come, one of them panics, and says where all of them are.
+/// If every thread waits and no event can come, one of them panics, and its message has the places
+/// of all of them.
 ///
 /// ```
 /// # mod rpma { pub use rpma_sim as sim; }

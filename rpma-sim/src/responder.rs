@@ -1,4 +1,4 @@
-//! What a responder does with the requests that reach it, and why it refuses some.
+//! How a responder serves the requests that reach it, and why it refuses some.
 
 use crate::engine::failed;
 use crate::memory::{Part, access, fetch};
@@ -10,10 +10,10 @@ use crate::types::{
     ibv_wc_status,
 };
 
-/// Why a responder does not do what it is asked for.
+/// Why a responder does not serve a request.
 pub(crate) enum Refusal {
     NoReceive,
-    /// With the status at the requester, and the event that tells of it here.
+    /// The fields are the status at the requester, and the event that reports it here.
     Denied(ibv_wc_status, ibv_event_type),
 }
 
@@ -60,7 +60,7 @@ impl State {
         Ok(bytes)
     }
 
-    /// What a responder does with a request that brings bytes, or none.
+    /// Serves a request, with bytes or without.
     pub(crate) fn serve(
         &mut self,
         peer: u32,
@@ -124,7 +124,7 @@ impl State {
         }
     }
 
-    /// Whether a responder has done what a request asks for. If it refuses, it has failed.
+    /// Whether a responder has served a request. If it refuses, it has failed.
     pub(crate) fn serve_or_fail(
         &mut self,
         peer: u32,
@@ -180,7 +180,7 @@ impl State {
         ))
     }
 
-    /// What a queue pair has written to its peer's memory becomes visible.
+    /// The writes of a queue pair to its peer's memory become visible.
     pub(crate) fn push_own(&mut self, from: u32, peer: u32, part: Option<Part>) {
         let host = self.nics[self.qps[peer].nic].host;
         self.push(from, host, part);

@@ -1,4 +1,4 @@
-//! What a fabric consists of, under its one lock.
+//! The parts of a fabric, under its one lock.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -32,7 +32,7 @@ pub(crate) struct Shared {
     pub(crate) steps: Steps,
 }
 
-/// Tells those who wait of a change.
+/// Notifies waiting threads of a change.
 #[derive(Debug, Default)]
 pub(crate) struct Changed {
     count: AtomicU64,
@@ -45,7 +45,7 @@ impl Changed {
         self.told.notify_all();
     }
 
-    /// How often it was told.
+    /// The number of notifications.
     pub(crate) fn count(&self) -> u64 {
         self.count.load(Ordering::Relaxed)
     }
@@ -101,7 +101,7 @@ impl Shared {
         self.lock_quietly()
     }
 
-    /// As [`lock`](Self::lock), in the middle of something or behind the scenes.
+    /// As [`lock`](Self::lock), in the middle of a step or in the background.
     pub(crate) fn lock_quietly(&self) -> MutexGuard<'_, State> {
         assert_not_checking();
         // Who panics under it has found a wrong use of verbs: the others go on.
@@ -170,12 +170,12 @@ impl State {
         }
     }
 
-    /// What kind of a device it is.
+    /// The kind of the device.
     pub(crate) fn profile(&self, nic: usize) -> &Profile {
         &self.profiles[self.nics[nic].host]
     }
 
-    /// What kind of a device a queue pair is on.
+    /// The kind of a queue pair's device.
     pub(crate) fn profile_of(&self, qp: u32) -> &Profile {
         self.profile(self.qps[qp].nic)
     }
@@ -225,7 +225,7 @@ impl State {
         (((self.random >> 32) * u64::from(below)) >> 32) as u32
     }
 
-    /// Does what was put off until now; `true` if there was something.
+    /// Does the work that was put off until now; `true` if there was some.
     pub(crate) fn run_due(&mut self) -> bool {
         let mut ran = false;
         // What comes to be due meanwhile waits, so that other threads get the lock: retries may take longer than their
@@ -254,7 +254,7 @@ impl State {
     }
 }
 
-/// Objects by their numbers, none of which is given twice.
+/// Objects by their numbers. No number is given twice.
 #[derive(Debug)]
 pub(crate) struct Table<T> {
     next: u32,
@@ -269,7 +269,7 @@ impl<T> Table<T> {
         }
     }
 
-    /// Adds what is made with its own number.
+    /// Adds the object, made with its own number.
     pub(crate) fn add(&mut self, make: impl FnOnce(u32) -> T) -> u32 {
         let number = self.next;
         self.next += 1;

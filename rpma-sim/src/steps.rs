@@ -1,4 +1,4 @@
-//! The steps of a run, and what a test does at one of them.
+//! The steps of a run, and the test's actions at them.
 
 use std::cell::Cell;
 use std::collections::BTreeMap;
@@ -11,7 +11,7 @@ use crate::state::Shared;
 
 type Action = Box<dyn FnOnce() + Send>;
 
-/// How many steps there were, and what is to come at which.
+/// The number of steps, and the actions at later ones.
 #[derive(Default)]
 pub(crate) struct Steps {
     count: Arc<AtomicU64>,
@@ -29,11 +29,11 @@ impl fmt::Debug for Steps {
 }
 
 thread_local! {
-    /// This thread does what a test wants at a step. The calls of that are no steps.
+    /// This thread runs the action of a test at a step. The calls of that are no steps.
     static ACTING: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Whether the calling thread does what a test wants at a step.
+/// Whether the calling thread runs the action of a test at a step.
 pub(crate) fn is_acting() -> bool {
     ACTING.get()
 }
@@ -53,7 +53,7 @@ impl Steps {
         self.actions.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes the first action whose step has come.
+    /// Takes the first action that is due.
     fn due(&self) -> Option<Action> {
         let mut actions = self.lock();
         let first = actions.first_entry()?;
@@ -61,7 +61,7 @@ impl Steps {
         has_come.then(|| first.remove())
     }
 
-    /// Does what is to be done by now. No lock is held.
+    /// Runs the actions that are due by now. No lock is held.
     pub(crate) fn act(&self) {
         struct Acting;
         impl Drop for Acting {
@@ -77,7 +77,7 @@ impl Steps {
     }
 }
 
-/// What is to happen at a step: see [`Fabric::at_step`]. Dropping it takes that back.
+/// The action at a step: see [`Fabric::at_step`]. Dropping it takes that back.
 #[derive(Debug)]
 #[must_use = "it is taken back when this is dropped"]
 pub struct AtStep {
@@ -110,14 +110,15 @@ impl Fabric {
         self.shared().steps.count.load(Ordering::Relaxed)
     }
 
-    /// Runs `action` at a step, 1 being the first of the fabric: cuts the power of a host, say, or interrupts the network,
-    /// in the middle of a run and without a thread that races for the moment.
+    /// Runs `action` at a step, 1 being the first of the fabric. It can cut the power of a host,
+    /// say, or interrupt the network, in the middle of a run and without a thread that races for
+    /// the moment.
     ///
     /// It runs once, between two calls, in whichever thread is there, when the number of [steps](Self::steps) has been
     /// reached. A step that is a request may be in the middle of a call: then the action runs after that call. A step
     /// that has passed already comes at once. The same step of a [seeded](Self::seeded) run is the same moment.
     ///
-    /// `action` uses the fabric, its hosts and links, and nothing of rpma. It does not panic.
+    /// `action` uses only the fabric, its hosts and links, and not rpma. It does not panic.
     ///
     /// ```
     /// # mod rpma { pub use rpma_sim as sim; }

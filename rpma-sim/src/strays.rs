@@ -1,7 +1,8 @@
 //! Requests that outlive their requester: those that were on their way when its queue pair failed or was destroyed.
 //!
-//! A network delivers what it has. The responder executes it, in order, as long as its own queue pair takes requests:
-//! until it fails, is reset or destroyed. How many of the requests had left the device is chosen by the seed.
+//! A network delivers the requests that it has. The responder executes it, in order, as long as its
+//! own queue pair takes requests: until it fails, is reset or destroyed. How many of the requests
+//! had left the device is chosen by the seed.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -15,13 +16,13 @@ use crate::types::ibv_send_flags;
 #[derive(Debug, Default)]
 pub(crate) struct Strays(BTreeMap<u32, Left>);
 
-/// What a queue pair has left.
+/// The requests that a queue pair has left.
 #[derive(Debug)]
 struct Left {
     /// Its peer, and the host that it was on.
     peer: u32,
     host: usize,
-    /// With the bytes that travel.
+    /// Each request, with the bytes that travel.
     sends: VecDeque<(Send, Vec<u8>)>,
 }
 
@@ -74,7 +75,7 @@ impl State {
         self.links.strays.0.insert(number, left);
     }
 
-    /// What a queue pair has left arrives.
+    /// The requests that a queue pair has left arrive.
     pub(crate) fn strays_arrive(&mut self, number: u32, delay: Option<u64>) {
         while let Some(left) = self.links.strays.0.get_mut(&number) {
             let has_arrived = |(send, _): &(Send, Vec<u8>)| delay.is_none() || send.way.is(delay);

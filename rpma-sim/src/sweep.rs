@@ -30,10 +30,10 @@ const STEPS: u64 = 200;
 /// The longest run, in its own time: one that waits longer has a wait without a limit.
 const LONGEST: Duration = Duration::from_secs(3600);
 
-/// What goes wrong in one run.
+/// The fault in one run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Fault {
-    /// This call fails with `EIO`, and has done nothing.
+    /// This call fails with `EIO`, and has no effect.
     Call(String, u32),
     /// This happens to a request, of all connections.
     Request(OnWay, u32),
@@ -171,7 +171,7 @@ impl Fault {
 }
 
 impl Shared {
-    /// Keeps a fault of a host for reports, with the thread whose call has come to the step.
+    /// Keeps a fault of a host for reports, with the thread that made the call at the step.
     fn note(&self, what: OnHost, step: u64, host: usize) {
         let thread = fabric::thread_in(self).and_then(|it| self.order.text_of(it));
         let thread = thread.map_or(String::new(), |thread| format!(", in thread {thread}"));
@@ -327,7 +327,7 @@ fn drawn(all: &[Vec<Fault>; 3], seed: u64) -> Vec<Fault> {
     (0..count).map(one).collect()
 }
 
-/// What can fail in a program.
+/// The points at which a program can fail.
 struct Extent {
     calls: Vec<(&'static str, u64)>,
     requests: u32,

@@ -1,8 +1,8 @@
 //! A fabric in the time of the program: [`Fabric::follow`] and [`Fabric::tick`].
 //!
 //! An async program has a clock of its own, its runtime's, which a test may have paused. Here the
-//! fabric's time is that clock's, and a future that the runtime polls does what is due. So the
-//! fabric's timers are timers of the runtime, and a paused clock jumps to whichever is first.
+//! fabric's time is that clock's, and a future that the runtime polls does the work that is due. So
+//! the fabric's timers are timers of the runtime, and a paused clock jumps to whichever is first.
 //!
 //! The runtime's clock does not see the time of a call that blocks. The wait of such a call jumps as
 //! after `Fabric::jump_over_waits`. The fabric's clock is then ahead, until the program's clock has
@@ -23,8 +23,8 @@ const NOT_HERE: &str = "Fabric::tick: this thread is not on the fabric, so the l
                         Call Fabric::follow in the thread of the runtime, or Host::enter in each of its threads";
 
 impl Fabric {
-    /// Makes the program's clock the fabric's: for tests of async programs, whose runtime has a
-    /// clock that can be paused.
+    /// Makes the program's clock the fabric's: for tests of async programs, with a runtime that has
+    /// a clock to pause.
     ///
     /// `now` returns the program's time. It is called with locks of the fabric, so it uses neither the
     /// fabric nor `rpma`. Call this first of all, inside of the runtime, and spawn
@@ -67,7 +67,7 @@ impl Fabric {
     /// [`jump_over_waits`](Self::jump_over_waits). So a wait for a peer that is another task of the
     /// same thread fails at the end of its limit, and takes no real time. The fabric's clock is then
     /// ahead of the program's, and stands still until that has caught up. If the wait has no limit
-    /// and nothing is to come, the thread panics after 5 s of real time, and the message has its
+    /// and no event can come, the thread panics after 5 s of real time, and the message has its
     /// last call of verbs. A wait of no time never waits.
     ///
     /// [`std::thread::sleep`] and other waits outside of `rpma` are real time, as everywhere.
@@ -105,8 +105,8 @@ impl Fabric {
         self.be_here();
     }
 
-    /// Does what is due on a fabric that [follows](Self::follow) the program's clock, until the
-    /// fabric is gone: a future to spawn beside the program, or to poll with it.
+    /// Does the work that is due on a fabric that [follows](Self::follow) the program's clock,
+    /// until the fabric is gone: a future to spawn beside the program, or to poll with it.
     ///
     /// `sleep_until` returns a future that is ready at an instant of that clock. Dropping the future
     /// stops the fabric's clock, and another one may go on. If something is to come and no such
@@ -145,7 +145,7 @@ impl Fabric {
     }
 }
 
-/// The future of [`Fabric::tick`], as its fabric knows it.
+/// The fabric's view of the future of [`Fabric::tick`].
 struct Ticking {
     shared: Weak<Shared>,
     alarm: Arc<Alarm>,
@@ -170,7 +170,7 @@ impl Ticking {
         }
     }
 
-    /// Does what is due, and returns when the next thing is; nothing if the fabric is gone.
+    /// Does the work that is due, and returns when the next work is; `None` if the fabric is gone.
     fn run_due(&self) -> Option<Option<Instant>> {
         let shared = self.shared.upgrade()?;
         assert!(fabric::thread_in(&shared).is_some(), "{NOT_HERE}");

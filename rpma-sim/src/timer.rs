@@ -1,4 +1,4 @@
-//! What has to wait: a clock with one thread for each fabric that has ever waited for something.
+//! Work that has to wait: a clock with one thread for each fabric that has ever had such work.
 //!
 //! A fabric that follows the program's clock has no such thread: see `tick.rs`.
 
@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use crate::cm::Stage;
 use crate::state::Shared;
 
-/// A fabric's clock. It is that of the system, and what was jumped; or virtual altogether; or the
+/// A fabric's clock. It is that of the system, with the jumps; or virtual altogether; or the
 /// program's.
 #[derive(Debug)]
 pub(crate) struct Time {
@@ -67,7 +67,7 @@ impl Time {
         self.program.get().is_some()
     }
 
-    /// Whether real time is none of its business.
+    /// Whether it is independent of real time.
     pub(crate) fn is_virtual(&self) -> bool {
         self.is_virtual || self.follows()
     }
@@ -92,18 +92,18 @@ fn nanoseconds(of: Duration) -> u64 {
     u64::try_from(of.as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// What is put off.
+/// The work that is put off.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Timer {
     /// A queue pair tries its first request again, unless something else has happened since.
     Try { qp: u32, attempt: u64 },
-    /// Nobody has an address that is asked for.
+    /// No host has an address that is asked for.
     Unresolved { id: u32 },
     /// A connection is forgotten.
     Timewait { id: u32 },
     /// The other end has not answered an id in this stage.
     Unanswered { id: u32, stage: Stage },
-    /// A failed queue pair gives back what an incomplete message has taken.
+    /// A failed queue pair gives back the receive that an incomplete message has taken.
     LastReceive { qp: u32 },
     /// Requests that were delayed arrive.
     Arrival { qp: u32, delay: u64 },
@@ -111,7 +111,7 @@ pub(crate) enum Timer {
     Late { number: u64 },
 }
 
-/// What is put off, and until when.
+/// The work that is put off, and until when.
 pub(crate) struct Clock {
     shared: Weak<Shared>,
     time: Arc<Time>,
@@ -121,7 +121,7 @@ pub(crate) struct Clock {
     thread: Option<JoinHandle<()>>,
 }
 
-/// What the thread waits for, or the future of `Fabric::tick`.
+/// The alarm that the thread, or the future of `Fabric::tick`, waits for.
 pub(crate) struct Alarm {
     time: Arc<Time>,
     next: Mutex<Next>,
@@ -144,7 +144,7 @@ pub(crate) struct Next {
     pub(crate) sleeper: Option<Sleeper>,
 }
 
-/// A future that does what is due sleeps until an instant, or for as long as nothing is to come.
+/// A future that does the work that is due. It sleeps until an instant, or while no work can come.
 pub(crate) struct Sleeper {
     pub(crate) until: Option<Instant>,
     pub(crate) waker: Waker,
@@ -202,7 +202,7 @@ impl Clock {
         self.time.is_virtual()
     }
 
-    /// Whose clock it is.
+    /// The fabric of the clock.
     pub(crate) fn shared(&self) -> &Weak<Shared> {
         &self.shared
     }
@@ -211,7 +211,7 @@ impl Clock {
         self.time.now()
     }
 
-    /// Takes back what was put off.
+    /// Takes back a timer.
     pub(crate) fn cancel(&mut self, timer: Timer) {
         self.timers.retain(|_, of| *of != timer);
     }

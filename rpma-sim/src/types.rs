@@ -1,8 +1,9 @@
-//! The types of `verbs.h` and `rdma_cma.h`, as bindgen has them for rdma-core 56, without what neither rpma nor
-//! the simulator uses.
+//! The types of `verbs.h` and `rdma_cma.h`, as bindgen makes them for rdma-core 56. Those that
+//! neither rpma nor the simulator uses are left out.
 //!
-//! They were generated once and cut; where the layout is C's it is checked, so that what is tested with them is
-//! what is compiled against the real headers. Calls that nobody makes have the type [`Unused`] here.
+//! They were generated once and cut. If the layout is C's it is checked, so that tests use the same
+//! layout as a build against the real headers. Calls that no code makes have the type [`Unused`]
+//! here.
 
 #![allow(
     non_camel_case_types,
@@ -17,7 +18,7 @@ use libc::{
     pthread_cond_t, pthread_mutex_t, sockaddr, sockaddr_in, sockaddr_in6, sockaddr_storage,
 };
 
-/// A C enum: a number, of which some values have names.
+/// A C enum: a number. Some values have names.
 macro_rules! numbers {
     ($name:ident: $number:ident { $($value:ident = $is:expr),* $(,)? }) => {
         #[repr(transparent)]
@@ -54,7 +55,7 @@ macro_rules! zeroed {
     };
 }
 
-/// C structs of which only pointers occur.
+/// C structs that occur only as pointers.
 macro_rules! opaque {
     ($($name:ident)*) => {$(
         #[repr(C)]
@@ -65,7 +66,7 @@ macro_rules! opaque {
     )*};
 }
 
-/// A call that nobody makes.
+/// A call that no code makes.
 pub type Unused = Option<unsafe extern "C" fn()>;
 
 pub type __u16 = c_ushort;

@@ -1,5 +1,5 @@
-//! Where threads wait: what `rpma` calls in the place of the system's clock, `poll`, sleeps and locks; and of its random
-//! numbers.
+//! Where threads wait: the calls that `rpma` makes in the place of the system's clock, `poll`,
+//! sleeps and locks; and its random numbers.
 
 use std::cell::Cell;
 use std::os::fd::BorrowedFd;
@@ -14,7 +14,7 @@ use rustix::io::Errno;
 use crate::fabric;
 use crate::order::{Event, Standing};
 
-/// What is left, for `poll`. `None` is for ever.
+/// The time that is left, for `poll`. `None` is for ever.
 pub(crate) fn left(deadline: Option<Instant>, now: Instant) -> Option<Timespec> {
     let left = deadline?.saturating_duration_since(now);
     Some(Timespec::try_from(left).unwrap_or(Timespec {
@@ -23,7 +23,7 @@ pub(crate) fn left(deadline: Option<Instant>, now: Instant) -> Option<Timespec> 
     }))
 }
 
-/// What can be read now.
+/// Finds the descriptors that can be read now.
 pub(crate) fn look(fds: &mut [PollFd<'_>]) -> Result<usize, Errno> {
     match poll(fds, Some(&Timespec::default())) {
         // It has not waited.
@@ -37,9 +37,9 @@ thread_local! {
     static UNDIVIDED: Cell<bool> = const { Cell::new(false) };
 }
 
-/// The time of the fabric whose host the calling thread is on; on no host that of the system.
+/// The time of the fabric of the calling thread's host; on no host that of the system.
 ///
-/// It is what limits of `rpma` are measured with.
+/// The limits of `rpma` are measured with it.
 #[must_use]
 pub fn now() -> Instant {
     match fabric::place() {
@@ -48,8 +48,8 @@ pub fn now() -> Instant {
     }
 }
 
-/// Sleeps for so long in the time of the fabric whose host the calling thread is on: a wait that the clock can jump
-/// over. On no host, as [`std::thread::sleep`].
+/// Sleeps for so long in the time of the fabric of the calling thread's host: a wait that the clock
+/// can jump over. On no host, as [`std::thread::sleep`].
 pub fn sleep(limit: Duration) {
     let Some((shared, thread)) = fabric::place().filter(|(shared, _)| shared.order.is_on()) else {
         return thread::sleep(limit);
@@ -59,7 +59,8 @@ pub fn sleep(limit: Duration) {
     while shared.wait(thread, &mut [], until, Event::None) == Err(Errno::INTR) {}
 }
 
-/// A random number that follows from the seed of the fabric whose host the calling thread is on, if that has a seed.
+/// A random number that follows from the seed of the fabric of the calling thread's host, if that
+/// has a seed.
 #[doc(hidden)]
 #[must_use]
 pub fn random() -> Option<u64> {
@@ -85,11 +86,11 @@ fn wait_or(
 }
 
 /// Waits until a descriptor is readable, or until `deadline` by [`now`] (`None` is for ever):
-/// `poll(2)` in the time and in the order of the fabric whose host the calling thread is on. On no
-/// host it waits in real time.
+/// `poll(2)` in the time and in the order of the fabric of the calling thread's host. On no host it
+/// waits in real time.
 ///
 /// It is for the event loop of a program. Such a loop sleeps in `epoll_wait` or in a library, and
-/// the fabric knows of no such sleep. In its tests the loop waits here for the descriptor of its
+/// the fabric does not see such a sleep. In its tests the loop waits here for the descriptor of its
 /// epoll, and then calls `epoll_wait` without a time. Returns whether a descriptor is readable.
 ///
 /// ```
@@ -118,13 +119,13 @@ fn wait_or(
 ///
 /// # Panics
 ///
-/// If every thread of the fabric waits and nothing is to come.
+/// If every thread of the fabric waits and no event can come.
 pub fn wait_readable(fds: &[BorrowedFd<'_>], deadline: Option<Instant>) -> Result<bool, Errno> {
     readable(fds, deadline, Event::None)
 }
 
-/// As [`wait_readable`], for a thread that serves others: it waits for as long as they do nothing,
-/// so it does not panic. Another thread that waits does.
+/// As [`wait_readable`], for a thread that serves others: it waits for as long as they make no
+/// calls, so it does not panic. Another thread that waits does.
 #[doc(hidden)]
 pub fn wait_to_serve(fds: &[BorrowedFd<'_>], deadline: Option<Instant>) -> Result<bool, Errno> {
     readable(fds, deadline, Event::Serves)

@@ -34,7 +34,7 @@ impl Condvar {
     ///
     /// # Panics
     ///
-    /// If every thread of the fabric waits and nothing is to come.
+    /// If every thread of the fabric waits and no event can come.
     #[track_caller]
     pub fn wait<'a, T>(&self, guard: MutexGuard<'a, T>) -> LockResult<MutexGuard<'a, T>> {
         let waited = self.wait_until(guard, None, "Condvar::wait");

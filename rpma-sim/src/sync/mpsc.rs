@@ -227,7 +227,7 @@ impl<T> SyncSender<T> {
     ///
     /// # Panics
     ///
-    /// If every thread of the fabric waits and nothing is to come.
+    /// If every thread of the fabric waits and no event can come.
     #[track_caller]
     pub fn send(&self, value: T) -> Result<(), SendError<T>> {
         begin("SyncSender::send", Location::caller());
@@ -289,7 +289,7 @@ impl<T> Receiver<T> {
     ///
     /// # Panics
     ///
-    /// If every thread of the fabric waits and nothing is to come.
+    /// If every thread of the fabric waits and no event can come.
     #[track_caller]
     pub fn recv(&self) -> Result<T, RecvError> {
         begin("Receiver::recv", Location::caller());

@@ -93,8 +93,9 @@ impl<T: ?Sized> Mutex<T> {
     ///
     /// # Panics
     ///
-    /// If every thread of the fabric waits and nothing is to come. In a check of
-    /// [`Fabric::on_every_event`](crate::Fabric::on_every_event), if the program holds the lock while it calls `rpma`.
+    /// If every thread of the fabric waits and no event can come. In a check of
+    /// [`Fabric::on_every_event`](crate::Fabric::on_every_event), if the program holds the lock
+    /// while it calls `rpma`.
     #[track_caller]
     pub fn lock(&self) -> LockResult<MutexGuard<'_, T>> {
         begin("Mutex::lock", Location::caller());
