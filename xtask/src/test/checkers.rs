@@ -1,5 +1,5 @@
-//! Miri, ThreadSanitizer and AddressSanitizer over the whole library on the simulated fabric. They take a nightly
-//! toolchain of one date, so that they say tomorrow what they say today.
+//! Miri, ThreadSanitizer and AddressSanitizer over the whole library on the simulated fabric. They
+//! take a nightly toolchain of one date, so that their results stay the same.
 
 use std::process::Command;
 
@@ -12,8 +12,8 @@ use crate::lab::PACKAGE;
 
 const NIGHTLY: &str = "nightly-2026-05-20";
 
-/// What Miri runs of a program: the tests whose names have `only`, but for those that have one of `slow`, most of which
-/// take it more than a minute.
+/// The tests that Miri runs of a program: those with `only` in their names, except for those that
+/// have one of `slow`. Most of the slow ones take it more than a minute.
 struct Interpreted {
     program: &'static str,
     only: &'static str,
@@ -74,7 +74,7 @@ const MIRI: [Interpreted; 7] = [
     },
 ];
 
-/// What the sanitizers run: most of what has threads, or unsafe code below.
+/// The programs that the sanitizers run: most of those with threads, or unsafe code below.
 const SANITIZED: [&str; 19] = [
     "atomic",
     "batch",
@@ -101,8 +101,8 @@ const SANITIZED: [&str; 19] = [
 /// persists is looked at.
 const SLOW_ASYNC: [&str; 3] = ["a_dropped_wait_undoes_nothing", "replicas::", "serving::"];
 
-/// The crate whose unit tests run as well: they cover its references into registered memory, and the
-/// files that `tests/loom` includes.
+/// The crate with unit tests that run as well: they cover its references into registered memory,
+/// and the files that `tests/loom` includes.
 const ASYNC: &str = "rpma-async";
 
 /// A work request names memory by a number.

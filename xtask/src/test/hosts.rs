@@ -1,9 +1,9 @@
-//! Two hosts: what no guest that talks to itself can show. Packets are lost, machines stand still and
-//! lose their power, programs are killed, while a program (tests/hosts) appends to a log in the other
-//! host's persistent memory.
+//! Two hosts: tests that a guest on its own cannot run. Packets are lost, machines stand still and
+//! lose their power, programs are killed, while a program (tests/hosts) appends to a log in the
+//! other host's persistent memory.
 //!
-//! Host 1 writes, host 2 owns the memory. Whatever happens: no wait is without an end, every record that
-//! was acknowledged is there and whole, and the tail shows no record that is not.
+//! Host 1 writes, host 2 owns the memory. In every case no wait is without an end, every record
+//! that was acknowledged is there and whole, and the tail shows no record that is not.
 
 mod cut_off;
 mod keep_alive;
@@ -25,17 +25,17 @@ const PROGRAM: &str = "/src/target/guest/debug/hosts";
 const SERVER: [&str; 2] = ["10.77.0.2", "7204"];
 const PROBER: [&str; 2] = ["10.77.0.2", "7205"];
 const PMEM: &str = "/dev/dax0.0";
-/// For a program to start or to end; what it does in between has limits of its own.
+/// The limit for a program to start or to end; its work in between has limits of its own.
 const LIMIT: Duration = Duration::from_secs(60);
 /// The device's own flush and atomic write, and the fallbacks.
 const ONE_SIDED: [&str; 2] = ["native", "fallback"];
 /// And the processor of the memory's host.
 const METHODS: [&str; 3] = ["native", "fallback", "server"];
 
-/// What happens while the program commits by one method.
+/// The events while the program commits by one method.
 type Scenario<'a> = fn(&mut Test<'a>, &str) -> Result<String>;
 
-/// Runs those with one of `names` in theirs, each as one test; all if there are none.
+/// Runs the scenarios with one of `names` in theirs, each as one test; all if `names` is empty.
 pub(super) fn run(
     report: &mut Report<'_>,
     workspace: &Workspace,
@@ -141,7 +141,7 @@ impl Test<'_> {
         Ok(counts)
     }
 
-    /// Programs that get no chance to say goodbye.
+    /// Programs that are killed without a chance to disconnect.
     fn kills(&mut self, method: &str) -> Result<String> {
         let client = self.append(60, "1", method)?;
         self.kill(1, "hosts append")?;
@@ -226,8 +226,8 @@ impl Test<'_> {
         Ok(noticed)
     }
 
-    /// A client asks for retries without end, and its host answers no more. The server notices
-    /// that after 3 times 0.07 s, as its own settings say.
+    /// A client asks for retries without end, and its host answers no more. The server notices that
+    /// after 3 times 0.07 s, by its own settings.
     fn notices_endless(&mut self, _: &str) -> Result<String> {
         // That both hosts are there.
         self.serve()?;
@@ -259,7 +259,7 @@ impl Test<'_> {
         Ok(noticed)
     }
 
-    /// These tests find what they look for.
+    /// These tests find the faults that they look for.
     fn tail_first(&mut self, _: &str) -> Result<String> {
         self.serve()?;
         let mut client = self.start(1, "client", &["tail-first", SERVER[0], SERVER[1]])?;
@@ -312,7 +312,7 @@ impl Test<'_> {
         output(&mut ssh.command(&["pkill", "-KILL", "-f", program], false)).map(drop)
     }
 
-    /// Starts what an earlier test has left cut or frozen.
+    /// Starts the hosts that an earlier test has left cut or frozen.
     fn all_up(&mut self) -> Result<()> {
         for number in NUMBERS {
             if self.hosts.machines.is_up(number) {
@@ -394,7 +394,7 @@ fn time_to_fail(client: &mut Remote) -> Result<f64> {
     Ok(started.elapsed().as_secs_f64())
 }
 
-/// The number of records that a client was told are safe.
+/// The number of records that were acknowledged to a client.
 fn last_acknowledged(client: &Remote) -> Result<u64> {
     let said = client.said();
     let mut lines = said.iter().rev();

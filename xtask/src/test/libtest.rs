@@ -1,5 +1,5 @@
-//! Reading what Rust's test programs and `runner.sh` print, so that a test that exists and was not
-//! reported is noticed.
+//! Reading the output of Rust's test programs and of `runner.sh`, so that a test that exists and
+//! was not reported is noticed.
 
 /// How tests are marked that run only with `--long`: `#[ignore = "long: 20 minutes"]`.
 const LONG: &str = "ignored, long:";
@@ -7,7 +7,7 @@ const LONG: &str = "ignored, long:";
 /// How tests are marked that a simulated fabric cannot have: `#[cfg_attr(feature = "sim", ignore = "…")]`.
 const ON_A_DEVICE: &str = "ignored, on a device only:";
 
-/// What one or more test programs reported.
+/// The report of one or more test programs.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Outcome {
     /// How many tests there are.
@@ -22,7 +22,7 @@ pub(super) struct Outcome {
     pub(super) elsewhere: usize,
     /// Ignored for no such reason.
     pub(super) ignored: usize,
-    /// What the machine was lost by.
+    /// Why the machine was lost.
     pub(super) machine_lost: Option<String>,
 }
 
@@ -152,7 +152,7 @@ mod tests {
         assert_eq!(counts, (4, 2, 1, 1));
     }
 
-    /// Plays a test program with the tests a to h. Each does what its name stands for below.
+    /// Plays a test program with the tests a to h. Each behaves as its name means below.
     const PROGRAM: &str = r#"#!/bin/bash
         case " $* " in *" --list "*)
             names=(); for word; do [[ $word = -* ]] || names+=("$word"); done
@@ -197,8 +197,8 @@ mod tests {
         (output.status.code(), text)
     }
 
-    /// A test that hangs (and prints), one that crashes (and leaves a process behind) and one that ends
-    /// its program are named; all others run.
+    /// A test that hangs (and prints), one that crashes (and leaves a process behind) and one that
+    /// ends its program are named; all others run.
     #[test]
     fn each_test_is_reported_whatever_one_of_them_does() {
         let dir = tempfile::tempdir().unwrap();
@@ -231,7 +231,7 @@ mod tests {
         assert_eq!(status, Some(1), "{text}");
     }
 
-    /// What ssh's failure looks like.
+    /// The output of a failed ssh.
     #[test]
     fn a_guest_that_does_not_answer_is_told_from_a_failed_test() {
         let dir = tempfile::tempdir().unwrap();

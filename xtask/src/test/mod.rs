@@ -50,18 +50,18 @@ impl Options {
 /// All code but the simulator's side of it.
 const CLIPPY: &str = "clippy --locked --all-targets --workspace --features rpma-examples/device";
 
-/// That side: what is compiled where the simulated fabric is in the libraries' place.
+/// That side: the code that is compiled with the simulated fabric in the libraries' place.
 const SIM: &str = "--workspace --no-default-features --features rpma-examples/sim";
 /// The features of rpma-async that only dependants with tests turn on.
 const RUNTIMES: &str = "--features rpma-async/tokio,rpma-async/async-io";
 const TEST: &str = "test --locked --no-fail-fast --workspace";
 
-/// The device tests of what another rdma-core changes, flushes and atomic writes, of what they
-/// stand on, and of the system calls. The build against rdma-core 44 runs these always and the
-/// others with `--long`.
+/// The device tests of the parts that another rdma-core changes: flushes and atomic writes, their
+/// basis, and the system calls. The build against rdma-core 44 runs these always and the others
+/// with `--long`.
 const CHANGED_BY_HEADERS: [&str; 5] = ["atomic", "batch", "connect", "syscalls", "transfer"];
 
-/// Runs everything; tells whether all of it passed.
+/// Runs everything; returns whether all of it passed.
 pub(crate) fn all(workspace: &Workspace, options: Options) -> Result<bool> {
     let mut report = Report::new(workspace);
     // A host without a device is told so before anything long runs in vain.
@@ -91,7 +91,7 @@ pub(crate) fn all(workspace: &Workspace, options: Options) -> Result<bool> {
     Ok(report.close())
 }
 
-/// Only what runs between two hosts, all of it or by name.
+/// Only the tests between two hosts, all of them or by name.
 pub(crate) fn hosts(workspace: &Workspace, names: &[String], options: Options) -> Result<bool> {
     let mut lab = Lab::open(workspace, "test", false)?;
     let mut report = Report::new(workspace);
@@ -117,7 +117,8 @@ pub(crate) fn versions(workspace: &Workspace) -> Result<bool> {
     Ok(report.close())
 }
 
-/// What needs no device, with the host's own libraries: first what says the most in the shortest time.
+/// The tests without a device, with the host's own libraries: first those that find the most in the
+/// shortest time.
 fn host_checks(report: &mut Report<'_>, workspace: &Workspace) -> Result<()> {
     report.check("format", &mut workspace.cargo("fmt --all --check"))?;
     let mut clippy = workspace.cargo(&format!("{CLIPPY} -- -Dwarnings"));
@@ -221,7 +222,7 @@ fn label(headers: Headers) -> &'static str {
     }
 }
 
-/// Compiles the device tests; tells whether they are there.
+/// Compiles the device tests; returns whether they are there.
 fn build(report: &mut Report<'_>, lab: &Lab<'_>, headers: Headers) -> Result<bool> {
     let mut build = lab.cargo(headers, BUILD)?;
     let is_built = report.check(&format!("{}: build", label(headers)), &mut build)?;
@@ -236,7 +237,7 @@ fn not_built(report: &mut Report<'_>, headers: Headers) {
     report.not_run(&tests, &anyhow!("they do not build"));
 }
 
-/// Runs these programs; tells whether there is a device for others.
+/// Runs these programs; returns whether there is a device for others.
 fn programs_on_device(
     report: &mut Report<'_>,
     lab: &mut Lab<'_>,
@@ -265,7 +266,7 @@ fn programs_on_device(
     Ok(true)
 }
 
-/// The names of the programs whose tests need a device.
+/// The names of the programs with tests that need a device.
 fn programs(workspace: &Workspace) -> Result<Vec<String>> {
     programs_with(workspace, &[FEATURE, ONE_PROCESS])
 }

@@ -1,5 +1,5 @@
-//! The count of a whole run: every step and every test is either passed or failed, and what could
-//! not run has failed.
+//! The count of a whole run: every step and every test is either passed or failed, and those that
+//! could not run have failed.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -34,7 +34,7 @@ impl<'a> Report<'a> {
         }
     }
 
-    /// For what runs beside another one: with other numbers for its logs.
+    /// For a command that runs beside another one: with other numbers for its logs.
     pub(super) fn beside(workspace: &'a Workspace) -> Self {
         Self {
             logs: 50,
@@ -42,7 +42,7 @@ impl<'a> Report<'a> {
         }
     }
 
-    /// Counts what another one has counted, of the same run.
+    /// Adds the counts of another report, of the same run.
     pub(super) fn add(&mut self, other: Report<'_>) {
         self.passed += other.passed;
         self.failed += other.failed;
@@ -60,7 +60,7 @@ impl<'a> Report<'a> {
         self.workspace.log_file(&file)
     }
 
-    /// Runs a command that counts as one test; tells whether it succeeded.
+    /// Runs a command that counts as one test; returns whether it succeeded.
     pub(super) fn check(&mut self, name: &str, command: &mut Command) -> Result<bool> {
         let log = self.log(name)?;
         Ok(self.scenario(name, || {
@@ -70,7 +70,8 @@ impl<'a> Report<'a> {
         }))
     }
 
-    /// Something that counts as one test, with a word on how it went; tells whether it succeeded.
+    /// Runs a step that counts as one test, with a word on how it went; returns whether it
+    /// succeeded.
     pub(super) fn scenario(&mut self, name: &str, run: impl FnOnce() -> Result<String>) -> bool {
         let step = Step::start(name);
         let result = run();
@@ -87,8 +88,8 @@ impl<'a> Report<'a> {
         result.is_ok()
     }
 
-    /// Runs `cargo test`, and counts what its programs report. Returns the log if the guest does not
-    /// answer any more.
+    /// Runs `cargo test`, and counts the reports of its programs. Returns the log if the guest does
+    /// not answer any more.
     pub(super) fn cargo_test(
         &mut self,
         name: &str,
@@ -150,7 +151,7 @@ impl<'a> Report<'a> {
         self.failures.push(what);
     }
 
-    /// Prints the failures and the one line that closes every run; tells whether all is well.
+    /// Prints the failures and the one line that closes every run; returns whether all is well.
     pub(super) fn close(self) -> bool {
         println!();
         for failure in &self.failures {
@@ -167,7 +168,7 @@ impl<'a> Report<'a> {
     }
 }
 
-/// The panics in the output of test programs, each in one line: where, and what it says.
+/// The panics in the output of test programs, each in one line: its place, and its message.
 fn panics(said: &str) -> Vec<String> {
     let mut panics = Vec::new();
     let mut lines = said.lines();
@@ -196,7 +197,7 @@ mod tests {
         assert_eq!(panics(said), ["tests/a.rs:1:2: assertion failed left: 1"]);
     }
 
-    /// What `cargo test` says and how it ends; how many passed and failed by that.
+    /// Returns how many tests passed and failed, by the output and the end of `cargo test`.
     fn count(says: &str, status: i32) -> (usize, usize) {
         let workspace = Workspace::find().unwrap();
         let mut report = Report::new(&workspace);

@@ -47,7 +47,7 @@ impl fmt::Display for Programs {
 /// They wait most of the time.
 const THREADS: &str = "16";
 
-/// What is compiled for it.
+/// The features for it.
 pub(crate) const FEATURES: &str = "--no-default-features --features sim";
 
 pub(super) fn run(report: &mut Report<'_>, workspace: &Workspace) -> Result<()> {

@@ -1,5 +1,5 @@
-//! What `--long` adds: the versions that README.md and the manifests promise. These take an installed
-//! tool or the network, which `cargo xtask test` must do without.
+//! The additional checks of `--long`: the versions that README.md and the manifests promise. These
+//! take an installed tool or the network, which `cargo xtask test` must do without.
 
 use std::fs;
 use std::process::Command;
@@ -40,7 +40,7 @@ pub(super) fn check(report: &mut Report<'_>, workspace: &Workspace) -> Result<()
     oldest_dependencies(report, workspace)
 }
 
-/// The libraries with the oldest versions of what they depend on, in a copy of the clone: Cargo.lock
+/// The libraries with the oldest versions of their dependencies, in a copy of the clone: Cargo.lock
 /// becomes another one.
 fn oldest_dependencies(report: &mut Report<'_>, workspace: &Workspace) -> Result<()> {
     let dir = workspace.state_dir("oldest")?;

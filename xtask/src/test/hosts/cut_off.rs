@@ -1,5 +1,5 @@
-//! A client stands still with writes in flight, and its server cuts it off meanwhile: after the thaw
-//! nothing of it lands. Without the cut-off bytes change, so the test can fail.
+//! A client stands still with writes in flight, and its server cuts it off meanwhile: after the
+//! thaw none of its writes lands. Without the cut-off bytes change, so the test can fail.
 //!
 //! A frozen host's packets are held in it: its device has more in the send queues than it sends at a
 //! time. The packets that its neighbour sends to it stay in the link's socket, which has room for
@@ -84,7 +84,7 @@ impl Test<'_> {
     }
 }
 
-/// The number of each line that begins with this: behind its colon.
+/// The number of each line that begins with this: after its colon.
 fn numbers(program: &Remote, begin: &str) -> Result<Vec<u64>> {
     let said = program.said();
     let lines = said.iter().filter(|line| line.starts_with(begin));

@@ -24,8 +24,8 @@ const PORT: &str = "7206";
 
 impl Test<'_> {
     /// In a while without traffic no connection ends. Then a host stands still, the network carries
-    /// nothing, and a host loses its power. Each connection of a host that is there ends in time,
-    /// by its keep-alive, in each kind of wait.
+    /// no packets, and a host loses its power. Each connection of a host that is there ends in
+    /// time, by its keep-alive, in each kind of wait.
     pub(super) fn keep_alive(&mut self, _: &str) -> Result<String> {
         let idle = if self.long { 600 } else { 20 };
         self.all_up()?;
