@@ -4,7 +4,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// What an address may begin with: others' projects and references.
+/// The possible beginnings of an address: others' projects and references.
 const KNOWN: [&str; 8] = [
     "http://www.apache.org/licenses/",
     "https://doc.rust-lang.org/",

@@ -1,5 +1,5 @@
-//! `cargo xtask bench`: what operations cost, counted by tests/cost: in the guest beside others, and on the simulated
-//! fabric to see whether it has become more.
+//! `cargo xtask bench`: the costs of operations, counted by tests/cost: in the guest beside others,
+//! and on the simulated fabric to see whether they have grown.
 
 use std::fs;
 use std::process::{Command, ExitStatus};
@@ -17,7 +17,7 @@ use crate::test::FEATURES;
 /// Where the counts of the last record are, in the clone.
 const COUNTS: &str = "tests/cost/counts.txt";
 
-/// Counts instructions, and prints the table of what tests/cost is asked for.
+/// Counts instructions, and prints the requested table of tests/cost.
 pub(crate) fn cost(workspace: &Workspace, what: &[&str]) -> Result<ExitStatus> {
     let mut lab = open(workspace)?;
     Ok(command(&mut lab)?.arg("--").args(what).status()?)

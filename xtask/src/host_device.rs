@@ -10,8 +10,8 @@ use crate::process::output;
 
 const SYSFS: &str = "/sys/class/infiniband";
 
-/// An address of the device, unless the caller has named one. What the caller has set, the device tests
-/// inherit.
+/// An address of the device, unless the caller has named one. The device tests inherit the caller's
+/// settings.
 pub(crate) fn test_env() -> Result<Vec<(&'static str, String)>> {
     let mut env = Vec::new();
     if std::env::var_os("RPMA_TEST_ADDR").is_some() {
@@ -65,7 +65,8 @@ fn address_of(netdev: &str, family: &str) -> Result<Option<String>> {
     Ok(first_address(&shown, family))
 }
 
-/// From what `ip -o addr` prints: "2: eth0    inet 10.0.2.15/24 brd 10.0.2.255 scope global eth0".
+/// From the output of `ip -o addr`: "2: eth0    inet 10.0.2.15/24 brd 10.0.2.255 scope global
+/// eth0".
 fn first_address(shown: &str, family: &str) -> Option<String> {
     shown.lines().find_map(|line| {
         let words: Vec<&str> = line.split_whitespace().collect();

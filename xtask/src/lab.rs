@@ -15,15 +15,15 @@ use crate::host_device;
 use crate::progress::run_step;
 use crate::vm::{Machines, NUMBERS, Ssh, attach_to};
 
-/// The package that holds the examples and the device tests, and the feature that says that there is
-/// a device.
+/// The package that holds the examples and the device tests, and the feature for a host with a
+/// device.
 pub(crate) const PACKAGE: &str = "rpma-examples";
 pub(crate) const FEATURE: &str = "device";
 
 /// A feature that comes with it, of tests that can do with a simulated fabric as well.
 pub(crate) const ONE_PROCESS: &str = "one-process";
 
-/// What tells runner.sh for how many seconds a test may run.
+/// The variable in which runner.sh gets a test's limit in seconds.
 const LIMIT: &str = "RPMA_TEST_LIMIT";
 
 #[derive(Debug)]
@@ -31,7 +31,7 @@ pub(crate) struct Lab<'a> {
     workspace: &'a Workspace,
     /// For the guest's files, ours alone.
     _lock: File,
-    /// What the tests are told about this host, if they run here.
+    /// The variables of the tests about this host, if they run here.
     host_env: Vec<(&'static str, String)>,
     inside: Option<Inside<'a>>,
 }
@@ -49,8 +49,8 @@ pub(crate) struct Inside<'a> {
 }
 
 impl<'a> Lab<'a> {
-    /// The lab of one command, which no other run of that command shares. Builds the guest if there is
-    /// none, or finds this host's device.
+    /// The lab of one command, which no other run of that command shares. Builds the guest if it
+    /// does not exist, or finds this host's device.
     pub(crate) fn open(workspace: &'a Workspace, command: &str, host: bool) -> Result<Self> {
         let (dir, lock) = workspace.own_dir(command)?;
         let (mut host_env, mut inside) = (Vec::new(), None);
@@ -78,7 +78,7 @@ impl<'a> Lab<'a> {
         })
     }
 
-    /// The lab for measuring times, with a machine of its own, whose clock counts instructions.
+    /// The lab for measuring times, with a machine of its own and a clock that counts instructions.
     pub(crate) fn count_instructions(&mut self) {
         if let Some(inside) = &mut self.inside {
             inside.machines.count_instructions();
@@ -89,7 +89,7 @@ impl<'a> Lab<'a> {
         self.inside.as_ref().context("this is the host")
     }
 
-    /// cargo with a command on the examples and the device tests. What it starts runs where it runs
+    /// cargo with a command on the examples and the device tests. The programs run where it runs
     /// itself.
     pub(crate) fn cargo(&self, headers: Headers, command: &str) -> Result<Command> {
         let mut cargo = self.bare_cargo(headers, command)?;
@@ -97,8 +97,9 @@ impl<'a> Lab<'a> {
         Ok(cargo)
     }
 
-    /// `cargo test` or `cargo bench`, whose programs run on the device; a test may take so long, unless
-    /// the caller's RPMA_TEST_LIMIT says another number of seconds. Boots the guest if it is not up.
+    /// `cargo test` or `cargo bench`, with programs that run on the device. A test may take so
+    /// long, unless the caller's RPMA_TEST_LIMIT is another number of seconds. Boots the guest if
+    /// it is not up.
     pub(crate) fn cargo_on_device(
         &mut self,
         headers: Headers,

@@ -1,5 +1,5 @@
-//! What the commands need of the system. What is missing is named, with its reason and with the line
-//! that installs it on Debian and Ubuntu; xtask itself installs nothing.
+//! The system packages that the commands need. A missing one is named, with its reason and with the
+//! line that installs it on Debian and Ubuntu. xtask itself does not install any.
 
 use std::process::{Command, Stdio};
 
@@ -7,10 +7,11 @@ use anyhow::{Result, bail};
 
 use crate::host;
 
-/// A line of shell that succeeds if it is there, the Debian package that brings it, and what for.
+/// A line of shell that succeeds if it is there, the Debian package that brings it, and its
+/// purpose.
 type Need = (&'static str, &'static str, &'static str);
 
-/// For building and checking rpma on this host. (What links programs was there to link this one.)
+/// For building and checking rpma on this host. (The linker was there to link this program.)
 const BUILD: &[Need] = &[
     (
         "command -v pkg-config",
@@ -72,11 +73,11 @@ const USERNS: &[Need] = &[(
     "gives the guest's files their owners without being root",
 )];
 
-/// How the packages are installed on Debian and Ubuntu; README.md and .ci/run say the same.
+/// How the packages are installed on Debian and Ubuntu; README.md and .ci/run have the same.
 const INSTALL: &str = "apt-get install --no-install-recommends";
 
-/// Sees to it that everything is there for building on this host, or for the guest, or says how to get
-/// it.
+/// Checks that everything is there for building on this host, or for the guest, or reports how to
+/// get it.
 pub(crate) fn ensure(build: bool, guest: bool) -> Result<()> {
     if guest && !cfg!(all(target_arch = "x86_64", target_os = "linux")) {
         bail!(
@@ -116,7 +117,7 @@ fn succeeds(probe: &str) -> bool {
 mod tests {
     use super::*;
 
-    /// What a newcomer and CI install first is what is looked for here.
+    /// The packages that a newcomer and CI install first are those that are looked for here.
     #[test]
     fn the_packages_are_those_of_the_readme_and_of_ci() {
         let needed = [BUILD, GUEST, USERNS].concat();

@@ -1,5 +1,5 @@
-//! Child processes: what they say goes to a file, and no wait for them is without a limit where one
-//! is given.
+//! Child processes: their output goes to a file, and every wait for them keeps its limit, if it has
+//! one.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -25,7 +25,7 @@ pub(crate) fn spawn(command: &mut Command) -> Result<Child> {
     child.with_context(|| format!("cannot start {}", command.get_program().to_string_lossy()))
 }
 
-/// Asks until there is an answer. `None`: there was none within `limit`.
+/// Asks until there is an answer. `None`: no answer came within `limit`.
 pub(crate) fn poll<T>(
     limit: Duration,
     mut ask: impl FnMut() -> Result<Option<T>>,
@@ -52,7 +52,7 @@ pub(crate) fn wait(child: &mut Child, limit: Duration) -> Result<Option<ExitStat
     Ok(status)
 }
 
-/// Runs a command to its end, and returns what it has printed.
+/// Runs a command to its end, and returns its output.
 pub(crate) fn output(command: &mut Command) -> Result<String> {
     let program = command.get_program().to_string_lossy().into_owned();
     let output = command.stdin(Stdio::null()).output();
@@ -64,7 +64,7 @@ pub(crate) fn output(command: &mut Command) -> Result<String> {
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
-/// What a log has so far; nothing if it cannot be read.
+/// The contents of a log so far; empty if it cannot be read.
 pub(crate) fn text(log: &Path) -> String {
     String::from_utf8_lossy(&fs::read(log).unwrap_or_default()).into_owned()
 }
@@ -76,7 +76,7 @@ pub(crate) fn tail(log: &Path, lines: usize) -> String {
     all[all.len().saturating_sub(lines)..].join("\n")
 }
 
-/// A program that runs, in the guest or here, while we look at what it says. It is killed when this
+/// A program that runs, in the guest or here, while we look at its output. It is killed when this
 /// value is dropped.
 #[derive(Debug)]
 pub(crate) struct Remote {
@@ -86,7 +86,7 @@ pub(crate) struct Remote {
 }
 
 impl Remote {
-    /// Starts `command`; all that it says is written to the file `log`.
+    /// Starts `command`; all its output is written to the file `log`.
     pub(crate) fn start(name: &'static str, mut command: Command, log: PathBuf) -> Result<Self> {
         File::create(&log)?;
         let child = spawn_logged(&mut command, &log)?;

@@ -1,4 +1,4 @@
-//! What a person sees while something takes long: one line per step, with its duration.
+//! The display while a step takes long: one line per step, with its duration.
 
 use std::path::Path;
 use std::process::Command;
@@ -13,8 +13,8 @@ use crate::process::{spawn_logged, tail};
 /// The steps that are running: two where something runs beside the guest.
 static STEPS: LazyLock<MultiProgress> = LazyLock::new(MultiProgress::new);
 
-/// A step that is running. Whoever starts one ends it with
-/// [`Step::done`], [`Step::failed`] or [`Step::gave_up`].
+/// A step that is running. The code that starts one ends it with [`Step::done`], [`Step::failed`]
+/// or [`Step::gave_up`].
 #[derive(Debug)]
 pub(crate) struct Step {
     name: String,
@@ -58,12 +58,12 @@ impl Step {
     }
 }
 
-/// A line of its own, whatever else is shown.
+/// Prints a line of its own, even while a step is shown.
 pub(crate) fn say(line: &str) {
     STEPS.suspend(|| println!("{line}"));
 }
 
-/// Runs a command as one step that has to succeed; what it says goes to the file `log`, and the error
+/// Runs a command as one step that has to succeed. Its output goes to the file `log`, and the error
 /// quotes its end.
 pub(crate) fn run_step(name: &str, command: &mut Command, log: &Path) -> Result<()> {
     let step = Step::start(name);

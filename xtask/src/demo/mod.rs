@@ -1,7 +1,7 @@
 //! `cargo xtask demo`: the power cut, or librpma's examples.
 //!
-//! An example is shown by its tests (tests/examples/pairs.rs), which print what they start and what
-//! that prints.
+//! An example is shown by its tests (tests/examples/pairs.rs), which print the programs that they
+//! start, and their output.
 
 mod power_cut;
 #[path = "../../../examples/common/runs.rs"]
@@ -21,13 +21,13 @@ use crate::process::{spawn, tail};
 use crate::progress::run_step;
 use runs::{EXAMPLES, LOG, LOG_SHOWS, find, test_name};
 
-/// What the names of the tests of the examples begin with: on DRAM, on persistent memory, and without
+/// The beginnings of the names of the examples' tests: on DRAM, on persistent memory, and without
 /// memory.
 const MEMORIES: [&str; 3] = ["pairs::dram::", "pairs::pmem::", "pairs::"];
 /// The longest that one example may take: some wait for the end of a time limit.
 const LIMIT: Duration = Duration::from_secs(120);
 
-/// What is shown.
+/// The choice to show.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Demo {
     PowerCut,
@@ -46,7 +46,7 @@ impl Demo {
         }
     }
 
-    /// Shows it; tells whether all went well.
+    /// Shows it; returns whether all went well.
     pub(crate) fn run(self, workspace: &Workspace, host: bool) -> Result<bool> {
         match (self, host) {
             (Self::PowerCut, false) => power_cut::show(workspace).map(|()| true),
@@ -75,13 +75,13 @@ fn full_name(name: &str) -> Result<&'static str> {
     );
 }
 
-/// All examples, and what each shows.
+/// All examples, each with its subject.
 fn shows() -> impl Iterator<Item = (&'static str, &'static str)> {
     let pairs = EXAMPLES.iter().map(|example| (example.name, example.shows));
     pairs.chain([(LOG, LOG_SHOWS)])
 }
 
-/// Shows one example, with what its programs print.
+/// Shows one example, with the output of its programs.
 fn one(workspace: &Workspace, name: &str, host: bool) -> Result<bool> {
     let (_, what) = shows()
         .find(|(known, _)| *known == name)
@@ -124,7 +124,7 @@ fn all(workspace: &Workspace, host: bool) -> Result<bool> {
     Ok(ok)
 }
 
-/// Runs tests of the examples, each line of which goes to `see`. Tells whether they passed.
+/// Runs tests of the examples, and gives each line of output to `see`. Returns whether they passed.
 fn show(
     workspace: &Workspace,
     host: bool,

@@ -1,9 +1,9 @@
-//! A remote write into persistent memory, flushed, and the power cut that shows what the flush was
-//! for.
+//! A remote write into persistent memory, flushed, and the power cut that shows the purpose of the
+//! flush.
 //!
 //! The programs are librpma's example 05: its server offers memory, its client writes into it over
 //! RDMA, flushes, and prints a line only when the flush has completed. At that line the machine
-//! dies. What is still there after the next boot was in the memory's media file by then.
+//! dies. Data that is still there after the next boot was in the memory's media file by then.
 
 use std::time::{Duration, Instant};
 
@@ -17,13 +17,13 @@ use crate::progress::run_step;
 use crate::vm::Ssh;
 
 pub(super) const EXAMPLE: &str = "05-flush-to-persistent";
-/// What the client writes.
+/// The text that the client writes.
 const VALUE: &str = "Hello world!";
 const OLD: &str = "Old value:";
 const NEW: &str = "New value:";
-/// What the client prints first after its flush has completed.
+/// The first output of the client after its flush has completed.
 const FLUSHED: &str = "Translation:";
-/// What the programs say that means nothing to a visitor.
+/// Output of the programs without meaning for a visitor.
 const NOISE: [&str; 2] = [
     "No <pmem-path> provided. Using DRAM instead.",
     "translating...",
@@ -31,14 +31,14 @@ const NOISE: [&str; 2] = [
 
 /// The guest's address.
 const ADDRESS: &str = "10.77.0.1";
-/// For whatever a program does: emulation is slow.
+/// The limit for any step of a program: emulation is slow.
 const LIMIT: Duration = Duration::from_secs(60);
 
 /// The memory of a server.
 struct Memory {
     name: &'static str,
     port: &'static str,
-    /// What the server is told of it.
+    /// The server's arguments for it.
     args: &'static [&'static str],
 }
 
@@ -151,7 +151,7 @@ impl Stage<'_> {
         Ok(())
     }
 
-    /// Starts a server only to see what it finds in its memory.
+    /// Starts a server only to see the contents of its memory.
     fn look(&self, memory: &Memory) -> Result<Option<String>> {
         let value = value_of(&self.server(memory)?, OLD);
         let shown = match &value {
@@ -170,7 +170,7 @@ fn value_of(program: &Remote, prefix: &str) -> Option<String> {
     value.map(|value| value.trim().to_owned())
 }
 
-/// Prints what the two programs said, and what it means.
+/// Prints the output of the two programs, and its meaning.
 fn tell(server: &[String], client: &[String]) {
     for (who, lines) in [("client", client), ("server", server)] {
         for text in lines.iter().map(|line| log_message(line)) {

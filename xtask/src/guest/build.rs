@@ -78,7 +78,7 @@ fn check_namespaces() -> Result<()> {
     )
 }
 
-/// Deletes a guest, whoever its files belong to.
+/// Deletes a guest, even if its files belong to another user.
 pub(super) fn remove_tree(dir: &Path) -> Result<()> {
     let deleted = output(chroot::namespace("rm").arg("-rf").arg(dir)).map(drop);
     deleted.with_context(|| format!("cannot delete {}", dir.display()))

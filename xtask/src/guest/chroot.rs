@@ -1,7 +1,7 @@
 //! Running commands inside the guest's root directory, on the host's kernel.
 //!
-//! Every run has its own mount namespace, so that no mount outlives it, and its own process
-//! namespace, whose first process dies with us and takes the others with it.
+//! Every run has its own mount namespace, so that no mount outlives it. It also has its own process
+//! namespace, with a first process that dies with us and takes the others with it.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -61,10 +61,10 @@ cd "$root"
 exec chroot "$root" "$@"
 "#;
 
-/// A mount in the root: whether it can be written, what, where.
+/// A mount in the root: whether it can be written, its source, its place.
 pub(super) type Mount<'a> = (bool, PathBuf, &'a str);
 
-/// A command with its own mounts and processes, none of which outlives us.
+/// A command with its own mounts and processes, which do not outlive us.
 pub(super) fn namespace(program: &str) -> Command {
     let mut words = vec![];
     if !host::is_root() {
@@ -125,7 +125,7 @@ impl Headers {
 }
 
 /// `cargo` inside the guest's root, in the clone, with the host's Rust toolchain and without a
-/// network: everything must have been fetched before. Nothing but the clone can be written.
+/// network: everything must have been fetched before. Only the clone can be written.
 pub(crate) fn cargo(
     guest: &Guest,
     workspace: &Workspace,
@@ -153,7 +153,7 @@ pub(crate) fn cargo(
     Ok(command)
 }
 
-/// What every build in the root is told: nothing of the host's environment.
+/// The environment of every build in the root: it has no variable of the host's.
 const ENVIRONMENT: [&str; 15] = [
     "-i",
     "--chdir=/src",
@@ -175,8 +175,8 @@ const ENVIRONMENT: [&str; 15] = [
     "RUST_BACKTRACE=1",
 ];
 
-/// The clone, and of the host's cargo home only what a build reads: its programs are rustup's, which
-/// have no rustup in here, and its login is nobody's business.
+/// The clone, and only those parts of the host's cargo home that a build reads. Its programs are
+/// left out, because they are rustup's and there is no rustup in here. Its login stays private.
 fn mounts(workspace: &Workspace, cargo_home: &Path) -> Vec<Mount<'static>> {
     let mut mounts = vec![
         (true, workspace.root().to_owned(), "/src"),
@@ -224,7 +224,7 @@ pub(crate) fn oldest_rust(
     command
 }
 
-/// How names are looked up, for what takes the network.
+/// How names are looked up, for commands that use the network.
 pub(super) fn resolv_conf() -> Option<Mount<'static>> {
     let path = PathBuf::from("/etc/resolv.conf");
     path.exists().then_some((false, path, "/etc/resolv.conf"))

@@ -3,7 +3,7 @@
 //!
 //! A guest in use holds a shared lock on its lock file, a build an exclusive one, so that two runs
 //! neither build at the same time nor delete each other's guest. The lock files themselves stay:
-//! deleting one while somebody waits for it would break the lock.
+//! deleting one while a run waits for it would break the lock.
 
 mod build;
 pub(crate) mod chroot;
@@ -82,7 +82,7 @@ fn open_lock(path: &Path) -> Result<File> {
     file.with_context(|| format!("cannot open the lock file {}", path.display()))
 }
 
-/// Takes a lock; says so if somebody else has it.
+/// Takes a lock; reports if another run has it.
 fn take(lock: &File, operation: FlockOperation) -> Result<()> {
     let at_once = match operation {
         FlockOperation::LockShared => FlockOperation::NonBlockingLockShared,
@@ -96,7 +96,7 @@ fn take(lock: &File, operation: FlockOperation) -> Result<()> {
     Ok(())
 }
 
-/// Deletes the guests of other recipes that nobody uses. Failing to is not worth an error.
+/// Deletes the unused guests of other recipes. Failing to is not worth an error.
 fn prune(cache: &Path, keep: &str) {
     for entry in fs::read_dir(cache).into_iter().flatten().flatten() {
         let name = entry.file_name();

@@ -1,5 +1,5 @@
-//! What the guest is made from: everything here is part of the cache key, so that a changed recipe
-//! is a different guest.
+//! The sources of the guest. All of them are part of the cache key, so that a changed recipe is a
+//! different guest.
 
 /// The Debian release of the guest.
 pub(super) const SUITE: &str = "trixie";

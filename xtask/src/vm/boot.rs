@@ -211,7 +211,7 @@ impl Boot<'_> {
         self.dir.join("qemu.log")
     }
 
-    /// Waits for what init.sh says, or for a sign that it will not say it.
+    /// Waits for the message of init.sh, or for a sign that it will not come.
     fn wait_ready(&self, qemu: &mut Child, limit: Duration) -> Result<()> {
         let ready = poll(limit, || {
             let exited = qemu.try_wait()?;
@@ -266,7 +266,7 @@ impl Boot<'_> {
 }
 
 /// Whether to try KVM: a processor that can, and a device that opens. It may still not work (a
-/// nested machine): a failed boot tells.
+/// nested machine): then the boot fails.
 fn kvm_looks_usable() -> bool {
     let cpuinfo = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let mut words = cpuinfo.split_whitespace();
@@ -274,7 +274,8 @@ fn kvm_looks_usable() -> bool {
     words.any(|word| word == "vmx" || word == "svm") && device.is_ok()
 }
 
-/// A port that was free a moment ago. If somebody takes it meanwhile QEMU says so and ends.
+/// A port that was free a moment ago. If another program takes it meanwhile QEMU reports that and
+/// ends.
 fn free_port() -> Result<u16> {
     let listener = TcpListener::bind(("127.0.0.1", 0)).context("no free port on the loopback")?;
     Ok(listener.local_addr()?.port())

@@ -1,8 +1,8 @@
 //! The guest as a running machine: a QEMU process with two NVDIMMs, soft-RoCE and a way in by ssh.
 //!
 //! The NVDIMMs are files that outlive the machine, so that [`Machines::cut`] and a second
-//! [`Machines::boot`] show what survives. The root disk is the guest's image; what is written to it is
-//! thrown away.
+//! [`Machines::boot`] show the data that survives. The root disk is the guest's image; writes to it
+//! are thrown away.
 //!
 //! Two machines may have a link of their own, as two hosts have: each listens on a socket, and the one
 //! that boots later joins the other's. So either may lose its power and boot again.
@@ -30,9 +30,9 @@ use crate::progress::Step;
 pub(crate) const NUMBERS: [u8; 2] = [1, 2];
 /// The two NVDIMMs: device-DAX, and fsdax with a file system.
 const NVDIMMS: [&str; 2] = ["nvdimm0.img", "nvdimm1.img"];
-/// What the machine wrote on its console, in its directory.
+/// The console output of the machine, in its directory.
 const CONSOLE: &str = "console.log";
-/// And what it wrote before it was booted for the last time.
+/// And its output before the last boot.
 const CONSOLE_BEFORE: &str = "console-before.log";
 const STATE: &str = "state.json";
 
@@ -42,7 +42,7 @@ pub(crate) struct Machines<'a> {
     workspace: &'a Workspace,
     /// With one for each machine, and the sockets of the link.
     dir: PathBuf,
-    /// They end when they are told to, and not with this program.
+    /// They end on request, and not with this program.
     detached: bool,
     /// Their clocks count instructions.
     counted: bool,
@@ -81,9 +81,9 @@ impl<'a> Machines<'a> {
         }
     }
 
-    /// From now on a machine that is booted has one processor, and a clock that advances by a nanosecond with each
-    /// of its instructions and jumps where there is nothing to do: what is measured by that is the same whatever else
-    /// this host does.
+    /// From now on a machine that is booted has one processor, and a clock that advances by a
+    /// nanosecond with each of its instructions and jumps while the processor is idle. So
+    /// measurements with it are the same under any load of this host.
     pub(crate) fn count_instructions(&mut self) {
         self.counted = true;
     }
@@ -100,7 +100,8 @@ impl<'a> Machines<'a> {
         self.dir(number).join(CONSOLE)
     }
 
-    /// Records a machine before it has booted, so that it is found whatever happens to us meanwhile.
+    /// Records a machine before it has booted, so that it is found even if this program dies
+    /// meanwhile.
     fn record(&self, number: u8, running: &Running) -> Result<()> {
         let path = self.dir(number).join(STATE);
         let written = fs::write(&path, serde_json::to_vec(running)?);
@@ -144,7 +145,7 @@ impl<'a> Machines<'a> {
         self.booted(number)?.signal(signal)
     }
 
-    /// What a power cut is to a computer: QEMU ends at this instruction.
+    /// The machine's power cut: QEMU ends at this instruction.
     pub(crate) fn cut(&self, number: u8) -> Result<()> {
         self.signal(number, Signal::KILL)?;
         if !self.has_ended(number)? {
@@ -153,7 +154,7 @@ impl<'a> Machines<'a> {
         Ok(())
     }
 
-    /// Ends a machine. What its file systems have not written yet is written first, if it still listens.
+    /// Ends a machine. Its file systems write their data first, if it still answers.
     fn stop(&self, number: u8, found: &Running) -> Result<()> {
         let step = Step::start("stopping the guest");
         // It may be frozen.
@@ -183,7 +184,7 @@ impl<'a> Machines<'a> {
         Ok(ended.is_some())
     }
 
-    /// Spoils what a machine sends to its peer: "loss 1%", or "off".
+    /// Spoils the packets that a machine sends to its peer: "loss 1%", or "off".
     pub(crate) fn net(&self, number: u8, how: &str) -> Result<()> {
         output(&mut self.ssh(number)?.command(&netem(how), false)).map(drop)
     }
@@ -217,7 +218,8 @@ impl Running {
     }
 }
 
-/// The command that spoils what a machine sends to its peer: "off", or what netem takes.
+/// The command that spoils the packets that a machine sends to its peer: "off", or arguments of
+/// netem.
 pub(crate) fn netem(how: &str) -> Vec<String> {
     let command = match how {
         "off" => "tc qdisc del dev roce0 root".to_owned(),
