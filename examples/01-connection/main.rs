@@ -24,7 +24,7 @@ fn main() -> ExitCode {
 }
 
 /// Prints the message in the private data of a connection: a text that ends with a zero. Private
-/// data arrives padded with zeros, also if the peer has sent none.
+/// data arrives padded with zeros, even if the peer has sent none.
 fn print_message(private_data: &[u8]) -> Result<()> {
     if private_data.iter().all(|&byte| byte == 0) {
         println!("No message received");

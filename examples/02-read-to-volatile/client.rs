@@ -16,7 +16,7 @@ pub(crate) const ROLE: Role = Role {
 };
 
 const SIZE: usize = 1024;
-/// Tells the read from other operations; any number would do.
+/// Distinguishes the read from other operations; any number would do.
 const READ_ID: u64 = 1;
 
 fn main(addr: &str, port: u16, _more: &[String]) -> Result<()> {

@@ -13,9 +13,9 @@ pub(crate) const ROLE: Role = Role {
     main,
 };
 
-/// How much is read after the write: it does not matter what.
+/// How much is read after the write: the contents do not matter.
 const RAW_SIZE: usize = 8;
-/// Tells the read from other operations; any number would do.
+/// Distinguishes the read from other operations; any number would do.
 const RAW_ID: u64 = 1;
 
 fn main(addr: &str, port: u16, more: &[String]) -> Result<()> {

@@ -13,7 +13,7 @@ pub(crate) const ROLE: Role = Role {
     main,
 };
 
-/// Tells the flush from other operations; any number but the write's would do.
+/// Distinguishes the flush from other operations; any number except the write's would do.
 const FLUSH_ID: u64 = 0xF01D;
 
 fn main(addr: &str, port: u16, more: &[String]) -> Result<()> {

@@ -6,7 +6,7 @@
 //! 06-multiple-connections client <server_address> <port> <seed>
 //! ```
 //!
-//! The server ends when nothing has happened for 15 seconds.
+//! The server ends after 15 seconds without an event.
 
 mod client;
 #[path = "../common/mod.rs"]

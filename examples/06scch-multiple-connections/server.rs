@@ -22,7 +22,7 @@ pub(crate) const ROLE: Role = Role {
 
 const MAX_CLIENTS: usize = 10;
 const MAX_FAILURES_IN_A_ROW: usize = 100;
-/// The server ends when nothing has happened for so long.
+/// The server ends after so long without an event.
 const LIMIT: Duration = Duration::from_secs(15);
 
 fn main(addr: &str, port: u16, _more: &[String]) -> Result<()> {
@@ -57,7 +57,7 @@ fn main(addr: &str, port: u16, _more: &[String]) -> Result<()> {
     Ok(())
 }
 
-/// What can have an event.
+/// The sources of events.
 enum Source {
     /// The endpoint, on which clients ask for connections.
     Endpoint,

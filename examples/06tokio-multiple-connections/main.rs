@@ -6,7 +6,7 @@
 //! 06tokio-multiple-connections client <server_address> <port> <seed>
 //! ```
 //!
-//! The client is that of example 06. The server ends when nothing has happened for 15 seconds.
+//! The client is that of example 06. The server ends after 15 seconds without an event.
 
 #[path = "../06-multiple-connections/client.rs"]
 mod client;

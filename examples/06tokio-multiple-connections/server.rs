@@ -20,7 +20,7 @@ pub(crate) const ROLE: Role = Role {
 };
 
 const MAX_CLIENTS: usize = 10;
-/// The server ends when nothing has happened for so long.
+/// The server ends after so long without an event.
 const LIMIT: Duration = Duration::from_secs(15);
 
 fn main(addr: &str, port: u16, _more: &[String]) -> Result<()> {
@@ -31,7 +31,7 @@ fn main(addr: &str, port: u16, _more: &[String]) -> Result<()> {
     Ok(())
 }
 
-/// Serves clients until nothing happens any more. Returns how many were not served.
+/// Serves clients until no event comes any more. Returns how many were not served.
 async fn serve_all(addr: &str, port: u16) -> Result<usize> {
     // The device that has the address, and a peer on it: with that this program registers memory. The
     // reactor makes connections, and its driver is a task, which wakes the other ones.
@@ -66,7 +66,7 @@ async fn serve_all(addr: &str, port: u16) -> Result<usize> {
 }
 
 /// Reads the client's name, and ends the connection. These waits have no limit of their own: the
-/// server ends, and all tasks with it, when nothing has happened for so long.
+/// server ends, and all tasks with it, after so long without an event.
 async fn serve(request: Incoming, name: Lease) -> Result<()> {
     let conn = request.accept(&Setup::default(), &[]).await?;
     let data = CommonData::from_bytes(conn.private_data())?;

@@ -15,7 +15,7 @@ pub(crate) const ROLE: Role = Role {
 };
 
 const READ_ID: u64 = 1;
-/// Tells the last flush of a word from other operations; any number would do.
+/// Distinguishes the last flush of a word from other operations; any number would do.
 const FLUSH_ID: u64 = 0xF01D;
 
 fn main(addr: &str, port: u16, words: &[String]) -> Result<()> {

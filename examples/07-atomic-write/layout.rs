@@ -16,7 +16,7 @@ pub(crate) const LOG_SIZE: usize = DATA_OFFSET + 1024;
 /// The memory of the longest word, and a zero.
 pub(crate) const WORD_SIZE: usize = 1024;
 
-/// Where the unused part begins, if what a log says can be true.
+/// Returns where the unused part begins, if the log's number can be right.
 pub(crate) fn check_used(used: u64) -> Result<usize> {
     match usize::try_from(used) {
         Ok(used @ DATA_OFFSET..=LOG_SIZE) => Ok(used),
@@ -27,7 +27,7 @@ pub(crate) fn check_used(used: u64) -> Result<usize> {
     }
 }
 
-/// Sees that a log has room for the words: either all of them go into it, or none.
+/// Checks that a log has room for the words: either all of them go into it, or no word.
 pub(crate) fn check_room(used: usize, words: &[String]) -> Result<()> {
     let room = LOG_SIZE - used;
     ensure!(room > 0, "Log size exhausted.");

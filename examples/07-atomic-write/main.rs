@@ -1,5 +1,5 @@
 //! A client appends words to a log in the server's persistent memory. Each word is safe before the
-//! log says that it is there: whenever the power fails, the log holds whole words only.
+//! log counts it: whenever the power fails, the log holds whole words only.
 //!
 //! ```text
 //! 07-atomic-write server <server_address> <port> [<pmem-path>]

@@ -1,5 +1,5 @@
-//! The client: sends a counter, gets it back increased, and sends that. It is example 08's, and explained
-//! there: of the server's shared receive queue a client sees nothing.
+//! The client: sends a counter, gets it back increased, and sends that. It is example 08's, and
+//! explained there: a client does not see the server's shared receive queue.
 
 use std::thread::sleep;
 

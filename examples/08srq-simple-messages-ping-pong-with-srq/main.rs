@@ -6,9 +6,9 @@
 //! 08srq-simple-messages-ping-pong-with-srq client <server_address> <port> <seed> <rounds> [<sleep>]
 //! ```
 //!
-//! The server's last argument says where its receives complete: in the main completion queue of the
-//! connection (m), in the connection's completion queue for receives (r), or, without it, in the
-//! completion queue of the shared receive queue.
+//! The server's last argument chooses where its receives complete: in the main completion queue of
+//! the connection (m), in the connection's completion queue for receives (r), or, without it, in
+//! the completion queue of the shared receive queue.
 
 mod client;
 #[path = "../common/mod.rs"]

@@ -1,6 +1,6 @@
 //! A client writes a greeting into the server's persistent memory, and asks the server's program to
-//! make it durable: the general purpose server persistency method. It is for servers whose devices
-//! do not write to persistent memory directly. (In example 05 the client alone does it.)
+//! make it durable: the general purpose server persistency method. It is for servers with devices
+//! that do not write to persistent memory directly. (In example 05 the client alone does it.)
 //!
 //! ```text
 //! 09-flush-to-persistent-GPSPM server <server_address> <port> [<pmem-path>]

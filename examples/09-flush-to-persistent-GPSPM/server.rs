@@ -1,4 +1,4 @@
-//! The server: offers its memory, and makes durable what the client asks for.
+//! The server: offers its memory, and makes durable the bytes that the client asks for.
 
 use anyhow::Result;
 use rpma::{ConnCfg, Device, Ep, Flags, MrUsage, Peer, Side};

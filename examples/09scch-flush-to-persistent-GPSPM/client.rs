@@ -14,7 +14,7 @@ pub(crate) const ROLE: Role = Role {
     main,
 };
 
-/// Tells the response to our request from others; any number would do.
+/// Distinguishes the response to our request from others; any number would do.
 const FLUSH_ID: u64 = 0xF01D;
 
 fn main(addr: &str, port: u16, more: &[String]) -> Result<()> {

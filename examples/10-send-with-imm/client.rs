@@ -1,4 +1,4 @@
-//! The client: sends a word, or nothing, and immediate data.
+//! The client: sends a word, or an empty message, and immediate data.
 
 use anyhow::{Result, bail, ensure};
 use rpma::{AlignedBuf, Device, Flags, Mr, MrSlice, MrUsage, Peer, Side, WcOpcode};
@@ -13,7 +13,7 @@ pub(crate) const ROLE: Role = Role {
 };
 
 const SIZE: usize = 1024;
-/// Tells the send from other operations; any number would do.
+/// Distinguishes the send from other operations; any number would do.
 const SEND_ID: u64 = 1;
 
 fn main(addr: &str, port: u16, more: &[String]) -> Result<()> {

@@ -14,7 +14,7 @@ pub(crate) const ROLE: Role = Role {
 };
 
 const SIZE: usize = 1024;
-/// Tells the write from other operations; any number would do.
+/// Distinguishes the write from other operations; any number would do.
 const WRITE_ID: u64 = 1;
 
 fn main(addr: &str, port: u16, more: &[String]) -> Result<()> {

@@ -1,5 +1,5 @@
-//! A client writes into the server's memory, and tells the server so with immediate data: a number of
-//! 4 bytes that comes when the written bytes are there.
+//! A client writes into the server's memory, and notifies the server with immediate data: a number
+//! of 4 bytes that comes when the written bytes are there.
 //!
 //! ```text
 //! 11-write-with-imm server <server_address> <port>

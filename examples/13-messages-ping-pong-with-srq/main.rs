@@ -6,8 +6,8 @@
 //! 13-messages-ping-pong-with-srq client <server_address> <port> <seed> <rounds> [<sleep>]
 //! ```
 //!
-//! The server accepts clients until none has come for <timeout> seconds (5, if it is not given), and
-//! serves them then.
+//! The server accepts clients until no client has come for <timeout> seconds (5, if it is not
+//! given), and serves them then.
 
 mod client;
 #[path = "../common/mod.rs"]

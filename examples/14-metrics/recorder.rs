@@ -1,4 +1,5 @@
-//! In the place of an exporter (`metrics-exporter-prometheus`, say): keeps and prints counters.
+//! Stands in the place of an exporter (`metrics-exporter-prometheus`, say): keeps and prints
+//! counters.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};

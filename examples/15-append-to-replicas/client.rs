@@ -85,7 +85,7 @@ struct Replica {
     addr: SocketAddr,
     conn: Conn,
     log: MrRemote,
-    /// Where it says how much of it is used.
+    /// The place of the number of used bytes.
     used: RemoteSlice,
     flush_type: FlushType,
 }
@@ -133,7 +133,7 @@ impl Replica {
         check_used(u64::from_le_bytes(block[..].try_into()?))
     }
 
-    /// Posts a word behind the used part, its flush, the new end of the used part, and its flush.
+    /// Posts a word after the used part, its flush, the new end of the used part, and its flush.
     /// The log has the word when all of that is complete.
     fn append(&self, used: usize, word: Frozen) -> Result<Op<Sources<1>>> {
         let end = (used + word.len()) as u64;
@@ -143,7 +143,7 @@ impl Replica {
         self.check(posted)
     }
 
-    /// An error says which server it is about.
+    /// Adds the server's address to an error.
     fn check<T, E: Into<rpma::Error>>(&self, result: Result<T, E>) -> Result<T> {
         result.map_err(|error| anyhow!("the server at {}: {}", self.addr, error.into()))
     }

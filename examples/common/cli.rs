@@ -1,4 +1,4 @@
-//! What every example does before its client or its server begins: arguments, log, exit status.
+//! The steps of every example before its client or its server begins: arguments, log, exit status.
 
 use std::ffi::OsString;
 use std::fmt;
@@ -11,7 +11,7 @@ use anyhow::Result;
 pub(crate) struct Role {
     /// The arguments, as the usage line shows them.
     pub(crate) usage: &'static str,
-    /// What the usage line does not explain by itself.
+    /// Notes for parts of the usage line that need an explanation.
     pub(crate) notes: &'static str,
     /// Gets the address, the port, and the arguments after those.
     pub(crate) main: fn(&str, u16, &[String]) -> Result<()>,
@@ -89,7 +89,7 @@ pub(crate) fn number<T: FromStr<Err = std::num::ParseIntError>>(
     Ok(text.parse().map_err(unusable)?)
 }
 
-/// Sees that `word`, and a zero behind it, have room in `size` bytes.
+/// Checks that `word`, and a zero after it, have room in `size` bytes.
 pub(crate) fn check_word(word: &str, size: usize) -> Result<()> {
     if word.len() < size {
         return Ok(());

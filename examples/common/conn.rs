@@ -55,7 +55,7 @@ pub(crate) fn establish(req: ConnReq, private_data: &[u8]) -> Result<Conn> {
     Ok(req.connect(private_data)?.wait_established(ANSWER)?)
 }
 
-/// Ends the connection from this side: tells the peer, and waits until it has answered.
+/// Ends the connection from this side: notifies the peer, and waits until it has answered.
 pub(crate) fn disconnect_and_wait(conn: &Conn) -> Result<()> {
     conn.disconnect()?;
     wait_until_closed(conn)
@@ -71,9 +71,10 @@ pub(crate) fn wait_and_disconnect(conn: &Conn) -> Result<()> {
 /// Ends the connections of clients that have sent their last message.
 ///
 /// A client disconnects when that message is acknowledged. If we did it at once, we could take the
-/// acknowledgement away with the connection, and the client would not know whether the message was lost.
-/// librpma's clients of examples 08srq and 13 wait for us to disconnect: that is done for those that
-/// are still there after a second, for all of them before the first answer is waited for.
+/// acknowledgement away with the connection, and the client could not find out whether the message
+/// was lost. librpma's clients of examples 08srq and 13 wait for us to disconnect: that is done for
+/// those that are still there after a second, for all of them before the first answer is waited
+/// for.
 pub(crate) fn end_after_last_message(conns: &[Conn]) -> Result<()> {
     let until = Instant::now() + Duration::from_secs(1);
     let mut staying = Vec::new();
@@ -93,14 +94,15 @@ pub(crate) fn end_after_last_message(conns: &[Conn]) -> Result<()> {
 
 /// Waits until the peer ends the connection, or has answered to its end.
 ///
-/// The first has no limit: a peer may take as long as it likes. (If its host vanishes no event comes: a
-/// program that has to notice that needs a limit, and messages that say that the peer lives.) On the
-/// second the kernel gives up, after more than a minute.
+/// The first has no limit: a peer may take as long as it likes. (If its host vanishes no event
+/// comes. To notice that, a program needs a limit, and messages that show that the peer lives.) On
+/// the second the kernel gives up, after more than a minute.
 pub(crate) fn wait_until_closed(conn: &Conn) -> Result<()> {
     end(conn, Duration::MAX)
 }
 
-/// Waits until the connection is closed. It may have said so already, to somebody who waited for a completion.
+/// Waits until the connection is closed. The event may have come already, in a wait for a
+/// completion.
 fn end(conn: &Conn, limit: Duration) -> Result<()> {
     let event = match conn.ended() {
         Some(event) => event.clone(),
@@ -115,9 +117,10 @@ fn end(conn: &Conn, limit: Duration) -> Result<()> {
 /// Waits for the next completion of the connection, in either of its queues.
 ///
 /// It may never come. A receive completes when the peer has sent something; if the peer ends or is killed instead,
-/// the connection has an event, which the peer's kernel has sent. That is an error here, [`Ended`], as a failed
-/// operation is. (A host that vanishes sends nothing. Programs that have to notice that set a limit to their
-/// waits; here none is set, because a peer may take as long as it likes.)
+/// the connection has an event, which the peer's kernel has sent. That is an error here, [`Ended`],
+/// as a failed operation is. (A host that vanishes sends no event. Programs that have to notice
+/// that set a limit to their waits. There is no limit here, because a peer may take as long as it
+/// likes.)
 pub(crate) fn next_completion(conn: &Conn) -> Result<Wc> {
     let mut wcs = [Wc::default()];
     loop {
@@ -133,7 +136,8 @@ pub(crate) fn next_completion(conn: &Conn) -> Result<Wc> {
     }
 }
 
-/// The same of a wait, whose only connection is this member: also the completions of a shared receive queue.
+/// The same for a wait with this member as its only connection: also the completions of a shared
+/// receive queue.
 pub(crate) fn next_completion_of(wait: &mut Wait, client: Member) -> Result<Wc> {
     let mut wcs = [Wc::default()];
     loop {
@@ -164,12 +168,12 @@ fn limit(conn: &Conn) -> Duration {
     }
 }
 
-/// Waits for the completion of the operation that was posted with `op_context`, and tells which
-/// kind of operation it was.
+/// Waits for the completion of the operation that was posted with `op_context`, and returns the
+/// kind of the operation.
 ///
-/// Posting an operation only puts it into a queue of the device. When the device is done with it, it
-/// puts a completion into the completion queue and wakes us. After a failed operation nothing that was
-/// posted later happens, so the failure of an earlier one is returned as well.
+/// Posting an operation only puts it into a queue of the device. When the device is done with it,
+/// it puts a completion into the completion queue and wakes us. After a failed operation no later
+/// one is executed, so the failure of an earlier one is returned as well.
 pub(crate) fn wait_for_completion(conn: &Conn, op_context: u64) -> Result<WcOpcode> {
     loop {
         let wc = next_completion(conn)?;

@@ -1,4 +1,4 @@
-//! What one side tells the other when the connection is made: where its memory is.
+//! The private data of each side when the connection is made: the place of its memory.
 
 use std::ops::Range;
 
@@ -39,8 +39,8 @@ impl CommonData {
         bytes
     }
 
-    /// Private data arrives padded with zeros, so its length says little, and a peer that sent
-    /// nothing seems to have sent zeros.
+    /// Private data arrives padded with zeros. So its length has little meaning, and a peer that
+    /// sent no data seems to have sent zeros.
     pub(crate) fn from_bytes(private_data: &[u8]) -> Result<Self> {
         let Some((bytes, _padding)) = private_data.split_first_chunk::<28>() else {
             let len = private_data.len();

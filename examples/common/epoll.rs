@@ -9,8 +9,8 @@ use rustix::event::{Timespec, epoll};
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 use rustix::io::retry_on_intr;
 
-/// Descriptors with a number each, by which the program knows them. A descriptor that is closed
-/// leaves the set by that.
+/// Descriptors with a number each, by which the program identifies them. A descriptor that is
+/// closed leaves the set by that.
 pub(crate) struct Epoll(OwnedFd);
 
 impl Epoll {
@@ -18,8 +18,8 @@ impl Epoll {
         Ok(Self(epoll::create(epoll::CreateFlags::CLOEXEC)?))
     }
 
-    /// Adds a descriptor, and makes it non-blocking: what waits for its events then returns at once
-    /// if there is none.
+    /// Adds a descriptor, and makes it non-blocking: calls that wait for its events then return at
+    /// once if there is none.
     pub(crate) fn add(&self, fd: impl AsFd, number: u64) -> Result<()> {
         fcntl_setfl(&fd, fcntl_getfl(&fd)? | OFlags::NONBLOCK)?;
         let data = epoll::EventData::new_u64(number);

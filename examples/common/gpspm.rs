@@ -1,5 +1,5 @@
-//! What the two GPSPM examples share: a client asks the server's program to make bytes durable, the
-//! program answers, and the connection ends.
+//! The shared parts of the two GPSPM examples: a client asks the server's program to make bytes
+//! durable, the program answers, and the connection ends.
 //!
 //! The messages are encoded with protobuf, as by librpma's `GPSPM_flush.proto`.
 
@@ -22,7 +22,7 @@ pub(crate) struct FlushRequest {
     pub(crate) offset: u64,
     #[prost(fixed64, required, tag = "2")]
     pub(crate) length: u64,
-    /// What the response is to carry.
+    /// The context that the response is to carry.
     #[prost(fixed64, required, tag = "3")]
     pub(crate) op_context: u64,
 }
@@ -35,8 +35,8 @@ pub(crate) struct FlushResponse {
 }
 
 impl FlushRequest {
-    /// The bytes, counted from the beginning of `data`, which is what the server offers of its memory
-    /// region.
+    /// The bytes, counted from the beginning of `data`, the part of its memory region that the
+    /// server offers.
     pub(crate) fn range_in(&self, data: Range<u64>) -> Result<Range<usize>> {
         let Self { offset, length, .. } = *self;
         let end = offset.checked_add(length);
@@ -54,7 +54,7 @@ impl FlushRequest {
 /// How long a message can be.
 const SIZE: usize = 512;
 
-/// Memory for a message to send, and behind it for one to receive.
+/// Memory for a message to send, and after it for one to receive.
 pub(crate) struct Messages(Mr<AlignedBuf>);
 
 impl Messages {
@@ -63,7 +63,7 @@ impl Messages {
         Ok(Self(Mr::reg(peer, AlignedBuf::zeroed(2 * SIZE)?, usage)?))
     }
 
-    /// Encodes a message. The result is what to send.
+    /// Encodes a message. Returns the bytes to send.
     pub(crate) fn put(&self, message: &impl Message) -> Result<MrSlice<'_>> {
         let bytes = message.encode_to_vec();
         ensure!(bytes.len() <= SIZE, "the message has no room");
@@ -76,7 +76,7 @@ impl Messages {
         Ok(self.0.slice(SIZE..)?)
     }
 
-    /// Decodes the message whose receive has completed.
+    /// Decodes a message after its receive has completed.
     pub(crate) fn get<M: Message + Default>(&self, wc: &Wc) -> Result<M> {
         let len = wc.result()?.byte_len();
         let len = len.context("the completion is not one of a receive")?;
@@ -92,8 +92,8 @@ impl Messages {
     }
 }
 
-/// Waits until the request is sent and its response is here: two completions, in either order. (Nothing says that the
-/// send completes here before the server's response is here.)
+/// Waits until the request is sent and its response is here: two completions, in either order. (No
+/// rule guarantees that the send completes here before the server's response is here.)
 pub(crate) fn sent_and_answered<M: Message + Default>(
     conn: &Conn,
     messages: &Messages,
@@ -109,12 +109,13 @@ pub(crate) fn sent_and_answered<M: Message + Default>(
     response.context("no response")
 }
 
-/// Ends the connection after the response was sent. `sent` is what waiting for the completion of that
-/// has given.
+/// Ends the connection after the response was sent. `sent` is the result of waiting for its
+/// completion.
 ///
-/// The client disconnects when it has the response. With the connection the acknowledgement can go that
-/// the completion waits for, so a disconnect is as good an answer. (A client that is killed just then
-/// looks the same. Whether it knows that the bytes are durable is then its own affair: they are.)
+/// The client disconnects when it has the response. The connection can take with it the
+/// acknowledgement that the completion waits for, so a disconnect is as good an answer. (A client
+/// that is killed just then looks the same. Then it may not have learned that the bytes are
+/// durable, but they are.)
 pub(crate) fn end_after_response(conn: &Conn, sent: Result<Wc>) -> Result<()> {
     match sent {
         Ok(wc) => {

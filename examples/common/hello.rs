@@ -47,14 +47,14 @@ pub(crate) fn server_memory(args: &[String]) -> Result<Memory> {
     }
 }
 
-/// Prints what a client is going to write.
+/// Prints the text that a client is going to write.
 pub(crate) fn print_next(client: &Region) -> Result<()> {
     let hello = client.load::<SIZE>()?;
     println!("Next value: {}", text(&hello[STR]));
     Ok(())
 }
 
-/// Prints what an earlier client has written, if one has.
+/// Prints the text of an earlier client, if there was one.
 pub(crate) fn print_old(server: &Region) -> Result<()> {
     let string = server.load::<STR_SIZE>()?;
     if string[0] != 0 {
@@ -63,7 +63,7 @@ pub(crate) fn print_old(server: &Region) -> Result<()> {
     Ok(())
 }
 
-/// Prints what is there when the client is done.
+/// Prints the text that is there when the client is done.
 pub(crate) fn print_new(server: &Region) -> Result<()> {
     println!("New value: {}", text(&server.load::<STR_SIZE>()?));
     Ok(())

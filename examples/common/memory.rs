@@ -6,14 +6,14 @@ use anyhow::{Context, Result, anyhow, ensure};
 use rpma::pmem::{Persister, PmemMap};
 use rpma::{AlignedBuf, Mr, MrSlice, MrUsage, Peer, RegisterableMemory};
 
-/// What the examples' usage lines leave open.
+/// Notes on the examples' usage lines.
 pub(crate) const NOTES: &str = "\
 where <pmem-path> can be:
   - a Device DAX (/dev/dax0.0 for example) or
   - a file on File System DAX (/mnt/pmem/file for example)
 ";
 
-/// As above, for a server that also takes the word of whoever runs it.
+/// As above, for a server that also takes an argument about its platform.
 pub(crate) const NOTES_ON: &str = "\
 where <pmem-path> can be:
   - a Device DAX (/dev/dax0.0 for example) or
@@ -30,9 +30,9 @@ pub(crate) struct Memory {
     data: usize,
 }
 
-/// What the memory of an example holds.
+/// The contents of an example's memory.
 pub(crate) struct Contents<'a> {
-    /// Stands before the data in persistent memory, and says that the data was initialised.
+    /// Stands before the data in persistent memory, and marks the data as initialised.
     pub(crate) signature: &'a [u8],
     /// The size of the data.
     pub(crate) size: usize,
@@ -41,7 +41,7 @@ pub(crate) struct Contents<'a> {
 }
 
 impl Memory {
-    /// DRAM whose data begin at `data`.
+    /// DRAM with its data at `data`.
     pub(crate) fn dram(data: usize, contents: &Contents<'_>) -> Result<Self> {
         log::info!("No <pmem-path> provided. Using DRAM instead.");
         let mut memory = AlignedBuf::zeroed(data + contents.size)?;
@@ -53,8 +53,8 @@ impl Memory {
         })
     }
 
-    /// The persistent memory at `path`: at `offset` the signature, then the data. What an earlier
-    /// run has left there stays, if the signature is there.
+    /// The persistent memory at `path`: at `offset` the signature, then the data. The data of an
+    /// earlier run stays, if the signature is there.
     pub(crate) fn pmem(path: &str, offset: usize, contents: &Contents<'_>) -> Result<Self> {
         let Contents {
             signature,
@@ -109,7 +109,7 @@ pub(crate) struct Region {
 }
 
 impl Region {
-    /// Where byte `at` of the data is in the memory region, as a peer is told.
+    /// Returns the place of byte `at` of the data in the memory region, for a peer.
     pub(crate) fn offset_of(&self, at: usize) -> Result<u16> {
         let offset = self.data + at;
         u16::try_from(offset).map_err(|_| {

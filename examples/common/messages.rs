@@ -1,4 +1,4 @@
-//! What the ping-pong examples send: a counter of 8 bytes, in the byte order of the host.
+//! The messages of the ping-pong examples: a counter of 8 bytes, in the byte order of the host.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -11,10 +11,10 @@ use super::cli::{BadArgument, number};
 use super::conn;
 
 pub(crate) const SIZE: usize = 8;
-/// What a client sends in place of a counter when it is done.
+/// A client sends it in place of a counter when it is done.
 pub(crate) const DONE: u64 = u64::MAX;
 
-/// Tell sends from receives; any numbers would do.
+/// Distinguish sends from receives; any numbers would do.
 pub(crate) const SEND_ID: u64 = 1;
 pub(crate) const RECV_ID: u64 = 2;
 
@@ -23,7 +23,7 @@ pub(crate) const CLIENT_NOTES: &str = "\
 where <seed> is the first value of the counter, and <sleep> a pause after each round in µs
 ";
 
-/// What a client is told by its arguments.
+/// The arguments of a client.
 pub(crate) struct ClientArgs {
     pub(crate) seed: u64,
     pub(crate) rounds: u64,
@@ -78,7 +78,7 @@ enum Source<'a> {
 /// message can be here before the acknowledgement of that message.
 pub(crate) struct Completions<'a> {
     source: Source<'a>,
-    /// What has completed, and nobody has waited for yet.
+    /// Completed operations that no call has waited for yet.
     sent: u32,
     received: VecDeque<Wc>,
 }

@@ -1,4 +1,4 @@
-//! What the examples share, so that each shows only what it is about.
+//! The shared parts of the examples, so that each shows only its own subject.
 
 #![allow(dead_code, reason = "each example uses a part of it")]
 

@@ -14,7 +14,8 @@ pub(crate) fn of_seed(seed: u64) -> &'static str {
     NAMES[first_rand(seed) as usize % NAMES.len()]
 }
 
-/// What glibc's `rand` returns first after `srand(seed)`: an additive feedback generator, x³¹ + x³ + 1.
+/// The first result of glibc's `rand` after `srand(seed)`, an additive feedback generator with
+/// x³¹ + x³ + 1.
 fn first_rand(seed: u32) -> u32 {
     // The state is filled by a multiplicative generator modulo 2³¹ − 1.
     let mut word = if seed == 0 { 1 } else { seed as i32 };

@@ -1,8 +1,8 @@
-//! How the examples are run, and what they print then: the arguments of librpma's
-//! run-all-examples.sh, and the lines on standard output.
+//! The runs of the examples, and their output: the arguments of librpma's run-all-examples.sh, and
+//! the lines on standard output.
 //!
-//! `cargo xtask demo` and tests/examples both include this file, so that what is shown is what is
-//! tested. It is Rust and not a file to be parsed: a mistake in it does not compile. It stands beside
+//! `cargo xtask demo` and tests/examples both include this file, so that the demo shows the tested
+//! runs. It is Rust and not a file to be parsed: a mistake in it does not compile. It stands beside
 //! the helpers of the examples because cargo would take a file in examples/ itself for an example.
 
 #![allow(dead_code, reason = "each program uses a part of it")]
@@ -11,12 +11,12 @@
 #[derive(Debug)]
 pub(crate) struct Example {
     pub(crate) name: &'static str,
-    /// What it shows, in a few words.
+    /// Its subject, in a few words.
     pub(crate) shows: &'static str,
     pub(crate) dram: Run,
-    /// `None`: its programs know no persistent memory.
+    /// `None`: its programs do not support persistent memory.
     pub(crate) pmem: Option<Run>,
-    /// What the server says on stderr when it ends, if a time limit ends it.
+    /// The server's last words on stderr, if a time limit ends it.
     pub(crate) timeout: Option<&'static str>,
 }
 
@@ -43,7 +43,7 @@ pub(crate) struct Program {
     pub(crate) prints: &'static [&'static str],
 }
 
-/// The example that is not a pair, and what it shows.
+/// The example that is not a pair, and its subject.
 pub(crate) const LOG: &str = "log";
 pub(crate) const LOG_SHOWS: &str = "what the library logs, and taking its log into one's own hands";
 
@@ -394,7 +394,7 @@ const MULTIPLE: Run = pair(
 pub(crate) const WORDS: &[&str] = &["1st_word", "2nd_word", "3rd_word"];
 const LOGGED: &[&str] = &["{logged}", WORDS[0], WORDS[1], WORDS[2]];
 const USED: &[&str] = &["used value: {used}"];
-/// What an empty log has used, and what it needs for the words.
+/// The used bytes of an empty log, and the bytes that it needs for the words.
 pub(crate) const EMPTY_LOG: usize = 16;
 pub(crate) const WORDS_SIZE: usize = 27;
 
@@ -475,7 +475,7 @@ const RECEIVE_CQ: Run = pair(
     )],
 );
 
-/// The example whose name is `name`, or the only one whose name begins with it and goes on with a
+/// The example with this `name`, or the only one with a name that begins with it and goes on with a
 /// "-": "08" is 08-messages-ping-pong and not 08srq-….
 pub(crate) fn find(name: &str) -> Option<&'static Example> {
     let known = |example: &&Example| {

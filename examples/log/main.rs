@@ -1,5 +1,5 @@
-//! Where the log goes: the library hands its messages to the `log` crate, and the program chooses what
-//! becomes of them. Here an ordinary logger gets them first, and then one of our own.
+//! Where the log goes: the library hands its messages to the `log` crate, and the program chooses
+//! their destination. Here an ordinary logger gets them first, and then one of our own.
 //!
 //! ```text
 //! log

@@ -1,5 +1,5 @@
 //! The program: a log in the volatile memory of three hosts. A record is acknowledged when two of
-//! them have it. It knows nothing of the simulation.
+//! them have it. It is unaware of the simulation.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use rpma::{
 pub(crate) const COPIES: usize = 2;
 pub(crate) const RECORD: usize = 104;
 
-/// The log: 8 bytes say how many records there are (the tail); they begin at byte 64.
+/// The log: the first 8 bytes are the number of records (the tail); the records begin at byte 64.
 const LOG: usize = 4096;
 const FIRST: usize = 64;
 /// For so many records the client has memory of its own: those that a slow replica does not have.

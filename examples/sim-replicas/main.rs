@@ -81,7 +81,7 @@ fn lost(profile: &Profile, case: Case) -> Result<usize> {
     Ok(case.count.saturating_sub(found.len()))
 }
 
-/// What was found when so many replicas lost their power.
+/// The findings after so many replicas lost their power.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Found {
     pub(crate) runs: usize,
