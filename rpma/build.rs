@@ -1,4 +1,4 @@
-//! Turns what rpma-sys found in the headers into cfgs.
+//! Turns the findings of rpma-sys in the headers into cfgs.
 
 fn main() {
     println!("cargo::rerun-if-changed=build.rs");

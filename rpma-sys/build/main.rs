@@ -1,7 +1,8 @@
-//! Finds the libraries, or has nothing to do where a simulated fabric is in their place.
+//! Finds the libraries, or has no work if a simulated fabric is in their place.
 //!
-//! What there is of native operations is handed on as metadata of the `links` key, so that a dependant's build script
-//! finds `DEP_RPMA_VERBS_NATIVE_FLUSH` and `DEP_RPMA_VERBS_NATIVE_ATOMIC_WRITE` (`1` or `0`).
+//! The native operations that were found are handed on as metadata of the `links` key, so that a
+//! dependant's build script finds `DEP_RPMA_VERBS_NATIVE_FLUSH` and
+//! `DEP_RPMA_VERBS_NATIVE_ATOMIC_WRITE` (`1` or `0`).
 
 #[cfg(feature = "verbs")]
 mod headers;
@@ -40,7 +41,7 @@ fn natives() -> Result<[(&'static str, bool); 2], String> {
     ])
 }
 
-/// The text of the bindings; none if the simulator's are used, which has everything.
+/// The text of the bindings; `None` if the simulator's are used, which have everything.
 fn bindings() -> Result<Option<String>, String> {
     if cfg!(feature = "sim") {
         return Ok(None);

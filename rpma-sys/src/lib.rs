@@ -1,14 +1,15 @@
 //! Raw bindings to libibverbs and librdmacm (rdma-core 44 or newer) for the `rpma` crate.
 //!
-//! They are generated from the installed headers when the crate is built. With the feature `sim` the names are those of
-//! a simulated fabric, `rpma-sim`, as far as `rpma` needs them: then no header, no C
-//! compiler and no library is needed, and none is used. What to know:
+//! They are generated from the installed headers when the crate is built. If the feature `sim` is
+//! on, the names are those of a simulated fabric, `rpma-sim`, as far as `rpma` needs them: then no
+//! header, no C compiler and no library is needed or used. Note:
 //!
 //! * The `static inline` functions of `verbs.h` are bound through C functions that bindgen generates, so that their semantics are the
 //!   header's own.
-//! * Four names are macros that bindgen cannot see. Use `rpma_sys_get_device_list`, `rpma_sys_query_port`, `rpma_sys_reg_mr` and
-//!   `rpma_sys_reg_mr_iova`; the exported functions behind the same names have older semantics and are not bound.
-//! * C enums are newtypes: a value that this version does not know stays a number.
+//! * Four names are macros that bindgen cannot see. Use `rpma_sys_get_device_list`,
+//!   `rpma_sys_query_port`, `rpma_sys_reg_mr` and `rpma_sys_reg_mr_iova`. The exported functions
+//!   with the macros' names have older semantics and are not bound.
+//! * C enums are newtypes: a value that is unknown to this version stays a number.
 //! * Native flush (`ibv_wr_flush`) and native atomic write (`ibv_wr_atomic_write`) exist from rdma-core 45 and 44 on. A dependant's build
 //!   script finds `DEP_RPMA_VERBS_NATIVE_FLUSH` and `DEP_RPMA_VERBS_NATIVE_ATOMIC_WRITE`, each `1` or `0`.
 
