@@ -53,7 +53,7 @@ async fn each(client: &Conn, inbox: &mut Inbox, memories: &Memories) {
     drop(inbox.next().await.expect("no error").expect("a message"));
 }
 
-/// A data path that allocates takes time that nobody expects, and a lock.
+/// A data path that allocates takes unexpected time, and a lock.
 #[test]
 fn awaited_operations_allocate_nothing() {
     device_test(|| {

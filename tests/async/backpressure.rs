@@ -23,8 +23,7 @@ async fn take(inbox: &mut Inbox, count: u32) {
     }
 }
 
-/// A client whose send queue is full of messages, for which the peer has one receive, which is
-/// taken.
+/// A client with a send queue full of messages. The peer has one receive for them, which is taken.
 async fn full(ends: &Ends, memories: &Memories) -> Vec<JoinHandle<Result<Frozen, Failed<Frozen>>>> {
     let first = ends.client.send(memories.word()).expect("posted");
     first.await.expect("there is a receive");
@@ -32,8 +31,8 @@ async fn full(ends: &Ends, memories: &Memories) -> Vec<JoinHandle<Result<Frozen,
     ops.into_iter().map(tokio::spawn).collect()
 }
 
-/// Promise: a full queue refuses an operation of each kind, and gives its memory back. Nothing of
-/// it is posted.
+/// Promise: a full queue refuses an operation of each kind, and gives its memory back. The
+/// operation is not posted.
 #[test]
 fn a_full_queue_gives_the_memory_back() {
     device_test(|| {
@@ -136,8 +135,8 @@ fn waits_for_room_wake_when_there_is_room() {
     });
 }
 
-/// Promise: a program that posts as fast as there is room loses nothing, in order, however many
-/// operations there are.
+/// Promise: a program that posts as fast as there is room loses no operation, in order, however
+/// many operations there are.
 #[test]
 fn a_program_posts_as_fast_as_there_is_room() {
     const MESSAGES: u32 = 500;

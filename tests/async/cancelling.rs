@@ -12,7 +12,7 @@ use crate::support::{
     listen, run, take_messages,
 };
 
-/// An operation of each kind, which takes one block or none.
+/// An operation of each kind, which takes at most one block.
 type Kind = for<'c> fn(&'c Conn, &Memories) -> Boxed<'c>;
 
 const KINDS: [(&str, Kind); 11] = [
@@ -82,8 +82,8 @@ const KINDS: [(&str, Kind); 11] = [
     }),
 ];
 
-/// Promise: an operation may be dropped after any poll. Its block comes back, also if nobody but
-/// who waits for the block does anything, and its slot is free again.
+/// Promise: an operation may be dropped after any poll. Its block comes back, even if the only
+/// active task is the one that waits for the block, and its slot is free again.
 #[test]
 fn operations_are_dropped_after_each_poll() {
     device_test(|| {
@@ -223,7 +223,7 @@ fn waits_for_a_block_are_dropped() {
 }
 
 /// Promise: waits for room, for the end and for messages, and `close`, may be dropped after any
-/// poll. Nothing of them is left: no operation is lost, no message, and the driver rests.
+/// poll. They leave no trace: no operation is lost, no message, and the driver rests.
 #[test]
 fn waits_are_dropped_after_each_poll() {
     device_test(|| {
@@ -318,7 +318,7 @@ async fn connect_dropped_after(peer: &rpma::Peer, n: usize, spurious: bool) -> b
     is_complete
 }
 
-/// Promise: so may one that is being accepted, and the wait for a request. The client is told.
+/// Promise: so may one that is being accepted, and the wait for a request. The client is notified.
 #[test]
 fn accepting_is_dropped_after_each_poll() {
     on_fabric(|| {
@@ -361,7 +361,8 @@ async fn accept_dropped_after(peer: &rpma::Peer, n: usize, spurious: bool) -> bo
     server.is_some()
 }
 
-/// Promise: a request that is dropped, or rejected, is an error of the client, and leaves nothing.
+/// Promise: a request that is dropped, or rejected, is an error of the client, and leaves no
+/// object.
 #[test]
 fn a_request_is_dropped() {
     device_test(|| {
@@ -386,8 +387,8 @@ fn a_request_is_dropped() {
     });
 }
 
-/// Promise: an operation that is forgotten keeps its block and its connection, and harms nothing
-/// else: the connection works, and so do others of its reactor.
+/// Promise: an operation that is forgotten keeps its block and its connection, and does no other
+/// harm: the connection works, and so do others of its reactor.
 #[test]
 fn a_forgotten_operation_harms_nothing_else() {
     // librdmacm has one as well, as long as there is an id.

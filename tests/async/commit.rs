@@ -126,8 +126,9 @@ fn threads_wait_for_tickets_of_one_writer() {
     });
 }
 
-/// Promise: a wait that is dropped after its nth poll undoes nothing: the commit becomes durable, its
-/// sources go back to the pool although no task waits for the writer, and another wait finds it.
+/// Promise: a wait that is dropped after its nth poll does not undo the commit: it becomes durable,
+/// its sources go back to the pool although no task waits for the writer, and another wait finds
+/// it.
 #[test]
 fn a_dropped_wait_undoes_nothing() {
     device_test(|| {
@@ -219,7 +220,7 @@ fn an_abort_leaves_no_commit_pending() {
     });
 }
 
-/// Promise: bad input is one clear error, nothing is posted, and the sources come back.
+/// Promise: bad input is one clear error before any post, and the sources come back.
 #[test]
 fn bad_input_is_refused() {
     device_test(|| {
@@ -305,7 +306,7 @@ fn a_full_writer_refuses() {
     });
 }
 
-/// Promise: a reactor whose driver never runs, or is dropped, is an error of each wait.
+/// Promise: if the driver of a reactor never runs, or is dropped, each wait returns an error.
 #[test]
 fn a_driver_that_is_missing_is_an_error() {
     device_test(|| {

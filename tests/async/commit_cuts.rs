@@ -22,7 +22,7 @@ const COMMITS: u64 = 3;
 /// The last commit that each server has acknowledged.
 type Acknowledged = [AtomicU64; 3];
 
-/// Whether a log has what was acknowledged, and no pointer without its record.
+/// Whether a log has the acknowledged records, and no pointer without its record.
 fn is_good(image: &[u8], acknowledged: u64) -> bool {
     let log = &image[LEN..];
     let tail = log[TAIL as usize..][..8].try_into().expect("8 bytes");
@@ -79,7 +79,7 @@ fn cut_everywhere(
     assert!(fabric.visited().images > 100);
 }
 
-/// Promise: a commit whose wait has returned is durable, under every cut of power.
+/// Promise: a commit is durable once its wait has returned, under every cut of power.
 #[test]
 fn a_writer_s_commits_survive_every_cut() {
     for method in methods() {

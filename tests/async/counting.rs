@@ -14,7 +14,7 @@ use tokio::time::{Instant, sleep};
 use crate::support::{Memories, begun, dropped_after};
 use crate::world::virtually;
 
-/// A driver whose polls are counted.
+/// A driver with counted polls.
 struct Counted {
     driver: Driver,
     polls: Arc<AtomicU32>,
@@ -147,8 +147,8 @@ fn nothing_waits_for_the_next_look_of_the_driver() {
     }
 }
 
-/// Promise: connections, listeners, and connections that were being made leave nothing in their
-/// reactor. The driver of one that has none of them sleeps without a limit.
+/// Promise: connections, listeners, and connections that were being made leave no trace in their
+/// reactor. The driver of a reactor without them sleeps without a limit.
 #[test]
 fn a_reactor_without_connections_rests() {
     virtually(async |world| {

@@ -9,7 +9,7 @@ use tokio::task::{JoinSet, LocalSet};
 use crate::common::{contents, device_test, peer};
 use crate::support::{CLOSE, Memories, listen, run};
 
-/// As many as the bytes of a message tell apart.
+/// As many as the bytes of a message can distinguish.
 const CLIENTS: u8 = 100;
 
 /// A message to the server, a write with its flush, and the answer.
@@ -44,8 +44,8 @@ async fn answer(conn: Conn, pool: Pool) {
     }
 }
 
-/// Promise: a hundred connections, both ends of each, are tasks of one thread, and none waits for
-/// another one's.
+/// Promise: a hundred connections, both ends of each, are tasks of one thread, and no task waits
+/// for another connection's.
 #[test]
 fn a_hundred_connections_on_one_thread() {
     device_test(|| {
@@ -85,7 +85,7 @@ fn a_hundred_connections_on_one_thread() {
     });
 }
 
-/// A program of its own is killed: the kernel of its host says so.
+/// A program of its own is killed: the kernel of its host reports it.
 #[cfg(not(feature = "sim"))]
 mod killed {
     use std::env;

@@ -62,8 +62,8 @@ fn the_peer_ends_and_all_wake() {
     }
 }
 
-/// Promise: both sides may close, one after the other or at the same time. Nothing was in flight,
-/// so nothing is lost, and both are told so.
+/// Promise: both sides may close, one after the other or at the same time. No operation was in
+/// flight, so none is lost, and both sides are notified of that.
 #[test]
 fn both_sides_close() {
     device_test(|| {
@@ -89,8 +89,8 @@ fn both_sides_close() {
     });
 }
 
-/// Promise: `close` waits for what is in flight, of dropped operations as well, and the peer has
-/// it.
+/// Promise: `close` waits for all operations in flight, even dropped ones, and the peer has their
+/// data.
 #[test]
 fn close_waits_for_what_is_in_flight() {
     device_test(|| {
@@ -313,8 +313,8 @@ fn the_last_handle_ends_the_thread() {
     });
 }
 
-/// Promise: `abort` ends the connection at once for both sides. What is in flight fails, and its
-/// memory is free.
+/// Promise: `abort` ends the connection at once for both sides. Operations in flight fail, and
+/// their memory is free.
 #[test]
 fn abort_ends_at_once() {
     device_test(|| {

@@ -1,4 +1,4 @@
-//! Calls that fail: what an operation gives back, and when.
+//! Calls that fail: the memory that an operation gives back, and when.
 
 use rpma::sim::{Errno, How};
 use rpma::{Error, FlushType, WcStatus};
@@ -27,9 +27,9 @@ pub(crate) fn names(error: &Error, call: &str, errno: Errno) {
     assert_eq!(cause.raw_os_error(), Some(errno.raw_os_error()), "{error}");
 }
 
-/// Promise: a post that fails, in whatever way, ends the connection. The memory of the operation
-/// stays away until no device can use it, and everything that sleeps wakes. No batch is an
-/// exception, whichever of its requests is refused.
+/// Promise: a post that fails, in any way, ends the connection. The memory of the operation stays
+/// away until no device can use it, and everything that sleeps wakes. No batch is an exception,
+/// whichever of its requests is refused.
 #[test]
 fn a_failed_post_keeps_its_memory() {
     type Post = fn(&Conn, &Memories) -> Option<Error>;
@@ -190,7 +190,7 @@ fn a_failed_part_of_a_batch() {
 }
 
 /// Promise: a queue pair that cannot be destroyed keeps the memory of its operations for ever, as
-/// the device may still use it. Nobody gets a block of it again.
+/// the device may still use it. No task gets a block of it again.
 #[test]
 fn a_queue_pair_that_cannot_be_destroyed_keeps_its_memory() {
     on_fabric(|| {
@@ -219,8 +219,8 @@ fn a_queue_pair_that_cannot_be_destroyed_keeps_its_memory() {
     });
 }
 
-/// Promise: what cannot arm a queue says so, and nothing hangs: an operation goes on, its memory
-/// comes back, and the next one may sleep.
+/// Promise: a call that cannot arm a queue reports it, and no wait hangs: an operation goes on, its
+/// memory comes back, and the next one may sleep.
 #[test]
 fn a_queue_that_cannot_be_armed() {
     virtually(async |world| {

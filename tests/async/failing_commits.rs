@@ -90,8 +90,8 @@ fn a_look_that_fails_is_the_reason() {
     }
 }
 
-/// Promise: an answer whose receive cannot be posted again counts, and the connection ends with
-/// this reason: a later answer would wait for a receive that never comes.
+/// Promise: an answer counts even if its receive cannot be posted again, and the connection ends
+/// with this reason: a later answer would wait for a receive that never comes.
 #[test]
 fn an_answer_whose_receive_is_refused_ends_the_connection() {
     virtually(async |world| {
@@ -112,7 +112,7 @@ fn an_answer_whose_receive_is_refused_ends_the_connection() {
     });
 }
 
-/// Promise: after a commit's post that fails, in whatever way, its source stays away until the
+/// Promise: after a commit's post that fails, in any way, its source stays away until the
 /// connection is destroyed: the device may read it. The commit before gives its source back.
 #[test]
 fn a_failed_post_of_a_commit_keeps_its_source() {

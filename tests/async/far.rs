@@ -1,4 +1,4 @@
-//! Writers whose server is on another host, in the time of a paused clock.
+//! Writers to a server on another host, in the time of a paused clock.
 
 use rpma::commit::{Method, Writer, WriterCfg};
 use rpma::reconnect::ToWriter;

@@ -99,7 +99,7 @@ fn is_of(error: &Error, fault: Fault) {
 /// Promise: each fault of a server ends all waits of its writer, with the reason, when the retries
 /// are over. The fate of a commit is durable or unknown then, and a durable one is in the memory
 /// after a power cut. Sources come back while the writer lives, and no sooner than its device has
-/// released them: the server never gets what another task writes there.
+/// released them: the server never gets another task's later writes there.
 #[test]
 fn a_fault_ends_all_waits_with_its_reason() {
     with_each(async |world, method, fault| {
@@ -152,8 +152,8 @@ fn a_fault_ends_all_waits_with_its_reason() {
     });
 }
 
-/// Promise: a fault that passes before the retries are over ends nothing. The commits are durable,
-/// their sources come back, and the writer goes on.
+/// Promise: a fault that passes before the retries are over ends no connection. The commits are
+/// durable, their sources come back, and the writer goes on.
 #[test]
 fn a_fault_that_passes_loses_nothing() {
     with_each(async |world, method, fault| {
@@ -188,8 +188,9 @@ fn a_fault_that_passes_loses_nothing() {
     });
 }
 
-/// Promise: with the server's method, a wait for an answer ends also if the server's device took
-/// the request, and its host is gone before the answer: nothing is in flight that would fail.
+/// Promise: with the server's method, a wait for an answer ends even if the server's device took
+/// the request, and its host is gone before the answer, so that no operation is in flight that
+/// would fail.
 #[test]
 fn a_host_that_took_the_request_and_is_gone() {
     with_each(async |world, method, fault| {
@@ -217,8 +218,8 @@ fn a_host_that_took_the_request_and_is_gone() {
     });
 }
 
-/// Promise: `close` keeps its limit to the millisecond, whatever the server does, and a wait that
-/// is dropped at its own limit undoes nothing: another one gets the outcome.
+/// Promise: `close` keeps its limit to the millisecond, whether or not the server answers. A wait
+/// that is dropped at its own limit does not undo the commit: another one gets the outcome.
 #[test]
 fn limits_are_kept() {
     with_each(async |world, method, fault| {

@@ -85,7 +85,7 @@ fn each_replica_has_its_own_end() {
     });
 }
 
-/// Promise: a wait that is dropped after its nth poll undoes nothing, and a replica that is added
+/// Promise: a wait that is dropped after its nth poll has no effect, and a replica that is added
 /// meanwhile has its own wait.
 #[test]
 fn a_dropped_wait_for_the_end() {
@@ -117,8 +117,8 @@ fn a_dropped_wait_for_the_end() {
     });
 }
 
-/// Promise: a replica whose place another one has got is gone, also for a wait that began before, and
-/// its id reaches no other replica.
+/// Promise: a replica is gone when another one has got its place, also for a wait that began
+/// before, and its id reaches no other replica.
 #[test]
 fn a_place_that_is_used_again_belongs_to_the_new_replica() {
     device_test(|| {

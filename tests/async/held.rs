@@ -15,7 +15,7 @@ mod way {
         with_fabric(|fabric, host| fabric.between(host, host).release());
     }
 
-    /// Runs a test that leaves nothing: a thread of its own may drop the last of it, a moment
+    /// Runs a test that leaves no objects: a thread of its own may drop the last of them, a moment
     /// later.
     pub(crate) fn leaving_nothing(test: impl FnOnce()) {
         on_fabric(|| {

@@ -41,7 +41,7 @@ pub(crate) struct Far {
     instances: u64,
     /// Its program, when that does not run any more.
     stopped: Option<Stopped>,
-    /// A client that came after a writer, whose connection it has ended.
+    /// A client that came after a writer, and has ended the writer's connection.
     newer: Option<commit::Writer>,
 }
 
@@ -154,16 +154,16 @@ pub(crate) fn spoil(pool: &Pool) -> JoinHandle<()> {
     })
 }
 
-/// What happens to a server.
+/// The fault of a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fault {
     /// Its host stands still.
     Frozen,
-    /// Nothing arrives, in either direction.
+    /// No message arrives, in either direction.
     Parted,
-    /// Nothing arrives at the server.
+    /// No message arrives at the server.
     NothingArrives,
-    /// Nothing of the server arrives.
+    /// No message of the server arrives.
     NothingReturns,
     /// Its program is killed.
     Killed,

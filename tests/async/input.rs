@@ -43,7 +43,7 @@ fn pools_that_cannot_be() {
     });
 }
 
-/// Promise: a slice outside of its block is refused, whatever its bounds are.
+/// Promise: a slice outside of its block is refused, with any bounds.
 #[test]
 fn slices_outside_of_a_block() {
     device_test(|| {
@@ -76,7 +76,7 @@ fn slices_outside_of_a_block() {
     });
 }
 
-/// Promise: operations that are not possible are refused with their memory, and nothing is posted.
+/// Promise: operations that are not possible are refused with their memory, before any post.
 #[test]
 fn operations_that_are_not_possible() {
     device_test(|| {
@@ -184,8 +184,8 @@ fn operations_that_are_not_possible() {
     });
 }
 
-/// Promise: settings that do not fit a reactor are refused on both sides, and the error says
-/// which. The client is told.
+/// Promise: settings that do not fit a reactor are refused on both sides, and the error names them.
+/// The client is notified.
 #[test]
 fn settings_that_do_not_fit() {
     device_test(|| {
@@ -274,8 +274,8 @@ fn with(set: impl FnOnce(&mut ConnCfg)) -> Setup {
     Setup::new(&cfg)
 }
 
-/// Promise: more finished operations than there are slots are an error that says what to do. So
-/// does a batch. What was finished is awaited as usual.
+/// Promise: more finished operations than there are slots are an error that names the remedy. So
+/// does a batch. Finished operations are awaited as usual.
 #[test]
 fn finished_operations_that_are_kept() {
     device_test(|| {
@@ -316,7 +316,7 @@ fn finished_operations_that_are_kept() {
     });
 }
 
-/// Promise: a reactor outside of a runtime, or in one that lacks a driver, says so.
+/// Promise: a reactor outside of a runtime, or in one that lacks a driver, reports that.
 #[test]
 fn runtimes_that_do_not_fit() {
     device_test(|| {
@@ -342,7 +342,7 @@ fn runtimes_that_do_not_fit() {
     });
 }
 
-/// Promise: a runtime whose clock is paused, beside a fabric that does not follow it, is an error
+/// Promise: a runtime with a paused clock, beside a fabric that does not follow it, is an error
 /// which names the remedy: the driver would set its timers again and again.
 #[test]
 fn a_paused_clock_that_is_not_followed() {
@@ -364,8 +364,8 @@ fn a_paused_clock_that_is_not_followed() {
     });
 }
 
-/// Promise: a reactor whose driver never runs is an error of who connects and of who accepts,
-/// after some seconds. One that begins to run a moment later is none.
+/// Promise: if the driver of a reactor never runs, connecting and accepting return an error, after
+/// some seconds. A driver that begins to run a moment later causes no error.
 #[test]
 fn a_driver_that_never_runs() {
     device_test(|| {
@@ -448,7 +448,7 @@ fn awaited_outside_of_the_drivers_runtime() {
     });
 }
 
-/// Promise: the peer of another device, or an address that is none of a device, is an error.
+/// Promise: the peer of another device, or an address without a device, is an error.
 #[test]
 fn addresses_that_do_not_fit() {
     device_test(|| {

@@ -71,7 +71,7 @@ fn a_dropped_limit_drops_its_future() {
     });
 }
 
-/// Promise: a limit whose driver never runs, or is dropped, is over at once. A wait of the reactor
+/// Promise: a limit is over at once if its driver never runs, or is dropped. A wait of the reactor
 /// returns its own error instead.
 #[test]
 fn a_limit_without_a_driver_is_over() {
@@ -115,8 +115,8 @@ fn a_limit_without_a_driver_is_over() {
     });
 }
 
-/// Promise: a limit is one of rpma's time. Under a paused clock it passes at its instant, whatever the
-/// future's own limit is.
+/// Promise: a limit is one of rpma's time. Under a paused clock it passes at its instant, whether
+/// or not the future has a limit of its own.
 #[cfg(feature = "sim")]
 #[test]
 fn a_limit_passes_at_its_instant() {

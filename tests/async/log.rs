@@ -1,5 +1,5 @@
-//! A log on two replicas, with the client and both servers as tasks of one thread, whose clock is
-//! paused: under every cut of power.
+//! A log on two replicas, with the client and both servers as tasks of one thread with a paused
+//! clock: under every cut of power.
 
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -19,7 +19,7 @@ const RECORD: usize = 64;
 const RECORDS: u64 = 3;
 const SIZE: usize = RECORD * (1 + RECORDS as usize);
 
-/// What the program leaves out.
+/// The step that the program leaves out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fault {
     Nothing,
@@ -98,12 +98,12 @@ async fn append_all(
     other.conn.close(CLOSE).await
 }
 
-/// None is 0.
+/// No such byte is 0.
 fn record_byte(number: u64) -> u8 {
     number as u8 + 1
 }
 
-/// Whether a log has what was promised, and whole records.
+/// Whether a log has the promised records, and whole ones.
 fn is_good(image: &[u8], promised: u64) -> bool {
     let (head, records) = image.split_at(RECORD);
     let count = u64::from_le_bytes(head[..8].try_into().expect("8 bytes"));
@@ -135,7 +135,7 @@ fn start(host: &Host, pmem: &Pmem) -> Result<(SocketAddr, tokio::task::JoinHandl
     Ok((at, tokio::spawn(serve(listener, peer, log, keeps))))
 }
 
-/// What the cuts of one run have found.
+/// The findings of the cuts of one run.
 #[derive(Debug, PartialEq, Eq)]
 struct Found {
     visited: Visited,
@@ -206,7 +206,8 @@ fn persistent() -> impl Iterator<Item = Platform> {
         .filter(|platform| platform.is_persistent())
 }
 
-/// Promise: an async log loses nothing under any cut of power, on any platform, and each run of it is the same.
+/// Promise: an async log loses no record under any cut of power, on any platform, and each run of
+/// it is the same.
 #[test]
 fn a_log_survives_every_cut() {
     let mut starts = 0;

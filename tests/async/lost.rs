@@ -15,7 +15,7 @@ fn with_receives() -> Setup {
     Setup::default().with_receives(2, 64)
 }
 
-/// Promise: a peer whose programs are killed wakes everything that sleeps, with the reason.
+/// Promise: a peer with killed programs wakes all sleeping tasks, with the reason.
 #[test]
 fn a_killed_peer_wakes_all() {
     virtually(async |world| {
@@ -69,8 +69,8 @@ fn a_peer_that_is_cut_off_wakes_all() {
     });
 }
 
-/// Promise: the driver takes the steps of a keep-alive. A peer that is silent ends the
-/// connection, if nothing is posted and nobody polls, within the time that the settings say.
+/// Promise: the driver takes the steps of a keep-alive. A peer that is silent ends the connection,
+/// if there are no posts and no polls, within the time of the settings.
 #[test]
 fn a_silent_peer_wakes_all() {
     for (freezes, receives) in [(false, true), (true, true), (true, false)] {

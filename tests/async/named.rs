@@ -156,8 +156,8 @@ fn commits_of_a_writer_have_their_lines() {
     });
 }
 
-/// The server's answers have the line of [`Server::next`](rpma_async::Server::next). A look whether
-/// the host of a silent server is there has none.
+/// The server's answers have the line of [`Server::next`](rpma_async::Server::next). A check
+/// whether the host of a silent server is there has none.
 #[test]
 fn commits_that_a_server_answers_have_their_lines() {
     device_test(|| {

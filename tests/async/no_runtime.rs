@@ -17,8 +17,8 @@ fn wait<T>(future: impl Future<Output = T>) -> T {
     block_on(future, LIMIT).expect("in time")
 }
 
-/// Runs a test with a reactor whose driver is a thread, and with one whose driver is a future of
-/// async-io.
+/// Runs a test with a reactor that has a thread as its driver, and with one that has a future of
+/// async-io as its driver.
 fn on_each(test: impl Fn(&Peer, &Reactor)) {
     leaving_nothing(|| {
         let peer = peer();

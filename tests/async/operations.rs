@@ -6,7 +6,7 @@ use rpma_async::Setup;
 use crate::common::{contents, device_test, peer};
 use crate::support::{CLOSE, Ends, Memories, run};
 
-/// Each kind of operation does what rpma's does, and gives its memory back.
+/// Each kind of operation has the effect of rpma's, and gives its memory back.
 #[test]
 fn each_kind_of_operation() {
     device_test(|| {

@@ -1,4 +1,4 @@
-//! Messages whose completions are polled by several at once.
+//! Messages with completions that several tasks poll at once.
 
 use std::pin::pin;
 use std::sync::{Arc, Mutex};
@@ -39,7 +39,7 @@ impl Takes {
     }
 }
 
-/// Promise: messages are returned in the order in which they arrived, whoever polls their
+/// Promise: messages are returned in the order in which they arrived, whichever task polls their
 /// completions. Here the driver has polled the first one, and before it has noted that, a waker
 /// polls the second one.
 #[test]

@@ -1,4 +1,4 @@
-//! Commits and batches whose first request fails.
+//! Commits and batches with a first request that fails.
 
 use rpma::{FlushType, MrUsage, RemoteSlice, WcStatus};
 use rpma_async::{Conn, Frozen, Op, Setup, Sources};
@@ -6,7 +6,7 @@ use rpma_async::{Conn, Frozen, Op, Setup, Sources};
 use crate::common::{device_test, peer, region, remote};
 use crate::support::{Ends, Memories, run};
 
-/// Posts an operation of two parts, of which the first goes to memory that is gone. When the operation
+/// Posts an operation of two parts. The first one goes to memory that is gone. When the operation
 /// has failed, all its requests must be complete.
 fn fails(post: impl Fn(&Conn, [(RemoteSlice, Frozen); 2]) -> Op<Sources<2>>) {
     device_test(|| {

@@ -34,7 +34,7 @@ fn failed(read: Result<Lease, Failed<Lease>>) -> Failed<Lease> {
     read.expect_err("it has failed")
 }
 
-/// Promise: after a post that fails, in whatever way, the block stays away until no device can use it,
+/// Promise: after a post that fails, in any way, the block stays away until no device can use it,
 /// and the connection is over.
 #[test]
 fn a_failed_post_of_a_read_keeps_its_block() {
@@ -65,8 +65,8 @@ fn a_failed_post_of_a_read_keeps_its_block() {
     }
 }
 
-/// Promise: the blocks of reads stay away for ever if the queue pair could not be destroyed: that of a
-/// read in flight, of one whose future was dropped, and of one that was forgotten.
+/// Promise: the blocks of reads stay away for ever if the queue pair could not be destroyed: that
+/// of a read in flight, that of a read with a dropped future, and that of a forgotten read.
 #[test]
 fn a_queue_pair_that_stays_keeps_the_blocks_of_reads() {
     let ((), left) = leaving(async |world| {
@@ -131,8 +131,9 @@ fn a_host_that_is_gone_fails_reads() {
     });
 }
 
-/// Promise: a device that completes nothing is no wait without an end. After the end of the connection a
-/// read waits for a second, and fails with the reason. The block stays away until the device goes on.
+/// Promise: a device that completes no operation does not make a wait endless. After the end of the
+/// connection a read waits for a second, and fails with the reason. The block stays away until the
+/// device goes on.
 #[test]
 fn a_device_that_stands_still_ends_reads() {
     virtually(async |world| {
@@ -160,7 +161,7 @@ fn a_device_that_stands_still_ends_reads() {
     });
 }
 
-/// Promise: reads allocate nothing, whether they sleep or not, are awaited or dropped.
+/// Promise: reads never allocate, whether they sleep or not, are awaited or dropped.
 #[test]
 fn reads_allocate_nothing() {
     virtually(async |world| {

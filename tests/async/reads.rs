@@ -135,7 +135,7 @@ fn tasks_read_beside_commits() {
     });
 }
 
-/// Promise: a wait that is none for a read takes no completion of one.
+/// Promise: a wait for another operation takes no completion of a read.
 #[test]
 fn other_waits_leave_reads_their_completions() {
     device_test(|| {
@@ -250,8 +250,8 @@ fn reads_take_no_slot_of_a_commit() {
     });
 }
 
-/// Promise: a read whose connection ends fails with the reason, whether a task has slept in it or not,
-/// and its block comes back.
+/// Promise: a read fails with the reason when its connection ends, whether a task has slept in it
+/// or not, and its block comes back.
 #[test]
 fn an_end_fails_reads() {
     device_test(|| {
@@ -303,7 +303,7 @@ fn an_end_fails_reads() {
     });
 }
 
-/// Promise: bad input is one clear error, nothing is posted, and the block comes back.
+/// Promise: bad input is one clear error before any post, and the block comes back.
 #[test]
 fn bad_reads_are_refused() {
     device_test(|| {

@@ -46,7 +46,7 @@ fn site(n: usize) -> Site {
     Site::over(1, &cfg(), own, directory)
 }
 
-/// A set of a replica that answers, and one whose responder stands still.
+/// A set of a replica that answers, and one with a responder that stands still.
 async fn with_a_slow_one(reactor: &Reactor) -> (Replicas, Serving, Stopped, [ReplicaId; 2]) {
     let quick = Serving::of(reactor, site(0));
     let slow = Serving::of(reactor, site(1));
@@ -149,7 +149,7 @@ fn a_slow_replica_is_set_aside() {
     });
 }
 
-/// Promise: room is made without the slow replica after the limit, and costs nothing before it.
+/// Promise: room is made without the slow replica after the limit, and has no cost before it.
 #[test]
 fn room_is_made_without_a_slow_replica() {
     with_reactor(async |reactor| {
@@ -246,8 +246,8 @@ fn a_replica_that_dies_ends_no_wait_late() {
     });
 }
 
-/// Promise: waits that are dropped after their nth poll undo nothing: the commits go on, and the ring
-/// gets free although no task waits for it.
+/// Promise: waits that are dropped after their nth poll have no effect: the commits go on, and the
+/// ring gets free although no task waits for it.
 #[test]
 fn dropped_waits_undo_nothing() {
     with_reactor(async |reactor| {
@@ -270,7 +270,7 @@ fn dropped_waits_undo_nothing() {
     });
 }
 
-/// Promise: bad input is one clear error, and nothing is posted.
+/// Promise: bad input is one clear error before any post.
 #[test]
 fn bad_input_is_refused() {
     with_reactor(async |reactor| {

@@ -19,7 +19,7 @@ use crate::world::{World, impatient, virtually};
 const NOTICED: Duration = Duration::from_secs(5);
 const SHORT: Duration = Duration::from_millis(120);
 
-/// Three replicas, of which the last one is faulty.
+/// Three replicas. The last one is faulty.
 struct Three {
     set: Replicas,
     ids: [ReplicaId; 3],
@@ -124,7 +124,8 @@ fn a_faulty_replica_delays_no_copies_of_the_others() {
 
 /// Promise: a faulty replica holds the bytes of the ring until its device has released them. A
 /// wait for room names it, and keeps its limit. When the fault has passed, the wait ends, all
-/// replicas have all commits, and none has bytes of a later record in the place of an earlier one.
+/// replicas have all commits, and no replica has bytes of a later record in the place of an earlier
+/// one.
 #[test]
 fn a_fault_that_passes_gives_the_ring_back() {
     with_each(async |world, method, fault| {
@@ -163,8 +164,8 @@ fn a_fault_that_passes_gives_the_ring_back() {
     });
 }
 
-/// Promise: a replica is set aside within the limit, whatever has happened to it. The set has the
-/// bytes of its ring then, and the replica never gets what is written there afterwards.
+/// Promise: a replica is set aside within the limit, under each fault. The set has the bytes of its
+/// ring then, and the replica never gets later writes there.
 #[test]
 fn a_faulty_replica_is_set_aside() {
     with_each(async |world, method, fault| {
@@ -196,7 +197,7 @@ fn a_faulty_replica_is_set_aside() {
     });
 }
 
-/// Promise: an own device that stands still releases nothing. The ring stays full, and a replica
+/// Promise: an own device that stands still releases no bytes. The ring stays full, and a replica
 /// that is set aside gives its bytes back when its queue pair is destroyed, after the limit.
 #[test]
 fn an_own_device_that_stands_still_keeps_the_ring() {
@@ -234,8 +235,9 @@ fn an_own_device_that_stands_still_keeps_the_ring() {
     });
 }
 
-/// Promise: with the server's method, a wait for all copies ends also if one replica's device took
-/// the request, and its host is gone before the answer: nothing is in flight that would fail.
+/// Promise: with the server's method, a wait for all copies ends even if one replica's device took
+/// the request, and its host is gone before the answer, so that no operation is in flight that
+/// would fail.
 #[test]
 fn a_replica_that_took_the_request_and_is_gone() {
     with_each(async |world, method, fault| {
@@ -261,8 +263,8 @@ fn a_replica_that_took_the_request_and_is_gone() {
     });
 }
 
-/// Promise: a replica whose post failed, in whatever way, holds the bytes of that commit in the
-/// ring until its connection is destroyed: its device may read them. It has no later commit.
+/// Promise: a replica with a failed post, in any way, holds the bytes of that commit in the ring
+/// until its connection is destroyed: its device may read them. It has no later commit.
 #[test]
 fn a_failed_post_keeps_the_ring() {
     for method in methods() {

@@ -1,4 +1,4 @@
-//! Servers whose loop is a task, and their clients, on one thread.
+//! Servers with a loop that is a task, and their clients, on one thread.
 
 use std::future::{Future, poll_fn};
 use std::net::SocketAddr;
@@ -30,7 +30,7 @@ pub(crate) struct Serving {
     task: JoinHandle<Stopped>,
 }
 
-/// A server whose task was stopped.
+/// A server with a stopped task.
 pub(crate) struct Stopped {
     server: Server,
     parts: Vec<KeyPart>,
@@ -50,7 +50,7 @@ pub(crate) fn at(port: u16) -> SocketAddr {
 }
 
 impl Serving {
-    /// The task of a server with so many keys, the first of which is 1.
+    /// The task of a server with so many keys, from 1 on.
     pub(crate) fn new(reactor: &Reactor, keys: u64) -> Self {
         Self::of(reactor, Site::with(keys, &cfg()))
     }
@@ -170,7 +170,7 @@ pub(crate) async fn block(pool: &Pool, number: u64) -> Frozen {
     block.freeze()
 }
 
-/// What a region of a key has: the byte of its record, if all are the same, and its pointer.
+/// The contents of a key's region: the byte of its record, if all are the same, and its pointer.
 pub(crate) fn record(region: &Mr<PmemMap>) -> (u8, u64) {
     let mut bytes = [0; 100];
     region.read_at(64, &mut bytes).expect("inside");

@@ -1,4 +1,4 @@
-//! A server whose loop and responder are a task, beside its clients on the same thread.
+//! A server with a loop and a responder in one task, beside its clients on the same thread.
 
 use std::sync::Arc;
 
@@ -57,7 +57,8 @@ fn clients_commit_beside_the_server_s_task() {
     });
 }
 
-/// Promise: a `next` that is dropped after its nth poll has taken nothing: the next one returns it.
+/// Promise: a `next` that is dropped after its nth poll has taken no event: the next one returns
+/// it.
 #[test]
 fn a_dropped_next_takes_nothing() {
     device_test(|| {
@@ -94,7 +95,8 @@ fn a_dropped_next_takes_nothing() {
     });
 }
 
-/// Promise: a server that is gone is an error of whoever waits for it, and no silence.
+/// Promise: if a server is gone, each task that waits for it gets an error, and does not wait for
+/// ever.
 #[test]
 fn a_server_that_dies_wakes_its_clients() {
     device_test(|| {

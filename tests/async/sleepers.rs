@@ -6,7 +6,7 @@ use tokio::task::{JoinHandle, yield_now};
 
 use crate::support::{CLOSE, Memories, fill, in_time};
 
-/// Two operations in flight, and each wait, of a connection with receives whose peer has none.
+/// Two operations in flight, and each wait, on a connection with receives. Its peer has none.
 pub(crate) struct Sleepers {
     ops: Vec<JoinHandle<Result<Frozen, Failed<Frozen>>>>,
     ready: JoinHandle<Result<()>>,
@@ -16,7 +16,7 @@ pub(crate) struct Sleepers {
     close: Option<JoinHandle<Result<()>>>,
 }
 
-/// What has woken them.
+/// The results that have woken them.
 #[derive(Debug)]
 pub(crate) struct Woken {
     pub(crate) ops: Vec<Result<Frozen, Failed<Frozen>>>,
@@ -30,7 +30,7 @@ pub(crate) struct Woken {
 }
 
 impl Sleepers {
-    /// With a `close`, which ends the connection when it wakes.
+    /// Includes a `close`, which ends the connection when it wakes.
     pub(crate) async fn new(conn: &Conn, memories: &Memories) -> Self {
         let close = tokio::spawn(conn.clone().close(CLOSE));
         Self::with(conn, memories, Some(close)).await
@@ -99,7 +99,7 @@ impl Woken {
         assert!(matches!(self.close, Some(Err(Error::Ended(_)))), "{self:?}");
     }
 
-    /// Each of them tells an error of this kind. Nothing is in flight any more.
+    /// Each of them returns an error of this kind. No operation is in flight any more.
     pub(crate) fn each_tells(&self, is_it: impl Fn(&Error) -> bool) {
         let tells = |result: std::result::Result<(), &Error>| {
             assert!(is_it(result.expect_err("an error")), "{self:?}");

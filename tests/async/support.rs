@@ -20,7 +20,7 @@ pub(crate) fn run<T>(future: impl Future<Output = T>) -> T {
     runtime.block_on(async { in_time(future).await })
 }
 
-/// A test on one thread of tokio, with a reactor of the test device. In the end nothing is left.
+/// A test on one thread of tokio, with a reactor of the test device. In the end no object is left.
 pub(crate) fn with_reactor(test: impl AsyncFnOnce(&Reactor)) {
     device_test(|| {
         let peer = common::peer();

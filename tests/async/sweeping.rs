@@ -1,11 +1,11 @@
 //! Every call fails once. A program with both sides of a connection (each kind of operation,
-//! asleep, awaited and dropped, messages, waits, both ends) is run again and again in virtual
-//! time, and each call that it makes fails in one of the runs: it does nothing, or everything,
-//! and returns an error.
+//! asleep, awaited and dropped, messages, waits, both ends) is run again and again in virtual time.
+//! Each call that it makes fails in one of the runs: it has no effect, or its full effect, and
+//! returns an error.
 //!
-//! Promises: the program gets an error that names the call, or the log has it where nobody can be
-//! told; nothing panics; nothing waits longer than the program's own limits; nothing leaks but
-//! what could not be destroyed, and what that keeps.
+//! Promises: the program gets an error that names the call, or the log has it if no caller can get
+//! it; no thread panics; no wait is longer than the program's own limits; the only leaks are
+//! objects that could not be destroyed, and those that they keep.
 
 use std::net::SocketAddr;
 use std::time::Duration;

@@ -1,10 +1,10 @@
 //! Every call of a client that commits fails once, by each method: of an awaited `Writer`, and of
-//! `Replicas` on three servers. In each run another call of the client's host does nothing, or
-//! everything, or a post leaves its last request out, and returns an error.
+//! `Replicas` on three servers. In each run another call of the client's host has no effect, or its
+//! full effect, or a post leaves its last request out, and returns an error.
 //!
-//! Promises, beside those of `sweeping.rs`: what is acknowledged is in the memory after a power
-//! cut. No source is free while a device can use it: another task takes each block that is free,
-//! and writes over it, and no server gets these bytes. After the error each call ends in time: it
+//! Promises, beside those of `sweeping.rs`: acknowledged data is in the memory after a power cut.
+//! No source is free while a device can use it: another task takes each block that is free, and
+//! writes over it, and no server gets these bytes. After the error each call ends in time: it
 //! works, or names the end. A set loses at most one replica by it.
 
 use std::time::Duration;
@@ -28,7 +28,7 @@ const RING: usize = 448;
 /// A limit of the program.
 const SHORT: Duration = Duration::from_secs(5);
 
-/// What the program has found.
+/// The findings of the program.
 #[derive(Default)]
 struct Found {
     /// The error of the first step that failed.

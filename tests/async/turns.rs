@@ -1,4 +1,4 @@
-//! Tasks of one thread, one of which is never idle.
+//! Tasks of one thread. One of them is never idle.
 
 use std::cell::Cell;
 use std::future::Future;
@@ -36,7 +36,7 @@ async fn beside<F: Future>(mut one: impl FnMut() -> F) {
 }
 
 /// Promise: a task that is never idle, because each of its operations is complete at once, lets
-/// others have their turn: whatever it awaits.
+/// others have their turn, with each kind of operation.
 #[test]
 fn a_busy_task_lets_others_run() {
     device_test(|| {

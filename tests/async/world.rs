@@ -28,7 +28,7 @@ pub(crate) fn impatient() -> ConnCfg {
     cfg
 }
 
-/// Runs a test in virtual time. In the end nothing is left on the fabric.
+/// Runs a test in virtual time. In the end no object is left on the fabric.
 pub(crate) fn virtually<T>(test: impl AsyncFnOnce(&World) -> T) -> T {
     let (result, left) = leaving(test);
     assert!(left.is_empty(), "{left:?}");

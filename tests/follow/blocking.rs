@@ -80,8 +80,8 @@ fn a_drop_may_wait_for_its_device() {
     });
 }
 
-/// Promise: a wait that nothing ends is no silent hang. It panics, and the message has the reason and
-/// the remedy.
+/// Promise: a wait that can never end is no silent hang. It panics, and the message has the reason
+/// and the remedy.
 #[test]
 fn a_wait_in_vain_panics() {
     virtually(async |fabric| {

@@ -15,7 +15,7 @@ const RECORD: usize = 64;
 const RECORDS: u64 = 3;
 const SIZE: usize = RECORD * (1 + RECORDS as usize);
 
-/// What the program leaves out.
+/// The step that the program leaves out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fault {
     Nothing,
@@ -23,12 +23,12 @@ enum Fault {
     Flush,
 }
 
-/// The bytes of a record, none of which is 0.
+/// The bytes of a record. No byte is 0.
 fn record(number: u64) -> [u8; RECORD] {
     [number as u8 + 1; RECORD]
 }
 
-/// Whether an image has what was promised, and nothing that is not whole.
+/// Whether an image has the promised records, and only whole ones.
 fn check(image: &[u8], promised: u64) {
     let count = u64::from_le_bytes(image[..8].try_into().expect("8 bytes"));
     assert!(
@@ -127,7 +127,7 @@ fn cut_everywhere(profile: &Profile, platform: Platform, fault: Fault) -> Result
     Ok(fabric.visited())
 }
 
-/// Promise: an async log loses nothing under any cut, where its platform keeps what is flushed. Each
+/// Promise: an async log loses no record under any cut, if its platform keeps flushed data. Each
 /// run has the same events.
 #[test]
 fn an_async_log_survives_every_cut() {

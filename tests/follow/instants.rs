@@ -96,7 +96,7 @@ async fn not_ready(client: &Conn, server: &Conn, message: &Mr<Memory>, taken: &M
     assert!(completion(client).await.result().is_ok());
 }
 
-/// What ends a connection, and a request that nobody answers.
+/// The end of a connection, and of a request without an answer.
 async fn ends(world: &World, began: Instant) -> Instants {
     let mut instants = Instants::new();
     let mut note = |what| instants.push((what, began.elapsed().as_millis()));
@@ -226,7 +226,7 @@ fn an_earlier_timer_is_not_late() {
     });
 }
 
-/// Promise: an end that a peer tells comes to the other task.
+/// Promise: an end that a peer causes comes to the other task.
 #[test]
 fn an_end_is_told() {
     virtually(async |fabric| {

@@ -1,4 +1,4 @@
-//! A fabric in the time of an async program, whose clock is paused: `Fabric::follow` and
+//! A fabric in the time of an async program with a paused clock: `Fabric::follow` and
 //! `Fabric::tick`. Each test is one thread with both ends of its connections. Each runs on each
 //! profile.
 

@@ -1,4 +1,4 @@
-//! What cannot follow a clock is refused, and the message names the reason.
+//! A fabric that cannot follow a clock is refused, and the message names the reason.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::thread;
@@ -22,8 +22,8 @@ fn contains(text: &str, part: &str) {
     assert!(text.contains(part), "{text}");
 }
 
-/// Promise: a fabric with a clock of its own does not follow another one, and says so before
-/// anything changes.
+/// Promise: a fabric with a clock of its own does not follow another one, and reports that before
+/// any change.
 #[test]
 fn one_clock_only() {
     paused().block_on(async {
@@ -61,7 +61,7 @@ fn not_in_the_middle() {
     });
 }
 
-/// Promise: a future that could do nothing, or that would run in another time, is refused.
+/// Promise: a future without work, or one that would run in another time, is refused.
 #[test]
 fn a_tick_that_is_of_no_use() {
     let runtime = paused();

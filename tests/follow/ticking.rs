@@ -1,4 +1,4 @@
-//! The future that does what is due.
+//! The future that does the work that is due.
 
 use std::future::{Future, poll_fn};
 use std::pin::pin;
@@ -15,7 +15,7 @@ const SECOND: Duration = Duration::from_secs(1);
 
 fn is_send(_of: &impl Send) {}
 
-/// A request that fails after a second, as nobody has the address.
+/// A request that fails after a second, as no host has the address.
 fn fails(world: &World) -> impl Future<Output = ()> + use<> {
     fails_after(world, SECOND)
 }
@@ -29,8 +29,8 @@ fn fails_after(world: &World, limit: Duration) -> impl Future<Output = ()> + use
     async { drop(resolved(resolving).await.expect_err("nobody is there")) }
 }
 
-/// Promise: without its future a fabric does nothing. Another future does what has become due in the
-/// meantime. It may be polled in the program's task.
+/// Promise: without its future a fabric stands still. Another future does the work that has become
+/// due in the meantime. It may be polled in the program's task.
 #[test]
 fn another_one_goes_on() {
     paused().block_on(async {
@@ -59,7 +59,7 @@ fn another_one_goes_on() {
     });
 }
 
-/// Promise: no thread does what is due, however long the runtime does not come to it.
+/// Promise: no thread does the work that is due, however long the runtime does not come to it.
 #[test]
 fn no_thread_does_what_is_due() {
     paused().block_on(async {
@@ -77,7 +77,7 @@ fn no_thread_does_what_is_due() {
     });
 }
 
-/// Promise: the future ends with the fabric, while it sleeps, and also if it has nothing to wait for.
+/// Promise: the future ends with the fabric, while it sleeps, even if it has no work to wait for.
 /// It does not keep the fabric.
 #[test]
 fn it_ends_with_its_fabric() {
@@ -103,7 +103,7 @@ fn it_ends_with_its_fabric() {
     }
 }
 
-/// Promise: after the fabric is gone the thread is on none, and its time is the system's.
+/// Promise: after the fabric is gone the thread is on no fabric, and its time is the system's.
 #[test]
 fn the_thread_leaves() {
     paused().block_on(async {

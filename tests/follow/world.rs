@@ -17,10 +17,10 @@ use tokio::time::{Instant, sleep_until, timeout, timeout_at};
 use crate::common::{Memory, profile, region, remote};
 
 pub(crate) const ALWAYS: Flags = Flags::COMPLETION_ALWAYS;
-/// A day: of no use where time stands still, and over at once where nothing else is to come.
+/// A day: of no use where time stands still, and over at once where no other event can come.
 pub(crate) const DAY: Duration = Duration::from_secs(86_400);
 
-/// A runtime of one thread, whose clock is paused.
+/// A runtime of one thread with a paused clock.
 pub(crate) fn paused() -> Runtime {
     let mut builder = Builder::new_current_thread();
     let builder = builder.enable_all().start_paused(true);
@@ -32,8 +32,8 @@ pub(crate) fn follow(fabric: &Fabric) {
     fabric.follow(|| Instant::now().into_std());
 }
 
-/// Runs a test on a fabric that follows a paused clock. In the end nothing is left on the fabric, and
-/// the future that does what is due ends with it.
+/// Runs a test on a fabric that follows a paused clock. In the end no object is left on the fabric,
+/// and the future that does the work ends with it.
 pub(crate) fn virtually<T>(test: impl AsyncFnOnce(&Fabric) -> T) -> T {
     paused().block_on(async {
         let fabric = Fabric::new(profile());

@@ -30,7 +30,7 @@ fn reactor_on(host: &Host) -> Reactor {
     Reactor::on_thread(&peer).expect("a reactor")
 }
 
-/// Promise: the drop of the last handle waits for the thread, in virtual time. Afterwards nothing
+/// Promise: the drop of the last handle waits for the thread, in virtual time. Afterwards no object
 /// is left.
 #[test]
 fn the_last_handle_waits_for_the_thread() {
@@ -87,7 +87,7 @@ impl Wake for Last {
 }
 
 /// Promise: the thread itself may drop the last handle, in a waker of the program. It ends then,
-/// and waits for nobody.
+/// and does not wait.
 #[test]
 fn the_thread_drops_the_last_handle() {
     for seed in 1..10 {
@@ -150,7 +150,7 @@ fn a_future_panics() {
     }
 }
 
-/// Promise: if all wait and nothing is to come, the thread that awaits panics, and says so. The
+/// Promise: if all wait and no event can come, the thread that awaits panics with that reason. The
 /// reactor's thread does not, and goes on.
 #[test]
 fn a_wait_in_vain_panics_in_its_own_thread() {

@@ -1,4 +1,4 @@
-//! Programs whose reactor has a thread of its own (`Reactor::on_thread`), and whose threads await by
+//! Programs with a thread for their reactor (`Reactor::on_thread`), and threads that await by
 //! `block_on`: on a simulated fabric they wait in its time and in its order.
 
 #[path = "../common/mod.rs"]

@@ -7,8 +7,8 @@ use rpma::sim::{Fabric, repeatable, sweep};
 use crate::common::profile;
 use crate::program::{nothing_is_left, run};
 
-/// Promise: a program whose threads await by `block_on`, on reactors with threads of their own, is
-/// repeatable: the same seed leads to the same calls at the same instants.
+/// Promise: a program with threads that await by `block_on`, on reactors with threads of their own,
+/// is repeatable: the same seed leads to the same calls at the same instants.
 #[test]
 fn a_seed_repeats_the_threads_of_reactors() {
     let once = |seed| {
@@ -27,7 +27,7 @@ fn a_seed_repeats_the_threads_of_reactors() {
     assert_ne!(once(1).1, once(2).1, "the seed chooses");
 }
 
-/// Promise: so is each order of threads, and none of them hangs.
+/// Promise: so is each order of threads, and no thread hangs.
 #[test]
 fn every_seed_is_repeatable() {
     for _ in 0..100 {

@@ -165,8 +165,8 @@ pub(crate) fn run(fabric: &Fabric, clients: usize, rounds: usize) -> Result<Vec<
     times
 }
 
-/// Waits until nothing is left on the fabric: the thread of a reactor may drop the last of it, a
-/// moment later.
+/// Waits until no object is left on the fabric: the thread of a reactor may drop the last of them,
+/// a moment later.
 pub(crate) fn nothing_is_left(fabric: &Fabric) {
     let until = fabric.now() + LIMIT;
     while !fabric.objects().is_empty() {

@@ -31,7 +31,8 @@ fn hosts(fabric: &Fabric) -> [Host; 2] {
     ["client", "server"].map(|name| fabric.host(name))
 }
 
-/// It took so long. With a seed the clock stands while threads compute, and it took no longer.
+/// It took so long. If there is a seed the clock stands while threads compute, and it took no
+/// longer.
 fn assert_took(began: Instant, limit: Duration, is_seeded: bool) {
     let took = now() - began;
     assert!(took >= limit, "{took:?}");
@@ -156,8 +157,8 @@ fn a_frozen_peer_is_an_end_in_virtual_time() {
     });
 }
 
-/// Promise: off any host all of it is in real time, also beside a fabric whose clock jumps: there
-/// are no jumps for threads that the fabric does not know.
+/// Promise: off any host all of it is in real time, even beside a fabric with a clock that jumps:
+/// there are no jumps for threads outside of the fabric.
 #[test]
 fn off_a_host_time_is_real() {
     const SHORT: Duration = Duration::from_millis(50);
