@@ -1,5 +1,5 @@
-//! A writer with several appends in flight, whose acknowledgements are lost from one on: the first operation that failed
-//! need not be the first that was not executed.
+//! A writer with several appends in flight. Their acknowledgements are lost from one on: the first
+//! operation that failed need not be the first that was not executed.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -77,7 +77,7 @@ fn write_log(
     Ok(())
 }
 
-/// What was told is there, and each record is a whole one.
+/// The acknowledged records are there, and each record is a whole one.
 fn check(image: &[u8], told: u64) {
     let tail = u64::from_le_bytes(image[..8].try_into().expect("8 bytes"));
     assert!(
@@ -108,7 +108,8 @@ fn run(profile: &Profile, way: Way, nth: u32, goes_on: GoesOn) -> Result<(), Los
     fabric.find_loss(check, || write_log().expect("nothing else fails"))
 }
 
-/// A writer that reads the tail, and writes it again, loses nothing, whichever acknowledgement is the first that is lost.
+/// A writer that reads the tail, and writes it again, loses no record, whichever acknowledgement is
+/// the first that is lost.
 #[test]
 fn a_writer_that_reads_the_tail_survives() {
     for (profile, way) in ways() {

@@ -1,4 +1,5 @@
-//! A writer whose connection fails connects again, reads the tail and goes on (docs/reconnecting.md): what it may then tell.
+//! A writer that connects again after its connection failed, reads the tail and goes on
+//! (docs/reconnecting.md): the records that it may then acknowledge.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -9,7 +10,7 @@ use rpma::{Flags, FlushType};
 use crate::pair::{Pair, SIZE, Way, fabric};
 use crate::protocols::{check, place, record};
 
-/// What the writer does about a tail that it has read back.
+/// The writer's treatment of a tail that it has read back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Recipe {
     /// It writes it once more, and flushes it.
@@ -20,7 +21,7 @@ enum Recipe {
     Trust,
 }
 
-/// What goes wrong with one of the four requests of an append.
+/// The fault of one of the four requests of an append.
 #[derive(Clone, Copy, Debug)]
 enum Accident {
     Request,
@@ -149,7 +150,7 @@ fn losses(recipe: Recipe) -> Vec<(Profile, Way, u32)> {
     losses
 }
 
-/// What docs/reconnecting.md says: a tail that is read back is written again and flushed.
+/// The rule of docs/reconnecting.md: a tail that is read back is written again and flushed.
 #[test]
 fn a_tail_that_is_written_again_survives() {
     for (profile, way, lost) in losses(Recipe::WriteAgain) {
@@ -157,8 +158,8 @@ fn a_tail_that_is_written_again_survives() {
     }
 }
 
-/// A flush on the new connection covers nothing of the old one; it does no harm where what is visible is durable, and
-/// on soft-RoCE, which writes back whatever is there.
+/// A flush on the new connection covers no write of the old one. It does no harm if visible data is
+/// durable, and on soft-RoCE, which writes back all data that is there.
 #[test]
 fn a_tail_that_is_only_flushed_may_be_lost() {
     for (profile, way, lost) in losses(Recipe::Flush) {

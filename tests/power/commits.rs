@@ -1,7 +1,7 @@
-//! `Conn::commit` under every cut: what its completion acknowledges is there, and no pointer
-//! without its data. On every device and platform where a flush may promise it, native and by
-//! reading; of one part, of two, of two apart, and of two with a flush each; one at a time, and two
-//! in flight.
+//! `Conn::commit` under every cut: the data that its completion acknowledges is there, and no
+//! pointer without its data. On every device and platform where a flush may promise it, native and
+//! by reading; of one part, of two, of two apart, and of two with a flush each; one at a time, and
+//! two in flight.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
@@ -21,7 +21,7 @@ const HEAD: usize = 40;
 const START: usize = 64;
 const FAR: usize = SIZE / 2;
 
-/// The parts of a record, as its number says, with their places.
+/// The parts of a record, chosen by its number, with their places.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Parts {
     One,
@@ -185,8 +185,8 @@ fn a_commit_survives_every_cut() {
     });
 }
 
-/// Where the server promises what its platform does not do, the cut that loses an acknowledged
-/// commit is found.
+/// If the server promises more than its platform does, the cut that loses an acknowledged commit is
+/// found.
 #[test]
 fn a_commit_on_a_wrong_promise_is_found() {
     let way = Way {

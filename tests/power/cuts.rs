@@ -1,4 +1,4 @@
-//! What `Cut`, `Image` and `persisted` promise.
+//! The promises of `Cut`, `Image` and `persisted`.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU8, Ordering};
@@ -13,7 +13,7 @@ use rpma::sim::{self, Fabric, Platform, Pmem, Profile, persisted};
 
 use crate::pair::{Pair, Way, fabric};
 
-/// The last images of a memory when `run` has ended, of which there may be so many.
+/// The last images of a memory when `run` has ended. There may be so many.
 pub(crate) fn images(
     fabric: &Fabric,
     pmem: &Pmem,
@@ -42,7 +42,7 @@ fn memory(platform: Platform) -> (Fabric, Pmem, PmemMap, sim::Entered) {
     (fabric, pmem, map, entered)
 }
 
-/// All of what a program has stored, and not persisted, is found: by the words that are not torn.
+/// All stores of a program that it has not persisted are found: by the words that are not torn.
 #[test]
 fn stores_may_be_torn_by_words() -> Result<()> {
     let (fabric, pmem, map, _entered) = memory(Platform::AdrDdioOff);
@@ -66,7 +66,7 @@ fn stores_may_be_torn_by_words() -> Result<()> {
     Ok(())
 }
 
-/// With eADR what a program has stored is there; on volatile memory nothing is.
+/// With eADR the stores of a program are there; on volatile memory none is.
 #[test]
 fn what_survives_depends_on_the_platform() -> Result<()> {
     let (fabric, pmem, map, _entered) = memory(Platform::Eadr);
@@ -83,7 +83,7 @@ fn what_survives_depends_on_the_platform() -> Result<()> {
     Ok(())
 }
 
-/// A program's own write-back counts when it is told, and not before.
+/// A program's own write-back counts when it is reported, and not before.
 #[test]
 fn a_write_back_of_the_programs_own_is_told() -> Result<()> {
     let (fabric, pmem, map, _entered) = memory(Platform::AdrDdioOn);
@@ -98,8 +98,8 @@ fn a_write_back_of_the_programs_own_is_told() -> Result<()> {
     Ok(())
 }
 
-/// Where there are too many images the sample has nothing, everything, each line for itself, and others; it is the same
-/// each time, and another one with another seed.
+/// If there are too many images the sample has the one without writes, the one with all writes,
+/// each line for itself, and others. It is the same each time, and another one with another seed.
 #[test]
 fn a_sample_is_by_the_seed() -> Result<()> {
     let (fabric, pmem, map, _entered) = memory(Platform::AdrDdioOn);
@@ -129,8 +129,8 @@ fn a_sample_is_by_the_seed() -> Result<()> {
     Ok(())
 }
 
-/// Of a record of 1.5 KiB two lines may be lost together, and nothing else: a recovery that mends one lost line is found
-/// out.
+/// Only two lines of a record of 1.5 KiB may be lost together: a recovery that mends one lost line
+/// is found out.
 #[test]
 fn two_lines_are_lost_together() -> Result<()> {
     const LEN: usize = 1536;
@@ -157,7 +157,7 @@ fn two_lines_are_lost_together() -> Result<()> {
     Ok(())
 }
 
-/// A program's own recovery runs on an image, and changes nothing but its copy.
+/// A program's own recovery runs on an image, and changes only its copy.
 #[test]
 fn an_image_can_be_mapped() -> Result<()> {
     let (fabric, pmem, map, _entered) = memory(Platform::AdrDdioOn);
@@ -234,7 +234,7 @@ fn memory_is_of_its_host() {
     );
 }
 
-/// A check that calls the fabric would wait for itself: it is told, and the run ends.
+/// A check that calls the fabric would wait for itself: that is reported, and the run ends.
 #[test]
 #[should_panic(expected = "cannot call the fabric or rpma")]
 fn a_check_cannot_call_the_fabric() {
@@ -265,7 +265,8 @@ fn a_panic_of_the_program_comes_through() {
     assert!(fabric.visited().events > before.events);
 }
 
-/// A report has the operation, the bytes, the place, and what would have saved them; and only what matters.
+/// A report has the operation, the bytes, the place, and the calls that would have saved them; and
+/// only those that matter.
 #[test]
 fn a_report_says_what_matters() -> Result<()> {
     let fabric = fabric(&Profile::STRICT);
@@ -347,8 +348,8 @@ fn a_report_on_bytes_in_the_device() -> Result<()> {
     Ok(())
 }
 
-/// What a queue pair has received is there when it is destroyed, and what was written to a region when it is
-/// deregistered: programs may free the memory then.
+/// Data that a queue pair has received is there when it is destroyed, and data that was written to
+/// a region when it is deregistered: programs may free the memory then.
 #[test]
 fn nothing_is_under_way_to_memory_that_may_be_freed() -> Result<()> {
     let way = Way {
@@ -381,7 +382,7 @@ fn nothing_is_under_way_to_memory_that_may_be_freed() -> Result<()> {
     Ok(())
 }
 
-/// A native flush covers the bytes of its range, by words, and of a line nothing else.
+/// A native flush covers the bytes of its range, by words, and no other byte of a line.
 #[test]
 fn a_native_flush_covers_its_range() -> Result<()> {
     let way = Way {
@@ -405,7 +406,7 @@ fn a_native_flush_covers_its_range() -> Result<()> {
     Ok(())
 }
 
-/// Of one line what was stored later is not there without what was there before: a cache writes all of it back.
+/// In one line a later store is not there without the earlier data: a cache writes all of it back.
 #[test]
 fn a_line_keeps_the_order_of_stores() -> Result<()> {
     let (fabric, pmem, map, _entered) = memory(Platform::AdrDdioOn);
@@ -418,8 +419,8 @@ fn a_line_keeps_the_order_of_stores() -> Result<()> {
     Ok(())
 }
 
-/// A program that tells too early is found, though the data is durable a moment later: between what it has polled and
-/// its next call, and between a store and its write-back.
+/// A program that acknowledges too early is found, though the data is durable a moment later:
+/// between its poll and its next call, and between a store and its write-back.
 #[test]
 fn a_promise_before_its_time_is_found() -> Result<()> {
     let fabric = fabric(&Profile::RXE_6_12);
@@ -459,7 +460,7 @@ fn a_promise_before_its_time_is_found() -> Result<()> {
     );
     Ok(())
 }
-/// No check is called after on_every_event has ended, by whatever way.
+/// No check is called after on_every_event has ended, in any way.
 #[test]
 fn a_check_is_not_called_after_its_end() {
     static CALLED: AtomicU8 = AtomicU8::new(0);

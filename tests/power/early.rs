@@ -11,7 +11,7 @@ use crate::pair::{Pair, Way, arrives};
 const LEN: usize = 256;
 const DATA: usize = 1024;
 
-/// How the client lets the server know that the data is there.
+/// How the client notifies the server that the data is there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Flag {
     /// A plain write of a number, posted after the data.
@@ -37,7 +37,7 @@ const ALL: [Flag; 6] = [
     Flag::Message,
 ];
 
-/// Whether a device leaves data behind when the flag is there.
+/// Whether a device can place the flag before the data.
 fn breaks(profile: &Profile, flag: Flag) -> bool {
     profile.is_adapter()
         && match flag {
@@ -47,7 +47,8 @@ fn breaks(profile: &Profile, flag: Flag) -> bool {
         }
 }
 
-/// The server waits for the flag and reads the data. Returns how often that was old, and what the fabric has found.
+/// The server waits for the flag and reads the data. Returns how often that was old, and the
+/// findings of the fabric.
 fn run(profile: &Profile, flag: Flag, seed: u64) -> Result<(usize, Vec<String>)> {
     let fabric = Fabric::seeded(profile.clone(), seed);
     let way = Way {

@@ -1,11 +1,11 @@
-//! The example `sim-log`: what its lines say.
+//! The example `sim-log`: the meaning of its lines.
 
 use anyhow::Result;
 use rpma::sim::{Platform, Profile};
 
 use crate::sim_log::{Fault, Found, cut_at_every_event};
 
-/// Whether a native flush, or the platform, makes what is flushed durable.
+/// Whether a native flush, or the platform, makes flushed data durable.
 fn keeps(profile: &Profile, platform: Platform) -> bool {
     match platform {
         Platform::Volatile => false,

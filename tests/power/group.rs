@@ -1,4 +1,4 @@
-//! A log whose writers hand their records to one thread, which commits them in groups.
+//! A log with writers that hand their records to one thread, which commits them in groups.
 
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};

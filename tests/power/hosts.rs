@@ -25,7 +25,7 @@ fn pair(fabric: &Fabric) -> Result<Pair> {
     Pair::new(fabric, way)
 }
 
-/// What was flushed is there after the cut, in new memory; the old mapping is nobody's.
+/// Flushed data is there after the cut, in new memory; the old mapping is unused.
 #[test]
 fn what_was_flushed_is_there_after_a_restart() -> Result<()> {
     for profile in Profile::ALL {
@@ -70,7 +70,8 @@ fn what_was_flushed_is_there_after_a_restart() -> Result<()> {
     Ok(())
 }
 
-/// A program that is killed loses its connections, which its peers are told, and no byte of its memory.
+/// A program that is killed loses its connections, with notice to its peers, and no byte of its
+/// memory.
 #[test]
 fn a_killed_program_loses_no_memory() -> Result<()> {
     for profile in Profile::ALL {
@@ -139,7 +140,8 @@ fn a_cut_leaves_one_image_by_the_seed() -> Result<()> {
     Ok(())
 }
 
-/// What a program has of a host without power ends its waits and fails, and can be dropped; nothing leaks.
+/// On a host without power the waits of a program end, its calls fail, and its objects can be
+/// dropped; no object leaks.
 #[test]
 fn a_program_on_a_dead_host_ends() -> Result<()> {
     for profile in Profile::ALL {
@@ -183,8 +185,8 @@ fn a_program_on_a_dead_host_ends() -> Result<()> {
     Ok(())
 }
 
-/// A client of a host without power is told by its operations, and by no event; so is the one that waits on the dead
-/// host for completions.
+/// A client of a host without power learns it by its operations, and by no event; so does the one
+/// that waits on the dead host for completions.
 #[test]
 fn the_peers_of_a_dead_host_are_told_by_their_operations() -> Result<()> {
     let fabric = fabric(&Profile::STRICT);
@@ -200,8 +202,8 @@ fn the_peers_of_a_dead_host_are_told_by_their_operations() -> Result<()> {
     Ok(())
 }
 
-/// Whatever a program waits for, without a limit of its own: the wait ends when its host loses its power, in each state of the network;
-/// after the restart everything works, and nothing is left.
+/// Each wait of a program without a limit of its own ends when its host loses its power, in each
+/// state of the network; after the restart everything works, and no object is left.
 #[test]
 fn every_wait_on_a_dead_host_ends() -> Result<()> {
     type Wait = fn(&Conn, &Ep, &Peer);

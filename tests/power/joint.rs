@@ -1,4 +1,4 @@
-//! Replicas whose power fails together: images of several memories at once.
+//! Replicas that lose their power together: images of several memories at once.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
@@ -39,7 +39,7 @@ fn bytes(number: u64) -> [u8; LEN] {
     [number as u8 + 1; LEN]
 }
 
-/// Appends records to three replicas, of which two have to have each that was promised.
+/// Appends records to three replicas. Two have to have each promised one.
 fn run(profile: &Profile, safe: Safe) -> Result<u64, Loss> {
     let fabric = fabric(profile);
     let all = replicas(&fabric).expect("connections");

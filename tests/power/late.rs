@@ -13,7 +13,7 @@ use rpma::sim::sleep;
 /// Longer than the limit of a wait, 300 ms, and shorter than the device's retries.
 const PAUSE: Duration = Duration::from_millis(450);
 
-/// As the page's `serve`, with a message to the client, whose receive has the number of its flushes.
+/// As the page's `serve`, with a message to the client. Its receive has the number of its flushes.
 fn serve_and_greet(ep: &Ep, peer: &Peer, path: &Path) -> Result<()> {
     let usage = MrUsage::WRITE_DST | MrUsage::FLUSH_TYPE_PERSISTENT;
     let log = Mr::reg(peer, PmemMap::open(path, LOG)?, usage)?;

@@ -1,7 +1,7 @@
-//! Losses of power on the simulated fabric: what may be left of persistent memory.
+//! Losses of power on the simulated fabric: the possible contents of persistent memory.
 //!
-//! Promises: every image that a platform may leave is found, and none that it cannot; a fault in a protocol is found
-//! and explained, and a protocol without one raises no alarm.
+//! Promises: every image that a platform may leave is found, and no other image; a fault in a
+//! protocol is found and explained, and a protocol without one raises no alarm.
 
 #[path = "../../examples/sim-log/main.rs"]
 #[expect(dead_code, reason = "its main")]

@@ -29,7 +29,7 @@ pub(crate) struct Pair {
     pub(crate) other: (Conn, Conn),
     /// The server's messages, in volatile memory.
     pub(crate) messages: Mr<Vec<u8>>,
-    /// Of the client, and of the server.
+    /// Those of the client, and of the server.
     pub(crate) peers: (Peer, Peer),
 }
 
@@ -39,7 +39,7 @@ pub(crate) struct Way {
     pub(crate) platform: Platform,
     /// Whether the client flushes by reading, also where it need not.
     pub(crate) by_reading: bool,
-    /// Whether the server promises direct writes to persistent memory; none: as it may.
+    /// Whether the server promises direct writes to persistent memory; `None`: as it may.
     pub(crate) promise: Option<bool>,
 }
 
@@ -119,7 +119,7 @@ impl Pair {
         Ok(pair)
     }
 
-    /// Writes to the server's memory what stands in the same place of the client's.
+    /// Writes to the server's memory the bytes in the same place of the client's.
     pub(crate) fn write(&self, offset: usize, bytes: &[u8]) -> Result<()> {
         self.write_with(offset, bytes, Flags::COMPLETION_ON_ERROR)
     }
@@ -131,13 +131,13 @@ impl Pair {
         Ok(())
     }
 
-    /// Waits until a write behind all others has completed.
+    /// Waits until a write after all others has completed.
     pub(crate) fn wait_for_write(&self) -> Result<()> {
         let (to, from) = self.places(SIZE - 8, 8)?;
         self.wait(self.conn.write(to, from, Flags::COMPLETION_ALWAYS, 6)?)
     }
 
-    /// Writes 8 bytes at once, behind all flushes before.
+    /// Writes 8 bytes at once, after all earlier flushes.
     pub(crate) fn atomic_write(&self, offset: usize, bytes: &[u8; 8]) -> Result<()> {
         let to = self.remote.slice(offset as u64..offset as u64 + 8)?;
         self.conn
@@ -155,7 +155,7 @@ impl Pair {
         self.wait(self.conn.flush(to, kind, Flags::COMPLETION_ALWAYS, 1)?)
     }
 
-    /// Flushes a part of it, and waits for nothing.
+    /// Flushes a part of it, without waiting.
     pub(crate) fn post_flush(&self, offset: usize, len: usize, kind: FlushType) -> Result<()> {
         let (to, _) = self.places(offset, len)?;
         self.conn.flush(to, kind, Flags::COMPLETION_ON_ERROR, 0)?;
@@ -229,7 +229,7 @@ impl Pair {
         Ok(())
     }
 
-    /// The server's program: makes durable what it is asked for, and answers.
+    /// The server's program: makes the requested bytes durable, and answers.
     pub(crate) fn answer(&self, persists: bool) -> Result<()> {
         arrives(&self.far, 4)?;
         let mut asked = [0; 8];
@@ -261,7 +261,8 @@ pub(crate) fn arrives(conn: &Conn, op_context: u64) -> Result<()> {
     }
 }
 
-/// A fabric of these devices, whose time goes by calls: how busy the machine is makes no difference.
+/// A fabric of these devices, with time that goes by calls: the load of the machine makes no
+/// difference.
 pub(crate) fn fabric(profile: &Profile) -> Fabric {
     Fabric::seeded(profile.clone(), 1)
 }

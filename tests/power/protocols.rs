@@ -12,7 +12,7 @@ use crate::pair::{Pair, SIZE, Way, fabric};
 
 /// How many records each run appends.
 const RECORDS: u64 = 20;
-/// Of a record, in bytes: not a multiple of a line.
+/// The size of a record, in bytes: not a multiple of a line.
 const LEN: usize = 104;
 /// Where the records begin; the tail is in front.
 const START: usize = 64;
@@ -49,11 +49,11 @@ enum Protocol {
     Server,
 }
 
-/// What is wrong with it.
+/// The fault of a protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fault {
     None,
-    /// Nobody flushes the record.
+    /// The record is not flushed.
     NoFlushOfTheRecord,
     /// It is flushed before it is written.
     FlushTooEarly,
@@ -63,9 +63,9 @@ enum Fault {
     NoFlushOfTheTail,
     /// The flushes are for visibility.
     OnlyVisible,
-    /// The tail is a plain write right behind a flush that nobody has polled.
+    /// The tail is a plain write right after a flush that was not polled.
     TailBeforeThePoll,
-    /// What is flushed is a part.
+    /// Only a part is flushed.
     PartOfTheRecord,
 }
 
@@ -115,7 +115,7 @@ fn append(pair: &Pair, protocol: Protocol, fault: Fault, number: u64) -> Result<
     }
 }
 
-/// What the log's recovery would find: it must have all that was acknowledged, and nothing torn.
+/// The findings of the log's recovery: it must have all acknowledged records, and no torn one.
 fn check_log(image: &[u8], acknowledged: u64) {
     let tail = u64::from_le_bytes(image[..8].try_into().expect("8 bytes"));
     assert!(
@@ -138,7 +138,7 @@ pub(crate) fn check(pmem: &Pmem, acknowledged: &AtomicU64, cut: &Cut<'_>) {
     }
 }
 
-/// Runs a protocol under every cut; what was looked at, or what was found.
+/// Runs a protocol under every cut; returns the number of events and images, or the loss.
 fn run(profile: &Profile, way: Way, protocol: Protocol, fault: Fault) -> Result<Visited, Loss> {
     run_with(profile, way, protocol, fault, 1)
 }
@@ -182,7 +182,8 @@ fn is_copying(profile: &Profile) -> bool {
     !profile.is_adapter()
 }
 
-/// Every device, platform, protocol and way to flush, where the server may promise what the protocol needs.
+/// Every device, platform, protocol and way to flush, if the server may promise the method of the
+/// protocol.
 fn every_way() -> Vec<(Profile, Way, Protocol)> {
     let mut ways = Vec::new();
     for profile in Profile::ALL {
@@ -244,7 +245,7 @@ fn what_the_documentation_recommends_survives_every_cut() {
     });
 }
 
-/// Whether a fault can lose anything, by what the platform and the device do.
+/// Whether a fault can lose data, by the platform and the device.
 fn loses(profile: &Profile, way: Way, protocol: Protocol, fault: Fault) -> bool {
     let (copies, platform) = (is_copying(profile), way.platform);
     let native = profile.flushes_natively() && !way.by_reading;
@@ -356,9 +357,10 @@ fn an_adapter_before_soft_roce_keeps_the_order() {
     }
 }
 
-/// Promise of `ConnCfg::set_peer_reorders`: on soft-RoCE, whose fence cannot be used, nothing that needs one is posted to a
-/// peer whose device is declared to reorder; and polling in between survives every cut. A peer of which nothing is declared
-/// counts as soft-RoCE, and then the order is lost.
+/// Promise of `ConnCfg::set_peer_reorders`: on soft-RoCE, with its unusable fence, no operation
+/// that needs one is posted to a peer with a device that is declared to reorder; and polling in
+/// between survives every cut. A peer without a declaration counts as soft-RoCE, and then the order
+/// is lost.
 #[test]
 fn soft_roce_before_an_adapter_polls_in_between() {
     for protocol in [
@@ -395,7 +397,7 @@ fn soft_roce_before_an_adapter_polls_in_between() {
     assert!(error.to_string().contains("poll the completion"), "{error}");
 }
 
-/// As the server's offer does: its region knows its device.
+/// As the server's offer does: its region has its device.
 fn declare_reordering(pair: &Pair) {
     let mut offer = Offer::new(PeerCfg::new().set_direct_write_to_pmem(true));
     offer.add_region(&pair.target);

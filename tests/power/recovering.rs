@@ -115,7 +115,7 @@ fn a_recovery_that_counts_twice_is_found() {
     }
 }
 
-/// A memory that was used before is not empty, and what it held is durable.
+/// A memory that was used before is not empty, and its contents are durable.
 #[test]
 fn memory_may_hold_old_contents() {
     let fabric = Fabric::new(Profile::STRICT);

@@ -1,4 +1,5 @@
-//! The rules of what may be left, where they were once wrong: images that were missing, and alarms that were false.
+//! The rules of the possible contents, in the cases that were once wrong: images that were missing,
+//! and alarms that were false.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -118,7 +119,8 @@ fn a_message_into_persistent_memory_is_torn() -> Result<()> {
     Ok(())
 }
 
-/// Replication by reading: what a program has read into its own persistent memory, polled and persisted, is durable.
+/// Replication by reading: data that a program has read into its own persistent memory, polled and
+/// persisted, is durable.
 #[test]
 fn read_into_own_memory_and_persisted() -> Result<()> {
     let mut bad = Vec::new();
@@ -150,7 +152,7 @@ fn read_into_own_memory_and_persisted() -> Result<()> {
     Ok(())
 }
 
-/// Two clients, each with 4 bytes of a word: that one flushes does not save what the other has written.
+/// Two clients, each with 4 bytes of a word: a flush of one does not save the bytes of the other.
 #[test]
 fn a_flush_saves_nothing_of_another_connection() -> Result<()> {
     let fabric = fabric(&Profile::STRICT);
@@ -172,7 +174,7 @@ fn a_flush_saves_nothing_of_another_connection() -> Result<()> {
     Ok(())
 }
 
-/// As long as nothing was made durable no image goes away.
+/// As long as no byte was made durable no image goes away.
 #[test]
 fn to_be_visible_makes_nothing_durable() -> Result<()> {
     let fabric = fabric(&Profile::STRICT);
@@ -190,7 +192,7 @@ fn to_be_visible_makes_nothing_durable() -> Result<()> {
     Ok(())
 }
 
-/// Of a line of which more is undecided than is listed, others come by chance, up to the limit.
+/// If more of a line is undecided than is listed, others come by chance, up to the limit.
 #[test]
 fn images_of_one_line() -> Result<()> {
     let fabric = fabric(&Profile::STRICT);
@@ -209,7 +211,8 @@ fn images_of_one_line() -> Result<()> {
     Ok(())
 }
 
-/// Once both ends of a connection are gone nothing is on its way: what the server persists then is durable.
+/// Once both ends of a connection are gone no write is on its way: data that the server persists
+/// then is durable.
 #[test]
 fn nothing_is_under_way_when_the_connection_is_gone() -> Result<()> {
     let fabric = fabric(&Profile::STRICT);
@@ -402,7 +405,7 @@ fn a_flush_of_half_a_word() -> Result<()> {
     Ok(())
 }
 
-/// A program persists what it has stored beside a device's write that is on its way.
+/// A program persists its stores beside a device's write that is on its way.
 #[test]
 fn a_persist_beside_a_write_on_its_way() -> Result<()> {
     let fabric = fabric(&Profile::STRICT);
@@ -420,7 +423,7 @@ fn a_persist_beside_a_write_on_its_way() -> Result<()> {
     Ok(())
 }
 
-/// A read of no bytes reads no memory, and pushes nothing.
+/// A read of no bytes reads no memory, and pushes no write.
 #[test]
 fn a_read_of_nothing_pushes_nothing() -> Result<()> {
     let fabric = fabric(&Profile::STRICT);
@@ -437,7 +440,7 @@ fn a_read_of_nothing_pushes_nothing() -> Result<()> {
     Ok(())
 }
 
-/// The order of two words behind a large record.
+/// The order of two words after a large record.
 #[test]
 fn behind_a_large_write() -> Result<()> {
     let fabric = fabric(&Profile::STRICT);
@@ -481,7 +484,7 @@ fn one_of_two_is_polled() -> Result<()> {
     Ok(())
 }
 
-/// A read that is not signaled, and a failure behind it that is polled.
+/// A read that is not signaled, and a failure after it that is polled.
 #[test]
 fn a_read_before_a_failure() -> Result<()> {
     let fabric = fabric(&Profile::STRICT);

@@ -1,5 +1,6 @@
-//! The server's method under every cut: what an answer acknowledges is there, and no pointer
-//! without its data. On every device, and also on a platform whose flushes make nothing durable.
+//! The server's method under every cut: the data that an answer acknowledges is there, and no
+//! pointer without its data. On every device, and also on a platform with flushes that do not make
+//! data durable.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -276,7 +277,7 @@ fn an_answer_comes_after_the_bytes_are_durable() {
     }
 }
 
-/// A server whose host is gone after it took the request: the wait ends without an answer.
+/// A server with a host that is gone after it took the request: the wait ends without an answer.
 #[test]
 fn a_wait_for_an_answer_ends_when_the_host_is_gone() -> Result<()> {
     for profile in Profile::ALL {

@@ -65,7 +65,7 @@ fn write_log(link: &Link, first: Pair, way: Way, drops: Drops, told: &AtomicU64)
     Ok(())
 }
 
-/// All that was acknowledged is there, as it was acknowledged.
+/// All acknowledged records are there, with their contents.
 fn check(image: &[u8], told: u64) {
     for number in 0..told {
         let whole = match number {
@@ -97,7 +97,7 @@ fn run(profile: &Profile, way: Way, drops: Drops, seed: u64) -> Result<(), Loss>
     fabric.find_loss(check, || write_log().expect("nothing else fails"))
 }
 
-/// A server that drops the old connection before it accepts the next one loses nothing.
+/// A server that drops the old connection before it accepts the next one loses no record.
 #[test]
 fn an_old_connection_that_is_dropped_first() {
     for (profile, way) in ways() {
@@ -120,7 +120,7 @@ fn an_old_connection_that_is_dropped_later() {
 }
 
 /// A write with a fence has not left the device before the read that it waits for is answered. So
-/// no end of a connection shows a pointer whose data the flush by reading did not make durable.
+/// no end of a connection shows a pointer to data that the flush by reading did not make durable.
 #[test]
 fn a_pointer_after_a_read_is_never_left_in_flight() {
     let way = Way {

@@ -1,5 +1,5 @@
-//! What may be left of a record and its tail, by platform and by what of the protocol is forgotten: which platforms a
-//! program has to be tested on to find what.
+//! The possible contents of a record and its tail, by platform and by the forgotten step of the
+//! protocol: which platforms a program has to be tested on to find which fault.
 
 use std::sync::Mutex;
 
@@ -8,7 +8,7 @@ use rpma::sim::{Platform, Profile};
 
 use crate::pair::{Pair, Way, fabric};
 
-/// Four lines, behind that of the tail.
+/// Four lines, after that of the tail.
 const RECORD: [u8; 256] = [7; 256];
 const AT: usize = 64;
 
@@ -35,8 +35,8 @@ fn append(pair: &Pair, method: Method, (record, tail): (bool, bool)) -> Result<(
     Ok(())
 }
 
-/// How many of the images that may be left at the end are corrupt, of so many: the combinations of what each line may hold,
-/// which come first, a torn line being torn in one way.
+/// How many of the possible images at the end are corrupt, among so many: the combinations of the
+/// possible contents of each line, which come first, a torn line being torn in one way.
 fn corrupt(
     platform: Platform,
     method: Method,

@@ -63,7 +63,7 @@ fn a_server_with_a_thread_survives_in_every_order() {
     }
 }
 
-/// What is found with a seed is found again with it, and the report is the same.
+/// A loss that is found with a seed is found again with it, and the report is the same.
 #[test]
 fn a_loss_is_found_again_by_its_seed() {
     let (found, trace) = run(&Profile::STRICT, 7, true);

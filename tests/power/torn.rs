@@ -1,5 +1,5 @@
-//! A log without a tail: each record is one write and one flush, and recovery takes records until one is not valid. What
-//! "valid" has to mean.
+//! A log without a tail: each record is one write and one flush, and recovery takes records until
+//! one is not valid. The necessary meaning of "valid".
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -73,7 +73,7 @@ fn run(profile: &Profile, platform: Platform, is_valid: fn(&[u8]) -> bool) -> Re
 
 const PLATFORMS: [Platform; 3] = [Platform::AdrDdioOn, Platform::AdrDdioOff, Platform::Eadr];
 
-/// With a checksum of all of it a record needs no tail.
+/// With a checksum of all its bytes a record needs no tail.
 #[test]
 fn records_with_a_checksum_survive() {
     for profile in [Profile::RXE_6_12, Profile::STRICT] {
@@ -108,7 +108,7 @@ enum Number {
     Atomic,
 }
 
-/// Counts up from 0x00FF to 0x0100, of which a part of the bytes is another number.
+/// Counts up from 0x00FF to 0x0100. A part of these bytes is another number.
 fn count(profile: &Profile, how: Number) -> Result<(), Loss> {
     let fabric = fabric(profile);
     let way = Way {
