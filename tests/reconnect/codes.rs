@@ -1,4 +1,4 @@
-//! What a client does after each answer of a server.
+//! The client's action after each answer of a server.
 
 use std::cell::Cell;
 

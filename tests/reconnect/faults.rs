@@ -15,7 +15,7 @@ use crate::hosts::{Hosts, PORT, SECOND, SLACK, block};
 
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// What a call that destroys leaves behind when it fails: its object, and what that keeps.
+/// The objects that a failed destroying call leaves: its own, and those that it keeps.
 const LEAVES: [(&str, &[&str]); 6] = [
     ("ibv_destroy_comp_channel", &["comp_channel"]),
     ("ibv_destroy_cq", &["cq", "comp_channel"]),
@@ -25,7 +25,8 @@ const LEAVES: [(&str, &[&str]); 6] = [
     ("rdma_destroy_id", &["cm_id"]),
 ];
 
-/// Connects three times. Returns the calls that the client made meanwhile, and what is left of it.
+/// Connects three times. Returns the calls that the client made meanwhile, and the objects left of
+/// it.
 fn run(
     seed: u64,
     fails: Option<(&'static str, u32, How)>,
@@ -69,7 +70,7 @@ fn run(
     (calls, left)
 }
 
-/// Promise: a call that fails costs one try at most, and leaves nothing but what could not be
+/// Promise: a call that fails costs one try at most, and leaves only objects that could not be
 /// destroyed.
 #[test]
 fn each_call_fails_once() {
@@ -127,7 +128,7 @@ fn write(conn: &Conn, source: &Mr<Vec<u8>>) -> Result<()> {
 }
 
 /// Promise: under each single fault of a call, a request, or a host, each reconnect ends within its
-/// limit, and nothing panics.
+/// limit, and no thread panics.
 #[test]
 fn each_fault_keeps_the_limit() {
     let runs = sweep(&profile(), |fabric| drop(program(fabric)));
@@ -158,7 +159,7 @@ fn serve_memory(addr: &str, path: &std::path::Path) -> Result<()> {
     }
 }
 
-/// Appends a number behind the numbers that are there, after it has written the tail again.
+/// Appends a number after the numbers that are there, after it has written the tail again.
 fn append(conn: &Conn, source: &Mr<Vec<u8>>, number: u64) -> Result<u64> {
     let offer = Offer::decode(conn.get_private_data())?;
     conn.apply_remote_peer_cfg(offer.platform());

@@ -1,5 +1,5 @@
-//! Writes of an old connection that arrive after the next writer has begun, and what ends them
-//! (docs/reconnecting.md). The old writer's host stands still, and goes on later.
+//! Writes of an old connection that arrive after the next writer has begun, and the steps that end
+//! them (docs/reconnecting.md). The old writer's host stands still, and goes on later.
 
 use rpma::reconnect::{Reconnect, ToConn};
 use rpma::sim::{Fabric, Host, Profile, sleep};
@@ -8,10 +8,10 @@ use rpma::{Conn, ConnCfg, Device, Ep, Flags, Mr, MrRemote, MrUsage, Offer, Peer,
 use crate::hosts::{PORT, SECOND};
 use crate::support::{LEN, identified};
 
-/// What the server does about the old writer before it accepts the next one.
+/// The server's action about the old writer before it accepts the next one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Server {
-    /// It compares epochs, and nothing else.
+    /// It only compares epochs.
     ComparesEpochs,
     CutsOff,
     Drops,
@@ -132,7 +132,7 @@ fn lands(profile: &Profile, does: Server, seed: u64) -> bool {
 }
 
 /// Promise: a higher epoch ends no write that is under way. A connection that is cut off, or
-/// dropped, by the server writes nothing any more, and a key that is deregistered reaches nothing.
+/// dropped, by the server writes no more bytes, and a key that is deregistered reaches no memory.
 /// Another connection of the old writer still writes.
 #[test]
 fn a_ghost_ends_with_its_queue_pair() {

@@ -15,7 +15,7 @@ use crate::support::{LEN, identified};
 
 pub(crate) const PORT: u16 = 7204;
 pub(crate) const SECOND: Duration = Duration::from_secs(1);
-/// What calls take beside limits and waits, at a microsecond each.
+/// The time of calls beside limits and waits, at a microsecond each.
 pub(crate) const SLACK: Duration = Duration::from_millis(10);
 /// How often a loop looks.
 const LOOK: Duration = Duration::from_millis(5);
@@ -79,7 +79,7 @@ impl Hosts {
         })
     }
 
-    /// Nothing is left on the hosts.
+    /// No object is left on the hosts.
     pub(crate) fn are_empty(&self) {
         assert!(
             self.fabric.objects().is_empty(),
@@ -130,7 +130,7 @@ fn serve(
     Ok(())
 }
 
-/// The end of a reconnect, and what it took.
+/// The end of a reconnect, and its cost.
 #[derive(Debug)]
 pub(crate) struct Ended {
     pub(crate) result: Result<(), GaveUp>,

@@ -1,4 +1,4 @@
-//! No reconnect is longer than its limit, whatever happens to the server at any step.
+//! No reconnect is longer than its limit, under each fault of the server at any step.
 
 use std::time::Duration;
 
@@ -81,7 +81,7 @@ fn each_step_has_a_limit() {
     hosts.are_empty();
 }
 
-/// Promise: the limit of the whole ends a try in its middle, and `Duration::MAX` is none.
+/// Promise: the limit of the whole ends a try in its middle, and `Duration::MAX` is no limit.
 #[test]
 fn the_limit_of_the_whole_comes_first() {
     let hosts = Hosts::seeded(2);
@@ -149,7 +149,7 @@ fn no_try_begins_after_the_limit() {
     assert_eq!((gave_up.why, client.counts().tries), (Why::Limit, 1));
 }
 
-/// Promise: a reconnect that is dropped at any step leaves nothing on the client, also while the
+/// Promise: a reconnect that is dropped at any step leaves no object on the client, also while the
 /// kernel resolves the address or the route.
 #[test]
 fn a_drop_at_each_step_leaves_nothing() {
@@ -257,7 +257,7 @@ fn run(fault: Fault, step: u64, is_blocking: bool, heals: bool) -> bool {
 }
 
 /// Promise: a server that stands still, has no power or is not reached, from any step on, is given
-/// up at the limit, and leaves nothing on the client. One that comes back is connected to.
+/// up at the limit, and leaves no object on the client. One that comes back is connected to.
 #[test]
 fn a_fault_at_each_step_keeps_the_limit() {
     for fault in [Fault::Frozen, Fault::Cut, Fault::Parted] {

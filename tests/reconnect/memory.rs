@@ -22,7 +22,7 @@ fn registrations() -> u64 {
     0
 }
 
-/// Connects again and again, and uses each connection. Nothing is registered after the first one.
+/// Connects again and again, and uses each connection. No memory is registered after the first one.
 fn reconnects<C: Connects>(
     server: &Server,
     peer: &Peer,
@@ -102,7 +102,7 @@ fn a_writer_is_made_again_with_the_same_memory() {
     });
 }
 
-/// Promise: a writer that is still there, or whose connection is, keeps the memory of its messages
+/// Promise: a writer that is still there, or has its connection, keeps the memory of its messages
 /// for itself.
 #[test]
 fn messages_are_not_shared() {

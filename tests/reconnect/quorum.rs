@@ -22,7 +22,7 @@ enum Broken {
     ReadsOne,
     /// It takes the longest log for the newest.
     IgnoresEpochs,
-    /// It tells its readers before K replicas have the log under its own epoch.
+    /// It reports records to its readers before K replicas have the log under its own epoch.
     TellsEarly,
 }
 
@@ -163,7 +163,7 @@ fn is_quorum(set: Set) -> bool {
     set.count_ones() as usize >= K
 }
 
-/// A writer of this epoch recovers, and appends one record. What it tells goes to `told`.
+/// A writer of this epoch recovers, and appends one record. The reported records go to `told`.
 fn live(log: &Log, epoch: u64, life: Life, broken: Broken, told: &mut Vec<u64>) {
     let mut records = log.newest(life.reads, broken);
     let tell = |records: &[u64], told: &mut Vec<u64>| {
@@ -186,7 +186,7 @@ fn live(log: &Log, epoch: u64, life: Life, broken: Broken, told: &mut Vec<u64>) 
     }
 }
 
-/// In how many runs a record is lost that was told.
+/// In how many runs a reported record is lost.
 fn losses(log: &Log, broken: Broken) -> (u32, u32) {
     let (mut runs, mut lost) = (0, 0);
     for first in all_sets() {
@@ -210,7 +210,7 @@ fn losses(log: &Log, broken: Broken) -> (u32, u32) {
     (runs, lost)
 }
 
-/// Promise: a recovery that keeps all rules of docs/reconnecting.md loses nothing that was told,
+/// Promise: a recovery that keeps all rules of docs/reconnecting.md loses no reported record,
 /// however the writers before it have died. One that breaks a rule does.
 #[test]
 fn a_recovery_that_keeps_the_rules_loses_nothing() {

@@ -42,8 +42,8 @@ fn add(log: &mut Replicas, writer: Writer) -> ReplicaId {
     log.add(writer, region).expect("added")
 }
 
-/// Promise: a set goes on with a replica whose connection was made again, by each method, and
-/// nothing is registered for it.
+/// Promise: a set goes on with a replica after its connection was made again, by each method, and
+/// no memory is registered for it.
 #[test]
 fn a_replica_is_added_again() {
     for method in [Method::Reading, Method::Native, Method::Server] {

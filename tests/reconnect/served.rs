@@ -62,7 +62,7 @@ impl Site {
         client
     }
 
-    /// Takes what has happened, and admits each client.
+    /// Takes the events, and admits each client.
     fn serve(&mut self) {
         let mut wcs = [Wc::default(); 4];
         while let Some(served) = self.server.next(&mut wcs, Duration::ZERO).expect("waits") {

@@ -1,4 +1,4 @@
-//! The steps of a reconnect, for event loops; what it refuses; and its end in the middle.
+//! The steps of a reconnect, for event loops; its refusals; and its end in the middle.
 
 use std::time::Duration;
 
@@ -246,8 +246,8 @@ fn mistakes_are_refused_first() {
     });
 }
 
-/// Promise: it can be dropped or given up after each step, and leaves nothing: neither for a plain
-/// connection nor for a writer. It can begin again then.
+/// Promise: it can be dropped or given up after each step, and leaves no object: neither for a
+/// plain connection nor for a writer. It can begin again then.
 #[test]
 fn it_ends_in_the_middle() {
     device_test(|| {
@@ -296,7 +296,7 @@ fn ends_after<C: Connects>(steps: u32, server: &Server, mut client: Reconnect<C>
     drop(accepted);
 }
 
-/// The next request, whose client may be gone.
+/// The next request, from a client that may be gone.
 fn request_of_a_dead(server: &Server) -> Option<ConnReq> {
     let wait = Duration::from_millis(1);
     server.ep.next_conn_req_timeout(&ConnCfg::new(), wait).ok()

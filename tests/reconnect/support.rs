@@ -1,4 +1,4 @@
-//! A server and a client in one thread, and what the client's loop does.
+//! A server and a client in one thread, and the work of the client's loop.
 
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd};

@@ -32,7 +32,7 @@ fn assert_waits(ended: &Ended, whole: impl Iterator<Item = Duration>) {
     }
 }
 
-/// Promise: the documented waits after tries that nobody answers. The first try is due at once.
+/// Promise: the documented waits after tries without an answer. The first try is due at once.
 #[test]
 fn waits_grow_up_to_the_longest() {
     for seed in 0..5 {

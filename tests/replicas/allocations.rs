@@ -1,4 +1,4 @@
-//! After the set-up, commits and their waits allocate nothing in the library, by each method. The
+//! After the set-up, commits and their waits do not allocate in the library, by each method. The
 //! simulator's own allocations are not counted.
 
 use std::time::Duration;

@@ -21,7 +21,7 @@ pub(crate) struct Cluster {
 }
 
 impl Cluster {
-    /// With a ring for so many records.
+    /// A set with a ring for so many records.
     pub(crate) fn new(fabric: &Fabric, way: Way, records: usize) -> Self {
         if way.method == Method::Server {
             return Self::served(fabric, way, records);

@@ -1,11 +1,11 @@
-//! The example `sim-replicas`: what its lines say.
+//! The example `sim-replicas`: the meaning of its lines.
 
 use rpma::sim::Profile;
 
 use crate::sim_replicas::{Found, cut_each};
 
 /// Two replicas have each acknowledged record. One loss of power loses none; two lose the last one
-/// where they are the two.
+/// if they are the two.
 #[test]
 fn the_example_loses_records_with_two_losses_of_power_only() {
     for profile in Profile::ALL {

@@ -146,7 +146,7 @@ fn in_time<T>(what: &str, limit: Duration, wait: impl FnOnce() -> T) -> T {
     result
 }
 
-/// What a run came to.
+/// The result of a run.
 #[derive(Debug, Default)]
 struct Ran {
     /// How many records are on two replicas.
@@ -162,7 +162,7 @@ struct Program<'run> {
     pipelined: u64,
     /// All lose their power at this step.
     dark: Option<AtStep>,
-    /// How many records are durable on each replica, as far as the client knows.
+    /// How many records are durable on each replica, as far as the client can see.
     told: &'run [AtomicU64; 3],
     ran: Ran,
 }
@@ -364,7 +364,7 @@ fn all(allows: impl Fn(&Profile) -> bool) -> Vec<Profile> {
     Profile::ALL.into_iter().filter(allows).collect()
 }
 
-/// An acknowledged record is on two replicas, whatever happens to one of them.
+/// An acknowledged record is on two replicas, under each fault of one of them.
 #[test]
 fn native_commits_survive_drawn_faults() {
     let way = durable(Method::Native, Platform::AdrDdioOn);

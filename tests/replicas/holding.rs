@@ -389,8 +389,8 @@ fn a_wait_ends_when_a_host_is_gone() {
     assert!(fabric.now() - began < Duration::from_secs(60));
 }
 
-/// Records in volatile memory, of which two of three replicas have each: one loss of power loses
-/// none of them, and two losses can.
+/// Records in volatile memory. Two of three replicas have each record: one loss of power loses none
+/// of them, and two losses can.
 #[test]
 fn replicated_volatile_memory_survives_one_loss_of_power() {
     for profile in Profile::ALL {

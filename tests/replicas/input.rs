@@ -1,4 +1,4 @@
-//! Wrong arguments: one clear error each, and nothing is posted.
+//! Wrong arguments: one clear error each, before any post.
 
 use rpma::commit::{Outcome, Refused, Replicas};
 use rpma::sim::{Fabric, Profile};
@@ -13,8 +13,8 @@ fn text(refused: Refused) -> String {
     }
 }
 
-/// A program that makes a new set keeps no name of the old one: with it nothing is acknowledged, and
-/// no replica is set aside.
+/// A program that makes a new set keeps no name of the old one: an old name acknowledges no commit,
+/// and sets no replica aside.
 #[test]
 fn names_of_another_set_are_refused() {
     let fabric = Fabric::seeded(Profile::STRICT, 1);

@@ -2,8 +2,8 @@
 //!
 //! Promises: an acknowledged record survives a loss of power of all replicas, at every event; no
 //! source byte is used again before its release; a replica that is frozen, dead or set aside does
-//! not stop the others, also under faults that a seed draws; commits allocate nothing; and wrong
-//! arguments are refused before anything is posted.
+//! not stop the others, also under faults that a seed draws; commits do not allocate; and wrong
+//! arguments are refused before any post.
 
 mod acks;
 mod allocations;

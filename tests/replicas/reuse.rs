@@ -136,8 +136,8 @@ fn a_new_replica_in_an_old_place_has_no_earlier_commit() {
     }
 }
 
-/// Promise: two places stay. One is of a replica whose queue pair may still read the ring, and one of a
-/// replica that is over and was not set aside.
+/// Promise: two places stay. One is of a replica with a queue pair that may still read the ring,
+/// and one of a replica that is over and was not set aside.
 #[test]
 fn places_that_may_be_in_use_stay() {
     let fabric = Fabric::seeded(Profile::STRICT, 3);
@@ -174,7 +174,7 @@ fn places_that_may_be_in_use_stay() {
     assert_eq!((outcome.durable, outcome.unknown), (0b1, 0b10));
 }
 
-/// Promise: a set of 64 replicas that were not set aside takes no other one, and says what to do.
+/// Promise: a set of 64 replicas that were not set aside takes no other one, and names the remedy.
 #[test]
 fn a_full_set_takes_no_other_replica() {
     let fabric = Fabric::seeded(Profile::STRICT, 4);

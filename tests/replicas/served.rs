@@ -22,7 +22,7 @@ pub(crate) struct Served {
 }
 
 impl Served {
-    /// With the writer of the client, whose peer this is.
+    /// A server with the writer of the client. `peer` is the client's.
     pub(crate) fn new(host: &Host, client: &Host, peer: &Peer, retries: u8) -> (Self, Writer) {
         host.set_platform(Platform::AdrDdioOn);
         let pmem = host.pmem("log", SIZE);
@@ -152,7 +152,7 @@ fn the_servers_method_on_two_of_three_survives_every_cut() {
     }
 }
 
-/// A host that is gone after it took the request leaves nothing in flight that would fail. The
+/// A host that is gone after it took the request leaves no operation in flight that would fail. The
 /// wait ends by a write of its own, long before its limit.
 #[test]
 fn a_settle_ends_when_the_host_that_took_the_request_is_gone() {

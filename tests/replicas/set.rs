@@ -87,7 +87,7 @@ impl Server {
         }
     }
 
-    /// A writer of the client, whose peer this is, and the region.
+    /// A writer of the client, and the region. `peer` is the client's.
     pub(crate) fn writer(&mut self, client: &Host, peer: &Peer, way: Way) -> (Writer, MrRemote) {
         let made = self.connect(client, peer, way, &self.target);
         self.ends.push(made.far);
@@ -147,7 +147,7 @@ pub(crate) struct Set {
 }
 
 impl Set {
-    /// With a ring of the bytes of so many records.
+    /// A set with a ring of the bytes of so many records.
     pub(crate) fn new(fabric: &Fabric, way: Way, records: usize) -> Self {
         let client = fabric.host("client");
         let names = ["a", "b", "c"];

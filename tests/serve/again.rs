@@ -1,4 +1,4 @@
-//! Parts whose old connection could not be cut off: their memory is registered again.
+//! Parts with an old connection that could not be cut off: their memory is registered again.
 
 use std::sync::Arc;
 
@@ -122,7 +122,7 @@ fn an_admission_that_leaves_its_queue_pair() {
     });
 }
 
-/// Answers the end of a client whose memory cannot be registered again. Returns the text.
+/// Answers the end of a client with memory that cannot be registered again. Returns the text.
 fn lost(parted: &mut Parted, served: Served) -> String {
     let answered = parted.site.server.answer(served, &mut parted.parts);
     let error = answered.expect_err("not registered again");
@@ -160,8 +160,8 @@ fn memory_that_cannot_be_registered_again() {
     }
 }
 
-/// Promise: memory that cannot be deregistered, or whose region the program holds as well, is an
-/// error with the key, and the server refuses the key's clients as before.
+/// Promise: memory that cannot be deregistered, or in a region that the program holds as well, is
+/// an error with the key, and the server refuses the key's clients as before.
 #[test]
 fn memory_that_cannot_be_deregistered() {
     let held = [LEFT.as_slice(), &[("mr", 1)]].concat();

@@ -36,8 +36,8 @@ fn the_program_refuses() {
     });
 }
 
-/// Promise: a dropped question rejects its client, which may try again; nothing is cut off, and
-/// nothing is written, also if the program panics.
+/// Promise: a dropped question rejects its client, which may try again; no client is cut off, and
+/// no byte is written, even if the program panics.
 #[test]
 fn a_question_that_is_dropped_changes_nothing() {
     device_test(|| {
@@ -84,7 +84,7 @@ fn an_answer_comes_later() {
 }
 
 /// Promise: a question without an answer is refused after its limit, while the server waits for
-/// something else; the answer that comes after that is an error, and changes nothing.
+/// another event; the answer that comes after that is an error, and has no effect.
 #[test]
 fn an_answer_comes_too_late() {
     device_test(|| {
@@ -116,8 +116,8 @@ fn an_answer_comes_too_late() {
     });
 }
 
-/// Promise: questions beyond the limit are refused as full, and cost the others nothing; a question
-/// that was dropped makes room.
+/// Promise: questions beyond the limit are refused as full, and have no cost for the others; a
+/// question that was dropped makes room.
 #[test]
 fn too_many_questions() {
     device_test(|| {
@@ -147,7 +147,7 @@ fn too_many_questions() {
 }
 
 /// Promise: a writer that gives a try up and asks again has one question, its last one. So it takes
-/// no room from other clients, and the answer to a try that it gave up cuts off nothing.
+/// no room from other clients, and the answer to a try that it gave up cuts off no client.
 #[test]
 fn a_writer_asks_again() {
     device_test(|| {
@@ -241,7 +241,7 @@ fn too_many_keys() {
 }
 
 /// Promise: a client that vanished before its answer is an error of its admission, or ends as every
-/// client does; nothing of it stays.
+/// client does; none of its objects stays.
 #[test]
 fn a_client_that_vanished() {
     device_test(|| {

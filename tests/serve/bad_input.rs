@@ -1,4 +1,4 @@
-//! Bad input: one clear error each, told to the client, and nothing changes.
+//! Bad input: one clear error each, sent to the client, and no change.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,8 +14,8 @@ use crate::support::{
     refusal, usage,
 };
 
-/// Promise: private data that is no offer with a key is refused as broken, with words, whatever it
-/// is, and the writer of the server is not disturbed.
+/// Promise: private data that is no offer with a key is refused as broken, with words, whatever its
+/// bytes are, and the writer of the server is not disturbed.
 #[test]
 fn broken_private_data() {
     device_test(|| {
@@ -65,8 +65,8 @@ fn broken_private_data() {
     });
 }
 
-/// Promise: a part that a key must not have is refused before anything has changed: the old writer
-/// is connected, its identity is kept, and the new one is told.
+/// Promise: a part that a key must not have is refused before any change: the old writer is
+/// connected, its identity is kept, and the new one gets the reason.
 #[test]
 fn wrong_parts() {
     device_test(|| {
@@ -210,7 +210,8 @@ fn wrong_settings() {
 }
 
 /// Promise: a keep-alive below four of the kernel's own time-outs is refused before anything has
-/// changed, with the numbers. The client is told in whole words, with a code that ends its tries.
+/// changed, with the numbers. The client gets the reason in whole words, with a code that ends its
+/// tries.
 #[test]
 fn a_keep_alive_below_the_kernels_time_outs() {
     device_test(|| {
@@ -241,8 +242,8 @@ fn a_keep_alive_below_the_kernels_time_outs() {
     });
 }
 
-/// Promise: a directory in memory that has none, a broken one, or one of another version is one
-/// clear error. (Its decoder's tests are beside it.)
+/// Promise: a directory in memory that does not hold one, a broken one, or one of another version
+/// is one clear error. (Its decoder's tests are beside it.)
 #[test]
 fn wrong_directories() {
     device_test(|| {

@@ -35,7 +35,7 @@ impl Site {
         connecting.wait(LIMIT).expect("connected")
     }
 
-    /// Turns of the server, which has nothing to return but the arrival and end of clients.
+    /// Turns of the server, which returns only the arrival and end of clients.
     fn turns(&mut self) {
         while let Some(served) = self.turn() {
             let is_expected = matches!(served, Served::Arrived(_) | Served::Gone(_));
@@ -43,7 +43,7 @@ impl Site {
         }
     }
 
-    /// A turn of the server, which may have nothing to return.
+    /// A turn of the server, which may return `None`.
     fn turn(&mut self) -> Option<Served> {
         let served = self.server.next(&mut [Wc::default(); 4], Duration::ZERO);
         served.expect("looks")
@@ -59,7 +59,7 @@ fn commit(writer: &mut Writer, source: &Mr<Memory>, number: u64) -> rpma::commit
     writer.commit(&[(dst, src)], Some(tail)).expect("posted")
 }
 
-/// Promise: the server makes commits durable and answers, with nothing to do for its program; and a
+/// Promise: the server makes commits durable and answers, without any work of its program; and a
 /// client that misuses the method is gone, alone.
 #[test]
 fn commits_are_served() {

@@ -1,4 +1,5 @@
-//! Losses of power: the directory under every image, and what is durable when a client is accepted.
+//! Losses of power: the directory under every image, and the durable data when a client is
+//! accepted.
 
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -15,7 +16,7 @@ use crate::support::{LEN, identity, offer};
 const SLOTS: u32 = 2;
 const PLATFORMS: [Platform; 3] = [Platform::AdrDdioOn, Platform::AdrDdioOff, Platform::Eadr];
 
-/// What a directory has promised.
+/// The promise of a directory.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Promise {
     is_made: bool,
@@ -56,7 +57,7 @@ fn recover(path: &Path) -> Result<Vec<Identity>, String> {
 }
 
 /// Promise: a directory survives every cut of the power: while it is made, while a key is new, in
-/// each update, and while it is opened after a cut. What was kept is kept.
+/// each update, and while it is opened after a cut. Identities that were kept stay.
 #[test]
 fn a_directory_survives_every_cut() {
     let mut visited = 0;
@@ -101,7 +102,7 @@ fn a_directory_survives_every_cut() {
     assert!(visited > 1_000, "{visited} images");
 }
 
-/// What was in the memory before a directory was made there.
+/// The contents of the memory before a directory was made there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Before {
     Zeros,
@@ -160,7 +161,7 @@ impl Before {
         }
     }
 
-    /// Nothing was written, or the directory is there, or it is made again.
+    /// No byte was written, or the directory is there, or it is made again.
     fn check(self, is_made: bool, found: &Result<Vec<u64>, Vec<u8>>, before: &[u8]) {
         match found {
             Ok(keys) if keys.is_empty() || keys == &[1] => {}
@@ -183,7 +184,7 @@ fn bytes_of(memory: &PmemMap) -> Vec<u8> {
 }
 
 /// Promise: wherever the power is cut while a directory is made, a restart opens it or makes it
-/// again. It refuses only memory in which the making has written nothing.
+/// again. It refuses only memory in which the making has written no byte.
 #[test]
 fn a_directory_that_was_being_made_is_made_again() {
     let mut visited = 0;
@@ -216,7 +217,7 @@ fn a_directory_that_was_being_made_is_made_again() {
 }
 
 /// A server that admits one client, and the client, in threads of their own. Whenever the client
-/// knows that it was accepted, its identity is durable.
+/// has learned that it was accepted, its identity is durable.
 fn accepts(profile: &Profile, seed: u64) -> Result<u64, rpma::sim::Loss> {
     let fabric = Fabric::seeded(profile.clone(), seed);
     let (near, far) = (fabric.host("server"), fabric.host("client"));

@@ -1,4 +1,4 @@
-//! Calls that fail, and what is left of the promises then.
+//! Calls that fail, and the promises that stay then.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -36,8 +36,8 @@ fn queues_made() -> [u64; 3] {
         .map(|call| calls.get(call).copied().unwrap_or(0))
 }
 
-/// Promise: a request for which there is no descriptor is refused with words, and costs the other
-/// clients and the server nothing.
+/// Promise: a request is refused with words if there is no descriptor for it, at no cost for the
+/// other clients and the server.
 #[test]
 fn no_descriptor_for_a_request() {
     device_test(|| {
@@ -66,8 +66,8 @@ fn no_descriptor_for_a_request() {
     });
 }
 
-/// Promise: an admission whose time-out cannot be read changes nothing: the old writer is connected,
-/// its identity is kept, and the new one may try again.
+/// Promise: an admission with a time-out that cannot be read has no effect: the old writer is
+/// connected, its identity is kept, and the new one may try again.
 #[test]
 fn a_time_out_that_cannot_be_read() {
     device_test(|| {
@@ -124,7 +124,7 @@ fn a_refused_request_makes_no_queues() {
     });
 }
 
-/// Promise: coming back registers nothing, also on a server that serves the server's method to
+/// Promise: coming back registers no memory, even on a server that serves the server's method to
 /// others.
 #[test]
 fn coming_back_registers_nothing() {
@@ -140,8 +140,8 @@ fn coming_back_registers_nothing() {
     });
 }
 
-/// Promise: a key whose old connection cannot be cut off is refused, and its client told, until its
-/// region is deregistered; the new identity is not kept, and other keys are served.
+/// Promise: if an old connection cannot be cut off, its key is refused, with notice to the client,
+/// until the key's region is deregistered; the new identity is not kept, and other keys are served.
 #[test]
 fn a_connection_that_cannot_be_cut_off() {
     let left = [("qp", 1), ("cq", 1), ("pd", 1)];
@@ -222,7 +222,7 @@ fn a_region_that_cannot_be_deregistered() {
 }
 
 /// Promise: after the call that accepts has failed, the identity is kept already, and the old
-/// connection is gone: whatever the client has seen, it may come back.
+/// connection is gone. The client may come back, whether or not it saw that it was accepted.
 #[test]
 fn the_order_of_an_admission() {
     device_test(|| {
@@ -255,7 +255,7 @@ fn the_order_of_an_admission() {
     });
 }
 
-/// Promise: a client that may have been accepted, and whose queue pair could not be destroyed, is
+/// Promise: a client that may have been accepted, with a queue pair that could not be destroyed, is
 /// one that is not cut off: its key is refused until the region is deregistered.
 #[test]
 fn an_admission_that_fails_and_leaves_its_queue_pair() {
@@ -287,7 +287,7 @@ fn an_admission_that_fails_and_leaves_its_queue_pair() {
     }
 }
 
-/// Promise: what makes queues fails: the client is refused as full, with the verb's name, and may
+/// Promise: if making queues fails, the client is refused as full, with the verb's name, and may
 /// come back.
 #[test]
 fn queues_that_cannot_be_made() {
@@ -339,8 +339,8 @@ fn an_old_connection_writes_nothing_any_more() {
     });
 }
 
-/// Promise: a client whose connection is not established in time is cut off, and its key is free for
-/// the next one.
+/// Promise: a client with a connection that is not established in time is cut off, and its key is
+/// free for the next one.
 #[test]
 fn a_client_that_is_never_established() {
     let fabric = Fabric::seeded(profile(), 1);
@@ -461,8 +461,8 @@ fn recovered(all: &PmemMap) -> Vec<Identity> {
     directory.identities().collect()
 }
 
-/// Promise: whatever call fails, once: nothing panics, nothing hangs, and no client is accepted
-/// whose identity is not kept; and of one key at most one queue pair exists.
+/// Promise: if any call fails, once, no thread panics or hangs, and no client is accepted without a
+/// kept identity; and of one key at most one queue pair exists.
 #[test]
 fn each_call_fails() {
     let runs = sweep(&profile(), |fabric| drop(admissions(fabric)));

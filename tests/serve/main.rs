@@ -1,5 +1,5 @@
-//! A server that keeps memory and an epoch for each key: who is admitted, in which order, and what is refused with which
-//! words.
+//! A server that keeps memory and an epoch for each key: its admissions, their order, and its
+//! refusals with their words.
 
 #[cfg(feature = "sim")]
 mod again;

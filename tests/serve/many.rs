@@ -76,7 +76,7 @@ fn run(clients: u64, rounds: u64, is_alone: bool) {
 }
 
 /// Promise: 50 clients on one thread, which connect, die and come back, leave no kernel objects,
-/// descriptors or memory behind.
+/// descriptors or memory.
 #[test]
 fn fifty_clients_come_and_go() {
     // On a fabric other tests run in the same process.

@@ -1,4 +1,4 @@
-//! A server whose memory is divided by a layout, and that answers with its parts.
+//! A server with memory that is divided by a layout, and that answers with its parts.
 
 use rpma::pmem::PmemMap;
 use rpma::serve::{Layout, Parts, Reason, Refused, Served, ServerCfg};
@@ -125,7 +125,7 @@ fn a_client_writes_to_the_part_of_its_key() {
     });
 }
 
-/// Promise: a client whose key has no part is refused with words, and counted; the refusal is
+/// Promise: a client with a key that has no part is refused with words, and counted; the refusal is
 /// returned to the program.
 #[test]
 fn a_key_without_a_part() {

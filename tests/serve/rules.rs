@@ -116,8 +116,8 @@ fn a_restart_keeps_epochs_and_instances() {
     });
 }
 
-/// Promise: `admit` judges again: a question that a newer writer has overtaken is refused, and
-/// changes nothing.
+/// Promise: `admit` judges again: a question that a newer writer has overtaken is refused, and has
+/// no effect.
 #[test]
 fn an_admission_is_judged_again() {
     device_test(|| {
@@ -154,7 +154,7 @@ fn an_admission_is_judged_again() {
 }
 
 /// Promise: the peer and the registration of a key stay when its client is gone, so that coming
-/// back registers nothing; and they can be taken back.
+/// back registers no memory; and they can be taken back.
 #[test]
 fn a_registration_outlives_its_connections() {
     device_test(|| {
@@ -254,7 +254,7 @@ fn a_gone_client_leaves_its_completions() {
     });
 }
 
-/// Promise: a failed operation of the server ends its connection, although no event tells of it; the
+/// Promise: a failed operation of the server ends its connection, although no event reports it; the
 /// failure and the completion come with the end.
 #[test]
 fn a_failed_operation_ends_its_client() {

@@ -51,9 +51,10 @@ fn joins(server: &mut Server, (near, far): (&Host, &Host), memory: PmemMap, key:
     conn
 }
 
-/// Promise: with a keep-alive, a server that posts nothing itself learns within that time that a
-/// client's host stands still, and cuts the client off. The reason is the keep-alive's event, although
-/// receives were flushed before it. An idle client stays for hours, and no probe is reported.
+/// Promise: with a keep-alive, a server that does not post itself learns within that time that a
+/// client's host stands still, and cuts the client off. The reason is the keep-alive's event,
+/// although receives were flushed before it. An idle client stays for hours, and no probe is
+/// reported.
 #[test]
 fn a_silent_client_is_gone() {
     let fabric = Fabric::seeded(profile(), 1);

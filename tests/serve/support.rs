@@ -143,7 +143,7 @@ impl Site {
         served.expect("waits").expect("something in time")
     }
 
-    /// Sees that nothing happens for a while.
+    /// Checks that no event comes for a while.
     pub(crate) fn nothing(&mut self) {
         let served = self.server.next(&mut [Wc::default()], SHORT);
         let served = served.expect("waits");
@@ -209,7 +209,7 @@ impl Site {
         }
     }
 
-    /// A client asks and is refused by the server itself, with this code and epoch, and is told.
+    /// A client asks and is refused by the server itself, and gets this code and epoch.
     pub(crate) fn refused(&mut self, data: &[u8], code: RefusalCode, epoch: u64, words: &str) {
         let conn = self.ask_with(data);
         match self.next() {

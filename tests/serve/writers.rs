@@ -53,7 +53,7 @@ type Acknowledged = Arc<Mutex<BTreeMap<u64, (u64, u64)>>>;
 #[derive(Debug)]
 enum Ended {
     Done,
-    /// It was told so, and has no more take-overs.
+    /// It got the refusal, and has no more take-overs.
     Told(Refusal),
 }
 
@@ -66,7 +66,7 @@ struct Client {
 }
 
 impl Client {
-    /// Appends records until it has enough, or is told that another writer has the key.
+    /// Appends records until it has enough, or learns that another writer has the key.
     fn run(&self) -> Ended {
         let (mut epoch, mut take_overs, mut number) = (1, 0, 0);
         let mut random = Random(self.seed ^ self.instance << 32);
@@ -197,7 +197,7 @@ fn serve(addr: &str, pmem: &Pmem, stops: &AtomicBool) -> rpma::Result<()> {
     Ok(())
 }
 
-/// One run: two writers, and a network and hosts that do what the seed says.
+/// One run: two writers, and a network and hosts with faults that the seed chooses.
 fn run(seed: u64) {
     let mut random = Random(seed);
     let profile = Profile::ALL[seed as usize % Profile::ALL.len()].clone();
@@ -292,7 +292,7 @@ fn number(variable: &str) -> Option<u64> {
     Some(text.parse().expect(variable))
 }
 
-/// Promise: two writers with one key, whatever stands still and loses its power: one ends with a
+/// Promise: two writers with one key, while hosts stand still and lose their power: one ends with a
 /// reason, or both have written; each acknowledged record stays, and no place has two.
 #[test]
 fn two_writers_with_one_key() {
