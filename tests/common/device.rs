@@ -33,7 +33,7 @@ pub(crate) fn other_addr() -> String {
     )
 }
 
-/// A device-DAX device whose contents the tests may destroy.
+/// A device-DAX device with contents that the tests may destroy.
 pub(crate) fn devdax() -> String {
     variable(
         "RPMA_TEST_DEVDAX",
@@ -58,12 +58,12 @@ fn variable(name: &str, what: &str) -> String {
     env::var(name).unwrap_or_else(|_| panic!("set {name} to {what}, or use `cargo xtask test`"))
 }
 
-/// Runs a test that counts nothing. (A simulated one makes its fabric here.)
+/// Runs a test without counting objects. (A simulated one makes its fabric here.)
 pub(crate) fn on_fabric(test: impl FnOnce()) {
     test();
 }
 
-/// Runs what a thread of a test does. (On a simulated fabric a thread has to say on which host it is.)
+/// Runs the work of a thread of a test. (On a simulated fabric a thread has to choose its host.)
 pub(crate) fn here<T>(run: impl FnOnce() -> T) -> impl FnOnce() -> T {
     run
 }
@@ -93,8 +93,8 @@ pub(crate) fn leaving(left: &[(&str, u64)], test: impl FnOnce()) {
     }
 }
 
-/// How many objects of each kind all processes have on all devices, but for contexts: librdmacm keeps
-/// a device open for as long as the process runs.
+/// How many objects of each kind all processes have on all devices, except for contexts: librdmacm
+/// keeps a device open for as long as the process runs.
 fn objects() -> BTreeMap<String, u64> {
     let output = Command::new("rdma").args(["resource", "show"]).output();
     let output = output.expect("`rdma` of iproute2 counts the kernel's objects");

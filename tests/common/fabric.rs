@@ -6,7 +6,7 @@ use std::rc::Rc;
 
 use rpma::sim::{Fabric, Host, Nic, Pmem, Profile};
 
-/// What a test runs on.
+/// The place where a test runs.
 struct Place {
     fabric: Fabric,
     host: Host,
@@ -70,7 +70,7 @@ pub(crate) fn settle() {
     }
 }
 
-/// Puts what a thread of a test does on the test's host.
+/// Puts the work of a thread of a test on the test's host.
 pub(crate) fn here<T>(run: impl FnOnce() -> T) -> impl FnOnce() -> T {
     let host = Host::current().expect("device_test comes first");
     move || {

@@ -1,4 +1,4 @@
-//! What sweeps share: each call that a program makes fails in one run of it.
+//! The shared part of sweeps: each call that a program makes fails in one run of it.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -8,7 +8,7 @@ use std::sync::Once;
 use log::{LevelFilter, Log, Metadata, Record};
 use rpma::sim::How;
 
-/// What a call that destroys leaves behind when it fails: its object, and what that keeps.
+/// The objects that a failed destroying call leaves: its own, and those that it keeps.
 const LEAVES: [(&str, &[&str]); 7] = [
     ("ibv_dealloc_pd", &["pd"]),
     ("ibv_dereg_mr", &["mr", "pd"]),
@@ -19,8 +19,8 @@ const LEAVES: [(&str, &[&str]); 7] = [
     ("rdma_destroy_id", &["cm_id"]),
 ];
 
-/// Calls that fail in one way only. Those that return an object or an event do nothing then, and
-/// `rdma_ack_cm_event` does everything.
+/// Calls that fail in one way only. Those that return an object or an event have no effect then,
+/// and `rdma_ack_cm_event` has its full effect.
 const ONE_WAY: [&str; 11] = [
     "ibv_alloc_pd",
     "ibv_create_comp_channel",
@@ -36,7 +36,7 @@ const ONE_WAY: [&str; 11] = [
 ];
 
 thread_local! {
-    /// What this thread has logged.
+    /// The lines that this thread has logged.
     static LINES: RefCell<Vec<String>> = const { RefCell::new(Vec::new()) };
 }
 
@@ -77,14 +77,15 @@ pub(crate) type Calls = BTreeMap<&'static str, u64>;
 /// A call that fails: its name, its number, and how.
 pub(crate) type Fails = (&'static str, u32, How);
 
-/// What a run with a failure came to.
+/// The result of a run with a failure.
 pub(crate) struct Run {
     pub(crate) error: Option<String>,
     pub(crate) left: BTreeMap<&'static str, usize>,
     pub(crate) log: Vec<String>,
 }
 
-/// What all runs came to: how often the error of the program named the call, and how often the log.
+/// The result of all runs: how often the error of the program named the call, and how often the
+/// log.
 pub(crate) struct Swept {
     told: u32,
     logged: u32,
@@ -110,8 +111,8 @@ impl fmt::Display for Swept {
 /// makes no call of this number. A queue pair that is not destroyed keeps objects of `keeps` as
 /// well.
 ///
-/// Each failure must be named by the error of the program, or by the log. Nothing is left but what
-/// could not be destroyed, and what that keeps.
+/// Each failure must be named by the error of the program, or by the log. The only objects left are
+/// those that could not be destroyed, and those that they keep.
 pub(crate) fn every_call(
     calls: &Calls,
     how: How,

@@ -1,4 +1,4 @@
-//! What the device tests share: where they run, and a connected pair.
+//! The shared parts of the device tests: the place where they run, and a connected pair.
 //!
 //! They run on a device (see `device.rs`), and those of one process also on a simulated fabric (see `fabric.rs`).
 
@@ -31,7 +31,7 @@ pub(crate) fn peer() -> Peer {
     Peer::new(&device).expect("a peer on the test device")
 }
 
-/// Runs a test and fails it if there are more objects afterwards than before: nothing leaks.
+/// Runs a test and fails it if there are more objects afterwards than before.
 pub(crate) fn device_test(test: impl FnOnce()) {
     leaving(&[], test);
 }
@@ -51,7 +51,7 @@ impl Pair {
         Self::over(&addr(), peer, client, server, (&[], &[]))
     }
 
-    /// A pair whose private data is the given one of the client and of the server.
+    /// A pair with the given private data of the client and of the server.
     pub(crate) fn over(
         addr: &str,
         peer: &Peer,
@@ -133,7 +133,7 @@ pub(crate) fn no_completion(conn: &Conn) {
     }
 }
 
-/// Memory for regions, at a multiple of 8: the allocator's is, but for Miri's.
+/// Memory for regions, at a multiple of 8: the allocator's is, except for Miri's.
 #[cfg(not(miri))]
 pub(crate) type Memory = Vec<u8>;
 #[cfg(miri)]
@@ -213,7 +213,7 @@ pub(crate) fn assert_empty(cq: &Cq) {
     assert_eq!(cq.get_wc(&mut wcs).expect("polling works"), 0, "{wcs:?}");
 }
 
-/// What kind of operation succeeded, if it is the expected one.
+/// Returns the kind of an operation that succeeded, if it is the expected one.
 pub(crate) fn opcode_of(wc: &Wc, wr_id: u64) -> WcOpcode {
     assert_eq!(wc.wr_id(), wr_id, "{wc:?}");
     wc.result().expect("the operation succeeds").opcode()

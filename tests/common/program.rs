@@ -1,5 +1,5 @@
-//! Programs that tests start, this repository's examples and C programs that use librpma: read line by
-//! line, and never left behind.
+//! Programs that tests start, this repository's examples and C programs that use librpma: read line
+//! by line, and never left running.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -35,7 +35,7 @@ pub(crate) struct Program {
     deadline: Instant,
 }
 
-/// What comes from a stream.
+/// The result of reading a stream.
 #[derive(Debug)]
 enum Read {
     Out(String, Instant),
@@ -47,12 +47,12 @@ enum Read {
 /// How a program has ended.
 #[derive(Debug)]
 pub(crate) struct Ended {
-    /// The exit status: 124 if the program had to be ended, none after a signal.
+    /// The exit status: 124 if the program had to be ended, `None` after a signal.
     pub(crate) status: Option<i32>,
-    /// What it printed, but for the lines that were read before.
+    /// Its output, except for the lines that were read before.
     pub(crate) stdout: Vec<String>,
     pub(crate) stderr: Vec<String>,
-    /// For how long it had printed nothing when it ended, whenever the test has looked.
+    /// For how long it had printed no line when it ended, whenever the test has looked.
     pub(crate) silent: Duration,
 }
 
@@ -123,8 +123,8 @@ impl Program {
         }
     }
 
-    /// Waits until an example listens: a client that comes too early would be rejected. The library's
-    /// log says it sooner, and for less, than asking the kernel again and again.
+    /// Waits until an example listens: a client that comes too early would be rejected. Reading the
+    /// library's log is quicker and cheaper than asking the kernel again and again.
     pub(crate) fn wait_listening(&mut self, addr: &str, port: u16) {
         self.wait_for(&format!("waiting for connections on {addr}:{port}"));
     }
@@ -178,7 +178,7 @@ impl Program {
 
     /// Does something while the program stands still, as on a busy machine.
     pub(crate) fn standing_still(&self, act: impl FnOnce()) {
-        /// Also if `act` panics: what stands still cannot be ended.
+        /// Needed even if `act` panics: a program that stands still cannot be ended.
         struct GoOn(Pid);
         impl Drop for GoOn {
             fn drop(&mut self) {
@@ -227,7 +227,7 @@ impl Program {
         }
     }
 
-    /// Keeps what has come, and returns the line if it is one.
+    /// Keeps the result, and returns the line if it is one.
     fn take(&mut self, read: Read) -> Option<String> {
         let (seen, line) = match read {
             Read::Out(line, at) => {
@@ -297,8 +297,8 @@ pub(crate) fn executable(name: &str) -> String {
     path.to_str().expect("text").to_owned()
 }
 
-/// A port on which nobody listens, and which nobody gets by chance: it is given once, and lies below
-/// those that the kernel picks for itself.
+/// A port without a listener, which no other program gets by chance: it is given once, and lies
+/// below those that the kernel picks for itself.
 pub(crate) fn free_port(addr: &str) -> u16 {
     static NEXT: AtomicU16 = AtomicU16::new(20_000);
     let peer = peer();
@@ -321,7 +321,7 @@ pub(crate) fn c_preload(source: &str) -> String {
     compiled(source, &["-shared", "-fPIC", "-ldl"])
 }
 
-/// The file has no name any more, so that nothing is left behind: it is there through this descriptor.
+/// The file has no name any more, so that no file stays: it is there through this descriptor.
 fn compiled(source: &str, options: &[&str]) -> String {
     static PROGRAMS: Mutex<BTreeMap<String, File>> = Mutex::new(BTreeMap::new());
     let mut programs = PROGRAMS.lock().unwrap_or_else(PoisonError::into_inner);

@@ -22,11 +22,11 @@ const WAY: Duration = Duration::from_millis(1);
 /// Where the writes are when the server loses touch with the client.
 #[derive(Clone, Copy, Debug)]
 enum Stands {
-    /// The client stands still, and has sent nothing.
+    /// The client stands still, and has sent no write.
     BeforeItSends,
     /// The client stands still, and writes are on their way. Some of them may have arrived.
     WhileTheyTravel,
-    /// Nothing stands still: writes are on their way, and more are sent.
+    /// No host stands still: writes are on their way, and more are sent.
     Never,
 }
 

@@ -1,4 +1,4 @@
-//! How long cutting off takes, in virtual time. Nothing in it waits for the peer.
+//! How long cutting off takes, in virtual time. It never waits for the peer.
 
 use std::time::Duration;
 
@@ -59,7 +59,7 @@ impl Hosts {
     }
 }
 
-/// A shared receive queue whose receives complete in the queues of its connections.
+/// A shared receive queue with receives that complete in the queues of its connections.
 fn queue(peer: &Peer) -> Srq {
     let mut cfg = SrqCfg::new();
     cfg.set_rcq_size(0);
@@ -101,8 +101,8 @@ fn it_waits_for_no_peer() {
     }
 }
 
-/// Promise: a device that does not flush is waited for a second at most. Its operations are unknown,
-/// and the peer is cut off all the same.
+/// Promise: a device that does not flush is waited for a second at most. Its operations are
+/// unknown, and the peer is still cut off.
 #[test]
 fn a_device_that_does_not_flush() {
     for profile in Profile::ALL {
@@ -118,8 +118,8 @@ fn a_device_that_does_not_flush() {
     }
 }
 
-/// Promise: it does not wait for a queue pair that did not enter the error state, which flushes
-/// nothing.
+/// Promise: it does not wait for a queue pair that did not enter the error state, which does not
+/// flush.
 #[test]
 fn a_queue_pair_that_does_not_enter_the_error_state() {
     for profile in Profile::ALL {

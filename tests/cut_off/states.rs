@@ -104,7 +104,7 @@ fn completion_of_send(conn: &Conn) -> Wc {
     }
 }
 
-/// Promise: after it the peer's writes fail, and change nothing.
+/// Promise: after it the peer's writes fail, and have no effect.
 #[test]
 fn writes_of_the_peer_fail() {
     device_test(|| {
@@ -128,8 +128,8 @@ fn writes_of_the_peer_fail() {
     });
 }
 
-/// It stops a connection and no key: another connection of the same `Peer` still writes. (The
-/// documentation says so.)
+/// It stops a connection and no key: another connection of the same `Peer` still writes. (As
+/// documented.)
 #[test]
 fn another_connection_still_writes() {
     device_test(|| {
@@ -145,8 +145,8 @@ fn another_connection_still_writes() {
     });
 }
 
-/// Promise: a member of a wait is removed and cut off. The wait returns nothing of it afterwards, and
-/// goes on with its other members.
+/// Promise: a member of a wait is removed and cut off. The wait returns no event of it afterwards,
+/// and goes on with its other members.
 #[test]
 fn a_member_of_a_wait() {
     device_test(|| {

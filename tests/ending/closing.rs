@@ -16,8 +16,8 @@ use crate::common::{
 };
 use crate::support::{ALWAYS, SOON, unanswered, write_nothing};
 
-/// Nothing that was posted before `close` is lost, however late the other side takes it: the C
-/// library has only a disconnect, which discards what is in the send queue (W-30).
+/// All operations that were posted before `close` arrive, however late the other side takes them.
+/// The C library has only a disconnect, which discards the operations in the send queue (W-30).
 #[test]
 fn closing_loses_nothing_that_was_posted() {
     const MESSAGES: u32 = 60;
@@ -86,8 +86,8 @@ fn closing_loses_nothing_that_was_posted() {
     });
 }
 
-/// With a full send queue there is a slot for the marker nevertheless, and with the device's flush
-/// and atomic write in front of it too.
+/// Even if the send queue is full there is a slot for the marker, and also with the device's flush
+/// and atomic write in front of it.
 #[test]
 fn closing_with_a_full_send_queue() {
     device_test(|| {
@@ -129,8 +129,8 @@ fn closing_with_a_full_send_queue() {
     });
 }
 
-/// What nobody has read comes back: completions as they are, receives that were not used as
-/// failures. With a completion queue for receives, too.
+/// Completions that were not polled come back unchanged, and receives that were not used as
+/// failures. So do those of a completion queue for receives.
 #[test]
 fn closing_returns_what_nobody_has_read() {
     device_test(|| {
@@ -196,7 +196,7 @@ fn closing_on_both_sides_at_once() {
     });
 }
 
-/// A connection that has failed is only freed; what was in flight comes back as failures.
+/// A connection that has failed is only freed; operations in flight come back as failures.
 #[test]
 fn closing_a_failed_connection() {
     device_test(|| {
@@ -239,8 +239,9 @@ fn closing_a_failed_connection() {
     });
 }
 
-/// A connection that the peer has closed is freed, with what is in its queues. Who has not taken the
-/// event that says so is told, soon: there may have been something that the peer has not seen.
+/// A connection that the peer has closed is freed, with the contents of its queues. If the program
+/// has not taken the event of the end, `close` returns an error soon: there may have been an
+/// operation that the peer has not seen.
 #[test]
 fn closing_after_the_peer() {
     device_test(|| {
@@ -352,8 +353,8 @@ fn closing_what_was_never_established() {
     });
 }
 
-/// A shared receive queue is not closed with a connection: its receives stay for others, and what
-/// arrived on this one comes back.
+/// A shared receive queue is not closed with a connection: its receives stay for others, and
+/// messages that arrived on this one come back.
 #[test]
 fn closing_with_a_shared_receive_queue() {
     device_test(|| {

@@ -150,9 +150,9 @@ fn still_works(ep: &Ep, peer: &Peer) {
     no_completion(&client);
 }
 
-/// Programs that are killed at any moment: with a request that nobody has seen, when they were just
-/// accepted, and in the middle of sending and writing. The kernel tells the server, for which each is
-/// an ordinary end, and frees what they had.
+/// Programs that are killed at any moment: with a request that the server has not read, when they
+/// were just accepted, and in the middle of sending and writing. The kernel notifies the server,
+/// for which each is an ordinary end, and frees their objects.
 #[test]
 #[cfg_attr(feature = "sim", ignore = "on a device only: programs of their own")]
 fn clients_that_are_killed() {
@@ -272,8 +272,8 @@ impl Drop for Leaving<'_> {
     }
 }
 
-/// A connection whose client waits for a message that no receive of the server takes, and that its device sends
-/// again for minutes.
+/// A connection with a client that waits for a message without a receive at the server. The
+/// client's device sends it again for minutes.
 fn unheard(peer: &Peer) -> (Pair, Posted) {
     let mut cfg = ConnCfg::new();
     // 8.6 s, seven times.
@@ -315,8 +315,8 @@ fn endless() -> ConnCfg {
     cfg
 }
 
-/// Promise: a server retries as often as its own settings allow, whatever its client has asked
-/// for. So an operation towards a client that is gone fails. (The failing test waited for ever on
+/// Promise: a server retries as often as its own settings allow, with any settings of its client.
+/// So an operation towards a client that is gone fails. (The failing test waited for ever on
 /// soft-RoCE.)
 #[test]
 fn a_client_cannot_make_a_server_retry_without_end() {
@@ -369,8 +369,8 @@ fn an_accepted_queue_pair_ends_with_its_connection() {
     });
 }
 
-/// Promise: the second in which a completion may still come begins with the end, and not with each wait. Waits with
-/// short limits, one after the other, are told of the end as well.
+/// Promise: the second in which a completion may still come begins with the end, and not with each
+/// wait. Waits with short limits, one after the other, return the end as well.
 #[test]
 fn short_waits_for_an_operation_see_the_end() {
     device_test(|| {

@@ -32,7 +32,7 @@ fn waiting_to_be_accepted() {
     });
 }
 
-/// A reject ends the wait with the event; so does a port on which nobody listens.
+/// A reject ends the wait with the event; so does a port without a listener.
 #[test]
 fn waiting_to_be_accepted_and_rejected() {
     device_test(|| {
@@ -126,7 +126,7 @@ fn nobody_takes_the_answer_in_time() {
 /// A wait of at most some time, and how it ended.
 type Wait<'a> = &'a dyn Fn(Duration) -> Option<Error>;
 
-/// Every wait has a limit, and says that nothing came.
+/// Every wait has a limit, and reports that no event came.
 #[test]
 fn every_wait_can_be_limited() {
     device_test(|| {
@@ -183,8 +183,8 @@ fn every_wait_can_be_limited() {
 /// A dead peer is known after the acknowledge timeout, as many times as there are retries and once
 /// more: so fewer retries make it known sooner, and a shorter timeout sooner still.
 ///
-/// The three wait at once, and the kernel tells the order in which they end. If a setting were not
-/// heeded, the connection that began earlier would end earlier.
+/// The three wait at once, and the kernel's reports show the order in which they end. If a setting
+/// were not heeded, the connection that began earlier would end earlier.
 #[test]
 fn a_dead_peer_can_be_known_sooner() {
     device_test(|| {

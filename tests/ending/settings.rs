@@ -1,4 +1,4 @@
-//! Addresses, ports and settings; what is unknown.
+//! Addresses, ports and settings; unknown codes.
 
 use std::net::Ipv4Addr;
 use std::time::Duration;
@@ -30,8 +30,8 @@ fn the_kernel_chooses_a_port() {
     });
 }
 
-/// Addresses of both families work throughout, also spelt in another way; a name is resolved, and
-/// if no address of it leads to an RDMA device, the error says that, and what to do.
+/// Addresses of both families work throughout, also spelt in another way. A name is resolved. If no
+/// address of it leads to an RDMA device, the error reports that, with the remedy.
 #[test]
 fn addresses_and_names() {
     device_test(|| {
@@ -82,7 +82,7 @@ fn addresses_and_names() {
     });
 }
 
-/// What was set can be read back, and what was refused changes nothing.
+/// Accepted settings can be read back, and refused ones have no effect.
 #[test]
 fn settings_of_a_connection() {
     device_test(|| {
@@ -127,7 +127,7 @@ fn settings_of_a_connection() {
     });
 }
 
-/// Codes that nobody knows are shown as numbers, and never stop a program.
+/// Unknown codes are shown as numbers, and never stop a program.
 #[test]
 fn what_is_unknown_stays_a_number() {
     let event = ConnEvent::Other {

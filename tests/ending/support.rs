@@ -1,4 +1,4 @@
-//! What these tests share: operations of no bytes, and connections that nobody answers.
+//! The shared parts of these tests: operations of no bytes, and connections without an answer.
 
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ pub(crate) fn write_nothing(conn: &Conn, wr_id: u64) -> Result<Posted, Error> {
     conn.write(RemoteSlice::EMPTY, MrSlice::EMPTY, ALWAYS, wr_id)
 }
 
-/// An outgoing connection that nobody has answered yet, and the endpoint that it asks.
+/// An outgoing connection without an answer yet, and the endpoint that it asks.
 pub(crate) fn unanswered(peer: &Peer) -> (Conn, Ep) {
     let ep = Ep::listen(peer, &addr(), 0).expect("listens");
     let req = ConnReq::new(peer, &addr(), ep.get_port(), &ConnCfg::new()).expect("resolves");

@@ -9,7 +9,7 @@ use crate::common::{LIMIT, Pair, completion, contents, leaving, opcode_of, peer,
 use crate::freeing::Errors;
 use crate::support::{ALWAYS, Failing, How, with_failures, write};
 
-/// What the server has in its queues: writes with these numbers, and receives.
+/// The operations in the server's queues: writes with these numbers, and receives.
 const WRITES: Range<u64> = 0..3;
 const RECEIVES: Range<u64> = 10..15;
 const BYTES: [u8; 8] = [7; 8];
@@ -22,7 +22,7 @@ fn settings(channel: ComplChannel) -> ConnCfg {
 }
 
 /// Cuts a server's connection off while calls fail, and returns the result. Afterwards the client's
-/// writes change nothing, and another connection of the same peer goes on.
+/// writes have no effect, and another connection of the same peer goes on.
 fn cuts_off(
     left: &[(&str, u64)],
     cfg: &ConnCfg,
@@ -101,7 +101,8 @@ fn a_queue_pair_that_cannot_be_destroyed() {
     });
 }
 
-/// Promise: whatever else cannot be freed is logged, and no error. All completions are returned.
+/// Promise: any other object that cannot be freed is logged, and no error. All completions are
+/// returned.
 #[test]
 fn other_objects_that_cannot_be_destroyed() {
     with_failures(|| {
@@ -154,7 +155,7 @@ fn a_call_before_that_fails() {
     });
 }
 
-/// Promise: a queue pair that does not enter the error state is destroyed all the same.
+/// Promise: a queue pair that does not enter the error state is still destroyed.
 #[test]
 fn a_queue_pair_that_does_not_enter_the_error_state() {
     with_failures(|| {
@@ -171,7 +172,7 @@ fn a_queue_pair_that_does_not_enter_the_error_state() {
     });
 }
 
-/// Promise, as above, with a shared receive queue, whose last receive it waits for. The queue keeps
+/// Promise, as above, with a shared receive queue. It waits for the last receive. The queue keeps
 /// its receives, and serves its other connections.
 #[test]
 fn a_shared_receive_queue() {

@@ -1,5 +1,5 @@
-//! What cannot be freed: it is told, the rest is freed all the same, and nothing is freed that is still in
-//! use.
+//! Objects that cannot be freed: the failure is reported, the rest is still freed, and no object is
+//! freed that is still in use.
 
 use std::cell::RefCell;
 use std::ops::Range;
@@ -18,7 +18,7 @@ use crate::common::{
 };
 use crate::support::{ALWAYS, Failing, How, with_failures, write};
 
-/// Keeps what a thread logs as an error.
+/// Keeps the errors that a thread logs.
 pub(crate) struct Errors;
 
 thread_local! {
@@ -84,7 +84,8 @@ impl End {
     }
 }
 
-/// Two connections of one peer, one of which cannot be freed: the other one goes on. `left`: what stays.
+/// Two connections of one peer. One cannot be freed: the other one goes on. `left`: the objects
+/// that stay.
 fn cannot_free(call: &'static str, left: &[(&str, u64)], cfg: &ConnCfg) {
     for end in End::ALL {
         leaving(left, || {
@@ -106,8 +107,8 @@ fn two_queues(channel: ComplChannel) -> ConnCfg {
     cfg
 }
 
-/// Promise: what ends a connection tells that its queue pair could not be destroyed. The queues of that and
-/// its domain stay as well: the device may use them.
+/// Promise: a call that ends a connection reports that its queue pair could not be destroyed. The
+/// queues of that and its domain stay as well: the device may use them.
 #[test]
 fn a_queue_pair_that_cannot_be_destroyed() {
     with_failures(|| {
@@ -117,7 +118,8 @@ fn a_queue_pair_that_cannot_be_destroyed() {
     });
 }
 
-/// Promise: also then the peer is cut off. The queue pair stays, and nothing that the peer sends reaches memory by it.
+/// Promise: also then the peer is cut off. The queue pair stays, and no data that the peer sends
+/// reaches memory by it.
 #[test]
 fn a_queue_pair_that_cannot_be_destroyed_serves_nobody() {
     with_failures(|| {
@@ -187,7 +189,7 @@ fn srq(peer: &Peer) -> Srq {
     Srq::new(peer, &SrqCfg::new()).expect("a shared receive queue")
 }
 
-/// Promise: `Srq::delete` tells the first verb that failed.
+/// Promise: `Srq::delete` returns the first verb that failed.
 #[test]
 fn a_shared_receive_queue_that_cannot_be_destroyed() {
     with_failures(|| {
@@ -207,8 +209,8 @@ fn a_shared_receive_queue_that_cannot_be_destroyed() {
     });
 }
 
-/// Promise: `Conn::delete` tells whether everything could be freed: also its shared receive queue, if it
-/// has the last handle of that.
+/// Promise: `Conn::delete` reports whether everything could be freed: also its shared receive
+/// queue, if it has the last handle of that.
 #[test]
 fn the_last_connection_of_a_shared_receive_queue_tells_its_failure() {
     with_failures(|| {
@@ -231,7 +233,7 @@ fn the_last_connection_of_a_shared_receive_queue_tells_its_failure() {
     });
 }
 
-/// Memory that tells when it is freed.
+/// Memory that reports when it is freed.
 struct Watched {
     bytes: Vec<u8>,
     freed: Arc<AtomicBool>,
@@ -254,8 +256,8 @@ impl Drop for Watched {
     }
 }
 
-/// Promise: memory that cannot be deregistered stays allocated, as the device may still use it: peers go on
-/// writing to it. `Mr::dereg` tells, and so does the log if the region is dropped.
+/// Promise: memory that cannot be deregistered stays allocated, as the device may still use it:
+/// peers go on writing to it. `Mr::dereg` reports it, and so does the log if the region is dropped.
 #[test]
 fn memory_that_cannot_be_deregistered_stays() {
     with_failures(|| {
@@ -291,8 +293,9 @@ fn memory_that_cannot_be_deregistered_stays() {
     });
 }
 
-/// Closes a connection with writes of the numbers 0 to 2 and receives of those from 10 to 14, for which the
-/// nth `call` fails. What comes back is in order, and all of it was posted.
+/// Closes a connection with writes of the numbers 0 to 2 and receives of those from 10 to 14, for
+/// which the nth `call` fails. The completions that come back are in order, and all of their
+/// operations were posted.
 fn closes_with(nth: u32, call: &'static str) {
     leaving(&[], || {
         let Pair { client, server } = Pair::new(&peer());
@@ -319,8 +322,8 @@ fn closes_with(nth: u32, call: &'static str) {
     });
 }
 
-/// Promise: `Conn::close` tells the verb that failed, whichever it was, and frees the connection all the
-/// same.
+/// Promise: `Conn::close` returns the verb that failed, any of them, and still frees the
+/// connection.
 #[test]
 fn closing_with_a_verb_that_fails() {
     with_failures(|| {
@@ -332,8 +335,8 @@ fn closing_with_a_verb_that_fails() {
     });
 }
 
-/// Promise, as above, where the verb is one that marks the end of what is flushed: without the marker, what
-/// is flushed may be lost.
+/// Promise, as above, if the verb is one that marks the end of the flushed operations: without the
+/// marker, some of these may be lost.
 #[test]
 fn closing_without_a_marker() {
     with_failures(|| {

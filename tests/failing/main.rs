@@ -1,5 +1,5 @@
-//! What the library does when a verb fails. In the guest none ever fails by itself, so that an error which
-//! is swallowed, or after which something hangs, would not be noticed.
+//! The library's behaviour when a verb fails. In the guest no verb ever fails by itself, so that a
+//! swallowed error, or a wait that hangs after one, would not be noticed.
 //!
 //! Each test names the calls that fail: see `support.rs`.
 

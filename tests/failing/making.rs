@@ -1,4 +1,4 @@
-//! What fails when something is made: nothing is left behind, and it can be made the next time.
+//! Failures while an object is made: no object stays, and it can be made the next time.
 
 use rpma::{
     ComplChannel, CompletionChannel, ConnCfg, ConnEvent, ConnReq, Ep, Error, Mr, MrUsage, Peer,
@@ -31,7 +31,7 @@ fn calls(channels: u32) -> Vec<(&'static str, u32)> {
     per_call.into_iter().flat_map(each).collect()
 }
 
-/// Promise: `ConnReq::new` names the verb that could not make a queue, and leaves nothing behind.
+/// Promise: `ConnReq::new` names the verb that could not make a queue, and leaves no object.
 #[test]
 fn a_request_whose_queues_cannot_be_made() {
     with_failures(|| {
@@ -56,7 +56,7 @@ fn a_request_whose_queues_cannot_be_made() {
     });
 }
 
-/// Promise: an incoming request whose queues cannot be made is rejected, and the endpoint goes on.
+/// Promise: an incoming request is rejected if its queues cannot be made, and the endpoint goes on.
 #[test]
 fn an_incoming_request_whose_queues_cannot_be_made_is_rejected() {
     with_failures(|| {
@@ -88,7 +88,7 @@ fn an_incoming_request_whose_queues_cannot_be_made_is_rejected() {
     });
 }
 
-/// Promise: `Srq::new` and `CompletionChannel::new` name the verb that failed, and leave nothing behind.
+/// Promise: `Srq::new` and `CompletionChannel::new` name the verb that failed, and leave no object.
 #[test]
 fn a_shared_receive_queue_that_cannot_be_made() {
     with_failures(|| {
@@ -112,7 +112,7 @@ fn a_shared_receive_queue_that_cannot_be_made() {
     });
 }
 
-/// Promise: an error says what to do where the cause is known. A channel is a file: each connection has
+/// Promise: an error has a remedy if the cause is known. A channel is a file: each connection has
 /// some, so that a server meets the limit of open files here.
 #[test]
 fn too_many_open_files_have_a_hint() {
@@ -163,9 +163,9 @@ const ACCEPTING: [(&str, u32); 4] = [
 ];
 
 /// Promise: a connection that cannot be set up is not one: `ConnReq::connect` of the side that
-/// accepts returns the error of the verb, and the client's connection ends. Nothing leaks, whether
-/// or not the call that fails has had its effect (`rdma_accept` behind a queue pair that is ready
-/// to send, for example).
+/// accepts returns the error of the verb, and the client's connection ends. No object leaks,
+/// whether or not the call that fails has had its effect (`rdma_accept` after a queue pair became
+/// ready to send, for example).
 #[test]
 fn a_connection_that_cannot_be_set_up_is_not_accepted() {
     with_failures(|| {
@@ -193,7 +193,7 @@ fn a_connection_that_cannot_be_set_up_is_not_accepted() {
     });
 }
 
-/// Promise, as above, for the side that asks: `Conn::next_event` tells.
+/// Promise, as above, for the side that asks: `Conn::next_event` reports it.
 #[test]
 fn a_connection_that_cannot_be_set_up_is_not_established() {
     with_failures(|| {

@@ -1,4 +1,5 @@
-//! What fails when an operation is posted: whether its slot is taken, and what becomes of the connection.
+//! Failures while an operation is posted: whether its slot is taken, and the effect on the
+//! connection.
 
 use std::collections::BTreeSet;
 use std::thread;
@@ -41,14 +42,14 @@ fn full(queue: Queue, result: Result<(), Error>) {
     }
 }
 
-/// Polls so many successes, whose numbers are `first` and those that follow it.
+/// Polls so many successes, with the numbers from `first` on.
 fn in_order(conn: &Conn, opcode: WcOpcode, first: u64, count: u64) {
     for (wc, number) in completions(conn, count as usize).iter().zip(first..) {
         assert_eq!(opcode_of(wc, number), opcode);
     }
 }
 
-/// The connection takes nothing any more.
+/// The connection takes no operations any more.
 fn ended(conn: &Conn) {
     let none = (RemoteSlice::EMPTY, MrSlice::EMPTY);
     for result in [
@@ -62,7 +63,7 @@ fn ended(conn: &Conn) {
     }
 }
 
-/// Promise: a device whose queue is full is `QueueFull`, and nothing has happened: the connection goes on,
+/// Promise: a device with a full queue is `QueueFull`, without any effect: the connection goes on,
 /// and every slot can be used.
 #[test]
 fn a_device_without_room_is_a_full_queue() {
@@ -85,9 +86,10 @@ fn a_device_without_room_is_a_full_queue() {
     });
 }
 
-/// Promise: after a failed post the connection takes no more operations, whether the device has the request
-/// or not. It ends: everything that was posted completes, with its own number, what was not done as flushed;
-/// `failure` and `close` have the call; and the peer is told of the end.
+/// Promise: after a failed post the connection takes no more operations, whether the device has the
+/// request or not. It ends: all posted operations complete, with their own numbers, those that were
+/// not executed as flushed; `failure` and `close` have the call; and the peer is notified of the
+/// end.
 #[test]
 fn a_failed_post_ends_the_connection() {
     with_failures(|| {
@@ -118,8 +120,8 @@ fn a_failed_post_ends_the_connection() {
 }
 
 /// Promise, as above, for native flushes and atomic writes. The device publishes them before it asks the
-/// kernel for anything, so that ENOMEM is no full queue: the request is there, and completes with its own
-/// number. No other one is done before its time, and none is lost.
+/// kernel for anything, so that ENOMEM is no full queue: the request is there, and completes with
+/// its own number. No other one is done before its time, and no operation is lost.
 #[test]
 fn a_native_operation_that_fails_and_happens_all_the_same() {
     with_failures(|| {
@@ -167,7 +169,7 @@ fn a_native_operation_that_fails_and_happens_all_the_same() {
     });
 }
 
-/// Sends so many messages, whose receives have the numbers `first` and those that follow it.
+/// Sends so many messages. Their receives have the numbers from `first` on.
 fn messages(pair: &Pair, first: u64, count: u64) {
     for number in 0..count {
         pair.client
@@ -178,7 +180,7 @@ fn messages(pair: &Pair, first: u64, count: u64) {
     in_order(&pair.server, WcOpcode::RECV, first, count);
 }
 
-/// Promise: a device whose receive queue is full is `QueueFull`, and nothing has happened, before the
+/// Promise: a device with a full receive queue is `QueueFull`, without any effect, before the
 /// connection is made and after.
 #[test]
 fn a_device_without_room_for_a_receive_is_a_full_queue() {
@@ -239,7 +241,7 @@ fn a_receive_that_fails_and_happens_all_the_same() {
     });
 }
 
-/// Promise: a receive that the device refuses changes nothing, and the connection goes on.
+/// Promise: a receive that the device refuses has no effect, and the connection goes on.
 #[test]
 fn a_refused_receive_ends_nothing() {
     with_failures(|| {
@@ -255,8 +257,8 @@ fn a_refused_receive_ends_nothing() {
     });
 }
 
-/// Promise: `QueueFull` says that every slot holds an operation whose completion has not been polled. One
-/// that the device has refused, and says so, holds none.
+/// Promise: `QueueFull` means that every slot holds an operation that has not been polled. A
+/// receive that the device has refused, with a report, holds no slot.
 #[test]
 fn a_receive_that_the_device_refuses_takes_no_slot() {
     with_failures(|| {
@@ -342,7 +344,7 @@ fn a_shared_receive_that_fails_and_happens_all_the_same() {
     });
 }
 
-/// Promise, as above. Nothing else would ever give the slot back.
+/// Promise, as above. No other event would ever give the slot back.
 #[test]
 fn a_shared_receive_that_the_device_refuses_takes_no_slot() {
     with_failures(|| {

@@ -12,9 +12,9 @@ use crate::common::LIMIT;
 use crate::common::program::{Program, c_preload};
 use crate::support::How;
 
-/// Runs a test in a process of its own, in which verbs can fail, with the name of the test: the one that
-/// the harness knows, as the process is this program with that test and no other. `test` is the closure
-/// that is its body.
+/// Runs a test in a process of its own, in which verbs can fail, with the name of the test in the
+/// harness: the process is this program with that test and no other. `test` is the closure that is
+/// its body.
 pub(crate) fn with_failures(test: impl FnOnce()) {
     if symbol(c"failing_arm").is_some() {
         return test();
@@ -58,7 +58,7 @@ pub(crate) struct Armed {
 }
 
 impl Armed {
-    /// Takes it back if it is still to come, and says so.
+    /// Takes it back if it is still to come, and returns whether it was.
     pub(crate) fn disarm(&self) -> bool {
         set(self.call, 0, self.errno, How::Refused)
     }
@@ -70,7 +70,8 @@ pub(crate) fn arm(call: &'static str, nth: u32, errno: Errno, how: How) -> Armed
     Armed { call, errno }
 }
 
-/// Arms a call (the `nth` one from now on), or takes that back (0) and says whether it is still to come.
+/// Arms a call (the `nth` one from now on), or takes that back (0) and returns whether it is still
+/// to come.
 fn set(call: &str, nth: u32, errno: Errno, how: How) -> bool {
     type Arm = extern "C" fn(*const c_char, c_uint, c_int, c_int) -> c_int;
     let arm = symbol(c"failing_arm").expect("with_failures comes first");

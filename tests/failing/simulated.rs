@@ -8,7 +8,7 @@ use rustix::io::Errno;
 use crate::common::{on_fabric, with_fabric};
 use crate::support::How;
 
-/// Runs a test on a fabric, whose calls can fail.
+/// Runs a test on a fabric with calls that can fail.
 pub(crate) fn with_failures(test: impl FnOnce()) {
     on_fabric(test);
 }
@@ -18,7 +18,7 @@ pub(crate) fn with_failures(test: impl FnOnce()) {
 pub(crate) struct Armed(sim::Failing);
 
 impl Armed {
-    /// Takes it back if it is still to come, and says so.
+    /// Takes it back if it is still to come, and returns whether it was.
     pub(crate) fn disarm(&self) -> bool {
         self.0.disarm()
     }

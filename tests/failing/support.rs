@@ -1,4 +1,4 @@
-//! What these tests share: calls that fail, and what must tell it.
+//! The shared parts of these tests: calls that fail, and the reports that they must cause.
 //!
 //! On a device a library stands between this one and verbs (see `preloaded.rs`); a simulated fabric lets calls fail
 //! by itself (see `simulated.rs`).
@@ -23,11 +23,11 @@ pub(crate) const ALWAYS: Flags = Flags::COMPLETION_ALWAYS;
 /// How a call fails.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum How {
-    /// It does nothing; one that posts says which request it refused.
+    /// It has no effect; one that posts returns the request that it refused.
     Refused = 0,
     /// It does everything first.
     Done = 1,
-    /// It takes all requests of a chain but the last, and says that it refused that one.
+    /// It takes all requests of a chain except the last, and returns that one as refused.
     LastRefused = 2,
     /// As that, but it returns 0.
     LastDropped = 3,
@@ -59,7 +59,7 @@ impl Failing {
         Self { call, errno, armed }
     }
 
-    /// It has failed, which is what `result` must say.
+    /// It has failed, and `result` must be its error.
     pub(crate) fn told<T: Debug, E: Into<Error> + Debug>(self, result: Result<T, E>) {
         self.text(result);
     }
@@ -104,8 +104,8 @@ pub(crate) fn write(conn: &Conn, op_context: u64) -> Result<Posted, Error> {
     conn.write(RemoteSlice::EMPTY, MrSlice::EMPTY, ALWAYS, op_context)
 }
 
-/// Promise: this call has failed, which `failure` tells, and so many sends and receives complete, from whatever
-/// gives them back.
+/// Promise: this call has failed, `failure` has it, and so many sends and receives complete, from
+/// any call that gives them back.
 pub(crate) fn ends_with(
     call: &'static str,
     errno: Errno,

@@ -1,4 +1,5 @@
-//! What fails when several are posted together: all of it or nothing, or an error that says what it may be.
+//! Failures while several operations are posted together: all of them are posted or no operation
+//! is, or the error reports that some may be.
 
 use rpma::{
     Batch, Conn, ConnCfg, ConnEvent, Error, FlushType, MrSlice, MrUsage, RemoteSlice, Srq, SrqCfg,
@@ -36,8 +37,8 @@ fn ended(conn: &Conn) {
     assert!(matches!(error, Error::NotConnected(_)), "{error:?}");
 }
 
-/// Promise: a device without room for the first one is `QueueFull`; nothing is sent, and the batch can be posted
-/// again.
+/// Promise: a device without room for the first one is `QueueFull`; no operation is sent, and the
+/// batch can be posted again.
 #[test]
 fn a_device_without_room_takes_nothing_of_a_batch() {
     with_failures(|| {
@@ -57,8 +58,9 @@ fn a_device_without_room_takes_nothing_of_a_batch() {
     });
 }
 
-/// Promise: what a device has taken of a batch completes, each with its own number; the error says that there may
-/// be such, and the connection takes no more. Without room, too: it was not the queue as a whole.
+/// Promise: the operations that a device has taken of a batch complete, each with its own number.
+/// The error reports that there may be such, and the connection takes no more. Without room, too:
+/// it was not the queue as a whole.
 #[test]
 fn a_batch_that_is_refused_in_the_middle_ends_the_connection() {
     with_failures(|| {
@@ -135,8 +137,9 @@ fn a_batch_of_two_doorbells_of_which_the_second_fails() {
     });
 }
 
-/// Promise: of many receives a device has all, or none if the first has no room. If it refuses a later one the
-/// error names that, and the connection ends: the receives before it complete as flushed, with their own numbers.
+/// Promise: a device has all of many receives, or no receive if the first has no room. If it
+/// refuses a later one the error names that, and the connection ends: the receives before it
+/// complete as flushed, with their own numbers.
 #[test]
 fn many_receives_that_are_refused_in_the_middle() {
     with_failures(|| {

@@ -1,4 +1,4 @@
-//! What fails in a wait for events, and in polling.
+//! Failures in a wait for events, and in polling.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -47,8 +47,8 @@ fn wait<'a>(conn: &'a Conn, own: &'a Option<CompletionChannel>) -> Wait<'a> {
     }
 }
 
-/// Promise: a wait whose event cannot be taken says so, each way to wait, and loses nothing: the event is
-/// there for the next one.
+/// Promise: a wait reports that its event cannot be taken, in each way to wait, and loses no event:
+/// it is there for the next one.
 #[test]
 fn an_event_that_cannot_be_taken_is_there_for_the_next_wait() {
     with_failures(|| {
@@ -67,7 +67,7 @@ fn an_event_that_cannot_be_taken_is_there_for_the_next_wait() {
     });
 }
 
-/// Promise: of those that wait one is told of a failure, and the others wait on. So one event is enough for
+/// Promise: one of several waits gets a failure, and the others wait on. So one event is enough for
 /// two: it is still there for the other one.
 #[test]
 fn a_failure_ends_one_wait_of_two() {
@@ -91,9 +91,9 @@ fn a_failure_ends_one_wait_of_two() {
     });
 }
 
-/// Promise: a wait after which the queue could not be armed says so. Its event is acknowledged all the
-/// same, or destroying the queue would wait for that for ever; and the queue can be armed again, as the error
-/// says.
+/// Promise: a wait reports that the queue could not be armed after it. Its event is still
+/// acknowledged, or destroying the queue would wait for that for ever; and the queue can be armed
+/// again, as the error advises.
 #[test]
 fn a_queue_that_cannot_be_armed_after_an_event() {
     with_failures(|| {
@@ -123,7 +123,7 @@ fn a_queue_that_cannot_be_armed_after_an_event() {
     });
 }
 
-/// Promise: polling that fails says so, in each call that polls, and loses no completion.
+/// Promise: polling that fails reports it, in each call that polls, and loses no completion.
 #[test]
 fn a_queue_that_cannot_be_polled() {
     with_failures(|| {
@@ -147,8 +147,8 @@ fn a_queue_that_cannot_be_polled() {
     });
 }
 
-/// Promise: a wait for an event of a connection that cannot be taken says so, and loses nothing: the event
-/// is there for the next one. Both sides need it for the handshake, and to learn of the end.
+/// Promise: a wait reports that it cannot take an event of a connection, and loses no event: it is
+/// there for the next one. Both sides need it for the handshake, and to learn of the end.
 #[test]
 fn an_event_of_a_connection_that_cannot_be_taken() {
     with_failures(|| {
@@ -176,8 +176,8 @@ fn an_event_of_a_connection_that_cannot_be_taken() {
     });
 }
 
-/// Promise: `Conn::wait_established` that fails destroys the connection, and `ConnReq::new` leaves nothing
-/// either.
+/// Promise: `Conn::wait_established` that fails destroys the connection, and `ConnReq::new` leaves
+/// no object either.
 #[test]
 fn a_connection_whose_events_cannot_be_taken_is_not_made() {
     with_failures(|| {
@@ -200,7 +200,8 @@ fn a_connection_whose_events_cannot_be_taken_is_not_made() {
     });
 }
 
-/// Promise: `Conn::next` loses nothing that it has polled because the other queue cannot be polled.
+/// Promise: `Conn::next` loses no completion that it has polled because the other queue cannot be
+/// polled.
 #[test]
 fn next_returns_what_one_queue_has_if_the_other_fails() {
     with_failures(|| {
@@ -239,8 +240,8 @@ fn next_returns_what_one_queue_has_if_the_other_fails() {
     });
 }
 
-/// Promise: a channel that fails (that of a device which is gone does so each time) does not hide from `Conn::next`
-/// what else there is: the connection's end.
+/// Promise: a channel that fails (that of a device which is gone does so each time) does not hide
+/// the connection's end from `Conn::next`.
 #[test]
 fn next_tells_the_end_though_the_channel_fails() {
     with_failures(|| {

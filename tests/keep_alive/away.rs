@@ -12,7 +12,7 @@ const AWAY: Duration = Duration::from_secs(30);
 const PHASES: u32 = 16;
 
 /// Promise: a pause of D/2 ends no connection, whenever it begins: the peer's host stands still, or
-/// the network carries nothing.
+/// the network carries no packets.
 #[test]
 fn a_pause_of_half_the_limit_ends_nothing() {
     for way in Way::ALL {
@@ -40,8 +40,8 @@ fn a_pause_of_half_the_limit_ends_nothing() {
     }
 }
 
-/// Promise: a host that stands still itself ends nothing, however long, whenever that begins. Its
-/// device needs a moment when it goes on: the answer is not there at the first look.
+/// Promise: a host that stands still itself ends no connection, however long, whenever that begins.
+/// Its device needs a moment when it goes on: the answer is not there at the first look.
 #[test]
 fn this_host_away_ends_nothing() {
     for way in Way::ALL {
@@ -80,8 +80,8 @@ fn both_hosts_away_end_nothing() {
     }
 }
 
-/// Promise: a program that is away ends nothing, however long; and after that the peer has its
-/// whole time again.
+/// Promise: a program that is away ends no connection, however long; and after that the peer has
+/// its whole time again.
 #[test]
 fn this_program_away_ends_nothing() {
     for way in Way::ALL {

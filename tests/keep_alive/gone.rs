@@ -6,14 +6,14 @@ use rpma::{ConnCfg, ConnEvent, Error, MrSlice, NotConnected, RemoteSlice, Wc};
 
 use crate::world::{ALWAYS, D, SIDES, STEP, Way, World, lost, patient, silent};
 
-/// What happens to a peer.
+/// The fault of a peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fault {
     /// Its host stands still.
     Frozen,
     /// Its host loses its power.
     NoPower,
-    /// The network carries nothing.
+    /// The network carries no packets.
     Partition,
     /// Its program is killed.
     Killed,
@@ -32,7 +32,7 @@ impl Fault {
     }
 }
 
-/// Promise: whatever happens to a peer, with retries that have no end, the other side notices it
+/// Promise: under each fault of a peer, with retries that have no end, the other side notices it
 /// within D: a client and a server, idle, in each kind of wait, whenever it happens. The program
 /// gets the end once, with its reason, and never a probe.
 #[test]
@@ -80,8 +80,8 @@ fn a_peer_that_is_gone_is_noticed_in_time() {
     }
 }
 
-/// Promise: operations in flight complete first, all of them, although nobody answers; then comes
-/// the event. The failures say that they were flushed, and `failure` says why.
+/// Promise: operations in flight complete first, all of them, although no answer comes; then comes
+/// the event. The failures report that they were flushed, and `failure` has the reason.
 #[test]
 fn operations_in_flight_complete_before_the_end() {
     for way in Way::ALL {
@@ -153,8 +153,8 @@ fn a_thread_that_waits_for_events_wakes() {
     assert_eq!(ends[0].conn().failure(), silent());
 }
 
-/// Promise: without a keep-alive nothing changes: an idle connection to a host that is gone stays,
-/// and nothing is posted for it.
+/// Promise: without a keep-alive an idle connection to a host that is gone stays as before, without
+/// any post for it.
 #[test]
 fn without_a_keep_alive_nothing_is_asked() {
     let world = World::new();

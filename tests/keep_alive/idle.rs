@@ -13,8 +13,8 @@ const HOUR: Duration = Duration::from_secs(3600);
 const CLIENTS: usize = 4;
 
 /// Promise: an idle connection that is alive never ends, in an hour, with keep-alives on both
-/// sides: four clients of one server that only serves. Each side asks its peer once in two steps
-/// at most, and none of these probes is reported.
+/// sides: four clients of one server that only serves. Each side asks its peer once in two steps at
+/// most, and these probes are not reported.
 #[test]
 fn an_hour_of_idle_connections() {
     // With a seed, time costs no time.
@@ -103,7 +103,7 @@ fn a_client_may_take_the_answer_late() {
     drop(client);
 }
 
-/// Promise: traffic is a sign of life. A connection whose operations complete is not asked.
+/// Promise: traffic is a sign of life. A connection with operations that complete is not asked.
 #[test]
 fn traffic_is_a_sign() {
     let world = World::new();
@@ -148,8 +148,8 @@ fn messages_are_signs() {
     assert_eq!(world.fabric.calls()["ibv_post_send"], 100);
 }
 
-/// Promise: `Wait::deadline` and `Conn::keep_alive` say when something is due: for a loop that
-/// waits for descriptors.
+/// Promise: `Wait::deadline` and `Conn::keep_alive` return when work is due: for a loop that waits
+/// for descriptors.
 #[test]
 fn deadlines_are_told() {
     let world = World::new();

@@ -9,7 +9,7 @@ use crate::common::LIMIT;
 use crate::world::{ALWAYS, D, SIDES, STEP, Way, World, lost, patient};
 
 /// Promise: a probe that the device gives up ends the connection at once, and is not reported: no
-/// completion, and the failure says that it was a probe.
+/// completion, and the failure names the probe.
 #[test]
 fn a_probe_that_fails_ends_the_connection() {
     for way in Way::ALL {
@@ -67,8 +67,8 @@ fn a_lost_packet_ends_nothing() {
     }
 }
 
-/// Promise: a probe has a slot of its own. A full send queue keeps it from nothing, and while it is
-/// in flight the program has as many slots as without it.
+/// Promise: a probe has a slot of its own. A full send queue does not hinder it, and while it is in
+/// flight the program has as many slots as without it.
 #[test]
 fn a_probe_takes_no_slot() {
     const DEPTH: u32 = 3;

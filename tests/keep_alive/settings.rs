@@ -14,8 +14,8 @@ fn is_invalid(error: &Error, parts: &[&str]) -> bool {
     matches!(error, Error::InvalidArgument(_)) && parts.iter().all(|part| text.contains(part))
 }
 
-/// Promise: a keep-alive of zero, or of less than a millisecond, is refused when it is set, and
-/// changes nothing.
+/// Promise: a keep-alive of zero, or of less than a millisecond, is refused when it is set, and the
+/// settings stay unchanged.
 #[test]
 fn zero_is_refused() {
     let mut cfg = ConnCfg::new();
@@ -34,7 +34,7 @@ fn zero_is_refused() {
 }
 
 /// Promise: less than four acknowledgement time-outs that were set is refused when the request is
-/// made, on either side, with both numbers and the remedy: nothing has happened then.
+/// made, on either side, with both numbers and the remedy, and without any effect.
 #[test]
 fn less_than_four_time_outs_that_were_set() {
     device_test(|| {

@@ -16,7 +16,7 @@ pub(crate) const ALWAYS: Flags = Flags::COMPLETION_ALWAYS;
 pub(crate) const D: Duration = Duration::from_secs(6);
 /// One step of it.
 pub(crate) const STEP: Duration = Duration::from_millis(6_000 / 16 * 3);
-/// Of the client and of the server.
+/// The hosts of the client and of the server.
 pub(crate) const SIDES: [usize; 2] = [0, 1];
 
 /// Retries that outlast the keep-alive, on all devices.
@@ -52,7 +52,7 @@ pub(crate) struct World {
     pub(crate) fabric: Fabric,
 }
 
-/// What a program saw while it waited.
+/// The events that a program saw while it waited.
 #[derive(Debug, Default)]
 pub(crate) struct Saw {
     /// The numbers of the operations, and whether they succeeded.
@@ -186,7 +186,7 @@ impl End {
         saw
     }
 
-    /// Waits for so long, and sees nothing.
+    /// Waits for so long, and sees no event.
     pub(crate) fn idle(&mut self, limit: Duration) {
         let saw = self.wait(limit);
         let nothing = saw.event.is_none() && saw.completions.is_empty();
@@ -204,7 +204,7 @@ impl End {
         (took, saw)
     }
 
-    /// Sees that this end has nothing more to say than that it is over.
+    /// Checks that this end reports only that it is over.
     pub(crate) fn says_no_more(&mut self) {
         match &mut self.held {
             Held::Wait(wait, _) => {

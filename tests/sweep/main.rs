@@ -1,9 +1,11 @@
 //! Every call fails once. A program with both sides of everything (each kind of operation, batches, shared receive
-//! queues and channels, requests that are rejected, graceful and abrupt ends) is run again and again on a simulated
-//! fabric, and each call that it makes fails in one of the runs: it does nothing, or everything, and returns an error.
+//! queues and channels, requests that are rejected, graceful and abrupt ends) is run again and
+//! again on a simulated fabric. Each call that it makes fails in one of the runs: it has no effect,
+//! or its full effect, and returns an error.
 //!
-//! Promises: the caller gets an error that names the call, or the log has it where nobody can be told (in a drop);
-//! nothing panics; nothing waits past its limit; nothing leaks but what could not be destroyed, and what that keeps.
+//! Promises: the caller gets an error that names the call, or the log has it if no caller can get
+//! it (in a drop); no thread panics; no wait is longer than its limit; the only leaks are objects
+//! that could not be destroyed, and those that they keep.
 
 #[path = "../common/failing_calls.rs"]
 mod failing_calls;
@@ -23,7 +25,8 @@ use scenario::{PHASES, Sides};
 /// The longest that a run may take. Its own limits are a second; `Conn::close` gives the device 5.
 const LIMIT: Duration = Duration::from_secs(20);
 
-/// What a run made of a failure, and how often each call was made up to the end of each phase.
+/// The result of a run with a failure, and how often each call was made up to the end of each
+/// phase.
 type Ran = (Run, Vec<Calls>);
 
 /// Runs the program in a thread of its own: the call after which it waits for ever has a name then.
@@ -98,7 +101,7 @@ fn every_call_of_a_strict_adapter() {
     every_call_of(&Profile::STRICT, How::Refused);
 }
 
-/// Calls that fail and have done what they were to do.
+/// Calls that fail and have still had their effect.
 #[test]
 fn every_call_that_happens_all_the_same() {
     for profile in [Profile::RXE_6_12, Profile::RXE_6_1, Profile::STRICT] {

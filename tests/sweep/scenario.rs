@@ -1,4 +1,5 @@
-//! The program whose calls fail: both sides in one thread, so that each run makes the same calls in the same order.
+//! The program with calls that fail: both sides in one thread, so that each run makes the same
+//! calls in the same order.
 
 use std::time::Duration;
 
@@ -10,7 +11,7 @@ use rpma::{
     Wc,
 };
 
-/// What it does, one after the other.
+/// Its phases, one after the other.
 pub(crate) const PHASES: [&str; 5] = [
     "it makes what is there before connections",
     "it connects",
@@ -28,7 +29,7 @@ pub(crate) struct Sides {
     pub(crate) server: Host,
 }
 
-/// What each side has before connections.
+/// The objects of each side before connections.
 struct Base {
     peer: Peer,
     source: Mr<Vec<u8>>,
@@ -58,7 +59,7 @@ struct Pair {
 }
 
 impl Sides {
-    /// Runs all of it, and says when a phase has ended, but for the last one.
+    /// Runs all of it, and reports when a phase has ended, except for the last one.
     pub(crate) fn run(&self, mut phase_ends: impl FnMut()) -> Result<()> {
         let addr = self.server.addr().to_string();
         let in_client = self.client.enter();
