@@ -1,9 +1,9 @@
-//! What a run prints, given what is in the persistent memory before it; and what of two runs' lines is
-//! compared.
+//! The output of a run, given the contents of the persistent memory before it; and the parts of two
+//! runs' lines that are compared.
 
 use crate::runs::{EMPTY_LOG, GREETINGS, Program, Run, WORDS, WORDS_SIZE};
 
-/// What the arguments stand for.
+/// The values that the arguments stand for.
 #[derive(Debug)]
 pub(crate) struct Values<'a> {
     pub(crate) pmem: Option<&'a str>,
@@ -12,9 +12,9 @@ pub(crate) struct Values<'a> {
     pub(crate) second: Option<(&'a str, u16)>,
 }
 
-/// What is in the persistent memory before a run: in the server's part a greeting, or a log to which
-/// the words were added so many times, or neither; in the client's part a greeting. DRAM is always
-/// empty.
+/// The contents of the persistent memory before a run: in the server's part a greeting, or a log to
+/// which the words were added so many times, or neither; in the client's part a greeting. DRAM is
+/// always empty.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Contents {
     old: Option<usize>,
@@ -29,7 +29,7 @@ impl Contents {
         next: 0,
     };
 
-    /// What is there after this run on persistent memory.
+    /// The contents after this run on persistent memory.
     pub(crate) fn after(self, run: &Run) -> Self {
         if run.server.prints.contains(&"{logged}") {
             return Self {
@@ -61,7 +61,7 @@ impl Values<'_> {
 }
 
 impl Contents {
-    /// What a program prints then.
+    /// The output of a program then.
     pub(crate) fn printed(self, program: &Program) -> Vec<String> {
         let used = EMPTY_LOG + self.logged * WORDS_SIZE;
         let mut lines = Vec::new();
@@ -86,8 +86,9 @@ impl Contents {
     }
 }
 
-/// The lines without what differs from run to run: the numbers of processes and queue pairs, and the
-/// order in which several clients are served. That of the lines about one client stays.
+/// The lines without the parts that differ from run to run: the numbers of processes and queue
+/// pairs, and the order in which several clients are served. That of the lines about one client
+/// stays.
 pub(crate) fn canonical(lines: &[String]) -> Vec<String> {
     let (mut ordered, mut by_client) = (Vec::new(), Vec::<(&str, Vec<String>)>::new());
     for line in lines {

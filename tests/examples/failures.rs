@@ -1,5 +1,5 @@
-//! How the examples fail: with a status that is not 0, with a reason, and without waiting for what
-//! cannot come. librpma's do not always; docs/examples.md lists the differences.
+//! How the examples fail: with a status that is not 0, with a reason, and without waiting for
+//! events that cannot come. librpma's do not always; docs/examples.md lists the differences.
 
 use std::thread;
 use std::time::Duration;
@@ -44,7 +44,7 @@ fn a_usage_error_is_status_255() {
     }
 }
 
-/// In C a number that is none counts as 0.
+/// In C text that is no number counts as 0.
 #[test]
 fn an_argument_that_cannot_be_used_is_status_255() {
     let (addr, port, dax) = (&*addr(), "7204", &*devdax());
@@ -100,7 +100,7 @@ fn an_argument_that_is_no_text_is_status_255() {
     }
 }
 
-/// A client whose server is not there says so and does not wait. (01 tries again, see below.)
+/// A client without a server reports that and does not wait. (01 tries again, see below.)
 #[test]
 fn nothing_listens() {
     device_test(|| {
@@ -138,7 +138,7 @@ fn a_client_tries_again_until_the_server_listens() {
     });
 }
 
-/// An address without an RDMA device behind it.
+/// An address without an RDMA device.
 #[test]
 fn no_such_device() {
     device_test(|| {
@@ -196,7 +196,7 @@ fn a_server_whose_client_sends_nothing_ends_at_once() {
     });
 }
 
-/// 03: the originals end with status 0 when there is nothing to read.
+/// 03: the originals end with status 0 when there is no memory to read.
 #[test]
 fn a_client_that_describes_no_memory_fails_its_server() {
     device_test(|| {
@@ -330,7 +330,7 @@ fn a_counter_that_means_the_end_is_refused() {
     });
 }
 
-/// 09: what to flush is the word of another program. Here it is not what the server offers.
+/// 09: the range to flush comes from another program. Here the server does not offer it.
 #[test]
 fn a_flush_of_more_than_the_server_offers_is_refused() {
     fn check(name: &str, offset: u64, length: u64) {
@@ -363,7 +363,7 @@ fn request(fields: &[(u8, u64)]) -> Vec<u8> {
     bytes
 }
 
-/// 09: what is no request, or one that another program could understand differently.
+/// 09: a message that is no request, or one that another program could understand differently.
 #[test]
 fn a_flush_request_that_is_not_as_it_should_be_is_refused() {
     const OFFSET: (u8, u64) = (1, 0);
@@ -472,8 +472,8 @@ fn a_client_does_not_lose_its_last_message() {
     });
 }
 
-/// 08srq: its server takes the messages from either of three queues. librpma's gets full of what it
-/// sends.
+/// 08srq: its server takes the messages from either of three queues. librpma's queue gets full of
+/// its own sends.
 #[test]
 fn fifty_rounds_with_each_queue_of_a_shared_receive_queue() {
     fn check(mode: &[&str]) {
@@ -493,7 +493,7 @@ fn fifty_rounds_with_each_queue_of_a_shared_receive_queue() {
     });
 }
 
-/// 10: a message may be empty but for its immediate data.
+/// 10: a message may be empty except for its immediate data.
 #[test]
 fn immediate_data_without_a_word() {
     device_test(|| {
@@ -507,7 +507,7 @@ fn immediate_data_without_a_word() {
     });
 }
 
-/// 05: persistent memory of which nobody has said that writes go there directly.
+/// 05: persistent memory without a declaration that writes go there directly.
 #[test]
 fn a_persistent_flush_needs_the_word_of_the_server() {
     const YES: &str = "supported";

@@ -1,4 +1,4 @@
-//! The examples: what each pair prints, how its programs end, and how they fail.
+//! The examples: the output of each pair, how its programs end, and how they fail.
 //!
 //! Each of them is a program of its own here, started as a person would start it.
 

@@ -41,7 +41,7 @@ impl Check {
     }
 }
 
-/// Runs checks at the same time, and tells which have failed: each panics in a thread of its name.
+/// Runs checks at the same time, and returns the failed ones: each panics in a thread of its name.
 pub(crate) fn together(checks: Vec<Check>) {
     let failed: Vec<String> = thread::scope(|scope| {
         let start = |Check { what, run }| {
@@ -96,7 +96,8 @@ fn gives_up_on_a_server_that_stands_still(name: &str) {
     server.kill();
 }
 
-/// 06 goes on when one of its clients fails, which is no reason for the others to. Its status tells.
+/// 06 goes on when one of its clients fails, which is no reason for the others to. Its status
+/// reports the failure.
 fn outlives_bad_ones(name: &str) {
     let (mut server, port) = server(name, &[]);
     // One that describes no memory, and one that is gone at once.
@@ -173,8 +174,8 @@ fn serves_ten(name: &str) {
     }
 }
 
-/// 13: who comes when ten are there is rejected. However many come, the ten are served when no other one
-/// could be accepted for so long, and none of them has to wait for another one in the end.
+/// 13: who comes when ten are there is rejected. However many come, the ten are served when no
+/// other one could be accepted for so long, and no client has to wait for another one in the end.
 fn serves_ten_with_messages() {
     let (mut server, port) = server("13", &["15"]);
     let peer = peer();

@@ -1,7 +1,7 @@
-//! The pairs under valgrind's memcheck: no error, and nothing definitely lost.
+//! The pairs under valgrind's memcheck: no error, and no memory definitely lost.
 //!
-//! What the library's interface rules out for its users, the library itself and the C libraries below
-//! it could still do.
+//! The library itself and the C libraries below it could still make the errors that the library's
+//! interface rules out for its users.
 
 use std::thread;
 use std::time::Duration;
@@ -26,7 +26,7 @@ const VALGRIND: [&str; 8] = [
     "--read-inline-info=no",
 ];
 
-/// What is not ours, with its reason.
+/// Errors outside of this code, with their reasons.
 const SUPPRESSIONS: &str = concat!(
     "--suppressions=",
     env!("CARGO_MANIFEST_DIR"),
@@ -45,7 +45,7 @@ fn example(name: &str) -> &'static Example {
     runs::find(name).expect("a known example")
 }
 
-/// Both sides at once, on persistent memory if the pair knows it.
+/// Both sides at once, on persistent memory if the pair supports it.
 fn memcheck(example: &Example) {
     let place = match example.pmem {
         Some(_) => Place::pmem(addr()),

@@ -1,4 +1,4 @@
-//! What the examples do with memory that they cannot use, at other offsets, and with a log that is full.
+//! How the examples treat memory that they cannot use, other offsets, and a log that is full.
 
 use std::fs;
 
@@ -10,7 +10,7 @@ use crate::pairs::forget;
 use crate::runs::EXAMPLES;
 use crate::support::{FAILURE, client, ends, full, run};
 
-/// All programs that know persistent memory, on the file at `path`.
+/// All programs that support persistent memory, on the file at `path`.
 fn all_on(path: &str) -> impl Iterator<Item = (String, Ended)> {
     let mut started = Vec::new();
     for example in EXAMPLES.iter().filter(|known| known.pmem.is_some()) {
@@ -57,7 +57,7 @@ fn memory_that_the_device_cannot_reach_is_an_error() {
     });
 }
 
-/// 03: the 16 bits that tell the server where the greeting is wrap in the originals.
+/// 03: the 16 bits for the place of the greeting wrap in the originals.
 #[test]
 fn a_pmem_offset_that_the_peer_cannot_be_told_is_refused() {
     device_test(|| {
@@ -106,7 +106,7 @@ fn a_pmem_offset_initialises_the_right_place() {
     });
 }
 
-/// What is in the part of the persistent memory that the examples use.
+/// The contents of the part of the persistent memory that the examples use.
 fn memory() -> Vec<u8> {
     let map = PmemMap::open(devdax(), 16384).expect("maps");
     let mut bytes = vec![0; 16384];
@@ -114,7 +114,7 @@ fn memory() -> Vec<u8> {
     bytes
 }
 
-/// 07: the originals write behind the end of the log.
+/// 07: the originals write beyond the end of the log.
 #[test]
 fn a_word_that_does_not_fit_the_log_is_refused() {
     device_test(|| {

@@ -1,4 +1,4 @@
-//! Each pair does what it should: on DRAM, on persistent memory, with IPv4, with IPv6.
+//! Each pair works: on DRAM, on persistent memory, with IPv4, with IPv6.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -20,9 +20,9 @@ const WAIT: u32 = 25;
 #[derive(Clone, Debug)]
 pub(crate) struct Place {
     pub(crate) addr: String,
-    /// The path of the persistent memory, and what the programs will find there.
+    /// The path of the persistent memory, and its contents for the programs.
     pub(crate) pmem: Option<(String, Contents)>,
-    /// What the server and the clients are started with.
+    /// The commands that start the server and the clients.
     pub(crate) server_wrapper: Vec<String>,
     pub(crate) client_wrapper: Vec<String>,
     pub(crate) limit: Duration,
@@ -42,7 +42,7 @@ impl Place {
         }
     }
 
-    /// Persistent memory in which nothing is.
+    /// Empty persistent memory.
     pub(crate) fn pmem(addr: String) -> Self {
         forget();
         Self {
@@ -77,7 +77,7 @@ impl Place {
         Program::start(&words, self.limit)
     }
 
-    /// Runs a pair once. Both sides end with status 0 and print what they should.
+    /// Runs a pair once. Both sides end with status 0 and print the expected lines.
     pub(crate) fn run(&mut self, example: &Example) {
         let run = match (&self.pmem, &example.pmem) {
             (None, _) => &example.dram,
@@ -144,7 +144,7 @@ impl Place {
     }
 }
 
-/// Checks a program of a pair, and prints what it has printed.
+/// Checks a program of a pair, and shows its output.
 fn show(who: &str, ended: Ended, what: &str, expected: &runs::Program, contents: Contents) {
     for line in &ended.stdout {
         println!("  {who}  {line}");
@@ -163,14 +163,14 @@ pub(crate) fn check(what: &str, ended: Ended, expected: &runs::Program, contents
     );
 }
 
-/// Empties the persistent memory: what the examples could find there is overwritten.
+/// Empties the persistent memory: overwrites the data that the examples could find there.
 pub(crate) fn forget() {
     let map = PmemMap::open(devdax(), 16384).expect("maps");
     map.write_at(0, &[0xA5; 16384]).expect("inside");
     map.persist(..).expect("persists");
 }
 
-/// The second time on persistent memory, both sides find what the first time has left.
+/// The second time on persistent memory, both sides find the data of the first time.
 const TIMES_ON_PMEM: usize = 2;
 
 fn example(name: &str) -> &'static Example {
@@ -225,7 +225,7 @@ pairs! {
     _15_append_to_replicas: "15-append-to-replicas",
 }
 
-/// The second time on persistent memory, both sides find what the first time has left.
+/// The second time on persistent memory, both sides find the data of the first time.
 fn on_pmem(name: &str) {
     device_test(|| {
         let mut place = Place::pmem(addr());
@@ -245,7 +245,7 @@ pairs! {
     _09scch_flush_to_persistent_gpspm: "09scch-flush-to-persistent-GPSPM",
 }
 
-/// Those that know one memory only. (The address has nothing to do with the memory.)
+/// Those that support one memory only. (The address is independent of the memory.)
 #[test]
 fn pairs_work_over_ipv6() {
     for example in EXAMPLES.iter().filter(|example| example.pmem.is_none()) {
@@ -277,7 +277,7 @@ pub(crate) fn slow() -> Vec<Check> {
     runs.collect()
 }
 
-/// What the program and the library log goes to stderr, through each of two loggers.
+/// The messages that the program and the library log go to stderr, through each of two loggers.
 #[test]
 fn _log() {
     let ended = Program::example(LOG, &[]).finish().success(LOG);

@@ -6,7 +6,7 @@ use crate::common::program::{Ended, Program, free_port};
 use crate::common::{LIMIT, addr, completion, event};
 use crate::runs;
 
-/// The status of a program that could not do what it should, and of one whose arguments cannot be used.
+/// The status of a program that has failed, and of one with arguments that cannot be used.
 pub(crate) const FAILURE: i32 = 1;
 pub(crate) const USAGE: i32 = 255;
 
@@ -33,12 +33,12 @@ pub(crate) fn run(name: &str, server_args: &[&str], client_args: &[&str]) -> (En
     (server.finish(), client)
 }
 
-/// Waits for a program that has to fail without waiting for what cannot come.
+/// Waits for a program that has to fail without waiting for an event that cannot come.
 ///
-/// No clock tells that. Who waits for a message has no time limit (but for 13's, which is over before), and
-/// is ended after [`LIMIT`], with another status. (Who waits for an operation of its own gets its failure
-/// after some seconds.) How long a program takes that does not wait, nobody knows, under emulation and on a
-/// busy machine.
+/// No clock can measure that. A wait for a message has no time limit (except 13's, which is over
+/// before), and is ended after [`LIMIT`], with another status. (A wait for an operation of its own
+/// gets its failure after some seconds.) The time of a program that does not wait is unknown, under
+/// emulation and on a busy machine.
 pub(crate) fn fails_at_once(program: Program, what: &str) -> Ended {
     program.finish().failure(FAILURE, what)
 }
@@ -49,14 +49,14 @@ pub(crate) fn dial(peer: &Peer, port: u16, private_data: &[u8]) -> Conn {
     req.connect(private_data).expect("asks")
 }
 
-/// Such a client, once it is connected. It has sent nothing.
+/// Such a client, once it is connected. It has sent no message.
 pub(crate) fn connect(peer: &Peer, port: u16) -> Conn {
     let conn = dial(peer, port, &[]);
     assert_eq!(event(&conn), ConnEvent::Established);
     conn
 }
 
-/// What a server that this test plays listens with.
+/// The endpoint of a server that this test plays.
 pub(crate) fn listen(peer: &Peer) -> Ep {
     Ep::listen(peer, &addr(), 0).expect("listens")
 }
@@ -105,8 +105,8 @@ pub(crate) fn counter(value: u64) -> [u8; 8] {
     value.to_ne_bytes()
 }
 
-/// What a client and its server print when they send counters to and fro: `first`, and so many values.
-/// The lines begin with "Value" or "value", so their first letter is left to [`around`].
+/// The output of a client and its server when they send counters to and fro: `first`, and so many
+/// values. The lines begin with "Value" or "value", so their first letter is left to [`around`].
 pub(crate) fn ping_pong(first: u64, values: u64) -> (Vec<String>, Vec<String>) {
     let (mut client, mut server) = (Vec::new(), Vec::new());
     for value in first..first + values {
@@ -118,7 +118,7 @@ pub(crate) fn ping_pong(first: u64, values: u64) -> (Vec<String>, Vec<String>) {
     (client, server)
 }
 
-/// The same lines with what the program prints around them.
+/// The same lines, with the program's text around them.
 pub(crate) fn around(before: &str, lines: &[String], after: &str) -> Vec<String> {
     let line = |line: &String| format!("{before}{line}{after}");
     lines.iter().map(line).collect()

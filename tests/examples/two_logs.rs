@@ -1,4 +1,4 @@
-//! The client of two logs (15), whose servers these tests play.
+//! The client of two logs (15). These tests play its servers.
 
 use rpma::{Conn, Ep, Mr, MrUsage, Peer};
 
@@ -6,7 +6,7 @@ use crate::common::program::Program;
 use crate::common::{addr, contents, device_test, peer, region};
 use crate::support::{accept, describe, fails_at_once, full, listen};
 
-/// The size of a log, where it says how much of it is used, and what an empty one has used.
+/// The size of a log, the place of its number of used bytes, and that number of an empty one.
 const LOG: usize = 16 + 1024;
 const USED: usize = 8;
 const EMPTY: u8 = 16;
@@ -37,7 +37,7 @@ impl Log {
         self.ep.get_port().to_string()
     }
 
-    /// Whether it is as it was made.
+    /// Whether it is unchanged.
     fn is_unchanged(&self, used: u8) -> bool {
         let mut bytes = vec![0; LOG];
         bytes[USED] = used;
@@ -77,7 +77,7 @@ fn logs_that_differ_get_no_word() {
 
 /// Promise: a server that dies while the client has a connection to it ends the client, with the
 /// server's address and the reason. No log has half of a word, and the other log has no word that
-/// the dead one lacks: nothing is written to one before both are there.
+/// the dead one lacks: no word is written to one before both are there.
 #[test]
 fn a_server_that_dies_ends_the_client() {
     for dead in [0, 1] {

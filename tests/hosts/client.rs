@@ -14,9 +14,9 @@ use rpma::{
 use crate::Result;
 use crate::log::{RECORD, TAIL, offset, record};
 
-/// So many waits of one second each may bring nothing: with the default settings a peer is given up after
-/// 4 s, and the kernel is some times slower than it should be. (One wait of 20 s would be over at once when
-/// this host itself stands still for longer.)
+/// So many waits of one second each may bring no event. With the default settings a peer is given
+/// up after 4 s, and the kernel is some times slower than it should be. (One wait of 20 s would be
+/// over at once when this host itself stands still for longer.)
 const STALL: u32 = 20;
 /// For a peer that does not answer to a request for a connection.
 const CONNECT: Duration = Duration::from_secs(5);
@@ -24,13 +24,13 @@ const CONNECT: Duration = Duration::from_secs(5);
 const PAUSE: Duration = Duration::from_millis(200);
 const LONGEST: Duration = Duration::from_secs(1);
 
-/// Commits of one connection, none of which waits for another.
+/// Commits of one connection that do not wait for each other.
 const IN_FLIGHT: u16 = 4;
 
 /// More records than clients have in flight: after a power cut those may be there.
 const NEVER: u64 = 1000;
 
-/// What is counted.
+/// The counted events.
 #[derive(Default)]
 struct Counts {
     acknowledged: u64,
@@ -196,7 +196,8 @@ pub(crate) fn tail_first(addr: &str, port: &str) -> Result<()> {
     Ok(())
 }
 
-/// Looks at the log all the time while another client appends: what the tail shows is whole.
+/// Looks at the log all the time while another client appends: the records up to the tail are
+/// whole.
 pub(crate) fn watch(addr: &str, port: &str, seconds: &str) -> Result<()> {
     let until = Instant::now() + Duration::from_secs(seconds.parse()?);
     let log = Log::new(addr, port)?;

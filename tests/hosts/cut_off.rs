@@ -1,6 +1,6 @@
 //! A client that stands still with writes in flight, and a server that cuts it off meanwhile.
 //!
-//! The client comes back after each round, and so tells the server that it stood still no more.
+//! The client comes back after each round, which shows the server that it stood still no more.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -21,14 +21,14 @@ const LEN: usize = 1 << 10;
 const AT_ONCE: usize = 64;
 /// For a client to come, and for each side to answer.
 const CONNECT: Duration = Duration::from_secs(50);
-/// A client that writes nothing for so long stands still.
+/// A client that writes no byte for so long stands still.
 const SILENCE: Duration = Duration::from_secs(1);
 /// Between two looks.
 const PAUSE: Duration = Duration::from_millis(20);
 /// How long the client's device goes on after the program has learnt of the end.
 const TRIES: Duration = Duration::from_millis(500);
 
-/// Serves a client for so many rounds, and cuts it off in each when it writes nothing more
+/// Serves a client for so many rounds. In each it cuts the client off when it has stopped writing
 /// (`does`: `cut`), or keeps its connection (`keep`). Prints how many bytes have changed until the
 /// client came back.
 pub(crate) fn serve(addr: &str, port: &str, rounds: &str, does: &str) -> Result<()> {

@@ -1,17 +1,18 @@
-//! A log of checksummed records in another host's persistent memory: what `cargo xtask test` runs
+//! A log of checksummed records in another host's persistent memory. `cargo xtask test` runs it
 //! between two guests while it stops them, cuts their power and loses their packets.
 //!
-//! * `hosts serve ADDRESS PORT PATH` offers the persistent memory of PATH to whoever connects.
+//! * `hosts serve ADDRESS PORT PATH` offers the persistent memory of PATH to each client.
 //! * `hosts append ADDRESS PORT SECONDS GROUP METHOD` commits groups of records after those that
 //!   are there, for so long, and connects again when a connection fails. METHOD: `native`;
 //!   `fallback`; `server`, by the processor of the other host; `tight`, the fallback with settings
 //!   that give up soon.
 //! * `hosts tail-first ADDRESS PORT` does it wrongly: it shows a record that is not there.
-//! * `hosts watch ADDRESS PORT SECONDS` looks whether what the tail shows is whole, while another one appends.
+//! * `hosts watch ADDRESS PORT SECONDS` checks that the records up to the tail are whole, while
+//!   another one appends.
 //! * `hosts probe ADDRESS PORT` accepts one client with such settings, and writes no bytes to it
 //!   until that fails.
 //! * `hosts endless ADDRESS PORT SECONDS` connects with retries without end, as librpma does, and
-//!   does nothing.
+//!   then stays idle.
 //! * `hosts cut-off ADDRESS PORT ROUNDS cut|keep` serves a client that stands still with writes in
 //!   flight, cuts it off or keeps its connection, and looks whether bytes change afterwards.
 //! * `hosts flood ADDRESS PORT ROUNDS SECONDS` is that client.

@@ -1,4 +1,5 @@
-//! Idle connections with a keep-alive, as a client and as a server at once, that say when they end.
+//! Idle connections with a keep-alive, as a client and as a server at once, that report when they
+//! end.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -10,10 +11,10 @@ use crate::Result;
 
 /// For the other host to listen, and to answer.
 const CONNECT: Duration = Duration::from_secs(60);
-/// The connections to the other host, each of which it accepts: one for each kind of wait.
+/// The connections to the other host, which accepts each of them: one for each kind of wait.
 const WAYS: [&str; 2] = ["Conn::next", "Conn::keep_alive"];
 
-/// Holds connections with another host that runs the same program, and does nothing. It prints each
+/// Holds connections with another host that runs the same program, and stays idle. It prints each
 /// that ends, and ends with the last one.
 pub(crate) fn hold(own: &str, other: &str, port: &str, seconds: &str) -> Result<()> {
     let peer = Peer::new(&Device::from_addr(own, Side::Local)?)?;

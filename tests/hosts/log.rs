@@ -1,5 +1,5 @@
-//! What the log looks like: the tail, which is the number of records, in the first 8 bytes; the records
-//! from the second page on.
+//! The layout of the log: the tail, which is the number of records, in the first 8 bytes; the
+//! records from the second page on.
 
 use rpma::pmem::PmemMap;
 
@@ -8,7 +8,7 @@ use crate::Result;
 pub(crate) const TAIL: usize = 8;
 pub(crate) const FIRST: usize = 4096;
 pub(crate) const RECORD: usize = 64;
-/// The log's end, whatever memory there is.
+/// The log's end, in any memory.
 pub(crate) const SIZE: usize = 128 << 20;
 
 /// Where a record is.

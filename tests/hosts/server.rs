@@ -136,7 +136,7 @@ impl Server {
         }
     }
 
-    /// Ends what the last writer may still send.
+    /// Ends the writes that the last writer may still send.
     fn cut_off(&mut self, writer: Member) {
         if let Some(conn) = self.wait.remove(writer) {
             // Only the end of this program would deregister the log then.

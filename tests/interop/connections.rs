@@ -66,7 +66,7 @@ fn descriptors_are_the_same_on_both_sides() {
 /// The lengths of the question and of the answer.
 const PRIVATE_DATA: [(usize, usize); 4] = [(0, 0), (1, 1), (22, 100), (56, 196)];
 
-/// What arrives is the whole field of the transport, padded with zeros.
+/// The whole field of the transport arrives, padded with zeros.
 fn padded(len: usize, seed: u64, field: usize) -> Vec<u8> {
     let mut bytes = pattern(len, seed);
     bytes.resize(field, 0);
@@ -175,8 +175,8 @@ fn a_c_server_closes() {
     });
 }
 
-/// The C library asks for retries without end on soft-RoCE. A server notices all the same that
-/// such a client is gone.
+/// The C library asks for retries without end on soft-RoCE. A server still notices that such a
+/// client is gone.
 #[test]
 fn a_c_client_that_is_killed_is_noticed() {
     device_test(|| {
@@ -198,7 +198,7 @@ fn a_c_client_that_is_killed_is_noticed() {
     });
 }
 
-/// `close` waits for what was posted, and a C server sees nothing but an end.
+/// `close` waits for all posted operations, and a C server sees only an end.
 #[test]
 fn closing_towards_a_c_server_loses_nothing() {
     device_test(|| {

@@ -1,8 +1,9 @@
 //! Interoperability with the C library: its programs talk to this one, which plays the client and the
 //! server, in each kind of operation and with each descriptor.
 //!
-//! The C programs (`*.c` beside this) are compiled by the tests and linked with the installed librpma,
-//! which has native flush and native atomic write. They tell what they find, and it is judged here.
+//! The C programs (`*.c` beside this) are compiled by the tests and linked with the installed
+//! librpma, which has native flush and native atomic write. They report their findings, which are
+//! judged here.
 
 #[path = "../common/mod.rs"]
 mod common;

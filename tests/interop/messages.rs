@@ -187,7 +187,7 @@ fn with_imm(before: Vec<u8>, seed: u64) -> Vec<u8> {
     bytes
 }
 
-/// A receive with immediate data, as the C programs tell it.
+/// A receive with immediate data, in the words of the C programs.
 fn imm(wc: Wc) -> String {
     let success = wc.result().expect("succeeds");
     format!(

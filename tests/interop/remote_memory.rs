@@ -33,7 +33,7 @@ fn c_reads() {
     });
 }
 
-/// Writes `PARTS` and calls `after` behind each of them.
+/// Writes `PARTS` and calls `after` after each of them.
 fn write_parts(peer: &Peer, conn: &Conn, remote: &MrRemote, after: impl Fn(RemoteSlice)) {
     let source = region(peer, SHARED, MrUsage::WRITE_SRC);
     for (i, (at, len)) in PARTS.into_iter().enumerate() {
@@ -200,7 +200,7 @@ fn a_fallback_flush_of_c_memory_needs_the_right_to_read() {
     });
 }
 
-/// What is in the memory after the atomic writes.
+/// The contents of the memory after the atomic writes.
 fn atomically_written() -> Vec<u8> {
     let mut bytes = pattern(SHARED, 5);
     for at in [0, SHARED - 8] {

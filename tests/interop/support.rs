@@ -1,5 +1,5 @@
-//! What these tests share: both kinds of sides, what they offer to each other, and the memory that they
-//! expect.
+//! The shared parts of these tests: both kinds of sides, their offers to each other, and the memory
+//! that they expect.
 
 use rpma::{
     Conn, ConnCfg, ConnEvent, ConnReq, Ep, Mr, MrRemote, MrSlice, MrUsage, Peer, PeerCfg,
@@ -34,7 +34,7 @@ pub(crate) fn server(operation: &[&str]) -> (Program, u16) {
     (Program::c("tests/interop/server", &args).listening(), port)
 }
 
-/// What `offer` of `interop.h` is: the descriptor of a region and of its platform.
+/// The `offer` of `interop.h`: the descriptor of a region and of its platform.
 pub(crate) fn offer<M>(mr: &Mr<M>, direct_write: bool) -> Vec<u8> {
     let mut cfg = PeerCfg::new();
     cfg.set_direct_write_to_pmem(direct_write);
@@ -92,7 +92,7 @@ pub(crate) fn finish(conn: Conn) {
     conn.delete().expect("everything is freed");
 }
 
-/// Lets a C client do `operation` on `target`, and returns what it told.
+/// Lets a C client do `operation` on `target`, and returns its output.
 pub(crate) fn serve<M>(
     peer: &Peer,
     cfg: &ConnCfg,
@@ -112,7 +112,7 @@ pub(crate) fn filled(peer: &Peer, usage: MrUsage) -> Mr<Vec<u8>> {
     Mr::reg(peer, pattern(SHARED, 5), usage).expect("registers")
 }
 
-/// What is in the memory after `PARTS` were written.
+/// The contents of the memory after `PARTS` were written.
 pub(crate) fn written() -> Vec<u8> {
     let mut bytes = pattern(SHARED, 5);
     for (i, (at, len)) in PARTS.into_iter().enumerate() {

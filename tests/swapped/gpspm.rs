@@ -80,7 +80,7 @@ fn c_server_of_09_and_09scch() {
     });
 }
 
-/// librpma's server would persist, and touch, whatever is there.
+/// librpma's server would persist, and touch, any range.
 #[test]
 fn c_client_of_09_that_asks_for_what_is_not_offered() {
     device_test(|| {

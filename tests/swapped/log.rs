@@ -57,7 +57,7 @@ fn c_client_of_07_on_persistent_memory() {
     });
 }
 
-/// Offers a C log of which so much is used.
+/// Offers a C log with so many used bytes.
 fn c_log(used: u64, words: &[&str]) -> Outcome {
     let usage = WRITE_READ | MrUsage::FLUSH_TYPE_VISIBILITY;
     let args = offer(usage, LOG, 8, "none", &log(b"", used, b""));

@@ -1,9 +1,9 @@
 //! librpma's examples with one side in C: for each pair a client of the C library and this
 //! repository's server, and the other way round.
 //!
-//! The C sides (`tests/peers`) speak the examples' protocols through the installed librpma. They tell
-//! the bytes that they see, and those are judged here, together with what the Rust side prints and how
-//! it ends.
+//! The C sides (`tests/peers`) speak the examples' protocols through the installed librpma. They
+//! report the bytes that they see. Those are judged here, together with the output of the Rust side
+//! and how it ends.
 
 #[path = "../common/mod.rs"]
 mod common;

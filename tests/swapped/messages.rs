@@ -9,7 +9,7 @@ use crate::support::{
 
 // 08, 12, 12scch and 08srq: the client sends a value, the server answers with the next one.
 
-/// The examples, and what their servers and clients put in front of each line.
+/// The examples, and the text that their servers and clients put in front of each line.
 const PING_PONG: [(&str, &str, &str); 3] = [
     ("08-messages-ping-pong", "", ""),
     ("12-receive-completion-queue", "SERVER: ", "CLIENT: "),
@@ -23,13 +23,13 @@ fn value(value: u64) -> String {
     hex(&value.to_le_bytes())
 }
 
-/// Two rounds, as a C client tells them.
+/// Two rounds, in the output of a C client.
 fn two_rounds() -> [String; 4] {
     [("sent", 7), ("received", 8), ("sent", 8), ("received", 9)]
         .map(|(what, number)| format!("{what} {}", value(number)))
 }
 
-/// What a C server tells of them.
+/// The output of a C server about them.
 fn two_rounds_received() -> [String; 3] {
     [7, 8, u64::MAX].map(|number| format!("received {}", value(number)))
 }

@@ -1,4 +1,4 @@
-//! What these tests share: the two sides, and what each must tell.
+//! The shared parts of these tests: the two sides, and the expected reports of each.
 
 use std::ops::RangeBounds;
 use std::thread;
@@ -9,11 +9,11 @@ use rpma::pmem::PmemMap;
 use crate::common::devdax;
 use crate::common::program::{Ended, Program, c_executable, find, free_port, hex, unhex};
 
-/// How long the greetings are on the wire, and what the examples with immediate data send.
+/// The length of the greetings on the wire, and the messages of the examples with immediate data.
 pub(crate) const TEXT: usize = 1024;
 /// The length of the signature in front of data on persistent memory.
 pub(crate) const SIGNATURE: usize = 17;
-/// What the two sides of a connection receive as private data: the whole field, padded with zeros.
+/// The private data that the two sides of a connection receive: the whole field, padded with zeros.
 pub(crate) const TO_CLIENT: usize = 196;
 pub(crate) const TO_SERVER: usize = 56;
 
@@ -25,7 +25,7 @@ pub(crate) const TRANSLATED: [&str; 3] = [
     "Translation: ¡Hola Mundo!",
 ];
 
-/// How the Rust side ended, and what the C side told.
+/// How the Rust side ended, and the output of the C side.
 pub(crate) type Outcome = (Ended, Vec<String>);
 
 const PEER: &str = "tests/peers/peer";
@@ -92,14 +92,14 @@ pub(crate) fn assert_prints(rust: &Ended, lines: &[&str]) {
     assert_eq!(rust.status, Some(0), "{rust:?}");
 }
 
-/// The Rust side has ended with an error and says why.
+/// The Rust side has ended with an error and its reason.
 #[track_caller]
 pub(crate) fn assert_fails(rust: &Ended, why: &str) {
     assert_eq!(rust.status, Some(1), "{rust:?}");
     assert!(rust.says(why), "{why:?} in {rust:?}");
 }
 
-/// What the C side told under this name.
+/// The bytes that the C side reported under this name.
 pub(crate) fn told(lines: &[String], name: &str) -> Vec<u8> {
     unhex(find(lines, name))
 }
@@ -115,8 +115,8 @@ pub(crate) fn text(text: &str) -> Vec<u8> {
     padded(text, TEXT)
 }
 
-/// The description of a region, `struct common_data`, as the C side saw it: of a region whose `size`
-/// and usage are these, with the data at `offset`.
+/// The description of a region, `struct common_data`, as the C side saw it: of a region with these
+/// `size` and usage, with the data at `offset`.
 #[track_caller]
 pub(crate) fn assert_describes(
     lines: &[String],
@@ -139,7 +139,7 @@ pub(crate) fn assert_describes(
     assert!(data[26..].iter().all(|byte| *byte == 0), "{data:02x?}");
 }
 
-/// The persistent memory, which begins with these bytes and has only zeros behind them.
+/// The persistent memory, which begins with these bytes and has only zeros after them.
 pub(crate) fn devdax_with(bytes: &[u8]) -> String {
     let path = devdax();
     let map = PmemMap::open(&path, 4096).expect("maps");
@@ -148,7 +148,7 @@ pub(crate) fn devdax_with(bytes: &[u8]) -> String {
     path
 }
 
-/// What is on the persistent memory.
+/// The contents of the persistent memory.
 pub(crate) fn on_devdax(at: usize, len: usize) -> Vec<u8> {
     let map = PmemMap::open(devdax(), 4096).expect("maps");
     let mut bytes = vec![0; len];
@@ -180,7 +180,7 @@ pub(crate) const FLUSHABLE: MrUsage = MrUsage::WRITE_DST.union(MrUsage::FLUSH_TY
 pub(crate) const DURABLE: MrUsage = FLUSHABLE.union(MrUsage::FLUSH_TYPE_PERSISTENT);
 pub(crate) const NATIVE: bool = cfg!(native_flush);
 
-/// What a C client tells that flushed for persistence (0) or visibility (1), or was refused.
+/// The output of a C client that flushed for persistence (0) or visibility (1), or was refused.
 pub(crate) fn flushed(flush_type: u32) -> String {
     match NATIVE {
         true => format!("flushed {flush_type}"),
