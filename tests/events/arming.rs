@@ -37,7 +37,7 @@ fn an_arm_gives_one_event() {
     });
 }
 
-/// Promise: arming again changes nothing as long as the first arm has not given its event.
+/// Promise: arming again has no effect as long as the first arm has not given its event.
 #[test]
 fn arms_are_not_counted() {
     device_test(|| {
@@ -173,7 +173,7 @@ fn an_event_may_come_without_a_completion() {
     });
 }
 
-/// Promise: polling takes no events. One that nobody waited for is reported by a later wait.
+/// Promise: polling takes no events. An event without a wait is reported by a later wait.
 #[test]
 fn a_polled_completion_leaves_its_event() {
     device_test(|| {
@@ -194,7 +194,7 @@ fn a_polled_completion_leaves_its_event() {
     });
 }
 
-/// Promise: [`CompletionChannel::try_take`] takes one event, waits for nothing, and arms nothing. So a
+/// Promise: [`CompletionChannel::try_take`] takes one event, never waits, and arms no queue. So a
 /// program that polls while it is busy is not woken again.
 #[test]
 fn an_event_that_is_tried_arms_nothing() {

@@ -1,4 +1,4 @@
-//! Channels of several queues: whose event it is.
+//! Channels of several queues: the queue of an event.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -16,7 +16,7 @@ use crate::support::{
 };
 
 /// Promise: each event of a channel names its queue, by key and kind, also while other queues on
-/// the channel are destroyed, with events of theirs on it. Of a dropped connection at most the key
+/// the channel are destroyed, with events of theirs on it. For a dropped connection at most the key
 /// comes.
 #[test]
 fn the_queue_of_an_event_is_found_while_others_are_destroyed() {
@@ -108,7 +108,7 @@ fn the_queue_of_an_event_is_found_while_others_are_destroyed() {
     });
 }
 
-/// Promise: with [`ComplChannel::Shared`] a wait tells the right one of the connection's two
+/// Promise: with [`ComplChannel::Shared`] a wait returns the right one of the connection's two
 /// queues.
 #[test]
 fn a_shared_channel_tells_the_queue() {
@@ -148,8 +148,8 @@ fn a_shared_channel_tells_the_queue() {
     });
 }
 
-/// Promise: a connection's two queues may be on two channels, each of which has the events of its own
-/// queue and no other's, so that two threads serve them. The channels may be those of two `Peer`s of the
+/// Promise: a connection's two queues may be on two channels. Each has the events of its own queue
+/// and no other's, so that two threads serve them. The channels may be those of two `Peer`s of the
 /// device.
 #[test]
 fn a_connections_queues_are_served_by_two_threads() {

@@ -1,4 +1,4 @@
-//! What happens to the device itself.
+//! The events of the device itself.
 
 use std::process::Command;
 use std::sync::Mutex;
@@ -71,8 +71,8 @@ impl Drop for Interface {
     }
 }
 
-/// Promise: asynchronous events of the device are taken by whatever waits, also by waits that are over at
-/// once, and without making them shorter; they are in the log.
+/// Promise: any wait takes asynchronous events of the device, even waits that are over at once, and
+/// without making them shorter; they are in the log.
 #[test]
 #[cfg_attr(feature = "sim", ignore = "on a device only: a network interface")]
 fn a_port_that_goes_down_is_in_the_log() {

@@ -239,7 +239,7 @@ fn events_taken_while_their_queue_is_destroyed(rounds: u64) {
     }
 }
 
-/// Protects the memory behind an event, which is its queue's, and the waits.
+/// Protects the memory of an event, which is its queue's, and the waits.
 #[test]
 fn an_event_is_taken_while_its_queue_is_destroyed() {
     device_test(|| events_taken_while_their_queue_is_destroyed(200));
@@ -304,8 +304,8 @@ fn a_channel_outlives_its_queues_in_each_order() {
     });
 }
 
-/// Promise: a wait on a handle of the queue ends when the connection is dropped, as nothing comes any more. Before, it
-/// slept on: without a limit, for ever.
+/// Promise: a wait on a handle of the queue ends when the connection is dropped, as no completion
+/// comes any more. Before, it slept on: without a limit, for ever.
 #[test]
 fn a_wait_on_a_clone_ends_with_the_connection() {
     device_test(|| {

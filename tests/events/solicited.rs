@@ -12,8 +12,8 @@ use crate::support::{
     takes_event, with_channel, write,
 };
 
-/// Promise: a queue for solicited events gives one for messages with [`Flags::SOLICITED`], from
-/// its creation on, and none for others; also after an event.
+/// Promise: a queue for solicited events gives one for messages with [`Flags::SOLICITED`], from its
+/// creation on, and no event for others; also after an event.
 #[test]
 fn only_solicited_messages_give_events() {
     device_test(|| {
@@ -52,7 +52,7 @@ fn only_solicited_messages_give_events() {
     });
 }
 
-/// Promise: an operation that succeeds is not solicited, whatever its flags are: these are for the peer.
+/// Promise: an operation that succeeds is not solicited, with any flags: these are for the peer.
 #[test]
 fn a_send_that_succeeds_is_not_solicited() {
     device_test(|| {
@@ -103,7 +103,7 @@ fn only_solicited_messages_give_events_of_a_shared_receive_queue() {
 /// limit notices a failure, for which rxe of Linux 6.12 gives no event. A limit is kept as well.
 #[test]
 fn a_wait_for_solicited_events_is_bounded() {
-    /// Waits without a limit when there is no event; says how long it took.
+    /// Waits without a limit when there is no event; returns how long it took.
     fn bounded(server: Conn, shared: bool) -> (Conn, Duration) {
         in_time("an unlimited wait for solicited events", move || {
             let start = Instant::now();
@@ -206,7 +206,7 @@ fn with_notify(peer: &Peer, rcq_size: u32, of_main: Notify, of_receives: Notify)
     pair
 }
 
-/// What three waits without a limit return when there is no event.
+/// The results of three waits without a limit when there is no event.
 fn bounded_waits(Pair { client, server }: Pair) -> [CqKind; 3] {
     let found = in_time("an unlimited wait for solicited events", move || {
         [(); 3].map(|()| {
@@ -223,8 +223,8 @@ fn bounded_waits(Pair { client, server }: Pair) -> [CqKind; 3] {
     found
 }
 
-/// Promise: `Cq::req_notify` changes what gives events; a request that was made before gives its
-/// event first.
+/// Promise: `Cq::req_notify` changes which completions give events; a request that was made before
+/// gives its event first.
 #[test]
 fn req_notify_changes_what_gives_events() {
     device_test(|| {

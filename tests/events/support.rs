@@ -1,5 +1,5 @@
-//! What the tests of completion events share: operations that give one, waits that must end, and what
-//! cleans up after a test that fails.
+//! The shared parts of the tests of completion events: operations that give one, waits that must
+//! end, and the clean-up after a test that fails.
 
 use std::ops::Deref;
 use std::os::fd::AsFd;
@@ -89,7 +89,7 @@ pub(crate) fn none<T: std::fmt::Debug>(waited: Result<T, Error>) {
     assert!(matches!(waited, Err(Error::NoCompletion)), "{waited:?}");
 }
 
-/// Whether the descriptor becomes readable within `limit`, which takes nothing.
+/// Whether the descriptor becomes readable within `limit`, without taking the event.
 pub(crate) fn readable(fd: impl AsFd, limit: Duration) -> bool {
     let limit = Timespec::try_from(limit).expect("a short time");
     let mut fds = [PollFd::new(&fd, PollFlags::IN)];
@@ -102,7 +102,7 @@ pub(crate) fn set_nonblocking(fd: impl AsFd, on: bool) {
     fcntl_setfl(&fd, flags).expect("sets the flags");
 }
 
-/// Runs in another thread what a broken promise lets hang, and fails if it does.
+/// Runs in another thread the code that a broken promise lets hang, and fails if it does.
 pub(crate) fn in_time<T: Send + 'static>(
     what: &str,
     run: impl FnOnce() -> T + Send + 'static,
@@ -138,7 +138,7 @@ pub(crate) fn finished<T>(what: &str, Started { result, thread }: Started<T>) ->
     }
 }
 
-/// A thread, as the kernel knows it.
+/// A thread's id in the kernel.
 #[derive(Clone, Copy)]
 pub(crate) struct Thread(Pid);
 
@@ -169,7 +169,8 @@ impl Thread {
     }
 }
 
-/// Something that is not dropped if the test fails: next to what hangs, that might hang as well.
+/// An object that is not dropped if the test fails: beside a hanging thread, its drop might hang as
+/// well.
 pub(crate) struct Kept<T>(pub(crate) Option<T>);
 
 impl<T> Deref for Kept<T> {
@@ -188,7 +189,7 @@ impl<T> Drop for Kept<T> {
     }
 }
 
-/// Tells another thread to stop, also when the test fails.
+/// Stops another thread, also when the test fails.
 pub(crate) struct Stop(Arc<AtomicBool>);
 
 impl Stop {
@@ -217,7 +218,7 @@ impl Random {
         (self.0 >> 33) % end
     }
 
-    /// Half of the time none, else up to 300 µs.
+    /// Half of the time no pause, else up to 300 µs.
     pub(crate) fn pause(&mut self) {
         if self.below(2) == 0 {
             let until = Instant::now() + Duration::from_micros(self.below(300));
@@ -234,7 +235,7 @@ pub(crate) fn with_channel(channel: ComplChannel) -> ConnCfg {
     cfg
 }
 
-/// A connection whose events arrive on `channel`, with a queue of its own for receives.
+/// A connection with events that arrive on `channel`, with a queue of its own for receives.
 pub(crate) fn on_channel(channel: &CompletionChannel, key: u64) -> ConnCfg {
     let channel = channel.clone();
     let mut cfg = with_channel(ComplChannel::Of { channel, key });
@@ -242,8 +243,8 @@ pub(crate) fn on_channel(channel: &CompletionChannel, key: u64) -> ConnCfg {
     cfg
 }
 
-/// A client that connects to a server with a receive queue of which only solicited messages give
-/// events.
+/// A client that connects to a server. Only solicited messages give events of the server's receive
+/// queue.
 pub(crate) fn solicited(peer: &Peer, channel: ComplChannel) -> Pair {
     let mut cfg = with_channel(channel);
     cfg.set_rcq_size(10).set_rcq_notify(Notify::Solicited);
@@ -263,7 +264,7 @@ pub(crate) struct Waited {
 }
 
 impl Waited {
-    /// Settings for connections whose events arrive on the same channel, if that can be.
+    /// Settings for connections with events that arrive on the same channel, if that is possible.
     pub(crate) fn cfg(&self) -> ConnCfg {
         match self.channel.clone() {
             Some(channel) => with_channel(ComplChannel::Of { channel, key: 8 }),

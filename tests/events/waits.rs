@@ -68,8 +68,8 @@ fn the_descriptor_blocks_unless_it_was_made_non_blocking() {
     });
 }
 
-/// Promise: one `poll` or `epoll` serves many queues: exactly the queues with events are ready,
-/// and a wait on those does not block. With an edge-triggered epoll as well.
+/// Promise: one `poll` or `epoll` serves many queues: exactly the queues with events are ready, and
+/// a wait on those does not block. An edge-triggered epoll does so as well.
 #[test]
 fn poll_and_epoll_serve_many_queues() {
     const QUEUES: usize = 3;
@@ -126,8 +126,8 @@ fn ready(epoll: impl AsFd, limit: Duration) -> Vec<usize> {
 /// Promise: a signal does not end a wait (`EINTR` is retried), and does not make it longer.
 ///
 /// The handler interrupts `poll`, the only call in which a wait blocks. The kernel never restarts
-/// that, whatever `SA_RESTART` says (signal(7)). That the signals reach the waiting thread is seen
-/// in its count of sleeps: each wakes it, and it goes to sleep again.
+/// that, with or without `SA_RESTART` (signal(7)). That the signals reach the waiting thread is
+/// seen in its count of sleeps: each wakes it, and it goes to sleep again.
 #[test]
 fn a_signal_does_not_end_a_wait() {
     device_test(|| {

@@ -71,8 +71,8 @@ fn a_buffer_that_is_used_again_too_early() {
     }
 }
 
-/// Memory that is given back has all that devices have executed, and nothing is written to it
-/// later: a write that was late lands before its region is gone.
+/// Memory that is given back has all bytes that devices have executed, and is not written later: a
+/// write that was late lands before its region is gone.
 #[test]
 fn late_writes_land_before_their_memory_is_freed() {
     for profile in Profile::ALL {

@@ -65,8 +65,8 @@ fn a_reject_that_is_lost() {
     });
 }
 
-/// Ends that go away during a partition leave the other end what it would have of a dead host;
-/// nothing else fails.
+/// Ends that go away during a partition leave the other end as a dead host would; no other call
+/// fails.
 #[test]
 fn ends_that_go_away_unheard() {
     each(|world| {
@@ -155,8 +155,8 @@ fn disconnecting_across_a_partition() {
     });
 }
 
-/// `Conn::close` keeps its limit, and says that nothing was acknowledged. The peer does not hear of
-/// it, and sees that nobody is there when it sends something.
+/// `Conn::close` keeps its limit, and reports that no operation was acknowledged. The peer does not
+/// notice it until it sends, and then gets no answer.
 #[test]
 fn closing_across_a_partition() {
     each(|world| {
@@ -188,7 +188,7 @@ fn closing_across_a_partition() {
 fn an_accepting_side_counts_its_own_retries() {
     /// Its first try, and the retries.
     const TRIES: u32 = 4;
-    /// 137 s: what this test itself takes does not matter beside it.
+    /// 137 s: this test's own time does not matter beside it.
     const EXPONENT: u8 = 25;
     each(|world| {
         let mut cfg = ConnCfg::new();
@@ -215,7 +215,7 @@ fn an_accepting_side_counts_its_own_retries() {
     });
 }
 
-/// Nobody waits for ever: what is not answered ends after the kernel's time.
+/// No wait is endless: a request without an answer ends after the kernel's time.
 #[test]
 fn the_connection_manager_gives_up() {
     let world = World::new(&Profile::RXE_6_12);

@@ -8,7 +8,7 @@ use rpma::{Error, WcStatus};
 use crate::common::{LIMIT, assert_empty, contents, opcode_of, pattern, remote};
 use crate::world::{ALWAYS, Both, LEN, World, completion, each, impatient, patient};
 
-/// What is delayed is not there before its time, nor completed, and arrives in order.
+/// A delayed request is not there before its time, nor completed, and arrives in order.
 #[test]
 fn delayed_requests_stay_in_order() {
     each(|world| {
@@ -83,8 +83,8 @@ fn held_requests_are_released() {
     });
 }
 
-/// Held requests whose queue pair at the other end is destroyed meanwhile do not stay for ever:
-/// after the release nothing answers them, and they fail when the retries are over.
+/// Held requests do not stay for ever if their queue pair at the other end is destroyed meanwhile:
+/// after the release they get no answer, and they fail when the retries are over.
 #[test]
 fn held_requests_to_nothing_fail() {
     each(|world| {

@@ -9,8 +9,8 @@ use rpma::{Failure, FlushType, MrSlice, RemoteSlice, WcStatus};
 use crate::common::{LIMIT, assert_empty, contents, opcode_of, pattern, remote};
 use crate::world::{ALWAYS, LEN, World, completion, each, impatient, patient, unanswered};
 
-/// A write that is lost is not there, what was before it is, and what is behind it is flushed; each
-/// with the endless retries that rxe has as well.
+/// A lost write is not there, an earlier one is, and a later one is flushed; each with the endless
+/// retries that rxe has as well.
 #[test]
 fn a_lost_request_is_not_executed() {
     each(|world| {
@@ -39,7 +39,7 @@ fn a_lost_request_is_not_executed() {
     });
 }
 
-/// A failed write may have been executed all the same: nobody may conclude that it was not.
+/// A failed write may still have been executed: a program must not conclude that it was not.
 #[test]
 fn a_lost_acknowledgement_leaves_what_was_written() {
     each(|world| {
@@ -51,8 +51,8 @@ fn a_lost_acknowledgement_leaves_what_was_written() {
     });
 }
 
-/// The same of each other operation: an atomic write and a message are there, and a read brings
-/// nothing.
+/// The same for each other operation: an atomic write and a message are there, and a read brings no
+/// bytes.
 #[test]
 fn an_acknowledgement_of_anything_can_be_lost() {
     each(|world| {
@@ -170,7 +170,8 @@ fn acknowledgements_that_are_all_lost() {
     });
 }
 
-/// What was armed and has not happened can be taken back, and counted: of this way and no other.
+/// Armed faults that have not happened can be taken back, and counted: those of this way and no
+/// other.
 #[test]
 fn faults_that_have_not_happened_are_taken_back() {
     let world = World::new(&Profile::RXE_6_12);

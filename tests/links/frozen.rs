@@ -1,4 +1,4 @@
-//! Hosts whose device stands still.
+//! Hosts with a device that stands still.
 
 use std::iter;
 use std::thread;
@@ -9,7 +9,7 @@ use rpma::{ConnCfg, ConnEvent, Error, FlushType, MrSlice, RemoteSlice, WcStatus}
 use crate::common::{LIMIT, assert_empty, contents, event, opcode_of};
 use crate::world::{ALWAYS, LEN, completion, each, impatient, nothing, patient, unanswered};
 
-/// A device that stands still serves nobody, and serves them when it goes on.
+/// A device that stands still serves no peer, and serves them when it goes on.
 #[test]
 fn a_frozen_server() {
     each(|world| {
@@ -35,7 +35,7 @@ fn a_frozen_server() {
     });
 }
 
-/// The retries of a device that stands still do not count, and it flushes nothing.
+/// The retries of a device that stands still do not count, and it does not flush.
 #[test]
 fn a_frozen_client() {
     each(|world| {
@@ -111,7 +111,7 @@ fn a_client_that_is_frozen_while_it_retries() {
     });
 }
 
-/// A host that stands still loses nothing: a native flush completes when it goes on, also where it
+/// A host that stands still loses no request: a native flush completes when it goes on, even if it
 /// could not be sent again. (Two guests: `two hosts: frozen for 1 s, native`.)
 #[test]
 fn a_native_flush_waits_for_a_frozen_host() {

@@ -9,8 +9,8 @@ use rpma::{MrSlice, RemoteSlice, Wc, WcOpcode};
 use crate::common::{LIMIT, assert_empty, contents, opcode_of, pattern, remote};
 use crate::world::{ALWAYS, Both, LEN, World, completion, each, impatient, patient, unanswered};
 
-/// What is posted during a partition is done after it: with retries without end, however long it
-/// took, and in both directions.
+/// Requests that are posted during a partition are executed after it: with retries without end,
+/// however long it took, and in both directions.
 #[test]
 fn a_partition_keeps_back() {
     each(|world| {
@@ -114,7 +114,7 @@ fn a_blocked_way_back_keeps_acknowledgements() {
 }
 
 /// A request that is refused while the way back is closed: the responder has failed, and the
-/// requester hears nothing.
+/// requester gets no answer.
 #[test]
 fn a_refusal_that_is_not_heard() {
     each(|world| {

@@ -97,9 +97,9 @@ fn a_receive_of_an_incomplete_message() {
     }
 }
 
-/// As many broken messages as a shared queue has slots. Where the device keeps their receives, the
-/// queue is used up and says so. A new queue serves new connections, while the old connections go
-/// on without messages until they end.
+/// As many broken messages as a shared queue has slots. If the device keeps their receives, the
+/// queue is used up and reports that. A new queue serves new connections, while the old connections
+/// go on without messages until they end.
 #[test]
 fn a_queue_that_is_used_up_is_replaced() {
     for profile in Profile::ALL {

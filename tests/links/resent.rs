@@ -8,7 +8,7 @@ use rpma::{ConnCfg, Error, Flags, FlushType, MrSlice, Wc, WcOpcode, WcStatus};
 use crate::common::{LIMIT, opcode_of, pattern};
 use crate::world::{ALWAYS, Both, LEN, World, completion, each, impatient};
 
-/// A lost packet, and an acknowledgement that is lost once, cost a time-out each, and nothing else.
+/// A lost packet, and an acknowledgement that is lost once, cost only a time-out each.
 #[test]
 fn what_is_sent_again_takes_a_time_out() {
     each(|world| {

@@ -56,8 +56,8 @@ fn errors_name_the_next_step() {
 }
 
 /// Promise: after a time-out the operation goes on, and its completion satisfies no other wait,
-/// although both have the same `op_context`. A log whose flush took longer than its limit
-/// acknowledged the next record by it.
+/// although both have the same `op_context`. Without this, a log with a flush that took longer than
+/// its limit acknowledged the next record by it.
 #[test]
 fn a_late_completion_satisfies_no_later_wait() {
     each(|world| {
@@ -93,7 +93,7 @@ fn a_late_completion_satisfies_no_later_wait() {
 }
 
 /// Promise: a wait looks once more before it returns `TimedOut`: a queue for solicited events gives
-/// none for a completion that has come meanwhile.
+/// no event for a completion that has come meanwhile.
 #[test]
 fn a_wait_looks_once_more_at_its_limit() {
     each(|world| {

@@ -25,7 +25,7 @@ pub(crate) struct World {
     pub(crate) fabric: Emptied,
 }
 
-/// A fabric on which nothing is left in the end.
+/// A fabric without any object left in the end.
 pub(crate) struct Emptied(pub(crate) Fabric);
 
 /// A connection, and memory at both ends.
@@ -84,7 +84,7 @@ impl World {
         (client, server.wait_established(LIMIT).expect("established"))
     }
 
-    /// A connection whose source has bytes that the target has not.
+    /// A connection with bytes in the source that the target does not have.
     pub(crate) fn both(&self, cfg: &ConnCfg) -> Both {
         let (client, server) = self.connect(cfg, cfg);
         let source = MrUsage::WRITE_SRC | MrUsage::READ_DST | MrUsage::SEND;
@@ -120,7 +120,7 @@ impl Both {
         remote(&self.target).slice(..).expect("all")
     }
 
-    /// What the target has, once all that was executed is visible.
+    /// The bytes of the target, once all that was executed is visible.
     pub(crate) fn written(&self) -> Vec<u8> {
         self.fabric.settle();
         contents(&self.target)
@@ -154,7 +154,7 @@ pub(crate) fn completion(conn: &Conn) -> Wc {
     next_completion(conn.get_cq())
 }
 
-/// A completion says that the peer did not answer.
+/// A completion with the status of a peer that did not answer.
 pub(crate) fn unanswered(wc: &Wc, op_context: u64) {
     let failure = wc.result().expect_err("nobody has answered");
     assert_eq!(

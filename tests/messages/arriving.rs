@@ -1,4 +1,4 @@
-//! What is sent arrives: every size, in its order, with its number, also no bytes at all.
+//! Messages arrive: every size, in its order, with its number, also no bytes at all.
 
 use rpma::{MrSlice, RemoteSlice, WcOpcode, WcStatus};
 
@@ -8,7 +8,7 @@ use crate::common::{
 };
 use crate::support::{ALWAYS, all, any_use, received};
 
-/// A message of every size arrives whole, with its length, in both directions, and nothing around
+/// A message of every size arrives whole, with its length, in both directions, and no byte around
 /// it is touched.
 #[test]
 fn messages_of_every_size_arrive() {
@@ -79,7 +79,7 @@ fn messages_keep_their_order() {
 }
 
 /// The 4 bytes arrive as the number that was sent, in both directions and with both operations; a
-/// write with immediate data tells how much was written.
+/// write with immediate data reports how much was written.
 #[test]
 fn immediate_data_is_the_same_number_on_both_sides() {
     device_test(|| {

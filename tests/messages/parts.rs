@@ -8,7 +8,7 @@ use crate::common::{
 };
 use crate::support::{ALWAYS, all, any_use, received};
 
-/// Several local parts become one write and one message, in their order, whatever their sizes.
+/// Several local parts of any sizes become one write and one message, in their order.
 #[test]
 fn gathered_parts_arrive_as_one() {
     device_test(|| {
@@ -127,7 +127,7 @@ fn every_refusal_of_gathered_parts() {
 }
 
 /// Inline data is taken when the operation is posted: the source may change at once. The operations
-/// wait behind a message without a receive, so that the change comes first for certain.
+/// wait after a message without a receive, so that the change comes first for certain.
 #[test]
 fn inline_data_may_change_at_once() {
     device_test(|| {
@@ -195,8 +195,8 @@ fn inline_data_may_change_at_once() {
     });
 }
 
-/// The limit of inline data is named where it is exceeded, and what a device cannot have where the
-/// connection is made.
+/// The limit of inline data is named where it is exceeded, and a limit that a device cannot have
+/// where the connection is made.
 #[test]
 fn every_refusal_of_inline_data() {
     device_test(|| {

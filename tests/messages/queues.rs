@@ -62,8 +62,8 @@ fn a_full_receive_queue() {
     });
 }
 
-/// With a completion queue of its own for receives, each queue gets its completions and no other's,
-/// and more than its size asked for fit into both.
+/// If there is a completion queue of its own for receives, each queue gets its completions and no
+/// other's, and more than its size asked for fit into both.
 #[test]
 fn a_completion_queue_for_receives() {
     device_test(|| {
@@ -125,7 +125,7 @@ fn polling_takes_as_many_as_fit() {
     });
 }
 
-/// `Conn::wait_for` returns the operation that was asked for, and hands over what came before it.
+/// `Conn::wait_for` returns the operation that was asked for, and hands over earlier completions.
 #[test]
 fn waiting_for_one_operation() {
     device_test(|| {

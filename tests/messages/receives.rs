@@ -12,7 +12,7 @@ use crate::common::{
 use crate::support::{ALWAYS, all, any_use, failure, received};
 
 /// Receives that were posted before the connection exists take the peer's first messages, on both
-/// sides: nothing is sent twice (the retry count of 0 would end the connection).
+/// sides: no message is sent twice (the retry count of 0 would end the connection).
 #[test]
 fn receives_posted_before_the_connection_exists() {
     device_test(|| {
@@ -109,7 +109,7 @@ fn a_request_dropped_with_receives_posted() {
     });
 }
 
-/// A message without a receive waits for one; nothing is lost or duplicated.
+/// A message without a receive waits for one; no message is lost or duplicated.
 #[test]
 fn a_message_without_a_receive_waits_for_one() {
     device_test(|| {
@@ -141,8 +141,8 @@ fn a_message_without_a_receive_waits_for_one() {
     });
 }
 
-/// With a shorter pause between tries than the acknowledge timeout, the waiting does not use up the
-/// tries that are for a dead peer: on rxe these would be over after some 4 s.
+/// If the pause between tries is shorter than the acknowledge timeout, the waiting does not use up
+/// the tries that are for a dead peer: on rxe these would be over after some 4 s.
 #[test]
 fn a_message_without_a_receive_waits_longer_than_for_a_dead_peer() {
     device_test(|| {
@@ -168,8 +168,8 @@ fn a_message_without_a_receive_waits_longer_than_for_a_dead_peer() {
     });
 }
 
-/// A limited number of tries ends the connection of a sender whose messages meet no receive. The
-/// accepting side's number counts for both sides: a client cannot make a server wait for ever.
+/// A limited number of tries ends the connection of a sender with messages that meet no receive.
+/// The accepting side's number counts for both sides: a client cannot make a server wait for ever.
 #[test]
 fn a_message_without_a_receive_may_fail_instead() {
     device_test(|| {
@@ -193,7 +193,7 @@ fn a_message_without_a_receive_may_fail_instead() {
     });
 }
 
-/// How long the sender waits before it tries again is the receiver's to say, too: it says the code
+/// The receiver also decides how long the sender waits before it tries again: it sends the code
 /// that was set, and no other.
 #[test]
 fn the_receiver_says_how_long_to_wait_for_a_receive() {

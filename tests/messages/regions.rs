@@ -1,12 +1,12 @@
-//! What a region can be told, and what it tells.
+//! The advice to a region, and its description.
 
 use rpma::{Advice, AdviseFlags, Error, MrUsage};
 
 use crate::common::{device_test, invalid, peer, region, remote};
 use crate::support::any_use;
 
-/// `Mr::advise` is for on-demand paging: bounds are checked anywhere, and a device without it says
-/// so.
+/// `Mr::advise` is for on-demand paging: bounds are checked anywhere, and a device without it
+/// reports that.
 #[test]
 fn advice_on_a_region() {
     device_test(|| {
@@ -34,7 +34,7 @@ fn advice_on_a_region() {
     });
 }
 
-/// What a region and its descriptor say of it is the same on both sides.
+/// A region and its descriptor report the same on both sides.
 #[test]
 fn what_a_region_says_of_itself() {
     device_test(|| {

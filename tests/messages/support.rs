@@ -1,4 +1,4 @@
-//! What these tests share: regions, and what a completion tells.
+//! The shared parts of these tests: regions, and the contents of a completion.
 
 use rpma::{Flags, Mr, MrSlice, MrUsage, Peer, Wc, WcFailure, WcFlags, WcOpcode};
 
@@ -15,7 +15,7 @@ pub(crate) fn all<M: rpma::RegisterableMemory>(mr: &Mr<M>) -> MrSlice<'_> {
     mr.slice(..).expect("all of it")
 }
 
-/// What a receive got: its kind, its length, and the immediate data.
+/// The result of a receive: its kind, its length, and the immediate data.
 pub(crate) fn received(wc: &Wc, wr_id: u64) -> (WcOpcode, Option<u32>, Option<u32>) {
     assert_eq!(wc.wr_id(), wr_id, "{wc:?}");
     let success = wc.result().expect("the receive succeeds");

@@ -7,7 +7,7 @@ use rpma::{ConnCfg, ConnReq, Ep, Error, MrSlice, MrUsage, Notify, Srq, SrqCfg, W
 use crate::common::{LIMIT, Pair, addr, completion, device_test, invalid, opcode_of, peer, region};
 use crate::support::{fill, send, srq, using};
 
-/// What does not belong together is refused when it is put together, with the reason.
+/// Objects that do not belong together are refused when they are put together, with the reason.
 #[test]
 fn every_refusal_of_a_shared_receive_queue() {
     device_test(|| {
@@ -56,7 +56,7 @@ fn every_refusal_of_a_shared_receive_queue() {
     });
 }
 
-/// Whatever the order of drops, everything is freed: connections hold the queue.
+/// In any order of drops, everything is freed: connections hold the queue.
 #[test]
 fn objects_may_be_dropped_in_any_order() {
     device_test(|| {
@@ -124,7 +124,7 @@ fn a_queue_lives_as_long_as_its_users() {
     });
 }
 
-/// What was set can be read back; the defaults are librpma's code's (its manual says otherwise).
+/// Settings can be read back; the defaults are librpma's code's (its manual has others).
 #[test]
 fn settings_of_a_shared_receive_queue() {
     let mut cfg = SrqCfg::new();

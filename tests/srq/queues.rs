@@ -1,4 +1,5 @@
-//! Which completion queue gets what: all rows of the reference's table. One queue serves many connections.
+//! The completions of each completion queue: all rows of the reference's table. One queue serves
+//! many connections.
 
 use std::collections::BTreeMap;
 
@@ -22,7 +23,7 @@ enum Where {
 }
 
 /// One row: a connection made so gets its operations' completions in the main queue and its
-/// receives' where `expected` says, nothing in any other, and waits with the fitting call.
+/// receives' in the `expected` one, no completion in any other, and waits with the fitting call.
 fn check_row(peer: &Peer, srq: Option<&Srq>, rcq_size: u32, shared: bool, expected: Where) {
     let mut cfg = ConnCfg::new();
     cfg.set_rcq_size(rcq_size).set_srq(srq);
@@ -173,7 +174,8 @@ fn row_8_a_shared_channel_with_a_queue_elsewhere_is_refused() {
     });
 }
 
-/// What row 8 refuses can be had with a channel of the program's own, over all queues of both.
+/// The combination that row 8 refuses is possible with a channel of the program's own, over all
+/// queues of both.
 #[test]
 fn one_channel_over_the_queues_of_everything() {
     device_test(|| {
@@ -224,8 +226,8 @@ fn one_channel_over_the_queues_of_everything() {
     });
 }
 
-/// One queue serves several connections. Each message lands in one receive, and the completion says
-/// on which connection. Those of one connection take the receives in their order; two connections may
+/// One queue serves several connections. Each message lands in one receive, and the completion has
+/// its connection. Those of one connection take the receives in their order; two connections may
 /// complete theirs in either order, as the device works on both at the same time.
 #[test]
 fn connections_are_told_apart() {

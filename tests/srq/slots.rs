@@ -42,8 +42,8 @@ fn a_full_shared_receive_queue() {
     });
 }
 
-/// Receives that arrived on a connection which is dropped before anybody polled them: their slots
-/// come back, whichever queue they are in. Otherwise clients that die would use the queue up.
+/// Receives that arrived on a connection which is dropped before they were polled: their slots come
+/// back, whichever queue they are in. Otherwise clients that die would use the queue up.
 #[test]
 fn slots_come_back_from_dropped_connections() {
     const DEPTH: u32 = 6;
@@ -78,8 +78,8 @@ fn slots_come_back_from_dropped_connections() {
     });
 }
 
-/// A message that nobody had polled when its connection was dropped has the number 0 in the place of the connection's, which
-/// another one may have by then. Others keep theirs.
+/// A message that was not polled when its connection was dropped has the number 0 in the place of
+/// the connection's, which another one may have by then. Others keep theirs.
 #[test]
 fn a_message_of_a_dropped_connection_has_no_number() {
     device_test(|| {
@@ -102,8 +102,8 @@ fn a_message_of_a_dropped_connection_has_no_number() {
     });
 }
 
-/// Receives that a device may keep for connections that have ended are those that do not come
-/// back. A queue on which messages arrive has none.
+/// Receives that a device may keep for connections that have ended are those that do not come back.
+/// A queue with messages that arrive has none.
 #[test]
 fn receives_that_come_back_are_not_kept() {
     const DEPTH: u32 = 4;
@@ -210,7 +210,7 @@ fn send_too_much(peer: &Peer, client: &Conn) {
     completion(client).result().expect_err("too long");
 }
 
-/// The receive that a failed connection took comes back, whatever the program learns first: that the
+/// The receive that a failed connection took comes back, whether the program learns first that the
 /// peer is gone or that the receive has failed. Else a client could empty the queue for ever.
 #[test]
 fn a_failed_receive_comes_back_also_from_a_closed_connection() {
@@ -245,7 +245,7 @@ fn a_failed_receive_comes_back_also_from_a_closed_connection() {
     });
 }
 
-/// What fails in a queue where no receive of the shared queue completes gives nothing back.
+/// A failure in a queue where no receive of the shared queue completes gives no receive back.
 #[test]
 fn a_failed_send_gives_no_receive_back() {
     device_test(|| {

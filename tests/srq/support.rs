@@ -1,4 +1,4 @@
-//! What these tests share: queues, servers that use them, and messages of no bytes.
+//! The shared parts of these tests: queues, servers that use them, and messages of no bytes.
 
 use rpma::{Conn, ConnCfg, Error, Flags, MrSlice, Peer, Queue, Srq, SrqCfg, WcOpcode};
 
@@ -19,7 +19,7 @@ pub(crate) fn using(srq: &Srq) -> ConnCfg {
     cfg
 }
 
-/// Clients of one endpoint, whose server sides use `cfg`.
+/// Clients of one endpoint. Their server sides use `cfg`.
 pub(crate) fn pairs(peer: &Peer, cfg: &ConnCfg, count: usize) -> Vec<Pair> {
     (0..count)
         .map(|_| Pair::with(peer, &ConnCfg::new(), cfg))

@@ -1,4 +1,4 @@
-//! A wait on a fabric whose clock jumps, and whose threads run in the order of a seed.
+//! A wait on a fabric with a clock that jumps, and threads that run in the order of a seed.
 
 use std::time::Duration;
 

@@ -28,8 +28,8 @@ fn drain(wait: &mut Wait) -> Vec<Happened> {
     all
 }
 
-/// Promise: the descriptor is readable while `next` has something, whatever it is, also what is
-/// listed already; and not when it returned `None`.
+/// Promise: the descriptor is readable while `next` has something, of any kind, also from a listed
+/// member; and not when it returned `None`.
 #[test]
 fn the_descriptor_is_readable_while_there_is_something() {
     device_test(|| {

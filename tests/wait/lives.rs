@@ -163,7 +163,7 @@ fn a_removed_member_is_gone() {
 }
 
 /// Promise: a wait, its connections, their clients, and places may be dropped in any order, with
-/// completions and events that nobody has taken.
+/// completions and events that were not taken.
 #[test]
 fn drops_in_each_order() {
     for order in 0..6 {
@@ -265,7 +265,7 @@ fn a_shared_receive_queue_is_a_member() {
     });
 }
 
-/// Promise: completions of a queue for solicited events, which give none, come within a second.
+/// Promise: completions of a queue for solicited events, which give no event, come within a second.
 #[test]
 fn unsolicited_completions_are_found() {
     device_test(|| {

@@ -111,8 +111,8 @@ fn requests_that_are_not_accepted() {
     });
 }
 
-/// Promise: a client that vanished between its request and the answer is an error that names it,
-/// and nothing else.
+/// Promise: a client that vanished between its request and the answer is only an error that names
+/// it.
 #[test]
 fn a_client_that_vanished() {
     device_test(|| {

@@ -13,7 +13,7 @@ use crate::support::{asking, joined, listening, next, nothing, send, write};
 /// Turns for which an event waits at most, if few members are ready.
 const BOUND: usize = 16;
 
-/// Members whose completions never run dry: they post again before each turn.
+/// Members with completions that never run dry: they post again before each turn.
 struct Flood {
     wait: Wait,
     flooders: Vec<Member>,
@@ -166,8 +166,8 @@ fn an_event_waits_for_one_turn_of_its_own_completions() {
     });
 }
 
-/// Promise: `None` means that the limit has passed and nothing was ready after it; with a limit of
-/// 0 the wait looks.
+/// Promise: `None` means that the limit has passed and no member was ready after it; if the limit
+/// is 0 the wait looks.
 #[test]
 fn none_means_nothing() {
     device_test(|| {
@@ -251,7 +251,7 @@ fn no_completion_is_missed() {
     });
 }
 
-/// Promise: a call costs what is ready, not what is registered.
+/// Promise: the cost of a call depends on the ready members, not on the registered ones.
 #[test]
 #[cfg(feature = "sim")]
 fn a_call_costs_what_is_ready() {

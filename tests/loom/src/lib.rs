@@ -1,9 +1,9 @@
 //! Files of the libraries under loom, which runs a model in every order of its threads, up to a number
 //! of preemptions.
 //!
-//! The files know no verbs. Here they get loom's atomics and locks (`primitives`), and the models
-//! play the device. A lost wake-up is a deadlock, which loom reports. Loom knows the orders that
-//! acquire and release allow; to it `SeqCst` of an access is `AcqRel`.
+//! The files are independent of verbs. Here they get loom's atomics and locks (`primitives`), and
+//! the models play the device. A lost wake-up is a deadlock, which loom reports. Loom supports the
+//! orders that acquire and release allow; to it `SeqCst` of an access is `AcqRel`.
 //!
 //! * `queues`: the slots of rpma's queues.
 //! * `operations`: the operations of rpma-async, and the tasks that wait.

@@ -1,8 +1,8 @@
 //! The counting of slots of rpma's queues: lock.rs, and contexts.rs, ring.rs and pool.rs of slots/.
 //!
-//! The device is a queue in the order of posting, which completes everything. The models ask in every
-//! order: each request's number leads to its own `op_context`, never is more outstanding than there
-//! are slots, every slot comes back, and nothing gets stuck.
+//! The device is a queue in the order of posting, which completes everything. The models check in
+//! every order: each request's number leads to its own `op_context`, never is more outstanding than
+//! there are slots, every slot comes back, and no thread gets stuck.
 
 use std::collections::VecDeque;
 
@@ -17,10 +17,10 @@ use crate::{lock, model, pool};
 /// The context of a request beside those of the program.
 const BESIDE: u64 = u64::MAX;
 
-/// A queue, the device behind it, and the completion queue's lock.
+/// A queue, its device, and the completion queue's lock.
 struct Queue {
     ring: Ring,
-    /// What was posted: its number, whether it completes, and its context.
+    /// The posted requests: the number, whether it completes, and the context.
     device: Mutex<VecDeque<(u64, bool, u64)>>,
     polling: Mutex<Vec<u64>>,
     depth: usize,
@@ -67,7 +67,7 @@ impl Queue {
             .map(drop)
     }
 
-    /// Posts two together, of which the last one completes: as a batch.
+    /// Posts two together. The last one completes: as a batch.
     fn post_two(&self, context: u64) -> Result<(), NotPosted<()>> {
         let wanted = Wanted::one_operation(2, true);
         let give = |mut entries: ring::Entries<'_>| {
@@ -112,7 +112,7 @@ impl Queue {
         true
     }
 
-    /// Polls the rest. What was posted has completed then, each once, and all slots are back.
+    /// Polls the rest. All posted requests have completed then, each once, and all slots are back.
     fn check(&self, mut posted: Vec<u64>) {
         while self.poll() {}
         let mut polled = self.polling.lock().unwrap().clone();
@@ -144,7 +144,7 @@ fn poller(queue: &Arc<Queue>, times: usize) -> thread::JoinHandle<()> {
     })
 }
 
-/// One at a time, and nobody sleeps for ever: a lost wake-up is a deadlock, which loom tells.
+/// One at a time, and no thread sleeps for ever: a lost wake-up is a deadlock, which loom reports.
 #[test]
 fn three_threads_and_a_lock() {
     model(2, || {
@@ -172,7 +172,7 @@ fn three_threads_and_a_lock() {
     });
 }
 
-/// After the end the short way does nothing, whoever was on the long one just then.
+/// After the end the fast path refuses, even if a thread was on the slow one just then.
 #[test]
 fn the_short_way_ends_with_the_connection() {
     model(3, || {
@@ -218,7 +218,7 @@ fn two_posters_over_a_lap() {
     }
 }
 
-/// Completions go to one poller each, and nobody overwrites an entry before it is read.
+/// Completions go to one poller each, and no entry is overwritten before it is read.
 #[test]
 fn two_pollers() {
     model(3, || {
@@ -233,7 +233,7 @@ fn two_pollers() {
     });
 }
 
-/// The last slot is kept for a request with a completion: nobody gets stuck behind those without.
+/// The last slot is kept for a request with a completion: no thread gets stuck after those without.
 #[test]
 fn posters_without_completions_do_not_fill_the_queue() {
     model(3, || {
@@ -262,7 +262,7 @@ fn posters_without_completions_do_not_fill_the_queue() {
     });
 }
 
-/// What the device refuses leaves no hole, and no slot taken.
+/// A request that the device refuses leaves no hole, and no slot taken.
 #[test]
 fn a_refused_post() {
     model(3, || {
@@ -284,8 +284,8 @@ fn a_refused_post() {
     });
 }
 
-/// Behind a request that failed, and that the device may have, nothing is posted that would make it look;
-/// what it has completes with its own context all the same.
+/// After a request that failed, and that the device may have, there is no post that would make it
+/// look. The requests that it has still complete with their own contexts.
 #[test]
 fn nothing_is_posted_behind_a_failure() {
     model(3, || {
@@ -333,8 +333,8 @@ fn nothing_is_posted_behind_a_failure() {
     });
 }
 
-/// Requests that are posted together have an entry each, also behind the last one that gives a completion;
-/// and a marker has one of its own.
+/// Requests that are posted together have an entry each, also after the last one that gives a
+/// completion; and a marker has one of its own.
 #[test]
 fn several_at_once_and_markers() {
     model(3, || {
@@ -375,8 +375,8 @@ fn several_at_once_and_markers() {
     });
 }
 
-/// A request beside the program's takes no slot, and leaves none when it is done, whenever it is
-/// posted and polled.
+/// A request beside the program's takes no slot, and leaves no slot taken when it is done, whenever
+/// it is posted and polled.
 #[test]
 fn a_request_beside_the_programs() {
     model(2, || {
@@ -464,7 +464,7 @@ fn a_shared_queue_of_two_connections() {
     });
 }
 
-/// The same on the short way, of which the ring alone knows until the connection has ended.
+/// The same on the fast path. Only the ring has the failure until the connection has ended.
 #[test]
 fn nothing_is_posted_behind_a_failure_of_the_short_way() {
     model(3, || {

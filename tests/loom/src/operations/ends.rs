@@ -9,7 +9,7 @@ use crate::model;
 use crate::primitives::{AtomicBool, Ordering};
 use crate::waiters::{Ticket, Waiters};
 
-/// The device reports nothing any more: the owner sees that before it sleeps, or is woken.
+/// The device reports no more events: the owner sees that before it sleeps, or is woken.
 #[test]
 fn a_connection_that_is_given_up_wakes_a_sleeper() {
     model(3, || {

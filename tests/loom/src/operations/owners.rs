@@ -109,8 +109,8 @@ fn the_slot_of_a_failed_operation() {
     });
 }
 
-/// The memory of abandoned operations comes back although nobody else polls: they count as sleepers
-/// until they are complete. The event of the first must not be the last one.
+/// The memory of abandoned operations comes back although no other task polls: they count as
+/// sleepers until they are complete. The event of the first must not be the last one.
 #[test]
 fn abandoned_operations_give_their_memory_back() {
     model(2, || {
@@ -147,8 +147,8 @@ fn late_completions_of_one_number() {
     });
 }
 
-/// A part of a batch fails, and the rest is flushed. The reason is of one of the two, and nothing of
-/// it is left for the next owner.
+/// A part of a batch fails, and the rest is flushed. The reason is of one of the two, and no part
+/// of it is left for the next owner.
 #[test]
 fn a_part_of_a_batch_fails() {
     model(3, || {

@@ -85,7 +85,7 @@ fn room_that_another_thread_gives() {
     });
 }
 
-/// A task that waits for room counts as a sleeper: nobody else polls.
+/// A task that waits for room counts as a sleeper: no other task polls.
 #[test]
 fn a_wait_for_room_polls_and_arms() {
     model(3, || {
