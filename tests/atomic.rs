@@ -25,8 +25,8 @@ fn configurations() -> [ConnCfg; 2] {
     [ConnCfg::new(), fallback]
 }
 
-/// What an atomic write completes as: its own opcode only if this program's headers and the device
-/// have the operation and the configuration does not forbid it.
+/// The opcode of an atomic write's completion: its own only if this program's headers and the
+/// device have the operation and the configuration does not forbid it.
 fn expected(peer: &Peer, cfg: &ConnCfg) -> WcOpcode {
     let native = peer.is_native_atomic_write_capable() && !cfg.get_force_fallback();
     match native && cfg!(native_atomic_write) {
@@ -144,8 +144,8 @@ fn a_reader_never_sees_half_a_value() {
     });
 }
 
-/// Write the data, flush it, write a pointer to it atomically: whoever sees the pointer sees the
-/// data, though none of the three was waited for.
+/// Write the data, flush it, write a pointer to it atomically: a reader that sees the pointer sees
+/// the data, without a wait for any of the three.
 #[test]
 fn a_pointer_is_never_seen_before_its_data() {
     const LEN: usize = 32 << 10;

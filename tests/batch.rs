@@ -1,5 +1,5 @@
-//! Batches: every kind of operation among others, with one doorbell, all of them or none; and many
-//! receives at once.
+//! Batches: every kind of operation among others, with one doorbell, all of them or no operation;
+//! and many receives at once.
 
 mod common;
 
@@ -40,7 +40,7 @@ fn there(mr: &MrRemote, at: u64, len: u64) -> RemoteSlice {
     mr.slice(at..at + len).expect("inside")
 }
 
-/// What a batch costs is one completion: 16 records and their flush.
+/// A batch has only one completion: 16 records and their flush.
 #[test]
 fn records_and_their_flush() {
     device_test(|| {
@@ -75,8 +75,8 @@ fn records_and_their_flush() {
     });
 }
 
-/// Every operation has its place: data, order and `op_context`, also where gathers and what a chain does not have
-/// take turns, and where there is an operation without any bytes.
+/// Every operation has its place: data, order and `op_context`. Gathers, and operations that a
+/// chain does not have, take turns with others, and there is an operation without any bytes.
 #[test]
 fn every_kind_of_operation_among_others() {
     device_test(|| {
@@ -202,7 +202,8 @@ fn every_kind_of_operation_among_others() {
     });
 }
 
-/// What is wrong is refused where it is added, and nothing is sent of a batch that is not posted.
+/// A wrong operation is refused when it is added, and a batch that is not posted sends no
+/// operation.
 #[test]
 fn what_is_wrong_is_refused_and_the_rest_stays() {
     device_test(|| {
@@ -270,8 +271,9 @@ fn what_is_wrong_is_refused_and_the_rest_stays() {
     });
 }
 
-/// Promise: what a batch takes can be executed once it is posted. Whether the peer serves reads is not known before the
-/// connection is established, so that what needs them is refused until then, as the post of a single one is.
+/// Promise: each operation that a batch takes can be executed once it is posted. Before the
+/// connection is established it is unknown whether the peer serves reads. So operations that need
+/// reads are refused until then, as the post of a single one is.
 #[test]
 fn nothing_that_reads_is_added_before_the_connection() {
     device_test(|| {
@@ -300,7 +302,7 @@ fn nothing_that_reads_is_added_before_the_connection() {
     });
 }
 
-/// All of a batch has slots or none; it can be posted again when completions were polled.
+/// All of a batch has slots, or no part of it; it can be posted again when completions were polled.
 #[test]
 fn a_batch_waits_for_slots_as_a_whole() {
     device_test(|| {
@@ -377,7 +379,7 @@ fn a_batch_waits_for_slots_as_a_whole() {
     });
 }
 
-/// What travels inside a request is read when the batch is posted, and then it may change.
+/// Data that travels inside a request is read when the batch is posted, and then it may change.
 #[test]
 fn inline_data_is_read_when_it_is_posted() {
     device_test(|| {
@@ -404,8 +406,8 @@ fn inline_data_is_read_when_it_is_posted() {
     });
 }
 
-/// One that fails fails alone: those before it have succeeded, those behind it are flushed, each with its own
-/// `op_context`.
+/// One that fails fails alone: those before it have succeeded, those after it are flushed, each
+/// with its own `op_context`.
 #[test]
 fn a_failure_in_the_middle_of_a_batch() {
     device_test(|| {
@@ -441,7 +443,7 @@ fn a_failure_in_the_middle_of_a_batch() {
     });
 }
 
-/// A batch and single operations of two threads: none is lost, none is told twice.
+/// A batch and single operations of two threads: no completion is lost, and none comes twice.
 #[test]
 fn batches_beside_single_operations() {
     device_test(|| {
@@ -563,7 +565,7 @@ fn many_receives_at_once() {
     });
 }
 
-/// The same of a shared queue, whose numbers come back in any order.
+/// The same for a shared queue, with numbers that come back in any order.
 #[test]
 fn many_receives_of_a_shared_queue() {
     device_test(|| {

@@ -16,7 +16,7 @@ use rpma::{
 };
 
 const VISIBLE: FlushType = FlushType::Visibility;
-/// Of the memory, and how far apart parts can be: a native flush does not cover all of it.
+/// The size of the memory, and how far apart parts can be: a native flush does not cover all of it.
 const SIZE: usize = 64 * 1024;
 /// Where the pointer is.
 const POINTER: usize = SIZE - 8;
@@ -131,7 +131,7 @@ fn parts_of_several_regions() {
     });
 }
 
-/// Nothing is posted, and the error names the part.
+/// The commit is not posted, and the error names the part.
 #[test]
 fn what_is_wrong_is_refused() {
     device_test(|| {

@@ -70,7 +70,7 @@ fn a_host_name_leads_to_its_addresses() {
     });
 }
 
-/// The C library's receivers see the fixed field, padded: so do ours, and nothing is cut.
+/// The C library's receivers see the fixed field, padded: so do ours, and no byte is cut.
 #[test]
 fn private_data_travels_both_ways() {
     device_test(|| {
@@ -299,7 +299,7 @@ fn dropping_a_connection_tells_the_peer_and_does_not_wait_for_it() {
     });
 }
 
-/// Promise: both sides know both addresses, and call them the same.
+/// Promise: both sides have both addresses, and report the same ones.
 #[test]
 fn each_side_knows_who_the_other_one_is() {
     device_test(|| {
@@ -453,7 +453,7 @@ fn threads_that_wait_for_requests_take_nothing_else() {
     });
 }
 
-/// What this crate's library has told the program's logger in a thread.
+/// The messages of this crate's library to the program's logger in a thread.
 struct Records;
 
 thread_local! {
@@ -475,7 +475,7 @@ impl Log for Records {
     fn flush(&self) {}
 }
 
-/// What happens to a connection goes to the program's own logger, with its level.
+/// The events of a connection go to the program's own logger, with their levels.
 #[test]
 fn the_life_of_a_connection_is_logged() {
     device_test(|| {

@@ -217,7 +217,7 @@ fn a_commit_counts_its_parts_and_its_pointer() {
     });
 }
 
-/// Each refused post counts once where its queue is full, and nothing else counts it.
+/// Each refused post counts once, at the full queue, and in no other counter.
 #[test]
 fn a_full_queue_is_counted_and_a_mistake_is_not() {
     device_test(|| {
@@ -312,7 +312,7 @@ fn failures_are_counted_by_status() {
     });
 }
 
-/// A thread that reads beside two that post and poll sees numbers that only grow; nothing is lost
+/// A thread that reads beside two that post and poll sees numbers that only grow; no count is lost
 /// in the end.
 #[test]
 fn counters_are_read_while_threads_post() {

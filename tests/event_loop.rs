@@ -1,5 +1,5 @@
-//! What an event loop needs: descriptors that say when there is something to take, calls that do not block, and
-//! connecting in steps.
+//! The needs of an event loop: descriptors that are readable when there is an event to take, calls
+//! that do not block, and connecting in steps.
 
 mod common;
 
@@ -13,7 +13,7 @@ use rpma::{ConnCfg, ConnEvent, ConnReq, Device, Ep, Error, Peer, Progress, Resol
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 
-/// W-2: the C library reports a provider error, and logs one, when nothing is pending.
+/// W-2: the C library reports a provider error, and logs one, when no event is pending.
 #[test]
 fn nothing_pending_is_no_event_at_once_on_a_non_blocking_descriptor() {
     device_test(|| {
@@ -125,7 +125,7 @@ fn a_device_takes_no_port() {
     });
 }
 
-/// Promise: connecting in steps, none of which waits; ten at once in one thread.
+/// Promise: connecting in steps that never wait; ten at once in one thread.
 #[test]
 fn connecting_does_not_block() {
     device_test(|| {
@@ -174,7 +174,8 @@ fn connecting_does_not_block() {
     });
 }
 
-/// Promise: what cannot be reached is an error within its limit, by an event; who gives up drops it.
+/// Promise: an address that cannot be reached is an error within its limit, by an event; dropping
+/// it gives up.
 #[test]
 fn connecting_without_blocking_fails_in_time() {
     device_test(|| {

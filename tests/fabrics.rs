@@ -1,4 +1,4 @@
-//! What `rpma::sim` promises to those who write tests with it.
+//! The promises of `rpma::sim` to those who write tests with it.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::thread;
@@ -54,7 +54,7 @@ fn a_thread_on_no_host_is_told_what_to_do() {
     );
 }
 
-/// Each has the same addresses, and nothing of the other.
+/// Each has the same addresses, and no object of the other.
 #[test]
 fn fabrics_are_apart() {
     let fabrics = [(); 2].map(|()| Fabric::new(Profile::RXE_6_12));
@@ -92,7 +92,7 @@ fn objects_of_one_host() {
     assert!(one.objects().is_empty());
 }
 
-/// A thread is where the last guard that it still has says, in whatever order they go.
+/// A thread is on the host of the last guard that it still has, in any order of drops.
 #[test]
 fn guards_may_go_in_any_order() {
     let fabric = Fabric::new(Profile::STRICT);
@@ -186,7 +186,7 @@ fn a_request_alone_is_not_dropped_in_silence() {
     assert!(!failing.is_pending());
 }
 
-/// More events than a pipe has room for, of which nobody reads one: nothing waits for that.
+/// More events than a pipe has room for, all unread: no call waits for that.
 #[test]
 fn events_that_nobody_reads() {
     const EVENTS: u32 = 70_000;
@@ -252,7 +252,8 @@ fn write_once(fabric: &Fabric, waits: bool) -> rpma::Result<()> {
     Ok(())
 }
 
-/// A sweep runs a program under each single fault, and finds one that does not wait for what it tells.
+/// A sweep runs a program under each single fault, and finds one that does not wait for the data
+/// that it acknowledges.
 #[test]
 fn a_sweep_has_every_fault() {
     for profile in Profile::ALL {
@@ -269,8 +270,8 @@ fn peer_of(host: &Host) -> Peer {
     peer()
 }
 
-/// Promise: what is made with a peer is on that peer's host, whichever thread makes it: one on no
-/// host, one on the other host, one on a host of another fabric. So are its failures.
+/// Promise: objects made with a peer are on that peer's host, whichever thread makes them: one on
+/// no host, one on the other host, one on a host of another fabric. So are its failures.
 #[test]
 fn what_is_made_with_a_peer_is_on_its_host() {
     let fabric = Fabric::new(Profile::RXE_6_12);
@@ -320,8 +321,8 @@ fn what_is_made_with_a_peer_is_on_its_host() {
     assert!(fabric.objects().is_empty(), "{:?}", fabric.objects());
 }
 
-/// Promise: a peer whose host has lost its power makes nothing, and says why. The thread's own host
-/// takes no part in that.
+/// Promise: a peer on a host that has lost its power makes no object, and reports why. The thread's
+/// own host takes no part in that.
 #[test]
 fn a_peer_of_a_dead_host_is_told_why() {
     let fabric = Fabric::new(Profile::RXE_6_12);

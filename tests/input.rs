@@ -1,5 +1,5 @@
-//! Bad input: each mistake gives one clear error that names the limit and what to do, before anything
-//! is sent, and leaves nothing behind.
+//! Bad input: each mistake gives one clear error that names the limit and the remedy, before any
+//! message is sent, and leaves no object.
 
 mod common;
 
@@ -181,7 +181,7 @@ fn persistent_memory_that_is_not_there_or_too_small() {
     });
 }
 
-/// Promise: the domain is the firmware's word in the kernel, and a page cache is none.
+/// Promise: the domain is the firmware's word in the kernel, and a page cache has none.
 #[test]
 #[cfg_attr(feature = "sim", ignore = "on a device only: the kernel's sysfs")]
 fn the_persistence_domain_is_read_from_the_kernel() {
@@ -204,7 +204,8 @@ fn the_persistence_domain_is_read_from_the_kernel() {
     });
 }
 
-/// Whoever registers a file on a DAX file system must be told why it does not work, and what does.
+/// A program that registers a file on a DAX file system must learn why it does not work, and which
+/// file does.
 #[test]
 #[cfg_attr(feature = "sim", ignore = "on a device only: a DAX file system")]
 fn a_dax_file_without_on_demand_paging() {
@@ -378,8 +379,8 @@ fn ranges_outside_a_region() {
     });
 }
 
-/// A message longer than the port takes is refused with the limit, also when it is gathered from parts
-/// of which each fits; one of exactly the limit is not. And no length is cut to 32 bits (W-8).
+/// A message longer than the port takes is refused with the limit, also when it is gathered from
+/// parts that fit; one of exactly the limit is not. And no length is cut to 32 bits (W-8).
 #[test]
 fn a_message_that_is_too_long() {
     const PARTS: usize = 16;
@@ -482,8 +483,8 @@ fn too_little_lockable_memory() {
     assert!(text.contains("1 passed"), "{text}");
 }
 
-/// The peer's descriptor is not checked against anything before it is used: a wrong one ends the
-/// connection, with a failure that says so.
+/// The peer's descriptor is not checked before it is used: a wrong one ends the connection, with a
+/// failure that reports it.
 #[test]
 fn a_descriptor_that_lies() {
     device_test(|| {

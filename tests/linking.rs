@@ -1,8 +1,8 @@
-//! What a program links that uses rpma, and its tests with the feature `sim`: `tests/linking/` is such a program, in a
-//! workspace of its own.
+//! The linking of a program that uses rpma, and of its tests with the feature `sim`:
+//! `tests/linking/` is such a program, in a workspace of its own.
 //!
-//! Promises: the simulator is in the tests alone, never in what `cargo build` makes; and while no fabric is alive
-//! the program's tests find no device, and are told why.
+//! Promises: the simulator is in the tests alone, never in the result of `cargo build`; and while
+//! no fabric is alive the program's tests find no device, and get the reason.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};

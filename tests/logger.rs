@@ -65,8 +65,8 @@ fn a_logger_may_map_persistent_memory() {
     told.recv_timeout(LIMIT).expect("it hangs");
 }
 
-/// Promise: an offer without memory logs nothing of memory. Before, decoding one told what the peer's platform does
-/// with it.
+/// Promise: an offer without memory logs no line about memory. Before, decoding one logged how the
+/// peer's platform treats it.
 #[test]
 fn an_offer_without_memory_logs_nothing() {
     start();

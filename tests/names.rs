@@ -4,8 +4,8 @@
 #[expect(dead_code, reason = "only what needs no memory")]
 mod names;
 
-/// A client of this library says the name that librpma's says with the same seed. These were read off
-/// librpma's client where the seeds are small; the others off glibc's `rand`.
+/// A client of this library uses the name that librpma's uses with the same seed. These were read
+/// off librpma's client where the seeds are small; the others off glibc's `rand`.
 #[test]
 fn a_seed_gives_the_name_of_glibcs_rand() {
     for (seed, name) in [

@@ -1,5 +1,5 @@
-//! One wait for everything: completions of either queue and events of the connection, on every setting of the
-//! completion channel, beside whatever other threads poll and wait for.
+//! One wait for everything: completions of either queue and events of the connection, on every
+//! setting of the completion channel, while other threads poll and wait.
 
 mod common;
 
@@ -65,7 +65,7 @@ fn write(conn: &Conn, op_context: u64) {
     posted.expect("posted");
 }
 
-/// What comes next: the numbers of completions, or the event.
+/// The next result: the numbers of completions, or the event.
 fn next(conn: &Conn) -> Result<Vec<u64>, ConnEvent> {
     let mut wcs = [Wc::default(); 4];
     match conn.next(&mut wcs, LIMIT).expect("in time") {
@@ -90,8 +90,8 @@ fn times_out(conn: &Conn) {
     assert!(began.elapsed() >= SHORT);
 }
 
-/// Promise: completions of both queues and events of the connection, whichever comes, and nothing else ends the
-/// wait before its limit.
+/// Promise: completions of both queues and events of the connection end the wait, whichever comes,
+/// and no other event does before its limit.
 #[test]
 fn whatever_comes_first_on_every_setting() {
     device_test(|| {
@@ -159,8 +159,8 @@ fn whatever_comes_first_on_every_setting() {
     });
 }
 
-/// Promise: it misses nothing that others leave. `wait_for` takes the event of several completions, and leaves those
-/// behind the one that it waits for without any.
+/// Promise: it misses no completion that other threads leave. `wait_for` takes the event of several
+/// completions, and leaves those after its own one without any.
 #[test]
 fn what_others_leave_is_found() {
     device_test(|| {
@@ -222,7 +222,7 @@ fn two_threads_share_what_comes() {
     });
 }
 
-/// Promise: a failure is a completion like others; the event of the end comes behind it.
+/// Promise: a failure is a completion like others; the event of the end comes after it.
 #[test]
 fn failures_come_before_the_end() {
     device_test(|| {
@@ -268,7 +268,8 @@ fn where_there_is_no_next() {
     });
 }
 
-/// Promise: one descriptor says when `next` has something, whatever it is, on every setting; and not when it has not.
+/// Promise: one descriptor is readable while `next` has something, of any kind, on every setting;
+/// and not otherwise.
 #[test]
 fn one_descriptor_for_everything() {
     let readable = |conn: &Conn, limit: Duration| {
@@ -320,8 +321,9 @@ fn one_descriptor_for_everything() {
     }
 }
 
-/// Promise: what is watched by edges, as tokio does, misses nothing either: when `next` has nothing more, each queue
-/// gives an event for what comes next, though the events of two queues stood in one channel.
+/// Promise: a program that watches by edges, as tokio does, misses no completion either. When
+/// `next` has no more, each queue gives an event for its next completion, though the events of two
+/// queues stood in one channel.
 #[test]
 fn an_edge_of_the_descriptor_is_enough() {
     for (what, cfg) in settings() {
@@ -377,8 +379,8 @@ fn an_edge_of_the_descriptor_is_enough() {
     }
 }
 
-/// Bad luck: no descriptor is left for the first call, or for the last of those that it makes. It says which call
-/// failed, keeps nothing, and works when there are some again.
+/// Bad luck: no descriptor is left for the first call, or for the last of those that it makes. It
+/// names the call that failed, keeps no object, and works when there are some again.
 #[test]
 #[cfg_attr(feature = "sim", ignore = "on a device only: a process for itself")]
 fn a_descriptor_that_cannot_be_made_is_an_error() {

@@ -1,5 +1,5 @@
-//! What `rpma::sim` promises of time and of the order of threads: a clock that jumps over waits, and runs that a seed
-//! repeats.
+//! The promises of `rpma::sim` about time and the order of threads: a clock that jumps over waits,
+//! and runs that a seed repeats.
 
 use std::collections::BTreeSet;
 use std::env;
@@ -51,7 +51,7 @@ fn write(conn: &Conn) {
     done.expect("it succeeds");
 }
 
-/// A fabric whose clock jumps, and a host of it.
+/// A fabric with a clock that jumps, and a host of it.
 fn jumping() -> (Fabric, Host) {
     let fabric = Fabric::new(Profile::RXE_6_12);
     fabric.jump_over_waits();
@@ -88,7 +88,7 @@ fn an_hour_passes_at_once() {
     assert!(real.elapsed() < HOUR / 2);
 }
 
-/// The retries of a device take the time that they take, and nobody waits for it.
+/// The retries of a device take their whole time, and no thread waits for it.
 #[test]
 fn retries_take_virtual_seconds() {
     let (fabric, host) = jumping();
@@ -121,7 +121,7 @@ fn retries_take_virtual_seconds() {
     fails(&client, WcStatus::RETRY_EXC_ERR);
 }
 
-/// The clock does not jump over what a thread does that is on a host.
+/// The clock does not jump over the work of a thread that is on a host.
 #[test]
 fn no_jump_while_a_thread_is_busy() {
     let (fabric, host) = jumping();
@@ -154,7 +154,7 @@ fn off_a_host_time_is_real() {
     assert!(fabric.now() > Instant::now() + HOUR / 2);
 }
 
-/// What a run on a fabric with a seed was like.
+/// The outcome of a run on a fabric with a seed.
 fn run<T>(profile: &Profile, seed: u64, test: impl FnOnce(&Host) -> T) -> (T, Trace) {
     let fabric = Fabric::seeded(profile.clone(), seed);
     let host = fabric.host("here");
@@ -166,7 +166,7 @@ fn run<T>(profile: &Profile, seed: u64, test: impl FnOnce(&Host) -> T) -> (T, Tr
     (result, fabric.trace())
 }
 
-/// Each seed twice: what the runs have found, and how many ways they went.
+/// Each seed twice: the findings of the runs, and how many ways they went.
 fn twice<T: Ord + std::fmt::Debug>(
     seeds: u64,
     test: impl Fn(&Host) -> T,
@@ -365,7 +365,7 @@ fn a_thread_that_ends_elsewhere_has_ended() {
     assert!(why.contains("did not come back"), "{why}");
 }
 
-/// What comes at a time of its own is told as well.
+/// An event that comes at a time of its own is reported as well.
 #[test]
 fn what_is_not_ordered_is_told() {
     let fabric = Fabric::seeded(Profile::RXE_6_12, 1);
@@ -412,7 +412,7 @@ fn threads_come_and_go() {
     assert_eq!(twice(5, test).0, BTreeSet::from([true]));
 }
 
-/// A wait without an end, which no other thread ends: where the threads are is told.
+/// A wait without an end, which no other thread ends: the places of the threads are reported.
 #[test]
 fn a_wait_in_vain_is_told() {
     let panic = catch_unwind(AssertUnwindSafe(|| {
@@ -451,7 +451,7 @@ fn time_is_repeated() {
     assert!(!times.is_empty());
 }
 
-/// Waits that nothing will end are told, and do not hang the test.
+/// Waits that can never end are reported, and do not hang the test.
 #[test]
 fn a_wait_in_vain_is_told_without_a_seed() {
     let (_fabric, host) = jumping();

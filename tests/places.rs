@@ -49,7 +49,7 @@ fn sources(root: &Path, folder: &Path, found: &mut BTreeSet<String>) {
     }
 }
 
-/// Promise: a reader of the page finds each place whose soundness the compiler does not check.
+/// Promise: a reader of the page finds each place with soundness that the compiler does not check.
 #[test]
 fn each_place_is_on_the_page() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));

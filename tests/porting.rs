@@ -1,6 +1,6 @@
-//! `docs/porting-from-librpma.md` is complete: a row for each function of the installed `librpma.h`, and
-//! for each of the C library's weaknesses, whose tests exist. That the Rust items exist is rustdoc's
-//! to check: the page is part of the documentation.
+//! `docs/porting-from-librpma.md` is complete: a row for each function of the installed
+//! `librpma.h`, and for each of the C library's weaknesses, with tests that exist. That the Rust
+//! items exist is rustdoc's to check: the page is part of the documentation.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -40,7 +40,7 @@ fn names(cell: &str) -> impl Iterator<Item = &str> {
     cell.split('`').skip(1).step_by(2)
 }
 
-/// What comes twice.
+/// The duplicates.
 fn duplicates<T: Ord + Copy>(all: &[T]) -> Vec<T> {
     let mut seen = BTreeSet::new();
     all.iter()
@@ -101,7 +101,7 @@ fn each_row_names_a_rust_item_as_a_link() {
     }
 }
 
-/// The library's documentation says that a search for a C name finds the Rust one.
+/// The library's documentation promises that a search for a C name finds the Rust one.
 #[test]
 fn each_function_is_found_by_its_c_name() {
     let all = sources().into_values().flatten();

@@ -17,7 +17,7 @@ use rpma::{
 
 const LIMIT: Duration = Duration::from_secs(60);
 const SIZE: usize = 4096;
-/// What clients are offered: not the last bytes.
+/// The offered bytes: not the last ones.
 const OFFERED: usize = 2048;
 const TAIL: usize = 1024;
 
@@ -243,8 +243,8 @@ fn a_wait_for_room_needs_an_answer() {
     });
 }
 
-/// A commit that gets no answer, and whose connection has ended, is an error and no silence: also
-/// of waits whose limit is shorter than the time in which an answer may still come.
+/// A commit that gets no answer on a connection that has ended is an error and no silence, even in
+/// waits with a limit that is shorter than the time in which an answer may still come.
 #[test]
 fn short_waits_learn_of_the_end() {
     device_test(|| {
@@ -351,7 +351,7 @@ fn send(conn: &Conn, memory: &Mr<Memory>, bytes: &[u8]) {
         .expect("posted");
 }
 
-/// A client with a wrong request is cut off, nothing is stored for it, and the others go on.
+/// A client with a wrong request is cut off, no byte is stored for it, and the others go on.
 #[test]
 fn a_wrong_request_ends_its_connection_alone() {
     device_test(|| {
@@ -472,7 +472,7 @@ fn floods_and_deaf_clients_delay_nobody() {
     });
 }
 
-/// What commits need is known before a client is accepted.
+/// The needs of commits are checked before a client is accepted.
 #[test]
 fn a_client_is_prepared_with_the_right_memory_and_queues_only() {
     device_test(|| {
@@ -546,7 +546,7 @@ fn cfg_offer(cfg: &WriterCfg) -> Vec<u8> {
     offer.encode(Offer::CONNECT).expect("fits")
 }
 
-/// A server whose answer is none ends the connection, and nothing is called durable.
+/// A server that sends a wrong answer ends the connection, and no commit is called durable.
 #[test]
 fn a_wrong_answer_is_no_acknowledgement() {
     device_test(|| {

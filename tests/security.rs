@@ -1,4 +1,4 @@
-//! What a hostile peer can do, and what it cannot: each claim of docs/security.md.
+//! The abilities and the limits of a hostile peer: each claim of docs/security.md.
 //!
 //! The attacker forges descriptors and has all rights in its own eyes. The victim has a second region and
 //! another connection, which must not notice.
@@ -39,8 +39,8 @@ impl Victim {
         }
     }
 
-    /// Attacks with each operation, each over a connection of its own (the first refusal ends it), and
-    /// sees that nothing has changed.
+    /// Attacks with each operation, each over a connection of its own (the first refusal ends it),
+    /// and checks that the bytes are unchanged.
     fn withstands(&self, what: &str, place: RemoteSlice, attacks: &[Attack]) {
         for &attack in attacks {
             for fallback in [false, true] {
@@ -84,7 +84,7 @@ use Attack::{AtomicWrite, Flush, Read, Write};
 
 const ALL: &[Attack] = &[Write, Read, AtomicWrite, Flush];
 
-/// Does it, and returns how the operation ended; what was read must be nothing of the victim's.
+/// Makes the attack, and returns how the operation ended; the read bytes must not be the victim's.
 fn run(
     attack: Attack,
     attacker: &Peer,
@@ -221,8 +221,8 @@ fn a_wrong_guess_of_a_key_changes_nothing() {
     });
 }
 
-/// What the page says that RDMA does not prevent: a descriptor is good for every connection of its `Peer`,
-/// and the right to flush is one to read.
+/// The attacks that RDMA does not prevent, as listed on the page: a descriptor is good for every
+/// connection of its `Peer`, and the right to flush is one to read.
 #[test]
 fn a_descriptor_is_a_key_for_everybody_who_has_it() {
     device_test(|| {
@@ -248,7 +248,7 @@ fn a_descriptor_is_a_key_for_everybody_who_has_it() {
 }
 
 /// A server that keeps a `Peer` for each key: a client with the descriptor of another client's
-/// memory reaches nothing with it, in both directions.
+/// memory reaches no byte with it, in both directions.
 #[test]
 fn clients_of_a_server_cannot_use_each_others_keys() {
     device_test(|| {

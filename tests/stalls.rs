@@ -24,7 +24,7 @@ const LIMIT: Duration = Duration::from_secs(120);
 /// The beginning of a line about a stall.
 const LINE: &str = "rpma-sim: ";
 
-/// A check locks what another thread of the host holds across its calls. Neither can go on.
+/// A check locks a mutex that another thread of the host holds across its calls. Neither can go on.
 fn check_locks(fabric: &Fabric) {
     let host = fabric.host("here");
     let _entered = host.enter();
@@ -47,7 +47,7 @@ fn check_locks(fabric: &Fabric) {
     });
 }
 
-/// A thread waits for a lock whose owner waits for that thread.
+/// A thread waits for a lock, and the owner of the lock waits for that thread.
 fn waits_for_each_other(host: &Host) {
     let lock = Arc::new(Mutex::new(()));
     let held = Arc::clone(&lock);
@@ -78,7 +78,7 @@ fn sleeps_with_a_lock(host: &Host) {
     drop(lock.lock());
 }
 
-/// An action at a step locks what a thread holds that waits for its turn.
+/// An action at a step locks a mutex of a thread that waits for its turn.
 fn action_locks(fabric: &Fabric, host: &Host) {
     let lock = Arc::new(Mutex::new(()));
     let held = Arc::clone(&lock);
@@ -110,7 +110,7 @@ fn goes_on_in_the_end(host: &Host) {
     waits.join().expect("no panic");
 }
 
-/// An async program waits for a request that is under way, on a fabric that nobody ticks.
+/// An async program waits for a request that is under way, on a fabric without a ticking future.
 fn is_not_ticked(fabric: &Fabric, host: &Host) {
     let mut runtime = Builder::new_current_thread();
     let runtime = runtime.enable_all().start_paused(true).build();

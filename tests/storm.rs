@@ -96,7 +96,7 @@ impl Replica {
     }
 }
 
-/// Appends a record to two replicas, and returns whether it told its user that the record is safe.
+/// Appends a record to two replicas, and returns whether it reported the record as safe.
 fn append(fabric: &Fabric, safe: Safe) -> rpma::Result<bool> {
     let client = fabric.host("client");
     let servers = ["one", "the other"].map(|name| fabric.host(name));
@@ -157,7 +157,8 @@ fn faults_of_hosts_are_found() {
     assert!(finds(&Profile::STRICT, Safe::WithoutLimit), "frozen");
 }
 
-/// Two faults that a program takes for none are found, and not by a sweep, which has one at a time.
+/// A program that treats two failures at once as success is found, and not by a sweep, which has
+/// one at a time.
 #[test]
 fn two_faults_at_once_are_found() {
     for profile in Profile::ALL {

@@ -1,5 +1,5 @@
-//! What an adapter does that soft-RoCE does not: it keeps only the order that is promised, so that a fence which is
-//! missing shows, and it tells of failed queue pairs.
+//! The differences of an adapter from soft-RoCE: it keeps only the promised order, so that a
+//! missing fence shows, and it reports failed queue pairs.
 //!
 //! Of order: in each round a flush or a read fails, because its memory is gone, and a write follows it: one that had to wait for it
 //! must not be executed any more.
@@ -17,7 +17,7 @@ use rpma::{
 const ROUNDS: usize = if cfg!(miri) { 6 } else { 40 };
 const LIMIT: std::time::Duration = std::time::Duration::from_secs(10);
 
-/// What comes first, and what follows.
+/// The first operation, and the next one.
 #[derive(Clone, Copy, Debug)]
 enum First {
     Read,
@@ -32,8 +32,8 @@ enum Then {
     Send(Flags),
 }
 
-/// In how many rounds what follows was executed although what comes first has failed. `single`: it is posted by a call of
-/// its own.
+/// In how many rounds the next operation was executed although the first one has failed. `single`:
+/// it is posted by a call of its own.
 fn executed(force_fallback: bool, first: First, then: Then, single: bool) -> usize {
     executed_on(Profile::STRICT, force_fallback, first, then, single)
 }
@@ -122,8 +122,9 @@ fn connect(peer: &Peer, addr: &str, cfg: &ConnCfg) -> (Conn, Conn) {
     (asking.wait_established(LIMIT).expect("accepted"), server)
 }
 
-/// What the other tests stand on: this adapter does let a write overtake. (One that was posted together with what it
-/// overtakes: behind a post of its own the time between the two says what happens.)
+/// The basis of the other tests: this adapter does let a write overtake. (The write is posted
+/// together with the operation that it overtakes: if it had a post of its own, the time between the
+/// two would decide.)
 #[test]
 fn a_plain_write_may_be_executed_first() {
     for (force_fallback, first) in [
@@ -170,8 +171,8 @@ fn a_fenced_operation_comes_after_reads() {
     }
 }
 
-/// Promise: an adapter keeps its fences also if its driver tells no vendor id (mana_ib did not). Before, such a device was
-/// taken for soft-RoCE, and a log's tail came before its data.
+/// Promise: an adapter keeps its fences even if its driver reports no vendor id (mana_ib did not).
+/// Before, such a device was taken for soft-RoCE, and a log's tail came before its data.
 #[test]
 fn a_device_without_a_vendor_id_has_fences() {
     let nameless = || Profile::STRICT.with_vendor_id(0);
@@ -184,8 +185,8 @@ fn a_device_without_a_vendor_id_has_fences() {
     }
 }
 
-/// Promise of `Conn::atomic_write`: it stays behind earlier flushes, the device's own and the fallback's. So a log's tail is
-/// never there before its data.
+/// Promise of `Conn::atomic_write`: it is executed after earlier flushes, the device's own and the
+/// fallback's. So a log's tail is never there before its data.
 #[test]
 fn an_atomic_write_stays_behind_a_flush() {
     for single in [true, false] {
@@ -196,8 +197,8 @@ fn an_atomic_write_stays_behind_a_flush() {
     }
 }
 
-/// Promise: what the device reports of a queue pair ends its connection, at the side that has done nothing wrong as well,
-/// and at once.
+/// Promise: a device's report about a queue pair ends its connection, at the side that has done
+/// nothing wrong as well, and at once.
 #[test]
 fn a_failed_queue_pair_is_told() {
     let fabric = Fabric::new(Profile::STRICT);

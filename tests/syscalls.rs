@@ -48,7 +48,7 @@ fn with_strace(
     check(&|part| calls(&trace, part));
 }
 
-/// Marks what is counted by two system calls that fail: what the thread does in between is `part`.
+/// Marks the counted calls by two system calls that fail: the thread's calls in between are `part`.
 fn counted<T>(part: &str, what: impl FnOnce() -> T) -> T {
     let [begin, end] = ["begin", "end"].map(|edge| format!("/{edge} {part}"));
     assert!(!Path::new(&begin).exists());
@@ -83,8 +83,8 @@ fn write(conn: &Conn, op_context: u64) {
         .expect("posted");
 }
 
-/// Promise (docs/performance.md): a wait is 3 system calls if there is an event, 5 if it has to wait for one;
-/// polling is none.
+/// Promise (docs/performance.md): a wait is 3 system calls if there is an event, 5 if it has to
+/// wait for one; polling makes no system call.
 #[test]
 fn a_wait_makes_three_or_five_system_calls() {
     let measured = || {
@@ -121,7 +121,7 @@ fn a_wait_makes_three_or_five_system_calls() {
 }
 
 /// Promise (docs/completion-events.md): `Wait::next` makes 5 system calls if a completion event is
-/// there, and 7 if it has to wait for one, beside one member or fifty. It makes one if nothing is
+/// there, and 7 if it has to wait for one, beside one member or fifty. It makes one if no event is
 /// there and the limit is 0.
 #[test]
 fn a_wait_of_many_members_makes_five_or_seven_system_calls() {
@@ -192,7 +192,7 @@ fn a_wait_of_many_members_makes_five_or_seven_system_calls() {
 
 /// Promise (`Batch`, `Conn::commit`): over soft-RoCE a doorbell is a system call. A batch is one
 /// doorbell, with either way to flush, and so is a commit; a batch with a gather beside a native
-/// flush is two. Receives are none.
+/// flush is two. Receives make no system call.
 #[test]
 fn a_batch_is_one_system_call() {
     let measured = || {

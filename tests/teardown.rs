@@ -16,7 +16,7 @@ use rpma::{
     NotConnected, Peer, RemoteSlice, Side, Wc, WcStatus,
 };
 
-/// Every order in which a program can drop what it has frees everything, and nothing fails.
+/// In every order in which a program can drop its objects, everything is freed, and no call fails.
 #[test]
 fn objects_may_be_dropped_in_each_order() {
     device_test(|| {
@@ -50,7 +50,7 @@ fn objects_may_be_dropped_in_each_order() {
     });
 }
 
-/// After its region is gone the memory is nobody's but its owner's, whatever is still in flight.
+/// After its region is gone the memory is only its owner's, even for operations in flight.
 #[test]
 fn memory_is_not_touched_after_deregistration() {
     const LEN: usize = 4 << 20;
@@ -82,7 +82,8 @@ fn memory_is_not_touched_after_deregistration() {
     });
 }
 
-/// Operations on a region that is dropped end their connection with an error; nothing else happens.
+/// Operations on a region that is dropped end their connection with an error, without another
+/// effect.
 #[test]
 fn a_region_dropped_with_work_posted_ends_the_connection() {
     const LEN: usize = 1 << 20;
@@ -203,7 +204,7 @@ fn a_forgotten_region_is_harmless() {
     });
 }
 
-/// A panic unwinds through everything and leaves nothing behind.
+/// A panic unwinds through everything and leaves no object.
 #[test]
 fn a_panic_leaks_nothing() {
     device_test(|| {
@@ -326,8 +327,8 @@ fn everything_can_be_sent_to_another_thread() {
     });
 }
 
-/// Promise: a handle of a queue may stay longer than its connection, in any order, with whatever watches its
-/// descriptor; the queue goes with the last one.
+/// Promise: a handle of a queue may stay longer than its connection, in any order, with a watcher
+/// of its descriptor; the queue goes with the last one.
 #[test]
 fn handles_of_queues_outlive_their_connection() {
     device_test(|| {

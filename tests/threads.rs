@@ -51,7 +51,7 @@ macro_rules! program {
                 is_ref::<Condvar>();
             }
 
-            /// With the scope's type in its signature.
+            /// Starts a thread. The scope's type is in the signature.
             fn start<'scope>(
                 scope: &'scope Scope<'scope, '_>,
                 from: &'scope Mutex<u32>,
@@ -290,7 +290,7 @@ fn the_same_program_is_repeated_by_its_seed() {
     assert!(traces.collect::<BTreeSet<_>>().len() > 10);
 }
 
-/// A fabric whose clock jumps, and one with a seed; each with a host.
+/// A fabric with a clock that jumps, and one with a seed; each with a host.
 fn with_virtual_time(test: impl Fn(&Fabric, &Host)) {
     let [_, jumping, seeded] = fabrics();
     for fabric in [jumping, seeded] {
@@ -511,7 +511,8 @@ fn a_deadlock_is_told() {
     assert!(text.contains("was last in Receiver::recv"), "{text}");
 }
 
-/// A thread on no host wakes one on a host, and the other way round. With a seed the fabric reports it.
+/// A thread on no host wakes one on a host, and the other way round. If there is a seed the fabric
+/// reports it.
 #[test]
 fn threads_on_no_host_wake_and_are_woken() {
     for fabric in fabrics() {
@@ -543,7 +544,8 @@ fn threads_on_no_host_wake_and_are_woken() {
     }
 }
 
-/// A lock whose owner is on another fabric, or on none, is waited for in real time; it outlives both fabrics.
+/// A lock with an owner on another fabric, or on none, is waited for in real time; it outlives both
+/// fabrics.
 #[test]
 fn a_lock_is_shared_between_fabrics() {
     let lock = Arc::new(Mutex::new(0));
@@ -605,7 +607,7 @@ fn a_panic_poisons_for_threads_that_wait() {
     });
 }
 
-/// A persistent word that a thread counts up, and how the count is told to the check.
+/// A persistent word that a thread counts up, and how the check gets the count.
 fn count_up(
     fabric: &Fabric,
     host: &Host,
@@ -631,7 +633,7 @@ fn count_up(
     found.map_err(|loss| loss.to_string())
 }
 
-/// A check locks what the program holds only between its calls, and keeps the turn.
+/// A check locks a mutex that the program holds only between its calls, and keeps the turn.
 #[test]
 fn a_check_locks_and_reads_channels() {
     for fabric in fabrics() {
@@ -765,7 +767,7 @@ fn an_end_is_repeated() {
     assert!(counts.len() > 3, "{counts:?}");
 }
 
-/// Threads of a scope that nothing joins end before it, in virtual time.
+/// Threads of a scope that are not joined end before it, in virtual time.
 #[test]
 fn a_scope_ends_with_its_threads() {
     with_virtual_time(|fabric, _| {

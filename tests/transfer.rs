@@ -36,7 +36,8 @@ fn succeeded(wc: Wc, wr_id: u64) -> WcOpcode {
     wc.result().expect("the operation succeeds").opcode()
 }
 
-/// Writes, flushes and reads back every size; returns what the target must hold in the end.
+/// Writes, flushes and reads back every size; returns the contents that the target must have in the
+/// end.
 fn write_flush_read<M: RegisterableMemory>(
     peer: &Peer,
     conn: &Conn,
@@ -371,8 +372,8 @@ fn writes_without_completions_fill_the_queue_as_well() {
     });
 }
 
-/// A connection that fails flushes everything that is in flight, also what would not have completed;
-/// rxe takes operations after that, too. Nothing may push a completion out of the queue.
+/// A connection that fails flushes all operations in flight, even those without a completion on
+/// success; rxe takes operations after that, too. No completion may be pushed out of the queue.
 #[test]
 fn a_failed_connection_loses_no_completion() {
     device_test(|| {
@@ -486,7 +487,7 @@ fn waiting_for_a_completion() {
     });
 }
 
-/// Memory that somebody else owns is used like any other, and never more than its owner promised, also
+/// Memory of another owner is used like any other, and never more than its owner promised, also
 /// when it is registered once more.
 #[test]
 fn foreign_memory_is_used_as_its_owner_promised() {
@@ -519,7 +520,7 @@ fn foreign_memory_is_used_as_its_owner_promised() {
     });
 }
 
-/// Promise: regions over parts of one map have keys of their own, each of which is good for its part only.
+/// Promise: regions over parts of one map have keys of their own. Each is good for its part only.
 #[test]
 fn parts_of_a_device_have_keys_of_their_own() {
     const MIB: u64 = 1 << 20;

@@ -1,7 +1,7 @@
-//! An operation has several ways to the device: a short one for what is usual, one for gathers, one
-//! of a batch of one and one of a longer batch, and a long one, which knows every case. Each
-//! operation below goes all ways. They must give the same answer, and do the same: no short way may
-//! accept what the long one refuses, or name it otherwise.
+//! An operation has several ways to the device: a fast one for usual operations, one for gathers,
+//! one of a batch of one and one of a longer batch, and a slow one, which checks every case. Each
+//! operation below goes all ways. They must give the same answer, and have the same effect: no fast
+//! path may accept an operation that the slow one refuses, or name another error.
 
 mod common;
 
@@ -90,7 +90,7 @@ fn batched<'a>(
     batch.post()
 }
 
-/// Waits for what was posted, and describes the outcome.
+/// Waits for the posted operation, and describes the outcome.
 fn outcome(conn: &Conn, posted: Result<Posted>) -> String {
     match posted {
         Ok(posted) => {
@@ -394,7 +394,7 @@ fn a_flush_that_is_posted_after_the_declaration() {
     });
 }
 
-/// Whether fences are missing on a connection whose peer reorders.
+/// Whether fences are missing on a connection to a peer that reorders.
 fn peer_is_soft_roce(conn: &Conn) -> bool {
     let fenced = conn.write(RemoteSlice::EMPTY, MrSlice::EMPTY, ALWAYS | Flags::FENCE, 9);
     matches!(fenced, Err(Error::NotSupported(_)))

@@ -165,7 +165,7 @@ fn more_than_fits_is_refused() {
 }
 
 /// With room there is a commit less in flight, and its source is released. A connection that is
-/// over has none.
+/// over has no room.
 #[test]
 fn a_wait_for_room_ends_when_the_oldest_commit_is_complete() {
     device_test(|| {

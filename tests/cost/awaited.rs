@@ -23,7 +23,8 @@ use crate::{LEN, Outcome, ROUNDS, counted};
 /// Its bytes are made visible.
 const VISIBLE: FlushType = FlushType::Visibility;
 
-/// What awaiting may cost: a row, the row that it is compared with, and the instructions more.
+/// The limits of the cost of awaiting: a row, the row that it is compared with, and the
+/// instructions more.
 pub(crate) const LIMITS: [(&str, &str, u64); 5] = [
     ("awaited_flush", "by_hand_flush", 220),
     ("awaited_write_flush", "by_hand_write_flush", 820),
@@ -226,7 +227,7 @@ async fn measured_commit(
     Ok(())
 }
 
-/// A block that is free, and whose bytes are not written here.
+/// A free block with bytes that are not written here.
 #[inline(always)]
 pub(crate) fn block(pool: &Pool) -> Frozen {
     pool.try_lease().expect("it is free").freeze()

@@ -1,6 +1,6 @@
-//! The operations with nothing but the verbs: what a program costs that does no more than fill in a
-//! request and call `rpma_sys`. One thread makes each object after those that it needs, and frees none of
-//! them, so that every call is made with what is alive.
+//! The operations on bare verbs: the cost of a program that only fills in a request and calls
+//! `rpma_sys`. One thread makes each object after those that it needs, and does not free them, so
+//! that every call is made with live objects.
 
 use std::error::Error;
 use std::ffi::CString;

@@ -1,12 +1,12 @@
-//! What callgrind writes: the instructions that each function took itself, function by function, with
-//! the object that the function is in.
+//! The output of callgrind: the instructions that each function took itself, function by function,
+//! with the object that the function is in.
 
 use std::arch::asm;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::CString;
 
-/// Lets callgrind write what it has counted, with this name, and begin again at 0
-/// (`CALLGRIND_DUMP_STATS_AT` of its header). Without callgrind it does nothing.
+/// Lets callgrind write its counts, with this name, and begin again at 0 (`CALLGRIND_DUMP_STATS_AT`
+/// of its header). Without callgrind it has no effect.
 pub(crate) fn dump(name: &str) {
     const DUMP_STATS_AT: usize = 0x4354_0003;
     let name = CString::new(name).expect("a name without a 0");
@@ -43,8 +43,8 @@ const BELOW: [&str; 12] = [
     "<tokio::",
 ];
 
-/// Reads one dump: the function behind which it was made, and the costs. If there were calls of the simulated fabric, they
-/// are one object, with those of tokio, and all else is another one.
+/// Reads one dump: the function after which it was made, and the costs. If there were calls of the
+/// simulated fabric, they are one object, with those of tokio, and all else is another one.
 pub(crate) fn read(text: &str) -> Option<(String, Objects)> {
     let (mut trigger, mut names, mut functions) = (None, BTreeMap::new(), BTreeMap::new());
     let (mut object, mut function, mut called) = (String::new(), String::new(), String::new());
@@ -81,11 +81,11 @@ pub(crate) fn read(text: &str) -> Option<(String, Objects)> {
     Some((trigger?, objects))
 }
 
-/// The calls that a function makes, and what each costs with all that it calls.
+/// The calls that a function makes, and the cost of each with all that it calls.
 type Calls = BTreeMap<String, Vec<(String, u64)>>;
 
-/// The instructions of what is below, as far as it is called by a function that is measured, or by one
-/// that this calls.
+/// The instructions of the layers below, as far as they are called by a function that is measured,
+/// or by one that this calls.
 fn below(calls: &Calls) -> u64 {
     let mut seen: BTreeSet<&str> = calls
         .keys()
@@ -110,7 +110,7 @@ fn cost(line: &str) -> Option<u64> {
     line.split_whitespace().nth(1)?.parse().ok()
 }
 
-/// What is inside of such a call has a longer name, and what has a type of tokio is tokio's.
+/// A function inside of such a call has a longer name, and one with a type of tokio is tokio's.
 fn is_below(function: &str) -> bool {
     let is_call = BELOW.iter().any(|call| function.starts_with(call)) && !function.contains("{{");
     is_call || function.contains("<tokio::")

@@ -1,15 +1,17 @@
-//! What each operation costs: the instructions of this library, of librpma, and of nothing but the verbs,
+//! The costs of each operation: the instructions of this library, of librpma, and of bare verbs,
 //! counted by callgrind. `cargo xtask bench cost` runs it in the guest.
 //!
-//! `check` and `record` need no device: they are of the simulated fabric, whose calls are not counted.
+//! `check` and `record` need no device: they run on the simulated fabric. Its calls are not
+//! counted.
 //!
 //! * `cost`: the table.
-//! * `cost connections`: a write and a poll with 1 to 1,000 connections, and what each takes of memory.
+//! * `cost connections`: a write and a poll with 1 to 1,000 connections, and the memory that each
+//!   takes.
 //! * `cost time`: how long writes and their flush take, beside librpma, and large writes, beside `ib_write_bw`.
 //! * `cost awaited`: operations of rpma-async, beside the same ones by hand. An error if one costs more
 //!   than `awaited.rs` allows. `check` has it as well.
-//! * `cost check COMPILER`: an error if this library costs more than counts.txt says, if that is of the same
-//!   compiler.
+//! * `cost check COMPILER`: an error if this library costs more than in counts.txt, if that is of
+//!   the same compiler.
 //! * `cost serving`: a commit by the server's method, for the server, beside 10 clients and beside 300.
 //!   An error if the two differ by more than 10 %. `check` has it as well.
 //! * `cost record COMPILER`: prints a new counts.txt.
@@ -47,7 +49,7 @@ use rustix::process::{Resource, Rlimit, setrlimit};
 const ROUNDS: usize = 64;
 /// The slots of each queue.
 const DEPTH: u32 = 100;
-/// How many writes are timed, behind so many that are not. Multiples of 16.
+/// How many writes are timed, after so many that are not. Multiples of 16.
 const TIMED: u64 = 3200;
 const WARM: u64 = 320;
 /// How many large writes, and their bytes.
@@ -131,10 +133,11 @@ const OPERATIONS: [(&str, &str); 46] = [
     ),
 ];
 
-/// What an operation may cost more than before: parts of a thousand, and instructions.
+/// The additional cost that an operation may have: parts of a thousand, and instructions.
 const TOLERANCE: (u64, u64) = (30, 2);
 
-/// Of each operation: the instructions of the program and the library together, and of what is below.
+/// For each operation: the instructions of the program and the library together, and of the layers
+/// below.
 type Costs = BTreeMap<String, (u64, u64)>;
 
 type Outcome<T = ()> = Result<T, Box<dyn Error>>;
@@ -183,7 +186,7 @@ fn main() -> Outcome {
     }
 }
 
-/// Runs what needs a device: on a simulated fabric, if that is in its place.
+/// Runs code that needs a device: on a simulated fabric, if that is in its place.
 fn here(run: impl FnOnce() -> ::rpma::Result<()>) -> Outcome {
     #[cfg(feature = "sim")]
     {
@@ -195,12 +198,12 @@ fn here(run: impl FnOnce() -> ::rpma::Result<()>) -> Outcome {
     Ok(run()?)
 }
 
-/// What was counted since the last time is so many calls of `what`.
+/// The count since the last time is for so many calls of `what`.
 fn counted(what: &str, times: usize) {
     callgrind::dump(&format!("{what} {times}"));
 }
 
-/// Waits until what was posted has completed.
+/// Waits until the posted operations have completed.
 fn came() {
     thread::sleep(Duration::from_millis(500));
 }
@@ -455,7 +458,7 @@ fn compare(costs: &Costs) -> Outcome {
     }
 }
 
-/// Compares with what was recorded.
+/// Compares with the recorded costs.
 fn check(costs: &Costs, compiler: &str) -> Outcome {
     let recorded = fs::read_to_string(concat!(
         env!("CARGO_MANIFEST_DIR"),
@@ -488,7 +491,7 @@ fn check(costs: &Costs, compiler: &str) -> Outcome {
     }
 }
 
-/// Counts what a program does between its dumps.
+/// Counts the instructions of a program between its dumps.
 fn count_instructions(command: &[&str]) -> Outcome<Costs> {
     let dir = tempfile::tempdir()?;
     let output = Command::new("valgrind")

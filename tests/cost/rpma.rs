@@ -1,7 +1,7 @@
 //! The operations with this library, each in a function of its own, [`ROUNDS`] times.
 //!
-//! Both ends are in this process and this thread. Everything is posted first and polled later, so that a
-//! function has nothing else in it.
+//! Both ends are in this process and this thread. All operations are posted first and polled later,
+//! so that each function has only its own cost.
 
 use rpma::{
     Conn, ConnCfg, ConnReq, Cq, Device, Ep, Flags, FlushType, Mr, MrRemote, MrSlice, MrUsage, Peer,
@@ -14,7 +14,7 @@ use rustix::process::{Resource, getrlimit, setrlimit};
 
 use crate::{DEPTH, LEN, ROUNDS, TIMED, WARM, came, counted, unusual};
 
-/// For what is there already.
+/// For completions that are there already.
 const LIMIT: Duration = Duration::from_secs(10);
 pub(crate) const ALWAYS: Flags = Flags::COMPLETION_ALWAYS;
 /// How many operations there are in batches of 16 writes and a flush.
@@ -354,7 +354,7 @@ fn measured_recv(conn: &Conn, parts: &Parts<'_>) -> Result<()> {
     Ok(())
 }
 
-/// 16 records and their flush, of which only the flush has a completion.
+/// 16 records and their flush. Only the flush has a completion.
 #[inline(never)]
 fn measured_batch(conn: &Conn, parts: &Parts<'_>) -> Result<()> {
     for parts in parts.chunks_exact(16) {

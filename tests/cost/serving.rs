@@ -16,7 +16,7 @@ const LIMIT: Duration = Duration::from_secs(10);
 /// The memory of each client.
 const PART: usize = 1024;
 
-/// Counts what the server does for a commit, with this many clients.
+/// Counts the server's work for a commit, with this many clients.
 pub(crate) fn run(addr: &str, clients: usize) -> Result<()> {
     let mut limit = getrlimit(Resource::Nofile);
     limit.current = limit.maximum;
@@ -103,7 +103,7 @@ fn connect(
 }
 
 /// A call of the server's loop, in which the request is there, is served and answered, until there
-/// is nothing more to do.
+/// is no more work.
 #[inline(never)]
 fn measured_serve(server: &mut Server) -> Result<()> {
     let served = server.next(&mut [Wc::default(); 4], Duration::ZERO)?;

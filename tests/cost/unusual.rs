@@ -1,4 +1,4 @@
-//! The operations beside the main road: several local buffers, none, fences, short flushes,
+//! The operations beside the main road: several local buffers, no buffer, fences, short flushes,
 //! fallbacks, batches of one, and shared receive queues.
 
 use std::hint::black_box;
@@ -136,7 +136,7 @@ fn measured_commit(
     Ok(())
 }
 
-/// Receives of `srq`, whose completions arrive in its own queue or in that of `server`.
+/// Receives of `srq`. Their completions arrive in its own queue or in that of `server`.
 pub(crate) fn shared_receives(
     client: &Conn,
     server: &Conn,
