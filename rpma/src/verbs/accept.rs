@@ -67,7 +67,8 @@ unsafe fn step(
 ) -> Result<Option<u8>> {
     // SAFETY: the caller promises it.
     let (mut attr, mask) = unsafe { known(id, state) }?;
-    // The mask has only what this state and this transport need: of iWARP none of these.
+    // The mask has only the attributes that this state and this transport need: for iWARP none of
+    // these.
     attr.max_dest_rd_atomic = param.responder_resources;
     attr.max_rd_atomic = param.initiator_depth;
     attr.retry_cnt = param.retry_count;

@@ -166,7 +166,7 @@ impl<'a, const N: usize> Requests<'a, N> {
             return None;
         }
         let place: *mut Request<'a> = self.places.as_mut_ptr().cast();
-        // SAFETY: a request stands at the first place, and borrows what a `Request` does.
+        // SAFETY: a request stands at the first place, and borrows as a `Request` does.
         let request = unsafe { &mut *place };
         // SAFETY: it is written with the request.
         let op_context = unsafe { request.wr.op_context.assume_init() };
@@ -474,7 +474,7 @@ impl QueuePair {
                 _ => self.post_chain::<true>(run, &mut number),
             };
             if let Err(error) = posted {
-                // What went before cannot be taken back.
+                // Earlier requests cannot be taken back.
                 return Err(match run.first == all.first {
                     true => error,
                     false => error.in_the_middle(Call::PostSend),
@@ -496,7 +496,7 @@ impl QueuePair {
         let mut bad = ptr::null_mut();
         loop {
             let sge = place.wrapping_byte_add(offset_of!(SendWr, sge)).cast();
-            // SAFETY: a run begins with a request, and there is one behind each, before its end.
+            // SAFETY: a run begins with a request, and there is one after each, before its end.
             let wr = unsafe { &mut *place.cast::<SendWr>() };
             // SAFETY: it is written with the request.
             let op_context = unsafe { wr.op_context.assume_init() };
@@ -515,10 +515,10 @@ impl QueuePair {
             wr.next.write(place.cast());
         }
         let first = first.cast();
-        // SAFETY: `ibv_post_send` of the queue pair's own context. The queue pair is alive; the call copies
-        // the requests, each of which is complete and points to the next one, and their buffers' addresses,
-        // which have been written. Inline data is read now: `Requests` borrows it. For what the device reads
-        // and writes later see the head of `post.rs`.
+        // SAFETY: `ibv_post_send` of the queue pair's own context. The queue pair is alive. The
+        // call copies the requests, each of which is complete and points to the next one, and their
+        // buffers' addresses, which have been written. Inline data is read now: `Requests` borrows
+        // it. For later reads and writes of the device see the head of `post.rs`.
         let ret = unsafe { (self.calls.post_send)(self.as_ptr(), first, &raw mut bad) };
         match (ret, bad.is_null()) {
             (0, true) => Ok(()),
@@ -541,7 +541,8 @@ impl QueuePair {
             let wr = unsafe { &*place.cast::<SendWr>() };
             // SAFETY: it is written with the request.
             let op_context = unsafe { wr.op_context.assume_init() };
-            // SAFETY: what an inline or atomic write reads is borrowed by `Requests`; its buffer is written.
+            // SAFETY: `Requests` borrows the source of an inline or atomic write; its buffer is
+            // written.
             unsafe { stream.add(wr, number(op_context)) };
             place = place.wrapping_add(1);
         }

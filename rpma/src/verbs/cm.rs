@@ -45,8 +45,8 @@ pub(crate) struct EventChannel {
     turns: Turns,
 }
 
-// SAFETY: the struct behind the pointer holds one descriptor that never changes; the calls that read
-// events from it are serialised by `turns`.
+// SAFETY: the struct that the pointer leads to holds one descriptor that never changes; the calls
+// that read events from it are serialised by `turns`.
 unsafe impl Send for EventChannel {}
 // SAFETY: as above.
 unsafe impl Sync for EventChannel {}
@@ -87,8 +87,8 @@ impl fmt::Debug for EventChannel {
 
 impl Drop for EventChannel {
     fn drop(&mut self) {
-        // SAFETY: every id on this channel holds an `Arc` of it, so none is left that anything uses (one
-        // that could not be destroyed is forgotten), and no thread reads from it.
+        // SAFETY: every id on this channel holds an `Arc` of it, so none is left in use (one that
+        // could not be destroyed is forgotten), and no thread reads from it.
         unsafe { sys::rdma_destroy_event_channel(self.raw.as_ptr()) };
     }
 }
@@ -103,8 +103,8 @@ pub(crate) struct CmId {
 
 // SAFETY: calls that change the id are serialised by its channel's lock or take `&mut self`.
 unsafe impl Send for CmId {}
-// SAFETY: as above; what `&self` reads without the lock (`verbs`, `port_num`) is set before an id is
-// shared and does not change then.
+// SAFETY: as above; the fields that `&self` reads without the lock (`verbs`, `port_num`) are set
+// before an id is shared and do not change then.
 unsafe impl Sync for CmId {}
 
 /// The steps before a connection can be asked for.
@@ -176,13 +176,12 @@ impl IncomingRequest {
             })),
             Err(error) => {
                 let len = u8::try_from(reject.len()).unwrap_or(u8::MAX);
-                // SAFETY: the request's id is alive and nobody else knows it; the call copies the
-                // data.
+                // SAFETY: the request's id is alive and not shared yet; the call copies the data.
                 let ret = unsafe { sys::rdma_reject(raw.as_ptr(), reject.as_ptr().cast(), len) };
                 if let Err(gone) = check_minus_one("rdma_reject", ret) {
                     log::info!("a client gave up before it was rejected: {gone}");
                 }
-                // SAFETY: the request's id is alive and nobody else knows it.
+                // SAFETY: the request's id is alive and not shared yet.
                 let ret = unsafe { sys::rdma_destroy_id(raw.as_ptr()) };
                 log_leak(check_minus_one("rdma_destroy_id", ret));
                 Err(error)
@@ -302,8 +301,8 @@ impl CmId {
     pub(crate) fn local_addr(&self) -> Option<SocketAddr> {
         // SAFETY: the id is alive; the function returns a pointer to a field of it.
         let addr = unsafe { sys::rdma_get_local_addr(self.as_ptr()) };
-        // SAFETY: the field is a sockaddr union of at least sockaddr_in6's size, as large as its family
-        // says.
+        // SAFETY: the field is a sockaddr union of at least sockaddr_in6's size, as large as its
+        // family needs.
         unsafe { socket_addr(addr) }
     }
 
@@ -407,7 +406,8 @@ impl CmId {
         // connect, for instance), which would block for ever on a blocking descriptor.
         let _nonblocking = NonBlocking::set(fd)?;
         let mut event = ptr::null_mut();
-        // SAFETY: the channel is alive, and its lock is held: nobody destroys an id whose event this is.
+        // SAFETY: the channel is alive, and its lock is held: no thread destroys an id that this
+        // event is for.
         let ret = unsafe { sys::rdma_get_cm_event(self.channel.raw.as_ptr(), &raw mut event) };
         let errno = std::io::Error::last_os_error().raw_os_error().unwrap_or(0);
         match check_minus_one("rdma_get_cm_event", ret) {
@@ -445,7 +445,7 @@ impl CmId {
             return Ok(());
         }
         self.serialised(|id| {
-            // SAFETY: `released` says that the id is alive, and nothing uses it after this. Every
+            // SAFETY: `released` means that the id is alive, and it is not used after this. Every
             // event was acknowledged under the same lock, so that the call does not wait.
             let ret = unsafe { sys::rdma_destroy_id(id) };
             check_minus_one("rdma_destroy_id", ret)
@@ -507,7 +507,7 @@ unsafe fn socket_addr(addr: *const libc::sockaddr) -> Option<SocketAddr> {
     let family = c_int::from(unsafe { (*addr).sa_family });
     match family {
         libc::AF_INET => {
-            // SAFETY: the family says that it is a sockaddr_in.
+            // SAFETY: by its family it is a sockaddr_in.
             let v4 = unsafe { addr.cast::<libc::sockaddr_in>().read_unaligned() };
             let ip = u32::from_be(v4.sin_addr.s_addr).into();
             Some(SocketAddr::new(
@@ -516,7 +516,7 @@ unsafe fn socket_addr(addr: *const libc::sockaddr) -> Option<SocketAddr> {
             ))
         }
         libc::AF_INET6 => {
-            // SAFETY: the family says that it is a sockaddr_in6.
+            // SAFETY: by its family it is a sockaddr_in6.
             let v6 = unsafe { addr.cast::<libc::sockaddr_in6>().read_unaligned() };
             let (ip, port) = (v6.sin6_addr.s6_addr.into(), u16::from_be(v6.sin6_port));
             let v6 = std::net::SocketAddrV6::new(ip, port, v6.sin6_flowinfo, v6.sin6_scope_id);

@@ -172,7 +172,7 @@ impl QueuePair {
         // SAFETY: it was added, as each commit has a flush.
         unsafe { (*last).next.write(ptr::null_mut()) };
         let (first, mut bad) = (first.cast(), ptr::null_mut());
-        // SAFETY: as in `post`, with a chain whose requests and entries are alive and written.
+        // SAFETY: as in `post`, with a chain of requests and entries that are alive and written.
         let ret = unsafe { (self.calls.post_send)(self.as_ptr(), first, &raw mut bad) };
         match (ret, bad.is_null()) {
             (0, true) => Ok(()),
@@ -199,7 +199,7 @@ impl QueuePair {
         for part in parts {
             stream.set_number(number());
             stream.write(part.remote());
-            // Looked at only now: what is kept during a call takes a register.
+            // Read only now: a value that is kept during a call takes a register.
             stream.set_local(part.local());
         }
         if commit.pointer.place().is_none() {

@@ -213,7 +213,7 @@ impl Pd {
 
 impl Drop for Pd {
     fn drop(&mut self) {
-        // SAFETY: everything made from this domain holds an `Arc` of it, so nothing is left.
+        // SAFETY: every object made from this domain holds an `Arc` of it, so none is left.
         let ret = unsafe { sys::ibv_dealloc_pd(self.raw.as_ptr()) };
         log_leak(check_errno("ibv_dealloc_pd", ret));
     }

@@ -253,7 +253,7 @@ mod portable {
     pub(super) unsafe fn copy_to_shared(src: &[u8], dst: *mut u8) {
         for (i, &byte) in src.iter().enumerate() {
             // SAFETY: `i < src.len()`, and the caller vouches for as many bytes at `dst`; a byte is
-            // always aligned, and nothing accesses these but atomics and hardware.
+            // always aligned, and only atomics and hardware access these.
             let shared = unsafe { AtomicU8::from_ptr(dst.wrapping_add(i)) };
             shared.store(byte, Ordering::Relaxed);
         }

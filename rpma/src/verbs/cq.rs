@@ -34,7 +34,7 @@ pub(crate) struct CompChannel {
     released: bool,
 }
 
-// SAFETY: the fields of the struct behind the pointer that change are guarded by libibverbs.
+// SAFETY: libibverbs guards those fields of the pointer's struct that change.
 unsafe impl Send for CompChannel {}
 // SAFETY: as above.
 unsafe impl Sync for CompChannel {}
@@ -62,8 +62,8 @@ impl CompChannel {
         if std::mem::replace(&mut self.released, true) {
             return Ok(());
         }
-        // SAFETY: every queue on this channel holds an `Arc` of it, so none is left, and `released` says
-        // that it is open.
+        // SAFETY: every queue on this channel holds an `Arc` of it, so none is left, and `released`
+        // means that it is open.
         let ret = unsafe { sys::ibv_destroy_comp_channel(self.raw.as_ptr()) };
         check_errno("ibv_destroy_comp_channel", ret)
     }
@@ -147,8 +147,8 @@ impl CompChannel {
                 false => Err(Error::provider("ibv_get_cq_event", cause)),
             };
         }
-        // SAFETY: the queue of the event is alive, as its destruction needs the lock, and with it
-        // the state whose address the queue was made with.
+        // SAFETY: the queue of the event is alive, as its destruction needs the lock. So is the
+        // state at the address that the queue was made with.
         let state = unsafe { &*state.cast_const().cast::<CqState>() };
         let tag = state.tag;
         let armed = match arms(tag) {
@@ -302,8 +302,9 @@ unsafe fn arm(cq: *mut sys::ibv_cq, state: &CqState) -> Result<()> {
         // SAFETY: the caller promises that the queue is alive.
         let ret = unsafe { sys::ibv_req_notify_cq(cq, notify.solicited_only()) };
         check_errno("ibv_req_notify_cq", ret).map_err(unarmed)?;
-        // Another thread may have asked for something else, and its request came before this one: on some devices
-        // the last one counts. With the same fence in that thread one of the two sees the other's.
+        // Another thread may have asked for something else, and its request came before this one:
+        // on some devices the last one counts. By the same fence in that thread one of the two sees
+        // the other's.
         fence(Ordering::SeqCst);
         match state.notify() {
             now if now == notify => return Ok(()),
@@ -403,7 +404,7 @@ impl CompletionQueue {
     }
 
     fn state(&self) -> &CqState {
-        // SAFETY: the state is freed by `release` only, after which nothing calls this.
+        // SAFETY: only `release` frees the state, and this is not called after it.
         unsafe { self.state.as_ref() }
     }
 
@@ -441,8 +442,8 @@ impl CompletionQueue {
         }
         let _guard = self.channel.turns.hold();
         // SAFETY: every queue pair that uses this queue holds an `Arc` of it, so none is left, and
-        // `released` says that it is alive. Under the lock every event that was taken is acknowledged,
-        // so that the call does not wait.
+        // `released` means that it is alive. Under the lock every event that was taken is
+        // acknowledged, so that the call does not wait.
         let ret = unsafe { sys::ibv_destroy_cq(self.raw.as_ptr()) };
         check_errno("ibv_destroy_cq", ret)?;
         // SAFETY: the state came from a box; the queue that referred to it is gone.

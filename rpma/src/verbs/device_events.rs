@@ -83,7 +83,7 @@ impl Drop for Watched {
 }
 
 fn with_queue_pairs<T>(run: impl FnOnce(&mut HashMap<usize, Watch>) -> T) -> T {
-    // Nothing panics while it is locked.
+    // No code panics while it is locked.
     run(&mut QUEUE_PAIRS.lock().unwrap_or_else(PoisonError::into_inner))
 }
 
@@ -134,7 +134,7 @@ impl Drop for DeviceWatch {
 }
 
 fn with_watches<T>(run: impl FnOnce(&mut Vec<(usize, OnDeviceEvent)>) -> T) -> T {
-    // Nothing panics while it is locked.
+    // No code panics while it is locked.
     run(&mut WATCHES.lock().unwrap_or_else(PoisonError::into_inner))
 }
 
@@ -174,7 +174,8 @@ impl<'device> DeviceEvents<'device> {
 
     fn take_each(&self) {
         let _guard = TAKING.lock().unwrap_or_else(PoisonError::into_inner);
-        // For good: somebody else may have taken them since, and a read that blocks would block us all.
+        // For good: another process may have taken them since, and a read that blocks would block
+        // us all.
         if set_nonblocking(self.fd()).is_err() {
             return;
         }
@@ -183,7 +184,8 @@ impl<'device> DeviceEvents<'device> {
                 element: sys::ibv_async_event__bindgen_ty_1 { port_num: 0 },
                 event_type: sys::ibv_event_type::IBV_EVENT_CQ_ERR,
             };
-            // SAFETY: the device is open; the call fills the event, or leaves it if there is none.
+            // SAFETY: the device is open; the call fills the event, or leaves it unchanged if there
+            // is none.
             if unsafe { sys::ibv_get_async_event(self.context.as_ptr(), &raw mut event) } != 0 {
                 return;
             }

@@ -93,7 +93,7 @@ unsafe impl RegisterableMemory for Box<[u8]> {
     }
 }
 
-// SAFETY: as for a boxed slice; only the initialised part counts, and nothing can grow the vector while
+// SAFETY: as for a boxed slice; only the initialised part counts, and the vector cannot grow while
 // it is owned by a region.
 unsafe impl RegisterableMemory for Vec<u8> {
     fn as_mut_ptr(&mut self) -> *mut u8 {
@@ -120,12 +120,13 @@ unsafe impl RegisterableMemory for MmapMut {
     }
 
     fn durability(&self) -> Durability {
-        // It may be anonymous memory, or a file, and does not tell: a PmemMap knows.
+        // It may be anonymous memory, or a file, which cannot be found out here. A PmemMap has its
+        // kind.
         Durability::Volatile
     }
 }
 
-// SAFETY: as above; it says that it is not writable.
+// SAFETY: as above; `is_writable` returns false.
 unsafe impl RegisterableMemory for Mmap {
     fn as_mut_ptr(&mut self) -> *mut u8 {
         self.as_ptr().cast_mut()

@@ -234,7 +234,7 @@ impl<M> Registered<M> {
         );
         // SAFETY: inside the memory, by the assertion.
         let to = unsafe { self.address.add(offset) };
-        // SAFETY: as in `read`; the caller knows that the memory is writable.
+        // SAFETY: as in `read`; the caller has checked that the memory is writable.
         unsafe { copy_to_shared(bytes, to.as_ptr()) };
     }
 
@@ -247,7 +247,7 @@ impl<M> Registered<M> {
     /// Stores 8 bytes at once. The caller has checked the range, the alignment, and that the memory is
     /// writable.
     pub(crate) fn store_u64(&self, offset: usize, value: u64) {
-        // SAFETY: as in `load_u64`; the caller knows that the memory is writable.
+        // SAFETY: as in `load_u64`; the caller has checked that the memory is writable.
         unsafe { store_u64(self.atomic(offset), value) };
     }
 
@@ -270,8 +270,8 @@ impl<M> Registered<M> {
     ///
     /// See `Mr::as_slice`.
     pub(crate) unsafe fn as_slice(&self) -> &[u8] {
-        // SAFETY: the memory is initialised and `len` bytes long; the caller promises that nothing
-        // changes it while the slice lives.
+        // SAFETY: the memory is initialised and `len` bytes long; the caller guarantees that it
+        // does not change while the slice lives.
         unsafe { std::slice::from_raw_parts(self.address.as_ptr(), self.len) }
     }
 
@@ -279,7 +279,7 @@ impl<M> Registered<M> {
     ///
     /// See `Mr::as_mut_slice`.
     pub(crate) unsafe fn as_mut_slice(&mut self) -> &mut [u8] {
-        // SAFETY: as in `as_slice`; the caller promises that nothing else accesses it.
+        // SAFETY: as in `as_slice`; the caller guarantees that there is no other access.
         unsafe { std::slice::from_raw_parts_mut(self.address.as_ptr(), self.len) }
     }
 

@@ -66,9 +66,10 @@ impl QueuePair {
         unsafe { (*wr).sg_list.write(sge) };
         let wr = wr.cast();
         let post_send = self.calls.post_send;
-        // SAFETY: `ibv_post_send` of the queue pair's own context. The queue pair is alive; the call copies
-        // the request and its entry. Inline data is read now: a request borrows its buffer, whose memory
-        // lives and may be read. For what the device reads and writes later see the head of this module.
+        // SAFETY: `ibv_post_send` of the queue pair's own context. The queue pair is alive; the
+        // call copies the request and its entry. Inline data is read now: a request borrows its
+        // buffer, so the buffer's memory lives and may be read. For later reads and writes of the
+        // device see the head of this module.
         let ret = unsafe { post_send(self.as_ptr(), wr, &raw mut bad) };
         check_posted(Call::PostSend, ret, bad.is_null())
     }
@@ -107,7 +108,7 @@ impl QueuePair {
         number: impl FnMut(u64) -> u64,
     ) -> Result<(), PostError> {
         post_receives::<SOME, T>(Call::PostRecv, receives, number, |wr, bad| {
-            // SAFETY: as in `post_receive`, with a chain whose requests and entries are alive.
+            // SAFETY: as in `post_receive`, with a chain of requests and entries that are alive.
             unsafe { (self.calls.post_recv)(self.as_ptr(), wr, bad) }
         })
     }

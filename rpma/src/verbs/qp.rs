@@ -210,7 +210,7 @@ impl QueuePair {
             Err(error) => return Err((error, id)),
         };
         #[cfg(any(native_flush, native_atomic_write))]
-        // SAFETY: the queue pair is alive as long as what is made here.
+        // SAFETY: the queue pair is alive as long as the calls that are looked up here.
         let stream = unsafe { StreamCalls::of(raw, native) };
         #[cfg(any(native_flush, native_atomic_write))]
         let native = match stream {
@@ -269,8 +269,8 @@ impl QueuePair {
     ) -> Result<(NonNull<sys::ibv_qp>, NativeOps)> {
         let send_ops_flags = native.send_ops_flags();
         let mut comp_mask = sys::ibv_qp_init_attr_mask::IBV_QP_INIT_ATTR_PD.0;
-        // A provider without extended queue pairs accepts the plain form only, which is what the
-        // domain alone asks for.
+        // A provider without extended queue pairs accepts the plain form only, which asks for the
+        // domain alone.
         if send_ops_flags != 0 {
             comp_mask |= sys::ibv_qp_init_attr_mask::IBV_QP_INIT_ATTR_SEND_OPS_FLAGS.0;
         }
@@ -516,8 +516,8 @@ impl QueuePair {
         }
         // First: another queue pair may get its address as soon as it is gone.
         self.watched = None;
-        // SAFETY: `released` says that the queue pair is alive, and nothing uses it after this.
-        // librdmacm's own call would not tell whether it worked.
+        // SAFETY: `released` means that the queue pair is alive, and it is not used after this.
+        // librdmacm's own call would not report whether it worked.
         let ret = unsafe { sys::ibv_destroy_qp(self.raw.as_ptr()) };
         if let Err(error) = check_errno("ibv_destroy_qp", ret) {
             // It stays for ever: the peer must reach no memory by it.

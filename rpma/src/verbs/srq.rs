@@ -84,7 +84,7 @@ impl SharedReceiveQueue {
         number: impl FnMut(u64) -> u64,
     ) -> Result<(), PostError> {
         post_receives::<SOME, T>(Call::PostSrqRecv, receives, number, |wr, bad| {
-            // SAFETY: as in `post_recv`, with a chain whose requests and entries are alive.
+            // SAFETY: as in `post_recv`, with a chain of requests and entries that are alive.
             unsafe { (self.post)(self.raw.as_ptr(), wr, bad) }
         })
     }
@@ -99,7 +99,7 @@ impl SharedReceiveQueue {
             return Ok(());
         }
         // SAFETY: every queue pair that uses this queue holds an `Arc` of it, so none is left, and
-        // `released` says that it is alive.
+        // `released` means that it is alive.
         let ret = unsafe { sys::ibv_destroy_srq(self.raw.as_ptr()) };
         check_errno("ibv_destroy_srq", ret)
     }

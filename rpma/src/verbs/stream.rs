@@ -62,7 +62,7 @@ impl StreamCalls {
         }
         // SAFETY: the queue pair is alive.
         let qp = NonNull::new(unsafe { sys::ibv_qp_to_qp_ex(qp.as_ptr()) })?;
-        // SAFETY: as above; nothing is posted yet that would change it.
+        // SAFETY: as above; there is no post yet that would change it.
         let calls = unsafe { qp.as_ref() };
         Some(Self {
             qp,
@@ -147,7 +147,7 @@ impl QueuePair {
         let stream = Stream::start(calls);
         native.add(&stream);
         stream.complete()?;
-        // SAFETY: the queue pair is alive, and nobody else posts.
+        // SAFETY: the queue pair is alive, and no other thread posts.
         let flags = unsafe { (*calls.qp.as_ptr()).wr_flags };
         // They are this side's, to which the calls only look.
         debug_assert_eq!(flags, native.flags().bits());
@@ -286,7 +286,7 @@ impl<'qp> Stream<'qp> {
     #[cfg(all(native_flush, native_atomic_write))]
     #[inline(always)]
     pub(super) fn write(&self, remote: RemoteAddress) {
-        // SAFETY: a call of this queue pair, whose stream is open.
+        // SAFETY: a call of this queue pair with an open stream.
         unsafe { (self.calls.write)(self.qp(), remote.rkey, remote.address) };
     }
 
@@ -295,7 +295,7 @@ impl<'qp> Stream<'qp> {
     #[inline(always)]
     pub(super) fn set_local(&self, local: LocalBuffer<'_>) {
         let sge = local.to_sge();
-        // SAFETY: as above. For what the device reads later see the head of `post.rs`.
+        // SAFETY: as above. For later reads of the device see the head of `post.rs`.
         unsafe { (self.calls.set_sge)(self.qp(), sge.lkey, sge.addr, sge.length) };
     }
 
@@ -342,7 +342,7 @@ impl<'qp> Stream<'qp> {
         let sge = unsafe { wr.sge.assume_init_ref() };
         match wr.opcode {
             Code::IBV_WR_RDMA_WRITE if wr.send_flags & SendFlags::INLINE.bits() == 0 => {
-                // SAFETY: a call of this queue pair, whose stream is open.
+                // SAFETY: a call of this queue pair with an open stream.
                 unsafe { (calls.write)(qp, rkey, address) };
                 // SAFETY: as above.
                 unsafe { (calls.set_sge)(qp, sge.lkey, sge.addr, sge.length) };
@@ -359,7 +359,7 @@ impl<'qp> Stream<'qp> {
                 // SAFETY: as above; the caller promises that the 8 bytes may be read.
                 unsafe { (calls.atomic_write)(qp, rkey, address, bytes) };
             }
-            // SAFETY: the caller promises what is asked for.
+            // SAFETY: the caller guarantees the same preconditions.
             _ => unsafe { self.add_any(wr, *sge) },
         }
     }
@@ -375,8 +375,8 @@ impl<'qp> Stream<'qp> {
         let (qp, calls) = (self.qp(), self.calls);
         let (rkey, address, imm) = (wr.rkey, wr.remote_addr, wr.imm_data);
         match wr.opcode {
-            // SAFETY: here and below: calls of this queue pair, whose stream is open. The immediate data is in
-            // network byte order, as they want it.
+            // SAFETY: here and below: calls of this queue pair with an open stream. The immediate
+            // data is in network byte order, as they want it.
             Code::IBV_WR_RDMA_WRITE => unsafe { (calls.write)(qp, rkey, address) },
             // SAFETY: as above.
             Code::IBV_WR_RDMA_WRITE_WITH_IMM => unsafe {
@@ -405,7 +405,8 @@ impl<'qp> Stream<'qp> {
         let stream = std::mem::ManuallyDrop::new(self);
         // SAFETY: the stream is open, and `drop` does not run.
         let ret = unsafe { (stream.calls.complete)(stream.qp()) };
-        // Whatever it reports: rxe publishes the requests first, and then the kernel may be out of memory.
+        // For any result: rxe publishes the requests first, and then the kernel may be out of
+        // memory.
         check_posted(Call::WrComplete, ret, true)
     }
 }

@@ -111,7 +111,7 @@ pub(super) struct Turns(Mutex<u64>);
 
 impl Turns {
     fn acquire(&self) -> MutexGuard<'_, u64> {
-        // A panic under it has broken nothing.
+        // A panic under it leaves the count intact.
         lock(&self.0)
     }
 
@@ -186,7 +186,7 @@ fn sleep(
     let mut from = 0;
     loop {
         fds.iter_mut().for_each(PollFd::clear_revents);
-        // Signals change nothing: also a wait of no time ends with `EINTR` if one is pending.
+        // Signals have no effect: even a wait of no time ends with `EINTR` if one is pending.
         let ready = match poll(&mut fds[from..], deadline.instant()) {
             Err(Errno::INTR) => continue,
             result => result.map_err(|errno| Error::provider("poll", errno))?,
@@ -196,7 +196,7 @@ fn sleep(
             if first.contains(PollFlags::IN) {
                 device.take_all();
             } else if ready == 1 {
-                // Of a device that is gone: it would end every wait at once.
+                // The descriptor of a device that is gone would end every wait at once.
                 from = 1;
                 continue;
             }

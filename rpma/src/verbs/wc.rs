@@ -175,7 +175,7 @@ impl WcSuccess<'_> {
         if !self.flags().contains(WcFlags::WITH_IMM) {
             return None;
         }
-        // SAFETY: the flag says that the union holds immediate data; both variants are plain u32s.
+        // SAFETY: by the flag the union holds immediate data; both variants are plain u32s.
         let imm_data = unsafe { self.0.__bindgen_anon_1.imm_data };
         Some(u32::from_be(imm_data))
     }

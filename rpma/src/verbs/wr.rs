@@ -137,7 +137,7 @@ const _: () = {
     let wr = offset_of!(Theirs, wr);
     assert!(offset_of!(SendWr, remote_addr) == wr + offset_of!(Rdma, remote_addr));
     assert!(offset_of!(SendWr, rkey) == wr + offset_of!(Rdma, rkey));
-    // Behind it are the arguments of binding memory windows and of segmentation, and nothing else.
+    // After it are only the arguments of binding memory windows and of segmentation.
     assert!(offset_of!(SendWr, sge) >= offset_of!(Theirs, __bindgen_anon_2));
 };
 
