@@ -24,7 +24,8 @@ pub(crate) type Call = Box<dyn Fn() + Send + Sync>;
 impl Bell {
     pub(crate) fn ring(&self) {
         self.rung.store(true, Ordering::Relaxed);
-        // With the one in `fd`: the sleeper's descriptor is seen here, or the ringing is seen there.
+        // Pairs with the fence in `fd`: the sleeper's descriptor is seen here, or the ringing is
+        // seen there.
         fence(Ordering::SeqCst);
         if let Some(fd) = self.fd.get() {
             wake(fd);

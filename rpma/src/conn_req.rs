@@ -164,7 +164,7 @@ impl ConnReq {
     pub(crate) fn incoming(plan: &Plan, request: IncomingRequest) -> Result<Self, (Error, CmId)> {
         let max = plan.peer.attributes().max_rd_atom;
         let direction = Direction::Incoming {
-            // At least 1 each: with 0 a read would never complete and report nothing.
+            // At least 1 each: with 0 a read would never complete or report.
             responder_resources: request.initiator_depth.clamp(1, max),
             initiator_depth: request.responder_resources.clamp(1, max),
         };

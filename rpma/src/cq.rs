@@ -102,7 +102,7 @@ impl Kept {
     }
 
     fn lock(&self) -> MutexGuard<'_, VecDeque<Wc>> {
-        // Nothing panics while it is locked.
+        // No code panics while it is locked.
         self.wcs.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -401,7 +401,8 @@ impl Polled {
         if count < wcs.len() {
             match check_poll(self.queue.poll(&mut wcs[count..])) {
                 Ok(polled) => count += polled,
-                // What was kept has been taken, and is told; the failure will come again.
+                // The kept completions have been taken, and are returned; the failure will come
+                // again.
                 Err(error) if count == 0 => return Err(error),
                 Err(error) => log::warn!("{error}"),
             }

@@ -62,7 +62,7 @@ impl Device {
         let mut id = CmId::new()?;
         let bound = match side {
             Side::Local => {
-                // The id stays: with the port, nobody could listen on that.
+                // The id stays: if it also had the port, no endpoint could listen on that.
                 let mut at_any_port = addr;
                 at_any_port.set_port(0);
                 id.bind_addr(at_any_port)

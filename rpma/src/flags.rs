@@ -46,7 +46,7 @@ impl Flags {
     /// [`Error::NotSupported`](crate::Error::NotSupported).
     pub const FENCE: Self = Self(Self::ON_ERROR | Self::BEHIND_READS);
 
-    // The bits that verbs has are its own, so that nothing is converted.
+    // The bits that verbs has are its own, so that they need no conversion.
     const ON_SUCCESS: u8 = SendFlags::SIGNALED.bits() as u8;
     const SOLICIT: u8 = SendFlags::SOLICITED.bits() as u8;
     const IN_REQUEST: u8 = SendFlags::INLINE.bits() as u8;

@@ -60,7 +60,7 @@ impl FlushMethod {
         match self {
             // The flushes are reads, and a fence covers earlier reads.
             Self::Read(_) => Ok(fence),
-            // An ATOMIC_WRITE stays behind a FLUSH by itself.
+            // An ATOMIC_WRITE stays after a FLUSH by itself.
             Self::Native if native => Ok(SendFlags::empty()),
             // The device executes in order.
             Self::Native if fence.is_empty() => Ok(SendFlags::empty()),

@@ -369,9 +369,9 @@ mod tests {
         check::<commit::Outcome>();
         check::<commit::Refused>();
         check::<commit::AddError>();
-        // Memory, and what can be registered.
+        // Memory, and registerable memory.
         check::<Mr<Vec<u8>>>();
-        // A region shares memory whose owner may not be shared itself.
+        // A region shares memory. The owner of the memory may not be shared itself.
         check::<Mr<RawMemory>>();
         check::<MrSlice<'_>>();
         check::<MrRemote>();

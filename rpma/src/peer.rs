@@ -165,7 +165,7 @@ pub(crate) struct PeerKey(u32);
 static KEYS: Mutex<(Vec<u32>, u32)> = Mutex::new((Vec::new(), 1));
 
 fn keys() -> MutexGuard<'static, (Vec<u32>, u32)> {
-    // Nothing panics under it.
+    // No code panics under it.
     KEYS.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -202,7 +202,8 @@ impl PeerKey {
 
 impl Drop for Inner {
     fn drop(&mut self) {
-        // Every region of the peer holds it, and every slice borrows its region: nothing has the key now.
+        // Every region of the peer holds it, and every slice borrows its region: the key is unused
+        // now.
         keys().0.push(self.key.0);
     }
 }

@@ -66,7 +66,7 @@ use crate::verbs::{
 /// take turns, each with its doorbell. (The call for gathers of the second form sends wrong lengths on soft-RoCE
 /// before rdma-core 64.)
 #[must_use = "nothing is sent before `post`"]
-// In this order: with a zero behind the requests the compiler makes zeros of all of them.
+// In this order: if a zero came after the requests, the compiler would make zeros of all of them.
 #[repr(C)]
 pub struct Batch<'a, const N: usize> {
     conn: &'a Conn,

@@ -133,7 +133,8 @@ impl Conn {
             wanted.push(Kind::ReceivesFlushed);
         }
         for &marker in &wanted {
-            // One that is not there is waited for in vain: what comes meanwhile is not lost.
+            // A marker that was not posted is waited for in vain: completions that come meanwhile
+            // are not lost.
             result = result.and(self.post_marker(marker));
         }
         // It also makes rxe look at the receives again.
@@ -144,7 +145,7 @@ impl Conn {
             Err(error) if error.is_errno(Errno::INVAL) => Ok(()),
             result => result,
         };
-        // A queue pair that is not in the error state flushes nothing.
+        // A queue pair that is not in the error state does not flush.
         let deadline = Deadline::after(if is_flushed { limit } else { Duration::ZERO });
         let all = self.collect(completions, &wanted, || deadline.has_passed());
         result.and(disconnected)?;

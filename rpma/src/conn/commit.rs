@@ -267,7 +267,7 @@ impl Conn {
         if !is_usual {
             return None;
         }
-        // Copies: nothing that is in memory is looked at again for each part.
+        // Copies: no value in memory is read again for each part.
         let (region, source) = (*region, *source);
         let ((mut first, mut last), mut sum) = (region.ends(), region.len());
         for (dst, src) in more {

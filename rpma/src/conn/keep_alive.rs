@@ -441,7 +441,7 @@ mod tests {
             let Step::Probe(_) = seen.look(at) else {
                 panic!("{seen:?}", seen = seen.rule);
             };
-            // The looks at 3 and 6 seconds find none, that at 9 seconds finds it.
+            // The looks at 3 and 6 seconds find no sign, that at 9 seconds finds it.
             for after in [3.0, 6.0] {
                 assert!(matches!(seen.look(at + after), Step::Look(_)));
             }

@@ -158,7 +158,7 @@ impl Conn {
         private_data: Box<[u8]>,
         param: ConnParam<'_>,
     ) -> Result<Self, NotAccepted> {
-        // Before the call that accepts, the peer knows no queue pair.
+        // Before the call that accepts, the peer does not have the queue pair's number.
         let conn = Self::new(queues, OnceLock::from(private_data)).map_err(NotAccepted::freed)?;
         let keep_alive = conn.queues.keep_alive;
         let check = |ack_timeout| check_keep_alive(keep_alive, ack_timeout);
@@ -215,8 +215,8 @@ impl Conn {
         let qp = &self.queues.qp;
         if let Some(code) = self.queues.min_rnr_timer {
             match qp.set_min_rnr_timer(code) {
-                // An operation has failed already (of receives that were posted before, say): its completion
-                // tells, and nothing is received any more.
+                // An operation has failed already (of receives that were posted before, say): its
+                // completion has the reason, and no more messages are received.
                 Err(_) if qp.is_in_error()? => {}
                 result => result?,
             }
@@ -315,13 +315,13 @@ impl Conn {
         let mut ends = false;
         match event.kind {
             CmEventKind::Established => {
-                // The accepting side has the client's data already, and gets none here.
+                // The accepting side has the client's data already, and gets no data here.
                 if !event.private_data.is_empty() {
                     let data = std::mem::take(&mut event.private_data);
                     self.private_data.get_or_init(|| data);
                 }
                 self.open().inspect_err(|_| {
-                    // Settings that are not what was asked for are no connection.
+                    // Settings that differ from the requested ones are no connection.
                     self.queues.slots.end(State::Closed);
                 })?;
                 if let Some(keep_alive) = &self.keep_alive {

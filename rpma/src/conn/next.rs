@@ -124,7 +124,7 @@ impl Conn {
             if of_own && of_receives.is_some() {
                 taken = taken.and_then(|of_main| Ok(take(own)? || of_main));
             }
-            // A channel of a device that is gone fails each time: what else there is comes first.
+            // A channel of a device that is gone fails each time: other results come first.
             if let Some(next) = self.look_again(wcs, event)? {
                 taken.inspect_err(not_told).ok();
                 return Ok(next);
@@ -226,7 +226,7 @@ impl Conn {
         for cq in both.into_iter().flatten() {
             match cq.get_wc(&mut wcs[count..]) {
                 Ok(polled) => count += polled,
-                // It fails again next time; what has been polled is not lost.
+                // It fails again next time; the polled completions are not lost.
                 Err(error) if count > 0 => not_told(&error),
                 Err(error) => return Err(error),
             }

@@ -105,7 +105,7 @@ impl Conn {
         let Some(alone) = Alone::of(self) else {
             return Ok(Looked::Refused);
         };
-        // One at a time: what comes after it stays in the queue.
+        // One at a time: later completions stay in the queue.
         let looked = match self.queues.cq.polled().get_one(number, wc)? {
             Got::Expected => return Ok(Looked::Found),
             Got::Other => Looked::Other,

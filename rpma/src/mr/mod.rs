@@ -182,7 +182,7 @@ impl Mr<RawMemory> {
         len: usize,
         usage: MrUsage,
     ) -> Result<Self> {
-        // SAFETY: the caller promises what `RawMemory` needs.
+        // SAFETY: the caller guarantees the preconditions of `RawMemory`.
         let memory = unsafe { RawMemory::new(address, len, usage.intersects(WRITTEN)) };
         Ok(Self::reg(peer, memory, usage)?)
     }
@@ -380,7 +380,7 @@ impl<M> Mr<M> {
     #[expect(unsafe_code, reason = "a declaration: the contract is the caller's")]
     #[must_use]
     pub unsafe fn as_slice(&self) -> &[u8] {
-        // SAFETY: the caller promises what is asked for.
+        // SAFETY: the caller guarantees the same preconditions.
         unsafe { self.registered.as_slice() }
     }
 
@@ -394,7 +394,7 @@ impl<M> Mr<M> {
     #[expect(unsafe_code, reason = "a declaration: the contract is the caller's")]
     #[must_use]
     pub unsafe fn as_mut_slice(&mut self) -> &mut [u8] {
-        // SAFETY: the caller promises what is asked for.
+        // SAFETY: the caller guarantees the same preconditions.
         unsafe { self.registered.as_mut_slice() }
     }
 

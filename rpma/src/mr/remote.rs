@@ -119,7 +119,7 @@ impl MrRemote {
             return Err(*self.outside(start, end));
         }
         Ok(RemoteSlice {
-            // An empty part may begin just behind the end of the address space.
+            // An empty part may begin just after the end of the address space.
             address: self.address.wrapping_add(start),
             len: end - start,
             key: Key::new(self.rkey, self.usage),

@@ -185,8 +185,8 @@ impl Mapping {
             // SAFETY: `offset` lies inside the range, which lies inside the mapping; a byte is
             // always aligned, and no Rust reference points to it.
             let byte = unsafe { AtomicU8::from_ptr(address) };
-            // Writes the value that is there, whoever changes it meanwhile. The compiler would make
-            // a plain load of it if it knew the 0.
+            // Writes the value that is there, even if others change it meanwhile. The compiler
+            // would make a plain load of it if it knew the 0.
             byte.fetch_or(black_box(0), Ordering::Relaxed);
         }
     }
@@ -199,7 +199,7 @@ impl Mapping {
     ) -> rustix::io::Result<Self> {
         let access = ProtFlags::READ | ProtFlags::WRITE;
         let len = range.len();
-        // SAFETY: with no address asked for, the kernel takes one that nothing else is mapped at.
+        // SAFETY: no address is asked for, so the kernel takes one without another mapping.
         let addr = unsafe {
             mmap(
                 ptr::null_mut(),
@@ -238,7 +238,7 @@ impl Mapping {
         }
         let start = range.start - range.start % page_size();
         let address = self.as_ptr().wrapping_add(start);
-        // SAFETY: whole pages of the mapping, which `self` keeps; msync changes nothing in memory.
+        // SAFETY: whole pages of the mapping, which `self` keeps; msync does not change memory.
         unsafe { msync(address.cast(), range.end - start, MsyncFlags::SYNC) }.map_err(|errno| {
             Error::provider("msync", io::Error::from(errno))
                 .with_hint("Whether the range is durable is unknown: treat it as lost")
@@ -252,8 +252,8 @@ impl Drop for Mapping {
         if self.simulated.is_some() {
             return;
         }
-        // SAFETY: mapped by `new` with this length and never unmapped since; that `self` is being
-        // dropped means that nobody uses it any more.
+        // SAFETY: mapped by `new` with this length and never unmapped since; `self` is being
+        // dropped, so it is not used any more.
         if let Err(errno) = unsafe { munmap(self.as_ptr().cast(), self.len) } {
             log::error!(
                 "munmap of {} bytes at {:p} failed: {errno}; the mapping is leaked",

@@ -70,7 +70,7 @@ fn look(path: &Path) -> Result<(File, Target, String)> {
     let mut target = Target::new(path, &opened)?;
     if let Target::File { huge, .. } = &mut target {
         let system = fstatfs(&file).map_err(|errno| path_error("fstatfs", path, errno.into()))?;
-        // Pages of up to a gigabyte, as the file system says.
+        // Pages of up to a gigabyte, from the file system's own numbers.
         if system.f_type as i64 == HUGETLBFS {
             *huge = usize::try_from(system.f_bsize).ok();
         }

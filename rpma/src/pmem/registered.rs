@@ -27,7 +27,7 @@ unsafe impl RegisterableMemory for PmemMap {
 
 impl Registered<PmemMap> {
     pub(crate) fn persister(&self) -> Persister {
-        // SAFETY: a reference to a map claims nothing about the memory: a map holds a raw pointer.
+        // SAFETY: a reference to a map makes no claim about the memory: a map holds a raw pointer.
         unsafe { self.owner() }.persister()
     }
 }

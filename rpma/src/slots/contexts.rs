@@ -31,7 +31,7 @@ impl fmt::Debug for Contexts {
 impl Contexts {
     /// So many at least.
     pub(crate) fn new(count: u32) -> Self {
-        // More than a billion are asked for by nobody who has the memory.
+        // No program has the memory for more than a billion.
         let size = count.max(1).checked_next_power_of_two().unwrap_or(1 << 31);
         Self {
             entries: (0..size).map(|_| AtomicU64::new(0)).collect(),
@@ -74,7 +74,7 @@ impl<'a> View<'a> {
     pub(crate) fn of(self, number: u64) -> &'a AtomicU64 {
         let index = (number as u32 & self.mask) as usize;
         debug_assert!(index < self.entries.len());
-        // SAFETY: `Contexts::new` makes `mask + 1` entries, nothing changes either, and `index` is
+        // SAFETY: `Contexts::new` makes `mask + 1` entries, both never change, and `index` is
         // `mask` at most.
         unsafe { self.entries.get_unchecked(index) }
     }

@@ -172,7 +172,7 @@ impl ConnSlots {
         data: impl Data,
         post: impl FnOnce(Entries<'_>) -> Result<(), PostError>,
     ) -> Outcome {
-        // Under the ring's lock: behind a post that has failed no other may make the device look.
+        // Under the ring's lock: after a post that has failed no other may make the device look.
         let posted = self
             .send
             .post(wanted, data, |entries| match self.life.state() {
@@ -280,7 +280,7 @@ impl ConnSlots {
     #[cold]
     fn not_taken<const SENDS: bool>(&self, error: PostError) -> NotTaken<NoCall> {
         if ends_the_connection::<SENDS>(&error) {
-            // With the ring's lock: `Queues` ends the other ring, without a lock.
+            // The caller holds the ring's lock: `Queues` ends the other ring, without a lock.
             self.life.end(State::Failed);
         }
         error.into()

@@ -62,7 +62,7 @@ impl ConnSlots {
         self.send.beside_is_done(number);
         self.is_probing.store(false, Ordering::Release);
         if status != WcStatus::SUCCESS && self.life.state() == State::Open {
-            // One that is flushed asked nobody: the queue pair was in the error state before.
+            // A flushed one never reached the peer: the queue pair was in the error state before.
             if status != WcStatus::WR_FLUSH_ERR {
                 self.count_lost_probe();
             }

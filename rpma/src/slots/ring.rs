@@ -361,7 +361,7 @@ impl Ring {
     fn look_again(&self, next: u64, enough: u64) -> bool {
         let limit = self.limit.load(Ordering::Relaxed);
         let end = self.done.load(Ordering::Acquire).wrapping_add(limit);
-        // Never more than there may be, whatever a device says that it has done.
+        // Never more than there may be, even if a device reports too many as done.
         let is_room = (enough..=limit).contains(&end.wrapping_sub(next));
         if is_room {
             self.end.store(end, Ordering::Relaxed);
@@ -377,7 +377,7 @@ impl Ring {
         let used = self.next.load(Ordering::Relaxed).wrapping_sub(done);
         let room = self.room();
         if used.saturating_add(count.saturating_add(kept).into()) <= room {
-            // Only now: what is refused here says nothing of whether it is wanted.
+            // Only now: a refusal here does not show whether it is wanted.
             self.limit.store(room, Ordering::Relaxed);
             self.end.store(done.wrapping_add(room), Ordering::Relaxed);
             return Ok(());
@@ -398,7 +398,7 @@ impl Ring {
         wanted: Wanted,
         post: impl FnOnce(Entries<'_>) -> Result<(), NotTaken<E>>,
     ) -> Result<u64, NotPosted<E>> {
-        // Whoever has read what was in these entries has said so by `done`, which was read before.
+        // A poller that has read these entries has published that by `done`, which was read before.
         let entries = Entries {
             contexts: self.contexts.view(),
             next: self.next.load(Ordering::Relaxed),
@@ -488,7 +488,7 @@ impl Ring {
     pub(crate) fn done_with(&self, number: u64) {
         let done = number.wrapping_add(1);
         let ahead = done.wrapping_sub(self.done.load(Ordering::Relaxed));
-        // It never moves backwards, whatever a device may say.
+        // It never moves backwards, even if a device reports nonsense.
         if ahead as usize <= self.contexts.len() {
             self.done.store(done, Ordering::Release);
         }

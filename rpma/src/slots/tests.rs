@@ -168,7 +168,7 @@ fn polling_is_not_the_advice_where_it_cannot_help() {
     device.complete(0);
     assert_eq!(device.fill(false), 9, "they all came back");
     assert!(!due(&device, 1, false));
-    // A failed one gives a completion whatever its flags are.
+    // A failed one gives a completion with any flags.
     device.complete(3);
     assert_eq!(device.fill(false), 6);
 }
@@ -606,7 +606,7 @@ fn the_failure_is_the_one_that_explains_the_others() {
     assert_eq!(first(&[(1, flushed), (2, length)]), Some(2));
     assert_eq!(first(&[(1, access), (2, flushed), (3, length)]), Some(1));
 
-    // The device's own word explains what was flushed, and no more.
+    // The device's own word explains the flushed operations, and no more.
     let slots = ConnSlots::new(1, 1);
     slots.fail(WcFailure::for_test(1, flushed));
     slots.fail(Failure::Device);
@@ -683,7 +683,7 @@ fn completions_of_three_queues_are_settled_in_turn() {
                 [Kind::Send, Kind::Receive, Kind::SharedReceive][(order / 3u64.pow(n) % 3) as usize]
             })
             .collect();
-        // One of them has failed, or none.
+        // At most one of them has failed.
         let failed = (order % u64::from(COUNT + 1)) as usize;
         let pool = Arc::new(Pool::new(COUNT));
         let slots = ConnSlots::new(COUNT, COUNT).sharing(Some(Arc::clone(&pool)));

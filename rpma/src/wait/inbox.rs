@@ -97,7 +97,7 @@ impl Inbox {
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        // Nothing panics while it is locked.
+        // No code panics while it is locked.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

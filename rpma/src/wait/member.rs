@@ -121,7 +121,7 @@ impl Members {
             return Kept::Free;
         };
         let freed = std::mem::take(slot);
-        // A slot whose generations are used up stays free for ever.
+        // A slot with no generations left stays free for ever.
         if let Some(generation) = freed.generation.checked_add(1) {
             slot.generation = generation;
             self.free.push(member.index);

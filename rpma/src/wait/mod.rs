@@ -492,7 +492,7 @@ impl Wait {
             Source::Member(member) => {
                 if let Some(slot) = self.members.get_mut(member) {
                     slot.marks.event = true;
-                    // They may have come before the event, whose completion event is still on its
+                    // They may have come before the event, with their completion event still on its
                     // way.
                     slot.marks.may_have_completions();
                     self.list(member);
@@ -540,7 +540,7 @@ impl Wait {
                 _ => false,
             };
             if by_keep_alive {
-                // Its event tells, and comes after its completions.
+                // Its event reports that, and comes after its completions.
                 self.keep_alive_is_due(member);
             } else if !std::mem::replace(&mut slot.marks.is_broken, true) {
                 let given_up = || Error::NotConnected(NotConnected::GivenUp);

@@ -148,7 +148,7 @@ impl Replicas {
         let mut fds = fds.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN));
         let slept = match fds.next() {
             None => clock::poll(&mut [], until.instant()),
-            // On the stack: a wait allocates nothing. The places after the last one are not polled.
+            // On the stack: a wait does not allocate. The places after the last one are not polled.
             Some(first) => {
                 let mut count = 1;
                 let mut places: [_; Self::MOST] = array::from_fn(|_| first.clone());

@@ -489,7 +489,7 @@ impl Writer {
                 false => until.left(),
             };
             if !self.next(limit, other)? && is_asked {
-                // Nothing of the request is under way any more: the answer alone would not show
+                // No part of the request is in flight any more: the answer alone would not show
                 // that the host is gone.
                 self.probe()?;
             }
@@ -512,7 +512,7 @@ impl Writer {
             failure,
         ) {
             (Some(cause), _, _) => cause,
-            // The end has flushed what was in flight.
+            // The end has flushed the operations in flight.
             (None, Some(event), _) => Error::Ended(Box::new(event.clone())),
             (None, None, Some(flushed)) => flushed.into(),
             (None, None, None) => Error::NotConnected(crate::NotConnected::Closed),

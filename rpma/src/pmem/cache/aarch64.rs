@@ -47,7 +47,7 @@ impl Instruction {
 
 /// Waits for the write-backs before, in all of the system.
 pub(super) fn wait() {
-    // SAFETY: a barrier changes nothing.
+    // SAFETY: a barrier writes no memory or register.
     unsafe { asm!("dsb sy", options(nostack, preserves_flags)) };
 }
 

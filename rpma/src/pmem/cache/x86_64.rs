@@ -60,7 +60,7 @@ impl Instruction {
 
 /// Orders later stores after the earlier write-backs.
 pub(super) fn wait() {
-    // SAFETY: a fence changes nothing.
+    // SAFETY: a fence writes no memory or register.
     unsafe { asm!("sfence", options(nostack, preserves_flags)) };
 }
 
