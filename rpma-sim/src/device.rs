@@ -25,7 +25,7 @@ use crate::types::{
 /// `rdma/ib_user_verbs.h`.
 const NATIVE_CAPS: u64 = 0b111 << 38;
 
-// What soft-RoCE has (`rxe_param.h`).
+// The limits of soft-RoCE (`rxe_param.h`).
 pub(crate) const MAX_QP_WR: u32 = 1 << 20;
 pub(crate) const MAX_SGE: u32 = 32;
 pub(crate) const MAX_CQE: u32 = 32_767;
@@ -100,7 +100,7 @@ impl Nic {
 
 impl Drop for Nic {
     fn drop(&mut self) {
-        // SAFETY: it came from a box in `add`; nothing of the fabric is used any more.
+        // SAFETY: it came from a box in `add`; no object of the fabric is used any more.
         drop(unsafe { Box::from_raw(self.context.as_ptr().cast::<Context>()) });
         // SAFETY: as above; the context is gone.
         drop(unsafe { Box::from_raw(self.device.as_ptr()) });

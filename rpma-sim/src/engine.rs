@@ -97,7 +97,7 @@ impl State {
     /// For how long a request is kept back if no program polls for it.
     pub(crate) fn kept_back(&self) -> Duration {
         match self.power.keeps_back {
-            // So that not the time decides what the power takes.
+            // So that the time does not decide which bytes the power takes.
             true => 25 * KEPT_BACK,
             false => KEPT_BACK,
         }
@@ -316,7 +316,7 @@ impl State {
             let send = sends.pop_front().expect("it is there");
             let signaled = send.is(ibv_send_flags::IBV_SEND_SIGNALED);
             if signaled {
-                // What was read before is there for who polls it.
+                // Earlier reads are there for the program that polls it.
                 self.push_read(number);
             }
             self.complete_send(number, signaled.then_some(wc), false);
@@ -361,7 +361,7 @@ impl State {
         }
         let peer = qp.peer.and_then(|peer| self.qps.get(peer));
         let delay = rnr_timer(peer.map_or(0, |peer| peer.min_rnr_timer));
-        // What follows it has been sent, too.
+        // The later requests have been sent, too.
         self.resend(number);
         self.qps[number].waiting = Some(Waiting::Receive { left });
         self.put_off(number, delay);
@@ -543,7 +543,7 @@ impl State {
         let Some(send) = self.qps[number].sends.pop_front() else {
             return;
         };
-        // What was read before is there for who polls the failure.
+        // Earlier reads are there for the program that polls the failure.
         self.push_read(number);
         let solicited = self.profile_of(number).errors_are_solicited;
         let wc = failed(number, send.wr_id, status);

@@ -447,7 +447,7 @@ impl Birth {
 
 /// Takes the calling thread from a place, if it is there.
 fn leave(number: usize) {
-    // At the end of a thread there may be nothing left.
+    // At the end of a thread the list may be gone.
     let gone = PLACES.try_with(|places| {
         let mut places = places.borrow_mut();
         let at = places.iter().position(|place| place.number == number);
@@ -536,7 +536,7 @@ pub unsafe fn for_device<T>(device: *mut ibv_context, make: impl FnOnce() -> T) 
     struct Before(Option<(Arc<Shared>, usize)>);
     impl Drop for Before {
         fn drop(&mut self) {
-            // What was there is dropped with the borrow over.
+            // The old value is dropped with the borrow over.
             let _own = FOR_DEVICE.replace(self.0.take());
         }
     }

@@ -34,7 +34,7 @@ impl State {
             let Data::At(sges) = &send.data else {
                 continue;
             };
-            // What is wrong with them is found in their turn.
+            // Errors in them are found in their turn.
             let parts = self.parts(self.qps[number].pd, sges, 0);
             let mut fetched = gather(&send, &parts.unwrap_or_default());
             let read_by_now = match self.toss() || fetched.is_empty() {

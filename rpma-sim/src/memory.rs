@@ -109,7 +109,7 @@ impl State {
         let nic = self.pds[number].nic;
         self.call("ibv_reg_mr", nic).object()?;
         let known = (1 << 10) - 1;
-        // `IBV_ACCESS_OPTIONAL_RANGE`: what a device may ignore.
+        // `IBV_ACCESS_OPTIONAL_RANGE`: the rights that a device may ignore.
         let rights = rights & !(0x3FF << 20);
         let native = access::FLUSH_GLOBAL | access::FLUSH_PERSISTENT;
         let writes = access::REMOTE_WRITE | access::REMOTE_ATOMIC;
@@ -162,7 +162,7 @@ impl State {
 pub(crate) fn copy(from: &[u8], to: Part) {
     assert!(from.len() <= to.len, "it was checked");
     let mut done = 0;
-    // What was placed before is there before what follows.
+    // Bytes that were placed before are there before later ones.
     fence(Ordering::Release);
     while done < from.len() {
         let at = to.address.wrapping_add(done);
@@ -170,7 +170,8 @@ pub(crate) fn copy(from: &[u8], to: Part) {
         let word = word.filter(|_| at.addr() % 8 == 0 && has_words(from.len()));
         if let Some(word) = word {
             let value = u64::from_ne_bytes(word.try_into().expect("8 bytes"));
-            // SAFETY: inside of a region, whose owner keeps it and expects others to write to it; aligned.
+            // SAFETY: inside of a region. Its owner keeps it and expects others to write to it;
+            // aligned.
             let place = unsafe { AtomicU64::from_ptr(at.cast()) };
             place.store(value, Ordering::Release);
             done += 8;
@@ -209,7 +210,8 @@ pub(crate) fn fetch(from: Part, to: &mut Vec<u8>) {
     while done < from.len {
         let at = from.address.wrapping_add(done);
         if from.len - done >= 8 && at.addr() % 8 == 0 && has_words(from.len) {
-            // SAFETY: inside of a region, whose owner keeps it and expects others to read it; aligned.
+            // SAFETY: inside of a region. Its owner keeps it and expects others to read it;
+            // aligned.
             let place = unsafe { AtomicU64::from_ptr(at.cast()) };
             to.extend(place.load(Ordering::Relaxed).to_ne_bytes());
             done += 8;
@@ -220,7 +222,8 @@ pub(crate) fn fetch(from: Part, to: &mut Vec<u8>) {
             done += 1;
         }
     }
-    // What was placed before it is read before what follows. (Loads that are allowed on read-only memory are relaxed.)
+    // Bytes that were placed before it are read before later ones. (Loads that are allowed on
+    // read-only memory are relaxed.)
     fence(Ordering::Acquire);
 }
 
@@ -276,7 +279,7 @@ pub unsafe extern "C" fn rpma_sys_reg_mr(
     let of = unsafe { of(pd) };
     // SAFETY: as above.
     let context = unsafe { (*pd).context };
-    // What other code refers to by a number may be reached through this pointer.
+    // Other code refers to memory by a number, and may reach it through this pointer.
     addr.expose_provenance();
     let mut state = of.shared.lock();
     null(state.register(context, pd, of.number, (addr.cast(), len), rights))

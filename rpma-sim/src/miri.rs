@@ -24,12 +24,13 @@ unsafe extern "C" fn ppoll(
     // SAFETY: no preconditions.
     let epoll = unsafe { libc::epoll_create1(0) };
     assert!(epoll >= 0, "Miri has a descriptor");
-    // SAFETY: it is open, and nobody else's.
+    // SAFETY: it is open, and not shared.
     let epoll = unsafe { OwnedFd::from_raw_fd(epoll) };
     for fd in &mut *fds {
         fd.revents = 0;
         let mut wanted = epoll_event {
-            // The only kind that Miri knows. What is ready when it is added is told, too.
+            // The only kind that Miri supports. A descriptor that is ready when it is added is
+            // reported, too.
             events: (libc::EPOLLIN | libc::EPOLLET) as u32,
             u64: fd.fd as u64,
         };

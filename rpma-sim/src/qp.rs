@@ -346,7 +346,7 @@ pub unsafe extern "C" fn ibv_query_qp(
         };
         // SAFETY: as above.
         unsafe { init.write(found) };
-        // SAFETY: the queue pair is alive, and nobody changes its state at the same time.
+        // SAFETY: the queue pair is alive, and no other thread changes its state at the same time.
         unsafe { (*qp).state = qp_state };
         fate.end()
     })())
@@ -362,7 +362,7 @@ pub unsafe extern "C" fn ibv_destroy_qp(qp: *mut ibv_qp) -> c_int {
         Err(errno) => return errno_of(Err(errno)),
     };
     state.leave_requests(of.number);
-    // From here on nothing happens to it.
+    // From here on it gets no more requests.
     let own = &mut state.qps[of.number];
     own.state = QpState::Error;
     let peer = own.peer.take();

@@ -51,7 +51,7 @@ impl State {
     ) -> Result<Vec<u8>, Refusal> {
         let target = self.target(peer, send, send.data.len(), access::REMOTE_READ)?;
         let mut bytes = Vec::new();
-        // A read of no bytes reads no memory, and pushes nothing.
+        // A read of no bytes reads no memory, and pushes no write.
         if let Some(part) = target {
             self.push_own(from, peer, None);
             self.read_out(part);
@@ -68,7 +68,7 @@ impl State {
         send: &Send,
         bytes: &[u8],
     ) -> Result<(), Refusal> {
-        // Of a write that does not arrive as a whole the first packet says it.
+        // If a write does not arrive as a whole, its first packet shows that.
         let len = send.data.len();
         match send.operation {
             Operation::Read => unreachable!("it is served elsewhere"),
@@ -97,7 +97,7 @@ impl State {
                     true => access::FLUSH_PERSISTENT,
                     false => access::FLUSH_GLOBAL,
                 };
-                // 32 bits of the length travel (rdma-core's provider), of which a responder takes up to 2³¹.
+                // 32 bits of the length travel (rdma-core's provider). A responder takes up to 2³¹.
                 let len = u64::from(len as u32);
                 if len > 1 << 31 {
                     return Err(invalid_request());
@@ -266,7 +266,7 @@ impl State {
             },
             ..Default::default()
         };
-        // The program that polls it sees what was written before.
+        // The program that polls it sees the earlier writes.
         self.push_own(from, number, None);
         let solicited = send.is(ibv_send_flags::IBV_SEND_SOLICITED);
         self.complete(self.qps[number].recv_cq, wc, solicited, 0);

@@ -228,8 +228,8 @@ impl State {
     /// Does the work that was put off until now; `true` if there was some.
     pub(crate) fn run_due(&mut self) -> bool {
         let mut ran = false;
-        // What comes to be due meanwhile waits, so that other threads get the lock: retries may take longer than their
-        // time-out.
+        // Work that becomes due meanwhile waits, so that other threads get the lock: retries may
+        // take longer than their time-out.
         let now = self.clock.now();
         while let Some(timer) = self.clock.due(now) {
             self.alarm(timer);

@@ -118,7 +118,7 @@ impl State {
 
     /// Whether the requests after this one are served.
     fn serve_stray(&mut self, number: u32, peer: u32, send: &Send, bytes: &[u8]) -> bool {
-        // Nobody gets the answer of a read.
+        // The answer of a read is dropped.
         if send.operation == Operation::Read {
             return true;
         }

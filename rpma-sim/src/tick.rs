@@ -176,7 +176,7 @@ impl Ticking {
         assert!(fabric::thread_in(&shared).is_some(), "{NOT_HERE}");
         shared.run_due();
         let state = shared.lock_quietly();
-        // What was to come may have been taken back.
+        // The next work may have been taken back.
         state.clock.set_alarm();
         Some(state.clock.first())
     }

@@ -188,8 +188,8 @@ impl Clock {
         self.next += 1;
         self.timers.insert((at, self.next), timer);
         self.set_alarm();
-        // Virtual time is advanced by those who wait, and they do what is due. If it is the
-        // program's, `Fabric::tick` does.
+        // Virtual time is advanced by waiting threads, and they do the work that is due. If it is
+        // the program's, `Fabric::tick` does.
         if self.thread.is_none() && !self.time.is_virtual() {
             let (shared, alarm) = (Weak::clone(&self.shared), Arc::clone(&self.alarm));
             let thread = thread::Builder::new().name("rpma-sim".to_owned());
@@ -245,7 +245,7 @@ impl Clock {
         self.alarm.changed.notify_one();
         let sleeper = next.sleeper.as_ref();
         let woken = sleeper.filter(|sleeper| next.is_before(sleeper.until));
-        // One of the two is left in its place. So nothing of the program is dropped here, under
+        // One of the two is left in its place. So no object of the program is dropped here, under
         // the lock of the state.
         let woken = woken.map(|sleeper| sleeper.waker.clone());
         drop(next);

@@ -17,7 +17,8 @@ pub(crate) struct Workspace {
 
 impl Workspace {
     pub(crate) fn find() -> Result<Self> {
-        // cargo sets the variable for what it runs; a copied binary falls back to where it is from.
+        // cargo sets the variable for the programs that it runs; a copied binary falls back to
+        // where it is from.
         let manifest = std::env::var_os("CARGO_MANIFEST_DIR")
             .map_or_else(|| PathBuf::from(env!("CARGO_MANIFEST_DIR")), PathBuf::from);
         let root = manifest.parent().unwrap_or(&manifest).canonicalize();

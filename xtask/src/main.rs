@@ -191,7 +191,7 @@ fn run(action: Action) -> Result<ExitCode> {
                 return test::checkers(&workspace).map(verdict);
             }
             let options = test::Options { long, host };
-            // What is compiled for the guest is compiled in its root.
+            // Code for the guest is compiled in the guest's root.
             packages::ensure(host || (program.is_none() && !list), !host)?;
             match program.as_deref() {
                 program if list => {

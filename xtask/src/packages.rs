@@ -122,7 +122,7 @@ mod tests {
     fn the_packages_are_those_of_the_readme_and_of_ci() {
         let needed = [BUILD, GUEST, USERNS].concat();
         let mut needed: Vec<_> = needed.iter().map(|(_, package, _)| *package).collect();
-        // What cargo itself needs to build this program.
+        // The packages that cargo itself needs to build this program.
         needed.extend(["gcc", "libc6-dev"]);
         needed.sort_unstable();
         for (file, text) in [

@@ -32,7 +32,7 @@ pub(crate) fn poll<T>(
 ) -> Result<Option<T>> {
     let started = Instant::now();
     loop {
-        // What is there when the limit is over still counts.
+        // A result that is there when the limit is over still counts.
         let late = started.elapsed() > limit;
         let answer = ask()?;
         if answer.is_some() || late {

@@ -18,13 +18,13 @@ pub(super) unsafe fn read(addr: *const sockaddr) -> Result<SocketAddr> {
     let family = unsafe { family.read_unaligned() };
     match c_int::from(family) {
         libc::AF_INET => {
-            // SAFETY: the family says that it is one.
+            // SAFETY: by its family it is one.
             let v4 = unsafe { addr.cast::<sockaddr_in>().read_unaligned() };
             let ip = IpAddr::V4(u32::from_be(v4.sin_addr.s_addr).into());
             Ok(SocketAddr::new(ip, u16::from_be(v4.sin_port)))
         }
         libc::AF_INET6 => {
-            // SAFETY: the family says that it is one.
+            // SAFETY: by its family it is one.
             let v6 = unsafe { addr.cast::<sockaddr_in6>().read_unaligned() };
             let (ip, port) = (v6.sin6_addr.s6_addr.into(), u16::from_be(v6.sin6_port));
             let v6 = SocketAddrV6::new(ip, port, v6.sin6_flowinfo, v6.sin6_scope_id);

@@ -51,7 +51,7 @@ impl State {
         let id = &self.ids[number];
         let is_known = match to {
             ibv_qp_state::IBV_QPS_INIT => id.nic.is_some() && id.stage != Stage::Over,
-            // Both ends know of each other, and neither has said that it ends.
+            // Both ends have each other's numbers, and neither has ended the connection.
             _ => matches!(
                 id.stage,
                 Stage::Requested | Stage::Accepted | Stage::Answered | Stage::Established
@@ -62,7 +62,7 @@ impl State {
         }
         let profile = &self.profiles[id.host];
         let (own, theirs) = (id.own, id.theirs);
-        // The server keeps what the client's request says of retries.
+        // The server keeps the retries of the client's request.
         let is_client = id.is_client;
         let retry_cnt = if is_client { own } else { theirs }.retry_count;
         let mut rights = access::REMOTE_WRITE;
@@ -88,7 +88,7 @@ impl State {
             port_num: 1,
             timeout: id.ack_timeout.unwrap_or(profile.ack_timeout),
             retry_cnt,
-            // Each end tells the other how often to try without a receive.
+            // Each end sends the other how often to try without a receive.
             rnr_retry: theirs.rnr_retry_count,
             ..Default::default()
         };
@@ -125,7 +125,7 @@ pub unsafe extern "C" fn rdma_init_qp_attr(
 ) -> c_int {
     // SAFETY: the caller promises an id that is alive.
     let of = unsafe { of_id(id) };
-    // SAFETY: the caller says in it for which state.
+    // SAFETY: the caller has set in it for which state.
     let to = unsafe { (*qp_attr).qp_state };
     let mut state = of.shared.lock();
     state.call_id(of.number, "rdma_init_qp_attr", |state| {

@@ -74,8 +74,8 @@ impl State {
             return;
         };
         if let Some(nic) = id.nic {
-            // SAFETY: the id is alive, and nobody else writes to it: connection-manager calls of one id are not
-            // made at the same time.
+            // SAFETY: the id is alive, and no other thread writes to it: connection-manager calls
+            // of one id are not made at the same time.
             unsafe { (*user).verbs = self.nics[nic].context.as_ptr() };
             // SAFETY: as above.
             unsafe { (*user).port_num = 1 };
@@ -130,7 +130,7 @@ pub unsafe extern "C" fn rdma_create_id(
         own.belongs_to(&shared, host)?;
         let number = state.ids.add(|_| Id::new(host, own));
         let user = state.give(&shared, number, channel);
-        // SAFETY: nobody else has it yet.
+        // SAFETY: it is not shared yet.
         unsafe { (*user).context = context };
         // SAFETY: the caller has room for it.
         unsafe { id.write(user) };
@@ -225,7 +225,7 @@ pub unsafe extern "C" fn rdma_create_qp_ex(
         if !state.is_wanted(of.number) {
             return Err(Errno::INVAL);
         }
-        // SAFETY: the caller promises what the attributes name.
+        // SAFETY: the caller guarantees the objects that the attributes name.
         let qp = unsafe { state.create_qp(nic, attr) }?;
         state.ids[of.number].qp = Some(qp);
         // SAFETY: the id is alive.

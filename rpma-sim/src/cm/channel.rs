@@ -339,7 +339,7 @@ pub unsafe extern "C" fn rdma_ack_cm_event(event: *mut rdma_cm_event) -> c_int {
     if let Some(id) = state.ids.get_mut(event.id) {
         id.unacknowledged = id.unacknowledged.saturating_sub(1);
         let host = id.host;
-        // What it would free is freed all the same: nobody can ask twice.
+        // The objects that it would free are still freed: the caller cannot ask twice.
         fate = state.failures.call("rdma_ack_cm_event", host).object();
     }
     drop(state);

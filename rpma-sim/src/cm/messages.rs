@@ -118,16 +118,16 @@ impl State {
                 }
             }
             Message::Disconnect { from, to } => {
-                // An id that is gone repeats nothing (`cm_destroy_id`).
+                // An id that is gone sends no repetitions (`cm_destroy_id`).
                 if !self.has_stage(from, &[Stage::Ending]) {
                     return;
                 }
-                // Both may say it at the same time.
+                // Both may send it at the same time.
                 if self.has_stage(to, &[Stage::Established, Stage::Accepted, Stage::Ending]) {
                     self.enter(to, Stage::Ended);
                     return self.notify(to, Kind::Disconnected(0));
                 }
-                // It is answered for an id that knows of no connection (`cm_issue_drep`).
+                // It is answered for an id without a connection (`cm_issue_drep`).
                 if !self.has_stage(to, &[Stage::Ended]) {
                     self.deliver(Message::Disconnected { to: from });
                 }

@@ -261,7 +261,7 @@ impl State {
         let id = &mut self.ids[number];
         let nic = id.nic.unwrap_or(nic);
         id.dst = Some(dst);
-        // What it is bound to stays.
+        // Its binding stays.
         id.src = id.src.filter(|_| id.nic.is_some()).or(Some(free));
         id.stage = Stage::ResolvingAddr;
         let reached = to.is_some_and(|to| self.reaches(host, self.nics[to].host));

@@ -478,7 +478,7 @@ impl Shared {
         }
         threads.set_inside(thread, true);
         if threads.turn != Some(thread) {
-            // It was away. Nobody has waited in vain meanwhile.
+            // It was away. No thread has waited in vain meanwhile.
             threads.idle = None;
             threads.set(thread, Standing::Busy);
             threads = self.await_turn(threads, thread);
@@ -522,7 +522,7 @@ impl Shared {
                 let nearest = threads.nearest();
                 drop(threads);
                 let first = self.lock_quietly().clock.first();
-                // What is tried again for ever changes nothing.
+                // Endless retries are no progress.
                 let is_vain = nearest.is_none() && began.elapsed() > PATIENCE;
                 next = earlier(nearest, first).filter(|_| !is_vain);
                 threads = self.order.lock();

@@ -90,7 +90,7 @@ impl Order {
         }
         ONCE.call_once(|| {
             let thread = thread::Builder::new().name("rpma-sim stalls".to_owned());
-            // Without a thread stalls are not printed, and nothing else changes.
+            // Without a thread stalls are not printed, which is the only effect.
             let _ = thread.spawn(|| {
                 loop {
                     thread::sleep(LOOK);

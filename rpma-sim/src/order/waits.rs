@@ -48,7 +48,7 @@ impl Shared {
     /// If every thread waits, and has no event to take, the clock jumps.
     fn jump(&self) -> Jump {
         self.run_due();
-        // So that nothing happens meanwhile.
+        // So that no other call comes meanwhile.
         let state = self.lock_quietly();
         let threads = self.order.lock();
         if !self.ready(&threads).is_empty() {
@@ -102,7 +102,7 @@ impl Shared {
             }
         }
         self.order.lock().set(thread, Standing::Waits(wait(fds)));
-        // Since when every thread waits for nothing, and nobody has called.
+        // Since when every thread waits for no event, without a call.
         let (mut vain, mut calls) = (None, 0);
         loop {
             let found = look(fds)?;

@@ -349,7 +349,7 @@ impl Fabric {
         run: impl FnOnce() -> T,
     ) -> T {
         self.find_loss(check, run).unwrap_or_else(|loss| {
-            // Without the backtrace of a panic here, which says nothing.
+            // Without the backtrace of a panic here, which has no useful information.
             eprintln!("{loss}");
             resume_unwind(Box::new(loss.report))
         })
@@ -383,8 +383,9 @@ impl Fabric {
     ) -> Result<T, Loss> {
         explain::be_able_to_be_quiet();
         let check: Check<'a> = Box::new(check);
-        // SAFETY: only the lifetime changes. The check is called under the lock of the fabric only, by who finds it
-        // there, and it is taken away below before this function, and with it `'a`, ends, by whatever way.
+        // SAFETY: only the lifetime changes. The check is called under the lock of the fabric only,
+        // by any thread that finds it there. It is taken away below before this function, and with
+        // it `'a`, ends, in any way.
         let check = unsafe { std::mem::transmute::<Check<'a>, Check<'static>>(check) };
         let mut state = self.shared().lock();
         assert!(state.power.watch.is_none(), "the fabric is watched already");
@@ -403,7 +404,7 @@ impl Fabric {
         drop(state);
         self.shared().order.watch();
         let result = catch_unwind(AssertUnwindSafe(run));
-        // Not as a call: with a seed that may panic, and the check would stay behind.
+        // Not as a call: if there is a seed that may panic, and the check would not be removed.
         let mut state = self.shared().lock_quietly();
         state.visit(|_| "at the end".to_owned());
         let watch = state.power.watch.take().expect("it is still there");

@@ -257,7 +257,7 @@ impl Plan {
         let mut is_all = true;
         let (mut lines, mut outcomes) = (Vec::new(), Vec::new());
         for (memory, known) in memories.iter().enumerate() {
-            // What is left of it is not made of lines.
+            // Its remaining contents are not made of lines.
             if known.platform == Platform::Volatile {
                 is_all = false;
                 continue;
@@ -357,7 +357,7 @@ impl Plan {
                 put(self.lines[*line], &self.outcomes[*line][*outcome]);
             }
             (_, None) => {
-                // Of several memories some are likely to have all or nothing.
+                // Some of several memories are likely to have all or no writes.
                 let kinds: Vec<usize> = memories.iter().map(|_| random.below(4)).collect();
                 for (memory, line) in &self.lines {
                     match kinds[*memory] {

@@ -323,7 +323,7 @@ impl Lines {
                 write.late = None;
                 writer = Some(Arc::clone(&write.writer));
             }
-            // What a program has stored there meanwhile is gone.
+            // The program's stores there meanwhile are gone.
             let over = (0..LINE).filter(|at| now[*at] != self.newest[bytes.start + at]);
             let over = over.fold(0_u64, |over, at| over | 1 << at) & mask;
             if let (Some(writer), 1..) = (writer, over) {
@@ -646,7 +646,7 @@ mod tests {
         store(&memory, 56, &[1; 8]);
         lines.look(&memory);
         lines.push(17, None);
-        // The flag, behind what is visible; then other things.
+        // The flag, after the visible bytes; then other bytes.
         store(&memory, 8, &[1; 8]);
         lines.look(&memory);
         for number in 2..40 {

@@ -55,7 +55,7 @@ impl Memory {
         // SAFETY: the layout has bytes.
         let start = unsafe { alloc_zeroed(layout) };
         let start = NonNull::new(start).unwrap_or_else(|| handle_alloc_error(layout));
-        // SAFETY: so many bytes were allocated, and nobody else knows of them.
+        // SAFETY: so many bytes were allocated, and they are not shared yet.
         unsafe {
             start
                 .as_ptr()
@@ -135,7 +135,7 @@ impl Memory {
 
 impl Drop for Memory {
     fn drop(&mut self) {
-        // SAFETY: it was allocated with this layout in `new`, and nobody uses it any more.
+        // SAFETY: it was allocated with this layout in `new`, and is not used any more.
         unsafe { dealloc(self.start.as_ptr(), self.layout) };
     }
 }
@@ -179,7 +179,7 @@ fn with_paths<T>(run: impl FnOnce(&mut BTreeMap<PathBuf, Entry>) -> T) -> T {
 /// Lets a path lead to a memory, or to an error while it is `None`. It takes no lock but its own.
 pub(crate) fn publish(path: &Path, memory: Option<Arc<Memory>>, finders: Option<Finders>) {
     let entry = Entry { memory, finders };
-    // What was there is dropped without the lock.
+    // The old entry is dropped without the lock.
     let _before = with_paths(|paths| paths.insert(path.to_owned(), entry));
 }
 

@@ -134,7 +134,7 @@ pub(crate) fn kill(shared: &Arc<Shared>, index: usize) -> bool {
     for pmem in 0..state.power.pmems.len() {
         if state.power.pmems[pmem].host == index {
             state.look(pmem);
-            // What the killed programs store from now on is not seen.
+            // Later stores of the killed programs are not seen.
             state.attach(shared, pmem);
         }
     }
@@ -175,7 +175,7 @@ impl State {
 
     /// Everything on a host ends.
     fn die(&mut self, host: usize) {
-        // What is started again is not frozen.
+        // A host that is started again is not frozen.
         self.thaw_dead(host);
         self.lose_late(host);
         for nic in self.nics.iter_mut().filter(|nic| nic.host == host) {

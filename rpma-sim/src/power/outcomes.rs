@@ -35,7 +35,7 @@ impl Lines {
         let tearable = writes.iter().map(|write| write.tearable().count_ones());
         let tearable: u32 = tearable.sum();
         if tearable <= FEW_TORN {
-            // Each way of tearing a word, with nothing and with all of the others.
+            // Each way of tearing a word, with none of the others and with all of them.
             for (number, write) in writes.iter().enumerate() {
                 for word in words_of(write.tearable()) {
                     for tear in tears(&word) {
@@ -55,7 +55,7 @@ impl Lines {
         let mut chosen = vec![0; writes.len()];
         add(&chosen);
         for number in 0..writes.len() {
-            // It is torn, behind all that came before; all of it; and it alone.
+            // It is torn, after all that came before; all of it; and it alone.
             chosen[number] = writes[number].some(random);
             add(&chosen);
             chosen[number] = all(&writes[number]);
@@ -85,7 +85,7 @@ impl Lines {
                 _ => write.any(random),
             })
             .collect();
-        // What has come without what was there before has not.
+        // A write without the data that was there before it has not come.
         while let Some(lacking) = (0..writes.len()).find(|at| lacks(writes, &chosen, *at)) {
             chosen[lacking] = 0;
         }

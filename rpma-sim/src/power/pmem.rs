@@ -406,7 +406,7 @@ impl State {
         let current = tracked.memory.as_deref();
         let is_current = current.is_some_and(|current| std::ptr::eq(current, memory));
         if is_current && tracked.lines.is_on_way(range) {
-            // Somebody may have promised it since it was placed.
+            // A program may have promised it since it was placed.
             let host = tracked.host;
             self.visit(|state| format!("before a program reads on {}", state.hosts[host]));
             self.power.pmems[index].lines.push_all(range);
@@ -416,7 +416,7 @@ impl State {
     /// A program has written caches back.
     pub(crate) fn written_back(&mut self, index: usize, memory: &Memory, range: &Range<usize>) {
         let current = self.power.pmems[index].memory.as_deref();
-        // Of a host that has lost its power since.
+        // The memory is of a host that has lost its power since.
         if !current.is_some_and(|current| std::ptr::eq(current, memory)) {
             return;
         }

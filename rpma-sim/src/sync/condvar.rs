@@ -137,7 +137,7 @@ impl Condvar {
         deadline: Option<Instant>,
         call: &'static str,
     ) -> LockResult<(MutexGuard<'a, T>, WaitTimeoutResult)> {
-        // With the lock held: a thread that changes the condition first would not have to notify.
+        // The lock is held: a thread that changes the condition first would not have to notify.
         begin(call, Location::caller());
         let lock = guard.lock;
         let entry = self.waiters.enter();

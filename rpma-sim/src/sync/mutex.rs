@@ -197,7 +197,7 @@ impl<T: ?Sized> Mutex<T> {
     fn refuse_after(&self, began: Instant) {
         let owner = *own(&self.owner);
         let is_own = owner.is_some_and(|owner| owner.thread == thread::current().id());
-        // With a seed no other thread runs.
+        // If there is a seed no other thread runs.
         let seeded = fabric::place().filter(|(shared, _)| shared.order.seed().is_some());
         let stands = seeded.is_some_and(|(shared, _)| owner.is_some_and(|it| it.is_in(&shared)));
         let is_refused = self.is_refused.load(Ordering::Relaxed);

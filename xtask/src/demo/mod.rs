@@ -91,7 +91,7 @@ fn one(workspace: &Workspace, name: &str, host: bool) -> Result<bool> {
     let tests = MEMORIES.map(|memory| format!("{memory}{test}"));
     let options = ["--exact", "--nocapture"];
     show(workspace, host, &options, &tests, |line| {
-        // The tests indent what is to be seen, below the name of the memory.
+        // The tests indent the lines to show, below the name of the memory.
         if line.starts_with("On ") {
             println!("\n{line}");
         } else if line.starts_with("  ") {

@@ -84,7 +84,7 @@ pub(super) fn show(workspace: &Workspace) -> Result<()> {
     let mut client = stage.start("client", &PMEM, &[])?;
     client.wait_for(FLUSHED, LIMIT)?;
     let completed = Instant::now();
-    // Before ssh notices and says so in the server's name.
+    // Before ssh notices and reports it in the server's name.
     let said = (server.said(), client.said());
     inside.machines.cut(1)?;
     let delay = completed.elapsed().as_secs_f64() * 1e3;

@@ -44,7 +44,7 @@ pub(super) fn build(workspace: &Workspace, cache: &Path, name: &str) -> Result<(
         .arg(&root);
     run_step("Debian packages", &mut mmdebstrap, &log)?;
 
-    // Mount points that every Debian root has and nothing uses.
+    // Mount points that every Debian root has and no program uses.
     let mut mounts = vec![(false, scripts, "/media"), (true, partial.clone(), "/srv")];
     let mut image = chroot::enter(&root, "ro", &mounts, "sh");
     mounts.extend(chroot::resolv_conf());

@@ -167,7 +167,7 @@ const ENVIRONMENT: [&str; 15] = [
     "CARGO_PROFILE_DEV_OPT_LEVEL=1",
     "CARGO_PROFILE_DEV_DEBUG=line-tables-only",
     "CARGO_TERM_COLOR=never",
-    // Whatever linker, flags or wrapper the host's settings name is not in here.
+    // Any linker, flags or wrapper of the host's settings are missing in here.
     "CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_LINKER=cc",
     "RUSTFLAGS=",
     "RUSTC_WRAPPER=",

@@ -23,7 +23,7 @@ pub(super) fn mmdebstrap_args() -> Vec<String> {
         .filter(|l| !l.is_empty() && !l.starts_with('#'))
         .collect();
     let mut args = vec!["--variant=minbase".to_owned()];
-    // Nobody reads these in the guest.
+    // Not read in the guest.
     for path in ["doc", "info", "locale", "man", "lintian"] {
         args.push(format!("--dpkgopt=path-exclude=/usr/share/{path}/*"));
     }

@@ -150,7 +150,7 @@ pub(super) fn sanitizers(report: &mut Report<'_>, workspace: &Workspace) -> Resu
                 &format!("{}-unknown-linux-gnu", std::env::consts::ARCH),
             ]);
             test.env("RUSTFLAGS", flags);
-            // What a failing destroy leaks it leaks on purpose.
+            // A failing destroy leaks on purpose.
             test.env("ASAN_OPTIONS", "detect_leaks=0");
             test.env(
                 "CARGO_TARGET_DIR",

@@ -119,7 +119,7 @@ impl Test<'_> {
         self.freeze(2, 30)?;
         let (failures, counts) = self.counts(client)?;
         ensure!(failures > 0, "it was not noticed: {counts}");
-        // A writer that stands still itself has nothing to wait for.
+        // A writer that stands still itself has no answer to wait for.
         let client = self.append(60, "4", method)?;
         self.freeze(1, 30)?;
         Ok(self.counts(client)?.1)

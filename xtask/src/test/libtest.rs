@@ -29,10 +29,10 @@ pub(super) struct Outcome {
 impl Outcome {
     pub(super) fn of(text: &str) -> Self {
         let mut all = Self::default();
-        // Of a program that has not reported to its end: what stands if it never does.
+        // For a program that has not reported to its end: the counts if it never does.
         let mut open = Self::default();
-        // The runner starts a program again for the tests that it did not come to, and says before how
-        // many it has.
+        // The runner starts a program again for the tests that it did not come to, and prints
+        // before how many it has.
         let mut announced = false;
         for line in text.lines() {
             if let Some(count) = line.strip_prefix("tests listed: ") {

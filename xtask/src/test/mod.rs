@@ -64,7 +64,7 @@ const CHANGED_BY_HEADERS: [&str; 5] = ["atomic", "batch", "connect", "syscalls",
 /// Runs everything; returns whether all of it passed.
 pub(crate) fn all(workspace: &Workspace, options: Options) -> Result<bool> {
     let mut report = Report::new(workspace);
-    // A host without a device is told so before anything long runs in vain.
+    // A host without a device gets that error before any long step runs in vain.
     let open = || Lab::open(workspace, "test", options.host);
     let on_host = options.host.then(open).transpose()?;
     host_checks(&mut report, workspace)?;
@@ -125,7 +125,7 @@ fn host_checks(report: &mut Report<'_>, workspace: &Workspace) -> Result<()> {
     report.check("clippy", &mut clippy)?;
     let clippy = format!("clippy --locked --all-targets {SIM} -- -Dwarnings");
     report.check("clippy, simulated", &mut workspace.cargo(&clippy))?;
-    // As docs.rs builds it: with the simulator, with what it adds, and with both runtimes.
+    // As docs.rs builds it: with the simulator, with its additions, and with both runtimes.
     let mut doc = workspace.cargo(&format!("doc --locked --no-deps {SIM} {RUNTIMES}"));
     report.check("documentation", doc.env("RUSTDOCFLAGS", "-Dwarnings"))?;
     Ok(())
@@ -199,7 +199,7 @@ fn device_tests(
     if !options.host {
         let is_changed = |name: &String| options.long || CHANGED_BY_HEADERS.contains(&&**name);
         let programs: Vec<_> = programs.into_iter().filter(is_changed).collect();
-        // Once is enough for what takes minutes.
+        // Once is enough for steps that take minutes.
         let options = Options {
             long: false,
             ..options

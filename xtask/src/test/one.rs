@@ -27,7 +27,7 @@ pub(crate) fn some(
 ) -> Result<ExitStatus> {
     is_known(workspace, program)?;
     let mut lab = Lab::open(workspace, "test", options.host)?;
-    // First what can fail without a machine.
+    // First the steps that can fail without a machine.
     let mut builds = vec![lab.cargo(Native, &format!("test --no-run --test {program}"))?];
     for (_, build) in STARTS.iter().filter(|(name, _)| *name == program) {
         builds.push(lab.cargo(Native, build)?);

@@ -129,7 +129,7 @@ impl<'a> Report<'a> {
         } else {
             step.failed(&format!("{} passed, {failed} failed", outcome.passed));
             let problems = problems.join("\n       ");
-            // At once: of a run that is stopped, or whose output is cut, this may be all there is.
+            // At once: if a run is stopped, or its output is cut, this may be all there is.
             say(&format!("       {problems}"));
             self.fail(
                 failed,

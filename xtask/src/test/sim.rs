@@ -59,7 +59,7 @@ pub(super) fn run(report: &mut Report<'_>, workspace: &Workspace) -> Result<()> 
     // The README's first command.
     let mut sim_log = workspace.cargo(&format!("run --locked {FEATURES} --example sim-log"));
     report.check("simulated: sim-log", &mut sim_log)?;
-    // The examples in the documentation, of which those of `rpma::sim` need it.
+    // The examples in the documentation. Those of `rpma::sim` need it.
     let mut doc = workspace.cargo(&format!(
         "test --locked --doc -p rpma -p rpma-async -p rpma-sim {FEATURES}"
     ));
@@ -69,7 +69,8 @@ pub(super) fn run(report: &mut Report<'_>, workspace: &Workspace) -> Result<()> 
         let what = "simulated: the data path costs no more than recorded";
         report.check(what, &mut bench::check_cost(workspace)?)?;
     }
-    // What is about the simulator, on every kind of device by itself; and what runs in the guest as well, for each kind.
+    // The tests about the simulator, on every kind of device by itself; and the tests that run in
+    // the guest as well, for each kind.
     let own = Programs::only(workspace, "sim")?;
     let both = Programs::only(workspace, ONE_PROCESS)?;
     let tests = format!("test --locked -p {PACKAGE} {FEATURES} --no-fail-fast");

@@ -13,7 +13,7 @@ use crate::host::{Toolchain, Workspace};
 use crate::process::output;
 
 pub(super) fn check(report: &mut Report<'_>, workspace: &Workspace) -> Result<()> {
-    // Not only what is committed is tested.
+    // Uncommitted changes are tested as well.
     let mut publish = workspace.cargo("publish --dry-run --workspace --locked --allow-dirty");
     report.check("versions: publish, dry run", &mut publish)?;
 
@@ -46,7 +46,7 @@ fn oldest_dependencies(report: &mut Report<'_>, workspace: &Workspace) -> Result
     let dir = workspace.state_dir("oldest")?;
     let cargo = |words| {
         let mut cargo = workspace.cargo(words);
-        // Any toolchain can be told to take the options of a nightly one.
+        // This variable makes any toolchain take the options of a nightly one.
         cargo.current_dir(&dir).env("RUSTC_BOOTSTRAP", "1");
         cargo
     };

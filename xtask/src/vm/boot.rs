@@ -85,7 +85,7 @@ impl Machines<'_> {
 impl Boot<'_> {
     fn run(&self, accel: &str, limit: Duration) -> Result<Ssh> {
         let console = self.dir.join(CONSOLE);
-        // A machine that dies is booted again, and what it died of stands in what it wrote before.
+        // A machine that dies is booted again, and its earlier output has the cause.
         if console.exists() {
             fs::rename(&console, self.dir.join(CONSOLE_BEFORE))?;
         }
@@ -181,7 +181,7 @@ impl Boot<'_> {
                 -device nvdimm,id=nvdimm{slot},memdev=nv{slot}"
             );
         }
-        // init.sh knows the cards by their addresses.
+        // init.sh identifies the cards by their addresses.
         if !self.linked {
             return options + "\n-netdev user,id=roce,restrict=on";
         }

@@ -165,7 +165,7 @@ impl<'a> Machines<'a> {
             wait(&mut sync, Duration::from_secs(20))?;
         }
         for signal in [Signal::TERM, Signal::KILL] {
-            // It is looked up each time: the number could be somebody else's once ours has ended.
+            // It is looked up each time: the number could be another process's once ours has ended.
             if let Some(found) = self.running(number) {
                 found.signal(signal)?;
             }
