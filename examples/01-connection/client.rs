@@ -19,14 +19,14 @@ pub(crate) const ROLE: Role = Role {
 };
 
 fn main(addr: &str, port: u16, _more: &[String]) -> Result<()> {
-    // The device through which the address is reached, and on it a peer: what holds all this program
-    // registers and connects there.
+    // The device through which the address is reached, and on it a peer. The peer holds all objects
+    // that this program registers and connects there.
     let device = Device::from_addr(addr, Side::Remote)?;
     let peer = Peer::new(&device)?;
     let conn = connect(&peer, addr, port)?;
 
-    // Now the connection could be used. This example only looks at what the server has sent with its
-    // answer.
+    // Now the connection could be used. This example only looks at the data that the server has
+    // sent with its answer.
     crate::print_message(conn.get_private_data())?;
 
     // The server ends the connection, and waits for the answer.

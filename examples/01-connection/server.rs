@@ -13,8 +13,8 @@ pub(crate) const ROLE: Role = Role {
 };
 
 fn main(addr: &str, port: u16, _more: &[String]) -> Result<()> {
-    // The device that has the address, and on it a peer: what holds all this program registers and
-    // connects there.
+    // The device that has the address, and on it a peer. The peer holds all objects that this
+    // program registers and connects there.
     let device = Device::from_addr(addr, Side::Local)?;
     let peer = Peer::new(&device)?;
 
@@ -30,11 +30,11 @@ fn main(addr: &str, port: u16, _more: &[String]) -> Result<()> {
         event => bail!("{event}, while waiting for the connection"),
     }
 
-    // Now the connection could be used. This example only looks at what the client has sent with its
-    // request.
+    // Now the connection could be used. This example only looks at the data that the client has
+    // sent with its request.
     crate::print_message(conn.get_private_data())?;
 
-    // Ending it: the client is told, and its answer is the last event.
+    // Ending it: the client is notified, and its answer is the last event.
     conn.disconnect()?;
     match conn.next_event_timeout(ANSWER)? {
         ConnEvent::Closed => Ok(()),

@@ -25,7 +25,7 @@ fn main(addr: &str, port: u16, _more: &[String]) -> Result<()> {
     let device = Device::from_addr(addr, Side::Remote)?;
     let peer = Peer::new(&device)?;
 
-    // What is read lands directly in registered memory.
+    // The read bytes land directly in registered memory.
     let dst = Mr::reg(&peer, AlignedBuf::zeroed(SIZE)?, MrUsage::READ_DST)?;
 
     // With its answer the server has sent where its memory is, and how much.
@@ -38,7 +38,7 @@ fn main(addr: &str, port: u16, _more: &[String]) -> Result<()> {
         "the server's memory region has {size} bytes, more than the {SIZE} that there is room for"
     );
 
-    // A read of all of it. Posting only tells the device to do it: the bytes are here when the read
+    // A read of all of it. Posting only hands it to the device: the bytes are here when the read
     // has completed.
     conn.read(
         dst.slice(..size)?,

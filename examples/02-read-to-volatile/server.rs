@@ -24,7 +24,8 @@ fn main(addr: &str, port: u16, _more: &[String]) -> Result<()> {
     let device = Device::from_addr(addr, Side::Local)?;
     let peer = Peer::new(&device)?;
 
-    // Registering memory gives the device access to it, and says what a client may do there: read.
+    // Registering memory gives the device access to it, and permits a client to do this there:
+    // read.
     let mr = Mr::reg(&peer, memory, MrUsage::READ_SRC)?;
 
     // The client learns from the region's descriptor where the memory is.
@@ -36,6 +37,6 @@ fn main(addr: &str, port: u16, _more: &[String]) -> Result<()> {
     let ep = Ep::listen(&peer, addr, port)?;
     let conn = conn::accept(&ep, &data.to_bytes())?;
 
-    // The client reads now, and nothing here takes part in it but the device.
+    // The client reads now. On this side only the device takes part in it.
     conn::wait_and_disconnect(&conn)
 }

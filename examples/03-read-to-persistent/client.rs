@@ -22,7 +22,8 @@ fn main(addr: &str, port: u16, more: &[String]) -> Result<()> {
     let device = Device::from_addr(addr, Side::Remote)?;
     let peer = Peer::new(&device)?;
 
-    // Registering memory gives the device access to it, and says what the server may do there: read.
+    // Registering memory gives the device access to it, and permits the server to do this there:
+    // read.
     let src = memory.register(&peer, MrUsage::READ_SRC)?;
     hello::print_next(&src)?;
 
@@ -37,6 +38,6 @@ fn main(addr: &str, port: u16, more: &[String]) -> Result<()> {
     // The server reads now, and ends the connection when it has the greeting.
     conn::wait_and_disconnect(&conn)?;
 
-    // The next run says it in the other language.
+    // The next run has it in the other language.
     hello::translate(&src)
 }

@@ -22,7 +22,7 @@ fn main(addr: &str, port: u16, more: &[String]) -> Result<()> {
     let device = Device::from_addr(addr, Side::Local)?;
     let peer = Peer::new(&device)?;
 
-    // What is read lands directly in registered memory.
+    // The read bytes land directly in registered memory.
     let dst = memory.register(&peer, MrUsage::READ_DST)?;
     hello::print_old(&dst)?;
 

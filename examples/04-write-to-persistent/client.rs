@@ -27,8 +27,8 @@ fn main(addr: &str, port: u16, more: &[String]) -> Result<()> {
     let device = Device::from_addr(addr, Side::Remote)?;
     let peer = Peer::new(&device)?;
 
-    // The device takes what it writes directly from the registered memory, and what it reads from
-    // the server lands in such memory.
+    // The device takes the bytes to write directly from the registered memory, and the bytes that
+    // it reads from the server land in such memory.
     let src = memory.register(&peer, MrUsage::WRITE_SRC)?;
     let raw = Mr::reg(&peer, AlignedBuf::zeroed(RAW_SIZE)?, MrUsage::READ_DST)?;
     hello::print_next(&src)?;
@@ -39,8 +39,8 @@ fn main(addr: &str, port: u16, more: &[String]) -> Result<()> {
     let remote = MrRemote::from_descriptor(&data.mr_desc)?;
     let dst = remote.slice(data.range(hello::STR_SIZE))?;
 
-    // A write of remote memory. Even its completion would say only that the server's device has the
-    // bytes: they may still be on their way to the memory. So it asks for one only on an error.
+    // A write of remote memory. Even its completion would only mean that the server's device has
+    // the bytes: they may still be on their way to the memory. So it asks for one only on an error.
     let string = src.slice(hello::STR)?;
     conn.write(dst, string, Flags::COMPLETION_ON_ERROR, 0)?;
 
@@ -54,7 +54,7 @@ fn main(addr: &str, port: u16, more: &[String]) -> Result<()> {
         "the completion of the read is one of another operation: {opcode}"
     );
 
-    // The next run says it in the other language.
+    // The next run has it in the other language.
     hello::translate(&src)?;
 
     conn::disconnect_and_wait(&conn)

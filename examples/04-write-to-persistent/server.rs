@@ -22,7 +22,8 @@ fn main(addr: &str, port: u16, more: &[String]) -> Result<()> {
     let device = Device::from_addr(addr, Side::Local)?;
     let peer = Peer::new(&device)?;
 
-    // Registering memory gives the device access to it, and says what a client may do there.
+    // Registering memory gives the device access to it, and sets the operations that a client may
+    // do there.
     let region = memory.register(&peer, MrUsage::WRITE_DST | MrUsage::READ_SRC)?;
     hello::print_old(&region)?;
 
@@ -35,7 +36,7 @@ fn main(addr: &str, port: u16, more: &[String]) -> Result<()> {
     let ep = Ep::listen(&peer, addr, port)?;
     let conn = conn::accept(&ep, &data.to_bytes())?;
 
-    // The client writes now, and nothing here takes part in it but the device.
+    // The client writes now. On this side only the device takes part in it.
     conn::wait_and_disconnect(&conn)?;
 
     hello::print_new(&region)

@@ -25,13 +25,13 @@ fn main(addr: &str, port: u16, more: &[String]) -> Result<()> {
     let device = Device::from_addr(addr, Side::Remote)?;
     let peer = Peer::new(&device)?;
 
-    // The device takes what it writes directly from the registered memory.
+    // The device takes the bytes to write directly from the registered memory.
     let src = memory.register(&peer, MrUsage::WRITE_SRC)?;
     hello::print_next(&src)?;
 
-    // With its answer the server has sent where its memory is, and whether it promises that what a
-    // device has written there is not lost with the power. The connection has to be told as well:
-    // without the promise it refuses a flush for persistence.
+    // The server's answer has the place of its memory, and the server's promise whether the writes
+    // of a device there survive a loss of power. The connection needs it as well: without the
+    // promise it refuses a flush for persistence.
     let conn = conn::connect(&peer, addr, port, &[])?;
     let data = CommonData::from_bytes(conn.get_private_data())?;
     let pcfg = data
@@ -48,19 +48,19 @@ fn main(addr: &str, port: u16, more: &[String]) -> Result<()> {
         device.get_name()
     );
 
-    // A write to remote memory. Even its completion would say only that the server's device has the
-    // bytes: they may still be in the device, on their way, or in a cache of the processor. So no
-    // completion is asked for, unless the write fails: then the wait below gets that.
+    // A write to remote memory. Even its completion would only mean that the server's device has
+    // the bytes: they may still be in the device, on their way, or in a cache of the processor. So
+    // no completion is asked for, unless the write fails: then the wait below gets that.
     let string = src.slice(hello::STR)?;
     conn.write(dst, string, Flags::COMPLETION_ON_ERROR, 0)?;
 
     // A flush of the same bytes. It covers every write to them that was posted before it on this
-    // connection. Its completion says that the bytes have arrived: where they survive a loss of power, if
-    // the server has promised that and is right; else only where whoever reads the server's memory sees
-    // them, and a loss of power may still take them. If it fails, nothing is known: all of the bytes may be
-    // there, or a part, or none.
+    // connection. Its completion means that the bytes have arrived. If the server has promised it
+    // and is right, they survive a loss of power there. Otherwise a reader of the server's memory
+    // sees them, and a loss of power may still take them. If it fails, the state of the bytes is
+    // unknown: all of them may be there, or a part, or no byte.
     //
-    // What is printed are the words of librpma's example. "Supported" means promised by the server.
+    // The printed words are those of librpma's example. "Supported" means promised by the server.
     let flush_type = if pcfg.get_direct_write_to_pmem() {
         println!("RPMA_FLUSH_TYPE_PERSISTENT is supported");
         FlushType::Persistent
@@ -86,8 +86,8 @@ fn main(addr: &str, port: u16, more: &[String]) -> Result<()> {
         dst.len()
     );
 
-    // The flush has completed, and so has the write before it: the greeting may change here. The next
-    // run says it in the other language, if it is in persistent memory.
+    // The flush has completed, and so has the write before it: the greeting may change here. The
+    // next run has it in the other language, if it is in persistent memory.
     hello::translate(&src)?;
 
     conn::disconnect_and_wait(&conn)

@@ -39,6 +39,6 @@ fn main(addr: &str, port: u16, more: &[String]) -> Result<()> {
     };
     let conn = conn::connect(&peer, addr, port, &data.to_bytes())?;
 
-    // The server reads now, and nothing here takes part in it but the device.
+    // The server reads now. On this side only the device takes part in it.
     conn::wait_and_disconnect(&conn)
 }

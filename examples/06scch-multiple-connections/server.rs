@@ -199,7 +199,7 @@ impl Server {
         let Some(Client { conn, served }) = &mut self.clients[slot] else {
             return Ok(());
         };
-        // Waiting takes the event, asks for one of what completes from now on, and tells which of the
+        // Waiting takes the event, asks for one for later completions, and returns which of the
         // connection's queues it was. (These connections have one queue, for want of receives.)
         let (cq, _kind) = match conn.wait() {
             Ok(queue) => queue,

@@ -42,7 +42,7 @@ fn main(addr: &str, port: u16, words: &[String]) -> Result<()> {
     );
     let used_part = remote.slice(data.range(8))?;
 
-    // This server sends no peer configuration. So this example takes upon itself what a server
+    // This server sends no peer configuration. So this example makes an assumption that a server
     // should declare: that writes go directly to its persistent memory.
     let mut pcfg = PeerCfg::new();
     pcfg.set_direct_write_to_pmem(true);
@@ -61,7 +61,7 @@ fn main(addr: &str, port: u16, words: &[String]) -> Result<()> {
     println!("used value: {}", u64::from_le_bytes(bytes));
     let mut used = check_used(u64::from_le_bytes(bytes))?;
 
-    // Either all words go into the log, or none.
+    // Either all words go into the log, or no word.
     check_room(used, words)?;
 
     for word in words {
@@ -69,7 +69,7 @@ fn main(addr: &str, port: u16, words: &[String]) -> Result<()> {
         local.write_at(0, word.as_bytes())?;
         local.write_at(word.len(), &[0])?;
 
-        // The word goes behind the last one, and is flushed: but the log does not know of it yet.
+        // The word goes after the last one, and is flushed: but the log does not count it yet.
         let dst = remote.slice(used as u64..end as u64)?;
         let src = local.slice(..=word.len())?;
         conn.write(dst, src, Flags::COMPLETION_ON_ERROR, 0)?;

@@ -18,7 +18,7 @@ pub(crate) const ROLE: Role = Role {
 };
 
 fn main(addr: &str, port: u16, more: &[String]) -> Result<()> {
-    // An empty log, or in persistent memory what earlier clients have written.
+    // An empty log, or in persistent memory the words of earlier clients.
     let contents = Contents {
         signature: b"LOG\0\0\0\0\0",
         size: LOG_SIZE - USED_OFFSET,
@@ -34,7 +34,7 @@ fn main(addr: &str, port: u16, more: &[String]) -> Result<()> {
     let device = Device::from_addr(addr, Side::Local)?;
     let peer = Peer::new(&device)?;
 
-    // What a client may do with the log.
+    // The operations that a client may do with the log.
     let flush = match memory.is_pmem() {
         true => MrUsage::FLUSH_TYPE_PERSISTENT,
         false => MrUsage::FLUSH_TYPE_VISIBILITY,
@@ -50,10 +50,10 @@ fn main(addr: &str, port: u16, more: &[String]) -> Result<()> {
     let ep = Ep::listen(&peer, addr, port)?;
     let conn = conn::accept(&ep, &data.to_bytes())?;
 
-    // The client writes now, and nothing here takes part in it but the device.
+    // The client writes now. On this side only the device takes part in it.
     conn::wait_and_disconnect(&conn)?;
 
-    // One line for each word, whatever its bytes are.
+    // One line for each word, with any bytes in it.
     let used = check_used(u64::from_le_bytes(region.load()?))?;
     let log = region.load::<{ LOG_SIZE - USED_OFFSET }>()?;
     let mut lines = log[DATA_OFFSET - USED_OFFSET..used - USED_OFFSET].to_vec();

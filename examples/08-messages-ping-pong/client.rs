@@ -48,8 +48,8 @@ fn main(addr: &str, port: u16, more: &[String]) -> Result<()> {
         sleep(args.sleep);
     }
 
-    // The last message. Disconnecting discards what was not sent yet. So that comes only when the server's
-    // device has acknowledged this message.
+    // The last message. Disconnecting discards messages that were not sent yet. So that comes only
+    // when the server's device has acknowledged this message.
     send.store_u64(0, messages::DONE)?;
     conn.send(send.slice(..)?, Flags::COMPLETION_ALWAYS, messages::SEND_ID)?;
     completions.wait_for_send()?;

@@ -67,7 +67,7 @@ fn main(addr: &str, port: u16, more: &[String]) -> Result<()> {
     let mut completions = Completions::of_wait(&mut wait, client);
     let mut answered = false;
     loop {
-        // With many connections this is what tells whose message it is.
+        // If there are many connections, this identifies the one of a message.
         let qp_num = completions.wait_for_message()?.qp_num();
         let own = completions.conn()?.get_qp_num();
         ensure!(

@@ -26,8 +26,8 @@ fn main(addr: &str, port: u16, more: &[String]) -> Result<()> {
     let device = Device::from_addr(addr, Side::Remote)?;
     let peer = Peer::new(&device)?;
 
-    // The device takes what it writes directly from the registered memory. Messages have memory of
-    // their own.
+    // The device takes the bytes to write directly from the registered memory. Messages have memory
+    // of their own.
     let src = memory.register(&peer, MrUsage::WRITE_SRC)?;
     let messages = Messages::new(&peer)?;
     hello::print_next(&src)?;
@@ -42,8 +42,8 @@ fn main(addr: &str, port: u16, more: &[String]) -> Result<()> {
     let remote = MrRemote::from_descriptor(&data.mr_desc)?;
     let dst = remote.slice(data.range(hello::STR_SIZE))?;
 
-    // A write of remote memory. Even its completion would say only that the server's device has the
-    // bytes: they may still be on their way to the memory. So it asks for one only on an error.
+    // A write of remote memory. Even its completion would only mean that the server's device has
+    // the bytes: they may still be on their way to the memory. So it asks for one only on an error.
     let string = src.slice(hello::STR)?;
     conn.write(dst, string, Flags::COMPLETION_ON_ERROR, 0)?;
 
@@ -58,7 +58,7 @@ fn main(addr: &str, port: u16, more: &[String]) -> Result<()> {
     };
     conn.send(messages.put(&request)?, Flags::COMPLETION_ALWAYS, 0)?;
 
-    // The bytes are durable when the server says so.
+    // The bytes are durable when the server answers so.
     let response: FlushResponse = gpspm::sent_and_answered(&conn, &messages)?;
     ensure!(
         response.op_context == FLUSH_ID,
@@ -66,7 +66,7 @@ fn main(addr: &str, port: u16, more: &[String]) -> Result<()> {
         response.op_context
     );
 
-    // The next run says it in the other language.
+    // The next run has it in the other language.
     hello::translate(&src)?;
 
     conn::disconnect_and_wait(&conn)

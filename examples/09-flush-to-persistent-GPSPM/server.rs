@@ -23,7 +23,7 @@ fn main(addr: &str, port: u16, more: &[String]) -> Result<()> {
     let device = Device::from_addr(addr, Side::Local)?;
     let peer = Peer::new(&device)?;
 
-    // What a client may do there: write. Messages have memory of their own.
+    // The operation that a client may do there: write. Messages have memory of their own.
     let flush = match memory.is_pmem() {
         true => MrUsage::FLUSH_TYPE_PERSISTENT,
         false => MrUsage::FLUSH_TYPE_VISIBILITY,
@@ -56,11 +56,12 @@ fn main(addr: &str, port: u16, more: &[String]) -> Result<()> {
         request.offset, request.length, request.op_context
     );
 
-    // The written bytes are in memory, or in a cache of this processor: the program writes the cache
-    // back. The request comes from another program, so it may name only what this one offers.
+    // The written bytes are in memory, or in a cache of this processor: the program writes the
+    // cache back. The request comes from another program, so it may name only the range that this
+    // one offers.
     region.persist(request.range_in(data.range(hello::STR_SIZE))?)?;
 
-    // Now the bytes are durable, and the client may know.
+    // Now the bytes are durable, and the client may learn it.
     let response = FlushResponse {
         op_context: request.op_context,
     };

@@ -23,7 +23,7 @@ fn main(addr: &str, port: u16, more: &[String]) -> Result<()> {
     let device = Device::from_addr(addr, Side::Local)?;
     let peer = Peer::new(&device)?;
 
-    // What a client may do there: write. Messages have memory of their own.
+    // The operation that a client may do there: write. Messages have memory of their own.
     let flush = match memory.is_pmem() {
         true => MrUsage::FLUSH_TYPE_PERSISTENT,
         false => MrUsage::FLUSH_TYPE_VISIBILITY,
@@ -32,7 +32,7 @@ fn main(addr: &str, port: u16, more: &[String]) -> Result<()> {
     let messages = Messages::new(&peer)?;
     hello::print_old(&region)?;
 
-    // The receives of the connection complete in a queue of their own, and both queues tell of
+    // The receives of the connection complete in a queue of their own, and both queues report
     // completions through one channel.
     let mut cfg = ConnCfg::new();
     cfg.set_rcq_size(1);
@@ -58,11 +58,12 @@ fn main(addr: &str, port: u16, more: &[String]) -> Result<()> {
         request.offset, request.length, request.op_context
     );
 
-    // The written bytes are in memory, or in a cache of this processor: the program writes the cache
-    // back. The request comes from another program, so it may name only what this one offers.
+    // The written bytes are in memory, or in a cache of this processor: the program writes the
+    // cache back. The request comes from another program, so it may name only the range that this
+    // one offers.
     region.persist(request.range_in(data.range(hello::STR_SIZE))?)?;
 
-    // Now the bytes are durable, and the client may know.
+    // Now the bytes are durable, and the client may learn it.
     let response = FlushResponse {
         op_context: request.op_context,
     };

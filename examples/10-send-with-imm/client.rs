@@ -32,10 +32,10 @@ fn main(addr: &str, port: u16, more: &[String]) -> Result<()> {
     let device = Device::from_addr(addr, Side::Remote)?;
     let peer = Peer::new(&device)?;
 
-    // The device takes what it sends directly from the registered memory.
+    // The device takes the bytes to send directly from the registered memory.
     let src = Mr::reg(&peer, memory, MrUsage::SEND)?;
 
-    // With the request the server gets the number that it has to expect.
+    // By the request the server gets the number that it has to expect.
     let conn = conn::connect(&peer, addr, port, &imm.to_le_bytes())?;
 
     // A message may have no bytes at all.
@@ -56,7 +56,7 @@ fn main(addr: &str, port: u16, more: &[String]) -> Result<()> {
         "the completion of the send is one of another operation: {opcode}"
     );
 
-    // The send is complete, so the server's device has the message: ending the connection loses
-    // nothing.
+    // The send is complete, so the server's device has the message: ending the connection does not
+    // lose it.
     conn::disconnect_and_wait(&conn)
 }

@@ -30,7 +30,7 @@ fn main(addr: &str, port: u16, more: &[String]) -> Result<()> {
     let device = Device::from_addr(addr, Side::Remote)?;
     let peer = Peer::new(&device)?;
 
-    // The device takes what it writes directly from the registered memory.
+    // The device takes the bytes to write directly from the registered memory.
     let src = Mr::reg(&peer, memory, MrUsage::WRITE_SRC)?;
 
     // With its answer the server has sent where its memory is.
@@ -49,7 +49,7 @@ fn main(addr: &str, port: u16, more: &[String]) -> Result<()> {
         "the completion of the write is one of another operation: {opcode}"
     );
 
-    // The write is complete, so the server's device has the bytes and the immediate data: ending the
-    // connection loses nothing.
+    // The write is complete, so the server's device has the bytes and the immediate data: ending
+    // the connection does not lose them.
     conn::disconnect_and_wait(&conn)
 }

@@ -21,7 +21,8 @@ fn main(addr: &str, port: u16, _more: &[String]) -> Result<()> {
     let device = Device::from_addr(addr, Side::Local)?;
     let peer = Peer::new(&device)?;
 
-    // Registering memory gives the device access to it, and says what a client may do there: write.
+    // Registering memory gives the device access to it, and permits a client to do this there:
+    // write.
     let dst = Mr::reg(&peer, AlignedBuf::zeroed(SIZE)?, MrUsage::WRITE_DST)?;
 
     // The client learns from the region's descriptor where the memory is.
@@ -31,8 +32,8 @@ fn main(addr: &str, port: u16, _more: &[String]) -> Result<()> {
         pcfg_desc: None,
     };
 
-    // A write with immediate data takes a receive, as a message does. But its bytes go where the
-    // client says: the receive needs no memory.
+    // A write with immediate data takes a receive, as a message does. But its bytes go to the
+    // client's destination: the receive needs no memory.
     let ep = Ep::listen(&peer, addr, port)?;
     let req = ep.next_conn_req(&ConnCfg::new())?;
     req.recv(MrSlice::EMPTY, 0)?;

@@ -24,7 +24,7 @@ fn main(addr: &str, port: u16, _more: &[String]) -> Result<()> {
     let send = Mr::reg(&peer, AlignedBuf::zeroed(messages::SIZE)?, MrUsage::SEND)?;
     let recv = Mr::reg(&peer, AlignedBuf::zeroed(messages::SIZE)?, MrUsage::RECV)?;
 
-    // A size for the queue for receives is what makes it.
+    // Setting a size for the queue for receives makes it.
     let mut cfg = ConnCfg::new();
     cfg.set_rcq_size(RCQ_SIZE);
 

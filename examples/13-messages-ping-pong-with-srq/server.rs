@@ -62,8 +62,8 @@ fn main(addr: &str, port: u16, more: &[String]) -> Result<()> {
             log::warn!("There are {MAX_CLIENTS} clients already: another one is rejected.");
             continue;
         }
-        // One more receive for one more client. A message takes the first receive that is left, whoever
-        // sends it.
+        // One more receive for one more client. A message takes the first receive that is left,
+        // from any client.
         post_receive(clients.len() * messages::SIZE)?;
         let place = wait.place();
         let req = request.into_req(&peer, &place.cfg(&peer, &cfg)?)?;

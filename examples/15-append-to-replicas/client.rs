@@ -65,8 +65,8 @@ async fn append_all(first: SocketAddr, second: SocketAddr, words: &[String]) -> 
         block[..word.len()].copy_from_slice(word.as_bytes());
         block[word.len()] = 0;
 
-        // Nobody can change it now, so that both devices may read it. Both are asked to, before
-        // either is waited for. The memory is free again when both are done.
+        // It cannot change now, so that both devices may read it. Both are asked to, before either
+        // is waited for. The memory is free again when both are done.
         let word_memory = block.freeze();
         let appended = one.append(used, word_memory.clone())?;
         let appended_to_other = other.append(used, word_memory)?;
@@ -105,8 +105,8 @@ impl Replica {
             "the memory of the server at {addr} is no log"
         );
 
-        // As in example 07, the server sends no peer configuration: this example takes upon itself
-        // what a server should declare.
+        // As in example 07, the server sends no peer configuration: this example makes an
+        // assumption that a server should declare.
         let mut pcfg = PeerCfg::new();
         pcfg.set_direct_write_to_pmem(true);
         conn.apply_remote_peer_cfg(&pcfg);

@@ -22,7 +22,7 @@ pub(crate) struct Role {
 /// The exit status is 0 if all went well, 255 if arguments are missing or not usable, and 1 after
 /// every other failure. The reason is on stderr.
 pub(crate) fn run(client: &Role, server: &Role) -> ExitCode {
-    // The library tells through the `log` crate what it does; RUST_LOG=debug shows more of it.
+    // The library logs its work through the `log` crate; RUST_LOG=debug shows more of it.
     let level = env_logger::Env::default().default_filter_or("info");
     env_logger::Builder::from_env(level)
         .format_timestamp(None)

@@ -72,8 +72,8 @@ impl Memory {
         let mut found = vec![0; signature.len()];
         map.read_at(offset, &mut found)?;
         if found != signature {
-            // The signature comes last, and only when the data is safe: if the power fails meanwhile,
-            // the next run finds good data behind a signature, or none.
+            // The signature comes last, and only when the data is safe: if the power fails
+            // meanwhile, the next run finds good data after a signature, or no signature.
             map.write_at(data, initial)?;
             map.persist(data..data + initial.len())?;
             map.write_at(offset, signature)?;

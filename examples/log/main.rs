@@ -25,7 +25,7 @@ fn main() -> ExitCode {
 
 fn run() -> Result<()> {
     log::set_logger(&*LOGGER).map_err(|error| anyhow!("{error}"))?;
-    // More detailed messages are not even made. Without this there are none.
+    // More detailed messages are not even made. Without this there are no messages.
     log::set_max_level(LevelFilter::Debug);
 
     println!("Let's write messages to stderr");
@@ -37,12 +37,12 @@ fn run() -> Result<()> {
 }
 
 fn do_something() -> Result<()> {
-    // What the program has to say …
+    // The program's own message …
     log::info!("Just a notice");
     log::warn!("Important warning about value: {}", 720401);
     log::error!("Error due to order {:x}", 102);
 
-    // … and what the library says by itself: what a peer declares is worth a line.
+    // … and the library's: the declaration of a peer is worth a line.
     PeerCfg::from_descriptor(&PeerCfg::new().get_descriptor())?;
     Ok(())
 }
