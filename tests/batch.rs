@@ -255,7 +255,8 @@ fn what_is_wrong_is_refused_and_the_rest_stays() {
             invalid(batch.write(RemoteSlice::EMPTY, MrSlice::EMPTY, ALWAYS, 3));
             assert_eq!(batch.len(), 2);
 
-            // Not sent: it is dropped, or taken back. An open one holds nothing: another operation is posted.
+            // Not sent: it is dropped, or taken back. An open one holds no lock and no slot:
+            // another operation is posted.
             conn.write(RemoteSlice::EMPTY, MrSlice::EMPTY, ALWAYS, 9)
                 .expect("posted");
             assert_eq!(completion(conn).wr_id(), 9);
@@ -546,7 +547,7 @@ fn many_receives_at_once() {
         assert!(ids.into_iter().eq(0..40));
         arrived(40);
 
-        // All or none.
+        // All receives, or no receive.
         server.recv(receives[0].0, 1).expect("posted");
         let full = server.recv_many(&receives);
         assert!(matches!(full, Err(Error::QueueFull { .. })), "{full:?}");

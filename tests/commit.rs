@@ -225,7 +225,7 @@ fn a_pointer_beside_its_data_is_right() {
             for (start, end) in [(32, 40), (16, 24), (0, 24), (63, 64)] {
                 let posted = pair.client.commit(&part(start, end), pointer, VISIBLE, 1);
                 posted.expect("beside it");
-                // Of the last byte of the region no more than that byte is read.
+                // A read of the region's last byte reads no more than that byte.
                 completion(&pair.client).result().expect("flushed");
             }
         }

@@ -44,7 +44,7 @@ fn connects_over_both_families() {
 #[test]
 #[cfg_attr(feature = "sim", ignore = "on a device only: programs of their own")]
 fn a_host_name_leads_to_its_addresses() {
-    // A guest that knows no other host has no such file.
+    // A guest without other hosts in its settings has no such file.
     const SEES: &str = r#"[ -e /etc/hosts ] || touch /etc/hosts && mount --bind "$1" /etc/hosts && shift && exec "$@""#;
     device_test(|| {
         let mut hosts = tempfile::NamedTempFile::new().expect("a file");

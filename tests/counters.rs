@@ -167,7 +167,7 @@ fn each_way_counts_the_same() {
                             wc.result().expect("done");
                         }
                         assert_eq!(all, (count, count * bytes), "{count} {name}, {flags:?}");
-                        // A batch that is used again begins at nothing.
+                        // A batch that is used again begins empty.
                         in_batch(&mut batch, &m, flags).expect("room");
                         batch.clear();
                         in_batch(&mut batch, &m, flags).expect("room");

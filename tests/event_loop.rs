@@ -182,7 +182,7 @@ fn connecting_without_blocking_fails_in_time() {
         let peer = peer();
         let mut cfg = ConnCfg::new();
         cfg.set_timeout(Duration::from_millis(300));
-        // Nobody has it, on this network.
+        // No host has it, on this network.
         let nobody = format!("{}:7", addr().replace(".1", ".99"));
         let nobody: SocketAddr = nobody.parse().expect("an address");
         let error = resolved(ConnReq::resolve(&peer, nobody, &cfg).expect("begins"));

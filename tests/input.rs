@@ -278,7 +278,7 @@ fn dram_is_not_persistent_memory() {
         let mut vouched = map();
         let address = NonNull::new(vouched.as_mut_ptr()).expect("mapped");
         let usage = MrUsage::FLUSH_TYPE_PERSISTENT;
-        // SAFETY: the map outlives the region, and nothing else uses it.
+        // SAFETY: the map outlives the region, and is not used by others.
         let registered = unsafe { Mr::reg_raw(&peer, address, vouched.len(), usage) };
         if peer.is_native_flush_capable() {
             let text = provider(registered.map(drop), "ibv_reg_mr", Errno::INVAL);
@@ -461,7 +461,7 @@ fn too_little_lockable_memory() {
             assert_eq!(error.memory.len(), 1 << 20, "the memory comes back");
             let text = provider(Err::<(), _>(error.into()), "ibv_reg_mr", Errno::NOMEM);
             assert!(text.contains("RLIMIT_MEMLOCK"), "{text}");
-            // What fits still works.
+            // Memory that fits still works.
             Mr::reg(&peer, vec![0; 64], RIGHTS).expect("registers");
         });
         return;

@@ -21,7 +21,7 @@ fn a_seed_gives_the_name_of_glibcs_rand() {
         (0x8000_0000, "Derek"),
         (0x8000_0001, "Oksana"),
         (0xffff_fffe, "Lukasz"),
-        // What srand takes is the seed modulo 2³² − 1.
+        // The argument of srand is the seed modulo 2³² − 1.
         (0xffff_ffff, "Andy"),
         (0xffff_ffff + 8, "Chet"),
     ] {

@@ -100,7 +100,7 @@ fn whatever_comes_first_on_every_setting() {
             println!("{what}");
             let Pair { client, server } = Pair::with(&peer, &ConnCfg::new(), &cfg);
             times_out(&server);
-            // What is there already.
+            // Completions that are there already.
             for number in 0..3 {
                 server.recv(MrSlice::EMPTY, 10 + number).expect("posted");
                 write(&server, number);
@@ -112,7 +112,8 @@ fn whatever_comes_first_on_every_setting() {
             assert_eq!(numbers(&server, 6), expected, "{what}");
             times_out(&server);
 
-            // What comes while it waits. If its events were lost each would take until the next look, a second.
+            // Completions that come while it waits. If its events were lost each would take until
+            // the next look, a second.
             server.recv(MrSlice::EMPTY, 100).expect("posted");
             let began = Instant::now();
             for number in 0..20 {
@@ -142,7 +143,7 @@ fn whatever_comes_first_on_every_setting() {
             let took = began.elapsed();
             assert!(took < Duration::from_secs(10), "{what}: {took:?}");
 
-            // The end, while it waits; and before it, what was under way.
+            // The end, while it waits; and before it, the operations in flight.
             client
                 .send(MrSlice::EMPTY, ALWAYS | Flags::SOLICITED, 1)
                 .expect("posted");
@@ -152,7 +153,7 @@ fn whatever_comes_first_on_every_setting() {
                 assert_eq!(next(&server), Ok(vec![100]), "{what}");
                 assert_eq!(next(&server), Err(ConnEvent::Closed), "{what}");
             });
-            // The other side is told in the same way.
+            // The other side is notified in the same way.
             server.disconnect().expect("disconnects");
             assert_eq!(next(&client), Err(ConnEvent::Closed), "{what}");
         }
@@ -168,7 +169,7 @@ fn what_others_leave_is_found() {
         let conn = &pair.client;
         thread::scope(|scope| {
             let waits = scope.spawn(|| next(conn));
-            // It sleeps. Somebody else takes the event, and leaves one.
+            // It sleeps. Another thread takes the event, and leaves one completion.
             thread::sleep(SHORT);
             let others = scope.spawn(|| {
                 let posted = conn.write(RemoteSlice::EMPTY, MrSlice::EMPTY, ALWAYS, 1);

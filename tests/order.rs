@@ -129,7 +129,7 @@ fn no_jump_while_a_thread_is_busy() {
     let (client, server) = pair();
     server.recv(MrSlice::EMPTY, 7).expect("posted");
     let sending = host.spawn(move || {
-        // Of the program: the fabric does not know of it.
+        // A wait of the program: the fabric does not see it.
         thread::sleep(Duration::from_millis(50));
         client.send(MrSlice::EMPTY, ALWAYS, 1).expect("posted");
         client

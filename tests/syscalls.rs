@@ -26,7 +26,7 @@ fn with_strace(
     if env::var_os(COUNTED).is_some() {
         return device_test(measured);
     }
-    // Without a device, this says what to do.
+    // Without a device, this panics with the remedy.
     common::addr();
     let dir = tempfile::tempdir().expect("a directory");
     let trace = dir.path().join("trace");
@@ -268,7 +268,7 @@ fn a_batch_is_one_system_call() {
                 ("receives", 0),
             ] {
                 let calls = calls(&format!("{part} {how}"));
-                // The allocator's are not the library's, which allocates nothing here.
+                // The allocator's are not the library's, which does not allocate here.
                 assert_eq!(calls.len(), count, "{part}, {how}: {calls:?}");
             }
         }

@@ -177,7 +177,7 @@ fn a_peer_that_is_gone_is_noticed() {
 /// A region that is forgotten stays registered, and the memory allocated: the device may go on writing.
 #[test]
 fn a_forgotten_region_is_harmless() {
-    // What it leaves differs: librdmacm has a domain of its own while there is an id.
+    // The objects that it leaves differ: librdmacm has a domain of its own while there is an id.
     on_fabric(|| {
         let peer = peer();
         let pair = Pair::new(&peer);

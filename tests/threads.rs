@@ -209,7 +209,7 @@ macro_rules! program {
                     assert_eq!(named.as_deref(), Some("named"));
                     let started = start(scope, &lock);
                     let _is_known = started.thread().id();
-                    // Nothing joins it.
+                    // It is not joined.
                     scope.spawn(|| *COUNT.lock().expect("no panic") += 1);
                     started.join().expect("no panic")
                 });
@@ -502,7 +502,7 @@ fn a_deadlock_is_told() {
         drop(sends);
         assert!(ended.is_err(), "one of them panics");
     }
-    // The text is that of whoever panics first: here there is one.
+    // The text is that of the first thread that panics: here there is one.
     let fabric = Fabric::seeded(Profile::STRICT, 1);
     let _entered = fabric.host("here").enter();
     let (_sends, receives) = mpsc::channel::<u8>();

@@ -448,7 +448,7 @@ fn operations_before_and_after_the_connection_are_refused() {
         let server = ep.next_conn_req_timeout(&cfg, LIMIT).expect("a request");
         let server = server.connect(&[]).expect("accepts");
         assert_eq!(event(&client), ConnEvent::Established);
-        // What was refused before is not sent later.
+        // A refused operation is not sent later.
         no_completion(&client);
         assert_eq!(contents(&target), [0; 8]);
         client.disconnect().expect("disconnects");
@@ -495,7 +495,7 @@ fn foreign_memory_is_used_as_its_owner_promised() {
         let peer = peer();
         let memory = Box::into_raw(pattern(64, 3).into_boxed_slice());
         let start = NonNull::new(memory.cast::<u8>()).expect("allocated");
-        // SAFETY: nobody else has the memory, and it is freed after the last owner is gone.
+        // SAFETY: the memory is not shared, and it is freed after the last owner is gone.
         let source = unsafe { Mr::reg_raw(&peer, start, 64, MrUsage::READ_SRC) };
         let source = source.expect("registers");
         let copy = region(&peer, 64, MrUsage::READ_DST);

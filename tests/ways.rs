@@ -340,7 +340,7 @@ fn a_long_flush_takes_more_slots() {
         let peer = peer();
         let usage = MrUsage::WRITE_DST | MrUsage::FLUSH_TYPE_VISIBILITY;
         let target = region(&peer, LEN, usage);
-        // Made up: nothing is posted.
+        // Made up: no operation is posted.
         let mut descriptor = target.get_descriptor();
         descriptor[8..16].copy_from_slice(&(5u64 << 30).to_le_bytes());
         let far = MrRemote::from_descriptor(&descriptor).expect("valid");

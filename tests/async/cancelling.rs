@@ -139,7 +139,7 @@ fn operations_that_share_a_block_are_dropped() {
                 let word = memories.word();
                 let write = || client.write(memories.to(), word.clone()).expect("posted");
                 let (mut asleep, fresh, awaited) = (write(), write(), write());
-                // A device that holds nothing back may have completed it.
+                // A device that holds no operation back may have completed it.
                 let early = begun(&mut asleep).await.is_some();
                 drop(word);
                 let ops = [asleep, fresh, awaited];

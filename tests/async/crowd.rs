@@ -51,7 +51,7 @@ fn a_hundred_connections_on_one_thread() {
     device_test(|| {
         let peer = peer();
         let memories = Rc::new(Memories::with_blocks(&peer, usize::from(CLIENTS)));
-        // Of the answers: fewer than there are clients.
+        // Blocks for the answers: fewer than there are clients.
         let pool = Pool::new(&peer, 16, 10).expect("a pool");
         run(LocalSet::new().run_until(async {
             let reactor = Reactor::spawn(&peer).expect("a reactor");
@@ -103,7 +103,7 @@ mod killed {
 
     impl Drop for Killed {
         fn drop(&mut self) {
-            // Whatever comes of it: it must not be left behind.
+            // The result is ignored: the process must end.
             let _ = self.0.kill();
             let _ = self.0.wait();
         }

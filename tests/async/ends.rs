@@ -46,7 +46,7 @@ fn the_peer_ends_and_all_wake() {
                 let ended = end(server);
                 sleepers.woken().await.is_closed_by_the_peer();
                 in_time(ended).await.expect("no panic");
-                // And whoever asks later.
+                // And in later calls.
                 client.idle().await.expect("nothing is in flight");
                 let ready = client.ready(1).await;
                 assert!(matches!(ready, Err(Error::Ended(_))), "{ready:?}");
@@ -208,7 +208,7 @@ fn a_dropped_driver_is_an_error() {
                 let own = std::sync::Arc::clone(&own);
                 async move { own.accept().await.map(drop) }
             });
-            // Nobody accepts it.
+            // No program accepts it.
             let connecting = tokio::spawn(reactor.connect(addr, &Setup::default(), b""));
             for _ in 0..3 {
                 yield_now().await;

@@ -332,7 +332,7 @@ fn a_driver_whose_calls_fail() {
                 names(&told, call, Errno::IO);
             }
             for op in ops {
-                // It has succeeded, or tells the failure.
+                // It has succeeded, or returns the failure.
                 drop(in_time(op).await.expect("no panic"));
             }
             drop(in_time(idle).await.expect("no panic"));

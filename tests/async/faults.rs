@@ -89,7 +89,7 @@ impl UnderWay {
 fn is_of(error: &Error, fault: Fault) {
     let is_right = match error {
         Error::Ended(event) => fault.is_told() && **event == ConnEvent::Closed,
-        // Nothing answers requests that are still on their way, whatever the client was told.
+        // Requests that are still on their way get no answer, in any state of the client.
         Error::Operation(failure) => failure.status == WcStatus::RETRY_EXC_ERR,
         _ => false,
     };
@@ -143,7 +143,7 @@ fn a_fault_ends_all_waits_with_its_reason() {
         assert!(began.elapsed() < NOTICED, "{:?}", began.elapsed());
         let refused = commit(&writer, block(&of.pool, 4).await, 4).expect_err("it is over");
         assert!(matches!(refused, Error::NotConnected(_)), "{refused}");
-        // Whatever is left arrives.
+        // Messages that are left arrive.
         fault.end(&far);
         sleep(Duration::from_secs(10)).await;
         far.keeps(durable..=3).await;
@@ -194,7 +194,7 @@ fn a_fault_that_passes_loses_nothing() {
 #[test]
 fn a_host_that_took_the_request_and_is_gone() {
     with_each(async |world, method, fault| {
-        // A server that is stopped admits nobody.
+        // A server that is stopped admits no client.
         if method != Method::Server || fault == Fault::CutOff {
             return;
         }

@@ -271,7 +271,7 @@ fn a_commit_is_everywhere() {
             let reactor = Reactor::spawn(&peer).expect("a reactor");
             let serving = Serving::of(&reactor, Site::with(3, &cfg()));
             let (set, ids) = set_of(&reactor, &serving, 1..4).await;
-            // Its server's responder stands still, so none of the replicas answers.
+            // Its server's responder stands still, so no replica answers.
             let stopped = serving.stop().await;
             let id = set.commit(64, &[b"record"], None, 3).expect("posted");
             let mut everywhere = Box::pin(set.everywhere(id));

@@ -186,7 +186,7 @@ impl Fault {
 
     pub(crate) async fn begin(self, world: &World, far: &mut Far) {
         if matches!(self, Self::Killed | Self::NoPower) {
-            // The threads of a program that is killed do nothing more.
+            // The threads of a program that is killed stop.
             far.stop().await;
         }
         match self {

@@ -37,7 +37,7 @@ fn pools_that_cannot_be() {
             let sizes = format!("{count} blocks of {block} bytes");
             says(Pool::new(&peer, block, count), &[&sizes, "more"]);
         }
-        // A pool whose bytes are too many for this machine or its device.
+        // A pool with too many bytes for this machine or its device.
         let error = Pool::new(&peer, 1 << 45, 1).expect_err("32 TiB");
         assert!(error.to_string().len() > 20, "{error}");
     });

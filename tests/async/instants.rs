@@ -42,7 +42,7 @@ async fn program(world: &World) -> Instants {
     flush.await.expect("succeeds");
     note("written");
 
-    // An operation whose limit passes goes on.
+    // An operation goes on after its limit has passed.
     world.link.delay(300 * MS);
     let late = client
         .write(memories.to(), memories.word())
@@ -93,7 +93,8 @@ async fn program(world: &World) -> Instants {
     both(taking, landing).await;
     note("a receive was late");
 
-    // `close` keeps its limit while the peer is away. What is in flight then is flushed.
+    // `close` keeps its limit while the peer is away. Operations that are in flight then are
+    // flushed.
     let (other, _end) = world.connect(&setup(), &setup()).await;
     note("connected once more");
     world.link.hold();

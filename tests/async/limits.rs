@@ -129,7 +129,7 @@ fn a_limit_passes_at_its_instant() {
         let hour = began.elapsed();
         assert!((HOUR..HOUR + SHORT).contains(&hour), "{hour:?}");
         assert!(reactor.timeout(HOUR, sleep(HOUR / 2)).await.is_some());
-        // Of two limits the first one passes.
+        // The first limit of the two passes.
         let both = reactor.timeout(2 * HOUR, reactor.timeout(HOUR, pending::<()>()));
         assert_eq!(both.await, Some(None));
         let both = reactor.timeout(HOUR, reactor.timeout(2 * HOUR, pending::<()>()));

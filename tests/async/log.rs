@@ -177,7 +177,7 @@ fn cut_everywhere(profile: Profile, platform: Platform, fault: Fault) -> Found {
         let appended = append_all(&peer, [one.0, other.0], fault, &promised).await;
         match appended {
             Ok(()) => {}
-            // No platform without native flushes and eADR keeps what a device has flushed.
+            // No platform without native flushes and eADR keeps the flushed writes of a device.
             Err(Error::NotSupported(_)) => assert_eq!(promised.load(Ordering::Relaxed), 0),
             Err(error) => panic!("{error}"),
         }

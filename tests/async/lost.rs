@@ -88,7 +88,7 @@ fn a_silent_peer_wakes_all() {
             let inbox = tokio::spawn(async move {
                 match inbox {
                     Ok(mut inbox) => inbox.next().await.map(|next| next.is_some()),
-                    // Without receives nothing is flushed: the keep-alive alone has failed.
+                    // Without receives no operation is flushed: the keep-alive alone has failed.
                     Err(_) => pending().await,
                 }
             });
@@ -217,7 +217,7 @@ fn connecting_has_a_limit() {
             assert_eq!(began.elapsed(), limit);
             drop(unanswered.expect("a request"));
 
-            // The side that accepts, whose answer is lost.
+            // The side that accepts. Its answer is lost.
             let connecting = world.reactors[0].connect(at, &setup, b"");
             let accepting = async {
                 let incoming = listener.accept().await.expect("a request");

@@ -1,6 +1,6 @@
 //! The awaited operations of rpma-async: on a device, and on the simulated fabric.
 
-// What the guest runs has no lines by which an allocation is told from another.
+// The guest has no lines by which one allocation can be distinguished from another.
 #[cfg(feature = "sim")]
 mod allocations;
 mod backpressure;

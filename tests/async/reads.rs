@@ -146,7 +146,8 @@ fn other_waits_leave_reads_their_completions() {
             for wait in 0..3 {
                 let reading = made.read();
                 let ticket = commit(&made.writer, word(&made.pool, 1), 1).expect("posted");
-                // This task lets no driver run, so the wait takes what is there. `closed` takes a while.
+                // This task lets no driver run, so the wait takes the completions that are there.
+                // `closed` takes a while.
                 let until = Instant::now() + SHORT;
                 while Instant::now() < until {
                     let (mut durable, mut room, mut closed) = (
@@ -237,7 +238,7 @@ fn reads_take_no_slot_of_a_commit() {
             }
             release();
             made.writer.room().await.expect("room");
-            // They are complete, and nobody has awaited them.
+            // They are complete, and were not awaited.
             read(&made.writer, made.lease()).expect_err("as many");
             drop(reads.pop());
             reads.push(made.read());

@@ -67,7 +67,8 @@ pub(crate) async fn fill(set: &Replicas, slow: ReplicaId) -> (CommitId, u64) {
                 last = Some((id, number));
                 number += 1;
             }
-            // Completions that are still to come give room, but for what waits for the server.
+            // Completions that are still to come give room, except for those that wait for the
+            // server.
             Err(Refused::RingFull { .. }) => match set.room(100, SHORT).await {
                 Ok(()) => {}
                 Err(Refused::RingFull { held_by }) if held_by & slow.mask() != 0 => break,

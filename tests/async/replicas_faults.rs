@@ -114,7 +114,7 @@ fn a_faulty_replica_delays_no_copies_of_the_others() {
         let settled = within(millisecond, set.settle(third, 2, LIMIT)).await;
         let outcome = settled.expect("the driver runs");
         assert_eq!((outcome.durable, outcome.failed), (of.good(), of.faulty()));
-        // What is left arrives.
+        // Messages that are left arrive.
         fault.end(&of.fars[2]);
         sleep(Duration::from_secs(10)).await;
         drop(set);
@@ -241,7 +241,7 @@ fn an_own_device_that_stands_still_keeps_the_ring() {
 #[test]
 fn a_replica_that_took_the_request_and_is_gone() {
     with_each(async |world, method, fault| {
-        // A server that is stopped admits nobody.
+        // A server that is stopped admits no client.
         if method != Method::Server || fault == Fault::CutOff {
             return;
         }

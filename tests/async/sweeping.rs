@@ -47,7 +47,7 @@ async fn program(world: &World, to: &MrRemote) -> rpma::Result<()> {
     let pool = Pool::new(&world.peers[0], 64, 3)?;
     let accepting = async {
         let incoming = match listener.accept().await {
-            // The request may be there all the same.
+            // The request may still be there.
             Err(error) => {
                 log::info!("{error}");
                 listener.accept().await?
@@ -147,7 +147,7 @@ fn run(fails: Option<Fails>) -> (Run, Calls) {
             fails.map(|(call, nth, how)| world.fabric.fail(call).how(how).nth(nth, Errno::IO));
         let before = world.fabric.calls();
         let result = program(world, &memories.remote).await;
-        // What was woken just now.
+        // The tasks that were woken just now.
         for _ in 0..8 {
             tokio::task::yield_now().await;
         }

@@ -53,7 +53,7 @@ pub(crate) fn leaving<T>(
             tokio::task::yield_now().await;
         }
         let left = fabric.objects();
-        // What is left keeps the fabric, and with it this future.
+        // The remaining objects keep the fabric, and with it this future.
         ticking.abort();
         (result, left)
     })

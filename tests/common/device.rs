@@ -72,7 +72,7 @@ pub(crate) fn here<T>(run: impl FnOnce() -> T) -> impl FnOnce() -> T {
 ///
 /// Destroying is partly asynchronous, so the count may take a moment to come down.
 pub(crate) fn leaving(left: &[(&str, u64)], test: impl FnOnce()) {
-    // Without a device, this says what to do.
+    // Without a device, this panics with the remedy.
     addr();
     let mut before = objects();
     for (kind, count) in left {

@@ -118,7 +118,8 @@ pub(crate) fn leaving(left: &[(&str, u64)], test: impl FnOnce()) {
 fn counted(place: &Place, left: &[(&str, u64)], test: impl FnOnce()) {
     let count = || {
         let mut objects = place.fabric.objects();
-        // The kernel's count, by which the tests say what they leave, does not have them. (tests/sweep counts them.)
+        // They are missing in the kernel's count, by which the tests find leaks. (tests/sweep
+        // counts them.)
         objects.remove("comp_channel");
         objects
     };

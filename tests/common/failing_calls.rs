@@ -136,7 +136,7 @@ pub(crate) fn every_call(
                 _ if run.log.iter().any(|line| names(line)) => logged += 1,
                 error => silent.push(format!("{what}: {error:?}, {:?}", run.log)),
             }
-            // What was destroyed all the same leaves nothing.
+            // Objects that were still destroyed are not left.
             let leaves = LEAVES.iter().filter(|_| how == How::Refused);
             let leaves = leaves.filter(|(destroys, _)| *destroys == call);
             let mut allowed: BTreeSet<_> = leaves.flat_map(|(_, kinds)| *kinds).copied().collect();

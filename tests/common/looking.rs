@@ -51,7 +51,7 @@ fn look() {
     let mut ours = places.filter(ours);
     // The first ones are this look and the allocator.
     let place = ours.find(|place| !place.contains("common/looking.rs"));
-    // With the simulator the library notes the program's lines for its reports.
+    // If the simulator is on, the library notes the program's lines for its reports.
     let is_library = |place: &&str| {
         let is_async = place.contains("rpma-async/src/");
         is_async || place.contains("rpma/src/") && !place.contains("verbs/caller.rs")

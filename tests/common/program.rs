@@ -83,11 +83,11 @@ impl Program {
 
     /// `words` are the program and its arguments.
     pub(crate) fn start(words: &[&str], limit: Duration) -> Self {
-        // If this test is killed, nobody drops this: `timeout` ends the program then.
+        // If this test is killed, this is not dropped: `timeout` ends the program then.
         let mut child = Command::new("timeout")
             .args(["--kill-after=5", &limit.as_secs().to_string()])
             .args(words)
-            // An example's log says that it listens.
+            // An example's log has a line when it listens.
             .env("RUST_LOG", "info")
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
@@ -103,7 +103,7 @@ impl Program {
                     return;
                 }
             }
-            // Nobody may be there to hear it.
+            // The receiver may be gone.
             let _ = to_out.send(Read::Closed(Instant::now()));
         });
         thread::spawn(move || {

@@ -35,7 +35,7 @@ pub(crate) const LIMITS: [(&str, &str, u64); 5] = [
 
 pub(crate) fn run(addr: &str) -> Outcome {
     let link = &with_fabric(|fabric, host| {
-        // The paused clock of the runtime: the driver has nothing to do by the time.
+        // The paused clock of the runtime: the driver has no work by the time.
         fabric.follow(|| Instant::now().into_std());
         fabric.between(host, host)
     });
@@ -254,7 +254,7 @@ async fn measured_flush_slept(
     link: &Link,
 ) -> Result<()> {
     for &to in to {
-        // Of a name that is measured, inside of one that is: it is left out.
+        // A function with a measured name, inside of a measured one: it is left out.
         not_measured_hold(link);
         conn.flush(to, VISIBLE)?.await?;
     }

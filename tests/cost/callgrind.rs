@@ -11,8 +11,8 @@ pub(crate) fn dump(name: &str) {
     const DUMP_STATS_AT: usize = 0x4354_0003;
     let name = CString::new(name).expect("a name without a 0");
     let request = [DUMP_STATS_AT, name.as_ptr().addr(), 0, 0, 0, 0];
-    // SAFETY: outside of valgrind these instructions change nothing; valgrind reads the request, and
-    // through it the name, and answers in rdx.
+    // SAFETY: outside of valgrind these instructions have no effect; valgrind reads the request,
+    // and through it the name, and answers in rdx.
     unsafe {
         asm!(
             "rol rdi, 3", "rol rdi, 13", "rol rdi, 61", "rol rdi, 51", "xchg rbx, rbx",
@@ -56,7 +56,7 @@ pub(crate) fn read(text: &str) -> Option<(String, Objects)> {
         } else if let Some(name) = line.strip_prefix("ob=") {
             object = whole(name, &mut names);
         } else if let Some(name) = line.strip_prefix("cob=") {
-            // Only to know the name.
+            // Only to get the name.
             whole(name, &mut names);
         } else if let Some(name) = line.strip_prefix("fn=") {
             function = whole(name, &mut functions);

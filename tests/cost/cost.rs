@@ -374,7 +374,7 @@ fn ib_write_bw(addr: &str) -> Outcome<Vec<u64>> {
         .args(args)
         .stdout(Stdio::null())
         .spawn()?;
-    // It says nothing when it listens.
+    // It prints no line when it listens.
     thread::sleep(Duration::from_secs(1));
     let client = Command::new("ib_write_bw").args(args).arg(addr).output();
     server.kill()?;

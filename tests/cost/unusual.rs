@@ -117,7 +117,7 @@ fn measured_commit_1(
 ) -> Result<()> {
     for (n, (parts, pointer)) in commits.iter().enumerate() {
         let pointer = Some((*pointer, n.to_ne_bytes()));
-        // With its ticket, which nothing else uses.
+        // Uses its ticket, which no other call uses.
         let posted = conn.commit(&parts[..1], pointer, FlushType::Visibility, n as u64)?;
         black_box(posted);
     }

@@ -115,7 +115,7 @@ fn changed(profile: &Profile, seed: u64, stands: Stands, does: Server) -> usize 
     let before = bytes(&target);
     hosts[0].thaw();
     if let Server::CutsOff = does {
-        // The client may know already.
+        // The client may have noticed already.
         let (from, to) = (source.slice(8..16), remote(&target).slice(..8));
         let flags = Flags::COMPLETION_ALWAYS;
         let _ = client.write(to.expect("inside"), from.expect("inside"), flags, 9);

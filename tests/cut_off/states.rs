@@ -24,7 +24,7 @@ fn asking(peer: &Peer) -> (Conn, Ep) {
 fn a_connection_that_is_not_established() {
     device_test(|| {
         let peer = peer();
-        // Nobody has answered.
+        // No answer has come.
         let (client, ep) = asking(&peer);
         receive(&client, 0..3);
         let rest = client.cut_off().expect("cut off");

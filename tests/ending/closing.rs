@@ -180,7 +180,8 @@ fn closing_on_both_sides_at_once() {
             thread::scope(|scope| {
                 let sides = [client, server].map(|conn| scope.spawn(|| conn.close(LIMIT)));
                 for side in sides {
-                    // One may find the other gone before its last acknowledgement, and says so.
+                    // One may find the other gone before its last acknowledgement, and reports
+                    // that.
                     let rest = match side.join().expect("ends") {
                         Ok(rest) => rest,
                         Err(error) => {
@@ -205,7 +206,7 @@ fn closing_a_failed_connection() {
         let gone = remote(&region(&peer, 8, MrUsage::WRITE_DST))
             .slice(..)
             .expect("all");
-        // Whether or not anybody has noticed before.
+        // Whether or not a call has noticed before.
         for noticed in [true, false] {
             let pair = Pair::new(&peer);
             for wr_id in 0..3 {

@@ -38,7 +38,7 @@ fn a_thousand_clients_die() {
                 req
             };
             if kind == 0 {
-                // One more, of which the endpoint never hears.
+                // One more, which never reaches the endpoint.
                 drop(request());
             }
             let client = request().connect(&[kind as u8]).expect("asks");
@@ -257,7 +257,7 @@ struct Killed(Child);
 
 impl Drop for Killed {
     fn drop(&mut self) {
-        // Whatever comes of it: it must not be left behind.
+        // The result is ignored: the process must end.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }

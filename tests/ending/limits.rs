@@ -223,7 +223,7 @@ fn a_dead_peer_can_be_known_sooner() {
             });
             (began, ended)
         };
-        // If this program was held up between two of them, the order says nothing.
+        // If this program was held up between two of them, the order has no meaning.
         let ended = iter::repeat_with(|| end_order(Duration::from_millis(300)))
             .take(10)
             .find_map(|(began, ended)| (began < Duration::from_millis(1800)).then_some(ended));

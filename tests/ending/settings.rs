@@ -63,7 +63,7 @@ fn addresses_and_names() {
             write_nothing(&client, 1).expect("posted");
             opcode_of(&completion(&client), 1);
         }
-        // The resolver knows 127.1 on every host.
+        // The resolver accepts 127.1 on every host.
         for name in ["127.1", "127.0.0.1", "::1"] {
             for error in [
                 Device::from_addr(name, Side::Local).err(),

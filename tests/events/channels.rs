@@ -68,7 +68,8 @@ fn the_queue_of_an_event_is_found_while_others_are_destroyed() {
                             (CqKind::Receive, rcq(&pair.client))
                         }
                     };
-                    // Nothing else was posted to the two, so this is the only event of theirs.
+                    // No other operation was posted to the two, so this is the only event of
+                    // theirs.
                     loop {
                         let event = channel.wait_timeout(LIMIT).expect("its event comes");
                         if event.key < DROPPED {
@@ -91,7 +92,7 @@ fn the_queue_of_an_event_is_found_while_others_are_destroyed() {
         assert!(highest < next, "{highest} is nobody's key");
         drop(stable);
 
-        // What a dropped queue left on the channel is discarded with it.
+        // Events that a dropped queue left on the channel are discarded with it.
         while channel.wait_timeout(Duration::ZERO).is_ok() {}
         let pairs = [5, 6].map(|key| {
             let pair = Pair::with(&peer, &on_channel(&channel, key), &ConnCfg::new());
@@ -180,7 +181,7 @@ fn a_connections_queues_are_served_by_two_threads() {
                     assert_eq!((event.key, event.kind), (key, kind));
                     count += drain(cq);
                 }
-                // The last drain may have polled a completion whose event came behind it.
+                // The last drain may have polled a completion before its event came.
                 if let Ok(event) = channel.wait_timeout(SHORT) {
                     assert_eq!((event.key, event.kind), (key, kind));
                     assert_eq!(drain(cq), 0);

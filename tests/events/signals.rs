@@ -58,7 +58,7 @@ fn storm(nonblocking: bool) {
             victim(|waited, _| {
                 for _ in 0..200 {
                     let next = waited.conn.next(&mut [Wc::default()], MOMENT);
-                    // It refuses a connection whose channel is also that of others.
+                    // It refuses a connection with a channel that others share.
                     let refused = matches!(next, Err(Error::InvalidArgument(_)));
                     assert!(
                         refused || matches!(next, Err(Error::TimedOut(_))),

@@ -130,7 +130,7 @@ fn a_wait_for_solicited_events_is_bounded() {
             // A message without an event is found.
             send(&client, ALWAYS);
             let (server, elapsed) = bounded(server, shared);
-            // A second, and what a busy machine makes of it.
+            // A second, with an allowance for a busy machine.
             assert!(
                 elapsed > SHORT && elapsed < LIMIT / 3,
                 "it does wait, and not long: {elapsed:?}"

@@ -202,7 +202,7 @@ fn a_limit_is_kept_by_each_of_many_waiters() {
                 (channel.wait_timeout(limit), start.elapsed())
             })
         };
-        // Whoever is slow, there is one that takes the event.
+        // Even if another one is slow, there is one that takes the event.
         let patient = wait(LIMIT);
         let waiters = [(); WAITERS - 1].map(|()| wait(limit));
         barrier.wait();

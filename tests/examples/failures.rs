@@ -77,7 +77,7 @@ fn an_argument_that_cannot_be_used_is_status_255() {
 /// In C it is bytes like any other.
 #[test]
 fn an_argument_that_is_no_text_is_status_255() {
-    // The shell makes it: what a test starts has text for arguments.
+    // The shell makes it: the arguments of a program that a test starts are text.
     let start = |(name, args): (&str, &str)| {
         let (words, example) = (format!("exec \"$0\" {args}"), executable(full(name)));
         let program = Program::start(&["sh", "-c", &words, &example], LIMIT);
@@ -90,7 +90,7 @@ fn an_argument_that_is_no_text_is_status_255() {
         ("01", format!("server {} {BYTE}", addr())),
         ("07", format!("client {} 7204 a {BYTE}", addr())),
         ("10", format!("client {} 7204 1 {BYTE}", addr())),
-        // One that nobody would look at.
+        // One that the program would never look at.
         ("13", format!("client {} 7204 1 1 0 {BYTE}", addr())),
     ];
     let started = started.iter().map(|(name, args)| start((name, args)));
@@ -252,7 +252,7 @@ fn a_client_whose_server_vanishes_ends_at_once() {
             for name in ["08", "08srq", "12", "12scch", "13"] {
                 scope.spawn(|| check(name, &["7", "3"], &[], &peer()));
             }
-            // With one round there is nothing but the last message.
+            // In one round there is only the last message.
             for name in ["08", "12", "12scch"] {
                 scope.spawn(|| check(name, &["7", "1"], &[], &peer()));
             }
@@ -456,7 +456,7 @@ fn a_client_does_not_lose_its_last_message() {
         for name in ["08", "12", "12scch"] {
             let peer = peer();
             let ep = listen(&peer);
-            // With one round there is nothing but the last message.
+            // In one round there is only the last message.
             let client = client(name, ep.get_port(), &["7", "1"]);
             let conn = accept(&ep, &[]);
             let dst = region(&peer, 8, MrUsage::RECV);

@@ -130,7 +130,7 @@ fn serves_ten(name: &str) {
         dial(&peer, port, &data)
     };
 
-    // All are served. None answers to the end of its connection yet.
+    // All are served. No client answers to the end of its connection yet.
     let mut clients = Vec::new();
     for number in 1..=10 {
         let conn = dial(number);
@@ -196,7 +196,7 @@ fn serves_ten_with_messages() {
                 assert!(matches!(event, ConnEvent::Rejected { .. }), "{event}");
                 rejected += 1;
             }
-            // It has ended listening just now: nobody answers.
+            // It has ended listening just now: no answer comes.
             Err(Error::NoEvent) => {}
             Err(error) => panic!("{error}"),
         }

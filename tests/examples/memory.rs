@@ -66,7 +66,7 @@ fn a_pmem_offset_that_the_peer_cannot_be_told_is_refused() {
         const LAST: usize = 65535 - 17 - 4;
         for offset in [LAST + 1, 65536] {
             let (what, offset) = (format!("offset {offset}"), offset.to_string());
-            // Nobody listens there; it does not come to that.
+            // No program listens there; it does not come to that.
             let client = client("03", free_port(&addr()), &[&dax, &offset]);
             let ended = client.finish().failure(FAILURE, &what);
             let reason = "beyond the 65535 that a peer can be told";

@@ -309,7 +309,7 @@ fn _log() {
             "as the example does: {lines:?}"
         );
     }
-    // The library says something as well, with its place in front.
+    // The library logs as well, with its place in front.
     const LIBRARY: &str = "the peer says that direct write to persistent memory is not supported";
     let lines: Vec<_> = ended
         .stderr

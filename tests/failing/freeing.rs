@@ -239,7 +239,8 @@ struct Watched {
     freed: Arc<AtomicBool>,
 }
 
-// SAFETY: the bytes of the vector stay where they are until it is dropped, and nothing else refers to them.
+// SAFETY: the bytes of the vector stay where they are until it is dropped, and there is no other
+// reference to them.
 unsafe impl RegisterableMemory for Watched {
     fn as_mut_ptr(&mut self) -> *mut u8 {
         self.bytes.as_mut_ptr()
@@ -327,7 +328,8 @@ fn closes_with(nth: u32, call: &'static str) {
 #[test]
 fn closing_with_a_verb_that_fails() {
     with_failures(|| {
-        // The marker behind what was sent; the move to the error state; both times that the queue is read.
+        // The marker after the sends; the move to the error state; both times that the queue is
+        // read.
         closes_with(1, "ibv_post_send");
         closes_with(1, "ibv_modify_qp");
         closes_with(1, "ibv_poll_cq");

@@ -38,12 +38,13 @@ fn a_request_whose_queues_cannot_be_made() {
         device_test(|| {
             let peer = peer();
             let ep = Ep::listen(&peer, &addr(), 0).expect("listens");
-            // Without native flushes the first one makes what all have together.
+            // Without native flushes the first one makes the parts that all share.
             drop(ConnReq::new(&peer, &addr(), ep.get_port(), &ConnCfg::new()));
             for (cfg, channels) in two_queues() {
                 for (call, nth) in calls(channels) {
                     let failing = Failing::nth(nth, call, Errno::NOSPC, How::Refused);
-                    // Nothing else stays in the kernel, also while the peer and the endpoint live on.
+                    // No other object stays in the kernel, also while the peer and the endpoint
+                    // live on.
                     leaving(&[], || {
                         failing.told(ConnReq::new(&peer, &addr(), ep.get_port(), &cfg));
                     });
@@ -172,7 +173,7 @@ fn a_connection_that_cannot_be_set_up_is_not_accepted() {
         device_test(|| {
             let (peer, cfg) = (peer(), ConnCfg::new());
             let ep = Ep::listen(&peer, &addr(), 0).expect("listens");
-            // Without native flushes the first one makes what all have together.
+            // Without native flushes the first one makes the parts that all share.
             drop(ConnReq::new(&peer, &addr(), ep.get_port(), &cfg));
             let each = |(call, count)| (1..=count).map(move |nth| (call, nth));
             for (call, nth) in ACCEPTING.into_iter().flat_map(each) {

@@ -99,7 +99,7 @@ fn a_failed_post_ends_the_connection() {
                 (Errno::INVAL, How::Refused),
                 (Errno::IO, How::Done),
                 (Errno::ACCESS, How::Done),
-                // The kernel, not the queue: nothing says that the request was refused.
+                // The kernel, not the queue: there is no report that the request was refused.
                 (Errno::NOMEM, How::Done),
             ] {
                 for closes in [false, true] {

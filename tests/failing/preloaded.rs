@@ -40,7 +40,7 @@ pub(crate) fn with_failures(test: impl FnOnce()) {
     ];
     let ended = Program::start(&words, LIMIT).finish();
     let one = |line: &String| line.starts_with("test result: ok. 1 passed");
-    // What it says is of use only if it fails.
+    // Its output is of use only if it fails.
     assert!(
         ended.status == Some(0) && ended.stdout.iter().any(one),
         "{name}:\n{}\n{}\nstatus {:?}",

@@ -80,7 +80,7 @@ impl Failing {
             text.starts_with(&format!("{} failed: ", self.call)),
             "{self:?}: {text}"
         );
-        // The one verb that does not tell why.
+        // The one verb that does not report why.
         if self.call != "ibv_poll_cq" {
             assert_eq!(
                 error.raw_os_error(),

@@ -68,7 +68,7 @@ fn a_batch_that_is_refused_in_the_middle_ends_the_connection() {
             for (errno, how, taken) in [
                 (Errno::INVAL, How::LastRefused, 2),
                 (Errno::NOMEM, How::LastRefused, 2),
-                // What the library makes of 0 and a request that was refused.
+                // The library's error for 0 and a request that was refused.
                 (Errno::IO, How::LastDropped, 2),
                 (Errno::INVAL, How::Refused, 0),
                 (Errno::IO, How::Done, 3),
@@ -119,7 +119,7 @@ fn a_batch_of_two_doorbells_of_which_the_second_fails() {
                 ends_with("ibv_wr_complete", errno, client, true, (taken, 0));
                 assert_eq!(event(&server), ConnEvent::Closed);
 
-                // One stream: nothing, or all of it.
+                // One stream: no request, or all of it.
                 let Pair { client, server } = Pair::with(&peer, &cfg, &ConnCfg::new());
                 let mut batch = client.batch::<4>();
                 for number in 0..3 {

@@ -220,7 +220,7 @@ fn next_returns_what_one_queue_has_if_the_other_fails() {
                     .send(MrSlice::EMPTY, Flags::COMPLETION_ALWAYS, 2);
                 sent.expect("posted");
                 completions(&pair.client, 2);
-                // Both are there: the events say so.
+                // Both are there: their events have come.
                 server.get_cq().wait_timeout(LIMIT).expect("the write's");
                 let rcq = server.get_rcq().expect("its own");
                 rcq.wait_timeout(LIMIT).expect("the message's");

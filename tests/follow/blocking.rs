@@ -32,7 +32,7 @@ fn a_wait_that_blocks_is_jumped_over() {
         assert_eq!(Instant::now(), began, "it knows nothing of it");
         assert!(real.elapsed() < DAY);
 
-        // What is put off meanwhile is due in the fabric's time.
+        // Work that is put off meanwhile is due in the fabric's time.
         let (client, _server) = world.connect(&cfg, &cfg).await;
         let (source, _target, remote) = world.memory(LEN);
         let to = remote.slice(..).expect("all of it");

@@ -42,8 +42,8 @@ fn serve(peer: &Peer, ep: Ep, cfg: &ConnCfg) -> Result<()> {
     let mut wait = Wait::new()?;
     wait.add_ep(ep)?;
     println!("listening");
-    // They are dropped last: soft-RoCE destroys no queue pair whose packets wait for the address of a
-    // host that is gone, which takes some seconds.
+    // They are dropped last: soft-RoCE does not destroy a queue pair while its packets wait for the
+    // address of a host that is gone, which takes some seconds.
     let (mut wcs, mut ended) = ([Wc::default(); 4], Vec::new());
     while ended.len() < WAYS.len() {
         match wait.next(&mut wcs, Duration::MAX)? {

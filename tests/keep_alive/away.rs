@@ -67,7 +67,7 @@ fn both_hosts_away_end_nothing() {
             let world = World::new();
             let mut ends = world.patient(way);
             let _entered = world.hosts[1].enter();
-            // It asks just now: what comes next is the first look at an answer.
+            // It asks just now: the next look is the first one at an answer.
             ends[1].idle(2 * STEP);
             world.hosts[0].freeze();
             ends[1].idle(D / 2 * phase / PHASES);

@@ -17,7 +17,7 @@ const CLIENTS: usize = 4;
 /// most, and these probes are not reported.
 #[test]
 fn an_hour_of_idle_connections() {
-    // With a seed, time costs no time.
+    // If there is a seed, time takes no real time.
     let fabric = Fabric::seeded(profile(), 1);
     let (server, clients) = (fabric.host("server"), fabric.host("clients"));
     let addr = server.addr().to_string();
@@ -200,6 +200,6 @@ fn a_program_that_is_stopped_still_answers() {
     let world = World::new();
     let mut ends = world.patient(Way::Wait);
     let _entered = world.hosts[1].enter();
-    // The client calls nothing from here on.
+    // The client makes no calls from here on.
     ends[1].idle(HOUR);
 }

@@ -208,7 +208,7 @@ fn a_probe_leaves_room_for_the_close() {
     let [client, _server] = ends;
     let began = now();
     let closed = client.into_conn().close(Duration::from_millis(10));
-    // All markers were posted: it waits for none in vain.
+    // All markers were posted: it does not wait in vain for one.
     assert!(now() - began < Duration::from_secs(1));
     let closed = closed.expect_err("nobody acknowledges");
     assert!(

@@ -91,7 +91,7 @@ fn a_blocked_way_back_keeps_acknowledgements() {
         assert_eq!(opcode_of(&completion(&both.server), 7), WcOpcode::RECV);
         let mut wcs = [Wc::default(); 4];
         assert_eq!(both.client.get_cq().get_wc(&mut wcs).expect("polls"), 0);
-        // What the server says does not arrive either.
+        // The server's messages do not arrive either.
         let unheard = both
             .server
             .write(RemoteSlice::EMPTY, MrSlice::EMPTY, ALWAYS, 9);

@@ -156,7 +156,7 @@ fn a_last_receive_is_waited_for_with_a_limit() {
         let start = now();
         {
             let _entered = world.hosts[1].enter();
-            // Its device reports nothing.
+            // Its device sends no report.
             world.hosts[1].freeze();
             drop(server);
             world.hosts[1].thaw();

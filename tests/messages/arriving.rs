@@ -97,7 +97,7 @@ fn immediate_data_is_the_same_number_on_both_sides() {
                 let got = received(&completion(to), 1);
                 assert_eq!(got, (WcOpcode::RECV, Some(5), Some(imm)));
 
-                // The receive is only the notice: the data goes where the write says.
+                // The receive is only the notice: the data goes to the write's destination.
                 dst.write_at(0, &[0; 64]).expect("inside");
                 to.recv(MrSlice::EMPTY, 3).expect("posted");
                 let part = target.slice(10..17).expect("inside");
@@ -167,7 +167,7 @@ fn operations_of_no_bytes() {
         }
         assert_eq!(contents(&there), [0; 16]);
 
-        // Nothing on one side only is a mistake.
+        // An empty part on one side only is a mistake.
         let text = invalid(conn.write(RemoteSlice::EMPTY, all(&here), ALWAYS, 8));
         assert!(text.contains("16 bytes and the remote part 0"), "{text}");
         let far = remote(&there).slice(..).expect("all");

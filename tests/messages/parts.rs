@@ -205,7 +205,7 @@ fn every_refusal_of_inline_data() {
         let far = |len| remote(&dst).slice(..len).expect("inside");
         let near = |len| src.slice(..len).expect("inside");
         let inline = ALWAYS | Flags::INLINE;
-        // What was not asked for is not there on any device alike, however much this one has.
+        // Room that was not asked for is missing on any device alike, even if this one has more.
         for limit in [0, 8, 100] {
             let mut cfg = ConnCfg::new();
             cfg.set_max_inline_data(limit as u32);

@@ -144,12 +144,12 @@ fn waiting_for_one_operation() {
         assert_eq!(wc.posted(), Some(posted[3]));
         let before: Vec<_> = posted[..3].iter().map(|posted| Some(*posted)).collect();
         assert_eq!(others, before);
-        // What comes after it is still there.
+        // Later completions are still there.
         for (wr_id, posted) in (4..).zip(&posted[4..]) {
             let wc = conn.wait_for(*posted, LIMIT, |wc| panic!("{wc:?}"));
             assert_eq!(wc.expect("completes").wr_id(), wr_id);
         }
-        // What was returned or handed over does not come again, which is known at once.
+        // Completions that were returned or handed over do not come again, which is found at once.
         for posted in posted {
             let again = conn.wait_for(posted, Duration::MAX, |wc| panic!("{wc:?}"));
             assert!(matches!(again, Err(Error::PolledElsewhere)), "{again:?}");

@@ -74,7 +74,7 @@ fn a_limit_passes_at_its_instant() {
                 assert_took(began, MINUTE, is_seeded);
             }
             assert!(block_on(pending::<()>(), Duration::ZERO).is_none());
-            // What is not received is sent again and again.
+            // A message that is not received is sent again and again.
             let pool = Pool::new(reactor.peer(), 64, 1).expect("a pool");
             let word = pool.try_lease().expect("a block").freeze();
             for _ in 0..4 {

@@ -93,7 +93,7 @@ fn a_write_back_of_the_programs_own_is_told() -> Result<()> {
     let found = images(&fabric, &pmem, 10, || ());
     assert_eq!(found.len(), 1);
     assert_eq!(found[0][128..192], [3; 64]);
-    // Any other memory is nobody's.
+    // Any other memory has no owner.
     persisted([0_u8; 8].as_ptr(), 8);
     Ok(())
 }
@@ -180,7 +180,7 @@ fn an_image_can_be_mapped() -> Result<()> {
         || map.persist(..).expect("inside"),
     );
     assert_eq!(&pmem.bytes()[..10], b"recover me");
-    // With the image its path is gone.
+    // The path is gone with its image.
     let error = PmemMap::open(paths.last().expect("images"), 0).expect_err("no image");
     assert!(
         error

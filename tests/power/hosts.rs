@@ -39,7 +39,7 @@ fn what_was_flushed_is_there_after_a_restart() -> Result<()> {
         fabric.power_cut(&old.server);
         assert!(!old.server.has_power());
         assert_eq!(&old.pmem.bytes()[..8], b"durable!");
-        // A program that is dead writes where nobody looks.
+        // A program that is dead writes to memory that is not read.
         old.target.write_at(0, b"zombie!!")?;
         old.target.persist(..)?;
         {
@@ -153,7 +153,7 @@ fn a_program_on_a_dead_host_ends() -> Result<()> {
             let ep = Ep::listen(&peer, &addr, 7)?;
             ep.next_conn_req(&ConnCfg::new()).map(drop)
         });
-        // Listening, as far as anybody can tell.
+        // Listening, as far as it can be observed.
         while fabric
             .calls()
             .get("rdma_listen")

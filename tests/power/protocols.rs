@@ -106,7 +106,7 @@ fn append(pair: &Pair, protocol: Protocol, fault: Fault, number: u64) -> Result<
         _ => pair.write(0, &tail)?,
     }
     match (fault, protocol) {
-        // It waits for what it has posted.
+        // It waits for its posts.
         (Fault::NoFlushOfTheTail, Protocol::AtomicWrite | Protocol::FencedWrite) => {
             pair.wait_for_write()
         }
@@ -191,7 +191,7 @@ fn every_way() -> Vec<(Profile, Way, Protocol)> {
             .into_iter()
             .flat_map(|platform| PROTOCOLS.map(|protocol| (platform, protocol)))
         {
-            // To force what a device does in any case makes no difference.
+            // Forcing the device's own method makes no difference.
             let methods: &[bool] = match profile.flushes_natively() {
                 true => &[false, true],
                 false => &[true],
@@ -202,7 +202,7 @@ fn every_way() -> Vec<(Profile, Way, Protocol)> {
                 host.set_platform(platform);
                 let may = match protocol {
                     Protocol::Server => native == profile.flushes_natively(),
-                    // It holds behind a flush by reading only.
+                    // It holds after a flush by reading only.
                     Protocol::FencedWrite => by_reading && host.may_promise_direct_write(native),
                     _ => host.may_promise_direct_write(native),
                 };
@@ -249,16 +249,16 @@ fn what_the_documentation_recommends_survives_every_cut() {
 fn loses(profile: &Profile, way: Way, protocol: Protocol, fault: Fault) -> bool {
     let (copies, platform) = (is_copying(profile), way.platform);
     let native = profile.flushes_natively() && !way.by_reading;
-    // soft-RoCE copies through caches, which eADR saves: what was written is durable.
+    // soft-RoCE copies through caches, which eADR saves: written bytes are durable.
     if copies && platform == Platform::Eadr {
         return false;
     }
     match fault {
         Fault::None => false,
         Fault::NoFlushOfTheRecord | Fault::FlushTooEarly | Fault::NoFlushOfTheTail => true,
-        // soft-RoCE writes the lines back, whoever has written them.
+        // soft-RoCE writes the lines back, with the writes of any connection.
         Fault::OtherConnection => !copies,
-        // What is visible is durable there.
+        // Visible bytes are durable there.
         Fault::OnlyVisible => {
             protocol != Protocol::Server && (copies || platform == Platform::AdrDdioOn)
         }
@@ -267,7 +267,8 @@ fn loses(profile: &Profile, way: Way, protocol: Protocol, fault: Fault) -> bool 
             !copies && matches!(protocol, Protocol::AtomicWrite | Protocol::FencedWrite)
         }
         Fault::PartOfTheRecord => match protocol {
-            // The request for it pushes all of the record; only what was pushed into a cache is lost.
+            // The request for it pushes all of the record; only bytes that were pushed into a cache
+            // are lost.
             Protocol::Server => copies || platform == Platform::AdrDdioOn,
             // A read pushes all.
             _ => copies || native,
@@ -289,7 +290,7 @@ fn every_fault_is_found_where_it_loses_something() {
     for fault in FAULTS {
         let (mut found, mut all) = (0, 0);
         for (profile, way, protocol) in every_way() {
-            // The server's method flushes nothing; a batch is the same as its operations.
+            // The server's method does not flush; a batch is the same as its operations.
             let is_server = protocol == Protocol::Server && fault == Fault::OtherConnection;
             if is_server || protocol == Protocol::Batch {
                 continue;
@@ -384,7 +385,7 @@ fn soft_roce_before_an_adapter_polls_in_between() {
     declare_reordering(&pair);
     let ran = run_on(&fabric, &pair, Protocol::PollInBetween, Fault::None);
     ran.unwrap_or_else(|loss| panic!("{loss}"));
-    // After the flush was polled nothing is missing.
+    // After the flush was polled no byte is missing.
     pair.flush(0, 8).expect("flushed");
     pair.atomic_write(0, &[1; 8]).expect("nothing is before it");
     // A flush that was posted before the declaration counts as well.

@@ -73,7 +73,7 @@ impl Served {
             let settings = responder.conn_cfg(&ConnCfg::new())?;
             let req = ep.next_conn_req_timeout(&settings, LIMIT)?;
             responder.add(0, responder.prepare(&req, &log, ..)?);
-            // Nothing is promised but the server's method.
+            // Only the server's method is promised.
             let mut offer = Offer::new(&PeerCfg::new());
             offer.add_region(&log).set_limits(responder.limits());
             req.connect(&offer.encode(Offer::ACCEPT)?)?
@@ -130,7 +130,7 @@ impl Served {
             let dst = far.slice(at as u64..(at + len) as u64)?;
             parts.push((dst, self.source.slice(at..at + len)?));
         }
-        // In turn: the second line is one behind, or equal.
+        // In turn: the second line is one less, or equal.
         let at = match log.two_pointers && number % 2 == 1 {
             true => 64,
             false => 0,
@@ -288,7 +288,7 @@ fn a_wait_for_an_answer_ends_when_the_host_is_gone() -> Result<()> {
             two_pointers: false,
         };
         let ticket = served.append(log, 0)?;
-        // The request is taken, and nobody serves it.
+        // The request is taken, and not served.
         served.writer.look(|_| {})?;
         let begin = sim::now();
         while served.writer.released() == 0 {

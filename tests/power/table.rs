@@ -59,7 +59,7 @@ fn corrupt(
         let mut counts = counts.lock().expect("no panic");
         for image in cut.images_up_to(&pair.pmem, if all < 4 { 1000 } else { all }) {
             let image = image.bytes();
-            // The client relies on a record of which it has flushed the tail.
+            // The client relies on a record after it has flushed the tail only.
             let is_there = image[0] == 1;
             let is_lost = flushed.1 && !is_there;
             let is_torn = is_there && image[AT..AT + RECORD.len()] != RECORD;

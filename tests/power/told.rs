@@ -90,7 +90,7 @@ fn a_message_after_an_unpolled_flush_is_no_word() {
     for order in [Order::Posted, Order::Fenced] {
         let lost = losses(&Profile::STRICT, false, order);
         assert!(lost > 0, "{order:?}");
-        // soft-RoCE executes in order, as far as anybody has seen.
+        // soft-RoCE executes in order in all observations.
         if order == Order::Posted {
             assert_eq!(losses(&Profile::RXE_6_12, false, order), 0);
         }

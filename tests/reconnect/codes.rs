@@ -151,7 +151,7 @@ fn a_server_that_cannot_serve_ends_it() {
     device_test(|| {
         let server = Server::new();
         let offer = Offer::new(&PeerCfg::new()).encode(Offer::ACCEPT);
-        // No offer, and one that promises nothing durable.
+        // No offer, and one that promises no durable memory.
         for (answer, text) in [
             (Vec::new(), "not an offer"),
             (offer.expect("fits"), "does not serve"),

@@ -49,7 +49,7 @@ fn each_step_has_a_limit() {
     }
     hosts.link.heal();
 
-    // The answer: 2 s, and the same rest. The endpoint exists, and nobody takes its requests.
+    // The answer: 2 s, and the same rest. The endpoint exists, and its requests are not taken.
     let ep = {
         let _entered = hosts.server.enter();
         let device = rpma::Device::from_addr(&hosts.server.addr().to_string(), rpma::Side::Local);

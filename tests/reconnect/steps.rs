@@ -151,7 +151,7 @@ fn each_address_is_tried() {
             .set_waits(LIMIT, LIMIT)
             .expect("possible");
         client.set_cfg(&cfg);
-        // With a wait in between it would not end in time.
+        // If a wait came in between it would not end in time.
         let conn = connect(&mut client, || server.accept(&mut current)).expect("connects");
         assert_eq!(client.counts().tries, 2);
         drop((conn, current));

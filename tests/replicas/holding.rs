@@ -357,7 +357,7 @@ fn a_post_that_fails_is_unknown() {
         );
         fabric.settle();
         there[usize::from(how == How::Done)] += whole(&set.servers[1].bytes());
-        // Its bytes are not released: no completion tells of the post that failed.
+        // Its bytes are not released: no completion reports the post that failed.
         for number in 1..4 {
             let id = set.append(number, 2).expect("room");
             let outcome = set.log.settle(id, 2, LIMIT);

@@ -169,7 +169,7 @@ fn places_that_may_be_in_use_stay() {
         id = reconnect(&mut set, way, id);
         assert_eq!(id.index(), 2 + (number + 1) % (Replicas::MOST - 2));
     }
-    // Of a commit from before they still know the answer.
+    // The answer about an earlier commit stays.
     let outcome = set.log.outcome(commit);
     assert_eq!((outcome.durable, outcome.unknown), (0b1, 0b10));
 }

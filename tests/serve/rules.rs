@@ -35,7 +35,7 @@ fn epochs_and_instances_decide() {
         ] {
             site.refused(&data(asks), code, 5, words);
         }
-        // None of them disturbed the writer, and another key has epochs of its own.
+        // They did not disturb the writer, and another key has epochs of its own.
         let (second, _) = site.client(identity(2, 1, 51));
         site.nothing();
 

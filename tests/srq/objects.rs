@@ -29,7 +29,7 @@ fn every_refusal_of_a_shared_receive_queue() {
         assert!(text.contains("needs RECV"), "{text}");
         assert_eq!(fill(&own, 10), 10, "a refused receive takes no slot");
 
-        // A connection of a shared queue has none of its own.
+        // A connection of a shared queue has no receive queue of its own.
         let cfg = using(&own);
         let req = ConnReq::new(&peer, &addr(), ep.get_port(), &cfg).expect("resolves");
         let text = invalid(req.recv(MrSlice::EMPTY, 1));

@@ -51,7 +51,7 @@ fn c_server_of_10() {
     });
 }
 
-// 11: a write with immediate data, which is also what is written.
+// 11: a write with immediate data, which is also the written text.
 
 #[test]
 fn c_client_of_11() {

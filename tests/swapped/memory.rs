@@ -58,7 +58,7 @@ fn c_server_of_02() {
 #[test]
 fn c_client_of_03() {
     device_test(|| {
-        // As on DRAM and as on persistent memory: behind the signature.
+        // As on DRAM and as on persistent memory: after the signature.
         together(&[(4, ES), (4 + SIGNATURE, EN)], |(offset, greeting)| {
             let (at, size) = (offset.to_string(), (offset + TEXT).to_string());
             let args = ["offer", &at, &size, &hex(greeting.as_bytes())];
@@ -71,7 +71,7 @@ fn c_client_of_03() {
 #[test]
 fn c_client_of_03_on_persistent_memory() {
     device_test(|| {
-        // What librpma's server has left there in an earlier run.
+        // The data that librpma's server has left there in an earlier run.
         let earlier = [b"RPMA_EXAMPLE_SIG\0", EN.as_bytes()].concat();
         let pmem = devdax_with(&earlier);
         let args = ["offer", "4", "1028", &hex(ES.as_bytes())];

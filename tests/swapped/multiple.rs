@@ -20,7 +20,7 @@ fn c_clients_of_06_06scch_and_06tokio() {
         together(&SERVERS, |example| {
             let (mut server, port) = rust_server(example, &addr(), &[]);
             assert_eq!(server.line(), "Today I have got in touch with:");
-            // One that offers nothing is sent away, and the server goes on.
+            // One without an offer is sent away, and the server goes on.
             dial(&addr(), port, &["greet", ""]).done();
             let mut names = ["Ada", "Grace", "a name of thirty-one characters"];
             let clients = names.map(|name| {

@@ -8,7 +8,7 @@ use crate::support::{
     words,
 };
 
-// Private data that describes nothing. A side that sends none seems to have sent zeros.
+// Private data that describes no memory. A side without private data seems to have sent zeros.
 
 #[test]
 fn c_servers_that_describe_nothing() {

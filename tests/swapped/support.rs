@@ -81,7 +81,7 @@ pub(crate) fn together<T: Sync>(cases: &[T], check: impl Fn(&T) + Sync) {
 }
 
 pub(crate) fn outcome(example: &str, rust: Ended, c: Ended) -> Outcome {
-    // If a check fails, this tells more.
+    // If a check fails, this has more information.
     println!("{example}: {rust:?}\nC: {c:?}");
     (rust, c.done())
 }

@@ -40,7 +40,7 @@ fn the_descriptor_is_readable_while_there_is_something() {
         let (member, client) = joined(&mut wait, &ep, &peer, &ConnCfg::new());
         let endpoint = wait.add_ep(ep).expect("added");
         let conn = |wait: &Wait, number| assert!(write(wait.conn(member).expect("one"), number));
-        // What was listed before the program asked for the descriptor.
+        // Completions that were listed before the program asked for the descriptor.
         for number in 0..3 {
             conn(&wait, number);
         }

@@ -72,7 +72,7 @@ fn places_that_are_not_used_and_connections_without() {
             .add(first, *refused.refused)
             .expect_err("another wait");
         assert!(refused.error.to_string().contains("another Wait"));
-        // Two connections of one place: the second has none.
+        // Two connections of one place: there is none for the second.
         let place = wait.place();
         let cfg = place.cfg(&peer, &ConnCfg::new()).expect("settings");
         let (_client, server) = pair(&ep, &peer, &cfg);
@@ -83,7 +83,7 @@ fn places_that_are_not_used_and_connections_without() {
         assert!(refused.error.to_string().contains("Place::cfg"));
         let mut wcs = [Wc::default()];
         assert!(matches!(next(&mut wait, &mut wcs), Happened::Event(of, _) if of == member));
-        // What completes there is no completion of the member.
+        // A completion there is no completion of the member.
         assert!(write(&refused.refused, 1));
         completions(&refused.refused, 1);
         nothing(&mut wait);
@@ -117,7 +117,7 @@ fn a_removed_member_is_gone() {
         let mut wait = Wait::new().expect("a wait");
         let mut wcs = [Wc::default(); 4];
         let (member, client) = joined(&mut wait, &ep, &peer, &ConnCfg::new());
-        // Completions whose event lies in the channel, one that is listed, and an event.
+        // Completions with an event in the channel, one that is listed, and an event.
         let conn = wait.conn(member).expect("a member");
         for number in 0..3 {
             conn.recv(MrSlice::EMPTY, number).expect("posted");

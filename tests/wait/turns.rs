@@ -151,7 +151,7 @@ fn an_event_waits_for_one_turn_of_its_own_completions() {
         let (waker, member) = (flood.wait.waker(), flood.flooders[0]);
         clients.clear();
         is_there(flood.wait.conn(member).expect("a member"));
-        // The flood ends with the connection: what completes now has failed.
+        // The flood ends with the connection: later completions have failed.
         let mut wcs = [Wc::default()];
         let happened = (0..BOUND).find_map(|_| match next(&mut flood.wait, &mut wcs) {
             Happened::Completions(..) => None,

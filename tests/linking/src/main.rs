@@ -73,6 +73,6 @@ fn without_a_fabric() {
         .expect("no panic")
         .expect_err("there is no device");
     let text = error.to_string();
-    // The other test may have one at this moment; then it says which thread is where.
+    // The other test may have one at this moment; then the text has the place of each thread.
     assert!(text.contains("rpma::sim::"), "{text}");
 }

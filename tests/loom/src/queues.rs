@@ -255,7 +255,7 @@ fn posters_without_completions_do_not_fill_the_queue() {
         }
         silent.join().unwrap();
         while queue.poll() {}
-        // It frees what gave no completion.
+        // It frees requests without a completion.
         queue.post(true, 5).expect("the slot that is kept");
         posted.push(5);
         queue.check(posted);
