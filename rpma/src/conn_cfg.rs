@@ -87,7 +87,7 @@ impl ConnCfg {
 
     /// Sets how many completions the completion queue has room for at least. The default is 10.
     ///
-    /// It gets room for every operation that the other queues can hold in any case, so that no
+    /// It always gets room for every operation that the other queues can hold, so that no
     /// completion is ever lost.
     #[doc(alias = "rpma_conn_cfg_set_cq_size")]
     pub fn set_cq_size(&mut self, entries: u32) -> &mut Self {
@@ -102,10 +102,9 @@ impl ConnCfg {
         self.cq_size
     }
 
-    /// Sets how many completions a completion queue of its own for receives has room for at least
-    /// (it gets room for every receive in any case). If it is 0, the default, there is no such
-    /// queue: receives complete in the main queue. It has no effect with a shared receive queue
-    /// that has its own.
+    /// Sets the minimum size of a completion queue of its own for receives. The queue always gets
+    /// room for every receive. If it is 0, the default, there is no such queue: receives complete
+    /// in the main queue. It has no effect with a shared receive queue that has its own.
     #[doc(alias = "rpma_conn_cfg_set_rcq_size")]
     pub fn set_rcq_size(&mut self, entries: u32) -> &mut Self {
         self.rcq_size = entries;
@@ -152,12 +151,12 @@ impl ConnCfg {
         &self.compl_channel
     }
 
-    /// Puts the completion queue for receives on this channel instead, where its events carry the
-    /// key; so the connection's two queues may be served by two threads. `None`, the default, puts
+    /// Puts the completion queue for receives on this channel instead. Its events there carry the
+    /// key. So the connection's two queues may be served by two threads. `None`, the default, puts
     /// it on the channel of [`set_compl_channel`](Self::set_compl_channel).
     ///
-    /// Without such a queue ([`set_rcq_size`](Self::set_rcq_size)), or together with
-    /// [`ComplChannel::Shared`], it is refused when the request is made.
+    /// It is refused when the request is made if there is no such queue
+    /// ([`set_rcq_size`](Self::set_rcq_size)), or with [`ComplChannel::Shared`].
     pub fn set_rcq_channel(&mut self, channel: Option<(CompletionChannel, u64)>) -> &mut Self {
         self.rcq_channel = channel;
         self
@@ -184,8 +183,8 @@ impl ConnCfg {
         self.srq.as_ref()
     }
 
-    /// Sets of how many local parts a write or a send may be gathered. The default is 1. The
-    /// maximum is 16, or the device's limit if that is lower.
+    /// Sets the maximum number of local buffers per write or send (`max_send_sge`). The default is
+    /// 1. The maximum is 16, or the device's limit if that is lower.
     ///
     /// # Errors
     ///
@@ -321,12 +320,12 @@ impl ConnCfg {
         self.ack_timeout
     }
 
-    /// Sets how long the **peer** waits before it sends a message again that met no receive here: a code
-    /// of the specification from 1 (0.01 ms) over 12 (0.64 ms, the default) to 31 (491.52 ms). `None` or
-    /// 0 is the longest, 655.36 ms, which librpma has: on rxe that is longer than the acknowledge
-    /// timeout, so that a message that waits for a receive fails after some seconds like one to a dead
-    /// peer. For a C program as the receiver, [`set_ack_timeout`](Self::set_ack_timeout) of at least 18
-    /// on this side helps.
+    /// Sets how long the **peer** waits before it sends a message again that met no receive here.
+    /// It is a code of the specification from 1 (0.01 ms) over 12 (0.64 ms, the default) to 31
+    /// (491.52 ms). `None` or 0 is the longest, 655.36 ms, which librpma has. On rxe that is longer
+    /// than the acknowledge timeout, so that a message that waits for a receive fails after some
+    /// seconds like one to a dead peer. For a C program as the receiver,
+    /// [`set_ack_timeout`](Self::set_ack_timeout) of at least 18 on this side helps.
     ///
     /// # Errors
     ///
@@ -394,8 +393,8 @@ impl ConnCfg {
     /// While the program is in a wait, silence of this time ends the connection, and a pause of
     /// half of it does not. A connection to a peer that answers never ends, however long it is
     /// idle. A sign of life is a completion of an operation or of a receive. After 3/16 to 6/16 of
-    /// the time without one, the library asks: it posts a write of 0 bytes, for which the send
-    /// queue has a slot more. The peer's device answers. No program gets its completion.
+    /// the time without one, the library asks: it posts a write of 0 bytes. The send queue has one
+    /// more slot for it. The peer's device answers. No program gets its completion.
     ///
     /// The end: the queue pair goes to the error state, so that all operations in flight complete. After
     /// their completions comes [`ConnEvent::Lost`](crate::ConnEvent::Lost) with the status `-ETIMEDOUT`,
@@ -423,7 +422,7 @@ impl ConnCfg {
     /// * The answer comes from the peer's device. A program that was stopped, on a host that lives,
     ///   answers for ever: only an answer of the program itself shows that.
     /// * A probe is executed after the operations before it. So three quarters of the time must be
-    ///   longer than the longest of them takes, together with those without a completion before it.
+    ///   longer than the longest of them takes, including those without a completion before it.
     /// * A message that waits for a receive of the peer keeps the probe back as well. A peer that posts
     ///   no receive for this time is taken for one that is gone.
     /// * It is at least four acknowledgement time-outs ([`set_ack_timeout`](Self::set_ack_timeout); by

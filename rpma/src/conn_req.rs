@@ -92,10 +92,11 @@ impl ConnReq {
     ///
     /// # Errors
     ///
-    /// [`Error::InvalidArgument`] for a wildcard address, a name that cannot be resolved, an address that
-    /// is reached through another device than the peer's, or a configuration that cannot be had on the
-    /// peer's device. [`Error::Provider`] naming `rdma_resolve_addr`, `rdma_resolve_route` (`ETIMEDOUT`
-    /// past the limit) or the verb that could not make a queue.
+    /// [`Error::InvalidArgument`] for a wildcard address, a name that cannot be resolved, or an
+    /// address that is reached through another device than the peer's. [`Error::InvalidArgument`]
+    /// also for a configuration that the peer's device cannot have. [`Error::Provider`] naming
+    /// `rdma_resolve_addr`, `rdma_resolve_route` (`ETIMEDOUT` past the limit) or the verb that
+    /// could not make a queue.
     #[doc(alias = "rpma_conn_req_new")]
     pub fn new(peer: &Peer, addr: &str, port: u16, cfg: &ConnCfg) -> Result<Self> {
         let req = address::try_each(addr, port, |found| Self::to_addr(peer, found, cfg))?;
@@ -118,12 +119,11 @@ impl ConnReq {
     /// An event loop connects in these steps: `resolve`; `advance` until it is
     /// [`Progress::Ready`](crate::Progress::Ready); [`connect`](Self::connect), which does not
     /// block; [`Conn::set_nonblocking`]; and [`Conn::next_event`] when the connection's descriptor
-    /// is readable, until it is [`ConnEvent::Established`](crate::ConnEvent::Established). (The
-    /// peer's device is opened without blocking by an address of this host:
-    /// [`Side::Local`](crate::Side::Local).) The kernel gives up on an address and on a route
-    /// after [`ConnCfg::set_timeout`], and then the descriptor is readable. On a peer that does
-    /// not answer it gives up only after more than a minute: a loop has a limit of its own for
-    /// that.
+    /// is readable, until it is [`ConnEvent::Established`](crate::ConnEvent::Established). (An
+    /// address of this host opens the peer's device without blocking:
+    /// [`Side::Local`](crate::Side::Local).) The kernel gives up on an address and on a route after
+    /// [`ConnCfg::set_timeout`], and then the descriptor is readable. On a peer that does not
+    /// answer it gives up only after more than a minute: a loop has a limit of its own for that.
     ///
     /// ```no_run
     /// use rpma::{Conn, ConnCfg, ConnReq, Peer, Progress, Result};

@@ -22,9 +22,9 @@ use crate::verbs::{
 
 /// Operations of one connection that are posted together: all of them, or no operation.
 ///
-/// [`Conn::batch`] makes one, with room for `N` operations; each method adds one, after the checks of
-/// [`Conn`]'s method of that name; [`post`](Self::post) posts them, and leaves the batch empty for
-/// the next ones. They are executed in the order in which they were added. Their
+/// [`Conn::batch`] makes one, with room for `N` operations. Each method adds one, after the checks
+/// of [`Conn`]'s method of that name. [`post`](Self::post) posts them, and leaves the batch empty
+/// for the next ones. They are executed in the order in which they were added. Their
 /// [order](Conn#order) is the same as if they were posted one by one. Only the last one needs a
 /// completion.
 ///
@@ -37,8 +37,8 @@ use crate::verbs::{
 /// It lives on the stack, uses 128 bytes for each of the `N` entries, and does not allocate. An
 /// operation with several [parts](Self::write_gather) takes the room of two, from 9 parts on of
 /// three; a native flush that of one for each 2 GiB. Data with [`Flags::INLINE`] and that of
-/// [`atomic_write`](Self::atomic_write) is read when the batch is posted: it is borrowed until
-/// then, and as long as the batch is used for more. So make the batch where that is made.
+/// [`atomic_write`](Self::atomic_write) is read when the batch is posted. It is borrowed until
+/// then, and as long as the batch is used again. So make the batch where that is made.
 ///
 /// ```no_run
 /// use rpma::{Conn, Error, Flags, FlushType, MrRemote, Mr};
@@ -61,10 +61,10 @@ use crate::verbs::{
 ///
 /// # How it is posted
 ///
-/// As a chain of work requests with `ibv_post_send`. If it has a native flush or a native atomic write, between
-/// `ibv_wr_start` and `ibv_wr_complete`; and if it has gathers beside those, in as many parts as the two forms
-/// take turns, each with its doorbell. (The call for gathers of the second form sends wrong lengths on soft-RoCE
-/// before rdma-core 64.)
+/// As a chain of work requests with `ibv_post_send`. If it has a native flush or a native atomic
+/// write, it is posted between `ibv_wr_start` and `ibv_wr_complete`. If it has gathers as well, it
+/// is posted in as many parts as the two forms take turns, each with its doorbell. (The call for
+/// gathers of the second form sends wrong lengths on soft-RoCE before rdma-core 64.)
 #[must_use = "nothing is sent before `post`"]
 // In this order: if a zero came after the requests, the compiler would make zeros of all of them.
 #[repr(C)]

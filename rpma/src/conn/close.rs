@@ -25,10 +25,10 @@ impl Conn {
     /// not polled, those of each queue in their order. It waits for the peer for at most `limit`.
     /// Then it waits for the device, for at most 5 s, to flush the rest of the queues.
     ///
-    /// [`disconnect`](Self::disconnect) discards what has not been sent yet, so that the peer may never
-    /// see the last message. This waits until the peer's device has acknowledged all of it: a write of 0
-    /// bytes is posted as a marker, for which a slot of the send queue is kept, and
-    /// acknowledgements come in order. No operation can be posted meanwhile. Then it disconnects
+    /// [`disconnect`](Self::disconnect) discards what has not been sent yet, so that the peer may
+    /// never see the last message. This waits until the peer's device has acknowledged all of it.
+    /// It posts a write of 0 bytes as a marker, and acknowledgements come in order. A slot of the
+    /// send queue is kept for the marker. No operation can be posted meanwhile. Then it disconnects
     /// and frees everything; receives that were posted and not used come back as failed
     /// completions.
     ///

@@ -28,7 +28,7 @@ impl Conn {
     /// This takes about a millisecond, and waits neither for the peer nor for the network. It waits
     /// at most a second for a device that does not flush the queues. If the connection uses a
     /// shared receive queue, it also waits for the last receive, as a drop does. On soft-RoCE it
-    /// may take some seconds if the peer's host is gone, also as [a drop](Conn).
+    /// may take some seconds if the peer's host is gone, as [a drop](Conn) may.
     ///
     /// # Limits
     ///

@@ -43,7 +43,7 @@ const PAUSE: Duration = Duration::from_millis(1);
 /// So the answer to a probe may take 9/16 of D, and a pause of D/2 ends no connection. The rest up
 /// to D is for a thread that runs late.
 ///
-/// The last two looks decide, and lie a step apart: an answer that was here already, because this
+/// The last two looks decide, and lie a step apart. An answer that was here already, because this
 /// host or the program stood still, is found between them. If the last look itself comes a step too
 /// late, this happened again, and it is repeated once.
 #[derive(Debug)]

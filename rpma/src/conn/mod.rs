@@ -58,11 +58,12 @@ use crate::verbs::{
 ///
 /// Dropping it takes milliseconds and never waits for the peer, which gets [`ConnEvent::Closed`].
 /// Operations that are not complete then are lost. If the connection uses a shared receive queue,
-/// it waits for the device to return the receive of an incomplete message, for at most 0.1 s.
+/// the drop waits for the device to return the receive of an incomplete message, for at most 0.1 s.
 ///
-/// On soft-RoCE it may take some seconds after the peer's host has lost its power. Packets that wait
-/// for the hardware address of that host keep the queue pair, until the kernel gives the address up
-/// (3 s by default, `mcast_solicit` and `retrans_time_ms` of the neighbour table).
+/// On soft-RoCE it may take some seconds after the peer's host has lost its power. Packets that
+/// wait for the hardware address of that host keep the queue pair until the kernel gives the
+/// address up. This takes 3 s by default (`mcast_solicit` and `retrans_time_ms` of the neighbour
+/// table).
 ///
 /// # Order
 ///
@@ -98,13 +99,13 @@ use crate::verbs::{
 /// | heard of the completion of a flush (a message on another way, say) | the bytes that it covers |
 /// | read the bytes of a write | **nothing** else, not even other bytes of that write |
 ///
-/// So "write the data, then write a flag that the peer's program polls" is wrong, although it works on soft-RoCE and
-/// on many adapters: send the notice, or write it with immediate data.
+/// So "write the data, then write a flag that the peer's program polls" is wrong, although it works
+/// on soft-RoCE and on many adapters. Send the notice, or write it with immediate data.
 ///
 /// # Threads
 ///
-/// Threads post to a queue one after the other, under its lock; events are taken under
-/// the lock of the event channel, so that each goes to one thread.
+/// Threads post to a queue one after the other, under its lock. Events are taken under the lock of
+/// the event channel, so that each goes to one thread.
 pub struct Conn {
     queues: Queues,
     short: Short,
@@ -241,9 +242,9 @@ impl Conn {
     /// # Errors
     ///
     /// [`Error::NoEvent`] if the descriptor was made non-blocking and there is no event.
-    /// [`Error::Provider`] if `rdma_get_cm_event` fails, or if the queue pair of a connection that is
-    /// established just now does not take its settings (`ibv_modify_qp`, `ibv_query_qp`): then the
-    /// connection takes no operations.
+    /// [`Error::Provider`] if `rdma_get_cm_event` fails. [`Error::Provider`] also if the queue pair
+    /// of a connection that is established just now does not take its settings (`ibv_modify_qp`,
+    /// `ibv_query_qp`): then the connection takes no operations.
     #[doc(alias = "rpma_conn_next_event")]
     pub fn next_event(&self) -> Result<ConnEvent> {
         self.event_until(Deadline::Never)
@@ -345,9 +346,9 @@ impl Conn {
         Ok(event)
     }
 
-    /// The private data of the peer's request or answer, padded with zeros (to 56 or 196 bytes on
-    /// InfiniBand and RoCE, even if the peer sent no data). Empty before [`ConnEvent::Established`]
-    /// on the side that connects.
+    /// The private data of the peer's request or answer. It is padded with zeros to 56 or 196 bytes
+    /// on InfiniBand and RoCE, even if the peer sent no data. Empty before
+    /// [`ConnEvent::Established`] on the side that connects.
     #[doc(alias = "rpma_conn_get_private_data")]
     #[must_use]
     pub fn get_private_data(&self) -> &[u8] {
@@ -420,9 +421,9 @@ impl Conn {
     /// Waits for a completion event of either completion queue, without a limit, and returns the queue,
     /// which is armed again: poll it until it is empty.
     ///
-    /// If a queue gives events for solicited completions only ([`Notify::Solicited`](crate::Notify)),
-    /// the wait returns that queue after a second at the latest, as if there had been an event; if both
-    /// queues do, each in turn.
+    /// If a queue gives events for solicited completions only
+    /// ([`Notify::Solicited`](crate::Notify)), the wait returns that queue within a second, as if
+    /// there had been an event. If both queues do, it returns each in turn.
     ///
     /// # Errors
     ///

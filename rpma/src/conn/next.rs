@@ -1,11 +1,11 @@
 //! [`Conn::next`]: one wait for everything that a connection may have to say. For many connections:
 //! [`Wait`](crate::wait::Wait).
 //!
-//! It polls before it sleeps and after it has taken an event, and takes an event, which arms the queue again, only
-//! when the queues are empty. So an event stays in its channel, for others that sleep, as long as
-//! there may be something to poll. Other threads may leave completions without an event:
-//! `Conn::wait_for` leaves those that come after its own. They are found within [`BOUND`], because
-//! no sleep is longer.
+//! It polls before it sleeps and after it has taken an event. Taking an event arms the queue again,
+//! and happens only when the queues are empty. So an event stays in its channel, for others that
+//! sleep, as long as there may be something to poll. Other threads may leave completions without an
+//! event: `Conn::wait_for` leaves those that come after its own. They are found within [`BOUND`],
+//! because no sleep is longer.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
@@ -48,17 +48,17 @@ impl Conn {
     /// [`get_next_fd`](Self::get_next_fd), or for their descriptors separately. The call ignores
     /// their non-blocking mode.
     ///
-    /// Completions come first, also those of receives that were flushed before
+    /// Completions come first, even those of receives that were flushed before
     /// [`ConnEvent::Established`] was taken. So when the connection ends, the completions of
     /// operations in flight come before [`ConnEvent::Closed`], as far as they are there. More may
     /// follow it: the last data of the peer can be slower than its end. Call again until the limit.
     ///
-    /// It works with queues that share a channel and with those that have one each, with a queue for receives and
-    /// without, and if they give events for solicited completions only (those of others are noticed within a
-    /// second). Receives that complete in a shared receive queue's own queue are not the connection's: wait for
-    /// them with [`Srq::get_rcq`](crate::Srq::get_rcq). A connection of a
-    /// [`Wait`](crate::wait::Wait) waits there. For one on a [`CompletionChannel`](crate::CompletionChannel) this is an
-    /// error.
+    /// It works with queues that share a channel or have one each, and with or without a queue for
+    /// receives. It also works if they give events for solicited completions only: unsolicited ones
+    /// are noticed within a second. Receives that complete in a shared receive queue's own queue
+    /// are not the connection's: wait for them with [`Srq::get_rcq`](crate::Srq::get_rcq). A
+    /// connection of a [`Wait`](crate::wait::Wait) waits there. For one on a
+    /// [`CompletionChannel`](crate::CompletionChannel) this is an error.
     ///
     /// If the host of a peer is gone or cut off, only an operation that fails shows it. If a
     /// keep-alive is set ([`ConnCfg::set_keep_alive`](crate::ConnCfg::set_keep_alive)), the library
@@ -141,8 +141,8 @@ impl Conn {
     /// again and again until it returns [`Error::TimedOut`]. After any other error the connection
     /// is at its end. From there on the descriptor becomes readable when there is new work.
     ///
-    /// It stays the same one, and open, as long as the connection; a copy of it
-    /// (`try_clone_to_owned`) belongs to who makes it. Some work never makes the descriptor
+    /// It stays the same one, and open, as long as the connection. A copy of it
+    /// (`try_clone_to_owned`) belongs to the program. Some work never makes the descriptor
     /// readable: completions that another thread has left, and completions without an event if
     /// [`Notify::Solicited`](crate::Notify::Solicited) is set. A loop with either of them calls
     /// `next` each second as well. A loop for a connection with a keep-alive also calls `next` at

@@ -262,18 +262,20 @@ impl Conn {
         self.queues.recv_many(receives)
     }
 
-    /// Writes 8 bytes to `dst` of the peer at once: a reader there sees the old ones or the new ones, and
-    /// sees the new ones only when all flushes that were posted earlier on this connection are done.
+    /// Writes 8 bytes to `dst` of the peer at once. A reader there sees the old ones or the new
+    /// ones. It sees the new ones only when all flushes that were posted earlier on this connection
+    /// are done.
     ///
-    /// So a program may post the write of a record, its flush, the atomic write of a pointer to it, and
-    /// the flush of the pointer, one after the other: the pointer never shows a record that is not there.
-    /// With [`write`](Self::write) in the place of the atomic write it has to poll the first flush before
-    /// (see [what is ordered](Conn#order)). The atomic write itself is not persistent before it is flushed.
+    /// So a program may post the write of a record, its flush, the atomic write of a pointer to it,
+    /// and the flush of the pointer, one after the other. The pointer never shows a record that is
+    /// not there. With [`write`](Self::write) in the place of the atomic write it has to poll the
+    /// first flush before (see [what is ordered](Conn#order)). The atomic write itself is not
+    /// persistent before it is flushed.
     ///
     /// If the device has its own atomic write, the completion is a
-    /// [`WcOpcode::ATOMIC_WRITE`](crate::WcOpcode::ATOMIC_WRITE). Without, it is an ordinary write
-    /// ([`WcOpcode::RDMA_WRITE`](crate::WcOpcode::RDMA_WRITE)), and that the 8 bytes arrive at once
-    /// is a property of the peer's hardware which verbs does not promise. It needs
+    /// [`WcOpcode::ATOMIC_WRITE`](crate::WcOpcode::ATOMIC_WRITE). Otherwise it is an ordinary write
+    /// ([`WcOpcode::RDMA_WRITE`](crate::WcOpcode::RDMA_WRITE)). Then the 8 bytes arrive at once by
+    /// a property of the peer's hardware, which verbs does not guarantee. It needs
     /// [`MrUsage::WRITE_DST`](crate::MrUsage::WRITE_DST).
     ///
     /// After a fallback flush, which is a read, it carries a fence, except on soft-RoCE. There a
@@ -321,23 +323,23 @@ impl Conn {
     /// If the device has its own flush ([`has_native_flush`](Self::has_native_flush)), the
     /// completion is a [`WcOpcode::FLUSH`](crate::WcOpcode::FLUSH), and it takes a send-queue slot
     /// for each 2 GiB. (If it fails, each of these may give a failed completion, with the same
-    /// `op_context`.) Without, it reads up to 8 bytes of `dst`, and its completion is a
+    /// `op_context`.) Otherwise it reads up to 8 bytes of `dst`, and its completion is a
     /// [`WcOpcode::RDMA_READ`](crate::WcOpcode::RDMA_READ).
     ///
     /// A device without a native flush refuses one to its memory, and that breaks the connection.
     /// `ConnCfg::set_force_fallback` is the remedy: the two sides cannot find out by themselves. It
-    /// is also the remedy on a network that loses packets: soft-RoCE (up to Linux 7.3 at least)
-    /// sends a native flush or atomic write that is lost again with a wrong address, and the
-    /// connection fails with a remote access error. The fallback survives that, and over soft-RoCE
-    /// it is durable only where the caches are in the persistence domain (eADR). It needs a region
-    /// that may be read. A C program on a device with native flush must register it with
+    /// is also the remedy on a network that loses packets. soft-RoCE (up to Linux 7.3 at least)
+    /// sends a lost native flush or atomic write again with a wrong address, and the connection
+    /// fails with a remote access error. The fallback survives that, and over soft-RoCE it is
+    /// durable only where the caches are in the persistence domain (eADR). It needs a region that
+    /// may be read. A C program on a device with native flush must register it with
     /// `RPMA_MR_USAGE_READ_SRC` as well.
     ///
     /// A [`write`](Self::write) that is posted after a flush does not wait for it: poll the flush
     /// first, or use [`atomic_write`](Self::atomic_write). See [what is ordered](Conn#order).
     ///
     /// soft-RoCE does the same, without any loss, for a native flush or atomic write after a
-    /// message that waits for a receive: it sends all of them again. There, the peer must post its
+    /// message that waits for a receive. It sends all of them again. There, the peer must post its
     /// receives before the messages come ([`ConnReq::recv`](crate::ConnReq::recv) can do so before
     /// the connection exists), or this side must use the fallback.
     ///
