@@ -1,7 +1,7 @@
 //! [`CompletionChannel`]: where the completion events of queues arrive, and which queues share one.
 //!
-//! A connection's queues have a channel each, or one together (librpma's shared completion channel), or
-//! use one that the program has made for the queues of many connections.
+//! A connection's queues have a channel each, or share one (librpma's shared completion channel).
+//! Or they use a channel that the program has made for the queues of many connections.
 
 use std::fmt;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
@@ -41,8 +41,8 @@ pub enum ComplChannel {
     },
 }
 
-/// A completion channel for the queues of many connections, so that one thread waits for all of them,
-/// or several channels, to steer the events of connections to threads.
+/// A completion channel for the queues of many connections. One thread can wait for all of them, or
+/// several channels can steer the events of connections to threads.
 ///
 /// It reports completions alone. To wait for the events of connections and for endpoints as well, use a
 /// [`Wait`](crate::wait::Wait).

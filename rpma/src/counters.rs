@@ -18,7 +18,7 @@ pub(crate) const STATUSES: usize = 24 + 1;
 /// The events of a connection since it was made: [`Conn::counters`].
 ///
 /// Each number only grows, and wraps around after 2⁶⁴. Add the counters of several connections with
-/// `+` or `sum`, also those of connections that have ended.
+/// `+` or `sum`, even those of connections that have ended.
 ///
 /// ```no_run
 /// use rpma::{Conn, Counters, WcStatus};

@@ -1,8 +1,8 @@
 //! [`Cq`]: a completion queue (`struct rpma_cq`).
 //!
-//! It is made with its connection, or with its shared receive queue, and lives as long as that and its other
-//! handles. It owns the verbs queue and a share of the completion channel; the queue is destroyed after the queue
-//! pairs that use it and before the channel.
+//! It is made with its connection, or with its shared receive queue, and lives as long as that and
+//! its other handles. It owns the verbs queue and a share of the completion channel. The queue is
+//! destroyed after the queue pairs that use it and before the channel.
 
 use std::collections::VecDeque;
 use std::ffi::c_int;
@@ -240,13 +240,12 @@ impl Cq {
 
     /// Asks for one event when the next completion of that kind arrives, and again after each event.
     ///
-    /// [`wait`](Self::wait) and its relatives do this by themselves, also in programs that learn
-    /// from `poll` or `epoll` that there is something to wait for. Use it to change the kind of
-    /// completions that give events, and to arm the queue after a wait has failed to. The last
-    /// request counts, also beside a wait of another thread. An earlier request for every
-    /// completion that has not given its event yet stays in force on some devices (soft-RoCE), and
-    /// gives one such event more. Completions that are in the queue already give no event.
-    /// [`Notify::Solicited`] lists the completions that it misses.
+    /// [`wait`](Self::wait) and its relatives do this by themselves, even in programs that use
+    /// `poll` or `epoll`. Use it to change the kind of completions that give events, and to arm the
+    /// queue after a wait has failed to. The last request counts, even while another thread waits.
+    /// On some devices (soft-RoCE) an earlier request for every completion stays in force until it
+    /// has given its event. Then it gives one such event more. Completions that are in the queue
+    /// already give no event. [`Notify::Solicited`] lists the completions that it misses.
     ///
     /// # Errors
     ///
@@ -255,9 +254,10 @@ impl Cq {
         self.polled.queue.req_notify(notify)
     }
 
-    /// Makes the descriptor of the queue's completion channel non-blocking, or blocking again: waits on the channel
-    /// then return [`Error::NoCompletion`] at once if there is no event ([`Conn::next`](crate::Conn::next) has its
-    /// limit in any case). Where queues share a channel, this is of all of them. Other threads may wait meanwhile.
+    /// Makes the descriptor of the queue's completion channel non-blocking, or blocking again. In
+    /// non-blocking mode waits on the channel return [`Error::NoCompletion`] at once if there is no
+    /// event. [`Conn::next`](crate::Conn::next) always has its limit. Where queues share a channel,
+    /// this is of all of them. Other threads may wait meanwhile.
     ///
     /// # Errors
     ///

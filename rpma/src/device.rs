@@ -31,10 +31,10 @@ pub struct Device {
 
 impl Device {
     /// Opens the device to which `addr` belongs ([`Side::Local`]) or through which it is reached
-    /// ([`Side::Remote`], which takes up to 1 s for each address that a host name stands for).
+    /// ([`Side::Remote`]). The latter takes up to 1 s for each address that a host name stands for.
     ///
-    /// `addr` is an IPv4 or IPv6 address (link-local ones with their scope: `fe80::1%eth0`), or a host
-    /// name; of several addresses the first one that works is taken.
+    /// `addr` is an IPv4 or IPv6 address (link-local ones with their scope: `fe80::1%eth0`), or a
+    /// host name. If there are several addresses, the first one that works is taken.
     ///
     /// [`Side::Remote`] needs the other host: while that is down, this fails (`ETIMEDOUT`,
     /// `EHOSTUNREACH`). A program that starts before its peer tries again, or opens its own address with

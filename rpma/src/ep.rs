@@ -67,18 +67,18 @@ impl Ep {
     /// A client that vanishes meanwhile is skipped: its request was never there. If the client
     /// gives up while this host stands still, or its packets are lost, no event arrives. The
     /// request is still returned, and its connection is never established. `Conn::wait_established`
-    /// with a limit ends that; so let other clients not wait for it (accept them all, and wait for
-    /// each in its own thread, or for all their descriptors).
+    /// with a limit ends that. Do not let other clients wait for it: accept them all, and wait for
+    /// each in its own thread, or for all their descriptors.
     ///
     /// # Errors
     ///
     /// [`Error::NoEvent`] if the descriptor was made non-blocking and there is no request.
-    /// [`Error::InvalidArgument`] if `cfg` cannot be had on the peer's device (a queue that is too large,
-    /// a completion channel or shared receive queue of another one); requests keep waiting.
+    /// [`Error::InvalidArgument`] if the peer's device cannot have `cfg` (a queue that is too
+    /// large, a completion channel or shared receive queue of another one); requests keep waiting.
     /// [`Error::Provider`] if a verb fails. A request is rejected if its queues cannot be made, and
-    /// `ENODEV` means that the device was removed. After every error but that one the endpoint is
-    /// as good as before: a server logs it and calls again (not at once without a pause, or an
-    /// error that stays keeps it busy).
+    /// `ENODEV` means that the device was removed. After every error except that one the endpoint
+    /// works as before. A server logs the error and calls again, after a pause, because a lasting
+    /// error would keep it busy.
     #[doc(alias = "rpma_ep_next_conn_req")]
     pub fn next_conn_req(&self, cfg: &ConnCfg) -> Result<ConnReq> {
         self.next(cfg, Deadline::Never)
@@ -111,8 +111,9 @@ impl Ep {
     /// client's private data first, and choose the peer and the settings by it:
     /// [`Request::into_req`].
     ///
-    /// A client that vanishes meanwhile is skipped, as by [`next_conn_req`](Self::next_conn_req). To wait for
-    /// the endpoint together with connections: [`Wait::add_ep`](crate::wait::Wait::add_ep).
+    /// A client that vanishes meanwhile is skipped, as by [`next_conn_req`](Self::next_conn_req).
+    /// To wait for the endpoint and connections at the same time, use
+    /// [`Wait::add_ep`](crate::wait::Wait::add_ep).
     ///
     /// # Errors
     ///

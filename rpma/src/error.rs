@@ -61,7 +61,7 @@ pub enum Error {
     },
 
     /// The shared receive queue is full, and the device may keep all of its receives for
-    /// connections that have ended: each of them took one for a message that was never complete.
+    /// connections that have ended. Each of them took one for a message that was never complete.
     ///
     /// The receive was not posted. Poll the completions that are there. If messages do not arrive
     /// any more, make a new queue for new connections, and drop the old one with the last of its
@@ -82,8 +82,8 @@ pub enum Error {
     /// because no operation with `Flags::COMPLETION_ALWAYS` is outstanding.
     ///
     /// The operation was not posted. Post one (an empty write will do: a slot is kept for it), poll
-    /// its completion, and try again; and give such a flag to an operation before the queue is full
-    /// of those without.
+    /// its completion, and try again. From then on, give such a flag to an operation before the
+    /// queue is full of those without.
     #[error(
         "the send queue of {depth} has too few free slots for this operation, and no completion is coming that \
          would free one: post an operation with Flags::COMPLETION_ALWAYS, for which the last slot is kept, and \
@@ -124,10 +124,10 @@ pub enum Error {
     #[error(transparent)]
     Operation(#[from] WcFailure),
 
-    /// An event did not come within the time limit. The text names it.
+    /// The expected step did not happen within the time limit. The text names it.
     ///
-    /// An operation that was waited for goes on: the device still uses its memory, and its outcome is
-    /// unknown until its completion or the end of the connection.
+    /// The operation goes on after a wait for it: the device still uses its memory, and its outcome
+    /// is unknown until its completion or the end of the connection.
     #[error("the time limit has passed: {0}")]
     TimedOut(&'static str),
 

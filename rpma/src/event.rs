@@ -23,10 +23,10 @@ pub enum ConnEvent {
     /// The time is over in which late packets of the closed connection may arrive. librpma reports it
     /// as a second `RPMA_CONN_CLOSED`.
     TimewaitExit,
-    /// The connection is lost: the device is gone, or the queue pair could not be set up, also because
-    /// the peer has closed the connection before this side took its answer (`RPMA_CONN_LOST`). Also
-    /// the end by a keep-alive, with `-ETIMEDOUT` if the peer did not answer
-    /// ([`ConnCfg::set_keep_alive`](crate::ConnCfg::set_keep_alive)).
+    /// The connection is lost: the device is gone, or the queue pair could not be set up
+    /// (`RPMA_CONN_LOST`). The latter also happens if the peer has closed the connection before
+    /// this side took its answer. Also the end by a keep-alive, with `-ETIMEDOUT` if the peer did
+    /// not answer ([`ConnCfg::set_keep_alive`](crate::ConnCfg::set_keep_alive)).
     Lost {
         /// A negative errno, or 0.
         status: i32,
@@ -133,8 +133,8 @@ pub struct RejectReason(pub i32);
 impl RejectReason {
     /// No program listens on that port: the service ID is unknown.
     pub const NO_LISTENER: Self = Self(8);
-    /// The program on the other side has rejected the request, or dropped it, or it has ended before it
-    /// answered: the kernel then rejects for it, with the same reason.
+    /// The program on the other side has rejected the request, or dropped it, or has ended before
+    /// it answered. In the last case the kernel rejects for it, with the same reason.
     pub const CONSUMER: Self = Self(28);
 }
 

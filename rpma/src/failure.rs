@@ -29,8 +29,8 @@ pub enum Failure {
         /// The keep-alive of the connection.
         keep_alive: Duration,
     },
-    /// A probe of the keep-alive failed, which shows that the peer's host, its device or the network
-    /// is down, or that the queue pair was in the error state before.
+    /// A probe of the keep-alive failed. The peer's host, its device or the network is down, or the
+    /// queue pair was in the error state before.
     Probe {
         /// The status of its completion: [`WcStatus::RETRY_EXC_ERR`] if the peer's device does not
         /// answer.

@@ -15,11 +15,11 @@ impl Flags {
     /// A completion only if the operation fails.
     ///
     /// Its slot in the send queue comes back with the completion of a later operation that has
-    /// [`COMPLETION_ALWAYS`](Self::COMPLETION_ALWAYS), for which the last free slot is kept: see
+    /// [`COMPLETION_ALWAYS`](Self::COMPLETION_ALWAYS). The last free slot is kept for one: see
     /// [`Queue::Send`](crate::Queue::Send).
     pub const COMPLETION_ON_ERROR: Self = Self(Self::ON_ERROR);
 
-    /// A completion in any case.
+    /// A completion always.
     pub const COMPLETION_ALWAYS: Self = Self(Self::ON_ERROR | Self::ON_SUCCESS);
 
     /// The completion of the peer's receive gives an event also where the peer asked for events of

@@ -11,8 +11,8 @@ use crate::verbs::{ReadTarget, SendFlags};
     reason = "the two types of the InfiniBand specification"
 )]
 pub enum FlushType {
-    /// When the flush completes, the data of every earlier write on the same connection to the flushed
-    /// range is in the persistence domain of the peer: it survives a loss of power there.
+    /// When the flush completes, the data of every earlier write on the same connection to the
+    /// flushed range is in the persistence domain of the peer. It survives a loss of power there.
     ///
     /// It needs two things from the peer. The region must have been registered with
     /// [`MrUsage::FLUSH_TYPE_PERSISTENT`]. And the peer must have declared that the flushes of this
@@ -20,8 +20,8 @@ pub enum FlushType {
     /// [`Conn::apply_remote_peer_cfg`](crate::Conn::apply_remote_peer_cfg) applies. The promise is as
     /// good as that declaration: no software can check it.
     Persistent,
-    /// When the flush completes, the data of every earlier write on the same connection to the flushed
-    /// range is visible to everybody who reads the memory at the peer.
+    /// When the flush completes, every reader of the memory at the peer sees the data of every
+    /// earlier write on the same connection to the flushed range.
     ///
     /// It gives no guarantee for a loss of power.
     Visibility,

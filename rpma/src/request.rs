@@ -67,7 +67,7 @@ impl Request {
     /// The request is rejected after each error.
     ///
     /// * [`Error::InvalidArgument`] if the device cannot have such queues, if the peer belongs to
-    ///   another device, or if the keep-alive is less than four acknowledgement time-outs, also of
+    ///   another device, or if the keep-alive is less than four acknowledgement time-outs, even of
     ///   the kernel's own ([`ConnCfg::set_keep_alive`]).
     /// * [`Error::Provider`] if a verb fails. The hint of the error names a client that is gone.
     pub fn into_req(self, peer: &Peer, cfg: &ConnCfg) -> Result<ConnReq> {

@@ -67,7 +67,7 @@ impl Resolving {
         self.advance_until(Deadline::after(Duration::ZERO))
     }
 
-    /// By then [`advance`](Self::advance) has something to do in any case.
+    /// By then [`advance`](Self::advance) always has something to do.
     pub(crate) fn deadline(&self) -> Deadline {
         self.deadline
     }

@@ -57,9 +57,9 @@ impl SrqCfg {
         self.rq_size
     }
 
-    /// Sets how many completions the queue's own completion queue has room for at least (it gets
-    /// room for every receive in any case). If it is 0 there is no such queue: then receives
-    /// complete in the queues of the connections on which they arrive. The default is 20.
+    /// Sets the minimum size of the queue's own completion queue. It always gets room for every
+    /// receive. If it is 0 there is no such queue: then receives complete in the queues of the
+    /// connections on which they arrive. The default is 20.
     #[doc(alias = "rpma_srq_cfg_set_rcq_size")]
     pub fn set_rcq_size(&mut self, entries: u32) -> &mut Self {
         self.rcq_size = entries;
@@ -208,7 +208,7 @@ impl Srq {
     ///
     /// A client that dies in the middle of a message takes a receive with it. Dropping the
     /// connection waits until the device has returned that receive, for at most 0.1 s. soft-RoCE
-    /// cannot be asked: each connection on it counts until the receives that were posted before its
+    /// cannot be asked. Each connection on it counts until the receives that were posted before its
     /// end have completed. Completed receives that have not been polled count as well.
     ///
     /// When a large part of the queue may be kept, make a new queue for new connections: see

@@ -52,18 +52,18 @@ impl<M: RegisterableMemory> Mr<M> {
     /// Registers `memory` for `usage`.
     ///
     /// Registered memory is locked in RAM (it counts against `RLIMIT_MEMLOCK` without
-    /// `CAP_IPC_LOCK`), except on a file of a DAX file system, which is registered for on-demand paging
-    /// where the device can do that.
+    /// `CAP_IPC_LOCK`). A file of a DAX file system is registered for on-demand paging instead, if
+    /// the device can do that.
     ///
     /// # Errors
     ///
-    /// The error gives the memory back. [`Error::InvalidArgument`] if the memory has no bytes or more
-    /// than the device takes, if `usage` is empty, if it needs writing and the memory is read-only, or if
-    /// it is for persistent flushes and the memory is known to be volatile
-    /// ([`RegisterableMemory::durability`]). [`Error::Provider`] if `ibv_reg_mr` fails, with a
-    /// remedy for each errno: `ENOMEM` (the limit of locked memory), `EOPNOTSUPP` (a DAX file
-    /// without on-demand paging), `EFAULT` (a mapping that the kernel does not pin for writing),
-    /// `EINVAL` (persistent flush on memory that is not persistent).
+    /// The error gives the memory back. [`Error::InvalidArgument`] if the memory has no bytes or
+    /// more than the device takes, if `usage` is empty, or if it needs writing and the memory is
+    /// read-only. [`Error::InvalidArgument`] also if it is for persistent flushes and the memory is
+    /// known to be volatile ([`RegisterableMemory::durability`]). [`Error::Provider`] if
+    /// `ibv_reg_mr` fails, with a remedy for each errno: `ENOMEM` (the limit of locked memory),
+    /// `EOPNOTSUPP` (a DAX file without on-demand paging), `EFAULT` (a mapping that the kernel does
+    /// not pin for writing), `EINVAL` (persistent flush on memory that is not persistent).
     #[doc(alias = "rpma_mr_reg")]
     pub fn reg(peer: &Peer, memory: M, usage: MrUsage) -> Result<Self, RegError<M>> {
         if let Err(error) = check(peer, &memory, usage) {
@@ -173,8 +173,8 @@ impl Mr<RawMemory> {
     ///   device write ([`READ_DST`](MrUsage::READ_DST), [`WRITE_DST`](MrUsage::WRITE_DST),
     ///   [`RECV`](MrUsage::RECV));
     /// * are neither freed nor unmapped nor moved;
-    /// * are behind no live Rust reference while the device or a peer may write to them, or while
-    ///   `write_at` or `store_u64` is called, and behind no mutable one while anything reads them.
+    /// * have no live Rust reference while the device or a peer may write to them, or while
+    ///   `write_at` or `store_u64` is called, and no mutable one while they are read.
     #[expect(unsafe_code, reason = "a declaration: the contract is the caller's")]
     pub unsafe fn reg_raw(
         peer: &Peer,
@@ -374,7 +374,7 @@ impl<M> Mr<M> {
     ///
     /// # Safety
     ///
-    /// While the slice lives, the memory is not written: no operation that writes to it is in
+    /// While the slice lives, the memory is not written. No operation that writes to it is in
     /// flight, no peer that has the descriptor with a right to write uses it, and no other thread
     /// or process writes.
     #[expect(unsafe_code, reason = "a declaration: the contract is the caller's")]
@@ -388,8 +388,8 @@ impl<M> Mr<M> {
     ///
     /// # Safety
     ///
-    /// The memory is writable. While the slice lives, the memory is not read or written by others:
-    /// no operation on it is in flight, no peer that has the descriptor uses it, and no other
+    /// The memory is writable. While the slice lives, the memory is not read or written by others.
+    /// No operation on it is in flight, no peer that has the descriptor uses it, and no other
     /// thread or process accesses it.
     #[expect(unsafe_code, reason = "a declaration: the contract is the caller's")]
     #[must_use]

@@ -11,17 +11,17 @@
 //! | [`FsDax`](PmemKind::FsDax) | cache-line write-back, fence | survives a loss of power |
 //! | [`File`](PmemKind::File) | `msync(MS_SYNC)` | as safe as after the file system's `fsync` |
 //!
-//! For the first two this needs a platform that, when the power fails, still writes out the data
-//! that its memory controller has accepted (ADR, which machines with persistent memory have).
-//! Volatile memory that the kernel presents as persistent keeps no data, even if its kind is a
-//! persistent one: `memmap=`, and device-DAX devices of the drivers `dax_hmem` and `cxl`, which may
-//! be of DRAM. The output of `readlink -f /sys/bus/dax/devices/dax0.0` has an `ndbus` in it for a
-//! namespace of `ndctl`, and `hmem` or `cxl` for the others. `cxl list -R` shows whether a CXL
-//! region is `pmem`. A `File` on tmpfs is not durable at all.
+//! For the first two this needs a platform with ADR, which machines with persistent memory have.
+//! When the power fails, such a platform still writes out the data that its memory controller has
+//! accepted. Some volatile memory is presented as persistent by the kernel: `memmap=`, and
+//! device-DAX devices of the drivers `dax_hmem` and `cxl`, which may be of DRAM. It keeps no data,
+//! even if its kind is a persistent one. The output of `readlink -f /sys/bus/dax/devices/dax0.0`
+//! has an `ndbus` in it for a namespace of `ndctl`, and `hmem` or `cxl` for the others. `cxl list
+//! -R` shows whether a CXL region is `pmem`. A `File` on tmpfs is not durable at all.
 //!
 //! A file counts as `FsDax` only if the kernel grants `MAP_SYNC`. Without it the file system may
-//! still owe its metadata to the disk when the data is already safe, so a DAX file on a device that
-//! cannot grant it is a `File`, where `msync` settles both.
+//! still owe its metadata to the disk when the data is already safe. So a DAX file on a device that
+//! cannot grant it is a `File`, and `msync` settles both.
 //!
 //! # What can be registered
 //!
@@ -33,9 +33,9 @@
 //!
 //! # What a mapping does not protect from
 //!
-//! Some pages cannot be accessed: a page that was truncated from the file, a page that a full file
-//! system has no room for (a sparse file: use `fallocate`), or a page that is broken in hardware.
-//! Such an access ends the process with `SIGBUS`, as in every mapping.
+//! Some pages cannot be accessed: a page that was truncated from the file, a page without room on a
+//! full file system (a sparse file: use `fallocate`), or a page that is broken in hardware. Such an
+//! access ends the process with `SIGBUS`, as in every mapping.
 //!
 //! # Teardown
 //!
@@ -194,9 +194,10 @@ impl PmemMap {
     /// Returns a part of the map as a map of its own, with offsets from 0. It keeps the memory
     /// mapped.
     ///
-    /// Each part can be registered as a region, so that each client has a key of its own, which is of no use for
-    /// the bytes of the others: an adapter looks at each byte. (Keys of one [`Peer`](crate::Peer) can be guessed:
-    /// clients that must not trust each other need peers of their own.) Any range will do, also ranges that overlap.
+    /// Each part can be registered as a region, so that each client has a key of its own. That key
+    /// is of no use for the bytes of the others: an adapter looks at each byte. (Keys of one
+    /// [`Peer`](crate::Peer) can be guessed: clients that must not trust each other need peers of
+    /// their own.) Any range will do, even ranges that overlap.
     ///
     /// # Errors
     ///
@@ -255,8 +256,8 @@ impl PmemMap {
     /// Makes the stores to `range` (byte offsets) durable; the [module](self) lists the failures
     /// that they survive.
     ///
-    /// Stores by this thread, by others that happened before, and by devices, as far as they have
-    /// arrived in memory or in a cache of this machine. An empty range is only a fence.
+    /// These are stores by this thread, by others that happened before, and by devices, as far as
+    /// they have arrived in memory or in a cache of this machine. An empty range is only a fence.
     ///
     /// # Errors
     ///
@@ -375,11 +376,11 @@ impl fmt::Display for PmemKind {
 pub struct Persister(Part);
 
 impl Persister {
-    /// As [`PmemMap::persist`], also for the writes of a device.
+    /// As [`PmemMap::persist`], even for the writes of a device.
     ///
-    /// The kernel does not see a device's writes to the memory. Where that memory is an ordinary
-    /// file (registered before Linux 6.5), the kernel takes a page for clean from one write-back
-    /// on, and `msync` would skip it: each page is marked dirty first.
+    /// The kernel does not see a device's writes to the memory. If that memory is an ordinary file
+    /// (registered before Linux 6.5), the kernel takes a page for clean from one write-back on, and
+    /// `msync` would skip it. So each page is marked dirty first.
     ///
     /// # Errors
     ///

@@ -28,8 +28,8 @@ pub enum Why {
     Refused(Refusal),
     /// The limit has passed ([`ReconnectCfg::set_limit`](super::ReconnectCfg::set_limit)).
     Limit,
-    /// Another try would get the same error: for example settings that the device cannot have, a
-    /// server that does not serve the method, or this host's device that was removed (`ENODEV`).
+    /// Another try would get the same error. Examples are settings that the device cannot have, a
+    /// server that does not serve the method, and this host's device after its removal (`ENODEV`).
     Error,
 }
 

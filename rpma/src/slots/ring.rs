@@ -24,7 +24,8 @@ use crate::primitives::{AtomicU32, AtomicU64, Ordering};
 pub(crate) struct Ring {
     /// First, so that its address is the ring's, and takes no register of its own.
     ///
-    /// Held by who posts: for the order of posting, and for everything that is not `done` and `contexts`.
+    /// Held by the thread that posts: for the order of posting, and for all fields except `done`
+    /// and `contexts`.
     posting: Lock,
     /// The number of the next request.
     next: AtomicU64,
@@ -143,8 +144,8 @@ pub(crate) enum NotTried<'ring, E> {
     /// The ring is unchanged: another thread posts, there are no entries, or the ring is not open
     /// for it.
     Later(Option<Held<'ring>>),
-    /// The device said so. It is for [`Ring::tried_in_vain`] of this ring: who had to look for it
-    /// again would keep a register for where to look.
+    /// The device said so. It is for [`Ring::tried_in_vain`] of this ring: a caller that had to
+    /// look for it again would keep a register for where to look.
     NotTaken(&'ring Ring, Held<'ring>, E),
 }
 
@@ -302,7 +303,7 @@ impl Ring {
         Ok(number)
     }
 
-    /// Whether an entry is free, also one that programs cannot have. The caller holds the lock.
+    /// Whether an entry is free, even one that programs cannot have. The caller holds the lock.
     fn has_free_entry(&self) -> bool {
         let done = self.done.load(Ordering::Acquire);
         let used = self.next.load(Ordering::Relaxed).wrapping_sub(done);
@@ -456,7 +457,8 @@ impl Ring {
         context
     }
 
-    /// How many bytes the requests carry that the device was given, also those that it has not taken.
+    /// How many bytes the requests carry that the device was given, including those that it has not
+    /// taken.
     pub(crate) fn bytes(&self) -> u64 {
         self.bytes.load(Ordering::Relaxed)
     }

@@ -205,7 +205,8 @@ impl Pool {
         left
     }
 
-    /// As [`settle`](Self::settle). Not inlined, for who has completions of other queues as well.
+    /// As [`settle`](Self::settle). Not inlined, for callers that have completions of other queues
+    /// as well.
     #[inline(never)]
     fn settle_first(&self, wcs: &mut [Wc]) -> usize {
         self.settle(wcs)

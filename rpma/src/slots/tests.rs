@@ -348,7 +348,7 @@ fn a_failed_post_counts_and_a_refused_one_does_not() {
     ().add_to(&AtomicU64::new(0));
 }
 
-/// The device must not be made to look again: also not by one who waited for the lock meanwhile.
+/// The device must not be made to look again, even by a thread that waited for the lock meanwhile.
 #[test]
 fn nobody_posts_behind_a_failed_post() {
     for (device, before) in each_way() {

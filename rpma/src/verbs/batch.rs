@@ -393,8 +393,9 @@ impl Written<'_> {
     }
 }
 
-/// Requests that go the same way, one after the other: the places from `first` on, before `end`. A request stands
-/// at the first place, and at each that follows its predecessor's last; all are written, and only who posts has them.
+/// Requests that go the same way, one after the other: the places from `first` on, before `end`. A
+/// request stands at the first place, and at each that follows its predecessor's last. All are
+/// written, and only the thread that posts has them.
 #[derive(Clone, Copy)]
 struct Run {
     first: *mut Place,

@@ -253,9 +253,9 @@ pub enum Notify {
     Any,
     /// Receives of messages that were sent with `Flags::SOLICITED`, and failures.
     ///
-    /// The specification counts every failure as solicited, but rxe gives no event for them: not for
-    /// requests that it flushes, as it does with all receives of a connection that ends, and not for those
-    /// that fail by themselves (`REM_ACCESS_ERR`, `LOC_QP_OP_ERR`). So
+    /// The specification counts every failure as solicited, but rxe gives no event for failures.
+    /// That holds for requests that it flushes, as it does with all receives of a connection that
+    /// ends, and for those that fail by themselves (`REM_ACCESS_ERR`, `LOC_QP_OP_ERR`). So
     /// [`Cq::wait`](crate::Cq::wait) and [`Conn::wait`](crate::Conn::wait) on such a queue return
     /// after a second at the latest, as if there had been an event. This does not cover other ways
     /// of waiting: on a [`CompletionChannel`](crate::CompletionChannel), or with `poll` and

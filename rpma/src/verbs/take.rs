@@ -163,9 +163,9 @@ fn woken(fd: BorrowedFd<'_>, beside: Beside<'_, '_>, deadline: Deadline) -> Resu
     Ok(woken.then(|| !fds[1].revents().is_empty()))
 }
 
-/// Waits until one of several descriptors can be read, which is then set in their events, or the
-/// device has an event, which is taken and reported. Returns `false` if `deadline` passed first.
-/// The first descriptor is the device's.
+/// Waits until one of several descriptors can be read, or the device has an event. Their events
+/// then show which can be read. The device's event is taken and reported. Returns `false` if
+/// `deadline` passed first. The first descriptor is the device's.
 pub(super) fn any_readable(
     fds: &mut [PollFd<'_>],
     device: &DeviceEvents<'_>,

@@ -11,7 +11,7 @@ const RECEIVE: u32 = WcOpcode::RECV.0;
 
 /// A work completion: the outcome of one operation.
 ///
-/// A failed completion carries only a few valid fields (on rxe its opcode reads as "send"), so the
+/// A failed completion carries only a few valid fields (on rxe its opcode reads as "send"). So the
 /// outcome decides which fields can be read: see [`result`](Self::result).
 ///
 /// `Wc::default()` fills the array that `Cq::get_wc` polls into.
@@ -27,8 +27,8 @@ impl Wc {
         self.0.wr_id
     }
 
-    /// The operation that completed. Always valid for operations of the send queue, also failed ones;
-    /// `None` for receives.
+    /// The operation that completed. Always valid for operations of the send queue, even failed
+    /// ones; `None` for receives.
     ///
     /// A native flush of more than 2 GiB is posted in parts. If one of them fails, each gives a completion:
     /// only that of the last part has the name that the post returned.
@@ -64,7 +64,8 @@ impl Wc {
         self.0.wr_id = op_context;
     }
 
-    /// As [`set_send`](Self::set_send), also of a request that has failed: devices leave its opcode as it is.
+    /// As [`set_send`](Self::set_send), even for a request that has failed: devices leave its
+    /// opcode unchanged.
     pub(crate) fn set_any_send(&mut self, op_context: u64, conn: ConnId, number: u64) {
         if self.status() != WcStatus::SUCCESS {
             self.0.opcode = sys::ibv_wc_opcode(WcOpcode::SEND.0);
@@ -72,7 +73,7 @@ impl Wc {
         self.set_send(op_context, conn, number);
     }
 
-    /// As [`set_receive`](Self::set_receive), also of a receive that has failed.
+    /// As [`set_receive`](Self::set_receive), even for a receive that has failed.
     pub(crate) fn set_any_receive(&mut self, op_context: u64) {
         if self.status() != WcStatus::SUCCESS {
             self.0.opcode = sys::ibv_wc_opcode(WcOpcode::RECV.0);
@@ -103,9 +104,9 @@ impl Wc {
     ///
     /// # Errors
     ///
-    /// [`WcFailure`] if the status is not [`WcStatus::SUCCESS`]. It is a [`std::error::Error`], so `?`
-    /// passes it on. The first failure of a connection moves its queue pair to the error state: every
-    /// later operation completes with a failure as well, and `Conn::disconnect` is next.
+    /// [`WcFailure`] if the status is not [`WcStatus::SUCCESS`]. It is a [`std::error::Error`], so
+    /// `?` passes it on. The first failure of a connection moves its queue pair to the error state.
+    /// Every later operation completes with a failure as well, and `Conn::disconnect` is next.
     pub fn result(&self) -> Result<WcSuccess<'_>, WcFailure> {
         match self.status() {
             WcStatus::SUCCESS => Ok(WcSuccess(&self.0)),

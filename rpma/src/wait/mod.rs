@@ -45,9 +45,9 @@
 //!
 //! One epoll holds a descriptor for the events of each endpoint and each connection. The
 //! completion queues of all members of one device share a completion channel, which is one
-//! descriptor more. A completion event carries the key of its queue, and the key is the
-//! [`Member`]. Taking an event arms its queue again, and then the member is listed as ready: so a
-//! poll that leaves room finds everything that gave no event.
+//! descriptor more. A completion event carries the key of its queue, and the key is the [`Member`].
+//! Taking an event arms its queue again, and then the member is listed as ready. So a poll that
+//! leaves room finds every completion without an event.
 //!
 //! A turn is one poll of the member at the head of that list. If it fills the caller's room, the
 //! member goes to the end of the list. The wait asks epoll after at most 8 turns, even while the
@@ -612,7 +612,7 @@ impl Wait {
     /// [`next`](Self::next) at this time. `None` if it has not. The answer is good until the next
     /// call of `next`.
     ///
-    /// That is the end of an endpoint's rest after an error, the look each second at queues with
+    /// These are the end of an endpoint's rest after an error, the look each second at queues with
     /// [`Notify::Solicited`], and the next step of a connection's keep-alive
     /// ([`ConnCfg::set_keep_alive`](crate::ConnCfg::set_keep_alive)). A thread that sleeps in
     /// `next` does not need this method.

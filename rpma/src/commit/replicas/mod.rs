@@ -110,9 +110,9 @@ impl Replicas {
     ///
     /// The first 64 replicas get the places from 0 on. A later one gets the place of the replica
     /// that was set aside longest ago, with an id of its own. The set then forgets the earlier
-    /// replica: its id reaches no replica any more, and an [`outcome`](Self::outcome) that is asked
-    /// for later does not count its copy. The new replica is in no outcome of an earlier commit. But
-    /// a mask from before has the bit of the earlier replica, which is now the new one's.
+    /// replica. Its id reaches no replica any more, and a later [`outcome`](Self::outcome) does not
+    /// count its copy. The new replica is in no outcome of an earlier commit. But a mask from
+    /// before has the bit of the earlier replica, which is now the new one's.
     ///
     /// # Errors
     ///
@@ -318,7 +318,7 @@ impl Replicas {
         self.ring.free_up_to(released.unwrap_or(0));
     }
 
-    /// Looks once at all replicas, without sleeping: takes their completions and events, posts
+    /// Looks once at all replicas, without sleeping. It takes their completions and events, posts
     /// commits that wait in the ring, and frees bytes that all replicas have released.
     ///
     /// A failure of one replica is logged, and is in its [`Conn::failure`](crate::Conn::failure).

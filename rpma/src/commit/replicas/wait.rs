@@ -1,7 +1,7 @@
 //! The waits of a set: looks, with sleeps between them.
 //!
-//! A sleep ends when a connection has something, and after 50 ms in any case. After such a silence
-//! each connection gets a write of 0 bytes. Without it, the host of a replica may be gone while no
+//! A sleep ends when a connection has something, and always after 50 ms. After such a silence each
+//! connection gets a write of 0 bytes. Without it, the host of a replica may be gone while no
 //! operation is in flight that would fail.
 
 use std::array;
@@ -59,7 +59,8 @@ impl Replicas {
     /// This is the half of [`settle`](Self::settle) that does not sleep. Event loops ask it after
     /// [`look`](Self::look), and after 50 ms without an event, when they have called
     /// [`probe`](Self::probe). An acknowledgement can come up to a second after the end of its
-    /// connection: until then the answer is `None` if such an acknowledgement would make `k` copies.
+    /// connection. Until then the answer is `None` if such an acknowledgement would make `k`
+    /// copies.
     #[must_use]
     pub fn settled(&self, id: CommitId, k: usize) -> Option<Outcome> {
         let outcome = self.outcome(id);

@@ -191,10 +191,9 @@ impl<K: Copy + Ord> Responder<K> {
         !self.ready.is_empty()
     }
 
-    /// Serves requests that are there, up to 16 and 4 of each client, and never sleeps: checks
+    /// Serves requests that are there, up to 16 and 4 of each client, and never sleeps. It checks
     /// them, makes their ranges durable, stores and persists their pointers in order, and answers.
-    /// Clients come in turn. `conn` finds a client's connection; a client without one is
-    /// forgotten.
+    /// Clients come in turn. `conn` finds a client's connection; a client without one is forgotten.
     ///
     /// Call it after completions were handed in, until it is [`Turn::Idle`].
     #[cfg_attr(feature = "sim", track_caller)]

@@ -65,7 +65,7 @@ impl WriterCfg {
         Ok(self)
     }
 
-    /// Sets of how many parts a commit has at most.
+    /// Sets the maximum number of parts of a commit.
     ///
     /// # Errors
     ///

@@ -1,8 +1,8 @@
 //! [`Writer`]: a connection that commits by one method.
 //!
 //! It owns the connection, and keeps the last operation of each commit in flight. Commits of a
-//! connection complete in their order, so three numbers are all of its state: how many commits are
-//! posted, how many of these are durable, and of how many the source is released.
+//! connection complete in their order, so three numbers are all of its state. They count the posted
+//! commits, the durable ones, and those with a released source.
 
 mod asks;
 mod cfg;
