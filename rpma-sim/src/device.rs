@@ -76,7 +76,7 @@ impl Nic {
         self.life == Life::Alive && self.had(addr)
     }
 
-    /// As that, also after its host has lost its power.
+    /// As that, even after its host has lost its power.
     pub(crate) fn had(&self, addr: IpAddr) -> bool {
         self.addrs.contains(&addr)
     }

@@ -25,7 +25,7 @@ use crate::types::ibv_context;
 /// How many fabrics are alive.
 static ALIVE: AtomicUsize = AtomicUsize::new(0);
 
-/// A network of hosts with RDMA devices, apart from all others.
+/// A network of hosts with RDMA devices, separate from all others.
 ///
 /// Clones are the same fabric. Its hosts, and the objects made in it, stay usable when it is
 /// dropped.
@@ -39,7 +39,8 @@ pub struct Fabric {
 /// A fabric is there.
 #[derive(Debug, Default)]
 struct Alive {
-    /// The place of the thread that has made it, with a seed, or that has let it follow a clock.
+    /// The place of the thread that has made it, if there is a seed, or that has let it follow a
+    /// clock.
     place: OnceLock<usize>,
 }
 
@@ -525,8 +526,8 @@ thread_local! {
     static FOR_DEVICE: RefCell<Option<(Arc<Shared>, usize)>> = const { RefCell::new(None) };
 }
 
-/// Runs `make`: the ids and event channels that it makes are on the host of an open device, wherever
-/// the calling thread is. librdmacm has no such call, because a process is on one host.
+/// Runs `make`. The ids and event channels that it makes are on the host of an open device,
+/// wherever the calling thread is. librdmacm has no such call, because a process is on one host.
 ///
 /// # Safety
 ///

@@ -28,7 +28,8 @@ pub struct Profile {
     /// The statuses of a send that is longer than the receive: at the requester, and at the
     /// receive.
     pub(crate) too_long: (ibv_wc_status, ibv_wc_status),
-    /// Whether completions of flushed and failed requests are events for who asked for solicited ones.
+    /// Whether completions of flushed and failed requests are events for a program that asked for
+    /// solicited ones.
     pub(crate) errors_are_solicited: bool,
     /// Whether the device reports a queue pair's failure by an asynchronous event.
     pub(crate) tells_failures: bool,

@@ -234,10 +234,11 @@ fn try_run(
 /// is lost once, its acknowledgement is lost once, and it is sent again once. Each of its hosts is frozen, killed and
 /// cut from the power at each [step](Fabric::steps), or at 200 steps if there are more. Returns the number of runs.
 ///
-/// The program gets a new fabric for each run, makes its hosts there, and judges itself: it may fail in any way that it
-/// documents, and panics if it breaks a promise, or if something is left of it (`Fabric::objects`). Its waits have limits,
-/// which pass at once: the fabric is a [seeded](Fabric::seeded) one. A run that still waits after an hour of its time
-/// panics. The fault can also come while the program judges itself: a host that it has restarted may be cut then.
+/// The program gets a new fabric for each run, makes its hosts there, and judges itself. It may
+/// fail in any way that it documents. It panics if it breaks a promise, or if an object of it is
+/// left (`Fabric::objects`). Its waits have limits, which pass at once: the fabric is a
+/// [seeded](Fabric::seeded) one. A run that still waits after an hour of its time panics. The fault
+/// can also come while the program judges itself: a host that it has restarted may be cut then.
 ///
 /// When it panics, the fault is printed, and a variable with which it is the only one. The next
 /// line has the host, the call or the operation, and the program's line, if the build has debug

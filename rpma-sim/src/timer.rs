@@ -21,7 +21,7 @@ pub(crate) struct Time {
     is_virtual: bool,
     program: OnceLock<Program>,
     /// In nanoseconds. Beside the program's clock, the time since `Program::start` that this clock
-    /// has reached in any case.
+    /// has reached at least.
     ahead: AtomicU64,
 }
 

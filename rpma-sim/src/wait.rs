@@ -143,7 +143,8 @@ fn readable(
     Ok(wait_or(&mut fds, deadline, event)? > 0)
 }
 
-/// Lets another thread go on, for who has to wait for a lock; `false` if there are no turns.
+/// Lets another thread go on, for a thread that has to wait for a lock; `false` if there are no
+/// turns.
 #[doc(hidden)]
 pub fn pause() -> bool {
     match fabric::place() {

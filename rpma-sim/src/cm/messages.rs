@@ -18,8 +18,9 @@ use crate::timer::Timer;
 /// (`CMA_CM_RESPONSE_TIMEOUT`, `CMA_MAX_CM_RETRIES` in `drivers/infiniband/core/cma.c`).
 const UNANSWERED: Duration = Duration::from_nanos((4_096 << 20) * 16);
 
-/// And for how long one that has arrived, but that the other program does not answer: its kernel asks for more time
-/// when the message is repeated, 4.096 µs · 2²⁴ each of the 15 times that are left (`CMA_CM_MRA_SETTING`).
+/// And for how long one that has arrived, but that the other program does not answer. Its kernel
+/// asks for more time when the message is repeated, 4.096 µs · 2²⁴ each of the 15 times that are
+/// left (`CMA_CM_MRA_SETTING`).
 const NOT_DECIDED: Duration = Duration::from_nanos((4_096 << 20) + (4_096 << 24) * 15);
 
 /// A message that is repeated until it is answered, or an answer to one.

@@ -295,9 +295,9 @@ impl Host {
     }
 
     /// The `nth` message that takes a receive on this host from now on, 1 being the next, is never
-    /// complete, as that of a client that dies in the middle of it: neither is the receive. No byte
-    /// of the message is placed. Messages are sends and writes with immediate data, of queue pairs
-    /// of any host.
+    /// complete, as if its client died in the middle of it. So the receive is not complete either.
+    /// No byte of the message is placed. Messages are sends and writes with immediate data, of
+    /// queue pairs of any host.
     ///
     /// At the requester it ends as `RETRY_EXC_ERR` at once, as after [`Link::lose_request`]. A
     /// receive of a shared receive queue is taken from all connections (`get_srq_wqe` in

@@ -39,7 +39,8 @@ const SLICE: Duration = Duration::from_millis(100);
 /// processor.
 const RUNNING: u32 = 30;
 
-/// How often who waits looks whether the clock can jump, or whether something has happened to it.
+/// How often a waiting thread looks whether the clock can jump, or whether something has happened
+/// to it.
 const LOOK: Duration = Duration::from_millis(1);
 
 /// The calls, with their threads, in their order. Two equal runs have equal traces.
@@ -47,8 +48,8 @@ const LOOK: Duration = Duration::from_millis(1);
 pub struct Trace {
     /// How many calls and waits there were.
     pub steps: u64,
-    /// A hash of the threads and of their calls. Programs that were built apart may have different
-    /// ones.
+    /// A hash of the threads and of their calls. Programs that were built separately may have
+    /// different ones.
     pub hash: u64,
 }
 

@@ -130,7 +130,7 @@ pub(crate) struct Lines {
     pub(crate) platform: Platform,
     /// Whether the device copies through the caches, as soft-RoCE does.
     pub(crate) copies: bool,
-    /// The bytes that survive in any case.
+    /// The bytes that always survive.
     durable: Vec<u8>,
     /// The bytes that were there at the last look.
     seen: Vec<u8>,
@@ -192,7 +192,7 @@ impl Lines {
         }
     }
 
-    /// The bytes that survive in any case.
+    /// The bytes that always survive.
     pub(crate) fn durable(&self) -> &[u8] {
         &self.durable
     }
@@ -616,7 +616,7 @@ mod tests {
         }
     }
 
-    /// Two who write to one line in turns cost no more than one.
+    /// Two writers that write to one line in turns cost no more than one.
     #[test]
     fn two_heartbeats_are_bounded() {
         let memory = Memory::new(&[0; 4096], Owner::Image);

@@ -36,7 +36,7 @@ pub use self::pmem::Pmem;
 pub(crate) use self::pmem::READS;
 use self::pmem::Tracked;
 
-/// Persistent memories, and who watches them.
+/// Persistent memories, and their watchers.
 #[derive(Debug)]
 pub(crate) struct Power {
     pmems: Vec<Tracked>,

@@ -117,9 +117,10 @@ impl Host {
         }
     }
 
-    /// Adds persistent memory of at least `len` bytes to this host, filled with zeros. `PmemMap::open` of
-    /// [`Pmem::path`] maps it, in a thread of this host, as device-DAX, and a region of it can be registered for
-    /// persistent flushes (unless its platform is [`Platform::Volatile`] and the device asks the kernel, as for native flushes).
+    /// Adds persistent memory of at least `len` bytes to this host, filled with zeros.
+    /// `PmemMap::open` of [`Pmem::path`] maps it, in a thread of this host, as device-DAX. A region
+    /// of it can be registered for persistent flushes, unless its platform is
+    /// [`Platform::Volatile`] and the device asks the kernel, as for native flushes.
     ///
     /// The [rules](Platform#what-a-loss-of-power-leaves) decide which bytes are lost when the power
     /// fails. A program need not report its stores. At each event the fabric looks at all of the
@@ -387,7 +388,7 @@ impl State {
         }
     }
 
-    /// A device reads bytes, for whichever queue pair: who gets them has seen them.
+    /// A device reads bytes, for any queue pair: the program that gets them has seen them.
     pub(crate) fn read_out(&mut self, part: Part) {
         let Some((index, range)) = self.pmem_at(part) else {
             return;

@@ -108,7 +108,8 @@ impl Waiters {
         }
     }
 
-    /// The calling thread waits here from now on: who wakes it before it sleeps has woken it.
+    /// The calling thread waits here from now on: a thread that wakes it before it sleeps has woken
+    /// it.
     fn enter(&self) -> Entry<'_> {
         let waiter = Arc::new(Waiter::new());
         own(&self.all).push(Arc::clone(&waiter));
