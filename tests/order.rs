@@ -184,7 +184,7 @@ fn twice<T: Ord + std::fmt::Debug>(
     (results, traces)
 }
 
-/// Two threads with a connection each, who note when they have written.
+/// Two threads with a connection each. They note when they have written.
 fn race(host: &Host) -> Vec<u32> {
     let order = Arc::new(Mutex::new(Vec::new()));
     let conns = [0, 1].map(|number| (number, pair()));

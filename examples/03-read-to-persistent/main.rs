@@ -1,5 +1,5 @@
-//! A server reads a greeting from the memory of its client into its own persistent memory: who
-//! connects and who reads are different questions.
+//! A server reads a greeting from the memory of its client into its own persistent memory: either
+//! side may connect, and either side may read.
 //!
 //! ```text
 //! 03-read-to-persistent server <server_address> <port> [<pmem-path>]

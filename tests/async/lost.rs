@@ -30,9 +30,9 @@ fn a_killed_peer_wakes_all() {
     });
 }
 
-/// Promise: an operation that a peer does not answer ends the connection, and everything that
-/// sleeps is woken with its failure: also who does not wait for an operation, and before the
-/// connection manager notices anything.
+/// Promise: an operation that a peer does not answer ends the connection, and every sleeping task
+/// is woken with its failure, even tasks that do not wait for an operation, and before the
+/// connection manager notices the loss.
 #[test]
 fn a_peer_that_is_cut_off_wakes_all() {
     virtually(async |world| {

@@ -22,7 +22,7 @@ use crate::site::{KeyPart, LEN, Site, identity, offer};
 /// Where the pointers of commits are.
 pub(crate) const TAIL: u64 = 1024;
 
-/// A server that admits everybody who has a key, and answers commits.
+/// A server that admits every client with a key, and answers commits.
 pub(crate) struct Serving {
     pub(crate) addr: SocketAddr,
     pub(crate) regions: Vec<Arc<Mr<PmemMap>>>,

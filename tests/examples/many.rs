@@ -113,8 +113,8 @@ fn outlives_bad_ones(name: &str) {
     assert!(ended.says("Server timed out."), "{name}: {ended:?}");
 }
 
-/// 06: who comes when ten are there is rejected, and neither that nor where in its memory a client keeps
-/// its name disturbs the others. A slot is free again when its client has answered.
+/// 06: a client that comes when ten are there is rejected, and neither that nor where in its memory
+/// a client keeps its name disturbs the others. A slot is free again when its client has answered.
 fn serves_ten(name: &str) {
     const SLOT: usize = 32;
     let (mut server, port) = server(name, &[]);
@@ -174,8 +174,9 @@ fn serves_ten(name: &str) {
     }
 }
 
-/// 13: who comes when ten are there is rejected. However many come, the ten are served when no
-/// other one could be accepted for so long, and no client has to wait for another one in the end.
+/// 13: a client that comes when ten are there is rejected. However many come, the ten are served
+/// when no other one could be accepted for so long, and no client has to wait for another one in
+/// the end.
 fn serves_ten_with_messages() {
     let (mut server, port) = server("13", &["15"]);
     let peer = peer();

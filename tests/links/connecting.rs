@@ -128,7 +128,7 @@ fn resolving_across_a_partition() {
     });
 }
 
-/// A disconnect does not wait for the peer, who learns of it when it is reached.
+/// A disconnect does not wait for the peer, which learns of it when it is reached.
 #[test]
 fn disconnecting_across_a_partition() {
     each(|world| {

@@ -1,5 +1,5 @@
-//! No file leads a reader to an address that the project does not have: a stranger could create it, and would own the code
-//! of all who follow it. The crates are in no registry yet, and have no site.
+//! No file leads a reader to an address that the project does not have: a stranger could create it,
+//! and would own the code of every visitor. The crates are in no registry yet, and have no site.
 
 use std::fs;
 use std::path::{Path, PathBuf};
