@@ -13,7 +13,7 @@ where <pmem-path> can be:
   - a file on File System DAX (/mnt/pmem/file for example)
 ";
 
-/// As above, for a server that also takes an argument about its platform.
+/// As above, for a server that also takes "on", the word of its operator.
 pub(crate) const NOTES_ON: &str = "\
 where <pmem-path> can be:
   - a Device DAX (/dev/dax0.0 for example) or

@@ -183,8 +183,8 @@ impl ConnCfg {
         self.srq.as_ref()
     }
 
-    /// Sets the maximum number of local buffers per write or send (`max_send_sge`). The default is
-    /// 1. The maximum is 16, or the device's limit if that is lower.
+    /// Sets the maximum number of local buffers per write or send (`max_send_sge`). By default this
+    /// is 1. At most 16 are possible, or the device's limit if that is lower.
     ///
     /// # Errors
     ///

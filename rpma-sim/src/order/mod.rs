@@ -366,7 +366,7 @@ impl Member {
                 )
             });
         }
-        // With each seed others are slow: if all were equal, who is started first would be through
+        // With each seed others are slow: if all were equal, the first one started would be through
         // first.
         let weight = 1 << (3 * (threads.random() % 3));
         let thread = Thread {

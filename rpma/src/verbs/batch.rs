@@ -51,7 +51,7 @@ pub(crate) struct Requests<'a, const N: usize> {
     local: PhantomData<&'a ()>,
 }
 
-// SAFETY: the pointers inside are written when it is posted, by who has it alone, and are of no use afterwards.
+// SAFETY: the pointers inside are written when it is posted, by its only owner, and are of no use afterwards.
 unsafe impl<const N: usize> Send for Requests<'_, N> {}
 // SAFETY: as above; a shared reference reads numbers only.
 unsafe impl<const N: usize> Sync for Requests<'_, N> {}

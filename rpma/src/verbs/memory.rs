@@ -268,11 +268,11 @@ impl RawMemory {
     }
 }
 
-// SAFETY: the pointer is only handed to the device and to the copy routine; who made the value promised
+// SAFETY: the pointer is only handed to the device and to the copy routine; its maker promised
 // that the memory may be used from any thread.
 unsafe impl Send for RawMemory {}
 
-// SAFETY: who made the value promised all of this for as long as it exists.
+// SAFETY: the maker of the value promised all of this for as long as it exists.
 unsafe impl RegisterableMemory for RawMemory {
     fn as_mut_ptr(&mut self) -> *mut u8 {
         self.address.as_ptr()

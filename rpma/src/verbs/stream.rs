@@ -96,7 +96,7 @@ impl StreamCalls {
     fn request(&self, wr_id: u64, flags: SendFlags) {
         let qp = self.qp.as_ptr();
         // SAFETY: the queue pair is alive; these two fields are the caller's to write, and the next call that adds
-        // a request reads them. One thread at a time: who posts holds the lock of the send queue's slots.
+        // a request reads them. One thread at a time: a posting thread holds the lock of the send queue's slots.
         unsafe { (*qp).wr_id = wr_id };
         // SAFETY: as above.
         unsafe { (*qp).wr_flags = flags.bits() };
