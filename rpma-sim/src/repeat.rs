@@ -12,8 +12,8 @@ use crate::profile::Profile;
 /// again.
 ///
 /// It takes the seed from the environment variable `RPMA_SIM_SEED`. If that is not set it takes a
-/// new one each time. The number of runs is `RPMA_SIM_RUNS`, or 1. When the test panics it prints
-/// the seed, and goes on panicking:
+/// new one for each run, and the number of runs is `RPMA_SIM_RUNS`, or 1. When the test panics it
+/// prints the seed, and goes on panicking:
 ///
 /// ```text
 /// seed 123: run again with RPMA_SIM_SEED=123

@@ -241,11 +241,12 @@ impl Cq {
     /// Asks for one event when the next completion of that kind arrives, and again after each event.
     ///
     /// [`wait`](Self::wait) and its relatives do this by themselves, even in programs that use
-    /// `poll` or `epoll`. Use it to change the kind of completions that give events, and to arm the
-    /// queue after a wait has failed to. The last request counts, even while another thread waits.
-    /// On some devices (soft-RoCE) an earlier request for every completion stays in force until it
-    /// has given its event. Then it gives one such event more. Completions that are in the queue
-    /// already give no event. [`Notify::Solicited`] lists the completions that it misses.
+    /// `poll` or `epoll`. Use this method to change the kind of completions that give events, and
+    /// to arm the queue after a wait has failed to. The last request counts, even while another
+    /// thread waits. On some devices (soft-RoCE) an earlier request for every completion stays in
+    /// force until it has given its event. Then it gives one such event more. Completions that are
+    /// in the queue already give no event. [`Notify::Solicited`] lists the completions that it
+    /// misses.
     ///
     /// # Errors
     ///

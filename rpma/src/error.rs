@@ -126,8 +126,8 @@ pub enum Error {
 
     /// The expected step did not happen within the time limit. The text names it.
     ///
-    /// The operation goes on after a wait for it: the device still uses its memory, and its outcome
-    /// is unknown until its completion or the end of the connection.
+    /// An operation goes on after the wait for it has timed out: the device still uses its memory,
+    /// and its outcome is unknown until its completion or the end of the connection.
     #[error("the time limit has passed: {0}")]
     TimedOut(&'static str),
 

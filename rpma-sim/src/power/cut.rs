@@ -302,23 +302,23 @@ pub(crate) fn refuse(why: &str) -> ! {
 }
 
 impl Fabric {
-    /// Runs a program, and calls `check` at every event of it at which the power could fail: in the middle of each access
-    /// of a device to persistent memory and after it, after each operation, around each write-back
-    /// of caches, and between a poll of the program and its next call. `check` panics if an image
-    /// breaks a promise of the program. It is called under the lock of the fabric, by any thread,
-    /// so that no other event comes meanwhile. It cannot use the fabric or rpma itself: inside of a
-    /// call of verbs that ends the process. The exception is `PmemMap::open` of an [image's
-    /// path](crate::Image::path), and calls of that map. It must not wait for a lock that the
-    /// program holds while it calls rpma. Reading from memory (`read_at`) is such a call. A check
-    /// that locks such a [`sync::Mutex`](crate::sync::Mutex) fails, and the message is about the
-    /// lock.
+    /// Runs a program, and calls `check` at every event of it at which the power could fail: in the
+    /// middle of each access of a device to persistent memory and after it, after each operation,
+    /// around each write-back of caches, and between a poll of the program and its next call.
+    /// `check` panics if an image breaks a promise of the program. It is called under the lock of
+    /// the fabric, by any thread, so that no other event comes meanwhile. It cannot use the fabric
+    /// or rpma itself. Inside of a call of verbs such a use ends the process. The exception is
+    /// `PmemMap::open` of an [image's path](crate::Image::path), and calls of that map. It must not
+    /// wait for a lock that the program holds while it calls rpma. Reading from memory (`read_at`)
+    /// is such a call. A check that locks such a [`sync::Mutex`](crate::sync::Mutex) fails, and the
+    /// message is about the lock.
     ///
     /// From now on, even after its end, devices keep flushes, reads and atomic writes back until a
     /// program polls the queue that they complete in, or for some milliseconds. So the power can
     /// fail between a post and its execution.
     ///
-    /// The test must keep the program's promises until then: for instance in a counter that the
-    /// program's thread sets when an append has returned, and that `check` reads.
+    /// The test must record the promises that the program has made by then: for instance in a
+    /// counter that the program's thread sets when an append has returned, and that `check` reads.
     ///
     /// A failure is reported when the program has ended: the bytes that were lost, or came too
     /// early, their writers, and the calls that would have saved them. To find these, `check` is

@@ -22,7 +22,7 @@ impl Fabric {
     /// Runs a program and cuts the power at every event of it, and then at every event of each recovery.
     ///
     /// `recover` is the program's own recovery. It opens the memory at the path, mends it, and
-    /// returns its contents. `check` panics if these break the promise: `promise` returns the
+    /// returns its findings. `check` panics if these break the promise: `promise` returns the
     /// program's promises by now. The recovery runs from each image that the program may leave; its
     /// power is cut at each of its events; and it runs again from each image that this may leave.
     /// So a recovery that is not idempotent is found.

@@ -35,10 +35,10 @@ use crate::verbs::{
 /// system call; elsewhere a write to the device.
 ///
 /// It lives on the stack, uses 128 bytes for each of the `N` entries, and does not allocate. An
-/// operation with several [parts](Self::write_gather) takes the room of two, from 9 parts on of
-/// three; a native flush that of one for each 2 GiB. Data with [`Flags::INLINE`] and that of
+/// operation with 2 to 8 [parts](Self::write_gather) uses two entries, one with 9 to 16 parts uses
+/// three. A native flush uses one entry for each 2 GiB. Data with [`Flags::INLINE`] and that of
 /// [`atomic_write`](Self::atomic_write) is read when the batch is posted. It is borrowed until
-/// then, and as long as the batch is used again. So make the batch where that is made.
+/// then, and as long as the batch is used again. So make the batch in the scope of that data.
 ///
 /// ```no_run
 /// use rpma::{Conn, Error, Flags, FlushType, MrRemote, Mr};

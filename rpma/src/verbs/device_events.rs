@@ -174,8 +174,8 @@ impl<'device> DeviceEvents<'device> {
 
     fn take_each(&self) {
         let _guard = TAKING.lock().unwrap_or_else(PoisonError::into_inner);
-        // For good: another process may have taken them since, and a read that blocks would block
-        // us all.
+        // For good: other code may have taken them since, and a read that blocks would block us
+        // all.
         if set_nonblocking(self.fd()).is_err() {
             return;
         }
