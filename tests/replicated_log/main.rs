@@ -10,6 +10,7 @@ mod faults;
 mod found_by;
 mod input;
 mod network;
+mod restarts;
 mod scenes;
 mod smoke;
 mod storm;

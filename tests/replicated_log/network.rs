@@ -286,7 +286,7 @@ fn uses_room_again(seed: u64, way: Way) -> Result<(), Loss> {
 }
 
 /// The ways in which records can be durable.
-fn ways() -> [Way; 3] {
+pub(crate) fn ways() -> [Way; 3] {
     [
         (Method::Reading, Platform::Eadr),
         (Method::Native, Platform::AdrDdioOff),
