@@ -2,6 +2,7 @@
 //! one.
 
 use std::fs::{self, File};
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::thread::sleep;
@@ -93,6 +94,31 @@ impl Remote {
         Ok(Self { name, child, log })
     }
 
+    /// The same, with an input: see [`feed`](Self::feed).
+    pub(crate) fn start_fed(
+        name: &'static str,
+        mut command: Command,
+        log: PathBuf,
+    ) -> Result<Self> {
+        let file = File::create(&log)?;
+        command.stdin(Stdio::piped()).stdout(file.try_clone()?);
+        let child = spawn(command.stderr(file))?;
+        Ok(Self { name, child, log })
+    }
+
+    /// Gives it lines to read. No more than a pipe has room for, in all, if it may stand still.
+    pub(crate) fn feed(&mut self, lines: &str) -> Result<()> {
+        let input = self.child.stdin.as_mut();
+        let fed = input.map(|input| input.write_all(lines.as_bytes()));
+        let fed = fed.with_context(|| self.error("has no input"))?;
+        fed.with_context(|| self.error("reads nothing more"))
+    }
+
+    /// The end of its input.
+    pub(crate) fn end_input(&mut self) {
+        self.child.stdin = None;
+    }
+
     /// The lines that it has said so far.
     pub(crate) fn said(&self) -> Vec<String> {
         let text = text(&self.log);
@@ -102,21 +128,30 @@ impl Remote {
 
     /// Waits for a line with `text` in it.
     pub(crate) fn wait_for(&mut self, text: &str, limit: Duration) -> Result<()> {
+        let is_there = |said: &[String]| said.iter().any(|line| line.contains(text));
+        self.wait_until(&format!("\"{text}\""), limit, is_there)
+    }
+
+    /// Waits until its lines have `what`.
+    pub(crate) fn wait_until(
+        &mut self,
+        what: &str,
+        limit: Duration,
+        is_there: impl Fn(&[String]) -> bool,
+    ) -> Result<()> {
         let said = poll(limit, || {
             let ended = self.child.try_wait()?;
-            if self.said().iter().any(|line| line.contains(text)) {
+            if is_there(&self.said()) {
                 return Ok(Some(()));
             }
             match ended {
                 Some(status) => {
-                    bail!(self.error(&format!("ended ({status}) without saying \"{text}\"")))
+                    bail!(self.error(&format!("ended ({status}) without saying {what}")))
                 }
                 None => Ok(None),
             }
         })?;
-        said.with_context(|| {
-            self.error(&format!("did not say \"{text}\" in {} s", limit.as_secs()))
-        })
+        said.with_context(|| self.error(&format!("did not say {what} in {} s", limit.as_secs())))
     }
 
     /// Waits until it has ended well.
@@ -175,6 +210,21 @@ mod tests {
         assert!(text.ends_with("    one"), "{text}");
         let text = program.finish(LIMIT).unwrap_err().to_string();
         assert!(text.contains("failed (exit status: 3)"), "{text}");
+    }
+
+    #[test]
+    fn a_program_reads_what_it_is_fed() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut command = Command::new("cat");
+        command.arg("-");
+        let mut program = Remote::start_fed("program", command, dir.path().join("log")).unwrap();
+        program.feed("one\n").unwrap();
+        program.wait_for("one", LIMIT).unwrap();
+        program.feed("two\n").unwrap();
+        program.end_input();
+        program.finish(LIMIT).unwrap();
+        assert_eq!(program.said(), ["one", "two"]);
+        assert!(program.feed("three\n").is_err());
     }
 
     /// A server that waits for ever for a client that has failed would keep its port.
