@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 
-use super::{CONSOLE, CONSOLE_BEFORE, Machines, NVDIMMS, Running, Ssh, in_option};
+use super::{CONSOLE, CONSOLE_BEFORE, Machines, Running, Ssh, in_option, nvdimms};
 use crate::guest::Guest;
 use crate::host;
 use crate::process::{output, poll, spawn, spawn_logged, tail, text, wait};
@@ -44,7 +44,7 @@ impl Machines<'_> {
     pub(crate) fn boot(&self, guest: &Guest, number: u8, linked: bool) -> Result<Ssh> {
         let dir = self.dir(number);
         fs::create_dir_all(&dir).with_context(|| format!("cannot make {}", dir.display()))?;
-        for nvdimm in NVDIMMS {
+        for nvdimm in nvdimms(linked) {
             let path = dir.join(nvdimm);
             let mut options = File::options();
             let file = options.create(true).truncate(false).write(true).open(&path);
@@ -146,8 +146,8 @@ impl Boot<'_> {
         let image = in_option(&self.guest.file("root.img"));
         let source = in_option(self.machines.workspace.root());
         let console = in_option(&self.dir.join(CONSOLE));
-        // The firmware of one guest reports ADR, and that of the other one eADR.
-        let persistence = if number == 1 { "mem-ctrl" } else { "cpu" };
+        // The firmware of a single guest reports ADR, and that of two linked ones eADR.
+        let persistence = if self.linked { "cpu" } else { "mem-ctrl" };
         // A kernel that changes its code has to do that where no other processor runs it: QEMU's
         // emulation does not always see the change in time, and the guest dies of an int3. So it
         // boots with one processor (`start_processors`), and never takes its clock for unstable.
@@ -159,7 +159,7 @@ impl Boot<'_> {
              -no-reboot
              -display none
              -machine q35,nvdimm=on,nvdimm-persistence={persistence}
-             -m 2G,slots=2,maxmem=4G
+             -m 2G,slots=4,maxmem=4G
              {accel}
              -smp {cpus}
              -kernel {kernel}
@@ -173,7 +173,7 @@ impl Boot<'_> {
              -chardev file,id=console,path={console}
              -serial chardev:console"
         );
-        for (slot, name) in NVDIMMS.iter().enumerate() {
+        for (slot, name) in nvdimms(self.linked).iter().enumerate() {
             let path = in_option(&self.dir.join(name));
             options += &format!(
                 "

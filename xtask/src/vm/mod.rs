@@ -28,8 +28,14 @@ use crate::progress::Step;
 
 /// Machines are numbered: a single one is 1.
 pub(crate) const NUMBERS: [u8; 2] = [1, 2];
-/// The two NVDIMMs: device-DAX, and fsdax with a file system.
-const NVDIMMS: [&str; 2] = ["nvdimm0.img", "nvdimm1.img"];
+/// The NVDIMMs: device-DAX, and fsdax with a file system. Each of two linked machines has two more,
+/// without a namespace.
+const NVDIMMS: [&str; 4] = ["nvdimm0.img", "nvdimm1.img", "nvdimm2.img", "nvdimm3.img"];
+
+fn nvdimms(linked: bool) -> &'static [&'static str] {
+    if linked { &NVDIMMS } else { &NVDIMMS[..2] }
+}
+
 /// The console output of the machine, in its directory.
 const CONSOLE: &str = "console.log";
 /// And its output before the last boot.
