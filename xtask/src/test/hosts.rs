@@ -7,6 +7,7 @@
 
 mod cut_off;
 mod keep_alive;
+mod replicated_log;
 
 use std::thread::sleep;
 use std::time::{Duration, Instant};
@@ -14,6 +15,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail, ensure};
 use rustix::process::Signal;
 
+use self::replicated_log::Replicas;
 use super::Options;
 use super::report::Report;
 use crate::host::Workspace;
@@ -52,6 +54,7 @@ pub(super) fn run(
         hosts,
         long: options.long,
         server: None,
+        replicas: Replicas::default(),
         step: 0,
     };
     let mut scenarios: Vec<(&str, Scenario<'_>, &[&str])> = vec![
@@ -81,6 +84,7 @@ pub(super) fn run(
     all.push((gone.to_owned(), Test::notices, ""));
     all.push((endless.to_owned(), Test::notices_endless, ""));
     all.push((found_out.to_owned(), Test::tail_first, ""));
+    all.extend(replicated_log::scenarios(options.long));
     // Last: they leave a host without power.
     all.push((keep_alive::NAME.to_owned(), Test::keep_alive, ""));
     for (what, scenario, method) in all {
@@ -96,6 +100,7 @@ struct Test<'a> {
     hosts: &'a Inside<'a>,
     long: bool,
     server: Option<Remote>,
+    replicas: Replicas,
     step: usize,
 }
 
@@ -211,7 +216,7 @@ impl Test<'_> {
         let last = told.last().context("the server said nothing")?;
         ensure!(!last.contains(':'), "an event came: {last}");
         self.check(acknowledged)?;
-        self.hosts.boot(1, true)?;
+        self.boot(1)?;
         let writer = self.append(5, "4", method)?;
         Ok(self.counts(writer)?.1)
     }
@@ -274,7 +279,10 @@ impl Test<'_> {
     }
 
     fn boot(&mut self, number: u8) -> Result<()> {
-        self.server = None;
+        if number == 2 {
+            self.server = None;
+        }
+        self.replicas.forget(number);
         self.hosts.boot(number, true).map(drop)
     }
 

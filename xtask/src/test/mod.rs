@@ -95,7 +95,10 @@ pub(crate) fn all(workspace: &Workspace, options: Options) -> Result<bool> {
 pub(crate) fn hosts(workspace: &Workspace, names: &[String], options: Options) -> Result<bool> {
     let mut lab = Lab::open(workspace, "test", false)?;
     let mut report = Report::new(workspace);
-    let mut build = lab.cargo(Headers::Native, "build --bin hosts")?;
+    let mut build = lab.cargo(
+        Headers::Native,
+        "build --bin hosts --example replicated-log",
+    )?;
     if report.check("compile", &mut build)? {
         hosts::run(&mut report, workspace, &mut lab, names, options);
     }
