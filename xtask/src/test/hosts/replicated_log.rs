@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
+use rustix::process::Signal;
 
 use super::{LIMIT, Scenario, Test};
 use crate::process::{Remote, poll};
@@ -46,7 +47,8 @@ const SERVER: &str = "server";
 
 pub(super) fn scenarios<'a>(long: bool) -> Vec<(String, Scenario<'a>, &'static str)> {
     // The last column: whether both methods have it.
-    let of_methods: [(&str, Scenario<'_>, bool); 2] = [
+    let of_methods: [(&str, Scenario<'_>, bool); 3] = [
+        ("frozen hosts", Test::frozen_replicas, long),
         ("1 % of packets lost", Test::lossy_link, true),
         ("killed programs", Test::killed_replicas, long),
     ];
@@ -60,6 +62,12 @@ pub(super) fn scenarios<'a>(long: bool) -> Vec<(String, Scenario<'a>, &'static s
             all.push((name, *scenario, method));
         }
     }
+    let others: Vec<(&str, Scenario<'_>)> =
+        vec![("a frozen writer, and another one", Test::frozen_writer)];
+    let others = others.into_iter();
+    all.extend(
+        others.map(|(what, scenario)| (format!("replicated log: {what}"), scenario, SERVER)),
+    );
     all
 }
 
@@ -203,9 +211,53 @@ impl Writer {
         let what = format!("the position of record {count}");
         self.program.wait_until(&what, PATIENCE, is_there)
     }
+
+    /// Waits until the connections to both replicas on host 2 have ended since `before`.
+    fn wait_for_ends(&mut self, before: [usize; 2]) -> Result<()> {
+        let have_ended = |said: &[String]| {
+            let now = ends(said);
+            now[0] > before[0] && now[1] > before[1]
+        };
+        self.program
+            .wait_until("that two connections have ended", LIMIT, have_ended)
+    }
+}
+
+/// How often a writer's connections to the replicas on host 2 have ended, or could not be made.
+fn ends(said: &[String]) -> [usize; 2] {
+    ["replica 1: ", "replica 2: "].map(|end| said.iter().filter(|line| line.contains(end)).count())
 }
 
 impl Test<'_> {
+    /// A host stands still for a second: no call fails. One with two replicas stands still for
+    /// longer than the keep-alive: calls wait, and go on when it does.
+    fn frozen_replicas(&mut self, method: &str) -> Result<String> {
+        let mut log = self.new_log(method)?;
+        let mut writer = self.writer(&mut log, 1, LONG)?;
+        log.append(&mut writer, 20)?;
+        for host in [2, 1] {
+            log.feed(&mut writer, 50)?;
+            self.freeze(host, 1)?;
+            log.append(&mut writer, 20)?;
+        }
+        self.silent_replicas(&mut log, &mut writer)?;
+        log.close(writer)?;
+        self.check_log(&mut log, 2)?;
+        Ok(format!("{} records", log.acknowledged.len()))
+    }
+
+    /// No operation is in flight: only the keep-alive ends the connections.
+    fn silent_replicas(&mut self, log: &mut Log, writer: &mut Writer) -> Result<()> {
+        let before = ends(&writer.program.said());
+        self.hosts.machines.signal(2, Signal::STOP)?;
+        let ended = writer.wait_for_ends(before);
+        let fed = ended.and_then(|()| log.feed(writer, 50));
+        let answered = fed.and_then(|()| self.answers(1));
+        self.hosts.machines.signal(2, Signal::CONT)?;
+        answered?;
+        log.append(writer, 20)
+    }
+
     /// Each side loses one packet of a hundred: no call fails.
     fn lossy_link(&mut self, method: &str) -> Result<String> {
         let mut log = self.new_log(method)?;
@@ -255,6 +307,36 @@ impl Test<'_> {
         log.close(writer)?;
         self.check_log(&mut log, 1)?;
         Ok(format!("{} records", log.acknowledged.len()))
+    }
+
+    /// A writer stands still, and another one takes over. The first one goes on, and gets an error.
+    fn frozen_writer(&mut self, method: &str) -> Result<String> {
+        let mut log = self.new_log(method)?;
+        let mut first = self.writer(&mut log, 1, LONG)?;
+        log.append(&mut first, 20)?;
+        log.feed(&mut first, 200)?;
+        self.hosts.machines.signal(1, Signal::STOP)?;
+        let second = self.takes_over(&mut log);
+        let answered = self.answers(2);
+        self.hosts.machines.signal(1, Signal::CONT)?;
+        answered?;
+        let mut second = second?;
+        first
+            .program
+            .wait_for("another writer has the epoch", PATIENCE)?;
+        let of_first = first.positions().len();
+        log.note(&first);
+        log.append(&mut second, 20)?;
+        log.close(second)?;
+        self.check_log(&mut log, 1)?;
+        Ok(format!("{of_first} of {} records", log.acknowledged.len()))
+    }
+
+    /// The writer on host 2 needs the two replicas there.
+    fn takes_over(&mut self, log: &mut Log) -> Result<Writer> {
+        let mut writer = self.writer(log, 2, LONG)?;
+        log.append(&mut writer, 50)?;
+        Ok(writer)
     }
 
     /// Makes a log. All replicas are up then.
