@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use rustix::process::Signal;
 
 use super::{LIMIT, Scenario, Test};
@@ -62,8 +62,10 @@ pub(super) fn scenarios<'a>(long: bool) -> Vec<(String, Scenario<'a>, &'static s
             all.push((name, *scenario, method));
         }
     }
-    let others: Vec<(&str, Scenario<'_>)> =
-        vec![("a frozen writer, and another one", Test::frozen_writer)];
+    let others: Vec<(&str, Scenario<'_>)> = vec![
+        ("a frozen writer, and another one", Test::frozen_writer),
+        ("one copy is found out", Test::one_copy),
+    ];
     let others = others.into_iter();
     all.extend(
         others.map(|(what, scenario)| (format!("replicated log: {what}"), scenario, SERVER)),
@@ -337,6 +339,30 @@ impl Test<'_> {
         let mut writer = self.writer(log, 2, LONG)?;
         log.append(&mut writer, 50)?;
         Ok(writer)
+    }
+
+    /// These tests can fail: a writer that is content with one copy loses records, and that is
+    /// found.
+    fn one_copy(&mut self, method: &str) -> Result<String> {
+        let mut log = self.new_log(method)?;
+        let mut writer = self.writer_with(&mut log, 1, LONG, &["--break", "one-copy"])?;
+        log.feed(&mut writer, 400)?;
+        writer.wait(50)?;
+        let before = ends(&writer.program.said());
+        self.hosts.machines.net(1, "loss 100%")?;
+        // Until then its own replica alone makes acknowledgements.
+        let fed = log.feed(&mut writer, 20);
+        let ended = fed.and_then(|()| writer.wait_for_ends(before));
+        log.note(&writer);
+        let killed = self.kill(1, "replicated-log");
+        self.hosts.machines.net(1, "off")?;
+        ended.and(killed)?;
+        self.replicas.running[0] = None;
+        match self.check_log(&mut log, 2) {
+            Ok(()) => bail!("the loss was not found"),
+            Err(error) if error.to_string().contains("are lost") => Ok("it is".to_owned()),
+            Err(error) => Err(error),
+        }
     }
 
     /// Makes a log. All replicas are up then.
