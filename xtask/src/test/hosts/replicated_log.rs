@@ -4,6 +4,8 @@
 //! In the end of each scenario the next writer finds each acknowledged record at its position, and
 //! no record twice. A record without an acknowledgement may be there or not.
 
+mod cuts;
+
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -38,19 +40,21 @@ const REPLICAS: [(u8, &str, &str); 3] = [
 const LOGS: &str = "32";
 /// For acknowledgements after a boot, on a host that does other things as well.
 const PATIENCE: Duration = Duration::from_secs(300);
-/// The limit of a writer's calls that must not fail.
+/// The limit of a writer's calls that must not fail, and that of calls that do.
 const LONG: &str = "300";
-/// The methods whose connections survive lost packets on soft-RoCE.
+const SHORT: &str = "10";
+/// The methods that survive lost packets on soft-RoCE.
 const METHODS: [&str; 2] = [READING, SERVER];
 const READING: &str = "reading";
 const SERVER: &str = "server";
 
 pub(super) fn scenarios<'a>(long: bool) -> Vec<(String, Scenario<'a>, &'static str)> {
     // The last column: whether both methods have it.
-    let of_methods: [(&str, Scenario<'_>, bool); 3] = [
+    let of_methods: [(&str, Scenario<'_>, bool); 4] = [
         ("frozen hosts", Test::frozen_replicas, long),
         ("1 % of packets lost", Test::lossy_link, true),
         ("killed programs", Test::killed_replicas, long),
+        ("a power cut", cuts::one, true),
     ];
     let mut all = Vec::new();
     for method in METHODS {
@@ -62,10 +66,13 @@ pub(super) fn scenarios<'a>(long: bool) -> Vec<(String, Scenario<'a>, &'static s
             all.push((name, *scenario, method));
         }
     }
-    let others: Vec<(&str, Scenario<'_>)> = vec![
+    let mut others: Vec<(&str, Scenario<'_>)> = vec![
         ("a frozen writer, and another one", Test::frozen_writer),
         ("one copy is found out", Test::one_copy),
     ];
+    if long {
+        others.push(("50 power cuts", cuts::fifty));
+    }
     let others = others.into_iter();
     all.extend(
         others.map(|(what, scenario)| (format!("replicated log: {what}"), scenario, SERVER)),
@@ -266,7 +273,7 @@ impl Test<'_> {
         for number in NUMBERS {
             self.hosts.machines.net(number, "loss 1%")?;
         }
-        let appended = self.append_some(&mut log, if self.long { 20 } else { 2 });
+        let appended = self.append_some(&mut log, if self.long { 20 } else { 1 });
         for number in NUMBERS {
             self.hosts.machines.net(number, "off")?;
         }
@@ -285,8 +292,8 @@ impl Test<'_> {
         Ok(())
     }
 
-    /// The writer is killed, and the next one takes over. Each replica is killed, and started
-    /// again.
+    /// The writer is killed, and the next one takes over. A replica on each host is killed, and
+    /// started again. With `--long` each replica is.
     fn killed_replicas(&mut self, method: &str) -> Result<String> {
         let mut log = self.new_log(method)?;
         let mut writer = self.writer(&mut log, 1, LONG)?;
@@ -297,7 +304,8 @@ impl Test<'_> {
         drop(writer);
         self.check_log(&mut log, 2)?;
         let mut writer = self.writer(&mut log, 2, LONG)?;
-        for (n, (host, addr, _)) in REPLICAS.into_iter().enumerate() {
+        let count = if self.long { REPLICAS.len() } else { 2 };
+        for (n, (host, addr, _)) in REPLICAS.into_iter().enumerate().take(count) {
             log.append(&mut writer, 20)?;
             self.kill(host, &format!("replicated-log serve {addr}"))?;
             self.replicas.running[n] = None;
