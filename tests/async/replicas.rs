@@ -9,7 +9,7 @@ use rpma::pmem::PmemMap;
 use rpma_async::{Pool, Reactor, Reconnect, Replicas, Writer};
 
 use crate::common::{LIMIT, devdax, device_test, peer};
-use crate::served::{Serving, Stopped, TAIL, cfg, polls, record, writer};
+use crate::served::{Serving, Stopped, TAIL, block, cfg, polls, record, writer};
 use crate::site::{LEN, SHORT, Site, directory_of, identity, new_directory};
 use crate::support::{run, with_reactor};
 
@@ -189,9 +189,8 @@ fn an_awaited_writer_becomes_a_replica() {
         };
         let (writer, memory) = awaited().await;
         let other = writer.clone();
-        let in_use = set
-            .add_writer(writer, memory)
-            .expect_err("a handle is left");
+        let in_use = set.add_writer(writer, memory).await;
+        let in_use = in_use.expect_err("a handle is left");
         assert!(in_use.to_string().contains("other handles"), "{in_use}");
         assert_eq!(set.able(), 1);
         drop(other);
@@ -199,7 +198,10 @@ fn an_awaited_writer_becomes_a_replica() {
         let (writer, memory) = awaited().await;
         let copied = writer.commit_bytes(&pool, (&memory, 64), &[7; 100], None);
         copied.await.expect("durable");
-        set.add_writer(writer, memory).expect("added");
+        // The device may still have the block of this one.
+        let bytes = block(&pool, 8).await;
+        crate::served::commit(&writer, bytes, 8).expect("posted");
+        set.add_writer(writer, memory).await.expect("added");
         assert_eq!(set.able(), 2);
         let id = commit(&set, 9, 2).expect("posted");
         let outcome = set.settle(id, 2, LIMIT).await.expect("the driver runs");

@@ -140,23 +140,31 @@ impl Replicas {
         added
     }
 
-    /// Adds the replica of an awaited writer: as [`Writer::into_inner`], and then
-    /// [`add`](Self::add). So a program reads and writes with the [`Writer`] first, to bring the
-    /// replica up to date.
+    /// Adds the replica of an awaited writer: waits until its device has released the blocks of all
+    /// commits, and then does as [`Writer::into_inner`] and [`add`](Self::add). So a program reads and
+    /// writes with the [`Writer`] first, to bring the replica up to date.
+    ///
+    /// A server may refuse larger commits than a program makes: compare
+    /// [`Offer::limits`](rpma::Offer::limits) before. No commit of the set is larger than the smallest
+    /// limit of its replicas.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future drops the writer: the connection ends with its last handle.
     ///
     /// # Errors
     ///
-    /// As [`add`](Self::add). [`Error::InvalidArgument`](rpma::Error::InvalidArgument) also if the
-    /// writer has other handles, or memory in use by its device. The writer is dropped then: the
-    /// connection ends with the last handle.
-    pub fn add_writer(&self, writer: Writer, remote: MrRemote) -> Result<ReplicaId> {
-        let in_use = |_| {
-            invalid(
-                "the writer has other handles, or commits and reads that are not complete: await \
-                 them, and drop the handles",
-            )
-        };
-        Ok(self.add(writer.into_inner().map_err(in_use)?, remote)?)
+    /// As [`add`](Self::add); the reason for which the connection is over, if it is.
+    /// [`Error::InvalidArgument`](rpma::Error::InvalidArgument) also if the writer has other handles,
+    /// or reads that were not awaited. The writer is dropped then.
+    pub async fn add_writer(&self, writer: Writer, remote: MrRemote) -> Result<ReplicaId> {
+        let in_use = "the writer has other handles, or reads that were not awaited: drop them";
+        if !writer.is_alone() {
+            return Err(invalid(in_use));
+        }
+        writer.released().await?;
+        let writer = writer.into_inner().map_err(|_| invalid(in_use))?;
+        Ok(self.add(writer, remote)?)
     }
 
     /// How many replicas can take a commit, now or later.
@@ -226,7 +234,7 @@ impl Replicas {
     /// Commits a record on all replicas, before it returns: `pieces`, one after the other, at the
     /// offset `at` of their regions, and then the 8 bytes of `pointer` at its offset. As
     /// [`commit::Record::commit`]; the bytes are copied. [`settle`](Self::settle) waits for `k`
-    /// copies.
+    /// copies. `k` is the same for all commits of a log: `docs/persistence.md` has the reason.
     ///
     /// # Errors
     ///

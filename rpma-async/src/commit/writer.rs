@@ -354,14 +354,37 @@ impl Writer {
         Ok(Reading::new(Arc::clone(&self.shared), posted))
     }
 
+    /// Whether there is no other handle, and no read whose future has not returned.
+    pub(super) fn is_alone(&self) -> bool {
+        Arc::strong_count(&self.handles) == 1 && lock(&self.shared.state).reads.is_empty()
+    }
+
+    /// Waits until the device has released the blocks of all commits. With the server's method that
+    /// may be after the last answer.
+    pub(super) async fn released(&self) -> Result<()> {
+        let look = || {
+            self.shared.with(|state| {
+                state.look();
+                let writer = state.writer();
+                match (writer.released() == writer.posted(), writer.is_over()) {
+                    (_, true) => Look::Ready(Err(state.why_over())),
+                    (true, _) => Look::Ready(Ok(())),
+                    (false, _) => Look::Until(state.wait()),
+                }
+            })
+        };
+        self.shared.watched.wait(look).await?
+    }
+
     /// Gives rpma's writer back, for [`Replicas::add`](crate::Replicas::add). The reactor does not
     /// watch it any more. Its connection and its counts stay as they are.
     ///
     /// # Errors
     ///
     /// The handle, if there are others, or if the device has not released the blocks of all commits
-    /// and reads ([`durable`](Self::durable) of the last ticket waits for commits). A [`Reading`] that
-    /// has not returned counts as well. After a post that failed it never succeeds.
+    /// and reads: [`durable`](Self::durable) of the last ticket waits for that, except with
+    /// [`Method::Server`]. ([`Replicas::add_writer`](crate::Replicas::add_writer) waits for it.) A
+    /// [`Reading`] that has not returned counts as well. After a post that failed it never succeeds.
     pub fn into_inner(self) -> Result<commit::Writer, Self> {
         if Arc::strong_count(&self.handles) > 1 {
             return Err(self);
