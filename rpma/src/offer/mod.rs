@@ -251,11 +251,13 @@ impl Offer {
                     FlushType::Visibility => "visible",
                 };
                 let durable = self.platform.get_durable();
-                let own = match self.limits {
-                    Some(_) => ", and the server's method",
-                    None => "",
+                let served = match (durable, self.limits) {
+                    (Durable::Nothing, None) => "no method is served".to_owned(),
+                    (Durable::Nothing, Some(_)) => "only the server's method is served".to_owned(),
+                    (durable, None) => format!("served are {durable}"),
+                    (durable, Some(_)) => format!("served are {durable}, and the server's method"),
                 };
-                let words = format!("no {promise} commits by {method}: served are {durable}{own}");
+                let words = format!("no {promise} commits by {method}: {served}");
                 Err(Refusal::new(RefusalCode::Refused, &words))
             }
             _ => Ok(client),
