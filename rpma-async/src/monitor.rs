@@ -42,7 +42,10 @@ use crate::waiters::{Ticket, Waiters};
 /// ```
 ///
 /// A look and a change run under the lock, on the thread that calls. They must not use the same
-/// monitor, and should be short. A panic in one of them leaves the value as it is then.
+/// monitor, and should be short. Calls that post may be made there
+/// ([`Replicas::commit`](crate::Replicas::commit), [`Writer::commit`](crate::Writer::commit),
+/// [`Conn::write`](crate::Conn::write) and others): they wait for nothing. So the state and the order
+/// of commits agree. A panic leaves the value as it is then.
 pub struct Monitor<T> {
     reactor: Arc<Handle>,
     waiters: Waiters,
@@ -75,7 +78,8 @@ impl<T> Monitor<T> {
 
     /// Waits until `look` returns something, for at most `limit` (`Duration::MAX` is for ever).
     /// `None` means that the limit has passed, or that the driver of the reactor is gone
-    /// ([`Reactor::timeout`]). It looks at once, and again after each change.
+    /// ([`Reactor::timeout`]): then other calls of the reactor fail with that reason. It looks at
+    /// once, and again after each change.
     ///
     /// # Cancel safety
     ///

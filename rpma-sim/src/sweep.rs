@@ -240,6 +240,9 @@ fn try_run(
 /// [seeded](Fabric::seeded) one. A run that still waits after an hour of its time panics. The fault
 /// can also come while the program judges itself: a host that it has restarted may be cut then.
 ///
+/// A program that takes long may return early from most of its runs: count them, and run each
+/// seventh one, for example. The first run has no fault.
+///
 /// When it panics, the fault is printed, and a variable with which it is the only one. The next
 /// line has the host, the call or the operation, and the program's line, if the build has debug
 /// information:

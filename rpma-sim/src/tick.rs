@@ -162,7 +162,8 @@ impl Ticking {
         let before = mem::replace(&mut alarm.lock().is_ticked, true);
         assert!(
             !before,
-            "Fabric::tick: this fabric has such a future already"
+            "Fabric::tick: this fabric has such a future already. Await the aborted task of the first \
+             one before the next is made"
         );
         Self {
             shared: Arc::downgrade(shared),
