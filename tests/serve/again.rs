@@ -2,9 +2,10 @@
 
 use std::sync::Arc;
 
+use rpma::pmem::PmemMap;
 use rpma::serve::Served;
 use rpma::sim::{Errno, Failing, How};
-use rpma::{Error, Offer, RefusalCode};
+use rpma::{Error, Mr, Offer, RefusalCode};
 
 use crate::common::{device_test, leaving, pattern, with_fabric};
 use crate::failing::fail;
@@ -35,9 +36,9 @@ fn keep_alive() -> [Failing; 3] {
     })
 }
 
-fn registrations() -> u64 {
-    let calls = with_fabric(|fabric, _| fabric.calls());
-    calls.get("ibv_reg_mr").copied().unwrap_or(0)
+/// The region of the key 1.
+fn region(parted: &Parted) -> *const Mr<PmemMap> {
+    Arc::as_ptr(parted.parts.get(1).expect("a part").region)
 }
 
 /// Promise: after a connection that could not be cut off and still writes, its end is returned, no
@@ -88,13 +89,13 @@ fn an_admission_that_cannot_cut_off() {
         let words = "could not be cut off";
         is_refusal(&refused.refusal, RefusalCode::NotCutOff, 1, words);
         assert!(refused.error.is_some(), "{refused:?}");
-        let before = registrations();
+        let before = region(&parted);
         match parted.answer().expect("answers") {
             Some(Served::Gone(gone)) => assert!(gone.not_cut_off.is_some()),
             other => panic!("{other:?}"),
         }
         let new = parted.client(identity(1, 2, 11));
-        assert_eq!(registrations(), before);
+        assert_eq!(region(&parted), before);
         parted.writes(&new, 1, &pattern(LEN, 4));
     });
 }

@@ -92,6 +92,11 @@ pub(crate) fn write(site: &Site, conn: &Conn, given: &Conn, bytes: &[u8]) -> rpm
     let to = offer.regions()[0].slice(..)?;
     conn.write(to, source.slice(..)?, Flags::COMPLETION_ALWAYS, 1)?;
     completion(conn).result()?;
+    // A write may be visible later than its completion, and not later than a read after it.
+    let (here, last) = (region(&site.far, 8, MrUsage::READ_DST), LEN as u64 - 8);
+    let from = offer.regions()[0].slice(last..)?;
+    conn.read(here.slice(..)?, from, Flags::COMPLETION_ALWAYS, 2)?;
+    completion(conn).result()?;
     Ok(())
 }
 
