@@ -257,6 +257,32 @@ fn other_completions_are_the_programs() {
     });
 }
 
+/// Promise: no probe is posted while the device works on a commit, which shows a lost host as well. On
+/// soft-RoCE a probe would fail the commit's read if a packet of that is lost.
+#[test]
+fn a_commit_in_flight_needs_no_probe() {
+    device_test(|| {
+        let peer = peer();
+        let source = region(&peer, SIZE, MrUsage::WRITE_SRC);
+        let target = target(&peer);
+        for method in methods(&peer) {
+            let mut made = connect(&peer, &target, &visible(method));
+            let part = part(&made.far, &source, 0, 8);
+            let ticket = made.writer.commit(&[part], None).expect("posted");
+            let requests = |made: &Made| made.writer.conn().counters().posted;
+            let before = requests(&made);
+            made.writer.probe().expect("none is posted");
+            assert_eq!(requests(&made), before);
+            made.writer.wait(ticket, LIMIT, |_| {}).expect("visible");
+            while made.writer.released() < made.writer.posted() {
+                made.writer.look(|_| {}).expect("connected");
+            }
+            made.writer.probe().expect("posted");
+            assert_eq!(requests(&made), before + 1);
+        }
+    });
+}
+
 /// The method is the program's choice: the connection does not take another one.
 #[test]
 fn a_connection_of_another_method_is_refused() {
