@@ -15,6 +15,7 @@ use rpma::{
 };
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
+use rustix::io::retry_on_intr;
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::common::{LIMIT, Pair, here};
@@ -93,7 +94,8 @@ pub(crate) fn none<T: std::fmt::Debug>(waited: Result<T, Error>) {
 pub(crate) fn readable(fd: impl AsFd, limit: Duration) -> bool {
     let limit = Timespec::try_from(limit).expect("a short time");
     let mut fds = [PollFd::new(&fd, PollFlags::IN)];
-    poll(&mut fds, Some(&limit)).expect("polls") > 0
+    // A signal of the system may come, as after a machine that stood still.
+    retry_on_intr(|| poll(&mut fds, Some(&limit))).expect("polls") > 0
 }
 
 pub(crate) fn set_nonblocking(fd: impl AsFd, on: bool) {

@@ -7,13 +7,15 @@ use rpma::wait::{Happened, Wait};
 use rpma::{ConnCfg, MrSlice, Wc};
 use rustix::buffer::spare_capacity;
 use rustix::event::{PollFd, PollFlags, Timespec, epoll, poll};
+use rustix::io::retry_on_intr;
 
 use crate::common::{LIMIT, device_test, peer};
 use crate::support::{SHORT, asking, joined, listening, send, write};
 
 fn readable(wait: &Wait, limit: Duration) -> bool {
     let limit = limit.try_into().expect("short");
-    poll(&mut [PollFd::new(wait, PollFlags::IN)], Some(&limit)).expect("polls") > 0
+    let mut fds = [PollFd::new(wait, PollFlags::IN)];
+    retry_on_intr(|| poll(&mut fds, Some(&limit))).expect("polls") > 0
 }
 
 /// All that is there, as an event loop takes it.

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use rpma::wait::{Happened, Member, Wait};
 use rpma::{Conn, ConnCfg, ConnEvent, MrSlice, Peer, Wc};
 use rustix::event::{PollFd, PollFlags, poll};
+use rustix::io::retry_on_intr;
 
 use crate::common::{LIMIT, device_test, peer};
 use crate::support::{asking, joined, listening, next, nothing, send, write};
@@ -70,7 +71,8 @@ impl Flood {
 fn is_there(fd: impl AsFd) {
     let limit = LIMIT.try_into().expect("short");
     let mut fds = [PollFd::new(&fd, PollFlags::IN)];
-    assert_eq!(poll(&mut fds, Some(&limit)).expect("polls"), 1);
+    let polled = retry_on_intr(|| poll(&mut fds, Some(&limit)));
+    assert_eq!(polled.expect("polls"), 1);
 }
 
 /// Promise: while the completions of one member never run dry, beside hundreds of idle members, an
