@@ -173,7 +173,7 @@ impl Shared {
                 self.put_tail(&to, self.cfg.epoch, at).await?;
                 self.put_header(&to).await?;
             }
-            let id = self.set.add_writer(to.0, to.1).await?;
+            let id = self.step(self.set.add_writer(to.0, to.1)).await?;
             drop(gate);
             let recount = fault != Fault::NoRecount;
             self.state.change(|state| state.recount = recount);

@@ -144,6 +144,9 @@ impl Replicas {
     /// commits, and then does as [`Writer::into_inner`] and [`add`](Self::add). So a program reads and
     /// writes with the [`Writer`] first, to bring the replica up to date.
     ///
+    /// There is no limit of time. A host that is gone ends the wait by the retries of the device, and
+    /// a keep-alive ends it as well. [`Reactor::timeout`](crate::Reactor::timeout) gives it a limit.
+    ///
     /// A server may refuse larger commits than a program makes: compare
     /// [`Offer::limits`](rpma::Offer::limits) before. No commit of the set is larger than the smallest
     /// limit of its replicas.
