@@ -122,9 +122,8 @@ impl ConnCfg {
     /// The default is [`Notify::Any`]. Without such a queue ([`set_rcq_size`](Self::set_rcq_size))
     /// [`Notify::Solicited`] is refused when the request is made: sends would give no events.
     ///
-    /// With [`Notify::Solicited`], rxe gives no event when a connection fails. So
-    /// [`Cq::wait`](crate::Cq::wait) and [`Conn::wait`](crate::Conn::wait) on such a queue return after
-    /// a second at the latest, as if there had been an event: poll, and wait again.
+    /// [`Notify::Solicited`] lists the completions without an event, and the waits that return after
+    /// a second for that reason.
     pub fn set_rcq_notify(&mut self, notify: Notify) -> &mut Self {
         self.rcq_notify = notify;
         self

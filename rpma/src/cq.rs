@@ -200,8 +200,7 @@ impl Cq {
     /// After an event, poll until the queue is empty: completions that came before the queue was
     /// armed again give no further event.
     ///
-    /// If the queue gives events for solicited completions only, the wait returns after a second at the
-    /// latest: see [`Notify::Solicited`].
+    /// On a queue with [`Notify::Solicited`], the wait returns within one second.
     ///
     /// # Errors
     ///
@@ -243,10 +242,9 @@ impl Cq {
     /// [`wait`](Self::wait) and its relatives do this by themselves, even in programs that use
     /// `poll` or `epoll`. Use this method to change the kind of completions that give events, and
     /// to arm the queue after a wait has failed to. The last request counts, even while another
-    /// thread waits. On some devices (soft-RoCE) an earlier request for every completion stays in
-    /// force until it has given its event. Then it gives one such event more. Completions that are
-    /// in the queue already give no event. [`Notify::Solicited`] lists the completions that it
-    /// misses.
+    /// thread waits. On some devices (soft-RoCE), an earlier request for every completion stays in
+    /// force until it has given one event. Completions that are in the queue already give no event.
+    /// [`Notify::Solicited`] lists the completions that it misses.
     ///
     /// # Errors
     ///
