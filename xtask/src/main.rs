@@ -55,7 +55,8 @@ enum Action {
     Test {
         /// Run only the tests of this device test program, such as connect
         program: Option<String>,
-        /// Of that program, only the tests that have one of these in their names, also the long ones
+        /// Of that program, only the tests that have one of these in their names, also the long
+        /// ones
         names: Vec<String>,
         /// List the device tests instead of running them
         #[arg(long)]
@@ -67,8 +68,8 @@ enum Action {
         /// Use this host's RDMA device instead of the guest
         #[arg(long)]
         host: bool,
-        /// Only Miri and the sanitizers, over the library on the simulated fabric; part of `--long`. Needs a
-        /// nightly toolchain, which it names
+        /// Only Miri and the sanitizers, over the library on the simulated fabric; part of
+        /// `--long`. Needs a nightly toolchain, which it names
         #[arg(long, conflicts_with_all = ["program", "list", "long", "host"])]
         miri: bool,
     },
@@ -102,9 +103,11 @@ enum BenchAction {
         #[arg(long)]
         record: bool,
     },
-    /// Those of a write and a poll with 1 to 1,000 connections, and what each connection takes of memory
+    /// Those of a write and a poll with 1 to 1,000 connections, and what each connection takes of
+    /// memory
     Connections,
-    /// How long a write with its flush takes, beside librpma, in turn: in a guest whose clock counts instructions
+    /// How long a write with its flush takes, beside librpma, in turn: in a guest whose clock
+    /// counts instructions
     Time,
 }
 

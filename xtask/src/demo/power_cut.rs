@@ -119,7 +119,8 @@ pub(super) fn show(workspace: &Workspace) -> Result<()> {
 }
 
 impl Stage<'_> {
-    /// Starts one side of the example, with both its streams in one, so that its lines stay in order.
+    /// Starts one side of the example, with both its streams in one, so that its lines stay in
+    /// order.
     fn start(&self, role: &'static str, memory: &Memory, more: &[&str]) -> Result<Remote> {
         let program = format!("/src/target/guest/debug/examples/{EXAMPLE}");
         let shell = ["sh", "-c", "RUST_LOG=info exec \"$@\" 2>&1", "sh", &program];
@@ -129,7 +130,8 @@ impl Stage<'_> {
         Remote::start(role, command, self.workspace.log_file(&log)?)
     }
 
-    /// Starts a server, and waits until it listens: a client that comes too early would be rejected.
+    /// Starts a server, and waits until it listens: a client that comes too early would be
+    /// rejected.
     fn server(&self, memory: &Memory) -> Result<Remote> {
         let mut server = self.start("server", memory, memory.args)?;
         server.wait_for("waiting for connections on ", LIMIT)?;

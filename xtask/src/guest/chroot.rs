@@ -18,9 +18,9 @@ const RDMA_CORE_44: &str = "/opt/rdma-core-44";
 /// Where the guest's own files lie in the root.
 pub(crate) const GUEST_DIR: &str = "/opt/guest";
 
-/// `$1` is the root, and `$2` whether it can be written: `ro`, `rw`, or `layer`: into memory. The other
-/// arguments are `ro|rw`, a source, a mount point in the root, again and again, up to `--` and the
-/// command.
+/// `$1` is the root, and `$2` whether it can be written: `ro`, `rw`, or `layer`: into memory. The
+/// other arguments are `ro|rw`, a source, a mount point in the root, again and again, up to `--`
+/// and the command.
 const ENTER: &str = r#"
 set -eu
 PATH=$PATH:/usr/sbin:/sbin

@@ -55,8 +55,8 @@ impl Guest {
         Ok(Self { dir, lock })
     }
 
-    /// `root`, the directory for [`chroot`], or one of the files that booting and reaching it takes:
-    /// `vmlinuz`, `initrd`, `root.img`, `ssh_config`, `ssh_key`, `known_hosts`.
+    /// `root`, the directory for [`chroot`], or one of the files that booting and reaching it
+    /// takes: `vmlinuz`, `initrd`, `root.img`, `ssh_config`, `ssh_key`, `known_hosts`.
     pub(crate) fn file(&self, name: &str) -> PathBuf {
         self.dir.join(name)
     }

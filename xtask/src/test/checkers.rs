@@ -97,8 +97,8 @@ const SANITIZED: [&str; 19] = [
     "writer",
 ];
 
-/// The tests of the program `async` that take the sanitizers more than a minute: each byte that a server
-/// persists is looked at.
+/// The tests of the program `async` that take the sanitizers more than a minute: each byte that a
+/// server persists is looked at.
 const SLOW_ASYNC: [&str; 3] = ["a_dropped_wait_undoes_nothing", "replicas::", "serving::"];
 
 /// The crate with unit tests that run as well: they cover its references into registered memory,

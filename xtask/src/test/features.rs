@@ -1,4 +1,5 @@
-//! The sets of features of rpma-async that users build, and the one crate that no runtime may enter.
+//! The sets of features of rpma-async that users build, and the one crate that no runtime may
+//! enter.
 
 use anyhow::{Result, ensure};
 

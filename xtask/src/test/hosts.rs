@@ -162,8 +162,8 @@ impl Test<'_> {
         Ok(format!("{counts}, noticed in {noticed:.1} s"))
     }
 
-    /// Another client reads the log meanwhile; one is killed, and the next one is served. Neither the writer
-    /// nor the server notices.
+    /// Another client reads the log meanwhile; one is killed, and the next one is served. Neither
+    /// the writer nor the server notices.
     fn second_client(&mut self, method: &str) -> Result<String> {
         let writer = self.append(20, "4", method)?;
         let watch = ["watch", SERVER[0], SERVER[1]];
@@ -203,8 +203,8 @@ impl Test<'_> {
         ))
     }
 
-    /// The host of the client loses its power. The server gets no event, and serves the next writer, which
-    /// takes the place of the one that is gone.
+    /// The host of the client loses its power. The server gets no event, and serves the next
+    /// writer, which takes the place of the one that is gone.
     fn writer_cut(&mut self, method: &str) -> Result<String> {
         let writer = self.append(60, "4", method)?;
         sleep(Duration::from_secs(1));
@@ -221,8 +221,8 @@ impl Test<'_> {
         Ok(self.counts(writer)?.1)
     }
 
-    /// The host that owns the memory answers no more: with the default settings that is noticed after 7
-    /// times 0.54 s, with tight ones after 3 times 0.07 s. Then it is back.
+    /// The host that owns the memory answers no more: with the default settings that is noticed
+    /// after 7 times 0.54 s, with tight ones after 3 times 0.07 s. Then it is back.
     fn notices(&mut self, _: &str) -> Result<String> {
         let default = self.notice("fallback", 15)?;
         let tight = self.notice("tight", 8)?;
@@ -298,10 +298,10 @@ impl Test<'_> {
         answered
     }
 
-    /// Fails if a host stands still because its neighbour is frozen. A frozen QEMU does not read the
-    /// link's socket, and the other QEMU can block in a send when that socket is full. The block
-    /// lasts until the thaw, so one answer at the end of a freeze covers the whole freeze. ssh
-    /// needs the loop of QEMU that blocks.
+    /// Fails if a host stands still because its neighbour is frozen. A frozen QEMU does not read
+    /// the link's socket, and the other QEMU can block in a send when that socket is full. The
+    /// block lasts until the thaw, so one answer at the end of a freeze covers the whole freeze.
+    /// ssh needs the loop of QEMU that blocks.
     fn answers(&self, number: u8) -> Result<()> {
         let ssh = self.hosts.machines.ssh(number)?;
         let log = self.workspace.log_file("hosts-neighbour.log")?;
@@ -361,8 +361,8 @@ impl Test<'_> {
         Remote::start(role, command, self.workspace.log_file(&log)?)
     }
 
-    /// Waits for the end of a client, which must be a good one, and looks at the log. Returns how often
-    /// its connection failed, and all that it has counted.
+    /// Waits for the end of a client, which must be a good one, and looks at the log. Returns how
+    /// often its connection failed, and all that it has counted.
     fn counts(&mut self, mut client: Remote) -> Result<(u64, String)> {
         client.finish(4 * LIMIT)?;
         let said = client.said();
@@ -379,8 +379,8 @@ impl Test<'_> {
         Ok((failures, all))
     }
 
-    /// Looks at the log on host 2: whole, with at least the records that were acknowledged. Returns how
-    /// many there are.
+    /// Looks at the log on host 2: whole, with at least the records that were acknowledged.
+    /// Returns how many there are.
     fn check(&mut self, acknowledged: u64) -> Result<u64> {
         let mut verify = self.start(2, "verify", &["verify", PMEM])?;
         verify.finish(LIMIT)?;

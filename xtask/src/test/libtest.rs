@@ -4,7 +4,8 @@
 /// How tests are marked that run only with `--long`: `#[ignore = "long: 20 minutes"]`.
 const LONG: &str = "ignored, long:";
 
-/// How tests are marked that a simulated fabric cannot have: `#[cfg_attr(feature = "sim", ignore = "…")]`.
+/// How tests are marked that a simulated fabric cannot have:
+/// `#[cfg_attr(feature = "sim", ignore = "…")]`.
 const ON_A_DEVICE: &str = "ignored, on a device only:";
 
 /// The report of one or more test programs.

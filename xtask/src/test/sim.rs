@@ -1,5 +1,5 @@
-//! The device tests of one process, on the simulated fabric: in parallel, for each kind of device; and those of the
-//! simulated fabric itself.
+//! The device tests of one process, on the simulated fabric: in parallel, for each kind of device;
+//! and those of the simulated fabric itself.
 
 use std::fmt;
 

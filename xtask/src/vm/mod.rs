@@ -4,8 +4,8 @@
 //! [`Machines::boot`] show the data that survives. The root disk is the guest's image; writes to it
 //! are thrown away.
 //!
-//! Two machines may have a link of their own, as two hosts have: each listens on a socket, and the one
-//! that boots later joins the other's. So either may lose its power and boot again.
+//! Two machines may have a link of their own, as two hosts have: each listens on a socket, and the
+//! one that boots later joins the other's. So either may lose its power and boot again.
 
 mod boot;
 mod ssh;
@@ -145,8 +145,8 @@ impl<'a> Machines<'a> {
         Ok(self.booted(number)?.ssh)
     }
 
-    /// Stops a machine, or lets it go on. Its peer sees packets that are not answered. Its clock goes on.
-    /// A full socket of the link can block the peer as well, until the machine goes on.
+    /// Stops a machine, or lets it go on. Its peer sees packets that are not answered. Its clock
+    /// goes on. A full socket of the link can block the peer as well, until the machine goes on.
     pub(crate) fn signal(&self, number: u8, signal: Signal) -> Result<()> {
         self.booted(number)?.signal(signal)
     }

@@ -1,9 +1,9 @@
 //! A client stands still with writes in flight, and its server cuts it off meanwhile: after the
 //! thaw none of its writes lands. Without the cut-off bytes change, so the test can fail.
 //!
-//! A frozen host's packets are held in it: its device has more in the send queues than it sends at a
-//! time. The packets that its neighbour sends to it stay in the link's socket, which has room for
-//! the few acknowledgements and the disconnect.
+//! A frozen host's packets are held in it: its device has more in the send queues than it sends at
+//! a time. The packets that its neighbour sends to it stay in the link's socket, which has room
+//! for the few acknowledgements and the disconnect.
 
 use anyhow::{Context, Result, ensure};
 use rustix::process::Signal;

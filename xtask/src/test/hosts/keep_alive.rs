@@ -109,8 +109,8 @@ fn silent(sides: &[Remote], started: Instant) -> Result<f64> {
     Ok(took)
 }
 
-/// Waits until a side has dropped its connections, each client's apart and the server's together, and
-/// returns the milliseconds of the longest drop.
+/// Waits until a side has dropped its connections, each client's apart and the server's together,
+/// and returns the milliseconds of the longest drop.
 fn slowest_drop(side: &Remote) -> Result<u64> {
     let drops = CONNECTIONS / 2 + 1;
     let times = || -> Vec<u64> {
