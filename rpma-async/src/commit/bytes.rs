@@ -19,8 +19,8 @@ use crate::pool::{Frozen, Pool};
 
 impl Writer {
     /// Reads these bytes of a region of the server into new memory, through blocks of `pool`. It
-    /// posts a read for each block: as many at once as there are blocks and slots. Their order
-    /// beside commits is that of [`read`](Self::read).
+    /// posts a read for each block: as many at once as there are blocks and slots.
+    /// [`read`](Self::read) has the order of reads and commits.
     ///
     /// There is no limit of time: [`Reactor::timeout`](crate::Reactor::timeout) gives it one.
     ///
@@ -89,8 +89,8 @@ impl Writer {
         }
     }
 
-    /// Posts the read of a block. `None`: there is no block or no slot, and the caller waits for one
-    /// of its own reads. `is_first`: it has none, so it waits for a block.
+    /// Posts the read of a block. `None`: there is no block or no slot, and the caller waits for
+    /// one of its own reads. `is_first`: it has none, so it waits for a block.
     async fn read_part(
         &self,
         place: Place,
@@ -111,9 +111,9 @@ impl Writer {
     }
 
     /// Writes bytes to a region of the server, from its offset `at` on, and then the 8 bytes of
-    /// `pointer` at its offset. It returns when all of them are durable, in this order. The bytes are
-    /// copied to blocks of `pool`, and each block is a [`commit`](Self::commit): the last one has the
-    /// pointer.
+    /// `pointer` at its offset. It returns when all of them are durable. The bytes become durable
+    /// before the pointer. They are copied to blocks of `pool`, and each block is a
+    /// [`commit`](Self::commit). The last commit includes the pointer.
     ///
     /// There is no limit of time: [`Reactor::timeout`](crate::Reactor::timeout) gives it one. The
     /// memory for the pointer must not be among the bytes.
@@ -125,9 +125,9 @@ impl Writer {
     /// # Errors
     ///
     /// As [`MrRemote::slice`], [`commit`](Self::commit), [`room`](Self::room) and
-    /// [`durable`](Self::durable), except [`Error::QueueFull`]. [`Error::InvalidArgument`] also
-    /// without a byte. Ranges outside of the region are refused before anything is posted. After
-    /// another error a part of the bytes may be there, or may come later.
+    /// [`durable`](Self::durable), except [`Error::QueueFull`]. [`Error::InvalidArgument`] also if
+    /// there are no bytes. Ranges outside of the region are refused before anything is posted.
+    /// After another error a part of the bytes may be there, or may come later.
     #[cfg_attr(all(feature = "sim", debug_assertions), track_caller)]
     pub fn commit_bytes(
         &self,

@@ -23,8 +23,8 @@ use crate::watched::{Look, Sleeper};
 /// Waits for a read of [`Writer::read`](crate::Writer::read), and returns the block with the bytes.
 /// It only waits: the read goes on whether it is awaited or not.
 ///
-/// The connection lives as long as the last handle of its writer, and as the last `Reading` that
-/// has not returned.
+/// The connection stays open until two things are dropped: the last handle of its writer, and the
+/// last `Reading` that has not returned.
 ///
 /// # Cancel safety
 ///
@@ -33,11 +33,12 @@ use crate::watched::{Look, Sleeper};
 ///
 /// # Errors
 ///
-/// [`Failed`] with the block, if the read has failed: the reason for which the connection is over
-/// ([`Error::Operation`], [`Error::Ended`]). Without the block, if the device may still write to
-/// it: the connection is over and the read has not completed, or the driver of the reactor never
-/// ran or is gone ([`Error::InvalidArgument`]). It goes back to its pool when no device can use
-/// it.
+/// [`Failed`] with the block, if the read has failed. The error is the reason for which the
+/// connection is over ([`Error::Operation`], [`Error::Ended`]).
+///
+/// [`Failed`] without the block, if the device may still write to it. Then the connection is over
+/// and the read has not completed, or the driver of the reactor never ran or is gone
+/// ([`Error::InvalidArgument`]). The block goes back to its pool when no device can use it.
 #[must_use = "the read goes on, and its bytes are lost: await it"]
 pub struct Reading {
     /// `None` when it has returned.

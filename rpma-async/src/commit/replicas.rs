@@ -20,14 +20,14 @@ use crate::reactor::Reactor;
 use crate::timeout::timeout;
 use crate::watched::{Look, SILENCE, Told, Watched};
 
-/// Commits on several replicas, as [`rpma::commit::Replicas`], and is awaited: the same records,
-/// outcomes and errors. Clones are handles of the same set: any task and any thread may commit,
-/// and wait for any commit.
+/// Commits records on several replicas, and is awaited. It is the awaited form of
+/// [`rpma::commit::Replicas`], with the same records, outcomes and errors. Clones are handles of
+/// the same set: any task and any thread may commit, and wait for any commit.
 ///
 /// A commit is posted to all replicas at once. A replica without room gets it later, from the
 /// set's ring, also if no task waits. So one slow replica delays no task that has its `k` copies.
 ///
-/// The last handle's drop ends the connections.
+/// Dropping the last handle ends the connections.
 ///
 /// ```no_run
 /// use std::time::Duration;
@@ -93,7 +93,7 @@ impl State {
 }
 
 impl Replicas {
-    /// Has a reactor watch a set and its replicas.
+    /// Makes an awaited set. The reactor watches the set and its replicas.
     ///
     /// # Errors
     ///
@@ -140,16 +140,18 @@ impl Replicas {
         added
     }
 
-    /// Adds the replica of an awaited writer: waits until its device has released the blocks of all
-    /// commits, and then does as [`Writer::into_inner`] and [`add`](Self::add). So a program reads and
-    /// writes with the [`Writer`] first, to bring the replica up to date.
+    /// Adds the replica of an awaited writer. A program first brings the replica up to date with
+    /// that [`Writer`], and then adds it. This call waits until this host's device has released
+    /// the blocks of all commits. Then it does the same as [`Writer::into_inner`] and
+    /// [`add`](Self::add).
     ///
-    /// There is no limit of time. A host that is gone ends the wait by the retries of the device, and
-    /// a keep-alive ends it as well. [`Reactor::timeout`](crate::Reactor::timeout) gives it a limit.
+    /// There is no limit of time. If the server's host is gone, the wait ends after the retries of
+    /// the device, or by a keep-alive. [`Reactor::timeout`](crate::Reactor::timeout) gives it a
+    /// limit.
     ///
-    /// A server may refuse larger commits than a program makes: compare
-    /// [`Offer::limits`](rpma::Offer::limits) before. No commit of the set is larger than the smallest
-    /// limit of its replicas.
+    /// A server's [`Offer::limits`](rpma::Offer::limits) may be smaller than the commits of the
+    /// program. Compare them before you add its replica, because no commit of the set may exceed
+    /// the smallest limit of its replicas.
     ///
     /// # Cancel safety
     ///
@@ -158,8 +160,8 @@ impl Replicas {
     /// # Errors
     ///
     /// As [`add`](Self::add); the reason for which the connection is over, if it is.
-    /// [`Error::InvalidArgument`](rpma::Error::InvalidArgument) also if the writer has other handles,
-    /// or reads that were not awaited. The writer is dropped then.
+    /// [`Error::InvalidArgument`](rpma::Error::InvalidArgument) also if the writer has other
+    /// handles, or reads that were not awaited. The writer is dropped then.
     pub async fn add_writer(&self, writer: Writer, remote: MrRemote) -> Result<ReplicaId> {
         let in_use = "the writer has other handles, or reads that were not awaited: drop them";
         if !writer.is_alone() {
@@ -170,7 +172,7 @@ impl Replicas {
         Ok(self.add(writer, remote)?)
     }
 
-    /// How many replicas can take a commit, now or later.
+    /// Returns the number of replicas that can take a commit, now or later.
     #[must_use]
     pub fn able(&self) -> usize {
         lock(&self.shared.state).set.able()
@@ -184,8 +186,8 @@ impl Replicas {
     }
 
     /// The replicas of a mask, such as those of [`Outcome`] and [`Refused::RingFull`]: as
-    /// [`commit::Replicas::ids`]. If another task has added a replica since, it may have got a place
-    /// of the mask.
+    /// [`commit::Replicas::ids`]. If another task has added a replica since the mask was made, the
+    /// new replica may have a place of the mask.
     #[must_use]
     pub fn ids(&self, mask: u64) -> Vec<ReplicaId> {
         lock(&self.shared.state).set.ids(mask).collect()
@@ -198,10 +200,10 @@ impl Replicas {
         failure(&lock(&self.shared.state).set, id)
     }
 
-    /// Waits until a replica can take no commit any more, and returns why its connection failed, if
-    /// it did. That is the case when the connection has ended or failed, and when the replica was
-    /// set aside. A replica of another set is gone at once, and so is one whose place a later one
-    /// has got.
+    /// Waits until a replica can take no more commits: its connection has ended or failed, or it
+    /// was set aside. Returns the failure of its connection, if there is one. For a replica of
+    /// another set, the call returns at once. The same holds if a later replica has the place of
+    /// this one.
     ///
     /// A task for each replica waits with it, and then connects again. `None` means that the peer
     /// or this side has ended the connection, or that the replica was set aside. A replica that is
@@ -234,10 +236,11 @@ impl Replicas {
         self.shared.watched.wait(look).await
     }
 
-    /// Commits a record on all replicas, before it returns: `pieces`, one after the other, at the
-    /// offset `at` of their regions, and then the 8 bytes of `pointer` at its offset. As
-    /// [`commit::Record::commit`]; the bytes are copied. [`settle`](Self::settle) waits for `k`
-    /// copies. `k` is the same for all commits of a log: `docs/persistence.md` has the reason.
+    /// Commits a record on all replicas, as [`commit::Record::commit`]. It writes `pieces`, one
+    /// after the other, at the offset `at` of each replica's region. Then it writes the 8 bytes of
+    /// `pointer` at their offset. It copies the bytes and posts before it returns.
+    /// [`settle`](Self::settle) waits for `k` copies. Use the same `k` for all commits of a log:
+    /// `docs/persistence.md` has the reason.
     ///
     /// # Errors
     ///
@@ -294,7 +297,8 @@ impl Replicas {
 
     /// Waits until no replica has a commit under way or still to come
     /// ([`commit::Replicas::pending`]): it is durable on each replica, or the replica can take no
-    /// commit any more. Then bytes that it has set free may be overwritten.
+    /// more commits. If the commit has set bytes of the log free, the program may overwrite them
+    /// from then on.
     ///
     /// A frozen replica delays it until its keep-alive ends, or until it is set aside.
     ///
@@ -330,9 +334,9 @@ impl Replicas {
     ///
     /// # Errors
     ///
-    /// As [`commit::Replicas::wait_room`]: [`Refused::RingFull`] when the limit has passed. With
-    /// [`Error::InvalidArgument`](rpma::Error::InvalidArgument) also if the driver of the reactor
-    /// never ran or is gone.
+    /// As [`commit::Replicas::wait_room`]: [`Refused::RingFull`] when the limit has passed. A
+    /// [`Refused`] with [`Error::InvalidArgument`](rpma::Error::InvalidArgument) also if the
+    /// driver of the reactor never ran or is gone.
     pub async fn room(&self, len: usize, limit: Duration) -> Result<(), Refused> {
         let shared = &self.shared;
         let room = shared.wait(|set| match set.record(len).map(drop) {
@@ -345,9 +349,9 @@ impl Replicas {
         }
     }
 
-    /// As [`room`](Self::room); and after the limit it sets aside the replicas that hold the place,
-    /// so that the others go on. Each of them may take as long again
-    /// ([`set_aside`](Self::set_aside)).
+    /// Waits for room as [`room`](Self::room) does. When the limit has passed, it sets aside the
+    /// replicas that still hold the ring's bytes, so that the others go on. Setting a replica
+    /// aside may take up to `limit` again ([`set_aside`](Self::set_aside)).
     ///
     /// # Cancel safety
     ///
@@ -369,7 +373,7 @@ impl Replicas {
         }
     }
 
-    /// Takes a replica out of the set, which then holds no bytes of the ring: as
+    /// Takes a replica out of the set, so that it holds no bytes of the ring: as
     /// [`commit::Replicas::set_aside`]. It disconnects, waits until the device has released all
     /// bytes, for at most `limit`, and destroys the connection.
     ///

@@ -34,16 +34,17 @@ use crate::watched::{Look, SILENCE, Told, Watched, unless_pending};
 /// How long a wait for a read goes on after the end of the connection. So do rpma's waits.
 const LATE: Duration = Duration::from_secs(1);
 
-/// Commits by one method, as [`rpma::commit::Writer`], and is awaited: the same tickets, fates and
-/// errors. Clones are handles of the same writer: any task and any thread may commit, and wait for
-/// any ticket.
+/// Commits to one server by one method, and is awaited. It is the awaited form of
+/// [`rpma::commit::Writer`], with the same tickets, fates and errors. Clones are handles of the
+/// same writer: any task and any thread may commit, and wait for any ticket.
 ///
 /// A commit is posted at once, and is executed in the order of the calls. So a task can post
 /// several commits, to one writer or to many, before it waits for the first.
 ///
 /// The writer owns the sources of its commits until the device has released them, and the
-/// destinations of its reads until they are complete. The last handle's drop ends the connection,
-/// which takes a device some milliseconds, and then the fate of commits in flight is unknown.
+/// destinations of its reads until they are complete. Dropping the last handle ends the
+/// connection, which takes a device some milliseconds. The fate of commits in flight is then
+/// unknown.
 ///
 /// [`Reconnect`](crate::Reconnect) with [`ToWriter`](rpma::reconnect::ToWriter) connects without
 /// blocking, and has an example.
@@ -172,8 +173,8 @@ impl State {
 }
 
 impl Writer {
-    /// Has a reactor watch a writer. Its connection may belong to any peer, and uses no
-    /// [`CompletionChannel`](rpma::CompletionChannel).
+    /// Makes an awaited writer. The reactor watches its connection. That connection may belong to
+    /// any peer, and must not use a [`CompletionChannel`](rpma::CompletionChannel).
     ///
     /// # Errors
     ///
@@ -213,7 +214,7 @@ impl Writer {
         &self.shared.offer
     }
 
-    /// How many commits can be posted now.
+    /// Returns the number of commits that can be posted now.
     #[must_use]
     pub fn available(&self) -> usize {
         self.shared.with(|state| state.writer().room())
@@ -255,12 +256,13 @@ impl Writer {
         self.shared.with(|state| state.writer().cfg().method())
     }
 
-    /// Waits until a commit is durable: or visible, if the writer's
-    /// [`FlushType`](rpma::FlushType) promises that. Earlier commits are durable then as well.
+    /// Waits until a commit is durable, or only visible if the writer's
+    /// [`FlushType`](rpma::FlushType) is for visibility. All earlier commits are durable then,
+    /// too.
     ///
     /// With [`Method::Server`] it asks whether the server's host is there, after each 50 ms of
-    /// silence. So a host that is gone is an error after the connection's retries, and a limit is
-    /// the program's own choice.
+    /// silence. So if the host is gone, the wait ends with an error after the connection's
+    /// retries. A program needs no limit for that case.
     ///
     /// # Cancel safety
     ///
@@ -302,18 +304,18 @@ impl Writer {
     }
 
     /// Reads `src` of the server into `dst`, and posts the read before it returns: as
-    /// [`Conn::read`](crate::Conn::read), on the connection of the commits. A program reads so before
-    /// it commits, to recover: the tail, and the records before it. The lengths must be equal: see
-    /// [`Lease::truncate`].
+    /// [`Conn::read`](crate::Conn::read), on the connection of the commits. A program reads so
+    /// before it commits, to recover: the tail, and the records before it. The lengths must be
+    /// equal: see [`Lease::truncate`].
     ///
     /// A read is executed after the commits that were posted before. The order is that of
     /// [`rpma::Conn::read`].
     ///
     /// Reads take slots of the send queue that no commit takes
     /// ([`commit::Writer::slots_beside`]): 10 with the default of
-    /// [`ConnCfg::set_sq_size`](rpma::ConnCfg::set_sq_size). So many may be in flight, and no commit
-    /// finds a full queue because of them. A [`Reading`] that is complete and was not awaited counts
-    /// as well.
+    /// [`ConnCfg::set_sq_size`](rpma::ConnCfg::set_sq_size). So many may be in flight, and no
+    /// commit finds a full queue because of them. A [`Reading`] that is complete and was not
+    /// awaited counts as well.
     ///
     /// ```no_run
     /// use rpma_async::{Pool, Writer};
@@ -333,10 +335,10 @@ impl Writer {
     ///
     /// # Errors
     ///
-    /// [`Refused`] as [`rpma::Conn::read`], with the block. [`Error::QueueFull`] if there are too many
-    /// reads: await one of them. [`Error::NotSupported`] for a block of an iWARP device, as
-    /// [`Conn::read`](crate::Conn::read). After [`Error::Provider`] the connection is over, and the
-    /// block goes back to its pool when it is destroyed.
+    /// [`Refused`] as [`rpma::Conn::read`], with the block. [`Error::QueueFull`] if there are too
+    /// many reads: await one of them. [`Error::NotSupported`] for a block of an iWARP device, as
+    /// [`Conn::read`](crate::Conn::read). After [`Error::Provider`] the connection is over, and
+    /// the block goes back to its pool when it is destroyed.
     #[cfg_attr(all(feature = "sim", debug_assertions), track_caller)]
     pub fn read(&self, dst: Lease, src: RemoteSlice) -> Result<Reading, Refused<Lease>> {
         self.read_at(Place::caller(), dst, src)
@@ -376,15 +378,16 @@ impl Writer {
         self.shared.watched.wait(look).await?
     }
 
-    /// Gives rpma's writer back, for [`Replicas::add`](crate::Replicas::add). The reactor does not
-    /// watch it any more. Its connection and its counts stay as they are.
+    /// Returns rpma's own writer, for [`Replicas::add`](crate::Replicas::add). The reactor no
+    /// longer watches it. Its connection and its counts stay as they are.
     ///
     /// # Errors
     ///
     /// The handle, if there are others, or if the device has not released the blocks of all commits
     /// and reads: [`durable`](Self::durable) of the last ticket waits for that, except with
     /// [`Method::Server`]. ([`Replicas::add_writer`](crate::Replicas::add_writer) waits for it.) A
-    /// [`Reading`] that has not returned counts as well. After a post that failed it never succeeds.
+    /// [`Reading`] that has not returned counts as one. After a failed post, this call never
+    /// succeeds.
     pub fn into_inner(self) -> Result<commit::Writer, Self> {
         if Arc::strong_count(&self.handles) > 1 {
             return Err(self);
@@ -453,8 +456,8 @@ impl Writer {
     }
 
     /// Ends the connection without loss: waits until all commits are durable, disconnects, and
-    /// waits for the server's answer. All of that within `limit`; past it the connection is ended
-    /// as well. The drop of the last handle destroys the queues.
+    /// waits for the server's answer. All of this has to happen within `limit`. After `limit` it
+    /// disconnects in any case. Dropping the last handle destroys the queues.
     ///
     /// # Cancel safety
     ///
