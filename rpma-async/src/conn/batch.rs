@@ -13,7 +13,7 @@ use crate::slots::PART;
 /// Up to `N` operations that are posted at once, and have one completion: all of them succeed, or
 /// the connection ends.
 ///
-/// Reads are not among them: a read gives memory to write back, and is posted by itself.
+/// A batch contains no reads. A read returns a [`Lease`](crate::Lease), and is posted by itself.
 ///
 /// ```
 /// # #[cfg(feature = "sim")]
@@ -134,7 +134,7 @@ impl<const N: usize> Batch<'_, N> {
         self.len
     }
 
-    /// Whether there is none.
+    /// Returns whether the batch has no operation.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len == 0

@@ -25,9 +25,9 @@ impl Conn {
     ///
     /// The first failure of the connection, if it failed before an event of its end came: of an
     /// operation ([`Error::Operation`]), of a call that posts or of the reactor
-    /// ([`Error::Provider`]), or of the device ([`Error::NotConnected`]). The connection manager
-    /// notices a peer that does not answer after 69 s, so there is no event before.
-    /// [`Error::InvalidArgument`] if the driver is gone.
+    /// ([`Error::Provider`]), or of the device ([`Error::NotConnected`]). If the peer does not
+    /// answer, the connection manager gives an event only after 69 s. [`Error::InvalidArgument`]
+    /// if the driver is gone.
     pub fn closed(&self) -> Closed {
         Closed {
             shared: Arc::clone(&self.shared),
@@ -35,10 +35,10 @@ impl Conn {
         }
     }
 
-    /// Ends the connection without loss, within `limit`. It waits until nothing is in flight,
-    /// including operations with dropped [`Op`](crate::Op)s, disconnects, and waits for the peer's
-    /// answer. After `limit` it disconnects in any case. It blocks no executor, but the drop of
-    /// the last handle destroys the queues, which takes a device some milliseconds.
+    /// Ends the connection without loss, within `limit`. It waits until no operation is in flight,
+    /// including operations with dropped [`Op`](crate::Op)s. Then it disconnects, and waits for
+    /// the peer's answer. After `limit` it disconnects in any case. It blocks no executor, but
+    /// dropping the last handle destroys the queues, which takes a device some milliseconds.
     ///
     /// # Cancel safety
     ///

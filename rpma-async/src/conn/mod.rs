@@ -29,8 +29,8 @@ use crate::inbox::Inbox;
 ///
 /// It ends with [`close`](Self::close), with [`abort`](Self::abort), or when the last handle, the
 /// last [`Op`], [`Message`](crate::Message) and [`Inbox`] is dropped. That drop destroys the
-/// queues, on its thread, which takes a device some milliseconds. (If the driver is at work for
-/// the connection at that moment, it drops the last of it.) An [`Op`] that is forgotten
+/// queues, on its thread, which takes a device some milliseconds. If the driver is handling the
+/// connection at that moment, the driver destroys them. An [`Op`] that is forgotten
 /// (`mem::forget`) leaks the connection.
 ///
 /// When the peer ends the connection, or is lost, the reactor disconnects. Operations in flight
@@ -42,9 +42,9 @@ use crate::inbox::Inbox;
 /// # Example
 ///
 /// Several tasks append to one log, by one connection. The pool and the send queue limit the
-/// operations in flight: a task waits for a block, and then for room. A time-out of a task loses
-/// its wait, and not its record. After a failure the program closes the connection as well, and
-/// returns the reason.
+/// operations in flight: a task waits for a block, and then for room. If a task times out, it
+/// stops waiting, but its record is still written. After a failure the program closes the
+/// connection as well, and returns the reason.
 ///
 /// ```
 /// use std::cell::Cell;

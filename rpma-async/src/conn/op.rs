@@ -23,9 +23,9 @@ use crate::error::Failed;
 ///
 /// # Cancel safety
 ///
-/// It may be dropped after any poll; [`detach`](Self::detach) is the same with a name. The
-/// operation goes on, and its memory goes back to the pool when it is complete, even if no task
-/// waits. Its outcome is lost, but a failure ends the connection.
+/// It may be dropped after any poll. [`detach`](Self::detach) only drops it. The operation goes
+/// on, and its memory goes back to the pool when it is complete, even if no task waits. Its
+/// outcome is lost, but a failure ends the connection.
 ///
 /// An `Op` that is kept after its completion takes one of the connection's slots for operations:
 /// await it or drop it.

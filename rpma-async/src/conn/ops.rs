@@ -25,11 +25,11 @@ const FLUSHED: u64 = 1 << 31;
 ///
 /// # Errors
 ///
-/// [`Refused`] if nothing was posted, with the memory: the errors of [`rpma::Conn`]'s operation of
-/// the same name. A full queue is [`Error::QueueFull`]: [`ready`](Self::ready) waits for room.
-/// [`Error::InvalidArgument`] also if so many finished [`Op`]s are kept that no slot is free.
-/// After [`Error::Provider`] the device may have the request, and the memory goes back to its pool
-/// when no device can use it.
+/// [`Refused`] with the memory, if nothing was posted. Its errors are those of [`rpma::Conn`]'s
+/// operation of the same name. A full queue is [`Error::QueueFull`]: [`ready`](Self::ready) waits
+/// for room. [`Error::InvalidArgument`] also if so many finished [`Op`]s are kept that no slot is
+/// free. After [`Error::Provider`] the device may have the request, and the memory goes back to
+/// its pool when no device can use it.
 impl Conn {
     /// Writes `src` to `dst` of the peer. The lengths must be equal.
     ///
@@ -66,8 +66,8 @@ impl Conn {
     /// # Errors
     ///
     /// As [all operations](Self#errors); see [`rpma::Conn::read`]. [`Error::NotSupported`] on a
-    /// device of iWARP, where the peer could write to the destination of a read at any time: read
-    /// into a region of rpma's there.
+    /// device of iWARP, where the peer could write to the destination of a read at any time.
+    /// There, read with [`rpma::Conn`] into an [`rpma::Mr`].
     #[cfg_attr(all(feature = "sim", debug_assertions), track_caller)]
     pub fn read(&self, dst: Lease, src: RemoteSlice) -> Result<Op<Lease>, Refused<Lease>> {
         if self.shared.reactor().peer().is_iwarp() {
@@ -137,7 +137,8 @@ impl Conn {
     ///
     /// # Slots
     ///
-    /// Room is counted for each request on its own, which is the most that a commit takes:
+    /// A commit needs this many free slots. The numbers include a flush of its own for each part,
+    /// which is the most that a commit takes:
     ///
     /// | parts | without a pointer | with a pointer |
     /// |---|---|---|
