@@ -12,14 +12,15 @@ use crate::clock;
 /// Awaits a future on this thread, for at most `limit` (`Duration::MAX` is for ever): for programs
 /// without a runtime. After the limit it drops the future and returns `None`.
 ///
-/// With the feature `sim`, on a host of a fabric, it waits in the time and in the order of the
-/// fabric: the clock jumps over the wait (`rpma::sim::Fabric::jump_over_waits`), and a seed repeats
-/// it (`rpma::sim::repeatable`). Other threads wake it as they please, and those of
-/// [`rpma::thread`] are part of that order. Off a host the limit is of real time.
+/// With the feature `sim`, on a host of a fabric, the fabric controls the wait. Its clock can jump
+/// over the wait (`rpma::sim::Fabric::jump_over_waits`), and a seed can repeat it
+/// (`rpma::sim::repeatable`). Any thread may wake this one. Only wake-ups by threads of
+/// [`rpma::thread`] are repeated with the seed. On a thread without a host, the limit counts real
+/// time.
 ///
 /// # Panics
 ///
-/// With the feature `sim`, on a host: if every thread of the fabric waits and nothing is to come.
+/// With the feature `sim`, on a host: if every thread of the fabric waits and no event can come.
 pub fn block_on<F: Future>(future: F, limit: Duration) -> Option<F::Output> {
     let mut future = pin!(future);
     let until = clock::after(limit);

@@ -24,16 +24,17 @@ use crate::reactor::{Handle, Member, Patience, poll_told};
 use crate::setup::Setup;
 use crate::waiters::{Ticket, Waiters};
 
-/// A connection that is being made: [`Reactor::connect`](crate::Reactor::connect) and
-/// [`Incoming::accept`](crate::Incoming::accept). The result is the connection, established.
+/// Waits until a connection is established, and returns it: the future of
+/// [`Reactor::connect`](crate::Reactor::connect) and
+/// [`Incoming::accept`](crate::Incoming::accept).
 ///
 /// It ends after [`Setup::with_connect_limit`] at the latest. The kernel gives up on an address and
 /// a route after [`rpma::ConnCfg::set_timeout`].
 ///
 /// # Cancel safety
 ///
-/// Dropping it gives the connection up. If it was just being established, the peer may find it
-/// established, and then its end.
+/// Dropping it gives the connection up. The peer may still see the connection established, and
+/// then ended.
 ///
 /// # Errors
 ///

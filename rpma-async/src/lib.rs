@@ -4,7 +4,8 @@
 //! A call posts and returns an [`Op`], which only waits. The queue has the operations in the order
 //! of the calls. An operation owns blocks of a registered [`Pool`] until it is complete. So a
 //! future may be dropped at any time, and no device uses memory that the program has back. One
-//! [`Driver`] for each [`Reactor`] wakes tasks that sleep. A task that awaits polls as well.
+//! [`Driver`] for each [`Reactor`] wakes tasks that sleep. A task that awaits an operation also
+//! polls the completion queue itself.
 //!
 //! ```no_run
 //! use std::net::SocketAddr;

@@ -61,9 +61,9 @@ impl Listener {
     ///
     /// # Errors
     ///
-    /// As [`Ep::next_request`]: after most of them the next call may succeed, and a server that
-    /// gets the same one again and again pauses before it. [`Error::InvalidArgument`] if the
-    /// driver of the reactor never ran or is gone.
+    /// As [`Ep::next_request`]. After most of these errors the next call may succeed. A server
+    /// that gets the same error again and again should pause before the next call.
+    /// [`Error::InvalidArgument`] if the driver of the reactor never ran or is gone.
     pub fn accept(&self) -> Accept<'_> {
         Accept {
             listener: self,
@@ -181,8 +181,9 @@ impl Incoming {
         self.request.peer_addr()
     }
 
-    /// Makes the queues and accepts, with up to 196 bytes of private data, before it returns. The
-    /// result is the connection, when it is established.
+    /// Accepts the request, with up to 196 bytes of private data. This call makes the queues and
+    /// sends the answer before it returns. The future returns the connection when it is
+    /// established.
     pub fn accept(self, setup: &Setup, private_data: &[u8]) -> Connecting {
         Connecting::accept(&self.reactor, self.request, setup, private_data)
     }

@@ -20,8 +20,8 @@ use crate::reactor::{Handle, Member, Reactor};
 use crate::setup::Setup;
 use crate::watched::{Look, Watched, is_readable};
 
-/// Connects again, as [`rpma::reconnect::Reconnect`], and is awaited: the same tries, limits and
-/// waits. It derefs to that reconnect, for its settings and counts.
+/// Connects again, and is awaited. It is the awaited form of [`rpma::reconnect::Reconnect`], with
+/// the same tries, limits and waits. It derefs to that reconnect, for its settings and counts.
 ///
 /// Its [`Connects`] chooses the kind of connection. [`ToConn`] makes a [`Conn`](crate::Conn) of a
 /// reactor. [`to_writer`](Self::to_writer) connects as a writer of commits.
@@ -58,7 +58,7 @@ pub struct Reconnect<C: Connects> {
 }
 
 impl<C: Connects> Reconnect<C> {
-    /// Has the reactor watch a reconnect.
+    /// Makes an awaited reconnect. The reactor watches its descriptor.
     ///
     /// # Errors
     ///
@@ -77,8 +77,8 @@ impl<C: Connects> Reconnect<C> {
     /// # Cancel safety
     ///
     /// Dropping the future gives up the try that is under way
-    /// ([`cancel`](reconnect::Reconnect::cancel)). If the server has just accepted it, it learns
-    /// of the end.
+    /// ([`cancel`](reconnect::Reconnect::cancel)). If the server has just accepted that try, the
+    /// server sees its connection end.
     ///
     /// # Errors
     ///
@@ -125,8 +125,8 @@ impl<C: Connects> Reconnect<C> {
 
 impl Reconnect<ToWriter> {
     /// Makes a client of the server at this address, which connects as a writer of commits: for
-    /// [`Writer::new`](crate::Writer::new) or [`Replicas::add`](crate::Replicas::add). Its offer is
-    /// this identity.
+    /// [`Writer::new`](crate::Writer::new) or [`Replicas::add`](crate::Replicas::add). The offer
+    /// that it sends contains `identity`.
     ///
     /// # Errors
     ///
@@ -180,7 +180,7 @@ struct Prepared {
 }
 
 impl ToConn {
-    /// Makes connections of this reactor, which must be of the reconnect's peer.
+    /// Makes connections of this reactor. The reactor and the reconnect must have the same peer.
     #[must_use]
     pub fn new(reactor: &Reactor) -> Self {
         Self {

@@ -18,9 +18,9 @@ use crate::watched::{Look, Watched, is_readable};
 ///
 /// With [`ServerCfg::set_commits`](rpma::serve::ServerCfg::set_commits) that task is the responder
 /// as well: [`next`](Self::next) serves the commits of clients. So the task must return to `next`
-/// soon. Long work for one client, such as a look-up before its admission, belongs into another
-/// task, which gets the [`Asked`](rpma::serve::Asked). After its decision it wakes the server's
-/// task by a [`Waker`](rpma::wait::Waker).
+/// soon. Long work for one client, such as a look-up before its admission, belongs in another
+/// task. Give that task the [`Asked`](rpma::serve::Asked). After its decision it wakes the
+/// server's task by a [`Waker`](rpma::wait::Waker).
 ///
 /// Admitting and ending a client takes a millisecond or more of the thread ([`serve::Server`]).
 /// Dropping it ends the connections.
@@ -54,7 +54,8 @@ pub struct Server {
 }
 
 impl Server {
-    /// Has the reactor watch a server. The peers of the server may differ from the reactor's.
+    /// Makes an awaited server. The reactor watches its descriptor. The peers of the server may
+    /// differ from the reactor's.
     ///
     /// # Errors
     ///
@@ -98,7 +99,8 @@ impl Server {
         async move { watched.wait(look).await? }
     }
 
-    /// Answers with these parts, where an answer is due: as [`serve::Server::answer`].
+    /// Answers a client's request with one of these parts. Returns refusals and all other events:
+    /// as [`serve::Server::answer`].
     ///
     /// # Errors
     ///

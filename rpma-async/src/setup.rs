@@ -34,9 +34,9 @@ impl Default for Setup {
 }
 
 impl Setup {
-    /// Takes the settings of rpma's own connection. The reactor adds the completion channel, so
-    /// they name no channel ([`ConnCfg::set_compl_channel`], [`ConnCfg::set_rcq_channel`]), and no
-    /// shared receive queue.
+    /// Takes the settings of a connection of rpma. They must name no completion channel
+    /// ([`ConnCfg::set_compl_channel`], [`ConnCfg::set_rcq_channel`]), because the reactor adds
+    /// its own. They must name no shared receive queue.
     #[must_use]
     pub fn new(cfg: &ConnCfg) -> Self {
         Self {
@@ -50,9 +50,9 @@ impl Setup {
     /// `Duration::MAX` is none). It begins with [`Reactor::connect`](crate::Reactor::connect) or
     /// [`Incoming::accept`](crate::Incoming::accept).
     ///
-    /// The kernel gives up on a peer that answers nothing after 69 s. On one that is lost after it
-    /// has got the request it may give up only after 17 minutes. A keep-alive begins when the
-    /// connection is established.
+    /// Without this limit the kernel decides. After 69 s it gives up on a peer that sends no
+    /// answer. If the peer is lost after it has received the request, the kernel may wait for 17
+    /// minutes. A keep-alive begins when the connection is established.
     #[must_use]
     pub fn with_connect_limit(mut self, limit: Duration) -> Self {
         self.connect_limit = limit;

@@ -19,8 +19,8 @@ impl Reactor {
     /// not belong to a reactor.
     ///
     /// A driver that is gone wakes no task. Then it returns `None` at once, if the future is not
-    /// ready. A driver that never runs counts as gone after about five seconds. Futures of this
-    /// reactor return an error in both cases, and that error is the output.
+    /// ready. A driver that never runs counts as gone after about five seconds. In both cases, a
+    /// future of this reactor returns an error, and `timeout` returns that error as the output.
     ///
     /// ```
     /// # #[cfg(feature = "sim")]

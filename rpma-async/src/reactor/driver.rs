@@ -47,8 +47,9 @@ const EARLY: Duration = Duration::from_millis(20);
 ///
 /// # Errors
 ///
-/// [`Error::Provider`] if the runtime cannot watch the descriptor any more. [`Error::InvalidArgument`]
-/// if the runtime's clock is paused, and the fabric does not follow it (`rpma::sim::Fabric::follow`).
+/// [`Error::Provider`] if the runtime cannot watch the descriptor any more.
+/// [`Error::InvalidArgument`] if the runtime's clock is paused, and the fabric does not follow it
+/// (`rpma::sim::Fabric::follow`).
 #[must_use = "without its driver a reactor wakes nobody: spawn it"]
 pub struct Driver {
     watch: Watch,
@@ -220,13 +221,13 @@ impl Turns {
 
     /// Handles the events that are there. Returns whether it has taken all of them.
     fn take_now(&mut self) -> bool {
-        // Most sleeps end with one completion event. Another look costs less than an attempt to take
-        // a second event.
+        // Most sleeps end with one completion event. Another look costs less than an attempt to
+        // take a second event.
         self.take(Some(&NOW), 1) || self.take(Some(&NOW), TAKEN)
     }
 
-    /// Waits for events for at most `limit` (without one, for ever), and handles them, at most so many
-    /// of completions. Returns whether it has taken all of them.
+    /// Waits for events for at most `limit` (without one, for ever), and handles them, at most so
+    /// many of completions. Returns whether it has taken all of them.
     #[inline(always)]
     fn take(&mut self, limit: Option<&Timespec>, most: usize) -> bool {
         let mut room = [const { MaybeUninit::uninit() }; REPORTED];

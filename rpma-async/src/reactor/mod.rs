@@ -57,8 +57,8 @@ impl Reactor {
 
     /// Makes a reactor, and spawns its driver on the tokio runtime in which this is called.
     ///
-    /// If the runtime's clock is paused, and no `Fabric::follow` makes it rpma's, the driver ends
-    /// with an error in the log that names both clocks, and waits fail.
+    /// If the runtime's clock is paused and no fabric follows it (`rpma::sim::Fabric::follow`),
+    /// the driver ends. It logs an error that names both clocks, and all waits fail.
     ///
     /// # Errors
     ///
@@ -117,7 +117,7 @@ impl Reactor {
     }
 
     /// Connects to a listening program, with up to 56 bytes of private data. It begins at once,
-    /// and looks up no name. The result is the connection, when it is established.
+    /// and looks up no name. The future returns the connection when it is established.
     ///
     /// Mistakes in the settings, and the failure of a call, are errors of the future.
     pub fn connect(&self, addr: SocketAddr, setup: &Setup, private_data: &[u8]) -> Connecting {
