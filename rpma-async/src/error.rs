@@ -6,10 +6,11 @@ use std::io;
 use rpma::{ConnEvent, Error, Failure, NotConnected, Queue, WcFailure, WcStatus};
 use rustix::io::Errno;
 
-/// An operation that was not posted: why, and its memory.
+/// Reports that an operation was not posted, and returns its memory.
 ///
-/// It converts to [`rpma::Error`], so that `?` works in functions that return this. Its text names
-/// the wait of this crate if a queue is full; that of the [`rpma::Error`] names calls that poll.
+/// It converts to [`rpma::Error`], so that `?` works in functions that return this. If a queue is
+/// full, its text names the call of this crate that waits for room. The text of the
+/// [`rpma::Error`] names the calls of rpma that poll.
 pub struct Refused<B> {
     /// The reason.
     pub error: Error,
@@ -18,14 +19,15 @@ pub struct Refused<B> {
     pub memory: Option<B>,
 }
 
-/// An operation that failed: why, and its memory.
+/// Reports that a posted operation failed, and returns its memory.
 ///
 /// It converts to [`rpma::Error`].
 pub struct Failed<B> {
     /// The reason.
     pub error: Error,
-    /// The memory of the operation. `None` if the operation may still go on, and its completion
-    /// can no longer be awaited: the memory goes back to its pool when no device can use it.
+    /// The memory of the operation. `None` if the operation may still be executed, and its
+    /// completion can no longer be awaited. Then the memory goes back to its pool when no device
+    /// can use it.
     pub memory: Option<B>,
 }
 

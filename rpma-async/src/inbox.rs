@@ -176,8 +176,8 @@ impl Receives {
 ///
 /// It is a [`Stream`] that ends with the connection.
 ///
-/// A server is a loop that accepts, and a task for each client. Give its settings a keep-alive: a
-/// client that is lost wakes no inbox without one.
+/// A server is a loop that accepts, and a task for each client. Set a keep-alive
+/// ([`rpma::ConnCfg::set_keep_alive`]). Without one, the inbox of a lost client waits for ever.
 ///
 /// ```no_run
 /// # #[cfg(feature = "tokio")]
@@ -271,15 +271,16 @@ impl Inbox {
     /// # Errors
     ///
     /// [`rpma::Error::InvalidArgument`] if the driver is gone. The first failure of the
-    /// connection, if it failed before an event of its end came: after the messages that arrived
-    /// before, and at each call. [`rpma::Error::NotConnected`] if the device gave the connection
-    /// up, and [`rpma::Error::Provider`] if the reactor did, because a call failed.
+    /// connection, if the connection failed before an event ended it. Messages that arrived before
+    /// come first. Then each call returns this error. [`rpma::Error::NotConnected`] if the device
+    /// gave the connection up, and [`rpma::Error::Provider`] if the reactor did, because a call
+    /// failed.
     #[expect(clippy::should_implement_trait, reason = "it is awaited")]
     pub fn next(&mut self) -> Next<'_> {
         Next(self)
     }
 
-    /// As [`next`](Self::next), for futures that are written by hand.
+    /// Does the same as [`next`](Self::next), for futures that are written by hand.
     ///
     /// # Errors
     ///
@@ -389,7 +390,7 @@ impl Future for Next<'_> {
     }
 }
 
-/// A message of the peer. It derefs to its bytes. Its drop posts its receive again.
+/// Holds a message of the peer, and derefs to its bytes. Dropping it posts its receive again.
 pub struct Message {
     shared: Arc<Shared>,
     number: u32,
@@ -399,7 +400,7 @@ pub struct Message {
 }
 
 impl Message {
-    /// The 4 bytes that the peer sent beside the message, or with a write.
+    /// Returns the immediate data: 4 bytes that the peer added to its message or write.
     #[must_use]
     pub fn imm(&self) -> Option<u32> {
         self.imm

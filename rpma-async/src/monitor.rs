@@ -2,8 +2,8 @@
 //!
 //! It is for the state of a program: what is appended, committed, acknowledged. A task waits with a
 //! look at the value, which is repeated after each change. It leaves its waker before the look, so
-//! no change is missed. Wakers are called in the order in which the tasks began to wait, and without
-//! the lock.
+//! no change is missed. Wakers are called in the order in which the tasks began to wait, and
+//! without the lock.
 
 use std::fmt;
 use std::future::Future;
@@ -19,7 +19,7 @@ use crate::timeout::timeout;
 use crate::waiters::{Ticket, Waiters};
 
 /// A value behind a lock, with tasks that wait until it has changed: the state that tasks of a
-/// program share. A limit is one of a [`Reactor`], so it needs no runtime.
+/// program share. A [`Reactor`] has the timers of its limits, so it needs no runtime.
 ///
 /// On the simulated fabric a seed repeats the order in which tasks go on: they are woken in the
 /// order in which they began to wait. The channels of some runtimes choose by chance.
@@ -42,10 +42,10 @@ use crate::waiters::{Ticket, Waiters};
 /// ```
 ///
 /// A look and a change run under the lock, on the thread that calls. They must not use the same
-/// monitor, and should be short. Calls that post may be made there
+/// monitor, and should be short. They may call methods that post
 /// ([`Replicas::commit`](crate::Replicas::commit), [`Writer::commit`](crate::Writer::commit),
-/// [`Conn::write`](crate::Conn::write) and others): they wait for nothing. So the state and the order
-/// of commits agree. A panic leaves the value as it is then.
+/// [`Conn::write`](crate::Conn::write) and others), because these never wait. So the state and the
+/// order of commits agree. If a look or a change panics, the value keeps the changes made so far.
 pub struct Monitor<T> {
     reactor: Arc<Handle>,
     waiters: Waiters,
@@ -76,10 +76,10 @@ impl<T> Monitor<T> {
         result
     }
 
-    /// Waits until `look` returns something, for at most `limit` (`Duration::MAX` is for ever).
-    /// `None` means that the limit has passed, or that the driver of the reactor is gone
-    /// ([`Reactor::timeout`]): then other calls of the reactor fail with that reason. It looks at
-    /// once, and again after each change.
+    /// Waits until `look` returns `Some`, for at most `limit` (`Duration::MAX` is for ever). It
+    /// calls `look` at once, and again after each change. `None` means that the limit has passed,
+    /// or that the driver of the reactor is gone ([`Reactor::timeout`]). Other calls of the
+    /// reactor then fail with that reason.
     ///
     /// # Cancel safety
     ///
@@ -92,9 +92,9 @@ impl<T> Monitor<T> {
         self.wait(limit, |value| (look(value), false)).await
     }
 
-    /// As [`until`](Self::until), and `change` may change the value when it returns something: it
-    /// takes the last place, for example. Then all tasks that wait look again. Before that it must
-    /// change nothing.
+    /// Does the same as [`until`](Self::until), and can change the value. `change` may change it
+    /// only in the call that returns `Some`: it takes the last place, for example. Then all tasks
+    /// that wait look again.
     ///
     /// # Cancel safety
     ///

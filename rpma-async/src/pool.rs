@@ -157,7 +157,7 @@ impl Drop for Leasing {
     }
 }
 
-/// A block of a [`Pool`], for its only holder. It derefs to its bytes.
+/// Holds a block of a [`Pool`] alone, with the right to write. It derefs to the block's bytes.
 pub struct Lease {
     block: Exclusive<Mr<AlignedBuf>>,
     len: usize,
@@ -233,12 +233,12 @@ impl fmt::Debug for Lease {
     }
 }
 
-/// A block of a [`Pool`], or a part of it, that does not change. Clones and
+/// Holds a block of a [`Pool`], or a part of it, whose bytes do not change. Clones and
 /// [`slice`](Self::slice)s share the block: several operations may read it at the same time.
 ///
 /// So a record can be posted to two connections from one block. If the second post is refused, one
-/// peer has a record that the other one lacks. [`Replicas`](crate::Replicas) keeps such a record in
-/// a ring and posts it later: take them for copies of one log.
+/// peer has a record that the other one lacks. [`Replicas`](crate::Replicas) keeps such a record
+/// in a ring and posts it later, so use it for copies of one log.
 #[derive(Clone)]
 pub struct Frozen {
     block: Common<Mr<AlignedBuf>>,
@@ -280,12 +280,12 @@ impl Frozen {
         }
     }
 
-    /// Takes the right to write to the whole block again, if this is its last holder; otherwise it
-    /// is returned.
+    /// Returns the whole block with the right to write, if this is its last holder.
     ///
     /// # Errors
     ///
-    /// `self`, if there are clones or slices, or an operation has one.
+    /// `self`, if there are other clones or slices of the block. An operation may have one of
+    /// them.
     pub fn thaw(self) -> Result<Lease, Self> {
         let Self { block, from, to } = self;
         match block.into_exclusive() {
