@@ -4,8 +4,9 @@ use std::fmt;
 
 /// Decides which bytes of a host's memory survive when its power fails.
 ///
-/// ADR: the memory controller's queues are saved, the caches are not. eADR: the caches are saved as well. DDIO
-/// (Intel's; others have the like) lets devices write into the caches of the processor.
+/// ADR: the memory controller's queues are saved, the caches are not. eADR: the caches are saved
+/// as well. With Intel's DDIO, devices write into the caches of the processor. Other vendors have
+/// similar features.
 ///
 /// # What a loss of power leaves
 ///
