@@ -39,26 +39,26 @@ pub struct Cut<'a> {
 }
 
 impl<'a> Cut<'a> {
-    /// The number of the event, 1 being the first.
+    /// Returns the number of the event, 1 being the first.
     #[must_use]
     pub fn event(&self) -> u64 {
         self.event
     }
 
-    /// The event that has just happened, or is about to.
+    /// Describes the event that has just happened, or is about to happen.
     #[must_use]
     pub fn what(&self) -> &str {
         &self.what
     }
 
-    /// The contents that a memory may have if the power fails now: all of them, up to 100 images,
-    /// or else so many of them. First come the combinations of the likely outcomes of each line: no
-    /// write, each write, all writes up to it, one of them torn. If these are too many, first come
-    /// no write, all writes, and each line for itself, as far as the limit goes. Then come others
-    /// by the [seed](Fabric::set_seed).
+    /// Returns the contents that a memory may have if the power fails now, at most 100 images. If
+    /// there are more, it returns 100 of them. First come the combinations of the likely outcomes
+    /// of each line: no write, each write, all writes up to it, one of them torn. If these
+    /// combinations exceed the limit, the order is another one: no write, all writes, and then the
+    /// outcomes of one line at a time. The [seed](Fabric::set_seed) chooses the rest.
     ///
-    /// Each memory is for itself. Images of several memories that lose their power together:
-    /// [`joint_images`](Self::joint_images).
+    /// The images are those of one memory. [`joint_images`](Self::joint_images) returns images of
+    /// several memories that lose their power together.
     ///
     /// # Panics
     ///
@@ -203,9 +203,9 @@ pub struct Visited {
     pub events: u64,
     /// The images that were looked at.
     pub images: u64,
-    /// The events at which the check was not shown all images of a memory: there are too many ([`Cut::images`]), or
-    /// the check did not take all of them. At all other events it was shown all images of each memory that it asked
-    /// for.
+    /// The number of events at which the check did not see all images of a memory. There were too
+    /// many ([`Cut::images`]), or the check did not take all of them. At all other events the
+    /// check saw all images of each memory that it asked for.
     pub sampled: u64,
 }
 
@@ -217,8 +217,8 @@ impl Visited {
     }
 }
 
-/// The result of a check: the bytes that a power cut takes or leaves too early, their writers, and
-/// the calls that would have saved them.
+/// Reports a failed check: the bytes that were lost or came too early, their writers, and the
+/// calls that would have saved them.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Loss {
     report: String,
@@ -238,7 +238,8 @@ impl Loss {
         self
     }
 
-    /// Adds the variable that runs its event alone. If that is set, writes the images and adds their paths.
+    /// Adds the variable that runs its event alone. If that is set, writes the images and adds
+    /// their paths.
     pub(crate) fn with_files(mut self, seed: Option<u64>) -> Self {
         let of_repeatable = match seed {
             Some(seed) => format!(" A run of repeatable takes RPMA_SIM_SEED={seed} as well."),
@@ -296,7 +297,8 @@ pub(crate) fn is_checking() -> bool {
 
 /// Ends a check that would wait for itself.
 pub(crate) fn refuse(why: &str) -> ! {
-    // The panic may be a hidden one, or out of a call that cannot unwind: then the process is aborted.
+    // The panic may be a hidden one, or out of a call that cannot unwind: then the process is
+    // aborted.
     eprintln!("{why}");
     panic!("{why}");
 }
@@ -305,13 +307,17 @@ impl Fabric {
     /// Runs a program, and calls `check` at every event of it at which the power could fail: in the
     /// middle of each access of a device to persistent memory and after it, after each operation,
     /// around each write-back of caches, and between a poll of the program and its next call.
-    /// `check` panics if an image breaks a promise of the program. It is called under the lock of
-    /// the fabric, by any thread, so that no other event comes meanwhile. It cannot use the fabric
-    /// or rpma itself. Inside of a call of verbs such a use ends the process. The exception is
-    /// `PmemMap::open` of an [image's path](crate::Image::path), and calls of that map. It must not
-    /// wait for a lock that the program holds while it calls rpma. Reading from memory (`read_at`)
-    /// is such a call. A check that locks such a [`sync::Mutex`](crate::sync::Mutex) fails, and the
-    /// message is about the lock.
+    /// `check` must panic if an image breaks a promise of the program.
+    ///
+    /// Any thread may call `check`, under the lock of the fabric, so that no other event comes
+    /// meanwhile. So `check` must not use the fabric or rpma. If it does so inside of a call of
+    /// verbs, the process ends. The exception is `PmemMap::open` of an [image's
+    /// path](crate::Image::path), and calls of that map.
+    ///
+    /// `check` must not wait for a lock that the program holds while it calls rpma. Reading from
+    /// memory (`read_at`) is such a call, too. If `check` takes such a
+    /// [`sync::Mutex`](crate::sync::Mutex), it fails, and the message names the lock as the
+    /// reason.
     ///
     /// From now on, even after its end, devices keep flushes, reads and atomic writes back until a
     /// program polls the queue that they complete in, or for some milliseconds. So the power can
@@ -321,14 +327,13 @@ impl Fabric {
     /// counter that the program's thread sets when an append has returned, and that `check` reads.
     ///
     /// A failure is reported when the program has ended: the bytes that were lost, or came too
-    /// early, their writers, and the calls that would have saved them. To find these, `check` is
-    /// called again with parts of the image that failed. So it must not depend on the state that an
-    /// earlier call has left, and must go on when a lock of its own is poisoned
-    /// (`PoisonError::into_inner`).
+    /// early, their writers, and the calls that would have saved them. To find these, the fabric
+    /// calls `check` again with parts of the image that failed. So `check` must not depend on an
+    /// earlier call of it. It must also accept a poisoned lock (`PoisonError::into_inner`).
     ///
-    /// The report names each operation by its `op_context` and by the program's line that posts it. (A build without
-    /// debug assertions has neither. A library above rpma names lines with [`Place`](crate::Place).)
-    /// It ends with the last events and the faults.
+    /// The report names each operation by its `op_context` and by the program's line that posts
+    /// it. (A build without debug assertions has neither. A library above rpma names lines with
+    /// [`Place`](crate::Place).) It ends with the last events and the faults.
     ///
     /// # One event alone
     ///
@@ -337,12 +342,13 @@ impl Fabric {
     /// `RPMA_SIM_IMAGES` sets the directory of the files. The default is the system's temporary
     /// directory. The variables hold for each run of the process: run one test.
     ///
-    /// Event 17 is the same event in each run on a fabric with a [seed](Fabric::seeded), and of a program with one
-    /// thread.
+    /// Event 17 is the same event in each run on a fabric with a [seed](Fabric::seeded), and of a
+    /// program with one thread.
     ///
     /// # Panics
     ///
-    /// If a check fails; if `run` panics; if the fabric is watched already; if `RPMA_SIM_EVENT` is not a number.
+    /// If a check fails; if `run` panics; if the fabric is watched already; if `RPMA_SIM_EVENT` is
+    /// not a number.
     pub fn on_every_event<'a, T>(
         &self,
         check: impl FnMut(&Cut<'_>) + Send + 'a,
@@ -355,8 +361,8 @@ impl Fabric {
         })
     }
 
-    /// As [`on_every_event`](Self::on_every_event), and returns the loss that was found: for tests
-    /// that expect one, in a program with a fault.
+    /// Does the same as [`on_every_event`](Self::on_every_event), and returns the loss that was
+    /// found. It is for tests that expect a loss, in a program with a fault.
     ///
     /// # Errors
     ///
@@ -364,7 +370,8 @@ impl Fabric {
     ///
     /// # Panics
     ///
-    /// If `run` panics and no check has failed; if the fabric is watched already; if `RPMA_SIM_EVENT` is not a number.
+    /// If `run` panics and no check has failed; if the fabric is watched already; if
+    /// `RPMA_SIM_EVENT` is not a number.
     pub fn find_loss<'a, T>(
         &self,
         check: impl FnMut(&Cut<'_>) + Send + 'a,
@@ -423,14 +430,14 @@ impl Fabric {
         }
     }
 
-    /// The numbers of events and images so far.
+    /// Returns the numbers of events and images so far.
     #[must_use]
     pub fn visited(&self) -> Visited {
         self.shared().lock_to_look().power.visited
     }
 
-    /// From now on images are sampled by this number. It is 0x5EED at first, and the message of a
-    /// failed check has it.
+    /// Sets the seed by which images are sampled from now on. The default is 0x5EED. The message
+    /// of a failed check contains the seed.
     pub fn set_seed(&self, seed: u64) {
         self.shared().lock().power.seed = seed;
     }

@@ -200,7 +200,8 @@ fn of_memories(lines: &[(usize, usize)], count: usize) -> impl Iterator<Item = C
     })
 }
 
-/// The images that are likely to matter, of so many lines: each kind in turn, as there may be more than the limit.
+/// The images that are likely to matter, of so many lines: each kind in turn, as there may be more
+/// than the limit.
 fn likely(
     outcomes: &[Vec<Line>],
     newest: &[&[u8]],
@@ -401,7 +402,8 @@ impl Image {
         &self.bytes
     }
 
-    /// A path by which `PmemMap::open` maps a copy of it, for the program's own recovery, until this is dropped.
+    /// Returns a path for the program's own recovery. `PmemMap::open` maps a copy of the image
+    /// there, until the image is dropped.
     #[must_use]
     pub fn path(&self) -> &Path {
         static NEXT: AtomicUsize = AtomicUsize::new(1);

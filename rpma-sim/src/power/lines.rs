@@ -384,7 +384,8 @@ impl Lines {
             return;
         };
         let durable = &mut self.durable[line * LINE..(line + 1) * LINE];
-        // From the newest on: a word that is durable cannot be overwritten by an older one any more.
+        // From the newest on: a word that is durable cannot be overwritten by an older one any
+        // more.
         let mut over = 0;
         let mut newest: Line = [0; LINE];
         for write in writes.iter_mut().rev() {
@@ -420,8 +421,8 @@ impl Lines {
         }
     }
 
-    /// Bytes of a line that a queue pair has written leave the device, with the words that they are of: into a cache, or
-    /// to where they are durable.
+    /// Bytes of a line that a queue pair has written leave the device, with the words that they
+    /// are of: into a cache, or to where they are durable.
     fn make_visible(&mut self, line: usize, qp: u32, bytes: u64, durable: bool) {
         let own = |write: &Write| {
             let is_own = write.place == Place::Device && write.writer.is(qp);
@@ -562,7 +563,8 @@ mod tests {
         memory::copy(bytes, part);
     }
 
-    /// A store to a line while a device writes beside it is not taken for the device's, nor forgotten.
+    /// A store to a line while a device writes beside it is not taken for the device's, nor
+    /// forgotten.
     #[test]
     fn a_store_beside_a_device_write_is_found() {
         let memory = Memory::new(&[0; 4096], Owner::Image);
@@ -584,8 +586,8 @@ mod tests {
         assert_eq!(lines.pending().count(), 0);
     }
 
-    /// A word that is written again and again and never flushed costs no more with each time, and both ends of its
-    /// history stay possible.
+    /// A word that is written again and again and never flushed costs no more with each time, and
+    /// both ends of its history stay possible.
     #[test]
     fn a_heartbeat_is_bounded() {
         let memory = Memory::new(&[0; 4096], Owner::Image);

@@ -40,8 +40,8 @@ pub(crate) enum Owner {
     Image,
 }
 
-// SAFETY: it is an allocation, which any thread may free, and which is accessed by atomics and by those who have the
-// address.
+// SAFETY: it is an allocation, which any thread may free, and which is accessed by atomics and by
+// those who have the address.
 unsafe impl Send for Memory {}
 
 // SAFETY: as above.
@@ -222,25 +222,27 @@ pub fn memory_at(path: &Path) -> Option<io::Result<Arc<Memory>>> {
     }
 }
 
-/// A program has written bytes back from its caches by itself, and has waited for it (`clwb` and
-/// `sfence`, or `pmem_persist` of libpmem): see [`Host::pmem`](crate::Host::pmem).
-/// `PmemMap::persist` and `Mr::persist` report it by themselves.
+/// Reports to the fabric that the program has written bytes back from its caches by itself, and
+/// has waited for it (`clwb` and `sfence`, or `pmem_persist` of libpmem): see
+/// [`Host::pmem`](crate::Host::pmem). `PmemMap::persist` and `Mr::persist` report it by
+/// themselves.
 ///
-/// Bytes that are of no simulated memory are ignored, so that the call may stay where the program runs with a real
-/// device. Forgetting it gives a false alarm, and never hides a loss.
+/// The call ignores bytes outside of simulated memory. So it may stay in a program that runs with
+/// a real device. Forgetting it gives a false alarm, and never hides a loss.
 pub fn persisted(start: *const u8, len: usize) {
     if let Some((memory, range)) = memory_of(start, len) {
         memory.persisted(range);
     }
 }
 
-/// A program reads bytes through a pointer: bytes that a processor has read are visible, and no longer in a device.
+/// Reports to the fabric that the program has read bytes through a pointer. Such bytes are
+/// visible: they have left the device.
 ///
-/// It is called after the read, by the thread that has read. `Mr::read_at`, `Mr::load_u64` and their like do so by
-/// themselves. Forgetting the call gives a false alarm where a program reads a peer's write through a pointer and then
-/// writes it back from its caches. It never hides a loss.
+/// Call it after the read, in the same thread. `Mr::read_at`, `Mr::load_u64` and their like do so
+/// by themselves. Forgetting the call gives a false alarm where a program reads a peer's write
+/// through a pointer and then writes it back from its caches. It never hides a loss.
 ///
-/// Bytes that are of no simulated memory are ignored, as with [`persisted`].
+/// The call ignores bytes outside of simulated memory, as [`persisted`] does.
 pub fn seen(start: *const u8, len: usize) {
     late::read(start, len);
     if let Some((memory, range)) = memory_of(start, len) {

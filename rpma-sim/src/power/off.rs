@@ -30,16 +30,15 @@ impl Fabric {
 }
 
 impl Host {
-    /// Cuts its power, and leaves of each of its memories one of the images that may be left, by the
-    /// [seed](Fabric::set_seed).
+    /// Cuts the power of the host. Each of its memories then has one of the images that a loss of
+    /// power may leave. The [seed](Fabric::set_seed) chooses the image.
     ///
-    /// Its peers see a host that does not answer. The objects of its programs are dead: their calls
-    /// fail with `ENODEV`, and their waits end with an error, so that their threads can end. A
-    /// thread goes on working on the host after it has been [restarted](Host::restart) when it
-    /// enters it again.
+    /// Its peers see a host that does not answer. The objects of its programs are dead: their
+    /// calls fail with `ENODEV`, and their waits end with an error, so that their threads can end.
+    /// After a [restart](Host::restart), a thread must enter the host again.
     ///
-    /// Requests of its devices that were on their way to other hosts arrive, or not, as far as they
-    /// were executed by now.
+    /// Requests of its devices may be on their way to other hosts. A prefix of them, chosen at
+    /// random, still arrives.
     ///
     /// # Panics
     ///
@@ -51,12 +50,14 @@ impl Host {
 
     /// Kills the programs on it. The host, its devices and its memory go on.
     ///
-    /// As the kernel does at the end of a process, it destroys all that the programs have of the devices. Their peers
-    /// get `ConnEvent::Closed`, and requests to them are not answered any more. Requests that are on their way to other
-    /// hosts may still land. Memory holds all that programs and devices have written, durable or not.
+    /// As the kernel does at the end of a process, it destroys all device objects of the programs.
+    /// Their peers get `ConnEvent::Closed`, and requests to them are not answered any more.
+    /// Requests that are on their way to other hosts may still land. Memory holds all that
+    /// programs and devices have written, durable or not.
     ///
-    /// The threads of the killed programs cannot be ended: their calls fail with `ENODEV`, as after a
-    /// [power cut](Host::power_cut). A thread that enters the host after this is another program.
+    /// The threads of the killed programs cannot be ended: their calls fail with `ENODEV`, as
+    /// after a [power cut](Host::power_cut). A thread that enters the host after this is another
+    /// program.
     ///
     /// # Panics
     ///

@@ -31,7 +31,7 @@ impl Pmem {
         (name, state.profiles[host].clone(), state.platform(host))
     }
 
-    /// Where programs of the host find it, as they find `/dev/dax0.0`.
+    /// Returns the path by which programs of the host open the memory, like `/dev/dax0.0`.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
@@ -102,9 +102,10 @@ impl Host {
         self.shared().lock_to_look().platform(self.index())
     }
 
-    /// Whether the host may promise, with a `PeerCfg`, that the writes of a device go straight to
-    /// its persistent memory: by its platform, its device, and whether the client flushes natively.
-    /// The table is that of rpma's `docs/persistence.md`.
+    /// Returns whether the host may declare with `PeerCfg::set_direct_write_to_pmem` that a
+    /// device's writes go straight to persistent memory. It depends on the platform, on the
+    /// device, and on whether the client flushes natively. The page `docs/persistence.md` of rpma
+    /// has the table.
     #[must_use]
     pub fn may_promise_direct_write(&self, client_flushes_natively: bool) -> bool {
         let state = self.shared().lock_to_look();
@@ -123,9 +124,10 @@ impl Host {
     /// [`Platform::Volatile`] and the device asks the kernel, as for native flushes.
     ///
     /// The [rules](Platform#what-a-loss-of-power-leaves) decide which bytes are lost when the power
-    /// fails. A program need not report its stores. At each event the fabric looks at all of the
-    /// memory, which for 1 MiB takes some 20 ms unoptimised. So make it small, some pages. One that
-    /// writes its caches back by itself calls [`persisted`](crate::persisted).
+    /// fails. A program need not report its stores. At each event the fabric compares all of the
+    /// memory, which takes some 20 ms for 1 MiB in an unoptimised build. So make it small, a few
+    /// pages. If a program writes its caches back by itself, it calls
+    /// [`persisted`](crate::persisted).
     ///
     /// # Panics
     ///
@@ -134,8 +136,8 @@ impl Host {
         self.pmem_of(name, vec![0; len])
     }
 
-    /// As [`pmem`](Self::pmem), with these contents, which are durable: a device that was used before. Zeros follow them
-    /// up to a whole page.
+    /// Adds persistent memory as [`pmem`](Self::pmem) does, with these durable contents, like a
+    /// device that was used before. Zeros follow them up to a whole page.
     ///
     /// # Panics
     ///
@@ -361,8 +363,8 @@ impl State {
         }
     }
 
-    /// The power could fail while something of a queue pair is on its way: its program may have promised it since it was
-    /// placed, and a message is placed and pushed at once.
+    /// The power could fail while something of a queue pair is on its way: its program may have
+    /// promised it since it was placed, and a message is placed and pushed at once.
     fn before_push(&mut self, qp: u32) {
         if self
             .power

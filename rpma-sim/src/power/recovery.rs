@@ -19,7 +19,8 @@ struct Promised<P> {
 }
 
 impl Fabric {
-    /// Runs a program and cuts the power at every event of it, and then at every event of each recovery.
+    /// Runs a program and cuts the power at every event of it, and then at every event of each
+    /// recovery.
     ///
     /// `recover` is the program's own recovery. It opens the memory at the path, mends it, and
     /// returns its findings. `check` panics if these break the promise: `promise` returns the
@@ -27,10 +28,11 @@ impl Fabric {
     /// power is cut at each of its events; and it runs again from each image that this may leave.
     /// So a recovery that is not idempotent is found.
     ///
-    /// Equal images are recovered once. Recoveries are cut from at most 1,000 images of the program.
+    /// Equal images are recovered once. Recoveries are cut from at most 1,000 images of the
+    /// program.
     ///
-    /// With [`RPMA_SIM_EVENT`](Self::on_every_event) the recoveries begin with the images of that event
-    /// of the program, and lose their power at each of their own events.
+    /// With [`RPMA_SIM_EVENT`](Self::on_every_event) the recoveries begin with the images of that
+    /// event of the program, and lose their power at each of their own events.
     ///
     /// `recover` runs under the lock of a fabric at times: it may use the map of its path, and no
     /// other object of rpma ([`on_every_event`](Self::on_every_event)).
