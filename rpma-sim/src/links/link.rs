@@ -10,21 +10,23 @@ use crate::state::Shared;
 
 /// The way from one host to another, and the faults on it: see [`Fabric::between`].
 ///
-/// A reliable connection repeats packets that are lost. A program sees only the time that this takes
-/// ([`lose_packet`](Self::lose_packet)), unless all repetitions are lost as well
-/// ([`lose_request`](Self::lose_request), [`lose_acknowledgement`](Self::lose_acknowledgement)). Then the request ends as
-/// `RETRY_EXC_ERR` (`IBV_WC_RETRY_EXC_ERR`), and its queue pair fails. The responder's queue pair fails when it sends
-/// something itself (IBA 9.9.2, 11.6.2). A device takes the acknowledgement timeout for that, as many times as there are
-/// retries and once more, and soft-RoCE has no end with a retry count of 7 (`rxe_comp.c`). Here these two end at once, on
-/// each profile.
+/// A reliable connection repeats packets that are lost. A program sees only the time that this
+/// takes ([`lose_packet`](Self::lose_packet)), unless all repetitions are lost as well
+/// ([`lose_request`](Self::lose_request), [`lose_acknowledgement`](Self::lose_acknowledgement)).
+/// Then the request ends as `RETRY_EXC_ERR` (`IBV_WC_RETRY_EXC_ERR`), and its queue pair fails.
+/// The responder's queue pair fails when it sends something itself (IBA 9.9.2, 11.6.2). A real
+/// device needs time until it gives up: its acknowledgement timeout, multiplied by the retry count
+/// plus one. With a retry count of 7, soft-RoCE never gives up (`rxe_comp.c`). Here `lose_request`
+/// and `lose_acknowledgement` end a request at once, on each profile.
 ///
-/// Requests are those of queue pairs, as devices see them: `rpma`'s flush is a read if the device
-/// has no flush of its own, and `Conn::close` writes 0 bytes. They are counted from the call on, in
-/// the order in which the peer gets them, each once: a message that finds no receive and is
-/// repeated is one. Each call is about one request, and several may be armed at once; of two that
-/// are due at the same request the one that was armed later happens to the next.
+/// Requests are counted as devices see them: `rpma`'s flush is a read if the device has no flush
+/// of its own, and `Conn::close` writes 0 bytes. The count begins with the call, in the order in
+/// which the peer gets the requests. A request that is repeated counts once, for instance a
+/// message that finds no receive. Each call arms a fault for one request, and several faults may
+/// be armed at once. If two are due at the same request, the one that was armed later happens to
+/// the next request.
 ///
-/// Both hosts may be the same.
+/// The client and the server may be the same host.
 #[derive(Clone, Debug)]
 pub struct Link {
     shared: Arc<Shared>,
@@ -33,8 +35,9 @@ pub struct Link {
 }
 
 impl Fabric {
-    /// The network from `client` to `server`, where something can go wrong. Which of them has connected does not
-    /// matter: it is about the requests that queue pairs of `client` send to queue pairs of `server`.
+    /// Returns the link from `client` to `server`, on which a test causes faults. Its requests are
+    /// those that queue pairs of `client` send to queue pairs of `server`. It does not matter
+    /// which side has connected.
     ///
     /// # Panics
     ///
@@ -54,8 +57,8 @@ impl Fabric {
 }
 
 impl Link {
-    /// The `nth` request from now on, 1 being the next, does not arrive: it is not executed, and ends as
-    /// `RETRY_EXC_ERR`.
+    /// The `nth` request from now on, 1 being the next, does not arrive: it is not executed, and
+    /// ends as `RETRY_EXC_ERR`.
     ///
     /// # Panics
     ///
@@ -69,7 +72,7 @@ impl Link {
     /// from [`lose_request`](Self::lose_request). A read places no bytes, as they come with the
     /// answer.
     ///
-    /// One that the responder refuses ends as refused.
+    /// If the responder refuses the request, it ends as refused.
     ///
     /// # Panics
     ///
@@ -97,7 +100,8 @@ impl Link {
     /// request again after its acknowledgement timeout, and with it all later requests, so that
     /// only time is lost. It reads the data of the lost packet and of all later ones again.
     ///
-    /// On soft-RoCE of Linux 6.12 a native flush or atomic write that is sent again fails with `REM_ACCESS_ERR`.
+    /// On soft-RoCE of Linux 6.12 a native flush or atomic write that is sent again fails with
+    /// `REM_ACCESS_ERR`.
     ///
     /// # Panics
     ///
@@ -106,11 +110,11 @@ impl Link {
         self.arm(nth, Fault::Packet);
     }
 
-    /// The acknowledgement of the `nth` request from now on, 1 being the next, is lost once: the request is executed, and
-    /// completes after the device has sent it again.
+    /// The acknowledgement of the `nth` request from now on, 1 being the next, is lost once: the
+    /// request is executed, and completes after the device has sent it again.
     ///
-    /// On soft-RoCE of Linux 6.12 a native flush or atomic write ends as `RETRY_EXC_ERR` instead, when its retries are
-    /// exhausted.
+    /// On soft-RoCE of Linux 6.12 a native flush or atomic write ends as `RETRY_EXC_ERR` instead,
+    /// when its retries are exhausted.
     ///
     /// # Panics
     ///
@@ -135,17 +139,18 @@ impl Link {
         self.arm(nth, Fault::Rest { placed: bytes });
     }
 
-    /// From now on each request is executed so much later than it is posted. Requests stay in order, and many are on
-    /// their way at the same time. Acknowledgements and the connection manager's messages take no time.
+    /// From now on, each request is executed `duration` after its post. Requests stay in order,
+    /// and many are on their way at the same time. Acknowledgements and the connection manager's
+    /// messages take no time.
     ///
-    /// A delay is no silence: devices do not begin to count their retries for it, however long it is.
+    /// A delay, however long, does not make a device retry.
     ///
-    /// If the requester's queue pair fails, is disconnected or destroyed meanwhile, the seed chooses a prefix of the
-    /// requests that are on their way. They are executed in their time, if the responder's queue
-    /// pair still takes requests then. They get no answer.
+    /// If the requester's queue pair fails, is disconnected or destroyed meanwhile, the seed
+    /// chooses a prefix of the requests that are on their way. They are executed after their
+    /// delay, if the responder's queue pair still takes requests then. They get no answer.
     ///
-    /// Those that are on their way keep their delay; with [`Duration::ZERO`] they arrive at once, and so do all later
-    /// ones.
+    /// A new delay does not change the delay of requests that are on their way. [`Duration::ZERO`]
+    /// is the exception: they arrive at once, and so do all later requests.
     pub fn delay(&self, duration: Duration) {
         let mut state = self.shared.lock();
         let way = (self.from, self.to);
@@ -163,16 +168,16 @@ impl Link {
         }
     }
 
-    /// As [`delay`](Self::delay), with another delay for each post, up to this one, by the seed. Requests of a connection
-    /// stay in order.
+    /// Delays requests as [`delay`](Self::delay) does. For each post the seed chooses another
+    /// delay, of at most `most`. Requests of a connection stay in order.
     pub fn delay_up_to(&self, most: Duration) {
         let way = (self.from, self.to);
         let delays = &mut self.shared.lock().links.delays;
         delays.insert(way, Delay::UpTo(most));
     }
 
-    /// From now on one request in so many, by the seed, loses a packet, as of [`lose_packet`](Self::lose_packet). 0 ends
-    /// that.
+    /// From now on, one in `one_in` requests loses a packet, as with
+    /// [`lose_packet`](Self::lose_packet). The seed chooses these requests. 0 ends the losses.
     pub fn lose_packets(&self, one_in: u32) {
         let way = (self.from, self.to);
         let loses = &mut self.shared.lock().links.loses;
@@ -182,10 +187,11 @@ impl Link {
         }
     }
 
-    /// From now on requests stay on their way until [`release`](Self::release): no device takes them for lost.
-    /// Acknowledgements and the connection manager's messages are not held.
+    /// From now on requests stay on their way until [`release`](Self::release): no device takes
+    /// them for lost. Acknowledgements and the connection manager's messages are not held.
     ///
-    /// If their requester goes meanwhile, a prefix of them stays on its way, as of [`delay`](Self::delay).
+    /// If their requester is destroyed or fails meanwhile, a prefix of them stays on its way, as
+    /// with [`delay`](Self::delay).
     pub fn hold(&self) {
         let way = (self.from, self.to);
         self.shared.lock().links.held.insert(way);
@@ -212,23 +218,25 @@ impl Link {
 
     /// From now on no message arrives, in either direction, until [`heal`](Self::heal).
     ///
-    /// A request is repeated until its retries are exhausted, and ends as `RETRY_EXC_ERR` then. On soft-RoCE a retry
-    /// count of 7 has no end.
+    /// A request is repeated until its retries are exhausted, and ends as `RETRY_EXC_ERR` then. On
+    /// soft-RoCE a retry count of 7 has no end.
     ///
-    /// The connection manager repeats messages as well, as the kernel's does (`drivers/infiniband/core/cm.c` and
-    /// `cma.c`):
+    /// The connection manager repeats messages as well, as the kernel's does
+    /// (`drivers/infiniband/core/cm.c` and `cma.c`):
     ///
     /// * A request for a connection, a reply and a disconnect are repeated 15 times, each 4.3 s
-    ///   (`CMA_CM_RESPONSE_TIMEOUT`, `CMA_MAX_CM_RETRIES`), until 69 s have passed. A connect, or an accept, ends with
-    ///   `RDMA_CM_EVENT_UNREACHABLE` then, and a disconnect with `RDMA_CM_EVENT_DISCONNECTED`, both with the status
-    ///   `-ETIMEDOUT`. (A request or a reply that has arrived, but that the other program does not answer, has 17
-    ///   minutes, with a partition or without: the other kernel asks for more time, `CMA_CM_MRA_SETTING`.)
-    /// * A reject is sent once. If it is lost the client asks again, and the listener gets one more request.
+    ///   (`CMA_CM_RESPONSE_TIMEOUT`, `CMA_MAX_CM_RETRIES`), until 69 s have passed. A connect, or
+    ///   an accept, ends with `RDMA_CM_EVENT_UNREACHABLE` then, and a disconnect with
+    ///   `RDMA_CM_EVENT_DISCONNECTED`, both with the status `-ETIMEDOUT`. A request or a reply may
+    ///   arrive and get no answer from the other program. Then the limit is 17 minutes, with a
+    ///   partition or without, because the other kernel asks for more time (`CMA_CM_MRA_SETTING`).
+    /// * A reject is sent once. If it is lost the client asks again, and the listener gets one
+    ///   more request.
     /// * The message of an id that is destroyed is sent once as well. So a connection that one end
     ///   drops while the other is not reached stays open at the other end, until that end sends a
     ///   request and gets no answer.
-    /// * An address is resolved when its host is reached, if that is in time. (No host remembers where another one is,
-    ///   as a kernel does for a while.)
+    /// * The resolution of an address waits until its host can be reached, or until its time-out.
+    ///   (A real kernel remembers addresses for a while. A simulated host does not.)
     pub fn partition(&self) {
         let parted = &mut self.shared.lock().links.parted;
         parted.extend([(self.from, self.to), (self.to, self.from)]);
@@ -237,9 +245,10 @@ impl Link {
     /// From now on no message arrives in this direction, until [`heal`](Self::heal). The other
     /// direction is open.
     ///
-    /// Requests of the other direction arrive and are executed, and their acknowledgements are lost: as of
-    /// [`lose_acknowledgements`](Self::lose_acknowledgements), for each connection. Requests of this direction, and
-    /// messages of the connection manager, are those of a [`partition`](Self::partition).
+    /// Requests of the other direction arrive and are executed, and their acknowledgements are
+    /// lost. This is the same as [`lose_acknowledgements`](Self::lose_acknowledgements) for each
+    /// connection. Requests of this direction, and messages of the connection manager, behave as
+    /// in a [`partition`](Self::partition).
     pub fn block(&self) {
         let way = (self.from, self.to);
         self.shared.lock().links.parted.insert(way);
@@ -258,8 +267,8 @@ impl Link {
         }
     }
 
-    /// Takes back the lost requests and acknowledgements and the partial writes on this way that have not happened yet;
-    /// how many there were.
+    /// Takes back all armed faults of this link that have not happened yet: lost requests, lost
+    /// acknowledgements and partial writes. Returns their number.
     pub fn disarm(&self) -> usize {
         let mut state = self.shared.lock();
         let armed = &mut state.links.armed;

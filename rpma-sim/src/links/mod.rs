@@ -134,7 +134,8 @@ impl Links {
         });
     }
 
-    /// Counts something that arrives, for all armed faults that it is about; the first one that is due happens.
+    /// Counts something that arrives, for all armed faults that it is about; the first one that is
+    /// due happens.
     fn count(&mut self, from: usize, to: usize, is_about: impl Fn(Fault) -> bool) -> Option<Fault> {
         let mut due = None;
         self.armed.retain_mut(|armed| {
@@ -206,7 +207,8 @@ impl State {
         those.map(|(number, _)| number).collect()
     }
 
-    /// The requests of a send queue from one on were posted: where the network is slow they are on their way now.
+    /// The requests of a send queue from one on were posted: where the network is slow they are on
+    /// their way now.
     pub(crate) fn set_out(&mut self, number: u32, first: usize) {
         let way = self.way_of(&self.qps[number]);
         let Some(way) = way else {
@@ -292,7 +294,8 @@ impl State {
         !qp.is_deaf && way.is_none_or(|(here, there)| self.reaches(there, here))
     }
 
-    /// All requests of a queue are sent again: a device goes back to the first that was not acknowledged.
+    /// All requests of a queue are sent again: a device goes back to the first that was not
+    /// acknowledged.
     pub(crate) fn resend(&mut self, number: u32) {
         let way = self.way_of(&self.qps[number]);
         if way.is_some_and(|(_, to)| self.links.frozen.contains(&to)) {
