@@ -51,8 +51,9 @@ impl Fabric {
         Self::of(profile, None)
     }
 
-    /// A fabric on which threads run in an order that the seed chooses: see [`repeatable`](crate::repeatable), which
-    /// makes one for a test. The calling thread is one of them, until the fabric is dropped.
+    /// A fabric on which threads run in an order that the seed chooses: see
+    /// [`repeatable`](crate::repeatable), which makes one for a test. The calling thread is one of
+    /// them, until the fabric is dropped.
     #[must_use]
     pub fn seeded(profile: Profile, seed: u64) -> Self {
         Self::of(profile, Some(seed))
@@ -78,17 +79,18 @@ impl Fabric {
     }
 
     /// Lets the fabric's clock jump over waits inside of `rpma`, and in [`sync`](crate::sync) and
-    /// [`thread`](crate::thread). Everything else is real time: [`std::thread::sleep`], [`Instant::now`] in the program,
-    /// other locks and channels, `poll` and `epoll` in the program, and threads that are on no host.
+    /// [`thread`](crate::thread). Everything else is real time: [`std::thread::sleep`],
+    /// [`Instant::now`] in the program, other locks and channels, `poll` and `epoll` in the
+    /// program, and threads that are on no host.
     ///
-    /// A thread on a host that is in one of these is busy, and for as long the clock goes as the system's. For threads
-    /// on no host it does not wait: stay on a host while you start threads. They measure limits with the system's
-    /// clock.
+    /// A thread on a host that waits in one of these ways counts as busy. While a thread is busy,
+    /// the fabric's clock runs like the system's. A thread on no host never keeps the clock from
+    /// jumping, and its limits are real time. So stay on a host while you start threads.
     ///
-    /// From now on, the clock jumps when all threads on hosts of the fabric wait in one of these,
-    /// and no event is there to take. It jumps to the end of the next limit, or to the next retry
-    /// of a device. So an hour's limit passes at once. [`now`](Self::now) returns the fabric's
-    /// time.
+    /// From now on, the clock jumps when all threads on hosts of the fabric wait inside `rpma`,
+    /// [`sync`](crate::sync) or [`thread`](crate::thread), and no event is there to take. It jumps
+    /// to the end of the next limit, or to the next retry of a device. So an hour's limit passes
+    /// at once. [`now`](Self::now) returns the fabric's time.
     ///
     /// One thread panics if all of them wait without a limit, no event can come, and no thread
     /// calls the fabric for 5 seconds of real time. Its message has the places of all threads.
@@ -99,9 +101,9 @@ impl Fabric {
         self.shared.order.jump_over_waits();
     }
 
-    /// The fabric's time: the system's, and the jumps. If there is a seed it is virtual: 1 µs for
-    /// each call, and jumps. A fabric that [follows](Self::follow) the program's clock has the time
-    /// of that.
+    /// Returns the fabric's time. By default it is the system's time plus all jumps. With a seed
+    /// it is virtual: 1 µs for each call, plus all jumps. A fabric that [follows](Self::follow)
+    /// the program's clock has that clock's time.
     #[must_use]
     pub fn now(&self) -> Instant {
         self.shared.order.time.now()
@@ -113,14 +115,16 @@ impl Fabric {
         self.shared.order.seed()
     }
 
-    /// The calls until now, with their threads, in their order. The trace is empty without a seed.
+    /// Returns a summary of the calls until now, of their threads and their order. The trace is
+    /// empty without a seed.
     #[must_use]
     pub fn trace(&self) -> Trace {
         self.shared.order.trace()
     }
 
-    /// Why the same seed may not give the same run again. This is set after an event outside of the
-    /// fabric's control: a thread waited elsewhere, came by itself, or is on no host.
+    /// Returns the reason for which the same seed may give another run, if there is one. Events
+    /// outside of the fabric's control are such reasons: a thread waited in another library,
+    /// entered a host by itself, or is on no host.
     #[must_use]
     pub fn why_not_repeatable(&self) -> Option<String> {
         self.shared.order.why_not()
@@ -136,8 +140,8 @@ impl Fabric {
         self.host_with(name, usual)
     }
 
-    /// As [`host`](Self::host), with a profile of its own: hosts with different devices talk to each other. The device
-    /// that executes an operation decides about its order.
+    /// Adds a host with another profile than the fabric's. Hosts with different devices can
+    /// connect. The order of operations is that of the device that executes them.
     ///
     /// # Panics
     ///
@@ -156,7 +160,7 @@ impl Fabric {
         }
     }
 
-    /// How many objects there are of each kind, on all hosts; kinds without any are left out.
+    /// Returns the number of objects of each kind, on all hosts. Kinds without any are left out.
     ///
     /// The kinds: `pd`, `mr`, `comp_channel`, `cq`, `srq`, `qp`, `cm_id`.
     #[must_use]
@@ -164,14 +168,15 @@ impl Fabric {
         self.shared.lock_to_look().objects(None)
     }
 
-    /// How often each call was made on a host of it, by its C name. It counts the calls that can be
-    /// made to [fail](Self::fail).
+    /// Returns the number of calls of each C function on all hosts. It counts the functions that
+    /// can be made to [fail](Self::fail).
     #[must_use]
     pub fn calls(&self) -> BTreeMap<&'static str, u64> {
         self.shared.lock_to_look().failures.calls()
     }
 
-    /// Lets a call fail once, for instance `fabric.fail("ibv_reg_mr").on(&host).nth(3, Errno::NOMEM)`.
+    /// Lets a call fail once, for instance
+    /// `fabric.fail("ibv_reg_mr").on(&host).nth(3, Errno::NOMEM)`.
     ///
     /// `call` is the C name. Which call an operation makes:
     ///
@@ -180,7 +185,7 @@ impl Fabric {
     /// | making things | `rdma_create_id`, `ibv_alloc_pd`, `ibv_reg_mr`, `ibv_create_cq`, `ibv_create_srq`, `rdma_create_qp` |
     /// | connecting | `rdma_resolve_addr`, `rdma_resolve_route`, `rdma_connect`, `rdma_get_cm_event`, `rdma_init_qp_attr`, `rdma_accept` |
     /// | operations | `ibv_post_send`, `ibv_post_recv`, `ibv_post_srq_recv`; native flushes and atomic writes `ibv_wr_complete` |
-    /// | completions | `ibv_poll_cq` (which tells no errno), `ibv_get_cq_event`, `ibv_req_notify_cq` |
+    /// | completions | `ibv_poll_cq` (which returns no errno), `ibv_get_cq_event`, `ibv_req_notify_cq` |
     /// | ending | `rdma_disconnect`, `ibv_destroy_qp`, `ibv_destroy_cq`, `ibv_dereg_mr`, `rdma_destroy_id` |
     ///
     /// For a post `ENOMEM` means that the queue is full, as on a device: take another errno for a
@@ -254,12 +259,14 @@ impl Host {
         Nic::add(&self.shared, self.index)
     }
 
-    /// Puts the calling thread on this host, as it is since it was [started](Self::restart), until the returned value
-    /// is dropped; then it is where it was before.
+    /// Puts the calling thread on this host, until the returned value is dropped. Then the thread
+    /// is where it was before. After a [restart](Self::restart) of the host, a thread must enter
+    /// it again.
     ///
-    /// Two things begin without an object, and so on the host of the thread: opening a device (`Device::from_addr`) and
-    /// persistent memory (`PmemMap::open`). Everything else is on the host of its objects: an endpoint or a connection
-    /// on that of its `Peer`, whichever thread makes it. So both ends of a connection can be tasks of one thread.
+    /// Two calls use the host of the thread: opening a device (`Device::from_addr`) and opening
+    /// persistent memory (`PmemMap::open`). All other calls use the host of their objects. An
+    /// endpoint or a connection is on the host of its `Peer`, whichever thread makes it. So both
+    /// ends of a connection can be tasks of one thread.
     pub fn enter(&self) -> Entered {
         self.enter_as(None)
     }
@@ -271,11 +278,11 @@ impl Host {
         }
     }
 
-    /// Starts a thread on this host. It is one of the fabric's from now on.
+    /// Starts a thread on this host. The fabric controls its waits from the start.
     ///
     /// # Panics
     ///
-    /// If the system has no thread.
+    /// If the system cannot start a thread.
     pub fn spawn<T: Send + 'static>(
         &self,
         run: impl FnOnce() -> T + Send + 'static,
@@ -294,7 +301,8 @@ impl Host {
         JoinHandle::new(thread, Some(of))
     }
 
-    /// The host that the calling thread is on, or `None` if it has lost its power since.
+    /// Returns the host that the calling thread is on. `None` if the thread is on no host, or if
+    /// the host has lost its power since the thread entered it.
     #[must_use]
     pub fn current() -> Option<Self> {
         let here = |places: &Vec<Place>| {
@@ -320,7 +328,7 @@ impl Host {
     }
 }
 
-/// That a thread is on a host: see [`Host::enter`].
+/// Keeps a thread on a host until it is dropped: see [`Host::enter`].
 #[derive(Debug)]
 #[must_use = "the thread is on the host until this is dropped"]
 pub struct Entered {
@@ -355,7 +363,8 @@ thread_local! {
     static PLACES: RefCell<Vec<Place>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Puts the calling thread on a fabric; the number of its place. Without a life the host is as it is now.
+/// Puts the calling thread on a fabric; the number of its place. Without a life the host is as it
+/// is now.
 fn put(
     shared: &Arc<Shared>,
     host: Option<Host>,
@@ -531,7 +540,7 @@ thread_local! {
 ///
 /// # Safety
 ///
-/// The device is one of this crate, and open.
+/// The device was opened by this crate, and is still open.
 #[doc(hidden)]
 pub unsafe fn for_device<T>(device: *mut ibv_context, make: impl FnOnce() -> T) -> T {
     struct Before(Option<(Arc<Shared>, usize)>);
@@ -547,7 +556,8 @@ pub unsafe fn for_device<T>(device: *mut ibv_context, make: impl FnOnce() -> T) 
     make()
 }
 
-/// The host of the device that the calling thread makes an id for; otherwise the one that the thread is on.
+/// The host of the device that the calling thread makes an id for; otherwise the one that the
+/// thread is on.
 pub(crate) fn host_of_ids() -> Result<(Arc<Shared>, usize)> {
     match FOR_DEVICE.with_borrow(Option::clone) {
         Some((shared, nic)) => {

@@ -77,16 +77,18 @@ const POSTS: [&str; 3] = ["ibv_post_recv", "ibv_post_send", "ibv_post_srq_recv"]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum How {
-    /// It has no effect. One that posts returns the request that it has refused.
+    /// The call has no effect. A call that posts returns the first request of its chain as
+    /// refused.
     #[default]
     Refused,
-    /// It does everything first. Not of calls that return an object or an event.
+    /// The call has its full effect, and then returns the error. Calls that return an object or an
+    /// event cannot fail in this way.
     Done,
     /// For a call that posts: it takes all requests of a chain except the last one, and returns
     /// that as refused.
     LastRefused,
-    /// As [`LastRefused`](Self::LastRefused), but it returns 0, as siw's provider does if it has taken some requests of
-    /// a chain.
+    /// As [`LastRefused`](Self::LastRefused), but it returns 0, as siw's provider does if it has
+    /// taken some requests of a chain.
     LastDropped,
 }
 
@@ -299,7 +301,7 @@ impl Failing {
         }
     }
 
-    /// Only calls on this host are counted, and fail.
+    /// Counts only calls on this host, and lets only these fail.
     ///
     /// # Panics
     ///
@@ -314,7 +316,7 @@ impl Failing {
         self
     }
 
-    /// How it fails, if not [`How::Refused`].
+    /// Sets how the call fails. The default is [`How::Refused`].
     ///
     /// # Panics
     ///
@@ -325,16 +327,17 @@ impl Failing {
         self
     }
 
-    /// The next call fails.
+    /// Lets the next call fail.
     pub fn next(self, errno: Errno) -> Self {
         self.nth(1, errno)
     }
 
-    /// The `nth` call from now on fails, 1 being the next one.
+    /// Lets the `nth` call from now on fail, 1 being the next one.
     ///
     /// # Panics
     ///
-    /// If `nth` is 0, if the failure is armed already, or if the call cannot fail in that [way](Self::how).
+    /// If `nth` is 0, if the failure is armed already, or if the call cannot fail in that
+    /// [way](Self::how).
     pub fn nth(mut self, nth: u32, errno: Errno) -> Self {
         assert!(nth > 0, "the first call is number 1");
         assert!(self.number.is_none(), "{} is armed already", self.call);
@@ -365,7 +368,7 @@ impl Failing {
         self
     }
 
-    /// Whether the call is still to come.
+    /// Returns whether the call is still to come.
     #[must_use]
     pub fn is_pending(&self) -> bool {
         let state = self.shared.lock();
@@ -373,7 +376,7 @@ impl Failing {
         state.failures.armed.iter().any(own)
     }
 
-    /// Takes it back if the call was not made, and returns whether that was so.
+    /// Takes the failure back if the call has not come yet. Returns whether it has taken it back.
     pub fn disarm(&self) -> bool {
         let mut state = self.shared.lock();
         let before = state.failures.armed.len();

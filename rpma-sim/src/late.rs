@@ -1,10 +1,10 @@
 //! Writes that a device has executed, and that the programs of its host do not see yet.
 //!
-//! A device acknowledges a write before the bytes are in memory, and verbs orders completions and not placement. On a
-//! device that [reorders](crate::Profile::STRICT) some plain writes therefore wait here. They
-//! become visible in any order, except that writes to the same bytes keep theirs. Something that
-//! the same queue pair sends after them brings them all: a read, a flush of their range, a message,
-//! immediate data, a native atomic write.
+//! A device acknowledges a write before the bytes are in memory, and verbs orders completions and
+//! not placement. On a device that [reorders](crate::Profile::STRICT) some plain writes therefore
+//! wait here. They become visible in any order, except that writes to the same bytes keep theirs.
+//! Something that the same queue pair sends after them brings them all: a read, a flush of their
+//! range, a message, immediate data, a native atomic write.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError, Weak};
@@ -269,14 +269,17 @@ impl Fabric {
         state.land(|_| true);
     }
 
-    /// Reads of programs that saw a plain write, and then old bytes where an earlier write of the same connection had been
-    /// executed and was not visible: for people, up to 100 different ones. The first is printed as well.
+    /// Returns early reads of programs, as text for people. An early read has seen a plain write,
+    /// and then old bytes in the place of an earlier write of the same connection. The device had
+    /// executed that earlier write, and it was not visible yet. There are up to 100 different
+    /// texts. The first one is also printed.
     ///
-    /// That is no fault where the program proves by its data that all of it is there, by a checksum for instance. It is
-    /// one where a flag stands for the data.
+    /// An early read is harmless if the program checks that all data is there, for instance by a
+    /// checksum. It is a fault if the program relies on a flag.
     ///
-    /// It happens on devices that [reorder](crate::Profile::STRICT), and is found where the program reads with `read_at` or
-    /// `load_u64`, or calls [`seen`](crate::seen).
+    /// Early reads happen on devices that [reorder](crate::Profile::STRICT). The fabric finds
+    /// those that the program makes with `read_at` or `load_u64`, or reports by
+    /// [`seen`](crate::seen).
     #[must_use]
     pub fn early_reads(&self) -> Vec<String> {
         self.shared().lock_to_look().late.early_reads.clone()

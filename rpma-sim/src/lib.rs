@@ -1,8 +1,9 @@
 //! A simulated RDMA fabric, in the place of libibverbs and librdmacm.
 //!
-//! A program that uses `rpma` cannot be tested without RDMA, and a real device is kind: it
-//! executes in order and its calls never fail. With `rpma`'s feature `sim` the same program runs against this crate:
-//! in one process, without root, headers, libraries or a device.
+//! A program that uses `rpma` cannot be tested without RDMA. A real device also hides mistakes,
+//! because it usually executes in order and its calls seldom fail. With `rpma`'s feature `sim` the
+//! same program runs against this crate: in one process, without root, headers, libraries or a
+//! device.
 //!
 //! A program depends on `rpma` alone, and has this crate as `rpma::sim`.
 //!
@@ -34,17 +35,17 @@
 //!   loss of power takes. [`Fabric::on_every_event`] looks at every image of it that may be left,
 //!   at every event of a run; [`Fabric::power_cut`] leaves one, and [`Host::restart`] starts the
 //!   host again with that.
-//! * [`Fabric::between`] is the network between two hosts: a [`Link`] loses and delays requests, and is interrupted.
-//!   [`Host::freeze`] stops a host's devices.
-//! * [`Fabric::jump_over_waits`] lets the clock jump, and [`repeatable`] runs a test with an order of threads that a seed
-//!   repeats. [`Fabric::follow`] takes the clock of an async program.
+//! * [`Fabric::between`] is the network between two hosts: a [`Link`] loses and delays requests,
+//!   and is interrupted. [`Host::freeze`] stops a host's devices.
+//! * [`Fabric::jump_over_waits`] lets the clock jump, and [`repeatable`] runs a test with an order
+//!   of threads that a seed repeats. [`Fabric::follow`] takes the clock of an async program.
 //!
 //! # How it is put in the place of the libraries
 //!
-//! By name, not by symbol: with the feature `sim`, `rpma-sys` re-exports [`verbs`], which has the functions and types
-//! of `verbs.h` and `rdma_cma.h` that `rpma` uses. No C symbol is defined, so that other code in
-//! the same program that links libibverbs is not served by accident. A thread that is on no host
-//! opens no device, and gets the reason.
+//! By name, not by symbol: with the feature `sim`, `rpma-sys` re-exports [`verbs`], which has the
+//! functions and types of `verbs.h` and `rdma_cma.h` that `rpma` uses. No C symbol is defined, so
+//! that other code in the same program that links libibverbs is not served by accident. A thread
+//! that is on no host opens no device, and gets the reason.
 //!
 //! # What is simulated, and what is not
 //!

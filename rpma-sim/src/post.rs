@@ -29,7 +29,8 @@ unsafe fn sends_of(
     mut take: impl FnMut(*mut ibv_send_wr, bool, Send) -> Result<()>,
 ) -> Result<()> {
     while !wr.is_null() {
-        // SAFETY: the caller promises a chain. Only those fields are read that a request of its kind has.
+        // SAFETY: the caller promises a chain. Only those fields are read that a request of its
+        // kind has.
         let (flags, next) = (unsafe { (*wr).send_flags }, unsafe { (*wr).next });
         // SAFETY: as above.
         let (list, count) = (unsafe { (*wr).sg_list }, unsafe { (*wr).num_sge });
@@ -125,9 +126,10 @@ thread_local! {
     static STOP: Cell<Duration> = const { Cell::new(Duration::ZERO) };
 }
 
-/// From now on each post to a queue pair by this thread stops for so long, before its request is in the queue and after
-/// that, as if another thread had the processor, in the fabric's [time](crate::now). It holds no lock of the fabric
-/// then.
+/// From now on, each post to a queue pair by this thread stops twice for `stop`: before its
+/// request is in the queue, and after that. This is as if another thread had the processor. The
+/// duration is in the fabric's [time](crate::now), and the thread holds no lock of the fabric
+/// meanwhile.
 pub fn preempt_posts(stop: Duration) {
     STOP.set(stop);
 }

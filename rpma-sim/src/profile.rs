@@ -40,7 +40,8 @@ pub struct Profile {
     pub(crate) returns_last_receive: Option<Duration>,
     /// Whether a queue has more room than was asked for: the next power of two, less one.
     pub(crate) rounds_up: bool,
-    /// Whether a send queue's slot is free again only when a completion of it, or of a later request, is polled.
+    /// Whether a send queue's slot is free again only when a completion of it, or of a later
+    /// request, is polled.
     pub(crate) frees_slots_by_polling: bool,
     /// Whether a write or a message may be executed before an earlier read, flush or atomic write.
     pub(crate) reorders: bool,
@@ -55,16 +56,18 @@ pub struct Profile {
 }
 
 impl Profile {
-    /// soft-RoCE of Linux 6.12 with rdma-core 56: native flush and atomic write, everything in order.
+    /// soft-RoCE of Linux 6.12 with rdma-core 56: native flush and atomic write, everything in
+    /// order.
     ///
     /// Departs from the specification where that kernel does. Failures are not solicited
-    /// (`rxe_resp.c`, `rxe_comp.c`: completions are posted with solicited = 0). If its own memory
-    /// is refused, a request ends as flushed. A send that is too long is a remote operation error
-    /// (`rxe_resp.c`), and a retry count of 7 is without end (`rxe_comp.c`). A native flush or
-    /// atomic write that is sent again has a wrong address, and fails with `REM_ACCESS_ERR`; if
-    /// only its answer was lost, it is never answered (`req_retry` in `rxe_req.c`,
-    /// `rxe_prepare_res` in `rxe_resp.c`). A receive of a shared queue that an incomplete message
-    /// has taken is lost with its queue pair (`flush_recv_queue` in `rxe_resp.c`).
+    /// (`rxe_resp.c`, `rxe_comp.c`: completions are posted with solicited = 0). If the device
+    /// refuses a request because of this side's own memory, the request ends as flushed. A send
+    /// that is too long is a remote operation error (`rxe_resp.c`), and a retry count of 7 is
+    /// without end (`rxe_comp.c`). A native flush or atomic write that is sent again has a wrong
+    /// address, and fails with `REM_ACCESS_ERR`; if only its answer was lost, it is never answered
+    /// (`req_retry` in `rxe_req.c`, `rxe_prepare_res` in `rxe_resp.c`). A receive of a shared
+    /// queue that an incomplete message has taken is lost with its queue pair (`flush_recv_queue`
+    /// in `rxe_resp.c`).
     pub const RXE_6_12: Self = Self {
         name: "soft-RoCE of Linux 6.12",
         device: "rxe",
@@ -92,8 +95,8 @@ impl Profile {
         last_arm_counts: false,
     };
 
-    /// soft-RoCE of Linux 6.1: neither native flush nor native atomic write. From that kernel's source; no test here
-    /// compares it with one.
+    /// soft-RoCE of Linux 6.1: neither native flush nor native atomic write. It follows the source
+    /// of that kernel. No test here compares it with a running one.
     pub const RXE_6_1: Self = Self {
         name: "soft-RoCE of Linux 6.1",
         native: false,
@@ -107,27 +110,30 @@ impl Profile {
         ..Self::RXE_6_12
     };
 
-    /// An adapter that does no more than the specification guarantees, and that has a native flush and a native atomic
-    /// write. No adapter has these today ([`ADAPTER`](Self::ADAPTER)).
+    /// An adapter that does no more than the specification guarantees, and that has a native flush
+    /// and a native atomic write. No adapter has these today ([`ADAPTER`](Self::ADAPTER)).
     ///
-    /// * A write or a message may be executed before an earlier read, flush or atomic write of its queue
-    ///   pair, unless it has a fence. A fence covers earlier reads and atomics (IBA 10.8.3.3). No public
-    ///   text guarantees that it covers flushes, so here it does not. Writes and messages stay in order
-    ///   among themselves. Reads, flushes and atomic writes are executed after everything that was
-    ///   posted before them.
-    /// * The data of a write or a message is read at any time between its post and its completion, in parts.
-    /// * A plain write that was executed, and has completed, may become visible to the programs of its target
-    ///   later. Such writes become visible in any order, if they are not to the same bytes. A read, a flush of their
-    ///   range, a message, immediate data or a native atomic write that comes after them makes them visible; time does,
-    ///   too. So a flag by a plain write, or by an atomic write that is one (on [`ADAPTER`](Self::ADAPTER)), does not
-    ///   stand for data that were written before it ([`Fabric::early_reads`](crate::Fabric::early_reads)).
-    /// * A queue has the room that was asked for, and a slot of a send queue is free only when a completion of
-    ///   its request or of a later one was polled.
+    /// * A write or a message may be executed before an earlier read, flush or atomic write of its
+    ///   queue pair, unless it has a fence. A fence covers earlier reads and atomics (IBA
+    ///   10.8.3.3). No public text guarantees that it covers flushes, so here it does not. Writes
+    ///   and messages stay in order among themselves. Reads, flushes and atomic writes are
+    ///   executed after everything that was posted before them.
+    /// * The data of a write or a message is read at any time between its post and its completion,
+    ///   in parts.
+    /// * A plain write that was executed, and has completed, may become visible to the programs of
+    ///   its target later. Such writes become visible in any order, if they are not to the same
+    ///   bytes. A read, a flush of their range, a message, immediate data or a native atomic write
+    ///   that comes after them makes them visible; time does, too. So a flag that a plain write
+    ///   sets does not prove that earlier data is visible
+    ///   ([`Fabric::early_reads`](crate::Fabric::early_reads)). An atomic write on
+    ///   [`ADAPTER`](Self::ADAPTER) is a plain write, too.
+    /// * A queue has the room that was asked for, and a slot of a send queue is free only when a
+    ///   completion of its request or of a later one was polled.
     /// * Failures have the specification's statuses, are solicited, and are reported by
     ///   asynchronous events.
-    /// * A failed queue pair returns the receive that an incomplete message has taken from a
-    ///   shared queue, 2 ms later, and only then reports that it was the last one. One that is
-    ///   destroyed before does not return it.
+    /// * An incomplete message may have taken a receive from a shared queue. A failed queue pair
+    ///   returns that receive 2 ms later. Only then it reports that this was the last receive. A
+    ///   queue pair that is destroyed before does not return it.
     /// * Destroying a queue pair takes its completions out of the completion queues, as mlx5 does.
     pub const STRICT: Self = Self {
         name: "a strict adapter",
@@ -153,7 +159,8 @@ impl Profile {
         ..Self::RXE_6_12
     };
 
-    /// An adapter as there are today: [`STRICT`](Self::STRICT), without native flush and native atomic write.
+    /// An adapter like those of today: [`STRICT`](Self::STRICT), without native flush and native
+    /// atomic write.
     pub const ADAPTER: Self = Self {
         name: "an adapter of today",
         native: false,
