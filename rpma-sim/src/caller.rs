@@ -1,6 +1,7 @@
 //! The operations of a program that its threads post, for reports.
 //!
-//! `rpma` uses the `wr_id` of a request for a number of its own. So it names the operation before it posts the request.
+//! `rpma` uses the `wr_id` of a request for a number of its own. So it names the operation before
+//! it posts the request.
 //!
 //! A library above `rpma` posts for its program, with numbers of its own. It enters the program's
 //! [`Place`] before.
@@ -33,8 +34,8 @@ thread_local! {
     static PLACE: Cell<Option<Place>> = const { Cell::new(None) };
 }
 
-/// A line of a program, for the reports of the fabric: the operations that a library posts for it
-/// have this line, and no `op_context`.
+/// Names a line of a program in the reports of the fabric. The operations that a library posts for
+/// the program have this line, and no `op_context`.
 ///
 /// A report has the line that calls `rpma`. In a library that posts in closures, in futures or
 /// later, this would be a line of the library. Such a library takes the line of its caller, and
@@ -57,8 +58,8 @@ impl Place {
     /// No line: the library posts for itself.
     pub const NONE: Self = Self(None);
 
-    /// The line of the caller. If this thread is in a place, because the caller is a library as
-    /// well: that place.
+    /// Takes the line of the caller. If this thread has already entered a place, because the
+    /// caller is a library as well, it takes that place.
     #[must_use]
     #[track_caller]
     pub fn caller() -> Self {

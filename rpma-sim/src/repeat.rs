@@ -8,8 +8,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use crate::fabric::Fabric;
 use crate::profile::Profile;
 
-/// Runs a test on a fabric on which the order of threads follows from a seed, so that a run that fails can be run
-/// again.
+/// Runs a test on a fabric on which the order of threads follows from a seed, so that a run that
+/// fails can be run again.
 ///
 /// It takes the seed from the environment variable `RPMA_SIM_SEED`. If that is not set it takes a
 /// new one for each run, and the number of runs is `RPMA_SIM_RUNS`, or 1. When the test panics it
@@ -20,18 +20,21 @@ use crate::profile::Profile;
 /// ```
 ///
 /// On such a [fabric](Fabric::seeded) one thread runs at a time: the calling one, those that
-/// [`Host::spawn`](crate::Host::spawn) and [`thread`](crate::thread) have started, and those that have entered a host.
-/// At each call of verbs and of [`sync`](crate::sync), and when a thread waits in `rpma`, the seed chooses which thread
-/// goes on. Time is virtual ([`Fabric::now`], [`now`](crate::now)): 1 µs for each call. When no
-/// thread can go on it jumps to the next limit, or to the next retry of a device. The random
-/// choices of a device follow from the seed as well.
+/// [`Host::spawn`](crate::Host::spawn) and [`thread`](crate::thread) have started, and those that
+/// have entered a host. At each call of verbs and of [`sync`](crate::sync), and when a thread
+/// waits in `rpma`, the seed chooses which thread goes on. Time is virtual ([`Fabric::now`],
+/// [`now`](crate::now)): 1 µs for each call. When no thread can go on it jumps to the next limit,
+/// or to the next retry of a device. The random choices of a device follow from the seed as well.
 ///
-/// Events outside of the fabric's control are not repeated: a thread that waits for a lock, a
-/// channel, a sleep or a scope of std's or of another crate (take those of [`sync`](crate::sync)
-/// and [`thread`](crate::thread)), a thread that comes to a host by itself, and one on no host that
-/// makes calls or wakes a thread. A thread that has the turn and sleeps elsewhere for a second of
-/// real time, or computes for half a minute, loses it. Then time is real until it is back. The run
-/// goes on, and [`Fabric::why_not_repeatable`] has the reason, which is printed as well.
+/// Events outside of the fabric's control are not repeated:
+/// * a wait for a lock, a channel, a sleep or a scope of std or of another crate: use
+///   [`sync`](crate::sync) and [`thread`](crate::thread),
+/// * a thread that enters a host by itself,
+/// * a thread on no host that makes calls or wakes a thread.
+///
+/// A thread that has the turn loses it if it sleeps elsewhere for a second of real time, or
+/// computes for half a minute. Then time is real until it is back. The run goes on, and
+/// [`Fabric::why_not_repeatable`] has the reason, which is printed as well.
 ///
 /// If every thread waits and no event can come, one of them panics, and its message has the places
 /// of all of them.

@@ -77,7 +77,7 @@ impl Steps {
     }
 }
 
-/// The action at a step: see [`Fabric::at_step`]. Dropping it takes that back.
+/// Holds the action at a step: see [`Fabric::at_step`]. Dropping it takes the action back.
 #[derive(Debug)]
 #[must_use = "it is taken back when this is dropped"]
 pub struct AtStep {
@@ -104,7 +104,8 @@ impl Drop for AtStep {
 }
 
 impl Fabric {
-    /// How many steps there were: calls of verbs that programs have made, and requests that devices have executed.
+    /// Returns the number of steps until now. A step is a call of verbs by a program, or a request
+    /// that a device has executed.
     #[must_use]
     pub fn steps(&self) -> u64 {
         self.shared().steps.count.load(Ordering::Relaxed)
@@ -114,9 +115,10 @@ impl Fabric {
     /// say, or interrupt the network, in the middle of a run and without a thread that races for
     /// the moment.
     ///
-    /// It runs once, between two calls, in whichever thread is there, when the number of [steps](Self::steps) has been
-    /// reached. A step that is a request may be in the middle of a call: then the action runs after that call. A step
-    /// that has passed already comes at once. The same step of a [seeded](Self::seeded) run is the same moment.
+    /// It runs once, between two calls, in whichever thread is there, when the number of
+    /// [steps](Self::steps) has been reached. If the step is a request in the middle of a call,
+    /// the action runs after that call. If the step has passed already, the action runs at once.
+    /// The same step of a [seeded](Self::seeded) run is the same moment.
     ///
     /// `action` uses only the fabric, its hosts and links, and not rpma. It does not panic.
     ///

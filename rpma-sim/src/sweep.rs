@@ -230,9 +230,10 @@ fn try_run(
     catch_unwind(AssertUnwindSafe(|| program(fabric)))
 }
 
-/// Runs a program again and again, each time with one fault. Each of its calls of verbs fails once. Each of its requests
-/// is lost once, its acknowledgement is lost once, and it is sent again once. Each of its hosts is frozen, killed and
-/// cut from the power at each [step](Fabric::steps), or at 200 steps if there are more. Returns the number of runs.
+/// Runs a program again and again, each time with one fault. Each of its calls of verbs fails
+/// once. Each of its requests is lost once, its acknowledgement is lost once, and it is sent again
+/// once. Each of its hosts is frozen, killed and cut from the power at each [step](Fabric::steps),
+/// or at 200 steps if there are more. Returns the number of runs.
 ///
 /// The program gets a new fabric for each run, makes its hosts there, and judges itself. It may
 /// fail in any way that it documents. It panics if it breaks a promise, or if an object of it is
@@ -240,12 +241,12 @@ fn try_run(
 /// [seeded](Fabric::seeded) one. A run that still waits after an hour of its time panics. The fault
 /// can also come while the program judges itself: a host that it has restarted may be cut then.
 ///
-/// A program that takes long may return early from most of its runs: count them, and run each
-/// seventh one, for example. The first run has no fault.
+/// To save time, a slow program may count its runs and return at once from most of them, for
+/// example from six of seven. The first run has no fault.
 ///
-/// When it panics, the fault is printed, and a variable with which it is the only one. The next
-/// line has the host, the call or the operation, and the program's line, if the build has debug
-/// information:
+/// When the program panics, `sweep` prints the fault and an environment variable. With this
+/// variable, the program runs with that fault only. The next line has the host, the call or the
+/// operation, and the program's line, if the build has debug information:
 ///
 /// ```text
 /// with the fault "ibv_reg_mr 2": run it alone with RPMA_SIM_FAULT="ibv_reg_mr 2"
@@ -256,7 +257,7 @@ fn try_run(
 ///
 /// # Panics
 ///
-/// If the program does, or if the variable has no fault.
+/// If the program panics, or if the value of the variable is not a fault.
 pub fn sweep(profile: &Profile, program: impl Fn(&Fabric)) -> usize {
     if let Some(faults) = only() {
         run(profile, &faults, &program);
@@ -269,11 +270,11 @@ pub fn sweep(profile: &Profile, program: impl Fn(&Fabric)) -> usize {
     faults.len() + 1
 }
 
-/// As [`sweep`], with two to four faults at once, so many times. A seed draws them: the runs have the seeds from
-/// `RPMA_SIM_SEED` on, or from 1 on.
+/// Runs a program as [`sweep`] does, `runs` times, with two to four faults at once. A seed draws
+/// the faults. The runs have the seeds from `RPMA_SIM_SEED` on, or from 1 on.
 ///
-/// When the program panics, it runs again with fewer and fewer of the faults. Those that it needs to panic are printed, and
-/// the variable that brings them:
+/// When the program panics, it runs again with fewer and fewer of the faults. `storm` prints the
+/// faults that are needed for the panic, and the environment variable that selects them:
 ///
 /// ```text
 /// with the faults "kill one 31; request 7": run it alone with RPMA_SIM_FAULT="kill one 31; request 7"

@@ -1,6 +1,7 @@
 //! Threads of the program: as [`std::thread`], on the host of the thread that starts them.
 //!
-//! Such a thread is one of the fabric's, from the call that starts it until its end. `rpma::thread` has an example.
+//! Such a thread is one of the fabric's, from the call that starts it until its end.
+//! `rpma::thread` has an example.
 
 use std::fmt;
 use std::io;
@@ -24,7 +25,7 @@ pub use crate::wait::sleep;
 ///
 /// # Panics
 ///
-/// If the system has no thread.
+/// If the system cannot start a thread.
 pub fn spawn<F, T>(run: F) -> JoinHandle<T>
 where
     F: FnOnce() -> T + Send + 'static,
@@ -33,8 +34,8 @@ where
     Builder::new().spawn(run).expect(NO_THREAD)
 }
 
-/// As [`std::thread::scope`]: its threads are on the hosts of those that start them. At its end it waits for them as
-/// [`JoinHandle::join`] does.
+/// As [`std::thread::scope`]: its threads are on the hosts of those that start them. At its end it
+/// waits for them as [`JoinHandle::join`] does.
 ///
 /// # Panics
 ///
@@ -77,7 +78,8 @@ impl Builder {
         }
     }
 
-    /// As [`std::thread::Builder::name`]. A fabric calls the thread so, and without a name as its host.
+    /// As [`std::thread::Builder::name`]. The name is also that of the thread in a fabric's
+    /// reports. Without one, the thread has the name of its host.
     pub fn name(self, name: String) -> Self {
         Self {
             inner: self.inner.name(name.clone()),
@@ -97,7 +99,7 @@ impl Builder {
     ///
     /// # Errors
     ///
-    /// If the system has no thread.
+    /// If the system cannot start a thread.
     ///
     /// # Panics
     ///
@@ -120,7 +122,7 @@ impl Builder {
     ///
     /// # Errors
     ///
-    /// If the system has no thread.
+    /// If the system cannot start a thread.
     ///
     /// # Panics
     ///
@@ -156,11 +158,12 @@ impl Default for Builder {
 pub struct Scope<'scope, 'env: 'scope>(thread::Scope<'scope, 'env>);
 
 impl<'scope, 'env> Scope<'scope, 'env> {
-    /// As [`std::thread::Scope::spawn`]: the thread is on the calling thread's host, if that is on one.
+    /// As [`std::thread::Scope::spawn`]: the thread is on the calling thread's host, if that is on
+    /// one.
     ///
     /// # Panics
     ///
-    /// If the system has no thread.
+    /// If the system cannot start a thread.
     pub fn spawn<F, T>(&'scope self, run: F) -> ScopedJoinHandle<'scope, T>
     where
         F: FnOnce() -> T + Send + 'scope,
@@ -194,8 +197,8 @@ impl Drop for Ending {
     }
 }
 
-/// A thread that [`spawn`] or [`Host::spawn`](crate::Host::spawn) has started: as [`std::thread::JoinHandle`]. Its fabric
-/// takes part in the wait for its end.
+/// Waits for a thread that [`spawn`] or [`Host::spawn`](crate::Host::spawn) has started: as
+/// [`std::thread::JoinHandle`]. The fabric controls the wait for its end.
 pub struct JoinHandle<T> {
     thread: thread::JoinHandle<T>,
     of: Option<Of>,
@@ -206,7 +209,8 @@ impl<T> JoinHandle<T> {
         Self { thread, of }
     }
 
-    /// Waits for its end. The clock can jump meanwhile, and with a seed others have the turn.
+    /// Waits for the end of the thread. Meanwhile the clock can jump, and with a seed other
+    /// threads have the turn.
     ///
     /// # Errors
     ///
@@ -222,7 +226,7 @@ impl<T> JoinHandle<T> {
         self.thread.thread()
     }
 
-    /// Whether it has ended. On a fabric without a seed, in real time.
+    /// Returns whether the thread has ended. Without a seed, that depends on real time.
     #[must_use]
     #[track_caller]
     pub fn is_finished(&self) -> bool {

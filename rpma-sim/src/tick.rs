@@ -4,9 +4,9 @@
 //! fabric's time is that clock's, and a future that the runtime polls does the work that is due. So
 //! the fabric's timers are timers of the runtime, and a paused clock jumps to whichever is first.
 //!
-//! The runtime's clock does not see the time of a call that blocks. The wait of such a call jumps as
-//! after `Fabric::jump_over_waits`. The fabric's clock is then ahead, until the program's clock has
-//! caught up (`Time::jump_to`).
+//! The runtime's clock does not see the time of a call that blocks. The wait of such a call jumps
+//! as after `Fabric::jump_over_waits`. The fabric's clock is then ahead, until the program's clock
+//! has caught up (`Time::jump_to`).
 
 use std::future::{Future, poll_fn};
 use std::mem;
@@ -26,8 +26,8 @@ impl Fabric {
     /// Makes the program's clock the fabric's: for tests of async programs, with a runtime that has
     /// a clock to pause.
     ///
-    /// `now` returns the program's time. It is called with locks of the fabric, so it uses neither the
-    /// fabric nor `rpma`. Call this first of all, inside of the runtime, and spawn
+    /// `now` returns the program's time. It is called with locks of the fabric, so it uses neither
+    /// the fabric nor `rpma`. Call this first of all, inside of the runtime, and spawn
     /// [`tick`](Self::tick) beside the program:
     ///
     /// ```
@@ -57,27 +57,27 @@ impl Fabric {
     ///   that have entered the runtime (`Handle::enter`).
     /// * The random numbers that `rpma` draws are the same in each run.
     ///
-    /// A runtime with one thread and a paused clock then does the same at the same instants, in each
-    /// run. A loop that yields and never sleeps keeps a paused clock from going on.
+    /// A runtime with one thread and a paused clock then does the same at the same instants, in
+    /// each run. A loop that yields and never sleeps keeps a paused clock from going on.
     ///
     /// # Calls that block
     ///
-    /// A call that blocks keeps the runtime from running anything else, and the runtime's clock does
-    /// not see how long it takes. Such a wait is jumped over, as after
-    /// [`jump_over_waits`](Self::jump_over_waits). So a wait for a peer that is another task of the
-    /// same thread fails at the end of its limit, and takes no real time. The fabric's clock is then
-    /// ahead of the program's, and stands still until that has caught up. If the wait has no limit
-    /// and no event can come, the thread panics after 5 s of real time, and the message has its
-    /// last call of verbs. A wait of no time never waits.
+    /// A call that blocks keeps the runtime from running anything else, and the runtime's clock
+    /// does not see how long it takes. Such a wait is jumped over, as after
+    /// [`jump_over_waits`](Self::jump_over_waits). So a wait for a peer that is another task of
+    /// the same thread fails at the end of its limit, and takes no real time. The fabric's clock
+    /// is then ahead of the program's, and stands still until that has caught up. If the wait has
+    /// no limit and no event can come, the thread panics after 5 s of real time, and the message
+    /// has its last call of verbs. A wait with a limit of zero returns at once.
     ///
     /// [`std::thread::sleep`] and other waits outside of `rpma` are real time, as everywhere.
     ///
     /// # Panics
     ///
     /// If the fabric has a [seed](Self::seeded), and with it a clock of its own: as those of
-    /// [`repeatable`](crate::repeatable), [`sweep`](crate::sweep) and [`storm`](crate::storm). If its
-    /// clock [jumps](Self::jump_over_waits) already, or follows. If it has put something off already,
-    /// for instance a retry.
+    /// [`repeatable`](crate::repeatable), [`sweep`](crate::sweep) and [`storm`](crate::storm). If
+    /// its clock [jumps](Self::jump_over_waits) already, or follows a clock already. If it already
+    /// has delayed work, for instance a retry.
     pub fn follow(&self, now: impl Fn() -> Instant + Send + Sync + 'static) {
         let (shared, wrong) = (self.shared(), "Fabric::follow");
         let order = &shared.order;
@@ -108,19 +108,20 @@ impl Fabric {
     /// Does the work that is due on a fabric that [follows](Self::follow) the program's clock,
     /// until the fabric is gone: a future to spawn beside the program, or to poll with it.
     ///
-    /// `sleep_until` returns a future that is ready at an instant of that clock. Dropping the future
-    /// stops the fabric's clock, and another one may go on. If something is to come and no such
-    /// future waits for it, the fabric prints a line to stderr after 5 s of real time. The future is
-    /// `Send` if `sleep_until` and its futures are.
+    /// `sleep_until` returns a future that is ready at an instant of that clock. Dropping the
+    /// future stops the fabric's clock. A later call of `tick` returns another future that
+    /// continues. If something is to come and no such future waits for it, the fabric prints a
+    /// line to stderr after 5 s of real time. The future is `Send` if `sleep_until` and its
+    /// futures are.
     ///
     /// The fabric wakes the future in the middle of a call of `rpma`, under locks of both. So its
     /// waker must not poll it in place.
     ///
     /// # Panics
     ///
-    /// If the fabric does not follow a clock, or has such a future already, or if the calling thread
-    /// is not on the fabric: there the limits of `rpma` would be real time. The future panics if
-    /// such a thread polls it.
+    /// If the fabric does not follow a clock, or has such a future already, or if the calling
+    /// thread is not on the fabric: there the limits of `rpma` would be real time. The future
+    /// panics if such a thread polls it.
     pub fn tick<F, S>(&self, mut sleep_until: F) -> impl Future<Output = ()> + use<F, S>
     where
         F: FnMut(Instant) -> S,
@@ -182,8 +183,8 @@ impl Ticking {
         Some(state.clock.first())
     }
 
-    /// Whether the sleep until an instant is over, because something is due earlier or the fabric is
-    /// gone. Otherwise the task is woken when it is.
+    /// Whether the sleep until an instant is over, because something is due earlier or the fabric
+    /// is gone. Otherwise the task is woken when it is.
     fn is_over(&self, until: Option<Instant>, cx: &Context<'_>) -> bool {
         let waker = cx.waker();
         let mut next = self.alarm.lock();

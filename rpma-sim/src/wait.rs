@@ -37,7 +37,8 @@ thread_local! {
     static UNDIVIDED: Cell<bool> = const { Cell::new(false) };
 }
 
-/// The time of the fabric of the calling thread's host; on no host that of the system.
+/// Returns the time of the fabric of the calling thread's host. On no host it returns the system's
+/// time.
 ///
 /// The limits of `rpma` are measured with it.
 #[must_use]
@@ -175,7 +176,8 @@ pub(crate) fn is_undivided() -> bool {
     UNDIVIDED.get()
 }
 
-/// Runs something, and keeps the turn unless it waits: with a lock that threads of several fabrics use.
+/// Runs something, and keeps the turn unless it waits: with a lock that threads of several fabrics
+/// use.
 #[doc(hidden)]
 pub fn undivided<T>(run: impl FnOnce() -> T) -> T {
     struct Before(bool);

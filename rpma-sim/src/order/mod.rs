@@ -43,7 +43,7 @@ const RUNNING: u32 = 30;
 /// to it.
 const LOOK: Duration = Duration::from_millis(1);
 
-/// The calls, with their threads, in their order. Two equal runs have equal traces.
+/// Identifies the calls of a run, their threads and their order. Two equal runs have equal traces.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Trace {
     /// How many calls and waits there were.
