@@ -63,7 +63,8 @@ impl Cq {
 }
 
 impl State {
-    /// A request is completed. Polling it frees `slots` of its send queue, of a device that frees them then.
+    /// A request is completed. Polling it frees `slots` of its send queue, of a device that frees
+    /// them then.
     pub(crate) fn complete(&mut self, number: u32, wc: ibv_wc, solicited: bool, slots: u32) {
         let cq = &mut self.cqs[number];
         if cq.completions.len() == cq.room {

@@ -1,9 +1,9 @@
 //! How queue pairs execute requests: when, in which order, and how both sides fail. The responder's
 //! side: [`crate::responder`].
 //!
-//! A request is executed as a whole, by the thread that posted it or, if it had to wait, by the fabric's own. The head
-//! of a send queue is executed first, except on devices that [reorder](crate::Profile::STRICT). Completions
-//! are always in order.
+//! A request is executed as a whole, by the thread that posted it or, if it had to wait, by the
+//! fabric's own. The head of a send queue is executed first, except on devices that
+//! [reorder](crate::Profile::STRICT). Completions are always in order.
 
 use std::cell::Cell;
 use std::sync::atomic::Ordering;
@@ -496,7 +496,8 @@ impl State {
         }
     }
 
-    /// A request that was executed is sent again: the responder acknowledges it, and reads once more for it.
+    /// A request that was executed is sent again: the responder acknowledges it, and reads once
+    /// more for it.
     fn repeat(&mut self, number: u32, peer: u32, send: &Send, parts: &[Part]) -> Outcome {
         if !self.hears(number) {
             return Outcome::NoAnswer;

@@ -1,8 +1,8 @@
 //! When a device reads the data that it sends.
 //!
-//! At any time between the post and the completion, in parts, and again for packets that it sends again (the buffer
-//! belongs to the device until the completion was polled: `ibv_post_send(3)`). So a program that changes a buffer too
-//! early sends other bytes, or a mixture.
+//! At any time between the post and the completion, in parts, and again for packets that it sends
+//! again (the buffer belongs to the device until the completion was polled: `ibv_post_send(3)`).
+//! So a program that changes a buffer too early sends other bytes, or a mixture.
 
 use crate::memory::{Part, fetch};
 use crate::qp::{Data, Send};
@@ -20,8 +20,8 @@ impl Send {
 }
 
 impl State {
-    /// Requests from one on were posted. On a device that [reorders](crate::Profile::STRICT) a part of the data of some is
-    /// read at once, and the rest when they are executed.
+    /// Requests from one on were posted. On a device that [reorders](crate::Profile::STRICT) a
+    /// part of the data of some is read at once, and the rest when they are executed.
     pub(crate) fn begin_to_fetch(&mut self, number: u32, first: usize) {
         if !self.profile_of(number).reorders {
             return;

@@ -64,7 +64,8 @@ pub(crate) struct Part {
 pub(crate) struct Denied;
 
 impl State {
-    /// The part of a region of a domain that a key and an address name, if the region has the rights.
+    /// The part of a region of a domain that a key and an address name, if the region has the
+    /// rights.
     pub(crate) fn part(
         &self,
         pd: u32,
@@ -158,7 +159,8 @@ impl State {
     }
 }
 
-/// Copies as a device does: 8 aligned bytes at once, the others one by one. The program may look at any time.
+/// Copies as a device does: 8 aligned bytes at once, the others one by one. The program may look
+/// at any time.
 pub(crate) fn copy(from: &[u8], to: Part) {
     assert!(from.len() <= to.len, "it was checked");
     let mut done = 0;
@@ -227,8 +229,9 @@ pub(crate) fn fetch(from: Part, to: &mut Vec<u8>) {
     fence(Ordering::Acquire);
 }
 
-/// Whether so many bytes are copied in words. Where the program's own copies are portable ones, and so of single bytes,
-/// only 8 bytes alone are: Rust has no accesses of different sizes at the same time.
+/// Whether so many bytes are copied in words. Where the program's own copies are portable ones,
+/// and so of single bytes, only 8 bytes alone are: Rust has no accesses of different sizes at the
+/// same time.
 fn has_words(len: usize) -> bool {
     len == 8 || !cfg!(any(miri, rpma_portable_copies))
 }

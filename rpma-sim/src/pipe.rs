@@ -77,8 +77,8 @@ impl Pipe {
     }
 }
 
-/// Sleeps until there is an event, as a read of the descriptor would: it fails with `EAGAIN` if the user has made it
-/// non-blocking, and with `EINTR` after a signal.
+/// Sleeps until there is an event, as a read of the descriptor would: it fails with `EAGAIN` if
+/// the user has made it non-blocking, and with `EINTR` after a signal.
 pub(crate) fn wait_readable(fd: BorrowedFd<'_>) -> Result<(), Errno> {
     if fcntl_getfl(fd)?.contains(OFlags::NONBLOCK) {
         return Err(Errno::AGAIN);

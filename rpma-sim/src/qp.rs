@@ -47,8 +47,8 @@ pub(crate) struct Qp {
     /// For a shared queue: the receive that an incomplete message has taken.
     pub(crate) begun: Option<Recv>,
     pub(crate) last_receive: LastReceive,
-    /// Requests that are done, of a device that frees their slots when a completion of them is polled, by the
-    /// next completion.
+    /// Requests that are done, of a device that frees their slots when a completion of them is
+    /// polled, by the next completion.
     pub(crate) unpolled: u32,
     /// Slots that are not free yet, of such requests.
     pub(crate) kept_slots: u32,

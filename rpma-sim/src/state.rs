@@ -22,7 +22,8 @@ use crate::srq::Srq;
 use crate::steps::Steps;
 use crate::timer::{Clock, Timer};
 
-/// A fabric. Every id and every host keeps it, so that it lives as long as anything that was made in it is used.
+/// A fabric. Every id and every host keeps it, so that it lives as long as anything that was made
+/// in it is used.
 #[derive(Debug)]
 pub(crate) struct Shared {
     state: Mutex<State>,
@@ -93,7 +94,8 @@ impl Shared {
         self.lock_quietly()
     }
 
-    /// As [`lock`](Self::lock), for a test that looks at the fabric: no step, at which something happens.
+    /// As [`lock`](Self::lock), for a test that looks at the fabric: no step, at which something
+    /// happens.
     #[track_caller]
     pub(crate) fn lock_to_look(&self) -> MutexGuard<'_, State> {
         assert_not_checking();
@@ -155,8 +157,8 @@ pub(crate) struct State {
     pub(crate) random: u64,
 }
 
-// SAFETY: the pointers inside are to objects that a call returned; they are used under the lock of the state, for fields
-// that the caller does not touch at the same time, or compared.
+// SAFETY: the pointers inside are to objects that a call returned; they are used under the lock of
+// the state, for fields that the caller does not touch at the same time, or compared.
 unsafe impl Send for State {}
 
 impl State {
@@ -191,7 +193,8 @@ impl State {
         nics.find(|nic| nic.had(addr)).map(|nic| nic.host)
     }
 
-    /// How many objects there are of each kind, of the kinds that there are: on one host, or on all.
+    /// How many objects there are of each kind, of the kinds that there are: on one host, or on
+    /// all.
     pub(crate) fn objects(&self, host: Option<usize>) -> BTreeMap<&'static str, usize> {
         let is = |of: usize| host.is_none_or(|host| host == of);
         let on = |nic: usize| is(self.nics[nic].host);

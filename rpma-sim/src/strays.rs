@@ -1,4 +1,5 @@
-//! Requests that outlive their requester: those that were on their way when its queue pair failed or was destroyed.
+//! Requests that outlive their requester: those that were on their way when its queue pair failed
+//! or was destroyed.
 //!
 //! A network delivers the requests that it has. The responder executes it, in order, as long as its
 //! own queue pair takes requests: until it fails, is reset or destroyed. How many of the requests

@@ -1,4 +1,5 @@
-//! The calls of extended queue pairs (`struct ibv_qp_ex`): `ibv_wr_start`, a call for each request, `ibv_wr_complete`.
+//! The calls of extended queue pairs (`struct ibv_qp_ex`): `ibv_wr_start`, a call for each
+//! request, `ibv_wr_complete`.
 
 use std::ffi::{c_int, c_void};
 use std::ptr;
@@ -60,14 +61,16 @@ pub(crate) fn set_calls(qp: &mut ibv_qp_ex, ops: u64) {
 /// `ibv_qp_to_qp_ex(3)`.
 pub unsafe extern "C" fn ibv_qp_to_qp_ex(qp: *mut ibv_qp) -> *mut ibv_qp_ex {
     let extended = qp.cast::<ibv_qp_ex>();
-    // SAFETY: every queue pair of this crate is the beginning of an extended one, and the caller's is alive.
+    // SAFETY: every queue pair of this crate is the beginning of an extended one, and the caller's
+    // is alive.
     match unsafe { (*extended).wr_start } {
         Some(_) => extended,
         None => ptr::null_mut(),
     }
 }
 
-/// The state of a queue pair that no thread builds a stream for: providers hold the send queue's lock meanwhile.
+/// The state of a queue pair that no thread builds a stream for: providers hold the send queue's
+/// lock meanwhile.
 pub(crate) fn not_streaming(of: &Of) -> MutexGuard<'_, State> {
     let state = of.shared.lock();
     of.shared

@@ -47,8 +47,8 @@ macro_rules! zeroed {
     ($name:ident) => {
         impl Default for $name {
             fn default() -> Self {
-                // SAFETY: integers, newtypes of integers, raw pointers and optional function pointers only, and
-                // structs and unions of them: zeros are valid.
+                // SAFETY: integers, newtypes of integers, raw pointers and optional function
+                // pointers only, and structs and unions of them: zeros are valid.
                 unsafe { std::mem::zeroed() }
             }
         }

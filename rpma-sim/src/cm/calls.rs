@@ -113,8 +113,8 @@ impl State {
     }
 }
 
-/// `rdma_create_id(3)`. Unless the id is made [for a device](fabric::for_device) it is on the host that the thread is
-/// on: no other call asks for that.
+/// `rdma_create_id(3)`. Unless the id is made [for a device](fabric::for_device) it is on the host
+/// that the thread is on: no other call asks for that.
 pub unsafe extern "C" fn rdma_create_id(
     channel: *mut rdma_event_channel,
     id: *mut *mut rdma_cm_id,

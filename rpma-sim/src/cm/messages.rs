@@ -1,8 +1,8 @@
 //! The messages between ids: how they arrive, and the end of an id with an unanswered message.
 //!
-//! The kernel repeats a request, a reply and a disconnect until they are answered, and an answer to them for each
-//! repetition (`drivers/infiniband/core/cm.c`). So these wait for hosts that do not reach each other. All others are
-//! sent once.
+//! The kernel repeats a request, a reply and a disconnect until they are answered, and an answer
+//! to them for each repetition (`drivers/infiniband/core/cm.c`). So these wait for hosts that do
+//! not reach each other. All others are sent once.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -198,7 +198,8 @@ impl State {
         self.notify(client, Kind::Response(data));
     }
 
-    /// An id does not want a connection. That is said once: a client that is not reached asks again then.
+    /// An id does not want a connection. That is said once: a client that is not reached asks
+    /// again then.
     pub(super) fn refuse(&mut self, number: u32, peer: u32, data: &[u8]) {
         let waits = [Stage::Asked, Stage::Answered, Stage::Accepted];
         if self.reaches_other(number) {

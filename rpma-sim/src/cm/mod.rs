@@ -205,7 +205,8 @@ impl State {
         Ok(())
     }
 
-    /// Whether a port of a host can be bound at an address: not if it is taken there, or at all addresses.
+    /// Whether a port of a host can be bound at an address: not if it is taken there, or at all
+    /// addresses.
     fn check_port(&self, host: usize, addr: SocketAddr) -> Result<()> {
         for (_, id) in self.ids.iter() {
             // A request's address is that of its listener.

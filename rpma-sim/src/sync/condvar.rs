@@ -9,9 +9,10 @@ use crate::wait::now;
 
 /// A [`std::sync::Condvar`] for threads of a fabric. Its locks are [`Mutex`](super::Mutex)es.
 ///
-/// On a host of a fabric with a seed, the seed chooses which thread [`notify_one`](Self::notify_one) wakes, and limits
-/// are virtual. Where the clock jumps, limits are virtual too. Everywhere else it waits in real time. It never wakes a
-/// thread without a notification.
+/// On a host of a fabric with a seed, the seed chooses which thread
+/// [`notify_one`](Self::notify_one) wakes, and limits are virtual. Where the clock jumps, limits
+/// are virtual too. Everywhere else it waits in real time. It never wakes a thread without a
+/// notification.
 #[derive(Debug)]
 pub struct Condvar {
     waiters: Waiters,
@@ -167,7 +168,8 @@ impl Default for Condvar {
     }
 }
 
-/// Whether a wait has ended by its limit. It replaces [`std::sync::WaitTimeoutResult`], which has no constructor.
+/// Whether a wait has ended by its limit. It replaces [`std::sync::WaitTimeoutResult`], which has
+/// no constructor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WaitTimeoutResult(bool);
 

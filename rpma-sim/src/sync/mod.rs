@@ -1,8 +1,11 @@
-//! Locks, condition variables and channels of the program: as std's, with waits in the order of a fabric.
+//! Locks, condition variables and channels of the program: as std's, with waits in the order of a
+//! fabric.
 //!
-//! A thread that waits on a host is registered with the fabric, and so is each wake-up. `rpma::sync` has an example.
+//! A thread that waits on a host is registered with the fabric, and so is each wake-up.
+//! `rpma::sync` has an example.
 //!
-//! Locks: those here come after the state's and after order's `threads`. A thread that waits holds no lock of these.
+//! Locks: those here come after the state's and after order's `threads`. A thread that waits holds
+//! no lock of these.
 
 mod condvar;
 pub mod mpsc;

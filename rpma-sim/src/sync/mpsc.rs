@@ -21,8 +21,8 @@ pub fn channel<T>() -> (Sender<T>, Receiver<T>) {
     (sender, Receiver::new(channel))
 }
 
-/// As [`std::sync::mpsc::sync_channel`], for threads of a fabric. If the bound is 0, each send waits until its value is
-/// taken.
+/// As [`std::sync::mpsc::sync_channel`], for threads of a fabric. If the bound is 0, each send
+/// waits until its value is taken.
 #[must_use]
 pub fn sync_channel<T>(bound: usize) -> (SyncSender<T>, Receiver<T>) {
     let channel = Arc::new(Channel::new(Some(bound)));

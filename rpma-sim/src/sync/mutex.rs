@@ -16,7 +16,8 @@ use crate::fabric;
 use crate::power::{is_checking, refuse};
 use crate::state::Shared;
 
-/// The real time between two attempts of a thread, while a thread outside of its fabric holds the lock.
+/// The real time between two attempts of a thread, while a thread outside of its fabric holds the
+/// lock.
 const LOOK: Duration = Duration::from_millis(1);
 
 /// For how long a check waits for a lock, in real time, on a fabric on which other threads run.
@@ -24,9 +25,10 @@ const PATIENCE: Duration = Duration::from_secs(1);
 
 /// A [`std::sync::Mutex`] for threads of a fabric.
 ///
-/// A thread on a host of a fabric with a seed gives the turn away while it waits for the lock, and the seed chooses
-/// which thread gets the lock next. Where the clock jumps, it can jump while a thread holds the lock and others wait
-/// for it. Everywhere else this is a `std::sync::Mutex`, with its poisoning.
+/// A thread on a host of a fabric with a seed gives the turn away while it waits for the lock, and
+/// the seed chooses which thread gets the lock next. Where the clock jumps, it can jump while a
+/// thread holds the lock and others wait for it. Everywhere else this is a `std::sync::Mutex`,
+/// with its poisoning.
 pub struct Mutex<T: ?Sized> {
     /// The thread that holds the lock.
     owner: StdMutex<Option<Owner>>,
