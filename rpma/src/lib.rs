@@ -212,9 +212,10 @@ pub mod porting {}
 
 /// A simulated fabric in the place of the libraries, for tests (feature `sim`).
 ///
-/// With `rpma = { …, features = ["sim"] }` in the `[dev-dependencies]`, the tests of a program run in one process, without
-/// RDMA, headers or libraries, and `cargo build` links the libraries as before. `docs/testing-your-program.md`
-/// leads from there to a log that survives every cut of the power.
+/// Add `rpma = { …, features = ["sim"] }` to the `[dev-dependencies]`. The tests of a program then
+/// run in one process, without RDMA, headers or libraries. `cargo build` still links the
+/// libraries. The page `docs/testing-your-program.md` is a tutorial: its result is a log that
+/// survives every loss of power.
 ///
 /// | to | take |
 /// |---|---|
@@ -222,13 +223,13 @@ pub mod porting {}
 /// | let a call fail | [`Fabric::fail`](sim::Fabric::fail) |
 /// | run under each single fault, and under several | [`sweep`](fn@sim::sweep), [`storm`](sim::storm) |
 /// | do something at one step of a run | [`Fabric::at_step`](sim::Fabric::at_step) |
-/// | lose requests and acknowledgements, delay, part, freeze | [`Fabric::between`](sim::Fabric::between), [`Host::freeze`](sim::Host::freeze) |
+/// | lose or delay requests and acknowledgements, interrupt the network, freeze a host | [`Fabric::between`](sim::Fabric::between), [`Host::freeze`](sim::Host::freeze) |
 /// | see writes out of order on the target | [`Fabric::early_reads`](sim::Fabric::early_reads) |
 /// | have persistent memory | [`Host::pmem`](sim::Host::pmem), [`Platform`](sim::Platform) |
 /// | look at all that a loss of power may leave, at every event | [`Fabric::on_every_event`](sim::Fabric::on_every_event), [`Cut`](sim::Cut) |
 /// | cut the power in recoveries | [`Fabric::find_loss_in_recovery`](sim::Fabric::find_loss_in_recovery) |
 /// | let a host lose its power and come back | [`Fabric::power_cut`](sim::Fabric::power_cut), [`Host::restart`](sim::Host::restart) |
-/// | wait for hours, at once | [`Fabric::jump_over_waits`](sim::Fabric::jump_over_waits) |
+/// | wait for hours of virtual time without real time | [`Fabric::jump_over_waits`](sim::Fabric::jump_over_waits) |
 /// | repeat a run with its order of threads | [`repeatable`](sim::repeatable) |
 /// | name lines of the program in a library above this one | [`Place`](sim::Place) |
 /// | have threads that wait for each other | [`sync`], [`thread`] |
@@ -273,7 +274,7 @@ pub mod porting {}
 ///     drop(conn);
 ///     assert_eq!(memory.dereg()?, b"hello");
 ///
-///     // A call that fails is told, and names itself.
+///     // The error of a failed call names the call.
 ///     let addr = server.addr().to_string();
 ///     let failing = fabric.fail("ibv_reg_mr").on(&client).next(Errno::NOMEM);
 ///     let writing = client.spawn(move || write(&addr, port, b"hello"));
@@ -286,12 +287,12 @@ pub mod porting {}
 /// # }
 /// ```
 ///
-/// Time is real. If a test lets a peer die, [`ConnCfg::set_ack_timeout`] and
-/// [`set_retry_count`](ConnCfg::set_retry_count) set how soon that is noticed. A test that is not
-/// to wait lets the fabric's clock [jump over waits](sim::Fabric::jump_over_waits). With
-/// [`repeatable`](sim::repeatable) a seed chooses the order of threads, and a run that fails can be
-/// run again. A program with threads of its own takes them from [`thread`], and its locks and
-/// channels from [`sync`].
+/// By default, time is real. If a test lets a peer die, [`ConnCfg::set_ack_timeout`] and
+/// [`set_retry_count`](ConnCfg::set_retry_count) determine how soon the other side notices. To
+/// save that time, a test lets the fabric's clock [jump over waits](sim::Fabric::jump_over_waits).
+/// With [`repeatable`](sim::repeatable) a seed chooses the order of threads, and a run that fails
+/// can be run again. A program with threads of its own takes them from [`thread`], and its locks
+/// and channels from [`sync`].
 #[cfg(feature = "sim")]
 pub mod sim {
     #[doc(hidden)]
