@@ -51,7 +51,7 @@ impl Fabric {
         Self::of(profile, None)
     }
 
-    /// A fabric on which threads run in an order that the seed chooses: see
+    /// Makes a fabric on which the seed chooses the order of threads: see
     /// [`repeatable`](crate::repeatable), which makes one for a test. The calling thread is one of
     /// them, until the fabric is dropped.
     #[must_use]
@@ -87,10 +87,10 @@ impl Fabric {
     /// the fabric's clock runs like the system's. A thread on no host never keeps the clock from
     /// jumping, and its limits are real time. So stay on a host while you start threads.
     ///
-    /// From now on, the clock jumps when all threads on hosts of the fabric wait inside `rpma`,
-    /// [`sync`](crate::sync) or [`thread`](crate::thread), and no event is there to take. It jumps
-    /// to the end of the next limit, or to the next retry of a device. So an hour's limit passes
-    /// at once. [`now`](Self::now) returns the fabric's time.
+    /// From now on, the clock jumps when all threads on hosts of the fabric wait inside `rpma` or
+    /// these modules, and no event is there to take. It jumps to the end of the next limit, or to
+    /// the next retry of a device. So an hour's limit passes at once. [`now`](Self::now) returns
+    /// the fabric's time.
     ///
     /// One thread panics if all of them wait without a limit, no event can come, and no thread
     /// calls the fabric for 5 seconds of real time. Its message has the places of all threads.

@@ -222,9 +222,10 @@ pub fn memory_at(path: &Path) -> Option<io::Result<Arc<Memory>>> {
     }
 }
 
-/// Reports to the fabric that the program has written bytes back from its caches by itself, and
-/// has waited for it (`clwb` and `sfence`, or `pmem_persist` of libpmem): see
-/// [`Host::pmem`](crate::Host::pmem). `PmemMap::persist` and `Mr::persist` report it by
+/// Reports to the fabric that the program itself has written bytes back from its caches, and has
+/// waited for it (`clwb` and `sfence`, or `pmem_persist` of libpmem).
+///
+/// See [`Host::pmem`](crate::Host::pmem). `PmemMap::persist` and `Mr::persist` report it by
 /// themselves.
 ///
 /// The call ignores bytes outside of simulated memory. So it may stay in a program that runs with
