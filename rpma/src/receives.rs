@@ -148,7 +148,7 @@ impl Queues {
         })
     }
 
-    /// The long way, for receives that are unusual or wrong.
+    /// The slow path, for receives that are unusual or wrong.
     #[cold]
     #[inline(never)]
     fn recv_any_many(&self, receives: &[(MrSlice<'_>, u64)]) -> Result<()> {
@@ -165,7 +165,7 @@ impl Queues {
         }
     }
 
-    /// The long way, for a receive that is unusual or wrong.
+    /// The slow path, for a receive that is unusual or wrong.
     #[inline(never)]
     fn recv_any(&self, dst: &MrSlice<'_>, op_context: u64) -> Result<()> {
         if self.srq.is_none() {
@@ -237,7 +237,7 @@ impl Srq {
         Outcome::of_pool(posted)
     }
 
-    /// The long way, for a receive that is unusual or wrong.
+    /// The slow path, for a receive that is unusual or wrong.
     #[cold]
     #[inline(never)]
     fn post_any(&self, dst: &MrSlice<'_>, op_context: u64) -> Result<()> {

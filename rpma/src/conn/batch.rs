@@ -422,7 +422,7 @@ impl<'a, const N: usize> Batch<'a, N> {
     }
 }
 
-/// The long way, as in [`super::ops_any`].
+/// The slow path, as in [`super::ops_any`].
 impl<'a, const N: usize> Batch<'a, N> {
     #[inline(never)]
     fn read_any(

@@ -1,4 +1,4 @@
-//! The long way of an operation: everything is possible, and each error is named.
+//! The slow path of an operation: everything is possible, and each error is named.
 //!
 //! [`super::ops`] calls these with operations that its one condition rejects. These take references
 //! to copies, which their callers make only then.

@@ -1,4 +1,4 @@
-//! The conditions of the short ways: each is true of the usual case of an operation only.
+//! The conditions of the fast paths: each is true of the usual case of an operation only.
 //!
 //! An operation that is rejected here takes the slow path ([`super::checks`]), which checks every
 //! case and names the error. So a condition may reject a valid operation, and must never accept an
@@ -34,7 +34,7 @@ pub(super) struct Short {
     /// The flushes with a promise that this platform and the peer's can keep, as usages of a
     /// region.
     promised: AtomicU8,
-    /// Those of them that take the short way.
+    /// Those of them that take the fast path.
     flushes: AtomicU8,
     /// The same for commits. It is empty unless flush and atomic write are both the device's own,
     /// or both fallbacks.
@@ -57,7 +57,7 @@ struct Settings {
     no_fences: bool,
 }
 
-/// The atomic writes that take the short way.
+/// The atomic writes that take the fast path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(super) enum AtomicWrites {
@@ -101,7 +101,7 @@ impl Short {
     }
 
     /// These flushes keep their promise. `no_fences`: each operation that needs a fence takes the
-    /// long way, and each flush, which is noted there.
+    /// slow path, and each flush, which is noted there.
     pub(super) fn set_flushes(&self, flushes: MrUsage, no_fences: bool) {
         self.set(|settings| {
             settings.flushes = flushes;
@@ -260,7 +260,7 @@ impl Conn {
             && (NOTHING || usually(src.buffer().len() > 0))
     }
 
-    /// Which atomic write it is; `None` if it takes the long way.
+    /// Which atomic write it is; `None` if it takes the slow path.
     #[inline(always)]
     pub(super) fn writes_atomically_simply(&self, dst: &RemoteSlice, flags: Flags) -> AtomicWrites {
         let is_simple = usually(self.short.takes(flags))
@@ -409,7 +409,7 @@ impl Conn {
 mod tests {
     use super::*;
 
-    /// Every device and every setting: an operation takes the short way only where the device has
+    /// Every device and every setting: an operation takes the fast path only where the device has
     /// it, the peer serves reads, and no fence is missing.
     #[test]
     fn the_short_ways_are_open_where_nothing_is_missing() {

@@ -1,7 +1,7 @@
 //! The life of a connection: its [`State`], why it failed, and the bell at its end.
 //!
-//! [`ConnSlots::end`] ends the life, and then both rings. The short way ([`Ring::try_post`]) looks
-//! at its ring alone. The long way looks at the state under the lock of its ring. Markers are
+//! [`ConnSlots::end`] ends the life, and then both rings. The fast path ([`Ring::try_post`]) looks
+//! at its ring alone. The slow path looks at the state under the lock of its ring. Markers are
 //! posted in each state.
 //!
 //! [`Ring::try_post`]: super::ring::Ring::try_post
@@ -109,7 +109,7 @@ impl ConnSlots {
     /// Ends posting. The first end counts. Returns the state before.
     pub(crate) fn end(&self, state: State) -> State {
         let before = self.life.end(state);
-        // The short ways do not look at the state.
+        // The fast paths do not look at the state.
         self.send.end();
         self.receive.end();
         before

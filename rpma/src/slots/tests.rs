@@ -48,7 +48,7 @@ impl Device {
     }
 }
 
-/// As the library posts: on the short way first.
+/// As the library posts: on the fast path first.
 fn post_send(
     slots: &ConnSlots,
     (count, signaled): (u32, bool),
