@@ -52,55 +52,80 @@ use crate::verbs::{
     CmEvent, CmEventKind, CompChannel, ConnParam, CqKind, CqTag, Deadline, Freed, Notify,
 };
 
-/// A connection to another program.
+/// A connection to another program: writes to that program's memory, flushes the writes, and
+/// reports when the data is durable.
 ///
-/// All methods take `&self`: threads may post, poll and wait for events at the same time.
+/// # The life of a connection
 ///
-/// Dropping it takes milliseconds and never waits for the peer, which gets [`ConnEvent::Closed`].
-/// Operations that are not complete then are lost. If the connection uses a shared receive queue,
-/// the drop waits for the device to return the receive of an incomplete message, for at most 0.1 s.
+/// 1. **Establish.** A client makes a [`ConnReq`](crate::ConnReq) and connects it. A server takes
+///    the request from its [`Ep`](crate::Ep) and accepts it. Both then wait for the connection
+///    ([`wait_established`](Self::wait_established)).
+/// 2. **Write.** The owner of the memory sends its descriptor, for example as private data
+///    ([`get_private_data`](Self::get_private_data)). The other side makes an
+///    [`MrRemote`](crate::MrRemote) from it, and posts a [`write`](Self::write) to a part of it.
+/// 3. **Flush.** A completed write need not be durable. A [`flush`](Self::flush) after the writes
+///    makes them durable, or visible. A [`commit`](Self::commit) writes a record, flushes it, and
+///    then shows it with a pointer.
+/// 4. **Wait.** [`wait_for`](Self::wait_for) waits for the completion of one operation, such as
+///    the flush. [`next`](Self::next) returns the completions of all operations, and the
+///    connection's events.
+/// 5. **Close.** [`close`](Self::close) waits until the peer has acknowledged all operations, and
+///    then ends the connection. Dropping the connection ends it at once.
 ///
-/// On soft-RoCE it may take some seconds after the peer's host has lost its power. Packets that
-/// wait for the hardware address of that host keep the queue pair until the kernel gives the
-/// address up. This takes 3 s by default (`mcast_solicit` and `retrans_time_ms` of the neighbour
-/// table).
+/// All methods take `&self` until the end: threads may post, poll and wait for events at the same
+/// time.
+///
+/// # Dropping
+///
+/// Dropping a connection takes milliseconds and never waits for the peer, which gets
+/// [`ConnEvent::Closed`]. Operations that have not completed are lost. If the connection uses a
+/// shared receive queue, the drop waits for the device to return the receive of an incomplete
+/// message, for at most 0.1 s.
+///
+/// On soft-RoCE the drop may take some seconds after the peer's host has lost its power. The
+/// kernel still holds packets for that host, because it waits for the host's hardware address, and
+/// these packets hold the queue pair. It gives up after 3 s by default (`mcast_solicit` and
+/// `retrans_time_ms` of the neighbour table).
 ///
 /// # Order
 ///
-/// On one connection; between connections there is no order at all. This library assumes an order
-/// only if a public source guarantees it, even over soft-RoCE (which executes one request after the
-/// other).
+/// These rules hold within one connection. Operations of two connections have no order. rpma
+/// relies on an order only if a public source guarantees it, with one exception. On soft-RoCE,
+/// which has no usable fence, it relies on a soft-RoCE peer to execute one request after the other
+/// ([`Flags::FENCE`](crate::Flags::FENCE)).
 ///
-/// In which order operations are executed, and so in which order their bytes become durable:
+/// The table lists the order in which the peer's device executes operations. Their bytes become
+/// durable in the same order.
 ///
-/// | later | after an earlier | promised by |
+/// | this operation | is executed after an earlier | guaranteed by |
 /// |---|---|---|
 /// | write, message | write, message | InfiniBand specification 10.8.3.3 |
-/// | read, so a fallback flush | write | the same |
+/// | read, and so a fallback flush | write | the same |
 /// | native flush, native atomic write | write | libfabric and the kernel (annex A19 is not public) |
 /// | native atomic write | native flush | libfabric |
 /// | native flush | native atomic write of the flushed range | libfabric |
 /// | [`atomic_write`](Self::atomic_write) | any flush | this library: by the lines above, or by a fence |
-/// | anything with [`Flags::FENCE`](crate::Flags::FENCE) | read, so a fallback flush | InfiniBand specification 10.8.3.3 |
-/// | write | read, fallback flush, native flush, native atomic write | **nobody**: poll the completion first |
-/// | native flush of another range | native atomic write | **nobody**: poll the completion first |
+/// | anything with [`Flags::FENCE`](crate::Flags::FENCE) | read, and so a fallback flush | InfiniBand specification 10.8.3.3 |
+/// | write | read, fallback flush, native flush, native atomic write | **not guaranteed**: poll the completion first |
+/// | native flush of another range | native atomic write | **not guaranteed**: poll the completion first |
 ///
-/// An operation that is posted after the completion of an earlier one was polled is after it. The order is the peer's
-/// device's: for soft-RoCE beside an adapter see [`ConnCfg::set_peer_reorders`](crate::ConnCfg::set_peer_reorders).
+/// If you poll the completion of an operation and then post another one, the second is executed
+/// after the first. If this side is on soft-RoCE and the peer is on an adapter, see
+/// [`ConnCfg::set_peer_reorders`](crate::ConnCfg::set_peer_reorders).
 ///
 /// The guarantees for a program on the peer's host are weaker (InfiniBand specification 9.5):
 ///
-/// | it has | it may rely on |
+/// | the peer's program has | it may rely on |
 /// |---|---|
 /// | the completion of a receive | the bytes of all writes before that message |
 /// | the completion of a write's immediate data | the bytes of that write and of all before it |
 /// | read the new value of a native atomic write | the bytes of all writes before it |
 /// | read the new value of an [`atomic_write`](Self::atomic_write), native or not | the bytes that a flush before it covers |
-/// | heard of the completion of a flush (a message on another way, say) | the bytes that it covers |
+/// | been notified of a completed flush, for example by a message | the bytes that the flush covers |
 /// | read the bytes of a write | **nothing** else, not even other bytes of that write |
 ///
-/// So "write the data, then write a flag that the peer's program polls" is wrong, although it works
-/// on soft-RoCE and on many adapters. Send the notice, or write it with immediate data.
+/// So "write the data, then write a flag that the peer's program polls" is wrong, although it
+/// works on soft-RoCE and on many adapters. Send the notice, or write it with immediate data.
 ///
 /// # Threads
 ///
@@ -121,7 +146,8 @@ pub struct Conn {
     waits_for_one: AtomicBool,
     /// Whether both queues' channels are the library's.
     has_own_channels: bool,
-    /// Which queue a wait returns that had no event, if both have solicited events only: each in turn.
+    /// Which queue a wait returns that had no event, if both have solicited events only: each in
+    /// turn.
     receives_next: AtomicBool,
     /// See [`get_next_fd`](Self::get_next_fd).
     next_fd: OnceLock<OwnedFd>,
@@ -259,18 +285,19 @@ impl Conn {
         self.event_until(Deadline::after(limit))
     }
 
-    /// Waits until the connection is established, for at most `limit`. After that time, or if the
-    /// connection fails, the connection is destroyed, so that it cannot be established later
-    /// without the program's knowledge. A peer that answers just then may find it established, and
-    /// then its end.
+    /// Waits until the connection is established, for at most `limit`. If the limit passes or the
+    /// connection fails, the connection is destroyed. So it cannot be established later without
+    /// the program's knowledge. If the peer answers at that moment, the peer may see the
+    /// connection established and then closed.
     ///
-    /// The kernel itself gives up on a peer that does not answer only after more than a minute.
+    /// The kernel's own limit for a peer that does not answer is more than a minute.
     ///
     /// # Errors
     ///
     /// [`Error::TimedOut`]. [`Error::NotEstablished`] with the event that came instead (rejected,
-    /// unreachable, …). Otherwise as [`next_event`](Self::next_event); on a descriptor that was made
-    /// non-blocking that is [`Error::NoEvent`] at once, and the connection is destroyed as well.
+    /// unreachable, …). [`Error::NoEvent`] at once if the descriptor was made non-blocking and
+    /// there is no event. Otherwise as [`next_event`](Self::next_event). The connection is
+    /// destroyed after each error.
     pub fn wait_established(self, limit: Duration) -> Result<Self> {
         let deadline = Deadline::after(limit);
         match self.event_until(deadline) {
@@ -363,9 +390,10 @@ impl Conn {
     /// * On soft-RoCE, whether this side relies on the order of the peer's device
     ///   ([`PeerCfg::set_reorders`]).
     ///
-    /// Flushes that were posted before this call count for the order as well. Call it before other
-    /// threads post: a flush or a commit that another thread posts at the same moment may not count. A [`Batch`]
-    /// that has both a flush and an atomic write is checked when they are added: call it before.
+    /// Call it before you post operations, and before you add any to a [`Batch`], which checks
+    /// them when they are added. If the peer reorders, an atomic write after a flush that was not
+    /// polled is refused, even if the flush was posted before this call. A flush or a commit that
+    /// another thread posts during this call may be missed.
     #[doc(alias = "rpma_conn_apply_remote_peer_cfg")]
     pub fn apply_remote_peer_cfg(&self, cfg: &PeerCfg) {
         let durable = cfg.get_durable();
@@ -396,8 +424,8 @@ impl Conn {
         &self.queues.cq
     }
 
-    /// The connection's completion queue for receives, if it has one of its own. If a shared
-    /// receive queue has its own, see [`Srq::get_rcq`](crate::Srq::get_rcq).
+    /// The connection's own completion queue for receives, if it has one. The completion queue of
+    /// a shared receive queue is [`Srq::get_rcq`](crate::Srq::get_rcq).
     #[doc(alias = "rpma_conn_get_rcq")]
     #[must_use]
     pub fn get_rcq(&self) -> Option<&Cq> {
@@ -407,7 +435,7 @@ impl Conn {
     /// The descriptor of the completion channel that the connection's two queues share.
     ///
     /// For `poll`, `epoll` and `fcntl` only: a read from it steals an event. It is readable when
-    /// [`wait`](Self::wait) will not block. The queues' [`AsFd`] lends the same channel's.
+    /// [`wait`](Self::wait) will not block. [`AsFd`] of either queue lends the same descriptor.
     ///
     /// # Errors
     ///
@@ -418,8 +446,8 @@ impl Conn {
         Ok(self.shared_channel()?.as_fd().as_raw_fd())
     }
 
-    /// Waits for a completion event of either completion queue, without a limit, and returns the queue,
-    /// which is armed again: poll it until it is empty.
+    /// Waits for a completion event of either completion queue, without a limit, and returns the
+    /// queue. The queue is armed again before this returns: poll it until it is empty.
     ///
     /// If a queue gives events for solicited completions only
     /// ([`Notify::Solicited`](crate::Notify)), the wait returns that queue within a second, as if
@@ -428,9 +456,10 @@ impl Conn {
     /// # Errors
     ///
     /// [`Error::NotSharedChannel`] unless the connection was made with
-    /// [`ComplChannel::Shared`](crate::ComplChannel::Shared). [`Error::NoCompletion`] if the descriptor
-    /// was made non-blocking and there is no event. [`Error::NotConnected`] after the last event, if the device has
-    /// given the queue pair up. [`Error::Provider`] if `ibv_get_cq_event` or `ibv_req_notify_cq` fails.
+    /// [`ComplChannel::Shared`](crate::ComplChannel::Shared). [`Error::NoCompletion`] if the
+    /// descriptor was made non-blocking and there is no event. [`Error::NotConnected`] if the
+    /// device has reported an error of the queue pair and no event is left. [`Error::Provider`] if
+    /// `ibv_get_cq_event` or `ibv_req_notify_cq` fails.
     #[doc(alias = "rpma_conn_wait")]
     pub fn wait(&self) -> Result<(&Cq, CqKind)> {
         self.wait_until(Deadline::Never)
@@ -469,8 +498,8 @@ impl Conn {
         }
     }
 
-    /// Waits for a completion event, and keeps watch over the peer meanwhile. `None`: the queues are
-    /// to be looked at.
+    /// Waits for a completion event, and keeps watch over the peer meanwhile. `None`: the queues
+    /// are to be looked at.
     fn completion_event(
         &self,
         channel: &CompChannel,
@@ -529,7 +558,7 @@ impl Conn {
     /// Makes the descriptor of the connection's events ([`get_event_fd`](Self::get_event_fd))
     /// non-blocking, or blocking again. In non-blocking mode [`next_event`](Self::next_event)
     /// returns [`Error::NoEvent`] at once if there is no event. Other threads may wait meanwhile.
-    /// The descriptors of completions: [`Cq::set_nonblocking`].
+    /// For the descriptor of completions, see [`Cq::set_nonblocking`].
     ///
     /// # Errors
     ///
@@ -558,8 +587,9 @@ impl Conn {
     /// The descriptor of the connection's event channel, as [`AsRawFd`] gives it.
     ///
     /// For `poll`, `epoll` and `fcntl` only: a read from it steals an event. It is readable when
-    /// [`next_event`](Self::next_event) will not block. Make it non-blocking before other threads
-    /// wait: a wait changes the flag for moments, and restores the flag that it found.
+    /// [`next_event`](Self::next_event) will not block. If you change `O_NONBLOCK` with `fcntl`,
+    /// do it before other threads wait. A wait sets the flag for a moment, and then restores the
+    /// earlier value.
     #[doc(alias = "rpma_conn_get_event_fd")]
     #[must_use]
     pub fn get_event_fd(&self) -> RawFd {
@@ -579,14 +609,15 @@ impl Conn {
         self.queues.qp.native_ops().atomic_write
     }
 
-    /// Why the connection failed: the first failed completion that was polled, from either of its queues; the
-    /// first call that failed to post; the device's error of the queue pair; or the silence of the
-    /// peer ([`ConnCfg::set_keep_alive`](crate::ConnCfg::set_keep_alive)). `None` before the first
+    /// Returns the first failure of the connection. It is the first failed completion that was
+    /// polled from either queue, the first call that failed to post, the device's error of the
+    /// queue pair, or the silence of the peer
+    /// ([`ConnCfg::set_keep_alive`](crate::ConnCfg::set_keep_alive)). `None` before the first
     /// failure.
     ///
-    /// A flushed operation (`WR_FLUSH_ERR`) failed because of an earlier failure. It is returned only if no other
-    /// failure is known: after this side or the peer has disconnected, and on soft-RoCE sometimes at the first
-    /// error.
+    /// An operation with the status `WR_FLUSH_ERR` failed because of an earlier failure. This
+    /// method returns that status only if it has no other failure. That happens after a disconnect
+    /// by either side, and on soft-RoCE sometimes at the first error.
     ///
     /// Completions in a shared receive queue's own queue do not count.
     #[must_use]
@@ -615,9 +646,10 @@ impl Conn {
         Arc::clone(&self.queues.slots)
     }
 
-    /// Returns the event with which the connection ended, once it was taken ([`next_event`](Self::next_event),
-    /// [`next`](Self::next), [`wait_for`](Self::wait_for), [`Wait::next`](crate::wait::Wait::next)): the first one,
-    /// whichever thread took it. The event of a keep-alive's end is returned before it was taken as well.
+    /// Returns the event with which the connection ended, after any thread has taken it:
+    /// [`next_event`](Self::next_event), [`next`](Self::next), [`wait_for`](Self::wait_for) or
+    /// [`Wait::next`](crate::wait::Wait::next). If there were several, it is the first one. If the
+    /// keep-alive ended the connection, the event is returned even before a thread has taken it.
     #[must_use]
     pub fn ended(&self) -> Option<&ConnEvent> {
         self.ended.get().map(|(event, _)| event)
@@ -630,8 +662,9 @@ impl Conn {
     /// place the packet that it works on: before another writer gets the memory, call
     /// [`cut_off`](Self::cut_off).
     ///
-    /// It does not wait: [`ConnEvent::Closed`] comes when the peer has answered by disconnecting as well.
-    /// On a connection that the peer has closed, this is the answer that the peer waits for.
+    /// It does not wait: [`ConnEvent::Closed`] comes when the peer has answered by disconnecting
+    /// as well. If the peer has closed the connection, this call is the answer that the peer waits
+    /// for.
     ///
     /// # Errors
     ///
@@ -643,11 +676,11 @@ impl Conn {
         self.queues.qp.disconnect()
     }
 
-    /// Drops the connection, and returns an error if an object could not be freed. If you only need
-    /// to know whether the peer can still write, use [`cut_off`](Self::cut_off). (If there are
-    /// other handles of a queue, it is freed with the last of them.) A queue pair that cannot be
-    /// destroyed is moved to the error state: the peer reaches no memory by it, here and after a
-    /// drop.
+    /// Drops the connection, and returns an error if an object could not be freed. If you only
+    /// need to know whether the peer can still write, use [`cut_off`](Self::cut_off). If there are
+    /// other handles of a queue, the queue is freed with the last of them. If the queue pair
+    /// cannot be destroyed, it is moved to the error state, so that the peer cannot reach memory
+    /// through it. A drop does the same.
     ///
     /// # Errors
     ///
