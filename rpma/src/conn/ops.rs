@@ -29,25 +29,27 @@ use crate::verbs::{NativeFlush, QueuePair};
 
 /// # Operations
 ///
-/// They are posted, and complete later: see [`Cq`](crate::Cq). Each post returns the operation's name
-/// ([`Posted`]), by which [`wait_for`](Self::wait_for) waits for its completion and [`Wc::posted`](crate::Wc::posted)
-/// finds it. `op_context` is the program's own, and comes back as [`Wc::wr_id`](crate::Wc::wr_id): several operations
-/// may have the same. The operation uses the memory until it has completed. A region that is dropped earlier does no
-/// harm, see [`Mr`](crate::Mr).
+/// An operation is posted, and completes later: see [`Cq`](crate::Cq). Each post returns the
+/// operation's name ([`Posted`]). [`wait_for`](Self::wait_for) waits for the completion with that
+/// name, and [`Wc::posted`](crate::Wc::posted) returns the name of a completion. `op_context` is a
+/// number of your choice, which comes back as [`Wc::wr_id`](crate::Wc::wr_id). Several operations
+/// may have the same number. The operation uses the memory until it has completed. A region that
+/// is dropped earlier does no harm, see [`Mr`](crate::Mr).
 ///
-/// If posting fails the operation is not sent, except after [`Error::Provider`]: then the device
-/// may have the request, and execute it or not. The errors that all share:
+/// If a post fails, the operation is not sent. [`Error::Provider`] is the exception: the device
+/// may have the request, and execute it or not. All operations have these errors:
 ///
-/// * [`Error::InvalidArgument`] if lengths differ or are more than the port takes, if a region belongs to
-///   another peer, or if a region lacks the usage that the operation needs;
+/// * [`Error::InvalidArgument`] if lengths differ or are more than the port takes, if a region
+///   belongs to another peer, or if a region lacks the usage that the operation needs;
 /// * [`Error::QueueFull`] if no slot is free;
-/// * [`Error::NoCompletionDue`] if too few are free, and polling would not free one;
-/// * [`Error::NotConnected`] before the connection is established (on the side that accepts: before it has
-///   accepted; but it should wait for [`ConnEvent::Established`](crate::ConnEvent::Established)), and after
-///   it has failed or ended;
-/// * [`Error::Provider`] if the verb fails (`ibv_post_send`, `ibv_post_recv` or `ibv_wr_complete`). This ends
-///   the connection: the library moves the queue pair to the error state, every earlier operation completes, those
-///   that were not done as flushed, and [`failure`](Self::failure) returns the call.
+/// * [`Error::NoCompletionDue`] if too few slots are free, and polling would not free one;
+/// * [`Error::NotConnected`] before the connection is established, and after it has failed or
+///   ended. The accepting side can post as soon as it has accepted, but it should wait for
+///   [`ConnEvent::Established`](crate::ConnEvent::Established);
+/// * [`Error::Provider`] if the verb fails (`ibv_post_send`, `ibv_post_recv` or
+///   `ibv_wr_complete`). This ends the connection: the library moves the queue pair to the error
+///   state, and [`failure`](Self::failure) returns the call. Earlier operations in flight complete
+///   as flushed.
 impl Conn {
     /// Reads `src` of the peer into `dst`. The lengths must be equal.
     ///
@@ -78,8 +80,8 @@ impl Conn {
     /// Writes `src` to `dst` of the peer. The lengths must be equal.
     ///
     /// Its completion means that the peer's device has the data, not that it is visible or
-    /// persistent there: see [`flush`](Self::flush). Until then the bytes of `src` must not change,
-    /// or the peer gets some of each.
+    /// persistent there: see [`flush`](Self::flush). Do not change the bytes of `src` before the
+    /// completion, or the peer may get a mixture of old and new bytes.
     ///
     /// It needs [`MrUsage::WRITE_SRC`](crate::MrUsage::WRITE_SRC) and
     /// [`MrUsage::WRITE_DST`](crate::MrUsage::WRITE_DST). [`MrSlice::EMPTY`] and
@@ -140,8 +142,8 @@ impl Conn {
     }
 
     /// Writes several local parts, one after the other, to `dst` of the peer.
-    /// `ConnCfg::set_max_send_sge` sets their maximum number. Their lengths together must be that
-    /// of `dst`.
+    /// `ConnCfg::set_max_send_sge` sets their maximum number. The sum of their lengths must be the
+    /// length of `dst`.
     ///
     /// # Errors
     ///
@@ -163,11 +165,13 @@ impl Conn {
         self.posted(self.post_gather(&mut gather, dst.len(), op_context), flags)
     }
 
-    /// Sends `src` as a message, which lands in a receive of the peer. Without one there it waits,
-    /// and so do the operations posted after it. On soft-RoCE those must not be a native flush or
-    /// atomic write, see [`flush`](Self::flush).
+    /// Sends `src` as a message, which lands in a receive of the peer. If the peer has posted no
+    /// receive, the message waits for one, and the operations posted after it wait as well. On
+    /// soft-RoCE, do not post a native flush or atomic write after such a message: see
+    /// [`flush`](Self::flush).
     ///
-    /// It needs [`MrUsage::SEND`](crate::MrUsage::SEND). [`MrSlice::EMPTY`] makes a message of 0 bytes.
+    /// It needs [`MrUsage::SEND`](crate::MrUsage::SEND). [`MrSlice::EMPTY`] makes a message of 0
+    /// bytes.
     ///
     /// # Errors
     ///
@@ -180,7 +184,8 @@ impl Conn {
         self.send_as(Opcode::SEND, src, flags, op_context)
     }
 
-    /// As [`send`](Self::send), with 4 bytes beside the message that the peer finds in its completion.
+    /// As [`send`](Self::send), with 4 more bytes. The peer gets them in the completion of its
+    /// receive, not in its memory.
     ///
     /// # Errors
     ///
@@ -237,21 +242,22 @@ impl Conn {
 
     /// Posts a receive for a message, or for the notice of a write with immediate data.
     ///
-    /// It needs [`MrUsage::RECV`](crate::MrUsage::RECV). [`MrSlice::EMPTY`] takes messages of 0 bytes. The memory
-    /// must be as long as the message, or the connection fails on both sides.
+    /// It needs [`MrUsage::RECV`](crate::MrUsage::RECV). [`MrSlice::EMPTY`] takes messages of 0
+    /// bytes. The memory must be as long as the message, or the connection fails on both sides.
     ///
     /// # Errors
     ///
-    /// As all operations, and [`Error::InvalidArgument`] if the connection receives from a shared receive
-    /// queue. Receives may be posted before the connection is established.
+    /// As all operations, and [`Error::InvalidArgument`] if the connection receives from a shared
+    /// receive queue. Receives may be posted before the connection is established.
     #[doc(alias = "rpma_recv")]
     #[inline]
     pub fn recv(&self, dst: MrSlice<'_>, op_context: u64) -> Result<()> {
         self.queues.recv(dst, op_context)
     }
 
-    /// Posts several receives at once, each with its `op_context`: all of them, or no receive. They
-    /// are as those of [`recv`](Self::recv), with one call of `ibv_post_recv` for each 16.
+    /// Posts several receives at once, each with its `op_context`: all of them, or no receive.
+    /// Each one is a receive as posted by [`recv`](Self::recv). One call of `ibv_post_recv` posts
+    /// up to 16 of them.
     ///
     /// # Errors
     ///
@@ -266,32 +272,31 @@ impl Conn {
     /// ones. It sees the new ones only when all flushes that were posted earlier on this connection
     /// are done.
     ///
-    /// So a program may post the write of a record, its flush, the atomic write of a pointer to it,
-    /// and the flush of the pointer, one after the other. The pointer never shows a record that is
-    /// not there. With [`write`](Self::write) in the place of the atomic write it has to poll the
-    /// first flush before (see [what is ordered](Conn#order)). The atomic write itself is not
-    /// persistent before it is flushed.
+    /// So a program may post four operations one after the other: the write of a record, its
+    /// flush, the atomic write of a pointer to the record, and the flush of the pointer. The
+    /// pointer never shows a record that is not there. An ordinary [`write`](Self::write) of the
+    /// pointer would have to wait for the completion of the first flush (see [what is
+    /// ordered](Conn#order)). The atomic write itself is not persistent before it is flushed.
     ///
     /// If the device has its own atomic write, the completion is a
-    /// [`WcOpcode::ATOMIC_WRITE`](crate::WcOpcode::ATOMIC_WRITE). Otherwise it is an ordinary write
-    /// ([`WcOpcode::RDMA_WRITE`](crate::WcOpcode::RDMA_WRITE)). Then the 8 bytes arrive at once by
-    /// a property of the peer's hardware, which verbs does not guarantee. It needs
-    /// [`MrUsage::WRITE_DST`](crate::MrUsage::WRITE_DST).
+    /// [`WcOpcode::ATOMIC_WRITE`](crate::WcOpcode::ATOMIC_WRITE). Otherwise it is an ordinary
+    /// write ([`WcOpcode::RDMA_WRITE`](crate::WcOpcode::RDMA_WRITE)). Then the 8 bytes arrive at
+    /// once because the peer's hardware works in this way. Verbs does not guarantee it. The
+    /// operation needs [`MrUsage::WRITE_DST`](crate::MrUsage::WRITE_DST).
     ///
-    /// After a fallback flush, which is a read, it carries a fence, except on soft-RoCE. There a
-    /// fence waits for ever after a lost packet, and a peer on soft-RoCE executes in order without
-    /// it.
+    /// After a fallback flush, which is a read, the fallback carries a fence, except on soft-RoCE:
+    /// see [`Flags::FENCE`].
     ///
-    /// On soft-RoCE a native atomic write must not be sent again, as happens after a message that
-    /// waits for a receive: see [`flush`](Self::flush).
+    /// On soft-RoCE a native atomic write fails if the device has to send it again, for example
+    /// after a message that waited for a receive: see [`flush`](Self::flush).
     ///
     /// # Errors
     ///
-    /// As all operations; [`Error::InvalidArgument`] unless `dst` has 8 bytes at an address that is a
-    /// multiple of 8. [`Error::NotSupported`] on a device with a flush of its own and no atomic
-    /// write of its own (no such device is known): no source guarantees an order between the two.
-    /// [`Error::NotSupported`] also on soft-RoCE after a flush that was not polled, if the peer's
-    /// device reorders and the atomic write is a fallback
+    /// As all operations; [`Error::InvalidArgument`] unless `dst` has 8 bytes at an address that
+    /// is a multiple of 8. [`Error::NotSupported`] on a device with a flush of its own and no
+    /// atomic write of its own (no such device is known): no source guarantees an order between
+    /// the two. [`Error::NotSupported`] also on soft-RoCE after a flush that was not polled, if
+    /// the peer's device reorders and the atomic write is a fallback
     /// ([`ConnCfg::set_peer_reorders`](crate::ConnCfg::set_peer_reorders)).
     #[doc(alias = "rpma_atomic_write")]
     #[inline]
@@ -321,33 +326,42 @@ impl Conn {
     /// its completion.
     ///
     /// If the device has its own flush ([`has_native_flush`](Self::has_native_flush)), the
-    /// completion is a [`WcOpcode::FLUSH`](crate::WcOpcode::FLUSH), and it takes a send-queue slot
-    /// for each 2 GiB. (If it fails, each of these may give a failed completion, with the same
-    /// `op_context`.) Otherwise it reads up to 8 bytes of `dst`, and its completion is a
-    /// [`WcOpcode::RDMA_READ`](crate::WcOpcode::RDMA_READ).
-    ///
-    /// A device without a native flush refuses one to its memory, and that breaks the connection.
-    /// `ConnCfg::set_force_fallback` is the remedy: the two sides cannot find out by themselves. It
-    /// is also the remedy on a network that loses packets. soft-RoCE (up to Linux 7.3 at least)
-    /// sends a lost native flush or atomic write again with a wrong address, and the connection
-    /// fails with a remote access error. The fallback survives that, and over soft-RoCE it is
-    /// durable only where the caches are in the persistence domain (eADR). It needs a region that
-    /// may be read. A C program on a device with native flush must register it with
-    /// `RPMA_MR_USAGE_READ_SRC` as well.
+    /// completion is a [`WcOpcode::FLUSH`](crate::WcOpcode::FLUSH). Such a flush takes one
+    /// send-queue slot for each 2 GiB. If it fails, each slot may give a failed completion, with
+    /// the same `op_context`. Otherwise the flush reads up to 8 bytes of `dst`, and its completion
+    /// is a [`WcOpcode::RDMA_READ`](crate::WcOpcode::RDMA_READ).
     ///
     /// A [`write`](Self::write) that is posted after a flush does not wait for it: poll the flush
     /// first, or use [`atomic_write`](Self::atomic_write). See [what is ordered](Conn#order).
     ///
-    /// soft-RoCE does the same, without any loss, for a native flush or atomic write after a
-    /// message that waits for a receive. It sends all of them again. There, the peer must post its
-    /// receives before the messages come ([`ConnReq::recv`](crate::ConnReq::recv) can do so before
-    /// the connection exists), or this side must use the fallback.
+    /// # When to force the fallback
+    ///
+    /// [`ConnCfg::set_force_fallback`](crate::ConnCfg::set_force_fallback) makes a connection
+    /// flush by reading, although this side's device has its own flush. It is necessary in these
+    /// cases:
+    ///
+    /// * The peer's device has no native flush. It refuses a native flush, and the connection
+    ///   breaks. The two sides cannot detect this by themselves.
+    /// * soft-RoCE on a network that loses packets. soft-RoCE (up to Linux 7.3 at least) sends a
+    ///   lost native flush or atomic write again with a wrong address. The connection then fails
+    ///   with a remote access error.
+    /// * soft-RoCE, if a message may have to wait for a receive. soft-RoCE then sends the
+    ///   operations after the message again, with the same error. If the peer posts its receives
+    ///   before the messages come, the native flush works. [`ConnReq::recv`](crate::ConnReq::recv)
+    ///   posts them before the connection exists.
+    ///
+    /// The fallback needs a region that the peer has registered for reading. rpma registers every
+    /// region with a flush type in this way. A C program on a device with native flush must add
+    /// `RPMA_MR_USAGE_READ_SRC`. Over soft-RoCE the fallback makes data durable only if the peer's
+    /// caches are in its persistence domain (eADR).
     ///
     /// # Errors
     ///
-    /// As all operations; [`Error::InvalidArgument`] if `dst` is empty. [`Error::NotSupported`] for a
-    /// persistent flush if the peer has not declared direct write to persistent memory, if the region
-    /// does not support the flush type, or if a fallback flush meets a peer that serves no reads.
+    /// As all operations; [`Error::InvalidArgument`] if `dst` is empty. [`Error::NotSupported`]
+    /// for a persistent flush if the peer has not declared that flushes of this connection make
+    /// data durable ([`apply_remote_peer_cfg`](Self::apply_remote_peer_cfg)).
+    /// [`Error::NotSupported`] also if the region does not support the flush type, or if a
+    /// fallback flush meets a peer that serves no reads.
     #[doc(alias = "rpma_flush")]
     #[inline]
     #[cfg_attr(feature = "sim", track_caller)]
