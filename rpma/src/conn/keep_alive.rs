@@ -149,8 +149,8 @@ pub(crate) fn check(keep_alive: Option<Duration>, ack_timeout: Option<u8>) -> Re
 #[derive(Debug)]
 pub(super) struct KeepAlive {
     limit: Duration,
-    /// [`ConnEvent::Established`] was taken. An accepting side can post before that, but the peer may
-    /// not have taken the answer.
+    /// [`ConnEvent::Established`] was taken. An accepting side can post before that, but the peer
+    /// may not have taken the answer.
     is_established: AtomicBool,
     phase: Mutex<Phase>,
 }
@@ -201,14 +201,16 @@ impl Conn {
     /// returns the time of the next call. `None`: the connection has no keep-alive, or it ended for
     /// another reason.
     ///
-    /// For an event loop that waits for the descriptors of the connection and its queues itself. The
-    /// loop polls the queues until they are empty, and then calls this: at the returned time, or
-    /// before. Completions that stay in a queue are no sign of life. So a loop that never polls
-    /// loses a connection to a live peer. [`next`](Self::next) and
+    /// For an event loop that waits for the descriptors of the connection and its queues itself.
+    /// At the returned time, or earlier, the loop polls the queues until they are empty and then
+    /// calls this. Completions that stay in a queue are no sign of life, so a loop that never
+    /// polls loses a connection to a live peer. [`next`](Self::next) and
     /// [`Wait::next`](crate::wait::Wait::next) keep watch themselves. A loop around
-    /// [`get_next_fd`](Self::get_next_fd) calls this for the time. Calls that come later than that
-    /// never end a connection too early. If the peer is gone, its connection then ends at the
-    /// fourth of them.
+    /// [`get_next_fd`](Self::get_next_fd) calls this only to get the time of its next call of
+    /// `next`.
+    ///
+    /// A late call never ends the connection of a live peer. If the peer is gone and every call is
+    /// late, the fourth call ends the connection.
     ///
     /// ```no_run
     /// # use std::time::Instant;
@@ -233,9 +235,8 @@ impl Conn {
     ///
     /// # Errors
     ///
-    /// [`Error::Ended`] when the keep-alive has ended the connection: from then on, each call. The
-    /// operations in flight have completed before. [`next_event`](Self::next_event) returns the same
-    /// event.
+    /// [`Error::Ended`] in each call after the keep-alive has ended the connection. The operations
+    /// in flight have completed before. [`next_event`](Self::next_event) returns the same event.
     pub fn keep_alive(&self) -> Result<Option<Instant>> {
         let due = self.watch_peer();
         match &self.keep_alive {
@@ -247,8 +248,9 @@ impl Conn {
         }
     }
 
-    /// Takes the steps that are due, and returns the time of the next one. For a caller that has just
-    /// polled the queues until they were empty. The event of the end is one of the kept events.
+    /// Takes the steps that are due, and returns the time of the next one. For a caller that has
+    /// just polled the queues until they were empty. The event of the end is one of the kept
+    /// events.
     pub(crate) fn watch_peer(&self) -> Option<Instant> {
         let of = self.keep_alive.as_ref()?;
         loop {

@@ -44,21 +44,23 @@ impl Conn {
     /// found within a second.
     ///
     /// If the limit is 0 it looks once. When the limit has passed all queues are empty, and each
-    /// gives an event for its next completion. So the program may then wait for
-    /// [`get_next_fd`](Self::get_next_fd), or for their descriptors separately. The call ignores
-    /// their non-blocking mode.
+    /// gives an event for its next completion. So the program may then wait for the descriptor of
+    /// [`get_next_fd`](Self::get_next_fd), or for the descriptors of the connection and its
+    /// queues. If a descriptor is in non-blocking mode, the call still waits until its limit.
     ///
-    /// Completions come first, even those of receives that were flushed before
-    /// [`ConnEvent::Established`] was taken. So when the connection ends, the completions of
-    /// operations in flight come before [`ConnEvent::Closed`], as far as they are there. More may
-    /// follow it: the last data of the peer can be slower than its end. Call again until the limit.
+    /// It returns completions before events. So when the connection ends, the completions that are
+    /// in the queues are returned before [`ConnEvent::Closed`]. More may follow the event, because
+    /// the last data of the peer can be slower than the notice of its end: call again until the
+    /// limit. Flushed receives may even be returned before [`ConnEvent::Established`].
     ///
     /// It works with queues that share a channel or have one each, and with or without a queue for
-    /// receives. It also works if they give events for solicited completions only: unsolicited ones
-    /// are noticed within a second. Receives that complete in a shared receive queue's own queue
-    /// are not the connection's: wait for them with [`Srq::get_rcq`](crate::Srq::get_rcq). A
-    /// connection of a [`Wait`](crate::wait::Wait) waits there. For one on a
-    /// [`CompletionChannel`](crate::CompletionChannel) this is an error.
+    /// receives. It also works if they give events for solicited completions only: unsolicited
+    /// ones are noticed within a second. It does not return receives that complete in a shared
+    /// receive queue's own queue: wait for them with [`Srq::get_rcq`](crate::Srq::get_rcq).
+    ///
+    /// A connection on a [`CompletionChannel`](crate::CompletionChannel) is an error here. So is a
+    /// member of a [`Wait`](crate::wait::Wait): use [`Wait::next`](crate::wait::Wait::next) for
+    /// it.
     ///
     /// If the host of a peer is gone or cut off, only an operation that fails shows it. If a
     /// keep-alive is set ([`ConnCfg::set_keep_alive`](crate::ConnCfg::set_keep_alive)), the library
@@ -66,9 +68,10 @@ impl Conn {
     ///
     /// # Errors
     ///
-    /// [`Error::TimedOut`] when the limit has passed. [`Error::NotConnected`] if the device has reported an error of the
-    /// queue pair, when all completions have been polled. [`Error::InvalidArgument`] if there is no room for a
-    /// completion, or if the connection is on a [`CompletionChannel`](crate::CompletionChannel). [`Error::Provider`] if `ibv_poll_cq`,
+    /// [`Error::TimedOut`] when the limit has passed. [`Error::NotConnected`] if the device has
+    /// reported an error of the queue pair and the queues are empty. [`Error::InvalidArgument`] if
+    /// there is no room for a completion, or if the connection is on a
+    /// [`CompletionChannel`](crate::CompletionChannel). [`Error::Provider`] if `ibv_poll_cq`,
     /// `ibv_get_cq_event`, `ibv_req_notify_cq`, `rdma_get_cm_event` or `poll` fails, or as
     /// [`next_event`](Self::next_event).
     pub fn next(&self, wcs: &mut [Wc], limit: Duration) -> Result<Next> {
@@ -136,25 +139,30 @@ impl Conn {
         }
     }
 
-    /// A descriptor for event loops, in the place of those of the connection and its queues:
-    /// readable when [`next`](Self::next) may have something. Then call that with a limit of 0,
-    /// again and again until it returns [`Error::TimedOut`]. After any other error the connection
-    /// is at its end. From there on the descriptor becomes readable when there is new work.
+    /// Returns one descriptor for event loops, in the place of those of the connection and its
+    /// queues. It is readable when [`next`](Self::next) may have something. Then call `next` with
+    /// a limit of 0, again and again, until it returns [`Error::TimedOut`]. After that the
+    /// descriptor becomes readable when there is new work. Any other error of `next` is the end of
+    /// the connection.
     ///
-    /// It stays the same one, and open, as long as the connection. A copy of it
-    /// (`try_clone_to_owned`) belongs to the program. Some work never makes the descriptor
-    /// readable: completions that another thread has left, and completions without an event if
-    /// [`Notify::Solicited`](crate::Notify::Solicited) is set. A loop with either of them calls
-    /// `next` each second as well. A loop for a connection with a keep-alive also calls `next` at
-    /// the time that [`keep_alive`](Self::keep_alive) returns. Adapters report errors of their own;
-    /// soft-RoCE does not. Any wait on the device reads these errors, and then makes the
-    /// descriptors of the affected connections readable. So a loop calls `next` of any connection
-    /// every few seconds.
+    /// The descriptor is the same one, and stays open, as long as the connection exists. A copy of
+    /// it (`try_clone_to_owned`) belongs to the program.
+    ///
+    /// Some work never makes the descriptor readable. So a loop also calls `next`
+    ///
+    /// * each second, if another thread may leave completions in a queue, or if
+    ///   [`Notify::Solicited`](crate::Notify::Solicited) is set;
+    /// * at the time that [`keep_alive`](Self::keep_alive) returns, if the connection has a
+    ///   keep-alive;
+    /// * every few seconds on any one connection of an adapter. An adapter reports errors of queue
+    ///   pairs in events of the device, which any wait on the device reads. Then the descriptors
+    ///   of the affected connections become readable. soft-RoCE reports no such errors.
     ///
     /// # Errors
     ///
-    /// [`Error::InvalidArgument`] if the connection is on a [`CompletionChannel`](crate::CompletionChannel). [`Error::Provider`] if
-    /// `epoll_create1`, `epoll_ctl` or `eventfd2` fails, which the first call makes.
+    /// [`Error::InvalidArgument`] if the connection is on a
+    /// [`CompletionChannel`](crate::CompletionChannel). [`Error::Provider`] if `epoll_create1`,
+    /// `epoll_ctl` or `eventfd2` fails, which the first call makes.
     pub fn get_next_fd(&self) -> Result<BorrowedFd<'_>> {
         let (main, of_receives) = self.channels()?;
         if let Some(fd) = self.next_fd.get() {
@@ -162,8 +170,8 @@ impl Conn {
         }
         let flags = epoll::CreateFlags::CLOEXEC;
         let fd = epoll::create(flags).map_err(|errno| Error::provider("epoll_create1", errno))?;
-        // The device's own descriptor is not among them: one that many watch through others wakes all of them, and
-        // the kernel allows 500.
+        // The device's own descriptor is not among them: one that many watch through others wakes
+        // all of them, and the kernel allows 500.
         let (of_main, of_receives) = (main.as_fd(), of_receives.map(|channel| channel.as_fd()));
         for watched in [self.as_fd(), of_main].into_iter().chain(of_receives) {
             watch(&fd, watched)?;

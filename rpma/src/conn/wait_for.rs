@@ -28,8 +28,8 @@ use crate::verbs::{Deadline, Wc, WcFailure, WcStatus};
 const INCOMPLETE: &str = "the operation did not complete and goes on; before you change its memory, wait for it again \
                           or drop the connection";
 
-/// For how long a completion may still come after the connection's end: an acknowledgement and the peer's
-/// disconnect reach this host by different ways.
+/// For how long a completion may still come after the connection's end: an acknowledgement and the
+/// peer's disconnect reach this host by different ways.
 pub(crate) const GRACE: Duration = Duration::from_secs(1);
 
 /// Events that a wait for an operation took, and the threads that sleep for events.
@@ -40,18 +40,20 @@ pub(super) struct Events {
 }
 
 impl Conn {
-    /// Waits for the completion of the operation that `posted` names, for at most `limit`. No other
-    /// completion satisfies it. Completions of other operations that it polls meanwhile go to `other`.
+    /// Waits for the completion of the operation that `posted` names, for at most `limit`. No
+    /// other completion satisfies it. Completions of other operations that it polls meanwhile go
+    /// to `other`.
     ///
-    /// Later completions stay in the queue, and may have no event left: poll until the queue is empty
-    /// before [`Cq::wait`](crate::Cq::wait). Another `wait_for` and [`next`](Self::next) do that by themselves.
+    /// Later completions stay in the queue, and may have no event left: poll until the queue is
+    /// empty before [`Cq::wait`](crate::Cq::wait). Another `wait_for` and [`next`](Self::next) do
+    /// that by themselves.
     ///
-    /// It also looks at the connection's events. After the connection's end a completion may still come for
-    /// a second; then the wait ends with [`Error::Ended`]. Events stay for [`next_event`](Self::next_event)
-    /// and [`next`](Self::next), which return a kept event without waiting; the descriptor of events is not
-    /// readable for it.
+    /// It also watches for the end of the connection. A completion may still come for a second
+    /// after the end. After that second the wait fails with [`Error::Ended`]. The event is kept:
+    /// [`next_event`](Self::next_event) and [`next`](Self::next) return it without waiting, but
+    /// the descriptor of events is not readable for it.
     ///
-    /// For operations of other threads: let one thread poll, and let it notify the others.
+    /// If several threads post operations, let one thread poll and notify the others.
     ///
     /// ```no_run
     /// # use rpma::{Conn, Flags, FlushType, RemoteSlice, Result};
@@ -65,19 +67,23 @@ impl Conn {
     ///
     /// # Errors
     ///
-    /// * [`Error::TimedOut`] when the limit has passed. The operation goes on: the device still uses its memory, and
-    ///   its outcome is unknown until its completion or the end of the connection. Wait for it again, or drop the
-    ///   connection.
-    /// * [`Error::Operation`] if the operation failed. If an earlier failure ended the connection and this operation
-    ///   was only flushed, the error is that failure ([`failure`](Self::failure)): another operation's,
-    ///   [`Error::Provider`] after a failed post, [`Error::NotConnected`] if the device gave the queue pair up.
+    /// * [`Error::TimedOut`] when the limit has passed. The operation goes on: the device still
+    ///   uses its memory, and its outcome is unknown until its completion or the end of the
+    ///   connection. Wait for it again, or drop the connection.
+    /// * [`Error::Operation`] if the operation failed. If an earlier failure ended the connection
+    ///   and this operation was only flushed, the error is that failure
+    ///   ([`failure`](Self::failure)): another operation's, [`Error::Provider`] after a failed
+    ///   post, [`Error::NotConnected`] if the device reported an error of the queue pair.
     /// * [`Error::Ended`] if the connection ended and the completion did not come.
-    /// * [`Error::PolledElsewhere`] if the completion was polled by another call, including an earlier call of this
-    ///   method. That call has the outcome: only after [`Error::TimedOut`] is there something to wait for again.
+    /// * [`Error::PolledElsewhere`] if another call polled the completion, for example an earlier
+    ///   call of this method. That call returned the outcome. An earlier call that returned
+    ///   [`Error::TimedOut`] has not polled it.
     /// * [`Error::InvalidArgument`] for an operation of another connection or without
-    ///   [`Flags::COMPLETION_ALWAYS`](crate::Flags::COMPLETION_ALWAYS), and while another thread is in this call.
+    ///   [`Flags::COMPLETION_ALWAYS`](crate::Flags::COMPLETION_ALWAYS), and while another thread
+    ///   is in this call.
     /// * [`Error::SharedChannel`] if the connection is on a
-    ///   [`CompletionChannel`](crate::CompletionChannel): the wait could take the events of others.
+    ///   [`CompletionChannel`](crate::CompletionChannel): the wait could take the events of
+    ///   others.
     /// * [`Error::Provider`] as [`next`](Self::next).
     #[inline]
     pub fn wait_for(
