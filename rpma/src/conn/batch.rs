@@ -37,8 +37,8 @@ use crate::verbs::{
 /// It lives on the stack, uses 128 bytes for each of the `N` entries, and does not allocate. An
 /// operation with 2 to 8 [parts](Self::write_gather) uses two entries, one with 9 to 16 parts uses
 /// three. A native flush uses one entry for each 2 GiB. Data with [`Flags::INLINE`] and that of
-/// [`atomic_write`](Self::atomic_write) is read when the batch is posted. It is borrowed until
-/// then, and as long as the batch is used again. So make the batch in the scope of that data.
+/// [`atomic_write`](Self::atomic_write) is read when the batch is posted. The batch borrows this
+/// data until its own last use, even after a post. So make the batch in the scope of that data.
 ///
 /// ```no_run
 /// use rpma::{Conn, Error, Flags, FlushType, MrRemote, Mr};
@@ -61,10 +61,11 @@ use crate::verbs::{
 ///
 /// # How it is posted
 ///
-/// As a chain of work requests with `ibv_post_send`. If it has a native flush or a native atomic
-/// write, it is posted between `ibv_wr_start` and `ibv_wr_complete`. If it has gathers as well, it
-/// is posted in as many parts as the two forms take turns, each with its doorbell. (The call for
-/// gathers of the second form sends wrong lengths on soft-RoCE before rdma-core 64.)
+/// It is posted as a chain of work requests with `ibv_post_send`. If it has a native flush or a
+/// native atomic write, it is posted between `ibv_wr_start` and `ibv_wr_complete` instead. A
+/// gather in such a batch still takes `ibv_post_send`, because `ibv_wr_set_sge_list` sends wrong
+/// lengths on soft-RoCE before rdma-core 64. Then the batch is posted in several parts, each with
+/// its own doorbell.
 #[must_use = "nothing is sent before `post`"]
 // In this order: if a zero came after the requests, the compiler would make zeros of all of them.
 #[repr(C)]
@@ -92,8 +93,8 @@ impl<'a, const N: usize> Batch<'a, N> {
     ///
     /// # Errors
     ///
-    /// [`Error::InvalidArgument`] and [`Error::NotSupported`] as there, and [`Error::InvalidArgument`] if the batch
-    /// has no room.
+    /// [`Error::InvalidArgument`] and [`Error::NotSupported`] as there, and
+    /// [`Error::InvalidArgument`] if the batch has no room.
     #[inline]
     #[cfg_attr(feature = "sim", track_caller)]
     pub fn read(
@@ -293,7 +294,7 @@ impl<'a, const N: usize> Batch<'a, N> {
         self.push_flush(&dst, flush_type, flags, op_context)
     }
 
-    /// How many operations it has. (A native flush of more than 2 GiB counts as one for each 2 GiB.)
+    /// Returns the number of its operations. A native flush counts once for each 2 GiB.
     #[inline]
     #[must_use]
     pub fn len(&self) -> usize {
@@ -320,10 +321,11 @@ impl<'a, const N: usize> Batch<'a, N> {
     ///
     /// # Errors
     ///
-    /// * [`Error::InvalidArgument`] if the batch is empty, or has more operations than the send queue has slots.
-    /// * [`Error::QueueFull`] and [`Error::NoCompletionDue`] if there are not enough free slots for
-    ///   all. As for single operations, one slot is kept if no operation of the batch has a
-    ///   completion and no completion is due.
+    /// * [`Error::InvalidArgument`] if the batch is empty, or has more operations than the send
+    ///   queue has slots.
+    /// * [`Error::QueueFull`] and [`Error::NoCompletionDue`] if there are not enough free slots
+    ///   for all. The last free slot may be kept, as for single operations
+    ///   ([`Queue::Send`](crate::Queue::Send)).
     /// * [`Error::NotConnected`] as for single operations.
     /// * [`Error::Provider`] if `ibv_post_send` or `ibv_wr_complete` fails. Then the connection
     ///   takes no more operations, and some of the batch may be executed. The error reports whether

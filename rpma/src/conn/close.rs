@@ -47,10 +47,13 @@ impl Conn {
     ///
     /// * The first [`failure`](Self::failure) of the connection, whichever thread polled it:
     ///   [`Error::Operation`], or [`Error::Provider`] after a failed post.
-    /// * [`Error::TimedOut`] if the peer does not acknowledge in time, or the device does not flush.
-    /// * [`Error::Ended`] if the peer closed the connection before it acknowledged everything. If another call took
-    ///   that event before, only the operations that come back here count.
-    /// * [`Error::NotConnected`] if the connection ended before that without such an event.
+    /// * [`Error::TimedOut`] if the peer does not acknowledge in time, or the device does not
+    ///   flush.
+    /// * [`Error::Ended`] if the peer closed the connection before it acknowledged everything. If
+    ///   another call took that event earlier, this error is returned only if a failed operation
+    ///   of this side is among the completions.
+    /// * [`Error::NotConnected`] if the connection ended before the acknowledgement, without an
+    ///   event of the peer.
     /// * [`Error::Provider`] if a verb fails.
     pub fn close(self, limit: Duration) -> Result<Vec<Wc>, CloseError> {
         let mut completions = Vec::new();
@@ -81,7 +84,8 @@ impl Conn {
         }
     }
 
-    /// The program has taken the peer's end already: an error if that cut off an operation of this side.
+    /// The program has taken the peer's end already: an error if that cut off an operation of this
+    /// side.
     fn nothing_was_cut_off(&self, state: State, completions: &[Wc]) -> Result<()> {
         let is_cut_off = |wc: &Wc| wc.posted().is_some() && wc.result().is_err();
         match self.ended() {

@@ -57,20 +57,20 @@ impl Conn {
     pub const MAX_COMMIT_PARTS: usize = MAX_COMMIT_PARTS;
 
     /// Writes `parts`, flushes them, then writes the 8 bytes of `pointer`, and flushes these: all
-    /// with one post and one doorbell. The completion of the operation that it returns means that
-    /// all of it is as durable (or as visible) as [`flush`](Self::flush) promises for `flush_type`.
-    /// With [`FlushType::Persistent`] no loss of power leaves the new pointer without all bytes of
-    /// the parts. [`FlushType::Visibility`] gives no guarantee for a loss of power.
+    /// with one post and one doorbell. When the returned operation has completed, all of it is
+    /// durable or visible, as after a [`flush`](Self::flush) of `flush_type`. With
+    /// [`FlushType::Persistent`], a new pointer that survives a loss of power has all bytes of its
+    /// parts. [`FlushType::Visibility`] gives no guarantee for a loss of power.
     ///
     /// Without a pointer it only writes and flushes. Several commits may be in flight: their
     /// pointers are written in the order of the posts. A commit must not overwrite bytes that the
     /// pointer before it shows.
     ///
-    /// Only the last flush has a completion. It takes a send-queue slot for each request: each
-    /// part, each flush and the pointer. A read flushes all parts of a region together. A native
-    /// flush does so where the parts lie close together (with gaps of up to 4 KiB altogether);
-    /// otherwise each part has its own. The source memory of the parts must not change before the
-    /// completion; the pointer's bytes travel with the request.
+    /// Only the last flush has a completion. The commit takes a send-queue slot for each request:
+    /// each part, each flush and the pointer. A read flushes all parts of a region together. A
+    /// native flush does the same if the gaps between the parts are at most 4 KiB altogether.
+    /// Otherwise each part has a flush of its own. The source memory of the parts must not change
+    /// before the completion; the pointer's bytes travel with the request.
     ///
     /// ```no_run
     /// use rpma::{Conn, Error, FlushType, Mr, MrRemote};
@@ -91,8 +91,8 @@ impl Conn {
     /// As [`write`](Self::write), [`flush`](Self::flush) and [`atomic_write`](Self::atomic_write);
     /// the text names the part. [`Error::InvalidArgument`] also if there are no parts or more than
     /// [`MAX_COMMIT_PARTS`](Self::MAX_COMMIT_PARTS), if a part has 0 bytes, or if the pointer lies
-    /// in a part. [`Error::NotSupported`] if one post cannot keep the pointer after the flush: see
-    /// `atomic_write`. No operation is sent then, but see [`Error::Provider`].
+    /// in a part. [`Error::NotSupported`] also if the devices give no order between the flush and
+    /// the pointer: see `atomic_write`. No operation is sent then, but see [`Error::Provider`].
     #[inline(always)]
     #[cfg_attr(feature = "sim", track_caller)]
     pub fn commit(

@@ -21,9 +21,10 @@ impl Conn {
     /// completions are polled, and the queue pair is destroyed (`ibv_destroy_qp`). `Ok` depends on
     /// that last call alone. Every other failure is logged, and its object is leaked.
     ///
-    /// It returns the completions that had not been polled, those of each queue in their order. An
-    /// operation of this side is unknown if it is not among them and was not polled before: its
-    /// bytes may have reached the peer. Receives among them may have succeeded. Do not serve them.
+    /// It returns the completions that had not been polled, those of each queue in their order. If
+    /// an operation of this side has no completion there and none was polled before, its outcome
+    /// is unknown: its bytes may have reached the peer. Do not serve the receives among the
+    /// completions, even if they succeeded.
     ///
     /// This takes about a millisecond, and waits neither for the peer nor for the network. It waits
     /// at most a second for a device that does not flush the queues. If the connection uses a
@@ -40,8 +41,8 @@ impl Conn {
     /// * A [`Responder`](crate::commit::Responder) still has requests that arrived before.
     ///   [`Responder::remove`](crate::commit::Responder::remove) discards them. Call it as well.
     ///
-    /// A member of a [`Wait`](crate::wait::Wait) is removed first:
-    /// [`Wait::remove`](crate::wait::Wait::remove) returns its connection.
+    /// Before you cut off a member of a [`Wait`](crate::wait::Wait), take its connection out with
+    /// [`Wait::remove`](crate::wait::Wait::remove).
     ///
     /// # Why nothing lands any more
     ///
@@ -49,8 +50,8 @@ impl Conn {
     /// After `ibv_destroy_qp` no queue pair is left to place it.
     ///
     /// * soft-RoCE (Linux 6.1 and 6.12): `__rxe_cleanup` removes the queue pair from the index by
-    ///   which packets find it, and waits for packets that found it before. `rxe_qp_do_cleanup` ends
-    ///   the responder's task. The error state only schedules that task (`rxe_qp_error`).
+    ///   which packets find it, and waits for packets that found it before. `rxe_qp_do_cleanup`
+    ///   ends the responder's task. The error state only schedules that task (`rxe_qp_error`).
     /// * Adapters: in the error state queue processing is stopped (InfiniBand specification, volume
     ///   1, table 91). mlx5, for example, also resets the queue pair before it destroys it
     ///   (`destroy_qp_common`).

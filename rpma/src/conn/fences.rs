@@ -37,8 +37,8 @@ impl Fences {
         }
     }
 
-    /// The peer is declared to reorder. Flushes that were posted until now were not noted, so each of the operations
-    /// that were `posted_so_far` counts as one.
+    /// The peer is declared to reorder. Flushes that were posted until now were not noted, so each
+    /// of the operations that were `posted_so_far` counts as one.
     pub(super) fn peer_reorders(&self, posted_so_far: impl FnOnce() -> u64) {
         let is_missing = !self.possible.contains(SendFlags::FENCE);
         if is_missing && !self.missing.swap(true, Ordering::SeqCst) {
