@@ -7,11 +7,11 @@ use crate::error::{Error, Result};
 use crate::srq::Srq;
 use crate::verbs::Notify;
 
-/// The settings of a connection. Plain data: it is read when a request is made, and may be changed or
-/// dropped afterwards.
+/// Holds the settings of a connection. Plain data: it is read when a request is made, and may be
+/// changed or dropped afterwards.
 ///
-/// The defaults are librpma's, except where those hang: see
-/// [`set_retry_count`](Self::set_retry_count).
+/// The defaults are librpma's, except those of [`set_retry_count`](Self::set_retry_count) and
+/// [`set_min_rnr_timer`](Self::set_min_rnr_timer).
 #[doc(alias = "rpma_conn_cfg_delete")]
 #[derive(Clone, Debug)]
 pub struct ConnCfg {
@@ -102,9 +102,10 @@ impl ConnCfg {
         self.cq_size
     }
 
-    /// Sets the minimum size of a completion queue of its own for receives. The queue always gets
-    /// room for every receive. If it is 0, the default, there is no such queue: receives complete
-    /// in the main queue. It has no effect with a shared receive queue that has its own.
+    /// Sets the minimum size of a separate completion queue for receives. The queue always gets
+    /// room for every receive. If the size is 0, the default, there is no such queue: receives
+    /// complete in the main queue. The setting has no effect if a shared receive queue has its own
+    /// completion queue ([`SrqCfg::set_rcq_size`](crate::SrqCfg::set_rcq_size)).
     #[doc(alias = "rpma_conn_cfg_set_rcq_size")]
     pub fn set_rcq_size(&mut self, entries: u32) -> &mut Self {
         self.rcq_size = entries;
@@ -118,8 +119,8 @@ impl ConnCfg {
         self.rcq_size
     }
 
-    /// Sets which completions the completion queue for receives gives events for, from its creation on.
-    /// The default is [`Notify::Any`]. Without such a queue ([`set_rcq_size`](Self::set_rcq_size))
+    /// Sets the kind of completions that give events in the completion queue for receives. The
+    /// default is [`Notify::Any`]. Without such a queue ([`set_rcq_size`](Self::set_rcq_size))
     /// [`Notify::Solicited`] is refused when the request is made: sends would give no events.
     ///
     /// [`Notify::Solicited`] lists the completions without an event, and the waits that return after
@@ -167,8 +168,8 @@ impl ConnCfg {
         self.rcq_channel.as_ref()
     }
 
-    /// Makes the connection receive from a shared receive queue. `None`, the default, gives it one of
-    /// its own.
+    /// Makes the connection receive from a shared receive queue. `None`, the default, gives the
+    /// connection its own receive queue.
     #[doc(alias = "rpma_conn_cfg_set_srq")]
     pub fn set_srq(&mut self, srq: Option<&Srq>) -> &mut Self {
         self.srq = srq.cloned();
@@ -250,9 +251,9 @@ impl ConnCfg {
     /// to 7. The default is 6. librpma has 7, which means for ever on soft-RoCE, so that a dead
     /// peer is never noticed.
     ///
-    /// Each side's setting counts for its own messages. A client's request names one count for
-    /// both sides, and [`ConnReq::connect`](crate::ConnReq::connect) of the accepting side
-    /// replaces it by its own. librpma accepts with the client's.
+    /// Each side's setting counts for its own messages. A client's request carries the client's
+    /// count. [`ConnReq::connect`](crate::ConnReq::connect) of the accepting side does not use it,
+    /// and sets its own count. librpma accepts with the client's.
     ///
     /// # Errors
     ///
@@ -268,18 +269,18 @@ impl ConnCfg {
         self.retry_count
     }
 
-    /// Sets how often a message is sent again that meets no receive: 0 to 6, or 7 for ever.
+    /// Sets how often this side sends a message again if the peer has no receive for it: 0 to 6,
+    /// or 7 for ever.
     ///
     /// The accepting side's setting counts for both sides: for its own messages, and, through its
     /// answer, for those of the client. The connecting side's setting counts only if the accepting
     /// side uses another library, such as librpma, and then for the messages of that side.
     ///
-    /// The default is 7, as in librpma. It is the one default with which an operation may wait for
-    /// ever, and only for a live program that takes no message. If the program of a peer has ended,
-    /// or its host is gone, [`set_retry_count`](Self::set_retry_count) limits the wait. Anything
-    /// finite would have to be long, for programs that are slow to take their messages, and so
-    /// would the pause before each try ([`set_min_rnr_timer`](Self::set_min_rnr_timer)). A server
-    /// that sends to clients which it does not trust sets a finite count.
+    /// The default is 7, as in librpma. With it, an operation may wait for ever for a live program
+    /// that takes no message. No other default lets an operation wait for ever. If the peer's
+    /// program has ended, or its host is gone, [`set_retry_count`](Self::set_retry_count) limits
+    /// the wait. A finite default would fail operations to programs that are slow to take their
+    /// messages. A server that sends to clients that it does not trust sets a finite count.
     ///
     /// # Errors
     ///
@@ -295,10 +296,10 @@ impl ConnCfg {
         self.rnr_retry_count
     }
 
-    /// Sets after which time an unacknowledged message is sent again: 4.096 µs · 2^`exponent`. `None`
-    /// leaves it to the kernel (`exponent` 17 on Linux 6.12, about 0.5 s; 19 on 6.1). A dead peer
-    /// is noticed after that time, multiplied by one more than the
-    /// [`set_retry_count`](Self::set_retry_count).
+    /// Sets after which time an unacknowledged message is sent again: 4.096 µs · 2^`exponent`.
+    /// `None` leaves it to the kernel (`exponent` 17 on Linux 6.12, about 0.5 s; 19 on 6.1). With
+    /// a [`set_retry_count`](Self::set_retry_count) of n, a dead peer is noticed after n + 1 times
+    /// this time.
     ///
     /// # Errors
     ///
@@ -321,10 +322,12 @@ impl ConnCfg {
 
     /// Sets how long the **peer** waits before it sends a message again that met no receive here.
     /// It is a code of the specification from 1 (0.01 ms) over 12 (0.64 ms, the default) to 31
-    /// (491.52 ms). `None` or 0 is the longest, 655.36 ms, which librpma has. On rxe that is longer
-    /// than the acknowledge timeout, so that a message that waits for a receive fails after some
-    /// seconds like one to a dead peer. For a C program as the receiver,
-    /// [`set_ack_timeout`](Self::set_ack_timeout) of at least 18 on this side helps.
+    /// (491.52 ms). `None` or 0 is the longest time, 655.36 ms, as in librpma.
+    ///
+    /// On rxe this longest time exceeds the acknowledgement time-out. So a message that waits for
+    /// a receive fails after some seconds, as if the peer were dead. If the receiver is a C
+    /// program, which uses the longest time, set [`set_ack_timeout`](Self::set_ack_timeout) to at
+    /// least 18 on the sending side.
     ///
     /// # Errors
     ///
@@ -345,11 +348,11 @@ impl ConnCfg {
         self.min_rnr_timer
     }
 
-    /// Makes the connection use the fallbacks of flush and atomic write even where the device has the
-    /// native operations. The default is `false`.
+    /// Makes the connection use the fallbacks of flush and atomic write even where the device has
+    /// the native operations. The default is `false`.
     ///
-    /// For a target with a device that has no native flush: a native flush would break the
-    /// connection there.
+    /// [`Conn::flush`](crate::Conn::flush) lists the cases that need it, such as a peer whose
+    /// device has no native flush.
     pub fn set_force_fallback(&mut self, force: bool) -> &mut Self {
         self.force_fallback = force;
         self
@@ -361,13 +364,12 @@ impl ConnCfg {
         self.force_fallback
     }
 
-    /// Declares that the peer's device may execute an operation before earlier ones, as adapters do. The default is
-    /// `false`; an [`Offer`](crate::Offer) of such a peer declares it as well.
+    /// Declares that the peer's device may execute an operation before earlier ones, as adapters
+    /// do. The default is `false`; an [`Offer`](crate::Offer) of such a peer declares it as well.
     ///
-    /// It has an effect on soft-RoCE only. There a fence waits for ever after a lost packet, so
-    /// rpma never posts one. A peer on soft-RoCE still keeps the order. An adapter does not. Then
-    /// [`Flags::FENCE`](crate::Flags::FENCE), and an atomic write after a flush that was not
-    /// polled, are [`Error::NotSupported`].
+    /// It has an effect on soft-RoCE only, where rpma never posts a fence. An operation that needs
+    /// one is then [`Error::NotSupported`]: one with [`Flags::FENCE`](crate::Flags::FENCE), or an
+    /// atomic write after a flush that was not polled.
     pub fn set_peer_reorders(&mut self, reorders: bool) -> &mut Self {
         self.peer_reorders = reorders;
         self
@@ -379,66 +381,71 @@ impl ConnCfg {
         self.peer_reorders
     }
 
-    /// Ends the connection when the peer gives no sign of life for this time. `None`, the default,
-    /// lets it stay: without an operation in flight a lost peer's host is not noticed.
+    /// Ends the connection when the peer gives no sign of life for this time. With `None`, the
+    /// default, a lost host of the peer is not noticed while no operation is in flight.
     ///
-    /// A program that only serves, or that has endless retries
-    /// ([`set_retry_count`](Self::set_retry_count)), learns so that a host has no power, stands
-    /// still, or is cut off. Each side sets its own. The time counts from
+    /// Set it in a program that only serves, or that has endless retries
+    /// ([`set_retry_count`](Self::set_retry_count)). The connection then ends if the peer's host
+    /// has no power, stands still, or is cut off. Each side sets its own. The time counts from
     /// [`ConnEvent::Established`](crate::ConnEvent::Established).
     ///
     /// # Promise
     ///
-    /// While the program is in a wait, silence of this time ends the connection, and a pause of
-    /// half of it does not. A connection to a peer that answers never ends, however long it is
-    /// idle. A sign of life is a completion of an operation or of a receive. After 3/16 to 6/16 of
-    /// the time without one, the library asks: it posts a write of 0 bytes. The send queue has one
-    /// more slot for it. The peer's device answers. No program gets its completion.
+    /// While the program is in a wait, a silence of this time ends the connection. A silence of
+    /// half of this time does not. A connection to a peer that answers never ends, however long it
+    /// is idle. A sign of life is a completion of an operation or of a receive. After 3/16 to 6/16
+    /// of the time without one, the library posts a write of 0 bytes, the probe, which the peer's
+    /// device answers. The send queue has one more slot for it. No program gets its completion.
     ///
-    /// The end: the queue pair goes to the error state, so that all operations in flight complete. After
-    /// their completions comes [`ConnEvent::Lost`](crate::ConnEvent::Lost) with the status `-ETIMEDOUT`,
-    /// and [`Conn::failure`](crate::Conn::failure) is [`Failure::Silent`](crate::Failure::Silent). If the
-    /// device itself gives the probe up before, because its retries are used up, the connection ends
-    /// then, with [`Failure::Probe`](crate::Failure::Probe). So set the retry count to 7, which has no
-    /// end on soft-RoCE, if a pause of half of a longer time must not end the connection.
+    /// The end: the queue pair goes to the error state, so that all operations in flight complete.
+    /// After their completions comes [`ConnEvent::Lost`](crate::ConnEvent::Lost) with the status
+    /// `-ETIMEDOUT`, and [`Conn::failure`](crate::Conn::failure) is
+    /// [`Failure::Silent`](crate::Failure::Silent).
+    ///
+    /// The device may give up the probe earlier, when its retries are used up. The connection then
+    /// ends with [`Failure::Probe`](crate::Failure::Probe), perhaps after less than half of the
+    /// time. To prevent this on soft-RoCE, set the retry count to 7, which has no end there.
     ///
     /// # Waits
     ///
-    /// These keep watch: [`Wait::next`](crate::wait::Wait::next), [`Conn::next`](crate::Conn::next),
-    /// [`Conn::wait_for`](crate::Conn::wait_for), [`Conn::wait`](crate::Conn::wait), and the waits of
-    /// [`commit`](crate::commit). An event loop of another kind calls
-    /// [`Conn::keep_alive`](crate::Conn::keep_alive). [`Cq::wait`](crate::Cq::wait),
-    /// [`CompletionChannel::wait`](crate::CompletionChannel::wait) and
-    /// [`Conn::next_event`](crate::Conn::next_event) alone do not. In `rpma-async`
-    /// the driver of a reactor keeps watch of all its connections, and no task needs to wait.
+    /// These keep watch: [`Wait::next`](crate::wait::Wait::next),
+    /// [`Conn::next`](crate::Conn::next), [`Conn::wait_for`](crate::Conn::wait_for),
+    /// [`Conn::wait`](crate::Conn::wait), and the waits of [`commit`](crate::commit). An event
+    /// loop of another kind calls [`Conn::keep_alive`](crate::Conn::keep_alive).
+    /// [`Cq::wait`](crate::Cq::wait), [`CompletionChannel::wait`](crate::CompletionChannel::wait)
+    /// and [`Conn::next_event`](crate::Conn::next_event) alone do not. In `rpma-async` the driver
+    /// of a reactor keeps watch of all its connections, and no task needs to wait.
     ///
-    /// While the program or this host stands still, no connection ends. After that the library
-    /// looks again, 3/16 of the time later, before it ends a connection: an answer that was here
-    /// already counts.
+    /// While the program or this host stands still, no connection ends. After such a pause the
+    /// library looks once more before it ends a connection, 3/16 of the time later. So an answer
+    /// that has already arrived counts.
     ///
     /// # Limits
     ///
-    /// * The answer comes from the peer's device. A program that was stopped, on a host that lives,
-    ///   answers for ever: only an answer of the program itself shows that.
+    /// * The answer comes from the peer's device. If the peer's program is stopped and its host
+    ///   lives, the device answers for ever. Only an answer of the program itself shows that the
+    ///   program works.
     /// * A probe is executed after the operations before it. So three quarters of the time must be
-    ///   longer than the longest of them takes, including those without a completion before it.
-    /// * A message that waits for a receive of the peer keeps the probe back as well. A peer that posts
-    ///   no receive for this time is taken for one that is gone.
-    /// * It is at least four acknowledgement time-outs ([`set_ack_timeout`](Self::set_ack_timeout); by
-    ///   default 2.2 s on Linux 6.12, and 8.6 s on 6.1), so that a lost packet is repeated in time. An
-    ///   adapter may take up to four times as long for a repetition (InfiniBand specification
-    ///   9.7.6.1.3): eight time-outs are better there.
+    ///   longer than any wait for the next completion while operations are in flight.
+    /// * A message that waits for a receive of the peer keeps the probe back as well. So a peer
+    ///   that posts no receive for this time counts as gone.
+    /// * The shortest time is four acknowledgement time-outs
+    ///   ([`set_ack_timeout`](Self::set_ack_timeout); by default 2.2 s on Linux 6.12, and 8.6 s on
+    ///   6.1), so that a lost packet is repeated in time. On an adapter set eight time-outs or
+    ///   more: it may wait for up to four before it repeats a packet (InfiniBand specification
+    ///   9.7.6.1.3).
     ///
-    /// A shorter one is refused: with [`set_ack_timeout`](Self::set_ack_timeout) when the request is
-    /// made, and otherwise when the kernel's time-out is known. That is before the accepting side
-    /// answers ([`Request::into_req`](crate::Request::into_req) and
-    /// [`Server::admit`](crate::serve::Server::admit) refuse it before they change anything), and on
-    /// the connecting side instead of [`ConnEvent::Established`](crate::ConnEvent::Established).
+    /// A shorter time is refused. If [`set_ack_timeout`](Self::set_ack_timeout) is set, making the
+    /// request fails. Otherwise the check needs the kernel's time-out, and comes later. On the
+    /// accepting side, [`Request::into_req`](crate::Request::into_req) and
+    /// [`Server::admit`](crate::serve::Server::admit) refuse it before they change anything. On
+    /// the connecting side, the error comes instead of
+    /// [`ConnEvent::Established`](crate::ConnEvent::Established).
     ///
     /// # Errors
     ///
-    /// [`Error::InvalidArgument`] below a millisecond: a device without acknowledgement time-outs has no
-    /// other lower limit.
+    /// [`Error::InvalidArgument`] below a millisecond. For a device without acknowledgement
+    /// time-outs this is the only lower limit.
     pub fn set_keep_alive(&mut self, silence: Option<Duration>) -> Result<&mut Self> {
         const SHORTEST: Duration = Duration::from_millis(1);
         if let Some(silence) = silence.filter(|silence| *silence < SHORTEST) {
