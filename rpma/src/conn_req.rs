@@ -1,8 +1,8 @@
 //! [`ConnReq`]: a connection before it is made (`struct rpma_conn_req`).
 //!
-//! It owns the connection-manager id, its queue pair and the completion queue, and hands them on to the
-//! [`Conn`]. Dropping it destroys the queue pair, the id (which rejects an incoming request) and the
-//! queue, in this order.
+//! It owns the connection-manager id, its queue pair and the completion queue, and hands them on
+//! to the [`Conn`]. Dropping it destroys the queue pair, the id (which rejects an incoming
+//! request) and the queue, in this order.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -27,8 +27,8 @@ pub(crate) const MAX_REJECT_DATA: usize = 148;
 /// librdmacm puts the device's limit in the place of this value (`RDMA_MAX_INIT_DEPTH`).
 const MAX_READS: u8 = 0xFF;
 
-/// A request for a connection: an outgoing one, made by [`new`](Self::new), or an incoming one, from
-/// [`Ep::next_conn_req`](crate::Ep::next_conn_req).
+/// A request for a connection: an outgoing one, made by [`new`](Self::new), or an incoming one,
+/// from [`Ep::next_conn_req`](crate::Ep::next_conn_req).
 ///
 /// Dropping an incoming request rejects it.
 ///
@@ -119,11 +119,13 @@ impl ConnReq {
     /// An event loop connects in these steps: `resolve`; `advance` until it is
     /// [`Progress::Ready`](crate::Progress::Ready); [`connect`](Self::connect), which does not
     /// block; [`Conn::set_nonblocking`]; and [`Conn::next_event`] when the connection's descriptor
-    /// is readable, until it is [`ConnEvent::Established`](crate::ConnEvent::Established). (An
-    /// address of this host opens the peer's device without blocking:
-    /// [`Side::Local`](crate::Side::Local).) The kernel gives up on an address and on a route after
-    /// [`ConnCfg::set_timeout`], and then the descriptor is readable. On a peer that does not
-    /// answer it gives up only after more than a minute: a loop has a limit of its own for that.
+    /// is readable, until it is [`ConnEvent::Established`](crate::ConnEvent::Established). To open
+    /// the peer's device without blocking, use an address of this host
+    /// ([`Side::Local`](crate::Side::Local)).
+    ///
+    /// The kernel gives up on an address and on a route after [`ConnCfg::set_timeout`], and then
+    /// the descriptor is readable. If the peer does not answer the request, the kernel gives up
+    /// only after more than a minute. So the loop needs its own limit for the answer.
     ///
     /// ```no_run
     /// use rpma::{Conn, ConnCfg, ConnReq, Peer, Progress, Result};
@@ -149,8 +151,9 @@ impl ConnReq {
     ///
     /// # Errors
     ///
-    /// [`Error::InvalidArgument`] for a wildcard address, or a configuration that cannot be had.
-    /// [`Error::Provider`] naming `rdma_resolve_addr` or a verb that makes the request's id.
+    /// [`Error::InvalidArgument`] for a wildcard address, or a configuration that the peer's
+    /// device cannot have. [`Error::Provider`] naming `rdma_resolve_addr` or a verb that makes the
+    /// request's id.
     pub fn resolve(peer: &Peer, addr: SocketAddr, cfg: &ConnCfg) -> Result<Resolving> {
         Resolving::new(Plan::new(peer, cfg)?, addr, cfg.get_timeout())
     }
@@ -232,8 +235,8 @@ impl ConnReq {
     /// `Conn::next_event` reports how it ended.
     ///
     /// `private_data` travels with the request (up to 56 bytes) or with the answer (up to 196).
-    /// `&[]` is empty. The peer receives it padded with zeros to the full length, so that it must
-    /// carry its own length.
+    /// `&[]` sends none. The transport pads the data with zeros to the full length. So data of
+    /// variable length must include its length.
     ///
     /// # Errors
     ///

@@ -26,22 +26,23 @@ use crate::verbs::{CmEventKind, CmId, Deadline};
 ///
 /// # Threads
 ///
-/// Several threads may wait for requests: each request goes to one of them, under the lock of the event
-/// channel.
+/// Several threads may wait for requests: each request goes to one of them, under the lock of the
+/// event channel.
 pub struct Ep {
     id: CmId,
     peer: Peer,
 }
 
 impl Ep {
-    /// Listens at `addr` (as in [`Device::from_addr`](crate::Device::from_addr)) and `port`. With port 0
-    /// the kernel chooses one: see [`get_port`](Self::get_port).
+    /// Listens at `addr` (as in [`Device::from_addr`](crate::Device::from_addr)) and `port`. With
+    /// port 0 the kernel chooses one: see [`get_port`](Self::get_port).
     ///
     /// # Errors
     ///
-    /// [`Error::InvalidArgument`] for a wildcard address, an address of another device than the peer's,
-    /// or a name that cannot be resolved. [`Error::Provider`] naming `rdma_bind_addr` (`ENODEV` or
-    /// `EADDRNOTAVAIL`: no RDMA device has the address; `EADDRINUSE`: the port is taken) or `rdma_listen`.
+    /// [`Error::InvalidArgument`] for a wildcard address, an address of another device than the
+    /// peer's, or a name that cannot be resolved. [`Error::Provider`] naming `rdma_bind_addr`
+    /// (`ENODEV` or `EADDRNOTAVAIL`: no RDMA device has the address; `EADDRINUSE`: the port is
+    /// taken) or `rdma_listen`.
     #[doc(alias = "rpma_ep_listen")]
     pub fn listen(peer: &Peer, addr: &str, port: u16) -> Result<Self> {
         let ep = address::try_each(addr, port, |found| Self::listen_on(peer, found))?;
@@ -64,21 +65,21 @@ impl Ep {
     /// Waits for the next request, without a limit, and makes its queues with the settings of
     /// `cfg`.
     ///
-    /// A client that vanishes meanwhile is skipped: its request was never there. If the client
-    /// gives up while this host stands still, or its packets are lost, no event arrives. The
-    /// request is still returned, and its connection is never established. `Conn::wait_established`
-    /// with a limit ends that. Do not let other clients wait for it: accept them all, and wait for
-    /// each in its own thread, or for all their descriptors.
+    /// A client that vanishes before its queues are made is skipped, and its request is not
+    /// returned. If the client gives up while this host stands still, or its packets are lost, no
+    /// event arrives. The request is still returned, and its connection is never established.
+    /// `Conn::wait_established` with a limit ends that. Do not let other clients wait for it:
+    /// accept them all, and wait for each in its own thread, or for all their descriptors.
     ///
     /// # Errors
     ///
     /// [`Error::NoEvent`] if the descriptor was made non-blocking and there is no request.
-    /// [`Error::InvalidArgument`] if the peer's device cannot have `cfg` (a queue that is too
-    /// large, a completion channel or shared receive queue of another one); requests keep waiting.
-    /// [`Error::Provider`] if a verb fails. A request is rejected if its queues cannot be made, and
-    /// `ENODEV` means that the device was removed. After every error except that one the endpoint
-    /// works as before. A server logs the error and calls again, after a pause, because a lasting
-    /// error would keep it busy.
+    /// [`Error::InvalidArgument`] if the peer's device cannot have `cfg`: a queue that is too
+    /// large, or a completion channel or a shared receive queue of another device. Requests keep
+    /// waiting then. [`Error::Provider`] if a verb fails. A request is rejected if its queues
+    /// cannot be made. `ENODEV` means that the device was removed, and the endpoint is of no more
+    /// use. After every other error the endpoint works as before. A server logs the error and
+    /// calls again, after a pause, because a lasting error would keep it busy.
     #[doc(alias = "rpma_ep_next_conn_req")]
     pub fn next_conn_req(&self, cfg: &ConnCfg) -> Result<ConnReq> {
         self.next(cfg, Deadline::Never)
@@ -107,8 +108,8 @@ impl Ep {
         }
     }
 
-    /// Waits for the next request, without a limit, and makes no queues for it. The server may look at the
-    /// client's private data first, and choose the peer and the settings by it:
+    /// Waits for the next request, without a limit, and makes no queues for it. The server may
+    /// look at the client's private data first, and choose the peer and the settings by it:
     /// [`Request::into_req`].
     ///
     /// A client that vanishes meanwhile is skipped, as by [`next_conn_req`](Self::next_conn_req).
@@ -119,7 +120,8 @@ impl Ep {
     ///
     /// [`Error::NoEvent`] if the descriptor was made non-blocking and there is no request.
     /// [`Error::Provider`] if `rdma_get_cm_event`, `rdma_create_event_channel` (`EMFILE`) or
-    /// `rdma_migrate_id` fails: the request is rejected, with [`RefusalCode::Full`]. `ENODEV` means that the device was removed.
+    /// `rdma_migrate_id` fails: the request is rejected, with [`RefusalCode::Full`]. `ENODEV`
+    /// means that the device was removed.
     pub fn next_request(&self) -> Result<Request> {
         self.next_request_until(Deadline::Never)
     }
@@ -159,8 +161,8 @@ impl Ep {
     }
 
     /// Makes the descriptor of the endpoint's events non-blocking, or blocking again:
-    /// [`next_conn_req`](Self::next_conn_req) then returns [`Error::NoEvent`] at once if there is no request. Other
-    /// threads may wait meanwhile.
+    /// [`next_conn_req`](Self::next_conn_req) then returns [`Error::NoEvent`] at once if there is
+    /// no request. Other threads may wait meanwhile.
     ///
     /// # Errors
     ///

@@ -59,16 +59,17 @@ impl Request {
         self.request.id.peer_addr().ok_or_else(no_address)
     }
 
-    /// Makes the queues of the connection, as `cfg` describes them. The peer may be another one
-    /// than the endpoint's, of the same device. [`ConnReq::connect`] accepts the request then.
+    /// Makes the queues of the connection, as `cfg` describes them. `peer` may be another `Peer`
+    /// than the endpoint's, if both are of the same device. [`ConnReq::connect`] accepts the
+    /// request then.
     ///
     /// # Errors
     ///
     /// The request is rejected after each error.
     ///
     /// * [`Error::InvalidArgument`] if the device cannot have such queues, if the peer belongs to
-    ///   another device, or if the keep-alive is less than four acknowledgement time-outs, even of
-    ///   the kernel's own ([`ConnCfg::set_keep_alive`]).
+    ///   another device, or if the keep-alive is less than four acknowledgement time-outs. If
+    ///   `cfg` sets no time-out, the kernel's own counts ([`ConnCfg::set_keep_alive`]).
     /// * [`Error::Provider`] if a verb fails. The hint of the error names a client that is gone.
     pub fn into_req(self, peer: &Peer, cfg: &ConnCfg) -> Result<ConnReq> {
         self.check_device(peer)?;

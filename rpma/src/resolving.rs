@@ -57,8 +57,8 @@ impl Resolving {
         })
     }
 
-    /// Goes on as far as it can without waiting for the network. The first call may be the last
-    /// one; the last one makes the queues, which takes the device some milliseconds.
+    /// Goes on as far as it can without waiting for the network. A single call may be enough. The
+    /// last call makes the queues, which takes the device some milliseconds.
     ///
     /// # Errors
     ///
