@@ -19,21 +19,20 @@ use crate::lock::Held;
 use crate::slots::{ConnSlots, Kind, Pool};
 use crate::verbs::{CompChannel, CompletionQueue, CqTag, Deadline, Notify, Wc, check_poll};
 
-/// A completion queue. Clones are handles of the same queue, and may stay longer than its
-/// connection. So one can live in a struct beside the watcher of its descriptor. When the
-/// connection is gone no completion comes any more, and [`wait`](Self::wait) is an error. (Earlier
-/// completions may be gone with it: adapters take them out of the queue.)
+/// A completion queue. Clones are handles of the same queue, and may outlive its connection. So a
+/// struct can own a handle together with the watcher of its descriptor. When the connection is
+/// gone no completion comes any more, and [`wait`](Self::wait) is an error. Earlier completions
+/// may be gone with the connection: adapters take them out of the queue.
 ///
 /// The way to wait for completions: [`wait`](Self::wait), then [`get_wc`](Self::get_wc) until it
 /// returns 0, then `wait` again. The queue is armed before `wait` returns. So a completion that
-/// comes while the queue is being drained gives another event, and no completion is missed.
+/// comes while the queue is being drained gives another event, and no completion is missed. To
+/// wait for one operation, use [`Conn::wait_for`](crate::Conn::wait_for).
 ///
 /// # Threads
 ///
-/// Threads may poll and arm it at the same time, and poll one after the other: a lock is held while one
-/// does. Each completion goes to one of them.
-///
-/// To wait for one operation: [`Conn::wait_for`](crate::Conn::wait_for).
+/// Threads may poll and arm the queue at the same time. A lock lets one thread poll after the
+/// other. Each completion goes to one of them.
 #[derive(Clone)]
 pub struct Cq {
     polled: Polled,
@@ -184,10 +183,10 @@ impl Cq {
 
     /// The descriptor of the queue's completion channel, as [`AsRawFd`] gives it.
     ///
-    /// For `poll`, `epoll` and `fcntl` only: a read from it steals an event. That can stop other
-    /// threads' waits on the channel, whatever their limits, and makes the drop of the queue wait
-    /// for ever. It is readable when [`wait`](Self::wait) will not block. Where queues share a
-    /// channel, this is that channel's.
+    /// For `poll`, `epoll` and `fcntl` only: a read from it steals an event. A stolen event can
+    /// stop the waits of other threads on the channel, even past their limits. It also makes the
+    /// drop of the queue wait for ever. The descriptor is readable when [`wait`](Self::wait) will
+    /// not block. Where queues share a channel, this is that channel's.
     #[doc(alias = "rpma_cq_get_fd")]
     #[must_use]
     pub fn get_fd(&self) -> RawFd {
@@ -204,10 +203,10 @@ impl Cq {
     ///
     /// # Errors
     ///
-    /// [`Error::SharedChannel`] if the queue does not have its channel for itself.
-    /// [`Error::NoCompletion`] if the descriptor was made non-blocking and there is no event.
-    /// [`Error::NotConnected`] after the last event, if the device has given the connection's queue
-    /// pair up, or the connection was dropped: no more completions may come. [`Error::Provider`] if
+    /// [`Error::SharedChannel`] if the queue has no channel of its own. [`Error::NoCompletion`] if
+    /// the descriptor was made non-blocking and there is no event. [`Error::NotConnected`] if no
+    /// event is left and no more completions may come: the device has reported an error of the
+    /// connection's queue pair, or the connection was dropped. [`Error::Provider`] if
     /// `ibv_get_cq_event` or `ibv_req_notify_cq` fails.
     #[doc(alias = "rpma_cq_wait")]
     pub fn wait(&self) -> Result<()> {
@@ -237,14 +236,17 @@ impl Cq {
         .map(drop)
     }
 
-    /// Asks for one event when the next completion of that kind arrives, and again after each event.
+    /// Asks for one event when the next completion of that kind arrives, and again after each
+    /// event.
     ///
-    /// [`wait`](Self::wait) and its relatives do this by themselves, even in programs that use
-    /// `poll` or `epoll`. Use this method to change the kind of completions that give events, and
-    /// to arm the queue after a wait has failed to. The last request counts, even while another
-    /// thread waits. On some devices (soft-RoCE), an earlier request for every completion stays in
-    /// force until it has given one event. Completions that are in the queue already give no event.
+    /// [`wait`](Self::wait) and the other waits do this by themselves, even in programs that use
+    /// `poll` or `epoll`. Use this method to change the kind of completions that give events, or
+    /// after a wait has failed in `ibv_req_notify_cq`. The last request counts, even while another
+    /// thread waits. Completions that are in the queue already give no event.
     /// [`Notify::Solicited`] lists the completions that it misses.
+    ///
+    /// On soft-RoCE a change from [`Notify::Any`] to [`Notify::Solicited`] is late by one event.
+    /// The earlier request stays in force until a completion of any kind has given an event.
     ///
     /// # Errors
     ///
@@ -254,9 +256,9 @@ impl Cq {
     }
 
     /// Makes the descriptor of the queue's completion channel non-blocking, or blocking again. In
-    /// non-blocking mode waits on the channel return [`Error::NoCompletion`] at once if there is no
-    /// event. [`Conn::next`](crate::Conn::next) always has its limit. Where queues share a channel,
-    /// this is of all of them. Other threads may wait meanwhile.
+    /// non-blocking mode waits on the channel return [`Error::NoCompletion`] at once if there is
+    /// no event. [`Conn::next`](crate::Conn::next) still waits until its limit. Where queues share
+    /// a channel, the mode is that of all these queues. Other threads may wait meanwhile.
     ///
     /// # Errors
     ///
@@ -432,8 +434,8 @@ impl Polled {
         self.kept.forget(qp_num);
     }
 
-    /// Gives the slots of polled completions back and labels them; the first ones are `settled` already.
-    /// Takes the markers out, and returns how many are left.
+    /// Gives the slots of polled completions back and labels them; the first ones are `settled`
+    /// already. Takes the markers out, and returns how many are left.
     fn settle_each(&self, wcs: &mut [Wc], settled: usize) -> usize {
         let mut kept = settled;
         for next in settled..wcs.len() {
@@ -447,8 +449,8 @@ impl Polled {
         kept
     }
 
-    /// Gives the slot of a request back and labels its completion. `false` if that is a marker, which no
-    /// program gets.
+    /// Gives the slot of a request back and labels its completion. `false` if that is a marker,
+    /// which no program gets.
     fn settle(&self, wc: &mut Wc) -> bool {
         let Owners { conn, srq } = &self.owners;
         let kind = match (Kind::of(wc.wr_id()), conn, srq) {

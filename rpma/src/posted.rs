@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 /// The name of one operation: which connection of this process posted it, and as which request.
 ///
-/// Each method of [`Conn`](crate::Conn) that posts a write, read, flush, send or atomic write returns
-/// one, and [`Batch::post`](crate::Batch::post) that of its last operation.
+/// Each method of [`Conn`](crate::Conn) that posts a write, read, flush, send or atomic write
+/// returns one. [`Batch::post`](crate::Batch::post) returns the name of its last operation.
 /// [`Conn::wait_for`](crate::Conn::wait_for) waits for the completion of exactly that operation.
 /// [`Wc::posted`](crate::Wc::posted) returns the name from a completion, for programs that poll.
 ///
@@ -74,7 +74,8 @@ impl fmt::Debug for Posted {
     }
 }
 
-/// The number of a connection in this process, from its queues' creation on. It is never used again.
+/// The number of a connection in this process, from its queues' creation on. It is never used
+/// again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct ConnId(u64);
 
@@ -107,7 +108,8 @@ mod tests {
 
     use super::*;
 
-    /// An operation without a completion on success has one when it fails, and its program finds it.
+    /// An operation without a completion on success has one when it fails, and its program finds
+    /// it.
     #[test]
     fn a_name_is_the_same_with_and_without_a_completion() {
         let conn = ConnId::new();

@@ -22,8 +22,8 @@ use crate::lock::{Held, Lock};
 
 /// Where the completion events of one or more queues arrive.
 ///
-/// Its lock serialises taking an event with destroying a queue. So an event is never taken for a queue
-/// that is being destroyed, and destroying never waits for an acknowledgement: each event is
+/// Its lock serialises taking an event with destroying a queue. So an event is never taken for a
+/// queue that is being destroyed, and destroying never waits for an acknowledgement: each event is
 /// acknowledged before the lock is released.
 pub(crate) struct CompChannel {
     raw: NonNull<sys::ibv_comp_channel>,
@@ -92,8 +92,8 @@ impl CompChannel {
     }
 
     /// Takes the events that are there, at most `most`, and does not sleep. Each is acknowledged at
-    /// once. `arms` gets the tag of each queue, and returns whether to arm that queue again. The tags
-    /// go to `taken`, each with the result of arming.
+    /// once. `arms` gets the tag of each queue, and returns whether to arm that queue again. The
+    /// tags go to `taken`, each with the result of arming.
     pub(crate) fn take_each(
         &self,
         most: u32,
@@ -129,16 +129,16 @@ impl CompChannel {
         self.try_get_event(arms)?.ok_or_else(none)
     }
 
-    /// As [`get_event`](Self::get_event), on a descriptor that may be non-blocking. `None` if no event
-    /// is there.
+    /// As [`get_event`](Self::get_event), on a descriptor that may be non-blocking. `None` if no
+    /// event is there.
     fn try_get_event(
         &self,
         arms: impl FnOnce(CqTag) -> bool,
     ) -> Result<Option<(CqTag, Result<()>)>> {
         let (mut cq, mut state) = (ptr::null_mut::<sys::ibv_cq>(), ptr::null_mut::<c_void>());
-        // SAFETY: the channel is alive. The call does not block: the descriptor is non-blocking, or an
-        // event is there, and another waiter or a queue's destruction, which could take it away,
-        // needs the lock.
+        // SAFETY: the channel is alive. The call does not block: the descriptor is non-blocking,
+        // or an event is there, and another waiter or a queue's destruction, which could take it
+        // away, needs the lock.
         let ret = unsafe { sys::ibv_get_cq_event(self.raw.as_ptr(), &raw mut cq, &raw mut state) };
         if ret != 0 {
             let cause = io::Error::last_os_error();
@@ -197,8 +197,8 @@ impl CompChannel {
         DeviceWatch::new(self.context.as_ptr(), on_event)
     }
 
-    /// Sleeps until one of these can be read, or something has happened to the device; `false` if `deadline`
-    /// passed first. The first one is [`device_fd`](Self::device_fd).
+    /// Sleeps until one of these can be read, or something has happened to the device; `false` if
+    /// `deadline` passed first. The first one is [`device_fd`](Self::device_fd).
     pub(crate) fn sleep(&self, fds: &mut [PollFd<'_>], deadline: Deadline) -> Result<bool> {
         any_readable(fds, &self.context.device_events(), deadline)
     }
@@ -253,9 +253,9 @@ pub enum Notify {
     Any,
     /// Receives of messages that were sent with `Flags::SOLICITED`, and failures.
     ///
-    /// The specification counts every failure as solicited, but rxe gives no event for failures.
-    /// That holds for requests that it flushes, as it does with all receives of a connection that
-    /// ends, and for those that fail by themselves (`REM_ACCESS_ERR`, `LOC_QP_OP_ERR`). So
+    /// The specification counts every failure as solicited, but rxe gives no event for failures. A
+    /// failure may be a flushed operation: at the end of a connection, rxe flushes all receives.
+    /// Or it may be an operation that fails by itself (`REM_ACCESS_ERR`, `LOC_QP_OP_ERR`). So
     /// [`Cq::wait`](crate::Cq::wait) and [`Conn::wait`](crate::Conn::wait) on such a queue return
     /// after a second at the latest, as if there had been an event. This does not cover other ways
     /// of waiting: on a [`CompletionChannel`](crate::CompletionChannel), or with `poll` and
@@ -408,7 +408,8 @@ impl CompletionQueue {
         unsafe { self.state.as_ref() }
     }
 
-    /// For a caller that polls and has something to do with the completions before another one polls.
+    /// For a caller that polls and has something to do with the completions before another one
+    /// polls.
     #[inline(always)]
     pub(crate) fn lock_polling(&self) -> Held<'_> {
         self.polling.acquire()
@@ -419,8 +420,8 @@ impl CompletionQueue {
     #[inline(always)]
     pub(crate) fn poll(&self, wcs: &mut [Wc]) -> c_int {
         let entries = wcs.len().min(c_int::MAX as usize) as c_int;
-        // SAFETY: `ibv_poll_cq` of the queue's own context; the queue is alive, and the slice has room for
-        // `entries` completions: `Wc` is a transparent `ibv_wc`.
+        // SAFETY: `ibv_poll_cq` of the queue's own context; the queue is alive, and the slice has
+        // room for `entries` completions: `Wc` is a transparent `ibv_wc`.
         unsafe { (self.poll)(self.raw.as_ptr(), entries, wcs.as_mut_ptr().cast()) }
     }
 

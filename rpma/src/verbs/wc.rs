@@ -30,8 +30,8 @@ impl Wc {
     /// The operation that completed. Always valid for operations of the send queue, even failed
     /// ones; `None` for receives.
     ///
-    /// A native flush of more than 2 GiB is posted in parts. If one of them fails, each gives a completion:
-    /// only that of the last part has the name that the post returned.
+    /// A native flush of more than 2 GiB is posted in parts. If a part fails, each part gives a
+    /// completion. Only the completion of the last part has the name that the post returned.
     #[inline]
     #[must_use]
     pub fn posted(&self) -> Option<Posted> {
@@ -45,9 +45,9 @@ impl Wc {
         Some(Posted::new(conn, number, true))
     }
 
-    /// Makes this the completion of a send queue's request that has succeeded: puts the program's `op_context` in
-    /// the place of our `wr_id`, and the name of the request into fields that belong to receives. Two stores: the
-    /// fields lie side by side.
+    /// Makes this the completion of a send queue's request that has succeeded: puts the program's
+    /// `op_context` in the place of our `wr_id`, and the name of the request into fields that
+    /// belong to receives. Two stores: the fields lie side by side.
     #[inline(always)]
     pub(crate) fn set_send(&mut self, op_context: u64, conn: ConnId, number: u64) {
         let (lower, upper) = conn.halves();
@@ -86,8 +86,9 @@ impl Wc {
         self.0.qp_num = 0;
     }
 
-    /// The number of the queue pair, as `Conn::get_qp_num` gives it. Always valid. It is 0 if a shared receive
-    /// queue's completion was polled after its connection was dropped: another connection may have the number then.
+    /// The number of the queue pair, as `Conn::get_qp_num` gives it. Always valid. It is 0 for a
+    /// completion of a shared receive queue that is polled after its connection was dropped,
+    /// because another connection may have the number then.
     #[must_use]
     pub fn qp_num(&self) -> u32 {
         self.0.qp_num
@@ -105,8 +106,9 @@ impl Wc {
     /// # Errors
     ///
     /// [`WcFailure`] if the status is not [`WcStatus::SUCCESS`]. It is a [`std::error::Error`], so
-    /// `?` passes it on. The first failure of a connection moves its queue pair to the error state.
-    /// Every later operation completes with a failure as well, and `Conn::disconnect` is next.
+    /// `?` passes it on. The first failure of a connection moves its queue pair to the error
+    /// state. Every later operation completes with a failure as well: disconnect or drop the
+    /// connection.
     pub fn result(&self) -> Result<WcSuccess<'_>, WcFailure> {
         match self.status() {
             WcStatus::SUCCESS => Ok(WcSuccess(&self.0)),
@@ -154,8 +156,8 @@ impl WcSuccess<'_> {
         WcOpcode(self.0.opcode.0)
     }
 
-    /// How many bytes of a message are in the receive's memory, which is at least as long. `None` for every
-    /// other operation; see [`written_len`](Self::written_len) for the notice of a write.
+    /// The length of the message in bytes. The receive's memory may be longer. `None` for every
+    /// other operation; for the notice of a write see [`written_len`](Self::written_len).
     #[must_use]
     pub fn byte_len(&self) -> Option<u32> {
         (self.opcode() == WcOpcode::RECV).then_some(self.0.byte_len)
@@ -169,8 +171,8 @@ impl WcSuccess<'_> {
         (self.opcode() == WcOpcode::RECV_RDMA_WITH_IMM).then_some(self.0.byte_len)
     }
 
-    /// The immediate data that came with the message, in host byte order. Only a receive has it: rxe sets
-    /// the flag for the sender as well.
+    /// The immediate data that came with the message, in host byte order. `None` for operations of
+    /// the send queue.
     #[must_use]
     pub fn imm_data(&self) -> Option<u32> {
         if !self.flags().contains(WcFlags::WITH_IMM) {
@@ -226,8 +228,8 @@ pub struct WcFailure {
 }
 
 impl WcFailure {
-    /// The same failure, with a text that leaves out the `op_context`. A library that posts with
-    /// numbers of its own returns such failures: its program never gave the number.
+    /// The same failure, with a text that leaves out the `op_context`. It is for a library that
+    /// posts with its own numbers, which mean nothing to its program.
     #[must_use]
     pub fn without_op_context(self) -> Self {
         Self {
@@ -321,8 +323,8 @@ codes!(WcStatus {
     LOC_EEC_OP_ERR = 3, "local end-to-end context operation error";
     /// A local address or key that is not registered with the needed rights.
     LOC_PROT_ERR = 4, "local protection error";
-    /// The operation was flushed: the queue pair is in the error state. On rxe also the first error of
-    /// a connection can be this.
+    /// The operation was flushed: the queue pair is in the error state. On rxe even the first
+    /// error of a connection can have this status.
     WR_FLUSH_ERR = 5, "work request flushed";
     /// A memory window could not be bound.
     MW_BIND_ERR = 6, "memory window bind error";
