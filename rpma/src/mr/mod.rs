@@ -28,18 +28,18 @@ use crate::verbs::{
 
 /// A registered memory region, and the memory itself.
 ///
-/// A device and, with the rights that the region gives, remote hosts can change the memory at any time.
-/// So no safe method returns a reference into it: [`read_at`](Self::read_at) and
-/// [`write_at`](Self::write_at) copy. If another writer writes at the same time, the bytes read may
-/// mix old and new ones.
+/// A device and, with the rights that the region gives, remote hosts can change the memory at any
+/// time. So no safe method returns a reference into it: [`read_at`](Self::read_at) and
+/// [`write_at`](Self::write_at) copy. If another writer writes at the same time, the bytes read
+/// may mix old and new ones.
 ///
-/// Dropping a region while operations on it are in flight is safe, and ends those connections: the
-/// operations complete with an error.
+/// Dropping a region is safe while operations on it are in flight. The operations complete with an
+/// error, and their connections end.
 ///
 /// # Threads
 ///
-/// Threads may read, write and post the same bytes at the same time, as devices do: each access copies, with
-/// routines that expect that.
+/// Threads may read, write and post the same bytes at the same time. Each access copies the bytes,
+/// with routines that are made for memory that others change.
 pub struct Mr<M> {
     registered: Registered<M>,
     /// The usage, and the peer's key.
@@ -96,7 +96,8 @@ impl<M: RegisterableMemory> Mr<M> {
         }
     }
 
-    /// Ends the registration and gives the memory back. Dropping does the same and frees the memory.
+    /// Ends the registration and gives the memory back. Dropping does the same and frees the
+    /// memory.
     ///
     /// # Errors
     ///
@@ -153,11 +154,11 @@ fn needs_paging(error: &Error) -> bool {
 }
 
 impl Mr<RawMemory> {
-    /// Registers memory that this crate does not own. Whether it is persistent is not known here: with
-    /// [`MrUsage::FLUSH_TYPE_PERSISTENT`] the caller vouches for it.
+    /// Registers memory that this crate does not own. Whether it is persistent is not known here:
+    /// with [`MrUsage::FLUSH_TYPE_PERSISTENT`] the caller vouches for it.
     ///
-    /// [`write_at`](Self::write_at) and [`store_u64`](Self::store_u64) are possible only if `usage` lets
-    /// a device write.
+    /// [`write_at`](Self::write_at) and [`store_u64`](Self::store_u64) are possible only if
+    /// `usage` lets a device write.
     ///
     /// # Errors
     ///
@@ -165,12 +166,12 @@ impl Mr<RawMemory> {
     ///
     /// # Safety
     ///
-    /// Until the [`RawMemory`] is dropped, with the returned value or after [`dereg`](Self::dereg) has
-    /// given it back (if it is forgotten, or `dereg` fails: for ever), the caller makes sure that the
-    /// `len` bytes at `address`:
+    /// The caller keeps these promises until the [`RawMemory`] is dropped. That happens with the
+    /// returned value, or after [`dereg`](Self::dereg) has given it back. If the value is
+    /// forgotten, or `dereg` fails, the promises hold for ever. The `len` bytes at `address`
     ///
-    /// * are mapped and initialised, and may be read from any thread, and written if `usage` lets a
-    ///   device write ([`READ_DST`](MrUsage::READ_DST), [`WRITE_DST`](MrUsage::WRITE_DST),
+    /// * are mapped and initialised, and may be read from any thread, and written if `usage` lets
+    ///   a device write ([`READ_DST`](MrUsage::READ_DST), [`WRITE_DST`](MrUsage::WRITE_DST),
     ///   [`RECV`](MrUsage::RECV));
     /// * are neither freed nor unmapped nor moved;
     /// * have no live Rust reference while the device or a peer may write to them, or while
@@ -189,9 +190,9 @@ impl Mr<RawMemory> {
 }
 
 impl Mr<PmemMap> {
-    /// Makes the bytes in `range` of the map persistent, as [`PmemMap::persist`] does. These are
-    /// the stores of this host's processors, and writes that the peer has since reported as
-    /// complete (the general-purpose server method).
+    /// Makes the bytes in `range` of the map persistent, as [`PmemMap::persist`] does. This covers
+    /// the stores of this host's processors. It also covers the peer's writes, after the peer has
+    /// reported them as complete: this is the general-purpose server method.
     ///
     /// # Errors
     ///
@@ -286,9 +287,10 @@ impl<M> Mr<M> {
     ///
     /// # Errors
     ///
-    /// [`Error::InvalidArgument`] if the range is not inside the region or has more than 2³² − 1 bytes, or
-    /// if the device finds the advice wrong (`EINVAL`, `EFAULT`). [`Error::NotSupported`] if the device
-    /// has no such call. [`Error::Provider`] if `ibv_advise_mr` fails otherwise.
+    /// [`Error::InvalidArgument`] if the range is not inside the region or has more than 2³² − 1
+    /// bytes, or if the device finds the advice wrong (`EINVAL`, `EFAULT`).
+    /// [`Error::NotSupported`] if the device has no such call. [`Error::Provider`] if
+    /// `ibv_advise_mr` fails otherwise.
     #[doc(alias = "rpma_mr_advise")]
     pub fn advise(
         &self,
@@ -335,7 +337,8 @@ impl<M> Mr<M> {
     ///
     /// # Errors
     ///
-    /// [`Error::InvalidArgument`] if they do not fit inside the region, or if the memory is read-only.
+    /// [`Error::InvalidArgument`] if they do not fit inside the region, or if the memory is
+    /// read-only.
     pub fn write_at(&self, offset: usize, bytes: &[u8]) -> Result<()> {
         self.resolve(&(offset..offset.saturating_add(bytes.len())))?;
         self.check_writable()?;
@@ -346,7 +349,9 @@ impl<M> Mr<M> {
     /// Loads 8 bytes at `offset` at once, in host byte order.
     ///
     /// The load acquires: everything that this host's threads stored before the value is visible
-    /// after it. For a peer's writes this holds only in few cases: see [`Conn`](crate::Conn#order).
+    /// after the load. For the writes of a peer, this holds only if the peer wrote the value with
+    /// [`atomic_write`](crate::Conn::atomic_write), and then only for the bytes that [the table of
+    /// `Conn`](crate::Conn#order) lists.
     ///
     /// # Errors
     ///
@@ -430,8 +435,8 @@ impl<M> fmt::Debug for Mr<M> {
     }
 }
 
-/// A part of a local region, as an operation takes it. It borrows the region; the operation does not:
-/// once it is posted, the region may even be dropped.
+/// A part of a local region, as an operation takes it. It borrows the region; the operation does
+/// not: once it is posted, the region may even be dropped.
 #[derive(Clone, Copy, Debug)]
 pub struct MrSlice<'mr> {
     buffer: LocalBuffer<'mr>,

@@ -13,11 +13,13 @@ pub(crate) const DESCRIPTOR_SIZE: usize = 21;
 
 /// A memory region of a peer (`struct rpma_mr_remote`): its place and its permitted uses.
 ///
-/// It is plain data and owns no object, and it does not identify its peer. A program with several
-/// peers, or that connects again, keeps each with its connection. With another's connection an
-/// operation fails if the key is unknown there, and hits other memory if the key is in use. Its
-/// contents are claims of the peer. If the region does not exist or does not have these rights, the
-/// peer's device refuses the operation, and that breaks the connection.
+/// It is plain data and owns no object, and it does not identify its peer. If a program has
+/// several peers, or connects again, keep each region with its connection. An operation on another
+/// connection fails if that peer has no such key. If that peer has the key, the operation accesses
+/// other memory.
+///
+/// The contents are claims of the peer. If the region does not exist or does not have these
+/// rights, the peer's device refuses the operation, and that breaks the connection.
 #[doc(alias = "rpma_mr_remote_delete")]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MrRemote {
@@ -28,13 +30,13 @@ pub struct MrRemote {
 }
 
 impl MrRemote {
-    /// Decodes a descriptor that `Mr::get_descriptor` or librpma made: 21 bytes, little-endian (address
-    /// u64, size u64, rkey u32, usage u8). Bytes after those are ignored, as in librpma.
+    /// Decodes a descriptor that `Mr::get_descriptor` or librpma made: 21 bytes, little-endian
+    /// (address u64, size u64, rkey u32, usage u8). Bytes after those are ignored, as in librpma.
     ///
     /// # Errors
     ///
-    /// [`Error::InvalidArgument`] if the descriptor is shorter, has no usage (both as in librpma), has
-    /// no size, or describes memory that ends beyond the address space.
+    /// [`Error::InvalidArgument`] if the descriptor is shorter, has no usage (both as in librpma),
+    /// has no size, or describes memory that ends beyond the address space.
     #[doc(alias = "rpma_mr_remote_from_descriptor")]
     pub fn from_descriptor(descriptor: &[u8]) -> Result<Self> {
         let Some((bytes, _rest)) = descriptor.split_first_chunk::<DESCRIPTOR_SIZE>() else {
@@ -284,7 +286,8 @@ mod tests {
         assert_eq!(mr.to_descriptor(), SAMPLE);
     }
 
-    /// `from_descriptor` logs this. The C library logs the bytes as if they were in the host's order.
+    /// `from_descriptor` logs this. The C library logs the bytes as if they were in the host's
+    /// order.
     #[test]
     fn the_log_shows_what_a_descriptor_means() {
         let mr = MrRemote::from_descriptor(&SAMPLE).expect("a valid descriptor");

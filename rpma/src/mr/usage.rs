@@ -9,8 +9,8 @@ use crate::verbs::AccessFlags;
 bitflags::bitflags! {
     /// The permitted uses of a memory region (`RPMA_MR_USAGE_*`).
     ///
-    /// The bits travel in the region's descriptor and have librpma's values. An operation on a region
-    /// that lacks the right is refused when it is posted, on both sides of the connection.
+    /// The bits travel in the region's descriptor and have librpma's values. An operation is
+    /// refused when it is posted if its local or its remote region lacks the right.
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
     pub struct MrUsage: u8 {
         /// A peer reads from the region.
@@ -22,11 +22,11 @@ bitflags::bitflags! {
         const WRITE_SRC = 0x04;
         /// A peer writes to the region.
         const WRITE_DST = 0x08;
-        /// A peer flushes the region to global visibility, **and may read it**: a peer without native
-        /// flush flushes by reading.
+        /// A peer flushes the region to global visibility, **and may read it**: a peer without
+        /// native flush flushes by reading.
         const FLUSH_TYPE_VISIBILITY = 0x10;
-        /// A peer flushes the region to persistence, and may read it, as above. Memory that is known to be volatile is refused, by
-        /// this library and, with native flush, by rxe.
+        /// A peer flushes the region to persistence, and may read it, as above. Memory that is
+        /// known to be volatile is refused, by this library and, with native flush, by rxe.
         const FLUSH_TYPE_PERSISTENT = 0x20;
         /// Sends come from the region.
         const SEND = 0x40;
@@ -43,9 +43,10 @@ impl fmt::Display for MrUsage {
 
 /// The rights that a region with `usage` is registered with.
 ///
-/// They are librpma's, with two differences. A flush right brings the right to read whether or not the
-/// device has native flush, so that either kind of initiator can flush the region (W-10). And a source
-/// of writes is not made writable: verbs does not need that, and a read-only mapping can be one.
+/// They are librpma's, with two differences. A flush right brings the right to read whether or not
+/// the device has native flush, so that either kind of initiator can flush the region (W-10). And
+/// a source of writes is not made writable: verbs does not need that, and a read-only mapping can
+/// be one.
 pub(crate) fn access(usage: MrUsage, native_flush: bool, iwarp: bool) -> AccessFlags {
     let mut access = AccessFlags::empty();
     if usage.contains(MrUsage::READ_SRC) {
@@ -109,8 +110,8 @@ impl Tag {
         MrUsage::from_bits_retain(self.0 as u8)
     }
 
-    /// Whether it is for a `needed` use with the peer of `wanted`, which has that usage and no other, and its
-    /// length has 32 bits.
+    /// Whether it is for a `needed` use with the peer of `wanted`, which has that usage and no
+    /// other, and its length has 32 bits.
     #[inline(always)]
     pub(crate) fn fits(self, wanted: Self, needed: MrUsage) -> bool {
         self.0 & (!0xff | u64::from(needed.bits())) == wanted.0

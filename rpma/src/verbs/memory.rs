@@ -13,13 +13,13 @@ use crate::error::{Error, Result};
 ///
 /// The implementor promises, for as long as the value exists:
 ///
-/// * [`as_mut_ptr`](Self::as_mut_ptr) and [`len`](Self::len) always give the same answer, also after the
-///   value has moved: the memory is not inside the value itself;
+/// * [`as_mut_ptr`](Self::as_mut_ptr) and [`len`](Self::len) always give the same answer, also
+///   after the value has moved: the memory is not inside the value itself;
 /// * the memory is `len` initialised bytes that may be read, and written if
 ///   [`is_writable`](Self::is_writable) returns true;
-/// * the value is the memory's only owner: no safe code can make a Rust reference to the memory while
-///   the value is not lent out (another mapping of the same file or device, or another part of a mapping, is
-///   not a Rust reference);
+/// * the value is the memory's only owner: no safe code can make a Rust reference to the memory
+///   while the value is not lent out (another mapping of the same file or device, or another part
+///   of a mapping, is not a Rust reference);
 /// * only the value's own `Drop` frees or unmaps the memory.
 ///
 /// `'static` makes [`std::mem::forget`] harmless: the memory then stays registered and allocated
@@ -72,13 +72,14 @@ pub enum Durability {
     /// The owner cannot decide it.
     #[default]
     Unknown,
-    /// It does not, or only after more than a flush.
+    /// It does not survive, or only after more steps than a flush.
     Volatile,
     /// It does, as soon as it is in the memory's persistence domain.
     Persistent,
 }
 
-// SAFETY: a boxed slice is on the heap: fixed while the box moves, initialised, freed by its Drop only.
+// SAFETY: a boxed slice is on the heap: fixed while the box moves, initialised, freed by its Drop
+// only.
 unsafe impl RegisterableMemory for Box<[u8]> {
     fn as_mut_ptr(&mut self) -> *mut u8 {
         <[u8]>::as_mut_ptr(self)
@@ -146,8 +147,8 @@ unsafe impl RegisterableMemory for Mmap {
     }
 }
 
-// SAFETY: the box holds an owner that promises all of this, and leaves it where it is: the memory is not
-// inside the owner.
+// SAFETY: the box holds an owner that promises all of this, and leaves it where it is: the memory
+// is not inside the owner.
 unsafe impl RegisterableMemory for Box<dyn RegisterableMemory> {
     fn as_mut_ptr(&mut self) -> *mut u8 {
         (**self).as_mut_ptr()

@@ -13,7 +13,8 @@ use super::{Pd, RegisterableMemory, check_errno, check_non_null, log_leak};
 use crate::error::Result;
 
 bitflags::bitflags! {
-    /// `enum ibv_access_flags`. The two flush rights have the kernel's values: rdma-core 44 lacks them.
+    /// `enum ibv_access_flags`. The two flush rights have the kernel's values: rdma-core 44 lacks
+    /// them.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub(crate) struct AccessFlags: u32 {
         const LOCAL_WRITE = sys::ibv_access_flags::IBV_ACCESS_LOCAL_WRITE.0;
@@ -118,8 +119,8 @@ pub(crate) struct Registered<M> {
     pd: Arc<Pd>,
 }
 
-// SAFETY: `M` is `Send` (a supertrait of `RegisterableMemory`), so the owner may be dropped on another
-// thread; the region may be deregistered on any thread.
+// SAFETY: `M` is `Send` (a supertrait of `RegisterableMemory`), so the owner may be dropped on
+// another thread; the region may be deregistered on any thread.
 unsafe impl<M: RegisterableMemory> Send for Registered<M> {}
 // SAFETY: no `&M` is ever given out, and the bytes are read and written only through routines that
 // expect others to do the same at any time.
@@ -136,9 +137,9 @@ impl<M: RegisterableMemory> Registered<M> {
         // SAFETY: initialised in the line above.
         let owner = unsafe { memory.assume_init_mut() };
         let (address, len) = (owner.as_mut_ptr(), owner.len());
-        // SAFETY: the domain is alive. `RegisterableMemory` promises that `address` and `len` describe
-        // memory that stays where it is until the owner is dropped, which happens after the region
-        // is gone.
+        // SAFETY: the domain is alive. `RegisterableMemory` promises that `address` and `len`
+        // describe memory that stays where it is until the owner is dropped, which happens after
+        // the region is gone.
         let region =
             unsafe { sys::rpma_sys_reg_mr(pd.as_ptr(), address.cast(), len, access.bits()) };
         let found = check_non_null("ibv_reg_mr", region)
@@ -213,7 +214,8 @@ impl<M> Registered<M> {
         check_errno("ibv_advise_mr", ret)
     }
 
-    /// Copies bytes out of the memory. The caller has checked that `offset` and the length are inside.
+    /// Copies bytes out of the memory. The caller has checked that `offset` and the length are
+    /// inside.
     pub(crate) fn read(&self, offset: usize, bytes: &mut [u8]) {
         assert!(
             self.contains(offset, bytes.len()),
@@ -244,8 +246,8 @@ impl<M> Registered<M> {
         unsafe { load_u64(self.atomic(offset)) }
     }
 
-    /// Stores 8 bytes at once. The caller has checked the range, the alignment, and that the memory is
-    /// writable.
+    /// Stores 8 bytes at once. The caller has checked the range, the alignment, and that the
+    /// memory is writable.
     pub(crate) fn store_u64(&self, offset: usize, value: u64) {
         // SAFETY: as in `load_u64`; the caller has checked that the memory is writable.
         unsafe { store_u64(self.atomic(offset), value) };
