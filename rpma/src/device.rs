@@ -37,14 +37,15 @@ impl Device {
     /// host name. If there are several addresses, the first one that works is taken.
     ///
     /// [`Side::Remote`] needs the other host: while that is down, this fails (`ETIMEDOUT`,
-    /// `EHOSTUNREACH`). A program that starts before its peer tries again, or opens its own address with
-    /// [`Side::Local`], which works for connections as well.
+    /// `EHOSTUNREACH`). A program that starts before its peer tries again. Or it opens the device
+    /// by an address of this host with [`Side::Local`]: connections to other hosts work with it as
+    /// well.
     ///
     /// # Errors
     ///
-    /// [`Error::InvalidArgument`] for a wildcard address (`0.0.0.0`, `::`), which belongs to no device
-    /// in particular, and for a name that cannot be resolved. [`Error::Provider`] if the host has
-    /// no RDMA device, or no device with that address: `rdma_create_event_channel`,
+    /// [`Error::InvalidArgument`] for a wildcard address (`0.0.0.0`, `::`), which belongs to no
+    /// device in particular, and for a name that cannot be resolved. [`Error::Provider`] if the
+    /// host has no RDMA device, or no device with that address: `rdma_create_event_channel`,
     /// `rdma_create_id`, `rdma_bind_addr` (`ENODEV`, `EADDRNOTAVAIL`) or `rdma_resolve_addr`
     /// (`ENODEV`, `ENETUNREACH`, `ETIMEDOUT`).
     #[doc(alias = "rpma_utils_get_ibv_context")]
@@ -52,7 +53,8 @@ impl Device {
         address::try_each(addr, 0, |found| Self::from_socket_addr(found, side))
     }
 
-    /// As [`from_addr`](Self::from_addr), of an address with a port, which does not matter: no name is looked up.
+    /// As [`from_addr`](Self::from_addr), for a socket address: no name is looked up, and the port
+    /// is ignored.
     ///
     /// # Errors
     ///
@@ -86,8 +88,8 @@ impl Device {
         self.context.name()
     }
 
-    /// Whether the device supports on-demand paging for reads and writes of reliable connections, which
-    /// a file on a DAX file system needs to be registered.
+    /// Whether the device supports on-demand paging for reads and writes of reliable connections,
+    /// which a file on a DAX file system needs to be registered.
     ///
     /// # Errors
     ///

@@ -20,9 +20,9 @@ const FLUSH_READ_LEN: usize = 8;
 ///
 /// Clones are handles of the same domain.
 ///
-/// Make one `Peer` for each domain of trust. Keys of regions are short, and every connection of a `Peer`
-/// can try them on every region of the same `Peer`; no key works across two. See `docs/security.md` in the
-/// repository.
+/// Make one `Peer` for each domain of trust. Keys of regions are short, and every connection of a
+/// `Peer` can try them on every region of the same `Peer`; no key works across two. See
+/// `docs/security.md` in the repository.
 ///
 /// # Threads
 ///
@@ -48,8 +48,8 @@ impl Peer {
     ///
     /// # Errors
     ///
-    /// [`Error::Provider`] if `ibv_query_device_ex` or `ibv_alloc_pd` fails. [`Error::NotSupported`] if the
-    /// process has 16,777,215 of them.
+    /// [`Error::Provider`] if `ibv_query_device_ex` or `ibv_alloc_pd` fails.
+    /// [`Error::NotSupported`] if the process has 16,777,215 peers already.
     #[doc(alias = "rpma_peer_new")]
     pub fn new(device: &Device) -> Result<Self> {
         let attributes = device.context().query_device()?;
@@ -81,8 +81,8 @@ impl Peer {
         self.inner.pd.context().name()
     }
 
-    /// Whether the device has native flush (both global visibility and persistence). A connection uses
-    /// it unless its `ConnCfg` forces the fallback.
+    /// Whether the device has native flush (both global visibility and persistence). A connection
+    /// uses it unless its `ConnCfg` forces the fallback.
     #[must_use]
     pub fn is_native_flush_capable(&self) -> bool {
         self.inner.attributes.native_flush

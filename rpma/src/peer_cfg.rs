@@ -5,15 +5,16 @@ use std::fmt;
 use crate::error::{Error, Result};
 use crate::pmem::{DevicePath, Domain, durable};
 
-/// Names the client's operations that make data durable in the memory of a host, without the help
-/// of its processor.
+/// Names the operations of a client that make data durable in the memory of a host. The host's
+/// processor has no part in them.
 ///
-/// It depends on the host's memory, its caches and its device. `docs/persistence.md` has the table.
+/// The answer depends on the host's memory, its caches and its device. `docs/persistence.md` has
+/// the table.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Durable {
-    /// The memory is volatile, or its host makes no declaration. Only the host's program may be able
-    /// to make data durable ([`Method::Server`](crate::commit::Method::Server)).
+    /// The memory is volatile, or its host makes no declaration. Only the host's program may be
+    /// able to make data durable ([`Method::Server`](crate::commit::Method::Server)).
     #[default]
     Nothing,
     /// Native flushes ([`Conn::has_native_flush`](crate::Conn::has_native_flush)). A flush by
@@ -61,12 +62,12 @@ impl PeerCfg {
     /// Makes the configuration of a host from its persistence domain and the path of its device's
     /// writes.
     ///
-    /// It is the table of `docs/persistence.md`. [`Platform::domain`](crate::pmem::Platform::domain)
-    /// is the kernel's hint for the first argument, and [`DevicePath::of`] makes the second one from
-    /// the operator's word about DDIO. Every combination that is not known to be durable is
-    /// [`Durable::Nothing`]. In volatile memory, in virtual memory and in an unknown domain the
-    /// processor makes nothing durable either
-    /// ([`get_processor_persists`](Self::get_processor_persists)).
+    /// It is the table of `docs/persistence.md`.
+    /// [`Platform::domain`](crate::pmem::Platform::domain) is the kernel's hint for the first
+    /// argument. [`DevicePath::of`] makes the second one from the peer and the operator's setting
+    /// of DDIO. Every combination that is not known to be durable is [`Durable::Nothing`]. In
+    /// volatile memory, in virtual memory and in an unknown domain the processor makes nothing
+    /// durable either ([`get_processor_persists`](Self::get_processor_persists)).
     ///
     /// ```no_run
     /// # fn main() -> rpma::Result<()> {
@@ -106,16 +107,16 @@ impl PeerCfg {
     }
 
     /// Declares whether this host's own processor can make data durable, by
-    /// [`PmemMap::persist`](crate::pmem::PmemMap::persist). It is for this host only, and is not
-    /// sent: a [`Server`](crate::serve::Server) serves
-    /// [`Method::Server`](crate::commit::Method::Server) only then.
+    /// [`PmemMap::persist`](crate::pmem::PmemMap::persist). The declaration stays on this host,
+    /// and is not sent. If it is `false`, a [`Server`](crate::serve::Server) cannot serve
+    /// [`Method::Server`](crate::commit::Method::Server).
     pub fn set_processor_persists(&mut self, persists: bool) -> &mut Self {
         self.no_processor = !persists;
         self
     }
 
-    /// See [`set_processor_persists`](Self::set_processor_persists). The default is `true`, which is
-    /// the word of the program. [`for_platform`](Self::for_platform) looks it up.
+    /// See [`set_processor_persists`](Self::set_processor_persists). The default is `true`, which
+    /// no software has checked. [`for_platform`](Self::for_platform) sets it from the domain.
     #[must_use]
     pub fn get_processor_persists(&self) -> bool {
         !self.no_processor
@@ -139,10 +140,10 @@ impl PeerCfg {
     }
 
     /// Declares whether this host's device may execute an operation before earlier ones: adapters
-    /// may, soft-RoCE does not. [`Offer::add_region`](crate::Offer::add_region) declares it, as a
-    /// region holds its device.
+    /// may, soft-RoCE does not. [`Offer::add_region`](crate::Offer::add_region) declares it by
+    /// itself, from the region's device.
     ///
-    /// Only a peer on soft-RoCE needs it, which has no fence: see
+    /// Only a peer on soft-RoCE, which has no fence, uses the declaration: see
     /// [`ConnCfg::set_peer_reorders`](crate::ConnCfg::set_peer_reorders).
     pub fn set_reorders(&mut self, reorders: bool) -> &mut Self {
         self.reorders = reorders;
@@ -173,8 +174,8 @@ impl PeerCfg {
         self.get_descriptor().len()
     }
 
-    /// Decodes a peer's descriptor. As in librpma, any byte except 0 is "supported", and bytes after
-    /// the first are ignored.
+    /// Decodes a peer's descriptor. As in librpma, any byte except 0 is "supported", and bytes
+    /// after the first are ignored.
     ///
     /// The descriptor is the peer's word, sent without authentication.
     ///
