@@ -6,8 +6,8 @@ use crate::verbs::SendFlags;
 
 /// The flags of an operation (`RPMA_F_*`).
 ///
-/// There is always one of the two completion flags: the C library's "no flags at all", which is an error
-/// there, cannot be written.
+/// Every value has one of the two completion flags. The C library's "no flags at all", which is an
+/// error there, does not exist here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Flags(u8);
 
@@ -22,27 +22,27 @@ impl Flags {
     /// A completion always.
     pub const COMPLETION_ALWAYS: Self = Self(Self::ON_ERROR | Self::ON_SUCCESS);
 
-    /// The completion of the peer's receive gives an event also where the peer asked for events of
-    /// solicited messages only ([`Notify::Solicited`](crate::Notify)). For sends, and for writes with
-    /// immediate data.
+    /// Makes the completion of the peer's receive give an event, even if the peer gets events only
+    /// for solicited messages ([`Notify::Solicited`](crate::Notify)). For sends, and for writes
+    /// with immediate data.
     pub const SOLICITED: Self = Self(Self::ON_ERROR | Self::SOLICIT);
 
-    /// The data is taken when the operation is posted, so that the source may be changed at once. For
-    /// writes and sends of up to `ConnCfg::set_max_inline_data` bytes.
+    /// The data is taken when the operation is posted, so that the source may be changed at once.
+    /// For writes and sends of up to `ConnCfg::set_max_inline_data` bytes.
     pub const INLINE: Self = Self(Self::ON_ERROR | Self::IN_REQUEST);
 
-    /// The operation is executed after all earlier reads and fallback flushes of the connection have
-    /// completed (`IBV_SEND_FENCE`; InfiniBand specification, 10.8.3.3: a fence covers earlier reads and
-    /// atomic operations).
+    /// The operation is executed after all earlier reads and fallback flushes of the connection
+    /// have completed (`IBV_SEND_FENCE`; InfiniBand specification, 10.8.3.3: a fence covers
+    /// earlier reads and atomic operations).
     ///
     /// Without it a write may reach the peer's memory before an earlier read has been served, and a
     /// fallback flush is such a read. No public source defines the effect of a fence after a
     /// **native** flush: poll the flush first, or use
     /// [`Conn::atomic_write`](crate::Conn::atomic_write). See [what is ordered](crate::Conn#order).
     ///
-    /// On soft-RoCE it has no effect, as a fence waits for ever there after a lost packet: a peer
-    /// on soft-RoCE executes in order. If the peer's device reorders
-    /// ([`ConnCfg::set_peer_reorders`](crate::ConnCfg::set_peer_reorders)) it is
+    /// On soft-RoCE this flag posts no fence, because there a fence waits for ever after a lost
+    /// packet. A peer on soft-RoCE executes in order without it. If the peer's device reorders
+    /// ([`ConnCfg::set_peer_reorders`](crate::ConnCfg::set_peer_reorders)), the flag is
     /// [`Error::NotSupported`](crate::Error::NotSupported).
     pub const FENCE: Self = Self(Self::ON_ERROR | Self::BEHIND_READS);
 

@@ -17,8 +17,8 @@ pub enum FlushType {
     /// It needs two things from the peer. The region must have been registered with
     /// [`MrUsage::FLUSH_TYPE_PERSISTENT`]. And the peer must have declared that the flushes of this
     /// connection make data durable ([`Durable`](crate::Durable)), which
-    /// [`Conn::apply_remote_peer_cfg`](crate::Conn::apply_remote_peer_cfg) applies. The promise is as
-    /// good as that declaration: no software can check it.
+    /// [`Conn::apply_remote_peer_cfg`](crate::Conn::apply_remote_peer_cfg) applies. The promise is
+    /// as good as that declaration: no software can check it.
     Persistent,
     /// When the flush completes, every reader of the memory at the peer sees the data of every
     /// earlier write on the same connection to the flushed range.
@@ -42,8 +42,8 @@ impl FlushType {
 pub(crate) enum FlushMethod {
     /// The device's flush operation.
     Native,
-    /// A read of a few bytes of the range. On one connection the responder executes it after the writes
-    /// before it, and PCI Express does not let the answer pass them.
+    /// A read of a few bytes of the range. On one connection the responder executes it after the
+    /// writes before it, and PCI Express does not let the answer pass them.
     Read(ReadTarget),
 }
 
@@ -80,7 +80,8 @@ mod tests {
     const NONE: SendFlags = SendFlags::empty();
     const READ: FlushMethod = FlushMethod::Read(ReadTarget::EMPTY);
 
-    /// No test with a device sees this: soft-RoCE keeps the order without, and others are not there.
+    /// No test with a device sees this: soft-RoCE keeps the order without, and others are not
+    /// there.
     #[test]
     fn an_atomic_write_is_fenced_behind_fallback_flushes_and_never_on_soft_roce() {
         for native in [true, false] {

@@ -58,11 +58,11 @@ use crate::verbs::random;
 /// | 21 each | the regions ([`Mr::get_descriptor`]) |
 /// | the rest | the program's data |
 ///
-/// A client has room for an identity with one region, or with 24 bytes of data; a server for 7
-/// regions with limits and an identity. See [`left`](Self::left).
+/// A client's private data has room for an identity, and for one region or 24 bytes of data. A
+/// server's has room for limits, an identity and 7 regions. See [`left`](Self::left).
 ///
-/// It is the peer's word, sent without authentication or encryption: a program that has it can use
-/// the regions.
+/// An offer is the peer's statement, sent without authentication or encryption. A program that has
+/// received it can use the regions.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Offer {
     platform: PeerCfg,
@@ -139,9 +139,9 @@ const HAS_IDENTITY: u8 = 1 << 4;
 const VISIBLE: u8 = 1 << 4;
 
 impl Offer {
-    /// How many bytes of private data go with a request for a connection.
+    /// The most bytes of private data in a request for a connection.
     pub const CONNECT: usize = 56;
-    /// How many go with the answer that accepts one.
+    /// The most bytes of private data in the answer that accepts a request.
     pub const ACCEPT: usize = 196;
 
     /// An offer of no memory, with the promises of this host's platform.
@@ -153,8 +153,8 @@ impl Offer {
         }
     }
 
-    /// Adds a memory region, after those that are there. If its device is an adapter, the platform
-    /// [reorders](PeerCfg::set_reorders).
+    /// Adds a memory region, after those that are there. If its device is an adapter, the offer
+    /// also declares that the device [reorders](PeerCfg::set_reorders).
     pub fn add_region<M>(&mut self, region: &Mr<M>) -> &mut Self {
         self.regions.push(region.as_remote());
         if region.device_reorders() {
@@ -170,7 +170,8 @@ impl Offer {
     }
 
     /// Names the method of this client, and whether its commits are to be durable or only visible.
-    /// The server can refuse the connection for it ([`judge`](Self::judge)).
+    /// If the server does not serve that method, it refuses the connection
+    /// ([`judge`](Self::judge)).
     pub fn set_method(&mut self, method: Method, flush_type: FlushType) -> &mut Self {
         self.method = Some((method, flush_type));
         self
@@ -207,12 +208,13 @@ impl Offer {
         self.identity
     }
 
-    /// Whether commits by this method keep their promise in the memory of this offer's host.
+    /// Returns whether commits by this method become durable, or visible, in the memory of this
+    /// offer's host.
     ///
-    /// Durable ones: [`Method::Reading`] with [`Durable::DirectWrites`]; [`Method::Native`] with
-    /// that or [`Durable::NativeFlushes`]; [`Method::Server`] with limits. Visible ones: by the
-    /// first two of these methods always. The server's method makes everything durable, and is not
-    /// served for visibility.
+    /// Durable commits are possible by [`Method::Reading`] with [`Durable::DirectWrites`], by
+    /// [`Method::Native`] with that or [`Durable::NativeFlushes`], and by [`Method::Server`] with
+    /// limits. Visible commits are always possible by the first two methods. The server's method
+    /// makes everything durable, and is not served for visibility.
     #[must_use]
     pub fn serves(&self, method: Method, flush_type: FlushType) -> bool {
         let durable = self.platform.get_durable();
@@ -264,8 +266,9 @@ impl Offer {
         }
     }
 
-    /// How many bytes are left of private data of `room` bytes ([`CONNECT`](Self::CONNECT) or
-    /// [`ACCEPT`](Self::ACCEPT)): so much more may the program's bytes have. `None` if it is too long already.
+    /// Returns how many more bytes of data fit into private data of `room` bytes
+    /// ([`CONNECT`](Self::CONNECT) or [`ACCEPT`](Self::ACCEPT)). `None` if the offer is too long
+    /// already.
     #[must_use]
     pub fn left(&self, room: usize) -> Option<usize> {
         room.checked_sub(self.len())
@@ -282,7 +285,7 @@ impl Offer {
     ///
     /// # Errors
     ///
-    /// [`Error::InvalidArgument`] if they are more. The text has their number.
+    /// [`Error::InvalidArgument`] if the offer is longer. The text has its length.
     pub fn encode(&self, room: usize) -> Result<Vec<u8>> {
         let len = u8::try_from(self.len()).ok();
         let Some(len) = len.filter(|_| self.left(room).is_some()) else {
@@ -347,9 +350,9 @@ impl Offer {
     ///
     /// # Errors
     ///
-    /// [`Error::InvalidArgument`] if the bytes are no offer, are one of another version, end before
-    /// it does, are longer or shorter than its parts, have bits that are unknown to this version,
-    /// or name impossible regions or limits.
+    /// [`Error::InvalidArgument`] if the bytes are no offer, are an offer of another version, or
+    /// are only the beginning of one. The same if their length is not that of the parts, if they
+    /// have bits that are unknown to this version, or if they name impossible regions or limits.
     pub fn decode(bytes: &[u8]) -> Result<Self> {
         let refused = |why: String| Err(Error::invalid(why));
         let Some((head, _)) = bytes.split_first_chunk::<HEAD>() else {

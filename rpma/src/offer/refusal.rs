@@ -162,8 +162,8 @@ impl Refusal {
     ///
     /// # Errors
     ///
-    /// [`Error::InvalidArgument`] if the bytes are no refusal, are one of another version, or end
-    /// before it does, or if the words are not plain ASCII.
+    /// [`Error::InvalidArgument`] if the bytes are no refusal, are a refusal of another version,
+    /// or are only the beginning of one, or if the words are not plain ASCII.
     pub fn decode(bytes: &[u8]) -> Result<Self> {
         let refused = |why: &str| Err(Error::invalid(format!("no refusal by this library: {why}")));
         let Some((head, rest)) = bytes.split_first_chunk::<HEAD>() else {
