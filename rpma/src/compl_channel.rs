@@ -15,8 +15,9 @@ use crate::verbs::{CompChannel, Context, CqKind, CqTag, Deadline, Notify};
 
 /// The longest wait for solicited events before the wait polls the queue without an event.
 ///
-/// The specification counts a failed completion as solicited, but rxe of Linux 6.12 gives no event for
-/// requests that it flushes. A wait without a bound would not notice that a connection has failed.
+/// The specification counts a failed completion as solicited, but rxe of Linux 6.12 gives no event
+/// for requests that it flushes. A wait without a bound would not notice that a connection has
+/// failed.
 const SOLICITED_BOUND: Duration = Duration::from_secs(1);
 
 /// Where the completion events of a connection's queues arrive.
@@ -31,8 +32,8 @@ pub enum ComplChannel {
     PerCq,
     /// The connection's two queues share one: wait with [`Conn::wait`](crate::Conn::wait).
     Shared,
-    /// The connection's queues use this channel, as those of other connections may: wait with
-    /// [`CompletionChannel::wait`].
+    /// The connection's queues use this channel, which other connections may use as well: wait
+    /// with [`CompletionChannel::wait`].
     Of {
         /// The channel, of the same device.
         channel: CompletionChannel,
@@ -44,11 +45,10 @@ pub enum ComplChannel {
 /// A completion channel for the queues of many connections. One thread can wait for all of them, or
 /// several channels can steer the events of connections to threads.
 ///
-/// It reports completions alone. To wait for the events of connections and for endpoints as well, use a
-/// [`Wait`](crate::wait::Wait).
+/// It reports completions alone. To wait for the events of connections and for endpoints as well,
+/// use a [`Wait`](crate::wait::Wait).
 ///
-/// Clones are handles of the same channel. It lives until the last handle and the last queue are gone,
-/// whichever goes first.
+/// Clones are handles of the same channel. It lives until all handles and all queues are gone.
 ///
 /// # Threads
 ///
@@ -88,8 +88,8 @@ impl CompletionChannel {
         &self.channel
     }
 
-    /// Waits for the next completion event of any queue on the channel, without a limit. The queue is
-    /// armed again before this returns: poll it until it is empty.
+    /// Waits for the next completion event of any queue on the channel, without a limit. The queue
+    /// is armed again before this returns: poll it until it is empty.
     ///
     /// With queues that give events for solicited completions only, use
     /// [`wait_timeout`](Self::wait_timeout): see [`Notify::Solicited`].
@@ -124,10 +124,10 @@ impl CompletionChannel {
     /// [`Cq::req_notify`](crate::Cq::req_notify). So a program with threads that poll while they
     /// are busy is not woken for completions that one of them has polled already.
     ///
-    /// It makes one system call. For that the first call makes the descriptor non-blocking
+    /// It makes one system call. The first call makes the descriptor non-blocking
     /// ([`set_nonblocking`](Self::set_nonblocking)), and the program must not make it blocking by
-    /// `fcntl`. It does not look at the events of the device itself: another wait on the device does
-    /// ([`Wait`](crate::wait::Wait)).
+    /// `fcntl`. It does not read the events of the device itself. Another wait on the device must
+    /// do so, such as a [`Wait`](crate::wait::Wait).
     ///
     /// # Errors
     ///
@@ -146,8 +146,8 @@ impl CompletionChannel {
         self.as_raw_fd()
     }
 
-    /// Makes the channel's descriptor non-blocking, or blocking again: waits then return [`Error::NoCompletion`]
-    /// at once if there is no event. Other threads may wait meanwhile.
+    /// Makes the channel's descriptor non-blocking, or blocking again: waits then return
+    /// [`Error::NoCompletion`] at once if there is no event. Other threads may wait meanwhile.
     ///
     /// # Errors
     ///

@@ -70,8 +70,8 @@ impl Counters {
         self.failed[Self::place_of(status)]
     }
 
-    /// The statuses with which operations and receives have failed, and how many did. Unknown statuses
-    /// have the number of the first one that is not known.
+    /// Returns the statuses with which operations and receives have failed, and how many did. All
+    /// statuses that are unknown to this version are counted under the first unknown number.
     ///
     /// At the end of a connection all operations in flight are flushed. So each lost client adds
     /// its receives to [`WcStatus::WR_FLUSH_ERR`].

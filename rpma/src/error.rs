@@ -60,8 +60,8 @@ pub enum Error {
         depth: u32,
     },
 
-    /// The shared receive queue is full, and the device may keep all of its receives for
-    /// connections that have ended. Each of them took one for a message that was never complete.
+    /// The shared receive queue is full, and the device may keep all of its receives. Each was
+    /// taken by a message that was not complete when its connection ended.
     ///
     /// The receive was not posted. Poll the completions that are there. If messages do not arrive
     /// any more, make a new queue for new connections, and drop the old one with the last of its
@@ -81,9 +81,9 @@ pub enum Error {
     /// The operation needs more slots of the send queue than are free. Polling frees no slot,
     /// because no operation with `Flags::COMPLETION_ALWAYS` is outstanding.
     ///
-    /// The operation was not posted. Post one (an empty write will do: a slot is kept for it), poll
-    /// its completion, and try again. From then on, give such a flag to an operation before the
-    /// queue is full of those without.
+    /// The operation was not posted. Post one with that flag (an empty write will do: a slot is
+    /// kept for it), poll its completion, and try again. After that, set the flag on at least one
+    /// operation before the queue is full.
     #[error(
         "the send queue of {depth} has too few free slots for this operation, and no completion is coming that \
          would free one: post an operation with Flags::COMPLETION_ALWAYS, for which the last slot is kept, and \
@@ -106,8 +106,8 @@ pub enum Error {
 
     /// The completion of this operation was polled already.
     ///
-    /// `Cq::get_wc`, `Conn::next` or an earlier `Conn::wait_for` returned it or handed it over. Whether the
-    /// operation succeeded is in that completion, or in the error of that wait.
+    /// `Cq::get_wc`, `Conn::next` or an earlier `Conn::wait_for` returned it or handed it over.
+    /// Whether the operation succeeded is in that completion, or in the error of that wait.
     #[error(
         "the completion of this operation was polled already, by Cq::get_wc, Conn::next or an earlier \
          Conn::wait_for, which has its outcome; Conn::failure has the first failure of the connection"
@@ -131,8 +131,8 @@ pub enum Error {
     #[error("the time limit has passed: {0}")]
     TimedOut(&'static str),
 
-    /// The memory of this key could not be deregistered, or not be registered again, after a
-    /// connection that could not be cut off ([`Server::answer`](crate::serve::Server::answer)).
+    /// A connection of this key could not be cut off, and then its memory could not be
+    /// deregistered or registered again ([`Server::answer`](crate::serve::Server::answer)).
     ///
     /// The key has no memory until the program ends. Other keys are served as before.
     #[error(
@@ -146,16 +146,16 @@ pub enum Error {
         cause: Box<Error>,
     },
 
-    /// The completion queue shares its channel with others (`RPMA_E_SHARED_CHANNEL`), so that waiting
-    /// for it alone could take their events.
+    /// The completion queue shares its channel with others (`RPMA_E_SHARED_CHANNEL`), so that
+    /// waiting for it alone could take their events.
     #[error(
         "the completion channel is shared: wait with Conn::wait, with Wait::next if the connection was made \
          for a Wait, or with CompletionChannel::wait if the ConnCfg named one"
     )]
     SharedChannel,
 
-    /// The connection's completion queues have a channel each (`RPMA_E_NOT_SHARED_CHNL`), or one that
-    /// is shared with other connections.
+    /// The connection's completion queues have a channel each (`RPMA_E_NOT_SHARED_CHNL`), or one
+    /// that is shared with other connections.
     #[error(
         "the connection has no completion channel of its own for both its queues: wait with Cq::wait, or \
          set ComplChannel::Shared"
@@ -178,9 +178,9 @@ pub enum Error {
 #[non_exhaustive]
 pub enum Queue {
     /// The send queue. A slot comes back when the completion of its operation, or of a later
-    /// operation posted with `Flags::COMPLETION_ALWAYS`, is polled. While no such operation is
-    /// outstanding the last free slot is kept for one: no other operation would ever free a slot.
-    /// See [`Error::NoCompletionDue`].
+    /// operation posted with `Flags::COMPLETION_ALWAYS`, is polled. While no operation with that
+    /// flag is outstanding, the last free slot is kept for one. Without it no slot would ever come
+    /// back. See [`Error::NoCompletionDue`].
     Send,
     /// The receive queue. A slot comes back when the completion of its receive is polled.
     Receive,

@@ -16,17 +16,18 @@ use crate::verbs::{CmEvent, CmEventKind};
 pub enum ConnEvent {
     /// The connection is established (`RPMA_CONN_ESTABLISHED`).
     Established,
-    /// The peer has closed the connection, or this side has and the peer has answered
-    /// (`RPMA_CONN_CLOSED`). Unless this side has, it calls `Conn::disconnect` next or drops the
+    /// The peer has closed the connection, or has answered this side's disconnect
+    /// (`RPMA_CONN_CLOSED`). If the peer closed it, call `Conn::disconnect` next or drop the
     /// connection: the peer waits for that.
     Closed,
-    /// The time is over in which late packets of the closed connection may arrive. librpma reports it
-    /// as a second `RPMA_CONN_CLOSED`.
+    /// No late packets of the closed connection can arrive any more. librpma reports this as a
+    /// second `RPMA_CONN_CLOSED`.
     TimewaitExit,
-    /// The connection is lost: the device is gone, or the queue pair could not be set up
-    /// (`RPMA_CONN_LOST`). The latter also happens if the peer has closed the connection before
-    /// this side took its answer. Also the end by a keep-alive, with `-ETIMEDOUT` if the peer did
-    /// not answer ([`ConnCfg::set_keep_alive`](crate::ConnCfg::set_keep_alive)).
+    /// The connection is lost (`RPMA_CONN_LOST`). The device is gone, or the queue pair could not
+    /// be set up, for example because the peer closed the connection before this side took its
+    /// answer. A keep-alive also ends a connection with this event. Its status is then
+    /// `-ETIMEDOUT` if the peer did not answer
+    /// ([`ConnCfg::set_keep_alive`](crate::ConnCfg::set_keep_alive)).
     Lost {
         /// A negative errno, or 0.
         status: i32,
@@ -45,7 +46,8 @@ pub enum ConnEvent {
         /// A negative errno (`-ETIMEDOUT`, for instance), or 0.
         status: i32,
     },
-    /// An event that librpma has no name for either (`enum rdma_cm_event_type`).
+    /// Another event of `enum rdma_cm_event_type`, which has no name in this library or in
+    /// librpma.
     Other {
         /// The event's number.
         event: u32,
@@ -125,8 +127,8 @@ fn words(private_data: &[u8]) -> Option<&str> {
     is_plain.then_some(words)
 }
 
-/// Why a connection was rejected: the reason code of the transport (for InfiniBand and RoCE those of
-/// the connection manager's REJ message), or a negative errno.
+/// Why a connection was rejected: the reason code of the transport (for InfiniBand and RoCE those
+/// of the connection manager's REJ message), or a negative errno.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct RejectReason(pub i32);
 

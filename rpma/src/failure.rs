@@ -1,4 +1,5 @@
-//! Why a connection takes no operations: [`Failure`], the cause of its end, and [`NotConnected`], its state.
+//! Why a connection takes no operations: [`Failure`], the cause of its end, and [`NotConnected`],
+//! its state.
 
 use std::fmt;
 use std::io;
@@ -20,11 +21,12 @@ pub enum Failure {
         /// The errno that it reported.
         errno: i32,
     },
-    /// The device reported an error of the queue pair in an asynchronous event, which is in the log.
+    /// The device reported an error of the queue pair in an asynchronous event, which is in the
+    /// log.
     Device,
     /// The peer gave no sign of life for as long as the keep-alive allows
-    /// ([`ConnCfg::set_keep_alive`](crate::ConnCfg::set_keep_alive)), and the library moved the queue
-    /// pair to the error state.
+    /// ([`ConnCfg::set_keep_alive`](crate::ConnCfg::set_keep_alive)), and the library moved the
+    /// queue pair to the error state.
     Silent {
         /// The keep-alive of the connection.
         keep_alive: Duration,
@@ -46,7 +48,8 @@ impl Failure {
         self.rank() > earlier.rank()
     }
 
-    /// Whether it is a flushed operation, which failed because of an earlier failure or a disconnect.
+    /// Whether it is a flushed operation, which failed because of an earlier failure or a
+    /// disconnect.
     pub(crate) fn is_flushed(&self) -> bool {
         match self {
             Self::Operation(WcFailure { status, .. }) | Self::Probe { status } => {

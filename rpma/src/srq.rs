@@ -1,7 +1,7 @@
 //! [`Srq`]: a shared receive queue (`struct rpma_srq`), and [`SrqCfg`] (`struct rpma_srq_cfg`).
 //!
-//! It owns the verbs queue and, if asked for, a completion queue for its receives. Connections that use
-//! it hold it; it is destroyed after the last of them, the completion queue after it.
+//! It owns the verbs queue and, if asked for, a completion queue for its receives. Connections
+//! that use it hold it; it is destroyed after the last of them, the completion queue after it.
 
 use std::fmt;
 use std::sync::Arc;
@@ -73,8 +73,8 @@ impl SrqCfg {
         self.rcq_size
     }
 
-    /// Sets which completions the queue's own completion queue gives events for, from its creation on.
-    /// The default is [`Notify::Any`].
+    /// Sets the kind of completions that give events in the queue's own completion queue. The
+    /// default is [`Notify::Any`].
     pub fn set_rcq_notify(&mut self, notify: Notify) -> &mut Self {
         self.rcq_notify = notify;
         self
@@ -86,8 +86,8 @@ impl SrqCfg {
         self.rcq_notify
     }
 
-    /// Makes the queue's own completion queue use a channel that others use as well; its events carry
-    /// the key. The default is a channel of its own.
+    /// Puts the queue's own completion queue on a channel that other queues may use as well. Its
+    /// events there carry the key. The default, `None`, is a channel for this queue alone.
     pub fn set_compl_channel(&mut self, channel: Option<(CompletionChannel, u64)>) -> &mut Self {
         self.channel = channel;
         self
@@ -102,22 +102,21 @@ impl SrqCfg {
 
 /// A receive queue that many connections share. Clones are handles of the same queue.
 ///
-/// A connection uses it that was made with `ConnCfg::set_srq`. A message takes the first receive
-/// that is left, on any connection: distinguish them by [`Wc::qp_num`](crate::Wc). The receives of
-/// one connection complete in order. Those of several may not: the device works on them at the same
-/// time.
+/// Connections that are made with `ConnCfg::set_srq` use the queue. A message on any of these
+/// connections takes the first receive that is left. [`Wc::qp_num`](crate::Wc::qp_num) is
+/// different for each connection. The receives of one connection complete in order. Those of
+/// several may not: the device works on them at the same time.
 ///
 /// A client that dies in the middle of a message of several packets takes a receive with it until
 /// its connection is dropped. Then the receive comes back as a failed completion. On soft-RoCE of
 /// Linux 6.12 it never does, and its slot is lost: [`kept`](Self::kept) counts such slots, and
-/// docs/security.md has the remedy. The slot of a receive which the device may have although
-/// [`recv`](Self::recv) has failed ([`Error::Provider`]) is lost as well. Make the queue larger
-/// than it needs to be.
+/// docs/security.md has the remedy. A slot can also be lost when [`recv`](Self::recv) fails with
+/// [`Error::Provider`], because the device may have that receive. Make the queue larger than it
+/// needs to be.
 ///
 /// Poll the queue's own completion queue until it is empty before you drop a connection, if it
-/// matters from which connection a message came. Completions that are there when a connection is
-/// dropped are kept for the next [`get_wc`](crate::Cq::get_wc), with the number 0 in the place of
-/// the connection's ([`Wc::qp_num`](crate::Wc::qp_num)).
+/// matters from which connection a message came. Completions of a dropped connection are kept for
+/// the next [`get_wc`](crate::Cq::get_wc), but their [`Wc::qp_num`](crate::Wc::qp_num) is 0.
 ///
 /// # Threads
 ///
@@ -141,9 +140,10 @@ impl Srq {
     ///
     /// # Errors
     ///
-    /// [`Error::InvalidArgument`] if the queue is larger than the device's, if the channel belongs to
-    /// another device, or if a completion queue is configured that is not asked for. [`Error::Provider`] if `ibv_create_srq`, `ibv_create_comp_channel` or
-    /// `ibv_create_cq` fails.
+    /// [`Error::InvalidArgument`] if the queue is larger than the device's limit, or if the
+    /// channel belongs to another device. The same if there are settings for the queue's own
+    /// completion queue, but [`SrqCfg::set_rcq_size`] is 0. [`Error::Provider`] if
+    /// `ibv_create_srq`, `ibv_create_comp_channel` or `ibv_create_cq` fails.
     #[doc(alias = "rpma_srq_new")]
     pub fn new(peer: &Peer, cfg: &SrqCfg) -> Result<Self> {
         let limit = peer.attributes().max_srq_wr;
@@ -182,9 +182,9 @@ impl Srq {
     /// # Errors
     ///
     /// [`Error::InvalidArgument`] if the region belongs to another peer, lacks
-    /// [`MrUsage::RECV`](crate::MrUsage::RECV), or has more than 2³¹ bytes. [`Error::QueueFull`];
-    /// [`Error::ReceivesKept`] instead if the device may keep all receives. [`Error::Provider`] if
-    /// `ibv_post_srq_recv` fails.
+    /// [`MrUsage::RECV`](crate::MrUsage::RECV), or has more than 2³¹ bytes. [`Error::QueueFull`]
+    /// if no slot is free, or [`Error::ReceivesKept`] if the device may keep all receives.
+    /// [`Error::Provider`] if `ibv_post_srq_recv` fails.
     #[doc(alias = "rpma_srq_recv")]
     #[inline]
     pub fn recv(&self, dst: MrSlice<'_>, op_context: u64) -> Result<()> {
@@ -208,8 +208,9 @@ impl Srq {
     ///
     /// A client that dies in the middle of a message takes a receive with it. Dropping the
     /// connection waits until the device has returned that receive, for at most 0.1 s. soft-RoCE
-    /// cannot be asked. Each connection on it counts until the receives that were posted before its
-    /// end have completed. Completed receives that have not been polled count as well.
+    /// does not report whether it has returned the receive. So each dropped connection on it
+    /// counts, until the receives that were posted before its end have completed. Completed
+    /// receives that have not been polled count as well.
     ///
     /// When a large part of the queue may be kept, make a new queue for new connections: see
     /// docs/security.md.
