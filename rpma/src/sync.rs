@@ -1,8 +1,8 @@
 //! Locks, condition variables and channels for programs that are tested on a simulated fabric.
 //!
 //! Without the feature `sim` these are the types of [`std::sync`] themselves, re-exported. With it
-//! they have the same methods and the same errors, and waits are in the order and in the time of
-//! the fabric. Then, on a host of a fabric:
+//! they have the same methods and the same errors, but the fabric decides the order and the time
+//! of their waits. Then, on a host of a fabric:
 //!
 //! * Limits are virtual, and the clock jumps while all threads wait.
 //! * If a seed is set (`rpma::sim::repeatable`), the seed chooses the thread that is woken and the
@@ -10,7 +10,8 @@
 //! * If every thread waits and no event can come, one of them panics and names the last call of
 //!   each thread.
 //!
-//! Off a host they behave as std's. Start threads with [`thread`](crate::thread).
+//! In a thread that is on no host, they behave as std's. Start threads with
+//! [`thread`](crate::thread).
 //!
 //! ```
 //! use std::collections::VecDeque;

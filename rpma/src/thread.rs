@@ -3,7 +3,7 @@
 //! Without the feature `sim` this is a part of [`std::thread`], re-exported. With it a thread
 //! starts on the simulated host of the thread that starts it, as with `rpma::sim::Host::spawn`.
 //! The clock can jump while a thread waits for another one or [sleeps](sleep), and a seed repeats
-//! the order of threads. Off a host everything is as in [`std::thread`].
+//! the order of threads. In a thread that is on no host everything is as in [`std::thread`].
 //!
 //! ```
 //! use rpma::thread;

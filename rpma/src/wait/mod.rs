@@ -105,8 +105,8 @@ const VAIN: u32 = 16;
 /// One wait for endpoints, connections, shared receive queues, devices, and wake-ups from other
 /// threads.
 ///
-/// It owns its members. Each of them is added once. A connection is made for the wait
-/// ([`place`](Self::place)).
+/// It owns its members. Each member is added once. The queues of a connection are made for the
+/// wait before it is added ([`place`](Self::place)).
 ///
 /// Dropping it drops its members, which ends their connections.
 ///
@@ -224,8 +224,9 @@ impl Wait {
         Ok(member)
     }
 
-    /// Adds a shared receive queue that was made for this place: the completions of its receives.
-    /// The connections that use it are members of their own. [`Wc::qp_num`] is different for each of them.
+    /// Adds a shared receive queue that was made for this place: the wait returns the completions
+    /// of its receives. Add the connections that use the queue as well. [`Wc::qp_num`] is
+    /// different for each of them.
     ///
     /// # Errors
     ///
@@ -608,12 +609,12 @@ impl Wait {
         Waker(Arc::clone(&self.channels.inbox))
     }
 
-    /// Returns when the wait itself has work to do, if no event comes before: an event loop calls
-    /// [`next`](Self::next) at this time. `None` if it has not. The answer is good until the next
-    /// call of `next`.
+    /// Returns when the wait has work to do, even if no event comes before: an event loop calls
+    /// [`next`](Self::next) at this time. `None` if the wait has no such work. The answer is good
+    /// until the next call of `next`.
     ///
-    /// These are the end of an endpoint's rest after an error, the look each second at queues with
-    /// [`Notify::Solicited`], and the next step of a connection's keep-alive
+    /// This work is the end of an endpoint's rest after an error, the look each second at queues
+    /// with [`Notify::Solicited`], and the next step of a connection's keep-alive
     /// ([`ConnCfg::set_keep_alive`](crate::ConnCfg::set_keep_alive)). A thread that sleeps in
     /// `next` does not need this method.
     #[must_use]

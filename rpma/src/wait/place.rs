@@ -20,8 +20,9 @@ use crate::verbs::{CompChannel, DeviceWatch, clock};
 /// A place for one connection, or for one shared receive queue, in a [`Wait`](super::Wait).
 ///
 /// A completion queue reports to one channel as long as it lives. So the queues of a connection
-/// are made for their wait: with settings that a place returns. Make one connection for a place,
-/// and [add](super::Wait::add) it with that place. Dropping a place gives it back.
+/// must be made on the channel of their wait: [`cfg`](Self::cfg) returns the settings for that.
+/// Make one connection for a place, and [add](super::Wait::add) it with that place. Dropping a
+/// place gives it back.
 pub struct Place {
     pub(super) member: Member,
     pub(super) channels: Arc<Channels>,
