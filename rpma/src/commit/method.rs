@@ -17,7 +17,8 @@ use crate::error::{Error, Result};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Method {
-    /// The device's own flush operation ([`Conn::has_native_flush`](crate::Conn::has_native_flush)).
+    /// The device's own flush operation
+    /// ([`Conn::has_native_flush`](crate::Conn::has_native_flush)).
     Native,
     /// A read after the writes: librpma's appliance method.
     Reading,

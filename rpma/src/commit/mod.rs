@@ -1,10 +1,11 @@
-//! Commits above one connection: data and the pointer that shows it, durable by the method that
-//! the memory's platform needs.
+//! Commits records: makes data durable, and then the pointer that shows it, by the method that the
+//! memory's platform needs.
 //!
 //! A [`Method`] decides how writes become durable: by the device's own flush, by a read, or by the
-//! processor of the memory's host. A server's program offers the last one with its [`Limits`]. A
-//! [`Writer`] is a connection that commits by one method. A [`Responder`] is the server's half of
-//! the last one. [`Replicas`] are several writers that get the same commits.
+//! processor of the memory's host ([`Method::Server`]). A server's program offers the last one
+//! with its [`Limits`]. A [`Writer`] is a connection that commits by one method. A [`Responder`]
+//! is the server's half of [`Method::Server`]. [`Replicas`] are several writers that get the same
+//! commits.
 
 mod method;
 mod replicas;

@@ -54,10 +54,11 @@ use crate::verbs::{Place, Wc};
 ///
 /// # Order
 ///
-/// Each replica gets all commits, in their order. One without room gets them later, from the ring:
-/// [`look`](Self::look) posts them. No commit is left out, because a pointer also shows the records
-/// before it. A replica that cannot take a commit gets no later one either. Commits may be in
-/// flight together. A commit must not overwrite bytes that an earlier pointer shows.
+/// Each replica gets all commits, in their order. If a replica has no room, its commits wait in
+/// the ring, and [`look`](Self::look) posts them later. No commit is left out, because a pointer
+/// also shows the records before it. A replica that cannot take a commit gets no later one either.
+/// Commits may be in flight together. A commit must not overwrite bytes that an earlier pointer
+/// shows.
 ///
 /// # Source memory
 ///
@@ -88,8 +89,8 @@ impl Replicas {
     pub const MOST: usize = 64;
 
     /// Makes a set without replicas, with a ring of `ring_bytes` bytes of source memory, for at
-    /// most `records` commits at a time. A record is in one piece: give the ring twice the bytes of
-    /// the records in flight.
+    /// most `records` commits at a time. A record never wraps around the end of the ring. So give
+    /// the ring twice the bytes of the records in flight.
     ///
     /// # Errors
     ///
@@ -110,9 +111,9 @@ impl Replicas {
     ///
     /// The first 64 replicas get the places from 0 on. A later one gets the place of the replica
     /// that was set aside longest ago, with an id of its own. The set then forgets the earlier
-    /// replica. Its id reaches no replica any more, and a later [`outcome`](Self::outcome) does not
-    /// count its copy. The new replica is in no outcome of an earlier commit. But a mask from
-    /// before has the bit of the earlier replica, which is now the new one's.
+    /// replica. Its id reaches no replica any more, and a later [`outcome`](Self::outcome) does
+    /// not count its copy. The new replica is in no outcome of an earlier commit. But both
+    /// replicas have the same bit: in a mask from before, it means the earlier one.
     ///
     /// # Errors
     ///
@@ -205,8 +206,8 @@ impl Replicas {
         writer.conn().get_next_fd().map(drop)
     }
 
-    /// The writer of a replica: for its connection's state, and for other operations. Their
-    /// completions are lost in [`look`](Self::look) and in waits. `None` after
+    /// Returns the writer of a replica. Use it to look at the connection. If you post other
+    /// operations on it, [`look`](Self::look) and the waits drop their completions. `None` after
     /// [`set_aside`](Self::set_aside), or for a replica of another set.
     #[must_use]
     pub fn writer(&self, id: ReplicaId) -> Option<&Writer> {
@@ -239,8 +240,7 @@ impl Replicas {
     }
 
     /// Whether this replica can take a commit, now or later: its connection is not over. `false`
-    /// is final. It is the answer as well for a replica that was set aside, and for one of another
-    /// set.
+    /// is final. It is also `false` for a replica that was set aside, and for one of another set.
     ///
     /// An event loop asks after [`look`](Self::look), as for [`able`](Self::able).
     #[must_use]
@@ -356,9 +356,9 @@ impl Replicas {
         }
     }
 
-    /// The replicas that have a commit under way or still to come, as a mask. When it is 0, no
-    /// replica can lose the commit and execute a later one. So it is the time to overwrite bytes
-    /// that this commit has set free, such as the records before the new head of a log.
+    /// Returns the replicas that have a commit in flight or still to come, as a mask. When it is
+    /// 0, no replica can lose the commit and execute a later one. Only then overwrite bytes that
+    /// this commit has set free, such as the records before the new head of a log.
     ///
     /// It is 0 for a commit of another set.
     #[must_use]
@@ -405,9 +405,10 @@ impl Record<'_> {
     /// # Errors
     ///
     /// No replica gets a post then. [`Refused::TooFew`] if fewer than `k` replicas can take it.
-    /// [`Refused::Error`] with [`Error::InvalidArgument`] if `k` is 0 or more than the replicas, if
-    /// the record or the pointer is not inside the region of each replica, or if the pointer is not
-    /// aligned to 8 bytes or lies in the record. The text names the commit and the replica.
+    /// [`Refused::Error`] with [`Error::InvalidArgument`] if `k` is 0 or larger than the number of
+    /// replicas, if the record or the pointer is not inside the region of each replica, or if the
+    /// pointer is not aligned to 8 bytes or lies in the record. The text names the commit and the
+    /// replica.
     #[cfg_attr(feature = "sim", track_caller)]
     pub fn commit(
         self,

@@ -91,8 +91,8 @@ impl fmt::Display for CommitId {
 
 /// The state of a commit on each replica, as masks with the bits of [`ReplicaId::mask`].
 ///
-/// A replica in no mask still has the commit under way, has not got it yet, or was added later.
-/// Nor is a replica in a mask after another one has got its place, even if it has the commit.
+/// A replica in no mask still has the commit in flight, has not got it yet, or was added later. A
+/// replica is also in no mask after another one has got its place, even if it has the commit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[expect(clippy::exhaustive_structs, reason = "there is no fourth answer")]
 pub struct Outcome {

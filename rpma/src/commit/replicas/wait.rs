@@ -27,8 +27,8 @@ impl Replicas {
     /// An acknowledgement can come up to a second after the end of its connection. The wait gives
     /// it this time. A commit of another set has an empty outcome, at once.
     ///
-    /// A program that asks again and again asks [`able`](Self::able) as well: with too few able
-    /// replicas `unknown` is the end, and otherwise it is only the limit.
+    /// If you call this again and again, check [`able`](Self::able) as well. While at least `k`
+    /// replicas are able, `unknown` only means that the limit has passed. With fewer, it is final.
     pub fn settle(&mut self, id: CommitId, k: usize, limit: Duration) -> Outcome {
         if id.set != self.id {
             return Outcome::default();
@@ -56,11 +56,10 @@ impl Replicas {
     /// The outcome of a commit, if a wait for it is over: the commit is durable on `k` replicas, or
     /// that cannot be reached any more. `None` before that.
     ///
-    /// This is the half of [`settle`](Self::settle) that does not sleep. Event loops ask it after
-    /// [`look`](Self::look), and after 50 ms without an event, when they have called
+    /// This is the half of [`settle`](Self::settle) that does not sleep. Event loops call it after
+    /// [`look`](Self::look). They also call it after 50 ms without an event, when they have called
     /// [`probe`](Self::probe). An acknowledgement can come up to a second after the end of its
-    /// connection. Until then the answer is `None` if such an acknowledgement would make `k`
-    /// copies.
+    /// connection. During this second the answer is `None` if `k` copies are still possible.
     #[must_use]
     pub fn settled(&self, id: CommitId, k: usize) -> Option<Outcome> {
         let outcome = self.outcome(id);
@@ -103,9 +102,9 @@ impl Replicas {
     /// Takes a replica out of the set. It needs no answer from the replica: its connection is
     /// disconnected, and destroyed when the device has released all bytes, or after `limit`. Then
     /// the replica holds no bytes any more. Its commits without an answer stay
-    /// [`unknown`](Outcome::unknown), and later ones are [`failed`](Outcome::failed). Its place goes
-    /// to a later replica when the set needs it ([`add`](Self::add)). Setting a replica aside again
-    /// has no effect.
+    /// [`unknown`](Outcome::unknown), and later ones are [`failed`](Outcome::failed). Its place
+    /// goes to a later replica when the set needs it ([`add`](Self::add)). Setting a replica aside
+    /// again has no effect.
     ///
     /// # Errors
     ///

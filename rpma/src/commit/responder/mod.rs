@@ -34,8 +34,8 @@ const A_TURN: usize = 16;
 /// [`Wait`](crate::wait::Wait), or a number of the program's own.
 ///
 /// The receives of the clients' connections are the responder's. Each client may ask for memory
-/// inside its own [`Slots`] only. The responder refuses a client with a request outside, a message
-/// that is no request, or more bytes than the [`Limits`]. Then it makes no byte of the request
+/// inside its own [`Slots`] only. The responder refuses a client that asks for other memory, sends
+/// a message that is no request, or exceeds the [`Limits`]. Then it makes no byte of the request
 /// durable, stores no pointer, and ends the client's connection. The others go on.
 ///
 /// ```no_run
@@ -120,9 +120,9 @@ impl<K: Copy + Ord> Responder<K> {
         self.limits
     }
 
-    /// The settings of a client's connection: those of `cfg`, with slots for its requests and
-    /// answers as well. A client without a receive for its answer is asked again at most 6 times
-    /// ([`ConnCfg::set_rnr_retry_count`]); more means for ever.
+    /// Returns the settings of a client's connection: those of `cfg`, with slots for its requests
+    /// and answers as well. [`ConnCfg::set_rnr_retry_count`] is lowered to 6 at most, because 7
+    /// means for ever. It limits the wait for a client that has no free receive for its answer.
     ///
     /// # Errors
     ///
@@ -139,8 +139,8 @@ impl<K: Copy + Ord> Responder<K> {
     }
 
     /// Posts the receives of a client that asks for a connection, before it is accepted. The
-    /// client may ask for `offered` of `memory`, and sees it as the offer's region: a request
-    /// outside ends its connection.
+    /// client may ask for the range `offered` of `memory` only, which is the region of the offer
+    /// to it. A request outside ends its connection.
     ///
     /// # Errors
     ///
@@ -158,8 +158,8 @@ impl<K: Copy + Ord> Responder<K> {
         Slots::prepare(self.limits, req, memory, offered)
     }
 
-    /// Adds a client. Its completions come with this name. It takes the place of a client that had
-    /// the name before.
+    /// Adds a client under a name, which [`handle`](Self::handle) takes with its completions. It
+    /// takes the place of a client that had the name before.
     pub fn add(&mut self, client: K, slots: Slots) {
         self.clients.insert(client, slots);
     }
@@ -191,9 +191,10 @@ impl<K: Copy + Ord> Responder<K> {
         !self.ready.is_empty()
     }
 
-    /// Serves requests that are there, up to 16 and 4 of each client, and never sleeps. It checks
-    /// them, makes their ranges durable, stores and persists their pointers in order, and answers.
-    /// Clients come in turn. `conn` finds a client's connection; a client without one is forgotten.
+    /// Serves requests that have arrived: at most 16, and at most 4 of each client. It never
+    /// sleeps. It checks them, makes their ranges durable, stores and persists their pointers in
+    /// order, and answers. Clients come in turn. `conn` finds a client's connection; a client
+    /// without one is forgotten.
     ///
     /// Call it after completions were handed in, until it is [`Turn::Idle`].
     #[cfg_attr(feature = "sim", track_caller)]

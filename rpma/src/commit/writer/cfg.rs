@@ -108,8 +108,8 @@ impl WriterCfg {
     /// Returns the settings of the writer's connection. They are those of `cfg`, with room in the
     /// queues for the writer's commits as well, and with the flushes of the method.
     ///
-    /// With [`Method::Server`] a server without a free receive is asked again at most 6 times
-    /// ([`ConnCfg::set_rnr_retry_count`]); more means for ever.
+    /// With [`Method::Server`], [`ConnCfg::set_rnr_retry_count`] is lowered to 6 at most, because
+    /// 7 means for ever. It limits the wait for a server that has no free receive.
     ///
     /// # Errors
     ///

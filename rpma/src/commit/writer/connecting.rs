@@ -20,7 +20,7 @@ impl Writer {
     /// # Errors
     ///
     /// As [`ConnReq::connect`]. [`Error::InvalidArgument`] also if `req` does not flush by the
-    /// method, or has too few slots, which gives the request back.
+    /// method, or has too few slots. The error gives `req` back then.
     pub fn connect(
         req: ConnReq,
         cfg: &WriterCfg,
@@ -86,9 +86,8 @@ pub struct Connecting {
 }
 
 impl Connecting {
-    /// The connection, for an event loop: its next event is
-    /// [`ConnEvent::Established`](crate::ConnEvent::Established), and then comes
-    /// [`finish`](Self::finish).
+    /// The connection, for an event loop. When its next event is
+    /// [`ConnEvent::Established`](crate::ConnEvent::Established), call [`finish`](Self::finish).
     #[must_use]
     pub fn conn(&self) -> &Conn {
         &self.conn
@@ -104,9 +103,9 @@ impl Connecting {
         Self { conn, ..self }.finish()
     }
 
-    /// The writer, after the connection's
-    /// [`ConnEvent::Established`](crate::ConnEvent::Established). It applies the platform of the
-    /// peer's offer.
+    /// Makes the writer, after the connection's
+    /// [`ConnEvent::Established`](crate::ConnEvent::Established). This applies the peer's
+    /// declaration about its platform ([`Conn::apply_remote_peer_cfg`]).
     ///
     /// # Errors
     ///

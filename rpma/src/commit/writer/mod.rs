@@ -34,16 +34,16 @@ const PROBE_EVERY: Duration = Duration::from_millis(50);
 ///
 /// # One writer
 ///
-/// A writer does not detect a second writer of the same pointer. Both would commit without an error,
-/// and overwrite each other's records. The server prevents that: it cuts a writer's connection off
-/// ([`Conn::cut_off`]) before it accepts the next writer. `docs/reconnecting.md` has such a
-/// server.
+/// A writer does not detect a second writer of the same pointer. Both would commit without an
+/// error, and overwrite each other's records. The server prevents that: it cuts a writer's
+/// connection off ([`Conn::cut_off`]) before it accepts the next writer. `docs/reconnecting.md`
+/// has such a server.
 ///
 /// # Event loops
 ///
-/// A loop calls [`look`](Self::look) when the descriptor of [`Conn::get_next_fd`] is readable. It
-/// asks [`is_over`](Self::is_over) after it: no further commit becomes durable then. A program that
-/// polls the connection by itself hands each completion to [`handle`](Self::handle).
+/// A loop calls [`look`](Self::look) when the descriptor of [`Conn::get_next_fd`] is readable, and
+/// then [`is_over`](Self::is_over). After the end no further commit becomes durable. A program
+/// that polls the connection by itself hands each completion to [`handle`](Self::handle).
 #[derive(Debug)]
 pub struct Writer {
     conn: Conn,
@@ -97,10 +97,10 @@ impl Ticket {
 pub enum Fate {
     /// It is under way.
     Pending,
-    /// It is durable: or visible, if the writer's [`FlushType`](crate::FlushType) promises that.
+    /// It is durable, or only visible if that is the writer's [`FlushType`](crate::FlushType).
     Durable,
-    /// The connection is over: it may be there, and may become durable later. An acknowledgement
-    /// that comes late makes it [`Durable`](Self::Durable).
+    /// The connection is over, and no acknowledgement has come. The commit may be in the memory,
+    /// and may become durable later. A late acknowledgement makes it [`Durable`](Self::Durable).
     Unknown,
 }
 
@@ -126,8 +126,8 @@ impl Writer {
         }
     }
 
-    /// The connection, for other operations. Their completions come from [`look`](Self::look), or
-    /// by the program's own polls.
+    /// The connection, for other operations. [`look`](Self::look) hands their completions to its
+    /// argument, if the program does not poll them itself.
     ///
     /// With [`Method::Server`](crate::commit::Method::Server) its receives are the writer's.
     #[must_use]
@@ -153,8 +153,8 @@ impl Writer {
         self.in_flight.saturating_sub(self.flights.len())
     }
 
-    /// How many slots of the send queue no commit takes. A program that has at most so many
-    /// operations of its own in flight leaves room for its commits. They are the slots of the
+    /// Returns the number of send-queue slots that are not for commits. A program with at most so
+    /// many operations of its own in flight leaves room for its commits. They are the slots of the
     /// settings that [`WriterCfg::conn_cfg`] was called with
     /// ([`ConnCfg::set_sq_size`](crate::ConnCfg::set_sq_size)).
     #[must_use]
@@ -175,8 +175,8 @@ impl Writer {
         self.durable
     }
 
-    /// Of how many commits the source memory is free: of those with the numbers up to this one.
-    /// The device does not read it any more.
+    /// Returns the number of commits whose source memory is free: those with the numbers up to
+    /// this one. The device does not read it any more.
     #[must_use]
     pub fn released(&self) -> u64 {
         self.released
@@ -361,10 +361,11 @@ impl Writer {
     /// Looks once, without sleeping: polls the connection's queues, takes its events, and hands
     /// completions that are not the writer's to `other`.
     ///
-    /// It takes the event of the connection's end, which is no error: ask
-    /// [`is_over`](Self::is_over). If the host of the peer is gone,
-    /// [`Method::Server`](crate::commit::Method::Server) detects that only by a failed operation. A
-    /// loop calls [`probe`](Self::probe) when no answer has come for a while; the waits do that.
+    /// The end of the connection is not an error here: call [`is_over`](Self::is_over) after it.
+    ///
+    /// If the host of the peer is gone, [`Method::Server`](crate::commit::Method::Server) detects
+    /// that only by a failed operation. So a loop calls [`probe`](Self::probe) when no answer has
+    /// come for a while. The waits do that by themselves.
     ///
     /// # Errors
     ///
@@ -415,7 +416,7 @@ impl Writer {
     /// # Errors
     ///
     /// [`Error::InvalidArgument`] for a commit of another writer. [`Error::TimedOut`] when the
-    /// limit has passed: the commit goes on, and its fate is unknown until then. Otherwise the
+    /// limit has passed: the commit goes on, and its outcome is not known yet. Otherwise the
     /// reason for which the connection is over, as [`Conn::wait_for`].
     pub fn wait(
         &mut self,
@@ -434,9 +435,9 @@ impl Writer {
         )
     }
 
-    /// Waits until there is [`room`](Self::room) for another commit, for at most `limit`: the
-    /// oldest one is durable, and its source memory is [released](Self::released). Completions
-    /// that are not the writer's go to `other`.
+    /// Waits until there is [`room`](Self::room) for another commit, for at most `limit`. If there
+    /// is none, it waits until the oldest commit is durable and its source memory
+    /// [released](Self::released). Completions that are not the writer's go to `other`.
     ///
     /// # Errors
     ///
@@ -519,13 +520,14 @@ impl Writer {
         }
     }
 
-    /// Posts a write of 0 bytes: its completion shows that the peer's host is there, and its failure
-    /// that it is gone. [`look`](Self::look) takes both. It posts none while one is under way, or
-    /// while the device works on a commit, which shows the same.
+    /// Posts a write of 0 bytes, for [`look`](Self::look). Its completion shows that the peer's
+    /// host is there, and its failure that the host is gone. A call has no effect while a probe is
+    /// in flight. The same holds while the device works on a commit, which shows the same.
     ///
     /// # Errors
     ///
-    /// As [`Conn::write`], except for [`Error::QueueFull`]: the operations in flight are as good.
+    /// As [`Conn::write`], except for [`Error::QueueFull`]: then the operations in flight serve as
+    /// a probe.
     pub fn probe(&mut self) -> Result<()> {
         // soft-RoCE fails a read that is sent again after a write of 0 bytes.
         if self.probe.is_some() || self.released < self.posted {
@@ -556,8 +558,8 @@ impl Writer {
         self.conn
     }
 
-    /// Destroys the connection, as [`Conn::delete`]. After `Ok` no device reads the source memory of
-    /// its commits.
+    /// Destroys the connection, as [`Conn::delete`]. After `Ok` no device reads the source memory
+    /// of its commits.
     ///
     /// # Errors
     ///
