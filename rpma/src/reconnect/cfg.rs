@@ -15,7 +15,7 @@ use crate::error::{Error, Result};
 /// as long as the one before, up to the longest wait. By default these are 50, 100, 200, 400, 800,
 /// 1600 and 3200 ms, and from then on 5 s.
 ///
-/// Each wait is shortened at random, to any time from its half up to its whole. So clients that
+/// Each wait is shortened at random, to a time between half of it and all of it. So clients that
 /// have lost the same server do not return in step. On a simulated fabric with a seed the waits
 /// follow from the seed.
 ///

@@ -23,7 +23,7 @@ pub trait Connects {
     ///
     /// # Errors
     ///
-    /// The reconnect does not begin.
+    /// An error ends the reconnect before its first try.
     fn conn_cfg(&self, cfg: &ConnCfg) -> Result<ConnCfg> {
         Ok(cfg.clone())
     }
@@ -32,7 +32,7 @@ pub trait Connects {
     ///
     /// # Errors
     ///
-    /// The try has failed. [`Error::InvalidArgument`](crate::Error::InvalidArgument) and
+    /// An error fails the try. [`Error::InvalidArgument`](crate::Error::InvalidArgument) and
     /// [`Error::NotSupported`](crate::Error::NotSupported) end the reconnect.
     fn ask(&mut self, req: ConnReq, offer: &Offer) -> Result<Self::Asked>;
 

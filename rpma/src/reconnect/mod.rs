@@ -2,8 +2,8 @@
 //! grow.
 //!
 //! A [`Reconnect`] makes the connections of one client to one server, one after the other: the
-//! first one, and a new one after each end. It judges each failed try. Some refusals are the
-//! program's to decide about, and end the reconnect ([`GaveUp`]). Everything else is tried again
+//! first one, and a new one after each end. It judges each failed try. Some refusals need a
+//! decision of the program, and end the reconnect ([`GaveUp`]). Everything else is tried again
 //! until the limit has passed.
 //!
 //! ```no_run
@@ -273,7 +273,8 @@ impl<C: Connects> Reconnect<C> {
         self.counts
     }
 
-    /// Connects. It waits for at most [`ReconnectCfg::set_limit`], and a name's look-up longer.
+    /// Connects. It waits for at most [`ReconnectCfg::set_limit`]. The look-up of a host name may
+    /// take longer.
     ///
     /// # Errors
     ///
@@ -298,12 +299,15 @@ impl<C: Connects> Reconnect<C> {
     /// Begins to connect, and returns before the first try: [`advance`](Self::advance) goes on. A
     /// reconnect that is under way is given up.
     ///
-    /// The first try is due at once. There is an exception: less than the
-    /// [longest wait](ReconnectCfg::set_waits) ago the last connection was established, or the
-    /// reconnect gave up for another reason than its limit. That counts as a failed round, and a
-    /// wait comes first, of at most half of the limit. So a loop does not ask a server that accepts
-    /// and fails, or that refuses, more often than one that is down. After
-    /// [`set_offer`](Self::set_offer) the first try is due at once.
+    /// The first try is due at once, unless one of these happened less than the [longest
+    /// wait](ReconnectCfg::set_waits) ago:
+    ///
+    /// * The last connection was established.
+    /// * The last reconnect gave up for a reason other than its limit.
+    ///
+    /// Then a wait comes first, as after a failed round, of at most half of the limit. So a server
+    /// that accepts and fails, or that refuses, is not asked more often than one that is down.
+    /// After [`set_offer`](Self::set_offer) the first try is due at once.
     ///
     /// # Errors
     ///
@@ -343,7 +347,7 @@ impl<C: Connects> Reconnect<C> {
     ///
     /// # Errors
     ///
-    /// [`GaveUp`]: nothing is under way any more. It is also the result if nothing was under way.
+    /// [`GaveUp`]: the reconnect has ended. The same if no reconnect is under way.
     pub fn advance(&mut self) -> Result<Option<C::Connected>, GaveUp> {
         let Some(UnderWay { mut step, mut all }) = self.under_way.take() else {
             return Err(GaveUp::error(Error::invalid(

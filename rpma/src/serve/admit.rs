@@ -136,21 +136,24 @@ impl Server {
     ///
     /// # Errors
     ///
-    /// [`NotAdmitted`]: the client was refused, and told why.
+    /// [`NotAdmitted`]: the client was refused, and got the reason.
     ///
-    /// * Without an error of this side: another client of the key was admitted since, or the server
-    ///   is full now. Nothing has changed.
-    /// * [`Error::TimedOut`] after the limit for answers ([`ServerCfg::set_answer_limit`]), or if
-    ///   another server asked. Nothing has changed.
-    /// * [`Error::InvalidArgument`] if the part is wrong: not aligned, of another `Peer`, with the
-    ///   `Peer` of another key, or over the part of a key with a connection or over the directory;
-    ///   or if its bytes do not fit; or if the settings cannot be had, as a keep-alive below four
-    ///   of the kernel's time-outs ([`ConnCfg::set_keep_alive`]). [`Error::NotSupported`] if the
-    ///   region has not the usage that the server's method needs. Nothing has changed.
+    /// * Without an error of this side: another client of the key was admitted after this one had
+    ///   asked, or the server is full now. Nothing has changed.
+    /// * [`Error::TimedOut`] if the program answers after the limit
+    ///   ([`ServerCfg::set_answer_limit`]), or if `asked` comes from another server. Nothing has
+    ///   changed.
+    /// * [`Error::InvalidArgument`] if the part is not aligned, or overlaps the directory or the
+    ///   part of a connected key. The same if its region was registered with another `Peer`, or if
+    ///   its `Peer` is that of another key or device. The same if its bytes do not fit into the
+    ///   answer, or if the settings are impossible, such as a keep-alive below four of the
+    ///   kernel's time-outs ([`ConnCfg::set_keep_alive`]). Nothing has changed.
+    /// * [`Error::NotSupported`] if the region lacks the usage that the server's method needs.
+    ///   Nothing has changed.
     /// * [`Error::Provider`] if a verb failed. The old connection may be cut off, and the identity
-    ///   kept: the client may try again. If it is `ibv_destroy_qp` of the old connection, writes of
-    ///   that may still land, and the key is refused until its region is deregistered
-    ///   ([`release`](Self::release)).
+    ///   kept: the client may try again. If `ibv_destroy_qp` of the old connection failed, writes
+    ///   of that connection may still land. The key is then refused until its region is
+    ///   deregistered ([`release`](Self::release)).
     ///
     /// [`ConnCfg::set_keep_alive`]: crate::ConnCfg::set_keep_alive
     /// [`Gone`]: super::Gone
@@ -309,9 +312,9 @@ impl Server {
     ///
     /// # Errors
     ///
-    /// [`Error::TimedOut`] if the server refused the request before, after the limit for answers.
-    /// [`Error::Provider`] if `rdma_reject` fails (`EINVAL`: the client is gone) or
-    /// `rdma_destroy_id`.
+    /// [`Error::TimedOut`] if the server has already refused the request, because the limit for
+    /// answers had passed. [`Error::Provider`] if `rdma_reject` fails (`EINVAL`: the client is
+    /// gone) or `rdma_destroy_id`.
     pub fn refuse(&mut self, asked: Asked, words: &str) -> Result<()> {
         let Some(request) = self.take(&asked) else {
             return Err(Error::TimedOut(

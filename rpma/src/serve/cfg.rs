@@ -40,8 +40,8 @@ impl ServerCfg {
         Self::default()
     }
 
-    /// Sets what this host's platform promises to clients. The default promises nothing:
-    /// [`PeerCfg::for_platform`] looks it up.
+    /// Sets the declaration of this host's platform for clients. The default declares no way to
+    /// make data durable. [`PeerCfg::for_platform`] makes the right one.
     pub fn set_platform(&mut self, platform: &PeerCfg) -> &mut Self {
         self.platform = *platform;
         self
@@ -53,8 +53,9 @@ impl ServerCfg {
         self
     }
 
-    /// Serves the server's method with these limits: the server answers the requests of clients that
-    /// named [`Method::Server`](crate::commit::Method::Server). `None`, the default, refuses them.
+    /// Serves the server's method with these limits: the server answers the requests of clients
+    /// that named [`Method::Server`](crate::commit::Method::Server). `None`, the default, refuses
+    /// them.
     ///
     /// Leave it out if the processor makes nothing durable on this platform
     /// ([`PeerCfg::get_processor_persists`]): [`Server::new`](super::Server::new) refuses it then.
@@ -76,8 +77,8 @@ impl ServerCfg {
         Ok(self)
     }
 
-    /// Sets the maximum number of [`Asked`](super::Asked) that are not answered yet. The default is
-    /// 16. Requests beyond that are refused as full. If a writer (a key and an instance) asks again,
+    /// Sets the maximum number of [`Asked`](super::Asked) that are not answered yet, 16 by default.
+    /// Requests beyond that are refused as full. If a writer (a key and an instance) asks again,
     /// its earlier request is refused.
     ///
     /// # Errors

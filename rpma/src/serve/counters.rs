@@ -15,9 +15,9 @@ pub struct ServerCounters {
     pub refused: u64,
     /// Clients that are gone.
     pub gone: u64,
-    /// Clients of these that an admission of the same key replaced.
+    /// Clients that are gone because an admission of the same key replaced them.
     pub replaced: u64,
-    /// Clients of these that could not be cut off.
+    /// Clients that are gone, and that could not be cut off.
     pub not_cut_off: u64,
     /// Errors of the endpoint: requests that it could not take, for example without a descriptor.
     pub failed: u64,

@@ -151,8 +151,8 @@ pub struct Part<'a> {
 /// admission that replaces one. On soft-RoCE it may take some seconds if the client's host is gone,
 /// and other clients wait for that long.
 ///
-/// A request that is broken, too many requests, a program that does not answer, or a missing
-/// descriptor costs other clients nothing: each is refused by itself.
+/// A broken request, too many requests, a program that does not answer, or a missing descriptor
+/// has no effect on other clients. The server refuses each such request.
 pub struct Server {
     wait: Wait,
     endpoint: Member,
@@ -179,8 +179,8 @@ impl Server {
     /// # Errors
     ///
     /// [`Error::NotSupported`] for commits ([`ServerCfg::set_commits`]) on a platform whose
-    /// processor makes nothing durable ([`PeerCfg::get_processor_persists`]). [`Error::Provider`] if
-    /// `epoll_create1`, `eventfd2` or `epoll_ctl` fails. The endpoint is dropped then.
+    /// processor makes nothing durable ([`PeerCfg::get_processor_persists`]). [`Error::Provider`]
+    /// if `epoll_create1`, `eventfd2` or `epoll_ctl` fails. The endpoint is dropped then.
     ///
     /// [`Error::Provider`]: crate::Error::Provider
     /// [`Error::NotSupported`]: crate::Error::NotSupported
@@ -442,8 +442,8 @@ impl Server {
     /// part. The next admission brings another one.
     ///
     /// This is the remedy if a connection could not be cut off: no write of it lands after this
-    /// returned `Ok`. Register the memory again with another [`Peer`], because the queue pair may
-    /// still use regions of its own one. [`answer`](Self::answer) does both.
+    /// returned `Ok`. Register the memory again with another [`Peer`], because the old queue pair
+    /// can still reach regions of the old one. [`answer`](Self::answer) does both.
     ///
     /// # Errors
     ///

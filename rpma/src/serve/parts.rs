@@ -123,9 +123,10 @@ impl Server {
     /// | [`Served::Gone`], and the key's connection could not be cut off | it registers the key's memory again | [`Served::Gone`] |
     /// | anything else | nothing | the argument |
     ///
-    /// So all refusals are [`Served::Refused`]. A client that gives up before it is refused is an
-    /// error in [`Refused::error`], and not of this call. If the answer comes after the limit
-    /// ([`ServerCfg::set_answer_limit`]), the server's own [`Served::Refused`] comes as well.
+    /// So all refusals are [`Served::Refused`]. If a client gives up before it is refused, the
+    /// error is in [`Refused::error`], and this call does not fail. If the answer comes after the
+    /// limit ([`ServerCfg::set_answer_limit`]), the server's own [`Served::Refused`] comes as
+    /// well.
     ///
     /// If a connection could not be cut off, its writes may still land, and no client of its key is
     /// admitted. Then this deregisters the key's memory ([`release`](Self::release)), and registers

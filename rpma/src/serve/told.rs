@@ -26,8 +26,8 @@ pub enum Served {
     /// The server refused a request by itself, or [`Server::answer`](super::Server::answer) did.
     Refused(Refused),
     /// The endpoint could not take a request, or failed
-    /// ([`Happened::Failed`](crate::wait::Happened::Failed)). It goes on after a rest of 100 ms. With
-    /// `ENODEV` its device is gone: drop the server.
+    /// ([`Happened::Failed`](crate::wait::Happened::Failed)). It goes on after a rest of 100 ms.
+    /// With `ENODEV` its device is gone: drop the server.
     Failed(Error),
     /// An event of the device of this name.
     Device(Box<str>, DeviceEventKind),
@@ -105,8 +105,8 @@ pub struct Refused {
     /// The code, epoch and words that the client finds in
     /// [`ConnEvent::Rejected`](crate::ConnEvent::Rejected).
     pub refusal: Refusal,
-    /// The cause, if it is one of this side ([`NotAdmitted::error`]), or if the client gave up
-    /// before it was refused. Only from [`Server::answer`](super::Server::answer).
+    /// The cause, if it is on this side ([`NotAdmitted::error`]), or if the client gave up before
+    /// it was refused. Only from [`Server::answer`](super::Server::answer).
     pub error: Option<Error>,
     /// The client's identity, if its offer has one.
     pub identity: Option<Identity>,
@@ -130,7 +130,7 @@ pub struct NotAdmitted {
     /// The reason that the client got. A client that is gone got none. A client that was accepted
     /// already finds its connection closed.
     pub refusal: Refusal,
-    /// The cause, if it is one of this side: a wrong [`Part`](super::Part), or a verb that failed.
+    /// The cause, if it is on this side: a wrong [`Part`](super::Part), or a verb that failed.
     pub error: Option<Error>,
 }
 

@@ -30,7 +30,8 @@ use crate::pmem::PmemMap;
 /// one line that the memory loses is never the last one of a key.
 ///
 /// A directory that is being made is marked before any other byte changes. So
-/// [`open_or_create`](Self::open_or_create) makes it again, and takes no other bytes for it.
+/// [`open_or_create`](Self::open_or_create) recognises it after a loss of power, and makes it
+/// again.
 ///
 /// # Encoding
 ///
@@ -116,8 +117,8 @@ impl Directory {
     /// Makes an empty directory, for `slots` keys, at the beginning of `memory`, whatever other
     /// bytes are there.
     ///
-    /// It refuses memory that has a directory, also a broken one. A directory that forgets its
-    /// epochs lets a writer come back that another one has replaced. To forget it, first call
+    /// It refuses memory that has a directory, even a broken one. If a directory loses its epochs,
+    /// a writer that was replaced can come back. To erase a directory deliberately, first call
     /// [`store_u64(0, 0)`](PmemMap::store_u64) on the memory.
     ///
     /// A loss of power before the call returns leaves the memory as it was, an empty directory, or
@@ -163,8 +164,8 @@ impl Directory {
     /// # Errors
     ///
     /// [`Error::InvalidArgument`] if there is no directory, if it is one of another version, if it
-    /// is longer than the memory, if a slot has two invalid lines, or if two slots have one key: the
-    /// text says what to do, and no byte has changed. Otherwise as [`PmemMap::persist`].
+    /// is longer than the memory, if a slot has two invalid lines, or if two slots have one key:
+    /// the text has the remedy, and no byte has changed. Otherwise as [`PmemMap::persist`].
     pub fn open(memory: PmemMap) -> Result<Self> {
         check(&memory, 1)?;
         let slots = line::slots(&read(&memory, 0)?)?;
@@ -187,8 +188,8 @@ impl Directory {
         Ok(directory)
     }
 
-    /// Makes a directory without memory, for a server whose memory is volatile as well: after a
-    /// restart it knows no key.
+    /// Makes a directory without memory, for a server whose memory is volatile as well. After a
+    /// restart it is empty.
     #[must_use]
     pub fn volatile(slots: u32) -> Self {
         Self {
@@ -250,13 +251,13 @@ impl Directory {
         self.keys.values().map(|kept| kept.entry.identity)
     }
 
-    /// Keeps an identity: it is durable when this returns. Neither its epoch nor the instance of an
-    /// epoch ever goes back.
+    /// Keeps an identity: it is durable when this returns. The epoch of a key never decreases, and
+    /// an epoch never changes its instance.
     ///
     /// # Errors
     ///
-    /// [`Error::InvalidArgument`] if the key is 0, if the epoch is `u64::MAX`, if it is lower than
-    /// the one that is kept, or is kept for another instance, or if the directory is full.
+    /// [`Error::InvalidArgument`] if the key is 0, if the epoch is `u64::MAX` or lower than the
+    /// kept one, if the kept epoch belongs to another instance, or if the directory is full.
     /// Otherwise as [`PmemMap::persist`]: then a restart may find either identity.
     pub fn keep(&mut self, identity: Identity) -> Result<()> {
         identity.check()?;
