@@ -7,8 +7,8 @@ use crate::peer_cfg::Durable;
 
 /// Names the part of a host that keeps its data when the power fails: its persistence domain.
 ///
-/// [`Platform::detect`](super::Platform::detect) returns the kernel's hint. The operator of the host
-/// can have better knowledge: the program may use any of these values instead.
+/// [`Platform::detect`](super::Platform::detect) returns the kernel's hint. The operator of the
+/// host can have better knowledge: the program may use any of these values instead.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Domain {

@@ -5,7 +5,7 @@
 //! [`PmemMap`] maps a device-DAX device, a file on a DAX file system or any other file, and reports
 //! its kind ([`PmemKind`]). Its [`persist`](PmemMap::persist) uses the method of that kind:
 //!
-//! | kind | `persist` | what is safe once it returned |
+//! | kind | `persist` | effect on the data |
 //! |---|---|---|
 //! | [`DeviceDax`](PmemKind::DeviceDax) | cache-line write-back, fence | survives a loss of power |
 //! | [`FsDax`](PmemKind::FsDax) | cache-line write-back, fence | survives a loss of power |
@@ -13,15 +13,18 @@
 //!
 //! For the first two this needs a platform with ADR, which machines with persistent memory have.
 //! When the power fails, such a platform still writes out the data that its memory controller has
-//! accepted. Some volatile memory is presented as persistent by the kernel: `memmap=`, and
-//! device-DAX devices of the drivers `dax_hmem` and `cxl`, which may be of DRAM. It keeps no data,
-//! even if its kind is a persistent one. The output of `readlink -f /sys/bus/dax/devices/dax0.0`
-//! has an `ndbus` in it for a namespace of `ndctl`, and `hmem` or `cxl` for the others. `cxl list
-//! -R` shows whether a CXL region is `pmem`. A `File` on tmpfs is not durable at all.
+//! accepted.
 //!
-//! A file counts as `FsDax` only if the kernel grants `MAP_SYNC`. Without it the file system may
-//! still owe its metadata to the disk when the data is already safe. So a DAX file on a device that
-//! cannot grant it is a `File`, and `msync` settles both.
+//! The kernel presents some volatile memory as persistent: `memmap=`, and device-DAX devices of
+//! the drivers `dax_hmem` and `cxl`, which may be of DRAM. Such memory loses its data, although
+//! its kind is `DeviceDax` or `FsDax`. To check the device `dax0.0`, run
+//! `readlink -f /sys/bus/dax/devices/dax0.0`. The output has an `ndbus` in it for a namespace of
+//! `ndctl`, and `hmem` or `cxl` for the others. `cxl list -R` shows whether a CXL region is
+//! `pmem`. A `File` on tmpfs is not durable at all.
+//!
+//! A file counts as `FsDax` only if the kernel grants `MAP_SYNC`. Without `MAP_SYNC`, data can be
+//! safe while the file system's metadata for it is not on the disk yet. So a DAX file without
+//! `MAP_SYNC` is a `File`, and `msync` makes both durable.
 //!
 //! # What can be registered
 //!
@@ -29,7 +32,7 @@
 //! * `FsDax`: only on an adapter with on-demand paging. The kernel does not pin such a file for
 //!   long, because the file system may want to move its blocks: `EOPNOTSUPP`.
 //! * `File`: since Linux 6.5 not for writing, except on tmpfs and hugetlbfs: `EFAULT`. The kernel
-//!   could not notice which pages a device wrote, and so not write them to the disk.
+//!   does not notice which pages a device has written, and so could not write them to the disk.
 //!
 //! # What a mapping does not protect from
 //!
@@ -158,7 +161,8 @@ impl PmemMap {
         Ok(Self::of(path, mapping, device))
     }
 
-    /// Maps a part of the device or file at `path`: `range` is of byte offsets in it, and `..` is all.
+    /// Maps a part of the device or file at `path`. `range` has byte offsets in it, and `..` is
+    /// all of it.
     ///
     /// A mapping begins at a multiple of its alignment. For a file this is the page size. For a
     /// device-DAX device it is `align` in its directory in sysfs (2 MiB as a rule), and the length
@@ -167,8 +171,9 @@ impl PmemMap {
     ///
     /// # Errors
     ///
-    /// As [`open`](Self::open). [`Error::InvalidArgument`] also if the range is empty or not inside the device or
-    /// file, or not aligned: the text has the alignment and the nearest ranges that are.
+    /// As [`open`](Self::open). [`Error::InvalidArgument`] also if the range is empty or not
+    /// inside the device or file, or not aligned: the text has the alignment and the nearest
+    /// ranges that are.
     ///
     /// [`Error::InvalidArgument`]: crate::Error::InvalidArgument
     pub fn open_range(path: impl AsRef<Path>, range: impl RangeBounds<u64>) -> Result<Self> {
@@ -194,10 +199,10 @@ impl PmemMap {
     /// Returns a part of the map as a map of its own, with offsets from 0. It keeps the memory
     /// mapped.
     ///
-    /// Each part can be registered as a region, so that each client has a key of its own. That key
-    /// is of no use for the bytes of the others: an adapter looks at each byte. (Keys of one
-    /// [`Peer`](crate::Peer) can be guessed: clients that must not trust each other need peers of
-    /// their own.) Any range will do, even ranges that overlap.
+    /// Each part can be registered as a region, so that each client has a key of its own. An
+    /// adapter checks each access, so the key gives no access to bytes outside its part. But keys
+    /// of one [`Peer`](crate::Peer) can be guessed: clients that must not trust each other need a
+    /// `Peer` each. Any range will do, even ranges that overlap.
     ///
     /// # Errors
     ///
@@ -244,7 +249,8 @@ impl PmemMap {
         self.len() == 0
     }
 
-    /// The first byte: of a map that was opened, page-aligned; of a [`part`](Self::part), wherever it begins.
+    /// The first byte: of a map that was opened, page-aligned; of a [`part`](Self::part), wherever
+    /// it begins.
     ///
     /// The memory stays mapped there until the map is dropped, wherever the map itself is moved.
     /// See the type's description for why making a reference of this pointer is hardly ever sound.
@@ -275,7 +281,8 @@ impl PmemMap {
 
     /// Fills `dst` with the bytes from `offset` on.
     ///
-    /// If another thread or device writes them meanwhile, it is any mixture of old and new bytes.
+    /// If another thread or device writes them meanwhile, `dst` gets any mixture of old and new
+    /// bytes.
     ///
     /// # Errors
     ///
@@ -302,8 +309,8 @@ impl PmemMap {
 
     /// Loads the 8 bytes at `offset` at once, in host byte order.
     ///
-    /// The load acquires: it sees everything that this host's threads stored before the value. For
-    /// a peer's writes this holds only in few cases: see [`Conn`](crate::Conn#order).
+    /// The load acquires, as [`Mr::load_u64`](crate::Mr::load_u64), with the same limits for a
+    /// peer's writes.
     ///
     /// # Errors
     ///
@@ -319,9 +326,9 @@ impl PmemMap {
     /// Stores 8 bytes at `offset` at once, in host byte order, after everything that this thread
     /// stored before (it releases).
     ///
-    /// After a loss of power the old value is there, or the new one, and no mixture. The new one is
-    /// durable only after [`persist`](Self::persist). So this is the store of a pointer to data
-    /// that was persisted before.
+    /// After a loss of power the old value is there, or the new one, and no mixture. The new one
+    /// is durable only after [`persist`](Self::persist). Use this to store a pointer to data that
+    /// is already persistent.
     ///
     /// # Errors
     ///
@@ -370,17 +377,16 @@ impl fmt::Display for PmemKind {
 
 /// Makes ranges of a [`PmemMap`] durable without access to the map.
 ///
-/// It keeps the memory mapped, so that it needs no promise of its user: the mapping goes when the
-/// map and its last persister are gone.
+/// It keeps the memory mapped: the mapping ends when the map and its last persister are gone.
 #[derive(Clone, Debug)]
 pub struct Persister(Part);
 
 impl Persister {
     /// As [`PmemMap::persist`], even for the writes of a device.
     ///
-    /// The kernel does not see a device's writes to the memory. If that memory is an ordinary file
-    /// (registered before Linux 6.5), the kernel takes a page for clean from one write-back on, and
-    /// `msync` would skip it. So each page is marked dirty first.
+    /// The kernel does not see a device's writes to the memory. In an ordinary file (registered
+    /// before Linux 6.5), a page counts as clean after one write-back, although a device has
+    /// written to it since. `msync` would skip such a page. So each page is marked dirty first.
     ///
     /// # Errors
     ///

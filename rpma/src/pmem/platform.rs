@@ -25,8 +25,8 @@ const HYPERVISOR_FLUSHES: &str = "of_node/ibm,hcall-flush-required";
 
 /// Holds the kernel's report about the host of a [`PmemMap`].
 ///
-/// It is a hint with its source. The kernel repeats the firmware, and neither has information about
-/// the path from an adapter to the memory: see [`Ddio`](super::Ddio).
+/// It is a hint, and it names its source. The kernel repeats the firmware, and neither has
+/// information about the path from an adapter to the memory: see [`Ddio`](super::Ddio).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Platform {
     domain: Domain,
@@ -79,8 +79,8 @@ impl Platform {
     /// data, as read by [`detect`](Self::detect). For interleaved modules it is their sum, as in
     /// PMDK.
     ///
-    /// `None` if a module has no readable count. POWER's driver shows 0 also without a count, so its
-    /// 0 is `None` as well.
+    /// `None` if a module has no readable count. POWER's driver shows 0 also without a count, so
+    /// its 0 is `None` as well.
     #[must_use]
     #[doc(alias = "pmem2_source_get_usc")]
     pub fn unsafe_shutdowns(&self) -> Option<u64> {
@@ -90,11 +90,11 @@ impl Platform {
     /// Returns whether the data survived every shutdown between two counts: both are known and
     /// equal.
     ///
-    /// A program keeps the count beside its data, and compares it when it starts again. It asks only
-    /// if the data was in use: like PMDK, it may trust data that it closed before the shutdown.
-    /// After `false`, check the data itself, for example by its checksums, or copy it from a
-    /// replica. Then store the new count. The counts do not show that modules were exchanged: an
-    /// identifier in the data does.
+    /// A program keeps the count beside its data, and compares it when it starts again. It asks
+    /// only if the data was in use: like PMDK, it may trust data that it closed before the
+    /// shutdown. After `false`, check the data itself, for example by its checksums, or copy it
+    /// from a replica. Then store the new count. The counts do not change when modules are
+    /// exchanged. Keep an identifier in the data to detect that.
     ///
     /// ```
     /// use rpma::pmem::Platform;
