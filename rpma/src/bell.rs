@@ -40,7 +40,8 @@ impl Bell {
         }
     }
 
-    /// Makes the ringing call this, which must not call back here; `None` ends that. Returns whether it has rung already.
+    /// Makes the ringing call this, which must not call back here; `None` ends that. Returns
+    /// whether it has rung already.
     pub(crate) fn set_call(&self, call: Option<Call>) -> bool {
         let mut current = self.lock_call();
         *current = call;
@@ -113,7 +114,8 @@ mod tests {
         }
     }
 
-    /// A wait that begins to watch too late learns it at once, and a wait that has ended is not called.
+    /// A wait that begins to watch too late learns it at once, and a wait that has ended is not
+    /// called.
     #[test]
     fn a_call_comes_with_the_ringing() {
         let calls = Arc::new(AtomicU32::new(0));

@@ -164,8 +164,8 @@ struct RequestUsedTwice;
 /// ```
 struct QueueOutlivesConnection;
 
-/// "No flags", which the C library refuses when it runs, cannot be written (W-13), and neither can an
-/// unknown flush type (W-12).
+/// "No flags", which the C library refuses when it runs, cannot be written (W-13), and neither can
+/// an unknown flush type (W-12).
 ///
 /// ```
 /// let flags = rpma::Flags::COMPLETION_ON_ERROR;

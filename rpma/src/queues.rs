@@ -1,7 +1,8 @@
 //! The queues of one connection, from its request to its end.
 //!
-//! They are made together, for both sides, and torn down in the order of the fields: the queue pair with
-//! its id; the completion queues; the channel that they share, if they do; the share of the peer.
+//! They are made together, for both sides, and torn down in the order of the fields: the queue
+//! pair with its id; the completion queues; the channel that they share, if they do; the share of
+//! the peer.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -164,8 +165,8 @@ impl Queues {
         self.slots.send_refused(refusal, what, count)
     }
 
-    /// Ends the connection if a call that posts has failed: the device may have the request, or not. In the
-    /// error state of the queue pair all its requests complete.
+    /// Ends the connection if a call that posts has failed: the device may have the request, or
+    /// not. In the error state of the queue pair all its requests complete.
     pub(crate) fn end_after(&self, failure: Option<Failure>) {
         let Some(failure) = failure else {
             return;
@@ -199,7 +200,8 @@ impl Queues {
     }
 }
 
-/// When this is dropped the queue pair is gone: threads that wait on handles of its completion queues wake.
+/// When this is dropped the queue pair is gone: threads that wait on handles of its completion
+/// queues wake.
 #[derive(Debug)]
 struct Gone(Arc<ConnSlots>);
 

@@ -1,7 +1,8 @@
 //! The `op_context` of each entry of a ring.
 //!
-//! It has a file of its own for one `unsafe` block: each operation, and each completion, looks up one entry, and
-//! the check of an index that is right by construction is 3 of some 70 instructions.
+//! It has a file of its own for one `unsafe` block: each operation, and each completion, looks up
+//! one entry, and the check of an index that is right by construction is 3 of some 70
+//! instructions.
 
 #![expect(
     unsafe_code,

@@ -75,7 +75,8 @@ pub(crate) struct ConnSlots {
 }
 
 impl ConnSlots {
-    /// Slots for `sends` operations, once the connection is [`open`](Self::open), and for `receives`.
+    /// Slots for `sends` operations, once the connection is [`open`](Self::open), and for
+    /// `receives`.
     pub(crate) fn new(sends: u32, receives: u32) -> Self {
         Self {
             id: ConnId::new(),

@@ -1,7 +1,7 @@
-//! The entries of a shared receive queue: receives of several connections complete in any order, so that
-//! free entries are on a list. One that the device has taken and never completes stays taken.
-//! [`Pool::kept`] counts those: a connection that has ended keeps at most one entry, and only one
-//! that was posted before its end.
+//! The entries of a shared receive queue: receives of several connections complete in any order,
+//! so that free entries are on a list. One that the device has taken and never completes stays
+//! taken. [`Pool::kept`] counts those: a connection that has ended keeps at most one entry, and
+//! only one that was posted before its end.
 
 use std::fmt;
 

@@ -1,7 +1,8 @@
 //! The entries of one queue: requests that were posted and have not been polled.
 //!
 //! Each posted request has a number, which its `wr_id` carries, and an entry, which keeps the
-//! program's `op_context`. So a completion identifies its request, and shows how far its queue is done.
+//! program's `op_context`. So a completion identifies its request, and shows how far its queue is
+//! done.
 //!
 //! These rules make that exact:
 //!
@@ -11,8 +12,8 @@
 //! * [`done`](Ring::complete) is called by the holder of the completion queue's lock, in the order
 //!   of the completions, after the entry was read: only then may it be written again.
 //!
-//! A number is never used again: they have 61 bits, which last for 73 years at a billion posts a second.
-//! So a number names exactly one request of its queue (see [`Posted`](crate::Posted)).
+//! A number is never used again: they have 61 bits, which last for 73 years at a billion posts a
+//! second. So a number names exactly one request of its queue (see [`Posted`](crate::Posted)).
 
 use super::contexts::{Contexts, View};
 use crate::lock::{Held, Lock};
@@ -98,8 +99,8 @@ pub(crate) struct Entries<'ring> {
 }
 
 impl Entries<'_> {
-    /// Takes the entry of the next request, with its `op_context`, and returns its number: the next one's is
-    /// 1 more.
+    /// Takes the entry of the next request, with its `op_context`, and returns its number: the
+    /// next one's is 1 more.
     #[inline(always)]
     pub(crate) fn take(&mut self, context: u64) -> u64 {
         let number = self.next;
@@ -288,8 +289,9 @@ impl Ring {
         self.publish(Wanted::one_operation(1, true), post)
     }
 
-    /// As [`post_extra`](Self::post_extra), while the program goes on: it has as many entries as before until
-    /// [`beside_is_done`](Self::beside_is_done). No program waits for it, so it is no completion that is due.
+    /// As [`post_extra`](Self::post_extra), while the program goes on: it has as many entries as
+    /// before until [`beside_is_done`](Self::beside_is_done). No program waits for it, so it is no
+    /// completion that is due.
     pub(crate) fn post_beside<E>(
         &self,
         post: impl FnOnce(Entries<'_>) -> Result<(), NotTaken<E>>,
@@ -448,8 +450,8 @@ impl Ring {
         self.end.store(next, Ordering::Relaxed);
     }
 
-    /// Notes that the request `number` is done, and all before it, and returns its `op_context`. One
-    /// caller at a time, in the order of the completions.
+    /// Notes that the request `number` is done, and all before it, and returns its `op_context`.
+    /// One caller at a time, in the order of the completions.
     #[inline]
     pub(crate) fn complete(&self, number: u64) -> u64 {
         let context = self.contexts.of(number).load(Ordering::Relaxed);

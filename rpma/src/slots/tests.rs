@@ -147,7 +147,8 @@ fn a_polled_completion_frees_its_slot_and_all_before_it() {
     assert_eq!(device.fill(true), 3, "slot 4 is still taken");
 }
 
-/// Polling helps only if a completion is due, and a program that polls on `QueueFull` would poll for ever.
+/// Polling helps only if a completion is due, and a program that polls on `QueueFull` would poll
+/// for ever.
 #[test]
 fn polling_is_not_the_advice_where_it_cannot_help() {
     let due = |device: &Device, count, signaled| match device.post(count, signaled) {

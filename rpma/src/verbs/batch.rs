@@ -1,9 +1,10 @@
 //! Requests of the send queue that are posted together, with one doorbell.
 //!
-//! verbs has two forms for that. A chain of work requests (`next` of `struct ibv_send_wr`) has no native
-//! flush and no native atomic write. A stream (`ibv_wr_start … ibv_wr_complete`) has everything; but
-//! rxe's call for several local buffers, `ibv_wr_set_sge_list`, sends a wrong length (rdma-core before 64), so
-//! that such requests go by a chain. Where a batch needs both it is posted in runs, one after the other.
+//! verbs has two forms for that. A chain of work requests (`next` of `struct ibv_send_wr`) has no
+//! native flush and no native atomic write. A stream (`ibv_wr_start … ibv_wr_complete`) has
+//! everything; but rxe's call for several local buffers, `ibv_wr_set_sge_list`, sends a wrong
+//! length (rdma-core before 64), so that such requests go by a chain. Where a batch needs both it
+//! is posted in runs, one after the other.
 //!
 //! Until it is posted a request is only written down, in the form of a chain's.
 
@@ -51,7 +52,8 @@ pub(crate) struct Requests<'a, const N: usize> {
     local: PhantomData<&'a ()>,
 }
 
-// SAFETY: the pointers inside are written when it is posted, by its only owner, and are of no use afterwards.
+// SAFETY: the pointers inside are written when it is posted, by its only owner, and are of no use
+// afterwards.
 unsafe impl<const N: usize> Send for Requests<'_, N> {}
 // SAFETY: as above; a shared reference reads numbers only.
 unsafe impl<const N: usize> Sync for Requests<'_, N> {}
@@ -111,7 +113,8 @@ impl<'a, const N: usize> Requests<'a, N> {
         }
     }
 
-    /// How many there are, and how many up to the last one that gives a completion when it succeeds.
+    /// How many there are, and how many up to the last one that gives a completion when it
+    /// succeeds.
     #[inline]
     pub(crate) fn count(&self) -> (u32, u32) {
         match self.forms.contains(Forms::CHAIN) {
@@ -130,7 +133,8 @@ impl<'a, const N: usize> Requests<'a, N> {
             }
             // SAFETY: it is written.
             let written = unsafe { self.places[place].assume_init_ref() };
-            // SAFETY: a request stands at the first place, and at each that follows its predecessor's last.
+            // SAFETY: a request stands at the first place, and at each that follows its
+            // predecessor's last.
             place += places_of(unsafe { &written.request }.num_sge as usize);
         }
         (requests, signaled)

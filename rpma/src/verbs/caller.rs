@@ -1,7 +1,8 @@
 //! The operations that the program posts, for reports of the simulated fabric.
 //!
-//! Only a build with the feature `sim` and with debug assertions has them. `cargo xtask bench cost` counts the
-//! instructions of a simulated build without debug assertions, which are those of a build for devices.
+//! Only a build with the feature `sim` and with debug assertions has them.
+//! `cargo xtask bench cost` counts the instructions of a simulated build without debug assertions,
+//! which are those of a build for devices.
 
 #[cfg(all(feature = "sim", debug_assertions))]
 pub(crate) use self::of_the_fabric::Callers;

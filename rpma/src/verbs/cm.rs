@@ -1,5 +1,5 @@
-//! The connection manager: event channels and ids (`struct rdma_event_channel`, `struct rdma_cm_id`); its events are in
-//! [`super::cm_event`].
+//! The connection manager: event channels and ids (`struct rdma_event_channel`,
+//! `struct rdma_cm_id`); its events are in [`super::cm_event`].
 //!
 //! The connection-manager calls of one id are not thread-safe among themselves: the active side's
 //! next event moves the queue pair, and destroying an id frees the memory that an event points to.
@@ -93,8 +93,8 @@ impl Drop for EventChannel {
     }
 }
 
-/// A connection-manager id, without a queue pair. Dropping it destroys it; a connection request that it
-/// stands for is rejected by that (consumer-defined reject, without private data).
+/// A connection-manager id, without a queue pair. Dropping it destroys it; a connection request
+/// that it stands for is rejected by that (consumer-defined reject, without private data).
 pub(crate) struct CmId {
     raw: NonNull<sys::rdma_cm_id>,
     channel: Arc<EventChannel>,
@@ -158,8 +158,8 @@ impl IncomingRequest {
         }
         let raw = check_non_null("rdma_get_cm_event", raw)?;
         let migrated = EventChannel::new().and_then(|channel| {
-            // SAFETY: id and channel are alive, and all events of the id are acknowledged, so that the
-            // call does not wait.
+            // SAFETY: id and channel are alive, and all events of the id are acknowledged, so that
+            // the call does not wait.
             let ret = unsafe { sys::rdma_migrate_id(raw.as_ptr(), channel.raw.as_ptr()) };
             check_minus_one("rdma_migrate_id", ret).map(|()| channel)
         });
@@ -234,7 +234,8 @@ impl CmId {
     pub(crate) fn resolve_addr(&mut self, addr: SocketAddr, limit: Duration) -> Result<()> {
         let addr = SockAddr::from(addr);
         let (dst, ms) = (addr.as_ptr().cast_mut().cast(), milliseconds(limit));
-        // SAFETY: the id is alive; NULL lets the kernel choose the source; the call only reads `dst`.
+        // SAFETY: the id is alive; NULL lets the kernel choose the source; the call only reads
+        // `dst`.
         let ret = unsafe { sys::rdma_resolve_addr(self.as_ptr(), ptr::null_mut(), dst, ms) };
         check_minus_one(Resolution::Addr.call(), ret)
     }
@@ -339,8 +340,8 @@ impl CmId {
         self.serialised(|id| unsafe { ack_timeout(id) })
     }
 
-    /// The next event of this id; `None` if `deadline` passes or the bell rings first, or at once if
-    /// the user made the descriptor non-blocking.
+    /// The next event of this id; `None` if `deadline` passes or the bell rings first, or at once
+    /// if the user made the descriptor non-blocking.
     pub(crate) fn next_event(
         &self,
         bell: Option<&Bell>,
@@ -354,9 +355,9 @@ impl CmId {
         })
     }
 
-    /// The next connection request of a listening id, or another event that arrived instead: one of a
-    /// client that is gone. A request for which this process has no descriptor left is rejected with
-    /// `reject`: up to 148 bytes, which the caller has checked.
+    /// The next connection request of a listening id, or another event that arrived instead: one
+    /// of a client that is gone. A request for which this process has no descriptor left is
+    /// rejected with `reject`: up to 148 bytes, which the caller has checked.
     pub(crate) fn next_request(
         &self,
         deadline: Deadline,

@@ -73,8 +73,8 @@ impl RawEvent {
     fn copy(&self) -> CmEvent {
         // SAFETY: the event is not acknowledged yet, so its struct is alive.
         let event = unsafe { self.event.as_ref() };
-        // SAFETY: librdmacm zeroes the event first and fills in `conn` for ids of connected services;
-        // all bits are valid for it.
+        // SAFETY: librdmacm zeroes the event first and fills in `conn` for ids of connected
+        // services; all bits are valid for it.
         let conn = unsafe { event.param.conn };
         let private_data = if conn.private_data.is_null() {
             Box::default()

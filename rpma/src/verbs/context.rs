@@ -13,24 +13,25 @@ use super::{CmId, check_errno, check_non_null, log_leak};
 use crate::error::{Error, Result};
 
 /// `IB_UVERBS_DEVICE_FLUSH_GLOBAL`, `_FLUSH_PERSISTENT` and `_ATOMIC_WRITE` of the kernel's
-/// `rdma/ib_user_verbs.h`, which rdma-core 44 does not have. They are bits of `device_cap_flags_ex`.
+/// `rdma/ib_user_verbs.h`, which rdma-core 44 does not have. They are bits of
+/// `device_cap_flags_ex`.
 const CAP_FLUSH_GLOBAL: u64 = 1 << 38;
 const CAP_FLUSH_PERSISTENT: u64 = 1 << 39;
 const CAP_ATOMIC_WRITE: u64 = 1 << 40;
 
-/// The vendor id of soft-RoCE (`rxe_param.h`, `RXE_VENDOR_ID`). Kernels before 5.0 leave it 0, as the drivers of some
-/// adapters do: those have fences, and so has soft-RoCE there.
+/// The vendor id of soft-RoCE (`rxe_param.h`, `RXE_VENDOR_ID`). Kernels before 5.0 leave it 0, as
+/// the drivers of some adapters do: those have fences, and so has soft-RoCE there.
 ///
 /// Since Linux 5.19 its fence waits until all credits for reads and atomics are back
-/// (`rxe_wqe_is_fenced` in `rxe_req.c`), and a request that is sent again keeps the credit that it had:
-/// so after one lost packet a fenced request may wait for ever, without a completion. It needs no fence:
-/// its responder executes requests one by one, in order (`rxe_resp.c`).
+/// (`rxe_wqe_is_fenced` in `rxe_req.c`), and a request that is sent again keeps the credit that it
+/// had: so after one lost packet a fenced request may wait for ever, without a completion. It
+/// needs no fence: its responder executes requests one by one, in order (`rxe_resp.c`).
 const SOFT_ROCE: u32 = 0xFF_FFFF;
 
 /// An open RDMA device.
 ///
-/// librdmacm opens each device once and owns the context; an id that is bound to the device keeps it
-/// from going away.
+/// librdmacm opens each device once and owns the context; an id that is bound to the device keeps
+/// it from going away.
 pub(crate) struct Context {
     raw: NonNull<sys::ibv_context>,
     _id: CmId,
@@ -49,7 +50,8 @@ pub(crate) struct DeviceAttributes {
     pub(crate) max_srq_wr: u32,
     pub(crate) max_cqe: u32,
     pub(crate) max_mr_size: u64,
-    /// Reads and atomic operations that one queue pair can have in flight, as initiator and as target.
+    /// Reads and atomic operations that one queue pair can have in flight, as initiator and as
+    /// target.
     pub(crate) max_rd_atom: u8,
     pub(crate) native_flush: bool,
     pub(crate) native_atomic_write: bool,
@@ -85,8 +87,8 @@ impl Context {
 
     /// The device's name, as `ibv_devices` prints it.
     pub(crate) fn name(&self) -> &str {
-        // SAFETY: the context is open for as long as the id of this value lives, and `device` is set
-        // when it is opened.
+        // SAFETY: the context is open for as long as the id of this value lives, and `device` is
+        // set when it is opened.
         let device = unsafe { (*self.raw.as_ptr()).device };
         // SAFETY: `device` belongs to an open context.
         let name = unsafe { sys::ibv_get_device_name(device) };
@@ -111,12 +113,13 @@ impl Context {
 
     pub(crate) fn query_device(&self) -> Result<DeviceAttributes> {
         let mut attr = MaybeUninit::<sys::ibv_device_attr_ex>::zeroed();
-        // SAFETY: the context is open, NULL asks for no optional input, and `attr` has the size that
-        // the header's inline function passes on.
+        // SAFETY: the context is open, NULL asks for no optional input, and `attr` has the size
+        // that the header's inline function passes on.
         let ret =
             unsafe { sys::ibv_query_device_ex(self.as_ptr(), ptr::null(), attr.as_mut_ptr()) };
         check_errno("ibv_query_device_ex", ret)?;
-        // SAFETY: integers and newtypes of integers only, zeroed before the call: any bits are valid.
+        // SAFETY: integers and newtypes of integers only, zeroed before the call: any bits are
+        // valid.
         let attr = unsafe { attr.assume_init() };
         let caps = attr.device_cap_flags_ex;
         let odp = &attr.odp_caps;
@@ -150,7 +153,8 @@ impl Context {
         // SAFETY: the context is open; the wrapped macro passes the size of this very struct.
         let ret = unsafe { sys::rpma_sys_query_port(self.as_ptr(), port, attr.as_mut_ptr()) };
         check_errno("ibv_query_port", ret)?;
-        // SAFETY: integers and newtypes of integers only, zeroed before the call: any bits are valid.
+        // SAFETY: integers and newtypes of integers only, zeroed before the call: any bits are
+        // valid.
         let attr = unsafe { attr.assume_init() };
         Ok(attr.max_msg_sz)
     }
@@ -171,7 +175,8 @@ pub(crate) struct Pd {
     context: Arc<Context>,
 }
 
-// SAFETY: `ibv_pd` may be used from any thread: libibverbs and the providers lock where they change it.
+// SAFETY: `ibv_pd` may be used from any thread: libibverbs and the providers lock where they
+// change it.
 unsafe impl Send for Pd {}
 // SAFETY: as above.
 unsafe impl Sync for Pd {}

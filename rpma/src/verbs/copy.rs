@@ -5,8 +5,8 @@
 //! a byte twice, or to write one back. Here the accesses are inline assembly, which the compiler
 //! cannot look into: each byte asked for is read or written by the hardware, in no promised order
 //! and possibly torn, and no other byte is written. Other architectures, and Miri, use relaxed
-//! atomics on single bytes; so does a build with `--cfg rpma_portable_copies`, for ThreadSanitizer, which does
-//! not see assembly either.
+//! atomics on single bytes; so does a build with `--cfg rpma_portable_copies`, for
+//! ThreadSanitizer, which does not see assembly either.
 //!
 //! Each block of assembly also keeps the compiler from moving other accesses to memory across it
 //! (no block has `nomem` or `readonly`).

@@ -1,5 +1,5 @@
-//! Asynchronous events of devices (`ibv_get_async_event`): a queue pair in error, a port that goes down, a
-//! device that fails.
+//! Asynchronous events of devices (`ibv_get_async_event`): a queue pair in error, a port that goes
+//! down, a device that fails.
 //!
 //! No thread waits for them. Every wait of this library looks at the device's descriptor beside its
 //! own, in the same system call, and takes the events. They are logged, and a connection with a
@@ -31,8 +31,8 @@ static TAKING: Mutex<()> = Mutex::new(());
 /// The call to make when a queue pair is in error, with the device's description of the error.
 pub(crate) type OnError = Arc<dyn Fn(&dyn fmt::Display) + Send + Sync>;
 
-/// The queue pairs of this library, by their addresses: other code of the process may have queue pairs of
-/// the same device.
+/// The queue pairs of this library, by their addresses: other code of the process may have queue
+/// pairs of the same device.
 static QUEUE_PAIRS: LazyLock<Mutex<HashMap<usize, Watch>>> = LazyLock::new(Mutex::default);
 
 /// The state that the events of a queue pair change.

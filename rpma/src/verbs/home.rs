@@ -1,7 +1,7 @@
 //! The host of an id that is made for a device.
 //!
-//! A process is on one host, so librdmacm has no question here. A program on the simulated fabric has
-//! several hosts, and an id for a device is on the host of that, whichever thread makes it.
+//! A process is on one host, so librdmacm has no question here. A program on the simulated fabric
+//! has several hosts, and an id for a device is on the host of that, whichever thread makes it.
 
 #[cfg(feature = "sim")]
 pub(super) use rpma_sys::for_device;

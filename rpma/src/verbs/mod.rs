@@ -1,7 +1,7 @@
 //! The lower floor: the only code that calls libibverbs and librdmacm.
 //!
-//! One small type owns each verbs or rdmacm object and keeps its parent alive by an [`Arc`], so that
-//! no order of drops on the upper floor can destroy a parent first:
+//! One small type owns each verbs or rdmacm object and keeps its parent alive by an [`Arc`], so
+//! that no order of drops on the upper floor can destroy a parent first:
 //!
 //! ```text
 //! CmId ── Arc ─▶ EventChannel

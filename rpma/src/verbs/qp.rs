@@ -1,4 +1,5 @@
-//! The queue pair of a connection, with the id that connects it (`struct ibv_qp`, `struct ibv_qp_ex`).
+//! The queue pair of a connection, with the id that connects it (`struct ibv_qp`,
+//! `struct ibv_qp_ex`).
 //!
 //! Posting to it: see [`super::post`].
 
@@ -28,7 +29,8 @@ use crate::error::{Error, Result};
 /// A queue pair and its id. Dropping it destroys the queue pair, then the id (which notifies the
 /// peer), then lets go of the queues and the domain.
 ///
-/// The calls stand first: a post then loads its first argument last, where it belongs, and moves it no more.
+/// The calls stand first: a post then loads its first argument last, where it belongs, and moves
+/// it no more.
 #[repr(C)]
 pub(crate) struct QueuePair {
     pub(super) calls: Calls,
@@ -41,7 +43,8 @@ pub(crate) struct QueuePair {
     released: bool,
     watched: Option<Watched>,
     before_destroy: Option<BeforeDestroy>,
-    /// Whether a shared receive may be missing, after [`end_shared_receives`](Self::end_shared_receives).
+    /// Whether a shared receive may be missing, after
+    /// [`end_shared_receives`](Self::end_shared_receives).
     may_be_kept: Option<bool>,
     _send_cq: Arc<CompletionQueue>,
     _recv_cq: Arc<CompletionQueue>,
@@ -88,7 +91,8 @@ pub(crate) struct QpAttr<'cq> {
 
 /// The callbacks to the owner of a queue pair.
 pub(crate) struct Hooks {
-    /// The device reports that the queue pair is in error. Called in a thread that waits for something.
+    /// The device reports that the queue pair is in error. Called in a thread that waits for
+    /// something.
     pub(crate) on_error: OnError,
     /// Set for a queue pair with a shared receive queue.
     pub(crate) before_destroy: Option<BeforeDestroy>,
@@ -100,8 +104,8 @@ pub(crate) struct BeforeDestroy {
     /// [`QueuePair::wait_for_last_receive`].
     pub(crate) soft_roce: bool,
     /// Called in the error state: the last moment to poll completions of the queue pair, which
-    /// some providers take out of the completion queues then. The arguments are the queue pair's number,
-    /// and whether a receive may be missing that a message has taken.
+    /// some providers take out of the completion queues then. The arguments are the queue pair's
+    /// number, and whether a receive may be missing that a message has taken.
     pub(crate) call: Box<dyn Fn(u32, bool) + Send + Sync>,
 }
 
@@ -338,7 +342,8 @@ impl QueuePair {
     pub(crate) fn connect(&self, param: ConnParam<'_>) -> Result<()> {
         let mut raw = self.raw_param(param);
         self.id.serialised(|id| {
-            // SAFETY: the id is alive and has a queue pair; the call copies the parameters and the data.
+            // SAFETY: the id is alive and has a queue pair; the call copies the parameters and the
+            // data.
             let ret = unsafe { sys::rdma_connect(id, &raw mut raw) };
             check_minus_one("rdma_connect", ret)
         })
@@ -422,8 +427,9 @@ impl QueuePair {
         let mut attr = sys::ibv_qp_attr::default();
         let mut init = sys::ibv_qp_init_attr::default();
         let ret = self.id.serialised(|_id| {
-            // SAFETY: the queue pair is alive; the call fills both structs, and writes the state that it finds
-            // into the queue pair's, which the lock keeps from being changed at the same time.
+            // SAFETY: the queue pair is alive; the call fills both structs, and writes the state
+            // that it finds into the queue pair's, which the lock keeps from being changed at the
+            // same time.
             unsafe {
                 sys::ibv_query_qp(
                     self.raw.as_ptr(),

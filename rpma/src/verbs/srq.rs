@@ -70,8 +70,8 @@ impl SharedReceiveQueue {
         let mut sge = local.to_sge();
         let mut wr = recv_wr::<SOME>(&mut sge, wr_id);
         let mut bad = ptr::null_mut();
-        // SAFETY: the queue is alive; the call copies the request and its entry. The device checks the
-        // key.
+        // SAFETY: the queue is alive; the call copies the request and its entry. The device checks
+        // the key.
         let ret = unsafe { (self.post)(self.raw.as_ptr(), &raw mut wr, &raw mut bad) };
         check_posted(Call::PostSrqRecv, ret, bad.is_null())
     }

@@ -1,5 +1,5 @@
-//! Posting through the calls of an extended queue pair (`struct ibv_qp_ex`), which native flushes and
-//! atomic writes need: `ibv_wr_start`, a call for each request, `ibv_wr_complete`.
+//! Posting through the calls of an extended queue pair (`struct ibv_qp_ex`), which native flushes
+//! and atomic writes need: `ibv_wr_start`, a call for each request, `ibv_wr_complete`.
 //!
 //! The rules of `post.rs` hold here. The calls, which `verbs.h` has as `static inline` look-ups,
 //! are looked up once.
@@ -95,8 +95,9 @@ impl StreamCalls {
     #[inline(always)]
     fn request(&self, wr_id: u64, flags: SendFlags) {
         let qp = self.qp.as_ptr();
-        // SAFETY: the queue pair is alive; these two fields are the caller's to write, and the next call that adds
-        // a request reads them. One thread at a time: a posting thread holds the lock of the send queue's slots.
+        // SAFETY: the queue pair is alive; these two fields are the caller's to write, and the
+        // next call that adds a request reads them. One thread at a time: a posting thread holds
+        // the lock of the send queue's slots.
         unsafe { (*qp).wr_id = wr_id };
         // SAFETY: as above.
         unsafe { (*qp).wr_flags = flags.bits() };
@@ -179,7 +180,8 @@ impl QueuePair {
     }
 }
 
-/// An operation of the device's own, written down: in memory it takes no registers while the stream is started.
+/// An operation of the device's own, written down: in memory it takes no registers while the
+/// stream is started.
 #[cfg(any(native_flush, native_atomic_write))]
 pub(crate) trait NativeOperation {
     fn flags(&self) -> SendFlags;
@@ -243,8 +245,8 @@ impl NativeOperation for NativeAtomicWrite<'_> {
     }
 }
 
-/// Requests between `ibv_wr_start` and `ibv_wr_complete`. rxe holds the send queue's lock in between,
-/// so every way out must end it: dropping it aborts it.
+/// Requests between `ibv_wr_start` and `ibv_wr_complete`. rxe holds the send queue's lock in
+/// between, so every way out must end it: dropping it aborts it.
 pub(crate) struct Stream<'qp> {
     calls: &'qp StreamCalls,
     /// That of the calls: a copy, which no write through it can change.
@@ -254,8 +256,8 @@ pub(crate) struct Stream<'qp> {
 impl<'qp> Stream<'qp> {
     #[inline(always)]
     pub(super) fn start(calls: &'qp StreamCalls) -> Self {
-        // SAFETY: the queue pair is alive, as `calls` is borrowed from it; the stream ends in `complete`
-        // or in `drop`.
+        // SAFETY: the queue pair is alive, as `calls` is borrowed from it; the stream ends in
+        // `complete` or in `drop`.
         unsafe { (calls.start)(calls.qp.as_ptr()) };
         let qp = calls.qp;
         Self { calls, qp }
@@ -392,7 +394,8 @@ impl<'qp> Stream<'qp> {
         }
         if wr.send_flags & SendFlags::INLINE.bits() != 0 {
             let bytes = ptr::with_exposed_provenance_mut(sge.addr as usize);
-            // SAFETY: as above; the caller promises that the bytes may be read, which is all that the call does.
+            // SAFETY: as above; the caller promises that the bytes may be read, which is all that
+            // the call does.
             unsafe { (calls.set_inline_data)(qp, bytes, sge.length as usize) };
         } else {
             // SAFETY: as above.

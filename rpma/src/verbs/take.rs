@@ -205,7 +205,8 @@ fn sleep(
     }
 }
 
-/// Makes a descriptor blocking, or not. Under the lock of its channel: a take may change the flag for a moment.
+/// Makes a descriptor blocking, or not. Under the lock of its channel: a take may change the flag
+/// for a moment.
 pub(super) fn let_block(fd: BorrowedFd<'_>, block: bool) -> Result<()> {
     let mut flags = flags(fd)?;
     flags.set(OFlags::NONBLOCK, !block);

@@ -142,7 +142,8 @@ const _: () = {
 };
 
 impl SendWr {
-    /// A request with up to one local buffer, without its number, its successor, and the place of its buffer.
+    /// A request with up to one local buffer, without its number, its successor, and the place of
+    /// its buffer.
     #[inline(always)]
     pub(super) fn new(
         opcode: Opcode,
@@ -212,8 +213,8 @@ impl SendWr {
 /// A request of the send queue with one local buffer, of 1 to 2³² − 1 bytes, or without one.
 /// Without the flag `INLINE` it is read when the request is executed.
 ///
-/// Its maker fills in everything but the number and the place of the buffer, so that posting exists once, with
-/// three arguments.
+/// Its maker fills in everything but the number and the place of the buffer, so that posting
+/// exists once, with three arguments.
 #[repr(transparent)]
 pub(crate) struct Request<'mr> {
     pub(super) wr: SendWr,
