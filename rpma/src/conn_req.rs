@@ -278,7 +278,7 @@ impl ConnReq {
         }
     }
 
-    /// The address of the client, or that to which an outgoing request goes.
+    /// The address of the client, or the destination of an outgoing request.
     ///
     /// # Errors
     ///

@@ -62,10 +62,10 @@ use crate::verbs::{
 /// # How it is posted
 ///
 /// It is posted as a chain of work requests with `ibv_post_send`. If it has a native flush or a
-/// native atomic write, it is posted between `ibv_wr_start` and `ibv_wr_complete` instead. A
-/// gather in such a batch still takes `ibv_post_send`, because `ibv_wr_set_sge_list` sends wrong
-/// lengths on soft-RoCE before rdma-core 64. Then the batch is posted in several parts, each with
-/// its own doorbell.
+/// native atomic write, it is posted between `ibv_wr_start` and `ibv_wr_complete` instead. Gathers
+/// in such a batch are still posted with `ibv_post_send`: the other call, `ibv_wr_set_sge_list`,
+/// sends wrong lengths on soft-RoCE before rdma-core 64. So such a batch is posted in several
+/// parts, each with its own doorbell.
 #[must_use = "nothing is sent before `post`"]
 // In this order: if a zero came after the requests, the compiler would make zeros of all of them.
 #[repr(C)]

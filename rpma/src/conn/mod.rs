@@ -78,9 +78,9 @@ use crate::verbs::{
 /// # Dropping
 ///
 /// Dropping a connection takes milliseconds and never waits for the peer, which gets
-/// [`ConnEvent::Closed`]. Operations that have not completed are lost. If the connection uses a
-/// shared receive queue, the drop waits for the device to return the receive of an incomplete
-/// message, for at most 0.1 s.
+/// [`ConnEvent::Closed`]. Operations that have not completed are lost. A message on a shared
+/// receive queue may be incomplete. Then the drop waits for at most 0.1 s, until the device has
+/// returned its receive.
 ///
 /// On soft-RoCE the drop may take some seconds after the peer's host has lost its power. The
 /// kernel still holds packets for that host, because it waits for the host's hardware address, and
@@ -609,11 +609,10 @@ impl Conn {
         self.queues.qp.native_ops().atomic_write
     }
 
-    /// Returns the first failure of the connection. It is the first failed completion that was
-    /// polled from either queue, the first call that failed to post, the device's error of the
-    /// queue pair, or the silence of the peer
-    /// ([`ConnCfg::set_keep_alive`](crate::ConnCfg::set_keep_alive)). `None` before the first
-    /// failure.
+    /// Returns the first failure of the connection, or `None` before it. A failure is a failed
+    /// completion that was polled from either queue, or a call that failed to post. The others are
+    /// the device's error of the queue pair, and the end by a keep-alive
+    /// ([`ConnCfg::set_keep_alive`](crate::ConnCfg::set_keep_alive)).
     ///
     /// An operation with the status `WR_FLUSH_ERR` failed because of an earlier failure. This
     /// method returns that status only if it has no other failure. That happens after a disconnect

@@ -350,8 +350,8 @@ impl<M> Mr<M> {
     ///
     /// The load acquires: everything that this host's threads stored before the value is visible
     /// after the load. For the writes of a peer, this holds only if the peer wrote the value with
-    /// [`atomic_write`](crate::Conn::atomic_write), and then only for the bytes that [the table of
-    /// `Conn`](crate::Conn#order) lists.
+    /// [`atomic_write`](crate::Conn::atomic_write). Even then it holds only for the bytes in [the
+    /// table of `Conn`](crate::Conn#order).
     ///
     /// # Errors
     ///

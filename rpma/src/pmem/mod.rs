@@ -165,8 +165,8 @@ impl PmemMap {
     /// all of it.
     ///
     /// A mapping begins at a multiple of its alignment. For a file this is the page size. For a
-    /// device-DAX device it is `align` in its directory in sysfs (2 MiB as a rule), and the length
-    /// there is a multiple of it as well. To give several programs or clients a part each, of any
+    /// device-DAX device it is `align` in its directory in sysfs, 2 MiB as a rule. The length must
+    /// be a multiple of it as well. To give several programs or clients a part each, of any
     /// length, map once and use [`part`](Self::part).
     ///
     /// # Errors

@@ -17,9 +17,8 @@ use crate::error::{Error, Result};
 ///   after the value has moved: the memory is not inside the value itself;
 /// * the memory is `len` initialised bytes that may be read, and written if
 ///   [`is_writable`](Self::is_writable) returns true;
-/// * the value is the memory's only owner: no safe code can make a Rust reference to the memory
-///   while the value is not lent out (another mapping of the same file or device, or another part
-///   of a mapping, is not a Rust reference);
+/// * the value is the memory's only owner: safe code can make a Rust reference to the memory only
+///   by a borrow of the value (another mapping of the same memory is no Rust reference);
 /// * only the value's own `Drop` frees or unmaps the memory.
 ///
 /// `'static` makes [`std::mem::forget`] harmless: the memory then stays registered and allocated

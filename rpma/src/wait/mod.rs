@@ -613,8 +613,8 @@ impl Wait {
     /// [`next`](Self::next) at this time. `None` if the wait has no such work. The answer is good
     /// until the next call of `next`.
     ///
-    /// This work is the end of an endpoint's rest after an error, the look each second at queues
-    /// with [`Notify::Solicited`], and the next step of a connection's keep-alive
+    /// There are three kinds of such work: an endpoint's rest after an error ends, queues with
+    /// [`Notify::Solicited`] are polled each second, and a keep-alive takes its next step
     /// ([`ConnCfg::set_keep_alive`](crate::ConnCfg::set_keep_alive)). A thread that sleeps in
     /// `next` does not need this method.
     #[must_use]

@@ -113,7 +113,8 @@ impl Replicas {
     /// that was set aside longest ago, with an id of its own. The set then forgets the earlier
     /// replica. Its id reaches no replica any more, and a later [`outcome`](Self::outcome) does
     /// not count its copy. The new replica is in no outcome of an earlier commit. But both
-    /// replicas have the same bit: in a mask from before, it means the earlier one.
+    /// replicas have the same bit in masks. In a mask from before the call, the bit means the
+    /// earlier replica.
     ///
     /// # Errors
     ///

@@ -42,8 +42,8 @@ const PROBE_EVERY: Duration = Duration::from_millis(50);
 /// # Event loops
 ///
 /// A loop calls [`look`](Self::look) when the descriptor of [`Conn::get_next_fd`] is readable, and
-/// then [`is_over`](Self::is_over). After the end no further commit becomes durable. A program
-/// that polls the connection by itself hands each completion to [`handle`](Self::handle).
+/// then [`is_over`](Self::is_over): after the end the writer takes no more commits. A program that
+/// polls the connection by itself hands each completion to [`handle`](Self::handle).
 #[derive(Debug)]
 pub struct Writer {
     conn: Conn,

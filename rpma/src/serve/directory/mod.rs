@@ -26,8 +26,8 @@ use crate::pmem::PmemMap;
 /// # Losses of power
 ///
 /// An update is there as a whole, or not at all. Each key has two lines of 64 bytes, and an update
-/// writes the older one. The newer valid line counts. A new key is written to both lines, so that
-/// one line that the memory loses is never the last one of a key.
+/// writes the older one. The newer valid line counts. A new key is written to both lines. So if
+/// the memory loses one line, the key still has the other one.
 ///
 /// A directory that is being made is marked before any other byte changes. So
 /// [`open_or_create`](Self::open_or_create) recognises it after a loss of power, and makes it
