@@ -83,10 +83,10 @@ impl State {
     /// After a look that found no event: asks whether the replicas are there, when it is time.
     /// Returns the time of the next look, if no event comes before.
     fn wait(&mut self) -> Instant {
-        let now = clock::now();
-        if self.silent + SILENCE <= now {
+        if self.silent + SILENCE <= clock::now() {
             self.set.probe();
-            self.silent = now;
+            // After the probe: a slow one must not be due again at once, without a pause for others.
+            self.silent = clock::now();
         }
         self.silent + SILENCE
     }

@@ -158,15 +158,15 @@ impl State {
         if !is_over && !is_asked {
             return due;
         }
-        let now = clock::now();
         let mut at = silent + SILENCE;
-        if at <= now {
+        if at <= clock::now() {
             // A failure is one of the connection, which the next look finds.
             if let (false, Err(error)) = (is_over, writer.probe()) {
                 log::debug!("{error}");
             }
-            self.silent = now;
-            at = now + SILENCE;
+            // After the probe: a slow one must not be due again at once, without a pause for others.
+            self.silent = clock::now();
+            at = self.silent + SILENCE;
         }
         Some(due.map_or(at, |due| due.min(at)))
     }
