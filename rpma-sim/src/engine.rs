@@ -72,11 +72,10 @@ impl State {
                 self.overtake(number);
             }
             // The first one's time counts.
-            if !self.qps[number].is_kept_back {
+            if self.qps[number].kept_since.is_none() {
                 self.put_off(number, self.kept_back());
-                let spent = self.power.spent;
-                let qp = &mut self.qps[number];
-                (qp.is_kept_back, qp.kept_at) = (true, spent);
+                let now = self.program_time();
+                self.qps[number].kept_since = Some(now);
             }
         }
     }
@@ -136,7 +135,9 @@ impl State {
     /// The next posts have a time of their own.
     fn time_of_next(&mut self, number: u32) {
         let qp = &mut self.qps[number];
-        qp.is_kept_back &= !qp.sends.is_empty();
+        if qp.sends.is_empty() {
+            qp.kept_since = None;
+        }
     }
 
     /// The queue pairs of these for which something was kept back.
@@ -153,7 +154,7 @@ impl State {
 
     /// It is time to try a queue pair's first request again.
     pub(crate) fn try_again(&mut self, number: u32, attempt: u64) {
-        let Some(qp) = self.qps.get_mut(number) else {
+        let Some(qp) = self.qps.get(number) else {
             return;
         };
         if qp.attempt != attempt || qp.state != QpState::ReadyToSend {
@@ -162,18 +163,18 @@ impl State {
         if self.is_frozen(number) {
             return;
         }
-        let spent = self.power.spent;
+        if let Some(since) = qp.kept_since.filter(|_| qp.waiting.is_none()) {
+            let left = (since + self.kept_back()).saturating_duration_since(self.program_time());
+            if !left.is_zero() {
+                // Checks have taken so long: the program had no time to promise anything.
+                self.put_off(number, left);
+                self.qps[number].kept_since = Some(since);
+                return;
+            }
+        }
         let for_ever = self.profile_of(number).retries_for_ever;
         let qp = &mut self.qps[number];
-        let since = spent.saturating_sub(qp.kept_at);
-        if qp.is_kept_back && qp.waiting.is_none() && !since.is_zero() {
-            // Checks have taken so long: the program had no time to promise anything.
-            self.put_off(number, since);
-            let qp = &mut self.qps[number];
-            (qp.is_kept_back, qp.kept_at) = (true, spent);
-            return;
-        }
-        qp.is_kept_back = false;
+        qp.kept_since = None;
         let (left, status) = match &mut qp.waiting {
             None => return self.run(number),
             Some(Waiting::Network) => {
@@ -340,7 +341,7 @@ impl State {
 
     fn put_off(&mut self, number: u32, delay: Duration) {
         let qp = &mut self.qps[number];
-        qp.is_kept_back = false;
+        qp.kept_since = None;
         qp.attempt += 1;
         let attempt = qp.attempt;
         let timer = Timer::Try {

@@ -4,7 +4,7 @@
 use std::collections::VecDeque;
 use std::ffi::c_int;
 use std::ptr::NonNull;
-use std::time::Duration;
+use std::time::Instant;
 
 use rustix::io::Errno;
 
@@ -56,10 +56,8 @@ pub(crate) struct Qp {
     pub(crate) waiting: Option<Waiting>,
     /// How often a request was tried, so that a timer can check whether it is meant.
     pub(crate) attempt: u64,
-    /// A timer will execute the requests that are kept back.
-    pub(crate) is_kept_back: bool,
-    /// How long checks had taken by then.
-    pub(crate) kept_at: Duration,
+    /// A timer will execute the requests that are kept back: since this program time.
+    pub(crate) kept_since: Option<Instant>,
     /// Requests between `ibv_wr_start` and `ibv_wr_complete`.
     pub(crate) stream: Option<Stream>,
     pub(crate) unacknowledged: u32,
@@ -279,8 +277,7 @@ impl State {
                 waiting: None,
                 attempt: 0,
                 stream: None,
-                is_kept_back: false,
-                kept_at: Duration::ZERO,
+                kept_since: None,
                 unacknowledged: 0,
                 is_deaf: false,
             }

@@ -50,6 +50,8 @@ mod operations;
 mod ordered;
 mod parts;
 #[cfg(feature = "sim")]
+mod probes;
+#[cfg(feature = "sim")]
 mod read_faults;
 mod reads;
 mod reconnect;

@@ -351,7 +351,7 @@ impl State {
                 QpState::Init | QpState::ReadyToReceive => {}
                 QpState::Error => self.flush(number),
                 QpState::ReadyToSend => {
-                    qp.is_kept_back = false;
+                    qp.kept_since = None;
                     qp.waiting = qp.waiting.filter(|waiting| *waiting != Waiting::Network);
                     self.run(number);
                 }

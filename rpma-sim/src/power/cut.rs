@@ -451,6 +451,12 @@ impl State {
         }
     }
 
+    /// The time without that of checks.
+    pub(crate) fn program_time(&self) -> Instant {
+        let now = self.clock.now();
+        now.checked_sub(self.power.spent).unwrap_or(now)
+    }
+
     /// A program makes a call: the power could fail before.
     pub(crate) fn before(&mut self, call: &str, nic: usize) {
         if self.power.watch.as_ref().is_some_and(|watch| watch.is_due) {
