@@ -157,6 +157,7 @@ impl<'a> Lab<'a> {
             inside.machines.forget_memory(number)?;
             inside.boot(number, true)?;
         }
+        inside.machines.wait_link()?;
         Ok(inside)
     }
 

@@ -283,7 +283,8 @@ impl Test<'_> {
             self.server = None;
         }
         self.replicas.forget(number);
-        self.hosts.boot(number, true).map(drop)
+        self.hosts.boot(number, true)?;
+        self.hosts.machines.wait_link()
     }
 
     fn freeze(&self, number: u8, seconds: u64) -> Result<()> {

@@ -23,7 +23,7 @@ pub(crate) use ssh::Ssh;
 pub(crate) use up::{attach_to, boot, down, up};
 
 use crate::host::Workspace;
-use crate::process::{output, poll, spawn_logged, wait};
+use crate::process::{output, poll, spawn_logged, tail, wait};
 use crate::progress::Step;
 
 /// Machines are numbered: a single one is 1.
@@ -36,6 +36,8 @@ fn nvdimms(linked: bool) -> &'static [&'static str] {
     if linked { &NVDIMMS } else { &NVDIMMS[..2] }
 }
 
+/// For the first packet between two machines that have booted.
+const LINK_LIMIT: Duration = Duration::from_secs(60);
 /// The console output of the machine, in its directory.
 const CONSOLE: &str = "console.log";
 /// And its output before the last boot.
@@ -193,6 +195,25 @@ impl<'a> Machines<'a> {
     /// Spoils the packets that a machine sends to its peer: "loss 1%", or "off".
     pub(crate) fn net(&self, number: u8, how: &str) -> Result<()> {
         output(&mut self.ssh(number)?.command(&netem(how), false)).map(drop)
+    }
+
+    /// Waits until a packet and its answer have gone over the link, if both machines are up. So a
+    /// test does not take a link that is not there for a fault of its own.
+    pub(crate) fn wait_link(&self) -> Result<()> {
+        if !NUMBERS.iter().all(|number| self.is_up(*number)) {
+            return Ok(());
+        }
+        let (ssh, log) = (self.ssh(1)?, self.dir(1).join("link.log"));
+        let ping = ["busybox", "ping", "-c", "1", "-W", "2", "10.77.0.2"];
+        let answered = poll(LINK_LIMIT, || {
+            let mut ping = spawn_logged(&mut ssh.command(&ping, false), &log)?;
+            let status = wait(&mut ping, LINK_LIMIT)?;
+            Ok(status.filter(|status| status.success()).map(drop))
+        })?;
+        answered.with_context(|| {
+            let (limit, end) = (LINK_LIMIT.as_secs(), tail(&log, 3));
+            format!("no packet came back from guest 2 to guest 1 within {limit} s:\n{end}")
+        })
     }
 
     /// Deletes the NVDIMMs of an earlier machine.
