@@ -48,6 +48,31 @@ pub enum ComplChannel {
 /// It reports completions alone. To wait for the events of connections and for endpoints as well,
 /// use a [`Wait`](crate::wait::Wait).
 ///
+/// ```no_run
+/// use rpma::{CompletionChannel, ComplChannel, Conn, ConnCfg, CqKind, Result, Wc};
+///
+/// /// The settings of connection number `key`.
+/// fn settings(channel: &CompletionChannel, key: u64) -> ConnCfg {
+///     let mut cfg = ConnCfg::new();
+///     let channel = channel.clone();
+///     cfg.set_compl_channel(ComplChannel::Of { channel, key });
+///     cfg
+/// }
+///
+/// /// Waits for one connection with completions, and polls its queue until it is empty.
+/// fn turn(channel: &CompletionChannel, conns: &[Conn]) -> Result<()> {
+///     let event = channel.wait()?;
+///     let conn = &conns[event.key as usize];
+///     let cq = match event.kind {
+///         CqKind::Main => conn.get_cq(),
+///         CqKind::Receive => conn.get_rcq().expect("it has one"),
+///     };
+///     let mut wcs = [Wc::default(); 16];
+///     while cq.get_wc(&mut wcs)? > 0 {}
+///     Ok(())
+/// }
+/// ```
+///
 /// Clones are handles of the same channel. It lives until all handles and all queues are gone.
 ///
 /// # Threads

@@ -10,6 +10,25 @@ use crate::verbs::Notify;
 /// Holds the settings of a connection. Plain data: it is read when a request is made, and may be
 /// changed or dropped afterwards.
 ///
+/// ```no_run
+/// # fn main() -> rpma::Result<()> {
+/// # use rpma::{Device, Peer, Side};
+/// # let peer = Peer::new(&Device::from_addr("192.0.2.1", Side::Local)?)?;
+/// use std::time::Duration;
+///
+/// use rpma::{ConnCfg, ConnReq};
+///
+/// let mut cfg = ConnCfg::new();
+/// // 64 operations in flight, and receives that complete in a queue of their own.
+/// cfg.set_sq_size(64).set_cq_size(64).set_rq_size(16).set_rcq_size(16);
+/// // The connection ends after 6 s without a sign of life.
+/// cfg.set_keep_alive(Some(Duration::from_secs(6)))?;
+/// let request = ConnReq::new(&peer, "192.0.2.7", 7204, &cfg)?;
+/// # drop(request);
+/// # Ok(())
+/// # }
+/// ```
+///
 /// The defaults are librpma's, except those of [`set_retry_count`](Self::set_retry_count) and
 /// [`set_min_rnr_timer`](Self::set_min_rnr_timer).
 #[doc(alias = "rpma_conn_cfg_delete")]

@@ -29,6 +29,32 @@ use crate::verbs::{CompChannel, CompletionQueue, CqTag, Deadline, Notify, Wc, ch
 /// comes while the queue is being drained gives another event, and no completion is missed. To
 /// wait for one operation, use [`Conn::wait_for`](crate::Conn::wait_for).
 ///
+/// ```no_run
+/// use std::time::Duration;
+///
+/// use rpma::{Cq, Error, Result, Wc};
+///
+/// /// Handles completions until none has come for ten seconds.
+/// fn handle_all(cq: &Cq) -> Result<()> {
+///     let mut wcs = [Wc::default(); 16];
+///     loop {
+///         match cq.wait_timeout(Duration::from_secs(10)) {
+///             Err(Error::NoCompletion) => return Ok(()),
+///             waited => waited?,
+///         }
+///         loop {
+///             let polled = cq.get_wc(&mut wcs)?;
+///             if polled == 0 {
+///                 break;
+///             }
+///             for wc in &wcs[..polled] {
+///                 println!("operation {} completed: {:?}", wc.wr_id(), wc.status());
+///             }
+///         }
+///     }
+/// }
+/// ```
+///
 /// # Threads
 ///
 /// Threads may poll and arm the queue at the same time. A lock lets one thread poll after the

@@ -24,6 +24,31 @@ use crate::verbs::{CmEventKind, CmId, Deadline};
 
 /// An endpoint at which clients ask for connections.
 ///
+/// ```no_run
+/// use std::time::Duration;
+///
+/// use rpma::{Conn, ConnCfg, Device, Ep, Mr, MrUsage, Peer, Result, Side};
+///
+/// /// Accepts one client, and sends it the key of the memory.
+/// fn accept(ep: &Ep, memory: &Mr<Vec<u8>>) -> Result<Conn> {
+///     let limit = Duration::from_secs(60);
+///     let request = ep.next_conn_req_timeout(&ConnCfg::new(), limit)?;
+///     request.connect(&memory.get_descriptor())?.wait_established(limit)
+/// }
+///
+/// # fn main() -> Result<()> {
+/// let peer = Peer::new(&Device::from_addr("192.0.2.1", Side::Local)?)?;
+/// let ep = Ep::listen(&peer, "192.0.2.1", 7204)?;
+/// # let memory = Mr::reg(&peer, vec![0; 64], MrUsage::WRITE_DST)?;
+/// let conn = accept(&ep, &memory)?;
+/// # drop(conn);
+/// # Ok(())
+/// # }
+/// ```
+///
+/// A server of many clients waits for requests and connections together
+/// ([`Wait`](crate::wait::Wait)).
+///
 /// # Threads
 ///
 /// Several threads may wait for requests: each request goes to one of them, under the lock of the

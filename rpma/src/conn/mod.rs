@@ -72,6 +72,23 @@ use crate::verbs::{
 /// 5. **Close.** [`close`](Self::close) waits until the peer has acknowledged all operations, and
 ///    then ends the connection. Dropping the connection ends it at once.
 ///
+/// ```no_run
+/// use std::time::Duration;
+///
+/// use rpma::{Conn, Flags, FlushType, Mr, MrRemote, Result};
+///
+/// /// Writes a record to the server's memory, until programs there see it.
+/// fn save(conn: Conn, record: &Mr<Vec<u8>>, memory: MrRemote) -> Result<()> {
+///     let limit = Duration::from_secs(10);
+///     let target = memory.slice(..record.get_size() as u64)?;
+///     conn.write(target, record.slice(..)?, Flags::COMPLETION_ON_ERROR, 1)?;
+///     let flushed = conn.flush(target, FlushType::Visibility, Flags::COMPLETION_ALWAYS, 2)?;
+///     conn.wait_for(flushed, limit, |_| {})?;
+///     conn.close(limit)?;
+///     Ok(())
+/// }
+/// ```
+///
 /// All methods take `&self` until the end: threads may post, poll and wait for events at the same
 /// time.
 ///

@@ -33,6 +33,28 @@ use crate::verbs::{
 /// [`write_at`](Self::write_at) copy. If another writer writes at the same time, the bytes read
 /// may mix old and new ones.
 ///
+/// ```no_run
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// use rpma::{Device, Mr, MrRemote, MrUsage, Peer, Side};
+///
+/// let peer = Peer::new(&Device::from_addr("192.0.2.1", Side::Local)?)?;
+/// let usage = MrUsage::WRITE_DST | MrUsage::FLUSH_TYPE_VISIBILITY;
+/// let memory = Mr::reg(&peer, vec![0; 4096], usage)?;
+/// memory.write_at(0, b"empty")?;
+///
+/// // These 21 bytes go to the other host, which makes the remote region out of them.
+/// let remote = MrRemote::from_descriptor(&memory.get_descriptor())?;
+/// let first = remote.slice(..64)?;
+/// # let _ = first;
+///
+/// let mut bytes = [0; 5];
+/// memory.read_at(0, &mut bytes)?;
+/// let vec: Vec<u8> = memory.dereg()?;
+/// # let _ = vec;
+/// # Ok(())
+/// # }
+/// ```
+///
 /// Dropping a region is safe while operations on it are in flight. The operations complete with an
 /// error, and their connections end.
 ///
