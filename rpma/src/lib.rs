@@ -9,39 +9,65 @@
 //! $ cargo sim-test   # all tests that run on the simulated fabric
 //! ```
 //!
-//! # A write that survives a loss of power
+//! # A program
 //!
-//! The server registers persistent memory, and sends two descriptors as its private data. One is
-//! the region's. The other one describes its platform ([`PeerCfg`]). The client writes, flushes,
-//! and waits for the flush:
+//! The server offers memory, and the client writes to it:
 //!
 //! ```no_run
+//! use std::error::Error;
 //! use std::time::Duration;
 //!
-//! use rpma::{ConnCfg, ConnReq, Device, Flags, FlushType, Mr, MrRemote, MrUsage, Peer, PeerCfg, Side};
+//! use rpma::{
+//!     ConnCfg, ConnReq, Device, Ep, Flags, FlushType, Mr, MrUsage, Offer, Peer, PeerCfg, Side,
+//! };
 //!
-//! const LIMIT: Duration = Duration::from_secs(10);
+//! type Result<T> = std::result::Result<T, Box<dyn Error + Send + Sync>>;
 //!
-//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
-//! let device = Device::from_addr("192.0.2.7", Side::Remote)?;
-//! let peer = Peer::new(&device)?;
-//! let source = Mr::reg(&peer, b"Hello world!".to_vec(), MrUsage::WRITE_SRC)?;
+//! /// The limit of each wait.
+//! const LIMIT: Duration = Duration::from_secs(60);
 //!
-//! let asking = ConnReq::new(&peer, "192.0.2.7", 7204, &ConnCfg::new())?.connect(&[])?;
-//! let conn = asking.wait_established(LIMIT)?;
-//! // Client and server agree on the layout of the private data. Here it is the descriptor of the
-//! // region, then the descriptor of the `PeerCfg`. (An `Offer` is a ready-made layout.)
-//! let data = conn.get_private_data();
-//! let target = MrRemote::from_descriptor(data)?.slice(..source.get_size() as u64)?;
-//! conn.apply_remote_peer_cfg(&PeerCfg::from_descriptor(&data[source.get_descriptor_size()..])?);
+//! /// Lets one client write to memory, and returns the memory.
+//! pub fn serve(peer: &Peer, ep: &Ep) -> Result<Vec<u8>> {
+//!     let usage = MrUsage::WRITE_DST | MrUsage::FLUSH_TYPE_VISIBILITY;
+//!     let memory = Mr::reg(peer, vec![0; 1024], usage)?;
 //!
-//! conn.write(target, source.slice(..)?, Flags::COMPLETION_ON_ERROR, 1)?;
-//! let flushed = conn.flush(target, FlushType::Persistent, Flags::COMPLETION_ALWAYS, 2)?;
-//! conn.wait_for(flushed, LIMIT, |_| {})?;
-//! // From here on the data is in the persistence domain of the other host.
-//! # Ok(())
-//! # }
+//!     // The answer to the client has the address and the key of the memory.
+//!     let offer = Offer::new(&PeerCfg::new())
+//!         .add_region(&memory)
+//!         .encode(Offer::ACCEPT)?;
+//!     let request = ep.next_conn_req_timeout(&ConnCfg::new(), LIMIT)?;
+//!     let conn = request.connect(&offer)?.wait_established(LIMIT)?;
+//!
+//!     // The client works with the memory, and then closes the connection.
+//!     conn.next_event_timeout(LIMIT)?;
+//!     drop(conn);
+//!     Ok(memory.dereg()?)
+//! }
+//!
+//! /// Writes to the memory of a server. After `Ok` the server's programs see the bytes there.
+//! pub fn write(addr: &str, port: u16, bytes: &[u8]) -> Result<()> {
+//!     let peer = Peer::new(&Device::from_addr(addr, Side::Remote)?)?;
+//!     let source = Mr::reg(&peer, bytes.to_vec(), MrUsage::WRITE_SRC)?;
+//!
+//!     let asking = ConnReq::new(&peer, addr, port, &ConnCfg::new())?.connect(&[])?;
+//!     let conn = asking.wait_established(LIMIT)?;
+//!     let offer = Offer::decode(conn.get_private_data())?;
+//!     conn.apply_remote_peer_cfg(offer.platform());
+//!     let memory = offer.regions().first().ok_or("the server offers no memory")?;
+//!     let target = memory.slice(..bytes.len() as u64)?;
+//!
+//!     conn.write(target, source.slice(..)?, Flags::COMPLETION_ON_ERROR, 1)?;
+//!     let flushed = conn.flush(target, FlushType::Visibility, Flags::COMPLETION_ALWAYS, 2)?;
+//!     conn.wait_for(flushed, LIMIT, |_| {})?;
+//!     conn.close(LIMIT)?;
+//!     Ok(())
+//! }
 //! ```
+//!
+//! [Getting started](crate::guide::getting_started) has the rest of this program, and runs it
+//! simulated, in a guest machine and on hardware. With persistent memory, the server maps it with
+//! [`PmemMap`](pmem::PmemMap) and declares its platform in the [`PeerCfg`], and the client flushes
+//! with [`FlushType::Persistent`].
 //!
 //! # The objects
 //!
@@ -53,19 +79,66 @@
 //! | [`Ep`] | listens for connection requests | `rpma_ep` |
 //! | [`ConnReq`], [`ConnCfg`] | a connection before it is made, and its settings | `rpma_conn_req`, `rpma_conn_cfg` |
 //! | [`Conn`] | a connection: reads, writes, flushes, messages | `rpma_conn` |
+//! | [`Batch`] | several operations, posted with one call | |
+//! | [`Next`] | a completion or an event of a connection ([`Conn::next`]) | |
 //! | [`Srq`] | a receive queue that connections share | `rpma_srq` |
 //! | [`Wait`](wait::Wait) | waits for endpoints, connections and shared receive queues | |
 //! | [`CompletionChannel`] | waits for the completion queues of many connections | |
 //! | [`Cq`], [`Wc`] | a completion queue, and a work completion | `rpma_cq`, `ibv_wc` |
 //! | [`PeerCfg`] | the peer's statement about its platform | `rpma_peer_cfg` |
 //! | [`Offer`], [`Refusal`] | private data to connect or accept, and to reject | |
+//! | [`commit`] | durable commits of data and a pointer, to one host or to K of N | |
 //! | [`serve`] | a server that keeps memory and an epoch for each client's key | |
 //! | [`reconnect`] | connects again, with the same registered memory | |
 //! | [`pmem`] | mapped persistent memory | (libpmem) |
+//! | `sim` | a simulated fabric for tests (feature `sim`) | |
 //! | [`sync`], [`thread`] | std's locks, channels and threads, for tests with the feature `sim` | |
 //!
 //! Each function `rpma_<object>_<verb>` is `<Object>::<verb>`. A search for the C name finds it,
-//! and the page on [porting from librpma](crate::porting) lists them all.
+//! and the page on [porting from librpma](crate::guide::porting_from_librpma) lists them all.
+//!
+//! # The pages
+//!
+//! The module [`guide`] has the project's documentation:
+//!
+//! | to | read |
+//! |---|---|
+//! | write a first program, and mend the first errors | [getting started](crate::guide::getting_started) |
+//! | know when data is durable | [persistence](crate::guide::persistence) |
+//! | build a replicated log | [building a log](crate::guide::building_a_log) |
+//! | handle dead peers, lost packets and time-outs | [failures](crate::guide::failures) |
+//! | connect again and recover | [coming back](crate::guide::reconnecting) |
+//! | test a program under faults and losses of power | [testing your program](crate::guide::testing_your_program) |
+//! | wait for many connections, or in an event loop | [completion events](crate::guide::completion_events) |
+//! | know the powers of a hostile peer | [security](crate::guide::security) |
+//! | make it fast | [performance](crate::guide::performance) |
+//! | port a program from C | [porting from librpma](crate::guide::porting_from_librpma) |
+//! | read a whole program | [the examples](crate::guide::examples) |
+//! | upgrade | [versions](crate::guide::versions) |
+//! | write an async program (crate `rpma-async`) | [how it works](crate::guide::rpma_async), [testing it](crate::guide::testing_async) |
+//! | change the library | [architecture](crate::guide::architecture), [our own tests](crate::guide::testing) |
+//!
+//! # Requirements
+//!
+//! * Linux 6.1 or newer, on x86-64 or aarch64, and Rust 1.85 or newer.
+//! * To build: the headers and libraries of libibverbs and librdmacm (rdma-core 44 or newer), and
+//!   libclang for the bindings. A native flush needs headers of rdma-core 45 or newer.
+//! * To run: rdma-core, and an RDMA device with an address. Soft-RoCE makes a device out of any
+//!   network interface.
+//!
+//! With the feature `sim`, only Rust is needed.
+//!
+//! # Features
+//!
+//! | | |
+//! |---|---|
+//! | `verbs` (default) | links libibverbs and librdmacm |
+//! | `sim` | replaces them by a simulated fabric, for tests |
+//!
+//! One of them is needed. `sim` has precedence over `verbs` in every build in which cargo combines
+//! them. Enable it in `[dev-dependencies]` only: then `cargo build` links the libraries, and `cargo
+//! test` uses the simulator. A workspace whose members differ builds them one at a time (`cargo
+//! build -p`).
 //!
 //! # What is safe
 //!
@@ -82,13 +155,13 @@
 //!
 //! **Data.** A completed [`FlushType::Persistent`] means that the data survives a loss of power.
 //! The conditions, and the order of operations, are in [`Conn`'s documentation](Conn#order) and in
-//! `docs/persistence.md` of the repository.
+//! [persistence](crate::guide::persistence).
 //!
 //! **Peers.** A peer with a region's descriptor can use the region as its [`MrUsage`] allows, and
 //! can read it if it may be flushed. On iWARP it can also write to destinations of reads. A peer
 //! without the descriptor can guess it, among the regions of the same [`Peer`]: use one `Peer` for
-//! each domain of trust. No traffic is encrypted or authenticated. `docs/security.md` has the
-//! details.
+//! each domain of trust. No traffic is encrypted or authenticated. [Security](crate::guide::security)
+//! has the details.
 //!
 //! # Threads
 //!
@@ -105,7 +178,7 @@
 //!
 //! The crate `rpma-async` has operations that are awaited, on tokio, on async-io, or with a thread
 //! of its own. A program with its own loop watches one descriptor ([`Conn::get_next_fd`],
-//! [`Wait`](wait::Wait)). `docs/completion-events.md` of the repository shows such a loop.
+//! [`Wait`](wait::Wait)). [Completion events](crate::guide::completion_events) has such a loop.
 //!
 //! # Processes
 //!
@@ -118,17 +191,6 @@
 //!
 //! The [`log`] crate receives the events of connections, and failures in a `Drop`, which have no
 //! caller to return to.
-//!
-//! # Building
-//!
-//! The build generates bindings from the installed headers of libibverbs and librdmacm (rdma-core
-//! 44 and newer), with libclang. A native flush needs headers of rdma-core 45 or newer.
-//!
-//! # Testing without hardware
-//!
-//! The feature `sim` replaces both libraries by a simulated fabric. Tests then run in one process,
-//! and need no RDMA, headers or libraries. `docs/testing-your-program.md` leads to a log that
-//! survives every power cut.
 
 #![deny(unsafe_code)]
 
@@ -202,20 +264,15 @@ pub use crate::verbs::{
     WcFailure, WcFlags, WcOpcode, WcStatus, WcSuccess,
 };
 
-// The file is a link to docs/porting-from-librpma.md, so that the package has it as well.
 #[cfg(any(doc, doctest))]
-#[doc = include_str!("../porting-from-librpma.md")]
-#[doc(alias = "rpma_log_set_threshold")]
-#[doc(alias = "rpma_log_get_threshold")]
-#[doc(alias = "rpma_log_set_function")]
-pub mod porting {}
+pub mod guide;
 
 /// A simulated fabric in the place of the libraries, for tests (feature `sim`).
 ///
 /// Add `rpma = { …, features = ["sim"] }` to the `[dev-dependencies]`. The tests of a program then
 /// run in one process, without RDMA, headers or libraries. `cargo build` still links the
-/// libraries. The page `docs/testing-your-program.md` is a tutorial: its result is a log that
-/// survives every loss of power.
+/// libraries. [Testing your program](crate::guide::testing_your_program) is a tutorial: its result
+/// is a log that survives every loss of power.
 ///
 /// | to | take |
 /// |---|---|
@@ -231,6 +288,7 @@ pub mod porting {}
 /// | let a host lose its power and come back | [`Fabric::power_cut`](sim::Fabric::power_cut), [`Host::restart`](sim::Host::restart) |
 /// | wait for hours of virtual time without real time | [`Fabric::jump_over_waits`](sim::Fabric::jump_over_waits) |
 /// | repeat a run with its order of threads | [`repeatable`](sim::repeatable) |
+/// | test an async program, with the paused clock of tokio | [`Fabric::follow`](sim::Fabric::follow), [`Fabric::tick`](sim::Fabric::tick), [testing async programs](crate::guide::testing_async) |
 /// | name lines of the program in a library above this one | [`Place`](sim::Place) |
 /// | have threads that wait for each other | [`sync`], [`thread`] |
 ///
@@ -309,31 +367,6 @@ pub mod sim {
 #[cfg(doctest)]
 #[doc = include_str!("../../README.md")]
 struct Readme;
-
-/// So do the loops in the page on completion events,
-#[cfg(doctest)]
-#[doc = include_str!("../../docs/completion-events.md")]
-struct CompletionEvents;
-
-/// the programs on the page on failures,
-#[cfg(doctest)]
-#[doc = include_str!("../../docs/failures.md")]
-struct Failures;
-
-/// and those that connect again.
-#[cfg(doctest)]
-#[doc = include_str!("../../docs/reconnecting.md")]
-struct Reconnecting;
-
-/// The remedy in the page on security compiles.
-#[cfg(doctest)]
-#[doc = include_str!("../../docs/security.md")]
-struct Security;
-
-/// The tests on the page on testing run.
-#[cfg(all(doctest, feature = "sim"))]
-#[doc = include_str!("../../docs/testing-your-program.md")]
-struct TestingYourProgram;
 
 #[cfg(test)]
 mod tests {

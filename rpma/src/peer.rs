@@ -22,7 +22,7 @@ const FLUSH_READ_LEN: usize = 8;
 ///
 /// Make one `Peer` for each domain of trust. Keys of regions are short, and every connection of a
 /// `Peer` can try them on every region of the same `Peer`; no key works across two. See
-/// `docs/security.md` in the repository.
+/// [security](crate::guide::security).
 ///
 /// # Threads
 ///

@@ -8,8 +8,8 @@ use crate::pmem::{DevicePath, Domain, durable};
 /// Names the operations of a client that make data durable in the memory of a host. The host's
 /// processor has no part in them.
 ///
-/// The answer depends on the host's memory, its caches and its device. `docs/persistence.md` has
-/// the table.
+/// The answer depends on the host's memory, its caches and its device.
+/// [Persistence](crate::guide::persistence) has the table.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Durable {
@@ -62,7 +62,7 @@ impl PeerCfg {
     /// Makes the configuration of a host from its persistence domain and the path of its device's
     /// writes.
     ///
-    /// It is the table of `docs/persistence.md`.
+    /// It is the table of [persistence](crate::guide::persistence).
     /// [`Platform::domain`](crate::pmem::Platform::domain) is the kernel's hint for the first
     /// argument. [`DevicePath::of`] makes the second one from the peer and the operator's setting
     /// of DDIO. Every combination that is not known to be durable is [`Durable::Nothing`]. In

@@ -107,12 +107,29 @@ impl SrqCfg {
 /// different for each connection. The receives of one connection complete in order. Those of
 /// several may not: the device works on them at the same time.
 ///
+/// ```no_run
+/// use rpma::{ConnCfg, Mr, Peer, Result, Srq, SrqCfg};
+///
+/// /// A queue of 64 receives of 256 bytes each, and the settings of its connections.
+/// fn shared(peer: &Peer, buffers: &Mr<Vec<u8>>) -> Result<(Srq, ConnCfg)> {
+///     let mut sizes = SrqCfg::new();
+///     sizes.set_rq_size(64).set_rcq_size(64);
+///     let srq = Srq::new(peer, &sizes)?;
+///     for n in 0..64 {
+///         srq.recv(buffers.slice(256 * n..256 * (n + 1))?, n as u64)?;
+///     }
+///     let mut cfg = ConnCfg::new();
+///     cfg.set_srq(Some(&srq));
+///     Ok((srq, cfg))
+/// }
+/// ```
+///
 /// A client that dies in the middle of a message of several packets takes a receive with it until
 /// its connection is dropped. Then the receive comes back as a failed completion. On soft-RoCE of
 /// Linux 6.12 it never does, and its slot is lost: [`kept`](Self::kept) counts such slots, and
-/// docs/security.md has the remedy. A slot can also be lost when [`recv`](Self::recv) fails with
-/// [`Error::Provider`], because the device may have that receive. Make the queue larger than it
-/// needs to be.
+/// [Security](crate::guide::security) has the remedy. A slot can also be lost when
+/// [`recv`](Self::recv) fails with [`Error::Provider`], because the device may have that receive.
+/// Make the queue larger than it needs to be.
 ///
 /// Poll the queue's own completion queue until it is empty before you drop a connection, if it
 /// matters from which connection a message came. Completions of a dropped connection are kept for
@@ -213,7 +230,7 @@ impl Srq {
     /// receives that have not been polled count as well.
     ///
     /// When a large part of the queue may be kept, make a new queue for new connections: see
-    /// docs/security.md.
+    /// [security](crate::guide::security).
     #[must_use]
     pub fn kept(&self) -> u32 {
         self.inner.slots.kept()

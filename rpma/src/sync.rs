@@ -35,8 +35,8 @@
 //! });
 //! ```
 //!
-//! `docs/testing-your-program.md` has a test of a program with threads. Other types of
-//! [`std::sync`] and other crates' locks wait in real time.
+//! [Testing your program](crate::guide::testing_your_program) has a test of a program with
+//! threads. Other types of [`std::sync`] and other crates' locks wait in real time.
 
 pub use std::sync::{Arc, LockResult, PoisonError, TryLockError, TryLockResult, Weak, atomic};
 

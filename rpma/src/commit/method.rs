@@ -7,8 +7,9 @@ use crate::error::{Error, Result};
 
 /// How a client makes its writes durable, or visible, in the memory of a peer.
 ///
-/// The platform of that memory decides which of them is right: `docs/persistence.md` has the table.
-/// A client names one in its [`Offer`](crate::Offer), and the connection uses no other.
+/// The platform of that memory decides which of them is right:
+/// [persistence](crate::guide::persistence) has the table. A client names one in its
+/// [`Offer`](crate::Offer), and the connection uses no other.
 ///
 /// Settings and command lines name it `native`, `reading` or `server` ([`FromStr`]). [`Display`]
 /// prints words for messages, which are not these names.

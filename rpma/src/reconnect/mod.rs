@@ -24,8 +24,8 @@
 //! }
 //! ```
 //!
-//! `docs/reconnecting.md` has the rules for the program: recovery, late writes of old connections,
-//! epochs.
+//! [Coming back](crate::guide::reconnecting) has the rules for the program: recovery, late writes
+//! of old connections, epochs.
 //!
 //! # How it works
 //!
@@ -77,7 +77,8 @@ const LOOK_UP: &str = "getaddrinfo";
 ///
 /// Drop the old connection, or [`Writer`](crate::commit::Writer), before
 /// [`connect`](Self::connect) or [`begin`](Self::begin). A server cuts its own end off before it
-/// accepts the new connection. `docs/reconnecting.md` explains the order of recovery.
+/// accepts the new connection. [Coming back](crate::guide::reconnecting) explains the order of
+/// recovery.
 ///
 /// # Event loops
 ///

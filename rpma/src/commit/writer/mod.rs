@@ -36,8 +36,8 @@ const PROBE_EVERY: Duration = Duration::from_millis(50);
 ///
 /// A writer does not detect a second writer of the same pointer. Both would commit without an
 /// error, and overwrite each other's records. The server prevents that: it cuts a writer's
-/// connection off ([`Conn::cut_off`]) before it accepts the next writer. `docs/reconnecting.md`
-/// has such a server.
+/// connection off ([`Conn::cut_off`]) before it accepts the next writer. [Coming
+/// back](crate::guide::reconnecting) has such a server.
 ///
 /// # Event loops
 ///
