@@ -62,8 +62,7 @@ pub(super) fn scenarios<'a>(long: bool) -> Vec<(String, Scenario<'a>, &'static s
             .iter()
             .filter(|(.., both)| *both || method == SERVER)
         {
-            // By the server's method it boots guest 1 again, after which the link fails now and
-            // then.
+            // By the server's method it boots guest 1 again: a long scenario, for its minute.
             if (*what, method, long) == ("a power cut", SERVER, false) {
                 continue;
             }
