@@ -165,7 +165,7 @@ impl Test<'_> {
     /// Another client reads the log meanwhile; one is killed, and the next one is served. Neither
     /// the writer nor the server notices.
     fn second_client(&mut self, method: &str) -> Result<String> {
-        let writer = self.append(20, "4", method)?;
+        let writer = self.append(14, "4", method)?;
         let watch = ["watch", SERVER[0], SERVER[1]];
         let mut killed = self.start(1, "watcher", &[&watch[..], &["60"]].concat())?;
         killed.wait_for("watching", LIMIT)?;
@@ -183,7 +183,6 @@ impl Test<'_> {
         let times = match (method, self.long) {
             ("native", true) => 25,
             (_, true) => 10,
-            ("native", false) => 2,
             (_, false) => 1,
         };
         let (mut slowest, mut total) = (0f64, 0);
