@@ -22,9 +22,10 @@ use socket2::SockAddr;
 
 use super::accept::ack_timeout;
 use super::cm_event::{CmEvent, CmEventKind, RawEvent};
+use super::deadline::Deadline;
 use super::device_events::DeviceEvents;
 use super::home::for_device;
-use super::take::{Beside, Deadline, Turns, let_block, readable_now, set_nonblocking, take};
+use super::take::{Beside, Turns, let_block, readable_now, set_nonblocking, take};
 use super::{Context, check_minus_one, check_non_null, log_leak};
 use crate::bell::Bell;
 use crate::error::{Error, Result};

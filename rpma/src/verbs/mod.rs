@@ -34,6 +34,7 @@ mod commit;
 mod context;
 mod copy;
 mod cq;
+mod deadline;
 mod device_events;
 mod home;
 mod memory;
@@ -61,6 +62,7 @@ pub(crate) use self::context::{Context, DeviceAttributes, Pd};
 pub(crate) use self::copy::{copy_from_shared, copy_to_shared, load_u64, store_u64};
 pub(crate) use self::cq::{CompChannel, CompletionQueue, CqTag};
 pub use self::cq::{CqKind, Notify};
+pub(crate) use self::deadline::Deadline;
 pub use self::device_events::DeviceEventKind;
 pub(crate) use self::device_events::{DeviceWatch, OnError};
 pub use self::memory::{AlignedBuf, Durability, RawMemory, RegisterableMemory};
@@ -73,7 +75,6 @@ pub(crate) use self::srq::SharedReceiveQueue;
 pub(crate) use self::stream::NativeAtomicWrite;
 #[cfg(native_flush)]
 pub(crate) use self::stream::NativeFlush;
-pub(crate) use self::take::Deadline;
 pub use self::wc::{Wc, WcFailure, WcFlags, WcOpcode, WcStatus, WcSuccess};
 pub(crate) use self::wr::{
     CallFailed, Gather, MAX_SGE, Opcode, Placement, PostError, RemoteAddress, Request, SendFlags,

@@ -7,63 +7,16 @@
 
 use std::os::fd::BorrowedFd;
 use std::sync::{Mutex, MutexGuard};
-use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags};
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 use rustix::io::Errno;
 
 use super::clock::{lock, now, poll};
+use super::deadline::Deadline;
 use super::device_events::DeviceEvents;
 use crate::bell::Bell;
 use crate::error::{Error, Result};
-
-/// Until when to wait.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum Deadline {
-    /// Without a limit.
-    Never,
-    /// Until this instant.
-    At(Instant),
-}
-
-impl Deadline {
-    /// The instant `limit` from now; one that the clock cannot express is never reached.
-    pub(crate) fn after(limit: Duration) -> Self {
-        now().checked_add(limit).map_or(Self::Never, Self::At)
-    }
-
-    /// Whichever comes first.
-    pub(crate) fn earlier(self, other: Self) -> Self {
-        match (self, other) {
-            (Self::At(one), Self::At(other)) => Self::At(one.min(other)),
-            (Self::Never, deadline) | (deadline, Self::Never) => deadline,
-        }
-    }
-
-    pub(crate) fn has_passed(self) -> bool {
-        match self {
-            Self::Never => false,
-            Self::At(instant) => now() >= instant,
-        }
-    }
-
-    /// How much time is left: a limit for another wait.
-    pub(crate) fn left(self) -> Duration {
-        match self {
-            Self::Never => Duration::MAX,
-            Self::At(instant) => instant.saturating_duration_since(now()),
-        }
-    }
-
-    /// For `poll`.
-    pub(crate) fn instant(self) -> Option<Instant> {
-        match self {
-            Self::Never => None,
-            Self::At(instant) => Some(instant),
-        }
-    }
-}
 
 /// Takes one event with `get`. `get` runs under the channel's lock, must not block, and returns
 /// `None` if there is no event. Its argument is whether an event is there for sure. `Ok(None)` when
