@@ -14,7 +14,8 @@ use rustix::io::Errno;
 
 use super::deadline::Deadline;
 use super::device_events::{DeviceWatch, OnDeviceEvent};
-use super::take::{Beside, Turns, any_readable, let_block, readable_now, take};
+use super::nonblocking::let_block;
+use super::take::{Beside, Turns, any_readable, readable_now, take};
 use super::{Context, Wc, check_errno, check_non_null, log_leak};
 use crate::bell::Bell;
 use crate::error::{Error, Result};

@@ -23,7 +23,7 @@ use std::sync::{Arc, LazyLock, Mutex, PoisonError};
 use rpma_sys as sys;
 
 use super::clock::undivided;
-use super::take::set_nonblocking;
+use super::nonblocking::set_nonblocking;
 
 /// Held while an event is read and acknowledged: of one device, each event goes to one thread.
 static TAKING: Mutex<()> = Mutex::new(());

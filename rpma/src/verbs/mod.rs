@@ -39,6 +39,7 @@ mod device_events;
 mod home;
 mod memory;
 mod mr;
+mod nonblocking;
 mod post;
 mod qp;
 mod random;

@@ -9,12 +9,13 @@ use std::os::fd::BorrowedFd;
 use std::sync::{Mutex, MutexGuard};
 
 use rustix::event::{PollFd, PollFlags};
-use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
+use rustix::fs::OFlags;
 use rustix::io::Errno;
 
 use super::clock::{lock, now, poll};
 use super::deadline::Deadline;
 use super::device_events::DeviceEvents;
+use super::nonblocking::flags;
 use crate::bell::Bell;
 use crate::error::{Error, Result};
 
@@ -74,11 +75,6 @@ impl Turns {
         *gone += 1;
         gone
     }
-}
-
-/// The status flags of `fd`.
-fn flags(fd: BorrowedFd<'_>) -> Result<OFlags> {
-    fcntl_getfl(fd).map_err(|errno| Error::provider("fcntl(F_GETFL)", errno))
 }
 
 /// The descriptors that a wait watches beside its own.
@@ -156,22 +152,4 @@ fn sleep(
         }
         return Ok(ready > 0);
     }
-}
-
-/// Makes a descriptor blocking, or not. Under the lock of its channel: a take may change the flag
-/// for a moment.
-pub(super) fn let_block(fd: BorrowedFd<'_>, block: bool) -> Result<()> {
-    let mut flags = flags(fd)?;
-    flags.set(OFlags::NONBLOCK, !block);
-    fcntl_setfl(fd, flags).map_err(|errno| Error::provider("fcntl(F_SETFL)", errno))
-}
-
-/// Makes a descriptor non-blocking, if it is not already, and returns its flags before that.
-pub(super) fn set_nonblocking(fd: BorrowedFd<'_>) -> Result<OFlags> {
-    let before = flags(fd)?;
-    if !before.contains(OFlags::NONBLOCK) {
-        fcntl_setfl(fd, before | OFlags::NONBLOCK)
-            .map_err(|errno| Error::provider("fcntl(F_SETFL)", errno))?;
-    }
-    Ok(before)
 }
