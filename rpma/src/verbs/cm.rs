@@ -26,7 +26,7 @@ use super::deadline::Deadline;
 use super::device_events::DeviceEvents;
 use super::home::for_device;
 use super::nonblocking::{let_block, set_nonblocking};
-use super::take::{Beside, Turns, readable_now, take};
+use super::waiting::{Beside, Turns, readable_now, take_event};
 use super::{Context, check_minus_one, check_non_null, log_leak};
 use crate::bell::Bell;
 use crate::error::{Error, Result};
@@ -352,7 +352,7 @@ impl CmId {
         let device = self.device();
         let device = device.as_ref();
         let beside = Beside { device, bell };
-        take(self.as_fd(), beside, &self.channel.turns, deadline, |_| {
+        take_event(self.as_fd(), beside, &self.channel.turns, deadline, |_| {
             Ok(self.get_event(device)?.map(|event| event.acknowledge()))
         })
     }
@@ -368,7 +368,7 @@ impl CmId {
         let device = self.device();
         let device = device.as_ref();
         let beside = Beside { device, bell: None };
-        take(
+        take_event(
             self.as_fd(),
             beside,
             &self.channel.turns,

@@ -15,7 +15,7 @@ use rustix::io::Errno;
 use super::deadline::Deadline;
 use super::device_events::{DeviceWatch, OnDeviceEvent};
 use super::nonblocking::let_block;
-use super::take::{Beside, Turns, any_readable, readable_now, take};
+use super::waiting::{Beside, Turns, any_readable, readable_now, take_event};
 use super::{Context, Wc, check_errno, check_non_null, log_leak};
 use crate::bell::Bell;
 use crate::error::{Error, Result};
@@ -83,7 +83,7 @@ impl CompChannel {
             device: Some(device),
             bell,
         };
-        take(self.as_fd(), beside, &self.turns, deadline, |sure| {
+        take_event(self.as_fd(), beside, &self.turns, deadline, |sure| {
             if !sure && !readable_now(self.as_fd(), Some(device))? {
                 return Ok(None);
             }

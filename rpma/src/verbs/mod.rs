@@ -46,7 +46,7 @@ mod random;
 mod srq;
 #[cfg(any(native_flush, native_atomic_write))]
 mod stream;
-mod take;
+mod waiting;
 mod wc;
 mod wr;
 

@@ -1,9 +1,12 @@
-//! Waiting for the next event of a channel: without a lock until there is one, under the channel's
-//! lock while it is taken.
+//! Waits of threads: for the next event of a channel, which is taken as well, or for one of several
+//! descriptors.
 //!
-//! That serves two promises. No waiter blocks past its limit: another one may take the event
-//! between `poll` and the read, so the read itself must never block. And an object cannot be
-//! destroyed while its event is being taken: destroying takes the same lock.
+//! A thread sleeps without a lock, and takes the event under the channel's lock. So two guarantees
+//! hold. No thread blocks after its limit: another thread may take the event between `poll` and the
+//! read, so the read never blocks. And no object is destroyed while its event is being taken,
+//! because destroying takes the same lock.
+//!
+//! A wait that has the device also takes the [events of the device](super::device_events).
 
 use std::os::fd::BorrowedFd;
 use std::sync::{Mutex, MutexGuard};
@@ -22,7 +25,7 @@ use crate::error::{Error, Result};
 /// Takes one event with `get`. `get` runs under the channel's lock, must not block, and returns
 /// `None` if there is no event. Its argument is whether an event is there for sure. `Ok(None)` when
 /// `deadline` passed or the bell has rung, or at once if the user made `fd` non-blocking.
-pub(super) fn take<T>(
+pub(super) fn take_event<T>(
     fd: BorrowedFd<'_>,
     beside: Beside<'_, '_>,
     turns: &Turns,
