@@ -49,6 +49,23 @@ use crate::verbs::{CmEventKind, CmId, Deadline};
 /// A server of many clients waits for requests and connections together
 /// ([`Wait`](crate::wait::Wait)).
 ///
+/// # Requests that are not returned
+///
+/// Each call that waits for a request takes it from the kernel first. From then on the client waits
+/// for an answer, and no later call finds the request again. So the call ends a request that it
+/// cannot return:
+///
+/// | The case | The request | The reason |
+/// |---|---|---|
+/// | The client gave up before its request was taken. | skipped | It cannot be answered any more. |
+/// | The process has no descriptor for the request's own event channel. | rejected, with [`RefusalCode::Full`] | Without that channel the request cannot outlive the endpoint. The client may try again later. |
+/// | [`next_conn_req`](Self::next_conn_req) cannot make the queues. | rejected, without private data | The call returns the error of the verb, and has no request to return. Without an answer the client would wait until its own limit. |
+/// | The client gave up while `next_conn_req` made the queues. | skipped | An error would look like a fault of this server. |
+///
+/// [`next_request`](Self::next_request) makes no queues, so it has only the first two cases. Use it
+/// if the server is to check a client first, or to reject with private data of its own
+/// ([`Request::reject`]).
+///
 /// # Threads
 ///
 /// Several threads may wait for requests: each request goes to one of them, under the lock of the
@@ -90,8 +107,9 @@ impl Ep {
     /// Waits for the next request, without a limit, and makes its queues with the settings of
     /// `cfg`.
     ///
-    /// A client that vanishes before its queues are made is skipped, and its request is not
-    /// returned. If the client gives up while this host stands still, or its packets are lost, no
+    /// A client that vanishes before its queues are made is skipped, and a client whose queues
+    /// cannot be made is rejected ([the reasons](Self#requests-that-are-not-returned)). If the
+    /// client gives up while this host stands still, or its packets are lost, no
     /// event arrives. The request is still returned, and its connection is never established.
     /// `Conn::wait_established` with a limit ends that. Do not let other clients wait for it:
     /// accept them all, and wait for each in its own thread, or for all their descriptors.
@@ -101,8 +119,7 @@ impl Ep {
     /// [`Error::NoEvent`] if the descriptor was made non-blocking and there is no request.
     /// [`Error::InvalidArgument`] if the peer's device cannot have `cfg`: a queue that is too
     /// large, or a completion channel or a shared receive queue of another device. Requests keep
-    /// waiting then. [`Error::Provider`] if a verb fails. A request is rejected if its queues
-    /// cannot be made. `ENODEV` means that the device was removed, and the endpoint is of no more
+    /// waiting then. [`Error::Provider`] if a verb fails. `ENODEV` means that the device was removed, and the endpoint is of no more
     /// use. After every other error the endpoint works as before. A server logs the error and
     /// calls again, after a pause, because a lasting error would keep it busy.
     #[doc(alias = "rpma_ep_next_conn_req")]
@@ -137,7 +154,8 @@ impl Ep {
     /// look at the client's private data first, and choose the peer and the settings by it:
     /// [`Request::into_req`].
     ///
-    /// A client that vanishes meanwhile is skipped, as by [`next_conn_req`](Self::next_conn_req).
+    /// A client that vanishes meanwhile is skipped, and its request is dropped
+    /// ([the reasons](Self#requests-that-are-not-returned)).
     /// To wait for the endpoint and connections at the same time, use
     /// [`Wait::add_ep`](crate::wait::Wait::add_ep).
     ///
