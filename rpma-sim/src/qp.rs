@@ -1,5 +1,6 @@
 //! Queue pairs: made and destroyed. How they are changed: see [`crate::modify`]; posting to them:
-//! [`crate::post`] and [`crate::stream`]; the execution: [`crate::engine`].
+//! [`crate::post`] and [`crate::stream`]; the execution: [`crate::requester`] and
+//! [`crate::responder`].
 
 use std::collections::VecDeque;
 use std::ffi::c_int;

@@ -1,6 +1,8 @@
-//! How a responder serves the requests that reach it, and why it refuses some.
+//! The responder: it serves the requests that reach it, and refuses some. The other end is
+//! [`crate::requester`].
 
-use crate::engine::failed;
+use crate::device::Element;
+use crate::error_state::failed;
 use crate::memory::{Part, access, fetch};
 use crate::power::READS;
 use crate::qp::{Operation, Recv, Send};
@@ -138,6 +140,15 @@ impl State {
             Err(Refusal::Denied(_, event)) => self.peer_failed(peer, event),
         }
         false
+    }
+
+    /// A responder has failed, which its device may report.
+    pub(crate) fn peer_failed(&mut self, peer: u32, event: ibv_event_type) {
+        let nic = self.qps[peer].nic;
+        self.fail_qp(peer);
+        if self.profile(nic).tells_failures {
+            self.tell(nic, event, Element::Qp(peer));
+        }
     }
 
     pub(crate) fn serve_send(
