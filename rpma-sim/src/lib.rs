@@ -65,6 +65,7 @@ mod call;
 mod caller;
 mod cm;
 mod cq;
+mod deferred;
 mod device;
 mod error_state;
 mod fabric;

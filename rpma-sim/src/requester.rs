@@ -6,7 +6,6 @@
 //! fabric's own. The head of a send queue is executed first, except on devices that
 //! [reorder](crate::Profile::STRICT). Completions are always in order.
 
-use std::cell::Cell;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
@@ -14,16 +13,11 @@ use crate::error_state::failed;
 use crate::fetch::gather;
 use crate::links::Fault;
 use crate::memory::{Part, access};
-use crate::qp::{Data, Operation, Qp, QpState, Send, Waiting};
+use crate::qp::{Data, Operation, QpState, Send, Waiting};
 use crate::responder::Refusal;
 use crate::state::State;
 use crate::timer::Timer;
 use crate::types::{ibv_event_type, ibv_send_flags, ibv_wc, ibv_wc_opcode, ibv_wc_status};
-
-/// How long a device that reorders keeps back requests that may be overtaken, if no program polls.
-/// While a test watches for losses of power every device does so, so that the power can fail
-/// between a post and its execution.
-const KEPT_BACK: Duration = Duration::from_micros(200);
 
 /// How many bytes a queue pair moves at once. The rest waits for as long as a network takes for
 /// these bytes.
@@ -33,7 +27,7 @@ const AT_ONCE: u64 = 1 << 16;
 const NANOSECONDS_A_BYTE: u64 = 10;
 
 /// How the execution of a request ends.
-enum Outcome {
+pub(crate) enum Outcome {
     Done(ibv_wc),
     Failed(ibv_wc_status),
     /// As that, and the responder has failed, which this event reports.
@@ -79,78 +73,6 @@ impl State {
                 self.qps[number].kept_since = Some(now);
             }
         }
-    }
-
-    /// Whether requests of a queue pair wait, at times, until the program polls.
-    fn keeps_back(&self, number: u32) -> bool {
-        self.power.keeps_back || self.reorders(number) || self.profile_of(number).reorders
-    }
-
-    /// Whether the device that executes a queue pair's requests may change their order.
-    fn reorders(&self, number: u32) -> bool {
-        let peer = self.qps[number]
-            .peer
-            .filter(|peer| self.qps.get(*peer).is_some());
-        self.profile_of(peer.unwrap_or(number)).reorders
-    }
-
-    /// For how long a request is kept back if no program polls for it.
-    pub(crate) fn kept_back(&self) -> Duration {
-        match self.power.keeps_back {
-            // So that the time does not decide which bytes the power takes.
-            true => 25 * KEPT_BACK,
-            false => KEPT_BACK,
-        }
-    }
-
-    /// A program polls a queue. Requests that were kept back for queue pairs that complete there
-    /// are executed, one after the other, until there is a completion. Later requests stay, so that
-    /// the power can fail in between.
-    pub(crate) fn run_deferred(&mut self, cq: u32) {
-        for number in self.deferred(|qp| qp.send_cq == cq) {
-            loop {
-                if !self.cqs[cq].is_empty() {
-                    return;
-                }
-                let before = self.qps[number].sends.len();
-                let is_next = Cell::new(true);
-                self.run_until(number, |_| !is_next.replace(false));
-                let qp = &self.qps[number];
-                let can_go_on = qp.state == QpState::ReadyToSend && qp.waiting.is_none();
-                if !can_go_on || qp.sends.is_empty() || qp.sends.len() == before {
-                    break;
-                }
-            }
-            self.time_of_next(number);
-        }
-    }
-
-    /// Executes the requests that were kept back for any queue pair.
-    pub(crate) fn run_all_deferred(&mut self) {
-        for number in self.deferred(|_| true) {
-            self.run(number);
-            self.time_of_next(number);
-        }
-    }
-
-    /// The next posts have a time of their own.
-    fn time_of_next(&mut self, number: u32) {
-        let qp = &mut self.qps[number];
-        if qp.sends.is_empty() {
-            qp.kept_since = None;
-        }
-    }
-
-    /// The queue pairs of these for which something was kept back.
-    fn deferred(&self, is_meant: impl Fn(&Qp) -> bool) -> Vec<u32> {
-        let deferred = |(number, qp): (u32, &Qp)| {
-            let is = self.keeps_back(number)
-                && is_meant(qp)
-                && qp.waiting.is_none()
-                && !qp.sends.is_empty();
-            (is && qp.state == QpState::ReadyToSend).then_some(number)
-        };
-        self.qps.iter().filter_map(deferred).collect()
     }
 
     /// It is time to try a queue pair's first request again.
@@ -206,7 +128,7 @@ impl State {
     }
 
     /// As [`run`](Self::run), but not this one.
-    fn run_until(&mut self, number: u32, stop: impl Fn(&Send) -> bool) {
+    pub(crate) fn run_until(&mut self, number: u32, stop: impl Fn(&Send) -> bool) {
         let mut bytes = 0;
         if self.is_frozen(number) {
             return;
@@ -271,43 +193,6 @@ impl State {
         }
     }
 
-    /// Executes some of the writes and messages after a request that is kept back, if they have no
-    /// order.
-    fn overtake(&mut self, number: u32) {
-        // Whether an earlier request is one that a fence waits for.
-        let mut fenced = false;
-        for index in 0..self.qps[number].sends.len() {
-            let send = &self.qps[number].sends[index];
-            if send.done.is_some() {
-                continue;
-            }
-            if send.fetched.is_some() {
-                return;
-            }
-            if send.operation.is_slow() {
-                fenced |= !matches!(send.operation, Operation::Flush { .. });
-                continue;
-            }
-            // A message without a receive would wait, and hold up the requests before it.
-            let has_room = !send.operation.is_message()
-                || self
-                    .peer_that_answers(number)
-                    .is_some_and(|peer| self.has_receive(peer) && !self.may_lose_receive(peer));
-            let may = has_room
-                && !send.way.travels()
-                && !(fenced && send.is(ibv_send_flags::IBV_SEND_FENCE));
-            if !may || self.toss() {
-                // Writes and sends stay in order.
-                return;
-            }
-            match self.execute(number, index) {
-                Outcome::Done(wc) => self.qps[number].sends[index].done = Some(wc),
-                // It fails in its turn.
-                _ => return,
-            }
-        }
-    }
-
     /// Completes the requests that are executed and follow no unfinished one.
     fn retire(&mut self, number: u32) {
         loop {
@@ -340,7 +225,7 @@ impl State {
         }
     }
 
-    fn put_off(&mut self, number: u32, delay: Duration) {
+    pub(crate) fn put_off(&mut self, number: u32, delay: Duration) {
         let qp = &mut self.qps[number];
         qp.kept_since = None;
         qp.attempt += 1;
@@ -385,7 +270,7 @@ impl State {
     }
 
     /// Executes a request of a send queue.
-    fn execute(&mut self, number: u32, index: usize) -> Outcome {
+    pub(crate) fn execute(&mut self, number: u32, index: usize) -> Outcome {
         let qp = &self.qps[number];
         let send = qp.sends[index].clone();
         let (pd, max_reads) = (qp.pd, qp.max_rd_atomic);
@@ -523,7 +408,7 @@ impl State {
     }
 
     /// The other end of a connection, if it takes requests.
-    fn peer_that_answers(&self, number: u32) -> Option<u32> {
+    pub(crate) fn peer_that_answers(&self, number: u32) -> Option<u32> {
         let peer = self.qps[number].peer?;
         let other = self.qps.get(peer)?;
         let takes = matches!(other.state, QpState::ReadyToReceive | QpState::ReadyToSend);

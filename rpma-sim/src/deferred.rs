@@ -1,0 +1,129 @@
+//! Requests that a device keeps back: for how long, which writes overtake them, and their execution
+//! when the program polls.
+//!
+//! The devices that do so are those that [reorder](crate::Profile::STRICT), and all devices while a
+//! test watches for losses of power.
+
+use std::cell::Cell;
+use std::time::Duration;
+
+use crate::qp::{Operation, Qp, QpState};
+use crate::requester::Outcome;
+use crate::state::State;
+use crate::types::ibv_send_flags;
+
+/// How long a device that reorders keeps back requests that may be overtaken, if no program polls.
+/// While a test watches for losses of power every device does so, so that the power can fail
+/// between a post and its execution.
+const KEPT_BACK: Duration = Duration::from_micros(200);
+
+impl State {
+    /// Whether requests of a queue pair wait, at times, until the program polls.
+    pub(crate) fn keeps_back(&self, number: u32) -> bool {
+        self.power.keeps_back || self.reorders(number) || self.profile_of(number).reorders
+    }
+
+    /// Whether the device that executes a queue pair's requests may change their order.
+    pub(crate) fn reorders(&self, number: u32) -> bool {
+        let peer = self.qps[number]
+            .peer
+            .filter(|peer| self.qps.get(*peer).is_some());
+        self.profile_of(peer.unwrap_or(number)).reorders
+    }
+
+    /// For how long a request is kept back if no program polls for it.
+    pub(crate) fn kept_back(&self) -> Duration {
+        match self.power.keeps_back {
+            // So that the time does not decide which bytes the power takes.
+            true => 25 * KEPT_BACK,
+            false => KEPT_BACK,
+        }
+    }
+
+    /// A program polls a queue. Requests that were kept back for queue pairs that complete there
+    /// are executed, one after the other, until there is a completion. Later requests stay, so that
+    /// the power can fail in between.
+    pub(crate) fn run_deferred(&mut self, cq: u32) {
+        for number in self.deferred(|qp| qp.send_cq == cq) {
+            loop {
+                if !self.cqs[cq].is_empty() {
+                    return;
+                }
+                let before = self.qps[number].sends.len();
+                let is_next = Cell::new(true);
+                self.run_until(number, |_| !is_next.replace(false));
+                let qp = &self.qps[number];
+                let can_go_on = qp.state == QpState::ReadyToSend && qp.waiting.is_none();
+                if !can_go_on || qp.sends.is_empty() || qp.sends.len() == before {
+                    break;
+                }
+            }
+            self.time_of_next(number);
+        }
+    }
+
+    /// Executes the requests that were kept back for any queue pair.
+    pub(crate) fn run_all_deferred(&mut self) {
+        for number in self.deferred(|_| true) {
+            self.run(number);
+            self.time_of_next(number);
+        }
+    }
+
+    /// The next posts have a time of their own.
+    fn time_of_next(&mut self, number: u32) {
+        let qp = &mut self.qps[number];
+        if qp.sends.is_empty() {
+            qp.kept_since = None;
+        }
+    }
+
+    /// The queue pairs of these for which something was kept back.
+    fn deferred(&self, is_meant: impl Fn(&Qp) -> bool) -> Vec<u32> {
+        let deferred = |(number, qp): (u32, &Qp)| {
+            let is = self.keeps_back(number)
+                && is_meant(qp)
+                && qp.waiting.is_none()
+                && !qp.sends.is_empty();
+            (is && qp.state == QpState::ReadyToSend).then_some(number)
+        };
+        self.qps.iter().filter_map(deferred).collect()
+    }
+
+    /// Executes some of the writes and messages after a request that is kept back, if they have no
+    /// order.
+    pub(crate) fn overtake(&mut self, number: u32) {
+        // Whether an earlier request is one that a fence waits for.
+        let mut fenced = false;
+        for index in 0..self.qps[number].sends.len() {
+            let send = &self.qps[number].sends[index];
+            if send.done.is_some() {
+                continue;
+            }
+            if send.fetched.is_some() {
+                return;
+            }
+            if send.operation.is_slow() {
+                fenced |= !matches!(send.operation, Operation::Flush { .. });
+                continue;
+            }
+            // A message without a receive would wait, and hold up the requests before it.
+            let has_room = !send.operation.is_message()
+                || self
+                    .peer_that_answers(number)
+                    .is_some_and(|peer| self.has_receive(peer) && !self.may_lose_receive(peer));
+            let may = has_room
+                && !send.way.travels()
+                && !(fenced && send.is(ibv_send_flags::IBV_SEND_FENCE));
+            if !may || self.toss() {
+                // Writes and sends stay in order.
+                return;
+            }
+            match self.execute(number, index) {
+                Outcome::Done(wc) => self.qps[number].sends[index].done = Some(wc),
+                // It fails in its turn.
+                _ => return,
+            }
+        }
+    }
+}
