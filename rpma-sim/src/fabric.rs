@@ -1,29 +1,27 @@
-//! The test's view: a fabric, its hosts, and the host of a thread.
+//! The test's view of a fabric: the fabric, its hosts, and their devices. The host of a thread:
+//! [`crate::here`].
 
-use std::cell::RefCell;
 use std::collections::BTreeMap;
-use std::marker::PhantomData;
 use std::net::{Ipv4Addr, Ipv6Addr};
 use std::ptr;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
-use std::thread;
 use std::time::Instant;
 
-use rustix::io::Errno;
-
-use crate::call::Result;
 use crate::device;
 use crate::fail::Failing;
-use crate::handle::of_context;
-use crate::order::{Member, Trace};
+use crate::here;
+use crate::order::Trace;
 use crate::profile::Profile;
 use crate::state::Shared;
-use crate::thread::{JoinHandle, Of};
-use crate::types::ibv_context;
 
 /// How many fabrics are alive.
 static ALIVE: AtomicUsize = AtomicUsize::new(0);
+
+/// Whether there is a fabric.
+pub(crate) fn is_any_alive() -> bool {
+    ALIVE.load(Ordering::Relaxed) > 0
+}
 
 /// A network of hosts with RDMA devices, separate from all others.
 ///
@@ -74,7 +72,7 @@ impl Fabric {
 
     /// The calling thread is on the fabric until the last clone is dropped, once.
     pub(crate) fn be_here(&self) {
-        let place = || put(&self.shared, None, None, None);
+        let place = || here::put(&self.shared, None, None, None);
         self.alive.place.get_or_init(place);
     }
 
@@ -207,7 +205,7 @@ impl Drop for Alive {
     fn drop(&mut self) {
         ALIVE.fetch_sub(1, Ordering::Relaxed);
         if let Some(place) = self.place.get() {
-            leave(*place);
+            here::leave(*place);
         }
     }
 }
@@ -234,7 +232,7 @@ impl Host {
     }
 
     /// Its name, in the middle of something: as no call.
-    fn quiet_name(&self) -> String {
+    pub(crate) fn quiet_name(&self) -> String {
         self.shared.lock_quietly().hosts[self.index].clone()
     }
 
@@ -259,61 +257,6 @@ impl Host {
         Nic::add(&self.shared, self.index)
     }
 
-    /// Puts the calling thread on this host, until the returned value is dropped. Then the thread
-    /// is where it was before. After a [restart](Self::restart) of the host, a thread must enter
-    /// it again.
-    ///
-    /// Two calls use the host of the thread: opening a device (`Device::from_addr`) and opening
-    /// persistent memory (`PmemMap::open`). All other calls use the host of their objects. An
-    /// endpoint or a connection is on the host of its `Peer`, whichever thread makes it. So both
-    /// ends of a connection can be tasks of one thread.
-    pub fn enter(&self) -> Entered {
-        self.enter_as(None)
-    }
-
-    fn enter_as(&self, member: Option<Arc<Member>>) -> Entered {
-        Entered {
-            number: put(&self.shared, Some(self.clone()), None, member),
-            _of_this_thread: PhantomData,
-        }
-    }
-
-    /// Starts a thread on this host. The fabric controls its waits from the start.
-    ///
-    /// # Panics
-    ///
-    /// If the system cannot start a thread.
-    pub fn spawn<T: Send + 'static>(
-        &self,
-        run: impl FnOnce() -> T + Send + 'static,
-    ) -> JoinHandle<T> {
-        let (host, name) = (self.clone(), self.name().replace('\0', ""));
-        let member = Member::new(&self.shared, name.clone(), false, None);
-        let of = Of {
-            shared: Arc::clone(&self.shared),
-            number: member.number,
-        };
-        let thread = thread::Builder::new().name(name).spawn(move || {
-            let _entered = host.enter_as(Some(member));
-            run()
-        });
-        let thread = thread.expect("the system has a thread");
-        JoinHandle::new(thread, Some(of))
-    }
-
-    /// Returns the host that the calling thread is on. `None` if the thread is on no host, or if
-    /// the host has lost its power since the thread entered it.
-    #[must_use]
-    pub fn current() -> Option<Self> {
-        let here = |places: &Vec<Place>| {
-            let place = places.iter().rev().find(|place| place.host.is_some())?;
-            Some((place.host.clone()?, place.life))
-        };
-        let (host, life) = PLACES.with_borrow(here)?;
-        let is_alive = host.shared.lock_quietly().life(host.index) == life;
-        is_alive.then_some(host)
-    }
-
     /// Whether it is this host of this fabric.
     pub(crate) fn is(&self, shared: &Weak<Shared>, index: usize) -> bool {
         ptr::eq(Arc::as_ptr(&self.shared), shared.as_ptr()) && self.index == index
@@ -326,174 +269,6 @@ impl Host {
     pub(crate) fn shared(&self) -> &Arc<Shared> {
         &self.shared
     }
-}
-
-/// Keeps a thread on a host until it is dropped: see [`Host::enter`].
-#[derive(Debug)]
-#[must_use = "the thread is on the host until this is dropped"]
-pub struct Entered {
-    number: usize,
-    _of_this_thread: PhantomData<*const ()>,
-}
-
-impl Drop for Entered {
-    fn drop(&mut self) {
-        leave(self.number);
-    }
-}
-
-/// Where a thread is.
-struct Place {
-    number: usize,
-    host: Option<Host>,
-    /// How often the host had lost its power then.
-    life: usize,
-    /// The thread, as a member of its fabric. A thread's places on one fabric share it.
-    member: Arc<Member>,
-}
-
-impl Place {
-    fn is_in(&self, shared: &Shared) -> bool {
-        ptr::eq(self.member.shared.as_ptr(), shared)
-    }
-}
-
-thread_local! {
-    /// Where this thread is, the innermost place last.
-    static PLACES: RefCell<Vec<Place>> = const { RefCell::new(Vec::new()) };
-}
-
-/// Puts the calling thread on a fabric; the number of its place. Without a life the host is as it
-/// is now.
-fn put(
-    shared: &Arc<Shared>,
-    host: Option<Host>,
-    life: Option<usize>,
-    member: Option<Arc<Member>>,
-) -> usize {
-    static NEXT: AtomicUsize = AtomicUsize::new(0);
-    let number = NEXT.fetch_add(1, Ordering::Relaxed);
-    let known = PLACES.with_borrow(|places| {
-        let place = places.iter().find(|place| place.is_in(shared));
-        place.map(|place| Arc::clone(&place.member))
-    });
-    let begins = known.is_none();
-    let member = known.or(member).unwrap_or_else(|| {
-        let thread = thread::current();
-        Member::new(
-            shared,
-            thread.name().unwrap_or("without a name").to_owned(),
-            true,
-            None,
-        )
-    });
-    let thread = member.number;
-    let life = life.unwrap_or_else(|| {
-        host.as_ref().map_or(0, |host| {
-            let state = host.shared.lock_quietly();
-            state.life(host.index)
-        })
-    });
-    let place = Place {
-        number,
-        host,
-        life,
-        member,
-    };
-    PLACES.with_borrow_mut(|places| places.push(place));
-    if begins {
-        shared.begin(thread);
-    }
-    number
-}
-
-/// A thread that the calling one is about to start, in the same place.
-pub(crate) struct Birth {
-    host: Option<Host>,
-    life: usize,
-    shared: Arc<Shared>,
-    member: Arc<Member>,
-}
-
-/// If the calling thread is on a host or on a fabric, a thread that will be there as well.
-pub(crate) fn birth(name: Option<String>, scope: Option<usize>) -> Option<Birth> {
-    let (host, life, shared) = PLACES
-        .try_with(|places| {
-            let places = places.borrow();
-            let on_host = places.iter().rev().find(|place| place.host.is_some());
-            let place = on_host.or(places.last())?;
-            let shared = place.member.shared.upgrade()?;
-            Some((place.host.clone(), place.life, shared))
-        })
-        .ok()??;
-    let name = name
-        .or_else(|| host.as_ref().map(Host::quiet_name))
-        .unwrap_or_else(|| "without a name".to_owned());
-    let member = Member::new(&shared, name, false, scope);
-    Some(Birth {
-        host,
-        life,
-        shared,
-        member,
-    })
-}
-
-impl Birth {
-    pub(crate) fn of(&self) -> Of {
-        Of {
-            shared: Arc::clone(&self.shared),
-            number: self.member.number,
-        }
-    }
-
-    /// The calling thread is the one that was started.
-    pub(crate) fn enter(self) -> Entered {
-        Entered {
-            number: put(&self.shared, self.host, Some(self.life), Some(self.member)),
-            _of_this_thread: PhantomData,
-        }
-    }
-}
-
-/// Takes the calling thread from a place, if it is there.
-fn leave(number: usize) {
-    // At the end of a thread the list may be gone.
-    let gone = PLACES.try_with(|places| {
-        let mut places = places.borrow_mut();
-        let at = places.iter().position(|place| place.number == number);
-        at.map(|at| places.remove(at))
-    });
-    // It may end here, with the borrow over.
-    drop(gone);
-}
-
-/// The number that the calling thread has in a fabric, if it is there.
-pub(crate) fn thread_in(shared: &Shared) -> Option<u64> {
-    let place = PLACES.try_with(|places| {
-        let places = places.borrow();
-        let place = places.iter().find(|place| place.is_in(shared));
-        place.map(|place| place.member.number)
-    });
-    place.ok().flatten()
-}
-
-/// The fabric that the calling thread is on, and its number there.
-pub(crate) fn place() -> Option<(Arc<Shared>, u64)> {
-    let place = PLACES.try_with(|places| {
-        let places = places.borrow();
-        let member = &places.last()?.member;
-        Some((member.shared.upgrade()?, member.number))
-    });
-    place.ok().flatten()
-}
-
-/// The calling thread makes a call.
-pub(crate) fn calls(call: &'static str) {
-    let _gone = PLACES.try_with(|places| {
-        if let Some(place) = places.borrow().last() {
-            place.member.calls(call);
-        }
-    });
 }
 
 /// A device of a host, with its addresses.
@@ -527,71 +302,5 @@ impl Nic {
     #[must_use]
     pub fn addr6(&self) -> Ipv6Addr {
         self.addr6
-    }
-}
-
-thread_local! {
-    /// The device that an id is made for.
-    static FOR_DEVICE: RefCell<Option<(Arc<Shared>, usize)>> = const { RefCell::new(None) };
-}
-
-/// Runs `make`. The ids and event channels that it makes are on the host of an open device,
-/// wherever the calling thread is. librdmacm has no such call, because a process is on one host.
-///
-/// # Safety
-///
-/// The device was opened by this crate, and is still open.
-#[doc(hidden)]
-pub unsafe fn for_device<T>(device: *mut ibv_context, make: impl FnOnce() -> T) -> T {
-    struct Before(Option<(Arc<Shared>, usize)>);
-    impl Drop for Before {
-        fn drop(&mut self) {
-            // The old value is dropped with the borrow over.
-            let _own = FOR_DEVICE.replace(self.0.take());
-        }
-    }
-    // SAFETY: the caller promises it.
-    let device = unsafe { of_context(device) };
-    let _before = Before(FOR_DEVICE.replace(Some(device)));
-    make()
-}
-
-/// The host of the device that the calling thread makes an id for; otherwise the one that the
-/// thread is on.
-pub(crate) fn host_of_ids() -> Result<(Arc<Shared>, usize)> {
-    match FOR_DEVICE.with_borrow(Option::clone) {
-        Some((shared, nic)) => {
-            let state = shared.lock_quietly();
-            let host = (!state.nics[nic].is_dead()).then_some(state.nics[nic].host);
-            drop(state);
-            Ok((shared, host.ok_or(Errno::NODEV)?))
-        }
-        None => {
-            let host = Host::current().ok_or(Errno::NODEV)?;
-            Ok((host.shared, host.index))
-        }
-    }
-}
-
-/// Why the calling thread finds no device.
-#[doc(hidden)]
-pub fn why_no_device() -> &'static str {
-    if FOR_DEVICE.with_borrow(Option::is_some) {
-        return match host_of_ids() {
-            Ok(_) => "The host of the peer has devices",
-            Err(_) => {
-                "The simulated host of the peer's device has lost its power, or its programs were killed, since the \
-                 device was opened: open it again, and make another Peer"
-            }
-        };
-    }
-    if Host::current().is_some() {
-        "The thread is on a simulated host, which has devices"
-    } else if ALIVE.load(Ordering::Relaxed) == 0 {
-        "This program is built with rpma's feature `sim`, and no simulated Fabric is alive: make one \
-         (rpma::sim::Fabric), or build without that feature for real devices"
-    } else {
-        "This thread is on no simulated host, or on one that has lost its power since: start it with \
-         rpma::sim::Host::spawn, or call Host::enter in it"
     }
 }

@@ -6,7 +6,8 @@ use std::sync::Arc;
 use rustix::io::Errno;
 
 use crate::caller::caller;
-use crate::fabric::{self, Host};
+use crate::fabric::Host;
+use crate::here;
 use crate::origin::Origin;
 use crate::state::Shared;
 
@@ -180,7 +181,7 @@ impl Failures {
     /// A call is made on a host.
     pub(crate) fn call(&mut self, call: &'static str, host: usize) -> Fate {
         *self.calls.entry(call).or_default() += 1;
-        fabric::calls(call);
+        here::calls(call);
         let mut failure = None;
         self.armed.retain_mut(|armed| {
             if armed.call != call || armed.host.is_some_and(|only| only != host) {

@@ -72,6 +72,7 @@ mod fabric;
 mod fail;
 mod fetch;
 mod handle;
+mod here;
 mod late;
 mod links;
 mod memory;
@@ -106,8 +107,9 @@ pub use rustix::io::Errno;
 #[doc(hidden)]
 pub use self::caller::{Caller, Posting, caller};
 pub use self::caller::{InPlace, Place};
-pub use self::fabric::{Entered, Fabric, Host, Nic};
+pub use self::fabric::{Fabric, Host, Nic};
 pub use self::fail::{Failing, How};
+pub use self::here::Entered;
 pub use self::links::Link;
 pub use self::order::Trace;
 pub use self::post::preempt_posts;
@@ -147,7 +149,7 @@ pub mod verbs {
         ibv_ack_async_event, ibv_event_type_str, ibv_get_async_event, ibv_get_device_name,
         ibv_query_device_ex, rpma_sys_query_port,
     };
-    pub use crate::fabric::{for_device, why_no_device};
+    pub use crate::here::{for_device, why_no_device};
     pub use crate::memory::{
         ibv_advise_mr, ibv_alloc_pd, ibv_dealloc_pd, ibv_dereg_mr, rpma_sys_reg_mr,
     };

@@ -9,7 +9,8 @@ use std::time::Duration;
 
 use rustix::io::Errno;
 
-use crate::fabric::{self, Fabric};
+use crate::fabric::Fabric;
+use crate::here;
 use crate::links;
 use crate::order::mix;
 use crate::power::{self, quietly};
@@ -173,7 +174,7 @@ impl Fault {
 impl Shared {
     /// Keeps a fault of a host for reports, with the thread that made the call at the step.
     fn note(&self, what: OnHost, step: u64, host: usize) {
-        let thread = fabric::thread_in(self).and_then(|it| self.order.text_of(it));
+        let thread = here::thread_in(self).and_then(|it| self.order.text_of(it));
         let thread = thread.map_or(String::new(), |thread| format!(", in thread {thread}"));
         let text = format!("{} at step {step}{thread}", what.text());
         self.lock().failures.note(text, Some(host));

@@ -14,7 +14,7 @@ pub use std::thread::{
     AccessError, LocalKey, Result, Thread, ThreadId, available_parallelism, current, panicking,
 };
 
-use crate::fabric::{self, Birth};
+use crate::here::{self, Birth};
 use crate::power::is_checking;
 use crate::state::Shared;
 use crate::sync::begin;
@@ -109,7 +109,7 @@ impl Builder {
         F: FnOnce() -> T + Send + 'static,
         T: Send + 'static,
     {
-        let birth = fabric::birth(self.name, None);
+        let birth = here::birth(self.name, None);
         let of = birth.as_ref().map(Birth::of);
         let thread = self.inner.spawn(move || {
             let _entered = birth.map(Birth::enter);
@@ -136,7 +136,7 @@ impl Builder {
         F: FnOnce() -> T + Send + 'scope,
         T: Send + 'scope,
     {
-        let birth = fabric::birth(self.name, Some(scope.number()));
+        let birth = here::birth(self.name, Some(scope.number()));
         let of = birth.as_ref().map(Birth::of);
         let run = move || {
             let _entered = birth.map(Birth::enter);
@@ -190,8 +190,8 @@ struct Ending(usize);
 
 impl Drop for Ending {
     fn drop(&mut self) {
-        if let Some((shared, _)) = fabric::place() {
-            fabric::calls("the end of thread::scope");
+        if let Some((shared, _)) = here::place() {
+            here::calls("the end of thread::scope");
             shared.await_scope(self.0);
         }
     }
@@ -291,7 +291,7 @@ pub(crate) struct Of {
 
 fn await_end(of: Option<&Of>) {
     if let Some(of) = of {
-        fabric::calls("JoinHandle::join");
+        here::calls("JoinHandle::join");
         of.shared.await_end(of.number);
     }
 }

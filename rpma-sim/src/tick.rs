@@ -15,7 +15,8 @@ use std::sync::{Arc, Weak};
 use std::task::{Context, Poll};
 use std::time::Instant;
 
-use crate::fabric::{self, Fabric};
+use crate::fabric::Fabric;
+use crate::here;
 use crate::state::Shared;
 use crate::timer::{Alarm, Sleeper};
 
@@ -158,7 +159,7 @@ impl Ticking {
             shared.order.time.follows(),
             "Fabric::tick: this fabric does not follow a clock. Call Fabric::follow first"
         );
-        assert!(fabric::thread_in(shared).is_some(), "{NOT_HERE}");
+        assert!(here::thread_in(shared).is_some(), "{NOT_HERE}");
         let alarm = Arc::clone(shared.lock_quietly().clock.alarm());
         let before = mem::replace(&mut alarm.lock().is_ticked, true);
         assert!(
@@ -175,7 +176,7 @@ impl Ticking {
     /// Does the work that is due, and returns when the next work is; `None` if the fabric is gone.
     fn run_due(&self) -> Option<Option<Instant>> {
         let shared = self.shared.upgrade()?;
-        assert!(fabric::thread_in(&shared).is_some(), "{NOT_HERE}");
+        assert!(here::thread_in(&shared).is_some(), "{NOT_HERE}");
         shared.run_due();
         let state = shared.lock_quietly();
         // The next work may have been taken back.

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 
-use crate::fabric;
+use crate::here;
 use crate::order::{Event, Standing};
 
 /// The time that is left, for `poll`. `None` is for ever.
@@ -43,7 +43,7 @@ thread_local! {
 /// The limits of `rpma` are measured with it.
 #[must_use]
 pub fn now() -> Instant {
-    match fabric::place() {
+    match here::place() {
         Some((shared, _)) => shared.order.time.now(),
         None => Instant::now(),
     }
@@ -52,7 +52,7 @@ pub fn now() -> Instant {
 /// Sleeps for so long in the time of the fabric of the calling thread's host: a wait that the clock
 /// can jump over. On no host, as [`std::thread::sleep`].
 pub fn sleep(limit: Duration) {
-    let Some((shared, thread)) = fabric::place().filter(|(shared, _)| shared.order.is_on()) else {
+    let Some((shared, thread)) = here::place().filter(|(shared, _)| shared.order.is_on()) else {
         return thread::sleep(limit);
     };
     let until = shared.order.time.now().checked_add(limit);
@@ -65,7 +65,7 @@ pub fn sleep(limit: Duration) {
 #[doc(hidden)]
 #[must_use]
 pub fn random() -> Option<u64> {
-    fabric::place().and_then(|(shared, _)| shared.order.draw())
+    here::place().and_then(|(shared, _)| shared.order.draw())
 }
 
 /// `poll(2)` until `deadline` by [`now`], for events of reading: where `rpma` waits.
@@ -79,7 +79,7 @@ fn wait_or(
     deadline: Option<Instant>,
     event: Event,
 ) -> Result<usize, Errno> {
-    match fabric::place() {
+    match here::place() {
         Some((shared, thread)) if shared.order.is_on() => shared.wait(thread, fds, deadline, event),
         Some((shared, _)) => poll(fds, left(deadline, shared.order.time.now()).as_ref()),
         None => poll(fds, left(deadline, Instant::now()).as_ref()),
@@ -148,7 +148,7 @@ fn readable(
 /// turns.
 #[doc(hidden)]
 pub fn pause() -> bool {
-    match fabric::place() {
+    match here::place() {
         Some((shared, thread)) if shared.order.seed().is_some() => {
             shared.pass(thread, Location::caller(), Standing::Busy)
         }

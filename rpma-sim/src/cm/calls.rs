@@ -11,7 +11,7 @@ use rustix::io::Errno;
 use super::channel::of_channel;
 use super::{Depths, Id, addr};
 use crate::call::{Result, minus_one};
-use crate::fabric;
+use crate::here;
 use crate::state::{Shared, State};
 use crate::types::{
     RDMA_OPTION_ID, RDMA_OPTION_ID_ACK_TIMEOUT, ibv_qp_init_attr_ex, rdma_cm_id, rdma_conn_param,
@@ -113,7 +113,7 @@ impl State {
     }
 }
 
-/// `rdma_create_id(3)`. Unless the id is made [for a device](fabric::for_device) it is on the host
+/// `rdma_create_id(3)`. Unless the id is made [for a device](here::for_device) it is on the host
 /// that the thread is on: no other call asks for that.
 pub unsafe extern "C" fn rdma_create_id(
     channel: *mut rdma_event_channel,
@@ -124,7 +124,7 @@ pub unsafe extern "C" fn rdma_create_id(
     // SAFETY: the caller promises a channel that is alive.
     let own = unsafe { of_channel(channel) };
     minus_one((|| {
-        let (shared, host) = fabric::host_of_ids()?;
+        let (shared, host) = here::host_of_ids()?;
         let mut state = shared.lock();
         state.failures.call("rdma_create_id", host).object()?;
         own.belongs_to(&shared, host)?;

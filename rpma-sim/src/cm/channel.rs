@@ -10,7 +10,7 @@ use rustix::io::Errno;
 
 use super::calls::of_id;
 use crate::call::{Result, minus_one, null};
-use crate::fabric;
+use crate::here;
 use crate::pipe::{Pipe, wait_readable};
 use crate::power::NO_POWER;
 use crate::state::{Shared, State};
@@ -150,7 +150,7 @@ struct Event {
 pub unsafe extern "C" fn rdma_create_event_channel() -> *mut rdma_event_channel {
     null((|| {
         // It belongs to no host yet.
-        if let Ok((shared, host)) = fabric::host_of_ids() {
+        if let Ok((shared, host)) = here::host_of_ids() {
             let call = "rdma_create_event_channel";
             let fate = shared.lock().failures.call(call, host);
             fate.object()?;

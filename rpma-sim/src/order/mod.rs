@@ -22,7 +22,7 @@ use std::time::{Duration, Instant};
 use self::stalls::{Check, is_running, own_stat};
 pub(crate) use self::waits::Event;
 use self::waits::{Wait, earlier, panic_in_vain};
-use crate::fabric;
+use crate::here;
 use crate::state::Shared;
 use crate::steps::is_acting;
 use crate::timer::{Alarm, Time};
@@ -435,7 +435,7 @@ impl Shared {
         if self.order.seed.is_none() {
             return;
         }
-        match fabric::thread_in(self) {
+        match here::thread_in(self) {
             Some(thread) => {
                 self.pass(thread, at, Standing::Busy);
             }

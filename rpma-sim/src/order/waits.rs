@@ -11,7 +11,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 
 use super::{LOOK, Order, Standing, Thread, Threads};
-use crate::fabric;
+use crate::here;
 use crate::state::Shared;
 use crate::sync::Waiter;
 use crate::wait::{left, look};
@@ -167,7 +167,7 @@ impl Shared {
 
     /// Returns the calling thread, if other threads have to see that it waits.
     pub(crate) fn waits_in_order(&self) -> Option<u64> {
-        fabric::thread_in(self).filter(|_| self.order.is_on())
+        here::thread_in(self).filter(|_| self.order.is_on())
     }
 
     /// Waits until `changed` has counted more than it had, or for less, with the state unlocked.

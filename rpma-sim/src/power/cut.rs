@@ -12,7 +12,8 @@ use super::files;
 use super::image::{Bytes, Images, JointImages, Plan, Share, Shares, Shown, lines_of};
 use super::pmem::{Pmem, Tracked};
 use super::random::Random;
-use crate::fabric::{self, Fabric};
+use crate::fabric::Fabric;
+use crate::here;
 use crate::repeat::number;
 use crate::state::State;
 
@@ -515,7 +516,7 @@ impl State {
         };
         let shared = self.clock.shared().upgrade();
         let _checking = shared.map(|shared| {
-            let thread = fabric::thread_in(&shared);
+            let thread = here::thread_in(&shared);
             shared.order.begin_check(thread)
         });
         CHECKING.set(true);

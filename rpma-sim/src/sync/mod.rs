@@ -16,7 +16,7 @@ use std::sync::{Arc, Condvar as StdCondvar, Mutex as StdMutex, MutexGuard as Std
 use std::sync::{PoisonError, Weak};
 use std::time::{Duration, Instant};
 
-use crate::fabric;
+use crate::here;
 use crate::order::Event;
 use crate::power::{is_checking, refuse};
 use crate::state::Shared;
@@ -27,7 +27,7 @@ pub use self::mutex::{Mutex, MutexGuard};
 
 /// The fabric and the number of the calling thread, if its waits are the fabric's matter.
 fn ordered() -> Option<(Arc<Shared>, u64)> {
-    fabric::place().filter(|(shared, _)| shared.order.is_on())
+    here::place().filter(|(shared, _)| shared.order.is_on())
 }
 
 /// An operation begins: with a seed, another thread may go on first. A check keeps the turn.
@@ -35,8 +35,8 @@ pub(crate) fn begin(call: &'static str, at: &'static Location<'static>) {
     if is_checking() {
         return;
     }
-    fabric::calls(call);
-    if let Some((shared, _)) = fabric::place() {
+    here::calls(call);
+    if let Some((shared, _)) = here::place() {
         shared.point(at);
     }
 }
@@ -87,7 +87,7 @@ impl Waiter {
 
     fn wake(&self) {
         if let Some(shared) = self.fabric.as_ref().and_then(Weak::upgrade) {
-            if fabric::thread_in(&shared).is_none() {
+            if here::thread_in(&shared).is_none() {
                 shared.order.is_not_repeatable(|name| {
                     format!("thread {name} woke one of the fabric's, and was on none of its hosts")
                 });
@@ -132,7 +132,7 @@ impl Waiters {
         if all.is_empty() {
             return;
         }
-        let seeded = fabric::place().filter(|(shared, _)| shared.order.seed().is_some());
+        let seeded = here::place().filter(|(shared, _)| shared.order.seed().is_some());
         let chosen = seeded.map_or(0, |(shared, _)| shared.order.chance(all.len()));
         let waiter = all.remove(chosen);
         drop(all);

@@ -12,7 +12,7 @@ use std::thread::{self, ThreadId};
 use std::time::{Duration, Instant};
 
 use super::{Waiters, begin, ordered, own};
-use crate::fabric;
+use crate::here;
 use crate::power::{is_checking, refuse};
 use crate::state::Shared;
 
@@ -49,7 +49,7 @@ impl Owner {
     fn current() -> Self {
         Self {
             thread: thread::current().id(),
-            place: fabric::place().map(|(shared, number)| (address(&shared), number)),
+            place: here::place().map(|(shared, number)| (address(&shared), number)),
         }
     }
 
@@ -200,7 +200,7 @@ impl<T: ?Sized> Mutex<T> {
         let owner = *own(&self.owner);
         let is_own = owner.is_some_and(|owner| owner.thread == thread::current().id());
         // If there is a seed no other thread runs.
-        let seeded = fabric::place().filter(|(shared, _)| shared.order.seed().is_some());
+        let seeded = here::place().filter(|(shared, _)| shared.order.seed().is_some());
         let stands = seeded.is_some_and(|(shared, _)| owner.is_some_and(|it| it.is_in(&shared)));
         let is_refused = self.is_refused.load(Ordering::Relaxed);
         if is_own || stands || is_refused || began.elapsed() > PATIENCE {
