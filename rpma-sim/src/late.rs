@@ -11,7 +11,7 @@ use std::sync::{Mutex, PoisonError, Weak};
 
 use crate::fabric::Fabric;
 use crate::memory::Part;
-use crate::power::is_checking;
+use crate::power::{Flow, is_checking};
 use crate::qp::Send;
 use crate::state::{Shared, State};
 use crate::timer::Timer;
@@ -127,11 +127,13 @@ impl State {
         if self.profile_of(peer).reorders && self.toss() {
             let number = write.number;
             let what = self.describe(from, send);
-            self.take(bytes, write.part, (from, number), what);
+            self.take(bytes, write.part, (Flow::Writes(from), number), what);
             self.late.waiting.push(write);
             return self.put_off_late(number);
         }
-        self.place(bytes, part, from, |state| state.describe(from, send));
+        self.place(bytes, part, Flow::Writes(from), |state| {
+            state.describe(from, send)
+        });
         if self.late.is_late(&write) {
             self.late.overtakes(write, self.clock.shared());
         }
@@ -142,11 +144,11 @@ impl State {
         &mut self,
         bytes: &[u8],
         part: Part,
-        qp: u32,
+        flow: Flow,
         what: impl FnOnce(&Self) -> String,
     ) {
         self.land(|late| overlap(late.part, part));
-        self.place_now(bytes, part, qp, what);
+        self.place_now(bytes, part, flow, what);
     }
 
     fn put_off_late(&mut self, number: u64) {

@@ -14,7 +14,7 @@ use crate::caller::Caller;
 use crate::device::{Element, MAX_INLINE, MAX_QP_WR, MAX_SGE};
 use crate::handle::of;
 use crate::links::Way;
-use crate::power::READS;
+use crate::power::Flow;
 use crate::state::State;
 use crate::stream::{Stream, set_calls};
 use crate::types::{
@@ -199,7 +199,7 @@ impl Qp {
 impl State {
     /// Whether a queue pair is there, and has not failed.
     pub(crate) fn is_connected(&self, number: u32) -> bool {
-        let qp = self.qps.get(number & !READS);
+        let qp = self.qps.get(number);
         qp.is_some_and(|qp| qp.state == QpState::ReadyToSend)
     }
 
@@ -366,8 +366,9 @@ pub unsafe extern "C" fn ibv_destroy_qp(qp: *mut ibv_qp) -> c_int {
     let peer = own.peer.take();
     // Nor is anything on its way to this host's memory, from its peer or read by itself.
     let host = state.nics[of.nic].host;
-    for writer in peer.into_iter().chain([of.number | READS]) {
-        state.push(writer, host, None);
+    let writes = peer.map(Flow::Writes);
+    for flow in writes.into_iter().chain([Flow::Reads(of.number)]) {
+        state.push(flow, host, None);
     }
     state.untell(of.nic, Element::Qp(of.number));
     let mut state = of

@@ -4,7 +4,7 @@
 use crate::device::Element;
 use crate::error_state::failed;
 use crate::memory::{Part, access, fetch};
-use crate::power::READS;
+use crate::power::Flow;
 use crate::qp::{Operation, Recv, Send};
 use crate::state::State;
 use crate::types::{
@@ -81,9 +81,9 @@ impl State {
                 if let Some(part) = self.target(peer, send, len, access::REMOTE_WRITE)? {
                     match imm {
                         None => self.write(bytes, part, (from, peer), send),
-                        Some(_) => {
-                            self.place(bytes, part, from, |state| state.describe(from, send))
-                        }
+                        Some(_) => self.place(bytes, part, Flow::Writes(from), |state| {
+                            state.describe(from, send)
+                        }),
                     }
                 }
                 if imm.is_some() {
@@ -107,7 +107,9 @@ impl State {
                 if let Some(part) = self.target(peer, send, len, right)? {
                     self.push_own(from, peer, Some(part));
                     if persistent {
-                        self.flush_pmem(from, part, |state| state.describe(from, send));
+                        self.flush_pmem(Flow::Writes(from), part, |state| {
+                            state.describe(from, send)
+                        });
                     }
                 }
                 Ok(())
@@ -120,7 +122,9 @@ impl State {
                 let part = target.expect("it has 8 bytes");
                 let host = self.nics[self.qps[peer].nic].host;
                 self.land_of(from, host, None);
-                self.place(bytes, part, from, |state| state.describe(from, send));
+                self.place(bytes, part, Flow::Writes(from), |state| {
+                    state.describe(from, send)
+                });
                 Ok(())
             }
         }
@@ -194,18 +198,18 @@ impl State {
     /// The writes of a queue pair to its peer's memory become visible.
     pub(crate) fn push_own(&mut self, from: u32, peer: u32, part: Option<Part>) {
         let host = self.nics[self.qps[peer].nic].host;
-        self.push(from, host, part);
+        self.push(Flow::Writes(from), host, part);
     }
 
     /// Spreads bytes over parts of memory, in order.
     pub(crate) fn scatter(&mut self, mut from: &[u8], to: &[Part], by: u32, send: &Send) {
         for part in to {
             let (these, others) = from.split_at(from.len().min(part.len));
-            let source = match send.operation {
-                Operation::Read => by | READS,
-                _ => by,
+            let flow = match send.operation {
+                Operation::Read => Flow::Reads(by),
+                _ => Flow::Writes(by),
             };
-            self.place(these, *part, source, |state| state.describe(by, send));
+            self.place(these, *part, flow, |state| state.describe(by, send));
             from = others;
         }
     }

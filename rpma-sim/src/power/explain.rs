@@ -10,9 +10,8 @@ use std::sync::{Arc, Once};
 
 use super::cut::Cut;
 use super::image::{Bytes, Share};
-use super::lines::{LINE, Lines, Place, WORD, Write, Writer};
+use super::lines::{Flow, LINE, Lines, Place, WORD, Write, Writer};
 use super::platform::Platform;
-use super::pmem::READS;
 use crate::profile::Profile;
 use crate::state::State;
 
@@ -370,13 +369,25 @@ fn what_saves(
             "PmemMap::persist of these bytes would have saved them. A program that writes caches back by itself calls \
              rpma::sim::persisted."
         }
-        (_, Writer::Device { qp, .. }) if qp & READS != 0 => {
+        (
+            _,
+            Writer::Device {
+                flow: Flow::Reads(_),
+                ..
+            },
+        ) => {
             "The bytes of a read are there when its completion was polled. Then PmemMap::persist makes them durable."
         }
         (Place::Device, _) if profile.copies => {
             "The device is copying them. An incomplete copy may be torn, on each platform."
         }
-        (_, Writer::Device { qp, .. }) if !state.is_connected(*qp) && !profile.copies => {
+        (
+            _,
+            Writer::Device {
+                flow: Flow::Writes(qp),
+                ..
+            },
+        ) if !state.is_connected(*qp) && !profile.copies => {
             "The connection that has written them has ended, and a flush on another connection does not cover them. A \
              new connection has to write them again, and flush them."
         }

@@ -29,23 +29,34 @@ pub(crate) enum Place {
     Cache,
 }
 
-/// Who has written something.
+/// The requests of a queue pair that place bytes, by the host that they place them on. Writes and
+/// reads are two flows, even if the queue pair connects a host with itself: reads come back while
+/// writes are still on their way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Flow {
+    /// Everything that the queue pair of this number places in its peer's memory.
+    Writes(u32),
+    /// The reads of the queue pair of this number, which its own host gets.
+    Reads(u32),
+}
+
+/// The origin of written bytes.
 #[derive(Debug)]
 pub(crate) enum Writer {
     Program,
-    Device { qp: u32, what: String },
+    Device { flow: Flow, what: String },
 }
 
 impl Writer {
-    fn qp(&self) -> Option<u32> {
+    fn flow(&self) -> Option<Flow> {
         match self {
             Self::Program => None,
-            Self::Device { qp, .. } => Some(*qp),
+            Self::Device { flow, .. } => Some(*flow),
         }
     }
 
-    fn is(&self, number: u32) -> bool {
-        self.qp() == Some(number)
+    fn is(&self, flow: Flow) -> bool {
+        self.flow() == Some(flow)
     }
 }
 
@@ -218,9 +229,9 @@ impl Lines {
         self.writes.get(&line).map_or(&[], Vec::as_slice)
     }
 
-    /// Whether something that a queue pair has written is on its way.
-    pub(crate) fn has_on_way(&self, qp: u32) -> bool {
-        let own = |write: &Write| write.place == Place::Device && write.writer.is(qp);
+    /// Whether something of a flow is on its way.
+    pub(crate) fn has_on_way(&self, flow: Flow) -> bool {
+        let own = |write: &Write| write.place == Place::Device && write.writer.is(flow);
         self.writes.values().flatten().any(own)
     }
 
@@ -332,11 +343,11 @@ impl Lines {
         }
     }
 
-    /// For a device that copies: the bytes that a queue pair has placed in a range are in the
+    /// For a device that copies: the bytes that a flow has placed in a range are in the
     /// caches.
-    pub(crate) fn landed(&mut self, qp: u32, range: &Range<usize>) {
+    pub(crate) fn landed(&mut self, flow: Flow, range: &Range<usize>) {
         for line in self.lines_in(Some(range)) {
-            self.make_visible(line, qp, u64::MAX, self.platform == Platform::Eadr);
+            self.make_visible(line, flow, u64::MAX, self.platform == Platform::Eadr);
         }
     }
 
@@ -413,19 +424,19 @@ impl Lines {
         }
     }
 
-    /// The writes of a queue pair become visible: all of them, or those in a range.
-    pub(crate) fn push(&mut self, qp: u32, range: Option<&Range<usize>>) {
+    /// The writes of a flow become visible: all of them, or those in a range.
+    pub(crate) fn push(&mut self, flow: Flow, range: Option<&Range<usize>>) {
         for line in self.lines_in(range) {
             let bytes = range.map_or(u64::MAX, |range| bytes_in(line, range));
-            self.make_visible(line, qp, bytes, self.platform.keeps_what_is_visible());
+            self.make_visible(line, flow, bytes, self.platform.keeps_what_is_visible());
         }
     }
 
-    /// Bytes of a line that a queue pair has written leave the device, with the words that they
+    /// Bytes of a line that a flow has written leave the device, with the words that they
     /// are of: into a cache, or to where they are durable.
-    fn make_visible(&mut self, line: usize, qp: u32, bytes: u64, durable: bool) {
+    fn make_visible(&mut self, line: usize, flow: Flow, bytes: u64, durable: bool) {
         let own = |write: &Write| {
-            let is_own = write.place == Place::Device && write.writer.is(qp);
+            let is_own = write.place == Place::Device && write.writer.is(flow);
             match is_own && write.late.is_none() {
                 true => words_with(write.mask & bytes),
                 false => 0,
@@ -457,32 +468,32 @@ impl Lines {
         }
     }
 
-    /// The writes of any queue pair to a range become visible, except for late ones.
+    /// The writes of any flow to a range become visible, except for late ones.
     pub(crate) fn push_all(&mut self, range: &Range<usize>) {
-        let writers = |writes: &Vec<Write>| -> Vec<u32> {
+        let writers = |writes: &Vec<Write>| -> Vec<Flow> {
             let there = writes.iter().filter(|write| write.late.is_none());
-            there.filter_map(|write| write.writer.qp()).collect()
+            there.filter_map(|write| write.writer.flow()).collect()
         };
-        let mut qps: Vec<u32> = self
+        let mut flows: Vec<Flow> = self
             .writes
             .range(lines_of(range))
             .flat_map(|(_, writes)| writers(writes))
             .collect();
-        qps.sort_unstable();
-        qps.dedup();
-        for qp in qps {
-            self.push(qp, Some(range));
+        flows.sort_unstable();
+        flows.dedup();
+        for flow in flows {
+            self.push(flow, Some(range));
         }
     }
 
     /// A native flush for persistence.
-    pub(crate) fn flush(&mut self, qp: u32, range: &Range<usize>) {
+    pub(crate) fn flush(&mut self, flow: Flow, range: &Range<usize>) {
         if self.copies {
             return self.write_back(range);
         }
         for line in self.lines_in(Some(range)) {
             let bytes = bytes_in(line, range);
-            self.settle(line, |write| match write.writer.is(qp) {
+            self.settle(line, |write| match write.writer.is(flow) {
                 true => words_with(write.mask & bytes),
                 false => 0,
             });
@@ -506,7 +517,7 @@ impl Lines {
 fn merge(writes: &mut Vec<Write>) {
     let alike = |old: &Write, new: &Write| {
         let is_late = old.late.is_some() || new.late.is_some();
-        !is_late && old.place == new.place && old.writer.qp() == new.writer.qp()
+        !is_late && old.place == new.place && old.writer.flow() == new.writer.flow()
     };
     let pair = (0..writes.len()).find_map(|first| {
         let mut later = first + 1..writes.len();
@@ -555,6 +566,9 @@ mod tests {
     use super::super::memory::Owner;
     use super::*;
 
+    /// The flow of each write of a device.
+    const FLOW: Flow = Flow::Writes(17);
+
     fn store(memory: &Memory, at: usize, bytes: &[u8]) {
         let part = Part {
             address: memory.as_ptr().wrapping_add(at),
@@ -573,15 +587,12 @@ mod tests {
         // Between the look and the end of the device's write.
         store(&memory, 8, &[2; 8]);
         store(&memory, 0, &[1; 4]);
-        let writer = Writer::Device {
-            qp: 17,
-            what: String::new(),
-        };
+        let writer = device();
         lines.placed(&memory, &(0..4), writer);
         assert!(lines.look(&memory));
         lines.write_back(&(0..16));
         assert_eq!(lines.durable()[..16], [[0; 8], [2; 8]].concat());
-        lines.push(17, None);
+        lines.push(FLOW, None);
         assert_eq!(lines.durable()[..8], [1, 1, 1, 1, 0, 0, 0, 0]);
         assert_eq!(lines.pending().count(), 0);
     }
@@ -594,12 +605,9 @@ mod tests {
         let mut lines = Lines::new(Platform::AdrDdioOn, true, vec![0; 4096]);
         for number in 1..=1000_u64 {
             store(&memory, 0, &number.to_ne_bytes());
-            let writer = Writer::Device {
-                qp: 17,
-                what: String::new(),
-            };
+            let writer = device();
             lines.placed(&memory, &(0..8), writer);
-            lines.landed(17, &(0..8));
+            lines.landed(FLOW, &(0..8));
         }
         assert_eq!(lines.writes_to(0).len(), MOST);
         let (outcomes, is_all) = lines.outcomes(0, &mut Random::new(1));
@@ -611,9 +619,9 @@ mod tests {
         assert!([0, 999, 1000].iter().all(|number| numbers.contains(number)));
     }
 
-    fn device(qp: u32) -> Writer {
+    fn device() -> Writer {
         Writer::Device {
-            qp,
+            flow: FLOW,
             what: String::new(),
         }
     }
@@ -625,8 +633,8 @@ mod tests {
         let mut lines = Lines::new(Platform::AdrDdioOn, true, vec![0; 4096]);
         for number in 1..=1000_u64 {
             store(&memory, 0, &number.to_ne_bytes());
-            lines.placed(&memory, &(0..8), device(17));
-            lines.landed(17, &(0..8));
+            lines.placed(&memory, &(0..8), device());
+            lines.landed(FLOW, &(0..8));
             store(&memory, 8, &number.to_ne_bytes());
             lines.look(&memory);
         }
@@ -644,10 +652,10 @@ mod tests {
         let memory = Memory::new(&[0; 4096], Owner::Image);
         let mut lines = Lines::new(Platform::AdrDdioOn, false, vec![0; 4096]);
         store(&memory, 0, &[7; 8]);
-        lines.placed(&memory, &(0..8), device(17));
+        lines.placed(&memory, &(0..8), device());
         store(&memory, 56, &[1; 8]);
         lines.look(&memory);
-        lines.push(17, None);
+        lines.push(FLOW, None);
         // The flag, after the visible bytes; then other bytes.
         store(&memory, 8, &[1; 8]);
         lines.look(&memory);

@@ -29,11 +29,11 @@ pub use self::cut::{Cut, Loss, Visited};
 pub(crate) use self::cut::{assert_not_checking, is_checking, refuse};
 pub(crate) use self::explain::{be_able_to_be_quiet, quietly};
 pub use self::image::{Image, Images, JointImages};
+pub(crate) use self::lines::Flow;
 pub use self::memory::{Memory, memory_at, persisted, seen};
 pub(crate) use self::off::{NO_POWER, cut, kill};
 pub use self::platform::Platform;
 pub use self::pmem::Pmem;
-pub(crate) use self::pmem::READS;
 use self::pmem::Tracked;
 
 /// Persistent memories, and their watchers.

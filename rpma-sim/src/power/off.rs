@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use rustix::io::Errno;
 
-use super::READS;
+use super::Flow;
 use super::image::Plan;
 use super::random::Random;
 use crate::device;
@@ -156,7 +156,8 @@ impl State {
     /// destroyed.
     fn settle_host(&mut self, host: usize) {
         let writers = |(number, qp): (u32, &crate::qp::Qp)| {
-            (self.nics[qp.nic].host == host).then_some([qp.peer.unwrap_or(number), number | READS])
+            (self.nics[qp.nic].host == host)
+                .then_some([Flow::Writes(qp.peer.unwrap_or(number)), Flow::Reads(number)])
         };
         for writer in self
             .qps

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use super::lines::{Lines, Writer};
+use super::lines::{Flow, Lines, Writer};
 use super::memory::{Finders, Memory, Owner, ROOT, align, publish, withdraw};
 use super::platform::Platform;
 use crate::fabric::Host;
@@ -53,10 +53,6 @@ impl Pmem {
         state.power.pmems[self.index].lines.seen().to_vec()
     }
 }
-
-/// A queue pair's reads into its own host's memory go by its number with this: reads come back
-/// while its writes are still on their way, and both may be to the same host.
-pub(crate) const READS: u32 = 1 << 31;
 
 /// The fabric's state of a persistent memory.
 #[derive(Debug)]
@@ -271,12 +267,12 @@ impl State {
         found.is_some_and(|(index, _)| self.power.pmems[index].lines.platform.is_persistent())
     }
 
-    /// A device places bytes, by a request of a queue pair.
+    /// A device places bytes, by a request of a flow.
     pub(crate) fn place_now(
         &mut self,
         bytes: &[u8],
         part: Part,
-        qp: u32,
+        flow: Flow,
         what: impl FnOnce(&Self) -> String,
     ) {
         let of = Part {
@@ -292,23 +288,29 @@ impl State {
         let tracked = &mut self.power.pmems[index];
         if let Some(memory) = &tracked.memory {
             let during = format!("in the middle of {what}");
-            let writer = Writer::Device { qp, what };
+            let writer = Writer::Device { flow, what };
             tracked.lines.placed(memory, &range, writer);
             if tracked.lines.copies {
                 self.visit(|_| during);
-                self.power.pmems[index].lines.landed(qp, &range);
+                self.power.pmems[index].lines.landed(flow, &range);
             }
         }
     }
 
     /// A device takes bytes, which it will place later.
-    pub(crate) fn take(&mut self, bytes: &[u8], part: Part, (qp, late): (u32, u64), what: String) {
+    pub(crate) fn take(
+        &mut self,
+        bytes: &[u8],
+        part: Part,
+        (flow, late): (Flow, u64),
+        what: String,
+    ) {
         let Some((index, range)) = self.pmem_at(part) else {
             return;
         };
         self.look(index);
         let what = format!("{what} to bytes {}..{}", range.start, range.end);
-        let writer = Writer::Device { qp, what };
+        let writer = Writer::Device { flow, what };
         let lines = &mut self.power.pmems[index].lines;
         lines.taken(bytes, &range, late, writer);
     }
@@ -326,17 +328,19 @@ impl State {
         }
     }
 
-    /// The writes of a queue pair to its peer's host become visible: all, or those in a part.
-    pub(crate) fn push(&mut self, qp: u32, host: usize, part: Option<Part>) {
-        self.land_of(qp, host, part);
-        self.before_push(qp);
+    /// The bytes of a flow to a host become visible: all, or those in a part.
+    pub(crate) fn push(&mut self, flow: Flow, host: usize, part: Option<Part>) {
+        if let Flow::Writes(qp) = flow {
+            self.land_of(qp, host, part);
+        }
+        self.before_push(flow);
         let found = part.map(|part| self.pmem_at(part));
         match found {
             Some(None) => {}
-            Some(Some((index, range))) => self.power.pmems[index].lines.push(qp, Some(&range)),
+            Some(Some((index, range))) => self.power.pmems[index].lines.push(flow, Some(&range)),
             None => {
                 let own = self.power.pmems.iter_mut().filter(|pmem| pmem.host == host);
-                own.for_each(|pmem| pmem.lines.push(qp, None));
+                own.for_each(|pmem| pmem.lines.push(flow, None));
             }
         }
     }
@@ -359,34 +363,38 @@ impl State {
     pub(crate) fn push_read(&mut self, qp: u32) {
         let host = self.nics[self.qps[qp].nic].host;
         if self.power.pmems.iter().any(|pmem| pmem.host == host) {
-            self.push(qp | READS, host, None);
+            self.push(Flow::Reads(qp), host, None);
         }
     }
 
-    /// The power could fail while something of a queue pair is on its way: its program may have
+    /// The power could fail while something of a flow is on its way: its program may have
     /// promised it since it was placed, and a message is placed and pushed at once.
-    fn before_push(&mut self, qp: u32) {
+    fn before_push(&mut self, flow: Flow) {
         if self
             .power
             .pmems
             .iter()
-            .any(|pmem| pmem.lines.has_on_way(qp))
+            .any(|pmem| pmem.lines.has_on_way(flow))
         {
-            let what = match qp & READS {
-                0 => "writes",
-                _ => "reads",
+            let (what, qp) = match flow {
+                Flow::Writes(qp) => ("writes", qp),
+                Flow::Reads(qp) => ("reads", qp),
             };
-            let qp = qp & !READS;
             self.visit(|_| format!("before {what} of connection {qp} become visible"));
         }
     }
 
     /// A native flush for persistence.
-    pub(crate) fn flush_pmem(&mut self, qp: u32, part: Part, what: impl FnOnce(&Self) -> String) {
+    pub(crate) fn flush_pmem(
+        &mut self,
+        flow: Flow,
+        part: Part,
+        what: impl FnOnce(&Self) -> String,
+    ) {
         if let Some((index, range)) = self.pmem_at(part) {
             self.visit(|state| format!("before {}", what(state)));
             self.look(index);
-            self.power.pmems[index].lines.flush(qp, &range);
+            self.power.pmems[index].lines.flush(flow, &range);
         }
     }
 
