@@ -7,8 +7,9 @@ use std::sync::Arc;
 
 use rustix::io::Errno;
 
+use crate::async_events::Element;
 use crate::call::{Result, errno_of, minus_one, null};
-use crate::device::{Element, MAX_CQE};
+use crate::device::MAX_CQE;
 use crate::handle::{CompChannel, of, of_context};
 use crate::pipe::{Pipe, wait_readable};
 use crate::power::NO_POWER;

@@ -1,24 +1,25 @@
-//! Devices: their abilities, and their events.
+//! Devices: their addresses, their life, and their abilities. Their events:
+//! [`crate::async_events`].
 
 use std::collections::VecDeque;
-use std::ffi::{CStr, c_char, c_int, c_void};
+use std::ffi::{c_char, c_int, c_void};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::ptr::NonNull;
 use std::sync::Arc;
 
 use rustix::io::Errno;
 
-use crate::call::{Result, errno_of, minus_one};
+use crate::async_events::Event;
+use crate::call::{Result, errno_of};
 use crate::cq::{ibv_poll_cq, ibv_req_notify_cq};
 use crate::handle::{Context, of_context};
-use crate::pipe::{Pipe, wait_readable};
+use crate::pipe::Pipe;
 use crate::post::{ibv_post_recv, ibv_post_send};
 use crate::srq::ibv_post_srq_recv;
 use crate::state::{Shared, State};
 use crate::types::{
-    ibv_async_event, ibv_async_event__bindgen_ty_1, ibv_context, ibv_context_ops, ibv_cq,
-    ibv_device, ibv_device_attr_ex, ibv_event_type, ibv_mtu, ibv_node_type, ibv_port_attr,
-    ibv_port_state, ibv_qp, ibv_srq, ibv_transport_type,
+    ibv_context, ibv_context_ops, ibv_device, ibv_device_attr_ex, ibv_mtu, ibv_node_type,
+    ibv_port_attr, ibv_port_state, ibv_transport_type,
 };
 
 /// `IB_UVERBS_DEVICE_FLUSH_GLOBAL`, `_FLUSH_PERSISTENT` and `_ATOMIC_WRITE` of the kernel's
@@ -40,8 +41,8 @@ pub(crate) struct Nic {
     addrs: [IpAddr; 2],
     device: NonNull<ibv_device>,
     pub(crate) context: NonNull<ibv_context>,
-    events: VecDeque<Event>,
-    pipe: Arc<Pipe>,
+    pub(crate) events: VecDeque<Event>,
+    pub(crate) pipe: Arc<Pipe>,
     name: String,
     life: Life,
 }
@@ -54,21 +55,6 @@ enum Life {
     Dead,
     /// And was started again, with another one in its place.
     Replaced,
-}
-
-/// An asynchronous event.
-#[derive(Clone, Copy, Debug)]
-struct Event {
-    kind: ibv_event_type,
-    of: Element,
-}
-
-/// The object of an asynchronous event.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Element {
-    Cq(u32),
-    Qp(u32),
-    Srq(u32),
 }
 
 impl Nic {
@@ -194,143 +180,6 @@ pub(crate) fn is_in_network(addr: IpAddr) -> bool {
         IpAddr::V4(v4) => v4.octets()[..2] == [10, 77],
         IpAddr::V6(v6) => v6.segments()[..4] == [0xfd77, 0, 0, 0],
     }
-}
-
-impl State {
-    /// Something has happened to an object.
-    pub(crate) fn tell(&mut self, nic: usize, kind: ibv_event_type, of: Element) {
-        let nic = &mut self.nics[nic];
-        nic.events.push_back(Event { kind, of });
-        nic.pipe.add();
-    }
-
-    /// Forgets the unread events of an object that is destroyed.
-    pub(crate) fn untell(&mut self, nic: usize, of: Element) {
-        let nic = &mut self.nics[nic];
-        let before = nic.events.len();
-        nic.events.retain(|event| event.of != of);
-        for _ in nic.events.len()..before {
-            nic.pipe.take();
-        }
-    }
-
-    /// How many events of an object were read, which its destruction waits for.
-    fn read_events(&mut self, of: Element) -> Option<&mut u32> {
-        match of {
-            Element::Cq(number) => self.cqs.get_mut(number).map(|cq| &mut cq.unacknowledged),
-            Element::Qp(number) => self.qps.get_mut(number).map(|qp| &mut qp.unacknowledged),
-            Element::Srq(number) => self.srqs.get_mut(number).map(|srq| &mut srq.unacknowledged),
-        }
-    }
-
-    fn element(&self, of: Element) -> Option<ibv_async_event__bindgen_ty_1> {
-        Some(match of {
-            Element::Cq(number) => ibv_async_event__bindgen_ty_1 {
-                cq: self.cqs.get(number)?.object.as_ptr(),
-            },
-            Element::Qp(number) => ibv_async_event__bindgen_ty_1 {
-                qp: self.qps.get(number)?.object.as_ptr().cast(),
-            },
-            Element::Srq(number) => ibv_async_event__bindgen_ty_1 {
-                srq: self.srqs.get(number)?.object.as_ptr(),
-            },
-        })
-    }
-}
-
-/// `ibv_get_async_event(3)`.
-pub unsafe extern "C" fn ibv_get_async_event(
-    context: *mut ibv_context,
-    event: *mut ibv_async_event,
-) -> c_int {
-    // SAFETY: the caller promises an open context.
-    let (shared, number) = unsafe { of_context(context) };
-    loop {
-        let mut state = shared.lock();
-        let nic = &mut state.nics[number];
-        if let Some(next) = nic.events.pop_front() {
-            nic.pipe.take();
-            // Its object may have gone since.
-            let Some(element) = state.element(next.of) else {
-                continue;
-            };
-            let told = ibv_async_event {
-                element,
-                event_type: next.kind,
-            };
-            if let Some(read) = state.read_events(next.of) {
-                *read += 1;
-            }
-            // SAFETY: the caller has room for an event.
-            unsafe { event.write(told) };
-            return 0;
-        }
-        let pipe = Arc::clone(&nic.pipe);
-        drop(state);
-        if let Err(errno) = wait_readable(pipe.reader()) {
-            return minus_one(Err(errno));
-        }
-    }
-}
-
-/// `ibv_ack_async_event(3)`.
-pub unsafe extern "C" fn ibv_ack_async_event(event: *mut ibv_async_event) {
-    type Kind = ibv_event_type;
-    // SAFETY: the caller has an event.
-    let ibv_async_event {
-        element,
-        event_type: kind,
-    } = unsafe { *event };
-    let (found, of): (_, fn(u32) -> Element) = match kind {
-        Kind::IBV_EVENT_CQ_ERR => {
-            // SAFETY: an event of this kind has a queue, which is not destroyed before this.
-            let cq: *mut ibv_cq = unsafe { element.cq };
-            // SAFETY: as above.
-            (unsafe { crate::handle::of(cq) }, Element::Cq)
-        }
-        Kind::IBV_EVENT_SRQ_ERR | Kind::IBV_EVENT_SRQ_LIMIT_REACHED => {
-            // SAFETY: as above.
-            let srq: *mut ibv_srq = unsafe { element.srq };
-            // SAFETY: as above.
-            (unsafe { crate::handle::of(srq) }, Element::Srq)
-        }
-        Kind::IBV_EVENT_QP_FATAL
-        | Kind::IBV_EVENT_QP_REQ_ERR
-        | Kind::IBV_EVENT_QP_ACCESS_ERR
-        | Kind::IBV_EVENT_QP_LAST_WQE_REACHED => {
-            // SAFETY: as above.
-            let qp: *mut ibv_qp = unsafe { element.qp };
-            // SAFETY: as above.
-            (unsafe { crate::handle::of(qp) }, Element::Qp)
-        }
-        _ => return,
-    };
-    let mut state = found.shared.lock();
-    if let Some(read) = state.read_events(of(found.number)) {
-        *read = read.saturating_sub(1);
-    }
-    drop(state);
-    found.shared.changed.notify_all();
-}
-
-/// `ibv_event_type_str(3)`.
-pub unsafe extern "C" fn ibv_event_type_str(kind: ibv_event_type) -> *const c_char {
-    type Kind = ibv_event_type;
-    let text: &CStr = match kind {
-        Kind::IBV_EVENT_CQ_ERR => c"CQ error",
-        Kind::IBV_EVENT_QP_FATAL => c"local work queue catastrophic error",
-        Kind::IBV_EVENT_QP_REQ_ERR => c"invalid request local work queue error",
-        Kind::IBV_EVENT_QP_ACCESS_ERR => c"local access violation work queue error",
-        Kind::IBV_EVENT_COMM_EST => c"communication established",
-        Kind::IBV_EVENT_QP_LAST_WQE_REACHED => c"last WQE reached",
-        Kind::IBV_EVENT_SRQ_ERR => c"SRQ catastrophic error",
-        Kind::IBV_EVENT_SRQ_LIMIT_REACHED => c"SRQ limit reached",
-        Kind::IBV_EVENT_DEVICE_FATAL => c"local catastrophic error",
-        Kind::IBV_EVENT_PORT_ACTIVE => c"port active",
-        Kind::IBV_EVENT_PORT_ERR => c"port error",
-        _ => c"unknown",
-    };
-    text.as_ptr()
 }
 
 /// `ibv_get_device_name(3)`.

@@ -1,7 +1,7 @@
 //! Queue pairs in the error state: all that they have completes as flushed, and the last receive of
 //! a shared queue comes back.
 
-use crate::device::Element;
+use crate::async_events::Element;
 use crate::qp::{LastReceive, QpState};
 use crate::state::State;
 use crate::timer::Timer;

@@ -61,6 +61,7 @@
     reason = "the preconditions are those of the C functions"
 )]
 
+mod async_events;
 mod call;
 mod caller;
 mod cm;
@@ -134,6 +135,7 @@ pub mod verbs {
     #[doc(hidden)]
     pub use crate::power::{Memory, memory_at};
 
+    pub use crate::async_events::{ibv_ack_async_event, ibv_event_type_str, ibv_get_async_event};
     pub use crate::cm::{
         rdma_accept, rdma_ack_cm_event, rdma_bind_addr, rdma_connect, rdma_create_event_channel,
         rdma_create_id, rdma_create_qp_ex, rdma_destroy_event_channel, rdma_destroy_id,
@@ -145,10 +147,7 @@ pub mod verbs {
         ibv_ack_cq_events, ibv_create_comp_channel, ibv_create_cq, ibv_destroy_comp_channel,
         ibv_destroy_cq, ibv_get_cq_event, ibv_poll_cq, ibv_req_notify_cq,
     };
-    pub use crate::device::{
-        ibv_ack_async_event, ibv_event_type_str, ibv_get_async_event, ibv_get_device_name,
-        ibv_query_device_ex, rpma_sys_query_port,
-    };
+    pub use crate::device::{ibv_get_device_name, ibv_query_device_ex, rpma_sys_query_port};
     pub use crate::here::{for_device, why_no_device};
     pub use crate::memory::{
         ibv_advise_mr, ibv_alloc_pd, ibv_dealloc_pd, ibv_dereg_mr, rpma_sys_reg_mr,

@@ -9,9 +9,10 @@ use std::time::Instant;
 
 use rustix::io::Errno;
 
+use crate::async_events::Element;
 use crate::call::{Result, errno_of};
 use crate::caller::Caller;
-use crate::device::{Element, MAX_INLINE, MAX_QP_WR, MAX_SGE};
+use crate::device::{MAX_INLINE, MAX_QP_WR, MAX_SGE};
 use crate::handle::of;
 use crate::links::Way;
 use crate::power::Flow;

@@ -1,7 +1,7 @@
 //! The responder: it serves the requests that reach it, and refuses some. The other end is
 //! [`crate::requester`].
 
-use crate::device::Element;
+use crate::async_events::Element;
 use crate::error_state::failed;
 use crate::memory::{Part, access, fetch};
 use crate::power::Flow;

@@ -6,8 +6,9 @@ use std::ptr::NonNull;
 
 use rustix::io::Errno;
 
+use crate::async_events::Element;
 use crate::call::{errno_of, null};
-use crate::device::{Element, MAX_SRQ_WR};
+use crate::device::MAX_SRQ_WR;
 use crate::handle::of;
 use crate::post::post_receives;
 use crate::qp::Recv;
