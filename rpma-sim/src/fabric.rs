@@ -37,9 +37,9 @@ pub struct Fabric {
 /// A fabric is there.
 #[derive(Debug, Default)]
 struct Alive {
-    /// The place of the thread that has made it, if there is a seed, or that has let it follow a
+    /// The stay of the thread that has made it, if there is a seed, or that has let it follow a
     /// clock.
-    place: OnceLock<usize>,
+    stay: OnceLock<usize>,
 }
 
 impl Fabric {
@@ -72,8 +72,8 @@ impl Fabric {
 
     /// The calling thread is on the fabric until the last clone is dropped, once.
     pub(crate) fn be_here(&self) {
-        let place = || here::put(&self.shared, None, None, None);
-        self.alive.place.get_or_init(place);
+        let stay = || here::put(&self.shared, None, None, None);
+        self.alive.stay.get_or_init(stay);
     }
 
     /// Lets the fabric's clock jump over waits inside of `rpma`, and in [`sync`](crate::sync) and
@@ -204,8 +204,8 @@ impl Fabric {
 impl Drop for Alive {
     fn drop(&mut self) {
         ALIVE.fetch_sub(1, Ordering::Relaxed);
-        if let Some(place) = self.place.get() {
-            here::leave(*place);
+        if let Some(stay) = self.stay.get() {
+            here::leave(*stay);
         }
     }
 }

@@ -64,11 +64,11 @@ impl Host {
     /// the host has lost its power since the thread entered it.
     #[must_use]
     pub fn current() -> Option<Self> {
-        let here = |places: &Vec<Place>| {
-            let place = places.iter().rev().find(|place| place.host.is_some())?;
-            Some((place.host.clone()?, place.life))
+        let here = |stays: &Vec<Stay>| {
+            let stay = stays.iter().rev().find(|stay| stay.host.is_some())?;
+            Some((stay.host.clone()?, stay.life))
         };
-        let (host, life) = PLACES.with_borrow(here)?;
+        let (host, life) = STAYS.with_borrow(here)?;
         let is_alive = host.shared().lock_quietly().life(host.index()) == life;
         is_alive.then_some(host)
     }
@@ -88,29 +88,29 @@ impl Drop for Entered {
     }
 }
 
-/// Where a thread is.
-struct Place {
+/// A thread's stay on a fabric, and on a host of it.
+struct Stay {
     number: usize,
     host: Option<Host>,
     /// How often the host had lost its power then.
     life: usize,
-    /// The thread, as a member of its fabric. A thread's places on one fabric share it.
+    /// The thread, as a member of its fabric. The stays of a thread on one fabric share it.
     member: Arc<Member>,
 }
 
-impl Place {
+impl Stay {
     fn is_in(&self, shared: &Shared) -> bool {
         ptr::eq(self.member.shared.as_ptr(), shared)
     }
 }
 
 thread_local! {
-    /// Where this thread is, the innermost place last.
-    static PLACES: RefCell<Vec<Place>> = const { RefCell::new(Vec::new()) };
+    /// The stays of this thread, the innermost one last.
+    static STAYS: RefCell<Vec<Stay>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Puts the calling thread on a fabric; the number of its place. Without a life the host is as it
-/// is now.
+/// Puts the calling thread on a fabric, and returns the number of its stay. Without a life the host
+/// is as it is now.
 pub(crate) fn put(
     shared: &Arc<Shared>,
     host: Option<Host>,
@@ -119,9 +119,9 @@ pub(crate) fn put(
 ) -> usize {
     static NEXT: AtomicUsize = AtomicUsize::new(0);
     let number = NEXT.fetch_add(1, Ordering::Relaxed);
-    let known = PLACES.with_borrow(|places| {
-        let place = places.iter().find(|place| place.is_in(shared));
-        place.map(|place| Arc::clone(&place.member))
+    let known = STAYS.with_borrow(|stays| {
+        let stay = stays.iter().find(|stay| stay.is_in(shared));
+        stay.map(|stay| Arc::clone(&stay.member))
     });
     let begins = known.is_none();
     let member = known.or(member).unwrap_or_else(|| {
@@ -140,20 +140,20 @@ pub(crate) fn put(
             state.life(host.index())
         })
     });
-    let place = Place {
+    let stay = Stay {
         number,
         host,
         life,
         member,
     };
-    PLACES.with_borrow_mut(|places| places.push(place));
+    STAYS.with_borrow_mut(|stays| stays.push(stay));
     if begins {
         shared.begin(thread);
     }
     number
 }
 
-/// A thread that the calling one is about to start, in the same place.
+/// A thread that the calling one is about to start, on the same fabric and host.
 pub(crate) struct Birth {
     host: Option<Host>,
     life: usize,
@@ -163,13 +163,13 @@ pub(crate) struct Birth {
 
 /// If the calling thread is on a host or on a fabric, a thread that will be there as well.
 pub(crate) fn birth(name: Option<String>, scope: Option<usize>) -> Option<Birth> {
-    let (host, life, shared) = PLACES
-        .try_with(|places| {
-            let places = places.borrow();
-            let on_host = places.iter().rev().find(|place| place.host.is_some());
-            let place = on_host.or(places.last())?;
-            let shared = place.member.shared.upgrade()?;
-            Some((place.host.clone(), place.life, shared))
+    let (host, life, shared) = STAYS
+        .try_with(|stays| {
+            let stays = stays.borrow();
+            let on_host = stays.iter().rev().find(|stay| stay.host.is_some());
+            let stay = on_host.or(stays.last())?;
+            let shared = stay.member.shared.upgrade()?;
+            Some((stay.host.clone(), stay.life, shared))
         })
         .ok()??;
     let name = name
@@ -201,13 +201,13 @@ impl Birth {
     }
 }
 
-/// Takes the calling thread from a place, if it is there.
+/// Ends a stay of the calling thread, if it has not ended.
 pub(crate) fn leave(number: usize) {
     // At the end of a thread the list may be gone.
-    let gone = PLACES.try_with(|places| {
-        let mut places = places.borrow_mut();
-        let at = places.iter().position(|place| place.number == number);
-        at.map(|at| places.remove(at))
+    let gone = STAYS.try_with(|stays| {
+        let mut stays = stays.borrow_mut();
+        let at = stays.iter().position(|stay| stay.number == number);
+        at.map(|at| stays.remove(at))
     });
     // It may end here, with the borrow over.
     drop(gone);
@@ -215,29 +215,29 @@ pub(crate) fn leave(number: usize) {
 
 /// The number that the calling thread has in a fabric, if it is there.
 pub(crate) fn thread_in(shared: &Shared) -> Option<u64> {
-    let place = PLACES.try_with(|places| {
-        let places = places.borrow();
-        let place = places.iter().find(|place| place.is_in(shared));
-        place.map(|place| place.member.number)
+    let stay = STAYS.try_with(|stays| {
+        let stays = stays.borrow();
+        let stay = stays.iter().find(|stay| stay.is_in(shared));
+        stay.map(|stay| stay.member.number)
     });
-    place.ok().flatten()
+    stay.ok().flatten()
 }
 
 /// The fabric that the calling thread is on, and its number there.
 pub(crate) fn place() -> Option<(Arc<Shared>, u64)> {
-    let place = PLACES.try_with(|places| {
-        let places = places.borrow();
-        let member = &places.last()?.member;
+    let stay = STAYS.try_with(|stays| {
+        let stays = stays.borrow();
+        let member = &stays.last()?.member;
         Some((member.shared.upgrade()?, member.number))
     });
-    place.ok().flatten()
+    stay.ok().flatten()
 }
 
 /// The calling thread makes a call.
 pub(crate) fn calls(call: &'static str) {
-    let _gone = PLACES.try_with(|places| {
-        if let Some(place) = places.borrow().last() {
-            place.member.calls(call);
+    let _gone = STAYS.try_with(|stays| {
+        if let Some(stay) = stays.borrow().last() {
+            stay.member.calls(call);
         }
     });
 }

@@ -10,7 +10,7 @@ use std::sync::{Arc, Once};
 
 use super::cut::Cut;
 use super::image::{Bytes, Share};
-use super::lines::{Flow, LINE, Lines, Place, WORD, Write, Writer};
+use super::lines::{Flow, LINE, Lines, Reach, WORD, Write, Writer};
 use super::platform::Platform;
 use crate::profile::Profile;
 use crate::state::State;
@@ -186,11 +186,11 @@ fn explain(cut: &Cut<'_>, state: &State, index: usize, image: &[u8], early: &[u8
     for Piece { bytes, write } in pieces(lines, image, lines.newest(), is_lost) {
         let values = values(&bytes, image, lines.newest());
         let torn = torn_word(&bytes, image, lines);
-        let (bytes, place, who) = (ranges(&bytes), place_of(&write), writer_of(&write));
+        let (bytes, reach, who) = (ranges(&bytes), reach_of(&write), writer_of(&write));
         let saves = what_saves(&write, (lines.platform, profile), state);
         let _ = writeln!(
             text,
-            "Lost: {bytes} of {name}, {place}, by {who}.\n    {values}\n    {saves}"
+            "Lost: {bytes} of {name}, {reach}, by {who}.\n    {values}\n    {saves}"
         );
         if let Some(word) = torn {
             let _ = writeln!(
@@ -202,10 +202,10 @@ fn explain(cut: &Cut<'_>, state: &State, index: usize, image: &[u8], early: &[u8
     let is_early = |line: &usize| !is_lost(line) && !same(early, lines.durable(), *line);
     for Piece { bytes, write } in pieces(lines, early, lines.durable(), is_early) {
         let values = values(&bytes, early, lines.durable());
-        let (bytes, place, who) = (ranges(&bytes), place_of(&write), writer_of(&write));
+        let (bytes, reach, who) = (ranges(&bytes), reach_of(&write), writer_of(&write));
         let _ = writeln!(
             text,
-            "There already: {bytes} of {name}, {place}, by {who}.\n    {values}\n    No flush has made them durable, and yet they \
+            "There already: {bytes} of {name}, {reach}, by {who}.\n    {values}\n    No flush has made them durable, and yet they \
              may be. Write them only after a completed flush of all bytes that must be there before them."
         );
     }
@@ -273,7 +273,7 @@ fn pieces(lines: &Lines, image: &[u8], other: &[u8], which: impl Fn(&usize) -> b
                 told.push(word.start);
                 let own = pieces.iter_mut().find(|piece| {
                     Arc::ptr_eq(&piece.write.writer, &write.writer)
-                        && piece.write.place == write.place
+                        && piece.write.reach == write.reach
                 });
                 match own {
                     Some(piece) => piece.add(word),
@@ -345,10 +345,10 @@ fn ranges(ranges: &[Range<usize>]) -> String {
     text
 }
 
-fn place_of(write: &Write) -> &'static str {
-    match write.place {
-        Place::Device => "in flight in the device",
-        Place::Cache => "in a cache",
+fn reach_of(write: &Write) -> &'static str {
+    match write.reach {
+        Reach::Device => "in flight in the device",
+        Reach::Cache => "in a cache",
     }
 }
 
@@ -364,7 +364,7 @@ fn what_saves(
     (platform, profile): (Platform, &Profile),
     state: &State,
 ) -> &'static str {
-    match (write.place, &*write.writer) {
+    match (write.reach, &*write.writer) {
         (_, Writer::Program) => {
             "PmemMap::persist of these bytes would have saved them. A program that writes caches back by itself calls \
              rpma::sim::persisted."
@@ -378,7 +378,7 @@ fn what_saves(
         ) => {
             "The bytes of a read are there when its completion was polled. Then PmemMap::persist makes them durable."
         }
-        (Place::Device, _) if profile.copies => {
+        (Reach::Device, _) if profile.copies => {
             "The device is copying them. An incomplete copy may be torn, on each platform."
         }
         (
@@ -395,17 +395,17 @@ fn what_saves(
             "soft-RoCE copies through the caches: a native flush for persistence of these bytes, or \
              PmemMap::persist on that host, would have saved them. A flush by reading does not."
         }
-        (Place::Device, _) if platform.keeps_what_is_visible() => {
+        (Reach::Device, _) if platform.keeps_what_is_visible() => {
             "A flush on the same connection, after the write, would have saved them. Its completion must be polled \
              before the program relies on it."
         }
-        (Place::Device, _) if profile.native => {
+        (Reach::Device, _) if profile.native => {
             "A native flush for persistence on the same connection, after the write, would have saved them. Its \
              completion must be polled before the program relies on it. So would the server's method: a message after \
              the write, and PmemMap::persist on that host when it has come. PmemMap::persist alone does not reach \
              bytes in the device. A flush by reading moves them into a cache, which this platform loses."
         }
-        (Place::Device, _) => {
+        (Reach::Device, _) => {
             "The server's method would have saved them: a message after the write, and PmemMap::persist on that host \
              when it has come. PmemMap::persist alone does not reach bytes in the device. A flush by reading moves \
              them into a cache, which this platform loses."

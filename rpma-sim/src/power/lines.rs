@@ -22,9 +22,9 @@ const MOST: usize = 32;
 
 pub(crate) type Line = [u8; LINE];
 
-/// Where a write is that may be lost.
+/// How far a write has come that may be lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Place {
+pub(crate) enum Reach {
     Device,
     Cache,
 }
@@ -71,7 +71,7 @@ pub(crate) struct Write {
     /// The words that are not torn, in the device either.
     whole: u8,
     pub(super) bytes: Line,
-    pub(crate) place: Place,
+    pub(crate) reach: Reach,
     /// When it came, and when it was known to be in a cache.
     pub(super) came: u64,
     pub(super) landed: u64,
@@ -88,9 +88,9 @@ impl Write {
 
     /// The words that may come in parts.
     pub(super) fn tearable(&self) -> u8 {
-        match self.place {
-            Place::Device => self.words & !self.whole,
-            Place::Cache => 0,
+        match self.reach {
+            Reach::Device => self.words & !self.whole,
+            Reach::Cache => 0,
         }
     }
 
@@ -231,7 +231,7 @@ impl Lines {
 
     /// Whether something of a flow is on its way.
     pub(crate) fn has_on_way(&self, flow: Flow) -> bool {
-        let own = |write: &Write| write.place == Place::Device && write.writer.is(flow);
+        let own = |write: &Write| write.reach == Reach::Device && write.writer.is(flow);
         self.writes.values().flatten().any(own)
     }
 
@@ -241,7 +241,7 @@ impl Lines {
         lines.any(|(line, writes)| {
             let bytes = bytes_in(*line, range);
             let is = |write: &Write| {
-                write.place == Place::Device && write.late.is_none() && write.mask & bytes != 0
+                write.reach == Reach::Device && write.late.is_none() && write.mask & bytes != 0
             };
             writes.iter().any(is)
         })
@@ -268,7 +268,7 @@ impl Lines {
             seen.copy_from_slice(&now);
             let writer = writer.get_or_insert_with(|| Arc::new(Writer::Program));
             let mask = bytes_of(words) & !(same & self.beside(line));
-            self.arrive(line, (mask, u8::MAX), now, (Place::Cache, None), writer);
+            self.arrive(line, (mask, u8::MAX), now, (Reach::Cache, None), writer);
             found = true;
         }
         found
@@ -280,9 +280,9 @@ impl Lines {
         self.writes_to(line).iter().fold(0, |bytes, write| {
             let whole = words_of(u8::MAX).filter(|word| write.mask >> word.start & 0xFF == 0xFF);
             let whole = whole.fold(0_u64, |mask, word| mask | 0xFF << word.start);
-            match write.place {
-                Place::Device => (bytes | write.mask) & !whole,
-                Place::Cache => bytes & !write.mask,
+            match write.reach {
+                Reach::Device => (bytes | write.mask) & !whole,
+                Reach::Cache => bytes & !write.mask,
             }
         })
     }
@@ -299,7 +299,7 @@ impl Lines {
                 line,
                 (mask, whole(range)),
                 now,
-                (Place::Device, None),
+                (Reach::Device, None),
                 &writer,
             );
         }
@@ -315,8 +315,8 @@ impl Lines {
                 *to = byte.and_then(|byte| bytes.get(byte)).copied().unwrap_or(0);
             }
             let mask = bytes_in(line, range);
-            let place = (Place::Device, Some(late));
-            self.arrive(line, (mask, whole(range)), now, place, &writer);
+            let reach = (Reach::Device, Some(late));
+            self.arrive(line, (mask, whole(range)), now, reach, &writer);
         }
     }
 
@@ -338,7 +338,7 @@ impl Lines {
             let over = (0..LINE).filter(|at| now[*at] != self.newest[bytes.start + at]);
             let over = over.fold(0_u64, |over, at| over | 1 << at) & mask;
             if let (Some(writer), 1..) = (writer, over) {
-                self.arrive(line, (over, 0), now, (Place::Device, None), &writer);
+                self.arrive(line, (over, 0), now, (Reach::Device, None), &writer);
             }
         }
     }
@@ -356,7 +356,7 @@ impl Lines {
         line: usize,
         (mask, whole): (u64, u8),
         bytes: Line,
-        (place, late): (Place, Option<u64>),
+        (reach, late): (Reach, Option<u64>),
         writer: &Arc<Writer>,
     ) {
         put(
@@ -372,7 +372,7 @@ impl Lines {
             came: self.clock,
             landed: self.clock,
             bytes,
-            place,
+            reach,
             late,
             writer: Arc::clone(writer),
         };
@@ -381,10 +381,10 @@ impl Lines {
         if writes.len() > MOST {
             merge(writes);
         }
-        if place == Place::Cache && self.platform == Platform::Eadr {
-            self.settle(line, |write| match write.place {
-                Place::Cache => write.words,
-                Place::Device => 0,
+        if reach == Reach::Cache && self.platform == Platform::Eadr {
+            self.settle(line, |write| match write.reach {
+                Reach::Cache => write.words,
+                Reach::Device => 0,
             });
         }
     }
@@ -436,7 +436,7 @@ impl Lines {
     /// are of: into a cache, or to where they are durable.
     fn make_visible(&mut self, line: usize, flow: Flow, bytes: u64, durable: bool) {
         let own = |write: &Write| {
-            let is_own = write.place == Place::Device && write.writer.is(flow);
+            let is_own = write.reach == Reach::Device && write.writer.is(flow);
             match is_own && write.late.is_none() {
                 true => words_with(write.mask & bytes),
                 false => 0,
@@ -451,15 +451,15 @@ impl Lines {
         for write in std::mem::take(writes) {
             let visible = own(&write) & write.words;
             let left = write.words & !visible;
-            for (words, place, landed) in [
-                (left, write.place, write.landed),
-                (visible, Place::Cache, landed),
+            for (words, reach, landed) in [
+                (left, write.reach, write.landed),
+                (visible, Reach::Cache, landed),
             ] {
                 if words != 0 {
                     writes.push(Write {
                         words,
                         mask: write.mask & bytes_of(words),
-                        place,
+                        reach,
                         landed,
                         ..write.clone()
                     });
@@ -503,21 +503,21 @@ impl Lines {
     /// Lines are written back from the caches.
     pub(crate) fn write_back(&mut self, range: &Range<usize>) {
         for line in self.lines_in(Some(range)) {
-            self.settle(line, |write| match write.place {
-                Place::Cache => write.words,
-                Place::Device => 0,
+            self.settle(line, |write| match write.reach {
+                Reach::Cache => write.words,
+                Reach::Device => 0,
             });
         }
     }
 }
 
-/// Takes the oldest two writes from the same writer and in the same place for one. A write that
+/// Takes the oldest two writes from the same writer and of the same reach for one. A write that
 /// came between has overwritten the older one for good, and the two come and stay together. The
 /// merged write needs all that one of them needs, and is needed by all that need one of them.
 fn merge(writes: &mut Vec<Write>) {
     let alike = |old: &Write, new: &Write| {
         let is_late = old.late.is_some() || new.late.is_some();
-        !is_late && old.place == new.place && old.writer.flow() == new.writer.flow()
+        !is_late && old.reach == new.reach && old.writer.flow() == new.writer.flow()
     };
     let pair = (0..writes.len()).find_map(|first| {
         let mut later = first + 1..writes.len();

@@ -1,7 +1,7 @@
 //! The outcomes of a line after a loss of power: those of its writes, all of them or those that are
 //! likely to matter.
 
-use super::lines::{Line, Lines, Place, Write, put, tears, words_of};
+use super::lines::{Line, Lines, Reach, Write, put, tears, words_of};
 use super::random::Random;
 
 /// How many words of a line may be undecided for all its outcomes to be listed.
@@ -72,13 +72,13 @@ impl Lines {
         let writes = self.writes_to(line);
         let cached = writes
             .iter()
-            .filter(|write| write.place == Place::Cache)
+            .filter(|write| write.reach == Reach::Cache)
             .count();
         let mut arrived = random.below(cached + 1);
         let mut chosen: Vec<u64> = writes
             .iter()
-            .map(|write| match write.place {
-                Place::Cache if arrived > 0 => {
+            .map(|write| match write.reach {
+                Reach::Cache if arrived > 0 => {
                     arrived -= 1;
                     write.mask
                 }
@@ -107,10 +107,10 @@ fn outcome(base: Line, writes: &[Write], chosen: &[u64]) -> Line {
 fn lacks(writes: &[Write], chosen: &[u64], number: usize) -> bool {
     let came = writes[number].came;
     let mut all = writes.iter().zip(chosen).enumerate();
-    writes[number].place == Place::Cache
+    writes[number].reach == Reach::Cache
         && chosen[number] != 0
         && all.any(|(at, (other, bytes))| {
-            let is_before = other.place == Place::Cache && came >= other.landed;
+            let is_before = other.reach == Reach::Cache && came >= other.landed;
             at != number && is_before && *bytes != other.mask
         })
 }
