@@ -27,7 +27,7 @@ bitflags::bitflags! {
         const ANY = 0;
         /// Set for a native operation.
         const STREAM = 1;
-        /// Of several local buffers, which stand at places without a request.
+        /// Of several local buffers, which stand in units without a request.
         const CHAIN = 2;
     }
 }
@@ -38,7 +38,7 @@ bitflags::bitflags! {
 /// posted.
 #[repr(C)]
 pub(crate) struct Requests<'a, const N: usize> {
-    /// How many bytes of the places are used: whole places, at most all of them. In bytes, as
+    /// How many bytes of the units are used: whole units, at most all of them. In bytes, as
     /// adding a request then calculates no address.
     used: u32,
     /// How many are used up to the last request that gives a completion when it succeeds; 0 without
@@ -47,7 +47,7 @@ pub(crate) struct Requests<'a, const N: usize> {
     forms: Forms,
     /// The bytes of the program's that they carry.
     bytes: u64,
-    places: [MaybeUninit<Place>; N],
+    units: [MaybeUninit<Unit>; N],
     callers: Callers,
     local: PhantomData<&'a ()>,
 }
@@ -58,46 +58,46 @@ unsafe impl<const N: usize> Send for Requests<'_, N> {}
 // SAFETY: as above; a shared reference reads numbers only.
 unsafe impl<const N: usize> Sync for Requests<'_, N> {}
 
-/// The contents of a place. The first request starts at the first place, and each other one after
-/// the last place of the one before.
+/// The unit in which a batch counts its memory. The first request starts at the first unit, and
+/// each other one after the last unit of the one before.
 #[repr(C)]
-union Place {
+union Unit {
     request: ManuallyDrop<SendWr>,
     /// Local buffers of the last request before, if it has several.
     sges: [sys::ibv_sge; SGES],
 }
 
-/// The bytes of a place.
-const PLACE: u32 = size_of::<Place>() as u32;
+/// The bytes of a unit.
+const UNIT: u32 = size_of::<Unit>() as u32;
 
-/// How many local buffers a place has room for.
+/// How many local buffers a unit has room for.
 const SGES: usize = size_of::<SendWr>() / size_of::<sys::ibv_sge>();
 
-/// How many places a request with so many local buffers takes.
+/// How many units a request with so many local buffers takes.
 #[inline(always)]
-fn places_of(num_sge: usize) -> usize {
+fn units_of(num_sge: usize) -> usize {
     match num_sge {
         0 | 1 => 1,
         several => 1 + several.div_ceil(SGES),
     }
 }
 
-/// That a request has no place.
+/// The error of a request for which no unit is left.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct NoRoom;
 
 impl<'a, const N: usize> Requests<'a, N> {
-    /// The bytes of all places. A batch lives on a stack, which has far less than 4 GiB.
+    /// The bytes of all units. A batch lives on a stack, which has far less than 4 GiB.
     const ROOM: u32 = {
         assert!(
-            N < (u32::MAX / PLACE) as usize,
+            N < (u32::MAX / UNIT) as usize,
             "a batch of that many operations"
         );
-        N as u32 * PLACE
+        N as u32 * UNIT
     };
 
-    fn used_places(&self) -> usize {
-        (self.used / PLACE) as usize
+    fn used_units(&self) -> usize {
+        (self.used / UNIT) as usize
     }
 
     #[inline]
@@ -107,7 +107,7 @@ impl<'a, const N: usize> Requests<'a, N> {
             signaled: 0,
             forms: Forms::ANY,
             bytes: 0,
-            places: [const { MaybeUninit::uninit() }; N],
+            units: [const { MaybeUninit::uninit() }; N],
             callers: Callers::new(),
             local: PhantomData,
         }
@@ -118,24 +118,24 @@ impl<'a, const N: usize> Requests<'a, N> {
     #[inline]
     pub(crate) fn count(&self) -> (u32, u32) {
         match self.forms.contains(Forms::CHAIN) {
-            false => (self.used / PLACE, self.signaled / PLACE),
+            false => (self.used / UNIT, self.signaled / UNIT),
             true => self.count_between_buffers(),
         }
     }
 
     #[cold]
     fn count_between_buffers(&self) -> (u32, u32) {
-        let (mut requests, mut signaled, mut place) = (0, 0, 0);
-        while place < self.used_places() {
+        let (mut requests, mut signaled, mut unit) = (0, 0, 0);
+        while unit < self.used_units() {
             requests += 1;
-            if place < (self.signaled / PLACE) as usize {
+            if unit < (self.signaled / UNIT) as usize {
                 signaled = requests;
             }
             // SAFETY: it is written.
-            let written = unsafe { self.places[place].assume_init_ref() };
-            // SAFETY: a request stands at the first place, and at each that follows its
+            let written = unsafe { self.units[unit].assume_init_ref() };
+            // SAFETY: a request stands in the first unit, and in each that follows its
             // predecessor's last.
-            place += places_of(unsafe { &written.request }.num_sge as usize);
+            unit += units_of(unsafe { &written.request }.num_sge as usize);
         }
         (requests, signaled)
     }
@@ -144,7 +144,7 @@ impl<'a, const N: usize> Requests<'a, N> {
     #[inline(always)]
     pub(crate) fn written(&mut self) -> Written<'_> {
         Written {
-            first: self.places.as_mut_ptr().cast(),
+            first: self.units.as_mut_ptr().cast(),
             used: self.used,
             forms: self.forms,
             requests: PhantomData,
@@ -157,21 +157,21 @@ impl<'a, const N: usize> Requests<'a, N> {
         self.bytes
     }
 
-    /// Whether one place is used, and so there is one request.
+    /// Whether one unit is used, and so there is one request.
     #[inline(always)]
     pub(crate) fn is_one_place(&self) -> bool {
-        self.used == PLACE
+        self.used == UNIT
     }
 
     /// The only request, with its `op_context`, if it goes by a chain.
     #[inline(always)]
     pub(crate) fn only(&mut self) -> Option<(&mut Request<'a>, u64)> {
-        if self.used != PLACE || self.forms != Forms::ANY {
+        if self.used != UNIT || self.forms != Forms::ANY {
             return None;
         }
-        let place: *mut Request<'a> = self.places.as_mut_ptr().cast();
-        // SAFETY: a request stands at the first place, and borrows as a `Request` does.
-        let request = unsafe { &mut *place };
+        let unit: *mut Request<'a> = self.units.as_mut_ptr().cast();
+        // SAFETY: a request stands in the first unit, and borrows as a `Request` does.
+        let request = unsafe { &mut *unit };
         // SAFETY: it is written with the request.
         let op_context = unsafe { request.wr.op_context.assume_init() };
         Some((request, op_context))
@@ -248,8 +248,8 @@ impl<'a, const N: usize> Requests<'a, N> {
         let (count, bytes) = parts.clone().fold((0, 0), |(count, bytes), part| {
             (count + 1, bytes + u64::from(part.len()))
         });
-        let needed = places_of(count);
-        if needed > N - self.used_places() {
+        let needed = units_of(count);
+        if needed > N - self.used_units() {
             return Err(NoRoom);
         }
         let wr = SendWr::new(opcode, remote, count, flags);
@@ -257,21 +257,21 @@ impl<'a, const N: usize> Requests<'a, N> {
             1 => parts.next(),
             _ => None,
         };
-        let used = self.used_places();
-        let behind = &mut self.places[used + 1..][..needed - 1];
-        for place in behind {
+        let used = self.used_units();
+        let behind = &mut self.units[used + 1..][..needed - 1];
+        for unit in behind {
             let mut sges = [sys::ibv_sge::default(); SGES];
             for (sge, part) in sges.iter_mut().zip(parts.by_ref()) {
                 *sge = part.to_sge();
             }
-            place.write(Place { sges });
+            unit.write(Unit { sges });
         }
         let sge = first.map_or_else(Default::default, |part| part.to_sge());
         self.push_with(wr, sge, op_context)?;
         if needed > 1 {
             self.forms |= Forms::CHAIN;
         }
-        self.used += (needed as u32 - 1) * PLACE;
+        self.used += (needed as u32 - 1) * UNIT;
         self.bytes += bytes;
         Ok(())
     }
@@ -312,7 +312,7 @@ impl<'a, const N: usize> Requests<'a, N> {
         flags: SendFlags,
         op_context: u64,
     ) -> Result<(), NoRoom> {
-        if QueuePair::flush_slots(len) as usize > N - self.used_places() {
+        if QueuePair::flush_slots(len) as usize > N - self.used_units() {
             return Err(NoRoom);
         }
         let mut left = len;
@@ -353,17 +353,17 @@ impl<'a, const N: usize> Requests<'a, N> {
         if self.used >= Self::ROOM {
             return Err(NoRoom);
         }
-        let first: *mut MaybeUninit<Place> = self.places.as_mut_ptr();
-        // SAFETY: whole places are used, and not all, so that it is another one of them.
-        let place = unsafe { first.byte_add(self.used as usize) };
+        let first: *mut MaybeUninit<Unit> = self.units.as_mut_ptr();
+        // SAFETY: whole units are used, and not all, so that it is another one of them.
+        let unit = unsafe { first.byte_add(self.used as usize) };
         // SAFETY: as above; this has the only reference to them.
-        let place = unsafe { &mut *place };
+        let unit = unsafe { &mut *unit };
         let signaled = wr.send_flags & SendFlags::SIGNALED.bits() != 0;
         wr.sge.write(sge);
         wr.op_context.write(op_context);
         let request = ManuallyDrop::new(wr);
-        place.write(Place { request });
-        self.used += PLACE;
+        unit.write(Unit { request });
+        self.used += UNIT;
         self.callers.push();
         if signaled {
             self.signaled = self.used;
@@ -375,7 +375,7 @@ impl<'a, const N: usize> Requests<'a, N> {
 /// Requests that are posted, from a batch of any size.
 #[derive(Debug)]
 pub(crate) struct Written<'a> {
-    first: *mut Place,
+    first: *mut Unit,
     /// How many bytes.
     used: u32,
     forms: Forms,
@@ -397,23 +397,23 @@ impl Written<'_> {
     }
 }
 
-/// Requests that go the same way, one after the other: the places from `first` on, before `end`. A
-/// request stands at the first place, and at each that follows its predecessor's last. All are
+/// Requests that go the same way, one after the other: the units from `first` on, before `end`. A
+/// request stands in the first unit, and in each that follows its predecessor's last. All are
 /// written, and only the thread that posts has them.
 #[derive(Clone, Copy)]
 struct Run {
-    first: *mut Place,
-    end: *mut Place,
+    first: *mut Unit,
+    end: *mut Unit,
 }
 
 impl Run {
     /// As many as go the same way, at least one; and whether that is by a stream.
     fn of_one_form(self) -> (Self, bool) {
         let mut streamed = None;
-        let mut place = self.first;
-        while place != self.end {
+        let mut unit = self.first;
+        while unit != self.end {
             // SAFETY: a request stands there.
-            let wr = unsafe { &*place.cast::<SendWr>() };
+            let wr = unsafe { &*unit.cast::<SendWr>() };
             let needed = match wr.num_sge {
                 2.. => Some(false),
                 _ if wr.is_native() => Some(true),
@@ -423,9 +423,9 @@ impl Run {
                 break;
             }
             streamed = streamed.or(needed);
-            place = place.wrapping_add(places_of(wr.num_sge as usize));
+            unit = unit.wrapping_add(units_of(wr.num_sge as usize));
         }
-        let run = Self { end: place, ..self };
+        let run = Self { end: unit, ..self };
         (run, streamed == Some(true))
     }
 }
@@ -490,34 +490,34 @@ impl QueuePair {
         Ok(())
     }
 
-    /// `GATHERS`: there are requests of several buffers, and so of several places.
+    /// `GATHERS`: there are requests of several buffers, and so of several units.
     #[inline(always)]
     fn post_chain<const GATHERS: bool>(
         &self,
         Run { first, end }: Run,
         mut number: impl FnMut(u64) -> u64,
     ) -> Result<(), PostError> {
-        let mut place = first;
+        let mut unit = first;
         let mut bad = ptr::null_mut();
         loop {
-            let sge = place.wrapping_byte_add(offset_of!(SendWr, sge)).cast();
+            let sge = unit.wrapping_byte_add(offset_of!(SendWr, sge)).cast();
             // SAFETY: a run begins with a request, and there is one after each, before its end.
-            let wr = unsafe { &mut *place.cast::<SendWr>() };
+            let wr = unsafe { &mut *unit.cast::<SendWr>() };
             // SAFETY: it is written with the request.
             let op_context = unsafe { wr.op_context.assume_init() };
             wr.wr_id.write(number(op_context));
             if GATHERS && wr.num_sge > 1 {
-                wr.sg_list.write(place.wrapping_add(1).cast());
-                place = place.wrapping_add(places_of(wr.num_sge as usize));
+                wr.sg_list.write(unit.wrapping_add(1).cast());
+                unit = unit.wrapping_add(units_of(wr.num_sge as usize));
             } else {
                 wr.sg_list.write(sge);
-                place = place.wrapping_add(1);
+                unit = unit.wrapping_add(1);
             }
-            if place == end {
+            if unit == end {
                 wr.next.write(ptr::null_mut());
                 break;
             }
-            wr.next.write(place.cast());
+            wr.next.write(unit.cast());
         }
         let first = first.cast();
         // SAFETY: `ibv_post_send` of the queue pair's own context. The queue pair is alive. The
@@ -540,16 +540,16 @@ impl QueuePair {
         mut number: impl FnMut(u64) -> u64,
     ) -> Result<(), PostError> {
         let stream = super::stream::Stream::start(self.stream()?);
-        let mut place = first;
-        while place != end {
-            // SAFETY: a run begins with a request, and each of a stream's has one place.
-            let wr = unsafe { &*place.cast::<SendWr>() };
+        let mut unit = first;
+        while unit != end {
+            // SAFETY: a run begins with a request, and each of a stream's has one unit.
+            let wr = unsafe { &*unit.cast::<SendWr>() };
             // SAFETY: it is written with the request.
             let op_context = unsafe { wr.op_context.assume_init() };
             // SAFETY: `Requests` borrows the source of an inline or atomic write; its buffer is
             // written.
             unsafe { stream.add(wr, number(op_context)) };
-            place = place.wrapping_add(1);
+            unit = unit.wrapping_add(1);
         }
         stream.complete()
     }
