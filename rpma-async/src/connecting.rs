@@ -66,19 +66,19 @@ enum Stage {
 struct Resolve {
     resolving: Resolving,
     waiters: Arc<Waiters>,
-    place: Place,
+    seat: Seat,
     setup: Setup,
     private_data: Box<[u8]>,
 }
 
-/// A key of the reactor, until the connection has it.
-pub(crate) struct Place {
+/// A key of the reactor, until the connection has it. Dropping it gives the key back.
+pub(crate) struct Seat {
     reactor: Arc<Handle>,
     key: u64,
     is_used: bool,
 }
 
-impl Place {
+impl Seat {
     pub(crate) fn new(reactor: &Arc<Handle>, member: Member) -> Self {
         Self {
             reactor: Arc::clone(reactor),
@@ -106,7 +106,7 @@ impl Place {
         self.fill(conn, setup, receives)
     }
 
-    /// Gives the place to a connection that was asked for, or accepted.
+    /// Gives the seat to a connection that was asked for, or accepted.
     pub(crate) fn fill(
         mut self,
         conn: rpma::Conn,
@@ -127,7 +127,7 @@ impl Place {
     }
 }
 
-impl Drop for Place {
+impl Drop for Seat {
     fn drop(&mut self) {
         if !self.is_used {
             self.reactor.leave(self.key);
@@ -168,10 +168,10 @@ impl Connecting {
         private_data: &[u8],
     ) -> Self {
         let accept = || {
-            let place = Place::new(reactor, Member::Task(Arc::default()));
-            let cfg = setup.cfg(reactor, place.key)?;
+            let seat = Seat::new(reactor, Member::Task(Arc::default()));
+            let cfg = setup.cfg(reactor, seat.key)?;
             let req = request.into_req(reactor.peer(), &cfg)?;
-            place.start(req, setup, private_data)
+            seat.start(req, setup, private_data)
         };
         Self::new(reactor, setup, accept().map(Stage::Asked))
     }
@@ -185,14 +185,14 @@ impl Resolve {
         private_data: &[u8],
     ) -> Result<Self> {
         let waiters = Arc::<Waiters>::default();
-        let place = Place::new(reactor, Member::Task(Arc::clone(&waiters)));
-        let cfg = setup.cfg(reactor, place.key)?;
+        let seat = Seat::new(reactor, Member::Task(Arc::clone(&waiters)));
+        let cfg = setup.cfg(reactor, seat.key)?;
         let resolving = ConnReq::resolve(reactor.peer(), addr, &cfg)?;
-        reactor.tell(place.key, resolving.as_fd())?;
+        reactor.tell(seat.key, resolving.as_fd())?;
         Ok(Self {
             resolving,
             waiters,
-            place,
+            seat,
             setup: setup.clone(),
             private_data: private_data.into(),
         })
@@ -209,7 +209,7 @@ impl Resolve {
             }
             Progress::Ready(req) => {
                 self.waiters.leave(ticket);
-                let shared = self.place.start(req, &self.setup, &self.private_data)?;
+                let shared = self.seat.start(req, &self.setup, &self.private_data)?;
                 Ok(Stage::Asked(shared))
             }
         }

@@ -12,7 +12,7 @@ use rpma::{ConnCfg, ConnReq, Identity, Offer, PeerCfg, Result};
 
 use crate::clock;
 use crate::conn::{Conn, Shared};
-use crate::connecting::Place;
+use crate::connecting::Seat;
 use crate::error::invalid;
 use crate::inbox::Receives;
 use crate::primitives::Mutex;
@@ -175,7 +175,7 @@ pub struct ToConn {
 }
 
 struct Prepared {
-    place: Place,
+    seat: Seat,
     setup: Setup,
 }
 
@@ -215,9 +215,9 @@ impl Connects for ToConn {
         if let Some((count, size)) = self.receives {
             setup = setup.with_receives(count, size);
         }
-        let place = Place::new(&self.reactor, Member::Task(Arc::default()));
-        let cfg = setup.cfg(&self.reactor, place.key())?;
-        *self.prepared.lock() = Some(Prepared { place, setup });
+        let seat = Seat::new(&self.reactor, Member::Task(Arc::default()));
+        let cfg = setup.cfg(&self.reactor, seat.key())?;
+        *self.prepared.lock() = Some(Prepared { seat, setup });
         Ok(cfg)
     }
 
@@ -241,13 +241,13 @@ impl Connects for ToConn {
 
     fn finish(&mut self, asked: AskedConn) -> Result<Conn> {
         let prepared = self.prepared.lock().take();
-        let Some(Prepared { place, setup }) = prepared else {
+        let Some(Prepared { seat, setup }) = prepared else {
             return Err(invalid(
                 "this ToConn has made its connection: each is prepared by ToConn::conn_cfg",
             ));
         };
         let AskedConn { conn, receives } = asked;
-        let shared: Arc<Shared> = place.fill(conn, &setup, receives)?;
+        let shared: Arc<Shared> = seat.fill(conn, &setup, receives)?;
         // The reconnect has taken that event.
         shared.established();
         Ok(Conn::new(shared))

@@ -6,8 +6,8 @@ use std::rc::Rc;
 
 use rpma::sim::{Fabric, Host, Nic, Pmem, Profile};
 
-/// The place where a test runs.
-struct Place {
+/// The fabric, the hosts and the memory of a test.
+struct Fixture {
     fabric: Fabric,
     host: Host,
     other: Nic,
@@ -15,12 +15,12 @@ struct Place {
 }
 
 thread_local! {
-    static PLACE: RefCell<Option<Rc<Place>>> = const { RefCell::new(None) };
+    static FIXTURE: RefCell<Option<Rc<Fixture>>> = const { RefCell::new(None) };
 }
 
-fn place() -> Rc<Place> {
-    let place = PLACE.with_borrow(Option::clone);
-    place.expect("device_test comes first, in this thread")
+fn fixture() -> Rc<Fixture> {
+    let fixture = FIXTURE.with_borrow(Option::clone);
+    fixture.expect("device_test comes first, in this thread")
 }
 
 /// The IPv4 address of the device.
@@ -31,18 +31,20 @@ pub(crate) fn addr() -> String {
 
 /// The IPv6 address of the device.
 pub(crate) fn addr6() -> String {
-    place().host.addr6().to_string()
+    fixture().host.addr6().to_string()
 }
 
 /// An IPv4 address of another RDMA device of this host.
 pub(crate) fn other_addr() -> String {
-    place().other.addr().to_string()
+    fixture().other.addr().to_string()
 }
 
 /// Persistent memory, where a device-DAX is.
 pub(crate) fn devdax() -> String {
-    let place = place();
-    let dax = place.dax.get_or_init(|| place.host.pmem("dax0.0", 4 << 20));
+    let fixture = fixture();
+    let dax = fixture
+        .dax
+        .get_or_init(|| fixture.host.pmem("dax0.0", 4 << 20));
     dax.path().to_str().expect("text").to_owned()
 }
 
@@ -59,14 +61,14 @@ pub(crate) fn ext4() -> String {
 
 /// The fabric of this test.
 pub(crate) fn with_fabric<T>(run: impl FnOnce(&Fabric, &Host) -> T) -> T {
-    let place = place();
-    run(&place.fabric, &place.host)
+    let fixture = fixture();
+    run(&fixture.fabric, &fixture.host)
 }
 
 /// Makes writes visible that have completed, if this is a thread of a test.
 pub(crate) fn settle() {
-    if let Some(place) = PLACE.with_borrow(Option::clone) {
-        place.fabric.settle();
+    if let Some(fixture) = FIXTURE.with_borrow(Option::clone) {
+        fixture.fabric.settle();
     }
 }
 
@@ -93,31 +95,31 @@ pub(crate) fn profile() -> Profile {
 
 /// Runs a test on a fabric of its own, if it is not on one already.
 pub(crate) fn on_fabric(test: impl FnOnce()) {
-    if PLACE.with_borrow(Option::is_some) {
+    if FIXTURE.with_borrow(Option::is_some) {
         return test();
     }
     let fabric = Fabric::new(profile());
     let host = fabric.host("here");
     let other = host.add_nic();
     let _entered = host.enter();
-    PLACE.set(Some(Rc::new(Place {
+    FIXTURE.set(Some(Rc::new(Fixture {
         fabric,
         host,
         other,
         dax: OnceCell::new(),
     })));
     test();
-    PLACE.set(None);
+    FIXTURE.set(None);
 }
 
 /// Runs a test and fails it if there are not as many objects more afterwards, of each kind.
 pub(crate) fn leaving(left: &[(&str, u64)], test: impl FnOnce()) {
-    on_fabric(|| counted(&place(), left, test));
+    on_fabric(|| counted(&fixture(), left, test));
 }
 
-fn counted(place: &Place, left: &[(&str, u64)], test: impl FnOnce()) {
+fn counted(fixture: &Fixture, left: &[(&str, u64)], test: impl FnOnce()) {
     let count = || {
-        let mut objects = place.fabric.objects();
+        let mut objects = fixture.fabric.objects();
         // They are missing in the kernel's count, by which the tests find leaks. (tests/sweep
         // counts them.)
         objects.remove("comp_channel");

@@ -9,7 +9,7 @@ use std::time::Duration;
 use crate::common::program::free_port;
 use crate::common::{addr, device_test};
 use crate::expected::{Contents, Values};
-use crate::pairs::{Place, SLOW, check};
+use crate::pairs::{Conditions, SLOW, check};
 use crate::runs::{self, EXAMPLES, Example};
 
 /// Starting a program takes valgrind many seconds, under emulation and on a busy machine.
@@ -47,35 +47,35 @@ fn example(name: &str) -> &'static Example {
 
 /// Both sides at once, on persistent memory if the pair supports it.
 fn memcheck(example: &Example) {
-    let place = match example.pmem {
-        Some(_) => Place::pmem(addr()),
-        None => Place::dram(addr()),
+    let conditions = match example.pmem {
+        Some(_) => Conditions::pmem(addr()),
+        None => Conditions::dram(addr()),
     };
-    let mut place = Place {
+    let mut conditions = Conditions {
         server_wrapper: valgrind(),
         client_wrapper: valgrind(),
         limit: LIMIT,
-        ..place
+        ..conditions
     };
-    place.run(example);
+    conditions.run(example);
 }
 
 /// One side after the other, where the server would not wait for so slow a client.
 fn memcheck_slow(example: &Example) {
-    let place = Place {
+    let conditions = Conditions {
         limit: LIMIT,
         wait: 120,
-        ..Place::dram(addr())
+        ..Conditions::dram(addr())
     };
-    let mut servers = Place {
+    let mut servers = Conditions {
         server_wrapper: valgrind(),
         wait: 30,
-        ..place.clone()
+        ..conditions.clone()
     };
     servers.run(example);
-    let mut clients = Place {
+    let mut clients = Conditions {
         client_wrapper: valgrind(),
-        ..place.clone()
+        ..conditions.clone()
     };
     if example.timeout.is_none() {
         clients.run(example);
@@ -90,10 +90,10 @@ fn memcheck_slow(example: &Example) {
     let client = &example.dram.clients[0];
     let args = values.args(client);
     let port = free_port(&addr());
-    let server = place.server(example.name, port, &[]);
+    let server = conditions.server(example.name, port, &[]);
     let mut slow = clients.client(example.name, port, &args);
     while slow.runs() {
-        let quick = place.client(example.name, port, &args);
+        let quick = conditions.client(example.name, port, &args);
         check(example.name, quick.finish(), client, Contents::EMPTY);
         thread::sleep(Duration::from_secs(2));
     }

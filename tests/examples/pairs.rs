@@ -16,9 +16,9 @@ use crate::runs::{self, EXAMPLES, Example, LOG};
 /// Three clients start within this time, on however busy a machine.
 const WAIT: u32 = 25;
 
-/// Where a pair runs, and how.
+/// The conditions under which a pair runs.
 #[derive(Clone, Debug)]
-pub(crate) struct Place {
+pub(crate) struct Conditions {
     pub(crate) addr: String,
     /// The path of the persistent memory, and its contents for the programs.
     pub(crate) pmem: Option<(String, Contents)>,
@@ -30,7 +30,7 @@ pub(crate) struct Place {
     pub(crate) wait: u32,
 }
 
-impl Place {
+impl Conditions {
     pub(crate) fn dram(addr: String) -> Self {
         Self {
             addr,
@@ -194,7 +194,7 @@ macro_rules! pairs {
 }
 
 fn on_dram(name: &str) {
-    device_test(|| Place::dram(addr()).run(example(name)));
+    device_test(|| Conditions::dram(addr()).run(example(name)));
 }
 
 pairs! {
@@ -228,9 +228,9 @@ pairs! {
 /// The second time on persistent memory, both sides find the data of the first time.
 fn on_pmem(name: &str) {
     device_test(|| {
-        let mut place = Place::pmem(addr());
+        let mut conditions = Conditions::pmem(addr());
         for _ in 0..TIMES_ON_PMEM {
-            place.run(example(name));
+            conditions.run(example(name));
         }
     });
 }
@@ -250,7 +250,7 @@ pairs! {
 fn pairs_work_over_ipv6() {
     for example in EXAMPLES.iter().filter(|example| example.pmem.is_none()) {
         if !SLOW.contains(&example.name) {
-            device_test(|| Place::dram(addr6()).run(example));
+            device_test(|| Conditions::dram(addr6()).run(example));
         }
     }
 }
@@ -269,7 +269,7 @@ pub(crate) fn slow() -> Vec<Check> {
         [addr(), addr6()].map(|addr| {
             let run = {
                 let addr = addr.clone();
-                move || Place::dram(addr).run(example(name))
+                move || Conditions::dram(addr).run(example(name))
             };
             Check::new(format!("{name} {addr}"), run)
         })
@@ -372,11 +372,11 @@ fn ten_times_with_each_memory_and_address() {
         {
             for addr in [addr(), addr6()] {
                 device_test(|| {
-                    Place::dram(addr.clone()).run(example);
+                    Conditions::dram(addr.clone()).run(example);
                     if example.pmem.is_some() {
-                        let mut place = Place::pmem(addr);
+                        let mut conditions = Conditions::pmem(addr);
                         for _ in 0..TIMES_ON_PMEM {
-                            place.run(example);
+                            conditions.run(example);
                         }
                     }
                 });
