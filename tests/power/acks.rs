@@ -8,8 +8,8 @@ use rpma::sim::{Cut, Link, Loss, Profile};
 use rpma::{Flags, FlushType, Posted};
 
 use crate::again::{read_tail, ways};
-use crate::pair::{LIMIT, Pair, Way, fabric};
 use crate::protocols::{other_record, place, record};
+use crate::world::{LIMIT, Way, World, fabric};
 
 /// How many appends are in flight.
 const DEPTH: u64 = 2;
@@ -23,20 +23,20 @@ enum GoesOn {
     AtTheFirstFailure,
 }
 
-fn post_append(pair: &Pair, number: u64, bytes: &[u8]) -> Result<Posted> {
-    pair.write(place(number), bytes)?;
-    pair.post_flush(place(number), bytes.len(), FlushType::Persistent)?;
-    pair.atomic_write(0, &(number + 1).to_le_bytes())?;
-    let (tail, _) = pair.places(0, 8)?;
+fn post_append(world: &World, number: u64, bytes: &[u8]) -> Result<Posted> {
+    world.write(place(number), bytes)?;
+    world.post_flush(place(number), bytes.len(), FlushType::Persistent)?;
+    world.atomic_write(0, &(number + 1).to_le_bytes())?;
+    let (tail, _) = world.places(0, 8)?;
     let flags = Flags::COMPLETION_ALWAYS;
-    Ok(pair
+    Ok(world
         .conn
         .flush(tail, FlushType::Persistent, flags, number)?)
 }
 
 fn write_log(
     link: &Link,
-    first: Pair,
+    first: World,
     way: Way,
     nth: u32,
     goes_on: GoesOn,
@@ -58,7 +58,7 @@ fn write_log(
         }
     }
     drop(first);
-    let second = Pair::connect(client, server, pmem, way)?;
+    let second = World::connect(client, server, pmem, way)?;
     let next = match goes_on {
         GoesOn::AtTheFirstFailure => failed,
         GoesOn::AfterTheTail => {
@@ -96,15 +96,15 @@ fn check(image: &[u8], told: u64) {
 
 fn run(profile: &Profile, way: Way, nth: u32, goes_on: GoesOn) -> Result<(), Loss> {
     let fabric = fabric(profile);
-    let pair = Pair::new(&fabric, way).expect("a connection");
-    let (pmem, told) = (pair.pmem.clone(), AtomicU64::new(0));
-    let link = fabric.between(&pair.client, &pair.server);
+    let world = World::new(&fabric, way).expect("a connection");
+    let (pmem, told) = (world.pmem.clone(), AtomicU64::new(0));
+    let link = fabric.between(&world.client, &world.server);
     let check = |cut: &Cut<'_>| {
         for image in cut.images(&pmem) {
             check(image.bytes(), told.load(Ordering::Relaxed));
         }
     };
-    let write_log = || write_log(&link, pair, way, nth, goes_on, &told);
+    let write_log = || write_log(&link, world, way, nth, goes_on, &told);
     fabric.find_loss(check, || write_log().expect("nothing else fails"))
 }
 

@@ -7,8 +7,8 @@ use anyhow::Result;
 use rpma::sim::{Fabric, Link, Loss, Platform, Profile};
 use rpma::{Flags, FlushType};
 
-use crate::pair::{Pair, SIZE, Way, fabric};
 use crate::protocols::{check, place, record};
+use crate::world::{SIZE, Way, World, fabric};
 
 /// The writer's treatment of a tail that it has read back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,25 +37,25 @@ fn arm(link: &Link, accident: Accident, nth: u32) {
     }
 }
 
-fn append(pair: &Pair, number: u64) -> Result<()> {
-    pair.write(place(number), &record(number))?;
-    pair.post_flush(place(number), record(number).len(), FlushType::Persistent)?;
-    pair.atomic_write(0, &(number + 1).to_le_bytes())?;
-    pair.flush(0, 8)
+fn append(world: &World, number: u64) -> Result<()> {
+    world.write(place(number), &record(number))?;
+    world.post_flush(place(number), record(number).len(), FlushType::Persistent)?;
+    world.atomic_write(0, &(number + 1).to_le_bytes())?;
+    world.flush(0, 8)
 }
 
-pub(crate) fn read_tail(pair: &Pair) -> Result<u64> {
-    let (from, to) = (pair.remote.slice(..8)?, pair.source.slice(SIZE - 8..)?);
-    pair.wait(pair.conn.read(to, from, Flags::COMPLETION_ALWAYS, 7)?)?;
+pub(crate) fn read_tail(world: &World) -> Result<u64> {
+    let (from, to) = (world.remote.slice(..8)?, world.source.slice(SIZE - 8..)?);
+    world.wait(world.conn.read(to, from, Flags::COMPLETION_ALWAYS, 7)?)?;
     let mut tail = [0; 8];
-    pair.source.read_at(SIZE - 8, &mut tail)?;
+    world.source.read_at(SIZE - 8, &mut tail)?;
     Ok(u64::from_le_bytes(tail))
 }
 
 /// Appends three records, with an accident in the second.
 fn write_log(
     fabric: &Fabric,
-    first: Pair,
+    first: World,
     way: Way,
     recipe: Recipe,
     accident: Accident,
@@ -74,7 +74,7 @@ fn write_log(
     );
     // The old connection goes before the next one is accepted.
     drop(first);
-    let second = Pair::connect(client, server, pmem, way)?;
+    let second = World::connect(client, server, pmem, way)?;
     let tail = read_tail(&second)?;
     match recipe {
         Recipe::WriteAgain => {
@@ -100,11 +100,14 @@ fn run(
     nth: u32,
 ) -> Result<u64, Loss> {
     let fabric = fabric(profile);
-    let pair = Pair::new(&fabric, way).expect("a connection");
-    let (pmem, told) = (pair.pmem.clone(), AtomicU64::new(0));
+    let world = World::new(&fabric, way).expect("a connection");
+    let (pmem, told) = (world.pmem.clone(), AtomicU64::new(0));
     fabric.find_loss(
         |cut| check(&pmem, &told, cut),
-        || write_log(&fabric, pair, way, recipe, accident, nth, &told).expect("nothing else fails"),
+        || {
+            write_log(&fabric, world, way, recipe, accident, nth, &told)
+                .expect("nothing else fails")
+        },
     )?;
     Ok(fabric.visited().images)
 }

@@ -11,7 +11,7 @@ use rpma::FlushType;
 use rpma::Posted;
 use rpma::sim::{Cut, Loss, Platform, Profile, Visited};
 
-use crate::pair::{Pair, SIZE, Way, fabric};
+use crate::world::{SIZE, Way, World, fabric};
 
 const RECORDS: u64 = 12;
 /// A record, and how much of it its first part has.
@@ -68,20 +68,20 @@ impl Log {
         }
     }
 
-    fn append(self, pair: &Pair, number: u64) -> Result<Posted> {
+    fn append(self, world: &World, number: u64) -> Result<Posted> {
         let bytes = record(number);
         let mut parts = Vec::new();
         for (at, range) in self.places(number) {
             let bytes = &bytes[range];
-            pair.source.write_at(at, bytes)?;
-            parts.push(pair.places(at, bytes.len())?);
+            world.source.write_at(at, bytes)?;
+            parts.push(world.places(at, bytes.len())?);
         }
         // The flush of all covers them in any order.
         if number % 2 == 1 {
             parts.reverse();
         }
-        let tail = (pair.remote.slice(..8)?, (number + 1).to_le_bytes());
-        Ok(pair
+        let tail = (world.remote.slice(..8)?, (number + 1).to_le_bytes());
+        Ok(world
             .conn
             .commit(&parts, Some(tail), FlushType::Persistent, number)?)
     }
@@ -107,16 +107,16 @@ impl Log {
     fn run(self, profile: &Profile, way: Way, seed: u64) -> Result<Visited, Loss> {
         let fabric = fabric(profile);
         fabric.set_seed(seed);
-        let pair = Pair::sized(&fabric, way, self.far() + FAR).expect("a connection");
+        let world = World::sized(&fabric, way, self.far() + FAR).expect("a connection");
         let acknowledged = AtomicU64::new(0);
         let append_all = || {
             let mut posted = Vec::new();
             let wait = |posted: &[Posted], number: usize| {
-                pair.wait(posted[number]).expect("durable");
+                world.wait(posted[number]).expect("durable");
                 acknowledged.store(number as u64 + 1, Ordering::Relaxed);
             };
             for number in 0..RECORDS as usize {
-                posted.push(self.append(&pair, number as u64).expect("posted"));
+                posted.push(self.append(&world, number as u64).expect("posted"));
                 if let Some(oldest) = (number + 1).checked_sub(self.in_flight) {
                     wait(&posted, oldest);
                 }
@@ -126,7 +126,7 @@ impl Log {
             }
         };
         let check = |cut: &Cut<'_>| {
-            for image in cut.images(&pair.pmem) {
+            for image in cut.images(&world.pmem) {
                 self.check(image.bytes(), acknowledged.load(Ordering::Relaxed));
             }
         };

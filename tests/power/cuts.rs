@@ -11,7 +11,7 @@ use anyhow::Result;
 use rpma::pmem::{PmemKind, PmemMap};
 use rpma::sim::{self, Fabric, Platform, Pmem, Profile, persisted};
 
-use crate::pair::{Pair, Way, fabric};
+use crate::world::{Way, World, fabric};
 
 /// The last images of a memory when `run` has ended. There may be so many.
 pub(crate) fn images(
@@ -275,9 +275,9 @@ fn a_report_says_what_matters() -> Result<()> {
         by_reading: true,
         promise: None,
     };
-    let pair = Pair::new(&fabric, way)?;
+    let world = World::new(&fabric, way)?;
     let lost = |cut: &sim::Cut<'_>| {
-        for image in cut.images(&pair.pmem) {
+        for image in cut.images(&world.pmem) {
             let image = image.bytes();
             assert!(
                 image[512] == 0 || image[1024..1032] == [5; 8],
@@ -286,19 +286,19 @@ fn a_report_says_what_matters() -> Result<()> {
         }
     };
     let found = fabric.find_loss(lost, || -> Result<()> {
-        pair.write(256, &[4; 100])?;
-        pair.write(1024, &[5; 8])?;
-        pair.write(512, &[1])?;
-        pair.flush(512, 1)
+        world.write(256, &[4; 100])?;
+        world.write(1024, &[5; 8])?;
+        world.write(512, &[1])?;
+        world.flush(512, 1)
     });
     let report = found.expect_err("a loss").to_string();
     println!("{report}");
     for part in [
         "the index leads nowhere",
         "The power fails at event ",
-        "after a write of 1 byte (op_context 0, tests/power/pair.rs:",
+        "after a write of 1 byte (op_context 0, tests/power/world.rs:",
         ") on connection ",
-        "Lost: bytes 1024..1032 of log of server, in flight in the device, by a write of 8 bytes (op_context 0, tests/power/pair.rs:",
+        "Lost: bytes 1024..1032 of log of server, in flight in the device, by a write of 8 bytes (op_context 0, tests/power/world.rs:",
         "A flush on the same connection, after the write, would have saved them.",
         "In the image: 00 00 00 00 00 00 00 00; otherwise: 05 05 05 05 05 05 05 05",
         "There already: bytes 512..520 of log of server, in flight in the device, by a write of 1 byte",
@@ -323,19 +323,19 @@ fn a_report_on_bytes_in_the_device() -> Result<()> {
             by_reading: false,
             promise: None,
         };
-        let pair = Pair::new(&fabric, way)?;
+        let world = World::new(&fabric, way)?;
         let told = AtomicU8::new(0);
         let lost = |cut: &sim::Cut<'_>| {
-            for image in cut.images(&pair.pmem) {
+            for image in cut.images(&world.pmem) {
                 assert!(image.bytes()[0] >= told.load(Ordering::Relaxed));
             }
         };
         let found = fabric.find_loss(lost, || -> Result<()> {
-            pair.write(0, &[1])?;
-            pair.wait_for_write()?;
-            pair.target.persist(..8)?;
+            world.write(0, &[1])?;
+            world.wait_for_write()?;
+            world.target.persist(..8)?;
             told.store(1, Ordering::Relaxed);
-            pair.wait_for_write()
+            world.wait_for_write()
         });
         let report = found.expect_err("a loss").to_string();
         for part in [
@@ -359,14 +359,14 @@ fn nothing_is_under_way_to_memory_that_may_be_freed() -> Result<()> {
     };
     for destroys in [true, false] {
         let fabric = fabric(&Profile::STRICT);
-        let pair = Pair::new(&fabric, way)?;
-        pair.write(0, &[1; 64])?;
-        pair.wait_for_write()?;
-        let pmem = pair.pmem.clone();
+        let world = World::new(&fabric, way)?;
+        world.write(0, &[1; 64])?;
+        world.wait_for_write()?;
+        let pmem = world.pmem.clone();
         assert!(images(&fabric, &pmem, 10, || ()).len() > 1);
-        let Pair {
+        let World {
             far, target, conn, ..
-        } = pair;
+        } = world;
         match destroys {
             true => drop(far),
             false => drop(target.dereg()?),
@@ -391,10 +391,10 @@ fn a_native_flush_covers_its_range() -> Result<()> {
         promise: None,
     };
     let fabric = fabric(&Profile::STRICT);
-    let pair = Pair::new(&fabric, way)?;
-    pair.write(0, &[1; 32])?;
-    pair.flush(8, 9)?;
-    let left = images(&fabric, &pair.pmem, 100, || ());
+    let world = World::new(&fabric, way)?;
+    world.write(0, &[1; 32])?;
+    world.flush(8, 9)?;
+    let left = images(&fabric, &world.pmem, 100, || ());
     assert!(left.iter().all(|image| image[8..24] == [1; 16]));
     let first_and_last = |image: &Vec<u8>| [&image[..8], &image[24..32]].concat();
     let left: BTreeSet<Vec<u8>> = left.iter().map(first_and_last).collect();
@@ -429,27 +429,27 @@ fn a_promise_before_its_time_is_found() -> Result<()> {
         by_reading: false,
         promise: None,
     };
-    let pair = Pair::new(&fabric, way)?;
+    let world = World::new(&fabric, way)?;
     let told = AtomicU8::new(0);
     let check = |cut: &sim::Cut<'_>| {
-        for image in cut.images(&pair.pmem) {
+        for image in cut.images(&world.pmem) {
             assert!(image.bytes()[0] >= told.load(Ordering::Relaxed), "told");
         }
     };
     let remote = fabric.find_loss(check, || -> Result<()> {
-        pair.write(0, &[1])?;
-        pair.wait_for_write()?;
+        world.write(0, &[1])?;
+        world.wait_for_write()?;
         told.store(1, Ordering::Relaxed);
-        pair.flush(0, 1)
+        world.flush(0, 1)
     });
     let report = remote.expect_err("it is told before the flush").to_string();
     assert!(report.contains(", before ibv_"), "{report}");
 
     told.store(0, Ordering::Relaxed);
     let own = fabric.find_loss(check, || -> Result<()> {
-        pair.target.write_at(0, &[2])?;
+        world.target.write_at(0, &[2])?;
         told.store(2, Ordering::Relaxed);
-        Ok(pair.target.persist(..1)?)
+        Ok(world.target.persist(..1)?)
     });
     let report = own
         .expect_err("it is told before the write-back")

@@ -4,7 +4,7 @@ use rpma::pmem::{self, Ddio, DevicePath, PmemMap};
 use rpma::sim::{Platform, Profile};
 use rpma::{Device, Durable, Peer, PeerCfg, Side};
 
-use crate::pair::fabric;
+use crate::world::fabric;
 
 /// Promise: on each platform and device, a host that asks its kernel declares exactly the flushes
 /// that the simulator keeps, and never more.

@@ -6,7 +6,7 @@ use anyhow::Result;
 use rpma::sim::{Fabric, Platform, Profile};
 use rpma::{Flags, FlushType, Wc};
 
-use crate::pair::{Pair, Way, arrives};
+use crate::world::{Way, World, arrives};
 
 const LEN: usize = 256;
 const DATA: usize = 1024;
@@ -56,41 +56,41 @@ fn run(profile: &Profile, flag: Flag, seed: u64) -> Result<(usize, Vec<String>)>
         by_reading: false,
         promise: None,
     };
-    let pair = Pair::new(&fabric, way)?;
+    let world = World::new(&fabric, way)?;
     let mut old = 0;
     for number in 1..=8_u64 {
         let bytes = number.to_le_bytes();
-        pair.write(DATA, &[number as u8; LEN])?;
+        world.write(DATA, &[number as u8; LEN])?;
         match flag {
-            Flag::Plain => pair.write(0, &bytes)?,
+            Flag::Plain => world.write(0, &bytes)?,
             Flag::AfterItsCompletion => {
-                pair.wait_for_write()?;
-                pair.write(0, &bytes)?;
+                world.wait_for_write()?;
+                world.write(0, &bytes)?;
             }
-            Flag::Atomic => pair.atomic_write(0, &bytes)?,
+            Flag::Atomic => world.atomic_write(0, &bytes)?,
             Flag::AtomicAfterAFlush => {
-                pair.post_flush(DATA, LEN, FlushType::Visibility)?;
-                pair.atomic_write(0, &bytes)?;
+                world.post_flush(DATA, LEN, FlushType::Visibility)?;
+                world.atomic_write(0, &bytes)?;
             }
             Flag::AfterAFlush => {
-                pair.flush_as(DATA, LEN, FlushType::Visibility)?;
-                pair.write(0, &bytes)?;
+                world.flush_as(DATA, LEN, FlushType::Visibility)?;
+                world.write(0, &bytes)?;
             }
             Flag::Message => {
-                pair.notify(Flags::COMPLETION_ALWAYS)?;
-                arrives(&pair.far, 4)?;
-                pair.expect_request()?;
+                world.notify(Flags::COMPLETION_ALWAYS)?;
+                arrives(&world.far, 4)?;
+                world.expect_request()?;
             }
         }
-        while flag != Flag::Message && u64::from_le(pair.target.load_u64(0)?) != number {
+        while flag != Flag::Message && u64::from_le(world.target.load_u64(0)?) != number {
             rpma::sim::sleep(Duration::from_micros(10));
             // The client polls its queue sometimes.
-            pair.conn.get_cq().get_wc(&mut [Wc::default()])?;
+            world.conn.get_cq().get_wc(&mut [Wc::default()])?;
         }
         let mut data = [0; LEN];
-        pair.target.read_at(DATA, &mut data)?;
+        world.target.read_at(DATA, &mut data)?;
         old += usize::from(data != [number as u8; LEN]);
-        pair.wait_for_write()?;
+        world.wait_for_write()?;
     }
     Ok((old, fabric.early_reads()))
 }
@@ -125,8 +125,8 @@ fn an_early_read_is_told() -> Result<()> {
     let (_, told) = run(&Profile::STRICT, Flag::Plain, 1)?;
     let text = told.concat();
     for part in [
-        "a program on server has read a write of 8 bytes (op_context 0, tests/power/pair.rs:",
-        "not visible yet: a write of 256 bytes (op_context 0, tests/power/pair.rs:",
+        "a program on server has read a write of 8 bytes (op_context 0, tests/power/world.rs:",
+        "not visible yet: a write of 256 bytes (op_context 0, tests/power/world.rs:",
         "a message or immediate data",
     ] {
         assert!(text.contains(part), "{part}: {text}");

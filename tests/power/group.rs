@@ -9,8 +9,8 @@ use rpma::sync::{Condvar, Mutex, PoisonError, mpsc};
 use rpma::thread;
 use rpma::{Flags, FlushType};
 
-use crate::pair::{Pair, Way};
 use crate::protocols::{place, record};
+use crate::world::{Way, World};
 
 /// How many threads write.
 const WRITERS: u64 = 3;
@@ -29,7 +29,7 @@ enum Wakes {
 
 /// The log of a program that has no test in mind.
 struct Log<'a> {
-    pair: &'a Pair,
+    world: &'a World,
     /// How many records are durable.
     committed: Mutex<u64>,
     grown: Condvar,
@@ -46,27 +46,28 @@ impl Log<'_> {
                 group.push(another);
             }
             for answer in group {
-                self.pair.write(place(next), &record(next))?;
+                self.world.write(place(next), &record(next))?;
                 next += 1;
                 // The writer need not be there.
                 let _ = answer.send(next);
             }
             let len = place(next) - place(0);
-            self.pair.post_flush(place(0), len, FlushType::Persistent)?;
-            self.pair.atomic_write(0, &next.to_le_bytes())?;
-            let (tail, _) = self.pair.places(0, 8)?;
+            self.world
+                .post_flush(place(0), len, FlushType::Persistent)?;
+            self.world.atomic_write(0, &next.to_le_bytes())?;
+            let (tail, _) = self.world.places(0, 8)?;
             let flags = Flags::COMPLETION_ALWAYS;
             let flushed = self
-                .pair
+                .world
                 .conn
                 .flush(tail, FlushType::Persistent, flags, 1)?;
             if wakes == Wakes::InTime {
-                self.pair.wait(flushed)?;
+                self.world.wait(flushed)?;
             }
             *self.committed.lock().expect("no panic") = next;
             self.grown.notify_all();
             if wakes == Wakes::TooEarly {
-                self.pair.wait(flushed)?;
+                self.world.wait(flushed)?;
             }
         }
         Ok(())
@@ -88,9 +89,9 @@ impl Log<'_> {
 
 fn run(profile: &Profile, way: Way, seed: u64, wakes: Wakes) -> (Result<(), Loss>, Trace) {
     let fabric = Fabric::seeded(profile.clone(), seed);
-    let pair = Pair::new(&fabric, way).expect("a connection");
+    let world = World::new(&fabric, way).expect("a connection");
     let log = Log {
-        pair: &pair,
+        world: &world,
         committed: Mutex::new(0),
         grown: Condvar::new(),
     };
@@ -98,7 +99,7 @@ fn run(profile: &Profile, way: Way, seed: u64, wakes: Wakes) -> (Result<(), Loss
     let told = Mutex::new(0);
     let check = |cut: &Cut<'_>| {
         let told = *told.lock().unwrap_or_else(PoisonError::into_inner);
-        for image in cut.images(&pair.pmem) {
+        for image in cut.images(&world.pmem) {
             let bytes = image.bytes();
             let tail = u64::from_le_bytes(bytes[..8].try_into().expect("8 bytes"));
             assert!(
@@ -116,7 +117,7 @@ fn run(profile: &Profile, way: Way, seed: u64, wakes: Wakes) -> (Result<(), Loss
     };
     let (before, real) = (fabric.now(), Instant::now());
     let found = fabric.find_loss(check, || {
-        let _entered = pair.client.enter();
+        let _entered = world.client.enter();
         thread::scope(|scope| {
             let (asks, asked) = mpsc::channel();
             let committing = scope.spawn(|| {

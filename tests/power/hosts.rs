@@ -9,20 +9,20 @@ use rpma::pmem::PmemMap;
 use rpma::sim::{Errno, Fabric, Host, Link, Platform, Profile};
 use rpma::{Conn, ConnCfg, ConnEvent, ConnReq, Device, Ep, Flags, Peer, Side};
 
-use crate::pair::{LIMIT, Pair, SIZE, Way, arrives};
+use crate::world::{LIMIT, SIZE, Way, World, arrives};
 
 /// In real time: threads wait here, and are waited for, as in any program.
 fn fabric(profile: &Profile) -> Fabric {
     Fabric::new(profile.clone())
 }
 
-fn pair(fabric: &Fabric) -> Result<Pair> {
+fn world(fabric: &Fabric) -> Result<World> {
     let way = Way {
         platform: Platform::AdrDdioOff,
         by_reading: false,
         promise: None,
     };
-    Pair::new(fabric, way)
+    World::new(fabric, way)
 }
 
 /// Flushed data is there after the cut, in new memory; the old mapping is unused.
@@ -30,7 +30,7 @@ fn pair(fabric: &Fabric) -> Result<Pair> {
 fn what_was_flushed_is_there_after_a_restart() -> Result<()> {
     for profile in Profile::ALL {
         let fabric = fabric(&profile);
-        let old = pair(&fabric)?;
+        let old = world(&fabric)?;
         old.write(0, b"durable!")?;
         match profile.is_adapter() || old.conn.has_native_flush() {
             true => old.flush(0, 8)?,
@@ -55,7 +55,7 @@ fn what_was_flushed_is_there_after_a_restart() -> Result<()> {
             by_reading: false,
             promise: None,
         };
-        let new = Pair::connect(
+        let new = World::connect(
             old.client.clone(),
             old.server.clone(),
             old.pmem.clone(),
@@ -76,7 +76,7 @@ fn what_was_flushed_is_there_after_a_restart() -> Result<()> {
 fn a_killed_program_loses_no_memory() -> Result<()> {
     for profile in Profile::ALL {
         let fabric = fabric(&profile);
-        let old = pair(&fabric)?;
+        let old = world(&fabric)?;
         old.write(0, b"written!")?;
         old.wait_for_write()?;
         old.target.write_at(8, b"stored!!")?;
@@ -96,7 +96,7 @@ fn a_killed_program_loses_no_memory() -> Result<()> {
             promise: None,
         };
         let (client, server, pmem) = (old.client.clone(), old.server.clone(), old.pmem.clone());
-        let new = Pair::connect(client, server, pmem, way)?;
+        let new = World::connect(client, server, pmem, way)?;
         let mut bytes = [0; 16];
         new.target.read_at(0, &mut bytes)?;
         assert_eq!(&bytes, b"written!stored!!");
@@ -114,11 +114,11 @@ fn a_cut_leaves_one_image_by_the_seed() -> Result<()> {
     let left = |seed| -> Result<Vec<u8>> {
         let fabric = fabric(&Profile::STRICT);
         fabric.set_seed(seed);
-        let pair = pair(&fabric)?;
-        pair.write(0, &[1; 256])?;
+        let world = world(&fabric)?;
+        world.write(0, &[1; 256])?;
         fabric.settle();
-        fabric.power_cut(&pair.server);
-        Ok(pair.pmem.bytes())
+        fabric.power_cut(&world.server);
+        Ok(world.pmem.bytes())
     };
     let mut all = Vec::new();
     for seed in 0..20 {
@@ -126,7 +126,7 @@ fn a_cut_leaves_one_image_by_the_seed() -> Result<()> {
         assert!(image == left(seed)?, "seed {seed}");
         // A word has come or not, or it is torn at one place, once in a line.
         let is_torn = |word: &&[u8]| ![[0; 8], [1; 8]].contains(&(*word).try_into().expect("8"));
-        let cuts = |word: &[u8]| word.windows(2).filter(|pair| pair[0] != pair[1]).count();
+        let cuts = |word: &[u8]| word.windows(2).filter(|world| world[0] != world[1]).count();
         for line in image[..256].chunks(64) {
             let torn: Vec<_> = line.chunks(8).filter(is_torn).collect();
             assert!(torn.len() <= 1 && torn.iter().all(|word| cuts(word) == 1));
@@ -190,14 +190,14 @@ fn a_program_on_a_dead_host_ends() -> Result<()> {
 #[test]
 fn the_peers_of_a_dead_host_are_told_by_their_operations() -> Result<()> {
     let fabric = fabric(&Profile::STRICT);
-    let pair = pair(&fabric)?;
-    fabric.power_cut(&pair.server);
-    pair.write(0, b"lost")?;
-    let told = pair.flush(0, 4).expect_err("nobody answers");
+    let world = world(&fabric)?;
+    fabric.power_cut(&world.server);
+    world.write(0, b"lost")?;
+    let told = world.flush(0, 4).expect_err("nobody answers");
     assert!(told.to_string().contains("RETRY_EXC_ERR"), "{told}");
-    let error = arrives(&pair.far, 9).expect_err("no power");
+    let error = arrives(&world.far, 9).expect_err("no power");
     println!("{error}");
-    drop(pair);
+    drop(world);
     assert!(fabric.objects().is_empty(), "{:?}", fabric.objects());
     Ok(())
 }
@@ -234,12 +234,15 @@ fn every_wait_on_a_dead_host_ends() -> Result<()> {
     {
         for (what, wait) in waits {
             let fabric = fabric(&profile);
-            let pair = pair(&fabric)?;
-            let link = fabric.between(&pair.client, &pair.server);
-            (state.1)(&link, &pair.server);
-            let (client, server, pmem) =
-                (pair.client.clone(), pair.server.clone(), pair.pmem.clone());
-            let Pair {
+            let world = world(&fabric)?;
+            let link = fabric.between(&world.client, &world.server);
+            (state.1)(&link, &world.server);
+            let (client, server, pmem) = (
+                world.client.clone(),
+                world.server.clone(),
+                world.pmem.clone(),
+            );
+            let World {
                 conn,
                 far,
                 target,
@@ -248,7 +251,7 @@ fn every_wait_on_a_dead_host_ends() -> Result<()> {
                 messages,
                 source,
                 ..
-            } = pair;
+            } = world;
             let (ended, has_ended) = mpsc::channel();
             let ((near, peer), other) = (peers, other);
             let waiting = server.spawn(move || {
@@ -272,7 +275,7 @@ fn every_wait_on_a_dead_host_ends() -> Result<()> {
                 by_reading: false,
                 promise: None,
             };
-            let again = Pair::connect(client, server, pmem, way)?;
+            let again = World::connect(client, server, pmem, way)?;
             again.write(0, &[1])?;
             again.wait_for_write()?;
             drop(again);
@@ -292,8 +295,8 @@ fn every_wait_on_a_dead_host_ends() -> Result<()> {
 fn who_is_on_no_host_works() -> Result<()> {
     let fabric = fabric(&Profile::STRICT);
     fabric.jump_over_waits();
-    let pair = pair(&fabric)?;
-    let Pair {
+    let world = world(&fabric)?;
+    let World {
         server,
         conn,
         far,
@@ -304,7 +307,7 @@ fn who_is_on_no_host_works() -> Result<()> {
         messages,
         peers,
         ..
-    } = pair;
+    } = world;
     let waiting = server.spawn(move || far.next_event().map(drop));
     for _ in 0..60 {
         thread::sleep(Duration::from_millis(100));

@@ -6,7 +6,7 @@ use std::time::Instant;
 use anyhow::Result;
 use rpma::sim::{Cut, Fabric, Loss, Platform, Profile};
 
-use crate::pair::{Pair, Way, fabric};
+use crate::world::{Way, World, fabric};
 
 const LEN: usize = 256;
 
@@ -19,7 +19,7 @@ enum Safe {
     OneFlushed,
 }
 
-fn replicas(fabric: &Fabric) -> Result<Vec<Pair>> {
+fn replicas(fabric: &Fabric) -> Result<Vec<World>> {
     let way = Way {
         platform: Platform::AdrDdioOff,
         by_reading: true,
@@ -30,7 +30,7 @@ fn replicas(fabric: &Fabric) -> Result<Vec<Pair>> {
         let server = fabric.host(name);
         server.set_platform(way.platform);
         let pmem = server.pmem("log", 4096);
-        Pair::connect(client.clone(), server, pmem, way)
+        World::connect(client.clone(), server, pmem, way)
     };
     ["a", "b", "c"].map(connect).into_iter().collect()
 }
@@ -107,8 +107,8 @@ fn a_memory_is_named_once() -> Result<()> {
     let all = replicas(&fabric)?;
     let (a, b) = (&all[0].pmem, &all[1].pmem);
     let check = |cut: &Cut<'_>| {
-        let pair = cut.joint_images_up_to(&[a, b], 1).next();
-        assert_eq!(pair.map(|images| images.len()), Some(2));
+        let world = cut.joint_images_up_to(&[a, b], 1).next();
+        assert_eq!(world.map(|images| images.len()), Some(2));
         let _ = cut.joint_images(&[a, b, a]);
     };
     let loss = fabric.find_loss(check, || ()).expect_err("a memory twice");

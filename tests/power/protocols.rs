@@ -8,7 +8,7 @@ use anyhow::Result;
 use rpma::sim::{Cut, Fabric, Loss, Platform, Pmem, Profile, Visited};
 use rpma::{Error, Flags, FlushType, Offer, PeerCfg};
 
-use crate::pair::{Pair, SIZE, Way, fabric};
+use crate::world::{SIZE, Way, World, fabric};
 
 /// How many records each run appends.
 const RECORDS: u64 = 20;
@@ -69,7 +69,7 @@ enum Fault {
     PartOfTheRecord,
 }
 
-fn append(pair: &Pair, protocol: Protocol, fault: Fault, number: u64) -> Result<()> {
+fn append(world: &World, protocol: Protocol, fault: Fault, number: u64) -> Result<()> {
     let (at, bytes, tail) = (place(number), record(number), (number + 1).to_le_bytes());
     let len = match fault {
         Fault::PartOfTheRecord => LEN / 2,
@@ -80,35 +80,35 @@ fn append(pair: &Pair, protocol: Protocol, fault: Fault, number: u64) -> Result<
         _ => FlushType::Persistent,
     };
     if (protocol, fault) == (Protocol::Batch, Fault::None) {
-        return pair.append_as_batch(at, &bytes, &tail);
+        return world.append_as_batch(at, &bytes, &tail);
     }
     let settle = |offset, len| match protocol {
-        Protocol::Server => pair.ask_to_persist(offset, len),
-        _ => pair.flush_as(offset, len, kind),
+        Protocol::Server => world.ask_to_persist(offset, len),
+        _ => world.flush_as(offset, len, kind),
     };
     if fault == Fault::FlushTooEarly {
         settle(at, LEN)?;
     }
-    pair.write(at, &bytes)?;
+    world.write(at, &bytes)?;
     match (fault, protocol) {
         (Fault::NoFlushOfTheRecord | Fault::FlushTooEarly, _) => {}
-        (Fault::OtherConnection, _) => pair.flush_on_other(at, len)?,
+        (Fault::OtherConnection, _) => world.flush_on_other(at, len)?,
         (_, Protocol::PollInBetween | Protocol::Server) => settle(at, len)?,
-        _ => pair.post_flush(at, len, kind)?,
+        _ => world.post_flush(at, len, kind)?,
     }
     match protocol {
         Protocol::AtomicWrite if fault != Fault::TailBeforeThePoll => {
-            pair.atomic_write(0, &tail)?
+            world.atomic_write(0, &tail)?
         }
         Protocol::FencedWrite if fault != Fault::TailBeforeThePoll => {
-            pair.write_with(0, &tail, Flags::COMPLETION_ON_ERROR | Flags::FENCE)?;
+            world.write_with(0, &tail, Flags::COMPLETION_ON_ERROR | Flags::FENCE)?;
         }
-        _ => pair.write(0, &tail)?,
+        _ => world.write(0, &tail)?,
     }
     match (fault, protocol) {
         // It waits for its posts.
         (Fault::NoFlushOfTheTail, Protocol::AtomicWrite | Protocol::FencedWrite) => {
-            pair.wait_for_write()
+            world.wait_for_write()
         }
         (Fault::NoFlushOfTheTail, _) => Ok(()),
         _ => settle(0, 8),
@@ -152,19 +152,24 @@ fn run_with(
 ) -> Result<Visited, Loss> {
     let fabric = fabric(profile);
     fabric.set_seed(seed);
-    let pair = Pair::new(&fabric, way).expect("a connection");
-    run_on(&fabric, &pair, protocol, fault)
+    let world = World::new(&fabric, way).expect("a connection");
+    run_on(&fabric, &world, protocol, fault)
 }
 
-fn run_on(fabric: &Fabric, pair: &Pair, protocol: Protocol, fault: Fault) -> Result<Visited, Loss> {
+fn run_on(
+    fabric: &Fabric,
+    world: &World,
+    protocol: Protocol,
+    fault: Fault,
+) -> Result<Visited, Loss> {
     let acknowledged = AtomicU64::new(0);
     let append_all = || {
         for number in 0..RECORDS {
-            append(pair, protocol, fault, number).expect("nothing fails");
+            append(world, protocol, fault, number).expect("nothing fails");
             acknowledged.store(number + 1, Ordering::Relaxed);
         }
     };
-    let check = |cut: &Cut<'_>| check(&pair.pmem, &acknowledged, cut);
+    let check = |cut: &Cut<'_>| check(&world.pmem, &acknowledged, cut);
     fabric.find_loss(check, append_all)?;
     Ok(fabric.visited())
 }
@@ -330,7 +335,7 @@ fn a_wrong_promise_is_found() {
 }
 
 /// A client that flushes by reading, and a server on another kind of device, on a platform where that is enough.
-fn mixed(client: Profile, server: Profile) -> (Fabric, Pair) {
+fn mixed(client: Profile, server: Profile) -> (Fabric, World) {
     let fabric = fabric(&client);
     let platform = match is_copying(&server) {
         true => Platform::Eadr,
@@ -344,16 +349,16 @@ fn mixed(client: Profile, server: Profile) -> (Fabric, Pair) {
     let (client, server) = (fabric.host("client"), fabric.host_with("server", server));
     server.set_platform(platform);
     let pmem = server.pmem("log", SIZE);
-    let pair = Pair::connect(client, server, pmem, way).expect("a connection");
-    (fabric, pair)
+    let world = World::connect(client, server, pmem, way).expect("a connection");
+    (fabric, world)
 }
 
 /// Promise of docs/persistence.md: an adapter posts its fences, and soft-RoCE at the other end executes in order.
 #[test]
 fn an_adapter_before_soft_roce_keeps_the_order() {
     for protocol in PROTOCOLS {
-        let (fabric, pair) = mixed(Profile::STRICT, Profile::RXE_6_12);
-        let ran = run_on(&fabric, &pair, protocol, Fault::None);
+        let (fabric, world) = mixed(Profile::STRICT, Profile::RXE_6_12);
+        let ran = run_on(&fabric, &world, protocol, Fault::None);
         ran.unwrap_or_else(|loss| panic!("{protocol:?}: {loss}"));
     }
 }
@@ -369,40 +374,44 @@ fn soft_roce_before_an_adapter_polls_in_between() {
         Protocol::Batch,
         Protocol::FencedWrite,
     ] {
-        let (fabric, pair) = mixed(Profile::RXE_6_12, Profile::STRICT);
-        let ran = run_on(&fabric, &pair, protocol, Fault::None);
+        let (fabric, world) = mixed(Profile::RXE_6_12, Profile::STRICT);
+        let ran = run_on(&fabric, &world, protocol, Fault::None);
         assert!(ran.is_err(), "{protocol:?}: nothing keeps the order");
 
-        let (_fabric, pair) = mixed(Profile::RXE_6_12, Profile::STRICT);
-        declare_reordering(&pair);
-        let error = append(&pair, protocol, Fault::None, 0).expect_err("a fence is missing");
+        let (_fabric, world) = mixed(Profile::RXE_6_12, Profile::STRICT);
+        declare_reordering(&world);
+        let error = append(&world, protocol, Fault::None, 0).expect_err("a fence is missing");
         let error = error.downcast_ref::<Error>().expect("rpma's");
         let text = error.to_string();
         let names = text.contains("poll the completion") && text.contains("set_peer_reorders");
         assert!(matches!(error, Error::NotSupported(_)) && names, "{text}");
     }
-    let (fabric, pair) = mixed(Profile::RXE_6_12, Profile::STRICT);
-    declare_reordering(&pair);
-    let ran = run_on(&fabric, &pair, Protocol::PollInBetween, Fault::None);
+    let (fabric, world) = mixed(Profile::RXE_6_12, Profile::STRICT);
+    declare_reordering(&world);
+    let ran = run_on(&fabric, &world, Protocol::PollInBetween, Fault::None);
     ran.unwrap_or_else(|loss| panic!("{loss}"));
     // After the flush was polled no byte is missing.
-    pair.flush(0, 8).expect("flushed");
-    pair.atomic_write(0, &[1; 8]).expect("nothing is before it");
+    world.flush(0, 8).expect("flushed");
+    world
+        .atomic_write(0, &[1; 8])
+        .expect("nothing is before it");
     // A flush that was posted before the declaration counts as well.
-    let (_fabric, pair) = mixed(Profile::RXE_6_12, Profile::STRICT);
-    pair.post_flush(0, 8, FlushType::Persistent).expect("posts");
-    declare_reordering(&pair);
-    let error = pair
+    let (_fabric, world) = mixed(Profile::RXE_6_12, Profile::STRICT);
+    world
+        .post_flush(0, 8, FlushType::Persistent)
+        .expect("posts");
+    declare_reordering(&world);
+    let error = world
         .atomic_write(0, &[1; 8])
         .expect_err("a fence is missing");
     assert!(error.to_string().contains("poll the completion"), "{error}");
 }
 
 /// As the server's offer does: its region has its device.
-fn declare_reordering(pair: &Pair) {
+fn declare_reordering(world: &World) {
     let mut offer = Offer::new(PeerCfg::new().set_direct_write_to_pmem(true));
-    offer.add_region(&pair.target);
+    offer.add_region(&world.target);
     let bytes = offer.encode(Offer::ACCEPT).expect("fits");
     let offer = Offer::decode(&bytes).expect("an offer");
-    pair.conn.apply_remote_peer_cfg(offer.platform());
+    world.conn.apply_remote_peer_cfg(offer.platform());
 }

@@ -10,7 +10,7 @@ use rpma::pmem::PmemMap;
 use rpma::sim::{Cut, Errno, Fabric, Platform, Profile};
 use rpma::{Device, Flags, FlushType, Mr, MrUsage, Peer, Side};
 
-use crate::pair::{Pair, Way, fabric};
+use crate::world::{Way, World, fabric};
 
 const ALWAYS: Flags = Flags::COMPLETION_ALWAYS;
 
@@ -23,10 +23,10 @@ fn way(by_reading: bool) -> Way {
 }
 
 /// The report of a program that promises its first byte when `run` has called it.
-fn report(fabric: &Fabric, pair: &Pair, run: impl FnOnce(&dyn Fn()) -> Result<()>) -> String {
+fn report(fabric: &Fabric, world: &World, run: impl FnOnce(&dyn Fn()) -> Result<()>) -> String {
     let told = AtomicBool::new(false);
     let check = |cut: &Cut<'_>| {
-        for image in cut.images(&pair.pmem) {
+        for image in cut.images(&world.pmem) {
             let is_there = image.bytes()[0] == 1;
             assert!(is_there || !told.load(Ordering::Relaxed), "lost");
         }
@@ -54,11 +54,11 @@ fn an_operation_has_its_line() -> Result<()> {
     for profile in Profile::ALL {
         for method in 0..4 {
             let fabric = fabric(&profile);
-            let pair = Pair::new(&fabric, way(false))?;
-            pair.source.write_at(0, &[1; 8])?;
-            let (to, from) = pair.places(0, 8)?;
-            let (conn, mut line) = (&pair.conn, 0);
-            let report = report(&fabric, &pair, |tell| {
+            let world = World::new(&fabric, way(false))?;
+            world.source.write_at(0, &[1; 8])?;
+            let (to, from) = world.places(0, 8)?;
+            let (conn, mut line) = (&world.conn, 0);
+            let report = report(&fabric, &world, |tell| {
                 let posted = match method {
                     0 => {
                         line = line!() + 1;
@@ -73,13 +73,13 @@ fn an_operation_has_its_line() -> Result<()> {
                         conn.atomic_write(to, &[1; 8], ALWAYS, 70)
                     }
                     _ => {
-                        pair.far.recv(pair.messages.slice(8..)?, 5)?;
+                        world.far.recv(world.messages.slice(8..)?, 5)?;
                         line = line!() + 1;
                         conn.write_with_imm(to, from, ALWAYS, 7, 70)
                     }
                 }?;
                 tell();
-                pair.wait(posted)
+                world.wait(posted)
             });
             let name = format!("{} on connection", here(70, line));
             let lost = report.lines().find(|line| line.starts_with("Lost: "));
@@ -97,23 +97,23 @@ fn an_operation_has_its_line() -> Result<()> {
 fn an_operation_of_a_batch_has_its_line() -> Result<()> {
     for profile in [Profile::STRICT, Profile::ADAPTER] {
         let fabric = fabric(&profile);
-        let pair = Pair::new(&fabric, way(false))?;
-        pair.source.write_at(0, &[1; 64])?;
-        let (to, from) = pair.places(0, 8)?;
-        let (other, _) = pair.places(64, 16)?;
-        let parts = [pair.source.slice(64..72)?, pair.source.slice(72..80)?];
+        let world = World::new(&fabric, way(false))?;
+        world.source.write_at(0, &[1; 64])?;
+        let (to, from) = world.places(0, 8)?;
+        let (other, _) = world.places(64, 16)?;
+        let parts = [world.source.slice(64..72)?, world.source.slice(72..80)?];
         let first = line!() + 4;
-        let report = report(&fabric, &pair, |tell| {
+        let report = report(&fabric, &world, |tell| {
             let (kind, quiet) = (FlushType::Persistent, Flags::COMPLETION_ON_ERROR);
-            let mut batch = pair.conn.batch::<8>();
+            let mut batch = world.conn.batch::<8>();
             batch.flush(other, kind, quiet, 70)?;
             batch.write(to, from, quiet, 71)?;
             batch.write_gather(other, &parts, quiet, 72)?;
             batch.flush(other, kind, ALWAYS, 73)?;
             let posted = batch.post()?;
-            pair.wait(posted)?;
+            world.wait(posted)?;
             tell();
-            pair.wait_for_write()
+            world.wait_for_write()
         });
         let lines = (0..4).map(|number| here(70 + number, first + number as u32));
         assert_has(&report, &lines.collect::<Vec<_>>());
@@ -129,16 +129,16 @@ fn an_operation_of_a_batch_has_its_line() -> Result<()> {
 fn a_flush_has_its_line() -> Result<()> {
     for by_reading in [false, true] {
         let fabric = fabric(&Profile::STRICT);
-        let pair = Pair::new(&fabric, way(by_reading))?;
+        let world = World::new(&fabric, way(by_reading))?;
         let mut line = 0;
-        let report = report(&fabric, &pair, |tell| {
-            let (to, from) = pair.places(64, 8)?;
-            pair.conn.write(to, from, Flags::COMPLETION_ON_ERROR, 70)?;
+        let report = report(&fabric, &world, |tell| {
+            let (to, from) = world.places(64, 8)?;
+            world.conn.write(to, from, Flags::COMPLETION_ON_ERROR, 70)?;
             line = line!() + 1;
-            let flushed = pair.conn.flush(to, FlushType::Persistent, ALWAYS, 71)?;
-            pair.wait(flushed)?;
+            let flushed = world.conn.flush(to, FlushType::Persistent, ALWAYS, 71)?;
+            world.wait(flushed)?;
             tell();
-            pair.wait_for_write()
+            world.wait_for_write()
         });
         let what = match by_reading {
             true => "after a read of 8 bytes",
@@ -157,27 +157,32 @@ fn a_flush_has_its_line() -> Result<()> {
 #[test]
 fn a_report_has_the_last_events_and_the_faults() -> Result<()> {
     let fabric = fabric(&Profile::STRICT);
-    let pair = Pair::new(&fabric, way(false))?;
-    let link = fabric.between(&pair.client, &pair.server);
+    let world = World::new(&fabric, way(false))?;
+    let link = fabric.between(&world.client, &world.server);
     let idle = fabric.host("idle");
     idle.freeze();
-    fabric.between(&pair.client, &idle).block();
+    fabric.between(&world.client, &idle).block();
     drop(
         fabric
             .fail("ibv_reg_mr")
-            .on(&pair.client)
+            .on(&world.client)
             .next(Errno::NOMEM),
     );
-    drop(fabric.fail("ibv_reg_mr").on(&pair.server).nth(3, Errno::IO));
+    drop(
+        fabric
+            .fail("ibv_reg_mr")
+            .on(&world.server)
+            .nth(3, Errno::IO),
+    );
     link.lose_packet(1);
     link.place_only(9, 40);
-    let report = report(&fabric, &pair, |tell| {
-        pair.write(0, &[1])?;
-        pair.wait_for_write()?;
-        let _on = pair.client.enter();
-        Mr::reg(&pair.peers.0, vec![0; 8], MrUsage::WRITE_SRC).expect_err("it fails");
+    let report = report(&fabric, &world, |tell| {
+        world.write(0, &[1])?;
+        world.wait_for_write()?;
+        let _on = world.client.enter();
+        Mr::reg(&world.peers.0, vec![0; 8], MrUsage::WRITE_SRC).expect_err("it fails");
         tell();
-        pair.wait_for_write()
+        world.wait_for_write()
     });
     let (_, end) = report.split_once("The last events:\n").expect("a list");
     let (events, faults) = end.split_once("Faults:\n").expect("a list");
@@ -192,7 +197,7 @@ fn a_report_has_the_last_events_and_the_faults() -> Result<()> {
     assert_has(
         faults,
         &[
-            "    before event 2: a write of 1 byte (op_context 0, tests/power/pair.rs:",
+            "    before event 2: a write of 1 byte (op_context 0, tests/power/world.rs:",
             " on connection 17 of client: a packet of it is lost, and it is sent again",
             ": on client, ibv_reg_mr failed: ",
             "    armed: on server, call 3 of ibv_reg_mr from now fails: ",
@@ -283,12 +288,12 @@ fn event_of(output: &Output) -> (String, String) {
 fn planted() -> Result<()> {
     if env::var_os(PLANTED).is_some() {
         let fabric = fabric(&Profile::STRICT);
-        let pair = Pair::new(&fabric, way(false))?;
-        let report = report(&fabric, &pair, |tell| {
-            pair.write(0, &[1; 8])?;
-            pair.flush(64, 8)?;
+        let world = World::new(&fabric, way(false))?;
+        let report = report(&fabric, &world, |tell| {
+            world.write(0, &[1; 8])?;
+            world.flush(64, 8)?;
             tell();
-            pair.wait_for_write()
+            world.wait_for_write()
         });
         eprintln!("{report}");
     }

@@ -11,7 +11,7 @@ use rpma::sim::{Cut, Fabric, Platform, Pmem, Profile, seen};
 use rpma::{Flags, FlushType, Mr, MrUsage};
 
 use crate::cuts::images;
-use crate::pair::{LIMIT, Pair, SIZE, Way, fabric};
+use crate::world::{LIMIT, SIZE, Way, World, fabric};
 
 fn way(platform: Platform) -> Way {
     Way {
@@ -45,21 +45,21 @@ fn acknowledged_before_the_poll() -> Result<()> {
     for profile in [Profile::RXE_6_12, Profile::STRICT] {
         for platform in [Platform::AdrDdioOn, Platform::AdrDdioOff, Platform::Eadr] {
             let fabric = fabric(&profile);
-            let pair = Pair::new(&fabric, way(platform))?;
+            let world = World::new(&fabric, way(platform))?;
             let acknowledged = AtomicU64::new(0);
             let check = |cut: &Cut<'_>| {
-                for image in cut.images(&pair.pmem) {
+                for image in cut.images(&world.pmem) {
                     let told = acknowledged.load(Ordering::Relaxed) == 1;
                     assert!(!told || image.bytes()[0] == 1, "lost");
                 }
             };
             let found = fabric.find_loss(check, || -> Result<()> {
-                pair.write(0, &[1; 8])?;
-                let (to, _) = pair.places(0, 8)?;
+                world.write(0, &[1; 8])?;
+                let (to, _) = world.places(0, 8)?;
                 let flags = Flags::COMPLETION_ALWAYS;
-                let flushed = pair.conn.flush(to, FlushType::Persistent, flags, 1)?;
+                let flushed = world.conn.flush(to, FlushType::Persistent, flags, 1)?;
                 acknowledged.store(1, Ordering::Relaxed);
-                pair.wait(flushed)
+                world.wait(flushed)
             });
             // soft-RoCE copies a write at once, into caches that eADR saves.
             let is_safe = !profile.is_adapter() && platform == Platform::Eadr;
@@ -74,15 +74,15 @@ fn acknowledged_before_the_poll() -> Result<()> {
 fn a_write_with_immediate_data_is_torn() -> Result<()> {
     for platform in [Platform::AdrDdioOn, Platform::AdrDdioOff, Platform::Eadr] {
         let fabric = fabric(&Profile::STRICT);
-        let pair = Pair::new(&fabric, way(platform))?;
-        pair.source.write_at(0, &[7; 32])?;
-        let all = all_images(&fabric, &pair.pmem, || {
-            pair.far.recv(pair.messages.slice(..8)?, 4)?;
-            let (to, from) = pair.places(0, 32)?;
-            let written = pair
+        let world = World::new(&fabric, way(platform))?;
+        world.source.write_at(0, &[7; 32])?;
+        let all = all_images(&fabric, &world.pmem, || {
+            world.far.recv(world.messages.slice(..8)?, 4)?;
+            let (to, from) = world.places(0, 32)?;
+            let written = world
                 .conn
                 .write_with_imm(to, from, Flags::COMPLETION_ALWAYS, 5, 3)?;
-            pair.wait(written)
+            world.wait(written)
         });
         let torn = all
             .iter()
@@ -97,17 +97,17 @@ fn a_write_with_immediate_data_is_torn() -> Result<()> {
 fn a_message_into_persistent_memory_is_torn() -> Result<()> {
     for platform in [Platform::AdrDdioOn, Platform::AdrDdioOff, Platform::Eadr] {
         let fabric = fabric(&Profile::STRICT);
-        let pair = Pair::new(&fabric, way(platform))?;
+        let world = World::new(&fabric, way(platform))?;
         let ring = {
-            let _on = pair.server.enter();
-            let map = PmemMap::open(pair.pmem.path(), SIZE)?;
-            Mr::reg(&pair.peers.1, map, MrUsage::RECV)?
+            let _on = world.server.enter();
+            let map = PmemMap::open(world.pmem.path(), SIZE)?;
+            Mr::reg(&world.peers.1, map, MrUsage::RECV)?
         };
-        pair.source.write_at(0, &[7; 32])?;
-        let all = all_images(&fabric, &pair.pmem, || {
-            let (conn, far) = &pair.other;
+        world.source.write_at(0, &[7; 32])?;
+        let all = all_images(&fabric, &world.pmem, || {
+            let (conn, far) = &world.other;
             far.recv(ring.slice(..32)?, 4)?;
-            let sent = conn.send(pair.source.slice(..32)?, Flags::COMPLETION_ALWAYS, 5)?;
+            let sent = conn.send(world.source.slice(..32)?, Flags::COMPLETION_ALWAYS, 5)?;
             conn.wait_for(sent, LIMIT, |_| {})?;
             Ok(())
         });
@@ -126,22 +126,22 @@ fn read_into_own_memory_and_persisted() -> Result<()> {
     let mut bad = Vec::new();
     for platform in [Platform::AdrDdioOn, Platform::AdrDdioOff, Platform::Eadr] {
         let fabric = fabric(&Profile::STRICT);
-        let pair = Pair::new(&fabric, way(platform))?;
-        pair.client.set_platform(platform);
-        let own = pair.client.pmem("replica", SIZE);
-        let _on = pair.client.enter();
+        let world = World::new(&fabric, way(platform))?;
+        world.client.set_platform(platform);
+        let own = world.client.pmem("replica", SIZE);
+        let _on = world.client.enter();
         let replica = Mr::reg(
-            &pair.peers.0,
+            &world.peers.0,
             PmemMap::open(own.path(), SIZE)?,
             MrUsage::READ_DST,
         )?;
-        pair.target.write_at(0, &[9; 64])?;
-        pair.target.persist(..)?;
-        let (from, _) = pair.places(0, 64)?;
-        let read = pair
+        world.target.write_at(0, &[9; 64])?;
+        world.target.persist(..)?;
+        let (from, _) = world.places(0, 64)?;
+        let read = world
             .conn
             .read(replica.slice(..64)?, from, Flags::COMPLETION_ALWAYS, 8)?;
-        pair.wait(read)?;
+        world.wait(read)?;
         replica.persist(..)?;
         let images = last_images(&fabric, &own);
         if images.iter().any(|image| image[..64] != [9; 64]) {
@@ -156,16 +156,17 @@ fn read_into_own_memory_and_persisted() -> Result<()> {
 #[test]
 fn a_flush_saves_nothing_of_another_connection() -> Result<()> {
     let fabric = fabric(&Profile::STRICT);
-    let pair = Pair::new(&fabric, way(Platform::AdrDdioOff))?;
-    pair.source.write_at(0, &[1; 8])?;
-    let (to, from) = pair.places(0, 4)?;
-    pair.wait(pair.conn.write(to, from, Flags::COMPLETION_ALWAYS, 1)?)?;
-    let (to, from) = pair.places(4, 4)?;
-    pair.other
+    let world = World::new(&fabric, way(Platform::AdrDdioOff))?;
+    world.source.write_at(0, &[1; 8])?;
+    let (to, from) = world.places(0, 4)?;
+    world.wait(world.conn.write(to, from, Flags::COMPLETION_ALWAYS, 1)?)?;
+    let (to, from) = world.places(4, 4)?;
+    world
+        .other
         .0
         .write(to, from, Flags::COMPLETION_ON_ERROR, 1)?;
-    pair.flush_on_other(4, 4)?;
-    let images = last_images(&fabric, &pair.pmem);
+    world.flush_on_other(4, 4)?;
+    let images = last_images(&fabric, &world.pmem);
     assert!(
         images.iter().any(|image| image[..4] == [0; 4]),
         "the first 4 bytes were flushed by nobody: {:?}",
@@ -178,13 +179,13 @@ fn a_flush_saves_nothing_of_another_connection() -> Result<()> {
 #[test]
 fn to_be_visible_makes_nothing_durable() -> Result<()> {
     let fabric = fabric(&Profile::STRICT);
-    let pair = Pair::new(&fabric, way(Platform::AdrDdioOn))?;
-    pair.write(0, &[1; 8])?;
-    pair.write(8, &[2; 8])?;
-    pair.wait_for_write()?;
-    let before = last_images(&fabric, &pair.pmem);
-    pair.flush_as(0, 16, FlushType::Visibility)?;
-    let after = last_images(&fabric, &pair.pmem);
+    let world = World::new(&fabric, way(Platform::AdrDdioOn))?;
+    world.write(0, &[1; 8])?;
+    world.write(8, &[2; 8])?;
+    world.wait_for_write()?;
+    let before = last_images(&fabric, &world.pmem);
+    world.flush_as(0, 16, FlushType::Visibility)?;
+    let after = last_images(&fabric, &world.pmem);
     let first = |set: &BTreeSet<Vec<u8>>| -> BTreeSet<(u8, u8)> {
         set.iter().map(|image| (image[0], image[8])).collect()
     };
@@ -216,16 +217,16 @@ fn images_of_one_line() -> Result<()> {
 #[test]
 fn nothing_is_under_way_when_the_connection_is_gone() -> Result<()> {
     let fabric = fabric(&Profile::STRICT);
-    let pair = Pair::new(&fabric, way(Platform::AdrDdioOff))?;
-    pair.write(0, &[5; 8])?;
-    pair.wait_for_write()?;
-    let Pair {
+    let world = World::new(&fabric, way(Platform::AdrDdioOff))?;
+    world.write(0, &[5; 8])?;
+    world.wait_for_write()?;
+    let World {
         conn,
         far,
         target,
         pmem,
         ..
-    } = pair;
+    } = world;
     drop(conn);
     drop(far);
     let mut seen = [0; 8];
@@ -246,14 +247,14 @@ fn nothing_is_under_way_when_the_connection_is_gone() -> Result<()> {
 #[test]
 fn what_was_seen_and_persisted_is_durable() -> Result<()> {
     let fabric = fabric(&Profile::STRICT);
-    let pair = Pair::new(&fabric, way(Platform::AdrDdioOn))?;
-    pair.atomic_write(0, &[5; 8])?;
+    let world = World::new(&fabric, way(Platform::AdrDdioOn))?;
+    world.atomic_write(0, &[5; 8])?;
     let mut seen = [0; 8];
-    let _ = pair.wait_for_write();
-    pair.target.read_at(0, &mut seen)?;
+    let _ = world.wait_for_write();
+    world.target.read_at(0, &mut seen)?;
     assert_eq!(seen, [5; 8]);
-    pair.target.persist(0..8)?;
-    let images = last_images(&fabric, &pair.pmem);
+    world.target.persist(0..8)?;
+    let images = last_images(&fabric, &world.pmem);
     assert!(
         images.iter().all(|image| image[..8] == [5; 8]),
         "a false alarm"
@@ -265,20 +266,20 @@ fn what_was_seen_and_persisted_is_durable() -> Result<()> {
 #[test]
 fn what_another_connection_has_read_is_visible() -> Result<()> {
     let fabric = fabric(&Profile::STRICT);
-    let pair = Pair::new(&fabric, way(Platform::AdrDdioOff))?;
-    pair.write(0, &[5; 8])?;
-    pair.write(64, &[5; 8])?;
-    pair.wait_for_write()?;
-    let other = &pair.other.0;
-    let from = pair.remote.slice(0..8)?;
+    let world = World::new(&fabric, way(Platform::AdrDdioOff))?;
+    world.write(0, &[5; 8])?;
+    world.write(64, &[5; 8])?;
+    world.wait_for_write()?;
+    let other = &world.other.0;
+    let from = world.remote.slice(0..8)?;
     let read = other.read(
-        pair.source.slice(128..136)?,
+        world.source.slice(128..136)?,
         from,
         Flags::COMPLETION_ALWAYS,
         1,
     )?;
     other.wait_for(read, LIMIT, |_| {})?;
-    let images = last_images(&fabric, &pair.pmem);
+    let images = last_images(&fabric, &world.pmem);
     assert!(
         images.iter().all(|image| image[..8] == [5; 8]),
         "a false alarm"
@@ -293,14 +294,14 @@ fn what_another_connection_has_read_is_visible() -> Result<()> {
 fn what_was_seen_through_a_pointer_is_durable() -> Result<()> {
     for tells in [false, true] {
         let fabric = fabric(&Profile::STRICT);
-        let pair = Pair::new(&fabric, way(Platform::AdrDdioOn))?;
-        pair.atomic_write(0, &[5; 8])?;
-        pair.wait_for_write()?;
+        let world = World::new(&fabric, way(Platform::AdrDdioOn))?;
+        world.atomic_write(0, &[5; 8])?;
+        world.wait_for_write()?;
         if tells {
-            seen(pair.target.get_ptr(), 8);
+            seen(world.target.get_ptr(), 8);
         }
-        pair.target.persist(0..8)?;
-        let images = last_images(&fabric, &pair.pmem);
+        world.target.persist(0..8)?;
+        let images = last_images(&fabric, &world.pmem);
         let is_durable = images.iter().all(|image| image[..8] == [5; 8]);
         assert_eq!(
             is_durable, tells,
@@ -317,17 +318,18 @@ fn acknowledged_when_the_write_has_completed() -> Result<()> {
     for profile in Profile::ALL {
         for platform in [Platform::AdrDdioOn, Platform::AdrDdioOff, Platform::Eadr] {
             let fabric = fabric(&profile);
-            let pair = Pair::new(&fabric, way(platform))?;
-            let found = told_before(&pair, &fabric, |tell| {
-                pair.source.write_at(0, &[5; 8])?;
-                let (to, from) = pair.places(0, 8)?;
-                let written = pair.conn.write(to, from, Flags::COMPLETION_ALWAYS, 1)?;
+            let world = World::new(&fabric, way(platform))?;
+            let found = told_before(&world, &fabric, |tell| {
+                world.source.write_at(0, &[5; 8])?;
+                let (to, from) = world.places(0, 8)?;
+                let written = world.conn.write(to, from, Flags::COMPLETION_ALWAYS, 1)?;
                 let flushed =
-                    pair.conn
+                    world
+                        .conn
                         .flush(to, FlushType::Persistent, Flags::COMPLETION_ALWAYS, 2)?;
-                pair.wait(written)?;
+                world.wait(written)?;
                 tell();
-                pair.wait(flushed)
+                world.wait(flushed)
             });
             // soft-RoCE copies into the caches, which are durable there.
             let is_durable = platform == Platform::Eadr && !profile.is_adapter();
@@ -337,10 +339,10 @@ fn acknowledged_when_the_write_has_completed() -> Result<()> {
     Ok(())
 }
 
-fn told_before(pair: &Pair, fabric: &Fabric, run: impl FnOnce(&dyn Fn()) -> Result<()>) -> bool {
+fn told_before(world: &World, fabric: &Fabric, run: impl FnOnce(&dyn Fn()) -> Result<()>) -> bool {
     let told = AtomicU64::new(0);
     let check = |cut: &Cut<'_>| {
-        for image in cut.images(&pair.pmem) {
+        for image in cut.images(&world.pmem) {
             assert!(
                 told.load(Ordering::Relaxed) == 0 || image.bytes()[..8] == [5; 8],
                 "lost"
@@ -355,13 +357,13 @@ fn told_before(pair: &Pair, fabric: &Fabric, run: impl FnOnce(&dyn Fn()) -> Resu
 #[test]
 fn acknowledged_before_it_is_read() -> Result<()> {
     let fabric = fabric(&Profile::STRICT);
-    let pair = Pair::new(&fabric, way(Platform::AdrDdioOff))?;
-    let found = told_before(&pair, &fabric, |tell| {
-        pair.write(0, &[5; 8])?;
-        pair.wait_for_write()?;
+    let world = World::new(&fabric, way(Platform::AdrDdioOff))?;
+    let found = told_before(&world, &fabric, |tell| {
+        world.write(0, &[5; 8])?;
+        world.wait_for_write()?;
         tell();
         let mut seen = [0; 8];
-        Ok(pair.target.read_at(0, &mut seen)?)
+        Ok(world.target.read_at(0, &mut seen)?)
     });
     assert!(found, "the loss between the acknowledgement and the read");
     Ok(())
@@ -371,14 +373,14 @@ fn acknowledged_before_it_is_read() -> Result<()> {
 #[test]
 fn acknowledged_before_the_region_goes() -> Result<()> {
     let fabric = fabric(&Profile::STRICT);
-    let pair = Pair::new(&fabric, way(Platform::AdrDdioOff))?;
+    let world = World::new(&fabric, way(Platform::AdrDdioOff))?;
     let second = {
-        let _on = pair.server.enter();
-        let map = PmemMap::open(pair.pmem.path(), SIZE)?;
-        Mr::reg(&pair.peers.1, map, MrUsage::WRITE_DST)?
+        let _on = world.server.enter();
+        let map = PmemMap::open(world.pmem.path(), SIZE)?;
+        Mr::reg(&world.peers.1, map, MrUsage::WRITE_DST)?
     };
-    let found = told_before(&pair, &fabric, |tell| {
-        pair.write(0, &[5; 8])?;
+    let found = told_before(&world, &fabric, |tell| {
+        world.write(0, &[5; 8])?;
         // Posted, executed, not polled.
         tell();
         drop(second);
@@ -392,11 +394,11 @@ fn acknowledged_before_the_region_goes() -> Result<()> {
 #[test]
 fn a_flush_of_half_a_word() -> Result<()> {
     let fabric = fabric(&Profile::STRICT);
-    let pair = Pair::new(&fabric, way(Platform::AdrDdioOff))?;
-    pair.write(0, &[1; 4])?;
-    pair.write(4, &[2; 4])?;
-    pair.flush(0, 4)?;
-    let images = images(&fabric, &pair.pmem, 100, || ());
+    let world = World::new(&fabric, way(Platform::AdrDdioOff))?;
+    world.write(0, &[1; 4])?;
+    world.write(4, &[2; 4])?;
+    world.flush(0, 4)?;
+    let images = images(&fabric, &world.pmem, 100, || ());
     assert!(images.iter().all(|image| image[..4] == [1; 4]));
     assert!(
         images.iter().any(|image| image[4..8] == [0; 4]),
@@ -409,12 +411,12 @@ fn a_flush_of_half_a_word() -> Result<()> {
 #[test]
 fn a_persist_beside_a_write_on_its_way() -> Result<()> {
     let fabric = fabric(&Profile::STRICT);
-    let pair = Pair::new(&fabric, way(Platform::AdrDdioOff))?;
-    pair.write(0, &[1; 4])?;
-    pair.wait_for_write()?;
-    pair.target.write_at(4, &[2; 4])?;
-    pair.target.persist(4..8)?;
-    let images = images(&fabric, &pair.pmem, 100, || ());
+    let world = World::new(&fabric, way(Platform::AdrDdioOff))?;
+    world.write(0, &[1; 4])?;
+    world.wait_for_write()?;
+    world.target.write_at(4, &[2; 4])?;
+    world.target.persist(4..8)?;
+    let images = images(&fabric, &world.pmem, 100, || ());
     assert!(images.iter().all(|image| image[4..8] == [2; 4]));
     assert!(
         images.iter().any(|image| image[..4] == [0; 4]),
@@ -427,15 +429,15 @@ fn a_persist_beside_a_write_on_its_way() -> Result<()> {
 #[test]
 fn a_read_of_nothing_pushes_nothing() -> Result<()> {
     let fabric = fabric(&Profile::STRICT);
-    let pair = Pair::new(&fabric, way(Platform::AdrDdioOff))?;
-    pair.write(0, &[5; 8])?;
-    let own = Mr::reg(&pair.peers.0, vec![0; 8], MrUsage::READ_DST)?;
-    let from = pair.remote.slice(0..0)?;
-    let read = pair
+    let world = World::new(&fabric, way(Platform::AdrDdioOff))?;
+    world.write(0, &[5; 8])?;
+    let own = Mr::reg(&world.peers.0, vec![0; 8], MrUsage::READ_DST)?;
+    let from = world.remote.slice(0..0)?;
+    let read = world
         .conn
         .read(own.slice(..0)?, from, Flags::COMPLETION_ALWAYS, 8)?;
-    pair.wait(read)?;
-    let images = images(&fabric, &pair.pmem, 100, || ());
+    world.wait(read)?;
+    let images = images(&fabric, &world.pmem, 100, || ());
     assert!(images.iter().any(|image| image[..8] == [0; 8]));
     Ok(())
 }
@@ -444,18 +446,18 @@ fn a_read_of_nothing_pushes_nothing() -> Result<()> {
 #[test]
 fn behind_a_large_write() -> Result<()> {
     let fabric = fabric(&Profile::STRICT);
-    let pair = Pair::new(&fabric, way(Platform::AdrDdioOff))?;
+    let world = World::new(&fabric, way(Platform::AdrDdioOff))?;
     let check = |cut: &Cut<'_>| {
-        for image in cut.images(&pair.pmem) {
+        for image in cut.images(&world.pmem) {
             let bytes = image.bytes();
             assert!(bytes[3072] == 0 || bytes[3008] == 1, "flag without value");
         }
     };
     let found = fabric.find_loss(check, || -> Result<()> {
-        pair.write(0, &[7; 2944])?;
-        pair.write(3008, &[1; 8])?;
-        pair.write(3072, &[1; 8])?;
-        pair.wait_for_write()
+        world.write(0, &[7; 2944])?;
+        world.write(3008, &[1; 8])?;
+        world.write(3072, &[1; 8])?;
+        world.wait_for_write()
     });
     assert!(found.is_err(), "{:?}", fabric.visited());
     Ok(())
@@ -467,17 +469,17 @@ fn one_of_two_is_polled() -> Result<()> {
     for profile in [Profile::RXE_6_12, Profile::STRICT] {
         // Its time goes by calls, so that the flush is not executed meanwhile.
         let fabric = Fabric::seeded(profile.clone(), 1);
-        let pair = Pair::new(&fabric, way(Platform::AdrDdioOn))?;
-        let found = told_before(&pair, &fabric, |tell| {
-            pair.write(0, &[5; 8])?;
-            pair.post_flush(0, 8, FlushType::Persistent)?;
-            let (to, from) = pair.places(128, 8)?;
-            let other = &pair.other.0;
+        let world = World::new(&fabric, way(Platform::AdrDdioOn))?;
+        let found = told_before(&world, &fabric, |tell| {
+            world.write(0, &[5; 8])?;
+            world.post_flush(0, 8, FlushType::Persistent)?;
+            let (to, from) = world.places(128, 8)?;
+            let other = &world.other.0;
             other.write(to, from, Flags::COMPLETION_ON_ERROR, 1)?;
-            pair.flush_on_other(128, 8)?;
+            world.flush_on_other(128, 8)?;
             tell();
             other.write(to, from, Flags::COMPLETION_ON_ERROR, 1)?;
-            pair.flush_on_other(128, 8)
+            world.flush_on_other(128, 8)
         });
         assert!(found, "{profile:?}");
     }
@@ -488,21 +490,22 @@ fn one_of_two_is_polled() -> Result<()> {
 #[test]
 fn a_read_before_a_failure() -> Result<()> {
     let fabric = fabric(&Profile::STRICT);
-    let pair = Pair::new(&fabric, way(Platform::AdrDdioOff))?;
-    let own = pair.client.pmem("replica", SIZE);
-    let _on = pair.client.enter();
+    let world = World::new(&fabric, way(Platform::AdrDdioOff))?;
+    let own = world.client.pmem("replica", SIZE);
+    let _on = world.client.enter();
     let map = PmemMap::open(own.path(), SIZE)?;
-    let replica = Mr::reg(&pair.peers.0, map, MrUsage::READ_DST)?;
-    pair.target.write_at(0, &[9; 64])?;
-    pair.target.persist(..)?;
-    fabric.between(&pair.client, &pair.server).lose_request(2);
-    let (from, _) = pair.places(0, 64)?;
-    pair.conn
+    let replica = Mr::reg(&world.peers.0, map, MrUsage::READ_DST)?;
+    world.target.write_at(0, &[9; 64])?;
+    world.target.persist(..)?;
+    fabric.between(&world.client, &world.server).lose_request(2);
+    let (from, _) = world.places(0, 64)?;
+    world
+        .conn
         .read(replica.slice(..64)?, from, Flags::COMPLETION_ON_ERROR, 8)?;
-    let read = pair
+    let read = world
         .conn
         .read(replica.slice(64..128)?, from, Flags::COMPLETION_ALWAYS, 9)?;
-    pair.wait(read).expect_err("it is lost");
+    world.wait(read).expect_err("it is lost");
     replica.persist(..)?;
     let images = images(&fabric, &own, 100, || ());
     assert!(

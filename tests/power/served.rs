@@ -15,7 +15,7 @@ use rpma::{
     Conn, ConnCfg, ConnReq, Device, Ep, Mr, MrUsage, Next, Offer, Peer, PeerCfg, Side, Wc, sim,
 };
 
-use crate::pair::{LIMIT, SIZE, fabric};
+use crate::world::{LIMIT, SIZE, fabric};
 
 const RECORDS: u64 = 10;
 const LEN: usize = 104;

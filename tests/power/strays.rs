@@ -9,8 +9,8 @@ use rpma::FlushType;
 use rpma::sim::{Cut, Fabric, Link, Loss, Platform, Profile, sleep};
 
 use crate::again::{read_tail, ways};
-use crate::pair::{Pair, Way};
 use crate::protocols::{other_record, place, record};
+use crate::world::{Way, World};
 
 /// How long requests travel.
 const DELAY: Duration = Duration::from_millis(20);
@@ -22,20 +22,20 @@ enum Drops {
     Later,
 }
 
-fn append(pair: &Pair, number: u64, bytes: &[u8]) -> Result<()> {
-    pair.write(place(number), bytes)?;
-    pair.flush(place(number), bytes.len())?;
-    pair.write(0, &(number + 1).to_le_bytes())?;
-    pair.flush(0, 8)
+fn append(world: &World, number: u64, bytes: &[u8]) -> Result<()> {
+    world.write(place(number), bytes)?;
+    world.flush(place(number), bytes.len())?;
+    world.write(0, &(number + 1).to_le_bytes())?;
+    world.flush(0, 8)
 }
 
 /// Appends a record, and loses the connection in the middle of the next one; connects again, and goes on.
-fn write_log(link: &Link, first: Pair, way: Way, drops: Drops, told: &AtomicU64) -> Result<()> {
+fn write_log(link: &Link, first: World, way: Way, drops: Drops, told: &AtomicU64) -> Result<()> {
     append(&first, 0, &record(0))?;
     told.store(1, Ordering::Relaxed);
     link.delay(DELAY);
     first.write(place(1), &record(1))?;
-    let Pair {
+    let World {
         client,
         server,
         pmem,
@@ -54,7 +54,7 @@ fn write_log(link: &Link, first: Pair, way: Way, drops: Drops, told: &AtomicU64)
         }
         Drops::Later => Some((far, others)),
     };
-    let second = Pair::connect(client, server, pmem, way)?;
+    let second = World::connect(client, server, pmem, way)?;
     let tail = read_tail(&second)?;
     for number in tail..3 {
         append(&second, number, &other_record(number))?;
@@ -82,10 +82,10 @@ fn check(image: &[u8], told: u64) {
 
 fn run(profile: &Profile, way: Way, drops: Drops, seed: u64) -> Result<(), Loss> {
     let fabric = Fabric::seeded(profile.clone(), seed);
-    let pair = Pair::new(&fabric, way).expect("a connection");
+    let world = World::new(&fabric, way).expect("a connection");
     let (link, pmem) = (
-        fabric.between(&pair.client, &pair.server),
-        pair.pmem.clone(),
+        fabric.between(&world.client, &world.server),
+        world.pmem.clone(),
     );
     let told = AtomicU64::new(0);
     let check = |cut: &Cut<'_>| {
@@ -93,7 +93,7 @@ fn run(profile: &Profile, way: Way, drops: Drops, seed: u64) -> Result<(), Loss>
             check(image.bytes(), told.load(Ordering::Relaxed));
         }
     };
-    let write_log = || write_log(&link, pair, way, drops, &told);
+    let write_log = || write_log(&link, world, way, drops, &told);
     fabric.find_loss(check, || write_log().expect("nothing else fails"))
 }
 
@@ -131,7 +131,7 @@ fn a_pointer_after_a_read_is_never_left_in_flight() {
     for profile in [Profile::STRICT, Profile::ADAPTER] {
         for seed in 1..=30 {
             let fabric = Fabric::seeded(profile.clone(), seed);
-            let Pair {
+            let World {
                 client,
                 server,
                 pmem,
@@ -141,7 +141,7 @@ fn a_pointer_after_a_read_is_never_left_in_flight() {
                 far,
                 target,
                 ..
-            } = Pair::new(&fabric, way).expect("a connection");
+            } = World::new(&fabric, way).expect("a connection");
             fabric.between(&client, &server).delay(DELAY);
             let check = |cut: &Cut<'_>| {
                 for image in cut.images(&pmem) {

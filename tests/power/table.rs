@@ -6,7 +6,7 @@ use std::sync::Mutex;
 use anyhow::Result;
 use rpma::sim::{Platform, Profile};
 
-use crate::pair::{Pair, Way, fabric};
+use crate::world::{Way, World, fabric};
 
 /// Four lines, after that of the tail.
 const RECORD: [u8; 256] = [7; 256];
@@ -19,16 +19,16 @@ enum Method {
     Server,
 }
 
-fn append(pair: &Pair, method: Method, (record, tail): (bool, bool)) -> Result<()> {
+fn append(world: &World, method: Method, (record, tail): (bool, bool)) -> Result<()> {
     let settle = |offset, len| match method {
-        Method::Flush { .. } => pair.flush(offset, len),
-        Method::Server => pair.ask_to_persist(offset, len),
+        Method::Flush { .. } => world.flush(offset, len),
+        Method::Server => world.ask_to_persist(offset, len),
     };
-    pair.write(AT, &RECORD)?;
+    world.write(AT, &RECORD)?;
     if record {
         settle(AT, RECORD.len())?;
     }
-    pair.write(0, &1_u64.to_le_bytes())?;
+    world.write(0, &1_u64.to_le_bytes())?;
     if tail {
         settle(0, 8)?;
     }
@@ -50,14 +50,14 @@ fn corrupt(
         by_reading,
         promise: Some(true),
     };
-    let pair = Pair::new(&fabric, way)?;
+    let world = World::new(&fabric, way)?;
     let counts = Mutex::new((0, 0));
     let check = |cut: &rpma::sim::Cut<'_>| {
         if cut.what() != "at the end" {
             return;
         }
         let mut counts = counts.lock().expect("no panic");
-        for image in cut.images_up_to(&pair.pmem, if all < 4 { 1000 } else { all }) {
+        for image in cut.images_up_to(&world.pmem, if all < 4 { 1000 } else { all }) {
             let image = image.bytes();
             // The client relies on a record after it has flushed the tail only.
             let is_there = image[0] == 1;
@@ -68,7 +68,7 @@ fn corrupt(
         }
     };
     let run = || {
-        append(&pair, method, flushed)?;
+        append(&world, method, flushed)?;
         fabric.settle();
         anyhow::Ok(())
     };

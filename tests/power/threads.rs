@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use anyhow::Result;
 use rpma::sim::{Cut, Fabric, Loss, Platform, Profile, Trace};
 
-use crate::pair::{Pair, Way};
+use crate::world::{Way, World};
 
 const WAY: Way = Way {
     platform: Platform::AdrDdioOn,
@@ -20,10 +20,10 @@ const COUNT: u64 = 4;
 /// it the third time.
 fn run(profile: &Profile, seed: u64, forgets: bool) -> (Result<(), Loss>, Trace) {
     let fabric = Fabric::seeded(profile.clone(), seed);
-    let pair = Arc::new(Pair::new(&fabric, WAY).expect("a connection"));
+    let world = Arc::new(World::new(&fabric, WAY).expect("a connection"));
     let told = AtomicU64::new(0);
     let check = |cut: &Cut<'_>| {
-        for image in cut.images(&pair.pmem) {
+        for image in cut.images(&world.pmem) {
             let number = u64::from_le_bytes(image.bytes()[..8].try_into().expect("8 bytes"));
             let told = told.load(Ordering::Relaxed);
             assert!(
@@ -33,15 +33,15 @@ fn run(profile: &Profile, seed: u64, forgets: bool) -> (Result<(), Loss>, Trace)
         }
     };
     let found = fabric.find_loss(check, || {
-        let serving = pair.server.spawn({
-            let pair = Arc::clone(&pair);
-            move || (1..=COUNT).try_for_each(|number| pair.answer(!forgets || number != 3))
+        let serving = world.server.spawn({
+            let world = Arc::clone(&world);
+            move || (1..=COUNT).try_for_each(|number| world.answer(!forgets || number != 3))
         });
-        let _entered = pair.client.enter();
+        let _entered = world.client.enter();
         for number in 1..=COUNT {
-            pair.write(0, &number.to_le_bytes()).expect("posted");
-            pair.ask(0, 8).expect("posted");
-            pair.wait_for_answer().expect("answered");
+            world.write(0, &number.to_le_bytes()).expect("posted");
+            world.ask(0, 8).expect("posted");
+            world.wait_for_answer().expect("answered");
             told.store(number, Ordering::Relaxed);
         }
         serving.join().expect("no panic").expect("served");

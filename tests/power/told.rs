@@ -6,8 +6,8 @@ use anyhow::Result;
 use rpma::sim::{Fabric, Loss, Platform, Profile};
 use rpma::{Flags, FlushType};
 
-use crate::pair::{Pair, Way, arrives};
 use crate::protocols::{check, place, record};
+use crate::world::{Way, World, arrives};
 
 /// How the client makes sure that the flush comes before its message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,27 +31,27 @@ fn run(profile: &Profile, by_reading: bool, order: Order, seed: u64) -> Result<(
         by_reading,
         promise: None,
     };
-    let pair = Pair::new(&fabric, way).expect("a connection");
+    let world = World::new(&fabric, way).expect("a connection");
     let told = AtomicU64::new(0);
     let append = |number: u64| -> Result<()> {
         let (bytes, tail) = (record(number), (number + 1).to_le_bytes());
-        pair.write(place(number), &bytes)?;
-        pair.flush(place(number), bytes.len())?;
-        pair.write(0, &tail)?;
+        world.write(place(number), &bytes)?;
+        world.flush(place(number), bytes.len())?;
+        world.write(0, &tail)?;
         match order {
-            Order::Polled => pair.flush(0, 8)?,
-            _ => pair.post_flush(0, 8, FlushType::Persistent)?,
+            Order::Polled => world.flush(0, 8)?,
+            _ => world.post_flush(0, 8, FlushType::Persistent)?,
         }
         let fence = match order {
             Order::Fenced => Flags::FENCE,
             _ => Flags::COMPLETION_ALWAYS,
         };
-        pair.notify(Flags::COMPLETION_ALWAYS | fence)?;
-        arrives(&pair.far, 4)?;
+        world.notify(Flags::COMPLETION_ALWAYS | fence)?;
+        arrives(&world.far, 4)?;
         told.store(number + 1, Ordering::Relaxed);
-        pair.expect_request()
+        world.expect_request()
     };
-    let check = |cut: &rpma::sim::Cut<'_>| check(&pair.pmem, &told, cut);
+    let check = |cut: &rpma::sim::Cut<'_>| check(&world.pmem, &told, cut);
     fabric.find_loss(check, || {
         (0..2).for_each(|number| append(number).expect("nothing fails"))
     })

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use rpma::sim::{Cut, Loss, Platform, Profile};
 
-use crate::pair::{Pair, Way, fabric};
+use crate::world::{Way, World, fabric};
 
 const LEN: usize = 200;
 const COUNT: usize = 8;
@@ -47,10 +47,10 @@ fn run(profile: &Profile, platform: Platform, is_valid: fn(&[u8]) -> bool) -> Re
         by_reading: false,
         promise: None,
     };
-    let pair = Pair::new(&fabric, way).expect("a connection");
+    let world = World::new(&fabric, way).expect("a connection");
     let told = AtomicUsize::new(0);
     let check = |cut: &Cut<'_>| {
-        for image in cut.images(&pair.pmem) {
+        for image in cut.images(&world.pmem) {
             let found = recover(image.bytes(), is_valid);
             assert!(
                 found >= told.load(Ordering::Relaxed),
@@ -63,8 +63,8 @@ fn run(profile: &Profile, platform: Platform, is_valid: fn(&[u8]) -> bool) -> Re
     };
     fabric.find_loss(check, || {
         for number in 0..COUNT {
-            pair.write(number * LEN, &record(number)).expect("posted");
-            pair.flush(number * LEN, LEN).expect("flushed");
+            world.write(number * LEN, &record(number)).expect("posted");
+            world.flush(number * LEN, LEN).expect("flushed");
             told.store(number + 1, Ordering::Relaxed);
         }
     })?;
@@ -116,9 +116,9 @@ fn count(profile: &Profile, how: Number) -> Result<(), Loss> {
         by_reading: true,
         promise: None,
     };
-    let pair = Pair::new(&fabric, way).expect("a connection");
+    let world = World::new(&fabric, way).expect("a connection");
     let check = |cut: &Cut<'_>| {
-        for image in cut.images(&pair.pmem) {
+        for image in cut.images(&world.pmem) {
             let number = u64::from_le_bytes(image.bytes()[..8].try_into().expect("8 bytes"));
             assert!([0, 0xFF, 0x100].contains(&number), "{number:#x}");
         }
@@ -127,12 +127,12 @@ fn count(profile: &Profile, how: Number) -> Result<(), Loss> {
         for number in [0xFF_u64, 0x100] {
             let bytes = number.to_le_bytes();
             match how {
-                Number::InAHeader => pair.write(0, &[bytes, [7; 8]].concat()),
-                Number::Alone => pair.write(0, &bytes),
-                Number::Atomic => pair.atomic_write(0, &bytes),
+                Number::InAHeader => world.write(0, &[bytes, [7; 8]].concat()),
+                Number::Alone => world.write(0, &bytes),
+                Number::Atomic => world.atomic_write(0, &bytes),
             }
             .expect("posted");
-            pair.flush(0, 8).expect("flushed");
+            world.flush(0, 8).expect("flushed");
         }
     })
 }

@@ -53,7 +53,7 @@ impl Base {
 }
 
 /// Two ends of a connection.
-struct Pair {
+struct Ends {
     client: Conn,
     server: Conn,
 }
@@ -98,16 +98,16 @@ impl Sides {
         let other = self.connect(&addr, (&client, &fallback), (&server, &shared), &ep)?;
         phase_ends();
 
-        for pair in [&native, &other] {
-            one_sided(&pair.client, &client, &server)?;
-            batch(&pair.client, &client, &server)?;
+        for ends in [&native, &other] {
+            one_sided(&ends.client, &client, &server)?;
+            batch(&ends.client, &client, &server)?;
         }
         messages(&native, &client, &server)?;
         shared_messages(&other, &client, &server, &srq, &channel)?;
         phase_ends();
 
         // One end closes, the other one is closed.
-        let Pair {
+        let Ends {
             client: closing,
             server: closed,
         } = native;
@@ -162,7 +162,7 @@ impl Sides {
         (client, client_cfg): (&Base, &ConnCfg),
         (server, server_cfg): (&Base, &ConnCfg),
         ep: &Ep,
-    ) -> Result<Pair> {
+    ) -> Result<Ends> {
         let in_client = self.client.enter();
         let req = ConnReq::new(&client.peer, addr, ep.get_port(), client_cfg)?;
         req.recv(client.target.slice(..8)?, 100)?;
@@ -176,7 +176,7 @@ impl Sides {
         let accepted = req.connect(b"welcome")?;
         let client = asking.wait_established(LIMIT)?;
         expect(&accepted, &ConnEvent::Established)?;
-        Ok(Pair {
+        Ok(Ends {
             client,
             server: accepted,
         })
@@ -244,26 +244,26 @@ fn batch(conn: &Conn, own: &Base, other: &Base) -> Result<()> {
 }
 
 /// Messages to receives of a connection's own.
-fn messages(pair: &Pair, client: &Base, server: &Base) -> Result<()> {
+fn messages(ends: &Ends, client: &Base, server: &Base) -> Result<()> {
     let from = client.source.slice(..8)?;
-    pair.client.send(from, ALWAYS, 1)?;
+    ends.client.send(from, ALWAYS, 1)?;
     let to = remote(&server.target)?;
-    let written = pair.client.write_with_imm(to, from, ALWAYS, 5, 2)?;
-    pair.client.wait_for(written, LIMIT, |_| {})?;
-    all_done(&pair.server, 2)?;
-    pair.server.recv_many(&[(MrSlice::EMPTY, 3)])?;
-    pair.client.send_with_imm(MrSlice::EMPTY, ALWAYS, 6, 3)?;
-    all_done(&pair.client, 1)?;
-    all_done(&pair.server, 1)?;
+    let written = ends.client.write_with_imm(to, from, ALWAYS, 5, 2)?;
+    ends.client.wait_for(written, LIMIT, |_| {})?;
+    all_done(&ends.server, 2)?;
+    ends.server.recv_many(&[(MrSlice::EMPTY, 3)])?;
+    ends.client.send_with_imm(MrSlice::EMPTY, ALWAYS, 6, 3)?;
+    all_done(&ends.client, 1)?;
+    all_done(&ends.server, 1)?;
     // To the receive that was posted before connecting.
-    pair.server.send(server.source.slice(..8)?, ALWAYS, 4)?;
-    all_done(&pair.server, 1)?;
-    all_done(&pair.client, 1)
+    ends.server.send(server.source.slice(..8)?, ALWAYS, 4)?;
+    all_done(&ends.server, 1)?;
+    all_done(&ends.client, 1)
 }
 
 /// Messages to a shared receive queue.
 fn shared_messages(
-    pair: &Pair,
+    ends: &Ends,
     client: &Base,
     server: &Base,
     srq: &Srq,
@@ -274,9 +274,9 @@ fn shared_messages(
     srq.recv_many(&[(part, 2), (part, 3)])?;
     let rcq = srq.get_rcq().context("it has one")?;
     for number in 0..2 {
-        pair.client
+        ends.client
             .send(client.source.slice(..8)?, ALWAYS, number)?;
-        all_done(&pair.client, 1)?;
+        all_done(&ends.client, 1)?;
         channel.wait_timeout(LIMIT)?;
         let mut wcs = [Wc::default(); 2];
         ensure!(rcq.get_wc(&mut wcs)? == 1, "one message");

@@ -15,7 +15,7 @@ pub(crate) const LIMIT: Duration = Duration::from_secs(10);
 /// The size of the server's memory, and of the client's.
 pub(crate) const SIZE: usize = 4096;
 
-pub(crate) struct Pair {
+pub(crate) struct World {
     pub(crate) client: Host,
     pub(crate) server: Host,
     pub(crate) pmem: Pmem,
@@ -43,7 +43,7 @@ pub(crate) struct Way {
     pub(crate) promise: Option<bool>,
 }
 
-impl Pair {
+impl World {
     pub(crate) fn new(fabric: &Fabric, way: Way) -> Result<Self> {
         Self::sized(fabric, way, SIZE)
     }
@@ -102,7 +102,7 @@ impl Pair {
         promise.set_direct_write_to_pmem(way.promise.unwrap_or(may));
         conn.apply_remote_peer_cfg(&promise);
         other.0.apply_remote_peer_cfg(&promise);
-        let pair = Self {
+        let world = Self {
             client,
             server,
             pmem,
@@ -115,8 +115,8 @@ impl Pair {
             messages,
             peers: (peer, far_peer),
         };
-        pair.expect_request()?;
-        Ok(pair)
+        world.expect_request()?;
+        Ok(world)
     }
 
     /// Writes to the server's memory the bytes in the same place of the client's.
