@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use crate::error_state::failed;
 use crate::fetch::gather;
-use crate::links::Fault;
+use crate::links::LinkFault;
 use crate::memory::{Part, access};
 use crate::qp::{Data, Operation, QpState, Send, Waiting};
 use crate::responder::Refusal;
@@ -307,19 +307,22 @@ impl State {
         let mut fault = self.fault(number, index);
         let mut hears = self.hears(number);
         match fault {
-            Some(Fault::AllAcknowledgements) => {
+            Some(LinkFault::AllAcknowledgements) => {
                 self.qps[number].is_deaf = true;
                 hears = false;
             }
-            Some(Fault::Answer) => hears = false,
-            Some(Fault::Packet) => {
+            Some(LinkFault::Answer) => hears = false,
+            Some(LinkFault::Packet) => {
                 self.fault_is_over(number, index);
                 self.send_first_packets(number, index, &parts);
                 return Outcome::NoAnswer;
             }
             _ => {}
         }
-        if matches!(fault, Some(Fault::AllAcknowledgements | Fault::Answer)) {
+        if matches!(
+            fault,
+            Some(LinkFault::AllAcknowledgements | LinkFault::Answer)
+        ) {
             self.fault_is_over(number, index);
             fault = None;
         }
@@ -330,12 +333,12 @@ impl State {
             );
         }
         let lost = Outcome::Failed(ibv_wc_status::IBV_WC_RETRY_EXC_ERR);
-        if fault == Some(Fault::Request) {
+        if fault == Some(LinkFault::Request) {
             return lost;
         }
         let takes_receive = send.operation.is_message() && self.has_receive(peer);
         if takes_receive && self.loses_receive(peer) {
-            self.note_fault(number, index, Fault::Receive);
+            self.note_fault(number, index, LinkFault::Receive);
             // Its own queue still has it, until it fails; a shared one has it no more.
             if self.qps[peer].srq.is_some() {
                 self.qps[peer].begun = self.take_receive(peer);
@@ -353,7 +356,7 @@ impl State {
             _ => {
                 parts.iter().for_each(|part| self.read_out(*part));
                 let mut bytes = gather(&send, &parts);
-                if let Some(Fault::Rest { placed }) = fault {
+                if let Some(LinkFault::Rest { placed }) = fault {
                     bytes.truncate(placed);
                 }
                 self.serve(peer, number, &send, &bytes)

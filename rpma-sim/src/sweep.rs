@@ -33,7 +33,7 @@ const LONGEST: Duration = Duration::from_secs(3600);
 
 /// The fault in one run.
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Fault {
+enum RunFault {
     /// This call fails with `EIO`, and has no effect.
     Call(String, u32),
     /// This happens to a request, of all connections.
@@ -62,14 +62,14 @@ enum OnHost {
     Cut,
 }
 
-const ON_WAY: [(OnWay, &str, links::Fault); 3] = [
-    (OnWay::Request, "request", links::Fault::Request),
+const ON_WAY: [(OnWay, &str, links::LinkFault); 3] = [
+    (OnWay::Request, "request", links::LinkFault::Request),
     (
         OnWay::Acknowledgement,
         "acknowledgement",
-        links::Fault::Acknowledgement,
+        links::LinkFault::Acknowledgement,
     ),
-    (OnWay::Packet, "packet", links::Fault::Packet),
+    (OnWay::Packet, "packet", links::LinkFault::Packet),
 ];
 
 const ON_HOST: [(OnHost, &str); 3] = [
@@ -79,7 +79,7 @@ const ON_HOST: [(OnHost, &str); 3] = [
 ];
 
 impl OnWay {
-    fn entry(self) -> (&'static str, links::Fault) {
+    fn entry(self) -> (&'static str, links::LinkFault) {
         let found = ON_WAY.into_iter().find(|(of, _, _)| *of == self);
         let (_, name, fault) = found.expect("it has all");
         (name, fault)
@@ -103,7 +103,7 @@ impl OnHost {
     }
 }
 
-impl fmt::Display for Fault {
+impl fmt::Display for RunFault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Call(call, nth) => write!(f, "{call} {nth}"),
@@ -113,7 +113,7 @@ impl fmt::Display for Fault {
     }
 }
 
-impl FromStr for Fault {
+impl FromStr for RunFault {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
@@ -139,7 +139,7 @@ impl FromStr for Fault {
     }
 }
 
-impl Fault {
+impl RunFault {
     fn arm(&self, fabric: &Fabric) -> Option<AtStep> {
         match self {
             Self::Call(call, nth) => drop(fabric.fail(call).nth(*nth, Errno::IO)),
@@ -182,16 +182,16 @@ impl Shared {
 }
 
 /// Several faults, as a variable has them.
-fn text_of(faults: &[Fault]) -> String {
+fn text_of(faults: &[RunFault]) -> String {
     if faults.is_empty() {
         return NONE.to_owned();
     }
-    let texts: Vec<String> = faults.iter().map(Fault::to_string).collect();
+    let texts: Vec<String> = faults.iter().map(RunFault::to_string).collect();
     texts.join("; ")
 }
 
 /// The faults that the variable has.
-fn only() -> Option<Vec<Fault>> {
+fn only() -> Option<Vec<RunFault>> {
     let text = env::var(ONLY).ok()?;
     if text.trim() == NONE {
         return Some(Vec::new());
@@ -201,7 +201,7 @@ fn only() -> Option<Vec<Fault>> {
 }
 
 /// Runs a program with these faults. If it panics, so does this, after it has printed them.
-fn run(profile: &Profile, faults: &[Fault], program: &impl Fn(&Fabric)) -> Fabric {
+fn run(profile: &Profile, faults: &[RunFault], program: &impl Fn(&Fabric)) -> Fabric {
     let fabric = Fabric::seeded(profile.clone(), 1);
     if let Err(panic) = try_run(&fabric, faults, program) {
         let text = text_of(faults);
@@ -222,7 +222,7 @@ fn run(profile: &Profile, faults: &[Fault], program: &impl Fn(&Fabric)) -> Fabri
 
 fn try_run(
     fabric: &Fabric,
-    faults: &[Fault],
+    faults: &[RunFault],
     program: &impl Fn(&Fabric),
 ) -> std::thread::Result<()> {
     fabric.shared().order.end_after(LONGEST);
@@ -293,7 +293,7 @@ pub fn storm(profile: &Profile, runs: u64, program: impl Fn(&Fabric)) {
     let first = number("RPMA_SIM_SEED").unwrap_or(1);
     for seed in first..first.saturating_add(runs) {
         let mut faults = drawn(&all, seed);
-        let fails = |faults: &[Fault]| {
+        let fails = |faults: &[RunFault]| {
             let fabric = Fabric::seeded(profile.clone(), 1);
             try_run(&fabric, faults, &program).is_err()
         };
@@ -315,7 +315,7 @@ pub fn storm(profile: &Profile, runs: u64, program: impl Fn(&Fabric)) {
 }
 
 /// Two to four faults. Each kind is as likely as the others.
-fn drawn(all: &[Vec<Fault>; 3], seed: u64) -> Vec<Fault> {
+fn drawn(all: &[Vec<RunFault>; 3], seed: u64) -> Vec<RunFault> {
     let mut random = mix(seed);
     let mut below = |limit: usize| {
         random = mix(random);
@@ -358,17 +358,17 @@ impl Extent {
     }
 
     /// By kind: of calls, requests and hosts.
-    fn faults(&self) -> [Vec<Fault>; 3] {
+    fn faults(&self) -> [Vec<RunFault>; 3] {
         let calls = self.calls.iter();
         let calls = calls.flat_map(|(call, count)| {
-            (1..=*count as u32).map(|nth| Fault::Call((*call).to_owned(), nth))
+            (1..=*count as u32).map(|nth| RunFault::Call((*call).to_owned(), nth))
         });
         let requests = (1..=self.requests)
-            .flat_map(|nth| ON_WAY.map(|(kind, _, _)| Fault::Request(kind, nth)));
+            .flat_map(|nth| ON_WAY.map(|(kind, _, _)| RunFault::Request(kind, nth)));
         let every = self.steps.div_ceil(STEPS).max(1) as usize;
         let hosts = (1..=self.steps).step_by(every).flat_map(|step| {
             self.hosts.iter().flat_map(move |host| {
-                ON_HOST.map(|(kind, _)| Fault::Host(kind, host.clone(), step))
+                ON_HOST.map(|(kind, _)| RunFault::Host(kind, host.clone(), step))
             })
         });
         [calls.collect(), requests.collect(), hosts.collect()]
@@ -391,11 +391,11 @@ mod tests {
             "kill the other one 6",
             "cut server 7",
         ] {
-            let fault: Fault = text.parse().expect("a fault");
+            let fault: RunFault = text.parse().expect("a fault");
             assert_eq!(fault.to_string(), text);
         }
         for text in ["", "request", "request 0", "packet x", "melt server 1"] {
-            text.parse::<Fault>().expect_err("no fault");
+            text.parse::<RunFault>().expect_err("no fault");
         }
     }
 }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{Delay, Fault};
+use super::{Delay, LinkFault};
 use crate::fabric::{Fabric, Host};
 use crate::qp::Qp;
 use crate::state::Shared;
@@ -64,7 +64,7 @@ impl Link {
     ///
     /// If `nth` is 0.
     pub fn lose_request(&self, nth: u32) {
-        self.arm(nth, Fault::Request);
+        self.arm(nth, LinkFault::Request);
     }
 
     /// The `nth` request from now on, 1 being the next, is executed, and yet ends as
@@ -78,7 +78,7 @@ impl Link {
     ///
     /// If `nth` is 0.
     pub fn lose_acknowledgement(&self, nth: u32) {
-        self.arm(nth, Fault::Acknowledgement);
+        self.arm(nth, LinkFault::Acknowledgement);
     }
 
     /// The `nth` request from now on, 1 being the next, is executed, and so are all later requests
@@ -93,7 +93,7 @@ impl Link {
     ///
     /// If `nth` is 0.
     pub fn lose_acknowledgements(&self, nth: u32) {
-        self.arm(nth, Fault::AllAcknowledgements);
+        self.arm(nth, LinkFault::AllAcknowledgements);
     }
 
     /// One packet of the `nth` request from now on, 1 being the next, is lost. The device sends the
@@ -107,7 +107,7 @@ impl Link {
     ///
     /// If `nth` is 0.
     pub fn lose_packet(&self, nth: u32) {
-        self.arm(nth, Fault::Packet);
+        self.arm(nth, LinkFault::Packet);
     }
 
     /// The acknowledgement of the `nth` request from now on, 1 being the next, is lost once: the
@@ -120,7 +120,7 @@ impl Link {
     ///
     /// If `nth` is 0.
     pub fn lose_answer(&self, nth: u32) {
-        self.arm(nth, Fault::Answer);
+        self.arm(nth, LinkFault::Answer);
     }
 
     /// The `nth` plain RDMA write from now on, 1 being the next, places only its first `bytes`
@@ -136,7 +136,7 @@ impl Link {
     ///
     /// If `nth` is 0.
     pub fn place_only(&self, nth: u32, bytes: usize) {
-        self.arm(nth, Fault::Rest { placed: bytes });
+        self.arm(nth, LinkFault::Rest { placed: bytes });
     }
 
     /// From now on, each request is executed `duration` after its post. Requests stay in order,
@@ -277,7 +277,7 @@ impl Link {
         before - armed.len()
     }
 
-    fn arm(&self, nth: u32, fault: Fault) {
+    fn arm(&self, nth: u32, fault: LinkFault) {
         let mut state = self.shared.lock();
         state.links.arm(Some(self.from), Some(self.to), nth, fault);
     }
@@ -321,6 +321,6 @@ impl Host {
         let mut state = self.shared().lock();
         state
             .links
-            .arm(None, Some(self.index()), nth, Fault::Receive);
+            .arm(None, Some(self.index()), nth, LinkFault::Receive);
     }
 }

@@ -16,7 +16,7 @@ use crate::timer::Timer;
 
 /// The fault of a request on its way. The request then ends as `IBV_WC_RETRY_EXC_ERR`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Fault {
+pub(crate) enum LinkFault {
     /// It does not arrive.
     Request,
     /// It is executed, and the requester never hears of it.
@@ -39,7 +39,7 @@ pub(crate) struct Way {
     /// It is still on its way: the number of the delay that ends that.
     travels: Option<u64>,
     is_counted: bool,
-    fault: Option<Fault>,
+    fault: Option<LinkFault>,
     /// It was executed, and its acknowledgement was lost.
     is_executed: bool,
     /// It was sent, and is sent again.
@@ -101,7 +101,7 @@ struct Armed {
     /// From anywhere and to anywhere, if it is `None`.
     from: Option<usize>,
     to: Option<usize>,
-    fault: Fault,
+    fault: LinkFault,
     /// How many requests are left before the one that it is about.
     before: u32,
 }
@@ -123,7 +123,13 @@ impl Links {
         self.requests
     }
 
-    pub(crate) fn arm(&mut self, from: Option<usize>, to: Option<usize>, nth: u32, fault: Fault) {
+    pub(crate) fn arm(
+        &mut self,
+        from: Option<usize>,
+        to: Option<usize>,
+        nth: u32,
+        fault: LinkFault,
+    ) {
         assert!(nth > 0, "the first one is number 1");
         let before = nth - 1;
         self.armed.push(Armed {
@@ -136,7 +142,12 @@ impl Links {
 
     /// Counts something that arrives, for all armed faults that it is about; the first one that is
     /// due happens.
-    fn count(&mut self, from: usize, to: usize, is_about: impl Fn(Fault) -> bool) -> Option<Fault> {
+    fn count(
+        &mut self,
+        from: usize,
+        to: usize,
+        is_about: impl Fn(LinkFault) -> bool,
+    ) -> Option<LinkFault> {
         let mut due = None;
         self.armed.retain_mut(|armed| {
             let is_other = |only: Option<usize>, host| only.is_some_and(|only| only != host);
@@ -253,7 +264,7 @@ impl State {
 
     /// Returns the fault of a request that reaches its peer now. Retries of it are not counted
     /// again.
-    pub(crate) fn fault(&mut self, number: u32, index: usize) -> Option<Fault> {
+    pub(crate) fn fault(&mut self, number: u32, index: usize) -> Option<LinkFault> {
         let (from, to) = self.way_of(&self.qps[number])?;
         let send = &mut self.qps[number].sends[index];
         let is_plain_write = send.operation == Operation::Write(None);
@@ -261,19 +272,19 @@ impl State {
             send.way.is_counted = true;
             self.links.requests += 1;
             send.way.fault = self.links.count(from, to, |fault| match fault {
-                Fault::Request
-                | Fault::Acknowledgement
-                | Fault::AllAcknowledgements
-                | Fault::Packet
-                | Fault::Answer => true,
-                Fault::Rest { .. } => is_plain_write,
-                Fault::Receive => false,
+                LinkFault::Request
+                | LinkFault::Acknowledgement
+                | LinkFault::AllAcknowledgements
+                | LinkFault::Packet
+                | LinkFault::Answer => true,
+                LinkFault::Rest { .. } => is_plain_write,
+                LinkFault::Receive => false,
             });
             let one_in = self.links.loses.get(&(from, to)).copied();
             let is_lost = one_in.is_some_and(|one_in| self.chance(one_in) == 0);
             let way = &mut self.qps[number].sends[index].way;
             if is_lost && way.fault.is_none() {
-                way.fault = Some(Fault::Packet);
+                way.fault = Some(LinkFault::Packet);
             }
             if let Some(fault) = way.fault {
                 self.note_fault(number, index, fault);
@@ -284,7 +295,7 @@ impl State {
 
     /// A request has had its fault. If it is tried once more it must not be executed again.
     pub(crate) fn is_lost(&mut self, number: u32, index: usize) {
-        self.qps[number].sends[index].way.fault = Some(Fault::Request);
+        self.qps[number].sends[index].way.fault = Some(LinkFault::Request);
     }
 
     /// Whether the peer's answers to a queue pair arrive.
@@ -320,7 +331,7 @@ impl State {
     /// Whether a message that takes a receive of a queue pair now is never complete.
     pub(crate) fn loses_receive(&mut self, peer: u32) -> bool {
         let host = self.host_of(&self.qps[peer]);
-        let lost = |fault| fault == Fault::Receive;
+        let lost = |fault| fault == LinkFault::Receive;
         self.links.count(host, host, lost).is_some()
     }
 
@@ -328,7 +339,7 @@ impl State {
     pub(crate) fn may_lose_receive(&self, peer: u32) -> bool {
         let host = self.host_of(&self.qps[peer]);
         let mut armed = self.links.armed.iter();
-        armed.any(|armed| armed.fault == Fault::Receive && armed.to == Some(host))
+        armed.any(|armed| armed.fault == LinkFault::Receive && armed.to == Some(host))
     }
 
     /// Some hosts reach each other again. One of them may have been frozen.

@@ -2,10 +2,10 @@
 
 use std::fmt;
 
-use super::{Armed, Delay, Fault};
+use super::{Armed, Delay, LinkFault};
 use crate::state::State;
 
-impl fmt::Display for Fault {
+impl fmt::Display for LinkFault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Request => "it is lost",
@@ -33,8 +33,8 @@ impl State {
                 before,
             } = armed;
             let what = match fault {
-                Fault::Rest { .. } => "write",
-                Fault::Receive => "message",
+                LinkFault::Rest { .. } => "write",
+                LinkFault::Receive => "message",
                 _ => "request",
             };
             let way = match (*from, *to) {
@@ -67,7 +67,7 @@ impl State {
     }
 
     /// Keeps a fault of a request for reports.
-    pub(crate) fn note_fault(&mut self, number: u32, index: usize, fault: Fault) {
+    pub(crate) fn note_fault(&mut self, number: u32, index: usize, fault: LinkFault) {
         let request = self.describe(number, &self.qps[number].sends[index]);
         self.failures.note(format!("{request}: {fault}"), None);
     }
