@@ -10,7 +10,7 @@ use tokio::time::sleep;
 
 use crate::failing::names;
 use crate::faults::{UnderWay, Waits};
-use crate::hosts::{Far, Fault, methods, spoil};
+use crate::hosts::{Far, Outage, methods, spoil};
 use crate::served::{TAIL, block, commit};
 use crate::support::in_time;
 use crate::world::{leaving, virtually};
@@ -54,7 +54,7 @@ fn a_look_that_fails_is_the_reason() {
             let failing = world.fabric.fail(call).on(&world.hosts[0]);
             let failing = failing.next(Errno::IO);
             match call {
-                "rdma_get_cm_event" => Fault::Killed.begin(world, &mut far).await,
+                "rdma_get_cm_event" => Outage::Killed.begin(world, &mut far).await,
                 _ => far.there.release(),
             }
             let room = in_time(waits.room).await.expect("no panic");

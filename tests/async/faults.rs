@@ -8,7 +8,7 @@ use rpma_async::{Pool, Writer};
 use tokio::task::{JoinHandle, yield_now};
 use tokio::time::{Instant, sleep};
 
-use crate::hosts::{Far, Fault, methods, spoil, with_each};
+use crate::hosts::{Far, Outage, methods, spoil, with_each};
 use crate::served::{block, commit};
 use crate::support::in_time;
 use crate::world::{World, virtually};
@@ -86,14 +86,14 @@ impl UnderWay {
 
 /// Whether the reason is that of this fault.
 #[track_caller]
-fn is_of(error: &Error, fault: Fault) {
+fn is_of(error: &Error, outage: Outage) {
     let is_right = match error {
-        Error::Ended(event) => fault.is_told() && **event == ConnEvent::Closed,
+        Error::Ended(event) => outage.is_told() && **event == ConnEvent::Closed,
         // Requests that are still on their way get no answer, in any state of the client.
         Error::Operation(failure) => failure.status == WcStatus::RETRY_EXC_ERR,
         _ => false,
     };
-    assert!(is_right, "{fault:?}: {error:?}");
+    assert!(is_right, "{outage:?}: {error:?}");
 }
 
 /// Promise: each fault of a server ends all waits of its writer, with the reason, when the retries
@@ -102,14 +102,14 @@ fn is_of(error: &Error, fault: Fault) {
 /// released them: the server never gets another task's later writes there.
 #[test]
 fn a_fault_ends_all_waits_with_its_reason() {
-    with_each(async |world, method, fault| {
+    with_each(async |world, method, outage| {
         let of = UnderWay::new(world, method).await;
         let (mut far, writer, tickets) = (of.far, of.writer, of.tickets);
         let waits = Waits::begin(&writer, tickets).await;
         let spoiling = spoil(&of.pool);
         sleep(Duration::from_millis(200)).await;
         assert!(!waits.any() && of.pool.available() == 0);
-        fault.begin(world, &mut far).await;
+        outage.begin(world, &mut far).await;
         // A message about the end is there before the requests.
         sleep(Duration::from_millis(10)).await;
         far.there.release();
@@ -122,7 +122,7 @@ fn a_fault_ends_all_waits_with_its_reason() {
                     Fate::Durable
                 }
                 Err(error) => {
-                    is_of(&error, fault);
+                    is_of(&error, outage);
                     Fate::Unknown
                 }
             };
@@ -133,18 +133,18 @@ fn a_fault_ends_all_waits_with_its_reason() {
                 .await
                 .expect("no panic")
                 .expect_err("no room"),
-            fault,
+            outage,
         );
         match in_time(waits.closed).await.expect("no panic") {
             Ok(event) => assert_eq!(event, ConnEvent::Closed),
-            Err(error) => is_of(&error, fault),
+            Err(error) => is_of(&error, outage),
         }
         in_time(spoiling).await.expect("no panic");
         assert!(began.elapsed() < NOTICED, "{:?}", began.elapsed());
         let refused = commit(&writer, block(&of.pool, 4).await, 4).expect_err("it is over");
         assert!(matches!(refused, Error::NotConnected(_)), "{refused}");
         // Messages that are left arrive.
-        fault.end(&far);
+        outage.end(&far);
         sleep(Duration::from_secs(10)).await;
         far.keeps(durable..=3).await;
         drop(writer);
@@ -156,22 +156,22 @@ fn a_fault_ends_all_waits_with_its_reason() {
 /// durable, their sources come back, and the writer goes on.
 #[test]
 fn a_fault_that_passes_loses_nothing() {
-    with_each(async |world, method, fault| {
-        if !fault.passes(method) {
+    with_each(async |world, method, outage| {
+        if !outage.passes(method) {
             return;
         }
         let mut far = Far::new(world, "log", method);
         let writer = far.connect(world, 2, &ConnCfg::new()).await;
         let writer = Writer::new(&world.reactors[0], writer).expect("watched");
         let pool = Pool::new(&world.peers[0], 100, 2).expect("a pool");
-        fault.begin(world, &mut far).await;
+        outage.begin(world, &mut far).await;
         let first = commit(&writer, block(&pool, 1).await, 1).expect("posted");
         let second = commit(&writer, block(&pool, 2).await, 2).expect("posted");
         let waits = Waits::begin(&writer, [first, second]).await;
         let spoiling = spoil(&pool);
         sleep(Duration::from_millis(500)).await;
         assert!(!waits.any() && pool.available() == 0);
-        fault.end(&far);
+        outage.end(&far);
         for waiting in waits.durable {
             let waited = in_time(waiting).await.expect("no panic");
             waited.expect("durable");
@@ -193,9 +193,9 @@ fn a_fault_that_passes_loses_nothing() {
 /// would fail.
 #[test]
 fn a_host_that_took_the_request_and_is_gone() {
-    with_each(async |world, method, fault| {
+    with_each(async |world, method, outage| {
         // A server that is stopped admits no client.
-        if method != Method::Server || fault == Fault::CutOff {
+        if method != Method::Server || outage == Outage::CutOff {
             return;
         }
         let mut far = Far::new(world, "log", method);
@@ -206,13 +206,13 @@ fn a_host_that_took_the_request_and_is_gone() {
         drop(pool.lease().await);
         sleep(Duration::from_secs(3)).await;
         assert_eq!(writer.fate(ticket).expect("its own"), Fate::Pending);
-        fault.begin(world, &mut far).await;
+        outage.begin(world, &mut far).await;
         let began = Instant::now();
         let waited = in_time(writer.durable(ticket)).await;
-        is_of(&waited.expect_err("no answer comes"), fault);
+        is_of(&waited.expect_err("no answer comes"), outage);
         assert!(began.elapsed() < NOTICED, "{:?}", began.elapsed());
         assert_eq!(writer.fate(ticket).expect("its own"), Fate::Unknown);
-        fault.end(&far);
+        outage.end(&far);
         drop(writer);
         far.end().await;
     });
@@ -222,25 +222,25 @@ fn a_host_that_took_the_request_and_is_gone() {
 /// that is dropped at its own limit does not undo the commit: another one gets the outcome.
 #[test]
 fn limits_are_kept() {
-    with_each(async |world, method, fault| {
+    with_each(async |world, method, outage| {
         let of = UnderWay::new(world, method).await;
         let mut far = of.far;
         let limit = Duration::from_millis(120);
-        fault.begin(world, &mut far).await;
+        outage.begin(world, &mut far).await;
         sleep(Duration::from_millis(10)).await;
         far.there.release();
         let began = Instant::now();
         let wait = tokio::time::timeout(limit, of.writer.durable(of.tickets[1])).await;
         match wait {
             Err(_) => assert_eq!(began.elapsed(), limit),
-            Ok(waited) => is_of(&waited.expect_err("a fault"), fault),
+            Ok(waited) => is_of(&waited.expect_err("an outage"), outage),
         }
         let began = Instant::now();
         let closed = of.writer.clone().close(limit).await;
         assert!(began.elapsed() <= limit, "{:?}", began.elapsed());
         match closed.expect_err("commits are in flight") {
             Error::TimedOut(_) => assert_eq!(began.elapsed(), limit),
-            error => is_of(&error, fault),
+            error => is_of(&error, outage),
         }
         let began = Instant::now();
         let waited = in_time(of.writer.durable(of.tickets[1])).await;
@@ -250,7 +250,7 @@ fn limits_are_kept() {
             of.writer.fate(of.tickets[1]).expect("its own"),
             Fate::Pending
         );
-        fault.end(&far);
+        outage.end(&far);
         drop(of.writer);
         assert_eq!(of.pool.available(), 2);
         far.end().await;

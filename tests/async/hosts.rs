@@ -154,9 +154,9 @@ pub(crate) fn spoil(pool: &Pool) -> JoinHandle<()> {
     })
 }
 
-/// The fault of a server.
+/// The outage of a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Fault {
+pub(crate) enum Outage {
     /// Its host stands still.
     Frozen,
     /// No message arrives, in either direction.
@@ -173,7 +173,7 @@ pub(crate) enum Fault {
     CutOff,
 }
 
-impl Fault {
+impl Outage {
     pub(crate) const ALL: [Self; 7] = [
         Self::Frozen,
         Self::Parted,
@@ -226,11 +226,11 @@ impl Fault {
 }
 
 /// Runs a test for each method and each fault.
-pub(crate) fn with_each(test: impl AsyncFn(&World, Method, Fault)) {
+pub(crate) fn with_each(test: impl AsyncFn(&World, Method, Outage)) {
     for method in methods() {
-        for fault in Fault::ALL {
-            println!("{method}, {fault:?}");
-            virtually(async |world| test(world, method, fault).await);
+        for outage in Outage::ALL {
+            println!("{method}, {outage:?}");
+            virtually(async |world| test(world, method, outage).await);
         }
     }
 }

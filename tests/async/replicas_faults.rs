@@ -10,7 +10,7 @@ use tokio::time::{Instant, sleep};
 
 use crate::common::LIMIT;
 use crate::failing_commits::failed_posts;
-use crate::hosts::{Far, Fault, methods, with_each};
+use crate::hosts::{Far, Outage, methods, with_each};
 use crate::replicas::{RING, commit, fill};
 use crate::support::in_time;
 use crate::world::{World, impatient, virtually};
@@ -81,14 +81,14 @@ async fn within<T>(limit: Duration, wait: impl Future<Output = T>) -> T {
 /// are over. Then the replica is no longer able, and the reason is known.
 #[test]
 fn a_faulty_replica_delays_no_copies_of_the_others() {
-    with_each(async |world, method, fault| {
+    with_each(async |world, method, outage| {
         let mut of = Three::new(world, method, &impatient()).await;
         let (set, ids) = (of.set.clone(), of.ids);
         let first = commit(&set, 1, 3).expect("posted");
         let outcome = set.settle(first, 3, LIMIT).await.expect("the driver runs");
         assert_eq!(outcome.copies(), 3);
 
-        fault.begin(world, &mut of.fars[2]).await;
+        outage.begin(world, &mut of.fars[2]).await;
         let second = commit(&set, 2, 2).expect("two are able");
         let millisecond = Duration::from_millis(1);
         let settled = within(millisecond, set.settle(second, 2, LIMIT)).await;
@@ -107,7 +107,7 @@ fn a_faulty_replica_delays_no_copies_of_the_others() {
         assert_eq!(set.able(), 2);
         let failure = set.failure(ids[2]);
         println!("{failure:?}");
-        assert!(failure.is_some() || fault.is_told());
+        assert!(failure.is_some() || outage.is_told());
         let too_few = commit(&set, 3, 3).expect_err("two are able");
         assert!(matches!(too_few, Refused::TooFew { able: 2 }), "{too_few}");
         let third = commit(&set, 3, 2).expect("posted");
@@ -115,7 +115,7 @@ fn a_faulty_replica_delays_no_copies_of_the_others() {
         let outcome = settled.expect("the driver runs");
         assert_eq!((outcome.durable, outcome.failed), (of.good(), of.faulty()));
         // Messages that are left arrive.
-        fault.end(&of.fars[2]);
+        outage.end(&of.fars[2]);
         sleep(Duration::from_secs(10)).await;
         drop(set);
         of.keep(3, 1..=2).await;
@@ -128,12 +128,12 @@ fn a_faulty_replica_delays_no_copies_of_the_others() {
 /// one.
 #[test]
 fn a_fault_that_passes_gives_the_ring_back() {
-    with_each(async |world, method, fault| {
-        if !fault.passes(method) {
+    with_each(async |world, method, outage| {
+        if !outage.passes(method) {
             return;
         }
         let mut of = Three::new(world, method, &ConnCfg::new()).await;
-        fault.begin(world, &mut of.fars[2]).await;
+        outage.begin(world, &mut of.fars[2]).await;
         let (last, number) = fill(&of.set, of.ids[2]).await;
         let began = Instant::now();
         let full = of.set.room(100, SHORT).await.expect_err("the ring is full");
@@ -152,7 +152,7 @@ fn a_fault_that_passes_gives_the_ring_back() {
         });
         sleep(SHORT).await;
         assert!(!room.is_finished());
-        fault.end(&of.fars[2]);
+        outage.end(&of.fars[2]);
         let outcome = of
             .set
             .settle(last, 3, LIMIT)
@@ -168,12 +168,12 @@ fn a_fault_that_passes_gives_the_ring_back() {
 /// ring then, and the replica never gets later writes there.
 #[test]
 fn a_faulty_replica_is_set_aside() {
-    with_each(async |world, method, fault| {
-        if !fault.passes(method) {
+    with_each(async |world, method, outage| {
+        if !outage.passes(method) {
             return;
         }
         let mut of = Three::new(world, method, &ConnCfg::new()).await;
-        fault.begin(world, &mut of.fars[2]).await;
+        outage.begin(world, &mut of.fars[2]).await;
         let (last, number) = fill(&of.set, of.ids[2]).await;
         let set_aside = of.set.set_aside(of.ids[2], SHORT);
         within(SHORT, set_aside).await.expect("set aside");
@@ -191,7 +191,7 @@ fn a_faulty_replica_is_set_aside() {
             let outcome = of.set.settle(id, 2, LIMIT).await.expect("the driver runs");
             assert_eq!(outcome.durable, of.good());
         }
-        fault.end(&of.fars[2]);
+        outage.end(&of.fars[2]);
         sleep(Duration::from_secs(10)).await;
         of.keep(later, 0..=number).await;
     });
@@ -201,8 +201,8 @@ fn a_faulty_replica_is_set_aside() {
 /// that is set aside gives its bytes back when its queue pair is destroyed, after the limit.
 #[test]
 fn an_own_device_that_stands_still_keeps_the_ring() {
-    with_each(async |world, method, fault| {
-        if fault != Fault::Frozen {
+    with_each(async |world, method, outage| {
+        if outage != Outage::Frozen {
             return;
         }
         let of = Three::new(world, method, &ConnCfg::new()).await;
@@ -240,9 +240,9 @@ fn an_own_device_that_stands_still_keeps_the_ring() {
 /// would fail.
 #[test]
 fn a_replica_that_took_the_request_and_is_gone() {
-    with_each(async |world, method, fault| {
+    with_each(async |world, method, outage| {
         // A server that is stopped admits no client.
-        if method != Method::Server || fault == Fault::CutOff {
+        if method != Method::Server || outage == Outage::CutOff {
             return;
         }
         let mut of = Three::new(world, method, &impatient()).await;
@@ -252,13 +252,13 @@ fn a_replica_that_took_the_request_and_is_gone() {
         let outcome = of.set.settle(id, 3, limit).await.expect("the driver runs");
         assert_eq!(outcome.durable, of.good());
         assert_eq!(of.set.able(), 3, "its host is there");
-        fault.begin(world, &mut of.fars[2]).await;
+        outage.begin(world, &mut of.fars[2]).await;
         let settled = in_time(of.set.settle(id, 3, Duration::MAX));
         let outcome = within(NOTICED, settled).await.expect("the driver runs");
         assert_eq!(outcome.durable, of.good());
         assert_eq!(outcome.unknown, of.faulty());
         assert_eq!(of.set.able(), 2);
-        fault.end(&of.fars[2]);
+        outage.end(&of.fars[2]);
         of.keep(1, 0..=1).await;
     });
 }

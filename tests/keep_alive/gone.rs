@@ -6,9 +6,9 @@ use rpma::{ConnCfg, ConnEvent, Error, MrSlice, NotConnected, RemoteSlice, Wc};
 
 use crate::world::{ALWAYS, D, SIDES, STEP, Way, World, lost, patient, silent};
 
-/// The fault of a peer.
+/// The outage of a peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Fault {
+enum Outage {
     /// Its host stands still.
     Frozen,
     /// Its host loses its power.
@@ -19,7 +19,7 @@ enum Fault {
     Killed,
 }
 
-impl Fault {
+impl Outage {
     const ALL: [Self; 4] = [Self::Frozen, Self::NoPower, Self::Partition, Self::Killed];
 
     fn happens(self, world: &World, there: usize) {
@@ -38,23 +38,23 @@ impl Fault {
 #[test]
 fn a_peer_that_is_gone_is_noticed_in_time() {
     for way in Way::ALL {
-        for fault in Fault::ALL {
+        for outage in Outage::ALL {
             for (here, phase) in SIDES
                 .into_iter()
                 .flat_map(|side| (0..8).map(move |n| (side, n)))
             {
-                let what = format!("{way:?}, {fault:?}, seen by {here}, phase {phase}");
+                let what = format!("{way:?}, {outage:?}, seen by {here}, phase {phase}");
                 let world = World::new();
                 let mut ends = world.patient(way);
                 let _entered = world.hosts[here].enter();
                 // From each part of the time between two probes.
                 ends[here].idle(D + STEP * phase / 4);
-                fault.happens(&world, 1 - here);
+                outage.happens(&world, 1 - here);
                 let (took, saw) = ends[here].wait_for_the_end();
                 assert!(took <= D, "{what}: {took:?}");
                 assert_eq!(saw.completions, [], "{what}");
                 let (event, _) = saw.event.expect("an event");
-                if fault == Fault::Killed {
+                if outage == Outage::Killed {
                     // A program that waits for completions alone takes no events.
                     let expected = if way == Way::Channel {
                         lost()

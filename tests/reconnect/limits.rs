@@ -187,13 +187,13 @@ fn a_drop_at_each_step_leaves_nothing() {
 }
 
 #[derive(Clone, Copy, Debug)]
-enum Fault {
+enum Outage {
     Frozen,
     Cut,
     Parted,
 }
 
-impl Fault {
+impl Outage {
     fn action(self, hosts: &Hosts) -> impl FnOnce() + Send + 'static {
         let (server, link) = (hosts.server.clone(), hosts.link.clone());
         move || match self {
@@ -206,7 +206,7 @@ impl Fault {
 
 /// Runs a connection with this fault at this step of the client's. Returns whether the fault came
 /// too late for it.
-fn run(fault: Fault, step: u64, is_blocking: bool, heals: bool) -> bool {
+fn run(outage: Outage, step: u64, is_blocking: bool, heals: bool) -> bool {
     let hosts = Hosts::seeded(step);
     let serving = hosts.accept_each();
     let entered = hosts.client.enter();
@@ -217,15 +217,15 @@ fn run(fault: Fault, step: u64, is_blocking: bool, heals: bool) -> bool {
     client.set_cfg(&cfg(limit));
     let at = hosts
         .fabric
-        .at_step(hosts.fabric.steps() + step, fault.action(&hosts));
+        .at_step(hosts.fabric.steps() + step, outage.action(&hosts));
     let healing = heals.then(|| {
         let (server, link) = (hosts.server.clone(), hosts.link.clone());
         hosts.client.spawn(move || {
             sleep(5 * SECOND);
-            match fault {
-                Fault::Frozen => server.thaw(),
-                Fault::Parted => link.heal(),
-                Fault::Cut => {}
+            match outage {
+                Outage::Frozen => server.thaw(),
+                Outage::Parted => link.heal(),
+                Outage::Cut => {}
             }
         })
     });
@@ -233,7 +233,7 @@ fn run(fault: Fault, step: u64, is_blocking: bool, heals: bool) -> bool {
         true => block(&mut client),
         false => drive(&mut client),
     };
-    let what = format!("{fault:?} at {step}: {ended:?}");
+    let what = format!("{outage:?} at {step}: {ended:?}");
     match conn.is_some() {
         true => assert!(ended.took <= limit + SLACK, "{what}"),
         false => {
@@ -260,13 +260,13 @@ fn run(fault: Fault, step: u64, is_blocking: bool, heals: bool) -> bool {
 /// up at the limit, and leaves no object on the client. One that comes back is connected to.
 #[test]
 fn a_fault_at_each_step_keeps_the_limit() {
-    for fault in [Fault::Frozen, Fault::Cut, Fault::Parted] {
+    for outage in [Outage::Frozen, Outage::Cut, Outage::Parted] {
         for is_blocking in [false, true] {
             let mut steps = 1;
-            while !run(fault, steps, is_blocking, false) {
+            while !run(outage, steps, is_blocking, false) {
                 steps += 1;
             }
-            assert!(steps > 20, "{fault:?}: {steps} steps");
+            assert!(steps > 20, "{outage:?}: {steps} steps");
         }
     }
 }
@@ -274,9 +274,9 @@ fn a_fault_at_each_step_keeps_the_limit() {
 /// See above.
 #[test]
 fn a_server_that_is_reached_again_is_connected_to() {
-    for fault in [Fault::Frozen, Fault::Parted] {
+    for outage in [Outage::Frozen, Outage::Parted] {
         let mut steps = 1;
-        while !run(fault, steps, true, true) {
+        while !run(outage, steps, true, true) {
             steps += 1;
         }
     }
