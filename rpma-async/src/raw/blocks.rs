@@ -65,8 +65,8 @@ pub(crate) struct Blocks<M> {
 // SAFETY: `base` points into `memory`, whose bytes any thread may read and write.
 #[expect(unsafe_code, reason = "see there")]
 unsafe impl<M: Memory> Send for Blocks<M> {}
-// SAFETY: as above; the free blocks are behind a lock, the counts are atomic, and the bytes of a
-// block are reached only by its holders.
+// SAFETY: the free blocks are behind a lock, and the counts are atomic. Only the holders of a block
+// reach its bytes, in `memory`, which any thread may read and write.
 #[expect(unsafe_code, reason = "see there")]
 unsafe impl<M: Memory> Sync for Blocks<M> {}
 
@@ -333,7 +333,7 @@ mod tests {
     // SAFETY: it owns them.
     #[expect(unsafe_code, reason = "see there")]
     unsafe impl Send for Bytes {}
-    // SAFETY: as above.
+    // SAFETY: a shared reference gives out the address only.
     #[expect(unsafe_code, reason = "see there")]
     unsafe impl Sync for Bytes {}
 

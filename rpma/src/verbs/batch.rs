@@ -55,7 +55,8 @@ pub(crate) struct Requests<'a, const N: usize> {
 // SAFETY: the pointers inside are written when it is posted, by its only owner, and are of no use
 // afterwards.
 unsafe impl<const N: usize> Send for Requests<'_, N> {}
-// SAFETY: as above; a shared reference reads numbers only.
+// SAFETY: the pointers are written by the post, which needs `&mut`. A shared reference reads numbers
+// only.
 unsafe impl<const N: usize> Sync for Requests<'_, N> {}
 
 /// The unit in which a batch counts its memory. The first request starts at the first unit, and
@@ -356,7 +357,7 @@ impl<'a, const N: usize> Requests<'a, N> {
         let first: *mut MaybeUninit<Unit> = self.units.as_mut_ptr();
         // SAFETY: whole units are used, and not all, so that it is another one of them.
         let unit = unsafe { first.byte_add(self.used as usize) };
-        // SAFETY: as above; this has the only reference to them.
+        // SAFETY: the place is one of `units`, and `&mut self` makes this the only reference to it.
         let unit = unsafe { &mut *unit };
         let signaled = wr.send_flags & SendFlags::SIGNALED.bits() != 0;
         wr.sge.write(sge);

@@ -50,7 +50,7 @@ pub(crate) struct EventChannel {
 // SAFETY: the struct that the pointer leads to holds one descriptor that never changes; the calls
 // that read events from it are serialised by `turns`.
 unsafe impl Send for EventChannel {}
-// SAFETY: as above.
+// SAFETY: `turns` serialises the calls that read events, and the descriptor never changes.
 unsafe impl Sync for EventChannel {}
 
 impl EventChannel {
@@ -105,8 +105,9 @@ pub(crate) struct CmId {
 
 // SAFETY: calls that change the id are serialised by its channel's lock or take `&mut self`.
 unsafe impl Send for CmId {}
-// SAFETY: as above; the fields that `&self` reads without the lock (`verbs`, `port_num`) are set
-// before an id is shared and do not change then.
+// SAFETY: the channel's lock serialises the calls of `&self` that change the id. The fields that
+// `&self` reads without the lock (`verbs`, `port_num`) are set before an id is shared and do not
+// change then.
 unsafe impl Sync for CmId {}
 
 /// The steps before a connection can be asked for.
@@ -313,7 +314,8 @@ impl CmId {
     pub(crate) fn peer_addr(&self) -> Option<SocketAddr> {
         // SAFETY: the id is alive; the function returns a pointer to a field of it.
         let addr = unsafe { sys::rdma_get_peer_addr(self.as_ptr()) };
-        // SAFETY: as above.
+        // SAFETY: the field is a sockaddr union of at least sockaddr_in6's size, as large as its
+        // family needs, in the id, which `self` keeps.
         unsafe { socket_addr(addr) }
     }
 

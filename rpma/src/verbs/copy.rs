@@ -344,7 +344,7 @@ mod tests {
         let middle = words.as_mut_ptr().wrapping_add(1);
         // SAFETY: the second of three words, aligned as a `u64` is.
         unsafe { store(middle, 0x0123_4567_89AB_CDEF) };
-        // SAFETY: as above.
+        // SAFETY: the second of three words, aligned as a `u64` is.
         assert_eq!(unsafe { load(middle) }, 0x0123_4567_89AB_CDEF);
         assert_eq!(words, [u64::MAX, 0x0123_4567_89AB_CDEF, u64::MAX]);
     }
@@ -387,9 +387,9 @@ mod tests {
 
     #[test]
     fn nothing_is_accessed_when_there_is_nothing_to_copy() {
-        // SAFETY: of no byte, the null pointer is as good as any.
+        // SAFETY: no byte is read, so the null pointer is as good as any.
         unsafe { copy_from_shared(std::ptr::null(), &mut []) };
-        // SAFETY: as above.
+        // SAFETY: no byte is written, so the null pointer is as good as any.
         unsafe { copy_to_shared(&[], std::ptr::null_mut()) };
     }
 }

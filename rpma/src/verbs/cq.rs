@@ -38,7 +38,7 @@ pub(crate) struct CompChannel {
 
 // SAFETY: libibverbs guards those fields of the pointer's struct that change.
 unsafe impl Send for CompChannel {}
-// SAFETY: as above.
+// SAFETY: `turns` serialises the calls that take events, and `is_nonblocking` is atomic.
 unsafe impl Sync for CompChannel {}
 
 impl CompChannel {
@@ -154,11 +154,12 @@ impl CompChannel {
         let state = unsafe { &*state.cast_const().cast::<CqState>() };
         let tag = state.tag;
         let armed = match arms(tag) {
-            // SAFETY: the queue is alive.
+            // SAFETY: the queue is alive: its destruction needs the lock that is held here.
             true => unsafe { arm(cq, state) },
             false => Ok(()),
         };
-        // SAFETY: as above; the event is acknowledged once, also when arming failed.
+        // SAFETY: the queue is alive, by the same lock. The event is acknowledged once, even when
+        // arming failed.
         unsafe { sys::ibv_ack_cq_events(cq, 1) };
         Ok(Some((tag, armed)))
     }
@@ -331,7 +332,8 @@ type PollCq = unsafe extern "C" fn(*mut sys::ibv_cq, c_int, *mut sys::ibv_wc) ->
 
 // SAFETY: the providers lock a queue while it is polled or armed; the state is atomic or constant.
 unsafe impl Send for CompletionQueue {}
-// SAFETY: as above.
+// SAFETY: `polling` and the provider's own lock serialise polls, and libibverbs lets any thread arm.
+// The state is atomic or constant.
 unsafe impl Sync for CompletionQueue {}
 
 impl CompletionQueue {

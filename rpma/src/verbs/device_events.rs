@@ -244,7 +244,7 @@ impl Event {
                 on_error = unsafe { watch_of(event) }.map(|watch| watch.on_error);
             }
             kinds::IBV_EVENT_QP_LAST_WQE_REACHED => {
-                // SAFETY: as above.
+                // SAFETY: an event of this kind is one of a queue pair, too.
                 if let Some(watch) = unsafe { watch_of(event) } {
                     watch.last_receive.store(true, Ordering::Release);
                 }

@@ -126,7 +126,8 @@ unsafe impl RegisterableMemory for MmapMut {
     }
 }
 
-// SAFETY: as above; `is_writable` returns false.
+// SAFETY: a mapping stays in its place until its Drop unmaps it, and is readable. `is_writable`
+// returns false.
 unsafe impl RegisterableMemory for Mmap {
     fn as_mut_ptr(&mut self) -> *mut u8 {
         self.as_ptr().cast_mut()

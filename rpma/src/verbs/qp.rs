@@ -55,7 +55,8 @@ pub(crate) struct QueuePair {
 // SAFETY: verbs on a queue pair may be called from any thread; the connection-manager calls, which
 // change it, are serialised by the lock of the id's channel.
 unsafe impl Send for QueuePair {}
-// SAFETY: as above.
+// SAFETY: the providers lock the queues while threads post and poll, and that lock serialises the
+// connection-manager calls of `&self`. The other fields do not change.
 unsafe impl Sync for QueuePair {}
 
 /// The calls that post, which `verbs.h` has as `static inline` look-ups: they are looked up once.

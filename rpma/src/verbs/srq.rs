@@ -22,7 +22,7 @@ pub(crate) struct SharedReceiveQueue {
 
 // SAFETY: the providers lock the queue while they write to it.
 unsafe impl Send for SharedReceiveQueue {}
-// SAFETY: as above.
+// SAFETY: that lock lets several threads post at the same time, and the other fields do not change.
 unsafe impl Sync for SharedReceiveQueue {}
 
 type PostRecv = unsafe extern "C" fn(

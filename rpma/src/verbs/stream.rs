@@ -60,9 +60,10 @@ impl StreamCalls {
         if native == NativeOps::default() {
             return None;
         }
-        // SAFETY: the queue pair is alive.
+        // SAFETY: the caller guarantees that the queue pair is alive.
         let qp = NonNull::new(unsafe { sys::ibv_qp_to_qp_ex(qp.as_ptr()) })?;
-        // SAFETY: as above; there is no post yet that would change it.
+        // SAFETY: it is the same queue pair, which is alive, and there is no post yet that would
+        // change it.
         let calls = unsafe { qp.as_ref() };
         Some(Self {
             qp,
@@ -99,7 +100,7 @@ impl StreamCalls {
         // next call that adds a request reads them. One thread at a time: a posting thread holds
         // the lock of the send queue's slots.
         unsafe { (*qp).wr_id = wr_id };
-        // SAFETY: as above.
+        // SAFETY: the queue pair is alive, and this thread holds the lock: see `wr_id`.
         unsafe { (*qp).wr_flags = flags.bits() };
     }
 }
@@ -297,7 +298,8 @@ impl<'qp> Stream<'qp> {
     #[inline(always)]
     pub(super) fn set_local(&self, local: LocalBuffer<'_>) {
         let sge = local.to_sge();
-        // SAFETY: as above. For later reads of the device see the head of `post.rs`.
+        // SAFETY: a call of this queue pair with an open stream. For later reads of the device see
+        // the head of `post.rs`.
         unsafe { (self.calls.set_sge)(self.qp(), sge.lkey, sge.addr, sge.length) };
     }
 
@@ -346,7 +348,7 @@ impl<'qp> Stream<'qp> {
             Code::IBV_WR_RDMA_WRITE if wr.send_flags & SendFlags::INLINE.bits() == 0 => {
                 // SAFETY: a call of this queue pair with an open stream.
                 unsafe { (calls.write)(qp, rkey, address) };
-                // SAFETY: as above.
+                // SAFETY: the same, for the write that was added last.
                 unsafe { (calls.set_sge)(qp, sge.lkey, sge.addr, sge.length) };
             }
             #[cfg(native_flush)]
@@ -358,7 +360,8 @@ impl<'qp> Stream<'qp> {
             #[cfg(native_atomic_write)]
             Code::IBV_WR_ATOMIC_WRITE => {
                 let bytes = ptr::with_exposed_provenance::<c_void>(sge.addr as usize);
-                // SAFETY: as above; the caller promises that the 8 bytes may be read.
+                // SAFETY: a call of this queue pair with an open stream. The caller guarantees that
+                // the 8 bytes may be read.
                 unsafe { (calls.atomic_write)(qp, rkey, address, bytes) };
             }
             // SAFETY: the caller guarantees the same preconditions.
@@ -377,28 +380,27 @@ impl<'qp> Stream<'qp> {
         let (qp, calls) = (self.qp(), self.calls);
         let (rkey, address, imm) = (wr.rkey, wr.remote_addr, wr.imm_data);
         match wr.opcode {
-            // SAFETY: here and below: calls of this queue pair with an open stream. The immediate
-            // data is in network byte order, as they want it.
+            // SAFETY: a call of this queue pair with an open stream.
             Code::IBV_WR_RDMA_WRITE => unsafe { (calls.write)(qp, rkey, address) },
-            // SAFETY: as above.
+            // SAFETY: a call with an open stream. The immediate data is in network byte order.
             Code::IBV_WR_RDMA_WRITE_WITH_IMM => unsafe {
                 (calls.write_imm)(qp, rkey, address, imm);
             },
-            // SAFETY: as above.
+            // SAFETY: a call of this queue pair with an open stream.
             Code::IBV_WR_RDMA_READ => unsafe { (calls.read)(qp, rkey, address) },
-            // SAFETY: as above.
+            // SAFETY: a call of this queue pair with an open stream.
             Code::IBV_WR_SEND => unsafe { (calls.send)(qp) },
-            // SAFETY: as above.
+            // SAFETY: a call with an open stream. The immediate data is in network byte order.
             Code::IBV_WR_SEND_WITH_IMM => unsafe { (calls.send_imm)(qp, imm) },
             _ => unreachable!("no request is written down with {:?}", wr.opcode),
         }
         if wr.send_flags & SendFlags::INLINE.bits() != 0 {
             let bytes = ptr::with_exposed_provenance_mut(sge.addr as usize);
-            // SAFETY: as above; the caller promises that the bytes may be read, which is all that
-            // the call does.
+            // SAFETY: a call for the request that was added last. The caller guarantees that the
+            // bytes may be read, and the call only reads them.
             unsafe { (calls.set_inline_data)(qp, bytes, sge.length as usize) };
         } else {
-            // SAFETY: as above.
+            // SAFETY: a call for the request that was added last, in an open stream.
             unsafe { (calls.set_sge)(qp, sge.lkey, sge.addr, sge.length) };
         }
     }

@@ -42,15 +42,15 @@ impl Instruction {
     pub(super) unsafe fn write_back(self, address: *const u8) {
         match self {
             // SAFETY: the caller vouches for the address and the instruction, which reads the line
-            // and changes neither memory nor registers nor flags. So for the other two.
+            // and changes neither memory nor registers nor flags.
             Self::Clwb => unsafe {
                 asm!("clwb [{}]", in(reg) address, options(nostack, preserves_flags));
             },
-            // SAFETY: as above.
+            // SAFETY: the caller vouches for both, and the instruction changes no more than `clwb`.
             Self::ClflushOpt => unsafe {
                 asm!("clflushopt [{}]", in(reg) address, options(nostack, preserves_flags));
             },
-            // SAFETY: as above.
+            // SAFETY: the caller vouches for both, and the instruction changes no more than `clwb`.
             Self::Clflush => unsafe {
                 asm!("clflush [{}]", in(reg) address, options(nostack, preserves_flags));
             },
@@ -75,7 +75,7 @@ fn extended_features() -> u32 {
     if last_leaf < 7 {
         return 0;
     }
-    // SAFETY: as above, and it has leaf 7.
+    // SAFETY: every x86_64 has cpuid, and the processor has leaf 7: see `last_leaf`.
     unsafe { __cpuid_count(7, 0) }.ebx
 }
 
