@@ -55,8 +55,8 @@ pub(crate) struct Requests<'a, const N: usize> {
 // SAFETY: the pointers inside are written when it is posted, by its only owner, and are of no use
 // afterwards.
 unsafe impl<const N: usize> Send for Requests<'_, N> {}
-// SAFETY: the pointers are written by the post, which needs `&mut`. A shared reference reads numbers
-// only.
+// SAFETY: the pointers are written by the post, which needs `&mut`. A shared reference reads
+// numbers only.
 unsafe impl<const N: usize> Sync for Requests<'_, N> {}
 
 /// The unit in which a batch counts its memory. The first request starts at the first unit, and

@@ -39,8 +39,8 @@ pub(crate) struct Context {
 
 // SAFETY: verbs may be called from any thread; this type only reads fields that never change.
 unsafe impl Send for Context {}
-// SAFETY: libibverbs lets several threads use a context at the same time, and nothing here writes to
-// its fields.
+// SAFETY: libibverbs lets several threads use a context at the same time, and nothing here writes
+// to its fields.
 unsafe impl Sync for Context {}
 
 /// The abilities of a device, as far as this crate needs them.
@@ -179,8 +179,8 @@ pub(crate) struct Pd {
 // SAFETY: `ibv_pd` may be used from any thread: libibverbs and the providers lock where they
 // change it.
 unsafe impl Send for Pd {}
-// SAFETY: nothing here writes to its fields, and the locks of libibverbs and the providers let several
-// threads register memory and make queues in it.
+// SAFETY: nothing here writes to its fields, and the locks of libibverbs and the providers let
+// several threads register memory and make queues in it.
 unsafe impl Sync for Pd {}
 
 impl Pd {

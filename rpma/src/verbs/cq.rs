@@ -332,8 +332,8 @@ type PollCq = unsafe extern "C" fn(*mut sys::ibv_cq, c_int, *mut sys::ibv_wc) ->
 
 // SAFETY: the providers lock a queue while it is polled or armed; the state is atomic or constant.
 unsafe impl Send for CompletionQueue {}
-// SAFETY: `polling` and the provider's own lock serialise polls, and libibverbs lets any thread arm.
-// The state is atomic or constant.
+// SAFETY: `polling` and the provider's own lock serialise polls, and libibverbs lets any thread
+// arm. The state is atomic or constant.
 unsafe impl Sync for CompletionQueue {}
 
 impl CompletionQueue {
