@@ -117,22 +117,22 @@ pub unsafe extern "C" fn ibv_ack_async_event(event: *mut ibv_async_event) {
         Kind::IBV_EVENT_CQ_ERR => {
             // SAFETY: an event of this kind has a queue, which is not destroyed before this.
             let cq: *mut ibv_cq = unsafe { element.cq };
-            // SAFETY: as above.
+            // SAFETY: that queue is alive until this acknowledgement.
             (unsafe { crate::handle::of(cq) }, Element::Cq)
         }
         Kind::IBV_EVENT_SRQ_ERR | Kind::IBV_EVENT_SRQ_LIMIT_REACHED => {
-            // SAFETY: as above.
+            // SAFETY: an event of this kind has a shared receive queue.
             let srq: *mut ibv_srq = unsafe { element.srq };
-            // SAFETY: as above.
+            // SAFETY: it is alive until this acknowledgement.
             (unsafe { crate::handle::of(srq) }, Element::Srq)
         }
         Kind::IBV_EVENT_QP_FATAL
         | Kind::IBV_EVENT_QP_REQ_ERR
         | Kind::IBV_EVENT_QP_ACCESS_ERR
         | Kind::IBV_EVENT_QP_LAST_WQE_REACHED => {
-            // SAFETY: as above.
+            // SAFETY: an event of this kind has a queue pair.
             let qp: *mut ibv_qp = unsafe { element.qp };
-            // SAFETY: as above.
+            // SAFETY: it is alive until this acknowledgement.
             (unsafe { crate::handle::of(qp) }, Element::Qp)
         }
         _ => return,

@@ -296,7 +296,7 @@ pub unsafe extern "C" fn ibv_get_cq_event(
             let its_context = unsafe { (*object).cq_context };
             // SAFETY: the caller has room for both.
             unsafe { cq.write(object) };
-            // SAFETY: as above.
+            // SAFETY: the caller has room for it.
             unsafe { cq_context.write(its_context) };
             return 0;
         }

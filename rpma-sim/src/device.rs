@@ -88,7 +88,7 @@ impl Drop for Nic {
     fn drop(&mut self) {
         // SAFETY: it came from a box in `add`; no object of the fabric is used any more.
         drop(unsafe { Box::from_raw(self.context.as_ptr().cast::<Context>()) });
-        // SAFETY: as above; the context is gone.
+        // SAFETY: it came from a box in `add`, and the context that refers to it is gone.
         drop(unsafe { Box::from_raw(self.device.as_ptr()) });
     }
 }

@@ -33,7 +33,7 @@ pub(crate) unsafe fn of_context(context: *mut ibv_context) -> (Arc<Shared>, usiz
     let context = context.cast::<Context>();
     // SAFETY: it is of this crate, and so the beginning of a `Context`, which is alive.
     let shared = unsafe { &(*context).shared }.upgrade();
-    // SAFETY: as above.
+    // SAFETY: it is the same `Context`, which is alive.
     let nic = unsafe { (*context).nic };
     (
         shared.expect("an id keeps the fabric of an open device"),
@@ -57,7 +57,7 @@ macro_rules! objects {
             unsafe fn find(this: *mut Self) -> (*mut ibv_context, u32) {
                 // SAFETY: the caller promises that it is alive.
                 let context = unsafe { (*this).context };
-                // SAFETY: as above.
+                // SAFETY: it is the same object, which is alive.
                 (context, unsafe { (*this).handle })
             }
         }

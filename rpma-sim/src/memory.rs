@@ -178,7 +178,7 @@ pub(crate) fn copy(from: &[u8], to: Part) {
             place.store(value, Ordering::Release);
             done += 8;
         } else {
-            // SAFETY: as above.
+            // SAFETY: inside of the same region; a byte has no alignment.
             let place = unsafe { AtomicU8::from_ptr(at) };
             place.store(from[done], Ordering::Release);
             done += 1;
@@ -198,7 +198,7 @@ pub(crate) fn line(part: Part) -> [u8; 64] {
             continue;
         }
         for (byte, to) in to.iter_mut().enumerate() {
-            // SAFETY: as above.
+            // SAFETY: inside of the same allocation; a byte has no alignment.
             let place = unsafe { AtomicU8::from_ptr(at.wrapping_add(byte)) };
             *to = place.load(Ordering::Relaxed);
         }
@@ -218,7 +218,7 @@ pub(crate) fn fetch(from: Part, to: &mut Vec<u8>) {
             to.extend(place.load(Ordering::Relaxed).to_ne_bytes());
             done += 8;
         } else {
-            // SAFETY: as above.
+            // SAFETY: inside of the same region; a byte has no alignment.
             let place = unsafe { AtomicU8::from_ptr(at) };
             to.push(place.load(Ordering::Relaxed));
             done += 1;
@@ -280,7 +280,7 @@ pub unsafe extern "C" fn rpma_sys_reg_mr(
 ) -> *mut ibv_mr {
     // SAFETY: the caller promises a domain that is alive.
     let of = unsafe { of(pd) };
-    // SAFETY: as above.
+    // SAFETY: the caller guarantees that the domain is alive.
     let context = unsafe { (*pd).context };
     // Other code refers to memory by a number, and may reach it through this pointer.
     addr.expose_provenance();

@@ -32,12 +32,12 @@ unsafe fn sends_of(
         // SAFETY: the caller promises a chain. Only those fields are read that a request of its
         // kind has.
         let (flags, next) = (unsafe { (*wr).send_flags }, unsafe { (*wr).next });
-        // SAFETY: as above.
+        // SAFETY: every kind of request has these two fields.
         let (list, count) = (unsafe { (*wr).sg_list }, unsafe { (*wr).num_sge });
-        // SAFETY: as above.
+        // SAFETY: every kind of request has an opcode.
         let opcode = unsafe { (*wr).opcode };
         let imm = || {
-            // SAFETY: as above.
+            // SAFETY: `wr` is a request of the chain, and the union is copied whole.
             let imm = unsafe { (*wr).__bindgen_anon_1 };
             // SAFETY: a request with immediate data has some.
             Some(unsafe { imm.imm_data })
@@ -65,10 +65,10 @@ unsafe fn sends_of(
         };
         // SAFETY: every opcode above has it, or ignores it.
         let remote = unsafe { (*wr).wr };
-        // SAFETY: as above.
+        // SAFETY: the caller guarantees that the union has these bytes for each opcode above.
         let rdma = unsafe { remote.rdma };
         let send = Send {
-            // SAFETY: as above.
+            // SAFETY: every kind of request has a `wr_id`.
             wr_id: unsafe { (*wr).wr_id },
             operation,
             flags,

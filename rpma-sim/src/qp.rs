@@ -214,11 +214,11 @@ impl State {
         nic: usize,
         attr: &mut ibv_qp_init_attr_ex,
     ) -> Result<u32> {
-        // SAFETY: the caller promises it, here and below.
+        // SAFETY: the caller guarantees that both are alive.
         let (pd, send_cq) = (unsafe { of(attr.pd) }, unsafe { of(attr.send_cq) });
-        // SAFETY: as above.
+        // SAFETY: the caller guarantees that the queue is alive.
         let recv_cq = unsafe { of(attr.recv_cq) };
-        // SAFETY: as above.
+        // SAFETY: it is not null, so the caller guarantees that it is alive.
         let srq = (!attr.srq.is_null()).then(|| unsafe { of(attr.srq) }.number);
         let ops = match attr.comp_mask & ibv_qp_init_attr_mask::IBV_QP_INIT_ATTR_SEND_OPS_FLAGS.0 {
             0 => 0,
@@ -343,7 +343,7 @@ pub unsafe extern "C" fn ibv_query_qp(
             qp_type: ibv_qp_type::IBV_QPT_RC,
             ..Default::default()
         };
-        // SAFETY: as above.
+        // SAFETY: the caller has room for it.
         unsafe { init.write(found) };
         // SAFETY: the queue pair is alive, and no other thread changes its state at the same time.
         unsafe { (*qp).state = qp_state };

@@ -33,7 +33,7 @@ pub unsafe extern "C" fn ibv_create_srq(
 ) -> *mut ibv_srq {
     // SAFETY: the caller promises a domain that is alive.
     let of = unsafe { of(pd) };
-    // SAFETY: as above.
+    // SAFETY: the caller guarantees that the domain is alive.
     let context = unsafe { (*pd).context };
     // SAFETY: the caller has made it.
     let asked = unsafe { (*attr).attr };

@@ -136,7 +136,7 @@ unsafe extern "C" fn ibv_wr_abort(qp: *mut ibv_qp_ex) {
 unsafe fn add(qp: *mut ibv_qp_ex, operation: Operation, key: u32, address: u64, data: Data) {
     // SAFETY: the caller promises it.
     let of = unsafe { of_stream(qp) };
-    // SAFETY: as above; the caller has set both fields.
+    // SAFETY: the queue pair is alive, and the caller has set both fields.
     let (wr_id, flags) = (unsafe { (*qp).wr_id }, unsafe { (*qp).wr_flags });
     let mut state = of.shared.lock();
     let own = &mut state.qps[of.number];

@@ -14,7 +14,7 @@ use crate::call::Result;
 pub(super) unsafe fn read(addr: *const sockaddr) -> Result<SocketAddr> {
     // SAFETY: the caller promises an address.
     let family = unsafe { &raw const (*addr).sa_family };
-    // SAFETY: as above.
+    // SAFETY: it is inside of that address, and read without an alignment.
     let family = unsafe { family.read_unaligned() };
     match c_int::from(family) {
         libc::AF_INET => {
@@ -61,7 +61,7 @@ pub(super) unsafe fn write(addr: SocketAddr, to: *mut sockaddr) {
                 },
                 sin6_scope_id: v6.scope_id(),
             };
-            // SAFETY: as above.
+            // SAFETY: the caller guarantees room for an address of this family.
             unsafe { to.cast::<sockaddr_in6>().write_unaligned(raw) };
         }
     }

@@ -132,7 +132,7 @@ pub unsafe extern "C" fn rdma_init_qp_attr(
         let (attr, mask) = state.qp_attr(of.number, to)?;
         // SAFETY: the caller has room for it.
         unsafe { qp_attr.write(attr) };
-        // SAFETY: as above.
+        // SAFETY: the caller has room for it.
         unsafe { qp_attr_mask.write(mask as c_int) };
         Ok(())
     })

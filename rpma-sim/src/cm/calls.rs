@@ -39,7 +39,7 @@ pub(super) unsafe fn of_id(id: *mut rdma_cm_id) -> Of {
     let object = id.cast::<Object>();
     // SAFETY: the caller promises it.
     let shared = Arc::clone(unsafe { &(*object).shared });
-    // SAFETY: as above.
+    // SAFETY: the caller guarantees that the id is alive.
     let number = unsafe { (*object).number };
     Of { shared, number }
 }
@@ -77,19 +77,19 @@ impl State {
             // SAFETY: the id is alive, and no other thread writes to it: connection-manager calls
             // of one id are not made at the same time.
             unsafe { (*user).verbs = self.nics[nic].context.as_ptr() };
-            // SAFETY: as above.
+            // SAFETY: the id is alive, and no other thread writes to it: see `verbs`.
             unsafe { (*user).port_num = 1 };
         }
-        // SAFETY: as above.
+        // SAFETY: the id is alive, and this makes no reference.
         let addrs = unsafe { &raw mut (*user).route.addr };
         if let Some(src) = id.src {
-            // SAFETY: as above.
+            // SAFETY: `addrs` is a field of the id, which is alive.
             let to = unsafe { &raw mut (*addrs).__bindgen_anon_1 };
             // SAFETY: it has room for either family.
             unsafe { addr::write(src, to.cast()) };
         }
         if let Some(dst) = id.dst {
-            // SAFETY: as above.
+            // SAFETY: `addrs` is a field of the id, which is alive.
             let to = unsafe { &raw mut (*addrs).__bindgen_anon_2 };
             // SAFETY: it has room for either family.
             unsafe { addr::write(dst, to.cast()) };
@@ -256,7 +256,7 @@ unsafe fn qp_num(id: *mut rdma_cm_id, param: &rdma_conn_param) -> u32 {
     let qp = unsafe { (*id).qp };
     match qp.is_null() {
         true => param.qp_num,
-        // SAFETY: as above.
+        // SAFETY: the caller guarantees that the queue pair of the id is alive.
         false => unsafe { (*qp).qp_num },
     }
 }
@@ -267,7 +267,7 @@ pub unsafe extern "C" fn rdma_connect(id: *mut rdma_cm_id, param: *mut rdma_conn
     let (of, param) = (unsafe { of_id(id) }, unsafe { &*param });
     // SAFETY: the caller promises it.
     let data = unsafe { private_data(param.private_data, param.private_data_len) };
-    // SAFETY: as above.
+    // SAFETY: the caller guarantees that the id is alive, and its queue pair.
     let qp_num = unsafe { qp_num(id, param) };
     let mut state = of.shared.lock();
     state.call_id(of.number, "rdma_connect", |state| {
@@ -281,7 +281,7 @@ pub unsafe extern "C" fn rdma_accept(id: *mut rdma_cm_id, param: *mut rdma_conn_
     let (of, param) = (unsafe { of_id(id) }, unsafe { &*param });
     // SAFETY: the caller promises it.
     let data = unsafe { private_data(param.private_data, param.private_data_len) };
-    // SAFETY: as above.
+    // SAFETY: the caller guarantees that the id is alive, and its queue pair.
     let qp_num = unsafe { qp_num(id, param) };
     let mut state = of.shared.lock();
     state.call_id(of.number, "rdma_accept", |state| {

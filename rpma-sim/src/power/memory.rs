@@ -44,7 +44,7 @@ pub(crate) enum Owner {
 // those who have the address.
 unsafe impl Send for Memory {}
 
-// SAFETY: as above.
+// SAFETY: threads that share it reach its bytes by atomics only, or by the address.
 unsafe impl Sync for Memory {}
 
 impl Memory {
