@@ -490,7 +490,8 @@ fn batches_beside_single_operations() {
     });
 }
 
-/// Many receives with one call: on a request, a connection and a shared queue; messages take them in order.
+/// Many receives with one call: on a request, a connection and a shared queue; messages take them
+/// in order.
 #[test]
 fn many_receives_at_once() {
     device_test(|| {

@@ -40,7 +40,8 @@ fn connects_over_both_families() {
     });
 }
 
-/// The names are in a hosts file that only these two programs see, in a mount namespace of their own.
+/// The names are in a hosts file that only these two programs see, in a mount namespace of their
+/// own.
 #[test]
 #[cfg_attr(feature = "sim", ignore = "on a device only: programs of their own")]
 fn a_host_name_leads_to_its_addresses() {
@@ -214,7 +215,8 @@ fn a_client_that_vanishes_does_not_hurt_the_endpoint() {
             let req = ConnReq::new(&peer, &addr(), ep.get_port(), &cfg).expect("resolves");
             drop(req.connect(&[]).expect("asks"));
         }
-        // Those that are gone are skipped; one that has gone just now may still be taken, and fails.
+        // Those that are gone are skipped; one that has gone just now may still be taken, and
+        // fails.
         let req = ConnReq::new(&peer, &addr(), ep.get_port(), &cfg).expect("resolves");
         let client = req.connect(b"the one that stays").expect("asks");
         let server = loop {
@@ -253,8 +255,8 @@ fn a_request_outlives_its_client_and_its_endpoint() {
         let req = ConnReq::new(&peer, &addr(), ep.get_port(), &cfg).expect("resolves");
         drop(req.connect(&[]).expect("asks"));
         if let Ok(req) = ep.next_conn_req_timeout(&cfg, Duration::from_secs(1)) {
-            // The accept fails, or the connection ends with an event. If the client's last message got
-            // lost, the kernel gives up after more than a minute.
+            // The accept fails, or the connection ends with an event. If the client's last message
+            // got lost, the kernel gives up after more than a minute.
             if let Ok(server) = req.connect(&[]) {
                 let event = server.next_event_timeout(3 * LIMIT).expect("an event");
                 assert_ne!(event, ConnEvent::Established, "the client is gone");
@@ -325,8 +327,8 @@ fn each_side_knows_who_the_other_one_is() {
     });
 }
 
-/// Promise: an offer of the longest data arrives in either direction, and one byte more is refused before anything
-/// is sent.
+/// Promise: an offer of the longest data arrives in either direction, and one byte more is refused
+/// before anything is sent.
 #[test]
 fn offers_travel_both_ways() {
     device_test(|| {
@@ -525,8 +527,8 @@ fn the_server_sees_private_data_before_it_accepts() {
     });
 }
 
-/// Promise of `NotConnected::NotYet`: an operation that comes too early is refused for that reason, also just as the
-/// connection opens. Before, some reads were "not supported" then.
+/// Promise of `NotConnected::NotYet`: an operation that comes too early is refused for that
+/// reason, also just as the connection opens. Before, some reads were "not supported" then.
 #[test]
 fn a_read_just_as_the_connection_opens() {
     device_test(|| {

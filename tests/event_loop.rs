@@ -218,8 +218,8 @@ fn becomes_readable(fd: BorrowedFd<'_>) {
     }
 }
 
-/// The descriptors of an endpoint and of a connection are readable when, and only when, the next request
-/// or event can be taken without waiting.
+/// The descriptors of an endpoint and of a connection are readable when, and only when, the next
+/// request or event can be taken without waiting.
 #[test]
 fn descriptors_are_readable_when_there_is_something_to_take() {
     device_test(|| {

@@ -75,7 +75,8 @@ fn fabrics_are_apart() {
     assert!(fabrics.iter().all(|fabric| fabric.objects().is_empty()));
 }
 
-/// Objects are counted for each host, and by each clone of a fabric, which lives as long as one of its clones.
+/// Objects are counted for each host, and by each clone of a fabric, which lives as long as one of
+/// its clones.
 #[test]
 fn objects_of_one_host() {
     let fabric = Fabric::new(Profile::RXE_6_12);
@@ -172,7 +173,8 @@ fn the_call_that_is_meant_fails() {
     register(&here).expect("taken back");
 }
 
-/// A request that a post drops in silence is the last one of several, as of the provider that does that.
+/// A request that a post drops in silence is the last one of several, as of the provider that does
+/// that.
 #[test]
 fn a_request_alone_is_not_dropped_in_silence() {
     let fabric = Fabric::new(Profile::RXE_6_12);

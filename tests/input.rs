@@ -79,8 +79,8 @@ fn addresses() {
     });
 }
 
-/// Objects of two devices never meet: librdmacm would refuse that with a bare EINVAL, or only when the
-/// connection is used (W-20).
+/// Objects of two devices never meet: librdmacm would refuse that with a bare EINVAL, or only when
+/// the connection is used (W-20).
 #[test]
 fn devices_are_not_mixed() {
     device_test(|| {
@@ -120,8 +120,8 @@ fn devices_are_not_mixed() {
     });
 }
 
-/// A setting of a completion queue that is not made would be ignored, and a program that counts on it would
-/// sleep for ever.
+/// A setting of a completion queue that is not made would be ignored, and a program that counts on
+/// it would sleep for ever.
 #[test]
 fn settings_of_a_queue_that_is_not_there() {
     device_test(|| {
@@ -253,8 +253,8 @@ fn an_ordinary_file_that_a_peer_wants_to_write() {
     });
 }
 
-/// Memory that is volatile, or may be, is refused on every device, and comes back. With `Mr::reg_raw` the caller
-/// vouches; a device that looks refuses even then.
+/// Memory that is volatile, or may be, is refused on every device, and comes back. With
+/// `Mr::reg_raw` the caller vouches; a device that looks refuses even then.
 #[test]
 fn dram_is_not_persistent_memory() {
     fn refused<M: RegisterableMemory>(peer: &Peer, memory: M) {

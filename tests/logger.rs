@@ -1,4 +1,5 @@
-//! The library's log: a program's logger may call the library, and lines come when something happens.
+//! The library's log: a program's logger may call the library, and lines come when something
+//! happens.
 
 use std::cell::Cell;
 use std::sync::{Once, mpsc};
@@ -52,8 +53,9 @@ fn map() {
     map.persist(..).expect("written");
 }
 
-/// Promise: the library holds no lock while it logs, not even that of something which is made once. Before, such a
-/// logger waited for ever for the processor's cache lines, which its own thread was asking for.
+/// Promise: the library holds no lock while it logs, not even that of something which is made
+/// once. Before, such a logger waited for ever for the processor's cache lines, which its own
+/// thread was asking for.
 #[test]
 fn a_logger_may_map_persistent_memory() {
     start();

@@ -249,7 +249,8 @@ fn failures_come_before_the_end() {
     });
 }
 
-/// Promise: without room for a completion, and on a channel of the program's, `next` is an error that names the remedy.
+/// Promise: without room for a completion, and on a channel of the program's, `next` is an error
+/// that names the remedy.
 #[test]
 fn where_there_is_no_next() {
     device_test(|| {

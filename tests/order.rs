@@ -256,7 +256,8 @@ fn a_seed_repeats_threads_of_one_connection() {
     assert!(traces.len() > 10, "{}", traces.len());
 }
 
-/// Two threads add 1 to a number at the peer, in three steps each: the number that they find at the end.
+/// Two threads add 1 to a number at the peer, in three steps each: the number that they find at
+/// the end.
 fn add_twice(host: &Host) -> u64 {
     let owner = peer();
     let usage = MrUsage::READ_SRC | MrUsage::WRITE_DST;
@@ -322,7 +323,8 @@ fn a_bug_is_found_again() {
     }
 }
 
-/// A thread that waits for a lock of the program has the turn, and comes back when the one goes on that has the lock.
+/// A thread that waits for a lock of the program has the turn, and comes back when the one goes on
+/// that has the lock.
 #[test]
 fn a_lock_of_the_program_is_told() {
     let fabric = Fabric::seeded(Profile::RXE_6_12, 1);
@@ -466,8 +468,8 @@ fn a_wait_in_vain_is_told_without_a_seed() {
     assert!(text.contains("every thread of the fabric waits"), "{text}");
 }
 
-/// A thread that is long in giving its turn away, because something else has the fabric's lock, is not taken for one
-/// that is away: it would never go on.
+/// A thread that is long in giving its turn away, because something else has the fabric's lock, is
+/// not taken for one that is away: it would never go on.
 #[test]
 fn who_gives_the_turn_away_slowly_is_not_away() {
     let fabric = Fabric::seeded(Profile::STRICT, 1);

@@ -145,8 +145,8 @@ fn tail(far: &MrRemote, number: u64) -> Option<(RemoteSlice, [u8; 8])> {
     Some((to, number.to_ne_bytes()))
 }
 
-/// More requests of a client than a turn serves are served by the next turns, although no completion
-/// comes in between.
+/// More requests of a client than a turn serves are served by the next turns, although no
+/// completion comes in between.
 #[test]
 fn requests_that_wait_are_served_by_later_turns() {
     device_test(|| {

@@ -1,7 +1,7 @@
 //! The abilities and the limits of a hostile peer: each claim of docs/security.md.
 //!
-//! The attacker forges descriptors and has all rights in its own eyes. The victim has a second region and
-//! another connection, which must not notice.
+//! The attacker forges descriptors and has all rights in its own eyes. The victim has a second
+//! region and another connection, which must not notice.
 
 mod common;
 
@@ -152,8 +152,8 @@ fn nothing_outside_a_region() {
             let place = part(&forged(descriptor, shift, |key| key), 0..8);
             victim.withstands(what, place, ALL);
         }
-        // An atomic write has 8 bytes at a multiple of 8, and a fallback flush reads the first 8: neither
-        // can cross the end.
+        // An atomic write has 8 bytes at a multiple of 8, and a fallback flush reads the first 8:
+        // neither can cross the end.
         let place = part(&forged(descriptor, size - 8, |key| key), 0..16);
         victim.withstands("across its end", place, &[Write, Read]);
     });

@@ -1,7 +1,8 @@
 //! Programs under faults: `sweep`, `storm` and `Fabric::at_step` of the simulated fabric.
 //!
-//! Promises: a host that is frozen, killed or cut from the power at any step is found where the program breaks its
-//! promise under it; several faults at once are drawn, shrunk, and run again by their text.
+//! Promises: a host that is frozen, killed or cut from the power at any step is found where the
+//! program breaks its promise under it; several faults at once are drawn, shrunk, and run again by
+//! their text.
 
 use std::env;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -132,7 +133,8 @@ fn append(fabric: &Fabric, safe: Safe) -> rpma::Result<bool> {
     Ok(is_told || appended.iter().any(is_safe))
 }
 
-/// A program that waits with limits for flushes keeps its promise under each fault, and under several.
+/// A program that waits with limits for flushes keeps its promise under each fault, and under
+/// several.
 #[test]
 fn a_right_program_survives_every_fault() {
     for profile in Profile::ALL {
@@ -169,7 +171,8 @@ fn two_faults_at_once_are_found() {
     }
 }
 
-/// A storm prints the faults that the program needs to break its promise, and the variable that brings them does.
+/// A storm prints the faults that the program needs to break its promise, and the variable that
+/// brings them does.
 #[test]
 fn a_storm_prints_the_faults_that_it_needs() {
     if env::var(WRONG).is_ok() {

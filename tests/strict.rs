@@ -1,8 +1,8 @@
 //! The differences of an adapter from soft-RoCE: it keeps only the promised order, so that a
 //! missing fence shows, and it reports failed queue pairs.
 //!
-//! Of order: in each round a flush or a read fails, because its memory is gone, and a write follows it: one that had to wait for it
-//! must not be executed any more.
+//! Of order: in each round a flush or a read fails, because its memory is gone, and a write
+//! follows it: one that had to wait for it must not be executed any more.
 
 use std::sync::{Arc, mpsc};
 use std::thread;
@@ -158,7 +158,8 @@ fn a_message_may_be_executed_first() {
     }
 }
 
-/// Promise of `Flags::FENCE`: the operation is executed after earlier reads, and after fallback flushes.
+/// Promise of `Flags::FENCE`: the operation is executed after earlier reads, and after fallback
+/// flushes.
 #[test]
 fn a_fenced_operation_comes_after_reads() {
     for single in [true, false] {
@@ -232,8 +233,9 @@ fn fail_both(peer: &Peer, client: &Conn) {
         .expect_err("its memory is gone");
 }
 
-/// Promise of `Cq::wait` and `Conn::wait`: a wait ends when the device gives the queue pair up, whether it takes the
-/// news itself or another thread does. Before, it slept on: without a limit, for ever.
+/// Promise of `Cq::wait` and `Conn::wait`: a wait ends when the device gives the queue pair up,
+/// whether it takes the news itself or another thread does. Before, it slept on: without a limit,
+/// for ever.
 #[test]
 fn a_wait_ends_with_its_queue_pair() {
     let fabric = Fabric::new(Profile::STRICT);

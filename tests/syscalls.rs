@@ -1,4 +1,5 @@
-//! How many system calls the library makes, counted by strace, under which each test starts itself again.
+//! How many system calls the library makes, counted by strace, under which each test starts itself
+//! again.
 
 mod common;
 

@@ -174,7 +174,8 @@ fn a_peer_that_is_gone_is_noticed() {
     });
 }
 
-/// A region that is forgotten stays registered, and the memory allocated: the device may go on writing.
+/// A region that is forgotten stays registered, and the memory allocated: the device may go on
+/// writing.
 #[test]
 fn a_forgotten_region_is_harmless() {
     // The objects that it leaves differ: librdmacm has a domain of its own while there is an id.

@@ -439,8 +439,8 @@ fn the_seed_chooses_who_gets_a_lock() {
     assert_eq!(orders.len(), 6, "{orders:?}");
 }
 
-/// A flag that is set without the lock, between a thread's look at it and its wait: with some seeds the thread sleeps
-/// for ever, and a panic reports it.
+/// A flag that is set without the lock, between a thread's look at it and its wait: with some
+/// seeds the thread sleeps for ever, and a panic reports it.
 #[test]
 fn a_lost_notification_is_found() {
     let ends = |seed| {
@@ -476,7 +476,8 @@ fn a_lost_notification_is_found() {
     assert_eq!(ends(*seed).as_ref(), Err(text));
 }
 
-/// Threads that wait for each other end with a panic that has their last calls, with a seed and without.
+/// Threads that wait for each other end with a panic that has their last calls, with a seed and
+/// without.
 #[test]
 fn a_deadlock_is_told() {
     for fabric in fabrics().into_iter().skip(1) {

@@ -1,5 +1,5 @@
-//! Write, flush and read back: the main job, on DRAM and on persistent memory, with the device's flush
-//! and with the fallback.
+//! Write, flush and read back: the main job, on DRAM and on persistent memory, with the device's
+//! flush and with the fallback.
 
 mod common;
 
@@ -119,8 +119,8 @@ fn write_flush_and_read_back_on_device_dax() {
     });
 }
 
-/// The guest's rdma-core 56 and kernel have the native operation: if this fails, the tests above did
-/// not test it.
+/// The guest's rdma-core 56 and kernel have the native operation: if this fails, the tests above
+/// did not test it.
 #[test]
 #[cfg(native_flush)]
 fn the_native_flush_is_there_to_be_tested() {
@@ -306,7 +306,8 @@ fn lengths_must_match_and_regions_must_be_the_peers() {
     });
 }
 
-/// Every accepted operation completes, every refused one is `QueueFull`, and polling makes room again.
+/// Every accepted operation completes, every refused one is `QueueFull`, and polling makes room
+/// again.
 #[test]
 fn a_thousand_writes_without_a_poll() {
     device_test(|| {

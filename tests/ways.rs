@@ -359,7 +359,8 @@ fn a_long_flush_takes_more_slots() {
     });
 }
 
-/// A flush counts as posted when its batch is posted, also where the peer was declared to reorder in between.
+/// A flush counts as posted when its batch is posted, also where the peer was declared to reorder
+/// in between.
 #[test]
 fn a_flush_that_is_posted_after_the_declaration() {
     device_test(|| {

@@ -257,8 +257,8 @@ fn other_completions_are_the_programs() {
     });
 }
 
-/// Promise: no probe is posted while the device works on a commit, which shows a lost host as well. On
-/// soft-RoCE a probe would fail the commit's read if a packet of that is lost.
+/// Promise: no probe is posted while the device works on a commit, which shows a lost host as
+/// well. On soft-RoCE a probe would fail the commit's read if a packet of that is lost.
 #[test]
 fn a_commit_in_flight_needs_no_probe() {
     device_test(|| {

@@ -41,8 +41,8 @@ fn main(addr: &str, port: u16, _more: &[String]) -> Result<()> {
 fn connect(peer: &Peer, addr: &str, port: u16) -> Result<Conn> {
     let mut tries = 1;
     loop {
-        // The request finds the way to the server. Connecting sends it, with a few bytes of our own:
-        // the private data.
+        // The request finds the way to the server. Connecting sends it, with a few bytes of our
+        // own: the private data.
         let req = ConnReq::new(peer, addr, port, &ConnCfg::new())?;
         let conn = req.connect(b"Hello server!\0")?;
         let event = conn.next_event_timeout(ANSWER);

@@ -20,8 +20,8 @@ const SIZE: usize = 1024;
 const READ_ID: u64 = 1;
 
 fn main(addr: &str, port: u16, _more: &[String]) -> Result<()> {
-    // The device through which the server is reached, and a peer on it: with that this program registers
-    // memory and makes connections.
+    // The device through which the server is reached, and a peer on it: with that this program
+    // registers memory and makes connections.
     let device = Device::from_addr(addr, Side::Remote)?;
     let peer = Peer::new(&device)?;
 

@@ -1,4 +1,5 @@
-//! A client reads a message from the server's memory, and no program of the server takes part in it.
+//! A client reads a message from the server's memory, and no program of the server takes part in
+//! it.
 //!
 //! ```text
 //! 02-read-to-volatile server <server_address> <port>

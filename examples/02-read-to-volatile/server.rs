@@ -19,8 +19,8 @@ fn main(addr: &str, port: u16, _more: &[String]) -> Result<()> {
     let mut memory = AlignedBuf::zeroed(MESSAGE.len())?;
     memory.as_mut_slice().copy_from_slice(MESSAGE);
 
-    // The device that has the address, and a peer on it: with that this program registers memory and
-    // makes connections.
+    // The device that has the address, and a peer on it: with that this program registers memory
+    // and makes connections.
     let device = Device::from_addr(addr, Side::Local)?;
     let peer = Peer::new(&device)?;
 

@@ -17,8 +17,8 @@ fn main(addr: &str, port: u16, more: &[String]) -> Result<()> {
     // Room for a string: in persistent memory, if the arguments name some.
     let memory = hello::server_memory(more)?;
 
-    // The device that has the address, and a peer on it: with that this program registers memory and
-    // makes connections.
+    // The device that has the address, and a peer on it: with that this program registers memory
+    // and makes connections.
     let device = Device::from_addr(addr, Side::Local)?;
     let peer = Peer::new(&device)?;
 

@@ -17,8 +17,8 @@ fn main(addr: &str, port: u16, more: &[String]) -> Result<()> {
     // Room for a string: in persistent memory, if the arguments name some.
     let memory = hello::server_memory(more)?;
 
-    // The device that has the address, and a peer on it: with that this program registers memory and
-    // makes connections.
+    // The device that has the address, and a peer on it: with that this program registers memory
+    // and makes connections.
     let device = Device::from_addr(addr, Side::Local)?;
     let peer = Peer::new(&device)?;
 
@@ -39,7 +39,8 @@ fn main(addr: &str, port: u16, more: &[String]) -> Result<()> {
     // can be lost after a flush for persistence as well. Without "on" the client's library refuses
     // such a flush: then only a program of the server can make the bytes durable (example 09).
     //
-    // This is the configuration of our side, for the other side to read. Any other word is no promise.
+    // This is the configuration of our side, for the other side to read. Any other word is no
+    // promise.
     let mut pcfg = PeerCfg::new();
     pcfg.set_direct_write_to_pmem(more.get(1).is_some_and(|word| word == "on"));
 

@@ -20,8 +20,8 @@ fn main(addr: &str, port: u16, more: &[String]) -> Result<()> {
     let name = names::of_seed(number("seed", seed)?);
     println!("My names is: {name}");
 
-    // The device through which the server is reached, and a peer on it: with that this program registers
-    // memory and makes connections.
+    // The device through which the server is reached, and a peer on it: with that this program
+    // registers memory and makes connections.
     let device = Device::from_addr(addr, Side::Remote)?;
     let peer = Peer::new(&device)?;
 

@@ -1,5 +1,5 @@
-//! A server with one thread serves up to 10 clients at a time: it reads the name of each. One wait is for all
-//! of them and for the endpoint.
+//! A server with one thread serves up to 10 clients at a time: it reads the name of each. One wait
+//! is for all of them and for the endpoint.
 //!
 //! ```text
 //! 06-multiple-connections server <server_address> <port>

@@ -1,5 +1,5 @@
-//! The server: one thread waits for everything that can happen at the endpoint and on the connections,
-//! and never for one of them alone.
+//! The server: one thread waits for everything that can happen at the endpoint and on the
+//! connections, and never for one of them alone.
 
 use std::time::Duration;
 
@@ -26,8 +26,8 @@ const MAX_FAILURES_IN_A_ROW: usize = 100;
 const LIMIT: Duration = Duration::from_secs(15);
 
 fn main(addr: &str, port: u16, _more: &[String]) -> Result<()> {
-    // The device that has the address, and a peer on it: with that this program registers memory and
-    // makes connections.
+    // The device that has the address, and a peer on it: with that this program registers memory
+    // and makes connections.
     let device = Device::from_addr(addr, Side::Local)?;
     let peer = Peer::new(&device)?;
 
@@ -114,8 +114,8 @@ impl Server {
         }
     }
 
-    /// One request's failure is not that of the others. But an endpoint that fails again and again is of
-    /// no use.
+    /// One request's failure is not that of the others. But an endpoint that fails again and again
+    /// is of no use.
     fn endpoint_failed(&mut self, error: Error) -> Result<()> {
         if self.failures_in_a_row == MAX_FAILURES_IN_A_ROW {
             return Err(error.into());

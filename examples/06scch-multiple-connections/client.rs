@@ -1,5 +1,5 @@
-//! A client: offers its name, and waits until the server ends the connection. It is example 06's: how the
-//! server waits for completions, a client does not see.
+//! A client: offers its name, and waits until the server ends the connection. It is example 06's:
+//! how the server waits for completions, a client does not see.
 
 use anyhow::{Result, bail};
 use rpma::{AlignedBuf, Device, Mr, MrUsage, Peer, Side};
@@ -21,8 +21,8 @@ fn main(addr: &str, port: u16, more: &[String]) -> Result<()> {
     let name = names::of_seed(number("seed", seed)?);
     println!("My names is: {name}");
 
-    // The device through which the server is reached, and a peer on it: with that this program registers
-    // memory and makes connections.
+    // The device through which the server is reached, and a peer on it: with that this program
+    // registers memory and makes connections.
     let device = Device::from_addr(addr, Side::Remote)?;
     let peer = Peer::new(&device)?;
 

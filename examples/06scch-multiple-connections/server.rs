@@ -1,5 +1,5 @@
-//! The server: one thread waits for everything that can happen at the endpoint and on the connections,
-//! and never for one of them alone.
+//! The server: one thread waits for everything that can happen at the endpoint and on the
+//! connections, and never for one of them alone.
 
 use std::time::Duration;
 
@@ -26,8 +26,8 @@ const MAX_FAILURES_IN_A_ROW: usize = 100;
 const LIMIT: Duration = Duration::from_secs(15);
 
 fn main(addr: &str, port: u16, _more: &[String]) -> Result<()> {
-    // The device that has the address, and a peer on it: with that this program registers memory and
-    // makes connections.
+    // The device that has the address, and a peer on it: with that this program registers memory
+    // and makes connections.
     let device = Device::from_addr(addr, Side::Local)?;
     let peer = Peer::new(&device)?;
 

@@ -1,5 +1,5 @@
-//! Example 06 with tokio and `rpma-async`: the server has a task for each client, all of them on one
-//! thread.
+//! Example 06 with tokio and `rpma-async`: the server has a task for each client, all of them on
+//! one thread.
 //!
 //! ```text
 //! 06tokio-multiple-connections server <server_address> <port>

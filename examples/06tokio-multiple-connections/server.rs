@@ -33,8 +33,8 @@ fn main(addr: &str, port: u16, _more: &[String]) -> Result<()> {
 
 /// Serves clients until no event comes any more. Returns how many were not served.
 async fn serve_all(addr: &str, port: u16) -> Result<usize> {
-    // The device that has the address, and a peer on it: with that this program registers memory. The
-    // reactor makes connections, and its driver is a task, which wakes the other ones.
+    // The device that has the address, and a peer on it: with that this program registers memory.
+    // The reactor makes connections, and its driver is a task, which wakes the other ones.
     let at = conn::socket_addr(addr, port)?;
     let peer = Peer::new(&Device::from_socket_addr(at, Side::Local)?)?;
     let reactor = Reactor::spawn(&peer)?;

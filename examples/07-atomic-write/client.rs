@@ -23,8 +23,8 @@ fn main(addr: &str, port: u16, words: &[String]) -> Result<()> {
         cli::check_word(word, WORD_SIZE)?;
     }
 
-    // The device through which the server is reached, and a peer on it: with that this program registers
-    // memory and makes connections.
+    // The device through which the server is reached, and a peer on it: with that this program
+    // registers memory and makes connections.
     let device = Device::from_addr(addr, Side::Remote)?;
     let peer = Peer::new(&device)?;
 

@@ -29,8 +29,8 @@ fn main(addr: &str, port: u16, more: &[String]) -> Result<()> {
         [path, ..] => Memory::pmem(path, 0, &contents)?,
     };
 
-    // The device that has the address, and a peer on it: with that this program registers memory and
-    // makes connections.
+    // The device that has the address, and a peer on it: with that this program registers memory
+    // and makes connections.
     let device = Device::from_addr(addr, Side::Local)?;
     let peer = Peer::new(&device)?;
 

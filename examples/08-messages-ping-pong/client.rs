@@ -18,8 +18,8 @@ pub(crate) const ROLE: Role = Role {
 fn main(addr: &str, port: u16, more: &[String]) -> Result<()> {
     let args = ClientArgs::parse(more)?;
 
-    // The device through which the server is reached, and a peer on it: with that this program registers
-    // memory and makes connections.
+    // The device through which the server is reached, and a peer on it: with that this program
+    // registers memory and makes connections.
     let device = Device::from_addr(addr, Side::Remote)?;
     let peer = Peer::new(&device)?;
 

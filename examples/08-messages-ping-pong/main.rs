@@ -1,5 +1,5 @@
-//! A client and a server send a counter to and fro, as messages. Each message lands in a receive that
-//! the other side has posted before.
+//! A client and a server send a counter to and fro, as messages. Each message lands in a receive
+//! that the other side has posted before.
 //!
 //! ```text
 //! 08-messages-ping-pong server <server_address> <port>

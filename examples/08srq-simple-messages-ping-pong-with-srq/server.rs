@@ -24,13 +24,13 @@ fn main(addr: &str, port: u16, more: &[String]) -> Result<()> {
         bail!(BadArgument(text));
     }
 
-    // The device that has the address, and a peer on it: with that this program registers memory and
-    // makes connections.
+    // The device that has the address, and a peer on it: with that this program registers memory
+    // and makes connections.
     let device = Device::from_addr(addr, Side::Local)?;
     let peer = Peer::new(&device)?;
 
-    // One wait for the connection and for the shared receive queue, if that has a completion queue of its own.
-    // Their queues are made for their places in the wait.
+    // One wait for the connection and for the shared receive queue, if that has a completion queue
+    // of its own. Their queues are made for their places in the wait.
     let mut wait = Wait::new()?;
     let (srq_place, conn_place) = (wait.place(), wait.place());
     let mut srq_cfg = SrqCfg::new();
@@ -42,8 +42,8 @@ fn main(addr: &str, port: u16, more: &[String]) -> Result<()> {
     }
     let srq = Srq::new(&peer, &srq_cfg)?;
 
-    // Without it receives complete in the queue for receives of the connection on which they arrive, if it
-    // has one, or else in its main queue.
+    // Without it receives complete in the queue for receives of the connection on which they
+    // arrive, if it has one, or else in its main queue.
     let mut cfg = ConnCfg::new();
     cfg.set_srq(Some(&srq));
     if place == Some("r") {

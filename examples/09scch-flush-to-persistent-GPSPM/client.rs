@@ -21,8 +21,8 @@ fn main(addr: &str, port: u16, more: &[String]) -> Result<()> {
     // The greeting: in persistent memory, if the arguments name some.
     let memory = hello::client_memory(more)?;
 
-    // The device through which the server is reached, and a peer on it: with that this program registers
-    // memory and makes connections.
+    // The device through which the server is reached, and a peer on it: with that this program
+    // registers memory and makes connections.
     let device = Device::from_addr(addr, Side::Remote)?;
     let peer = Peer::new(&device)?;
 

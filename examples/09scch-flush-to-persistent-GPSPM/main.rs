@@ -1,5 +1,5 @@
-//! Example 09 with one completion channel for both completion queues of a connection: a program that
-//! waits for either queue sleeps in one place.
+//! Example 09 with one completion channel for both completion queues of a connection: a program
+//! that waits for either queue sleeps in one place.
 //!
 //! ```text
 //! 09scch-flush-to-persistent-GPSPM server <server_address> <port> [<pmem-path>]

@@ -27,8 +27,8 @@ fn main(addr: &str, port: u16, more: &[String]) -> Result<()> {
         memory.as_mut_slice()[..word.len()].copy_from_slice(word.as_bytes());
     }
 
-    // The device through which the server is reached, and a peer on it: with that this program registers
-    // memory and makes connections.
+    // The device through which the server is reached, and a peer on it: with that this program
+    // registers memory and makes connections.
     let device = Device::from_addr(addr, Side::Remote)?;
     let peer = Peer::new(&device)?;
 

@@ -1,5 +1,5 @@
-//! A client sends a message, and with it a number of 4 bytes that needs no memory on either side: the
-//! immediate data.
+//! A client sends a message, and with it a number of 4 bytes that needs no memory on either side:
+//! the immediate data.
 //!
 //! ```text
 //! 10-send-with-imm server <server_address> <port>

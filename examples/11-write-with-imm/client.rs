@@ -25,8 +25,8 @@ fn main(addr: &str, port: u16, more: &[String]) -> Result<()> {
     let mut memory = AlignedBuf::zeroed(SIZE)?;
     memory.as_mut_slice()[..4].copy_from_slice(&imm.to_le_bytes());
 
-    // The device through which the server is reached, and a peer on it: with that this program registers
-    // memory and makes connections.
+    // The device through which the server is reached, and a peer on it: with that this program
+    // registers memory and makes connections.
     let device = Device::from_addr(addr, Side::Remote)?;
     let peer = Peer::new(&device)?;
 

@@ -16,8 +16,8 @@ pub(crate) const ROLE: Role = Role {
 const SIZE: usize = 1024;
 
 fn main(addr: &str, port: u16, _more: &[String]) -> Result<()> {
-    // The device that has the address, and a peer on it: with that this program registers memory and
-    // makes connections.
+    // The device that has the address, and a peer on it: with that this program registers memory
+    // and makes connections.
     let device = Device::from_addr(addr, Side::Local)?;
     let peer = Peer::new(&device)?;
 

@@ -1,5 +1,5 @@
-//! A client and a server send a counter to and fro, as in example 12. The two completion queues of a
-//! connection share one completion channel, and one call waits for both.
+//! A client and a server send a counter to and fro, as in example 12. The two completion queues of
+//! a connection share one completion channel, and one call waits for both.
 //!
 //! ```text
 //! 12scch-receive-completion-queue server <server_address> <port>

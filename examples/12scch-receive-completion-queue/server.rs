@@ -15,8 +15,8 @@ pub(crate) const ROLE: Role = Role {
 };
 
 fn main(addr: &str, port: u16, _more: &[String]) -> Result<()> {
-    // The device that has the address, and a peer on it: with that this program registers memory and
-    // makes connections.
+    // The device that has the address, and a peer on it: with that this program registers memory
+    // and makes connections.
     let device = Device::from_addr(addr, Side::Local)?;
     let peer = Peer::new(&device)?;
 
@@ -24,8 +24,8 @@ fn main(addr: &str, port: u16, _more: &[String]) -> Result<()> {
     let send = Mr::reg(&peer, AlignedBuf::zeroed(messages::SIZE)?, MrUsage::SEND)?;
     let recv = Mr::reg(&peer, AlignedBuf::zeroed(messages::SIZE)?, MrUsage::RECV)?;
 
-    // The client may send as soon as it is connected. So its first message needs a receive before the
-    // request is accepted.
+    // The client may send as soon as it is connected. So its first message needs a receive before
+    // the request is accepted.
     let ep = Ep::listen(&peer, addr, port)?;
     let req = ep.next_conn_req(&conn_cfg())?;
     req.recv(recv.slice(..)?, messages::RECV_ID)?;

@@ -1,5 +1,5 @@
-//! Up to 10 clients and a server send counters to and fro. All clients' messages land in the receives
-//! of one shared receive queue.
+//! Up to 10 clients and a server send counters to and fro. All clients' messages land in the
+//! receives of one shared receive queue.
 //!
 //! ```text
 //! 13-messages-ping-pong-with-srq server <server_address> <port> [<timeout>]

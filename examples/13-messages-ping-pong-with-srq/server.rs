@@ -29,13 +29,13 @@ fn main(addr: &str, port: u16, more: &[String]) -> Result<()> {
         bail!(BadArgument("the timeout is at least 1 second".to_owned()));
     }
 
-    // The device that has the address, and a peer on it: with that this program registers memory and
-    // makes connections.
+    // The device that has the address, and a peer on it: with that this program registers memory
+    // and makes connections.
     let device = Device::from_addr(addr, Side::Local)?;
     let peer = Peer::new(&device)?;
 
-    // One wait for all connections and for the queue from which they take their receives. That queue has its own
-    // completion queue. The queues are made for their places in the wait.
+    // One wait for all connections and for the queue from which they take their receives. That
+    // queue has its own completion queue. The queues are made for their places in the wait.
     let mut wait = Wait::new()?;
     let place = wait.place();
     let srq = Srq::new(&peer, &place.srq_cfg(&peer, &SrqCfg::new())?)?;
@@ -78,8 +78,8 @@ fn main(addr: &str, port: u16, more: &[String]) -> Result<()> {
     let mut until: Option<Instant> = None;
     let mut wcs = [Wc::default()];
     while !active.is_empty() {
-        // Answers complete in the queues of their connections, messages in that of the shared receive
-        // queue; one wait is for all of them, and for the end of a connection.
+        // Answers complete in the queues of their connections, messages in that of the shared
+        // receive queue; one wait is for all of them, and for the end of a connection.
         let ended = active.iter().find_map(|client| ended(&wait, *client));
         let limit = match ended {
             // A client may take as long as it likes: see conn::next_completion.

@@ -1,5 +1,5 @@
-//! A client appends words to the logs of two servers, with tokio and `rpma-async`. Both devices read
-//! each word from the same memory, at the same time. Not one of librpma's.
+//! A client appends words to the logs of two servers, with tokio and `rpma-async`. Both devices
+//! read each word from the same memory, at the same time. Not one of librpma's.
 //!
 //! ```text
 //! 15-append-to-replicas server <server_address> <port> [<pmem-path>]

@@ -8,8 +8,8 @@ use anyhow::{Context, Result, bail};
 use rpma::wait::{Happened, Member, Wait};
 use rpma::{Conn, ConnCfg, ConnEvent, ConnReq, Ep, Error, Next, Peer, Wc, WcOpcode};
 
-/// For the other side to answer when a connection is made: a program that stands still does not, and the
-/// kernel would wait with us.
+/// For the other side to answer when a connection is made: a program that stands still does not,
+/// and the kernel would wait with us.
 pub(crate) const ANSWER: Duration = Duration::from_secs(30);
 
 /// For how long a completion may still come after the connection has ended. The two reach us by
@@ -61,8 +61,8 @@ pub(crate) fn disconnect_and_wait(conn: &Conn) -> Result<()> {
     wait_until_closed(conn)
 }
 
-/// Waits until the peer ends the connection, and then ends it on this side. A peer that is killed ends it
-/// as well.
+/// Waits until the peer ends the connection, and then ends it on this side. A peer that is killed
+/// ends it as well.
 pub(crate) fn wait_and_disconnect(conn: &Conn) -> Result<()> {
     wait_until_closed(conn)?;
     Ok(conn.disconnect()?)
@@ -116,11 +116,11 @@ fn end(conn: &Conn, limit: Duration) -> Result<()> {
 
 /// Waits for the next completion of the connection, in either of its queues.
 ///
-/// It may never come. A receive completes when the peer has sent something; if the peer ends or is killed instead,
-/// the connection has an event, which the peer's kernel has sent. That is an error here, [`Ended`],
-/// as a failed operation is. (A host that vanishes sends no event. Programs that have to notice
-/// that set a limit to their waits. There is no limit here, because a peer may take as long as it
-/// likes.)
+/// It may never come. A receive completes when the peer has sent something; if the peer ends or is
+/// killed instead, the connection has an event, which the peer's kernel has sent. That is an error
+/// here, [`Ended`], as a failed operation is. (A host that vanishes sends no event. Programs that
+/// have to notice that set a limit to their waits. There is no limit here, because a peer may take
+/// as long as it likes.)
 pub(crate) fn next_completion(conn: &Conn) -> Result<Wc> {
     let mut wcs = [Wc::default()];
     loop {

@@ -26,7 +26,8 @@ impl Epoll {
         Ok(epoll::add(&self.0, &fd, data, epoll::EventFlags::IN)?)
     }
 
-    /// The number of a descriptor that has an event, or `None` when the limit has passed without any.
+    /// The number of a descriptor that has an event, or `None` when the limit has passed without
+    /// any.
     pub(crate) fn wait(&self, limit: Duration) -> Result<Option<u64>> {
         let limit = Timespec::try_from(limit)?;
         let mut events = Vec::with_capacity(1);

@@ -37,9 +37,9 @@ pub(crate) struct Program {
     /// `{pmem}`: the path of the persistent memory. `{wait}`: for how many seconds the server waits
     /// for one more client. `{addr}` and `{second}`: the address and the port of the second server.
     pub(crate) args: &'static [&'static str],
-    /// `{next}` is the greeting that the client has, and `{other}` the one in the other language. A
-    /// line with `{old}` is there only if the server finds a greeting in its memory. `{used}` is the
-    /// size of the log that is there, and the line `{logged}` is its words.
+    /// `{next}` is the greeting that the client has, and `{other}` the one in the other language.
+    /// A line with `{old}` is there only if the server finds a greeting in its memory. `{used}` is
+    /// the size of the log that is there, and the line `{logged}` is its words.
     pub(crate) prints: &'static [&'static str],
 }
 

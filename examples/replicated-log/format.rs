@@ -9,8 +9,8 @@
 //! | 256 | the ring |
 //!
 //! A *position* counts the bytes of the log from its beginning, so it only grows. Its place in the
-//! ring is the rest of a division. Each entry begins at a multiple of 64, and is in one piece: a pad
-//! fills the end of the ring if the next record does not fit there.
+//! ring is the rest of a division. Each entry begins at a multiple of 64, and is in one piece: a
+//! pad fills the end of the ring if the next record does not fit there.
 //!
 //! | bytes | an entry |
 //! |---|---|
@@ -168,8 +168,8 @@ impl Ring {
         self.0[from..from + bytes.len()].copy_from_slice(&bytes);
     }
 
-    /// The entry at a position, if it is whole: its record, or `None` for a pad, and the position of
-    /// the next one.
+    /// The entry at a position, if it is whole: its record, or `None` for a pad, and the position
+    /// of the next one.
     pub(crate) fn entry(&self, at: Lsn) -> Option<(Option<&[u8]>, Lsn)> {
         let bytes = (at % LINE == 0).then(|| self.piece(at, at + self.len()))?;
         let (record, size) = match u32::try_from(word(bytes, 16)).ok()? {
@@ -184,8 +184,8 @@ impl Ring {
         is_whole.then_some((record, at + size))
     }
 
-    /// The whole entries from `from` up to `to`, each with its position, its record, and the position
-    /// of the next one.
+    /// The whole entries from `from` up to `to`, each with its position, its record, and the
+    /// position of the next one.
     pub(crate) fn entries(&self, from: Lsn, to: Lsn) -> impl Iterator<Item = Entry<'_>> {
         let mut at = from;
         std::iter::from_fn(move || {

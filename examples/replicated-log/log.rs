@@ -116,7 +116,8 @@ pub(super) struct State {
     is_ours: bool,
     /// A replica came back: the tail is to be committed again.
     pub(super) recount: bool,
-    /// What each replica had when it was last read, and words on it: the reason for which it is away.
+    /// What each replica had when it was last read, and words on it: the reason for which it is
+    /// away.
     found: [Option<Found>; REPLICAS],
     pub(super) away: [String; REPLICAS],
 }

@@ -1,4 +1,5 @@
-//! A log in the persistent memory of three hosts. A record is acknowledged when two of them have it.
+//! A log in the persistent memory of three hosts. A record is acknowledged when two of them have
+//! it.
 //!
 //! ```text
 //! replicated-log serve  <address:port> <pmem-path>
@@ -8,8 +9,8 @@
 //! ```
 //!
 //! docs/building-a-log.md explains each decision. `log.rs` has the log, `replica.rs` the writer's
-//! side of a replica, `server.rs` the program of a replica, `format.rs` the bytes; `blocking.rs` and
-//! `task.rs` are front ends for programs with threads and for tokio.
+//! side of a replica, `server.rs` the program of a replica, `format.rs` the bytes; `blocking.rs`
+//! and `task.rs` are front ends for programs with threads and for tokio.
 
 #![allow(dead_code, reason = "only its tests call everything")]
 

@@ -49,7 +49,8 @@ impl Replica {
         Ok(Self { conn, log, source })
     }
 
-    /// Appends a record. When this has returned, it is there whatever happens to the replica's power.
+    /// Appends a record. When this has returned, it is there whatever happens to the replica's
+    /// power.
     pub(crate) fn append(&self, number: usize, record: &[u8; RECORD], fault: Fault) -> Result<()> {
         let (conn, quiet) = (&self.conn, Flags::COMPLETION_ON_ERROR);
         let (at, count) = (place(number) as u64, (number as u64 + 1).to_le_bytes());
@@ -90,8 +91,8 @@ impl Server {
         self.peer.is_native_flush_capable()
     }
 
-    /// Offers a log to one client, and waits until that is done. `keeps` is the word of the machine's operator: what
-    /// a device writes there goes straight to persistent memory.
+    /// Offers a log to one client, and waits until that is done. `keeps` is the word of the
+    /// machine's operator: what a device writes there goes straight to persistent memory.
     pub(crate) fn serve(&self, log: &Path, keeps: bool) -> Result<()> {
         let usage = MrUsage::WRITE_DST | MrUsage::FLUSH_TYPE_PERSISTENT;
         let log = Mr::reg(&self.peer, PmemMap::open(log, LOG)?, usage)?;

@@ -1,6 +1,6 @@
-//! A log with two replicas in persistent memory, on simulated hosts: no RDMA, no persistent memory and no root are
-//! needed. While a client appends, the power is cut at every event; every image that may be left of a replica is
-//! recovered, and nothing that was acknowledged may be missing.
+//! A log with two replicas in persistent memory, on simulated hosts: no RDMA, no persistent memory
+//! and no root are needed. While a client appends, the power is cut at every event; every image
+//! that may be left of a replica is recovered, and nothing that was acknowledged may be missing.
 //!
 //! ```text
 //! sim-log [--break flush | tail | platform | a fault of replicated-log]

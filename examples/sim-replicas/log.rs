@@ -53,8 +53,8 @@ impl Log {
         })
     }
 
-    /// Appends a record. When this has returned, the record is in the memory of [`COPIES`] replicas.
-    /// After an error the log takes no more records.
+    /// Appends a record. When this has returned, the record is in the memory of [`COPIES`]
+    /// replicas. After an error the log takes no more records.
     pub(crate) fn append(&mut self, bytes: &[u8; RECORD]) -> Result<()> {
         ensure!(!self.is_over, "an earlier record was not acknowledged");
         self.is_over = true;

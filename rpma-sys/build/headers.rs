@@ -1,4 +1,5 @@
-//! Finds libibverbs and librdmacm with pkg-config, generates the bindings and compiles the `static inline` verbs.
+//! Finds libibverbs and librdmacm with pkg-config, generates the bindings and compiles the `static
+//! inline` verbs.
 
 use std::env;
 use std::panic::{self, AssertUnwindSafe};
@@ -20,8 +21,8 @@ pub(crate) fn bind() -> Result<String, String> {
     Ok(bindings)
 }
 
-/// Where the headers are. pkg-config's own variables (`PKG_CONFIG_PATH`, `PKG_CONFIG_LIBDIR`, `PKG_CONFIG_SYSROOT_DIR`) select
-/// another rdma-core than the system's.
+/// Where the headers are. pkg-config's own variables (`PKG_CONFIG_PATH`, `PKG_CONFIG_LIBDIR`,
+/// `PKG_CONFIG_SYSROOT_DIR`) select another rdma-core than the system's.
 fn find_libraries() -> Result<Vec<PathBuf>, String> {
     let mut include_paths = Vec::new();
     for (name, min, debian, fedora) in [
@@ -70,7 +71,8 @@ fn generate(include_paths: &[PathBuf], out: &Path) -> Result<String, String> {
         .blocklist_type("sockaddr.*|sa_family_t|timespec|in_addr|in6_addr|pthread_.*|__pthread.*")
         .raw_line("use libc::{pthread_cond_t, pthread_mutex_t, sockaddr, sockaddr_in, sockaddr_in6, sockaddr_storage, timespec};")
         .opaque_type("_compat_ibv_port_attr")
-        // A value that a newer library or kernel invents must stay a number: as a Rust enum it would be undefined behaviour.
+        // A value that a newer library or kernel invents must stay a number: as a Rust enum it
+        // would be undefined behaviour.
         .default_enum_style(bindgen::EnumVariation::NewType { is_bitfield: false, is_global: false })
         .wrap_static_fns(true)
         .wrap_static_fns_path(out.join(INLINE_LIB))

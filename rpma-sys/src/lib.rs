@@ -11,7 +11,8 @@
 //!   with the macros' names have older semantics and are not bound.
 //! * C enums are newtypes: a value that is unknown to this version stays a number.
 //! * Native flush (`ibv_wr_flush`) and native atomic write (`ibv_wr_atomic_write`) exist from rdma-core 45 and 44 on. A dependant's build
-//!   script finds `DEP_RPMA_VERBS_NATIVE_FLUSH` and `DEP_RPMA_VERBS_NATIVE_ATOMIC_WRITE`, each `1` or `0`.
+//! script finds `DEP_RPMA_VERBS_NATIVE_FLUSH` and `DEP_RPMA_VERBS_NATIVE_ATOMIC_WRITE`, each `1`
+//! or `0`.
 
 #![allow(non_camel_case_types, non_snake_case, non_upper_case_globals)]
 #![allow(missing_docs, clippy::all, unknown_lints, unnecessary_transmutes)]

@@ -1,7 +1,9 @@
-//! The structs that rpma reads or writes have the size and the offsets that the C compiler gives them.
+//! The structs that rpma reads or writes have the size and the offsets that the C compiler gives
+//! them.
 //!
-//! bindgen takes its layout from libclang; this asks the compiler that built the C side (a libclang with another target's ABI, or a
-//! blocklisted type that does not match, would show here).
+//! bindgen takes its layout from libclang; this asks the compiler that built the C side (a
+//! libclang with another target's ABI, or a blocklisted type that does not match, would show
+//! here).
 
 use std::fmt::Write as _;
 use std::mem::{offset_of, size_of};

@@ -142,8 +142,8 @@ impl ConnCfg {
     /// default is [`Notify::Any`]. Without such a queue ([`set_rcq_size`](Self::set_rcq_size))
     /// [`Notify::Solicited`] is refused when the request is made: sends would give no events.
     ///
-    /// [`Notify::Solicited`] lists the completions without an event, and the waits that return after
-    /// a second for that reason.
+    /// [`Notify::Solicited`] lists the completions without an event, and the waits that return
+    /// after a second for that reason.
     pub fn set_rcq_notify(&mut self, notify: Notify) -> &mut Self {
         self.rcq_notify = notify;
         self

@@ -119,9 +119,10 @@ impl Ep {
     /// [`Error::NoEvent`] if the descriptor was made non-blocking and there is no request.
     /// [`Error::InvalidArgument`] if the peer's device cannot have `cfg`: a queue that is too
     /// large, or a completion channel or a shared receive queue of another device. Requests keep
-    /// waiting then. [`Error::Provider`] if a verb fails. `ENODEV` means that the device was removed, and the endpoint is of no more
-    /// use. After every other error the endpoint works as before. A server logs the error and
-    /// calls again, after a pause, because a lasting error would keep it busy.
+    /// waiting then. [`Error::Provider`] if a verb fails. `ENODEV` means that the device was
+    /// removed, and the endpoint is of no more use. After every other error the endpoint works as
+    /// before. A server logs the error and calls again, after a pause, because a lasting error
+    /// would keep it busy.
     #[doc(alias = "rpma_ep_next_conn_req")]
     pub fn next_conn_req(&self, cfg: &ConnCfg) -> Result<ConnReq> {
         self.next(cfg, Deadline::Never)

@@ -160,8 +160,8 @@
 //! **Peers.** A peer with a region's descriptor can use the region as its [`MrUsage`] allows, and
 //! can read it if it may be flushed. On iWARP it can also write to destinations of reads. A peer
 //! without the descriptor can guess it, among the regions of the same [`Peer`]: use one `Peer` for
-//! each domain of trust. No traffic is encrypted or authenticated. [Security](crate::guide::security)
-//! has the details.
+//! each domain of trust. No traffic is encrypted or authenticated.
+//! [Security](crate::guide::security) has the details.
 //!
 //! # Threads
 //!

@@ -91,8 +91,8 @@ fn bytes_go_through_blocks() {
     });
 }
 
-/// Promise: tasks read and commit beside each other with one pool of two blocks, and each gets its own
-/// bytes.
+/// Promise: tasks read and commit beside each other with one pool of two blocks, and each gets its
+/// own bytes.
 #[test]
 fn tasks_share_a_pool() {
     with_reactor(async |reactor| {

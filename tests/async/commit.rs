@@ -161,7 +161,8 @@ fn a_dropped_wait_undoes_nothing() {
     });
 }
 
-/// Promise: a peer that ends the connection wakes every wait with the reason, and sources come back.
+/// Promise: a peer that ends the connection wakes every wait with the reason, and sources come
+/// back.
 #[test]
 fn an_end_wakes_all_waits() {
     device_test(|| {
@@ -192,7 +193,8 @@ fn an_end_wakes_all_waits() {
     });
 }
 
-/// Promise: an end of this side makes the fate of commits in flight known or unknown, never pending.
+/// Promise: an end of this side makes the fate of commits in flight known or unknown, never
+/// pending.
 #[test]
 fn an_abort_leaves_no_commit_pending() {
     device_test(|| {

@@ -122,8 +122,8 @@ mod killed {
         panic!("not killed in time");
     }
 
-    /// Promise: the end of a killed program wakes everything that sleeps on its connection, with the
-    /// reason, and everything is freed.
+    /// Promise: the end of a killed program wakes everything that sleeps on its connection, with
+    /// the reason, and everything is freed.
     #[test]
     fn a_killed_program_wakes_all() {
         const CHILD: &str = "RPMA_TEST_ASYNC_CLIENT_TO_KILL";

@@ -38,8 +38,8 @@ async fn commits(set: &Replicas, k: usize) {
     assert_eq!(outcome.copies(), k);
 }
 
-/// Promise: each wait ends when its own replica is set aside or lost, and not for another one. A wait
-/// that comes later returns at once. A replica of another set is gone.
+/// Promise: each wait ends when its own replica is set aside or lost, and not for another one. A
+/// wait that comes later returns at once. A replica of another set is gone.
 #[test]
 fn each_replica_has_its_own_end() {
     device_test(|| {
@@ -191,8 +191,8 @@ fn a_driver_that_is_gone_ends_the_wait() {
     });
 }
 
-/// Promise: a host that is gone ends the wait with the failure of its connection, and no other one: with
-/// a keep-alive within its time, and otherwise by the first commit that fails.
+/// Promise: a host that is gone ends the wait with the failure of its connection, and no other
+/// one: with a keep-alive within its time, and otherwise by the first commit that fails.
 #[cfg(feature = "sim")]
 #[test]
 fn a_host_that_is_gone_ends_the_wait() {
@@ -261,8 +261,8 @@ fn a_host_that_is_gone_ends_the_wait() {
     }
 }
 
-/// Promise: `everywhere` waits for each replica that can still take the commit, and not for one that
-/// is set aside meanwhile.
+/// Promise: `everywhere` waits for each replica that can still take the commit, and not for one
+/// that is set aside meanwhile.
 #[test]
 fn a_commit_is_everywhere() {
     device_test(|| {

@@ -13,8 +13,9 @@ use crate::support::{in_time, listen, run};
 const SHORT: Duration = Duration::from_millis(20);
 const HOUR: Duration = Duration::from_secs(3600);
 
-/// Promise: a limit passes, on tokio and on a driver's thread, also for a future that no reactor has. It
-/// polls the future once at least. A future that is ready in time is no matter of the limit.
+/// Promise: a limit passes, on tokio and on a driver's thread, also for a future that no reactor
+/// has. It polls the future once at least. A future that is ready in time is no matter of the
+/// limit.
 #[test]
 fn a_limit_passes() {
     device_test(|| {

@@ -15,8 +15,8 @@ use crate::support::{in_time, run, with_reactor};
 
 const SHORT: Duration = Duration::from_millis(20);
 
-/// Promise: each change has the tasks that wait look again, in the order in which they began to wait.
-/// A wait that takes something changes the value, and then the others look again.
+/// Promise: each change has the tasks that wait look again, in the order in which they began to
+/// wait. A wait that takes something changes the value, and then the others look again.
 #[test]
 fn a_change_wakes_tasks_in_their_order() {
     with_reactor(async |reactor| {
@@ -72,8 +72,8 @@ fn a_wait_has_a_limit() {
     });
 }
 
-/// Promise: a wait that is over leaves no waker: after it has returned, and after it was dropped at its
-/// nth poll.
+/// Promise: a wait that is over leaves no waker: after it has returned, and after it was dropped
+/// at its nth poll.
 #[test]
 fn a_wait_that_is_over_is_forgotten() {
     with_reactor(async |reactor| {
@@ -107,8 +107,8 @@ impl Wake for Woken {
     fn wake(self: Arc<Self>) {}
 }
 
-/// Promise: a wait that changes nothing wakes nobody, so that a thousand tasks do not look a thousand
-/// times at each change.
+/// Promise: a wait that changes nothing wakes nobody, so that a thousand tasks do not look a
+/// thousand times at each change.
 #[test]
 fn a_wait_without_a_change_wakes_nobody() {
     with_reactor(async |reactor| {

@@ -36,8 +36,8 @@ fn fails(post: impl Fn(&Conn, [(RemoteSlice, Frozen); 2]) -> Op<Sources<2>>) {
     });
 }
 
-/// The sources of a commit come back when its last request is complete: the device may read those of
-/// the requests after a failed one.
+/// The sources of a commit come back when its last request is complete: the device may read those
+/// of the requests after a failed one.
 #[test]
 fn a_commit_that_fails_keeps_its_sources_until_the_last_request() {
     fails(|client, parts| {

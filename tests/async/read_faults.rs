@@ -106,8 +106,8 @@ fn a_queue_pair_that_stays_keeps_the_blocks_of_reads() {
     assert!(!left.is_empty(), "the queue pair");
 }
 
-/// Promise: a host that is gone fails a read after the connection's retries, whether a task waits for it
-/// or not. Then the device has finished, and the block is back.
+/// Promise: a host that is gone fails a read after the connection's retries, whether a task waits
+/// for it or not. Then the device has finished, and the block is back.
 #[test]
 fn a_host_that_is_gone_fails_reads() {
     virtually(async |world| {

@@ -97,8 +97,8 @@ fn read(writer: &Writer, dst: Lease) -> Result<Reading, rpma_async::Refused<Leas
     writer.read(dst, from.expect("inside"))
 }
 
-/// Promise: tasks read on a writer's connection beside its commits and other waits. Each gets its own
-/// bytes: those of the commits that were posted before its read. All blocks come back.
+/// Promise: tasks read on a writer's connection beside its commits and other waits. Each gets its
+/// own bytes: those of the commits that were posted before its read. All blocks come back.
 #[test]
 fn tasks_read_beside_commits() {
     device_test(|| {
@@ -333,8 +333,8 @@ fn bad_reads_are_refused() {
     });
 }
 
-/// Promise: a driver that never runs, or is dropped, is an error of a read that would sleep. The block
-/// comes back with the writer at the latest.
+/// Promise: a driver that never runs, or is dropped, is an error of a read that would sleep. The
+/// block comes back with the writer at the latest.
 #[test]
 fn a_read_without_a_driver_is_an_error() {
     device_test(|| {
@@ -370,8 +370,8 @@ fn a_read_without_a_driver_is_an_error() {
     });
 }
 
-/// Promise: the last handle gives rpma's writer back when the device has released all blocks, and keeps
-/// its connection. Before that the handle comes back.
+/// Promise: the last handle gives rpma's writer back when the device has released all blocks, and
+/// keeps its connection. Before that the handle comes back.
 #[test]
 fn a_handle_gives_the_writer_back() {
     device_test(|| {
@@ -428,8 +428,8 @@ fn a_handle_gives_the_writer_back() {
     });
 }
 
-/// Promise: the driver, at work on a thread of its own, is no handle: a writer is given back whenever
-/// its commits and reads are released.
+/// Promise: the driver, at work on a thread of its own, is no handle: a writer is given back
+/// whenever its commits and reads are released.
 #[test]
 fn a_driver_at_work_is_no_handle() {
     leaving_nothing(|| {

@@ -87,7 +87,8 @@ fn a_dropped_reconnect_leaves_nothing() {
     });
 }
 
-/// Promise: settings that no reactor's connection can have, and a missing driver, end the reconnect.
+/// Promise: settings that no reactor's connection can have, and a missing driver, end the
+/// reconnect.
 #[test]
 fn a_reconnect_that_cannot_be_is_an_error() {
     device_test(|| {

@@ -82,8 +82,8 @@ pub(crate) async fn fill(set: &Replicas, slow: ReplicaId) -> (CommitId, u64) {
     last.expect("some fit")
 }
 
-/// Promise: a replica that is slow delays no task that has its copies, is unknown after the limit, and
-/// gets all commits when it goes on.
+/// Promise: a replica that is slow delays no task that has its copies, is unknown after the limit,
+/// and gets all commits when it goes on.
 #[test]
 fn a_slow_replica_delays_nobody_else() {
     with_reactor(async |reactor| {
@@ -118,8 +118,8 @@ fn a_slow_replica_delays_nobody_else() {
     });
 }
 
-/// Promise: a replica is set aside without its answer, and then the set goes on without it; a call that
-/// is dropped after its nth poll can be made again.
+/// Promise: a replica is set aside without its answer, and then the set goes on without it; a call
+/// that is dropped after its nth poll can be made again.
 #[test]
 fn a_slow_replica_is_set_aside() {
     device_test(|| {
@@ -170,8 +170,8 @@ fn room_is_made_without_a_slow_replica() {
     });
 }
 
-/// Promise: a writer that reads and commits by itself becomes a replica when it has finished, and not
-/// before.
+/// Promise: a writer that reads and commits by itself becomes a replica when it has finished, and
+/// not before.
 #[test]
 fn an_awaited_writer_becomes_a_replica() {
     with_reactor(async |reactor| {
@@ -308,7 +308,8 @@ fn bad_input_is_refused() {
     });
 }
 
-/// Promise: tasks append to two replicas, each waits for its own commits, and both have all of them.
+/// Promise: tasks append to two replicas, each waits for its own commits, and both have all of
+/// them.
 #[test]
 fn tasks_append_to_two_replicas() {
     with_reactor(async |reactor| {

@@ -6,8 +6,8 @@ use rpma_async::Setup;
 use crate::common::{device_test, peer};
 use crate::support::{CLOSE, Ends, Memories, in_time, run};
 
-/// A descriptor of a peer may name memory without end. Operations on it are refused, and the counts of
-/// slots are as before.
+/// A descriptor of a peer may name memory without end. Operations on it are refused, and the
+/// counts of slots are as before.
 #[test]
 fn a_flush_without_end() {
     device_test(|| {

@@ -81,8 +81,8 @@ pub(crate) fn here<T>(run: impl FnOnce() -> T) -> impl FnOnce() -> T {
     }
 }
 
-/// The devices that this run is about: `RPMA_SIM_PROFILE` is `rxe-6.12` (also if it is not set), `rxe-6.1`,
-/// `strict` or `adapter`.
+/// The devices that this run is about: `RPMA_SIM_PROFILE` is `rxe-6.12` (also if it is not set),
+/// `rxe-6.1`, `strict` or `adapter`.
 pub(crate) fn profile() -> Profile {
     match env::var("RPMA_SIM_PROFILE").as_deref() {
         Err(_) | Ok("rxe-6.12") => Profile::RXE_6_12,

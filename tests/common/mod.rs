@@ -1,6 +1,7 @@
 //! The shared parts of the device tests: the place where they run, and a connected pair.
 //!
-//! They run on a device (see `device.rs`), and those of one process also on a simulated fabric (see `fabric.rs`).
+//! They run on a device (see `device.rs`), and those of one process also on a simulated fabric
+//! (see `fabric.rs`).
 
 #![allow(dead_code, reason = "each test program uses a part of it")]
 

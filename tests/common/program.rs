@@ -315,8 +315,8 @@ pub(crate) fn c_executable(source: &str) -> String {
     compiled(source, &["-lrpma", "-libverbs"])
 }
 
-/// The path of a shared object for `LD_PRELOAD`, which is compiled at its first use: that of its source,
-/// without `.c`.
+/// The path of a shared object for `LD_PRELOAD`, which is compiled at its first use: that of its
+/// source, without `.c`.
 pub(crate) fn c_preload(source: &str) -> String {
     compiled(source, &["-shared", "-fPIC", "-ldl"])
 }

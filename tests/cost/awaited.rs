@@ -1,7 +1,7 @@
 //! Operations of rpma-async, each beside the same calls of rpma, posted and polled by hand.
 //!
-//! On the simulated fabric alone, where an operation is complete when its post returns. So an awaited one
-//! does not sleep, unless the network holds its request back.
+//! On the simulated fabric alone, where an operation is complete when its post returns. So an
+//! awaited one does not sleep, unless the network holds its request back.
 
 use std::future::{Future, poll_fn};
 use std::net::SocketAddr;

@@ -29,7 +29,8 @@ struct Memory {
 type Outcome = Result<(), Box<dyn Error>>;
 
 pub(crate) fn run(addr: &str) -> Outcome {
-    // SAFETY: the whole program: plain verbs, on objects that are made in their order and never freed.
+    // SAFETY: the whole program: plain verbs, on objects that are made in their order and never
+    // freed.
     unsafe { measure(addr) }
 }
 

@@ -63,7 +63,8 @@ pub(crate) fn read(text: &str) -> Option<(String, Objects)> {
         } else if let Some(name) = line.strip_prefix("cfn=") {
             called = whole(name, &mut functions);
         } else if line.starts_with("calls=") {
-            // The next line has the cost of the call with all below, which is counted where it arises.
+            // The next line has the cost of the call with all below, which is counted where it
+            // arises.
             let cost = cost(lines.next()?)?;
             let of_function = calls.entry(function.clone()).or_default();
             of_function.push((called.clone(), cost));

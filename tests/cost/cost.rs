@@ -290,8 +290,8 @@ fn connections(program: &str) -> Outcome {
     Ok(())
 }
 
-/// Times the same in turn: another program, this library, and the other once more, which shows how much a run
-/// differs from the next by itself.
+/// Times the same in turn: another program, this library, and the other once more, which shows how
+/// much a run differs from the next by itself.
 fn time(program: &str) -> Outcome {
     let addr = common::addr();
     let dir = tempfile::tempdir()?;

@@ -106,8 +106,8 @@ pub(crate) fn run_many(addr: &str, count: usize) -> Result<()> {
     std::process::exit(0);
 }
 
-/// Posts so many writes and their flush, and waits for it, over and over; prints the nanoseconds of one write,
-/// and those of them that posting took. More than one are posted as a batch.
+/// Posts so many writes and their flush, and waits for it, over and over; prints the nanoseconds
+/// of one write, and those of them that posting took. More than one are posted as a batch.
 pub(crate) fn run_timed(addr: &str, depth: u64) -> Result<()> {
     let peer = Peer::new(&Device::from_addr(addr, Side::Local)?)?;
     let usage = MrUsage::WRITE_DST | MrUsage::FLUSH_TYPE_VISIBILITY;

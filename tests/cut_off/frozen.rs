@@ -147,8 +147,8 @@ fn with_seeds(runs: u64, run: impl Fn(u64)) {
     }
 }
 
-/// Promise: after `cut_off` no byte of the client lands, wherever its writes are: not sent, on their
-/// way, or partly arrived. Bytes that landed before are visible then, and no later.
+/// Promise: after `cut_off` no byte of the client lands, wherever its writes are: not sent, on
+/// their way, or partly arrived. Bytes that landed before are visible then, and no later.
 #[test]
 fn a_client_that_thaws_changes_nothing() {
     thaws(RUNS, Server::CutsOff);

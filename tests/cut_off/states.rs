@@ -53,8 +53,8 @@ fn a_connection_that_is_not_established() {
     });
 }
 
-/// Promise: a connection that has ended already is cut off, too: closed by the peer, by this side, or
-/// failed.
+/// Promise: a connection that has ended already is cut off, too: closed by the peer, by this side,
+/// or failed.
 #[test]
 fn a_connection_that_has_ended() {
     device_test(|| {

@@ -272,7 +272,8 @@ fn closing_after_the_peer() {
     });
 }
 
-/// The peer was gone before it acknowledged everything: its event came first, or its operations failed.
+/// The peer was gone before it acknowledged everything: its event came first, or its operations
+/// failed.
 fn unacknowledged(error: &Error) {
     let told = match error {
         Error::Ended(event) => **event == ConnEvent::Closed,
@@ -282,8 +283,8 @@ fn unacknowledged(error: &Error) {
     assert!(told, "{error:?}");
 }
 
-/// A peer that takes no message does not acknowledge: the limit is kept, and the error brings all that was
-/// posted.
+/// A peer that takes no message does not acknowledge: the limit is kept, and the error brings all
+/// that was posted.
 #[test]
 fn closing_keeps_its_limit() {
     device_test(|| {
@@ -384,7 +385,8 @@ fn closing_with_a_shared_receive_queue() {
     });
 }
 
-/// Promise of `Conn::disconnect`: when it has returned, the peer is cut off, also one that does not look at its events.
+/// Promise of `Conn::disconnect`: when it has returned, the peer is cut off, also one that does
+/// not look at its events.
 #[test]
 fn a_disconnect_cuts_the_peer_off() {
     device_test(|| {
@@ -411,8 +413,8 @@ fn a_disconnect_cuts_the_peer_off() {
     });
 }
 
-/// Promise of `Conn::close`: it is an error if the peer's end cut an operation off, also if another call has taken that
-/// event.
+/// Promise of `Conn::close`: it is an error if the peer's end cut an operation off, also if
+/// another call has taken that event.
 #[test]
 fn closing_after_a_wait_has_taken_the_end() {
     device_test(|| {
@@ -437,8 +439,9 @@ fn closing_after_a_wait_has_taken_the_end() {
     });
 }
 
-/// Promise of `Conn::close`: its markers are its own. Another thread may poll them with another handle of the queue:
-/// that thread has completions of the program alone, and the close ends before its limit.
+/// Promise of `Conn::close`: its markers are its own. Another thread may poll them with another
+/// handle of the queue: that thread has completions of the program alone, and the close ends
+/// before its limit.
 #[test]
 fn closing_while_another_thread_polls() {
     device_test(|| {

@@ -283,8 +283,8 @@ fn unheard(peer: &Peer) -> (Pair, Posted) {
     (pair, sent.expect("posted"))
 }
 
-/// Promise: a wait for an operation ends soon after the connection has, and not with the device's retries. The event
-/// with which it ended is not lost: it comes next.
+/// Promise: a wait for an operation ends soon after the connection has, and not with the device's
+/// retries. The event with which it ended is not lost: it comes next.
 #[test]
 fn a_wait_for_an_operation_sees_the_end() {
     device_test(|| {
@@ -388,8 +388,8 @@ fn short_waits_for_an_operation_see_the_end() {
     });
 }
 
-/// Promise: a completion that is there is found, also long after the end, and also by waits without time: each
-/// takes one completion more.
+/// Promise: a completion that is there is found, also long after the end, and also by waits
+/// without time: each takes one completion more.
 #[test]
 fn a_wait_after_the_end_finds_what_is_in_the_queue() {
     device_test(|| {
@@ -415,7 +415,8 @@ fn a_wait_after_the_end_finds_what_is_in_the_queue() {
     });
 }
 
-/// Promise: a wait for an operation takes no event from a thread that sleeps for events, which would sleep on.
+/// Promise: a wait for an operation takes no event from a thread that sleeps for events, which
+/// would sleep on.
 #[test]
 fn a_wait_for_an_operation_leaves_events_to_their_waiters() {
     device_test(|| {

@@ -94,8 +94,9 @@ fn nobody_accepts_in_time() {
     });
 }
 
-/// The same for the side that accepts: a client that does not take the answer does not complete the
-/// handshake. Afterwards it is too late for that: it learns of the end, at once or after its own answer.
+/// The same for the side that accepts: a client that does not take the answer does not complete
+/// the handshake. Afterwards it is too late for that: it learns of the end, at once or after its
+/// own answer.
 #[test]
 fn nobody_takes_the_answer_in_time() {
     device_test(|| {
@@ -110,8 +111,8 @@ fn nobody_takes_the_answer_in_time() {
         let took = start.elapsed();
         assert!(took >= SOON && took < LIMIT / 2, "{took:?}");
         assert!(matches!(error, Error::TimedOut(_)), "{error:?}");
-        // The answer is here, and taken. The reject that came with the server's end is here as well, or
-        // on its way.
+        // The answer is here, and taken. The reject that came with the server's end is here as
+        // well, or on its way.
         match client.wait_established(LIMIT) {
             Err(error) => assert!(matches!(error, Error::NotEstablished(_)), "{error:?}"),
             Ok(client) => {

@@ -37,7 +37,8 @@ impl Log for Lines {
     fn flush(&self) {}
 }
 
-/// The second device's network interface, which goes down and comes up again, also if the test fails.
+/// The second device's network interface, which goes down and comes up again, also if the test
+/// fails.
 struct Interface(String);
 
 impl Interface {
@@ -118,8 +119,8 @@ fn is_told(wait: &mut Wait, expected: DeviceEventKind) {
     }
 }
 
-/// Waits, in moments, until there is such a line in the log. There may be more: how many events it makes of
-/// one change is the kernel's affair.
+/// Waits, in moments, until there is such a line in the log. There may be more: how many events it
+/// makes of one change is the kernel's affair.
 fn comes(text: &str, wait: impl Fn()) {
     let deadline = Instant::now() + LIMIT;
     while !LINES.contain(text) {

@@ -18,10 +18,10 @@ use crate::support::{
 const PAUSE: Duration = Duration::from_micros(300);
 const MOMENT: Duration = Duration::from_millis(1);
 
-/// Promise: however often signals come, no wait lasts longer than its limit or blocks another thread, and
-/// connections are made and dropped as ever. A wait of no time may be interrupted as well: taken for "an
-/// event is there", that led to a read that blocked, under the channel's lock, for ever. (Any profiler
-/// sends such signals.)
+/// Promise: however often signals come, no wait lasts longer than its limit or blocks another
+/// thread, and connections are made and dropped as ever. A wait of no time may be interrupted as
+/// well: taken for "an event is there", that led to a read that blocked, under the channel's lock,
+/// for ever. (Any profiler sends such signals.)
 #[test]
 fn a_storm_of_signals_makes_nothing_hang() {
     for restart in [libc::SA_RESTART, 0] {

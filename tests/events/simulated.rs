@@ -21,8 +21,9 @@ fn connect(host: &Host) -> Result<(Conn, Conn)> {
     ))
 }
 
-/// Promise of `Cq::req_notify`: the last request counts, also if another thread's wait arms the queue at the same time.
-/// Before, the wait could leave the request of before, and the next message gave no event.
+/// Promise of `Cq::req_notify`: the last request counts, also if another thread's wait arms the
+/// queue at the same time. Before, the wait could leave the request of before, and the next
+/// message gave no event.
 #[test]
 fn a_wait_leaves_the_request_that_came_last() {
     for seed in 0..200 {

@@ -161,8 +161,8 @@ fn a_wait_for_solicited_events_is_bounded() {
     });
 }
 
-/// As above, for [`Conn::wait`], whichever of the two queues is for solicited events; if both are, it
-/// returns them in turn.
+/// As above, for [`Conn::wait`], whichever of the two queues is for solicited events; if both are,
+/// it returns them in turn.
 #[test]
 fn a_wait_for_two_queues_is_bounded_by_either() {
     use CqKind::{Main, Receive};

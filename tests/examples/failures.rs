@@ -231,8 +231,8 @@ fn a_server_that_describes_no_memory_fails_its_client() {
     });
 }
 
-/// A server that accepts and is gone, before the client's operation can be done: it gives no receive,
-/// and the memory that it describes is not registered any more.
+/// A server that accepts and is gone, before the client's operation can be done: it gives no
+/// receive, and the memory that it describes is not registered any more.
 #[test]
 fn a_client_whose_server_vanishes_ends_at_once() {
     fn check(name: &str, args: &[&str], private_data: &[u8], peer: &Peer) {
@@ -402,8 +402,8 @@ fn a_flush_request_that_is_not_as_it_should_be_is_refused() {
     });
 }
 
-/// 09: a client disconnects when it has the response, and its device may not have acknowledged that by
-/// then. Here it never does, for want of a receive.
+/// 09: a client disconnects when it has the response, and its device may not have acknowledged
+/// that by then. Here it never does, for want of a receive.
 ///
 /// A server that stands still meanwhile finds that its own device has given up.
 #[test]
@@ -448,8 +448,8 @@ fn send_to(server: Program, port: u16, message: &[u8], what: &str) -> Ended {
     fails_at_once(server, what)
 }
 
-/// 08, 12: the originals disconnect while their last message may still be queued, and lose it. Here the
-/// server has no receive for it yet, so it is queued for certain.
+/// 08, 12: the originals disconnect while their last message may still be queued, and lose it.
+/// Here the server has no receive for it yet, so it is queued for certain.
 #[test]
 fn a_client_does_not_lose_its_last_message() {
     device_test(|| {

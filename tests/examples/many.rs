@@ -1,5 +1,5 @@
-//! The servers of many clients: 06, 06scch and 13. They wait, for 15 seconds and more, for a client that
-//! does not come. So all that is to be seen of them is seen at the same time.
+//! The servers of many clients: 06, 06scch and 13. They wait, for 15 seconds and more, for a
+//! client that does not come. So all that is to be seen of them is seen at the same time.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -58,8 +58,8 @@ pub(crate) fn together(checks: Vec<Check>) {
     assert!(failed.is_empty(), "failed: {failed:#?}");
 }
 
-/// The seconds for which example 13 listens. Its clients start among all others, and on a busy machine
-/// that took more than the 15 of the other tests.
+/// The seconds for which example 13 listens. Its clients start among all others, and on a busy
+/// machine that took more than the 15 of the other tests.
 const LISTENS: &str = "30";
 
 #[test]
@@ -90,7 +90,8 @@ fn servers_of_many_clients() {
     device_test(|| together(checks));
 }
 
-/// A server that is stopped before it accepts. Its kernel asks the client's to wait, again and again.
+/// A server that is stopped before it accepts. Its kernel asks the client's to wait, again and
+/// again.
 fn gives_up_on_a_server_that_stands_still(name: &str) {
     let (server, port) = server(name, &[]);
     server.standing_still(|| {
@@ -273,8 +274,8 @@ fn fifty_rounds() {
     assert_eq!(canonical(&ended.stdout), canonical(&expected));
 }
 
-/// 13: as the other servers of messages, but after it has listened. The messages of another client do not
-/// hide that one is gone: it would go on for two minutes.
+/// 13: as the other servers of messages, but after it has listened. The messages of another client
+/// do not hide that one is gone: it would go on for two minutes.
 fn fails_when_a_client_is_killed() {
     let (server, port) = server("13", &[LISTENS]);
     let other = client("13", port, &["100", "1200", "100000"]);

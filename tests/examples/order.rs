@@ -1,8 +1,9 @@
-//! Completions in the other order: the answer to a message is here before the acknowledgement of that
-//! message. Usually it is not, so a program that relies on the usual order works, most of the time.
+//! Completions in the other order: the answer to a message is here before the acknowledgement of
+//! that message. Usually it is not, so a program that relies on the usual order works, most of the
+//! time.
 //!
-//! The side that a test plays here gives no receive to the program's message until its own message has
-//! arrived. Neither needs luck: a message waits for its receive by itself.
+//! The side that a test plays here gives no receive to the program's message until its own message
+//! has arrived. Neither needs luck: a message waits for its receive by itself.
 
 use std::thread;
 

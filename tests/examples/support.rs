@@ -80,8 +80,8 @@ pub(crate) fn describe(offset: u16, mr: &[u8; 21], pcfg: Option<u8>) -> Vec<u8> 
     bytes
 }
 
-/// Sends a message, and waits until it is where the other side receives it. For a receive it waits as
-/// long as it has to: the device sends it again and again.
+/// Sends a message, and waits until it is where the other side receives it. For a receive it waits
+/// as long as it has to: the device sends it again and again.
 pub(crate) fn send(conn: &Conn, peer: &Peer, message: &[u8]) {
     let src = Mr::reg(peer, message.to_vec(), MrUsage::SEND).expect("registers");
     let all = src.slice(..).expect("inside");

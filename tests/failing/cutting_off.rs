@@ -1,4 +1,5 @@
-//! `Conn::cut_off` when a verb fails: it is `Ok` if the queue pair is destroyed, and an error if not.
+//! `Conn::cut_off` when a verb fails: it is `Ok` if the queue pair is destroyed, and an error if
+//! not.
 
 use std::ops::Range;
 
@@ -107,7 +108,8 @@ fn a_queue_pair_that_cannot_be_destroyed() {
 fn other_objects_that_cannot_be_destroyed() {
     with_failures(|| {
         Errors::keep();
-        // librdmacm has a domain of its own on a device while there is an id, and so for ever after this.
+        // librdmacm has a domain of its own on a device while there is an id, and so for ever
+        // after this.
         let _id = peer();
         for (call, left) in [
             ("rdma_destroy_id", &[][..]),

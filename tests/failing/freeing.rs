@@ -153,7 +153,8 @@ fn a_queue_pair_that_cannot_be_destroyed_serves_nobody() {
 fn an_id_that_cannot_be_destroyed() {
     with_failures(|| {
         Errors::keep();
-        // librdmacm has a domain of its own on a device while there is an id, and so for ever after this.
+        // librdmacm has a domain of its own on a device while there is an id, and so for ever
+        // after this.
         let _id = peer();
         cannot_free("rdma_destroy_id", &[], &two_queues(ComplChannel::PerCq));
         leaving(&[], || {

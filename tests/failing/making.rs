@@ -11,7 +11,8 @@ use crate::common::{
 };
 use crate::support::{Failing, How, with_failures, write};
 
-/// Settings with a queue of its own for receives, so that two queues are made, and two channels or one.
+/// Settings with a queue of its own for receives, so that two queues are made, and two channels or
+/// one.
 fn two_queues() -> [(ConnCfg, u32); 2] {
     [(ComplChannel::PerCq, 2), (ComplChannel::Shared, 1)].map(|(channel, channels)| {
         let mut cfg = ConnCfg::new();
@@ -127,8 +128,8 @@ fn too_many_open_files_have_a_hint() {
     });
 }
 
-/// Promise: `Mr::reg` gives the memory back if it cannot be registered. The same for the memory that
-/// belongs to the fallback of flushes, which the first connection asks for.
+/// Promise: `Mr::reg` gives the memory back if it cannot be registered. The same for the memory
+/// that belongs to the fallback of flushes, which the first connection asks for.
 #[test]
 fn memory_that_cannot_be_registered() {
     with_failures(|| {

@@ -119,9 +119,9 @@ fn a_failed_post_ends_the_connection() {
     });
 }
 
-/// Promise, as above, for native flushes and atomic writes. The device publishes them before it asks the
-/// kernel for anything, so that ENOMEM is no full queue: the request is there, and completes with
-/// its own number. No other one is done before its time, and no operation is lost.
+/// Promise, as above, for native flushes and atomic writes. The device publishes them before it
+/// asks the kernel for anything, so that ENOMEM is no full queue: the request is there, and
+/// completes with its own number. No other one is done before its time, and no operation is lost.
 #[test]
 fn a_native_operation_that_fails_and_happens_all_the_same() {
     with_failures(|| {
@@ -218,8 +218,8 @@ fn a_device_without_room_for_a_receive_is_a_full_queue() {
     });
 }
 
-/// Promise: a receive that failed and may be in the queue ends the connection, as a failed send does: it completes
-/// with its own number if it is there.
+/// Promise: a receive that failed and may be in the queue ends the connection, as a failed send
+/// does: it completes with its own number if it is there.
 #[test]
 fn a_receive_that_fails_and_happens_all_the_same() {
     with_failures(|| {
@@ -273,7 +273,8 @@ fn a_receive_that_the_device_refuses_takes_no_slot() {
     });
 }
 
-/// A shared receive queue, with a completion queue of its own or without, and a connection that uses it.
+/// A shared receive queue, with a completion queue of its own or without, and a connection that
+/// uses it.
 fn shared(rcq_size: u32) -> (Srq, Pair) {
     let peer = peer();
     let mut cfg = SrqCfg::new();
@@ -364,9 +365,10 @@ fn a_shared_receive_that_the_device_refuses_takes_no_slot() {
     });
 }
 
-/// Promise: threads may post at the same time, wherever the scheduler stops them. One of them stands still
-/// in each post, before and after its request is in the queue, while others post and poll. Afterwards every
-/// slot can be used. (A number that was stored too late once filled the queue for ever.)
+/// Promise: threads may post at the same time, wherever the scheduler stops them. One of them
+/// stands still in each post, before and after its request is in the queue, while others post and
+/// poll. Afterwards every slot can be used. (A number that was stored too late once filled the
+/// queue for ever.)
 #[test]
 fn a_thread_that_stops_in_the_middle_of_a_post() {
     const BURSTS: u64 = 120;

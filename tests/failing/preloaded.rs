@@ -1,5 +1,5 @@
-//! Calls that fail on a device: `failing.c` beside this stands between the library and libibverbs and librdmacm, in a
-//! process of each test's own.
+//! Calls that fail on a device: `failing.c` beside this stands between the library and libibverbs
+//! and librdmacm, in a process of each test's own.
 
 use std::any::type_name_of_val;
 use std::env;
@@ -75,7 +75,8 @@ pub(crate) fn arm(call: &'static str, nth: u32, errno: Errno, how: How) -> Armed
 fn set(call: &str, nth: u32, errno: Errno, how: How) -> bool {
     type Arm = extern "C" fn(*const c_char, c_uint, c_int, c_int) -> c_int;
     let arm = symbol(c"failing_arm").expect("with_failures comes first");
-    // SAFETY: that is its type in failing.c. It has no preconditions but the string, which comes below.
+    // SAFETY: that is its type in failing.c. It has no preconditions but the string, which comes
+    // below.
     let arm = unsafe { std::mem::transmute::<NonNull<c_void>, Arm>(arm) };
     let name = CString::new(call).expect("a name");
     let pending = arm(name.as_ptr(), nth, errno.raw_os_error(), how as c_int);
@@ -83,8 +84,8 @@ fn set(call: &str, nth: u32, errno: Errno, how: How) -> bool {
     pending == 1
 }
 
-/// From now on each post of this thread stops for so many microseconds, before and after its request is in
-/// the queue, as if something else had the processor.
+/// From now on each post of this thread stops for so many microseconds, before and after its
+/// request is in the queue, as if something else had the processor.
 pub(crate) fn pause_in_posts(us: u32) {
     type Pause = extern "C" fn(c_long);
     let pause = symbol(c"failing_pause").expect("with_failures comes first");

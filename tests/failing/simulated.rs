@@ -37,8 +37,8 @@ pub(crate) fn arm(call: &'static str, nth: u32, errno: Errno, how: How) -> Armed
     }))
 }
 
-/// From now on each post of this thread stops for so many microseconds, before and after its request is in
-/// the queue, as if something else had the processor.
+/// From now on each post of this thread stops for so many microseconds, before and after its
+/// request is in the queue, as if something else had the processor.
 pub(crate) fn pause_in_posts(us: u32) {
     sim::preempt_posts(Duration::from_micros(us.into()));
 }

@@ -1,7 +1,7 @@
 //! The shared parts of these tests: calls that fail, and the reports that they must cause.
 //!
-//! On a device a library stands between this one and verbs (see `preloaded.rs`); a simulated fabric lets calls fail
-//! by itself (see `simulated.rs`).
+//! On a device a library stands between this one and verbs (see `preloaded.rs`); a simulated
+//! fabric lets calls fail by itself (see `simulated.rs`).
 
 use std::fmt::Debug;
 use std::io;

@@ -88,7 +88,8 @@ fn a_batch_that_is_refused_in_the_middle_ends_the_connection() {
     });
 }
 
-/// Promise, as above, where a gather and a native flush take two doorbells; and where all go by one stream.
+/// Promise, as above, where a gather and a native flush take two doorbells; and where all go by
+/// one stream.
 #[test]
 fn a_batch_of_two_doorbells_of_which_the_second_fails() {
     with_failures(|| {
@@ -177,7 +178,8 @@ fn many_receives_that_are_refused_in_the_middle() {
     });
 }
 
-/// Promise, as above, for a shared queue: the slots of those that it does not have do not come back.
+/// Promise, as above, for a shared queue: the slots of those that it does not have do not come
+/// back.
 #[test]
 fn many_shared_receives_that_are_refused_in_the_middle() {
     with_failures(|| {

@@ -14,8 +14,8 @@ use crate::Result;
 
 /// Writes in flight: more packets than soft-RoCE sends without an acknowledgement.
 const WRITES: usize = 512;
-/// The bytes of a write: one packet. With writes of 64 packets, one connection in 59 failed by itself
-/// (`REM_INV_REQ_ERR`): soft-RoCE had to send a packet in the middle of a message again.
+/// The bytes of a write: one packet. With writes of 64 packets, one connection in 59 failed by
+/// itself (`REM_INV_REQ_ERR`): soft-RoCE had to send a packet in the middle of a message again.
 const LEN: usize = 1 << 10;
 /// Completions of one look.
 const AT_ONCE: usize = 64;

@@ -83,9 +83,9 @@ fn rust_reads() {
     });
 }
 
-/// The C library flushes natively. A region that was registered for that serves it; one that was not,
-/// because this library was built with an rdma-core that has no native flush, refuses it. How this side's
-/// own operations are done makes no difference.
+/// The C library flushes natively. A region that was registered for that serves it; one that was
+/// not, because this library was built with an rdma-core that has no native flush, refuses it. How
+/// this side's own operations are done makes no difference.
 fn c_flushes<M: RegisterableMemory>(peer: &Peer, target: &Mr<M>, flush_type: &str) {
     for cfg in configurations() {
         target.write_at(0, &pattern(SHARED, 5)).expect("inside");

@@ -1,7 +1,8 @@
-//! The keep-alive of connections: a peer that is gone is noticed in time, one that lives never is, and no program
-//! sees a probe.
+//! The keep-alive of connections: a peer that is gone is noticed in time, one that lives never is,
+//! and no program sees a probe.
 //!
-//! Hosts that stop are simulated, on a clock that jumps over waits. Two guests: `cargo xtask test hosts`.
+//! Hosts that stop are simulated, on a clock that jumps over waits. Two guests: `cargo xtask test
+//! hosts`.
 
 #[cfg(feature = "sim")]
 mod away;

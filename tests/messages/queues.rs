@@ -157,8 +157,8 @@ fn waiting_for_one_operation() {
     });
 }
 
-/// Promise: no other completion satisfies a wait: not that of an operation with an equal number, before or after
-/// it, nor that of a receive.
+/// Promise: no other completion satisfies a wait: not that of an operation with an equal number,
+/// before or after it, nor that of a receive.
 #[test]
 fn no_other_completion_satisfies_a_wait() {
     device_test(|| {
@@ -192,8 +192,8 @@ fn no_other_completion_satisfies_a_wait() {
     });
 }
 
-/// Promise: waiting for something that cannot come is an error at once: of an operation without a completion, of
-/// another connection, and also where the connection has ended.
+/// Promise: waiting for something that cannot come is an error at once: of an operation without a
+/// completion, of another connection, and also where the connection has ended.
 #[test]
 fn waiting_for_what_cannot_come() {
     device_test(|| {
@@ -261,8 +261,8 @@ fn waiting_for_two_operations_at_once() {
     });
 }
 
-/// The error is why the operation failed: its own reason, or that of the earlier one for which it was
-/// flushed. The connection remembers it.
+/// The error is why the operation failed: its own reason, or that of the earlier one for which it
+/// was flushed. The connection remembers it.
 #[test]
 fn waiting_for_one_operation_that_fails() {
     device_test(|| {

@@ -39,8 +39,8 @@ fn every_seed_is_repeatable() {
     }
 }
 
-/// Promise: each call, request and host fails once, and the program ends: with errors, and without a
-/// panic, a hang or a leak. A thousand runs take seconds.
+/// Promise: each call, request and host fails once, and the program ends: with errors, and without
+/// a panic, a hang or a leak. A thousand runs take seconds.
 #[test]
 fn each_fault_is_met() {
     let began = Instant::now();

@@ -121,14 +121,15 @@ fn a_writer_that_reads_the_tail_survives() {
     }
 }
 
-/// A writer that takes the first operation that failed for the first that was not executed writes over records that are
-/// there.
+/// A writer that takes the first operation that failed for the first that was not executed writes
+/// over records that are there.
 #[test]
 fn the_first_failure_is_not_the_first_that_was_not_executed() {
     for (profile, way) in ways() {
         let is_lost = |nth: &u32| run(&profile, way, *nth, GoesOn::AtTheFirstFailure).is_err();
         let lost: Vec<u32> = (1..=4 * DEPTH as u32).filter(is_lost).collect();
-        // An adapter's fence keeps the tail back until the flush by reading before it is acknowledged.
+        // An adapter's fence keeps the tail back until the flush by reading before it is
+        // acknowledged.
         let first = match profile.is_adapter() && way.by_reading {
             true => 3,
             false => 1,

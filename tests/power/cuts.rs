@@ -310,7 +310,8 @@ fn a_report_says_what_matters() -> Result<()> {
     Ok(())
 }
 
-/// Bytes that are still in the device are not saved by `PmemMap::persist`, and the report does not recommend it alone.
+/// Bytes that are still in the device are not saved by `PmemMap::persist`, and the report does not
+/// recommend it alone.
 #[test]
 fn a_report_on_bytes_in_the_device() -> Result<()> {
     for (profile, saves) in [

@@ -95,9 +95,9 @@ fn run(profile: &Profile, flag: Flag, seed: u64) -> Result<(usize, Vec<String>)>
     Ok((old, fabric.early_reads()))
 }
 
-/// A flag by a plain write does not stand for the data before it, and neither does one after the data's completion. On
-/// soft-RoCE both do. A message does everywhere, and so does a flag after a flush that was polled, or an atomic write
-/// after any flush.
+/// A flag by a plain write does not stand for the data before it, and neither does one after the
+/// data's completion. On soft-RoCE both do. A message does everywhere, and so does a flag after a
+/// flush that was polled, or an atomic write after any flush.
 #[test]
 fn a_plain_flag_is_seen_before_its_data() -> Result<()> {
     for profile in Profile::ALL {

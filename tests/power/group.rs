@@ -41,7 +41,8 @@ impl Log<'_> {
         let mut next = 0;
         while let Ok(first) = asked.recv() {
             let mut group = vec![first];
-            // Writers that are not done wait for this thread: the group is complete without a limit only by luck.
+            // Writers that are not done wait for this thread: the group is complete without a
+            // limit only by luck.
             while let Ok(another) = asked.recv_timeout(COLLECTS) {
                 group.push(another);
             }

@@ -83,8 +83,8 @@ fn a_quorum_of_flushed_replicas_survives() {
     }
 }
 
-/// A replica that has completed a write and has not flushed it does not count. The sample finds it among
-/// 100 images of all three, and the report names the memories.
+/// A replica that has completed a write and has not flushed it does not count. The sample finds it
+/// among 100 images of all three, and the report names the memories.
 #[test]
 fn a_quorum_with_a_replica_that_has_not_flushed_is_found() {
     for profile in Profile::ALL.into_iter().filter(Profile::is_adapter) {

@@ -1,7 +1,8 @@
-//! The log of docs/testing-your-program.md, its own code, with limits that are shorter than the pauses of its replica.
+//! The log of docs/testing-your-program.md, its own code, with limits that are shorter than the
+//! pauses of its replica.
 //!
-//! It acknowledged a record by the flush of the one before: the wait for a flush was satisfied by any completion with
-//! an equal number.
+//! It acknowledged a record by the flush of the one before: the wait for a flush was satisfied by
+//! any completion with an equal number.
 
 #![allow(dead_code, reason = "the page's own test")]
 
@@ -30,8 +31,8 @@ fn serve_and_greet(ep: &Ep, peer: &Peer, path: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Every cut, while the replica stands still in the middle of appends. Returns how many records were acknowledged, and
-/// how many appends took too long.
+/// Every cut, while the replica stands still in the middle of appends. Returns how many records
+/// were acknowledged, and how many appends took too long.
 fn every_cut_with_pauses(profile: &Profile, platform: Platform, seed: u64) -> Result<(u64, u32)> {
     let fabric = Fabric::seeded(profile.clone(), seed);
     let (client, replica) = (fabric.host("client"), fabric.host("replica"));
@@ -93,7 +94,8 @@ fn every_cut_with_pauses(profile: &Profile, platform: Platform, seed: u64) -> Re
     Ok((acknowledged.into_inner(), late))
 }
 
-/// Promise: the page's log acknowledges no record that a loss of power takes, although its waits time out.
+/// Promise: the page's log acknowledges no record that a loss of power takes, although its waits
+/// time out.
 #[test]
 fn the_log_of_the_docs_survives_pauses_that_are_longer_than_its_limit() -> Result<()> {
     let mut late = 0;

@@ -1,5 +1,5 @@
-//! Protocols that survive every cut of the power, on every platform and device; and the same with a fault, which is
-//! found.
+//! Protocols that survive every cut of the power, on every platform and device; and the same with
+//! a fault, which is found.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
@@ -36,8 +36,8 @@ pub(crate) fn place(number: u64) -> usize {
 /// How a record and the tail that shows it become durable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Protocol {
-    /// The record, a flush, its completion; the tail, a flush, its completion (docs/persistence.md, 1; example 05 for
-    /// each of the two).
+    /// The record, a flush, its completion; the tail, a flush, its completion
+    /// (docs/persistence.md, 1; example 05 for each of the two).
     PollInBetween,
     /// One wait, with an atomic write for the tail (2; example 07).
     AtomicWrite,
@@ -334,7 +334,8 @@ fn a_wrong_promise_is_found() {
     }
 }
 
-/// A client that flushes by reading, and a server on another kind of device, on a platform where that is enough.
+/// A client that flushes by reading, and a server on another kind of device, on a platform where
+/// that is enough.
 fn mixed(client: Profile, server: Profile) -> (Fabric, World) {
     let fabric = fabric(&client);
     let platform = match is_copying(&server) {
@@ -353,7 +354,8 @@ fn mixed(client: Profile, server: Profile) -> (Fabric, World) {
     (fabric, world)
 }
 
-/// Promise of docs/persistence.md: an adapter posts its fences, and soft-RoCE at the other end executes in order.
+/// Promise of docs/persistence.md: an adapter posts its fences, and soft-RoCE at the other end
+/// executes in order.
 #[test]
 fn an_adapter_before_soft_roce_keeps_the_order() {
     for protocol in PROTOCOLS {

@@ -1,5 +1,5 @@
-//! Reports name the program's operations by their lines, the last events and the faults, and the share of the images
-//! that the check was shown. A report's event can be run alone.
+//! Reports name the program's operations by their lines, the last events and the faults, and the
+//! share of the images that the check was shown. A report's event can be run alone.
 
 use std::process::{Command, Output};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -47,8 +47,8 @@ fn assert_has(report: &str, parts: &[String]) {
     }
 }
 
-/// An operation is named by the program's line that posts it, and by the program's number: on each device, with each
-/// method that writes.
+/// An operation is named by the program's line that posts it, and by the program's number: on each
+/// device, with each method that writes.
 #[test]
 fn an_operation_has_its_line() -> Result<()> {
     for profile in Profile::ALL {
@@ -92,7 +92,8 @@ fn an_operation_has_its_line() -> Result<()> {
     Ok(())
 }
 
-/// Each operation of a batch has the line that added it, also where the batch is posted in several parts.
+/// Each operation of a batch has the line that added it, also where the batch is posted in several
+/// parts.
 #[test]
 fn an_operation_of_a_batch_has_its_line() -> Result<()> {
     for profile in [Profile::STRICT, Profile::ADAPTER] {
@@ -152,8 +153,8 @@ fn a_flush_has_its_line() -> Result<()> {
     Ok(())
 }
 
-/// The last events come with their numbers and their times, and after them the faults: those that have happened, those
-/// that are armed, and those that last.
+/// The last events come with their numbers and their times, and after them the faults: those that
+/// have happened, those that are armed, and those that last.
 #[test]
 fn a_report_has_the_last_events_and_the_faults() -> Result<()> {
     let fabric = fabric(&Profile::STRICT);
@@ -360,7 +361,8 @@ fn planted_in_recovery() -> Result<()> {
         let pmem = host.pmem("log", 1);
         let _on = host.enter();
         let counted = AtomicU64::new(0);
-        // It counts down before it stores the word again. The promise of 1 holds, which the first image of 2 has.
+        // It counts down before it stores the word again. The promise of 1 holds, which the first
+        // image of 2 has.
         let recover = |path: &std::path::Path| {
             let map = PmemMap::open(path, 4096).expect("the memory");
             let value = load(&map);
@@ -388,7 +390,8 @@ fn planted_in_recovery() -> Result<()> {
     Ok(())
 }
 
-/// A loss of a recovery is found again by the event at which the program made the promise and left the image.
+/// A loss of a recovery is found again by the event at which the program made the promise and left
+/// the image.
 #[test]
 fn a_recovery_is_run_again_from_its_event() -> Result<()> {
     let (event, first) = event_of(&run_planted("planted_in_recovery", &[])?);

@@ -311,8 +311,8 @@ fn what_was_seen_through_a_pointer_is_durable() -> Result<()> {
     Ok(())
 }
 
-/// The completion of the write is taken for that of the flush, which was posted after it and is not done. The poll that
-/// returns the one does not let the device execute the other.
+/// The completion of the write is taken for that of the flush, which was posted after it and is
+/// not done. The poll that returns the one does not let the device execute the other.
 #[test]
 fn acknowledged_when_the_write_has_completed() -> Result<()> {
     for profile in Profile::ALL {

@@ -1,4 +1,5 @@
-//! The example's log under faults of calls, of the network and of hosts, and a loss of power at the end.
+//! The example's log under faults of calls, of the network and of hosts, and a loss of power at
+//! the end.
 
 use anyhow::Result;
 use rpma::sim::{Fabric, Platform, Profile, storm, sweep};
@@ -13,7 +14,8 @@ fn record(number: usize) -> [u8; RECORD] {
     [number as u8 + 1; RECORD]
 }
 
-/// Appends to two replicas until something fails. Then their power is cut, and each has all that was acknowledged.
+/// Appends to two replicas until something fails. Then their power is cut, and each has all that
+/// was acknowledged.
 fn append(fabric: &Fabric, platform: Platform) -> Result<()> {
     let client = fabric.host("client");
     let hosts = ["one", "two"].map(|name| fabric.host(name));

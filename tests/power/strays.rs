@@ -1,5 +1,5 @@
-//! Requests that are on their way when their writer goes: they may land after it has connected again, for as long as the
-//! server keeps the old connection (docs/reconnecting.md).
+//! Requests that are on their way when their writer goes: they may land after it has connected
+//! again, for as long as the server keeps the old connection (docs/reconnecting.md).
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -29,7 +29,8 @@ fn append(world: &World, number: u64, bytes: &[u8]) -> Result<()> {
     world.flush(0, 8)
 }
 
-/// Appends a record, and loses the connection in the middle of the next one; connects again, and goes on.
+/// Appends a record, and loses the connection in the middle of the next one; connects again, and
+/// goes on.
 fn write_log(link: &Link, first: World, way: Way, drops: Drops, told: &AtomicU64) -> Result<()> {
     append(&first, 0, &record(0))?;
     told.store(1, Ordering::Relaxed);

@@ -16,8 +16,8 @@ const WAY: Way = Way {
 };
 const COUNT: u64 = 4;
 
-/// A client counts up in the server's memory, and asks the server's program to persist it; the server does, or forgets
-/// it the third time.
+/// A client counts up in the server's memory, and asks the server's program to persist it; the
+/// server does, or forgets it the third time.
 fn run(profile: &Profile, seed: u64, forgets: bool) -> (Result<(), Loss>, Trace) {
     let fabric = Fabric::seeded(profile.clone(), seed);
     let world = Arc::new(World::new(&fabric, WAY).expect("a connection"));

@@ -84,7 +84,8 @@ fn a_message_after_a_polled_flush_is_its_word() {
     }
 }
 
-/// A message after a native flush that was not polled may be there first, on an adapter, also with a fence.
+/// A message after a native flush that was not polled may be there first, on an adapter, also with
+/// a fence.
 #[test]
 fn a_message_after_an_unpolled_flush_is_no_word() {
     for order in [Order::Posted, Order::Fenced] {
@@ -94,7 +95,8 @@ fn a_message_after_an_unpolled_flush_is_no_word() {
         if order == Order::Posted {
             assert_eq!(losses(&Profile::RXE_6_12, false, order), 0);
         }
-        // Where visible data is durable, a message is a flush itself: it makes the earlier writes visible.
+        // Where visible data is durable, a message is a flush itself: it makes the earlier writes
+        // visible.
         assert_eq!(losses(&Profile::STRICT, true, order), 0, "{order:?}");
     }
 }

@@ -84,7 +84,8 @@ fn records_with_a_checksum_survive() {
     }
 }
 
-/// A recovery that takes the number for the whole accepts a torn record, on every device and platform.
+/// A recovery that takes the number for the whole accepts a torn record, on every device and
+/// platform.
 #[test]
 fn records_without_a_checksum_are_torn() {
     for profile in [Profile::RXE_6_12, Profile::STRICT] {

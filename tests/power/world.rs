@@ -195,7 +195,8 @@ impl World {
         Ok((to, self.source.slice(offset..offset + len)?))
     }
 
-    /// Asks the server's program to make a part durable, and waits until it has: the general-purpose server's method.
+    /// Asks the server's program to make a part durable, and waits until it has: the
+    /// general-purpose server's method.
     pub(crate) fn ask_to_persist(&self, offset: usize, len: usize) -> Result<()> {
         self.ask(offset, len)?;
         self.answer(true)?;

@@ -178,8 +178,8 @@ fn append(conn: &Conn, source: &Mr<Vec<u8>>, number: u64) -> Result<u64> {
     Ok(tail)
 }
 
-/// Promise: if this host's own device is gone, which a new device does not change for this peer, the
-/// client does not try until its limit.
+/// Promise: if this host's own device is gone, which a new device does not change for this peer,
+/// the client does not try until its limit.
 #[test]
 fn an_own_device_that_is_gone_ends_it() {
     let fabric = Fabric::seeded(profile(), 1);

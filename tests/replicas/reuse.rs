@@ -18,8 +18,9 @@ fn reconnect(set: &mut Set, way: Way, old: ReplicaId) -> ReplicaId {
     id
 }
 
-/// Promise: a set takes new replicas for ever, if others are set aside. First the new places are used,
-/// and then that of the one that was set aside longest ago. An old id reaches no other replica.
+/// Promise: a set takes new replicas for ever, if others are set aside. First the new places are
+/// used, and then that of the one that was set aside longest ago. An old id reaches no other
+/// replica.
 #[test]
 fn a_set_reconnects_for_ever() {
     for profile in Profile::ALL {
@@ -71,8 +72,8 @@ fn a_set_reconnects_for_ever() {
     }
 }
 
-/// Promise: a replica in an old place gets no commit from before it, also if the ring still has it, and
-/// is in no mask of one: neither with copies nor with those that hold the ring.
+/// Promise: a replica in an old place gets no commit from before it, also if the ring still has
+/// it, and is in no mask of one: neither with copies nor with those that hold the ring.
 #[test]
 fn a_new_replica_in_an_old_place_has_no_earlier_commit() {
     for profile in Profile::ALL {

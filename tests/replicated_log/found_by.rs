@@ -1,5 +1,5 @@
-//! The faults of the example `replicated-log`, by the names of `--break`, and the test that finds each.
-//! `cargo sim-log` has this table as well.
+//! The faults of the example `replicated-log`, by the names of `--break`, and the test that finds
+//! each. `cargo sim-log` has this table as well.
 
 /// A fault, and a test of `tests/replicated_log`.
 pub(crate) const FOUND_BY: [(&str, &str); 18] = [

@@ -1,5 +1,5 @@
-//! One program of a writer under each fault: a call that fails, a request or an acknowledgement that
-//! is lost, a host that is frozen, killed or cut from the power at each step.
+//! One program of a writer under each fault: a call that fails, a request or an acknowledgement
+//! that is lost, a host that is frozen, killed or cut from the power at each step.
 //!
 //! `RPMA_SIM_FAULT` runs one of them alone.
 

@@ -268,8 +268,8 @@ fn wrong_directories() {
     });
 }
 
-/// Promise: a server on a platform where the processor makes nothing durable does not begin to serve
-/// commits, and serves without them. The program's own word counts.
+/// Promise: a server on a platform where the processor makes nothing durable does not begin to
+/// serve commits, and serves without them. The program's own word counts.
 #[test]
 fn commits_on_memory_that_keeps_nothing() {
     device_test(|| {

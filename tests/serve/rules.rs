@@ -289,8 +289,8 @@ fn a_failed_operation_ends_its_client() {
     });
 }
 
-/// Promise: the counters of a server have each admission, refusal and end, and the operations of its
-/// connections, also of clients that are gone.
+/// Promise: the counters of a server have each admission, refusal and end, and the operations of
+/// its connections, also of clients that are gone.
 #[test]
 fn a_server_counts() {
     device_test(|| {

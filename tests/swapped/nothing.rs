@@ -37,8 +37,8 @@ fn a_c_client_of_03_that_describes_nothing() {
     });
 }
 
-/// The memory is described, and there is too little of it; or too much: the client of 02 has room for
-/// 1024 bytes.
+/// The memory is described, and there is too little of it; or too much: the client of 02 has room
+/// for 1024 bytes.
 #[test]
 fn c_servers_that_offer_another_size() {
     device_test(|| {

@@ -1,7 +1,7 @@
-//! Every call fails once. A program with both sides of everything (each kind of operation, batches, shared receive
-//! queues and channels, requests that are rejected, graceful and abrupt ends) is run again and
-//! again on a simulated fabric. Each call that it makes fails in one of the runs: it has no effect,
-//! or its full effect, and returns an error.
+//! Every call fails once. A program with both sides of everything (each kind of operation,
+//! batches, shared receive queues and channels, requests that are rejected, graceful and abrupt
+//! ends) is run again and again on a simulated fabric. Each call that it makes fails in one of the
+//! runs: it has no effect, or its full effect, and returns an error.
 //!
 //! Promises: the caller gets an error that names the call, or the log has it if no caller can get
 //! it (in a drop); no thread panics; no wait is longer than its limit; the only leaks are objects

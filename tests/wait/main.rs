@@ -1,5 +1,5 @@
-//! One wait for everything: endpoints, connections, shared receive queues and wake-ups. The order of turns,
-//! failures, removals, and event loops.
+//! One wait for everything: endpoints, connections, shared receive queues and wake-ups. The order
+//! of turns, failures, removals, and event loops.
 
 #[cfg(feature = "sim")]
 mod clocks;

@@ -85,7 +85,8 @@ impl State {
     fn wait(&mut self) -> Instant {
         if self.silent + SILENCE <= clock::now() {
             self.set.probe();
-            // After the probe: a slow one must not be due again at once, without a pause for others.
+            // After the probe: a slow one must not be due again at once, without a pause for
+            // others.
             self.silent = clock::now();
         }
         self.silent + SILENCE

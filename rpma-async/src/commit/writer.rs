@@ -164,7 +164,8 @@ impl State {
             if let (false, Err(error)) = (is_over, writer.probe()) {
                 log::debug!("{error}");
             }
-            // After the probe: a slow one must not be due again at once, without a pause for others.
+            // After the probe: a slow one must not be due again at once, without a pause for
+            // others.
             self.silent = clock::now();
             at = self.silent + SILENCE;
         }

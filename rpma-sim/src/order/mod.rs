@@ -6,8 +6,8 @@
 //! verbs ([`Shared::point`]) and each wait it gives the turn to one of those that could go on, and
 //! the seed alone chooses which.
 //!
-//! The data is here. Threads block in two files: until it is their turn in `turns`, and in their own
-//! waits in `waits`. `stalls` prints a line about a fabric that stands still.
+//! The data is here. Threads block in two files: until it is their turn in `turns`, and in their
+//! own waits in `waits`. `stalls` prints a line about a fabric that stands still.
 //!
 //! Locks: the state's comes before the one here. The turn is waited for with neither.
 

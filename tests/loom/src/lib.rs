@@ -1,5 +1,5 @@
-//! Files of the libraries under loom, which runs a model in every order of its threads, up to a number
-//! of preemptions.
+//! Files of the libraries under loom, which runs a model in every order of its threads, up to a
+//! number of preemptions.
 //!
 //! The files are independent of verbs. Here they get loom's atomics and locks (`primitives`), and
 //! the models play the device. A lost wake-up is a deadlock, which loom reports. Loom supports the

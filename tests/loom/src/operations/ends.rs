@@ -34,7 +34,8 @@ fn a_connection_that_is_given_up_wakes_a_sleeper() {
     });
 }
 
-/// A task that waits for a message looks at the end, too: it sees that before it sleeps, or is woken.
+/// A task that waits for a message looks at the end, too: it sees that before it sleeps, or is
+/// woken.
 #[test]
 fn an_end_wakes_a_task() {
     model(3, || {

@@ -1,5 +1,6 @@
-//! The operations of a connection of rpma-async, and the tasks that wait: slots.rs, free.rs, arming.rs
-//! and waiters.rs, with the steps of conn/shared.rs, conn/room.rs and raw/blocks.rs around them.
+//! The operations of a connection of rpma-async, and the tasks that wait: slots.rs, free.rs,
+//! arming.rs and waiters.rs, with the steps of conn/shared.rs, conn/room.rs and raw/blocks.rs
+//! around them.
 //!
 //! A model has a device, which completes operations in the order of their posts, and a driver,
 //! which takes events. At its end every slot and every block is back, and no task counts as a

@@ -63,8 +63,8 @@ fn an_owner_is_polled_again_with_another_waker() {
     });
 }
 
-/// An owner that sleeps abandons its operation. Another thread has the slot afterwards, and its waker
-/// stays where it is.
+/// An owner that sleeps abandons its operation. Another thread has the slot afterwards, and its
+/// waker stays where it is.
 #[test]
 fn the_slot_of_an_abandoned_operation() {
     model(3, || {
@@ -85,8 +85,8 @@ fn the_slot_of_an_abandoned_operation() {
     });
 }
 
-/// An owner takes the failure of its operation. Another thread has the slot afterwards, and its waker
-/// stays where it is.
+/// An owner takes the failure of its operation. Another thread has the slot afterwards, and its
+/// waker stays where it is.
 #[test]
 fn the_slot_of_a_failed_operation() {
     model(3, || {

@@ -120,7 +120,8 @@ fn two_tasks_wait_for_one_block() {
     });
 }
 
-/// A wait is dropped, perhaps just when it was woken: its wake-up goes to the task that still waits.
+/// A wait is dropped, perhaps just when it was woken: its wake-up goes to the task that still
+/// waits.
 #[test]
 fn a_wait_that_was_woken_is_dropped() {
     model(3, || {
