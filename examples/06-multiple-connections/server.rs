@@ -1,8 +1,6 @@
 //! The server: one thread waits for everything that can happen at the endpoint and on the
 //! connections, and never for one of them alone.
 
-use std::time::Duration;
-
 use anyhow::{Context, Result, bail, ensure};
 use rpma::wait::{Happened, Member, Wait};
 use rpma::{
@@ -10,22 +8,23 @@ use rpma::{
     Side, Wc,
 };
 
-use crate::common::cli::Role;
+use crate::common::cli::{Role, timeout};
 use crate::common::data::CommonData;
 use crate::common::{hello, names};
 
 pub(crate) const ROLE: Role = Role {
-    usage: "<server_address> <port>",
+    usage: "<server_address> <port> [<timeout>]",
     notes: "",
     main,
 };
 
 const MAX_CLIENTS: usize = 10;
 const MAX_FAILURES_IN_A_ROW: usize = 100;
-/// The server ends after so long without an event.
-const LIMIT: Duration = Duration::from_secs(15);
+/// The server ends after so many seconds without an event, if no argument has another number.
+const LIMIT: u32 = 15;
 
-fn main(addr: &str, port: u16, _more: &[String]) -> Result<()> {
+fn main(addr: &str, port: u16, more: &[String]) -> Result<()> {
+    let timeout = timeout(more, LIMIT)?;
     // The device that has the address, and a peer on it: with that this program registers memory
     // and makes connections.
     let device = Device::from_addr(addr, Side::Local)?;
@@ -46,7 +45,7 @@ fn main(addr: &str, port: u16, _more: &[String]) -> Result<()> {
     println!("Today I have got in touch with:");
     // A turn of a client is a completion: it has one at a time.
     let mut wcs = [Wc::default()];
-    while let Some(happened) = server.wait.next(&mut wcs, LIMIT)? {
+    while let Some(happened) = server.wait.next(&mut wcs, timeout)? {
         server.handle(happened, &wcs[0])?;
     }
     eprintln!("Server timed out.");

@@ -9,30 +9,31 @@ use tokio::runtime::Builder;
 use tokio::task::JoinSet;
 use tokio::time::sleep;
 
-use crate::common::cli::Role;
+use crate::common::cli::{Role, timeout};
 use crate::common::data::CommonData;
 use crate::common::{conn, hello, names};
 
 pub(crate) const ROLE: Role = Role {
-    usage: "<server_address> <port>",
+    usage: "<server_address> <port> [<timeout>]",
     notes: "",
     main,
 };
 
 const MAX_CLIENTS: usize = 10;
-/// The server ends after so long without an event.
-const LIMIT: Duration = Duration::from_secs(15);
+/// The server ends after so many seconds without an event, if no argument has another number.
+const LIMIT: u32 = 15;
 
-fn main(addr: &str, port: u16, _more: &[String]) -> Result<()> {
+fn main(addr: &str, port: u16, more: &[String]) -> Result<()> {
+    let timeout = timeout(more, LIMIT)?;
     let runtime = Builder::new_current_thread().enable_all().build()?;
-    let unserved = runtime.block_on(serve_all(addr, port))?;
+    let unserved = runtime.block_on(serve_all(addr, port, timeout))?;
     eprintln!("Server timed out.");
     ensure!(unserved == 0, "of the clients {unserved} were not served");
     Ok(())
 }
 
 /// Serves clients until no event comes any more. Returns how many were not served.
-async fn serve_all(addr: &str, port: u16) -> Result<usize> {
+async fn serve_all(addr: &str, port: u16, timeout: Duration) -> Result<usize> {
     // The device that has the address, and a peer on it: with that this program registers memory.
     // The reactor makes connections, and its driver is a task, which wakes the other ones.
     let at = conn::socket_addr(addr, port)?;
@@ -60,7 +61,7 @@ async fn serve_all(addr: &str, port: u16) -> Result<usize> {
                 eprintln!("{error:#}");
                 unserved += 1;
             },
-            () = sleep(LIMIT) => return Ok(unserved + clients.len()),
+            () = sleep(timeout) => return Ok(unserved + clients.len()),
         }
     }
 }

@@ -9,7 +9,7 @@ use rpma::{
     SrqCfg, Wc, WcOpcode,
 };
 
-use crate::common::cli::{BadArgument, Role, number};
+use crate::common::cli::{Role, timeout};
 use crate::common::{conn, messages};
 
 pub(crate) const ROLE: Role = Role {
@@ -21,13 +21,7 @@ pub(crate) const ROLE: Role = Role {
 const MAX_CLIENTS: usize = 10;
 
 fn main(addr: &str, port: u16, more: &[String]) -> Result<()> {
-    let timeout = match more {
-        [] => Duration::from_secs(5),
-        [seconds, ..] => Duration::from_secs(number::<u32>("timeout", seconds)?.into()),
-    };
-    if timeout.is_zero() {
-        bail!(BadArgument("the timeout is at least 1 second".to_owned()));
-    }
+    let timeout = timeout(more, 5)?;
 
     // The device that has the address, and a peer on it: with that this program registers memory
     // and makes connections.

@@ -4,6 +4,7 @@ use std::ffi::OsString;
 use std::fmt;
 use std::process::ExitCode;
 use std::str::FromStr;
+use std::time::Duration;
 
 use anyhow::Result;
 
@@ -87,6 +88,18 @@ pub(crate) fn number<T: FromStr<Err = std::num::ParseIntError>>(
 ) -> Result<T> {
     let unusable = |error| BadArgument(format!("the {what} \"{text}\" is not usable: {error}"));
     Ok(text.parse().map_err(unusable)?)
+}
+
+/// The seconds that the first one of more arguments has, at least 1; `default` without one.
+pub(crate) fn timeout(more: &[String], default: u32) -> Result<Duration> {
+    let seconds = match more {
+        [] => default,
+        [seconds, ..] => number("timeout", seconds)?,
+    };
+    if seconds == 0 {
+        return Err(BadArgument("the timeout is at least 1 second".to_owned()).into());
+    }
+    Ok(Duration::from_secs(seconds.into()))
 }
 
 /// Checks that `word`, and a zero after it, have room in `size` bytes.

@@ -374,7 +374,7 @@ pub(crate) const EXAMPLES: &[Example] = &[
 
 const MULTIPLE: Run = pair(
     program(
-        &[],
+        &["{wait}"],
         &[
             "Today I have got in touch with:",
             "- Chet",

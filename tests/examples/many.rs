@@ -25,7 +25,7 @@ impl Check {
         Self { what, run }
     }
 
-    /// 06 waits 15 seconds and no more. Its clients should not start when all others do.
+    /// The clients of 06 should not start when all others do.
     fn in_its_turn(self) -> Self {
         let Self { what, run } = self;
         let pause = match () {
@@ -58,8 +58,8 @@ pub(crate) fn together(checks: Vec<Check>) {
     assert!(failed.is_empty(), "failed: {failed:#?}");
 }
 
-/// The seconds for which example 13 listens. Its clients start among all others, and on a busy
-/// machine that took more than the 15 of the other tests.
+/// The seconds for which examples 06 and 13 wait. Their clients start among all others, and on a busy
+/// machine that took more than 15.
 const LISTENS: &str = "30";
 
 #[test]
@@ -104,7 +104,7 @@ fn gives_up_on_a_server_that_stands_still(name: &str) {
 /// 06 goes on when one of its clients fails, which is no reason for the others to. Its status
 /// reports the failure.
 fn outlives_bad_ones(name: &str) {
-    let (mut server, port) = server(name, &[]);
+    let (mut server, port) = server(name, &[LISTENS]);
     // One that describes no memory, and one that is gone at once.
     let peer = peer();
     let silent = connect(&peer, port);
@@ -122,7 +122,7 @@ fn outlives_bad_ones(name: &str) {
 /// a client keeps its name disturbs the others. A slot is free again when its client has answered.
 fn serves_ten(name: &str) {
     const SLOT: usize = 32;
-    let (mut server, port) = server(name, &[]);
+    let (mut server, port) = server(name, &[LISTENS]);
     assert_eq!(server.line(), "Today I have got in touch with:");
     let peer = peer();
     let names = region(&peer, 16 * SLOT, MrUsage::READ_SRC);

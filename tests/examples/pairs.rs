@@ -343,9 +343,9 @@ fn every_example_is_known_and_tested() {
                 .into_owned()
         })
         .collect();
-    // These are tested without a device: tests/power/example.rs, tests/replicas/example.rs, and
-    // tests/replicated_log.
-    let others = [LOG, "replicated-log", "sim-log", "sim-replicas"];
+    // These are tested without a device: tests/hello.rs, tests/power/example.rs,
+    // tests/replicas/example.rs, and tests/replicated_log.
+    let others = [LOG, "hello", "replicated-log", "sim-log", "sim-replicas"];
     let known = EXAMPLES.iter().map(|example| example.name).chain(others);
     assert_eq!(found, known.map(str::to_owned).collect(), "the table");
 
