@@ -1,4 +1,5 @@
-//! The table of docs/architecture.md names each place with `unsafe`, and only places that have it.
+//! Two guarantees of docs/architecture.md: its table names each place with `unsafe`, and only places
+//! that have it. Its rooms name each module of the libraries, and only modules that exist.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -6,9 +7,12 @@ use std::path::Path;
 
 const HEADING: &str = "## Where is `unsafe`?";
 
-/// The places in the table, each a file or a folder with a slash at its end.
-fn listed(page: &str) -> Vec<&str> {
-    let section = page.split_once(HEADING).expect("the heading").1;
+/// The files and folders in the first table after a line. A folder has a slash at its end.
+fn listed<'page>(page: &'page str, line: &str) -> Vec<&'page str> {
+    let section = page
+        .split_once(line)
+        .unwrap_or_else(|| panic!("no line {line}"));
+    let section = section.1.trim_start_matches('\n');
     let rows = section.lines().skip_while(|line| !line.starts_with('|'));
     rows.take_while(|line| line.starts_with('|'))
         .filter_map(|row| row.split('|').nth(1))
@@ -54,7 +58,7 @@ fn sources(root: &Path, folder: &Path, found: &mut BTreeSet<String>) {
 fn each_place_is_on_the_page() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let page = fs::read_to_string(root.join("docs/architecture.md")).expect("the page");
-    let listed = listed(&page);
+    let listed = listed(&page, HEADING);
     let mut found = BTreeSet::new();
     sources(root, root, &mut found);
     // This file names the forms.
@@ -73,4 +77,69 @@ fn each_place_is_on_the_page() {
         .filter(|place| !found.iter().any(|file| is_in(file, place)))
         .collect();
     assert!(empty.is_empty(), "on the page, and without it: {empty:?}");
+}
+
+/// A folder, the page with its modules, and the line before each table of them.
+const ROOMS: [(&str, &str, &[&str]); 5] = [
+    (
+        "rpma-sim/src",
+        "docs/architecture.md",
+        &["Its rooms, in `rpma-sim/src/`:"],
+    ),
+    (
+        "rpma/src/verbs",
+        "docs/architecture.md",
+        &["The lower floor, `rpma/src/verbs/`:"],
+    ),
+    (
+        "rpma/src/conn",
+        "docs/architecture.md",
+        &["The rooms of a connection, from its settings to its end:"],
+    ),
+    (
+        "rpma/src",
+        "docs/architecture.md",
+        &[
+            "The upper floor, `rpma/src/`, without the rooms of connections:",
+            "The rooms of a connection, from its settings to its end:",
+            "Rooms above the connection, which a program can leave out:",
+        ],
+    ),
+    ("rpma-async/src", "docs/async.md", &["| file | holds |"]),
+];
+
+/// The modules of a folder that need no room: its head, unit tests, and the lower floor.
+const WITHOUT: [&str; 4] = ["lib.rs", "mod.rs", "tests.rs", "verbs"];
+
+fn modules(folder: &Path) -> BTreeSet<String> {
+    let entries = fs::read_dir(folder).expect("a folder");
+    let names = entries.map(|entry| entry.expect("an entry").file_name().into_string());
+    let names = names.map(|name| name.expect("a name in UTF-8"));
+    names.filter(|name| !WITHOUT.contains(&&**name)).collect()
+}
+
+/// Whether a listed file or folder exists. A file of the folder before it in its row is named
+/// without that folder.
+fn exists(src: &Path, listed: &str) -> bool {
+    src.join(listed).exists() || src.join("conn").join(listed).exists()
+}
+
+/// Promise: a reader of the pages finds each module of the libraries in a room.
+#[test]
+fn each_module_is_in_a_room() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    for (folder, page, lines) in ROOMS {
+        let text = fs::read_to_string(root.join(page)).expect("the page");
+        let rooms: Vec<&str> = lines.iter().flat_map(|line| listed(&text, line)).collect();
+        let is_named = |module: &String| {
+            let mut parts = rooms.iter().flat_map(|room| room.split('/'));
+            parts.any(|part| part == module)
+        };
+        let modules = modules(&root.join(folder));
+        let missing: Vec<_> = modules.iter().filter(|module| !is_named(module)).collect();
+        assert!(missing.is_empty(), "{folder}, not in {page}: {missing:?}");
+        let src = root.join(folder.trim_end_matches("/conn"));
+        let gone: Vec<_> = rooms.iter().filter(|room| !exists(&src, room)).collect();
+        assert!(gone.is_empty(), "in {page}, and not in {folder}: {gone:?}");
+    }
 }
