@@ -14,8 +14,8 @@ use crate::mr::{Mr, MrRemote};
 use crate::peer_cfg::{Durable, PeerCfg};
 use crate::verbs::random;
 
-/// One encoding for the private data of both directions: "This is my memory, these are the promises
-/// of my platform, and these are bytes of my program".
+/// Encodes the private data of a connection, for either direction: memory regions, the declaration
+/// of this host's platform ([`PeerCfg`]), and bytes of the program.
 ///
 /// One side makes it and gives [`encode`](Self::encode)'s bytes to
 /// [`ConnReq::connect`](crate::ConnReq::connect). The other side decodes it from
@@ -61,8 +61,8 @@ use crate::verbs::random;
 /// A client's private data has room for an identity, and for one region or 24 bytes of data. A
 /// server's has room for limits, an identity and 7 regions. See [`left`](Self::left).
 ///
-/// An offer is the peer's statement, sent without authentication or encryption. A program that has
-/// received it can use the regions.
+/// An offer is sent without authentication or encryption. Its regions are keys: a program that gets
+/// hold of them may be able to use the memory ([security](crate::guide::security)).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Offer {
     platform: PeerCfg,
@@ -73,27 +73,36 @@ pub struct Offer {
     data: Vec<u8>,
 }
 
-/// A client that connects again: the key of its memory, its epoch, and its instance.
+/// Names a client to a [`serve::Server`](crate::serve::Server), so that the server recognises it on
+/// each new connection.
 ///
-/// An offer only carries it. A [`serve::Server`](crate::serve::Server) judges it.
+/// * The **key** names the client's memory on the server. The program chooses it.
+/// * The **epoch** is a number that the program chooses. A writer with a higher epoch takes over
+///   the key, and the server refuses lower ones from then on.
+/// * The **instance** is a random number. It distinguishes two writers with the same key and epoch.
+///
+/// [Serving clients](crate::serve) has the table of the server's decisions. An [`Offer`] only
+/// carries the identity.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[expect(clippy::exhaustive_structs, reason = "the 24 bytes of the encoding")]
 pub struct Identity {
-    /// The key.
+    /// Names the client's memory on the server; never 0.
     pub key: u64,
-    /// The epoch.
+    /// Decides who may write: a higher epoch takes over the key.
     pub epoch: u64,
-    /// The instance.
+    /// The random number of one writer, from [`new`](Self::new).
     pub instance: u64,
 }
 
 impl Identity {
-    /// The identity of a writer that begins: with this key and epoch, and an instance that is drawn
-    /// at random (`getrandom(2)`). So no other writer has the same instance, in this process or in
-    /// another one.
+    /// Makes the identity of a new writer, with this key and epoch. It draws the instance at random
+    /// (`getrandom(2)`), so no other writer has the same one, in this process or in another.
     ///
-    /// A writer keeps it for all its connections. Two writers with one instance would cut each
-    /// other off without end. On a simulated fabric with a seed the instance follows from the seed.
+    /// Call it once in the life of a writer, and use the result for all its connections. A process
+    /// that is started again is another writer: it needs a higher epoch. Two writers with the same
+    /// instance would cut each other off without end.
+    ///
+    /// On a simulated fabric with a seed, the instance follows from the seed.
     ///
     /// # Errors
     ///
@@ -144,7 +153,7 @@ impl Offer {
     /// The most bytes of private data in the answer that accepts a request.
     pub const ACCEPT: usize = 196;
 
-    /// An offer of no memory, with the promises of this host's platform.
+    /// Makes an offer without memory, with the declaration of this host's platform.
     #[must_use]
     pub fn new(platform: &PeerCfg) -> Self {
         Self {
@@ -183,14 +192,14 @@ impl Offer {
         self.method
     }
 
-    /// Offers the server's method, with these limits: those of a
-    /// [`Responder`](crate::commit::Responder).
+    /// Offers [`Method::Server`], with these limits. They are those of the
+    /// [`Responder`](crate::commit::Responder) that serves the requests.
     pub fn set_limits(&mut self, limits: Limits) -> &mut Self {
         self.limits = Some(limits);
         self
     }
 
-    /// The limits of the server's method; `None` if the server does not serve it.
+    /// The limits of [`Method::Server`]. `None` if the server does not serve it.
     #[must_use]
     pub fn limits(&self) -> Option<Limits> {
         self.limits
@@ -211,10 +220,11 @@ impl Offer {
     /// Returns whether commits by this method become durable, or visible, in the memory of this
     /// offer's host.
     ///
-    /// Durable commits are possible by [`Method::Reading`] with [`Durable::DirectWrites`], by
-    /// [`Method::Native`] with that or [`Durable::NativeFlushes`], and by [`Method::Server`] with
-    /// limits. Visible commits are always possible by the first two methods. The server's method
-    /// makes everything durable, and is not served for visibility.
+    /// | method | durable | only visible |
+    /// |---|---|---|
+    /// | [`Method::Native`] | with [`Durable::NativeFlushes`] or [`Durable::DirectWrites`] | always |
+    /// | [`Method::Reading`] | with [`Durable::DirectWrites`] | always |
+    /// | [`Method::Server`] | if the offer has [`limits`](Self::limits) | never: it makes all data durable |
     #[must_use]
     pub fn serves(&self, method: Method, flush_type: FlushType) -> bool {
         let durable = self.platform.get_durable();
@@ -419,7 +429,7 @@ impl Offer {
         &self.regions
     }
 
-    /// The promises of the platform: for
+    /// The declaration of the peer's platform, for
     /// [`Conn::apply_remote_peer_cfg`](crate::Conn::apply_remote_peer_cfg).
     #[must_use]
     pub fn platform(&self) -> &PeerCfg {
