@@ -1,5 +1,7 @@
-//! Commits records: makes data durable, and then the pointer that shows it, by the method that the
-//! memory's platform needs.
+//! Commits records: makes data durable in the memory of a peer, and then 8 bytes that show it.
+//!
+//! These 8 bytes are the commit's **pointer**, for example the length of a log. A reader trusts
+//! only the data that a durable pointer shows.
 //!
 //! A [`Method`] decides how writes become durable: by the device's own flush, by a read, or by the
 //! processor of the memory's host ([`Method::Server`]). A server's program offers the last one

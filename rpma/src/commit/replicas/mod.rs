@@ -62,8 +62,8 @@ use crate::verbs::{Place, Wc};
 ///
 /// # Source memory
 ///
-/// The bytes of a commit are free when the devices of all replicas have released them. A replica
-/// that is slow or frozen holds them: commits go on until the ring is full, and
+/// The bytes of a commit are free when this host's device no longer reads them for any replica. A
+/// replica that is slow or frozen holds them: commits go on until the ring is full, and
 /// [`Refused::RingFull`] then names it. [`set_aside`](Self::set_aside) takes it out of the set,
 /// and needs no answer from it.
 ///
@@ -357,9 +357,9 @@ impl Replicas {
         }
     }
 
-    /// Returns the replicas that have a commit in flight or still to come, as a mask. When it is
-    /// 0, no replica can lose the commit and execute a later one. Only then overwrite bytes that
-    /// this commit has set free, such as the records before the new head of a log.
+    /// Returns, as a mask, the replicas on which a commit is in flight or still has to be posted.
+    /// When it is 0, no replica can lose the commit and execute a later one. Only then overwrite
+    /// bytes that this commit has set free, such as the records before the new head of a log.
     ///
     /// It is 0 for a commit of another set.
     #[must_use]

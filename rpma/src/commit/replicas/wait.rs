@@ -57,8 +57,8 @@ impl Replicas {
     /// that cannot be reached any more. `None` before that.
     ///
     /// This is the half of [`settle`](Self::settle) that does not sleep. Event loops call it after
-    /// [`look`](Self::look). They also call it after 50 ms without an event, when they have called
-    /// [`probe`](Self::probe). An acknowledgement can come up to a second after the end of its
+    /// [`look`](Self::look). After 50 ms without an event, they call [`probe`](Self::probe) and
+    /// then this. An acknowledgement can come up to a second after the end of its
     /// connection. During this second the answer is `None` if `k` copies are still possible.
     #[must_use]
     pub fn settled(&self, id: CommitId, k: usize) -> Option<Outcome> {

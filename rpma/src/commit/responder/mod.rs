@@ -96,7 +96,8 @@ pub struct Responder<K> {
 pub enum Turn<K> {
     /// There was no work.
     Idle,
-    /// It served requests, or posted receives. There may be more to do.
+    /// It served this number of requests. It is 0 if it only posted receives. There may be more to
+    /// do.
     Served(usize),
     /// This client is refused, or its connection takes no answers. The responder has forgotten
     /// it, and has disconnected it.

@@ -153,10 +153,10 @@ impl Writer {
         self.in_flight.saturating_sub(self.flights.len())
     }
 
-    /// Returns the number of send-queue slots that are not for commits. A program with at most so
-    /// many operations of its own in flight leaves room for its commits. They are the slots of the
-    /// settings that [`WriterCfg::conn_cfg`] was called with
-    /// ([`ConnCfg::set_sq_size`](crate::ConnCfg::set_sq_size)).
+    /// Returns the number of send-queue slots that are not for commits. If the program's own
+    /// operations in flight take at most these slots, there is room for all commits. The number is
+    /// [`ConnCfg::set_sq_size`](crate::ConnCfg::set_sq_size) in the settings that the program
+    /// passed to [`WriterCfg::conn_cfg`].
     #[must_use]
     pub fn slots_beside(&self) -> u32 {
         // The connection was made with these slots at least.
@@ -521,8 +521,9 @@ impl Writer {
     }
 
     /// Posts a write of 0 bytes, for [`look`](Self::look). Its completion shows that the peer's
-    /// host is there, and its failure that the host is gone. A call has no effect while a probe is
-    /// in flight. The same holds while the device works on a commit, which shows the same.
+    /// host is there, and its failure that the host is gone. A call has no effect while another
+    /// probe is in flight, or while a commit is not [`released`](Self::released): its completion
+    /// shows the same.
     ///
     /// # Errors
     ///
