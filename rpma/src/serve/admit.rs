@@ -138,25 +138,28 @@ impl Server {
     ///
     /// [`NotAdmitted`]: the client was refused, and got the reason.
     ///
-    /// * Without an error of this side: another client of the key was admitted after this one had
-    ///   asked, or the server is full now. Nothing has changed.
+    /// * [`NotAdmitted::error`] is `None` if something has happened since the client asked: another
+    ///   client of the key was admitted, the server is full now, or the key's old connection ended
+    ///   and could not be cut off. Nothing has changed.
     /// * [`Error::TimedOut`] if the program answers after the limit
     ///   ([`ServerCfg::set_answer_limit`]), or if `asked` comes from another server. Nothing has
     ///   changed.
     /// * [`Error::InvalidArgument`] if the part is not aligned, or overlaps the directory or the
     ///   part of a connected key. The same if its region was registered with another `Peer`, or if
     ///   its `Peer` is that of another key or device. The same if its bytes do not fit into the
-    ///   answer, or if the settings are impossible, such as a keep-alive below four of the
-    ///   kernel's time-outs ([`ConnCfg::set_keep_alive`]). Nothing has changed.
-    /// * [`Error::NotSupported`] if the region lacks the usage that the server's method needs.
+    ///   answer, or if the settings are impossible, such as a keep-alive that is too short
+    ///   ([`ConnCfg::set_keep_alive`]). Nothing has changed.
+    /// * [`Error::NotSupported`] if the region lacks the usage that [`Method::Server`] needs.
     ///   Nothing has changed.
+    /// * [`Error::NotSupported`] also if the old connection could not be cut off
+    ///   ([`Gone::not_cut_off`]): its writes may still land. The key is then refused until its
+    ///   region is deregistered ([`release`](Self::release)).
     /// * [`Error::Provider`] if a verb failed. The old connection may be cut off, and the identity
-    ///   kept: the client may try again. If `ibv_destroy_qp` of the old connection failed, writes
-    ///   of that connection may still land. The key is then refused until its region is
-    ///   deregistered ([`release`](Self::release)).
+    ///   kept: the client may try again.
     ///
     /// [`ConnCfg::set_keep_alive`]: crate::ConnCfg::set_keep_alive
     /// [`Gone`]: super::Gone
+    /// [`Gone::not_cut_off`]: super::Gone::not_cut_off
     /// [`ServerCfg::set_answer_limit`]: super::ServerCfg::set_answer_limit
     pub fn admit(&mut self, asked: Asked, part: &Part<'_>) -> Result<Client, NotAdmitted> {
         let admitted = self.admit_one(&asked, part);
