@@ -81,7 +81,7 @@
 //! memory and connection of each key, and checks parts. `asked.rs` shares an open request between
 //! program and server. `layout.rs` and `parts.rs` are for servers of equal parts.
 //! [`Server`] owns a [`Wait`], and with it the endpoint and all connections. Dropping it ends them.
-//! Its keys, with their regions and peers, go after them.
+//! After that it drops the regions and peers of its keys.
 
 mod admit;
 mod asked;
@@ -132,7 +132,7 @@ pub struct Client(Member);
 #[derive(Clone, Copy, Debug)]
 #[expect(clippy::exhaustive_structs, reason = "an argument with names")]
 pub struct Part<'a> {
-    /// The domain of trust of this key alone, in which the region is registered.
+    /// The `Peer` (protection domain) in which the region is registered. No other key uses it.
     pub peer: &'a Peer,
     /// The client's memory: all of this region. It begins and ends at multiples of 64.
     pub region: &'a Arc<Mr<PmemMap>>,
@@ -442,8 +442,8 @@ impl Server {
     /// part. The next admission brings another one.
     ///
     /// This is the remedy if a connection could not be cut off: no write of it lands after this
-    /// returned `Ok`. Register the memory again with another [`Peer`], because the old queue pair
-    /// can still reach regions of the old one. [`answer`](Self::answer) does both.
+    /// returned `Ok`. Register the memory again with another [`Peer`]: the old queue pair can still
+    /// reach regions of its own `Peer`. [`answer`](Self::answer) does both.
     ///
     /// # Errors
     ///

@@ -112,8 +112,8 @@ fn index(key: u64) -> Option<usize> {
 }
 
 impl Server {
-    /// Answers with these parts, where an answer is due, and returns everything else: the body of a
-    /// server's loop.
+    /// Handles one result of [`next`](Self::next): answers a client's request with these parts, and
+    /// returns what the program has to handle. It is the body of a server's loop.
     ///
     /// | from [`next`](Self::next) | this does | this returns |
     /// |---|---|---|

@@ -18,8 +18,9 @@ pub enum Served {
     Asks(Asked),
     /// The connection of a client that was admitted is established.
     Arrived(Client),
-    /// Operations of this connection completed: so many completions are at the beginning of the
-    /// caller's slice. Those of the server's method are not among them.
+    /// Operations of this connection completed. The second value is the number of completions,
+    /// which are at the beginning of the caller's slice. Completions of
+    /// [`Method::Server`](crate::commit::Method::Server) are not among them.
     Completions(Client, usize),
     /// A client is gone, and was cut off.
     Gone(Box<Gone>),
@@ -127,8 +128,8 @@ impl fmt::Display for Refused {
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct NotAdmitted {
-    /// The reason that the client got. A client that is gone got none. A client that was accepted
-    /// already finds its connection closed.
+    /// The reason that the client got. A client that is gone got none. If the client had already
+    /// been accepted, its connection is closed instead.
     pub refusal: Refusal,
     /// The cause, if it is on this side: a wrong [`Part`](super::Part), or a verb that failed.
     pub error: Option<Error>,

@@ -69,7 +69,7 @@ struct Kept {
 }
 
 impl Directory {
-    /// Returns how many bytes of memory a directory with so many slots has.
+    /// Returns the number of bytes that a directory with `slots` slots needs.
     #[must_use]
     pub fn len_for(slots: u32) -> usize {
         LINE.saturating_add((slots as usize).saturating_mul(SLOT))
