@@ -76,9 +76,9 @@ const LOOK_UP: &str = "getaddrinfo";
 /// # Before it connects
 ///
 /// Drop the old connection, or [`Writer`](crate::commit::Writer), before
-/// [`connect`](Self::connect) or [`begin`](Self::begin). A server cuts its own end off before it
-/// accepts the new connection. [Coming back](crate::guide::reconnecting) explains the order of
-/// recovery.
+/// [`connect`](Self::connect) or [`begin`](Self::begin). A server cuts off the old connection on
+/// its side before it accepts the new one. [Coming back](crate::guide::reconnecting) explains the
+/// order of recovery.
 ///
 /// # Event loops
 ///
@@ -244,7 +244,8 @@ impl<C: Connects> Reconnect<C> {
     }
 
     /// Sets the offer of the next tries: for example with a higher epoch, if the program takes
-    /// over. A reconnect never changes the offer. The next reconnect begins at once.
+    /// over. The `Reconnect` itself never raises the epoch. After this call the next reconnect
+    /// begins without the wait of [`begin`](Self::begin).
     ///
     /// # Errors
     ///
