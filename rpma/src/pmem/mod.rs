@@ -249,8 +249,8 @@ impl PmemMap {
         self.len() == 0
     }
 
-    /// The first byte: of a map that was opened, page-aligned; of a [`part`](Self::part), wherever
-    /// it begins.
+    /// Returns a pointer to the first byte. It is page-aligned. That of a [`part`](Self::part) may
+    /// have any alignment.
     ///
     /// The memory stays mapped there until the map is dropped, wherever the map itself is moved.
     /// See the type's description for why making a reference of this pointer is hardly ever sound.
@@ -262,13 +262,15 @@ impl PmemMap {
     /// Makes the stores to `range` (byte offsets) durable; the [module](self) lists the failures
     /// that they survive.
     ///
-    /// These are stores by this thread, by others that happened before, and by devices, as far as
-    /// they have arrived in memory or in a cache of this machine. An empty range is only a fence.
+    /// It covers stores of this thread, and stores of other threads that happened before this call.
+    /// It also covers writes of devices that have reached the memory or a cache of this machine.
+    /// For a [`File`](PmemKind::File), only [`Persister::persist`] and
+    /// [`Mr::persist`](crate::Mr::persist) cover these. An empty range is only a fence.
     ///
     /// # Errors
     ///
-    /// [`Error::InvalidArgument`] if `range` is not inside the map. [`Error::NotSupported`] if user
-    /// space cannot write cache lines of a device-DAX device back on this processor.
+    /// [`Error::InvalidArgument`] if `range` is not inside the map. [`Error::NotSupported`] for
+    /// a device-DAX device on a processor without a write-back instruction for user space.
     /// [`Error::Provider`] if `msync` fails: then the durable bytes are unknown.
     ///
     /// [`Error::InvalidArgument`]: crate::Error::InvalidArgument
