@@ -2,7 +2,8 @@
 //!
 //! A server has an endpoint, many connections, and perhaps a shared receive queue. A [`Wait`] owns
 //! them as its members, and [`Wait::next`] returns the events of any of them, with the name of the
-//! member.
+//! member. [Completion events](crate::guide::completion_events#which-wait-to-use) compares it with
+//! the other ways to wait.
 //!
 //! ```no_run
 //! use std::time::Duration;
