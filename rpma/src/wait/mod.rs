@@ -47,8 +47,9 @@
 //! One epoll holds a descriptor for the events of each endpoint and each connection. The
 //! completion queues of all members of one device share a completion channel, which is one
 //! descriptor more. A completion event carries the key of its queue, and the key is the [`Member`].
-//! Taking an event arms its queue again, and then the member is listed as ready. So a poll that
-//! leaves room finds every completion without an event.
+//! After it has taken an event, the wait arms the queue again, and then lists the member as ready.
+//! The member stays in the list until a poll returns fewer completions than fit. Then the queue is
+//! empty, and its next completion gives an event.
 //!
 //! A turn is one poll of the member at the head of that list. If it fills the caller's room, the
 //! member goes to the end of the list. The wait asks epoll after at most 8 turns, even while the
@@ -136,8 +137,9 @@ pub struct Wait {
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Happened {
-    /// Operations of this member completed: so many completions are at the beginning of the
-    /// caller's slice. Those of receives may come before [`ConnEvent::Established`].
+    /// Operations of this member completed. The second value is the number of completions, which
+    /// are at the beginning of the caller's slice. Those of receives may come before
+    /// [`ConnEvent::Established`].
     Completions(Member, usize),
     /// An event of this connection. The wait returns up to one slice of the connection's
     /// completions before it. More may follow.
@@ -147,9 +149,8 @@ pub enum Happened {
     /// This member failed. Each failure is returned once, after the member's completions.
     ///
     /// * A connection or a shared receive queue: [`Error::NotConnected`] if the device gave its
-    ///   queue pair up, [`Error::Provider`] if a verb failed. Completions and events that come
-    ///   later are still returned, except those that the failed verb would return. Remove the
-    ///   member.
+    ///   queue pair up, [`Error::Provider`] if a verb failed. Completions and events are still
+    ///   returned after that, except those that come by the failed verb. Remove the member.
     /// * An endpoint ([`Ep::next_request`]): a request failed, and the endpoint goes on. It rests
     ///   for 100 ms first, so that an error that persists returns at most 10 times a second.
     Failed(Member, Error),
