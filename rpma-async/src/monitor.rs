@@ -18,8 +18,9 @@ use crate::reactor::{Handle, Reactor};
 use crate::timeout::timeout;
 use crate::waiters::{Ticket, Waiters};
 
-/// A value behind a lock, with tasks that wait until it has changed: the state that tasks of a
-/// program share. A [`Reactor`] has the timers of its limits, so it needs no runtime.
+/// Holds a value behind a lock, and wakes the tasks that wait for a change of it: the state that
+/// tasks of a program share. It needs no runtime, because a [`Reactor`] times the limits of its
+/// waits.
 ///
 /// On the simulated fabric a seed repeats the order in which tasks go on: they are woken in the
 /// order in which they began to wait. The channels of some runtimes choose by chance.
@@ -53,7 +54,7 @@ pub struct Monitor<T> {
 }
 
 impl<T> Monitor<T> {
-    /// Makes a monitor with this value. Its limits are those of the reactor's driver
+    /// Makes a monitor with this value. The reactor's driver times the limits of its waits
     /// ([`Reactor::timeout`]).
     #[must_use]
     pub fn new(reactor: &Reactor, value: T) -> Self {
@@ -92,9 +93,9 @@ impl<T> Monitor<T> {
         self.wait(limit, |value| (look(value), false)).await
     }
 
-    /// Does the same as [`until`](Self::until), and can change the value. `change` may change it
-    /// only in the call that returns `Some`: it takes the last place, for example. Then all tasks
-    /// that wait look again.
+    /// Does the same as [`until`](Self::until), and can change the value: for example, it waits for
+    /// a free place and takes it. `change` may change the value only in the call that returns
+    /// `Some`. Then all tasks that wait look again.
     ///
     /// # Cancel safety
     ///

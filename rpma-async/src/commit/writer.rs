@@ -313,10 +313,10 @@ impl Writer {
     /// [`rpma::Conn::read`].
     ///
     /// Reads take slots of the send queue that no commit takes
-    /// ([`commit::Writer::slots_beside`]): 10 with the default of
-    /// [`ConnCfg::set_sq_size`](rpma::ConnCfg::set_sq_size). So many may be in flight, and no
-    /// commit finds a full queue because of them. A [`Reading`] that is complete and was not
-    /// awaited counts as well.
+    /// ([`commit::Writer::slots_beside`]). With the default of
+    /// [`ConnCfg::set_sq_size`](rpma::ConnCfg::set_sq_size), up to 10 reads may be in flight. So a
+    /// commit never finds the queue full because of reads. A [`Reading`] that is complete and was
+    /// not awaited counts as well.
     ///
     /// ```no_run
     /// use rpma_async::{Pool, Writer};
@@ -384,11 +384,14 @@ impl Writer {
     ///
     /// # Errors
     ///
-    /// The handle, if there are others, or if the device has not released the blocks of all commits
-    /// and reads: [`durable`](Self::durable) of the last ticket waits for that, except with
-    /// [`Method::Server`]. ([`Replicas::add_writer`](crate::Replicas::add_writer) waits for it.) A
-    /// [`Reading`] that has not returned counts as one. After a failed post, this call never
-    /// succeeds.
+    /// This handle, in each of these cases:
+    ///
+    /// * The writer has other handles, or a [`Reading`] that has not returned.
+    /// * The device has not released the blocks of all commits and reads.
+    ///   [`durable`](Self::durable) of the last ticket waits for that, except with
+    ///   [`Method::Server`]. [`Replicas::add_writer`](crate::Replicas::add_writer) waits for it
+    ///   with every method.
+    /// * A post failed. This call then never succeeds.
     pub fn into_inner(self) -> Result<commit::Writer, Self> {
         if Arc::strong_count(&self.handles) > 1 {
             return Err(self);

@@ -75,7 +75,7 @@ impl Conn {
     }
 
     /// Ends the connection at once: operations in flight are flushed, and their
-    /// [`Op`](crate::Op)s fail. The peer gets [`ConnEvent::Closed`]. It does not wait.
+    /// [`Op`](crate::Op)s fail. The peer gets [`ConnEvent::Closed`]. This call does not wait.
     pub fn abort(&self) {
         if let Err(error) = self.shared.conn().disconnect() {
             log::debug!("{error}");

@@ -27,8 +27,8 @@ use crate::inbox::Inbox;
 /// A connection of a [`Reactor`](crate::Reactor). Clones are handles of the same connection: any
 /// task and any thread may post, and await.
 ///
-/// It ends with [`close`](Self::close), with [`abort`](Self::abort), or when the last handle, the
-/// last [`Op`], [`Message`](crate::Message) and [`Inbox`] is dropped. That drop destroys the
+/// It ends with [`close`](Self::close), with [`abort`](Self::abort), or when all of its handles,
+/// [`Op`]s, [`Message`](crate::Message)s and its [`Inbox`] are dropped. The last drop destroys the
 /// queues, on its thread, which takes a device some milliseconds. If the driver is handling the
 /// connection at that moment, the driver destroys them. An [`Op`] that is forgotten
 /// (`mem::forget`) leaks the connection.

@@ -33,9 +33,11 @@ use crate::error::Failed;
 /// # Errors
 ///
 /// [`Error::Operation`] or the first failure of the connection if the operation failed, and
-/// [`Error::Ended`] if the peer's end cut it off. After the driver was dropped, an `Op` returns its
-/// result if the operation is complete. Otherwise it is [`Error::InvalidArgument`] with a text
-/// about the driver, and its outcome is unknown.
+/// [`Error::Ended`] if the peer ended the connection before the operation completed.
+///
+/// After the driver was dropped, an `Op` returns its result if the operation is complete.
+/// Otherwise it returns [`Error::InvalidArgument`] with a text about the driver, and the outcome of
+/// the operation is unknown.
 #[must_use = "the operation goes on, and its outcome is lost: await it, or detach it"]
 pub struct Op<B: Memory> {
     shared: Arc<Shared>,

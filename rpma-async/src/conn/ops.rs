@@ -137,8 +137,8 @@ impl Conn {
     ///
     /// # Slots
     ///
-    /// A commit needs this many free slots. The numbers include a flush of its own for each part,
-    /// which is the most that a commit takes:
+    /// Wait for this many free slots before a commit ([`ready`](Self::ready)). A commit of several
+    /// parts may take fewer, because one flush can serve several parts ([`rpma::Conn::commit`]):
     ///
     /// | parts | without a pointer | with a pointer |
     /// |---|---|---|
@@ -146,8 +146,8 @@ impl Conn {
     /// | 2 | 4 | 6 |
     /// | n | 2 n | 2 n + 2 |
     ///
-    /// A native flush of more than 2 GiB takes one more for each 2 GiB. [`ready`](Self::ready)
-    /// waits for so many.
+    /// A flush counts as one slot here. A native flush of more than 2 GiB takes one slot for each
+    /// 2 GiB, rounded up.
     ///
     /// # Pointers that only grow
     ///
