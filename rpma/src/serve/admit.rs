@@ -155,7 +155,8 @@ impl Server {
     ///   ([`Gone::not_cut_off`]): its writes may still land. The key is then refused until its
     ///   region is deregistered ([`release`](Self::release)).
     /// * [`Error::Provider`] if a verb failed. The old connection may be cut off, and the identity
-    ///   kept: the client may try again.
+    ///   kept: the client may try again. If the new queue pair could not be destroyed after that,
+    ///   the key is refused until [`release`](Self::release) as well.
     ///
     /// [`ConnCfg::set_keep_alive`]: crate::ConnCfg::set_keep_alive
     /// [`Gone`]: super::Gone

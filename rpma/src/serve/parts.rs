@@ -113,7 +113,7 @@ fn index(key: u64) -> Option<usize> {
 
 impl Server {
     /// Handles one result of [`next`](Self::next): answers a client's request with these parts, and
-    /// returns what the program has to handle. It is the body of a server's loop.
+    /// returns every other result. It is the body of a server's loop.
     ///
     /// | from [`next`](Self::next) | this does | this returns |
     /// |---|---|---|
