@@ -15,7 +15,7 @@ fn the_bytes_arrive() -> hello::Result<()> {
         let (client, server) = (fabric.host("client"), fabric.host("server"));
         let addr = server.addr().to_string();
 
-        // What this thread makes until the end of the block is on the server.
+        // Until the end of the block, this thread runs on the server.
         let (port, serving) = {
             let _entered = server.enter();
             let (peer, ep) = hello::listen(&addr, 0)?;
