@@ -137,8 +137,8 @@
 //!
 //! One of them is needed. `sim` has precedence over `verbs` in every build in which cargo combines
 //! them. Enable it in `[dev-dependencies]` only: then `cargo build` links the libraries, and `cargo
-//! test` uses the simulator. A workspace whose members differ builds them one at a time (`cargo
-//! build -p`).
+//! test` uses the simulator. If some members of a workspace need `sim` and others need `verbs`,
+//! build each member by itself (`cargo build -p`).
 //!
 //! # What is safe
 //!
@@ -158,9 +158,9 @@
 //! [persistence](crate::guide::persistence).
 //!
 //! **Peers.** A peer with a region's descriptor can use the region as its [`MrUsage`] allows, and
-//! can read it if it may be flushed. On iWARP it can also write to destinations of reads. A peer
-//! without the descriptor can guess it, among the regions of the same [`Peer`]: use one `Peer` for
-//! each domain of trust. No traffic is encrypted or authenticated.
+//! can read it if it may be flushed. On iWARP it can also write to destinations of reads. Without a
+//! descriptor, a peer can guess that of any region of the [`Peer`] that its connection belongs to.
+//! So use one `Peer` for each domain of trust. No traffic is encrypted or authenticated.
 //! [Security](crate::guide::security) has the details.
 //!
 //! # Threads
@@ -184,8 +184,8 @@
 //!
 //! Open devices after a `fork`, and after a change of credentials. For devices that were opened
 //! before, the kernel refuses most verbs in the child and in the changed process. It does not
-//! refuse to destroy: a child that drops an inherited object destroys its parent's. Such a child
-//! must end with `_exit` or `exec`, as a child of [`std::process::Command`] does.
+//! refuse to destroy: if a child drops an inherited object, the parent's object is destroyed. Such
+//! a child must end with `_exit` or `exec`, as a child of [`std::process::Command`] does.
 //!
 //! # Logs
 //!
@@ -289,7 +289,7 @@ pub mod guide;
 /// | wait for hours of virtual time without real time | [`Fabric::jump_over_waits`](sim::Fabric::jump_over_waits) |
 /// | repeat a run with its order of threads | [`repeatable`](sim::repeatable) |
 /// | test an async program, with the paused clock of tokio | [`Fabric::follow`](sim::Fabric::follow), [`Fabric::tick`](sim::Fabric::tick), [testing async programs](crate::guide::testing_async) |
-/// | name lines of the program in a library above this one | [`Place`](sim::Place) |
+/// | have the caller's lines in the reports of a library that uses rpma | [`Place`](sim::Place) |
 /// | have threads that wait for each other | [`sync`], [`thread`] |
 ///
 /// ```
@@ -318,7 +318,7 @@ pub mod guide;
 /// let (client, server) = (fabric.host("client"), fabric.host("server"));
 /// let addr = server.addr().to_string();
 /// {
-///     // What this thread makes is the server's.
+///     // In this block, this thread runs on the server.
 ///     let _entered = server.enter();
 ///     let peer = Peer::new(&Device::from_addr(&addr, Side::Local)?)?;
 ///     let usage = MrUsage::WRITE_DST | MrUsage::FLUSH_TYPE_VISIBILITY;
