@@ -38,7 +38,8 @@ use crate::verbs::{
 /// operation with 2 to 8 [parts](Self::write_gather) uses two entries, one with 9 to 16 parts uses
 /// three. A native flush uses one entry for each 2 GiB. Data with [`Flags::INLINE`] and that of
 /// [`atomic_write`](Self::atomic_write) is read when the batch is posted. The batch borrows this
-/// data until its own last use, even after a post. So make the batch in the scope of that data.
+/// data until you use the batch for the last time, even after a post. So declare this data before
+/// the batch.
 ///
 /// ```no_run
 /// use rpma::{Conn, Error, Flags, FlushType, MrRemote, Mr};
@@ -77,7 +78,7 @@ pub struct Batch<'a, const N: usize> {
 }
 
 impl Conn {
-    /// An empty batch with room for `N` operations.
+    /// Makes an empty batch with room for `N` operations.
     #[inline]
     pub fn batch<const N: usize>(&self) -> Batch<'_, N> {
         Batch {
@@ -301,23 +302,24 @@ impl<'a, const N: usize> Batch<'a, N> {
         self.requests.count().0 as usize
     }
 
-    /// Whether it has no operations.
+    /// Returns whether it has no operations.
     #[inline]
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Takes all operations out of it. They were not sent.
+    /// Removes all operations from the batch without posting them.
     #[inline]
     pub fn clear(&mut self) {
         self.requests.clear();
         self.flushes = false;
     }
 
-    /// Posts all operations, empties the batch, and returns the name of the last operation. If it
-    /// fails, no operation is sent (but see [`Error::Provider`]), and the batch keeps them. After
-    /// [`Error::QueueFull`] poll completions, and post it again.
+    /// Posts all operations, empties the batch, and returns the [`Posted`] of the last operation.
+    /// If the post fails, no operation is sent, and the batch keeps all of them.
+    /// [`Error::Provider`] is the exception (see below). After [`Error::QueueFull`] poll
+    /// completions, and post the batch again.
     ///
     /// # Errors
     ///

@@ -37,9 +37,9 @@ impl Conn {
     /// Also make sure that the peer has stopped sending: if receives are those of a shared receive
     /// queue, a message that arrives meanwhile may be lost.
     ///
-    /// If the connection failed, or another call took its end ([`ended`](Self::ended)), this only
-    /// frees it. Its operations in flight come back as failed completions. One that was never
-    /// established is only freed.
+    /// If the connection failed, or another call has taken the event of its end
+    /// ([`ended`](Self::ended)), this only frees it. Its operations in flight come back as failed
+    /// completions. One that was never established is only freed.
     ///
     /// # Errors
     ///
@@ -204,7 +204,7 @@ impl Conn {
 /// The error of [`Conn::close`] and [`Conn::cut_off`], with the completions.
 #[derive(Debug)]
 pub struct CloseError {
-    /// Why.
+    /// The reason.
     pub error: Error,
     /// The completions that were not polled, those of each queue in their order.
     pub completions: Vec<Wc>,

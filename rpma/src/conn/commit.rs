@@ -63,14 +63,14 @@ impl Conn {
     /// parts. [`FlushType::Visibility`] gives no guarantee for a loss of power.
     ///
     /// Without a pointer it only writes and flushes. Several commits may be in flight: their
-    /// pointers are written in the order of the posts. A commit must not overwrite bytes that the
-    /// pointer before it shows.
+    /// pointers are written in the order of the posts. A commit must not overwrite bytes to which
+    /// the pointer of an earlier commit leads.
     ///
     /// Only the last flush has a completion. The commit takes a send-queue slot for each request:
-    /// each part, each flush and the pointer. A read flushes all parts of a region together. A
-    /// native flush does the same if the gaps between the parts are at most 4 KiB altogether.
-    /// Otherwise each part has a flush of its own. The source memory of the parts must not change
-    /// before the completion; the pointer's bytes travel with the request.
+    /// each part, each flush and the pointer. A fallback flush, which is a read, covers all parts
+    /// of a region together. So does a native flush if the gaps between the parts are at most 4
+    /// KiB altogether. Otherwise each part has a flush of its own. The source memory of the parts
+    /// must not change before the completion; the pointer's bytes travel with the request.
     ///
     /// ```no_run
     /// use rpma::{Conn, Error, FlushType, Mr, MrRemote};
