@@ -95,9 +95,9 @@ use crate::verbs::{
 /// # Dropping
 ///
 /// Dropping a connection takes milliseconds and never waits for the peer, which gets
-/// [`ConnEvent::Closed`]. Operations that have not completed are lost. A message on a shared
-/// receive queue may be incomplete. Then the drop waits for at most 0.1 s, until the device has
-/// returned its receive.
+/// [`ConnEvent::Closed`]. Operations that have not completed are lost. If the connection uses a
+/// shared receive queue, a message may have arrived only in part. So the drop waits until the
+/// device has returned the receive of that message, for at most 0.1 s.
 ///
 /// On soft-RoCE the drop may take some seconds after the peer's host has lost its power. The
 /// kernel still holds packets for that host, because it waits for the host's hardware address, and
@@ -285,9 +285,9 @@ impl Conn {
     /// # Errors
     ///
     /// [`Error::NoEvent`] if the descriptor was made non-blocking and there is no event.
-    /// [`Error::Provider`] if `rdma_get_cm_event` fails. [`Error::Provider`] also if the queue pair
-    /// of a connection that is established just now does not take its settings (`ibv_modify_qp`,
-    /// `ibv_query_qp`): then the connection takes no operations.
+    /// [`Error::Provider`] if `rdma_get_cm_event` fails. [`Error::Provider`] also if the call
+    /// establishes the connection and cannot set up its queue pair (`ibv_modify_qp`,
+    /// `ibv_query_qp`). The connection then takes no operations.
     #[doc(alias = "rpma_conn_next_event")]
     pub fn next_event(&self) -> Result<ConnEvent> {
         self.event_until(Deadline::Never)
@@ -390,9 +390,9 @@ impl Conn {
         Ok(event)
     }
 
-    /// The private data of the peer's request or answer. It is padded with zeros to 56 or 196 bytes
-    /// on InfiniBand and RoCE, even if the peer sent no data. Empty before
-    /// [`ConnEvent::Established`] on the side that connects.
+    /// Returns the private data of the peer's request or answer. It is padded with zeros to 56 or
+    /// 196 bytes on InfiniBand and RoCE, even if the peer sent no data. On the side that connects
+    /// it is empty before [`ConnEvent::Established`].
     #[doc(alias = "rpma_conn_get_private_data")]
     #[must_use]
     pub fn get_private_data(&self) -> &[u8] {
@@ -434,22 +434,22 @@ impl Conn {
         self.short.set_flushes(flushes, no_fences);
     }
 
-    /// The connection's completion queue.
+    /// Returns the connection's completion queue.
     #[doc(alias = "rpma_conn_get_cq")]
     #[must_use]
     pub fn get_cq(&self) -> &Cq {
         &self.queues.cq
     }
 
-    /// The connection's own completion queue for receives, if it has one. The completion queue of
-    /// a shared receive queue is [`Srq::get_rcq`](crate::Srq::get_rcq).
+    /// Returns the connection's own completion queue for receives, if it has one. The completion
+    /// queue of a shared receive queue is [`Srq::get_rcq`](crate::Srq::get_rcq).
     #[doc(alias = "rpma_conn_get_rcq")]
     #[must_use]
     pub fn get_rcq(&self) -> Option<&Cq> {
         self.queues.rcq.as_ref()
     }
 
-    /// The descriptor of the completion channel that the connection's two queues share.
+    /// Returns the descriptor of the completion channel that the connection's two queues share.
     ///
     /// For `poll`, `epoll` and `fcntl` only: a read from it steals an event. It is readable when
     /// [`wait`](Self::wait) will not block. [`AsFd`] of either queue lends the same descriptor.
@@ -552,8 +552,8 @@ impl Conn {
             .ok_or(Error::NotSharedChannel)
     }
 
-    /// The address of the other side, from the connection manager. For a client it has the port
-    /// that the kernel chose for it.
+    /// Returns the address of the other side, from the connection manager. The address of a client
+    /// has the port that the kernel chose.
     ///
     /// # Errors
     ///
@@ -563,7 +563,7 @@ impl Conn {
         self.queues.ends.peer()
     }
 
-    /// The address of this side.
+    /// Returns the address of this side.
     ///
     /// # Errors
     ///
@@ -594,14 +594,14 @@ impl Conn {
         self.queues.slots.depths().0
     }
 
-    /// The number of the queue pair, which its completions carry.
+    /// Returns the number of the queue pair, which its completions carry.
     #[doc(alias = "rpma_conn_get_qp_num")]
     #[must_use]
     pub fn get_qp_num(&self) -> u32 {
         self.queues.qp.number()
     }
 
-    /// The descriptor of the connection's event channel, as [`AsRawFd`] gives it.
+    /// Returns the descriptor of the connection's event channel, as [`AsRawFd`] does.
     ///
     /// For `poll`, `epoll` and `fcntl` only: a read from it steals an event. It is readable when
     /// [`next_event`](Self::next_event) will not block. If you change `O_NONBLOCK` with `fcntl`,
@@ -613,22 +613,23 @@ impl Conn {
         self.as_raw_fd()
     }
 
-    /// Whether [`flush`](Self::flush) uses the device's own flush operation. If not, it reads.
+    /// Returns whether [`flush`](Self::flush) uses the device's own flush operation. If not, it
+    /// reads.
     #[must_use]
     pub fn has_native_flush(&self) -> bool {
         matches!(self.flush_method, FlushMethod::Native)
     }
 
-    /// Whether [`atomic_write`](Self::atomic_write) uses the device's own atomic write. If not, it
-    /// is an ordinary write after a fence.
+    /// Returns whether [`atomic_write`](Self::atomic_write) uses the device's own atomic write. If
+    /// not, it is an ordinary write after a fence.
     #[must_use]
     pub fn has_native_atomic_write(&self) -> bool {
         self.queues.qp.native_ops().atomic_write
     }
 
-    /// Returns the first failure of the connection, or `None` before it. A failure is a failed
-    /// completion that was polled from either queue, or a call that failed to post. The others are
-    /// the device's error of the queue pair, and the end by a keep-alive
+    /// Returns the first failure of the connection, or `None` if there was none. Four things are
+    /// failures: a failed completion that was polled from either queue; a call that failed to
+    /// post; an error of the queue pair that the device reported; an end by the keep-alive
     /// ([`ConnCfg::set_keep_alive`](crate::ConnCfg::set_keep_alive)).
     ///
     /// An operation with the status `WR_FLUSH_ERR` failed because of an earlier failure. This
