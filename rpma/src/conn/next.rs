@@ -27,11 +27,12 @@ pub(crate) const BOUND: Duration = Duration::from_secs(1);
 
 const NOTHING: Error = Error::TimedOut("neither a completion nor an event of the connection came");
 
-/// The first arrival.
+/// The result of [`Conn::next`]: completions, or one event of the connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[expect(clippy::exhaustive_enums, reason = "a connection has these two")]
 pub enum Next {
-    /// So many completions, at the beginning of the slice given for them; 1 at least.
+    /// The number of completions, at least 1. They are at the beginning of the slice that was
+    /// given to the call.
     Completions(usize),
     /// An event of the connection. All completions that had come before were returned before.
     Event(ConnEvent),
@@ -43,10 +44,11 @@ impl Conn {
     /// completion, even if other threads poll or wait meanwhile: completions that they leave are
     /// found within a second.
     ///
-    /// If the limit is 0 it looks once. When the limit has passed all queues are empty, and each
-    /// gives an event for its next completion. So the program may then wait for the descriptor of
-    /// [`get_next_fd`](Self::get_next_fd), or for the descriptors of the connection and its
-    /// queues. If a descriptor is in non-blocking mode, the call still waits until its limit.
+    /// If the limit is 0, it looks once. When it returns [`Error::TimedOut`], all queues are
+    /// empty, and each queue gives an event for its next completion. So the program may then wait
+    /// for the descriptor of [`get_next_fd`](Self::get_next_fd), or for the descriptors of the
+    /// connection and its queues. If a descriptor is in non-blocking mode, the call still waits
+    /// until its limit.
     ///
     /// It returns completions before events. So when the connection ends, the completions that are
     /// in the queues are returned before [`ConnEvent::Closed`]. More may follow the event, because
@@ -64,8 +66,8 @@ impl Conn {
     /// it.
     ///
     /// If the host of a peer is gone or cut off, only an operation that fails shows it. If a
-    /// keep-alive is set ([`ConnCfg::set_keep_alive`](crate::ConnCfg::set_keep_alive)), the library
-    /// asks the peer, and this returns the end of an idle connection as well.
+    /// keep-alive is set ([`ConnCfg::set_keep_alive`](crate::ConnCfg::set_keep_alive)), the
+    /// library probes the peer, and the call also returns the end of an idle connection.
     ///
     /// # Errors
     ///
@@ -163,7 +165,8 @@ impl Conn {
     ///
     /// [`Error::InvalidArgument`] if the connection is on a
     /// [`CompletionChannel`](crate::CompletionChannel). [`Error::Provider`] if `epoll_create1`,
-    /// `epoll_ctl` or `eventfd2` fails, which the first call makes.
+    /// `epoll_ctl` or `eventfd2` fails. After one call has succeeded, no later call fails in this
+    /// way.
     pub fn get_next_fd(&self) -> Result<BorrowedFd<'_>> {
         let (main, of_receives) = self.channels()?;
         if let Some(fd) = self.next_fd.get() {
