@@ -243,12 +243,13 @@ impl Conn {
     /// Posts a receive for a message, or for the notice of a write with immediate data.
     ///
     /// It needs [`MrUsage::RECV`](crate::MrUsage::RECV). [`MrSlice::EMPTY`] takes messages of 0
-    /// bytes. The memory must be as long as the message, or the connection fails on both sides.
+    /// bytes. The memory must be at least as long as the message, or the connection fails on both
+    /// sides. Receives may be posted before the connection is established.
     ///
     /// # Errors
     ///
     /// As all operations, and [`Error::InvalidArgument`] if the connection receives from a shared
-    /// receive queue. Receives may be posted before the connection is established.
+    /// receive queue.
     #[doc(alias = "rpma_recv")]
     #[inline]
     pub fn recv(&self, dst: MrSlice<'_>, op_context: u64) -> Result<()> {
@@ -284,8 +285,8 @@ impl Conn {
     /// once because the peer's hardware works in this way. Verbs does not guarantee it. The
     /// operation needs [`MrUsage::WRITE_DST`](crate::MrUsage::WRITE_DST).
     ///
-    /// After a fallback flush, which is a read, the fallback carries a fence, except on soft-RoCE:
-    /// see [`Flags::FENCE`].
+    /// On a connection with fallback flushes, which are reads, every atomic write carries a fence.
+    /// On soft-RoCE it carries none: see [`Flags::FENCE`].
     ///
     /// On soft-RoCE a native atomic write fails if the device has to send it again, for example
     /// after a message that waited for a receive: see [`flush`](Self::flush).
