@@ -70,10 +70,10 @@ impl Conn {
     /// * [`Error::TimedOut`] when the limit has passed. The operation goes on: the device still
     ///   uses its memory, and its outcome is unknown until its completion or the end of the
     ///   connection. Wait for it again, or drop the connection.
-    /// * [`Error::Operation`] if the operation failed. If an earlier failure ended the connection
-    ///   and this operation was only flushed, the error is that failure
-    ///   ([`failure`](Self::failure)): another operation's, [`Error::Provider`] after a failed
-    ///   post, [`Error::NotConnected`] if the device reported an error of the queue pair.
+    /// * [`Error::Operation`] if the operation failed. If it was only flushed because of an
+    ///   earlier failure, the error is that failure ([`failure`](Self::failure)). It is
+    ///   [`Error::Operation`] of another operation, [`Error::Provider`] after a failed post, or
+    ///   [`Error::NotConnected`] after an error of the queue pair or the end by a keep-alive.
     /// * [`Error::Ended`] if the connection ended and the completion did not come.
     /// * [`Error::PolledElsewhere`] if another call polled the completion, for example an earlier
     ///   call of this method. That call returned the outcome. An earlier call that returned
