@@ -80,17 +80,17 @@ impl Default for ConnCfg {
 }
 
 impl ConnCfg {
-    /// The default settings.
+    /// Makes the default settings.
     #[doc(alias = "rpma_conn_cfg_new")]
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Sets how long an outgoing request may take to resolve the address, and again to resolve the
-    /// route. The default is 1 s. It does not limit the peer's answer. It does not limit the search
-    /// for the addresses of a host name either: that time is set in the system resolver's
-    /// `resolv.conf`. Each address that it finds has this limit.
+    /// Sets the time limit of an outgoing request for resolving the address, and the same limit
+    /// for resolving the route. The default is 1 s. It does not limit the peer's answer. It does
+    /// not limit the look-up of a host name either: the system resolver's `resolv.conf` does. If a
+    /// host name has several addresses, the limit applies to each of them.
     #[doc(alias = "rpma_conn_cfg_set_timeout")]
     pub fn set_timeout(&mut self, limit: Duration) -> &mut Self {
         self.timeout = limit;
@@ -104,7 +104,7 @@ impl ConnCfg {
         self.timeout
     }
 
-    /// Sets how many completions the completion queue has room for at least. The default is 10.
+    /// Sets the minimum size of the completion queue. The default is 10.
     ///
     /// It always gets room for every operation that the other queues can hold, so that no
     /// completion is ever lost.
@@ -139,11 +139,12 @@ impl ConnCfg {
     }
 
     /// Sets the kind of completions that give events in the completion queue for receives. The
-    /// default is [`Notify::Any`]. Without such a queue ([`set_rcq_size`](Self::set_rcq_size))
-    /// [`Notify::Solicited`] is refused when the request is made: sends would give no events.
+    /// default is [`Notify::Any`]. If the connection has no such queue
+    /// ([`set_rcq_size`](Self::set_rcq_size)), making the request with [`Notify::Solicited`] is an
+    /// error: in the main queue, it would leave sends without events.
     ///
-    /// [`Notify::Solicited`] lists the completions without an event, and the waits that return
-    /// after a second for that reason.
+    /// See [`Notify::Solicited`] for the completions without an event, and for the waits that
+    /// return after a second.
     pub fn set_rcq_notify(&mut self, notify: Notify) -> &mut Self {
         self.rcq_notify = notify;
         self
@@ -170,11 +171,11 @@ impl ConnCfg {
         &self.compl_channel
     }
 
-    /// Puts the completion queue for receives on this channel instead. Its events there carry the
-    /// key. So the connection's two queues may be served by two threads. `None`, the default, puts
-    /// it on the channel of [`set_compl_channel`](Self::set_compl_channel).
+    /// Puts the completion queue for receives on this channel, apart from the main queue. Its
+    /// events there carry the key. So two threads can serve the connection's two queues. `None`,
+    /// the default, puts it on the channel of [`set_compl_channel`](Self::set_compl_channel).
     ///
-    /// It is refused when the request is made if there is no such queue
+    /// Making the request is an error if there is no such queue
     /// ([`set_rcq_size`](Self::set_rcq_size)), or with [`ComplChannel::Shared`].
     pub fn set_rcq_channel(&mut self, channel: Option<(CompletionChannel, u64)>) -> &mut Self {
         self.rcq_channel = channel;
@@ -187,8 +188,8 @@ impl ConnCfg {
         self.rcq_channel.as_ref()
     }
 
-    /// Makes the connection receive from a shared receive queue. `None`, the default, gives the
-    /// connection its own receive queue.
+    /// Makes the connection receive from a shared receive queue of the same [`Peer`](crate::Peer).
+    /// `None`, the default, gives the connection its own receive queue.
     #[doc(alias = "rpma_conn_cfg_set_srq")]
     pub fn set_srq(&mut self, srq: Option<&Srq>) -> &mut Self {
         self.srq = srq.cloned();
@@ -271,8 +272,8 @@ impl ConnCfg {
     /// peer is never noticed.
     ///
     /// Each side's setting counts for its own messages. A client's request carries the client's
-    /// count. [`ConnReq::connect`](crate::ConnReq::connect) of the accepting side does not use it,
-    /// and sets its own count. librpma accepts with the client's.
+    /// count, but rpma's accepting side uses its own setting. librpma's accepting side uses the
+    /// client's count.
     ///
     /// # Errors
     ///
@@ -292,8 +293,8 @@ impl ConnCfg {
     /// or 7 for ever.
     ///
     /// The accepting side's setting counts for both sides: for its own messages, and, through its
-    /// answer, for those of the client. The connecting side's setting counts only if the accepting
-    /// side uses another library, such as librpma, and then for the messages of that side.
+    /// answer, for those of the client. The connecting side's setting counts in one case only: an
+    /// accepting side with another library, such as librpma, uses it for its own messages.
     ///
     /// The default is 7, as in librpma. With it, an operation may wait for ever for a live program
     /// that takes no message. No other default lets an operation wait for ever. If the peer's
@@ -315,7 +316,7 @@ impl ConnCfg {
         self.rnr_retry_count
     }
 
-    /// Sets after which time an unacknowledged message is sent again: 4.096 µs · 2^`exponent`.
+    /// Sets the time after which an unacknowledged message is sent again: 4.096 µs · 2^`exponent`.
     /// `None` leaves it to the kernel (`exponent` 17 on Linux 6.12, about 0.5 s; 19 on 6.1). With
     /// a [`set_retry_count`](Self::set_retry_count) of n, a dead peer is noticed after n + 1 times
     /// this time.
@@ -339,9 +340,10 @@ impl ConnCfg {
         self.ack_timeout
     }
 
-    /// Sets how long the **peer** waits before it sends a message again that met no receive here.
-    /// It is a code of the specification from 1 (0.01 ms) over 12 (0.64 ms, the default) to 31
-    /// (491.52 ms). `None` or 0 is the longest time, 655.36 ms, as in librpma.
+    /// Sets the pause of the **peer** after a message for which this side had no receive. After
+    /// the pause the peer sends the message again. The value is a code of the specification: 1 is
+    /// 0.01 ms, 12 (the default) is 0.64 ms, 31 is 491.52 ms. `None` or 0 is the longest time,
+    /// 655.36 ms, as in librpma.
     ///
     /// On rxe this longest time exceeds the acknowledgement time-out. So a message that waits for
     /// a receive fails after some seconds, as if the peer were dead. If the receiver is a C
@@ -413,8 +415,9 @@ impl ConnCfg {
     /// While the program is in a wait, a silence of this time ends the connection. A silence of
     /// half of this time does not. A connection to a peer that answers never ends, however long it
     /// is idle. A sign of life is a completion of an operation or of a receive. After 3/16 to 6/16
-    /// of the time without one, the library posts a write of 0 bytes, the probe, which the peer's
-    /// device answers. The send queue has one more slot for it. No program gets its completion.
+    /// of the time without a sign of life, the library posts a probe: a write of 0 bytes, which
+    /// the peer's device answers. The send queue has one more slot for the probe. The program does
+    /// not get its completion.
     ///
     /// The end: the queue pair goes to the error state, so that all operations in flight complete.
     /// After their completions comes [`ConnEvent::Lost`](crate::ConnEvent::Lost) with the status
@@ -436,16 +439,17 @@ impl ConnCfg {
     /// of a reactor keeps watch of all its connections, and no task needs to wait.
     ///
     /// While the program or this host stands still, no connection ends. After such a pause the
-    /// library looks once more before it ends a connection, 3/16 of the time later. So an answer
-    /// that has already arrived counts.
+    /// library does not end a connection at once: it polls for an answer again, 3/16 of the
+    /// keep-alive time later. So an answer that has already arrived counts.
     ///
     /// # Limits
     ///
     /// * The answer comes from the peer's device. If the peer's program is stopped and its host
     ///   lives, the device answers for ever. Only an answer of the program itself shows that the
     ///   program works.
-    /// * A probe is executed after the operations before it. So three quarters of the time must be
-    ///   longer than any wait for the next completion while operations are in flight.
+    /// * A probe is executed after the operations before it, and a slow operation delays it. So
+    ///   while operations are in flight, some completion must come within three quarters of the
+    ///   time.
     /// * A message that waits for a receive of the peer keeps the probe back as well. So a peer
     ///   that posts no receive for this time counts as gone.
     /// * The shortest time is four acknowledgement time-outs
