@@ -113,8 +113,8 @@ impl ConnReq {
         Self::resolve(peer, addr, cfg)?.wait()
     }
 
-    /// As [`to_addr`](Self::to_addr), without blocking: it only begins, and
-    /// [`Resolving::advance`] goes on whenever the descriptor is readable.
+    /// As [`to_addr`](Self::to_addr), without blocking. The call only starts to resolve the
+    /// address. Call [`Resolving::advance`] whenever the descriptor is readable.
     ///
     /// An event loop connects in these steps: `resolve`; `advance` until it is
     /// [`Progress::Ready`](crate::Progress::Ready); [`connect`](Self::connect), which does not
@@ -278,7 +278,7 @@ impl ConnReq {
         }
     }
 
-    /// The address of the client, or the destination of an outgoing request.
+    /// Returns the address of the client, or the destination of an outgoing request.
     ///
     /// # Errors
     ///
@@ -288,8 +288,8 @@ impl ConnReq {
         self.queues.ends.peer()
     }
 
-    /// The private data that the client sent with its request, padded with zeros (to 56 bytes on
-    /// InfiniBand and RoCE). Empty for an outgoing request.
+    /// Returns the private data that the client sent with its request, padded with zeros (to 56
+    /// bytes on InfiniBand and RoCE). It is empty for an outgoing request.
     #[doc(alias = "rpma_conn_req_get_private_data")]
     #[must_use]
     pub fn get_private_data(&self) -> &[u8] {
@@ -298,7 +298,7 @@ impl ConnReq {
 
     /// Rejects an incoming request with a reason: the client finds up to 148 bytes of
     /// `private_data` in [`ConnEvent::Rejected`](crate::ConnEvent::Rejected), padded with zeros.
-    /// Dropping the request rejects it without any.
+    /// Dropping the request rejects it without private data.
     ///
     /// # Errors
     ///
@@ -357,7 +357,7 @@ impl fmt::Debug for ConnReq {
 /// A connection that could not be made.
 #[derive(Debug)]
 pub struct ConnectError {
-    /// Why.
+    /// The reason.
     pub error: Error,
     /// The request, if it was refused before anything happened.
     pub req: Option<Box<ConnReq>>,

@@ -109,8 +109,8 @@ impl Ep {
     ///
     /// A client that vanishes before its queues are made is skipped, and a client whose queues
     /// cannot be made is rejected ([the reasons](Self#requests-that-are-not-returned)). If the
-    /// client gives up while this host stands still, or its packets are lost, no
-    /// event arrives. The request is still returned, and its connection is never established.
+    /// client gives up while this host stands still, or its packets are lost, no event reports
+    /// that. The request is still returned, and its connection is never established.
     /// `Conn::wait_established` with a limit ends that. Do not let other clients wait for it:
     /// accept them all, and wait for each in its own thread, or for all their descriptors.
     ///
@@ -118,11 +118,11 @@ impl Ep {
     ///
     /// [`Error::NoEvent`] if the descriptor was made non-blocking and there is no request.
     /// [`Error::InvalidArgument`] if the peer's device cannot have `cfg`: a queue that is too
-    /// large, or a completion channel or a shared receive queue of another device. Requests keep
-    /// waiting then. [`Error::Provider`] if a verb fails. `ENODEV` means that the device was
-    /// removed, and the endpoint is of no more use. After every other error the endpoint works as
-    /// before. A server logs the error and calls again, after a pause, because a lasting error
-    /// would keep it busy.
+    /// large, a completion channel of another device, or a shared receive queue of another
+    /// [`Peer`]. This error takes no request from the kernel: clients still wait.
+    /// [`Error::Provider`] if a verb fails. `ENODEV` means that the device was removed, and the
+    /// endpoint is of no more use. After every other error the endpoint works as before. A server
+    /// logs the error and calls again, after a pause, because a lasting error would keep it busy.
     #[doc(alias = "rpma_ep_next_conn_req")]
     pub fn next_conn_req(&self, cfg: &ConnCfg) -> Result<ConnReq> {
         self.next(cfg, Deadline::Never)
@@ -151,8 +151,8 @@ impl Ep {
         }
     }
 
-    /// Waits for the next request, without a limit, and makes no queues for it. The server may
-    /// look at the client's private data first, and choose the peer and the settings by it:
+    /// Waits for the next request, without a limit, and makes no queues for it. The server can
+    /// read the client's private data first, and then choose the peer and the settings for
     /// [`Request::into_req`].
     ///
     /// A client that vanishes meanwhile is skipped, and its request is dropped
@@ -198,7 +198,7 @@ impl Ep {
         }
     }
 
-    /// The port that the endpoint listens on.
+    /// Returns the port on which the endpoint listens.
     #[must_use]
     pub fn get_port(&self) -> u16 {
         self.id.local_addr().map_or(0, |addr| addr.port())
@@ -215,7 +215,7 @@ impl Ep {
         self.id.set_nonblocking(on)
     }
 
-    /// The descriptor of the endpoint's event channel, as [`AsRawFd`] gives it.
+    /// Returns the descriptor of the endpoint's event channel, as [`AsRawFd`] does.
     ///
     /// For `poll`, `epoll` and `fcntl` only: a read from it steals an event. It is readable when a
     /// request may be there. Make it non-blocking before other threads wait: a wait changes the

@@ -70,7 +70,8 @@ impl Request {
     /// * [`Error::InvalidArgument`] if the device cannot have such queues, if the peer belongs to
     ///   another device, or if the keep-alive is less than four acknowledgement time-outs. If
     ///   `cfg` sets no time-out, the kernel's own counts ([`ConnCfg::set_keep_alive`]).
-    /// * [`Error::Provider`] if a verb fails. The hint of the error names a client that is gone.
+    /// * [`Error::Provider`] if a verb fails. If the client has given up, the hint of the error
+    ///   reports that.
     pub fn into_req(self, peer: &Peer, cfg: &ConnCfg) -> Result<ConnReq> {
         self.check_device(peer)?;
         let plan = Plan::new(peer, cfg)?;

@@ -30,7 +30,7 @@ pub struct Resolving {
     plan: Plan,
 }
 
-/// How far a [`Resolving`] is.
+/// The result of [`Resolving::advance`].
 #[derive(Debug)]
 #[expect(clippy::exhaustive_enums, reason = "it is ready or it is not")]
 #[expect(clippy::large_enum_variant, reason = "it is taken apart at once")]
