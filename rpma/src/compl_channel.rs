@@ -20,7 +20,7 @@ use crate::verbs::{CompChannel, Context, CqKind, CqTag, Deadline, Notify};
 /// failed.
 const SOLICITED_BOUND: Duration = Duration::from_secs(1);
 
-/// Where the completion events of a connection's queues arrive.
+/// Selects the completion channel to which a connection's queues send their events.
 #[derive(Clone, Debug, Default)]
 #[expect(
     clippy::exhaustive_enums,
@@ -28,16 +28,31 @@ const SOLICITED_BOUND: Duration = Duration::from_secs(1);
 )]
 pub enum ComplChannel {
     /// Each queue has a channel of its own: wait with [`Cq::wait`](crate::Cq::wait).
+    ///
+    /// Choose this, the default, if the program uses [`Conn::next`](crate::Conn::next) or
+    /// [`Conn::wait_for`](crate::Conn::wait_for), or if it serves each queue in its own thread. A
+    /// connection for a [`Wait`](crate::wait::Wait) also keeps this setting.
     #[default]
     PerCq,
-    /// The connection's two queues share one: wait with [`Conn::wait`](crate::Conn::wait).
+    /// The connection's two queues share one channel: wait with [`Conn::wait`](crate::Conn::wait).
+    ///
+    /// Choose this if one thread serves both queues of one connection with
+    /// [`Conn::wait`](crate::Conn::wait), as in librpma, or with one descriptor
+    /// ([`Conn::get_compl_fd`](crate::Conn::get_compl_fd)). [`Conn::next`](crate::Conn::next) and
+    /// [`Conn::wait_for`](crate::Conn::wait_for) work as well. If the connection's receives
+    /// complete in a shared receive queue's own completion queue, this setting is an error.
     Shared,
     /// The connection's queues use this channel, which other connections may use as well: wait
     /// with [`CompletionChannel::wait`].
+    ///
+    /// Choose this if one thread waits for the completions of many connections, without their
+    /// events. [`Conn::next`](crate::Conn::next), [`Conn::wait`](crate::Conn::wait),
+    /// [`Conn::wait_for`](crate::Conn::wait_for) and [`Cq::wait`](crate::Cq::wait) are errors
+    /// then. For completions and events together, use a [`Wait`](crate::wait::Wait).
     Of {
-        /// The channel, of the same device.
+        /// The channel. It must be on the connection's device.
         channel: CompletionChannel,
-        /// The mark of its events.
+        /// The key that the events of this connection carry: [`CqEvent::key`].
         key: u64,
     },
 }
@@ -91,12 +106,12 @@ pub struct CqEvent {
     /// The key that [`ComplChannel::Of`] or `SrqCfg::set_compl_channel` gave for the queue. Its
     /// connection may have been dropped in the meantime.
     pub key: u64,
-    /// Which of the connection's queues it is.
+    /// The queue that caused the event.
     pub kind: CqKind,
 }
 
 impl CompletionChannel {
-    /// A channel on the peer's device.
+    /// Makes a channel on the peer's device.
     ///
     /// # Errors
     ///
@@ -146,8 +161,8 @@ impl CompletionChannel {
 
     /// Takes the next completion event, if there is one, and does not wait. Unlike
     /// [`wait`](Self::wait) it arms no queue: the queue of the event gives no other event before
-    /// [`Cq::req_notify`](crate::Cq::req_notify). So a program with threads that poll while they
-    /// are busy is not woken for completions that one of them has polled already.
+    /// [`Cq::req_notify`](crate::Cq::req_notify). So busy threads can poll the queue without
+    /// events, and arm it only before they sleep.
     ///
     /// It makes one system call. The first call makes the descriptor non-blocking
     /// ([`set_nonblocking`](Self::set_nonblocking)), and the program must not make it blocking by
@@ -163,7 +178,7 @@ impl CompletionChannel {
         Ok(taken.map(|CqTag { key, kind }| CqEvent { key, kind }))
     }
 
-    /// The channel's descriptor, as [`AsRawFd`] gives it.
+    /// Returns the channel's descriptor, as [`AsRawFd`] does.
     ///
     /// For `poll`, `epoll` and `fcntl` only: a read from it steals an event.
     #[must_use]
