@@ -20,9 +20,10 @@ use crate::slots::{ConnSlots, Kind, Pool};
 use crate::verbs::{CompChannel, CompletionQueue, CqTag, Deadline, Notify, Wc, check_poll};
 
 /// A completion queue. Clones are handles of the same queue, and may outlive its connection. So a
-/// struct can own a handle together with the watcher of its descriptor. When the connection is
-/// gone no completion comes any more, and [`wait`](Self::wait) is an error. Earlier completions
-/// may be gone with the connection: adapters take them out of the queue.
+/// struct can own a handle together with an event-loop object that watches its descriptor, such as
+/// tokio's `AsyncFd`. When the connection is gone no completion comes any more, and
+/// [`wait`](Self::wait) is an error. Earlier completions may be gone with the connection: adapters
+/// take them out of the queue.
 ///
 /// The way to wait for completions: [`wait`](Self::wait), then [`get_wc`](Self::get_wc) until it
 /// returns 0, then `wait` again. The queue is armed before `wait` returns. So a completion that
@@ -207,12 +208,12 @@ impl Cq {
         self.polled.queue.notify()
     }
 
-    /// The descriptor of the queue's completion channel, as [`AsRawFd`] gives it.
+    /// Returns the descriptor of the queue's completion channel, as [`AsRawFd`] does.
     ///
     /// For `poll`, `epoll` and `fcntl` only: a read from it steals an event. A stolen event can
     /// stop the waits of other threads on the channel, even past their limits. It also makes the
     /// drop of the queue wait for ever. The descriptor is readable when [`wait`](Self::wait) will
-    /// not block. Where queues share a channel, this is that channel's.
+    /// not block. Queues that share a channel have the same descriptor.
     #[doc(alias = "rpma_cq_get_fd")]
     #[must_use]
     pub fn get_fd(&self) -> RawFd {
@@ -262,13 +263,13 @@ impl Cq {
         .map(drop)
     }
 
-    /// Asks for one event when the next completion of that kind arrives, and again after each
-    /// event.
+    /// Arms the queue: the next completion of that kind gives one event. Every later arming of the
+    /// queue, by a wait, is for the same kind.
     ///
     /// [`wait`](Self::wait) and the other waits do this by themselves, even in programs that use
     /// `poll` or `epoll`. Use this method to change the kind of completions that give events, or
     /// after a wait has failed in `ibv_req_notify_cq`. The last request counts, even while another
-    /// thread waits. Completions that are in the queue already give no event.
+    /// thread waits. A completion that is in the queue before the call gives no event.
     /// [`Notify::Solicited`] lists the completions that it misses.
     ///
     /// On soft-RoCE a change from [`Notify::Any`] to [`Notify::Solicited`] is late by one event.
