@@ -14,7 +14,7 @@ use crate::peer::Peer;
 use crate::slots::Pool;
 use crate::verbs::{CompChannel, CqKind, CqTag, Notify, SharedReceiveQueue};
 
-/// The settings of a shared receive queue. Plain data.
+/// Holds the settings of a shared receive queue. Plain data.
 #[doc(alias = "rpma_srq_cfg_delete")]
 #[derive(Clone, Debug)]
 pub struct SrqCfg {
@@ -36,7 +36,7 @@ impl Default for SrqCfg {
 }
 
 impl SrqCfg {
-    /// The default settings.
+    /// Makes the default settings.
     #[doc(alias = "rpma_srq_cfg_new")]
     #[must_use]
     pub fn new() -> Self {
@@ -158,9 +158,10 @@ impl Srq {
     /// # Errors
     ///
     /// [`Error::InvalidArgument`] if the queue is larger than the device's limit, or if the
-    /// channel belongs to another device. The same if there are settings for the queue's own
-    /// completion queue, but [`SrqCfg::set_rcq_size`] is 0. [`Error::Provider`] if
-    /// `ibv_create_srq`, `ibv_create_comp_channel` or `ibv_create_cq` fails.
+    /// channel belongs to another device. [`Error::InvalidArgument`] also if
+    /// [`SrqCfg::set_rcq_size`] is 0 and other settings of the queue's own completion queue are
+    /// set. [`Error::Provider`] if `ibv_create_srq`, `ibv_create_comp_channel` or `ibv_create_cq`
+    /// fails.
     #[doc(alias = "rpma_srq_new")]
     pub fn new(peer: &Peer, cfg: &SrqCfg) -> Result<Self> {
         let limit = peer.attributes().max_srq_wr;
@@ -220,8 +221,8 @@ impl Srq {
         self.post_many(receives)
     }
 
-    /// Returns how many receives the device may keep for connections that have ended, at most.
-    /// Their slots do not come back.
+    /// Returns the maximum number of receives that the device may keep for connections that have
+    /// ended. The slots of kept receives do not come back.
     ///
     /// A client that dies in the middle of a message takes a receive with it. Dropping the
     /// connection waits until the device has returned that receive, for at most 0.1 s. soft-RoCE
@@ -236,7 +237,7 @@ impl Srq {
         self.inner.slots.kept()
     }
 
-    /// The queue's own completion queue, if its configuration asked for one.
+    /// Returns the queue's own completion queue, if its configuration asked for one.
     #[doc(alias = "rpma_srq_get_rcq")]
     #[must_use]
     pub fn get_rcq(&self) -> Option<&Cq> {
