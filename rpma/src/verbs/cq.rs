@@ -237,17 +237,17 @@ fn unarmed(error: Error) -> Error {
     )
 }
 
-/// Which of a connection's queues a completion queue is.
+/// Names one of a connection's two completion queues.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[expect(clippy::exhaustive_enums, reason = "a connection has these two")]
 pub enum CqKind {
-    /// The one for operations, and for receives if there is no other.
+    /// The main queue, for operations. Receives complete here if there is no other queue for them.
     Main,
-    /// The one for receives.
+    /// The queue for receives.
     Receive,
 }
 
-/// Which completions give an event.
+/// Selects the completions that give an event.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[expect(clippy::exhaustive_enums, reason = "verbs has these two")]
 pub enum Notify {

@@ -20,15 +20,15 @@ const RECEIVE: u32 = WcOpcode::RECV.0;
 pub struct Wc(sys::ibv_wc);
 
 impl Wc {
-    /// The `op_context` that was given when the operation was posted. Always valid.
+    /// Returns the `op_context` that was given when the operation was posted. Always valid.
     #[inline]
     #[must_use]
     pub fn wr_id(&self) -> u64 {
         self.0.wr_id
     }
 
-    /// The operation that completed. Always valid for operations of the send queue, even failed
-    /// ones; `None` for receives.
+    /// Returns the operation that completed. It is always valid for operations of the send queue,
+    /// even failed ones, and `None` for receives.
     ///
     /// A native flush of more than 2 GiB is posted in parts. If a part fails, each part gives a
     /// completion. Only the completion of the last part has the name that the post returned.
@@ -86,15 +86,15 @@ impl Wc {
         self.0.qp_num = 0;
     }
 
-    /// The number of the queue pair, as `Conn::get_qp_num` gives it. Always valid. It is 0 for a
-    /// completion of a shared receive queue that is polled after its connection was dropped,
+    /// Returns the number of the queue pair, as `Conn::get_qp_num` does. Always valid. It is 0 for
+    /// a completion of a shared receive queue that is polled after its connection was dropped,
     /// because another connection may have the number then.
     #[must_use]
     pub fn qp_num(&self) -> u32 {
         self.0.qp_num
     }
 
-    /// The status. Always valid.
+    /// Returns the status. Always valid.
     #[inline]
     #[must_use]
     pub fn status(&self) -> WcStatus {
@@ -148,7 +148,7 @@ impl fmt::Debug for Wc {
 pub struct WcSuccess<'wc>(&'wc sys::ibv_wc);
 
 impl WcSuccess<'_> {
-    /// Which kind of operation completed.
+    /// Returns the kind of the operation that completed.
     ///
     /// A fallback flush is a [`WcOpcode::RDMA_READ`], a native one a [`WcOpcode::FLUSH`].
     #[must_use]
@@ -156,8 +156,9 @@ impl WcSuccess<'_> {
         WcOpcode(self.0.opcode.0)
     }
 
-    /// The length of the message in bytes. The receive's memory may be longer. `None` for every
-    /// other operation; for the notice of a write see [`written_len`](Self::written_len).
+    /// Returns the length of the message in bytes. The receive's memory may be longer. It is
+    /// `None` for every other operation. For the notice of a write see
+    /// [`written_len`](Self::written_len).
     #[must_use]
     pub fn byte_len(&self) -> Option<u32> {
         (self.opcode() == WcOpcode::RECV).then_some(self.0.byte_len)
@@ -171,8 +172,8 @@ impl WcSuccess<'_> {
         (self.opcode() == WcOpcode::RECV_RDMA_WITH_IMM).then_some(self.0.byte_len)
     }
 
-    /// The immediate data that came with the message, in host byte order. `None` for operations of
-    /// the send queue.
+    /// Returns the immediate data that came with the message, in host byte order. It is `None` for
+    /// operations of the send queue.
     #[must_use]
     pub fn imm_data(&self) -> Option<u32> {
         if !self.flags().contains(WcFlags::WITH_IMM) {
@@ -183,7 +184,7 @@ impl WcSuccess<'_> {
         Some(u32::from_be(imm_data))
     }
 
-    /// The valid optional fields, which are empty for operations of the send queue.
+    /// Returns the valid optional fields, which are empty for operations of the send queue.
     #[must_use]
     pub fn flags(&self) -> WcFlags {
         match self.opcode().is_receive() {
@@ -218,7 +219,7 @@ pub struct WcFailure {
     pub wr_id: u64,
     /// The number of the queue pair.
     pub qp_num: u32,
-    /// Why it failed.
+    /// The reason of the failure.
     pub status: WcStatus,
     /// The provider's own code.
     pub vendor_err: u32,
@@ -228,8 +229,8 @@ pub struct WcFailure {
 }
 
 impl WcFailure {
-    /// The same failure, with a text that leaves out the `op_context`. It is for a library that
-    /// posts with its own numbers, which mean nothing to its program.
+    /// Returns the same failure, with a text that leaves out the `op_context`. It is for a library
+    /// that posts with its own numbers, which mean nothing to its program.
     #[must_use]
     pub fn without_op_context(self) -> Self {
         Self {
@@ -260,7 +261,7 @@ impl WcFailure {
 }
 
 bitflags::bitflags! {
-    /// `enum ibv_wc_flags`.
+    /// The optional fields that a completion carries (`enum ibv_wc_flags`).
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
     pub struct WcFlags: u32 {
         /// The completion carries immediate data.
@@ -269,11 +270,13 @@ bitflags::bitflags! {
     }
 }
 
-/// `enum ibv_wc_status`. A value that is unknown to this version stays a number.
+/// The status of a completion: success, or the kind of failure (`enum ibv_wc_status`). A value
+/// that is unknown to this version stays a number.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct WcStatus(pub u32);
 
-/// `enum ibv_wc_opcode`. A value that is unknown to this version stays a number.
+/// The kind of operation that completed (`enum ibv_wc_opcode`). A value that is unknown to this
+/// version stays a number.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct WcOpcode(pub u32);
 
@@ -412,7 +415,7 @@ impl WcStatus {
 }
 
 impl WcOpcode {
-    /// Whether this is the completion of a receive.
+    /// Returns whether this is the completion of a receive.
     #[must_use]
     pub fn is_receive(self) -> bool {
         self.0 & Self::RECV.0 != 0
