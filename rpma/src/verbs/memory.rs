@@ -41,39 +41,40 @@ use crate::error::{Error, Result};
 /// # }
 /// ```
 pub unsafe trait RegisterableMemory: Send + 'static {
-    /// Where the memory begins.
+    /// Returns the address of the first byte.
     fn as_mut_ptr(&mut self) -> *mut u8;
 
-    /// How many bytes it has.
+    /// Returns the number of bytes.
     fn len(&self) -> usize;
 
-    /// Whether it has no bytes. Such memory cannot be registered.
+    /// Returns whether it has no bytes. Such memory cannot be registered.
     fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Whether the memory may be written. If not, only usages that never write it are possible.
+    /// Returns whether the memory may be written. If not, only usages that never write it are
+    /// possible.
     fn is_writable(&self) -> bool {
         true
     }
 
-    /// Whether the data in the memory survives a loss of power. Memory that does not cannot be
-    /// registered with `MrUsage::FLUSH_TYPE_PERSISTENT`.
+    /// Returns whether the data in the memory survives a loss of power. [`Durability::Volatile`]
+    /// memory cannot be registered with `MrUsage::FLUSH_TYPE_PERSISTENT`.
     fn durability(&self) -> Durability {
         Durability::Unknown
     }
 }
 
-/// Whether the data in some memory survives a loss of power, according to its owner.
+/// Declares whether the data in some memory survives a loss of power, according to its owner.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Durability {
-    /// The owner cannot decide it.
+    /// The owner makes no statement.
     #[default]
     Unknown,
-    /// It does not survive, or only after more steps than a flush.
+    /// The data does not survive, or a flush alone is not enough.
     Volatile,
-    /// It does, as soon as it is in the memory's persistence domain.
+    /// The data survives as soon as it is in the memory's persistence domain.
     Persistent,
 }
 
@@ -171,7 +172,7 @@ unsafe impl RegisterableMemory for Box<dyn RegisterableMemory> {
 pub struct AlignedBuf(MmapMut);
 
 impl AlignedBuf {
-    /// `len` zero bytes at the beginning of a page.
+    /// Allocates `len` zero bytes at the beginning of a page.
     ///
     /// # Errors
     ///
@@ -186,25 +187,25 @@ impl AlignedBuf {
         Ok(Self(map))
     }
 
-    /// The length in bytes. Never 0.
+    /// Returns the length in bytes. It is never 0.
     #[must_use]
     pub fn len(&self) -> usize {
         self.0.len()
     }
 
-    /// Always false: there is no empty buffer.
+    /// Returns `false`: there is no empty buffer.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// Its bytes.
+    /// Returns its bytes.
     #[must_use]
     pub fn as_slice(&self) -> &[u8] {
         &self.0
     }
 
-    /// Its bytes, to be changed.
+    /// Returns its bytes for writing.
     #[must_use]
     pub fn as_mut_slice(&mut self) -> &mut [u8] {
         &mut self.0
@@ -246,9 +247,9 @@ unsafe impl RegisterableMemory for AlignedBuf {
     }
 }
 
-/// Memory of another owner, for [`Mr::reg_raw`](crate::Mr::reg_raw). The promise of the caller
-/// lasts until this is dropped: [`Mr::dereg`](crate::Mr::dereg) gives it back, and it can be
-/// registered again.
+/// Memory of another owner, for [`Mr::reg_raw`](crate::Mr::reg_raw).
+/// [`Mr::dereg`](crate::Mr::dereg) returns this value, and it can be registered again. The
+/// caller's promises of `reg_raw` last until the value is dropped.
 #[derive(Debug)]
 pub struct RawMemory {
     address: NonNull<u8>,
