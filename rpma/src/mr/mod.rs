@@ -28,8 +28,8 @@ use crate::verbs::{
 
 /// A registered memory region, and the memory itself.
 ///
-/// A device and, with the rights that the region gives, remote hosts can change the memory at any
-/// time. So no safe method returns a reference into it: [`read_at`](Self::read_at) and
+/// The device can change the memory at any time. So can remote hosts, if the region's usage
+/// permits it. So no safe method returns a reference into it: [`read_at`](Self::read_at) and
 /// [`write_at`](Self::write_at) copy. If another writer writes at the same time, the bytes read
 /// may mix old and new ones.
 ///
@@ -214,7 +214,8 @@ impl Mr<RawMemory> {
 impl Mr<PmemMap> {
     /// Makes the bytes in `range` of the map persistent, as [`PmemMap::persist`] does. This covers
     /// the stores of this host's processors. It also covers the peer's writes, after the peer has
-    /// reported them as complete: this is the general-purpose server method.
+    /// reported their completions to this host. The general-purpose server method of librpma works
+    /// in this way.
     ///
     /// # Errors
     ///
@@ -225,7 +226,8 @@ impl Mr<PmemMap> {
 }
 
 impl<M> Mr<M> {
-    /// The region's descriptor, with which a peer makes its [`MrRemote`]: 21 bytes, as in librpma.
+    /// Returns the region's descriptor, from which a peer makes its [`MrRemote`]: 21 bytes, as in
+    /// librpma.
     ///
     /// A peer that has it can use the region as `usage` permits, over any connection of this peer.
     #[doc(alias = "rpma_mr_get_descriptor")]
@@ -251,34 +253,35 @@ impl<M> Mr<M> {
         MrRemote::new(address, size, self.registered.rkey(), self.get_usage())
     }
 
-    /// The size of the region's descriptor in bytes: always 21.
+    /// Returns the size of the region's descriptor in bytes: always 21.
     #[doc(alias = "rpma_mr_get_descriptor_size")]
     #[must_use]
     pub fn get_descriptor_size(&self) -> usize {
         remote::DESCRIPTOR_SIZE
     }
 
-    /// Where the memory begins. Reading or writing through the pointer races with the device.
+    /// Returns the address of the memory. Reading or writing through the pointer races with the
+    /// device.
     #[doc(alias = "rpma_mr_get_ptr")]
     #[must_use]
     pub fn get_ptr(&self) -> *mut u8 {
         self.registered.address().as_ptr()
     }
 
-    /// The size of the memory in bytes.
+    /// Returns the size of the memory in bytes.
     #[doc(alias = "rpma_mr_get_size")]
     #[must_use]
     pub fn get_size(&self) -> usize {
         self.registered.len()
     }
 
-    /// The permitted uses of the region.
+    /// Returns the permitted uses of the region.
     #[must_use]
     pub fn get_usage(&self) -> MrUsage {
         self.tag.usage()
     }
 
-    /// A part of the region, checked once, for operations. `..` is all of it.
+    /// Returns a part of the region for operations, and checks its bounds once. `..` is all of it.
     ///
     /// # Errors
     ///
@@ -384,8 +387,8 @@ impl<M> Mr<M> {
         Ok(self.registered.load_u64(offset))
     }
 
-    /// Stores 8 bytes at `offset` at once, in host byte order, after everything stored before (it
-    /// releases).
+    /// Stores 8 bytes at `offset` at once, in host byte order. The store releases: everything that
+    /// this thread stored earlier is visible before it.
     ///
     /// # Errors
     ///
@@ -397,7 +400,7 @@ impl<M> Mr<M> {
         Ok(())
     }
 
-    /// The whole memory as a slice.
+    /// Returns the whole memory as a slice.
     ///
     /// # Safety
     ///
@@ -411,7 +414,7 @@ impl<M> Mr<M> {
         unsafe { self.registered.as_slice() }
     }
 
-    /// The whole memory as a mutable slice.
+    /// Returns the whole memory as a mutable slice.
     ///
     /// # Safety
     ///
@@ -457,8 +460,8 @@ impl<M> fmt::Debug for Mr<M> {
     }
 }
 
-/// A part of a local region, as an operation takes it. It borrows the region; the operation does
-/// not: once it is posted, the region may even be dropped.
+/// A part of a local region, as an operation takes it. The part borrows the region. A posted
+/// operation does not: the region may be dropped while the operation is in flight.
 #[derive(Clone, Copy, Debug)]
 pub struct MrSlice<'mr> {
     buffer: LocalBuffer<'mr>,
@@ -472,14 +475,14 @@ impl<'mr> MrSlice<'mr> {
         tag: Tag::new(PeerKey::ANY, MrUsage::all()),
     };
 
-    /// The length in bytes.
+    /// Returns the length in bytes.
     #[inline]
     #[must_use]
     pub fn len(&self) -> u64 {
         self.tag.len(self.buffer.len())
     }
 
-    /// Whether the part has no bytes.
+    /// Returns whether the part has no bytes.
     #[inline]
     #[must_use]
     pub fn is_empty(&self) -> bool {
@@ -519,24 +522,24 @@ pub enum Advice {
     Prefetch = 0,
     /// Page it in for writing.
     PrefetchWrite = 1,
-    /// Page in the pages that need no page fault.
+    /// Give the device the pages that are already in RAM, without a page fault.
     PrefetchNoFault = 2,
 }
 
-/// Whether [`Mr::advise`] waits.
+/// Selects whether [`Mr::advise`] waits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[expect(clippy::exhaustive_enums, reason = "to wait or not to wait")]
 pub enum AdviseFlags {
-    /// It does not.
+    /// It does not wait.
     #[default]
     None,
-    /// It returns when the advice was followed (`IBV_ADVISE_MR_FLAG_FLUSH`).
+    /// It returns when the device has followed the advice (`IBV_ADVISE_MR_FLAG_FLUSH`).
     Flush,
 }
 
-/// A failed registration: why, and the memory.
+/// The error of a registration, and the memory.
 pub struct RegError<M> {
-    /// Why the memory could not be registered.
+    /// The reason of the failure.
     pub error: Error,
     /// The memory, unchanged.
     pub memory: M,

@@ -87,20 +87,20 @@ impl MrRemote {
         bytes
     }
 
-    /// The size of the region in bytes.
+    /// Returns the size of the region in bytes.
     #[doc(alias = "rpma_mr_remote_get_size")]
     #[must_use]
     pub fn get_size(&self) -> u64 {
         self.size
     }
 
-    /// The permitted uses of the region.
+    /// Returns the permitted uses of the region.
     #[must_use]
     pub fn get_usage(&self) -> MrUsage {
         self.usage
     }
 
-    /// The flush types that the region supports: neither, one or both of
+    /// Returns the flush types that the region supports: neither, one or both of
     /// [`MrUsage::FLUSH_TYPE_VISIBILITY`] and [`MrUsage::FLUSH_TYPE_PERSISTENT`].
     #[doc(alias = "rpma_mr_remote_get_flush_type")]
     #[must_use]
@@ -108,7 +108,7 @@ impl MrRemote {
         self.usage & (MrUsage::FLUSH_TYPE_VISIBILITY | MrUsage::FLUSH_TYPE_PERSISTENT)
     }
 
-    /// A part of the region, checked once, for operations. `..` is all of it.
+    /// Returns a part of the region for operations, and checks its bounds once. `..` is all of it.
     ///
     /// # Errors
     ///
@@ -199,14 +199,14 @@ impl RemoteSlice {
         key: Key::new(0, MrUsage::all()),
     };
 
-    /// The length in bytes.
+    /// Returns the length in bytes.
     #[must_use]
     #[inline]
     pub fn len(&self) -> u64 {
         self.len
     }
 
-    /// Whether the part has no bytes.
+    /// Returns whether the part has no bytes.
     #[inline]
     #[must_use]
     pub fn is_empty(&self) -> bool {
