@@ -12,14 +12,15 @@ use crate::verbs::SendFlags;
 pub struct Flags(u8);
 
 impl Flags {
-    /// A completion only if the operation fails.
+    /// Gives a completion only if the operation fails.
     ///
-    /// Its slot in the send queue comes back with the completion of a later operation that has
-    /// [`COMPLETION_ALWAYS`](Self::COMPLETION_ALWAYS). The last free slot is kept for one: see
-    /// [`Queue::Send`](crate::Queue::Send).
+    /// A successful operation without a completion still holds its slot of the send queue. The
+    /// slot comes back when the completion of a later operation with
+    /// [`COMPLETION_ALWAYS`](Self::COMPLETION_ALWAYS) is polled. The last free slot is kept for an
+    /// operation with that flag: see [`Queue::Send`](crate::Queue::Send).
     pub const COMPLETION_ON_ERROR: Self = Self(Self::ON_ERROR);
 
-    /// A completion always.
+    /// Gives a completion in every case.
     pub const COMPLETION_ALWAYS: Self = Self(Self::ON_ERROR | Self::ON_SUCCESS);
 
     /// Makes the completion of the peer's receive give an event, even if the peer gets events only
@@ -27,13 +28,13 @@ impl Flags {
     /// with immediate data.
     pub const SOLICITED: Self = Self(Self::ON_ERROR | Self::SOLICIT);
 
-    /// The data is taken when the operation is posted, so that the source may be changed at once.
+    /// Copies the data when the operation is posted, so that the source may be changed at once.
     /// For writes and sends of up to `ConnCfg::set_max_inline_data` bytes.
     pub const INLINE: Self = Self(Self::ON_ERROR | Self::IN_REQUEST);
 
-    /// The operation is executed after all earlier reads and fallback flushes of the connection
-    /// have completed (`IBV_SEND_FENCE`; InfiniBand specification, 10.8.3.3: a fence covers
-    /// earlier reads and atomic operations).
+    /// Delays the operation until all earlier reads and fallback flushes of the connection have
+    /// completed (`IBV_SEND_FENCE`; InfiniBand specification, 10.8.3.3: a fence covers earlier
+    /// reads and atomic operations).
     ///
     /// Without it a write may reach the peer's memory before an earlier read has been served, and a
     /// fallback flush is such a read. No public source defines the effect of a fence after a

@@ -4,7 +4,7 @@ use std::fmt;
 use std::hash::{Hash, Hasher};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// The name of one operation: which connection of this process posted it, and as which request.
+/// Names one posted operation, so that a program can wait for exactly this one.
 ///
 /// Each method of [`Conn`](crate::Conn) that posts a write, read, flush, send or atomic write
 /// returns one. [`Batch::post`](crate::Batch::post) returns the name of its last operation.
