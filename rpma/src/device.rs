@@ -82,14 +82,14 @@ impl Device {
         Ok(Self { context })
     }
 
-    /// The device's name, as `ibv_devices` and `rdma link` print it.
+    /// Returns the device's name, as `ibv_devices` and `rdma link` print it.
     #[must_use]
     pub fn get_name(&self) -> &str {
         self.context.name()
     }
 
-    /// Whether the device supports on-demand paging for reads and writes of reliable connections,
-    /// which a file on a DAX file system needs to be registered.
+    /// Returns whether the device supports on-demand paging for reads and writes of reliable
+    /// connections, which a file on a DAX file system needs to be registered.
     ///
     /// # Errors
     ///

@@ -75,32 +75,32 @@ impl Peer {
         })
     }
 
-    /// The name of the peer's device.
+    /// Returns the name of the peer's device.
     #[must_use]
     pub fn get_device_name(&self) -> &str {
         self.inner.pd.context().name()
     }
 
-    /// Whether the device has native flush (both global visibility and persistence). A connection
-    /// uses it unless its `ConnCfg` forces the fallback.
+    /// Returns whether the device has native flush (both global visibility and persistence). A
+    /// connection uses it unless its `ConnCfg` forces the fallback.
     #[must_use]
     pub fn is_native_flush_capable(&self) -> bool {
         self.inner.attributes.native_flush
     }
 
-    /// Whether the device has the native atomic write.
+    /// Returns whether the device has the native atomic write.
     #[must_use]
     pub fn is_native_atomic_write_capable(&self) -> bool {
         self.inner.attributes.native_atomic_write
     }
 
-    /// Whether the device supports on-demand paging for reads and writes.
+    /// Returns whether the device supports on-demand paging for reads and writes.
     #[must_use]
     pub fn is_odp_capable(&self) -> bool {
         self.inner.attributes.odp
     }
 
-    /// Whether messages of this device travel over iWARP, where the peer can write to the
+    /// Returns whether messages of this device travel over iWARP, where the peer can write to the
     /// destinations of reads ([`MrUsage::READ_DST`](crate::MrUsage::READ_DST)).
     #[must_use]
     pub fn is_iwarp(&self) -> bool {

@@ -62,7 +62,7 @@ impl PeerCfg {
     /// Makes the configuration of a host from its persistence domain and the path of its device's
     /// writes.
     ///
-    /// It is the table of [persistence](crate::guide::persistence).
+    /// The configuration follows the table in [persistence](crate::guide::persistence).
     /// [`Platform::domain`](crate::pmem::Platform::domain) is the kernel's hint for the first
     /// argument. [`DevicePath::of`] makes the second one from the peer and the operator's setting
     /// of DDIO. Every combination that is not known to be durable is [`Durable::Nothing`]. In
@@ -167,7 +167,7 @@ impl PeerCfg {
         [u8::from(self.get_direct_write_to_pmem())]
     }
 
-    /// The size of the descriptor in bytes: always 1.
+    /// Returns the size of the descriptor in bytes: always 1.
     #[doc(alias = "rpma_peer_cfg_get_descriptor_size")]
     #[must_use]
     pub fn get_descriptor_size(&self) -> usize {
