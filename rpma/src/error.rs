@@ -15,7 +15,7 @@ use crate::verbs::WcFailure;
 /// The result of this crate's functions.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// Why a call failed.
+/// The error of a failed call.
 ///
 /// It converts to [`io::Error`] with the fitting [`io::ErrorKind`] (`WouldBlock` for
 /// [`NoCompletion`](Self::NoCompletion) and [`NoEvent`](Self::NoEvent)).
@@ -131,8 +131,9 @@ pub enum Error {
     #[error("the time limit has passed: {0}")]
     TimedOut(&'static str),
 
-    /// A connection of this key could not be cut off, and then its memory could not be
-    /// deregistered or registered again ([`Server::answer`](crate::serve::Server::answer)).
+    /// [`Server::answer`](crate::serve::Server::answer) could not deregister the memory of this
+    /// key, or could not register it again. It does this after a connection of the key could not
+    /// be cut off, or after a failed admission left its queue pair.
     ///
     /// The key has no memory until the program ends. Other keys are served as before.
     #[error(
@@ -273,8 +274,8 @@ impl Error {
         Self::NotSupported(text.into())
     }
 
-    /// The errno of a [`Provider`](Self::Provider) failure, if it has one, also inside of a
-    /// [`PartLost`](Self::PartLost).
+    /// Returns the errno of a [`Provider`](Self::Provider) failure, if it has one. For a
+    /// [`PartLost`](Self::PartLost) it is the errno of the cause.
     #[must_use]
     pub fn raw_os_error(&self) -> Option<i32> {
         match self {

@@ -35,7 +35,7 @@ pub enum ConnEvent {
     /// The peer has rejected the connection, or no program listens on the port
     /// (`RPMA_CONN_REJECTED`).
     Rejected {
-        /// Why.
+        /// The reason.
         reason: RejectReason,
         /// The private data that the peer sent with the reject, padded with zeros to 148 bytes;
         /// empty if the transport carried none.

@@ -129,7 +129,8 @@ pub enum NotConnected {
     Silent,
     /// This side or the peer closed it.
     Closed,
-    /// [`Conn::close`](crate::Conn::close): it ended before the peer acknowledged every operation.
+    /// In [`Conn::close`](crate::Conn::close), the connection ended before the peer acknowledged
+    /// every operation.
     Unacknowledged,
 }
 
