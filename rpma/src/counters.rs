@@ -15,7 +15,7 @@ use crate::verbs::WcStatus;
 /// of rdma-core 56 has 24.
 pub(crate) const STATUSES: usize = 24 + 1;
 
-/// The events of a connection since it was made: [`Conn::counters`].
+/// Counts the requests, bytes and failures of a connection since it was made: [`Conn::counters`].
 ///
 /// Each number only grows, and wraps around after 2⁶⁴. Add the counters of several connections with
 /// `+` or `sum`, even those of connections that have ended.
@@ -63,15 +63,16 @@ pub struct Counters {
 
 impl Counters {
     /// Returns how many operations and receives completed with this status, among those that were
-    /// polled: 0 for [`WcStatus::SUCCESS`]. Statuses that are unknown to this version are counted
-    /// together. Completions in a shared receive queue's own queue do not count.
+    /// polled: 0 for [`WcStatus::SUCCESS`]. The statuses from 24 on, which libibverbs does not
+    /// define, are counted together. Completions in a shared receive queue's own queue do not
+    /// count.
     #[must_use]
     pub fn failed(&self, status: WcStatus) -> u64 {
         self.failed[Self::place_of(status)]
     }
 
-    /// Returns the statuses with which operations and receives have failed, and how many did. All
-    /// statuses that are unknown to this version are counted under the first unknown number.
+    /// Returns each status with which operations or receives have failed, and the number of these
+    /// failures. All statuses from 24 on are counted under 24.
     ///
     /// At the end of a connection all operations in flight are flushed. So each lost client adds
     /// its receives to [`WcStatus::WR_FLUSH_ERR`].
