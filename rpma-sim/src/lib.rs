@@ -30,15 +30,17 @@
 //!   host of their `Peer`.
 //! * A [`Profile`] selects the device, and with it the behaviour that differs from one device to
 //!   another.
-//! * [`Fabric::fail`] lets a call fail.
-//! * [`Host::pmem`] is persistent memory of a host. The host's [`Platform`] decides which bytes a
-//!   loss of power takes. [`Fabric::on_every_event`] looks at every image of it that may be left,
-//!   at every event of a run; [`Fabric::power_cut`] leaves one, and [`Host::restart`] starts the
-//!   host again with that.
-//! * [`Fabric::between`] is the network between two hosts: a [`Link`] loses and delays requests,
-//!   and is interrupted. [`Host::freeze`] stops a host's devices.
-//! * [`Fabric::jump_over_waits`] lets the clock jump, and [`repeatable`] runs a test with an order
-//!   of threads that a seed repeats. [`Fabric::follow`] takes the clock of an async program.
+//! * [`Fabric::fail`] makes a call fail.
+//! * [`Host::pmem`] adds persistent memory to a host. The host's [`Platform`] decides which bytes a
+//!   loss of power takes. An [`Image`] is one of the contents that the memory may have afterwards.
+//!   [`Fabric::on_every_event`] runs a program, and calls a check of yours at every event with
+//!   these images. [`Fabric::power_cut`] leaves one image. [`Host::restart`] starts the host again
+//!   with it.
+//! * [`Fabric::between`] returns the [`Link`] between two hosts. A test uses it to lose and delay
+//!   requests, and to interrupt the network. [`Host::freeze`] stops a host's devices.
+//! * [`Fabric::jump_over_waits`] makes the clock jump over waits. [`repeatable`] runs a test with a
+//!   seed, and the same seed gives the same order of threads again. [`Fabric::follow`] makes the
+//!   fabric use the clock of an async program.
 //!
 //! # How it is put in the place of the libraries
 //!
@@ -52,9 +54,10 @@
 //! Work is done inside the calls, by the threads that make them. Work that has to wait (a peer
 //! without a receive, a peer that is gone) is tried again by one thread of the fabric, or by a
 //! [future](Fabric::tick) of an async program. Descriptors are real pipes with a byte for each
-//! event. Time is real, if the clock is not to [jump over waits](Fabric::jump_over_waits), and
-//! threads run as they like, if there is no [seed](repeatable). A device's memory accesses are made
-//! by this process: 8 aligned bytes at once.
+//! event. Time is real, unless the clock [jumps over waits](Fabric::jump_over_waits),
+//! [follows](Fabric::follow) another clock, or has a [seed](repeatable). Without a seed, the
+//! operating system decides the order of threads. A device's memory accesses are made by this
+//! process: 8 aligned bytes at once.
 
 #![allow(
     clippy::missing_safety_doc,
