@@ -83,7 +83,8 @@ impl Fabric {
     ///
     /// A thread on a host that waits in one of these ways counts as busy. While a thread is busy,
     /// the fabric's clock runs like the system's. A thread on no host never keeps the clock from
-    /// jumping, and its limits are real time. So stay on a host while you start threads.
+    /// jumping, and its limits are real time. So the thread that starts the others must be on a
+    /// host. Otherwise the clock may jump before it has started all of them.
     ///
     /// From now on, the clock jumps when all threads on hosts of the fabric wait inside `rpma` or
     /// these modules, and no event is there to take. It jumps to the end of the next limit, or to
@@ -93,8 +94,8 @@ impl Fabric {
     /// One thread panics if all of them wait without a limit, no event can come, and no thread
     /// calls the fabric for 5 seconds of real time. Its message has the places of all threads.
     ///
-    /// A fabric with a [seed](Self::seeded) does that from the beginning, and so does one that
-    /// [follows](Self::follow) the program's clock.
+    /// The clock of a fabric with a [seed](Self::seeded) jumps from the beginning. A fabric that
+    /// [follows](Self::follow) the program's clock jumps over calls that block.
     pub fn jump_over_waits(&self) {
         self.shared.order.jump_over_waits();
     }
@@ -120,8 +121,8 @@ impl Fabric {
         self.shared.order.trace()
     }
 
-    /// Returns the reason for which the same seed may give another run, if there is one. Events
-    /// outside of the fabric's control are such reasons: a thread waited in another library,
+    /// Returns the reason why another run with the same seed may differ from this one, or `None`.
+    /// The reason is an event outside of the fabric's control: a thread waited in another library,
     /// entered a host by itself, or is on no host.
     #[must_use]
     pub fn why_not_repeatable(&self) -> Option<String> {
@@ -139,7 +140,7 @@ impl Fabric {
     }
 
     /// Adds a host with another profile than the fabric's. Hosts with different devices can
-    /// connect. The order of operations is that of the device that executes them.
+    /// connect. The profile of the target decides in which order operations are executed.
     ///
     /// # Panics
     ///
@@ -173,7 +174,7 @@ impl Fabric {
         self.shared.lock_to_look().failures.calls()
     }
 
-    /// Lets a call fail once, for instance
+    /// Makes a call fail once, for instance
     /// `fabric.fail("ibv_reg_mr").on(&host).nth(3, Errno::NOMEM)`.
     ///
     /// `call` is the C name. Which call an operation makes:

@@ -302,7 +302,7 @@ impl Failing {
         }
     }
 
-    /// Counts only calls on this host, and lets only these fail.
+    /// Counts only calls on this host, and makes only these fail.
     ///
     /// # Panics
     ///
@@ -328,12 +328,12 @@ impl Failing {
         self
     }
 
-    /// Lets the next call fail.
+    /// Makes the next call fail.
     pub fn next(self, errno: Errno) -> Self {
         self.nth(1, errno)
     }
 
-    /// Lets the `nth` call from now on fail, 1 being the next one.
+    /// Makes the `nth` call from now on fail, 1 being the next one.
     ///
     /// # Panics
     ///
