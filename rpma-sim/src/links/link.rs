@@ -20,11 +20,11 @@ use crate::state::Shared;
 /// and `lose_acknowledgement` end a request at once, on each profile.
 ///
 /// Requests are counted as devices see them: `rpma`'s flush is a read if the device has no flush
-/// of its own, and `Conn::close` writes 0 bytes. The count begins with the call, in the order in
-/// which the peer gets the requests. A request that is repeated counts once, for instance a
-/// message that finds no receive. Each call arms a fault for one request, and several faults may
-/// be armed at once. If two are due at the same request, the one that was armed later happens to
-/// the next request.
+/// of its own, and `Conn::close` writes 0 bytes. A call that arms a fault counts the
+/// requests that come after the call, in the order in which the peer gets them. A request that is
+/// repeated counts once, for instance a message that finds no receive. Each call arms a fault for
+/// one request, and several faults may be armed at once. If two are due at the same request, the
+/// one that was armed later happens to the next request.
 ///
 /// The client and the server may be the same host.
 #[derive(Clone, Debug)]
@@ -232,9 +232,9 @@ impl Link {
     ///   partition or without, because the other kernel asks for more time (`CMA_CM_MRA_SETTING`).
     /// * A reject is sent once. If it is lost the client asks again, and the listener gets one
     ///   more request.
-    /// * The message of an id that is destroyed is sent once as well. So a connection that one end
-    ///   drops while the other is not reached stays open at the other end, until that end sends a
-    ///   request and gets no answer.
+    /// * An id that is destroyed sends its message once as well. If a program drops a connection
+    ///   during the partition, the peer does not learn of it. The connection stays open there until
+    ///   the peer sends a request and gets no answer.
     /// * The resolution of an address waits until its host can be reached, or until its time-out.
     ///   (A real kernel remembers addresses for a while. A simulated host does not.)
     pub fn partition(&self) {
@@ -254,9 +254,8 @@ impl Link {
         self.shared.lock().links.parted.insert(way);
     }
 
-    /// Ends a [`partition`](Self::partition) or a [`block`](Self::block), in both directions: the
-    /// messages that it kept back arrive at once. (A device waits until it is time for the next
-    /// repetition.)
+    /// Ends a [`partition`](Self::partition) or a [`block`](Self::block), in both directions. The
+    /// messages that it kept back arrive at once. (A real device would wait for its next retry.)
     pub fn heal(&self) {
         let mut state = self.shared.lock();
         let parted = &mut state.links.parted;
@@ -308,11 +307,14 @@ impl Host {
     /// No byte of the message is placed. Messages are sends and writes with immediate data, of
     /// queue pairs of any host.
     ///
-    /// At the requester it ends as `RETRY_EXC_ERR` at once, as after [`Link::lose_request`]. A
-    /// receive of a shared receive queue is taken from all connections (`get_srq_wqe` in
-    /// soft-RoCE's `rxe_resp.c`). When the queue pair fails, a [strict](crate::Profile::STRICT)
-    /// adapter and soft-RoCE of Linux 6.1 return it as flushed; soft-RoCE of Linux 6.12 never does.
+    /// At the requester the message ends as `RETRY_EXC_ERR` at once, as after
+    /// [`Link::lose_request`].
+    ///
     /// A receive of a queue pair's own queue is flushed with the others when the queue pair fails.
+    /// The message may have taken its receive from a shared receive queue (`get_srq_wqe` in
+    /// soft-RoCE's `rxe_resp.c`). No connection can use that receive then. When the queue pair
+    /// fails, a [strict](crate::Profile::STRICT) adapter and soft-RoCE of Linux 6.1 return the
+    /// receive as flushed. soft-RoCE of Linux 6.12 never does.
     ///
     /// # Panics
     ///
