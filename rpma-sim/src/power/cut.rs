@@ -53,10 +53,14 @@ impl<'a> Cut<'a> {
     }
 
     /// Returns the contents that a memory may have if the power fails now, at most 100 images. If
-    /// there are more, it returns 100 of them. First come the combinations of the likely outcomes
-    /// of each line: no write, each write, all writes up to it, one of them torn. If these
-    /// combinations exceed the limit, the order is another one: no write, all writes, and then the
-    /// outcomes of one line at a time. The [seed](Fabric::set_seed) chooses the rest.
+    /// there are more, it returns 100 of them.
+    ///
+    /// First come the combinations of the likely outcomes of each line. The likely outcomes of a
+    /// line are: no write, each write alone, and each write after all earlier ones, whole or torn.
+    /// If these combinations exceed the limit, the order is another one. First come an image with
+    /// no write and one with all writes. Then come images in which some lines have all writes and
+    /// the others none, or in which one line has another outcome. The [seed](Fabric::set_seed)
+    /// chooses the rest.
     ///
     /// The images are those of one memory. [`joint_images`](Self::joint_images) returns images of
     /// several memories that lose their power together.
@@ -320,9 +324,9 @@ impl Fabric {
     /// [`sync::Mutex`](crate::sync::Mutex), it fails, and the message names the lock as the
     /// reason.
     ///
-    /// From now on, even after its end, devices keep flushes, reads and atomic writes back until a
-    /// program polls the queue that they complete in, or for some milliseconds. So the power can
-    /// fail between a post and its execution.
+    /// From this call on, and also after the run, devices keep flushes, reads and atomic writes
+    /// back for some milliseconds. They execute them earlier if a program polls the completion
+    /// queue. So the power can fail between a post and its execution.
     ///
     /// The test must record the promises that the program has made by then: for instance in a
     /// counter that the program's thread sets when an append has returned, and that `check` reads.
@@ -341,7 +345,8 @@ impl Fabric {
     /// If the environment variable is `RPMA_SIM_EVENT=17`, the check is called at event 17 alone.
     /// If it fails there, its images are written to files, and the report has the paths.
     /// `RPMA_SIM_IMAGES` sets the directory of the files. The default is the system's temporary
-    /// directory. The variables hold for each run of the process: run one test.
+    /// directory. The variables hold for every call of `on_every_event` in the process. So run only
+    /// one test with them.
     ///
     /// Event 17 is the same event in each run on a fabric with a [seed](Fabric::seeded), and of a
     /// program with one thread.

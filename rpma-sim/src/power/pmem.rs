@@ -116,8 +116,8 @@ impl Host {
 
     /// Adds persistent memory of at least `len` bytes to this host, filled with zeros.
     /// `PmemMap::open` of [`Pmem::path`] maps it, in a thread of this host, as device-DAX. A region
-    /// of it can be registered for persistent flushes, unless its platform is
-    /// [`Platform::Volatile`] and the device asks the kernel, as for native flushes.
+    /// of it can be registered for persistent flushes. There is one exception: a device with a
+    /// native flush refuses memory of [`Platform::Volatile`].
     ///
     /// The [rules](Platform#what-a-loss-of-power-leaves) decide which bytes are lost when the power
     /// fails. A program need not report its stores. At each event the fabric compares all of the

@@ -28,7 +28,7 @@ impl Fabric {
     /// power is cut at each of its events; and it runs again from each image that this may leave.
     /// So a recovery that is not idempotent is found.
     ///
-    /// Equal images are recovered once. Recoveries are cut from at most 1,000 images of the
+    /// Equal images count once. The power is cut in the recoveries from at most 1,000 images of the
     /// program.
     ///
     /// With [`RPMA_SIM_EVENT`](Self::on_every_event) the recoveries begin with the images of that
