@@ -24,12 +24,12 @@ const NOT_HERE: &str = "Fabric::tick: this thread is not on the fabric, so the l
                         Call Fabric::follow in the thread of the runtime, or Host::enter in each of its threads";
 
 impl Fabric {
-    /// Makes the program's clock the fabric's: for tests of async programs, with a runtime that has
-    /// a clock to pause.
+    /// Makes the fabric use the program's clock. It is for tests of async programs, on a runtime
+    /// with a clock that a test can pause.
     ///
-    /// `now` returns the program's time. It is called with locks of the fabric, so it uses neither
-    /// the fabric nor `rpma`. Call this first of all, inside of the runtime, and spawn
-    /// [`tick`](Self::tick) beside the program:
+    /// `now` returns the program's time. The fabric calls it while it holds locks, so `now` must
+    /// use neither the fabric nor `rpma`. Call `follow` before any connection, inside of the
+    /// runtime, and spawn [`tick`](Self::tick) beside the program:
     ///
     /// ```
     /// # mod rpma { pub use rpma_sim as sim; }
@@ -53,9 +53,9 @@ impl Fabric {
     ///   the end of its millisecond.
     /// * The calling thread is on the fabric, until the last clone of the fabric is dropped. So
     ///   [`now`](crate::now), and with it each limit and keep-alive of `rpma`, is the program's
-    ///   time there. Any other thread that calls `rpma` has to [enter](crate::Host::enter) a host,
-    ///   and `now` has to return the same time there: tokio's paused clock is that of the threads
-    ///   that have entered the runtime (`Handle::enter`).
+    ///   time there. Any other thread that calls `rpma` must [enter](crate::Host::enter) a host.
+    ///   `now` must return the program's time in that thread as well. With tokio's paused clock,
+    ///   the thread must therefore also enter the runtime (`Handle::enter`).
     /// * The random numbers that `rpma` draws are the same in each run.
     ///
     /// A runtime with one thread and a paused clock then does the same at the same instants, in

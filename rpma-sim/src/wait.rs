@@ -92,7 +92,8 @@ fn wait_or(
 ///
 /// It is for the event loop of a program. Such a loop sleeps in `epoll_wait` or in a library, and
 /// the fabric does not see such a sleep. In its tests the loop waits here for the descriptor of its
-/// epoll, and then calls `epoll_wait` without a time. Returns whether a descriptor is readable.
+/// epoll, and then calls `epoll_wait` with a time-out of 0. Returns whether a descriptor is
+/// readable.
 ///
 /// ```
 /// # mod rpma { pub use rpma_sim as sim; }
