@@ -3,9 +3,9 @@
 //!
 //! A thread that waits on a host is registered with the fabric, and so is each wake-up.
 //! `rpma::sync` has an example.
-//!
-//! Locks: those here come after the state's and after order's `threads`. A thread that waits holds
-//! no lock of these.
+
+// Locks: those here come after the state's and after order's `threads`. A thread that waits holds
+// no lock of these.
 
 mod condvar;
 pub mod mpsc;
