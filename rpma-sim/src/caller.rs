@@ -34,12 +34,12 @@ thread_local! {
     static PLACE: Cell<Option<Place>> = const { Cell::new(None) };
 }
 
-/// Names a line of a program in the reports of the fabric. The operations that a library posts for
-/// the program have this line, and no `op_context`.
+/// Holds a line of a program, for a library above `rpma` that posts operations for the program.
 ///
-/// A report has the line that calls `rpma`. In a library that posts in closures, in futures or
-/// later, this would be a line of the library. Such a library takes the line of its caller, and
-/// enters it before it posts:
+/// A report of the fabric names each operation by the line that calls `rpma`. If a library posts
+/// in a closure, in a future or later, this is a line of the library. Such a library takes the
+/// line of its caller, and enters it before it posts. The operations then have the caller's line
+/// in reports, and no `op_context`:
 ///
 /// ```
 /// use rpma_sim::Place;

@@ -271,10 +271,12 @@ impl Fabric {
         state.land(|_| true);
     }
 
-    /// Returns early reads of programs, as text for people. An early read has seen a plain write,
-    /// and then old bytes in the place of an earlier write of the same connection. The device had
-    /// executed that earlier write, and it was not visible yet. There are up to 100 different
-    /// texts. The first one is also printed.
+    /// Returns early reads of programs, as text for people.
+    ///
+    /// A connection posts two writes, for instance data and then a flag. A program reads the new
+    /// bytes of the second write, and then the old bytes in the place of the first one. This is an
+    /// early read: the device had executed both writes, and the first one was not visible yet.
+    /// There are up to 100 different texts. The first one is also printed.
     ///
     /// An early read is harmless if the program checks that all data is there, for instance by a
     /// checksum. It is a fault if the program relies on a flag.

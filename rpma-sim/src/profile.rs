@@ -131,9 +131,9 @@ impl Profile {
     ///   completion of its request or of a later one was polled.
     /// * Failures have the specification's statuses, are solicited, and are reported by
     ///   asynchronous events.
-    /// * An incomplete message may have taken a receive from a shared queue. A failed queue pair
-    ///   returns that receive 2 ms later. Only then it reports that this was the last receive. A
-    ///   queue pair that is destroyed before does not return it.
+    /// * An incomplete message may have taken a receive from a shared queue. A queue pair that
+    ///   fails returns that receive 2 ms later, and then reports that it was the last one. A queue
+    ///   pair that is destroyed within these 2 ms does not return the receive.
     /// * Destroying a queue pair takes its completions out of the completion queues, as mlx5 does.
     pub const STRICT: Self = Self {
         name: "a strict adapter",
