@@ -39,13 +39,15 @@ pub(super) unsafe fn accept(
     check: impl FnOnce(Option<u8>) -> Result<()>,
 ) -> Result<()> {
     let mut steps = STEPS.into_iter();
-    // SAFETY: the caller promises it.
+    // SAFETY: `# Safety` of this function requires all that `step` does: `id` and `qp` are alive,
+    // and the lock is held.
     let connected = steps.try_fold(None, |_, state| unsafe { step(id, qp, state, param) });
-    // SAFETY: the caller promises it.
+    // SAFETY: by `# Safety` the id is alive, the lock is held, and `param` has as much private data
+    // as its length.
     let tell = |()| unsafe { tell_the_client(id, param) };
     let accepted = connected.and_then(check).and_then(tell);
     if accepted.is_err() {
-        // SAFETY: the caller promises it.
+        // SAFETY: by `# Safety` the queue pair is alive and the lock is held.
         if let Err(error) = unsafe { set_error(qp) } {
             log::warn!("{error}, of a queue pair that was not accepted");
         }
@@ -65,7 +67,7 @@ unsafe fn step(
     state: sys::ibv_qp_state,
     param: &sys::rdma_conn_param,
 ) -> Result<Option<u8>> {
-    // SAFETY: the caller promises it.
+    // SAFETY: by `# Safety` the id is alive and its lock is held.
     let (mut attr, mask) = unsafe { known(id, state) }?;
     // The mask has only the attributes that this state and this transport need: for iWARP none of
     // these.
@@ -73,7 +75,7 @@ unsafe fn step(
     attr.max_rd_atomic = param.initiator_depth;
     attr.retry_cnt = param.retry_count;
     attr.rnr_retry = param.rnr_retry_count;
-    // SAFETY: the caller promises it.
+    // SAFETY: by `# Safety` the queue pair is alive and the lock is held.
     unsafe { modify(qp, &mut attr, mask) }?;
     Ok(timeout_of(&attr, mask))
 }
@@ -86,7 +88,7 @@ unsafe fn step(
 ///
 /// The id is alive, and its lock is held.
 pub(super) unsafe fn ack_timeout(id: *mut sys::rdma_cm_id) -> Result<Option<u8>> {
-    // SAFETY: the caller promises it.
+    // SAFETY: by `# Safety` the id is alive and its lock is held.
     let (attr, mask) = unsafe { known(id, sys::ibv_qp_state::IBV_QPS_RTS) }?;
     Ok(timeout_of(&attr, mask))
 }
@@ -105,8 +107,8 @@ unsafe fn known(
         ..Default::default()
     };
     let mut mask: c_int = 0;
-    // SAFETY: the id is alive; the call reads the state from the attributes, and writes them and
-    // the mask.
+    // SAFETY: by `# Safety` the id is alive and its lock is held. The call reads the state from
+    // `attr`, and writes `attr` and `mask`.
     let ret = unsafe { sys::rdma_init_qp_attr(id, &raw mut attr, &raw mut mask) };
     check_minus_one("rdma_init_qp_attr", ret)?;
     Ok((attr, mask))
@@ -126,10 +128,11 @@ unsafe fn tell_the_client(
     id: *mut sys::rdma_cm_id,
     param: &mut sys::rdma_conn_param,
 ) -> Result<()> {
-    // SAFETY: the caller promises it.
+    // SAFETY: by `# Safety` the id is alive and its lock is held until this function returns, which
+    // drops `_hidden`.
     let _hidden = unsafe { Hidden::of(id) };
-    // SAFETY: the id is alive; the call copies the parameters and the data, and takes the number
-    // of the queue pair from them.
+    // SAFETY: by `# Safety` the id is alive, and `param` has as much private data as its length.
+    // The call copies both, and takes the number of the queue pair from `param`.
     let ret = unsafe { sys::rdma_accept(id, param) };
     check_minus_one("rdma_accept", ret)
 }
@@ -145,7 +148,7 @@ pub(super) unsafe fn set_error(qp: NonNull<sys::ibv_qp>) -> Result<()> {
         ..Default::default()
     };
     let mask = sys::ibv_qp_attr_mask::IBV_QP_STATE;
-    // SAFETY: the caller promises it.
+    // SAFETY: by `# Safety` the queue pair is alive and the lock of its id is held.
     unsafe { modify(qp, &mut attr, mask.0 as c_int) }
 }
 
@@ -160,7 +163,8 @@ pub(super) unsafe fn modify(
     attr: &mut sys::ibv_qp_attr,
     mask: c_int,
 ) -> Result<()> {
-    // SAFETY: the caller promises it; the call only reads the attributes.
+    // SAFETY: by `# Safety` the queue pair is alive and no other code changes it now. The call only
+    // reads `attr`.
     let ret = unsafe { sys::ibv_modify_qp(qp.as_ptr(), attr, mask) };
     check_errno("ibv_modify_qp", ret)
 }
@@ -177,9 +181,9 @@ impl Hidden {
     ///
     /// The id is alive until this is dropped, and its lock is held until then.
     unsafe fn of(id: *mut sys::rdma_cm_id) -> Self {
-        // SAFETY: the caller promises that the id is alive.
+        // SAFETY: by `# Safety` the id is alive; this makes no reference to its field.
         let field = unsafe { &raw mut (*id).qp };
-        // SAFETY: under the lock no other thread uses the field.
+        // SAFETY: by `# Safety` the lock of the id is held, without which no thread uses the field.
         let qp = unsafe { field.replace(ptr::null_mut()) };
         Self { id, qp }
     }
@@ -187,7 +191,8 @@ impl Hidden {
 
 impl Drop for Hidden {
     fn drop(&mut self) {
-        // SAFETY: the id is alive, and its lock is held, as `of` requires.
+        // SAFETY: `of` requires of its caller that the id is alive and its lock is held until this
+        // drop.
         unsafe { (*self.id).qp = self.qp };
     }
 }

@@ -47,10 +47,11 @@ pub(crate) struct EventChannel {
     turns: Turns,
 }
 
-// SAFETY: the struct that the pointer leads to holds one descriptor that never changes; the calls
-// that read events from it are serialised by `turns`.
+// SAFETY: no field belongs to a thread. `raw` leads to a struct with one descriptor, which never
+// changes, and `turns` is a mutex.
 unsafe impl Send for EventChannel {}
-// SAFETY: `turns` serialises the calls that read events, and the descriptor never changes.
+// SAFETY: `&self` reads the descriptor, which never changes, and takes events with `turns` held.
+// The calls that put an id on the channel get it before it is shared.
 unsafe impl Sync for EventChannel {}
 
 impl EventChannel {
@@ -72,9 +73,11 @@ impl EventChannel {
 
 impl AsFd for EventChannel {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        // SAFETY: the channel is alive as long as `self`.
+        // SAFETY: only `drop` destroys the channel, so `raw` leads to it as long as `self` is
+        // borrowed.
         let fd = unsafe { (*self.raw.as_ptr()).fd };
-        // SAFETY: the channel owns the open descriptor and closes it when it is destroyed.
+        // SAFETY: `rdma_destroy_event_channel` closes the descriptor, and only `drop` calls that,
+        // after the borrow of `self`.
         unsafe { BorrowedFd::borrow_raw(fd) }
     }
 }
@@ -103,11 +106,13 @@ pub(crate) struct CmId {
     released: bool,
 }
 
-// SAFETY: calls that change the id are serialised by its channel's lock or take `&mut self`.
+// SAFETY: librdmacm keeps no state of an id in a thread. Calls that change the id hold the lock of
+// `channel`, or take `&mut self`.
 unsafe impl Send for CmId {}
-// SAFETY: the channel's lock serialises the calls of `&self` that change the id. The fields that
-// `&self` reads without the lock (`verbs`, `port_num`) are set before an id is shared and do not
-// change then.
+// SAFETY: calls of `&self` that change the id hold the lock of `channel`. The fields that `&self`
+// reads without the lock (`verbs`, `port_num`, `route.addr`) are written when the id is bound,
+// listens or is resolved. Until then it has one owner: `bind_addr`, `listen` and `resolve_addr`
+// take `&mut self`, and `Resolving::advance` takes the `Resolving`.
 unsafe impl Sync for CmId {}
 
 /// The steps before a connection can be asked for.
@@ -161,8 +166,9 @@ impl IncomingRequest {
         }
         let raw = check_non_null("rdma_get_cm_event", raw)?;
         let migrated = EventChannel::new().and_then(|channel| {
-            // SAFETY: id and channel are alive, and all events of the id are acknowledged, so that
-            // the call does not wait.
+            // SAFETY: `raw` came with the event, no other code has it, and it is not destroyed
+            // before this function does so. `channel` is new and owned here. All events of the id
+            // are acknowledged, so that the call does not wait.
             let ret = unsafe { sys::rdma_migrate_id(raw.as_ptr(), channel.raw.as_ptr()) };
             check_minus_one("rdma_migrate_id", ret).map(|()| channel)
         });
@@ -179,12 +185,14 @@ impl IncomingRequest {
             })),
             Err(error) => {
                 let len = u8::try_from(reject.len()).unwrap_or(u8::MAX);
-                // SAFETY: the request's id is alive and not shared yet; the call copies the data.
+                // SAFETY: `raw` came with the event, no other code has it, and it is destroyed only
+                // below. The call copies `len` bytes, at most those of `reject`.
                 let ret = unsafe { sys::rdma_reject(raw.as_ptr(), reject.as_ptr().cast(), len) };
                 if let Err(gone) = check_minus_one("rdma_reject", ret) {
                     log::info!("a client gave up before it was rejected: {gone}");
                 }
-                // SAFETY: the request's id is alive and not shared yet.
+                // SAFETY: `raw` came with the event, no other code has it, and this function does
+                // not use it again.
                 let ret = unsafe { sys::rdma_destroy_id(raw.as_ptr()) };
                 log_leak(check_minus_one("rdma_destroy_id", ret));
                 Err(error)
@@ -196,7 +204,7 @@ impl IncomingRequest {
 impl CmId {
     /// An id for reliable connections that is not bound yet, and that will be bound to this device.
     pub(crate) fn of(device: &Context) -> Result<Self> {
-        // SAFETY: the context is open for as long as it is borrowed.
+        // SAFETY: `device` is borrowed, and its id keeps the context open.
         unsafe { for_device(device.as_ptr(), Self::new) }
     }
 
@@ -205,7 +213,7 @@ impl CmId {
         let channel = EventChannel::new()?;
         let mut raw = ptr::null_mut();
         let space = sys::rdma_port_space::RDMA_PS_TCP;
-        // SAFETY: the channel is alive; `raw` takes the new id.
+        // SAFETY: `channel` is owned here until the call has returned; `raw` takes the new id.
         let ret = unsafe {
             sys::rdma_create_id(channel.raw.as_ptr(), &raw mut raw, ptr::null_mut(), space)
         };
@@ -221,13 +229,15 @@ impl CmId {
     /// Binds to a local address, and thereby to its device, if it is a device's address.
     pub(crate) fn bind_addr(&mut self, addr: SocketAddr) -> Result<()> {
         let addr = SockAddr::from(addr);
-        // SAFETY: the id is alive; the address is a full sockaddr, which the call only reads.
+        // SAFETY: only `release` destroys the id, as the last use of `self`. The address is a full
+        // sockaddr, which the call only reads.
         let ret = unsafe { sys::rdma_bind_addr(self.as_ptr(), addr.as_ptr().cast_mut().cast()) };
         check_minus_one("rdma_bind_addr", ret)
     }
 
     pub(crate) fn listen(&mut self) -> Result<()> {
-        // SAFETY: the id is alive. A backlog of 0 is the kernel's maximum.
+        // SAFETY: only `release` destroys the id, as the last use of `self`. A backlog of 0 is the
+        // kernel's maximum.
         let ret = unsafe { sys::rdma_listen(self.as_ptr(), 0) };
         check_minus_one("rdma_listen", ret)
     }
@@ -237,8 +247,8 @@ impl CmId {
     pub(crate) fn resolve_addr(&mut self, addr: SocketAddr, limit: Duration) -> Result<()> {
         let addr = SockAddr::from(addr);
         let (dst, ms) = (addr.as_ptr().cast_mut().cast(), milliseconds(limit));
-        // SAFETY: the id is alive; NULL lets the kernel choose the source; the call only reads
-        // `dst`.
+        // SAFETY: only `release` destroys the id, as the last use of `self`. NULL lets the kernel
+        // choose the source; the call only reads `dst`, a full sockaddr.
         let ret = unsafe { sys::rdma_resolve_addr(self.as_ptr(), ptr::null_mut(), dst, ms) };
         check_minus_one(Resolution::Addr.call(), ret)
     }
@@ -254,7 +264,7 @@ impl CmId {
 
     /// Begins to find the way there.
     pub(crate) fn resolve_route(&mut self, limit: Duration) -> Result<()> {
-        // SAFETY: the id is alive.
+        // SAFETY: only `release` destroys the id, as the last use of `self`.
         let ret = unsafe { sys::rdma_resolve_route(self.as_ptr(), milliseconds(limit)) };
         check_minus_one(Resolution::Route.call(), ret)
     }
@@ -285,37 +295,42 @@ impl CmId {
 
     /// The context of the device that the id is bound to.
     pub(super) fn verbs(&self) -> Option<NonNull<sys::ibv_context>> {
-        // SAFETY: the id is alive; librdmacm sets the field when the id is bound.
+        // SAFETY: only `release` destroys the id, as the last use of `self`. librdmacm sets the
+        // field when the id is bound.
         NonNull::new(unsafe { (*self.as_ptr()).verbs })
     }
 
     /// The events of that device.
     pub(super) fn device(&self) -> Option<DeviceEvents<'_>> {
-        // SAFETY: the device is open for as long as an id is bound to it.
+        // SAFETY: the device is open as long as an id is bound to it. This id is, until `release`
+        // destroys it, and the result borrows `self`.
         self.verbs().map(|verbs| unsafe { DeviceEvents::of(verbs) })
     }
 
     /// The port of the device that the id is bound to.
     pub(crate) fn device_port(&self) -> u8 {
-        // SAFETY: the id is alive; set together with `verbs`.
+        // SAFETY: only `release` destroys the id, as the last use of `self`. librdmacm sets the
+        // field together with `verbs`.
         unsafe { (*self.as_ptr()).port_num }
     }
 
     /// The local address, with the port that the kernel chose if port 0 was bound.
     pub(crate) fn local_addr(&self) -> Option<SocketAddr> {
-        // SAFETY: the id is alive; the function returns a pointer to a field of it.
+        // SAFETY: only `release` destroys the id, as the last use of `self`. The function returns a
+        // pointer to a field of it.
         let addr = unsafe { sys::rdma_get_local_addr(self.as_ptr()) };
-        // SAFETY: the field is a sockaddr union of at least sockaddr_in6's size, as large as its
-        // family needs.
+        // SAFETY: the field is in the id, which `self` keeps. It is a union with a
+        // `sockaddr_storage`, so that it is as large as its family needs.
         unsafe { socket_addr(addr) }
     }
 
     /// The address of the other side, of an id that is resolved or that stands for a request.
     pub(crate) fn peer_addr(&self) -> Option<SocketAddr> {
-        // SAFETY: the id is alive; the function returns a pointer to a field of it.
+        // SAFETY: only `release` destroys the id, as the last use of `self`. The function returns a
+        // pointer to a field of it.
         let addr = unsafe { sys::rdma_get_peer_addr(self.as_ptr()) };
-        // SAFETY: the field is a sockaddr union of at least sockaddr_in6's size, as large as its
-        // family needs, in the id, which `self` keeps.
+        // SAFETY: the field is in the id, which `self` keeps. It is a union with a
+        // `sockaddr_storage`, so that it is as large as its family needs.
         unsafe { socket_addr(addr) }
     }
 
@@ -323,7 +338,8 @@ impl CmId {
     pub(crate) fn set_ack_timeout(&mut self, exponent: u8) -> Result<()> {
         let mut value = exponent;
         let (level, name) = (sys::RDMA_OPTION_ID.0, sys::RDMA_OPTION_ID_ACK_TIMEOUT.0);
-        // SAFETY: the id is alive; the option takes one byte, which the call only reads.
+        // SAFETY: only `release` destroys the id, as the last use of `self`. The option takes one
+        // byte, which the call only reads.
         let ret = unsafe {
             sys::rdma_set_option(
                 self.as_ptr(),
@@ -340,7 +356,8 @@ impl CmId {
     /// if [`set_ack_timeout`](Self::set_ack_timeout) sets no other. `None`: the transport has no
     /// time-out. It fails with `EINVAL` if the client is gone.
     pub(crate) fn ack_timeout(&self) -> Result<Option<u8>> {
-        // SAFETY: the id is alive, and its lock is held.
+        // SAFETY: `serialised` passes the id of `self`, which only `release` destroys, and holds
+        // its lock.
         self.serialised(|id| unsafe { ack_timeout(id) })
     }
 
@@ -380,7 +397,8 @@ impl CmId {
                 Some(event) => {
                     let of = || IncomingRequest::of(event, reject).map(Some);
                     match self.verbs() {
-                        // SAFETY: the device is open for as long as an id is bound to it.
+                        // SAFETY: the device is open as long as an id is bound to it. This id is,
+                        // until `release` destroys it, and `self` is borrowed.
                         Some(device) => unsafe { for_device(device.as_ptr(), of) },
                         None => of(),
                     }
@@ -395,7 +413,8 @@ impl CmId {
         let len = u8::try_from(private_data.len()).unwrap_or(u8::MAX);
         let data = private_data.as_ptr().cast();
         self.serialised(|id| {
-            // SAFETY: the id is alive; the call copies the data.
+            // SAFETY: `serialised` passes the id of `self`, which only `release` destroys. The call
+            // copies `len` bytes, at most those of `private_data`.
             let ret = unsafe { sys::rdma_reject(id, data, len) };
             check_minus_one("rdma_reject", ret)
         })
@@ -411,8 +430,8 @@ impl CmId {
         // connect, for instance), which would block for ever on a blocking descriptor.
         let _nonblocking = NonBlocking::set(fd)?;
         let mut event = ptr::null_mut();
-        // SAFETY: the channel is alive, and its lock is held: no thread destroys an id that this
-        // event is for.
+        // SAFETY: `self.channel` keeps the channel. `take_event` holds its lock, without which
+        // `release` destroys no id that this event is for.
         let ret = unsafe { sys::rdma_get_cm_event(self.channel.raw.as_ptr(), &raw mut event) };
         let errno = std::io::Error::last_os_error().raw_os_error().unwrap_or(0);
         match check_minus_one("rdma_get_cm_event", ret) {
@@ -450,8 +469,8 @@ impl CmId {
             return Ok(());
         }
         self.serialised(|id| {
-            // SAFETY: `released` means that the id is alive, and it is not used after this. Every
-            // event was acknowledged under the same lock, so that the call does not wait.
+            // SAFETY: `released` was false, so that the id is alive, and it is not used after this.
+            // Every event was acknowledged under the same lock, so that the call does not wait.
             let ret = unsafe { sys::rdma_destroy_id(id) };
             check_minus_one("rdma_destroy_id", ret)
         })
@@ -508,11 +527,11 @@ unsafe fn socket_addr(addr: *const libc::sockaddr) -> Option<SocketAddr> {
     if addr.is_null() {
         return None;
     }
-    // SAFETY: not NULL, so it is a socket address.
+    // SAFETY: `addr` is not NULL, so by `# Safety` it leads to a socket address.
     let family = c_int::from(unsafe { (*addr).sa_family });
     match family {
         libc::AF_INET => {
-            // SAFETY: by its family it is a sockaddr_in.
+            // SAFETY: the family is AF_INET, so by `# Safety` there is a whole sockaddr_in.
             let v4 = unsafe { addr.cast::<libc::sockaddr_in>().read_unaligned() };
             let ip = u32::from_be(v4.sin_addr.s_addr).into();
             Some(SocketAddr::new(
@@ -521,7 +540,7 @@ unsafe fn socket_addr(addr: *const libc::sockaddr) -> Option<SocketAddr> {
             ))
         }
         libc::AF_INET6 => {
-            // SAFETY: by its family it is a sockaddr_in6.
+            // SAFETY: the family is AF_INET6, so by `# Safety` there is a whole sockaddr_in6.
             let v6 = unsafe { addr.cast::<libc::sockaddr_in6>().read_unaligned() };
             let (ip, port) = (v6.sin6_addr.s6_addr.into(), u16::from_be(v6.sin6_port));
             let v6 = std::net::SocketAddrV6::new(ip, port, v6.sin6_flowinfo, v6.sin6_scope_id);

@@ -71,7 +71,7 @@ impl RawEvent {
     /// Copies the contents of the event, private data included: all of it dies with the
     /// acknowledgement.
     fn copy(&self) -> CmEvent {
-        // SAFETY: the event is not acknowledged yet, so its struct is alive.
+        // SAFETY: only `drop` acknowledges the event, which frees its struct.
         let event = unsafe { self.event.as_ref() };
         // SAFETY: librdmacm zeroes the event first and fills in `conn` for ids of connected
         // services; all bits are valid for it.
@@ -83,7 +83,8 @@ impl RawEvent {
                 conn.private_data.cast::<u8>(),
                 usize::from(conn.private_data_len),
             );
-            // SAFETY: the pointer and the length describe a buffer inside the event.
+            // SAFETY: librdmacm points `private_data` to a buffer of that length inside the event,
+            // which lives until `drop` acknowledges it.
             Box::from(unsafe { std::slice::from_raw_parts(data, len) })
         };
         CmEvent {
@@ -97,7 +98,7 @@ impl RawEvent {
 
     /// The id that it is about: of a request, the new one.
     pub(super) fn id(&self) -> *mut sys::rdma_cm_id {
-        // SAFETY: the event is not acknowledged yet.
+        // SAFETY: only `drop` acknowledges the event, which frees its struct.
         unsafe { (*self.event.as_ptr()).id }
     }
 }
