@@ -37,10 +37,10 @@ pub(crate) struct Context {
     _id: CmId,
 }
 
-// SAFETY: verbs may be called from any thread; this type only reads fields that never change.
+// SAFETY: libibverbs keeps no state of a context in a thread, and `_id` is `Send`.
 unsafe impl Send for Context {}
-// SAFETY: libibverbs lets several threads use a context at the same time, and nothing here writes
-// to its fields.
+// SAFETY: libibverbs lets several threads use a context at the same time. This crate only reads its
+// fields (`device`, `ops`, `async_fd`), which never change.
 unsafe impl Sync for Context {}
 
 /// The abilities of a device, as far as this crate needs them.
@@ -77,7 +77,8 @@ impl Context {
 
     /// The events of the device.
     pub(super) fn device_events(&self) -> DeviceEvents<'_> {
-        // SAFETY: the device is open for as long as the id of this value lives.
+        // SAFETY: `_id` keeps the device open until it is dropped with `self`, which the result
+        // borrows.
         unsafe { DeviceEvents::of(self.raw) }
     }
 
@@ -88,16 +89,16 @@ impl Context {
 
     /// The device's name, as `ibv_devices` prints it.
     pub(crate) fn name(&self) -> &str {
-        // SAFETY: the context is open for as long as the id of this value lives, and `device` is
-        // set when it is opened.
+        // SAFETY: `_id` keeps the context open until it is dropped with `self`. `device` is set
+        // when it is opened.
         let device = unsafe { (*self.raw.as_ptr()).device };
-        // SAFETY: `device` belongs to an open context.
+        // SAFETY: `device` is that of the context, and lives as long. `_id` keeps it open.
         let name = unsafe { sys::ibv_get_device_name(device) };
         if name.is_null() {
             return "";
         }
         // SAFETY: the name is a NUL-terminated array inside the device, which lives as long as the
-        // context.
+        // context. `_id` keeps that open, and the result borrows `self`.
         let name = unsafe { CStr::from_ptr(name) };
         name.to_str().unwrap_or("")
     }
@@ -105,17 +106,18 @@ impl Context {
     /// Whether this device's messages travel over iWARP. Its reads need remote-write rights at
     /// their destination.
     pub(crate) fn is_iwarp(&self) -> bool {
-        // SAFETY: as in `name`.
+        // SAFETY: `_id` keeps the context open until it is dropped with `self`. `device` is set
+        // when it is opened.
         let device = unsafe { (*self.raw.as_ptr()).device };
-        // SAFETY: the device of an open context is a valid struct.
+        // SAFETY: `device` is that of the context, and lives as long. `_id` keeps it open.
         let transport = unsafe { (*device).transport_type };
         transport == sys::ibv_transport_type::IBV_TRANSPORT_IWARP
     }
 
     pub(crate) fn query_device(&self) -> Result<DeviceAttributes> {
         let mut attr = MaybeUninit::<sys::ibv_device_attr_ex>::zeroed();
-        // SAFETY: the context is open, NULL asks for no optional input, and `attr` has the size
-        // that the header's inline function passes on.
+        // SAFETY: `_id` keeps the context open until it is dropped with `self`. NULL asks for no
+        // optional input, and `attr` has the size that the header's inline function passes on.
         let ret =
             unsafe { sys::ibv_query_device_ex(self.as_ptr(), ptr::null(), attr.as_mut_ptr()) };
         check_errno("ibv_query_device_ex", ret)?;
@@ -151,7 +153,8 @@ impl Context {
     /// The longest message that `port` takes, in bytes.
     pub(crate) fn max_message_size(&self, port: u8) -> Result<u32> {
         let mut attr = MaybeUninit::<sys::ibv_port_attr>::zeroed();
-        // SAFETY: the context is open; the wrapped macro passes the size of this very struct.
+        // SAFETY: `_id` keeps the context open until it is dropped with `self`. The wrapped macro
+        // passes the size of this very struct.
         let ret = unsafe { sys::rpma_sys_query_port(self.as_ptr(), port, attr.as_mut_ptr()) };
         check_errno("ibv_query_port", ret)?;
         // SAFETY: integers and newtypes of integers only, zeroed before the call: any bits are
@@ -176,16 +179,15 @@ pub(crate) struct Pd {
     context: Arc<Context>,
 }
 
-// SAFETY: `ibv_pd` may be used from any thread: libibverbs and the providers lock where they
-// change it.
+// SAFETY: no thread owns a domain: libibverbs and the providers lock where they change it.
 unsafe impl Send for Pd {}
-// SAFETY: nothing here writes to its fields, and the locks of libibverbs and the providers let
-// several threads register memory and make queues in it.
+// SAFETY: nothing in this crate writes to the fields of `raw`, and the locks of libibverbs and the
+// providers let several threads register memory and make queues in it.
 unsafe impl Sync for Pd {}
 
 impl Pd {
     pub(crate) fn new(context: &Arc<Context>) -> Result<Arc<Self>> {
-        // SAFETY: the context is open.
+        // SAFETY: `context` is borrowed, and its id keeps it open.
         let pd = unsafe { sys::ibv_alloc_pd(context.as_ptr()) };
         let raw = check_non_null("ibv_alloc_pd", pd)?;
         Ok(Arc::new(Self {
@@ -220,7 +222,8 @@ impl Pd {
 
 impl Drop for Pd {
     fn drop(&mut self) {
-        // SAFETY: every object made from this domain holds an `Arc` of it, so none is left.
+        // SAFETY: every object made from this domain holds an `Arc` of it (`Registered`,
+        // `SharedReceiveQueue`, `QueuePair`), so none is left in use.
         let ret = unsafe { sys::ibv_dealloc_pd(self.raw.as_ptr()) };
         log_leak(check_errno("ibv_dealloc_pd", ret));
     }

@@ -36,14 +36,16 @@ pub(crate) struct CompChannel {
     released: bool,
 }
 
-// SAFETY: libibverbs guards those fields of the pointer's struct that change.
+// SAFETY: no thread owns a channel. Of the fields behind `raw` only `refcnt` changes, with the
+// mutex of the context held (`ibv_create_cq`, `ibv_destroy_cq`).
 unsafe impl Send for CompChannel {}
-// SAFETY: `turns` serialises the calls that take events, and `is_nonblocking` is atomic.
+// SAFETY: events are taken with `turns` held, and `is_nonblocking` is atomic. The other fields
+// change only in `release`, which takes `&mut self`.
 unsafe impl Sync for CompChannel {}
 
 impl CompChannel {
     pub(crate) fn new(context: &Arc<Context>) -> Result<Arc<Self>> {
-        // SAFETY: the context is open.
+        // SAFETY: `context` is borrowed, and its id keeps it open.
         let raw = unsafe { sys::ibv_create_comp_channel(context.as_ptr()) };
         let raw = check_non_null("ibv_create_comp_channel", raw).map_err(hints::descriptors)?;
         Ok(Arc::new(Self {
@@ -138,9 +140,9 @@ impl CompChannel {
         arms: impl FnOnce(CqTag) -> bool,
     ) -> Result<Option<(CqTag, Result<()>)>> {
         let (mut cq, mut state) = (ptr::null_mut::<sys::ibv_cq>(), ptr::null_mut::<c_void>());
-        // SAFETY: the channel is alive. The call does not block: the descriptor is non-blocking,
-        // or an event is there, and another waiter or a queue's destruction, which could take it
-        // away, needs the lock.
+        // SAFETY: only `release` destroys the channel, for its last owner. The call does not block:
+        // the descriptor is non-blocking, or an event is there, and another waiter or a queue's
+        // destruction, which could take it away, needs the lock.
         let ret = unsafe { sys::ibv_get_cq_event(self.raw.as_ptr(), &raw mut cq, &raw mut state) };
         if ret != 0 {
             let cause = io::Error::last_os_error();
@@ -149,17 +151,18 @@ impl CompChannel {
                 false => Err(Error::provider("ibv_get_cq_event", cause)),
             };
         }
-        // SAFETY: the queue of the event is alive, as its destruction needs the lock. So is the
-        // state at the address that the queue was made with.
+        // SAFETY: `release` destroys a queue and frees its state with the lock of this channel,
+        // which the caller holds. The queue was made with the address of its state.
         let state = unsafe { &*state.cast_const().cast::<CqState>() };
         let tag = state.tag;
         let armed = match arms(tag) {
-            // SAFETY: the queue is alive: its destruction needs the lock that is held here.
+            // SAFETY: `release` destroys a queue only with the lock that the caller holds, and
+            // `state` is the queue's own.
             true => unsafe { arm(cq, state) },
             false => Ok(()),
         };
-        // SAFETY: the queue is alive, by the same lock. The event is acknowledged once, even when
-        // arming failed.
+        // SAFETY: `release` destroys a queue only with the lock that the caller holds. The event is
+        // acknowledged once, even when arming failed.
         unsafe { sys::ibv_ack_cq_events(cq, 1) };
         Ok(Some((tag, armed)))
     }
@@ -209,9 +212,11 @@ impl CompChannel {
 
 impl AsFd for CompChannel {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        // SAFETY: the channel is alive as long as `self`.
+        // SAFETY: only `release` destroys the channel, for its last owner, so `raw` leads to it as
+        // long as `self` is borrowed.
         let fd = unsafe { (*self.raw.as_ptr()).fd };
-        // SAFETY: the channel owns the open descriptor and closes it when it is destroyed.
+        // SAFETY: `ibv_destroy_comp_channel` closes the descriptor, and only `release` calls that,
+        // after the borrow of `self`.
         unsafe { BorrowedFd::borrow_raw(fd) }
     }
 }
@@ -302,7 +307,7 @@ impl CqState {
 unsafe fn arm(cq: *mut sys::ibv_cq, state: &CqState) -> Result<()> {
     let mut notify = state.notify();
     loop {
-        // SAFETY: the caller promises that the queue is alive.
+        // SAFETY: by `# Safety` the queue is alive.
         let ret = unsafe { sys::ibv_req_notify_cq(cq, notify.solicited_only()) };
         check_errno("ibv_req_notify_cq", ret).map_err(unarmed)?;
         // Another thread may have asked for something else, and its request came before this one:
@@ -330,10 +335,12 @@ pub(crate) struct CompletionQueue {
 
 type PollCq = unsafe extern "C" fn(*mut sys::ibv_cq, c_int, *mut sys::ibv_wc) -> c_int;
 
-// SAFETY: the providers lock a queue while it is polled or armed; the state is atomic or constant.
+// SAFETY: no thread owns a queue: the provider locks it while it is polled or armed. `state` is
+// atomic or constant.
 unsafe impl Send for CompletionQueue {}
 // SAFETY: `polling` and the provider's own lock serialise polls, and libibverbs lets any thread
-// arm. The state is atomic or constant.
+// arm. `state` is atomic or constant, and the other fields change only in `release`, which takes
+// `&mut self`.
 unsafe impl Sync for CompletionQueue {}
 
 impl CompletionQueue {
@@ -344,7 +351,7 @@ impl CompletionQueue {
         tag: CqTag,
         notify: Notify,
     ) -> Result<Arc<Self>> {
-        // SAFETY: the context is open.
+        // SAFETY: `channel` is borrowed, and its `context` has an id that keeps the device open.
         let poll = unsafe { (*channel.context.as_ptr()).ops }.poll_cq;
         let poll = poll.ok_or_else(|| Error::not_supported("the provider cannot poll"))?;
         let entries = c_int::try_from(entries)
@@ -352,8 +359,8 @@ impl CompletionQueue {
         let solicited = AtomicBool::new(notify == Notify::Solicited);
         let state = NonNull::from(Box::leak(Box::new(CqState { tag, solicited })));
         let (context, raw_channel) = (channel.context.as_ptr(), channel.raw.as_ptr());
-        // SAFETY: context and channel are alive, and the state lives as long as the queue; vector 0
-        // always exists.
+        // SAFETY: `channel` is borrowed and keeps its `context`. `state` is freed only when the
+        // queue is gone, in `release`, or below if none was made. Vector 0 always exists.
         let raw = unsafe {
             sys::ibv_create_cq(
                 context,
@@ -364,7 +371,7 @@ impl CompletionQueue {
             )
         };
         let raw = check_non_null("ibv_create_cq", raw).inspect_err(|_| {
-            // SAFETY: the state came from a box, and no queue refers to it.
+            // SAFETY: `state` came from the box above, and there is no queue that refers to it.
             drop(unsafe { Box::from_raw(state.as_ptr()) });
         })?;
         let queue = Self {
@@ -403,12 +410,14 @@ impl CompletionQueue {
         self.state()
             .solicited
             .store(notify == Notify::Solicited, Ordering::Relaxed);
-        // SAFETY: the queue is alive, and the state is its own.
+        // SAFETY: only `release` destroys the queue, for its last owner. `self.state` is the state
+        // that it was made with.
         unsafe { arm(self.raw.as_ptr(), self.state()) }
     }
 
     fn state(&self) -> &CqState {
-        // SAFETY: only `release` frees the state, and this is not called after it.
+        // SAFETY: only `release` frees the state. `destroy` and `drop` call it for the last owner,
+        // and no other method runs after it.
         unsafe { self.state.as_ref() }
     }
 
@@ -424,8 +433,9 @@ impl CompletionQueue {
     #[inline(always)]
     pub(crate) fn poll(&self, wcs: &mut [Wc]) -> c_int {
         let entries = wcs.len().min(c_int::MAX as usize) as c_int;
-        // SAFETY: `ibv_poll_cq` of the queue's own context; the queue is alive, and the slice has
-        // room for `entries` completions: `Wc` is a transparent `ibv_wc`.
+        // SAFETY: `ibv_poll_cq` of the queue's own context. Only `release` destroys the queue, for
+        // its last owner. The slice has room for `entries` completions: `Wc` is a transparent
+        // `ibv_wc`.
         unsafe { (self.poll)(self.raw.as_ptr(), entries, wcs.as_mut_ptr().cast()) }
     }
 
@@ -451,7 +461,8 @@ impl CompletionQueue {
         // acknowledged, so that the call does not wait.
         let ret = unsafe { sys::ibv_destroy_cq(self.raw.as_ptr()) };
         check_errno("ibv_destroy_cq", ret)?;
-        // SAFETY: the state came from a box; the queue that referred to it is gone.
+        // SAFETY: `state` came from a box in `new`. The queue that referred to it is gone, and
+        // `released` lets this run once.
         drop(unsafe { Box::from_raw(self.state.as_ptr()) });
         Ok(())
     }

@@ -160,9 +160,9 @@ impl<'device> DeviceEvents<'device> {
 
     /// Readable when there is an event.
     pub(super) fn fd(&self) -> BorrowedFd<'device> {
-        // SAFETY: the device is open; the field never changes.
+        // SAFETY: by `# Safety` of `of` the device is open for `'device`; the field never changes.
         let fd = unsafe { (*self.context.as_ptr()).async_fd };
-        // SAFETY: the descriptor is open for as long as the device.
+        // SAFETY: the descriptor is open as long as the device, and so for `'device`: see `of`.
         unsafe { BorrowedFd::borrow_raw(fd) }
     }
 
@@ -184,8 +184,8 @@ impl<'device> DeviceEvents<'device> {
                 element: sys::ibv_async_event__bindgen_ty_1 { port_num: 0 },
                 event_type: sys::ibv_event_type::IBV_EVENT_CQ_ERR,
             };
-            // SAFETY: the device is open; the call fills the event, or leaves it unchanged if there
-            // is none.
+            // SAFETY: by `# Safety` of `of` the device is open. The call fills the event, or leaves
+            // it unchanged if there is none.
             if unsafe { sys::ibv_get_async_event(self.context.as_ptr(), &raw mut event) } != 0 {
                 return;
             }
@@ -216,7 +216,7 @@ impl Drop for DeviceEvents<'_> {
 ///
 /// The event is one of a queue pair.
 unsafe fn watch_of(event: &sys::ibv_async_event) -> Option<Watch> {
-    // SAFETY: the caller promises it; only the address is used.
+    // SAFETY: by `# Safety` the event has a queue pair; only its address is used.
     let queue_pair = unsafe { event.element.qp }.addr();
     with_queue_pairs(|all| all.get(&queue_pair).cloned())
 }
@@ -240,17 +240,18 @@ impl Event {
             kinds::IBV_EVENT_QP_FATAL
             | kinds::IBV_EVENT_QP_REQ_ERR
             | kinds::IBV_EVENT_QP_ACCESS_ERR => {
-                // SAFETY: an event of this kind is one of a queue pair.
+                // SAFETY: `ibv_get_async_event(3)` gives events of these kinds a queue pair.
                 on_error = unsafe { watch_of(event) }.map(|watch| watch.on_error);
             }
             kinds::IBV_EVENT_QP_LAST_WQE_REACHED => {
-                // SAFETY: an event of this kind is one of a queue pair, too.
+                // SAFETY: `ibv_get_async_event(3)` gives events of this kind a queue pair.
                 if let Some(watch) = unsafe { watch_of(event) } {
                     watch.last_receive.store(true, Ordering::Release);
                 }
             }
             kinds::IBV_EVENT_PORT_ERR | kinds::IBV_EVENT_PORT_ACTIVE => {
-                // SAFETY: an event of this kind has the number of a port.
+                // SAFETY: `ibv_get_async_event(3)` gives events of these kinds the number of a
+                // port.
                 port = Some(unsafe { event.element.port_num });
             }
             _ => {}

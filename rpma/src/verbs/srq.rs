@@ -20,9 +20,10 @@ pub(crate) struct SharedReceiveQueue {
     _pd: Arc<Pd>,
 }
 
-// SAFETY: the providers lock the queue while they write to it.
+// SAFETY: no thread owns a queue: the provider locks it while it writes to it.
 unsafe impl Send for SharedReceiveQueue {}
-// SAFETY: that lock lets several threads post at the same time, and the other fields do not change.
+// SAFETY: the provider's lock lets several threads post at the same time. The fields change only in
+// `release`, which takes `&mut self`.
 unsafe impl Sync for SharedReceiveQueue {}
 
 type PostRecv = unsafe extern "C" fn(
@@ -41,11 +42,11 @@ impl SharedReceiveQueue {
             },
             ..Default::default()
         };
-        // SAFETY: the context is open.
+        // SAFETY: `pd` is borrowed and keeps its context, whose id keeps the device open.
         let post = unsafe { (*pd.context().as_ptr()).ops }
             .post_srq_recv
             .ok_or_else(|| Error::not_supported("the provider has no shared receive queues"))?;
-        // SAFETY: the domain is alive.
+        // SAFETY: `pd` is borrowed and keeps the domain.
         let raw = unsafe { sys::ibv_create_srq(pd.as_ptr(), &raw mut init) };
         let raw = check_non_null("ibv_create_srq", raw)?;
         Ok(Arc::new(Self {
@@ -70,7 +71,8 @@ impl SharedReceiveQueue {
         let mut sge = local.to_sge();
         let mut wr = recv_wr::<SOME>(&mut sge, wr_id);
         let mut bad = ptr::null_mut();
-        // SAFETY: the queue is alive; the call copies the request and its entry. The device checks
+        // SAFETY: `ibv_post_srq_recv` of the queue's own context. Only `release` destroys the
+        // queue, for its last owner. The call copies the request and its entry. The device checks
         // the key.
         let ret = unsafe { (self.post)(self.raw.as_ptr(), &raw mut wr, &raw mut bad) };
         check_posted(Call::PostSrqRecv, ret, bad.is_null())
@@ -84,7 +86,9 @@ impl SharedReceiveQueue {
         number: impl FnMut(u64) -> u64,
     ) -> Result<(), PostError> {
         post_receives::<SOME, T>(Call::PostSrqRecv, receives, number, |wr, bad| {
-            // SAFETY: as in `post_recv`, with a chain of requests and entries that are alive.
+            // SAFETY: `ibv_post_srq_recv` of the queue's own context. Only `release` destroys the
+            // queue, for its last owner. `post_receives` keeps the chain during the call, which
+            // copies it.
             unsafe { (self.post)(self.raw.as_ptr(), wr, bad) }
         })
     }
@@ -99,7 +103,7 @@ impl SharedReceiveQueue {
             return Ok(());
         }
         // SAFETY: every queue pair that uses this queue holds an `Arc` of it, so none is left, and
-        // `released` means that it is alive.
+        // `released` was false: no call has destroyed it.
         let ret = unsafe { sys::ibv_destroy_srq(self.raw.as_ptr()) };
         check_errno("ibv_destroy_srq", ret)
     }
