@@ -62,14 +62,14 @@ impl QueuePair {
         let wr = &raw mut request.wr;
         // Both pointers are made of one: the provider reads the request, and through it its buffer.
         let sge = wr.wrapping_byte_add(offset_of!(SendWr, sge)).cast();
-        // SAFETY: it is the request's own field.
+        // SAFETY: `wr` is the request's own field, which is borrowed mutably here.
         unsafe { (*wr).sg_list.write(sge) };
         let wr = wr.cast();
         let post_send = self.calls.post_send;
-        // SAFETY: `ibv_post_send` of the queue pair's own context. The queue pair is alive; the
-        // call copies the request and its entry. Inline data is read now: a request borrows its
-        // buffer, so the buffer's memory lives and may be read. For later reads and writes of the
-        // device see the head of this module.
+        // SAFETY: `ibv_post_send` of the queue pair's own context. Only `release`, which needs
+        // `&mut self`, destroys the queue pair. The call copies the request and its entry. Inline
+        // data is read now: a request borrows its buffer, so the buffer's memory lives and may be
+        // read. For later reads and writes of the device see the head of this module.
         let ret = unsafe { post_send(self.as_ptr(), wr, &raw mut bad) };
         check_posted(Call::PostSend, ret, bad.is_null())
     }
@@ -83,8 +83,9 @@ impl QueuePair {
         wr.sg_list.write(places.as_mut_ptr().cast());
         let mut bad = ptr::null_mut();
         let post_send = self.calls.post_send;
-        // SAFETY: as in `post`; `fill` has written as many entries as the request has buffers, each
-        // of which borrows its region.
+        // SAFETY: `ibv_post_send` of the queue pair's own context. Only `release`, which needs
+        // `&mut self`, destroys the queue pair. `fill` has written as many entries as the request
+        // has buffers, each of which borrows its region, and `gather` is borrowed during the call.
         let ret = unsafe { post_send(self.as_ptr(), wr.as_ptr(), &raw mut bad) };
         check_posted(Call::PostSend, ret, bad.is_null())
     }
@@ -108,7 +109,9 @@ impl QueuePair {
         number: impl FnMut(u64) -> u64,
     ) -> Result<(), PostError> {
         post_receives::<SOME, T>(Call::PostRecv, receives, number, |wr, bad| {
-            // SAFETY: as in `post_receive`, with a chain of requests and entries that are alive.
+            // SAFETY: `ibv_post_recv` of the queue pair's own context. Only `release`, which needs
+            // `&mut self`, destroys the queue pair. `post_receives` keeps the chain during the
+            // call, which copies it.
             unsafe { (self.calls.post_recv)(self.as_ptr(), wr, bad) }
         })
     }
@@ -118,7 +121,9 @@ impl QueuePair {
     fn post_receive(&self, mut wr: sys::ibv_recv_wr) -> Result<(), PostError> {
         let mut bad = ptr::null_mut();
         let post_recv = self.calls.post_recv;
-        // SAFETY: as in `post`, with `ibv_post_recv`. The device checks the key.
+        // SAFETY: `ibv_post_recv` of the queue pair's own context. Only `release`, which needs
+        // `&mut self`, destroys the queue pair. `wr` lives here, and its entry in the caller, until
+        // the call has copied both. The device checks the key.
         let ret = unsafe { post_recv(self.as_ptr(), &raw mut wr, &raw mut bad) };
         check_posted(Call::PostRecv, ret, bad.is_null())
     }

@@ -52,11 +52,13 @@ pub(crate) struct QueuePair {
     _pd: Arc<Pd>,
 }
 
-// SAFETY: verbs on a queue pair may be called from any thread; the connection-manager calls, which
-// change it, are serialised by the lock of the id's channel.
+// SAFETY: libibverbs keeps no state of a queue pair in a thread, and any thread may make its calls.
+// `raw` and `stream` lead to it, and the other fields are `Send`.
 unsafe impl Send for QueuePair {}
-// SAFETY: the providers lock the queues while threads post and poll, and that lock serialises the
-// connection-manager calls of `&self`. The other fields do not change.
+// SAFETY: the providers lock the queues while threads post and poll. The lock of the id's channel
+// serialises the connection-manager calls of `&self` and those that change the state. Threads that
+// post to an extended queue pair hold the lock of the send queue's slots (`Ring::posting`). The
+// other fields change only by `&mut self`.
 unsafe impl Sync for QueuePair {}
 
 /// The calls that post, which `verbs.h` has as `static inline` look-ups: they are looked up once.
@@ -215,7 +217,8 @@ impl QueuePair {
             Err(error) => return Err((error, id)),
         };
         #[cfg(any(native_flush, native_atomic_write))]
-        // SAFETY: the queue pair is alive as long as the calls that are looked up here.
+        // SAFETY: `create` has made the queue pair. The calls are used only by this value, which
+        // destroys the queue pair in `release`, as the last use of them.
         let stream = unsafe { StreamCalls::of(raw, native) };
         #[cfg(any(native_flush, native_atomic_write))]
         let native = match stream {
@@ -246,7 +249,7 @@ impl QueuePair {
         attr: &QpAttr<'_>,
     ) -> Result<(NonNull<sys::ibv_qp>, NativeOps, Calls)> {
         pd.check_device(id)?;
-        // SAFETY: the context is open.
+        // SAFETY: `pd` is borrowed and keeps its context, whose id keeps the device open.
         let ops = unsafe { (*pd.context().as_ptr()).ops };
         let (Some(post_send), Some(post_recv)) = (ops.post_send, ops.post_recv) else {
             return Err(Error::not_supported("the provider has no calls that post"));
@@ -297,11 +300,13 @@ impl QueuePair {
             ..Default::default()
         };
         id.serialised(|id| {
-            // SAFETY: the id, the domain and the queues are alive and of one device.
+            // SAFETY: `id`, `pd` and the queues in `attr` are borrowed, and each keeps its object.
+            // They are of one device: `create` has checked the id, and `Plan::new` the queues.
             let ret = unsafe { sys::rdma_create_qp_ex(id, &raw mut init) };
             check_minus_one("rdma_create_qp", ret)
         })?;
-        // SAFETY: the id is alive; the call above set its queue pair.
+        // SAFETY: `id` is borrowed, and only its `release` destroys it. The call above has set its
+        // queue pair.
         let qp = unsafe { (*id.as_ptr()).qp };
         Ok((check_non_null("rdma_create_qp", qp)?, native))
     }
@@ -317,7 +322,8 @@ impl QueuePair {
     }
 
     pub(crate) fn number(&self) -> u32 {
-        // SAFETY: the queue pair is alive.
+        // SAFETY: the last use of the queue pair is a `release` that succeeds, and this is not
+        // called after it.
         unsafe { (*self.raw.as_ptr()).qp_num }
     }
 
@@ -343,8 +349,8 @@ impl QueuePair {
     pub(crate) fn connect(&self, param: ConnParam<'_>) -> Result<()> {
         let mut raw = self.raw_param(param);
         self.id.serialised(|id| {
-            // SAFETY: the id is alive and has a queue pair; the call copies the parameters and the
-            // data.
+            // SAFETY: `self.id` keeps the id, and its queue pair stays until `release`. The call
+            // copies the parameters, and as much private data as `to_raw` has counted.
             let ret = unsafe { sys::rdma_connect(id, &raw mut raw) };
             check_minus_one("rdma_connect", ret)
         })
@@ -363,7 +369,8 @@ impl QueuePair {
     ) -> Result<()> {
         let mut raw = self.raw_param(param);
         self.id.serialised(|id| {
-            // SAFETY: the id is alive, and this is its queue pair; the lock is held.
+            // SAFETY: `self.id` keeps the id, and only `release` destroys its queue pair.
+            // `serialised` holds the lock. `to_raw` has counted the private data.
             unsafe { accept(id, self.raw, &mut raw, check) }
         })
     }
@@ -380,7 +387,7 @@ impl QueuePair {
     /// Moves the queue pair to the error state and notifies the peer.
     pub(crate) fn disconnect(&self) -> Result<()> {
         self.id.serialised(|id| {
-            // SAFETY: the id is alive and has a queue pair.
+            // SAFETY: `self.id` keeps the id, and its queue pair stays until `release`.
             let ret = unsafe { sys::rdma_disconnect(id) };
             check_minus_one("rdma_disconnect", ret)
         })
@@ -389,7 +396,8 @@ impl QueuePair {
     /// Moves the queue pair to the error state, without telling the peer.
     pub(crate) fn set_error(&self) -> Result<()> {
         self.id.serialised(|_id| {
-            // SAFETY: the queue pair is alive; the lock is held.
+            // SAFETY: a queue pair lives until `release` has destroyed it, which does not come here
+            // after that. `serialised` holds the lock.
             unsafe { set_error(self.raw) }
         })
     }
@@ -402,7 +410,8 @@ impl QueuePair {
         };
         let mask = sys::ibv_qp_attr_mask::IBV_QP_MIN_RNR_TIMER;
         self.id.serialised(|_id| {
-            // SAFETY: the queue pair is alive; the lock is held.
+            // SAFETY: only `release`, which needs `&mut self`, destroys the queue pair.
+            // `serialised` holds the lock.
             unsafe { modify(self.raw, &mut attr, mask.0 as c_int) }
         })
     }
@@ -428,9 +437,10 @@ impl QueuePair {
         let mut attr = sys::ibv_qp_attr::default();
         let mut init = sys::ibv_qp_init_attr::default();
         let ret = self.id.serialised(|_id| {
-            // SAFETY: the queue pair is alive; the call fills both structs, and writes the state
-            // that it finds into the queue pair's, which the lock keeps from being changed at the
-            // same time.
+            // SAFETY: only `release`, which needs `&mut self`, destroys the queue pair after its
+            // last query. The call fills both structs, and writes the state that it finds into the
+            // queue pair's, which the lock of `serialised` keeps from being changed at the same
+            // time.
             unsafe {
                 sys::ibv_query_qp(
                     self.raw.as_ptr(),
@@ -523,7 +533,8 @@ impl QueuePair {
         }
         // First: another queue pair may get its address as soon as it is gone.
         self.watched = None;
-        // SAFETY: `released` means that the queue pair is alive, and it is not used after this.
+        // SAFETY: `released` was false, so that the queue pair is alive, and `&mut self` leaves no
+        // other user. It is used after this only if the call fails, which leaves it alive.
         // librdmacm's own call would not report whether it worked.
         let ret = unsafe { sys::ibv_destroy_qp(self.raw.as_ptr()) };
         if let Err(error) = check_errno("ibv_destroy_qp", ret) {
@@ -537,7 +548,8 @@ impl QueuePair {
             return Err(error);
         }
         self.id.serialised(|id| {
-            // SAFETY: the id is alive; it must not point to the queue pair that is gone.
+            // SAFETY: `self.id` keeps the id, which must not point to the queue pair that is gone.
+            // `serialised` holds the lock.
             unsafe { (*id).qp = ptr::null_mut() };
         });
         Ok(())

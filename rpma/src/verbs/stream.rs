@@ -60,10 +60,10 @@ impl StreamCalls {
         if native == NativeOps::default() {
             return None;
         }
-        // SAFETY: the caller guarantees that the queue pair is alive.
+        // SAFETY: by `# Safety` the queue pair is alive.
         let qp = NonNull::new(unsafe { sys::ibv_qp_to_qp_ex(qp.as_ptr()) })?;
-        // SAFETY: it is the same queue pair, which is alive, and there is no post yet that would
-        // change it.
+        // SAFETY: it is the same queue pair, which by `# Safety` is alive. There is no post yet
+        // that would change it.
         let calls = unsafe { qp.as_ref() };
         Some(Self {
             qp,
@@ -96,11 +96,12 @@ impl StreamCalls {
     #[inline(always)]
     fn request(&self, wr_id: u64, flags: SendFlags) {
         let qp = self.qp.as_ptr();
-        // SAFETY: the queue pair is alive; these two fields are the caller's to write, and the
-        // next call that adds a request reads them. One thread at a time: a posting thread holds
-        // the lock of the send queue's slots.
+        // SAFETY: by `# Safety` of `of` the queue pair is alive. These two fields are the caller's
+        // to write, and the next call that adds a request reads them. One thread at a time: a
+        // posting thread holds the lock of the send queue's slots (`Ring::posting`).
         unsafe { (*qp).wr_id = wr_id };
-        // SAFETY: the queue pair is alive, and this thread holds the lock: see `wr_id`.
+        // SAFETY: by `# Safety` of `of` the queue pair is alive, and this thread holds the lock of
+        // the send queue's slots, as for `wr_id`.
         unsafe { (*qp).wr_flags = flags.bits() };
     }
 }
@@ -149,7 +150,8 @@ impl QueuePair {
         let stream = Stream::start(calls);
         native.add(&stream);
         stream.complete()?;
-        // SAFETY: the queue pair is alive, and no other thread posts.
+        // SAFETY: `calls` is borrowed from `self`, which destroys the queue pair in `release` only.
+        // The posting thread holds the lock of the send queue's slots, so that no other one posts.
         let flags = unsafe { (*calls.qp.as_ptr()).wr_flags };
         // They are this side's, to which the calls only look.
         debug_assert_eq!(flags, native.flags().bits());
@@ -257,8 +259,8 @@ pub(crate) struct Stream<'qp> {
 impl<'qp> Stream<'qp> {
     #[inline(always)]
     pub(super) fn start(calls: &'qp StreamCalls) -> Self {
-        // SAFETY: the queue pair is alive, as `calls` is borrowed from it; the stream ends in
-        // `complete` or in `drop`.
+        // SAFETY: by `# Safety` of `StreamCalls::of` the queue pair is alive as long as `calls` is
+        // used. The stream ends in `complete` or in `drop`.
         unsafe { (calls.start)(calls.qp.as_ptr()) };
         let qp = calls.qp;
         Self { calls, qp }
@@ -273,7 +275,9 @@ impl<'qp> Stream<'qp> {
     #[cfg(all(native_flush, native_atomic_write))]
     #[inline(always)]
     pub(super) fn set_number(&self, wr_id: u64) {
-        // SAFETY: as in `StreamCalls::request`.
+        // SAFETY: `self` is an open stream of the queue pair, from `start` until `complete` or
+        // `drop`. The field is this side's to write, and the thread holds the lock of the send
+        // queue's slots.
         unsafe { (*self.qp()).wr_id = wr_id };
     }
 
@@ -281,7 +285,9 @@ impl<'qp> Stream<'qp> {
     #[cfg(all(native_flush, native_atomic_write))]
     #[inline(always)]
     pub(super) fn set_flags(&self, flags: SendFlags) {
-        // SAFETY: as in `StreamCalls::request`.
+        // SAFETY: `self` is an open stream of the queue pair, from `start` until `complete` or
+        // `drop`. The field is this side's to write, and the thread holds the lock of the send
+        // queue's slots.
         unsafe { (*self.qp()).wr_flags = flags.bits() };
     }
 
@@ -342,13 +348,14 @@ impl<'qp> Stream<'qp> {
         let (qp, calls) = (self.qp(), self.calls);
         let (rkey, address) = (wr.rkey, wr.remote_addr);
         calls.request(wr_id, SendFlags::from_bits_retain(wr.send_flags));
-        // SAFETY: the caller promises it.
+        // SAFETY: by `# Safety` the buffer is written.
         let sge = unsafe { wr.sge.assume_init_ref() };
         match wr.opcode {
             Code::IBV_WR_RDMA_WRITE if wr.send_flags & SendFlags::INLINE.bits() == 0 => {
                 // SAFETY: a call of this queue pair with an open stream.
                 unsafe { (calls.write)(qp, rkey, address) };
-                // SAFETY: the same, for the write that was added last.
+                // SAFETY: a call for the write that was added last, in an open stream of this queue
+                // pair.
                 unsafe { (calls.set_sge)(qp, sge.lkey, sge.addr, sge.length) };
             }
             #[cfg(native_flush)]
@@ -360,11 +367,12 @@ impl<'qp> Stream<'qp> {
             #[cfg(native_atomic_write)]
             Code::IBV_WR_ATOMIC_WRITE => {
                 let bytes = ptr::with_exposed_provenance::<c_void>(sge.addr as usize);
-                // SAFETY: a call of this queue pair with an open stream. The caller guarantees that
-                // the 8 bytes may be read.
+                // SAFETY: a call of this queue pair with an open stream. By `# Safety` the 8 bytes
+                // may be read.
                 unsafe { (calls.atomic_write)(qp, rkey, address, bytes) };
             }
-            // SAFETY: the caller guarantees the same preconditions.
+            // SAFETY: by `# Safety` the source of an inline operation may be read now, which is all
+            // that `add_any` requires.
             _ => unsafe { self.add_any(wr, *sge) },
         }
     }
@@ -396,8 +404,8 @@ impl<'qp> Stream<'qp> {
         }
         if wr.send_flags & SendFlags::INLINE.bits() != 0 {
             let bytes = ptr::with_exposed_provenance_mut(sge.addr as usize);
-            // SAFETY: a call for the request that was added last. The caller guarantees that the
-            // bytes may be read, and the call only reads them.
+            // SAFETY: a call for the request that was added last, in an open stream. By `# Safety`
+            // the bytes may be read, and the call only reads them.
             unsafe { (calls.set_inline_data)(qp, bytes, sge.length as usize) };
         } else {
             // SAFETY: a call for the request that was added last, in an open stream.
@@ -408,7 +416,8 @@ impl<'qp> Stream<'qp> {
     #[inline(always)]
     pub(super) fn complete(self) -> Result<(), PostError> {
         let stream = std::mem::ManuallyDrop::new(self);
-        // SAFETY: the stream is open, and `drop` does not run.
+        // SAFETY: `start` has opened the stream, and `ManuallyDrop` keeps `drop` from ending it
+        // again.
         let ret = unsafe { (stream.calls.complete)(stream.qp()) };
         // For any result: rxe publishes the requests first, and then the kernel may be out of
         // memory.
@@ -418,7 +427,7 @@ impl<'qp> Stream<'qp> {
 
 impl Drop for Stream<'_> {
     fn drop(&mut self) {
-        // SAFETY: the stream is open.
+        // SAFETY: `start` has opened the stream. `complete` has not ended it: it runs no `drop`.
         unsafe { (self.calls.abort)(self.qp()) };
     }
 }
