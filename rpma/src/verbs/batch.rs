@@ -52,11 +52,11 @@ pub(crate) struct Requests<'a, const N: usize> {
     local: PhantomData<&'a ()>,
 }
 
-// SAFETY: the pointers inside are written when it is posted, by its only owner, and are of no use
-// afterwards.
+// SAFETY: no field belongs to a thread. The post writes the pointers inside `units` and follows
+// them before it returns. They are not used again.
 unsafe impl<const N: usize> Send for Requests<'_, N> {}
-// SAFETY: the pointers are written by the post, which needs `&mut`. A shared reference reads
-// numbers only.
+// SAFETY: only the post writes and follows the pointers inside `units`, and it needs `&mut`.
+// `&self` reads numbers.
 unsafe impl<const N: usize> Sync for Requests<'_, N> {}
 
 /// The unit in which a batch counts its memory. The first request starts at the first unit, and
@@ -132,10 +132,11 @@ impl<'a, const N: usize> Requests<'a, N> {
             if unit < (self.signaled / UNIT) as usize {
                 signaled = requests;
             }
-            // SAFETY: it is written.
+            // SAFETY: `unit` is below `used_units`, and `push_with` and `push_parts` have written
+            // each unit up to there.
             let written = unsafe { self.units[unit].assume_init_ref() };
-            // SAFETY: a request stands in the first unit, and in each that follows its
-            // predecessor's last.
+            // SAFETY: `unit` is the first one, or follows the last unit of a request (`units_of`).
+            // So a request stands there.
             unit += units_of(unsafe { &written.request }.num_sge as usize);
         }
         (requests, signaled)
@@ -171,9 +172,10 @@ impl<'a, const N: usize> Requests<'a, N> {
             return None;
         }
         let unit: *mut Request<'a> = self.units.as_mut_ptr().cast();
-        // SAFETY: a request stands in the first unit, and borrows as a `Request` does.
+        // SAFETY: one unit is used, so `push_with` has written a request there. `Request` is a
+        // transparent `SendWr`, and its buffer lives for `'a`.
         let request = unsafe { &mut *unit };
-        // SAFETY: it is written with the request.
+        // SAFETY: `push_with` writes it with each request.
         let op_context = unsafe { request.wr.op_context.assume_init() };
         Some((request, op_context))
     }
@@ -355,7 +357,8 @@ impl<'a, const N: usize> Requests<'a, N> {
             return Err(NoRoom);
         }
         let first: *mut MaybeUninit<Unit> = self.units.as_mut_ptr();
-        // SAFETY: whole units are used, and not all, so that it is another one of them.
+        // SAFETY: `used` is a multiple of `UNIT` and less than `ROOM`, by the check above. So this
+        // is one of `units`.
         let unit = unsafe { first.byte_add(self.used as usize) };
         // SAFETY: the place is one of `units`, and `&mut self` makes this the only reference to it.
         let unit = unsafe { &mut *unit };
@@ -413,7 +416,8 @@ impl Run {
         let mut streamed = None;
         let mut unit = self.first;
         while unit != self.end {
-            // SAFETY: a request stands there.
+            // SAFETY: a run begins with a request, and one follows the last unit of each, before
+            // its end. All are written, and only this thread has them.
             let wr = unsafe { &*unit.cast::<SendWr>() };
             let needed = match wr.num_sge {
                 2.. => Some(false),
@@ -502,9 +506,10 @@ impl QueuePair {
         let mut bad = ptr::null_mut();
         loop {
             let sge = unit.wrapping_byte_add(offset_of!(SendWr, sge)).cast();
-            // SAFETY: a run begins with a request, and there is one after each, before its end.
+            // SAFETY: a run begins with a request, and one follows the last unit of each, before
+            // its end. All are written, and only this thread has them.
             let wr = unsafe { &mut *unit.cast::<SendWr>() };
-            // SAFETY: it is written with the request.
+            // SAFETY: `push_with` writes it with each request.
             let op_context = unsafe { wr.op_context.assume_init() };
             wr.wr_id.write(number(op_context));
             if GATHERS && wr.num_sge > 1 {
@@ -521,10 +526,11 @@ impl QueuePair {
             wr.next.write(unit.cast());
         }
         let first = first.cast();
-        // SAFETY: `ibv_post_send` of the queue pair's own context. The queue pair is alive. The
-        // call copies the requests, each of which is complete and points to the next one, and their
-        // buffers' addresses, which have been written. Inline data is read now: `Requests` borrows
-        // it. For later reads and writes of the device see the head of `post.rs`.
+        // SAFETY: `ibv_post_send` of the queue pair's own context. Only `release`, which needs
+        // `&mut self`, destroys the queue pair. The call copies the requests, each of which is
+        // complete and points to the next one, and their buffers' addresses, which have been
+        // written. Inline data is read now: `Requests` borrows it. For later reads and writes of
+        // the device see the head of `post.rs`.
         let ret = unsafe { (self.calls.post_send)(self.as_ptr(), first, &raw mut bad) };
         match (ret, bad.is_null()) {
             (0, true) => Ok(()),
@@ -543,12 +549,13 @@ impl QueuePair {
         let stream = super::stream::Stream::start(self.stream()?);
         let mut unit = first;
         while unit != end {
-            // SAFETY: a run begins with a request, and each of a stream's has one unit.
+            // SAFETY: a run begins with a request. Those of a stream have one unit each:
+            // `of_one_form` leaves the others to a chain. All are written.
             let wr = unsafe { &*unit.cast::<SendWr>() };
-            // SAFETY: it is written with the request.
+            // SAFETY: `push_with` writes it with each request.
             let op_context = unsafe { wr.op_context.assume_init() };
-            // SAFETY: `Requests` borrows the source of an inline or atomic write; its buffer is
-            // written.
+            // SAFETY: `push_with` writes the buffer of each request, and `Requests` borrows the
+            // source of an inline or atomic write.
             unsafe { stream.add(wr, number(op_context)) };
             unit = unit.wrapping_add(1);
         }

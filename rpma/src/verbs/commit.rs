@@ -152,27 +152,31 @@ impl QueuePair {
         let one = Parts::IS_ONE.then(|| commit.parts.hull(&commit.hull));
         for part in commit.parts.all() {
             let wr = SendWr::new(Opcode::WRITE, part.remote(), 1, SendFlags::empty());
-            // SAFETY: one of as many as the assertion lets through; three more have places, too.
+            // SAFETY: by the assertion there are at most `MAX_COMMIT_PARTS` of these, and
+            // `requests` has three places more.
             unsafe { chain.add(wr, part.local().to_sge()) };
         }
         let (all, len) = one.unwrap_or_else(|| commit.parts.hull(&commit.hull));
         let flush = SendWr::new(Opcode::READ, all, 1, commit.first_flush());
-        // SAFETY: the first of the three.
+        // SAFETY: the first of the three places in `requests` beyond those of the parts.
         unsafe { chain.add(flush, target.first(len).0.to_sge()) };
         if let Some((remote, bytes)) = commit.pointer.place() {
             let flags = after_flushes | SendFlags::INLINE;
             let write = SendWr::new(Opcode::WRITE, remote, 1, flags);
-            // SAFETY: the second of them.
+            // SAFETY: the second of the three places beyond those of the parts.
             unsafe { chain.add(write, bytes_sge(bytes)) };
             let flush = SendWr::new(Opcode::READ, remote, 1, SendFlags::SIGNALED);
-            // SAFETY: the last of them.
+            // SAFETY: the third of the three places beyond those of the parts.
             unsafe { chain.add(flush, target.0.to_sge()) };
         }
         let last = chain.next.wrapping_sub(1);
-        // SAFETY: it was added, as each commit has a flush.
+        // SAFETY: `add` has written the place before `next`: each commit has a flush.
         unsafe { (*last).next.write(ptr::null_mut()) };
         let (first, mut bad) = (first.cast(), ptr::null_mut());
-        // SAFETY: as in `post`, with a chain of requests and entries that are alive and written.
+        // SAFETY: `ibv_post_send` of the queue pair's own context. Only `release`, which needs
+        // `&mut self`, destroys the queue pair. `add` has written each request of the chain into
+        // `requests`, which lives until the call has returned. `commit` borrows the inline data.
+        // For later reads and writes of the device see the head of `post.rs`.
         let ret = unsafe { (self.calls.post_send)(self.as_ptr(), first, &raw mut bad) };
         match (ret, bad.is_null()) {
             (0, true) => Ok(()),
@@ -241,7 +245,7 @@ impl<Number: FnMut() -> u64> Chain<Number> {
         wr.sg_list
             .write(at.wrapping_byte_add(offset_of!(SendWr, sge)).cast());
         wr.sge.write(sge);
-        // SAFETY: the caller promises it.
+        // SAFETY: by `# Safety` the array has a place for it at `at`.
         unsafe { at.write(wr) };
     }
 }

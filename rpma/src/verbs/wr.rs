@@ -569,10 +569,10 @@ pub(super) fn post_receives<'mr, const SOME: bool, T>(
                 sg_list: last.wrapping_byte_add(offset_of!(Receive, sge)).cast(),
                 num_sge: i32::from(SOME || sge.length > 0),
             };
-            // SAFETY: one of the array's, which has as many as a chunk.
+            // SAFETY: `last` is one of `CHAIN` places: a chunk has at most as many receives.
             unsafe { last.write(Receive { wr, sge }) };
         }
-        // SAFETY: it was written above: no chunk is empty.
+        // SAFETY: the loop has written it: no chunk is empty.
         unsafe { (*last).wr.next = ptr::null_mut() };
         let (chain, mut bad) = (first.cast::<sys::ibv_recv_wr>(), ptr::null_mut());
         let ret = post(chain, &raw mut bad);
