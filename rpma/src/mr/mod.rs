@@ -205,7 +205,7 @@ impl Mr<RawMemory> {
         len: usize,
         usage: MrUsage,
     ) -> Result<Self> {
-        // SAFETY: the caller guarantees the preconditions of `RawMemory`.
+        // SAFETY: `# Safety` of this function has all promises that `RawMemory::new` requires.
         let memory = unsafe { RawMemory::new(address, len, usage.intersects(WRITTEN)) };
         Ok(Self::reg(peer, memory, usage)?)
     }
@@ -410,7 +410,7 @@ impl<M> Mr<M> {
     #[expect(unsafe_code, reason = "a declaration: the contract is the caller's")]
     #[must_use]
     pub unsafe fn as_slice(&self) -> &[u8] {
-        // SAFETY: the caller guarantees the same preconditions.
+        // SAFETY: `# Safety` of this function has the preconditions of `Registered::as_slice`.
         unsafe { self.registered.as_slice() }
     }
 
@@ -424,7 +424,7 @@ impl<M> Mr<M> {
     #[expect(unsafe_code, reason = "a declaration: the contract is the caller's")]
     #[must_use]
     pub unsafe fn as_mut_slice(&mut self) -> &mut [u8] {
-        // SAFETY: the caller guarantees the same preconditions.
+        // SAFETY: `# Safety` of this function has the preconditions of `Registered::as_mut_slice`.
         unsafe { self.registered.as_mut_slice() }
     }
 

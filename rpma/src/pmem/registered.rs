@@ -27,7 +27,8 @@ unsafe impl RegisterableMemory for PmemMap {
 
 impl Registered<PmemMap> {
     pub(crate) fn persister(&self) -> Persister {
-        // SAFETY: a reference to a map makes no claim about the memory: a map holds a raw pointer.
+        // SAFETY: a map holds a raw pointer, so that a reference to it makes no claim about the
+        // memory. `PmemMap` is `Sync`.
         unsafe { self.owner() }.persister()
     }
 }

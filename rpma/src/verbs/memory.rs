@@ -94,8 +94,8 @@ unsafe impl RegisterableMemory for Box<[u8]> {
     }
 }
 
-// SAFETY: as for a boxed slice; only the initialised part counts, and the vector cannot grow while
-// it is owned by a region.
+// SAFETY: the bytes of a vector are on the heap. They are fixed while it moves, as it cannot grow
+// while a region owns it, and only its Drop frees them. `len` is that of the initialised part.
 unsafe impl RegisterableMemory for Vec<u8> {
     fn as_mut_ptr(&mut self) -> *mut u8 {
         Self::as_mut_ptr(self)
@@ -110,7 +110,8 @@ unsafe impl RegisterableMemory for Vec<u8> {
     }
 }
 
-// SAFETY: a mapping stays in its place until its Drop unmaps it, and is readable and writable.
+// SAFETY: an `MmapMut` is readable and writable, and stays in its place until its Drop unmaps it.
+// Only a borrow of it gives a reference.
 unsafe impl RegisterableMemory for MmapMut {
     fn as_mut_ptr(&mut self) -> *mut u8 {
         <[u8]>::as_mut_ptr(self)
@@ -127,8 +128,8 @@ unsafe impl RegisterableMemory for MmapMut {
     }
 }
 
-// SAFETY: a mapping stays in its place until its Drop unmaps it, and is readable. `is_writable`
-// returns false.
+// SAFETY: an `Mmap` is readable, and stays in its place until its Drop unmaps it. Only a borrow of
+// it gives a reference. `is_writable` returns false.
 unsafe impl RegisterableMemory for Mmap {
     fn as_mut_ptr(&mut self) -> *mut u8 {
         self.as_ptr().cast_mut()
@@ -148,8 +149,8 @@ unsafe impl RegisterableMemory for Mmap {
     }
 }
 
-// SAFETY: the box holds an owner that promises all of this, and leaves it where it is: the memory
-// is not inside the owner.
+// SAFETY: each function forwards to the owner in the box, which promises all of this and stays in
+// its place. Its memory is not inside it.
 unsafe impl RegisterableMemory for Box<dyn RegisterableMemory> {
     fn as_mut_ptr(&mut self) -> *mut u8 {
         (**self).as_mut_ptr()
@@ -232,7 +233,8 @@ impl fmt::Debug for AlignedBuf {
     }
 }
 
-// SAFETY: as for the mapping inside.
+// SAFETY: the anonymous `MmapMut` inside keeps all of this. Only a borrow of the buffer gives a
+// reference.
 unsafe impl RegisterableMemory for AlignedBuf {
     fn as_mut_ptr(&mut self) -> *mut u8 {
         RegisterableMemory::as_mut_ptr(&mut self.0)
@@ -270,11 +272,12 @@ impl RawMemory {
     }
 }
 
-// SAFETY: the pointer is only handed to the device and to the copy routine; its maker promised
-// that the memory may be used from any thread.
+// SAFETY: `Mr::reg_raw` requires memory that any thread may access. The pointer goes to the device,
+// to the copy routines, and to slices of unsafe functions only.
 unsafe impl Send for RawMemory {}
 
-// SAFETY: the maker of the value promised all of this for as long as it exists.
+// SAFETY: `new` requires that its caller keeps the promises of `Mr::reg_raw` as long as the value
+// exists.
 unsafe impl RegisterableMemory for RawMemory {
     fn as_mut_ptr(&mut self) -> *mut u8 {
         self.address.as_ptr()

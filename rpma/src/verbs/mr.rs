@@ -120,10 +120,11 @@ pub(crate) struct Registered<M> {
 }
 
 // SAFETY: `M` is `Send` (a supertrait of `RegisterableMemory`), so the owner may be dropped on
-// another thread; the region may be deregistered on any thread.
+// another thread. libibverbs lets any thread deregister, and `pd` is `Send`.
 unsafe impl<M: RegisterableMemory> Send for Registered<M> {}
-// SAFETY: no `&M` is ever given out, and the bytes are read and written only through routines that
-// expect others to do the same at any time.
+// SAFETY: `&self` gives out a `&M` only by `owner`, whose caller guarantees that `M` is `Sync`. The
+// bytes are read and written only through routines that expect others to do the same at any time,
+// or by slices of unsafe functions.
 unsafe impl<M: RegisterableMemory> Sync for Registered<M> {}
 
 impl<M: RegisterableMemory> Registered<M> {
@@ -137,9 +138,9 @@ impl<M: RegisterableMemory> Registered<M> {
         // SAFETY: initialised in the line above.
         let owner = unsafe { memory.assume_init_mut() };
         let (address, len) = (owner.as_mut_ptr(), owner.len());
-        // SAFETY: the domain is alive. `RegisterableMemory` promises that `address` and `len`
-        // describe memory that stays where it is until the owner is dropped, which happens after
-        // the region is gone.
+        // SAFETY: `pd` is borrowed. `RegisterableMemory` promises that `address` and `len` describe
+        // memory that stays where it is until the owner is dropped, which happens after the region
+        // is gone.
         let region =
             unsafe { sys::rpma_sys_reg_mr(pd.as_ptr(), address.cast(), len, access.bits()) };
         let found = check_non_null("ibv_reg_mr", region)
@@ -149,13 +150,14 @@ impl<M: RegisterableMemory> Registered<M> {
                 region,
                 address,
                 len,
-                // SAFETY: the region is alive.
+                // SAFETY: `ibv_reg_mr` has just returned the region, and only `deregister` frees
+                // it.
                 lkey: unsafe { (*region.as_ptr()).lkey },
                 memory,
                 live: true,
                 pd: Arc::clone(pd),
             }),
-            // SAFETY: initialised above, and read only here.
+            // SAFETY: initialised at the top, and read only here: no `Registered` has it.
             Err(error) => Err((error, unsafe { memory.assume_init_read() })),
         }
     }
@@ -180,7 +182,8 @@ impl<M> Registered<M> {
     }
 
     pub(crate) fn rkey(&self) -> u32 {
-        // SAFETY: the region is alive.
+        // SAFETY: only `deregister` frees the region, which `release` and `drop` call as the last
+        // use of it.
         unsafe { (*self.region.as_ptr()).rkey }
     }
 
@@ -192,7 +195,7 @@ impl<M> Registered<M> {
             return None;
         }
         let len = end - start;
-        // SAFETY: inside the memory.
+        // SAFETY: `start` and `end` are at most `self.len`, by the check above.
         let address = unsafe { self.address.add(start) };
         Some(LocalBuffer {
             address: address.as_ptr().expose_provenance() as u64,
@@ -209,7 +212,7 @@ impl<M> Registered<M> {
         let advice = sys::ib_uverbs_advise_mr_advice(advice);
         // IBV_ADVISE_MR_FLAG_FLUSH, which the headers have as a macro only.
         let flags = u32::from(wait);
-        // SAFETY: the domain is alive; the call reads the one entry.
+        // SAFETY: `self.pd` keeps the domain; the call reads the one entry.
         let ret = unsafe { sys::ibv_advise_mr(self.pd.as_ptr(), advice, flags, &raw mut sge, 1) };
         check_errno("ibv_advise_mr", ret)
     }
@@ -223,8 +226,8 @@ impl<M> Registered<M> {
         );
         // SAFETY: inside the memory, by the assertion.
         let from = unsafe { self.address.add(offset) };
-        // SAFETY: the memory is initialised and stays mapped while it is owned here, and `bytes` is
-        // not part of it: a `&mut` into registered memory cannot be had safely.
+        // SAFETY: the memory is initialised and stays mapped while `self.memory` is owned here, and
+        // `bytes` is not part of it: a `&mut` into registered memory cannot be had safely.
         unsafe { copy_from_shared(from.as_ptr(), bytes) };
     }
 
@@ -236,20 +239,24 @@ impl<M> Registered<M> {
         );
         // SAFETY: inside the memory, by the assertion.
         let to = unsafe { self.address.add(offset) };
-        // SAFETY: as in `read`; the caller has checked that the memory is writable.
+        // SAFETY: the memory stays mapped while `self.memory` is owned here, and `bytes` is not
+        // part of it: a reference into registered memory cannot be had safely. The caller has
+        // checked that the memory is writable.
         unsafe { copy_to_shared(bytes, to.as_ptr()) };
     }
 
     /// Loads 8 bytes at once. The caller has checked the range and the alignment.
     pub(crate) fn load_u64(&self, offset: usize) -> u64 {
-        // SAFETY: `load_u64` needs initialised, mapped, aligned memory: see `atomic`.
+        // SAFETY: `atomic` checks that the 8 bytes are inside and aligned. They are initialised and
+        // stay mapped while `self.memory` is owned here.
         unsafe { load_u64(self.atomic(offset)) }
     }
 
     /// Stores 8 bytes at once. The caller has checked the range, the alignment, and that the
     /// memory is writable.
     pub(crate) fn store_u64(&self, offset: usize, value: u64) {
-        // SAFETY: as in `load_u64`; the caller has checked that the memory is writable.
+        // SAFETY: `atomic` checks that the 8 bytes are inside and aligned. They stay mapped while
+        // `self.memory` is owned here, and the caller has checked that they are writable.
         unsafe { store_u64(self.atomic(offset), value) };
     }
 
@@ -272,8 +279,8 @@ impl<M> Registered<M> {
     ///
     /// See `Mr::as_slice`.
     pub(crate) unsafe fn as_slice(&self) -> &[u8] {
-        // SAFETY: the memory is initialised and `len` bytes long; the caller guarantees that it
-        // does not change while the slice lives.
+        // SAFETY: `RegisterableMemory` promises `len` initialised bytes at `address` as long as
+        // `self.memory` is owned here. By `# Safety` they do not change while the slice lives.
         unsafe { std::slice::from_raw_parts(self.address.as_ptr(), self.len) }
     }
 
@@ -281,7 +288,9 @@ impl<M> Registered<M> {
     ///
     /// See `Mr::as_mut_slice`.
     pub(crate) unsafe fn as_mut_slice(&mut self) -> &mut [u8] {
-        // SAFETY: as in `as_slice`; the caller guarantees that there is no other access.
+        // SAFETY: `RegisterableMemory` promises `len` initialised bytes at `address` as long as
+        // `self.memory` is owned here. By `# Safety` they are writable, and there is no other
+        // access.
         unsafe { std::slice::from_raw_parts_mut(self.address.as_ptr(), self.len) }
     }
 
@@ -290,16 +299,18 @@ impl<M> Registered<M> {
     /// # Safety
     ///
     /// A reference to the owner makes no claim about the memory: the owner has a raw pointer to it.
+    /// `M` is `Sync`: other threads may have a reference to it at the same time.
     pub(crate) unsafe fn owner(&self) -> &M {
-        // SAFETY: the owner is initialised until it is released. The caller promises that the
-        // reference contradicts no write of a device.
+        // SAFETY: `new` initialises the owner, and only `release` and `drop` take it out, as the
+        // last use. By `# Safety` the reference contradicts no write of a device and no access of
+        // another thread.
         unsafe { self.memory.assume_init_ref() }
     }
 
     /// Afterwards the owner is the caller's to free, unless this failed.
     fn deregister(&mut self) -> Result<()> {
         self.live = false;
-        // SAFETY: the region is alive: `release` and `drop` call this once, while `live` is set.
+        // SAFETY: `live` was set, so that the region is there: `release` and `drop` call this once.
         let ret = unsafe { sys::ibv_dereg_mr(self.region.as_ptr()) };
         check_errno("ibv_dereg_mr", ret)
     }
