@@ -32,8 +32,8 @@ pub(crate) unsafe trait Memory: Send + Sync {
     fn len(&self) -> usize;
 }
 
-// SAFETY: the region owns its memory, which does not move and is initialised. It is made by
-// `Pool::new`, which lends it to no other code, and gives a peer no right to it.
+// SAFETY: `self` owns its memory, which does not move and is initialised. `Pool::new` makes it,
+// lends it to no other code, and gives a peer no right to it.
 #[expect(unsafe_code, reason = "see there")]
 unsafe impl Memory for Mr<AlignedBuf> {
     fn base(&self) -> NonNull<u8> {
@@ -182,8 +182,8 @@ impl<M: Memory> Holder<M> {
     /// Where the block begins.
     #[inline]
     fn address(&self) -> NonNull<u8> {
-        // SAFETY: there is memory for as many blocks as there are counts, and the index is of a
-        // count.
+        // SAFETY: `new` makes one count for each `stride` bytes of `memory`, and `index` is below
+        // their number.
         #[expect(unsafe_code, reason = "see there")]
         unsafe {
             self.blocks
@@ -197,12 +197,14 @@ impl<M: Memory> Holder<M> {
     fn bytes(&self, from: usize, to: usize) -> &[u8] {
         let to = to.min(self.blocks.size);
         let from = from.min(to);
-        // SAFETY: `from` is inside of the block, or at its end.
+        // SAFETY: `from` is at most `size`, by the two lines above, so it is in the block or at its
+        // end.
         #[expect(unsafe_code, reason = "see there")]
         let address = unsafe { self.address().add(from) };
-        // SAFETY: the bytes are inside of the block, which has this holder: an `Exclusive` that is
-        // borrowed, or one of several `Common`s. So no thread writes as long as the result lives:
-        // a device writes only for an operation that has the `Exclusive`.
+        // SAFETY: `to` is at most `size`, so the bytes are inside of the block, which has this
+        // holder: an `Exclusive` that is borrowed, or one of several `Common`s. So no thread writes
+        // as long as the result lives: a device writes only for an operation that has the
+        // `Exclusive`.
         #[expect(unsafe_code, reason = "see there")]
         unsafe {
             slice::from_raw_parts(address.as_ptr(), to - from)
@@ -240,8 +242,8 @@ impl<M: Memory> Exclusive<M> {
     #[inline]
     pub(crate) fn bytes_mut(&mut self, len: usize) -> &mut [u8] {
         let len = len.min(self.0.blocks.size);
-        // SAFETY: the bytes are inside of the block, and this is its only holder, which is
-        // borrowed mutably as long as the result lives.
+        // SAFETY: `len` is at most `size`, so the bytes are inside of the block. This is its only
+        // holder, which is borrowed mutably as long as the result lives.
         #[expect(unsafe_code, reason = "see there")]
         unsafe {
             slice::from_raw_parts_mut(self.0.address().as_ptr(), len)
@@ -315,7 +317,8 @@ mod tests {
 
     use super::*;
 
-    // SAFETY: the vector's bytes are its own, and no other code has it.
+    // SAFETY: `Bytes::new` allocates initialised bytes, which only `drop` frees, and gives them to
+    // no other code.
     #[expect(unsafe_code, reason = "see there")]
     unsafe impl Memory for Bytes {
         fn base(&self) -> NonNull<u8> {
@@ -330,7 +333,7 @@ mod tests {
     /// Bytes that are freed with this.
     struct Bytes(NonNull<u8>, usize);
 
-    // SAFETY: it owns them.
+    // SAFETY: it owns its allocation, which any thread may free.
     #[expect(unsafe_code, reason = "see there")]
     unsafe impl Send for Bytes {}
     // SAFETY: a shared reference gives out the address only.
@@ -347,7 +350,7 @@ mod tests {
     impl Drop for Bytes {
         fn drop(&mut self) {
             let bytes = std::ptr::slice_from_raw_parts_mut(self.0.as_ptr(), self.1);
-            // SAFETY: from a box.
+            // SAFETY: `new` made the pointer of a box of as many bytes, and `drop` runs once.
             #[expect(unsafe_code, reason = "see there")]
             drop(unsafe { Box::from_raw(bytes) });
         }

@@ -130,7 +130,8 @@ impl Mapping {
     /// Stores 8 bytes at once.
     pub(super) fn store_u64(&self, offset: usize, value: u64) -> Result<()> {
         let dst = self.aligned_at(offset)?;
-        // SAFETY: as in `load_u64`; the mapping is writable.
+        // SAFETY: `aligned_at` checked that the bytes lie inside the mapping, which `self` keeps
+        // and which is writable, and that their address is a multiple of 8.
         unsafe { store_u64(dst, value) };
         Ok(())
     }
@@ -160,7 +161,8 @@ impl Mapping {
             (PmemKind::DeviceDax | PmemKind::FsDax, Some(lines)) => {
                 debug_assert!(range.end <= self.len);
                 let start = self.as_ptr().wrapping_add(range.start);
-                // SAFETY: the range lies inside the mapping, which `self` keeps.
+                // SAFETY: `Part::resolve`, which made the range, checked that it lies inside a part
+                // of the mapping, which `self` keeps.
                 unsafe { lines.write_back(start, range.len()) };
                 Ok(())
             }
@@ -182,8 +184,9 @@ impl Mapping {
         let later = (first / page + 1) * page;
         for offset in std::iter::once(first).chain((later..range.end).step_by(page)) {
             let address = self.as_ptr().wrapping_add(offset);
-            // SAFETY: `offset` lies inside the range, which lies inside the mapping; a byte is
-            // always aligned, and no Rust reference points to it.
+            // SAFETY: `Part::resolve`, which made the range, checked that it lies inside the
+            // mapping, and `offset` lies inside the range. A byte is always aligned, and no Rust
+            // reference points to it.
             let byte = unsafe { AtomicU8::from_ptr(address) };
             // Writes the value that is there, even if others change it meanwhile. The compiler
             // would make a plain load of it if it knew the 0.
@@ -238,7 +241,8 @@ impl Mapping {
         }
         let start = range.start - range.start % page_size();
         let address = self.as_ptr().wrapping_add(start);
-        // SAFETY: whole pages of the mapping, which `self` keeps; msync does not change memory.
+        // SAFETY: `start` is the beginning of a page of the mapping, which `self` keeps, and
+        // `Part::resolve` checked that the range ends inside. msync does not change memory.
         unsafe { msync(address.cast(), range.end - start, MsyncFlags::SYNC) }.map_err(|errno| {
             Error::provider("msync", io::Error::from(errno))
                 .with_hint("Whether the range is durable is unknown: treat it as lost")
@@ -252,8 +256,8 @@ impl Drop for Mapping {
         if self.simulated.is_some() {
             return;
         }
-        // SAFETY: mapped by `new` with this length and never unmapped since; `self` is being
-        // dropped, so it is not used any more.
+        // SAFETY: `new` has mapped these bytes, and nothing else unmaps them. `self` is being
+        // dropped, so they are not used any more.
         if let Err(errno) = unsafe { munmap(self.as_ptr().cast(), self.len) } {
             log::error!(
                 "munmap of {} bytes at {:p} failed: {errno}; the mapping is leaked",
