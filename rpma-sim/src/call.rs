@@ -38,6 +38,6 @@ pub(crate) fn null<T>(result: Result<*mut T>) -> *mut T {
 fn set_errno(errno: Errno) {
     // SAFETY: the function has no preconditions.
     let place = unsafe { libc::__errno_location() };
-    // SAFETY: it is the calling thread's own.
+    // SAFETY: `place` leads to the errno of this thread, which no other one writes to.
     unsafe { *place = errno.raw_os_error() };
 }

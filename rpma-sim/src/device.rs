@@ -86,9 +86,10 @@ impl Nic {
 
 impl Drop for Nic {
     fn drop(&mut self) {
-        // SAFETY: it came from a box in `add`; no object of the fabric is used any more.
+        // SAFETY: `push` made it of a box. Each id keeps the fabric, and by C's rules the last id
+        // of a device is destroyed after all objects that use the context.
         drop(unsafe { Box::from_raw(self.context.as_ptr().cast::<Context>()) });
-        // SAFETY: it came from a box in `add`, and the context that refers to it is gone.
+        // SAFETY: `push` made it of a box, and the context that refers to it is gone.
         drop(unsafe { Box::from_raw(self.device.as_ptr()) });
     }
 }
@@ -184,7 +185,7 @@ pub(crate) fn is_in_network(addr: IpAddr) -> bool {
 
 /// `ibv_get_device_name(3)`.
 pub unsafe extern "C" fn ibv_get_device_name(device: *mut ibv_device) -> *const c_char {
-    // SAFETY: the caller has a device.
+    // SAFETY: by C's rules `device` is that of an open context; this makes no reference.
     (unsafe { &raw const (*device).name }).cast()
 }
 
@@ -194,7 +195,8 @@ pub unsafe extern "C" fn ibv_query_device_ex(
     _input: *const c_void,
     attr: *mut ibv_device_attr_ex,
 ) -> c_int {
-    // SAFETY: the caller promises an open context.
+    // SAFETY: by C's rules `context` is that of an id which is bound to its device and not
+    // destroyed yet.
     let (shared, nic) = unsafe { of_context(context) };
     let mut state = shared.lock();
     errno_of((|| {
@@ -214,7 +216,7 @@ pub unsafe extern "C" fn ibv_query_device_ex(
         if state.profile(nic).native {
             found.device_cap_flags_ex = NATIVE_CAPS;
         }
-        // SAFETY: the caller has room for it.
+        // SAFETY: by C's rules `attr` leads to a place for the result.
         unsafe { attr.write(found) };
         fate.end()
     })())
@@ -226,7 +228,8 @@ pub unsafe extern "C" fn rpma_sys_query_port(
     port: u8,
     attr: *mut ibv_port_attr,
 ) -> c_int {
-    // SAFETY: the caller promises an open context.
+    // SAFETY: by C's rules `context` is that of an id which is bound to its device and not
+    // destroyed yet.
     let (shared, nic) = unsafe { of_context(context) };
     let mut state = shared.lock();
     errno_of((|| {
@@ -241,7 +244,7 @@ pub unsafe extern "C" fn rpma_sys_query_port(
             max_msg_sz: state.profile(nic).max_msg_sz,
             ..Default::default()
         };
-        // SAFETY: the caller has room for it.
+        // SAFETY: by C's rules `attr` leads to a place for the result.
         unsafe { attr.write(found) };
         fate.end()
     })())

@@ -3,6 +3,12 @@
 //! Each C struct that a call returns is at the beginning of an allocation of its own, or is all of
 //! it. Its number (`handle`) leads to the fabric's state of it. The structs are never borrowed:
 //! callers write to some of their fields, so that single fields are read and written here.
+//!
+//! In `SAFETY` comments, *C's rules* are the preconditions in the manual pages of verbs and
+//! librdmacm. A caller passes only objects that these calls have returned, and passes none that it
+//! has destroyed. It destroys an object only after all that were made from it. A pointer to a
+//! struct leads to a whole one, and a pointer to a result leads to a place for it. Calls that
+//! change an id, and those that change the state of a queue pair, are not made at the same time.
 
 use std::sync::{Arc, Weak};
 
@@ -31,9 +37,9 @@ pub(crate) struct CompChannel {
 /// The context is one of this crate, and open.
 pub(crate) unsafe fn of_context(context: *mut ibv_context) -> (Arc<Shared>, usize) {
     let context = context.cast::<Context>();
-    // SAFETY: it is of this crate, and so the beginning of a `Context`, which is alive.
+    // SAFETY: by `# Safety` it is of this crate and open, and so the beginning of a `Context`.
     let shared = unsafe { &(*context).shared }.upgrade();
-    // SAFETY: it is the same `Context`, which is alive.
+    // SAFETY: by `# Safety` it is of this crate and open, and so the beginning of a `Context`.
     let nic = unsafe { (*context).nic };
     (
         shared.expect("an id keeps the fabric of an open device"),
@@ -55,9 +61,9 @@ macro_rules! objects {
     ($($object:ident)*) => {$(
         impl Object for $object {
             unsafe fn find(this: *mut Self) -> (*mut ibv_context, u32) {
-                // SAFETY: the caller promises that it is alive.
+                // SAFETY: by `# Safety` of `find` the object is alive.
                 let context = unsafe { (*this).context };
-                // SAFETY: it is the same object, which is alive.
+                // SAFETY: by `# Safety` of `find` the object is alive.
                 (context, unsafe { (*this).handle })
             }
         }
@@ -68,9 +74,10 @@ objects!(ibv_cq ibv_mr ibv_pd ibv_qp ibv_srq);
 
 impl Object for ibv_comp_channel {
     unsafe fn find(this: *mut Self) -> (*mut ibv_context, u32) {
-        // SAFETY: the caller promises that it is alive.
+        // SAFETY: by `# Safety` of `find` the channel is alive.
         let context = unsafe { (*this).context };
-        // SAFETY: it is of this crate, and so the beginning of a `CompChannel`.
+        // SAFETY: by `# Safety` of `find` it is of this crate and alive, and so the beginning of a
+        // `CompChannel`.
         (context, unsafe { (*this.cast::<CompChannel>()).number })
     }
 }
@@ -87,9 +94,10 @@ pub(crate) struct Of {
 ///
 /// The object is one of this crate, and alive.
 pub(crate) unsafe fn of<T: Object>(object: *mut T) -> Of {
-    // SAFETY: the caller promises it.
+    // SAFETY: by `# Safety` the object is of this crate and alive.
     let (context, number) = unsafe { T::find(object) };
-    // SAFETY: the device of something that is alive is open.
+    // SAFETY: by `# Safety` the object is alive, and C's rules let no program destroy the last id
+    // of its device before it.
     let (shared, nic) = unsafe { of_context(context) };
     Of {
         shared,

@@ -262,7 +262,7 @@ pub unsafe fn for_device<T>(device: *mut ibv_context, make: impl FnOnce() -> T) 
             let _own = FOR_DEVICE.replace(self.0.take());
         }
     }
-    // SAFETY: the caller promises it.
+    // SAFETY: by `# Safety` the device is of this crate and open.
     let device = unsafe { of_context(device) };
     let _before = Before(FOR_DEVICE.replace(Some(device)));
     make()

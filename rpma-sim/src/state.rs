@@ -157,8 +157,9 @@ pub(crate) struct State {
     pub(crate) random: u64,
 }
 
-// SAFETY: the pointers inside are to objects that a call returned; they are used under the lock of
-// the state, for fields that the caller does not touch at the same time, or compared.
+// SAFETY: a pointer inside leads to an object that stays until its call has taken it from the
+// table. It is followed under the lock of the state, for fields that the caller does not touch at
+// the same time, or compared.
 unsafe impl Send for State {}
 
 impl State {

@@ -45,7 +45,8 @@ where
     F: for<'scope> FnOnce(&'scope Scope<'scope, 'env>) -> T,
 {
     thread::scope(|scope| {
-        // SAFETY: a `Scope` is a `thread::Scope`, with the same layout, for the same lifetimes.
+        // SAFETY: `Scope` is `repr(transparent)` over a `thread::Scope`, and the lifetimes are the
+        // same.
         let scope = unsafe { &*ptr::from_ref(scope).cast::<Scope<'_, 'env>>() };
         let _ending = Ending(scope.number());
         run(scope)
