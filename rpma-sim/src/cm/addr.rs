@@ -12,19 +12,20 @@ use crate::call::Result;
 ///
 /// It points to a socket address of the size of its family.
 pub(super) unsafe fn read(addr: *const sockaddr) -> Result<SocketAddr> {
-    // SAFETY: the caller promises an address.
+    // SAFETY: by `# Safety` there is a socket address at `addr`; this makes no reference.
     let family = unsafe { &raw const (*addr).sa_family };
-    // SAFETY: it is inside of that address, and read without an alignment.
+    // SAFETY: by `# Safety` there is a socket address at `addr`, and this is read without an
+    // alignment.
     let family = unsafe { family.read_unaligned() };
     match c_int::from(family) {
         libc::AF_INET => {
-            // SAFETY: by its family it is one.
+            // SAFETY: the family is AF_INET, so by `# Safety` there is a whole sockaddr_in.
             let v4 = unsafe { addr.cast::<sockaddr_in>().read_unaligned() };
             let ip = IpAddr::V4(u32::from_be(v4.sin_addr.s_addr).into());
             Ok(SocketAddr::new(ip, u16::from_be(v4.sin_port)))
         }
         libc::AF_INET6 => {
-            // SAFETY: by its family it is one.
+            // SAFETY: the family is AF_INET6, so by `# Safety` there is a whole sockaddr_in6.
             let v6 = unsafe { addr.cast::<sockaddr_in6>().read_unaligned() };
             let (ip, port) = (v6.sin6_addr.s6_addr.into(), u16::from_be(v6.sin6_port));
             let v6 = SocketAddrV6::new(ip, port, v6.sin6_flowinfo, v6.sin6_scope_id);
@@ -48,7 +49,7 @@ pub(super) unsafe fn write(addr: SocketAddr, to: *mut sockaddr) {
                 },
                 sin_zero: [0; 8],
             };
-            // SAFETY: the caller promises room.
+            // SAFETY: by `# Safety` there is room for an address of either family.
             unsafe { to.cast::<sockaddr_in>().write_unaligned(raw) };
         }
         SocketAddr::V6(v6) => {
@@ -61,7 +62,7 @@ pub(super) unsafe fn write(addr: SocketAddr, to: *mut sockaddr) {
                 },
                 sin6_scope_id: v6.scope_id(),
             };
-            // SAFETY: the caller guarantees room for an address of this family.
+            // SAFETY: by `# Safety` there is room for an address of either family.
             unsafe { to.cast::<sockaddr_in6>().write_unaligned(raw) };
         }
     }

@@ -123,16 +123,17 @@ pub unsafe extern "C" fn rdma_init_qp_attr(
     qp_attr: *mut ibv_qp_attr,
     qp_attr_mask: *mut c_int,
 ) -> c_int {
-    // SAFETY: the caller promises an id that is alive.
+    // SAFETY: by C's rules `id` is of `rdma_create_id` or of a request's event, and not destroyed
+    // yet.
     let of = unsafe { of_id(id) };
-    // SAFETY: the caller has set in it for which state.
+    // SAFETY: by C's rules `qp_attr` leads to attributes in which the caller has set the state.
     let to = unsafe { (*qp_attr).qp_state };
     let mut state = of.shared.lock();
     state.call_id(of.number, "rdma_init_qp_attr", |state| {
         let (attr, mask) = state.qp_attr(of.number, to)?;
-        // SAFETY: the caller has room for it.
+        // SAFETY: by C's rules `qp_attr` leads to a place for the result.
         unsafe { qp_attr.write(attr) };
-        // SAFETY: the caller has room for it.
+        // SAFETY: by C's rules `qp_attr_mask` leads to a place for the result.
         unsafe { qp_attr_mask.write(mask as c_int) };
         Ok(())
     })

@@ -37,9 +37,9 @@ pub(super) struct Of {
 /// The id is one of this crate, and alive.
 pub(super) unsafe fn of_id(id: *mut rdma_cm_id) -> Of {
     let object = id.cast::<Object>();
-    // SAFETY: the caller promises it.
+    // SAFETY: by `# Safety` it is an `Object` of `give`, and not destroyed yet.
     let shared = Arc::clone(unsafe { &(*object).shared });
-    // SAFETY: the caller guarantees that the id is alive.
+    // SAFETY: by `# Safety` it is an `Object` of `give`, and not destroyed yet.
     let number = unsafe { (*object).number };
     Of { shared, number }
 }
@@ -74,24 +74,29 @@ impl State {
             return;
         };
         if let Some(nic) = id.nic {
-            // SAFETY: the id is alive, and no other thread writes to it: connection-manager calls
-            // of one id are not made at the same time.
+            // SAFETY: `rdma_destroy_id` takes the id from the table before it frees the struct. No
+            // other thread writes to it: connection-manager calls of one id are not made at the
+            // same time.
             unsafe { (*user).verbs = self.nics[nic].context.as_ptr() };
-            // SAFETY: the id is alive, and no other thread writes to it: see `verbs`.
+            // SAFETY: `id.user` is of an id in the table, and no other thread writes to it, as for
+            // `verbs`.
             unsafe { (*user).port_num = 1 };
         }
-        // SAFETY: the id is alive, and this makes no reference.
+        // SAFETY: `rdma_destroy_id` takes the id from the table before it frees the struct. This
+        // makes no reference.
         let addrs = unsafe { &raw mut (*user).route.addr };
         if let Some(src) = id.src {
-            // SAFETY: `addrs` is a field of the id, which is alive.
+            // SAFETY: `addrs` is a field of the struct, which `rdma_destroy_id` frees after it has
+            // left the table.
             let to = unsafe { &raw mut (*addrs).__bindgen_anon_1 };
-            // SAFETY: it has room for either family.
+            // SAFETY: `to` is a union that has room for either family.
             unsafe { addr::write(src, to.cast()) };
         }
         if let Some(dst) = id.dst {
-            // SAFETY: `addrs` is a field of the id, which is alive.
+            // SAFETY: `addrs` is a field of the struct, which `rdma_destroy_id` frees after it has
+            // left the table.
             let to = unsafe { &raw mut (*addrs).__bindgen_anon_2 };
-            // SAFETY: it has room for either family.
+            // SAFETY: `to` is a union that has room for either family.
             unsafe { addr::write(dst, to.cast()) };
         }
     }
@@ -121,7 +126,7 @@ pub unsafe extern "C" fn rdma_create_id(
     context: *mut c_void,
     _space: rdma_port_space,
 ) -> c_int {
-    // SAFETY: the caller promises a channel that is alive.
+    // SAFETY: by C's rules `channel` is of `rdma_create_event_channel`, and not destroyed yet.
     let own = unsafe { of_channel(channel) };
     minus_one((|| {
         let (shared, host) = here::host_of_ids()?;
@@ -130,9 +135,9 @@ pub unsafe extern "C" fn rdma_create_id(
         own.belongs_to(&shared, host)?;
         let number = state.ids.add(|_| Id::new(host, own));
         let user = state.give(&shared, number, channel);
-        // SAFETY: it is not shared yet.
+        // SAFETY: `give` has just made it, and no other thread has it.
         unsafe { (*user).context = context };
-        // SAFETY: the caller has room for it.
+        // SAFETY: by C's rules `id` leads to a place for the result.
         unsafe { id.write(user) };
         Ok(())
     })())
@@ -140,12 +145,13 @@ pub unsafe extern "C" fn rdma_create_id(
 
 /// `rdma_destroy_id(3)`: it waits until each event that was read is acknowledged.
 pub unsafe extern "C" fn rdma_destroy_id(id: *mut rdma_cm_id) -> c_int {
-    // SAFETY: the caller promises an id that is alive.
+    // SAFETY: by C's rules `id` is of `rdma_create_id` or of a request's event, and not destroyed
+    // yet.
     let of = unsafe { of_id(id) };
     let mut state = of.shared.lock();
     let Some(host) = state.ids.get(of.number).map(|own| own.host) else {
         drop(state);
-        // SAFETY: it came from a box in `give`, and the caller uses it no more.
+        // SAFETY: `give` made it of a box, and by C's rules the caller uses it no more.
         drop(unsafe { Box::from_raw(id.cast::<Object>()) });
         return minus_one(Err(Errno::NOENT));
     };
@@ -158,14 +164,15 @@ pub unsafe extern "C" fn rdma_destroy_id(id: *mut rdma_cm_id) -> c_int {
         .wait_until(state, |state| state.ids[of.number].unacknowledged == 0);
     state.forget(of.number);
     drop(state);
-    // SAFETY: it came from a box in `give`, and the caller uses it no more.
+    // SAFETY: `give` made it of a box, and by C's rules the caller uses it no more.
     drop(unsafe { Box::from_raw(id.cast::<Object>()) });
     minus_one(fate.end())
 }
 
 /// `rdma_bind_addr(3)`.
 pub unsafe extern "C" fn rdma_bind_addr(id: *mut rdma_cm_id, addr: *mut sockaddr) -> c_int {
-    // SAFETY: the caller promises both.
+    // SAFETY: by C's rules `id` is of `rdma_create_id` or of a request's event, and not destroyed
+    // yet. `addr` leads to a socket address of its family's size.
     let (of, addr) = (unsafe { of_id(id) }, unsafe { addr::read(addr) });
     let mut state = of.shared.lock();
     state.call_id(of.number, "rdma_bind_addr", |state| {
@@ -175,7 +182,8 @@ pub unsafe extern "C" fn rdma_bind_addr(id: *mut rdma_cm_id, addr: *mut sockaddr
 
 /// `rdma_listen(3)`.
 pub unsafe extern "C" fn rdma_listen(id: *mut rdma_cm_id, _backlog: c_int) -> c_int {
-    // SAFETY: the caller promises an id that is alive.
+    // SAFETY: by C's rules `id` is of `rdma_create_id` or of a request's event, and not destroyed
+    // yet.
     let of = unsafe { of_id(id) };
     let mut state = of.shared.lock();
     state.call_id(of.number, "rdma_listen", |state| state.listen(of.number))
@@ -188,7 +196,8 @@ pub unsafe extern "C" fn rdma_resolve_addr(
     dst: *mut sockaddr,
     timeout_ms: c_int,
 ) -> c_int {
-    // SAFETY: the caller promises both.
+    // SAFETY: by C's rules `id` is of `rdma_create_id` or of a request's event, and not destroyed
+    // yet. `dst` leads to a socket address of its family's size.
     let (of, dst) = (unsafe { of_id(id) }, unsafe { addr::read(dst) });
     let limit = Duration::from_millis(timeout_ms.max(0) as u64);
     let mut state = of.shared.lock();
@@ -199,7 +208,8 @@ pub unsafe extern "C" fn rdma_resolve_addr(
 
 /// `rdma_resolve_route(3)`.
 pub unsafe extern "C" fn rdma_resolve_route(id: *mut rdma_cm_id, _timeout_ms: c_int) -> c_int {
-    // SAFETY: the caller promises an id that is alive.
+    // SAFETY: by C's rules `id` is of `rdma_create_id` or of a request's event, and not destroyed
+    // yet.
     let of = unsafe { of_id(id) };
     let mut state = of.shared.lock();
     state.call_id(of.number, "rdma_resolve_route", |state| {
@@ -212,9 +222,10 @@ pub unsafe extern "C" fn rdma_create_qp_ex(
     id: *mut rdma_cm_id,
     attr: *mut ibv_qp_init_attr_ex,
 ) -> c_int {
-    // SAFETY: the caller promises an id that is alive.
+    // SAFETY: by C's rules `id` is of `rdma_create_id` or of a request's event, and not destroyed
+    // yet.
     let of = unsafe { of_id(id) };
-    // SAFETY: the caller has made them.
+    // SAFETY: by C's rules `attr` leads to attributes that no other thread uses during the call.
     let attr = unsafe { &mut *attr };
     let mut state = of.shared.lock();
     state.call_id(of.number, "rdma_create_qp", |state| {
@@ -225,10 +236,11 @@ pub unsafe extern "C" fn rdma_create_qp_ex(
         if !state.is_wanted(of.number) {
             return Err(Errno::INVAL);
         }
-        // SAFETY: the caller guarantees the objects that the attributes name.
+        // SAFETY: by C's rules the objects that the attributes name are not destroyed yet.
         let qp = unsafe { state.create_qp(nic, attr) }?;
         state.ids[of.number].qp = Some(qp);
-        // SAFETY: the id is alive.
+        // SAFETY: `id` is in the table, so it is not destroyed yet, and by C's rules no other call
+        // of it runs.
         unsafe { (*id).qp = state.qps[qp].object.as_ptr().cast() };
         Ok(())
     })
@@ -240,7 +252,7 @@ pub unsafe extern "C" fn rdma_create_qp_ex(
 unsafe fn private_data<'a>(data: *const c_void, len: u8) -> &'a [u8] {
     match len {
         0 => &[],
-        // SAFETY: the caller promises it.
+        // SAFETY: by `# Safety` there are `len` bytes at `data`.
         len => unsafe { std::slice::from_raw_parts(data.cast(), len.into()) },
     }
 }
@@ -252,22 +264,24 @@ unsafe fn private_data<'a>(data: *const c_void, len: u8) -> &'a [u8] {
 ///
 /// The id is alive, and so is its queue pair if it points to one.
 unsafe fn qp_num(id: *mut rdma_cm_id, param: &rdma_conn_param) -> u32 {
-    // SAFETY: the caller promises it.
+    // SAFETY: by `# Safety` the id is alive.
     let qp = unsafe { (*id).qp };
     match qp.is_null() {
         true => param.qp_num,
-        // SAFETY: the caller guarantees that the queue pair of the id is alive.
+        // SAFETY: by `# Safety` the queue pair is alive if the id points to one, as it does here.
         false => unsafe { (*qp).qp_num },
     }
 }
 
 /// `rdma_connect(3)`.
 pub unsafe extern "C" fn rdma_connect(id: *mut rdma_cm_id, param: *mut rdma_conn_param) -> c_int {
-    // SAFETY: the caller promises both.
+    // SAFETY: by C's rules `id` is of `rdma_create_id` or of a request's event, and not destroyed
+    // yet. `param` leads to parameters that no other thread writes to.
     let (of, param) = (unsafe { of_id(id) }, unsafe { &*param });
-    // SAFETY: the caller promises it.
+    // SAFETY: by C's rules the private data is as long as the parameters have it.
     let data = unsafe { private_data(param.private_data, param.private_data_len) };
-    // SAFETY: the caller guarantees that the id is alive, and its queue pair.
+    // SAFETY: by C's rules `id` is of `rdma_create_id` or of a request's event, and not destroyed
+    // yet. Nor is its queue pair, if it points to one.
     let qp_num = unsafe { qp_num(id, param) };
     let mut state = of.shared.lock();
     state.call_id(of.number, "rdma_connect", |state| {
@@ -277,11 +291,13 @@ pub unsafe extern "C" fn rdma_connect(id: *mut rdma_cm_id, param: *mut rdma_conn
 
 /// `rdma_accept(3)`.
 pub unsafe extern "C" fn rdma_accept(id: *mut rdma_cm_id, param: *mut rdma_conn_param) -> c_int {
-    // SAFETY: the caller promises both.
+    // SAFETY: by C's rules `id` is of `rdma_create_id` or of a request's event, and not destroyed
+    // yet. `param` leads to parameters that no other thread writes to.
     let (of, param) = (unsafe { of_id(id) }, unsafe { &*param });
-    // SAFETY: the caller promises it.
+    // SAFETY: by C's rules the private data is as long as the parameters have it.
     let data = unsafe { private_data(param.private_data, param.private_data_len) };
-    // SAFETY: the caller guarantees that the id is alive, and its queue pair.
+    // SAFETY: by C's rules `id` is of `rdma_create_id` or of a request's event, and not destroyed
+    // yet. Nor is its queue pair, if it points to one.
     let qp_num = unsafe { qp_num(id, param) };
     let mut state = of.shared.lock();
     state.call_id(of.number, "rdma_accept", |state| {
@@ -291,7 +307,8 @@ pub unsafe extern "C" fn rdma_accept(id: *mut rdma_cm_id, param: *mut rdma_conn_
 
 /// `rdma_reject(3)`.
 pub unsafe extern "C" fn rdma_reject(id: *mut rdma_cm_id, data: *const c_void, len: u8) -> c_int {
-    // SAFETY: the caller promises both.
+    // SAFETY: by C's rules `id` is of `rdma_create_id` or of a request's event, and not destroyed
+    // yet. `data` leads to `len` bytes.
     let (of, data) = (unsafe { of_id(id) }, unsafe { private_data(data, len) });
     let mut state = of.shared.lock();
     state.call_id(of.number, "rdma_reject", |state| {
@@ -301,7 +318,8 @@ pub unsafe extern "C" fn rdma_reject(id: *mut rdma_cm_id, data: *const c_void, l
 
 /// `rdma_disconnect(3)`.
 pub unsafe extern "C" fn rdma_disconnect(id: *mut rdma_cm_id) -> c_int {
-    // SAFETY: the caller promises an id that is alive.
+    // SAFETY: by C's rules `id` is of `rdma_create_id` or of a request's event, and not destroyed
+    // yet.
     let of = unsafe { of_id(id) };
     let mut state = of.shared.lock();
     state.call_id(of.number, "rdma_disconnect", |state| {
@@ -317,7 +335,8 @@ pub unsafe extern "C" fn rdma_set_option(
     value: *mut c_void,
     len: usize,
 ) -> c_int {
-    // SAFETY: the caller promises an id that is alive.
+    // SAFETY: by C's rules `id` is of `rdma_create_id` or of a request's event, and not destroyed
+    // yet.
     let of = unsafe { of_id(id) };
     let known = level == RDMA_OPTION_ID.0 as c_int && name == RDMA_OPTION_ID_ACK_TIMEOUT.0 as c_int;
     let mut state = of.shared.lock();
@@ -328,7 +347,7 @@ pub unsafe extern "C" fn rdma_set_option(
         if len != size_of::<u8>() {
             return Err(Errno::INVAL);
         }
-        // SAFETY: the caller promises so many bytes.
+        // SAFETY: by C's rules `value` leads to `len` bytes, which is one here.
         let exponent = unsafe { value.cast::<u8>().read() };
         state.ids[of.number].ack_timeout = Some(exponent);
         Ok(())
@@ -339,7 +358,8 @@ pub unsafe extern "C" fn rdma_set_option(
 pub unsafe extern "C" fn rdma_get_local_addr(id: *mut rdma_cm_id) -> *mut sockaddr {
     match id.is_null() {
         true => ptr::null_mut(),
-        // SAFETY: the caller promises an id that is alive.
+        // SAFETY: by C's rules `id` is of `rdma_create_id` or of a request's event, and not
+        // destroyed yet.
         false => unsafe { &raw mut (*id).route.addr.__bindgen_anon_1 }.cast(),
     }
 }
@@ -348,7 +368,8 @@ pub unsafe extern "C" fn rdma_get_local_addr(id: *mut rdma_cm_id) -> *mut sockad
 pub unsafe extern "C" fn rdma_get_peer_addr(id: *mut rdma_cm_id) -> *mut sockaddr {
     match id.is_null() {
         true => ptr::null_mut(),
-        // SAFETY: the caller promises an id that is alive.
+        // SAFETY: by C's rules `id` is of `rdma_create_id` or of a request's event, and not
+        // destroyed yet.
         false => unsafe { &raw mut (*id).route.addr.__bindgen_anon_2 }.cast(),
     }
 }

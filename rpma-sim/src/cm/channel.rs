@@ -133,7 +133,8 @@ struct Object {
 ///
 /// The channel is one of this crate, and alive.
 pub(super) unsafe fn of_channel(channel: *mut rdma_event_channel) -> Arc<Channel> {
-    // SAFETY: the caller promises it.
+    // SAFETY: by `# Safety` it is an `Object` of `rdma_create_event_channel`, and not destroyed
+    // yet.
     Arc::clone(unsafe { &(*channel.cast::<Object>()).channel })
 }
 
@@ -170,7 +171,8 @@ pub unsafe extern "C" fn rdma_create_event_channel() -> *mut rdma_event_channel 
 /// `rdma_destroy_event_channel(3)`. The kernel destroys the ids that are on it, and librdmacm does
 /// not notice.
 pub unsafe extern "C" fn rdma_destroy_event_channel(channel: *mut rdma_event_channel) {
-    // SAFETY: it came from a box above, and the caller uses it no more.
+    // SAFETY: `rdma_create_event_channel` made it of a box, and by C's rules the caller uses it no
+    // more.
     let object = unsafe { Box::from_raw(channel.cast::<Object>()) };
     if let Some((shared, _)) = object.channel.owner.get() {
         shared.lock().forget_all_on(&object.channel);
@@ -182,7 +184,7 @@ pub unsafe extern "C" fn rdma_migrate_id(
     id: *mut rdma_cm_id,
     channel: *mut rdma_event_channel,
 ) -> c_int {
-    // SAFETY: the caller promises both.
+    // SAFETY: by C's rules both are objects of this crate, and neither is destroyed yet.
     let (of, to) = (unsafe { of_id(id) }, unsafe { of_channel(channel) });
     let mut state = of.shared.lock();
     minus_one((|| {
@@ -194,7 +196,8 @@ pub unsafe extern "C" fn rdma_migrate_id(
             to.push(of.number, kind);
         }
         own.channel = to;
-        // SAFETY: the id is alive.
+        // SAFETY: `id` is in the table, so it is not destroyed yet, and by C's rules no other call
+        // of it runs.
         unsafe { (*id).channel = channel };
         fate.end()
     })())
@@ -205,7 +208,7 @@ pub unsafe extern "C" fn rdma_get_cm_event(
     channel: *mut rdma_event_channel,
     event: *mut *mut rdma_cm_event,
 ) -> c_int {
-    // SAFETY: the caller promises a channel that is alive.
+    // SAFETY: by C's rules `channel` is of `rdma_create_event_channel`, and not destroyed yet.
     let own = unsafe { of_channel(channel) };
     if let Some((shared, host)) = own.owner.get() {
         let fate = shared.lock().failures.call("rdma_get_cm_event", *host);
@@ -231,7 +234,7 @@ pub unsafe extern "C" fn rdma_get_cm_event(
                 state.ids[*request].channel = Arc::clone(&own);
             }
             let read = state.read(shared, channel, id, kind);
-            // SAFETY: the caller has room for it.
+            // SAFETY: by C's rules `event` leads to a place for the result.
             unsafe { event.write(Box::into_raw(read).cast()) };
             return 0;
         }
@@ -332,7 +335,7 @@ impl State {
 
 /// `rdma_ack_cm_event(3)`.
 pub unsafe extern "C" fn rdma_ack_cm_event(event: *mut rdma_cm_event) -> c_int {
-    // SAFETY: it came from a box in `rdma_get_cm_event`, and the caller uses it no more.
+    // SAFETY: `rdma_get_cm_event` made it of a box, and by C's rules the caller uses it no more.
     let event = unsafe { Box::from_raw(event.cast::<Event>()) };
     let mut state = event.shared.lock();
     let mut fate = Ok(());

@@ -376,8 +376,8 @@ impl State {
     /// An id's queue pair, if librdmacm sees it: the program may have taken it out of the id.
     fn shown_qp(&self, number: u32) -> Option<u32> {
         let id = &self.ids[number];
-        // SAFETY: the id is alive, and its calls are not made at the same time as others write to
-        // it.
+        // SAFETY: `rdma_destroy_id` takes the id from the table before it frees the struct. Only
+        // calls of the id come here, and by C's rules no other thread writes to it meanwhile.
         let shown = unsafe { (*id.user?.as_ptr()).qp };
         id.qp.filter(|_| !shown.is_null())
     }
