@@ -75,7 +75,8 @@ pub unsafe extern "C" fn ibv_get_async_event(
     context: *mut ibv_context,
     event: *mut ibv_async_event,
 ) -> c_int {
-    // SAFETY: the caller promises an open context.
+    // SAFETY: by C's rules `context` is that of an id which is bound to its device and not
+    // destroyed yet.
     let (shared, number) = unsafe { of_context(context) };
     loop {
         let mut state = shared.lock();
@@ -93,7 +94,7 @@ pub unsafe extern "C" fn ibv_get_async_event(
             if let Some(read) = state.read_events(next.of) {
                 *read += 1;
             }
-            // SAFETY: the caller has room for an event.
+            // SAFETY: by C's rules `event` leads to a place for the result.
             unsafe { event.write(told) };
             return 0;
         }
@@ -108,31 +109,34 @@ pub unsafe extern "C" fn ibv_get_async_event(
 /// `ibv_ack_async_event(3)`.
 pub unsafe extern "C" fn ibv_ack_async_event(event: *mut ibv_async_event) {
     type Kind = ibv_event_type;
-    // SAFETY: the caller has an event.
+    // SAFETY: by C's rules `event` leads to one that `ibv_get_async_event` has filled.
     let ibv_async_event {
         element,
         event_type: kind,
     } = unsafe { *event };
     let (found, of): (_, fn(u32) -> Element) = match kind {
         Kind::IBV_EVENT_CQ_ERR => {
-            // SAFETY: an event of this kind has a queue, which is not destroyed before this.
+            // SAFETY: `State::element` has given an event of this kind a queue.
             let cq: *mut ibv_cq = unsafe { element.cq };
-            // SAFETY: that queue is alive until this acknowledgement.
+            // SAFETY: `ibv_destroy_cq` waits until each event of the queue that was read is
+            // acknowledged.
             (unsafe { crate::handle::of(cq) }, Element::Cq)
         }
         Kind::IBV_EVENT_SRQ_ERR | Kind::IBV_EVENT_SRQ_LIMIT_REACHED => {
-            // SAFETY: an event of this kind has a shared receive queue.
+            // SAFETY: `State::element` has given an event of these kinds a shared receive queue.
             let srq: *mut ibv_srq = unsafe { element.srq };
-            // SAFETY: it is alive until this acknowledgement.
+            // SAFETY: `ibv_destroy_srq` waits until each event of the queue that was read is
+            // acknowledged.
             (unsafe { crate::handle::of(srq) }, Element::Srq)
         }
         Kind::IBV_EVENT_QP_FATAL
         | Kind::IBV_EVENT_QP_REQ_ERR
         | Kind::IBV_EVENT_QP_ACCESS_ERR
         | Kind::IBV_EVENT_QP_LAST_WQE_REACHED => {
-            // SAFETY: an event of this kind has a queue pair.
+            // SAFETY: `State::element` has given an event of these kinds a queue pair.
             let qp: *mut ibv_qp = unsafe { element.qp };
-            // SAFETY: it is alive until this acknowledgement.
+            // SAFETY: `ibv_destroy_qp` waits until each event of the queue pair that was read is
+            // acknowledged.
             (unsafe { crate::handle::of(qp) }, Element::Qp)
         }
         _ => return,

@@ -143,7 +143,8 @@ impl State {
 pub unsafe extern "C" fn ibv_create_comp_channel(
     context: *mut ibv_context,
 ) -> *mut ibv_comp_channel {
-    // SAFETY: the caller promises an open context.
+    // SAFETY: by C's rules `context` is that of an id which is bound to its device and not
+    // destroyed yet.
     let (shared, nic) = unsafe { of_context(context) };
     let mut state = shared.lock();
     null((|| {
@@ -171,7 +172,7 @@ pub unsafe extern "C" fn ibv_create_comp_channel(
 
 /// `ibv_destroy_comp_channel(3)`.
 pub unsafe extern "C" fn ibv_destroy_comp_channel(channel: *mut ibv_comp_channel) -> c_int {
-    // SAFETY: the caller promises a channel that is alive.
+    // SAFETY: by C's rules `channel` is of `ibv_create_comp_channel`, and not destroyed yet.
     let of = unsafe { of(channel) };
     let mut state = of.shared.lock();
     errno_of((|| {
@@ -181,7 +182,8 @@ pub unsafe extern "C" fn ibv_destroy_comp_channel(channel: *mut ibv_comp_channel
             return Err(Errno::BUSY);
         }
         let gone = state.channels.remove(of.number).expect("it is alive");
-        // SAFETY: it came from a box in `ibv_create_comp_channel`, and the caller uses it no more.
+        // SAFETY: `ibv_create_comp_channel` made it of a box, and by C's rules the caller uses it
+        // no more.
         drop(unsafe { Box::from_raw(gone.object.as_ptr()) });
         fate.end()
     })())
@@ -195,9 +197,11 @@ pub unsafe extern "C" fn ibv_create_cq(
     channel: *mut ibv_comp_channel,
     _vector: c_int,
 ) -> *mut ibv_cq {
-    // SAFETY: the caller promises an open context.
+    // SAFETY: by C's rules `context` is that of an id which is bound to its device and not
+    // destroyed yet.
     let (shared, nic) = unsafe { of_context(context) };
-    // SAFETY: the caller promises a channel that is alive, if there is one.
+    // SAFETY: it is not NULL, so by C's rules `channel` is of `ibv_create_comp_channel`, and not
+    // destroyed yet.
     let number = (!channel.is_null()).then(|| unsafe { of(channel) }.number);
     let template = ibv_cq {
         context,
@@ -210,7 +214,7 @@ pub unsafe extern "C" fn ibv_create_cq(
 
 /// `ibv_destroy_cq(3)`: it waits until each event that was read is acknowledged.
 pub unsafe extern "C" fn ibv_destroy_cq(cq: *mut ibv_cq) -> c_int {
-    // SAFETY: the caller promises a queue that is alive.
+    // SAFETY: by C's rules `cq` is of `ibv_create_cq`, and not destroyed yet.
     let of = unsafe { of(cq) };
     let mut state = of.shared.lock();
     let number = of.number;
@@ -243,14 +247,14 @@ pub unsafe extern "C" fn ibv_destroy_cq(cq: *mut ibv_cq) -> c_int {
         cq.unread == 0 && cq.unacknowledged == 0
     });
     let gone = state.cqs.remove(number).expect("it is alive");
-    // SAFETY: it came from a box in `create_cq`, and the caller uses it no more.
+    // SAFETY: `create_cq` made it of a box, and by C's rules the caller uses it no more.
     drop(unsafe { Box::from_raw(gone.object.as_ptr()) });
     errno_of(fate.end())
 }
 
 /// `ibv_req_notify_cq(3)`. Completions that are in the queue already give no event.
 pub unsafe extern "C" fn ibv_req_notify_cq(cq: *mut ibv_cq, solicited_only: c_int) -> c_int {
-    // SAFETY: the caller promises a queue that is alive.
+    // SAFETY: by C's rules `cq` is of `ibv_create_cq`, and not destroyed yet.
     let of = unsafe { of(cq) };
     let mut state = of.shared.lock();
     errno_of((|| {
@@ -275,7 +279,7 @@ pub unsafe extern "C" fn ibv_get_cq_event(
     cq: *mut *mut ibv_cq,
     cq_context: *mut *mut c_void,
 ) -> c_int {
-    // SAFETY: the caller promises a channel that is alive.
+    // SAFETY: by C's rules `channel` is of `ibv_create_comp_channel`, and not destroyed yet.
     let of = unsafe { of(channel) };
     let fate = of.shared.lock().call("ibv_get_cq_event", of.nic);
     if let Err(errno) = fate.object() {
@@ -292,11 +296,12 @@ pub unsafe extern "C" fn ibv_get_cq_event(
             let queue = &mut state.cqs[number];
             queue.unread += 1;
             let object = queue.object.as_ptr();
-            // SAFETY: the queue of an event is alive.
+            // SAFETY: the queue is in the table, from which `ibv_destroy_cq` takes it before it
+            // frees the struct.
             let its_context = unsafe { (*object).cq_context };
-            // SAFETY: the caller has room for both.
+            // SAFETY: by C's rules `cq` leads to a place for the result.
             unsafe { cq.write(object) };
-            // SAFETY: the caller has room for it.
+            // SAFETY: by C's rules `cq_context` leads to a place for the result.
             unsafe { cq_context.write(its_context) };
             return 0;
         }
@@ -310,7 +315,7 @@ pub unsafe extern "C" fn ibv_get_cq_event(
 
 /// `ibv_ack_cq_events(3)`.
 pub unsafe extern "C" fn ibv_ack_cq_events(cq: *mut ibv_cq, count: u32) {
-    // SAFETY: the caller promises a queue that is alive.
+    // SAFETY: by C's rules `cq` is of `ibv_create_cq`, and not destroyed yet.
     let of = unsafe { of(cq) };
     let mut state = of.shared.lock();
     let unread = &mut state.cqs[of.number].unread;
@@ -323,7 +328,7 @@ pub unsafe extern "C" fn ibv_ack_cq_events(cq: *mut ibv_cq, count: u32) {
 
 /// `ibv_poll_cq(3)`.
 pub unsafe extern "C" fn ibv_poll_cq(cq: *mut ibv_cq, entries: c_int, wc: *mut ibv_wc) -> c_int {
-    // SAFETY: the caller promises a queue that is alive.
+    // SAFETY: by C's rules `cq` is of `ibv_create_cq`, and not destroyed yet.
     let of = unsafe { of(cq) };
     let mut state = of.shared.lock();
     let fate = state.call("ibv_poll_cq", of.nic);
@@ -339,7 +344,7 @@ pub unsafe extern "C" fn ibv_poll_cq(cq: *mut ibv_cq, entries: c_int, wc: *mut i
         if let Some(qp) = state.qps.get_mut(next.wc.qp_num) {
             qp.free_slots(next.slots);
         }
-        // SAFETY: the caller has room for so many.
+        // SAFETY: by C's rules there is room for `entries` completions, and `polled` is less.
         unsafe { wc.wrapping_add(polled as usize).write(next.wc) };
         polled += 1;
     }

@@ -214,17 +214,17 @@ pub unsafe extern "C" fn ibv_modify_qp(
     attr: *mut ibv_qp_attr,
     mask: c_int,
 ) -> c_int {
-    // SAFETY: the caller promises a queue pair that is alive.
+    // SAFETY: by C's rules `qp` is of `rdma_create_qp_ex`, and not destroyed yet.
     let of = unsafe { of(qp) };
-    // SAFETY: the caller has made it.
+    // SAFETY: by C's rules `attr` leads to attributes that no other thread writes to.
     let attr = unsafe { &*attr };
     let mut state = of.shared.lock();
     errno_of((|| {
         let fate = state.call("ibv_modify_qp", of.nic).begin()?;
         state.modify_qp(of.number, attr, mask as u32)?;
         let now = state.qps[of.number].state.ibv();
-        // SAFETY: the queue pair is alive, and the caller changes its state in one thread at a
-        // time.
+        // SAFETY: `qp` is in the table, so it is not destroyed yet. By C's rules the caller changes
+        // its state in one thread at a time.
         unsafe { (*qp).state = now };
         fate.end()
     })())

@@ -214,11 +214,11 @@ impl State {
         nic: usize,
         attr: &mut ibv_qp_init_attr_ex,
     ) -> Result<u32> {
-        // SAFETY: the caller guarantees that both are alive.
+        // SAFETY: by `# Safety` the domain and the queue that the attributes name are alive.
         let (pd, send_cq) = (unsafe { of(attr.pd) }, unsafe { of(attr.send_cq) });
-        // SAFETY: the caller guarantees that the queue is alive.
+        // SAFETY: by `# Safety` the queue that the attributes name is alive.
         let recv_cq = unsafe { of(attr.recv_cq) };
-        // SAFETY: it is not null, so the caller guarantees that it is alive.
+        // SAFETY: it is not NULL, so by `# Safety` it is alive.
         let srq = (!attr.srq.is_null()).then(|| unsafe { of(attr.srq) }.number);
         let ops = match attr.comp_mask & ibv_qp_init_attr_mask::IBV_QP_INIT_ATTR_SEND_OPS_FLAGS.0 {
             0 => 0,
@@ -238,7 +238,7 @@ impl State {
         cap.max_recv_wr = self.profile(nic).room(cap.max_recv_wr);
         cap.max_inline_data = cap.max_inline_data.max(16 * cap.max_send_sge);
         let cap = *cap;
-        // SAFETY: the caller promises it.
+        // SAFETY: by `# Safety` the domain that the attributes name is alive.
         let context = unsafe { (*attr.pd).context };
         let number = self.qps.add(|handle| {
             let mut object = Box::new(ibv_qp_ex::default());
@@ -314,7 +314,7 @@ pub unsafe extern "C" fn ibv_query_qp(
     _mask: c_int,
     init: *mut ibv_qp_init_attr,
 ) -> c_int {
-    // SAFETY: the caller promises a queue pair that is alive.
+    // SAFETY: by C's rules `qp` is of `rdma_create_qp_ex`, and not destroyed yet.
     let of = unsafe { of(qp) };
     let mut state = of.shared.lock();
     errno_of((|| {
@@ -336,16 +336,17 @@ pub unsafe extern "C" fn ibv_query_qp(
             port_num: 1,
             ..Default::default()
         };
-        // SAFETY: the caller has room for both.
+        // SAFETY: by C's rules `attr` leads to a place for the result.
         unsafe { attr.write(found) };
         let found = ibv_qp_init_attr {
             cap: own.cap,
             qp_type: ibv_qp_type::IBV_QPT_RC,
             ..Default::default()
         };
-        // SAFETY: the caller has room for it.
+        // SAFETY: by C's rules `init` leads to a place for the result.
         unsafe { init.write(found) };
-        // SAFETY: the queue pair is alive, and no other thread changes its state at the same time.
+        // SAFETY: `qp` is in the table, so it is not destroyed yet. By C's rules no other thread
+        // changes its state at the same time.
         unsafe { (*qp).state = qp_state };
         fate.end()
     })())
@@ -353,7 +354,7 @@ pub unsafe extern "C" fn ibv_query_qp(
 
 /// `ibv_destroy_qp(3)`.
 pub unsafe extern "C" fn ibv_destroy_qp(qp: *mut ibv_qp) -> c_int {
-    // SAFETY: the caller promises a queue pair that is alive.
+    // SAFETY: by C's rules `qp` is of `rdma_create_qp_ex`, and not destroyed yet.
     let of = unsafe { of(qp) };
     let mut state = of.shared.lock();
     let fate = match state.call("ibv_destroy_qp", of.nic).begin() {
@@ -385,7 +386,7 @@ pub unsafe extern "C" fn ibv_destroy_qp(qp: *mut ibv_qp) -> c_int {
     let ended = fate.end();
     // As in libibverbs, the caller's object outlives a call that fails.
     if ended.is_ok() {
-        // SAFETY: it came from a box in `create_qp`, and the caller uses it no more.
+        // SAFETY: `create_qp` made it of a box, and by C's rules the caller uses it no more.
         drop(unsafe { Box::from_raw(gone.object.as_ptr()) });
     }
     errno_of(ended)

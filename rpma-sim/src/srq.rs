@@ -31,11 +31,11 @@ pub unsafe extern "C" fn ibv_create_srq(
     pd: *mut ibv_pd,
     attr: *mut ibv_srq_init_attr,
 ) -> *mut ibv_srq {
-    // SAFETY: the caller promises a domain that is alive.
+    // SAFETY: by C's rules `pd` is of `ibv_alloc_pd`, and not deallocated yet.
     let of = unsafe { of(pd) };
-    // SAFETY: the caller guarantees that the domain is alive.
+    // SAFETY: by C's rules `pd` is of `ibv_alloc_pd`, and not deallocated yet.
     let context = unsafe { (*pd).context };
-    // SAFETY: the caller has made it.
+    // SAFETY: by C's rules `attr` leads to attributes that no other thread uses during the call.
     let asked = unsafe { (*attr).attr };
     let mut state = of.shared.lock();
     null((|| {
@@ -60,7 +60,8 @@ pub unsafe extern "C" fn ibv_create_srq(
                 unacknowledged: 0,
             }
         });
-        // SAFETY: the caller's own.
+        // SAFETY: by C's rules `attr` leads to attributes that no other thread uses during the
+        // call.
         unsafe { (*attr).attr.max_wr = room };
         Ok(state.srqs[number].object.as_ptr())
     })())
@@ -68,7 +69,7 @@ pub unsafe extern "C" fn ibv_create_srq(
 
 /// `ibv_destroy_srq(3)`.
 pub unsafe extern "C" fn ibv_destroy_srq(srq: *mut ibv_srq) -> c_int {
-    // SAFETY: the caller promises a queue that is alive.
+    // SAFETY: by C's rules `srq` is of `ibv_create_srq`, and not destroyed yet.
     let of = unsafe { of(srq) };
     let mut state = of.shared.lock();
     let fate = match state.call("ibv_destroy_srq", of.nic).begin() {
@@ -84,7 +85,7 @@ pub unsafe extern "C" fn ibv_destroy_srq(srq: *mut ibv_srq) -> c_int {
         .shared
         .wait_until(state, |state| state.srqs[number].unacknowledged == 0);
     let gone = state.srqs.remove(number).expect("it is alive");
-    // SAFETY: it came from a box in `ibv_create_srq`, and the caller uses it no more.
+    // SAFETY: `ibv_create_srq` made it of a box, and by C's rules the caller uses it no more.
     drop(unsafe { Box::from_raw(gone.object.as_ptr()) });
     errno_of(fate.end())
 }
@@ -95,13 +96,14 @@ pub unsafe extern "C" fn ibv_post_srq_recv(
     wr: *mut ibv_recv_wr,
     bad: *mut *mut ibv_recv_wr,
 ) -> c_int {
-    // SAFETY: the caller promises a queue that is alive.
+    // SAFETY: by C's rules `srq` is of `ibv_create_srq`, and not destroyed yet.
     let of = unsafe { of(srq) };
     let mut state = of.shared.lock();
     let fate = state.call("ibv_post_srq_recv", of.nic);
     let srq = &mut state.srqs[of.number];
     let (room, max_sge) = (srq.room, srq.max_sge);
-    // SAFETY: the caller promises a chain of requests.
+    // SAFETY: by C's rules `wr` is a chain of receives, and `bad` leads to a place for the refused
+    // one.
     let posted = unsafe { post_receives(&mut srq.receives, room, max_sge, wr, bad, fate) };
     errno_of(posted)
 }
