@@ -13,9 +13,9 @@ unsafe extern "C" fn ppoll(
     limit: *const timespec,
     _mask: *const sigset_t,
 ) -> c_int {
-    // SAFETY: the caller has so many entries.
+    // SAFETY: by C's rules there are `count` entries at `fds`.
     let fds = unsafe { std::slice::from_raw_parts_mut(fds, count as usize) };
-    // SAFETY: NULL or a time.
+    // SAFETY: by C's rules `limit` is NULL or leads to a time.
     let limit = unsafe { limit.as_ref() };
     let milliseconds = limit.map_or(-1, |limit| {
         let nanoseconds = limit.tv_sec.saturating_mul(1_000_000_000) + limit.tv_nsec;
@@ -24,7 +24,7 @@ unsafe extern "C" fn ppoll(
     // SAFETY: no preconditions.
     let epoll = unsafe { libc::epoll_create1(0) };
     assert!(epoll >= 0, "Miri has a descriptor");
-    // SAFETY: it is open, and not shared.
+    // SAFETY: `epoll_create1` has just returned it, and no other code has it.
     let epoll = unsafe { OwnedFd::from_raw_fd(epoll) };
     for fd in &mut *fds {
         fd.revents = 0;
@@ -34,7 +34,8 @@ unsafe extern "C" fn ppoll(
             events: (libc::EPOLLIN | libc::EPOLLET) as u32,
             u64: fd.fd as u64,
         };
-        // SAFETY: both are open. One that is there twice is refused the second time.
+        // SAFETY: `epoll` is owned here, and by C's rules the entries have open descriptors. One
+        // that is there twice is refused the second time.
         unsafe {
             libc::epoll_ctl(
                 epoll.as_raw_fd(),
@@ -45,7 +46,7 @@ unsafe extern "C" fn ppoll(
         };
     }
     let mut ready = [epoll_event { events: 0, u64: 0 }; 8];
-    // SAFETY: there is room for so many.
+    // SAFETY: `ready` has room for the 8 events that are asked for.
     let found = unsafe { libc::epoll_wait(epoll.as_raw_fd(), ready.as_mut_ptr(), 8, milliseconds) };
     if found < 0 {
         return found;

@@ -29,17 +29,19 @@ unsafe fn sends_of(
     mut take: impl FnMut(*mut ibv_send_wr, bool, Send) -> Result<()>,
 ) -> Result<()> {
     while !wr.is_null() {
-        // SAFETY: the caller promises a chain. Only those fields are read that a request of its
-        // kind has.
+        // SAFETY: by `# Safety` `wr` is a request of the chain, and every kind of request has these
+        // two fields.
         let (flags, next) = (unsafe { (*wr).send_flags }, unsafe { (*wr).next });
-        // SAFETY: every kind of request has these two fields.
+        // SAFETY: by `# Safety` `wr` is a request of the chain, and every kind of request has these
+        // two fields.
         let (list, count) = (unsafe { (*wr).sg_list }, unsafe { (*wr).num_sge });
-        // SAFETY: every kind of request has an opcode.
+        // SAFETY: by `# Safety` `wr` is a request of the chain, and every kind of request has an
+        // opcode.
         let opcode = unsafe { (*wr).opcode };
         let imm = || {
-            // SAFETY: `wr` is a request of the chain, and the union is copied whole.
+            // SAFETY: by `# Safety` `wr` is a request of the chain; the union is copied whole.
             let imm = unsafe { (*wr).__bindgen_anon_1 };
-            // SAFETY: a request with immediate data has some.
+            // SAFETY: it is called for the opcodes that have immediate data.
             Some(unsafe { imm.imm_data })
         };
         let operation = match opcode {
@@ -50,25 +52,26 @@ unsafe fn sends_of(
             ibv_wr_opcode::IBV_WR_SEND_WITH_IMM => Operation::Send(imm()),
             _ => return Err(Errno::INVAL),
         };
-        // SAFETY: the caller promises such a list.
+        // SAFETY: by `# Safety` the list has `count` entries.
         let sges = unsafe { sges_of(list, count) };
         let data = match flags & ibv_send_flags::IBV_SEND_INLINE.0 {
             0 => Data::At(sges.into_iter().map(as_devices_read).collect()),
             _ => {
                 let mut bytes = Vec::new();
                 for sge in &sges {
-                    // SAFETY: the caller promises that it may be read now.
+                    // SAFETY: by `# Safety` the inline data may be read now.
                     bytes.extend(unsafe { bytes_at(sge.addr, sge.length as usize) });
                 }
                 Data::Inline(bytes)
             }
         };
-        // SAFETY: every opcode above has it, or ignores it.
+        // SAFETY: by `# Safety` `wr` is a request of the chain; the union is copied whole.
         let remote = unsafe { (*wr).wr };
-        // SAFETY: the caller guarantees that the union has these bytes for each opcode above.
+        // SAFETY: every opcode above has these fields, or ignores them.
         let rdma = unsafe { remote.rdma };
         let send = Send {
-            // SAFETY: every kind of request has a `wr_id`.
+            // SAFETY: by `# Safety` `wr` is a request of the chain, and every kind of request has a
+            // `wr_id`.
             wr_id: unsafe { (*wr).wr_id },
             operation,
             flags,
@@ -104,7 +107,7 @@ fn as_devices_read(sge: ibv_sge) -> ibv_sge {
 /// The list has so many entries.
 unsafe fn sges_of(list: *const ibv_sge, count: c_int) -> Vec<ibv_sge> {
     let count = usize::try_from(count).unwrap_or(0);
-    // SAFETY: the caller promises it.
+    // SAFETY: by `# Safety` there are `count` entries at `list`, and `n` is less.
     (0..count)
         .map(|n| unsafe { list.wrapping_add(n).read() })
         .collect()
@@ -115,7 +118,7 @@ unsafe fn sges_of(list: *const ibv_sge, count: c_int) -> Vec<ibv_sge> {
 /// So many bytes may be read there.
 unsafe fn bytes_at(address: u64, len: usize) -> Vec<u8> {
     let from = ptr::with_exposed_provenance::<u8>(address as usize);
-    // SAFETY: the caller promises it.
+    // SAFETY: by `# Safety` `len` bytes may be read from `from` on, and `n` is less.
     (0..len)
         .map(|n| unsafe { from.wrapping_add(n).read() })
         .collect()
@@ -148,13 +151,13 @@ pub unsafe extern "C" fn ibv_post_send(
     wr: *mut ibv_send_wr,
     bad: *mut *mut ibv_send_wr,
 ) -> c_int {
-    // SAFETY: the caller promises a queue pair that is alive.
+    // SAFETY: by C's rules `qp` is of `rdma_create_qp_ex`, and not destroyed yet.
     let of = unsafe { of(qp) };
     be_preempted();
     let mut state = not_streaming(&of);
     let fate = state.call("ibv_post_send", of.nic);
     let refuse = |wr, errno| {
-        // SAFETY: the caller has room for it.
+        // SAFETY: by C's rules `bad` leads to a place for the result.
         unsafe { bad.write(wr) };
         errno_of(Err(errno))
     };
@@ -173,13 +176,14 @@ pub unsafe extern "C" fn ibv_post_send(
         sends.push(send);
         Ok(())
     };
-    // SAFETY: the caller promises a chain of requests.
+    // SAFETY: by C's rules `wr` is a chain of requests, and their lists and inline data may be read
+    // now.
     let all = unsafe { sends_of(wr, taken) };
     let posted = state.post(of.number, sends);
     drop(state);
     be_preempted();
     if let Some((at, answer)) = refused {
-        // SAFETY: the caller has room for it.
+        // SAFETY: by C's rules `bad` leads to a place for the result.
         unsafe { bad.write(at) };
         return errno_of(answer.and(posted));
     }
@@ -204,7 +208,7 @@ pub(crate) unsafe fn post_receives(
     fate: Fate,
 ) -> Result<()> {
     let refuse = |wr, answer: Result<()>| {
-        // SAFETY: the caller has room for it.
+        // SAFETY: by C's rules `bad` leads to a place for the result.
         unsafe { bad.write(wr) };
         answer
     };
@@ -213,9 +217,9 @@ pub(crate) unsafe fn post_receives(
     }
     let mut taken = 0;
     while !wr.is_null() {
-        // SAFETY: the caller promises a chain.
+        // SAFETY: by `# Safety` `wr` is a request of the chain.
         let one = unsafe { *wr };
-        // SAFETY: and such a list.
+        // SAFETY: by `# Safety` the list of a request has the length that is given in it.
         let sges = unsafe { sges_of(one.sg_list, one.num_sge) };
         if let Some(answer) = fate.last(taken).filter(|_| one.next.is_null()) {
             return refuse(wr, answer);
@@ -241,14 +245,15 @@ pub unsafe extern "C" fn ibv_post_recv(
     wr: *mut ibv_recv_wr,
     bad: *mut *mut ibv_recv_wr,
 ) -> c_int {
-    // SAFETY: the caller promises a queue pair that is alive.
+    // SAFETY: by C's rules `qp` is of `rdma_create_qp_ex`, and not destroyed yet.
     let of = unsafe { of(qp) };
     be_preempted();
     let mut state = of.shared.lock();
     let fate = state.call("ibv_post_recv", of.nic);
     let own = &mut state.qps[of.number];
     let (room, max_sge) = (own.cap.max_recv_wr as usize, own.cap.max_recv_sge);
-    // SAFETY: the caller promises a chain of receives.
+    // SAFETY: by C's rules `wr` is a chain of receives, and `bad` leads to a place for the refused
+    // one.
     let posted = unsafe { post_receives(&mut own.receives, room, max_sge, wr, bad, fate) };
     if own.state == QpState::Error {
         state.flush(of.number);

@@ -61,8 +61,8 @@ pub(crate) fn set_calls(qp: &mut ibv_qp_ex, ops: u64) {
 /// `ibv_qp_to_qp_ex(3)`.
 pub unsafe extern "C" fn ibv_qp_to_qp_ex(qp: *mut ibv_qp) -> *mut ibv_qp_ex {
     let extended = qp.cast::<ibv_qp_ex>();
-    // SAFETY: every queue pair of this crate is the beginning of an extended one, and the caller's
-    // is alive.
+    // SAFETY: every queue pair of this crate is the beginning of an extended one, and by C's rules
+    // `qp` is of `rdma_create_qp_ex`, and not destroyed yet.
     match unsafe { (*extended).wr_start } {
         Some(_) => extended,
         None => ptr::null_mut(),
@@ -81,13 +81,13 @@ pub(crate) fn not_streaming(of: &Of) -> MutexGuard<'_, State> {
 ///
 /// The queue pair is alive.
 unsafe fn of_stream(qp: *mut ibv_qp_ex) -> Of {
-    // SAFETY: the caller promises it.
+    // SAFETY: by `# Safety` the queue pair is alive, and it begins the extended one.
     unsafe { of(qp.cast::<ibv_qp>()) }
 }
 
 /// `ibv_wr_start(3)`.
 unsafe extern "C" fn ibv_wr_start(qp: *mut ibv_qp_ex) {
-    // SAFETY: the caller promises a queue pair that is alive.
+    // SAFETY: by C's rules `qp` is of `rdma_create_qp_ex`, and not destroyed yet.
     let of = unsafe { of_stream(qp) };
     let mut state = not_streaming(&of);
     state.qps[of.number].stream = Some(Stream::default());
@@ -102,7 +102,7 @@ fn end_stream(shared: &Arc<Shared>, state: &mut State, number: u32) -> Stream {
 
 /// `ibv_wr_complete(3)`.
 unsafe extern "C" fn ibv_wr_complete(qp: *mut ibv_qp_ex) -> c_int {
-    // SAFETY: the caller promises a queue pair that is alive.
+    // SAFETY: by C's rules `qp` is of `rdma_create_qp_ex`, and not destroyed yet.
     let of = unsafe { of_stream(qp) };
     be_preempted();
     let mut state = of.shared.lock();
@@ -122,7 +122,7 @@ unsafe extern "C" fn ibv_wr_complete(qp: *mut ibv_qp_ex) -> c_int {
 
 /// `ibv_wr_abort(3)`.
 unsafe extern "C" fn ibv_wr_abort(qp: *mut ibv_qp_ex) {
-    // SAFETY: the caller promises a queue pair that is alive.
+    // SAFETY: by C's rules `qp` is of `rdma_create_qp_ex`, and not destroyed yet.
     let of = unsafe { of_stream(qp) };
     let mut state = of.shared.lock();
     end_stream(&of.shared, &mut state, of.number);
@@ -134,9 +134,10 @@ unsafe extern "C" fn ibv_wr_abort(qp: *mut ibv_qp_ex) {
 ///
 /// The queue pair is alive.
 unsafe fn add(qp: *mut ibv_qp_ex, operation: Operation, key: u32, address: u64, data: Data) {
-    // SAFETY: the caller promises it.
+    // SAFETY: by `# Safety` the queue pair is alive.
     let of = unsafe { of_stream(qp) };
-    // SAFETY: the queue pair is alive, and the caller has set both fields.
+    // SAFETY: by `# Safety` the queue pair is alive. By C's rules one thread at a time writes both
+    // fields, before it adds a request.
     let (wr_id, flags) = (unsafe { (*qp).wr_id }, unsafe { (*qp).wr_flags });
     let mut state = of.shared.lock();
     let own = &mut state.qps[of.number];
@@ -167,7 +168,7 @@ unsafe fn add(qp: *mut ibv_qp_ex, operation: Operation, key: u32, address: u64, 
 ///
 /// The queue pair is alive.
 unsafe fn set_data(qp: *mut ibv_qp_ex, data: Data) {
-    // SAFETY: the caller promises it.
+    // SAFETY: by `# Safety` the queue pair is alive.
     let of = unsafe { of_stream(qp) };
     let mut state = of.shared.lock();
     let own = &mut state.qps[of.number];
@@ -184,31 +185,31 @@ const NO_DATA: Data = Data::At(Vec::new());
 
 /// `ibv_wr_rdma_read(3)`.
 unsafe extern "C" fn ibv_wr_rdma_read(qp: *mut ibv_qp_ex, rkey: u32, address: u64) {
-    // SAFETY: the caller promises a queue pair that is alive; so in all that follow.
+    // SAFETY: by C's rules `qp` is of `rdma_create_qp_ex`, and not destroyed yet.
     unsafe { add(qp, Operation::Read, rkey, address, NO_DATA) };
 }
 
 /// `ibv_wr_rdma_write(3)`.
 unsafe extern "C" fn ibv_wr_rdma_write(qp: *mut ibv_qp_ex, rkey: u32, address: u64) {
-    // SAFETY: as in `ibv_wr_rdma_read`.
+    // SAFETY: by C's rules `qp` is of `rdma_create_qp_ex`, and not destroyed yet.
     unsafe { add(qp, Operation::Write(None), rkey, address, NO_DATA) };
 }
 
 /// `ibv_wr_rdma_write_imm(3)`.
 unsafe extern "C" fn ibv_wr_rdma_write_imm(qp: *mut ibv_qp_ex, rkey: u32, address: u64, imm: u32) {
-    // SAFETY: as in `ibv_wr_rdma_read`.
+    // SAFETY: by C's rules `qp` is of `rdma_create_qp_ex`, and not destroyed yet.
     unsafe { add(qp, Operation::Write(Some(imm)), rkey, address, NO_DATA) };
 }
 
 /// `ibv_wr_send(3)`.
 unsafe extern "C" fn ibv_wr_send(qp: *mut ibv_qp_ex) {
-    // SAFETY: as in `ibv_wr_rdma_read`.
+    // SAFETY: by C's rules `qp` is of `rdma_create_qp_ex`, and not destroyed yet.
     unsafe { add(qp, Operation::Send(None), 0, 0, NO_DATA) };
 }
 
 /// `ibv_wr_send_imm(3)`.
 unsafe extern "C" fn ibv_wr_send_imm(qp: *mut ibv_qp_ex, imm: u32) {
-    // SAFETY: as in `ibv_wr_rdma_read`.
+    // SAFETY: by C's rules `qp` is of `rdma_create_qp_ex`, and not destroyed yet.
     unsafe { add(qp, Operation::Send(Some(imm)), 0, 0, NO_DATA) };
 }
 
@@ -225,7 +226,7 @@ unsafe extern "C" fn ibv_wr_flush(
         persistent: u32::from(kind) & ibv_placement_type::IBV_FLUSH_PERSISTENT.0 != 0,
         len: len as u64,
     };
-    // SAFETY: as in `ibv_wr_rdma_read`.
+    // SAFETY: by C's rules `qp` is of `rdma_create_qp_ex`, and not destroyed yet.
     unsafe { add(qp, flush, rkey, address, NO_DATA) };
 }
 
@@ -236,27 +237,27 @@ unsafe extern "C" fn ibv_wr_atomic_write(
     address: u64,
     bytes: *const c_void,
 ) {
-    // SAFETY: the caller promises 8 bytes.
+    // SAFETY: by C's rules 8 bytes may be read there.
     let bytes = unsafe { bytes.cast::<[u8; 8]>().read_unaligned() };
     let data = Data::Inline(bytes.to_vec());
-    // SAFETY: as in `ibv_wr_rdma_read`.
+    // SAFETY: by C's rules `qp` is of `rdma_create_qp_ex`, and not destroyed yet.
     unsafe { add(qp, Operation::AtomicWrite, rkey, address, data) };
 }
 
 /// `ibv_wr_set_sge(3)`.
 unsafe extern "C" fn ibv_wr_set_sge(qp: *mut ibv_qp_ex, lkey: u32, addr: u64, length: u32) {
     let sge = ibv_sge { addr, length, lkey };
-    // SAFETY: as in `ibv_wr_rdma_read`.
+    // SAFETY: by C's rules `qp` is of `rdma_create_qp_ex`, and not destroyed yet.
     unsafe { set_data(qp, Data::At(vec![sge])) };
 }
 
 /// `ibv_wr_set_inline_data(3)`.
 unsafe extern "C" fn ibv_wr_set_inline_data(qp: *mut ibv_qp_ex, addr: *mut c_void, length: usize) {
     let from = addr.cast::<u8>().cast_const();
-    // SAFETY: the caller promises that so many bytes may be read there.
+    // SAFETY: by C's rules `length` bytes may be read there, and `n` is less.
     let bytes = (0..length)
         .map(|n| unsafe { from.wrapping_add(n).read() })
         .collect();
-    // SAFETY: as in `ibv_wr_rdma_read`.
+    // SAFETY: by C's rules `qp` is of `rdma_create_qp_ex`, and not destroyed yet.
     unsafe { set_data(qp, Data::Inline(bytes)) };
 }
