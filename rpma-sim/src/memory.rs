@@ -172,13 +172,16 @@ pub(crate) fn copy(from: &[u8], to: Part) {
         let word = word.filter(|_| at.addr() % 8 == 0 && has_words(from.len()));
         if let Some(word) = word {
             let value = u64::from_ne_bytes(word.try_into().expect("8 bytes"));
-            // SAFETY: inside of a region. Its owner keeps it and expects others to write to it;
+            // SAFETY: `to` is a part of a region, or of a `Memory` that its fabric keeps, and `done
+            // + 8` is at most its length. `ibv_dereg_mr` takes a region away under the lock of the
+            // state, which the caller holds. Others may write there at the same time. `at` is
             // aligned.
             let place = unsafe { AtomicU64::from_ptr(at.cast()) };
             place.store(value, Ordering::Release);
             done += 8;
         } else {
-            // SAFETY: inside of the same region; a byte has no alignment.
+            // SAFETY: `to` is a part that stays while the caller holds the lock of the state, and
+            // `done` is below its length. A byte has no alignment.
             let place = unsafe { AtomicU8::from_ptr(at) };
             place.store(from[done], Ordering::Release);
             done += 1;
@@ -192,13 +195,15 @@ pub(crate) fn line(part: Part) -> [u8; 64] {
     for (word, to) in line.chunks_exact_mut(8).enumerate() {
         let at = part.address.wrapping_add(8 * word);
         if has_words(64) {
-            // SAFETY: inside of an allocation that the caller keeps; a line is aligned.
+            // SAFETY: the caller keeps the `Memory` that the line is in; a line is aligned, and has
+            // 8 words.
             let place = unsafe { AtomicU64::from_ptr(at.cast()) };
             to.copy_from_slice(&place.load(Ordering::Relaxed).to_ne_bytes());
             continue;
         }
         for (byte, to) in to.iter_mut().enumerate() {
-            // SAFETY: inside of the same allocation; a byte has no alignment.
+            // SAFETY: the caller keeps the `Memory` that the line is in, and `byte` is inside. A
+            // byte has no alignment.
             let place = unsafe { AtomicU8::from_ptr(at.wrapping_add(byte)) };
             *to = place.load(Ordering::Relaxed);
         }
@@ -212,13 +217,15 @@ pub(crate) fn fetch(from: Part, to: &mut Vec<u8>) {
     while done < from.len {
         let at = from.address.wrapping_add(done);
         if from.len - done >= 8 && at.addr() % 8 == 0 && has_words(from.len) {
-            // SAFETY: inside of a region. Its owner keeps it and expects others to read it;
-            // aligned.
+            // SAFETY: `from` is a part of a region, and `done + 8` is at most its length.
+            // `ibv_dereg_mr` takes a region away under the lock of the state, which the caller
+            // holds. Others may write there at the same time. `at` is aligned.
             let place = unsafe { AtomicU64::from_ptr(at.cast()) };
             to.extend(place.load(Ordering::Relaxed).to_ne_bytes());
             done += 8;
         } else {
-            // SAFETY: inside of the same region; a byte has no alignment.
+            // SAFETY: `from` is a part that stays while the caller holds the lock of the state, and
+            // `done` is below its length. A byte has no alignment.
             let place = unsafe { AtomicU8::from_ptr(at) };
             to.push(place.load(Ordering::Relaxed));
             done += 1;
@@ -238,7 +245,8 @@ fn has_words(len: usize) -> bool {
 
 /// `ibv_alloc_pd(3)`.
 pub unsafe extern "C" fn ibv_alloc_pd(context: *mut ibv_context) -> *mut ibv_pd {
-    // SAFETY: the caller promises an open context.
+    // SAFETY: by C's rules `context` is that of an id which is bound to its device and not
+    // destroyed yet.
     let (shared, nic) = unsafe { of_context(context) };
     let mut state = shared.lock();
     null((|| {
@@ -253,7 +261,7 @@ pub unsafe extern "C" fn ibv_alloc_pd(context: *mut ibv_context) -> *mut ibv_pd 
 
 /// `ibv_dealloc_pd(3)`.
 pub unsafe extern "C" fn ibv_dealloc_pd(pd: *mut ibv_pd) -> c_int {
-    // SAFETY: the caller promises a domain that is alive.
+    // SAFETY: by C's rules `pd` is of `ibv_alloc_pd`, and not deallocated yet.
     let of = unsafe { of(pd) };
     let mut state = of.shared.lock();
     errno_of((|| {
@@ -265,7 +273,7 @@ pub unsafe extern "C" fn ibv_dealloc_pd(pd: *mut ibv_pd) -> c_int {
             return Err(Errno::BUSY);
         }
         let gone = state.pds.remove(of.number).expect("it is alive");
-        // SAFETY: it came from a box in `ibv_alloc_pd`, and the caller uses it no more.
+        // SAFETY: `ibv_alloc_pd` made it of a box, and by C's rules the caller uses it no more.
         drop(unsafe { Box::from_raw(gone.object.as_ptr()) });
         fate.end()
     })())
@@ -278,9 +286,9 @@ pub unsafe extern "C" fn rpma_sys_reg_mr(
     len: usize,
     rights: u32,
 ) -> *mut ibv_mr {
-    // SAFETY: the caller promises a domain that is alive.
+    // SAFETY: by C's rules `pd` is of `ibv_alloc_pd`, and not deallocated yet.
     let of = unsafe { of(pd) };
-    // SAFETY: the caller guarantees that the domain is alive.
+    // SAFETY: by C's rules `pd` is of `ibv_alloc_pd`, and not deallocated yet.
     let context = unsafe { (*pd).context };
     // Other code refers to memory by a number, and may reach it through this pointer.
     addr.expose_provenance();
@@ -290,7 +298,7 @@ pub unsafe extern "C" fn rpma_sys_reg_mr(
 
 /// `ibv_dereg_mr(3)`.
 pub unsafe extern "C" fn ibv_dereg_mr(mr: *mut ibv_mr) -> c_int {
-    // SAFETY: the caller promises a region that is alive.
+    // SAFETY: by C's rules `mr` is of `ibv_reg_mr`, and not deregistered yet.
     let of = unsafe { of(mr) };
     let mut state = of.shared.lock();
     errno_of((|| {
@@ -303,7 +311,7 @@ pub unsafe extern "C" fn ibv_dereg_mr(mr: *mut ibv_mr) -> c_int {
         };
         state.land_in(part);
         state.settle_region(part);
-        // SAFETY: it came from a box in `register`, and the caller uses it no more.
+        // SAFETY: `register` made it of a box, and by C's rules the caller uses it no more.
         drop(unsafe { Box::from_raw(gone.object.as_ptr()) });
         fate.end()
     })())
@@ -317,7 +325,7 @@ pub unsafe extern "C" fn ibv_advise_mr(
     _sges: *mut ibv_sge,
     _count: u32,
 ) -> c_int {
-    // SAFETY: the caller promises a domain that is alive.
+    // SAFETY: by C's rules `pd` is of `ibv_alloc_pd`, and not deallocated yet.
     let of = unsafe { of(pd) };
     let mut state = of.shared.lock();
     errno_of(

@@ -396,9 +396,9 @@ impl Fabric {
     ) -> Result<T, Loss> {
         explain::be_able_to_be_quiet();
         let check: Check<'a> = Box::new(check);
-        // SAFETY: only the lifetime changes. The check is called under the lock of the fabric only,
-        // by any thread that finds it there. It is taken away below before this function, and with
-        // it `'a`, ends, in any way.
+        // SAFETY: only the lifetime changes. The check is in `power.watch`, and is called under the
+        // lock of the fabric by any thread that finds it there. A panic of `run` is caught, and the
+        // check is taken away after it, before this function ends, and with it `'a`.
         let check = unsafe { std::mem::transmute::<Check<'a>, Check<'static>>(check) };
         let mut state = self.shared().lock();
         assert!(state.power.watch.is_none(), "the fabric is watched already");

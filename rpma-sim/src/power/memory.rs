@@ -40,11 +40,12 @@ pub(crate) enum Owner {
     Image,
 }
 
-// SAFETY: it is an allocation, which any thread may free, and which is accessed by atomics and by
-// those who have the address.
+// SAFETY: no thread owns an allocation: any may free it. Its bytes are accessed by atomics, or by
+// code that has the address.
 unsafe impl Send for Memory {}
 
-// SAFETY: threads that share it reach its bytes by atomics only, or by the address.
+// SAFETY: `&self` reads fields that never change. Threads that share it reach its bytes by atomics,
+// or by the address, with their own guarantees.
 unsafe impl Sync for Memory {}
 
 impl Memory {
@@ -52,10 +53,10 @@ impl Memory {
     pub(crate) fn new(bytes: &[u8], owner: Owner) -> Self {
         assert!(!bytes.is_empty() && bytes.len() % PAGE == 0, "whole pages");
         let layout = Layout::from_size_align(bytes.len(), PAGE).expect("it has room");
-        // SAFETY: the layout has bytes.
+        // SAFETY: the layout has bytes, by the assertion.
         let start = unsafe { alloc_zeroed(layout) };
         let start = NonNull::new(start).unwrap_or_else(|| handle_alloc_error(layout));
-        // SAFETY: so many bytes were allocated, and they are not shared yet.
+        // SAFETY: `layout` has as many bytes as `bytes`, and no other code has the allocation yet.
         unsafe {
             start
                 .as_ptr()
@@ -135,7 +136,8 @@ impl Memory {
 
 impl Drop for Memory {
     fn drop(&mut self) {
-        // SAFETY: it was allocated with this layout in `new`, and is not used any more.
+        // SAFETY: `new` allocated it with this layout, and the last reference to it is being
+        // dropped.
         unsafe { dealloc(self.start.as_ptr(), self.layout) };
     }
 }
