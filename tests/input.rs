@@ -278,7 +278,8 @@ fn dram_is_not_persistent_memory() {
         let mut vouched = map();
         let address = NonNull::new(vouched.as_mut_ptr()).expect("mapped");
         let usage = MrUsage::FLUSH_TYPE_PERSISTENT;
-        // SAFETY: the map outlives the region, and is not used by others.
+        // SAFETY: `vouched` is dropped after `registered`, which was made later, and no code uses
+        // it meanwhile.
         let registered = unsafe { Mr::reg_raw(&peer, address, vouched.len(), usage) };
         if peer.is_native_flush_capable() {
             let text = provider(registered.map(drop), "ibv_reg_mr", Errno::INVAL);

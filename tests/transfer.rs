@@ -496,7 +496,8 @@ fn foreign_memory_is_used_as_its_owner_promised() {
         let peer = peer();
         let memory = Box::into_raw(pattern(64, 3).into_boxed_slice());
         let start = NonNull::new(memory.cast::<u8>()).expect("allocated");
-        // SAFETY: the memory is not shared, and it is freed after the last owner is gone.
+        // SAFETY: `Box::from_raw` below frees the memory, after `again` was dropped, which is the
+        // last owner of the registration. No other code accesses it.
         let source = unsafe { Mr::reg_raw(&peer, start, 64, MrUsage::READ_SRC) };
         let source = source.expect("registers");
         let copy = region(&peer, 64, MrUsage::READ_DST);
@@ -516,7 +517,8 @@ fn foreign_memory_is_used_as_its_owner_promised() {
         let again = Mr::reg(&peer, refused.memory, MrUsage::READ_SRC).expect("as before");
         assert_eq!(contents(&again), pattern(64, 3));
         drop(again);
-        // SAFETY: from `into_raw`, and the last owner of a registration is gone.
+        // SAFETY: `memory` is of `Box::into_raw`, and `again`, the last owner of a registration, is
+        // dropped.
         drop(unsafe { Box::from_raw(memory) });
     });
 }

@@ -15,16 +15,18 @@ thread_local! {
 /// The system's allocator, which looks where an allocation comes from.
 struct Looking;
 
-// SAFETY: the system's allocator does all of the work.
+// SAFETY: `System` allocates and frees all memory, with the layouts that are passed here. Beyond
+// that, `look` only collects backtraces, for threads between `begin` and `end`.
 unsafe impl GlobalAlloc for Looking {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         look();
-        // SAFETY: the caller promises the same.
+        // SAFETY: by `# Safety` of `GlobalAlloc::alloc` the layout has bytes, as `System` requires.
         unsafe { System.alloc(layout) }
     }
 
     unsafe fn dealloc(&self, memory: *mut u8, layout: Layout) {
-        // SAFETY: the caller promises the same.
+        // SAFETY: `alloc` took the memory of `System`, and by `# Safety` of `GlobalAlloc::dealloc`
+        // the layout is the same.
         unsafe { System.dealloc(memory, layout) }
     }
 }

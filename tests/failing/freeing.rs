@@ -240,8 +240,8 @@ struct Watched {
     freed: Arc<AtomicBool>,
 }
 
-// SAFETY: the bytes of the vector stay where they are until it is dropped, and there is no other
-// reference to them.
+// SAFETY: the bytes are in the heap block of `bytes`, which only its Drop frees. It is private and
+// never grows, so they stay in place, and there is no other reference to them.
 unsafe impl RegisterableMemory for Watched {
     fn as_mut_ptr(&mut self) -> *mut u8 {
         self.bytes.as_mut_ptr()

@@ -95,6 +95,6 @@ pub(crate) fn pause_in_posts(us: u32) {
 }
 
 fn symbol(name: &CStr) -> Option<NonNull<c_void>> {
-    // SAFETY: the name is a string.
+    // SAFETY: `name` is a C string, which `dlsym` only reads.
     NonNull::new(unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) })
 }

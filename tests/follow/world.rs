@@ -108,8 +108,8 @@ pub(crate) fn peer(host: &Host) -> Peer {
 /// Waits until a descriptor may be readable.
 pub(crate) async fn readable(fd: impl AsFd) {
     let fd = fd.as_fd().try_clone_to_owned().expect("a descriptor");
-    // SAFETY: the descriptor is open and no other one's as long as the value that owns it, which
-    // the result takes.
+    // SAFETY: `fd` owns its descriptor, which stays open and the same as long as the result, which
+    // takes it.
     let fd = unsafe { AsyncFd::register_with_interest(fd, Interest::READABLE) };
     let fd = fd.map_err(io::Error::from).expect("registered");
     drop(fd.readable().await.expect("the reactor"));
