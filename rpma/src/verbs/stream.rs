@@ -249,7 +249,8 @@ impl NativeOperation for NativeAtomicWrite<'_> {
 }
 
 /// Requests between `ibv_wr_start` and `ibv_wr_complete`. rxe holds the send queue's lock in
-/// between, so every way out must end it: dropping it aborts it.
+/// between, so every way out must end it: dropping it aborts it. So each value is an open stream of
+/// the queue pair that `calls` are of, as long as it exists.
 pub(crate) struct Stream<'qp> {
     calls: &'qp StreamCalls,
     /// That of the calls: a copy, which no write through it can change.
@@ -295,7 +296,7 @@ impl<'qp> Stream<'qp> {
     #[cfg(all(native_flush, native_atomic_write))]
     #[inline(always)]
     pub(super) fn write(&self, remote: RemoteAddress) {
-        // SAFETY: a call of this queue pair with an open stream.
+        // SAFETY: `self` is an open stream of the queue pair that the call is of.
         unsafe { (self.calls.write)(self.qp(), remote.rkey, remote.address) };
     }
 
@@ -304,8 +305,8 @@ impl<'qp> Stream<'qp> {
     #[inline(always)]
     pub(super) fn set_local(&self, local: LocalBuffer<'_>) {
         let sge = local.to_sge();
-        // SAFETY: a call of this queue pair with an open stream. For later reads of the device see
-        // the head of `post.rs`.
+        // SAFETY: `self` is an open stream of the queue pair that the call is of. For later reads
+        // of the device see the head of `post.rs`.
         unsafe { (self.calls.set_sge)(self.qp(), sge.lkey, sge.addr, sge.length) };
     }
 
@@ -313,7 +314,7 @@ impl<'qp> Stream<'qp> {
     #[inline(always)]
     pub(super) fn atomic_write(&self, remote: RemoteAddress, bytes: &[u8; 8]) {
         let (call, RemoteAddress { address, rkey }) = (self.calls.atomic_write, remote);
-        // SAFETY: `ibv_wr_atomic_write` of this queue pair, and the stream is open; it copies the
+        // SAFETY: `self` is an open stream of the queue pair that the call is of. It copies the
         // bytes.
         unsafe { call(self.qp(), rkey, address, bytes.as_ptr().cast()) };
     }
@@ -323,7 +324,7 @@ impl<'qp> Stream<'qp> {
     pub(super) fn flush_range(&self, remote: RemoteAddress, len: u64, placement: Placement) {
         let level = sys::ibv_selectivity_level::IBV_FLUSH_RANGE;
         let (flush, RemoteAddress { address, rkey }) = (self.calls.flush, remote);
-        // SAFETY: `ibv_wr_flush` of this queue pair, and the stream is open.
+        // SAFETY: `self` is an open stream of the queue pair that the call is of.
         unsafe {
             flush(
                 self.qp(),
@@ -352,10 +353,10 @@ impl<'qp> Stream<'qp> {
         let sge = unsafe { wr.sge.assume_init_ref() };
         match wr.opcode {
             Code::IBV_WR_RDMA_WRITE if wr.send_flags & SendFlags::INLINE.bits() == 0 => {
-                // SAFETY: a call of this queue pair with an open stream.
+                // SAFETY: `self` is an open stream of the queue pair that the call is of.
                 unsafe { (calls.write)(qp, rkey, address) };
-                // SAFETY: a call for the write that was added last, in an open stream of this queue
-                // pair.
+                // SAFETY: `self` is an open stream of the queue pair that the call is of. The call
+                // is for the write that was added last.
                 unsafe { (calls.set_sge)(qp, sge.lkey, sge.addr, sge.length) };
             }
             #[cfg(native_flush)]
@@ -367,8 +368,8 @@ impl<'qp> Stream<'qp> {
             #[cfg(native_atomic_write)]
             Code::IBV_WR_ATOMIC_WRITE => {
                 let bytes = ptr::with_exposed_provenance::<c_void>(sge.addr as usize);
-                // SAFETY: a call of this queue pair with an open stream. By `# Safety` the 8 bytes
-                // may be read.
+                // SAFETY: `self` is an open stream of the queue pair that the call is of. By
+                // `# Safety` the 8 bytes may be read.
                 unsafe { (calls.atomic_write)(qp, rkey, address, bytes) };
             }
             // SAFETY: by `# Safety` the source of an inline operation may be read now, which is all
@@ -388,27 +389,31 @@ impl<'qp> Stream<'qp> {
         let (qp, calls) = (self.qp(), self.calls);
         let (rkey, address, imm) = (wr.rkey, wr.remote_addr, wr.imm_data);
         match wr.opcode {
-            // SAFETY: a call of this queue pair with an open stream.
+            // SAFETY: `self` is an open stream of the queue pair that the call is of.
             Code::IBV_WR_RDMA_WRITE => unsafe { (calls.write)(qp, rkey, address) },
-            // SAFETY: a call with an open stream. The immediate data is in network byte order.
+            // SAFETY: `self` is an open stream of the queue pair that the call is of. The immediate
+            // data is in network byte order.
             Code::IBV_WR_RDMA_WRITE_WITH_IMM => unsafe {
                 (calls.write_imm)(qp, rkey, address, imm);
             },
-            // SAFETY: a call of this queue pair with an open stream.
+            // SAFETY: `self` is an open stream of the queue pair that the call is of.
             Code::IBV_WR_RDMA_READ => unsafe { (calls.read)(qp, rkey, address) },
-            // SAFETY: a call of this queue pair with an open stream.
+            // SAFETY: `self` is an open stream of the queue pair that the call is of.
             Code::IBV_WR_SEND => unsafe { (calls.send)(qp) },
-            // SAFETY: a call with an open stream. The immediate data is in network byte order.
+            // SAFETY: `self` is an open stream of the queue pair that the call is of. The immediate
+            // data is in network byte order.
             Code::IBV_WR_SEND_WITH_IMM => unsafe { (calls.send_imm)(qp, imm) },
             _ => unreachable!("no request is written down with {:?}", wr.opcode),
         }
         if wr.send_flags & SendFlags::INLINE.bits() != 0 {
             let bytes = ptr::with_exposed_provenance_mut(sge.addr as usize);
-            // SAFETY: a call for the request that was added last, in an open stream. By `# Safety`
-            // the bytes may be read, and the call only reads them.
+            // SAFETY: `self` is an open stream of the queue pair that the call is of. The call is
+            // for the request that was added last. By `# Safety` the bytes may be read, and the
+            // call only reads them.
             unsafe { (calls.set_inline_data)(qp, bytes, sge.length as usize) };
         } else {
-            // SAFETY: a call for the request that was added last, in an open stream.
+            // SAFETY: `self` is an open stream of the queue pair that the call is of. The call is
+            // for the request that was added last.
             unsafe { (calls.set_sge)(qp, sge.lkey, sge.addr, sge.length) };
         }
     }
