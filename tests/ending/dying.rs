@@ -6,15 +6,140 @@ use std::time::{Duration, Instant};
 use std::{env, thread};
 
 use rpma::{
-    Conn, ConnCfg, ConnEvent, ConnReq, Ep, Error, MrRemote, MrSlice, MrUsage, Next, Peer, Posted,
-    Srq, SrqCfg, Wc, WcOpcode, WcStatus,
+    Conn, ConnCfg, ConnEvent, ConnReq, Ep, Error, Mr, MrRemote, MrSlice, MrUsage, Next, Peer,
+    Posted, RemoteSlice, Srq, SrqCfg, Wc, WcOpcode, WcStatus,
 };
 
 use crate::common::{
-    LIMIT, Pair, addr, completion, contents, device_test, event, here, next_completion,
+    LIMIT, Memory, Pair, addr, completion, contents, device_test, event, here, next_completion,
     no_completion, opcode_of, pattern, peer, region, remote,
 };
 use crate::support::{ALWAYS, SOON, write_nothing};
+
+/// How a client dies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Death {
+    /// While it waits for an answer.
+    Asking,
+    /// After the server has rejected it.
+    Rejected,
+    /// With operations in flight, while the server drops the connection as well.
+    Working,
+    /// With operations in flight, after its first completion.
+    Completing,
+    /// With operations in flight, after it has disconnected.
+    Disconnected,
+}
+
+impl Death {
+    const ALL: [Self; KINDS] = [
+        Self::Asking,
+        Self::Rejected,
+        Self::Working,
+        Self::Completing,
+        Self::Disconnected,
+    ];
+}
+
+const KINDS: usize = 5;
+
+/// Makes clients that die.
+struct Dying<'a> {
+    peer: &'a Peer,
+    port: u16,
+    src: &'a Mr<Memory>,
+    far: RemoteSlice,
+}
+
+impl Dying<'_> {
+    fn request(&self) -> ConnReq {
+        let cfg = ConnCfg::new();
+        let req = ConnReq::new(self.peer, &addr(), self.port, &cfg).expect("resolves");
+        req.recv(MrSlice::EMPTY, 1).expect("posted");
+        req
+    }
+
+    /// A client asks for a connection, and dies.
+    fn die(&self, death: Death) {
+        if death == Death::Asking {
+            // One more, which never reaches the endpoint.
+            drop(self.request());
+        }
+        let client = self.request().connect(&[death as u8]).expect("asks");
+        if death == Death::Asking {
+            // The request may be anywhere.
+            return;
+        }
+        match client.wait_established(LIMIT) {
+            Ok(client) => self.die_connected(client, death),
+            Err(Error::NotEstablished(_)) => assert_eq!(death, Death::Rejected),
+            Err(error) => panic!("{error:?}"),
+        }
+    }
+
+    fn die_connected(&self, client: Conn, death: Death) {
+        assert_ne!(death, Death::Rejected, "it was to be rejected");
+        for wr_id in 0..5 {
+            let near = self.src.slice(..).expect("all");
+            client.send(near, ALWAYS, wr_id).expect("posted");
+            client.write(self.far, near, ALWAYS, wr_id).expect("posted");
+        }
+        match death {
+            Death::Working => {}
+            Death::Completing => drop(next_completion(client.get_cq())),
+            _ => client.disconnect().expect("disconnects"),
+        }
+    }
+}
+
+/// Takes clients as they come, until all threads that make them have `left`. Returns how many of
+/// each kind have come.
+fn take_the_dying(ep: &Ep, dst: &Mr<Memory>, left: &AtomicUsize) -> [usize; KINDS] {
+    let mut accepted = Vec::new();
+    let mut seen = [0; KINDS];
+    while left.load(Ordering::Acquire) > 0 {
+        accepted.retain(|(death, conn)| stays(*death, conn));
+        let req = match ep.next_conn_req_timeout(&ConnCfg::new(), Duration::from_millis(5)) {
+            Ok(req) => req,
+            Err(Error::NoEvent) => continue,
+            Err(error) => panic!("the endpoint fails: {error:?}"),
+        };
+        let death = Death::ALL[usize::from(req.get_private_data()[0])];
+        seen[death as usize] += 1;
+        if let Some(conn) = answer(req, death, dst) {
+            accepted.push((death, conn));
+        }
+    }
+    seen
+}
+
+/// Whether the server keeps a connection: some are dropped as soon as they are there, the others
+/// when the client is gone.
+fn stays(death: Death, conn: &Conn) -> bool {
+    match conn.next_event_timeout(Duration::ZERO) {
+        Ok(ConnEvent::Established) => death != Death::Working,
+        Ok(_) => false,
+        Err(Error::NoEvent) => death != Death::Asking,
+        Err(error) => panic!("a connection fails: {error:?}"),
+    }
+}
+
+/// Rejects a client, or accepts it. `None` if there is no connection.
+fn answer(req: ConnReq, death: Death, dst: &Mr<Memory>) -> Option<Conn> {
+    if death == Death::Rejected {
+        req.reject(b"no").expect("this client waits");
+        return None;
+    }
+    for wr_id in 0..5 {
+        let part = dst.slice(..).expect("all");
+        req.recv(part, wr_id).expect("posted");
+    }
+    let accepted = req.connect(&[]);
+    if let Err(error) = &accepted {
+        assert_eq!(death, Death::Asking, "a client that is gone: {error}");
+    }
+    accepted.ok()
+}
 
 /// A thousand clients connect and die in every way, before and after they are accepted, with
 /// operations posted, rejected, waiting for an answer. The endpoint takes them as they come, and
@@ -22,99 +147,38 @@ use crate::support::{ALWAYS, SOON, write_nothing};
 #[test]
 fn a_thousand_clients_die() {
     const CLIENTS: usize = 1000;
-    const KINDS: usize = 5;
     device_test(|| {
         let peer = peer();
         let ep = Ep::listen(&peer, &addr(), 0).expect("listens");
-        let port = ep.get_port();
         let src = region(&peer, 64, MrUsage::SEND | MrUsage::WRITE_SRC);
         let dst = region(&peer, 64, MrUsage::RECV | MrUsage::WRITE_DST);
-        let far = remote(&dst).slice(..).expect("all");
-        let (next, left) = (AtomicUsize::new(0), AtomicUsize::new(2));
-        let die = |kind: usize| {
-            let request = || {
-                let req = ConnReq::new(&peer, &addr(), port, &ConnCfg::new()).expect("resolves");
-                req.recv(MrSlice::EMPTY, 1).expect("posted");
-                req
-            };
-            if kind == 0 {
-                // One more, which never reaches the endpoint.
-                drop(request());
-            }
-            let client = request().connect(&[kind as u8]).expect("asks");
-            if kind == 0 {
-                // The request may be anywhere.
-                return;
-            }
-            match client.wait_established(LIMIT) {
-                Ok(client) => {
-                    assert_ne!(kind, 1, "it was to be rejected");
-                    for wr_id in 0..5 {
-                        let near = src.slice(..).expect("all");
-                        client.send(near, ALWAYS, wr_id).expect("posted");
-                        client.write(far, near, ALWAYS, wr_id).expect("posted");
-                    }
-                    match kind {
-                        2 => {}
-                        3 => drop(next_completion(client.get_cq())),
-                        _ => client.disconnect().expect("disconnects"),
-                    }
-                }
-                Err(Error::NotEstablished(_)) => assert_eq!(kind, 1),
-                Err(error) => panic!("{error:?}"),
-            }
+        let dying = Dying {
+            peer: &peer,
+            port: ep.get_port(),
+            src: &src,
+            far: remote(&dst).slice(..).expect("all"),
         };
-        thread::scope(|scope| {
+        let (next, left) = (AtomicUsize::new(0), AtomicUsize::new(2));
+        let seen = thread::scope(|scope| {
             for _ in 0..2 {
                 scope.spawn(here(|| {
                     let _counts = Leaving(&left);
                     while let nth @ 0..CLIENTS = next.fetch_add(1, Ordering::Relaxed) {
-                        die(nth % KINDS);
+                        dying.die(Death::ALL[nth % KINDS]);
                     }
                 }));
             }
-            let mut accepted = Vec::new();
-            let mut seen = [0; KINDS];
-            let cfg = ConnCfg::new();
-            while left.load(Ordering::Acquire) > 0 {
-                // Some are dropped as soon as they are there, the others when the client is gone.
-                accepted.retain(|(kind, conn): &(usize, Conn)| {
-                    match conn.next_event_timeout(Duration::ZERO) {
-                        Ok(ConnEvent::Established) => *kind != 2,
-                        Ok(_) => false,
-                        Err(Error::NoEvent) => *kind != 0,
-                        Err(error) => panic!("a connection fails: {error:?}"),
-                    }
-                });
-                let req = match ep.next_conn_req_timeout(&cfg, Duration::from_millis(5)) {
-                    Ok(req) => req,
-                    Err(Error::NoEvent) => continue,
-                    Err(error) => panic!("the endpoint fails: {error:?}"),
-                };
-                let kind = usize::from(req.get_private_data()[0]);
-                seen[kind] += 1;
-                if kind == 1 {
-                    req.reject(b"no").expect("this client waits");
-                    continue;
-                }
-                for wr_id in 0..5 {
-                    let part = dst.slice(..).expect("all");
-                    req.recv(part, wr_id).expect("posted");
-                }
-                // A client that is gone cannot be accepted.
-                match req.connect(&[]) {
-                    Ok(conn) => accepted.push((kind, conn)),
-                    Err(error) => assert_eq!(kind, 0, "{error}"),
-                }
-            }
-            for (kind, &seen) in seen.iter().enumerate().skip(1) {
-                assert_eq!(
-                    seen,
-                    CLIENTS / KINDS,
-                    "all that waited for an answer, of kind {kind}"
-                );
-            }
+            take_the_dying(&ep, &dst, &left)
         });
+        // Those that die while they ask may have come or not.
+        for death in &Death::ALL[1..] {
+            let came = seen[*death as usize];
+            assert_eq!(
+                came,
+                CLIENTS / KINDS,
+                "all that waited for an answer: {death:?}"
+            );
+        }
         still_works(&ep, &peer);
     });
 }
@@ -150,6 +214,52 @@ fn still_works(ep: &Ep, peer: &Peer) {
     no_completion(&client);
 }
 
+/// When a program is killed.
+#[derive(Clone, Copy)]
+enum Moment {
+    /// Before its request is answered.
+    Requested,
+    /// After it is accepted, whether or not it knows.
+    Accepted,
+    /// While it sends and writes.
+    Working,
+}
+
+impl Moment {
+    const ALL: [Self; 3] = [Self::Requested, Self::Accepted, Self::Working];
+}
+
+/// Kills a program at its moment: the server has an ordinary end.
+fn kill(child: Killed, req: ConnReq, target: &Mr<Memory>, moment: Moment) {
+    match moment {
+        Moment::Requested => {
+            drop(child);
+            // The accept fails, or the connection ends.
+            if let Ok(conn) = req.connect(&[]) {
+                assert_ne!(event(&conn), ConnEvent::Established, "it is dead");
+            }
+        }
+        Moment::Accepted => {
+            let conn = req.connect(&target.get_descriptor()).expect("accepts");
+            drop(child);
+            // Whether or not it came so far.
+            if event(&conn) == ConnEvent::Established {
+                assert_eq!(event(&conn), ConnEvent::Closed);
+            }
+        }
+        Moment::Working => {
+            let conn = req.connect(&target.get_descriptor()).expect("accepts");
+            assert_eq!(event(&conn), ConnEvent::Established);
+            let wc = completion(&conn);
+            assert_eq!(opcode_of(&wc, 0), WcOpcode::RECV);
+            drop(child);
+            assert_eq!(event(&conn), ConnEvent::Closed);
+            let rest = conn.close(LIMIT).expect("it is freed");
+            assert_eq!(rest.len(), 4, "{rest:?}");
+        }
+    }
+}
+
 /// Programs that are killed at any moment: with a request that the server has not read, when they
 /// were just accepted, and in the middle of sending and writing. The kernel notifies the server,
 /// for which each is an ordinary end, and frees their objects.
@@ -158,7 +268,6 @@ fn still_works(ep: &Ep, peer: &Peer) {
 fn clients_that_are_killed() {
     const CHILD: &str = "RPMA_TEST_CLIENT_TO_KILL";
     const CLIENTS: usize = 12;
-    const MOMENTS: usize = 3;
     if let Ok(port) = env::var(CHILD) {
         let peer = peer();
         connect_and_work(&peer, port.parse().expect("a port"));
@@ -192,34 +301,7 @@ fn clients_that_are_killed() {
                 let part = dst.slice(..).expect("all");
                 req.recv(part, wr_id).expect("posted");
             }
-            match nth % MOMENTS {
-                0 => {
-                    drop(child);
-                    // The accept fails, or the connection ends.
-                    if let Ok(conn) = req.connect(&[]) {
-                        assert_ne!(event(&conn), ConnEvent::Established, "it is dead");
-                    }
-                    continue;
-                }
-                1 => {
-                    let conn = req.connect(&target.get_descriptor()).expect("accepts");
-                    drop(child);
-                    // Whether or not it came so far.
-                    if event(&conn) == ConnEvent::Established {
-                        assert_eq!(event(&conn), ConnEvent::Closed);
-                    }
-                }
-                _ => {
-                    let conn = req.connect(&target.get_descriptor()).expect("accepts");
-                    assert_eq!(event(&conn), ConnEvent::Established);
-                    let wc = completion(&conn);
-                    assert_eq!(opcode_of(&wc, 0), WcOpcode::RECV);
-                    drop(child);
-                    assert_eq!(event(&conn), ConnEvent::Closed);
-                    let rest = conn.close(LIMIT).expect("it is freed");
-                    assert_eq!(rest.len(), 4, "{rest:?}");
-                }
-            }
+            kill(child, req, &target, Moment::ALL[nth % Moment::ALL.len()]);
         }
         still_works(&ep, &peer);
     });
