@@ -1,12 +1,12 @@
 //! Channels of several queues: the queue of an event.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use rpma::{
-    ComplChannel, CompletionChannel, ConnCfg, CqEvent, CqKind, Error, MrSlice, RemoteSlice, Srq,
-    SrqCfg,
+    ComplChannel, CompletionChannel, ConnCfg, CqEvent, CqKind, Error, MrSlice, Peer, RemoteSlice,
+    Srq, SrqCfg,
 };
 
 use crate::common::{LIMIT, Pair, device_test, peer};
@@ -15,13 +15,86 @@ use crate::support::{
     send, started, takes_event, with_channel, write,
 };
 
+/// The keys of connections that are dropped begin here.
+const DROPPED: u64 = 1 << 32;
+
+/// Makes connections with two keys on the channel, and drops them with events, until `stopped`.
+/// Returns the next key.
+fn drop_connections(peer: &Peer, channel: &CompletionChannel, stopped: &AtomicBool) -> u64 {
+    let mut key = DROPPED;
+    while !stopped.load(Ordering::Relaxed) || key < DROPPED + 50 {
+        let client = on_channel(channel, key);
+        let server = on_channel(channel, key + 1);
+        let Pair { client, server } = Pair::with(peer, &client, &server);
+        receives(&client, 1);
+        write(&client);
+        write(&server);
+        send(&server, ALWAYS);
+        drop(client);
+        drop(server);
+        key += 2;
+    }
+    key
+}
+
+/// Waits for an event of each of many operations on connections with the keys 0 and 1. Returns the
+/// highest key of a dropped connection that came among them.
+fn find_queues(stable: &[Pair; 2], channel: &CompletionChannel) -> u64 {
+    const STEPS: u64 = 400;
+    let (mut random, mut highest) = (Random(4), 0);
+    for _ in 0..STEPS {
+        let key = random.below(2);
+        let pair = &stable[key as usize];
+        let (kind, cq) = match random.below(2) {
+            0 => {
+                write(&pair.client);
+                (CqKind::Main, pair.client.get_cq())
+            }
+            _ => {
+                send(&pair.server, ALWAYS);
+                receives(&pair.client, 1);
+                (CqKind::Receive, rcq(&pair.client))
+            }
+        };
+        // No other operation was posted to the two, so this is the only event of theirs.
+        loop {
+            let event = channel.wait_timeout(LIMIT).expect("its event comes");
+            if event.key < DROPPED {
+                assert_eq!((event.key, event.kind), (key, kind));
+                break;
+            }
+            highest = highest.max(event.key);
+        }
+        polled(cq, 1);
+        if kind == CqKind::Receive {
+            polled(pair.server.get_cq(), 1);
+        }
+    }
+    highest
+}
+
+/// Events that a dropped queue left on the channel are discarded with it.
+fn discards_events(peer: &Peer, channel: &CompletionChannel) {
+    while channel.wait_timeout(Duration::ZERO).is_ok() {}
+    let pairs = [5, 6].map(|key| {
+        let pair = Pair::with(peer, &on_channel(channel, key), &ConnCfg::new());
+        write(&pair.client);
+        polled(pair.client.get_cq(), 1);
+        pair
+    });
+    let [one, other] = pairs;
+    drop(one);
+    let event = channel.wait_timeout(LIMIT).expect("the other's");
+    assert_eq!((event.key, event.kind), (6, CqKind::Main));
+    drop(other);
+    none(channel.wait_timeout(SHORT));
+}
+
 /// Promise: each event of a channel names its queue, by key and kind, also while other queues on
 /// the channel are destroyed, with events of theirs on it. For a dropped connection at most the key
 /// comes.
 #[test]
 fn the_queue_of_an_event_is_found_while_others_are_destroyed() {
-    const STEPS: u64 = 400;
-    const DROPPED: u64 = 1 << 32;
     device_test(|| {
         let peer = peer();
         let channel = CompletionChannel::new(&peer).expect("a channel");
@@ -33,56 +106,12 @@ fn the_queue_of_an_event_is_found_while_others_are_destroyed() {
         let (stop, stopped) = Stop::new();
         let dropper = started({
             let (peer, channel) = (peer.clone(), channel.clone());
-            move || {
-                let mut key = DROPPED;
-                while !stopped.load(Ordering::Relaxed) || key < DROPPED + 50 {
-                    let client = on_channel(&channel, key);
-                    let server = on_channel(&channel, key + 1);
-                    let Pair { client, server } = Pair::with(&peer, &client, &server);
-                    receives(&client, 1);
-                    write(&client);
-                    write(&server);
-                    send(&server, ALWAYS);
-                    drop(client);
-                    drop(server);
-                    key += 2;
-                }
-                key
-            }
+            move || drop_connections(&peer, &channel, &stopped)
         });
         let run = started({
             let channel = channel.clone();
             move || {
-                let (mut random, mut highest) = (Random(4), 0);
-                for _ in 0..STEPS {
-                    let key = random.below(2);
-                    let pair = &stable[key as usize];
-                    let (kind, cq) = match random.below(2) {
-                        0 => {
-                            write(&pair.client);
-                            (CqKind::Main, pair.client.get_cq())
-                        }
-                        _ => {
-                            send(&pair.server, ALWAYS);
-                            receives(&pair.client, 1);
-                            (CqKind::Receive, rcq(&pair.client))
-                        }
-                    };
-                    // No other operation was posted to the two, so this is the only event of
-                    // theirs.
-                    loop {
-                        let event = channel.wait_timeout(LIMIT).expect("its event comes");
-                        if event.key < DROPPED {
-                            assert_eq!((event.key, event.kind), (key, kind));
-                            break;
-                        }
-                        highest = highest.max(event.key);
-                    }
-                    polled(cq, 1);
-                    if kind == CqKind::Receive {
-                        polled(pair.server.get_cq(), 1);
-                    }
-                }
+                let highest = find_queues(&stable, &channel);
                 (stable, highest)
             }
         });
@@ -91,21 +120,7 @@ fn the_queue_of_an_event_is_found_while_others_are_destroyed() {
         let next = finished("dropping connections", dropper);
         assert!(highest < next, "{highest} is nobody's key");
         drop(stable);
-
-        // Events that a dropped queue left on the channel are discarded with it.
-        while channel.wait_timeout(Duration::ZERO).is_ok() {}
-        let pairs = [5, 6].map(|key| {
-            let pair = Pair::with(&peer, &on_channel(&channel, key), &ConnCfg::new());
-            write(&pair.client);
-            polled(pair.client.get_cq(), 1);
-            pair
-        });
-        let [one, other] = pairs;
-        drop(one);
-        let event = channel.wait_timeout(LIMIT).expect("the other's");
-        assert_eq!((event.key, event.kind), (6, CqKind::Main));
-        drop(other);
-        none(channel.wait_timeout(SHORT));
+        discards_events(&peer, &channel);
     });
 }
 
