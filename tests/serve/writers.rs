@@ -13,7 +13,7 @@ use std::time::Duration;
 use rpma::commit::{Limits, Method, Writer, WriterCfg};
 use rpma::pmem::PmemMap;
 use rpma::serve::{Directory, Part, Served, Server, ServerCfg};
-use rpma::sim::{Fabric, Host, Platform, Pmem, Profile, now, sleep};
+use rpma::sim::{Fabric, Host, JoinHandle, Platform, Pmem, Profile, now, sleep};
 use rpma::{
     ConnCfg, ConnEvent, ConnReq, Device, Ep, Error, Flags, Mr, MrRemote, MrUsage, Peer, PeerCfg,
     Refusal, RefusalCode, Side, Wc,
@@ -197,6 +197,105 @@ fn serve(addr: &str, pmem: &Pmem, stops: &AtomicBool) -> rpma::Result<()> {
     Ok(())
 }
 
+/// Memory of the server's host, with a directory in its first half.
+fn memory(near: &Host) -> Pmem {
+    near.set_platform(Platform::Eadr);
+    let pmem = near.pmem("memory", 2 * LEN);
+    let _entered = near.enter();
+    let all = PmemMap::open(pmem.path(), 2 * LEN).expect("the memory");
+    Directory::create(all.part(..LEN).expect("inside"), 4).expect("made");
+    pmem
+}
+
+/// The server's host, and the program on it.
+struct Serving {
+    near: Host,
+    pmem: Pmem,
+    stops: Arc<AtomicBool>,
+    program: JoinHandle<()>,
+}
+
+impl Serving {
+    fn new(near: Host) -> Self {
+        let pmem = memory(&near);
+        let stops = Arc::new(AtomicBool::new(false));
+        let program = Self::start(&near, &pmem, &stops);
+        Self {
+            near,
+            pmem,
+            stops,
+            program,
+        }
+    }
+
+    fn start(near: &Host, pmem: &Pmem, stops: &Arc<AtomicBool>) -> JoinHandle<()> {
+        let (addr, pmem, stops) = (near.addr().to_string(), pmem.clone(), Arc::clone(stops));
+        near.spawn(move || {
+            let served = serve(&addr, &pmem, &stops);
+            log::debug!("the server ends: {served:?}");
+        })
+    }
+
+    /// Its host loses its power, and starts again.
+    fn restarted(self) -> Self {
+        self.near.power_cut();
+        self.program.join().expect("no panic");
+        self.near.restart();
+        let program = Self::start(&self.near, &self.pmem, &self.stops);
+        Self { program, ..self }
+    }
+
+    /// Its program stops, and its host loses its power. Returns the bytes that are left.
+    fn ended(self) -> Vec<u8> {
+        self.stops.store(true, Ordering::Relaxed);
+        self.program.join().expect("no panic");
+        self.near.power_cut();
+        self.pmem.bytes()
+    }
+}
+
+/// Hosts of clients stand still, and the server's loses its power in some runs.
+fn disturbed(mut server: Serving, hosts: &[Host; 2], random: &mut Random) -> Serving {
+    let cuts = random.below(3) == 0;
+    for step in 0..4 {
+        sleep(Duration::from_micros(random.below(60_000)));
+        if cuts && step == 2 {
+            server = server.restarted();
+        } else {
+            let host = &hosts[random.below(2) as usize];
+            host.freeze();
+            sleep(Duration::from_micros(random.below(400_000)));
+            host.thaw();
+        }
+    }
+    server
+}
+
+/// Each place has the record that was acknowledged for it.
+fn check_places(bytes: &[u8], acknowledged: &BTreeMap<u64, (u64, u64)>) {
+    for (place, (instance, number)) in acknowledged {
+        let at = LEN + START + *place as usize * RECORD;
+        let word = |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().expect("8 bytes"));
+        assert_eq!(
+            (word(at), word(at + 8)),
+            (*instance, *number),
+            "place {place}"
+        );
+    }
+    assert!(acknowledged.len() as u64 >= RECORDS);
+}
+
+/// One writer at least has written all of its records, and a refusal is for good.
+fn check_ends(ended: &[Ended]) {
+    for each in ended {
+        if let Ended::Told(refusal) = each {
+            assert!(!refusal.code().is_temporary(), "{refusal}");
+        }
+    }
+    let is_done = |ended: &Ended| matches!(ended, Ended::Done);
+    assert!(ended.iter().any(is_done), "{ended:?}");
+}
+
 /// One run: two writers, and a network and hosts with faults that the seed chooses.
 fn run(seed: u64) {
     let mut random = Random(seed);
@@ -207,22 +306,7 @@ fn run(seed: u64) {
     };
     let fabric = Fabric::seeded(profile, seed);
     let near = fabric.host("server");
-    near.set_platform(Platform::Eadr);
-    let pmem = near.pmem("memory", 2 * LEN);
-    {
-        let _entered = near.enter();
-        let all = PmemMap::open(pmem.path(), 2 * LEN).expect("the memory");
-        Directory::create(all.part(..LEN).expect("inside"), 4).expect("made");
-    }
-    let stops = Arc::new(AtomicBool::new(false));
-    let serving = |host: &Host| {
-        let (addr, pmem, stops) = (near.addr().to_string(), pmem.clone(), Arc::clone(&stops));
-        host.spawn(move || {
-            let served = serve(&addr, &pmem, &stops);
-            log::debug!("the server ends: {served:?}");
-        })
-    };
-    let mut server = serving(&near);
+    let server = Serving::new(near.clone());
     let acknowledged = Acknowledged::default();
     let hosts = ["one", "other"].map(|name| fabric.host(name));
     let writers = [0, 1].map(|n: usize| {
@@ -240,47 +324,14 @@ fn run(seed: u64) {
             .between(host, &near)
             .delay_up_to(Duration::from_micros(500));
     }
-    let cuts = random.below(3) == 0;
-    for step in 0..4 {
-        sleep(Duration::from_micros(random.below(60_000)));
-        if cuts && step == 2 {
-            near.power_cut();
-            server.join().expect("no panic");
-            near.restart();
-            server = serving(&near);
-        } else {
-            let host = &hosts[random.below(2) as usize];
-            host.freeze();
-            sleep(Duration::from_micros(random.below(400_000)));
-            host.thaw();
-        }
-    }
+    let server = disturbed(server, &hosts, &mut random);
     let ended = writers.map(|writer| writer.join().expect("no panic"));
-    stops.store(true, Ordering::Relaxed);
-    server.join().expect("no panic");
-    near.power_cut();
-    let bytes = pmem.bytes();
-    let acknowledged = acknowledged.lock().unwrap_or_else(PoisonError::into_inner);
-    for (place, (instance, number)) in acknowledged.iter() {
-        let at = LEN + START + *place as usize * RECORD;
-        let word = |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().expect("8 bytes"));
-        assert_eq!(
-            (word(at), word(at + 8)),
-            (*instance, *number),
-            "place {place}"
-        );
-    }
-    let done = ended
-        .iter()
-        .filter(|ended| matches!(ended, Ended::Done))
-        .count();
-    for each in &ended {
-        if let Ended::Told(refusal) = each {
-            assert!(!refusal.code().is_temporary(), "{refusal}");
-        }
-    }
-    assert!(done > 0, "{ended:?}");
-    assert!(acknowledged.len() as u64 >= RECORDS);
+    let bytes = server.ended();
+    check_places(
+        &bytes,
+        &acknowledged.lock().unwrap_or_else(PoisonError::into_inner),
+    );
+    check_ends(&ended);
     if let Some(why) = fabric.why_not_repeatable() {
         panic!("{why}");
     }
