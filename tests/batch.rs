@@ -8,8 +8,8 @@ use common::{
     invalid, next_completion, no_completion, opcode_of, pattern, peer, region, remote,
 };
 use rpma::{
-    Conn, ConnCfg, ConnEvent, ConnReq, Ep, Error, Flags, FlushType, Mr, MrRemote, MrSlice, MrUsage,
-    Queue, RemoteSlice, Srq, SrqCfg, WcOpcode, WcStatus,
+    Batch, Conn, ConnCfg, ConnEvent, ConnReq, Ep, Error, Flags, FlushType, Mr, MrRemote, MrSlice,
+    MrUsage, Queue, RemoteSlice, Srq, SrqCfg, WcOpcode, WcStatus,
 };
 
 const ALWAYS: Flags = Flags::COMPLETION_ALWAYS;
@@ -75,6 +75,85 @@ fn records_and_their_flush() {
     });
 }
 
+/// The word of the atomic write below.
+const WORD: [u8; 8] = 0x0102_0304_0506_0708_u64.to_le_bytes();
+
+/// Adds every kind of operation, with the numbers from 1 on.
+fn add_every_kind<'a>(batch: &mut Batch<'a, 24>, source: &'a Mr<Memory>, far: &MrRemote) {
+    let parts = [
+        part(source, 300, 10),
+        part(source, 500, 0),
+        part(source, 700, 20),
+    ];
+    let add = |added: Result<(), Error>| added.expect("added");
+    let (inline, fenced) = (ALWAYS | Flags::INLINE, ALWAYS | Flags::FENCE);
+    add(batch.write(there(far, 0, 100), part(source, 0, 100), ALWAYS, 1));
+    add(batch.write(there(far, 100, 50), part(source, 100, 50), inline, 2));
+    add(batch.write_with_imm(there(far, 150, 8), part(source, 150, 8), ALWAYS, 77, 3));
+    add(batch.write(RemoteSlice::EMPTY, MrSlice::EMPTY, ALWAYS, 4));
+    add(batch.flush(there(far, 0, 158), VISIBLE, ALWAYS, 5));
+    add(batch.write_gather(there(far, 200, 30), &parts, ALWAYS, 6));
+    add(batch.atomic_write(there(far, 240, 8), &WORD, ALWAYS, 7));
+    add(batch.send(part(source, 1000, 40), ALWAYS, 8));
+    add(batch.send_with_imm(part(source, 1100, 40), inline, 78, 9));
+    add(batch.send_gather(&parts, ALWAYS, 10));
+    add(batch.send(MrSlice::EMPTY, ALWAYS | Flags::SOLICITED, 11));
+    add(batch.flush(there(far, 200, 48), VISIBLE, ALWAYS, 12));
+    add(batch.read(part(source, 2000, 100), there(far, 0, 100), ALWAYS, 13));
+    add(batch.write(there(far, 300, 4), part(source, 300, 4), fenced, 14));
+    add(batch.write_gather(there(far, 310, 20), &[parts[2]], inline, 15));
+    assert_eq!(batch.len(), 15);
+}
+
+/// The kinds of the completions of these operations, in order.
+fn kinds_of(client: &Conn) -> [WcOpcode; 15] {
+    let flush = match client.has_native_flush() {
+        true => WcOpcode::FLUSH,
+        false => WcOpcode::RDMA_READ,
+    };
+    let word = match client.has_native_atomic_write() {
+        true => WcOpcode::ATOMIC_WRITE,
+        false => WcOpcode::RDMA_WRITE,
+    };
+    let (write, send, read) = (WcOpcode::RDMA_WRITE, WcOpcode::SEND, WcOpcode::RDMA_READ);
+    [
+        write, write, write, write, flush, write, word, send, send, send, send, flush, read, write,
+        write,
+    ]
+}
+
+/// The messages and the notice of these operations have arrived, in order.
+fn check_received(server: &Conn) {
+    let received = completions(server, 5);
+    let received = received.iter().map(|wc| {
+        let message = wc.result().expect("a message");
+        (wc.wr_id(), message.opcode(), message.imm_data())
+    });
+    let (message, notice) = (WcOpcode::RECV, WcOpcode::RECV_RDMA_WITH_IMM);
+    let expected = [
+        (100, notice, Some(77)),
+        (101, message, None),
+        (102, message, Some(78)),
+        (103, message, None),
+        (104, message, None),
+    ];
+    assert_eq!(received.collect::<Vec<_>>(), expected);
+}
+
+/// The bytes of these operations are where they belong.
+fn check_bytes(from: &[u8], to: &[u8], inbox: &[u8]) {
+    assert_eq!(to[..158], from[..158], "writes");
+    let gathered = [&from[300..310], &from[700..720]].concat();
+    assert_eq!(to[200..230], gathered, "the gathered write");
+    assert_eq!(to[240..248], WORD, "the atomic write");
+    assert_eq!(to[300..304], from[300..304], "the fenced write");
+    assert_eq!(to[310..330], from[700..720], "the gathered inline write");
+    assert_eq!(from[2000..2100], from[..100], "the read");
+    assert_eq!(inbox[100..140], from[1000..1040], "a message");
+    assert_eq!(inbox[200..240], from[1100..1140], "an inline message");
+    assert_eq!(inbox[300..330], gathered, "a gathered message");
+}
+
 /// Every operation has its place: data, order and `op_context`. Gathers, and operations that a
 /// chain does not have, take turns with others, and there is an operation without any bytes.
 #[test]
@@ -92,112 +171,15 @@ fn every_kind_of_operation_among_others() {
                 let receive = part(&inbox, n * 100, 100);
                 pair.server.recv(receive, 100 + n as u64).expect("posted");
             }
-
-            let word = 0x0102_0304_0506_0708u64.to_le_bytes();
-            let parts = [
-                part(&source, 300, 10),
-                part(&source, 500, 0),
-                part(&source, 700, 20),
-            ];
             let mut batch = pair.client.batch::<24>();
-            let add = |added: Result<(), Error>| added.expect("added");
-            add(batch.write(there(&far, 0, 100), part(&source, 0, 100), ALWAYS, 1));
-            add(batch.write(
-                there(&far, 100, 50),
-                part(&source, 100, 50),
-                ALWAYS | Flags::INLINE,
-                2,
-            ));
-            add(batch.write_with_imm(there(&far, 150, 8), part(&source, 150, 8), ALWAYS, 77, 3));
-            add(batch.write(RemoteSlice::EMPTY, MrSlice::EMPTY, ALWAYS, 4));
-            add(batch.flush(there(&far, 0, 158), VISIBLE, ALWAYS, 5));
-            add(batch.write_gather(there(&far, 200, 30), &parts, ALWAYS, 6));
-            add(batch.atomic_write(there(&far, 240, 8), &word, ALWAYS, 7));
-            add(batch.send(part(&source, 1000, 40), ALWAYS, 8));
-            add(batch.send_with_imm(part(&source, 1100, 40), ALWAYS | Flags::INLINE, 78, 9));
-            add(batch.send_gather(&parts, ALWAYS, 10));
-            add(batch.send(MrSlice::EMPTY, ALWAYS | Flags::SOLICITED, 11));
-            add(batch.flush(there(&far, 200, 48), VISIBLE, ALWAYS, 12));
-            add(batch.read(part(&source, 2000, 100), there(&far, 0, 100), ALWAYS, 13));
-            add(batch.write(
-                there(&far, 300, 4),
-                part(&source, 300, 4),
-                ALWAYS | Flags::FENCE,
-                14,
-            ));
-            add(batch.write_gather(
-                there(&far, 310, 20),
-                &[parts[2]],
-                ALWAYS | Flags::INLINE,
-                15,
-            ));
-            assert_eq!(batch.len(), 15);
+            add_every_kind(&mut batch, &source, &far);
             batch.post().expect("posted");
-
             let sent = completions(&pair.client, 15);
-            let native = (
-                pair.client.has_native_flush(),
-                pair.client.has_native_atomic_write(),
-            );
-            let flush = if native.0 {
-                WcOpcode::FLUSH
-            } else {
-                WcOpcode::RDMA_READ
-            };
-            let word_as = if native.1 {
-                WcOpcode::ATOMIC_WRITE
-            } else {
-                WcOpcode::RDMA_WRITE
-            };
-            let (write, send) = (WcOpcode::RDMA_WRITE, WcOpcode::SEND);
-            let kinds = [
-                write,
-                write,
-                write,
-                write,
-                flush,
-                write,
-                word_as,
-                send,
-                send,
-                send,
-                send,
-                flush,
-                WcOpcode::RDMA_READ,
-                write,
-                write,
-            ];
-            for (n, (wc, kind)) in sent.iter().zip(kinds).enumerate() {
+            for (n, (wc, kind)) in sent.iter().zip(kinds_of(&pair.client)).enumerate() {
                 assert_eq!(opcode_of(wc, n as u64 + 1), kind, "{n}");
             }
-
-            let received = completions(&pair.server, 5);
-            let received = received.iter().map(|wc| {
-                let message = wc.result().expect("a message");
-                (wc.wr_id(), message.opcode(), message.imm_data())
-            });
-            let (message, notice) = (WcOpcode::RECV, WcOpcode::RECV_RDMA_WITH_IMM);
-            let expected = [
-                (100, notice, Some(77)),
-                (101, message, None),
-                (102, message, Some(78)),
-                (103, message, None),
-                (104, message, None),
-            ];
-            assert_eq!(received.collect::<Vec<_>>(), expected);
-
-            let (from, to) = (contents(&source), contents(&target));
-            assert_eq!(to[..158], from[..158], "writes");
-            let gathered = [&from[300..310], &from[700..720]].concat();
-            assert_eq!(to[200..230], gathered, "the gathered write");
-            assert_eq!(to[240..248], word, "the atomic write");
-            assert_eq!(to[300..304], from[300..304], "the fenced write");
-            assert_eq!(to[310..330], from[700..720], "the gathered inline write");
-            assert_eq!(from[2000..2100], from[..100], "the read");
-            let inbox = contents(&inbox);
-            assert_eq!(inbox[100..140], from[1000..1040], "a message");
-            assert_eq!(inbox[200..240], from[1100..1140], "an inline message");
-            assert_eq!(inbox[300..330], gathered, "a gathered message");
+            check_received(&pair.server);
+            check_bytes(&contents(&source), &contents(&target), &contents(&inbox));
         }
     });
 }
