@@ -8,8 +8,8 @@ use std::thread;
 
 use common::{Memory, Pair, completion, completions, device_test, peer, region, remote};
 use rpma::{
-    Conn, ConnCfg, Counters, Error, Flags, FlushType, Mr, MrRemote, MrSlice, MrUsage, RemoteSlice,
-    Result, WcStatus,
+    Batch, Conn, ConnCfg, Counters, Error, Flags, FlushType, Mr, MrRemote, MrSlice, MrUsage,
+    RemoteSlice, Result, WcStatus,
 };
 
 const ALWAYS: Flags = Flags::COMPLETION_ALWAYS;
@@ -65,115 +65,126 @@ fn added(conn: &Conn, action: impl FnOnce()) -> (u64, u64) {
     (after.posted - before.posted, after.bytes - before.bytes)
 }
 
+/// Posts an operation with these flags.
+type Single = fn(&Conn, &Memories, Flags) -> Result<()>;
+/// Adds the same one to a batch.
+type InBatch = for<'a> fn(&mut Batch<'a, 8>, &'a Memories, Flags) -> Result<()>;
+
+/// An operation of some bytes, alone and in a batch.
+#[derive(Clone, Copy)]
+struct Operation {
+    name: &'static str,
+    bytes: u64,
+    single: Single,
+    in_batch: InBatch,
+}
+
+/// Both ways of an operation, which have the same arguments.
+macro_rules! operation {
+    ($name:literal, $bytes:literal, |$to:ident, $m:ident, $flags:ident| $do:expr) => {
+        Operation {
+            name: $name,
+            bytes: $bytes,
+            single: |$to, $m, $flags| $do.map(drop),
+            in_batch: |$to, $m, $flags| $do.map(drop),
+        }
+    };
+}
+
+const OPERATIONS: [Operation; 8] = [
+    operation!("write", 100, |to, m, flags| {
+        to.write(m.far.slice(..100)?, m.local.slice(..100)?, flags, 1)
+    }),
+    operation!("inline", 40, |to, m, flags| {
+        let flags = flags | Flags::INLINE;
+        to.write(m.far.slice(..40)?, m.local.slice(..40)?, flags, 1)
+    }),
+    operation!("nothing", 0, |to, m, flags| {
+        to.write(m.far.slice(..0)?, m.local.slice(..0)?, flags, 1)
+    }),
+    operation!("gather", 150, |to, m, flags| {
+        let parts = [m.local.slice(..100)?, m.local.slice(200..250)?];
+        to.write_gather(m.far.slice(..150)?, &parts, flags, 1)
+    }),
+    operation!("read", 70, |to, m, flags| {
+        to.read(m.local.slice(..70)?, m.far.slice(..70)?, flags, 1)
+    }),
+    operation!("send", 30, |to, m, flags| to.send(
+        m.local.slice(..30)?,
+        flags,
+        1
+    )),
+    operation!("atomic write", 8, |to, m, flags| {
+        to.atomic_write(m.far.slice(8..16)?, &[1; 8], flags, 1)
+    }),
+    operation!("flush", 0, |to, m, flags| to.flush(
+        m.far.slice(..100)?,
+        VISIBLE,
+        flags,
+        1
+    )),
+];
+
+impl Operation {
+    /// Alone, with these flags. Whether the device has it.
+    fn counts_alone(&self, pair: &Pair, m: &Memories, flags: Flags) -> bool {
+        let Self { name, bytes, .. } = *self;
+        let conn = &pair.client;
+        if (self.single)(conn, m, flags).is_err() {
+            // A fence that this device does not have.
+            assert_ne!(flags, ALWAYS, "{name}");
+            return false;
+        }
+        completion(conn).result().expect("done");
+        let alone = added(conn, || (self.single)(conn, m, flags).expect("posted"));
+        completion(conn).result().expect("done");
+        assert_eq!(alone, (1, bytes), "{name}, {flags:?}");
+        true
+    }
+
+    /// In a batch of so many, and in the same batch once more.
+    fn counts_in_a_batch(&self, pair: &Pair, m: &Memories, (flags, count): (Flags, u64)) {
+        let Self { name, bytes, .. } = *self;
+        let conn = &pair.client;
+        let mut batch = conn.batch::<8>();
+        for _ in 0..count {
+            (self.in_batch)(&mut batch, m, flags).expect("room");
+        }
+        let all = added(conn, || _ = batch.post().expect("posted"));
+        for wc in completions(conn, count as usize) {
+            wc.result().expect("done");
+        }
+        assert_eq!(all, (count, count * bytes), "{count} {name}, {flags:?}");
+        // A batch that is used again begins empty.
+        (self.in_batch)(&mut batch, m, flags).expect("room");
+        batch.clear();
+        (self.in_batch)(&mut batch, m, flags).expect("room");
+        let one = added(conn, || _ = batch.post().expect("posted"));
+        completion(conn).result().expect("done");
+        assert_eq!(one, (1, bytes), "{name}, {flags:?}");
+    }
+}
+
 /// An operation alone, in a batch of one and in a batch of two, with and without a fence, counts
 /// as many requests and bytes.
 #[test]
 fn each_way_counts_the_same() {
-    type Single = fn(&Conn, &Memories, Flags) -> Result<()>;
-    type InBatch = for<'a> fn(&mut rpma::Batch<'a, 8>, &'a Memories, Flags) -> Result<()>;
-    macro_rules! operation {
-        (|$to:ident, $m:ident, $flags:ident| $do:expr) => {
-            (
-                (|$to, $m, $flags| $do.map(drop)) as Single,
-                (|$to, $m, $flags| $do.map(drop)) as InBatch,
-            )
-        };
-    }
-    const WORD: &[u8; 8] = &[1; 8];
-    let operations: [(&str, u64, (Single, InBatch)); 8] = [
-        (
-            "write",
-            100,
-            operation!(|to, m, flags| {
-                to.write(m.far.slice(..100)?, m.local.slice(..100)?, flags, 1)
-            }),
-        ),
-        (
-            "inline",
-            40,
-            operation!(|to, m, flags| {
-                let flags = flags | Flags::INLINE;
-                to.write(m.far.slice(..40)?, m.local.slice(..40)?, flags, 1)
-            }),
-        ),
-        (
-            "nothing",
-            0,
-            operation!(|to, m, flags| {
-                to.write(m.far.slice(..0)?, m.local.slice(..0)?, flags, 1)
-            }),
-        ),
-        (
-            "gather",
-            150,
-            operation!(|to, m, flags| {
-                let parts = [m.local.slice(..100)?, m.local.slice(200..250)?];
-                to.write_gather(m.far.slice(..150)?, &parts, flags, 1)
-            }),
-        ),
-        (
-            "read",
-            70,
-            operation!(|to, m, flags| {
-                to.read(m.local.slice(..70)?, m.far.slice(..70)?, flags, 1)
-            }),
-        ),
-        (
-            "send",
-            30,
-            operation!(|to, m, flags| to.send(m.local.slice(..30)?, flags, 1)),
-        ),
-        (
-            "atomic write",
-            8,
-            operation!(|to, m, flags| { to.atomic_write(m.far.slice(8..16)?, WORD, flags, 1) }),
-        ),
-        (
-            "flush",
-            0,
-            operation!(|to, m, flags| to.flush(m.far.slice(..100)?, VISIBLE, flags, 1)),
-        ),
-    ];
     device_test(|| {
         let peer = peer();
         let m = Memories::new(&peer);
         for cfg in configurations() {
             let pair = Pair::with(&peer, &cfg, &cfg);
-            let conn = &pair.client;
-            for (name, bytes, (single, in_batch)) in operations {
+            for operation in OPERATIONS {
                 // Messages need receives.
-                let receives = if name == "send" { 16 } else { 0 };
+                let receives = if operation.name == "send" { 16 } else { 0 };
                 for n in 0..receives {
                     let part = m.local.slice(512..).expect("inside");
                     pair.server.recv(part, n).expect("a slot");
                 }
                 for flags in [ALWAYS, ALWAYS | Flags::FENCE] {
-                    if single(conn, &m, flags).is_err() {
-                        // A fence that this device does not have.
-                        assert_ne!(flags, ALWAYS, "{name}");
-                        continue;
-                    }
-                    completion(conn).result().expect("done");
-                    let alone = added(conn, || single(conn, &m, flags).expect("posted"));
-                    completion(conn).result().expect("done");
-                    assert_eq!(alone, (1, bytes), "{name}, {flags:?}");
-                    for count in [1, 2] {
-                        let mut batch = conn.batch::<8>();
-                        for _ in 0..count {
-                            in_batch(&mut batch, &m, flags).expect("room");
-                        }
-                        let all = added(conn, || _ = batch.post().expect("posted"));
-                        for wc in completions(conn, count as usize) {
-                            wc.result().expect("done");
-                        }
-                        assert_eq!(all, (count, count * bytes), "{count} {name}, {flags:?}");
-                        // A batch that is used again begins empty.
-                        in_batch(&mut batch, &m, flags).expect("room");
-                        batch.clear();
-                        in_batch(&mut batch, &m, flags).expect("room");
-                        let one = added(conn, || _ = batch.post().expect("posted"));
-                        completion(conn).result().expect("done");
-                        assert_eq!(one, (1, bytes), "{name}, {flags:?}");
+                    if operation.counts_alone(&pair, &m, flags) {
+                        operation.counts_in_a_batch(&pair, &m, (flags, 1));
+                        operation.counts_in_a_batch(&pair, &m, (flags, 2));
                     }
                 }
             }
