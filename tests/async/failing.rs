@@ -2,7 +2,7 @@
 
 use rpma::sim::{Errno, How};
 use rpma::{Error, FlushType, WcStatus};
-use rpma_async::{Conn, Setup};
+use rpma_async::{Conn, Refused, Setup};
 use tokio::task::yield_now;
 
 use crate::common::{on_fabric, peer, with_fabric};
@@ -27,55 +27,99 @@ pub(crate) fn names(error: &Error, call: &str, errno: Errno) {
     assert_eq!(cause.raw_os_error(), Some(errno.raw_os_error()), "{error}");
 }
 
+/// Posts an operation, and returns the error if that fails.
+type Post = fn(&Conn, &Memories) -> Option<Error>;
+
+const POSTS: [(&str, Post); 4] = [
+    ("write", |conn, memories| {
+        without_memory(conn.write(memories.to(), memories.word()))
+    }),
+    ("read", |conn, memories| {
+        without_memory(conn.read(memories.block(&[0; 7]), memories.to()))
+    }),
+    ("batch", |conn, memories| {
+        let word = memories.word();
+        let mut batch = conn.batch::<3>();
+        batch.write(memories.to(), word.clone()).expect("room");
+        batch.send(word.clone()).expect("room");
+        batch.write(memories.to(), word).expect("room");
+        without_memory(batch.commit())
+    }),
+    ("commit", |conn, memories| {
+        let parts = [(memories.to(), memories.word())];
+        let pointer = memories.remote.slice(64..72).expect("inside");
+        without_memory(conn.commit(parts, Some((pointer, [1; 8])), FlushType::Visibility))
+    }),
+];
+
+/// The error of a post that has failed. Its memory does not come back.
+#[track_caller]
+fn without_memory<T, B>(posted: Result<T, Refused<B>>) -> Option<Error> {
+    let refused = posted.err()?;
+    assert!(
+        refused.memory.is_none(),
+        "the device may have it: {refused:?}"
+    );
+    Some(refused.error)
+}
+
+/// A post fails with `EIO` in this call, in this way, unless it makes another call.
+async fn failed_post(
+    world: &World,
+    memories: &Memories,
+    (client, server): (Conn, Conn),
+    (post, call, how): (Post, &str, How),
+) {
+    let failing = world.fabric.fail(call).on(&world.hosts[0]);
+    let failing = failing.how(how).next(Errno::IO);
+    let closed = tokio::spawn(client.closed());
+    let mut inbox = client.inbox().expect("it has receives");
+    let inbox = tokio::spawn(async move { inbox.next().await.map(|next| next.is_some()) });
+    yield_now().await;
+    let Some(error) = post(&client, memories) else {
+        // It was posted by another call.
+        assert!(failing.disarm());
+        client.close(CLOSE).await.expect("nothing is lost");
+        drop(in_time(closed).await.expect("no panic"));
+        drop(in_time(inbox).await.expect("no panic"));
+        return;
+    };
+    names(&error, call, Errno::IO);
+    let closed = in_time(closed).await.expect("no panic");
+    names(&closed.expect_err("the post's failure"), call, Errno::IO);
+    let received = in_time(inbox).await.expect("no panic");
+    received.expect_err("the post's failure");
+    takes_no_operation(&client, memories, call).await;
+    assert!(server.closed().await.is_ok());
+    if how == How::Refused {
+        assert_eq!(
+            memories.pool.available(),
+            3,
+            "nobody knows that the device has not got it"
+        );
+    }
+    let closed = client.close(CLOSE).await;
+    names(&closed.expect_err("the post's failure"), call, Errno::IO);
+    drop(server);
+}
+
+/// A connection that a failed post has ended posts no operation, and names the call.
+async fn takes_no_operation(client: &Conn, memories: &Memories, call: &str) {
+    client.idle().await.expect("nothing is in flight");
+    let ready = client.ready(1).await;
+    names(&ready.expect_err("the post's failure"), call, Errno::IO);
+    let refused = client
+        .write(memories.to(), memories.word())
+        .expect_err("it is over");
+    assert!(refused.memory.is_some(), "nothing was posted: {refused:?}");
+}
+
 /// Promise: a post that fails, in any way, ends the connection. The memory of the operation stays
 /// away until no device can use it, and everything that sleeps wakes. No batch is an exception,
 /// whichever of its requests is refused.
 #[test]
 fn a_failed_post_keeps_its_memory() {
-    type Post = fn(&Conn, &Memories) -> Option<Error>;
-    let posts: [(&str, Post); 4] = [
-        ("write", |conn, memories| {
-            let refused = conn.write(memories.to(), memories.word()).err()?;
-            assert!(
-                refused.memory.is_none(),
-                "the device may have it: {refused:?}"
-            );
-            Some(refused.error)
-        }),
-        ("read", |conn, memories| {
-            let refused = conn.read(memories.block(&[0; 7]), memories.to()).err()?;
-            assert!(
-                refused.memory.is_none(),
-                "the device may have it: {refused:?}"
-            );
-            Some(refused.error)
-        }),
-        ("batch", |conn, memories| {
-            let word = memories.word();
-            let mut batch = conn.batch::<3>();
-            batch.write(memories.to(), word.clone()).expect("room");
-            batch.send(word.clone()).expect("room");
-            batch.write(memories.to(), word).expect("room");
-            let refused = batch.commit().err()?;
-            assert!(
-                refused.memory.is_none(),
-                "the device may have it: {refused:?}"
-            );
-            Some(refused.error)
-        }),
-        ("commit", |conn, memories| {
-            let parts = [(memories.to(), memories.word())];
-            let pointer = memories.remote.slice(64..72).expect("inside");
-            let refused = conn.commit(parts, Some((pointer, [1; 8])), FlushType::Visibility);
-            let refused = refused.err()?;
-            assert!(
-                refused.memory.is_none(),
-                "the device may have it: {refused:?}"
-            );
-            Some(refused.error)
-        }),
-    ];
-    for (name, post) in posts {
+    for (name, post) in POSTS {
         for how in [How::Refused, How::Done, How::LastRefused] {
             for call in ["ibv_post_send", "ibv_wr_complete"] {
                 if call == "ibv_wr_complete" && how == How::LastRefused {
@@ -94,58 +138,6 @@ fn a_failed_post_keeps_its_memory() {
                 });
             }
         }
-    }
-
-    async fn failed_post(
-        world: &World,
-        memories: &Memories,
-        (client, server): (Conn, Conn),
-        (post, call, how): (Post, &str, How),
-    ) {
-        let failing = world
-            .fabric
-            .fail(call)
-            .on(&world.hosts[0])
-            .how(how)
-            .next(Errno::IO);
-        let closed = tokio::spawn(client.closed());
-        let mut inbox = client.inbox().expect("it has receives");
-        let inbox = tokio::spawn(async move { inbox.next().await.map(|next| next.is_some()) });
-        yield_now().await;
-        let Some(error) = post(&client, memories) else {
-            // It was posted by another call.
-            assert!(failing.disarm());
-            client.close(CLOSE).await.expect("nothing is lost");
-            drop(in_time(closed).await.expect("no panic"));
-            drop(in_time(inbox).await.expect("no panic"));
-            return;
-        };
-        names(&error, call, Errno::IO);
-        let closed = in_time(closed).await.expect("no panic");
-        names(&closed.expect_err("the post's failure"), call, Errno::IO);
-        in_time(inbox)
-            .await
-            .expect("no panic")
-            .expect_err("the post's failure");
-        client.idle().await.expect("nothing is in flight");
-        let ready = client.ready(1).await;
-        names(&ready.expect_err("the post's failure"), call, Errno::IO);
-        let refused = client
-            .write(memories.to(), memories.word())
-            .expect_err("it is over");
-        assert!(refused.memory.is_some(), "nothing was posted: {refused:?}");
-        drop(refused);
-        assert!(server.closed().await.is_ok());
-        if how == How::Refused {
-            assert_eq!(
-                memories.pool.available(),
-                3,
-                "nobody knows that the device has not got it"
-            );
-        }
-        let closed = client.close(CLOSE).await;
-        names(&closed.expect_err("the post's failure"), call, Errno::IO);
-        drop(server);
     }
 }
 
