@@ -3,10 +3,10 @@
 use std::time::{Duration, Instant as RealInstant};
 
 use rpma::{ConnCfg, Error, FlushType, WcStatus};
-use rpma_async::Setup;
+use rpma_async::{Conn, Frozen, Inbox, Op, Setup};
 use tokio::time::{Instant, sleep, timeout};
 
-use crate::support::{CLOSE, begun, both};
+use crate::support::{CLOSE, Memories, begun, both, fill};
 use crate::world::{World, virtually};
 
 const MS: Duration = Duration::from_millis(1);
@@ -22,120 +22,153 @@ fn setup() -> Setup {
     Setup::new(&cfg).with_receives(2, 64)
 }
 
+/// A run of the program.
+struct Run<'a> {
+    world: &'a World,
+    memories: Memories,
+    began: Instant,
+    instants: Instants,
+}
+
+impl Run<'_> {
+    fn note(&mut self, what: &'static str) {
+        let since = self.began.elapsed().as_millis();
+        self.instants.push((what, since));
+    }
+
+    fn write(&self, client: &Conn) -> Op<Frozen> {
+        let posted = client.write(self.memories.to(), self.memories.word());
+        posted.expect("posted")
+    }
+
+    async fn writes_and_flushes(&mut self, client: &Conn) {
+        self.world.link.delay(5 * MS);
+        let word = self.write(client);
+        let flush = client
+            .flush(self.memories.to(), FlushType::Visibility)
+            .expect("posted");
+        word.await.expect("succeeds");
+        flush.await.expect("succeeds");
+        self.note("written");
+    }
+
+    /// An operation goes on after its limit has passed.
+    async fn passes_a_limit(&mut self, client: &Conn) {
+        self.world.link.delay(300 * MS);
+        let late = self.write(client);
+        assert!(timeout(10 * MS, late).await.is_err());
+        self.note("its limit has passed");
+        assert_eq!(self.memories.pool.available(), 3);
+        client.idle().await.expect("no error");
+        assert_eq!(self.memories.pool.available(), 4);
+        self.note("it has gone on");
+        self.world.link.delay(MS);
+    }
+
+    /// A server answers each message 40 ms later.
+    async fn sends_to_a_slow_server(&mut self, client: &Conn, server: &Conn) {
+        let serving = async {
+            let mut inbox = server.inbox().expect("it has receives");
+            for _ in 0..3 {
+                let message = inbox.next().await.expect("no error").expect("a message");
+                assert_eq!(&*message, b"a word.");
+                sleep(40 * MS).await;
+            }
+            inbox
+        };
+        let sending = async {
+            for _ in 0..3 {
+                let sent = client.send(self.memories.word()).expect("room");
+                sent.await.expect("there is a receive");
+            }
+            self.note("the server has three messages");
+        };
+        let (inbox, ()) = both(serving, sending).await;
+        drop(inbox);
+        self.note("the server is done");
+    }
+
+    /// Messages for which there is no receive for a while. Returns the server's inbox.
+    async fn waits_for_receives(&mut self, client: &Conn, server: &Conn) -> Inbox {
+        let ops = fill(client, &self.memories, 3);
+        let mut inbox = server.inbox().expect("it has receives");
+        let taking = async {
+            sleep(100 * MS).await;
+            for _ in 0..3 {
+                drop(inbox.next().await.expect("no error"));
+            }
+        };
+        let landing = async {
+            for op in ops {
+                op.await.expect("it lands");
+            }
+        };
+        both(taking, landing).await;
+        self.note("a receive was late");
+        inbox
+    }
+
+    /// `close` keeps its limit while the peer is away. Operations that are in flight then are
+    /// flushed. Returns the other end, which is still open.
+    async fn closes_while_the_peer_is_away(&mut self) -> Conn {
+        let (other, end) = self.world.connect(&setup(), &setup()).await;
+        self.note("connected once more");
+        self.world.link.hold();
+        let held = self.write(&other);
+        let closed = other.close(3 * 1000 * MS).await;
+        assert!(matches!(closed, Err(Error::TimedOut(_))), "{closed:?}");
+        self.note("the limit of a close has passed");
+        held.await.expect_err("it was flushed");
+        self.world.link.release();
+        end
+    }
+
+    /// A peer that is cut off for a while, and then for ever.
+    async fn loses_its_peer(&mut self, client: Conn, server: Conn) {
+        self.world.link.partition();
+        let mut word = self.write(&client);
+        assert!(begun(&mut word).await.is_none());
+        sleep(4 * 1000 * MS).await;
+        self.world.link.heal();
+        word.await.expect("it was repeated");
+        self.note("repeated");
+        self.world.link.partition();
+        let closed = tokio::spawn(client.closed());
+        let failed = self.write(&client).await.expect_err("nobody answers");
+        let Error::Operation(failure) = failed.error else {
+            panic!("{failed:?}");
+        };
+        assert_eq!(failure.status, WcStatus::RETRY_EXC_ERR);
+        closed.await.expect("no panic").expect_err("the same");
+        self.note("given up");
+        // The reactor has disconnected, and the connection manager repeats that.
+        sleep(1000 * MS).await;
+        self.world.link.heal();
+        server.closed().await.expect("the end");
+        self.note("the server knows");
+        let closed = client.close(CLOSE).await;
+        closed.expect_err("an operation is lost");
+        self.note("closed");
+    }
+}
+
 /// Messages, delays, limits that pass, a server that is slow, and a peer that is lost.
 async fn program(world: &World) -> Instants {
-    let began = Instant::now();
-    let mut instants = Instants::new();
-    let mut note = |what| instants.push((what, began.elapsed().as_millis()));
-    let memories = world.memories(4);
+    let mut run = Run {
+        world,
+        memories: world.memories(4),
+        began: Instant::now(),
+        instants: Instants::new(),
+    };
     let (client, server) = world.connect(&setup(), &setup()).await;
-    note("connected");
-
-    world.link.delay(5 * MS);
-    let word = client
-        .write(memories.to(), memories.word())
-        .expect("posted");
-    let flush = client
-        .flush(memories.to(), FlushType::Visibility)
-        .expect("posted");
-    word.await.expect("succeeds");
-    flush.await.expect("succeeds");
-    note("written");
-
-    // An operation goes on after its limit has passed.
-    world.link.delay(300 * MS);
-    let late = client
-        .write(memories.to(), memories.word())
-        .expect("posted");
-    assert!(timeout(10 * MS, late).await.is_err());
-    note("its limit has passed");
-    assert_eq!(memories.pool.available(), 3);
-    client.idle().await.expect("no error");
-    assert_eq!(memories.pool.available(), 4);
-    note("it has gone on");
-    world.link.delay(MS);
-
-    // A server that answers each message 40 ms later.
-    let serving = async {
-        let mut inbox = server.inbox().expect("it has receives");
-        for _ in 0..3 {
-            let message = inbox.next().await.expect("no error").expect("a message");
-            assert_eq!(&*message, b"a word.");
-            sleep(40 * MS).await;
-        }
-        inbox
-    };
-    let sending = async {
-        for _ in 0..3 {
-            let sent = client.send(memories.word()).expect("room");
-            sent.await.expect("there is a receive");
-        }
-        note("the server has three messages");
-    };
-    let (inbox, ()) = both(serving, sending).await;
-    drop(inbox);
-    note("the server is done");
-
-    // Messages for which there is no receive for a while.
-    let ops = crate::support::fill(&client, &memories, 3);
-    let mut inbox = server.inbox().expect("it has receives");
-    let taking = async {
-        sleep(100 * MS).await;
-        for _ in 0..3 {
-            drop(inbox.next().await.expect("no error"));
-        }
-    };
-    let landing = async {
-        for op in ops {
-            op.await.expect("it lands");
-        }
-    };
-    both(taking, landing).await;
-    note("a receive was late");
-
-    // `close` keeps its limit while the peer is away. Operations that are in flight then are
-    // flushed.
-    let (other, _end) = world.connect(&setup(), &setup()).await;
-    note("connected once more");
-    world.link.hold();
-    let held = other.write(memories.to(), memories.word()).expect("posted");
-    let closed = other.close(3 * 1000 * MS).await;
-    assert!(matches!(closed, Err(Error::TimedOut(_))), "{closed:?}");
-    note("the limit of a close has passed");
-    held.await.expect_err("it was flushed");
-    world.link.release();
-
-    // A peer that is cut off for a while, and then for ever.
-    world.link.partition();
-    let mut word = client
-        .write(memories.to(), memories.word())
-        .expect("posted");
-    assert!(begun(&mut word).await.is_none());
-    sleep(4 * 1000 * MS).await;
-    world.link.heal();
-    word.await.expect("it was repeated");
-    note("repeated");
-    world.link.partition();
-    let closed = tokio::spawn(client.closed());
-    let lost = client
-        .write(memories.to(), memories.word())
-        .expect("posted");
-    let failed = lost.await.expect_err("nobody answers");
-    let Error::Operation(failure) = failed.error else {
-        panic!("{failed:?}");
-    };
-    assert_eq!(failure.status, WcStatus::RETRY_EXC_ERR);
-    closed.await.expect("no panic").expect_err("the same");
-    note("given up");
-    // The reactor has disconnected, and the connection manager repeats that.
-    sleep(1000 * MS).await;
-    world.link.heal();
-    server.closed().await.expect("the end");
-    note("the server knows");
-    let closed = client.close(CLOSE).await;
-    closed.expect_err("an operation is lost");
-    note("closed");
-    instants
+    run.note("connected");
+    run.writes_and_flushes(&client).await;
+    run.passes_a_limit(&client).await;
+    run.sends_to_a_slow_server(&client, &server).await;
+    let _inbox = run.waits_for_receives(&client, &server).await;
+    let _end = run.closes_while_the_peer_is_away().await;
+    run.loses_its_peer(client, server).await;
+    run.instants
 }
 
 /// Promise: a program of both sides runs at the same instants in each run, and the waits of its
