@@ -76,6 +76,103 @@ fn slices_outside_of_a_block() {
     });
 }
 
+/// Memory of another peer's pool is refused, and comes back.
+fn memory_of_another_peer(client: &Conn, memories: &Memories, of_other: &Memories) {
+    let to = memories.to();
+    let write = client
+        .write(to, of_other.word())
+        .expect_err("another peer's");
+    assert!(write.memory.is_some());
+    says(Err::<(), _>(write), &["another Peer"]);
+    let read = client
+        .read(of_other.block(&[0; 7]), to)
+        .expect_err("another peer's");
+    assert!(read.memory.is_some());
+    says(Err::<(), _>(read), &["another Peer"]);
+    let send = client.send(of_other.word()).expect_err("another peer's");
+    assert!(send.memory.is_some());
+    says(Err::<(), _>(send), &["another Peer"]);
+    let mut batch = client.batch::<2>();
+    batch.write(to, memories.word()).expect("room");
+    batch.write(to, of_other.word()).expect("room");
+    let refused = batch.commit().expect_err("another peer's");
+    assert_eq!(refused.memory.expect("all").into_iter().count(), 2);
+}
+
+fn lengths_that_differ(client: &Conn, memories: &Memories) {
+    let (to, longer) = (memories.to(), memories.remote.slice(..80).expect("inside"));
+    let write = client.write(longer, memories.word()).expect_err("too long");
+    assert!(write.memory.is_some());
+    says(Err::<(), _>(write), &["80", "7"]);
+    let write = client
+        .write(to, memories.block(&[0; 80]).freeze())
+        .expect_err("too long");
+    says(Err::<(), _>(write), &["80", "7"]);
+    let whole = memories.pool.try_lease().expect("free");
+    let read = client.read(whole, to).expect_err("not truncated");
+    assert!(read.memory.is_some());
+    says(Err::<(), _>(read), &["100", "7"]);
+    let at = memories.remote.slice(60..68).expect("inside");
+    says(client.atomic_write(at, [0; 8]), &["8"]);
+    says(client.atomic_write(to, [0; 8]), &["8"]);
+}
+
+/// The region has no such right.
+fn a_flush_without_the_right(client: &Conn, memories: &Memories) {
+    let flush = client
+        .flush(memories.to(), FlushType::Persistent)
+        .expect_err("no right");
+    assert!(flush.to_string().len() > 20, "{flush}");
+}
+
+/// Batches without operations, and one with more than it has room for, which is never committed.
+fn empty_and_full_batches(client: &Conn, memories: &Memories) {
+    let empty = client.batch::<3>().commit();
+    says(empty, &["batch without operations"]);
+    says(client.batch::<0>().commit(), &["batch without operations"]);
+    let (to, at) = (
+        memories.to(),
+        memories.remote.slice(60..68).expect("inside"),
+    );
+    let mut batch = client.batch::<1>();
+    assert!(batch.is_empty());
+    batch.write(to, memories.word()).expect("room");
+    let more = batch.write(to, memories.word()).expect_err("it is full");
+    assert!(more.memory.is_some());
+    says(Err::<(), _>(more), &["full", "takes 1"]);
+    says(batch.flush(to, FlushType::Visibility), &["full"]);
+    says(batch.atomic_write(at, [0; 8]), &["full"]);
+    says(batch.send(memories.word()), &["full"]);
+    assert_eq!(batch.len(), 1);
+}
+
+/// One of more operations than the queue has slots.
+fn a_batch_that_is_too_long(client: &Conn, memories: &Memories) {
+    let mut batch = client.batch::<11>();
+    let word = memories.word();
+    for _ in 0..11 {
+        batch.write(memories.to(), word.clone()).expect("room");
+    }
+    drop(word);
+    let refused = batch.commit().expect_err("too long");
+    assert_eq!(refused.memory.expect("all").into_iter().count(), 11);
+    assert!(refused.error.to_string().len() > 20, "{}", refused.error);
+}
+
+async fn waits_that_would_never_end(client: &Conn) {
+    let depth = ConnCfg::new().get_sq_size();
+    client.ready(depth).await.expect("all of it is free");
+    client.ready(0).await.expect("always");
+    for n in [depth + 1, u32::MAX] {
+        let parts = [&*n.to_string(), "10 slots", "set_sq_size"];
+        says(client.ready(n).await, &parts);
+    }
+    let inbox = client.inbox().expect("it has receives");
+    says(client.inbox(), &["one at a time"]);
+    drop(inbox);
+    drop(client.inbox().expect("free again"));
+}
+
 /// Promise: operations that are not possible are refused with their memory, before any post.
 #[test]
 fn operations_that_are_not_possible() {
@@ -90,89 +187,12 @@ fn operations_that_are_not_possible() {
                 ..
             } = Ends::new(&peer, &setup, &setup).await;
             let posted = client.counters().posted;
-            let (to, longer) = (memories.to(), memories.remote.slice(..80).expect("inside"));
-
-            // A lease of another peer's pool.
-            let write = client
-                .write(to, of_other.word())
-                .expect_err("another peer's");
-            assert!(write.memory.is_some());
-            says(Err::<(), _>(write), &["another Peer"]);
-            let read = client
-                .read(of_other.block(&[0; 7]), to)
-                .expect_err("another peer's");
-            assert!(read.memory.is_some());
-            says(Err::<(), _>(read), &["another Peer"]);
-            let send = client.send(of_other.word()).expect_err("another peer's");
-            assert!(send.memory.is_some());
-            says(Err::<(), _>(send), &["another Peer"]);
-            let mut batch = client.batch::<2>();
-            batch.write(to, memories.word()).expect("room");
-            batch.write(to, of_other.word()).expect("room");
-            let refused = batch.commit().expect_err("another peer's");
-            assert_eq!(refused.memory.expect("all").into_iter().count(), 2);
-
-            // Lengths that differ.
-            let write = client.write(longer, memories.word()).expect_err("too long");
-            assert!(write.memory.is_some());
-            says(Err::<(), _>(write), &["80", "7"]);
-            let write = client
-                .write(to, memories.block(&[0; 80]).freeze())
-                .expect_err("too long");
-            says(Err::<(), _>(write), &["80", "7"]);
-            let whole = memories.pool.try_lease().expect("free");
-            let read = client.read(whole, to).expect_err("not truncated");
-            assert!(read.memory.is_some());
-            says(Err::<(), _>(read), &["100", "7"]);
-            let at = memories.remote.slice(60..68).expect("inside");
-            says(client.atomic_write(at, [0; 8]), &["8"]);
-            says(client.atomic_write(to, [0; 8]), &["8"]);
-            // The region has no such right.
-            let flush = client
-                .flush(to, FlushType::Persistent)
-                .expect_err("no right");
-            assert!(flush.to_string().len() > 20, "{flush}");
-
-            // Batches.
-            let empty = client.batch::<3>().commit();
-            says(empty, &["batch without operations"]);
-            says(client.batch::<0>().commit(), &["batch without operations"]);
-            let mut batch = client.batch::<1>();
-            assert!(batch.is_empty());
-            batch.write(to, memories.word()).expect("room");
-            let more = batch.write(to, memories.word()).expect_err("it is full");
-            assert!(more.memory.is_some());
-            says(Err::<(), _>(more), &["full", "takes 1"]);
-            says(batch.flush(to, FlushType::Visibility), &["full"]);
-            says(batch.atomic_write(at, [0; 8]), &["full"]);
-            says(batch.send(memories.word()), &["full"]);
-            assert_eq!(batch.len(), 1);
-            // It is never committed.
-            drop(batch);
-            // One of more operations than the queue has slots.
-            let mut batch = client.batch::<11>();
-            let word = memories.word();
-            for _ in 0..11 {
-                batch.write(to, word.clone()).expect("room");
-            }
-            drop(word);
-            let refused = batch.commit().expect_err("too long");
-            assert_eq!(refused.memory.expect("all").into_iter().count(), 11);
-            assert!(refused.error.to_string().len() > 20, "{}", refused.error);
-
-            // Waits that would never end.
-            let depth = ConnCfg::new().get_sq_size();
-            client.ready(depth).await.expect("all of it is free");
-            client.ready(0).await.expect("always");
-            for n in [depth + 1, u32::MAX] {
-                let parts = [&*n.to_string(), "10 slots", "set_sq_size"];
-                says(client.ready(n).await, &parts);
-            }
-            let inbox = client.inbox().expect("it has receives");
-            says(client.inbox(), &["one at a time"]);
-            drop(inbox);
-            drop(client.inbox().expect("free again"));
-
+            memory_of_another_peer(&client, &memories, &of_other);
+            lengths_that_differ(&client, &memories);
+            a_flush_without_the_right(&client, &memories);
+            empty_and_full_batches(&client, &memories);
+            a_batch_that_is_too_long(&client, &memories);
+            waits_that_would_never_end(&client).await;
             assert_eq!(client.counters().posted, posted, "nothing was posted");
             assert_eq!(memories.pool.available(), 4);
             client.close(CLOSE).await.expect("nothing is lost");
