@@ -1,11 +1,23 @@
 //! The first program of docs/getting-started.md.
 
+use std::process::ExitCode;
+
 use hello::Result;
 
 #[allow(unreachable_pub, reason = "a library on that page")]
 mod hello;
 
-fn main() -> Result<()> {
+fn main() -> ExitCode {
+    match run() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("{error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run() -> Result<()> {
     let args: Vec<String> = std::env::args().skip(1).collect();
     let args: Vec<&str> = args.iter().map(String::as_str).collect();
     match args[..] {
