@@ -48,7 +48,7 @@ fn active_device() -> Result<(String, String)> {
     if devices.is_empty() {
         bail!(
             "this host has no RDMA device. Load the driver of its adapter, or make a software \
-             device on a network interface (modprobe rdma_rxe; rdma link add rxe0 type rxe netdev \
+             device on a network interface (modprobe -a rdma_rxe rdma_ucm; rdma link add rxe0 type rxe netdev \
              INTERFACE); or leave out --host to run in the guest, which brings one"
         );
     }

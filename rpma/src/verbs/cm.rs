@@ -35,8 +35,8 @@ use crate::hints;
 /// Why there may be no RDMA here.
 fn no_rdma() -> &'static str {
     #[cfg(not(feature = "sim"))]
-    return "Is there an RDMA device, and is the module rdma_ucm loaded (`rdma link`, `modprobe rdma_ucm`)? The \
-            README says how to make a software device (rxe)";
+    return "Is there an RDMA device, and is the module rdma_ucm loaded (`rdma link`, `modprobe rdma_ucm`)? \
+            docs/getting-started.md has the commands for a software device (rxe)";
     #[cfg(feature = "sim")]
     sys::why_no_device()
 }
