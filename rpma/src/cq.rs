@@ -220,7 +220,8 @@ impl Cq {
         self.as_raw_fd()
     }
 
-    /// Waits for a completion event, without a limit.
+    /// Waits for a completion event, without a limit. For other waits, see [which wait to
+    /// use](crate::guide::completion_events#which-wait-to-use).
     ///
     /// An event does not promise a completion: the one that caused it may have been polled already.
     /// After an event, poll until the queue is empty: completions that came before the queue was

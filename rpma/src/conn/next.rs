@@ -63,7 +63,8 @@ impl Conn {
     ///
     /// A connection on a [`CompletionChannel`](crate::CompletionChannel) is an error here. So is a
     /// member of a [`Wait`](crate::wait::Wait): use [`Wait::next`](crate::wait::Wait::next) for
-    /// it.
+    /// it. For other waits, see [which wait to
+    /// use](crate::guide::completion_events#which-wait-to-use).
     ///
     /// If the host of a peer is gone or cut off, only an operation that fails shows it. If a
     /// keep-alive is set ([`ConnCfg::set_keep_alive`](crate::ConnCfg::set_keep_alive)), the

@@ -53,7 +53,8 @@ impl Conn {
     /// [`next_event`](Self::next_event) and [`next`](Self::next) return it without waiting, but
     /// the descriptor of events is not readable for it.
     ///
-    /// If several threads post operations, let one thread poll and notify the others.
+    /// If several threads post operations, let one thread poll and notify the others. For other
+    /// waits, see [which wait to use](crate::guide::completion_events#which-wait-to-use).
     ///
     /// ```no_run
     /// # use rpma::{Conn, Flags, FlushType, RemoteSlice, Result};
