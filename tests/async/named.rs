@@ -31,7 +31,7 @@ macro_rules! noted {
 /// The events that a report has at least.
 const IN_A_REPORT: usize = 6;
 /// Reports after which a run is long enough. On a busy machine a run has hundreds of probes.
-const ENOUGH: usize = 40;
+const ENOUGH: usize = 10;
 
 /// The place of a line in reports.
 fn place(line: u32) -> String {

@@ -170,7 +170,13 @@ fn every_call_of(how: How) {
     let (clean, calls) = run(None);
     assert_eq!(clean.error, None, "nothing fails by itself");
     assert!(clean.left.is_empty(), "{:?}", clean.left);
-    let swept = every_call(&calls, how, "mr", |fails| Some(run(Some(fails)).0));
+    let swept = every_call(
+        &calls,
+        how,
+        "mr",
+        |_| true,
+        |fails| Some(run(Some(fails)).0),
+    );
     println!("{how:?}: {swept}");
 }
 

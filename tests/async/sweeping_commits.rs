@@ -15,7 +15,7 @@ use rpma::sim::{Errno, How};
 use rpma_async::{Pool, Replicas, Writer};
 use tokio::time::timeout;
 
-use crate::common::profile;
+use crate::common::{is_in_share, profile};
 use crate::failing_calls::{Calls, Fails, Run, every_call, keep_lines, lines};
 use crate::hosts::{Far, methods, spoil};
 use crate::replicas;
@@ -195,7 +195,7 @@ fn every_call_of(servers: usize) {
         for how in [How::Refused, How::Done, How::LastRefused] {
             let mut calls = calls.clone();
             calls.retain(|call, _| how != How::LastRefused || *call == "ibv_post_send");
-            let swept = every_call(&calls, how, "mr", |fails| {
+            let swept = every_call(&calls, how, "mr", is_in_share, |fails| {
                 run(method, servers, Some(fails)).map(|ran| ran.0)
             });
             println!("{}, {method}, {how:?}: {swept}", profile().name());

@@ -107,9 +107,9 @@ impl fmt::Display for Swept {
     }
 }
 
-/// Lets each of these calls fail, each in a run of its own. `run` returns `None` if the program
-/// makes no call of this number. A queue pair that is not destroyed keeps objects of `keeps` as
-/// well.
+/// Lets each of these calls fail, each in a run of its own: those with a number that `includes` has.
+/// `run` returns `None` if the program makes no call of this number. A queue pair that is not
+/// destroyed keeps objects of `keeps` as well.
 ///
 /// Each failure must be named by the error of the program, or by the log. The only objects left are
 /// those that could not be destroyed, and those that they keep.
@@ -117,6 +117,7 @@ pub(crate) fn every_call(
     calls: &Calls,
     how: How,
     keeps: &str,
+    includes: impl Fn(usize) -> bool,
     mut run: impl FnMut(Fails) -> Option<Run>,
 ) -> Swept {
     let calls = calls.iter();
@@ -124,8 +125,13 @@ pub(crate) fn every_call(
         .filter(|(call, _)| how == How::Refused || !ONE_WAY.contains(call))
         .collect();
     let (mut told, mut logged, mut silent) = (0, 0, Vec::new());
+    let mut number = 0;
     for &(&call, &count) in &calls {
         for nth in 1..=count as u32 {
+            number += 1;
+            if !includes(number) {
+                continue;
+            }
             let what = format!("{call}, number {nth}, {how:?}");
             let Some(run) = run((call, nth, how)) else {
                 break;

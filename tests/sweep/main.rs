@@ -73,12 +73,18 @@ fn every_call_of(profile: &Profile, how: How) {
 
     let mut by_phase = [0; PHASES.len()];
     let all = calls.last().expect("phases");
-    let swept = failing_calls::every_call(all, how, "srq", |fails| {
-        let (call, nth, _) = fails;
-        let made = |calls: &Calls| calls.get(call).is_some_and(|n| *n >= nth.into());
-        by_phase[calls.iter().position(made).expect("it is made")] += 1;
-        Some(run(profile, Some(fails)).0)
-    });
+    let swept = failing_calls::every_call(
+        all,
+        how,
+        "srq",
+        |_| true,
+        |fails| {
+            let (call, nth, _) = fails;
+            let made = |calls: &Calls| calls.get(call).is_some_and(|n| *n >= nth.into());
+            by_phase[calls.iter().position(made).expect("it is made")] += 1;
+            Some(run(profile, Some(fails)).0)
+        },
+    );
     println!(
         "{}, {how:?}: {swept}; in each phase: {:?}",
         profile.name(),

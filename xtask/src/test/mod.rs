@@ -138,7 +138,7 @@ fn host_tests(report: &mut Report<'_>, workspace: &Workspace, options: Options) 
     features::check(report, workspace)?;
     let mut test = workspace.cargo(&format!("{TEST} --"));
     report.cargo_test("tests without a device", test.args(options.long_args()))?;
-    sim::run(report, workspace)
+    sim::run(report, workspace, options)
 }
 
 /// The host's checks once more where the guest's newer rdma-core brings other code to life.

@@ -5,8 +5,8 @@ use std::fmt;
 
 use anyhow::{Result, ensure};
 
-use super::programs_with;
 use super::report::Report;
+use super::{Options, programs_with};
 use crate::bench;
 use crate::host::Workspace;
 use crate::lab::{ONE_PROCESS, PACKAGE};
@@ -50,7 +50,7 @@ const THREADS: &str = "16";
 /// The features for it.
 pub(crate) const FEATURES: &str = "--no-default-features --features sim";
 
-pub(super) fn run(report: &mut Report<'_>, workspace: &Workspace) -> Result<()> {
+pub(super) fn run(report: &mut Report<'_>, workspace: &Workspace, options: Options) -> Result<()> {
     let tests = format!("test --locked -p {PACKAGE} {FEATURES} --tests");
     let mut build = workspace.cargo(&format!("{tests} --no-run"));
     if !report.check("simulated: build", &mut build)? {
@@ -77,9 +77,13 @@ pub(super) fn run(report: &mut Report<'_>, workspace: &Workspace) -> Result<()> 
     let mut test = workspace.cargo(&format!("{tests} {own} --"));
     test.env("RUST_TEST_THREADS", THREADS);
     report.cargo_test("simulated: every device", &mut test)?;
-    for (profile, others) in PROFILES {
+    for (number, (profile, others)) in PROFILES.into_iter().enumerate() {
         let mut test = workspace.cargo(&format!("{tests} {both} --"));
         test.env("RPMA_SIM_PROFILE", profile);
+        if !options.long {
+            // Long tests of many similar items are divided among the profiles.
+            test.env("RPMA_SIM_SHARE", format!("{number}/{}", PROFILES.len()));
+        }
         test.env("RUST_TEST_THREADS", THREADS);
         for other in others {
             test.args(["--skip", other]);
