@@ -1,11 +1,11 @@
 //! Writes to another host's persistent memory over RDMA, and learns when the data is safe there.
 //!
 //! rpma is the successor of librpma, a C library. It has librpma's objects under librpma's names,
-//! and sends the same bytes. It calls libibverbs and librdmacm directly. In a clone of the project,
-//! two commands show it, and need only Rust:
+//! and sends the same bytes. It calls libibverbs and librdmacm directly. Two commands show the
+//! library at work. They need only a clone of the project and Rust:
 //!
 //! ```console
-//! $ cargo sim-log    # a replicated log: the power is cut at every event, and each image is recovered
+//! $ cargo sim-log    # a replicated log: it recovers from a power cut at every event of a run
 //! $ cargo sim-test   # all tests that run on the simulated fabric
 //! ```
 //!
@@ -97,6 +97,18 @@
 //! Each function `rpma_<object>_<verb>` is `<Object>::<verb>`. A search for the C name finds it,
 //! and the page on [porting from librpma](crate::guide::porting_from_librpma) lists them all.
 //!
+//! # Terms
+//!
+//! | term | meaning |
+//! |---|---|
+//! | peer, in lower case | the other side of a connection: its program, its host and its device |
+//! | [`Peer`] | an object of this host, a protection domain, under librpma's name |
+//! | [`Device`] | an RDMA device: an adapter, or soft-RoCE |
+//! | adapter | an RDMA device in hardware: every device except soft-RoCE counts as one |
+//! | soft-RoCE | an RDMA device in software, by Linux's driver rxe (`rdma_rxe`) |
+//! | native flush | a flush by the device's own operation ([`Conn::has_native_flush`]) |
+//! | fallback flush | a flush by reading, on other connections ([`Conn::flush`]) |
+//!
 //! # The pages
 //!
 //! The module [`guide`] has the project's documentation:
@@ -158,10 +170,10 @@
 //! [persistence](crate::guide::persistence).
 //!
 //! **Peers.** A peer with a region's descriptor can use the region as its [`MrUsage`] allows, and
-//! can read it if it may be flushed. On iWARP it can also write to destinations of reads. Without a
-//! descriptor, a peer can guess that of any region of the [`Peer`] that its connection belongs to.
-//! So use one `Peer` for each domain of trust. No traffic is encrypted or authenticated.
-//! [Security](crate::guide::security) has the details.
+//! can read it if it may be flushed. On iWARP it can also write to destinations of reads. A peer
+//! without the descriptor can guess it. The guess can be right for each region of the [`Peer`] of
+//! its connection. So use one `Peer` for each domain of trust. No traffic is encrypted or
+//! authenticated. [Security](crate::guide::security) has the details.
 //!
 //! # Threads
 //!
@@ -289,7 +301,7 @@ pub mod guide;
 /// | wait for hours of virtual time without real time | [`Fabric::jump_over_waits`](sim::Fabric::jump_over_waits) |
 /// | repeat a run with its order of threads | [`repeatable`](sim::repeatable) |
 /// | test an async program, with the paused clock of tokio | [`Fabric::follow`](sim::Fabric::follow), [`Fabric::tick`](sim::Fabric::tick), [testing async programs](crate::guide::testing_async) |
-/// | have the caller's lines in the reports of a library that uses rpma | [`Place`](sim::Place) |
+/// | show the caller's line in the fabric's reports, if a library posts for its caller | [`Place`](sim::Place) |
 /// | have threads that wait for each other | [`sync`], [`thread`] |
 ///
 /// ```
