@@ -1,16 +1,19 @@
 //! Locks, condition variables and channels for programs that are tested on a simulated fabric.
 //!
 //! Without the feature `sim` these are the types of [`std::sync`] themselves, re-exported. With it
-//! they have the same methods and the same errors, but the fabric decides the order and the time
-//! of their waits. Then, on a host of a fabric:
+//! they have the same methods and the same errors. In two cases the fabric of the thread's host
+//! decides the order and the time of their waits:
 //!
-//! * Limits are virtual, and the clock jumps while all threads wait.
-//! * If a seed is set (`rpma::sim::repeatable`), the seed chooses the thread that is woken and the
-//!   thread that gets a lock. A run is repeated by its seed.
-//! * If every thread waits and no event can come, one of them panics and names the last call of
-//!   each thread.
+//! * The fabric's clock jumps over waits, after `jump_over_waits` or `follow` of
+//!   `rpma::sim::Fabric`. Limits are then virtual, and the clock jumps while all threads wait.
+//! * The fabric has a seed (`rpma::sim::repeatable`). Its clock jumps as well. The seed also
+//!   chooses the thread that is woken and the thread that gets a lock. A run is repeated by its
+//!   seed.
 //!
-//! In a thread that is on no host, they behave as std's. Start threads with
+//! If then every thread waits without a limit and no event can come, one of them panics and names
+//! the last call of each thread.
+//!
+//! Otherwise, and in a thread that is on no host, they behave as std's. Start threads with
 //! [`thread`](crate::thread).
 //!
 //! ```
