@@ -43,7 +43,7 @@ impl Ends {
 }
 
 pub(crate) fn no_address() -> Error {
-    Error::not_supported("the connection manager knows no IP address of it")
+    Error::not_supported("the connection manager has no IP address for this end of the connection")
 }
 
 impl fmt::Display for Ends {

@@ -28,8 +28,8 @@ pub enum Error {
     Provider {
         /// The function that failed, by its C name.
         call: &'static str,
-        /// The cause that the verb reported; see also [`Error::raw_os_error`]. It is in the message
-        /// already, and so not its [`source`](std::error::Error::source).
+        /// The cause that the verb reported. [`Error::raw_os_error`] returns its errno. The error's
+        /// message contains the cause. So [`source`](std::error::Error::source) does not return it.
         cause: io::Error,
         /// The usual cause and a remedy, if they are known.
         hint: Option<&'static str>,
@@ -47,10 +47,10 @@ pub enum Error {
 
     /// Every slot of the queue holds an operation with a completion that has not been polled yet.
     ///
-    /// The operation was not posted. Poll completions with `Cq::get_wc`; see [`Queue`] for when a
-    /// slot comes back.
+    /// The operation was not posted. Poll completions with [`Cq::get_wc`](crate::Cq::get_wc).
+    /// [`Queue`] describes when a slot comes back.
     #[error(
-        "the {queue} is full: no slot of {depth} is free for this operation. A slot comes back {}",
+        "the {queue} is full: none of its {depth} slots is free for this operation. A slot comes back {}",
         .queue.remedy()
     )]
     QueueFull {
@@ -60,8 +60,8 @@ pub enum Error {
         depth: u32,
     },
 
-    /// The shared receive queue is full, and the device may keep all of its receives. Each was
-    /// taken by a message that was not complete when its connection ended.
+    /// The shared receive queue is full, and it is possible that the device never returns any of
+    /// its receives. A device may keep a receive if its connection ends in the middle of a message.
     ///
     /// The receive was not posted. Poll the completions that are there. If messages do not arrive
     /// any more, make a new queue for new connections, and drop the old one with the last of its
@@ -72,18 +72,19 @@ pub enum Error {
          (Srq::new)"
     )]
     ReceivesKept {
-        /// How many receives the device may keep, at most.
+        /// How many receives the device keeps, at most.
         kept: u32,
         /// How many slots the queue has.
         depth: u32,
     },
 
     /// The operation needs more slots of the send queue than are free. Polling frees no slot,
-    /// because no operation with `Flags::COMPLETION_ALWAYS` is outstanding.
+    /// because no operation with [`Flags::COMPLETION_ALWAYS`](crate::Flags::COMPLETION_ALWAYS) is
+    /// outstanding.
     ///
-    /// The operation was not posted. Post one with that flag (an empty write will do: a slot is
-    /// kept for it), poll its completion, and try again. After that, set the flag on at least one
-    /// operation before the queue is full.
+    /// The operation was not posted. Post one with that flag, poll its completion, and try again.
+    /// An empty write will do: the last slot is kept for it. After that, set the flag on at least
+    /// one operation before the queue is full.
     #[error(
         "the send queue of {depth} has too few free slots for this operation, and no completion is coming that \
          would free one: post an operation with Flags::COMPLETION_ALWAYS, for which the last slot is kept, and \
@@ -106,11 +107,13 @@ pub enum Error {
 
     /// The completion of this operation was polled already.
     ///
-    /// `Cq::get_wc`, `Conn::next` or an earlier `Conn::wait_for` returned it or handed it over.
-    /// Whether the operation succeeded is in that completion, or in the error of that wait.
+    /// [`Cq::get_wc`](crate::Cq::get_wc), [`Conn::next`](crate::Conn::next) or an earlier
+    /// [`Conn::wait_for`](crate::Conn::wait_for) returned it or handed it over. That completion, or
+    /// the error of that wait, has the operation's outcome.
     #[error(
         "the completion of this operation was polled already, by Cq::get_wc, Conn::next or an earlier \
-         Conn::wait_for, which has its outcome; Conn::failure has the first failure of the connection"
+         Conn::wait_for: that call returned the outcome or handed it over. Conn::failure returns the first \
+         failure of the connection"
     )]
     PolledElsewhere,
 
@@ -120,7 +123,8 @@ pub enum Error {
 
     /// An operation failed. Its completion gives the reason.
     ///
-    /// So `wc.result()?` works in a function that returns this error.
+    /// [`WcFailure`] converts to this error. So `wc.result()?` works in a function that returns
+    /// this error.
     #[error(transparent)]
     Operation(#[from] WcFailure),
 
@@ -132,8 +136,9 @@ pub enum Error {
     TimedOut(&'static str),
 
     /// [`Server::answer`](crate::serve::Server::answer) could not deregister the memory of this
-    /// key, or could not register it again. It does this after a connection of the key could not
-    /// be cut off, or after a failed admission left its queue pair.
+    /// key, or could not register it again. The server registers memory again if a connection of
+    /// its key could not be cut off. It does the same if a queue pair remains after a failed
+    /// admission.
     ///
     /// The key has no memory until the program ends. Other keys are served as before.
     #[error(
@@ -178,19 +183,20 @@ pub enum Error {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Queue {
-    /// The send queue. A slot comes back when the completion of its operation, or of a later
-    /// operation posted with `Flags::COMPLETION_ALWAYS`, is polled. While no operation with that
-    /// flag is outstanding, the last free slot is kept for one. Without it no slot would ever come
-    /// back. See [`Error::NoCompletionDue`].
+    /// The send queue. A slot comes back when the completion of its operation is polled, or that
+    /// of a later operation with [`Flags::COMPLETION_ALWAYS`](crate::Flags::COMPLETION_ALWAYS).
+    /// While no operation with that flag is outstanding, the last free slot is kept for such an
+    /// operation. Without such an operation no slot would ever come back. See
+    /// [`Error::NoCompletionDue`].
     Send,
     /// The receive queue. A slot comes back when the completion of its receive is polled.
     Receive,
     /// A shared receive queue. A slot comes back when the completion of its receive is polled,
     /// whichever connection it arrived on.
     SharedReceive,
-    /// The commits in flight of a [`Writer`](crate::commit::Writer): as many as
-    /// [`WriterCfg::in_flight`](crate::commit::WriterCfg::in_flight), or the server's credits. One
-    /// comes back when the oldest commit is complete:
+    /// The commits in flight of a [`Writer`](crate::commit::Writer).
+    /// [`WriterCfg::in_flight`](crate::commit::WriterCfg::in_flight) and the server's credits limit
+    /// their number. Another commit is possible when the oldest one is complete:
     /// [`Writer::look`](crate::commit::Writer::look) takes its completions.
     Commits,
 }

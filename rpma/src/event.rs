@@ -17,8 +17,9 @@ pub enum ConnEvent {
     /// The connection is established (`RPMA_CONN_ESTABLISHED`).
     Established,
     /// The peer has closed the connection, or has answered this side's disconnect
-    /// (`RPMA_CONN_CLOSED`). If the peer closed it, call `Conn::disconnect` next or drop the
-    /// connection: the peer waits for that.
+    /// (`RPMA_CONN_CLOSED`). If the peer closed it, call
+    /// [`Conn::disconnect`](crate::Conn::disconnect) next or drop the connection: the peer waits
+    /// for that.
     Closed,
     /// No late packets of the closed connection can arrive any more. librpma reports this as a
     /// second `RPMA_CONN_CLOSED`.
@@ -145,8 +146,8 @@ impl fmt::Display for RejectReason {
         match *self {
             Self::NO_LISTENER => f.write_str("nobody listens on that port (reason 8)"),
             Self::CONSUMER => f.write_str(
-                "by the program on the other side, which gave no reason (see its log), or because that \
-                 has ended (reason 28)",
+                "the program on the other side rejected it without a reason (see its log), or that \
+                 program has ended (reason 28)",
             ),
             Self(reason) if reason < 0 => std::io::Error::from_raw_os_error(-reason).fmt(f),
             Self(reason) => write!(f, "reason {reason}"),

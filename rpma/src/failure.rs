@@ -77,16 +77,16 @@ impl fmt::Display for Failure {
                 write!(f, "{call} failed: {cause}. {POST_ENDED_IT}")
             }
             Self::Device => f.write_str(NotConnected::GivenUp.text()),
-            Self::Silent { keep_alive } => {
-                write!(f, "{}, within {keep_alive:?}", NotConnected::Silent.text())
-            }
-            Self::Probe { status } => {
-                write!(
-                    f,
-                    "{}: a probe failed with {status}",
-                    NotConnected::Silent.text()
-                )
-            }
+            Self::Silent { keep_alive } => write!(
+                f,
+                "the keep-alive ended the connection, because the peer's device did not answer within \
+                 {keep_alive:?} (ConnCfg::set_keep_alive): the peer's host or the network is down; connect again"
+            ),
+            Self::Probe { status } => write!(
+                f,
+                "a probe of the keep-alive failed with {status}: {}",
+                NotConnected::Silent.text()
+            ),
         }
     }
 }
@@ -151,14 +151,14 @@ impl NotConnected {
             }
             Self::Silent => {
                 "the keep-alive ended the connection, because the peer's device did not answer \
-                 (ConnCfg::set_keep_alive): its host or the network is down; connect again"
+                 (ConnCfg::set_keep_alive): the peer's host or the network is down; connect again"
             }
             Self::Closed => {
                 "the connection is closed, by this side or by the peer (Conn::ended has its event): connect again"
             }
             Self::Unacknowledged => {
-                "the connection ended before the peer acknowledged every operation: its host, its device \
-                 or the network is down, or its program has ended"
+                "the connection ended before the peer acknowledged every operation: the peer's host, its \
+                 device or the network is down, or its program has ended"
             }
         }
     }

@@ -65,9 +65,9 @@ impl FlushMethod {
             // The device executes in order.
             Self::Native if fence.is_empty() => Ok(SendFlags::empty()),
             Self::Native => Err(Error::not_supported(
-                "the device has a flush of its own and no atomic write of its own, and nothing promises \
-                 that an ordinary write stays behind such a flush: poll the flush and then use \
-                 Conn::write, or make the connection with ConnCfg::set_force_fallback",
+                "the device has a native flush and no native atomic write, and an ordinary write is not \
+                 guaranteed to stay after a native flush: poll the flush and then use Conn::write, or \
+                 make the connection with ConnCfg::set_force_fallback",
             )),
         }
     }

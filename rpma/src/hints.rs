@@ -12,7 +12,7 @@ pub(crate) const DEVICE_REMOVED: &str = "This host's RDMA device was removed, an
 pub(crate) fn descriptors(error: Error) -> Error {
     match error.raw_os_error().map(Errno::from_raw_os_error) {
         Some(Errno::MFILE) => error.with_hint(
-            "Each connection has up to three descriptors: raise RLIMIT_NOFILE (`ulimit -n`, LimitNOFILE= of a \
+            "Each connection has up to five descriptors: raise RLIMIT_NOFILE (`ulimit -n`, LimitNOFILE= of a \
              systemd unit), or make the connections for a Wait, where they share a completion channel",
         ),
         _ => error,
@@ -39,8 +39,8 @@ pub(crate) fn registration(error: Error, persistent: bool) -> Error {
              anonymous memory and copy to the file",
         ),
         Errno::INVAL if persistent => error.with_hint(
-            "MrUsage::FLUSH_TYPE_PERSISTENT is for persistent memory: this memory is not, or the \
-             device does not know that it is",
+            "MrUsage::FLUSH_TYPE_PERSISTENT is for persistent memory: this memory is volatile, or the \
+             device takes it for volatile",
         ),
         _ => error,
     }

@@ -31,8 +31,8 @@ fn check_receive(peer: &Peer, dst: MrSlice<'_>) -> Result<()> {
     Ok(())
 }
 
-/// Refuses no receives, too many, and receives that cannot be posted to a queue of this peer.
-/// Without a peer all are refused later. Returns how many there are.
+/// Refuses no receives, too many, and receives that cannot be posted to a queue of this `Peer`.
+/// Without a `Peer` all are refused later. Returns how many there are.
 fn check_receives(peer: Option<&Peer>, receives: &[(MrSlice<'_>, u64)]) -> Result<u32> {
     if receives.is_empty() {
         return Err(Error::invalid("no receives: name one at least"));
@@ -48,12 +48,17 @@ fn check_receives(peer: Option<&Peer>, receives: &[(MrSlice<'_>, u64)]) -> Resul
             })?;
         }
     }
-    u32::try_from(receives.len())
-        .map_err(|_| Error::invalid(format!("{} receives at once", receives.len())))
+    u32::try_from(receives.len()).map_err(|_| {
+        Error::invalid(format!(
+            "{} receives at once: post at most {}",
+            receives.len(),
+            u32::MAX
+        ))
+    })
 }
 
-/// Whether a receive needs no closer look: for memory of this peer that takes receives, of 1 byte
-/// at least.
+/// Whether a receive needs no closer look: for memory of this `Peer` that takes receives, of 1
+/// byte at least.
 #[inline(always)]
 fn is_usual(dst: &MrSlice<'_>, tag: Tag) -> bool {
     dst.tag().fits(tag, MrUsage::RECV)

@@ -165,7 +165,11 @@ impl Refusal {
     /// [`Error::InvalidArgument`] if the bytes are no refusal, are a refusal of another version,
     /// or are only the beginning of one, or if the words are not plain ASCII.
     pub fn decode(bytes: &[u8]) -> Result<Self> {
-        let refused = |why: &str| Err(Error::invalid(format!("no refusal by this library: {why}")));
+        let refused = |why: &str| {
+            Err(Error::invalid(format!(
+                "the private data is not a refusal of this library: {why}"
+            )))
+        };
         let Some((head, rest)) = bytes.split_first_chunk::<HEAD>() else {
             return refused("it is too short");
         };

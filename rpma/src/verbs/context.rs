@@ -213,7 +213,7 @@ impl Pd {
             None => "no RDMA device, so not to",
         };
         Err(Error::invalid(format!(
-            "the address belongs to {belongs_to} the peer's ({}): listen and connect with an address of \
+            "the address belongs to {belongs_to} the Peer's ({}): listen and connect with an address of \
              that device, or make the Peer from a Device::from_addr of this address",
             self.context.name()
         )))
