@@ -214,12 +214,19 @@ impl Conn {
     ///
     /// ```no_run
     /// # use std::time::Instant;
-    /// # use rpma::{Conn, Error, Result, Wc};
+    /// # use rpma::{Conn, ConnEvent, Error, Result, Wc};
     /// # fn serve(wc: &Wc) {}
     /// # fn sleep_until_readable(conn: &Conn, until: Option<Instant>) {}
     /// fn serve_one(conn: &Conn) -> Result<()> {
+    ///     conn.set_nonblocking(true)?;
+    ///     conn.get_cq().set_nonblocking(true)?;
     ///     let mut wcs = [Wc::default(); 16];
     ///     loop {
+    ///         // Takes the queue's event, if there is one, and arms the queue.
+    ///         match conn.get_cq().wait() {
+    ///             Ok(()) | Err(Error::NoCompletion) => {}
+    ///             Err(error) => return Err(error),
+    ///         }
     ///         loop {
     ///             let count = conn.get_cq().get_wc(&mut wcs)?;
     ///             if count == 0 {
@@ -228,7 +235,12 @@ impl Conn {
     ///             wcs[..count].iter().for_each(serve);
     ///         }
     ///         let until = conn.keep_alive()?;
-    ///         sleep_until_readable(conn, until); // And Conn::next_event, Cq::wait.
+    ///         match conn.next_event() {
+    ///             // Sleeps for the descriptors of the connection and of its queue.
+    ///             Err(Error::NoEvent) => sleep_until_readable(conn, until),
+    ///             Ok(ConnEvent::Established) => {}
+    ///             ended => return ended.map(drop),
+    ///         }
     ///     }
     /// }
     /// ```
