@@ -583,8 +583,8 @@ fn empty() -> Error {
 #[inline(never)]
 fn no_room(room: usize) -> Error {
     Error::invalid(format!(
-        "the batch has no room for the operation: it was made with Conn::batch for {room} (one of several parts \
-         takes the room of two or three, and a native flush one for each 2 GiB)"
+        "the batch has no room for the operation: it was made with Conn::batch for {room} (an operation with several \
+         parts takes the room of two or three, and a native flush takes one for each 2 GiB)"
     ))
 }
 

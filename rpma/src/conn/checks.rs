@@ -96,7 +96,9 @@ impl Conn {
     ) -> Result<()> {
         self.fences.check(flags)?;
         if dst.is_empty() {
-            return Err(Error::invalid("a flush of 0 bytes: flush what was written"));
+            return Err(Error::invalid(
+                "a flush of 0 bytes: flush the range of the earlier writes",
+            ));
         }
         if !self.short.promised().contains(flush_type.usage()) {
             return Err(self.not_durable());

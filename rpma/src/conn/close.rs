@@ -25,12 +25,12 @@ impl Conn {
     /// not polled, those of each queue in their order. It waits for the peer for at most `limit`.
     /// Then it waits for the device, for at most 5 s, to flush the rest of the queues.
     ///
-    /// [`disconnect`](Self::disconnect) discards what has not been sent yet, so that the peer may
-    /// never see the last message. This waits until the peer's device has acknowledged all of it.
-    /// It posts a write of 0 bytes as a marker, and acknowledgements come in order. A slot of the
-    /// send queue is kept for the marker. No operation can be posted meanwhile. Then it disconnects
-    /// and frees everything; receives that were posted and not used come back as failed
-    /// completions.
+    /// [`disconnect`](Self::disconnect) discards operations that have not been sent yet, so that
+    /// the peer may never see the last message. This method waits until the peer's device has
+    /// acknowledged all operations. It posts a write of 0 bytes as a marker, and acknowledgements
+    /// come in order. A slot of the send queue is kept for the marker. No operation can be posted
+    /// meanwhile. Then the method disconnects and frees everything. Receives that were posted and
+    /// not used come back as failed completions.
     ///
     /// Let only one side end a connection. A peer that disconnects at once after the last message
     /// may be gone before it acknowledges the marker. Then this fails although no message was lost.
@@ -39,7 +39,7 @@ impl Conn {
     ///
     /// If the connection failed, or another call has taken the event of its end
     /// ([`ended`](Self::ended)), this only frees it. Its operations in flight come back as failed
-    /// completions. One that was never established is only freed.
+    /// completions. A connection that was never established is only freed.
     ///
     /// # Errors
     ///
@@ -115,7 +115,7 @@ impl Conn {
             (_, Some(event)) => Err(Error::Ended(Box::new(event.clone()))),
             (Some(false), None) => Err(Error::NotConnected(NotConnected::Unacknowledged)),
             (None, None) => Err(Error::TimedOut(
-                "the peer did not acknowledge what was sent",
+                "the peer did not acknowledge all operations",
             )),
         }
     }

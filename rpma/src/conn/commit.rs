@@ -70,7 +70,7 @@ impl Conn {
     /// each part, each flush and the pointer. A fallback flush, which is a read, covers all parts
     /// of a region together. So does a native flush if the gaps between the parts are at most 4
     /// KiB altogether. Otherwise each part has a flush of its own. The source memory of the parts
-    /// must not change before the completion; the pointer's bytes travel with the request.
+    /// must not change before the completion. The pointer's bytes travel with the request.
     ///
     /// ```no_run
     /// use rpma::{Conn, Error, FlushType, Mr, MrRemote};

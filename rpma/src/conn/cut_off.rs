@@ -23,8 +23,8 @@ impl Conn {
     ///
     /// It returns the completions that had not been polled, those of each queue in their order. If
     /// an operation of this side has no completion there and none was polled before, its outcome
-    /// is unknown: its bytes may have reached the peer. Do not serve the receives among the
-    /// completions, even if they succeeded.
+    /// is unknown: its bytes may have reached the peer. Do not act on a message with a receive
+    /// among these completions, even if the receive succeeded.
     ///
     /// This takes about a millisecond, and waits neither for the peer nor for the network. It waits
     /// at most a second for a device that does not flush the queues. If the connection uses a

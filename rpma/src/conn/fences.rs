@@ -1,9 +1,9 @@
 //! The means that order an operation after earlier reads and flushes: a fence, or the order of the
 //! peer's device.
 //!
-//! On soft-RoCE no fence is posted, which waits for ever after a lost packet. The peer's device
-//! decides then: soft-RoCE executes one request after the other, and an adapter does not. If that
-//! is an adapter, only polling keeps the order.
+//! On soft-RoCE no fence is posted: it would wait for ever after a lost packet. The peer's device
+//! decides then. soft-RoCE executes one request after the other, and an adapter does not. If the
+//! peer's device is an adapter, only polling keeps the order.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -59,7 +59,7 @@ impl Fences {
 
     pub(super) fn check(&self, flags: Flags) -> Result<()> {
         match flags.fence() && self.is_missing() {
-            true => Err(missing("Flags::FENCE needs one")),
+            true => Err(missing("Flags::FENCE needs a fence")),
             false => Ok(()),
         }
     }
@@ -90,14 +90,14 @@ impl Fences {
 /// The error of an atomic write after a flush that was not polled.
 #[cold]
 pub(super) fn behind_a_flush() -> Error {
-    missing("an atomic write behind a flush that was not polled needs one")
+    missing("an atomic write after a flush that was not polled needs a fence")
 }
 
 #[cold]
 fn missing(why: &str) -> Error {
     Error::not_supported(format!(
-        "{why}, and soft-RoCE has no fence that can be used, while the peer's device is declared to execute operations \
-         out of order (ConnCfg::set_peer_reorders, or its Offer): poll the completion of the earlier flush or read, \
-         and then post"
+        "{why}, and soft-RoCE has none that can be used. The peer's device is declared to execute operations out of \
+         order (ConnCfg::set_peer_reorders, or its Offer): poll the completion of the earlier flush or read, and \
+         then post"
     ))
 }

@@ -77,7 +77,7 @@ use crate::verbs::{
 ///
 /// use rpma::{Conn, Flags, FlushType, Mr, MrRemote, Result};
 ///
-/// /// Writes a record to the server's memory, until programs there see it.
+/// /// Writes a record to the server's memory, and waits until programs there see it.
 /// fn save(conn: Conn, record: &Mr<Vec<u8>>, memory: MrRemote) -> Result<()> {
 ///     let limit = Duration::from_secs(10);
 ///     let target = memory.slice(..record.get_size() as u64)?;
@@ -89,8 +89,9 @@ use crate::verbs::{
 /// }
 /// ```
 ///
-/// All methods take `&self` until the end: threads may post, poll and wait for events at the same
-/// time.
+/// [`wait_established`](Self::wait_established) takes the connection and returns it.
+/// [`close`](Self::close), [`cut_off`](Self::cut_off) and [`delete`](Self::delete) consume it. All
+/// other methods take `&self`: threads may post, poll and wait for events at the same time.
 ///
 /// # Dropping
 ///
@@ -117,8 +118,8 @@ use crate::verbs::{
 /// | this operation | is executed after an earlier | guaranteed by |
 /// |---|---|---|
 /// | write, message | write, message | InfiniBand specification 10.8.3.3 |
-/// | read, and so a fallback flush | write | the same |
-/// | native flush, native atomic write | write | libfabric and the kernel (annex A19 is not public) |
+/// | read, and so a [fallback flush](Self::flush) | write | the same |
+/// | native flush, native atomic write | write | libfabric and the kernel |
 /// | native atomic write | native flush | libfabric |
 /// | native flush | native atomic write of the flushed range | libfabric |
 /// | [`atomic_write`](Self::atomic_write) | any flush | this library: by the lines above, or by a fence |
@@ -126,8 +127,11 @@ use crate::verbs::{
 /// | write | read, fallback flush, native flush, native atomic write | **not guaranteed**: poll the completion first |
 /// | native flush of another range | native atomic write | **not guaranteed**: poll the completion first |
 ///
+/// Annex A19 of the InfiniBand specification defines the native flush and the native atomic write.
+/// It is not public, so the table names libfabric and the kernel for them.
+///
 /// If you poll the completion of an operation and then post another one, the second is executed
-/// after the first. If this side is on soft-RoCE and the peer is on an adapter, see
+/// after the first. If this side is on soft-RoCE and the peer is on an [adapter](crate#terms), see
 /// [`ConnCfg::set_peer_reorders`](crate::ConnCfg::set_peer_reorders).
 ///
 /// The guarantees for a program on the peer's host are weaker (InfiniBand specification 9.5):
@@ -399,7 +403,7 @@ impl Conn {
         self.private_data.get().map_or(&[], |data| data)
     }
 
-    /// Applies the peer's declaration about its platform. It decides two things:
+    /// Applies the peer's declaration about its platform. The declaration decides two things:
     ///
     /// * Whether [`FlushType::Persistent`](crate::FlushType::Persistent) is possible: always with
     ///   [`Durable::DirectWrites`]; with [`Durable::NativeFlushes`] if this connection
@@ -633,8 +637,8 @@ impl Conn {
     /// ([`ConnCfg::set_keep_alive`](crate::ConnCfg::set_keep_alive)).
     ///
     /// An operation with the status `WR_FLUSH_ERR` failed because of an earlier failure. This
-    /// method returns that status only if it has no other failure. That happens after a disconnect
-    /// by either side, and on soft-RoCE sometimes at the first error.
+    /// method returns that status only if the connection has no other failure. That happens after
+    /// a disconnect by either side, and on soft-RoCE sometimes at the first error.
     ///
     /// Completions in a shared receive queue's own queue do not count.
     #[must_use]

@@ -158,9 +158,10 @@ impl Conn {
     ///   [`Notify::Solicited`](crate::Notify::Solicited) is set;
     /// * at the time that [`keep_alive`](Self::keep_alive) returns, if the connection has a
     ///   keep-alive;
-    /// * every few seconds on any one connection of an adapter. An adapter reports errors of queue
-    ///   pairs in events of the device, which any wait on the device reads. Then the descriptors
-    ///   of the affected connections become readable. soft-RoCE reports no such errors.
+    /// * every few seconds on any one connection of an [adapter](crate#terms). An adapter reports
+    ///   errors of queue pairs in events of the device, which any wait on the device reads. Then
+    ///   the descriptors of the affected connections become readable. soft-RoCE reports no such
+    ///   errors.
     ///
     /// # Errors
     ///

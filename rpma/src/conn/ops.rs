@@ -39,8 +39,9 @@ use crate::verbs::{NativeFlush, QueuePair};
 /// If a post fails, the operation is not sent. [`Error::Provider`] is the exception: the device
 /// may have the request, and execute it or not. All operations have these errors:
 ///
-/// * [`Error::InvalidArgument`] if lengths differ or are more than the port takes, if a region
-///   belongs to another peer, or if a region lacks the usage that the operation needs;
+/// * [`Error::InvalidArgument`] if lengths differ or are more than the port takes, if a local
+///   region belongs to another [`Peer`](crate::Peer) than the connection, or if a region lacks the
+///   usage that the operation needs;
 /// * [`Error::QueueFull`] if no slot is free;
 /// * [`Error::NoCompletionDue`] if too few slots are free, and polling would not free one;
 /// * [`Error::NotConnected`] before the connection is established, and after it has failed or
@@ -142,8 +143,8 @@ impl Conn {
     }
 
     /// Writes several local parts, one after the other, to `dst` of the peer.
-    /// `ConnCfg::set_max_send_sge` sets their maximum number. The sum of their lengths must be the
-    /// length of `dst`.
+    /// [`ConnCfg::set_max_send_sge`](crate::ConnCfg::set_max_send_sge) sets their maximum number.
+    /// The sum of their lengths must be the length of `dst`.
     ///
     /// # Errors
     ///
@@ -204,8 +205,8 @@ impl Conn {
         self.send_as(Opcode::send_with_imm(imm), src, flags, op_context)
     }
 
-    /// Sends several local parts as one message. `ConnCfg::set_max_send_sge` sets their maximum
-    /// number.
+    /// Sends several local parts as one message.
+    /// [`ConnCfg::set_max_send_sge`](crate::ConnCfg::set_max_send_sge) sets their maximum number.
     ///
     /// # Errors
     ///
@@ -269,9 +270,9 @@ impl Conn {
         self.queues.recv_many(receives)
     }
 
-    /// Writes 8 bytes to `dst` of the peer at once. A reader there sees the old ones or the new
-    /// ones. It sees the new ones only when all flushes that were posted earlier on this connection
-    /// are done.
+    /// Writes 8 bytes to `dst` of the peer as one unit. A reader there sees the old 8 bytes or the
+    /// new ones. It sees the new ones only when all flushes that were posted earlier on this
+    /// connection are done.
     ///
     /// So a program may post four operations one after the other: the write of a record, its
     /// flush, the atomic write of a pointer to the record, and the flush of the pointer. The
@@ -281,8 +282,8 @@ impl Conn {
     ///
     /// If the device has its own atomic write, the completion is a
     /// [`WcOpcode::ATOMIC_WRITE`](crate::WcOpcode::ATOMIC_WRITE). Otherwise it is an ordinary
-    /// write ([`WcOpcode::RDMA_WRITE`](crate::WcOpcode::RDMA_WRITE)). Then the 8 bytes arrive at
-    /// once because the peer's hardware works in this way. Verbs does not guarantee it. The
+    /// write ([`WcOpcode::RDMA_WRITE`](crate::WcOpcode::RDMA_WRITE)). Then the 8 bytes arrive as
+    /// one unit, because the peer's hardware works in this way. Verbs does not guarantee it. The
     /// operation needs [`MrUsage::WRITE_DST`](crate::MrUsage::WRITE_DST).
     ///
     /// On a connection with fallback flushes, which are reads, every atomic write carries a fence.
@@ -329,8 +330,8 @@ impl Conn {
     /// If the device has its own flush ([`has_native_flush`](Self::has_native_flush)), the
     /// completion is a [`WcOpcode::FLUSH`](crate::WcOpcode::FLUSH). Such a flush takes one
     /// send-queue slot for each 2 GiB. If it fails, each slot may give a failed completion, with
-    /// the same `op_context`. Otherwise the flush reads up to 8 bytes of `dst`, and its completion
-    /// is a [`WcOpcode::RDMA_READ`](crate::WcOpcode::RDMA_READ).
+    /// the same `op_context`. Otherwise it is a fallback flush: it reads up to 8 bytes of `dst`,
+    /// and its completion is a [`WcOpcode::RDMA_READ`](crate::WcOpcode::RDMA_READ).
     ///
     /// A [`write`](Self::write) that is posted after a flush does not wait for it: poll the flush
     /// first, or use [`atomic_write`](Self::atomic_write). See [what is ordered](Conn#order).
