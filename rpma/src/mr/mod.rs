@@ -64,7 +64,7 @@ use crate::verbs::{
 /// with routines that are made for memory that others change.
 pub struct Mr<M> {
     registered: Registered<M>,
-    /// The usage, and the peer's key.
+    /// The usage, and the key of the `Peer`.
     tag: Tag,
     writable: bool,
     peer: Peer,
@@ -151,7 +151,7 @@ fn check<M: RegisterableMemory>(peer: &Peer, memory: &M, usage: MrUsage) -> Resu
     }
     if usage.is_empty() {
         return Err(Error::invalid(
-            "a memory region without any usage: say what it is for",
+            "a memory region without any usage: name its uses (MrUsage)",
         ));
     }
     if usage.intersects(WRITTEN) && !memory.is_writable() {
@@ -164,8 +164,9 @@ fn check<M: RegisterableMemory>(peer: &Peer, memory: &M, usage: MrUsage) -> Resu
     {
         return Err(Error::invalid(
             "MrUsage::FLUSH_TYPE_PERSISTENT promises the peer that flushed data survives a loss of power, and \
-             this memory does not keep it: register a PmemMap of persistent memory (DeviceDax or FsDax), or \
-             only for MrUsage::FLUSH_TYPE_VISIBILITY. Mr::reg_raw registers what you vouch for",
+             this memory does not keep data. Register a PmemMap of persistent memory (DeviceDax or FsDax), or \
+             register this memory for MrUsage::FLUSH_TYPE_VISIBILITY only. Mr::reg_raw registers memory that \
+             you vouch for",
         ));
     }
     Ok(())
@@ -214,8 +215,9 @@ impl Mr<RawMemory> {
 impl Mr<PmemMap> {
     /// Makes the bytes in `range` of the map persistent, as [`PmemMap::persist`] does. This covers
     /// the stores of this host's processors. It also covers the peer's writes, after the peer has
-    /// reported their completions to this host. The general-purpose server method of librpma works
-    /// in this way.
+    /// reported their completions to this host. librpma's general-purpose server method, here
+    /// [`Method::Server`](crate::commit::Method::Server), works in this way
+    /// ([persistence](crate::guide::persistence)).
     ///
     /// # Errors
     ///
@@ -229,7 +231,8 @@ impl<M> Mr<M> {
     /// Returns the region's descriptor, from which a peer makes its [`MrRemote`]: 21 bytes, as in
     /// librpma.
     ///
-    /// A peer that has it can use the region as `usage` permits, over any connection of this peer.
+    /// A remote host that has the descriptor can use the region as [its
+    /// usage](Self::get_usage) permits. It can do so over any connection of the region's [`Peer`].
     #[doc(alias = "rpma_mr_get_descriptor")]
     #[must_use]
     pub fn get_descriptor(&self) -> [u8; 21] {
@@ -241,7 +244,7 @@ impl<M> Mr<M> {
         !self.peer.attributes().soft_roce
     }
 
-    /// Whether it is registered with this peer.
+    /// Whether it is registered with this `Peer`.
     pub(crate) fn is_of(&self, peer: &Peer) -> bool {
         self.peer.key() == peer.key()
     }
@@ -371,10 +374,10 @@ impl<M> Mr<M> {
         Ok(())
     }
 
-    /// Loads 8 bytes at `offset` at once, in host byte order.
+    /// Loads the 8 bytes at `offset` as one unit, in host byte order.
     ///
-    /// The load acquires: everything that this host's threads stored before the value is visible
-    /// after the load. For the writes of a peer, this holds only if the peer wrote the value with
+    /// The load acquires. After it, everything is visible that this host's threads stored earlier
+    /// than the value. For the writes of a peer, this holds only if the peer wrote the value with
     /// [`atomic_write`](crate::Conn::atomic_write). Even then it holds only for the bytes in [the
     /// table of `Conn`](crate::Conn#order).
     ///
@@ -387,8 +390,8 @@ impl<M> Mr<M> {
         Ok(self.registered.load_u64(offset))
     }
 
-    /// Stores 8 bytes at `offset` at once, in host byte order. The store releases: everything that
-    /// this thread stored earlier is visible before it.
+    /// Stores the 8 bytes at `offset` as one unit, in host byte order. The store releases:
+    /// everything that this thread stored earlier is visible before the value.
     ///
     /// # Errors
     ///

@@ -30,8 +30,9 @@ pub struct MrRemote {
 }
 
 impl MrRemote {
-    /// Decodes a descriptor that `Mr::get_descriptor` or librpma made: 21 bytes, little-endian
-    /// (address u64, size u64, rkey u32, usage u8). Bytes after those are ignored, as in librpma.
+    /// Decodes a descriptor that [`Mr::get_descriptor`](crate::Mr::get_descriptor) or librpma made:
+    /// 21 bytes, little-endian (address u64, size u64, rkey u32, usage u8). Bytes after those are
+    /// ignored, as in librpma.
     ///
     /// # Errors
     ///

@@ -26,7 +26,7 @@ bitflags::bitflags! {
         /// native flush flushes by reading.
         const FLUSH_TYPE_VISIBILITY = 0x10;
         /// A peer flushes the region to persistence, and may read it, as above. Memory that is
-        /// known to be volatile is refused, by this library and, with native flush, by rxe.
+        /// known to be volatile is refused, by this library and, with native flush, by soft-RoCE.
         const FLUSH_TYPE_PERSISTENT = 0x20;
         /// Sends come from the region.
         const SEND = 0x40;
@@ -81,9 +81,9 @@ pub(crate) fn access(usage: MrUsage, native_flush: bool, iwarp: bool) -> AccessF
     access
 }
 
-/// The permitted uses of a local part, its peer, and whether it is too long for any operation. All
-/// of it is in one word, so that one comparison is enough. From below: 8 bits of usage, 24 of the
-/// peer's key, 32 of the length, its upper half.
+/// The permitted uses of a local part, its `Peer`, and whether it is too long for any operation.
+/// All of it is in one word, so that one comparison is enough. From below: 8 bits of usage, 24 of
+/// the key of the `Peer`, 32 of the length, its upper half.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Tag(u64);
 

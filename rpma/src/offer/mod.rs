@@ -21,7 +21,7 @@ use crate::verbs::random;
 /// [`ConnReq::connect`](crate::ConnReq::connect). The other side decodes it from
 /// [`Conn::get_private_data`](crate::Conn::get_private_data) or
 /// [`ConnReq::get_private_data`](crate::ConnReq::get_private_data). The transport pads private data
-/// with zeros; an offer has its own length in it.
+/// with zeros. An offer has its own length in it.
 ///
 /// ```no_run
 /// use rpma::{Conn, Ep, Error, Mr, Offer, PeerCfg, pmem::PmemMap};
@@ -162,8 +162,9 @@ impl Offer {
         }
     }
 
-    /// Adds a memory region, after those that are there. If its device is an adapter, the offer
-    /// also declares that the device [reorders](PeerCfg::set_reorders).
+    /// Adds a memory region, after those that are there. If its device is an
+    /// [adapter](crate#terms), the offer also declares that the device
+    /// [reorders](PeerCfg::set_reorders).
     pub fn add_region<M>(&mut self, region: &Mr<M>) -> &mut Self {
         self.regions.push(region.as_remote());
         if region.device_reorders() {
