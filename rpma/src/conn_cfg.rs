@@ -87,10 +87,12 @@ impl ConnCfg {
         Self::default()
     }
 
-    /// Sets the time limit of an outgoing request for resolving the address, and the same limit
-    /// for resolving the route. The default is 1 s. It does not limit the peer's answer. It does
-    /// not limit the look-up of a host name either: the system resolver's `resolv.conf` does. If a
-    /// host name has several addresses, the limit applies to each of them.
+    /// Sets the time limit for resolving the address of an outgoing request. The same limit then
+    /// holds for resolving its route. The default is 1 s. If a host name has several addresses, the
+    /// limit applies to each of them.
+    ///
+    /// The setting does not limit the peer's answer. It does not limit the look-up of a host name
+    /// either: the system resolver's `resolv.conf` does.
     #[doc(alias = "rpma_conn_cfg_set_timeout")]
     pub fn set_timeout(&mut self, limit: Duration) -> &mut Self {
         self.timeout = limit;
@@ -267,9 +269,8 @@ impl ConnCfg {
         self.rq_size
     }
 
-    /// Sets how often this side sends a message again that the other side does not acknowledge: 0
-    /// to 7. The default is 6. librpma has 7, which means for ever on soft-RoCE, so that a dead
-    /// peer is never noticed.
+    /// Sets how often this side sends an unacknowledged message again: 0 to 7. The default is 6.
+    /// librpma's default is 7, which means for ever on soft-RoCE: a dead peer is never noticed.
     ///
     /// Each side's setting counts for its own messages. A client's request carries the client's
     /// count, but rpma's accepting side uses its own setting. librpma's accepting side uses the
@@ -289,17 +290,17 @@ impl ConnCfg {
         self.retry_count
     }
 
-    /// Sets how often this side sends a message again if the peer has no receive for it: 0 to 6,
-    /// or 7 for ever.
+    /// Sets how often a message is sent again if the other side has no receive for it: 0 to 6, or
+    /// 7 for ever.
     ///
-    /// The accepting side's setting counts for both sides: for its own messages, and, through its
-    /// answer, for those of the client. The connecting side's setting counts in one case only: an
-    /// accepting side with another library, such as librpma, uses it for its own messages.
+    /// The accepting side's setting counts for the messages of both sides: the client gets it with
+    /// the answer. The connecting side's setting counts in one case only: an accepting side with
+    /// another library, such as librpma, uses it for its own messages.
     ///
     /// The default is 7, as in librpma. With it, an operation may wait for ever for a live program
     /// that takes no message. No other default lets an operation wait for ever. If the peer's
     /// program has ended, or its host is gone, [`set_retry_count`](Self::set_retry_count) limits
-    /// the wait. A finite default would fail operations to programs that are slow to take their
+    /// the wait. A finite default would fail operations if the other program is slow to take its
     /// messages. A server that sends to clients that it does not trust sets a finite count.
     ///
     /// # Errors
@@ -317,9 +318,9 @@ impl ConnCfg {
     }
 
     /// Sets the time after which an unacknowledged message is sent again: 4.096 µs · 2^`exponent`.
-    /// `None` leaves it to the kernel (`exponent` 17 on Linux 6.12, about 0.5 s; 19 on 6.1). With
-    /// a [`set_retry_count`](Self::set_retry_count) of n, a dead peer is noticed after n + 1 times
-    /// this time.
+    /// The default, `None`, leaves the exponent to the kernel: 17 on Linux 6.12, about 0.5 s, and
+    /// 19 on 6.1. If the [retry count](Self::set_retry_count) is n, this side notices a dead peer
+    /// after n + 1 such periods.
     ///
     /// # Errors
     ///
@@ -345,8 +346,8 @@ impl ConnCfg {
     /// 0.01 ms, 12 (the default) is 0.64 ms, 31 is 491.52 ms. `None` or 0 is the longest time,
     /// 655.36 ms, as in librpma.
     ///
-    /// On rxe this longest time exceeds the acknowledgement time-out. So a message that waits for
-    /// a receive fails after some seconds, as if the peer were dead. If the receiver is a C
+    /// On soft-RoCE this longest time exceeds the acknowledgement time-out. So a message that waits
+    /// for a receive fails after some seconds, as if the peer were dead. If the receiver is a C
     /// program, which uses the longest time, set [`set_ack_timeout`](Self::set_ack_timeout) to at
     /// least 18 on the sending side.
     ///
@@ -385,12 +386,13 @@ impl ConnCfg {
         self.force_fallback
     }
 
-    /// Declares that the peer's device may execute an operation before earlier ones, as adapters
-    /// do. The default is `false`; an [`Offer`](crate::Offer) of such a peer declares it as well.
+    /// Declares that the peer's device may execute an operation before earlier ones, as
+    /// [adapters](crate#terms) do. The default is `false`. An [`Offer`](crate::Offer) of such a
+    /// peer declares it as well.
     ///
     /// It has an effect on soft-RoCE only, where rpma never posts a fence. An operation that needs
-    /// one is then [`Error::NotSupported`]: one with [`Flags::FENCE`](crate::Flags::FENCE), or an
-    /// atomic write after a flush that was not polled.
+    /// a fence is then [`Error::NotSupported`]: one with [`Flags::FENCE`](crate::Flags::FENCE), or
+    /// an atomic write after a flush that was not polled.
     pub fn set_peer_reorders(&mut self, reorders: bool) -> &mut Self {
         self.peer_reorders = reorders;
         self
@@ -436,7 +438,7 @@ impl ConnCfg {
     /// loop of another kind calls [`Conn::keep_alive`](crate::Conn::keep_alive).
     /// [`Cq::wait`](crate::Cq::wait), [`CompletionChannel::wait`](crate::CompletionChannel::wait)
     /// and [`Conn::next_event`](crate::Conn::next_event) alone do not. In `rpma-async` the driver
-    /// of a reactor keeps watch of all its connections, and no task needs to wait.
+    /// of a reactor keeps watch over all its connections, and no task needs to wait.
     ///
     /// While the program or this host stands still, no connection ends. After such a pause the
     /// library does not end a connection at once: it polls for an answer again, 3/16 of the
@@ -454,9 +456,9 @@ impl ConnCfg {
     ///   that posts no receive for this time counts as gone.
     /// * The shortest time is four acknowledgement time-outs
     ///   ([`set_ack_timeout`](Self::set_ack_timeout); by default 2.2 s on Linux 6.12, and 8.6 s on
-    ///   6.1), so that a lost packet is repeated in time. On an adapter set eight time-outs or
-    ///   more: it may wait for up to four before it repeats a packet (InfiniBand specification
-    ///   9.7.6.1.3).
+    ///   6.1), so that a lost packet is repeated in time. On an [adapter](crate#terms) set eight
+    ///   time-outs or more: the adapter may wait for up to four time-outs before it repeats a
+    ///   packet (InfiniBand specification 9.7.6.1.3).
     ///
     /// A shorter time is refused. If [`set_ack_timeout`](Self::set_ack_timeout) is set, making the
     /// request fails. Otherwise the check needs the kernel's time-out, and comes later. On the
@@ -473,8 +475,8 @@ impl ConnCfg {
         const SHORTEST: Duration = Duration::from_millis(1);
         if let Some(silence) = silence.filter(|silence| *silence < SHORTEST) {
             return Err(Error::invalid(format!(
-                "a keep-alive of {silence:?}, in which no peer can answer: it has {SHORTEST:?} at \
-                 least, and None switches it off"
+                "a keep-alive of {silence:?} is too short for any answer of the peer: set {SHORTEST:?} or \
+                 more, or None for no keep-alive"
             )));
         }
         self.keep_alive = silence;

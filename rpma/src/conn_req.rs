@@ -93,10 +93,10 @@ impl ConnReq {
     /// # Errors
     ///
     /// [`Error::InvalidArgument`] for a wildcard address, a name that cannot be resolved, or an
-    /// address that is reached through another device than the peer's. [`Error::InvalidArgument`]
-    /// also for a configuration that the peer's device cannot have. [`Error::Provider`] naming
-    /// `rdma_resolve_addr`, `rdma_resolve_route` (`ETIMEDOUT` past the limit) or the verb that
-    /// could not make a queue.
+    /// address that is reached through another device than that of `peer`.
+    /// [`Error::InvalidArgument`] also for a configuration that the device of `peer` cannot have.
+    /// [`Error::Provider`] naming `rdma_resolve_addr`, `rdma_resolve_route` (`ETIMEDOUT` past the
+    /// limit) or the verb that could not make a queue.
     #[doc(alias = "rpma_conn_req_new")]
     pub fn new(peer: &Peer, addr: &str, port: u16, cfg: &ConnCfg) -> Result<Self> {
         let req = address::try_each(addr, port, |found| Self::to_addr(peer, found, cfg))?;
@@ -120,7 +120,7 @@ impl ConnReq {
     /// [`Progress::Ready`](crate::Progress::Ready); [`connect`](Self::connect), which does not
     /// block; [`Conn::set_nonblocking`]; and [`Conn::next_event`] when the connection's descriptor
     /// is readable, until it is [`ConnEvent::Established`](crate::ConnEvent::Established). To open
-    /// the peer's device without blocking, use an address of this host
+    /// the [`Device`](crate::Device) of `peer` without blocking, use an address of this host
     /// ([`Side::Local`](crate::Side::Local)).
     ///
     /// The kernel gives up on an address and on a route after [`ConnCfg::set_timeout`], and then
@@ -151,8 +151,8 @@ impl ConnReq {
     ///
     /// # Errors
     ///
-    /// [`Error::InvalidArgument`] for a wildcard address, or a configuration that the peer's
-    /// device cannot have. [`Error::Provider`] naming `rdma_resolve_addr` or a verb that makes the
+    /// [`Error::InvalidArgument`] for a wildcard address, or a configuration that the device of
+    /// `peer` cannot have. [`Error::Provider`] naming `rdma_resolve_addr` or a verb that makes the
     /// request's id.
     pub fn resolve(peer: &Peer, addr: SocketAddr, cfg: &ConnCfg) -> Result<Resolving> {
         Resolving::new(Plan::new(peer, cfg)?, addr, cfg.get_timeout())
@@ -186,7 +186,7 @@ impl ConnReq {
         })
     }
 
-    /// The peer on which the connection is made.
+    /// The [`Peer`] on which the connection is made.
     pub(crate) fn peer(&self) -> &Peer {
         &self.queues.peer
     }
@@ -232,7 +232,7 @@ impl ConnReq {
     }
 
     /// Connects (an outgoing request) or accepts (an incoming one). It does not wait for the peer:
-    /// `Conn::next_event` reports how it ended.
+    /// [`Conn::next_event`] reports the result.
     ///
     /// `private_data` travels with the request (up to 56 bytes) or with the answer (up to 196).
     /// `&[]` sends none. The transport pads the data with zeros to the full length. So data of
@@ -241,10 +241,11 @@ impl ConnReq {
     /// # Errors
     ///
     /// [`Error::InvalidArgument`] if the private data is too long: then the request is unchanged,
-    /// and [`ConnectError::req`] gives it back. [`Error::Provider`] if `rdma_connect` fails, or,
-    /// when accepting, `rdma_init_qp_attr`, `ibv_modify_qp`, `rdma_accept` or `ibv_query_qp`
-    /// (`EINVAL` from `rdma_init_qp_attr` or `rdma_accept`: the client is gone). Then the request
-    /// is gone, too.
+    /// and [`ConnectError::req`] gives it back. After every other error the request is gone.
+    ///
+    /// [`Error::Provider`] if `rdma_connect` fails. When accepting, it is [`Error::Provider`] if
+    /// `rdma_init_qp_attr`, `ibv_modify_qp`, `rdma_accept` or `ibv_query_qp` fails. `EINVAL` from
+    /// `rdma_init_qp_attr` or `rdma_accept` means that the client is gone.
     #[doc(alias = "rpma_conn_req_connect")]
     pub fn connect(self, private_data: &[u8]) -> Result<Conn, ConnectError> {
         let terms = self.direction.terms();

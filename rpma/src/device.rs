@@ -89,7 +89,7 @@ impl Device {
     }
 
     /// Returns whether the device supports on-demand paging for reads and writes of reliable
-    /// connections, which a file on a DAX file system needs to be registered.
+    /// connections. Without it, a file on a DAX file system cannot be registered.
     ///
     /// # Errors
     ///

@@ -81,8 +81,8 @@ impl Ep {
     ///
     /// # Errors
     ///
-    /// [`Error::InvalidArgument`] for a wildcard address, an address of another device than the
-    /// peer's, or a name that cannot be resolved. [`Error::Provider`] naming `rdma_bind_addr`
+    /// [`Error::InvalidArgument`] for a wildcard address, an address of another device than that
+    /// of `peer`, or a name that cannot be resolved. [`Error::Provider`] naming `rdma_bind_addr`
     /// (`ENODEV` or `EADDRNOTAVAIL`: no RDMA device has the address; `EADDRINUSE`: the port is
     /// taken) or `rdma_listen`.
     #[doc(alias = "rpma_ep_listen")]
@@ -111,15 +111,16 @@ impl Ep {
     /// cannot be made is rejected ([the reasons](Self#requests-that-are-not-returned)). If the
     /// client gives up while this host stands still, or its packets are lost, no event reports
     /// that. The request is still returned, and its connection is never established.
-    /// `Conn::wait_established` with a limit ends that. Do not let other clients wait for it:
-    /// accept them all, and wait for each in its own thread, or for all their descriptors.
+    /// [`Conn::wait_established`](crate::Conn::wait_established) with a limit ends such a
+    /// connection. Other clients must not wait for this limit: accept them all. Wait for each in
+    /// its own thread, or for all their descriptors.
     ///
     /// # Errors
     ///
     /// [`Error::NoEvent`] if the descriptor was made non-blocking and there is no request.
-    /// [`Error::InvalidArgument`] if the peer's device cannot have `cfg`: a queue that is too
+    /// [`Error::InvalidArgument`] if the endpoint's device cannot have `cfg`: a queue that is too
     /// large, a completion channel of another device, or a shared receive queue of another
-    /// [`Peer`]. This error takes no request from the kernel: clients still wait.
+    /// [`Peer`]. The call then takes no request from the kernel: clients still wait.
     /// [`Error::Provider`] if a verb fails. `ENODEV` means that the device was removed, and the
     /// endpoint is of no more use. After every other error the endpoint works as before. A server
     /// logs the error and calls again, after a pause, because a lasting error would keep it busy.
@@ -152,7 +153,7 @@ impl Ep {
     }
 
     /// Waits for the next request, without a limit, and makes no queues for it. The server can
-    /// read the client's private data first, and then choose the peer and the settings for
+    /// read the client's private data first, and then choose the [`Peer`] and the settings for
     /// [`Request::into_req`].
     ///
     /// A client that vanishes meanwhile is skipped, and its request is dropped
@@ -163,9 +164,9 @@ impl Ep {
     /// # Errors
     ///
     /// [`Error::NoEvent`] if the descriptor was made non-blocking and there is no request.
-    /// [`Error::Provider`] if `rdma_get_cm_event`, `rdma_create_event_channel` (`EMFILE`) or
-    /// `rdma_migrate_id` fails: the request is rejected, with [`RefusalCode::Full`]. `ENODEV`
-    /// means that the device was removed.
+    /// [`Error::Provider`] if `rdma_get_cm_event` fails: no request was taken. `ENODEV` means that
+    /// the device was removed. [`Error::Provider`] also if `rdma_create_event_channel` (`EMFILE`)
+    /// or `rdma_migrate_id` fails: the request is rejected, with [`RefusalCode::Full`].
     pub fn next_request(&self) -> Result<Request> {
         self.next_request_until(Deadline::Never)
     }
@@ -204,9 +205,10 @@ impl Ep {
         self.id.local_addr().map_or(0, |addr| addr.port())
     }
 
-    /// Makes the descriptor of the endpoint's events non-blocking, or blocking again:
-    /// [`next_conn_req`](Self::next_conn_req) then returns [`Error::NoEvent`] at once if there is
-    /// no request. Other threads may wait meanwhile.
+    /// Makes the descriptor of the endpoint's events non-blocking, or blocking again. In
+    /// non-blocking mode [`next_conn_req`](Self::next_conn_req) and
+    /// [`next_request`](Self::next_request) return [`Error::NoEvent`] at once if there is no
+    /// request. Other threads may wait meanwhile.
     ///
     /// # Errors
     ///
@@ -218,8 +220,8 @@ impl Ep {
     /// Returns the descriptor of the endpoint's event channel, as [`AsRawFd`] does.
     ///
     /// For `poll`, `epoll` and `fcntl` only: a read from it steals an event. It is readable when a
-    /// request may be there. Make it non-blocking before other threads wait: a wait changes the
-    /// flag for moments, and restores the flag that it found.
+    /// request may be there. If you change `O_NONBLOCK` with `fcntl`, do it before other threads
+    /// wait. A wait sets the flag for a moment, and then restores the earlier value.
     #[doc(alias = "rpma_ep_get_fd")]
     #[must_use]
     pub fn get_fd(&self) -> RawFd {
@@ -229,7 +231,7 @@ impl Ep {
     /// Stops listening, and returns an error if an object could not be freed. Dropping does the
     /// same.
     ///
-    /// Requests that the program has not taken are rejected; connections are not touched.
+    /// Requests that the program has not taken are rejected. Connections are not touched.
     ///
     /// # Errors
     ///

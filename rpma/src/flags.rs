@@ -29,12 +29,13 @@ impl Flags {
     pub const SOLICITED: Self = Self(Self::ON_ERROR | Self::SOLICIT);
 
     /// Copies the data when the operation is posted, so that the source may be changed at once.
-    /// For writes and sends of up to `ConnCfg::set_max_inline_data` bytes.
+    /// For writes and sends of up to
+    /// [`ConnCfg::set_max_inline_data`](crate::ConnCfg::set_max_inline_data) bytes.
     pub const INLINE: Self = Self(Self::ON_ERROR | Self::IN_REQUEST);
 
-    /// Delays the operation until all earlier reads and fallback flushes of the connection have
-    /// completed (`IBV_SEND_FENCE`; InfiniBand specification, 10.8.3.3: a fence covers earlier
-    /// reads and atomic operations).
+    /// Delays the operation until all earlier reads and [fallback flushes](crate::Conn::flush) of
+    /// the connection have completed (`IBV_SEND_FENCE`; InfiniBand specification, 10.8.3.3: a fence
+    /// covers earlier reads and atomic operations).
     ///
     /// Without it a write may reach the peer's memory before an earlier read has been served, and a
     /// fallback flush is such a read. No public source defines the effect of a fence after a

@@ -67,7 +67,7 @@ impl Request {
     ///
     /// The request is rejected after each error.
     ///
-    /// * [`Error::InvalidArgument`] if the device cannot have such queues, if the peer belongs to
+    /// * [`Error::InvalidArgument`] if the device cannot have such queues, if `peer` belongs to
     ///   another device, or if the keep-alive is less than four acknowledgement time-outs. If
     ///   `cfg` sets no time-out, the kernel's own counts ([`ConnCfg::set_keep_alive`]).
     /// * [`Error::Provider`] if a verb fails. If the client has given up, the hint of the error
@@ -84,7 +84,7 @@ impl Request {
             })
     }
 
-    /// Refuses a peer of another device.
+    /// Refuses a [`Peer`] of another device.
     pub(crate) fn check_device(&self, peer: &Peer) -> Result<()> {
         peer.pd().check_device(&self.request.id)
     }
