@@ -15,9 +15,9 @@ use crate::verbs::{CompChannel, Context, CqKind, CqTag, Deadline, Notify};
 
 /// The longest wait for solicited events before the wait polls the queue without an event.
 ///
-/// The specification counts a failed completion as solicited, but rxe of Linux 6.12 gives no event
-/// for requests that it flushes. A wait without a bound would not notice that a connection has
-/// failed.
+/// The specification counts a failed completion as solicited, but soft-RoCE of Linux 6.12 gives no
+/// event for requests that it flushes. A wait without a bound would not notice that a connection
+/// has failed.
 const SOLICITED_BOUND: Duration = Duration::from_secs(1);
 
 /// Selects the completion channel to which a connection's queues send their events.
@@ -47,7 +47,7 @@ pub enum ComplChannel {
     ///
     /// Choose this if one thread waits for the completions of many connections, without their
     /// events. [`Conn::next`](crate::Conn::next), [`Conn::wait`](crate::Conn::wait),
-    /// [`Conn::wait_for`](crate::Conn::wait_for) and [`Cq::wait`](crate::Cq::wait) are errors
+    /// [`Conn::wait_for`](crate::Conn::wait_for) and [`Cq::wait`](crate::Cq::wait) return errors
     /// then. For completions and events together, use a [`Wait`](crate::wait::Wait).
     Of {
         /// The channel. It must be on the connection's device.
@@ -103,15 +103,17 @@ pub struct CompletionChannel {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub struct CqEvent {
-    /// The key that [`ComplChannel::Of`] or `SrqCfg::set_compl_channel` gave for the queue. Its
-    /// connection may have been dropped in the meantime.
+    /// The key that the program gave for the queue, in [`ComplChannel::Of`],
+    /// [`ConnCfg::set_rcq_channel`](crate::ConnCfg::set_rcq_channel) or
+    /// [`SrqCfg::set_compl_channel`](crate::SrqCfg::set_compl_channel). The queue's connection may
+    /// have been dropped in the meantime.
     pub key: u64,
     /// The queue that caused the event.
     pub kind: CqKind,
 }
 
 impl CompletionChannel {
-    /// Makes a channel on the peer's device.
+    /// Makes a channel on the device of `peer`.
     ///
     /// # Errors
     ///
@@ -186,8 +188,9 @@ impl CompletionChannel {
         self.as_raw_fd()
     }
 
-    /// Makes the channel's descriptor non-blocking, or blocking again: waits then return
-    /// [`Error::NoCompletion`] at once if there is no event. Other threads may wait meanwhile.
+    /// Makes the channel's descriptor non-blocking, or blocking again. In non-blocking mode waits
+    /// return [`Error::NoCompletion`] at once if there is no event. Other threads may wait
+    /// meanwhile.
     ///
     /// # Errors
     ///
@@ -196,14 +199,14 @@ impl CompletionChannel {
         self.channel.set_nonblocking(on)
     }
 
-    /// The verbs channel, for a queue on the peer's device.
+    /// The verbs channel, for a queue on the device of `peer`.
     pub(crate) fn for_peer(&self, peer: &Peer) -> Result<Arc<CompChannel>> {
         let (own, peers) = (&self.context, peer.pd().context());
         if own.is_same(peers) {
             return Ok(Arc::clone(&self.channel));
         }
         Err(Error::invalid(format!(
-            "the completion channel was made for the device {}, and the peer is on {}",
+            "the completion channel was made for the device {}, and the Peer is on {}",
             own.name(),
             peers.name()
         )))
@@ -231,9 +234,8 @@ impl fmt::Debug for CompletionChannel {
 }
 
 /// Waits for an event of a channel with queues that give events according to `notify`. `None`
-/// stands for an event that may have been lost: the caller must then look at the queues. `None`
-/// stands for an event that may have been lost: the queues are to be looked at. After the last
-/// event, it returns the error of a connection that is over.
+/// stands for an event that may have been lost: the caller must then look at the queues. After the
+/// last event, it returns the error of a connection that is over.
 pub(crate) fn wait(
     channel: &CompChannel,
     conn: Option<&ConnSlots>,

@@ -41,7 +41,7 @@ pub struct Counters {
     pub posted: u64,
     /// Bytes of the program that these requests carry: of reads, writes and sends, and 8 for each
     /// atomic write. Flushes carry none, with any method. The bytes of a post that the device
-    /// refused are included; those of a post that the library refused are not.
+    /// refused are included. Those of a post that the library refused are not.
     pub bytes: u64,
     /// Receives that the device has taken into the connection's own receive queue. Receives of a
     /// [`Srq`](crate::Srq) are not counted, and neither are the bytes that arrive: see
@@ -53,9 +53,10 @@ pub struct Counters {
     pub full_send_queue: u64,
     /// As [`full_send_queue`](Self::full_send_queue), of the receive queue.
     pub full_receive_queue: u64,
-    /// Probes of the keep-alive that the device failed: at most one, as it ends the connection
-    /// ([`Failure::Probe`](crate::Failure::Probe)). A silence that the library's clock ended is in
-    /// [`Conn::failure`] only. Probes that are flushed when the connection ends do not count.
+    /// The keep-alive's probes that completed with an error
+    /// ([`Failure::Probe`](crate::Failure::Probe)). There is at most one, because it ends the
+    /// connection. If the library ended the connection after a silence, only [`Conn::failure`]
+    /// shows it. Probes that are flushed when the connection ends do not count.
     pub probes_lost: u64,
     /// See [`failed`](Self::failed).
     pub(crate) failed: [u64; STATUSES],

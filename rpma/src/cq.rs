@@ -22,8 +22,8 @@ use crate::verbs::{CompChannel, CompletionQueue, CqTag, Deadline, Notify, Wc, ch
 /// A completion queue. Clones are handles of the same queue, and may outlive its connection. So a
 /// struct can own a handle together with an event-loop object that watches its descriptor, such as
 /// tokio's `AsyncFd`. When the connection is gone no completion comes any more, and
-/// [`wait`](Self::wait) is an error. Earlier completions may be gone with the connection: adapters
-/// take them out of the queue.
+/// [`wait`](Self::wait) is an error. Earlier completions may be gone with the connection:
+/// [adapters](crate#terms) take them out of the queue.
 ///
 /// The way to wait for completions: [`wait`](Self::wait), then [`get_wc`](Self::get_wc) until it
 /// returns 0, then `wait` again. The queue is armed before `wait` returns. So a completion that
@@ -295,8 +295,8 @@ impl Cq {
         self.polled.queue.channel().set_nonblocking(on)
     }
 
-    /// Moves completions from the queue into `wcs`, as many as there are and fit. Returns their
-    /// number, or 0 if the queue is empty. It never waits.
+    /// Moves completions from the queue into `wcs`, as many as fit. Returns their number, or 0 if
+    /// the queue is empty. It never waits.
     ///
     /// # Errors
     ///

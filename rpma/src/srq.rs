@@ -102,10 +102,11 @@ impl SrqCfg {
 
 /// A receive queue that many connections share. Clones are handles of the same queue.
 ///
-/// Connections that are made with `ConnCfg::set_srq` use the queue. A message on any of these
-/// connections takes the first receive that is left. [`Wc::qp_num`](crate::Wc::qp_num) is
-/// different for each connection. The receives of one connection complete in order. Those of
-/// several may not: the device works on them at the same time.
+/// Connections that are made with [`ConnCfg::set_srq`](crate::ConnCfg::set_srq) use the queue. A
+/// message on any of these connections takes the first receive that is left.
+/// [`Wc::qp_num`](crate::Wc::qp_num) is different for each connection. The receives of one
+/// connection complete in order. Those of several may not: the device works on them at the same
+/// time.
 ///
 /// ```no_run
 /// use rpma::{ConnCfg, Mr, Peer, Result, Srq, SrqCfg};
@@ -126,8 +127,8 @@ impl SrqCfg {
 ///
 /// A client that dies in the middle of a message of several packets takes a receive with it until
 /// its connection is dropped. Then the receive comes back as a failed completion. On soft-RoCE of
-/// Linux 6.12 it never does, and its slot is lost: [`kept`](Self::kept) counts such slots, and
-/// [Security](crate::guide::security) has the remedy. A slot can also be lost when
+/// Linux 6.12 the receive never comes back, and its slot is lost. [`kept`](Self::kept) counts such
+/// slots, and [security](crate::guide::security) has the remedy. A slot can also be lost when
 /// [`recv`](Self::recv) fails with [`Error::Provider`], because the device may have that receive.
 /// Make the queue larger than it needs to be.
 ///
@@ -199,10 +200,10 @@ impl Srq {
     ///
     /// # Errors
     ///
-    /// [`Error::InvalidArgument`] if the region belongs to another peer, lacks
+    /// [`Error::InvalidArgument`] if the region belongs to another [`Peer`], lacks
     /// [`MrUsage::RECV`](crate::MrUsage::RECV), or has more than 2³¹ bytes. [`Error::QueueFull`]
-    /// if no slot is free, or [`Error::ReceivesKept`] if the device may keep all receives.
-    /// [`Error::Provider`] if `ibv_post_srq_recv` fails.
+    /// if no slot is free, or [`Error::ReceivesKept`] if it is possible that the device keeps all
+    /// receives. [`Error::Provider`] if `ibv_post_srq_recv` fails.
     #[doc(alias = "rpma_srq_recv")]
     #[inline]
     pub fn recv(&self, dst: MrSlice<'_>, op_context: u64) -> Result<()> {
@@ -221,16 +222,16 @@ impl Srq {
         self.post_many(receives)
     }
 
-    /// Returns the maximum number of receives that the device may keep for connections that have
-    /// ended. The slots of kept receives do not come back.
+    /// Returns how many receives the device keeps, at most, for connections that have ended. The
+    /// slots of kept receives do not come back.
     ///
     /// A client that dies in the middle of a message takes a receive with it. Dropping the
     /// connection waits until the device has returned that receive, for at most 0.1 s. soft-RoCE
-    /// does not report whether it has returned the receive. So each dropped connection on it
-    /// counts, until the receives that were posted before its end have completed. Completed
-    /// receives that have not been polled count as well.
+    /// does not report whether it has returned the receive. So each connection that was dropped on
+    /// soft-RoCE counts, until the receives that were posted before its end have completed. A
+    /// completed receive counts as kept until it is polled.
     ///
-    /// When a large part of the queue may be kept, make a new queue for new connections: see
+    /// When this is a large part of the queue, make a new queue for new connections: see
     /// [security](crate::guide::security).
     #[must_use]
     pub fn kept(&self) -> u32 {

@@ -259,15 +259,16 @@ pub enum Notify {
     /// Every completion.
     #[default]
     Any,
-    /// Receives of messages that were sent with `Flags::SOLICITED`, and failures.
+    /// Receives of messages that were sent with [`Flags::SOLICITED`](crate::Flags::SOLICITED), and
+    /// failures.
     ///
-    /// The specification counts every failure as solicited, but rxe gives no event for failures. A
-    /// failure may be a flushed operation: at the end of a connection, rxe flushes all receives.
-    /// Or it may be an operation that fails by itself (`REM_ACCESS_ERR`, `LOC_QP_OP_ERR`). So
-    /// [`Cq::wait`](crate::Cq::wait) and [`Conn::wait`](crate::Conn::wait) on such a queue return
-    /// after a second at the latest, as if there had been an event. This does not cover other ways
-    /// of waiting: on a [`CompletionChannel`](crate::CompletionChannel), or with `poll` and
-    /// `epoll`. Set a limit there, and poll the queues when it has passed.
+    /// The specification counts every failure as solicited, but soft-RoCE gives no event for
+    /// failures. A failure may be a flushed operation: at the end of a connection, soft-RoCE
+    /// flushes all receives. Or it may be an operation that fails by itself (`REM_ACCESS_ERR`,
+    /// `LOC_QP_OP_ERR`). So [`Cq::wait`](crate::Cq::wait) and [`Conn::wait`](crate::Conn::wait) on
+    /// such a queue return after a second at the latest, as if there had been an event. This does
+    /// not cover other ways of waiting: on a [`CompletionChannel`](crate::CompletionChannel), or
+    /// with `poll` and `epoll`. Set a limit there, and poll the queues when it has passed.
     Solicited,
 }
 

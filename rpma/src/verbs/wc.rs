@@ -11,10 +11,10 @@ const RECEIVE: u32 = WcOpcode::RECV.0;
 
 /// A work completion: the outcome of one operation.
 ///
-/// A failed completion carries only a few valid fields (on rxe its opcode reads as "send"). So the
-/// outcome decides which fields can be read: see [`result`](Self::result).
+/// A failed completion carries only a few valid fields. On soft-RoCE its opcode reads as "send". So
+/// the outcome decides which fields can be read: see [`result`](Self::result).
 ///
-/// `Wc::default()` fills the array that `Cq::get_wc` polls into.
+/// `Wc::default()` fills the array that [`Cq::get_wc`](crate::Cq::get_wc) polls into.
 #[derive(Clone, Copy, Default)]
 #[repr(transparent)]
 pub struct Wc(sys::ibv_wc);
@@ -326,8 +326,8 @@ codes!(WcStatus {
     LOC_EEC_OP_ERR = 3, "local end-to-end context operation error";
     /// A local address or key that is not registered with the needed rights.
     LOC_PROT_ERR = 4, "local protection error";
-    /// The operation was flushed: the queue pair is in the error state. On rxe even the first
-    /// error of a connection can have this status.
+    /// The operation was flushed: the queue pair is in the error state. On soft-RoCE even the
+    /// first error of a connection can have this status.
     WR_FLUSH_ERR = 5, "work request flushed";
     /// A memory window could not be bound.
     MW_BIND_ERR = 6, "memory window bind error";

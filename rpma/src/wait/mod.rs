@@ -148,9 +148,11 @@ pub enum Happened {
     Request(Member, Request),
     /// This member failed. Each failure is returned once, after the member's completions.
     ///
-    /// * A connection or a shared receive queue: [`Error::NotConnected`] if the device gave its
-    ///   queue pair up, [`Error::Provider`] if a verb failed. Completions and events are still
-    ///   returned after that, except those that come by the failed verb. Remove the member.
+    /// * A connection: [`Error::NotConnected`] if the device gave its queue pair up. Completions
+    ///   and events are still returned after that. Remove the member.
+    /// * A connection or a shared receive queue: [`Error::Provider`] if a verb failed. Completions
+    ///   and events are still returned after that, except those that come by the failed verb.
+    ///   Remove the member.
     /// * An endpoint ([`Ep::next_request`]): a request failed, and the endpoint goes on. It rests
     ///   for 100 ms first, so that an error that persists returns at most 10 times a second.
     Failed(Member, Error),
@@ -246,7 +248,7 @@ impl Wait {
         Ok(member)
     }
 
-    /// Adds an endpoint: the requests of its clients.
+    /// Adds an endpoint: the wait returns the requests of its clients.
     ///
     /// # Errors
     ///
@@ -318,8 +320,7 @@ impl Wait {
     ///
     /// Its queues stay on the wait's channel, where their events are ignored from here on. So poll
     /// them ([`Cq::get_wc`]), [`close`](Conn::close) the connection, [`cut it off`](Conn::cut_off)
-    /// or drop it: its methods that wait for completions return [`Error::SharedChannel`]. It may
-    /// outlive the wait.
+    /// or drop it: its methods that wait for completions return errors. It may outlive the wait.
     pub fn remove(&mut self, member: Member) -> Option<Conn> {
         self.conn(member)?;
         match self.take_out(member) {
@@ -611,9 +612,9 @@ impl Wait {
         Waker(Arc::clone(&self.channels.inbox))
     }
 
-    /// Returns when the wait has work to do, even if no event comes before: an event loop calls
-    /// [`next`](Self::next) at this time. `None` if the wait has no such work. The answer is good
-    /// until the next call of `next`.
+    /// Returns the time at which the wait has work to do, even if no event comes earlier: an event
+    /// loop calls [`next`](Self::next) at this time. `None` if the wait has no such work. The
+    /// answer is good until the next call of `next`.
     ///
     /// There are three kinds of such work: an endpoint's rest after an error ends, queues with
     /// [`Notify::Solicited`] are polled each second, and a keep-alive takes its next step
@@ -629,8 +630,8 @@ impl Wait {
     /// For `poll` and `epoll` only. It is readable when [`next`](Self::next) may have something.
     /// An event loop then calls `next` with a limit of 0 until it returns `None`. After that the
     /// descriptor becomes readable, and gives an edge, when something happens. The loop also calls
-    /// `next` at the [`deadline`](Self::deadline). It may be readable although `next` then returns
-    /// `None`.
+    /// `next` at the [`deadline`](Self::deadline). The descriptor may be readable although `next`
+    /// then returns `None`.
     #[must_use]
     pub fn get_fd(&self) -> RawFd {
         self.as_raw_fd()

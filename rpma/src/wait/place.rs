@@ -164,7 +164,7 @@ impl Channels {
         Ok(channels)
     }
 
-    /// The channel of the peer's device. The first call for a device makes it.
+    /// The channel of the device of `peer`. The first call for a device makes it.
     fn of(&self, peer: &Peer) -> Result<CompletionChannel> {
         let mut devices = self.lock();
         let of_device = |device: &&Device| device.channel.for_peer(peer).is_ok();
