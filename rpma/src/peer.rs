@@ -16,12 +16,13 @@ use crate::verbs::{
 /// A fallback flush reads at most this much: any read pushes the earlier writes out.
 const FLUSH_READ_LEN: usize = 8;
 
-/// A protection domain of a device: memory and connections of one peer may be used together.
+/// A protection domain of a device: memory and connections of one `Peer` may be used together.
 ///
-/// Clones are handles of the same domain.
+/// It is an object of this host, with librpma's name. In lower case, a peer is the other side of a
+/// connection ([terms](crate#terms)). Clones are handles of the same domain.
 ///
 /// Make one `Peer` for each domain of trust. Keys of regions are short, and every connection of a
-/// `Peer` can try them on every region of the same `Peer`; no key works across two. See
+/// `Peer` can try them on every region of the same `Peer`. No key works across two of them. See
 /// [security](crate::guide::security).
 ///
 /// # Threads
@@ -49,7 +50,7 @@ impl Peer {
     /// # Errors
     ///
     /// [`Error::Provider`] if `ibv_query_device_ex` or `ibv_alloc_pd` fails.
-    /// [`Error::NotSupported`] if the process has 16,777,215 peers already.
+    /// [`Error::NotSupported`] if the process has 16,777,215 `Peer`s already.
     #[doc(alias = "rpma_peer_new")]
     pub fn new(device: &Device) -> Result<Self> {
         let attributes = device.context().query_device()?;
@@ -75,14 +76,15 @@ impl Peer {
         })
     }
 
-    /// Returns the name of the peer's device.
+    /// Returns the name of the device.
     #[must_use]
     pub fn get_device_name(&self) -> &str {
         self.inner.pd.context().name()
     }
 
     /// Returns whether the device has native flush (both global visibility and persistence). A
-    /// connection uses it unless its `ConnCfg` forces the fallback.
+    /// connection uses it unless its settings force the fallback
+    /// ([`ConnCfg::set_force_fallback`](crate::ConnCfg::set_force_fallback)).
     #[must_use]
     pub fn is_native_flush_capable(&self) -> bool {
         self.inner.attributes.native_flush
@@ -156,7 +158,7 @@ impl Peer {
     }
 }
 
-/// Identifies a peer for as long as something holds it. It has 24 bits, so that it fits into one
+/// Identifies a `Peer` for as long as something holds it. It has 24 bits, so that it fits into one
 /// word with the permitted uses of a region.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct PeerKey(u32);
@@ -170,7 +172,7 @@ fn keys() -> MutexGuard<'static, (Vec<u32>, u32)> {
 }
 
 impl PeerKey {
-    /// The key of memory without a peer.
+    /// The key of memory without a `Peer`.
     pub(crate) const ANY: Self = Self(0);
     pub(crate) const BITS: u32 = 24;
 
@@ -202,8 +204,8 @@ impl PeerKey {
 
 impl Drop for Inner {
     fn drop(&mut self) {
-        // Every region of the peer holds it, and every slice borrows its region: the key is unused
-        // now.
+        // Every region of the `Peer` holds it, and every slice borrows its region: the key is
+        // unused now.
         keys().0.push(self.key.0);
     }
 }

@@ -64,10 +64,11 @@ impl PeerCfg {
     ///
     /// The configuration follows the table in [persistence](crate::guide::persistence).
     /// [`Platform::domain`](crate::pmem::Platform::domain) is the kernel's hint for the first
-    /// argument. [`DevicePath::of`] makes the second one from the peer and the operator's setting
-    /// of DDIO. Every combination that is not known to be durable is [`Durable::Nothing`]. In
-    /// volatile memory, in virtual memory and in an unknown domain the processor makes nothing
-    /// durable either ([`get_processor_persists`](Self::get_processor_persists)).
+    /// argument. [`DevicePath::of`] makes the second one from the [`Peer`](crate::Peer) and the
+    /// operator's setting of DDIO. Every combination that is not known to be durable is
+    /// [`Durable::Nothing`]. In the domains [`Domain::Volatile`], [`Domain::Virtual`] and
+    /// [`Domain::Unknown`] the processor makes nothing durable either
+    /// ([`get_processor_persists`](Self::get_processor_persists)).
     ///
     /// ```no_run
     /// # fn main() -> rpma::Result<()> {
@@ -139,9 +140,10 @@ impl PeerCfg {
         self.durable == Durable::DirectWrites
     }
 
-    /// Declares whether this host's device may execute an operation before earlier ones: adapters
-    /// may, soft-RoCE does not. [`Offer::add_region`](crate::Offer::add_region) declares it by
-    /// itself, from the region's device.
+    /// Declares whether this host's device may execute an operation before earlier ones:
+    /// [adapters](crate#terms) may, soft-RoCE does not.
+    /// [`Offer::add_region`](crate::Offer::add_region) declares it by itself, from the region's
+    /// device.
     ///
     /// Only a peer on soft-RoCE, which has no fence, uses the declaration: see
     /// [`ConnCfg::set_peer_reorders`](crate::ConnCfg::set_peer_reorders).

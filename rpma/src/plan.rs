@@ -1,4 +1,4 @@
-//! [`Plan`]: the settings of a connection, checked for a peer.
+//! [`Plan`]: the settings of a connection, checked for a `Peer`.
 //!
 //! A plan is made before any other step, so that bad settings have no effect. [`Queues`] are made
 //! from it. It has the real sizes of the queues, with the markers of
@@ -19,7 +19,7 @@ use crate::slots::{RECEIVE_MARKERS, SEND_MARKERS};
 use crate::srq::Srq;
 use crate::verbs::{CompChannel, MAX_SGE, NativeOps, Notify};
 
-/// Settings that the peer's device can have, and all that the queues of a connection are made
+/// Settings that the device of a `Peer` can have, and all that the queues of a connection are made
 /// from.
 #[derive(Debug)]
 pub(crate) struct Plan {
@@ -65,7 +65,7 @@ pub(crate) struct CqPlan {
 type Channel = (Arc<CompChannel>, u64);
 
 impl Plan {
-    /// Refuses settings beyond the device's limits, and objects of another device or peer.
+    /// Refuses settings beyond the device's limits, and objects of another device or `Peer`.
     pub(crate) fn new(peer: &Peer, cfg: &ConnCfg) -> Result<Self> {
         let srq = cfg.get_srq();
         let sizes = Sizes::new(peer, cfg)?;

@@ -58,7 +58,7 @@ pub(crate) struct Limits {
     pub(crate) sge: u32,
 }
 
-/// The required tags of local parts: the peer's key, and the usage.
+/// The required tags of local parts: the key of the `Peer`, and the usage.
 #[derive(Debug)]
 pub(crate) struct Tags {
     /// For no usage.

@@ -70,7 +70,7 @@ pub enum DevicePath {
 }
 
 impl DevicePath {
-    /// Returns the path of a peer's device. `ddio` is the operator's word for an adapter.
+    /// Returns the path of the device of `peer`. `ddio` is the operator's word for an adapter.
     ///
     /// soft-RoCE copies with the processor, so `ddio` is ignored for it. A device counts as
     /// flushing if [`Peer::is_native_flush_capable`] returns `true`.

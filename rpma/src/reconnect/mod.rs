@@ -71,7 +71,8 @@ const LOOK_UP: &str = "getaddrinfo";
 
 /// Connects to one server, again and again, with the same [`Peer`] and the same offer.
 ///
-/// It registers no memory. Regions of the peer stay registered, and work with each new connection.
+/// It registers no memory. Regions of the `Peer` stay registered, and work with each new
+/// connection.
 ///
 /// # Before it connects
 ///
@@ -263,7 +264,8 @@ impl<C: Connects> Reconnect<C> {
         &self.offer
     }
 
-    /// Returns the peer, for example to make settings with [`Place::cfg`](crate::wait::Place::cfg).
+    /// Returns the [`Peer`], for example to make settings with
+    /// [`Place::cfg`](crate::wait::Place::cfg).
     #[must_use]
     pub fn peer(&self) -> &Peer {
         &self.peer

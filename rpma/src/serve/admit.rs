@@ -131,7 +131,7 @@ impl Server {
     /// the identity durable, makes the queues, and accepts, in this order.
     ///
     /// The old client's [`Gone`] is returned by [`next`](Self::next). The server keeps the part's
-    /// peer and region until the next admission of the key, or until [`release`](Self::release):
+    /// `Peer` and region until the next admission of the key, or until [`release`](Self::release):
     /// [`part`](Self::part) returns them.
     ///
     /// # Errors

@@ -81,7 +81,7 @@
 //! memory and connection of each key, and checks parts. `asked.rs` shares an open request between
 //! program and server. `layout.rs` and `parts.rs` are for servers of equal parts.
 //! [`Server`] owns a [`Wait`], and with it the endpoint and all connections. Dropping it ends them.
-//! After that it drops the regions and peers of its keys.
+//! After that it drops the regions and `Peer`s of its keys.
 
 mod admit;
 mod asked;

@@ -1,4 +1,4 @@
-//! [`Parts`]: each key's peer and registered memory. [`Server::answer`] admits clients to them.
+//! [`Parts`]: each key's `Peer` and registered memory. [`Server::answer`] admits clients to them.
 //!
 //! They own a [`Peer`] and a region for each key. From an admission on the server holds both as
 //! well, so parts and server may be dropped in any order.
