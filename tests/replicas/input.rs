@@ -65,7 +65,7 @@ fn a_wrong_commit_is_refused_before_anything_is_posted() {
     }
     for (len, words) in [
         (0, "0 bytes"),
-        (4 * LEN + 1, "the ring of source memory has"),
+        (4 * LEN + 1, "the ring of source memory, which has"),
     ] {
         let text = text(set.log.record(len).map(drop).expect_err(words));
         assert!(text.contains(words), "{text}");
@@ -88,7 +88,7 @@ fn a_wrong_commit_is_refused_before_anything_is_posted() {
     for (bytes, records) in sizes {
         let refused = Replicas::new(&set.peer, bytes, records);
         let text = refused.expect_err("0").to_string();
-        assert!(text.contains("1 at least"), "{text}");
+        assert!(text.contains("at least 1"), "{text}");
     }
 }
 

@@ -7,12 +7,12 @@ use crate::error::{Error, Result};
 
 /// How a client makes its writes durable, or visible, in the memory of a peer.
 ///
-/// The platform of that memory decides which of them is right:
-/// [persistence](crate::guide::persistence) has the table. A client names one in its
+/// The platform of that memory decides which method is right:
+/// [persistence](crate::guide::persistence) has the table. A client names one method in its
 /// [`Offer`](crate::Offer), and the connection uses no other.
 ///
 /// Settings and command lines name it `native`, `reading` or `server` ([`FromStr`]). [`Display`]
-/// prints words for messages, which are not these names.
+/// prints other words, for messages.
 ///
 /// [`Display`]: fmt::Display
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -52,7 +52,7 @@ impl FromStr for Method {
 
     /// # Errors
     ///
-    /// [`Error::InvalidArgument`] for any other name: the text lists them.
+    /// [`Error::InvalidArgument`] for any other name: the text lists the three names.
     fn from_str(name: &str) -> Result<Self> {
         match name {
             "native" => Ok(Self::Native),
@@ -74,17 +74,20 @@ pub struct Limits {
 }
 
 impl Limits {
-    /// `credits`: the most requests of one connection without an answer. `ranges`: the most ranges
-    /// of one request. `bytes`: the most bytes of one request, all its ranges together.
+    /// Makes limits.
+    ///
+    /// * `credits`: the maximum number of unanswered requests on one connection.
+    /// * `ranges`: the maximum number of ranges in one request.
+    /// * `bytes`: the maximum number of bytes in one request, all its ranges together.
     ///
     /// # Errors
     ///
-    /// [`Error::InvalidArgument`] if one of them is 0.
+    /// [`Error::InvalidArgument`] if one of the three is 0.
     pub fn new(credits: u16, ranges: u8, bytes: u32) -> Result<Self> {
         if credits == 0 || ranges == 0 || bytes == 0 {
             return Err(Error::invalid(format!(
-                "limits of {credits} requests with {ranges} ranges and {bytes} bytes: each is 1 at \
-                 least"
+                "limits of {credits} requests with {ranges} ranges and {bytes} bytes: each must \
+                 be at least 1"
             )));
         }
         Ok(Self {
@@ -94,19 +97,19 @@ impl Limits {
         })
     }
 
-    /// The most requests of one connection without an answer.
+    /// Returns the maximum number of unanswered requests on one connection.
     #[must_use]
     pub fn credits(&self) -> u16 {
         self.credits
     }
 
-    /// The most ranges of one request.
+    /// Returns the maximum number of ranges in one request.
     #[must_use]
     pub fn ranges(&self) -> u8 {
         self.ranges
     }
 
-    /// The most bytes of one request, all its ranges together.
+    /// Returns the maximum number of bytes in one request, all its ranges together.
     #[must_use]
     pub fn bytes(&self) -> u32 {
         self.bytes

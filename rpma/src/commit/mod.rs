@@ -1,13 +1,14 @@
-//! Commits records: makes data durable in the memory of a peer, and then 8 bytes that show it.
+//! Commits records: makes data durable in the memory of a peer, and then makes 8 bytes durable that
+//! point to it.
 //!
 //! These 8 bytes are the commit's **pointer**, for example the length of a log. A reader trusts
 //! only the data that a durable pointer shows.
 //!
 //! A [`Method`] decides how writes become durable: by the device's own flush, by a read, or by the
-//! processor of the memory's host ([`Method::Server`]). A server's program offers the last one
-//! with its [`Limits`]. A [`Writer`] is a connection that commits by one method. A [`Responder`]
-//! is the server's half of [`Method::Server`]. [`Replicas`] are several writers that get the same
-//! commits.
+//! processor of the memory's host ([`Method::Server`]). A server's program offers
+//! [`Method::Server`] with its [`Limits`]. A [`Writer`] is a connection that commits by one method.
+//! A [`Responder`] is the server's half of [`Method::Server`]. [`Replicas`] are several writers
+//! that get the same commits.
 
 mod method;
 mod replicas;

@@ -96,7 +96,10 @@ impl Request {
     pub(super) fn decode(bytes: &[u8]) -> Result<Self> {
         let refused = |why: String| Err(Error::invalid(format!("a persist request {why}")));
         let Some((head, rest)) = bytes.split_first_chunk::<HEAD>() else {
-            return refused(format!("of {} bytes: it has {HEAD} at least", bytes.len()));
+            return refused(format!(
+                "of {} bytes: it must have at least {HEAD}",
+                bytes.len()
+            ));
         };
         let [b'r', b'C', version, count, ..] = *head else {
             return refused(format!("that begins with {:?}", &head[..2]));
@@ -107,7 +110,8 @@ impl Request {
         let wanted = HEAD + usize::from(count) * RANGE;
         if bytes.len() != wanted || usize::from(count) > MAX_RANGES {
             return refused(format!(
-                "of {} bytes with {count} ranges: it has {wanted}, and up to {MAX_RANGES} ranges",
+                "of {} bytes with {count} ranges: it must have {wanted} bytes, and at most \
+                 {MAX_RANGES} ranges",
                 bytes.len()
             ));
         }
@@ -115,7 +119,8 @@ impl Request {
         let pointer = match head[8] {
             0 if address == 0 && value == [0; 8] => None,
             1 => Some((address, value)),
-            _ => return refused("without a pointer that has bytes of one".to_owned()),
+            0 => return refused("whose pointer flag is 0, but whose pointer has bytes".to_owned()),
+            flag => return refused(format!("whose pointer flag is {flag}: it must be 0 or 1")),
         };
         if head[9..16] != [0; 7] {
             return refused("whose padding is not 0".to_owned());
@@ -178,13 +183,13 @@ mod tests {
             (good[..31].to_vec(), "of 31 bytes"),
             (with(0, b'x'), "begins with"),
             (with(2, 2), "version 2, and 1 is known"),
-            (good[..47].to_vec(), "of 47 bytes with 1 ranges: it has 48"),
-            (with(3, 2), "of 48 bytes with 2 ranges: it has 64"),
-            ([with(3, 17), vec![0; 256]].concat(), "up to 16 ranges"),
+            (good[..47].to_vec(), "with 1 ranges: it must have 48"),
+            (with(3, 2), "with 2 ranges: it must have 64"),
+            ([with(3, 17), vec![0; 256]].concat(), "at most 16 ranges"),
             ([good, &[0]].concat(), "of 49 bytes"),
-            (with(8, 2), "without a pointer"),
-            (with(16, 1), "without a pointer"),
-            (with(31, 1), "without a pointer"),
+            (with(8, 2), "pointer flag is 2"),
+            (with(16, 1), "pointer flag is 0, but"),
+            (with(31, 1), "pointer flag is 0, but"),
             (with(15, 1), "padding"),
         ] {
             let text = Request::decode(&bytes).expect_err(reason).to_string();

@@ -55,10 +55,10 @@ use crate::verbs::{Place, Wc};
 /// # Order
 ///
 /// Each replica gets all commits, in their order. If a replica has no room, its commits wait in
-/// the ring, and [`look`](Self::look) posts them later. No commit is left out, because a pointer
-/// also shows the records before it. A replica that cannot take a commit gets no later one either.
-/// Commits may be in flight together. A commit must not overwrite bytes that an earlier pointer
-/// shows.
+/// the set's source memory (the ring). [`look`](Self::look) posts them later. No commit is left
+/// out, because a pointer also shows the records before it. A replica that cannot take a commit
+/// gets no later one either. Commits may be in flight together. A commit must not overwrite bytes
+/// that an earlier pointer shows.
 ///
 /// # Source memory
 ///
@@ -94,7 +94,7 @@ impl Replicas {
     ///
     /// # Errors
     ///
-    /// [`Error::InvalidArgument`] if one of them is 0. Otherwise as
+    /// [`Error::InvalidArgument`] if `ring_bytes` or `records` is 0. Otherwise as
     /// [`AlignedBuf::zeroed`](crate::AlignedBuf::zeroed) and [`Mr::reg`](crate::Mr::reg).
     pub fn new(peer: &Peer, ring_bytes: usize, records: usize) -> Result<Self> {
         Ok(Self {
@@ -113,8 +113,8 @@ impl Replicas {
     /// that was set aside longest ago, with an id of its own. The set then forgets the earlier
     /// replica. Its id reaches no replica any more, and a later [`outcome`](Self::outcome) does
     /// not count its copy. The new replica is in no outcome of an earlier commit. But both
-    /// replicas have the same bit in masks. In a mask from before the call, the bit means the
-    /// earlier replica.
+    /// replicas have the same bit in masks ([`ReplicaId::mask`]). In a mask from before the call,
+    /// the bit means the earlier replica.
     ///
     /// # Errors
     ///
@@ -128,7 +128,8 @@ impl Replicas {
     /// * the region does not allow the commits;
     /// * another replica has the same region of the same host, and was not set aside.
     ///
-    /// [`Error::NotSupported`] if the platform does not allow them. [`Error::Provider`] as
+    /// [`Error::NotSupported`] if the platform of the replica, or the usage of its region, does not
+    /// allow the writer's commits. [`Error::Provider`] as
     /// [`Conn::get_next_fd`](crate::Conn::get_next_fd).
     pub fn add(&mut self, writer: Writer, remote: MrRemote) -> Result<ReplicaId, AddError> {
         let id = match self.check_new(&writer, &remote) {
@@ -221,8 +222,9 @@ impl Replicas {
         self.members.iter().filter_map(Member::writer)
     }
 
-    /// The replicas of a mask, such as those of [`Outcome`] and [`Refused::RingFull`]. Ask before
-    /// the next [`add`](Self::add), which may give a place of the mask to another replica.
+    /// Returns the replicas of a mask, such as those of [`Outcome`] and [`Refused::RingFull`]. Call
+    /// this before the next [`add`](Self::add), which may give a place of the mask to another
+    /// replica.
     pub fn ids(&self, mask: u64) -> impl Iterator<Item = ReplicaId> {
         let ids = self.members.iter().map(|member| member.id);
         ids.filter(move |id| id.mask() & mask != 0)
@@ -243,7 +245,7 @@ impl Replicas {
     /// Whether this replica can take a commit, now or later: its connection is not over. `false`
     /// is final. It is also `false` for a replica that was set aside, and for one of another set.
     ///
-    /// An event loop asks after [`look`](Self::look), as for [`able`](Self::able).
+    /// An event loop calls this after [`look`](Self::look), and [`able`](Self::able) as well.
     #[must_use]
     pub fn is_able(&self, id: ReplicaId) -> bool {
         self.index(id)
@@ -341,8 +343,9 @@ impl Replicas {
         is_own
     }
 
-    /// The outcome of a commit, as far as [`look`](Self::look), [`handle`](Self::handle) and the
-    /// waits have learned it. It can be asked at any time. It is empty for a commit of another set.
+    /// Returns the outcome of a commit, as far as [`look`](Self::look), [`handle`](Self::handle)
+    /// and the waits have learned it. A program may call this at any time. The outcome of a commit
+    /// of another set is empty.
     #[must_use]
     pub fn outcome(&self, id: CommitId) -> Outcome {
         if id.set != self.id {
@@ -358,10 +361,11 @@ impl Replicas {
     }
 
     /// Returns, as a mask, the replicas on which a commit is in flight or still has to be posted.
-    /// When it is 0, no replica can lose the commit and execute a later one. Only then overwrite
-    /// bytes that this commit has set free, such as the records before the new head of a log.
+    /// When the mask is 0, no replica can lose the commit and execute a later one. Only then
+    /// overwrite bytes that this commit has set free, such as the records before the new head of a
+    /// log.
     ///
-    /// It is 0 for a commit of another set.
+    /// The mask is 0 for a commit of another set.
     #[must_use]
     pub fn pending(&self, id: CommitId) -> u64 {
         let is_pending =
@@ -396,20 +400,20 @@ impl Record<'_> {
         self.set.ring.write(self.bytes, at, bytes)
     }
 
-    /// Commits the record on all replicas, at the offset `at` of their regions: then the 8 bytes
-    /// of `pointer` at its offset, as [`Writer::commit`]. It never sleeps. The program waits for
-    /// `k` copies with [`Replicas::settle`].
+    /// Commits the record on all replicas, at the offset `at` of their regions. Then it writes the
+    /// 8 bytes of `pointer` at its offset, as [`Writer::commit`]. It never sleeps. The program
+    /// waits for `k` copies with [`Replicas::settle`].
     ///
     /// A replica without room gets the commit later. A post that fails is no error here: see
     /// [`Replicas::outcome`].
     ///
     /// # Errors
     ///
-    /// No replica gets a post then. [`Refused::TooFew`] if fewer than `k` replicas can take it.
-    /// [`Refused::Error`] with [`Error::InvalidArgument`] if `k` is 0 or larger than the number of
-    /// replicas, if the record or the pointer is not inside the region of each replica, or if the
-    /// pointer is not aligned to 8 bytes or lies in the record. The text names the commit and the
-    /// replica.
+    /// After an error no replica gets a post. [`Refused::TooFew`] if fewer than `k` replicas can
+    /// take the commit. [`Refused::Error`] with [`Error::InvalidArgument`] if `k` is 0 or larger
+    /// than the number of replicas, if the record or the pointer is not inside the region of each
+    /// replica, or if the pointer is not aligned to 8 bytes or lies in the record. The text names
+    /// the commit and the replica.
     #[cfg_attr(feature = "sim", track_caller)]
     pub fn commit(
         self,

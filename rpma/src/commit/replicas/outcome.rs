@@ -47,15 +47,15 @@ impl ReplicaId {
         Some(Self { generation, ..self })
     }
 
-    /// Its place in the set, from 0 on. [`Replicas::add`](super::Replicas::add) returns it. A later
-    /// replica may get the same place, with another id.
+    /// Returns the place of the replica in the set, from 0 on. A later replica may get the same
+    /// place, with another id ([`Replicas::add`](super::Replicas::add)).
     #[must_use]
     pub fn index(self) -> usize {
         self.index.into()
     }
 
-    /// Its bit in the masks of [`Outcome`] and [`Refused`]. [`Replicas::ids`](super::Replicas::ids)
-    /// is the way back.
+    /// Returns the bit of the replica in the masks of [`Outcome`] and [`Refused`].
+    /// [`Replicas::ids`](super::Replicas::ids) returns the replicas of a mask.
     #[must_use]
     pub fn mask(self) -> u64 {
         1 << self.index
@@ -101,8 +101,9 @@ pub struct Outcome {
     pub durable: u64,
     /// It was never posted there, and never will be.
     pub failed: u64,
-    /// It was posted, and the connection is over or the limit has passed. It may be there, and may
-    /// become durable later.
+    /// It was posted, and the connection is over or the limit of
+    /// [`Replicas::settle`](super::Replicas::settle) has passed. It may be there, and may become
+    /// durable later.
     pub unknown: u64,
 }
 
@@ -123,9 +124,9 @@ pub enum Refused {
         /// The replicas that have not released them, as a mask.
         held_by: u64,
     },
-    /// Fewer replicas than asked for can take a commit.
+    /// Fewer than `k` replicas can take a commit.
     TooFew {
-        /// How many can.
+        /// The number of replicas that can.
         able: usize,
     },
     /// The argument is wrong, or the set takes no more commits. The text gives the reason.

@@ -48,7 +48,7 @@ impl Ring {
     pub(super) fn new(peer: &Peer, bytes: usize, records: usize) -> Result<Self> {
         if bytes == 0 || records == 0 {
             return Err(Error::invalid(format!(
-                "a ring of {bytes} bytes for {records} records: both are 1 at least"
+                "a ring of {bytes} bytes for {records} records: both must be at least 1"
             )));
         }
         let mr = Mr::reg(peer, AlignedBuf::zeroed(bytes)?, MrUsage::WRITE_SRC)?;
@@ -81,9 +81,11 @@ impl Ring {
     /// Refuses a length for which there never is a place.
     pub(super) fn check_len(&self, len: usize) -> Result<()> {
         match len as u64 {
-            0 => Err(Error::invalid("a record of 0 bytes: it has 1 at least")),
+            0 => Err(Error::invalid(
+                "a record of 0 bytes: it must have at least 1",
+            )),
             len if len > self.size => Err(Error::invalid(format!(
-                "a record of {len} bytes, and the ring of source memory has {}",
+                "a record of {len} bytes does not fit into the ring of source memory, which has {}",
                 self.size
             ))),
             _ => Ok(()),
@@ -133,7 +135,7 @@ impl Ring {
         let end = (at as u64).checked_add(data.len() as u64);
         if end.is_none_or(|end| end > bytes.len) {
             return Err(Error::invalid(format!(
-                "{} bytes at offset {at} of a record of {}",
+                "{} bytes at offset {at} reach past the end of the record, which has {}",
                 data.len(),
                 bytes.len
             )));

@@ -25,7 +25,7 @@ impl Replicas {
     /// has not got the commit yet is in no mask. Both go on: a later call can find it durable.
     ///
     /// An acknowledgement can come up to a second after the end of its connection. The wait gives
-    /// it this time. A commit of another set has an empty outcome, at once.
+    /// it this time. For a commit of another set it returns an empty outcome at once.
     ///
     /// If you call this again and again, check [`able`](Self::able) as well. While at least `k`
     /// replicas are able, `unknown` only means that the limit has passed. With fewer, it is final.
@@ -113,7 +113,7 @@ impl Replicas {
     /// then, and the set takes no more commits.
     pub fn set_aside(&mut self, id: ReplicaId, limit: Duration) -> Result<()> {
         if id.set != self.id {
-            return Err(Error::invalid(format!("{id} is one of another set")));
+            return Err(Error::invalid(format!("{id} belongs to another set")));
         }
         let Some(index) = self.index(id) else {
             // It was set aside before: a later replica has its place.

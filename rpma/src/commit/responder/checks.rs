@@ -31,27 +31,29 @@ impl Offered {
         let ranges = request.ranges();
         if ranges.is_empty() || ranges.len() > limits.ranges().into() {
             let (count, most) = (ranges.len(), limits.ranges());
-            return refused(format!("has {count} ranges: it has 1 to {most}"));
+            return refused(format!("has {count} ranges: it must have 1 to {most}"));
         }
         let mut sum = 0u64;
         for &(address, len) in ranges {
             if !self.has(address, len) {
                 return refused(format!(
-                    "names {len} bytes at {address:#x}, and is offered those at {bytes:#x?}"
+                    "names {len} bytes at {address:#x}, but the client was offered the bytes at \
+                     {bytes:#x?}"
                 ));
             }
             sum = sum.saturating_add(len);
         }
         if sum > limits.bytes().into() {
             let most = limits.bytes();
-            return refused(format!("has {sum} bytes: up to {most} are served"));
+            return refused(format!("has {sum} bytes: it must have at most {most}"));
         }
         let Some((at, _)) = request.pointer else {
             return Ok(());
         };
         if at % 8 != 0 || !self.has(at, 8) {
             return refused(format!(
-                "has its pointer at {at:#x}: it begins at a multiple of 8, in {bytes:#x?}"
+                "has its pointer at {at:#x}: the pointer must begin at a multiple of 8, in \
+                 {bytes:#x?}"
             ));
         }
         match ranges
@@ -60,7 +62,8 @@ impl Offered {
         {
             None => Ok(()),
             Some((begin, len)) => refused(format!(
-                "has its pointer at {at:#x}, inside the {len} bytes at {begin:#x}"
+                "has its pointer at {at:#x}, inside the {len} bytes at {begin:#x}: the pointer \
+                 must lie outside its ranges"
             )),
         }
     }

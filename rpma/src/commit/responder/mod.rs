@@ -33,10 +33,11 @@ const A_TURN: usize = 16;
 /// `K` is the name of a client: the [`Member`](crate::wait::Member) of a
 /// [`Wait`](crate::wait::Wait), or a number of the program's own.
 ///
-/// The receives of the clients' connections are the responder's. Each client may ask for memory
-/// inside its own [`Slots`] only. The responder refuses a client that asks for other memory, sends
-/// a message that is no request, or exceeds the [`Limits`]. Then it makes no byte of the request
-/// durable, stores no pointer, and ends the client's connection. The others go on.
+/// The receives of the clients' connections belong to the responder. The requests of a client may
+/// name only the memory of its own [`Slots`]. The responder refuses a client that names other
+/// memory, sends a message that is no request, or exceeds the [`Limits`]. Then it makes no byte of
+/// the request durable, stores no pointer, and ends the client's connection. The other clients go
+/// on.
 ///
 /// ```no_run
 /// use std::sync::Arc;
@@ -96,8 +97,8 @@ pub struct Responder<K> {
 pub enum Turn<K> {
     /// There was no work.
     Idle,
-    /// It served this number of requests. It is 0 if it only posted receives. There may be more to
-    /// do.
+    /// The turn served this number of requests: 0 if it only posted receives. There may be more
+    /// work.
     Served(usize),
     /// This client is refused, or its connection takes no answers. The responder has forgotten
     /// it, and has disconnected it.
@@ -105,7 +106,8 @@ pub enum Turn<K> {
 }
 
 impl<K: Copy + Ord> Responder<K> {
-    /// A responder without clients. `limits` are those of its offer.
+    /// Makes a responder without clients. Its offer must have the same `limits`
+    /// ([`Offer::set_limits`](crate::Offer::set_limits)).
     #[must_use]
     pub fn new(limits: Limits) -> Self {
         Self {
@@ -123,7 +125,8 @@ impl<K: Copy + Ord> Responder<K> {
 
     /// Returns the settings of a client's connection: those of `cfg`, with slots for its requests
     /// and answers as well. [`ConnCfg::set_rnr_retry_count`] is lowered to 6 at most, because 7
-    /// means for ever. It limits the wait for a client that has no free receive for its answer.
+    /// means for ever. This count limits the wait for a client that has no free receive for its
+    /// answer.
     ///
     /// # Errors
     ///
@@ -139,9 +142,9 @@ impl<K: Copy + Ord> Responder<K> {
         Ok(made)
     }
 
-    /// Posts the receives of a client that asks for a connection, before it is accepted. The
-    /// client may ask for the range `offered` of `memory` only, which is the region of the offer
-    /// to it. A request outside ends its connection.
+    /// Posts the receives of a client that asks for a connection, before it is accepted. `memory`
+    /// is the region in the offer to this client. The client's requests may name only the range
+    /// `offered` of it. A request for other bytes ends the client's connection.
     ///
     /// # Errors
     ///
@@ -159,8 +162,8 @@ impl<K: Copy + Ord> Responder<K> {
         Slots::prepare(self.limits, req, memory, offered)
     }
 
-    /// Adds a client under a name, which [`handle`](Self::handle) takes with its completions. It
-    /// takes the place of a client that had the name before.
+    /// Adds a client under a name, which [`handle`](Self::handle) takes with its completions. The
+    /// client replaces one that had the name before.
     pub fn add(&mut self, client: K, slots: Slots) {
         self.clients.insert(client, slots);
     }
@@ -193,11 +196,11 @@ impl<K: Copy + Ord> Responder<K> {
     }
 
     /// Serves requests that have arrived: at most 16, and at most 4 of each client. It never
-    /// sleeps. It checks them, makes their ranges durable, stores and persists their pointers in
-    /// order, and answers. Clients come in turn. `conn` finds a client's connection; a client
-    /// without one is forgotten.
+    /// sleeps. It checks the requests, makes their ranges durable, stores and persists their
+    /// pointers in order, and answers. Clients come in turn. `conn` returns a client's connection.
+    /// A client without a connection is forgotten.
     ///
-    /// Call it after completions were handed in, until it is [`Turn::Idle`].
+    /// Call it after completions were handed in, until it returns [`Turn::Idle`].
     #[cfg_attr(feature = "sim", track_caller)]
     pub fn turn<'a>(&mut self, conn: impl Fn(K) -> Option<&'a Conn>) -> Turn<K> {
         let turn = self.turn_and_keep(conn);

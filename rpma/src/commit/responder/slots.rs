@@ -34,7 +34,7 @@ pub(super) fn needed(limits: Limits) -> (u32, u32) {
     (credits, 2 * credits)
 }
 
-/// The receives and answers of one client, and the memory that it may ask for:
+/// The receives and answers of one client, and the memory that its requests may name:
 /// [`Responder::prepare`](super::Responder::prepare).
 #[derive(Debug)]
 pub struct Slots {

@@ -178,7 +178,7 @@ fn check_pointer(to: &RemoteSlice) -> Result<()> {
     let (first, _) = to.ends();
     if to.len() != 8 || first % 8 != 0 {
         return Err(Error::invalid(format!(
-            "the pointer has {} bytes at {first:#x}: it has 8 bytes, at a multiple of 8",
+            "the pointer has {} bytes at {first:#x}: it must have 8 bytes, at a multiple of 8",
             to.len()
         )));
     }

@@ -22,8 +22,8 @@ pub struct WriterCfg {
 const MORE_SLOTS: u32 = 2;
 
 impl WriterCfg {
-    /// Commits by `method` that are durable ([`FlushType::Persistent`]), at most 16 in flight, of
-    /// up to 2 parts.
+    /// Makes settings for durable commits by `method` ([`FlushType::Persistent`]). At most 16
+    /// commits are in flight, of up to 2 parts each.
     #[must_use]
     pub fn new(method: Method) -> Self {
         Self {
@@ -51,15 +51,17 @@ impl WriterCfg {
         Ok(self)
     }
 
-    /// Sets the most commits in flight. With [`Method::Server`] the server's credits are another
-    /// limit.
+    /// Sets the maximum number of commits in flight. With [`Method::Server`] the server's credits
+    /// are another limit.
     ///
     /// # Errors
     ///
     /// [`Error::InvalidArgument`] for 0.
     pub fn set_in_flight(&mut self, commits: u16) -> Result<&mut Self> {
         if commits == 0 {
-            return Err(Error::invalid("0 commits in flight: at least 1"));
+            return Err(Error::invalid(
+                "the maximum number of commits in flight is 0: it must be at least 1",
+            ));
         }
         self.in_flight = commits;
         Ok(self)
@@ -73,7 +75,7 @@ impl WriterCfg {
     pub fn set_parts(&mut self, parts: u8) -> Result<&mut Self> {
         if !(1..=Conn::MAX_COMMIT_PARTS).contains(&usize::from(parts)) {
             return Err(Error::invalid(format!(
-                "commits of {parts} parts: they have 1 to {}",
+                "commits of up to {parts} parts: the number must be 1 to {}",
                 Conn::MAX_COMMIT_PARTS
             )));
         }
@@ -109,7 +111,8 @@ impl WriterCfg {
     /// queues for the writer's commits as well, and with the flushes of the method.
     ///
     /// With [`Method::Server`], [`ConnCfg::set_rnr_retry_count`] is lowered to 6 at most, because
-    /// 7 means for ever. It limits the wait for a server that has no free receive.
+    /// 7 means for ever. If the peer uses this library, the setting of the accepting side counts
+    /// instead ([`Responder::conn_cfg`](crate::commit::Responder::conn_cfg)).
     ///
     /// # Errors
     ///
@@ -154,10 +157,10 @@ impl WriterCfg {
             };
             let missing = match self.method {
                 Method::Server => "its offer has no limits of a responder (Offer::set_limits)",
-                _ => "its offer's platform does not promise that (PeerCfg::for_platform)",
+                _ => "the platform of its offer does not guarantee that (PeerCfg::for_platform)",
             };
             return Err(Error::not_supported(format!(
-                "the peer does not serve commits by {} that are {promise}: {missing}. \
+                "the peer does not serve {promise} commits with the method \"{}\": {missing}. \
                  docs/persistence.md has the methods of each platform",
                 self.method
             )));

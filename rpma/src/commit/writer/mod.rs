@@ -29,8 +29,8 @@ const PROBE_EVERY: Duration = Duration::from_millis(50);
 
 /// A connection that commits by one [`Method`](crate::commit::Method).
 ///
-/// It takes commits up to [`WriterCfg::in_flight`], and allocates only while it is made. It sleeps
-/// only in [`wait`](Self::wait) and [`wait_room`](Self::wait_room).
+/// It has at most [`WriterCfg::in_flight`] commits in flight. It allocates only while it is made,
+/// and sleeps only in [`wait`](Self::wait) and [`wait_room`](Self::wait_room).
 ///
 /// # One writer
 ///
@@ -169,14 +169,14 @@ impl Writer {
         self.posted
     }
 
-    /// How many commits are durable: those with the numbers up to this one.
+    /// Returns how many commits are durable. They have the numbers from 1 to the returned one.
     #[must_use]
     pub fn durable(&self) -> u64 {
         self.durable
     }
 
-    /// Returns the number of commits whose source memory is free: those with the numbers up to
-    /// this one. The device does not read it any more.
+    /// Returns how many commits have source memory that the device no longer reads. They have the
+    /// numbers from 1 to the returned one.
     #[must_use]
     pub fn released(&self) -> u64 {
         self.released
@@ -522,8 +522,8 @@ impl Writer {
 
     /// Posts a write of 0 bytes, for [`look`](Self::look). Its completion shows that the peer's
     /// host is there, and its failure that the host is gone. A call has no effect while another
-    /// probe is in flight, or while a commit is not [`released`](Self::released): its completion
-    /// shows the same.
+    /// probe is in flight, or while a commit is not [`released`](Self::released). The completion of
+    /// that probe or commit shows the same.
     ///
     /// # Errors
     ///
