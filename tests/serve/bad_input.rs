@@ -106,12 +106,12 @@ fn wrong_parts() {
             (
                 site.parts[&2].clone(),
                 b"",
-                "the Peer of the part is that of the key 0x2",
+                "the key 0x2 has the same Peer as this part",
             ),
             (
                 of_the_other,
                 b"",
-                "the Peer of the part is that of the key 0x2",
+                "the key 0x2 has the same Peer as this part",
             ),
             ((other_peer, own), b"", "is registered with another Peer"),
             (
@@ -191,7 +191,7 @@ fn wrong_settings() {
             invalid(cfg.set_most_clients(0).map(drop)),
             invalid(cfg.set_most_questions(0).map(drop)),
         ] {
-            assert!(text.contains("1 at least"), "{text}");
+            assert!(text.contains("at least 1"), "{text}");
         }
         let mut conn_cfg = ConnCfg::new();
         conn_cfg.set_sq_size(u32::MAX);

@@ -188,6 +188,6 @@ fn wrong_memory() {
         let long = PmemMap::open(devdax(), 4 * LEN).expect("persistent memory");
         let inside = long.part(32..).expect("inside");
         let text = reg(&inside).expect_err("not aligned").to_string();
-        assert!(text.contains("begins at a multiple of 64"), "{text}");
+        assert!(text.contains("must begin at a multiple of 64"), "{text}");
     });
 }

@@ -1,8 +1,8 @@
 //! Admitting: a request is judged, the program answers, and the client gets its connection.
 //!
 //! The order of [`Server::admit`] is the promise of this module. Everything is checked before
-//! anything changes. The old connection is cut off before the identity is kept, the identity is
-//! durable before the client is accepted, and a client that is refused has no queues at any time.
+//! anything changes. The old connection is cut off before the identity is kept. The identity is
+//! durable before the client is accepted. A client that fails a check has no queues at any time.
 
 use super::asked::{Asked, Question};
 use super::told::{NotAdmitted, Reason, Refused, Served};
@@ -14,6 +14,10 @@ use crate::plan::Plan;
 use crate::request::{NotMade, Request};
 use crate::verbs::clock;
 use crate::wait::Place;
+
+/// The text for an [`Asked`] that is no open question of this server.
+const NOT_OPEN: &str =
+    "the request was refused before the program answered, or comes from another server";
 
 /// A client's offer, its identity, and the one that is kept.
 type Judged = (Offer, Identity, Option<Identity>);
@@ -142,8 +146,8 @@ impl Server {
     ///   client of the key was admitted, the server is full now, or the key's old connection ended
     ///   and could not be cut off. Nothing has changed.
     /// * [`Error::TimedOut`] if the program answers after the limit
-    ///   ([`ServerCfg::set_answer_limit`]), or if `asked` comes from another server. Nothing has
-    ///   changed.
+    ///   ([`ServerCfg::set_answer_limit`]). The same if the writer has asked again, or if `asked`
+    ///   comes from another server. Nothing has changed.
     /// * [`Error::InvalidArgument`] if the part is not aligned, or overlaps the directory or the
     ///   part of a connected key. The same if its region was registered with another `Peer`, or if
     ///   its `Peer` is that of another key or device. The same if its bytes do not fit into the
@@ -180,11 +184,10 @@ impl Server {
         let identity = asked.identity();
         let key = identity.key;
         let Some(request) = self.take(asked) else {
+            let words = "the server did not answer in time, or the client has asked again";
             return Err(NotAdmitted {
-                refusal: self.refusal(RefusalCode::Full, key, "the server did not answer in time"),
-                error: Some(Error::TimedOut(
-                    "the server refused the request before the program answered",
-                )),
+                refusal: self.refusal(RefusalCode::Full, key, words),
+                error: Some(Error::TimedOut(NOT_OPEN)),
             });
         };
         if let Err(refusal) = self.judge_identity(&identity) {
@@ -317,13 +320,12 @@ impl Server {
     /// # Errors
     ///
     /// [`Error::TimedOut`] if the server has already refused the request, because the limit for
-    /// answers had passed. [`Error::Provider`] if `rdma_reject` fails (`EINVAL`: the client is
-    /// gone) or `rdma_destroy_id`.
+    /// answers had passed. The same if the writer has asked again, or if `asked` comes from another
+    /// server. [`Error::Provider`] if `rdma_reject` fails (`EINVAL`: the client is gone) or
+    /// `rdma_destroy_id`.
     pub fn refuse(&mut self, asked: Asked, words: &str) -> Result<()> {
         let Some(request) = self.take(&asked) else {
-            return Err(Error::TimedOut(
-                "the server refused the request before the program answered",
-            ));
+            return Err(Error::TimedOut(NOT_OPEN));
         };
         self.counters.refused += 1;
         let refusal = self.refusal(RefusalCode::Refused, asked.identity().key, words);

@@ -16,8 +16,8 @@ type Shared = Mutex<Option<Request>>;
 /// A client asks to be admitted.
 ///
 /// The program answers with [`Server::admit`](super::Server::admit) or
-/// [`Server::refuse`](super::Server::refuse), at once or later. It may keep this meanwhile, also in
-/// another thread.
+/// [`Server::refuse`](super::Server::refuse), at once or later. Until then it may keep the `Asked`,
+/// even in another thread.
 ///
 /// Dropping it rejects the request: the client may try again. Until an admission, the server cuts
 /// off no connection and writes nothing.
@@ -51,9 +51,9 @@ impl Asked {
         self.identity
     }
 
-    /// Returns the identity that the directory kept for the key when the client asked: `None` for
-    /// a new key, the client's own for a writer that comes back, a lower epoch for one that takes
-    /// over.
+    /// Returns the identity that the directory kept for the key when the client asked. It is `None`
+    /// for a new key. It is the client's own identity for a writer that comes back, and has a lower
+    /// epoch for a writer that takes over.
     #[must_use]
     pub fn kept(&self) -> Option<Identity> {
         self.kept

@@ -64,10 +64,11 @@ impl ServerCfg {
         self
     }
 
-    /// Sets the maximum number of connections. The default is 100. A client that comes back takes
-    /// its own place. Every other one is refused as full.
+    /// Sets the maximum number of connections. The default is 100. A client of a key that has a
+    /// connection takes the place of that connection. If no place is free, every other client is
+    /// refused as full.
     ///
-    /// Each connection has one descriptor (`ulimit -n`).
+    /// Each connection has one file descriptor (`ulimit -n`).
     ///
     /// # Errors
     ///
@@ -90,14 +91,14 @@ impl ServerCfg {
     }
 
     /// Sets how long the program may take to answer an [`Asked`](super::Asked). The default is 5 s.
-    /// Then the server refuses the request as full.
+    /// After this time the server refuses the request as full.
     pub fn set_answer_limit(&mut self, limit: Duration) -> &mut Self {
         self.answer_limit = limit;
         self
     }
 
     /// Sets how long a client that was admitted may take until its connection is established. The
-    /// default is 10 s. Then the server cuts it off.
+    /// default is 10 s. After this time the server cuts the client off.
     pub fn set_establish_limit(&mut self, limit: Duration) -> &mut Self {
         self.establish_limit = limit;
         self
@@ -121,7 +122,9 @@ impl ServerCfg {
 
 fn positive(most: usize, of: &str) -> Result<usize> {
     match most {
-        0 => Err(Error::invalid(format!("at most 0 {of}: 1 at least"))),
+        0 => Err(Error::invalid(format!(
+            "the maximum number of {of} is 0: it must be at least 1"
+        ))),
         most => Ok(most),
     }
 }

@@ -19,7 +19,8 @@ pub struct ServerCounters {
     pub replaced: u64,
     /// Clients that are gone, and that could not be cut off.
     pub not_cut_off: u64,
-    /// Errors of the endpoint: requests that it could not take, for example without a descriptor.
+    /// Errors of the endpoint: requests that it could not take, for example because no file
+    /// descriptor was free.
     pub failed: u64,
     /// The counters of all connections together, also of clients that are gone.
     pub conns: Counters,

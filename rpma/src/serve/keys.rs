@@ -87,8 +87,8 @@ impl Keys {
         let own = addresses(part.region);
         if own.start % ALIGN != 0 || own.len() % ALIGN != 0 {
             return Err(Error::invalid(format!(
-                "the part has {} bytes at {:#x}: it begins and ends at multiples of {ALIGN}, the \
-                 length of a cache line",
+                "the part has {} bytes at {:#x}: it must begin and end at multiples of {ALIGN}, \
+                 the length of a cache line",
                 own.len(),
                 own.start
             )));
@@ -102,8 +102,9 @@ impl Keys {
         for (other, entry) in self.by_key.iter().filter(|(other, _)| **other != key) {
             if entry.peer.key() == part.peer.key() {
                 return Err(Error::invalid(format!(
-                    "the Peer of the part is that of the key {other:#x}, whose client could write to \
-                     it: make a Peer for each key (Server::release ends the use of one)"
+                    "the key {other:#x} has the same Peer as this part, so its client could write \
+                     to this part: make a Peer for each key (Server::release ends a key's use of \
+                     its Peer)"
                 )));
             }
             if entry.state != State::Idle && overlaps(&entry.addresses) {

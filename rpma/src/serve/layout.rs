@@ -16,8 +16,8 @@ const PAGE: usize = 4096;
 /// `keys`, in this order.
 ///
 /// The directory and each part begin at a multiple of 4096 bytes, so that each part can be
-/// registered, and can be made durable without a line of another one. The length of a part is
-/// `bytes`, rounded up to a multiple of 4096.
+/// registered. Making one part durable touches no cache line of another part. The length of a part
+/// is `bytes`, rounded up to a multiple of 4096.
 ///
 /// The same arguments always give the same layout. Another number of keys moves the parts.
 ///
@@ -50,7 +50,7 @@ impl Layout {
     pub fn new(keys: u32, bytes: usize) -> Result<Self> {
         if keys == 0 || bytes == 0 {
             return Err(Error::invalid(format!(
-                "a layout of {keys} keys with {bytes} bytes each: each number is 1 at least"
+                "a layout of {keys} keys with {bytes} bytes each: both must be at least 1"
             )));
         }
         Self::checked(keys, bytes).ok_or_else(|| {
@@ -169,8 +169,8 @@ mod tests {
     #[test]
     fn wrong_arguments() {
         for (keys, bytes, words) in [
-            (0, 1, "is 1 at least"),
-            (1, 0, "is 1 at least"),
+            (0, 1, "must be at least 1"),
+            (1, 0, "must be at least 1"),
             (1, usize::MAX, "no memory is that long"),
             (1, usize::MAX - PAGE, "no memory is that long"),
             (1, isize::MAX as usize - PAGE, "no memory is that long"),

@@ -5,7 +5,8 @@
 //! and another process may take its place. A server must not accept the new writer while writes of
 //! the old one can still land. It must also know the last writer after its own restart.
 //!
-//! A client sends its [`Identity`] with its [`Offer`]. The server judges it:
+//! A client sends its [`Identity`] with its [`Offer`]. The server's directory keeps the last
+//! identity of each key. The server compares the client's identity with the kept one:
 //!
 //! | the client's epoch | its instance | |
 //! |---|---|---|
@@ -17,7 +18,7 @@
 //! The program answers with [`Server::answer`] or [`Server::admit`]. The server then cuts off the
 //! key's old connection, makes the identity durable in its directory, makes the queues, and accepts
 //! the client, in this order. So each key has at most one queue pair. A client that the server
-//! refuses has no queues at any time.
+//! refuses before the admission has no queues at any time.
 //!
 //! A complete server. Its [`Layout`] divides one memory into the directory and equal [`Parts`]:
 //!
@@ -73,15 +74,17 @@
 //! Cutting off ends the writes of the old connection. Bytes that landed before are visible, and
 //! *not durable*: make them durable before you rely on them ([`Mr::persist`]). Cutting off stops
 //! that connection, not the client: any other connection of the same [`Peer`] may write to the same
-//! region. So a server refuses two keys with one `Peer`. Do not make other connections with it.
+//! region. So a server refuses two keys with one `Peer`. Do not make other connections with a key's
+//! `Peer`.
 //!
-//! # Modules
+//! # Teardown
 //!
-//! `admit.rs` judges requests and admits clients. `directory/` keeps identities. `keys.rs` has the
-//! memory and connection of each key, and checks parts. `asked.rs` shares an open request between
-//! program and server. `layout.rs` and `parts.rs` are for servers of equal parts.
-//! [`Server`] owns a [`Wait`], and with it the endpoint and all connections. Dropping it ends them.
-//! After that it drops the regions and `Peer`s of its keys.
+//! A [`Server`] owns a [`Wait`], and with it the endpoint and all connections. Dropping the server
+//! ends them. After that it drops the regions and `Peer`s of its keys.
+
+// `admit.rs` judges requests and admits clients. `directory/` keeps identities. `keys.rs` has the
+// memory and connection of each key, and checks parts. `asked.rs` shares an open request between
+// program and server. `layout.rs` and `parts.rs` are for servers of equal parts.
 
 mod admit;
 mod asked;
@@ -151,8 +154,9 @@ pub struct Part<'a> {
 /// admission that replaces one. On soft-RoCE it may take some seconds if the client's host is gone,
 /// and other clients wait for that long.
 ///
-/// A broken request, too many requests, a program that does not answer, or a missing descriptor
-/// has no effect on other clients. The server refuses each such request.
+/// A broken request, too many requests, a program that does not answer, or a lack of file
+/// descriptors has no effect on other clients. The server refuses the request in each of these
+/// cases.
 pub struct Server {
     wait: Wait,
     endpoint: Member,
@@ -217,7 +221,8 @@ impl Server {
     /// # Errors
     ///
     /// [`Error::InvalidArgument`] if `wcs` is empty. [`Error::Provider`] if `epoll_wait` or `poll`
-    /// fails. A failure of a client is [`Served::Gone`], one of the endpoint [`Served::Failed`].
+    /// fails. A failure of a client is returned as [`Served::Gone`], and a failure of the endpoint
+    /// as [`Served::Failed`].
     ///
     /// [`Error::Provider`]: crate::Error::Provider
     /// [`Error::InvalidArgument`]: crate::Error::InvalidArgument
@@ -514,8 +519,8 @@ impl Server {
         self.wait.waker()
     }
 
-    /// Returns when the server itself has something to do, as [`Wait::deadline`]: an event loop
-    /// calls [`next`](Self::next) at this time.
+    /// Returns the time at which the server itself has something to do, as [`Wait::deadline`]. An
+    /// event loop calls [`next`](Self::next) at this time.
     #[must_use]
     pub fn deadline(&self) -> Option<Instant> {
         let own = self.own_deadline().into_iter();

@@ -48,7 +48,8 @@ impl Parts {
         layout.check(all)?;
         if all.as_ptr().addr() % ALIGN != 0 {
             return Err(Error::invalid(format!(
-                "the memory of a layout begins at a multiple of {ALIGN}, the length of a cache line"
+                "the memory of a layout must begin at a multiple of {ALIGN}, the length of a cache \
+                 line"
             )));
         }
         let mut parts = Self {
@@ -137,7 +138,8 @@ impl Server {
     ///
     /// [`Error::PartLost`] names a key whose memory could not be registered again, with the reason.
     /// The key has no part until the program ends, and its clients are refused. Other keys are
-    /// served as before. The event that was to be returned is returned by [`next`](Self::next).
+    /// served as before. The following call of [`next`](Self::next) returns the event that this
+    /// call had to return.
     ///
     /// [`ServerCfg::set_answer_limit`]: super::ServerCfg::set_answer_limit
     pub fn answer(&mut self, served: Served, parts: &mut Parts) -> Result<Option<Served>> {

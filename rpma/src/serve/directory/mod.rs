@@ -27,7 +27,8 @@ use crate::pmem::PmemMap;
 ///
 /// An update is there as a whole, or not at all. Each key has two lines of 64 bytes, and an update
 /// writes the older one. The newer valid line counts. A new key is written to both lines. So if
-/// the memory loses one line, the key still has the other one.
+/// the memory loses one line, the key still has the other one. If the memory loses the newer line
+/// after an update, the key has its earlier epoch again.
 ///
 /// A directory that is being made is marked before any other byte changes. So
 /// [`open_or_create`](Self::open_or_create) recognises it after a loss of power, and makes it
@@ -78,8 +79,8 @@ impl Directory {
     /// Opens the directory at the beginning of `memory`, or makes an empty one, for `slots` keys,
     /// in memory of zeros: a server calls this at each start.
     ///
-    /// It also makes one if a loss of power has interrupted the making. It never forgets an epoch
-    /// that was kept.
+    /// It also makes one if a loss of power has interrupted the making. It never makes a directory
+    /// over an existing one, so it forgets no epoch.
     ///
     /// # Errors
     ///
@@ -104,8 +105,8 @@ impl Directory {
             for at in (0..Self::len_for(slots)).step_by(LINE) {
                 if read(&memory, at)? != [0; LINE] {
                     return Err(Error::invalid(format!(
-                        "the memory has no directory, and other bytes at {at} to {}: \
-                         Directory::create makes a directory over them",
+                        "the memory has no directory, and is not zero at {at} to {}: \
+                         Directory::create makes a directory over these bytes",
                         at + LINE - 1
                     )));
                 }
@@ -114,8 +115,8 @@ impl Directory {
         Self::create(memory, slots)
     }
 
-    /// Makes an empty directory, for `slots` keys, at the beginning of `memory`, whatever other
-    /// bytes are there.
+    /// Makes an empty directory, for `slots` keys, at the beginning of `memory`. It overwrites
+    /// other bytes there.
     ///
     /// It refuses memory that has a directory, even a broken one. If a directory loses its epochs,
     /// a writer that was replaced can come back. To erase a directory deliberately, first call
@@ -221,7 +222,7 @@ impl Directory {
         match self.keys.insert(key, kept) {
             None => Ok((!is_whole).then_some(kept)),
             Some(other) => Err(Error::invalid(format!(
-                "the slots {slot} and {} of the directory have the key {key:#x} both: {REMEDY}",
+                "the slots {slot} and {} of the directory both have the key {key:#x}: {REMEDY}",
                 other.slot
             ))),
         }
@@ -347,7 +348,9 @@ impl Directory {
 fn check(memory: &PmemMap, slots: u32) -> Result<()> {
     let (len, needed) = (memory.len(), Directory::len_for(slots));
     if slots == 0 {
-        return Err(Error::invalid("a directory of 0 slots: it has 1 at least"));
+        return Err(Error::invalid(
+            "a directory of 0 slots: it must have at least 1",
+        ));
     }
     if len < needed {
         return Err(Error::invalid(format!(
@@ -357,7 +360,7 @@ fn check(memory: &PmemMap, slots: u32) -> Result<()> {
     match memory.as_ptr().addr() % LINE {
         0 => Ok(()),
         _ => Err(Error::invalid(
-            "the memory of a directory begins at a multiple of 64, the length of a cache line",
+            "the memory of a directory must begin at a multiple of 64, the length of a cache line",
         )),
     }
 }
@@ -484,7 +487,7 @@ mod tests {
             let at = place(2, 0);
             bytes[at..at + LINE].copy_from_slice(&line.encode(2));
         }));
-        assert!(text.contains("have the key 0x7 both"), "{text}");
+        assert!(text.contains("both have the key 0x7"), "{text}");
         let text = invalid(opened(&|bytes| bytes[8] = 2));
         assert!(text.contains("has the version 2"), "{text}");
         let text = invalid(opened(&|bytes| {
@@ -537,10 +540,10 @@ mod tests {
         // The key 8 has one line left, and would be written again.
         let torn = with(&good, place(1, 0), &[0; LINE]);
         for (bytes, reason) in [
-            (with(&[0; 4096], 0, &[1]), "other bytes at 0 to 63"),
-            (with(&[0; 4096], 63, &[1]), "other bytes at 0 to 63"),
-            (with(&[0; 4096], end - 1, &[1]), "other bytes at 384 to 447"),
-            (with(&good, 0, &[0; LINE]), "other bytes at 64 to 127"),
+            (with(&[0; 4096], 0, &[1]), "not zero at 0 to 63"),
+            (with(&[0; 4096], 63, &[1]), "not zero at 0 to 63"),
+            (with(&[0; 4096], end - 1, &[1]), "not zero at 384 to 447"),
+            (with(&good, 0, &[0; LINE]), "not zero at 64 to 127"),
             (with(&good, 0, &[0; 8]), "Directory::create makes"),
             (with(&good, 8, &[2]), "has the version 2"),
             (with(&good, 0, &line::header(4)), "has 4 slots, and not 3"),
