@@ -1,19 +1,21 @@
-//! [`ReconnectCfg`]: the limits of a reconnect, and the waits between its tries.
+//! [`ReconnectCfg`]: the limits of a reconnect, and the waits between its rounds of tries.
 
 use std::time::Duration;
 
 use crate::error::{Error, Result};
 
-/// The limits of a [`Reconnect`](super::Reconnect), and its waits between tries.
+/// The limits of a [`Reconnect`](super::Reconnect), and its waits between rounds of tries. A round
+/// tries each address of the server once.
 ///
 /// Two limits are elsewhere: [`ConnCfg::set_timeout`](crate::ConnCfg::set_timeout) limits the
 /// search for the address, and again the search for the route.
 ///
 /// # Waits
 ///
-/// The first try begins at once. The wait after it is the first wait, and each later one is twice
-/// as long as the one before, up to the longest wait. By default these are 50, 100, 200, 400, 800,
-/// 1600 and 3200 ms, and from then on 5 s.
+/// The first round begins at once, or after the wait of
+/// [`Reconnect::begin`](super::Reconnect::begin). The wait after it is the first wait, and each
+/// later one is twice as long as the one before, up to the longest wait. By default these are 50,
+/// 100, 200, 400, 800, 1600 and 3200 ms, and from then on 5 s.
 ///
 /// Each wait is shortened at random, to a time between half of it and all of it. So clients that
 /// have lost the same server do not return in step. On a simulated fabric with a seed the waits
@@ -70,8 +72,8 @@ impl ReconnectCfg {
     pub fn set_waits(&mut self, first: Duration, longest: Duration) -> Result<&mut Self> {
         if first < Duration::from_millis(1) || first > longest {
             return Err(Error::invalid(format!(
-                "waits from {first:?} to {longest:?}: the first one has 1 ms at least, and the \
-                 longest one is not shorter"
+                "waits from {first:?} to {longest:?}: the first one must be at least 1 ms, and the \
+                 longest one must not be shorter"
             )));
         }
         (self.first_wait, self.longest_wait) = (first, longest);

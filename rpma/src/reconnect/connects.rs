@@ -18,8 +18,8 @@ pub trait Connects {
     /// The connection when it is established.
     type Connected;
 
-    /// Returns the settings of the connection. They are those of `cfg`, and more if the connection
-    /// needs more.
+    /// Returns the settings of the connection: those of `cfg`, with the changes that this kind of
+    /// connection needs, such as longer queues.
     ///
     /// # Errors
     ///
@@ -33,7 +33,8 @@ pub trait Connects {
     /// # Errors
     ///
     /// An error fails the try. [`Error::InvalidArgument`](crate::Error::InvalidArgument) and
-    /// [`Error::NotSupported`](crate::Error::NotSupported) end the reconnect.
+    /// [`Error::NotSupported`](crate::Error::NotSupported) end the reconnect, unless another
+    /// address of the round may give another result.
     fn ask(&mut self, req: ConnReq, offer: &Offer) -> Result<Self::Asked>;
 
     /// Returns the connection.

@@ -31,11 +31,12 @@
 //!
 //! A round tries each address of the server once. A try has three steps: the address and the route
 //! are resolved ([`Resolving`]), the server is asked, and the connection is established. No call of
-//! [`Reconnect::advance`] waits. One epoll, which lives as long as the `Reconnect`, holds the
-//! descriptor of the try. So an event loop watches the same descriptor all the time.
+//! [`Reconnect::advance`] waits, except for the look-up of a host name. One epoll, which lives as
+//! long as the `Reconnect`, holds the descriptor of the try. So an event loop watches the same
+//! descriptor all the time.
 //!
-//! It owns the try that is under way. Dropping it, or [`Reconnect::cancel`], drops that try, at any
-//! step.
+//! A `Reconnect` owns the try that is under way. Dropping it, or [`Reconnect::cancel`], drops that
+//! try, at any step.
 
 mod cfg;
 mod connects;
@@ -83,8 +84,9 @@ const LOOK_UP: &str = "getaddrinfo";
 ///
 /// # Event loops
 ///
-/// [`begin`](Self::begin) and [`advance`](Self::advance) do not wait. A loop calls `advance` when
-/// the descriptor ([`AsFd`]) is readable, and when [`deadline`](Self::deadline) has passed:
+/// [`begin`](Self::begin) and [`advance`](Self::advance) do not wait, except for the look-up of a
+/// host name in `advance` ([`new`](Self::new)). A loop calls `advance` when the descriptor
+/// ([`AsFd`]) is readable, and when [`deadline`](Self::deadline) has passed:
 ///
 /// ```no_run
 /// use rpma::reconnect::{Reconnect, ToConn};
@@ -188,8 +190,9 @@ impl<C: Connects> Reconnect<C> {
     /// `offer`. It does not connect yet.
     ///
     /// If `addr` is a host name, each round of tries looks it up and tries each of its addresses.
-    /// The system's resolver waits for that, in [`advance`](Self::advance) as well. An event loop
-    /// that must not wait resolves the name by itself, and uses [`to_addrs`](Self::to_addrs).
+    /// [`connect`](Self::connect) and [`advance`](Self::advance) wait for the system's resolver
+    /// then. An event loop that must not wait resolves the name by itself, and uses
+    /// [`to_addrs`](Self::to_addrs).
     ///
     /// # Errors
     ///
@@ -309,9 +312,9 @@ impl<C: Connects> Reconnect<C> {
     /// * The last connection was established.
     /// * The last reconnect gave up for a reason other than its limit.
     ///
-    /// Then a wait comes first, as after a failed round, of at most half of the limit. So a server
-    /// that accepts and fails, or that refuses, is not asked more often than one that is down.
-    /// After [`set_offer`](Self::set_offer) the first try is due at once.
+    /// Then a wait comes first, as after a failed round. It takes at most half of the limit. So a
+    /// server that accepts and fails, or that refuses, is not asked more often than one that is
+    /// down. After [`set_offer`](Self::set_offer) the first try is due at once.
     ///
     /// # Errors
     ///
