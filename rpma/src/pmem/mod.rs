@@ -164,10 +164,11 @@ impl PmemMap {
     /// Maps a part of the device or file at `path`. `range` has byte offsets in it, and `..` is
     /// all of it.
     ///
-    /// A mapping begins at a multiple of its alignment. For a file this is the page size. For a
-    /// device-DAX device it is `align` in its directory in sysfs, 2 MiB as a rule. The length must
-    /// be a multiple of it as well. To give several programs or clients a part each, of any
-    /// length, map once and use [`part`](Self::part).
+    /// A mapping begins at a multiple of its alignment. For a file the alignment is the page size.
+    /// For a device-DAX device it is `align` in its directory in sysfs, 2 MiB as a rule. The length
+    /// of a mapping of such a device must be a multiple of `align` as well. For a file on hugetlbfs
+    /// the size of a huge page counts in the same way. To give several programs or clients a part
+    /// each, of any length, map once and use [`part`](Self::part).
     ///
     /// # Errors
     ///
@@ -199,10 +200,10 @@ impl PmemMap {
     /// Returns a part of the map as a map of its own, with offsets from 0. It keeps the memory
     /// mapped.
     ///
-    /// Each part can be registered as a region, so that each client has a key of its own. An
-    /// adapter checks each access, so the key gives no access to bytes outside its part. But keys
-    /// of one [`Peer`](crate::Peer) can be guessed: clients that must not trust each other need a
-    /// `Peer` each. Any range will do, even ranges that overlap.
+    /// Each part can be registered as a region, so that each client has an access key (rkey) of its
+    /// own. An adapter checks each access, so the access key gives no access to bytes outside its
+    /// part. But access keys of one [`Peer`](crate::Peer) can be guessed: clients that must not
+    /// trust each other need a `Peer` each. Any range will do, even ranges that overlap.
     ///
     /// # Errors
     ///
@@ -252,8 +253,8 @@ impl PmemMap {
     /// Returns a pointer to the first byte. It is page-aligned. That of a [`part`](Self::part) may
     /// have any alignment.
     ///
-    /// The memory stays mapped there until the map is dropped, wherever the map itself is moved.
-    /// See the type's description for why making a reference of this pointer is hardly ever sound.
+    /// The memory stays mapped there until the map is dropped, even if the map itself is moved.
+    /// Making a reference from this pointer is hardly ever sound: [`PmemMap`] has the reason.
     #[must_use]
     pub fn as_ptr(&self) -> *mut u8 {
         self.part.mapping.as_ptr().wrapping_add(self.part.start)
@@ -265,7 +266,8 @@ impl PmemMap {
     /// It covers stores of this thread, and stores of other threads that happened before this call.
     /// It also covers writes of devices that have reached the memory or a cache of this machine.
     /// For a [`File`](PmemKind::File), only [`Persister::persist`] and
-    /// [`Mr::persist`](crate::Mr::persist) cover these. An empty range is only a fence.
+    /// [`Mr::persist`](crate::Mr::persist) cover the writes of devices. An empty range is only a
+    /// fence.
     ///
     /// # Errors
     ///
@@ -288,7 +290,7 @@ impl PmemMap {
     ///
     /// # Errors
     ///
-    /// [`Error::InvalidArgument`] if that reaches past the end of the map.
+    /// [`Error::InvalidArgument`] if the bytes reach past the end of the map.
     ///
     /// [`Error::InvalidArgument`]: crate::Error::InvalidArgument
     pub fn read_at(&self, offset: usize, dst: &mut [u8]) -> Result<()> {
@@ -296,12 +298,12 @@ impl PmemMap {
         self.part.mapping.read_at(offset, dst)
     }
 
-    /// Writes `src` to the bytes from `offset` on, and to no others. It is durable only after
+    /// Writes `src` to the bytes from `offset` on, and to no others. They are durable only after
     /// [`persist`](Self::persist).
     ///
     /// # Errors
     ///
-    /// [`Error::InvalidArgument`] if that reaches past the end of the map.
+    /// [`Error::InvalidArgument`] if the bytes reach past the end of the map.
     ///
     /// [`Error::InvalidArgument`]: crate::Error::InvalidArgument
     pub fn write_at(&self, offset: usize, src: &[u8]) -> Result<()> {
@@ -316,8 +318,8 @@ impl PmemMap {
     ///
     /// # Errors
     ///
-    /// [`Error::InvalidArgument`] if that reaches past the end of the map, or if the address is not
-    /// a multiple of 8.
+    /// [`Error::InvalidArgument`] if the bytes reach past the end of the map, or if their address
+    /// is not a multiple of 8.
     ///
     /// [`Error::InvalidArgument`]: crate::Error::InvalidArgument
     pub fn load_u64(&self, offset: usize) -> Result<u64> {
@@ -340,8 +342,8 @@ impl PmemMap {
         self.part.mapping.store_u64(place, value)
     }
 
-    /// Makes ranges of this map durable when the map itself is out of reach, because a memory
-    /// region owns it.
+    /// Returns a [`Persister`], which makes ranges of this map durable while a memory region owns
+    /// the map.
     #[must_use]
     pub fn persister(&self) -> Persister {
         Persister(self.part.clone())

@@ -180,12 +180,12 @@ impl Target {
             false => (end, end),
         };
         let inside = match up < inner {
-            true => format!(" or, inside it, {up}..{inner}"),
+            true => format!(", and so can {up}..{inner} inside the range"),
             false => String::new(),
         };
         Err(Error::invalid(format!(
-            "the range {start}..{end} of {} cannot be mapped: its alignment is {align}. {down}..{outer} \
-             can{inside}; PmemMap::part takes any part of a map",
+            "the range {start}..{end} of {} cannot be mapped: its alignment is {align}. \
+             {down}..{outer} can be mapped{inside}. PmemMap::part takes any part of a map",
             path.display(),
         )))
     }
@@ -321,10 +321,14 @@ mod tests {
             (
                 MIB,
                 7 * MIB,
-                "its alignment is 2097152. 0..8388608 can or, inside it, 2097152..6291456;",
+                "is 2097152. 0..8388608 can be mapped, and so can 2097152..6291456 inside",
             ),
-            (MIB, 2 * MIB, "its alignment is 2097152. 0..2097152 can;"),
-            (0, MIB, "its alignment is 2097152. 0..2097152 can;"),
+            (
+                MIB,
+                2 * MIB,
+                "alignment is 2097152. 0..2097152 can be mapped.",
+            ),
+            (0, MIB, "alignment is 2097152. 0..2097152 can be mapped."),
             (5, 5, "0 bytes of /dev/dax0.0"),
             (
                 0,
@@ -343,7 +347,11 @@ mod tests {
         };
         assert!(resolve(&file, page, 3 * page + 5).is_ok());
         let text = resolve(&file, page + 1, 4 * page).unwrap_err().to_string();
-        let nearest = format!("{page}..{} can or, inside it, {}..", 4 * page, 2 * page);
+        let nearest = format!(
+            "{page}..{} can be mapped, and so can {}..",
+            4 * page,
+            2 * page
+        );
         assert!(text.contains(&nearest), "{text}");
         // Of hugetlbfs both ends count.
         let huge = Target::File {
@@ -353,7 +361,7 @@ mod tests {
         assert!(resolve(&huge, 2 * MIB, 4 * MIB).is_ok());
         let text = resolve(&huge, 0, 4096).unwrap_err().to_string();
         assert!(
-            text.contains("its alignment is 2097152. 0..2097152 can;"),
+            text.contains("its alignment is 2097152. 0..2097152 can be mapped."),
             "{text}"
         );
     }

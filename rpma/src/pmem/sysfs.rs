@@ -51,7 +51,7 @@ fn check_is_dax(device: &Path, path: &Path) -> Result<()> {
             let text = format!("{}: {error}", subsystem.display());
             return Err(
                 Error::provider("readlink", io::Error::new(error.kind(), text)).with_hint(
-                    "What a character device is, only sysfs tells: is it mounted at /sys?",
+                    "Only sysfs has the kind of a character device: is sysfs mounted at /sys?",
                 ),
             );
         }
@@ -82,7 +82,7 @@ fn read_align(device: &Path) -> Result<usize> {
         Ok(align)
     } else {
         Err(Error::not_supported(format!(
-            "{} says {align}: not an alignment",
+            "{} is {align}, and an alignment must be a power of two",
             file.display()
         )))
     }
