@@ -315,7 +315,7 @@ fn a_batch_waits_for_slots_as_a_whole() {
                 four.atomic_write(to, &[7; 8], ON_ERROR, n).expect("added");
             }
             let text = invalid(four.post());
-            assert!(text.contains("one more for an operation with it"), "{text}");
+            assert!(text.contains("an operation with that flag"), "{text}");
 
             let mut three = conn.batch::<3>();
             for n in 0..3 {

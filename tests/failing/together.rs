@@ -79,7 +79,11 @@ fn a_batch_that_is_refused_in_the_middle_ends_the_connection() {
                 let failing = Failing::nth(1, "ibv_post_send", errno, how);
                 let text = failing.text(batch.post());
                 let middle = matches!(how, How::LastRefused | How::LastDropped);
-                assert_eq!(text.contains("refused a later one"), middle, "{text}");
+                assert_eq!(
+                    text.contains("A later request was refused"),
+                    middle,
+                    "{text}"
+                );
                 ended(&client);
                 ends_with("ibv_post_send", errno, client, middle, (1 + taken, 0));
                 assert_eq!(event(&server), ConnEvent::Closed);
@@ -147,9 +151,9 @@ fn many_receives_that_are_refused_in_the_middle() {
         device_test(|| {
             for (nth, how, text, taken) in [
                 (1, How::Refused, "", 0),
-                (1, How::LastRefused, "refused a later one", 15),
+                (1, How::LastRefused, "A later request was refused", 15),
                 // The second chain of 16.
-                (2, How::Refused, "for those behind them failed", 16),
+                (2, How::Refused, "or its call failed", 16),
             ] {
                 let (mut client, mut server) = (ConnCfg::new(), ConnCfg::new());
                 client.set_sq_size(1);
@@ -194,7 +198,7 @@ fn many_shared_receives_that_are_refused_in_the_middle() {
             let receives: Vec<_> = (0..4).map(|n| (MrSlice::EMPTY, n)).collect();
             let failing = Failing::nth(1, "ibv_post_srq_recv", Errno::NOMEM, How::LastRefused);
             let said = failing.text(srq.recv_many(&receives));
-            assert!(said.contains("refused a later one"), "{said}");
+            assert!(said.contains("A later request was refused"), "{said}");
             srq.recv_many(&receives).expect("six are left");
             let rcq = srq.get_rcq().expect("its own");
             for expected in [0, 1, 2, 0, 1, 2, 3] {

@@ -38,11 +38,12 @@ impl ConnSlots {
         match refusal.bits() {
             _ if ended => self.closed(),
             Refusal::TOO_LONG => Error::invalid(format!(
-                "the {what} takes {count} slots of the send queue, which has {depth}{}: ask for more with \
-                 ConnCfg::set_sq_size",
+                "the {what} takes {count} slots of the send queue, which has {depth}{}: ask for \
+                 more with ConnCfg::set_sq_size",
                 match count == depth {
                     true =>
-                        ", and without Flags::COMPLETION_ALWAYS it needs one more for an operation with it",
+                        ". Without Flags::COMPLETION_ALWAYS it needs another slot, which is kept \
+                         for an operation with that flag",
                     false => "",
                 },
             )),
@@ -81,7 +82,8 @@ pub(crate) fn refused_by_a_full_queue(
             "the {queue} was made with no slots: ask for some with {setter}"
         )),
         Refusal::TOO_LONG => Error::invalid(format!(
-            "{count} receives at once, and the {queue} has {depth} slots: ask for more with {setter}"
+            "{count} receives at once do not fit into the {queue}, which has {depth} slots: ask \
+             for more with {setter}"
         )),
         _ => Error::QueueFull { queue, depth },
     }

@@ -631,8 +631,8 @@ fn a_failed_call_is_the_same_in_a_word() {
                 slots.receive_refused(error.into(), 1),
             ] {
                 assert!(error.to_string().starts_with(&text), "{error}, {text}");
-                let hints =
-                    ["fork", "refused a later one"].map(|hint| error.to_string().contains(hint));
+                let hints = ["fork", "A later request was refused"]
+                    .map(|hint| error.to_string().contains(hint));
                 assert_eq!(hints, [!call.in_the_middle, call.in_the_middle], "{error}");
             }
         }

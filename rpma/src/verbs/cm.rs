@@ -36,7 +36,7 @@ use crate::hints;
 fn no_rdma() -> &'static str {
     #[cfg(not(feature = "sim"))]
     return "Is there an RDMA device, and is the module rdma_ucm loaded (`rdma link`, `modprobe rdma_ucm`)? \
-            docs/getting-started.md has the commands for a software device (rxe)";
+            docs/getting-started.md has the commands for a software device (soft-RoCE)";
     #[cfg(feature = "sim")]
     sys::why_no_device()
 }

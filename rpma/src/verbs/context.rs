@@ -207,16 +207,19 @@ impl Pd {
     /// An error unless `id` is bound to this domain's device: librdmacm refuses a queue pair across
     /// devices with a bare EINVAL.
     pub(crate) fn check_device(&self, id: &CmId) -> Result<()> {
-        let belongs_to = match id.verbs() {
+        let name = self.context.name();
+        Err(Error::invalid(match id.verbs() {
             Some(own) if own == self.context.raw => return Ok(()),
-            Some(_) => "another RDMA device than",
-            None => "no RDMA device, so not to",
-        };
-        Err(Error::invalid(format!(
-            "the address belongs to {belongs_to} the Peer's ({}): listen and connect with an address of \
-             that device, or make the Peer from a Device::from_addr of this address",
-            self.context.name()
-        )))
+            Some(_) => format!(
+                "the address belongs to another RDMA device than the Peer's ({name}): listen and \
+                 connect with an address of the Peer's device, or make the Peer from a \
+                 Device::from_addr of this address"
+            ),
+            None => format!(
+                "the address belongs to no RDMA device: listen and connect with an address of the \
+                 Peer's device ({name})"
+            ),
+        }))
     }
 }
 

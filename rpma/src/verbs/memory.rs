@@ -59,7 +59,8 @@ pub unsafe trait RegisterableMemory: Send + 'static {
     }
 
     /// Returns whether the data in the memory survives a loss of power. [`Durability::Volatile`]
-    /// memory cannot be registered with `MrUsage::FLUSH_TYPE_PERSISTENT`.
+    /// memory cannot be registered with
+    /// [`MrUsage::FLUSH_TYPE_PERSISTENT`](crate::MrUsage::FLUSH_TYPE_PERSISTENT).
     fn durability(&self) -> Durability {
         Durability::Unknown
     }

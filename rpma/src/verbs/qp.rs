@@ -473,7 +473,7 @@ impl QueuePair {
             Ok(attr) => attr.qp_state != sys::ibv_qp_state::IBV_QPS_INIT,
             Err(error) => {
                 log::warn!(
-                    "queue pair {}: {error}; a receive may count as kept that is not",
+                    "queue pair {}: {error}; a receive that is not kept may count as kept",
                     self.number()
                 );
                 true

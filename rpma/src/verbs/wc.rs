@@ -86,9 +86,9 @@ impl Wc {
         self.0.qp_num = 0;
     }
 
-    /// Returns the number of the queue pair, as `Conn::get_qp_num` does. Always valid. It is 0 for
-    /// a completion of a shared receive queue that is polled after its connection was dropped,
-    /// because another connection may have the number then.
+    /// Returns the number of the queue pair, as [`Conn::get_qp_num`](crate::Conn::get_qp_num) does.
+    /// Always valid. It is 0 for a completion of a shared receive queue that is polled after its
+    /// connection was dropped, because another connection may have the number then.
     #[must_use]
     pub fn qp_num(&self) -> u32 {
         self.0.qp_num
@@ -156,9 +156,9 @@ impl WcSuccess<'_> {
         WcOpcode(self.0.opcode.0)
     }
 
-    /// Returns the length of the message in bytes. The receive's memory may be longer. It is
-    /// `None` for every other operation. For the notice of a write see
-    /// [`written_len`](Self::written_len).
+    /// Returns the length of the received message in bytes. The receive's memory may be longer. The
+    /// result is `None` for every completion except that of a received message
+    /// ([`WcOpcode::RECV`]). For the notice of a write see [`written_len`](Self::written_len).
     #[must_use]
     pub fn byte_len(&self) -> Option<u32> {
         (self.opcode() == WcOpcode::RECV).then_some(self.0.byte_len)
@@ -386,9 +386,10 @@ impl WcStatus {
         match self {
             Self::LOC_LEN_ERR => ". The message was longer than the receive that took it",
             Self::WR_FLUSH_ERR => {
-                ". The connection had ended before: connect again. Conn::failure or Conn::next_event has the cause. \
-                 If they have no other failure than this, the device has reported no cause to this side: \
-                 soft-RoCE does not if it refused an operation of the peer"
+                ". The connection had ended before: connect again. Conn::failure or \
+                 Conn::next_event has the cause. If they have no other failure than this, the \
+                 device has reported no cause to this side. soft-RoCE reports none if it refused \
+                 an operation of the peer"
             }
             Self::REM_INV_REQ_ERR => {
                 ". The peer's device may not know the operation (ConnCfg::set_force_fallback), or the \

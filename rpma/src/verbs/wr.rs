@@ -453,8 +453,8 @@ impl From<CallFailed> for Error {
         let error = Self::provider(failed.name(), io::Error::from_raw_os_error(failed.errno()));
         match failed.in_the_middle {
             true => error.with_hint(
-                "It took some of the requests that were posted together and refused a later one, or the call \
-                 for those behind them failed: what it took may be executed",
+                "The call took some of the requests that were posted together. A later request was \
+                 refused, or its call failed. The requests that were taken may be executed",
             ),
             false => error,
         }
