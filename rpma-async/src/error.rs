@@ -8,9 +8,9 @@ use rustix::io::Errno;
 
 /// Reports that an operation was not posted, and returns its memory.
 ///
-/// It converts to [`rpma::Error`], so that `?` works in functions that return this. If a queue is
-/// full, its text names the call of this crate that waits for room. The text of the
-/// [`rpma::Error`] names the calls of rpma that poll.
+/// It converts to [`rpma::Error`], so that `?` works in functions that return that error. If a
+/// queue is full, the text of the `Refused` names the call of this crate that waits for room. The
+/// text of the [`rpma::Error`] names the calls of rpma that poll.
 pub struct Refused<B> {
     /// The reason.
     pub error: Error,
@@ -116,8 +116,8 @@ pub(crate) fn why_over(conn: &rpma::Conn, ended: Option<&ConnEvent>) -> Option<E
 #[cold]
 pub(crate) fn read_on_iwarp() -> Error {
     Error::NotSupported(
-        "on iWARP the peer can write to the destination of a read, so a lease is none: read \
-         with rpma::Conn into a region of its own"
+        "on iWARP the peer can write to the destination of a read, so a lease cannot be a \
+         destination: read with rpma::Conn into a region of its own"
             .into(),
     )
 }
@@ -159,8 +159,8 @@ pub(crate) fn once_more(error: &Error) -> Error {
 #[cold]
 pub(crate) fn driver_is_gone() -> Error {
     invalid(
-        "the driver of this reactor was dropped, so nobody can be woken: keep it running (spawn it, or use \
-         Reactor::spawn) until the last connection is gone",
+        "the driver of this reactor was dropped, so no task can be woken: keep it running (spawn \
+         it, or use Reactor::spawn) until the last connection is gone",
     )
 }
 

@@ -1,11 +1,11 @@
 //! Writes to another host's persistent memory, with futures: the operations of [`rpma`] are
 //! awaited.
 //!
-//! A call posts and returns an [`Op`], which only waits. The queue has the operations in the order
-//! of the calls. An operation owns blocks of a registered [`Pool`] until it is complete. So a
-//! future may be dropped at any time, and no device uses memory that the program has back. One
-//! [`Driver`] for each [`Reactor`] wakes tasks that sleep. A task that awaits an operation also
-//! polls the completion queue itself.
+//! A call posts an operation, and returns an [`Op`], which only waits. The queue has the operations
+//! in the order of the calls. An operation owns blocks of a registered [`Pool`] until it is
+//! complete. So a future may be dropped at any time. No device uses memory that was returned to the
+//! program. One [`Driver`] for each [`Reactor`] wakes tasks that sleep. A task that awaits an
+//! operation also polls the completion queue itself.
 //!
 //! ```no_run
 //! use std::net::SocketAddr;
@@ -19,7 +19,7 @@
 //!     let peer = Peer::new(&Device::from_socket_addr(server, Side::Remote)?)?;
 //!     let reactor = Reactor::spawn(&peer)?;
 //!     let conn = reactor.connect(server, &Setup::default(), &[]).await?;
-//!     // The server's memory, and its word on what a flush makes persistent.
+//!     // The offer has the server's memory, and the declaration of its platform.
 //!     let offer = Offer::decode(conn.private_data())?;
 //!     conn.apply_remote_peer_cfg(offer.platform());
 //!     let none = || Error::NotSupported("the server offers no memory".into());
@@ -47,7 +47,7 @@
 //! | wait for room, or until nothing is in flight | [`Conn::ready`], [`Conn::idle`] |
 //! | receive messages | [`Setup::with_receives`], [`Inbox`] |
 //! | learn of the end, and end | [`Conn::closed`], [`Conn::close`], [`Conn::abort`] |
-//! | commit by the method of a server's offer, to one server or to several | [`Writer`], [`Replicas`] |
+//! | commit by a method that a server serves, to one server or several | [`Writer`], [`Replicas`] |
 //! | serve such clients | [`Server`] |
 //! | connect again | [`Reconnect`], [`ToConn`] |
 //! | wait for the program's own state | [`Monitor`] |
@@ -64,13 +64,14 @@
 //! A [`Lease`] lends `&mut [u8]` of registered memory, which [`rpma`] itself never does. This is
 //! sound: no peer has a right to a pool's memory, and an operation takes the lease until it is
 //! complete. An operation that is forgotten (`mem::forget`) keeps its memory for ever.
-//! `docs/async.md` of the repository has the invariants, and the tests that fail without them.
+//! The page on how this crate works has the invariants, and the tests that fail without them
+//! ([the pages](rpma#the-pages)).
 //!
 //! # Testing without hardware
 //!
-//! The feature `sim` replaces the libraries by the simulated fabric of [`rpma`]. Its time can be
-//! that of tokio's paused clock (`rpma::sim::Fabric::follow`). So an async program is tested in
-//! virtual time, and under every loss of power.
+//! The feature `sim` replaces the libraries by the simulated fabric of [`rpma`]. With
+//! `rpma::sim::Fabric::follow` the fabric takes its time from tokio's paused clock. So an async
+//! program is tested in virtual time, and under every loss of power.
 
 #![deny(unsafe_code)]
 

@@ -70,7 +70,7 @@ impl<T> Monitor<T> {
         look(&self.value())
     }
 
-    /// Changes the value, and has all tasks that wait look again.
+    /// Changes the value. Then all tasks that wait look again.
     pub fn change<R>(&self, change: impl FnOnce(&mut T) -> R) -> R {
         let result = change(&mut self.value());
         self.waiters.wake_all();

@@ -58,7 +58,11 @@ impl Pool {
     pub fn new(peer: &Peer, block: usize, count: usize) -> Result<Self> {
         if block == 0 || count == 0 {
             return Err(Error::InvalidArgument(
-                format!("a pool of {count} blocks of {block} bytes: it needs one block of one byte at least").into(),
+                format!(
+                    "a pool of {count} blocks of {block} bytes: it needs at least one block of at \
+                     least one byte"
+                )
+                .into(),
             ));
         }
         let stride = block.checked_next_multiple_of(ALIGNMENT);

@@ -26,8 +26,8 @@ use crate::watched::{Look, Watched, is_readable};
 /// Its [`Connects`] chooses the kind of connection. [`ToConn`] makes a [`Conn`](crate::Conn) of a
 /// reactor. [`to_writer`](Self::to_writer) connects as a writer of commits.
 ///
-/// A name is looked up by the system's resolver, which blocks the executor: give it addresses
-/// ([`to_addrs`](reconnect::Reconnect::to_addrs)).
+/// A name is looked up by the system's resolver, which blocks the executor. So give the reconnect
+/// addresses ([`to_addrs`](reconnect::Reconnect::to_addrs)).
 ///
 /// ```no_run
 /// use std::net::SocketAddr;
@@ -190,7 +190,7 @@ impl ToConn {
         }
     }
 
-    /// Has each connection receive messages: as [`Setup::with_receives`].
+    /// Lets each connection receive messages, as [`Setup::with_receives`].
     #[must_use]
     pub fn with_receives(mut self, count: u32, size: usize) -> Self {
         self.receives = Some((count, size));
@@ -243,7 +243,8 @@ impl Connects for ToConn {
         let prepared = self.prepared.lock().take();
         let Some(Prepared { seat, setup }) = prepared else {
             return Err(invalid(
-                "this ToConn has made its connection: each is prepared by ToConn::conn_cfg",
+                "this ToConn has made its connection already: call ToConn::conn_cfg before each \
+                 connection",
             ));
         };
         let AskedConn { conn, receives } = asked;

@@ -23,7 +23,7 @@ use crate::watched::{Look, Watched, is_readable};
 /// server's task by a [`Waker`](rpma::wait::Waker).
 ///
 /// Admitting and ending a client takes a millisecond or more of the thread ([`serve::Server`]).
-/// Dropping it ends the connections.
+/// Dropping the server ends the connections.
 ///
 /// ```no_run
 /// use rpma::Wc;

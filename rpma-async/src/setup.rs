@@ -36,7 +36,8 @@ impl Default for Setup {
 impl Setup {
     /// Takes the settings of a connection of rpma. They must name no completion channel
     /// ([`ConnCfg::set_compl_channel`], [`ConnCfg::set_rcq_channel`]), because the reactor adds
-    /// its own. They must name no shared receive queue.
+    /// its own. They must name no shared receive queue ([`ConnCfg::set_srq`]). They must not ask
+    /// for solicited events alone ([`ConnCfg::set_rcq_notify`]).
     #[must_use]
     pub fn new(cfg: &ConnCfg) -> Self {
         Self {
@@ -63,7 +64,7 @@ impl Setup {
         self.connect_limit
     }
 
-    /// Has the connection receive messages of up to `size` bytes: `count` receives are posted
+    /// Lets the connection receive messages of up to `size` bytes: `count` receives are posted
     /// before it is established, and again as the program drops the [`Message`](crate::Message)s.
     /// The receive queue has at least as many slots.
     #[must_use]
@@ -107,7 +108,8 @@ impl Setup {
         if let Some((count, size)) = self.receives {
             if count == 0 || size == 0 {
                 return Err(invalid(format!(
-                    "{count} receives of {size} bytes: Setup::with_receives needs one of one byte at least"
+                    "{count} receives of {size} bytes: Setup::with_receives needs at least one \
+                     receive of at least one byte"
                 )));
             }
             if count > crate::slots::MOST {

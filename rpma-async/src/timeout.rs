@@ -18,9 +18,9 @@ impl Reactor {
     /// on the simulated fabric, the fabric's. Any future can have such a limit, also one that does
     /// not belong to a reactor.
     ///
-    /// A driver that is gone wakes no task. Then it returns `None` at once, if the future is not
-    /// ready. A driver that never runs counts as gone after about five seconds. In both cases, a
-    /// future of this reactor returns an error, and `timeout` returns that error as the output.
+    /// A driver that is gone wakes no task. Then `timeout` returns `None` at once, if the future is
+    /// not ready. A driver that never runs counts as gone after about five seconds. In both cases,
+    /// a future of this reactor returns an error, and `timeout` returns that error as the output.
     ///
     /// ```
     /// # #[cfg(feature = "sim")]
@@ -36,7 +36,7 @@ impl Reactor {
     ///
     /// # Cancel safety
     ///
-    /// Dropping it drops the future.
+    /// Dropping the returned future drops `future`.
     pub async fn timeout<F: Future>(&self, limit: Duration, future: F) -> Option<F::Output> {
         timeout(self.handle(), limit, future).await
     }

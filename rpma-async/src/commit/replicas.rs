@@ -206,13 +206,13 @@ impl Replicas {
     /// another set, the call returns at once. The same holds if a later replica has the place of
     /// this one.
     ///
-    /// A task for each replica waits with it, and then connects again. `None` means that the peer
-    /// or this side has ended the connection, or that the replica was set aside. A replica that is
-    /// gone stays in the set: [`set_aside`](Self::set_aside) frees its bytes in the ring, and its
-    /// place for a later replica.
+    /// A program has a task for each replica. The task waits with this call, and then connects
+    /// again. `None` means that the peer or this side has ended the connection, or that the replica
+    /// was set aside. A replica that is gone stays in the set: [`set_aside`](Self::set_aside) frees
+    /// its bytes in the ring, and its place for a later replica.
     ///
-    /// A host that is gone shows only by an operation that fails, or by a keep-alive
-    /// ([`ConnCfg::set_keep_alive`](rpma::ConnCfg::set_keep_alive)).
+    /// Only an operation that fails, or a keep-alive
+    /// ([`ConnCfg::set_keep_alive`](rpma::ConnCfg::set_keep_alive)), detects that a host is gone.
     ///
     /// # Cancel safety
     ///
@@ -241,7 +241,7 @@ impl Replicas {
     /// after the other, at the offset `at` of each replica's region. Then it writes the 8 bytes of
     /// `pointer` at their offset. It copies the bytes and posts before it returns.
     /// [`settle`](Self::settle) waits for `k` copies. Use the same `k` for all commits of a log:
-    /// `docs/persistence.md` has the reason.
+    /// the page on persistence has the reason ([the pages](rpma#the-pages)).
     ///
     /// # Errors
     ///
@@ -296,12 +296,13 @@ impl Replicas {
         }
     }
 
-    /// Waits until no replica has a commit under way or still to come
-    /// ([`commit::Replicas::pending`]): it is durable on each replica, or the replica can take no
-    /// more commits. If the commit has set bytes of the log free, the program may overwrite them
-    /// from then on.
+    /// Waits until this commit is neither in flight nor still to be posted on any replica
+    /// ([`commit::Replicas::pending`]). Then it is durable on each replica that can still take
+    /// commits. If the commit has set bytes of the log free, the program may overwrite them from
+    /// then on.
     ///
-    /// A frozen replica delays it until its keep-alive ends, or until it is set aside.
+    /// A frozen replica delays this call until a keep-alive ends its connection, or until the
+    /// replica is set aside.
     ///
     /// # Cancel safety
     ///

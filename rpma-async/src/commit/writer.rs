@@ -221,7 +221,7 @@ impl Writer {
         self.shared.with(|state| state.writer().room())
     }
 
-    /// Commits, before it returns: as [`commit::Writer::commit`], with the blocks of a
+    /// Posts a commit before it returns, as [`commit::Writer::commit`], with the blocks of a
     /// [`Pool`](crate::Pool) as sources. [`durable`](Self::durable) waits for the ticket. A
     /// program need not wait: the commit goes on, and its sources go back to their pool.
     ///
@@ -305,9 +305,9 @@ impl Writer {
     }
 
     /// Reads `src` of the server into `dst`, and posts the read before it returns: as
-    /// [`Conn::read`](crate::Conn::read), on the connection of the commits. A program reads so
-    /// before it commits, to recover: the tail, and the records before it. The lengths must be
-    /// equal: see [`Lease::truncate`].
+    /// [`Conn::read`](crate::Conn::read), on the connection of the commits. To recover, a program
+    /// reads the tail and the records before it, and commits afterwards. The lengths must be equal:
+    /// see [`Lease::truncate`].
     ///
     /// A read is executed after the commits that were posted before. The order is that of
     /// [`rpma::Conn::read`].
@@ -431,8 +431,8 @@ impl Writer {
     /// Waits for the end of the connection, and returns its event. The fate of commits that are
     /// not durable is unknown then.
     ///
-    /// A host that is gone shows only by an operation that fails, or by a keep-alive
-    /// ([`ConnCfg::set_keep_alive`](rpma::ConnCfg::set_keep_alive)).
+    /// Only an operation that fails, or a keep-alive
+    /// ([`ConnCfg::set_keep_alive`](rpma::ConnCfg::set_keep_alive)), detects that a host is gone.
     ///
     /// # Cancel safety
     ///

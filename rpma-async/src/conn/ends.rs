@@ -23,11 +23,14 @@ impl Conn {
     ///
     /// # Errors
     ///
-    /// The first failure of the connection, if it failed before an event of its end came: of an
-    /// operation ([`Error::Operation`]), of a call that posts or of the reactor
-    /// ([`Error::Provider`]), or of the device ([`Error::NotConnected`]). If the peer does not
-    /// answer, the connection manager gives an event only after 69 s. [`Error::InvalidArgument`]
-    /// if the driver is gone.
+    /// The first failure of the connection, if it failed before an event of its end came:
+    ///
+    /// * [`Error::Operation`]: an operation failed.
+    /// * [`Error::Provider`]: a call that posts, or a call of the reactor, failed.
+    /// * [`Error::NotConnected`]: the device gave the connection up.
+    ///
+    /// If the peer does not answer, the connection manager gives an event only after 69 s.
+    /// [`Error::InvalidArgument`] if the driver is gone.
     pub fn closed(&self) -> Closed {
         Closed {
             shared: Arc::clone(&self.shared),

@@ -43,14 +43,17 @@ const EARLY: Duration = Duration::from_millis(20);
 /// Wakes the tasks of a [`Reactor`](super::Reactor): a future for the program to spawn.
 ///
 /// It ends when the last handle of the reactor, of its connections and of its listeners is dropped.
-/// If it is dropped earlier, every wait fails with [`Error::InvalidArgument`].
+/// If it is dropped earlier, each wait on a connection, a listener or another object of the reactor
+/// fails with [`Error::InvalidArgument`]. [`Reactor::timeout`](super::Reactor::timeout) and
+/// [`Monitor::until`](crate::Monitor::until) return `None` then.
+/// [`Pool::lease`](crate::Pool::lease) still waits.
 ///
 /// # Errors
 ///
 /// [`Error::Provider`] if the runtime cannot watch the descriptor any more.
 /// [`Error::InvalidArgument`] if the runtime's clock is paused, and the fabric does not follow it
 /// (`rpma::sim::Fabric::follow`).
-#[must_use = "without its driver a reactor wakes nobody: spawn it"]
+#[must_use = "without its driver a reactor wakes no task: spawn it"]
 pub struct Driver {
     watch: Watch,
     turns: Turns,

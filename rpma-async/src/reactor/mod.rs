@@ -58,7 +58,8 @@ impl Reactor {
     /// Makes a reactor, and spawns its driver on the tokio runtime in which this is called.
     ///
     /// If the runtime's clock is paused and no fabric follows it (`rpma::sim::Fabric::follow`),
-    /// the driver ends. It logs an error that names both clocks, and all waits fail.
+    /// the driver ends, and logs an error that names both clocks. Then waits fail as after the drop
+    /// of a [`Driver`].
     ///
     /// # Errors
     ///
