@@ -59,17 +59,17 @@ impl Fabric {
     /// * The random numbers that `rpma` draws are the same in each run.
     ///
     /// A runtime with one thread and a paused clock then does the same at the same instants, in
-    /// each run. A loop that yields and never sleeps keeps a paused clock from going on.
+    /// each run. While a loop yields and never sleeps, a paused clock stands still.
     ///
     /// # Calls that block
     ///
-    /// A call that blocks keeps the runtime from running anything else, and the runtime's clock
-    /// does not see how long it takes. Such a wait is jumped over, as after
-    /// [`jump_over_waits`](Self::jump_over_waits). So a wait for a peer that is another task of
-    /// the same thread fails at the end of its limit, and takes no real time. The fabric's clock
-    /// is then ahead of the program's, and stands still until that has caught up. If the wait has
-    /// no limit and no event can come, the thread panics after 5 s of real time, and the message
-    /// has its last call of verbs. A wait with a limit of zero returns at once.
+    /// While a call blocks, the runtime runs no other task, and its clock does not see the time of
+    /// the call. The fabric jumps over such a wait, as after
+    /// [`jump_over_waits`](Self::jump_over_waits). So a wait for a peer that is another task of the
+    /// same thread fails at the end of its limit, and takes no real time. The fabric's clock is
+    /// then ahead of the program's clock, and stands still until the program's clock has caught up.
+    /// If the wait has no limit and no event can come, the thread panics after 5 s of real time,
+    /// and the message has its last call of verbs. A wait with a limit of zero returns at once.
     ///
     /// [`std::thread::sleep`] and other waits outside of `rpma` are real time, as everywhere.
     ///
@@ -111,12 +111,12 @@ impl Fabric {
     ///
     /// `sleep_until` returns a future that is ready at an instant of that clock. Dropping the
     /// future stops the fabric's clock. A later call of `tick` returns another future that
-    /// continues. If something is to come and no such future waits for it, the fabric prints a
-    /// line to stderr after 5 s of real time. The future is `Send` if `sleep_until` and its
+    /// continues. If the fabric has pending work and no such future waits for it, the fabric prints
+    /// a line to stderr after 5 s of real time. The future is `Send` if `sleep_until` and its
     /// futures are.
     ///
-    /// The fabric wakes the future in the middle of a call of `rpma`, under locks of both. So its
-    /// waker must not poll it in place.
+    /// The fabric wakes the future in the middle of a call of `rpma`, under locks of both. So the
+    /// waker must not poll the future in place.
     ///
     /// # Panics
     ///
@@ -164,8 +164,8 @@ impl Ticking {
         let before = mem::replace(&mut alarm.lock().is_ticked, true);
         assert!(
             !before,
-            "Fabric::tick: this fabric has such a future already. Await the aborted task of the first \
-             one before the next is made"
+            "Fabric::tick: this fabric has such a future already. Abort and await the task of the first \
+             future before you make the next one"
         );
         Self {
             shared: Arc::downgrade(shared),
