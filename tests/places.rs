@@ -84,7 +84,7 @@ const ROOMS: [(&str, &str, &[&str]); 5] = [
     (
         "rpma-sim/src",
         "docs/architecture.md",
-        &["Its rooms, in `rpma-sim/src/`:"],
+        &["Its files, in groups by subject (*rooms*), in `rpma-sim/src/`:"],
     ),
     (
         "rpma/src/verbs",
