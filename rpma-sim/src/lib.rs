@@ -16,7 +16,7 @@
 //! let serving = server.spawn(|| { /* listens on server.addr() */ });
 //! {
 //!     let _in_the_client = client.enter();
-//!     // What this thread makes from now on is the client's.
+//!     // From now on, this thread opens devices and memory of the client.
 //! }
 //! serving.join().expect("the server has finished");
 //! assert!(fabric.objects().is_empty(), "everything was freed");

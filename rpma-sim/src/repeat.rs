@@ -8,12 +8,12 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use crate::fabric::Fabric;
 use crate::profile::Profile;
 
-/// Runs a test on a fabric on which the order of threads follows from a seed, so that a run that
-/// fails can be run again.
+/// Runs a test on a fabric on which the order of threads follows from a seed. So a run that fails
+/// can be repeated.
 ///
-/// It takes the seed from the environment variable `RPMA_SIM_SEED`. If that is not set it takes a
-/// new one for each run, and the number of runs is `RPMA_SIM_RUNS`, or 1. When the test panics it
-/// prints the seed, and goes on panicking:
+/// The environment variable `RPMA_SIM_SEED` has the seed. If it is not set, each run has a new
+/// seed, and the number of runs is `RPMA_SIM_RUNS`, or 1. When the test panics, `repeatable` prints
+/// the seed, and continues the panic:
 ///
 /// ```text
 /// seed 123: run again with RPMA_SIM_SEED=123
@@ -23,8 +23,9 @@ use crate::profile::Profile;
 /// [`Host::spawn`](crate::Host::spawn) and [`thread`](crate::thread) have started, and those that
 /// have entered a host. At each call of verbs and of [`sync`](crate::sync), and when a thread
 /// waits in `rpma`, the seed chooses which thread goes on. Time is virtual ([`Fabric::now`],
-/// [`now`](crate::now)): 1 µs for each call. When no thread can go on it jumps to the next limit,
-/// or to the next retry of a device. The random choices of a device follow from the seed as well.
+/// [`now`](crate::now)): 1 µs for each call. When no thread can go on, the clock jumps to the next
+/// limit, or to the next retry of a device. The random choices of a device follow from the seed as
+/// well.
 ///
 /// Events outside of the fabric's control are not repeated:
 /// * a wait for a lock, a channel, a sleep or a scope of std or of another crate: use
@@ -33,11 +34,11 @@ use crate::profile::Profile;
 /// * a thread on no host that makes calls or wakes a thread.
 ///
 /// A thread that has the turn loses it if it sleeps elsewhere for a second of real time, or
-/// computes for half a minute. Then time is real until it is back. The run goes on, and
-/// [`Fabric::why_not_repeatable`] has the reason, which is printed as well.
+/// computes for half a minute. Then time is real until it is back. The run goes on.
+/// [`Fabric::why_not_repeatable`] has the reason, and `repeatable` prints it.
 ///
-/// If every thread waits and no event can come, one of them panics, and its message has the places
-/// of all of them.
+/// If every thread waits and no event can come, one of the threads panics. Its message has the
+/// places at which the threads wait.
 ///
 /// ```
 /// # mod rpma { pub use rpma_sim as sim; }

@@ -234,7 +234,7 @@ fn try_run(
 /// Runs a program again and again, each time with one fault. Each of its calls of verbs fails
 /// once. Each of its requests is lost once, its acknowledgement is lost once, and it is sent again
 /// once. Each of its hosts is frozen, killed and cut from the power at each [step](Fabric::steps),
-/// or at 200 steps if there are more. Returns the number of runs.
+/// or at most at 200 steps of a longer run. Returns the number of runs.
 ///
 /// The program gets a new fabric for each run, makes its hosts there, and judges itself. It may
 /// fail in any way that it documents. It panics if it breaks a promise, or if an object of it is

@@ -49,8 +49,8 @@ pub fn now() -> Instant {
     }
 }
 
-/// Sleeps for so long in the time of the fabric of the calling thread's host: a wait that the clock
-/// can jump over. On no host, as [`std::thread::sleep`].
+/// Sleeps for `limit`, in the time of the fabric of the calling thread's host. The clock can jump
+/// over this wait. On no host, as [`std::thread::sleep`].
 pub fn sleep(limit: Duration) {
     let Some((shared, thread)) = here::place().filter(|(shared, _)| shared.order.is_on()) else {
         return thread::sleep(limit);
@@ -86,13 +86,13 @@ fn wait_or(
     }
 }
 
-/// Waits until a descriptor is readable, or until `deadline` by [`now`] (`None` is for ever):
-/// `poll(2)` in the time and in the order of the fabric of the calling thread's host. On no host it
-/// waits in real time.
+/// Waits until a descriptor is readable, or until `deadline` by [`now`]. `None` is no limit. The
+/// call is `poll(2)`, under the clock and the order of threads of the fabric of the calling
+/// thread's host. On no host it waits in real time.
 ///
 /// It is for the event loop of a program. Such a loop sleeps in `epoll_wait` or in a library, and
-/// the fabric does not see such a sleep. In its tests the loop waits here for the descriptor of its
-/// epoll, and then calls `epoll_wait` with a time-out of 0. Returns whether a descriptor is
+/// the fabric does not see such a sleep. In tests the loop waits here for the descriptor of its
+/// epoll. Then it calls `epoll_wait` with a time-out of 0. Returns whether a descriptor is
 /// readable.
 ///
 /// ```

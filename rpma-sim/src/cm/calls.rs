@@ -118,8 +118,8 @@ impl State {
     }
 }
 
-/// `rdma_create_id(3)`. Unless the id is made [for a device](here::for_device) it is on the host
-/// that the thread is on: no other call asks for that.
+/// `rdma_create_id(3)`. An id that rpma makes for a device is on the host of that device. Any other
+/// id is on the host of the calling thread.
 pub unsafe extern "C" fn rdma_create_id(
     channel: *mut rdma_event_channel,
     id: *mut *mut rdma_cm_id,
@@ -217,7 +217,7 @@ pub unsafe extern "C" fn rdma_resolve_route(id: *mut rdma_cm_id, _timeout_ms: c_
     })
 }
 
-/// `rdma_create_qp_ex(3)`; it fails by the name of `rdma_create_qp`.
+/// `rdma_create_qp_ex(3)`. For [`Fabric::fail`](crate::Fabric::fail) its name is `rdma_create_qp`.
 pub unsafe extern "C" fn rdma_create_qp_ex(
     id: *mut rdma_cm_id,
     attr: *mut ibv_qp_init_attr_ex,

@@ -224,13 +224,13 @@ impl Link {
     /// The connection manager repeats messages as well, as the kernel's does
     /// (`drivers/infiniband/core/cm.c` and `cma.c`):
     ///
-    /// * A request for a connection, a reply and a disconnect are repeated 15 times, each 4.3 s
-    ///   (`CMA_CM_RESPONSE_TIMEOUT`, `CMA_MAX_CM_RETRIES`), until 69 s have passed. A connect, or
-    ///   an accept, ends with `RDMA_CM_EVENT_UNREACHABLE` then, and a disconnect with
-    ///   `RDMA_CM_EVENT_DISCONNECTED`, both with the status `-ETIMEDOUT`. A request or a reply may
+    /// * A request for a connection, a reply and a disconnect are repeated every 4.3 s
+    ///   (`CMA_CM_RESPONSE_TIMEOUT`), 15 times (`CMA_MAX_CM_RETRIES`), until 69 s have passed. Then
+    ///   a connect, or an accept, ends with `RDMA_CM_EVENT_UNREACHABLE`, and a disconnect with
+    ///   `RDMA_CM_EVENT_DISCONNECTED`. Both have the status `-ETIMEDOUT`. A request or a reply may
     ///   arrive and get no answer from the other program. Then the limit is 17 minutes, with a
     ///   partition or without, because the other kernel asks for more time (`CMA_CM_MRA_SETTING`).
-    /// * A reject is sent once. If it is lost the client asks again, and the listener gets one
+    /// * A reject is sent once. If it is lost, the client asks again, and the listener gets one
     ///   more request.
     /// * An id that is destroyed sends its message once as well. If a program drops a connection
     ///   during the partition, the peer does not learn of it. The connection stays open there until

@@ -57,10 +57,10 @@ impl<'a> Cut<'a> {
     ///
     /// First come the combinations of the likely outcomes of each line. The likely outcomes of a
     /// line are: no write, each write alone, and each write after all earlier ones, whole or torn.
-    /// If these combinations exceed the limit, the order is another one. First come an image with
-    /// no write and one with all writes. Then come images in which some lines have all writes and
-    /// the others none, or in which one line has another outcome. The [seed](Fabric::set_seed)
-    /// chooses the rest.
+    /// If the number of these combinations exceeds the limit, the order is another one. First come
+    /// an image with no write and one with all writes. Then come images in which some lines have
+    /// all writes and the others none, or in which one line has another outcome. The
+    /// [seed](Fabric::set_seed) chooses the rest.
     ///
     /// The images are those of one memory. [`joint_images`](Self::joint_images) returns images of
     /// several memories that lose their power together.
@@ -315,26 +315,26 @@ impl Fabric {
     /// `check` must panic if an image breaks a promise of the program.
     ///
     /// Any thread may call `check`, under the lock of the fabric, so that no other event comes
-    /// meanwhile. So `check` must not use the fabric or rpma. If it does so inside of a call of
-    /// verbs, the process ends. The exception is `PmemMap::open` of an [image's
-    /// path](crate::Image::path), and calls of that map.
+    /// meanwhile. So `check` must not use the fabric or rpma. `PmemMap::open` of an [image's
+    /// path](crate::Image::path), and calls of that map, are the exception. Any other use inside of
+    /// a call of verbs ends the process.
     ///
     /// `check` must not wait for a lock that the program holds while it calls rpma. Reading from
-    /// memory (`read_at`) is such a call, too. If `check` takes such a
-    /// [`sync::Mutex`](crate::sync::Mutex), it fails, and the message names the lock as the
-    /// reason.
+    /// memory (`read_at`) is also such a call. If `check` takes a
+    /// [`sync::Mutex`](crate::sync::Mutex) that the program holds, it fails. The message names the
+    /// lock as the reason.
     ///
     /// From this call on, and also after the run, devices keep flushes, reads and atomic writes
     /// back for some milliseconds. They execute them earlier if a program polls the completion
     /// queue. So the power can fail between a post and its execution.
     ///
-    /// The test must record the promises that the program has made by then: for instance in a
-    /// counter that the program's thread sets when an append has returned, and that `check` reads.
+    /// The test must record the promises of the program, for instance in a counter. The program's
+    /// thread sets the counter when an append has returned, and `check` reads it.
     ///
     /// A failure is reported when the program has ended: the bytes that were lost, or came too
     /// early, their writers, and the calls that would have saved them. To find these, the fabric
     /// calls `check` again with parts of the image that failed. So `check` must not depend on an
-    /// earlier call of it. It must also accept a poisoned lock (`PoisonError::into_inner`).
+    /// earlier call of `check`. It must also accept a poisoned lock (`PoisonError::into_inner`).
     ///
     /// The report names each operation by its `op_context` and by the program's line that posts
     /// it. (A build without debug assertions has neither. A library above rpma names lines with

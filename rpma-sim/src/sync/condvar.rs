@@ -74,7 +74,7 @@ impl Condvar {
     ///
     /// # Panics
     ///
-    /// As [`wait`](Self::wait), if the limit is beyond all times.
+    /// As [`wait`](Self::wait), if the end of the limit is too late for an `Instant`.
     #[track_caller]
     pub fn wait_timeout<'a, T>(
         &self,
