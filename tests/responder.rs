@@ -12,7 +12,7 @@ use rpma::commit::{Fate, Limits, Method, Responder, Slots, Turn, Writer, WriterC
 use rpma::pmem::PmemMap;
 use rpma::{
     Conn, ConnCfg, ConnReq, Ep, Error, Flags, Mr, MrRemote, MrSlice, MrUsage, Offer, Peer, PeerCfg,
-    RefusalCode, RemoteSlice, Wc, WcOpcode,
+    RefusalCode, RemoteSlice, Wc, WcOpcode, WcSuccess,
 };
 
 const LIMIT: Duration = Duration::from_secs(60);
@@ -616,7 +616,8 @@ fn a_client_that_was_cut_off_is_not_served() {
             asks(3);
 
             let rest = server.conns.remove(0).cut_off().expect("cut off");
-            let is_request = |wc: &&Wc| wc.opcode() == WcOpcode::RECV && wc.result().is_ok();
+            let is_message = |ok: WcSuccess| ok.opcode() == WcOpcode::RECV;
+            let is_request = |wc: &&Wc| wc.result().is_ok_and(is_message);
             let arrived = rest.iter().filter(is_request).count();
             assert_eq!(arrived, 1, "the third request: {rest:?}");
             if removes {
