@@ -15,6 +15,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow};
 use cargo_metadata::{MetadataCommand, Target, TargetKind};
+use rustix::process::nice;
 
 use crate::guest::chroot::Headers;
 use crate::host::Workspace;
@@ -171,6 +172,9 @@ fn device_tests(
     // The guest waits most of the time: for limits that have to pass, and for its own processor.
     let (beside, answers) = thread::scope(|scope| {
         let beside = scope.spawn(|| -> Result<_> {
+            // The guest takes the longest. Its two processors have precedence over the many threads
+            // of these tests. On Linux this is about this thread and its children.
+            nice(10)?;
             let mut report = Report::beside(workspace);
             host_tests(&mut report, workspace, options)?;
             let label = format!("{}: build", label(Headers::Old44));
