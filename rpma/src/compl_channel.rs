@@ -30,8 +30,9 @@ pub enum ComplChannel {
     /// Each queue has a channel of its own: wait with [`Cq::wait`](crate::Cq::wait).
     ///
     /// Choose this, the default, if the program uses [`Conn::next`](crate::Conn::next) or
-    /// [`Conn::wait_for`](crate::Conn::wait_for), or if it serves each queue in its own thread. A
-    /// connection for a [`Wait`](crate::wait::Wait) also keeps this setting.
+    /// [`Conn::wait_for`](crate::Conn::wait_for), or if it serves each queue in its own thread.
+    /// Leave this setting also in the settings for a [`Place`](crate::wait::Place::cfg) of a
+    /// [`Wait`](crate::wait::Wait).
     #[default]
     PerCq,
     /// The connection's two queues share one channel: wait with [`Conn::wait`](crate::Conn::wait).
@@ -45,10 +46,11 @@ pub enum ComplChannel {
     /// The connection's queues use this channel, which other connections may use as well: wait
     /// with [`CompletionChannel::wait`].
     ///
-    /// Choose this if one thread waits for the completions of many connections, without their
-    /// events. [`Conn::next`](crate::Conn::next), [`Conn::wait`](crate::Conn::wait),
-    /// [`Conn::wait_for`](crate::Conn::wait_for) and [`Cq::wait`](crate::Cq::wait) return errors
-    /// then. For completions and events together, use a [`Wait`](crate::wait::Wait).
+    /// Choose this if one thread waits for the completions of many connections. The channel gives
+    /// no [`ConnEvent`](crate::ConnEvent). [`Conn::next`](crate::Conn::next),
+    /// [`Conn::wait`](crate::Conn::wait), [`Conn::wait_for`](crate::Conn::wait_for) and
+    /// [`Cq::wait`](crate::Cq::wait) return errors then. For completions and events together, use a
+    /// [`Wait`](crate::wait::Wait).
     Of {
         /// The channel. It must be on the connection's device.
         channel: CompletionChannel,
@@ -57,8 +59,8 @@ pub enum ComplChannel {
     },
 }
 
-/// A completion channel for the queues of many connections. One thread can wait for all of them, or
-/// several channels can steer the events of connections to threads.
+/// A completion channel for the queues of many connections. One thread can wait for all of them.
+/// With several channels, each thread waits for the completion events of its own connections.
 ///
 /// It reports completions alone. To wait for the events of connections and for endpoints as well,
 /// use a [`Wait`](crate::wait::Wait).
@@ -168,8 +170,9 @@ impl CompletionChannel {
     ///
     /// It makes one system call. The first call makes the descriptor non-blocking
     /// ([`set_nonblocking`](Self::set_nonblocking)), and the program must not make it blocking by
-    /// `fcntl`. It does not read the events of the device itself. Another wait on the device must
-    /// do so, such as a [`Wait`](crate::wait::Wait).
+    /// `fcntl`. It does not read the device's asynchronous events, in which an adapter reports
+    /// errors of queue pairs. Another wait on the device must read them, such as a
+    /// [`Wait`](crate::wait::Wait).
     ///
     /// # Errors
     ///

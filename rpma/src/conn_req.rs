@@ -34,8 +34,8 @@ const MAX_READS: u8 = 0xFF;
 ///
 /// # Threads
 ///
-/// Threads may post receives at the same time, one after the other. A method that ends the request
-/// consumes it.
+/// Several threads may post receives: a lock lets one thread post after the other. A method that
+/// ends the request consumes it.
 pub struct ConnReq {
     queues: Queues,
     private_data: Box<[u8]>,

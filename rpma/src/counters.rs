@@ -63,10 +63,10 @@ pub struct Counters {
 }
 
 impl Counters {
-    /// Returns how many operations and receives completed with this status, among those that were
-    /// polled: 0 for [`WcStatus::SUCCESS`]. The statuses from 24 on, which libibverbs does not
-    /// define, are counted together. Completions in a shared receive queue's own queue do not
-    /// count.
+    /// Returns the number of polled completions with this status. Successful completions are not
+    /// counted: for [`WcStatus::SUCCESS`] it returns 0. The statuses from 24 on, which libibverbs
+    /// does not define, are counted together. Completions in a shared receive queue's own queue do
+    /// not count.
     #[must_use]
     pub fn failed(&self, status: WcStatus) -> u64 {
         self.failed[Self::place_of(status)]

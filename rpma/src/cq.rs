@@ -211,7 +211,7 @@ impl Cq {
     /// Returns the descriptor of the queue's completion channel, as [`AsRawFd`] does.
     ///
     /// For `poll`, `epoll` and `fcntl` only: a read from it steals an event. A stolen event can
-    /// stop the waits of other threads on the channel, even past their limits. It also makes the
+    /// block the waits of other threads on the channel, even past their limits. It also makes the
     /// drop of the queue wait for ever. The descriptor is readable when [`wait`](Self::wait) will
     /// not block. Queues that share a channel have the same descriptor.
     #[doc(alias = "rpma_cq_get_fd")]
@@ -264,17 +264,17 @@ impl Cq {
         .map(drop)
     }
 
-    /// Arms the queue: the next completion of that kind gives one event. Every later arming of the
-    /// queue, by a wait, is for the same kind.
+    /// Arms the queue: the next completion of the kind `notify` gives one event. Every later arming
+    /// of the queue, by a wait, is for the same kind.
     ///
     /// [`wait`](Self::wait) and the other waits do this by themselves, even in programs that use
     /// `poll` or `epoll`. Use this method to change the kind of completions that give events, or
-    /// after a wait has failed in `ibv_req_notify_cq`. The last request counts, even while another
+    /// after a wait has failed in `ibv_req_notify_cq`. The last call counts, even while another
     /// thread waits. A completion that is in the queue before the call gives no event.
     /// [`Notify::Solicited`] lists the completions that it misses.
     ///
     /// On soft-RoCE a change from [`Notify::Any`] to [`Notify::Solicited`] is late by one event.
-    /// The earlier request stays in force until a completion of any kind has given an event.
+    /// The earlier call stays in force until a completion of any kind has given an event.
     ///
     /// # Errors
     ///

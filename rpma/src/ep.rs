@@ -112,8 +112,9 @@ impl Ep {
     /// client gives up while this host stands still, or its packets are lost, no event reports
     /// that. The request is still returned, and its connection is never established.
     /// [`Conn::wait_established`](crate::Conn::wait_established) with a limit ends such a
-    /// connection. Other clients must not wait for this limit: accept them all. Wait for each in
-    /// its own thread, or for all their descriptors.
+    /// connection. Do not let other clients wait for this limit: accept the next client while this
+    /// connection is being established. Wait in one thread for each connection, or for the
+    /// descriptors of all connections.
     ///
     /// # Errors
     ///

@@ -23,7 +23,8 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// A verb or a function of librdmacm or the system failed (`RPMA_E_PROVIDER`).
+    /// A verb or a function of librdmacm or the system failed (`RPMA_E_PROVIDER`). If it failed
+    /// while an operation was posted, the device may have the operation, and execute it or not.
     #[error("{call} failed: {cause}{}", Hint(*.hint))]
     Provider {
         /// The function that failed, by its C name.
@@ -136,9 +137,9 @@ pub enum Error {
     TimedOut(&'static str),
 
     /// [`Server::answer`](crate::serve::Server::answer) could not deregister the memory of this
-    /// key, or could not register it again. The server registers memory again if a connection of
-    /// its key could not be cut off. It does the same if a queue pair remains after a failed
-    /// admission.
+    /// client's key ([`Identity::key`](crate::Identity::key)), or could not register it again. The
+    /// server registers memory again if a connection of its key could not be cut off. It does the
+    /// same if a queue pair remains after a failed admission.
     ///
     /// The key has no memory until the program ends. Other keys are served as before.
     #[error(
@@ -148,7 +149,7 @@ pub enum Error {
     PartLost {
         /// The key.
         key: u64,
-        /// The error of that call. Its text is in the message.
+        /// The error of the failed registration or deregistration. The message contains its text.
         cause: Box<Error>,
     },
 

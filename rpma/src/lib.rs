@@ -64,10 +64,11 @@
 //! }
 //! ```
 //!
-//! [Getting started](crate::guide::getting_started) has the rest of this program, and runs it
-//! simulated, in a guest machine and on hardware. With persistent memory, the server maps it with
-//! [`PmemMap`](pmem::PmemMap) and declares its platform in the [`PeerCfg`], and the client flushes
-//! with [`FlushType::Persistent`].
+//! [Getting started](crate::guide::getting_started) has the rest of this program. It runs the
+//! program on the simulated fabric, then in a guest machine, and then on hardware. With persistent
+//! memory, the server maps it with [`PmemMap`](pmem::PmemMap), and registers it with
+//! [`MrUsage::FLUSH_TYPE_PERSISTENT`]. It declares its platform in the [`PeerCfg`]. The client
+//! flushes with [`FlushType::Persistent`].
 //!
 //! # The objects
 //!
@@ -94,8 +95,9 @@
 //! | `sim` | a simulated fabric for tests (feature `sim`) | |
 //! | [`sync`], [`thread`] | std's locks, channels and threads, for tests with the feature `sim` | |
 //!
-//! Each function `rpma_<object>_<verb>` is `<Object>::<verb>`. A search for the C name finds it,
-//! and the page on [porting from librpma](crate::guide::porting_from_librpma) lists them all.
+//! Most functions `rpma_<object>_<verb>` are `<Object>::<verb>`, and a drop frees an object. A
+//! search for the C name finds the method, and the page on [porting from
+//! librpma](crate::guide::porting_from_librpma) lists them all.
 //!
 //! # Terms
 //!
@@ -107,7 +109,7 @@
 //! | adapter | an RDMA device in hardware: every device except soft-RoCE counts as one |
 //! | soft-RoCE | an RDMA device in software, by Linux's driver rxe (`rdma_rxe`) |
 //! | native flush | a flush by the device's own operation ([`Conn::has_native_flush`]) |
-//! | fallback flush | a flush by reading, on other connections ([`Conn::flush`]) |
+//! | fallback flush | a flush by reading, on a connection without native flush ([`Conn::flush`]) |
 //!
 //! # The pages
 //!
@@ -160,9 +162,9 @@
 //! device can write.
 //!
 //! **Descriptors.** The descriptors of [`AsFd`](std::os::fd::AsFd) are for `poll`, `epoll` and
-//! `fcntl`. Like `/proc/self/mem`, they are an exception to this promise. Bytes that a program
-//! *writes* to the descriptor of an endpoint or a connection are a command to the kernel, with
-//! addresses in it. An event that a program *reads* from a completion channel is never
+//! `fcntl`. Like `/proc/self/mem`, they are an exception to the promise about memory. Bytes that a
+//! program *writes* to the descriptor of an endpoint or a connection are a command to the kernel,
+//! with addresses in it. An event that a program *reads* from a completion channel is never
 //! acknowledged, and its queue can never be destroyed.
 //!
 //! **Data.** A completed [`FlushType::Persistent`] means that the data survives a loss of power.
@@ -171,15 +173,16 @@
 //!
 //! **Peers.** A peer with a region's descriptor can use the region as its [`MrUsage`] allows, and
 //! can read it if it may be flushed. On iWARP it can also write to destinations of reads. A peer
-//! without the descriptor can guess it. The guess can be right for each region of the [`Peer`] of
-//! its connection. So use one `Peer` for each domain of trust. No traffic is encrypted or
-//! authenticated. [Security](crate::guide::security) has the details.
+//! without the descriptor can guess it. By guessing, it can reach any region of the [`Peer`] on
+//! which its connection was made. So use one `Peer` for each domain of trust. No traffic is
+//! encrypted or authenticated. [Security](crate::guide::security) has the details.
 //!
 //! # Threads
 //!
-//! Every type is [`Send`] and [`Sync`], and operations take `&self`. The exceptions are
-//! [`RawMemory`] and [`RegError`], which can contain it. They are only `Send`: their owner has
-//! promised that the memory may move to another thread, and not that threads may share it.
+//! Every type of verbs and memory is [`Send`] and [`Sync`], and the operations of a [`Conn`] take
+//! `&self`. The exceptions are [`RawMemory`] and [`RegError`], which can contain it. They are only
+//! `Send`: their owner has promised that the memory may move to another thread, and not that
+//! threads may share it.
 //!
 //! The data path does not allocate or copy. Posting takes the lock of the queue pair, and polling
 //! takes the lock of the completion queue. An uncontended lock costs two atomic instructions. A
@@ -295,7 +298,7 @@ pub mod guide;
 /// | lose or delay requests and acknowledgements, interrupt the network, freeze a host | [`Fabric::between`](sim::Fabric::between), [`Host::freeze`](sim::Host::freeze) |
 /// | see writes out of order on the target | [`Fabric::early_reads`](sim::Fabric::early_reads) |
 /// | have persistent memory | [`Host::pmem`](sim::Host::pmem), [`Platform`](sim::Platform) |
-/// | look at all that a loss of power may leave, at every event | [`Fabric::on_every_event`](sim::Fabric::on_every_event), [`Cut`](sim::Cut) |
+/// | check every memory image that a loss of power may leave, at every event | [`Fabric::on_every_event`](sim::Fabric::on_every_event), [`Cut`](sim::Cut) |
 /// | cut the power in recoveries | [`Fabric::find_loss_in_recovery`](sim::Fabric::find_loss_in_recovery) |
 /// | let a host lose its power and come back | [`Fabric::power_cut`](sim::Fabric::power_cut), [`Host::restart`](sim::Host::restart) |
 /// | wait for hours of virtual time without real time | [`Fabric::jump_over_waits`](sim::Fabric::jump_over_waits) |

@@ -200,10 +200,10 @@ impl Srq {
     ///
     /// # Errors
     ///
-    /// [`Error::InvalidArgument`] if the region belongs to another [`Peer`], lacks
-    /// [`MrUsage::RECV`](crate::MrUsage::RECV), or has more than 2³¹ bytes. [`Error::QueueFull`]
-    /// if no slot is free, or [`Error::ReceivesKept`] if it is possible that the device keeps all
-    /// receives. [`Error::Provider`] if `ibv_post_srq_recv` fails.
+    /// [`Error::InvalidArgument`] if the region belongs to another [`Peer`] or lacks
+    /// [`MrUsage::RECV`](crate::MrUsage::RECV), or if `dst` has more than 2³¹ bytes.
+    /// [`Error::QueueFull`] if no slot is free, or [`Error::ReceivesKept`] if it is possible that
+    /// the device keeps all receives. [`Error::Provider`] if `ibv_post_srq_recv` fails.
     #[doc(alias = "rpma_srq_recv")]
     #[inline]
     pub fn recv(&self, dst: MrSlice<'_>, op_context: u64) -> Result<()> {
@@ -222,8 +222,8 @@ impl Srq {
         self.post_many(receives)
     }
 
-    /// Returns how many receives the device keeps, at most, for connections that have ended. The
-    /// slots of kept receives do not come back.
+    /// Returns an upper bound for the number of receives that the device keeps for connections that
+    /// have ended. The slots of kept receives do not come back.
     ///
     /// A client that dies in the middle of a message takes a receive with it. Dropping the
     /// connection waits until the device has returned that receive, for at most 0.1 s. soft-RoCE

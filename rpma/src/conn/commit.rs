@@ -59,8 +59,9 @@ impl Conn {
     /// Writes `parts`, flushes them, then writes the 8 bytes of `pointer`, and flushes these: all
     /// with one post and one doorbell. When the returned operation has completed, all of it is
     /// durable or visible, as after a [`flush`](Self::flush) of `flush_type`. With
-    /// [`FlushType::Persistent`], a new pointer that survives a loss of power has all bytes of its
-    /// parts. [`FlushType::Visibility`] gives no guarantee for a loss of power.
+    /// [`FlushType::Persistent`], if the new pointer survives a loss of power, all bytes of the
+    /// commit's parts survive as well. [`FlushType::Visibility`] gives no guarantee for a loss of
+    /// power.
     ///
     /// Without a pointer it only writes and flushes. Several commits may be in flight: their
     /// pointers are written in the order of the posts. A commit must not overwrite bytes to which
@@ -92,7 +93,8 @@ impl Conn {
     /// the text names the part. [`Error::InvalidArgument`] also if there are no parts or more than
     /// [`MAX_COMMIT_PARTS`](Self::MAX_COMMIT_PARTS), if a part has 0 bytes, or if the pointer lies
     /// in a part. [`Error::NotSupported`] also if the devices give no order between the flush and
-    /// the pointer: see `atomic_write`. No operation is sent then, but see [`Error::Provider`].
+    /// the pointer: see `atomic_write`. After each of these errors no operation was sent. After
+    /// [`Error::Provider`] the device may have some of the operations.
     #[inline(always)]
     #[cfg_attr(feature = "sim", track_caller)]
     pub fn commit(

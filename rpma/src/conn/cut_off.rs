@@ -23,13 +23,13 @@ impl Conn {
     ///
     /// It returns the completions that had not been polled, those of each queue in their order. If
     /// an operation of this side has no completion there and none was polled before, its outcome
-    /// is unknown: its bytes may have reached the peer. Do not act on a message with a receive
+    /// is unknown: its bytes may have reached the peer. Do not act on a message whose receive is
     /// among these completions, even if the receive succeeded.
     ///
     /// This takes about a millisecond, and waits neither for the peer nor for the network. It waits
     /// at most a second for a device that does not flush the queues. If the connection uses a
     /// shared receive queue, it also waits for the last receive, as a drop does. On soft-RoCE it
-    /// may take some seconds if the peer's host is gone, as [a drop](Conn) may.
+    /// may take some seconds if the peer's host is gone, as [a drop](Conn#dropping) may.
     ///
     /// # Limits
     ///

@@ -112,8 +112,8 @@ use crate::verbs::{
 /// which has no usable fence, it relies on a soft-RoCE peer to execute one request after the other
 /// ([`Flags::FENCE`](crate::Flags::FENCE)).
 ///
-/// The table lists the order in which the peer's device executes operations. Their bytes become
-/// durable in the same order.
+/// The table lists the order in which the peer's device executes operations. Bytes need not become
+/// durable in that order: only a completed flush makes bytes durable.
 ///
 /// | this operation | is executed after an earlier | guaranteed by |
 /// |---|---|---|
@@ -413,8 +413,8 @@ impl Conn {
     ///
     /// Call it before you post operations, and before you add any to a [`Batch`], which checks
     /// them when they are added. If the peer reorders, an atomic write after a flush that was not
-    /// polled is refused, even if the flush was posted before this call. A flush or a commit that
-    /// another thread posts during this call may be missed.
+    /// polled is refused, even if the flush was posted before this call. The refusal may miss a
+    /// flush or a commit that another thread posts during this call.
     #[doc(alias = "rpma_conn_apply_remote_peer_cfg")]
     pub fn apply_remote_peer_cfg(&self, cfg: &PeerCfg) {
         let durable = cfg.get_durable();

@@ -51,10 +51,10 @@ impl Conn {
     /// until its limit.
     ///
     /// It returns completions before events. So when the connection ends, the completions that are
-    /// in the queues are returned before [`ConnEvent::Closed`]. More may follow the event, because
-    /// the last data of the peer can be slower than the notice of its end: call again until the
-    /// limit. If the connection fails early, its flushed receives may be returned before
-    /// [`ConnEvent::Established`].
+    /// in the queues are returned before [`ConnEvent::Closed`]. More completions may follow the
+    /// event, because the last data of the peer can be slower than the notice of its end. Call
+    /// again until the call returns [`Error::TimedOut`]. If the connection fails early, its flushed
+    /// receives may be returned before [`ConnEvent::Established`].
     ///
     /// It works with queues that share a channel or have one each, and with or without a queue for
     /// receives. It also works if they give events for solicited completions only: unsolicited

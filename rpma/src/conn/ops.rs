@@ -60,7 +60,8 @@ impl Conn {
     ///
     /// # Errors
     ///
-    /// As all operations, and [`Error::NotSupported`] if the peer serves no reads.
+    /// As [all operations](Conn#operations), and [`Error::NotSupported`] if the peer serves no
+    /// reads.
     #[doc(alias = "rpma_read")]
     #[inline]
     #[cfg_attr(feature = "sim", track_caller)]
@@ -90,7 +91,7 @@ impl Conn {
     ///
     /// # Errors
     ///
-    /// As all operations.
+    /// As [all operations](Conn#operations).
     #[doc(alias = "rpma_write")]
     #[inline]
     #[cfg_attr(feature = "sim", track_caller)]
@@ -111,7 +112,7 @@ impl Conn {
     ///
     /// # Errors
     ///
-    /// As all operations.
+    /// As [all operations](Conn#operations).
     #[doc(alias = "rpma_write_with_imm")]
     #[inline]
     #[cfg_attr(feature = "sim", track_caller)]
@@ -176,7 +177,7 @@ impl Conn {
     ///
     /// # Errors
     ///
-    /// As all operations.
+    /// As [all operations](Conn#operations).
     #[doc(alias = "rpma_send")]
     #[inline]
     #[cfg_attr(feature = "sim", track_caller)]
@@ -190,7 +191,7 @@ impl Conn {
     ///
     /// # Errors
     ///
-    /// As all operations.
+    /// As [all operations](Conn#operations).
     #[doc(alias = "rpma_send_with_imm")]
     #[inline]
     #[cfg_attr(feature = "sim", track_caller)]
@@ -249,8 +250,8 @@ impl Conn {
     ///
     /// # Errors
     ///
-    /// As all operations, and [`Error::InvalidArgument`] if the connection receives from a shared
-    /// receive queue.
+    /// As [all operations](Conn#operations), and [`Error::InvalidArgument`] if the connection
+    /// receives from a shared receive queue.
     #[doc(alias = "rpma_recv")]
     #[inline]
     pub fn recv(&self, dst: MrSlice<'_>, op_context: u64) -> Result<()> {
@@ -294,11 +295,11 @@ impl Conn {
     ///
     /// # Errors
     ///
-    /// As all operations; [`Error::InvalidArgument`] unless `dst` has 8 bytes at an address that
-    /// is a multiple of 8. [`Error::NotSupported`] on a device with a flush of its own and no
-    /// atomic write of its own (no such device is known): no source guarantees an order between
-    /// the two. [`Error::NotSupported`] also on soft-RoCE after a flush that was not polled, if
-    /// the peer's device reorders and the atomic write is a fallback
+    /// As [all operations](Conn#operations); [`Error::InvalidArgument`] unless `dst` has 8 bytes at
+    /// an address that is a multiple of 8. [`Error::NotSupported`] on a device with a flush of its
+    /// own and no atomic write of its own (no such device is known): no source guarantees an order
+    /// between the two. [`Error::NotSupported`] also on soft-RoCE after a flush that was not
+    /// polled, if the peer's device reorders and the atomic write is a fallback
     /// ([`ConnCfg::set_peer_reorders`](crate::ConnCfg::set_peer_reorders)).
     #[doc(alias = "rpma_atomic_write")]
     #[inline]
@@ -359,11 +360,11 @@ impl Conn {
     ///
     /// # Errors
     ///
-    /// As all operations; [`Error::InvalidArgument`] if `dst` is empty. [`Error::NotSupported`]
-    /// for a persistent flush if the peer has not declared that flushes of this connection make
-    /// data durable ([`apply_remote_peer_cfg`](Self::apply_remote_peer_cfg)).
-    /// [`Error::NotSupported`] also if the region does not support the flush type, or if a
-    /// fallback flush meets a peer that serves no reads.
+    /// As [all operations](Conn#operations); [`Error::InvalidArgument`] if `dst` is empty.
+    /// [`Error::NotSupported`] for a persistent flush if the peer has not declared that flushes of
+    /// this connection make data durable ([`apply_remote_peer_cfg`](Self::apply_remote_peer_cfg)).
+    /// [`Error::NotSupported`] also if the region does not support the flush type, or if a fallback
+    /// flush meets a peer that serves no reads.
     #[doc(alias = "rpma_flush")]
     #[inline]
     #[cfg_attr(feature = "sim", track_caller)]

@@ -189,9 +189,10 @@ impl Mr<RawMemory> {
     ///
     /// # Safety
     ///
-    /// The caller keeps these promises until the [`RawMemory`] is dropped. That happens with the
-    /// returned value, or after [`dereg`](Self::dereg) has given it back. If the value is
-    /// forgotten, or `dereg` fails, the promises hold for ever. The `len` bytes at `address`
+    /// The caller keeps these promises until the [`RawMemory`] is dropped. The drop of the returned
+    /// [`Mr`] drops it. After [`dereg`](Self::dereg) has returned the `RawMemory`, the caller drops
+    /// it. If the [`Mr`] is forgotten, or `dereg` fails, the promises hold for ever. The `len`
+    /// bytes at `address`
     ///
     /// * are mapped and initialised, and may be read from any thread, and written if `usage` lets
     ///   a device write ([`READ_DST`](MrUsage::READ_DST), [`WRITE_DST`](MrUsage::WRITE_DST),

@@ -616,8 +616,8 @@ impl Wait {
     /// loop calls [`next`](Self::next) at this time. `None` if the wait has no such work. The
     /// answer is good until the next call of `next`.
     ///
-    /// There are three kinds of such work: an endpoint's rest after an error ends, queues with
-    /// [`Notify::Solicited`] are polled each second, and a keep-alive takes its next step
+    /// There are three kinds of such work. The pause of an endpoint after an error is over. A queue
+    /// with [`Notify::Solicited`] is polled each second. A keep-alive takes its next step
     /// ([`ConnCfg::set_keep_alive`](crate::ConnCfg::set_keep_alive)). A thread that sleeps in
     /// `next` does not need this method.
     #[must_use]

@@ -30,7 +30,7 @@ pub struct Place {
 }
 
 impl Place {
-    /// Returns these settings, with the queues of the connection on this place.
+    /// Returns a copy of `cfg` for one connection, whose queues report to the wait of this place.
     ///
     /// # Errors
     ///
