@@ -475,8 +475,8 @@ impl ConnCfg {
         const SHORTEST: Duration = Duration::from_millis(1);
         if let Some(silence) = silence.filter(|silence| *silence < SHORTEST) {
             return Err(Error::invalid(format!(
-                "a keep-alive of {silence:?} is too short for any answer of the peer: set {SHORTEST:?} or \
-                 more, or None for no keep-alive"
+                "a keep-alive of {silence:?} is too short for any answer of the peer: set {SHORTEST:?} at \
+                 least, or None for no keep-alive"
             )));
         }
         self.keep_alive = silence;
