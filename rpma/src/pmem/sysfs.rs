@@ -207,7 +207,7 @@ mod tests {
         ));
         assert!(text.contains("252:0/size: invalid digit"), "{text}");
         let text = error(&sysfs("bus/dax", &[("size", "4096\n"), ("align", "0\n")]));
-        assert!(text.contains("252:0/align says 0"), "{text}");
+        assert!(text.contains("252:0/align is 0"), "{text}");
         let text = error(&sysfs(
             "bus/dax",
             &[("size", "4096\n"), ("align", "8192\n")],

@@ -135,7 +135,7 @@ impl Ring {
         let end = (at as u64).checked_add(data.len() as u64);
         if end.is_none_or(|end| end > bytes.len) {
             return Err(Error::invalid(format!(
-                "{} bytes at offset {at} reach past the end of the record, which has {}",
+                "{} bytes at offset {at} reach past the end of the record, which has {} bytes",
                 data.len(),
                 bytes.len
             )));
