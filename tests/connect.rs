@@ -9,7 +9,10 @@ use std::time::{Duration, Instant};
 use std::{hint, thread};
 
 use common::program::{Program, executable, free_port};
-use common::{LIMIT, Pair, addr, addr6, device_test, event, here, peer, region, remote};
+use common::{
+    LIMIT, Pair, accept, addr, addr6, ask, device_test, event, here, listen, peer, region, remote,
+    request,
+};
 use log::{Level, LevelFilter, Log, Metadata, Record};
 use rpma::{
     ConnCfg, ConnEvent, ConnReq, Device, Ep, Error, Flags, MrSlice, MrUsage, NotConnected, Offer,
@@ -34,7 +37,8 @@ fn connects_over_both_families() {
         let peer = peer();
         for addr in [addr(), addr6()] {
             let cfg = ConnCfg::new();
-            let pair = Pair::over(&addr, &peer, &cfg, &cfg, (&[], &[]));
+            let end = (&peer, &cfg);
+            let pair = Pair::between(&addr, end, end, (&[], &[])).expect("established");
             assert_ne!(pair.client.get_qp_num(), pair.server.get_qp_num());
         }
     });
@@ -79,13 +83,13 @@ fn private_data_travels_both_ways() {
         let cfg = ConnCfg::new();
         let (question, answer) = ([7; 56], [9; 196]);
         for (question, answer) in [(&question[..], &answer[..]), (b"hi", b"ho"), (&[], &[])] {
-            let ep = Ep::listen(&peer, &addr(), 0).expect("listens");
+            let ep = listen(&peer);
             let req = ConnReq::new(&peer, &addr(), ep.get_port(), &cfg).expect("resolves");
             assert_eq!(req.get_private_data(), []);
             let client = req.connect(question).expect("asks");
             assert_eq!(client.get_private_data(), [], "nothing before the answer");
 
-            let req = ep.next_conn_req_timeout(&cfg, LIMIT).expect("a request");
+            let req = request(&ep, &cfg);
             assert_eq!(req.get_private_data().len(), 56);
             assert_eq!(req.get_private_data()[..question.len()], *question);
             assert!(
@@ -109,7 +113,7 @@ fn private_data_that_is_too_long_is_refused_and_the_request_lives_on() {
     device_test(|| {
         let peer = peer();
         let cfg = ConnCfg::new();
-        let ep = Ep::listen(&peer, &addr(), 0).expect("listens");
+        let ep = listen(&peer);
         let req = ConnReq::new(&peer, &addr(), ep.get_port(), &cfg).expect("resolves");
         let refused = req.connect(&[1; 57]).expect_err("56 bytes fit");
         assert!(refused.to_string().contains("56"), "{refused}");
@@ -119,7 +123,7 @@ fn private_data_that_is_too_long_is_refused_and_the_request_lives_on() {
             .connect(&[1; 56])
             .expect("asks");
 
-        let req = ep.next_conn_req_timeout(&cfg, LIMIT).expect("a request");
+        let req = request(&ep, &cfg);
         let refused = req.connect(&[2; 197]).expect_err("196 bytes fit");
         assert!(refused.to_string().contains("196"), "{refused}");
         let server = refused
@@ -137,11 +141,10 @@ fn a_dropped_request_is_a_reject() {
     device_test(|| {
         let peer = peer();
         let cfg = ConnCfg::new();
-        let ep = Ep::listen(&peer, &addr(), 0).expect("listens");
+        let ep = listen(&peer);
         for delete in [false, true] {
-            let req = ConnReq::new(&peer, &addr(), ep.get_port(), &cfg).expect("resolves");
-            let client = req.connect(&[]).expect("asks");
-            let req = ep.next_conn_req_timeout(&cfg, LIMIT).expect("a request");
+            let client = ask(&peer, &ep, &cfg);
+            let req = request(&ep, &cfg);
             match delete {
                 true => req.delete().expect("everything is freed"),
                 false => drop(req),
@@ -210,10 +213,9 @@ fn a_client_that_vanishes_does_not_hurt_the_endpoint() {
     device_test(|| {
         let peer = peer();
         let cfg = ConnCfg::new();
-        let ep = Ep::listen(&peer, &addr(), 0).expect("listens");
+        let ep = listen(&peer);
         for _ in 0..20 {
-            let req = ConnReq::new(&peer, &addr(), ep.get_port(), &cfg).expect("resolves");
-            drop(req.connect(&[]).expect("asks"));
+            drop(ask(&peer, &ep, &cfg));
         }
         // Those that are gone are skipped; one that has gone just now may still be taken, and
         // fails.
@@ -240,10 +242,9 @@ fn a_request_outlives_its_client_and_its_endpoint() {
     device_test(|| {
         let peer = peer();
         let cfg = ConnCfg::new();
-        let ep = Ep::listen(&peer, &addr(), 0).expect("listens");
-        let req = ConnReq::new(&peer, &addr(), ep.get_port(), &cfg).expect("resolves");
-        let client = req.connect(&[]).expect("asks");
-        let req = ep.next_conn_req_timeout(&cfg, LIMIT).expect("a request");
+        let ep = listen(&peer);
+        let client = ask(&peer, &ep, &cfg);
+        let req = request(&ep, &cfg);
         ep.shutdown().expect("everything is freed");
         let server = req.connect(&[]).expect("accepts without the endpoint");
         assert_eq!(event(&client), ConnEvent::Established);
@@ -251,9 +252,8 @@ fn a_request_outlives_its_client_and_its_endpoint() {
         drop(client);
         assert_eq!(event(&server), ConnEvent::Closed);
 
-        let ep = Ep::listen(&peer, &addr(), 0).expect("listens");
-        let req = ConnReq::new(&peer, &addr(), ep.get_port(), &cfg).expect("resolves");
-        drop(req.connect(&[]).expect("asks"));
+        let ep = listen(&peer);
+        drop(ask(&peer, &ep, &cfg));
         if let Ok(req) = ep.next_conn_req_timeout(&cfg, Duration::from_secs(1)) {
             // The accept fails, or the connection ends with an event. If the client's last message
             // got lost, the kernel gives up after more than a minute.
@@ -313,7 +313,7 @@ fn each_side_knows_who_the_other_one_is() {
             let at = SocketAddr::new(addr.parse().expect("an address"), ep.get_port());
             assert_eq!(req.peer_addr().expect("known"), at);
             let client = req.connect(&[]).expect("asks");
-            let req = ep.next_conn_req_timeout(&cfg, LIMIT).expect("a request");
+            let req = request(&ep, &cfg);
             let from = req.peer_addr().expect("known");
             let server = req.connect(&[]).expect("accepts");
             assert_eq!(event(&client), ConnEvent::Established);
@@ -350,7 +350,8 @@ fn offers_travel_both_ways() {
             from_server.encode(Offer::ACCEPT).expect("fits"),
         ];
         let cfg = ConnCfg::new();
-        let pair = Pair::over(&addr(), &peer, &cfg, &cfg, (&data[0], &data[1]));
+        let end = (&peer, &cfg);
+        let pair = Pair::between(&addr(), end, end, (&data[0], &data[1])).expect("established");
         for (conn, expected) in [(&pair.server, &from_client), (&pair.client, &from_server)] {
             let offer = Offer::decode(conn.get_private_data()).expect("an offer");
             assert_eq!(&offer, expected);
@@ -380,9 +381,8 @@ fn the_device_lives_as_long_as_what_was_made_on_it() {
 fn a_request_whose_queues_cannot_be_made_is_refused() {
     device_test(|| {
         let peer = peer();
-        let ep = Ep::listen(&peer, &addr(), 0).expect("listens");
-        let req = ConnReq::new(&peer, &addr(), ep.get_port(), &ConnCfg::new()).expect("resolves");
-        let client = req.connect(&[]).expect("asks");
+        let ep = listen(&peer);
+        let client = ask(&peer, &ep, &ConnCfg::new());
         let mut greedy = ConnCfg::new();
         greedy.set_sq_size(u32::MAX);
         let error = ep
@@ -421,12 +421,12 @@ fn threads_that_wait_for_requests_take_nothing_else() {
     device_test(|| {
         let peer = peer();
         let cfg = ConnCfg::new();
-        let ep = Ep::listen(&peer, &addr(), 0).expect("listens");
+        let ep = listen(&peer);
         thread::scope(|scope| {
             let acceptor = || {
                 let mut accepted = 0;
                 loop {
-                    let req = ep.next_conn_req_timeout(&cfg, LIMIT).expect("a request");
+                    let req = request(&ep, &cfg);
                     if req.get_private_data()[0] == b'!' {
                         return accepted;
                     }
@@ -518,7 +518,7 @@ fn the_life_of_a_connection_is_logged() {
 fn the_server_sees_private_data_before_it_accepts() {
     device_test(|| {
         let peer = peer();
-        let ep = Ep::listen(&peer, &addr(), 0).expect("listens");
+        let ep = listen(&peer);
         let req = ConnReq::new(&peer, &addr(), ep.get_port(), &ConnCfg::new()).expect("resolves");
         let _client = req.connect(b"hello").expect("asks for a connection");
         let req = ep.next_conn_req_timeout(&ConnCfg::new(), LIMIT);
@@ -533,12 +533,10 @@ fn the_server_sees_private_data_before_it_accepts() {
 fn a_read_just_as_the_connection_opens() {
     device_test(|| {
         let (peer, cfg) = (peer(), ConnCfg::new());
-        let ep = Ep::listen(&peer, &addr(), 0).expect("listens");
+        let ep = listen(&peer);
         for _ in 0..100 {
-            let req = ConnReq::new(&peer, &addr(), ep.get_port(), &cfg).expect("resolves");
-            let client = req.connect(&[]).expect("asks for a connection");
-            let req = ep.next_conn_req_timeout(&cfg, LIMIT).expect("a request");
-            let _server = req.connect(&[]).expect("accepts");
+            let client = ask(&peer, &ep, &cfg);
+            let _server = accept(&ep, &cfg);
             let read = || {
                 client.read(
                     MrSlice::EMPTY,

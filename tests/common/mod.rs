@@ -1,10 +1,16 @@
-//! The shared parts of the device tests: the place where they run, and a connected pair.
+//! The shared parts of the device tests: the place where they run, two connected ends (see
+//! `pair.rs`), completions and memory.
 //!
 //! They run on a device (see `device.rs`), and those of one process also on a simulated fabric
 //! (see `fabric.rs`).
 
-#![allow(dead_code, reason = "each test program uses a part of it")]
+#![allow(
+    dead_code,
+    unused_imports,
+    reason = "each test program uses a part of it"
+)]
 
+mod pair;
 #[cfg(not(feature = "sim"))]
 #[path = "device.rs"]
 mod place;
@@ -17,10 +23,11 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use rpma::{
-    Conn, ConnCfg, ConnEvent, ConnReq, Cq, Device, Ep, Error, Mr, MrRemote, MrUsage, Peer,
-    RegisterableMemory, Side, Wc, WcOpcode,
+    Conn, ConnEvent, Cq, Device, Error, Mr, MrRemote, MrUsage, Peer, RegisterableMemory, Side, Wc,
+    WcOpcode,
 };
 
+pub(crate) use self::pair::*;
 pub(crate) use self::place::*;
 
 /// No wait in a test is longer: emulation is slow, but not that slow.
@@ -35,54 +42,6 @@ pub(crate) fn peer() -> Peer {
 /// Runs a test and fails it if there are more objects afterwards than before.
 pub(crate) fn device_test(test: impl FnOnce()) {
     leaving(&[], test);
-}
-
-/// Two ends of one connection.
-pub(crate) struct Pair {
-    pub(crate) client: Conn,
-    pub(crate) server: Conn,
-}
-
-impl Pair {
-    pub(crate) fn new(peer: &Peer) -> Self {
-        Self::with(peer, &ConnCfg::new(), &ConnCfg::new())
-    }
-
-    pub(crate) fn with(peer: &Peer, client: &ConnCfg, server: &ConnCfg) -> Self {
-        Self::over(&addr(), peer, client, server, (&[], &[]))
-    }
-
-    /// A pair with the given private data of the client and of the server.
-    pub(crate) fn over(
-        addr: &str,
-        peer: &Peer,
-        client: &ConnCfg,
-        server: &ConnCfg,
-        private_data: (&[u8], &[u8]),
-    ) -> Self {
-        Self::between(addr, (peer, client), (peer, server), private_data)
-    }
-
-    /// A client of one peer and a server of another, of the same device.
-    pub(crate) fn of_peers(client: (&Peer, &ConnCfg), server: (&Peer, &ConnCfg)) -> Self {
-        Self::between(&addr(), client, server, (&[], &[]))
-    }
-
-    fn between(
-        addr: &str,
-        (client_peer, client): (&Peer, &ConnCfg),
-        (server_peer, server): (&Peer, &ConnCfg),
-        private_data: (&[u8], &[u8]),
-    ) -> Self {
-        let ep = Ep::listen(server_peer, addr, 0).expect("listens");
-        let req = ConnReq::new(client_peer, addr, ep.get_port(), client).expect("resolves");
-        let client = req.connect(private_data.0).expect("asks for a connection");
-        let req = ep.next_conn_req_timeout(server, LIMIT).expect("a request");
-        let server = req.connect(private_data.1).expect("accepts");
-        assert_eq!(event(&client), ConnEvent::Established);
-        assert_eq!(event(&server), ConnEvent::Established);
-        Self { client, server }
-    }
 }
 
 /// The next event, in time.
