@@ -1,5 +1,5 @@
 //! The shared parts of the device tests: the place where they run, two connected ends (see
-//! `pair.rs`), completions and memory.
+//! `pair.rs`, and `world.rs` for those on two hosts), completions and memory.
 //!
 //! They run on a device (see `device.rs`), and those of one process also on a simulated fabric
 //! (see `fabric.rs`).
@@ -18,6 +18,8 @@ mod place;
 #[path = "fabric.rs"]
 pub(crate) mod place;
 pub(crate) mod program;
+#[cfg(feature = "sim")]
+mod world;
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -29,6 +31,8 @@ use rpma::{
 
 pub(crate) use self::pair::*;
 pub(crate) use self::place::*;
+#[cfg(feature = "sim")]
+pub(crate) use self::world::*;
 
 /// No wait in a test is longer: emulation is slow, but not that slow.
 pub(crate) const LIMIT: Duration = Duration::from_secs(60);

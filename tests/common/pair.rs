@@ -1,8 +1,8 @@
-//! Two ends of one connection, and the steps to them.
+//! Two ends of one connection, on one host or on two, and the steps to them.
 
-use rpma::{Conn, ConnCfg, ConnReq, Ep, Peer, Result};
+use rpma::{Conn, ConnCfg, ConnReq, Ep, Flags, Mr, MrUsage, Peer, Posted, RemoteSlice, Result};
 
-use super::{LIMIT, addr};
+use super::{LIMIT, Memory, addr, pattern, region, remote};
 
 /// Two ends of one connection. Both are established.
 pub(crate) struct Pair {
@@ -67,4 +67,32 @@ pub(crate) fn request(ep: &Ep, cfg: &ConnCfg) -> ConnReq {
 /// Accepts the next request. Neither end has taken its event yet.
 pub(crate) fn accept(ep: &Ep, cfg: &ConnCfg) -> Conn {
     request(ep, cfg).connect(&[]).expect("accepts")
+}
+
+/// Bytes of the client, and memory of the server that has others.
+pub(crate) struct Memories {
+    pub(crate) source: Mr<Memory>,
+    pub(crate) target: Mr<Memory>,
+}
+
+impl Memories {
+    pub(crate) fn new(client: &Peer, server: &Peer, len: usize) -> Self {
+        let source = MrUsage::WRITE_SRC | MrUsage::READ_DST | MrUsage::SEND;
+        let source = region(client, len, source);
+        source.write_at(0, &pattern(len, 1)).expect("inside");
+        let target = MrUsage::WRITE_DST | MrUsage::READ_SRC | MrUsage::FLUSH_TYPE_VISIBILITY;
+        let target = region(server, len, target);
+        Self { source, target }
+    }
+
+    /// The target, as the client sees it.
+    pub(crate) fn to(&self) -> RemoteSlice {
+        remote(&self.target).slice(..).expect("all")
+    }
+
+    /// Writes all bytes, if the connection takes operations.
+    pub(crate) fn write(&self, conn: &Conn, op_context: u64) -> Result<Posted> {
+        let (to, from) = (self.to(), self.source.slice(..)?);
+        conn.write(to, from, Flags::COMPLETION_ALWAYS, op_context)
+    }
 }

@@ -1,10 +1,10 @@
 //! Buffers that are changed too early, and memory that is freed.
 
 use rpma::ConnCfg;
-use rpma::sim::{Fabric, Profile};
+use rpma::sim::Profile;
 
-use crate::common::{LIMIT, pattern, remote};
-use crate::world::{ALWAYS, Both, LEN, World};
+use crate::common::{LIMIT, World, pattern, remote};
+use crate::world::{ALWAYS, Both, Emptied, LEN};
 
 /// When a program changes a buffer that it has posted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -19,8 +19,9 @@ enum Reuse {
 /// many as a mixture.
 fn reuse(profile: &Profile, how: Reuse, loses_packets: bool, seed: u64) -> (usize, usize) {
     const COUNT: usize = 8;
-    let world = World::on(Fabric::seeded(profile.clone(), seed));
-    let both = world.both(&ConnCfg::new());
+    let fabric = Emptied::seeded(profile, seed);
+    let world = World::on(&fabric);
+    let both = Both::new(&world, &ConnCfg::new());
     if loses_packets {
         world.link.lose_packets(3);
     }
@@ -77,8 +78,9 @@ fn a_buffer_that_is_used_again_too_early() {
 fn late_writes_land_before_their_memory_is_freed() {
     for profile in Profile::ALL {
         for seed in 1..=10 {
-            let world = World::on(Fabric::seeded(profile.clone(), seed));
-            let both = world.both(&ConnCfg::new());
+            let fabric = Emptied::seeded(&profile, seed);
+            let world = World::on(&fabric);
+            let both = Both::new(&world, &ConnCfg::new());
             let written = both.write(1);
             let waited = both.client.wait_for(written, LIMIT, |_| {});
             waited.expect("it completes");

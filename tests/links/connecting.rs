@@ -5,8 +5,8 @@ use std::time::Duration;
 use rpma::sim::{Profile, now};
 use rpma::{Conn, ConnCfg, ConnEvent, ConnReq, Error, MrSlice, Progress, RemoteSlice, WcStatus};
 
-use crate::common::{LIMIT, event, opcode_of};
-use crate::world::{ALWAYS, World, completion, each, impatient, nothing, patient, unanswered};
+use crate::common::{LIMIT, Pair, World, event, opcode_of};
+use crate::world::{ALWAYS, Emptied, completion, each, impatient, nothing, patient, unanswered};
 
 /// A connection that is asked for, accepted or confirmed during a partition is there after it.
 #[test]
@@ -47,7 +47,7 @@ fn a_reject_that_is_lost() {
     each(|world| {
         let ep = world.listen();
         let request = || ep.next_conn_req_timeout(&patient(), LIMIT);
-        let client = world.ask(&ep);
+        let client = world.ask(&ep, &patient());
         let req = request().expect("a request");
         world.link.partition();
         req.reject(b"not you").expect("rejects");
@@ -73,7 +73,7 @@ fn ends_that_go_away_unheard() {
         let ep = world.listen();
         let request = || ep.next_conn_req_timeout(&patient(), LIMIT);
         // A client that gives up: its server accepts in vain.
-        let client = world.ask(&ep);
+        let client = world.ask(&ep, &patient());
         let req = request().expect("a request");
         world.link.partition();
         drop(client);
@@ -83,7 +83,7 @@ fn ends_that_go_away_unheard() {
         drop(server);
 
         // A server that does.
-        let client = world.ask(&ep);
+        let client = world.ask(&ep, &patient());
         let req = request().expect("a request");
         world.link.partition();
         let server = req.connect(&[]).expect("accepts");
@@ -117,7 +117,7 @@ fn resolving_across_a_partition() {
         cfg.set_timeout(LIMIT);
         let _entered = world.hosts[0].enter();
         let to = (world.hosts[1].addr(), ep.get_port()).into();
-        let resolving = ConnReq::resolve(&world.client, to, &cfg).expect("begins");
+        let resolving = ConnReq::resolve(&world.peers[0], to, &cfg).expect("begins");
         let Progress::Waiting(resolving) = resolving.advance().expect("nothing yet") else {
             panic!("it is not reached");
         };
@@ -132,7 +132,7 @@ fn resolving_across_a_partition() {
 #[test]
 fn disconnecting_across_a_partition() {
     each(|world| {
-        let (client, server) = world.connect(&patient(), &patient());
+        let Pair { client, server } = world.connect(&patient(), &patient());
         world.link.partition();
         client.disconnect().expect("says so");
         nothing(&client);
@@ -143,7 +143,7 @@ fn disconnecting_across_a_partition() {
         assert_eq!(event(&client), ConnEvent::Closed);
 
         // Both at the same time: one answers the other.
-        let (client, server) = world.connect(&patient(), &patient());
+        let Pair { client, server } = world.connect(&patient(), &patient());
         world.link.partition();
         client.disconnect().expect("says so");
         server.disconnect().expect("says so");
@@ -160,7 +160,7 @@ fn disconnecting_across_a_partition() {
 #[test]
 fn closing_across_a_partition() {
     each(|world| {
-        let (client, server) = world.connect(&patient(), &impatient());
+        let Pair { client, server } = world.connect(&patient(), &impatient());
         world.link.partition();
         let error = client.close(Duration::from_millis(10));
         let error = error.expect_err("nobody acknowledges").error;
@@ -170,7 +170,7 @@ fn closing_across_a_partition() {
         drop(server);
 
         // The client's count is for both.
-        let (client, server) = world.connect(&impatient(), &impatient());
+        let Pair { client, server } = world.connect(&impatient(), &impatient());
         world.link.partition();
         drop(client);
         world.link.heal();
@@ -194,8 +194,8 @@ fn an_accepting_side_counts_its_own_retries() {
         let mut cfg = ConnCfg::new();
         cfg.set_retry_count(TRIES as u8 - 1).expect("possible");
         cfg.set_ack_timeout(Some(EXPONENT)).expect("possible");
-        let (_client, server) = world.connect(&patient(), &cfg);
-        world.fabric.0.jump_over_waits();
+        let (_client, server) = world.connect(&patient(), &cfg).ends();
+        world.fabric.jump_over_waits();
         let _entered = world.hosts[1].enter();
         world.hosts[0].freeze();
         let start = now();
@@ -218,14 +218,15 @@ fn an_accepting_side_counts_its_own_retries() {
 /// No wait is endless: a request without an answer ends after the kernel's time.
 #[test]
 fn the_connection_manager_gives_up() {
-    let world = World::new(&Profile::RXE_6_12);
-    world.fabric.0.jump_over_waits();
+    let fabric = Emptied::new(&Profile::RXE_6_12);
+    let world = World::on(&fabric);
+    world.fabric.jump_over_waits();
     let _entered = world.hosts[0].enter();
     let ep = world.listen();
     let request = || ep.next_conn_req_timeout(&patient(), LIMIT);
-    let accepted = world.ask(&ep);
+    let accepted = world.ask(&ep, &patient());
     let req = request().expect("a request");
-    let (disconnected, other) = world.connect(&patient(), &patient());
+    let (disconnected, other) = world.connect(&patient(), &patient()).ends();
     let asking = world.resolve(&ep, &patient()).expect("resolves");
     world.link.partition();
     let start = now();

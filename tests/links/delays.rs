@@ -2,17 +2,17 @@
 
 use std::time::{Duration, Instant};
 
-use rpma::sim::{Fabric, Profile, sleep};
+use rpma::sim::{Profile, sleep};
 use rpma::{Error, WcStatus};
 
-use crate::common::{LIMIT, assert_empty, contents, opcode_of, pattern, remote};
-use crate::world::{ALWAYS, Both, LEN, World, completion, each, impatient, patient};
+use crate::common::{LIMIT, Pair, World, assert_empty, contents, opcode_of, pattern, remote};
+use crate::world::{ALWAYS, Both, Emptied, LEN, completion, each, impatient, patient};
 
 /// A delayed request is not there before its time, nor completed, and arrives in order.
 #[test]
 fn delayed_requests_stay_in_order() {
     each(|world| {
-        let both = world.both(&patient());
+        let both = Both::new(world, &patient());
         let values = |n: u8| {
             let to = remote(&both.target).slice(0..8).expect("inside");
             let value = &[n; 8];
@@ -47,8 +47,8 @@ fn delayed_requests_stay_in_order() {
 #[test]
 fn held_requests_are_released() {
     each(|world| {
-        let both = world.both(&impatient());
-        world.fabric.0.jump_over_waits();
+        let both = Both::new(world, &impatient());
+        world.fabric.jump_over_waits();
         let _entered = world.hosts[0].enter();
         world.link.hold();
         let written = both.write(1);
@@ -67,7 +67,7 @@ fn held_requests_are_released() {
         let mut landed = false;
         for _ in 0..20 {
             world.link.hold();
-            let (client, server) = world.connect(&impatient(), &impatient());
+            let Pair { client, server } = world.connect(&impatient(), &impatient());
             let from = both.source.slice(..).expect("all");
             client
                 .write(both.target(), from, ALWAYS, 2)
@@ -88,7 +88,7 @@ fn held_requests_are_released() {
 #[test]
 fn held_requests_to_nothing_fail() {
     each(|world| {
-        let both = world.both(&impatient());
+        let both = Both::new(world, &impatient());
         world.link.hold();
         let written = both.write(1);
         drop(both.server);
@@ -108,7 +108,8 @@ fn held_requests_to_nothing_fail() {
 fn requests_that_outlive_their_requester() {
     /// The number of writes that have landed.
     fn landed(profile: &Profile, seed: u64, disconnects: bool, server_stays: bool) -> usize {
-        let world = World::on(Fabric::seeded(profile.clone(), seed));
+        let fabric = Emptied::seeded(profile, seed);
+        let world = World::on(&fabric);
         let _entered = world.hosts[0].enter();
         let Both {
             client,
@@ -116,7 +117,7 @@ fn requests_that_outlive_their_requester() {
             source,
             target,
             ..
-        } = world.both(&patient());
+        } = Both::new(&world, &patient());
         world.link.delay(Duration::from_millis(50));
         for n in 0..3 {
             let from = source.slice(8 * n..8 * n + 8).expect("8");

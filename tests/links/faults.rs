@@ -6,15 +6,15 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use rpma::sim::{Fabric, Profile};
 use rpma::{Failure, FlushType, MrSlice, RemoteSlice, WcStatus};
 
-use crate::common::{LIMIT, assert_empty, contents, opcode_of, pattern, remote};
-use crate::world::{ALWAYS, LEN, World, completion, each, impatient, patient, unanswered};
+use crate::common::{LIMIT, World, assert_empty, contents, opcode_of, pattern, remote};
+use crate::world::{ALWAYS, Both, Emptied, LEN, completion, each, impatient, patient, unanswered};
 
 /// A lost write is not there, an earlier one is, and a later one is flushed; each with the endless
 /// retries that rxe has as well.
 #[test]
 fn a_lost_request_is_not_executed() {
     each(|world| {
-        let both = world.both(&patient());
+        let both = Both::new(world, &patient());
         world.link.lose_request(2);
         let [first, rest] = [0..8, 8..LEN].map(|range| both.source.slice(range).expect("inside"));
         let to = |range: std::ops::Range<u64>| remote(&both.target).slice(range).expect("inside");
@@ -43,7 +43,7 @@ fn a_lost_request_is_not_executed() {
 #[test]
 fn a_lost_acknowledgement_leaves_what_was_written() {
     each(|world| {
-        let both = world.both(&patient());
+        let both = Both::new(world, &patient());
         world.link.lose_acknowledgement(1);
         both.write(1);
         unanswered(&completion(&both.client), 1);
@@ -56,7 +56,7 @@ fn a_lost_acknowledgement_leaves_what_was_written() {
 #[test]
 fn an_acknowledgement_of_anything_can_be_lost() {
     each(|world| {
-        let both = world.both(&patient());
+        let both = Both::new(world, &patient());
         world.link.lose_acknowledgement(1);
         let to = remote(&both.target).slice(8..16).expect("inside");
         both.client
@@ -65,7 +65,7 @@ fn an_acknowledgement_of_anything_can_be_lost() {
         unanswered(&completion(&both.client), 1);
         assert_eq!(both.written()[8..16], [7; 8]);
 
-        let both = world.both(&patient());
+        let both = Both::new(world, &patient());
         world.link.lose_acknowledgement(1);
         let before = contents(&both.source);
         let into = both.source.slice(..).expect("all");
@@ -75,14 +75,14 @@ fn an_acknowledgement_of_anything_can_be_lost() {
         unanswered(&completion(&both.client), 2);
         assert_eq!(contents(&both.source), before);
 
-        let both = world.both(&patient());
+        let both = Both::new(world, &patient());
         world.link.lose_acknowledgement(1);
         both.server.recv(MrSlice::EMPTY, 4).expect("posted");
         both.client.send(MrSlice::EMPTY, ALWAYS, 3).expect("posted");
         unanswered(&completion(&both.client), 3);
         opcode_of(&completion(&both.server), 4);
 
-        let both = world.both(&patient());
+        let both = Both::new(world, &patient());
         world.link.lose_acknowledgement(1);
         both.client
             .flush(both.target(), FlushType::Visibility, ALWAYS, 5)
@@ -96,7 +96,7 @@ fn an_acknowledgement_of_anything_can_be_lost() {
 fn a_part_of_a_write() {
     for placed in [0, 1, 1024, 2048, LEN, LEN + 1] {
         each(|world| {
-            let both = world.both(&patient());
+            let both = Both::new(world, &patient());
             world.link.place_only(2, placed);
             both.server.recv(MrSlice::EMPTY, 1).expect("posted");
             both.client.send(MrSlice::EMPTY, ALWAYS, 1).expect("posted");
@@ -119,7 +119,7 @@ fn a_part_of_a_write() {
 #[test]
 fn requests_are_counted_once() {
     each(|world| {
-        let both = world.both(&patient());
+        let both = Both::new(world, &patient());
         world.link.lose_request(2);
         for n in 0..4 {
             both.server
@@ -142,8 +142,8 @@ fn requests_are_counted_once() {
 #[test]
 fn acknowledgements_that_are_all_lost() {
     each(|world| {
-        let both = world.both(&impatient());
-        world.fabric.0.jump_over_waits();
+        let both = Both::new(world, &impatient());
+        world.fabric.jump_over_waits();
         world.link.lose_acknowledgements(2);
         let slice = |from: usize| both.source.slice(from..from + 8).expect("8");
         let to = |from: u64| remote(&both.target).slice(from..from + 8).expect("8");
@@ -174,9 +174,10 @@ fn acknowledgements_that_are_all_lost() {
 /// other.
 #[test]
 fn faults_that_have_not_happened_are_taken_back() {
-    let world = World::new(&Profile::RXE_6_12);
-    let both = world.both(&patient());
-    let back = world.fabric.0.between(&world.hosts[1], &world.hosts[0]);
+    let fabric = Emptied::new(&Profile::RXE_6_12);
+    let world = World::on(&fabric);
+    let both = Both::new(&world, &patient());
+    let back = world.fabric.between(&world.hosts[1], &world.hosts[0]);
     world.link.lose_request(1);
     world.link.lose_acknowledgement(2);
     world.link.place_only(3, 8);

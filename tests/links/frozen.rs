@@ -7,13 +7,13 @@ use std::time::{Duration, Instant};
 use rpma::{ConnCfg, ConnEvent, Error, FlushType, MrSlice, RemoteSlice, WcStatus};
 
 use crate::common::{LIMIT, assert_empty, contents, event, opcode_of};
-use crate::world::{ALWAYS, LEN, completion, each, impatient, nothing, patient, unanswered};
+use crate::world::{ALWAYS, Both, LEN, completion, each, impatient, nothing, patient, unanswered};
 
 /// A device that stands still serves no peer, and serves them when it goes on.
 #[test]
 fn a_frozen_server() {
     each(|world| {
-        let both = world.both(&patient());
+        let both = Both::new(world, &patient());
         world.hosts[1].freeze();
         both.write(1);
         both.server
@@ -26,7 +26,7 @@ fn a_frozen_server() {
         opcode_of(&completion(&both.client), 1);
         opcode_of(&completion(&both.server), 2);
 
-        let both = world.both(&impatient());
+        let both = Both::new(world, &impatient());
         world.hosts[1].freeze();
         both.write(3);
         unanswered(&completion(&both.client), 3);
@@ -39,7 +39,7 @@ fn a_frozen_server() {
 #[test]
 fn a_frozen_client() {
     each(|world| {
-        let both = world.both(&impatient());
+        let both = Both::new(world, &impatient());
         world.hosts[0].freeze();
         both.write(1);
         // Much longer than its retries take.
@@ -71,7 +71,7 @@ fn a_client_that_is_frozen_while_nobody_answers() {
         // 67 ms.
         cfg.set_ack_timeout(Some(14)).expect("possible");
         let goes_on = || {
-            let both = world.both(&cfg);
+            let both = Both::new(world, &cfg);
             world.link.partition();
             let start = Instant::now();
             both.write(1);
@@ -99,7 +99,7 @@ fn a_client_that_is_frozen_while_it_retries() {
         let mut cfg = ConnCfg::new();
         cfg.set_retry_count(6).expect("possible");
         cfg.set_ack_timeout(Some(12)).expect("possible");
-        let both = world.both(&cfg);
+        let both = Both::new(world, &cfg);
         both.client.send(MrSlice::EMPTY, ALWAYS, 1).expect("posted");
         world.hosts[0].freeze();
         both.server.recv(MrSlice::EMPTY, 2).expect("posted");
@@ -119,8 +119,8 @@ fn a_native_flush_waits_for_a_frozen_host() {
         let mut cfg = ConnCfg::new();
         cfg.set_ack_timeout(Some(14)).expect("possible");
         cfg.set_retry_count(6).expect("possible");
-        let both = world.both(&cfg);
-        world.fabric.0.jump_over_waits();
+        let both = Both::new(world, &cfg);
+        world.fabric.jump_over_waits();
         let _entered = world.hosts[0].enter();
         world.hosts[1].freeze();
         let flushed = both

@@ -6,15 +6,15 @@ use std::time::Duration;
 use rpma::sim::Profile;
 use rpma::{MrSlice, RemoteSlice, Wc, WcOpcode};
 
-use crate::common::{LIMIT, assert_empty, contents, opcode_of, pattern, remote};
-use crate::world::{ALWAYS, Both, LEN, World, completion, each, impatient, patient, unanswered};
+use crate::common::{LIMIT, World, assert_empty, contents, opcode_of, pattern, remote};
+use crate::world::{ALWAYS, Both, Emptied, LEN, completion, each, impatient, patient, unanswered};
 
 /// Requests that are posted during a partition are executed after it: with retries without end,
 /// however long it took, and in both directions.
 #[test]
 fn a_partition_keeps_back() {
     each(|world| {
-        let both = world.both(&patient());
+        let both = Both::new(world, &patient());
         world.link.partition();
         both.write(1);
         both.client.send(MrSlice::EMPTY, ALWAYS, 2).expect("posted");
@@ -39,7 +39,7 @@ fn a_partition_keeps_back() {
 #[test]
 fn a_partition_exhausts_retries() {
     each(|world| {
-        let both = world.both(&impatient());
+        let both = Both::new(world, &impatient());
         world.link.partition();
         both.write(1);
         unanswered(&completion(&both.client), 1);
@@ -53,10 +53,11 @@ fn a_partition_exhausts_retries() {
 #[test]
 fn endless_retries_outlast_a_partition() {
     for profile in [Profile::RXE_6_12, Profile::RXE_6_1] {
-        let world = World::new(&profile);
+        let fabric = Emptied::new(&profile);
+        let world = World::on(&fabric);
         let mut cfg = impatient();
         cfg.set_retry_count(7).expect("possible");
-        let both = world.both(&cfg);
+        let both = Both::new(&world, &cfg);
         world.link.partition();
         both.write(1);
         // Some thousand times as long as 8 tries take.
@@ -73,14 +74,14 @@ fn endless_retries_outlast_a_partition() {
 #[test]
 fn a_blocked_way_back_keeps_acknowledgements() {
     each(|world| {
-        let both = world.both(&patient());
+        let both = Both::new(world, &patient());
         let _entered = world.hosts[1].enter();
         for op_context in [7, 8] {
             both.server
                 .recv(MrSlice::EMPTY, op_context)
                 .expect("posted");
         }
-        let back = world.fabric.0.between(&world.hosts[1], &world.hosts[0]);
+        let back = world.fabric.between(&world.hosts[1], &world.hosts[0]);
         back.block();
         let written = both.write(1);
         let sent = both.client.send(MrSlice::EMPTY, ALWAYS, 2).expect("posted");
@@ -118,11 +119,10 @@ fn a_blocked_way_back_keeps_acknowledgements() {
 #[test]
 fn a_refusal_that_is_not_heard() {
     each(|world| {
-        let both = world.both(&impatient());
-        world.fabric.0.jump_over_waits();
+        let both = Both::new(world, &impatient());
+        world.fabric.jump_over_waits();
         world
             .fabric
-            .0
             .between(&world.hosts[1], &world.hosts[0])
             .block();
         let Both {
@@ -143,7 +143,6 @@ fn a_refusal_that_is_not_heard() {
         }
         world
             .fabric
-            .0
             .between(&world.hosts[1], &world.hosts[0])
             .heal();
     });

@@ -5,8 +5,8 @@ use std::time::Duration;
 use rpma::sim::{Profile, now};
 use rpma::{ConnCfg, ConnEvent, Error, MrSlice, Queue, RemoteSlice, Srq, SrqCfg, Wc, WcStatus};
 
-use crate::common::{LIMIT, assert_empty, event, next_completion, opcode_of};
-use crate::world::{ALWAYS, Both, LEN, World, completion, each, patient, unanswered};
+use crate::common::{LIMIT, Pair, World, assert_empty, event, next_completion, opcode_of};
+use crate::world::{ALWAYS, Both, Emptied, LEN, completion, each, patient, unanswered};
 
 /// Receives that a shared queue has room for, and each has no bytes.
 const DEPTH: u32 = 4;
@@ -16,7 +16,7 @@ const DEPTH: u32 = 4;
 fn shared(world: &World, rcq_size: u32) -> (Srq, ConnCfg) {
     let mut cfg = SrqCfg::new();
     cfg.set_rq_size(DEPTH).set_rcq_size(rcq_size);
-    let srq = Srq::new(&world.server, &cfg).expect("a shared receive queue");
+    let srq = Srq::new(&world.peers[1], &cfg).expect("a shared receive queue");
     let mut cfg = patient();
     cfg.set_srq(Some(&srq));
     (srq, cfg)
@@ -47,7 +47,7 @@ fn fill_up(srq: &Srq) -> u32 {
 
 /// A client that dies in the middle of a message.
 fn break_a_message(world: &World, cfg: &ConnCfg) {
-    let (client, server) = world.connect(&patient(), cfg);
+    let Pair { client, server } = world.connect(&patient(), cfg);
     world.hosts[1].lose_receive(1);
     client.send(MrSlice::EMPTY, ALWAYS, 1).expect("posted");
     unanswered(&completion(&client), 1);
@@ -75,12 +75,13 @@ fn returned(profile: &Profile, srq: &Srq, count: u32) -> bool {
 #[test]
 fn a_receive_of_an_incomplete_message() {
     for profile in Profile::ALL {
-        let world = World::new(&profile);
-        world.fabric.0.jump_over_waits();
+        let fabric = Emptied::new(&profile);
+        let world = World::on(&fabric);
+        world.fabric.jump_over_waits();
         for rcq_size in [0, DEPTH] {
             let (srq, cfg) = shared(&world, rcq_size);
             assert_eq!(fill_up(&srq), DEPTH);
-            let (client, server) = world.connect(&patient(), &cfg);
+            let Pair { client, server } = world.connect(&patient(), &cfg);
             break_a_message(&world, &cfg);
             let returns = returned(&profile, &srq, 1);
             let rcq = srq.get_rcq().unwrap_or(server.get_cq());
@@ -103,12 +104,13 @@ fn a_receive_of_an_incomplete_message() {
 #[test]
 fn a_queue_that_is_used_up_is_replaced() {
     for profile in Profile::ALL {
-        let world = World::new(&profile);
-        world.fabric.0.jump_over_waits();
+        let fabric = Emptied::new(&profile);
+        let world = World::on(&fabric);
+        world.fabric.jump_over_waits();
         for rcq_size in [0, DEPTH] {
             let (old, cfg) = shared(&world, rcq_size);
             assert_eq!(fill_up(&old), DEPTH);
-            let (old_client, old_server) = world.connect(&patient(), &cfg);
+            let (old_client, old_server) = world.connect(&patient(), &cfg).ends();
             (0..DEPTH).for_each(|_| break_a_message(&world, &cfg));
             if returned(&profile, &old, DEPTH) {
                 assert_eq!(fill_up(&old), DEPTH, "{}", profile.name());
@@ -127,7 +129,7 @@ fn a_queue_that_is_used_up_is_replaced() {
 
             let (new, cfg) = shared(&world, rcq_size);
             assert_eq!(fill_up(&new), DEPTH);
-            let (client, server) = world.connect(&patient(), &cfg);
+            let Pair { client, server } = world.connect(&patient(), &cfg);
             client.send(MrSlice::EMPTY, ALWAYS, 1).expect("posted");
             opcode_of(&completion(&client), 1);
             let rcq = new.get_rcq().unwrap_or(server.get_cq());
@@ -150,9 +152,9 @@ fn a_queue_that_is_used_up_is_replaced() {
 fn a_last_receive_is_waited_for_with_a_limit() {
     each(|world| {
         let (srq, cfg) = shared(world, DEPTH);
-        let (client, server) = world.connect(&patient(), &cfg);
+        let Pair { client, server } = world.connect(&patient(), &cfg);
         assert_eq!(fill_up(&srq), DEPTH);
-        world.fabric.0.jump_over_waits();
+        world.fabric.jump_over_waits();
         let start = now();
         {
             let _entered = world.hosts[1].enter();
@@ -165,7 +167,7 @@ fn a_last_receive_is_waited_for_with_a_limit() {
         assert_eq!(srq.kept(), 1, "it may be");
         drop(client);
         // The last message of a later connection proves that all are there.
-        let (client, _server) = world.connect(&patient(), &cfg);
+        let (client, _server) = world.connect(&patient(), &cfg).ends();
         for n in 0..DEPTH.into() {
             client.send(MrSlice::EMPTY, ALWAYS, n).expect("posted");
             opcode_of(&completion(&client), n);
@@ -179,7 +181,7 @@ fn a_last_receive_is_waited_for_with_a_limit() {
 #[test]
 fn a_receive_of_ones_own_is_flushed() {
     each(|world| {
-        let both = world.both(&patient());
+        let both = Both::new(world, &patient());
         world.hosts[1].lose_receive(2);
         for n in 1..=3 {
             both.server.recv(MrSlice::EMPTY, n).expect("posted");

@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
-use rpma::sim::{Fabric, Link, Profile, now, sleep};
+use rpma::sim::{Link, Profile, now, sleep};
 use rpma::{ConnCfg, Error, Flags, FlushType, MrSlice, Wc, WcOpcode, WcStatus};
 
-use crate::common::{LIMIT, opcode_of, pattern};
-use crate::world::{ALWAYS, Both, LEN, World, completion, each, impatient};
+use crate::common::{LIMIT, World, opcode_of, pattern};
+use crate::world::{ALWAYS, Both, Emptied, LEN, completion, each, impatient};
 
 /// A lost packet, and an acknowledgement that is lost once, cost only a time-out each.
 #[test]
@@ -15,8 +15,8 @@ fn what_is_sent_again_takes_a_time_out() {
         let mut cfg = ConnCfg::new();
         cfg.set_ack_timeout(Some(20)).expect("possible");
         let one = Duration::from_nanos(4_096 << 20);
-        let both = world.both(&cfg);
-        world.fabric.0.jump_over_waits();
+        let both = Both::new(world, &cfg);
+        world.fabric.jump_over_waits();
         let _entered = world.hosts[0].enter();
         both.server.recv(MrSlice::EMPTY, 7).expect("posted");
         for lost in [Link::lose_packet, Link::lose_answer] {
@@ -50,9 +50,10 @@ fn what_is_sent_again_takes_a_time_out() {
 #[test]
 fn a_bad_network_loses_time_alone() {
     fn takes(profile: &Profile, seed: u64) -> Duration {
-        let world = World::on(Fabric::seeded(profile.clone(), seed));
+        let fabric = Emptied::seeded(profile, seed);
+        let world = World::on(&fabric);
         let _entered = world.hosts[0].enter();
-        let both = world.both(&ConnCfg::new());
+        let both = Both::new(&world, &ConnCfg::new());
         world.link.delay_up_to(Duration::from_millis(10));
         world.link.lose_packets(5);
         let start = now();
@@ -86,9 +87,10 @@ fn a_bad_network_loses_time_alone() {
 fn a_native_flush_that_is_sent_again() {
     /// How the flush ends.
     fn ends(profile: &Profile, accident: impl FnOnce(&World, &Both)) -> Option<WcStatus> {
-        let world = World::new(profile);
-        let both = world.both(&impatient());
-        world.fabric.0.jump_over_waits();
+        let fabric = Emptied::new(profile);
+        let world = World::on(&fabric);
+        let both = Both::new(&world, &impatient());
+        world.fabric.jump_over_waits();
         let _entered = world.hosts[0].enter();
         accident(&world, &both);
         let mut batch = both.client.batch::<2>();

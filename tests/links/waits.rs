@@ -6,7 +6,7 @@ use rpma::sim::Errno;
 use rpma::{Error, FlushType, MrSlice, Notify, RemoteSlice};
 
 use crate::common::LIMIT;
-use crate::world::{ALWAYS, each, impatient, patient};
+use crate::world::{ALWAYS, Both, each, impatient, patient};
 
 /// An error names the next step: after a time-out, for an operation that was polled already, after
 /// a failed post, and when this host's device is gone.
@@ -17,8 +17,8 @@ fn errors_name_the_next_step() {
         assert!(text.contains(step), "{step}: {text}");
     }
     each(|world| {
-        let both = world.both(&impatient());
-        world.fabric.0.jump_over_waits();
+        let both = Both::new(world, &impatient());
+        world.fabric.jump_over_waits();
         let _entered = world.hosts[0].enter();
         world.link.hold();
         let written = both.write(1);
@@ -37,8 +37,8 @@ fn errors_name_the_next_step() {
         has(both.client.wait_for(lost, LIMIT, |_| {}), "connect again");
         has(both.client.wait_for(lost, LIMIT, |_| {}), "Conn::failure");
 
-        let (client, _server) = world.connect(&impatient(), &impatient());
-        let failing = world.fabric.0.fail("ibv_post_send").next(Errno::IO);
+        let (client, _server) = world.connect(&impatient(), &impatient()).ends();
+        let failing = world.fabric.fail("ibv_post_send").next(Errno::IO);
         let write = || client.write(RemoteSlice::EMPTY, MrSlice::EMPTY, ALWAYS, 1);
         has(
             write(),
@@ -49,7 +49,7 @@ fn errors_name_the_next_step() {
         assert!(failure.contains("connect again"), "{failure}");
         has(write(), "Conn::failure");
 
-        let (client, _server) = world.connect(&impatient(), &impatient());
+        let (client, _server) = world.connect(&impatient(), &impatient()).ends();
         world.hosts[0].kill();
         has(client.next_event(), "device was removed");
     });
@@ -61,7 +61,7 @@ fn errors_name_the_next_step() {
 #[test]
 fn a_late_completion_satisfies_no_later_wait() {
     each(|world| {
-        let both = world.both(&patient());
+        let both = Both::new(world, &patient());
         let flush = || {
             let flush = FlushType::Visibility;
             let posted = both.client.flush(both.target(), flush, ALWAYS, 1);
@@ -97,7 +97,7 @@ fn a_late_completion_satisfies_no_later_wait() {
 #[test]
 fn a_wait_looks_once_more_at_its_limit() {
     each(|world| {
-        let both = world.both(&patient());
+        let both = Both::new(world, &patient());
         let solicited = both.client.get_cq().req_notify(Notify::Solicited);
         solicited.expect("armed");
         world.link.delay(Duration::from_millis(50));

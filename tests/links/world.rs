@@ -1,32 +1,20 @@
-//! Two hosts and a connection, for all of these tests.
+//! A connection of two hosts, for all of these tests.
 
+use std::ops::Deref;
 use std::thread;
 use std::time::Duration;
 
-use rpma::sim::{Fabric, Host, Link, Profile};
-use rpma::{
-    Conn, ConnCfg, ConnReq, Ep, Error, Flags, Mr, MrUsage, Peer, Posted, RemoteSlice, Wc, WcStatus,
-};
+use rpma::sim::{Fabric, Profile};
+use rpma::{Conn, ConnCfg, Error, Flags, Mr, Posted, RemoteSlice, Wc, WcStatus};
 
-use crate::common::{LIMIT, Memory, contents, next_completion, pattern, peer, region, remote};
+use crate::common::{Memories, Memory, Pair, World, contents, next_completion, remote};
 
 pub(crate) const ALWAYS: Flags = Flags::COMPLETION_ALWAYS;
 /// More than the MTU.
 pub(crate) const LEN: usize = 4096;
 
-/// Two hosts.
-pub(crate) struct World {
-    pub(crate) hosts: [Host; 2],
-    /// From the first one to the second.
-    pub(crate) link: Link,
-    pub(crate) client: Peer,
-    pub(crate) server: Peer,
-    /// It goes last.
-    pub(crate) fabric: Emptied,
-}
-
-/// A fabric without any object left in the end.
-pub(crate) struct Emptied(pub(crate) Fabric);
+/// A fabric without any object left in the end, when it is dropped after all others.
+pub(crate) struct Emptied(Fabric);
 
 /// A connection, and memory at both ends.
 pub(crate) struct Both {
@@ -37,68 +25,21 @@ pub(crate) struct Both {
     pub(crate) fabric: Fabric,
 }
 
-impl World {
+impl Emptied {
     pub(crate) fn new(profile: &Profile) -> Self {
-        Self::on(Fabric::new(profile.clone()))
+        Self(Fabric::new(profile.clone()))
     }
 
-    pub(crate) fn on(fabric: Fabric) -> Self {
-        let hosts = ["client", "server"].map(|name| fabric.host(name));
-        let link = fabric.between(&hosts[0], &hosts[1]);
-        let [client, server] = hosts.each_ref().map(|host| {
-            let _entered = host.enter();
-            peer()
-        });
-        Self {
-            hosts,
-            link,
-            client,
-            server,
-            fabric: Emptied(fabric),
-        }
+    pub(crate) fn seeded(profile: &Profile, seed: u64) -> Self {
+        Self(Fabric::seeded(profile.clone(), seed))
     }
+}
 
-    pub(crate) fn listen(&self) -> Ep {
-        let _entered = self.hosts[1].enter();
-        Ep::listen(&self.server, &self.hosts[1].addr().to_string(), 0).expect("listens")
-    }
+impl Deref for Emptied {
+    type Target = Fabric;
 
-    pub(crate) fn resolve(&self, ep: &Ep, cfg: &ConnCfg) -> rpma::Result<ConnReq> {
-        let _entered = self.hosts[0].enter();
-        let addr = self.hosts[1].addr().to_string();
-        ConnReq::new(&self.client, &addr, ep.get_port(), cfg)
-    }
-
-    pub(crate) fn ask(&self, ep: &Ep) -> Conn {
-        let req = self.resolve(ep, &patient()).expect("resolves");
-        req.connect(&[]).expect("asks")
-    }
-
-    pub(crate) fn connect(&self, client: &ConnCfg, server: &ConnCfg) -> (Conn, Conn) {
-        let ep = self.listen();
-        let req = self.resolve(&ep, client).expect("resolves");
-        let asking = req.connect(&[]).expect("asks");
-        let req = ep.next_conn_req_timeout(server, LIMIT);
-        let server = req.expect("a request").connect(&[]).expect("accepts");
-        let client = asking.wait_established(LIMIT).expect("accepted");
-        (client, server.wait_established(LIMIT).expect("established"))
-    }
-
-    /// A connection with bytes in the source that the target does not have.
-    pub(crate) fn both(&self, cfg: &ConnCfg) -> Both {
-        let (client, server) = self.connect(cfg, cfg);
-        let source = MrUsage::WRITE_SRC | MrUsage::READ_DST | MrUsage::SEND;
-        let source = region(&self.client, LEN, source);
-        source.write_at(0, &pattern(LEN, 1)).expect("inside");
-        let target = MrUsage::WRITE_DST | MrUsage::READ_SRC | MrUsage::FLUSH_TYPE_VISIBILITY;
-        let target = region(&self.server, LEN, target);
-        Both {
-            client,
-            server,
-            source,
-            target,
-            fabric: self.fabric.0.clone(),
-        }
+    fn deref(&self) -> &Fabric {
+        &self.0
     }
 }
 
@@ -110,6 +51,19 @@ impl Drop for Emptied {
 }
 
 impl Both {
+    /// The source has bytes that the target does not have.
+    pub(crate) fn new(world: &World, cfg: &ConnCfg) -> Self {
+        let Pair { client, server } = world.connect(cfg, cfg);
+        let Memories { source, target } = world.memories(LEN);
+        Self {
+            client,
+            server,
+            source,
+            target,
+            fabric: world.fabric.clone(),
+        }
+    }
+
     pub(crate) fn write(&self, op_context: u64) -> Posted {
         let (from, to) = (self.source.slice(..).expect("all"), self.target());
         let posted = self.client.write(to, from, ALWAYS, op_context);
@@ -129,7 +83,8 @@ impl Both {
 
 pub(crate) fn each(test: impl Fn(&World)) {
     for profile in Profile::ALL {
-        test(&World::new(&profile));
+        let fabric = Emptied::new(&profile);
+        test(&World::on(&fabric));
     }
 }
 
