@@ -5,7 +5,7 @@ use std::time::Duration;
 use rpma::sim::{Host, sleep};
 use rpma::{MrSlice, RemoteSlice};
 
-use crate::world::{ALWAYS, D, SIDES, STEP, Way, World};
+use crate::world::{ALWAYS, D, SIDES, STEP, Way, connect_patiently, jumping};
 
 const AWAY: Duration = Duration::from_secs(30);
 /// Parts of the time between two probes at which a pause begins.
@@ -21,8 +21,8 @@ fn a_pause_of_half_the_limit_ends_nothing() {
             .flat_map(|side| (0..PHASES).map(move |n| (side, n)))
         {
             for is_partition in [false, true] {
-                let world = World::new();
-                let mut ends = world.patient(way);
+                let world = jumping();
+                let mut ends = connect_patiently(&world, way);
                 let _entered = world.hosts[here].enter();
                 ends[here].idle(D + STEP * phase / (PHASES / 2));
                 match is_partition {
@@ -46,8 +46,8 @@ fn a_pause_of_half_the_limit_ends_nothing() {
 fn this_host_away_ends_nothing() {
     for way in Way::ALL {
         for phase in 0..PHASES {
-            let world = World::new();
-            let mut ends = world.patient(way);
+            let world = jumping();
+            let mut ends = connect_patiently(&world, way);
             let _entered = world.hosts[1].enter();
             ends[1].idle(D + STEP * phase / (PHASES / 2));
             world.hosts[1].freeze();
@@ -64,8 +64,8 @@ fn this_host_away_ends_nothing() {
 fn both_hosts_away_end_nothing() {
     for way in Way::ALL {
         for phase in 0..=PHASES {
-            let world = World::new();
-            let mut ends = world.patient(way);
+            let world = jumping();
+            let mut ends = connect_patiently(&world, way);
             let _entered = world.hosts[1].enter();
             // It asks just now: the next look is the first one at an answer.
             ends[1].idle(2 * STEP);
@@ -86,8 +86,8 @@ fn both_hosts_away_end_nothing() {
 fn this_program_away_ends_nothing() {
     for way in Way::ALL {
         for phase in 0..PHASES {
-            let world = World::new();
-            let mut ends = world.patient(way);
+            let world = jumping();
+            let mut ends = connect_patiently(&world, way);
             let _entered = world.hosts[0].enter();
             ends[0].idle(D + STEP * phase / (PHASES / 2));
             // An answer lies there until it is back.

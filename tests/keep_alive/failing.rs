@@ -5,7 +5,7 @@ use std::time::Duration;
 use rpma::sim::{Errno, How};
 use rpma::{ConnEvent, Failure, MrSlice, RemoteSlice};
 
-use crate::world::{ALWAYS, D, SIDES, Way, World, lost, silent};
+use crate::world::{ALWAYS, D, SIDES, Way, connect_patiently, jumping, lost, silent};
 
 /// Promise: each call that the keep-alive makes may fail, and the end still comes, once, within D
 /// and the second in which operations in flight may complete.
@@ -15,8 +15,8 @@ fn each_failing_call_ends_it_once() {
         for how in [How::Refused, How::Done] {
             for here in SIDES {
                 // A probe cannot be posted.
-                let world = World::new();
-                let mut ends = world.patient(way);
+                let world = jumping();
+                let mut ends = connect_patiently(&world, way);
                 let _entered = world.hosts[here].enter();
                 let failing = world.fabric.fail("ibv_post_send").on(&world.hosts[here]);
                 let failing = failing.how(how).next(Errno::IO);
@@ -32,8 +32,8 @@ fn each_failing_call_ends_it_once() {
                 ends[here].says_no_more();
 
                 // The device has no room for it: it is not posted, and the rule goes on.
-                let world = World::new();
-                let mut ends = world.patient(way);
+                let world = jumping();
+                let mut ends = connect_patiently(&world, way);
                 let _entered = world.hosts[here].enter();
                 let failing = world.fabric.fail("ibv_post_send").on(&world.hosts[here]);
                 let _failing = failing.next(Errno::NOMEM);
@@ -43,8 +43,8 @@ fn each_failing_call_ends_it_once() {
 
                 // The queue pair does not take the error state, so an operation in flight may
                 // never complete: the end does not wait for it for ever.
-                let world = World::new();
-                let mut ends = world.patient(way);
+                let world = jumping();
+                let mut ends = connect_patiently(&world, way);
                 let _entered = world.hosts[here].enter();
                 world.hosts[1 - here].freeze();
                 let conn = ends[here].conn();

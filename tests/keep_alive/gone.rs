@@ -4,7 +4,10 @@ use std::time::Duration;
 
 use rpma::{ConnCfg, ConnEvent, Error, MrSlice, NotConnected, RemoteSlice, Wc};
 
-use crate::world::{ALWAYS, D, SIDES, STEP, Way, World, lost, patient, silent};
+use crate::common::World;
+use crate::world::{
+    ALWAYS, D, SIDES, STEP, Way, connect, connect_patiently, jumping, lost, patient, silent,
+};
 
 /// The outage of a peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,8 +47,8 @@ fn a_peer_that_is_gone_is_noticed_in_time() {
                 .flat_map(|side| (0..8).map(move |n| (side, n)))
             {
                 let what = format!("{way:?}, {outage:?}, seen by {here}, phase {phase}");
-                let world = World::new();
-                let mut ends = world.patient(way);
+                let world = jumping();
+                let mut ends = connect_patiently(&world, way);
                 let _entered = world.hosts[here].enter();
                 // From each part of the time between two probes.
                 ends[here].idle(D + STEP * phase / 4);
@@ -86,8 +89,8 @@ fn a_peer_that_is_gone_is_noticed_in_time() {
 fn operations_in_flight_complete_before_the_end() {
     for way in Way::ALL {
         for here in SIDES {
-            let world = World::new();
-            let mut ends = world.patient(way);
+            let world = jumping();
+            let mut ends = connect_patiently(&world, way);
             let _entered = world.hosts[here].enter();
             world.hosts[1 - here].freeze();
             let conn = ends[here].conn();
@@ -109,8 +112,8 @@ fn operations_in_flight_complete_before_the_end() {
 /// Promise: `Conn::wait_for` keeps watch as well, and returns the reason.
 #[test]
 fn a_wait_for_an_operation_notices() {
-    let world = World::new();
-    let ends = world.patient(Way::Next);
+    let world = jumping();
+    let ends = connect_patiently(&world, Way::Next);
     let _entered = world.hosts[0].enter();
     let conn = ends[0].conn();
     world.link.partition();
@@ -132,8 +135,8 @@ fn a_wait_for_an_operation_notices() {
 /// Promise: a thread that sleeps for events wakes when another thread's wait ends the connection.
 #[test]
 fn a_thread_that_waits_for_events_wakes() {
-    let world = World::new();
-    let ends = world.patient(Way::Channel);
+    let world = jumping();
+    let ends = connect_patiently(&world, Way::Channel);
     let _entered = world.hosts[0].enter();
     world.hosts[1].freeze();
     let conn = ends[0].conn();
@@ -157,11 +160,11 @@ fn a_thread_that_waits_for_events_wakes() {
 /// any post for it.
 #[test]
 fn without_a_keep_alive_nothing_is_asked() {
-    let world = World::new();
+    let world = jumping();
     let mut cfg = patient();
     cfg.set_keep_alive(None).expect("none");
     for way in [Way::Wait, Way::Next, Way::Channel] {
-        let mut ends = world.connect(way, [&cfg, &ConnCfg::new()]);
+        let mut ends = connect(&world, way, [&cfg, &ConnCfg::new()]);
         let _entered = world.hosts[0].enter();
         assert_eq!(ends[0].conn().keep_alive().expect("none"), None);
         world.hosts[1].freeze();

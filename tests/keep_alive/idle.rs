@@ -4,10 +4,10 @@ use std::time::Duration;
 
 use rpma::sim::{Fabric, now};
 use rpma::wait::{Happened, Wait};
-use rpma::{ConnCfg, ConnEvent, ConnReq, Ep, Error, Wc};
+use rpma::{ConnCfg, ConnEvent, ConnReq, Error, Wc};
 
-use crate::common::{LIMIT, peer, profile};
-use crate::world::{D, STEP, Way, World, lost, patient};
+use crate::common::{LIMIT, accept, listen, peer, profile};
+use crate::world::{D, STEP, Way, connect, connect_patiently, jumping, lost, patient};
 
 const HOUR: Duration = Duration::from_secs(3600);
 const CLIENTS: usize = 4;
@@ -23,7 +23,7 @@ fn an_hour_of_idle_connections() {
     let addr = server.addr().to_string();
     let _entered = server.enter();
     let peer_here = peer();
-    let ep = Ep::listen(&peer_here, &addr, 0).expect("listens");
+    let ep = listen(&peer_here);
     let port = ep.get_port();
     let mut wait = Wait::new().expect("a wait");
     let endpoint = wait.add_ep(ep).expect("added");
@@ -75,22 +75,14 @@ fn an_hour_of_idle_connections() {
 /// Promise: the time counts from `Established`. A client may take the answer late.
 #[test]
 fn a_client_may_take_the_answer_late() {
-    let world = World::new();
-    let addr = world.hosts[1].addr().to_string();
+    let world = jumping();
     let _entered = world.hosts[1].enter();
-    let server_peer = peer();
-    let ep = Ep::listen(&server_peer, &addr, 0).expect("listens");
-    let in_client = world.hosts[0].enter();
-    let client_peer = peer();
-    let req = ConnReq::new(&client_peer, &addr, ep.get_port(), &patient()).expect("resolves");
-    let asking = req.connect(&[]).expect("asks");
-    drop(in_client);
+    let ep = world.listen();
+    let asking = world.ask(&ep, &patient());
     let mut wait = Wait::new().expect("a wait");
     let place = wait.place();
-    let cfg = place.cfg(&server_peer, &patient()).expect("settings");
-    let req = ep.next_conn_req_timeout(&cfg, LIMIT).expect("a request");
-    let member = wait.add(place, req.connect(&[]).expect("accepts"));
-    let member = member.expect("added");
+    let cfg = place.cfg(&world.peers[1], &patient()).expect("settings");
+    let member = wait.add(place, accept(&ep, &cfg)).expect("added");
     let mut wcs = [Wc::default()];
     let came = wait.next(&mut wcs, 10 * D).expect("waits");
     assert!(came.is_none(), "{came:?}");
@@ -106,8 +98,8 @@ fn a_client_may_take_the_answer_late() {
 /// Promise: traffic is a sign of life. A connection with operations that complete is not asked.
 #[test]
 fn traffic_is_a_sign() {
-    let world = World::new();
-    let mut ends = world.patient(Way::Next);
+    let world = jumping();
+    let mut ends = connect_patiently(&world, Way::Next);
     let _entered = world.hosts[0].enter();
     for number in 0..100 {
         let conn = ends[0].conn();
@@ -126,10 +118,10 @@ fn traffic_is_a_sign() {
 /// Promise: receives are signs of life as well.
 #[test]
 fn messages_are_signs() {
-    let world = World::new();
+    let world = jumping();
     let mut other = patient();
     other.set_keep_alive(None).expect("none");
-    let mut ends = world.connect(Way::Next, [&other, &patient()]);
+    let mut ends = connect(&world, Way::Next, [&other, &patient()]);
     let _entered = world.hosts[1].enter();
     for number in 0..100 {
         ends[1]
@@ -152,28 +144,18 @@ fn messages_are_signs() {
 /// for descriptors.
 #[test]
 fn deadlines_are_told() {
-    let world = World::new();
-    let ends = world.patient(Way::Loop);
+    let world = jumping();
+    let ends = connect_patiently(&world, Way::Loop);
     let _entered = world.hosts[0].enter();
     let due = ends[0].conn().keep_alive().expect("lives").expect("a time");
     assert!(due > now() && due <= now() + STEP);
     let mut wait = Wait::new().expect("a wait");
     assert_eq!(wait.deadline(), None);
-    let peer = peer();
     let place = wait.place();
-    let cfg = place.cfg(&peer, &patient()).expect("settings");
-    let addr = world.hosts[1].addr().to_string();
-    let in_server = world.hosts[1].enter();
-    let server_peer = crate::common::peer();
-    let ep = Ep::listen(&server_peer, &addr, 0).expect("listens");
-    drop(in_server);
-    let req = ConnReq::new(&peer, &addr, ep.get_port(), &cfg).expect("resolves");
-    let conn = req.connect(&[]).expect("asks");
-    let accepted = ep
-        .next_conn_req_timeout(&ConnCfg::new(), LIMIT)
-        .expect("a request")
-        .connect(&[])
-        .expect("accepts");
+    let cfg = place.cfg(&world.peers[0], &patient()).expect("settings");
+    let ep = world.listen();
+    let conn = world.ask(&ep, &cfg);
+    let accepted = accept(&ep, &ConnCfg::new());
     let member = wait.add(place, conn).expect("added");
     let mut wcs = [Wc::default()];
     let came = wait.next(&mut wcs, LIMIT).expect("waits");
@@ -197,8 +179,8 @@ fn deadlines_are_told() {
 /// at `ConnCfg::set_keep_alive`.
 #[test]
 fn a_program_that_is_stopped_still_answers() {
-    let world = World::new();
-    let mut ends = world.patient(Way::Wait);
+    let world = jumping();
+    let mut ends = connect_patiently(&world, Way::Wait);
     let _entered = world.hosts[1].enter();
     // The client makes no calls from here on.
     ends[1].idle(HOUR);

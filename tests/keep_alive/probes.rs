@@ -6,7 +6,9 @@ use rpma::sim::now;
 use rpma::{Error, Failure, Flags, MrSlice, RemoteSlice, WcStatus};
 
 use crate::common::LIMIT;
-use crate::world::{ALWAYS, D, SIDES, STEP, Way, World, lost, patient};
+use crate::world::{
+    ALWAYS, D, SIDES, STEP, Way, connect, connect_patiently, jumping, lost, patient,
+};
 
 /// Promise: a probe that the device gives up ends the connection at once, and is not reported: no
 /// completion, and the failure names the probe.
@@ -14,12 +16,12 @@ use crate::world::{ALWAYS, D, SIDES, STEP, Way, World, lost, patient};
 fn a_probe_that_fails_ends_the_connection() {
     for way in Way::ALL {
         for here in SIDES {
-            let world = World::new();
+            let world = jumping();
             let mut cfg = patient();
             // 67 ms.
             cfg.set_ack_timeout(Some(14)).expect("possible");
             cfg.set_retry_count(1).expect("possible");
-            let mut ends = world.connect(way, [&cfg, &cfg]);
+            let mut ends = connect(&world, way, [&cfg, &cfg]);
             let _entered = world.hosts[here].enter();
             world.hosts[1 - here].freeze();
             let (took, saw) = ends[here].wait_for_the_end();
@@ -48,8 +50,8 @@ fn a_lost_packet_ends_nothing() {
     for way in Way::ALL {
         for here in SIDES {
             for is_answer in [false, true] {
-                let world = World::new();
-                let mut ends = world.patient(way);
+                let world = jumping();
+                let mut ends = connect_patiently(&world, way);
                 let _entered = world.hosts[here].enter();
                 let there = &world.hosts[1 - here];
                 let link = world.fabric.between(&world.hosts[here], there);
@@ -74,10 +76,10 @@ fn a_probe_takes_no_slot() {
     const DEPTH: u32 = 3;
     for flags in [ALWAYS, Flags::COMPLETION_ON_ERROR] {
         for posted_before in 0..=DEPTH {
-            let world = World::new();
+            let world = jumping();
             let mut cfg = patient();
             cfg.set_sq_size(DEPTH);
-            let mut ends = world.connect(Way::Next, [&cfg, &cfg]);
+            let mut ends = connect(&world, Way::Next, [&cfg, &cfg]);
             let _entered = world.hosts[0].enter();
             world.hosts[1].freeze();
             let mut posted = 0;
@@ -118,10 +120,10 @@ fn a_probe_takes_no_slot() {
 #[test]
 fn a_probe_is_no_completion_that_is_due() {
     const DEPTH: u32 = 3;
-    let world = World::new();
+    let world = jumping();
     let mut cfg = patient();
     cfg.set_sq_size(DEPTH);
-    let mut ends = world.connect(Way::Next, [&cfg, &cfg]);
+    let mut ends = connect(&world, Way::Next, [&cfg, &cfg]);
     let _entered = world.hosts[0].enter();
     world.hosts[1].freeze();
     ends[0].idle(STEP * 2 + STEP / 2);
@@ -147,10 +149,10 @@ fn a_probe_is_no_completion_that_is_due() {
 #[test]
 fn the_slot_of_a_probe_is_not_the_programs() {
     const DEPTH: u32 = 3;
-    let world = World::new();
+    let world = jumping();
     let mut cfg = patient();
     cfg.set_sq_size(DEPTH);
-    let mut ends = world.connect(Way::Next, [&cfg, &cfg]);
+    let mut ends = connect(&world, Way::Next, [&cfg, &cfg]);
     let _entered = world.hosts[0].enter();
     ends[0].idle(D);
     assert!(world.fabric.calls()["ibv_post_send"] > 0, "it was asked");
@@ -168,10 +170,10 @@ fn the_slot_of_a_probe_is_not_the_programs() {
 #[test]
 fn at_most_one_probe_is_in_flight() {
     const MESSAGES: u64 = 10;
-    let world = World::new();
+    let world = jumping();
     let mut other = patient();
     other.set_keep_alive(None).expect("none");
-    let mut ends = world.connect(Way::Next, [&patient(), &other]);
+    let mut ends = connect(&world, Way::Next, [&patient(), &other]);
     let _entered = world.hosts[0].enter();
     for number in 0..MESSAGES {
         ends[0].conn().recv(MrSlice::EMPTY, number).expect("posted");
@@ -191,11 +193,11 @@ fn at_most_one_probe_is_in_flight() {
 /// Promise: `Conn::close` has slots of its own beside that of a probe.
 #[test]
 fn a_probe_leaves_room_for_the_close() {
-    let world = World::new();
+    let world = jumping();
     let mut cfg = patient();
     // 2 slots, and 3 of the library. Devices round 4 up to 4, so a missing one would show.
     cfg.set_sq_size(2);
-    let mut ends = world.connect(Way::Next, [&cfg, &cfg]);
+    let mut ends = connect(&world, Way::Next, [&cfg, &cfg]);
     let _entered = world.hosts[0].enter();
     world.hosts[1].freeze();
     ends[0].idle(STEP * 2 + STEP / 2);
@@ -224,8 +226,8 @@ fn a_probe_leaves_room_for_the_close() {
 #[test]
 fn an_operation_longer_than_the_limit_ends_as_gone() {
     for (delay, ends_it) in [(D / 2, false), (D, true)] {
-        let world = World::new();
-        let mut ends = world.patient(Way::Next);
+        let world = jumping();
+        let mut ends = connect_patiently(&world, Way::Next);
         let _entered = world.hosts[0].enter();
         world.link.delay(delay);
         let conn = ends[0].conn();

@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use rpma::{ConnCfg, ConnReq, Ep, Error};
+use rpma::{ConnCfg, ConnReq, Error};
 
-use crate::common::{LIMIT, addr, device_test, event, peer};
+use crate::common::{LIMIT, accept, addr, ask, device_test, event, listen, peer, request};
 
 /// 4.096 µs · 2^14, four times.
 const FOUR: Duration = Duration::from_nanos(4 * (4_096 << 14));
@@ -43,7 +43,7 @@ fn less_than_four_time_outs_that_were_set() {
         cfg.set_ack_timeout(Some(14)).expect("possible");
         cfg.set_keep_alive(Some(FOUR - Duration::from_nanos(1)))
             .expect("not zero");
-        let ep = Ep::listen(&peer, &addr(), 0).expect("listens");
+        let ep = listen(&peer);
         let refused = ConnReq::new(&peer, &addr(), ep.get_port(), &cfg).expect_err("too short");
         let parts = [
             "268.435455ms",
@@ -71,15 +71,10 @@ fn less_than_four_time_outs_of_the_kernel() {
         let peer = peer();
         let mut short = ConnCfg::new();
         short.set_keep_alive(Some(FOUR)).expect("not zero");
-        let ep = Ep::listen(&peer, &addr(), 0).expect("listens");
-        let ask = |cfg: &ConnCfg| {
-            let req = ConnReq::new(&peer, &addr(), ep.get_port(), cfg).expect("resolves");
-            req.connect(&[]).expect("asks")
-        };
-
-        let client = ask(&ConnCfg::new());
-        let req = ep.next_conn_req_timeout(&short, LIMIT).expect("a request");
-        let refused = Error::from(req.connect(&[]).expect_err("too short"));
+        let ep = listen(&peer);
+        let client = ask(&peer, &ep, &ConnCfg::new());
+        let accepted = request(&ep, &short).connect(&[]);
+        let refused = Error::from(accepted.expect_err("too short"));
         assert!(
             is_invalid(&refused, &["268.435456ms", "set_keep_alive"]),
             "{refused}"
@@ -91,7 +86,7 @@ fn less_than_four_time_outs_of_the_kernel() {
         );
         drop(client);
 
-        let client = ask(&ConnCfg::new());
+        let client = ask(&peer, &ep, &ConnCfg::new());
         let request = ep.next_request_timeout(LIMIT).expect("a request");
         let refused = request.into_req(&peer, &short).expect_err("too short");
         assert!(
@@ -105,11 +100,8 @@ fn less_than_four_time_outs_of_the_kernel() {
         );
         drop(client);
 
-        let client = ask(&short);
-        let req = ep
-            .next_conn_req_timeout(&ConnCfg::new(), LIMIT)
-            .expect("a request");
-        let server = req.connect(&[]).expect("accepts");
+        let client = ask(&peer, &ep, &short);
+        let server = accept(&ep, &ConnCfg::new());
         let refused = client.wait_established(LIMIT).expect_err("too short");
         assert!(
             is_invalid(&refused, &["268.435456ms", "set_ack_timeout"]),

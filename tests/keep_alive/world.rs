@@ -1,15 +1,14 @@
-//! Two hosts, a connection between them, and the ways in which a program waits for it.
+//! A connection of two hosts, and the ways in which a program waits for it.
 
 use std::time::{Duration, Instant};
 
-use rpma::sim::{Fabric, Host, Link, now, sleep};
+use rpma::sim::{Fabric, now, sleep};
 use rpma::wait::{Happened, Member, Place, Wait};
 use rpma::{
-    ComplChannel, Conn, ConnCfg, ConnEvent, ConnReq, Ep, Error, Failure, Flags, Next, NotConnected,
-    Peer, Wc,
+    ComplChannel, Conn, ConnCfg, ConnEvent, Error, Failure, Flags, Next, NotConnected, Peer, Wc,
 };
 
-use crate::common::{LIMIT, peer, profile};
+use crate::common::{LIMIT, World, profile};
 
 pub(crate) const ALWAYS: Flags = Flags::COMPLETION_ALWAYS;
 /// The keep-alive of these tests.
@@ -46,12 +45,6 @@ impl Way {
     pub(crate) const ALL: [Self; 4] = [Self::Wait, Self::Next, Self::Loop, Self::Channel];
 }
 
-pub(crate) struct World {
-    pub(crate) hosts: [Host; 2],
-    pub(crate) link: Link,
-    pub(crate) fabric: Fabric,
-}
-
 /// The events that a program saw while it waited.
 #[derive(Debug, Default)]
 pub(crate) struct Saw {
@@ -80,51 +73,30 @@ struct Opening {
     cfg: ConnCfg,
 }
 
-impl World {
-    pub(crate) fn new() -> Self {
-        Self::on(Fabric::new(profile()))
-    }
+/// Two hosts, with a clock that jumps over waits.
+pub(crate) fn jumping() -> World {
+    let fabric = Fabric::new(profile());
+    fabric.jump_over_waits();
+    World::on(&fabric)
+}
 
-    pub(crate) fn on(fabric: Fabric) -> Self {
-        fabric.jump_over_waits();
-        let hosts = ["client", "server"].map(|name| fabric.host(name));
-        let link = fabric.between(&hosts[0], &hosts[1]);
-        Self {
-            hosts,
-            link,
-            fabric,
-        }
-    }
+/// A connection. Its ends wait in this way, with these settings.
+pub(crate) fn connect(world: &World, way: Way, cfgs: [&ConnCfg; 2]) -> [End; 2] {
+    let [client, server] = SIDES.map(|side| {
+        let _entered = world.hosts[side].enter();
+        Opening::new(way, &world.peers[side], cfgs[side])
+    });
+    let pair = world.connect(&client.cfg, &server.cfg);
+    let open = |side: usize, opening: Opening, conn| {
+        let _entered = world.hosts[side].enter();
+        opening.open(conn)
+    };
+    [open(0, client, pair.client), open(1, server, pair.server)]
+}
 
-    /// A connection. Its ends wait in this way, with these settings.
-    pub(crate) fn connect(&self, way: Way, cfgs: [&ConnCfg; 2]) -> [End; 2] {
-        let addr = self.hosts[1].addr().to_string();
-        let [client, server] = [0, 1].map(|side| {
-            let _entered = self.hosts[side].enter();
-            let peer = peer();
-            let opening = Opening::new(way, &peer, cfgs[side]);
-            (peer, opening)
-        });
-        let _entered = self.hosts[1].enter();
-        let ep = Ep::listen(&server.0, &addr, 0).expect("listens");
-        let asking = {
-            let _entered = self.hosts[0].enter();
-            let req = ConnReq::new(&client.0, &addr, ep.get_port(), &client.1.cfg);
-            req.expect("resolves").connect(&[]).expect("asks")
-        };
-        let req = ep.next_conn_req_timeout(&server.1.cfg, LIMIT);
-        let accepted = req.expect("a request").connect(&[]).expect("accepts");
-        let client = {
-            let _entered = self.hosts[0].enter();
-            client.1.open(asking)
-        };
-        [client, server.1.open(accepted)]
-    }
-
-    /// As [`connect`](Self::connect), with [`patient`] settings at both ends.
-    pub(crate) fn patient(&self, way: Way) -> [End; 2] {
-        self.connect(way, [&patient(), &patient()])
-    }
+/// As [`connect`], with [`patient`] settings at both ends.
+pub(crate) fn connect_patiently(world: &World, way: Way) -> [End; 2] {
+    connect(world, way, [&patient(), &patient()])
 }
 
 impl Opening {
@@ -143,7 +115,6 @@ impl Opening {
     }
 
     fn open(self, conn: Conn) -> End {
-        let conn = conn.wait_established(LIMIT).expect("established");
         let held = match self.wait {
             Some((mut wait, place)) => {
                 let member = wait.add(place, conn).expect("added");
