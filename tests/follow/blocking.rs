@@ -4,11 +4,11 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
 
 use rpma::sim::now;
-use rpma::{ComplChannel, ConnCfg, Ep, Error, Srq, SrqCfg};
+use rpma::{ComplChannel, ConnCfg, Error, Srq, SrqCfg};
 use tokio::time::{Instant, sleep};
 
-use crate::common::region;
-use crate::world::{ALWAYS, DAY, World, completion, virtually, write};
+use crate::common::{Pair, World, region};
+use crate::world::{ALWAYS, DAY, completion, connect, virtually, write};
 
 const LEN: usize = 64;
 const HOUR: Duration = Duration::from_secs(3_600);
@@ -19,9 +19,9 @@ const HOUR: Duration = Duration::from_secs(3_600);
 #[test]
 fn a_wait_that_blocks_is_jumped_over() {
     virtually(async |fabric| {
-        let world = World::new(fabric);
+        let world = World::on(fabric);
         let (began, real) = (Instant::now(), std::time::Instant::now());
-        let ep = Ep::listen_on(&world.server, (world.hosts[1].addr(), 0).into()).expect("listens");
+        let ep = world.listen();
         let cfg = ConnCfg::new();
         let next = |limit| ep.next_conn_req_timeout(&cfg, limit);
         assert!(matches!(next(Duration::ZERO), Err(Error::NoEvent)));
@@ -33,17 +33,16 @@ fn a_wait_that_blocks_is_jumped_over() {
         assert!(real.elapsed() < DAY);
 
         // Work that is put off meanwhile is due in the fabric's time.
-        let (client, _server) = world.connect(&cfg, &cfg).await;
-        let (source, _target, remote) = world.memory(LEN);
-        let to = remote.slice(..).expect("all of it");
+        let (client, _server) = connect(&world, &cfg, &cfg).await.ends();
+        let memories = world.memories(LEN);
+        let (source, to) = (&memories.source, memories.to());
         world.link.delay(HOUR);
-        assert!(write(&client, &source, to).await.result().is_ok());
+        assert!(write(&client, source, to).await.result().is_ok());
         assert_eq!(now(), Instant::now().into_std(), "it has caught up");
         assert!(Instant::now() >= began + DAY + HOUR);
 
         // A wait for a device.
-        let from = source.slice(..).expect("all of it");
-        let posted = client.write(to, from, ALWAYS, 1).expect("posted");
+        let posted = memories.write(&client, 1).expect("posted");
         client.wait_for(posted, DAY, |_| {}).expect("in time");
         let ahead = now() - Instant::now().into_std();
         assert!((HOUR / 2..DAY).contains(&ahead), "{ahead:?}");
@@ -56,18 +55,18 @@ fn a_wait_that_blocks_is_jumped_over() {
 #[test]
 fn a_drop_may_wait_for_its_device() {
     virtually(async |fabric| {
-        let world = World::new(fabric);
+        let world = World::on(fabric);
         let mut cfg = SrqCfg::new();
         cfg.set_rq_size(4);
-        let srq = Srq::new(&world.server, &cfg).expect("a shared queue");
-        let memory = region(&world.server, LEN, rpma::MrUsage::RECV);
+        let srq = Srq::new(&world.peers[1], &cfg).expect("a shared queue");
+        let memory = region(&world.peers[1], LEN, rpma::MrUsage::RECV);
         srq.recv(memory.slice(..).expect("all of it"), 1)
             .expect("posted");
         let mut cfg = ConnCfg::new();
         cfg.set_srq(Some(&srq));
         cfg.set_compl_channel(ComplChannel::PerCq);
-        let (client, server) = world.connect(&ConnCfg::new(), &cfg).await;
-        let message = region(&world.client, LEN, rpma::MrUsage::SEND);
+        let Pair { client, server } = connect(&world, &ConnCfg::new(), &cfg).await;
+        let message = region(&world.peers[0], LEN, rpma::MrUsage::SEND);
         let message = message.slice(..).expect("all of it");
         client.send(message, ALWAYS, 2).expect("posted");
         assert!(completion(&client).await.result().is_ok());
@@ -85,8 +84,9 @@ fn a_drop_may_wait_for_its_device() {
 #[test]
 fn a_wait_in_vain_panics() {
     virtually(async |fabric| {
-        let world = World::new(fabric);
-        let (client, _server) = world.connect(&ConnCfg::new(), &ConnCfg::new()).await;
+        let world = World::on(fabric);
+        let cfg = ConnCfg::new();
+        let (client, _server) = connect(&world, &cfg, &cfg).await.ends();
         let waits = || client.next_event();
         let panic = catch_unwind(AssertUnwindSafe(waits)).expect_err("nothing is to come");
         let text = panic.downcast_ref::<String>().expect("a text");
@@ -94,8 +94,8 @@ fn a_wait_in_vain_panics() {
             assert!(text.contains(part), "{text}");
         }
         // The fabric goes on.
-        let (source, _target, remote) = world.memory(LEN);
-        let to = remote.slice(..).expect("all of it");
-        assert!(write(&client, &source, to).await.result().is_ok());
+        let memories = world.memories(LEN);
+        let (source, to) = (&memories.source, memories.to());
+        assert!(write(&client, source, to).await.result().is_ok());
     });
 }

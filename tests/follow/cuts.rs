@@ -7,8 +7,8 @@ use rpma::sim::{Cut, Fabric, Host, Loss, Platform, Pmem, Profile, Visited};
 use rpma::{Conn, ConnCfg, FlushType, Mr, MrRemote, MrUsage, Peer, PeerCfg};
 use tokio::time::sleep_until;
 
-use crate::common::{Memory, region};
-use crate::world::{ALWAYS, World, completion, follow, paused, write};
+use crate::common::{Memory, World, region};
+use crate::world::{ALWAYS, completion, connect, follow, paused, write};
 
 /// A record, and the number of records at the begin of the log.
 const RECORD: usize = 64;
@@ -91,7 +91,7 @@ fn cut_everywhere(profile: &Profile, platform: Platform, fault: Fault) -> Result
     let runtime = paused();
     let fabric = Fabric::new(profile.clone());
     runtime.block_on(async { follow(&fabric) });
-    let world = World::new(&fabric);
+    let world = World::on(&fabric);
     let host = &world.hosts[1];
     host.set_platform(platform);
     let pmem = host.pmem("log", SIZE);
@@ -105,15 +105,16 @@ fn cut_everywhere(profile: &Profile, platform: Platform, fault: Fault) -> Result
     let run = || {
         runtime.block_on(async {
             tokio::spawn(fabric.tick(|at| sleep_until(at.into())));
-            let target = serve(host, &pmem, &world.server);
-            let (conn, _end) = world.connect(&ConnCfg::new(), &ConnCfg::new()).await;
+            let target = serve(host, &pmem, &world.peers[1]);
+            let cfg = ConnCfg::new();
+            let (conn, _end) = connect(&world, &cfg, &cfg).await.ends();
             let mut cfg = PeerCfg::new();
             cfg.set_direct_write_to_pmem(host.may_promise_direct_write(conn.has_native_flush()));
             conn.apply_remote_peer_cfg(&cfg);
             let log = Log {
                 conn,
                 remote: MrRemote::from_descriptor(&target.get_descriptor()).expect("valid"),
-                source: region(&world.client, RECORD, MrUsage::WRITE_SRC),
+                source: region(&world.peers[0], RECORD, MrUsage::WRITE_SRC),
                 fault,
             };
             for number in 0..RECORDS {

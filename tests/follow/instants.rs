@@ -10,9 +10,9 @@ use rpma::{
 };
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 
-use crate::common::{Memory, region};
+use crate::common::{Memory, Pair, World, region};
 use crate::world::{
-    ALWAYS, DAY, World, accept, completion, event, next, peer, readable, resolved, virtually, write,
+    ALWAYS, DAY, accept, completion, connect, event, next, readable, resolved, virtually, write,
 };
 
 const LEN: usize = 64;
@@ -38,25 +38,25 @@ async fn taking<T>(what: impl Future<Output = T>) -> (T, Duration) {
 
 /// All that this program is about, one after the other.
 async fn program(fabric: &Fabric) -> Instants {
-    let (world, began) = (World::new(fabric), Instant::now());
+    let (world, began) = (World::on(fabric), Instant::now());
     let mut instants = Instants::new();
     let mut note = |what| instants.push((what, began.elapsed().as_millis()));
-    let (source, _target, remote) = world.memory(LEN);
-    let to = remote.slice(..).expect("all of it");
+    let memories = world.memories(LEN);
+    let (source, to) = (&memories.source, memories.to());
 
-    let (client, server) = world.connect(&cfg(), &cfg()).await;
+    let Pair { client, server } = connect(&world, &cfg(), &cfg()).await;
     note("connected");
-    assert!(write(&client, &source, to).await.result().is_ok());
+    assert!(write(&client, source, to).await.result().is_ok());
     note("written");
 
     // A limit of the program is longer than the delay, and another one is shorter.
     world.link.delay(5 * MS);
-    let (wc, took) = taking(timeout(DAY, write(&client, &source, to))).await;
+    let (wc, took) = taking(timeout(DAY, write(&client, source, to))).await;
     assert!(wc.expect("in time").result().is_ok());
     assert!((5 * MS..8 * MS).contains(&took), "{took:?}");
     note("delayed");
     world.link.delay(300 * MS);
-    let (late, took) = taking(timeout(10 * MS, write(&client, &source, to))).await;
+    let (late, took) = taking(timeout(10 * MS, write(&client, source, to))).await;
     assert!(late.is_err() && took == 10 * MS, "{took:?}");
     note("timed out");
     assert!(completion(&client).await.result().is_ok());
@@ -64,15 +64,15 @@ async fn program(fabric: &Fabric) -> Instants {
     world.link.delay(Duration::ZERO);
 
     // A message waits for a receive.
-    let taken = region(&world.server, LEN, MrUsage::RECV);
-    let message = region(&world.client, LEN, MrUsage::SEND);
+    let taken = region(&world.peers[1], LEN, MrUsage::RECV);
+    let message = region(&world.peers[0], LEN, MrUsage::SEND);
     let ((), took) = taking(not_ready(&client, &server, &message, &taken)).await;
     assert!((40 * MS..50 * MS).contains(&took), "{took:?}");
     note("received");
 
     // A peer that does not answer is given up.
     world.link.partition();
-    let (wc, took) = taking(write(&client, &source, to)).await;
+    let (wc, took) = taking(write(&client, source, to)).await;
     let failure = wc.result().expect_err("it is given up");
     assert_eq!(failure.status, WcStatus::RETRY_EXC_ERR);
     let retries = Duration::from_nanos(7 * (4_096 << 19));
@@ -106,8 +106,8 @@ async fn ends(world: &World, began: Instant) -> Instants {
     impatient.set_rnr_retry_count(3).expect("3 bits");
     // 491.52 ms.
     impatient.set_min_rnr_timer(Some(31)).expect("5 bits");
-    let (client, server) = world.connect(&cfg(), &impatient).await;
-    let message = region(&world.client, LEN, MrUsage::SEND);
+    let Pair { client, server } = connect(world, &cfg(), &impatient).await;
+    let message = region(&world.peers[0], LEN, MrUsage::SEND);
     let slice = message.slice(..).expect("all of it");
     client.send(slice, ALWAYS, 0).expect("posted");
     let (wc, took) = taking(completion(&client)).await;
@@ -122,7 +122,7 @@ async fn ends(world: &World, began: Instant) -> Instants {
     let limit = Duration::from_secs(12);
     let mut watched = cfg();
     watched.set_keep_alive(Some(limit)).expect("long enough");
-    let (client, server) = world.connect(&watched, &cfg()).await;
+    let Pair { client, server } = connect(world, &watched, &cfg()).await;
     world.hosts[1].freeze();
     let ((), took) = taking(async {
         loop {
@@ -144,20 +144,20 @@ async fn ends(world: &World, began: Instant) -> Instants {
     quick.set_timeout(700 * MS);
     let [a, b, c, _] = world.hosts[1].addr().octets();
     let nobody = ([a, b, c, 99], 7).into();
-    let resolving = ConnReq::resolve(&world.client, nobody, &quick).expect("begins");
+    let resolving = ConnReq::resolve(&world.peers[0], nobody, &quick).expect("begins");
     let (error, took) = taking(resolved(resolving)).await;
     assert!(error.is_err() && took == 700 * MS, "{took:?}");
     note("unresolved");
 
     // A client comes back to a server that is not there yet, after waits that are random.
     let at = (world.hosts[1].addr(), 7204).into();
-    let server = world.server.clone();
+    let server = world.peers[1].clone();
     let serving = tokio::spawn(async move {
         sleep(Duration::from_secs(20)).await;
         let ep = Ep::listen_on(&server, at).expect("listens");
         accept(&ep, &cfg()).await
     });
-    let conn = comes_back(&world.client, at).await;
+    let conn = comes_back(&world.peers[0], at).await;
     note("came back");
     drop((conn, serving.await.expect("no panic")));
     instants
@@ -199,27 +199,18 @@ fn the_instants_are_the_same_in_each_run() {
 #[test]
 fn an_earlier_timer_is_not_late() {
     virtually(async |fabric| {
-        let world = World::new(fabric);
-        let (third, other) = (fabric.host("third"), fabric.host("other"));
-        let far = World {
-            link: fabric.between(&third, &other),
-            client: peer(&third),
-            server: peer(&other),
-            hosts: [third, other],
-        };
-        let (source, _target, remote) = world.memory(LEN);
-        let (far_source, _far_target, far_remote) = far.memory(LEN);
-        let (client, _server) = world.connect(&cfg(), &cfg()).await;
-        let (far_client, _far_server) = far.connect(&cfg(), &cfg()).await;
+        let world = World::on(fabric);
+        let far = World::named(fabric, ["third", "other"]);
+        let (memories, far_memories) = (world.memories(LEN), far.memories(LEN));
+        let (client, _server) = connect(&world, &cfg(), &cfg()).await.ends();
+        let (far_client, _far_server) = connect(&far, &cfg(), &cfg()).await.ends();
         far.link.partition();
-        let slice = far_source.slice(..).expect("all of it");
-        let far_to = far_remote.slice(..).expect("all of it");
-        far_client.write(far_to, slice, ALWAYS, 0).expect("posted");
+        far_memories.write(&far_client, 0).expect("posted");
         // The future sleeps until the first retry, 2.15 s later.
         sleep(100 * MS).await;
         world.link.delay(30 * MS);
-        let to = remote.slice(..).expect("all of it");
-        let (wc, took) = taking(write(&client, &source, to)).await;
+        let (source, to) = (&memories.source, memories.to());
+        let (wc, took) = taking(write(&client, source, to)).await;
         assert!(wc.result().is_ok());
         assert!((30 * MS..33 * MS).contains(&took), "{took:?}");
         assert!(completion(&far_client).await.result().is_err());
@@ -230,8 +221,8 @@ fn an_earlier_timer_is_not_late() {
 #[test]
 fn an_end_is_told() {
     virtually(async |fabric| {
-        let world = World::new(fabric);
-        let (client, server) = world.connect(&cfg(), &cfg()).await;
+        let world = World::on(fabric);
+        let Pair { client, server } = connect(&world, &cfg(), &cfg()).await;
         let ending = tokio::spawn(async move {
             sleep(5 * MS).await;
             server.disconnect().expect("disconnects");

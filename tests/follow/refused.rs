@@ -8,8 +8,8 @@ use rpma::ConnReq;
 use rpma::sim::{Fabric, Profile, sweep};
 use tokio::time::sleep_until;
 
-use crate::common::profile;
-use crate::world::{World, follow, paused};
+use crate::common::{World, profile};
+use crate::world::{follow, paused};
 
 /// Runs something that panics, and returns the message.
 fn refused(run: impl FnOnce()) -> String {
@@ -52,10 +52,10 @@ fn one_clock_only() {
 fn not_in_the_middle() {
     paused().block_on(async {
         let fabric = Fabric::new(profile());
-        let world = World::new(&fabric);
+        let world = World::on(&fabric);
         let [a, b, c, _] = world.hosts[1].addr().octets();
         let nobody = ([a, b, c, 99], 7).into();
-        let resolving = ConnReq::resolve(&world.client, nobody, &Default::default());
+        let resolving = ConnReq::resolve(&world.peers[0], nobody, &Default::default());
         contains(&refused(|| follow(&fabric)), "put something off");
         drop(resolving);
     });

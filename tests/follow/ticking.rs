@@ -8,8 +8,8 @@ use rpma::ConnReq;
 use rpma::sim::{Fabric, Host};
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 
-use crate::common::profile;
-use crate::world::{DAY, World, follow, paused, resolved};
+use crate::common::{World, profile};
+use crate::world::{DAY, follow, paused, resolved};
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -25,7 +25,7 @@ fn fails_after(world: &World, limit: Duration) -> impl Future<Output = ()> + use
     let nobody = ([a, b, c, 99], 7).into();
     let mut cfg = rpma::ConnCfg::new();
     cfg.set_timeout(limit);
-    let resolving = ConnReq::resolve(&world.client, nobody, &cfg).expect("begins");
+    let resolving = ConnReq::resolve(&world.peers[0], nobody, &cfg).expect("begins");
     async { drop(resolved(resolving).await.expect_err("nobody is there")) }
 }
 
@@ -37,7 +37,7 @@ fn another_one_goes_on() {
         let fabric = Fabric::new(profile());
         follow(&fabric);
         let tick = || fabric.tick(|at| sleep_until(at.into()));
-        let world = World::new(&fabric);
+        let world = World::on(&fabric);
         let began = Instant::now();
         let ticking = tokio::spawn(tick());
         let mut failing = pin!(fails(&world));
@@ -65,7 +65,7 @@ fn no_thread_does_what_is_due() {
     paused().block_on(async {
         let fabric = Fabric::new(profile());
         follow(&fabric);
-        let world = World::new(&fabric);
+        let world = World::on(&fabric);
         let short = Duration::from_millis(1);
         let mut failing = pin!(fails_after(&world, short));
         let early = timeout(SECOND, &mut failing).await;
@@ -86,7 +86,7 @@ fn it_ends_with_its_fabric() {
             let fabric = Fabric::new(profile());
             follow(&fabric);
             let ticking = tokio::spawn(fabric.tick(|at| sleep_until(at.into())));
-            let world = World::new(&fabric);
+            let world = World::on(&fabric);
             if !is_idle {
                 // The address is asked for until then.
                 drop(fails(&world));

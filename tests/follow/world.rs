@@ -1,20 +1,20 @@
-//! A runtime with a paused clock, two hosts, and connections between tasks of one thread.
+//! A runtime with a paused clock, and connections between tasks of one thread.
 
 use std::io;
 use std::os::fd::AsFd;
 use std::time::Duration;
 
-use rpma::sim::{Fabric, Host, Link};
+use rpma::sim::{Fabric, Host};
 use rpma::{
-    Conn, ConnCfg, ConnEvent, ConnReq, Device, Ep, Error, Flags, Mr, MrRemote, MrUsage, Next, Peer,
-    Progress, RemoteSlice, Resolving, Result, Side, Wc,
+    Conn, ConnCfg, ConnEvent, ConnReq, Ep, Error, Flags, Mr, Next, Progress, RemoteSlice,
+    Resolving, Result, Wc,
 };
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 use tokio::runtime::{Builder, Runtime};
 use tokio::time::{Instant, sleep_until, timeout, timeout_at};
 
-use crate::common::{Memory, profile, region, remote};
+use crate::common::{Memory, Pair, World, profile};
 
 pub(crate) const ALWAYS: Flags = Flags::COMPLETION_ALWAYS;
 /// A day: of no use where time stands still, and over at once where no other event can come.
@@ -48,61 +48,21 @@ pub(crate) fn virtually<T>(test: impl AsyncFnOnce(&Fabric) -> T) -> T {
     })
 }
 
-/// Two hosts, each with a peer.
-pub(crate) struct World {
-    pub(crate) hosts: [Host; 2],
-    /// From the first one to the second.
-    pub(crate) link: Link,
-    pub(crate) client: Peer,
-    pub(crate) server: Peer,
-}
-
-impl World {
-    pub(crate) fn new(fabric: &Fabric) -> Self {
-        let hosts = ["client", "server"].map(|name| fabric.host(name));
-        let link = fabric.between(&hosts[0], &hosts[1]);
-        let [client, server] = hosts.each_ref().map(peer);
-        assert!(Host::current().is_none(), "no task is on a host");
-        Self {
-            hosts,
-            link,
-            client,
-            server,
-        }
+/// Two ends of a connection, made by two tasks.
+pub(crate) async fn connect(world: &World, client: &ConnCfg, server: &ConnCfg) -> Pair {
+    assert!(Host::current().is_none(), "no task is on a host");
+    let ep = world.listen();
+    let at = (world.hosts[1].addr(), ep.get_port()).into();
+    let server = server.clone();
+    let serving = tokio::spawn(async move { accept(&ep, &server).await });
+    let req = ConnReq::resolve(&world.peers[0], at, client).expect("begins");
+    let req = resolved(req).await.expect("resolves");
+    let client = req.connect(&[]).expect("asks");
+    assert_eq!(event(&client).await, ConnEvent::Established);
+    Pair {
+        client,
+        server: serving.await.expect("no panic"),
     }
-
-    /// Two ends of a connection, made by two tasks.
-    pub(crate) async fn connect(&self, client: &ConnCfg, server: &ConnCfg) -> (Conn, Conn) {
-        let at = (self.hosts[1].addr(), 0).into();
-        let ep = Ep::listen_on(&self.server, at).expect("listens");
-        let at = (self.hosts[1].addr(), ep.get_port()).into();
-        let server = server.clone();
-        let serving = tokio::spawn(async move { accept(&ep, &server).await });
-        let req = ConnReq::resolve(&self.client, at, client).expect("begins");
-        let req = resolved(req).await.expect("resolves");
-        let conn = req.connect(&[]).expect("asks");
-        assert_eq!(event(&conn).await, ConnEvent::Established);
-        (conn, serving.await.expect("no panic"))
-    }
-
-    /// Memory at both ends.
-    pub(crate) fn memory(&self, len: usize) -> (Mr<Memory>, Mr<Memory>, MrRemote) {
-        let source = region(&self.client, len, MrUsage::WRITE_SRC);
-        let target = region(
-            &self.server,
-            len,
-            MrUsage::WRITE_DST | MrUsage::FLUSH_TYPE_VISIBILITY,
-        );
-        let remote = remote(&target);
-        (source, target, remote)
-    }
-}
-
-/// A peer of a host's device: opening the device is all that is done on a host.
-pub(crate) fn peer(host: &Host) -> Peer {
-    let _entered = host.enter();
-    let device = Device::from_addr(&host.addr().to_string(), Side::Local);
-    Peer::new(&device.expect("the host's device")).expect("a peer")
 }
 
 /// Waits until a descriptor may be readable.
