@@ -7,9 +7,9 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::time::Duration;
 
 use rpma::sim::{Fabric, Profile, sleep};
-use rpma::{Conn, ConnCfg, ConnReq, Ep, Flags, Mr, MrUsage};
+use rpma::{Conn, ConnCfg, Flags, Mr};
 
-use crate::common::{LIMIT, Memory, pattern, peer, region, remote};
+use crate::common::{Memories, Memory, Pair, World, remote};
 
 /// Seeds of each profile.
 const RUNS: u64 = 100;
@@ -64,41 +64,21 @@ fn write_all(client: &Conn, source: &Mr<Memory>, target: &Mr<Memory>) {
 /// Returns how many bytes of the server's memory change after the server has lost its client.
 fn changed(profile: &Profile, seed: u64, stands: Stands, does: Server) -> usize {
     let fabric = Fabric::seeded(profile.clone(), seed);
-    let hosts = ["client", "server"].map(|name| fabric.host(name));
-    let addr = hosts[1].addr().to_string();
-    let usage = [MrUsage::WRITE_SRC, MrUsage::WRITE_DST];
-    let [(client_peer, source), (server_peer, target)] = [0, 1].map(|n| {
-        let _entered = hosts[n].enter();
-        let peer = peer();
-        let region = region(&peer, WRITES * LEN, usage[n]);
-        (peer, region)
-    });
-    source
-        .write_at(0, &pattern(WRITES * LEN, seed))
-        .expect("inside");
-    let ep = {
-        let _entered = hosts[1].enter();
-        Ep::listen(&server_peer, &addr, 0).expect("listens")
-    };
-    let _entered = hosts[0].enter();
+    let world = World::on(&fabric);
+    let Memories { source, target } = world.memories(WRITES * LEN);
+    let _entered = world.hosts[0].enter();
     let mut patient = ConnCfg::new();
     patient.set_retry_count(7).expect("possible");
-    let req = ConnReq::new(&client_peer, &addr, ep.get_port(), &patient).expect("resolves");
-    let asking = req.connect(&[]).expect("asks");
-    let req = ep.next_conn_req_timeout(&patient, LIMIT).expect("asks");
-    let server = req.connect(&[]).expect("accepts");
-    let client = asking.wait_established(LIMIT).expect("accepted");
-    let server = server.wait_established(LIMIT).expect("established");
+    let Pair { client, server } = world.connect(&patient, &patient);
 
-    let link = fabric.between(&hosts[0], &hosts[1]);
     match stands {
-        Stands::BeforeItSends => hosts[0].freeze(),
-        Stands::WhileTheyTravel | Stands::Never => link.delay_up_to(WAY),
+        Stands::BeforeItSends => world.hosts[0].freeze(),
+        Stands::WhileTheyTravel | Stands::Never => world.link.delay_up_to(WAY),
     }
     write_all(&client, &source, &target);
     if let Stands::WhileTheyTravel = stands {
         sleep(WAY * (seed % 4) as u32 / 4);
-        hosts[0].freeze();
+        world.hosts[0].freeze();
     }
 
     let kept = match does {
@@ -113,7 +93,7 @@ fn changed(profile: &Profile, seed: u64, stands: Stands, does: Server) -> usize 
         }
     };
     let before = bytes(&target);
-    hosts[0].thaw();
+    world.hosts[0].thaw();
     if let Server::CutsOff = does {
         // The client may have noticed already.
         let (from, to) = (source.slice(8..16), remote(&target).slice(..8));

@@ -1,31 +1,23 @@
 //! Connections in each state, their neighbours, and drops around them.
 
 use rpma::wait::{Happened, Wait};
-use rpma::{Conn, ConnCfg, ConnEvent, ConnReq, Ep, Error, MrSlice, Peer, Wc, WcStatus};
+use rpma::{Conn, ConnCfg, ConnEvent, Error, MrSlice, Wc, WcStatus};
 
 use crate::common::{
-    LIMIT, Pair, addr, completion, contents, device_test, event, next_completion, opcode_of,
-    pattern, peer, remote,
+    LIMIT, Memories, Pair, accept, ask, completion, contents, device_test, event, listen,
+    next_completion, opcode_of, pattern, peer, request,
 };
-use crate::support::{
-    ALWAYS, LEN, Memories, flushed, numbers, receive, waits_until_it_fails, write_nothing,
-};
-
-/// A client that asks, and the endpoint that it asks.
-fn asking(peer: &Peer) -> (Conn, Ep) {
-    let ep = Ep::listen(peer, &addr(), 0).expect("listens");
-    let req = ConnReq::new(peer, &addr(), ep.get_port(), &ConnCfg::new()).expect("resolves");
-    (req.connect(&[]).expect("asks"), ep)
-}
+use crate::support::{ALWAYS, LEN, flushed, numbers, receive, waits_until_it_fails, write_nothing};
 
 /// Promise: a connection that is not established yet is cut off as any other, and its receives come
 /// back. It is never established afterwards.
 #[test]
 fn a_connection_that_is_not_established() {
     device_test(|| {
-        let peer = peer();
+        let (peer, cfg) = (peer(), ConnCfg::new());
+        let ep = listen(&peer);
         // No answer has come.
-        let (client, ep) = asking(&peer);
+        let client = ask(&peer, &ep, &cfg);
         receive(&client, 0..3);
         let rest = client.cut_off().expect("cut off");
         assert_eq!(
@@ -35,9 +27,9 @@ fn a_connection_that_is_not_established() {
         drop(ep);
 
         // It is accepted, and has not taken the event.
-        let (client, ep) = asking(&peer);
-        let req = ep.next_conn_req_timeout(&ConnCfg::new(), LIMIT);
-        let req = req.expect("a request");
+        let ep = listen(&peer);
+        let client = ask(&peer, &ep, &cfg);
+        let req = request(&ep, &cfg);
         req.recv(MrSlice::EMPTY, 7).expect("posted");
         let server = req.connect(&[]).expect("accepts");
         let rest = server.cut_off().expect("cut off");
@@ -79,9 +71,9 @@ fn a_connection_that_has_ended() {
 
         // Its operation was refused.
         let Pair { client, server } = Pair::new(&peer);
-        let memories = Memories::new(&peer);
+        let memories = Memories::new(&peer, &peer, LEN);
         receive(&server, 0..2);
-        let gone = remote(&memories.target).slice(..).expect("all");
+        let gone = memories.to();
         drop(memories.target);
         let from = memories.source.slice(..).expect("all");
         server.write(gone, from, ALWAYS, 5).expect("posted");
@@ -109,14 +101,14 @@ fn completion_of_send(conn: &Conn) -> Wc {
 fn writes_of_the_peer_fail() {
     device_test(|| {
         let peer = peer();
-        let memories = Memories::new(&peer);
+        let memories = Memories::new(&peer, &peer, LEN);
         let mut cfg = ConnCfg::new();
         cfg.set_retry_count(1).expect("possible");
         cfg.set_ack_timeout(Some(8)).expect("possible");
         let Pair { client, server } = Pair::with(&peer, &cfg, &cfg);
         memories.write(&client, 1).expect("posted");
         opcode_of(&completion(&client), 1);
-        assert_eq!(contents(&memories.target), pattern(LEN, 7));
+        assert_eq!(contents(&memories.target), pattern(LEN, 1));
         memories.target.write_at(0, &[0; LEN]).expect("inside");
         assert!(server.cut_off().expect("cut off").is_empty());
         // The client may not have heard of it.
@@ -134,12 +126,12 @@ fn writes_of_the_peer_fail() {
 fn another_connection_still_writes() {
     device_test(|| {
         let peer = peer();
-        let memories = Memories::new(&peer);
+        let memories = Memories::new(&peer, &peer, LEN);
         let [one, other] = [(); 2].map(|()| Pair::new(&peer));
         assert!(one.server.cut_off().expect("cut off").is_empty());
         memories.write(&other.client, 1).expect("posted");
         opcode_of(&completion(&other.client), 1);
-        assert_eq!(contents(&memories.target), pattern(LEN, 7));
+        assert_eq!(contents(&memories.target), pattern(LEN, 1));
         write_nothing(&other.server, 2);
         opcode_of(&completion(&other.server), 2);
     });
@@ -153,12 +145,12 @@ fn a_member_of_a_wait() {
         let peer = peer();
         let mut wait = Wait::new().expect("a wait");
         let mut wcs = [Wc::default(); 4];
+        let ep = listen(&peer);
         let [(gone, one), (stays, other)] = [(); 2].map(|()| {
             let place = wait.place();
             let cfg = place.cfg(&peer, &ConnCfg::new()).expect("settings");
-            let (client, ep) = asking(&peer);
-            let req = ep.next_conn_req_timeout(&cfg, LIMIT).expect("a request");
-            let server = req.connect(&[]).expect("accepts");
+            let client = ask(&peer, &ep, &ConnCfg::new());
+            let server = accept(&ep, &cfg);
             assert_eq!(event(&client), ConnEvent::Established);
             let member = wait.add(place, server).expect("added");
             let happened = wait.next(&mut wcs, LIMIT).expect("waits");
@@ -188,7 +180,7 @@ fn a_member_of_a_wait() {
 fn things_around_it_go_in_any_order() {
     device_test(|| {
         let peer = peer();
-        let memories = Memories::new(&peer);
+        let memories = Memories::new(&peer, &peer, LEN);
         let Pair { client, server } = Pair::new(&peer);
         let cq = server.get_cq().clone();
         memories.write(&server, 1).expect("posted");

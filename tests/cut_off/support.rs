@@ -2,34 +2,12 @@
 
 use std::ops::Range;
 
-use rpma::{Conn, Cq, Error, Flags, Mr, MrSlice, MrUsage, Peer, Posted, RemoteSlice, Wc, WcStatus};
+use rpma::{Conn, Cq, Error, Flags, MrSlice, RemoteSlice, Wc, WcStatus};
 
-use crate::common::{LIMIT, Memory, pattern, region, remote};
+use crate::common::LIMIT;
 
 pub(crate) const ALWAYS: Flags = Flags::COMPLETION_ALWAYS;
 pub(crate) const LEN: usize = 64;
-
-/// The memory of a server, and a source with other bytes.
-pub(crate) struct Memories {
-    pub(crate) source: Mr<Memory>,
-    pub(crate) target: Mr<Memory>,
-}
-
-impl Memories {
-    pub(crate) fn new(peer: &Peer) -> Self {
-        let source = region(peer, LEN, MrUsage::WRITE_SRC);
-        source.write_at(0, &pattern(LEN, 7)).expect("inside");
-        let target = region(peer, LEN, MrUsage::WRITE_DST);
-        Self { source, target }
-    }
-
-    /// Writes all bytes, if the connection takes operations.
-    pub(crate) fn write(&self, conn: &Conn, op_context: u64) -> Result<Posted, Error> {
-        let to = remote(&self.target).slice(..).expect("all");
-        let from = self.source.slice(..).expect("all");
-        conn.write(to, from, ALWAYS, op_context)
-    }
-}
 
 pub(crate) fn write_nothing(conn: &Conn, op_context: u64) {
     let posted = conn.write(RemoteSlice::EMPTY, MrSlice::EMPTY, ALWAYS, op_context);
