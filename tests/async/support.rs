@@ -1,7 +1,7 @@
 //! Two ends of one connection on one thread of tokio, their memory, and futures that are dropped.
 
 use std::future::{Future, poll_fn};
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::pin::Pin;
 use std::task::Poll;
 use std::time::Duration;
@@ -105,15 +105,26 @@ impl Ends {
 
 /// A connection of the reactor with itself.
 pub(crate) async fn connect(reactor: &Reactor, client: &Setup, server: &Setup) -> (Conn, Conn) {
-    let (listener, addr) = listen(reactor);
+    let ip = common::addr().parse().expect("an address");
+    connect_to(reactor, (reactor, ip), client, server).await
+}
+
+/// A connection of a reactor with another one, which listens at this address of its host.
+pub(crate) async fn connect_to(
+    from: &Reactor,
+    (to, ip): (&Reactor, IpAddr),
+    client: &Setup,
+    server: &Setup,
+) -> (Conn, Conn) {
+    let listener = to.listen((ip, 0).into()).expect("listens");
+    let at = (ip, listener.port()).into();
     let server = server.clone();
     let accepting = async move {
         let incoming = listener.accept().await.expect("a request");
         assert_eq!(&incoming.private_data()[..2], b"to");
         incoming.accept(&server, b"fro").await.expect("established")
     };
-    let connecting = reactor.connect(addr, client, b"to");
-    let (client, server) = both(connecting, accepting).await;
+    let (client, server) = both(from.connect(at, client, b"to"), accepting).await;
     (client.expect("established"), server)
 }
 

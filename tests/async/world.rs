@@ -1,23 +1,28 @@
 //! Two hosts in the time of a paused clock, both on one thread of tokio.
 
 use std::collections::BTreeMap;
+use std::ops::Deref;
 
-use rpma::sim::{Fabric, Host, Link};
-use rpma::{ConnCfg, Peer};
+use rpma::ConnCfg;
+use rpma::sim::Fabric;
 use rpma_async::{Conn, Reactor, Setup};
 use tokio::time::{Instant, sleep_until};
 
-use crate::common::{peer, profile};
-use crate::support::{Memories, both};
+use crate::common::{self, profile};
+use crate::support::{Memories, connect_to};
 
 /// Two hosts, each with a reactor.
 pub(crate) struct World {
-    pub(crate) hosts: [Host; 2],
-    /// From the first one to the second.
-    pub(crate) link: Link,
-    pub(crate) peers: [Peer; 2],
+    two: common::World,
     pub(crate) reactors: [Reactor; 2],
-    pub(crate) fabric: Fabric,
+}
+
+impl Deref for World {
+    type Target = common::World;
+
+    fn deref(&self) -> &common::World {
+        &self.two
+    }
 }
 
 /// Settings that notice a lost peer in 2 s.
@@ -61,17 +66,11 @@ pub(crate) fn leaving<T>(
 
 impl World {
     pub(crate) fn new(fabric: &Fabric) -> Self {
-        let hosts = ["client", "server"].map(|name| fabric.host(name));
-        let peers = hosts.each_ref().map(|host| {
-            let _entered = host.enter();
-            peer()
-        });
+        let two = common::World::on(fabric);
+        let spawn = |peer| Reactor::spawn(peer).expect("a reactor");
         Self {
-            link: fabric.between(&hosts[0], &hosts[1]),
-            reactors: [0, 1].map(|at: usize| Reactor::spawn(&peers[at]).expect("a reactor")),
-            hosts,
-            peers,
-            fabric: fabric.clone(),
+            reactors: two.peers.each_ref().map(spawn),
+            two,
         }
     }
 
@@ -93,15 +92,7 @@ impl World {
         client: &Setup,
         server: &Setup,
     ) -> (Conn, Conn) {
-        let at = (self.hosts[1].addr(), 0).into();
-        let listener = self.reactors[1].listen(at).expect("listens");
-        let at = (self.hosts[1].addr(), listener.port()).into();
-        let accepting = async {
-            let incoming = listener.accept().await.expect("a request");
-            incoming.accept(server, b"").await.expect("established")
-        };
-        let connecting = reactor.connect(at, client, b"");
-        let (client, server) = both(connecting, accepting).await;
-        (client.expect("established"), server)
+        let to = (&self.reactors[1], self.hosts[1].addr().into());
+        connect_to(reactor, to, client, server).await
     }
 }
