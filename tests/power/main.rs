@@ -10,6 +10,8 @@ mod sim_log;
 mod acks;
 mod again;
 mod commits;
+#[path = "../common/mod.rs"]
+mod common;
 mod cuts;
 mod declared;
 mod early;

@@ -6,9 +6,11 @@ use anyhow::Result;
 use rpma::pmem::PmemMap;
 use rpma::sim::{Fabric, Host, Platform, Pmem, Profile};
 use rpma::{
-    Conn, ConnCfg, ConnReq, Device, Ep, Flags, FlushType, Mr, MrRemote, MrSlice, MrUsage, Next,
-    Peer, PeerCfg, Posted, RemoteSlice, Side, Wc,
+    Conn, ConnCfg, Device, Flags, FlushType, Mr, MrRemote, MrSlice, MrUsage, Next, Peer, PeerCfg,
+    Posted, RemoteSlice, Side, Wc,
 };
+
+use crate::common::Pair;
 
 pub(crate) const LIMIT: Duration = Duration::from_secs(10);
 
@@ -74,7 +76,6 @@ impl World {
             | MrUsage::FLUSH_TYPE_PERSISTENT;
         let target = Mr::reg(&peer, PmemMap::open(pmem.path(), pmem.len())?, usage)?;
         let messages = Mr::reg(&peer, vec![0; 16], MrUsage::SEND | MrUsage::RECV)?;
-        let ep = Ep::listen(&peer, &addr, 0)?;
         drop(on_server);
 
         let far_peer = peer;
@@ -82,20 +83,9 @@ impl World {
         let peer = Peer::new(&Device::from_addr(&addr, Side::Remote)?)?;
         let usage = MrUsage::WRITE_SRC | MrUsage::SEND | MrUsage::RECV | MrUsage::READ_DST;
         let source = Mr::reg(&peer, vec![0; pmem.len()], usage)?;
-        let connect = || -> Result<(Conn, Conn)> {
-            let asking = ConnReq::new(&peer, &addr, ep.get_port(), &cfg)?.connect(&[])?;
-            let far = {
-                let _on_server = server.enter();
-                let asked = ep.next_conn_req_timeout(&ConnCfg::new(), LIMIT)?;
-                asked.connect(&target.get_descriptor())?
-            };
-            Ok((
-                asking.wait_established(LIMIT)?,
-                far.wait_established(LIMIT)?,
-            ))
-        };
-        let (conn, far) = connect()?;
-        let other = connect()?;
+        let (near, far) = ((&peer, &cfg), (&far_peer, &ConnCfg::new()));
+        let connect = || Pair::between(&addr, near, far, (&[], &target.get_descriptor()));
+        let ((conn, far), other) = (connect()?.ends(), connect()?.ends());
         let remote = MrRemote::from_descriptor(conn.get_private_data())?;
         let may = server.may_promise_direct_write(conn.has_native_flush());
         let mut promise = PeerCfg::new();
