@@ -1,6 +1,8 @@
 //! The promises of `rpma::sim` about time and the order of threads: a clock that jumps over waits,
 //! and runs that a seed repeats.
 
+mod common;
+
 use std::collections::BTreeSet;
 use std::env;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -9,39 +11,21 @@ use std::sync::{Arc, Mutex, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use common::{Pair, listen, peer};
 use rpma::pmem::PmemMap;
 use rpma::sim::{Cut, Fabric, Host, Profile, Trace, now, repeatable, sleep};
 use rpma::{
-    Conn, ConnCfg, ConnEvent, ConnReq, Device, Ep, Error, Flags, Mr, MrRemote, MrSlice, MrUsage,
-    Next, Peer, Posted, RemoteSlice, Side, Wc, WcStatus,
+    Conn, ConnCfg, ConnEvent, Error, Flags, Mr, MrRemote, MrSlice, MrUsage, Next, Posted,
+    RemoteSlice, Wc, WcStatus,
 };
 
 const LIMIT: Duration = Duration::from_secs(20);
 const HOUR: Duration = Duration::from_secs(3_600);
 const ALWAYS: Flags = Flags::COMPLETION_ALWAYS;
 
-/// A peer on the host that the thread is on.
-fn peer() -> Peer {
-    let host = Host::current().expect("the thread is on a host");
-    let device = Device::from_addr(&host.addr().to_string(), Side::Local);
-    Peer::new(&device.expect("the host's device")).expect("a peer")
-}
-
 /// Two ends of a connection, both on the host that the thread is on.
-fn pair_with(peer: &Peer, cfg: &ConnCfg) -> (Conn, Conn) {
-    let addr = Host::current().expect("a host").addr().to_string();
-    let ep = Ep::listen(peer, &addr, 0).expect("listens");
-    let req = ConnReq::new(peer, &addr, ep.get_port(), cfg).expect("resolves");
-    let asking = req.connect(&[]).expect("asks");
-    let req = ep.next_conn_req_timeout(cfg, LIMIT);
-    let server = req.expect("a request").connect(&[]).expect("accepts");
-    let client = asking.wait_established(LIMIT).expect("accepted");
-    let server = server.wait_established(LIMIT).expect("established");
-    (client, server)
-}
-
 fn pair() -> (Conn, Conn) {
-    pair_with(&peer(), &ConnCfg::new())
+    Pair::new(&peer()).ends()
 }
 
 /// A write of no bytes, until it is done.
@@ -107,14 +91,14 @@ fn retries_take_virtual_seconds() {
     cfg.set_rnr_retry_count(6).expect("3 bits");
     cfg.set_min_rnr_timer(Some(0)).expect("a code");
     let peer = peer();
-    let (client, server) = pair_with(&peer, &cfg);
+    let Pair { client, server } = Pair::with(&peer, &cfg, &cfg);
     let sent = client.send(MrSlice::EMPTY, ALWAYS, 1);
     sent.expect("posted");
     fails(&client, WcStatus::RNR_RETRY_EXC_ERR);
     drop((client, server));
 
     // A peer that has destroyed its queue pair: 7 times 537 ms.
-    let (client, server) = pair_with(&peer, &ConnCfg::new());
+    let Pair { client, server } = Pair::new(&peer);
     drop(server);
     let posted = client.write(RemoteSlice::EMPTY, MrSlice::EMPTY, ALWAYS, 1);
     posted.expect("posted");
@@ -263,7 +247,7 @@ fn add_twice(host: &Host) -> u64 {
     let usage = MrUsage::READ_SRC | MrUsage::WRITE_DST;
     let number = Mr::reg(&owner, vec![0; 8], usage).expect("registers");
     let remote = MrRemote::from_descriptor(&number.get_descriptor()).expect("valid");
-    let conns = [(); 2].map(|()| pair_with(&owner, &ConnCfg::new()));
+    let conns = [(); 2].map(|()| Pair::new(&owner).ends());
     let adding = conns.map(|(conn, server)| {
         let owner = owner.clone();
         host.spawn(move || {
@@ -459,7 +443,7 @@ fn a_wait_in_vain_is_told_without_a_seed() {
     let (_fabric, host) = jumping();
     let _entered = host.enter();
     let peer = peer();
-    let ep = Ep::listen(&peer, &host.addr().to_string(), 0).expect("listens");
+    let ep = listen(&peer);
     let waiting = host.spawn(move || ep.next_conn_req(&ConnCfg::new()).map(drop));
     let ended = catch_unwind(AssertUnwindSafe(|| waiting.join()));
     // Either of the two.
