@@ -1,9 +1,12 @@
 //! The promises of `rpma::sim` to those who write tests with it.
 
+mod common;
+
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::thread;
 use std::time::Duration;
 
+use common::{Pair, accept, peer, peer_of};
 use rpma::sim::{Entered, Errno, Fabric, Host, How, Profile, sweep};
 use rpma::{
     Conn, ConnCfg, ConnEvent, ConnReq, Device, Ep, Error, Flags, FlushType, Mr, MrRemote, MrSlice,
@@ -12,24 +15,6 @@ use rpma::{
 
 const LIMIT: Duration = Duration::from_secs(20);
 const ALWAYS: Flags = Flags::COMPLETION_ALWAYS;
-
-/// A peer on the host that the thread is on.
-fn peer() -> Peer {
-    let host = Host::current().expect("the thread is on a host");
-    let device = Device::from_addr(&host.addr().to_string(), Side::Local);
-    Peer::new(&device.expect("the host's device")).expect("a peer")
-}
-
-/// Two ends of a connection, both on the host that the thread is on.
-fn pair(peer: &Peer) -> (Conn, Conn) {
-    let addr = Host::current().expect("a host").addr().to_string();
-    let ep = Ep::listen(peer, &addr, 0).expect("listens");
-    let req = ConnReq::new(peer, &addr, ep.get_port(), &ConnCfg::new()).expect("resolves");
-    let asking = req.connect(&[]).expect("asks");
-    let req = ep.next_conn_req_timeout(&ConnCfg::new(), LIMIT);
-    let server = req.expect("a request").connect(&[]).expect("accepts");
-    (asking.wait_established(LIMIT).expect("accepted"), server)
-}
 
 /// Posts a write of no bytes, and polls until it is done.
 fn write(conn: &Conn) {
@@ -180,7 +165,7 @@ fn a_request_alone_is_not_dropped_in_silence() {
     let fabric = Fabric::new(Profile::RXE_6_12);
     let host = fabric.host("here");
     let _entered = host.enter();
-    let (conn, _server) = pair(&peer());
+    let (conn, _server) = Pair::new(&peer()).ends();
     let failing = fabric.fail("ibv_post_send").how(How::LastDropped);
     let failing = failing.next(Errno::IO);
     let posted = conn.write(RemoteSlice::EMPTY, MrSlice::EMPTY, ALWAYS, 1);
@@ -195,7 +180,7 @@ fn events_that_nobody_reads() {
     let fabric = Fabric::new(Profile::RXE_6_12);
     let host = fabric.host("here");
     let _entered = host.enter();
-    let (conn, server) = pair(&peer());
+    let (conn, server) = Pair::new(&peer()).ends();
     let cq = conn.get_cq();
     for _ in 0..EVENTS {
         cq.req_notify(Notify::Any).expect("armed");
@@ -266,12 +251,6 @@ fn a_sweep_has_every_fault() {
     }
 }
 
-/// A peer on a host.
-fn peer_of(host: &Host) -> Peer {
-    let _entered = host.enter();
-    peer()
-}
-
 /// Promise: objects made with a peer are on that peer's host, whichever thread makes them: one on
 /// no host, one on the other host, one on a host of another fabric. So are its failures.
 #[test]
@@ -315,8 +294,7 @@ fn what_is_made_with_a_peer_is_on_its_host() {
 
         let req = ConnReq::to_addr(&near, at, &ConnCfg::new()).expect("resolves");
         let asking = req.connect(&[]).expect("asks");
-        let req = ep.next_conn_req_timeout(&ConnCfg::new(), LIMIT);
-        let _end = req.expect("a request").connect(&[]).expect("accepts");
+        let _end = accept(&ep, &ConnCfg::new());
         write(&asking.wait_established(LIMIT).expect("established"));
     }
     drop((near, far));
