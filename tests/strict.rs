@@ -4,13 +4,16 @@
 //! Of order: in each round a flush or a read fails, because its memory is gone, and a write
 //! follows it: one that had to wait for it must not be executed any more.
 
+mod common;
+
 use std::sync::{Arc, mpsc};
 use std::thread;
 
-use rpma::sim::{Fabric, Host, Profile};
+use common::{Pair, peer};
+use rpma::sim::{Fabric, Profile};
 use rpma::{
-    AlignedBuf, ComplChannel, Conn, ConnCfg, ConnReq, Device, Ep, Error, Flags, FlushType, Mr,
-    MrRemote, MrSlice, MrUsage, NotConnected, Peer, RemoteSlice, Side, Wc,
+    AlignedBuf, ComplChannel, Conn, ConnCfg, Error, Flags, FlushType, Mr, MrRemote, MrSlice,
+    MrUsage, NotConnected, Peer, RemoteSlice, Wc,
 };
 
 /// Miri takes a second for each.
@@ -48,7 +51,7 @@ fn executed_on(
     let fabric = Fabric::new(profile);
     let host = fabric.host("here");
     let _entered = host.enter();
-    let (addr, peer) = peer_on(&host);
+    let peer = peer();
     let source = Mr::reg(&peer, zeroed(), MrUsage::WRITE_SRC | MrUsage::READ_DST).expect("mr");
     source.store_u64(0, 1).expect("aligned");
     let usage = MrUsage::WRITE_DST | MrUsage::READ_SRC | MrUsage::FLUSH_TYPE_VISIBILITY;
@@ -63,7 +66,7 @@ fn executed_on(
     (0..ROUNDS)
         .filter(|_| {
             tail.store_u64(0, 0).expect("aligned");
-            let (conn, server) = connect(&peer, &addr, &cfg);
+            let (conn, server) = Pair::with(&peer, &cfg, &cfg).ends();
             server.recv(MrSlice::EMPTY, 3).expect("posted");
             let (to, from) = (part(&tail), source.slice(..).expect("all"));
             let mut batch = conn.batch::<4>();
@@ -104,22 +107,6 @@ fn executed_on(
 /// 8 bytes, at a multiple of 8.
 fn zeroed() -> AlignedBuf {
     AlignedBuf::zeroed(8).expect("memory")
-}
-
-/// The address of a host, on which the thread is, and a peer there.
-fn peer_on(host: &Host) -> (String, Peer) {
-    let addr = host.addr().to_string();
-    let device = Device::from_addr(&addr, Side::Local).expect("opens");
-    (addr, Peer::new(&device).expect("a peer"))
-}
-
-fn connect(peer: &Peer, addr: &str, cfg: &ConnCfg) -> (Conn, Conn) {
-    let ep = Ep::listen(peer, addr, 0).expect("listens");
-    let req = ConnReq::new(peer, addr, ep.get_port(), cfg).expect("resolves");
-    let asking = req.connect(&[]).expect("asks");
-    let req = ep.next_conn_req_timeout(cfg, LIMIT).expect("a request");
-    let server = req.connect(&[]).expect("accepts");
-    (asking.wait_established(LIMIT).expect("accepted"), server)
 }
 
 /// The basis of the other tests: this adapter does let a write overtake. (The write is posted
@@ -205,9 +192,8 @@ fn a_failed_queue_pair_is_told() {
     let fabric = Fabric::new(Profile::STRICT);
     let host = fabric.host("here");
     let _entered = host.enter();
-    let (addr, peer) = peer_on(&host);
-    let (client, server) = connect(&peer, &addr, &ConnCfg::new());
-    let server = server.wait_established(LIMIT).expect("accepted");
+    let peer = peer();
+    let Pair { client, server } = Pair::new(&peer);
     fail_both(&peer, &client);
     let told = server.next(&mut [Wc::default()], LIMIT);
     assert!(is_given_up(&told), "{told:?}");
@@ -241,7 +227,7 @@ fn a_wait_ends_with_its_queue_pair() {
     let fabric = Fabric::new(Profile::STRICT);
     let host = fabric.host("here");
     let _entered = host.enter();
-    let (addr, peer) = peer_on(&host);
+    let peer = peer();
     let mut shared = ConnCfg::new();
     shared.set_compl_channel(ComplChannel::Shared);
     type Wait = fn(&Conn) -> rpma::Result<()>;
@@ -249,8 +235,8 @@ fn a_wait_ends_with_its_queue_pair() {
     let of_conn: Wait = |conn| conn.wait().map(drop);
     for (cfg, wait) in [(ConnCfg::new(), of_queue), (shared, of_conn)] {
         for waiters in [1, 2] {
-            let (client, server) = connect(&peer, &addr, &cfg);
-            let server = Arc::new(server.wait_established(LIMIT).expect("accepted"));
+            let Pair { client, server } = Pair::with(&peer, &cfg, &cfg);
+            let server = Arc::new(server);
             let (told, ends) = mpsc::channel();
             for _ in 0..waiters {
                 let (server, told, host) = (Arc::clone(&server), told.clone(), host.clone());
