@@ -9,7 +9,7 @@ use std::{ptr, thread};
 use rpma::{ConnCfg, Ep, Error, Wc};
 use rustix::process::Signal;
 
-use crate::common::{LIMIT, Pair, addr, device_test, peer};
+use crate::common::{LIMIT, Pair, device_test, listen, peer};
 use crate::support::{
     Kept, Started, Thread, Waited, finished, none, nothing, set_nonblocking, started,
 };
@@ -36,7 +36,7 @@ fn a_storm_of_signals_makes_nothing_hang() {
 fn storm(nonblocking: bool) {
     let peer = peer();
     for (waited, server) in Waited::each(&peer) {
-        let ep = Ep::listen(&peer, &addr(), 0).expect("listens");
+        let ep = listen(&peer);
         if nonblocking {
             set_nonblocking(waited.conn.get_cq(), true);
             set_nonblocking(&waited.conn, true);

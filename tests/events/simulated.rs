@@ -3,23 +3,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use rpma::sim::{Fabric, Host, Profile};
-use rpma::{Conn, ConnCfg, ConnReq, Device, Ep, Flags, MrSlice, Notify, Peer, Result, Side, Wc};
+use rpma::sim::{Fabric, Profile};
+use rpma::{Flags, MrSlice, Notify, Wc};
+
+use crate::common::{Pair, peer};
 
 const LIMIT: Duration = Duration::from_secs(10);
 const ALWAYS: Flags = Flags::COMPLETION_ALWAYS;
-
-fn connect(host: &Host) -> Result<(Conn, Conn)> {
-    let addr = host.addr().to_string();
-    let peer = Peer::new(&Device::from_addr(&addr, Side::Local)?)?;
-    let ep = Ep::listen(&peer, &addr, 0)?;
-    let asking = ConnReq::new(&peer, &addr, ep.get_port(), &ConnCfg::new())?.connect(&[])?;
-    let server = ep.next_conn_req(&ConnCfg::new())?.connect(&[])?;
-    Ok((
-        asking.wait_established(LIMIT)?,
-        server.wait_established(LIMIT)?,
-    ))
-}
 
 /// Promise of `Cq::req_notify`: the last request counts, also if another thread's wait arms the
 /// queue at the same time. Before, the wait could leave the request of before, and the next
@@ -30,7 +20,7 @@ fn a_wait_leaves_the_request_that_came_last() {
         let fabric = Fabric::seeded(Profile::STRICT, seed);
         let host = fabric.host("here");
         let _entered = host.enter();
-        let (client, server) = connect(&host).expect("connects");
+        let Pair { client, server } = Pair::new(&peer());
         let server = Arc::new(server);
         let message = |flags| {
             server.recv(MrSlice::EMPTY, 0).expect("posted");
