@@ -4,12 +4,13 @@
 mod common;
 
 use common::{
-    LIMIT, Memory, Pair, addr, assert_empty, completion, completions, contents, device_test, event,
-    invalid, next_completion, no_completion, opcode_of, pattern, peer, region, remote,
+    Memory, Pair, accept, ask, assert_empty, completion, completions, contents, device_test, event,
+    invalid, listen, next_completion, no_completion, opcode_of, pattern, peer, region, remote,
+    request,
 };
 use rpma::{
-    Batch, Conn, ConnCfg, ConnEvent, ConnReq, Ep, Error, Flags, FlushType, Mr, MrRemote, MrSlice,
-    MrUsage, Queue, RemoteSlice, Srq, SrqCfg, WcOpcode, WcStatus,
+    Batch, Conn, ConnCfg, ConnEvent, Error, Flags, FlushType, Mr, MrRemote, MrSlice, MrUsage,
+    Queue, RemoteSlice, Srq, SrqCfg, WcOpcode, WcStatus,
 };
 
 const ALWAYS: Flags = Flags::COMPLETION_ALWAYS;
@@ -264,11 +265,9 @@ fn nothing_that_reads_is_added_before_the_connection() {
         for cfg in configurations() {
             let memory = region(&peer, 64, all_usages());
             let far = there(&remote(&memory), 0, 8);
-            let ep = Ep::listen(&peer, &addr(), 0).expect("listens");
-            let req = ConnReq::new(&peer, &addr(), ep.get_port(), &cfg).expect("resolves");
-            let client = req.connect(&[]).expect("asks");
-            let req = ep.next_conn_req_timeout(&cfg, LIMIT).expect("a request");
-            let server = req.connect(&[]).expect("accepts");
+            let ep = listen(&peer);
+            let client = ask(&peer, &ep, &cfg);
+            let server = accept(&ep, &cfg);
             let mut batch = client.batch::<2>();
             let read = batch.read(part(&memory, 8, 8), far, ALWAYS, 1);
             assert!(matches!(read, Err(Error::NotConnected(_))), "{read:?}");
@@ -502,10 +501,9 @@ fn many_receives_at_once() {
         };
 
         // Before there is a connection, and on it.
-        let ep = Ep::listen(&peer, &addr(), 0).expect("listens");
-        let req = ConnReq::new(&peer, &addr(), ep.get_port(), cfg).expect("resolves");
-        let client = req.connect(&[]).expect("asks");
-        let req = ep.next_conn_req_timeout(cfg, LIMIT).expect("a request");
+        let ep = listen(&peer);
+        let client = ask(&peer, &ep, cfg);
+        let req = request(&ep, cfg);
         req.recv_many(&receives[..17]).expect("posted");
         let server = req.connect(&[]).expect("accepts");
         assert_eq!(event(&client), ConnEvent::Established);
