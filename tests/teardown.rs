@@ -8,12 +8,12 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use common::{
-    LIMIT, Pair, addr, completion, contents, device_test, event, on_fabric, pattern, peer,
-    permutations, region, remote,
+    LIMIT, Pair, accept, addr, ask, completion, contents, device_test, event, listen, on_fabric,
+    pattern, peer, permutations, region, remote,
 };
 use rpma::{
-    ConnCfg, ConnEvent, ConnReq, Device, Ep, Error, Flags, FlushType, MrSlice, MrUsage,
-    NotConnected, Peer, RemoteSlice, Side, Wc, WcStatus,
+    ConnCfg, ConnEvent, Device, Error, Flags, FlushType, MrSlice, MrUsage, NotConnected, Peer,
+    RemoteSlice, Side, Wc, WcStatus,
 };
 
 /// In every order in which a program can drop its objects, everything is freed, and no call fails.
@@ -23,11 +23,9 @@ fn objects_may_be_dropped_in_each_order() {
         for order in permutations(5) {
             let peer = peer();
             let cfg = ConnCfg::new();
-            let ep = Ep::listen(&peer, &addr(), 0).expect("listens");
-            let req = ConnReq::new(&peer, &addr(), ep.get_port(), &cfg).expect("resolves");
-            let client = req.connect(&[]).expect("asks");
-            let req = ep.next_conn_req_timeout(&cfg, LIMIT).expect("a request");
-            let server = req.connect(&[]).expect("accepts");
+            let ep = listen(&peer);
+            let client = ask(&peer, &ep, &cfg);
+            let server = accept(&ep, &cfg);
             assert_eq!(event(&client), ConnEvent::Established);
             let mr = region(&peer, 64, MrUsage::WRITE_SRC | MrUsage::WRITE_DST);
             let part = remote(&mr).slice(..).expect("all");
