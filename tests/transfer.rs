@@ -7,8 +7,8 @@ use std::ptr::NonNull;
 use std::time::Instant;
 
 use common::{
-    LIMIT, Pair, completion, completions, contents, devdax, device_test, event, invalid,
-    no_completion, pattern, peer, region, remote,
+    LIMIT, Pair, accept, ask, completion, completions, contents, devdax, device_test, event,
+    invalid, listen, no_completion, pattern, peer, region, remote,
 };
 use rpma::pmem::PmemMap;
 use rpma::{
@@ -441,13 +441,10 @@ fn operations_before_and_after_the_connection_are_refused() {
             assert!(matches!(error, Error::NotConnected(_)), "{error:?}");
             assert!(error.to_string().contains(reason), "{error}");
         };
-        let ep = rpma::Ep::listen(&peer, &common::addr(), 0).expect("listens");
-        let req =
-            rpma::ConnReq::new(&peer, &common::addr(), ep.get_port(), &cfg).expect("resolves");
-        let client = req.connect(&[]).expect("asks");
+        let ep = listen(&peer);
+        let client = ask(&peer, &ep, &cfg);
         refused(&client, "not established yet");
-        let server = ep.next_conn_req_timeout(&cfg, LIMIT).expect("a request");
-        let server = server.connect(&[]).expect("accepts");
+        let server = accept(&ep, &cfg);
         assert_eq!(event(&client), ConnEvent::Established);
         // A refused operation is not sent later.
         no_completion(&client);
