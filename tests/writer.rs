@@ -4,11 +4,11 @@ mod common;
 
 use std::time::Duration;
 
-use common::{Memory, addr, contents, device_test, invalid, pattern, peer, region};
+use common::{Memory, addr, contents, device_test, invalid, listen, pattern, peer, region};
 use rpma::commit::{Fate, Method, Writer, WriterCfg};
 use rpma::{
-    Conn, ConnCfg, ConnReq, Ep, Error, FlushType, Mr, MrRemote, MrSlice, MrUsage, NotConnected,
-    Offer, Peer, PeerCfg, Queue, RemoteSlice,
+    Conn, ConnCfg, ConnReq, Error, FlushType, Mr, MrRemote, MrSlice, MrUsage, NotConnected, Offer,
+    Peer, PeerCfg, Queue, RemoteSlice,
 };
 
 const LIMIT: Duration = Duration::from_secs(60);
@@ -30,7 +30,7 @@ struct Made {
 }
 
 fn connect(peer: &Peer, target: &Mr<Memory>, cfg: &WriterCfg) -> Made {
-    let ep = Ep::listen(peer, &addr(), 0).expect("listens");
+    let ep = listen(peer);
     let settings = cfg.conn_cfg(&ConnCfg::new()).expect("settings");
     let req = ConnReq::new(peer, &addr(), ep.get_port(), &settings).expect("resolves");
     let connecting = Writer::connect(req, cfg, &Offer::new(&PeerCfg::new())).expect("asks");
@@ -288,7 +288,7 @@ fn a_commit_in_flight_needs_no_probe() {
 fn a_connection_of_another_method_is_refused() {
     device_test(|| {
         let peer = peer();
-        let ep = Ep::listen(&peer, &addr(), 0).expect("listens");
+        let ep = listen(&peer);
         for (method, fallback, words) in [
             (Method::Native, true, "the connection has none"),
             (Method::Reading, false, "flushes natively"),
@@ -314,7 +314,7 @@ fn a_connection_of_another_method_is_refused() {
 fn a_request_with_too_few_slots_is_refused() {
     device_test(|| {
         let peer = peer();
-        let ep = Ep::listen(&peer, &addr(), 0).expect("listens");
+        let ep = listen(&peer);
         for (method, sends, receives) in [
             (Method::Reading, 7, 0),
             (Method::Server, 4, 1),
@@ -345,7 +345,7 @@ fn a_request_with_too_few_slots_is_refused() {
 fn a_writer_is_not_finished_before_its_connection_is_established() {
     device_test(|| {
         let peer = peer();
-        let ep = Ep::listen(&peer, &addr(), 0).expect("listens");
+        let ep = listen(&peer);
         let cfg = visible(Method::Reading);
         let settings = cfg.conn_cfg(&ConnCfg::new()).expect("settings");
         let req = ConnReq::new(&peer, &addr(), ep.get_port(), &settings).expect("resolves");
@@ -361,7 +361,7 @@ fn a_writer_is_not_finished_before_its_connection_is_established() {
 fn a_peer_without_an_offer_is_refused() {
     device_test(|| {
         let peer = peer();
-        let ep = Ep::listen(&peer, &addr(), 0).expect("listens");
+        let ep = listen(&peer);
         let cfg = visible(Method::Reading);
         let settings = cfg.conn_cfg(&ConnCfg::new()).expect("settings");
         let req = ConnReq::new(&peer, &addr(), ep.get_port(), &settings).expect("resolves");
