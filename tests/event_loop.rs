@@ -8,7 +8,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use common::{LIMIT, Pair, addr, addr6, device_test, invalid, peer};
+use common::{LIMIT, Pair, addr, addr6, ask, device_test, invalid, listen, peer};
 use rpma::{ConnCfg, ConnEvent, ConnReq, Device, Ep, Error, Peer, Progress, Resolving, Side};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
@@ -18,7 +18,7 @@ use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 fn nothing_pending_is_no_event_at_once_on_a_non_blocking_descriptor() {
     device_test(|| {
         let peer = peer();
-        let ep = Ep::listen(&peer, &addr(), 0).expect("listens");
+        let ep = listen(&peer);
         let pair = Pair::new(&peer);
         for fd in [
             ep.as_fd(),
@@ -58,7 +58,7 @@ fn nothing_pending_is_no_event_at_once_on_a_non_blocking_descriptor() {
 fn descriptors_are_made_non_blocking_and_blocking_again() {
     device_test(|| {
         let peer = peer();
-        let ep = Ep::listen(&peer, &addr(), 0).expect("listens");
+        let ep = listen(&peer);
         let pair = Pair::new(&peer);
         let (conn, cq) = (&pair.client, pair.client.get_cq());
         let set = |on| {
@@ -224,12 +224,11 @@ fn becomes_readable(fd: BorrowedFd<'_>) {
 fn descriptors_are_readable_when_there_is_something_to_take() {
     device_test(|| {
         let (peer, cfg) = (peer(), ConnCfg::new());
-        let ep = Ep::listen(&peer, &addr(), 0).expect("listens");
+        let ep = listen(&peer);
         assert_eq!(ep.get_fd(), ep.as_fd().as_raw_fd());
         for _ in 0..2 {
             assert!(!readable(ep.as_fd()));
-            let req = ConnReq::new(&peer, &addr(), ep.get_port(), &cfg).expect("resolves");
-            let client = req.connect(&[]).expect("asks");
+            let client = ask(&peer, &ep, &cfg);
             assert_eq!(client.get_event_fd(), client.as_fd().as_raw_fd());
             assert!(!readable(client.as_fd()));
             becomes_readable(ep.as_fd());
