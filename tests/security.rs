@@ -8,12 +8,14 @@ mod common;
 use std::ops::Range;
 use std::sync::Arc;
 
-use common::{Memory, Pair, addr, completion, contents, devdax, device_test, pattern, peer};
+use common::{
+    Memory, Pair, addr, completion, contents, devdax, device_test, listen, pattern, peer,
+};
 use rpma::pmem::PmemMap;
 use rpma::serve::{Directory, Part, Served, Server, ServerCfg};
 use rpma::{
-    Conn, ConnCfg, ConnReq, Device, Ep, Flags, FlushType, Identity, Mr, MrRemote, MrUsage, Offer,
-    Peer, RemoteSlice, Side, Wc, WcStatus,
+    Conn, ConnCfg, ConnReq, Device, Flags, FlushType, Identity, Mr, MrRemote, MrUsage, Offer, Peer,
+    RemoteSlice, Side, Wc, WcStatus,
 };
 
 const SIZE: usize = 4096;
@@ -259,7 +261,7 @@ fn clients_of_a_server_cannot_use_each_others_keys() {
         let directory = Directory::create(directory, 2).expect("made");
         let device = Device::from_addr(&addr(), Side::Local).expect("opens");
         let own = Peer::new(&device).expect("a peer");
-        let ep = Ep::listen(&own, &addr(), 0).expect("listens");
+        let ep = listen(&own);
         let mut server = Server::new(ep, directory, &ServerCfg::new()).expect("a server");
         let usage = MrUsage::WRITE_DST | MrUsage::READ_SRC | MrUsage::FLUSH_TYPE_PERSISTENT;
         let parts = [1, 2].map(|key| {
