@@ -7,7 +7,9 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use common::{Memory, addr, completion, devdax, device_test, invalid, pattern, peer, region};
+use common::{
+    Memory, addr, completion, devdax, device_test, invalid, listen, pattern, peer, region,
+};
 use rpma::commit::{Fate, Limits, Method, Responder, Slots, Turn, Writer, WriterCfg};
 use rpma::pmem::PmemMap;
 use rpma::{
@@ -39,7 +41,7 @@ impl Server {
         log.write_at(0, &[0; SIZE]).expect("inside");
         Self {
             peer: peer.clone(),
-            ep: Ep::listen(peer, &addr(), 0).expect("listens"),
+            ep: listen(peer),
             log: Arc::new(log),
             responder: Responder::new(limits),
             conns: Vec::new(),
