@@ -8,9 +8,11 @@ use std::process::Command;
 use std::time::Duration;
 use std::{env, fs, thread};
 
-use common::{Pair, completion, completions, device_test, peer, region, remote};
+use common::{
+    Pair, accept, ask, completion, completions, device_test, listen, peer, region, remote,
+};
 use rpma::wait::Wait;
-use rpma::{Conn, ConnCfg, ConnReq, Ep, Flags, FlushType, MrSlice, MrUsage, RemoteSlice, Wc};
+use rpma::{Conn, ConnCfg, Flags, FlushType, MrSlice, MrUsage, RemoteSlice, Wc};
 
 const ALWAYS: Flags = Flags::COMPLETION_ALWAYS;
 
@@ -129,16 +131,14 @@ fn a_wait_of_many_members_makes_five_or_seven_system_calls() {
     let measured = || {
         for idle in [1, 50] {
             let peer = peer();
-            let ep = Ep::listen(&peer, &common::addr(), 0).expect("listens");
+            let ep = listen(&peer);
             let mut wait = Wait::new().expect("a wait");
             let (mut members, mut clients, mut wcs) = (vec![], vec![], [Wc::default()]);
             for _ in 0..idle {
                 let place = wait.place();
                 let cfg = place.cfg(&peer, &ConnCfg::new()).expect("settings");
-                let req = ConnReq::new(&peer, &common::addr(), ep.get_port(), &ConnCfg::new());
-                clients.push(req.expect("resolves").connect(&[]).expect("asks"));
-                let req = ep.next_conn_req_timeout(&cfg, common::LIMIT);
-                let conn = req.expect("a request").connect(&[]).expect("accepts");
+                clients.push(ask(&peer, &ep, &ConnCfg::new()));
+                let conn = accept(&ep, &cfg);
                 members.push(wait.add(place, conn).expect("added"));
                 common::event(&clients[clients.len() - 1]);
                 assert!(wait.next(&mut wcs, common::LIMIT).expect("waits").is_some());
