@@ -2,9 +2,11 @@
 
 use std::any::Any;
 
-use rpma::{ConnCfg, ConnReq, Ep, Error, MrSlice, MrUsage, Notify, Srq, SrqCfg, WcOpcode};
+use rpma::{ConnCfg, ConnReq, Error, MrSlice, MrUsage, Notify, Srq, SrqCfg, WcOpcode};
 
-use crate::common::{LIMIT, Pair, addr, completion, device_test, invalid, opcode_of, peer, region};
+use crate::common::{
+    LIMIT, Pair, addr, completion, device_test, invalid, listen, opcode_of, peer, region,
+};
 use crate::support::{fill, send, srq, using};
 
 /// Objects that do not belong together are refused when they are put together, with the reason.
@@ -13,7 +15,7 @@ fn every_refusal_of_a_shared_receive_queue() {
     device_test(|| {
         let (peer, stranger) = (peer(), peer());
         let foreign = srq(&stranger, 10, 10);
-        let ep = Ep::listen(&peer, &addr(), 0).expect("listens");
+        let ep = listen(&peer);
         let cfg = using(&foreign);
         let text = invalid(ConnReq::new(&peer, &addr(), ep.get_port(), &cfg));
         assert!(text.contains("another Peer"), "{text}");

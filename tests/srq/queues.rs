@@ -4,13 +4,13 @@
 use std::collections::BTreeMap;
 
 use rpma::{
-    ComplChannel, CompletionChannel, Conn, ConnCfg, ConnReq, Cq, CqKind, Ep, Error, Mr, MrSlice,
+    ComplChannel, CompletionChannel, Conn, ConnCfg, ConnReq, Cq, CqKind, Error, Mr, MrSlice,
     MrUsage, Peer, RemoteSlice, Srq, SrqCfg, WcOpcode,
 };
 
 use crate::common::{
-    LIMIT, Pair, addr, assert_empty, completions, contents, device_test, invalid, next_completion,
-    opcode_of, peer, region,
+    LIMIT, Pair, addr, assert_empty, completions, contents, device_test, invalid, listen,
+    next_completion, opcode_of, peer, region,
 };
 use crate::support::{ALWAYS, fill, pairs, send, srq, using};
 
@@ -161,7 +161,7 @@ fn row_8_a_shared_channel_with_a_queue_elsewhere_is_refused() {
     device_test(|| {
         let peer = peer();
         let srq = srq(&peer, 10, 10);
-        let ep = Ep::listen(&peer, &addr(), 0).expect("listens");
+        let ep = listen(&peer);
         for rcq_size in [0, 10] {
             let mut cfg = using(&srq);
             cfg.set_compl_channel(ComplChannel::Shared)
