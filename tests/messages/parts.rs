@@ -1,10 +1,10 @@
 //! Operations of several parts, and of data that is taken when they are posted.
 
-use rpma::{ConnCfg, ConnReq, Ep, Flags, MrSlice, MrUsage, WcOpcode};
+use rpma::{ConnCfg, ConnReq, Flags, MrSlice, MrUsage, WcOpcode};
 
 use crate::common::{
-    Pair, addr, completion, completions, contents, device_test, invalid, no_completion, opcode_of,
-    pattern, peer, region, remote,
+    Pair, addr, completion, completions, contents, device_test, invalid, listen, no_completion,
+    opcode_of, pattern, peer, region, remote,
 };
 use crate::support::{ALWAYS, all, any_use, received};
 
@@ -234,7 +234,7 @@ fn every_refusal_of_inline_data() {
         }
         let mut greedy = ConnCfg::new();
         greedy.set_max_inline_data(1 << 20);
-        let ep = Ep::listen(&peer, &addr(), 0).expect("listens");
+        let ep = listen(&peer);
         let error = ConnReq::new(&peer, &addr(), ep.get_port(), &greedy).expect_err("too much");
         let text = error.to_string();
         assert!(

@@ -3,11 +3,11 @@
 use std::thread;
 use std::time::{Duration, Instant};
 
-use rpma::{ConnCfg, ConnEvent, ConnReq, Ep, Error, MrSlice, Queue, Wc, WcOpcode, WcStatus};
+use rpma::{ConnCfg, ConnEvent, ConnReq, Error, MrSlice, Queue, Wc, WcOpcode, WcStatus};
 
 use crate::common::{
-    LIMIT, Pair, addr, assert_empty, completion, completions, contents, device_test, event,
-    next_completion, no_completion, opcode_of, pattern, peer, remote,
+    Pair, addr, ask, assert_empty, completion, completions, contents, device_test, event, listen,
+    next_completion, no_completion, opcode_of, pattern, peer, remote, request,
 };
 use crate::support::{ALWAYS, all, any_use, failure, received};
 
@@ -22,7 +22,7 @@ fn receives_posted_before_the_connection_exists() {
         let (src, dst) = (any_use(&peer, 64), any_use(&peer, 64));
         src.write_at(0, b"first and second").expect("inside");
         let part = |range| dst.slice(range).expect("inside");
-        let ep = Ep::listen(&peer, &addr(), 0).expect("listens");
+        let ep = listen(&peer);
         for _ in 0..10 {
             dst.write_at(0, &[0; 64]).expect("inside");
             let req = ConnReq::new(&peer, &addr(), ep.get_port(), &cfg).expect("resolves");
@@ -30,7 +30,7 @@ fn receives_posted_before_the_connection_exists() {
             let client = req.connect(&[]).expect("asks");
             // While the peer has not answered, too.
             client.recv(part(8..16), 2).expect("posted");
-            let req = ep.next_conn_req_timeout(&cfg, LIMIT).expect("a request");
+            let req = request(&ep, &cfg);
             req.recv(part(16..24), 3).expect("posted");
             req.recv(MrSlice::EMPTY, 4).expect("posted");
             let server = req.connect(&[]).expect("accepts");
@@ -83,7 +83,7 @@ fn a_request_dropped_with_receives_posted() {
         let peer = peer();
         let cfg = ConnCfg::new();
         let dst = any_use(&peer, 64);
-        let ep = Ep::listen(&peer, &addr(), 0).expect("listens");
+        let ep = listen(&peer);
         let req = ConnReq::new(&peer, &addr(), ep.get_port(), &cfg).expect("resolves");
         for wr_id in 0..10 {
             req.recv(all(&dst), wr_id).expect("a slot");
@@ -100,9 +100,8 @@ fn a_request_dropped_with_receives_posted() {
             "{error:?}"
         );
         drop(req);
-        let req = ConnReq::new(&peer, &addr(), ep.get_port(), &cfg).expect("resolves");
-        let client = req.connect(&[]).expect("asks");
-        let req = ep.next_conn_req_timeout(&cfg, LIMIT).expect("a request");
+        let client = ask(&peer, &ep, &cfg);
+        let req = request(&ep, &cfg);
         req.recv(all(&dst), 1).expect("posted");
         req.delete().expect("everything is freed");
         assert!(matches!(event(&client), ConnEvent::Rejected { .. }));
