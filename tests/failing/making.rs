@@ -1,13 +1,14 @@
 //! Failures while an object is made: no object stays, and it can be made the next time.
 
 use rpma::{
-    ComplChannel, CompletionChannel, ConnCfg, ConnEvent, ConnReq, Ep, Error, Mr, MrUsage, Peer,
+    ComplChannel, CompletionChannel, ConnCfg, ConnEvent, ConnReq, Error, Mr, MrUsage, Peer,
     RejectReason, Srq, SrqCfg,
 };
 use rustix::io::Errno;
 
 use crate::common::{
-    LIMIT, Pair, addr, completion, device_test, event, leaving, opcode_of, peer, region,
+    LIMIT, Pair, accept, addr, ask, completion, device_test, event, leaving, listen, opcode_of,
+    peer, region, request,
 };
 use crate::support::{Failing, How, with_failures, write};
 
@@ -38,7 +39,7 @@ fn a_request_whose_queues_cannot_be_made() {
     with_failures(|| {
         device_test(|| {
             let peer = peer();
-            let ep = Ep::listen(&peer, &addr(), 0).expect("listens");
+            let ep = listen(&peer);
             // Without native flushes the first one makes the parts that all share.
             drop(ConnReq::new(&peer, &addr(), ep.get_port(), &ConnCfg::new()));
             for (cfg, channels) in two_queues() {
@@ -64,11 +65,8 @@ fn an_incoming_request_whose_queues_cannot_be_made_is_rejected() {
     with_failures(|| {
         device_test(|| {
             let peer = peer();
-            let ep = Ep::listen(&peer, &addr(), 0).expect("listens");
-            let ask = || {
-                let req = ConnReq::new(&peer, &addr(), ep.get_port(), &ConnCfg::new());
-                req.expect("resolves").connect(&[]).expect("asks")
-            };
+            let ep = listen(&peer);
+            let ask = || ask(&peer, &ep, &ConnCfg::new());
             for (cfg, channels) in two_queues() {
                 for (call, nth) in calls(channels) {
                     let client = ask();
@@ -82,8 +80,7 @@ fn an_incoming_request_whose_queues_cannot_be_made_is_rejected() {
                     }
                 }
                 let client = ask();
-                let req = ep.next_conn_req_timeout(&cfg, LIMIT).expect("a request");
-                let _server = req.connect(&[]).expect("accepts");
+                let _server = accept(&ep, &cfg);
                 assert_eq!(event(&client), ConnEvent::Established);
             }
         });
@@ -146,7 +143,7 @@ fn memory_that_cannot_be_registered() {
 
             let mut cfg = ConnCfg::new();
             cfg.set_force_fallback(true);
-            let ep = Ep::listen(&peer, &addr(), 0).expect("listens");
+            let ep = listen(&peer);
             let request = |peer: &Peer| ConnReq::new(peer, &addr(), ep.get_port(), &cfg);
             let failing = Failing::next("ibv_reg_mr", Errno::NOMEM);
             leaving(&[], || failing.told(request(&peer)));
@@ -173,16 +170,15 @@ fn a_connection_that_cannot_be_set_up_is_not_accepted() {
     with_failures(|| {
         device_test(|| {
             let (peer, cfg) = (peer(), ConnCfg::new());
-            let ep = Ep::listen(&peer, &addr(), 0).expect("listens");
+            let ep = listen(&peer);
             // Without native flushes the first one makes the parts that all share.
             drop(ConnReq::new(&peer, &addr(), ep.get_port(), &cfg));
             let each = |(call, count)| (1..=count).map(move |nth| (call, nth));
             for (call, nth) in ACCEPTING.into_iter().flat_map(each) {
                 for how in [How::Refused, How::Done] {
                     leaving(&[], || {
-                        let req = ConnReq::new(&peer, &addr(), ep.get_port(), &cfg);
-                        let client = req.expect("resolves").connect(&[]).expect("asks");
-                        let req = ep.next_conn_req_timeout(&cfg, LIMIT).expect("a request");
+                        let client = ask(&peer, &ep, &cfg);
+                        let req = request(&ep, &cfg);
                         let failing = Failing::nth(nth, call, Errno::IO, how);
                         failing.told(req.connect(&[]));
                         // Accepted it may have been, but then it has ended.
@@ -201,12 +197,10 @@ fn a_connection_that_cannot_be_set_up_is_not_established() {
     with_failures(|| {
         device_test(|| {
             let (peer, cfg) = (peer(), ConnCfg::new());
-            let ep = Ep::listen(&peer, &addr(), 0).expect("listens");
+            let ep = listen(&peer);
             for call in ["ibv_modify_qp", "ibv_query_qp"] {
-                let req = ConnReq::new(&peer, &addr(), ep.get_port(), &cfg).expect("resolves");
-                let client = req.connect(&[]).expect("asks");
-                let req = ep.next_conn_req_timeout(&cfg, LIMIT).expect("a request");
-                let _server = req.connect(&[]).expect("accepts");
+                let client = ask(&peer, &ep, &cfg);
+                let _server = accept(&ep, &cfg);
                 Failing::next(call, Errno::IO).told(client.next_event_timeout(LIMIT));
                 let error = write(&client, 1).expect_err("it is not established");
                 assert!(matches!(error, Error::NotConnected(_)), "{error:?}");

@@ -6,14 +6,14 @@ use std::thread;
 use std::time::Instant;
 
 use rpma::{
-    Conn, ConnCfg, ConnEvent, ConnReq, Ep, Error, Flags, FlushType, MrSlice, MrUsage, NotConnected,
-    Queue, RemoteSlice, Srq, SrqCfg, Wc, WcOpcode,
+    Conn, ConnCfg, ConnEvent, Error, Flags, FlushType, MrSlice, MrUsage, NotConnected, Queue,
+    RemoteSlice, Srq, SrqCfg, Wc, WcOpcode,
 };
 use rustix::io::Errno;
 
 use crate::common::{
-    LIMIT, Pair, addr, assert_empty, completions, device_test, event, next_completion, opcode_of,
-    peer, region, remote,
+    LIMIT, Pair, ask, assert_empty, completions, device_test, event, listen, next_completion,
+    opcode_of, peer, region, remote, request,
 };
 use crate::support::{ALWAYS, Failing, How, ends_with, pause_in_posts, with_failures, write};
 
@@ -187,10 +187,9 @@ fn a_device_without_room_for_a_receive_is_a_full_queue() {
     with_failures(|| {
         device_test(|| {
             let (peer, cfg) = (peer(), ConnCfg::new());
-            let ep = Ep::listen(&peer, &addr(), 0).expect("listens");
-            let req = ConnReq::new(&peer, &addr(), ep.get_port(), &cfg).expect("resolves");
-            let client = req.connect(&[]).expect("asks");
-            let req = ep.next_conn_req_timeout(&cfg, LIMIT).expect("a request");
+            let ep = listen(&peer);
+            let client = ask(&peer, &ep, &cfg);
+            let req = request(&ep, &cfg);
             let recv = |number| req.recv(MrSlice::EMPTY, number);
             recv(0).expect("posted");
             let failing = Failing::next("ibv_post_recv", Errno::NOMEM);

@@ -4,14 +4,15 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use rpma::{
-    ComplChannel, CompletionChannel, Conn, ConnCfg, ConnEvent, ConnReq, Ep, Error, Flags, MrSlice,
+    ComplChannel, CompletionChannel, Conn, ConnCfg, ConnEvent, ConnReq, Error, Flags, MrSlice,
     Next, Notify, Wc,
 };
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 
 use crate::common::{
-    LIMIT, Pair, addr, completion, completions, device_test, event, opcode_of, peer,
+    LIMIT, Pair, accept, addr, ask, completion, completions, device_test, event, listen, opcode_of,
+    peer,
 };
 use crate::support::{Failing, How, with_failures, write};
 
@@ -154,13 +155,11 @@ fn an_event_of_a_connection_that_cannot_be_taken() {
     with_failures(|| {
         device_test(|| {
             let (peer, cfg) = (peer(), ConnCfg::new());
-            let ep = Ep::listen(&peer, &addr(), 0).expect("listens");
-            let req = ConnReq::new(&peer, &addr(), ep.get_port(), &cfg).expect("resolves");
-            let client = req.connect(&[]).expect("asks");
+            let ep = listen(&peer);
+            let client = ask(&peer, &ep, &cfg);
             let failing = Failing::next("rdma_get_cm_event", Errno::IO);
             failing.told(ep.next_conn_req_timeout(&cfg, LIMIT));
-            let req = ep.next_conn_req_timeout(&cfg, LIMIT).expect("a request");
-            let server = req.connect(&[]).expect("accepts");
+            let server = accept(&ep, &cfg);
             for conn in [&client, &server] {
                 let failing = Failing::next("rdma_get_cm_event", Errno::IO);
                 failing.told(conn.next_event_timeout(LIMIT));
@@ -183,16 +182,14 @@ fn a_connection_whose_events_cannot_be_taken_is_not_made() {
     with_failures(|| {
         device_test(|| {
             let (peer, cfg) = (peer(), ConnCfg::new());
-            let ep = Ep::listen(&peer, &addr(), 0).expect("listens");
+            let ep = listen(&peer);
             // The first is that of the address, the second that of the route.
             for nth in [1, 2] {
                 let failing = Failing::nth(nth, "rdma_get_cm_event", Errno::IO, How::Refused);
                 failing.told(ConnReq::new(&peer, &addr(), ep.get_port(), &cfg));
             }
-            let req = ConnReq::new(&peer, &addr(), ep.get_port(), &cfg).expect("resolves");
-            let client = req.connect(&[]).expect("asks");
-            let req = ep.next_conn_req_timeout(&cfg, LIMIT).expect("a request");
-            let server = req.connect(&[]).expect("accepts");
+            let client = ask(&peer, &ep, &cfg);
+            let server = accept(&ep, &cfg);
             Failing::next("rdma_get_cm_event", Errno::IO).told(client.wait_established(LIMIT));
             let ended = server.next_event_timeout(LIMIT).expect("it is told");
             assert_ne!(ended, ConnEvent::Established);
