@@ -11,8 +11,8 @@ use rpma::{
 use rustix::event::{PollFd, PollFlags, poll};
 
 use crate::common::{
-    LIMIT, Pair, completion, contents, device_test, event, next_completion, opcode_of, pattern,
-    peer, region, remote,
+    LIMIT, Pair, accept, completion, contents, device_test, event, next_completion, opcode_of,
+    pattern, peer, region, remote,
 };
 use crate::support::{ALWAYS, SOON, unanswered, write_nothing};
 
@@ -334,10 +334,7 @@ fn closing_what_was_never_established() {
 
         // Accepted, and the client does not complete the handshake: it never asks for the event.
         let (client, ep) = unanswered(&peer);
-        let req = ep
-            .next_conn_req_timeout(&ConnCfg::new(), LIMIT)
-            .expect("a request");
-        let server = req.connect(&[]).expect("accepts");
+        let server = accept(&ep, &ConnCfg::new());
         match server.close(SOON) {
             Ok(rest) => assert!(rest.is_empty(), "{rest:?}"),
             Err(closed) => assert!(matches!(closed.error, Error::TimedOut(_)), "{closed:?}"),

@@ -11,8 +11,8 @@ use rpma::{
 };
 
 use crate::common::{
-    LIMIT, Memory, Pair, addr, completion, contents, device_test, event, here, next_completion,
-    no_completion, opcode_of, pattern, peer, region, remote,
+    LIMIT, Memory, Pair, accept, addr, ask, completion, contents, device_test, event, here, listen,
+    next_completion, no_completion, opcode_of, pattern, peer, region, remote, request,
 };
 use crate::support::{ALWAYS, SOON, write_nothing};
 
@@ -149,7 +149,7 @@ fn a_thousand_clients_die() {
     const CLIENTS: usize = 1000;
     device_test(|| {
         let peer = peer();
-        let ep = Ep::listen(&peer, &addr(), 0).expect("listens");
+        let ep = listen(&peer);
         let src = region(&peer, 64, MrUsage::SEND | MrUsage::WRITE_SRC);
         let dst = region(&peer, 64, MrUsage::RECV | MrUsage::WRITE_DST);
         let dying = Dying {
@@ -274,7 +274,7 @@ fn clients_that_are_killed() {
     }
     device_test(|| {
         let peer = peer();
-        let ep = Ep::listen(&peer, &addr(), 0).expect("listens");
+        let ep = listen(&peer);
         let dst = region(&peer, 64, MrUsage::RECV);
         let target = region(&peer, 1 << 20, MrUsage::WRITE_DST);
         let start = || {
@@ -291,9 +291,7 @@ fn clients_that_are_killed() {
             if nth + 1 < CLIENTS {
                 children.push(start());
             }
-            let req = ep
-                .next_conn_req_timeout(&ConnCfg::new(), LIMIT)
-                .expect("a request");
+            let req = request(&ep, &ConnCfg::new());
             let id = u32::from_ne_bytes(req.get_private_data()[..4].try_into().expect("4 bytes"));
             let of_it = children.iter().position(|child| child.0.id() == id);
             let child = children.swap_remove(of_it.expect("one of them"));
@@ -429,11 +427,9 @@ fn an_accepted_queue_pair_ends_with_its_connection() {
     device_test(|| {
         let peer = peer();
         for rejected in [false, true] {
-            let ep = Ep::listen(&peer, &addr(), 0).expect("listens");
-            let req = ConnReq::new(&peer, &addr(), ep.get_port(), &endless()).expect("resolves");
-            let client = req.connect(&[]).expect("asks");
-            let req = ep.next_conn_req_timeout(&ConnCfg::new(), LIMIT);
-            let server = req.expect("a request").connect(&[]).expect("accepts");
+            let ep = listen(&peer);
+            let client = ask(&peer, &ep, &endless());
+            let server = accept(&ep, &ConnCfg::new());
             server.recv(MrSlice::EMPTY, 1).expect("posted");
             if rejected {
                 // It has not taken the answer: that is a reject.

@@ -4,10 +4,12 @@ use std::time::{Duration, Instant};
 use std::{iter, thread};
 
 use rpma::{
-    ComplChannel, CompletionChannel, ConnCfg, ConnEvent, ConnReq, Ep, Error, MrSlice, WcStatus,
+    ComplChannel, CompletionChannel, ConnCfg, ConnEvent, ConnReq, Error, MrSlice, WcStatus,
 };
 
-use crate::common::{LIMIT, Pair, addr, completion, device_test, opcode_of, peer};
+use crate::common::{
+    LIMIT, Pair, accept, addr, completion, device_test, listen, opcode_of, peer, request,
+};
 use crate::support::{ALWAYS, SOON, unanswered, write_nothing};
 
 /// `wait_established` gives the connection back when it is there.
@@ -16,9 +18,7 @@ fn waiting_to_be_accepted() {
     device_test(|| {
         let peer = peer();
         let (client, ep) = unanswered(&peer);
-        let req = ep
-            .next_conn_req_timeout(&ConnCfg::new(), LIMIT)
-            .expect("a request");
+        let req = request(&ep, &ConnCfg::new());
         let server = req.connect(b"welcome").expect("accepts");
         let client = client.wait_established(LIMIT).expect("established");
         let server = server.wait_established(LIMIT).expect("established");
@@ -38,9 +38,7 @@ fn waiting_to_be_accepted_and_rejected() {
     device_test(|| {
         let peer = peer();
         let (client, ep) = unanswered(&peer);
-        let req = ep
-            .next_conn_req_timeout(&ConnCfg::new(), LIMIT)
-            .expect("a request");
+        let req = request(&ep, &ConnCfg::new());
         req.reject(b"not you").expect("rejects");
         let error = client.wait_established(LIMIT).expect_err("rejected");
         let text = error.to_string();
@@ -102,10 +100,7 @@ fn nobody_takes_the_answer_in_time() {
     device_test(|| {
         let peer = peer();
         let (client, ep) = unanswered(&peer);
-        let req = ep
-            .next_conn_req_timeout(&ConnCfg::new(), LIMIT)
-            .expect("a request");
-        let server = req.connect(&[]).expect("accepts");
+        let server = accept(&ep, &ConnCfg::new());
         let start = Instant::now();
         let error = server.wait_established(SOON).expect_err("nobody answers");
         let took = start.elapsed();
@@ -132,7 +127,7 @@ type Wait<'a> = &'a dyn Fn(Duration) -> Option<Error>;
 fn every_wait_can_be_limited() {
     device_test(|| {
         let peer = peer();
-        let ep = Ep::listen(&peer, &addr(), 0).expect("listens");
+        let ep = listen(&peer);
         let mut cfg = ConnCfg::new();
         cfg.set_compl_channel(ComplChannel::Shared).set_rcq_size(1);
         let pair = Pair::with(&peer, &ConnCfg::new(), &cfg);

@@ -2,7 +2,7 @@
 
 use rpma::{ConnCfg, ConnEvent, ConnReq, Error, RejectReason};
 
-use crate::common::{LIMIT, addr, device_test, event, peer};
+use crate::common::{addr, device_test, event, peer, request};
 use crate::support::{unanswered, write_nothing};
 
 /// A reject brings its reason and its data, which the C library throws away; padded to the room
@@ -13,9 +13,7 @@ fn a_reject_tells_why() {
         let peer = peer();
         for data in [&[][..], b"no room", &[5; 148]] {
             let (client, ep) = unanswered(&peer);
-            let req = ep
-                .next_conn_req_timeout(&ConnCfg::new(), LIMIT)
-                .expect("a request");
+            let req = request(&ep, &ConnCfg::new());
             req.reject(data).expect("rejects");
             match event(&client) {
                 ConnEvent::Rejected {
@@ -43,9 +41,7 @@ fn every_refusal_of_a_reject() {
     device_test(|| {
         let peer = peer();
         let (client, ep) = unanswered(&peer);
-        let req = ep
-            .next_conn_req_timeout(&ConnCfg::new(), LIMIT)
-            .expect("a request");
+        let req = request(&ep, &ConnCfg::new());
         let refused = req.reject(&[1; 149]).expect_err("148 bytes fit");
         let text = refused.to_string();
         assert!(text.contains("149") && text.contains("148"), "{text}");
@@ -63,9 +59,7 @@ fn every_refusal_of_a_reject() {
             .expect("the request")
             .connect(&[])
             .expect("asks");
-        let req = ep
-            .next_conn_req_timeout(&ConnCfg::new(), LIMIT)
-            .expect("a request");
+        let req = request(&ep, &ConnCfg::new());
         drop(client);
         // The client is gone: an error or not, everything is freed.
         if let Err(error) = req.reject(b"too late") {

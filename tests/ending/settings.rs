@@ -8,7 +8,9 @@ use rpma::{
     WcOpcode, WcStatus,
 };
 
-use crate::common::{LIMIT, addr, addr6, completion, device_test, invalid, opcode_of, peer};
+use crate::common::{
+    LIMIT, accept, addr, addr6, completion, device_test, invalid, opcode_of, peer,
+};
 use crate::support::write_nothing;
 
 /// An endpoint on port 0 gets a port of its own, which can be read, and taken again afterwards.
@@ -54,10 +56,7 @@ fn addresses_and_names() {
             let ep = Ep::listen(&peer, &listen, 0).expect("listens");
             let req = ConnReq::new(&peer, &ask, ep.get_port(), &ConnCfg::new()).expect("resolves");
             let client = req.connect(&[]).expect("asks");
-            let req = ep
-                .next_conn_req_timeout(&ConnCfg::new(), LIMIT)
-                .expect("a request");
-            let server = req.connect(&[]).expect("accepts");
+            let server = accept(&ep, &ConnCfg::new());
             let client = client.wait_established(LIMIT).expect("established");
             let _server = server.wait_established(LIMIT).expect("established");
             write_nothing(&client, 1).expect("posted");

@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use rpma::{Conn, ConnCfg, ConnReq, Ep, Error, Flags, MrSlice, Peer, Posted, RemoteSlice};
+use rpma::{Conn, ConnCfg, Ep, Error, Flags, MrSlice, Peer, Posted, RemoteSlice};
 
-use crate::common::addr;
+use crate::common::{ask, listen};
 
 pub(crate) const ALWAYS: Flags = Flags::COMPLETION_ALWAYS;
 
@@ -17,7 +17,6 @@ pub(crate) fn write_nothing(conn: &Conn, wr_id: u64) -> Result<Posted, Error> {
 
 /// An outgoing connection without an answer yet, and the endpoint that it asks.
 pub(crate) fn unanswered(peer: &Peer) -> (Conn, Ep) {
-    let ep = Ep::listen(peer, &addr(), 0).expect("listens");
-    let req = ConnReq::new(peer, &addr(), ep.get_port(), &ConnCfg::new()).expect("resolves");
-    (req.connect(&[]).expect("asks"), ep)
+    let ep = listen(peer);
+    (ask(peer, &ep, &ConnCfg::new()), ep)
 }
