@@ -2,19 +2,14 @@
 
 use std::time::Duration;
 
-use rpma::sim::{Fabric, Host, Trace, now, sleep};
+use rpma::sim::{Fabric, Trace, now, sleep};
 use rpma::wait::{Happened, Wait};
-use rpma::{ConnCfg, ConnEvent, ConnReq, Device, Ep, MrSlice, Notify, Peer, Side, Wc};
+use rpma::{ConnCfg, ConnEvent, ConnReq, Device, MrSlice, Notify, Peer, Side, Wc};
 
-use crate::common::profile;
-use crate::support::{ALWAYS, write};
+use crate::common::{listen, peer, profile};
+use crate::support::{ALWAYS, joined, write};
 
 const HOUR: Duration = Duration::from_secs(3600);
-
-fn peer_on(host: &Host) -> Peer {
-    let device = Device::from_addr(&host.addr().to_string(), Side::Local).expect("opens");
-    Peer::new(&device).expect("a peer")
-}
 
 /// Promise: limits, timers and wake-ups follow the fabric's clock.
 #[test]
@@ -23,8 +18,8 @@ fn an_hour_passes_at_once() {
     fabric.jump_over_waits();
     let host = fabric.host("here");
     let _entered = host.enter();
-    let (peer, addr) = (peer_on(&host), host.addr().to_string());
-    let ep = Ep::listen(&peer, &addr, 0).expect("listens");
+    let peer = peer();
+    let ep = listen(&peer);
     let (mut wait, mut wcs) = (Wait::new().expect("a wait"), [Wc::default(); 4]);
     let began = now();
     assert!(wait.next(&mut wcs, HOUR).expect("waits").is_none());
@@ -33,16 +28,7 @@ fn an_hour_passes_at_once() {
     // A look each second, for an hour.
     let mut cfg = ConnCfg::new();
     cfg.set_rcq_size(10).set_rcq_notify(Notify::Solicited);
-    let place = wait.place();
-    let cfg = place.cfg(&peer, &cfg).expect("settings");
-    let req = ConnReq::new(&peer, &addr, ep.get_port(), &ConnCfg::new()).expect("resolves");
-    let client = req.connect(&[]).expect("asks");
-    let req = ep.next_conn_req_timeout(&cfg, HOUR).expect("a request");
-    let member = wait.add(place, req.connect(&[]).expect("accepts"));
-    let member = member.expect("added");
-    let client = client.wait_established(HOUR).expect("accepted");
-    let came = wait.next(&mut wcs, HOUR).expect("waits");
-    assert!(matches!(came, Some(Happened::Event(of, ConnEvent::Established)) if of == member));
+    let (member, client) = joined(&mut wait, &ep, &peer, &cfg);
     let conn = wait.conn(member).expect("a member");
     conn.recv(MrSlice::EMPTY, 7).expect("posted");
     client.send(MrSlice::EMPTY, ALWAYS, 1).expect("posted");
@@ -72,8 +58,8 @@ fn serve(seed: u64) -> (Trace, Option<String>) {
     let (server, clients) = (fabric.host("server"), fabric.host("clients"));
     {
         let _entered = server.enter();
-        let (peer, addr) = (peer_on(&server), server.addr().to_string());
-        let ep = Ep::listen(&peer, &addr, 0).expect("listens");
+        let (peer, addr) = (peer(), server.addr().to_string());
+        let ep = listen(&peer);
         let port = ep.get_port();
         let mut wait = Wait::new().expect("a wait");
         wait.add_ep(ep).expect("added");

@@ -9,8 +9,8 @@ use rustix::buffer::spare_capacity;
 use rustix::event::{PollFd, PollFlags, Timespec, epoll, poll};
 use rustix::io::retry_on_intr;
 
-use crate::common::{LIMIT, device_test, peer};
-use crate::support::{SHORT, asking, joined, listening, send, write};
+use crate::common::{LIMIT, ask, device_test, listen, peer};
+use crate::support::{SHORT, joined, send, write};
 
 fn readable(wait: &Wait, limit: Duration) -> bool {
     let limit = limit.try_into().expect("short");
@@ -36,7 +36,7 @@ fn drain(wait: &mut Wait) -> Vec<Happened> {
 fn the_descriptor_is_readable_while_there_is_something() {
     device_test(|| {
         let peer = peer();
-        let ep = listening(&peer);
+        let ep = listen(&peer);
         let mut wait = Wait::new().expect("a wait");
         let (waker, mut wcs) = (wait.waker(), [Wc::default()]);
         let (member, client) = joined(&mut wait, &ep, &peer, &ConnCfg::new());
@@ -57,7 +57,7 @@ fn the_descriptor_is_readable_while_there_is_something() {
         assert!(readable(&wait, LIMIT), "a completion");
         assert_eq!(drain(&mut wait).len(), 1);
         assert!(!readable(&wait, SHORT));
-        let client_asks = asking(wait.ep(endpoint).expect("a member"), &peer);
+        let client_asks = ask(&peer, wait.ep(endpoint).expect("a member"), &ConnCfg::new());
         assert!(readable(&wait, LIMIT), "a request");
         assert!(matches!(drain(&mut wait)[..], [Happened::Request(..)]));
         assert!(!readable(&wait, SHORT));
@@ -95,7 +95,7 @@ fn the_descriptor_is_readable_while_there_is_something() {
 fn edges_are_enough() {
     device_test(|| {
         let peer = peer();
-        let ep = listening(&peer);
+        let ep = listen(&peer);
         let mut wait = Wait::new().expect("a wait");
         let mut clients: Vec<_> = (0..3)
             .map(|_| joined(&mut wait, &ep, &peer, &ConnCfg::new()))

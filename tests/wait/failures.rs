@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 use rpma::wait::{Happened, Wait};
 use rpma::{ConnCfg, ConnEvent, Wc};
 
-use crate::common::{device_test, event, peer};
-use crate::support::{asking, joined, listening, next, nothing, write};
+use crate::common::{ask, device_test, event, listen, peer};
+use crate::support::{joined, next, nothing, write};
 
 /// While this lives the process, or the simulated host, has no descriptor for another request.
 struct NoDescriptors {
@@ -65,10 +65,10 @@ fn an_endpoint_without_descriptors() {
     device_test(|| {
         let peer = peer();
         let mut wait = Wait::new().expect("a wait");
-        let ep = listening(&peer);
+        let ep = listen(&peer);
         let (member, _client) = joined(&mut wait, &ep, &peer, &ConnCfg::new());
         let endpoint = wait.add_ep(ep).expect("added");
-        let ep = |wait: &Wait| asking(wait.ep(endpoint).expect("a member"), &peer);
+        let ep = |wait: &Wait| ask(&peer, wait.ep(endpoint).expect("a member"), &ConnCfg::new());
         let asking: Vec<_> = (0..CLIENTS).map(|_| ep(&wait)).collect();
         let none = NoDescriptors::for_requests(CLIENTS);
         let (began, mut wcs) = (Instant::now(), [Wc::default()]);
@@ -114,12 +114,11 @@ fn an_endpoint_without_descriptors() {
 #[cfg(feature = "sim")]
 mod simulated {
     use rpma::sim::{Errno, Fabric, Profile};
-    use rpma::{
-        Conn, Device, Ep, Error, Mr, MrRemote, MrUsage, NotConnected, Peer, Side, WcStatus,
-    };
+    use rpma::{Conn, Error, Mr, MrRemote, MrUsage, NotConnected, Peer, WcStatus};
 
     use super::*;
     use crate::common::{LIMIT, with_fabric};
+    use crate::support::pair;
 
     /// Breaks the server's queue pair: the write goes to memory that is not there.
     fn break_queue_pair(client: &Conn, peer: &Peer) {
@@ -143,20 +142,14 @@ mod simulated {
             let fabric = Fabric::new(Profile::STRICT);
             let host = fabric.host("here");
             let _entered = host.enter();
-            let addr = host.addr().to_string();
-            let peer = Peer::new(&Device::from_addr(&addr, Side::Local).expect("opens"));
-            let peer = peer.expect("a peer");
-            let ep = Ep::listen(&peer, &addr, 0).expect("listens");
+            let peer = peer();
+            let ep = listen(&peer);
             let mut wait = Wait::new().expect("a wait");
             let mut wcs = [Wc::default()];
             let connect = |wait: &mut Wait| {
                 let place = wait.place();
                 let cfg = place.cfg(&peer, &ConnCfg::new()).expect("settings");
-                let req = rpma::ConnReq::new(&peer, &addr, ep.get_port(), &ConnCfg::new());
-                let client = req.expect("resolves").connect(&[]).expect("asks");
-                let req = ep.next_conn_req_timeout(&cfg, LIMIT).expect("a request");
-                let server = req.connect(&[]).expect("accepts");
-                assert_eq!(event(&client), ConnEvent::Established);
+                let (client, server) = pair(&ep, &peer, &cfg);
                 (place, server, client)
             };
             let (place, server, other) = connect(&mut wait);
@@ -218,7 +211,7 @@ mod simulated {
         for call in ["ibv_poll_cq", "ibv_req_notify_cq", "rdma_get_cm_event"] {
             device_test(|| {
                 let peer = peer();
-                let ep = listening(&peer);
+                let ep = listen(&peer);
                 let mut wait = Wait::new().expect("a wait");
                 let mut wcs = [Wc::default(); 4];
                 let (member, client) = joined(&mut wait, &ep, &peer, &ConnCfg::new());
@@ -271,7 +264,7 @@ mod simulated {
     fn a_channel_that_fails() {
         device_test(|| {
             let peer = peer();
-            let ep = listening(&peer);
+            let ep = listen(&peer);
             let mut wait = Wait::new().expect("a wait");
             let mut wcs = [Wc::default(); 4];
             let (first, _one) = joined(&mut wait, &ep, &peer, &ConnCfg::new());

@@ -9,9 +9,9 @@ use rpma::{
 };
 
 use crate::common::{
-    LIMIT, addr, completions, device_test, event, here, invalid, other_addr, peer,
+    LIMIT, accept, addr, completions, device_test, event, here, invalid, listen, other_addr, peer,
 };
-use crate::support::{SHORT, joined, listening, next, nothing, pair, send, write};
+use crate::support::{SHORT, joined, next, nothing, pair, send, write};
 
 /// Promise: a waker of another thread ends a sleep, and a wake-up is kept for the next call.
 /// Several are one.
@@ -45,7 +45,7 @@ fn another_thread_wakes_the_wait() {
 fn places_that_are_not_used_and_connections_without() {
     device_test(|| {
         let peer = peer();
-        let ep = listening(&peer);
+        let ep = listen(&peer);
         let mut wait = Wait::new().expect("a wait");
         for _ in 0..10 {
             drop(wait.place());
@@ -113,7 +113,7 @@ fn places_that_are_not_used_and_connections_without() {
 fn a_removed_member_is_gone() {
     device_test(|| {
         let peer = peer();
-        let ep = listening(&peer);
+        let ep = listen(&peer);
         let mut wait = Wait::new().expect("a wait");
         let mut wcs = [Wc::default(); 4];
         let (member, client) = joined(&mut wait, &ep, &peer, &ConnCfg::new());
@@ -169,7 +169,7 @@ fn drops_in_each_order() {
     for order in 0..6 {
         device_test(|| {
             let peer = peer();
-            let ep = listening(&peer);
+            let ep = listen(&peer);
             let mut wait = Wait::new().expect("a wait");
             let (member, client) = joined(&mut wait, &ep, &peer, &ConnCfg::new());
             let (_other, other) = joined(&mut wait, &ep, &peer, &ConnCfg::new());
@@ -220,7 +220,7 @@ fn drops_in_each_order() {
 fn a_shared_receive_queue_is_a_member() {
     device_test(|| {
         let peer = peer();
-        let ep = listening(&peer);
+        let ep = listen(&peer);
         let mut wait = Wait::new().expect("a wait");
         let place = wait.place();
         let cfg = place.srq_cfg(&peer, &SrqCfg::new()).expect("settings");
@@ -270,7 +270,7 @@ fn a_shared_receive_queue_is_a_member() {
 fn unsolicited_completions_are_found() {
     device_test(|| {
         let peer = peer();
-        let ep = listening(&peer);
+        let ep = listen(&peer);
         let mut wait = Wait::new().expect("a wait");
         let mut cfg = ConnCfg::new();
         cfg.set_rcq_size(10).set_rcq_notify(Notify::Solicited);
@@ -313,8 +313,7 @@ fn members_of_two_devices() {
             let cfg = place.cfg(&peer, &ConnCfg::new()).expect("settings");
             let req = ConnReq::new(&peer, &addr, ep.get_port(), &ConnCfg::new());
             let client = req.expect("resolves").connect(&[]).expect("asks");
-            let req = ep.next_conn_req_timeout(&cfg, LIMIT).expect("a request");
-            let conn = req.connect(&[]).expect("accepts");
+            let conn = accept(&ep, &cfg);
             let member = wait.add(place, conn).expect("added");
             // The client's side of the handshake.
             event(&client);

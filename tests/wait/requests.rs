@@ -5,8 +5,10 @@ use std::thread;
 use rpma::wait::{Happened, Wait};
 use rpma::{Conn, ConnCfg, ConnEvent, ConnReq, Device, Error, Peer, RejectReason, Side, Wc};
 
-use crate::common::{LIMIT, addr, device_test, event, here, invalid, other_addr, peer};
-use crate::support::{SHORT, asking, listening, next, nothing, write};
+use crate::common::{
+    LIMIT, addr, ask, device_test, event, here, invalid, listen, other_addr, peer,
+};
+use crate::support::{SHORT, next, nothing, write};
 
 /// Promise: a server accepts clients with their private data in sight, and waits for them and for
 /// the endpoint in one call.
@@ -15,7 +17,7 @@ fn a_server_with_one_wait() {
     device_test(|| {
         let peer = peer();
         let mut wait = Wait::new().expect("a wait");
-        let endpoint = wait.add_ep(listening(&peer)).expect("added");
+        let endpoint = wait.add_ep(listen(&peer)).expect("added");
         let port = wait.ep(endpoint).expect("a member").get_port();
         let (mut clients, mut members) = (vec![], vec![]);
         for number in 0..5_u8 {
@@ -77,9 +79,9 @@ fn a_server_with_one_wait() {
 #[test]
 fn requests_that_are_not_accepted() {
     device_test(|| {
-        let (peer, ep) = (peer(), listening(&peer()));
+        let (peer, ep) = (peer(), listen(&peer()));
         let rejected = |reject: &dyn Fn(rpma::Request)| {
-            let client = asking(&ep, &peer);
+            let client = ask(&peer, &ep, &ConnCfg::new());
             reject(ep.next_request_timeout(LIMIT).expect("a request"));
             match event(&client) {
                 ConnEvent::Rejected {
@@ -116,9 +118,9 @@ fn requests_that_are_not_accepted() {
 #[test]
 fn a_client_that_vanished() {
     device_test(|| {
-        let (peer, ep) = (peer(), listening(&peer()));
+        let (peer, ep) = (peer(), listen(&peer()));
         for _ in 0..20 {
-            let client = asking(&ep, &peer);
+            let client = ask(&peer, &ep, &ConnCfg::new());
             let request = ep.next_request_timeout(LIMIT).expect("a request");
             drop(client);
             // It may be accepted before the kernel hears of its end.

@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use rpma::wait::{Happened, Member, Wait};
-use rpma::{Conn, ConnCfg, ConnEvent, ConnReq, Ep, Error, Flags, MrSlice, Peer, RemoteSlice, Wc};
+use rpma::{Conn, ConnCfg, ConnEvent, Ep, Error, Flags, MrSlice, Peer, RemoteSlice, Wc};
 
-use crate::common::{LIMIT, addr, completion, event};
+use crate::common::{LIMIT, accept, ask, completion, event};
 
 pub(crate) const ALWAYS: Flags = Flags::COMPLETION_ALWAYS;
 pub(crate) const SHORT: Duration = Duration::from_millis(50);
@@ -28,21 +28,10 @@ fn is_established(wait: &mut Wait, member: Member) -> bool {
 
 /// A client that is established, and the server's side, which has not taken its event.
 pub(crate) fn pair(ep: &Ep, peer: &Peer, cfg: &ConnCfg) -> (Conn, Conn) {
-    let client = asking(ep, peer);
-    let req = ep.next_conn_req_timeout(cfg, LIMIT).expect("a request");
-    let server = req.connect(&[]).expect("accepts");
+    let client = ask(peer, ep, &ConnCfg::new());
+    let server = accept(ep, cfg);
     assert_eq!(event(&client), ConnEvent::Established);
     (client, server)
-}
-
-/// A client that asks for a connection.
-pub(crate) fn asking(ep: &Ep, peer: &Peer) -> Conn {
-    let req = ConnReq::new(peer, &addr(), ep.get_port(), &ConnCfg::new()).expect("resolves");
-    req.connect(&[]).expect("asks")
-}
-
-pub(crate) fn listening(peer: &Peer) -> Ep {
-    Ep::listen(peer, &addr(), 0).expect("listens")
 }
 
 /// Posts a write of 0 bytes, if there is room for one.

@@ -8,8 +8,8 @@ use rpma::{Conn, ConnCfg, ConnEvent, MrSlice, Peer, Wc};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::retry_on_intr;
 
-use crate::common::{LIMIT, device_test, peer};
-use crate::support::{asking, joined, listening, next, nothing, send, write};
+use crate::common::{LIMIT, ask, device_test, listen, peer};
+use crate::support::{joined, next, nothing, send, write};
 
 /// Turns for which an event waits at most, if few members are ready.
 const BOUND: usize = 16;
@@ -24,7 +24,7 @@ struct Flood {
 impl Flood {
     /// Also returns their clients, which must live.
     fn new(wait: Wait, peer: &Peer, count: usize) -> (Self, Vec<Conn>) {
-        let ep = listening(peer);
+        let ep = listen(peer);
         let mut flood = Self {
             wait,
             flooders: Vec::new(),
@@ -84,7 +84,7 @@ fn a_flood_keeps_no_other_member_waiting() {
         let peer = peer();
         let mut wait = Wait::new().expect("a wait");
         let waker = wait.waker();
-        let ep = listening(&peer);
+        let ep = listen(&peer);
         let mut others: Vec<_> = (0..idle)
             .map(|_| joined(&mut wait, &ep, &peer, &ConnCfg::new()))
             .collect();
@@ -105,7 +105,11 @@ fn a_flood_keeps_no_other_member_waiting() {
             let closed = ConnEvent::Closed;
             assert!(matches!(came, Happened::Event(of, event) if of == member && event == closed));
 
-            let client = asking(flood.wait.ep(endpoint).expect("a member"), &peer);
+            let client = ask(
+                &peer,
+                flood.wait.ep(endpoint).expect("a member"),
+                &ConnCfg::new(),
+            );
             is_there(flood.wait.ep(endpoint).expect("a member"));
             let came = flood.comes_within(BOUND);
             assert!(matches!(came, Happened::Request(of, _) if of == endpoint));
@@ -124,7 +128,7 @@ fn each_of_many_has_its_turn() {
     const FLOODERS: usize = 40;
     device_test(|| {
         let peer = peer();
-        let ep = listening(&peer);
+        let ep = listen(&peer);
         let mut wait = Wait::new().expect("a wait");
         let (member, client) = joined(&mut wait, &ep, &peer, &ConnCfg::new());
         let (mut flood, _clients) = Flood::new(wait, &peer, FLOODERS);
@@ -174,7 +178,7 @@ fn an_event_waits_for_one_turn_of_its_own_completions() {
 fn none_means_nothing() {
     device_test(|| {
         let peer = peer();
-        let ep = listening(&peer);
+        let ep = listen(&peer);
         let mut wait = Wait::new().expect("a wait");
         nothing(&mut wait);
         let (member, client) = joined(&mut wait, &ep, &peer, &ConnCfg::new());
@@ -206,7 +210,7 @@ fn no_completion_is_missed() {
     const WRITES: u64 = 2000;
     device_test(|| {
         let peer = peer();
-        let ep = listening(&peer);
+        let ep = listen(&peer);
         let mut wait = Wait::new().expect("a wait");
         let mut cfg = ConnCfg::new();
         cfg.set_rcq_size(10);
@@ -261,7 +265,7 @@ fn a_call_costs_what_is_ready() {
         let mut spent = None;
         device_test(|| {
             let peer = peer();
-            let ep = listening(&peer);
+            let ep = listen(&peer);
             let mut wait = Wait::new().expect("a wait");
             let (member, _client) = joined(&mut wait, &ep, &peer, &ConnCfg::new());
             let _idle: Vec<_> = (0..idle)
