@@ -6,9 +6,9 @@ use std::time::Duration;
 use rpma::commit::{Limits, Method};
 use rpma::pmem::{Ddio, DevicePath, Domain, PmemMap};
 use rpma::serve::{Directory, Server, ServerCfg};
-use rpma::{ConnCfg, Device, Ep, Error, Mr, MrUsage, Offer, Peer, PeerCfg, RefusalCode, Side};
+use rpma::{ConnCfg, Device, Error, Mr, MrUsage, Offer, Peer, PeerCfg, RefusalCode, Side};
 
-use crate::common::{addr, devdax, device_test, event, invalid, other_addr};
+use crate::common::{addr, devdax, device_test, event, invalid, listen, other_addr};
 use crate::support::{
     KeyPart, LEN, Site, directory_of, identity, is_refusal, new_directory, offer, offer_by,
     refusal, usage,
@@ -286,7 +286,7 @@ fn commits_on_memory_that_keeps_nothing() {
             let mut cfg = ServerCfg::new();
             cfg.set_platform(&platform);
             cfg.set_commits(commits.then_some(limits));
-            let ep = Ep::listen(&peer, &addr(), 0).expect("listens");
+            let ep = listen(&peer);
             let directory = new_directory(directory_of(&all), 1);
             Server::new(ep, directory, &cfg).map(drop)
         };

@@ -8,14 +8,14 @@ use rpma::commit::Method;
 use rpma::pmem::PmemMap;
 use rpma::serve::{Asked, Client, Directory, Gone, NotAdmitted, Part, Served, Server, ServerCfg};
 use rpma::{
-    Conn, ConnCfg, ConnEvent, ConnReq, Device, Ep, FlushType, Identity, Mr, MrUsage, Offer, Peer,
+    Conn, ConnCfg, ConnEvent, ConnReq, Device, FlushType, Identity, Mr, MrUsage, Offer, Peer,
     Refusal, RefusalCode, Side, Wc,
 };
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-use crate::common::{LIMIT, addr, devdax, event};
+use crate::common::{LIMIT, addr, devdax, event, listen};
 
 /// The memory of a key.
 pub(crate) const LEN: usize = 4096;
@@ -100,7 +100,7 @@ impl Site {
     pub(crate) fn over(keys: u64, cfg: &ServerCfg, all: PmemMap, directory: Directory) -> Self {
         let device = Device::from_addr(&addr(), Side::Local).expect("opens");
         let peer = Peer::new(&device).expect("a peer");
-        let ep = Ep::listen(&peer, &addr(), 0).expect("listens");
+        let ep = listen(&peer);
         let mut site = Self {
             server: Server::new(ep, directory, cfg).expect("a server"),
             far: Peer::new(&device).expect("a peer"),
