@@ -7,10 +7,11 @@ use rpma::{
 };
 
 use crate::common::program::{Program, find, hex, unhex};
-use crate::common::{LIMIT, addr, completion, devdax, device_test, event, pattern, peer, region};
+use crate::common::{
+    LIMIT, addr, completion, devdax, device_test, event, listen, pattern, peer, region, request,
+};
 use crate::support::{
-    SHARED, client, connect, disconnect, establish, finish, listen, request, server, slice,
-    take_offer,
+    SHARED, client, connect, disconnect, establish, finish, server, slice, take_offer,
 };
 
 #[test]

@@ -7,10 +7,12 @@ use rpma::{
 };
 
 use crate::common::program::{find, unhex};
-use crate::common::{LIMIT, completion, completions, contents, device_test, pattern, peer, region};
+use crate::common::{
+    LIMIT, completion, completions, contents, device_test, listen, pattern, peer, region, request,
+};
 use crate::support::{
-    MESSAGE_MAX, MESSAGES, SHARED, client, connect, disconnect, establish, filled, finish, listen,
-    offer, request, server, slice, succeeded, take_offer,
+    MESSAGE_MAX, MESSAGES, SHARED, client, connect, disconnect, establish, filled, finish, offer,
+    server, slice, succeeded, take_offer,
 };
 
 /// Waits for the next completion in any of the queues.

@@ -7,7 +7,7 @@ use rpma::{
 };
 
 use crate::common::program::{Program, free_port};
-use crate::common::{LIMIT, addr, event, pattern};
+use crate::common::{addr, event, listen, pattern, request};
 
 /// How much memory each side offers to the other.
 pub(crate) const SHARED: usize = 8192;
@@ -47,14 +47,6 @@ pub(crate) fn take_offer(conn: &Conn) -> MrRemote {
     let (mr, cfg) = data.split_at(21);
     conn.apply_remote_peer_cfg(&PeerCfg::from_descriptor(cfg).expect("a valid descriptor"));
     MrRemote::from_descriptor(mr).expect("a valid descriptor")
-}
-
-pub(crate) fn listen(peer: &Peer) -> Ep {
-    Ep::listen(peer, &addr(), 0).expect("listens")
-}
-
-pub(crate) fn request(ep: &Ep, cfg: &ConnCfg) -> ConnReq {
-    ep.next_conn_req_timeout(cfg, LIMIT).expect("a request")
 }
 
 /// Connects to a C server, with `receives` posted before.
