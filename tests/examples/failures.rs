@@ -7,12 +7,12 @@ use std::time::Duration;
 use rpma::{ConnEvent, MrUsage, Peer};
 
 use crate::common::program::{Ended, Program, executable, free_port};
-use crate::common::{LIMIT, addr, completion, devdax, device_test, event, peer, region};
+use crate::common::{LIMIT, addr, completion, devdax, device_test, event, listen, peer, region};
 use crate::expected::Values;
 use crate::pairs::forget;
 use crate::runs::EXAMPLES;
 use crate::support::{
-    FAILURE, USAGE, accept, around, client, connect, describe, ends, fails_at_once, full, listen,
+    FAILURE, USAGE, accept, around, client, connect, describe, ends, fails_at_once, full,
     ping_pong, run, send, server,
 };
 

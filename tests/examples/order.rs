@@ -10,9 +10,9 @@ use std::thread;
 use rpma::{ConnEvent, MrUsage};
 
 use crate::common::program::Ended;
-use crate::common::{contents, device_test, event, peer, region};
+use crate::common::{contents, device_test, event, listen, peer, region};
 use crate::support::{
-    accept, around, client, connect, counter, describe, listen, ping_pong, receive, send, server,
+    accept, around, client, connect, counter, describe, ping_pong, receive, send, server,
 };
 
 const FIRST: u64 = 7;

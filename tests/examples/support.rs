@@ -3,7 +3,7 @@
 use rpma::{Conn, ConnCfg, ConnEvent, ConnReq, Ep, Flags, Mr, MrUsage, Peer};
 
 use crate::common::program::{Ended, Program, free_port};
-use crate::common::{LIMIT, addr, completion, event};
+use crate::common::{addr, completion, event, request};
 use crate::runs;
 
 /// The status of a program that has failed, and of one with arguments that cannot be used.
@@ -36,7 +36,7 @@ pub(crate) fn run(name: &str, server_args: &[&str], client_args: &[&str]) -> (En
 /// Waits for a program that has to fail without waiting for an event that cannot come.
 ///
 /// No clock can measure that. A wait for a message has no time limit (except 13's, which is over
-/// before), and is ended after [`LIMIT`], with another status. (A wait for an operation of its own
+/// before), and is ended after `common::LIMIT`, with another status. (A wait for an operation of its own
 /// gets its failure after some seconds.) The time of a program that does not wait is unknown, under
 /// emulation and on a busy machine.
 pub(crate) fn fails_at_once(program: Program, what: &str) -> Ended {
@@ -56,16 +56,10 @@ pub(crate) fn connect(peer: &Peer, port: u16) -> Conn {
     conn
 }
 
-/// The endpoint of a server that this test plays.
-pub(crate) fn listen(peer: &Peer) -> Ep {
-    Ep::listen(peer, &addr(), 0).expect("listens")
-}
-
-/// Such a server's connection. It has no receive.
+/// The connection of a server that this test plays. It has no receive.
 pub(crate) fn accept(ep: &Ep, private_data: &[u8]) -> Conn {
-    let req = ep.next_conn_req_timeout(&ConnCfg::new(), LIMIT);
-    let conn = req.expect("a request").connect(private_data);
-    let conn = conn.expect("accepts");
+    let req = request(ep, &ConnCfg::new());
+    let conn = req.connect(private_data).expect("accepts");
     assert_eq!(event(&conn), ConnEvent::Established);
     conn
 }

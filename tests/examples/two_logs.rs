@@ -3,8 +3,8 @@
 use rpma::{Conn, Ep, Mr, MrUsage, Peer};
 
 use crate::common::program::Program;
-use crate::common::{addr, contents, device_test, peer, region};
-use crate::support::{accept, describe, fails_at_once, full, listen};
+use crate::common::{addr, contents, device_test, listen, peer, region};
+use crate::support::{accept, describe, fails_at_once, full};
 
 /// The size of a log, the place of its number of used bytes, and that number of an empty one.
 const LOG: usize = 16 + 1024;
