@@ -70,9 +70,9 @@ impl<C: Connects> Reconnect<C> {
         Ok(Self { watched, reconnect })
     }
 
-    /// Connects, as [`reconnect::Reconnect::connect`]: tries until the server accepts or refuses,
-    /// or until the limit ([`ReconnectCfg::set_limit`](reconnect::ReconnectCfg::set_limit)) has
-    /// passed.
+    /// Connects, as [`reconnect::Reconnect::connect`]. It tries until the server accepts, or until
+    /// a failure is final ([`Why`]). It gives up when the limit
+    /// ([`ReconnectCfg::set_limit`](reconnect::ReconnectCfg::set_limit)) has passed.
     ///
     /// # Cancel safety
     ///

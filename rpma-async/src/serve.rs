@@ -70,7 +70,7 @@ impl Server {
     /// Waits until something happens, and returns it: as [`serve::Server::next`] without a limit.
     /// It serves the commits of clients meanwhile.
     ///
-    /// Completions go to `wcs`. Its length is the size of a turn: 16 is a good start.
+    /// Completions go to `wcs`: at most `wcs.len()` in one call. A length of 16 is a good start.
     ///
     /// # Cancel safety
     ///

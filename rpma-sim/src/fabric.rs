@@ -43,7 +43,7 @@ struct Alive {
 }
 
 impl Fabric {
-    /// A fabric without hosts. All its devices are of one kind.
+    /// Makes a fabric without hosts. [`host`](Self::host) adds hosts with this profile.
     #[must_use]
     pub fn new(profile: Profile) -> Self {
         Self::of(profile, None)

@@ -267,7 +267,7 @@ impl Link {
     }
 
     /// Takes back all armed faults of this link that have not happened yet: lost requests, lost
-    /// acknowledgements and partial writes. Returns their number.
+    /// packets, lost acknowledgements and partial writes. Returns the number of these faults.
     pub fn disarm(&self) -> usize {
         let mut state = self.shared.lock();
         let armed = &mut state.links.armed;

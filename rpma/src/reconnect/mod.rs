@@ -3,8 +3,9 @@
 //!
 //! A [`Reconnect`] makes the connections of one client to one server, one after the other: the
 //! first one, and a new one after each end. It judges each failed try. Some refusals need a
-//! decision of the program, and end the reconnect ([`GaveUp`]). Everything else is tried again
-//! until the limit has passed.
+//! decision of the program, and end the reconnect ([`GaveUp`]). An error that another try would get
+//! again ends the reconnect as well. After every other failure the next try follows, until the
+//! limit has passed.
 //!
 //! ```no_run
 //! use rpma::reconnect::{Reconnect, ToConn};

@@ -216,7 +216,7 @@ impl Server {
     /// Waits until something happens, for at most `limit` (`Duration::MAX` is none), and returns
     /// it. `None` means that the limit has passed. With a limit of 0 it does not sleep.
     ///
-    /// Completions go to `wcs`. Its length is the size of a turn: 16 is a good start.
+    /// Completions go to `wcs`: at most `wcs.len()` in one call. A length of 16 is a good start.
     ///
     /// # Errors
     ///

@@ -119,7 +119,7 @@ impl Server {
     /// | from [`next`](Self::next) | this does | this returns |
     /// |---|---|---|
     /// | [`Served::Asks`] for a key with a part | it admits the client | `None`; [`Served::Arrived`] or [`Served::Gone`] follows |
-    /// | the same, and the admission fails | the client was refused | [`Served::Refused`], with the error |
+    /// | the same, and the admission fails | the client was refused | [`Served::Refused`], with the error if there is one |
     /// | [`Served::Asks`] for a key without one | it refuses the client, with words | [`Served::Refused`] |
     /// | [`Served::Gone`], and the key's connection could not be cut off | it registers the key's memory again | [`Served::Gone`] |
     /// | anything else | nothing | the argument |
