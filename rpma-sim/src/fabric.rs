@@ -51,7 +51,7 @@ impl Fabric {
 
     /// Makes a fabric on which the seed chooses the order of threads: see
     /// [`repeatable`](crate::repeatable), which makes one for a test. The calling thread is one of
-    /// them, until the fabric is dropped.
+    /// these threads, until the fabric is dropped.
     #[must_use]
     pub fn seeded(profile: Profile, seed: u64) -> Self {
         Self::of(profile, Some(seed))
@@ -81,8 +81,8 @@ impl Fabric {
     /// [`Instant::now`] in the program, other locks and channels, `poll` and `epoll` in the
     /// program, and threads that are on no host.
     ///
-    /// A thread on a host that waits in one of these ways counts as busy. While a thread is busy,
-    /// the fabric's clock runs like the system's. A thread on no host never keeps the clock from
+    /// A thread on a host that waits in real time counts as busy. While a thread is busy, the
+    /// fabric's clock runs like the system's. A thread on no host never keeps the clock from
     /// jumping, and its limits are real time. So the thread that starts the others must be on a
     /// host. Otherwise the clock may jump before it has started all of them.
     ///

@@ -132,8 +132,8 @@ impl Profile {
     /// * Failures have the specification's statuses, are solicited, and are reported by
     ///   asynchronous events.
     /// * An incomplete message may have taken a receive from a shared queue. A queue pair that
-    ///   fails returns that receive 2 ms later, and then reports that it was the last one. A queue
-    ///   pair that is destroyed within these 2 ms does not return the receive.
+    ///   fails returns that receive 2 ms later. Then it reports `IBV_EVENT_QP_LAST_WQE_REACHED`. A
+    ///   queue pair that is destroyed within these 2 ms does not return the receive.
     /// * Destroying a queue pair takes its completions out of the completion queues, as mlx5 does.
     pub const STRICT: Self = Self {
         name: "a strict adapter",

@@ -21,7 +21,8 @@ use crate::sync::begin;
 use crate::wait::pause;
 pub use crate::wait::sleep;
 
-/// As [`std::thread::spawn`]: the thread is on the calling thread's host, if that is on one.
+/// As [`std::thread::spawn`]. If the calling thread is on a host, the new thread is on the same
+/// host.
 ///
 /// # Panics
 ///
@@ -159,8 +160,8 @@ impl Default for Builder {
 pub struct Scope<'scope, 'env: 'scope>(thread::Scope<'scope, 'env>);
 
 impl<'scope, 'env> Scope<'scope, 'env> {
-    /// As [`std::thread::Scope::spawn`]: the thread is on the calling thread's host, if that is on
-    /// one.
+    /// As [`std::thread::Scope::spawn`]. If the calling thread is on a host, the new thread is on
+    /// the same host.
     ///
     /// # Panics
     ///

@@ -348,8 +348,8 @@ impl Fabric {
     /// directory. The variables hold for every call of `on_every_event` in the process. So run only
     /// one test with them.
     ///
-    /// Event 17 is the same event in each run on a fabric with a [seed](Fabric::seeded), and of a
-    /// program with one thread.
+    /// Event 17 is the same event in each run on a fabric with a [seed](Fabric::seeded). The same
+    /// holds for each run of a program with one thread.
     ///
     /// # Panics
     ///

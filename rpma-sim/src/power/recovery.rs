@@ -23,10 +23,11 @@ impl Fabric {
     /// recovery.
     ///
     /// `recover` is the program's own recovery. It opens the memory at the path, mends it, and
-    /// returns its findings. `check` panics if these break the promise: `promise` returns the
-    /// program's promises by now. The recovery runs from each image that the program may leave; its
-    /// power is cut at each of its events; and it runs again from each image that this may leave.
-    /// So a recovery that is not idempotent is found.
+    /// returns its findings. `check` panics if the findings break a promise. `promise` returns the
+    /// promises that the program has made until now. The recovery runs from each image that the
+    /// program may leave. The power is cut at each event of the recovery. Then the recovery runs
+    /// again from each image that this cut may leave. So the call finds a recovery that is not
+    /// idempotent.
     ///
     /// Equal images count once. The power is cut in the recoveries from at most 1,000 images of the
     /// program.

@@ -1,7 +1,7 @@
 //! Locks, condition variables and channels of the program: as std's, with waits in the order of a
 //! fabric.
 //!
-//! A thread that waits on a host is registered with the fabric, and so is each wake-up.
+//! The fabric registers each wait of a thread that is on a host. It registers each wake-up as well.
 //! `rpma::sync` has an example.
 
 // Locks: those here come after the state's and after order's `threads`. A thread that waits holds
