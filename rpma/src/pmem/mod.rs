@@ -149,9 +149,9 @@ impl PmemMap {
     /// # Errors
     ///
     /// [`Error::Provider`] if `stat`, `open` or `mmap` fails (no such path, no permission to read
-    /// and write, a file system that cannot share files with memory). [`Error::InvalidArgument`] if
-    /// `path` is a directory, a block device or another device that is not device-DAX, or is empty
-    /// or smaller than `min_len`.
+    /// and write, a file system without shared mappings). [`Error::InvalidArgument`] if `path` is a
+    /// directory, a block device or another device that is not device-DAX, or is empty or smaller
+    /// than `min_len`.
     ///
     /// [`Error::InvalidArgument`]: crate::Error::InvalidArgument
     /// [`Error::Provider`]: crate::Error::Provider
@@ -161,8 +161,8 @@ impl PmemMap {
         Ok(Self::of(path, mapping, device))
     }
 
-    /// Maps a part of the device or file at `path`. `range` has byte offsets in it, and `..` is
-    /// all of it.
+    /// Maps a part of the device or file at `path`. `range` has byte offsets in the device or file.
+    /// `..` is all of the device or file.
     ///
     /// A mapping begins at a multiple of its alignment. For a file the alignment is the page size.
     /// For a device-DAX device it is `align` in its directory in sysfs, 2 MiB as a rule. The length

@@ -90,11 +90,11 @@ impl Platform {
     /// Returns whether the data survived every shutdown between two counts: both are known and
     /// equal.
     ///
-    /// A program keeps the count beside its data, and compares it when it starts again. It asks
-    /// only if the data was in use: like PMDK, it may trust data that it closed before the
-    /// shutdown. After `false`, check the data itself, for example by its checksums, or copy it
-    /// from a replica. Then store the new count. The counts do not change when modules are
-    /// exchanged. Keep an identifier in the data to detect that.
+    /// A program keeps the count beside its data, and compares it when it starts again. The program
+    /// calls this only for data that was in use at the shutdown. Like PMDK, it may trust data that
+    /// it closed before the shutdown. After `false`, check the data itself, for example by its
+    /// checksums, or copy it from a replica. Then store the new count. The counts do not change
+    /// when modules are exchanged. Keep an identifier in the data to detect that.
     ///
     /// ```
     /// use rpma::pmem::Platform;

@@ -21,8 +21,9 @@ use crate::error::{Error, Result};
 /// have lost the same server do not return in step. On a simulated fabric with a seed the waits
 /// follow from the seed.
 ///
-/// After a server's answer that it is full, or that it could not cut off the old connection, the
-/// next wait is the longest one. The other addresses of the server are not tried before it.
+/// A server may answer that it is full, or that it could not cut off the old connection. This ends
+/// the round, and the next wait is the longest one. The other addresses of the server are tried
+/// after that wait at the earliest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReconnectCfg {
     limit: Duration,

@@ -241,7 +241,7 @@ impl<C: Connects> Reconnect<C> {
         })
     }
 
-    /// Sets the limits and waits. The limit of the whole counts from the next
+    /// Sets the limits and waits. The limit of the whole reconnect counts from the next
     /// [`begin`](Self::begin) or [`connect`](Self::connect) on.
     pub fn set_cfg(&mut self, cfg: &ReconnectCfg) -> &mut Self {
         self.cfg = *cfg;

@@ -59,7 +59,7 @@ impl Asked {
         self.kept
     }
 
-    /// Returns the client's offer: its method, and the bytes of the program.
+    /// Returns the client's offer: its method, and the bytes that the client's program sends.
     #[must_use]
     pub fn offer(&self) -> &Offer {
         &self.offer

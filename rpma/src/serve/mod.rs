@@ -139,7 +139,7 @@ pub struct Part<'a> {
     pub peer: &'a Peer,
     /// The client's memory: all of this region. It begins and ends at multiples of 64.
     pub region: &'a Arc<Mr<PmemMap>>,
-    /// Bytes of the program for the client: [`Offer::data`].
+    /// Bytes that the program sends to the client: [`Offer::data`].
     pub data: &'a [u8],
 }
 

@@ -17,7 +17,7 @@ use crate::pmem::PmemMap;
 /// The memory of each key of a [`Layout`], registered for clients: an argument of
 /// [`Server::answer`].
 ///
-/// Each key has a [`Peer`] of its own. The directory is not part of them, and is never registered.
+/// Each key has a [`Peer`] of its own. The directory is in no part, and is never registered.
 ///
 /// A server with parts of different lengths, or with other keys, calls [`Server::admit`] by itself.
 #[derive(Debug)]
@@ -72,7 +72,7 @@ impl Parts {
         Ok(Kept { peer, region })
     }
 
-    /// Sets the bytes of the program that each admitted client gets ([`Part::data`]). The default
+    /// Sets the bytes that the program sends to each admitted client ([`Part::data`]). The default
     /// is none.
     ///
     /// Bytes that do not fit into the answer make each admission fail ([`Offer::set_data`]).

@@ -165,8 +165,8 @@ impl WcSuccess<'_> {
     }
 
     /// Returns the number of bytes of the peer's write with immediate data, for the receive that
-    /// announces it ([`WcOpcode::RECV_RDMA_WITH_IMM`]). The peer chose it, and the bytes are not in
-    /// the receive's memory, which stays unwritten. `None` for every other operation.
+    /// announces it ([`WcOpcode::RECV_RDMA_WITH_IMM`]). The peer chose this number. The bytes are
+    /// not in the receive's memory, which stays unwritten. `None` for every other operation.
     #[must_use]
     pub fn written_len(&self) -> Option<u32> {
         (self.opcode() == WcOpcode::RECV_RDMA_WITH_IMM).then_some(self.0.byte_len)

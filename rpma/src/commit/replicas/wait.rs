@@ -21,8 +21,9 @@ impl Replicas {
     /// Waits until a commit is durable on `k` replicas, until that cannot be reached any more, or
     /// for at most `limit`. Then it returns the outcome.
     ///
-    /// After the limit a replica without an answer is [`unknown`](Outcome::unknown), and one that
-    /// has not got the commit yet is in no mask. Both go on: a later call can find it durable.
+    /// After the limit, a replica without an answer is [`unknown`](Outcome::unknown). A replica
+    /// that has not got the commit yet is in no mask. The commit goes on there in both cases: a
+    /// later call can find it durable.
     ///
     /// An acknowledgement can come up to a second after the end of its connection. The wait gives
     /// it this time. For a commit of another set it returns an empty outcome at once.
@@ -53,8 +54,8 @@ impl Replicas {
         }
     }
 
-    /// The outcome of a commit, if a wait for it is over: the commit is durable on `k` replicas, or
-    /// that cannot be reached any more. `None` before that.
+    /// Returns the outcome of a commit if no wait is needed: the commit is durable on `k` replicas,
+    /// or that cannot be reached any more. `None` before that.
     ///
     /// This is the half of [`settle`](Self::settle) that does not sleep. Event loops call it after
     /// [`look`](Self::look). After 50 ms without an event, they call [`probe`](Self::probe) and

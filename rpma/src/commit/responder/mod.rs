@@ -162,8 +162,8 @@ impl<K: Copy + Ord> Responder<K> {
         Slots::prepare(self.limits, req, memory, offered)
     }
 
-    /// Adds a client under a name, which [`handle`](Self::handle) takes with its completions. The
-    /// client replaces one that had the name before.
+    /// Adds a client under a name. [`handle`](Self::handle) takes this name, with a completion of
+    /// the client. The client replaces an earlier client of the same name.
     pub fn add(&mut self, client: K, slots: Slots) {
         self.clients.insert(client, slots);
     }

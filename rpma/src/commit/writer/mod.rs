@@ -129,7 +129,8 @@ impl Writer {
     /// The connection, for other operations. [`look`](Self::look) hands their completions to its
     /// argument, if the program does not poll them itself.
     ///
-    /// With [`Method::Server`](crate::commit::Method::Server) its receives are the writer's.
+    /// With [`Method::Server`](crate::commit::Method::Server), the receives of this connection
+    /// belong to the writer.
     #[must_use]
     pub fn conn(&self) -> &Conn {
         &self.conn
