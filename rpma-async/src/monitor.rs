@@ -18,9 +18,9 @@ use crate::reactor::{Handle, Reactor};
 use crate::timeout::timeout;
 use crate::waiters::{Ticket, Waiters};
 
-/// Holds a value behind a lock, and wakes the tasks that wait for a change of it: the state that
-/// tasks of a program share. It needs no runtime, because a [`Reactor`] times the limits of its
-/// waits.
+/// Holds a value behind a lock: the state that tasks of a program share. It wakes the tasks that
+/// wait for a change of the value. A monitor needs no runtime, because a [`Reactor`] times the
+/// limits of its waits.
 ///
 /// On the simulated fabric a seed repeats the order in which tasks go on: they are woken in the
 /// order in which they began to wait. The channels of some runtimes choose by chance.

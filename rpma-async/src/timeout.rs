@@ -14,9 +14,9 @@ impl Reactor {
     /// Awaits a future for at most `limit` (`Duration::MAX` is for ever). After the limit it drops
     /// the future and returns `None`. The future is polled once at least.
     ///
-    /// The driver of this reactor wakes the task. So it needs no runtime, and its time is rpma's:
-    /// on the simulated fabric, the fabric's. Any future can have such a limit, also one that does
-    /// not belong to a reactor.
+    /// The driver of this reactor wakes the task. So `timeout` needs no runtime. Its time is
+    /// rpma's: on the simulated fabric, the fabric's time. Any future can have such a limit, also
+    /// one that does not belong to a reactor.
     ///
     /// A driver that is gone wakes no task. Then `timeout` returns `None` at once, if the future is
     /// not ready. A driver that never runs counts as gone after about five seconds. In both cases,
