@@ -270,10 +270,10 @@ impl Inbox {
     ///
     /// # Errors
     ///
-    /// [`rpma::Error::InvalidArgument`] if the driver is gone. The first failure of the
-    /// connection, if the connection failed before an event ended it. Messages that arrived before
+    /// [`rpma::Error::InvalidArgument`] if the driver is gone. The first failure of the connection,
+    /// if the connection failed before an event ended it. Messages that arrived before the failure
     /// come first. Then each call returns this error. [`rpma::Error::NotConnected`] if the device
-    /// gave the connection up, and [`rpma::Error::Provider`] if the reactor did, because a call
+    /// gave the connection up. [`rpma::Error::Provider`] if the reactor gave it up, because a call
     /// failed.
     #[expect(clippy::should_implement_trait, reason = "it is awaited")]
     pub fn next(&mut self) -> Next<'_> {
@@ -390,7 +390,8 @@ impl Future for Next<'_> {
     }
 }
 
-/// Holds a message of the peer, and derefs to its bytes. Dropping it posts its receive again.
+/// Holds a message of the peer, and derefs to its bytes. Dropping the message posts its receive
+/// again.
 pub struct Message {
     shared: Arc<Shared>,
     number: u32,

@@ -1,10 +1,10 @@
 //! Writes to another host's persistent memory, with futures: the operations of [`rpma`] are
 //! awaited.
 //!
-//! A call posts an operation, and returns an [`Op`], which only waits. The queue has the operations
-//! in the order of the calls. An operation owns blocks of a registered [`Pool`] until it is
-//! complete. So a future may be dropped at any time. No device uses memory that was returned to the
-//! program. One [`Driver`] for each [`Reactor`] wakes tasks that sleep. A task that awaits an
+//! A call posts an operation, and returns an [`Op`], which only waits. The send queue has the
+//! operations in the order of the calls. An operation owns blocks of a registered [`Pool`] until it
+//! is complete. So a future may be dropped at any time. No device uses memory that was returned to
+//! the program. One [`Driver`] for each [`Reactor`] wakes tasks that sleep. A task that awaits an
 //! operation also polls the completion queue itself.
 //!
 //! ```no_run
@@ -46,9 +46,9 @@
 //! | post several operations at once | [`Conn::batch`], [`Conn::commit`] |
 //! | wait for room, or until nothing is in flight | [`Conn::ready`], [`Conn::idle`] |
 //! | receive messages | [`Setup::with_receives`], [`Inbox`] |
-//! | learn of the end, and end | [`Conn::closed`], [`Conn::close`], [`Conn::abort`] |
+//! | learn of a connection's end, and end it | [`Conn::closed`], [`Conn::close`], [`Conn::abort`] |
 //! | commit by a method that a server serves, to one server or several | [`Writer`], [`Replicas`] |
-//! | serve such clients | [`Server`] |
+//! | serve clients by their keys | [`Server`] |
 //! | connect again | [`Reconnect`], [`ToConn`] |
 //! | wait for the program's own state | [`Monitor`] |
 //! | do without a runtime | [`Reactor::on_thread`], [`Op::wait`], [`block_on`] |
@@ -56,8 +56,8 @@
 //! # Runtimes
 //!
 //! With the feature `tokio` (default) the driver is a task of tokio. The runtime needs its I/O and
-//! time drivers. With `async-io` it is a task of any executor. Both may be on. Any executor can
-//! await the futures.
+//! time drivers. With `async-io` the driver is a task of any executor. Both features may be on. Any
+//! executor can await the futures.
 //!
 //! # What is safe
 //!

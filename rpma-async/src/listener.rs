@@ -47,7 +47,7 @@ impl Listener {
         Ok(listener)
     }
 
-    /// The port that it listens on.
+    /// Returns the port of the listener.
     #[must_use]
     pub fn port(&self) -> u16 {
         self.ep.get_port()

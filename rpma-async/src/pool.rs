@@ -22,10 +22,11 @@ const ALIGNMENT: usize = 64;
 /// Registered memory in blocks of one size, from which operations take their sources and
 /// destinations. Clones are handles of the same pool.
 ///
-/// A peer has no right to it: no write or read of a peer reaches its bytes. (That is why a pool of
-/// an iWARP device is no destination of reads: see [`Conn::read`](crate::Conn::read).) A block is
-/// free again when its [`Lease`], or the last of its [`Frozen`]s, is dropped. The memory is
-/// deregistered when the last handle and the last block are gone.
+/// A peer has no right to a pool's memory: no write or read of a peer reaches its bytes. (That is
+/// why a pool of an iWARP device is no destination of reads: see
+/// [`Conn::read`](crate::Conn::read).) A block is free again when its [`Lease`], or the last of its
+/// [`Frozen`]s, is dropped. The memory is deregistered when the last handle and the last block are
+/// gone.
 ///
 /// ```
 /// # #[cfg(feature = "sim")]
@@ -87,7 +88,7 @@ impl Pool {
         })
     }
 
-    /// Takes a block, if one is free. It has the bytes of its last use.
+    /// Takes a block, if one is free. The block has the bytes of its last use.
     #[must_use]
     pub fn try_lease(&self) -> Option<Lease> {
         self.blocks.take().map(Lease::new)
@@ -106,7 +107,7 @@ impl Pool {
         }
     }
 
-    /// The bytes of a block.
+    /// Returns the number of bytes of a block.
     #[must_use]
     pub fn block_size(&self) -> usize {
         self.blocks.size()
@@ -173,7 +174,7 @@ impl Lease {
         Self { block, len }
     }
 
-    /// Shortens it to its first `len` bytes. A longer `len` changes nothing.
+    /// Shortens the lease to its first `len` bytes. A longer `len` changes nothing.
     pub fn truncate(&mut self, len: usize) {
         self.len = self.len.min(len);
     }
@@ -193,7 +194,7 @@ impl Lease {
         }
     }
 
-    /// The pool that it belongs to.
+    /// Returns the pool of the block.
     #[must_use]
     pub fn pool(&self) -> Pool {
         Pool {
@@ -251,11 +252,11 @@ pub struct Frozen {
 }
 
 impl Frozen {
-    /// A part of it.
+    /// Returns a part of the bytes, which shares the block.
     ///
     /// # Errors
     ///
-    /// [`Error::InvalidArgument`] if the range is not inside of it.
+    /// [`Error::InvalidArgument`] if the range is not inside these bytes.
     pub fn slice(&self, range: impl RangeBounds<usize>) -> Result<Self> {
         let len = self.to - self.from;
         let begin = match range.start_bound() {
@@ -284,7 +285,7 @@ impl Frozen {
         }
     }
 
-    /// Returns the whole block with the right to write, if this is its last holder.
+    /// Returns the whole block with the right to write, if this is the block's last holder.
     ///
     /// # Errors
     ///

@@ -23,11 +23,12 @@ use crate::watched::{Look, Watched, is_readable};
 /// Connects again, and is awaited. It is the awaited form of [`rpma::reconnect::Reconnect`], with
 /// the same tries, limits and waits. It derefs to that reconnect, for its settings and counts.
 ///
-/// Its [`Connects`] chooses the kind of connection. [`ToConn`] makes a [`Conn`](crate::Conn) of a
-/// reactor. [`to_writer`](Self::to_writer) connects as a writer of commits.
+/// The type `C` chooses the kind of connection ([`Connects`]). [`ToConn`] makes a
+/// [`Conn`](crate::Conn) of a reactor. [`to_writer`](Self::to_writer) connects as a writer of
+/// commits.
 ///
-/// A name is looked up by the system's resolver, which blocks the executor. So give the reconnect
-/// addresses ([`to_addrs`](reconnect::Reconnect::to_addrs)).
+/// The system's resolver, which looks up a host name, blocks the executor. So make the reconnect
+/// with addresses ([`to_addrs`](reconnect::Reconnect::to_addrs)).
 ///
 /// ```no_run
 /// use std::net::SocketAddr;

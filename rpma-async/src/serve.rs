@@ -14,7 +14,7 @@ use crate::place::Place;
 use crate::watched::{Look, Watched, is_readable};
 
 /// Serves clients, as [`rpma::serve::Server`], in a task beside others on the same thread. It
-/// derefs to that server: a task awaits [`next`](Self::next), and answers as in rpma's own loop.
+/// derefs to that server. A task awaits [`next`](Self::next), and answers as in rpma's own loop.
 ///
 /// With [`ServerCfg::set_commits`](rpma::serve::ServerCfg::set_commits) that task is the responder
 /// as well: [`next`](Self::next) serves the commits of clients. So the task must return to `next`
@@ -54,8 +54,8 @@ pub struct Server {
 }
 
 impl Server {
-    /// Makes an awaited server. The reactor watches its descriptor. The peers of the server may
-    /// differ from the reactor's.
+    /// Makes an awaited server. The reactor watches the server's descriptor. The peers of the
+    /// server may differ from the reactor's peer.
     ///
     /// # Errors
     ///
@@ -74,8 +74,8 @@ impl Server {
     ///
     /// # Cancel safety
     ///
-    /// Something that happens is taken only when it is returned: the future may be dropped at any
-    /// time. No commit is served until the next call.
+    /// An event is taken only when it is returned: the future may be dropped at any time. No commit
+    /// is served until the next call.
     ///
     /// # Errors
     ///
@@ -99,8 +99,8 @@ impl Server {
         async move { watched.wait(look).await? }
     }
 
-    /// Answers a client's request with one of these parts. Returns refusals and all other events:
-    /// as [`serve::Server::answer`].
+    /// Answers a client's request with one of these parts. It returns refusals and all other
+    /// events, as [`serve::Server::answer`].
     ///
     /// # Errors
     ///

@@ -48,8 +48,8 @@ impl Setup {
     }
 
     /// Sets the time in which the connection must be established, on either side (90 s by default,
-    /// `Duration::MAX` is none). It begins with [`Reactor::connect`](crate::Reactor::connect) or
-    /// [`Incoming::accept`](crate::Incoming::accept).
+    /// `Duration::MAX` is none). The time begins with [`Reactor::connect`](crate::Reactor::connect)
+    /// or [`Incoming::accept`](crate::Incoming::accept).
     ///
     /// Without this limit the kernel decides. After 69 s it gives up on a peer that sends no
     /// answer. If the peer is lost after it has received the request, the kernel may wait for 17
@@ -64,9 +64,9 @@ impl Setup {
         self.connect_limit
     }
 
-    /// Lets the connection receive messages of up to `size` bytes: `count` receives are posted
-    /// before it is established, and again as the program drops the [`Message`](crate::Message)s.
-    /// The receive queue has at least as many slots.
+    /// Lets the connection receive messages of up to `size` bytes. `count` receives are posted
+    /// before the connection is established. Each is posted again when the program drops its
+    /// [`Message`](crate::Message). The receive queue has at least `count` slots.
     #[must_use]
     pub fn with_receives(mut self, count: u32, size: usize) -> Self {
         self.receives = Some((count, size));

@@ -12,7 +12,7 @@ use crate::reactor::{Handle, Patience, Reactor};
 
 impl Reactor {
     /// Awaits a future for at most `limit` (`Duration::MAX` is for ever). After the limit it drops
-    /// the future and returns `None`. The future is polled once at least.
+    /// the future and returns `None`. The future is polled at least once.
     ///
     /// The driver of this reactor wakes the task. So `timeout` needs no runtime. Its time is
     /// rpma's: on the simulated fabric, the fabric's time. Any future can have such a limit, also

@@ -18,11 +18,11 @@ use crate::place::Place;
 use crate::pool::{Frozen, Pool};
 
 impl Writer {
-    /// Reads these bytes of a region of the server into new memory, through blocks of `pool`. It
-    /// posts a read for each block: as many at once as there are blocks and slots.
+    /// Reads the bytes of `range` in the server's region `from` into new memory, through blocks of
+    /// `pool`. It posts a read for each block: as many at once as there are blocks and slots.
     /// [`read`](Self::read) has the order of reads and commits.
     ///
-    /// There is no limit of time: [`Reactor::timeout`](crate::Reactor::timeout) gives it one.
+    /// The call has no time limit. [`Reactor::timeout`](crate::Reactor::timeout) sets one.
     ///
     /// ```no_run
     /// use std::time::Duration;
@@ -41,7 +41,7 @@ impl Writer {
     ///
     /// # Cancel safety
     ///
-    /// Dropping it gives up its reads, as dropping a [`Reading`] does.
+    /// Dropping the future gives up its reads, as dropping a [`Reading`] does.
     ///
     /// # Errors
     ///
@@ -110,24 +110,24 @@ impl Writer {
         }
     }
 
-    /// Writes bytes to a region of the server, from its offset `at` on, and then the 8 bytes of
-    /// `pointer` at its offset. It returns when all of them are durable. The bytes become durable
-    /// before the pointer. They are copied to blocks of `pool`, and each block is a
-    /// [`commit`](Self::commit). The last commit includes the pointer.
+    /// Writes `bytes` to the server's region `to`, from the offset `at` on. Then it writes the 8
+    /// bytes of `pointer` at the pointer's own offset. It returns when the bytes and the pointer
+    /// are durable. The bytes become durable before the pointer. The bytes are copied to blocks of
+    /// `pool`, and each block is a [`commit`](Self::commit). The last commit includes the pointer.
     ///
-    /// There is no limit of time: [`Reactor::timeout`](crate::Reactor::timeout) gives it one. The
+    /// The call has no time limit. [`Reactor::timeout`](crate::Reactor::timeout) sets one. The
     /// memory for the pointer must not be among the bytes.
     ///
     /// # Cancel safety
     ///
-    /// Dropping it posts no further block. Blocks that were posted go on.
+    /// After the future was dropped, no further block is posted. Blocks that were posted go on.
     ///
     /// # Errors
     ///
     /// As [`MrRemote::slice`], [`commit`](Self::commit), [`room`](Self::room) and
     /// [`durable`](Self::durable), except [`Error::QueueFull`]. [`Error::InvalidArgument`] also if
     /// there are no bytes. Ranges outside of the region are refused before anything is posted.
-    /// After another error a part of the bytes may be there, or may come later.
+    /// After another error a part of the bytes may be in the region, or may land there later.
     #[cfg_attr(all(feature = "sim", debug_assertions), track_caller)]
     pub fn commit_bytes(
         &self,

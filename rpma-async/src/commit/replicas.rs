@@ -146,9 +146,8 @@ impl Replicas {
     /// the blocks of all commits. Then it does the same as [`Writer::into_inner`] and
     /// [`add`](Self::add).
     ///
-    /// There is no limit of time. If the server's host is gone, the wait ends after the retries of
-    /// the device, or by a keep-alive. [`Reactor::timeout`](crate::Reactor::timeout) gives it a
-    /// limit.
+    /// The call has no time limit. If the server's host is gone, the wait ends after the retries of
+    /// the device, or by a keep-alive. [`Reactor::timeout`](crate::Reactor::timeout) sets a limit.
     ///
     /// A server's [`Offer::limits`](rpma::Offer::limits) may be smaller than the commits of the
     /// program. Compare them before you add its replica, because no commit of the set may exceed
@@ -156,11 +155,11 @@ impl Replicas {
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future drops the writer: the connection ends with its last handle.
+    /// Dropping the future drops the writer. The connection ends with the writer's last handle.
     ///
     /// # Errors
     ///
-    /// As [`add`](Self::add); the reason for which the connection is over, if it is.
+    /// As [`add`](Self::add). If the connection is over, the error is the reason for its end.
     /// [`Error::InvalidArgument`](rpma::Error::InvalidArgument) also if the writer has other
     /// handles, or reads that were not awaited. The writer is dropped then.
     pub async fn add_writer(&self, writer: Writer, remote: MrRemote) -> Result<ReplicaId> {
@@ -180,7 +179,7 @@ impl Replicas {
     }
 
     /// Whether this replica can take a commit, now or later: as [`commit::Replicas::is_able`].
-    /// [`gone`](Self::gone) waits until it cannot.
+    /// [`gone`](Self::gone) waits until the replica cannot.
     #[must_use]
     pub fn is_able(&self, id: ReplicaId) -> bool {
         lock(&self.shared.state).set.is_able(id)
@@ -239,7 +238,7 @@ impl Replicas {
 
     /// Commits a record on all replicas, as [`commit::Record::commit`]. It writes `pieces`, one
     /// after the other, at the offset `at` of each replica's region. Then it writes the 8 bytes of
-    /// `pointer` at their offset. It copies the bytes and posts before it returns.
+    /// `pointer` at the pointer's own offset. It copies the bytes and posts before it returns.
     /// [`settle`](Self::settle) waits for `k` copies. Use the same `k` for all commits of a log:
     /// the page on persistence has the reason ([the pages](rpma#the-pages)).
     ///
@@ -268,8 +267,8 @@ impl Replicas {
         })
     }
 
-    /// Waits until a commit is durable on `k` replicas, until that cannot be reached any more, or
-    /// for at most `limit` (`Duration::MAX` is for ever), and returns the outcome: as
+    /// Waits until a commit is durable on `k` replicas, or until that cannot be reached any more.
+    /// It waits for at most `limit` (`Duration::MAX` is for ever). Then it returns the outcome, as
     /// [`commit::Replicas::settle`].
     ///
     /// # Cancel safety
@@ -327,8 +326,8 @@ impl Replicas {
     }
 
     /// Waits until the ring has a place for a record of `len` bytes, for at most `limit`
-    /// (`Duration::MAX` is for ever). It is not reserved: of several tasks that wait, one commits
-    /// first.
+    /// (`Duration::MAX` is for ever). The place is not reserved: of several tasks that wait, one
+    /// commits first.
     ///
     /// # Cancel safety
     ///
@@ -376,8 +375,8 @@ impl Replicas {
     }
 
     /// Takes a replica out of the set, so that it holds no bytes of the ring: as
-    /// [`commit::Replicas::set_aside`]. It disconnects, waits until the device has released all
-    /// bytes, for at most `limit`, and destroys the connection.
+    /// [`commit::Replicas::set_aside`]. It disconnects, and waits for at most `limit` until the
+    /// device has released all bytes. Then it destroys the connection.
     ///
     /// # Cancel safety
     ///

@@ -229,8 +229,8 @@ impl Writer {
     ///
     /// [`Refused`] as [`commit::Writer::commit`], with the sources. [`Error::QueueFull`] if there
     /// is no room: [`room`](Self::room) waits for it. After [`Error::Provider`] the fate of this
-    /// commit is unknown, the connection is over, and the sources go back to their pool when it is
-    /// destroyed.
+    /// commit is unknown, and the connection is over. The sources go back to their pool when the
+    /// connection is destroyed.
     #[cfg_attr(all(feature = "sim", debug_assertions), track_caller)]
     pub fn commit<const N: usize>(
         &self,
@@ -261,8 +261,8 @@ impl Writer {
     /// [`FlushType`](rpma::FlushType) is for visibility. All earlier commits are durable then,
     /// too.
     ///
-    /// With [`Method::Server`] it asks whether the server's host is there, after each 50 ms of
-    /// silence. So if the host is gone, the wait ends with an error after the connection's
+    /// With [`Method::Server`] the wait asks after each 50 ms of silence whether the server's host
+    /// is there. So if the host is gone, the wait ends with an error after the connection's
     /// retries. A program needs no limit for that case.
     ///
     /// # Cancel safety
@@ -283,8 +283,8 @@ impl Writer {
         self.shared.wait(wait).await
     }
 
-    /// Waits until there is room for another commit. It is not reserved: of several tasks that
-    /// wait, one commits first.
+    /// Waits until there is room for another commit. The room is not reserved: of several tasks
+    /// that wait, one commits first.
     ///
     /// # Cancel safety
     ///
@@ -338,8 +338,8 @@ impl Writer {
     ///
     /// [`Refused`] as [`rpma::Conn::read`], with the block. [`Error::QueueFull`] if there are too
     /// many reads: await one of them. [`Error::NotSupported`] for a block of an iWARP device, as
-    /// [`Conn::read`](crate::Conn::read). After [`Error::Provider`] the connection is over, and
-    /// the block goes back to its pool when it is destroyed.
+    /// [`Conn::read`](crate::Conn::read). After [`Error::Provider`] the connection is over. The
+    /// block goes back to its pool when the connection is destroyed.
     #[cfg_attr(all(feature = "sim", debug_assertions), track_caller)]
     pub fn read(&self, dst: Lease, src: RemoteSlice) -> Result<Reading, Refused<Lease>> {
         self.read_at(Place::caller(), dst, src)
@@ -362,8 +362,8 @@ impl Writer {
         Arc::strong_count(&self.handles) == 1 && lock(&self.shared.state).reads.is_empty()
     }
 
-    /// Waits until the device has released the blocks of all commits. With the server's method that
-    /// may be after the last answer.
+    /// Waits until the device has released the blocks of all commits. With the server's method this
+    /// release may come after the last answer.
     pub(super) async fn released(&self) -> Result<()> {
         let look = || {
             self.shared.with(|state| {

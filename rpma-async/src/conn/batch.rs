@@ -10,8 +10,8 @@ use crate::place::Place;
 use crate::pool::Frozen;
 use crate::slots::PART;
 
-/// Up to `N` operations that are posted at once, and have one completion: all of them succeed, or
-/// the connection ends.
+/// Collects up to `N` operations, and posts them together. They have one completion: all of them
+/// succeed, or the connection ends.
 ///
 /// A batch contains no reads. A read returns a [`Lease`](crate::Lease), and is posted by itself.
 ///
@@ -166,7 +166,7 @@ impl<const N: usize> Batch<'_, N> {
         }
     }
 
-    /// Posts all of them, or none.
+    /// Posts all operations of the batch, or none.
     ///
     /// # Errors
     ///

@@ -23,7 +23,8 @@ impl Conn {
     ///
     /// # Errors
     ///
-    /// The first failure of the connection, if it failed before an event of its end came:
+    /// The first failure of the connection, if the connection failed before an event of its end
+    /// came:
     ///
     /// * [`Error::Operation`]: an operation failed.
     /// * [`Error::Provider`]: a call that posts, or a call of the reactor, failed.
@@ -39,9 +40,9 @@ impl Conn {
     }
 
     /// Ends the connection without loss, within `limit`. It waits until no operation is in flight,
-    /// including operations with dropped [`Op`](crate::Op)s. Then it disconnects, and waits for
-    /// the peer's answer. After `limit` it disconnects in any case. It blocks no executor, but
-    /// dropping the last handle destroys the queues, which takes a device some milliseconds.
+    /// including operations with dropped [`Op`](crate::Op)s. Then it disconnects, and waits for the
+    /// peer's answer. After `limit` it disconnects in any case. This call blocks no executor.
+    /// Dropping the last handle destroys the queues, which takes a device some milliseconds.
     ///
     /// # Cancel safety
     ///
@@ -50,9 +51,9 @@ impl Conn {
     /// # Errors
     ///
     /// [`Error::TimedOut`] if the operations or the peer's answer take longer: the operations that
-    /// were in flight may not be executed. [`Error::Ended`] if the peer ended it while operations
-    /// were in flight. [`Error::NotConnected`], and the first failure of the connection, if it
-    /// failed.
+    /// were in flight may not be executed. [`Error::Ended`] if the peer ended the connection while
+    /// operations were in flight. If the connection failed: its first failure, or
+    /// [`Error::NotConnected`].
     pub async fn close(self, limit: Duration) -> Result<()> {
         let ends = async {
             self.idle().await?;

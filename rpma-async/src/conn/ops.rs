@@ -17,7 +17,7 @@ const FLUSHED: u64 = 1 << 31;
 /// # Operations
 ///
 /// A method posts its operation before it returns, and the [`Op`] that it returns only waits. So
-/// `conn.write(to, record)?.await?` asks two questions: was it posted, and has it succeeded?
+/// `conn.write(to, record)?.await?` asks two questions: was the write posted, and has it succeeded?
 ///
 /// The order of operations, and the meaning of a completion, are those of [`rpma::Conn`]: a
 /// completed write is at the peer's device, and a completed flush of it makes it visible or
@@ -119,7 +119,7 @@ impl Conn {
         })
     }
 
-    /// Writes 8 bytes to `dst` of the peer at once, after all flushes that were posted before.
+    /// Writes 8 bytes to `dst` of the peer atomically, after all flushes that were posted before.
     ///
     /// # Errors
     ///
@@ -131,9 +131,9 @@ impl Conn {
         })
     }
 
-    /// Writes `parts`, flushes them, writes the 8 bytes of `pointer`, and flushes these: one post,
-    /// and one completion, which means that all of it is durable (or visible). See
-    /// [`rpma::Conn::commit`].
+    /// Writes `parts`, flushes them, writes the 8 bytes of `pointer`, and flushes these. This is
+    /// one post with one completion. The completion means that all these bytes are durable (or
+    /// visible). See [`rpma::Conn::commit`].
     ///
     /// # Slots
     ///

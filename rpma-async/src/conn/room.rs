@@ -12,9 +12,9 @@ use crate::error::invalid;
 use crate::waiters::Ticket;
 
 impl Conn {
-    /// Waits until `n` slots of the send queue are free. Each operation takes one, a batch one for
-    /// each of its operations, a [commit](Self::commit) one for each request, and a native
-    /// flush one for each 2 GiB.
+    /// Waits until `n` slots of the send queue are free. Each operation takes one slot, and a batch
+    /// one for each of its operations. A [commit](Self::commit) takes one for each request, and a
+    /// native flush one for each 2 GiB.
     ///
     /// The room is not reserved: of several tasks that wait, one posts first, and the others may
     /// find the queue full again.
@@ -25,8 +25,8 @@ impl Conn {
     ///
     /// # Errors
     ///
-    /// [`Error::InvalidArgument`] if the queue has fewer slots, or if the driver is gone.
-    /// [`Error::Ended`], or the first failure of the connection, if it is over.
+    /// [`Error::InvalidArgument`] if the queue has fewer slots, or if the driver is gone. If the
+    /// connection is over: [`Error::Ended`], or its first failure.
     pub fn ready(&self, n: u32) -> Ready {
         let depth = self.shared.depth();
         Ready {

@@ -34,8 +34,8 @@ pub struct Reactor {
 
 impl Reactor {
     /// Makes a reactor and its driver, which the caller spawns. The driver uses the tokio runtime
-    /// in which this is called; outside of one, with the feature `async-io`, the reactor of
-    /// async-io.
+    /// in which this is called. Outside of a tokio runtime, with the feature `async-io`, the driver
+    /// uses the reactor of async-io.
     ///
     /// # Errors
     ///
@@ -78,9 +78,9 @@ impl Reactor {
         Ok(reactor)
     }
 
-    /// Makes a reactor whose driver is a thread of its own, for programs without a runtime. It
-    /// ends with the last handle. [`Op::wait`](crate::Op::wait) and [`block_on`](crate::block_on)
-    /// wait for futures.
+    /// Makes a reactor whose driver is a thread of its own, for programs without a runtime. The
+    /// thread ends when the last handle of the reactor, of its connections and of its listeners is
+    /// dropped. [`Op::wait`](crate::Op::wait) and [`block_on`](crate::block_on) wait for futures.
     ///
     /// # Errors
     ///
@@ -111,14 +111,15 @@ impl Reactor {
         &self.handle
     }
 
-    /// The peer that its connections belong to.
+    /// Returns the [`Peer`] of the reactor's connections.
     #[must_use]
     pub fn peer(&self) -> &Peer {
         self.handle.peer()
     }
 
-    /// Connects to a listening program, with up to 56 bytes of private data. It begins at once,
-    /// and looks up no name. The future returns the connection when it is established.
+    /// Connects to a listening program, with up to 56 bytes of private data. This call begins to
+    /// connect at once, and looks up no name. The future returns the connection when it is
+    /// established.
     ///
     /// Mistakes in the settings, and the failure of a call, are errors of the future.
     pub fn connect(&self, addr: SocketAddr, setup: &Setup, private_data: &[u8]) -> Connecting {
