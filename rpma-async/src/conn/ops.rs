@@ -119,7 +119,7 @@ impl Conn {
         })
     }
 
-    /// Writes 8 bytes to `dst` of the peer atomically, after all flushes that were posted before.
+    /// Writes 8 bytes to `dst` of the peer as one unit, after all flushes that were posted before.
     ///
     /// # Errors
     ///
